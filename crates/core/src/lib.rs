@@ -1,1 +1,26 @@
-//! To be written.
+//! Headwater's core: the graph, its operators, and the passes that turn a forward graph into a planned training step.
+//!
+//! Plain data and pure functions. No I/O, no threads, no unsafe code; nothing here knows a device beyond its `Caps`.
+#![forbid(unsafe_code)]
+
+pub mod attr;
+pub mod device;
+pub mod diagnostic;
+pub mod dtype;
+pub mod expr;
+pub mod graph;
+pub mod ops;
+pub mod pass;
+pub mod plan;
+pub mod reference;
+pub mod row;
+pub mod shape;
+pub mod tensor;
+
+pub use attr::{Attr, Attrs};
+pub use diagnostic::{Code, Error, Result};
+pub use dtype::{Class, DType};
+pub use graph::{Builder, Graph, Node, NodeId, ValueId};
+pub use ops::{OpCx, OpDef, Registry};
+pub use shape::{Layout, Shape};
+pub use tensor::{Tensor, TensorType};

@@ -1,0 +1,77 @@
+//! What a device must offer. Passes see a device only through its [`Caps`]; the runtime through [`Device`].
+
+use crate::diagnostic::Result;
+use crate::ops::{OpCx, OpDef};
+use crate::plan::Plan;
+use crate::tensor::TensorType;
+use std::any::Any;
+
+/// How well a device runs an operator on given types.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Support {
+    /// By its own kernel, or as a row program.
+    Native,
+    /// Through the slow reference, correctly.
+    Reference,
+    /// Not at all, and why.
+    Missing(String),
+}
+
+/// What a device can do, asked before anything runs.
+pub trait Caps {
+    /// Whether and how it runs an operator whose body is `Kernel`.
+    fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support;
+
+    /// Bytes of scratch memory its kernel needs; exact.
+    fn workspace(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> usize;
+
+    /// Whether its kernel reads input `i` through any strides; otherwise the planner makes it contiguous first.
+    fn strided(&self, op: &OpDef, i: usize) -> bool;
+}
+
+/// Memory on a device, aligned to [`crate::plan::ALIGN`], zeroed when made.
+pub trait Memory: Send {
+    /// Size in bytes.
+    fn bytes(&self) -> usize;
+    /// Copies `data` to byte `offset`.
+    ///
+    /// # Errors
+    /// `Device` if the range is outside.
+    fn write(&mut self, offset: usize, data: &[u8]) -> Result<()>;
+    /// Copies from byte `offset` into `data`.
+    ///
+    /// # Errors
+    /// `Device` if the range is outside.
+    fn read(&self, offset: usize, data: &mut [u8]) -> Result<()>;
+    /// For the device to find its own type again.
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+/// A plan loaded onto a device.
+pub trait Executable: Send {
+    /// Runs the plan once. `memory[i]` is segment `i` (the arena first). With `seconds`, adds each step's duration to
+    /// the entry of its index; timing may serialise what would overlap.
+    ///
+    /// # Errors
+    /// `Value` for data out of range (an index), `Device` for failures; the step's operator and origin are named. After
+    /// a `Device` error every further run fails with the same error.
+    fn run(&mut self, memory: &mut [&mut dyn Memory], seconds: Option<&mut [f64]>) -> Result<()>;
+}
+
+/// A place where plans run.
+pub trait Device: Send + Sync {
+    /// Name, e.g. `cpu`.
+    fn name(&self) -> &str;
+    /// What it can do.
+    fn caps(&self) -> &dyn Caps;
+    /// Memory of its own.
+    ///
+    /// # Errors
+    /// `Device` if there is not enough.
+    fn alloc(&self, bytes: usize) -> Result<Box<dyn Memory>>;
+    /// Prepares a plan: picks kernels, compiles programs.
+    ///
+    /// # Errors
+    /// `Unsupported` or `Device` if a step cannot run here.
+    fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>>;
+}

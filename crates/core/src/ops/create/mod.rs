@@ -1,0 +1,5 @@
+//! Operators that make tensors from numbers alone.
+
+operators! {
+    full: FULL;
+}

@@ -1,0 +1,5 @@
+//! Matrix products and what is made of them.
+
+operators! {
+    matmul: MATMUL;
+}

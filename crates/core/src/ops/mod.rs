@@ -1,0 +1,184 @@
+//! Operators: what each is, apart from any device. One operator, one file; one line in its folder's list registers it.
+//!
+//! Folders by kind: `pointwise`, `create`, `view`, `movement`, `reduce`, `norm`, `loss`, `linear`, `conv`, `attention`,
+//! `index`, `random`, and `control` (what is understood but computes nothing).
+
+pub mod case;
+pub mod cx;
+pub mod registry;
+pub mod schema;
+
+pub use case::{Case, Sample};
+pub use cx::{GradCx, OpCx};
+pub use registry::Registry;
+
+use crate::diagnostic::Result;
+use crate::expr::Expr;
+use crate::graph::{Builder, ValueId};
+use crate::row::RowProgram;
+use crate::shape::Layout;
+use crate::tensor::{Tensor, TensorType};
+
+/// Everything about an operator that needs no device. There are no defaults: each statement must be made.
+#[derive(Clone, Copy)]
+pub struct OpDef {
+    /// ATen's name without overload, e.g. `gelu`; unique.
+    pub name: &'static str,
+    /// ATen schemas this operator is imported from. Tensor arguments become inputs in order (lists flattened), the rest
+    /// attributes under their names. In-place spellings (`gelu_`) are derived by the importer.
+    pub schemas: &'static [&'static str],
+    /// Shape and dtype rule: types of all outputs. Outputs beyond the schema's are stashes for the backward pass.
+    pub infer: fn(&OpCx) -> Result<Vec<TensorType>>,
+    /// How gradients flow through it.
+    pub derivative: Derivative,
+    /// What mixed precision may do with it.
+    pub precision: Precision,
+    /// Arithmetic it performs.
+    pub cost: Cost,
+    /// How it is computed.
+    pub body: Body,
+    /// Test cases: every test of every device is made from these.
+    pub cases: fn() -> Vec<Case>,
+}
+
+/// How gradients flow through an operator.
+#[derive(Clone, Copy)]
+pub enum Derivative {
+    /// A rule that builds the gradients of the inputs.
+    Rule(fn(&mut GradCx) -> Result<()>),
+    /// Gradients stop here, and why.
+    NotDifferentiable(&'static str),
+    /// That of what it is decomposed into.
+    ByDecomposition,
+}
+
+/// Class of an operator under automatic mixed precision (apex's and autocast's lists).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Precision {
+    /// Runs in low precision: matmul, convolution, attention.
+    Low,
+    /// Runs in f32: exponentials, norms, losses, large sums.
+    Full,
+    /// Takes the widest dtype of its inputs.
+    Widest,
+    /// Runs in the dtype it is given.
+    Same,
+    /// Refused on low-precision inputs, and why.
+    Refused(&'static str),
+}
+
+/// Arithmetic of an operator, in floating-point operations.
+#[derive(Clone, Copy)]
+pub enum Cost {
+    /// None, and no memory traffic either: views and metadata.
+    Free,
+    /// This many per element of the first output.
+    PerOutput(u32),
+    /// This many per element of the first input.
+    PerInput(u32),
+    /// From the types: inputs in the context, outputs given.
+    Custom(fn(&OpCx, &[TensorType]) -> f64),
+}
+
+/// A view: the same elements under another layout.
+#[derive(Clone, Copy)]
+pub struct View {
+    /// Layout of output `i` given the input's; `None` if this input layout needs a copy first.
+    pub layout: fn(&OpCx, &Layout, usize) -> Result<Option<Layout>>,
+    /// Builds the input with what output `i` sees replaced by a new value: `(builder, context, base, new, i)`.
+    /// `None` where writing through the view has no meaning (`expand`).
+    pub scatter: Option<fn(&mut Builder, &OpCx, ValueId, ValueId, usize) -> Result<ValueId>>,
+}
+
+/// Where a [`RegionCopy`] reads.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Source {
+    /// An input of the node, by position.
+    Input(usize),
+    /// One value everywhere.
+    Fill(f64),
+}
+
+/// Copies a box of one operand into a box of the output, element by element. All vectors have the rank of the output;
+/// an input is addressed in its logical dimensions (its rank must be the output's; missing leading dimensions count as 1).
+#[derive(Clone, PartialEq, Debug)]
+pub struct RegionCopy {
+    /// What is read.
+    pub source: Source,
+    /// First index read along each dimension.
+    pub source_start: Vec<usize>,
+    /// Index step along each dimension (may be negative or zero).
+    pub source_step: Vec<isize>,
+    /// First index written.
+    pub start: Vec<usize>,
+    /// Index step of writing.
+    pub step: Vec<usize>,
+    /// Number of elements along each dimension.
+    pub extent: Vec<usize>,
+}
+
+/// How an operator is computed.
+#[derive(Clone, Copy)]
+pub enum Body {
+    /// One scalar expression an output over the broadcast inputs (absent inputs are skipped in numbering).
+    Pointwise(fn(&OpCx) -> Result<Vec<Expr>>),
+    /// A row program. Its reads are the present inputs in order, its writes the outputs in order.
+    Rows(fn(&OpCx, &[TensorType]) -> Result<RowProgram>),
+    /// The same memory under another layout.
+    View(View),
+    /// Boxes copied one after the other into the output; later ones win. Together they cover the output.
+    Copies(fn(&OpCx, &TensorType) -> Result<Vec<RegionCopy>>),
+    /// A kernel family written by hand for each device, found there by the operator's name. The function is the
+    /// reference: slow and obvious, in f64, `(context, inputs, output types)`.
+    Kernel(fn(&OpCx, &[Option<&Tensor>], &[TensorType]) -> Result<Vec<Tensor>>),
+    /// Expanded into other operators right after import: `(builder, context, inputs)` to outputs.
+    Decompose(fn(&mut Builder, &OpCx, &[Option<ValueId>]) -> Result<Vec<ValueId>>),
+}
+
+impl std::fmt::Debug for OpDef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl PartialEq for OpDef {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl OpDef {
+    /// Floating-point operations and bytes moved (every operand once) of one application.
+    pub fn cost_of(&self, cx: &OpCx, outputs: &[TensorType]) -> (f64, f64) {
+        let numel = |t: Option<&TensorType>| t.map_or(0.0, |t| t.shape.numel() as f64);
+        let flops = match self.cost {
+            Cost::Free => return (0.0, 0.0),
+            Cost::PerOutput(n) => n as f64 * numel(outputs.first()),
+            Cost::PerInput(n) => n as f64 * numel(cx.inputs.first().copied().flatten()),
+            Cost::Custom(f) => f(cx, outputs),
+        };
+        let bytes: usize = cx.inputs.iter().flatten().copied().chain(outputs).map(TensorType::bytes).sum();
+        (flops, bytes as f64)
+    }
+}
+
+/// Declares the files of a folder and the operators in them: `file: OP, OP_BACKWARD;`.
+macro_rules! operators {
+    ($($file:ident: $($def:ident),+;)*) => {
+        $(pub mod $file;)*
+        /// The operators of this folder.
+        pub const ALL: &[&crate::ops::OpDef] = &[$($(&$file::$def),+),*];
+    };
+}
+
+pub mod create;
+pub mod linear;
+pub mod movement;
+pub mod norm;
+pub mod pointwise;
+pub mod reduce;
+pub mod view;
+
+/// Every folder's operators.
+pub(crate) const FOLDERS: &[&[&OpDef]] =
+    &[create::ALL, linear::ALL, movement::ALL, norm::ALL, pointwise::ALL, reduce::ALL, view::ALL];

@@ -1,0 +1,5 @@
+//! Operators that move elements without computing.
+
+operators! {
+    cat: CAT;
+}

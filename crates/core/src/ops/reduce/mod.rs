@@ -1,0 +1,5 @@
+//! Operators that reduce dimensions.
+
+operators! {
+    sum: SUM;
+}

@@ -1,0 +1,142 @@
+//! A plan: a graph made executable. Steps in order, every operand at a fixed place, every byte known beforehand.
+//! Plain data; made by `pass::lower` and `pass::memory`, proved by `pass::check_plan`, run by a device.
+
+use crate::attr::Attrs;
+use crate::dtype::DType;
+use crate::graph::{Origin, OriginId, Phase, ValueId};
+use crate::ops::OpDef;
+use crate::row::RowProgram;
+use crate::shape::Layout;
+use std::sync::Arc;
+
+/// Index of a segment in a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct SegmentId(pub u32);
+
+/// Who owns a segment and how long it lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum SegmentKind {
+    /// Values of one run of the plan; content is undefined before and after.
+    Arena,
+    /// Persists from run to run: parameters, gradients, moments, buffers.
+    State,
+    /// Written by the caller before a run, not changed by it.
+    Input,
+    /// Written by a run, read by the caller.
+    Output,
+    /// Never changes: constants of the model.
+    Constant,
+}
+
+/// A piece of device memory that a plan addresses. Segments are aligned to [`ALIGN`] bytes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Segment {
+    /// Name, e.g. `arena`, `parameters.f32`.
+    pub name: String,
+    /// Size in bytes.
+    pub bytes: usize,
+    /// Owner and life.
+    pub kind: SegmentKind,
+}
+
+/// Alignment in bytes of segments and of every buffer the planner places.
+pub const ALIGN: usize = 64;
+
+/// A byte position in a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Place {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Bytes from its start; a multiple of the element size.
+    pub offset: usize,
+}
+
+/// A tensor in memory: element `index` lies at `place.offset + (layout.offset + Σ index·strides) · dtype.size()`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TensorView {
+    /// Where the buffer begins.
+    pub place: Place,
+    /// Element type.
+    pub dtype: DType,
+    /// Where its elements lie in the buffer.
+    pub layout: Layout,
+}
+
+/// What a step does.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Runs a row program; reads and writes are its operands in order.
+    Rows(Arc<RowProgram>),
+    /// Runs the device's kernel for an operator; reads are the node's inputs (absent ones `None`), writes its outputs.
+    Kernel {
+        /// The operator.
+        op: &'static OpDef,
+        /// Its attributes.
+        attrs: Attrs,
+    },
+}
+
+/// One step of a plan.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What it does.
+    pub work: Work,
+    /// Operands read.
+    pub reads: Vec<Option<TensorView>>,
+    /// Operands written; they overlap no read unless the planner decided to work in place (same elements, same order).
+    pub writes: Vec<TensorView>,
+    /// Scratch memory in the arena: place and bytes, as the device asked for.
+    pub workspace: Option<(Place, usize)>,
+    /// The operator this step belongs to, by name, for reports.
+    pub op: &'static str,
+    /// The model's line.
+    pub origin: OriginId,
+    /// Part of the training step.
+    pub phase: Phase,
+    /// Floating-point operations.
+    pub flops: f64,
+}
+
+/// Where the caller has put a graph's inputs and wants its outputs.
+#[derive(Clone, Debug, Default)]
+pub struct Bindings {
+    /// Segments the caller owns; their ids in the plan are their positions plus one (the arena is segment 0).
+    pub segments: Vec<Segment>,
+    /// Place of each graph input, in order.
+    pub inputs: Vec<Option<Place>>,
+    /// Place of each graph output, in order; `Mutation` outputs default to their target's place.
+    pub outputs: Vec<Option<Place>>,
+}
+
+/// A value's share of the arena, for reports and for the checker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placement {
+    /// The value whose buffer it is (aliases share it).
+    pub value: ValueId,
+    /// Where.
+    pub place: Place,
+    /// Bytes.
+    pub bytes: usize,
+    /// First step that writes it.
+    pub first: usize,
+    /// Last step that uses it.
+    pub last: usize,
+    /// The model's line that made it.
+    pub origin: OriginId,
+}
+
+/// An executable plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Segments; the first is the arena.
+    pub segments: Vec<Segment>,
+    /// Steps in order.
+    pub steps: Vec<Step>,
+    /// What lies where in the arena and when.
+    pub placements: Vec<Placement>,
+    /// Origins of the steps.
+    pub origins: Arc<Vec<Origin>>,
+}
+
+/// The arena of every plan.
+pub const ARENA: SegmentId = SegmentId(0);

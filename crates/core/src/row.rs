@@ -1,0 +1,403 @@
+//! Row programs: the one form of every pointwise chain, norm, softmax, loss and reduction.
+//!
+//! A program runs over an index space `outer × inner`. For each outer index (a *row*) its straight-line
+//! body runs once over all inner indices (the *columns*): loads, scalar operations on vectors, reductions
+//! to row scalars, stores. Everything is stated in the operands' logical dimensions, so that one program
+//! serves any memory layout. Owns the form and its rules; evaluation belongs to the devices and the reference.
+
+use crate::dtype::{Class, DType};
+use crate::expr::{Binary, Expr, Unary};
+use crate::shape::Shape;
+use std::fmt;
+
+/// How one operand is walked: for every iteration dimension (`outer` then `inner`) the operand's dimension it
+/// moves along and how many indices per step; `None` stands still (broadcast).
+///
+/// A dimension of the operand may be shared by two iteration dimensions (group norm's channel = group × member).
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub struct Access(pub Vec<Option<(usize, usize)>>);
+
+/// A register: the index of the instruction that computed it.
+pub type Reg = usize;
+
+/// Row reductions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Reduce {
+    /// Sum, in f32 or wider (Int: i64).
+    Sum,
+    /// Product.
+    Prod,
+    /// Largest; NaN wins. Of nothing: -inf (Int: i64::MIN).
+    Max,
+    /// Smallest; NaN wins. Of nothing: +inf (Int: i64::MAX).
+    Min,
+}
+
+/// One instruction. Every instruction but the stores defines a register.
+///
+/// A register is a *vector* over the columns, or a *row scalar* if it comes from constants, reductions, loads that
+/// do not move along `inner`, and operations on such.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Instr {
+    /// Reads operand `i` of the program, converted to its class's computing type.
+    Load(usize),
+    /// Integer index: `Σ coefficient[d] · index[d]` over the iteration dimensions.
+    Iota(Vec<i64>),
+    /// Float constant.
+    Float(f64),
+    /// Int constant.
+    Int(i64),
+    /// Bool constant.
+    Bool(bool),
+    /// Function of one register.
+    Unary(Unary, Reg),
+    /// Function of two registers of one class.
+    Binary(Binary, Reg, Reg),
+    /// `select(cond, a, b)`.
+    Select(Reg, Reg, Reg),
+    /// Conversion with rounding or wrapping to a dtype.
+    Cast(DType, Reg),
+    /// Reduction of a register over the columns to a row scalar.
+    Reduce(Reduce, Reg),
+    /// Writes a register, rounded to the operand's dtype. A row scalar may be written through an access that
+    /// stands still along `inner`.
+    Store(usize, Reg),
+    /// Adds a vector register over all rows into an operand whose access moves along `inner` only, in an order
+    /// fixed by the sizes alone. The operand receives the sum, rounded once.
+    Columns(usize, Reg),
+}
+
+/// An operand of a program.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Operand {
+    /// Element type in memory.
+    pub dtype: DType,
+    /// How it is walked.
+    pub access: Access,
+}
+
+/// A row program. See the module's description.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct RowProgram {
+    /// Sizes of the outer dimensions; one row for each index.
+    pub outer: Vec<usize>,
+    /// Sizes of the inner dimensions; one column for each index.
+    pub inner: Vec<usize>,
+    /// Operands read.
+    pub reads: Vec<Operand>,
+    /// Operands written.
+    pub writes: Vec<Operand>,
+    /// The body.
+    pub body: Vec<Instr>,
+}
+
+impl RowProgram {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.outer.iter().product()
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.inner.iter().product()
+    }
+
+    /// The pointwise program of `exprs` over `shape`, one output an expression; inputs are broadcast.
+    ///
+    /// `inputs`: dtype and shape of each input; `outputs`: dtype of each expression's result.
+    pub fn pointwise(
+        inputs: &[(DType, &[usize])],
+        shape: &[usize],
+        outputs: &[DType],
+        exprs: &[Expr],
+    ) -> Self {
+        let rank = shape.len();
+        let split = rank.saturating_sub(1);
+        let mut b = RowBuilder::new(&shape[..split], &shape[split..]);
+        let loads: Vec<_> = inputs.iter().map(|&(d, s)| b.read(d, Access::broadcast(s, shape))).collect();
+        for (&dtype, e) in outputs.iter().zip(exprs) {
+            let reg = b.expr(e, &loads);
+            b.store(dtype, Access::identity(rank), reg);
+        }
+        b.finish()
+    }
+
+    /// A program that copies an operand of `shape` to one of the same shape, converting between dtypes.
+    pub fn copy(from: DType, to: DType, shape: &[usize]) -> Self {
+        RowProgram::pointwise(&[(from, shape)], shape, &[to], &[Expr::Cast(to, Box::new(Expr::Input(0)))])
+    }
+
+    /// Class of every register (`None` for stores).
+    ///
+    /// # Errors
+    /// A sentence saying which instruction is ill-formed: this is the specification of legal programs.
+    pub fn classes(&self) -> Result<Vec<Option<Class>>, String> {
+        let dims = self.outer.len() + self.inner.len();
+        for o in self.reads.iter().chain(&self.writes) {
+            if o.access.0.len() != dims {
+                return Err(format!("an access names {} of {dims} iteration dimensions", o.access.0.len()));
+            }
+        }
+        let mut out: Vec<Option<Class>> = Vec::with_capacity(self.body.len());
+        for (at, instr) in self.body.iter().enumerate() {
+            let get = |r: Reg| {
+                out.get(r)
+                    .copied()
+                    .flatten()
+                    .ok_or_else(|| format!("instruction {at} reads undefined register {r}"))
+            };
+            let class = match *instr {
+                Instr::Load(i) => Some(self.reads.get(i).ok_or(format!("no read {i}"))?.dtype.class()),
+                Instr::Iota(ref c) if c.len() == dims => Some(Class::Int),
+                Instr::Iota(_) => return Err(format!("instruction {at}: one coefficient per dimension")),
+                Instr::Float(_) => Some(Class::Float),
+                Instr::Int(_) => Some(Class::Int),
+                Instr::Bool(_) => Some(Class::Bool),
+                Instr::Unary(op, a) => Some(op.class(get(a)?)),
+                Instr::Binary(op, a, b) => {
+                    if get(a)? != get(b)? {
+                        return Err(format!("instruction {at}: {op:?} of {:?} and {:?}", get(a)?, get(b)?));
+                    }
+                    Some(op.class(get(a)?))
+                }
+                Instr::Select(c, a, b) => {
+                    if get(c)? != Class::Bool || get(a)? != get(b)? {
+                        return Err(format!("instruction {at}: ill-typed select"));
+                    }
+                    Some(get(a)?)
+                }
+                Instr::Cast(d, a) => {
+                    get(a)?;
+                    Some(d.class())
+                }
+                Instr::Reduce(_, a) => Some(get(a)?),
+                Instr::Store(i, a) | Instr::Columns(i, a) => {
+                    let o = self.writes.get(i).ok_or(format!("no write {i}"))?;
+                    if o.dtype.class() != get(a)? {
+                        return Err(format!("instruction {at} stores {:?} into {}", get(a)?, o.dtype));
+                    }
+                    if matches!(instr, Instr::Columns(..))
+                        && o.access.0[..self.outer.len()].iter().any(|a| a.is_some())
+                    {
+                        return Err(format!("instruction {at}: a column sum moves along rows"));
+                    }
+                    None
+                }
+            };
+            out.push(class);
+        }
+        Ok(out)
+    }
+
+    /// Which registers are row scalars (see [`Instr`]).
+    pub fn scalars(&self) -> Vec<bool> {
+        let o = self.outer.len();
+        let mut s: Vec<bool> = Vec::with_capacity(self.body.len());
+        for instr in &self.body {
+            s.push(match *instr {
+                Instr::Load(i) => self.reads[i].access.0[o..].iter().all(Option::is_none),
+                Instr::Iota(ref c) => c[o..].iter().all(|&c| c == 0),
+                Instr::Float(_) | Instr::Int(_) | Instr::Bool(_) | Instr::Reduce(..) => true,
+                Instr::Unary(_, a) | Instr::Cast(_, a) => s[a],
+                Instr::Binary(_, a, b) => s[a] && s[b],
+                Instr::Select(c, a, b) => s[c] && s[a] && s[b],
+                Instr::Store(..) | Instr::Columns(..) => false,
+            });
+        }
+        s
+    }
+}
+
+impl Access {
+    /// Iteration dimension `d` is operand dimension `d`.
+    pub fn identity(rank: usize) -> Self {
+        Access((0..rank).map(|d| Some((d, 1))).collect())
+    }
+
+    /// Stands still everywhere.
+    pub fn still(dims: usize) -> Self {
+        Access(vec![None; dims])
+    }
+
+    /// Iteration dimension `i` is operand dimension `dims[i]`; `None` stands still.
+    pub fn dims(dims: &[Option<usize>]) -> Self {
+        Access(dims.iter().map(|d| d.map(|d| (d, 1))).collect())
+    }
+
+    /// An operand of shape `from` broadcast to iteration shape `to`.
+    pub fn broadcast(from: &[usize], to: &[usize]) -> Self {
+        let lead = to.len() - from.len();
+        Access((0..to.len()).map(|d| (d >= lead && from[d - lead] != 1).then(|| (d - lead, 1))).collect())
+    }
+}
+
+/// Writes a [`RowProgram`] instruction by instruction.
+#[derive(Debug)]
+pub struct RowBuilder(RowProgram);
+
+impl RowBuilder {
+    /// An empty program over `outer × inner`.
+    pub fn new(outer: &[usize], inner: &[usize]) -> Self {
+        RowBuilder(RowProgram { outer: outer.to_vec(), inner: inner.to_vec(), ..RowProgram::default() })
+    }
+
+    /// Appends an instruction and returns its register.
+    pub fn push(&mut self, instr: Instr) -> Reg {
+        self.0.body.push(instr);
+        self.0.body.len() - 1
+    }
+
+    /// Adds an operand to read, without loading it yet (it may be loaded several times).
+    pub fn operand(&mut self, dtype: DType, access: Access) -> usize {
+        self.0.reads.push(Operand { dtype, access });
+        self.0.reads.len() - 1
+    }
+
+    /// Adds the next operand to read, and loads it. Operands follow the node's present inputs in order.
+    pub fn read(&mut self, dtype: DType, access: Access) -> Reg {
+        let i = self.operand(dtype, access);
+        self.push(Instr::Load(i))
+    }
+
+    /// Evaluates `e` with `inputs[i]` standing for `Expr::Input(i)`.
+    /// `Expr::Coord(d)` is the index of iteration dimension `d`.
+    pub fn expr(&mut self, e: &Expr, inputs: &[Reg]) -> Reg {
+        let instr = match e {
+            Expr::Input(i) => return inputs[*i],
+            Expr::Float(x) => Instr::Float(*x),
+            Expr::Int(x) => Instr::Int(*x),
+            Expr::Bool(x) => Instr::Bool(*x),
+            Expr::Coord(d) => {
+                let mut c = vec![0; self.0.outer.len() + self.0.inner.len()];
+                c[*d] = 1;
+                Instr::Iota(c)
+            }
+            Expr::Unary(op, a) => Instr::Unary(*op, self.expr(a, inputs)),
+            Expr::Binary(op, a, b) => {
+                let a = self.expr(a, inputs);
+                Instr::Binary(*op, a, self.expr(b, inputs))
+            }
+            Expr::Select(c, a, b) => {
+                let c = self.expr(c, inputs);
+                let a = self.expr(a, inputs);
+                Instr::Select(c, a, self.expr(b, inputs))
+            }
+            Expr::Cast(d, a) => Instr::Cast(*d, self.expr(a, inputs)),
+        };
+        self.push(instr)
+    }
+
+    /// Reduces a register over the columns.
+    pub fn reduce(&mut self, op: Reduce, reg: Reg) -> Reg {
+        self.push(Instr::Reduce(op, reg))
+    }
+
+    /// Sum over the columns.
+    pub fn sum(&mut self, reg: Reg) -> Reg {
+        self.reduce(Reduce::Sum, reg)
+    }
+
+    /// Adds the next operand to write and stores `reg` to it. Operands follow the node's outputs in order.
+    pub fn store(&mut self, dtype: DType, access: Access, reg: Reg) {
+        self.0.writes.push(Operand { dtype, access });
+        let i = self.0.writes.len() - 1;
+        self.push(Instr::Store(i, reg));
+    }
+
+    /// Adds the next operand to write and sums `reg` over all rows into it.
+    pub fn columns(&mut self, dtype: DType, access: Access, reg: Reg) {
+        self.0.writes.push(Operand { dtype, access });
+        let i = self.0.writes.len() - 1;
+        self.push(Instr::Columns(i, reg));
+    }
+
+    /// The finished program.
+    pub fn finish(self) -> RowProgram {
+        debug_assert!(self.0.classes().is_ok(), "{:?}\n{}", self.0.classes(), self.0);
+        self.0
+    }
+}
+
+/// The iteration space that reduces `dims` of `shape`: kept dimensions outside, reduced ones inside.
+#[derive(Debug, Clone)]
+pub struct ReduceSpace {
+    /// Sizes of the kept dimensions.
+    pub outer: Vec<usize>,
+    /// Sizes of the reduced dimensions.
+    pub inner: Vec<usize>,
+    /// Access of the full operand.
+    pub full: Access,
+    /// Access of the result with the reduced dimensions dropped.
+    pub dropped: Access,
+    /// Access of the result with the reduced dimensions kept as 1.
+    pub kept: Access,
+}
+
+impl ReduceSpace {
+    /// `dims`: non-negative dimensions of `shape` to reduce, each once.
+    pub fn new(shape: &[usize], dims: &[usize]) -> Self {
+        let keep: Vec<usize> = (0..shape.len()).filter(|d| !dims.contains(d)).collect();
+        let all = || keep.iter().chain(dims);
+        let none = || dims.iter().map(|_| None);
+        ReduceSpace {
+            outer: keep.iter().map(|&d| shape[d]).collect(),
+            inner: dims.iter().map(|&d| shape[d]).collect(),
+            full: Access(all().map(|&d| Some((d, 1))).collect()),
+            dropped: Access((0..keep.len()).map(|i| Some((i, 1))).chain(none()).collect()),
+            kept: Access(keep.iter().map(|&d| Some((d, 1))).chain(none()).collect()),
+        }
+    }
+
+    /// Access of a vector along dimension `dim` of the shape (a norm's weight over one dimension, a class weight).
+    pub fn along(&self, dim: usize) -> Access {
+        Access(self.full.0.iter().map(|a| a.filter(|&(d, _)| d == dim).map(|_| (0, 1))).collect())
+    }
+
+    /// Access of an operand holding just the dimensions `first..` of the shape (a norm's weight over the last ones).
+    pub fn trailing(&self, first: usize) -> Access {
+        Access(
+            self.full.0.iter().map(|a| a.filter(|&(d, _)| d >= first).map(|(d, m)| (d - first, m))).collect(),
+        )
+    }
+
+    /// An empty program over this space.
+    pub fn builder(&self) -> RowBuilder {
+        RowBuilder::new(&self.outer, &self.inner)
+    }
+}
+
+impl fmt::Display for RowProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let access = |a: &Access| {
+            let terms = a.0.iter().map(|t| match t {
+                None => "_".to_string(),
+                Some((d, 1)) => d.to_string(),
+                Some((d, m)) => format!("{d}*{m}"),
+            });
+            terms.collect::<Vec<_>>().join(" ")
+        };
+        let operands = |os: &[Operand]| {
+            os.iter().map(|o| format!("{}({})", o.dtype, access(&o.access))).collect::<Vec<_>>().join(", ")
+        };
+        write!(f, "rows{}{} ", Shape::new(&self.outer), Shape::new(&self.inner))?;
+        write!(f, "({}) -> ({}) {{", operands(&self.reads), operands(&self.writes))?;
+        for (i, instr) in self.body.iter().enumerate() {
+            write!(f, " %{i} = ")?;
+            match instr {
+                Instr::Load(r) => write!(f, "load {r};")?,
+                Instr::Iota(c) => write!(f, "iota {c:?};")?,
+                Instr::Float(x) => write!(f, "float {x:?};")?,
+                Instr::Int(x) => write!(f, "int {x};")?,
+                Instr::Bool(x) => write!(f, "bool {x};")?,
+                Instr::Unary(op, a) => write!(f, "{op:?} %{a};")?,
+                Instr::Binary(op, a, b) => write!(f, "{op:?} %{a} %{b};")?,
+                Instr::Select(c, a, b) => write!(f, "select %{c} %{a} %{b};")?,
+                Instr::Cast(d, a) => write!(f, "cast {d} %{a};")?,
+                Instr::Reduce(op, a) => write!(f, "reduce {op:?} %{a};")?,
+                Instr::Store(w, a) => write!(f, "store {w} %{a};")?,
+                Instr::Columns(w, a) => write!(f, "columns {w} %{a};")?,
+            }
+        }
+        f.write_str(" }")
+    }
+}
