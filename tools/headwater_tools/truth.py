@@ -1,0 +1,139 @@
+"""What an exported graph computes when every floating-point dtype in it is float64.
+
+The casts that the model spells out are lifted too: a cast to float32 becomes a cast to float64. What remains of the
+float32 model are its constants, such as weights and masks filled with the most negative float32, which are taken as they are.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+ATEN = torch.ops.aten
+SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
+
+
+@dataclass
+class Truth:
+    """Float64 values by name. Gradients and buffers bear PyTorch's names, nodes those of the graph."""
+
+    outputs: list = field(default_factory=list)
+    grads: dict = field(default_factory=dict)
+    buffers: dict = field(default_factory=dict)  # after the step, those that the graph writes
+    nodes: dict = field(default_factory=dict)
+    unreached: list = field(default_factory=list)  # trainable parameters that the loss does not depend on
+    tied: dict = field(default_factory=dict)  # other names of a parameter -> the name its gradient has
+
+
+def lift(value):
+    """The value with floating-point tensors and dtypes turned to float64. Tensors are copied, everything else is kept."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(torch.float64 if value.dtype in FLOATS else value.dtype, copy=True)
+    return torch.float64 if value in FLOATS else value
+
+
+class LiftedGraph(torch.fx.Interpreter):
+    """Runs a graph in float64 and keeps the values of the nodes that `keep` selects."""
+
+    def __init__(self, graph_module, keep=lambda node, value: False):
+        super().__init__(graph_module)
+        self.keep = keep
+        self.kept = {}
+
+    def run_node(self, node):
+        value = super().run_node(node)
+        if node.op == "call_function" and torch.is_tensor(value) and value.is_floating_point() and self.keep(node, value):
+            self.kept[node.name] = value.detach().clone()
+        return value
+
+    def call_function(self, target, args, kwargs):
+        if target is ATEN._assert_tensor_metadata.default:  # asserts the dtypes of the unlifted graph
+            return None
+        if target is SET_GRAD:
+            enabled, graph_module, *inputs = args
+            with torch.set_grad_enabled(enabled):
+                return LiftedGraph(graph_module).run(*inputs)
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            raise NotImplementedError(f"{target} holds a sub-graph that float64 is not defined for here")
+        if target is ATEN.view.dtype:
+            raise NotImplementedError(f"{target} reads the bits of a value, which have no float64 counterpart")
+        if target is ATEN.copy.default:  # the functional form of copy_, to which PyTorch gives no derivative
+            return args[1].to(args[0].dtype).expand_as(args[0]).clone()
+        args, kwargs = pytree.tree_map_only(torch.dtype, lift, (args, kwargs))
+        value = super().call_function(target, args, kwargs)
+        # A cast between two floating-point dtypes makes a new tensor; lifted, it would be its source, and an in-place
+        # operator on one would write to the other.
+        if target.__class__ is torch._ops.OpOverload and target.overloadpacket in (ATEN.to, ATEN.type_as) and value is args[0]:
+            value = value.clone()
+        return value
+
+    def get_attr(self, target, args, kwargs):
+        value = super().get_attr(target, args, kwargs)
+        return lift(value) if torch.is_tensor(value) else value
+
+
+def evaluate(program, args, keep=lambda node, value: False):
+    """Runs an exported program forward and backward in float64.
+
+    `args` are the inputs of the exported module; `keep(node, value)` selects the intermediate values to return.
+    Raises ValueError when the program draws random numbers: what it computes then is not one truth.
+    """
+    truth, values, parameters, buffers, storages = Truth(), [], {}, {}, {}
+    inputs = iter(pytree.tree_leaves(tuple(args)))
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            values.append(lift(next(inputs)))
+            continue
+        if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            raise NotImplementedError(f"input {spec.arg.name} is a {spec.kind.name}")
+        stored = program.state_dict.get(spec.target, program.constants.get(spec.target))
+        key = (stored.untyped_storage().data_ptr(), stored.storage_offset(), stored.shape, stored.stride())
+        if spec.kind is InputKind.PARAMETER and key in storages:
+            truth.tied[spec.target], value = storages[key]
+        else:
+            value = lift(stored)
+            if spec.kind is InputKind.PARAMETER:
+                storages[key] = spec.target, value
+                parameters[spec.target] = value.requires_grad_(stored.requires_grad)
+            elif spec.kind is InputKind.BUFFER:
+                buffers[spec.target] = value
+        values.append(value)
+
+    before = {name: (b._version, b.clone()) for name, b in buffers.items()}
+    interpreter, random_state = LiftedGraph(program.graph_module, keep), torch.get_rng_state()
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        results = interpreter.run(*values)
+    finally:
+        torch.set_default_dtype(default)
+    if not torch.equal(random_state, torch.get_rng_state()):
+        raise ValueError("the model draws random numbers, as dropout does: set its rate to 0 or call eval()")
+
+    # The training form writes to a buffer in place (batch_norm without counting the version up), the functional form
+    # returns its new value.
+    for name, buffer in buffers.items():
+        version, value = before[name]
+        if buffer._version != version or not torch.equal(buffer, value):
+            truth.buffers[name] = buffer.detach()
+    for spec, result in zip(program.graph_signature.output_specs, results, strict=True):
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            truth.buffers[spec.target] = result.detach()
+        elif spec.kind is OutputKind.USER_OUTPUT:
+            truth.outputs.append(result)
+        else:
+            raise NotImplementedError(f"output {spec.arg.name} is a {spec.kind.name}")
+
+    trainable = {name: p for name, p in parameters.items() if p.requires_grad}
+    if trainable:
+        grads = torch.autograd.grad(truth.outputs[0], list(trainable.values()), allow_unused=True)
+        for name, grad in zip(trainable, grads, strict=True):
+            if grad is None:
+                truth.unreached.append(name)
+            else:
+                truth.grads[name] = grad
+    truth.outputs = [o.detach() if torch.is_tensor(o) else o for o in truth.outputs]
+    truth.nodes = interpreter.kept
+    return truth
