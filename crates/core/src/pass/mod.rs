@@ -1,4 +1,12 @@
 //! Passes: graph to graph, each small, printable and tested alone. In the order of a compilation:
-//! decompose, (precision), diff, simplify, (update, shard, fuse), lower to a plan.
+//! decompose, (precision), diff, (simplify, update, shard, fuse), lower to a plan, memory.
 
+pub mod decompose;
 pub mod diff;
+pub mod lower;
+pub mod memory;
+
+pub use decompose::decompose;
+pub use diff::differentiate;
+pub use lower::plan;
+pub use memory::check_plan;

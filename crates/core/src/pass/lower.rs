@@ -1,0 +1,445 @@
+//! Lowers a graph to steps on buffers. Views become layouts, copies become row programs, outputs go straight to their
+//! places where that is safe. Which bytes of the arena each buffer gets is decided by `memory` afterwards.
+
+use super::memory::{self, Buffer};
+use crate::device::Caps;
+use crate::diagnostic::{Code, Error, Result};
+use crate::dtype::DType;
+use crate::ensure;
+use crate::graph::{Def, Graph, Node, OutputRole, Phase, ValueId};
+use crate::ops::{Body, OpCx, RegionCopy, Source};
+use crate::plan::{ARENA, Bindings, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work};
+use crate::row::RowProgram;
+use crate::shape::Layout;
+use crate::tensor::TensorType;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Makes a plan of a graph: steps, then the arena.
+///
+/// # Errors
+/// `Graph` if an operator still has to be decomposed or a binding is missing, `Plan` if bindings lie outside their
+/// segments, and what operators refuse.
+pub fn plan(graph: &Graph, bindings: &Bindings, caps: &dyn Caps) -> Result<Plan> {
+    let mut lowering = Lowering::new(graph, bindings, caps)?;
+    for node in &graph.nodes {
+        lowering.node(node).map_err(|e| e.in_op(node.op.name).at(graph.origin(node)))?;
+    }
+    lowering.finish()
+}
+
+/// Where a value's elements are: a buffer and a layout in it.
+#[derive(Clone, Debug)]
+struct Storage {
+    buffer: usize,
+    dtype: DType,
+    layout: Layout,
+}
+
+struct Lowering<'a> {
+    graph: &'a Graph,
+    bindings: &'a Bindings,
+    caps: &'a dyn Caps,
+    buffers: Vec<Buffer>,
+    steps: Vec<Draft>,
+    storage: Vec<Option<Storage>>,
+    /// Contiguous copies made of values that a kernel could not read strided.
+    copies: HashMap<ValueId, Storage>,
+    /// Output place a value may be written to directly.
+    targets: HashMap<ValueId, Place>,
+}
+
+/// A step whose operands still name buffers.
+struct Draft {
+    work: Work,
+    reads: Vec<Option<Storage>>,
+    writes: Vec<Storage>,
+    workspace: Option<usize>,
+    op: &'static str,
+    origin: crate::graph::OriginId,
+    phase: Phase,
+    flops: f64,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(graph: &'a Graph, bindings: &'a Bindings, caps: &'a dyn Caps) -> Result<Self> {
+        ensure!(bindings.inputs.len() == graph.inputs.len(), Graph, "every input must be bound");
+        ensure!(bindings.outputs.len() == graph.outputs.len(), Graph, "every output must be bound");
+        let mut buffers = Vec::new();
+        let mut storage = vec![None; graph.values.len()];
+        for (input, place) in graph.inputs.iter().zip(&bindings.inputs) {
+            let ty = graph.ty(input.value);
+            let Some(place) = *place else { continue };
+            check_place(bindings, place, ty)?;
+            storage[input.value.0 as usize] = Some(Storage {
+                buffer: buffers.len(),
+                dtype: ty.dtype,
+                layout: Layout::contiguous(&ty.shape),
+            });
+            buffers.push(Buffer { value: input.value, bytes: ty.bytes(), place: Some(place) });
+        }
+        let targets = targets(graph, bindings)?;
+        let copies = HashMap::new();
+        Ok(Lowering { graph, bindings, caps, buffers, steps: Vec::new(), storage, copies, targets })
+    }
+
+    fn storage(&self, v: ValueId) -> Result<&Storage> {
+        self.storage[v.0 as usize].as_ref().ok_or_else(|| match self.graph.value(v).def {
+            Def::Input(i) => Error::new(
+                Code::Graph,
+                format!("input {} is used but not bound", self.graph.inputs[i as usize].name),
+            ),
+            Def::Node(..) => Error::new(Code::Graph, format!("{v} is used before it is defined")),
+        })
+    }
+
+    /// A new contiguous buffer for a value; at its output's place if it may be written there directly.
+    fn allocate(&mut self, v: ValueId, ty: &TensorType, place: Option<Place>) -> Storage {
+        self.buffers.push(Buffer { value: v, bytes: ty.bytes(), place });
+        Storage { buffer: self.buffers.len() - 1, dtype: ty.dtype, layout: Layout::contiguous(&ty.shape) }
+    }
+
+    fn define(&mut self, v: ValueId) -> Storage {
+        let ty = self.graph.ty(v).clone();
+        let place = self.targets.get(&v).copied();
+        let s = self.allocate(v, &ty, place);
+        self.storage[v.0 as usize] = Some(s.clone());
+        s
+    }
+
+    fn node(&mut self, node: &'a Node) -> Result<()> {
+        let types: Vec<TensorType> = node.outputs.iter().map(|&v| self.graph.ty(v).clone()).collect();
+        let cx = OpCx {
+            inputs: node.inputs.iter().map(|v| v.map(|v| self.graph.ty(v))).collect(),
+            attrs: &node.attrs,
+        };
+        let (flops, _) = node.op.cost_of(&cx, &types);
+        match node.op.body {
+            Body::Decompose(_) => {
+                return Err(Error::new(Code::Graph, "it must be decomposed before it is planned"));
+            }
+            Body::View(view) => {
+                let x = node.operands().next().ok_or_else(|| Error::new(Code::Graph, "a view of nothing"))?;
+                for (i, &v) in node.outputs.iter().enumerate() {
+                    let mut base = self.storage(x)?.clone();
+                    let layout = match (view.layout)(&cx, &base.layout, i)? {
+                        Some(layout) => layout,
+                        None => {
+                            base = self.contiguous(x, node)?;
+                            (view.layout)(&cx, &base.layout, i)?.ok_or_else(|| {
+                                Error::new(Code::Graph, "a contiguous tensor cannot be viewed")
+                            })?
+                        }
+                    };
+                    self.storage[v.0 as usize] = Some(Storage { layout, ..base });
+                }
+            }
+            Body::Pointwise(f) => {
+                let inputs: Vec<_> = cx.present().map(|t| (t.dtype, &t.shape[..])).collect();
+                let dtypes: Vec<_> = types.iter().map(|t| t.dtype).collect();
+                let program = RowProgram::pointwise(&inputs, &types[0].shape, &dtypes, &f(&cx)?);
+                self.rows(node, program, flops)?;
+            }
+            Body::Rows(f) => self.rows(node, f(&cx, &types)?, flops)?,
+            Body::Copies(f) => {
+                let copies = f(&cx, &types[0])?;
+                let out = self.define(node.outputs[0]);
+                for copy in &copies {
+                    self.region(node, copy, &out)?;
+                }
+            }
+            Body::Kernel(_) => {
+                let mut reads = Vec::with_capacity(node.inputs.len());
+                for (i, v) in node.inputs.iter().enumerate() {
+                    reads.push(match *v {
+                        None => None,
+                        Some(v) if self.caps.strided(node.op, i) => Some(self.storage(v)?.clone()),
+                        Some(v) => Some(self.contiguous(v, node)?),
+                    });
+                }
+                let bytes = self.caps.workspace(node.op, &cx, &types);
+                let workspace = (bytes > 0).then(|| {
+                    self.buffers.push(Buffer { value: node.outputs[0], bytes, place: None });
+                    self.buffers.len() - 1
+                });
+                let writes = node.outputs.iter().map(|&v| self.define(v)).collect();
+                let work = Work::Kernel { op: node.op, attrs: node.attrs.clone() };
+                self.push(node, work, reads, writes, workspace, flops);
+            }
+        }
+        Ok(())
+    }
+
+    fn push(
+        &mut self,
+        node: &Node,
+        work: Work,
+        reads: Vec<Option<Storage>>,
+        writes: Vec<Storage>,
+        workspace: Option<usize>,
+        flops: f64,
+    ) {
+        let (op, origin, phase) = (node.op.name, node.origin, node.phase);
+        self.steps.push(Draft { work, reads, writes, workspace, op, origin, phase, flops });
+    }
+
+    fn rows(&mut self, node: &Node, program: RowProgram, flops: f64) -> Result<()> {
+        let reads =
+            node.operands().map(|v| self.storage(v).cloned().map(Some)).collect::<Result<Vec<_>>>()?;
+        let writes = node.outputs.iter().map(|&v| self.define(v)).collect();
+        self.push(node, Work::Rows(Arc::new(program)), reads, writes, None, flops);
+        Ok(())
+    }
+
+    /// The value in a buffer where its elements lie in order: its own, or a copy made now and kept for later users.
+    fn contiguous(&mut self, v: ValueId, node: &Node) -> Result<Storage> {
+        let s = self.storage(v)?.clone();
+        if s.layout.is_contiguous() {
+            return Ok(s);
+        }
+        if let Some(copy) = self.copies.get(&v) {
+            return Ok(copy.clone());
+        }
+        let ty = self.graph.ty(v).clone();
+        let copy = self.allocate(v, &ty, None);
+        self.copy(node, s, copy.clone());
+        self.copies.insert(v, copy.clone());
+        Ok(copy)
+    }
+
+    fn copy(&mut self, node: &Node, from: Storage, to: Storage) {
+        let program = RowProgram::copy(from.dtype, to.dtype, &to.layout.shape);
+        self.push(node, Work::Rows(Arc::new(program)), vec![Some(from)], vec![to], None, 0.0);
+    }
+
+    fn region(&mut self, node: &'a Node, copy: &RegionCopy, out: &Storage) -> Result<()> {
+        let shape = crate::Shape::new(&copy.extent);
+        let own = &out.layout.strides;
+        let to = Storage {
+            buffer: out.buffer,
+            dtype: out.dtype,
+            layout: Layout {
+                strides: own.iter().zip(&copy.step).map(|(s, &k)| s * k as isize).collect(),
+                offset: out.layout.offset
+                    + own.iter().zip(&copy.start).map(|(s, &i)| s * i as isize).sum::<isize>(),
+                shape: shape.clone(),
+            },
+        };
+        match copy.source {
+            Source::Fill(x) => {
+                let value = crate::ops::pointwise::number(x, out.dtype);
+                let program = RowProgram::pointwise(&[], &shape, &[out.dtype], &[value]);
+                self.push(node, Work::Rows(Arc::new(program)), vec![], vec![to], None, 0.0);
+            }
+            Source::Input(i) => {
+                let v =
+                    node.inputs[i].ok_or_else(|| Error::new(Code::Graph, format!("input {i} is missing")))?;
+                let from = self.storage(v)?.clone();
+                let lead = shape.rank() - from.layout.shape.rank();
+                let stride = |d: usize| if d < lead { 0 } else { from.layout.strides[d - lead] };
+                let begin: isize = (0..shape.rank()).map(|d| stride(d) * copy.source_start[d] as isize).sum();
+                let layout = Layout {
+                    strides: (0..shape.rank()).map(|d| stride(d) * copy.source_step[d]).collect(),
+                    offset: from.layout.offset + begin,
+                    shape,
+                };
+                self.copy(node, Storage { layout, ..from }, to);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings every output that is not there yet to its place, then places the arena.
+    fn finish(mut self) -> Result<Plan> {
+        let graph = self.graph;
+        let mut moves = Vec::new();
+        for (o, place) in graph.outputs.iter().zip(&self.bindings.outputs) {
+            let Some(place) = output_place(graph, self.bindings, o.role, *place) else { continue };
+            let from = self.storage(o.value)?.clone();
+            let there = self.buffers[from.buffer].place == Some(place) && from.layout.is_contiguous();
+            if !there {
+                moves.push((o, place, from));
+            }
+        }
+        // A move may overwrite what a later one still reads (two buffers exchanged): such sources are saved first.
+        let end = Node {
+            op: &crate::ops::pointwise::to::TO,
+            inputs: vec![],
+            attrs: crate::Attrs::new(),
+            outputs: vec![],
+            origin: crate::graph::OriginId(0),
+            phase: Phase::Update,
+        };
+        let written: Vec<(Place, usize)> =
+            moves.iter().map(|(o, p, _)| (*p, graph.ty(o.value).bytes())).collect();
+        for (_, own, from) in &mut moves {
+            let source = &self.buffers[from.buffer];
+            let hit =
+                |p: Place, bytes: usize| source.place.is_some_and(|s| overlap(s, source.bytes, p, bytes));
+            if written.iter().any(|&(p, bytes)| p != *own && hit(p, bytes)) {
+                let ty = TensorType::new(from.dtype, from.layout.shape.clone());
+                let value = source.value;
+                let saved = self.allocate(value, &ty, None);
+                self.copy(&end, from.clone(), saved.clone());
+                *from = saved;
+            }
+        }
+        for (o, place, from) in moves {
+            let ty = graph.ty(o.value).clone();
+            let to = self.allocate(o.value, &ty, Some(place));
+            self.copy(&end, from, to);
+        }
+        let Lowering { buffers, steps: drafts, bindings, .. } = self;
+        let uses: Vec<Vec<usize>> = drafts
+            .iter()
+            .map(|d| {
+                let operands = d.reads.iter().flatten().chain(&d.writes).map(|s| s.buffer);
+                operands.chain(d.workspace).collect()
+            })
+            .collect();
+        let (places, placements, bytes) =
+            memory::place(&buffers, &uses, &drafts.iter().map(|d| d.origin).collect::<Vec<_>>());
+        let view =
+            |s: &Storage| TensorView { place: places[s.buffer], dtype: s.dtype, layout: s.layout.clone() };
+        let steps = drafts
+            .into_iter()
+            .map(|d| Step {
+                reads: d.reads.iter().map(|r| r.as_ref().map(view)).collect(),
+                writes: d.writes.iter().map(view).collect(),
+                workspace: d.workspace.map(|b| (places[b], buffers[b].bytes)),
+                work: d.work,
+                op: d.op,
+                origin: d.origin,
+                phase: d.phase,
+                flops: d.flops,
+            })
+            .collect();
+        let mut segments = vec![Segment { name: "arena".into(), bytes, kind: SegmentKind::Arena }];
+        segments.extend(bindings.segments.iter().cloned());
+        Ok(Plan { segments, steps, placements, origins: graph.origins.clone() })
+    }
+}
+
+/// Where an output goes: its own binding, or for a mutation its target's.
+fn output_place(graph: &Graph, bindings: &Bindings, role: OutputRole, own: Option<Place>) -> Option<Place> {
+    own.or_else(|| match role {
+        OutputRole::Mutation(v) => graph.input_index(v).and_then(|i| bindings.inputs[i]),
+        _ => None,
+    })
+}
+
+fn overlap(a: Place, a_bytes: usize, b: Place, b_bytes: usize) -> bool {
+    a.segment == b.segment && a.offset < b.offset + b_bytes && b.offset < a.offset + a_bytes
+}
+
+fn check_place(bindings: &Bindings, place: Place, ty: &TensorType) -> Result<()> {
+    ensure!(place.segment != ARENA, Plan, "nothing can be bound to the arena");
+    let Some(segment) = bindings.segments.get(place.segment.0 as usize - 1) else {
+        return Err(Error::new(Code::Plan, format!("segment {} does not exist", place.segment.0)));
+    };
+    let fits = place.offset.checked_add(ty.bytes()).is_some_and(|end| end <= segment.bytes);
+    ensure!(
+        fits,
+        Plan,
+        "{ty} at byte {} lies outside segment {} of {} bytes",
+        place.offset,
+        segment.name,
+        segment.bytes
+    );
+    ensure!(place.offset % ty.dtype.size() == 0, Plan, "{ty} at byte {} is not aligned", place.offset);
+    Ok(())
+}
+
+/// Which values may be computed straight into their output's place.
+///
+/// Safe if nothing that lies there is read afterwards: no input overlaps the place, or the last node that reads such an
+/// input (through any view) comes before, or is this very node and works element by element.
+fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<ValueId, Place>> {
+    // Root input of a value that may be a view of an input, and the last node that reads any view of each root.
+    let mut root: Vec<u32> = (0..graph.values.len() as u32).collect();
+    let mut last_read: Vec<Option<usize>> = vec![None; graph.values.len()];
+    for (n, node) in graph.nodes.iter().enumerate() {
+        for v in node.operands() {
+            last_read[root[v.0 as usize] as usize] = Some(n);
+        }
+        if let (Body::View(_), Some(x)) = (node.op.body, node.operands().next()) {
+            node.outputs.iter().for_each(|v| root[v.0 as usize] = root[x.0 as usize]);
+        }
+    }
+    let mut outputs_of = vec![0u32; graph.values.len()];
+    graph.outputs.iter().for_each(|o| outputs_of[root[o.value.0 as usize] as usize] += 1);
+    // Inputs by where they lie, to find those that overlap a place.
+    let mut bound: Vec<(Place, usize, ValueId)> = Vec::new();
+    for (input, place) in graph.inputs.iter().zip(&bindings.inputs) {
+        if let Some(p) = place {
+            bound.push((*p, graph.ty(input.value).bytes(), input.value));
+        }
+    }
+    bound.sort_by_key(|(p, ..)| (p.segment, p.offset));
+    let mut out = HashMap::new();
+    for (o, place) in graph.outputs.iter().zip(&bindings.outputs) {
+        let Some(place) = output_place(graph, bindings, o.role, *place) else { continue };
+        let ty = graph.ty(o.value);
+        check_place(bindings, place, ty)?;
+        let Def::Node(n, _) = graph.value(o.value).def else { continue };
+        let node = graph.node(n);
+        if matches!(node.op.body, Body::View(_)) || out.contains_key(&o.value) {
+            continue;
+        }
+        let end = place.offset + ty.bytes();
+        // Bound inputs do not overlap each other except when equal, so those that can reach `place` are neighbours.
+        let from = bound
+            .partition_point(|(p, bytes, _)| (p.segment, p.offset + bytes) <= (place.segment, place.offset));
+        let safe = bound[from..]
+            .iter()
+            .take_while(|(p, ..)| p.segment == place.segment && p.offset < end)
+            .all(|(p, _, v)| {
+                let before = match last_read[v.0 as usize] {
+                    None => true,
+                    Some(last) if last < n.0 as usize => true,
+                    Some(last) => last == n.0 as usize && *p == place && elementwise(graph, node, *v),
+                };
+                before && outputs_of[v.0 as usize] == 0
+            });
+        if safe {
+            out.insert(o.value, place);
+        }
+    }
+    Ok(out)
+}
+
+/// Whether a node reads input `v` (itself, not a view of it) only at the element it writes.
+fn elementwise(graph: &Graph, node: &Node, v: ValueId) -> bool {
+    let same = |w: ValueId| graph.ty(w).shape == graph.ty(v).shape && graph.ty(w).dtype == graph.ty(v).dtype;
+    let direct = node.operands().all(|w| w == v || !is_view_of_input(graph, w));
+    direct && matches!(node.op.body, Body::Pointwise(_)) && node.outputs.iter().all(|&w| same(w))
+}
+
+fn is_view_of_input(graph: &Graph, v: ValueId) -> bool {
+    graph.producer(v).is_some_and(|(n, _)| matches!(n.op.body, Body::View(_)))
+}
+
+impl Bindings {
+    /// Every input in a segment of its own kind and every output in one: for tests and single runs.
+    pub fn simple(graph: &Graph) -> Bindings {
+        let mut b = Bindings::default();
+        let mut add = |name: &str, bytes: usize, kind| {
+            b.segments.push(Segment { name: name.to_string(), bytes, kind });
+            Some(Place { segment: SegmentId(b.segments.len() as u32), offset: 0 })
+        };
+        let inputs = graph
+            .inputs
+            .iter()
+            .map(|i| add(&i.name, graph.ty(i.value).bytes(), SegmentKind::State))
+            .collect();
+        let outputs = graph
+            .outputs
+            .iter()
+            .map(|o| match o.role {
+                OutputRole::Mutation(_) => None,
+                _ => add(&o.name, graph.ty(o.value).bytes(), SegmentKind::Output),
+            })
+            .collect();
+        Bindings { inputs, outputs, ..b }
+    }
+}
