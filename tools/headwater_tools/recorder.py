@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch.utils import _pytree as pytree
 
 from .training import AdamW, train
@@ -73,11 +73,10 @@ def record(module, args, path, steps=0, intermediates="modules", optimizer=AdamW
 
 def save(tensors, path, metadata):
     """Writes a safetensors file whose bytes depend on its content alone."""
-    save_file({k: v.detach().contiguous().clone() for k, v in tensors.items()}, path, metadata)
-    data = Path(path).read_bytes()  # the library writes metadata in random order
+    data = serialize({k: v.detach().contiguous().clone() for k, v in tensors.items()}, metadata)
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:end])
-    header["__metadata__"] = dict(sorted(metadata.items()))
+    header["__metadata__"] = dict(sorted(metadata.items()))  # which the library leaves in random order
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(end - 8)
     Path(path).write_bytes(data[:8] + text + data[end:])
 

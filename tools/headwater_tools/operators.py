@@ -1,0 +1,145 @@
+"""Records single operators: what PyTorch computes in float64, forward and backward.
+
+    python -m headwater_tools.operators goldens/ops/
+
+The cases stand in `operator_cases.py`; `goldens/README.md` describes the files.
+"""
+
+import hashlib
+import json
+import math
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .recorder import save
+
+
+class Cases:
+    """Collects cases. Calling it adds one; its other methods draw random arguments, the same in every run."""
+
+    def __init__(self, seed=0):
+        self.generator = torch.Generator().manual_seed(seed)
+        self.files = defaultdict(list)  # operator -> [(overload, args, kwargs)]
+
+    def __call__(self, target, *args, **kwargs):
+        """Adds a case of the overload `target`, such as "gelu.default" (of aten) or "transformers::grouped_mm_fallback.default"."""
+        space, name = target.split("::") if "::" in target else ("aten", target)
+        packet, overload = name.split(".")
+        function = getattr(getattr(getattr(torch.ops, space), packet), overload)
+        file = packet if packet.startswith("__") else packet.rstrip("_")
+        self.files[file].append((function, args, kwargs))
+
+    def f(self, *shape):
+        """Normal random numbers."""
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
+    def u(self, low, high, *shape):
+        """Uniform random numbers."""
+        return low + (high - low) * torch.rand(shape, generator=self.generator, dtype=torch.float64)
+
+    def d(self, *shape):
+        """Distinct numbers in random order, a quarter apart at least: no ties, and no kink nearby but at 0."""
+        count = math.prod(shape)
+        return ((torch.randperm(count, generator=self.generator) - count // 2 + 0.5) / 4).double().view(shape)
+
+    def fixed(self, tensor):
+        """A tensor by which PyTorch does not differentiate here."""
+        tensor.fixed = True
+        return tensor
+
+    def i(self, high, *shape, low=0):
+        """Integers from low up to high, without high."""
+        return torch.randint(low, high, shape, generator=self.generator)
+
+    def b(self, *shape):
+        """Booleans."""
+        return torch.rand(shape, generator=self.generator) < 0.5
+
+
+def describe(value, tensors):
+    """A JSON value for an argument; tensors are put into the list `tensors`."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return {"tensor": len(tensors) - 1}
+    if isinstance(value, (list, tuple)):
+        return [describe(v, tensors) for v in value]
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}  # JSON has no inf
+    return value
+
+
+def run(number, function, args, kwargs, generator):
+    """Evaluates a case. Returns its description and its tensors by name."""
+    inputs = []
+    described = describe(args, inputs), {name: describe(value, inputs) for name, value in kwargs.items()}
+    leaves = [x.clone().requires_grad_(x.is_floating_point() and not hasattr(x, "fixed")) for x in inputs]
+    clones = [x.clone() for x in leaves]  # so that in-place operators have something to write to
+    remaining = iter(clones)
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(remaining), (args, kwargs))
+    outputs = pytree.tree_leaves(function(*args, **kwargs))
+    outputs = {k: o for k, o in enumerate(outputs) if torch.is_tensor(o)}
+    tensors = {f"input.{k}": x for k, x in enumerate(inputs)} | {f"output.{k}": o for k, o in outputs.items()}
+    for k, (before, after) in enumerate(zip(inputs, clones, strict=True)):
+        if not torch.equal(before, after) and not any(after is o for o in outputs.values()) and not before.isnan().any():
+            tensors[f"mutated.{k}"] = after
+
+    reached = {k: o for k, o in outputs.items() if o.requires_grad}
+    sources = {k: x for k, x in enumerate(leaves) if x.requires_grad}
+    if reached and sources:
+        cotangents = [torch.randn(o.shape, generator=generator, dtype=o.dtype) for o in reached.values()]
+        grads = torch.autograd.grad(list(reached.values()), list(sources.values()), cotangents, allow_unused=True)
+        tensors |= {f"cotangent.{k}": c for k, c in zip(reached, cotangents, strict=True)}
+        tensors |= {f"grad.{k}": g for k, g in zip(sources, grads, strict=True) if g is not None}
+
+    names = [argument.name for argument in function._schema.arguments][: len(args)]
+    case = {
+        "case": str(number),
+        "target": f"torch.ops.{str(function)}",
+        "args": described[0],
+        "names": names,
+        "kwargs": described[1],
+    }
+    return case, {f"{number}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def write(file, entries, folder):
+    """Writes the cases of one operator and returns the path."""
+    generator = torch.Generator().manual_seed(1)
+    cases, tensors = [], {}
+    for number, (function, args, kwargs) in enumerate(entries):
+        try:
+            case, values = run(number, function, args, kwargs, generator)
+        except Exception as error:
+            raise RuntimeError(f"case {number} of {function}") from error
+        cases.append(case)
+        tensors |= values
+    path = Path(folder) / f"{file}.safetensors"
+    metadata = {"format": "headwater-ops-1", "torch": torch.__version__.split("+")[0], "cases": json.dumps(cases)}
+    save(tensors, path, metadata)
+    return path
+
+
+def main(folder):
+    from .operator_cases import collect
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    torch.set_default_dtype(torch.float64)
+    collected = Cases()
+    collect(collected)
+    paths = [write(file, entries, folder) for file, entries in sorted(collected.files.items())]
+    manifest = {
+        "torch": torch.__version__.split("+")[0],
+        "targets": sorted({str(f) for entries in collected.files.values() for f, _, _ in entries}),
+        "sha256": {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in paths},
+    }
+    (Path(folder) / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
