@@ -1,1 +1,15 @@
-//! To be written.
+//! Headwater: take any PyTorch model as `torch.export` saves it and train it on another machine, in mixed precision, with
+//! proof that every number is right.
+//!
+//! This crate is the facade: the library that users link and the command line. It owns what people see (reports, tables,
+//! commands) and no computation of its own.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod machine;
+pub mod report;
+
+pub use headwater_core as core;
+pub use headwater_cpu as cpu;
+pub use headwater_import as import;
+pub use headwater_runtime as runtime;

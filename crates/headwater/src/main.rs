@@ -1,2 +1,5 @@
-//! The command line.
-fn main() {}
+//! The `headwater` program.
+
+fn main() -> std::process::ExitCode {
+    headwater::cli::run()
+}

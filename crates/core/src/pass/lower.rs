@@ -346,7 +346,12 @@ fn check_place(bindings: &Bindings, place: Place, ty: &TensorType) -> Result<()>
         segment.name,
         segment.bytes
     );
-    ensure!(place.offset % ty.dtype.size() == 0, Plan, "{ty} at byte {} is not aligned", place.offset);
+    ensure!(
+        place.offset.is_multiple_of(ty.dtype.size()),
+        Plan,
+        "{ty} at byte {} is not aligned",
+        place.offset
+    );
     Ok(())
 }
 

@@ -149,7 +149,7 @@ pub fn check_plan(plan: &Plan) -> Result<()> {
             p.first,
             p.last
         );
-        ensure!(p.place.offset % ALIGN == 0, Plan, "placement {i} is not aligned");
+        ensure!(p.place.offset.is_multiple_of(ALIGN), Plan, "placement {i} is not aligned");
         starting[p.first].push(i);
         ending[p.last].push(i);
     }
@@ -180,7 +180,7 @@ pub fn check_plan(plan: &Plan) -> Result<()> {
                 segment.name
             );
             ensure!(
-                v.place.offset % v.dtype.size() == 0,
+                v.place.offset.is_multiple_of(v.dtype.size()),
                 Plan,
                 "step {s} ({}): an operand is not aligned",
                 step.op

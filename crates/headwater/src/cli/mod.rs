@@ -1,0 +1,93 @@
+//! The command line: arguments, and one file a command. Commands compute plain reports; printing is here.
+
+mod doctor;
+
+use crate::report::text;
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Take any PyTorch export and train it on another machine, with proof that every number is right.
+#[derive(Parser, Debug)]
+#[command(name = "headwater", version, about, long_about = None, arg_required_else_help = true, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print the result as JSON on standard output.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Threads of the CPU device (default: all cores; results do not depend on it).
+    #[arg(long, global = true, env = "HEADWATER_THREADS")]
+    threads: Option<usize>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater migrate examples/digits-vit        the whole move, step by step, with a report
+  headwater inspect model.pt2                  what is in a model and what it needs
+  headwater check model.pt2 model.golden.safetensors --precision f32
+  headwater train model.pt2 --data train.safetensors --eval heldout.safetensors --epochs 10
+  headwater op softmax --in in.safetensors --out out.safetensors --attr dim=-1";
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// What this machine offers: processor, memory, threads, device libraries.
+    Doctor(doctor::Args),
+}
+
+/// What a command leaves behind: its JSON, and whether it counts as success.
+pub(crate) struct Outcome {
+    json: serde_json::Value,
+    success: bool,
+}
+
+impl Outcome {
+    fn of(value: impl serde::Serialize, success: bool) -> Result<Outcome> {
+        Ok(Outcome { json: serde_json::to_value(value)?, success })
+    }
+}
+
+/// How a command talks while it runs: to people, or not at all when JSON is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Talk {
+    json: bool,
+}
+
+impl Talk {
+    /// Prints a line for people.
+    fn line(&self, s: impl AsRef<str>) {
+        if !self.json {
+            println!("{}", s.as_ref());
+        }
+    }
+
+    /// Prints a table for people.
+    fn table(&self, t: &crate::report::Table) {
+        if !self.json {
+            println!("{}", text::table(t));
+        }
+    }
+}
+
+/// Runs the command line and returns the exit status.
+pub fn run() -> std::process::ExitCode {
+    let cli = Cli::parse();
+    let talk = Talk { json: cli.json };
+    let outcome = match &cli.command {
+        Command::Doctor(args) => doctor::run(args, talk),
+    };
+    match outcome {
+        Ok(o) => {
+            if cli.json {
+                println!("{}", serde_json::to_string_pretty(&o.json).unwrap_or_default());
+            }
+            if o.success { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
+        }
+        Err(e) => {
+            if cli.json {
+                println!("{}", serde_json::json!({ "error": format!("{e:#}") }));
+            }
+            eprintln!("error: {e:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Charts as inline SVG, without scripts or outside resources.
+
+use super::{Bars, Chart};
+use std::fmt::Write;
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 300.0;
+/// Left, right, top, bottom of the plotting area.
+const BOX: (f64, f64, f64, f64) = (72.0, WIDTH - 16.0, 16.0, HEIGHT - 44.0);
+/// At most this many points are drawn per line; more are thinned by keeping extremes.
+const POINTS: usize = 1200;
+
+/// Escapes text for HTML and SVG.
+pub fn escape(s: &str) -> String {
+    s.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Round numbers that cover `[lo, hi]` in about `n` steps.
+fn ticks(lo: f64, hi: f64, n: f64) -> Vec<f64> {
+    let raw = (hi - lo).max(f64::MIN_POSITIVE) / n;
+    let magnitude = 10f64.powf(raw.log10().floor());
+    let step =
+        [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|m| m * magnitude).find(|s| *s >= raw).unwrap_or(raw);
+    let first = (lo / step).ceil() as i64;
+    let last = (hi / step).floor() as i64;
+    (first..=last.min(first + 20)).map(|i| i as f64 * step).collect()
+}
+
+fn label(x: f64) -> String {
+    let a = x.abs();
+    if a != 0.0 && !(1e-3..1e5).contains(&a) {
+        return format!("{x:.1e}");
+    }
+    let s = format!("{x:.4}");
+    s.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+/// Thins points to what can be seen: of each bucket its smallest and largest y, in order.
+fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let finite: Vec<_> = points.iter().copied().filter(|p| p.0.is_finite() && p.1.is_finite()).collect();
+    if finite.len() <= POINTS {
+        return finite;
+    }
+    let size = finite.len().div_ceil(POINTS / 2);
+    let mut out = Vec::with_capacity(POINTS);
+    for bucket in finite.chunks(size) {
+        let lo = bucket.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
+        let hi = bucket.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
+        let (Some(lo), Some(hi)) = (lo, hi) else { continue };
+        if lo.0 <= hi.0 { out.extend([lo, hi]) } else { out.extend([hi, lo]) }
+    }
+    out
+}
+
+/// A line chart.
+pub fn lines(c: &Chart) -> String {
+    let series: Vec<_> = c.series.iter().map(|s| thin(&s.points)).collect();
+    let all = || series.iter().flatten();
+    let fold =
+        |f: fn(f64, f64) -> f64, from: f64, pick: fn(&(f64, f64)) -> f64| all().map(pick).fold(from, f);
+    let (x0, x1) = (fold(f64::min, f64::INFINITY, |p| p.0), fold(f64::max, f64::NEG_INFINITY, |p| p.0));
+    let (mut y0, mut y1) =
+        (fold(f64::min, f64::INFINITY, |p| p.1), fold(f64::max, f64::NEG_INFINITY, |p| p.1));
+    if all().next().is_none() {
+        return String::new();
+    }
+    if c.filled {
+        y0 = y0.min(0.0);
+    }
+    if y0 == y1 {
+        (y0, y1) = (y0 - 0.5, y1 + 0.5);
+    }
+    let x1 = if x0 == x1 { x0 + 1.0 } else { x1 };
+    let (left, right, top, bottom) = BOX;
+    let px = |x: f64| left + (x - x0) / (x1 - x0) * (right - left);
+    let py = |y: f64| bottom - (y - y0) / (y1 - y0) * (bottom - top);
+    let mut s = String::new();
+    let _ = write!(s, r#"<figure><figcaption>{}</figcaption>"#, escape(&c.title));
+    let _ = write!(s, r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">"#, escape(&c.title));
+    for t in ticks(y0, y1, 5.0) {
+        let y = py(t);
+        let _ = write!(s, r#"<line class="grid" x1="{left}" x2="{right}" y1="{y:.1}" y2="{y:.1}"/>"#);
+        let _ = write!(
+            s,
+            r#"<text class="tick" x="{}" y="{:.1}" text-anchor="end">{}</text>"#,
+            left - 8.0,
+            y + 4.0,
+            label(t)
+        );
+    }
+    for t in ticks(x0, x1, 8.0) {
+        let _ = write!(
+            s,
+            r#"<text class="tick" x="{:.1}" y="{}" text-anchor="middle">{}</text>"#,
+            px(t),
+            bottom + 18.0,
+            label(t)
+        );
+    }
+    let _ = write!(s, r#"<line class="axis" x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}"/>"#);
+    let middle = (left + right) / 2.0;
+    let _ = write!(
+        s,
+        r#"<text class="label" x="{middle}" y="{}" text-anchor="middle">{}</text>"#,
+        HEIGHT - 6.0,
+        escape(&c.x)
+    );
+    let turn = (top + bottom) / 2.0;
+    let _ = write!(
+        s,
+        r#"<text class="label" transform="translate(14 {turn}) rotate(-90)" text-anchor="middle">{}</text>"#,
+        escape(&c.y)
+    );
+    // The first series last, on top.
+    for (i, points) in series.iter().enumerate().rev() {
+        if points.is_empty() {
+            continue;
+        }
+        let path: Vec<String> = points.iter().map(|&(x, y)| format!("{:.1} {:.1}", px(x), py(y))).collect();
+        if c.filled {
+            let (first, last) = (px(points[0].0), px(points[points.len() - 1].0));
+            let base = py(0.0f64.max(y0));
+            let area = path.join(" L");
+            let _ = write!(
+                s,
+                r#"<path class="fill s{i}" d="M{first:.1} {base:.1} L{area} L{last:.1} {base:.1} Z"/>"#
+            );
+        }
+        let _ = write!(s, r#"<path class="line s{i}" d="M{}"/>"#, path.join(" L"));
+    }
+    s.push_str("</svg>");
+    if c.series.len() > 1 {
+        s.push_str(r#"<div class="legend">"#);
+        for (i, line) in c.series.iter().enumerate() {
+            let _ = write!(s, r#"<span><i class="s{i}"></i>{}</span>"#, escape(&line.name));
+        }
+        s.push_str("</div>");
+    }
+    s.push_str("</figure>");
+    s
+}
+
+/// Horizontal bars with their share of the sum.
+pub fn bars(b: &Bars) -> String {
+    let total: f64 = b.bars.iter().map(|x| x.1).sum();
+    let largest = b.bars.iter().map(|x| x.1).fold(0.0, f64::max);
+    let mut s = String::new();
+    let _ = write!(s, r#"<figure><figcaption>{}</figcaption><div class="bars">"#, escape(&b.title));
+    for (name, value) in &b.bars {
+        let wide = if largest > 0.0 { 100.0 * value / largest } else { 0.0 };
+        let share = if total > 0.0 { 100.0 * value / total } else { 0.0 };
+        let _ = write!(
+            s,
+            r#"<div><span class="name">{}</span><span class="track"><i style="width:{wide:.1}%"></i></span><span class="num">{} {} · {share:.0} %</span></div>"#,
+            escape(name),
+            label((value * 1000.0).round() / 1000.0),
+            escape(&b.unit),
+        );
+    }
+    s.push_str("</div></figure>");
+    s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Series;
+
+    #[test]
+    fn ticks_are_round_and_cover() {
+        assert_eq!(ticks(0.0, 1.0, 5.0), vec![0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
+        assert_eq!(ticks(0.0, 100.0, 5.0), vec![0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+    }
+
+    #[test]
+    fn charts_survive_odd_data() {
+        for points in [
+            vec![],
+            vec![(1.0, 2.0)],
+            vec![(0.0, f64::NAN), (1.0, f64::INFINITY)],
+            vec![(0.0, 3.0), (5.0, 3.0)],
+        ] {
+            let series = vec![Series { name: "<a>".into(), points }];
+            let c = Chart { title: "t".into(), x: "x".into(), y: "y".into(), series, filled: true };
+            let svg = lines(&c);
+            assert!(!svg.contains("NaN") && !svg.contains("inf"));
+        }
+    }
+
+    #[test]
+    fn thinning_keeps_extremes() {
+        let points: Vec<_> = (0..100_000).map(|i| (i as f64, if i == 54_321 { 9.0 } else { 1.0 })).collect();
+        let t = thin(&points);
+        assert!(t.len() <= POINTS + 2 && t.iter().any(|p| p.1 == 9.0));
+    }
+}

@@ -1,0 +1,100 @@
+//! A report as one HTML page that needs nothing else: no scripts, no fonts, no links out.
+
+use super::chart::{bars, escape, lines};
+use super::{Block, Report, Section, Table, text};
+use std::fmt::Write;
+
+const STYLE: &str = include_str!("style.css");
+
+/// The page.
+pub fn page(r: &Report) -> String {
+    let mut s = String::new();
+    let _ = write!(
+        s,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <title>{}</title><style>{STYLE}</style></head><body><main>",
+        escape(&r.title)
+    );
+    let (class, word) = if r.passed() { ("pass", "every step passed") } else { ("fail", "a step failed") };
+    let _ = write!(s, "<header><h1>{}</h1><p class=\"badge {class}\">{word}</p></header>", escape(&r.title));
+    s.push_str("<dl class=\"facts\">");
+    for (name, value) in &r.facts {
+        let _ = write!(s, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value));
+    }
+    s.push_str("</dl><ol class=\"steps\">");
+    for (i, section) in r.sections.iter().enumerate() {
+        let _ = write!(
+            s,
+            "<li><a href=\"#s{i}\"><span class=\"dot {}\"></span>{}</a><span>{}</span></li>",
+            class_of(section),
+            escape(&section.title),
+            escape(&section.summary)
+        );
+    }
+    s.push_str("</ol>");
+    for (i, section) in r.sections.iter().enumerate() {
+        write_section(&mut s, i, section);
+    }
+    s.push_str("</main></body></html>\n");
+    s
+}
+
+fn class_of(section: &Section) -> &'static str {
+    match section.verdict {
+        super::Verdict::Pass => "pass",
+        super::Verdict::Note => "note",
+        super::Verdict::Fail => "fail",
+    }
+}
+
+fn write_section(s: &mut String, i: usize, section: &Section) {
+    let _ = write!(
+        s,
+        "<section id=\"s{i}\"><h2><span class=\"number\">{}</span>{}<span class=\"badge {}\">{}</span>\
+         <span class=\"time\">{}</span></h2><p>{}</p>",
+        i + 1,
+        escape(&section.title),
+        class_of(section),
+        section.verdict.word(),
+        text::seconds(section.seconds),
+        escape(&section.summary)
+    );
+    for block in &section.blocks {
+        match block {
+            Block::Chart(c) => s.push_str(&lines(c)),
+            Block::Bars(b) => s.push_str(&bars(b)),
+            Block::Table(t) => write_table(s, t),
+        }
+    }
+    s.push_str("</section>");
+}
+
+/// Tables longer than this start closed.
+const LONG: usize = 14;
+
+fn write_table(s: &mut String, t: &Table) {
+    let long = t.rows.len() > LONG;
+    if long {
+        let _ = write!(s, "<details><summary>{} ({} rows)</summary>", escape(&t.title), t.rows.len());
+    } else if !t.title.is_empty() {
+        let _ = write!(s, "<h3>{}</h3>", escape(&t.title));
+    }
+    s.push_str("<div class=\"scroll\"><table><thead><tr>");
+    let align = |i: usize| if t.head(i).1 { " class=\"r\"" } else { "" };
+    for i in 0..t.columns.len() {
+        let _ = write!(s, "<th{}>{}</th>", align(i), escape(t.head(i).0));
+    }
+    s.push_str("</tr></thead><tbody>");
+    for row in &t.rows {
+        s.push_str("<tr>");
+        for (i, cell) in row.iter().enumerate() {
+            let _ = write!(s, "<td{}>{}</td>", align(i), escape(cell));
+        }
+        s.push_str("</tr>");
+    }
+    s.push_str("</tbody></table></div>");
+    if long {
+        s.push_str("</details>");
+    }
+}

@@ -1,0 +1,143 @@
+//! What a command found, as plain data: printed as tables for people, as JSON for machines, as one HTML page to keep.
+
+pub mod chart;
+pub mod html;
+pub mod text;
+
+use serde::Serialize;
+
+/// How a step ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Everything as it must be.
+    Pass,
+    /// It works, and the reader should know something.
+    Note,
+    /// It is wrong; the summary says what to do.
+    Fail,
+}
+
+impl Verdict {
+    /// As printed.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Verdict::Pass => "pass",
+            Verdict::Note => "note",
+            Verdict::Fail => "FAIL",
+        }
+    }
+}
+
+/// A table; the first row of `rows` is data, not the head.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// Column heads. A head that starts with `>` marks a right-aligned column.
+    pub columns: Vec<String>,
+    /// Cells.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(title: &str, columns: &[&str]) -> Self {
+        let columns = columns.iter().map(|c| c.to_string()).collect();
+        Table { title: title.to_string(), columns, rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        debug_assert_eq!(N, self.columns.len());
+        self.rows.push(cells.to_vec());
+    }
+
+    /// Head of column `i` and whether it is right-aligned.
+    pub fn head(&self, i: usize) -> (&str, bool) {
+        match self.columns[i].strip_prefix('>') {
+            Some(head) => (head, true),
+            None => (&self.columns[i], false),
+        }
+    }
+}
+
+/// One line of a chart.
+#[derive(Clone, Debug, Serialize)]
+pub struct Series {
+    /// Name in the legend.
+    pub name: String,
+    /// Points (x, y); points that are not finite are left out.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A chart of lines over a common x axis.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// Label of the x axis.
+    pub x: String,
+    /// Label of the y axis, with its unit.
+    pub y: String,
+    /// The lines; the first is drawn on top.
+    pub series: Vec<Series>,
+    /// Whether the area below the lines is filled.
+    pub filled: bool,
+}
+
+/// Shares of a whole, as bars.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bars {
+    /// What it shows.
+    pub title: String,
+    /// Unit of the values.
+    pub unit: String,
+    /// Name and value, largest first.
+    pub bars: Vec<(String, f64)>,
+}
+
+/// A piece of a section.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "lowercase", tag = "kind")]
+pub enum Block {
+    /// A table.
+    Table(Table),
+    /// A chart.
+    Chart(Chart),
+    /// Bars.
+    Bars(Bars),
+}
+
+/// One step of a report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Section {
+    /// Name of the step.
+    pub title: String,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// What was found, in a sentence or two; on failure also what to do.
+    pub summary: String,
+    /// Details.
+    pub blocks: Vec<Block>,
+    /// Wall-clock seconds it took.
+    pub seconds: f64,
+}
+
+/// A whole report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Title.
+    pub title: String,
+    /// Name and value of what the report is about: model, versions, machine, date.
+    pub facts: Vec<(String, String)>,
+    /// Steps in order.
+    pub sections: Vec<Section>,
+}
+
+impl Report {
+    /// Whether no step failed.
+    pub fn passed(&self) -> bool {
+        self.sections.iter().all(|s| s.verdict != Verdict::Fail)
+    }
+}

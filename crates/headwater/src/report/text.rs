@@ -1,0 +1,103 @@
+//! Tables and numbers for the terminal.
+
+use super::Table;
+use std::fmt::Write;
+
+/// The table with aligned columns, heads underlined.
+pub fn table(t: &Table) -> String {
+    let columns = t.columns.len();
+    let mut width: Vec<usize> = (0..columns).map(|i| t.head(i).0.chars().count()).collect();
+    for row in &t.rows {
+        for (i, cell) in row.iter().enumerate() {
+            width[i] = width[i].max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    if !t.title.is_empty() {
+        let _ = writeln!(out, "{}", t.title);
+    }
+    let line = |cells: &mut dyn Iterator<Item = &str>, out: &mut String| {
+        let mut text = String::from("  ");
+        for (i, cell) in cells.enumerate() {
+            let pad = width[i].saturating_sub(cell.chars().count());
+            let right = t.head(i).1;
+            let _ = write!(
+                text,
+                "{}{cell}{}",
+                if right { " ".repeat(pad) } else { String::new() },
+                if right { String::new() } else { " ".repeat(pad) }
+            );
+            text.push_str("  ");
+        }
+        let _ = writeln!(out, "{}", text.trim_end());
+    };
+    line(&mut (0..columns).map(|i| t.head(i).0), &mut out);
+    let rule: Vec<String> = width.iter().map(|&w| "─".repeat(w)).collect();
+    line(&mut rule.iter().map(String::as_str), &mut out);
+    for row in &t.rows {
+        line(&mut row.iter().map(String::as_str), &mut out);
+    }
+    out
+}
+
+/// Bytes with a binary unit: `1.50 MiB`.
+pub fn bytes(n: usize) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut x, mut unit) = (n as f64, 0);
+    while x >= 1024.0 && unit + 1 < UNITS.len() {
+        x /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{n} B") } else { format!("{x:.2} {}", UNITS[unit]) }
+}
+
+/// A count with a decimal unit: `21.3 M`.
+pub fn count(x: f64) -> String {
+    const UNITS: [&str; 5] = ["", " k", " M", " G", " T"];
+    let (mut x, mut unit) = (x, 0);
+    while x >= 1000.0 && unit + 1 < UNITS.len() {
+        x /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{x:.0}") } else { format!("{x:.2}{}", UNITS[unit]) }
+}
+
+/// A duration: `350 µs`, `12.0 ms`, `3.21 s`, `4 min 05 s`.
+pub fn seconds(s: f64) -> String {
+    match s {
+        s if s < 1e-3 => format!("{:.0} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s if s < 60.0 => format!("{s:.2} s"),
+        s => format!("{} min {:02} s", (s / 60.0) as u64, (s % 60.0) as u64),
+    }
+}
+
+/// An error in scientific notation: `3.1e-12`; an exact zero as `0`.
+pub fn error(x: f64) -> String {
+    if x == 0.0 { "0".into() } else { format!("{x:.1e}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_read_well() {
+        assert_eq!(
+            (bytes(1023), bytes(1536), bytes(3 << 30)),
+            ("1023 B".into(), "1.50 KiB".into(), "3.00 GiB".into())
+        );
+        assert_eq!((count(999.0), count(21.3e6)), ("999".to_string(), "21.30 M".to_string()));
+        assert_eq!((seconds(0.00035), seconds(245.0)), ("350 µs".to_string(), "4 min 05 s".to_string()));
+    }
+
+    #[test]
+    fn columns_align() {
+        let mut t = Table::new("", &["name", ">n"]);
+        t.row(["µ".into(), "7".into()]);
+        t.row(["long name".into(), "12".into()]);
+        let lines: Vec<String> = table(&t).lines().map(str::to_string).collect();
+        assert_eq!(lines[2], "  µ           7");
+        assert_eq!(lines[3], "  long name  12");
+    }
+}
