@@ -1,9 +1,12 @@
 //! What a device must offer. Passes see a device only through its [`Caps`]; the runtime through [`Device`].
 
 use crate::diagnostic::Result;
+use crate::graph::{Graph, Output, OutputRole};
 use crate::ops::{OpCx, OpDef};
-use crate::plan::Plan;
-use crate::tensor::TensorType;
+use crate::pass;
+use crate::plan::{Bindings, Place, Plan};
+use crate::tensor::{Tensor, TensorType};
+use crate::{ensure, fail};
 use std::any::Any;
 
 /// How well a device runs an operator on given types.
@@ -74,4 +77,38 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// `Unsupported` or `Device` if a step cannot run here.
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>>;
+}
+
+/// Runs a graph once on a device and returns its outputs in order: for tests, checks and single operators. Plans with
+/// [`Bindings::simple`] and proves the plan before running it.
+///
+/// # Errors
+/// What planning, the device and the operators refuse; `Graph` if `inputs` are not those of the graph.
+pub fn evaluate(device: &dyn Device, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    ensure!(inputs.len() == graph.inputs.len(), Graph, "{} inputs for {}", inputs.len(), graph.inputs.len());
+    let bindings = Bindings::simple(graph);
+    let plan = pass::plan(graph, &bindings, device.caps())?;
+    pass::check_plan(&plan)?;
+    let mut memory = plan.segments.iter().map(|s| device.alloc(s.bytes)).collect::<Result<Vec<_>>>()?;
+    for ((input, place), tensor) in graph.inputs.iter().zip(&bindings.inputs).zip(inputs) {
+        let want = graph.ty(input.value);
+        ensure!(tensor.ty == *want, Graph, "input {} is {}, expected {want}", input.name, tensor.ty);
+        if let Some(place) = place {
+            memory[place.segment.0 as usize].write(place.offset, &tensor.to_bytes())?;
+        }
+    }
+    let mut borrowed: Vec<&mut dyn Memory> = memory.iter_mut().map(|m| &mut **m).collect();
+    device.load(&plan)?.run(&mut borrowed, None)?;
+    let read = |(output, place): (&Output, &Option<Place>)| {
+        let place = place.or_else(|| match output.role {
+            OutputRole::Mutation(v) => graph.input_index(v).and_then(|i| bindings.inputs[i]),
+            _ => None,
+        });
+        let place = place.ok_or_else(|| fail!(Graph, "output {} is not bound", output.name))?;
+        let ty = graph.ty(output.value);
+        let mut bytes = vec![0; ty.bytes()];
+        memory[place.segment.0 as usize].read(place.offset, &mut bytes)?;
+        Ok(Tensor::from_bytes(ty, &bytes))
+    };
+    graph.outputs.iter().zip(&bindings.outputs).map(read).collect()
 }
