@@ -97,8 +97,9 @@ pub fn evaluate(device: &dyn Device, graph: &Graph, inputs: &[Tensor]) -> Result
             memory[place.segment.0 as usize].write(place.offset, &tensor.to_bytes())?;
         }
     }
-    let mut borrowed: Vec<&mut dyn Memory> = memory.iter_mut().map(|m| &mut **m).collect();
-    device.load(&plan)?.run(&mut borrowed, None)?;
+    device
+        .load(&plan)?
+        .run(&mut memory.iter_mut().map(|m| m.as_mut() as &mut dyn Memory).collect::<Vec<_>>(), None)?;
     let read = |(output, place): (&Output, &Option<Place>)| {
         let place = place.or_else(|| match output.role {
             OutputRole::Mutation(v) => graph.input_index(v).and_then(|i| bindings.inputs[i]),
