@@ -132,9 +132,8 @@ impl DType {
     pub fn round(self, x: f64) -> f64 {
         match self {
             DType::F32 => x as f32 as f64,
-            // Through f32 would round twice; half's from_f64 rounds once.
-            DType::F16 => half::f16::from_f64(x).to_f64(),
-            DType::BF16 => half::bf16::from_f64(x).to_f64(),
+            DType::F16 => half::f16::from_f32(round_to_odd(x)).to_f64(),
+            DType::BF16 => half::bf16::from_f32(round_to_odd(x)).to_f64(),
             _ => x,
         }
     }
@@ -173,6 +172,19 @@ impl DType {
             (_, Class::Bool) => self,
         }
     }
+}
+
+/// The f32 next to `x` towards zero, its last bit set if inexact. Rounding that to a type of at most 22 significant bits
+/// gives what rounding `x` itself would (Boldo and Melquiond 2008); `half`'s own conversions from f64 lose the low bits
+/// and so misjudge ties.
+pub fn round_to_odd(x: f64) -> f32 {
+    let y = x as f32;
+    if y as f64 == x || x.is_nan() {
+        return y;
+    }
+    // Bits of a float's magnitude count in order, so one less is the neighbour towards zero.
+    let towards_zero = y.to_bits() - ((y as f64).abs() > x.abs()) as u32;
+    f32::from_bits(towards_zero | 1)
 }
 
 impl fmt::Display for DType {
@@ -217,5 +229,14 @@ mod tests {
         assert_eq!(DType::F16.round(2051.0), 2052.0);
         assert_eq!(DType::F16.round(70000.0), f64::INFINITY);
         assert_eq!(DType::BF16.round(1.0 + 1.0 / 256.0), 1.0);
+        // Just above and below a tie, by less than f32 sees.
+        let (tie16, tieb, tiny) = (1.0 + f64::exp2(-11.0), 1.0 + f64::exp2(-8.0), f64::exp2(-40.0));
+        assert_eq!(DType::F16.round(tie16 + tiny), 1.0 + f64::exp2(-10.0));
+        assert_eq!(DType::F16.round(-(tie16 - tiny)), -1.0);
+        assert_eq!(DType::BF16.round(tieb + tiny), 1.0 + f64::exp2(-7.0));
+        assert_eq!(DType::BF16.round(tieb - tiny), 1.0);
+        assert_eq!(DType::F16.round(1e300), f64::INFINITY);
+        assert_eq!(DType::F16.round(f64::exp2(-25.0) * 1.0000001), f64::exp2(-24.0));
+        assert_eq!(DType::F16.round(-1e-300).to_bits(), (-0.0f64).to_bits());
     }
 }
