@@ -1,1 +1,19 @@
-//! To be written.
+//! The CPU device: runs plans of the core. Owns memory, threads, the row-program evaluator, matrix products and the
+//! kernel families; the only crate with `core::arch`. Knows plans and operators, but nothing of models, training or files.
+//!
+//! Every view of a plan is checked once, when the plan is loaded; inner loops rely on it. Work is split by sizes alone,
+//! so that results have the same bits for any number of threads.
+#![allow(unsafe_code)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod device;
+pub mod element;
+mod executor;
+pub mod kernels;
+pub mod memory;
+pub mod pool;
+pub mod view;
+
+pub use device::Cpu;
+pub use memory::CpuMemory;
+pub use pool::Pool;

@@ -1,0 +1,76 @@
+//! The CPU as a device.
+
+use crate::executor;
+use crate::kernels::{self, Site};
+use crate::memory::CpuMemory;
+use crate::pool::Pool;
+use headwater_core::device::{Caps, Device, Executable, Memory, Support};
+use headwater_core::diagnostic::Result;
+use headwater_core::ops::{Body, OpDef};
+use headwater_core::plan::Plan;
+use headwater_core::{OpCx, TensorType};
+
+/// The CPU: its threads.
+#[derive(Clone, Debug)]
+pub struct Cpu {
+    pool: Pool,
+}
+
+impl Default for Cpu {
+    /// All cores, or as many threads as the environment variable `HEADWATER_THREADS` says.
+    fn default() -> Self {
+        Cpu { pool: Pool::from_env() }
+    }
+}
+
+impl Cpu {
+    /// The CPU with a chosen number of threads (at least one). Results do not depend on it.
+    pub fn new(threads: usize) -> Self {
+        Cpu { pool: Pool::new(threads) }
+    }
+
+    /// Its threads.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn site<'a>(&self, cx: &OpCx<'a>, outs: &'a [TensorType]) -> Site<'a> {
+        Site { cx: cx.clone(), outs, threads: self.pool.threads() }
+    }
+}
+
+impl Caps for Cpu {
+    fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
+        match op.body {
+            Body::Kernel(_) if kernels::choose(op.name, &self.site(cx, outs)).is_none() => Support::Reference,
+            _ => Support::Native,
+        }
+    }
+
+    fn workspace(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> usize {
+        let site = self.site(cx, outs);
+        kernels::choose(op.name, &site).map_or(0, |k| (k.workspace)(&site))
+    }
+
+    fn strided(&self, op: &OpDef, i: usize) -> bool {
+        kernels::find(op.name).is_none_or(|k| (k.strided)(i))
+    }
+}
+
+impl Device for Cpu {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn caps(&self) -> &dyn Caps {
+        self
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(CpuMemory::new(bytes)?))
+    }
+
+    fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
+        Ok(Box::new(executor::Loaded::new(plan, &self.pool)?))
+    }
+}

@@ -1,0 +1,192 @@
+//! Which Rust type holds the elements of which dtype, and how floats widen and narrow.
+
+use half::{bf16, f16};
+use headwater_core::DType;
+use headwater_core::dtype::round_to_odd;
+
+/// A type whose values lie in tensors. `u8` holds both `u8` and `bool` (bytes 0 and 1).
+pub trait Element: bytemuck::Pod + Send + Sync + PartialEq + PartialOrd + std::fmt::Debug {
+    /// Whether tensors of `dtype` hold this type.
+    fn holds(dtype: DType) -> bool;
+}
+
+macro_rules! elements {
+    ($($t:ty: $($d:ident)|+;)*) => { $(
+        impl Element for $t {
+            fn holds(dtype: DType) -> bool {
+                matches!(dtype, $(DType::$d)|+)
+            }
+        }
+    )* };
+}
+elements!(u8: U8 | Bool; i8: I8; i16: I16; i32: I32; i64: I64; f16: F16; bf16: BF16; f32: F32; f64: F64;);
+
+/// A floating-point element.
+pub trait Float: Element {
+    /// The type it is computed in: f32, or f64 for f64.
+    type Wide: Wide;
+    /// The same number.
+    fn widen(self) -> Self::Wide;
+    /// Rounded to nearest, ties to even.
+    fn narrow(x: Self::Wide) -> Self;
+    /// Rounded to nearest, ties to even, once.
+    fn from_f64(x: f64) -> Self;
+}
+
+/// A type floats are computed in.
+pub trait Wide:
+    Float<Wide = Self>
+    + Default
+    + std::iter::Sum
+    + std::ops::Add<Output = Self>
+    + std::ops::Sub<Output = Self>
+    + std::ops::Mul<Output = Self>
+    + std::ops::Div<Output = Self>
+    + std::ops::Neg<Output = Self>
+    + std::ops::AddAssign
+    + std::ops::SubAssign
+    + std::ops::MulAssign
+{
+    /// 0.
+    const ZERO: Self;
+    /// 1.
+    const ONE: Self;
+    /// -inf.
+    const NEG_INFINITY: Self;
+    /// e to this power.
+    fn exp(self) -> Self;
+    /// Natural logarithm.
+    fn ln(self) -> Self;
+    /// Square root.
+    fn sqrt(self) -> Self;
+    /// Whether this is not a number.
+    fn is_nan(self) -> bool;
+    /// The same number.
+    fn to_f64(self) -> f64;
+}
+
+macro_rules! wide {
+    ($t:ident) => {
+        impl Float for $t {
+            type Wide = $t;
+            #[inline(always)]
+            fn widen(self) -> $t {
+                self
+            }
+            #[inline(always)]
+            fn narrow(x: $t) -> $t {
+                x
+            }
+            #[inline(always)]
+            fn from_f64(x: f64) -> $t {
+                x as $t
+            }
+        }
+        impl Wide for $t {
+            const ZERO: $t = 0.0;
+            const ONE: $t = 1.0;
+            const NEG_INFINITY: $t = $t::NEG_INFINITY;
+            #[inline(always)]
+            fn exp(self) -> $t {
+                $t::exp(self)
+            }
+            #[inline(always)]
+            fn ln(self) -> $t {
+                $t::ln(self)
+            }
+            #[inline(always)]
+            fn sqrt(self) -> $t {
+                $t::sqrt(self)
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                $t::is_nan(self)
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+        }
+    };
+}
+wide!(f32);
+wide!(f64);
+
+macro_rules! narrow {
+    ($t:ident) => {
+        impl Float for $t {
+            type Wide = f32;
+            #[inline(always)]
+            fn widen(self) -> f32 {
+                self.to_f32()
+            }
+            #[inline(always)]
+            fn narrow(x: f32) -> $t {
+                $t::from_f32(x)
+            }
+            #[inline(always)]
+            fn from_f64(x: f64) -> $t {
+                $t::from_f32(round_to_odd(x))
+            }
+        }
+    };
+}
+narrow!(f16);
+narrow!(bf16);
+
+/// Runs an expression with `T` standing for the element type of a float dtype; panics for others, which the kernel's
+/// `takes` must have refused.
+#[macro_export]
+macro_rules! float_dtype {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            headwater_core::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            headwater_core::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            headwater_core::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            headwater_core::DType::BF16 => {
+                type $T = half::bf16;
+                $body
+            }
+            other => unreachable!("a float kernel was given {other}"),
+        }
+    };
+}
+
+/// Runs an expression with `T` standing for the element type of any dtype.
+#[macro_export]
+macro_rules! any_dtype {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            headwater_core::DType::Bool | headwater_core::DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            headwater_core::DType::I8 => {
+                type $T = i8;
+                $body
+            }
+            headwater_core::DType::I16 => {
+                type $T = i16;
+                $body
+            }
+            headwater_core::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            headwater_core::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            float => $crate::float_dtype!(float, $T => $body),
+        }
+    };
+}

@@ -1,0 +1,183 @@
+//! Loads plans and runs them: checks every operand once, prepares each step, then runs the steps in order.
+
+use crate::kernels::{self, Args, Prepared, Site};
+use crate::memory::CpuMemory;
+use crate::pool::{Pool, Shared};
+use crate::view::{View, ViewMut};
+use headwater_core::device::{Executable, Memory};
+use headwater_core::diagnostic::{Code, Error, Result};
+use headwater_core::graph::Origin;
+use headwater_core::plan::{Plan, Step, Work};
+use headwater_core::{OpCx, TensorType, ensure, fail};
+use std::time::Instant;
+
+/// A plan ready to run on the CPU.
+pub(crate) struct Loaded {
+    steps: Vec<LoadedStep>,
+    /// Smallest size of each segment, and its name.
+    segments: Vec<(usize, String)>,
+    /// Addresses of the segments in the current run.
+    bases: Vec<Shared<u8>>,
+    pool: Pool,
+    failure: Option<Error>,
+}
+
+struct LoadedStep {
+    work: LoadedWork,
+    op: &'static str,
+    origin: Origin,
+}
+
+enum LoadedWork {
+    Kernel { run: Prepared, reads: Vec<Option<View>>, writes: Vec<ViewMut>, workspace: Option<Scratch> },
+}
+
+/// Scratch memory in the arena.
+struct Scratch {
+    segment: usize,
+    byte: usize,
+    bytes: usize,
+}
+
+impl Loaded {
+    pub(crate) fn new(plan: &Plan, pool: &Pool) -> Result<Self> {
+        let mut steps = Vec::with_capacity(plan.steps.len());
+        for step in &plan.steps {
+            let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
+            let work = load(plan, step, pool).map_err(|e| e.in_op(step.op).at(&origin))?;
+            steps.push(LoadedStep { work, op: step.op, origin });
+        }
+        let segments: Vec<_> = plan.segments.iter().map(|s| (s.bytes, s.name.clone())).collect();
+        let bases = vec![Shared(std::ptr::null_mut()); segments.len()];
+        Ok(Loaded { steps, segments, bases, pool: pool.clone(), failure: None })
+    }
+
+    fn bind(&mut self, memory: &mut [&mut dyn Memory]) -> Result<()> {
+        let (got, want) = (memory.len(), self.segments.len());
+        ensure!(got == want, Device, "the plan has {want} segments, the run was given {got}");
+        for ((m, (bytes, name)), base) in memory.iter_mut().zip(&self.segments).zip(&mut self.bases) {
+            let m = m.as_any().downcast_mut::<CpuMemory>();
+            let m = m.ok_or_else(|| fail!(Device, "segment `{name}` is not in the CPU's memory"))?;
+            ensure!(m.bytes() >= *bytes, Device, "segment `{name}` has {} bytes, needs {bytes}", m.bytes());
+            *base = Shared(m.base());
+        }
+        Ok(())
+    }
+}
+
+/// Checks and prepares one step.
+fn load(plan: &Plan, step: &Step, pool: &Pool) -> Result<LoadedWork> {
+    let reads = step.reads.iter().map(|v| v.as_ref().map(|v| View::checked(plan, v)).transpose());
+    let reads = reads.collect::<Result<Vec<Option<View>>>>()?;
+    let writes = step.writes.iter().map(|v| View::checked_mut(plan, v)).collect::<Result<Vec<ViewMut>>>()?;
+    let workspace = step.workspace.map(|(place, bytes)| {
+        let segment = place.segment.0 as usize;
+        let inside = plan.segments.get(segment).is_some_and(|s| {
+            place.offset.checked_add(bytes).is_some_and(|end| end <= s.bytes)
+                && place.offset.is_multiple_of(64)
+        });
+        ensure!(inside, Plan, "the workspace {place:?} of {bytes} bytes lies outside its segment");
+        Ok(Scratch { segment, byte: place.offset, bytes })
+    });
+    let workspace = workspace.transpose()?;
+    match &step.work {
+        Work::Rows(_) => Err(fail!(Unsupported, "row programs are not evaluated yet")),
+        Work::Kernel { op, attrs } => {
+            check_apart(&reads, &writes, workspace.as_ref())?;
+            let types: Vec<Option<TensorType>> = reads.iter().map(|v| v.as_ref().map(View::ty)).collect();
+            let outs: Vec<TensorType> = writes.iter().map(|v| v.ty()).collect();
+            let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
+            let site = Site { cx, outs: &outs, threads: pool.threads() };
+            let run = match kernels::choose(op.name, &site) {
+                None => kernels::reference(op, attrs, &outs)?,
+                Some(kernel) => {
+                    for (i, v) in reads.iter().enumerate() {
+                        let fits = v.as_ref().is_none_or(|v| v.is_contiguous() || (kernel.strided)(i));
+                        ensure!(fits, Plan, "input {i} must be contiguous for this kernel");
+                    }
+                    let dense = writes.iter().all(|w| w.is_contiguous());
+                    ensure!(dense, Plan, "outputs of kernels must be contiguous");
+                    let needs = (kernel.workspace)(&site);
+                    let has = workspace.as_ref().map_or(0, |w| w.bytes);
+                    ensure!(
+                        has >= needs,
+                        Plan,
+                        "the kernel needs {needs} bytes of workspace, the plan gives {has}"
+                    );
+                    (kernel.prepare)(&site)?
+                }
+            };
+            Ok(LoadedWork::Kernel { run, reads, writes, workspace })
+        }
+    }
+}
+
+/// Kernels hold references to their operands: no output may overlap another operand.
+fn check_apart(reads: &[Option<View>], writes: &[ViewMut], workspace: Option<&Scratch>) -> Result<()> {
+    for (i, w) in writes.iter().enumerate() {
+        for (j, r) in reads.iter().enumerate() {
+            let apart = r.as_ref().is_none_or(|r| !w.meets(r));
+            ensure!(apart, Plan, "output {i} of a kernel overlaps input {j}");
+        }
+        let apart = writes[..i].iter().all(|v| !w.meets(v));
+        ensure!(apart, Plan, "output {i} of a kernel overlaps another output");
+    }
+    if let Some(s) = workspace {
+        let scratch = s.byte..s.byte + s.bytes;
+        for v in reads.iter().flatten().chain(writes.iter().map(|w| &**w)) {
+            let meets = v
+                .hull()
+                .is_some_and(|(g, h)| g == s.segment && h.start < scratch.end && scratch.start < h.end);
+            ensure!(!meets, Plan, "the workspace overlaps an operand");
+        }
+    }
+    Ok(())
+}
+
+impl LoadedStep {
+    fn run(&mut self, bases: &[Shared<u8>], pool: &Pool) -> Result<()> {
+        match &mut self.work {
+            LoadedWork::Kernel { run, reads, writes, workspace } => {
+                reads.iter_mut().flatten().for_each(|v| v.bind(bases));
+                writes.iter_mut().for_each(|v| v.bind(bases));
+                let workspace: &mut [u8] = match workspace {
+                    None => &mut [],
+                    // SAFETY: the range was checked to lie in its segment and to overlap no operand; the segment is
+                    // held exclusively by this run and at least as large as the plan says.
+                    Some(s) => unsafe {
+                        std::slice::from_raw_parts_mut(bases[s.segment].get().add(s.byte), s.bytes)
+                    },
+                };
+                run(&mut Args { reads, writes, workspace, pool })
+            }
+        }
+        .map_err(|e| e.in_op(self.op).at(&self.origin))
+    }
+}
+
+impl Executable for Loaded {
+    fn run(&mut self, memory: &mut [&mut dyn Memory], mut seconds: Option<&mut [f64]>) -> Result<()> {
+        if let Some(e) = &self.failure {
+            return Err(e.clone());
+        }
+        self.bind(memory)?;
+        let Loaded { steps, bases, pool, .. } = self;
+        let (bases, pool) = (&*bases, &*pool);
+        let result: Result<()> = pool.enter(|| {
+            for (i, step) in steps.iter_mut().enumerate() {
+                let start = seconds.is_some().then(Instant::now);
+                step.run(bases, pool)?;
+                if let (Some(s), Some(start)) = (seconds.as_mut().and_then(|s| s.get_mut(i)), start) {
+                    *s += start.elapsed().as_secs_f64();
+                }
+            }
+            Ok(())
+        });
+        if let Err(e) = &result
+            && e.code == Code::Device
+        {
+            self.failure = Some(e.clone());
+        }
+        result
+    }
+}

@@ -1,0 +1,268 @@
+//! Operands in memory, as kernels see them: typed, bounds known. Made by the executor alone, which has checked every
+//! one against its segment when the plan was loaded.
+
+use crate::any_dtype;
+use crate::element::{Element, Float};
+use crate::pool::Shared;
+use headwater_core::diagnostic::Result;
+use headwater_core::plan::{Plan, SegmentKind, TensorView};
+use headwater_core::tensor::Data;
+use headwater_core::{Class, DType, Layout, Shape, Tensor, TensorType, ensure, fail};
+
+/// An operand that a step reads.
+///
+/// Invariant: while a step runs, `ptr` is the address of index 0, every index of `layout` lies in one live segment, and
+/// nobody writes there (row programs that work in place go by other means).
+#[derive(Debug)]
+pub struct View {
+    ptr: *const u8,
+    dtype: DType,
+    layout: Layout,
+    place: Place,
+}
+
+/// An operand that a step writes; never overlaps another operand of the step. Invariants as for [`View`], and nobody
+/// else reads there.
+#[derive(Debug)]
+pub struct ViewMut(View);
+
+/// Segment and byte of index 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub segment: usize,
+    pub byte: usize,
+}
+
+// SAFETY: the pointer is only followed while the executor holds the segments; sharing follows Rust's rules through the
+// methods' borrows.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+/// Smallest and largest offset that strides reach over sizes; `None` if there is no element at all.
+pub(crate) fn reach(sizes: &[usize], strides: &[isize]) -> Option<(isize, isize)> {
+    let mut range = (0isize, 0isize);
+    for (&n, &s) in sizes.iter().zip(strides) {
+        let last = isize::try_from(n).ok()?.checked_sub(1)?;
+        if last < 0 {
+            return None;
+        }
+        let far = last.checked_mul(s)?;
+        range = (range.0.checked_add(far.min(0))?, range.1.checked_add(far.max(0))?);
+    }
+    Some(range)
+}
+
+impl View {
+    /// Checks a plan's view: its elements lie in its segment, aligned to their size.
+    pub(crate) fn checked(plan: &Plan, view: &TensorView) -> Result<View> {
+        let outside = || fail!(Plan, "the view {view:?} lies outside its segment");
+        let segment = plan.segments.get(view.place.segment.0 as usize).ok_or_else(outside)?;
+        let size = view.dtype.size();
+        let layout = &view.layout;
+        ensure!(layout.strides.len() == layout.shape.rank(), Plan, "{view:?}: one stride per dimension");
+        ensure!(view.place.offset.is_multiple_of(size), Plan, "{view:?} is not aligned to its elements");
+        let place = Place { segment: view.place.segment.0 as usize, byte: 0 };
+        let made = |byte| View {
+            ptr: std::ptr::null(),
+            dtype: view.dtype,
+            layout: layout.clone(),
+            place: Place { byte, ..place },
+        };
+        if layout.shape.checked_numel().ok_or_else(outside)? == 0 {
+            return Ok(made(0));
+        }
+        let (lo, hi) = reach(&layout.shape, &layout.strides).ok_or_else(outside)?;
+        let first = isize::try_from(view.place.offset / size).ok().and_then(|p| p.checked_add(layout.offset));
+        let first = first.ok_or_else(outside)?;
+        let end = first.checked_add(hi).and_then(|e| e.checked_add(1)?.checked_mul(size as isize));
+        let inside = first.checked_add(lo).is_some_and(|lo| lo >= 0)
+            && end.is_some_and(|end| end as usize <= segment.bytes);
+        ensure!(inside, Plan, "the view {view:?} lies outside its segment of {} bytes", segment.bytes);
+        Ok(made(first as usize * size))
+    }
+
+    /// As [`View::checked`], for an operand that is written.
+    pub(crate) fn checked_mut(plan: &Plan, view: &TensorView) -> Result<ViewMut> {
+        let checked = View::checked(plan, view)?;
+        let kind = plan.segments[checked.place.segment].kind;
+        let writable = !matches!(kind, SegmentKind::Input | SegmentKind::Constant);
+        ensure!(writable, Plan, "a step writes to {view:?}, which lies in a segment that is only read");
+        Ok(ViewMut(checked))
+    }
+
+    /// Points the view at the memory of this run.
+    pub(crate) fn bind(&mut self, bases: &[Shared<u8>]) {
+        self.ptr = bases[self.place.segment].get().wrapping_add(self.place.byte);
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Segment and the bytes in it from the first to the last element; `None` if there is no element.
+    pub(crate) fn hull(&self) -> Option<(usize, std::ops::Range<usize>)> {
+        let (lo, hi) = reach(&self.layout.shape, &self.layout.strides)?;
+        let size = self.dtype.size();
+        let start = self.place.byte.wrapping_add_signed(lo * size as isize);
+        Some((self.place.segment, start..self.place.byte.wrapping_add_signed((hi + 1) * size as isize)))
+    }
+
+    /// Whether the spans of memory from first to last element of two operands meet.
+    pub(crate) fn meets(&self, other: &View) -> bool {
+        match (self.hull(), other.hull()) {
+            (Some((s, a)), Some((t, b))) => s == t && a.start < b.end && b.start < a.end,
+            _ => false,
+        }
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Sizes.
+    pub fn shape(&self) -> &Shape {
+        &self.layout.shape
+    }
+
+    /// Elements to move per step along each dimension, counted from [`View::ptr`].
+    pub fn strides(&self) -> &[isize] {
+        &self.layout.strides
+    }
+
+    /// Dtype and shape.
+    pub fn ty(&self) -> TensorType {
+        TensorType { dtype: self.dtype, shape: self.layout.shape.clone() }
+    }
+
+    /// Whether the elements lie in row-major order without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    /// Address of index 0 (dangling if there is no element). Indices of the shape, along the strides, are in bounds.
+    ///
+    /// # Panics
+    /// If the dtype is not held by `T`.
+    pub fn ptr<T: Element>(&self) -> *const T {
+        assert!(T::holds(self.dtype), "a view of {} was asked for another type", self.dtype);
+        self.ptr.cast()
+    }
+
+    /// All elements in row-major order.
+    ///
+    /// # Panics
+    /// If the dtype is not held by `T`, or the view is not contiguous (operands are, unless the kernel's `strided` says
+    /// it takes any strides).
+    pub fn slice<T: Element>(&self) -> &[T] {
+        let ptr = self.ptr::<T>();
+        assert!(self.is_contiguous(), "a strided operand was read as a slice");
+        let n = self.layout.shape.numel();
+        if n == 0 {
+            return &[];
+        }
+        // SAFETY: by the invariant the `n` elements from `ptr` lie in one live segment and nobody writes them while
+        // `self` is borrowed; every bit pattern is a `T` (Pod); the address was checked to be aligned.
+        unsafe { std::slice::from_raw_parts(ptr, n) }
+    }
+
+    /// All elements in row-major order as raw bytes. Panics as [`View::slice`] does.
+    pub fn bytes(&self) -> &[u8] {
+        any_dtype!(self.dtype, T => bytemuck::cast_slice(self.slice::<T>()))
+    }
+
+    /// A copy in the reference's form.
+    pub fn tensor(&self) -> Tensor {
+        let at = self.layout.offsets().into_iter().map(|o| o - self.layout.offset);
+        macro_rules! read {
+            ($t:ty, $f:expr) => {{
+                let p = self.ptr::<$t>();
+                // SAFETY: by the invariant every index of the layout is in bounds, and nobody writes there.
+                at.map(|o| $f(unsafe { *p.offset(o) })).collect()
+            }};
+        }
+        let data = match self.dtype {
+            DType::F64 => Data::Float(read!(f64, |x| x)),
+            DType::F32 => Data::Float(read!(f32, f64::from)),
+            DType::F16 => Data::Float(read!(half::f16, half::f16::to_f64)),
+            DType::BF16 => Data::Float(read!(half::bf16, half::bf16::to_f64)),
+            DType::I64 => Data::Int(read!(i64, |x| x)),
+            DType::I32 => Data::Int(read!(i32, i64::from)),
+            DType::I16 => Data::Int(read!(i16, i64::from)),
+            DType::I8 => Data::Int(read!(i8, i64::from)),
+            DType::U8 => Data::Int(read!(u8, i64::from)),
+            DType::Bool => Data::Int(read!(u8, |x| (x != 0) as i64)),
+        };
+        Tensor { ty: self.ty(), data }
+    }
+}
+
+impl std::ops::Deref for ViewMut {
+    type Target = View;
+    fn deref(&self) -> &View {
+        &self.0
+    }
+}
+
+impl ViewMut {
+    pub(crate) fn bind(&mut self, bases: &[Shared<u8>]) {
+        self.0.bind(bases);
+    }
+
+    /// Address of index 0, as [`View::ptr`].
+    pub fn ptr_mut<T: Element>(&mut self) -> *mut T {
+        self.0.ptr::<T>().cast_mut()
+    }
+
+    /// All elements in row-major order, of undefined content until written. Panics as [`View::slice`] does.
+    pub fn slice_mut<T: Element>(&mut self) -> &mut [T] {
+        let ptr = self.ptr_mut::<T>();
+        assert!(self.is_contiguous(), "a strided operand was written as a slice");
+        let n = self.layout.shape.numel();
+        if n == 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `View::slice`; the operand overlaps no other of the step, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(ptr, n) }
+    }
+
+    /// All elements in row-major order as raw bytes. Panics as [`View::slice`] does.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        any_dtype!(self.dtype, T => bytemuck::cast_slice_mut(self.slice_mut::<T>()))
+    }
+
+    /// Writes a tensor of this view's shape, rounded to its dtype.
+    ///
+    /// # Errors
+    /// `Graph` if shape or class differ.
+    pub fn store(&mut self, t: &Tensor) -> Result<()> {
+        let same = *t.shape() == self.layout.shape && t.dtype().class() == self.dtype.class();
+        ensure!(same, Graph, "a result is {}, planned as {}", t.ty, self.ty());
+        let at: Vec<isize> = self.layout.offsets().into_iter().map(|o| o - self.layout.offset).collect();
+        macro_rules! write {
+            ($t:ty, $data:expr, $f:expr) => {{
+                let p = self.ptr_mut::<$t>();
+                for (&o, &x) in at.iter().zip($data) {
+                    // SAFETY: by the invariant every index of the layout is in bounds, and nobody else uses it.
+                    unsafe { *p.offset(o) = $f(x) };
+                }
+            }};
+        }
+        match (&t.data, self.dtype.class()) {
+            (Data::Float(v), Class::Float) => {
+                crate::float_dtype!(self.dtype, T => write!(T, v, <T as Float>::from_f64))
+            }
+            (Data::Int(v), Class::Int | Class::Bool) => match self.dtype {
+                DType::I64 => write!(i64, v, |x| x),
+                DType::I32 => write!(i32, v, |x| x as i32),
+                DType::I16 => write!(i16, v, |x| x as i16),
+                DType::I8 => write!(i8, v, |x| x as i8),
+                DType::U8 => write!(u8, v, |x| x as u8),
+                _ => write!(u8, v, |x: i64| (x != 0) as u8),
+            },
+            _ => return Err(fail!(Graph, "a result of {} holds numbers of another class", t.ty)),
+        }
+        Ok(())
+    }
+}
