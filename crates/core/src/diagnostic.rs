@@ -91,7 +91,7 @@ impl fmt::Display for Error {
             write!(f, "{op}: ")?;
         }
         f.write_str(&self.message)?;
-        if let Some(o) = &self.origin {
+        if let Some(o) = self.origin.as_deref().filter(|o| **o != Origin::default()) {
             write!(f, "\n  at {o}")?;
         }
         Ok(())

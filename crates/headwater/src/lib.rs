@@ -6,8 +6,11 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod golden;
 pub mod machine;
+pub mod operators;
 pub mod report;
+pub mod tensors;
 
 pub use headwater_core as core;
 pub use headwater_cpu as cpu;

@@ -1,6 +1,7 @@
 //! Passes: graph to graph, each small, printable and tested alone. In the order of a compilation:
 //! decompose, (precision), diff, (simplify, update, shard, fuse), lower to a plan, memory.
 
+pub mod bound;
 pub mod decompose;
 pub mod diff;
 pub mod lower;

@@ -1,7 +1,9 @@
 //! The command line: arguments, and one file a command. Commands compute plain reports; printing is here.
 
 mod doctor;
+mod op;
 
+use crate::cpu::Cpu;
 use crate::report::text;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -32,6 +34,8 @@ Examples:
 enum Command {
     /// What this machine offers: processor, memory, threads, device libraries.
     Doctor(doctor::Args),
+    /// Run one operator, forward or gradient, on tensors from a file.
+    Op(op::Args),
 }
 
 /// What a command leaves behind: its JSON, and whether it counts as success.
@@ -72,8 +76,11 @@ impl Talk {
 pub fn run() -> std::process::ExitCode {
     let cli = Cli::parse();
     let talk = Talk { json: cli.json };
+    let threads = cli.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let device = Cpu::new(threads);
     let outcome = match &cli.command {
         Command::Doctor(args) => doctor::run(args, talk),
+        Command::Op(args) => op::run(args, &device, talk),
     };
     match outcome {
         Ok(o) => {

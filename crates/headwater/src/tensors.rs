@@ -1,0 +1,113 @@
+//! Small safetensors files as reference tensors: goldens, and the inputs and outputs of single operators. Big data and
+//! checkpoints go through the runtime, which does not hold them in memory.
+
+use crate::core::{DType, Shape, Tensor, TensorType};
+use anyhow::{Context, Result, bail};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+/// Tensors by name, with the file's metadata.
+#[derive(Clone, Debug, Default)]
+pub struct TensorFile {
+    /// The tensors.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// The metadata.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl TensorFile {
+    /// Reads a whole file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is no safetensors file, or holds a dtype Headwater has not.
+    pub fn read(path: &Path) -> Result<TensorFile> {
+        let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&bytes).with_context(|| format!("{} is no usable safetensors file", path.display()))
+    }
+
+    fn parse(bytes: &[u8]) -> Result<TensorFile> {
+        let file = SafeTensors::deserialize(bytes)?;
+        let (_, head) = SafeTensors::read_metadata(bytes)?;
+        let metadata = head.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let mut tensors = BTreeMap::new();
+        for (name, view) in file.tensors() {
+            let dtype =
+                dtype_of(view.dtype()).with_context(|| format!("tensor {name} is {:?}", view.dtype()))?;
+            let ty = TensorType::new(dtype, view.shape().to_vec());
+            tensors.insert(name, Tensor::from_bytes(&ty, view.data()));
+        }
+        Ok(TensorFile { tensors, metadata })
+    }
+
+    /// Writes a whole file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let bytes: Vec<(&String, &Tensor, Vec<u8>)> =
+            self.tensors.iter().map(|(n, t)| (n, t, t.to_bytes())).collect();
+        let views = bytes
+            .iter()
+            .map(|(n, t, b)| Ok((n.as_str(), TensorView::new(dtype_to(t.dtype()), t.shape().to_vec(), b)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
+        let metadata = (!metadata.is_empty()).then_some(metadata);
+        let out = safetensors::serialize(views, metadata)?;
+        std::fs::write(path, out).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// A tensor that must be there.
+    pub fn get(&self, name: &str) -> Result<&Tensor> {
+        match self.tensors.get(name) {
+            Some(t) => Ok(t),
+            None => {
+                let have: Vec<_> = self.tensors.keys().map(String::as_str).take(12).collect();
+                bail!("there is no tensor `{name}`; the file has {}", have.join(", "))
+            }
+        }
+    }
+
+    /// A vector of numbers that must be there.
+    pub fn numbers(&self, name: &str) -> Result<Vec<f64>> {
+        Ok(self.get(name)?.to_f64())
+    }
+}
+
+/// Ours for theirs; `None` for dtypes Headwater has not.
+pub fn dtype_of(d: Dtype) -> Option<DType> {
+    Some(match d {
+        Dtype::BOOL => DType::Bool,
+        Dtype::U8 => DType::U8,
+        Dtype::I8 => DType::I8,
+        Dtype::I16 => DType::I16,
+        Dtype::I32 => DType::I32,
+        Dtype::I64 => DType::I64,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::F32 => DType::F32,
+        Dtype::F64 => DType::F64,
+        _ => return None,
+    })
+}
+
+/// Theirs for ours.
+pub fn dtype_to(d: DType) -> Dtype {
+    match d {
+        DType::Bool => Dtype::BOOL,
+        DType::U8 => Dtype::U8,
+        DType::I8 => Dtype::I8,
+        DType::I16 => Dtype::I16,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+    }
+}
+
+/// A scalar tensor.
+pub fn scalar(dtype: DType, x: f64) -> Tensor {
+    Tensor::full(&TensorType { dtype, shape: Shape::default() }, x)
+}
