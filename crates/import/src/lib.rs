@@ -1,1 +1,24 @@
-//! To be written.
+//! Reads PyTorch export archives (`.pt2`) into Headwater graphs.
+//!
+//! The only reader of untrusted bytes: whatever a file holds, the answer is a graph or a typed error with a stable code,
+//! never a panic, and never more memory than the file justifies. Pickles are never opened. Stored weights are lent from
+//! a memory map. Knows the core's graph and operators, and no device.
+#![deny(unsafe_code)]
+#![allow(dead_code)]
+
+pub mod archive;
+pub mod dims;
+pub mod error;
+mod origin;
+pub mod program;
+pub mod report;
+mod schema;
+pub mod symbolic;
+mod verify;
+pub mod weights;
+
+pub use dims::Dims;
+pub use error::{Code, Error, Result};
+pub use program::{Program, Symbol, SymbolicInput};
+pub use report::{Note, Unsupported, UnsupportedUse};
+pub use weights::StoredTensor;

@@ -1,0 +1,217 @@
+//! Stored tensors: raw little-endian storages in the archive and the views of them that parameters and buffers are.
+
+use crate::archive::{Archive, Bytes};
+use crate::error::{Result, refuse, shown};
+use crate::schema::{self, Payload, Payloads, SymInt, TensorMeta};
+use headwater_core::{DType, Layout, Shape};
+use std::collections::HashMap;
+
+/// Bytes that a tensor may have beyond [`EXPAND_RATIO`] times its storage (stored `expand`s repeat elements).
+const EXPAND_BASE: usize = 1 << 20;
+const EXPAND_RATIO: usize = 64;
+
+/// A tensor of the archive: a layout over a storage. Cheap to clone; the bytes stay in the memory map.
+#[derive(Debug, Clone)]
+pub struct StoredTensor {
+    /// Element type.
+    pub dtype: DType,
+    /// Where the elements lie in `storage`, in elements; every one of them lies within it.
+    pub layout: Layout,
+    /// The storage, shared by tensors that share memory.
+    pub storage: Bytes,
+    /// Entry of the archive that the storage is.
+    pub entry: String,
+}
+
+impl StoredTensor {
+    /// The elements in row-major order where they lie so already, without a copy.
+    pub fn contiguous(&self) -> Option<&[u8]> {
+        if !self.layout.is_contiguous() {
+            return None;
+        }
+        // Within the storage: checked on construction.
+        let start = self.layout.offset as usize * self.dtype.size();
+        self.storage.get(start..start + self.layout.shape.numel() * self.dtype.size())
+    }
+
+    /// The elements in row-major order, little-endian. A bool is 0 or 1 whatever byte is stored.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = match self.contiguous() {
+            Some(bytes) => bytes.to_vec(),
+            None => {
+                let size = self.dtype.size();
+                let mut out = Vec::with_capacity(self.layout.shape.numel() * size);
+                for at in self.layout.offsets() {
+                    let at = at as usize * size;
+                    out.extend_from_slice(&self.storage[at..at + size]);
+                }
+                out
+            }
+        };
+        if self.dtype == DType::Bool {
+            out.iter_mut().for_each(|b| *b = (*b != 0) as u8);
+        }
+        out
+    }
+
+    /// Whether this is the same memory seen in the same way: a tied weight.
+    pub fn same_as(&self, other: &StoredTensor) -> bool {
+        self.entry == other.entry && self.dtype == other.dtype && self.layout == other.layout
+    }
+
+    /// First and one past the last byte of the storage that the tensor uses.
+    pub fn extent(&self) -> (usize, usize) {
+        let size = self.dtype.size();
+        let last: usize = self
+            .layout
+            .shape
+            .iter()
+            .zip(&self.layout.strides)
+            .map(|(&d, &s)| d.saturating_sub(1) * s as usize)
+            .sum();
+        let start = self.layout.offset as usize;
+        let elements = if self.layout.shape.numel() == 0 { 0 } else { last + 1 };
+        (start * size, (start + elements) * size)
+    }
+}
+
+/// The parameters, buffers and constants of an archive, by name. Tensors are looked at when asked for.
+#[derive(Debug)]
+pub struct Weights {
+    payloads: HashMap<String, (&'static str, Payload)>,
+}
+
+impl Weights {
+    /// Reads the weights' and constants' configurations of a model.
+    pub(crate) fn read(archive: &Archive, model: &str) -> Result<Self> {
+        let mut payloads = HashMap::new();
+        for folder in ["data/weights/", "data/constants/"] {
+            let kind = folder.trim_start_matches("data/").trim_end_matches('/');
+            let name = format!("{folder}{model}_{kind}_config.json");
+            // A model without constants may lack that configuration.
+            if !archive.contains(&name) {
+                continue;
+            }
+            let config: Payloads = crate::program::read_json(archive, &name)?;
+            for (key, payload) in config.config.0 {
+                // PyTorch looks weights up first; a constant of the same name is another object.
+                payloads.entry(key).or_insert((folder, payload));
+            }
+        }
+        Ok(Weights { payloads })
+    }
+
+    /// The tensor stored under a name.
+    ///
+    /// # Errors
+    /// `Missing`, `Pickle`, `DType`, `Weights`.
+    pub fn get(&self, archive: &Archive, name: &str) -> Result<StoredTensor> {
+        let (folder, payload) = self
+            .payloads
+            .get(name)
+            .ok_or_else(|| refuse!(Missing, "the archive stores no tensor named `{}`", shown(name)))?;
+        let Some(meta) = payload.tensor_meta.as_ref().filter(|_| !payload.use_pickle) else {
+            return Err(refuse!(
+                Pickle,
+                "`{}` is stored as a pickle, which is never opened; export plain tensors",
+                shown(name)
+            ));
+        };
+        if payload.path_name.contains('/') {
+            return Err(refuse!(Entries, "`{}` is not the name of a storage", shown(&payload.path_name)));
+        }
+        let entry = format!("{folder}{}", payload.path_name);
+        stored(archive, entry, meta, name)
+    }
+
+    /// Reads every storage through and compares checksums.
+    ///
+    /// # Errors
+    /// `Missing`, `Unpack`.
+    pub fn verify(&self, archive: &Archive) -> Result<()> {
+        let mut entries: Vec<_> =
+            self.payloads.values().map(|(f, p)| format!("{f}{}", p.path_name)).collect();
+        entries.sort_unstable();
+        entries.dedup();
+        entries.iter().try_for_each(|e| archive.verify(e))
+    }
+}
+
+/// A plain size or stride.
+fn fixed(x: &SymInt) -> Option<usize> {
+    match x {
+        SymInt::AsInt(i) => usize::try_from(*i).ok(),
+        SymInt::AsExpr(_) => None,
+    }
+}
+
+fn stored(archive: &Archive, entry: String, meta: &TensorMeta, name: &str) -> Result<StoredTensor> {
+    let bad = |what: String| refuse!(Weights, "stored tensor `{}`: {what}", shown(name));
+    let dtype = dtype(meta, name)?;
+    if meta.sizes.len() != meta.strides.len() {
+        return Err(bad(format!("{} sizes but {} strides", meta.sizes.len(), meta.strides.len())));
+    }
+    let all = |v: &[SymInt]| v.iter().map(fixed).collect::<Option<Vec<_>>>();
+    let (Some(sizes), Some(strides), Some(offset)) =
+        (all(&meta.sizes), all(&meta.strides), fixed(&meta.storage_offset))
+    else {
+        return Err(bad("sizes, strides and offset must be plain numbers that are not negative".into()));
+    };
+    let shape = Shape::from(sizes);
+    let length = usize::try_from(archive.size(&entry)?).map_err(|_| bad("storage too large".into()))?;
+    // One past the last element, in elements; nothing is needed of the storage if there are no elements.
+    let end = if shape.contains(&0) {
+        Some(0)
+    } else {
+        shape
+            .iter()
+            .zip(&strides)
+            .try_fold(offset, |end, (&d, &s)| end.checked_add((d - 1).checked_mul(s)?))
+            .and_then(|last| last.checked_add(1))
+    };
+    let bytes = shape.checked_numel().and_then(|n| n.checked_mul(dtype.size()));
+    let (Some(end), Some(bytes)) = (end.and_then(|e| e.checked_mul(dtype.size())), bytes) else {
+        return Err(bad(format!("{shape} is larger than memory can be")));
+    };
+    if end > length {
+        return Err(bad(format!("{dtype}{shape} needs {end} bytes of a storage of {length}")));
+    }
+    if bytes > length.saturating_mul(EXPAND_RATIO).saturating_add(EXPAND_BASE) {
+        return Err(bad(format!("{dtype}{shape} has {bytes} bytes, out of proportion to {length} stored")));
+    }
+    let strides = strides.iter().map(|&s| s as isize).collect();
+    let offset = if shape.contains(&0) { 0 } else { offset as isize };
+    let storage = archive.entry(&entry)?;
+    Ok(StoredTensor { dtype, layout: Layout { shape, strides, offset }, storage, entry })
+}
+
+/// The element type that metadata names.
+///
+/// # Errors
+/// `DType`: unknown, not supported, or not a dense tensor.
+pub(crate) fn dtype(meta: &TensorMeta, name: &str) -> Result<DType> {
+    if meta.layout != schema::STRIDED {
+        return Err(refuse!(DType, "`{}` is not a dense tensor (layout {})", shown(name), meta.layout));
+    }
+    dtype_of(meta.dtype).map_err(|what| refuse!(DType, "`{}` is of {what}", shown(name)))
+}
+
+/// The dtype of a code of PyTorch's `ScalarType`, or a word for what it stands for.
+pub(crate) fn dtype_of(code: u64) -> Result<DType, String> {
+    Ok(match code {
+        1 => DType::U8,
+        2 => DType::I8,
+        3 => DType::I16,
+        4 => DType::I32,
+        5 => DType::I64,
+        6 => DType::F16,
+        7 => DType::F32,
+        8 => DType::F64,
+        12 => DType::Bool,
+        13 => DType::BF16,
+        9..=11 => return Err("a complex dtype, which is not supported".into()),
+        28 | 34 | 35 => return Err("an unsigned 16-, 32- or 64-bit dtype, which is not supported".into()),
+        29..=33 => return Err("an 8-bit floating-point dtype, which is not supported".into()),
+        _ => return Err(format!("an unknown dtype (code {code})")),
+    })
+}
