@@ -2,6 +2,7 @@
 
 use crate::dtype::DType;
 use crate::row::RowProgram;
+use crate::tensor::{Data, Tensor};
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub enum Attr {
     DType(DType),
     /// The program of a fused node.
     Program(Arc<RowProgram>),
+    /// A small tensor, the content of a `constant`.
+    Tensor(Arc<Tensor>),
 }
 
 /// The attributes of a node, sorted by name; an absent name means ATen's `None`.
@@ -80,7 +83,7 @@ macro_rules! from {
     )*};
 }
 from!(bool => Bool, i64 => Int, f64 => Float, &str => Str, String => Str, Vec<i64> => Ints,
-      &[i64] => Ints, Vec<f64> => Floats, DType => DType, Arc<RowProgram> => Program);
+      &[i64] => Ints, Vec<f64> => Floats, DType => DType, Arc<RowProgram> => Program, Arc<Tensor> => Tensor);
 
 impl<const N: usize> From<[i64; N]> for Attr {
     fn from(x: [i64; N]) -> Attr {
@@ -89,20 +92,65 @@ impl<const N: usize> From<[i64; N]> for Attr {
 }
 
 impl fmt::Display for Attr {
-    /// Exact: floats print the shortest form that reads back to the same bits.
+    /// Exact and unambiguous: two attributes print alike only if they are the same, bit for bit, and the text form of
+    /// graphs reads every one back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fn list<T>(f: &mut fmt::Formatter<'_>, xs: &[T], show: impl Fn(&T) -> String) -> fmt::Result {
-            write!(f, "[{}]", xs.iter().map(show).collect::<Vec<_>>().join(", "))
-        }
         match self {
             Attr::Bool(b) => write!(f, "{b}"),
             Attr::Int(i) => write!(f, "{i}"),
-            Attr::Float(x) => write!(f, "{x:?}"),
+            Attr::Float(x) => write!(f, "{}", Exact(*x)),
             Attr::Str(s) => write!(f, "{s:?}"),
-            Attr::Ints(v) => list(f, v, |i| i.to_string()),
-            Attr::Floats(v) => list(f, v, |x| format!("{x:?}")),
+            Attr::Ints(v) => write!(f, "[{}]", Listed(v)),
+            // The brackets alone would be the list of no ints.
+            Attr::Floats(v) if v.is_empty() => f.write_str("floats[]"),
+            Attr::Floats(v) => write!(f, "[{}]", Listed(&Exact::all(v))),
             Attr::DType(d) => write!(f, "{d}"),
             Attr::Program(p) => write!(f, "{p}"),
+            Attr::Tensor(t) => match &t.data {
+                Data::Float(v) => write!(f, "{}{{{}}}", t.ty, Listed(&Exact::all(v))),
+                Data::Int(v) => write!(f, "{}{{{}}}", t.ty, Listed(v)),
+            },
         }
+    }
+}
+
+impl fmt::Display for Attrs {
+    /// `name=value, name=value`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (name, value)) in self.0.iter().enumerate() {
+            write!(f, "{}{name}={value}", if i > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+/// A float in the shortest form that reads back to the same bits; a NaN other than the usual one with its bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Exact(pub f64);
+
+impl Exact {
+    fn all(v: &[f64]) -> Vec<Exact> {
+        v.iter().copied().map(Exact).collect()
+    }
+}
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.to_bits() {
+            bits if self.0.is_nan() && bits != f64::NAN.to_bits() => write!(f, "NaN:{bits:x}"),
+            _ => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
+/// Items with commas between them.
+struct Listed<'a, T>(&'a [T]);
+
+impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, item) in self.0.iter().enumerate() {
+            write!(f, "{}{item}", if i > 0 { ", " } else { "" })?;
+        }
+        Ok(())
     }
 }

@@ -3,6 +3,26 @@
 
 use crate::dtype::{Class, DType};
 
+/// Declares an enumeration that can be read back from its `Debug` form, so that no variant is forgotten.
+macro_rules! named {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$vmeta:meta])* $variant:ident,)* }) => {
+        $(#[$meta])*
+        pub enum $name { $($(#[$vmeta])* $variant,)* }
+
+        impl $name {
+            /// The variant whose `Debug` form is `name`.
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $(stringify!($variant) => Some($name::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+pub(crate) use named;
+
+named! {
 /// A function of one number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[allow(missing_docs)]
@@ -37,7 +57,9 @@ pub enum Unary {
     /// Logical not of a Bool, bitwise not of an Int.
     Not,
 }
+}
 
+named! {
 /// A function of two numbers of one class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[allow(missing_docs)]
@@ -71,6 +93,7 @@ pub enum Binary {
     And,
     Or,
     Xor,
+}
 }
 
 impl Unary {

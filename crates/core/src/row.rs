@@ -20,6 +20,7 @@ pub struct Access(pub Vec<Option<(usize, usize)>>);
 /// A register: the index of the instruction that computed it.
 pub type Reg = usize;
 
+crate::expr::named! {
 /// Row reductions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Reduce {
@@ -31,6 +32,7 @@ pub enum Reduce {
     Max,
     /// Smallest; NaN wins. Of nothing: +inf (Int: i64::MAX).
     Min,
+}
 }
 
 /// One instruction. Every instruction but the stores defines a register.
@@ -386,7 +388,7 @@ impl fmt::Display for RowProgram {
             match instr {
                 Instr::Load(r) => write!(f, "load {r};")?,
                 Instr::Iota(c) => write!(f, "iota {c:?};")?,
-                Instr::Float(x) => write!(f, "float {x:?};")?,
+                Instr::Float(x) => write!(f, "float {};", crate::attr::Exact(*x))?,
                 Instr::Int(x) => write!(f, "int {x};")?,
                 Instr::Bool(x) => write!(f, "bool {x};")?,
                 Instr::Unary(op, a) => write!(f, "{op:?} %{a};")?,

@@ -3,9 +3,14 @@
 
 pub mod builder;
 pub mod origin;
+pub mod parse;
+pub mod text;
+pub mod verify;
 
 pub use builder::Builder;
 pub use origin::{Origin, OriginId};
+pub use parse::parse;
+pub use verify::verify;
 
 use crate::attr::Attrs;
 use crate::ops::OpDef;

@@ -1,9 +1,9 @@
 //! Finds operators by ATen target or by name. Users add their own before importing.
 
-use super::schema::Schema;
+use super::schema::{EXTRA_ATTRS, Schema};
 use super::{FOLDERS, OpDef};
 use crate::diagnostic::{Code, Error, Result};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 /// What an exported call resolves to.
@@ -22,6 +22,7 @@ pub struct Resolved<'a> {
 pub struct Registry {
     by_name: HashMap<&'static str, &'static OpDef>,
     by_target: HashMap<String, (&'static OpDef, Arc<Schema>)>,
+    attr_names: HashSet<&'static str>,
 }
 
 impl Registry {
@@ -30,6 +31,7 @@ impl Registry {
         static STANDARD: OnceLock<Registry> = OnceLock::new();
         STANDARD.get_or_init(|| {
             let mut r = Registry::default();
+            r.attr_names.extend(EXTRA_ATTRS.iter().map(|e| e.0));
             for op in FOLDERS.iter().copied().flatten() {
                 if let Err(e) = r.register(op) {
                     // Unreachable while the test below passes: it registers every operator.
@@ -52,6 +54,7 @@ impl Registry {
         for text in op.schemas {
             let schema = Schema::parse(text).map_err(|m| Error::new(Code::Parse, m).in_op(op.name))?;
             let target = schema.target.clone();
+            self.attr_names.extend(schema.args.iter().map(|a| a.name));
             if self.by_target.insert(target.clone(), (op, Arc::new(schema))).is_some() {
                 return Err(
                     Error::new(Code::Unsupported, format!("{target} is registered already")).in_op(op.name)
@@ -78,6 +81,11 @@ impl Registry {
             let base = name.strip_suffix('_').filter(|b| !b.ends_with('_'))?;
             found(&format!("{ns}.{base}.{overload}"), true)
         })
+    }
+
+    /// The attribute name that reads `name`, if a schema or [`EXTRA_ATTRS`] has it.
+    pub fn attr_name(&self, name: &str) -> Option<&'static str> {
+        self.attr_names.get(name).copied()
     }
 
     /// Every operator, by name.

@@ -5,6 +5,10 @@
 use crate::attr::Attr;
 use crate::dtype::DType;
 
+/// Attributes that no schema names, and what they are: those of operators that only passes make.
+pub const EXTRA_ATTRS: &[(&str, &str)] =
+    &[("program", "the row program of a fused node"), ("value", "the tensor of a `constant`")];
+
 /// Type of an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArgType {

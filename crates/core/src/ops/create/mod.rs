@@ -1,5 +1,6 @@
 //! Operators that make tensors from numbers alone.
 
 operators! {
+    constant: CONSTANT;
     full: FULL;
 }

@@ -1,0 +1,70 @@
+//! Graphs that several tests start from.
+#![allow(dead_code)] // Each test file uses its part.
+
+use headwater_core::graph::{InputRole, OutputRole};
+use headwater_core::ops::{Case, Derivative, OpDef};
+use headwater_core::pass::diff::gradients;
+use headwater_core::{Builder, Graph, Registry, Tensor};
+
+/// One operator on one of its cases, with its gradients for cotangents that are further inputs where it has a rule.
+pub fn graph_of(op: &'static OpDef, case: &Case) -> Graph {
+    let mut b = Builder::new();
+    let named = |e: headwater_core::Error| format!("{} ({}): {e}", op.name, case.name);
+    let inputs: Vec<_> = case
+        .inputs
+        .iter()
+        .enumerate()
+        .map(|(i, a)| a.as_ref().map(|a| b.input(format!("x{i}"), a.ty.clone(), InputRole::User)))
+        .collect();
+    let outputs = b.apply(op, &inputs, case.attrs.clone()).map_err(named).unwrap();
+    for (i, &v) in outputs.iter().enumerate() {
+        b.output(format!("y{i}"), v, OutputRole::User);
+    }
+    if let Derivative::Rule(_) = op.derivative {
+        let ty = b.ty(outputs[0]).clone();
+        if ty.dtype.is_float() {
+            let g = b.input("g", ty, InputRole::User);
+            let wanted: Vec<_> =
+                inputs.iter().copied().flatten().filter(|&v| b.ty(v).dtype.is_float()).collect();
+            b.phase = headwater_core::graph::Phase::Backward;
+            let grads = gradients(&mut b, &[(outputs[0], g)], &wanted).map_err(named).unwrap();
+            for (v, g) in wanted.into_iter().zip(grads) {
+                if let Some(g) = g {
+                    b.output(format!("grad.{v}"), g, OutputRole::Gradient(v));
+                }
+            }
+        }
+    }
+    b.finish()
+}
+
+/// Every operator on every one of its cases: name and graph.
+pub fn graphs_of_all_operators() -> Vec<(String, Graph)> {
+    let of = |op: &'static OpDef| {
+        (op.cases)().into_iter().map(move |c| (format!("{} ({})", op.name, c.name), graph_of(op, &c)))
+    };
+    Registry::standard().operators().into_iter().flat_map(of).collect()
+}
+
+/// Numbers for every input of a graph, the same for the same seed.
+pub fn inputs_for(graph: &Graph, seed: u64) -> Vec<Tensor> {
+    use headwater_core::ops::Sample;
+    let mut case = Case::new("inputs");
+    for input in &graph.inputs {
+        let ty = graph.ty(input.value);
+        case = case.arg(ty.dtype, &ty.shape, Sample::Uniform(0.0, 2.0));
+    }
+    case.draw(seed).into_iter().flatten().collect()
+}
+
+/// Whether two tensors have the same type and the same numbers, bit for bit.
+pub fn same_bits(a: &Tensor, b: &Tensor) -> bool {
+    use headwater_core::tensor::Data;
+    a.ty == b.ty
+        && match (&a.data, &b.data) {
+            (Data::Float(a), Data::Float(b)) => {
+                a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits()))
+            }
+            (a, b) => a == b,
+        }
+}
