@@ -175,7 +175,7 @@ impl Layout {
                 new -= 1;
                 strides[new] = inner * filled as isize;
                 filled *= shape[new];
-                if run % filled != 0 {
+                if !run.is_multiple_of(filled) {
                     return None;
                 }
             }

@@ -82,7 +82,7 @@ fn check(op: &'static OpDef, case: &Case) {
             // Central differences with Richardson extrapolation: truncation O(h⁴), rounding O(ε/h).
             let x = drawn[at].floats()[e];
             let slope = |h: f64| {
-                let mut at_x = |x: f64| {
+                let at_x = |x: f64| {
                     let mut inputs = inputs.clone();
                     let Data::Float(v) = &mut inputs[at].data else { unreachable!() };
                     v[e] = x;
