@@ -25,7 +25,9 @@ pub struct OpDef {
     /// ATen's name without overload, e.g. `gelu`; unique.
     pub name: &'static str,
     /// ATen schemas this operator is imported from. Tensor arguments become inputs in order (lists flattened), the rest
-    /// attributes under their names. In-place spellings (`gelu_`) are derived by the importer.
+    /// attributes under their names. In-place spellings (`gelu_`) are derived by the importer. Other arguments that a call
+    /// writes are marked `Tensor(a!)`, even where PyTorch forgets to (`batch_norm`'s running statistics): their new
+    /// contents are the last outputs.
     pub schemas: &'static [&'static str],
     /// Shape and dtype rule: types of all outputs. Outputs beyond the schema's are stashes for the backward pass.
     pub infer: fn(&OpCx) -> Result<Vec<TensorType>>,

@@ -55,6 +55,9 @@ pub struct Arg {
     pub default: Option<Attr>,
     /// Whether it must be given.
     pub required: bool,
+    /// PyTorch's `(a!)`: the call changes this tensor in place. The new contents of the written arguments that are
+    /// present are the operator's *last* outputs, in order of the arguments. They come after those the schema returns.
+    pub written: bool,
 }
 
 /// A parsed schema.
@@ -102,7 +105,8 @@ impl Arg {
         let ty = ty.trim();
         let optional = ty.ends_with('?');
         let base = ty.trim_end_matches('?');
-        // An alias annotation `Tensor(a!)` says nothing we use: views and writes are the operator's own knowledge.
+        // Of an alias annotation `Tensor(a!)` only the exclamation mark matters: views are the operator's own knowledge.
+        let written = base.contains('!');
         let base = match (base.find('('), base.find(')')) {
             (Some(i), Some(j)) => format!("{}{}", &base[..i], &base[j + 1..]),
             _ => base.to_string(),
@@ -133,7 +137,7 @@ impl Arg {
             None | Some("None") => None,
             Some(v) => Some(parse_default(v, ty)?),
         };
-        Some(Arg { name, ty, optional, default, required })
+        Some(Arg { name, ty, optional, default, required, written })
     }
 }
 
@@ -219,6 +223,7 @@ mod tests {
             Schema::parse("x::f(Tensor(a!) self, int[1]? dim=None, str approximate='none') -> Tensor(a!)")
                 .unwrap();
         assert_eq!((s.target.as_str(), s.args[1].optional), ("x.f.default", true));
+        assert_eq!((s.args[0].written, s.args[1].written), (true, false));
         assert_eq!(s.args[2].default, Some(Attr::Str("none".into())));
     }
 }
