@@ -9,6 +9,7 @@
 pub mod device;
 pub mod element;
 mod executor;
+pub mod gemm;
 pub mod kernels;
 pub mod memory;
 pub mod pool;

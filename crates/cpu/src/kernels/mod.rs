@@ -5,6 +5,7 @@
 //! To add a family: a file with `pub static KERNELS: &[Kernel]`, and its name in [`FAMILIES`].
 
 mod fallback;
+pub mod matmul;
 
 pub(crate) use fallback::reference;
 
@@ -56,17 +57,17 @@ pub struct Args<'a> {
     pub pool: &'a Pool,
 }
 
-impl Args<'_> {
-    /// Input `i`.
+impl<'a> Args<'a> {
+    /// Input `i`. Does not borrow `self`, so that outputs can be borrowed beside it.
     ///
     /// # Errors
     /// `Attribute` if it is absent.
-    pub fn read(&self, i: usize) -> Result<&View> {
+    pub fn read(&self, i: usize) -> Result<&'a View> {
         self.opt(i).ok_or_else(|| fail!(Attribute, "input {i} is missing"))
     }
 
     /// Input `i`, if present.
-    pub fn opt(&self, i: usize) -> Option<&View> {
+    pub fn opt(&self, i: usize) -> Option<&'a View> {
         self.reads.get(i).and_then(Option::as_ref)
     }
 }
@@ -92,7 +93,7 @@ pub fn contiguous(_: usize) -> bool {
 }
 
 /// The families.
-const FAMILIES: &[&[Kernel]] = &[];
+const FAMILIES: &[&[Kernel]] = &[matmul::KERNELS];
 
 /// The kernel of an operator, if there is one.
 pub fn find(name: &str) -> Option<&'static Kernel> {

@@ -1,0 +1,106 @@
+//! Products against plain f64 loops.
+
+use super::*;
+use half::{bf16, f16};
+
+/// Numbers in [-1, 1) with few bits, the same everywhere.
+fn numbers<T: Float>(n: usize, seed: u64) -> Vec<T> {
+    let mut s = seed;
+    (0..n)
+        .map(|_| {
+            s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            T::from_f64((s >> 40) as f64 / (1u64 << 23) as f64 - 1.0)
+        })
+        .collect()
+}
+
+/// All transpositions, starts and a non-trivial output stride; returns the bits for comparison.
+fn check<T: Float, O: Float<Wide = T::Wide>>(
+    size: Size,
+    batches: usize,
+    threads: usize,
+    eps: f64,
+) -> Vec<f64> {
+    let Size { m, n, k } = size;
+    let pool = Pool::new(threads);
+    let mut memory = crate::CpuMemory::new(workspace::<T, O>(size, threads)).unwrap();
+    let (a, b) = (numbers::<T>(batches * m * k, 1), numbers::<T>(batches * k * n, 2));
+    let (bias, before) = (numbers::<T>(n, 3), numbers::<O>(batches * m * n, 4));
+    let f = |x: T| x.widen().to_f64();
+    let mut all = Vec::new();
+    for case in 0..12 {
+        let (ta, tb, start) = (case & 1 == 1, case & 2 == 2, case / 4);
+        let mut c: Vec<O> =
+            if start == 1 { before.clone() } else { vec![O::from_f64(f64::NAN); batches * m * n] };
+        let base = MatMut { ptr: c.as_mut_ptr(), rs: n as isize, cs: 1 };
+        let mat = |p: *const T, rows: usize, cols: usize, t: bool| {
+            if t {
+                Mat { ptr: p, rs: 1, cs: rows as isize }
+            } else {
+                Mat { ptr: p, rs: cols as isize, cs: 1 }
+            }
+        };
+        let (pa, pb) = (a.as_slice(), b.as_slice());
+        let from = match start {
+            0 => Start::Zero,
+            1 => Start::Output,
+            _ => Start::Bias(Mat { ptr: bias.as_ptr(), rs: 0, cs: 1 }),
+        };
+        // SAFETY: the matrices are those of `a`, `b` and `c`, which live through the call.
+        unsafe {
+            gemm::<T, O>(
+                &pool,
+                memory.as_mut_slice(),
+                batches,
+                size,
+                |i| mat(pa[i * m * k..].as_ptr(), m, k, ta),
+                |i| mat(pb[i * k * n..].as_ptr(), k, n, tb),
+                |i| base.at(i * m, 0),
+                from,
+            );
+        }
+        for bi in 0..batches {
+            for i in 0..m {
+                for j in 0..n {
+                    let (mut sum, mut size) = (0.0, 0.0);
+                    for p in 0..k {
+                        let x = f(pa[bi * m * k + if ta { p * m + i } else { i * k + p }]);
+                        let y = f(pb[bi * k * n + if tb { j * k + p } else { p * n + j }]);
+                        sum += x * y;
+                        size += (x * y).abs();
+                    }
+                    let from = match start {
+                        0 => 0.0,
+                        1 => before[(bi * m + i) * n + j].widen().to_f64(),
+                        _ => f(bias[j]),
+                    };
+                    let got = c[(bi * m + i) * n + j].widen().to_f64();
+                    // Rounding of products and of at most k + 1 sums in the wide type, and of the result.
+                    let wide = T::Wide::ONE.to_f64()
+                        * if size_of::<T::Wide>() == 8 { f64::EPSILON } else { f32::EPSILON as f64 };
+                    let bound = (k as f64 + 1.0) * wide * (size + from.abs()) + eps * (sum + from).abs();
+                    assert!((got - sum - from).abs() <= bound, "{size:?} case {case}: {got} {}", sum + from);
+                    all.push(got);
+                }
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn products_agree_with_f64_for_every_type_and_thread_count() {
+    let sizes = [(1, 1, 1), (3, 5, 0), (1, 40, 33), (40, 1, 33), (17, 9, 2), (70, 530, 40), (300, 20, 600)];
+    for (m, n, k) in sizes {
+        let size = Size { m, n, k };
+        let batches = if m * n < 1000 { 3 } else { 1 };
+        let one = check::<f32, f32>(size, batches, 1, f32::EPSILON as f64);
+        assert!(one == check::<f32, f32>(size, batches, 3, f32::EPSILON as f64));
+        check::<f64, f64>(size, batches, 2, f64::EPSILON);
+        let one = check::<bf16, bf16>(size, batches, 1, 0.0078125);
+        assert!(one == check::<bf16, bf16>(size, batches, 3, 0.0078125));
+        check::<f16, f16>(size, batches, 2, 0.0009765625);
+        check::<f16, f32>(size, batches, 2, f32::EPSILON as f64);
+        check::<f32, bf16>(size, batches, 2, 0.0078125);
+    }
+}

@@ -1,0 +1,150 @@
+//! Matrix products of operators: `matmul` (batched, broadcast) and `linear` (with bias).
+
+use super::{Args, Kernel, Prepared, Site, floats};
+use crate::element::Float;
+use crate::float_dtype;
+use crate::gemm::{self, Mat, MatMut, Size, Start};
+use crate::view::View;
+use headwater_core::diagnostic::Result;
+use headwater_core::ops::linear::matmul::Dims;
+
+/// The family.
+pub static KERNELS: &[Kernel] = &[
+    Kernel {
+        name: "matmul",
+        takes: floats,
+        workspace: |site| Geometry::matmul(site).map_or(0, |g| g.workspace(site)),
+        strided: |_| true,
+        prepare: |site| Ok(prepare(Geometry::matmul(site)?)),
+    },
+    Kernel {
+        name: "linear",
+        takes: floats,
+        workspace: |site| Geometry::linear(site).map_or(0, |g| g.workspace(site)),
+        strided: |_| true,
+        prepare: |site| Ok(prepare(Geometry::linear(site)?)),
+    },
+];
+
+/// A batched product as the operands' types state it.
+struct Geometry {
+    /// Broadcast batch dimensions.
+    batch: Vec<usize>,
+    size: Size,
+    /// The right operand is stored as `[n, k]`.
+    transposed: bool,
+    /// All batches share the right operand, so that rows of all batches may count as one matrix.
+    shared: bool,
+}
+
+impl Geometry {
+    fn matmul(site: &Site) -> Result<Self> {
+        let d = Dims::of(&site.cx)?;
+        let shared = d.right[..d.right.rank() - 2].iter().all(|&n| n == 1);
+        let size = Size { m: d.m, n: d.n, k: d.k };
+        Ok(Geometry { batch: d.batch.to_vec(), size, transposed: false, shared })
+    }
+
+    fn linear(site: &Site) -> Result<Self> {
+        let (x, w) = (site.cx.shape(0)?, site.cx.shape(1)?);
+        let (&k, lead) = x.split_last().expect("typed: at least one dimension");
+        let n = if w.rank() == 2 { w[0] } else { 1 };
+        let (m, batch) = lead.split_last().map_or((1, lead), |(&m, batch)| (m, batch));
+        Ok(Geometry { batch: batch.to_vec(), size: Size { m, n, k }, transposed: true, shared: true })
+    }
+
+    fn batches(&self) -> usize {
+        self.batch.iter().product()
+    }
+
+    /// The product as one of all rows of all batches.
+    fn merged(&self) -> Size {
+        Size { m: self.size.m * self.batches(), ..self.size }
+    }
+
+    fn workspace(&self, site: &Site) -> usize {
+        let size = if self.shared { self.merged() } else { self.size };
+        float_dtype!(site.outs[0].dtype, T => gemm::workspace::<T, T>(size, site.threads))
+    }
+
+    /// Strides of an operand that end in those of its matrix; a vector is one row (`left`) or one column.
+    fn operand<'a, T: Float>(&self, view: &'a View, left: bool) -> Operand<'a, T> {
+        let (shape, strides) = (&view.shape()[..], view.strides());
+        let (lead, rs, cs) = match (strides.len(), left || self.transposed) {
+            (1, true) => (0, 0, strides[0]),
+            (1, false) => (0, strides[0], 0),
+            (rank, _) => (rank - 2, strides[rank - 2], strides[rank - 1]),
+        };
+        let mat = Mat { ptr: view.ptr::<T>(), rs, cs };
+        let mat = if !left && self.transposed { mat.transposed() } else { mat };
+        Operand { mat, shape: &shape[..lead], strides: &strides[..lead] }
+    }
+}
+
+/// A matrix per batch.
+struct Operand<'a, T> {
+    mat: Mat<T>,
+    /// Batch dimensions, aligned to the end of the broadcast ones; size 1 is broadcast.
+    shape: &'a [usize],
+    strides: &'a [isize],
+}
+
+impl<T: Float> Operand<'_, T> {
+    /// The matrix of a batch.
+    fn at(&self, batch: &[usize], mut index: usize) -> Mat<T> {
+        let mut offset = 0;
+        let lead = batch.len() - self.shape.len();
+        for d in (lead..batch.len()).rev() {
+            if self.shape[d - lead] != 1 {
+                offset += (index % batch[d]) as isize * self.strides[d - lead];
+            }
+            index /= batch[d];
+        }
+        self.mat.moved(offset)
+    }
+
+    /// Whether the rows of all batches lie at one stride.
+    fn rows_follow(&self, batch: &[usize], m: usize) -> bool {
+        let mut follow = m as isize * self.mat.rs;
+        self.shape.len() == batch.len()
+            && batch.iter().zip(self.shape).zip(self.strides).rev().all(|((&n, &own), &stride)| {
+                let fits = own == n && (n == 1 || stride == follow);
+                follow *= n as isize;
+                fits
+            })
+    }
+}
+
+fn prepare(g: Geometry) -> Prepared {
+    Box::new(move |args| float_dtype!(args.writes[0].dtype(), T => run::<T>(&g, args)))
+}
+
+fn run<T: Float>(g: &Geometry, args: &mut Args) -> Result<()> {
+    if g.merged().m * g.size.n == 0 {
+        return Ok(());
+    }
+    let (a, b) = (g.operand::<T>(args.read(0)?, true), g.operand::<T>(args.read(1)?, false));
+    let start = match args.opt(2) {
+        None => Start::Zero,
+        Some(bias) => Start::Bias(Mat { ptr: bias.ptr::<T>(), rs: 0, cs: bias.strides()[0] }),
+    };
+    let merge = g.shared && a.rows_follow(&g.batch, g.size.m);
+    let (batches, size) = if merge { (1, g.merged()) } else { (g.batches(), g.size) };
+    let out = MatMut { ptr: args.writes[0].ptr_mut::<T>(), rs: g.size.n as isize, cs: 1 };
+    let step = size.m * size.n;
+    // SAFETY: the matrices are those of the operands' views, whose indices are all in bounds; the output is contiguous
+    // and overlaps no other operand, and its batches follow each other.
+    unsafe {
+        gemm::gemm::<T, T>(
+            args.pool,
+            args.workspace,
+            batches,
+            size,
+            |i| if merge { a.mat } else { a.at(&g.batch, i) },
+            |i| if merge { b.mat } else { b.at(&g.batch, i) },
+            |i| out.moved((i * step) as isize),
+            start,
+        );
+    }
+    Ok(())
+}
