@@ -179,8 +179,17 @@ pub mod movement;
 pub mod norm;
 pub mod pointwise;
 pub mod reduce;
+pub mod update;
 pub mod view;
 
 /// Every folder's operators.
-pub(crate) const FOLDERS: &[&[&OpDef]] =
-    &[create::ALL, linear::ALL, movement::ALL, norm::ALL, pointwise::ALL, reduce::ALL, view::ALL];
+pub(crate) const FOLDERS: &[&[&OpDef]] = &[
+    create::ALL,
+    linear::ALL,
+    movement::ALL,
+    norm::ALL,
+    pointwise::ALL,
+    reduce::ALL,
+    update::ALL,
+    view::ALL,
+];

@@ -402,7 +402,9 @@ fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<ValueId, Place>
                 let before = match last_read[v.0 as usize] {
                     None => true,
                     Some(last) if last < n.0 as usize => true,
-                    Some(last) => last == n.0 as usize && *p == place && elementwise(graph, node, *v),
+                    Some(last) => {
+                        last == n.0 as usize && *p == place && elementwise(graph, node, *v, o.value)
+                    }
                 };
                 before && outputs_of[v.0 as usize] == 0
             });
@@ -413,11 +415,11 @@ fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<ValueId, Place>
     Ok(out)
 }
 
-/// Whether a node reads input `v` (itself, not a view of it) only at the element it writes.
-fn elementwise(graph: &Graph, node: &Node, v: ValueId) -> bool {
-    let same = |w: ValueId| graph.ty(w).shape == graph.ty(v).shape && graph.ty(w).dtype == graph.ty(v).dtype;
+/// Whether a node reads input `v` (itself, not a view of it) only at the element of `out` that it writes, so that `out`
+/// may take `v`'s place.
+fn elementwise(graph: &Graph, node: &Node, v: ValueId, out: ValueId) -> bool {
     let direct = node.operands().all(|w| w == v || !is_view_of_input(graph, w));
-    direct && matches!(node.op.body, Body::Pointwise(_)) && node.outputs.iter().all(|&w| same(w))
+    direct && matches!(node.op.body, Body::Pointwise(_)) && graph.ty(out) == graph.ty(v)
 }
 
 fn is_view_of_input(graph: &Graph, v: ValueId) -> bool {

@@ -1,0 +1,43 @@
+//! The factor that unscales gradients and clips their norm.
+
+use crate::dtype::DType;
+use crate::expr::{float, input};
+use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
+use crate::tensor::TensorType;
+
+/// What `torch.nn.utils.clip_grad_norm_` adds to the norm before it divides.
+const CLIP_EPSILON: f64 = 1e-6;
+
+/// `(sum_of_squares, unscale)`, f64 scalars, with attribute `max_norm` (absent: no clipping), to
+///
+/// * the norm of the unscaled gradients, `unscale · √sum_of_squares` (f64),
+/// * what to multiply the gradients by, `unscale · min(1, max_norm / (norm + 1e-6))` as `clip_grad_norm_` does (f64),
+/// * whether the norm is finite (bool).
+pub static GRADIENT_SCALE: OpDef = OpDef {
+    name: "gradient_scale",
+    schemas: &[],
+    infer: |cx| {
+        let scalar = |dtype| TensorType::new(dtype, [0usize; 0]);
+        for i in 0..2 {
+            crate::ensure!(*cx.ty(i)? == scalar(DType::F64), Shape, "input {i} must be an f64 scalar");
+        }
+        Ok(vec![scalar(DType::F64), scalar(DType::F64), scalar(DType::Bool)])
+    },
+    derivative: Derivative::NotDifferentiable("gradients are not differentiated again"),
+    precision: Precision::Full,
+    cost: Cost::PerOutput(6),
+    body: Body::Pointwise(|cx: &OpCx| {
+        let (squares, unscale) = (input(0), input(1));
+        let norm = squares.sqrt() * unscale.clone();
+        let scale = match cx.opt_float("max_norm")? {
+            Some(limit) => unscale * (float(limit) / (norm.clone() + CLIP_EPSILON)).min(float(1.0)),
+            None => unscale,
+        };
+        let finite = !(norm.clone().is_nan().or(norm.clone().is_inf()));
+        Ok(vec![norm, scale, finite])
+    }),
+    cases: || {
+        let case = |name| Case::new(name).range(&[], 1.0, 9.0).range(&[], 0.1, 1.0);
+        vec![case("plain"), case("clipped").attr("max_norm", 0.1)]
+    },
+};
