@@ -489,10 +489,7 @@ fn apply(f: Function, args: &[Number]) -> Option<Number> {
         (And, args) => all_bools(args).map(|b| Number::Bool(b.iter().all(|&b| b))),
         (Or, args) => all_bools(args).map(|b| Number::Bool(b.iter().any(|&b| b))),
         (Not, &[Number::Bool(b)]) => Some(Number::Bool(!b)),
-        (If, &[c, a, b]) => match c {
-            Number::Bool(c) => Some(if c { a } else { b }),
-            _ => None,
-        },
+        (If, &[Number::Bool(c), a, b]) => Some(if c { a } else { b }),
         (ModularIndexing, &[x, d, m]) => binary(Mod, binary(FloorDiv, x, d)?, m),
         (_, &[a, b]) => binary(f, a, b),
         (_, &[x]) => unary(f, x),

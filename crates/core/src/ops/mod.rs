@@ -173,6 +173,7 @@ macro_rules! operators {
     };
 }
 
+pub mod control;
 pub mod create;
 pub mod linear;
 pub mod movement;
@@ -184,6 +185,7 @@ pub mod view;
 
 /// Every folder's operators.
 pub(crate) const FOLDERS: &[&[&OpDef]] = &[
+    control::ALL,
     create::ALL,
     linear::ALL,
     movement::ALL,

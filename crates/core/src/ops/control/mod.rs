@@ -1,0 +1,5 @@
+//! What steers gradients and computes nothing.
+
+operators! {
+    detach: DETACH, OVERWRITE;
+}
