@@ -12,6 +12,7 @@ pub mod graph;
 pub mod ops;
 pub mod pass;
 pub mod plan;
+pub mod random;
 pub mod reference;
 pub mod row;
 pub mod shape;

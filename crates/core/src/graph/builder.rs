@@ -3,7 +3,7 @@
 use super::{
     Def, Graph, Input, InputRole, Node, NodeId, Origin, OriginId, Output, OutputRole, Phase, Value, ValueId,
 };
-use crate::attr::Attrs;
+use crate::attr::{Attr, Attrs};
 use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::ensure;
@@ -20,6 +20,8 @@ pub struct Builder {
     pub origin: OriginId,
     /// Phase given to new nodes.
     pub phase: Phase,
+    /// Next number of a stream of random numbers.
+    stream: i64,
 }
 
 impl Default for Builder {
@@ -40,7 +42,27 @@ impl Builder {
         if graph.origins.is_empty() {
             graph.origins = Arc::new(vec![Origin::default()]);
         }
-        Builder { graph, origin: OriginId(0), phase: Phase::Forward }
+        let mut b =
+            Builder { graph: Graph::default(), origin: OriginId(0), phase: Phase::Forward, stream: 0 };
+        b.reserve_streams(&graph);
+        b.graph = graph;
+        b
+    }
+
+    /// Keeps the streams of random numbers that `graph` uses from being given out, for a pass that rebuilds it here.
+    pub fn reserve_streams(&mut self, graph: &Graph) {
+        for node in &graph.nodes {
+            if let Some(Attr::Int(n)) = node.attrs.get("stream") {
+                self.stream = self.stream.max(n + 1);
+            }
+        }
+    }
+
+    /// The number of a stream of random numbers that no other node draws from. Counted in the order of construction, so
+    /// the same model always gets the same.
+    pub fn stream(&mut self) -> i64 {
+        self.stream += 1;
+        self.stream - 1
     }
 
     /// The finished graph.

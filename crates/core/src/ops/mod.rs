@@ -1,7 +1,7 @@
 //! Operators: what each is, apart from any device. One operator, one file; one line in its folder's list registers it.
 //!
 //! Folders by kind: `pointwise`, `create`, `view`, `movement`, `reduce`, `norm`, `loss`, `linear`, `conv`, `attention`,
-//! `index`, `random`, and `control` (what is understood but computes nothing).
+//! `image`, `index`, `random`, and `control` (what is understood but computes nothing).
 
 pub mod case;
 pub mod cx;
@@ -173,24 +173,32 @@ macro_rules! operators {
     };
 }
 
+pub mod attention;
 pub mod control;
+pub mod conv;
 pub mod create;
+pub mod image;
 pub mod linear;
 pub mod movement;
 pub mod norm;
 pub mod pointwise;
+pub mod random;
 pub mod reduce;
 pub mod update;
 pub mod view;
 
 /// Every folder's operators.
 pub(crate) const FOLDERS: &[&[&OpDef]] = &[
+    attention::ALL,
     control::ALL,
+    conv::ALL,
     create::ALL,
+    image::ALL,
     linear::ALL,
     movement::ALL,
     norm::ALL,
     pointwise::ALL,
+    random::ALL,
     reduce::ALL,
     update::ALL,
     view::ALL,

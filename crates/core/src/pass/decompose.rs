@@ -25,6 +25,7 @@ pub fn decompose(mut graph: Graph) -> Result<Graph> {
 
 fn expand_once(graph: &Graph) -> Result<Graph> {
     let mut b = Builder::extend(Graph { origins: graph.origins.clone(), ..Graph::default() });
+    b.reserve_streams(graph);
     let mut map: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     for input in &graph.inputs {
         let v = b.input(input.name.clone(), graph.ty(input.value).clone(), input.role.clone());

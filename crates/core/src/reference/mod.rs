@@ -89,7 +89,9 @@ fn decomposed(f: Decompose, cx: &OpCx, attrs: &Attrs, inputs: &[Option<&Tensor>]
         inputs.iter().map(|t| t.map(|t| b.input("", t.ty.clone(), crate::graph::InputRole::User))).collect();
     let outs = f(&mut b, &OpCx { inputs: cx.inputs.clone(), attrs }, &ids)?;
     let graph = b.finish();
-    let tensors: Vec<Tensor> = inputs.iter().copied().flatten().cloned().collect();
+    let mut tensors: Vec<Tensor> = inputs.iter().copied().flatten().cloned().collect();
+    // An operator alone has no key of random numbers: it gets seed 0, step 0.
+    tensors.extend(graph.inputs[tensors.len()..].iter().map(|i| Tensor::full(graph.ty(i.value), 0.0)));
     let values = trace(&graph, &tensors)?;
     Ok(outs.iter().map(|v| values[v.0 as usize].clone()).collect())
 }

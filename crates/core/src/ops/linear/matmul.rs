@@ -70,7 +70,9 @@ impl Dims {
         let (m, k, n) = (left[la], left[la + 1], right[lb + 1]);
         ensure!(k == right[lb], Shape, "inner sizes differ in {}", cx.list_types());
         let batch = Shape::new(&left[..la]).broadcast(&right[..lb]);
-        let Some(batch) = batch else { return Err(crate::fail!(Shape, "batches differ in {}", cx.list_types())) };
+        let Some(batch) = batch else {
+            return Err(crate::fail!(Shape, "batches differ in {}", cx.list_types()));
+        };
         let mut out = batch.to_vec();
         if a.rank() > 1 {
             out.push(m);

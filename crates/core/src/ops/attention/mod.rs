@@ -1,0 +1,6 @@
+//! Attention.
+
+operators! {
+    attention: ATTENTION, ATTENTION_BACKWARD;
+    sdpa: SDPA;
+}

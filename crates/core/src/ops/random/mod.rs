@@ -1,0 +1,5 @@
+//! Random numbers, all from one counter-based source.
+
+operators! {
+    philox: PHILOX_UNIFORM;
+}
