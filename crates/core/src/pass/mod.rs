@@ -4,10 +4,12 @@
 pub mod bound;
 pub mod decompose;
 pub mod diff;
+pub mod fuse;
 pub mod lower;
 pub mod memory;
 
 pub use decompose::decompose;
 pub use diff::differentiate;
+pub use fuse::fuse;
 pub use lower::plan;
 pub use memory::check_plan;

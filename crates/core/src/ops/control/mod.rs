@@ -1,5 +1,6 @@
-//! What steers gradients and computes nothing.
+//! Operators that passes make, and what is understood without computing anything.
 
 operators! {
-    detach: DETACH, OVERWRITE;
+    detach: DETACH;
+    fused: FUSED;
 }

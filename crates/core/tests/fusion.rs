@@ -1,0 +1,103 @@
+//! Fusion is exact: random graphs give the same bits in the reference before and after.
+
+use headwater_core::graph::{InputRole, OutputRole};
+use headwater_core::ops::{self, OpDef};
+use headwater_core::pass::{decompose, differentiate, fuse};
+use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId, reference};
+use proptest::prelude::*;
+
+fn softmax(b: &mut Builder, x: ValueId, dim: i64) -> ValueId {
+    b.one(&ops::norm::softmax::SOFTMAX, &[x], Attrs::new().with("dim", dim)).unwrap()
+}
+
+fn unary(b: &mut Builder, op: &'static OpDef, x: ValueId) -> ValueId {
+    b.one(op, &[x], Attrs::new()).unwrap()
+}
+
+/// A graph from a list of choices: each appends an operator on earlier values of shape [3, 4], [4] or [3, 1].
+fn build(choices: &[(u8, u8, u8)], dtype: DType) -> Graph {
+    let mut b = Builder::new();
+    let ty = |shape: &[usize]| TensorType::new(dtype, shape);
+    let x = b.parameter("x", dtype, &[3, 4]);
+    let mut full = vec![x, b.input("y", ty(&[3, 4]), InputRole::User)];
+    let mut small =
+        vec![b.input("row", ty(&[4]), InputRole::User), b.input("column", ty(&[3, 1]), InputRole::User)];
+    for &(op, i, j) in choices {
+        let (a, c) = (full[i as usize % full.len()], full[j as usize % full.len()]);
+        let s = small[j as usize % small.len()];
+        let new = match op % 9 {
+            0 => b.add(a, c).unwrap(),
+            1 => b.mul(a, s).unwrap(),
+            2 => unary(&mut b, &ops::pointwise::gelu::GELU, a),
+            3 => softmax(&mut b, a, (j % 2) as i64),
+            4 => {
+                let t = b.permute(a, &[1, 0]).unwrap();
+                let t = unary(&mut b, &ops::pointwise::gelu::GELU, t);
+                b.permute(t, &[1, 0]).unwrap()
+            }
+            5 => {
+                let sum = b.sum(a, &[1], true).unwrap();
+                small.push(sum);
+                b.add(c, sum).unwrap()
+            }
+            6 => {
+                let sum = b.sum(a, &[0], false).unwrap();
+                small.push(sum);
+                b.mul(c, sum).unwrap()
+            }
+            7 => b.scale(a, 0.5).unwrap(),
+            _ => {
+                let k = b.full(&ty(&[3, 4]), 0.25).unwrap();
+                b.add(a, k).unwrap()
+            }
+        };
+        full.push(new);
+    }
+    let last = *full.last().unwrap();
+    let loss = b.sum(last, &[0, 1], false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    b.output("last", last, OutputRole::User);
+    b.finish()
+}
+
+fn inputs(graph: &Graph) -> Vec<Tensor> {
+    let number = |i: usize, k: usize| ((i * 31 + k * 17 + 5) % 23) as f64 / 12.0 - 0.9;
+    let tensor = |(k, i): (usize, &headwater_core::graph::Input)| {
+        let ty = graph.ty(i.value);
+        Tensor::float(ty.dtype, ty.shape.clone(), (0..ty.shape.numel()).map(|i| number(i, k)).collect())
+    };
+    graph.inputs.iter().enumerate().map(tensor).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn fused_graphs_compute_the_same_bits(choices in prop::collection::vec(any::<(u8, u8, u8)>(), 1..14), low in any::<bool>()) {
+        let graph = build(&choices, if low { DType::BF16 } else { DType::F32 });
+        let loss = graph.outputs[0].value;
+        let graph = decompose(differentiate(graph, loss).unwrap().graph).unwrap();
+        let fed = inputs(&graph);
+        let want = reference::run(&graph, &fed).unwrap();
+        let fused = fuse(graph.clone()).unwrap();
+        prop_assert!(fused.nodes.len() <= graph.nodes.len());
+        let got = reference::run(&fused, &fed).unwrap();
+        for ((o, a), b) in graph.outputs.iter().zip(&want).zip(&got) {
+            prop_assert_eq!(a.to_bytes(), b.to_bytes(), "{}", o.name);
+        }
+    }
+}
+
+#[test]
+fn a_chain_becomes_one_node_and_stores_what_others_need() {
+    let mut b = Builder::new();
+    let x = b.input("x", TensorType::new(DType::F32, [2, 8]), InputRole::User);
+    let h = unary(&mut b, &ops::pointwise::gelu::GELU, x);
+    let h2 = b.scale(h, 2.0).unwrap();
+    let y = softmax(&mut b, h2, -1);
+    let z = b.mul(y, x).unwrap();
+    b.output("h", h, OutputRole::User);
+    b.output("z", z, OutputRole::User);
+    let fused = fuse(b.finish()).unwrap();
+    assert_eq!(fused.nodes.len(), 1);
+    assert_eq!(fused.nodes[0].outputs.len(), 2);
+}
