@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Runs the attribute `program` on the inputs; `outputs` lists the types of its results, `ops` the operators it is made of.
 pub static FUSED: OpDef = OpDef {
     name: "fused",
-    schemas: &[],
+    schemas: &["headwater::fused(Tensor[] inputs, *, str outputs, str ops) -> Tensor[]"],
     infer: |cx| decode_types(cx.opt_str("outputs")?.unwrap_or("")),
     derivative: Derivative::NotDifferentiable("fusion comes after differentiation"),
     precision: Precision::Same,

@@ -19,7 +19,7 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 /// `bias_correction2_sqrt = √(1 − beta2^t)`.
 pub static ADAMW: OpDef = OpDef {
     name: "adamw",
-    schemas: &[],
+    schemas: &["headwater::adamw(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor scale, Tensor apply, Tensor decay, Tensor step_size, Tensor bias_correction2_sqrt, *, float beta1, float beta2, float eps, float? clip_value=None) -> (Tensor, Tensor, Tensor)"],
     infer: |cx| span_types(cx, &[0, 2, 3], 4..9),
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,

@@ -15,7 +15,7 @@ const CLIP_EPSILON: f64 = 1e-6;
 /// * whether the norm is finite (bool).
 pub static GRADIENT_SCALE: OpDef = OpDef {
     name: "gradient_scale",
-    schemas: &[],
+    schemas: &["headwater::gradient_scale(Tensor sum_of_squares, Tensor unscale, *, float? max_norm=None) -> (Tensor, Tensor, Tensor)"],
     infer: |cx| {
         let scalar = |dtype| TensorType::new(dtype, [0usize; 0]);
         for i in 0..2 {

@@ -11,7 +11,7 @@ use crate::tensor::TensorType;
 /// (f64 for f64). A NaN makes both NaN.
 pub static GRADIENT_STATISTICS: OpDef = OpDef {
     name: "gradient_statistics",
-    schemas: &[],
+    schemas: &["headwater::gradient_statistics(Tensor grad) -> (Tensor, Tensor)"],
     infer: |cx| {
         let g = cx.ty(0)?;
         ensure!(g.dtype.is_float() && g.shape.rank() == 2, Shape, "gradients must be [blocks, width], got {g}");

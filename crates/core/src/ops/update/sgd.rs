@@ -18,7 +18,7 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, Sample};
 /// there is one output, and `p = param − lr · d`.
 pub static SGD: OpDef = OpDef {
     name: "sgd",
-    schemas: &[],
+    schemas: &["headwater::sgd(Tensor param, Tensor grad, Tensor? momentum_buffer, Tensor scale, Tensor apply, Tensor lr, Tensor gain, *, float weight_decay=0., float momentum=0., bool nesterov=False, float? clip_value=None) -> (Tensor, Tensor)"],
     infer: |cx| span_types(cx, if cx.opt(2).is_some() { &[0, 2] } else { &[0] }, 3..7),
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,
