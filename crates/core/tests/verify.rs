@@ -55,7 +55,7 @@ fn breaks_when(rule: Rule, change: impl FnOnce(&mut Graph)) {
 #[test]
 fn what_operators_and_differentiation_make_is_legal() {
     verify(&graph(LEGAL)).unwrap();
-    for (name, graph) in common::graphs_of_all_operators() {
+    for (name, graph, _) in common::graphs_of_all_operators() {
         let found: Vec<_> = violations(&graph).into_iter().map(|v| v.error.to_string()).collect();
         assert!(found.is_empty(), "{name}: {found:?}\n{graph}");
     }

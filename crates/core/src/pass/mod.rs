@@ -7,9 +7,11 @@ pub mod diff;
 pub mod fuse;
 pub mod lower;
 pub mod memory;
+pub mod simplify;
 
 pub use decompose::decompose;
 pub use diff::differentiate;
 pub use fuse::fuse;
 pub use lower::plan;
 pub use memory::check_plan;
+pub use simplify::simplify;

@@ -2,12 +2,13 @@
 #![allow(dead_code)] // Each test file uses its part.
 
 use headwater_core::graph::{InputRole, OutputRole};
-use headwater_core::ops::{Case, Derivative, OpDef};
+use headwater_core::ops::{Case, Derivative, OpDef, Sample};
 use headwater_core::pass::diff::gradients;
 use headwater_core::{Builder, Graph, Registry, Tensor};
 
-/// One operator on one of its cases, with its gradients for cotangents that are further inputs where it has a rule.
-pub fn graph_of(op: &'static OpDef, case: &Case) -> Graph {
+/// One operator on one of its cases, with its gradients for a cotangent that is a further input where it has a rule;
+/// and numbers for the inputs.
+pub fn graph_of(op: &'static OpDef, case: &Case) -> (Graph, Vec<Tensor>) {
     let mut b = Builder::new();
     let named = |e: headwater_core::Error| format!("{} ({}): {e}", op.name, case.name);
     let inputs: Vec<_> = case
@@ -35,26 +36,25 @@ pub fn graph_of(op: &'static OpDef, case: &Case) -> Graph {
             }
         }
     }
-    b.finish()
+    let graph = b.finish();
+    let mut numbers: Vec<Tensor> = case.draw(1).into_iter().flatten().collect();
+    for input in &graph.inputs[numbers.len()..] {
+        let ty = graph.ty(input.value);
+        let cotangent = Case::new("cotangent").arg(ty.dtype, &ty.shape, Sample::Uniform(-1.0, 1.0));
+        numbers.extend(cotangent.draw(2).into_iter().flatten());
+    }
+    (graph, numbers)
 }
 
-/// Every operator on every one of its cases: name and graph.
-pub fn graphs_of_all_operators() -> Vec<(String, Graph)> {
+/// Every operator on every one of its cases: name, graph and inputs.
+pub fn graphs_of_all_operators() -> Vec<(String, Graph, Vec<Tensor>)> {
     let of = |op: &'static OpDef| {
-        (op.cases)().into_iter().map(move |c| (format!("{} ({})", op.name, c.name), graph_of(op, &c)))
+        (op.cases)().into_iter().map(move |c| {
+            let (graph, numbers) = graph_of(op, &c);
+            (format!("{} ({})", op.name, c.name), graph, numbers)
+        })
     };
     Registry::standard().operators().into_iter().flat_map(of).collect()
-}
-
-/// Numbers for every input of a graph, the same for the same seed.
-pub fn inputs_for(graph: &Graph, seed: u64) -> Vec<Tensor> {
-    use headwater_core::ops::Sample;
-    let mut case = Case::new("inputs");
-    for input in &graph.inputs {
-        let ty = graph.ty(input.value);
-        case = case.arg(ty.dtype, &ty.shape, Sample::Uniform(0.0, 2.0));
-    }
-    case.draw(seed).into_iter().flatten().collect()
 }
 
 /// Whether two tensors have the same type and the same numbers, bit for bit.

@@ -19,6 +19,7 @@ pub static MATMUL: OpDef = OpDef {
     infer: |cx| {
         let d = Dims::of(cx)?;
         ensure!(cx.dtype(0)? == cx.dtype(1)?, DType, "matmul of {} needs one dtype", cx.list_types());
+        ensure!(cx.dtype(0)?.is_float(), DType, "matmul of {} needs floats", cx.list_types());
         Ok(vec![TensorType::new(cx.dtype(0)?, d.out)])
     },
     derivative: Derivative::Rule(gradient),

@@ -57,7 +57,13 @@ pub static SOFTMAX: OpDef = OpDef {
 pub static SOFTMAX_BACKWARD: OpDef = OpDef {
     name: "_softmax_backward_data",
     schemas: &[],
-    infer: |cx| Ok(vec![cx.ty(1)?.clone()]),
+    infer: |cx| {
+        let (g, y) = (cx.ty(0)?, cx.ty(1)?);
+        let fits = g.shape == y.shape && g.dtype.is_float() && y.dtype.is_float();
+        crate::ensure!(fits, Shape, "gradient {g} and result {y} differ, or are no floats");
+        cx.dim("dim", y.shape.rank())?;
+        Ok(vec![y.clone()])
+    },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Full,
     cost: Cost::PerOutput(4),

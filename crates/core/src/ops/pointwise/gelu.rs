@@ -2,6 +2,7 @@
 
 use super::{float_like, promoted};
 use crate::diagnostic::{Code, Error, Result};
+use crate::ensure;
 use crate::expr::{Expr, float, input};
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
@@ -10,7 +11,10 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 pub static GELU: OpDef = OpDef {
     name: "gelu",
     schemas: &["gelu(Tensor self, *, str approximate='none') -> Tensor"],
-    infer: float_like,
+    infer: |cx| {
+        floats(cx)?;
+        float_like(cx)
+    },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
         let (g, x, attrs) = (cx.grad(0)?, cx.x(0)?, cx.attrs().clone());
         let dx = cx.one(&GELU_BACKWARD, &[g, x], attrs)?;
@@ -31,7 +35,10 @@ pub static GELU: OpDef = OpDef {
 pub static GELU_BACKWARD: OpDef = OpDef {
     name: "gelu_backward",
     schemas: &["gelu_backward(Tensor grad_output, Tensor self, *, str approximate='none') -> Tensor"],
-    infer: promoted,
+    infer: |cx| {
+        floats(cx)?;
+        promoted(cx)
+    },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Full,
     cost: Cost::PerOutput(20),
@@ -47,6 +54,11 @@ pub static GELU_BACKWARD: OpDef = OpDef {
 /// sqrt(2/π) and the cubic coefficient of the tanh form.
 const BETA: f64 = SQRT_2 * FRAC_2_SQRT_PI * 0.5;
 const KAPPA: f64 = 0.044715;
+
+fn floats(cx: &OpCx) -> Result<()> {
+    ensure!(cx.present().all(|t| t.dtype.is_float()), DType, "needs floats, got {}", cx.list_types());
+    Ok(())
+}
 
 fn tanh_form(cx: &OpCx) -> Result<bool> {
     match cx.opt_str("approximate")?.unwrap_or("none") {

@@ -119,6 +119,8 @@ impl Range {
         let end = clamp(cx.opt_int("end")?.unwrap_or(n)).max(start);
         let step = cx.opt_int("step")?.unwrap_or(1);
         ensure!(step > 0, Attribute, "`step` must be positive, got {step}");
+        // Beyond the end any step names the same one index; strides times step must not overflow.
+        let step = step.min(n.max(1));
         let len = (end - start).unsigned_abs().div_ceil(step.unsigned_abs());
         Ok(Range { dim, start: start as usize, step: step as usize, len: len as usize })
     }

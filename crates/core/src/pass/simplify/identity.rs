@@ -1,0 +1,119 @@
+//! Nodes that give an operand back, bit for bit: views that change nothing, casts to the same dtype or through a wider
+//! one, and arithmetic with neutral numbers where that is exact for every float (`x · 1`, `x − 0`, but not `x + 0`, which
+//! turns −0 into 0).
+
+use super::Merged;
+use super::constants::Constants;
+use crate::Attr;
+use crate::dtype::DType;
+use crate::expr::{Binary, Expr};
+use crate::graph::{Graph, Node, ValueId};
+use crate::ops::pointwise::to::TO;
+use crate::ops::{Body, OpCx};
+use crate::shape::Layout;
+
+/// The operand that a node's one result equals.
+pub(super) fn same_as(graph: &Graph, constants: &Constants, node: &Node) -> Option<ValueId> {
+    let [out] = node.outputs[..] else { return None };
+    let inputs = node.inputs.iter().map(|v| v.map(|v| graph.ty(v))).collect();
+    let cx = OpCx { inputs, attrs: &node.attrs };
+    let same = match node.op.body {
+        Body::View(view) => {
+            let x = node.operands().next()?;
+            let whole = Layout::contiguous(&graph.ty(x).shape);
+            let seen = (view.layout)(&cx, &whole, 0).ok()??;
+            // In row-major order from the start: all elements at their own place.
+            (seen.shape == whole.shape && seen.offset == 0 && seen.is_contiguous()).then_some(x)?
+        }
+        Body::Pointwise(body) => {
+            let operands: Vec<ValueId> = node.operands().collect();
+            let [expr] = &body(&cx).ok()?[..] else { return None };
+            match reduce(expr, &|i| constants.literal(operands[i]), &|i| graph.ty(operands[i]).dtype) {
+                Expr::Input(i) => operands[i],
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    (graph.ty(same) == graph.ty(out)).then_some(same)
+}
+
+/// An expression without the operations that change nothing; `literal` gives the operands that are one number everywhere.
+pub(super) fn reduce(
+    e: &Expr,
+    literal: &impl Fn(usize) -> Option<Expr>,
+    dtype: &impl Fn(usize) -> DType,
+) -> Expr {
+    let go = |e: &Expr| reduce(e, literal, dtype);
+    match e {
+        Expr::Input(i) => literal(*i).unwrap_or_else(|| e.clone()),
+        Expr::Unary(op, a) => Expr::Unary(*op, Box::new(go(a))),
+        Expr::Binary(op, a, b) => {
+            let (a, b) = (go(a), go(b));
+            if neutral(*op, &b) {
+                a
+            } else if commutes(*op) && neutral(*op, &a) {
+                b
+            } else {
+                Expr::Binary(*op, Box::new(a), Box::new(b))
+            }
+        }
+        Expr::Select(c, a, b) => match go(c) {
+            Expr::Bool(true) => go(a),
+            Expr::Bool(false) => go(b),
+            c => Expr::Select(Box::new(c), Box::new(go(a)), Box::new(go(b))),
+        },
+        Expr::Cast(d, a) => match go(a) {
+            Expr::Input(i) if dtype(i) == *d => Expr::Input(i),
+            a => Expr::Cast(*d, Box::new(a)),
+        },
+        Expr::Float(_) | Expr::Int(_) | Expr::Bool(_) | Expr::Coord(_) => e.clone(),
+    }
+}
+
+fn commutes(op: Binary) -> bool {
+    matches!(op, Binary::Add | Binary::Mul | Binary::And | Binary::Or)
+}
+
+/// Whether `x op b` is `x` for every `x`.
+fn neutral(op: Binary, b: &Expr) -> bool {
+    let float = |x: f64| matches!(b, Expr::Float(v) if v.to_bits() == x.to_bits());
+    let int = |x: i64| matches!(b, Expr::Int(v) if *v == x);
+    match op {
+        Binary::Add => float(-0.0) || int(0),
+        Binary::Sub => float(0.0) || int(0),
+        Binary::Mul => float(1.0) || int(1),
+        Binary::Div => float(1.0) || int(1),
+        Binary::And => matches!(b, Expr::Bool(true)) || int(-1),
+        Binary::Or => matches!(b, Expr::Bool(false)) || int(0),
+        _ => false,
+    }
+}
+
+/// A cast of a cast that lost nothing reads what that cast read.
+pub(super) fn shorten_cast(graph: &Graph, made: &Merged, node: &mut Node) {
+    let is_cast = |n: &Node| n.op == &TO && matches!(n.attrs.get("dtype"), Some(Attr::DType(_)));
+    if !is_cast(node) {
+        return;
+    }
+    let Some(Some(x)) = node.inputs.first().copied() else { return };
+    if let Some(inner) = made.maker(x).filter(|n| is_cast(n))
+        && let Some(Some(source)) = inner.inputs.first().copied()
+        && holds(graph.ty(x).dtype, graph.ty(source).dtype)
+    {
+        node.inputs[0] = Some(source);
+    }
+}
+
+/// Whether every number of `narrow` is one of `wide`.
+fn holds(wide: DType, narrow: DType) -> bool {
+    use DType::*;
+    match (wide, narrow) {
+        (w, n) if w == n => true,
+        (F64, F32 | F16 | BF16) | (F32, F16 | BF16) => true,
+        (_, Bool) => true,
+        (F64, I32 | I16 | I8 | U8) | (F32, I16 | I8 | U8) | (F16 | BF16, I8 | U8) => true,
+        (I64, I32 | I16 | I8 | U8) | (I32, I16 | I8 | U8) | (I16, I8 | U8) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,107 @@
+//! Removes what need not be computed: constants are folded, identities dropped, equal nodes merged, dead nodes removed.
+//!
+//! Every rewrite here is *exact*: in the reference interpreter the outputs keep their bits. Runs after differentiation,
+//! and before recomputation, whose duplicates it would merge again. One walk in topological order reaches the fixed
+//! point, because each rewrite looks only at nodes that are final already; time is linear in the graph's size.
+
+mod constants;
+mod dead;
+mod identity;
+
+pub use constants::LIMIT;
+pub use dead::remove_dead;
+
+use crate::graph::{Graph, Node, Phase, ValueId};
+use crate::ops::Derivative;
+use constants::Constants;
+use std::collections::HashMap;
+
+/// A simplified graph and what was done. Inputs and outputs keep their order, names and roles; values and nodes are
+/// numbered anew.
+#[derive(Debug)]
+pub struct Simplified {
+    /// The graph.
+    pub graph: Graph,
+    /// Nodes replaced by constants.
+    pub folded: usize,
+    /// Nodes that gave an operand back unchanged.
+    pub identities: usize,
+    /// Nodes equal to an earlier one.
+    pub merged: usize,
+    /// Nodes nothing depended on.
+    pub dead: usize,
+}
+
+/// Simplifies a legal graph.
+pub fn simplify(graph: Graph) -> Simplified {
+    // Nothing dead is looked at; what the rewrites leave dead goes at the end.
+    let (mut graph, dead) = remove_dead(graph);
+    let mut done = Simplified { graph: Graph::default(), folded: 0, identities: 0, merged: 0, dead };
+    let mut alias: Vec<ValueId> = (0..graph.values.len() as u32).map(ValueId).collect();
+    let mut constants = Constants::default();
+    let mut nodes = Merged::default();
+    for mut node in std::mem::take(&mut graph.nodes) {
+        for v in node.inputs.iter_mut().flatten() {
+            *v = alias[v.0 as usize];
+        }
+        identity::shorten_cast(&graph, &nodes, &mut node);
+        // Before differentiation an identity that stops gradients, such as `detach`, has a meaning.
+        let stops =
+            node.phase == Phase::Forward && matches!(node.op.derivative, Derivative::NotDifferentiable(_));
+        if !stops && let Some(same) = identity::same_as(&graph, &constants, &node) {
+            alias[node.outputs[0].0 as usize] = same;
+            done.identities += 1;
+            continue;
+        }
+        let folded = constants.fold(&graph, &node);
+        done.folded += folded.is_some() as usize;
+        for node in folded.unwrap_or_else(|| vec![node]) {
+            done.merged += nodes.push(&graph, node, &mut alias) as usize;
+        }
+    }
+    graph.nodes = nodes.nodes;
+    graph.outputs.iter_mut().for_each(|o| o.value = alias[o.value.0 as usize]);
+    let (graph, dead) = remove_dead(graph);
+    Simplified { graph, dead: done.dead + dead, ..done }
+}
+
+/// The nodes kept so far, found by what they compute.
+#[derive(Default)]
+struct Merged {
+    nodes: Vec<Node>,
+    makers: HashMap<ValueId, usize>,
+    seen: HashMap<(&'static str, Vec<Option<ValueId>>, String), usize>,
+}
+
+impl Merged {
+    /// The node that makes a value, unless it is an input.
+    fn maker(&self, v: ValueId) -> Option<&Node> {
+        self.makers.get(&v).map(|&at| &self.nodes[at])
+    }
+
+    /// Keeps a node, or lets an equal one stand for it; says whether it did.
+    ///
+    /// The text of attributes is exact, so equal texts are equal attributes. Random nodes are equal if their streams
+    /// are, and then so are their numbers.
+    fn push(&mut self, graph: &Graph, node: Node, alias: &mut [ValueId]) -> bool {
+        // A large tensor made from nothing is cheaper to make again than to keep.
+        let again = node.inputs.is_empty() && node.outputs.iter().any(|&v| graph.ty(v).shape.numel() > LIMIT);
+        if !again {
+            let at = self.nodes.len();
+            let key = (node.op.name, node.inputs.clone(), node.attrs.to_string());
+            let first = *self.seen.entry(key).or_insert(at);
+            if first != at {
+                let kept = &mut self.nodes[first];
+                // Users of either may belong to the earlier phase.
+                kept.phase = kept.phase.min(node.phase);
+                for (old, new) in node.outputs.iter().zip(&kept.outputs) {
+                    alias[old.0 as usize] = *new;
+                }
+                return true;
+            }
+        }
+        self.makers.extend(node.outputs.iter().map(|&v| (v, self.nodes.len())));
+        self.nodes.push(node);
+        false
+    }
+}
