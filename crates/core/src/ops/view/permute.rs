@@ -1,9 +1,10 @@
 //! Dimensions reordered.
 
+use super::{inverse, permute_gradient, permuted};
 use crate::diagnostic::Result;
 use crate::ensure;
-use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, View};
-use crate::shape::{Layout, wrap_dim};
+use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, View};
+use crate::shape::wrap_dim;
 use crate::tensor::TensorType;
 
 /// Result dimension `i` is dimension `dims[i]` of the input.
@@ -14,24 +15,12 @@ pub static PERMUTE: OpDef = OpDef {
         let x = cx.ty(0)?;
         Ok(vec![TensorType::new(x.dtype, dims(cx)?.iter().map(|&d| x.shape[d]).collect::<Vec<_>>())])
     },
-    derivative: Derivative::Rule(|cx: &mut GradCx| {
-        let (g, types) = (cx.grad(0)?, cx.types());
-        let inverse = inverse(&OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs: cx.attrs() })?;
-        let dx = cx.permute(g, &inverse)?;
-        cx.set(0, dx)
-    }),
+    derivative: Derivative::Rule(|cx| permute_gradient(cx, dims)),
     precision: Precision::Same,
     cost: Cost::Free,
     body: Body::View(View {
-        layout: |cx, l, _| {
-            let dims = dims(cx)?;
-            Ok(Some(Layout {
-                shape: dims.iter().map(|&d| l.shape[d]).collect(),
-                strides: dims.iter().map(|&d| l.strides[d]).collect(),
-                offset: l.offset,
-            }))
-        },
-        scatter: Some(|b, cx, _, new, _| b.permute(new, &inverse(cx)?)),
+        layout: |cx, l, _| Ok(Some(permuted(l, &dims(cx)?))),
+        scatter: Some(|b, cx, _, new, _| b.permute(new, &inverse(&dims(cx)?))),
     }),
     cases: || vec![Case::new("rotate").f(&[2, 3, 4]).attr("dims", [2, 0, -2])],
 };
@@ -42,11 +31,4 @@ fn dims(cx: &OpCx) -> Result<Vec<usize>> {
     let once = (0..rank).all(|d| dims.contains(&d));
     ensure!(dims.len() == rank && given.len() == rank && once, Attribute, "{given:?} does not order {rank} dimensions");
     Ok(dims)
-}
-
-fn inverse(cx: &OpCx) -> Result<Vec<usize>> {
-    let dims = dims(cx)?;
-    let mut inverse = vec![0; dims.len()];
-    dims.iter().enumerate().for_each(|(i, &d)| inverse[d] = i);
-    Ok(inverse)
 }

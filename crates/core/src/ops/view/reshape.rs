@@ -1,7 +1,8 @@
 //! The same elements, in the same order, under another shape.
 
+use super::{reshape_back, reshape_gradient};
 use crate::diagnostic::Result;
-use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, View};
+use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, View};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
 use crate::ensure;
@@ -9,19 +10,14 @@ use crate::ensure;
 /// `reshape` and `view`: one size may be -1. Copies only where the layout demands it.
 pub static RESHAPE: OpDef = OpDef {
     name: "reshape",
-    schemas: &["reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)", "view(Tensor(a) self, SymInt[] shape) -> Tensor(a)"],
+    schemas: &["reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)", "view(Tensor(a) self, SymInt[] size) -> Tensor(a)", "_unsafe_view(Tensor self, SymInt[] size) -> Tensor"],
     infer: |cx| Ok(vec![TensorType::new(cx.dtype(0)?, target(cx)?)]),
-    derivative: Derivative::Rule(|cx: &mut GradCx| {
-        let (g, x) = (cx.grad(0)?, cx.x(0)?);
-        let shape = cx.ty(x).shape.clone();
-        let dx = cx.reshape(g, &shape)?;
-        cx.set(0, dx)
-    }),
+    derivative: Derivative::Rule(reshape_gradient),
     precision: Precision::Same,
     cost: Cost::Free,
     body: Body::View(View {
         layout: |cx, l, _| Ok(l.reshape(&target(cx)?)),
-        scatter: Some(|b, cx, _, new, _| b.reshape(new, cx.shape(0)?)),
+        scatter: Some(reshape_back),
     }),
     cases: || {
         vec![
@@ -33,13 +29,16 @@ pub static RESHAPE: OpDef = OpDef {
 
 /// The result's shape, the -1 resolved.
 fn target(cx: &OpCx) -> Result<Shape> {
-    let (from, want) = (cx.shape(0)?, cx.ints("shape")?);
+    let (from, want) = (cx.shape(0)?, match cx.opt_ints("shape")? {
+        Some(s) => s,
+        None => cx.ints("size")?,
+    });
     let unknown = want.iter().filter(|&&d| d == -1).count();
     ensure!(unknown <= 1 && want.iter().all(|&d| d >= -1), Attribute, "shape {want:?} is not one");
     let known = want.iter().filter(|&&d| d != -1).try_fold(1usize, |n, &d| n.checked_mul(d as usize));
-    let Some(known) = known else { ensure!(false, Size, "shape {want:?} is too large"); unreachable!() };
+    let known = known.ok_or_else(|| crate::fail!(Size, "shape {want:?} is too large"))?;
     let free = if unknown == 1 {
-        ensure!(known != 0 && from.numel() % known == 0, Shape, "{from} cannot be seen as {want:?}");
+        ensure!(known != 0 && from.numel().is_multiple_of(known), Shape, "{from} cannot be seen as {want:?}");
         from.numel() / known
     } else {
         1

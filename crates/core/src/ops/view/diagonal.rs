@@ -1,0 +1,148 @@
+//! The diagonal of two dimensions.
+
+use super::scatter_gradient;
+use crate::diagnostic::Result;
+use crate::ensure;
+use crate::expr::Expr;
+use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, View};
+use crate::shape::Layout;
+use crate::tensor::TensorType;
+
+/// The diagonal `offset` above the main one of dimensions `dim1` and `dim2`, as a new last dimension.
+pub static DIAGONAL: OpDef = OpDef {
+    name: "diagonal",
+    schemas: &["diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)"],
+    infer: |cx| {
+        let x = cx.ty(0)?;
+        let d = Diagonal::of(cx)?;
+        let mut shape: Vec<usize> = (0..x.shape.rank()).filter(|&i| i != d.dim1 && i != d.dim2).map(|i| x.shape[i]).collect();
+        shape.push(d.len);
+        Ok(vec![TensorType::new(x.dtype, shape)])
+    },
+    derivative: Derivative::Rule(scatter_gradient),
+    precision: Precision::Same,
+    cost: Cost::Free,
+    body: Body::View(View {
+        layout: |cx, l, _| {
+            let d = Diagonal::of(cx)?;
+            let kept = (0..l.shape.rank()).filter(|&i| i != d.dim1 && i != d.dim2);
+            let (mut shape, mut strides) = (Vec::new(), Vec::new());
+            for i in kept {
+                shape.push(l.shape[i]);
+                strides.push(l.strides[i]);
+            }
+            shape.push(d.len);
+            strides.push(l.strides[d.dim1] + l.strides[d.dim2]);
+            let offset = l.offset + d.row as isize * l.strides[d.dim1] + d.column as isize * l.strides[d.dim2];
+            Ok(Some(Layout { shape: shape.into(), strides: strides.into(), offset }))
+        },
+        scatter: Some(|b, cx, base, new, _| {
+            let attrs = cx.attrs.clone();
+            b.one(&DIAGONAL_SCATTER, &[base, new], attrs)
+        }),
+    }),
+    cases: || {
+        vec![
+            Case::new("main").f(&[3, 4]),
+            Case::new("above, other dimensions").f(&[3, 2, 4]).attr("offset", 1).attr("dim1", 0).attr("dim2", -1),
+            Case::new("below").f(&[4, 3]).attr("offset", -2),
+        ]
+    },
+};
+
+/// `self` with that diagonal replaced by `src`: built of masks, since a diagonal is no box.
+pub static DIAGONAL_SCATTER: OpDef = OpDef {
+    name: "diagonal_scatter",
+    schemas: &["diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor"],
+    infer: |cx| Ok(vec![cx.ty(0)?.clone()]),
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Same,
+    cost: Cost::PerOutput(0),
+    body: Body::Decompose(|b, cx, inputs| {
+        let (Some(base), Some(src)) = (inputs[0], inputs[1]) else {
+            return Err(crate::fail!(Attribute, "an input is missing"));
+        };
+        let d = Diagonal::of(cx)?;
+        let x = cx.shape(0)?;
+        // The source spread along the rows of the diagonal: pad it to the size of `dim1`, at its first row.
+        let rank = x.rank();
+        let src_shape = b.ty(src).shape.clone();
+        let mut padded_shape = src_shape.to_vec();
+        padded_shape[rank - 2] = x[d.dim1];
+        let zeros = {
+            let ty = TensorType::new(b.ty(src).dtype, padded_shape);
+            b.full(&ty, 0.0)?
+        };
+        let attrs = super::slice_attrs(rank - 2, d.row, d.row + d.len);
+        let padded = b.one(&super::slice::SLICE_SCATTER, &[zeros, src], attrs)?;
+        // Bring `dim1` back to its place, `dim2` as 1.
+        let kept: Vec<usize> = (0..rank).filter(|&i| i != d.dim1 && i != d.dim2).collect();
+        let mut shape = b.ty(padded).shape.to_vec();
+        shape.push(1);
+        let spread = b.reshape(padded, &shape)?;
+        let from = |i: usize| match i {
+            i if i == d.dim1 => rank - 2,
+            i if i == d.dim2 => rank - 1,
+            i => kept.iter().position(|&k| k == i).unwrap_or(0),
+        };
+        let order: Vec<usize> = (0..rank).map(from).collect();
+        let spread = b.permute(spread, &order)?;
+        b.one(&DIAGONAL_SELECT, &[base, spread], cx.attrs.clone()).map(|v| vec![v])
+    }),
+    cases: || vec![Case::new("above").f(&[3, 4]).f(&[3]).attr("offset", 1).attr("dim1", 0).attr("dim2", 1)],
+};
+
+/// `(self, other)`: `other` on the diagonal, `self` elsewhere.
+pub static DIAGONAL_SELECT: OpDef = OpDef {
+    name: "diagonal_select",
+    schemas: &["headwater::diagonal_select(Tensor self, Tensor other, int offset=0, int dim1=0, int dim2=1) -> Tensor"],
+    infer: |cx| Ok(vec![cx.ty(0)?.clone()]),
+    derivative: Derivative::Rule(|cx| {
+        let (g, attrs, types) = (cx.grad(0)?, cx.attrs().clone(), cx.types());
+        let ty = types[0].clone().ok_or_else(|| crate::fail!(Attribute, "an input is missing"))?;
+        let zeros = cx.full(&ty, 0.0)?;
+        let off = cx.one(&DIAGONAL_SELECT, &[g, zeros], attrs.clone())?;
+        let on = cx.one(&DIAGONAL_SELECT, &[zeros, g], attrs)?;
+        cx.set(0, off)?;
+        cx.set(1, on)
+    }),
+    precision: Precision::Same,
+    cost: Cost::PerOutput(1),
+    body: Body::Pointwise(|cx| {
+        let d = Diagonal::of(cx)?;
+        let column = Expr::Coord(d.dim2) + Expr::Int(d.row as i64);
+        let on = column.eq(Expr::Coord(d.dim1) + Expr::Int(d.column as i64));
+        Ok(vec![on.select(Expr::Input(1), Expr::Input(0))])
+    }),
+    cases: || vec![Case::new("below").f(&[4, 3]).f(&[4, 1]).attr("offset", -1).attr("dim1", 0).attr("dim2", 1)],
+};
+
+/// A diagonal, resolved: its two dimensions, where it starts and how long it is.
+struct Diagonal {
+    dim1: usize,
+    dim2: usize,
+    row: usize,
+    column: usize,
+    len: usize,
+}
+
+impl Diagonal {
+    fn of(cx: &OpCx) -> Result<Diagonal> {
+        let x = cx.shape(0)?;
+        let wrap = |name: &str, default: i64| -> Result<usize> {
+            let d = cx.opt_int(name)?.unwrap_or(default);
+            crate::shape::wrap_dim(d, x.rank())
+                .filter(|&d| d < x.rank())
+                .ok_or_else(|| crate::fail!(Attribute, "`{name}` = {d} is out of range for {x}"))
+        };
+        let (dim1, dim2) = (wrap("dim1", 0)?, wrap("dim2", 1)?);
+        ensure!(dim1 != dim2, Attribute, "a diagonal needs two dimensions, got {dim1} twice");
+        let offset = cx.opt_int("offset")?.unwrap_or(0);
+        let size = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
+        let (row, column) = if offset < 0 { (size, 0) } else { (0, size) };
+        let len = x[dim1].saturating_sub(row).min(x[dim2].saturating_sub(column));
+        // An empty diagonal starts nowhere.
+        let (row, column) = if len == 0 { (0, 0) } else { (row, column) };
+        Ok(Diagonal { dim1, dim2, row, column, len })
+    }
+}

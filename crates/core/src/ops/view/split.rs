@@ -1,0 +1,182 @@
+//! A tensor divided along a dimension: by size, by sizes, into chunks, into single indices.
+
+use super::narrowed;
+use crate::diagnostic::Result;
+use crate::graph::{Builder, ValueId};
+use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, View};
+use crate::shape::{Layout, wrap_dim};
+use crate::tensor::TensorType;
+use crate::{Attrs, ensure, fail};
+
+/// Parts of size `split_size`, the last one what remains.
+pub static SPLIT: OpDef = OpDef {
+    name: "split",
+    schemas: &["split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]"],
+    infer: |cx| parts(cx, by_size(cx)?, false),
+    derivative: Derivative::Rule(|cx| gradient(cx, by_size)),
+    precision: Precision::Same,
+    cost: Cost::Free,
+    body: Body::View(View {
+        layout: |cx, l, i| layout(cx, l, &by_size(cx)?, i),
+        scatter: Some(|b, cx, base, new, i| scatter(b, cx, base, new, &by_size(cx)?, i)),
+    }),
+    cases: || vec![Case::new("rest").f(&[5, 2]).attr("split_size", 2).attr("dim", 0)],
+};
+
+/// Parts of the sizes `split_sizes`.
+pub static SPLIT_WITH_SIZES: OpDef = OpDef {
+    name: "split_with_sizes",
+    schemas: &[
+        "split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]",
+        "split.sizes(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]",
+    ],
+    infer: |cx| parts(cx, by_sizes(cx)?, false),
+    derivative: Derivative::Rule(|cx| gradient(cx, by_sizes)),
+    precision: Precision::Same,
+    cost: Cost::Free,
+    body: Body::View(View {
+        layout: |cx, l, i| layout(cx, l, &by_sizes(cx)?, i),
+        scatter: Some(|b, cx, base, new, i| scatter(b, cx, base, new, &by_sizes(cx)?, i)),
+    }),
+    cases: || vec![Case::new("uneven").f(&[2, 5]).attr("split_sizes", [1, 0, 4]).attr("dim", -1)],
+};
+
+/// At most `chunks` parts of equal size, the last one smaller if need be.
+pub static CHUNK: OpDef = OpDef {
+    name: "chunk",
+    schemas: &["chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]"],
+    infer: |cx| parts(cx, by_chunks(cx)?, false),
+    derivative: Derivative::Rule(|cx| gradient(cx, by_chunks)),
+    precision: Precision::Same,
+    cost: Cost::Free,
+    body: Body::View(View {
+        layout: |cx, l, i| layout(cx, l, &by_chunks(cx)?, i),
+        scatter: Some(|b, cx, base, new, i| scatter(b, cx, base, new, &by_chunks(cx)?, i)),
+    }),
+    cases: || vec![Case::new("three of seven").f(&[7, 2]).attr("chunks", 3).attr("dim", 0)],
+};
+
+/// Every index of a dimension by itself, the dimension dropped.
+pub static UNBIND: OpDef = OpDef {
+    name: "unbind",
+    schemas: &["unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]"],
+    infer: |cx| parts(cx, by_index(cx)?, true),
+    derivative: Derivative::Rule(|cx| gradient(cx, by_index)),
+    precision: Precision::Same,
+    cost: Cost::Free,
+    body: Body::View(View {
+        layout: |cx, l, i| {
+            let dim = dim(cx)?;
+            let part = layout(cx, l, &by_index(cx)?, i)?;
+            Ok(part.map(|mut l| {
+                let mut shape = l.shape.to_vec();
+                shape.remove(dim);
+                l.strides.remove(dim);
+                l.shape = shape.into();
+                l
+            }))
+        },
+        scatter: Some(|b, cx, base, new, i| {
+            let mut shape = cx.shape(0)?.to_vec();
+            shape[dim(cx)?] = 1;
+            let new = b.reshape(new, &shape)?;
+            scatter(b, cx, base, new, &by_index(cx)?, i)
+        }),
+    }),
+    cases: || vec![Case::new("columns").f(&[2, 3]).attr("dim", 1)],
+};
+
+fn dim(cx: &OpCx) -> Result<usize> {
+    let x = cx.shape(0)?;
+    ensure!(x.rank() > 0, Shape, "a scalar cannot be divided");
+    let d = cx.opt_int("dim")?.unwrap_or(0);
+    wrap_dim(d, x.rank()).ok_or_else(|| fail!(Attribute, "`dim` = {d} is out of range for {x}"))
+}
+
+fn of_size(total: usize, size: usize) -> Vec<usize> {
+    if total == 0 {
+        return vec![0];
+    }
+    (0..total.div_ceil(size)).map(|i| size.min(total - i * size)).collect()
+}
+
+fn by_size(cx: &OpCx) -> Result<Vec<usize>> {
+    let (total, size) = (cx.shape(0)?[dim(cx)?], cx.size("split_size")?);
+    ensure!(size > 0 || total == 0, Attribute, "`split_size` must be positive");
+    Ok(of_size(total, size))
+}
+
+fn by_sizes(cx: &OpCx) -> Result<Vec<usize>> {
+    let name = if cx.attrs.get("split_sizes").is_some() { "split_sizes" } else { "split_size" };
+    let total = cx.shape(0)?[dim(cx)?];
+    let sizes = cx.sizes(name)?.to_vec();
+    ensure!(sizes.iter().sum::<usize>() == total, Shape, "sizes {sizes:?} do not add up to {total}");
+    Ok(sizes)
+}
+
+fn by_chunks(cx: &OpCx) -> Result<Vec<usize>> {
+    let (total, chunks) = (cx.shape(0)?[dim(cx)?], cx.size("chunks")?);
+    ensure!(chunks > 0, Attribute, "`chunks` must be positive");
+    if total == 0 {
+        ensure!(chunks <= 1 << 16, Attribute, "{chunks} empty chunks");
+        return Ok(vec![0; chunks]);
+    }
+    Ok(of_size(total, total.div_ceil(chunks)))
+}
+
+fn by_index(cx: &OpCx) -> Result<Vec<usize>> {
+    Ok(vec![1; cx.shape(0)?[dim(cx)?]])
+}
+
+fn parts(cx: &OpCx, sizes: Vec<usize>, dropped: bool) -> Result<Vec<TensorType>> {
+    let (x, dim) = (cx.ty(0)?, dim(cx)?);
+    let part = |n: usize| {
+        let mut shape = x.shape.to_vec();
+        shape[dim] = n;
+        if dropped {
+            shape.remove(dim);
+        }
+        TensorType::new(x.dtype, shape)
+    };
+    Ok(sizes.into_iter().map(part).collect())
+}
+
+fn start(sizes: &[usize], i: usize) -> usize {
+    sizes[..i].iter().sum()
+}
+
+fn layout(cx: &OpCx, l: &Layout, sizes: &[usize], i: usize) -> Result<Option<Layout>> {
+    Ok(Some(narrowed(l, dim(cx)?, start(sizes, i), sizes[i])))
+}
+
+fn scatter(
+    b: &mut Builder,
+    cx: &OpCx,
+    base: ValueId,
+    new: ValueId,
+    sizes: &[usize],
+    i: usize,
+) -> Result<ValueId> {
+    let from = start(sizes, i);
+    b.one(&super::slice::SLICE_SCATTER, &[base, new], super::slice_attrs(dim(cx)?, from, from + sizes[i]))
+}
+
+/// The parts' gradients joined again, zeros where none flows.
+fn gradient(cx: &mut GradCx, sizes: fn(&OpCx) -> Result<Vec<usize>>) -> Result<()> {
+    let types = cx.types();
+    let of = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs: cx.attrs() };
+    let (dim, sizes, x) = (dim(&of)?, sizes(&of)?, of.ty(0)?);
+    let mut grads = Vec::with_capacity(sizes.len());
+    for (i, &n) in sizes.iter().enumerate() {
+        let g = cx.grad(i)?;
+        let mut shape = x.shape.to_vec();
+        shape[dim] = n;
+        grads.push(cx.reshape(g, &shape)?);
+    }
+    let dx = match grads[..] {
+        [] => cx.full(x, 0.0)?,
+        [only] => only,
+        _ => cx.one(&crate::ops::movement::cat::CAT, &grads, Attrs::new().with("dim", dim as i64))?,
+    };
+    cx.set(0, dx)
+}
