@@ -57,6 +57,14 @@ impl Shape {
         strides
     }
 
+    /// Elements before, along and after dimension `dim`, as if of shape `[before, along, after]`. A scalar has one of each.
+    pub fn around(&self, dim: usize) -> (usize, usize, usize) {
+        if self.0.is_empty() {
+            return (1, 1, 1);
+        }
+        (self.0[..dim].iter().product(), self.0[dim], self.0[dim + 1..].iter().product())
+    }
+
     /// The sizes as signed integers, as attributes carry them.
     pub fn to_ints(&self) -> Vec<i64> {
         self.0.iter().map(|&d| d as i64).collect()

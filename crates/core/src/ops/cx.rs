@@ -250,6 +250,11 @@ impl<'a> GradCx<'a> {
         &self.node.attrs
     }
 
+    /// The node's attributes, to be read typed; without inputs.
+    pub fn args(&self) -> OpCx<'a> {
+        OpCx { inputs: Vec::new(), attrs: &self.node.attrs }
+    }
+
     /// Number of inputs, absent ones included.
     pub fn arity(&self) -> usize {
         self.node.inputs.len()
@@ -294,6 +299,16 @@ impl<'a> GradCx<'a> {
     /// Whether the gradient of input `i` is wanted.
     pub fn needs(&self, i: usize) -> bool {
         self.needs.get(i).copied().unwrap_or(false)
+    }
+
+    /// Refuses gradients into outputs `first..`: those that exist for the backward pass alone.
+    ///
+    /// # Errors
+    /// `Gradient` if one flows there.
+    pub fn only_outputs_before(&self, first: usize) -> Result<()> {
+        let used = (first..self.outputs()).find(|&i| self.opt_grad(i).is_some());
+        ensure!(used.is_none(), Gradient, "no gradient can flow into output {}", used.unwrap_or(0));
+        Ok(())
     }
 
     /// States the gradient of input `i`; it is summed to the input's shape (undoing broadcasting) and cast to its dtype.

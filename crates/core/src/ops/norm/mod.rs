@@ -1,5 +1,105 @@
-//! Softmax and the normalizations, with their gradients: all row programs.
+//! Normalisations and softmax. Statistics are kept in f32 (f64 of f64) whatever the input is stored in.
+
+use crate::diagnostic::Result;
+use crate::dtype::DType;
+use crate::graph::ValueId;
+use crate::ops::{GradCx, OpCx};
+use crate::row::{Reg, RowBuilder};
+use crate::shape::Shape;
+use crate::tensor::TensorType;
+use crate::{Attrs, OpDef, ensure};
 
 operators! {
+    batch_norm: BATCH_NORM, BATCH_NORM_TRAIN, BATCH_NORM_EVAL, BATCH_NORM_BACKWARD;
+    group_norm: GROUP_NORM, GROUP_NORM_BACKWARD, GROUP_NORM_BACKWARD_WEIGHT;
+    instance_norm: INSTANCE_NORM;
+    layer_norm: LAYER_NORM, LAYER_NORM_BACKWARD;
+    log_softmax: LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD;
+    rms_norm: RMS_NORM, RMS_NORM_BACKWARD;
     softmax: SOFTMAX, SOFTMAX_BACKWARD;
+}
+
+/// Dtype of a norm's statistics for inputs of `dtype`.
+///
+/// # Errors
+/// `DType` if it is not a float.
+pub fn stat_dtype(dtype: DType) -> Result<DType> {
+    ensure!(dtype.is_float(), DType, "norms need floats, got {dtype}");
+    Ok(if dtype == DType::F64 { DType::F64 } else { DType::F32 })
+}
+
+/// First of the dimensions of input 0 that `normalized_shape` names.
+///
+/// # Errors
+/// `Shape` if they are not the trailing ones of input 0, or an affine parameter in `params` does not have that shape.
+fn normalized(cx: &OpCx, params: &[usize]) -> Result<usize> {
+    let (x, n) = (cx.shape(0)?, cx.sizes("normalized_shape")?);
+    let fits = n.rank() > 0 && x.rank() >= n.rank() && x[x.rank() - n.rank()..] == n[..];
+    ensure!(fits, Shape, "`normalized_shape` {n} is not the end of {x}");
+    for t in params.iter().filter_map(|&i| cx.opt(i)) {
+        ensure!(t.shape == n && t.dtype.is_float(), Shape, "weight or bias {t} for normalized shape {n}");
+    }
+    Ok(x.rank() - n.rank())
+}
+
+/// Shape of row statistics: dimensions `first..` of `x` are 1.
+fn row_stats(x: &Shape, first: usize) -> Shape {
+    (0..x.rank()).map(|d| if d < first { x[d] } else { 1 }).collect()
+}
+
+/// Which of the gradients `(dx, dweight, dbias)` a backward operator computes: attribute `output_mask`. Its outputs are
+/// just those, in this order.
+fn output_mask(cx: &OpCx) -> Result<Vec<bool>> {
+    Ok(cx.ints("output_mask")?.iter().map(|&m| m != 0).collect())
+}
+
+/// Stores those of a backward operator's results that are wanted.
+fn only<T>(mask: &[bool], all: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
+    all.into_iter().zip(mask.to_vec()).filter_map(|(x, m)| m.then_some(x))
+}
+
+/// Applies the backward operator `op` and sets the gradients of the inputs `0..arity` that are wanted.
+fn backward(
+    cx: &mut GradCx,
+    op: &'static OpDef,
+    inputs: &[Option<ValueId>],
+    attrs: Attrs,
+    arity: usize,
+) -> Result<()> {
+    let mask: Vec<i64> = (0..arity).map(|i| cx.needs(i) as i64).collect();
+    let outs = cx.apply(op, inputs, attrs.with("output_mask", mask))?;
+    let wanted: Vec<usize> = (0..arity).filter(|&i| cx.needs(i)).collect();
+    for (i, g) in wanted.into_iter().zip(outs) {
+        cx.set(i, g)?;
+    }
+    Ok(())
+}
+
+/// Mean and biased variance of a row of `n` elements, and the elements less their mean.
+fn moments(b: &mut RowBuilder, v: Reg, n: usize) -> [Reg; 3] {
+    use crate::expr::input;
+    let sum = b.sum(v);
+    let mean = b.expr(&(input(0) / n as f64), &[sum]);
+    let centred = b.expr(&(input(0) - input(1)), &[v, mean]);
+    let square = b.expr(&(input(0) * input(0)), &[centred]);
+    let square = b.sum(square);
+    let var = b.expr(&(input(0) / n as f64), &[square]);
+    [mean, var, centred]
+}
+
+/// `v · weight + bias`, each if present.
+fn affine(b: &mut RowBuilder, mut v: Reg, weight: Option<Reg>, bias: Option<Reg>) -> Reg {
+    use crate::expr::input;
+    if let Some(w) = weight {
+        v = b.expr(&(input(0) * input(1)), &[v, w]);
+    }
+    if let Some(c) = bias {
+        v = b.expr(&(input(0) + input(1)), &[v, c]);
+    }
+    v
+}
+
+/// Types of a backward operator's gradients: of the input like `x`, of affine parameters `[n...]` in `dtype`.
+fn gradient_types(cx: &OpCx, x: &TensorType, param: TensorType) -> Result<Vec<TensorType>> {
+    Ok(only(&output_mask(cx)?, [x.clone(), param.clone(), param]).collect())
 }

@@ -2,6 +2,8 @@
 
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
+use crate::dtype::DType;
+use crate::ensure;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::expr::input;
 use crate::row::{Reduce, ReduceSpace};
@@ -14,20 +16,10 @@ pub static SOFTMAX: OpDef = OpDef {
         "softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
         "_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
     ],
-    infer: |cx| {
-        let x = cx.ty(0)?;
-        cx.dim("dim", x.shape.rank())?;
-        let dtype = match (cx.opt_dtype("dtype")?, cx.flag("half_to_float")?) {
-            (Some(d), _) => d,
-            (None, true) => crate::dtype::DType::F32,
-            (None, false) => x.dtype,
-        };
-        crate::ensure!(dtype.is_float(), DType, "softmax needs floats, got {x}");
-        Ok(vec![TensorType::new(dtype, x.shape.clone())])
-    },
+    infer: softmax_type,
     derivative: Derivative::Rule(|cx: &mut GradCx| {
         let (g, y) = (cx.grad(0)?, cx.y(0));
-        let dim = OpCx { inputs: vec![], attrs: cx.attrs() }.int("dim")?;
+        let dim = cx.args().int("dim")?;
         let dx = cx.one(&SOFTMAX_BACKWARD, &[g, y], Attrs::new().with("dim", dim))?;
         cx.set(0, dx)
     }),
@@ -81,7 +73,21 @@ pub static SOFTMAX_BACKWARD: OpDef = OpDef {
     cases: || vec![Case::new("last").f(&[3, 5]).range(&[3, 5], 0.0, 1.0).attr("dim", -1)],
 };
 
-fn space(cx: &OpCx) -> Result<ReduceSpace> {
+/// Type rule of softmax and its logarithm.
+pub(super) fn softmax_type(cx: &OpCx) -> Result<Vec<TensorType>> {
+    let x = cx.ty(0)?;
+    cx.dim("dim", x.shape.rank())?;
+    let dtype = match (cx.opt_dtype("dtype")?, cx.flag("half_to_float")?) {
+        (Some(d), _) => d,
+        (None, true) => DType::F32,
+        (None, false) => x.dtype,
+    };
+    ensure!(dtype.is_float(), DType, "softmax needs floats, got {x}");
+    Ok(vec![TensorType::new(dtype, x.shape.clone())])
+}
+
+/// Rows along `dim` of input 0.
+pub(super) fn space(cx: &OpCx) -> Result<ReduceSpace> {
     let x = cx.shape(0)?;
     let dim = cx.dim("dim", x.rank())?;
     // A scalar has no dimension to reduce: its softmax is over itself.

@@ -1,0 +1,68 @@
+//! Running sum along a dimension.
+
+use super::sum::sum_dtype;
+use crate::diagnostic::Result;
+use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
+use crate::tensor::{Data, Tensor, TensorType};
+
+/// Element `i` along `dim` is the sum of elements `0..=i`. Attribute `reverse` (ours, absent is false): of `i..`, which
+/// is the gradient. Integers and bools sum in i64; floats in f32 or wider.
+pub static CUMSUM: OpDef = OpDef {
+    name: "cumsum",
+    schemas: &["cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor"],
+    infer: |cx| {
+        cx.dim("dim", cx.shape(0)?.rank())?;
+        Ok(vec![TensorType::new(sum_dtype(cx)?, cx.shape(0)?.clone())])
+    },
+    derivative: Derivative::Rule(|cx: &mut GradCx| {
+        let (g, at) = (cx.grad(0)?, cx.args());
+        let attrs = crate::Attrs::new().with("dim", at.int("dim")?).with("reverse", !at.flag("reverse")?);
+        let dx = cx.one(&CUMSUM, &[g], attrs)?;
+        cx.set(0, dx)
+    }),
+    precision: Precision::Full,
+    cost: Cost::PerOutput(1),
+    body: Body::Kernel(reference),
+    cases: || {
+        vec![
+            Case::new("middle").f(&[2, 3, 2]).attr("dim", 1),
+            Case::new("reversed").f(&[4]).attr("dim", -1).attr("reverse", true),
+            Case::new("ints").index(&[2, 3], 9).attr("dim", 0),
+            Case::new("scalar").f(&[]).attr("dim", 0),
+            Case::new("empty").f(&[2, 0]).attr("dim", 1),
+        ]
+    },
+};
+
+fn reference(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Result<Vec<Tensor>> {
+    let x = inputs[0].expect("typed").cast(outs[0].dtype);
+    let (dim, reverse) = (cx.dim("dim", x.shape().rank())?, cx.flag("reverse")?);
+    Ok(vec![match x.data {
+        Data::Float(v) => {
+            let v = scan(v, &outs[0], dim, reverse, |a, b| a + b);
+            Tensor::float(outs[0].dtype, outs[0].shape.clone(), v)
+        }
+        Data::Int(v) => {
+            let v = scan(v, &outs[0], dim, reverse, i64::wrapping_add);
+            Tensor::int(outs[0].dtype, outs[0].shape.clone(), v)
+        }
+    }])
+}
+
+/// Replaces each element by the combination of those before it along `dim` with itself.
+pub(super) fn scan<T: Copy>(
+    mut v: Vec<T>,
+    ty: &TensorType,
+    dim: usize,
+    reverse: bool,
+    f: impl Fn(T, T) -> T,
+) -> Vec<T> {
+    let (before, n, after) = ty.shape.around(dim);
+    for start in (0..before).flat_map(|b| (0..after).map(move |a| b * n * after + a)) {
+        for i in 1..n {
+            let (from, to) = if reverse { (n - i, n - 1 - i) } else { (i - 1, i) };
+            v[start + to * after] = f(v[start + from * after], v[start + to * after]);
+        }
+    }
+    v
+}
