@@ -4,19 +4,26 @@
 //! never a panic, and never more memory than the file justifies. Pickles are never opened. Stored weights are lent from
 //! a memory map. Knows the core's graph and operators, and no device.
 #![deny(unsafe_code)]
-#![allow(dead_code)]
 
 pub mod archive;
+mod arguments;
+mod bind;
+mod control;
 pub mod dims;
 pub mod error;
+mod functionalize;
 mod origin;
 pub mod program;
 pub mod report;
+mod rewrite;
 mod schema;
+mod scope;
+mod state;
 pub mod symbolic;
 mod verify;
 pub mod weights;
 
+pub use bind::Imported;
 pub use dims::Dims;
 pub use error::{Code, Error, Result};
 pub use program::{Program, Symbol, SymbolicInput};

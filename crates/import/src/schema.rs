@@ -97,8 +97,8 @@ pub struct SymExpr {
 #[serde(rename_all = "snake_case")]
 pub enum Hint {
     AsInt(i64),
-    AsBool(bool),
-    AsFloat(Float),
+    AsBool(de::IgnoredAny),
+    AsFloat(de::IgnoredAny),
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -191,7 +191,7 @@ pub enum Argument {
     AsSymInt(SymIntArgument),
     AsSymInts(Vec<SymIntArgument>),
     AsScalarType(u64),
-    AsMemoryFormat(u64),
+    AsMemoryFormat(de::IgnoredAny),
     AsLayout(u64),
     AsDevice(de::IgnoredAny),
     AsBool(bool),
@@ -201,14 +201,14 @@ pub enum Argument {
     AsGraph(Box<GraphArgument>),
     AsOptionalTensors(Vec<OptionalTensor>),
     AsCustomObj(de::IgnoredAny),
-    AsOperator(String),
+    AsOperator(de::IgnoredAny),
     AsSymFloat(SymFloatArgument),
     AsSymFloats(Vec<SymFloatArgument>),
     AsOptionalTensor(OptionalTensor),
     AsComplex(de::IgnoredAny),
     AsNestedTensors(Vec<Vec<Named>>),
     AsIntLists(de::IgnoredAny),
-    AsStringToArgument(Table<Argument>),
+    AsStringToArgument(de::IgnoredAny),
     AsFloatLists(de::IgnoredAny),
 }
 
@@ -339,7 +339,7 @@ pub enum InputSpec {
     TensorConstant { arg: Named, tensor_constant_name: String },
     CustomObj { arg: Named, custom_obj_name: String },
     Token { arg: Named },
-    ConstantInput { name: String },
+    ConstantInput {},
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -348,8 +348,8 @@ pub enum OutputSpec {
     UserOutput { arg: Argument },
     LossOutput { arg: Named },
     BufferMutation { arg: Named, buffer_name: String },
-    GradientToParameter { arg: Named, parameter_name: String },
-    GradientToUserInput { arg: Named, user_input_name: String },
+    GradientToParameter { arg: Named },
+    GradientToUserInput { arg: Named },
     UserInputMutation { arg: Named, user_input_name: String },
     Token { arg: Named },
     ParameterMutation { arg: Named, parameter_name: String },
@@ -385,7 +385,6 @@ pub struct Model {
     pub graph_module: GraphModule,
     #[serde(default)]
     pub range_constraints: Table<Range>,
-    pub schema_version: Version,
     #[serde(default)]
     pub torch_version: String,
     #[serde(default)]

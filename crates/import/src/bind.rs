@@ -1,0 +1,307 @@
+//! From a program and concrete sizes to a graph: one pass over the exported nodes in order.
+
+use crate::arguments::{self, Call, Obstacle};
+use crate::dims::Dims;
+use crate::error::{Error, Result, refuse, shown};
+use crate::functionalize::{TensorId, Tensors};
+use crate::program::Program;
+use crate::report::{Note, Notes, Unsupported};
+use crate::schema::Node;
+use crate::scope::{self, Scope, Sizes, Slot};
+use crate::state::State;
+use crate::weights::StoredTensor;
+use headwater_core::graph::{Graph, InputRole, Origin};
+use headwater_core::ops::{Body, OpCx, OpDef};
+use headwater_core::tensor::TensorType;
+use headwater_core::{Attr, Builder, Layout, Registry, ValueId};
+use std::collections::{BTreeMap, HashMap};
+
+/// A model bound to concrete sizes.
+#[derive(Debug)]
+pub struct Imported {
+    /// The forward graph. Its inputs are the parameters (one for all names of a tied weight), buffers and constants, then
+    /// what the user feeds; its outputs the user's, named `output.<position>`, then the new contents of what it writes.
+    pub graph: Graph,
+    /// Initial content of each graph input; `None` for what the user feeds.
+    pub stored: Vec<Option<StoredTensor>>,
+    /// The value that each named tensor of the export had just after its node.
+    pub values: HashMap<String, ValueId>,
+    /// The symbolic sizes chosen.
+    pub sizes: BTreeMap<String, i64>,
+    /// What was dropped or assumed.
+    pub notes: Vec<Note>,
+}
+
+impl Program {
+    /// Binds symbolic sizes and builds the graph. `registry` holds the operators known; users add their own to a copy of
+    /// [`Registry::standard`].
+    ///
+    /// # Errors
+    /// `Dimension` for the sizes; `Unsupported` with everything that cannot be imported; `Mismatch` if an operator's rule
+    /// infers another type than PyTorch recorded; `Weights`, `Pickle`, `Missing` for stored tensors; `Argument`,
+    /// `Expression`, `Assertion`, `Budget` for nodes.
+    pub fn bind(&self, dims: &Dims, registry: &Registry) -> Result<Imported> {
+        let mut notes = Notes::default();
+        let env = dims.bind(self, &mut notes)?;
+        let sizes = env.symbols.iter().map(|(k, v)| (k.clone(), *v)).collect();
+        let graph = &self.model.graph_module.graph;
+        let mut importer = Importer {
+            registry,
+            b: Builder::new(),
+            tensors: Tensors::default(),
+            sizes: Sizes::new(env),
+            notes,
+            unsupported: Unsupported::default(),
+            values: HashMap::new(),
+            budget: BUDGET_BASE + BUDGET_RATIO * self.names(),
+            origin: Origin::default(),
+        };
+        let mut scope = Scope::new(graph, true);
+        let mut state = State::default();
+        state.inputs(self, &mut importer, &mut scope)?;
+        importer.nodes(&mut scope)?;
+        if !importer.unsupported.is_empty() {
+            return Err(Error::Unsupported(importer.unsupported));
+        }
+        state.outputs(self, &mut importer, &scope)?;
+        let graph = importer.b.finish();
+        let mut stored = state.stored;
+        stored.resize(graph.inputs.len(), None);
+        Ok(Imported { graph, stored, values: importer.values, sizes, notes: importer.notes.finish() })
+    }
+
+    /// Number of named tensors, a measure of the model's size.
+    fn names(&self) -> usize {
+        fn of(g: &crate::schema::Graph) -> usize {
+            let subs = g.nodes.iter().flat_map(|n| &n.inputs).map(|i| match &i.arg {
+                crate::schema::Argument::AsGraph(s) => of(&s.graph),
+                _ => 0,
+            });
+            g.tensor_values.len() + g.nodes.len() + subs.sum::<usize>()
+        }
+        of(&self.model.graph_module.graph)
+    }
+}
+
+/// A result of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Made {
+    /// A new tensor of this value.
+    Value(ValueId),
+    /// A tensor there is: a view just made, or the tensor that was written.
+    Tensor(TensorId),
+}
+
+/// Values a graph may have beyond [`BUDGET_RATIO`] for each name of the export: writes through views cost several.
+const BUDGET_BASE: usize = 1 << 16;
+const BUDGET_RATIO: usize = 64;
+
+/// The state of an import.
+#[derive(Debug)]
+pub(crate) struct Importer<'a> {
+    pub registry: &'a Registry,
+    pub b: Builder,
+    pub tensors: Tensors,
+    pub sizes: Sizes,
+    pub notes: Notes,
+    pub unsupported: Unsupported,
+    pub values: HashMap<String, ValueId>,
+    budget: usize,
+    /// Of the node at hand.
+    pub origin: Origin,
+}
+
+impl<'a> Importer<'a> {
+    /// Imports the nodes of a graph whose inputs have their slots.
+    pub fn nodes(&mut self, scope: &mut Scope<'a>) -> Result<()> {
+        let live = scope::live(scope.graph, self.registry);
+        for (node, live) in scope.graph.nodes.iter().zip(live) {
+            self.origin = node.trace.origin(node.label());
+            let origin = self.b.at(self.origin.clone());
+            let done = self.node(scope, node, live);
+            // A sub-graph may have changed it.
+            self.b.origin = origin;
+            match done {
+                Ok(()) => {}
+                Err(Obstacle::Fault(e)) => return Err(e.at(&node.trace.origin(node.label()))),
+                Err(obstacle) => {
+                    if let Obstacle::Unsupported(reason) = obstacle {
+                        let origin = node.trace.origin(node.label());
+                        self.unsupported.add(scope::short(&node.target), reason, &origin);
+                    }
+                    self.stand_in(scope, node)?;
+                }
+            }
+            if self.b.graph().values.len() > self.budget {
+                return Err(refuse!(
+                    Budget,
+                    "the graph grows out of proportion to the file: writes through many views"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, scope: &mut Scope<'a>, node: &'a Node, live: bool) -> Result<(), Obstacle> {
+        if scope::is_assertion(&node.target) {
+            return Ok(self.assertion(scope, node)?);
+        }
+        if self.symbolic(scope, node)? || !live {
+            return Ok(());
+        }
+        if scope::base(&node.target).0 == "higher_order" {
+            return self.higher_order(scope, node);
+        }
+        if self.same_tensor(scope, node)? || self.replacement(scope, node)? {
+            return Ok(());
+        }
+        let registry = self.registry;
+        let Some(resolved) = registry.resolve(&node.target) else {
+            return Err(Obstacle::Unsupported("no such operator is registered".into()));
+        };
+        let call = arguments::call(scope, node, resolved.schema)?;
+        if resolved.in_place && matches!(resolved.op.body, Body::View(_)) {
+            return Err(Obstacle::Unsupported(
+                "it changes a tensor's shape in place; use the form without `_`".into(),
+            ));
+        }
+        let outputs = self.apply(scope, resolved.op, &call)?;
+        if resolved.in_place {
+            let Some(target) = call.tensors.first().copied().flatten() else {
+                return Err(refuse!(Argument, "an in-place operator needs a tensor to change").into());
+            };
+            let Some(&Made::Value(new)) = outputs.first() else {
+                return Err(refuse!(Argument, "an in-place operator without result").into());
+            };
+            self.write(scope, target, new)?;
+            return Ok(self.define(scope, node, &[Made::Tensor(target)])?);
+        }
+        // New contents of written arguments come last. An evaluating batch norm writes nothing.
+        let idle = call.attrs.get("training") == Some(&Attr::Bool(false));
+        let written = call.written.len();
+        if outputs.len() < written {
+            return Err(refuse!(Argument, "{} results for {written} written arguments", outputs.len()).into());
+        }
+        let (results, contents) = outputs.split_at(outputs.len() - written);
+        if !idle {
+            for (&target, new) in call.written.iter().zip(contents) {
+                if let Made::Value(new) = *new {
+                    self.write(scope, target, new)?;
+                }
+            }
+        }
+        Ok(self.define(scope, node, results)?)
+    }
+
+    /// Applies an operator.
+    fn apply(&mut self, scope: &Scope<'a>, op: &'static OpDef, call: &Call) -> Result<Vec<Made>, Obstacle> {
+        let mut operands = Vec::with_capacity(call.tensors.len());
+        for t in &call.tensors {
+            operands.push(match t {
+                Some(t) => Some(self.operand(scope, *t)?),
+                None => None,
+            });
+        }
+        let inputs: Vec<Option<ValueId>> = operands.iter().map(|o| o.map(|(_, v)| v)).collect();
+        let refused =
+            |e: headwater_core::Error| Obstacle::Unsupported(format!("{}: {}", e.code.as_str(), e.message));
+        let values = self.b.apply(op, &inputs, call.attrs.clone()).map_err(refused)?;
+        let (Body::View(view), Some(Some((parent, _)))) = (op.body, operands.first()) else {
+            return Ok(values.into_iter().map(Made::Value).collect());
+        };
+        let types: Vec<Option<TensorType>> = inputs.iter().map(|v| v.map(|v| self.b.ty(v).clone())).collect();
+        let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs: &call.attrs };
+        let base = self.tensors.layout(*parent).clone();
+        let layouts: Option<Vec<Layout>> = (0..values.len())
+            .map(|i| (view.layout)(&cx, &base, i))
+            .collect::<Result<_, _>>()
+            .map_err(refused)?;
+        // Where PyTorch's memory does not allow a view, `reshape` and its like copy.
+        let Some(layouts) = layouts else {
+            return Ok(values.into_iter().map(Made::Value).collect());
+        };
+        let outputs: Vec<_> = values.into_iter().zip(layouts).collect();
+        let views = self.tensors.views(*parent, op, inputs[1..].to_vec(), call.attrs.clone(), outputs);
+        Ok(views.into_iter().map(Made::Tensor).collect())
+    }
+
+    /// An operand as the scope sees it, with its present value.
+    pub fn operand(&mut self, scope: &Scope<'a>, t: TensorId) -> Result<(TensorId, ValueId)> {
+        let t = if scope.grad { t } else { self.tensors.without_gradient(&mut self.b, t)? };
+        Ok((t, self.tensors.read(&mut self.b, t)?))
+    }
+
+    /// Writes `new` over a tensor, in the tensor's dtype.
+    pub fn write(&mut self, scope: &Scope<'a>, target: TensorId, new: ValueId) -> Result<(), Obstacle> {
+        let target = if scope.grad { target } else { self.tensors.without_gradient(&mut self.b, target)? };
+        let ty = self.tensors.ty(&self.b, target).clone();
+        if self.b.ty(new).shape != ty.shape {
+            let got = self.b.ty(new);
+            return Err(refuse!(Mismatch, "{got} cannot be written over a tensor of type {ty}").into());
+        }
+        let new = self.b.cast(new, ty.dtype).map_err(Error::from)?;
+        match self.tensors.write(&mut self.b, target, new)? {
+            Ok(()) => Ok(()),
+            Err(view) => Err(Obstacle::Unsupported(format!(
+                "it writes through `{view}`, which shows elements several times; write to a copy (`clone`)"
+            ))),
+        }
+    }
+
+    /// Binds a node's output names to its results and checks them against what PyTorch recorded.
+    pub fn define(&mut self, scope: &mut Scope<'a>, node: &'a Node, results: &[Made]) -> Result<()> {
+        let names = scope::output_names(&node.outputs);
+        if names.len() > results.len() {
+            return Err(refuse!(
+                Argument,
+                "{} results are named, the operator has {}",
+                names.len(),
+                results.len()
+            ));
+        }
+        for (name, &made) in names.into_iter().zip(results) {
+            let Some(name) = name else { continue };
+            let meta = scope.meta(name)?;
+            let want = self.sizes.ty(meta, name)?;
+            let t = match made {
+                Made::Tensor(t) => {
+                    self.check(name, &want, self.tensors.ty(&self.b, t))?;
+                    t
+                }
+                Made::Value(v) => {
+                    self.check(name, &want, self.b.ty(v))?;
+                    let layout = self.sizes.layout(meta, &want)?;
+                    self.tensors.root(v, layout)
+                }
+            };
+            let value = self.tensors.read(&mut self.b, t)?;
+            self.values.entry(name.to_string()).or_insert(value);
+            scope.slots.insert(name, Slot::Tensor(t));
+        }
+        Ok(())
+    }
+
+    /// A tensor must be what PyTorch recorded.
+    pub fn check(&self, name: &str, want: &TensorType, got: &TensorType) -> Result<()> {
+        if got != want {
+            return Err(refuse!(Mismatch, "`{}` is {got} here, PyTorch recorded {want}", shown(name)));
+        }
+        Ok(())
+    }
+
+    /// Results of the recorded types in the place of what cannot be imported, so that the rest can be looked at.
+    fn stand_in(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<()> {
+        for name in scope::output_names(&node.outputs).into_iter().flatten() {
+            let slot = match scope.graph.tensor_values.get(name).map(|meta| self.sizes.ty(meta, name)) {
+                Some(Ok(ty)) => {
+                    let layout = Layout::contiguous(&ty.shape);
+                    let value = self.b.input(name, ty, InputRole::User);
+                    Slot::Tensor(self.tensors.root(value, layout))
+                }
+                _ => Slot::Nothing,
+            };
+            scope.slots.insert(name, slot);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! Nodes that compute no tensor: assertions, symbolic numbers, and sub-graphs to be inlined.
+
+use crate::arguments::Obstacle;
+use crate::bind::Importer;
+use crate::error::{Result, refuse, shown};
+use crate::schema::{Argument, Node, SymBoolArgument, SymFloatArgument, SymIntArgument};
+use crate::scope::{self, Scope, Slot};
+use crate::symbolic::{Function, Number};
+use headwater_core::shape::wrap_dim;
+
+impl<'a> Importer<'a> {
+    /// Checks an assertion where its operands are known, otherwise drops it with a note.
+    pub fn assertion(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<()> {
+        let target = scope::short(&node.target);
+        let operand = node.inputs.first().map_or(Slot::Nothing, |i| scope.value(&i.arg));
+        for name in scope::output_names(&node.outputs).into_iter().flatten() {
+            scope.slots.insert(name, Slot::Nothing);
+        }
+        match (scope::base(target).1, operand) {
+            ("_assert_scalar" | "_functional_assert_scalar", Slot::Number(Some(n))) => {
+                if n.float() == 0.0 {
+                    let message = node.inputs.iter().find_map(|i| match &i.arg {
+                        Argument::AsString(s) => Some(shown(s)),
+                        _ => None,
+                    });
+                    let message = message.unwrap_or_default();
+                    return Err(refuse!(
+                        Assertion,
+                        "an assertion of the model fails at these sizes: {message}"
+                    ));
+                }
+            }
+            ("_assert_tensor_metadata", Slot::Tensor(t)) => {
+                let dtype = node.inputs.iter().find(|i| i.name == "dtype").map(|i| &i.arg);
+                let have = self.tensors.ty(&self.b, t).dtype;
+                if let Some(Argument::AsScalarType(code)) = dtype
+                    && crate::weights::dtype_of(*code) != Ok(have)
+                {
+                    return Err(refuse!(
+                        Assertion,
+                        "the model asserts dtype code {code} of a tensor of {have}"
+                    ));
+                }
+            }
+            // What it would check is used by nothing.
+            ("_assert_tensor_metadata", _) => {}
+            _ => self.notes.add(format!("{target} dropped: what it checks depends on data"), &self.origin),
+        }
+        Ok(())
+    }
+
+    /// Takes nodes whose results are symbolic numbers. Whether it did.
+    pub fn symbolic(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<bool, Obstacle> {
+        let name = match &node.outputs[..] {
+            [Argument::AsSymInt(SymIntArgument::AsName(n))]
+            | [Argument::AsSymBool(SymBoolArgument::AsName(n))]
+            | [Argument::AsSymFloat(SymFloatArgument::AsName(n))] => n,
+            _ => return Ok(false),
+        };
+        if scope::base(&node.target).0 == "higher_order" {
+            return Ok(false);
+        }
+        let recorded = scope.recorded(name, &mut self.sizes)?;
+        let computed = self.compute(scope, node)?;
+        if let (Some(a), Some(b)) = (recorded, computed)
+            && Function::Eq.apply(&[a, b])? != Number::Bool(true)
+        {
+            return Err(refuse!(Mismatch, "`{}` is {b} here, PyTorch recorded {a}", shown(name)).into());
+        }
+        if let (Some(fixed), None) = (recorded, computed)
+            && matches!(scope::base(&node.target), ("aten", "item" | "_local_scalar_dense"))
+        {
+            let message =
+                format!("{} of data taken as {fixed}, as when exporting", scope::short(&node.target));
+            self.notes.add(message, &self.origin);
+        }
+        scope.slots.insert(name, Slot::Number(computed.or(recorded)));
+        Ok(true)
+    }
+
+    /// The number a symbolic node computes; `None` if only data tells it.
+    fn compute(&self, scope: &Scope<'a>, node: &'a Node) -> Result<Option<Number>> {
+        let int = |n: Option<usize>| n.and_then(|n| i64::try_from(n).ok()).map(Number::Int);
+        let (namespace, name) = scope::base(&node.target);
+        if namespace == "aten" {
+            let [Slot::Tensor(t), rest @ ..] =
+                &node.inputs.iter().map(|i| scope.value(&i.arg)).collect::<Vec<_>>()[..]
+            else {
+                return Ok(None);
+            };
+            let ty = self.tensors.ty(&self.b, *t);
+            let dim = || match rest.first()? {
+                Slot::Number(Some(n)) => wrap_dim(n.int()?, ty.shape.rank()),
+                _ => None,
+            };
+            return Ok(match name {
+                "sym_size" => int(dim().and_then(|d| ty.shape.get(d).copied())),
+                "sym_numel" => int(Some(ty.shape.numel())),
+                _ => None,
+            });
+        }
+        let plain = matches!(namespace, "_operator" | "math" | "torch");
+        let Some(function) = Function::named(name).filter(|_| plain) else { return Ok(None) };
+        let mut numbers = Vec::new();
+        for input in &node.inputs {
+            let values: Vec<Slot> = match &input.arg {
+                Argument::AsInts(v) => v.iter().map(|&i| Slot::Number(Some(Number::Int(i)))).collect(),
+                Argument::AsSymInts(v) => v
+                    .iter()
+                    .map(|x| match x {
+                        SymIntArgument::AsInt(i) => Slot::Number(Some(Number::Int(*i))),
+                        SymIntArgument::AsName(n) => scope.slot(n),
+                    })
+                    .collect(),
+                one => vec![scope.value(one)],
+            };
+            for value in values {
+                match value {
+                    Slot::Number(Some(n)) => numbers.push(n),
+                    _ => return Ok(None),
+                }
+            }
+        }
+        function.apply(&numbers).map(Some)
+    }
+
+    /// Inlines the sub-graphs that only steer gradients or precision.
+    pub fn higher_order(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<(), Obstacle> {
+        let Some(at) = node.inputs.iter().position(|i| matches!(i.arg, Argument::AsGraph(_))) else {
+            return Err(Obstacle::Unsupported("no such operator is registered".into()));
+        };
+        let flag = |i: usize| match node.inputs.get(i).map(|i| &i.arg) {
+            Some(Argument::AsBool(b)) => Some(*b),
+            _ => None,
+        };
+        let grad = match scope::base(&node.target).1 {
+            "wrap_with_set_grad_enabled" => match flag(0) {
+                Some(on) => on,
+                None => return Err(refuse!(Argument, "the first argument must be a bool").into()),
+            },
+            "wrap_with_autocast" if flag(2) == Some(false) => scope.grad,
+            "wrap_with_autocast" => {
+                return Err(Obstacle::Unsupported(
+                    "the model casts by itself inside `autocast`; export without it, precision is chosen when training"
+                        .into(),
+                ));
+            }
+            "tag_activation_checkpoint" | "wrap_activation_checkpoint" => scope.grad,
+            _ => return Err(Obstacle::Unsupported("sub-graphs of this kind cannot be imported".into())),
+        };
+        let Argument::AsGraph(sub) = &node.inputs[at].arg else { return Ok(()) };
+        let operands: Vec<Slot> = node.inputs[at + 1..].iter().map(|i| scope.value(&i.arg)).collect();
+        if operands.len() != sub.graph.inputs.len() {
+            let (a, b) = (operands.len(), sub.graph.inputs.len());
+            return Err(
+                refuse!(Argument, "sub-graph `{}` takes {b} operands, got {a}", shown(&sub.name)).into()
+            );
+        }
+        let mut inner = Scope::new(&sub.graph, grad);
+        for (input, operand) in sub.graph.inputs.iter().zip(operands) {
+            input.names(&mut |n| {
+                inner.slots.insert(n, operand);
+            });
+        }
+        self.nodes(&mut inner)?;
+        let names = scope::output_names(&node.outputs);
+        let results = scope::output_names(&sub.graph.outputs);
+        if names.len() > results.len() {
+            let (a, b) = (names.len(), results.len());
+            return Err(
+                refuse!(Argument, "{a} results are named, sub-graph `{}` has {b}", shown(&sub.name)).into()
+            );
+        }
+        for (name, result) in names.into_iter().zip(results) {
+            let (Some(name), Some(result)) = (name, result) else { continue };
+            let slot = inner.slot(result);
+            if let Slot::Tensor(t) = slot {
+                let (meta, ty) = (scope.meta(name)?, self.tensors.ty(&self.b, t).clone());
+                let want = self.sizes.ty(meta, name)?;
+                self.check(name, &want, &ty)?;
+                let value = self.tensors.read(&mut self.b, t)?;
+                self.values.entry(name.to_string()).or_insert(value);
+            }
+            scope.slots.insert(name, slot);
+        }
+        Ok(())
+    }
+}

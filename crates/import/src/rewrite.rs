@@ -1,0 +1,154 @@
+//! Calls that need no operator: those that give back the tensor they are given, and those that replace its content.
+
+use crate::arguments::Obstacle;
+use crate::bind::{Importer, Made};
+use crate::error::{Error, Result};
+use crate::functionalize::TensorId;
+use crate::schema::{Argument, Node};
+use crate::scope::{self, Scope, Slot};
+use crate::symbolic::Number;
+use crate::weights::dtype_of;
+use headwater_core::ops::create::full::FULL;
+use headwater_core::{Attr, Attrs, DType};
+
+/// What a call gives back of the tensor it is given.
+enum Same {
+    /// The same memory.
+    Tensor,
+    /// The same numbers in other memory.
+    Copy,
+}
+
+/// The argument of this name.
+fn named<'a>(node: &'a Node, name: &str) -> Option<&'a Argument> {
+    node.inputs.iter().find(|i| i.name == name).map(|i| &i.arg)
+}
+
+impl<'a> Importer<'a> {
+    /// Takes calls that change no number: `alias`, `clone`, conversions to the dtype there is, dropout switched off.
+    /// Whether it did.
+    pub fn same_tensor(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<bool, Obstacle> {
+        let (namespace, name) = scope::base(&node.target);
+        let Some(input) = node.inputs.first() else { return Ok(false) };
+        let (Slot::Tensor(given), "aten") = (scope.value(&input.arg), namespace) else { return Ok(false) };
+        let same = match name {
+            "alias" | "lift" | "lift_fresh" | "positive" | "resolve_conj" | "resolve_neg" => Same::Tensor,
+            "clone" | "lift_fresh_copy" | "alias_copy" => Same::Copy,
+            "contiguous" => self.memory(scope, node, given)?,
+            "to" | "_to_copy" | "type_as" => {
+                let have = self.tensors.ty(&self.b, given).dtype;
+                if self.asked_dtype(scope, node).is_some_and(|d| d != have) {
+                    return Ok(false);
+                }
+                match named(node, "copy") {
+                    Some(Argument::AsBool(true)) => Same::Copy,
+                    _ if name == "_to_copy" => Same::Copy,
+                    _ => self.memory(scope, node, given)?,
+                }
+            }
+            "dropout" | "dropout_" | "feature_dropout" | "alpha_dropout" | "feature_alpha_dropout"
+                if is_off(scope, node) =>
+            {
+                Same::Tensor
+            }
+            "detach" => {
+                let t = self.tensors.without_gradient(&mut self.b, given)?;
+                self.define(scope, node, &[Made::Tensor(t)])?;
+                return Ok(true);
+            }
+            "detach_" => {
+                if !self.tensors.detach_in_place(&mut self.b, given)? {
+                    return Err(Obstacle::Unsupported("it detaches a view in place; use `detach`".into()));
+                }
+                Same::Tensor
+            }
+            _ => return Ok(false),
+        };
+        let (t, value) = self.operand(scope, given)?;
+        let made = match same {
+            // An in-place call gives back the very tensor, gradients and all.
+            Same::Tensor if name.ends_with('_') => Made::Tensor(given),
+            Same::Tensor => Made::Tensor(t),
+            Same::Copy => Made::Value(value),
+        };
+        self.define(scope, node, &[made])?;
+        Ok(true)
+    }
+
+    /// Whether PyTorch gave back the same memory: if the strides it recorded are those of the tensor given.
+    fn memory(&mut self, scope: &Scope<'a>, node: &Node, given: TensorId) -> Result<Same> {
+        let Some(Some(name)) = scope::output_names(&node.outputs).first().copied() else {
+            return Ok(Same::Tensor);
+        };
+        let meta = scope.meta(name)?;
+        let ty = self.sizes.ty(meta, name)?;
+        let recorded = self.sizes.layout(meta, &ty)?;
+        Ok(if recorded == *self.tensors.layout(given) { Same::Tensor } else { Same::Copy })
+    }
+
+    /// The dtype a conversion asks for.
+    fn asked_dtype(&self, scope: &Scope<'a>, node: &Node) -> Option<DType> {
+        if let Some(Argument::AsScalarType(code)) = named(node, "dtype") {
+            return dtype_of(*code).ok();
+        }
+        match scope.value(named(node, "other")?) {
+            Slot::Tensor(t) => Some(self.tensors.ty(&self.b, t).dtype),
+            _ => None,
+        }
+    }
+
+    /// Takes `copy_`, `fill_` and `zero_`, which leave nothing of what was there. Whether it did.
+    pub fn replacement(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<bool, Obstacle> {
+        let (namespace, name) = scope::base(&node.target);
+        let content = match (namespace, name) {
+            ("aten", "copy_") => named(node, "src").map(|a| scope.value(a)),
+            ("aten", "fill_") => named(node, "value").map(|a| scope.value(a)),
+            ("aten", "zero_") => Some(Slot::Number(Some(Number::Int(0)))),
+            _ => None,
+        };
+        let target = node.inputs.first().map(|i| scope.value(&i.arg));
+        let (Some(content), Some(Slot::Tensor(target))) = (content, target) else { return Ok(false) };
+        let ty = self.tensors.ty(&self.b, target).clone();
+        let refused =
+            |e: headwater_core::Error| Obstacle::Unsupported(format!("{}: {}", e.code.as_str(), e.message));
+        let new = match content {
+            Slot::Tensor(t) => {
+                let (_, value) = self.operand(scope, t)?;
+                let value = self.b.cast(value, ty.dtype).map_err(refused)?;
+                self.b.expand(value, &ty.shape).map_err(refused)?
+            }
+            Slot::Number(Some(n)) => {
+                let value: Attr = match n {
+                    Number::Int(i) => i.into(),
+                    Number::Bool(b) => b.into(),
+                    n => n.float().into(),
+                };
+                let size = ty.shape.to_ints();
+                let attrs = Attrs::new().with("size", size).with("fill_value", value).with("dtype", ty.dtype);
+                self.b.one(&FULL, &[], attrs).map_err(refused)?
+            }
+            Slot::Number(None) => {
+                return Err(Obstacle::Unsupported("its value is a number only data tells".into()));
+            }
+            Slot::Nothing => return Err(Obstacle::Reported),
+        };
+        self.write(scope, target, new)?;
+        self.define(scope, node, &[Made::Tensor(target)])?;
+        Ok(true)
+    }
+}
+
+/// Dropout that drops nothing gives back its input.
+fn is_off(scope: &Scope, node: &Node) -> bool {
+    let number = |name: &str| match named(node, name).map(|a| scope.value(a)) {
+        Some(Slot::Number(n)) => n,
+        _ => None,
+    };
+    number("train") == Some(Number::Bool(false)) || number("p").is_some_and(|p| p.float() == 0.0)
+}
+
+impl From<headwater_core::Error> for Obstacle {
+    fn from(e: headwater_core::Error) -> Self {
+        Obstacle::Fault(Error::from(e))
+    }
+}
