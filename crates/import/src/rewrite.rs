@@ -97,13 +97,14 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// Takes `copy_`, `fill_` and `zero_`, which leave nothing of what was there. Whether it did.
+    /// Takes `copy_`, `fill_` and `zero_`, which leave nothing of what was there, and their forms without `_`. Whether it
+    /// did.
     pub fn replacement(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<bool, Obstacle> {
         let (namespace, name) = scope::base(&node.target);
         let content = match (namespace, name) {
-            ("aten", "copy_") => named(node, "src").map(|a| scope.value(a)),
-            ("aten", "fill_") => named(node, "value").map(|a| scope.value(a)),
-            ("aten", "zero_") => Some(Slot::Number(Some(Number::Int(0)))),
+            ("aten", "copy_" | "copy") => named(node, "src").map(|a| scope.value(a)),
+            ("aten", "fill_" | "fill") => named(node, "value").map(|a| scope.value(a)),
+            ("aten", "zero_" | "zero") => Some(Slot::Number(Some(Number::Int(0)))),
             _ => None,
         };
         let target = node.inputs.first().map(|i| scope.value(&i.arg));
@@ -132,8 +133,13 @@ impl<'a> Importer<'a> {
             }
             Slot::Nothing => return Err(Obstacle::Reported),
         };
-        self.write(scope, target, new)?;
-        self.define(scope, node, &[Made::Tensor(target)])?;
+        let made = if name.ends_with('_') {
+            self.write(scope, target, new)?;
+            Made::Tensor(target)
+        } else {
+            Made::Value(new)
+        };
+        self.define(scope, node, &[made])?;
         Ok(true)
     }
 }
