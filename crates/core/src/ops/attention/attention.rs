@@ -19,7 +19,9 @@ use crate::{ensure, fail};
 /// the stream `stream` under the key `rng`, is less than `1 − dropout_p`, and are scaled up by its inverse.
 pub static ATTENTION: OpDef = OpDef {
     name: "attention",
-    schemas: &[],
+    schemas: &[
+        "headwater::attention(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? rng, *, bool is_causal=False, float scale, float dropout_p=0., int? stream=None) -> (Tensor, Tensor)",
+    ],
     infer: |cx| {
         let a = Attention::of(cx, [0, 1, 2, 3, 4])?;
         let q = cx.dtype(0)?;
@@ -63,7 +65,9 @@ pub static ATTENTION: OpDef = OpDef {
 /// Dao 2022, "FlashAttention", appendix B.2: `dS = P · (dP − Σ_e dO · O)`.
 pub static ATTENTION_BACKWARD: OpDef = OpDef {
     name: "attention_backward",
-    schemas: &[],
+    schemas: &[
+        "headwater::attention_backward(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor output, Tensor logarithm, Tensor? mask, Tensor? rng, *, bool mask_grad, bool is_causal=False, float scale, float dropout_p=0., int? stream=None) -> Tensor[]",
+    ],
     infer: |cx| {
         let a = Attention::of(cx, BACKWARD)?;
         let out = [a.batch, a.heads, a.l, a.ev];
@@ -73,8 +77,11 @@ pub static ATTENTION_BACKWARD: OpDef = OpDef {
             "{} do not fit each other",
             cx.list_types()
         );
+        let floats = [0, 4, 5].iter().all(|&i| cx.ty(i).is_ok_and(|t| t.dtype.is_float()));
+        ensure!(floats, DType, "gradient, output and logarithm are floats, got {}", cx.list_types());
         let mut types = vec![cx.ty(1)?.clone(), cx.ty(2)?.clone(), cx.ty(3)?.clone()];
         if cx.flag("mask_grad")? {
+            ensure!(cx.dtype(6)?.is_float(), DType, "a mask of {} has no gradient", cx.dtype(6)?);
             types.push(TensorType::new(cx.dtype(6)?, [a.batch, a.heads, a.l, a.s]));
         }
         Ok(types)
@@ -141,7 +148,13 @@ impl Attention {
             (four(q)?, four(k)?, four(v)?);
         let shared = |h: usize| h > 0 && heads % h == 0;
         ensure!(
-            bk == batch && bv == batch && e == ek && s == sv && shared(key_heads) && shared(value_heads),
+            bk == batch
+                && bv == batch
+                && e == ek
+                && e > 0
+                && s == sv
+                && shared(key_heads)
+                && shared(value_heads),
             Shape,
             "query {q}, key {k} and value {v} do not fit"
         );
@@ -157,6 +170,8 @@ impl Attention {
                 "a mask is of bools or floats, not {m}"
             );
         }
+        let scores = crate::Shape::new(&[batch, heads, l, s]);
+        ensure!(scores.checked_numel().is_some(), Size, "scores {scores} are larger than memory can be");
         let dropout = cx.opt_float("dropout_p")?.unwrap_or(0.0);
         ensure!(
             (0.0..=1.0).contains(&dropout),
@@ -166,8 +181,8 @@ impl Attention {
         if dropout > 0.0 {
             philox::key(cx, at[4])?;
             philox::number(cx)?;
-            let n = [batch, heads, l, s].iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
-            ensure!(n.is_some_and(|n| n <= WORDS), Size, "dropout needs more than 2^34 random numbers");
+            let few = scores.numel() as u64 <= WORDS;
+            ensure!(few, Size, "dropout of {scores} weights needs more than 2^34 random numbers");
         }
         let (scale, causal) = (cx.float("scale")?, cx.flag("is_causal")?);
         Ok(Attention { batch, heads, key_heads, value_heads, l, s, e, ev, scale, causal, dropout })
@@ -183,7 +198,8 @@ impl Attention {
 
     /// Operations of the forward pass's two products. Causal masking is not subtracted.
     pub fn flops(&self) -> f64 {
-        2.0 * (self.batch * self.heads * self.l) as f64 * self.s as f64 * (self.e + self.ev) as f64
+        let scores = [self.batch, self.heads, self.l, self.s].map(|n| n as f64).iter().product::<f64>();
+        2.0 * scores * (self.e + self.ev) as f64
     }
 
     /// What surviving weights are multiplied by.

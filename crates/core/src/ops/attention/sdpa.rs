@@ -83,7 +83,7 @@ impl Dims {
         );
         let last = |t: &TensorType| (t.shape[t.shape.rank() - 2], t.shape[t.shape.rank() - 1]);
         let ((l, e), (s, ek), (sv, ev)) = (last(q), last(k), last(v));
-        ensure!(e == ek && s == sv, Shape, "query, key and value do not fit: {}", cx.list_types());
+        ensure!(e == ek && e > 0 && s == sv, Shape, "query, key and value do not fit: {}", cx.list_types());
         let lead = |t: &TensorType| Shape::new(&t.shape[..t.shape.rank() - 2]);
         let (mut bk, mut bv) = (lead(k), lead(v));
         if cx.flag("enable_gqa")? {
@@ -142,7 +142,7 @@ fn decompose(b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]) -> Result<V
     let k = four(b, inputs[1].expect("typed"), own_heads(cx.ty(1)?), [d.s, d.e])?;
     let v = four(b, inputs[2].expect("typed"), own_heads(cx.ty(2)?), [d.s, d.ev])?;
     let mask = inputs.get(3).copied().flatten().map(|m| four_mask(b, m, &d)).transpose()?;
-    let scale = cx.opt_float("scale")?.unwrap_or(1.0 / (d.e.max(1) as f64).sqrt());
+    let scale = cx.opt_float("scale")?.unwrap_or(1.0 / (d.e as f64).sqrt());
     let mut attrs = Attrs::new().with("is_causal", cx.flag("is_causal")?).with("scale", scale);
     let p = cx.opt_float("dropout_p")?.unwrap_or(0.0);
     let mut rng = None;

@@ -26,7 +26,9 @@ pub static AVG_POOL2D: OpDef = OpDef {
 /// Gradient of [`AVG_POOL2D`]: `(grad_output)` to `input_size`.
 pub static AVG_POOL2D_BACKWARD: OpDef = OpDef {
     name: "avg_pool2d_backward",
-    schemas: &[],
+    schemas: &[
+        "headwater::avg_pool2d_backward(Tensor grad_output, *, SymInt[] input_size, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor",
+    ],
     infer: |cx| inputs(cx, Pool::sliding),
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Same,
@@ -61,7 +63,9 @@ pub static ADAPTIVE_AVG_POOL2D: OpDef = OpDef {
 /// Gradient of [`ADAPTIVE_AVG_POOL2D`]: `(grad_output)` to `input_size`.
 pub static ADAPTIVE_AVG_POOL2D_BACKWARD: OpDef = OpDef {
     name: "_adaptive_avg_pool2d_backward",
-    schemas: &[],
+    schemas: &[
+        "headwater::_adaptive_avg_pool2d_backward(Tensor grad_output, *, SymInt[] input_size, SymInt[2] output_size) -> Tensor",
+    ],
     infer: |cx| inputs(cx, Pool::adaptive),
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Same,
@@ -120,6 +124,8 @@ fn outputs(cx: &OpCx, pool: Pool) -> Result<Vec<TensorType>> {
 fn inputs(cx: &OpCx, pool: fn(&Shape, &OpCx) -> Result<Pool>) -> Result<Vec<TensorType>> {
     let (g, size) = (cx.ty(0)?, cx.sizes("input_size")?);
     let want = pool(&size, cx)?.out_shape;
+    ensure!(g.dtype.is_float(), DType, "average pooling needs floats, got {g}");
+    ensure!(cx.opt_int("divisor_override")? != Some(0), Attribute, "`divisor_override` must not be 0");
     ensure!(g.shape == want, Shape, "{g} where the pooling gives {want}");
     Ok(vec![TensorType::new(g.dtype, size)])
 }

@@ -74,7 +74,9 @@ pub static CONVOLUTION: OpDef = OpDef {
 /// `input_size`.
 pub static CONVOLUTION_INPUT_GRAD: OpDef = OpDef {
     name: "convolution_input_grad",
-    schemas: &[],
+    schemas: &[
+        "headwater::convolution_input_grad(Tensor grad_output, Tensor weight, *, SymInt[] input_size, SymInt[]? stride=None, SymInt[]? padding=None, SymInt[]? dilation=None, SymInt groups=1) -> Tensor",
+    ],
     infer: |cx| {
         let (dtype, c) = (floats(cx)?, input_grad(cx)?);
         ensure!(
@@ -125,7 +127,9 @@ pub static CONVOLUTION_INPUT_GRAD: OpDef = OpDef {
 /// Gradient of a convolution with respect to its weight: `(grad_output, input)` to `weight_size`.
 pub static CONVOLUTION_WEIGHT_GRAD: OpDef = OpDef {
     name: "convolution_weight_grad",
-    schemas: &[],
+    schemas: &[
+        "headwater::convolution_weight_grad(Tensor grad_output, Tensor input, *, SymInt[] weight_size, SymInt[]? stride=None, SymInt[]? padding=None, SymInt[]? dilation=None, SymInt groups=1) -> Tensor",
+    ],
     infer: |cx| {
         let (dtype, c) = (floats(cx)?, weight_grad(cx)?);
         ensure!(
@@ -188,7 +192,8 @@ pub fn weight_grad(cx: &OpCx) -> Result<Conv> {
     Conv::new(cx.shape(1)?, &cx.sizes("weight_size")?, cx)
 }
 
-fn floats(cx: &OpCx) -> Result<DType> {
+/// The one dtype of a convolution's operands.
+pub fn floats(cx: &OpCx) -> Result<DType> {
     let dtype = cx.dtype(0)?;
     let one = dtype.is_float() && cx.present().all(|t| t.dtype == dtype);
     ensure!(one, DType, "a convolution needs one floating-point dtype, got {}", cx.list_types());

@@ -1,6 +1,6 @@
 //! The spellings that say by a flag, or by their name, whether a convolution is transposed.
 
-use super::convolution::{CONVOLUTION, CONVOLUTION_INPUT_GRAD};
+use super::convolution::{CONVOLUTION, CONVOLUTION_INPUT_GRAD, floats};
 use super::geometry::{numbers, spatial_rank};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
@@ -50,17 +50,12 @@ pub static CONV_TRANSPOSE: OpDef = OpDef {
         "conv_transpose3d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] output_padding=[0, 0, 0], SymInt groups=1, SymInt[3] dilation=[1, 1, 1]) -> Tensor",
     ],
     infer: |cx| {
-        let shape = transposed_shape(cx)?;
-        let (x, w) = (cx.ty(0)?, cx.ty(1)?);
+        let (dtype, shape, w) = (floats(cx)?, transposed_shape(cx)?, cx.ty(1)?);
         if let Some(b) = cx.opt(2) {
             let channels = shape[shape.rank() - (w.shape.rank() - 1)];
-            ensure!(
-                b.shape[..] == [channels] && b.dtype == x.dtype,
-                Shape,
-                "bias {b} for {channels} channels"
-            );
+            ensure!(b.shape[..] == [channels], Shape, "bias {b} for {channels} channels");
         }
-        Ok(vec![TensorType::new(x.dtype, shape)])
+        Ok(vec![TensorType::new(dtype, shape)])
     },
     derivative: Derivative::ByDecomposition,
     precision: Precision::Low,

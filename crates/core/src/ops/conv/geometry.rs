@@ -152,6 +152,9 @@ impl Conv {
 
     /// Calls `f(input index, weight index, output index)` for every product of the convolution: its definition.
     pub fn products(&self, mut f: impl FnMut(usize, usize, usize)) {
+        if self.batch * self.groups * self.cin * self.cout == 0 {
+            return;
+        }
         let (ip, op, kp) = (self.input_plane(), self.output_plane(), self.kernel_size());
         let inside = |o: [usize; 3], k: [usize; 3]| {
             let at = [self.meets(0, o[0], k[0])?, self.meets(1, o[1], k[1])?, self.meets(2, o[2], k[2])?];

@@ -56,11 +56,16 @@ pub static ADAPTIVE_MAX_POOL2D: OpDef = OpDef {
 /// Gradient of both: `(grad_output, indices)` to `input_size`; each output's gradient goes to the input at its index.
 pub static MAX_POOL2D_BACKWARD: OpDef = OpDef {
     name: "max_pool2d_with_indices_backward",
-    schemas: &[],
+    schemas: &[
+        "headwater::max_pool2d_with_indices_backward(Tensor grad_output, Tensor indices, *, SymInt[] input_size) -> Tensor",
+    ],
     infer: |cx| {
         let (g, at, input) = (cx.ty(0)?, cx.ty(1)?, cx.sizes("input_size")?);
         let rank = input.rank();
-        let fits = rank >= 2 && g.shape.rank() == rank && g.shape[..rank - 2] == input[..rank - 2];
+        let fits = rank >= 2
+            && g.dtype.is_float()
+            && g.shape.rank() == rank
+            && g.shape[..rank - 2] == input[..rank - 2];
         ensure!(
             fits && at.shape == g.shape && at.dtype == DType::I64,
             Shape,

@@ -1,7 +1,6 @@
 //! Matrix products added to something: `beta · self + alpha · product`.
 
 use crate::diagnostic::Result;
-use crate::dtype::DType;
 use crate::ensure;
 use crate::graph::{Builder, ValueId};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
@@ -144,11 +143,12 @@ fn product_shape(cx: &OpCx) -> Result<Shape> {
 
 /// Type of the sum, `self` broadcast to `product`.
 fn added(cx: &OpCx, product: Shape) -> Result<Vec<TensorType>> {
-    let one: Vec<DType> = cx.present().map(|t| t.dtype).collect();
-    ensure!(one.windows(2).all(|w| w[0] == w[1]), DType, "{} must be of one dtype", cx.list_types());
+    let dtype = cx.dtype(0)?;
+    let one = dtype.is_float() && cx.present().all(|t| t.dtype == dtype);
+    ensure!(one, DType, "{} must be of one floating-point dtype", cx.list_types());
     let fits = cx.shape(0)?.broadcast(&product).is_some_and(|s| s == product);
     ensure!(fits, Shape, "{} does not broadcast to the product's shape {product}", cx.ty(0)?);
-    Ok(vec![TensorType::new(one[0], product)])
+    Ok(vec![TensorType::new(dtype, product)])
 }
 
 fn scaled_sum(b: &mut Builder, cx: &OpCx, x: ValueId, product: ValueId) -> Result<Vec<ValueId>> {

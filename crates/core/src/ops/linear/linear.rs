@@ -50,7 +50,8 @@ impl Dims {
     /// The dimensions of a `linear` node.
     pub fn of(cx: &OpCx) -> Result<Dims> {
         let (x, w) = (cx.ty(0)?, cx.ty(1)?);
-        ensure!(x.dtype == w.dtype, DType, "linear of {} needs one dtype", cx.list_types());
+        let one = x.dtype.is_float() && cx.present().all(|t| t.dtype == x.dtype);
+        ensure!(one, DType, "linear of {} needs one floating-point dtype", cx.list_types());
         ensure!(x.shape.rank() > 0, Shape, "linear of a scalar: {}", cx.list_types());
         ensure!(matches!(w.shape.rank(), 1 | 2), Shape, "the weight must be [out, in] or [in], it is {w}");
         let (k, lead) = (x.shape[x.shape.rank() - 1], &x.shape[..x.shape.rank() - 1]);
@@ -61,7 +62,6 @@ impl Dims {
         }
         let n = if w.shape.rank() == 2 { w.shape[0] } else { 1 };
         if let Some(b) = cx.opt(2) {
-            ensure!(b.dtype == x.dtype, DType, "linear of {} needs one dtype", cx.list_types());
             ensure!(
                 w.shape.rank() == 2 && b.shape[..] == [n],
                 Shape,
@@ -77,7 +77,9 @@ fn reference(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Resu
     let (x, w) = (inputs[0].expect("typed").floats(), inputs[1].expect("typed").floats());
     let bias = inputs.get(2).copied().flatten().map(Tensor::floats);
     let mut out = Vec::with_capacity(d.m * d.n);
-    for i in 0..d.m {
+    // A size of 0 in one dimension leaves the others any size.
+    let rows = if d.n == 0 { 0 } else { d.m };
+    for i in 0..rows {
         for j in 0..d.n {
             let sum: f64 = (0..d.k).map(|p| x[i * d.k + p] * w[j * d.k + p]).sum();
             out.push(sum + bias.map_or(0.0, |b| b[j]));

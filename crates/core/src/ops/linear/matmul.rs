@@ -99,7 +99,8 @@ fn reference(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Resu
     };
     let mut out = Vec::with_capacity(outs[0].shape.numel());
     for (sa, sb) in starts(&d.left).into_iter().zip(starts(&d.right)) {
-        for i in 0..d.m {
+        let rows = if d.n == 0 { 0 } else { d.m };
+        for i in 0..rows {
             for j in 0..d.n {
                 out.push((0..d.k).map(|p| a[sa as usize + i * d.k + p] * b[sb as usize + p * d.n + j]).sum());
             }

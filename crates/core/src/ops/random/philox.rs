@@ -11,7 +11,9 @@ use crate::tensor::{Tensor, TensorType};
 /// word `i` of the stream `stream` under the key `rng` (i64[2]: seed, step).
 pub static PHILOX_UNIFORM: OpDef = OpDef {
     name: "philox_uniform",
-    schemas: &[],
+    schemas: &[
+        "headwater::philox_uniform(Tensor rng, *, SymInt[] size, ScalarType? dtype=None, int stream) -> Tensor",
+    ],
     infer: |cx| {
         key(cx, 0)?;
         number(cx)?;
