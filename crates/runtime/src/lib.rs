@@ -1,1 +1,25 @@
-//! To be written.
+//! Runs plans and owns all mutable state: parameters, moments, buffers, random state, the data's position; trains,
+//! evaluates, logs and saves.
+//!
+//! Knows devices only through `core::device`, and models only as graphs with named inputs: not where they come from. All
+//! files it reads are treated as hostile: what they hold ends in typed errors, never in a panic.
+#![deny(unsafe_code)]
+
+pub mod checkpoint;
+pub mod config;
+pub mod data;
+pub mod error;
+pub mod layout;
+pub mod log;
+pub mod optim;
+pub mod schedule;
+pub mod session;
+pub mod trainer;
+
+pub use checkpoint::Store;
+pub use config::TrainConfig;
+pub use data::Dataset;
+pub use error::{Error, Result};
+pub use layout::BucketLayout;
+pub use session::{Model, Session, Weights};
+pub use trainer::{Event, Observer, Summary, Trainer};

@@ -1,0 +1,323 @@
+//! Checkpoints: directories `step-<n>` that hold everything a run needs to go on bit for bit.
+//!
+//! | file | what |
+//! |---|---|
+//! | `model.safetensors` | parameters and persistent buffers under their PyTorch names, tied ones under each name: what `load_state_dict` takes |
+//! | `state.safetensors` | moments as `exp_avg.<parameter>`, buffers that are not persistent |
+//! | `progress.json` | steps done, optimizer steps applied, settings |
+//! | `manifest.json` | size and SHA-256 of each of these |
+//!
+//! A checkpoint is written under another name, brought to disk file by file, and then renamed, which is atomic: a kill or
+//! a full disk at any moment leaves the earlier checkpoints whole, and whatever else is left is removed by the next run.
+
+mod file;
+
+use crate::config::TrainConfig;
+use crate::data::Dataset;
+use crate::error::{Error, Result};
+use crate::session::{ModelTensor, Session};
+use file::{Create, Entry, Written, write_json, write_tensors};
+use headwater_core::TensorType;
+use headwater_core::graph::InputRole;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+const FORMAT: &str = "headwater-checkpoint-1";
+const MODEL: &str = "model.safetensors";
+const STATE: &str = "state.safetensors";
+const PROGRESS: &str = "progress.json";
+const MANIFEST: &str = "manifest.json";
+/// Names of directories that are not (or no longer) checkpoints begin with this.
+const TEMPORARY: &str = ".tmp-";
+
+/// Where a run is, beside its tensors. The data's position and the key of random numbers follow from `step`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Steps done.
+    pub step: u64,
+    /// Optimizer steps applied: those whose gradients were finite.
+    pub applied: u64,
+    /// The settings of the run.
+    pub config: TrainConfig,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    format: String,
+    step: u64,
+    files: BTreeMap<String, Written>,
+}
+
+/// A directory of checkpoints.
+#[derive(Clone, Debug)]
+pub struct Store {
+    dir: PathBuf,
+    keep: usize,
+    create: Create,
+}
+
+/// A checkpoint whose files have been found whole.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    progress: Progress,
+}
+
+/// What resuming found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The newest whole checkpoint, if the run got far enough to save one.
+    pub checkpoint: Option<Checkpoint>,
+    /// Damaged newer ones, which have been removed.
+    pub damaged: Vec<PathBuf>,
+}
+
+impl Store {
+    /// A directory for a new run; made if it does not exist.
+    ///
+    /// # Errors
+    /// `Checkpoint` if it holds checkpoints already, `Io`.
+    pub fn create(dir: &Path, keep: usize) -> Result<Store> {
+        let store = Store::open(dir, keep)?;
+        if let Some((_, path)) = store.list()?.pop() {
+            let message = "stands here already: resume it, or choose another directory";
+            return Err(Error::checkpoint(&path, message));
+        }
+        Ok(store)
+    }
+
+    /// The directory of a run to go on with, and its newest whole checkpoint.
+    ///
+    /// # Errors
+    /// `Checkpoint` if there are checkpoints but none is whole, `Io`.
+    pub fn resume(dir: &Path, keep: usize) -> Result<(Store, Found)> {
+        let store = Store::open(dir, keep)?;
+        let mut found = Found { checkpoint: None, damaged: Vec::new() };
+        let mut why = None;
+        for (_, path) in store.list()?.into_iter().rev() {
+            match Checkpoint::open(&path) {
+                Ok(c) => {
+                    found.checkpoint = Some(c);
+                    break;
+                }
+                Err(e @ Error::Checkpoint { .. }) => {
+                    found.damaged.push(path);
+                    why = Some(e);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        if let (None, Some(e)) = (&found.checkpoint, why) {
+            return Err(e);
+        }
+        found.damaged.iter().try_for_each(|path| store.remove(path))?;
+        Ok((store, found))
+    }
+
+    fn open(dir: &Path, keep: usize) -> Result<Store> {
+        fs::create_dir_all(dir).map_err(Error::io(dir))?;
+        let store = Store { dir: dir.to_owned(), keep: keep.max(1), create: Create::default() };
+        // Left behind by a run that was killed while saving or removing.
+        for (name, path) in store.entries()? {
+            if name.starts_with(TEMPORARY) {
+                fs::remove_dir_all(&path).map_err(Error::io(&path))?;
+            }
+        }
+        Ok(store)
+    }
+
+    fn entries(&self) -> Result<Vec<(String, PathBuf)>> {
+        let mut out = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(Error::io(&self.dir))? {
+            let entry = entry.map_err(Error::io(&self.dir))?;
+            out.extend(entry.file_name().into_string().ok().map(|name| (name, entry.path())));
+        }
+        Ok(out)
+    }
+
+    /// Checkpoints by step, whole or not, oldest first.
+    pub fn list(&self) -> Result<Vec<(u64, PathBuf)>> {
+        let step = |name: &str| name.strip_prefix("step-").and_then(|n| n.parse().ok());
+        let mut all: Vec<(u64, PathBuf)> =
+            self.entries()?.into_iter().filter_map(|(name, path)| Some((step(&name)?, path))).collect();
+        all.sort();
+        Ok(all)
+    }
+
+    /// Saves a run and removes the oldest checkpoints beyond those to keep. Returns the checkpoint's directory.
+    ///
+    /// # Errors
+    /// `Io` if the disk is full or fails: the checkpoints before are untouched.
+    pub fn save(&self, session: &Session, progress: &Progress) -> Result<PathBuf> {
+        let end = self.dir.join(format!("step-{:08}", progress.step));
+        let temporary = self.temporary(&end);
+        if let Err(e) = self.write(session, progress, &temporary) {
+            // What was written so far only takes space; the error counts, not whether this succeeds.
+            let _ = fs::remove_dir_all(&temporary);
+            return Err(e);
+        }
+        if end.exists() {
+            self.remove(&end)?;
+        }
+        fs::rename(&temporary, &end).map_err(Error::io(&end))?;
+        sync_dir(&self.dir)?;
+        let all = self.list()?;
+        for (_, old) in &all[..all.len().saturating_sub(self.keep)] {
+            self.remove(old)?;
+        }
+        Ok(end)
+    }
+
+    fn temporary(&self, of: &Path) -> PathBuf {
+        let name = of.file_name().unwrap_or_default().to_string_lossy();
+        self.dir.join(format!("{TEMPORARY}{name}-{}", std::process::id()))
+    }
+
+    /// Removes a checkpoint; renamed first, so that half of one is never taken for a whole.
+    fn remove(&self, path: &Path) -> Result<()> {
+        let mut gone = self.temporary(path).into_os_string();
+        gone.push("-removed");
+        fs::rename(path, &gone).map_err(Error::io(path))?;
+        fs::remove_dir_all(&gone).map_err(Error::io(path))
+    }
+
+    fn write(&self, session: &Session, progress: &Progress, dir: &Path) -> Result<()> {
+        fs::create_dir(dir).map_err(Error::io(dir))?;
+        let mut files = BTreeMap::new();
+        let (model, state) = contents(session);
+        for (name, entries) in [(MODEL, model), (STATE, state)] {
+            let written = write_tensors(self.create, &dir.join(name), entries, |source| match source {
+                Source::Tensor(t) => session.read(t),
+                Source::Moment(name) => session.read_moment(name),
+            })?;
+            files.insert(name.to_string(), written);
+        }
+        files.insert(PROGRESS.to_string(), write_json(self.create, &dir.join(PROGRESS), progress)?);
+        let manifest = Manifest { format: FORMAT.into(), step: progress.step, files };
+        write_json(self.create, &dir.join(MANIFEST), &manifest)?;
+        sync_dir(dir)
+    }
+}
+
+/// Where the bytes of a saved tensor are.
+enum Source {
+    Tensor(ModelTensor),
+    Moment(String),
+}
+
+/// What goes into the model's and the state's file.
+fn contents(session: &Session) -> (Vec<Entry<Source>>, Vec<Entry<Source>>) {
+    let (mut model, mut state) = (Vec::new(), Vec::new());
+    let entry = |name: &str, t: &ModelTensor| Entry {
+        name: name.to_string(),
+        ty: t.ty.clone(),
+        source: Source::Tensor(t.clone()),
+    };
+    for t in session.tensors() {
+        match &t.role {
+            InputRole::Parameter { aliases, .. } => {
+                model.extend(std::iter::once(&t.name).chain(aliases).map(|name| entry(name, t)));
+            }
+            InputRole::Buffer { persistent: true } => model.push(entry(&t.name, t)),
+            InputRole::Buffer { persistent: false } => state.push(entry(&t.name, t)),
+            _ => {}
+        }
+    }
+    for (name, ty) in session.moments() {
+        state.push(Entry { name: name.clone(), ty, source: Source::Moment(name) });
+    }
+    (model, state)
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint and verifies every file against its manifest.
+    ///
+    /// # Errors
+    /// `Checkpoint` if it is damaged, `Io` if the system refuses.
+    pub fn open(path: &Path) -> Result<Checkpoint> {
+        let damaged = |m: String| Error::checkpoint(path, m);
+        let read = |name: &str| {
+            fs::read(path.join(name)).map_err(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => damaged(format!("{name} is missing")),
+                _ => Error::io(&path.join(name))(e),
+            })
+        };
+        let manifest: Manifest =
+            serde_json::from_slice(&read(MANIFEST)?).map_err(|e| damaged(format!("{MANIFEST}: {e}")))?;
+        if manifest.format != FORMAT {
+            return Err(damaged(format!("has format {:?}, not {FORMAT:?}", manifest.format)));
+        }
+        for name in [MODEL, STATE, PROGRESS] {
+            let want = manifest
+                .files
+                .get(name)
+                .ok_or_else(|| damaged(format!("{MANIFEST} does not list {name}")))?;
+            let file = path.join(name);
+            let map = match crate::data::Mapped::open(&file) {
+                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                    return Err(damaged(format!("{name} is missing")));
+                }
+                opened => opened?,
+            };
+            let hash = file::hex(&Sha256::digest(map.bytes()));
+            if map.bytes().len() as u64 != want.bytes || hash != want.sha256 {
+                return Err(damaged(format!("{name} is not what was written: its size or SHA-256 differs")));
+            }
+        }
+        let progress: Progress =
+            serde_json::from_slice(&read(PROGRESS)?).map_err(|e| damaged(format!("{PROGRESS}: {e}")))?;
+        Ok(Checkpoint { path: path.to_owned(), progress })
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the run was.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Puts every tensor back into a session of the same model and optimizer.
+    ///
+    /// # Errors
+    /// `Checkpoint` if names, dtypes or shapes differ.
+    pub fn restore(&self, session: &mut Session) -> Result<()> {
+        let (model, state) = contents(session);
+        for (file, entries) in [(MODEL, model), (STATE, state)] {
+            let data = Dataset::open(&self.path.join(file))?;
+            if data.columns().len() != entries.len() {
+                let (have, want) = (data.columns().len(), entries.len());
+                let message = format!("{file} has {have} tensors, this model and optimizer have {want}");
+                return Err(Error::checkpoint(&self.path, message));
+            }
+            for e in entries {
+                let bytes = self.tensor(&data, file, &e.name, &e.ty)?;
+                match &e.source {
+                    Source::Tensor(t) => session.write(t, bytes)?,
+                    Source::Moment(name) => session.write_moment(name, bytes)?,
+                }
+            }
+        }
+        session.set_applied(self.progress.applied);
+        Ok(())
+    }
+
+    fn tensor<'a>(&self, data: &'a Dataset, file: &str, name: &str, ty: &TensorType) -> Result<&'a [u8]> {
+        let refuse = |m: String| Error::checkpoint(&self.path, format!("{file}: {m}"));
+        let column = data.column(name).ok_or_else(|| refuse(format!("{name} is missing")))?;
+        if column.ty != *ty {
+            return Err(refuse(format!("{name} is {}, the model has {ty}", column.ty)));
+        }
+        Ok(column.bytes())
+    }
+}
+
+/// Brings the names in a directory to disk.
+fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|d| d.sync_all()).map_err(Error::io(dir))
+}

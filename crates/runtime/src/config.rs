@@ -1,0 +1,214 @@
+//! All settings of a training run, as written in a file or on the command line.
+
+use crate::data::LastBatch;
+use crate::error::{Error, Result};
+use crate::optim::{Clip, Optimizer};
+use crate::schedule::{Schedule, Shape};
+use crate::session::{Decay, Training};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Settings of a training run. Everything has a default but the length of the run and the data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainConfig {
+    /// Optimizer steps; either this or `epochs`.
+    pub steps: Option<u64>,
+    /// Passes over the data; either this or `steps`.
+    pub epochs: Option<f64>,
+    /// Samples in a batch; the model must have been exported for it or be bindable to it. Default: as exported.
+    pub batch: Option<usize>,
+    /// Batches whose gradients are averaged into one step.
+    pub accumulate: u32,
+    /// Seed of the order of samples and of the model's random numbers.
+    pub seed: u64,
+    /// Optimizer and its settings.
+    pub optimizer: Optimizer,
+    /// Which parameters decay.
+    pub decay: Decay,
+    /// Course of the learning rate after the warm-up.
+    pub schedule: Shape,
+    /// Steps over which the learning rate rises.
+    pub warmup: u64,
+    /// Share of the learning rate that is left at the end of a linear or cosine schedule.
+    pub end: f64,
+    /// Largest global norm of the gradients.
+    pub clip_norm: Option<f64>,
+    /// Largest magnitude of an element of the gradients.
+    pub clip_value: Option<f64>,
+    /// What happens when gradients are not finite.
+    pub nonfinite: NonFinite,
+    /// The data.
+    pub data: DataConfig,
+    /// Evaluation.
+    pub eval: EvalConfig,
+    /// Checkpoints.
+    pub checkpoint: CheckpointConfig,
+    /// Logs.
+    pub log: LogConfig,
+}
+
+/// What happens when the gradients of a step are not finite. The parameters are left as they were in both cases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NonFinite {
+    /// The run ends with an error that names step and parameters.
+    #[default]
+    Stop,
+    /// The run goes on with the next batch.
+    Skip,
+}
+
+/// Where the data comes from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataConfig {
+    /// Samples to train on: `.safetensors`, `.npz` or `.npy`.
+    pub train: PathBuf,
+    /// Samples held out for evaluation.
+    pub eval: Option<PathBuf>,
+    /// Tensor of the files for each input of the model that is called differently.
+    pub names: BTreeMap<String, String>,
+    /// Samples stay in the file's order.
+    pub sequential: bool,
+    /// A recorded order: a file and the integer tensor `[batches, batch]` in it, written `file:tensor`.
+    pub order: Option<String>,
+    /// Samples that do not fill the last batch of an epoch.
+    pub last: LastBatch,
+}
+
+/// When and what to evaluate.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvalConfig {
+    /// Steps between evaluations; one more at the end. Default: only at the end.
+    pub every: Option<u64>,
+    /// Input with the class of each sample, for the accuracy. Default: the only integer input `[batch]`, if an output
+    /// is `[batch, classes]`.
+    pub labels: Option<String>,
+}
+
+/// When and where to save.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CheckpointConfig {
+    /// Directory of the checkpoints; none: nothing is saved.
+    pub dir: Option<PathBuf>,
+    /// Steps between checkpoints; one more at the end. Default: only at the end.
+    pub every: Option<u64>,
+    /// How many are kept.
+    pub keep: usize,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        CheckpointConfig { dir: None, every: None, keep: 2 }
+    }
+}
+
+/// What to write down.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// File of JSON lines, one an event.
+    pub json: Option<PathBuf>,
+    /// Directory of TensorBoard event files.
+    pub tensorboard: Option<PathBuf>,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        TrainConfig {
+            steps: None,
+            epochs: None,
+            batch: None,
+            accumulate: 1,
+            seed: 0,
+            optimizer: Optimizer::default(),
+            decay: Decay::default(),
+            schedule: Shape::default(),
+            warmup: 0,
+            end: 0.0,
+            clip_norm: None,
+            clip_value: None,
+            nonfinite: NonFinite::default(),
+            data: DataConfig::default(),
+            eval: EvalConfig::default(),
+            checkpoint: CheckpointConfig::default(),
+            log: LogConfig::default(),
+        }
+    }
+}
+
+impl TrainConfig {
+    /// Optimizer steps of the run, given the batches of an epoch.
+    ///
+    /// # Errors
+    /// `Config` unless exactly one of `steps` and `epochs` is given, and positive.
+    pub fn total_steps(&self, batches_per_epoch: u64) -> Result<u64> {
+        let steps = match (self.steps, self.epochs) {
+            (Some(steps), None) => steps,
+            (None, Some(epochs)) if epochs.is_finite() && epochs > 0.0 => {
+                // Rounded down, but a part of a step too short for f64 is not lost.
+                (epochs * batches_per_epoch as f64 / self.accumulate.max(1) as f64 + 1e-9) as u64
+            }
+            (None, Some(epochs)) => {
+                return Err(Error::config("epochs", format!("must be positive, it is {epochs}")));
+            }
+            _ => return Err(Error::config("steps", "give either steps or epochs")),
+        };
+        if steps == 0 {
+            return Err(Error::config("steps", "the run would have no step"));
+        }
+        Ok(steps)
+    }
+
+    /// The learning rate over a run of `steps`.
+    ///
+    /// # Errors
+    /// `Config` for an `end` outside 0 to 1.
+    pub fn schedule(&self, steps: u64) -> Result<Schedule> {
+        if !(0.0..=1.0).contains(&self.end) {
+            return Err(Error::config(
+                "end",
+                format!("is a share of the learning rate, 0 to 1; it is {}", self.end),
+            ));
+        }
+        let lr = self.optimizer.rule().lr();
+        Ok(Schedule { lr, shape: self.schedule, warmup: self.warmup, steps, end: self.end })
+    }
+
+    /// What the session needs to know.
+    pub fn training(&self) -> Training {
+        Training {
+            optimizer: self.optimizer.clone(),
+            decay: self.decay,
+            clip: Clip { norm: self.clip_norm, value: self.clip_value },
+            accumulate: self.accumulate,
+        }
+    }
+
+    /// Refuses settings that cannot be meant, before anything is read.
+    ///
+    /// # Errors
+    /// `Config`, naming the setting.
+    pub fn check(&self) -> Result<()> {
+        let zero = |x: Option<u64>, setting| match x {
+            Some(0) => Err(Error::config(setting, "must be at least 1")),
+            _ => Ok(()),
+        };
+        zero(self.eval.every, "eval.every")?;
+        zero(self.checkpoint.every, "checkpoint.every")?;
+        zero(Some(self.checkpoint.keep as u64), "checkpoint.keep")?;
+        zero(Some(self.accumulate as u64), "accumulate")?;
+        zero(self.batch.map(|b| b as u64), "batch")?;
+        if self.data.train.as_os_str().is_empty() {
+            return Err(Error::config("data.train", "names no file"));
+        }
+        if self.checkpoint.every.is_some() && self.checkpoint.dir.is_none() {
+            return Err(Error::config("checkpoint.dir", "names no directory, but checkpoint.every is given"));
+        }
+        self.optimizer.rule().check()
+    }
+}

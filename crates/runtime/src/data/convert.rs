@@ -1,0 +1,88 @@
+//! Conversion of data to the dtype a model wants: only where every value of the source type is kept exactly.
+
+use headwater_core::{Class, DType, Tensor, TensorType};
+
+/// Whether every value of `from` is a value of `to`.
+pub(super) fn exact(from: DType, to: DType) -> bool {
+    // Bits of the significand, or of the magnitude of an integer.
+    let bits = |d: DType| match d {
+        DType::Bool => 1,
+        DType::I8 => 7,
+        DType::U8 | DType::BF16 => 8,
+        DType::F16 => 11,
+        DType::I16 => 15,
+        DType::F32 => 24,
+        DType::I32 => 31,
+        DType::F64 => 53,
+        DType::I64 => 63,
+    };
+    match (from.class(), to.class()) {
+        _ if from == to => true,
+        (_, Class::Bool) | (Class::Float, Class::Int) => false,
+        // The exponent of f16 holds neither that of bf16, nor bf16's significand that of f16.
+        (Class::Float, Class::Float) => matches!(to, DType::F32 | DType::F64) && bits(to) > bits(from),
+        (_, Class::Int) => bits(to) >= bits(from) && !(to == DType::U8 && from == DType::I8),
+        (_, Class::Float) => bits(to) >= bits(from),
+    }
+}
+
+/// Appends elements to `out`, converted. Bools become 0 or 1 whatever byte is stored.
+pub(super) fn append(from: DType, to: DType, bytes: &[u8], out: &mut Vec<u8>) {
+    if from == to && from != DType::Bool {
+        return out.extend_from_slice(bytes);
+    }
+    if from == DType::Bool && to.size() == 1 {
+        return out.extend(bytes.iter().map(|&b| (b != 0) as u8));
+    }
+    let ty = TensorType::new(from, [bytes.len() / from.size()]);
+    let tensor = Tensor::from_bytes(&ty, bytes);
+    // A stored bool other than 0 and 1 is a 1.
+    let tensor = if from == DType::Bool { tensor.cast(DType::Bool) } else { tensor };
+    out.extend(tensor.cast(to).to_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_the_conversions_that_keep_every_value() {
+        for from in DType::ALL {
+            for to in DType::ALL {
+                if !exact(from, to) {
+                    continue;
+                }
+                // The extremes and the finest steps survive the way there and back.
+                let probes: Vec<f64> = match from.class() {
+                    Class::Float => vec![from.max_value(), -from.max_value(), 1.0 + from.epsilon(), 0.1],
+                    _ => {
+                        let (low, high) = from.int_range();
+                        // i64 goes to nothing but itself, so f64 holds all of these.
+                        vec![low as f64, high as f64, high as f64 - 1.0]
+                    }
+                };
+                let source = if from.is_float() {
+                    Tensor::float(from, [probes.len()], probes)
+                } else {
+                    let n = probes.len();
+                    Tensor::int(from, [n], probes.into_iter().map(|x| x as i64).collect())
+                };
+                let mut out = Vec::new();
+                append(from, to, &source.to_bytes(), &mut out);
+                let there = Tensor::from_bytes(&TensorType::new(to, source.shape().clone()), &out);
+                assert_eq!(there.cast(from), source, "{from} to {to}");
+            }
+        }
+        assert!(
+            !exact(DType::F64, DType::F32)
+                && !exact(DType::I64, DType::F64)
+                && !exact(DType::I32, DType::F32)
+        );
+        assert!(
+            exact(DType::U8, DType::BF16) && exact(DType::I16, DType::F32) && !exact(DType::I8, DType::U8)
+        );
+        assert!(
+            !exact(DType::F16, DType::BF16) && !exact(DType::U8, DType::I8) && exact(DType::U8, DType::I64)
+        );
+    }
+}

@@ -1,0 +1,156 @@
+//! Batches made ahead on a thread: gathers rows, converts them, and hands over the bytes a program is fed.
+
+use super::{Dataset, Sampler, convert, sample};
+use crate::error::{Error, Result};
+use headwater_core::{DType, TensorType};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::JoinHandle;
+
+/// Batches that are ready before they are asked for.
+const AHEAD: usize = 2;
+
+/// How one input of the model is fed from a data set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Feed {
+    /// Input of the model.
+    pub input: String,
+    /// Position of the column in the data set.
+    pub column: usize,
+    /// Dtype the model wants.
+    pub dtype: DType,
+    /// Bytes of one sample in the file.
+    pub stride: usize,
+}
+
+/// Matches a model's inputs with a data set's tensors. `inputs`: names and types, whose first dimension is the batch;
+/// `names`: input to tensor where they are called differently. Returns the feeds in the order of the inputs, the batch size
+/// and the number of samples.
+///
+/// # Errors
+/// `Feed`, naming the input: without a tensor of its name, of another shape, of a dtype that would lose something, or
+/// disagreeing with the others on the number of samples.
+pub fn feeds<'a>(
+    inputs: impl Iterator<Item = (&'a str, &'a TensorType)>,
+    data: &Dataset,
+    names: &BTreeMap<String, String>,
+) -> Result<(Vec<Feed>, usize, usize)> {
+    let file = data.path().display();
+    let refuse = |m: String| Error::Feed(m);
+    let mut feeds = Vec::new();
+    let (mut batch, mut samples): (Option<usize>, Option<usize>) = (None, None);
+    for (input, ty) in inputs {
+        let name = names.get(input).map_or(input, String::as_str);
+        let column = data.columns().iter().position(|c| c.name == name).ok_or_else(|| {
+            let have: Vec<_> = data.columns().iter().map(|c| c.name.as_str()).collect();
+            refuse(format!("input {input} has no tensor {name} in {file}, which has: {}", have.join(", ")))
+        })?;
+        let have = &data.columns()[column].ty;
+        let (want_batch, want) = sample(ty)
+            .ok_or_else(|| refuse(format!("input {input} is a scalar, which cannot be fed from samples")))?;
+        let (have_samples, have_shape) =
+            sample(have).ok_or_else(|| refuse(format!("{name} in {file} is a scalar, not samples")))?;
+        if have_shape != want {
+            return Err(refuse(format!(
+                "input {input} takes samples of {want}, {name} in {file} has {have_shape}"
+            )));
+        }
+        if !convert::exact(have.dtype, ty.dtype) {
+            let (from, to) = (have.dtype, ty.dtype);
+            let advice = "convert the data beforehand";
+            return Err(refuse(format!(
+                "input {input} is {to}; {name} in {file} is {from}, which would lose values: {advice}"
+            )));
+        }
+        if *batch.get_or_insert(want_batch) != want_batch {
+            return Err(refuse(format!(
+                "input {input} has a batch of {want_batch}, others have {}",
+                batch.unwrap_or(0)
+            )));
+        }
+        if *samples.get_or_insert(have_samples) != have_samples {
+            return Err(refuse(format!(
+                "{name} in {file} has {have_samples} samples, others have {}",
+                samples.unwrap_or(0)
+            )));
+        }
+        let stride = have_shape.numel() * have.dtype.size();
+        feeds.push(Feed { input: input.to_string(), column, dtype: ty.dtype, stride });
+    }
+    match (batch, samples) {
+        (Some(batch), Some(samples)) => Ok((feeds, batch, samples)),
+        _ => Err(refuse("the model takes no input: there is nothing to feed".into())),
+    }
+}
+
+/// A batch ready to be fed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// Its number, counted through all epochs.
+    pub index: u64,
+    /// Samples in it.
+    pub samples: usize,
+    /// Bytes of every input, in order.
+    pub inputs: Vec<Vec<u8>>,
+}
+
+/// Makes the batch of these samples.
+pub fn gather(data: &Dataset, feeds: &[Feed], index: u64, samples: &[u32]) -> Batch {
+    let inputs = feeds.iter().map(|feed| {
+        let column = &data.columns()[feed.column];
+        let from = column.ty.dtype;
+        let mut out = Vec::with_capacity(samples.len() * feed.stride / from.size() * feed.dtype.size());
+        for &i in samples {
+            let at = i as usize * feed.stride;
+            convert::append(from, feed.dtype, &column.bytes()[at..at + feed.stride], &mut out);
+        }
+        out
+    });
+    Batch { index, samples: samples.len(), inputs: inputs.collect() }
+}
+
+/// Batches from `start` on, made on a thread of their own.
+#[derive(Debug)]
+pub struct Loader {
+    batches: Option<Receiver<Batch>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Loader {
+    /// Starts reading at batch `start`.
+    pub fn new(data: Arc<Dataset>, feeds: Vec<Feed>, mut sampler: Sampler, start: u64) -> Loader {
+        let (send, batches) = sync_channel(AHEAD);
+        let thread = std::thread::spawn(move || {
+            let mut index = start;
+            while let Some(samples) = sampler.batch(index) {
+                // Nobody listens any more: the run is over.
+                if send.send(gather(&data, &feeds, index, &samples)).is_err() {
+                    return;
+                }
+                index += 1;
+            }
+        });
+        Loader { batches: Some(batches), thread: Some(thread) }
+    }
+}
+
+impl Iterator for Loader {
+    type Item = Batch;
+
+    /// The next batch; `None` after the last of a recorded order.
+    fn next(&mut self) -> Option<Batch> {
+        self.batches.as_ref()?.recv().ok()
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        // Closing the channel first lets the thread end.
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been seen as the end of the batches; there is nothing to add here.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Data sets: tensors in `.safetensors`, `.npz` or `.npy` files whose first dimension counts samples. Owns files,
+//! conversion, the order of samples and the thread that reads ahead. Knows of the model only what its inputs are called.
+
+mod convert;
+mod loader;
+mod map;
+mod npy;
+mod order;
+
+pub use loader::{Batch, Feed, Loader, feeds};
+pub use map::Mapped;
+pub use order::{LastBatch, Order, Sampler};
+
+use crate::error::{Error, Result};
+use headwater_core::{DType, Shape, TensorType};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where a column's bytes are.
+#[derive(Clone, Debug)]
+enum Bytes {
+    Mapped(Arc<Mapped>, Range<usize>),
+    Owned(Arc<Vec<u8>>),
+}
+
+/// A tensor of a data set.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Its name in the file.
+    pub name: String,
+    /// Dtype and shape; the first dimension counts samples.
+    pub ty: TensorType,
+    bytes: Bytes,
+}
+
+impl Column {
+    /// Row-major little-endian bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Mapped(map, range) => &map.bytes()[range.clone()],
+            Bytes::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// The tensors of a file.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    path: PathBuf,
+    columns: Vec<Column>,
+}
+
+impl Dataset {
+    /// Opens a file by its ending: `.safetensors`, `.npz` or `.npy` (one tensor, called after the file). Uncompressed
+    /// tensors stay in the file and are mapped; the file must not be changed meanwhile.
+    ///
+    /// # Errors
+    /// `Io`, or `Data` for what the file does not hold as it should.
+    pub fn open(path: &Path) -> Result<Dataset> {
+        let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
+        let map = Arc::new(Mapped::open(path)?);
+        let columns = match ending.as_str() {
+            "safetensors" => safetensors_columns(path, &map)?,
+            "npz" => npy::npz(path, &map)?,
+            "npy" => {
+                let name = path.file_stem().and_then(|s| s.to_str()).unwrap_or("data").to_string();
+                vec![npy::mapped(path, name, &map, 0..map.bytes().len())?]
+            }
+            other => {
+                let message =
+                    format!("`.{other}` is no kind of data file: it must be .safetensors, .npz or .npy");
+                return Err(Error::data(path, message));
+            }
+        };
+        Ok(Dataset { path: path.to_owned(), columns })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All tensors, in the file's order.
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// A tensor by name.
+    pub fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|c| c.name == name)
+    }
+}
+
+fn safetensors_columns(path: &Path, map: &Arc<Mapped>) -> Result<Vec<Column>> {
+    let file =
+        safetensors::SafeTensors::deserialize(map.bytes()).map_err(|e| Error::data(path, e.to_string()))?;
+    let base = map.bytes().as_ptr() as usize;
+    let mut columns = Vec::new();
+    for (name, view) in file.tensors() {
+        let dtype = from_safetensors(view.dtype()).ok_or_else(|| {
+            Error::data(path, format!("tensor {name} is of dtype {:?}, which is not supported", view.dtype()))
+        })?;
+        let start = view.data().as_ptr() as usize - base;
+        let bytes = Bytes::Mapped(map.clone(), start..start + view.data().len());
+        columns.push(Column { name, ty: TensorType::new(dtype, view.shape()), bytes });
+    }
+    columns.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(columns)
+}
+
+/// The dtype of a safetensors file, if it is one of ours.
+pub(crate) fn from_safetensors(d: safetensors::Dtype) -> Option<DType> {
+    use safetensors::Dtype as S;
+    Some(match d {
+        S::BOOL => DType::Bool,
+        S::U8 => DType::U8,
+        S::I8 => DType::I8,
+        S::I16 => DType::I16,
+        S::I32 => DType::I32,
+        S::I64 => DType::I64,
+        S::F16 => DType::F16,
+        S::BF16 => DType::BF16,
+        S::F32 => DType::F32,
+        S::F64 => DType::F64,
+        _ => return None,
+    })
+}
+
+/// The dtype as safetensors calls it.
+pub(crate) fn to_safetensors(d: DType) -> safetensors::Dtype {
+    use safetensors::Dtype as S;
+    match d {
+        DType::Bool => S::BOOL,
+        DType::U8 => S::U8,
+        DType::I8 => S::I8,
+        DType::I16 => S::I16,
+        DType::I32 => S::I32,
+        DType::I64 => S::I64,
+        DType::F16 => S::F16,
+        DType::BF16 => S::BF16,
+        DType::F32 => S::F32,
+        DType::F64 => S::F64,
+    }
+}
+
+/// Bytes of one sample of a column; `None` for a scalar, which has no samples.
+fn sample(ty: &TensorType) -> Option<(usize, Shape)> {
+    let (samples, rest) = ty.shape.split_first()?;
+    Some((*samples, Shape::new(rest)))
+}

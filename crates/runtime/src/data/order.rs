@@ -1,0 +1,199 @@
+//! Which samples make which batch: a pure function of seed and position, so that a run resumes where it was.
+//!
+//! Shuffling is Fisher–Yates (Durstenfeld 1964), one permutation an epoch, drawn from SplitMix64 (Steele, Lea, Flood 2014)
+//! started at `seed · 0x9E3779B97F4A7C15 ^ epoch · 0xD1B54A32D192ED03`. Numbers below a limit come from Lemire's method
+//! (2019) with rejection, so every permutation is equally likely as far as 64 bits of state go.
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// What happens to samples that do not fill the last batch of an epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LastBatch {
+    /// They are left out of this epoch.
+    #[default]
+    Drop,
+    /// They make a smaller batch, if the model can be bound to one.
+    Keep,
+    /// They are refused before training starts.
+    Error,
+}
+
+/// The order of samples.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    /// As in the file.
+    Sequential,
+    /// A new permutation every epoch.
+    Shuffled {
+        /// Seed of the permutations.
+        seed: u64,
+    },
+    /// Exactly these samples, batch after batch.
+    Recorded {
+        /// `[batches · batch]` indices.
+        indices: Arc<Vec<u32>>,
+    },
+}
+
+/// Names the samples of every batch. Batches are counted through all epochs.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    order: Order,
+    samples: usize,
+    batch: usize,
+    per_epoch: u64,
+    /// The permutation of the epoch asked for last.
+    epoch: Option<(u64, Vec<u32>)>,
+}
+
+impl Sampler {
+    /// An order of `samples` in batches of `batch`.
+    ///
+    /// # Errors
+    /// `Feed` if there is not one whole batch, if a recorded index is out of range, or as the policy says.
+    pub fn new(order: Order, samples: usize, batch: usize, last: LastBatch) -> Result<Sampler> {
+        let refuse = |m: String| Err(Error::Feed(m));
+        if batch == 0 || samples == 0 {
+            return refuse(format!("{samples} samples in batches of {batch}: there is nothing to train on"));
+        }
+        if samples > u32::MAX as usize {
+            return refuse(format!("{samples} samples: more than {} are not supported", u32::MAX));
+        }
+        let per_epoch = match &order {
+            Order::Recorded { indices } => {
+                if let Some(i) = indices.iter().find(|&&i| i as usize >= samples) {
+                    return refuse(format!("the recorded order names sample {i} of {samples}"));
+                }
+                if indices.is_empty() || !indices.len().is_multiple_of(batch) {
+                    let n = indices.len();
+                    return refuse(format!(
+                        "the recorded order has {n} samples, not a multiple of the batch of {batch}"
+                    ));
+                }
+                indices.len() / batch
+            }
+            _ => match last {
+                LastBatch::Keep => samples.div_ceil(batch),
+                LastBatch::Error if !samples.is_multiple_of(batch) => {
+                    return refuse(format!("{samples} samples do not fill batches of {batch}"));
+                }
+                _ if samples < batch => {
+                    return refuse(format!("{samples} samples do not fill one batch of {batch}"));
+                }
+                _ => samples / batch,
+            },
+        };
+        Ok(Sampler { order, samples, batch, per_epoch: per_epoch as u64, epoch: None })
+    }
+
+    /// Batches in one epoch (of a recorded order: all there are).
+    pub fn per_epoch(&self) -> u64 {
+        self.per_epoch
+    }
+
+    /// Samples used in one epoch.
+    pub fn samples_per_epoch(&self) -> usize {
+        (self.per_epoch as usize * self.batch).min(match self.order {
+            Order::Recorded { .. } => usize::MAX,
+            _ => self.samples,
+        })
+    }
+
+    /// The samples of batch `index`, counted from 0 through all epochs. `None` after the end of a recorded order.
+    pub fn batch(&mut self, index: u64) -> Option<Vec<u32>> {
+        let (epoch, at) = (index / self.per_epoch, (index % self.per_epoch) as usize * self.batch);
+        let span = at..(at + self.batch).min(self.samples);
+        match &self.order {
+            Order::Recorded { indices } => (epoch == 0).then(|| indices[at..at + self.batch].to_vec()),
+            Order::Sequential => Some(span.map(|i| i as u32).collect()),
+            Order::Shuffled { seed } => {
+                if self.epoch.as_ref().is_none_or(|(e, _)| *e != epoch) {
+                    self.epoch = Some((epoch, permutation(self.samples, *seed, epoch)));
+                }
+                self.epoch.as_ref().map(|(_, p)| p[span].to_vec())
+            }
+        }
+    }
+}
+
+/// The permutation of an epoch.
+fn permutation(n: usize, seed: u64, epoch: u64) -> Vec<u32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ epoch.wrapping_mul(0xD1B5_4A32_D192_ED03);
+    let mut next = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    };
+    let mut below = |limit: u64| loop {
+        let wide = next() as u128 * limit as u128;
+        // The lowest `2^64 mod limit` products would make some numbers likelier.
+        if wide as u64 >= limit.wrapping_neg() % limit {
+            return (wide >> 64) as usize;
+        }
+    };
+    let mut p: Vec<u32> = (0..n as u32).collect();
+    for i in (1..n).rev() {
+        p.swap(i, below(i as u64 + 1));
+    }
+    p
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(s: &mut Sampler, epoch: u64) -> Vec<u32> {
+        (0..s.per_epoch()).flat_map(|b| s.batch(epoch * s.per_epoch() + b).unwrap()).collect()
+    }
+
+    #[test]
+    fn every_epoch_is_another_permutation_of_all_samples() {
+        let new = || Sampler::new(Order::Shuffled { seed: 7 }, 10, 3, LastBatch::Keep).unwrap();
+        let mut s = new();
+        let (first, second) = (all(&mut s, 0), all(&mut s, 1));
+        assert_ne!(first, second);
+        for mut epoch in [first.clone(), second.clone()] {
+            epoch.sort_unstable();
+            assert_eq!(epoch, (0..10).collect::<Vec<_>>());
+        }
+        // A batch depends on its number alone, not on what was asked before.
+        assert_eq!(new().batch(5), s.batch(5));
+        assert_eq!((s.per_epoch(), s.batch(3).unwrap().len()), (4, 1));
+    }
+
+    #[test]
+    fn permutations_are_uniform() {
+        // All 24 orders of 4, each expected 1000 times with a standard deviation of 31.
+        let mut counts = std::collections::HashMap::new();
+        for epoch in 0..24_000 {
+            *counts.entry(permutation(4, 1, epoch)).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 24);
+        assert!(counts.values().all(|&c: &i32| (c - 1000).abs() < 5 * 31), "{counts:?}");
+    }
+
+    #[test]
+    fn last_batches_follow_the_policy() {
+        let new = |last, samples| Sampler::new(Order::Sequential, samples, 4, last);
+        let mut dropped = new(LastBatch::Drop, 10).unwrap();
+        assert_eq!((dropped.per_epoch(), dropped.samples_per_epoch()), (2, 8));
+        assert_eq!(dropped.batch(2), Some(vec![0, 1, 2, 3]));
+        assert!(new(LastBatch::Error, 10).is_err() && new(LastBatch::Error, 8).is_ok());
+        assert!(new(LastBatch::Drop, 3).is_err() && new(LastBatch::Keep, 3).is_ok());
+        assert!(new(LastBatch::Drop, 0).is_err());
+    }
+
+    #[test]
+    fn recorded_orders_end() {
+        let order = |v: &[u32]| Order::Recorded { indices: Arc::new(v.to_vec()) };
+        let mut s = Sampler::new(order(&[3, 1, 0, 0]), 4, 2, LastBatch::Drop).unwrap();
+        assert_eq!((s.batch(0), s.batch(1), s.batch(2)), (Some(vec![3, 1]), Some(vec![0, 0]), None));
+        assert!(Sampler::new(order(&[4, 0]), 4, 2, LastBatch::Drop).is_err());
+        assert!(Sampler::new(order(&[1, 0, 1]), 4, 2, LastBatch::Drop).is_err());
+    }
+}

@@ -1,0 +1,103 @@
+//! Typed errors of the runtime: what, where, and what to do. Every error carries a stable code.
+
+use std::path::{Path, PathBuf};
+
+/// Result of the runtime.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why training, evaluation, data or checkpoints failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// HW-C…: a graph, a plan or a device refused.
+    #[error(transparent)]
+    Core(#[from] headwater_core::Error),
+    /// HW-R001: the system refused to read or write a file.
+    #[error("HW-R001: {}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// HW-R002: a data file does not hold what its format demands.
+    #[error("HW-R002: {}: {message}", path.display())]
+    Data {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// HW-R003: the data does not fit the model's inputs.
+    #[error("HW-R003: {0}")]
+    Feed(String),
+    /// HW-R004: a setting has a value that makes no sense.
+    #[error("HW-R004: `{setting}`: {message}")]
+    Config {
+        /// Its name.
+        setting: &'static str,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// HW-R005: a checkpoint is damaged or belongs to another model.
+    #[error("HW-R005: {}: {message}", path.display())]
+    Checkpoint {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// HW-R006: gradients are not finite; nothing was updated in this step.
+    #[error(
+        "HW-R006: the gradients of step {step} are not finite ({detail}); the parameters are those before the step"
+    )]
+    NotFinite {
+        /// Step, counted from 0.
+        step: u64,
+        /// Loss, norm and the parameters concerned.
+        detail: String,
+    },
+    /// HW-R007: the model's tensors are not what its graph says.
+    #[error("HW-R007: {0}")]
+    Model(String),
+    /// HW-R008: the model could not be made for another batch size.
+    #[error("HW-R008: the model cannot run on a batch of {batch}: {source}")]
+    Rebind {
+        /// The batch size.
+        batch: usize,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Error {
+    /// The stable code, as printed.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Core(e) => e.code.as_str(),
+            Error::Io { .. } => "HW-R001",
+            Error::Data { .. } => "HW-R002",
+            Error::Feed(_) => "HW-R003",
+            Error::Config { .. } => "HW-R004",
+            Error::Checkpoint { .. } => "HW-R005",
+            Error::NotFinite { .. } => "HW-R006",
+            Error::Model(_) => "HW-R007",
+            Error::Rebind { .. } => "HW-R008",
+        }
+    }
+
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
+        move |source| Error::Io { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn data(path: &Path, message: impl Into<String>) -> Error {
+        Error::Data { path: path.to_owned(), message: message.into() }
+    }
+
+    pub(crate) fn config(setting: &'static str, message: impl Into<String>) -> Error {
+        Error::Config { setting, message: message.into() }
+    }
+
+    pub(crate) fn checkpoint(path: &Path, message: impl Into<String>) -> Error {
+        Error::Checkpoint { path: path.to_owned(), message: message.into() }
+    }
+}

@@ -1,0 +1,125 @@
+//! The one description of flat storage: which parameter lies where. Parameters, gradients and moments of a bucket have
+//! the same offsets in elements, so that an optimizer step, a norm or a collective is one pass over contiguous spans.
+//! Knows no memory and no device.
+
+use headwater_core::{DType, Shape, TensorType};
+use std::collections::HashMap;
+
+/// Every parameter starts at a multiple of this many elements: 64 bytes for the narrowest float, more for others.
+pub const ALIGN: usize = 32;
+
+/// A bucket's length is a multiple of this many elements: the width of one block of a reduction over it.
+pub const BLOCK: usize = 1024;
+
+/// All trainable parameters, in buckets.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct BucketLayout {
+    /// The buckets, in the order of their first parameter.
+    pub buckets: Vec<Bucket>,
+    index: HashMap<String, (usize, usize)>,
+}
+
+/// Parameters of one dtype and decay group. Elements between parameters are zero and stay so.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bucket {
+    /// Dtype of the parameters.
+    pub dtype: DType,
+    /// Whether weight decay applies.
+    pub decays: bool,
+    /// Length in elements, a multiple of [`BLOCK`].
+    pub elements: usize,
+    /// The parameters, in the order in which the backward pass produces their gradients.
+    pub entries: Vec<Entry>,
+}
+
+/// A parameter in its bucket.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// PyTorch name.
+    pub name: String,
+    /// Shape.
+    pub shape: Shape,
+    /// First element, a multiple of [`ALIGN`].
+    pub offset: usize,
+}
+
+impl BucketLayout {
+    /// Lays out parameters given as name, type and whether they decay, in the order in which their gradients appear.
+    pub fn new<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a TensorType, bool)>) -> Self {
+        let mut layout = BucketLayout::default();
+        for (name, ty, decays) in parameters {
+            let same = |b: &Bucket| b.dtype == ty.dtype && b.decays == decays;
+            let at = layout.buckets.iter().position(same).unwrap_or_else(|| {
+                layout.buckets.push(Bucket { dtype: ty.dtype, decays, elements: 0, entries: Vec::new() });
+                layout.buckets.len() - 1
+            });
+            let bucket = &mut layout.buckets[at];
+            layout.index.insert(name.to_string(), (at, bucket.entries.len()));
+            let (shape, offset) = (ty.shape.clone(), bucket.elements);
+            bucket.elements = (offset + shape.numel()).next_multiple_of(ALIGN);
+            bucket.entries.push(Entry { name: name.to_string(), shape, offset });
+        }
+        for bucket in &mut layout.buckets {
+            bucket.elements = bucket.elements.next_multiple_of(BLOCK);
+        }
+        layout
+    }
+
+    /// The bucket's number and the entry of a parameter.
+    pub fn find(&self, name: &str) -> Option<(usize, &Entry)> {
+        self.index.get(name).map(|&(bucket, entry)| (bucket, &self.buckets[bucket].entries[entry]))
+    }
+
+    /// Every parameter with its bucket's number.
+    pub fn entries(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        self.buckets.iter().enumerate().flat_map(|(i, b)| b.entries.iter().map(move |e| (i, e)))
+    }
+}
+
+impl Bucket {
+    /// Name for segments and reports, e.g. `f32.decay`.
+    pub fn name(&self) -> String {
+        format!("{}.{}", self.dtype, if self.decays { "decay" } else { "no_decay" })
+    }
+
+    /// What moments are kept in and the step is computed in: f32, or f64 for f64 parameters.
+    pub fn wide(&self) -> DType {
+        if self.dtype == DType::F64 { DType::F64 } else { DType::F32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn spans_are_aligned_disjoint_and_complete(
+            params in prop::collection::vec((0..3usize, any::<bool>(), prop::collection::vec(0..40usize, 0..3)), 0..40)
+        ) {
+            let dtypes = [DType::F32, DType::BF16, DType::F64];
+            let named: Vec<(String, TensorType, bool)> = params
+                .into_iter()
+                .enumerate()
+                .map(|(i, (d, decays, shape))| (format!("p{i}"), TensorType::new(dtypes[d], shape), decays))
+                .collect();
+            let layout = BucketLayout::new(named.iter().map(|(n, t, d)| (n.as_str(), t, *d)));
+            prop_assert_eq!(layout.entries().count(), named.len());
+            for (name, ty, decays) in &named {
+                let (b, e) = layout.find(name).unwrap();
+                prop_assert_eq!(&e.shape, &ty.shape);
+                prop_assert_eq!((layout.buckets[b].dtype, layout.buckets[b].decays), (ty.dtype, *decays));
+            }
+            for b in &layout.buckets {
+                prop_assert!(b.elements.is_multiple_of(BLOCK));
+                let mut end = 0;
+                for e in &b.entries {
+                    prop_assert!(e.offset >= end && (e.offset * b.dtype.size()).is_multiple_of(64));
+                    end = e.offset + e.shape.numel();
+                }
+                prop_assert!(end <= b.elements);
+            }
+        }
+    }
+}

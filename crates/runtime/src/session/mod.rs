@@ -1,0 +1,552 @@
+//! A model in training on a device: compiles its graphs, owns its state, runs its steps.
+//!
+//! A step is one or more runs of a gradient program (a micro-batch each), then one of the update program. Evaluation and
+//! other batch sizes are further programs on the same state. All programs share one arena.
+
+mod program;
+mod state;
+
+use crate::error::{Error, Result};
+use crate::layout::BucketLayout;
+use crate::optim::{self, Clip, Optimizer, names};
+use headwater_core::device::{Device, Memory};
+use headwater_core::graph::{Def, InputRole, OutputRole};
+use headwater_core::pass::{self, diff::NoGradient};
+use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
+use headwater_core::{Builder, DType, Graph, Tensor, TensorType};
+use program::{Program, gradient_name};
+use serde::{Deserialize, Serialize};
+use state::{Slot, Space, State};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A forward graph as imported, and where its tensors come from.
+#[derive(Clone, Copy)]
+pub struct Model<'a> {
+    /// Inputs with roles; the first `User` output is the loss.
+    pub graph: &'a Graph,
+    /// Its parameters, buffers and constants.
+    pub weights: &'a dyn Weights,
+}
+
+/// Where a model's tensors come from.
+pub trait Weights {
+    /// Row-major little-endian bytes of a parameter, buffer or constant, by its name in the graph.
+    fn bytes(&self, name: &str) -> Option<Cow<'_, [u8]>>;
+}
+
+impl Weights for HashMap<String, Vec<u8>> {
+    fn bytes(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        self.get(name).map(|b| b.as_slice().into())
+    }
+}
+
+/// Which parameters weight decay applies to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decay {
+    /// Those of two and more dimensions: none for norms and biases.
+    #[default]
+    Matrices,
+    /// All, as an optimizer without groups does.
+    All,
+    /// None.
+    None,
+}
+
+/// How a session trains.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Training {
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// Which parameters decay.
+    pub decay: Decay,
+    /// Limits of the gradients.
+    pub clip: Clip,
+    /// Micro-batches summed into one step; at least 1.
+    pub accumulate: u32,
+}
+
+/// A compiled graph of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramId(usize);
+
+/// What an update did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Update {
+    /// Global L2 norm of the gradients (mean over the micro-batches), before clipping.
+    pub norm: f64,
+    /// Largest magnitude of an element of it.
+    pub largest: f64,
+    /// False if the gradients were not finite: nothing was changed.
+    pub applied: bool,
+}
+
+/// See the module's description.
+pub struct Session {
+    device: Arc<dyn Device>,
+    state: State,
+    arena: Box<dyn Memory>,
+    programs: Vec<Program>,
+    layout: BucketLayout,
+    training: Option<Compiled>,
+    /// Parameters, buffers and constants as the first graph has them.
+    tensors: Vec<ModelTensor>,
+    missing: Vec<NoGradient>,
+}
+
+/// The training side of a session.
+struct Compiled {
+    settings: Training,
+    update: ProgramId,
+    zero: Option<ProgramId>,
+    /// Optimizer steps applied.
+    applied: u64,
+}
+
+/// A tensor of the model that the session holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelTensor {
+    /// PyTorch name.
+    pub name: String,
+    /// Dtype and shape.
+    pub ty: TensorType,
+    /// What it is.
+    pub role: InputRole,
+}
+
+impl Session {
+    /// Puts a model on a device, for evaluation alone or with `training` also for training.
+    ///
+    /// # Errors
+    /// `Model` if a tensor is missing or has the wrong size, `Config` for settings out of range, and what the passes and
+    /// the device refuse.
+    pub fn new(device: Arc<dyn Device>, model: Model, training: Option<Training>) -> Result<Session> {
+        let mut session = Session {
+            arena: device.alloc(0)?,
+            state: State::default(),
+            programs: Vec::new(),
+            layout: BucketLayout::default(),
+            training: None,
+            tensors: tensors(model.graph),
+            missing: Vec::new(),
+            device,
+        };
+        if let Some(t) = &training {
+            t.optimizer.rule().check()?;
+            check_clip(t.clip)?;
+            if t.accumulate == 0 {
+                return Err(Error::config("accumulate", "must be at least 1"));
+            }
+            let (graph, missing) = differentiated(model.graph)?;
+            session.layout = layout(&graph, t.decay);
+            session.missing = missing;
+            if session.layout.buckets.is_empty() {
+                return Err(Error::Model(
+                    "no trainable parameter gets a gradient: there is nothing to train".into(),
+                ));
+            }
+        }
+        session.allocate(training.as_ref())?;
+        session.load(model)?;
+        if let Some(settings) = training {
+            let accumulated = settings.accumulate > 1;
+            let graph =
+                optim::update_graph(&session.layout, settings.optimizer.rule(), settings.clip, accumulated)?;
+            let update = session.compile(&graph)?;
+            let zero = match accumulated {
+                true => Some(session.compile(&optim::zero_graph(&session.layout)?)?),
+                false => None,
+            };
+            let unscale = session.state.slot(Space::State, names::UNSCALE)?.clone();
+            session.state.write_number(&unscale, 1.0 / settings.accumulate as f64)?;
+            session.training = Some(Compiled { settings, update, zero, applied: 0 });
+        }
+        Ok(session)
+    }
+
+    /// Reserves the state's memory: flat buckets for what is trained, packed segments for the rest.
+    fn allocate(&mut self, training: Option<&Training>) -> Result<()> {
+        let (device, state) = (self.device.as_ref(), &mut self.state);
+        let scalar = |dtype| TensorType::new(dtype, [0usize; 0]);
+        let mut scalars = Vec::new();
+        for (i, bucket) in self.layout.buckets.iter().enumerate() {
+            let Some(t) = training else { break };
+            let rule = t.optimizer.rule();
+            let (wide, n) = (bucket.wide(), bucket.elements);
+            let held = if t.accumulate > 1 { wide } else { bucket.dtype };
+            let mut flat = |name: String, dtype: DType, kind: &str| -> Result<Place> {
+                let label = format!("{kind}.{}", bucket.name());
+                let segment = state.segment(device, label, n * dtype.size(), SegmentKind::State)?;
+                let place = Place { segment, offset: 0 };
+                state.name(Space::State, name, Slot { place, ty: TensorType::new(dtype, [n]) });
+                Ok(place)
+            };
+            let parameters = flat(names::parameters(i), bucket.dtype, "parameters")?;
+            let gradients = flat(names::gradients(i), held, "gradients")?;
+            let moments = rule.moments().into_iter().flatten();
+            let moments =
+                moments.map(|m| Ok((m, flat(names::moment(i, m), wide, m)?))).collect::<Result<Vec<_>>>()?;
+            for e in &bucket.entries {
+                let slot = |base: Place, dtype: DType| Slot {
+                    place: Place { offset: base.offset + e.offset * dtype.size(), ..base },
+                    ty: TensorType::new(dtype, e.shape.clone()),
+                };
+                state.name(Space::Parameter, e.name.clone(), slot(parameters, bucket.dtype));
+                state.name(Space::State, gradient_name(&e.name), slot(gradients, held));
+                for &(m, base) in &moments {
+                    state.name(Space::State, moment_name(m, &e.name), slot(base, wide));
+                }
+            }
+            scalars.extend(rule.scalars().iter().map(|s| (Space::State, names::scalar(i, s), scalar(wide))));
+        }
+        scalars.push((Space::State, names::UNSCALE.into(), scalar(DType::F64)));
+        scalars.push((Space::Rng, "rng".into(), TensorType::new(DType::I64, [2])));
+        state.pack(device, "scalars", SegmentKind::Input, scalars)?;
+        let of = |space: Space| {
+            let own = self.tensors.iter().filter(move |t| space_of(t) == space);
+            own.filter(|t| self.layout.find(&t.name).is_none())
+                .map(|t| (space, t.name.clone(), t.ty.clone()))
+                .collect::<Vec<_>>()
+        };
+        for (name, space, kind) in [
+            ("frozen parameters", Space::Parameter, SegmentKind::Constant),
+            ("buffers", Space::Buffer, SegmentKind::State),
+            ("constants", Space::Constant, SegmentKind::Constant),
+        ] {
+            let tensors = of(space);
+            state.pack(device, name, kind, tensors)?;
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, model: Model) -> Result<()> {
+        for t in &self.tensors {
+            let bytes = model
+                .weights
+                .bytes(&t.name)
+                .ok_or_else(|| Error::Model(format!("the model comes without the tensor {}", t.name)))?;
+            let slot = self.state.slot(space_of(t), &t.name)?.clone();
+            self.state.write(&slot, &t.name, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn compile(&mut self, graph: &Graph) -> Result<ProgramId> {
+        let program = Program::new(self.device.as_ref(), &self.state, graph)?;
+        if program.arena() > self.arena.bytes() {
+            // The old arena goes first: both would not always fit.
+            self.arena = self.device.alloc(0)?;
+            self.arena = self.device.alloc(program.arena())?;
+        }
+        self.programs.push(program);
+        Ok(ProgramId(self.programs.len() - 1))
+    }
+
+    /// Compiles a forward graph (the model's own, or bound to another batch size) for [`Session::gradients`].
+    ///
+    /// # Errors
+    /// As [`Session::new`]; `Model` if other parameters get gradients than in the first graph.
+    pub fn training_program(&mut self, graph: &Graph) -> Result<ProgramId> {
+        let Some(t) = &self.training else {
+            return Err(Error::Model("the session was made for evaluation only".into()));
+        };
+        let accumulated = t.settings.accumulate > 1;
+        let (mut graph, _) = differentiated(graph)?;
+        let found = graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_))).count();
+        if found != self.layout.entries().count() {
+            return Err(Error::Model(
+                "the graph's gradients are not those of the graph the session was made from".into(),
+            ));
+        }
+        if accumulated {
+            graph = accumulating(graph)?;
+        }
+        self.compile(&graph)
+    }
+
+    /// Compiles a forward graph for [`Session::evaluate`]: as written in the graph, but no buffer is changed.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn evaluation_program(&mut self, graph: &Graph) -> Result<ProgramId> {
+        let mut graph = pass::decompose(graph.clone())?;
+        graph.outputs.retain(|o| o.role == OutputRole::User);
+        self.compile(&graph)
+    }
+
+    /// Starts a step: empties the sum of the gradients, if micro-batches are summed.
+    pub fn begin_step(&mut self) -> Result<()> {
+        match self.training.as_ref().and_then(|t| t.zero) {
+            Some(zero) => self.run(zero),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs forward and backward on a micro-batch: one slice of bytes for each of [`Session::inputs`], in order.
+    pub fn gradients(&mut self, program: ProgramId, feeds: &[impl AsRef<[u8]>]) -> Result<()> {
+        self.feed(program, feeds)?;
+        self.run(program)
+    }
+
+    /// Runs forward.
+    pub fn evaluate(&mut self, program: ProgramId, feeds: &[impl AsRef<[u8]>]) -> Result<()> {
+        self.gradients(program, feeds)
+    }
+
+    fn feed(&mut self, program: ProgramId, feeds: &[impl AsRef<[u8]>]) -> Result<()> {
+        let program = &mut self.programs[program.0];
+        let want = program.inputs().count();
+        if feeds.len() != want {
+            return Err(Error::Feed(format!(
+                "{} tensors were fed to a program of {want} inputs",
+                feeds.len()
+            )));
+        }
+        feeds.iter().enumerate().try_for_each(|(i, bytes)| program.feed(i, bytes.as_ref()))
+    }
+
+    fn run(&mut self, program: ProgramId) -> Result<()> {
+        self.programs[program.0].run(&mut self.state, self.arena.as_mut())
+    }
+
+    /// Updates the parameters from the gradients, with learning rate `lr`.
+    ///
+    /// # Errors
+    /// `Model` in a session for evaluation; what the device reports.
+    pub fn update(&mut self, lr: f64) -> Result<Update> {
+        let Some(t) = &self.training else {
+            return Err(Error::Model("the session was made for evaluation only".into()));
+        };
+        let (rule, program, step) = (t.settings.optimizer.rule(), t.update, t.applied + 1);
+        for (i, bucket) in self.layout.buckets.iter().enumerate() {
+            for (name, x) in rule.scalars().iter().zip(rule.values(step, lr, bucket.decays)) {
+                let slot = self.state.slot(Space::State, &names::scalar(i, name))?.clone();
+                self.state.write_number(&slot, x)?;
+            }
+        }
+        let unscale = 1.0 / t.settings.accumulate as f64;
+        self.run(program)?;
+        let number = |i: usize| Ok::<f64, Error>(self.programs[program.0].output(i)?.to_f64()[0]);
+        let update = Update {
+            norm: number(optim::NORM)?,
+            largest: number(optim::LARGEST)? * unscale,
+            applied: number(optim::APPLIED)? != 0.0,
+        };
+        if let Some(t) = &mut self.training {
+            t.applied += update.applied as u64;
+        }
+        Ok(update)
+    }
+
+    /// Sets the key of all random numbers of the next runs.
+    pub fn set_rng(&mut self, seed: u64, draw: u64) -> Result<()> {
+        let slot = self.state.slot(Space::Rng, "rng")?.clone();
+        let bytes: Vec<u8> = seed.to_le_bytes().into_iter().chain(draw.to_le_bytes()).collect();
+        self.state.write(&slot, "rng", &bytes)
+    }
+
+    /// What a program must be fed: names and types, in order.
+    pub fn inputs(&self, program: ProgramId) -> impl Iterator<Item = (&str, &TensorType)> {
+        self.programs[program.0].inputs()
+    }
+
+    /// What a program returns: names and types, in order; the first is the loss.
+    pub fn outputs(&self, program: ProgramId) -> impl Iterator<Item = (&str, &TensorType)> {
+        self.programs[program.0].outputs()
+    }
+
+    /// A result of a program's last run.
+    pub fn output(&self, program: ProgramId, i: usize) -> Result<Tensor> {
+        self.programs[program.0].output(i)
+    }
+
+    /// A program's plan, for reports.
+    pub fn plan(&self, program: ProgramId) -> &Plan {
+        self.programs[program.0].plan()
+    }
+
+    /// The plan of the update, if the session trains.
+    pub fn update_plan(&self) -> Option<&Plan> {
+        self.training.as_ref().map(|t| self.plan(t.update))
+    }
+
+    /// Measures every step of a program's later runs, for [`Session::seconds`].
+    pub fn measure(&mut self, program: ProgramId) {
+        self.programs[program.0].measure();
+    }
+
+    /// Seconds that every step of a program's plan has taken since [`Session::measure`].
+    pub fn seconds(&self, program: ProgramId) -> &[f64] {
+        self.programs[program.0].seconds()
+    }
+
+    /// Where every trained parameter lies.
+    pub fn layout(&self) -> &BucketLayout {
+        &self.layout
+    }
+
+    /// Trainable parameters that get no gradient, and why; they are not updated, weight decay included.
+    pub fn missing(&self) -> &[NoGradient] {
+        &self.missing
+    }
+
+    /// Parameters, buffers and constants.
+    pub fn tensors(&self) -> &[ModelTensor] {
+        &self.tensors
+    }
+
+    /// Memory held for the model's and the optimizer's state.
+    pub fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.state.segments()
+    }
+
+    /// Bytes of the arena, which all programs share.
+    pub fn arena_bytes(&self) -> usize {
+        self.arena.bytes()
+    }
+
+    /// Optimizer steps applied so far.
+    pub fn applied(&self) -> u64 {
+        self.training.as_ref().map_or(0, |t| t.applied)
+    }
+
+    /// Sets the count of optimizer steps, on resuming.
+    pub fn set_applied(&mut self, steps: u64) {
+        if let Some(t) = &mut self.training {
+            t.applied = steps;
+        }
+    }
+
+    /// Bytes of a parameter, buffer or constant.
+    pub fn read(&self, tensor: &ModelTensor) -> Result<Vec<u8>> {
+        self.state.read(self.state.slot(space_of(tensor), &tensor.name)?)
+    }
+
+    /// Replaces a parameter, buffer or constant.
+    pub fn write(&mut self, tensor: &ModelTensor, bytes: &[u8]) -> Result<()> {
+        let slot = self.state.slot(space_of(tensor), &tensor.name)?.clone();
+        self.state.write(&slot, &tensor.name, bytes)
+    }
+
+    /// Names and types of the moments, by parameter: `exp_avg.<parameter>`.
+    pub fn moments(&self) -> Vec<(String, TensorType)> {
+        let Some(t) = &self.training else { return Vec::new() };
+        let mut out = Vec::new();
+        for moment in t.settings.optimizer.rule().moments().into_iter().flatten() {
+            for (bucket, e) in self.layout.entries() {
+                let ty = TensorType::new(self.layout.buckets[bucket].wide(), e.shape.clone());
+                out.push((moment_name(moment, &e.name), ty));
+            }
+        }
+        out
+    }
+
+    /// Bytes of a moment, by its name in [`Session::moments`].
+    pub fn read_moment(&self, name: &str) -> Result<Vec<u8>> {
+        self.state.read(self.state.slot(Space::State, name)?)
+    }
+
+    /// Replaces a moment.
+    pub fn write_moment(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let slot = self.state.slot(Space::State, name)?.clone();
+        self.state.write(&slot, name, bytes)
+    }
+
+    /// The gradient of a trained parameter as it lies in memory: the sum over the micro-batches of the step.
+    pub fn gradient(&self, parameter: &str) -> Result<Tensor> {
+        self.state.tensor(self.state.slot(Space::State, &gradient_name(parameter))?)
+    }
+}
+
+fn moment_name(moment: &str, parameter: &str) -> String {
+    format!("{moment}.{parameter}")
+}
+
+fn space_of(t: &ModelTensor) -> Space {
+    match t.role {
+        InputRole::Parameter { .. } => Space::Parameter,
+        InputRole::Buffer { .. } => Space::Buffer,
+        _ => Space::Constant,
+    }
+}
+
+fn check_clip(clip: Clip) -> Result<()> {
+    for (setting, limit) in [("clip_norm", clip.norm), ("clip_value", clip.value)] {
+        if limit.is_some_and(|x| x.is_nan() || x <= 0.0) {
+            return Err(Error::config(setting, "must be positive"));
+        }
+    }
+    if clip.norm.is_some() && clip.value.is_some() {
+        return Err(Error::config("clip_value", "cannot be combined with clip_norm: choose one"));
+    }
+    Ok(())
+}
+
+fn tensors(graph: &Graph) -> Vec<ModelTensor> {
+    let held = |r: &InputRole| {
+        matches!(r, InputRole::Parameter { .. } | InputRole::Buffer { .. } | InputRole::Constant)
+    };
+    let inputs = graph.inputs.iter().filter(|i| held(&i.role));
+    inputs
+        .map(|i| ModelTensor { name: i.name.clone(), ty: graph.ty(i.value).clone(), role: i.role.clone() })
+        .collect()
+}
+
+/// Forward and backward of a model's graph, and the parameters without a gradient.
+fn differentiated(graph: &Graph) -> Result<(Graph, Vec<NoGradient>)> {
+    let graph = pass::decompose(graph.clone())?;
+    let loss = graph.outputs.iter().find(|o| o.role == OutputRole::User);
+    let loss = loss
+        .ok_or_else(|| Error::Model("the model returns nothing; its first output must be the loss".into()))?;
+    let loss = loss.value;
+    let d = pass::differentiate(graph, loss)?;
+    Ok((d.graph, d.missing))
+}
+
+/// The flat layout of a differentiated graph's gradients, in the order in which they are computed.
+fn layout(graph: &Graph, decay: Decay) -> BucketLayout {
+    let mut found: Vec<_> = graph
+        .outputs
+        .iter()
+        .filter_map(|o| match o.role {
+            OutputRole::Gradient(p) => {
+                let computed = match graph.value(o.value).def {
+                    Def::Node(n, _) => n.0,
+                    Def::Input(_) => 0,
+                };
+                Some((computed, &graph.inputs[graph.input_index(p)?].name, graph.ty(p)))
+            }
+            _ => None,
+        })
+        .collect();
+    found.sort_by_key(|f| f.0);
+    let decays = |ty: &TensorType| match decay {
+        Decay::Matrices => ty.shape.rank() >= 2,
+        Decay::All => true,
+        Decay::None => false,
+    };
+    BucketLayout::new(found.into_iter().map(|(_, name, ty)| (name.as_str(), ty, decays(ty))))
+}
+
+/// Turns gradients into additions to their sums, in f32 or wider.
+fn accumulating(graph: Graph) -> Result<Graph> {
+    let mut b = Builder::extend(graph);
+    b.phase = headwater_core::graph::Phase::Backward;
+    for i in 0..b.graph().outputs.len() {
+        let output = &b.graph().outputs[i];
+        let OutputRole::Gradient(p) = output.role else { continue };
+        let (gradient, at) = (output.value, b.graph().input_index(p));
+        let at = at.ok_or_else(|| Error::Model("a gradient of no input".into()))?;
+        let name = gradient_name(&b.graph().inputs[at].name);
+        let ty = b.ty(gradient).clone();
+        let wide = if ty.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let sum = b.input(name, TensorType::new(wide, ty.shape), InputRole::State);
+        let gradient = b.cast(gradient, wide)?;
+        let new = b.add(sum, gradient)?;
+        let output = &mut b.graph_mut().outputs[i];
+        (output.value, output.role) = (new, OutputRole::Mutation(sum));
+    }
+    Ok(b.finish())
+}

@@ -1,0 +1,166 @@
+//! A graph compiled against the state: a plan on the device, with memory for what is fed and what comes out.
+
+use super::state::{Slot, Space, State};
+use crate::error::{Error, Result};
+use headwater_core::device::{Device, Executable, Memory};
+use headwater_core::graph::OutputRole;
+use headwater_core::pass;
+use headwater_core::plan::{ALIGN, Bindings, Place, Plan, Segment, SegmentId, SegmentKind};
+use headwater_core::{Graph, Tensor, TensorType};
+
+/// A loaded plan and its own segments.
+pub(crate) struct Program {
+    plan: Plan,
+    executable: Box<dyn Executable>,
+    /// Fed tensors by name, at places in `fed`.
+    inputs: Vec<(String, Slot)>,
+    /// User outputs in order, at places in `results`.
+    outputs: Vec<(String, Slot)>,
+    fed: Box<dyn Memory>,
+    results: Box<dyn Memory>,
+    seconds: Vec<f64>,
+}
+
+/// Lays out tensors one after the other in a segment.
+struct Packing {
+    segment: SegmentId,
+    bytes: usize,
+}
+
+impl Packing {
+    fn place(&mut self, ty: &TensorType) -> Place {
+        let place = Place { segment: self.segment, offset: self.bytes };
+        self.bytes += ty.bytes().next_multiple_of(ALIGN);
+        place
+    }
+}
+
+impl Program {
+    /// Plans a graph whose parameters, buffers, constants and state are those of `state`, and loads it.
+    ///
+    /// # Errors
+    /// `Model` if the state lacks a tensor or has it in another type; what planning and the device refuse.
+    pub fn new(device: &dyn Device, state: &State, graph: &Graph) -> Result<Program> {
+        let mut bindings = Bindings { segments: state.segments().cloned().collect(), ..Bindings::default() };
+        let next = bindings.segments.len() as u32 + 1;
+        let mut fed = Packing { segment: SegmentId(next), bytes: 0 };
+        let mut results = Packing { segment: SegmentId(next + 1), bytes: 0 };
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for input in &graph.inputs {
+            let ty = graph.ty(input.value);
+            let place = match Space::of(input) {
+                None => {
+                    let place = fed.place(ty);
+                    inputs.push((input.name.clone(), Slot { place, ty: ty.clone() }));
+                    place
+                }
+                Some(space) => {
+                    let slot = state.slot(space, &input.name)?;
+                    if slot.ty != *ty {
+                        let (name, have) = (&input.name, &slot.ty);
+                        return Err(Error::Model(format!(
+                            "{name} is {have} in memory and {ty} in the graph"
+                        )));
+                    }
+                    slot.place
+                }
+            };
+            bindings.inputs.push(Some(place));
+        }
+        for output in &graph.outputs {
+            let ty = graph.ty(output.value);
+            bindings.outputs.push(match output.role {
+                OutputRole::User => {
+                    let place = results.place(ty);
+                    outputs.push((output.name.clone(), Slot { place, ty: ty.clone() }));
+                    Some(place)
+                }
+                OutputRole::Gradient(v) => {
+                    let at =
+                        graph.input_index(v).ok_or_else(|| Error::Model("a gradient of no input".into()))?;
+                    Some(state.slot(Space::State, &gradient_name(&graph.inputs[at].name))?.place)
+                }
+                OutputRole::Mutation(_) => None,
+            });
+        }
+        for (name, bytes, kind) in
+            [("inputs", fed.bytes, SegmentKind::Input), ("outputs", results.bytes, SegmentKind::Output)]
+        {
+            bindings.segments.push(Segment { name: name.into(), bytes, kind });
+        }
+        let plan = pass::plan(graph, &bindings, device.caps())?;
+        pass::check_plan(&plan)?;
+        Ok(Program {
+            executable: device.load(&plan)?,
+            fed: device.alloc(fed.bytes)?,
+            results: device.alloc(results.bytes)?,
+            seconds: Vec::new(),
+            plan,
+            inputs,
+            outputs,
+        })
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Bytes of arena it needs.
+    pub fn arena(&self) -> usize {
+        self.plan.segments[0].bytes
+    }
+
+    /// What it must be fed: names and types.
+    pub fn inputs(&self) -> impl Iterator<Item = (&str, &TensorType)> {
+        self.inputs.iter().map(|(n, s)| (n.as_str(), &s.ty))
+    }
+
+    /// What it returns: names and types.
+    pub fn outputs(&self) -> impl Iterator<Item = (&str, &TensorType)> {
+        self.outputs.iter().map(|(n, s)| (n.as_str(), &s.ty))
+    }
+
+    /// Writes a fed tensor.
+    pub fn feed(&mut self, i: usize, bytes: &[u8]) -> Result<()> {
+        let (name, slot) = &self.inputs[i];
+        if bytes.len() != slot.ty.bytes() {
+            let message = format!("input {name} is {}, {} bytes were given", slot.ty, bytes.len());
+            return Err(Error::Feed(message));
+        }
+        Ok(self.fed.write(slot.place.offset, bytes)?)
+    }
+
+    /// Reads a result of the last run.
+    pub fn output(&self, i: usize) -> Result<Tensor> {
+        let slot = &self.outputs[i].1;
+        let mut bytes = vec![0; slot.ty.bytes()];
+        self.results.read(slot.place.offset, &mut bytes)?;
+        Ok(Tensor::from_bytes(&slot.ty, &bytes))
+    }
+
+    /// Runs once.
+    pub fn run(&mut self, state: &mut State, arena: &mut dyn Memory) -> Result<()> {
+        let mut memory: Vec<&mut dyn Memory> = Vec::with_capacity(self.plan.segments.len());
+        memory.push(arena);
+        memory.extend(state.memory());
+        memory.push(self.fed.as_mut());
+        memory.push(self.results.as_mut());
+        let seconds = if self.seconds.is_empty() { None } else { Some(&mut self.seconds[..]) };
+        Ok(self.executable.run(&mut memory, seconds)?)
+    }
+
+    /// Measures every step of later runs.
+    pub fn measure(&mut self) {
+        self.seconds.resize(self.plan.steps.len(), 0.0);
+    }
+
+    /// Seconds of every step so far; empty if not measured.
+    pub fn seconds(&self) -> &[f64] {
+        &self.seconds
+    }
+}
+
+/// Name of a parameter's gradient in the state.
+pub(crate) fn gradient_name(parameter: &str) -> String {
+    format!("gradient.{parameter}")
+}

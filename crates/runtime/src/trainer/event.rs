@@ -1,0 +1,126 @@
+//! What a run reports while it goes on.
+
+use crate::config::TrainConfig;
+use crate::error::Result;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Something that happened. Steps are counted from 1: `step` is the number of steps done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// Training begins.
+    Start(Box<Start>),
+    /// A run goes on from a checkpoint.
+    Resume {
+        /// Steps done before.
+        step: u64,
+        /// The checkpoint.
+        path: PathBuf,
+        /// Settings that differ from those the checkpoint was made with: the run is no longer the one it was.
+        changed: Vec<String>,
+        /// Damaged newer checkpoints, which have been removed.
+        damaged: Vec<PathBuf>,
+    },
+    /// A step was done.
+    Step(Step),
+    /// Held-out data was evaluated.
+    Evaluation(Evaluation),
+    /// A checkpoint was saved.
+    Checkpoint {
+        /// Steps done.
+        step: u64,
+        /// Its directory.
+        path: PathBuf,
+    },
+    /// The run was asked to stop, and did.
+    Interrupted {
+        /// Steps done.
+        step: u64,
+    },
+    /// The run is complete.
+    End {
+        /// Steps done.
+        step: u64,
+        /// Seconds since `Start`.
+        seconds: f64,
+    },
+}
+
+/// What is known before the first step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Start {
+    /// Steps the run will have when complete.
+    pub steps: u64,
+    /// Samples of a batch.
+    pub batch: usize,
+    /// Batches in an epoch.
+    pub batches_per_epoch: u64,
+    /// Samples in the training data.
+    pub samples: usize,
+    /// Elements of all trained parameters.
+    pub parameters: usize,
+    /// Names of the parameters that weight decay applies to.
+    pub decayed: Vec<String>,
+    /// Names of those it does not apply to.
+    pub undecayed: Vec<String>,
+    /// Trainable parameters that get no gradient and are not updated, with the reason.
+    pub unreached: Vec<String>,
+    /// All settings.
+    pub config: TrainConfig,
+}
+
+/// A step of training.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// Steps done, this one included.
+    pub step: u64,
+    /// Passes over the data done.
+    pub epoch: f64,
+    /// Loss before the update, mean over the micro-batches.
+    pub loss: f64,
+    /// Learning rate.
+    pub lr: f64,
+    /// Global L2 norm of the gradients before clipping.
+    pub norm: f64,
+    /// Largest magnitude of a gradient's element.
+    pub largest: f64,
+    /// Whether the parameters were updated: not if a gradient was not finite.
+    pub applied: bool,
+    /// Samples in the step.
+    pub samples: usize,
+    /// Seconds it took, waiting for data included.
+    pub seconds: f64,
+}
+
+/// An evaluation on held-out data.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Steps done before it.
+    pub step: u64,
+    /// Mean loss over the batches, weighted by their samples.
+    pub loss: f64,
+    /// Share of samples whose largest logit is that of their class, if the model has logits and labels.
+    pub accuracy: Option<f64>,
+    /// Samples evaluated.
+    pub samples: usize,
+    /// Samples left out because they fill no batch and the model cannot be bound to a smaller one.
+    pub left_out: usize,
+    /// Seconds it took.
+    pub seconds: f64,
+}
+
+/// Someone who is told.
+pub trait Observer {
+    /// Called for every event, in order.
+    ///
+    /// # Errors
+    /// An error ends the run.
+    fn event(&mut self, event: &Event) -> Result<()>;
+}
+
+impl<F: FnMut(&Event) -> Result<()>> Observer for F {
+    fn event(&mut self, event: &Event) -> Result<()> {
+        self(event)
+    }
+}

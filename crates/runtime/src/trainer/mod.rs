@@ -1,0 +1,356 @@
+//! The loop of training: batches to gradients to updates, evaluation, checkpoints, events. Everything in it is a function
+//! of the settings and the number of steps done, so that a run that resumes is the run that was interrupted.
+
+mod evaluate;
+mod event;
+
+pub use event::{Evaluation, Event, Observer, Start, Step};
+
+use crate::checkpoint::{Found, Progress, Store};
+use crate::config::{NonFinite, TrainConfig};
+use crate::data::{Batch, Dataset, Loader, Order, Sampler, feeds};
+use crate::error::{Error, Result};
+use crate::schedule::Schedule;
+use crate::session::{Model, ProgramId, Session};
+use headwater_core::device::Device;
+use headwater_core::graph::{InputRole, OutputRole};
+use headwater_core::tensor::Data;
+use headwater_core::{Graph, TensorType};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Makes the model's graph for another batch size.
+pub type Rebind<'a> = dyn Fn(usize) -> Result<Graph, Box<dyn std::error::Error + Send + Sync>> + 'a;
+
+/// A run: model, data, settings, and how far it is.
+pub struct Trainer<'a> {
+    session: Session,
+    graph: Graph,
+    rebind: Option<Box<Rebind<'a>>>,
+    config: TrainConfig,
+    schedule: Schedule,
+    train: Arc<Dataset>,
+    eval: Option<Arc<Dataset>>,
+    sampler: Sampler,
+    samples: usize,
+    /// Samples of a batch.
+    batch: usize,
+    /// Programs by batch size: for training, for evaluation.
+    training: HashMap<usize, ProgramId>,
+    evaluation: HashMap<usize, ProgramId>,
+    store: Option<Store>,
+    /// Steps done, and at the newest checkpoint.
+    step: u64,
+    saved: Option<u64>,
+    resumed: Option<Event>,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Steps done.
+    pub step: u64,
+    /// Whether all steps were done; false if it was asked to stop.
+    pub complete: bool,
+    /// Loss of every step of this process.
+    pub losses: Vec<f64>,
+    /// The last evaluation.
+    pub evaluation: Option<Evaluation>,
+}
+
+impl<'a> Trainer<'a> {
+    /// Prepares a run: opens the data, compiles the model, opens the directory of checkpoints. With `resume`, goes on from
+    /// the newest whole checkpoint of that directory, or from the beginning if there is none yet.
+    ///
+    /// # Errors
+    /// Whatever is wrong with settings, data, model, device or checkpoints, before anything runs.
+    pub fn new(
+        device: Arc<dyn Device>,
+        model: Model,
+        rebind: Option<Box<Rebind<'a>>>,
+        config: TrainConfig,
+        resume: bool,
+    ) -> Result<Trainer<'a>> {
+        config.check()?;
+        let train = Arc::new(Dataset::open(&config.data.train)?);
+        let eval = config.data.eval.as_deref().map(|p| Dataset::open(p).map(Arc::new)).transpose()?;
+        let (_, exported, samples) = feeds(fed(model.graph), &train, &config.data.names)?;
+        let batch = config.batch.unwrap_or(exported);
+        let graph = if batch == exported { model.graph.clone() } else { rebound(rebind.as_deref(), batch)? };
+        let order = match &config.data.order {
+            Some(order) => recorded(order, batch)?,
+            None if config.data.sequential => Order::Sequential,
+            None => Order::Shuffled { seed: config.seed },
+        };
+        let finite = matches!(order, Order::Recorded { .. });
+        let sampler = Sampler::new(order, samples, batch, config.data.last)?;
+        let steps = config.total_steps(sampler.per_epoch())?;
+        if finite && steps * config.accumulate as u64 > sampler.per_epoch() {
+            let (have, want) = (sampler.per_epoch(), steps * config.accumulate as u64);
+            return Err(Error::Feed(format!("the recorded order has {have} batches, the run needs {want}")));
+        }
+        let schedule = config.schedule(steps)?;
+        let mut session = Session::new(device, Model { graph: &graph, ..model }, Some(config.training()))?;
+        let (mut store, mut resumed, mut step) = (None, None, 0);
+        if let Some(dir) = &config.checkpoint.dir {
+            if resume {
+                let (opened, found) = Store::resume(dir, config.checkpoint.keep)?;
+                store = Some(opened);
+                (resumed, step) = resumption(&mut session, &config, found)?;
+            } else {
+                store = Some(Store::create(dir, config.checkpoint.keep)?);
+            }
+        } else if resume {
+            return Err(Error::config("checkpoint.dir", "names no directory to resume from"));
+        }
+        let program = session.training_program(&graph)?;
+        Ok(Trainer {
+            training: HashMap::from([(batch, program)]),
+            evaluation: HashMap::new(),
+            saved: resumed.as_ref().map(|_| step),
+            session,
+            graph,
+            rebind,
+            config,
+            schedule,
+            train,
+            eval,
+            sampler,
+            samples,
+            batch,
+            store,
+            step,
+            resumed,
+        })
+    }
+
+    /// Steps done.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Steps of the whole run.
+    pub fn steps(&self) -> u64 {
+        self.schedule.steps
+    }
+
+    /// The model on its device.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The program that computes gradients, for reports.
+    pub fn program(&self) -> ProgramId {
+        self.training[&self.batch]
+    }
+
+    /// Measures every kernel of later steps, for [`Session::seconds`].
+    pub fn measure(&mut self) {
+        let program = self.program();
+        self.session.measure(program);
+    }
+
+    /// Trains until all steps are done or `stop` is set, which ends the run after the current step with a checkpoint.
+    ///
+    /// # Errors
+    /// `NotFinite` if gradients are not and the settings say to stop; what data, device, observers and disk report.
+    pub fn run(&mut self, observers: &mut [&mut dyn Observer], stop: &AtomicBool) -> Result<Summary> {
+        let begin = Instant::now();
+        let mut tell = |event: &Event| observers.iter_mut().try_for_each(|o| o.event(event));
+        tell(&Event::Start(Box::new(self.start())))?;
+        if let Some(event) = self.resumed.take() {
+            tell(&event)?;
+        }
+        let micro = self.config.accumulate as u64;
+        let (feeds, ..) = feeds(fed(&self.graph), &self.train, &self.config.data.names)?;
+        let mut loader = Loader::new(self.train.clone(), feeds, self.sampler.clone(), self.step * micro);
+        let mut summary = Summary { step: self.step, complete: true, losses: Vec::new(), evaluation: None };
+        while self.step < self.steps() {
+            if stop.load(Ordering::Relaxed) {
+                summary.complete = false;
+                break;
+            }
+            let done = self.train_step(&mut loader)?;
+            summary.losses.push(done.loss);
+            tell(&Event::Step(done))?;
+            let last = self.step == self.steps();
+            if self.eval.is_some() && (last || due(self.config.eval.every, self.step)) {
+                let evaluation = self.evaluate()?;
+                tell(&Event::Evaluation(evaluation.clone()))?;
+                summary.evaluation = Some(evaluation);
+            }
+            if due(self.config.checkpoint.every, self.step) {
+                self.save(&mut tell)?;
+            }
+        }
+        self.save(&mut tell)?;
+        summary.step = self.step;
+        tell(&match summary.complete {
+            true => Event::End { step: self.step, seconds: begin.elapsed().as_secs_f64() },
+            false => Event::Interrupted { step: self.step },
+        })?;
+        Ok(summary)
+    }
+
+    fn train_step(&mut self, loader: &mut Loader) -> Result<Step> {
+        let begin = Instant::now();
+        let micro = self.config.accumulate;
+        self.session.begin_step()?;
+        let (mut loss, mut samples) = (0.0, 0);
+        for i in 0..micro as u64 {
+            let ended = || Error::Feed("the data ended before the run did".into());
+            let batch: Batch = loader.next().ok_or_else(ended)?;
+            let program = self.training_program(batch.samples)?;
+            self.session.set_rng(self.config.seed, self.step * micro as u64 + i)?;
+            self.session.gradients(program, &batch.inputs)?;
+            loss += self.session.output(program, 0)?.to_f64()[0] / micro as f64;
+            samples += batch.samples;
+        }
+        let lr = self.schedule.rate(self.step);
+        let update = self.session.update(lr)?;
+        if !update.applied && self.config.nonfinite == NonFinite::Stop {
+            return Err(Error::NotFinite { step: self.step, detail: self.blame(loss, update.norm)? });
+        }
+        self.step += 1;
+        Ok(Step {
+            step: self.step,
+            epoch: (self.step * micro as u64) as f64 / self.sampler.per_epoch() as f64,
+            loss,
+            lr,
+            norm: update.norm,
+            largest: update.largest,
+            applied: update.applied,
+            samples,
+            seconds: begin.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Which gradients are not finite, the first of the backward pass first.
+    fn blame(&self, loss: f64, norm: f64) -> Result<String> {
+        const SHOWN: usize = 5;
+        let mut found = Vec::new();
+        for (_, e) in self.session.layout().entries() {
+            let g = self.session.gradient(&e.name)?;
+            let Data::Float(g) = &g.data else { continue };
+            let (nan, inf) =
+                (g.iter().filter(|x| x.is_nan()).count(), g.iter().filter(|x| x.is_infinite()).count());
+            if nan + inf > 0 {
+                found.push(format!("{}: {nan} NaN and {inf} inf of {}", e.name, g.len()));
+            }
+        }
+        let more = found.len().saturating_sub(SHOWN);
+        found.truncate(SHOWN);
+        let list = match (found.is_empty(), more) {
+            (true, _) => "all elements are finite, but their squares overflow".into(),
+            (_, 0) => found.join("; "),
+            _ => format!("{}; and {more} more parameters", found.join("; ")),
+        };
+        Ok(format!("loss {loss}, norm {norm}; {list}"))
+    }
+
+    fn training_program(&mut self, batch: usize) -> Result<ProgramId> {
+        if let Some(&program) = self.training.get(&batch) {
+            return Ok(program);
+        }
+        let program = self.session.training_program(&rebound(self.rebind.as_deref(), batch)?)?;
+        self.training.insert(batch, program);
+        Ok(program)
+    }
+
+    fn save(&mut self, tell: &mut dyn FnMut(&Event) -> Result<()>) -> Result<()> {
+        let Some(store) = self.store.as_ref().filter(|_| self.saved != Some(self.step)) else {
+            return Ok(());
+        };
+        let (step, applied) = (self.step, self.session.applied());
+        let path = store.save(&self.session, &Progress { step, applied, config: self.config.clone() })?;
+        self.saved = Some(step);
+        tell(&Event::Checkpoint { step, path })
+    }
+
+    fn start(&self) -> Start {
+        let layout = self.session.layout();
+        let named = |decays: bool| {
+            let of = layout.entries().filter(|(b, _)| layout.buckets[*b].decays == decays);
+            of.map(|(_, e)| e.name.clone()).collect()
+        };
+        Start {
+            steps: self.steps(),
+            batch: self.batch,
+            batches_per_epoch: self.sampler.per_epoch(),
+            samples: self.samples,
+            parameters: layout.entries().map(|(_, e)| e.shape.numel()).sum(),
+            decayed: named(true),
+            undecayed: named(false),
+            unreached: self
+                .session
+                .missing()
+                .iter()
+                .map(|m| format!("{}: {}", m.parameter, m.reason))
+                .collect(),
+            config: self.config.clone(),
+        }
+    }
+}
+
+/// What the user feeds: names and types.
+fn fed(graph: &Graph) -> impl Iterator<Item = (&str, &TensorType)> {
+    let user = graph.inputs.iter().filter(|i| i.role == InputRole::User);
+    user.map(|i| (i.name.as_str(), graph.ty(i.value)))
+}
+
+/// Types of what the model returns.
+fn returned(graph: &Graph) -> impl Iterator<Item = &TensorType> {
+    graph.outputs.iter().filter(|o| o.role == OutputRole::User).map(|o| graph.ty(o.value))
+}
+
+fn rebound(rebind: Option<&Rebind>, batch: usize) -> Result<Graph> {
+    let none = || Err("it was exported for a fixed batch; export it with a dynamic first dimension".into());
+    rebind.map_or_else(none, |f| f(batch)).map_err(|source| Error::Rebind { batch, source })
+}
+
+fn due(every: Option<u64>, step: u64) -> bool {
+    every.is_some_and(|n| step.is_multiple_of(n))
+}
+
+/// Reads a recorded order, `file:tensor`.
+fn recorded(order: &str, batch: usize) -> Result<Order> {
+    let refuse = |m: String| Error::config("data.order", m);
+    let (file, tensor) =
+        order.rsplit_once(':').ok_or_else(|| refuse(format!("must be file:tensor, it is {order}")))?;
+    let data = Dataset::open(Path::new(file))?;
+    let column = data.column(tensor).ok_or_else(|| refuse(format!("{file} has no tensor {tensor}")))?;
+    if column.ty.dtype.is_float() || column.ty.shape.rank() != 2 || column.ty.shape[1] != batch {
+        return Err(refuse(format!("{tensor} must be integers [batches, {batch}], it is {}", column.ty)));
+    }
+    let tensor = headwater_core::Tensor::from_bytes(&column.ty, column.bytes());
+    let index = |&i: &i64| u32::try_from(i).map_err(|_| refuse(format!("{i} is no index of a sample")));
+    Ok(Order::Recorded { indices: Arc::new(tensor.ints().iter().map(index).collect::<Result<_>>()?) })
+}
+
+/// Restores what was found, and says what differs from the settings then.
+fn resumption(session: &mut Session, config: &TrainConfig, found: Found) -> Result<(Option<Event>, u64)> {
+    let Some(checkpoint) = found.checkpoint else { return Ok((None, 0)) };
+    checkpoint.restore(session)?;
+    let step = checkpoint.progress().step;
+    let changed = changes(&checkpoint.progress().config, config);
+    let path = checkpoint.path().to_owned();
+    Ok((Some(Event::Resume { step, path, changed, damaged: found.damaged }), step))
+}
+
+/// Settings that differ, by name, those left out that change nothing in what is computed.
+fn changes(old: &TrainConfig, new: &TrainConfig) -> Vec<String> {
+    let object = |c: &TrainConfig| match serde_json::to_value(c) {
+        Ok(serde_json::Value::Object(o)) => o,
+        _ => serde_json::Map::new(),
+    };
+    let (old, new) = (object(old), object(new));
+    let harmless = ["eval", "checkpoint", "log"];
+    let differs = |(name, value): (&String, &serde_json::Value)| {
+        let was = old.get(name).filter(|was| *was != value && !harmless.contains(&name.as_str()))?;
+        Some(format!("{name}: {was} then, {value} now"))
+    };
+    new.iter().filter_map(differs).collect()
+}
