@@ -4,6 +4,7 @@
 pub mod bound;
 pub mod decompose;
 pub mod diff;
+pub mod evaluation;
 pub mod fuse;
 pub mod lower;
 pub mod memory;
@@ -11,6 +12,7 @@ pub mod simplify;
 
 pub use decompose::decompose;
 pub use diff::differentiate;
+pub use evaluation::evaluation;
 pub use fuse::fuse;
 pub use lower::plan;
 pub use memory::check_plan;
