@@ -173,6 +173,11 @@ impl Builder {
         Ok(self.apply(op, &inputs, attrs)?[0])
     }
 
+    /// Applies an operator without attributes and returns its first output.
+    pub fn call(&mut self, op: &'static OpDef, inputs: &[ValueId]) -> Result<ValueId> {
+        self.one(op, inputs, Attrs::new())
+    }
+
     /// `a + b`, broadcast and promoted.
     pub fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId> {
         self.one(&ops::pointwise::add::ADD, &[a, b], Attrs::new())

@@ -2,6 +2,7 @@
 //! Owns the data structure; operators, text and passes live elsewhere.
 
 pub mod builder;
+mod ops;
 pub mod origin;
 pub mod parse;
 pub mod text;

@@ -188,9 +188,14 @@ impl<'a> OpCx<'a> {
     /// The dtype PyTorch computes these inputs in, together with a scalar attribute if named and present: tensors with
     /// dimensions win over scalars tensors, those over plain numbers, unless of a lower class (`torch.result_type`).
     pub fn result_type(&self, scalars: &[&str]) -> DType {
+        self.result_type_from(0, scalars)
+    }
+
+    /// The same for the inputs from `first` on (a condition does not take part).
+    pub fn result_type_from(&self, first: usize, scalars: &[&str]) -> DType {
         let promote = |a: Option<DType>, b: DType| Some(a.map_or(b, |a| a.promote(b)));
         let (mut dimmed, mut zero, mut number) = (None, None, None);
-        for t in self.present() {
+        for t in self.inputs.iter().skip(first).copied().flatten() {
             if t.shape.rank() > 0 { dimmed = promote(dimmed, t.dtype) } else { zero = promote(zero, t.dtype) }
         }
         for name in scalars {
@@ -323,6 +328,12 @@ impl<'a> GradCx<'a> {
             return Err(Error::new(Code::Graph, format!("gradient of input {i} was set twice")));
         }
         Ok(())
+    }
+
+    /// Asks something of the forward node's types and attributes.
+    pub fn of<T>(&self, f: impl FnOnce(&OpCx) -> T) -> T {
+        let inputs = self.node.inputs.iter().map(|v| v.map(|v| self.builder.ty(v))).collect();
+        f(&OpCx { inputs, attrs: &self.node.attrs })
     }
 
     /// Types and attributes of the forward node, detached from the builder so that a rule can build meanwhile.

@@ -1,19 +1,86 @@
 //! Operators that compute each element from the elements at the same place. A new one is one file and one line here.
 
+use crate::attr::Attr;
 use crate::diagnostic::Result;
-use crate::dtype::DType;
-use crate::expr::Expr;
-use crate::ops::OpCx;
+use crate::dtype::{Class, DType};
+use crate::expr::{Expr, input};
+use crate::graph::{Builder, ValueId};
+use crate::ops::{Derivative, GradCx, OpCx, OpDef};
 use crate::tensor::TensorType;
+use crate::{ensure, fail};
 
 operators! {
+    abs: ABS;
+    acos: ACOS;
+    acosh: ACOSH;
     add: ADD;
+    asin: ASIN;
+    asinh: ASINH;
+    atan: ATAN;
+    atanh: ATANH;
+    bitwise: BITWISE_AND, BITWISE_OR, BITWISE_XOR, BITWISE_NOT;
+    ceil: CEIL;
+    compare: EQ, NE, LT, LE, GT, GE;
+    copy: COPY, FILL, ZERO;
+    cos: COS;
+    cosh: COSH;
+    div: DIV;
+    erf: ERF;
+    exp: EXP;
+    exp2: EXP2;
+    expm1: EXPM1;
+    floor: FLOOR;
+    floor_divide: FLOOR_DIVIDE;
+    frac: FRAC;
     gelu: GELU, GELU_BACKWARD;
+    log: LOG;
+    log10: LOG10;
+    log1p: LOG1P;
+    log2: LOG2;
+    logical: LOGICAL_AND, LOGICAL_OR, LOGICAL_XOR, LOGICAL_NOT;
+    masked_fill: MASKED_FILL;
     mul: MUL;
+    neg: NEG;
+    pow: POW, POW_SCALAR, POW_BACKWARD_SELF, POW_BACKWARD_EXPONENT;
+    reciprocal: RECIPROCAL;
+    relu: RELU, THRESHOLD_BACKWARD;
+    rsqrt: RSQRT;
+    rsub: RSUB;
+    sigmoid: SIGMOID, SIGMOID_BACKWARD;
+    sign: SIGN;
+    silu: SILU, SILU_BACKWARD;
+    sin: SIN;
+    sinh: SINH;
+    sqrt: SQRT;
+    square: SQUARE;
+    sub: SUB;
+    tan: TAN;
+    tanh: TANH, TANH_BACKWARD;
     to: TO;
+    trunc: TRUNC;
+    where_self: WHERE;
 }
 
-/// Type rule of a float function of one input: ints become f32, floats stay.
+/// Type rule of a function that keeps the dtype and takes any.
+pub fn same(cx: &OpCx) -> Result<Vec<TensorType>> {
+    Ok(vec![cx.ty(0)?.clone()])
+}
+
+/// Type rule of a function that keeps the dtype and takes numbers, not truth values.
+pub fn number_like(cx: &OpCx) -> Result<Vec<TensorType>> {
+    let t = cx.ty(0)?;
+    ensure!(t.dtype.class() != Class::Bool, DType, "it takes numbers, got {t}");
+    Ok(vec![t.clone()])
+}
+
+/// Type rule of a function of one input that PyTorch defines for floats alone.
+pub fn float_only(cx: &OpCx) -> Result<Vec<TensorType>> {
+    let t = cx.ty(0)?;
+    ensure!(t.dtype.is_float(), DType, "it takes floats, got {t}");
+    Ok(vec![t.clone()])
+}
+
+/// Type rule of a function of one input that keeps a float's dtype and makes f32 of integers.
 pub fn float_like(cx: &OpCx) -> Result<Vec<TensorType>> {
     let t = cx.ty(0)?;
     let dtype = if t.dtype.is_float() { t.dtype } else { DType::F32 };
@@ -30,21 +97,94 @@ pub fn promoted(cx: &OpCx) -> Result<Vec<TensorType>> {
     Ok(vec![TensorType::new(cx.result_type(&[]), cx.broadcast()?)])
 }
 
+/// Type rule of a function of two that gives floats: as [`arithmetic`], but integers become f32.
+pub fn float_arithmetic(cx: &OpCx) -> Result<Vec<TensorType>> {
+    Ok(vec![TensorType::new(floating(cx.result_type(&["other"])), cx.broadcast()?)])
+}
+
+/// `dtype` if it is a float, else the default f32.
+pub fn floating(dtype: DType) -> DType {
+    if dtype.is_float() { dtype } else { DType::F32 }
+}
+
 /// Input `i` converted to the dtype the operator computes in, or the attribute `other` in place of a missing input 1.
 pub fn operand(cx: &OpCx, i: usize, dtype: DType) -> Result<Expr> {
-    Ok(match cx.opt(i) {
-        Some(t) if t.dtype == dtype => Expr::Input(i),
-        Some(_) => Expr::Input(i).cast(dtype),
-        None => number(cx.float("other")?, dtype),
+    operand_or(cx, i, "other", dtype)
+}
+
+/// Input `i` converted to the dtype the operator computes in, or the number attribute `name` if it is missing.
+pub fn operand_or(cx: &OpCx, i: usize, name: &str, dtype: DType) -> Result<Expr> {
+    match cx.opt(i) {
+        Some(_) => tensor(cx, i, dtype),
+        None => scalar(cx, name, dtype),
+    }
+}
+
+/// Input `i` converted to the dtype the operator computes in.
+pub fn tensor(cx: &OpCx, i: usize, dtype: DType) -> Result<Expr> {
+    let own = cx.dtype(i)?;
+    // Expressions count the inputs that are present.
+    let x = input(cx.inputs[..i].iter().flatten().count());
+    Ok(if own == dtype { x } else { x.cast(dtype) })
+}
+
+/// Input 0 as a float: integers are converted as PyTorch's float functions do.
+pub fn float_input(cx: &OpCx) -> Result<Expr> {
+    tensor(cx, 0, floating(cx.dtype(0)?))
+}
+
+/// The number attribute `name` as a constant of `dtype`'s class, if it is given.
+pub fn opt_scalar(cx: &OpCx, name: &str, dtype: DType) -> Result<Option<Expr>> {
+    Ok(match (cx.attrs.get(name), dtype.class()) {
+        // Not through f64, which has not room for every i64.
+        (Some(Attr::Int(i)), Class::Int) => Some(Expr::Int(*i)),
+        _ => cx.opt_float(name)?.map(|x| number(x, dtype)),
     })
+}
+
+/// The number attribute `name` as a constant of `dtype`'s class.
+pub fn scalar(cx: &OpCx, name: &str, dtype: DType) -> Result<Expr> {
+    opt_scalar(cx, name, dtype)?.ok_or_else(|| fail!(Attribute, "attribute `{name}` is missing"))
 }
 
 /// A constant of `dtype`'s class. Floats are rounded where the dtype is narrower than the computation only at the end,
 /// as PyTorch treats plain numbers.
 pub fn number(x: f64, dtype: DType) -> Expr {
     match dtype.class() {
-        crate::dtype::Class::Float => Expr::Float(x),
-        crate::dtype::Class::Int => Expr::Int(x as i64),
-        crate::dtype::Class::Bool => Expr::Bool(x != 0.0),
+        Class::Float => Expr::Float(x),
+        Class::Int => Expr::Int(x as i64),
+        Class::Bool => Expr::Bool(x != 0.0),
     }
 }
+
+/// Derivative rule of a function of one input: `f(builder, grad, x, y)` builds the gradient.
+pub fn chain(
+    cx: &mut GradCx,
+    f: impl FnOnce(&mut Builder, ValueId, ValueId, ValueId) -> Result<ValueId>,
+) -> Result<()> {
+    let (g, x, y) = (cx.grad(0)?, cx.x(0)?, cx.y(0));
+    let dx = f(cx, g, x, y)?;
+    cx.set(0, dx)
+}
+
+/// Derivative rule: `backward(grad, self)` with the node's attributes.
+pub fn through_input(cx: &mut GradCx, backward: &'static OpDef) -> Result<()> {
+    let attrs = cx.attrs().clone();
+    chain(cx, |b, g, x, _| b.one(backward, &[g, x], attrs))
+}
+
+/// Derivative rule: `backward(grad, output)` with the node's attributes.
+pub fn through_output(cx: &mut GradCx, backward: &'static OpDef) -> Result<()> {
+    let attrs = cx.attrs().clone();
+    chain(cx, |b, g, _, y| b.one(backward, &[g, y], attrs))
+}
+
+/// What operators that only gradients use say of their own derivative.
+pub const NO_SECOND: Derivative = Derivative::NotDifferentiable("second derivatives are not taken");
+
+/// What functions of steps say of their derivative.
+pub const STEPS: Derivative =
+    Derivative::NotDifferentiable("it moves in steps: its derivative is zero wherever there is one");
+
+/// What comparisons and bit operations say of their derivative.
+pub const DISCRETE: Derivative = Derivative::NotDifferentiable("its result is not a real number");

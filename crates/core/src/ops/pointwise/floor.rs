@@ -1,0 +1,17 @@
+//! Rounding down.
+
+use super::{STEPS, number_like};
+use crate::expr::input;
+use crate::ops::{Body, Case, Cost, OpDef, Precision};
+
+/// Rounding down to a whole number.
+pub static FLOOR: OpDef = OpDef {
+ name: "floor",
+ schemas: &["floor(Tensor self) -> Tensor"],
+ infer: number_like,
+ derivative: STEPS,
+ precision: Precision::Same,
+ cost: Cost::PerOutput(1),
+ body: Body::Pointwise(|_| Ok(vec![input(0).floor()])),
+ cases: || vec![Case::new("plain").range(&[7], -3.0, 3.0)],
+};
