@@ -3,7 +3,7 @@
 use super::{arithmetic, float_arithmetic, operand};
 use crate::diagnostic::Result;
 use crate::dtype::Class;
-use crate::expr::Binary;
+
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::{ensure, fail};
 

@@ -6,7 +6,7 @@ use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
 use crate::ensure;
 use crate::expr::{Expr, float};
-use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
+use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision};
 use crate::ops::create::full::full_of;
 use crate::tensor::TensorType;
 

@@ -1,6 +1,6 @@
 //! `other - alpha · self`.
 
-use super::{arithmetic, number, operand};
+use super::{number, operand};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 
 /// The difference the other way round, broadcast and promoted. With one input, `other` is an attribute.

@@ -1,7 +1,6 @@
 //! `self - alpha · other`.
 
 use super::{arithmetic, number, operand};
-use crate::diagnostic::Result;
 use crate::dtype::Class;
 use crate::ensure;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};

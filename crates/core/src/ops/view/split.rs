@@ -93,17 +93,24 @@ fn dim(cx: &OpCx) -> Result<usize> {
     wrap_dim(d, x.rank()).ok_or_else(|| fail!(Attribute, "`dim` = {d} is out of range for {x}"))
 }
 
-fn of_size(total: usize, size: usize) -> Vec<usize> {
+fn of_size(total: usize, size: usize) -> Result<Vec<usize>> {
     if total == 0 {
-        return vec![0];
+        return Ok(vec![0]);
     }
-    (0..total.div_ceil(size)).map(|i| size.min(total - i * size)).collect()
+    let count = checked(total.div_ceil(size))?;
+    Ok((0..count).map(|i| size.min(total - i * size)).collect())
+}
+
+/// A number of parts that a graph can hold as values.
+fn checked(count: usize) -> Result<usize> {
+    ensure!(count <= 1 << 16, Size, "{count} parts, more than 65536");
+    Ok(count)
 }
 
 fn by_size(cx: &OpCx) -> Result<Vec<usize>> {
     let (total, size) = (cx.shape(0)?[dim(cx)?], cx.size("split_size")?);
     ensure!(size > 0 || total == 0, Attribute, "`split_size` must be positive");
-    Ok(of_size(total, size))
+    of_size(total, size)
 }
 
 fn by_sizes(cx: &OpCx) -> Result<Vec<usize>> {
@@ -118,14 +125,13 @@ fn by_chunks(cx: &OpCx) -> Result<Vec<usize>> {
     let (total, chunks) = (cx.shape(0)?[dim(cx)?], cx.size("chunks")?);
     ensure!(chunks > 0, Attribute, "`chunks` must be positive");
     if total == 0 {
-        ensure!(chunks <= 1 << 16, Attribute, "{chunks} empty chunks");
-        return Ok(vec![0; chunks]);
+        return Ok(vec![0; checked(chunks)?]);
     }
-    Ok(of_size(total, total.div_ceil(chunks)))
+    of_size(total, total.div_ceil(chunks))
 }
 
 fn by_index(cx: &OpCx) -> Result<Vec<usize>> {
-    Ok(vec![1; cx.shape(0)?[dim(cx)?]])
+    Ok(vec![1; checked(cx.shape(0)?[dim(cx)?])?])
 }
 
 fn parts(cx: &OpCx, sizes: Vec<usize>, dropped: bool) -> Result<Vec<TensorType>> {
