@@ -3,8 +3,6 @@
 use crate::kernels::{self, Args, Prepared, Site};
 use crate::memory::CpuMemory;
 use crate::pool::{Pool, Shared};
-use crate::rows::{Program, Scratch, ScratchSize};
-use crate::tier::Tier;
 use crate::view::{View, ViewMut};
 use headwater_core::device::{Executable, Memory};
 use headwater_core::diagnostic::{Code, Error, Result};
@@ -21,7 +19,6 @@ pub(crate) struct Loaded {
     /// Addresses of the segments in the current run.
     bases: Vec<Shared<u8>>,
     pool: Pool,
-    scratch: Scratch,
     failure: Option<Error>,
 }
 
@@ -32,12 +29,11 @@ struct LoadedStep {
 }
 
 enum LoadedWork {
-    Rows(Box<Program>),
-    Kernel { run: Prepared, reads: Vec<Option<View>>, writes: Vec<ViewMut>, workspace: Option<Workspace> },
+    Kernel { run: Prepared, reads: Vec<Option<View>>, writes: Vec<ViewMut>, workspace: Option<Scratch> },
 }
 
-/// Scratch memory of a kernel, in the arena.
-struct Workspace {
+/// Scratch memory in the arena.
+struct Scratch {
     segment: usize,
     byte: usize,
     bytes: usize,
@@ -45,26 +41,15 @@ struct Workspace {
 
 impl Loaded {
     pub(crate) fn new(plan: &Plan, pool: &Pool) -> Result<Self> {
-        let tier = Tier::current()?;
         let mut steps = Vec::with_capacity(plan.steps.len());
-        let mut size = ScratchSize::default();
         for step in &plan.steps {
             let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
-            let work = load(plan, step, pool, tier).map_err(|e| e.in_op(step.op).at(&origin))?;
-            if let LoadedWork::Rows(p) = &work {
-                size = size.max(p.scratch());
-            }
+            let work = load(plan, step, pool).map_err(|e| e.in_op(step.op).at(&origin))?;
             steps.push(LoadedStep { work, op: step.op, origin });
-        }
-        let mut scratch = Scratch::new(size, pool.threads())?;
-        for step in &steps {
-            if let LoadedWork::Rows(p) = &step.work {
-                scratch.reserve(p);
-            }
         }
         let segments: Vec<_> = plan.segments.iter().map(|s| (s.bytes, s.name.clone())).collect();
         let bases = vec![Shared(std::ptr::null_mut()); segments.len()];
-        Ok(Loaded { steps, segments, bases, pool: pool.clone(), scratch, failure: None })
+        Ok(Loaded { steps, segments, bases, pool: pool.clone(), failure: None })
     }
 
     fn bind(&mut self, memory: &mut [&mut dyn Memory]) -> Result<()> {
@@ -81,7 +66,7 @@ impl Loaded {
 }
 
 /// Checks and prepares one step.
-fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier) -> Result<LoadedWork> {
+fn load(plan: &Plan, step: &Step, pool: &Pool) -> Result<LoadedWork> {
     let reads = step.reads.iter().map(|v| v.as_ref().map(|v| View::checked(plan, v)).transpose());
     let reads = reads.collect::<Result<Vec<Option<View>>>>()?;
     let writes = step.writes.iter().map(|v| View::checked_mut(plan, v)).collect::<Result<Vec<ViewMut>>>()?;
@@ -92,14 +77,11 @@ fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier) -> Result<LoadedWork>
                 && place.offset.is_multiple_of(64)
         });
         ensure!(inside, Plan, "the workspace {place:?} of {bytes} bytes lies outside its segment");
-        Ok(Workspace { segment, byte: place.offset, bytes })
+        Ok(Scratch { segment, byte: place.offset, bytes })
     });
     let workspace = workspace.transpose()?;
     match &step.work {
-        Work::Rows(program) => {
-            let reads: Vec<&View> = reads.iter().flatten().collect();
-            Ok(LoadedWork::Rows(Box::new(Program::new(plan, program, &reads, &writes, tier)?)))
-        }
+        Work::Rows(_) => Err(fail!(Unsupported, "row programs are not evaluated yet")),
         Work::Kernel { op, attrs } => {
             check_apart(&reads, &writes, workspace.as_ref())?;
             let types: Vec<Option<TensorType>> = reads.iter().map(|v| v.as_ref().map(View::ty)).collect();
@@ -131,7 +113,7 @@ fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier) -> Result<LoadedWork>
 }
 
 /// Kernels hold references to their operands: no output may overlap another operand.
-fn check_apart(reads: &[Option<View>], writes: &[ViewMut], workspace: Option<&Workspace>) -> Result<()> {
+fn check_apart(reads: &[Option<View>], writes: &[ViewMut], workspace: Option<&Scratch>) -> Result<()> {
     for (i, w) in writes.iter().enumerate() {
         for (j, r) in reads.iter().enumerate() {
             let apart = r.as_ref().is_none_or(|r| !w.meets(r));
@@ -153,21 +135,15 @@ fn check_apart(reads: &[Option<View>], writes: &[ViewMut], workspace: Option<&Wo
 }
 
 impl LoadedStep {
-    /// # Safety
-    /// `bases` are the segments of the plan, at least of their sizes, held exclusively; `scratch` is large enough.
-    unsafe fn run(&mut self, bases: &[Shared<u8>], pool: &Pool, scratch: &mut Scratch) -> Result<()> {
+    fn run(&mut self, bases: &[Shared<u8>], pool: &Pool) -> Result<()> {
         match &mut self.work {
-            LoadedWork::Rows(program) => {
-                // SAFETY: the caller's promise.
-                unsafe { program.run(bases, pool, scratch) };
-                Ok(())
-            }
             LoadedWork::Kernel { run, reads, writes, workspace } => {
                 reads.iter_mut().flatten().for_each(|v| v.bind(bases));
                 writes.iter_mut().for_each(|v| v.bind(bases));
                 let workspace: &mut [u8] = match workspace {
                     None => &mut [],
-                    // SAFETY: the range was checked to lie in its segment and to overlap no operand.
+                    // SAFETY: the range was checked to lie in its segment and to overlap no operand; the segment is
+                    // held exclusively by this run and at least as large as the plan says.
                     Some(s) => unsafe {
                         std::slice::from_raw_parts_mut(bases[s.segment].get().add(s.byte), s.bytes)
                     },
@@ -185,14 +161,12 @@ impl Executable for Loaded {
             return Err(e.clone());
         }
         self.bind(memory)?;
-        let Loaded { steps, bases, pool, scratch, .. } = self;
+        let Loaded { steps, bases, pool, .. } = self;
         let (bases, pool) = (&*bases, &*pool);
         let result: Result<()> = pool.enter(|| {
             for (i, step) in steps.iter_mut().enumerate() {
                 let start = seconds.is_some().then(Instant::now);
-                // SAFETY: `bind` has checked the memory, which is borrowed exclusively; the scratch memory was made
-                // for all steps.
-                unsafe { step.run(bases, pool, scratch) }?;
+                step.run(bases, pool)?;
                 if let (Some(s), Some(start)) = (seconds.as_mut().and_then(|s| s.get_mut(i)), start) {
                     *s += start.elapsed().as_secs_f64();
                 }
