@@ -232,6 +232,7 @@ def write(name, folder, seed=0, steps=20):
 
 
 def main(folder):
+    torch.set_num_threads(1)  # for the same result whatever the machine
     manifest = {"torch": torch.__version__.split("+")[0], "transformers": tf.__version__, "families": {}}
     for name in FAMILIES:
         print(name)

@@ -129,6 +129,7 @@ def main(folder):
     from .operator_cases import collect
 
     Path(folder).mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)  # for the same result whatever the machine
     torch.set_default_dtype(torch.float64)
     collected = Cases()
     collect(collected)

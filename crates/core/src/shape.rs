@@ -65,6 +65,14 @@ impl Shape {
         (self.0[..dim].iter().product(), self.0[dim], self.0[dim + 1..].iter().product())
     }
 
+    /// Row-major offset of the element that each element of the wider shape `to` reads when this one is broadcast to it.
+    pub fn broadcast_offsets(&self, to: &Shape) -> impl Iterator<Item = usize> + use<> {
+        let (own, lead) = (self.strides(), to.rank() - self.rank());
+        let stride = |d: usize| if d < lead || self.0[d - lead] == 1 { 0 } else { own[d - lead] };
+        let strides = (0..to.rank()).map(stride).collect();
+        Layout { shape: to.clone(), strides, offset: 0 }.offsets().into_iter().map(|o| o as usize)
+    }
+
     /// The sizes as signed integers, as attributes carry them.
     pub fn to_ints(&self) -> Vec<i64> {
         self.0.iter().map(|&d| d as i64).collect()

@@ -30,7 +30,9 @@ fn subject(op: &'static OpDef, case: &Case) -> Subject {
     let outputs: Vec<ValueId> = graph.outputs.iter().map(|o| o.value).collect();
     let present: Vec<ValueId> = graph.inputs[..given].iter().map(|i| i.value).collect();
     let mut b = Builder::extend(graph);
-    let wanted: Vec<ValueId> = present.iter().copied().filter(|&v| b.ty(v).dtype.is_float()).collect();
+    let args = case.inputs.iter().flatten().zip(&present);
+    let wanted: Vec<ValueId> =
+        args.filter(|(a, _)| a.ty.dtype.is_float() && !a.constant).map(|(_, &v)| v).collect();
     // Stashes get no cotangent: only outputs that depend smoothly and that users see. The first output always does.
     let seeds: Vec<(ValueId, ValueId)> = outputs
         .iter()

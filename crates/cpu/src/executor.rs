@@ -3,6 +3,8 @@
 use crate::kernels::{self, Args, Prepared, Site};
 use crate::memory::CpuMemory;
 use crate::pool::{Pool, Shared};
+use crate::rows::{Program, Scratch, ScratchSize};
+use crate::tier::Tier;
 use crate::view::{View, ViewMut};
 use headwater_core::device::{Executable, Memory};
 use headwater_core::diagnostic::{Code, Error, Result};
@@ -19,6 +21,7 @@ pub(crate) struct Loaded {
     /// Addresses of the segments in the current run.
     bases: Vec<Shared<u8>>,
     pool: Pool,
+    scratch: Scratch,
     failure: Option<Error>,
 }
 
@@ -29,11 +32,12 @@ struct LoadedStep {
 }
 
 enum LoadedWork {
-    Kernel { run: Prepared, reads: Vec<Option<View>>, writes: Vec<ViewMut>, workspace: Option<Scratch> },
+    Rows(Box<Program>),
+    Kernel { run: Prepared, reads: Vec<Option<View>>, writes: Vec<ViewMut>, workspace: Option<Workspace> },
 }
 
-/// Scratch memory in the arena.
-struct Scratch {
+/// Scratch memory of a kernel, in the arena.
+struct Workspace {
     segment: usize,
     byte: usize,
     bytes: usize,
@@ -41,15 +45,26 @@ struct Scratch {
 
 impl Loaded {
     pub(crate) fn new(plan: &Plan, pool: &Pool) -> Result<Self> {
+        let tier = Tier::current()?;
         let mut steps = Vec::with_capacity(plan.steps.len());
+        let mut size = ScratchSize::default();
         for step in &plan.steps {
             let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
-            let work = load(plan, step, pool).map_err(|e| e.in_op(step.op).at(&origin))?;
+            let work = load(plan, step, pool, tier).map_err(|e| e.in_op(step.op).at(&origin))?;
+            if let LoadedWork::Rows(p) = &work {
+                size = size.max(p.scratch());
+            }
             steps.push(LoadedStep { work, op: step.op, origin });
+        }
+        let mut scratch = Scratch::new(size, pool.threads())?;
+        for step in &steps {
+            if let LoadedWork::Rows(p) = &step.work {
+                scratch.reserve(p);
+            }
         }
         let segments: Vec<_> = plan.segments.iter().map(|s| (s.bytes, s.name.clone())).collect();
         let bases = vec![Shared(std::ptr::null_mut()); segments.len()];
-        Ok(Loaded { steps, segments, bases, pool: pool.clone(), failure: None })
+        Ok(Loaded { steps, segments, bases, pool: pool.clone(), scratch, failure: None })
     }
 
     fn bind(&mut self, memory: &mut [&mut dyn Memory]) -> Result<()> {
@@ -66,7 +81,7 @@ impl Loaded {
 }
 
 /// Checks and prepares one step.
-fn load(plan: &Plan, step: &Step, pool: &Pool) -> Result<LoadedWork> {
+fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier) -> Result<LoadedWork> {
     let reads = step.reads.iter().map(|v| v.as_ref().map(|v| View::checked(plan, v)).transpose());
     let reads = reads.collect::<Result<Vec<Option<View>>>>()?;
     let writes = step.writes.iter().map(|v| View::checked_mut(plan, v)).collect::<Result<Vec<ViewMut>>>()?;
@@ -77,11 +92,14 @@ fn load(plan: &Plan, step: &Step, pool: &Pool) -> Result<LoadedWork> {
                 && place.offset.is_multiple_of(64)
         });
         ensure!(inside, Plan, "the workspace {place:?} of {bytes} bytes lies outside its segment");
-        Ok(Scratch { segment, byte: place.offset, bytes })
+        Ok(Workspace { segment, byte: place.offset, bytes })
     });
     let workspace = workspace.transpose()?;
     match &step.work {
-        Work::Rows(_) => Err(fail!(Unsupported, "row programs are not evaluated yet")),
+        Work::Rows(program) => {
+            let reads: Vec<&View> = reads.iter().flatten().collect();
+            Ok(LoadedWork::Rows(Box::new(Program::new(plan, program, &reads, &writes, tier)?)))
+        }
         Work::Kernel { op, attrs } => {
             check_apart(&reads, &writes, workspace.as_ref())?;
             let types: Vec<Option<TensorType>> = reads.iter().map(|v| v.as_ref().map(View::ty)).collect();
@@ -113,7 +131,7 @@ fn load(plan: &Plan, step: &Step, pool: &Pool) -> Result<LoadedWork> {
 }
 
 /// Kernels hold references to their operands: no output may overlap another operand.
-fn check_apart(reads: &[Option<View>], writes: &[ViewMut], workspace: Option<&Scratch>) -> Result<()> {
+fn check_apart(reads: &[Option<View>], writes: &[ViewMut], workspace: Option<&Workspace>) -> Result<()> {
     for (i, w) in writes.iter().enumerate() {
         for (j, r) in reads.iter().enumerate() {
             let apart = r.as_ref().is_none_or(|r| !w.meets(r));
@@ -135,15 +153,21 @@ fn check_apart(reads: &[Option<View>], writes: &[ViewMut], workspace: Option<&Sc
 }
 
 impl LoadedStep {
-    fn run(&mut self, bases: &[Shared<u8>], pool: &Pool) -> Result<()> {
+    /// # Safety
+    /// `bases` are the segments of the plan, at least of their sizes, held exclusively; `scratch` is large enough.
+    unsafe fn run(&mut self, bases: &[Shared<u8>], pool: &Pool, scratch: &mut Scratch) -> Result<()> {
         match &mut self.work {
+            LoadedWork::Rows(program) => {
+                // SAFETY: the caller's promise.
+                unsafe { program.run(bases, pool, scratch) };
+                Ok(())
+            }
             LoadedWork::Kernel { run, reads, writes, workspace } => {
                 reads.iter_mut().flatten().for_each(|v| v.bind(bases));
                 writes.iter_mut().for_each(|v| v.bind(bases));
                 let workspace: &mut [u8] = match workspace {
                     None => &mut [],
-                    // SAFETY: the range was checked to lie in its segment and to overlap no operand; the segment is
-                    // held exclusively by this run and at least as large as the plan says.
+                    // SAFETY: the range was checked to lie in its segment and to overlap no operand.
                     Some(s) => unsafe {
                         std::slice::from_raw_parts_mut(bases[s.segment].get().add(s.byte), s.bytes)
                     },
@@ -161,12 +185,14 @@ impl Executable for Loaded {
             return Err(e.clone());
         }
         self.bind(memory)?;
-        let Loaded { steps, bases, pool, .. } = self;
+        let Loaded { steps, bases, pool, scratch, .. } = self;
         let (bases, pool) = (&*bases, &*pool);
         let result: Result<()> = pool.enter(|| {
             for (i, step) in steps.iter_mut().enumerate() {
                 let start = seconds.is_some().then(Instant::now);
-                step.run(bases, pool)?;
+                // SAFETY: `bind` has checked the memory, which is borrowed exclusively; the scratch memory was made
+                // for all steps.
+                unsafe { step.run(bases, pool, scratch) }?;
                 if let (Some(s), Some(start)) = (seconds.as_mut().and_then(|s| s.get_mut(i)), start) {
                     *s += start.elapsed().as_secs_f64();
                 }

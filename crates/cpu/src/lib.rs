@@ -13,6 +13,8 @@ pub mod gemm;
 pub mod kernels;
 pub mod memory;
 pub mod pool;
+mod rows;
+pub mod tier;
 pub mod view;
 
 pub use device::Cpu;

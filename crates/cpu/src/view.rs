@@ -96,6 +96,10 @@ impl View {
         self.ptr = bases[self.place.segment].get().wrapping_add(self.place.byte);
     }
 
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
     /// Segment and the bytes in it from the first to the last element; `None` if there is no element.
     pub(crate) fn hull(&self) -> Option<(usize, std::ops::Range<usize>)> {
         let (lo, hi) = reach(&self.layout.shape, &self.layout.strides)?;

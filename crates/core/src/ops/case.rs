@@ -23,6 +23,8 @@ pub struct Arg {
     pub ty: TensorType,
     /// Its numbers.
     pub sample: Sample,
+    /// The operator refuses to differentiate it, as PyTorch does (class weights).
+    pub constant: bool,
 }
 
 /// Inputs and attributes on which an operator is tested.
@@ -44,7 +46,11 @@ impl Case {
 
     /// Adds any input.
     pub fn arg(mut self, dtype: DType, shape: &[usize], sample: Sample) -> Self {
-        self.inputs.push(Some(Arg { ty: TensorType::new(dtype, Shape::new(shape)), sample }));
+        self.inputs.push(Some(Arg {
+            ty: TensorType::new(dtype, Shape::new(shape)),
+            sample,
+            constant: false,
+        }));
         self
     }
 
@@ -71,6 +77,14 @@ impl Case {
     /// Adds a bool input.
     pub fn mask(self, shape: &[usize]) -> Self {
         self.arg(DType::Bool, shape, Sample::Uniform(0.0, 2.0))
+    }
+
+    /// Marks the last input as one that the operator refuses to differentiate.
+    pub fn constant(mut self) -> Self {
+        if let Some(Some(arg)) = self.inputs.last_mut() {
+            arg.constant = true;
+        }
+        self
     }
 
     /// Adds an absent optional input.

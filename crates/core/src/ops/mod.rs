@@ -178,7 +178,9 @@ pub mod control;
 pub mod conv;
 pub mod create;
 pub mod image;
+pub mod index;
 pub mod linear;
+pub mod loss;
 pub mod movement;
 pub mod norm;
 pub mod pointwise;
@@ -194,7 +196,9 @@ pub(crate) const FOLDERS: &[&[&OpDef]] = &[
     conv::ALL,
     create::ALL,
     image::ALL,
+    index::ALL,
     linear::ALL,
+    loss::ALL,
     movement::ALL,
     norm::ALL,
     pointwise::ALL,

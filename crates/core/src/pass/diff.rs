@@ -5,7 +5,7 @@
 
 use crate::diagnostic::{Code, Error, Result};
 use crate::ensure;
-use crate::graph::{Builder, Graph, InputRole, OutputRole, Phase, ValueId};
+use crate::graph::{Builder, Graph, Input, InputRole, OutputRole, Phase, ValueId};
 use crate::ops::{Body, Derivative, GradCx};
 
 /// A trainable parameter that gets no gradient, and why.
@@ -31,31 +31,35 @@ pub struct Differentiated {
 /// # Errors
 /// `Gradient` if the loss is not a float scalar, or an operator on the way has no derivative here.
 pub fn differentiate(graph: Graph, loss: ValueId) -> Result<Differentiated> {
-    let wanted: Vec<ValueId> = graph
-        .inputs
-        .iter()
-        .filter(|i| matches!(i.role, InputRole::Parameter { trainable: true, .. }))
-        .map(|i| i.value)
-        .collect();
+    let trainable = |i: &&Input| matches!(i.role, InputRole::Parameter { trainable: true, .. });
+    let (wanted, names): (Vec<ValueId>, Vec<String>) =
+        graph.inputs.iter().filter(trainable).map(|i| (i.value, i.name.clone())).unzip();
     let ty = graph.ty(loss).clone();
     ensure!(ty.dtype.is_float() && ty.shape.numel() == 1, Gradient, "the loss must be one float, it is {ty}");
+    let forward = graph.nodes.len();
     let mut b = Builder::extend(graph);
     b.phase = Phase::Backward;
     let seed = b.full(&ty, 1.0)?;
     let grads = gradients(&mut b, &[(loss, seed)], &wanted)?;
+    let reaches = reaching(b.graph(), loss);
     let mut missing = Vec::new();
-    for (v, grad) in wanted.into_iter().zip(grads) {
-        let at = b.graph().input_index(v).expect("a parameter is an input");
-        let name = b.graph().inputs[at].name.clone();
+    for ((v, name), grad) in wanted.into_iter().zip(names).zip(grads) {
         match grad {
             Some(g) => b.output(format!("grad.{name}"), g, OutputRole::Gradient(v)),
-            None => missing.push(NoGradient { reason: why_none(b.graph(), v), parameter: name }),
+            None => {
+                let reason = why_none(b.graph(), forward, &reaches, v);
+                missing.push(NoGradient { parameter: name, reason });
+            }
         }
     }
     Ok(Differentiated { graph: b.finish(), missing })
 }
 
 /// Appends nodes that compute the gradients of `wanted`, given `seeds` (value, its gradient). `None` where no path leads.
+/// Walks nodes in order, without recursion: depth costs no stack.
+///
+/// # Errors
+/// `Gradient` or `Graph` if an operator on the way has no derivative here, and what its rule refuses.
 pub fn gradients(
     b: &mut Builder,
     seeds: &[(ValueId, ValueId)],
@@ -64,7 +68,7 @@ pub fn gradients(
     let forward = b.graph().nodes.len();
     // needs[v]: v depends on something wanted through differentiable operators.
     let mut needs = vec![false; b.graph().values.len()];
-    wanted.iter().for_each(|v| needs[v.0 as usize] = true);
+    wanted.iter().for_each(|&v| needs[v.0 as usize] = b.graph().ty(v).dtype.is_float());
     for node in &b.graph().nodes {
         let stops = matches!(node.op.derivative, Derivative::NotDifferentiable(_));
         if !stops && node.operands().any(|v| needs[v.0 as usize]) {
@@ -125,25 +129,50 @@ fn accumulate(b: &mut Builder, grads: &mut [Option<ValueId>], v: ValueId, g: Val
     Ok(())
 }
 
-/// Why no gradient reaches an input.
-fn why_none(graph: &Graph, v: ValueId) -> String {
-    let Some(user) = graph.nodes.iter().find(|n| n.operands().any(|o| o == v)) else {
-        return "the model never uses it".into();
-    };
-    let stop = graph.nodes.iter().find(|n| {
-        matches!(n.op.derivative, Derivative::NotDifferentiable(_)) && n.operands().any(|o| o == v)
-    });
-    match stop.map(|n| (n, n.op.derivative)) {
-        Some((n, Derivative::NotDifferentiable(why))) => {
-            format!(
-                "it is used by {}, through which no gradient flows: {why} ({})",
-                n.op.name,
-                graph.origin(n)
-            )
+/// Which values the loss depends on, through whatever operators.
+fn reaching(graph: &Graph, loss: ValueId) -> Vec<bool> {
+    let mut reaches = vec![false; graph.values.len()];
+    reaches[loss.0 as usize] = true;
+    for node in graph.nodes.iter().rev() {
+        if node.outputs.iter().any(|v| reaches[v.0 as usize]) {
+            node.operands().for_each(|v| reaches[v.0 as usize] = true);
         }
-        _ => format!(
-            "no differentiable path leads from it to the loss; it is first used at {}",
+    }
+    reaches
+}
+
+/// Why no gradient reaches a parameter from the first `forward` nodes: where its way to the loss ends.
+fn why_none(graph: &Graph, forward: usize, reaches: &[bool], parameter: ValueId) -> String {
+    if !graph.ty(parameter).dtype.is_float() {
+        return format!("it is {}, and only floats have gradients", graph.ty(parameter));
+    }
+    // Values with a differentiable way from the parameter.
+    let mut from = vec![false; graph.values.len()];
+    from[parameter.0 as usize] = true;
+    let mut first = None;
+    for node in graph.nodes[..forward].iter().filter(|n| n.outputs.iter().any(|v| reaches[v.0 as usize])) {
+        if !node.operands().any(|v| from[v.0 as usize]) {
+            continue;
+        }
+        let at = format!("{} ({})", node.op.name, graph.origin(node));
+        if let Derivative::NotDifferentiable(why) = node.op.derivative {
+            return format!("its way to the loss ends at {at}: {why}");
+        }
+        let floats = |v: &&ValueId| graph.ty(**v).dtype.is_float();
+        if !node.outputs.iter().any(|v| floats(&v)) {
+            return format!("its way to the loss ends at {at}, whose result is not of floats");
+        }
+        node.outputs.iter().filter(floats).for_each(|v| from[v.0 as usize] = true);
+        first.get_or_insert(at);
+    }
+    let used = graph.nodes[..forward].iter().find(|n| n.operands().any(|v| v == parameter));
+    match (first, used) {
+        (Some(at), _) => format!("the loss does not change with it, by the derivatives of the operators from {at} on"),
+        (None, Some(user)) => format!(
+            "it is used, first by {} ({}), but the loss does not depend on that",
+            user.op.name,
             graph.origin(user)
         ),
+        (None, None) => "the model never uses it".into(),
     }
 }

@@ -4,14 +4,19 @@
 pub mod bound;
 pub mod decompose;
 pub mod diff;
+pub mod evaluation;
 pub mod fuse;
+pub mod lift;
 pub mod lower;
 pub mod memory;
+mod rebuild;
 pub mod simplify;
 
 pub use decompose::decompose;
 pub use diff::differentiate;
+pub use evaluation::evaluation;
 pub use fuse::fuse;
+pub use lift::lift;
 pub use lower::plan;
 pub use memory::check_plan;
 pub use simplify::simplify;

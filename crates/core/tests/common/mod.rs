@@ -25,8 +25,10 @@ pub fn graph_of(op: &'static OpDef, case: &Case) -> (Graph, Vec<Tensor>) {
         let ty = b.ty(outputs[0]).clone();
         if ty.dtype.is_float() {
             let g = b.input("g", ty, InputRole::User);
+            let float = |a: &headwater_core::ops::case::Arg| a.ty.dtype.is_float() && !a.constant;
+            let args = case.inputs.iter().zip(&inputs);
             let wanted: Vec<_> =
-                inputs.iter().copied().flatten().filter(|&v| b.ty(v).dtype.is_float()).collect();
+                args.filter(|(a, _)| a.as_ref().is_some_and(float)).filter_map(|(_, v)| *v).collect();
             b.phase = headwater_core::graph::Phase::Backward;
             let grads = gradients(&mut b, &[(outputs[0], g)], &wanted).map_err(named).unwrap();
             for (v, g) in wanted.into_iter().zip(grads) {

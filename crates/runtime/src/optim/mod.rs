@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 use crate::layout::{BLOCK, BucketLayout};
 use headwater_core::graph::{InputRole, OutputRole, Phase};
 use headwater_core::ops::movement::cat::CAT;
-use headwater_core::ops::reduce::sum::SUM;
+use headwater_core::ops::reduce::{amax::AMAX, sum::SUM};
 use headwater_core::ops::update::{gradient_scale::GRADIENT_SCALE, gradient_statistics::GRADIENT_STATISTICS};
-use headwater_core::{Attrs, Builder, DType, Graph, OpDef, TensorType, ValueId};
+use headwater_core::{Attrs, Builder, DType, Graph, OpDef, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// An optimizer by name, with its settings.
@@ -127,7 +127,8 @@ pub fn update_graph(layout: &BucketLayout, rule: &dyn Rule, clip: Clip, accumula
     }
     let scaled = b.apply(&GRADIENT_SCALE, &[Some(squares), Some(unscale)], attrs)?;
     let (norm, scale, finite) = (scaled[0], scaled[1], scaled[2]);
-    let largest = largest(&mut b, &magnitudes)?;
+    let magnitudes = b.one(&CAT, &magnitudes, Attrs::new().with("dim", 0))?;
+    let largest = b.one(&AMAX, &[magnitudes], Attrs::new())?;
     b.output("norm", norm, OutputRole::User);
     b.output("largest", largest, OutputRole::User);
     b.output("applied", finite, OutputRole::User);
@@ -158,15 +159,6 @@ pub fn update_graph(layout: &BucketLayout, rule: &dyn Rule, clip: Clip, accumula
         }
     }
     Ok(b.finish())
-}
-
-/// The largest of the blocks' magnitudes: the same operator once more, over all of them as one block.
-fn largest(b: &mut Builder, magnitudes: &[ValueId]) -> Result<ValueId> {
-    let all = b.one(&CAT, magnitudes, Attrs::new().with("dim", 0))?;
-    let n = b.ty(all).shape.numel();
-    let one = b.reshape(all, &[1, n])?;
-    let largest = b.apply(&GRADIENT_STATISTICS, &[Some(one)], Attrs::new())?[1];
-    Ok(b.reshape(largest, &[])?)
 }
 
 /// Sets all gradients to zero before the first micro-batch is accumulated.

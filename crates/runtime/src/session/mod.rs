@@ -266,14 +266,14 @@ impl Session {
         self.compile(&graph)
     }
 
-    /// Compiles a forward graph for [`Session::evaluate`]: as written in the graph, but no buffer is changed.
+    /// Compiles a forward graph for [`Session::evaluate`], in evaluation mode: no dropout, running statistics, nothing
+    /// changed.
     ///
     /// # Errors
     /// As [`Session::new`].
     pub fn evaluation_program(&mut self, graph: &Graph) -> Result<ProgramId> {
-        let mut graph = pass::decompose(graph.clone())?;
-        graph.outputs.retain(|o| o.role == OutputRole::User);
-        self.compile(&graph)
+        let graph = pass::simplify(pass::decompose(pass::evaluation(graph)?)?).graph;
+        self.compile(&pass::fuse(graph)?)
     }
 
     /// Starts a step: empties the sum of the gradients, if micro-batches are summed.
@@ -502,7 +502,8 @@ fn differentiated(graph: &Graph) -> Result<(Graph, Vec<NoGradient>)> {
         .ok_or_else(|| Error::Model("the model returns nothing; its first output must be the loss".into()))?;
     let loss = loss.value;
     let d = pass::differentiate(graph, loss)?;
-    Ok((d.graph, d.missing))
+    let graph = pass::simplify(pass::decompose(d.graph)?).graph;
+    Ok((pass::fuse(graph)?, d.missing))
 }
 
 /// The flat layout of a differentiated graph's gradients, in the order in which they are computed.

@@ -58,7 +58,9 @@ pub(super) fn scan<T: Copy>(
     f: impl Fn(T, T) -> T,
 ) -> Vec<T> {
     let (before, n, after) = ty.shape.around(dim);
-    for start in (0..before).flat_map(|b| (0..after).map(move |a| b * n * after + a)) {
+    // There may be very many lanes of nothing.
+    let lanes = if v.is_empty() { 0 } else { before };
+    for start in (0..lanes).flat_map(|b| (0..after).map(move |a| b * n * after + a)) {
         for i in 1..n {
             let (from, to) = if reverse { (n - i, n - 1 - i) } else { (i - 1, i) };
             v[start + to * after] = f(v[start + from * after], v[start + to * after]);

@@ -65,13 +65,14 @@ impl Constants {
         for (&v, known) in node.outputs.iter().zip(&results) {
             out.push(constant(known, graph.ty(v), node, v)?);
         }
-        // A canonical `full` is no news, and a large view of one is cheaper as it is.
-        let is_view = matches!(node.op.body, Body::View(_));
-        let large = |v: &ValueId| graph.ty(*v).shape.numel() > LIMIT;
-        let same =
-            out.len() == 1 && out[0].op == node.op && out[0].attrs.to_string() == node.attrs.to_string();
         self.known.extend(node.outputs.iter().copied().zip(results));
-        (!same && !(is_view && node.outputs.iter().any(large))).then_some(out)
+        // A canonical `full` is no news, and a large view of one is cheaper as it is.
+        let large = node.outputs.iter().any(|&v| graph.ty(v).shape.numel() > LIMIT);
+        if large && matches!(node.op.body, Body::View(_)) {
+            return None;
+        }
+        let same = out.len() == 1 && out[0].op == node.op && out[0].attrs.to_string() == node.attrs.to_string();
+        (!same).then_some(out)
     }
 
     /// The scalar that each output is everywhere, whatever its size.
@@ -186,7 +187,7 @@ fn full(x: &Tensor, ty: &TensorType) -> Attrs {
     }
 }
 
-/// Whether `full` makes this scalar, bit for bit.
+/// Whether `full` makes this scalar: its number is a float, which not every i64 is.
 fn full_is(x: &Tensor) -> bool {
     let made = reference::apply(&FULL, &full(x, &x.ty), &[], std::slice::from_ref(&x.ty));
     match (made.as_deref(), &x.data) {

@@ -1,8 +1,9 @@
 //! Removes what need not be computed: constants are folded, identities dropped, equal nodes merged, dead nodes removed.
 //!
-//! Every rewrite here is *exact*: in the reference interpreter the outputs keep their bits. Runs after differentiation,
-//! and before recomputation, whose duplicates it would merge again. One walk in topological order reaches the fixed
-//! point, because each rewrite looks only at nodes that are final already; time is linear in the graph's size.
+//! Every rewrite here is *exact*: in the reference interpreter the outputs keep their bits. Derivatives are not kept
+//! (`detach` is an identity), so this comes after differentiation; and before recomputation, whose duplicates it would
+//! merge again. One walk in topological order reaches the fixed point, because each rewrite looks only at nodes that are
+//! final already; time is linear in the graph's size.
 
 mod constants;
 mod dead;
@@ -11,8 +12,7 @@ mod identity;
 pub use constants::LIMIT;
 pub use dead::remove_dead;
 
-use crate::graph::{Graph, Node, Phase, ValueId};
-use crate::ops::Derivative;
+use crate::graph::{Graph, Node, ValueId};
 use constants::Constants;
 use std::collections::HashMap;
 
@@ -45,10 +45,7 @@ pub fn simplify(graph: Graph) -> Simplified {
             *v = alias[v.0 as usize];
         }
         identity::shorten_cast(&graph, &nodes, &mut node);
-        // Before differentiation an identity that stops gradients, such as `detach`, has a meaning.
-        let stops =
-            node.phase == Phase::Forward && matches!(node.op.derivative, Derivative::NotDifferentiable(_));
-        if !stops && let Some(same) = identity::same_as(&graph, &constants, &node) {
+        if let Some(same) = identity::same_as(&graph, &constants, &node) {
             alias[node.outputs[0].0 as usize] = same;
             done.identities += 1;
             continue;

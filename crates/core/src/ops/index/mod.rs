@@ -1,0 +1,52 @@
+//! Operators that read or write at places given by data, and sorting. Every index is checked: one out of range is a
+//! `Value` error with its position, never a wrong number.
+
+use crate::diagnostic::Result;
+use crate::ops::OpCx;
+use crate::tensor::{Data, Tensor};
+use crate::{ensure, fail};
+
+operators! {
+    check_index: CHECK_INDEX;
+    embedding: EMBEDDING, EMBEDDING_DENSE_BACKWARD;
+    gather: GATHER;
+    index_put: INDEX_PUT, INDEX_PUT_IMPL;
+    index_tensor: INDEX;
+    scatter: SCATTER, SCATTER_ADD;
+    sort: SORT, ARGSORT;
+    topk: TOPK;
+}
+
+/// Index `i`, found at `position` in its tensor, as one in `0..limit`. Negative ones count from the end if `wrap`.
+///
+/// # Errors
+/// `Value` if it is out of range.
+pub fn resolve(i: i64, position: usize, limit: usize, wrap: bool) -> Result<usize> {
+    let n = limit as i64;
+    let low = if wrap { -n } else { 0 };
+    ensure!((low..n).contains(&i), Value, "index {i} at position {position} is outside {low}..{n}");
+    Ok(if i < 0 { i + n } else { i } as usize)
+}
+
+/// Requires input `i` to be an integer tensor.
+///
+/// # Errors
+/// `DType` if it is not.
+fn integers(cx: &OpCx, i: usize) -> Result<()> {
+    let t = cx.ty(i)?;
+    ensure!(t.dtype.class() == crate::dtype::Class::Int, DType, "an index must be of integers, got {t}");
+    Ok(())
+}
+
+/// Input `i` of a reference computation.
+fn given<'a>(inputs: &[Option<&'a Tensor>], i: usize) -> Result<&'a Tensor> {
+    inputs.get(i).copied().flatten().ok_or_else(|| fail!(Attribute, "input {i} is missing"))
+}
+
+/// The elements of `x` at `at`.
+fn take(x: &Tensor, at: &[usize]) -> Data {
+    match &x.data {
+        Data::Float(v) => Data::Float(at.iter().map(|&i| v[i]).collect()),
+        Data::Int(v) => Data::Int(at.iter().map(|&i| v[i]).collect()),
+    }
+}

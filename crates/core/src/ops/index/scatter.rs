@@ -1,0 +1,221 @@
+//! Elements written along a dimension, each at its own index.
+
+use super::gather::{GATHER, fits};
+use super::{given, resolve};
+use crate::attr::Attrs;
+use crate::diagnostic::Result;
+use crate::graph::{Builder, ValueId};
+use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
+use crate::shape::{Layout, Shape};
+use crate::tensor::{Data, Tensor, TensorType};
+use crate::{ensure, fail};
+
+/// `(self, index, src)`, or `(self, index)` with a number `value` as the source: `self` with
+/// `self[.., index[.., i, ..], ..]` along `dim` replaced by, or combined with, `src[.., i, ..]`.
+///
+/// `reduce`: absent (the last in row-major order wins), `add`/`sum`, `multiply`/`prod`, `mean`, `amax`, `amin`; without
+/// `include_self` (absent: true) the old values at written places do not take part. Sums in f32 or wider, in row-major order.
+pub static SCATTER: OpDef = OpDef {
+    name: "scatter",
+    schemas: &[
+        "scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
+        "scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
+        "scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
+        "scatter.value_reduce(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor",
+        "scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor",
+    ],
+    infer: |cx| {
+        fits(cx, 0)?;
+        combine(cx)?;
+        source_fits(cx)?;
+        Ok(vec![cx.ty(0)?.clone()])
+    },
+    derivative: Derivative::Rule(gradient),
+    precision: Precision::Widest,
+    cost: Cost::PerOutput(1),
+    body: Body::Kernel(reference),
+    cases: || {
+        // Each column of the index is a permutation, so that no place is written twice.
+        let index = crate::ops::Sample::Values(vec![2.0, 0.0, 0.0, 1.0]);
+        let unique = |name| Case::new(name).f(&[3, 2]).arg(crate::dtype::DType::I64, &[2, 2], index.clone());
+        let many = |name| Case::new(name).f(&[3, 2]).index(&[5, 2], 3).f(&[5, 2]).attr("dim", 0);
+        vec![
+            unique("replaced").f(&[2, 2]).attr("dim", 0),
+            unique("number").attr("dim", 0).attr("value", 1.5),
+            many("added").attr("reduce", "add"),
+            many("summed without").attr("reduce", "sum").attr("include_self", false),
+            Case::new("scalar").f(&[]).index(&[], 1).f(&[]).attr("dim", 0),
+        ]
+    },
+};
+
+/// `self` with `src[.., i, ..]` added at `[.., index[.., i, ..], ..]` along `dim`.
+pub static SCATTER_ADD: OpDef = OpDef {
+    name: "scatter_add",
+    schemas: &["scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"],
+    infer: |cx| {
+        fits(cx, 0)?;
+        source_fits(cx)?;
+        Ok(vec![cx.ty(0)?.clone()])
+    },
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Widest,
+    cost: Cost::PerOutput(1),
+    body: Body::Decompose(|b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]| {
+        b.apply(&SCATTER, inputs, Attrs::new().with("dim", cx.int("dim")?).with("reduce", "add"))
+    }),
+    cases: || vec![Case::new("plain").f(&[3, 2]).index(&[5, 2], 3).f(&[5, 2]).attr("dim", 0)],
+};
+
+/// How a written value meets the one that is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Combine {
+    /// It replaces it.
+    Replace,
+    /// Sum.
+    Sum,
+    /// Product.
+    Prod,
+    /// Mean of all.
+    Mean,
+    /// Largest; NaN wins.
+    Max,
+    /// Smallest; NaN wins.
+    Min,
+}
+
+/// The attribute `reduce`.
+///
+/// # Errors
+/// `Attribute` if it names nothing known.
+pub fn combine(cx: &OpCx) -> Result<Combine> {
+    Ok(match cx.opt_str("reduce")? {
+        None => Combine::Replace,
+        Some("add" | "sum") => Combine::Sum,
+        Some("multiply" | "prod") => Combine::Prod,
+        Some("mean") => Combine::Mean,
+        Some("amax") => Combine::Max,
+        Some("amin") => Combine::Min,
+        Some(other) => return Err(fail!(Attribute, "`reduce` is {other}")),
+    })
+}
+
+fn include_self(cx: &OpCx) -> Result<bool> {
+    Ok(cx.attrs.get("include_self").is_none() || cx.flag("include_self")?)
+}
+
+fn source_fits(cx: &OpCx) -> Result<()> {
+    let Some(src) = cx.opt(2) else {
+        cx.float("value")?;
+        return Ok(());
+    };
+    let (x, index) = (cx.ty(0)?, cx.shape(1)?);
+    ensure!(src.dtype == x.dtype, DType, "{src} cannot be written into {x}");
+    let fits = index.numel() == 0
+        || src.shape.rank().max(1) == index.rank().max(1) && (0..index.rank()).all(|d| index[d] <= src.shape[d]);
+    ensure!(fits, Shape, "source {src} is smaller than the index {index}");
+    Ok(())
+}
+
+/// Row-major offset in a tensor of shape `x` of each element that the index addresses along `dim`.
+///
+/// # Errors
+/// `Value` if an index is out of range.
+pub(super) fn places(cx: &OpCx, index: &Tensor, x: &Shape) -> Result<Vec<usize>> {
+    let dim = cx.dim("dim", x.rank())?;
+    let strides = x.strides();
+    let along = strides.get(dim).map_or(1, |&s| s as usize);
+    let limit = x.get(dim).copied().unwrap_or(1);
+    let mut strides: Vec<isize> = strides.to_vec();
+    strides.resize(index.shape().rank(), 0);
+    if let Some(s) = strides.get_mut(dim) {
+        *s = 0;
+    }
+    let base = Layout { shape: index.shape().clone(), strides: strides[..].into(), offset: 0 }.offsets();
+    let place = |(at, (&i, base)): (usize, (&i64, isize))| Ok(base as usize + resolve(i, at, limit, false)? * along);
+    index.ints().iter().zip(base).enumerate().map(place).collect()
+}
+
+fn reference(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Result<Vec<Tensor>> {
+    let (x, index) = (given(inputs, 0)?, given(inputs, 1)?);
+    let at = places(cx, index, x.shape())?;
+    let (how, keep) = (combine(cx)?, include_self(cx)?);
+    // The part of the source that the index covers.
+    let source = match inputs.get(2).copied().flatten() {
+        Some(src) => {
+            let l = Layout { shape: index.shape().clone(), strides: src.shape().strides(), offset: 0 };
+            let from: Vec<usize> = l.offsets().into_iter().map(|o| o as usize).collect();
+            Tensor { ty: TensorType::new(src.dtype(), index.shape().clone()), data: super::take(src, &from) }
+        }
+        None => Tensor::full(&TensorType::new(x.dtype(), index.shape().clone()), cx.float("value")?),
+    };
+    Ok(vec![match (&x.data, source.data) {
+        (Data::Float(x), Data::Float(v)) => {
+            let v = write(x, &at, &v, how, keep, |how, a, b| match how {
+                Combine::Replace => b,
+                Combine::Sum | Combine::Mean => a + b,
+                Combine::Prod => a * b,
+                Combine::Max => if a.is_nan() || a > b { a } else { b },
+                Combine::Min => if a.is_nan() || a < b { a } else { b },
+            }, |a, n| a / n as f64);
+            Tensor::float(outs[0].dtype, outs[0].shape.clone(), v)
+        }
+        (Data::Int(x), Data::Int(v)) => {
+            let v = write(x, &at, &v, how, keep, |how, a, b| match how {
+                Combine::Replace => b,
+                Combine::Sum | Combine::Mean => a.wrapping_add(b),
+                Combine::Prod => a.wrapping_mul(b),
+                Combine::Max => a.max(b),
+                Combine::Min => a.min(b),
+            }, |a, n| a.div_euclid(n as i64));
+            Tensor::int(outs[0].dtype, outs[0].shape.clone(), v)
+        }
+        _ => return Err(fail!(DType, "source and destination are of two classes")),
+    }])
+}
+
+/// `x` with `values` combined into places `at` one after the other.
+fn write<T: Copy>(
+    x: &[T],
+    at: &[usize],
+    values: &[T],
+    how: Combine,
+    include_self: bool,
+    f: impl Fn(Combine, T, T) -> T,
+    divide: impl Fn(T, usize) -> T,
+) -> Vec<T> {
+    let mut out = x.to_vec();
+    let mut count = vec![include_self as usize; x.len()];
+    for (&at, &v) in at.iter().zip(values) {
+        out[at] = if count[at] == 0 { v } else { f(how, out[at], v) };
+        count[at] += 1;
+    }
+    if how == Combine::Mean {
+        out.iter_mut().zip(count).filter(|(_, n)| *n > 1).for_each(|(x, n)| *x = divide(*x, n));
+    }
+    out
+}
+
+fn gradient(cx: &mut GradCx) -> Result<()> {
+    let (g, index) = (cx.grad(0)?, cx.x(1)?);
+    let (how, keep) = (combine(&cx.args())?, include_self(&cx.args())?);
+    let at = Attrs::new().with("dim", cx.args().int("dim")?);
+    if !matches!(how, Combine::Replace | Combine::Sum) {
+        return Err(fail!(Gradient, "the gradient of a scatter by {how:?} is not supported"));
+    }
+    if cx.needs(0) {
+        let dx = if how != Combine::Replace && keep {
+            g
+        } else {
+            cx.one(&SCATTER, &[g, index], at.clone().with("value", 0.0))?
+        };
+        cx.set(0, dx)?;
+    }
+    if cx.arity() > 2 && cx.needs(2) {
+        let ds = cx.one(&GATHER, &[g, index], at)?;
+        let (src, part) = (cx.ty(cx.x(2)?).clone(), cx.ty(index).clone());
+        ensure!(src.shape == part.shape, Gradient, "source {src} must have the shape of the index {part}");
+        cx.set(2, ds)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! Cross-entropy of class scores.
+
+use super::{Reduction, checked_target, class_terms, classes, ignore_index, term_dtype};
+use super::weighted_mean::WEIGHTED_MEAN;
+use crate::attr::Attrs;
+use crate::diagnostic::Result;
+use crate::expr::{Expr, float, input};
+use crate::graph::{Builder, ValueId};
+use crate::ops::norm::log_softmax::LOG_SOFTMAX;
+use crate::ops::pointwise::add::ADD;
+use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
+use crate::row::{Reduce, ReduceSpace, Reg, RowBuilder};
+use crate::tensor::TensorType;
+use crate::{ensure, fail};
+
+/// `(scores, target, weight?)` with classes in dimension 1 (0 of a single sample). The target is class indices, each in
+/// range or `ignore_index`, or class probabilities of the scores' shape. The mean over indices is weighted by the targets'
+/// class weights, that over probabilities by nothing. Smoothing as in Szegedy et al. 2015.
+pub static CROSS_ENTROPY_LOSS: OpDef = OpDef {
+    name: "cross_entropy_loss",
+    schemas: &[
+        "cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt ignore_index=-100, float label_smoothing=0.) -> Tensor",
+    ],
+    infer: |cx| {
+        let (x, target) = (cx.ty(0)?, cx.ty(1)?);
+        smoothing(cx)?;
+        let rows = if target.dtype.is_float() {
+            ensure!(target.shape == x.shape, Shape, "target probabilities {target} for scores {x}");
+            classes(&x.shape)?.1
+        } else {
+            class_terms(cx)?.shape
+        };
+        Ok(vec![TensorType::new(x.dtype, Reduction::of(cx)?.shape(&rows))])
+    },
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Full,
+    cost: Cost::PerInput(8),
+    body: Body::Decompose(|b, cx, inputs| {
+        let at = |i: usize| inputs.get(i).copied().flatten();
+        let (x, target) = at(0).zip(at(1)).ok_or_else(|| fail!(Attribute, "scores and target are needed"))?;
+        let loss = match cx.dtype(1)?.is_float() {
+            true => of_probabilities(b, cx, x, target, at(2))?,
+            false => of_indices(b, cx, x, target, at(2))?,
+        };
+        Ok(vec![b.cast(loss, cx.dtype(0)?)?])
+    }),
+    cases: || {
+        let of = |c: Case, reduction: i64, ignored: i64, smoothing: f64| {
+            c.attr("reduction", reduction).attr("ignore_index", ignored).attr("label_smoothing", smoothing)
+        };
+        let case = |name| Case::new(name).f(&[4, 5]).index(&[4], 5);
+        let wide = |name| Case::new(name).f(&[2, 3, 2, 2]).index(&[2, 2, 2], 3);
+        let likely = |name| Case::new(name).f(&[3, 4]).range(&[3, 4], 0.0, 1.0);
+        vec![
+            of(case("mean").none(), 1, -100, 0.0),
+            of(case("weights, ignored, smoothed").range(&[5], 0.1, 2.0).constant(), 1, 2, 0.1),
+            of(wide("images").none(), 2, 1, 0.0),
+            of(wide("images, each").range(&[3], 0.1, 2.0).constant(), 0, -100, 0.2),
+            of(Case::new("one sample").f(&[5]).index(&[], 5).none(), 1, -100, 0.0),
+            of(likely("probabilities").none(), 1, -100, 0.0),
+            of(likely("probabilities, weights").range(&[4], 0.1, 2.0), 2, -100, 0.1),
+        ]
+    },
+};
+
+fn smoothing(cx: &OpCx) -> Result<f64> {
+    let s = cx.opt_float("label_smoothing")?.unwrap_or(0.0);
+    ensure!((0.0..=1.0).contains(&s), Attribute, "`label_smoothing` must be between 0 and 1, got {s}");
+    Ok(s)
+}
+
+fn of_indices(
+    b: &mut Builder,
+    cx: &OpCx,
+    x: ValueId,
+    target: ValueId,
+    weight: Option<ValueId>,
+) -> Result<ValueId> {
+    let target = checked_target(b, cx, target)?;
+    let attrs = Attrs::new().with("ignore_index", ignore_index(cx)?).with("label_smoothing", smoothing(cx)?);
+    let outs = b.apply(&CROSS_ENTROPY, &[Some(x), Some(target), weight], attrs)?;
+    match Reduction::of(cx)? {
+        Reduction::Mean => b.one(&WEIGHTED_MEAN, &outs[..2], Attrs::new()),
+        other => other.apply(b, outs[0]),
+    }
+}
+
+fn of_probabilities(
+    b: &mut Builder,
+    cx: &OpCx,
+    x: ValueId,
+    target: ValueId,
+    weight: Option<ValueId>,
+) -> Result<ValueId> {
+    let (shape, dtype, s) = (cx.shape(0)?, term_dtype(cx.dtype(0)?)?, smoothing(cx)?);
+    let dim = classes(shape)?.0;
+    let log = b.one(&LOG_SOFTMAX, &[x], Attrs::new().with("dim", dim as i64).with("dtype", dtype))?;
+    let mut target = b.cast(target, dtype)?;
+    if s > 0.0 {
+        target = b.scale(target, 1.0 - s)?;
+        target = b.one(&ADD, &[target], Attrs::new().with("other", s / shape[dim] as f64))?;
+    }
+    let mut terms = b.mul(log, target)?;
+    if let Some(w) = weight {
+        let along: Vec<usize> = (0..shape.rank()).map(|d| if d == dim { shape[dim] } else { 1 }).collect();
+        let w = b.reshape(w, &along)?;
+        terms = b.mul(terms, w)?;
+    }
+    let rows = b.sum(terms, &[dim], false)?;
+    let rows = b.scale(rows, -1.0)?;
+    Reduction::of(cx)?.apply(b, rows)
+}
+
+/// Cross-entropy of each row of `(scores, class index, weight?)`, no index out of range. Outputs, one number a row: the loss
+/// `w[t] · (1 − s) · (lse − x[t]) + s / classes · Σ w · (lse − x)`; the weight `w[t]`; `lse = log Σ exp x`. Rows whose
+/// target is `ignore_index` have loss and weight 0.
+pub static CROSS_ENTROPY: OpDef = OpDef {
+    name: "cross_entropy",
+    schemas: &[],
+    infer: |cx| Ok(vec![class_terms(cx)?; 3]),
+    derivative: Derivative::Rule(|cx: &mut GradCx| {
+        cx.only_outputs_before(1)?;
+        ensure!(!cx.needs(2), Gradient, "class weights are not differentiated");
+        let (g, x, target, lse, w) = (cx.grad(0)?, cx.x(0)?, cx.x(1)?, cx.y(2), cx.opt_x(2));
+        let attrs = cx.attrs().clone();
+        let inputs = [Some(g), Some(x), Some(target), Some(lse), w];
+        let dx = cx.apply(&CROSS_ENTROPY_BACKWARD, &inputs, attrs)?[0];
+        cx.set(0, dx)
+    }),
+    precision: Precision::Full,
+    cost: Cost::PerInput(8),
+    body: Body::Rows(|cx, out| {
+        let (space, s) = (space(cx, 0)?, smoothing(cx)?);
+        let mut b = space.builder();
+        let x = b.read(cx.dtype(0)?, space.full.clone());
+        let target = b.read(cx.dtype(1)?, space.dropped.clone());
+        let weight = weight(cx, &space, &mut b, 2)?;
+        let max = b.reduce(Reduce::Max, x);
+        let e = b.expr(&(input(0) - input(1)).exp(), &[x, max]);
+        let sum = b.sum(e);
+        let lse = b.expr(&(input(0).log() + input(1)), &[sum, max]);
+        let here = b.expr(&Expr::Coord(space.outer.len()).eq(input(0)), &[target]);
+        let kept = b.expr(&input(0).ne(Expr::Int(ignore_index(cx)?)), &[target]);
+        let at_target = |b: &mut RowBuilder, v| {
+            let v = b.expr(&input(0).select(input(1), float(0.0)), &[here, v]);
+            b.sum(v)
+        };
+        let score = at_target(&mut b, x);
+        let own = at_target(&mut b, weight);
+        let mut loss = b.expr(&((input(0) - input(1)) * input(2)), &[lse, score, own]);
+        if s > 0.0 {
+            let each = b.expr(&((input(0) - input(1)) * input(2)), &[lse, x, weight]);
+            let all = b.sum(each);
+            let n = space.inner[0] as f64;
+            loss = b.expr(&(input(0) * (1.0 - s) + input(1) * (s / n)), &[loss, all]);
+        }
+        let or_zero = input(0).select(input(1), float(0.0));
+        for (ty, v) in out.iter().zip([loss, own]) {
+            let v = b.expr(&or_zero, &[kept, v]);
+            b.store(ty.dtype, space.dropped.clone(), v);
+        }
+        b.store(out[2].dtype, space.dropped.clone(), lse);
+        Ok(b.finish())
+    }),
+    cases: || {
+        let of = |c: Case, ignored: i64, s: f64| c.attr("ignore_index", ignored).attr("label_smoothing", s);
+        vec![
+            of(Case::new("plain").f(&[4, 5]).index(&[4], 5).none(), -100, 0.0),
+            of(Case::new("images").f(&[2, 3, 2]).index(&[2, 2], 3).none(), 1, 0.2),
+        ]
+    },
+};
+
+/// Gradient of [`CROSS_ENTROPY`] by the scores: `(grad, scores, class index, lse, weight?)`; with p = exp(x − lse):
+/// `g · ((1 − s) · w[t] · (p − [c = t]) + s / classes · (p · Σ w − w))`.
+pub static CROSS_ENTROPY_BACKWARD: OpDef = OpDef {
+    name: "cross_entropy_backward",
+    schemas: &[],
+    infer: |cx| Ok(vec![cx.ty(1)?.clone()]),
+    derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
+    precision: Precision::Full,
+    cost: Cost::PerOutput(8),
+    body: Body::Rows(|cx, out| {
+        let (space, s) = (space(cx, 1)?, smoothing(cx)?);
+        let mut b = space.builder();
+        let g = b.read(cx.dtype(0)?, space.dropped.clone());
+        let x = b.read(cx.dtype(1)?, space.full.clone());
+        let target = b.read(cx.dtype(2)?, space.dropped.clone());
+        let lse = b.read(cx.dtype(3)?, space.dropped.clone());
+        let weight = weight(cx, &space, &mut b, 4)?;
+        let here = Expr::Coord(space.outer.len()).eq(input(0)).select(float(1.0), float(0.0));
+        let here = b.expr(&here, &[target]);
+        let p = b.expr(&(input(0) - input(1)).exp(), &[x, lse]);
+        let own = b.expr(&(input(0) * input(1)), &[here, weight]);
+        let own = b.sum(own);
+        let mut slope = b.expr(&(input(0) * (input(1) - input(2))), &[own, p, here]);
+        if s > 0.0 {
+            let n = space.inner[0] as f64;
+            // A row scalar is summed over the columns as often as there are columns.
+            let all = b.sum(weight);
+            let smooth = (input(1) * input(2) - input(3)) * (s / n);
+            slope = b.expr(&(input(0) * (1.0 - s) + smooth), &[slope, p, all, weight]);
+        }
+        let kept = input(0).ne(Expr::Int(ignore_index(cx)?));
+        let dx = kept.select(input(1) * input(2), float(0.0));
+        let dx = b.expr(&dx, &[target, g, slope]);
+        b.store(out[0].dtype, space.full.clone(), dx);
+        Ok(b.finish())
+    }),
+    cases: || {
+        let case = |name| Case::new(name).f(&[3]).f(&[3, 4]).index(&[3], 4).range(&[3], 1.0, 3.0);
+        vec![
+            case("plain").none().attr("ignore_index", 1).attr("label_smoothing", 0.0),
+            case("weights").range(&[4], 0.1, 2.0).attr("ignore_index", -100).attr("label_smoothing", 0.3),
+        ]
+    },
+};
+
+/// Rows along the classes of input `x`.
+fn space(cx: &OpCx, x: usize) -> Result<ReduceSpace> {
+    let x = cx.shape(x)?;
+    Ok(ReduceSpace::new(x, &[classes(x)?.0]))
+}
+
+/// The class weights, input `i`; 1 if absent.
+fn weight(cx: &OpCx, space: &ReduceSpace, b: &mut RowBuilder, i: usize) -> Result<Reg> {
+    Ok(match cx.opt(i) {
+        Some(w) => {
+            let dim = space.full.0.last().copied().flatten().map_or(0, |(d, _)| d);
+            b.read(w.dtype, space.along(dim))
+        }
+        None => b.expr(&float(1.0), &[]),
+    })
+}

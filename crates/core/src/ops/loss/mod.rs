@@ -1,0 +1,107 @@
+//! Losses. Each is computed in terms of f32 (f64 of f64), reduced in them, and rounded once at the end.
+
+use crate::attr::Attrs;
+use crate::diagnostic::Result;
+use crate::dtype::DType;
+use crate::graph::{Builder, ValueId};
+use crate::ops::OpCx;
+use crate::ops::reduce::mean::MEAN;
+use crate::ops::reduce::sum::SUM;
+use crate::shape::Shape;
+use crate::tensor::TensorType;
+use crate::{ensure, fail};
+
+operators! {
+    cross_entropy: CROSS_ENTROPY_LOSS, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD;
+    nll: NLL_LOSS, NLL, NLL_BACKWARD;
+    weighted_mean: WEIGHTED_MEAN;
+}
+
+/// How the terms of a loss become its result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reduction {
+    /// They are the result.
+    None,
+    /// Their mean.
+    Mean,
+    /// Their sum.
+    Sum,
+}
+
+impl Reduction {
+    /// The attribute `reduction`: 0 none, 1 mean (also if absent), 2 sum.
+    ///
+    /// # Errors
+    /// `Attribute` for any other number.
+    pub fn of(cx: &OpCx) -> Result<Reduction> {
+        Ok(match cx.opt_int("reduction")? {
+            Some(0) => Reduction::None,
+            None | Some(1) => Reduction::Mean,
+            Some(2) => Reduction::Sum,
+            Some(other) => {
+                return Err(fail!(Attribute, "`reduction` is {other}, not 0 (none), 1 (mean) or 2 (sum)"));
+            }
+        })
+    }
+
+    /// Shape of the result, given that of the terms.
+    fn shape(self, terms: &Shape) -> Shape {
+        if self == Reduction::None { terms.clone() } else { Shape::default() }
+    }
+
+    /// Appends the reduction of `terms`, in which each counts the same.
+    fn apply(self, b: &mut Builder, terms: ValueId) -> Result<ValueId> {
+        match self {
+            Reduction::None => Ok(terms),
+            Reduction::Mean => b.one(&MEAN, &[terms], Attrs::new()),
+            Reduction::Sum => b.one(&SUM, &[terms], Attrs::new()),
+        }
+    }
+}
+
+/// Dtype of the terms of a loss of inputs of `dtype`.
+///
+/// # Errors
+/// `DType` if it is not a float.
+fn term_dtype(dtype: DType) -> Result<DType> {
+    ensure!(dtype.is_float(), DType, "a loss needs floats, got {dtype}");
+    Ok(if dtype == DType::F64 { DType::F64 } else { DType::F32 })
+}
+
+/// The class dimension of scores `x`: 1, or 0 of a single sample; and the shape without it.
+///
+/// # Errors
+/// `Shape` if `x` is a scalar.
+fn classes(x: &Shape) -> Result<(usize, Shape)> {
+    ensure!(x.rank() > 0, Shape, "class scores must not be a scalar");
+    let dim = usize::from(x.rank() > 1);
+    Ok((dim, (0..x.rank()).filter(|&d| d != dim).map(|d| x[d]).collect()))
+}
+
+/// Checks `(scores, target, weight?)` of a loss over class indices; type of its terms.
+fn class_terms(cx: &OpCx) -> Result<TensorType> {
+    let (x, target) = (cx.ty(0)?, cx.ty(1)?);
+    let (dim, rows) = classes(&x.shape)?;
+    ensure!(target.shape == rows, Shape, "target {target} for scores {x}: expected {rows}");
+    ensure!(
+        target.dtype.class() == crate::dtype::Class::Int,
+        DType,
+        "class indices are integers, got {target}"
+    );
+    if let Some(w) = cx.opt(2) {
+        let n = x.shape[dim];
+        ensure!(w.shape[..] == [n] && w.dtype.is_float(), Shape, "weight {w} for {n} classes");
+    }
+    Ok(TensorType::new(term_dtype(x.dtype)?, rows))
+}
+
+/// The target of a loss over class indices, proved to be in range or `ignore_index`.
+fn checked_target(b: &mut Builder, cx: &OpCx, target: ValueId) -> Result<ValueId> {
+    let x = cx.shape(0)?;
+    let attrs = Attrs::new().with("limit", x[classes(x)?.0] as i64).with("ignore_index", ignore_index(cx)?);
+    b.one(&crate::ops::index::check_index::CHECK_INDEX, &[target], attrs)
+}
+
+fn ignore_index(cx: &OpCx) -> Result<i64> {
+    Ok(cx.opt_int("ignore_index")?.unwrap_or(-100))
+}

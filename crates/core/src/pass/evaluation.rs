@@ -1,0 +1,100 @@
+//! The evaluation form of a graph exported in training mode, as `module.eval()` would have made it: no dropout, running
+//! statistics instead of the batch's, nothing mutated. Runs on the graph as imported, before decomposition.
+
+use crate::attr::{Attr, Attrs};
+use crate::diagnostic::{Code, Error, Result};
+use crate::graph::{Builder, Graph, Node, Output, OutputRole, ValueId};
+
+/// Rewrites every operator that behaves differently in training, and drops all outputs but the user's.
+///
+/// Random numbers that the model draws itself, and Python branches on `self.training`, are in the graph as they were
+/// traced and stay.
+///
+/// # Errors
+/// What the type rules refuse: none for an exported model.
+pub fn evaluation(graph: &Graph) -> Result<Graph> {
+    let mut b = Builder::extend(Graph { origins: graph.origins.clone(), ..Graph::default() });
+    let mut map: Vec<Option<ValueId>> = vec![None; graph.values.len()];
+    for input in &graph.inputs {
+        let new = b.input(input.name.clone(), graph.ty(input.value).clone(), input.role.clone());
+        map[input.value.0 as usize] = Some(new);
+    }
+    let renamed = |map: &[Option<ValueId>], v: ValueId| {
+        map[v.0 as usize].ok_or_else(|| Error::new(Code::Graph, format!("{v} is used before it is defined")))
+    };
+    for node in &graph.nodes {
+        (b.origin, b.phase) = (node.origin, node.phase);
+        let inputs = node.inputs.iter().map(|v| v.map(|v| renamed(&map, v)).transpose());
+        let outputs = b.apply(node.op, &inputs.collect::<Result<Vec<_>>>()?, evaluating(node))?;
+        for (old, new) in node.outputs.iter().zip(outputs) {
+            map[old.0 as usize] = Some(new);
+        }
+    }
+    for o in graph.outputs.iter().filter(|o| o.role == OutputRole::User) {
+        let value = renamed(&map, o.value)?;
+        b.graph_mut().outputs.push(Output { value, name: o.name.clone(), role: OutputRole::User });
+    }
+    Ok(b.finish())
+}
+
+/// A node's attributes in evaluation, under the names that all of ATen's operators share.
+fn evaluating(node: &Node) -> Attrs {
+    let mut attrs = node.attrs.clone();
+    // Norms without running statistics use the batch's in evaluation too.
+    let has_statistics = node.inputs.get(3).is_some_and(Option::is_some);
+    for (name, value) in [
+        ("train", Some(Attr::Bool(false))),
+        ("dropout_p", Some(Attr::Float(0.0))),
+        ("training", has_statistics.then_some(Attr::Bool(false))),
+        ("use_input_stats", has_statistics.then_some(Attr::Bool(false))),
+    ] {
+        if let (Some(_), Some(value)) = (attrs.get(name), value) {
+            attrs.set(name, value);
+        }
+    }
+    attrs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::InputRole;
+    use crate::ops::norm::batch_norm::BATCH_NORM;
+    use crate::ops::random::dropout::DROPOUT;
+    use crate::{DType, Tensor, TensorType, pass, reference};
+
+    #[test]
+    fn dropout_is_gone_and_running_statistics_are_used() {
+        let mut b = Builder::new();
+        let input = |b: &mut Builder, name: &str, shape: &[usize], role| {
+            b.input(name, TensorType::new(DType::F64, shape), role)
+        };
+        let x = input(&mut b, "x", &[2, 3], InputRole::User);
+        let buffer = InputRole::Buffer { persistent: true };
+        let mean = input(&mut b, "mean", &[3], buffer.clone());
+        let var = input(&mut b, "var", &[3], buffer);
+        let attrs = Attrs::new().with("p", 0.5).with("train", true);
+        let dropped = b.one(&DROPOUT, &[x], attrs).unwrap();
+        let attrs = Attrs::new().with("training", true).with("momentum", 0.1).with("eps", 0.0);
+        let y = b.apply(&BATCH_NORM, &[Some(dropped), None, None, Some(mean), Some(var)], attrs).unwrap();
+        b.output("y", y[0], OutputRole::User);
+        b.output("mean", y[3], OutputRole::Mutation(mean));
+        let graph = evaluation(&b.finish()).unwrap();
+        assert_eq!(graph.outputs.len(), 1);
+        let graph = pass::simplify(pass::decompose(graph).unwrap()).graph;
+        let t = |shape: &[usize], v: &[f64]| Tensor::float(DType::F64, shape, v.to_vec());
+        let inputs =
+            [t(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), t(&[3], &[1.0, 1.0, 1.0]), t(&[3], &[4.0; 3])];
+        let inputs: Vec<Tensor> = graph
+            .inputs
+            .iter()
+            .map(|i| match i.name.as_str() {
+                "x" => inputs[0].clone(),
+                "mean" => inputs[1].clone(),
+                _ => inputs[2].clone(),
+            })
+            .collect();
+        let y = reference::run(&graph, &inputs).unwrap();
+        assert_eq!(y[0].floats(), [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]);
+    }
+}

@@ -1,0 +1,306 @@
+//! Differentiation as a pass: against central differences on whole graphs, and its promises about parameters.
+
+use headwater_core::graph::{Graph, InputRole, OutputRole, Phase, parse, verify};
+use headwater_core::pass::{differentiate, diff::Differentiated};
+use headwater_core::tensor::Data;
+use headwater_core::{Attrs, Builder, Code, DType, Registry, Tensor, TensorType, ValueId, ops, reference};
+
+/// A graph from its text; output 0 is the loss.
+fn parsed(nodes: &str) -> Graph {
+    let graph = parse(&format!("headwater graph 1\n{nodes}\n@0 = \"here\""), Registry::standard()).unwrap();
+    verify(&graph).unwrap();
+    graph
+}
+
+#[track_caller]
+fn differentiated(nodes: &str) -> Differentiated {
+    let graph = parsed(nodes);
+    let loss = graph.outputs[0].value;
+    let d = differentiate(graph, loss).unwrap();
+    verify(&d.graph).unwrap();
+    d
+}
+
+/// Compares every gradient with central differences of output 0, in f64.
+///
+/// With step h the truncation is h²·f'''/6 and the rounding ε·|f|/h: about 1e-9 for numbers around 1 and h = 1e-5.
+#[track_caller]
+fn check(d: &Differentiated) {
+    let numbers = |i: usize, n: usize| (0..n).map(|k| ((i * 31 + k * 17 + 5) % 23) as f64 / 11.5 - 0.9).collect();
+    let inputs: Vec<Tensor> = d
+        .graph
+        .inputs
+        .iter()
+        .enumerate()
+        .map(|(i, input)| {
+            let ty = d.graph.ty(input.value);
+            Tensor::float(ty.dtype, ty.shape.clone(), numbers(i, ty.shape.numel()))
+        })
+        .collect();
+    let results = reference::run(&d.graph, &inputs).unwrap();
+    for (o, got) in d.graph.outputs.iter().zip(&results) {
+        let OutputRole::Gradient(target) = o.role else { continue };
+        let at = d.graph.input_index(target).unwrap();
+        for e in 0..inputs[at].shape().numel() {
+            let loss = |x: f64| {
+                let mut inputs = inputs.clone();
+                let Data::Float(v) = &mut inputs[at].data else { unreachable!() };
+                v[e] = x;
+                reference::run(&d.graph, &inputs).unwrap()[0].floats()[0]
+            };
+            let (x, h) = (inputs[at].floats()[e], 1e-5);
+            let want = (loss(x + h) - loss(x - h)) / (2.0 * h);
+            let got = got.floats()[e];
+            assert!((got - want).abs() <= 1e-8 * want.abs().max(1.0), "{}[{e}]: {got}, not {want}", o.name);
+        }
+    }
+}
+
+fn gradients(d: &Differentiated) -> Vec<&str> {
+    let is_gradient = |r: OutputRole| matches!(r, OutputRole::Gradient(_));
+    d.graph.outputs.iter().filter(|o| is_gradient(o.role)).map(|o| o.name.as_str()).collect()
+}
+
+#[test]
+fn a_value_used_many_times_sums_its_gradients() {
+    let d = differentiated(
+        "%0 = parameter \"w\" : f64[2, 3]
+        %1 = gelu(%0) : f64[2, 3]
+        %2 = mul(%1, %0) : f64[2, 3]
+        %3 = add(%2, %1) : f64[2, 3]
+        %4 = mul(%3, %1) : f64[2, 3]
+        %5 = sum(%4) : f64[]
+        output \"loss\" = %5",
+    );
+    assert_eq!(gradients(&d), ["grad.w"]);
+    check(&d);
+}
+
+#[test]
+fn one_tensor_as_both_operands() {
+    check(&differentiated(
+        "%0 = parameter \"w\" : f64[3]
+        %1 = mul(%0, %0) : f64[3]
+        %2 = sum(%1) : f64[]
+        output \"loss\" = %2",
+    ));
+    // w wᵀ, and a product with itself transposed in a batch.
+    check(&differentiated(
+        "%0 = parameter \"w\" : f64[3, 2]
+        %1 = permute(%0, dims=[1, 0]) : f64[2, 3]
+        %2 = matmul(%0, %1) : f64[3, 3]
+        %3 = softmax(%2, dim=-1) : f64[3, 3]
+        %4 = mul(%3, %2) : f64[3, 3]
+        %5 = sum(%4) : f64[]
+        output \"loss\" = %5",
+    ));
+    check(&differentiated(
+        "%0 = parameter \"w\" : f64[2, 2]
+        %1 = cat(%0, %0, %0, dim=1) : f64[2, 6]
+        %2 = mul(%1, %1) : f64[2, 6]
+        %3 = sum(%2) : f64[]
+        output \"loss\" = %3",
+    ));
+}
+
+#[test]
+fn a_tied_parameter_has_one_gradient_from_all_its_uses() {
+    let d = differentiated(
+        "%0 = parameter \"embed.weight\" also \"head.weight\" : f64[2, 2]
+        %1 = user \"x\" : f64[3, 2]
+        %2 = matmul(%1, %0) : f64[3, 2]
+        %3 = permute(%0, dims=[1, 0]) : f64[2, 2]
+        %4 = matmul(%2, %3) : f64[3, 2]
+        %5 = sum(%4) : f64[]
+        output \"loss\" = %5",
+    );
+    assert_eq!(gradients(&d), ["grad.embed.weight"]);
+    check(&d);
+}
+
+#[test]
+fn frozen_parameters_get_nothing_and_let_gradients_through() {
+    let d = differentiated(
+        "%0 = parameter \"w\" : f64[2]
+        %1 = frozen \"scale\" : f64[2]
+        %2 = mul(%0, %1) : f64[2]
+        %3 = sum(%2) : f64[]
+        output \"loss\" = %3",
+    );
+    assert_eq!((gradients(&d), d.missing.len()), (vec!["grad.w"], 0));
+    check(&d);
+    // With nothing to train there is nothing to do but the seed.
+    let d = differentiated(
+        "%0 = frozen \"w\" : f64[2]
+        %1 = sum(%0) : f64[]
+        output \"loss\" = %1",
+    );
+    assert_eq!((gradients(&d).len(), d.graph.nodes.len()), (0, 2));
+}
+
+#[test]
+fn a_parameter_without_gradient_is_reported_with_its_reason() {
+    let d = differentiated(
+        "%0 = parameter \"used\" : f64[2]
+        %1 = parameter \"unused\" : f64[2]
+        %2 = parameter \"aside\" : f64[2]
+        %3 = parameter \"detached\" : f64[2]
+        %4 = parameter \"counted\" : f64[2]
+        %5 = parameter \"written\" : f64[2]
+        %6 = parameter \"ints\" : i64[2]
+        %7 = gelu(%2) : f64[2]
+        %8 = detach(%3) : f64[2]
+        %9 = to(%4, dtype=i64) : i64[2]
+        %10 = mul(%0, %8) : f64[2]
+        %11 = mul(%10, %9) : f64[2]
+        %12 = overwrite(%11, %5) : f64[2]
+        %13 = mul(%12, %6) : f64[2]
+        %14 = sum(%13) : f64[]
+        output \"loss\" = %14
+        output \"aside\" = %7",
+    );
+    assert_eq!(gradients(&d), ["grad.used"]);
+    let got: Vec<_> = d.missing.iter().map(|m| (m.parameter.as_str(), m.reason.as_str())).collect();
+    assert_eq!(
+        got,
+        [
+            ("unused", "the model never uses it"),
+            ("aside", "it is used, first by gelu (here), but the loss does not depend on that"),
+            (
+                "detached",
+                "its way to the loss ends at detach (here): the model turns gradients off here (`detach` or `no_grad`)"
+            ),
+            ("counted", "its way to the loss ends at to (here), whose result is not of floats"),
+            (
+                "written",
+                "the loss does not change with it, by the derivatives of the operators from overwrite (here) on"
+            ),
+            ("ints", "it is i64[2], and only floats have gradients"),
+        ]
+    );
+}
+
+#[test]
+fn a_second_way_keeps_the_gradient_and_only_that_way() {
+    // d/dw (w · detach(w) + w) = detach(w) + 1.
+    let d = differentiated(
+        "%0 = parameter \"w\" : f64[2]
+        %1 = detach(%0) : f64[2]
+        %2 = mul(%0, %1) : f64[2]
+        %3 = add(%2, %0) : f64[2]
+        %4 = sum(%3) : f64[]
+        output \"loss\" = %4",
+    );
+    assert!(d.missing.is_empty());
+    let w = Tensor::float(DType::F64, [2], vec![0.25, -3.0]);
+    assert_eq!(reference::run(&d.graph, &[w]).unwrap()[1].floats(), [1.25, -2.0]);
+}
+
+#[test]
+fn the_loss_may_be_the_parameter_itself() {
+    let d = differentiated("%0 = parameter \"w\" : f64[1]\noutput \"loss\" = %0");
+    let w = Tensor::float(DType::F64, [1], vec![7.0]);
+    assert_eq!(reference::run(&d.graph, &[w]).unwrap()[1].floats(), [1.0]);
+}
+
+#[test]
+fn gradients_have_the_type_of_their_parameter() {
+    let d = differentiated(
+        "%0 = parameter \"half\" : f16[3]
+        %1 = parameter \"scalar\" : f32[]
+        %2 = user \"x\" : f64[2, 3]
+        %3 = to(%0, dtype=f32) : f32[3]
+        %4 = mul(%3, %1) : f32[3]
+        %5 = mul(%4, %2) : f64[2, 3]
+        %6 = sum(%5) : f64[]
+        output \"loss\" = %6",
+    );
+    // The verifier compares the types; both are there.
+    assert_eq!(gradients(&d), ["grad.half", "grad.scalar"]);
+}
+
+#[test]
+fn the_loss_must_be_one_float() {
+    for (ty, code) in [("f64[2]", Code::Gradient), ("i64[]", Code::Gradient)] {
+        let graph = parsed(&format!("%0 = user \"x\" : {ty}\noutput \"loss\" = %0"));
+        let loss = graph.outputs[0].value;
+        assert_eq!(differentiate(graph, loss).unwrap_err().code, code);
+    }
+}
+
+#[test]
+fn operators_must_be_decomposed_first() {
+    fn body(b: &mut Builder, _: &ops::OpCx, x: &[Option<ValueId>]) -> headwater_core::Result<Vec<ValueId>> {
+        let x = x[0].expect("one input");
+        Ok(vec![b.mul(x, x)?])
+    }
+    static SQUARE: ops::OpDef = ops::OpDef {
+        name: "test_square",
+        schemas: &[],
+        infer: |cx| Ok(vec![cx.ty(0)?.clone()]),
+        derivative: ops::Derivative::ByDecomposition,
+        precision: ops::Precision::Same,
+        cost: ops::Cost::Free,
+        body: ops::Body::Decompose(body),
+        cases: Vec::new,
+    };
+    let build = || {
+        let mut b = Builder::new();
+        let w = b.parameter("w", DType::F64, &[1]);
+        let y = b.one(&SQUARE, &[w], Attrs::new()).unwrap();
+        b.output("loss", y, OutputRole::User);
+        b.finish()
+    };
+    let graph = build();
+    let loss = graph.outputs[0].value;
+    let e = differentiate(graph, loss).unwrap_err();
+    assert_eq!((e.code, e.op), (Code::Graph, Some("test_square")));
+    let graph = headwater_core::pass::decompose(build()).unwrap();
+    let loss = graph.outputs[0].value;
+    check(&differentiate(graph, loss).unwrap());
+}
+
+#[test]
+fn it_depends_on_nothing_but_the_graph() {
+    let graph = || {
+        let mut b = Builder::new();
+        let x = b.input("x", TensorType::new(DType::F32, [4, 4]), InputRole::User);
+        let ws: Vec<_> = (0..8).map(|i| b.parameter(&format!("w{i}"), DType::F32, &[4, 4])).collect();
+        let mut y = x;
+        for i in 0..24 {
+            let h = b.matmul(y, ws[i % 8]).unwrap();
+            y = b.add(h, y).unwrap();
+        }
+        let loss = b.sum(y, &[0, 1], false).unwrap();
+        b.output("loss", loss, OutputRole::User);
+        (b.finish(), loss)
+    };
+    let text = || {
+        let (graph, loss) = graph();
+        differentiate(graph, loss).unwrap().graph.to_string()
+    };
+    assert_eq!(text(), text());
+}
+
+#[test]
+fn fifty_thousand_nodes_deep_takes_no_stack() {
+    // On a thread with a stack of 64 KiB: a frame for each node would need far more.
+    let deep = || {
+        let mut b = Builder::new();
+        let w = b.parameter("w", DType::F64, &[]);
+        let mut y = w;
+        for i in 0..50_000 {
+            y = if i % 2 == 0 { b.scale(y, 0.5).unwrap() } else { b.add(y, w).unwrap() };
+        }
+        b.output("loss", y, OutputRole::User);
+        let d = differentiate(b.finish(), y).unwrap();
+        verify(&d.graph).unwrap();
+        let backward = d.graph.nodes.iter().filter(|n| n.phase == Phase::Backward).count();
+        // A product for each scaling, a sum for each further use of w, and the seed.
+        assert_eq!(backward, 25_000 + 25_000 + 1);
+        let got = reference::run(&d.graph, &[Tensor::float(DType::F64, [], vec![1.0])]).unwrap();
+        // y ← y/2 + w gives y = 2 w − 2⁻²⁵⁰⁰⁰ w: the gradient is 2.
+        assert_eq!((got[0].floats(), got[1].floats()), (&[2.0][..], &[2.0][..]));
+    };
+    std::thread::Builder::new().stack_size(64 << 10).spawn(deep).unwrap().join().unwrap();
+}

@@ -1,0 +1,396 @@
+//! The loops of row programs, plain Rust over slices, inlined into one function per tier.
+//!
+//! Contract of every `run`: arguments hold the elements named (`n`, or `slow × fast`), valid and aligned, of the loop's
+//! types; what is written is valid for writing, and overlaps nothing that is read. With a step other than 1, the operand in
+//! memory is walked by that many elements.
+
+use super::ops::Ty;
+use super::real::{self, Exact, Int, Memory, Real};
+use crate::element::Element;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use headwater_core::DType;
+use headwater_core::expr::{Binary, Unary};
+use headwater_core::reference::scalar;
+use headwater_core::row::Reduce;
+use std::marker::PhantomData;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+
+pub(super) trait MapLoop {
+    /// # Safety
+    /// The module's contract.
+    unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize);
+}
+
+pub(super) trait MoveLoop {
+    /// # Safety
+    /// The module's contract.
+    unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize);
+}
+
+pub(super) trait FoldLoop {
+    /// # Safety
+    /// The module's contract; `acc` holds one accumulator for each slow (or fast) index.
+    unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8);
+}
+
+const UNARY: [Unary; 24] = {
+    use Unary::*;
+    [
+        Neg, Abs, Sign, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Recip, Sin, Cos, Tan, Tanh, Atan, Erf, Floor,
+        Ceil, Trunc, Round, Sigmoid, IsNan, IsInf, Not,
+    ]
+};
+const BINARY: [Binary; 20] = {
+    use Binary::*;
+    [Add, Sub, Mul, Div, FloorDiv, Rem, Fmod, Pow, Atan2, Min, Max, Eq, Ne, Lt, Le, Gt, Ge, And, Or, Xor]
+};
+const REDUCE: [Reduce; 4] = [Reduce::Sum, Reduce::Prod, Reduce::Max, Reduce::Min];
+// Loops are instantiated by these numbers.
+const _: () = {
+    let mut i = 0;
+    while i < DType::ALL.len() {
+        assert!(DType::ALL[i] as usize == i);
+        i += 1;
+    }
+    i = 0;
+    while i < UNARY.len() {
+        assert!(UNARY[i] as usize == i);
+        i += 1;
+    }
+    i = 0;
+    while i < BINARY.len() {
+        assert!(BINARY[i] as usize == i);
+        i += 1;
+    }
+    i = 0;
+    while i < REDUCE.len() {
+        assert!(REDUCE[i] as usize == i);
+        i += 1;
+    }
+};
+
+#[inline(always)]
+unsafe fn map1<A: Copy, O>(args: [*const u8; 3], out: *mut u8, n: usize, f: impl Fn(A) -> O) {
+    // SAFETY: the module's contract.
+    let (a, out) =
+        unsafe { (from_raw_parts(args[0].cast::<A>(), n), from_raw_parts_mut(out.cast::<O>(), n)) };
+    for (o, &a) in out.iter_mut().zip(a) {
+        *o = f(a);
+    }
+}
+
+#[inline(always)]
+unsafe fn map2<A: Copy, O>(args: [*const u8; 3], out: *mut u8, n: usize, f: impl Fn(A, A) -> O) {
+    // SAFETY: the module's contract.
+    let (a, b, out) = unsafe {
+        (
+            from_raw_parts(args[0].cast::<A>(), n),
+            from_raw_parts(args[1].cast::<A>(), n),
+            from_raw_parts_mut(out.cast::<O>(), n),
+        )
+    };
+    for ((o, &a), &b) in out.iter_mut().zip(a).zip(b) {
+        *o = f(a, b);
+    }
+}
+
+/// Declares loops: `Name [generics] [their names]: from => to, function`.
+macro_rules! maps {
+    ($($name:ident [$($g:tt)*] [$($n:tt)*]: $map:ident $a:ty => $o:ty, $f:expr;)*) => { $(
+        pub(super) struct $name<$($g)*>(PhantomData<($a, $o)>);
+        impl<$($g)*> MapLoop for $name<$($n)*> {
+            #[inline(always)]
+            unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
+                // SAFETY: the module's contract.
+                unsafe { $map::<$a, $o>(args, out, n, $f) }
+            }
+        }
+    )* };
+}
+maps! {
+    UnaryLoop [T: Real, const OP: usize] [T, OP]: map1 T => T, |x| T::unary(const { UNARY[OP] }, x);
+    TestLoop [T: Real, const OP: usize] [T, OP]: map1 T => u8, |x| T::test(const { UNARY[OP] }, x) as u8;
+    IntUnaryLoop [const OP: usize] [OP]: map1 i64 => i64, |x| scalar::unary_i(const { UNARY[OP] }, x);
+    NotLoop [] []: map1 u8 => u8, |x| x ^ 1;
+    BinaryLoop [T: Real, const OP: usize] [T, OP]: map2 T => T, |a, b| T::binary(const { BINARY[OP] }, a, b);
+    CompareLoop [T: Element, const OP: usize] [T, OP]: map2 T => u8, |a, b| real::compare(const { BINARY[OP] }, a, b);
+    IntBinaryLoop [const OP: usize] [OP]: map2 i64 => i64, |a, b| real::binary_int(const { BINARY[OP] }, a, b);
+    BoolBinaryLoop [const OP: usize] [OP]: map2 u8 => u8, |a, b| real::binary_bool(const { BINARY[OP] }, a, b);
+    FloatToIntLoop [T: Real, const TO: usize] [T, TO]: map1 T => i64, |x| real::wrap(const { DType::ALL[TO] }, x.to_i64());
+    WrapLoop [const TO: usize] [TO]: map1 i64 => i64, |x| real::wrap(const { DType::ALL[TO] }, x);
+    FloatToBoolLoop [T: Real] [T]: map1 T => u8, |x| (x != T::from_i64(0)) as u8;
+    IntToBoolLoop [] []: map1 i64 => u8, |x| (x != 0) as u8;
+    BoolToIntLoop [] []: map1 u8 => i64, |x| x as i64;
+    BoolToFloatLoop [T: Real] [T]: map1 u8 => T, |x| T::from_i64(x as i64);
+    IntToFloatLoop [T: Real, const TO: usize] [T, TO]: map1 i64 => T, |x| T::round_i64(x, const { DType::ALL[TO] });
+    RoundLoop [T: Real, const TO: usize] [T, TO]: map1 T => T, |x| x.round(const { DType::ALL[TO] });
+}
+
+/// `select(condition, a, b)`.
+pub(super) struct SelectLoop<T>(PhantomData<T>);
+impl<T: Copy> MapLoop for SelectLoop<T> {
+    #[inline(always)]
+    unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
+        // SAFETY: the module's contract.
+        let (c, a, b, out) = unsafe {
+            (
+                from_raw_parts(args[0], n),
+                from_raw_parts(args[1].cast::<T>(), n),
+                from_raw_parts(args[2].cast::<T>(), n),
+                from_raw_parts_mut(out.cast::<T>(), n),
+            )
+        };
+        for (((o, &c), &a), &b) in out.iter_mut().zip(c).zip(a).zip(b) {
+            *o = if c != 0 { a } else { b };
+        }
+    }
+}
+
+/// Copies with conversion; `step` walks the source (`gather`) or the destination.
+#[inline(always)]
+unsafe fn moves<A: Copy, O: Copy>(
+    src: *const u8,
+    dst: *mut u8,
+    step: isize,
+    n: usize,
+    gather: bool,
+    f: impl Fn(A) -> O,
+) {
+    let (src, dst) = (src.cast::<A>(), dst.cast::<O>());
+    // SAFETY: the module's contract: contiguous elements, or elements at the step.
+    unsafe {
+        if step == 1 {
+            for (o, &x) in from_raw_parts_mut(dst, n).iter_mut().zip(from_raw_parts(src, n)) {
+                *o = f(x);
+            }
+        } else if gather && step == 0 {
+            if n > 0 {
+                from_raw_parts_mut(dst, n).fill(f(*src));
+            }
+        } else if gather {
+            for (i, o) in from_raw_parts_mut(dst, n).iter_mut().enumerate() {
+                *o = f(*src.offset(i as isize * step));
+            }
+        } else {
+            for (i, &x) in from_raw_parts(src, n).iter().enumerate() {
+                *dst.offset(i as isize * step) = f(x);
+            }
+        }
+    }
+}
+
+/// Declares loops that copy: `Name [generics] [their names]: from => to, gather, function`.
+macro_rules! moves {
+    ($($name:ident [$($g:tt)*] [$($n:tt)*]: $a:ty => $o:ty, $gather:literal, $f:expr;)*) => { $(
+        pub(super) struct $name<$($g)*>(PhantomData<($a, $o)>);
+        impl<$($g)*> MoveLoop for $name<$($n)*> {
+            #[inline(always)]
+            unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
+                // SAFETY: the module's contract.
+                unsafe { moves::<$a, $o>(src, dst, step, n, $gather, $f) }
+            }
+        }
+    )* };
+}
+moves! {
+    LoadLoop [D: Memory<T>, T: Real] [D, T]: D => T, true, |x| x.get();
+    LoadIntLoop [D: Int] [D]: D => i64, true, |x| x.widen();
+    LoadBoolLoop [] []: u8 => u8, true, |x| (x != 0) as u8;
+    StoreLoop [D: Memory<T>, T: Real] [D, T]: T => D, false, |x| D::of(x);
+    StoreIntLoop [D: Int] [D]: i64 => D, false, |x| D::wrap(x);
+    StoreBoolLoop [] []: u8 => u8, false, |x| x;
+}
+
+/// f16 from memory. Long contiguous runs use the conversions of `half`, which picks instructions by itself.
+pub(super) struct LoadHalfLoop<T>(PhantomData<T>);
+impl<T: Real> MoveLoop for LoadHalfLoop<T> {
+    #[inline(always)]
+    unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
+        // SAFETY: the module's contract; `T` has the size of f32 or f64 and is that type.
+        unsafe {
+            if step != 1 {
+                moves::<f16, T>(src, dst, step, n, true, |x| x.get());
+            } else if size_of::<T>() == 4 {
+                from_raw_parts(src.cast::<f16>(), n).convert_to_f32_slice(from_raw_parts_mut(dst.cast(), n));
+            } else {
+                from_raw_parts(src.cast::<f16>(), n).convert_to_f64_slice(from_raw_parts_mut(dst.cast(), n));
+            }
+        }
+    }
+}
+
+/// f16 to memory; see [`LoadHalfLoop`].
+pub(super) struct StoreHalfLoop<T>(PhantomData<T>);
+impl<T: Real> MoveLoop for StoreHalfLoop<T> {
+    #[inline(always)]
+    unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
+        // SAFETY: the module's contract; a `T` of 4 bytes is f32. From f64 `half` would round twice.
+        unsafe {
+            if step == 1 && size_of::<T>() == 4 {
+                from_raw_parts_mut(dst.cast::<f16>(), n)
+                    .convert_from_f32_slice(from_raw_parts(src.cast(), n));
+            } else {
+                moves::<T, f16>(src, dst, step, n, false, |x| f16::of(x));
+            }
+        }
+    }
+}
+
+/// Lanes of a sum along the fast dimension, and elements summed in them before they are added up in f64.
+const LANES: usize = 32;
+const CHUNK: usize = 4096;
+
+/// Sum in lanes: at most `CHUNK / LANES + 5` roundings in `T` on the way of any element, the rest in f64.
+#[inline(always)]
+fn sum<T: Real>(x: &[T]) -> f64 {
+    let mut total = 0.0;
+    for chunk in x.chunks(CHUNK) {
+        let mut lanes = [T::from_i64(0); LANES];
+        let mut whole = chunk.chunks_exact(LANES);
+        for c in &mut whole {
+            for (l, &x) in lanes.iter_mut().zip(c) {
+                *l = T::binary(Binary::Add, *l, x);
+            }
+        }
+        for (l, &x) in lanes.iter_mut().zip(whole.remainder()) {
+            *l = T::binary(Binary::Add, *l, x);
+        }
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                lanes[i] = T::binary(Binary::Add, lanes[i], lanes[i + width]);
+            }
+            width /= 2;
+        }
+        total += lanes[0].to_f64();
+    }
+    total
+}
+
+/// Largest or smallest, NaN winning, in lanes.
+#[inline(always)]
+fn extreme<T: Real>(op: Binary, x: &[T], from: T) -> f64 {
+    let mut lanes = [from; LANES];
+    let mut whole = x.chunks_exact(LANES);
+    for c in &mut whole {
+        for (l, &x) in lanes.iter_mut().zip(c) {
+            *l = T::binary(op, *l, x);
+        }
+    }
+    for (l, &x) in lanes.iter_mut().zip(whole.remainder()) {
+        *l = T::binary(op, *l, x);
+    }
+    lanes.iter().fold(from, |a, &b| T::binary(op, a, b)).to_f64()
+}
+
+/// Reduction of floats along the fast dimension into f64, one for each slow index.
+pub(super) struct FoldFastFloat<T, const OP: usize>(PhantomData<T>);
+impl<T: Real, const OP: usize> FoldLoop for FoldFastFloat<T, OP> {
+    #[inline(always)]
+    unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
+        // SAFETY: the module's contract.
+        let (x, acc) = unsafe {
+            (from_raw_parts(src.cast::<T>(), slow * fast), from_raw_parts_mut(acc.cast::<f64>(), slow))
+        };
+        for (s, a) in acc.iter_mut().enumerate() {
+            let x = &x[s * fast..(s + 1) * fast];
+            *a = match const { REDUCE[OP] } {
+                Reduce::Sum => *a + sum(x),
+                Reduce::Prod => x.iter().fold(*a, |a, x| a * x.to_f64()),
+                Reduce::Max => {
+                    f64::binary(Binary::Max, *a, extreme(Binary::Max, x, T::from_f64(f64::NEG_INFINITY)))
+                }
+                Reduce::Min => {
+                    f64::binary(Binary::Min, *a, extreme(Binary::Min, x, T::from_f64(f64::INFINITY)))
+                }
+            };
+        }
+    }
+}
+
+/// Reduction of floats along the slow dimension into f64, one for each fast index.
+pub(super) struct FoldSlowFloat<T, const OP: usize>(PhantomData<T>);
+impl<T: Real, const OP: usize> FoldLoop for FoldSlowFloat<T, OP> {
+    #[inline(always)]
+    unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
+        // SAFETY: the module's contract.
+        let (x, acc) = unsafe {
+            (from_raw_parts(src.cast::<T>(), slow * fast), from_raw_parts_mut(acc.cast::<f64>(), fast))
+        };
+        for row in x.chunks_exact(fast.max(1)) {
+            for (a, x) in acc.iter_mut().zip(row) {
+                *a = fold_float(const { REDUCE[OP] }, *a, x.to_f64());
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn fold_float(op: Reduce, a: f64, x: f64) -> f64 {
+    match op {
+        Reduce::Sum => a + x,
+        Reduce::Prod => a * x,
+        Reduce::Max => f64::binary(Binary::Max, a, x),
+        Reduce::Min => f64::binary(Binary::Min, a, x),
+    }
+}
+
+/// Reduction of integers (wrapping) or bools along the fast dimension.
+pub(super) struct FoldFastOther<T, const OP: usize>(PhantomData<T>);
+impl<T: Exact, const OP: usize> FoldLoop for FoldFastOther<T, OP> {
+    #[inline(always)]
+    unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
+        // SAFETY: the module's contract.
+        let (x, acc) = unsafe {
+            (from_raw_parts(src.cast::<T>(), slow * fast), from_raw_parts_mut(acc.cast::<T>(), slow))
+        };
+        for (s, a) in acc.iter_mut().enumerate() {
+            *a = x[s * fast..(s + 1) * fast].iter().fold(*a, |a, &x| T::fold(const { REDUCE[OP] }, a, x));
+        }
+    }
+}
+
+/// Reduction of integers (wrapping) or bools along the slow dimension.
+pub(super) struct FoldSlowOther<T, const OP: usize>(PhantomData<T>);
+impl<T: Exact, const OP: usize> FoldLoop for FoldSlowOther<T, OP> {
+    #[inline(always)]
+    unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
+        // SAFETY: the module's contract.
+        let (x, acc) = unsafe {
+            (from_raw_parts(src.cast::<T>(), slow * fast), from_raw_parts_mut(acc.cast::<T>(), fast))
+        };
+        for row in x.chunks_exact(fast.max(1)) {
+            for (a, &x) in acc.iter_mut().zip(row) {
+                *a = T::fold(const { REDUCE[OP] }, *a, x);
+            }
+        }
+    }
+}
+
+/// What a reduction of nothing gives, as an accumulator of a type.
+pub(super) fn identity(accumulator: Ty, op: Reduce) -> [u8; 8] {
+    match (accumulator, op) {
+        (Ty::F32 | Ty::F64, Reduce::Sum) => 0f64.to_ne_bytes(),
+        (Ty::F32 | Ty::F64, Reduce::Prod) => 1f64.to_ne_bytes(),
+        (Ty::F32 | Ty::F64, Reduce::Max) => f64::NEG_INFINITY.to_ne_bytes(),
+        (Ty::F32 | Ty::F64, Reduce::Min) => f64::INFINITY.to_ne_bytes(),
+        (Ty::I64, Reduce::Sum) => 0i64.to_ne_bytes(),
+        (Ty::I64, Reduce::Prod) => 1i64.to_ne_bytes(),
+        (Ty::I64, Reduce::Max) => i64::MIN.to_ne_bytes(),
+        (Ty::I64, Reduce::Min) => i64::MAX.to_ne_bytes(),
+        (Ty::Bool, Reduce::Sum | Reduce::Max) => [0; 8],
+        (Ty::Bool, Reduce::Prod | Reduce::Min) => [1; 8],
+    }
+}
+
+/// Folds one accumulator into another: how partial results are combined.
+pub(super) fn combine(ty: Ty, op: Reduce, into: &mut [u8; 8], with: [u8; 8]) {
+    *into = match ty.accumulator() {
+        Ty::F32 | Ty::F64 => {
+            fold_float(op, f64::from_ne_bytes(*into), f64::from_ne_bytes(with)).to_ne_bytes()
+        }
+        Ty::I64 => i64::fold(op, i64::from_ne_bytes(*into), i64::from_ne_bytes(with)).to_ne_bytes(),
+        Ty::Bool => [u8::fold(op, into[0], with[0]); 8],
+    };
+}

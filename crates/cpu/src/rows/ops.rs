@@ -1,0 +1,305 @@
+//! The functions of row programs, looked up by operation and type when a program is compiled. The loops are in `loops`;
+//! here each is compiled once for every tier.
+
+use super::loops::*;
+use crate::tier::Tier;
+use half::bf16;
+use headwater_core::expr::{Binary, Unary};
+use headwater_core::row::Reduce;
+use headwater_core::{Class, DType};
+
+/// What a register holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ty {
+    F32,
+    F64,
+    /// Any integer.
+    I64,
+    /// 0 or 1 in a byte.
+    Bool,
+}
+
+impl Ty {
+    /// The type of a class in a program that computes floats in `float`.
+    pub fn of(class: Class, float: Ty) -> Ty {
+        match class {
+            Class::Float => float,
+            Class::Int => Ty::I64,
+            Class::Bool => Ty::Bool,
+        }
+    }
+
+    /// Bytes per element.
+    pub fn size(self) -> usize {
+        self.dtype().size()
+    }
+
+    /// The dtype with the same form in memory.
+    pub fn dtype(self) -> DType {
+        match self {
+            Ty::F32 => DType::F32,
+            Ty::F64 => DType::F64,
+            Ty::I64 => DType::I64,
+            Ty::Bool => DType::Bool,
+        }
+    }
+
+    /// The type reductions accumulate in.
+    pub fn accumulator(self) -> Ty {
+        if self == Ty::F32 { Ty::F64 } else { self }
+    }
+}
+
+/// Computes `n` elements from those of up to three arguments.
+pub(super) type Map = unsafe fn([*const u8; 3], *mut u8, usize);
+/// Copies `n` elements with conversion: source, destination, step in elements of whichever is in memory.
+pub(super) type Move = unsafe fn(*const u8, *mut u8, isize, usize);
+/// Folds a tile into accumulators: tile of `slow × fast` elements, slow, fast, accumulators.
+pub(super) type Fold = unsafe fn(*const u8, usize, usize, *mut u8);
+
+/// The functions of one tier. All keep the contract of `loops`.
+#[derive(Clone, Copy)]
+pub(super) struct Table {
+    pub unary: fn(Ty, Unary) -> Map,
+    pub binary: fn(Ty, Binary) -> Map,
+    /// By the type of the alternatives.
+    pub select: fn(Ty) -> Map,
+    /// From a type to a dtype, in a program that computes floats in the third.
+    pub cast: fn(Ty, DType, Ty) -> Map,
+    /// From memory to a register.
+    pub load: fn(DType, Ty) -> Move,
+    /// From a register to memory.
+    pub store: fn(Ty, DType) -> Move,
+    /// One accumulator for each slow index.
+    pub fold_fast: fn(Ty, Reduce) -> Fold,
+    /// One accumulator for each fast index.
+    pub fold_slow: fn(Ty, Reduce) -> Fold,
+}
+
+/// The functions of a tier, which this processor must have.
+pub(super) fn table(tier: Tier) -> Table {
+    const fn of<V: Vector>() -> Table {
+        Table {
+            unary: unary::<V>,
+            binary: binary::<V>,
+            select: select::<V>,
+            cast: cast::<V>,
+            load: load::<V>,
+            store: store::<V>,
+            fold_fast: fold_fast::<V>,
+            fold_slow: fold_slow::<V>,
+        }
+    }
+    match tier {
+        Tier::Portable => of::<Portable>(),
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2 => of::<Avx2>(),
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512 => of::<Avx512>(),
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => unreachable!("`Tier::current` gives no tier that this processor lacks"),
+    }
+}
+
+/// A tier: compiles loops for its instruction set. The functions may run only on processors that have it.
+trait Vector {
+    fn map<L: MapLoop>() -> Map;
+    fn mov<L: MoveLoop>() -> Move;
+    fn fold<L: FoldLoop>() -> Fold;
+}
+
+macro_rules! vector {
+    ($name:ident $(, $features:literal, $cfg:meta)?) => {
+        $(#[cfg($cfg)])?
+        struct $name;
+
+        $(#[cfg($cfg)])?
+        impl Vector for $name {
+            fn map<L: MapLoop>() -> Map {
+                $(#[target_feature(enable = $features)])?
+                unsafe fn f<L: MapLoop>(args: [*const u8; 3], out: *mut u8, n: usize) {
+                    // SAFETY: the caller keeps the contract.
+                    unsafe { L::run(args, out, n) }
+                }
+                f::<L>
+            }
+            fn mov<L: MoveLoop>() -> Move {
+                $(#[target_feature(enable = $features)])?
+                unsafe fn f<L: MoveLoop>(src: *const u8, dst: *mut u8, step: isize, n: usize) {
+                    // SAFETY: the caller keeps the contract.
+                    unsafe { L::run(src, dst, step, n) }
+                }
+                f::<L>
+            }
+            fn fold<L: FoldLoop>() -> Fold {
+                $(#[target_feature(enable = $features)])?
+                unsafe fn f<L: FoldLoop>(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
+                    // SAFETY: the caller keeps the contract.
+                    unsafe { L::run(src, slow, fast, acc) }
+                }
+                f::<L>
+            }
+        }
+    };
+}
+vector!(Portable);
+vector!(Avx2, "avx2,fma,f16c,bmi2", target_arch = "x86_64");
+vector!(Avx512, "avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl", target_arch = "x86_64");
+
+/// Evaluates `$body` with the constant `$I` equal to a number known only at run time, one of those listed.
+macro_rules! numbered {
+    ($number:expr, $I:ident => $body:expr; $($i:literal)*) => {
+        match $number {
+            $($i => {
+                const $I: usize = $i;
+                $body
+            })*
+            n => unreachable!("no function has number {n}"),
+        }
+    };
+}
+
+/// Evaluates `$body` with `$D` standing for the Rust type of an integer dtype.
+macro_rules! int_dtype {
+    ($dtype:expr, $D:ident => $body:expr) => {
+        match $dtype {
+            DType::U8 => {
+                type $D = u8;
+                $body
+            }
+            DType::I8 => {
+                type $D = i8;
+                $body
+            }
+            DType::I16 => {
+                type $D = i16;
+                $body
+            }
+            DType::I32 => {
+                type $D = i32;
+                $body
+            }
+            _ => {
+                type $D = i64;
+                $body
+            }
+        }
+    };
+}
+
+fn unary<V: Vector>(ty: Ty, op: Unary) -> Map {
+    macro_rules! of {
+        ($OP:ident => $l:ty) => {
+            numbered!(op as usize, $OP => V::map::<$l>();
+                0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23)
+        };
+    }
+    let test = matches!(op, Unary::IsNan | Unary::IsInf);
+    match ty {
+        Ty::F32 if test => of!(OP => TestLoop<f32, OP>),
+        Ty::F64 if test => of!(OP => TestLoop<f64, OP>),
+        Ty::F32 => of!(OP => UnaryLoop<f32, OP>),
+        Ty::F64 => of!(OP => UnaryLoop<f64, OP>),
+        Ty::I64 => of!(OP => IntUnaryLoop<OP>),
+        Ty::Bool => V::map::<NotLoop>(),
+    }
+}
+
+fn binary<V: Vector>(ty: Ty, op: Binary) -> Map {
+    macro_rules! of {
+        ($OP:ident => $l:ty) => {
+            numbered!(op as usize, $OP => V::map::<$l>(); 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19)
+        };
+    }
+    let compare = op.class(Class::Float) == Class::Bool;
+    match ty {
+        Ty::F32 if compare => of!(OP => CompareLoop<f32, OP>),
+        Ty::F64 if compare => of!(OP => CompareLoop<f64, OP>),
+        Ty::I64 if compare => of!(OP => CompareLoop<i64, OP>),
+        Ty::F32 => of!(OP => BinaryLoop<f32, OP>),
+        Ty::F64 => of!(OP => BinaryLoop<f64, OP>),
+        Ty::I64 => of!(OP => IntBinaryLoop<OP>),
+        Ty::Bool => of!(OP => BoolBinaryLoop<OP>),
+    }
+}
+
+fn select<V: Vector>(ty: Ty) -> Map {
+    match ty {
+        Ty::F32 => V::map::<SelectLoop<f32>>(),
+        Ty::F64 => V::map::<SelectLoop<f64>>(),
+        Ty::I64 => V::map::<SelectLoop<i64>>(),
+        Ty::Bool => V::map::<SelectLoop<u8>>(),
+    }
+}
+
+fn cast<V: Vector>(from: Ty, to: DType, float: Ty) -> Map {
+    macro_rules! of {
+        ($TO:ident => $l:ty) => {
+            numbered!(to as usize, $TO => V::map::<$l>(); 1 2 3 4 5 6 7 8 9)
+        };
+    }
+    match (from, to.class()) {
+        (Ty::F32, Class::Int) => of!(TO => FloatToIntLoop<f32, TO>),
+        (Ty::F64, Class::Int) => of!(TO => FloatToIntLoop<f64, TO>),
+        (Ty::I64, Class::Int) => of!(TO => WrapLoop<TO>),
+        (Ty::Bool, Class::Int) => V::map::<BoolToIntLoop>(),
+        (Ty::F32, Class::Bool) => V::map::<FloatToBoolLoop<f32>>(),
+        (Ty::F64, Class::Bool) => V::map::<FloatToBoolLoop<f64>>(),
+        (Ty::I64, Class::Bool) => V::map::<IntToBoolLoop>(),
+        (Ty::Bool, Class::Bool) => unreachable!("a bool is not converted to itself"),
+        (Ty::F32, Class::Float) => of!(TO => RoundLoop<f32, TO>),
+        (Ty::F64, Class::Float) => of!(TO => RoundLoop<f64, TO>),
+        (Ty::I64, Class::Float) if float == Ty::F32 => of!(TO => IntToFloatLoop<f32, TO>),
+        (Ty::I64, Class::Float) => of!(TO => IntToFloatLoop<f64, TO>),
+        (Ty::Bool, Class::Float) if float == Ty::F32 => V::map::<BoolToFloatLoop<f32>>(),
+        (Ty::Bool, Class::Float) => V::map::<BoolToFloatLoop<f64>>(),
+    }
+}
+
+fn load<V: Vector>(from: DType, to: Ty) -> Move {
+    match (from, to) {
+        (DType::F32, Ty::F32) => V::mov::<LoadLoop<f32, f32>>(),
+        (DType::BF16, Ty::F32) => V::mov::<LoadLoop<bf16, f32>>(),
+        (DType::F16, Ty::F32) => V::mov::<LoadHalfLoop<f32>>(),
+        (DType::F64, _) => V::mov::<LoadLoop<f64, f64>>(),
+        (DType::F32, _) => V::mov::<LoadLoop<f32, f64>>(),
+        (DType::BF16, _) => V::mov::<LoadLoop<bf16, f64>>(),
+        (DType::F16, _) => V::mov::<LoadHalfLoop<f64>>(),
+        (DType::Bool, _) => V::mov::<LoadBoolLoop>(),
+        (int, _) => int_dtype!(int, D => V::mov::<LoadIntLoop<D>>()),
+    }
+}
+
+fn store<V: Vector>(from: Ty, to: DType) -> Move {
+    match (from, to) {
+        (Ty::F32, DType::F32) => V::mov::<StoreLoop<f32, f32>>(),
+        (Ty::F32, DType::F16) => V::mov::<StoreHalfLoop<f32>>(),
+        (Ty::F32, _) => V::mov::<StoreLoop<bf16, f32>>(),
+        (Ty::F64, DType::F32) => V::mov::<StoreLoop<f32, f64>>(),
+        (Ty::F64, DType::F16) => V::mov::<StoreHalfLoop<f64>>(),
+        (Ty::F64, DType::BF16) => V::mov::<StoreLoop<bf16, f64>>(),
+        (Ty::F64, _) => V::mov::<StoreLoop<f64, f64>>(),
+        (Ty::Bool, _) => V::mov::<StoreBoolLoop>(),
+        (Ty::I64, int) => int_dtype!(int, D => V::mov::<StoreIntLoop<D>>()),
+    }
+}
+
+macro_rules! fold {
+    ($name:ident, $float:ident, $other:ident) => {
+        fn $name<V: Vector>(ty: Ty, op: Reduce) -> Fold {
+            macro_rules! of {
+                                        ($l:ident, $t:ty) => {
+                                            numbered!(op as usize, OP => V::fold::<$l<$t, OP>>(); 0 1 2 3)
+                                        };
+                                    }
+            match ty {
+                Ty::F32 => of!($float, f32),
+                Ty::F64 => of!($float, f64),
+                Ty::I64 => of!($other, i64),
+                Ty::Bool => of!($other, u8),
+            }
+        }
+    };
+}
+fold!(fold_fast, FoldFastFloat, FoldFastOther);
+fold!(fold_slow, FoldSlowFloat, FoldSlowOther);

@@ -1,0 +1,161 @@
+//! The iteration space of a program over given layouts: axes, how every operand moves along them, and which stretches of
+//! them are regular. Pure index arithmetic.
+
+/// One iteration dimension: its size, and the step of every operand along it, in elements.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Axis {
+    pub size: usize,
+    pub steps: Vec<isize>,
+}
+
+/// Number of indices of some axes.
+pub(super) fn count(axes: &[Axis]) -> usize {
+    axes.iter().map(|a| a.size).product()
+}
+
+/// Drops axes of size 1 and joins neighbours that every operand walks as one.
+pub(super) fn merge(axes: Vec<Axis>) -> Vec<Axis> {
+    let mut out: Vec<Axis> = Vec::new();
+    for axis in axes.into_iter().filter(|a| a.size != 1) {
+        match out.last_mut() {
+            Some(last)
+                if last
+                    .steps
+                    .iter()
+                    .zip(&axis.steps)
+                    .all(|(o, i)| Some(*o) == i.checked_mul(axis.size as isize)) =>
+            {
+                *last = Axis { size: last.size * axis.size, steps: axis.steps };
+            }
+            _ => out.push(axis),
+        }
+    }
+    out
+}
+
+/// Whether different indices of the axes always name different elements of an operand: sorted by step, every axis leaps
+/// over all that the smaller ones reach. (Sufficient; layouts that interleave otherwise count as overlapping.)
+pub(super) fn injective(axes: &[&Axis], operand: usize) -> bool {
+    let mut sorted: Vec<(usize, usize)> =
+        axes.iter().filter(|a| a.size > 1).map(|a| (a.steps[operand].unsigned_abs(), a.size)).collect();
+    sorted.sort_unstable();
+    let mut reach = 0usize;
+    sorted.into_iter().all(|(step, size)| {
+        let fits = step > reach;
+        reach = reach.saturating_add(step.saturating_mul(size - 1));
+        fits
+    })
+}
+
+/// Consecutive indices of some axes, cut into stretches along the last axis: within one, every operand moves by its step.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    /// Length of each stretch.
+    pub lens: Vec<usize>,
+    /// Offsets of all operands at the start of each stretch, in elements.
+    offsets: Vec<isize>,
+    operands: usize,
+    index: Vec<usize>,
+}
+
+impl Runs {
+    /// Room for what [`Runs::cut`] will make, so that it does not allocate.
+    pub fn reserve(&mut self, axes: &[Axis], operands: usize, count: usize) {
+        let runs = axes.last().map_or(1, |a| count / a.size.max(1) + 2);
+        self.lens.reserve(runs);
+        self.offsets.reserve(runs * operands);
+        self.index.reserve(axes.len());
+    }
+
+    /// Cuts the indices `from..from + count`.
+    pub fn cut(&mut self, axes: &[Axis], operands: usize, from: usize, count: usize) {
+        self.lens.clear();
+        self.offsets.clear();
+        self.operands = operands;
+        let Some((last, outer)) = axes.split_last() else {
+            self.lens.push(count);
+            self.offsets.resize(operands, 0);
+            return;
+        };
+        self.index.clear();
+        self.index.resize(axes.len(), 0);
+        let mut rest = from;
+        for (i, a) in self.index.iter_mut().zip(axes).rev() {
+            *i = rest % a.size;
+            rest /= a.size;
+        }
+        let mut left = count;
+        while left > 0 {
+            let len = left.min(last.size - self.index[outer.len()]);
+            self.lens.push(len);
+            for o in 0..operands {
+                let at = self.index.iter().zip(axes).map(|(&i, a)| i as isize * a.steps[o]).sum();
+                self.offsets.push(at);
+            }
+            left -= len;
+            self.index[outer.len()] = 0;
+            for (i, a) in self.index[..outer.len()].iter_mut().zip(outer).rev() {
+                *i += 1;
+                if *i < a.size {
+                    break;
+                }
+                *i = 0;
+            }
+        }
+    }
+
+    /// Stretches of one operand: offset and length.
+    #[inline(always)]
+    pub fn of(&self, operand: usize) -> impl Iterator<Item = (isize, usize)> + '_ {
+        let starts = self.offsets[operand..].iter().step_by(self.operands).copied();
+        starts.zip(self.lens.iter().copied())
+    }
+
+    /// Offset of an operand at the first index.
+    #[inline(always)]
+    pub fn start(&self, operand: usize) -> isize {
+        self.offsets[operand]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn axis(size: usize, steps: &[isize]) -> Axis {
+        Axis { size, steps: steps.to_vec() }
+    }
+
+    #[test]
+    fn axes_merge_where_all_operands_agree() {
+        let merged = merge(vec![axis(2, &[12, 0]), axis(1, &[7, 7]), axis(3, &[4, 4]), axis(4, &[1, 1])]);
+        assert_eq!(merged, [axis(2, &[12, 0]), axis(12, &[1, 1])]);
+    }
+
+    #[test]
+    fn overlapping_layouts_are_seen() {
+        let (a, b) = (axis(3, &[4, 0, 1, -4]), axis(4, &[1, 1, 1, 1]));
+        let both = [&a, &b];
+        assert_eq!([0, 1, 2, 3].map(|o| injective(&both, o)), [true, false, false, true]);
+    }
+
+    #[test]
+    fn runs_cover_indices_in_order() {
+        let axes = [axis(2, &[100]), axis(3, &[-10]), axis(4, &[1])];
+        let mut all = Vec::new();
+        for i in 0..2isize {
+            for j in 0..3isize {
+                (0..4isize).for_each(|k| all.push(100 * i - 10 * j + k));
+            }
+        }
+        let mut runs = Runs::default();
+        for from in 0..24 {
+            for count in 0..=24 - from {
+                runs.cut(&axes, 1, from, count);
+                let got: Vec<isize> =
+                    runs.of(0).flat_map(|(o, n)| (0..n as isize).map(move |k| o + k)).collect();
+                assert_eq!(got, all[from..from + count]);
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The evaluator against the core's reference, on random programs over random layouts. Numbers are small integers and the
+//! operations keep them so: every result is exact, whatever the order of summation, and must agree to the bit.
+
+use super::*;
+use crate::memory::CpuMemory;
+use crate::pool::{Pool, Shared};
+use headwater_core::expr::{Binary, Unary};
+use headwater_core::plan::{Place, Segment, SegmentId, SegmentKind, TensorView};
+use headwater_core::reference;
+use headwater_core::row::{Access, Instr, Operand, Reduce, RowProgram};
+use headwater_core::{Class, DType, Layout, Shape, Tensor, TensorType};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+/// A random source with only what the tests need.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 >> 33
+    }
+    fn below(&mut self, n: usize) -> usize {
+        self.next() as usize % n
+    }
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+}
+
+/// An operand's tensor and its place: segments hold one buffer each, operands may share one.
+#[derive(Clone, Debug)]
+struct Slot {
+    segment: usize,
+    layout: Layout,
+    ty: TensorType,
+}
+
+#[derive(Debug)]
+struct Example {
+    program: RowProgram,
+    reads: Vec<(Slot, Tensor)>,
+    writes: Vec<Slot>,
+    bytes: Vec<usize>,
+}
+
+/// A layout of a shape: dimensions in any order in memory, with gaps, some running backwards.
+fn layout(rng: &mut Rng, shape: &[usize], plain: bool) -> (Layout, usize) {
+    let mut order: Vec<usize> = (0..shape.len()).collect();
+    if !plain {
+        for i in (1..order.len()).rev() {
+            order.swap(i, rng.below(i + 1));
+        }
+    }
+    let (mut strides, mut offset, mut step) = (vec![0isize; shape.len()], 0isize, 1isize);
+    for &d in order.iter().rev() {
+        if !plain && rng.chance(10) {
+            step += rng.below(3) as isize;
+        }
+        let n = shape[d].max(1) as isize;
+        strides[d] = step;
+        if !plain && rng.chance(15) {
+            offset += step * (n - 1);
+            strides[d] = -step;
+        }
+        step *= n;
+    }
+    (Layout { shape: shape.into(), strides: strides.into(), offset }, step as usize)
+}
+
+fn example(rng: &mut Rng, outer: Vec<usize>, inner: Vec<usize>, dtypes: &[DType]) -> Example {
+    let dims: Vec<usize> = outer.iter().chain(&inner).copied().collect();
+    let mut ex = Example {
+        program: RowProgram { outer: outer.clone(), inner: inner.clone(), ..Default::default() },
+        reads: vec![],
+        writes: vec![],
+        bytes: vec![],
+    };
+    let plain = rng.chance(30);
+    // Operand dimensions are some of the iteration dimensions, in any order.
+    let operand = |rng: &mut Rng, keep: &dyn Fn(&mut Rng, usize) -> bool| {
+        let mut used: Vec<usize> = (0..dims.len()).filter(|&d| keep(rng, d)).collect();
+        if !plain && used.len() > 1 && rng.chance(30) {
+            let (a, b) = (rng.below(used.len()), rng.below(used.len()));
+            used.swap(a, b);
+        }
+        let access = (0..dims.len()).map(|d| used.iter().position(|&u| u == d).map(|i| (i, 1))).collect();
+        (Access(access), used.iter().map(|&d| dims[d]).collect::<Vec<usize>>())
+    };
+    for _ in 0..1 + rng.below(3) {
+        let dtype = rng.pick(dtypes);
+        let whole = rng.chance(50);
+        let (access, shape) = operand(rng, &|rng, _| whole || rng.chance(70));
+        let (mut l, size) = layout(rng, &shape, plain);
+        if rng.chance(10) && !shape.is_empty() {
+            let d = rng.below(shape.len());
+            l.offset = l.offset.min(l.offset + l.strides[d] * (shape[d].max(1) as isize - 1)).max(0);
+            l.strides[d] = 0;
+            // The other dimensions alone decide the offset.
+            l.offset = l
+                .strides
+                .iter()
+                .zip(&shape)
+                .map(|(&s, &n)| if s < 0 { -s * (n.max(1) as isize - 1) } else { 0 })
+                .sum();
+        }
+        let ty = TensorType::new(dtype, Shape::new(&shape));
+        let n = ty.shape.numel();
+        // Equal elements of a broadcast layout hold equal numbers.
+        let at: Vec<isize> = l.offsets();
+        let number = |o: isize| ((o * 7 + 3) % 11 - 5) as f64;
+        let tensor = match dtype.class() {
+            Class::Float => Tensor::float(dtype, ty.shape.clone(), at.iter().map(|&o| number(o)).collect()),
+            Class::Int => {
+                Tensor::int(dtype, ty.shape.clone(), at.iter().map(|&o| number(o) as i64).collect())
+            }
+            Class::Bool => {
+                Tensor::int(dtype, ty.shape.clone(), at.iter().map(|&o| (number(o) > 0.0) as i64).collect())
+            }
+        };
+        assert_eq!(at.len(), n);
+        ex.program.reads.push(Operand { dtype, access });
+        ex.reads.push((Slot { segment: ex.bytes.len(), layout: l, ty }, tensor));
+        ex.bytes.push(size * dtype.size());
+    }
+    body(rng, &mut ex, &operand, plain, outer.len());
+    ex
+}
+
+type MakeOperand<'a> = dyn Fn(&mut Rng, &dyn Fn(&mut Rng, usize) -> bool) -> (Access, Vec<usize>) + 'a;
+
+/// Random instructions, and a result for some of the registers.
+fn body(rng: &mut Rng, ex: &mut Example, operand: &MakeOperand, plain: bool, outer: usize) {
+    let dims = ex.program.outer.len() + ex.program.inner.len();
+    let push = |ex: &mut Example, i: Instr| ex.program.body.push(i);
+    for i in 0..ex.reads.len() {
+        push(ex, Instr::Load(i));
+    }
+    push(ex, Instr::Iota((0..dims).map(|_| rng.below(3) as i64 - 1).collect()));
+    push(ex, Instr::Float(2.0));
+    push(ex, Instr::Int(-3));
+    for _ in 0..2 + rng.below(6) {
+        let classes = ex.program.classes().unwrap();
+        let a = rng.below(classes.len());
+        let class = classes[a].unwrap();
+        let same: Vec<usize> = (0..classes.len()).filter(|&i| classes[i] == Some(class)).collect();
+        let b = rng.pick(&same);
+        let bools: Vec<usize> = (0..classes.len()).filter(|&i| classes[i] == Some(Class::Bool)).collect();
+        let instr = match (rng.below(8), class) {
+            (0, Class::Bool) => Instr::Unary(Unary::Not, a),
+            (0, _) => Instr::Unary(rng.pick(&[Unary::Neg, Unary::Abs, Unary::Sign]), a),
+            (1, Class::Bool) => Instr::Binary(rng.pick(&[Binary::And, Binary::Or, Binary::Xor]), a, b),
+            (1 | 2, Class::Float | Class::Int) => {
+                Instr::Binary(rng.pick(&[Binary::Add, Binary::Sub, Binary::Max, Binary::Min]), a, b)
+            }
+            (3, _) => Instr::Binary(rng.pick(&[Binary::Lt, Binary::Ge, Binary::Eq]), a, b),
+            (4, Class::Float | Class::Int) => {
+                Instr::Reduce(rng.pick(&[Reduce::Sum, Reduce::Max, Reduce::Min]), a)
+            }
+            (5, _) if !bools.is_empty() => Instr::Select(rng.pick(&bools), a, b),
+            (6, _) => {
+                Instr::Cast(rng.pick(&[DType::F32, DType::I64, DType::I16, DType::Bool, DType::F16]), a)
+            }
+            _ => Instr::Binary(Binary::Eq, a, b),
+        };
+        push(ex, instr);
+    }
+    let classes = ex.program.classes().unwrap();
+    let scalars = ex.program.scalars();
+    for _ in 0..1 + rng.below(3) {
+        let r = classes.len() - 1 - rng.below(classes.len().min(5));
+        let class = classes[r].unwrap();
+        let dtype = match class {
+            Class::Float => rng.pick(&[DType::F32, DType::F32, DType::BF16, DType::F16]),
+            Class::Int => rng.pick(&[DType::I64, DType::I32, DType::U8]),
+            Class::Bool => DType::Bool,
+        };
+        let columns = class != Class::Bool && rng.chance(25);
+        let narrow = scalars[r] && rng.chance(70);
+        // In place: over an input that is walked like the result, element by element.
+        let dims_all = dims;
+        let target = ex.program.reads.iter().position(|o| {
+            let whole = o.access.0.iter().all(|a| a.is_some()) && o.access.0.len() == dims_all;
+            whole && o.dtype == dtype
+        });
+        if let (Some(t), false, false) = (target, columns, narrow)
+            && rng.chance(40)
+            && ex.writes.iter().all(|w| w.segment != t)
+            && ex.reads[t].0.layout.strides.iter().all(|&s| s != 0)
+        {
+            let o = ex.program.reads[t].clone();
+            ex.program.writes.push(o);
+            ex.writes.push(ex.reads[t].0.clone());
+        } else {
+            let keep = |_: &mut Rng, d: usize| if columns { d >= outer } else { !narrow || d < outer };
+            let (access, shape) = operand(rng, &keep);
+            let (l, size) = layout(rng, &shape, plain);
+            ex.program.writes.push(Operand { dtype, access });
+            ex.writes.push(Slot {
+                segment: ex.bytes.len(),
+                layout: l,
+                ty: TensorType::new(dtype, Shape::new(&shape)),
+            });
+            ex.bytes.push(size * dtype.size());
+        }
+        let w = ex.program.writes.len() - 1;
+        push(ex, if columns { Instr::Columns(w, r) } else { Instr::Store(w, r) });
+    }
+}
+
+/// Runs an example and returns its results.
+fn run(ex: &Example, threads: usize, tier: Tier) -> Vec<Tensor> {
+    let kind = SegmentKind::Arena;
+    let segments = ex.bytes.iter().map(|&bytes| Segment { name: "t".into(), bytes, kind }).collect();
+    let plan = Plan { segments, steps: vec![], placements: vec![], origins: Arc::new(vec![]) };
+    let view = |s: &Slot| TensorView {
+        place: Place { segment: SegmentId(s.segment as u32), offset: 0 },
+        dtype: s.ty.dtype,
+        layout: s.layout.clone(),
+    };
+    let mut memory: Vec<CpuMemory> = ex.bytes.iter().map(|&b| CpuMemory::new(b).unwrap()).collect();
+    // What a run leaves is undefined: fill it with something telling.
+    memory.iter_mut().for_each(|m| m.as_mut_slice().fill(0xA5));
+    let bases: Vec<Shared<u8>> = memory.iter_mut().map(|m| Shared(m.base())).collect();
+    let mut reads: Vec<View> =
+        ex.reads.iter().map(|(s, _)| View::checked(&plan, &view(s)).unwrap()).collect();
+    for ((slot, tensor), v) in ex.reads.iter().zip(&mut reads) {
+        let mut w = View::checked_mut(&plan, &view(slot)).unwrap();
+        w.bind(&bases);
+        w.store(tensor).unwrap();
+        v.bind(&bases);
+    }
+    let mut writes: Vec<ViewMut> =
+        ex.writes.iter().map(|s| View::checked_mut(&plan, &view(s)).unwrap()).collect();
+    let program = Program::new(&plan, &ex.program, &reads.iter().collect::<Vec<_>>(), &writes, tier);
+    let program = program.unwrap_or_else(|e| panic!("{e}\n{}", ex.program));
+    let mut scratch = Scratch::new(program.scratch(), threads).unwrap();
+    scratch.reserve(&program);
+    // SAFETY: the memory is that of the plan, and the scratch memory that of the program.
+    unsafe { program.run(&bases, &Pool::new(threads), &mut scratch) };
+    writes.iter_mut().for_each(|w| w.bind(&bases));
+    writes.iter().map(|w| w.tensor()).collect()
+}
+
+fn check(ex: &Example) {
+    let tensors: Vec<&Tensor> = ex.reads.iter().map(|(_, t)| t).collect();
+    let types: Vec<TensorType> = ex.writes.iter().map(|s| s.ty.clone()).collect();
+    let want = reference::rows::run(&ex.program, &tensors, &types).unwrap();
+    for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
+        for threads in [1, 2, 7] {
+            let got = run(ex, threads, tier);
+            for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+                assert_eq!(g, w, "result {i}, {threads} threads, {}, of {}", tier.name(), ex.program);
+            }
+        }
+    }
+}
+
+const DTYPES: [DType; 7] =
+    [DType::F32, DType::F32, DType::F16, DType::BF16, DType::I64, DType::I8, DType::Bool];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn small_programs_agree_with_the_reference(seed: u64) {
+        let mut rng = Rng(seed);
+        let mut sizes = |n: usize| (0..rng.below(n)).map(|_| rng.pick(&[1, 2, 3, 3, 5, 8, 19])).collect::<Vec<_>>();
+        let (outer, inner) = (sizes(4), sizes(3));
+        let double = [DType::F64, DType::F32, DType::I32];
+        let dtypes: &[DType] = if rng.chance(20) { &double } else { &DTYPES };
+        check(&example(&mut rng, outer, inner, dtypes));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 25, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Long rows, many rows, rows next to each other: several tiles, blocks, phases.
+    #[test]
+    fn large_programs_agree_with_the_reference(seed: u64) {
+        let mut rng = Rng(seed);
+        let (outer, inner) = match rng.below(6) {
+            0 => (vec![2], vec![30_000]),
+            1 => (vec![], vec![150_000]),
+            2 => (vec![700], vec![3, 40]),
+            3 => (vec![5, 300], vec![50]),
+            4 => (vec![1000], vec![70]),
+            _ => (vec![3], vec![40, 1000]),
+        };
+        check(&example(&mut rng, outer, inner, &DTYPES));
+    }
+}

@@ -1,0 +1,85 @@
+//! Which instructions this processor has. Detected once; `HEADWATER_TIER` forces a lower one.
+//!
+//! All tiers run the same Rust loops, compiled for different instruction sets. Rust never contracts or reorders floating
+//! point by itself, so all tiers give the same bits, except in matrix products (the `gemm` crate picks its own kernels).
+
+use headwater_core::diagnostic::Result;
+use headwater_core::fail;
+use std::sync::OnceLock;
+
+/// An instruction set, lowest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Tier {
+    /// What every processor of the target has.
+    Portable,
+    /// AVX2, FMA, F16C.
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL.
+    Avx512,
+}
+
+impl Tier {
+    /// Every tier.
+    pub const ALL: [Tier; 3] = [Tier::Portable, Tier::Avx2, Tier::Avx512];
+
+    /// Name, as `HEADWATER_TIER` takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Tier::Portable => "portable",
+            Tier::Avx2 => "avx2",
+            Tier::Avx512 => "avx512",
+        }
+    }
+
+    /// The highest tier of this processor.
+    pub fn detect() -> Tier {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let avx2 = has!("avx2") && has!("fma") && has!("f16c") && has!("bmi2");
+            if avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
+                return Tier::Avx512;
+            }
+            if avx2 {
+                return Tier::Avx2;
+            }
+        }
+        Tier::Portable
+    }
+
+    /// The tier in use: the highest, unless `HEADWATER_TIER` names a lower one.
+    ///
+    /// # Errors
+    /// `Device` if `HEADWATER_TIER` names no tier, or one this processor lacks.
+    pub fn current() -> Result<Tier> {
+        static CURRENT: OnceLock<Result<Tier>> = OnceLock::new();
+        CURRENT
+            .get_or_init(|| choose(std::env::var("HEADWATER_TIER").ok().as_deref(), Tier::detect()))
+            .clone()
+    }
+}
+
+fn choose(asked: Option<&str>, highest: Tier) -> Result<Tier> {
+    let Some(name) = asked.filter(|s| !s.is_empty()) else { return Ok(highest) };
+    let tier = Tier::ALL.into_iter().find(|t| t.name() == name);
+    let tier =
+        tier.ok_or_else(|| fail!(Device, "HEADWATER_TIER={name}: the tiers are portable, avx2, avx512"))?;
+    if tier > highest {
+        return Err(fail!(Device, "HEADWATER_TIER={name}: this processor has {} at most", highest.name()));
+    }
+    Ok(tier)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_is_forced_downwards_only() {
+        assert_eq!(choose(None, Tier::Avx2), Ok(Tier::Avx2));
+        assert_eq!(choose(Some("portable"), Tier::Avx512), Ok(Tier::Portable));
+        assert!(choose(Some("avx512"), Tier::Avx2).is_err());
+        assert!(choose(Some("sse9"), Tier::Avx512).is_err());
+        assert!(Tier::current().is_ok());
+    }
+}
