@@ -185,7 +185,7 @@ fn integers_beyond_the_floats_stay_exact() {
     let y = b.expand(c, &[3]).unwrap();
     b.output("y", y, OutputRole::User);
     let graph = check("big", &b.finish(), &[]);
-    assert_eq!(graph.nodes[0].op.name, "constant");
+    assert_eq!(graph.nodes[0].op.name, "full");
 }
 
 #[test]

@@ -187,7 +187,7 @@ fn full(x: &Tensor, ty: &TensorType) -> Attrs {
     }
 }
 
-/// Whether `full` makes this scalar: its number is a float, which not every i64 is.
+/// Whether `full` makes this scalar, bit for bit.
 fn full_is(x: &Tensor) -> bool {
     let made = reference::apply(&FULL, &full(x, &x.ty), &[], std::slice::from_ref(&x.ty));
     match (made.as_deref(), &x.data) {
