@@ -218,6 +218,17 @@ impl<'a> OpCx<'a> {
             .unwrap_or(DType::F32)
     }
 
+    /// Requires input `i`, if present, to be a float tensor of exactly this shape.
+    ///
+    /// # Errors
+    /// `Shape` or `DType` if it is not.
+    pub fn expect_floats(&self, i: usize, shape: &[usize]) -> Result<()> {
+        let Some(t) = self.opt(i) else { return Ok(()) };
+        ensure!(t.dtype.is_float(), DType, "input {i} must be of floats, got {t}");
+        ensure!(t.shape[..] == *shape, Shape, "input {i} must be {}, got {t}", Shape::new(shape));
+        Ok(())
+    }
+
     /// Types of the present inputs, for messages.
     pub fn list_types(&self) -> String {
         self.present().map(|t| t.to_string()).collect::<Vec<_>>().join(" and ")

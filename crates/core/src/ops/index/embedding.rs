@@ -17,7 +17,7 @@ pub static EMBEDDING: OpDef = OpDef {
     ],
     infer: |cx| {
         let (w, index) = (cx.ty(0)?, cx.shape(1)?);
-        ensure!(w.shape.rank() == 2, Shape, "an embedding's table must be [rows, width], got {w}");
+        ensure!(w.dtype.is_float() && w.shape.rank() == 2, Shape, "an embedding's table must be floats [rows, width], got {w}");
         integers(cx, 1)?;
         Ok(vec![TensorType::new(w.dtype, [&index[..], &w.shape[1..]].concat())])
     },

@@ -112,7 +112,8 @@ fn source_fits(cx: &OpCx) -> Result<()> {
     let (x, index) = (cx.ty(0)?, cx.shape(1)?);
     ensure!(src.dtype == x.dtype, DType, "{src} cannot be written into {x}");
     let fits = index.numel() == 0
-        || src.shape.rank().max(1) == index.rank().max(1) && (0..index.rank()).all(|d| index[d] <= src.shape[d]);
+        || src.shape.rank().max(1) == index.rank().max(1)
+            && (0..index.rank()).all(|d| index[d] <= src.shape.get(d).copied().unwrap_or(1));
     ensure!(fits, Shape, "source {src} is smaller than the index {index}");
     Ok(())
 }
@@ -126,12 +127,12 @@ pub(super) fn places(cx: &OpCx, index: &Tensor, x: &Shape) -> Result<Vec<usize>>
     let strides = x.strides();
     let along = strides.get(dim).map_or(1, |&s| s as usize);
     let limit = x.get(dim).copied().unwrap_or(1);
-    let mut strides: Vec<isize> = strides.to_vec();
+    let mut strides = strides;
     strides.resize(index.shape().rank(), 0);
     if let Some(s) = strides.get_mut(dim) {
         *s = 0;
     }
-    let base = Layout { shape: index.shape().clone(), strides: strides[..].into(), offset: 0 }.offsets();
+    let base = Layout { shape: index.shape().clone(), strides, offset: 0 }.offsets();
     let place = |(at, (&i, base)): (usize, (&i64, isize))| Ok(base as usize + resolve(i, at, limit, false)? * along);
     index.ints().iter().zip(base).enumerate().map(place).collect()
 }
@@ -143,7 +144,10 @@ fn reference(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Resu
     // The part of the source that the index covers.
     let source = match inputs.get(2).copied().flatten() {
         Some(src) => {
-            let l = Layout { shape: index.shape().clone(), strides: src.shape().strides(), offset: 0 };
+            // A scalar counts as one element along one dimension.
+            let mut strides = src.shape().strides();
+            strides.resize(index.shape().rank(), 1);
+            let l = Layout { shape: index.shape().clone(), strides, offset: 0 };
             let from: Vec<usize> = l.offsets().into_iter().map(|o| o as usize).collect();
             Tensor { ty: TensorType::new(src.dtype(), index.shape().clone()), data: super::take(src, &from) }
         }

@@ -17,9 +17,12 @@ pub static TOPK: OpDef = OpDef {
     infer: |cx| {
         let (x, dim, k) = (cx.ty(0)?, dim(cx)?, cx.size("k")?);
         let mut shape = x.shape.to_vec();
-        ensure!(k <= shape.get(dim).copied().unwrap_or(1), Attribute, "`k` is {k} along dimension {dim} of {x}");
-        if let Some(n) = shape.get_mut(dim) {
-            *n = k;
+        match shape.get_mut(dim) {
+            Some(n) => {
+                ensure!(k <= *n, Attribute, "`k` is {k} along dimension {dim} of {x}");
+                *n = k;
+            }
+            None => ensure!(k == 1, Attribute, "`k` is {k} for a scalar"),
         }
         Ok(vec![TensorType::new(x.dtype, shape.clone()), TensorType::new(DType::I64, shape)])
     },

@@ -24,9 +24,12 @@ pub static CROSS_ENTROPY_LOSS: OpDef = OpDef {
     infer: |cx| {
         let (x, target) = (cx.ty(0)?, cx.ty(1)?);
         smoothing(cx)?;
+        term_dtype(x.dtype)?;
         let rows = if target.dtype.is_float() {
             ensure!(target.shape == x.shape, Shape, "target probabilities {target} for scores {x}");
-            classes(&x.shape)?.1
+            let (dim, rows) = classes(&x.shape)?;
+            cx.expect_floats(2, &x.shape[dim..=dim])?;
+            rows
         } else {
             class_terms(cx)?.shape
         };
@@ -117,7 +120,11 @@ fn of_probabilities(
 pub static CROSS_ENTROPY: OpDef = OpDef {
     name: "cross_entropy",
     schemas: &[],
-    infer: |cx| Ok(vec![class_terms(cx)?; 3]),
+    infer: |cx| {
+        smoothing(cx)?;
+        ignore_index(cx)?;
+        Ok(vec![class_terms(cx)?; 3])
+    },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
         cx.only_outputs_before(1)?;
         ensure!(!cx.needs(2), Gradient, "class weights are not differentiated");
@@ -176,7 +183,14 @@ pub static CROSS_ENTROPY: OpDef = OpDef {
 pub static CROSS_ENTROPY_BACKWARD: OpDef = OpDef {
     name: "cross_entropy_backward",
     schemas: &[],
-    infer: |cx| Ok(vec![cx.ty(1)?.clone()]),
+    infer: |cx| {
+        smoothing(cx)?;
+        ignore_index(cx)?;
+        let of = OpCx { inputs: vec![cx.opt(1), cx.opt(2), cx.opt(4)], attrs: cx.attrs };
+        let rows = class_terms(&of)?.shape;
+        [0, 3].into_iter().try_for_each(|i| cx.ty(i).and(cx.expect_floats(i, &rows)))?;
+        Ok(vec![cx.ty(1)?.clone()])
+    },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Full,
     cost: Cost::PerOutput(8),

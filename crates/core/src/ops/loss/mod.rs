@@ -88,10 +88,7 @@ fn class_terms(cx: &OpCx) -> Result<TensorType> {
         DType,
         "class indices are integers, got {target}"
     );
-    if let Some(w) = cx.opt(2) {
-        let n = x.shape[dim];
-        ensure!(w.shape[..] == [n] && w.dtype.is_float(), Shape, "weight {w} for {n} classes");
-    }
+    cx.expect_floats(2, &x.shape[dim..=dim])?;
     Ok(TensorType::new(term_dtype(x.dtype)?, rows))
 }
 

@@ -25,6 +25,7 @@ pub static NLL_LOSS: OpDef = OpDef {
     ],
     infer: |cx| {
         let (dtype, rows) = (cx.dtype(0)?, class_terms(cx)?.shape);
+        ignore_index(cx)?;
         let loss = TensorType::new(dtype, Reduction::of(cx)?.shape(&rows));
         Ok(vec![loss, TensorType::new(dtype, [])])
     },
@@ -67,7 +68,10 @@ fn decompose(b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]) -> Result<V
 pub static NLL: OpDef = OpDef {
     name: "nll",
     schemas: &[],
-    infer: |cx| Ok(vec![class_terms(cx)?; 2]),
+    infer: |cx| {
+        ignore_index(cx)?;
+        Ok(vec![class_terms(cx)?; 2])
+    },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
         cx.only_outputs_before(1)?;
         ensure!(!cx.needs(2), Gradient, "class weights are not differentiated");
@@ -105,7 +109,13 @@ pub static NLL: OpDef = OpDef {
 pub static NLL_BACKWARD: OpDef = OpDef {
     name: "nll_backward",
     schemas: &[],
-    infer: |cx| Ok(vec![TensorType::new(cx.dtype(0)?, cx.sizes("sizes")?)]),
+    infer: |cx| {
+        ignore_index(cx)?;
+        let x = TensorType::new(cx.dtype(0)?, cx.sizes("sizes")?);
+        let rows = class_terms(&OpCx { inputs: vec![Some(&x), cx.opt(1), cx.opt(2)], attrs: cx.attrs })?.shape;
+        cx.expect_floats(0, &rows)?;
+        Ok(vec![x])
+    },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Full,
     cost: Cost::PerOutput(1),

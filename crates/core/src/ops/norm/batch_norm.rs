@@ -28,11 +28,7 @@ pub static BATCH_NORM: OpDef = OpDef {
         let (x, c) = (cx.ty(0)?, channels(cx, 0, &[1, 2, 3, 4])?);
         let stats = if cx.flag("training")? { c } else { 0 };
         let stat = TensorType::new(stat_dtype(x.dtype)?, [stats]);
-        ensure!(
-            cx.opt(3).is_some() == cx.opt(4).is_some(),
-            Attribute,
-            "running mean and variance come together"
-        );
+        running_pair(cx)?;
         ensure!(
             cx.flag("training")? || cx.opt(3).is_some(),
             Attribute,
@@ -80,6 +76,7 @@ pub static BATCH_NORM_TRAIN: OpDef = OpDef {
     infer: |cx| {
         let (x, c) = (cx.ty(0)?, channels(cx, 0, &[1, 2, 3, 4])?);
         let stat = TensorType::new(stat_dtype(x.dtype)?, [c]);
+        running_pair(cx)?;
         let running = [cx.opt(3), cx.opt(4)].into_iter().flatten().cloned();
         Ok([x.clone(), stat.clone(), stat].into_iter().chain(running).collect())
     },
@@ -133,6 +130,7 @@ pub static BATCH_NORM_EVAL: OpDef = OpDef {
     infer: |cx| {
         channels(cx, 0, &[1, 2, 3, 4])?;
         stat_dtype(cx.dtype(0)?)?;
+        cx.ty(3).and(cx.ty(4))?;
         Ok(vec![cx.ty(0)?.clone()])
     },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
@@ -173,10 +171,11 @@ pub static BATCH_NORM_BACKWARD: OpDef = OpDef {
     schemas: &[],
     infer: |cx| {
         let c = channels(cx, 1, &[2, 3, 4])?;
+        cx.expect_floats(0, cx.shape(1)?)?;
         let param = cx.opt(2).map_or(stat_dtype(cx.dtype(1)?)?, |w| w.dtype);
         let param = TensorType::new(param, [c]);
         let all = [cx.ty(1)?, &param, &param, cx.ty(3)?, cx.ty(4)?];
-        Ok(only(&output_mask(cx)?, all).cloned().collect())
+        Ok(only(&grad_mask(cx)?, all).cloned().collect())
     },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Same,
@@ -199,7 +198,7 @@ pub static BATCH_NORM_BACKWARD: OpDef = OpDef {
         let (sum, along) = (b.sum(g), b.sum(gh));
         let mut out = out.iter();
         let slope = affine(&mut b, invstd, weight, None);
-        for i in only(&output_mask(cx)?, 0..5) {
+        for i in only(&grad_mask(cx)?, 0..5) {
             let Some(ty) = out.next() else { break };
             match i {
                 0 => {
@@ -235,20 +234,29 @@ pub static BATCH_NORM_BACKWARD: OpDef = OpDef {
     },
 };
 
-/// Number of channels of input `x`; the inputs `params` must be float vectors of that length.
+/// Number of channels of input `x`; the inputs `params` that are present must be float vectors of that length.
 fn channels(cx: &OpCx, x: usize, params: &[usize]) -> Result<usize> {
     let x = cx.shape(x)?;
     ensure!(x.rank() >= 2, Shape, "batch norm needs [batch, channels, ...], got {x}");
-    for t in params.iter().filter_map(|&i| cx.opt(i)) {
-        ensure!(t.shape[..] == [x[1]] && t.dtype.is_float(), Shape, "{t} for {} channels", x[1]);
-    }
+    params.iter().try_for_each(|&i| cx.expect_floats(i, &x[1..2]))?;
     Ok(x[1])
+}
+
+/// Running mean and variance must be given both or neither.
+fn running_pair(cx: &OpCx) -> Result<()> {
+    ensure!(cx.opt(3).is_some() == cx.opt(4).is_some(), Attribute, "running mean and variance come together");
+    Ok(())
 }
 
 /// Rows are channels, columns everything else.
 fn space(cx: &OpCx, x: usize) -> Result<ReduceSpace> {
     let x = cx.shape(x)?;
     Ok(ReduceSpace::new(x, &(0..x.rank()).filter(|&d| d != 1).collect::<Vec<_>>()))
+}
+
+/// Which gradients are computed: three in training, the statistics' as well in evaluation.
+fn grad_mask(cx: &OpCx) -> Result<Vec<bool>> {
+    output_mask(cx, if cx.flag("training")? { 3 } else { 5 })
 }
 
 fn param(cx: &OpCx, space: &ReduceSpace, b: &mut RowBuilder, i: usize) -> Option<usize> {

@@ -20,9 +20,7 @@ pub static GROUP_NORM: OpDef = OpDef {
     ],
     infer: |cx| {
         let (x, s) = (cx.ty(0)?, Groups::of(cx, 0)?);
-        for t in [1, 2].into_iter().filter_map(|i| cx.opt(i)) {
-            ensure!(t.shape[..] == [x.shape[1]], Shape, "{t} for {} channels", x.shape[1]);
-        }
+        [1, 2].into_iter().try_for_each(|i| cx.expect_floats(i, &x.shape[1..2]))?;
         let stat = TensorType::new(stat_dtype(x.dtype)?, [x.shape[0], s.groups]);
         Ok(vec![x.clone(), stat.clone(), stat])
     },
@@ -85,7 +83,11 @@ pub static GROUP_NORM: OpDef = OpDef {
 pub static GROUP_NORM_BACKWARD: OpDef = OpDef {
     name: "native_group_norm_backward",
     schemas: &[],
-    infer: |cx| Ok(vec![cx.ty(1)?.clone()]),
+    infer: |cx| {
+        gradient_inputs(cx)?;
+        cx.expect_floats(4, &cx.shape(1)?[1..2])?;
+        Ok(vec![cx.ty(1)?.clone()])
+    },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Full,
     cost: Cost::PerInput(10),
@@ -118,8 +120,9 @@ pub static GROUP_NORM_BACKWARD_WEIGHT: OpDef = OpDef {
     name: "native_group_norm_backward_weight",
     schemas: &[],
     infer: |cx| {
+        gradient_inputs(cx)?;
         let ty = TensorType::new(stat_dtype(cx.dtype(1)?)?, [cx.shape(1)?[1]]);
-        Ok(only(&output_mask(cx)?, [ty.clone(), ty]).collect())
+        Ok(only(&output_mask(cx, 2)?, [ty.clone(), ty]).collect())
     },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Full,
@@ -138,7 +141,7 @@ pub static GROUP_NORM_BACKWARD_WEIGHT: OpDef = OpDef {
         let v = b.read(cx.dtype(1)?, full);
         let [mean, rstd] = [b.read(cx.dtype(2)?, stats.clone()), b.read(cx.dtype(3)?, stats)];
         let product = b.expr(&(input(0) * (input(1) - input(2)) * input(3)), &[g, v, mean, rstd]);
-        for (ty, v) in out.iter().zip(only(&output_mask(cx)?, [product, g])) {
+        for (ty, v) in out.iter().zip(only(&output_mask(cx, 2)?, [product, g])) {
             let sum = b.sum(v);
             b.store(ty.dtype, channel.clone(), sum);
         }
@@ -152,6 +155,13 @@ pub static GROUP_NORM_BACKWARD_WEIGHT: OpDef = OpDef {
         ]
     },
 };
+
+/// Checks the inputs `(grad_out, input, mean, rstd)` of a gradient.
+fn gradient_inputs(cx: &OpCx) -> Result<()> {
+    let (x, groups) = (cx.shape(1)?, Groups::of(cx, 1)?.groups);
+    [0, 1].into_iter().try_for_each(|i| cx.expect_floats(i, x))?;
+    [2, 3].into_iter().try_for_each(|i| cx.expect_floats(i, &[x[0], groups]))
+}
 
 /// The iteration space of a group norm: rows are (sample, group), columns (member of the group, space).
 struct Groups {

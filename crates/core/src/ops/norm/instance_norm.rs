@@ -20,9 +20,7 @@ pub static INSTANCE_NORM: OpDef = OpDef {
         let x = cx.ty(0)?;
         stat_dtype(x.dtype)?;
         ensure!(x.shape.rank() >= 2, Shape, "instance norm needs [batch, channels, ...], got {x}");
-        for t in cx.inputs[1..].iter().flatten() {
-            ensure!(t.shape[..] == [x.shape[1]], Shape, "{t} for {} channels", x.shape[1]);
-        }
+        (1..5).try_for_each(|i| cx.expect_floats(i, &x.shape[1..2]))?;
         ensure!(
             cx.opt(3).is_some() == cx.opt(4).is_some() && (cx.flag("use_input_stats")? || cx.opt(3).is_some()),
             Attribute,

@@ -16,7 +16,7 @@ pub static LAYER_NORM: OpDef = OpDef {
         "native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)",
     ],
     infer: |cx| {
-        let (x, first) = (cx.ty(0)?, normalized(cx, &[1, 2])?);
+        let (x, first) = (cx.ty(0)?, normalized(cx, 0, &[1, 2])?);
         let stat = TensorType::new(stat_dtype(x.dtype)?, row_stats(&x.shape, first));
         Ok(vec![x.clone(), stat.clone(), stat])
     },
@@ -30,7 +30,7 @@ pub static LAYER_NORM: OpDef = OpDef {
     precision: Precision::Full,
     cost: Cost::PerOutput(8),
     body: Body::Rows(|cx, out| {
-        let (x, first) = (cx.ty(0)?, normalized(cx, &[])?);
+        let (x, first) = (cx.ty(0)?, normalized(cx, 0, &[])?);
         let space = ReduceSpace::new(&x.shape, &(first..x.shape.rank()).collect::<Vec<_>>());
         let mut b = space.builder();
         let v = b.read(x.dtype, space.full.clone());
@@ -64,15 +64,17 @@ pub static LAYER_NORM_BACKWARD: OpDef = OpDef {
     name: "native_layer_norm_backward",
     schemas: &[],
     infer: |cx| {
-        let first = normalized(cx, &[4])?;
+        let (x, first) = (cx.shape(1)?, normalized(cx, 1, &[4])?);
+        cx.expect_floats(0, x)?;
+        [2, 3].into_iter().try_for_each(|i| cx.expect_floats(i, &row_stats(x, first)))?;
         let param = cx.opt(4).map_or(stat_dtype(cx.dtype(1)?)?, |w| w.dtype);
-        gradient_types(cx, cx.ty(1)?, TensorType::new(param, &cx.shape(1)?[first..]))
+        gradient_types(cx, 3, cx.ty(1)?, TensorType::new(param, &cx.shape(1)?[first..]))
     },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Full,
     cost: Cost::PerInput(14),
     body: Body::Rows(|cx, out| {
-        let (x, first) = (cx.ty(1)?, normalized(cx, &[])?);
+        let (x, first) = (cx.ty(1)?, normalized(cx, 1, &[])?);
         let space = ReduceSpace::new(&x.shape, &(first..x.shape.rank()).collect::<Vec<_>>());
         let n: usize = space.inner.iter().product();
         let mut b = space.builder();
@@ -90,7 +92,7 @@ pub static LAYER_NORM_BACKWARD: OpDef = OpDef {
         };
         let gh = b.expr(&(input(0) * input(1)), &[g, hat]);
         let mut out = out.iter();
-        for i in only(&output_mask(cx)?, 0..3) {
+        for i in only(&output_mask(cx, 3)?, 0..3) {
             let Some(ty) = out.next() else { break };
             match i {
                 0 => {

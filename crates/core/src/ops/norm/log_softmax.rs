@@ -1,6 +1,6 @@
 //! Logarithm of softmax along a dimension, computed without forming the softmax.
 
-use super::softmax::{softmax_type, space};
+use super::softmax::{softmax_gradient_type, softmax_type, space};
 use crate::attr::Attrs;
 use crate::expr::input;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision};
@@ -47,7 +47,7 @@ pub static LOG_SOFTMAX: OpDef = OpDef {
 pub static LOG_SOFTMAX_BACKWARD: OpDef = OpDef {
     name: "_log_softmax_backward_data",
     schemas: &[],
-    infer: |cx| Ok(vec![cx.ty(1)?.clone()]),
+    infer: softmax_gradient_type,
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Full,
     cost: Cost::PerOutput(4),

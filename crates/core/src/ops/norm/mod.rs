@@ -28,17 +28,15 @@ pub fn stat_dtype(dtype: DType) -> Result<DType> {
     Ok(if dtype == DType::F64 { DType::F64 } else { DType::F32 })
 }
 
-/// First of the dimensions of input 0 that `normalized_shape` names.
+/// First of the dimensions of input `x` that `normalized_shape` names.
 ///
 /// # Errors
-/// `Shape` if they are not the trailing ones of input 0, or an affine parameter in `params` does not have that shape.
-fn normalized(cx: &OpCx, params: &[usize]) -> Result<usize> {
-    let (x, n) = (cx.shape(0)?, cx.sizes("normalized_shape")?);
+/// `Shape` if they are not its trailing ones, or an affine parameter in `params` does not have that shape.
+fn normalized(cx: &OpCx, x: usize, params: &[usize]) -> Result<usize> {
+    let (x, n) = (cx.shape(x)?, cx.sizes("normalized_shape")?);
     let fits = n.rank() > 0 && x.rank() >= n.rank() && x[x.rank() - n.rank()..] == n[..];
     ensure!(fits, Shape, "`normalized_shape` {n} is not the end of {x}");
-    for t in params.iter().filter_map(|&i| cx.opt(i)) {
-        ensure!(t.shape == n && t.dtype.is_float(), Shape, "weight or bias {t} for normalized shape {n}");
-    }
+    params.iter().try_for_each(|&i| cx.expect_floats(i, &n))?;
     Ok(x.rank() - n.rank())
 }
 
@@ -47,10 +45,11 @@ fn row_stats(x: &Shape, first: usize) -> Shape {
     (0..x.rank()).map(|d| if d < first { x[d] } else { 1 }).collect()
 }
 
-/// Which of the gradients `(dx, dweight, dbias)` a backward operator computes: attribute `output_mask`. Its outputs are
-/// just those, in this order.
-fn output_mask(cx: &OpCx) -> Result<Vec<bool>> {
-    Ok(cx.ints("output_mask")?.iter().map(|&m| m != 0).collect())
+/// Which of its `n` gradients a backward operator computes: attribute `output_mask`. Its outputs are just those.
+fn output_mask(cx: &OpCx, n: usize) -> Result<Vec<bool>> {
+    let mask = cx.ints("output_mask")?;
+    ensure!(mask.len() == n, Attribute, "`output_mask` must have {n} entries, got {}", mask.len());
+    Ok(mask.iter().map(|&m| m != 0).collect())
 }
 
 /// Stores those of a backward operator's results that are wanted.
@@ -99,7 +98,7 @@ fn affine(b: &mut RowBuilder, mut v: Reg, weight: Option<Reg>, bias: Option<Reg>
     v
 }
 
-/// Types of a backward operator's gradients: of the input like `x`, of affine parameters `[n...]` in `dtype`.
-fn gradient_types(cx: &OpCx, x: &TensorType, param: TensorType) -> Result<Vec<TensorType>> {
-    Ok(only(&output_mask(cx)?, [x.clone(), param.clone(), param]).collect())
+/// Types of a backward operator's gradients: of the input like `x`, of affine parameters like `param`.
+fn gradient_types(cx: &OpCx, n: usize, x: &TensorType, param: TensorType) -> Result<Vec<TensorType>> {
+    Ok(only(&output_mask(cx, n)?, [x.clone(), param.clone(), param]).collect())
 }

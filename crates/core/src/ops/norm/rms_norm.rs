@@ -17,7 +17,7 @@ pub static RMS_NORM: OpDef = OpDef {
         "_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> (Tensor, Tensor)",
     ],
     infer: |cx| {
-        let (x, first) = (cx.ty(0)?, normalized(cx, &[1])?);
+        let (x, first) = (cx.ty(0)?, normalized(cx, 0, &[1])?);
         Ok(vec![x.clone(), TensorType::new(stat_dtype(x.dtype)?, row_stats(&x.shape, first))])
     },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
@@ -30,7 +30,7 @@ pub static RMS_NORM: OpDef = OpDef {
     precision: Precision::Full,
     cost: Cost::PerOutput(5),
     body: Body::Rows(|cx, out| {
-        let (x, first) = (cx.ty(0)?, normalized(cx, &[])?);
+        let (x, first) = (cx.ty(0)?, normalized(cx, 0, &[])?);
         let space = ReduceSpace::new(&x.shape, &(first..x.shape.rank()).collect::<Vec<_>>());
         let n: usize = space.inner.iter().product();
         let mut b = space.builder();
@@ -61,15 +61,17 @@ pub static RMS_NORM_BACKWARD: OpDef = OpDef {
     name: "_fused_rms_norm_backward",
     schemas: &[],
     infer: |cx| {
-        let first = normalized(cx, &[3])?;
+        let (x, first) = (cx.shape(1)?, normalized(cx, 1, &[3])?);
+        cx.expect_floats(0, x)?;
+        cx.expect_floats(2, &row_stats(x, first))?;
         let param = cx.opt(3).map_or(stat_dtype(cx.dtype(1)?)?, |w| w.dtype);
-        gradient_types(cx, cx.ty(1)?, TensorType::new(param, &cx.shape(1)?[first..]))
+        gradient_types(cx, 2, cx.ty(1)?, TensorType::new(param, &cx.shape(1)?[first..]))
     },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Full,
     cost: Cost::PerInput(10),
     body: Body::Rows(|cx, out| {
-        let (x, first) = (cx.ty(1)?, normalized(cx, &[])?);
+        let (x, first) = (cx.ty(1)?, normalized(cx, 1, &[])?);
         let space = ReduceSpace::new(&x.shape, &(first..x.shape.rank()).collect::<Vec<_>>());
         let n: usize = space.inner.iter().product();
         let mut b = space.builder();
@@ -80,7 +82,7 @@ pub static RMS_NORM_BACKWARD: OpDef = OpDef {
         let gh = b.expr(&(input(0) * input(1)), &[g, hat]);
         let weight = cx.opt(3).map(|t| b.read(t.dtype, space.trailing(first)));
         let mut out = out.iter();
-        for i in only(&output_mask(cx)?, 0..2) {
+        for i in only(&output_mask(cx, 2)?, 0..2) {
             let Some(ty) = out.next() else { break };
             if i == 0 {
                 let (gw, gwh) = (affine(&mut b, g, weight, None), affine(&mut b, gh, weight, None));

@@ -86,6 +86,14 @@ pub(super) fn softmax_type(cx: &OpCx) -> Result<Vec<TensorType>> {
     Ok(vec![TensorType::new(dtype, x.shape.clone())])
 }
 
+/// Type rule of the gradients, of `(grad_output, output)`.
+pub(super) fn softmax_gradient_type(cx: &OpCx) -> Result<Vec<TensorType>> {
+    let y = cx.ty(1)?;
+    cx.dim("dim", y.shape.rank())?;
+    [0, 1].into_iter().try_for_each(|i| cx.expect_floats(i, &y.shape))?;
+    Ok(vec![y.clone()])
+}
+
 /// Rows along `dim` of input 0.
 pub(super) fn space(cx: &OpCx) -> Result<ReduceSpace> {
     let x = cx.shape(0)?;

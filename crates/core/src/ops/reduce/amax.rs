@@ -39,7 +39,15 @@ pub static AMIN: OpDef = OpDef {
 pub static EVENLY_DISTRIBUTE: OpDef = OpDef {
     name: "evenly_distribute_backward",
     schemas: &[],
-    infer: |cx| Ok(vec![cx.ty(1)?.clone()]),
+    infer: |cx| {
+        let x = cx.ty(1)?;
+        let dims = cx.dims("dim", x.shape.rank())?;
+        let kept: Vec<usize> =
+            (0..x.shape.rank()).map(|d| if dims.contains(&d) { 1 } else { x.shape[d] }).collect();
+        cx.expect_floats(1, &x.shape)?;
+        [0, 2].into_iter().try_for_each(|i| cx.expect_floats(i, &kept))?;
+        Ok(vec![x.clone()])
+    },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Same,
     cost: Cost::PerOutput(3),

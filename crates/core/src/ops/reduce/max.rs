@@ -43,7 +43,17 @@ pub static MIN: OpDef = OpDef {
 pub static VALUE_SELECTING_REDUCTION_BACKWARD: OpDef = OpDef {
     name: "value_selecting_reduction_backward",
     schemas: &[],
-    infer: |cx| Ok(vec![TensorType::new(cx.dtype(0)?, cx.sizes("sizes")?)]),
+    infer: |cx| {
+        let (g, sizes) = (cx.ty(0)?, cx.sizes("sizes")?);
+        let mut kept = sizes.to_vec();
+        if let Some(n) = kept.get_mut(cx.dim("dim", sizes.rank())?) {
+            *n = 1;
+        }
+        cx.expect_floats(0, &kept)?;
+        let index = cx.ty(1)?;
+        ensure!(index.dtype == DType::I64 && index.shape == g.shape, Shape, "indices {index} for {g}");
+        Ok(vec![TensorType::new(g.dtype, sizes)])
+    },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Same,
     cost: Cost::PerOutput(1),
