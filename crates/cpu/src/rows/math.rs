@@ -160,7 +160,7 @@ mod tests {
         };
         // Every 1009th float of either sign, and a fine even grid.
         (0..u32::MAX / 2018)
-            .for_each(|i| [0, 1 << 31].into_iter().for_each(|s| check(f32::from_bits(i * 1009 | s))));
+            .for_each(|i| [0, 1 << 31].into_iter().for_each(|s| check(f32::from_bits((i * 1009) | s))));
         (0..200_000)
             .for_each(|i| check(from.max(-110.0) + (to.min(110.0) - from.max(-110.0)) * i as f32 / 2e5));
         worst
