@@ -4,29 +4,41 @@ use crate::executor;
 use crate::kernels::{self, Site};
 use crate::memory::CpuMemory;
 use crate::pool::Pool;
+use crate::tier::Tier;
 use headwater_core::device::{Caps, Device, Executable, Memory, Support};
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::{Body, OpDef};
 use headwater_core::plan::Plan;
-use headwater_core::{OpCx, TensorType};
+use headwater_core::{OpCx, TensorType, ensure};
 
-/// The CPU: its threads.
+/// The CPU: its threads and instructions.
 #[derive(Clone, Debug)]
 pub struct Cpu {
     pool: Pool,
+    /// Chosen, or else [`Tier::current`].
+    tier: Option<Tier>,
 }
 
 impl Default for Cpu {
     /// All cores, or as many threads as the environment variable `HEADWATER_THREADS` says.
     fn default() -> Self {
-        Cpu { pool: Pool::from_env() }
+        Cpu { pool: Pool::from_env(), tier: None }
     }
 }
 
 impl Cpu {
     /// The CPU with a chosen number of threads (at least one). Results do not depend on it.
     pub fn new(threads: usize) -> Self {
-        Cpu { pool: Pool::new(threads) }
+        Cpu { pool: Pool::new(threads), tier: None }
+    }
+
+    /// The same threads with the instructions of a tier. Results are the same but for matrix products.
+    ///
+    /// # Errors
+    /// `Device` if this processor has no such instructions.
+    pub fn with_tier(self, tier: Tier) -> Result<Self> {
+        ensure!(tier <= Tier::detect(), Device, "this processor has no {}", tier.name());
+        Ok(Cpu { tier: Some(tier), ..self })
     }
 
     /// Its threads.
@@ -71,6 +83,6 @@ impl Device for Cpu {
     }
 
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
-        Ok(Box::new(executor::Loaded::new(plan, &self.pool)?))
+        Ok(Box::new(executor::Loaded::new(plan, &self.pool, self.tier.map_or_else(Tier::current, Ok)?)?))
     }
 }

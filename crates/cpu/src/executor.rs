@@ -36,6 +36,10 @@ enum LoadedWork {
     Kernel { run: Prepared, reads: Vec<Option<View>>, writes: Vec<ViewMut>, workspace: Option<Workspace> },
 }
 
+/// No workspace: aligned as any other, so that kernels may view it as what they like.
+#[repr(align(64))]
+struct Empty([u8; 0]);
+
 /// Scratch memory of a kernel, in the arena.
 struct Workspace {
     segment: usize,
@@ -44,8 +48,7 @@ struct Workspace {
 }
 
 impl Loaded {
-    pub(crate) fn new(plan: &Plan, pool: &Pool) -> Result<Self> {
-        let tier = Tier::current()?;
+    pub(crate) fn new(plan: &Plan, pool: &Pool, tier: Tier) -> Result<Self> {
         let mut steps = Vec::with_capacity(plan.steps.len());
         let mut size = ScratchSize::default();
         for step in &plan.steps {
@@ -165,8 +168,9 @@ impl LoadedStep {
             LoadedWork::Kernel { run, reads, writes, workspace } => {
                 reads.iter_mut().flatten().for_each(|v| v.bind(bases));
                 writes.iter_mut().for_each(|v| v.bind(bases));
+                let mut none = Empty([]);
                 let workspace: &mut [u8] = match workspace {
-                    None => &mut [],
+                    None => &mut none.0,
                     // SAFETY: the range was checked to lie in its segment and to overlap no operand.
                     Some(s) => unsafe {
                         std::slice::from_raw_parts_mut(bases[s.segment].get().add(s.byte), s.bytes)

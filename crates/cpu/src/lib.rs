@@ -20,3 +20,4 @@ pub mod view;
 pub use device::Cpu;
 pub use memory::CpuMemory;
 pub use pool::Pool;
+pub use tier::Tier;

@@ -97,6 +97,9 @@ pub fn run(p: &RowProgram, reads: &[&Tensor], writes: &[TensorType]) -> Result<V
                 Instr::Reduce(op, a) => reduce(*op, &regs[*a], p.cols()),
                 Instr::Store(w, a) => {
                     let (outer, inner) = &write_at[*w];
+                    // A row scalar is stored even where there are no columns.
+                    let still = p.writes[*w].access.0[p.outer.len()..].iter().all(Option::is_none);
+                    let inner = if still { &[0][..] } else { inner };
                     let at: Vec<usize> = inner.iter().map(|o| (outer[row] + o) as usize).collect();
                     match (&mut out[*w], &regs[*a]) {
                         (Data::Float(o), Data::Float(v)) => {

@@ -6,14 +6,20 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::row::{Instr, RowProgram};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
-use crate::{DType, fail};
+use crate::{DType, ensure, fail};
 use std::sync::Arc;
 
 /// Runs the attribute `program` on the inputs; `outputs` lists the types of its results, `ops` the operators it is made of.
 pub static FUSED: OpDef = OpDef {
     name: "fused",
     schemas: &["headwater::fused(Tensor[] inputs, *, str outputs, str ops) -> Tensor[]"],
-    infer: |cx| decode_types(cx.opt_str("outputs")?.unwrap_or("")),
+    infer: |cx| {
+        if let Some(Attr::Program(p)) = cx.attrs.get("program") {
+            let agree = cx.present().map(|t| t.dtype).eq(p.reads.iter().map(|r| r.dtype));
+            ensure!(agree, DType, "the program reads other types than {}", cx.list_types());
+        }
+        decode_types(cx.opt_str("outputs")?.unwrap_or(""))
+    },
     derivative: Derivative::NotDifferentiable("fusion comes after differentiation"),
     precision: Precision::Same,
     cost: Cost::Custom(|cx, _| {
