@@ -38,7 +38,10 @@ fn put(dir: &tempfile::TempDir, name: &str, bytes: &[u8]) -> PathBuf {
 /// Five samples of two bytes and a label.
 fn five() -> Vec<(&'static str, Vec<u8>)> {
     let labels: Vec<u8> = [4i32, 3, 2, 1, 0].iter().flat_map(|i| i.to_le_bytes()).collect();
-    vec![("x.npy", npy("|u1", "(5, 2)", &[0, 1, 10, 11, 20, 21, 30, 31, 40, 41])), ("y.npy", npy("<i4", "(5,)", &labels))]
+    vec![
+        ("x.npy", npy("|u1", "(5, 2)", &[0, 1, 10, 11, 20, 21, 30, 31, 40, 41])),
+        ("y.npy", npy("<i4", "(5,)", &labels)),
+    ]
 }
 
 #[test]
@@ -56,7 +59,8 @@ fn stored_and_deflated_archives_hold_the_same() {
 #[test]
 fn batches_are_gathered_converted_and_read_ahead() {
     let dir = tempfile::tempdir().unwrap();
-    let data = Arc::new(Dataset::open(&put(&dir, "a.npz", &npz(&five(), CompressionMethod::Stored))).unwrap());
+    let data =
+        Arc::new(Dataset::open(&put(&dir, "a.npz", &npz(&five(), CompressionMethod::Stored))).unwrap());
     let types = [("images", TensorType::new(DType::F32, [2, 2])), ("y", TensorType::new(DType::I64, [2]))];
     let names = BTreeMap::from([("images".to_string(), "x".to_string())]);
     let inputs = || types.iter().map(|(n, t)| (*n, t));
@@ -66,7 +70,8 @@ fn batches_are_gathered_converted_and_read_ahead() {
     let sampler = Sampler::new(order, samples, batch, data::LastBatch::Drop).unwrap();
     let all: Vec<_> = Loader::new(data.clone(), feeds, sampler, 0).collect();
     assert_eq!(all.len(), 2);
-    let floats = |b: &[u8]| b.chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect::<Vec<_>>();
+    let floats =
+        |b: &[u8]| b.chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect::<Vec<_>>();
     let ints = |b: &[u8]| b.chunks(8).map(|c| i64::from_le_bytes(c.try_into().unwrap())).collect::<Vec<_>>();
     assert_eq!(floats(&all[0].inputs[0]), [40.0, 41.0, 0.0, 1.0]);
     assert_eq!((ints(&all[0].inputs[1]), ints(&all[1].inputs[1])), (vec![0, 4], vec![2, 2]));

@@ -104,7 +104,8 @@ fn a_checkpoint_of_another_model_is_refused() {
     b.parameter("w", DType::F32, &[299]);
     let graph = b.finish();
     let weights = HashMap::from([("w".to_string(), vec![0; 299 * 4])]);
-    let mut other = Session::new(Arc::new(Cpu::new(1)), Model { graph: &graph, weights: &weights }, None).unwrap();
+    let mut other =
+        Session::new(Arc::new(Cpu::new(1)), Model { graph: &graph, weights: &weights }, None).unwrap();
     let e = Checkpoint::open(&path).unwrap().restore(&mut other).unwrap_err();
     assert!(e.to_string().contains("w is f32[300], the model has f32[299]"), "{e}");
 }

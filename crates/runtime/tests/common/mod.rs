@@ -26,7 +26,11 @@ pub fn graph(batch: usize, dropout: f64) -> Graph {
     let unused = b.parameter("unused", DType::F32, &[4]);
     let _ = unused;
     let buffer = |b: &mut Builder, name: &str| {
-        b.input(name, TensorType::new(DType::F32, [8]), InputRole::Buffer { persistent: name != "bn.running_var" })
+        b.input(
+            name,
+            TensorType::new(DType::F32, [8]),
+            InputRole::Buffer { persistent: name != "bn.running_var" },
+        )
     };
     let (mean, var) = (buffer(&mut b, "bn.running_mean"), buffer(&mut b, "bn.running_var"));
     let x = b.input("x", TensorType::new(DType::F32, [batch, WIDTH]), InputRole::User);
@@ -81,15 +85,14 @@ pub fn weights() -> HashMap<String, Vec<u8>> {
 /// Writes `SAMPLES` samples whose class is the largest of their first three numbers.
 pub fn write_data(path: &Path) {
     let x = noise(SAMPLES * WIDTH, 7.0);
-    let label: Vec<usize> = x
-        .chunks(WIDTH)
-        .map(|row| (0..CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap())
-        .collect();
+    let label: Vec<usize> =
+        x.chunks(WIDTH).map(|row| (0..CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap()).collect();
     let target = label.iter().flat_map(|&l| (0..CLASSES).map(move |c| (c == l) as u8 as f32));
     let target = floats(target);
     let x = floats(x);
     let label: Vec<u8> = label.iter().flat_map(|&l| (l as i64).to_le_bytes()).collect();
-    let view = |dtype, shape: &[usize], bytes| safetensors::tensor::TensorView::new(dtype, shape.to_vec(), bytes);
+    let view =
+        |dtype, shape: &[usize], bytes| safetensors::tensor::TensorView::new(dtype, shape.to_vec(), bytes);
     use safetensors::Dtype::{F32, I64};
     let tensors = [
         ("x", view(F32, &[SAMPLES, WIDTH], &x).unwrap()),
@@ -101,7 +104,8 @@ pub fn write_data(path: &Path) {
 
 /// Settings of a run on the data in `dir`, saving below it.
 pub fn config(dir: &Path) -> TrainConfig {
-    let mut config = TrainConfig { steps: Some(20), seed: 3, clip_norm: Some(1.0), warmup: 4, ..Default::default() };
+    let mut config =
+        TrainConfig { steps: Some(20), seed: 3, clip_norm: Some(1.0), warmup: 4, ..Default::default() };
     config.data.train = dir.join("data.safetensors");
     config.data.eval = Some(dir.join("data.safetensors"));
     config.checkpoint.dir = Some(dir.join("checkpoints"));
