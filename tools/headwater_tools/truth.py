@@ -34,13 +34,6 @@ def lift(value):
     return torch.float64 if value in FLOATS else value
 
 
-def view_or_copy(tensor, shape):
-    try:
-        return tensor.view(shape)
-    except RuntimeError:
-        return tensor.reshape(shape)
-
-
 class LiftedGraph(torch.fx.Interpreter):
     """Runs a graph in float64 and keeps the values of the nodes that `keep` selects."""
 
@@ -68,8 +61,6 @@ class LiftedGraph(torch.fx.Interpreter):
             raise NotImplementedError(f"{target} reads the bits of a value, which have no float64 counterpart")
         if target is ATEN.copy.default:  # the functional form of copy_, to which PyTorch gives no derivative
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
-        if target is ATEN.view.default:  # PyTorch lays out the results of some operators otherwise in float64
-            return view_or_copy(*args)
         args, kwargs = pytree.tree_map_only(torch.dtype, lift, (args, kwargs))
         value = super().call_function(target, args, kwargs)
         # A cast between two floating-point dtypes makes a new tensor; lifted, it would be its source, and an in-place

@@ -1,7 +1,7 @@
 //! Differentiation as a pass: against central differences on whole graphs, and its promises about parameters.
 
 use headwater_core::graph::{Graph, InputRole, OutputRole, Phase, parse, verify};
-use headwater_core::pass::{differentiate, diff::Differentiated};
+use headwater_core::pass::{diff::Differentiated, differentiate};
 use headwater_core::tensor::Data;
 use headwater_core::{Attrs, Builder, Code, DType, Registry, Tensor, TensorType, ValueId, ops, reference};
 
@@ -26,7 +26,8 @@ fn differentiated(nodes: &str) -> Differentiated {
 /// With step h the truncation is h²·f'''/6 and the rounding ε·|f|/h: about 1e-9 for numbers around 1 and h = 1e-5.
 #[track_caller]
 fn check(d: &Differentiated) {
-    let numbers = |i: usize, n: usize| (0..n).map(|k| ((i * 31 + k * 17 + 5) % 23) as f64 / 11.5 - 0.9).collect();
+    let numbers =
+        |i: usize, n: usize| (0..n).map(|k| ((i * 31 + k * 17 + 5) % 23) as f64 / 11.5 - 0.9).collect();
     let inputs: Vec<Tensor> = d
         .graph
         .inputs

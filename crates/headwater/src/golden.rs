@@ -49,6 +49,8 @@ pub struct Curve {
     pub order: Option<Vec<Vec<i64>>>,
     /// Accuracy on held-out data at the end, if recorded.
     pub accuracy: Option<f64>,
+    /// Loss on held-out data at the end, if recorded.
+    pub eval_loss: Option<f64>,
 }
 
 impl Golden {
@@ -109,12 +111,14 @@ impl Golden {
                 Some(t.ints().chunks(t.shape()[1].max(1)).map(<[i64]>::to_vec).collect())
             }
         };
+        let last = |name: &str| self.file.numbers(name).ok().and_then(|v| v.last().copied());
         Ok(Some(Curve {
             loss: self.file.numbers("curve.loss")?,
             lr: self.file.numbers("curve.lr").unwrap_or_default(),
             norm: self.file.numbers("curve.norm").unwrap_or_default(),
             order,
-            accuracy: self.file.numbers("curve.eval_accuracy").ok().and_then(|v| v.last().copied()),
+            accuracy: last("curve.eval_accuracy"),
+            eval_loss: last("curve.eval_loss"),
         }))
     }
 }

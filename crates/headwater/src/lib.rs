@@ -5,12 +5,18 @@
 //! commands) and no computation of its own.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod cli;
+pub mod curve;
 pub mod golden;
+pub mod inspect;
 pub mod machine;
+pub mod migrate;
+pub mod model;
 pub mod operators;
 pub mod report;
 pub mod tensors;
+pub mod train;
 
 pub use headwater_core as core;
 pub use headwater_cpu as cpu;

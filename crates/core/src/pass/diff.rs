@@ -167,7 +167,9 @@ fn why_none(graph: &Graph, forward: usize, reaches: &[bool], parameter: ValueId)
     }
     let used = graph.nodes[..forward].iter().find(|n| n.operands().any(|v| v == parameter));
     match (first, used) {
-        (Some(at), _) => format!("the loss does not change with it, by the derivatives of the operators from {at} on"),
+        (Some(at), _) => {
+            format!("the loss does not change with it, by the derivatives of the operators from {at} on")
+        }
         (None, Some(user)) => format!(
             "it is used, first by {} ({}), but the loss does not depend on that",
             user.op.name,

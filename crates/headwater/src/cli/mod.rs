@@ -1,12 +1,19 @@
 //! The command line: arguments, and one file a command. Commands compute plain reports; printing is here.
 
+pub(crate) mod check;
 mod doctor;
+pub(crate) mod inspect;
+mod migrate;
 mod op;
+mod progress;
+mod train;
 
 use crate::cpu::Cpu;
 use crate::report::text;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Take any PyTorch export and train it on another machine, with proof that every number is right.
 #[derive(Parser, Debug)]
@@ -34,6 +41,14 @@ Examples:
 enum Command {
     /// What this machine offers: processor, memory, threads, device libraries.
     Doctor(doctor::Args),
+    /// What is in a model, what it needs, and what would not run.
+    Inspect(inspect::Args),
+    /// Compare a model's outputs, gradients and intermediates with PyTorch's recorded ones.
+    Check(check::Args),
+    /// The main job: move a model here in seven steps, each proved.
+    Migrate(migrate::Args),
+    /// Train a model on your data.
+    Train(Box<train::Args>),
     /// Run one operator, forward or gradient, on tensors from a file.
     Op(op::Args),
 }
@@ -80,6 +95,10 @@ pub fn run() -> std::process::ExitCode {
     let device = Cpu::new(threads);
     let outcome = match &cli.command {
         Command::Doctor(args) => doctor::run(args, talk),
+        Command::Inspect(args) => inspect::run(args, &device, talk),
+        Command::Check(args) => check::run(args, &device, talk),
+        Command::Migrate(args) => migrate::run(args, Arc::new(device), talk),
+        Command::Train(args) => train::run(args, Arc::new(device), talk),
         Command::Op(args) => op::run(args, &device, talk),
     };
     match outcome {
@@ -97,4 +116,19 @@ pub fn run() -> std::process::ExitCode {
             std::process::ExitCode::FAILURE
         }
     }
+}
+
+/// Set when the user presses Ctrl-C; pressed again, the process ends at once.
+///
+/// # Errors
+/// If no handler can be set.
+pub(crate) fn interrupt() -> Result<&'static AtomicBool> {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    ctrlc::set_handler(|| {
+        if STOP.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+        eprintln!("\nstopping after this step; press again to end at once");
+    })?;
+    Ok(&STOP)
 }

@@ -71,7 +71,8 @@ impl Constants {
         if large && matches!(node.op.body, Body::View(_)) {
             return None;
         }
-        let same = out.len() == 1 && out[0].op == node.op && out[0].attrs.to_string() == node.attrs.to_string();
+        let same =
+            out.len() == 1 && out[0].op == node.op && out[0].attrs.to_string() == node.attrs.to_string();
         (!same).then_some(out)
     }
 

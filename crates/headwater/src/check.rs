@@ -1,0 +1,258 @@
+//! Comparison of an imported model with PyTorch's recorded truth: outputs, every gradient, every recorded intermediate.
+
+use crate::core::device::{Device, evaluate};
+use crate::core::graph::{InputRole, OutputRole};
+use crate::core::pass::{self, bound::error_bounds};
+use crate::core::{Attrs, Builder, DType, Graph, Tensor, ValueId, ops};
+use crate::golden::{Golden, Kind};
+use crate::model::Model;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// One value compared with its truth.
+#[derive(Clone, Debug, Serialize)]
+pub struct Compared {
+    /// What it is.
+    pub kind: Kind,
+    /// Its name: output index, parameter, buffer, or node of the exported graph.
+    pub name: String,
+    /// `‖got − want‖ / max(‖want‖, ‖terms‖)`; for integers the share of elements that differ.
+    pub error: f64,
+    /// The bound derived for this value (see `pass::bound`); 0 for integers.
+    pub bound: f64,
+    /// Euclidean norm of the truth.
+    pub norm: f64,
+    /// Whether the error is within the bound.
+    pub passed: bool,
+    /// Where in the model the value is computed.
+    pub origin: String,
+}
+
+/// Everything a check found.
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckReport {
+    /// Precision that was run.
+    pub precision: String,
+    /// Every comparison: outputs, gradients and buffers by name, nodes in the order they are computed.
+    pub compared: Vec<Compared>,
+    /// Gradients PyTorch has and we do not, or the other way round, with the reason.
+    pub missing: Vec<String>,
+    /// Recorded nodes that have no counterpart in the imported graph.
+    pub unmatched: Vec<String>,
+}
+
+impl CheckReport {
+    /// Whether everything is within its bound and nothing is missing.
+    pub fn passed(&self) -> bool {
+        self.missing.is_empty() && self.compared.iter().all(|c| c.passed)
+    }
+
+    /// The first node, in the order of computation, that differs.
+    pub fn first_difference(&self) -> Option<&Compared> {
+        self.compared.iter().find(|c| c.kind == Kind::Node && !c.passed)
+    }
+
+    /// The comparisons of one kind.
+    pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Compared> {
+        self.compared.iter().filter(move |c| c.kind == kind)
+    }
+
+    /// The largest error of a kind, relative to its bound: its name and error.
+    pub fn worst(&self, kind: Kind) -> Option<&Compared> {
+        self.of(kind).max_by(|a, b| a.error.total_cmp(&b.error))
+    }
+}
+
+/// Runs forward and backward at `precision` and compares with the golden.
+///
+/// # Errors
+/// If the golden does not belong to the model, or something cannot run.
+pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Device) -> Result<CheckReport> {
+    let bound = model.bind_to(golden)?;
+    let loss = bound
+        .graph
+        .outputs
+        .iter()
+        .find(|o| o.role == OutputRole::User)
+        .context("the model returns nothing")?
+        .value;
+    let mut b = Builder::extend(bound.graph.clone());
+    // Recorded nodes become outputs, in the order they are computed.
+    let mut unmatched = Vec::new();
+    let mut nodes: Vec<(ValueId, &str)> = Vec::new();
+    for name in golden.values(Kind::Node).into_keys() {
+        match bound.names.get(name) {
+            Some(&v) => nodes.push((v, name)),
+            None => unmatched.push(name.to_string()),
+        }
+    }
+    nodes.sort();
+    for &(v, name) in &nodes {
+        b.output(format!("node.{name}"), v, OutputRole::User);
+    }
+    let lifted = pass::lift(&b.finish(), precision)?;
+    let graph = pass::decompose(lifted)?;
+    let at = graph.outputs.iter().position(|o| o.role == OutputRole::User).context("the loss was lost")?;
+    debug_assert_eq!(bound.graph.outputs[at].value, loss);
+    let loss = graph.outputs[at].value;
+    let d = pass::differentiate(graph, loss)?;
+    let graph = pass::simplify(pass::decompose(d.graph)?).graph;
+    let (graph, terms) = with_terms(graph)?;
+    let feed = feed(&graph, &bound, golden)?;
+    let bounds = error_bounds(&graph, precision.epsilon() > DType::F32.epsilon());
+    let got = evaluate(device, &graph, &feed)?;
+    let mut report =
+        CheckReport { precision: precision.to_string(), compared: vec![], missing: vec![], unmatched };
+    let by_name: HashMap<&str, usize> =
+        graph.outputs.iter().enumerate().map(|(i, o)| (o.name.as_str(), i)).collect();
+    let mut compare = |kind: Kind, name: &str, output: usize, want: &Tensor| -> Result<()> {
+        let o = &graph.outputs[output];
+        let t = &got[output];
+        anyhow::ensure!(t.shape() == want.shape(), "{name} is {}, the golden has {}", t.ty, want.ty);
+        let size = terms.get(&output).map_or(0.0, |&i| norm(&got[i].to_f64()));
+        let error = difference(t, want, size);
+        let bound = if t.dtype().is_float() { bounds[o.value.0 as usize] } else { 0.0 };
+        let origin = graph.producer(o.value).map_or(String::new(), |(n, _)| graph.origin(n).to_string());
+        let (norm, passed) = (norm(&want.to_f64()), error <= bound);
+        report.compared.push(Compared { kind, name: name.to_string(), error, bound, norm, passed, origin });
+        Ok(())
+    };
+    let users: Vec<usize> =
+        (0..graph.outputs.len()).filter(|&i| graph.outputs[i].role == OutputRole::User).collect();
+    for (name, want) in golden.values(Kind::Output) {
+        let i: usize = name.parse().with_context(|| format!("output.{name} of the golden"))?;
+        compare(
+            Kind::Output,
+            name,
+            *users.get(i).with_context(|| format!("the model has no output {i}"))?,
+            want,
+        )?;
+    }
+    let mut missing = Vec::new();
+    for (name, want) in golden.values(Kind::Gradient) {
+        match by_name.get(format!("grad.{name}").as_str()) {
+            Some(&i) => compare(Kind::Gradient, name, i, want)?,
+            None => {
+                let reason =
+                    d.missing.iter().find(|m| m.parameter == name).map_or("no such parameter", |m| &m.reason);
+                missing.push(format!("PyTorch has a gradient of {name}, we have none: {reason}"));
+            }
+        }
+    }
+    for o in graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_))) {
+        let name = o.name.trim_start_matches("grad.");
+        if !golden.values(Kind::Gradient).contains_key(name) {
+            missing.push(format!("we have a gradient of {name}, PyTorch has none"));
+        }
+    }
+    for (name, want) in golden.values(Kind::Buffer) {
+        let found = graph.outputs.iter().position(|o| match o.role {
+            OutputRole::Mutation(v) => graph.input_index(v).is_some_and(|i| graph.inputs[i].name == name),
+            _ => false,
+        });
+        match found {
+            Some(i) => compare(Kind::Buffer, name, i, want)?,
+            None => missing.push(format!("PyTorch writes buffer {name}, we do not")),
+        }
+    }
+    let recorded = golden.values(Kind::Node);
+    for (_, name) in nodes {
+        let i = by_name[format!("node.{name}").as_str()];
+        if got[i].shape() == recorded[name].shape() {
+            compare(Kind::Node, name, i, recorded[name])?;
+        }
+    }
+    report.missing = missing;
+    Ok(report)
+}
+
+/// The values of a lifted graph's inputs: weights and buffers of the model, user inputs of the golden, in the graph's dtypes.
+fn feed(graph: &Graph, bound: &crate::model::Bound, golden: &Golden) -> Result<Vec<Tensor>> {
+    let inputs = golden.inputs();
+    let mut users = 0;
+    graph
+        .inputs
+        .iter()
+        .map(|input| {
+            let want = graph.ty(input.value);
+            let tensor = match input.role {
+                InputRole::User => {
+                    let position = bound.positions[users];
+                    users += 1;
+                    let t = inputs.get(&position);
+                    (*t.with_context(|| format!("the golden has no input.{position} for {}", input.name))?)
+                        .clone()
+                }
+                InputRole::Rng | InputRole::State => Tensor::full(want, 0.0),
+                _ => bound.tensor(&input.name)?,
+            };
+            anyhow::ensure!(
+                tensor.shape() == &want.shape,
+                "{} is {}, expected {want}",
+                input.name,
+                tensor.ty
+            );
+            Ok(tensor.cast(want.dtype))
+        })
+        .collect()
+}
+
+/// Adds, for every gradient that is a plain sum, the sum of its terms' magnitudes: where terms cancel, an error can only be
+/// judged against these. Returns the graph and, by output, the output holding them.
+fn with_terms(graph: Graph) -> Result<(Graph, HashMap<usize, usize>)> {
+    let mut b = Builder::extend(graph);
+    let mut terms = HashMap::new();
+    for i in 0..b.graph().outputs.len() {
+        let o = &b.graph().outputs[i];
+        if !matches!(o.role, OutputRole::Gradient(_)) {
+            continue;
+        }
+        let (mut v, name) = (o.value, format!("terms.{}", o.name));
+        // The sum may be seen through a reshape or a cast.
+        let node = loop {
+            match b.graph().producer(v) {
+                Some((n, _)) if matches!(n.op.name, "reshape" | "to" | "permute") => {
+                    v = n.inputs[0].context("a view")?
+                }
+                Some((n, _)) => break Some(n.clone()),
+                None => break None,
+            }
+        };
+        if let Some(n) = node.filter(|n| n.op.name == "sum") {
+            let x = n.inputs[0].context("a sum of nothing")?;
+            let size = b.one(&ops::pointwise::abs::ABS, &[x], Attrs::new())?;
+            let sum = b.one(n.op, &[size], n.attrs.clone())?;
+            terms.insert(i, b.graph().outputs.len());
+            b.output(name, sum, OutputRole::User);
+        }
+    }
+    Ok((b.finish(), terms))
+}
+
+fn norm(x: &[f64]) -> f64 {
+    // Scaled, so that squares of tiny or huge values neither vanish nor overflow.
+    let largest = x.iter().fold(0.0f64, |a, b| a.max(b.abs()));
+    if largest == 0.0 || !largest.is_finite() {
+        return largest;
+    }
+    largest * x.iter().map(|v| (v / largest).powi(2)).sum::<f64>().sqrt()
+}
+
+/// Norm-wise relative difference; `terms` is the norm of what cancels. NaN equals NaN, infinities equal themselves.
+pub fn difference(got: &Tensor, want: &Tensor, terms: f64) -> f64 {
+    let (g, w) = (got.to_f64(), want.to_f64());
+    if !got.dtype().is_float() {
+        let differ = g.iter().zip(&w).filter(|(a, b)| a != b).count();
+        return differ as f64 / g.len().max(1) as f64;
+    }
+    let same = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan());
+    let finite = |x: f64| if x.is_finite() { x } else { 0.0 };
+    let apart: Vec<f64> = g.iter().zip(&w).map(|(&a, &b)| if same(a, b) { 0.0 } else { a - b }).collect();
+    if apart.iter().any(|d| !d.is_finite()) {
+        return f64::INFINITY;
+    }
+    let scale = norm(&w.iter().map(|&x| finite(x)).collect::<Vec<_>>()).max(terms);
+    let apart = norm(&apart);
+    if apart == 0.0 { 0.0 } else { apart / scale }
+}

@@ -1,0 +1,92 @@
+//! `headwater check`.
+
+use super::{Outcome, Talk, op::parse_dtype};
+use crate::check::{CheckReport, Compared, check};
+use crate::core::device::Device;
+use crate::golden::{Golden, Kind};
+use crate::model::Model;
+use crate::report::{Table, text};
+use anyhow::Result;
+use std::path::PathBuf;
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  headwater check model.pt2 model.golden.safetensors
+  headwater check model.pt2 model.golden.safetensors --precision f32 --all
+
+The golden is recorded next to PyTorch with headwater_tools.record (see tools/README.md). Bounds are derived from the
+dtype, the lengths of the sums and the depth of the graph; an error is relative to the norm of the truth.")]
+pub struct Args {
+    /// The exported model.
+    model: PathBuf,
+    /// The recorded truth.
+    golden: PathBuf,
+    /// Precision of weights and computation: f64, f32, bf16 or f16.
+    #[arg(long, default_value = "f64")]
+    precision: String,
+    /// List every value, not only the worst and those out of bounds.
+    #[arg(long)]
+    all: bool,
+}
+
+pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
+    let precision = parse_dtype(&args.precision)?;
+    anyhow::ensure!(precision.is_float(), "--precision must be f64, f32, bf16 or f16");
+    let model = Model::open(&args.model)?;
+    let golden = Golden::read(&args.golden)?;
+    let report = check(&model, &golden, precision, device)?;
+    talk.table(&summary(&report));
+    let shown = |c: &&Compared| args.all || !c.passed;
+    let rows: Vec<&Compared> = report.compared.iter().filter(shown).collect();
+    if !rows.is_empty() {
+        talk.table(&listing(if args.all { "All values" } else { "Out of bounds" }, &rows));
+    }
+    report.missing.iter().for_each(|m| talk.line(m));
+    if let Some(first) = report.first_difference() {
+        talk.line(format!("first node that differs: {} at {}", first.name, first.origin));
+    }
+    let verdict =
+        if report.passed() { "every value is within its bound" } else { "NOT the numbers PyTorch computes" };
+    talk.line(format!("{}: {verdict}", args.model.display()));
+    let passed = report.passed();
+    Outcome::of(report, passed)
+}
+
+/// Counts and worst errors by kind.
+pub(crate) fn summary(r: &CheckReport) -> Table {
+    let title = format!("Compared with PyTorch in float64, run in {}", r.precision);
+    let mut t =
+        Table::new(&title, &["kind", ">compared", ">within bound", ">largest error", ">its bound", "where"]);
+    for (kind, _) in Kind::ALL {
+        let all = r.of(kind).count();
+        let Some(worst) = r.worst(kind) else { continue };
+        let good = r.of(kind).filter(|c| c.passed).count();
+        t.row([
+            format!("{kind:?}").to_lowercase(),
+            all.to_string(),
+            good.to_string(),
+            text::error(worst.error),
+            text::error(worst.bound),
+            worst.name.clone(),
+        ]);
+    }
+    t
+}
+
+/// One row a value.
+pub(crate) fn listing(title: &str, rows: &[&Compared]) -> Table {
+    let mut t = Table::new(title, &["kind", "name", ">error", ">bound", ">norm", "verdict", "computed at"]);
+    for c in rows {
+        t.row([
+            format!("{:?}", c.kind).to_lowercase(),
+            c.name.clone(),
+            text::error(c.error),
+            text::error(c.bound),
+            text::error(c.norm),
+            if c.passed { "ok".into() } else { "DIFFERS".into() },
+            c.origin.clone(),
+        ]);
+    }
+    t
+}

@@ -1,0 +1,112 @@
+//! `headwater inspect`.
+
+use super::{Outcome, Talk};
+use crate::core::device::Device;
+use crate::inspect::{Inspection, inspect};
+use crate::model::{Model, parse_dims};
+use crate::report::{Table, text};
+use anyhow::{Result, bail};
+use std::path::PathBuf;
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  headwater inspect model.pt2
+  headwater inspect model.pt2 --dim batch=16 --graph
+  headwater inspect --operators")]
+pub struct Args {
+    /// The exported model.
+    #[arg(required_unless_present = "operators")]
+    model: Option<PathBuf>,
+    /// Size of a symbolic dimension, by its name or place (`input_ids.0=16`); the exported sizes where not given.
+    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    dims: Vec<String>,
+    /// Print the forward graph in its text form.
+    #[arg(long)]
+    graph: bool,
+    /// List every operator Headwater knows.
+    #[arg(long)]
+    operators: bool,
+}
+
+pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
+    if args.operators {
+        let registry = crate::operators::registry();
+        let names: Vec<&str> = registry.operators().iter().map(|o| o.name).collect();
+        names.iter().for_each(|n| talk.line(n));
+        return Outcome::of(names, true);
+    }
+    let Some(path) = &args.model else { bail!("which model?") };
+    let model = Model::open(path)?;
+    let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
+    if args.graph {
+        talk.line(bound.graph.to_string());
+        return Outcome::of(bound.graph.to_string(), true);
+    }
+    let found = inspect(&model, &bound, device)?;
+    talk.line(format!("{}, exported by PyTorch {}\n", path.display(), found.torch));
+    for t in tables(&found, device.name()) {
+        talk.table(&t);
+    }
+    found.without_gradient.iter().for_each(|m| talk.line(format!("no gradient for {m}")));
+    found.notes.iter().for_each(|n| talk.line(format!("note: {n}")));
+    let runs = found.missing().next().is_none();
+    Outcome::of(found, runs)
+}
+
+/// The inspection as tables.
+pub(crate) fn tables(i: &Inspection, device: &str) -> Vec<Table> {
+    let mut facts = Table::new("Model", &["what", "found"]);
+    for (name, ty) in &i.inputs {
+        facts.row([format!("input {name}"), ty.clone()]);
+    }
+    for (name, size) in &i.sizes {
+        facts.row([format!("size {name}"), size.to_string()]);
+    }
+    facts.row([
+        "parameters".into(),
+        format!("{} in {} tensors", text::count(i.parameters.0 as f64), i.tensors.0),
+    ]);
+    facts.row([
+        "trained".into(),
+        format!("{} in {} tensors", text::count(i.parameters.1 as f64), i.tensors.1),
+    ]);
+    facts.row(["training step".into(), format!("{}FLOP", text::count(i.flops()))]);
+    let mut memory = Table::new("Memory of a training step with AdamW", &["kind", ">bytes"]);
+    let m = &i.memory;
+    for (kind, bytes) in [
+        ("parameters", m.parameters),
+        ("buffers and constants", m.buffers),
+        ("gradients", m.gradients),
+        ("moments", m.moments),
+        ("activations and workspace", m.arena),
+        ("inputs and outputs", m.inputs_outputs),
+        ("all", m.total()),
+    ] {
+        memory.row([kind.into(), text::bytes(bytes)]);
+    }
+    let mut ops = Table::new(
+        "Operators",
+        &["operator", ">forward", ">backward", ">FLOP", ">bytes", &format!("on {device}")],
+    );
+    for o in &i.operators {
+        ops.row([
+            o.name.clone(),
+            o.forward.to_string(),
+            o.backward.to_string(),
+            text::count(o.flops),
+            text::bytes(o.bytes as usize),
+            o.support.clone(),
+        ]);
+    }
+    let mut modules = Table::new("Modules", &["module", ">parameters", ">FLOP", ">held at the peak"]);
+    for u in &i.modules {
+        modules.row([
+            u.path.clone(),
+            text::count(u.parameters as f64),
+            text::count(u.flops),
+            text::bytes(u.peak),
+        ]);
+    }
+    vec![facts, memory, ops, modules]
+}

@@ -1,0 +1,162 @@
+//! `headwater train`.
+
+use super::progress::Progress;
+use super::{Outcome, Talk};
+use crate::core::device::Device;
+use crate::model::{Model, parse_dims};
+use crate::runtime::TrainConfig;
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  headwater train model.pt2 --data train.safetensors --eval heldout.safetensors --epochs 10 --out run
+  headwater train model.pt2 --config train.toml --out run --resume
+
+Data: tensors in .safetensors or .npz, the first dimension counts samples, names as the model's inputs. Every setting can
+stand in a file given with --config; those on the command line win.")]
+pub struct Args {
+    /// The exported model; it must return its loss first.
+    model: PathBuf,
+    /// Settings in a TOML file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Samples to train on.
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Samples held out.
+    #[arg(long, value_name = "FILE")]
+    eval: Option<PathBuf>,
+    /// Passes over the data.
+    #[arg(long)]
+    epochs: Option<f64>,
+    /// Optimizer steps, in place of --epochs.
+    #[arg(long, conflicts_with = "epochs")]
+    steps: Option<u64>,
+    /// Samples in a batch (default: as exported).
+    #[arg(long)]
+    batch: Option<usize>,
+    /// Batches averaged into one step.
+    #[arg(long)]
+    accumulate: Option<u32>,
+    /// Optimizer: adamw or sgd.
+    #[arg(long)]
+    optimizer: Option<String>,
+    /// Peak learning rate.
+    #[arg(long)]
+    lr: Option<f64>,
+    /// Weight decay.
+    #[arg(long)]
+    weight_decay: Option<f64>,
+    /// What decays: matrices (not norms and biases), all or none.
+    #[arg(long)]
+    decay: Option<String>,
+    /// Learning rate after the warm-up: constant, linear or cosine.
+    #[arg(long)]
+    schedule: Option<String>,
+    /// Steps of warm-up.
+    #[arg(long)]
+    warmup: Option<u64>,
+    /// Largest norm of the gradients.
+    #[arg(long)]
+    clip_norm: Option<f64>,
+    /// Seed of order and random numbers.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Directory of checkpoints and logs.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Steps between checkpoints.
+    #[arg(long)]
+    save_every: Option<u64>,
+    /// Steps between evaluations.
+    #[arg(long)]
+    eval_every: Option<u64>,
+    /// Go on from the newest checkpoint in --out.
+    #[arg(long)]
+    resume: bool,
+    /// Size of a symbolic dimension other than the batch.
+    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    dims: Vec<String>,
+}
+
+pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
+    let config = settings(args)?;
+    let model = Model::open(&args.model)?;
+    let stop = super::interrupt()?;
+    let mut progress = Progress::new(talk.json);
+    let dims = parse_dims(&args.dims)?;
+    let summary = crate::train::run(&model, dims, config, device, args.resume, &mut [&mut progress], stop)?;
+    if let Some(e) = &summary.evaluation {
+        let accuracy = e.accuracy.map_or(String::new(), |a| format!(", accuracy {a:.4}"));
+        talk.line(format!("held-out loss {:.4}{accuracy}", e.loss));
+    }
+    let result = serde_json::json!({
+        "step": summary.step,
+        "complete": summary.complete,
+        "last_loss": summary.losses.last(),
+        "evaluation": summary.evaluation,
+    });
+    Outcome::of(result, true)
+}
+
+/// The settings file with the command line laid over it.
+fn settings(args: &Args) -> Result<TrainConfig> {
+    let mut c: TrainConfig = match &args.config {
+        Some(path) => {
+            let text =
+                std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            toml::from_str(&text).with_context(|| format!("{} holds no settings", path.display()))?
+        }
+        None => TrainConfig::default(),
+    };
+    if let Some(data) = &args.data {
+        c.data.train = data.clone();
+    }
+    c.data.eval = args.eval.clone().or(c.data.eval);
+    if args.epochs.is_some() || args.steps.is_some() {
+        (c.epochs, c.steps) = (args.epochs, args.steps);
+    }
+    c.batch = args.batch.or(c.batch);
+    c.accumulate = args.accumulate.unwrap_or(c.accumulate);
+    c.warmup = args.warmup.unwrap_or(c.warmup);
+    c.seed = args.seed.unwrap_or(c.seed);
+    c.clip_norm = args.clip_norm.or(c.clip_norm);
+    c.eval.every = args.eval_every.or(c.eval.every);
+    c.checkpoint.every = args.save_every.or(c.checkpoint.every);
+    if let Some(word) = &args.decay {
+        c.decay = parse_word("--decay", word)?;
+    }
+    if let Some(word) = &args.schedule {
+        c.schedule = parse_word("--schedule", word)?;
+    }
+    // The optimizer's settings are changed by name, so that only those it has are taken.
+    let mut optimizer = serde_json::to_value(&c.optimizer)?;
+    if let Some(name) = &args.optimizer {
+        optimizer = serde_json::json!({ "name": name });
+    }
+    for (key, value) in [("lr", args.lr), ("weight_decay", args.weight_decay)] {
+        if let Some(value) = value {
+            optimizer[key] = serde_json::json!(value);
+        }
+    }
+    c.optimizer = serde_json::from_value(optimizer).context("the optimizer's settings do not fit it")?;
+    if let Some(out) = &args.out {
+        c.checkpoint.dir = Some(out.clone());
+        c.log.json.get_or_insert_with(|| out.join("log.jsonl"));
+        c.log.tensorboard.get_or_insert_with(|| out.join("tensorboard"));
+    }
+    if c.data.train.as_os_str().is_empty() {
+        bail!("name the samples to train on with --data");
+    }
+    if c.epochs.is_none() && c.steps.is_none() {
+        bail!("say how long to train with --epochs or --steps");
+    }
+    Ok(c)
+}
+
+fn parse_word<T: serde::de::DeserializeOwned>(option: &str, word: &str) -> Result<T> {
+    serde_json::from_value(serde_json::Value::String(word.into())).with_context(|| format!("{option} {word}"))
+}

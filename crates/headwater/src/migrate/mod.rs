@@ -1,0 +1,113 @@
+//! The main job: the seven steps of moving a model to this machine, each with its verdict, and a report to keep.
+
+mod job;
+mod steps;
+
+pub use job::Job;
+
+use crate::core::device::Device;
+use crate::report::{Block, Report, Section, Verdict, html};
+use crate::runtime::trainer::Observer;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// What a step found: its verdict, a sentence, details.
+pub(crate) struct Found {
+    verdict: Verdict,
+    summary: String,
+    blocks: Vec<Block>,
+}
+
+impl Found {
+    fn new(passed: bool, summary: impl Into<String>) -> Found {
+        let verdict = if passed { Verdict::Pass } else { Verdict::Fail };
+        Found { verdict, summary: summary.into(), blocks: vec![] }
+    }
+
+    fn with(mut self, block: Block) -> Found {
+        self.blocks.push(block);
+        self
+    }
+}
+
+/// Who is told how the work goes on.
+pub trait Watcher {
+    /// A step begins.
+    fn begin(&mut self, number: usize, title: &str);
+    /// A step has ended.
+    fn end(&mut self, number: usize, section: &Section);
+    /// Draws the training run.
+    fn training(&mut self) -> &mut dyn Observer;
+}
+
+/// Runs all steps. A step that cannot be done is a failed step, not an error; those that need it are left out.
+///
+/// # Errors
+/// If the job cannot be read or the report cannot be written.
+pub fn migrate(
+    dir: &Path,
+    out: &Path,
+    device: Arc<dyn Device>,
+    watcher: &mut dyn Watcher,
+    stop: &AtomicBool,
+) -> Result<(Report, PathBuf)> {
+    let job = Job::read(dir)?;
+    std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    let mut run = Run { sections: vec![], watcher };
+    let machine = run.step("Environment", |_| Ok(steps::environment(&*device)));
+    let opened = run.step("Analysis of the model", |_| steps::analysis(&job, &*device));
+    let checked =
+        opened.and_then(|o| run.step("Forward against PyTorch", |_| steps::forward(&job, o, &*device)));
+    let checked = checked.and_then(|c| run.step("Gradients against PyTorch", |_| steps::gradients(c)));
+    let trained = checked.and_then(|c| {
+        run.step("Training against PyTorch's curve", |w| {
+            steps::training(&job, c, out, device.clone(), w, stop)
+        })
+    });
+    let evaluated =
+        trained.and_then(|t| run.step("Evaluation on held-out data", |_| steps::evaluation(&job, t)));
+    if let Some(e) = evaluated {
+        run.step("Bundle", |_| steps::bundle(&job, e, out));
+    }
+    let mut facts = vec![("job".to_string(), job.name.clone())];
+    facts.extend(machine.unwrap_or_default());
+    let report = Report { title: format!("Migration of {}", job.name), facts, sections: run.sections };
+    let page = out.join("report.html");
+    write(&page, html::page(&report).as_bytes())?;
+    write(&out.join("report.json"), &serde_json::to_vec_pretty(&report)?)?;
+    Ok((report, page))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+struct Run<'a> {
+    sections: Vec<Section>,
+    watcher: &'a mut dyn Watcher,
+}
+
+impl Run<'_> {
+    /// Runs a step; `None` if it failed in a way that leaves nothing to go on with.
+    fn step<T>(
+        &mut self,
+        title: &str,
+        work: impl FnOnce(&mut dyn Watcher) -> Result<(T, Found)>,
+    ) -> Option<T> {
+        let number = self.sections.len() + 1;
+        self.watcher.begin(number, title);
+        let begin = Instant::now();
+        let (result, found) = match work(self.watcher) {
+            Ok((t, found)) => (Some(t), found),
+            Err(e) => (None, Found::new(false, format!("{e:#}"))),
+        };
+        let Found { verdict, summary, blocks } = found;
+        let seconds = begin.elapsed().as_secs_f64();
+        self.sections.push(Section { title: title.to_string(), verdict, summary, blocks, seconds });
+        self.watcher.end(number, &self.sections[number - 1]);
+        result
+    }
+}

@@ -1,0 +1,321 @@
+//! The seven steps. Each takes what the one before left and returns what the next needs, with what it found.
+
+use super::{Found, Job, Watcher};
+use crate::check::{CheckReport, check};
+use crate::cli::{check as check_tables, inspect as inspect_tables};
+use crate::core::DType;
+use crate::core::device::Device;
+use crate::golden::{Curve, Golden, Kind};
+use crate::import::Dims;
+use crate::inspect::inspect;
+use crate::machine::Machine;
+use crate::model::Model;
+use crate::report::{Bars, Block, Chart, Series, Table, Verdict, text};
+use crate::runtime::trainer::{Evaluation, Event, Observer, Summary};
+use crate::train::with_trainer;
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Steps over which two correct f32 runs stay together, and how far apart they may be (relative). Later they part ways
+/// whatever one does: training amplifies every rounding.
+const CURVE_STEPS: usize = 100;
+const CURVE_LIMIT: f64 = 1e-3;
+
+/// An opened model with its truth.
+pub(super) struct Opened {
+    model: Model,
+    golden: Golden,
+}
+
+/// A model whose numbers have been compared.
+pub(super) struct Checked {
+    opened: Opened,
+    reports: Vec<CheckReport>,
+}
+
+/// A model that has been trained.
+pub(super) struct Trained {
+    summary: Summary,
+    curve: Option<Curve>,
+    checkpoint: Option<PathBuf>,
+}
+
+/// 1: what this machine is.
+pub(super) fn environment(device: &dyn Device) -> (Vec<(String, String)>, Found) {
+    let m = Machine::detect();
+    let memory = m.memory.map_or("unknown".to_string(), text::bytes);
+    let facts = vec![
+        ("headwater".to_string(), env!("CARGO_PKG_VERSION").to_string()),
+        ("processor".to_string(), m.processor.clone()),
+        ("threads".to_string(), m.threads.to_string()),
+        ("memory".to_string(), memory.clone()),
+    ];
+    let found = m.libraries.iter().filter(|l| l.path.is_some()).map(|l| l.library).collect::<Vec<_>>();
+    let others = if found.is_empty() { "no other device's libraries".to_string() } else { found.join(", ") };
+    let summary =
+        format!("device {}; {}, {} threads, {memory}; {others}", device.name(), m.processor, m.threads);
+    let mut t = Table::new("Machine", &["what", "found"]);
+    t.row(["vector instructions".into(), m.features.join(" ")]);
+    t.row(["system".into(), m.system]);
+    t.row(["memory available".into(), m.available.map_or("unknown".into(), text::bytes)]);
+    (facts, Found::new(true, summary).with(Block::Table(t)))
+}
+
+/// 2: what the model needs, and whether the device has it.
+pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)> {
+    let model = Model::open(&job.export)?;
+    let golden = Golden::read(&job.golden)?;
+    let dims = match job.train.batch {
+        Some(b) if !model.program.symbols().is_empty() => model.batch(Dims::new(), b)?,
+        _ => Dims::new(),
+    };
+    let bound = model.bind(&dims.or_exported())?;
+    let found = inspect(&model, &bound, device)?;
+    let missing: Vec<&str> = found.missing().map(|o| o.name.as_str()).collect();
+    let slow = found.operators.iter().filter(|o| o.support == "reference").count();
+    let summary = format!(
+        "{} parameters, {} operators in a training step of {}FLOP, {} of memory; {}",
+        text::count(found.parameters.0 as f64),
+        found.operators.iter().map(|o| o.forward + o.backward).sum::<usize>(),
+        text::count(found.flops()),
+        text::bytes(found.memory.total()),
+        match (&missing[..], slow) {
+            ([], 0) => "every one runs natively".to_string(),
+            ([], n) => format!("every one runs, {n} kinds through the slow reference"),
+            (names, _) => format!("the device lacks {}", names.join(", ")),
+        }
+    );
+    let mut out = Found::new(missing.is_empty(), summary);
+    for t in inspect_tables::tables(&found, device.name()) {
+        out = out.with(Block::Table(t));
+    }
+    let points =
+        found.live.iter().enumerate().map(|(i, &b)| (i as f64, b as f64 / (1 << 20) as f64)).collect();
+    let chart = Chart {
+        title: "Memory over a training step".into(),
+        x: "step of the plan: forward, then backward".into(),
+        y: "MiB".into(),
+        series: vec![Series { name: "activations, temporary gradients and workspace".into(), points }],
+        filled: true,
+    };
+    Ok((Opened { model, golden }, out.with(Block::Chart(chart))))
+}
+
+/// 3: outputs and intermediates, in f64 to prove the operators and in f32 as it will train.
+pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(Checked, Found)> {
+    let mut reports = Vec::new();
+    for precision in [DType::F64, DType::F32] {
+        reports.push(check(&opened.model, &opened.golden, precision, device)?);
+    }
+    let kinds = [Kind::Output, Kind::Buffer, Kind::Node];
+    let good = reports.iter().all(|r| kinds.iter().all(|&k| r.of(k).all(|c| c.passed)));
+    let worst =
+        |r: &CheckReport| kinds.iter().filter_map(|&k| r.worst(k)).map(|c| c.error).fold(0.0, f64::max);
+    let summary = match reports.iter().find_map(|r| r.first_difference().map(|c| (r, c))) {
+        Some((r, c)) => {
+            format!("in {} the first node that differs is {} at {}", r.precision, c.name, c.origin)
+        }
+        None => format!(
+            "{} values agree; largest relative error {} in f64, {} in f32",
+            kinds.iter().map(|&k| reports[0].of(k).count()).sum::<usize>(),
+            text::error(worst(&reports[0])),
+            text::error(worst(&reports[1])),
+        ),
+    };
+    let mut found = Found::new(good, summary);
+    for r in &reports {
+        let all: Vec<_> = r.compared.iter().filter(|c| c.kind != Kind::Gradient).collect();
+        found = found.with(Block::Table(check_tables::listing(
+            &format!("Outputs and intermediates in {}", r.precision),
+            &all,
+        )));
+    }
+    Ok((Checked { opened, reports }, found))
+}
+
+/// 4: every gradient by name.
+pub(super) fn gradients(c: Checked) -> Result<(Checked, Found)> {
+    let good = c.reports.iter().all(|r| r.missing.is_empty() && r.of(Kind::Gradient).all(|c| c.passed));
+    let worst = |i: usize| c.reports[i].worst(Kind::Gradient).map_or(0.0, |c| c.error);
+    let missing: Vec<&str> = c.reports[0].missing.iter().map(String::as_str).collect();
+    let summary = match &missing[..] {
+        [] => format!(
+            "{} gradients, by name; largest relative error {} in f64, {} in f32",
+            c.reports[0].of(Kind::Gradient).count(),
+            text::error(worst(0)),
+            text::error(worst(1)),
+        ),
+        names => names.join("; "),
+    };
+    let mut found = Found::new(good, summary);
+    for r in &c.reports {
+        let rows: Vec<_> = r.of(Kind::Gradient).collect();
+        found =
+            found.with(Block::Table(check_tables::listing(&format!("Gradients in {}", r.precision), &rows)));
+    }
+    Ok((c, found))
+}
+
+/// Notes where checkpoints went, beside the observer that draws.
+struct Note<'a> {
+    inner: &'a mut dyn Observer,
+    checkpoint: Option<PathBuf>,
+    rate: Vec<f64>,
+}
+
+impl Observer for Note<'_> {
+    fn event(&mut self, event: &Event) -> crate::runtime::Result<()> {
+        match event {
+            Event::Checkpoint { path, .. } => self.checkpoint = Some(path.clone()),
+            Event::Step(s) => self.rate.push(s.samples as f64 / s.seconds),
+            _ => {}
+        }
+        self.inner.event(event)
+    }
+}
+
+/// 5: the training run, beside the one PyTorch recorded.
+pub(super) fn training(
+    job: &Job,
+    checked: Checked,
+    out: &Path,
+    device: Arc<dyn Device>,
+    watcher: &mut dyn Watcher,
+    stop: &AtomicBool,
+) -> Result<(Trained, Found)> {
+    let Checked { opened, .. } = checked;
+    let curve = opened.golden.curve()?;
+    let mut config = job.train.clone();
+    let run = out.join("run");
+    if run.exists() {
+        std::fs::remove_dir_all(&run)
+            .with_context(|| format!("cannot remove the earlier run {}", run.display()))?;
+    }
+    config.checkpoint.dir = Some(run.clone());
+    config.log.json = Some(out.join("log.jsonl"));
+    if let Some(old) = config.log.json.as_deref().filter(|p| p.exists()) {
+        std::fs::remove_file(old)?;
+    }
+    config.log.tensorboard = Some(out.join("tensorboard"));
+    let mut note = Note { inner: watcher.training(), checkpoint: None, rate: vec![] };
+    let measured = with_trainer(&opened.model, Dims::new(), config, device, false, |trainer, config| {
+        trainer.measure();
+        let summary = crate::train::run_logged(trainer, config, &mut [&mut note], stop)?;
+        let program = trainer.program();
+        let session = trainer.session();
+        let mut time: BTreeMap<&str, f64> = BTreeMap::new();
+        for (step, s) in session.plan(program).steps.iter().zip(session.seconds(program)) {
+            *time.entry(step.op).or_default() += s;
+        }
+        let time: Vec<(String, f64)> = time.into_iter().map(|(n, s)| (n.to_string(), s)).collect();
+        Ok((summary, time))
+    });
+    let (summary, mut time) = measured?;
+    ensure!(summary.complete, "the run was stopped at step {}", summary.step);
+    let Note { checkpoint, mut rate, .. } = note;
+    rate.sort_by(f64::total_cmp);
+    let speed = rate.get(rate.len() / 2).copied().unwrap_or(0.0);
+    let steps = summary.losses.len();
+    let last = summary.losses.last().copied().unwrap_or(f64::NAN);
+    let line = |name: &str, loss: &[f64]| Series {
+        name: name.into(),
+        points: loss.iter().enumerate().map(|(i, &l)| (i as f64 + 1.0, l)).collect(),
+    };
+    let mut series = vec![line("Headwater, f32", &summary.losses)];
+    let mut found = match &curve {
+        None => {
+            let summary =
+                format!("{steps} steps, last loss {last:.4}; PyTorch recorded no curve to compare with");
+            Found { verdict: Verdict::Note, summary, blocks: vec![] }
+        }
+        Some(c) => {
+            series.push(line("PyTorch, f32, recorded", &c.loss));
+            let (at, apart) = crate::curve::worst(&summary.losses, &c.loss, CURVE_STEPS);
+            let compared = CURVE_STEPS.min(c.loss.len()).min(steps);
+            let good = apart <= CURVE_LIMIT && compared > 0;
+            let text = format!(
+                "{steps} steps, last loss {last:.4}; over the first {compared} the loss is at most {} from PyTorch's \
+                 (relative, step {}; limit {}); {speed:.0} samples/s",
+                text::error(apart),
+                at + 1,
+                text::error(CURVE_LIMIT),
+            );
+            Found::new(good, text)
+        }
+    };
+    let chart = |title: &str, series, filled| {
+        Block::Chart(Chart { title: title.into(), x: "step".into(), y: "loss".into(), series, filled })
+    };
+    if let Some(c) = &curve {
+        let ratio = summary
+            .losses
+            .iter()
+            .zip(&c.loss)
+            .enumerate()
+            .map(|(i, (a, b))| (i as f64 + 1.0, ((a - b) / b).abs()));
+        let first: Vec<(f64, f64)> =
+            ratio.take(CURVE_STEPS).map(|(x, y)| (x, y.max(1e-12).log10())).collect();
+        found = found.with(chart("Loss of each step", series, false));
+        found = found.with(Block::Chart(Chart {
+            title: format!("Relative distance of the two curves over the first {CURVE_STEPS} steps"),
+            x: "step".into(),
+            y: "log₁₀".into(),
+            series: vec![Series { name: "distance".into(), points: first }],
+            filled: false,
+        }));
+    } else {
+        found = found.with(chart("Loss of each step", series, false));
+    }
+    time.sort_by(|a, b| b.1.total_cmp(&a.1));
+    time.truncate(16);
+    let bars = Bars { title: "Time by operator, all steps".into(), unit: "s".into(), bars: time };
+    Ok((Trained { summary, curve, checkpoint }, found.with(Block::Bars(bars))))
+}
+
+/// 6: what it learned.
+pub(super) fn evaluation(job: &Job, t: Trained) -> Result<(Trained, Found)> {
+    let e: &Evaluation = t.summary.evaluation.as_ref().context("the job names no held-out data")?;
+    let mut table = Table::new("Held-out data", &["what", ">Headwater", ">PyTorch, recorded"]);
+    let theirs = t.curve.as_ref().and_then(|c| c.accuracy);
+    let shown = |x: Option<f64>| x.map_or("—".to_string(), |x| format!("{x:.4}"));
+    table.row(["accuracy".into(), shown(e.accuracy), shown(theirs)]);
+    table.row(["loss".into(), format!("{:.4}", e.loss), shown(t.curve.as_ref().and_then(|c| c.eval_loss))]);
+    table.row(["samples".into(), e.samples.to_string(), "".into()]);
+    let (good, text) = match (e.accuracy, job.accuracy) {
+        (Some(a), Some(want)) => {
+            (a >= want, format!("accuracy {a:.4} on {} samples; {want} is demanded", e.samples))
+        }
+        (None, Some(want)) => {
+            (false, format!("accuracy {want} is demanded, but the model has no logits and labels"))
+        }
+        (Some(a), None) => (true, format!("accuracy {a:.4} on {} samples", e.samples)),
+        (None, None) => (e.loss.is_finite(), format!("loss {:.4} on {} samples", e.loss, e.samples)),
+    };
+    Ok((t, Found::new(good, text).with(Block::Table(table))))
+}
+
+/// 7: what is left to use: the checkpoint in PyTorch's names, read back and compared with itself.
+pub(super) fn bundle(_: &Job, t: Trained, out: &Path) -> Result<((), Found)> {
+    let checkpoint = t.checkpoint.context("no checkpoint was written")?;
+    let weights = checkpoint.join("model.safetensors");
+    let file = crate::tensors::TensorFile::read(&weights)?;
+    let finite = file.tensors.values().all(|t| t.to_f64().iter().all(|x| x.is_finite()));
+    let mut table = Table::new("Files", &["file", ">bytes", "what"]);
+    let mut list = |path: PathBuf, what: &str| {
+        let bytes = std::fs::metadata(&path).map_or(0, |m| m.len() as usize);
+        table.row([path.display().to_string(), text::bytes(bytes), what.to_string()]);
+    };
+    list(weights, "parameters and buffers under their PyTorch names: load_state_dict takes them");
+    list(checkpoint.join("state.safetensors"), "the optimizer's moments, for --resume");
+    list(out.join("log.jsonl"), "every event of the run");
+    let summary = format!(
+        "{} tensors in {}, {}",
+        file.tensors.len(),
+        checkpoint.display(),
+        if finite { "all finite" } else { "SOME NOT FINITE" }
+    );
+    Ok(((), Found::new(finite && !file.tensors.is_empty(), summary).with(Block::Table(table))))
+}

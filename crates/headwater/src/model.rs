@@ -1,0 +1,150 @@
+//! A PyTorch export as commands use it: opened once, bound to sizes as often as needed.
+
+use crate::core::graph::InputRole;
+use crate::core::{DType, Graph, Registry, Tensor, TensorType, ValueId};
+use crate::golden::Golden;
+use crate::import::symbolic::Expr;
+use crate::import::{Dims, Note, Program, StoredTensor};
+use crate::runtime::session::Weights;
+use anyhow::{Context, Result, bail};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+/// An opened export and the operators it may use.
+#[derive(Debug)]
+pub struct Model {
+    /// The archive.
+    pub path: PathBuf,
+    /// What it holds.
+    pub program: Program,
+    /// Operators it is imported with.
+    pub registry: Registry,
+}
+
+/// A model bound to concrete sizes.
+#[derive(Debug)]
+pub struct Bound {
+    /// The forward graph.
+    pub graph: Graph,
+    /// The value of each name in the exported graph.
+    pub names: HashMap<String, ValueId>,
+    /// For each graph input of role `User`, its position in the export's signature.
+    pub positions: Vec<usize>,
+    /// Symbolic sizes chosen.
+    pub sizes: BTreeMap<String, i64>,
+    /// What was dropped or assumed.
+    pub notes: Vec<Note>,
+    stored: HashMap<String, StoredTensor>,
+}
+
+impl Model {
+    /// Opens an archive with the operators of [`crate::operators::registry`].
+    ///
+    /// # Errors
+    /// What the importer refuses.
+    pub fn open(path: &Path) -> Result<Model> {
+        let program = Program::open(path).with_context(|| format!("cannot import {}", path.display()))?;
+        Ok(Model { path: path.to_path_buf(), program, registry: crate::operators::registry() })
+    }
+
+    /// Binds symbolic sizes.
+    ///
+    /// # Errors
+    /// What the importer refuses; all unsupported operators at once.
+    pub fn bind(&self, dims: &Dims) -> Result<Bound> {
+        let imported = self
+            .program
+            .bind(dims, &self.registry)
+            .with_context(|| format!("cannot import {}", self.path.display()))?;
+        let inputs = imported.graph.inputs.iter().zip(imported.stored);
+        let stored = inputs.filter_map(|(i, s)| Some((i.name.clone(), s?))).collect();
+        Ok(Bound {
+            graph: imported.graph,
+            names: imported.values,
+            positions: self.program.inputs().iter().map(|i| i.position).collect(),
+            sizes: imported.sizes,
+            notes: imported.notes,
+            stored,
+        })
+    }
+
+    /// Sets the size that is the first dimension of every input: the batch.
+    ///
+    /// # Errors
+    /// If the inputs have no such size in common.
+    pub fn batch(&self, dims: Dims, batch: usize) -> Result<Dims> {
+        let firsts: Vec<_> = self.program.inputs().iter().filter_map(|i| i.sizes.first()).collect();
+        let symbol = self
+            .program
+            .symbols()
+            .iter()
+            .find(|s| firsts.iter().all(|e| matches!(e, Expr::Symbol(n) if *n == s.name)));
+        let Some(symbol) = symbol.filter(|_| !firsts.is_empty()) else {
+            bail!(
+                "the first dimension of the inputs is fixed; export with a dynamic batch to train with another one"
+            );
+        };
+        Ok(dims.set(symbol.name.clone(), i64::try_from(batch)?))
+    }
+
+    /// Binds to the shapes of a golden's inputs.
+    ///
+    /// # Errors
+    /// If an input is missing from the golden, and as [`Model::bind`].
+    pub fn bind_to(&self, golden: &Golden) -> Result<Bound> {
+        let inputs = golden.inputs();
+        let mut dims = Dims::new();
+        for input in self.program.inputs() {
+            let t = inputs.get(&input.position);
+            let t = t.with_context(|| {
+                format!("the golden has no input.{} for `{}`", input.position, input.name)
+            })?;
+            dims = dims.shape(&input.name, t.shape());
+        }
+        self.bind(&dims)
+    }
+}
+
+impl Bound {
+    /// A parameter, buffer or constant as a reference tensor.
+    ///
+    /// # Errors
+    /// If nothing is stored under the name.
+    pub fn tensor(&self, name: &str) -> Result<Tensor> {
+        let Some(s) = self.stored.get(name) else { bail!("the archive stores nothing for `{name}`") };
+        Ok(Tensor::from_bytes(&TensorType::new(s.dtype, s.layout.shape.clone()), &s.to_bytes()))
+    }
+
+    /// Names and types of what the user feeds, in order.
+    pub fn user_inputs(&self) -> impl Iterator<Item = (&str, &TensorType)> {
+        let users = self.graph.inputs.iter().filter(|i| i.role == InputRole::User);
+        users.map(|i| (i.name.as_str(), self.graph.ty(i.value)))
+    }
+}
+
+impl Weights for Bound {
+    fn bytes(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        let s = self.stored.get(name)?;
+        match s.contiguous() {
+            // Bools are stored as any byte; a copy makes them 0 or 1.
+            Some(bytes) if s.dtype != DType::Bool => Some(Cow::Borrowed(bytes)),
+            _ => Some(Cow::Owned(s.to_bytes())),
+        }
+    }
+}
+
+/// Dimensions from `--dim name=value` arguments.
+///
+/// # Errors
+/// If one is not of that form.
+pub fn parse_dims(args: &[String]) -> Result<Dims> {
+    let mut dims = Dims::new();
+    for a in args {
+        let (name, value) =
+            a.split_once('=').with_context(|| format!("`--dim {a}` is not of the form name=value"))?;
+        let value = value.parse().with_context(|| format!("`--dim {a}`: the size must be a number"))?;
+        dims = dims.set(name, value);
+    }
+    Ok(dims)
+}

@@ -1,0 +1,73 @@
+//! Training of an exported model: ties the importer's graph to the runtime's trainer.
+
+use crate::core::device::Device;
+use crate::import::Dims;
+use crate::model::Model;
+use crate::runtime::TrainConfig;
+use crate::runtime::log::{JsonLines, TensorBoard};
+use crate::runtime::session::Model as SessionModel;
+use crate::runtime::trainer::{Observer, Summary, Trainer};
+use anyhow::Result;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Trains a model as `config` says, telling `observers` and the logs it names.
+///
+/// # Errors
+/// Whatever is wrong with model, settings, data, device or disk.
+pub fn run(
+    model: &Model,
+    dims: Dims,
+    config: TrainConfig,
+    device: Arc<dyn Device>,
+    resume: bool,
+    observers: &mut [&mut dyn Observer],
+    stop: &AtomicBool,
+) -> Result<Summary> {
+    with_trainer(model, dims, config, device, resume, |trainer, config| {
+        run_logged(trainer, config, observers, stop)
+    })
+}
+
+/// Runs a prepared trainer with the logs its settings name.
+///
+/// # Errors
+/// What the trainer, the observers and the disk report.
+pub fn run_logged(
+    trainer: &mut Trainer,
+    config: &TrainConfig,
+    observers: &mut [&mut dyn Observer],
+    stop: &AtomicBool,
+) -> Result<Summary> {
+    // Lines after the step that is resumed belong to a run that never was.
+    let step = trainer.step();
+    let mut json = config.log.json.as_deref().map(|p| JsonLines::resume(p, step)).transpose()?;
+    let mut board = config.log.tensorboard.as_deref().map(|p| TensorBoard::create(p, step)).transpose()?;
+    let mut all: Vec<&mut dyn Observer> = Vec::new();
+    all.extend(json.as_mut().map(|o| o as &mut dyn Observer));
+    all.extend(board.as_mut().map(|o| o as &mut dyn Observer));
+    all.extend(observers.iter_mut().map(|o| &mut **o as &mut dyn Observer));
+    Ok(trainer.run(&mut all, stop)?)
+}
+
+/// Prepares a trainer and hands it to `work`.
+///
+/// # Errors
+/// As [`run`], and those of `work`.
+pub fn with_trainer<T>(
+    model: &Model,
+    dims: Dims,
+    config: TrainConfig,
+    device: Arc<dyn Device>,
+    resume: bool,
+    work: impl FnOnce(&mut Trainer, &TrainConfig) -> Result<T>,
+) -> Result<T> {
+    let bound = model.bind(&dims.clone().or_exported())?;
+    let rebind = |batch: usize| -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
+        let dims = model.batch(dims.clone(), batch)?.or_exported();
+        Ok(model.bind(&dims)?.graph)
+    };
+    let session = SessionModel { graph: &bound.graph, weights: &bound };
+    let mut trainer = Trainer::new(device, session, Some(Box::new(rebind)), config.clone(), resume)?;
+    work(&mut trainer, &config)
+}
