@@ -1,5 +1,6 @@
-//! What must hold of every operator, made from its own cases: a type rule that no input can break, and a body that
-//! computes whatever the rule accepts.
+//! What must hold of every operator, made from its own cases: a type rule that no input can break; and of every operator
+//! that a model can name, a body that computes whatever the rule accepts. (Operators without schemas, or with schemas of our own,
+//! stand only where passes put them, on types that fit.)
 
 use headwater_core::diagnostic::Code;
 use headwater_core::ops::{Body, Case, OpCx, OpDef};
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Asks the type rule; if it accepts, and the tensors are small, runs the reference. `Err` says what went wrong: a panic,
+/// Asks the type rule; if it accepts, the tensors are small and a model can name the operator, runs the reference. `Err` says what went wrong: a panic,
 /// results of other types than the rule's, or an error other than the allowed ones.
 fn exercise(
     op: &OpDef,
@@ -21,11 +22,10 @@ fn exercise(
     let show = |what: &dyn std::fmt::Display| format!("{}({inputs:?}, {attrs}): {what}", op.name);
     let caught = catch_unwind(AssertUnwindSafe(|| {
         let Ok(outs) = (op.infer)(&cx) else { return Ok(()) };
-        if outs
-            .iter()
-            .chain(inputs.iter().flatten())
-            .any(|t| t.shape.checked_numel().is_none_or(|n| n > 1000))
-        {
+        // Empty dimensions count as one: the reference may walk the others.
+        let large = |t: &TensorType| t.shape.iter().fold(1, |n: usize, &d| n.saturating_mul(d.max(1))) > 1000;
+        let ours = op.schemas.iter().all(|s| s.starts_with("headwater::"));
+        if ours || outs.iter().chain(inputs.iter().flatten()).any(large) {
             return Ok(());
         }
         let tensors = draw();
@@ -66,8 +66,10 @@ fn every_body_computes_what_its_rule_accepts() {
                     };
                     case.draw(1).into_iter().zip(&types).map(cast).collect()
                 };
-                // What is wrong with the numbers is no fault of the types.
-                wrong.extend(exercise(op, &case.attrs, &types, &draw, &[Code::Value]).err());
+                // What is wrong with the numbers is no fault of the types. A decomposition refuses them through its parts.
+                let allowed: &[Code] =
+                    if matches!(op.body, Body::Decompose(_)) { &REFUSALS } else { &[Code::Value] };
+                wrong.extend(exercise(op, &case.attrs, &types, &draw, allowed).err());
             }
         }
     }

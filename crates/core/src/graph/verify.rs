@@ -7,7 +7,7 @@ use super::{Def, Graph, InputRole, Node, OutputRole, ValueId};
 use crate::attr::Attr;
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
-use crate::ops::schema::{ArgType, EXTRA_ATTRS, Schema};
+use crate::ops::schema::{ArgType, Schema};
 use crate::ops::{OpCx, Registry};
 use crate::tensor::TensorType;
 use std::collections::{HashMap, HashSet};
@@ -31,7 +31,8 @@ pub enum Rule {
     /// The inputs of a node fit a schema of its operator, where it has one: their number, and which may be absent. An
     /// operator that draws random numbers takes the key after them.
     V07Arity,
-    /// Attributes have names that a schema of the operator gives, or [`EXTRA_ATTRS`].
+    /// Attributes have names that the operator knows (`OpDef::attr_names`). One without schemas, a gradient, may have those
+    /// of any other too: it takes over the forward operator's.
     V08Attributes,
     /// The operator's rule accepts the inputs' types, and infers the types that the results have.
     V09Types,
@@ -214,18 +215,20 @@ impl Check<'_> {
     }
 
     fn nodes(&mut self) {
-        let mut schemas: HashMap<&str, Vec<Schema>> = HashMap::new();
+        let mut known: HashMap<&str, (Vec<Schema>, HashSet<&str>)> = HashMap::new();
         for node in &self.graph.nodes {
-            let schemas = schemas
-                .entry(node.op.name)
-                .or_insert_with(|| node.op.schemas.iter().filter_map(|s| Schema::parse(s).ok()).collect());
+            let (schemas, attr_names) = known.entry(node.op.name).or_insert_with(|| {
+                let schemas = node.op.schemas.iter().filter_map(|s| Schema::parse(s).ok());
+                (schemas.collect(), node.op.attr_names())
+            });
             if !schemas.is_empty() && !schemas.iter().any(|s| self.fits(s, node)) {
                 let given = node.inputs.len();
                 self.broken_at(Rule::V07Arity, node, format_args!("no schema takes these {given} inputs"));
             }
             for (name, attr) in node.attrs.iter() {
-                if !names_attr(schemas, name) {
-                    self.broken_at(Rule::V08Attributes, node, format_args!("no schema has `{name}`"));
+                let taken_over = schemas.is_empty() && Registry::standard().attr_name(name).is_some();
+                if !attr_names.contains(name) && !taken_over {
+                    self.broken_at(Rule::V08Attributes, node, format_args!("it has no `{name}`"));
                 }
                 if let Attr::Program(program) = attr
                     && let Err(what) = program.classes()
@@ -339,11 +342,4 @@ fn accepts(args: &[ArgType], inputs: &[Option<ValueId>]) -> bool {
         _ if more.is_empty() => inputs.iter().all(fits),
         _ => (0..=inputs.len()).any(|n| inputs[..n].iter().all(fits) && accepts(more, &inputs[n..])),
     }
-}
-
-/// Whether an operator with these schemas may have an attribute `name`. One without schemas may have any known name.
-fn names_attr(schemas: &[Schema], name: &str) -> bool {
-    let own = schemas.iter().flat_map(|s| &s.args).any(|a| a.name == name);
-    own || EXTRA_ATTRS.iter().any(|e| e.0 == name)
-        || (schemas.is_empty() && Registry::standard().attr_name(name).is_some())
 }

@@ -18,6 +18,7 @@ use crate::graph::{Builder, ValueId};
 use crate::row::RowProgram;
 use crate::shape::Layout;
 use crate::tensor::{Tensor, TensorType};
+use std::collections::HashSet;
 
 /// Everything about an operator that needs no device. There are no defaults: each statement must be made.
 #[derive(Clone, Copy)]
@@ -150,6 +151,15 @@ impl PartialEq for OpDef {
 }
 
 impl OpDef {
+    /// Names of its attributes: those its schemas give and its cases show. An operator that only passes make has cases
+    /// alone.
+    pub fn attr_names(&self) -> HashSet<&'static str> {
+        let cases = (self.cases)();
+        let shown = cases.iter().flat_map(|c| c.attrs.iter().map(|(name, _)| name));
+        let schemas = self.schemas.iter().filter_map(|s| schema::Schema::parse(s).ok());
+        schemas.flat_map(|s| s.args).map(|a| a.name).chain(shown).collect()
+    }
+
     /// Floating-point operations and bytes moved (every operand once) of one application.
     pub fn cost_of(&self, cx: &OpCx, outputs: &[TensorType]) -> (f64, f64) {
         let numel = |t: Option<&TensorType>| t.map_or(0.0, |t| t.shape.numel() as f64);

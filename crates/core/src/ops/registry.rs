@@ -1,6 +1,6 @@
 //! Finds operators by ATen target or by name. Users add their own before importing.
 
-use super::schema::{EXTRA_ATTRS, Schema};
+use super::schema::Schema;
 use super::{FOLDERS, OpDef};
 use crate::diagnostic::{Code, Error, Result};
 use std::collections::{HashMap, HashSet};
@@ -31,7 +31,6 @@ impl Registry {
         static STANDARD: OnceLock<Registry> = OnceLock::new();
         STANDARD.get_or_init(|| {
             let mut r = Registry::default();
-            r.attr_names.extend(EXTRA_ATTRS.iter().map(|e| e.0));
             for op in FOLDERS.iter().copied().flatten() {
                 if let Err(e) = r.register(op) {
                     // Unreachable while the test below passes: it registers every operator.
@@ -51,10 +50,10 @@ impl Registry {
             return Err(Error::new(Code::Unsupported, "an operator of this name is registered already")
                 .in_op(op.name));
         }
+        self.attr_names.extend(op.attr_names());
         for text in op.schemas {
             let schema = Schema::parse(text).map_err(|m| Error::new(Code::Parse, m).in_op(op.name))?;
             let target = schema.target.clone();
-            self.attr_names.extend(schema.args.iter().map(|a| a.name));
             if self.by_target.insert(target.clone(), (op, Arc::new(schema))).is_some() {
                 return Err(
                     Error::new(Code::Unsupported, format!("{target} is registered already")).in_op(op.name)
@@ -83,7 +82,7 @@ impl Registry {
         })
     }
 
-    /// The attribute name that reads `name`, if a schema or [`EXTRA_ATTRS`] has it.
+    /// The attribute name that reads `name`, if any operator has it.
     pub fn attr_name(&self, name: &str) -> Option<&'static str> {
         self.attr_names.get(name).copied()
     }

@@ -5,17 +5,6 @@
 use crate::attr::Attr;
 use crate::dtype::DType;
 
-/// Attributes that no schema names, and what they are: those of Headwater's own operators and options.
-pub const EXTRA_ATTRS: &[(&str, &str)] = &[
-    ("limit", "one more than the largest legal index"),
-    ("output_mask", "which gradients a backward operator computes, as 0 and 1"),
-    ("program", "the row program of a fused node"),
-    ("reverse", "a scan from the end"),
-    ("sizes", "shape of the input whose gradient this is"),
-    ("value", "the tensor of a `constant`"),
-    ("wrap", "negative indices count from the end"),
-];
-
 /// Type of an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArgType {

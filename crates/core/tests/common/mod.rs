@@ -9,6 +9,10 @@ use headwater_core::{Builder, Graph, Registry, Tensor};
 /// One operator on one of its cases, with its gradients for a cotangent that is a further input where it has a rule;
 /// and numbers for the inputs.
 pub fn graph_of(op: &'static OpDef, case: &Case) -> (Graph, Vec<Tensor>) {
+    built(op, case, matches!(op.derivative, Derivative::Rule(_)))
+}
+
+fn built(op: &'static OpDef, case: &Case, gradient: bool) -> (Graph, Vec<Tensor>) {
     let mut b = Builder::new();
     let named = |e: headwater_core::Error| format!("{} ({}): {e}", op.name, case.name);
     let inputs: Vec<_> = case
@@ -21,7 +25,7 @@ pub fn graph_of(op: &'static OpDef, case: &Case) -> (Graph, Vec<Tensor>) {
     for (i, &v) in outputs.iter().enumerate() {
         b.output(format!("y{i}"), v, OutputRole::User);
     }
-    if let Derivative::Rule(_) = op.derivative {
+    if gradient {
         let ty = b.ty(outputs[0]).clone();
         if ty.dtype.is_float() {
             let g = b.input("g", ty, InputRole::User);
@@ -50,13 +54,20 @@ pub fn graph_of(op: &'static OpDef, case: &Case) -> (Graph, Vec<Tensor>) {
 
 /// Every operator on every one of its cases: name, graph and inputs.
 pub fn graphs_of_all_operators() -> Vec<(String, Graph, Vec<Tensor>)> {
-    let of = |op: &'static OpDef| {
-        (op.cases)().into_iter().map(move |c| {
-            let (graph, numbers) = graph_of(op, &c);
-            (format!("{} ({})", op.name, c.name), graph, numbers)
-        })
-    };
-    Registry::standard().operators().into_iter().flat_map(of).collect()
+    all_cases().map(|(op, c)| (op, graph_of(op, &c), c.name)).map(named).collect()
+}
+
+/// The same without gradients.
+pub fn forward_graphs_of_all_operators() -> Vec<(String, Graph, Vec<Tensor>)> {
+    all_cases().map(|(op, c)| (op, built(op, &c, false), c.name)).map(named).collect()
+}
+
+fn named((op, (graph, numbers), case): (&OpDef, (Graph, Vec<Tensor>), &str)) -> (String, Graph, Vec<Tensor>) {
+    (format!("{} ({case})", op.name), graph, numbers)
+}
+
+fn all_cases() -> impl Iterator<Item = (&'static OpDef, Case)> {
+    Registry::standard().operators().into_iter().flat_map(|op| (op.cases)().into_iter().map(move |c| (op, c)))
 }
 
 /// Whether two tensors have the same type and the same numbers, bit for bit.

@@ -1,6 +1,6 @@
 //! Operators that passes make, and what is understood without computing anything.
 
 operators! {
-    detach: DETACH;
+    detach: DETACH, OVERWRITE;
     fused: FUSED;
 }

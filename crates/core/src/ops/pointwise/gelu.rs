@@ -1,8 +1,7 @@
 //! Gaussian error linear unit: Hendrycks and Gimpel 2016, exact and tanh forms as in PyTorch.
 
-use super::{float_like, promoted};
+use super::{float_only, float_promoted};
 use crate::diagnostic::{Code, Error, Result};
-use crate::ensure;
 use crate::expr::{Expr, float, input};
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
@@ -11,10 +10,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 pub static GELU: OpDef = OpDef {
     name: "gelu",
     schemas: &["gelu(Tensor self, *, str approximate='none') -> Tensor"],
-    infer: |cx| {
-        floats(cx)?;
-        float_like(cx)
-    },
+    infer: float_only,
     derivative: Derivative::Rule(|cx: &mut GradCx| {
         let (g, x, attrs) = (cx.grad(0)?, cx.x(0)?, cx.attrs().clone());
         let dx = cx.one(&GELU_BACKWARD, &[g, x], attrs)?;
@@ -35,10 +31,7 @@ pub static GELU: OpDef = OpDef {
 pub static GELU_BACKWARD: OpDef = OpDef {
     name: "gelu_backward",
     schemas: &["gelu_backward(Tensor grad_output, Tensor self, *, str approximate='none') -> Tensor"],
-    infer: |cx| {
-        floats(cx)?;
-        promoted(cx)
-    },
+    infer: float_promoted,
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
     precision: Precision::Full,
     cost: Cost::PerOutput(20),
@@ -54,11 +47,6 @@ pub static GELU_BACKWARD: OpDef = OpDef {
 /// sqrt(2/π) and the cubic coefficient of the tanh form.
 const BETA: f64 = SQRT_2 * FRAC_2_SQRT_PI * 0.5;
 const KAPPA: f64 = 0.044715;
-
-fn floats(cx: &OpCx) -> Result<()> {
-    ensure!(cx.present().all(|t| t.dtype.is_float()), DType, "needs floats, got {}", cx.list_types());
-    Ok(())
-}
 
 fn tanh_form(cx: &OpCx) -> Result<bool> {
     match cx.opt_str("approximate")?.unwrap_or("none") {

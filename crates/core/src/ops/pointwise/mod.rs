@@ -97,6 +97,12 @@ pub fn promoted(cx: &OpCx) -> Result<Vec<TensorType>> {
     Ok(vec![TensorType::new(cx.result_type(&[]), cx.broadcast()?)])
 }
 
+/// [`promoted`], for floats alone.
+pub fn float_promoted(cx: &OpCx) -> Result<Vec<TensorType>> {
+    ensure!(cx.present().all(|t| t.dtype.is_float()), DType, "needs floats, got {}", cx.list_types());
+    promoted(cx)
+}
+
 /// Type rule of a function of two that gives floats: as [`arithmetic`], but integers become f32.
 pub fn float_arithmetic(cx: &OpCx) -> Result<Vec<TensorType>> {
     Ok(vec![TensorType::new(floating(cx.result_type(&["other"])), cx.broadcast()?)])

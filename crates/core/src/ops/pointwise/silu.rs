@@ -1,6 +1,6 @@
 //! Sigmoid linear unit: Elfwing, Uchibe and Doya 2017; also called swish.
 
-use super::{NO_SECOND, float_only, promoted, through_input};
+use super::{NO_SECOND, float_only, float_promoted, through_input};
 use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 
@@ -20,7 +20,7 @@ pub static SILU: OpDef = OpDef {
 pub static SILU_BACKWARD: OpDef = OpDef {
     name: "silu_backward",
     schemas: &["silu_backward(Tensor grad_output, Tensor self) -> Tensor"],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Same,
     cost: Cost::PerOutput(15),

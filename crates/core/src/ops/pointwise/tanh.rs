@@ -1,6 +1,6 @@
 //! Hyperbolic tangent.
 
-use super::{NO_SECOND, float_input, float_like, promoted, through_output};
+use super::{NO_SECOND, float_input, float_like, float_promoted, through_output};
 use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 
@@ -20,7 +20,7 @@ pub static TANH: OpDef = OpDef {
 pub static TANH_BACKWARD: OpDef = OpDef {
     name: "tanh_backward",
     schemas: &["tanh_backward(Tensor grad_output, Tensor output) -> Tensor"],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Same,
     cost: Cost::PerOutput(3),

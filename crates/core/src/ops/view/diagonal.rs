@@ -54,7 +54,11 @@ pub static DIAGONAL: OpDef = OpDef {
 pub static DIAGONAL_SCATTER: OpDef = OpDef {
     name: "diagonal_scatter",
     schemas: &["diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor"],
-    infer: |cx| Ok(vec![cx.ty(0)?.clone()]),
+    infer: |cx| {
+        let (x, src) = (cx.ty(0)?, cx.ty(1)?);
+        crate::ensure!(x.dtype == src.dtype, DType, "{src} cannot be written into {x}");
+        Ok(vec![x.clone()])
+    },
     derivative: Derivative::ByDecomposition,
     precision: Precision::Same,
     cost: Cost::PerOutput(0),
