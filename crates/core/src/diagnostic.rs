@@ -104,8 +104,11 @@ impl std::error::Error for Error {}
 #[macro_export]
 macro_rules! ensure {
     ($cond:expr, $code:ident, $($arg:tt)+) => {
-        if !$cond {
-            return Err($crate::diagnostic::Error::new($crate::diagnostic::Code::$code, format!($($arg)+)));
+        match $cond {
+            true => {}
+            false => {
+                return Err($crate::diagnostic::Error::new($crate::diagnostic::Code::$code, format!($($arg)+)))
+            }
         }
     };
 }

@@ -197,7 +197,7 @@ pub static BERNOULLI: OpDef = OpDef {
             (None, None) => (inputs[0], attrs),
         };
         let u = draw(b, &x.shape, if x.dtype == DType::F64 { DType::F64 } else { DType::F32 })?;
-        Ok(b.apply(&UNIFORM_BELOW, &[Some(u), p], attrs)?)
+        b.apply(&UNIFORM_BELOW, &[Some(u), p], attrs)
     }),
     cases: || {
         vec![
