@@ -256,11 +256,10 @@ pub(super) fn training(
             .zip(&c.loss)
             .enumerate()
             .map(|(i, (a, b))| (i as f64 + 1.0, ((a - b) / b).abs()));
-        let first: Vec<(f64, f64)> =
-            ratio.take(CURVE_STEPS).map(|(x, y)| (x, y.max(1e-12).log10())).collect();
+        let first: Vec<(f64, f64)> = ratio.take(CURVE_STEPS).map(|(x, y)| (x, y.log10())).collect();
         found = found.with(chart("Loss of each step", series, false));
         found = found.with(Block::Chart(Chart {
-            title: format!("Relative distance of the two curves over the first {CURVE_STEPS} steps"),
+            title: format!("Relative distance of the two curves over the first {CURVE_STEPS} steps (equal losses left out)"),
             x: "step".into(),
             y: "log₁₀".into(),
             series: vec![Series { name: "distance".into(), points: first }],
