@@ -120,6 +120,29 @@ pub struct RegionCopy {
     pub extent: Vec<usize>,
 }
 
+impl RegionCopy {
+    /// The box `shape` at index 0 of the source copied to index 0 of the output.
+    pub fn whole(source: Source, shape: &[usize]) -> Self {
+        let rank = shape.len();
+        RegionCopy {
+            source,
+            source_start: vec![0; rank],
+            source_step: vec![1; rank],
+            start: vec![0; rank],
+            step: vec![1; rank],
+            extent: shape.to_vec(),
+        }
+    }
+}
+
+/// Input `i` of an operator being decomposed.
+///
+/// # Errors
+/// `Attribute` if it is absent.
+pub fn required(inputs: &[Option<ValueId>], i: usize) -> Result<ValueId> {
+    inputs.get(i).copied().flatten().ok_or_else(|| crate::fail!(Attribute, "input {i} is missing"))
+}
+
 /// How an operator is computed.
 #[derive(Clone, Copy)]
 pub enum Body {

@@ -9,28 +9,24 @@ use crate::tensor::TensorType;
 /// Concatenation along `dim`. Empty 1-dimensional inputs are skipped, as PyTorch does.
 pub static CAT: OpDef = OpDef {
     name: "cat",
-    schemas: &["cat(Tensor[] tensors, int dim=0) -> Tensor"],
+    schemas: &[
+        "cat(Tensor[] tensors, int dim=0) -> Tensor",
+        "concat(Tensor[] tensors, int dim=0) -> Tensor",
+        "concatenate(Tensor[] tensors, int dim=0) -> Tensor",
+    ],
     infer,
     derivative: Derivative::Rule(gradient),
     precision: Precision::Widest,
     cost: Cost::PerOutput(0),
-    body: Body::Copies(|cx, out| {
+    body: Body::Copies(|cx, _| {
         let dim = dim(cx)?;
-        let rank = out.shape.rank();
         let mut at = 0;
         let mut copies = Vec::new();
         for (i, t) in cx.present().enumerate().filter(|(_, t)| !skipped(t)) {
-            let mut start = vec![0; rank];
-            start[dim] = at;
+            let mut copy = RegionCopy::whole(Source::Input(i), &t.shape);
+            copy.start[dim] = at;
             at += t.shape[dim];
-            copies.push(RegionCopy {
-                source: Source::Input(i),
-                source_start: vec![0; rank],
-                source_step: vec![1; rank],
-                start,
-                step: vec![1; rank],
-                extent: t.shape.to_vec(),
-            });
+            copies.push(copy);
         }
         Ok(copies)
     }),

@@ -2,4 +2,12 @@
 
 operators! {
     cat: CAT;
+    flip: FLIP;
+    meshgrid: MESHGRID, BROADCAST_TENSORS;
+    pad: PAD, CONSTANT_PAD_ND, REFLECTION_PAD, REPLICATION_PAD, PAD_CIRCULAR;
+    repeat: REPEAT, TILE;
+    repeat_interleave: REPEAT_INTERLEAVE;
+    roll: ROLL, ROLL_DIMS;
+    stack: STACK, HSTACK, VSTACK, DSTACK;
+    tril: TRIL, TRIU;
 }

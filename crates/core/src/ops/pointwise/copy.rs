@@ -3,7 +3,7 @@
 use crate::attr::Attrs;
 use crate::ensure;
 use crate::ops::create::full::full_of;
-use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
+use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, required};
 use super::same;
 
 /// `src` broadcast to `self`'s shape and converted to its dtype.
@@ -16,7 +16,7 @@ pub static COPY: OpDef = OpDef {
     cost: Cost::PerOutput(0),
     body: Body::Decompose(|b, cx, inputs| {
         let ty = cx.ty(0)?;
-        let src = b.cast(inputs[1].expect("a required input"), ty.dtype)?;
+        let src = b.cast(required(inputs, 1)?, ty.dtype)?;
         Ok(vec![b.expand(src, &ty.shape)?])
     }),
     cases: || vec![Case::new("broadcast").f(&[2, 3]).f(&[3]), Case::new("converted").index(&[2], 3).f(&[2])],

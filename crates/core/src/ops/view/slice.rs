@@ -79,15 +79,7 @@ pub static SLICE_SCATTER: OpDef = OpDef {
     cost: Cost::PerOutput(0),
     body: Body::Copies(|cx, out| {
         let r = Range::of(cx)?;
-        let rank = out.shape.rank();
-        let whole = RegionCopy {
-            source: Source::Input(0),
-            source_start: vec![0; rank],
-            source_step: vec![1; rank],
-            start: vec![0; rank],
-            step: vec![1; rank],
-            extent: out.shape.to_vec(),
-        };
+        let whole = RegionCopy::whole(Source::Input(0), &out.shape);
         let mut part = RegionCopy { source: Source::Input(1), ..whole.clone() };
         (part.start[r.dim], part.step[r.dim], part.extent[r.dim]) = (r.start, r.step, r.len);
         Ok(vec![whole, part])
