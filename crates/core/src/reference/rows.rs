@@ -40,13 +40,18 @@ pub fn run(p: &RowProgram, reads: &[&Tensor], writes: &[TensorType]) -> Result<V
         let l = Layout { shape: sizes.into(), strides, offset: 0 };
         l.offsets().into_iter().map(|o| o as i64).collect()
     };
+    // A row scalar has one value, also where there are no columns.
+    let scalars = p.scalars();
+    let width = |at: usize| if scalars[at] { 1 } else { p.cols() };
+    let still = |offsets: &[isize]| if offsets.is_empty() { vec![0] } else { offsets.to_vec() };
     for row in 0..rows {
         let mut regs: Vec<Data> = Vec::with_capacity(p.body.len());
         for (at, instr) in p.body.iter().enumerate() {
             let value = match instr {
                 Instr::Load(i) => {
                     let (outer, inner) = &read_at[*i];
-                    let at = inner.iter().map(|o| (outer[row] + o) as usize);
+                    let inner = still(inner);
+                    let at = inner[..width(at)].iter().map(|o| (outer[row] + o) as usize);
                     match &reads[*i].data {
                         Data::Float(v) => Data::Float(at.map(|k| v[k]).collect()),
                         Data::Int(v) => Data::Int(at.map(|k| v[k]).collect()),
@@ -55,7 +60,8 @@ pub fn run(p: &RowProgram, reads: &[&Tensor], writes: &[TensorType]) -> Result<V
                 Instr::Iota(c) => {
                     let (co, ci) = c.split_at(p.outer.len());
                     let base = index(&p.outer, co)[row];
-                    Data::Int(index(&p.inner, ci).into_iter().map(|i| base + i).collect())
+                    let inner = if scalars[at] { vec![0] } else { index(&p.inner, ci) };
+                    Data::Int(inner.into_iter().map(|i| base + i).collect())
                 }
                 Instr::Float(x) => Data::Float(vec![*x]),
                 Instr::Int(x) => Data::Int(vec![*x]),
