@@ -15,7 +15,9 @@ SUFFIX = ".golden.safetensors"
 EMPTY = (ATEN.empty, ATEN.empty_like, ATEN.new_empty, ATEN.empty_strided, ATEN.new_empty_strided, ATEN.empty_permuted)
 
 
-def record(module, args, path, steps=0, intermediates="modules", optimizer=AdamW(), batches=None, seed=0, extra=None):
+def record(
+    module, args, path, steps=0, intermediates="modules", optimizer=AdamW(), batches=None, seed=0, extra=None, program=None
+):
     """Records the golden `<name>.golden.safetensors` of the archive `<name>.pt2` beside it.
 
     The archive is read back and evaluated on `args` with every floating-point dtype lifted to float64: outputs, the
@@ -26,6 +28,7 @@ def record(module, args, path, steps=0, intermediates="modules", optimizer=AdamW
     `args`, or on `batches`, a sequence of argument tuples. The module is left as it was.
     seed: written to the file, with which `module` and `args` were made.
     extra: further tensors by name for the file.
+    program: what `export` returned, for the archives that PyTorch writes and cannot read back.
 
     Returns the float64 `Truth`. Raises ValueError when the model draws random numbers.
     """
@@ -35,7 +38,7 @@ def record(module, args, path, steps=0, intermediates="modules", optimizer=AdamW
     archive = path.with_name(path.name.removesuffix(SUFFIX) + ".pt2")
     if not archive.exists():
         raise FileNotFoundError(f"{archive} is not there: export the module to it first")
-    program = torch.export.load(archive)
+    program = program or torch.export.load(archive)
     truth = evaluate(program, args, selection(program, intermediates))
 
     leaves = [(i, leaf) for i, leaf in enumerate(pytree.tree_leaves(tuple(args))) if torch.is_tensor(leaf)]

@@ -10,7 +10,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+LIFTED = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64, torch.complex64: torch.complex128}
 ATEN = torch.ops.aten
 SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
 
@@ -30,8 +30,15 @@ class Truth:
 def lift(value):
     """The value with floating-point tensors and dtypes turned to float64. Tensors are copied, everything else is kept."""
     if isinstance(value, torch.Tensor):
-        return value.detach().to(torch.float64 if value.dtype in FLOATS else value.dtype, copy=True)
-    return torch.float64 if value in FLOATS else value
+        return value.detach().to(LIFTED.get(value.dtype, value.dtype), copy=True)
+    return LIFTED.get(value, value)
+
+
+def view_or_copy(tensor, shape):
+    try:
+        return tensor.view(shape)
+    except RuntimeError:
+        return tensor.reshape(shape)
 
 
 class LiftedGraph(torch.fx.Interpreter):
@@ -44,6 +51,11 @@ class LiftedGraph(torch.fx.Interpreter):
 
     def run_node(self, node):
         value = super().run_node(node)
+        # A cast between two floating-point dtypes makes a new tensor. Lifted it is none and returns its source, and an
+        # in-place operator on one would write to the other.
+        if getattr(node.target, "overloadpacket", None) in (ATEN.to, ATEN.type_as) and value is self.env[node.args[0]]:
+            if node.meta["val"].dtype != node.args[0].meta["val"].dtype:
+                value = value.clone()
         if node.op == "call_function" and torch.is_tensor(value) and value.is_floating_point() and self.keep(node, value):
             self.kept[node.name] = value.detach().clone()
         return value
@@ -61,13 +73,10 @@ class LiftedGraph(torch.fx.Interpreter):
             raise NotImplementedError(f"{target} reads the bits of a value, which have no float64 counterpart")
         if target is ATEN.copy.default:  # the functional form of copy_, to which PyTorch gives no derivative
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
+        if target is ATEN.view.default:  # PyTorch lays out the results of some operators otherwise in float64
+            return view_or_copy(*args)
         args, kwargs = pytree.tree_map_only(torch.dtype, lift, (args, kwargs))
-        value = super().call_function(target, args, kwargs)
-        # A cast between two floating-point dtypes makes a new tensor; lifted, it would be its source, and an in-place
-        # operator on one would write to the other.
-        if target.__class__ is torch._ops.OpOverload and target.overloadpacket in (ATEN.to, ATEN.type_as) and value is args[0]:
-            value = value.clone()
-        return value
+        return super().call_function(target, args, kwargs)
 
     def get_attr(self, target, args, kwargs):
         value = super().get_attr(target, args, kwargs)
