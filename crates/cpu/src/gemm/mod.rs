@@ -139,7 +139,9 @@ pub unsafe fn gemm<T: Float, O: Float<Wide = T::Wide>>(
     start: Start<T>,
 ) {
     let needs = self::workspace::<T, O>(size, pool.threads());
-    let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut workspace[..needs]);
+    // An empty workspace need not be aligned, which the cast would demand.
+    let scratch: &mut [T::Wide] =
+        if needs == 0 { &mut [] } else { bytemuck::cast_slice_mut(&mut workspace[..needs]) };
     let (rows, cols) = (size.m.div_ceil(BLOCK.m), size.n.div_ceil(BLOCK.n));
     let per_batch = rows * cols;
     let blocks = per_batch * batches;

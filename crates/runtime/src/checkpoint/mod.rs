@@ -321,3 +321,6 @@ impl Checkpoint {
 fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|d| d.sync_all()).map_err(Error::io(dir))
 }
+
+#[cfg(test)]
+mod tests;

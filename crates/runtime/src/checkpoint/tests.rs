@@ -1,0 +1,111 @@
+//! Full disks, damage and leftovers. No plan runs here.
+
+use super::*;
+use crate::session::Model;
+use headwater_core::{Builder, DType};
+use headwater_cpu::Cpu;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+fn session(value: f32) -> Session {
+    let mut b = Builder::new();
+    b.parameter("w", DType::F32, &[300]);
+    let graph = b.finish();
+    let bytes = std::iter::repeat_n(value.to_le_bytes(), 300).flatten().collect();
+    let weights = HashMap::from([("w".to_string(), bytes)]);
+    Session::new(Arc::new(Cpu::new(1)), Model { graph: &graph, weights: &weights }, None).unwrap()
+}
+
+fn progress(step: u64) -> Progress {
+    Progress { step, applied: step, config: TrainConfig::default() }
+}
+
+fn value(session: &Session) -> f32 {
+    let bytes = session.read(&session.tensors()[0]).unwrap();
+    f32::from_le_bytes(*bytes.last_chunk().unwrap())
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut all: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn the_last_ones_are_kept_and_the_newest_whole_one_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path(), 2).unwrap();
+    for step in 1..=4 {
+        store.save(&session(step as f32), &progress(step)).unwrap();
+    }
+    assert_eq!(names(dir.path()), ["step-00000003", "step-00000004"]);
+    assert_eq!(Store::create(dir.path(), 2).unwrap_err().code(), "HW-R005");
+    // What a killed run may leave.
+    fs::create_dir(dir.path().join(".tmp-step-00000005-1")).unwrap();
+
+    let resume = || Store::resume(dir.path(), 2);
+    let (_, found) = resume().unwrap();
+    let mut restored = session(0.0);
+    found.checkpoint.unwrap().restore(&mut restored).unwrap();
+    assert_eq!(value(&restored), 4.0);
+
+    // One flipped bit, one missing file: the next older one counts, and damaged ones go.
+    let model = dir.path().join("step-00000004").join(MODEL);
+    let mut bytes = fs::read(&model).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&model, bytes).unwrap();
+    let (_, found) = resume().unwrap();
+    assert_eq!((found.checkpoint.unwrap().progress().step, found.damaged.len()), (3, 1));
+    assert_eq!(names(dir.path()), ["step-00000003"]);
+
+    // If none is whole, that is an error and nothing is removed.
+    fs::remove_file(dir.path().join("step-00000003").join(STATE)).unwrap();
+    assert_eq!(resume().unwrap_err().code(), "HW-R005");
+    assert_eq!(names(dir.path()), ["step-00000003"]);
+}
+
+#[test]
+fn a_full_disk_leaves_the_checkpoint_before_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::create(dir.path(), 1).unwrap();
+    store.save(&session(1.0), &progress(1)).unwrap();
+    // The system's own file that is always full, in place of each file in turn.
+    for full in [MODEL, STATE, PROGRESS, MANIFEST] {
+        store.create = match full {
+            MODEL => Create(|p| open_full(p, MODEL)),
+            STATE => Create(|p| open_full(p, STATE)),
+            PROGRESS => Create(|p| open_full(p, PROGRESS)),
+            _ => Create(|p| open_full(p, MANIFEST)),
+        };
+        let e = store.save(&session(2.0), &progress(2)).unwrap_err();
+        let Error::Io { source, .. } = &e else { panic!("{e}") };
+        assert_eq!(source.kind(), std::io::ErrorKind::StorageFull, "{full}");
+        assert_eq!(names(dir.path()), ["step-00000001"], "{full}");
+    }
+    let (_, found) = Store::resume(dir.path(), 1).unwrap();
+    let mut restored = session(0.0);
+    found.checkpoint.unwrap().restore(&mut restored).unwrap();
+    assert_eq!(value(&restored), 1.0);
+}
+
+fn open_full(path: &Path, name: &str) -> std::io::Result<File> {
+    match path.ends_with(name) {
+        true => File::options().write(true).open("/dev/full"),
+        false => File::create_new(path),
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_model_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = Store::create(dir.path(), 1).unwrap().save(&session(1.0), &progress(1)).unwrap();
+    let mut b = Builder::new();
+    b.parameter("w", DType::F32, &[299]);
+    let graph = b.finish();
+    let weights = HashMap::from([("w".to_string(), vec![0; 299 * 4])]);
+    let mut other =
+        Session::new(Arc::new(Cpu::new(1)), Model { graph: &graph, weights: &weights }, None).unwrap();
+    let e = Checkpoint::open(&path).unwrap().restore(&mut other).unwrap_err();
+    assert!(e.to_string().contains("w is f32[300], the model has f32[299]"), "{e}");
+}

@@ -1,0 +1,278 @@
+//! Whole runs on the CPU: learning, exact resumption, accumulation, batch sizes, and what happens when things go wrong.
+
+mod common;
+
+use common::{config, graph, weights, write_data};
+use headwater_core::device::Device;
+use headwater_cpu::Cpu;
+use headwater_runtime::config::NonFinite;
+use headwater_runtime::data::{Dataset, LastBatch};
+use headwater_runtime::log::{JsonLines, TensorBoard};
+use headwater_runtime::{Error, Event, Model, Summary, TrainConfig, Trainer};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const BATCH: usize = 4;
+
+fn data() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    write_data(&dir.path().join("data.safetensors"));
+    dir
+}
+
+fn cpu(threads: usize) -> Arc<dyn Device> {
+    Arc::new(Cpu::new(threads))
+}
+
+fn trainer(
+    threads: usize,
+    config: &TrainConfig,
+    dropout: f64,
+    resume: bool,
+) -> Result<Trainer<'static>, Error> {
+    let (graph, weights) = (graph(BATCH, dropout), weights());
+    let model = Model { graph: &graph, weights: &weights };
+    let rebind = move |batch: usize| Ok(common::graph(batch, dropout));
+    Trainer::new(cpu(threads), model, Some(Box::new(rebind)), config.clone(), resume)
+}
+
+fn run(trainer: &mut Trainer) -> Summary {
+    trainer.run(&mut [], &AtomicBool::new(false)).unwrap()
+}
+
+fn model(dir: &Path, step: u64) -> Vec<u8> {
+    std::fs::read(dir.join(format!("checkpoints/step-{step:08}/model.safetensors"))).unwrap()
+}
+
+#[test]
+fn training_learns_and_has_the_same_bits_for_any_number_of_threads() {
+    let mut models = Vec::new();
+    for threads in [1, 2] {
+        let dir = data();
+        let mut config = config(dir.path());
+        (config.steps, config.epochs) = (None, Some(40.0));
+        config.optimizer = serde_json::from_str(r#"{"name": "AdamW", "lr": 0.02}"#).unwrap();
+        let summary = run(&mut trainer(threads, &config, 0.1, false).unwrap());
+        assert_eq!(summary.losses.len(), 40 * (common::SAMPLES / BATCH));
+        let evaluation = summary.evaluation.unwrap();
+        assert!(evaluation.loss < 0.25 * summary.losses[0], "{} to {}", summary.losses[0], evaluation.loss);
+        assert!(evaluation.accuracy.unwrap() > 0.8, "{evaluation:?}");
+        // The last two samples fill no batch of four, but the model can be bound to two.
+        assert_eq!((evaluation.samples, evaluation.left_out), (common::SAMPLES, 0));
+        models.push((model(dir.path(), summary.step), summary.losses));
+    }
+    assert_eq!(models[0], models[1]);
+}
+
+#[test]
+fn an_interrupted_run_ends_as_an_undisturbed_one_would() {
+    let whole = data();
+    let mut all = run(&mut trainer(1, &config(whole.path()), 0.3, false).unwrap()).losses;
+
+    let dir = data();
+    let mut config = config(dir.path());
+    config.accumulate = 1;
+    config.checkpoint.every = Some(3);
+    let log = dir.path().join("log.jsonl");
+    let stop = AtomicBool::new(false);
+    let mut json = JsonLines::create(&log).unwrap();
+    let mut at_seven = |e: &Event| {
+        if matches!(e, Event::Step(s) if s.step == 7) {
+            stop.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    let mut first = trainer(1, &config, 0.3, false).unwrap();
+    let summary = first.run(&mut [&mut json, &mut at_seven], &stop).unwrap();
+    assert_eq!((summary.step, summary.complete), (7, false));
+    // A line of a later step, as a run killed after its checkpoint leaves it, and one cut off.
+    let mut text = std::fs::read_to_string(&log).unwrap();
+    text.push_str("{\"event\":\"step\",\"step\":8}\n{\"event\":\"st");
+    std::fs::write(&log, text).unwrap();
+
+    let mut second = trainer(2, &config, 0.3, true).unwrap();
+    assert_eq!(second.step(), 7);
+    let mut json = JsonLines::resume(&log, 7).unwrap();
+    let mut board = TensorBoard::create(&dir.path().join("board"), 7).unwrap();
+    let summary = second.run(&mut [&mut json, &mut board], &AtomicBool::new(false)).unwrap();
+    assert!(summary.complete);
+    assert_eq!(summary.losses, all.split_off(7));
+    assert_eq!(model(dir.path(), 20), model(whole.path(), 20));
+    let state = |dir: &Path| std::fs::read(dir.join("checkpoints/step-00000020/state.safetensors")).unwrap();
+    assert_eq!(state(dir.path()), state(whole.path()));
+
+    let lines = std::fs::read_to_string(&log).unwrap();
+    let steps: Vec<u64> = lines
+        .lines()
+        .map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap())
+        .filter(|v| v["event"] == "step")
+        .map(|v| v["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, (1..=20).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_saved_model_is_a_state_dict() {
+    let dir = data();
+    run(&mut trainer(1, &config(dir.path()), 0.0, false).unwrap());
+    let file = Dataset::open(&dir.path().join("checkpoints/step-00000020/model.safetensors")).unwrap();
+    let names: Vec<&str> = file.columns().iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["bn.running_mean", "fc1.bias", "fc1.weight", "fc2.weight", "frozen", "head.tied", "unused"]
+    );
+    let bytes = |name: &str| file.column(name).unwrap().bytes().to_vec();
+    assert_eq!(bytes("head.tied"), bytes("fc2.weight"));
+    // Frozen and unreached parameters are as they came; running statistics are not.
+    for name in ["frozen", "unused"] {
+        assert_eq!(bytes(name), weights()[name], "{name}");
+    }
+    for name in ["bn.running_mean", "fc1.weight"] {
+        assert_ne!(bytes(name), weights()[name], "{name}");
+    }
+}
+
+#[test]
+fn micro_batches_average_to_the_whole_batch() {
+    // Without batch statistics in the way: the same sample four times in each micro-batch would be needed otherwise, so
+    // only the plain sums are compared, by one step of SGD with a recorded order.
+    let order = |dir: &Path, shape: [usize; 2]| {
+        let indices: Vec<u8> = (0..8i64).map(|i| i % 4).flat_map(i64::to_le_bytes).collect();
+        let view =
+            safetensors::tensor::TensorView::new(safetensors::Dtype::I64, shape.to_vec(), &indices).unwrap();
+        let path = dir.join("order.safetensors");
+        safetensors::serialize_to_file([("order", view)], None, &path).unwrap();
+        format!("{}:order", path.display())
+    };
+    let mut models = Vec::new();
+    for (batch, accumulate) in [(8, 1), (4, 2)] {
+        let dir = data();
+        let mut config = config(dir.path());
+        config.steps = Some(1);
+        (config.warmup, config.clip_norm) = (0, None);
+        config.optimizer = serde_json::from_str(r#"{"name": "sgd", "lr": 1.0}"#).unwrap();
+        (config.batch, config.accumulate) = (Some(batch), accumulate);
+        config.data.order = Some(order(dir.path(), [8 / batch, batch]));
+        let mut trainer = trainer(1, &config, 0.0, false).unwrap();
+        let summary = run(&mut trainer);
+        let session = trainer.session();
+        let w = session.tensors().iter().find(|t| t.name == "fc1.weight").unwrap();
+        let bytes = session.read(w).unwrap();
+        let w: Vec<f32> = bytes.chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect();
+        models.push((w, summary.losses[0]));
+    }
+    // Both batches hold the same four samples twice over, so batch statistics agree too. The sums differ in their order:
+    // some hundred f32 roundings of numbers of size 1.
+    let close = |a: f64, b: f64| (a - b).abs() < 100.0 * f32::EPSILON as f64;
+    assert!(close(models[0].1, models[1].1));
+    assert!(models[0].0.iter().zip(&models[1].0).all(|(a, b)| close(*a as f64, *b as f64)), "{models:?}");
+    assert_ne!(models[0].0, common::noise(48, 0.1));
+}
+
+#[test]
+fn a_smaller_last_batch_is_kept_or_refused() {
+    let dir = data();
+    let mut config = config(dir.path());
+    config.checkpoint.dir = None;
+    config.data.last = LastBatch::Keep;
+    (config.steps, config.epochs) = (None, Some(1.0));
+    let mut sizes = Vec::new();
+    let mut see = |e: &Event| {
+        if let Event::Step(s) = e {
+            sizes.push(s.samples);
+        }
+        Ok(())
+    };
+    trainer(1, &config, 0.0, false).unwrap().run(&mut [&mut see], &AtomicBool::new(false)).unwrap();
+    assert_eq!(sizes, [4, 4, 4, 4, 4, 2]);
+
+    // Without a way to bind the model to two samples, they are refused in training and left out in evaluation.
+    let fixed = |config: &TrainConfig| {
+        let (graph, weights) = (graph(BATCH, 0.0), weights());
+        Trainer::new(cpu(1), Model { graph: &graph, weights: &weights }, None, config.clone(), false).unwrap()
+    };
+    let e = fixed(&config).run(&mut [], &AtomicBool::new(false)).unwrap_err();
+    assert!(matches!(e, Error::Rebind { batch: 2, .. }), "{e}");
+    config.data.last = LastBatch::Drop;
+    let evaluation = run(&mut fixed(&config)).evaluation.unwrap();
+    assert_eq!((evaluation.samples, evaluation.left_out), (20, 2));
+    config.data.last = LastBatch::Error;
+    assert!(matches!(trainer(1, &config, 0.0, false), Err(Error::Feed(_))));
+}
+
+#[test]
+fn gradients_that_are_not_finite_change_nothing() {
+    let dir = data();
+    let mut config = config(dir.path());
+    config.checkpoint.dir = None;
+    config.data.eval = None;
+    config.data.sequential = true;
+    // Sample 9 is not a number: the third batch of every epoch.
+    let mut bytes = std::fs::read(&config.data.train).unwrap();
+    let x = Dataset::open(&config.data.train).unwrap().column("x").unwrap().bytes().to_vec();
+    let at = bytes.windows(x.len()).position(|w| w == x).unwrap() + 9 * common::WIDTH * 4;
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    config.data.train = dir.path().join("broken.safetensors");
+    std::fs::write(&config.data.train, bytes).unwrap();
+
+    let mut stopped = trainer(1, &config, 0.0, false).unwrap();
+    let e = stopped.run(&mut [], &AtomicBool::new(false)).unwrap_err();
+    let Error::NotFinite { step: 2, detail } = &e else { panic!("{e}") };
+    assert!(detail.contains("fc2.weight: 24 NaN and 0 inf of 24"), "{e}");
+
+    config.nonfinite = NonFinite::Skip;
+    let mut applied = Vec::new();
+    let mut skipping = trainer(1, &config, 0.0, false).unwrap();
+    let mut after_three = None;
+    let stop = AtomicBool::new(false);
+    let mut see = |event: &Event| {
+        if let Event::Step(s) = event {
+            applied.push(s.applied);
+            stop.store(s.step == 3, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    while skipping.step() < 20 {
+        skipping.run(&mut [&mut see], &stop).unwrap();
+        after_three.get_or_insert_with(|| parameters(&skipping));
+        stop.store(false, Ordering::Relaxed);
+    }
+    let skipped: Vec<usize> = (0..20).filter(|&i| !applied[i]).collect();
+    assert_eq!(skipped, [2, 7, 12, 17]);
+    assert_eq!(skipping.session().applied(), 16);
+    // Both stand at the parameters before the step that failed.
+    assert_eq!(parameters(&stopped), after_three.unwrap());
+}
+
+fn parameters(trainer: &Trainer) -> Vec<Vec<u8>> {
+    let session = trainer.session();
+    session
+        .layout()
+        .entries()
+        .map(|(_, e)| session.read(session.tensors().iter().find(|t| t.name == e.name).unwrap()).unwrap())
+        .collect()
+}
+
+#[test]
+fn settings_and_directories_that_make_no_sense_are_refused() {
+    let dir = data();
+    let good = config(dir.path());
+    let refused = |change: &dyn Fn(&mut TrainConfig)| {
+        let mut config = good.clone();
+        change(&mut config);
+        trainer(1, &config, 0.0, false).err().map(|e| e.code())
+    };
+    assert_eq!(refused(&|c| c.epochs = Some(1.0)), Some("HW-R004"));
+    assert_eq!(refused(&|c| c.accumulate = 0), Some("HW-R004"));
+    assert_eq!(refused(&|c| c.clip_value = Some(1.0)), Some("HW-R004"));
+    assert_eq!(refused(&|c| c.clip_norm = Some(-1.0)), Some("HW-R004"));
+    assert_eq!(refused(&|c| c.end = 2.0), Some("HW-R004"));
+    assert_eq!(refused(&|c| c.data.names = [("x".into(), "y".into())].into()), Some("HW-R003"));
+    assert_eq!(refused(&|c| c.data.order = Some("nothing".into())), Some("HW-R004"));
+    // The directory of a finished run is not silently written over.
+    run(&mut trainer(1, &good, 0.0, false).unwrap());
+    assert_eq!(refused(&|_| ()), Some("HW-R005"));
+    let complete = run(&mut trainer(1, &good, 0.0, true).unwrap());
+    assert_eq!((complete.step, complete.losses.len()), (20, 0));
+}
