@@ -43,6 +43,12 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         talk.table(&listing(if args.all { "All values" } else { "Out of bounds" }, &rows));
     }
     report.missing.iter().for_each(|m| talk.line(m));
+    if !report.unmatched.is_empty() {
+        talk.line(format!("not compared, they have no counterpart: {}", report.unmatched.join(", ")));
+    }
+    if !report.reordered.is_empty() {
+        talk.line(format!("equal but for the order of equal sort keys: {}", report.reordered.join(", ")));
+    }
     if let Some(first) = report.first_difference() {
         talk.line(format!("first node that differs: {} at {}", first.name, first.origin));
     }

@@ -66,19 +66,18 @@ impl Pool {
         Pool::new(input, |d, n| {
             let (k, s, p) = (kernel[d], stride[d], padding[d]);
             ensure!(p <= k / 2, Attribute, "`padding` {p} must be at most half the kernel size {k}");
-            let Some(span) = (n + 2 * p).checked_sub((k - 1) * dilation[d] + 1) else {
-                return Err(crate::fail!(
-                    Shape,
-                    "a kernel of {k} does not fit into {n} inputs and padding {p}"
-                ));
-            };
+            // With `ceil_mode` a window may reach beyond the input, even the only one.
+            let reach = ((k - 1) * dilation[d] + 1) as i64;
+            let free = (n + 2 * p) as i64 - reach + if ceil { s as i64 - 1 } else { 0 };
+            let count = free.div_euclid(s as i64) + 1;
+            ensure!(count > 0, Shape, "a kernel of {k} does not fit into {n} inputs and padding {p}");
+            let mut count = count as usize;
             ensure!(
                 p == 0 || dilation[d] <= n,
                 Unsupported,
                 "windows of dilation {} over {n} inputs can lie in the padding alone",
                 dilation[d]
             );
-            let mut count = if ceil { span.div_ceil(s) } else { span / s } + 1;
             // The last window must start inside the input or the padding before it.
             if ceil && (count - 1) * s >= n + p {
                 count -= 1;
