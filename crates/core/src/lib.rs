@@ -16,6 +16,7 @@ pub mod random;
 pub mod reference;
 pub mod row;
 pub mod shape;
+pub mod stats;
 pub mod tensor;
 
 pub use attr::{Attr, Attrs};

@@ -1,14 +1,15 @@
 //! What is in a model and what training it needs, without running it and without reading its weights.
 
 use crate::core::device::{Device, Support};
-use crate::core::graph::{InputRole, OutputRole, Phase};
+use crate::core::graph::{InputRole, OutputRole};
 use crate::core::ops::Body;
-use crate::core::plan::{Bindings, Plan};
-use crate::core::{DType, Graph, OpCx, TensorType, pass};
+use crate::core::plan::Bindings;
+use crate::core::stats::{self, Held, OperatorWork};
+use crate::core::{DType, Graph, TensorType, pass};
 use crate::model::{Bound, Model};
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// One operator of the training step.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -114,12 +115,9 @@ pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device) -> Result<Insp
     let d = pass::differentiate(graph, loss)?;
     let graph = pass::simplify(pass::decompose(d.graph)?).graph;
     let operators = operators(&graph, device);
-    let plan = pass::plan(
-        &pass::fuse(graph.clone())?,
-        &Bindings::simple(&pass::fuse(graph.clone())?),
-        device.caps(),
-    )?;
-    let (live, at) = live_bytes(&plan);
+    let fused = pass::fuse(graph.clone())?;
+    let plan = pass::plan(&fused, &Bindings::simple(&fused), device.caps())?;
+    let peak = stats::peak(&plan, DEPTH).map_or(vec![], |p| p.modules);
     let bytes = |role: &dyn Fn(&InputRole) -> bool| -> usize {
         graph.inputs.iter().filter(|i| role(&i.role)).map(|i| graph.ty(i.value).bytes()).sum()
     };
@@ -149,88 +147,51 @@ pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device) -> Result<Insp
         tensors: (all.0, trained.0),
         parameters: (all.1, trained.1),
         operators,
-        modules: modules(&graph, &plan, at),
+        modules: modules(&graph, &peak),
         memory,
-        live,
+        live: stats::live_bytes(&plan),
         without_gradient: d.missing.iter().map(|m| format!("{}: {}", m.parameter, m.reason)).collect(),
         notes: bound.notes.iter().map(|n| n.to_string()).collect(),
     })
 }
 
 fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> {
-    let mut by_name: BTreeMap<&str, OperatorUse> = BTreeMap::new();
-    for node in &graph.nodes {
+    // The worst support of any use counts.
+    let mut support: HashMap<&str, String> = HashMap::new();
+    for node in graph.nodes.iter().filter(|n| matches!(n.op.body, Body::Kernel(_))) {
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
-        let cx =
-            OpCx { inputs: node.inputs.iter().map(|v| v.map(|v| graph.ty(v))).collect(), attrs: &node.attrs };
-        let (flops, bytes) = node.op.cost_of(&cx, &types);
-        let support = match node.op.body {
-            Body::Kernel(_) => match device.caps().support(node.op, &cx, &types) {
-                Support::Native => "native".to_string(),
-                Support::Reference => "reference".to_string(),
-                Support::Missing(why) => why,
-            },
-            _ => "native".to_string(),
+        let found = match device.caps().support(node.op, &graph.cx(node), &types) {
+            Support::Native => continue,
+            Support::Reference => "reference".to_string(),
+            Support::Missing(why) => why,
         };
-        let entry = by_name.entry(node.op.name).or_default();
-        entry.name = node.op.name.to_string();
-        match node.phase {
-            Phase::Forward => entry.forward += 1,
-            _ => entry.backward += 1,
-        }
-        entry.flops += flops;
-        entry.bytes += bytes;
-        // The worst support of any use counts.
-        if entry.support.is_empty() || entry.support == "native" {
-            entry.support = support;
+        let worst = support.entry(node.op.name).or_insert_with(|| found.clone());
+        if worst == "reference" {
+            *worst = found;
         }
     }
-    let mut all: Vec<OperatorUse> = by_name.into_values().collect();
-    all.sort_by(|a, b| {
-        b.flops.total_cmp(&a.flops).then(b.bytes.total_cmp(&a.bytes)).then(a.name.cmp(&b.name))
-    });
-    all
-}
-
-/// Bytes of the arena in use at each step, and the step at which most are.
-fn live_bytes(plan: &Plan) -> (Vec<usize>, usize) {
-    let mut change = vec![0isize; plan.steps.len() + 1];
-    for p in &plan.placements {
-        change[p.first] += p.bytes as isize;
-        change[p.last + 1] -= p.bytes as isize;
-    }
-    let live: Vec<usize> = change[..plan.steps.len()]
-        .iter()
-        .scan(0isize, |sum, c| {
-            *sum += c;
-            Some(*sum as usize)
-        })
-        .collect();
-    let at = (0..live.len()).max_by_key(|&s| (live[s], std::cmp::Reverse(s))).unwrap_or(0);
-    (live, at)
+    let used = |w: OperatorWork| OperatorUse {
+        name: w.op.name.to_string(),
+        forward: w.nodes[0],
+        backward: w.nodes[1] + w.nodes[2],
+        flops: w.flops,
+        bytes: w.bytes,
+        support: support.get(w.op.name).cloned().unwrap_or_else(|| "native".into()),
+    };
+    stats::operators(graph).into_iter().map(used).collect()
 }
 
 /// How deep module paths are told apart.
 const DEPTH: usize = 3;
 
-fn modules(graph: &Graph, plan: &Plan, peak: usize) -> Vec<ModuleUse> {
+fn modules(graph: &Graph, peak: &[(String, Held)]) -> Vec<ModuleUse> {
     let mut by_path: BTreeMap<String, ModuleUse> = BTreeMap::new();
-    let mut at = |path: &str, f: &mut dyn FnMut(&mut ModuleUse)| {
-        let path: Vec<&str> = path.split('.').take(DEPTH).collect();
-        f(by_path.entry(path.join(".")).or_default());
-    };
-    for input in graph.parameters() {
-        let path = input.name.rsplit_once('.').map_or("", |(p, _)| p);
-        at(path, &mut |m| m.parameters += graph.ty(input.value).shape.numel());
+    for (path, m) in stats::modules(graph, DEPTH) {
+        let used = by_path.entry(path).or_default();
+        (used.parameters, used.flops) = (m.parameters, m.flops);
     }
-    for node in &graph.nodes {
-        let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
-        let cx =
-            OpCx { inputs: node.inputs.iter().map(|v| v.map(|v| graph.ty(v))).collect(), attrs: &node.attrs };
-        at(&graph.origin(node).module, &mut |m| m.flops += node.op.cost_of(&cx, &types).0);
-    }
-    for p in plan.placements.iter().filter(|p| p.first <= peak && peak <= p.last) {
-        at(&plan.origins[p.origin.0 as usize].module, &mut |m| m.peak += p.bytes);
+    for (path, held) in peak {
+        by_path.entry(path.clone()).or_default().peak = held.total();
     }
     let named = |(path, m): (String, ModuleUse)| ModuleUse {
         path: if path.is_empty() { "(root)".into() } else { path },

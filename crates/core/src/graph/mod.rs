@@ -14,7 +14,7 @@ pub use parse::parse;
 pub use verify::verify;
 
 use crate::attr::Attrs;
-use crate::ops::OpDef;
+use crate::ops::{OpCx, OpDef};
 use crate::tensor::TensorType;
 use std::fmt;
 use std::sync::Arc;
@@ -169,6 +169,11 @@ impl Graph {
             Def::Input(_) => None,
             Def::Node(n, i) => Some((self.node(n), i as usize)),
         }
+    }
+
+    /// What a node's operator sees: the types of its operands and its attributes.
+    pub fn cx<'a>(&'a self, node: &'a Node) -> OpCx<'a> {
+        OpCx { inputs: node.inputs.iter().map(|v| v.map(|v| self.ty(v))).collect(), attrs: &node.attrs }
     }
 
     /// Origin of a node.

@@ -7,8 +7,8 @@ use super::{Def, Graph, InputRole, Node, OutputRole, ValueId};
 use crate::attr::Attr;
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
+use crate::ops::Registry;
 use crate::ops::schema::{ArgType, Schema};
-use crate::ops::{OpCx, Registry};
 use crate::tensor::TensorType;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -263,8 +263,7 @@ impl Check<'_> {
     }
 
     fn types(&mut self, node: &Node) {
-        let inputs = node.inputs.iter().map(|v| v.map(|v| self.graph.ty(v))).collect();
-        match (node.op.infer)(&OpCx { inputs, attrs: &node.attrs }) {
+        match (node.op.infer)(&self.graph.cx(node)) {
             Err(e) => self.broken_at(Rule::V09Types, node, e.message),
             Ok(types) => {
                 let stored: Vec<&TensorType> = node.outputs.iter().map(|&v| self.graph.ty(v)).collect();

@@ -26,8 +26,7 @@ pub fn error_bounds(graph: &Graph, rounded: bool) -> Vec<f64> {
     for node in &graph.nodes {
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
         let inherited = node.operands().map(|v| variance[v.0 as usize]).fold(0.0, f64::max);
-        let cx =
-            OpCx { inputs: node.inputs.iter().map(|v| v.map(|v| graph.ty(v))).collect(), attrs: &node.attrs };
+        let cx = graph.cx(node);
         operations += node.op.cost_of(&cx, &types).0;
         for (&v, ty) in node.outputs.iter().zip(&types) {
             if ty.dtype.is_float() {

@@ -5,7 +5,7 @@ use super::rebuild::rebuild;
 use crate::diagnostic::{Code, Error, Result};
 use crate::ensure;
 use crate::graph::Graph;
-use crate::ops::{Body, OpCx};
+use crate::ops::Body;
 use crate::tensor::TensorType;
 
 /// Decompositions of decompositions deeper than this are a cycle.
@@ -30,8 +30,7 @@ fn expand_once(graph: &Graph) -> Result<Graph> {
         let Body::Decompose(expand) = node.op.body else {
             return b.apply(node.op, operands, node.attrs.clone());
         };
-        let inputs = node.inputs.iter().map(|v| v.map(|v| graph.ty(v))).collect();
-        let outputs = expand(b, &OpCx { inputs, attrs: &node.attrs }, operands)?;
+        let outputs = expand(b, &graph.cx(node), operands)?;
         for (&old, &new) in node.outputs.iter().zip(&outputs) {
             let (want, got) = (graph.ty(old), b.ty(new));
             ensure!(want == got, Graph, "decomposes to {got} where its rule says {want}");

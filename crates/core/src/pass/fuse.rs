@@ -9,8 +9,8 @@ use crate::Attrs;
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
 use crate::graph::{Def, Graph, Node, NodeId, OriginId, Phase, ValueId};
+use crate::ops::Body;
 use crate::ops::control::fused::{FUSED, encode_types};
-use crate::ops::{Body, OpCx};
 use crate::row::{Access, Instr, Operand, Reg, RowProgram};
 use crate::tensor::TensorType;
 use std::sync::Arc;
@@ -137,8 +137,7 @@ impl<'a> Fuser<'a> {
 /// The row program of a node, if it is one.
 fn program_of(graph: &Graph, node: &Node) -> Result<Option<RowProgram>> {
     let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
-    let cx =
-        OpCx { inputs: node.inputs.iter().map(|v| v.map(|v| graph.ty(v))).collect(), attrs: &node.attrs };
+    let cx = graph.cx(node);
     let program = match node.op.body {
         Body::Pointwise(f) => f(&cx).map(|exprs| {
             let inputs: Vec<_> = cx.present().map(|t| (t.dtype, &t.shape[..])).collect();

@@ -7,7 +7,7 @@ use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
 use crate::ensure;
 use crate::graph::{Def, Graph, Node, OutputRole, Phase, ValueId};
-use crate::ops::{Body, OpCx, RegionCopy, Source};
+use crate::ops::{Body, RegionCopy, Source};
 use crate::plan::{ARENA, Bindings, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work};
 use crate::row::RowProgram;
 use crate::shape::Layout;
@@ -109,10 +109,7 @@ impl<'a> Lowering<'a> {
 
     fn node(&mut self, node: &'a Node) -> Result<()> {
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| self.graph.ty(v).clone()).collect();
-        let cx = OpCx {
-            inputs: node.inputs.iter().map(|v| v.map(|v| self.graph.ty(v))).collect(),
-            attrs: &node.attrs,
-        };
+        let cx = self.graph.cx(node);
         let (flops, _) = node.op.cost_of(&cx, &types);
         match node.op.body {
             Body::Decompose(_) => {

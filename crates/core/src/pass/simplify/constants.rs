@@ -85,8 +85,7 @@ impl Constants {
                 Known::Tensor(_) => None,
             },
             Body::Pointwise(body) => {
-                let inputs = node.inputs.iter().map(|v| v.map(|v| graph.ty(v))).collect();
-                let exprs = body(&OpCx { inputs, attrs: &node.attrs }).ok()?;
+                let exprs = body(&graph.cx(node)).ok()?;
                 let literal = |i: usize| self.literal(operands[i]);
                 let closed = |e: &Expr| {
                     let e = reduce(e, &literal, &|i| graph.ty(operands[i]).dtype);

@@ -8,15 +8,14 @@ use crate::Attr;
 use crate::dtype::DType;
 use crate::expr::{Binary, Expr};
 use crate::graph::{Graph, Node, ValueId};
+use crate::ops::Body;
 use crate::ops::pointwise::to::TO;
-use crate::ops::{Body, OpCx};
 use crate::shape::Layout;
 
 /// The operand that a node's one result equals.
 pub(super) fn same_as(graph: &Graph, constants: &Constants, node: &Node) -> Option<ValueId> {
     let [out] = node.outputs[..] else { return None };
-    let inputs = node.inputs.iter().map(|v| v.map(|v| graph.ty(v))).collect();
-    let cx = OpCx { inputs, attrs: &node.attrs };
+    let cx = graph.cx(node);
     let same = match node.op.body {
         Body::View(view) => {
             let x = node.operands().next()?;
