@@ -11,7 +11,9 @@ operators! {
     embedding: EMBEDDING, EMBEDDING_DENSE_BACKWARD;
     gather: GATHER;
     index_put: INDEX_PUT, INDEX_PUT_IMPL;
+    index_select: INDEX_SELECT;
     index_tensor: INDEX;
+    masked_scatter: MASKED_SCATTER;
     scatter: SCATTER, SCATTER_ADD;
     sort: SORT, ARGSORT;
     topk: TOPK;
