@@ -1,6 +1,6 @@
 //! Largest and smallest element over dimensions.
 
-use super::{dims, program, reduced_count, reduced_shape, restore_reduced};
+use super::{dims, kept_shape, program, reduced_count, reduced_shape, restore_reduced};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
@@ -41,9 +41,7 @@ pub static EVENLY_DISTRIBUTE: OpDef = OpDef {
     schemas: &[],
     infer: |cx| {
         let x = cx.ty(1)?;
-        let dims = cx.dims("dim", x.shape.rank())?;
-        let kept: Vec<usize> =
-            (0..x.shape.rank()).map(|d| if dims.contains(&d) { 1 } else { x.shape[d] }).collect();
+        let kept = kept_shape(cx, 1)?;
         cx.expect_floats(1, &x.shape)?;
         [0, 2].into_iter().try_for_each(|i| cx.expect_floats(i, &kept))?;
         Ok(vec![x.clone()])
@@ -97,9 +95,7 @@ fn body(cx: &OpCx, out: &[TensorType], op: Reduce) -> Result<RowProgram> {
 fn gradient(cx: &mut GradCx) -> Result<()> {
     let (g, x, y) = (cx.grad(0)?, cx.x(0)?, cx.y(0));
     let (g, y) = (restore_reduced(cx, g)?, restore_reduced(cx, y)?);
-    let types = cx.types();
-    let dims = dims(&OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs: cx.attrs() })?;
-    let dims: Vec<i64> = dims.into_iter().map(|d| d as i64).collect();
+    let dims: Vec<i64> = cx.of(dims)?.into_iter().map(|d| d as i64).collect();
     let dx = cx.one(&EVENLY_DISTRIBUTE, &[g, x, y], Attrs::new().with("dim", dims))?;
     cx.set(0, dx)
 }

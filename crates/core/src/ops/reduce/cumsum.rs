@@ -57,14 +57,20 @@ pub(super) fn scan<T: Copy>(
     reverse: bool,
     f: impl Fn(T, T) -> T,
 ) -> Vec<T> {
-    let (before, n, after) = ty.shape.around(dim);
-    // There may be very many lanes of nothing.
-    let lanes = if v.is_empty() { 0 } else { before };
-    for start in (0..lanes).flat_map(|b| (0..after).map(move |a| b * n * after + a)) {
-        for i in 1..n {
-            let (from, to) = if reverse { (n - i, n - 1 - i) } else { (i - 1, i) };
-            v[start + to * after] = f(v[start + from * after], v[start + to * after]);
+    for mut lane in lanes(ty, dim) {
+        if reverse {
+            lane.reverse();
         }
+        lane.windows(2).for_each(|w| v[w[1]] = f(v[w[0]], v[w[1]]));
     }
     v
+}
+
+/// Row-major offsets of the elements of each line along `dim`.
+pub(super) fn lanes(ty: &TensorType, dim: usize) -> impl Iterator<Item = Vec<usize>> + use<> {
+    let (before, n, after) = ty.shape.around(dim);
+    // There may be very many lines of nothing.
+    let before = if n == 0 { 0 } else { before };
+    let starts = (0..before).flat_map(move |b| (0..after).map(move |a| b * n * after + a));
+    starts.map(move |start| (0..n).map(|i| start + i * after).collect())
 }

@@ -10,12 +10,20 @@ operators! {
     amax: AMAX, AMIN, EVENLY_DISTRIBUTE;
     any: ANY, ALL_TRUE;
     argmax: ARGMAX, ARGMIN;
+    count_nonzero: COUNT_NONZERO;
+    cummax: CUMMAX, CUMMIN;
+    cumprod: CUMPROD, CUMPROD_BACKWARD;
     cumsum: CUMSUM;
     diff: DIFF;
     histc: HISTC;
+    logcumsumexp: LOGCUMSUMEXP, LOGCUMSUMEXP_BACKWARD;
+    logsumexp: LOGSUMEXP;
     max: MAX, MIN, VALUE_SELECTING_REDUCTION_BACKWARD;
     mean: MEAN;
+    prod: PROD, PROD_BACKWARD;
     sum: SUM;
+    var: VAR, STD, VAR_MEAN, STD_MEAN, VAR_BACKWARD;
+    vector_norm: VECTOR_NORM, VECTOR_NORM_BACKWARD;
 }
 
 /// The dimensions that input 0 is reduced over, ascending: attribute `dim`, all if absent or empty.
@@ -53,12 +61,16 @@ pub fn program<const N: usize>(
     Ok(b.finish())
 }
 
+/// Shape of input `i` with the dimensions `dim` as 1.
+fn kept_shape(cx: &OpCx, i: usize) -> Result<Vec<usize>> {
+    let x = cx.shape(i)?;
+    let dims = cx.dims("dim", x.rank())?;
+    Ok((0..x.rank()).map(|d| if dims.contains(&d) { 1 } else { x[d] }).collect())
+}
+
 /// A reduced value with the reduced dimensions back as 1, ready to broadcast against what it was reduced from.
 pub fn restore_reduced(cx: &mut GradCx, g: ValueId) -> Result<ValueId> {
-    let types = cx.types();
-    let of = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs: cx.attrs() };
-    let (x, dims) = (of.shape(0)?, dims(&of)?);
-    let kept: Vec<usize> = (0..x.rank()).map(|d| if dims.contains(&d) { 1 } else { x[d] }).collect();
+    let kept = cx.of(|of| kept_shape(of, 0))?;
     cx.reshape(g, &kept)
 }
 
