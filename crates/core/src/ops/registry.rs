@@ -72,8 +72,12 @@ impl Registry {
     /// spelling resolves to the functional one.
     pub fn resolve(&self, target: &str) -> Option<Resolved<'_>> {
         let target = target.strip_prefix("torch.ops.").unwrap_or(target);
-        let found =
-            |t: &str, in_place| self.by_target.get(t).map(|(op, schema)| Resolved { op, schema, in_place });
+        let found = |t: &str, in_place: bool| {
+            let (op, schema) = self.by_target.get(t)?;
+            // Some in-place overloads have no functional one of their name: `pow_.Scalar`, `__iand__`.
+            let in_place = in_place || schema.args.first().is_some_and(|a| a.written);
+            Some(Resolved { op, schema, in_place })
+        };
         found(target, false).or_else(|| {
             let mut parts = target.splitn(3, '.');
             let (ns, name, overload) = (parts.next()?, parts.next()?, parts.next()?);
@@ -105,6 +109,8 @@ mod tests {
         assert!(r.operators().len() > 10);
         let add = r.resolve("torch.ops.aten.add_.Tensor").unwrap();
         assert_eq!((add.op.name, add.in_place), ("add", true));
+        let pow = r.resolve("torch.ops.aten.pow_.Scalar").unwrap();
+        assert_eq!((pow.op.name, pow.in_place), ("pow", true));
         assert!(r.resolve("torch.ops.aten.nothing.default").is_none());
     }
 }

@@ -66,7 +66,7 @@ pub fn binary_f(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Sub => a - b,
         Binary::Mul => a * b,
         Binary::Div => a / b,
-        Binary::FloorDiv => (a / b).floor(),
+        Binary::FloorDiv => floor_div(a, b),
         Binary::Rem => {
             let r = a % b;
             if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
@@ -89,6 +89,20 @@ pub fn binary_f(op: Binary, a: f64, b: f64) -> f64 {
             }
         }
         _ => compare(op, &a, &b) as i64 as f64,
+    }
+}
+
+/// Python's `//`: what is left of `a` when the remainder is taken off, so that 1 // 0.1 is 9.
+fn floor_div(a: f64, b: f64) -> f64 {
+    if b == 0.0 {
+        return a / b;
+    }
+    let rest = a % b;
+    let quotient = (a - rest) / b - (rest != 0.0 && (b < 0.0) != (rest < 0.0)) as i64 as f64;
+    match quotient.floor() {
+        _ if quotient == 0.0 => 0.0f64.copysign(a / b),
+        down if quotient - down > 0.5 => down + 1.0,
+        down => down,
     }
 }
 

@@ -80,7 +80,15 @@ macro_rules! real {
                     Binary::Sub => a - b,
                     Binary::Mul => a * b,
                     Binary::Div => a / b,
-                    Binary::FloorDiv => (a / b).floor(),
+                    Binary::FloorDiv if b == 0.0 => a / b,
+                    Binary::FloorDiv => {
+                        // As the core's definition: what is left when the remainder is taken off.
+                        let rest = a % b;
+                        let q = (a - rest) / b - if rest != 0.0 && (b < 0.0) != (rest < 0.0) { 1.0 } else { 0.0 };
+                        let down = q.floor();
+                        let near = if q - down > 0.5 { down + 1.0 } else { down };
+                        if q == 0.0 { (0.0 as $t).copysign(a / b) } else { near }
+                    }
                     Binary::Rem => {
                         let r = a % b;
                         if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }

@@ -42,7 +42,11 @@ pub static ARANGE: OpDef = OpDef {
             Case::new("end").attr("end", 5),
             Case::new("start").attr("start", -2).attr("end", 2.5),
             Case::new("down").attr("start", 7).attr("end", 0).attr("step", -3),
-            Case::new("fractions").attr("start", 0).attr("end", 1).attr("step", 0.1).attr("dtype", DType::F64),
+            Case::new("fractions")
+                .attr("start", 0)
+                .attr("end", 1)
+                .attr("step", 0.1)
+                .attr("dtype", DType::F64),
             Case::new("nothing").attr("end", 0),
         ]
     },

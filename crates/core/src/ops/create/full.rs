@@ -74,7 +74,12 @@ pub static SCALAR_TENSOR: OpDef = OpDef {
         let ty = TensorType::new(cx.opt_dtype("dtype")?.unwrap_or(DType::F32), []);
         Ok(vec![full_of(b, cx, "s", &ty)?])
     }),
-    cases: || vec![Case::new("an integer").attr("s", 3).attr("dtype", DType::I64), Case::new("default").attr("s", 3)],
+    cases: || {
+        vec![
+            Case::new("an integer").attr("s", 3).attr("dtype", DType::I64),
+            Case::new("default").attr("s", 3),
+        ]
+    },
 };
 
 /// Dtype of a tensor made of the number attribute `name`: f32, i64 or bool.

@@ -17,7 +17,12 @@ pub static TRIL_INDICES: OpDef = OpDef {
     precision: Precision::Same,
     cost: Cost::PerOutput(1),
     body: Body::Kernel(|cx, _, outs| indices(cx, &outs[0], lower)),
-    cases: || vec![Case::new("wide").attr("row", 3).attr("col", 4).attr("offset", 1), Case::new("none").attr("row", 0).attr("col", 3)],
+    cases: || {
+        vec![
+            Case::new("wide").attr("row", 3).attr("col", 4).attr("offset", 1),
+            Case::new("none").attr("row", 0).attr("col", 3),
+        ]
+    },
 };
 
 /// Rows and columns, i64[2, count], of the elements of a `row × col` matrix on and above diagonal `offset`.

@@ -7,31 +7,44 @@ use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 /// `size` of zeros; f32 unless a dtype is given.
 pub static ZEROS: OpDef = OpDef {
     name: "zeros",
-    schemas: &["zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"],
+    schemas: &[
+        "zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor",
+    ],
     infer: |cx| sized(cx, DType::F32),
     derivative: Derivative::ByDecomposition,
     precision: Precision::Same,
     cost: Cost::PerOutput(0),
     body: Body::Decompose(|b, cx, _| Ok(vec![b.full(&sized(cx, DType::F32)?[0], 0.0)?])),
-    cases: || vec![Case::new("default").attr("size", [2, 3]), Case::new("bools").attr("size", [2]).attr("dtype", DType::Bool)],
+    cases: || {
+        vec![
+            Case::new("default").attr("size", [2, 3]),
+            Case::new("bools").attr("size", [2]).attr("dtype", DType::Bool),
+        ]
+    },
 };
 
 /// Zeros in the shape and, unless given, the dtype of `self`.
 pub static ZEROS_LIKE: OpDef = OpDef {
     name: "zeros_like",
-    schemas: &["zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"],
+    schemas: &[
+        "zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor",
+    ],
     infer: like,
     derivative: Derivative::ByDecomposition,
     precision: Precision::Same,
     cost: Cost::PerOutput(0),
     body: Body::Decompose(|b, cx, _| Ok(vec![b.full(&like(cx)?[0], 0.0)?])),
-    cases: || vec![Case::new("floats").f(&[2, 3]), Case::new("other dtype").f(&[2]).attr("dtype", DType::I32)],
+    cases: || {
+        vec![Case::new("floats").f(&[2, 3]), Case::new("other dtype").f(&[2]).attr("dtype", DType::I32)]
+    },
 };
 
 /// `size` of zeros, unless given in the dtype of `self`.
 pub static NEW_ZEROS: OpDef = OpDef {
     name: "new_zeros",
-    schemas: &["new_zeros(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"],
+    schemas: &[
+        "new_zeros(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor",
+    ],
     infer: new,
     derivative: Derivative::ByDecomposition,
     precision: Precision::Same,

@@ -55,7 +55,8 @@ fn infer(cx: &OpCx) -> Result<Vec<TensorType>> {
     let mut shape = first.shape.to_vec();
     shape[dim] = 0;
     for t in cx.present().filter(|t| !skipped(t)) {
-        let fits = t.shape.rank() == shape.len() && (0..shape.len()).all(|d| d == dim || t.shape[d] == shape[d]);
+        let fits =
+            t.shape.rank() == shape.len() && (0..shape.len()).all(|d| d == dim || t.shape[d] == shape[d]);
         ensure!(fits, Shape, "cannot concatenate {} along {dim}", cx.list_types());
         shape[dim] += t.shape[dim];
     }
@@ -70,7 +71,8 @@ fn gradient(cx: &mut GradCx) -> Result<()> {
         let Some(t) = t.as_ref().filter(|t| !skipped(t)) else { continue };
         let end = at + t.shape[dim] as i64;
         if cx.needs(i) {
-            let attrs = Attrs::new().with("dim", dim as i64).with("start", at).with("end", end).with("step", 1);
+            let attrs =
+                Attrs::new().with("dim", dim as i64).with("start", at).with("end", end).with("step", 1);
             let dx = cx.one(&crate::ops::view::slice::SLICE, &[g], attrs)?;
             cx.set(i, dx)?;
         }

@@ -1,8 +1,8 @@
 //! Elements in reverse order.
 
+use crate::diagnostic::Result;
 use crate::ops::pointwise::same;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, RegionCopy, Source};
-use crate::diagnostic::Result;
 
 /// The dimensions `dims` reversed.
 pub static FLIP: OpDef = OpDef {

@@ -14,7 +14,12 @@ pub static MESHGRID: OpDef = OpDef {
         "meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]",
     ],
     infer: |cx| {
-        ensure!(cx.present().all(|t| t.shape.rank() <= 1), Shape, "it takes vectors, got {}", cx.list_types());
+        ensure!(
+            cx.present().all(|t| t.shape.rank() <= 1),
+            Shape,
+            "it takes vectors, got {}",
+            cx.list_types()
+        );
         let (order, shape) = grid(cx)?;
         ensure!(shape.checked_numel().is_some(), Size, "{shape} is larger than memory can be");
         ensure!(!order.is_empty(), Shape, "a grid of nothing");

@@ -134,7 +134,12 @@ fn mode(cx: &OpCx) -> Result<Mode> {
         Some(Attr::Str(s)) if s == "reflect" => Mode::Reflect,
         Some(Attr::Str(s)) if s == "replicate" => Mode::Replicate,
         Some(Attr::Str(s)) if s == "circular" => Mode::Circular,
-        Some(other) => return Err(fail!(Attribute, "`mode` must be constant, reflect, replicate or circular, got {other}")),
+        Some(other) => {
+            return Err(fail!(
+                Attribute,
+                "`mode` must be constant, reflect, replicate or circular, got {other}"
+            ));
+        }
     })
 }
 
@@ -149,7 +154,11 @@ fn sizes<'a>(cx: &OpCx<'a>) -> Result<&'a [i64]> {
 fn borders(cx: &OpCx) -> Result<Vec<(i64, i64)>> {
     let (rank, pad) = (cx.shape(0)?.rank(), sizes(cx)?);
     ensure!(pad.len() % 2 == 0 && pad.len() / 2 <= rank, Attribute, "`pad` = {pad:?} for {rank} dimensions");
-    ensure!(pad.iter().all(|p| p.unsigned_abs() < 1 << 40), Size, "`pad` = {pad:?} is larger than memory can be");
+    ensure!(
+        pad.iter().all(|p| p.unsigned_abs() < 1 << 40),
+        Size,
+        "`pad` = {pad:?} is larger than memory can be"
+    );
     let mut out = vec![(0, 0); rank];
     for (i, p) in pad.chunks_exact(2).enumerate() {
         out[rank - 1 - i] = (p[0], p[1]);
@@ -204,7 +213,9 @@ fn pad_dim(b: &mut Builder, x: ValueId, dim: usize, before: i64, after: i64, mod
         }))
     };
     let (first, last) = match mode {
-        Mode::Reflect => (border(1, left + 1, left)?, border(n.saturating_sub(right + 1), n.saturating_sub(1), right)?),
+        Mode::Reflect => {
+            (border(1, left + 1, left)?, border(n.saturating_sub(right + 1), n.saturating_sub(1), right)?)
+        }
         Mode::Replicate => (border(0, 1, left)?, border(n.saturating_sub(1), n, right)?),
         _ => (border(n.saturating_sub(left), n, left)?, border(0, right, right)?),
     };

@@ -60,7 +60,9 @@ fn infer(cx: &OpCx, repeats: &[usize]) -> Result<Vec<TensorType>> {
 /// Every dimension broadcast over a new one before it, then both made one.
 fn tiled(b: &mut Builder, x: ValueId, repeats: &[usize]) -> Result<Vec<ValueId>> {
     let (sizes, repeats) = aligned(&b.ty(x).shape.clone(), repeats);
-    let pairs = |first: &dyn Fn(usize) -> usize| (0..sizes.len()).flat_map(|d| [first(d), sizes[d]]).collect::<Vec<_>>();
+    let pairs = |first: &dyn Fn(usize) -> usize| {
+        (0..sizes.len()).flat_map(|d| [first(d), sizes[d]]).collect::<Vec<_>>()
+    };
     let x = b.reshape(x, &pairs(&|_| 1))?;
     let x = b.expand(x, &pairs(&|d| repeats[d]))?;
     let shape: Vec<usize> = sizes.iter().zip(&repeats).map(|(n, r)| n * r).collect();

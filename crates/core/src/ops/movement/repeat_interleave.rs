@@ -18,7 +18,12 @@ pub static REPEAT_INTERLEAVE: OpDef = OpDef {
         let shape = Shape::from(shape);
         ensure!(shape.checked_numel().is_some(), Size, "{shape} is larger than memory can be");
         let want = cx.opt_int("output_size")?;
-        ensure!(want.is_none_or(|n| n == shape[dim] as i64), Attribute, "`output_size` is not {}", shape[dim]);
+        ensure!(
+            want.is_none_or(|n| n == shape[dim] as i64),
+            Attribute,
+            "`output_size` is not {}",
+            shape[dim]
+        );
         Ok(vec![TensorType::new(cx.dtype(0)?, shape)])
     },
     derivative: Derivative::ByDecomposition,

@@ -3,11 +3,11 @@
 use super::cat::CAT;
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
+use crate::ensure;
 use crate::graph::{Builder, ValueId};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
-use crate::ensure;
 
 /// Tensors of one shape joined along a new dimension before `dim`.
 pub static STACK: OpDef = OpDef {

@@ -49,7 +49,8 @@ fn gradient(cx: &mut GradCx) -> Result<()> {
             Some(_) => OpCx { inputs: vec![], attrs: cx.attrs() }.float("alpha")?,
             None => 1.0,
         };
-        let g = if alpha == 1.0 { g } else { cx.one(&super::mul::MUL, &[g], Attrs::new().with("other", alpha))? };
+        let g =
+            if alpha == 1.0 { g } else { cx.one(&super::mul::MUL, &[g], Attrs::new().with("other", alpha))? };
         cx.set(1, g)?;
     }
     Ok(())

@@ -9,7 +9,7 @@ use crate::tensor::TensorType;
 
 /// All three differ in one scalar operation. With one input, `other` is an attribute.
 macro_rules! bitwise {
-    ($($def:ident $name:literal $python:literal $method:ident;)*) => {$(
+    ($($def:ident $name:literal $python:literal $in_place:literal $method:ident;)*) => {$(
         #[doc = concat!("`", $name, "(self, other)`, broadcast and promoted.")]
         pub static $def: OpDef = OpDef {
             name: $name,
@@ -18,6 +18,8 @@ macro_rules! bitwise {
                 concat!($name, ".Scalar(Tensor self, Scalar other) -> Tensor"),
                 concat!($python, ".Tensor(Tensor self, Tensor other) -> Tensor"),
                 concat!($python, ".Scalar(Tensor self, Scalar other) -> Tensor"),
+                concat!($in_place, ".Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)"),
+                concat!($in_place, ".Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)"),
             ],
             infer,
             derivative: DISCRETE,
@@ -33,9 +35,9 @@ macro_rules! bitwise {
 }
 
 bitwise! {
-    BITWISE_AND "bitwise_and" "__and__" and;
-    BITWISE_OR "bitwise_or" "__or__" or;
-    BITWISE_XOR "bitwise_xor" "__xor__" xor;
+    BITWISE_AND "bitwise_and" "__and__" "__iand__" and;
+    BITWISE_OR "bitwise_or" "__or__" "__ior__" or;
+    BITWISE_XOR "bitwise_xor" "__xor__" "__ixor__" xor;
 }
 
 /// Every bit inverted; of truth values, the other one.

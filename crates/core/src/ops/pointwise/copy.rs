@@ -1,10 +1,10 @@
 //! Content replaced as a whole: what the in-place `copy_`, `fill_` and `zero_` compute.
 
+use super::same;
 use crate::attr::Attrs;
 use crate::ensure;
 use crate::ops::create::full::full_of;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, required};
-use super::same;
 
 /// `src` broadcast to `self`'s shape and converted to its dtype.
 pub static COPY: OpDef = OpDef {
@@ -36,7 +36,12 @@ pub static FILL: OpDef = OpDef {
     body: Body::Decompose(|b, cx, inputs| {
         let ty = cx.ty(0)?;
         if let Some(value) = inputs.get(1).copied().flatten() {
-            ensure!(b.ty(value).shape.rank() == 0, Shape, "the value must have no dimensions: {}", cx.list_types());
+            ensure!(
+                b.ty(value).shape.rank() == 0,
+                Shape,
+                "the value must have no dimensions: {}",
+                cx.list_types()
+            );
             return b.apply(&COPY, &[inputs[0], Some(value)], Attrs::new());
         }
         Ok(vec![full_of(b, cx, "value", ty)?])

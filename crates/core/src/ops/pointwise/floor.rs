@@ -6,12 +6,12 @@ use crate::ops::{Body, Case, Cost, OpDef, Precision};
 
 /// Rounding down to a whole number.
 pub static FLOOR: OpDef = OpDef {
- name: "floor",
- schemas: &["floor(Tensor self) -> Tensor"],
- infer: number_like,
- derivative: STEPS,
- precision: Precision::Same,
- cost: Cost::PerOutput(1),
- body: Body::Pointwise(|_| Ok(vec![input(0).floor()])),
- cases: || vec![Case::new("plain").range(&[7], -3.0, 3.0)],
+    name: "floor",
+    schemas: &["floor(Tensor self) -> Tensor"],
+    infer: number_like,
+    derivative: STEPS,
+    precision: Precision::Same,
+    cost: Cost::PerOutput(1),
+    body: Body::Pointwise(|_| Ok(vec![input(0).floor()])),
+    cases: || vec![Case::new("plain").range(&[7], -3.0, 3.0)],
 };

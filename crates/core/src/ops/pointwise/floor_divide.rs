@@ -1,8 +1,8 @@
 //! `self // other`.
 
+use super::div::DIV;
 use crate::attr::Attrs;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
-use super::div::DIV;
 
 /// Quotient rounded down, as [`DIV`] with `rounding_mode` `floor`.
 pub static FLOOR_DIVIDE: OpDef = OpDef {
@@ -10,6 +10,7 @@ pub static FLOOR_DIVIDE: OpDef = OpDef {
     schemas: &[
         "floor_divide(Tensor self, Tensor other) -> Tensor",
         "floor_divide.Scalar(Tensor self, Scalar other) -> Tensor",
+        "floor_divide_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)",
     ],
     infer: super::arithmetic,
     derivative: Derivative::ByDecomposition,

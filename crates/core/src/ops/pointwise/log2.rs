@@ -1,17 +1,22 @@
 //! Logarithm of base 2.
 
 use super::{chain, float_input, float_like};
-use std::f64::consts::LOG2_E;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
+use std::f64::consts::LOG2_E;
 
 /// `log₂ self`.
 pub static LOG2: OpDef = OpDef {
- name: "log2",
- schemas: &["log2(Tensor self) -> Tensor"],
- infer: float_like,
- derivative: Derivative::Rule(|cx| chain(cx, |b, g, x, _| { let dx = b.div(g, x)?; b.scale(dx, LOG2_E) })),
- precision: Precision::Full,
- cost: Cost::PerOutput(9),
- body: Body::Pointwise(|cx| Ok(vec![float_input(cx)?.log() * LOG2_E])),
- cases: || vec![Case::new("positive").range(&[3, 4], 0.1, 4.0), Case::new("empty").range(&[0], 0.1, 1.0)],
+    name: "log2",
+    schemas: &["log2(Tensor self) -> Tensor"],
+    infer: float_like,
+    derivative: Derivative::Rule(|cx| {
+        chain(cx, |b, g, x, _| {
+            let dx = b.div(g, x)?;
+            b.scale(dx, LOG2_E)
+        })
+    }),
+    precision: Precision::Full,
+    cost: Cost::PerOutput(9),
+    body: Body::Pointwise(|cx| Ok(vec![float_input(cx)?.log() * LOG2_E])),
+    cases: || vec![Case::new("positive").range(&[3, 4], 0.1, 4.0), Case::new("empty").range(&[0], 0.1, 1.0)],
 };

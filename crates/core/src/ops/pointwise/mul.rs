@@ -9,7 +9,10 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 /// Product, broadcast and promoted. With one input, `other` is an attribute.
 pub static MUL: OpDef = OpDef {
     name: "mul",
-    schemas: &["mul.Tensor(Tensor self, Tensor other) -> Tensor", "mul.Scalar(Tensor self, Scalar other) -> Tensor"],
+    schemas: &[
+        "mul.Tensor(Tensor self, Tensor other) -> Tensor",
+        "mul.Scalar(Tensor self, Scalar other) -> Tensor",
+    ],
     infer: arithmetic,
     derivative: Derivative::Rule(gradient),
     precision: Precision::Widest,

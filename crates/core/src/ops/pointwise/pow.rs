@@ -6,8 +6,8 @@ use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
 use crate::ensure;
 use crate::expr::{Expr, float};
-use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision};
 use crate::ops::create::full::full_of;
+use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
 /// `self` to the power `exponent`, broadcast and promoted; with one input, `exponent` is an attribute.
@@ -16,12 +16,18 @@ pub static POW: OpDef = OpDef {
     schemas: &[
         "pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor",
         "pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor",
+        "pow_.Tensor(Tensor(a!) self, Tensor exponent) -> Tensor(a!)",
+        "pow_.Scalar(Tensor(a!) self, Scalar exponent) -> Tensor(a!)",
     ],
     infer: |cx| {
         let dtype = cx.result_type(&["exponent"]);
         ensure!(dtype.class() != Class::Bool, DType, "truth values have no powers");
         let negative = matches!(cx.attrs.get("exponent"), Some(Attr::Int(e)) if *e < 0);
-        ensure!(dtype.is_float() || !negative, Attribute, "an integer has no whole negative powers: convert it first");
+        ensure!(
+            dtype.is_float() || !negative,
+            Attribute,
+            "an integer has no whole negative powers: convert it first"
+        );
         Ok(vec![TensorType::new(dtype, cx.broadcast()?)])
     },
     derivative: Derivative::Rule(gradient),
@@ -62,14 +68,22 @@ pub static POW_SCALAR: OpDef = OpDef {
         let base = full_of(b, cx, "self", &TensorType::new(cx.result_type(&["self"]), []))?;
         b.apply(&POW, &[Some(base), inputs[0]], Default::default())
     }),
-    cases: || vec![Case::new("of two").f(&[4]).attr("self", 2.0), Case::new("of zero").range(&[4], 0.5, 2.0).attr("self", 0)],
+    cases: || {
+        vec![
+            Case::new("of two").f(&[4]).attr("self", 2.0),
+            Case::new("of zero").range(&[4], 0.5, 2.0).attr("self", 0),
+        ]
+    },
 };
 
 /// Gradient of [`POW`] by `self`: `(grad_output, self, exponent)`, the exponent an attribute if there are two inputs.
 /// `g · e · x^(e - 1)`, and 0 where `e` is 0.
 pub static POW_BACKWARD_SELF: OpDef = OpDef {
     name: "pow_backward_self",
-    schemas: &["headwater::pow_backward_self.Tensor(Tensor grad_output, Tensor self, Tensor exponent) -> Tensor", "headwater::pow_backward_self.Scalar(Tensor grad_output, Tensor self, Scalar exponent) -> Tensor"],
+    schemas: &[
+        "headwater::pow_backward_self.Tensor(Tensor grad_output, Tensor self, Tensor exponent) -> Tensor",
+        "headwater::pow_backward_self.Scalar(Tensor grad_output, Tensor self, Scalar exponent) -> Tensor",
+    ],
     infer: promoted,
     derivative: NO_SECOND,
     precision: Precision::Full,
@@ -100,7 +114,9 @@ pub static POW_BACKWARD_SELF: OpDef = OpDef {
 /// says so: a base of 0 with an exponent that is not negative (of 0, any base that is not).
 pub static POW_BACKWARD_EXPONENT: OpDef = OpDef {
     name: "pow_backward_exponent",
-    schemas: &["headwater::pow_backward_exponent(Tensor grad_output, Tensor self, Tensor exponent, Tensor output) -> Tensor"],
+    schemas: &[
+        "headwater::pow_backward_exponent(Tensor grad_output, Tensor self, Tensor exponent, Tensor output) -> Tensor",
+    ],
     infer: promoted,
     derivative: NO_SECOND,
     precision: Precision::Full,

@@ -1,8 +1,8 @@
 //! Rectified linear unit.
 
 use super::{NO_SECOND, number, number_like, promoted, scalar, tensor};
-use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 use crate::expr::input;
+use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 
 /// `max(self, 0)`; NaN stays. Its derivative at 0 is 0.
 pub static RELU: OpDef = OpDef {

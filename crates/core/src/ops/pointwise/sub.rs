@@ -16,7 +16,11 @@ pub static SUB: OpDef = OpDef {
     ],
     infer: |cx| {
         let out = arithmetic(cx)?;
-        ensure!(out[0].dtype.class() != Class::Bool, DType, "truth values have no difference: use logical_xor");
+        ensure!(
+            out[0].dtype.class() != Class::Bool,
+            DType,
+            "truth values have no difference: use logical_xor"
+        );
         Ok(out)
     },
     derivative: Derivative::Rule(|cx| {

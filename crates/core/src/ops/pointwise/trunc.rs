@@ -6,12 +6,12 @@ use crate::ops::{Body, Case, Cost, OpDef, Precision};
 
 /// Rounding towards zero to a whole number.
 pub static TRUNC: OpDef = OpDef {
- name: "trunc",
- schemas: &["trunc(Tensor self) -> Tensor", "fix(Tensor self) -> Tensor"],
- infer: number_like,
- derivative: STEPS,
- precision: Precision::Same,
- cost: Cost::PerOutput(1),
- body: Body::Pointwise(|_| Ok(vec![input(0).trunc()])),
- cases: || vec![Case::new("plain").range(&[7], -3.0, 3.0)],
+    name: "trunc",
+    schemas: &["trunc(Tensor self) -> Tensor", "fix(Tensor self) -> Tensor"],
+    infer: number_like,
+    derivative: STEPS,
+    precision: Precision::Same,
+    cost: Cost::PerOutput(1),
+    body: Body::Pointwise(|_| Ok(vec![input(0).trunc()])),
+    cases: || vec![Case::new("plain").range(&[7], -3.0, 3.0)],
 };

@@ -15,7 +15,8 @@ pub static DIAGONAL: OpDef = OpDef {
     infer: |cx| {
         let x = cx.ty(0)?;
         let d = Diagonal::of(cx)?;
-        let mut shape: Vec<usize> = (0..x.shape.rank()).filter(|&i| i != d.dim1 && i != d.dim2).map(|i| x.shape[i]).collect();
+        let mut shape: Vec<usize> =
+            (0..x.shape.rank()).filter(|&i| i != d.dim1 && i != d.dim2).map(|i| x.shape[i]).collect();
         shape.push(d.len);
         Ok(vec![TensorType::new(x.dtype, shape)])
     },
@@ -33,7 +34,8 @@ pub static DIAGONAL: OpDef = OpDef {
             }
             shape.push(d.len);
             strides.push(l.strides[d.dim1] + l.strides[d.dim2]);
-            let offset = l.offset + d.row as isize * l.strides[d.dim1] + d.column as isize * l.strides[d.dim2];
+            let offset =
+                l.offset + d.row as isize * l.strides[d.dim1] + d.column as isize * l.strides[d.dim2];
             Ok(Some(Layout { shape: shape.into(), strides: strides.into(), offset }))
         },
         scatter: Some(|b, cx, base, new, _| {
@@ -44,7 +46,11 @@ pub static DIAGONAL: OpDef = OpDef {
     cases: || {
         vec![
             Case::new("main").f(&[3, 4]),
-            Case::new("above, other dimensions").f(&[3, 2, 4]).attr("offset", 1).attr("dim1", 0).attr("dim2", -1),
+            Case::new("above, other dimensions")
+                .f(&[3, 2, 4])
+                .attr("offset", 1)
+                .attr("dim1", 0)
+                .attr("dim2", -1),
             Case::new("below").f(&[4, 3]).attr("offset", -2),
         ]
     },
@@ -99,7 +105,9 @@ pub static DIAGONAL_SCATTER: OpDef = OpDef {
 /// `(self, other)`: `other` on the diagonal, `self` elsewhere.
 pub static DIAGONAL_SELECT: OpDef = OpDef {
     name: "diagonal_select",
-    schemas: &["headwater::diagonal_select(Tensor self, Tensor other, int offset=0, int dim1=0, int dim2=1) -> Tensor"],
+    schemas: &[
+        "headwater::diagonal_select(Tensor self, Tensor other, int offset=0, int dim1=0, int dim2=1) -> Tensor",
+    ],
     infer: |cx| Ok(vec![cx.ty(0)?.clone()]),
     derivative: Derivative::Rule(|cx| {
         let (g, attrs, types) = (cx.grad(0)?, cx.attrs().clone(), cx.types());
@@ -118,7 +126,9 @@ pub static DIAGONAL_SELECT: OpDef = OpDef {
         let on = column.eq(Expr::Coord(d.dim1) + Expr::Int(d.column as i64));
         Ok(vec![on.select(Expr::Input(1), Expr::Input(0))])
     }),
-    cases: || vec![Case::new("below").f(&[4, 3]).f(&[4, 1]).attr("offset", -1).attr("dim1", 0).attr("dim2", 1)],
+    cases: || {
+        vec![Case::new("below").f(&[4, 3]).f(&[4, 1]).attr("offset", -1).attr("dim1", 0).attr("dim2", 1)]
+    },
 };
 
 /// A diagonal, resolved: its two dimensions, where it starts and how long it is.

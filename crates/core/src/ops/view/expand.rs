@@ -9,7 +9,10 @@ use crate::tensor::TensorType;
 /// Broadcast to `size`; -1 keeps a dimension.
 pub static EXPAND: OpDef = OpDef {
     name: "expand",
-    schemas: &["expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)"],
+    schemas: &[
+        "expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)",
+        "broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)",
+    ],
     infer: |cx| Ok(vec![TensorType::new(cx.dtype(0)?, target(cx)?)]),
     derivative: Derivative::Rule(|cx: &mut GradCx| {
         let g = cx.grad(0)?;
@@ -21,7 +24,8 @@ pub static EXPAND: OpDef = OpDef {
         layout: |cx, l, _| {
             let shape = target(cx)?;
             let lead = shape.rank() - l.shape.rank();
-            let stride = |d: usize| if d < lead || l.shape[d - lead] != shape[d] { 0 } else { l.strides[d - lead] };
+            let stride =
+                |d: usize| if d < lead || l.shape[d - lead] != shape[d] { 0 } else { l.strides[d - lead] };
             let strides = (0..shape.rank()).map(stride).collect();
             Ok(Some(Layout { shape, strides, offset: l.offset }))
         },

@@ -10,7 +10,10 @@ use crate::tensor::TensorType;
 /// Dimensions `start_dim..=end_dim` become one.
 pub static FLATTEN: OpDef = OpDef {
     name: "flatten",
-    schemas: &["flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)"],
+    schemas: &[
+        "flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)",
+        "ravel(Tensor(a) self) -> Tensor(a)",
+    ],
     infer: |cx| Ok(vec![TensorType::new(cx.dtype(0)?, target(cx)?)]),
     derivative: Derivative::Rule(reshape_gradient),
     precision: Precision::Same,

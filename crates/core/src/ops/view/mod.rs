@@ -8,20 +8,24 @@ use crate::shape::Layout;
 
 operators! {
     alias: ALIAS;
+    as_strided: AS_STRIDED, AS_STRIDED_BACKWARD;
+    clone: CLONE;
     diagonal: DIAGONAL, DIAGONAL_SCATTER, DIAGONAL_SELECT;
     expand: EXPAND;
     expand_as: EXPAND_AS;
     flatten: FLATTEN;
     movedim: MOVEDIM;
+    narrow: NARROW;
     permute: PERMUTE;
     reshape: RESHAPE;
     reshape_as: RESHAPE_AS;
     select: SELECT, SELECT_SCATTER;
     slice: SLICE, SLICE_SCATTER;
-    split: SPLIT, SPLIT_WITH_SIZES, CHUNK, UNBIND;
+    split: SPLIT, SPLIT_WITH_SIZES, CHUNK, TENSOR_SPLIT, UNBIND;
     squeeze: SQUEEZE;
-    transpose: TRANSPOSE;
+    transpose: TRANSPOSE, M_T;
     unflatten: UNFLATTEN;
+    unfold: UNFOLD, UNFOLD_BACKWARD;
     unsqueeze: UNSQUEEZE;
 }
 

@@ -42,7 +42,9 @@ fn order(cx: &OpCx) -> Result<Vec<usize>> {
             _ => vec![cx.int(name)?],
         };
         let wrap = |&d: &i64| {
-            wrap_dim(d, rank).filter(|&d| d < rank).ok_or_else(|| crate::fail!(Attribute, "`{name}` has {d}, out of range"))
+            wrap_dim(d, rank)
+                .filter(|&d| d < rank)
+                .ok_or_else(|| crate::fail!(Attribute, "`{name}` has {d}, out of range"))
         };
         given.iter().map(wrap).collect()
     };

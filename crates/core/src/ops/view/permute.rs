@@ -29,6 +29,10 @@ fn dims(cx: &OpCx) -> Result<Vec<usize>> {
     let (rank, given) = (cx.shape(0)?.rank(), cx.ints("dims")?);
     let dims: Vec<usize> = given.iter().filter_map(|&d| wrap_dim(d, rank)).collect();
     let once = (0..rank).all(|d| dims.contains(&d));
-    ensure!(dims.len() == rank && given.len() == rank && once, Attribute, "{given:?} does not order {rank} dimensions");
+    ensure!(
+        dims.len() == rank && given.len() == rank && once,
+        Attribute,
+        "{given:?} does not order {rank} dimensions"
+    );
     Ok(dims)
 }

@@ -48,7 +48,11 @@ pub static SELECT_SCATTER: OpDef = OpDef {
         let (x, src, (dim, _)) = (cx.ty(0)?, cx.ty(1)?, place(cx)?);
         let mut want = x.shape.to_vec();
         want.remove(dim);
-        ensure!(src.shape[..] == want[..], Shape, "source {src} does not fit index of dimension {dim} of {x}");
+        ensure!(
+            src.shape[..] == want[..],
+            Shape,
+            "source {src} does not fit index of dimension {dim} of {x}"
+        );
         Ok(vec![x.clone()])
     },
     derivative: Derivative::ByDecomposition,

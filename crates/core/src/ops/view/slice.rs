@@ -1,7 +1,9 @@
 //! Every `step`-th index of a range along one dimension, and writing into it.
 
+use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::ensure;
+use crate::ops::movement::pad::CONSTANT_PAD_ND;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, RegionCopy, Source, View};
 use crate::tensor::TensorType;
 
@@ -18,10 +20,18 @@ pub static SLICE: OpDef = OpDef {
         Ok(vec![TensorType::new(x.dtype, shape)])
     },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
-        let (g, x, attrs) = (cx.grad(0)?, cx.x(0)?, cx.attrs().clone());
-        let ty = cx.ty(x).clone();
-        let zeros = cx.full(&ty, 0.0)?;
-        let dx = cx.one(&SLICE_SCATTER, &[zeros, g], attrs)?;
+        let (g, attrs) = (cx.grad(0)?, cx.attrs().clone());
+        let (ty, r) = cx.of(|of| Ok::<_, crate::Error>((of.ty(0)?.clone(), Range::of(of)?)))?;
+        let dx = if r.step == 1 {
+            let mut pad = vec![0; 2 * ty.shape.rank()];
+            // Pairs come last dimension first.
+            let at = 2 * (ty.shape.rank() - 1 - r.dim);
+            (pad[at], pad[at + 1]) = (r.start as i64, (ty.shape[r.dim] - r.start - r.len) as i64);
+            cx.one(&CONSTANT_PAD_ND, &[g], Attrs::new().with("pad", pad).with("value", 0.0))?
+        } else {
+            let zeros = cx.full(&ty, 0.0)?;
+            cx.one(&SLICE_SCATTER, &[zeros, g], attrs)?
+        };
         cx.set(0, dx)
     }),
     precision: Precision::Same,
@@ -85,7 +95,15 @@ pub static SLICE_SCATTER: OpDef = OpDef {
         Ok(vec![whole, part])
     }),
     cases: || {
-        vec![Case::new("middle").f(&[5, 4]).f(&[2, 4]).attr("dim", 0).attr("start", 1).attr("end", 4).attr("step", 2)]
+        vec![
+            Case::new("middle")
+                .f(&[5, 4])
+                .f(&[2, 4])
+                .attr("dim", 0)
+                .attr("start", 1)
+                .attr("end", 4)
+                .attr("step", 2),
+        ]
     },
 };
 

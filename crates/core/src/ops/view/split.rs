@@ -56,6 +56,29 @@ pub static CHUNK: OpDef = OpDef {
     cases: || vec![Case::new("three of seven").f(&[7, 2]).attr("chunks", 3).attr("dim", 0)],
 };
 
+/// `sections` parts as equal as can be, or parts that end at `indices`.
+pub static TENSOR_SPLIT: OpDef = OpDef {
+    name: "tensor_split",
+    schemas: &[
+        "tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]",
+        "tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]",
+    ],
+    infer: |cx| parts(cx, by_sections(cx)?, false),
+    derivative: Derivative::Rule(|cx| gradient(cx, by_sections)),
+    precision: Precision::Same,
+    cost: Cost::Free,
+    body: Body::View(View {
+        layout: |cx, l, i| layout(cx, l, &by_sections(cx)?, i),
+        scatter: Some(|b, cx, base, new, i| scatter(b, cx, base, new, &by_sections(cx)?, i)),
+    }),
+    cases: || {
+        vec![
+            Case::new("three of seven").f(&[7, 2]).attr("sections", 3).attr("dim", 0),
+            Case::new("at indices").f(&[2, 6]).attr("indices", [1, 1, -2]).attr("dim", 1),
+        ]
+    },
+};
+
 /// Every index of a dimension by itself, the dimension dropped.
 pub static UNBIND: OpDef = OpDef {
     name: "unbind",
@@ -128,6 +151,23 @@ fn by_chunks(cx: &OpCx) -> Result<Vec<usize>> {
         return Ok(vec![0; checked(chunks)?]);
     }
     of_size(total, total.div_ceil(chunks))
+}
+
+fn by_sections(cx: &OpCx) -> Result<Vec<usize>> {
+    let total = cx.shape(0)?[dim(cx)?];
+    let Some(indices) = cx.opt_ints("indices")? else {
+        let sections = checked(cx.size("sections")?)?;
+        ensure!(sections > 0, Attribute, "`sections` must be positive");
+        return Ok((0..sections).map(|i| total / sections + (i < total % sections) as usize).collect());
+    };
+    checked(indices.len())?;
+    let n = total as i64;
+    let clamped = indices.iter().map(|&i| (if i < 0 { i.saturating_add(n) } else { i }).clamp(0, n) as usize);
+    let ends: Vec<usize> = clamped.chain([total]).collect();
+    let starts = [0].into_iter().chain(ends.iter().copied());
+    let sizes: Option<Vec<usize>> =
+        ends.iter().zip(starts).map(|(end, start)| end.checked_sub(start)).collect();
+    sizes.ok_or_else(|| fail!(Unsupported, "`indices` = {indices:?} overlap"))
 }
 
 fn by_index(cx: &OpCx) -> Result<Vec<usize>> {

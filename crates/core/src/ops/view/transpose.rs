@@ -15,6 +15,8 @@ pub static TRANSPOSE: OpDef = OpDef {
         "swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)",
         "t(Tensor(a) self) -> Tensor(a)",
         "numpy_T(Tensor(a) self) -> Tensor(a)",
+        "numpy_T.a(Tensor(a) self) -> Tensor(a)",
+        "swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
     ],
     infer: |cx| {
         let x = cx.ty(0)?;
@@ -35,6 +37,36 @@ pub static TRANSPOSE: OpDef = OpDef {
         ]
     },
 };
+
+/// The last two dimensions exchanged.
+pub static M_T: OpDef = OpDef {
+    name: "mT",
+    schemas: &[
+        "mT(Tensor(a) self) -> Tensor(a)",
+        "mT.a(Tensor(a) self) -> Tensor(a)",
+        "adjoint(Tensor(a) self) -> Tensor(a)",
+    ],
+    infer: |cx| {
+        let x = cx.ty(0)?;
+        Ok(vec![TensorType::new(x.dtype, last_two(cx)?.iter().map(|&d| x.shape[d]).collect::<Vec<_>>())])
+    },
+    derivative: Derivative::Rule(|cx| permute_gradient(cx, last_two)),
+    precision: Precision::Same,
+    cost: Cost::Free,
+    body: Body::View(View {
+        layout: |cx, l, _| Ok(Some(permuted(l, &last_two(cx)?))),
+        scatter: Some(|b, _, _, new, _| b.transpose_last(new)),
+    }),
+    cases: || vec![Case::new("batch").f(&[2, 3, 4])],
+};
+
+fn last_two(cx: &OpCx) -> Result<Vec<usize>> {
+    let rank = cx.shape(0)?.rank();
+    ensure!(rank >= 2, Shape, "it takes matrices, got {}", cx.ty(0)?);
+    let mut order: Vec<usize> = (0..rank).collect();
+    order.swap(rank - 2, rank - 1);
+    Ok(order)
+}
 
 fn order(cx: &OpCx) -> Result<Vec<usize>> {
     let rank = cx.shape(0)?.rank();

@@ -24,7 +24,8 @@ fn target(cx: &OpCx) -> Result<Shape> {
     let dim = cx.dim("dim", x.rank())?;
     let sizes = cx.ints("sizes")?;
     ensure!(x.rank() > 0 && !sizes.is_empty(), Shape, "{x} cannot be divided into {sizes:?}");
-    let known = sizes.iter().filter(|&&s| s != -1).try_fold(1usize, |n, &s| n.checked_mul(usize::try_from(s).ok()?));
+    let known =
+        sizes.iter().filter(|&&s| s != -1).try_fold(1usize, |n, &s| n.checked_mul(usize::try_from(s).ok()?));
     let unknown = sizes.iter().filter(|&&s| s == -1).count();
     let free = match (known, unknown) {
         (Some(k), 1) if k > 0 && x[dim].is_multiple_of(k) => x[dim] / k,

@@ -15,7 +15,9 @@ pub static UNSQUEEZE: OpDef = OpDef {
     precision: Precision::Same,
     cost: Cost::Free,
     body: Body::View(View { layout: |cx, l, _| Ok(l.reshape(&target(cx)?)), scatter: Some(reshape_back) }),
-    cases: || vec![Case::new("last").f(&[2, 3]).attr("dim", -1), Case::new("of a scalar").f(&[]).attr("dim", 0)],
+    cases: || {
+        vec![Case::new("last").f(&[2, 3]).attr("dim", -1), Case::new("of a scalar").f(&[]).attr("dim", 0)]
+    },
 };
 
 fn target(cx: &OpCx) -> Result<Shape> {
