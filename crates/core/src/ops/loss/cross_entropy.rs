@@ -115,22 +115,23 @@ fn of_probabilities(
 }
 
 /// Cross-entropy of each row of `(scores, class index, weight?)`, no index out of range. Outputs, one number a row: the loss
-/// `w[t] · (1 − s) · (lse − x[t]) + s / classes · Σ w · (lse − x)`; the weight `w[t]`; `lse = log Σ exp x`. Rows whose
-/// target is `ignore_index` have loss and weight 0.
+/// `w[t] · (1 − s) · (l − (x[t] − m)) + s / classes · Σ w · (l − (x − m))`; the weight `w[t]`; `m = max x`;
+/// `l = log Σ exp(x − m)`. `m` and `l` are kept apart: their sum would round away what a small loss consists of. Rows
+/// whose target is `ignore_index` have loss and weight 0.
 pub static CROSS_ENTROPY: OpDef = OpDef {
     name: "cross_entropy",
     schemas: &[],
     infer: |cx| {
         smoothing(cx)?;
         ignore_index(cx)?;
-        Ok(vec![class_terms(cx)?; 3])
+        Ok(vec![class_terms(cx)?; 4])
     },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
         cx.only_outputs_before(1)?;
         ensure!(!cx.needs(2), Gradient, "class weights are not differentiated");
-        let (g, x, target, lse, w) = (cx.grad(0)?, cx.x(0)?, cx.x(1)?, cx.y(2), cx.opt_x(2));
+        let (g, x, target, w) = (cx.grad(0)?, cx.x(0)?, cx.x(1)?, cx.opt_x(2));
         let attrs = cx.attrs().clone();
-        let inputs = [Some(g), Some(x), Some(target), Some(lse), w];
+        let inputs = [Some(g), Some(x), Some(target), Some(cx.y(2)), Some(cx.y(3)), w];
         let dx = cx.apply(&CROSS_ENTROPY_BACKWARD, &inputs, attrs)?[0];
         cx.set(0, dx)
     }),
@@ -145,7 +146,7 @@ pub static CROSS_ENTROPY: OpDef = OpDef {
         let max = b.reduce(Reduce::Max, x);
         let e = b.expr(&(input(0) - input(1)).exp(), &[x, max]);
         let sum = b.sum(e);
-        let lse = b.expr(&(input(0).log() + input(1)), &[sum, max]);
+        let log = b.expr(&input(0).log(), &[sum]);
         let here = b.expr(&Expr::Coord(space.outer.len()).eq(input(0)), &[target]);
         let kept = b.expr(&input(0).ne(Expr::Int(ignore_index(cx)?)), &[target]);
         let at_target = |b: &mut RowBuilder, v| {
@@ -154,9 +155,10 @@ pub static CROSS_ENTROPY: OpDef = OpDef {
         };
         let score = at_target(&mut b, x);
         let own = at_target(&mut b, weight);
-        let mut loss = b.expr(&((input(0) - input(1)) * input(2)), &[lse, score, own]);
+        let term = (input(0) - (input(1) - input(2))) * input(3);
+        let mut loss = b.expr(&term, &[log, score, max, own]);
         if s > 0.0 {
-            let each = b.expr(&((input(0) - input(1)) * input(2)), &[lse, x, weight]);
+            let each = b.expr(&term, &[log, x, max, weight]);
             let all = b.sum(each);
             let n = space.inner[0] as f64;
             loss = b.expr(&(input(0) * (1.0 - s) + input(1) * (s / n)), &[loss, all]);
@@ -166,7 +168,8 @@ pub static CROSS_ENTROPY: OpDef = OpDef {
             let v = b.expr(&or_zero, &[kept, v]);
             b.store(ty.dtype, space.dropped.clone(), v);
         }
-        b.store(out[2].dtype, space.dropped.clone(), lse);
+        b.store(out[2].dtype, space.dropped.clone(), max);
+        b.store(out[3].dtype, space.dropped.clone(), log);
         Ok(b.finish())
     }),
     cases: || {
@@ -178,7 +181,7 @@ pub static CROSS_ENTROPY: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`CROSS_ENTROPY`] by the scores: `(grad, scores, class index, lse, weight?)`; with p = exp(x − lse):
+/// Gradient of [`CROSS_ENTROPY`] by the scores: `(grad, scores, class index, m, l, weight?)`; with p = exp((x − m) − l):
 /// `g · ((1 − s) · w[t] · (p − [c = t]) + s / classes · (p · Σ w − w))`.
 pub static CROSS_ENTROPY_BACKWARD: OpDef = OpDef {
     name: "cross_entropy_backward",
@@ -186,9 +189,9 @@ pub static CROSS_ENTROPY_BACKWARD: OpDef = OpDef {
     infer: |cx| {
         smoothing(cx)?;
         ignore_index(cx)?;
-        let of = OpCx { inputs: vec![cx.opt(1), cx.opt(2), cx.opt(4)], attrs: cx.attrs };
+        let of = OpCx { inputs: vec![cx.opt(1), cx.opt(2), cx.opt(5)], attrs: cx.attrs };
         let rows = class_terms(&of)?.shape;
-        [0, 3].into_iter().try_for_each(|i| cx.ty(i).and(cx.expect_floats(i, &rows)))?;
+        [0, 3, 4].into_iter().try_for_each(|i| cx.ty(i).and(cx.expect_floats(i, &rows)))?;
         Ok(vec![cx.ty(1)?.clone()])
     },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
@@ -200,11 +203,12 @@ pub static CROSS_ENTROPY_BACKWARD: OpDef = OpDef {
         let g = b.read(cx.dtype(0)?, space.dropped.clone());
         let x = b.read(cx.dtype(1)?, space.full.clone());
         let target = b.read(cx.dtype(2)?, space.dropped.clone());
-        let lse = b.read(cx.dtype(3)?, space.dropped.clone());
-        let weight = weight(cx, &space, &mut b, 4)?;
+        let max = b.read(cx.dtype(3)?, space.dropped.clone());
+        let log = b.read(cx.dtype(4)?, space.dropped.clone());
+        let weight = weight(cx, &space, &mut b, 5)?;
         let here = Expr::Coord(space.outer.len()).eq(input(0)).select(float(1.0), float(0.0));
         let here = b.expr(&here, &[target]);
-        let p = b.expr(&(input(0) - input(1)).exp(), &[x, lse]);
+        let p = b.expr(&(input(0) - input(1) - input(2)).exp(), &[x, max, log]);
         let own = b.expr(&(input(0) * input(1)), &[here, weight]);
         let own = b.sum(own);
         let mut slope = b.expr(&(input(0) * (input(1) - input(2))), &[own, p, here]);
@@ -222,7 +226,7 @@ pub static CROSS_ENTROPY_BACKWARD: OpDef = OpDef {
         Ok(b.finish())
     }),
     cases: || {
-        let case = |name| Case::new(name).f(&[3]).f(&[3, 4]).index(&[3], 4).range(&[3], 1.0, 3.0);
+        let case = |name| Case::new(name).f(&[3]).f(&[3, 4]).index(&[3], 4).range(&[3], 1.0, 2.0).range(&[3], 0.5, 1.5);
         vec![
             case("plain").none().attr("ignore_index", 1).attr("label_smoothing", 0.0),
             case("weights").range(&[4], 0.1, 2.0).attr("ignore_index", -100).attr("label_smoothing", 0.3),
