@@ -7,14 +7,8 @@ pub fn unary_f(op: Unary, x: f64) -> f64 {
     match op {
         Unary::Neg => -x,
         Unary::Abs => x.abs(),
-        // PyTorch: sign of 0 is 0, of NaN is NaN.
-        Unary::Sign => {
-            if x == 0.0 || x.is_nan() {
-                x
-            } else {
-                x.signum()
-            }
-        }
+        // PyTorch: the sign of 0, -0 and NaN is 0.
+        Unary::Sign => (x > 0.0) as i64 as f64 - (x < 0.0) as i64 as f64,
         Unary::Exp => x.exp(),
         Unary::Expm1 => x.exp_m1(),
         Unary::Log => x.ln(),

@@ -33,7 +33,7 @@ macro_rules! real {
                     Unary::Neg => -x,
                     Unary::Abs => x.abs(),
                     Unary::Sign => {
-                        let s = if x < 0.0 { -1.0 } else { x };
+                        let s = if x < 0.0 { -1.0 } else { 0.0 };
                         if x > 0.0 { 1.0 } else { s }
                     }
                     Unary::Exp => math::$t::exp(x),
@@ -84,7 +84,8 @@ macro_rules! real {
                     Binary::FloorDiv => {
                         // As the core's definition: what is left when the remainder is taken off.
                         let rest = a % b;
-                        let q = (a - rest) / b - if rest != 0.0 && (b < 0.0) != (rest < 0.0) { 1.0 } else { 0.0 };
+                        let q =
+                            (a - rest) / b - if rest != 0.0 && (b < 0.0) != (rest < 0.0) { 1.0 } else { 0.0 };
                         let down = q.floor();
                         let near = if q - down > 0.5 { down + 1.0 } else { down };
                         if q == 0.0 { (0.0 as $t).copysign(a / b) } else { near }
