@@ -66,7 +66,7 @@ pub fn follow(model: &Model, golden: &Golden, device: Arc<dyn Device>) -> Result
     let bound = model.bind_to(golden)?;
     let session_model = SessionModel { graph: &bound.graph, weights: &bound };
     let mut session = Session::new(device, session_model, Some(recorded_training(golden)?))?;
-    let program = session.training_program(&bound.graph)?;
+    let program = session.program()?;
     let inputs = golden.inputs();
     let feeds = bound
         .user_inputs()

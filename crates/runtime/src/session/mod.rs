@@ -99,6 +99,7 @@ pub struct Session {
 /// The training side of a session.
 struct Compiled {
     settings: Training,
+    program: ProgramId,
     update: ProgramId,
     zero: Option<ProgramId>,
     /// Optimizer steps applied.
@@ -133,25 +134,27 @@ impl Session {
             missing: Vec::new(),
             device,
         };
+        let mut graph = None;
         if let Some(t) = &training {
             t.optimizer.rule().check()?;
             check_clip(t.clip)?;
             if t.accumulate == 0 {
                 return Err(Error::config("accumulate", "must be at least 1"));
             }
-            let (graph, missing) = differentiated(model.graph)?;
-            session.layout = layout(&graph, t.decay);
+            let (differentiated, missing) = differentiated(model.graph)?;
+            session.layout = layout(&differentiated, t.decay);
             session.missing = missing;
             if session.layout.buckets.is_empty() {
-                return Err(Error::Model(
-                    "no trainable parameter gets a gradient: there is nothing to train".into(),
-                ));
+                let message = "no trainable parameter gets a gradient: there is nothing to train";
+                return Err(Error::Model(message.into()));
             }
+            graph = Some(differentiated);
         }
         session.allocate(training.as_ref())?;
         session.load(model)?;
-        if let Some(settings) = training {
+        if let (Some(settings), Some(graph)) = (training, graph) {
             let accumulated = settings.accumulate > 1;
+            let program = session.compile_gradients(graph, accumulated)?;
             let graph =
                 optim::update_graph(&session.layout, settings.optimizer.rule(), settings.clip, accumulated)?;
             let update = session.compile(&graph)?;
@@ -161,7 +164,7 @@ impl Session {
             };
             let unscale = session.state.slot(Space::State, names::UNSCALE)?.clone();
             session.state.write_number(&unscale, 1.0 / settings.accumulate as f64)?;
-            session.training = Some(Compiled { settings, update, zero, applied: 0 });
+            session.training = Some(Compiled { settings, program, update, zero, applied: 0 });
         }
         Ok(session)
     }
@@ -244,26 +247,36 @@ impl Session {
         Ok(ProgramId(self.programs.len() - 1))
     }
 
-    /// Compiles a forward graph (the model's own, or bound to another batch size) for [`Session::gradients`].
+    fn compile_gradients(&mut self, graph: Graph, accumulated: bool) -> Result<ProgramId> {
+        if accumulated { self.compile(&accumulating(graph)?) } else { self.compile(&graph) }
+    }
+
+    fn training(&self) -> Result<&Compiled> {
+        let none = || Error::Model("the session was made for evaluation only".into());
+        self.training.as_ref().ok_or_else(none)
+    }
+
+    /// The program for [`Session::gradients`] of the graph that the session was made from.
+    ///
+    /// # Errors
+    /// `Model` in a session for evaluation.
+    pub fn program(&self) -> Result<ProgramId> {
+        Ok(self.training()?.program)
+    }
+
+    /// Compiles the model's forward graph bound to another batch size for [`Session::gradients`].
     ///
     /// # Errors
     /// As [`Session::new`]; `Model` if other parameters get gradients than in the first graph.
     pub fn training_program(&mut self, graph: &Graph) -> Result<ProgramId> {
-        let Some(t) = &self.training else {
-            return Err(Error::Model("the session was made for evaluation only".into()));
-        };
-        let accumulated = t.settings.accumulate > 1;
-        let (mut graph, _) = differentiated(graph)?;
+        let accumulated = self.training()?.settings.accumulate > 1;
+        let (graph, _) = differentiated(graph)?;
         let found = graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_))).count();
         if found != self.layout.entries().count() {
-            return Err(Error::Model(
-                "the graph's gradients are not those of the graph the session was made from".into(),
-            ));
+            let message = "the graph's gradients are not those of the graph the session was made from";
+            return Err(Error::Model(message.into()));
         }
-        if accumulated {
-            graph = accumulating(graph)?;
-        }
-        self.compile(&graph)
+        self.compile_gradients(graph, accumulated)
     }
 
     /// Compiles a forward graph for [`Session::evaluate`], in evaluation mode: no dropout, running statistics, nothing
@@ -316,17 +329,16 @@ impl Session {
     /// # Errors
     /// `Model` in a session for evaluation; what the device reports.
     pub fn update(&mut self, lr: f64) -> Result<Update> {
-        let Some(t) = &self.training else {
-            return Err(Error::Model("the session was made for evaluation only".into()));
-        };
+        let t = self.training()?;
         let (rule, program, step) = (t.settings.optimizer.rule(), t.update, t.applied + 1);
+        let unscale = 1.0 / t.settings.accumulate as f64;
+        let mut numbers = Vec::new();
         for (i, bucket) in self.layout.buckets.iter().enumerate() {
             for (name, x) in rule.scalars().iter().zip(rule.values(step, lr, bucket.decays)) {
-                let slot = self.state.slot(Space::State, &names::scalar(i, name))?.clone();
-                self.state.write_number(&slot, x)?;
+                numbers.push((self.state.slot(Space::State, &names::scalar(i, name))?.clone(), x));
             }
         }
-        let unscale = 1.0 / t.settings.accumulate as f64;
+        numbers.into_iter().try_for_each(|(slot, x)| self.state.write_number(&slot, x))?;
         self.run(program)?;
         let number = |i: usize| Ok::<f64, Error>(self.programs[program.0].output(i)?.to_f64()[0]);
         let update = Update {

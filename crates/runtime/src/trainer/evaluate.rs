@@ -30,7 +30,12 @@ impl Trainer<'_> {
         let classes = classes(&self.graph, &feeds, self.config.eval.labels.as_deref())?;
         let rest = samples % batch;
         // The rest is evaluated too where the model can be bound to it.
-        let fits = rest == 0 || self.evaluation_program(rest).is_ok();
+        let fits = rest == 0
+            || match self.evaluation_program(rest) {
+                Ok(_) => true,
+                Err(Error::Rebind { .. }) => false,
+                Err(e) => return Err(e),
+            };
         if !fits && samples < batch {
             let file = data.path().display();
             return Err(Error::Feed(format!(

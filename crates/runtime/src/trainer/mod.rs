@@ -106,7 +106,7 @@ impl<'a> Trainer<'a> {
         } else if resume {
             return Err(Error::config("checkpoint.dir", "names no directory to resume from"));
         }
-        let program = session.training_program(&graph)?;
+        let program = session.program()?;
         Ok(Trainer {
             training: HashMap::from([(batch, program)]),
             evaluation: HashMap::new(),
