@@ -1,6 +1,6 @@
 //! Cross-entropy of class scores.
 
-use super::{Reduction, checked_target, class_terms, classes, ignore_index, term_dtype};
+use super::{Reduction, checked_target, class_terms, classes, ignore_index, pair, term_dtype};
 use super::weighted_mean::WEIGHTED_MEAN;
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
@@ -11,7 +11,7 @@ use crate::ops::pointwise::add::ADD;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::{Reduce, ReduceSpace, Reg, RowBuilder};
 use crate::tensor::TensorType;
-use crate::{ensure, fail};
+use crate::ensure;
 
 /// `(scores, target, weight?)` with classes in dimension 1 (0 of a single sample). The target is class indices, each in
 /// range or `ignore_index`, or class probabilities of the scores' shape. The mean over indices is weighted by the targets'
@@ -39,11 +39,11 @@ pub static CROSS_ENTROPY_LOSS: OpDef = OpDef {
     precision: Precision::Full,
     cost: Cost::PerInput(8),
     body: Body::Decompose(|b, cx, inputs| {
-        let at = |i: usize| inputs.get(i).copied().flatten();
-        let (x, target) = at(0).zip(at(1)).ok_or_else(|| fail!(Attribute, "scores and target are needed"))?;
+        let weight = inputs.get(2).copied().flatten();
+        let [x, target] = pair(inputs)?;
         let loss = match cx.dtype(1)?.is_float() {
-            true => of_probabilities(b, cx, x, target, at(2))?,
-            false => of_indices(b, cx, x, target, at(2))?,
+            true => of_probabilities(b, cx, x, target, weight)?,
+            false => of_indices(b, cx, x, target, weight)?,
         };
         Ok(vec![b.cast(loss, cx.dtype(0)?)?])
     }),

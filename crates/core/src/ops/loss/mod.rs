@@ -12,7 +12,11 @@ use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
 operators! {
+    binary_cross_entropy: BINARY_CROSS_ENTROPY, WITH_LOGITS, TERMS, TERMS_BACKWARD, LOGIT_TERMS, LOGIT_TERMS_BACKWARD;
     cross_entropy: CROSS_ENTROPY_LOSS, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD;
+    huber: HUBER_LOSS, SMOOTH_L1_LOSS, HUBER, HUBER_BACKWARD;
+    kl_div: KL_DIV, TERMS, TERMS_BACKWARD;
+    mse: MSE_LOSS, L1_LOSS;
     nll: NLL_LOSS, NLL, NLL_BACKWARD;
     weighted_mean: WEIGHTED_MEAN;
 }
@@ -49,6 +53,12 @@ impl Reduction {
         if self == Reduction::None { terms.clone() } else { Shape::default() }
     }
 
+    /// Appends the reduction of a loss's terms to its one result, in the promoted dtype of its inputs.
+    fn finish(self, b: &mut Builder, cx: &OpCx, terms: ValueId) -> Result<Vec<ValueId>> {
+        let loss = self.apply(b, terms)?;
+        Ok(vec![b.cast(loss, cx.result_type(&[]))?])
+    }
+
     /// Appends the reduction of `terms`, in which each counts the same.
     fn apply(self, b: &mut Builder, terms: ValueId) -> Result<ValueId> {
         match self {
@@ -66,6 +76,22 @@ impl Reduction {
 fn term_dtype(dtype: DType) -> Result<DType> {
     ensure!(dtype.is_float(), DType, "a loss needs floats, got {dtype}");
     Ok(if dtype == DType::F64 { DType::F64 } else { DType::F32 })
+}
+
+/// Type rule of a loss of `(input, target, ...)`, all broadcast and promoted.
+fn pair_type(cx: &OpCx) -> Result<Vec<TensorType>> {
+    cx.ty(0).and(cx.ty(1))?;
+    let dtype = cx.result_type(&[]);
+    term_dtype(dtype)?;
+    Ok(vec![TensorType::new(dtype, Reduction::of(cx)?.shape(&cx.broadcast()?))])
+}
+
+/// Input and target of a loss.
+fn pair(inputs: &[Option<ValueId>]) -> Result<[ValueId; 2]> {
+    match *inputs {
+        [Some(x), Some(target), ..] => Ok([x, target]),
+        _ => Err(fail!(Attribute, "input and target are needed")),
+    }
 }
 
 /// The class dimension of scores `x`: 1, or 0 of a single sample; and the shape without it.

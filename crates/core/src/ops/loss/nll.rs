@@ -1,11 +1,11 @@
 //! Negative log-likelihood of log-probabilities.
 
 use super::weighted_mean::WEIGHTED_MEAN;
-use super::{Reduction, checked_target, class_terms, classes, ignore_index};
+use super::{Reduction, checked_target, class_terms, classes, ignore_index, pair};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::expr::{Expr, float, input};
-use crate::{ensure, fail};
+use crate::ensure;
 use crate::graph::{Builder, ValueId};
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::ReduceSpace;
@@ -46,11 +46,10 @@ pub static NLL_LOSS: OpDef = OpDef {
 };
 
 fn decompose(b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]) -> Result<Vec<ValueId>> {
-    let at = |i: usize| inputs.get(i).copied().flatten();
-    let (x, target) = at(0).zip(at(1)).ok_or_else(|| fail!(Attribute, "scores and target are needed"))?;
+    let [x, target] = pair(inputs)?;
     let target = checked_target(b, cx, target)?;
     let attrs = Attrs::new().with("ignore_index", ignore_index(cx)?);
-    let outs = b.apply(&NLL, &[Some(x), Some(target), at(2)], attrs)?;
+    let outs = b.apply(&NLL, &[Some(x), Some(target), inputs.get(2).copied().flatten()], attrs)?;
     let reduction = Reduction::of(cx)?;
     let loss = match reduction {
         Reduction::Mean => b.one(&WEIGHTED_MEAN, &outs, Attrs::new())?,
