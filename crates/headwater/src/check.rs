@@ -2,7 +2,8 @@
 
 use crate::core::device::{Device, evaluate};
 use crate::core::graph::{InputRole, OutputRole};
-use crate::core::pass::{self, bound::error_bounds};
+use crate::core::pass::{self, bound::error_bounds, diff::NoGradient};
+use crate::core::tensor::Data;
 use crate::core::{Attrs, Builder, DType, Graph, Tensor, ValueId, ops};
 use crate::golden::{Golden, Kind};
 use crate::model::Model;
@@ -19,7 +20,7 @@ pub struct Compared {
     pub name: String,
     /// `‖got − want‖ / max(‖want‖, ‖terms‖)`; for integers the share of elements that differ.
     pub error: f64,
-    /// The bound derived for this value (see `pass::bound`); 0 for integers.
+    /// The bound derived for this value: `pass::bound` times its measured condition; 0 for integers.
     pub bound: f64,
     /// Euclidean norm of the truth.
     pub norm: f64,
@@ -73,13 +74,6 @@ impl CheckReport {
 /// If the golden does not belong to the model, or something cannot run.
 pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Device) -> Result<CheckReport> {
     let bound = model.bind_to(golden)?;
-    let loss = bound
-        .graph
-        .outputs
-        .iter()
-        .find(|o| o.role == OutputRole::User)
-        .context("the model returns nothing")?
-        .value;
     let mut b = Builder::extend(bound.graph.clone());
     // Recorded nodes become outputs, in the order they are computed.
     let mut unmatched = Vec::new();
@@ -94,18 +88,14 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
     for &(v, name) in &nodes {
         b.output(format!("node.{name}"), v, OutputRole::User);
     }
-    let lifted = pass::lift(&b.finish(), precision)?;
-    let graph = pass::decompose(lifted)?;
-    let at = graph.outputs.iter().position(|o| o.role == OutputRole::User).context("the loss was lost")?;
-    debug_assert_eq!(bound.graph.outputs[at].value, loss);
-    let loss = graph.outputs[at].value;
-    let d = pass::differentiate(graph, loss)?;
-    let graph = pass::simplify(pass::decompose(d.graph)?).graph;
-    let (graph, terms) = with_terms(graph)?;
-    let feed = feed(&graph, &bound, golden)?;
+    let forward = b.finish();
+    let Prepared { graph, terms, missing: without } = Prepared::new(&forward, precision)?;
+    let fed = feed(&graph, &bound, golden)?;
     let bounds = error_bounds(&graph, precision.epsilon() > DType::F32.epsilon());
     // What runs is what a training session runs; its bounds are those of the operators it is fused from.
-    let got = evaluate(device, &pass::fuse(graph.clone())?, &feed)?;
+    let got = evaluate(device, &pass::fuse(graph.clone())?, &fed)?;
+    let exact = Prepared::new(&forward, DType::F64)?;
+    let condition = conditions(&exact, feed(&exact.graph, &bound, golden)?, device)?;
     let mut report = CheckReport {
         precision: precision.to_string(),
         compared: vec![],
@@ -122,7 +112,7 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
         anyhow::ensure!(t.shape() == want.shape(), "{name} is {}, the golden has {}", t.ty, want.ty);
         let size = terms.get(&output).map_or(0.0, |&i| norm(&got[i].to_f64()));
         let error = difference(t, want, size);
-        let bound = if t.dtype().is_float() { bounds[o.value.0 as usize] } else { 0.0 };
+        let bound = if t.dtype().is_float() { bounds[o.value.0 as usize] * condition[output] } else { 0.0 };
         let origin = graph.producer(o.value).map_or(String::new(), |(n, _)| graph.origin(n).to_string());
         let (norm, passed) = (norm(&want.to_f64()), error <= bound);
         if kind == Kind::Node && !passed && tied[o.value.0 as usize] && same_multiset(t, want, bound) {
@@ -149,7 +139,7 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
             Some(&i) => compare(Kind::Gradient, name, i, want)?,
             None => {
                 let reason =
-                    d.missing.iter().find(|m| m.parameter == name).map_or("no such parameter", |m| &m.reason);
+                    without.iter().find(|m| m.parameter == name).map_or("no such parameter", |m| &m.reason);
                 missing.push(format!("PyTorch has a gradient of {name}, we have none: {reason}"));
             }
         }
@@ -176,6 +166,67 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
     }
     report.missing = missing;
     Ok(report)
+}
+
+/// The graph that is compared: forward and backward in one float dtype, and the sums of magnitudes to judge by.
+struct Prepared {
+    graph: Graph,
+    /// By output, the output that holds the size of the terms it is a sum of.
+    terms: HashMap<usize, usize>,
+    missing: Vec<NoGradient>,
+}
+
+impl Prepared {
+    fn new(forward: &Graph, precision: DType) -> Result<Prepared> {
+        let graph = pass::decompose(pass::lift(forward, precision)?)?;
+        let loss = graph
+            .outputs
+            .iter()
+            .find(|o| o.role == OutputRole::User)
+            .context("the model returns nothing")?
+            .value;
+        let d = pass::differentiate(graph, loss)?;
+        let (graph, terms) = with_terms(pass::simplify(pass::decompose(d.graph)?).graph)?;
+        Ok(Prepared { graph, terms, missing: d.missing })
+    }
+}
+
+/// Relative change of the inputs by which conditions are measured: far above f64's rounding, far below anything's curvature.
+const NUDGE: f64 = 1e-8;
+
+/// A condition beyond this is not believed: something discrete has flipped.
+const WORST_CONDITION: f64 = 1e4;
+
+/// The condition number of every output, at least 1: how much a relative change of all float inputs is magnified, measured
+/// in f64 by changing each element by ±[`NUDGE`]. First-order error bounds scale with it (Higham, "Accuracy and Stability
+/// of Numerical Algorithms", 2002, section 1.6).
+fn conditions(p: &Prepared, fed: Vec<Tensor>, device: &dyn Device) -> Result<Vec<f64>> {
+    let graph = pass::fuse(p.graph.clone())?;
+    let base = evaluate(device, &graph, &fed)?;
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut sign = || {
+        // Marsaglia's xorshift64 (2003).
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        if state >> 63 == 0 { 1.0 } else { -1.0 }
+    };
+    let nudged: Vec<Tensor> = fed
+        .into_iter()
+        .map(|t| match t.data {
+            Data::Float(v) => {
+                Tensor::float(t.ty.dtype, t.ty.shape, v.iter().map(|x| x * (1.0 + NUDGE * sign())).collect())
+            }
+            Data::Int(_) => t,
+        })
+        .collect();
+    let moved = evaluate(device, &graph, &nudged)?;
+    let of = |i: usize| {
+        let terms = p.terms.get(&i).map_or(0.0, |&t| norm(&base[t].to_f64()));
+        let change = difference(&moved[i], &base[i], terms) / NUDGE;
+        if change.is_finite() { change.clamp(1.0, WORST_CONDITION) } else { 1.0 }
+    };
+    Ok((0..base.len()).map(of).collect())
 }
 
 /// Which values depend on the order in which a sort leaves equal keys.
