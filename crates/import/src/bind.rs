@@ -92,6 +92,11 @@ pub(crate) enum Made {
     Tensor(TensorId),
 }
 
+/// An operator's refusal, for the report.
+pub(crate) fn refused(e: headwater_core::Error) -> Obstacle {
+    Obstacle::Unsupported(format!("{}: {}", e.code.as_str(), e.message))
+}
+
 /// Values a graph may have beyond [`BUDGET_RATIO`] for each name of the export: writes through views cost several.
 const BUDGET_BASE: usize = 1 << 16;
 const BUDGET_RATIO: usize = 64;
@@ -176,8 +181,9 @@ impl<'a> Importer<'a> {
             self.write(scope, target, new)?;
             return Ok(self.define(scope, node, &[Made::Tensor(target)])?);
         }
-        // New contents of written arguments come last. An evaluating batch norm writes nothing.
-        let idle = call.attrs.get("training") == Some(&Attr::Bool(false));
+        // New contents of written arguments come last. An evaluating norm writes nothing.
+        let idle =
+            ["training", "use_input_stats"].iter().any(|a| call.attrs.get(a) == Some(&Attr::Bool(false)));
         let written = call.written.len();
         if outputs.len() < written {
             return Err(refuse!(Argument, "{} results for {written} written arguments", outputs.len()).into());
@@ -203,26 +209,45 @@ impl<'a> Importer<'a> {
             });
         }
         let inputs: Vec<Option<ValueId>> = operands.iter().map(|o| o.map(|(_, v)| v)).collect();
-        let refused =
-            |e: headwater_core::Error| Obstacle::Unsupported(format!("{}: {}", e.code.as_str(), e.message));
-        let values = self.b.apply(op, &inputs, call.attrs.clone()).map_err(refused)?;
-        let (Body::View(view), Some(Some((parent, _)))) = (op.body, operands.first()) else {
-            return Ok(values.into_iter().map(Made::Value).collect());
+        let first = self.b.graph().nodes.len();
+        let values = match op.body {
+            // Its results may be views, which only what it stands for tells.
+            Body::Decompose(expand) if op.schemas.iter().any(|s| s.contains("(a)")) => {
+                let types = self.types(&inputs);
+                let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs: &call.attrs };
+                (op.infer)(&cx).and_then(|_| expand(&mut self.b, &cx, &inputs)).map_err(refused)?
+            }
+            body => {
+                let values = self.b.apply(op, &inputs, call.attrs.clone()).map_err(refused)?;
+                if !matches!(body, Body::View(_)) {
+                    return Ok(values.into_iter().map(Made::Value).collect());
+                }
+                values
+            }
         };
-        let types: Vec<Option<TensorType>> = inputs.iter().map(|v| v.map(|v| self.b.ty(v).clone())).collect();
-        let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs: &call.attrs };
-        let base = self.tensors.layout(*parent).clone();
-        let layouts: Option<Vec<Layout>> = (0..values.len())
-            .map(|i| (view.layout)(&cx, &base, i))
-            .collect::<Result<_, _>>()
-            .map_err(refused)?;
-        // Where PyTorch's memory does not allow a view, `reshape` and its like copy.
-        let Some(layouts) = layouts else {
-            return Ok(values.into_iter().map(Made::Value).collect());
-        };
-        let outputs: Vec<_> = values.into_iter().zip(layouts).collect();
-        let views = self.tensors.views(*parent, op, inputs[1..].to_vec(), call.attrs.clone(), outputs);
-        Ok(views.into_iter().map(Made::Tensor).collect())
+        let mut tensors: HashMap<ValueId, TensorId> =
+            operands.iter().flatten().map(|&(t, v)| (v, t)).collect();
+        for at in first..self.b.graph().nodes.len() {
+            let node = self.b.graph().nodes[at].clone();
+            let parent = node.inputs.first().copied().flatten().and_then(|v| tensors.get(&v));
+            let (Body::View(view), Some(&parent)) = (node.op.body, parent) else { continue };
+            let types = self.types(&node.inputs);
+            let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs: &node.attrs };
+            let base = self.tensors.layout(parent).clone();
+            let layouts =
+                (0..node.outputs.len()).map(|i| (view.layout)(&cx, &base, i)).collect::<Result<_, _>>();
+            // Where PyTorch's memory does not allow a view, `reshape` and its like copy.
+            let Some(layouts): Option<Vec<Layout>> = layouts.map_err(refused)? else { continue };
+            let views = node.outputs.iter().copied().zip(layouts).collect();
+            let views =
+                self.tensors.views(parent, node.op, node.inputs[1..].to_vec(), node.attrs.clone(), views);
+            tensors.extend(node.outputs.into_iter().zip(views));
+        }
+        Ok(values.into_iter().map(|v| tensors.get(&v).map_or(Made::Value(v), |&t| Made::Tensor(t))).collect())
+    }
+
+    fn types(&self, values: &[Option<ValueId>]) -> Vec<Option<TensorType>> {
+        values.iter().map(|v| v.map(|v| self.b.ty(v).clone())).collect()
     }
 
     /// An operand as the scope sees it, with its present value.

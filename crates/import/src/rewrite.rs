@@ -1,7 +1,7 @@
 //! Calls that need no operator: those that give back the tensor they are given, and those that replace its content.
 
 use crate::arguments::Obstacle;
-use crate::bind::{Importer, Made};
+use crate::bind::{Importer, Made, refused};
 use crate::error::{Error, Result};
 use crate::functionalize::TensorId;
 use crate::schema::{Argument, Node};
@@ -110,8 +110,6 @@ impl<'a> Importer<'a> {
         let target = node.inputs.first().map(|i| scope.value(&i.arg));
         let (Some(content), Some(Slot::Tensor(target))) = (content, target) else { return Ok(false) };
         let ty = self.tensors.ty(&self.b, target).clone();
-        let refused =
-            |e: headwater_core::Error| Obstacle::Unsupported(format!("{}: {}", e.code.as_str(), e.message));
         let new = match content {
             Slot::Tensor(t) => {
                 let (_, value) = self.operand(scope, t)?;
