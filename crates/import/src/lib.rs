@@ -23,6 +23,7 @@ pub mod symbolic;
 mod verify;
 pub mod weights;
 
+pub use archive::Archive;
 pub use bind::Imported;
 pub use dims::Dims;
 pub use error::{Code, Error, Result};

@@ -12,7 +12,12 @@ use support::*;
 fn chain(nodes: usize) -> Vec<u8> {
     let (wide, flat, row) = (meta(7, &[4, 6]), meta(7, &[24]), strided(7, &[6], &[1], 6));
     let this = |n: &str| ("self", tensor(n));
-    let bounds = [this("A"), ("dim", json!({"as_int": 0})), ("start", json!({"as_int": 6})), ("end", json!({"as_int": 12}))];
+    let bounds = [
+        this("A"),
+        ("dim", json!({"as_int": 0})),
+        ("start", json!({"as_int": 6})),
+        ("end", json!({"as_int": 12})),
+    ];
     // Nodes and values of one block, as text: operands are to be named.
     let block = [
         (node("aten.mul.Tensor", &[this("AT"), ("other", json!({"as_float": 1.01}))], &["V0"]), &wide),

@@ -1,52 +1,15 @@
 //! Goldens: an imported graph, lifted to float64, against what PyTorch recorded.
 
-use headwater_core::graph::{Graph, OutputRole};
-use headwater_core::pass::{decompose, differentiate};
+use headwater_core::graph::OutputRole;
+use headwater_core::pass::{decompose, differentiate, lift};
 use headwater_core::tensor::{Tensor, TensorType};
-use headwater_core::{Attr, Attrs, Builder, DType, Registry, ValueId, reference};
+use headwater_core::{DType, Registry, reference};
 use headwater_import::{Dims, Imported, Program};
 use safetensors::{Dtype, SafeTensors};
 use std::path::Path;
 
 fn lifted(dtype: DType) -> DType {
     if dtype.is_float() { DType::F64 } else { dtype }
-}
-
-/// The graph with every floating-point dtype turned to f64.
-pub fn lift(graph: &Graph) -> Graph {
-    let mut b = Builder::extend(Graph { origins: graph.origins.clone(), ..Graph::default() });
-    let mut map: Vec<Option<ValueId>> = vec![None; graph.values.len()];
-    for input in &graph.inputs {
-        let ty = graph.ty(input.value);
-        let ty = TensorType::new(lifted(ty.dtype), ty.shape.clone());
-        map[input.value.0 as usize] = Some(b.input(input.name.clone(), ty, input.role.clone()));
-    }
-    for node in &graph.nodes {
-        b.origin = node.origin;
-        let inputs: Vec<_> = node.inputs.iter().map(|v| v.map(|v| map[v.0 as usize].unwrap())).collect();
-        let mut attrs = Attrs::new();
-        for (name, value) in node.attrs.iter() {
-            match value {
-                Attr::DType(d) => attrs.set(name, lifted(*d)),
-                other => attrs.set(name, other.clone()),
-            }
-        }
-        let outputs = b.apply(node.op, &inputs, attrs).unwrap();
-        // What makes a float without saying which is of the default dtype.
-        for (&old, new) in node.outputs.iter().zip(outputs) {
-            map[old.0 as usize] = Some(b.cast(new, lifted(graph.ty(old).dtype)).unwrap());
-        }
-    }
-    for o in &graph.outputs {
-        let value = |v: ValueId| map[v.0 as usize].unwrap();
-        let role = match o.role {
-            OutputRole::User => OutputRole::User,
-            OutputRole::Mutation(v) => OutputRole::Mutation(value(v)),
-            OutputRole::Gradient(v) => OutputRole::Gradient(value(v)),
-        };
-        b.output(o.name.clone(), value(o.value), role);
-    }
-    b.finish()
 }
 
 /// A recorded file.
@@ -106,7 +69,7 @@ pub fn check(archive: &Path, tolerance: f64) {
     let golden = Golden::of(archive);
     let (program, imported) = import(archive, &golden);
     headwater_core::graph::verify::verify(&imported.graph).unwrap();
-    let graph = lift(&decompose(imported.graph.clone()).unwrap());
+    let graph = decompose(lift(&imported.graph, DType::F64).unwrap()).unwrap();
     let loss = graph.outputs[0].value;
     let forward = differentiate(graph, loss).unwrap();
     let mut inputs = Vec::new();

@@ -4,27 +4,63 @@ use super::index_tensor::{INDEX, Indexing, wrap_of};
 use super::{given, take};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
+use crate::dtype::DType;
 use crate::graph::{Builder, ValueId};
+use crate::ops::pointwise::where_self::WHERE;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::{Data, Tensor, TensorType};
 use crate::{ensure, fail};
 
-/// `self` with `self[indices]` replaced by `values`, or increased if `accumulate`; see [`INDEX`] for the indices.
+/// `self` with `self[indices]` replaced by `values`, or increased if `accumulate`; see [`INDEX`] for the indices. A mask
+/// may stand alone among the indices if `values` is one number.
 pub static INDEX_PUT: OpDef = OpDef {
     name: "index_put",
     schemas: &[
         "index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
         "_unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor",
     ],
-    infer,
+    infer: |cx| match mask(cx) {
+        None => infer(cx),
+        Some(at) => {
+            let (x, m, values) = (cx.ty(0)?, cx.ty(at)?, cx.ty(cx.inputs.len() - 1)?);
+            let fits = x.shape.get(at - 1..at - 1 + m.shape.rank()).is_some_and(|dims| *dims == m.shape[..]);
+            ensure!(fits, Shape, "the mask {m} does not fit dimension {} of {x}", at - 1);
+            ensure!(values.dtype == x.dtype, DType, "{values} cannot be written into {x}");
+            Ok(vec![x.clone()])
+        }
+    },
     derivative: Derivative::ByDecomposition,
     precision: Precision::Widest,
     cost: Cost::PerOutput(1),
     body: Body::Decompose(|b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]| {
-        b.apply(&INDEX_PUT_IMPL, inputs, Attrs::new().with("accumulate", cx.flag("accumulate")?))
+        let Some(at) = mask(cx) else {
+            return b.apply(&INDEX_PUT_IMPL, inputs, Attrs::new().with("accumulate", cx.flag("accumulate")?));
+        };
+        let present = |i: usize| inputs[i].ok_or_else(|| fail!(Attribute, "input {i} is missing"));
+        let (x, mask, value) = (present(0)?, present(at)?, present(inputs.len() - 1)?);
+        let mut shape = vec![1; b.ty(x).shape.rank()];
+        shape[at - 1..at - 1 + cx.shape(at)?.rank()].copy_from_slice(cx.shape(at)?);
+        let mask = b.reshape(mask, &shape)?;
+        let mut value = b.reshape(value, &[])?;
+        if cx.flag("accumulate")? {
+            value = b.add(x, value)?;
+        }
+        Ok(vec![b.one(&WHERE, &[mask, value, x], Attrs::new())?])
     }),
-    cases,
+    cases: || {
+        let mask = |name| Case::new(name).f(&[2, 3, 2]).none().mask(&[3, 2]).f(&[1]).attr("accumulate", false);
+        [vec![mask("mask"), mask("added by mask").attr("accumulate", true)], cases()].concat()
+    },
 };
+
+/// The input that is the one index given, if that is a mask and one number is to be written.
+fn mask(cx: &OpCx) -> Option<usize> {
+    let end = cx.inputs.len().checked_sub(1)?;
+    let mut given = (1..end).filter(|&i| cx.opt(i).is_some());
+    let (at, more) = (given.next()?, given.next());
+    let is_mask = more.is_none() && cx.opt(at)?.dtype == DType::Bool && cx.opt(end)?.shape.numel() == 1;
+    is_mask.then_some(at)
+}
 
 /// [`INDEX_PUT`] by integers. Of values for one place the last in row-major order wins; sums are in f32 or wider, in
 /// row-major order.
