@@ -17,6 +17,7 @@ operators! {
     log_softmax: LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD;
     rms_norm: RMS_NORM, RMS_NORM_BACKWARD;
     softmax: SOFTMAX, SOFTMAX_BACKWARD;
+    weight_norm: WEIGHT_NORM;
 }
 
 /// Dtype of a norm's statistics for inputs of `dtype`.

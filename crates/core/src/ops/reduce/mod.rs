@@ -10,6 +10,7 @@ operators! {
     amax: AMAX, AMIN, EVENLY_DISTRIBUTE;
     any: ANY, ALL_TRUE;
     argmax: ARGMAX, ARGMIN;
+    cosine_similarity: COSINE_SIMILARITY;
     count_nonzero: COUNT_NONZERO;
     cummax: CUMMAX, CUMMIN;
     cumprod: CUMPROD, CUMPROD_BACKWARD;
