@@ -1,9 +1,11 @@
 //! The evaluation form of a graph exported in training mode, as `module.eval()` would have made it: no dropout, running
 //! statistics instead of the batch's, nothing mutated. Runs on the graph as imported, before decomposition.
 
+use super::rebuild::rebuild;
 use crate::attr::{Attr, Attrs};
-use crate::diagnostic::{Code, Error, Result};
-use crate::graph::{Builder, Graph, Node, Output, OutputRole, ValueId};
+use crate::diagnostic::Result;
+use crate::graph::{Graph, Node, OutputRole};
+use crate::tensor::TensorType;
 
 /// Rewrites every operator that behaves differently in training, and drops all outputs but the user's.
 ///
@@ -13,28 +15,11 @@ use crate::graph::{Builder, Graph, Node, Output, OutputRole, ValueId};
 /// # Errors
 /// What the type rules refuse: none for an exported model.
 pub fn evaluation(graph: &Graph) -> Result<Graph> {
-    let mut b = Builder::extend(Graph { origins: graph.origins.clone(), ..Graph::default() });
-    let mut map: Vec<Option<ValueId>> = vec![None; graph.values.len()];
-    for input in &graph.inputs {
-        let new = b.input(input.name.clone(), graph.ty(input.value).clone(), input.role.clone());
-        map[input.value.0 as usize] = Some(new);
-    }
-    let renamed = |map: &[Option<ValueId>], v: ValueId| {
-        map[v.0 as usize].ok_or_else(|| Error::new(Code::Graph, format!("{v} is used before it is defined")))
-    };
-    for node in &graph.nodes {
-        (b.origin, b.phase) = (node.origin, node.phase);
-        let inputs = node.inputs.iter().map(|v| v.map(|v| renamed(&map, v)).transpose());
-        let outputs = b.apply(node.op, &inputs.collect::<Result<Vec<_>>>()?, evaluating(node))?;
-        for (old, new) in node.outputs.iter().zip(outputs) {
-            map[old.0 as usize] = Some(new);
-        }
-    }
-    for o in graph.outputs.iter().filter(|o| o.role == OutputRole::User) {
-        let value = renamed(&map, o.value)?;
-        b.graph_mut().outputs.push(Output { value, name: o.name.clone(), role: OutputRole::User });
-    }
-    Ok(b.finish())
+    let mut graph = rebuild(graph, TensorType::clone, |b, node, operands| {
+        b.apply(node.op, operands, evaluating(node))
+    })?;
+    graph.outputs.retain(|o| o.role == OutputRole::User);
+    Ok(graph)
 }
 
 /// A node's attributes in evaluation, under the names that all of ATen's operators share.
@@ -61,7 +46,7 @@ mod tests {
     use crate::graph::InputRole;
     use crate::ops::norm::batch_norm::BATCH_NORM;
     use crate::ops::random::dropout::DROPOUT;
-    use crate::{DType, Tensor, TensorType, pass, reference};
+    use crate::{Builder, DType, Tensor, pass, reference};
 
     #[test]
     fn dropout_is_gone_and_running_statistics_are_used() {
