@@ -12,12 +12,12 @@ pub enum Error {
     #[error(transparent)]
     Core(#[from] headwater_core::Error),
     /// HW-R001: the system refused to read or write a file.
-    #[error("HW-R001: {}: {source}", path.display())]
+    #[error("HW-R001: {}: {cause}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
+        /// What the system said; part of the message, hence no `source`.
+        cause: std::io::Error,
     },
     /// HW-R002: a data file does not hold what its format demands.
     #[error("HW-R002: {}: {message}", path.display())]
@@ -60,12 +60,12 @@ pub enum Error {
     #[error("HW-R007: {0}")]
     Model(String),
     /// HW-R008: the model could not be made for another batch size.
-    #[error("HW-R008: the model cannot run on a batch of {batch}: {source}")]
+    #[error("HW-R008: the model cannot run on a batch of {batch}: {cause}")]
     Rebind {
         /// The batch size.
         batch: usize,
-        /// Why.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        /// Why; part of the message, hence no `source`.
+        cause: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
@@ -86,7 +86,7 @@ impl Error {
     }
 
     pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
-        move |source| Error::Io { path: path.to_owned(), source }
+        move |cause| Error::Io { path: path.to_owned(), cause }
     }
 
     pub(crate) fn data(path: &Path, message: impl Into<String>) -> Error {

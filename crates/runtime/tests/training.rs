@@ -4,11 +4,16 @@ mod common;
 
 use common::{config, graph, weights, write_data};
 use headwater_core::device::Device;
+use headwater_core::graph::{InputRole, OutputRole};
+use headwater_core::{Builder, DType, Tensor, TensorType};
 use headwater_cpu::Cpu;
 use headwater_runtime::config::NonFinite;
 use headwater_runtime::data::{Dataset, LastBatch};
 use headwater_runtime::log::{JsonLines, TensorBoard};
-use headwater_runtime::{Error, Event, Model, Summary, TrainConfig, Trainer};
+use headwater_runtime::optim::Optimizer;
+use headwater_runtime::session::Training;
+use headwater_runtime::{Error, Event, Model, Session, Summary, TrainConfig, Trainer};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,6 +91,7 @@ fn an_interrupted_run_ends_as_an_undisturbed_one_would() {
     let mut first = trainer(1, &config, 0.3, false).unwrap();
     let summary = first.run(&mut [&mut json, &mut at_seven], &stop).unwrap();
     assert_eq!((summary.step, summary.complete), (7, false));
+    drop(first);
     // A line of a later step, as a run killed after its checkpoint leaves it, and one cut off.
     let mut text = std::fs::read_to_string(&log).unwrap();
     text.push_str("{\"event\":\"step\",\"step\":8}\n{\"event\":\"st");
@@ -168,6 +174,63 @@ fn micro_batches_average_to_the_whole_batch() {
     assert!(close(models[0].1, models[1].1));
     assert!(models[0].0.iter().zip(&models[1].0).all(|(a, b)| close(*a as f64, *b as f64)), "{models:?}");
     assert_ne!(models[0].0, common::noise(48, 0.1));
+}
+
+#[test]
+fn every_float_dtype_trains_with_wide_moments() {
+    // The loss is the sum of all parameters times their coefficients, so each gradient is exactly its coefficients.
+    let n = 40;
+    let dtypes = [DType::F64, DType::F32, DType::BF16, DType::F16];
+    let mut b = Builder::new();
+    let mut weights = HashMap::new();
+    let mut sum = None;
+    for dtype in dtypes {
+        let w = b.parameter(&format!("w.{dtype}"), dtype, &[n]);
+        let c = b.input(format!("c.{dtype}"), TensorType::new(dtype, [n]), InputRole::Constant);
+        let product = b.mul(w, c).unwrap();
+        let own = b.sum(product, &[0], false).unwrap();
+        let own = b.cast(own, DType::F64).unwrap();
+        sum = Some(sum.map_or(own, |s| b.add(s, own).unwrap()));
+        let random =
+            |phase| Tensor::float(dtype, [n], common::noise(n, phase).iter().map(|&x| x as f64).collect());
+        weights.insert(format!("w.{dtype}"), random(1.0).to_bytes());
+        weights.insert(format!("c.{dtype}"), random(2.0).to_bytes());
+    }
+    b.output("loss", sum.unwrap(), OutputRole::User);
+    let graph = b.finish();
+    let optimizer: Optimizer =
+        serde_json::from_str(r#"{"name": "sgd", "lr": 1.0, "momentum": 0.5}"#).unwrap();
+    for accumulate in [1, 2] {
+        let training = Training { optimizer: optimizer.clone(), accumulate, ..Training::default() };
+        let model = Model { graph: &graph, weights: &weights };
+        let mut session = Session::new(cpu(2), model, Some(training)).unwrap();
+        let program = session.program().unwrap();
+        for _ in 0..2 {
+            session.begin_step().unwrap();
+            for _ in 0..accumulate {
+                session.gradients(program, &[] as &[&[u8]]).unwrap();
+            }
+            assert!(session.update(0.25).unwrap().applied);
+        }
+        for dtype in dtypes {
+            let ty = TensorType::new(dtype, [n]);
+            let read = |name: String| Tensor::from_bytes(&ty, &weights[&name]).floats().to_vec();
+            let t = session.tensors().iter().find(|t| t.name == format!("w.{dtype}")).unwrap();
+            let got = Tensor::from_bytes(&ty, &session.read(t).unwrap());
+            // First step: the buffer is g; second: 1.5 g. Everything is computed wide and rounded once a step.
+            let wide = |x: f64| if dtype == DType::F64 { x } else { x as f32 as f64 };
+            let step = |p: f64, m: f64| dtype.round(wide(p - wide(0.25 * m)));
+            let want = read(format!("w.{dtype}")).into_iter().zip(read(format!("c.{dtype}")));
+            let want: Vec<f64> = want.map(|(p, g)| step(step(p, g), wide(1.5 * g))).collect();
+            assert_eq!(got.floats(), want, "{dtype}, {accumulate} micro-batches");
+        }
+        let moments = session.moments();
+        assert!(
+            moments.iter().all(|(name, ty)| (ty.dtype == DType::F64) == name.ends_with("f64")),
+            "{moments:?}"
+        );
+        assert!(session.update_plan().unwrap().segments[0].bytes < 64 << 10, "the update works in place");
+    }
 }
 
 #[test]

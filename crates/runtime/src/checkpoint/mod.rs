@@ -22,7 +22,7 @@ use headwater_core::graph::InputRole;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 const FORMAT: &str = "headwater-checkpoint-1";
@@ -31,7 +31,9 @@ const STATE: &str = "state.safetensors";
 const PROGRESS: &str = "progress.json";
 const MANIFEST: &str = "manifest.json";
 /// Names of directories that are not (or no longer) checkpoints begin with this.
-const TEMPORARY: &str = ".tmp-";
+const TEMPORARY: &str = ".tmp-step-";
+/// Locked while a run may save here; the system releases it however the run ends.
+const LOCK: &str = ".lock";
 
 /// Where a run is, beside its tensors. The data's position and the key of random numbers follow from `step`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,11 +53,12 @@ struct Manifest {
     files: BTreeMap<String, Written>,
 }
 
-/// A directory of checkpoints.
-#[derive(Clone, Debug)]
+/// A directory of checkpoints, used by one run at a time.
+#[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
     keep: usize,
+    _lock: File,
     create: Create,
 }
 
@@ -119,7 +122,13 @@ impl Store {
 
     fn open(dir: &Path, keep: usize) -> Result<Store> {
         fs::create_dir_all(dir).map_err(Error::io(dir))?;
-        let store = Store { dir: dir.to_owned(), keep: keep.max(1), create: Create::default() };
+        let path = dir.join(LOCK);
+        let lock = File::options().create(true).append(true).open(&path).map_err(Error::io(&path))?;
+        // A file system without locks protects nobody, but is no reason not to train.
+        if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+            return Err(Error::checkpoint(dir, "another run is saving here"));
+        }
+        let store = Store { dir: dir.to_owned(), keep: keep.max(1), _lock: lock, create: Create::default() };
         // Left behind by a run that was killed while saving or removing.
         for (name, path) in store.entries()? {
             if name.starts_with(TEMPORARY) {
@@ -150,14 +159,20 @@ impl Store {
     /// Saves a run and removes the oldest checkpoints beyond those to keep. Returns the checkpoint's directory.
     ///
     /// # Errors
-    /// `Io` if the disk is full or fails: the checkpoints before are untouched.
+    /// `Checkpoint` if the disk is full, `Io` if it fails: the checkpoints before are untouched.
     pub fn save(&self, session: &Session, progress: &Progress) -> Result<PathBuf> {
         let end = self.dir.join(format!("step-{:08}", progress.step));
         let temporary = self.temporary(&end);
         if let Err(e) = self.write(session, progress, &temporary) {
             // What was written so far only takes space; the error counts, not whether this succeeds.
             let _ = fs::remove_dir_all(&temporary);
-            return Err(e);
+            return Err(match e {
+                Error::Io { cause, .. } if cause.kind() == std::io::ErrorKind::StorageFull => {
+                    let advice = "the checkpoints before are whole; make room and resume";
+                    Error::checkpoint(&end, format!("cannot be saved, the disk is full: {advice}"))
+                }
+                e => e,
+            });
         }
         if end.exists() {
             self.remove(&end)?;
@@ -173,7 +188,8 @@ impl Store {
 
     fn temporary(&self, of: &Path) -> PathBuf {
         let name = of.file_name().unwrap_or_default().to_string_lossy();
-        self.dir.join(format!("{TEMPORARY}{name}-{}", std::process::id()))
+        let number = name.strip_prefix("step-").unwrap_or(&name);
+        self.dir.join(format!("{TEMPORARY}{number}-{}", std::process::id()))
     }
 
     /// Removes a checkpoint; renamed first, so that half of one is never taken for a whole.
@@ -257,7 +273,7 @@ impl Checkpoint {
                 .ok_or_else(|| damaged(format!("{MANIFEST} does not list {name}")))?;
             let file = path.join(name);
             let map = match crate::data::Mapped::open(&file) {
-                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                Err(Error::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => {
                     return Err(damaged(format!("{name} is missing")));
                 }
                 opened => opened?,

@@ -28,6 +28,7 @@ fn value(session: &Session) -> f32 {
 fn names(dir: &Path) -> Vec<String> {
     let mut all: Vec<String> =
         fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    all.retain(|name| name != LOCK);
     all.sort();
     all
 }
@@ -40,6 +41,9 @@ fn the_last_ones_are_kept_and_the_newest_whole_one_is_found() {
         store.save(&session(step as f32), &progress(step)).unwrap();
     }
     assert_eq!(names(dir.path()), ["step-00000003", "step-00000004"]);
+    // Two runs must not save into one directory.
+    assert!(Store::resume(dir.path(), 2).unwrap_err().to_string().contains("another run"));
+    drop(store);
     assert_eq!(Store::create(dir.path(), 2).unwrap_err().code(), "HW-R005");
     // What a killed run may leave.
     fs::create_dir(dir.path().join(".tmp-step-00000005-1")).unwrap();
@@ -79,10 +83,13 @@ fn a_full_disk_leaves_the_checkpoint_before_whole() {
             _ => Create(|p| open_full(p, MANIFEST)),
         };
         let e = store.save(&session(2.0), &progress(2)).unwrap_err();
-        let Error::Io { source, .. } = &e else { panic!("{e}") };
-        assert_eq!(source.kind(), std::io::ErrorKind::StorageFull, "{full}");
+        assert!(
+            matches!(e, Error::Checkpoint { .. }) && e.to_string().contains("disk is full"),
+            "{full}: {e}"
+        );
         assert_eq!(names(dir.path()), ["step-00000001"], "{full}");
     }
+    drop(store);
     let (_, found) = Store::resume(dir.path(), 1).unwrap();
     let mut restored = session(0.0);
     found.checkpoint.unwrap().restore(&mut restored).unwrap();

@@ -23,11 +23,14 @@ impl JsonLines {
     }
 
     /// Goes on with the file of an interrupted run that resumes after `step` steps: lines of later steps, and a line cut
-    /// off at the end, are removed first.
+    /// off at the end, are removed first. A run that begins (`step` 0) begins its file anew.
     ///
     /// # Errors
     /// `Io`.
     pub fn resume(path: &Path, step: u64) -> Result<JsonLines> {
+        if step == 0 {
+            return JsonLines::create(path);
+        }
         let old = match fs::read(path) {
             Ok(old) => old,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),

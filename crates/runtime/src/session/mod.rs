@@ -506,13 +506,15 @@ fn tensors(graph: &Graph) -> Vec<ModelTensor> {
         .collect()
 }
 
-/// Forward and backward of a model's graph, and the parameters without a gradient.
+/// Forward and backward of a model's graph, its loss as the only result, and the parameters without a gradient.
 fn differentiated(graph: &Graph) -> Result<(Graph, Vec<NoGradient>)> {
-    let graph = pass::decompose(graph.clone())?;
+    let mut graph = pass::decompose(graph.clone())?;
     let loss = graph.outputs.iter().find(|o| o.role == OutputRole::User);
-    let loss = loss
-        .ok_or_else(|| Error::Model("the model returns nothing; its first output must be the loss".into()))?;
-    let loss = loss.value;
+    let none = || Error::Model("the model returns nothing; its first output must be the loss".into());
+    let loss = loss.ok_or_else(none)?.value;
+    // Training needs no other result; what only leads to them is not computed.
+    let mut first = true;
+    graph.outputs.retain(|o| o.role != OutputRole::User || std::mem::take(&mut first));
     let d = pass::differentiate(graph, loss)?;
     let graph = pass::simplify(pass::decompose(d.graph)?).graph;
     Ok((pass::fuse(graph)?, d.missing))

@@ -308,7 +308,7 @@ fn returned(graph: &Graph) -> impl Iterator<Item = &TensorType> {
 
 fn rebound(rebind: Option<&Rebind>, batch: usize) -> Result<Graph> {
     let none = || Err("it was exported for a fixed batch; export it with a dynamic first dimension".into());
-    rebind.map_or_else(none, |f| f(batch)).map_err(|source| Error::Rebind { batch, source })
+    rebind.map_or_else(none, |f| f(batch)).map_err(|cause| Error::Rebind { batch, cause })
 }
 
 fn due(every: Option<u64>, step: u64) -> bool {
