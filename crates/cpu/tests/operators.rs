@@ -3,7 +3,7 @@
 
 use headwater_core::device::{Device, Executable, Memory};
 use headwater_core::graph::{InputRole, OutputRole};
-use headwater_core::ops::{Body, Case, Derivative, OpDef, Sample};
+use headwater_core::ops::{Case, Derivative, OpDef, Sample};
 use headwater_core::pass::bound::error_bounds;
 use headwater_core::pass::diff::gradients;
 use headwater_core::pass::{check_plan, decompose, plan};
@@ -111,98 +111,146 @@ fn sensitivities(graph: &Graph, inputs: &[Tensor], want: &[Tensor]) -> Vec<Vec<f
     out
 }
 
-/// Compares with the truth in f64 of the same inputs; the bound is relative to the largest number of the result and to the
-/// sensitivity of each.
-fn judge(
-    name: &str,
-    graph: &Graph,
-    exact: &Graph,
-    inputs: &[Tensor],
-    got: &[Tensor],
-    wrong: &mut Vec<String>,
-) {
-    let own = reference::run(graph, inputs).expect("the reference takes what the rule takes");
-    let lifted: Vec<Tensor> =
-        (inputs.iter().zip(&exact.inputs)).map(|(t, i)| t.cast(exact.ty(i.value).dtype)).collect();
-    let want = reference::run(exact, &lifted).expect("as in the lower dtype");
-    let bounds = error_bounds(graph, false);
-    let slopes = sensitivities(exact, &lifted, &want);
-    for (k, o) in graph.outputs.iter().enumerate() {
-        let dtype = got[k].dtype();
-        if !dtype.is_float() {
-            if got[k] != own[k] {
-                wrong.push(format!("{name}: {} is {:?}, not {:?}", o.name, got[k].ints(), own[k].ints()));
+/// What is right for a graph in some dtype.
+struct Truth<'a> {
+    graph: &'a Graph,
+    /// Of the reference in the same dtypes.
+    own: Vec<Tensor>,
+    /// Of the same graph and numbers in f64.
+    exact: Vec<Tensor>,
+    slopes: Vec<Vec<f64>>,
+    bounds: Vec<f64>,
+}
+
+impl<'a> Truth<'a> {
+    fn new(graph: &'a Graph, exact: &Graph, inputs: &[Tensor]) -> Self {
+        let own = reference::run(graph, inputs).expect("tried before");
+        let lifted: Vec<Tensor> =
+            inputs.iter().zip(&exact.inputs).map(|(t, i)| t.cast(exact.ty(i.value).dtype)).collect();
+        let want = reference::run(exact, &lifted).expect("as in the lower dtype");
+        let slopes = sensitivities(exact, &lifted, &want);
+        Truth { graph, own, exact: want, slopes, bounds: error_bounds(graph, false) }
+    }
+
+    /// The bound of an element is relative to the largest number of the result and to its own sensitivity.
+    fn judge(&self, name: &str, got: &[Tensor], wrong: &mut Vec<String>) {
+        for (k, o) in self.graph.outputs.iter().enumerate() {
+            let dtype = got[k].dtype();
+            if !dtype.is_float() {
+                if got[k] != self.own[k] {
+                    wrong.push(format!("{name}: {} is {:?}, not {:?}", o.name, got[k].ints(), self.own[k].ints()));
+                }
+                continue;
             }
-            continue;
-        }
-        let bound = bounds[o.value.0 as usize];
-        // Half the distance between subnormal numbers.
-        let tiny = match dtype {
-            DType::F16 => f64::exp2(-25.0),
-            DType::F64 => f64::exp2(-1075.0),
-            _ => f64::exp2(-134.0),
-        };
-        let norm = want[k].floats().iter().filter(|x| x.is_finite()).fold(0.0, |m: f64, x| m.max(x.abs()));
-        for (i, (&g, &w)) in got[k].floats().iter().zip(want[k].floats()).enumerate() {
-            let near = (g - w).abs() <= bound * (norm + slopes[k][i]) + tiny;
-            // What the reference itself gives in this dtype is right by definition: random numbers, infinities.
-            let e = own[k].floats()[i];
-            let same = g == e || (g.is_nan() && e.is_nan());
-            if !(near || same) {
-                let of = slopes[k][i];
-                wrong.push(format!(
-                    "{name}: {} element {i} is {g}, not {w}; bound {bound:e}, sensitivity {of:e}",
-                    o.name
-                ));
-                break;
+            let bound = self.bounds[o.value.0 as usize];
+            // Half the distance between subnormal numbers.
+            let tiny = match dtype {
+                DType::F16 => f64::exp2(-25.0),
+                DType::F64 => f64::exp2(-1075.0),
+                _ => f64::exp2(-134.0),
+            };
+            let want = self.exact[k].floats();
+            let norm = want.iter().filter(|x| x.is_finite()).fold(0.0, |m: f64, x| m.max(x.abs()));
+            for (i, (&g, &w)) in got[k].floats().iter().zip(want).enumerate() {
+                let slope = self.slopes[k][i];
+                let near = (g - w).abs() <= bound * (norm + slope) + tiny;
+                // What the reference itself gives in this dtype is right by definition: random numbers, infinities.
+                let e = self.own[k].floats()[i];
+                if !(near || g == e || (g.is_nan() && e.is_nan())) {
+                    let what = format!("{} element {i} is {g}, not {w}", o.name);
+                    wrong.push(format!("{name}: {what}; bound {bound:e}, sensitivity {slope:e}"));
+                    break;
+                }
             }
         }
     }
 }
+
+/// An operator on a case in a dtype, on several numbers of threads and in every tier. Whether it ran.
+fn check(op: &'static OpDef, case: &Case, dtype: DType, cpus: &[Cpu], wrong: &mut Vec<String>) -> bool {
+    let name = format!("{} ({}) in {dtype}", op.name, case.name);
+    let Some(exact) = graph_of(op, case, DType::F64) else {
+        wrong.push(format!("{name}: does not take its own case"));
+        return false;
+    };
+    let Some(graph) = graph_of(op, case, dtype) else { return false };
+    let inputs = numbers(&graph, case);
+    if reference::run(&graph, &inputs).is_err() {
+        return false; // The case is about refused numbers.
+    }
+    let truth = Truth::new(&graph, &exact, &inputs);
+    let got = match run(&cpus[0], &graph, &inputs) {
+        Ok(got) => got,
+        Err(e) => {
+            wrong.push(format!("{name}: {e}"));
+            return false;
+        }
+    };
+    truth.judge(&name, &got, wrong);
+    for cpu in &cpus[1..] {
+        let again = run(cpu, &graph, &inputs).expect("ran on one thread");
+        let bits = |ts: &[Tensor]| ts.iter().map(Tensor::to_bytes).collect::<Vec<_>>();
+        if bits(&again) != bits(&got) {
+            wrong.push(format!("{name}: {} threads give other bits", cpu.pool().threads()));
+        }
+    }
+    for tier in Tier::ALL.into_iter().filter(|&t| t < Tier::detect()) {
+        let cpu = cpus[1].clone().with_tier(tier).expect("detected");
+        let again = run(&cpu, &graph, &inputs).expect("ran in another tier");
+        truth.judge(&format!("{name}, {}", tier.name()), &again, wrong);
+    }
+    true
+}
+
+const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
 
 #[test]
 fn every_operator_agrees_with_the_reference_in_every_dtype() {
     let (mut wrong, mut ran) = (Vec::new(), BTreeMap::<&str, usize>::new());
     let cpus = [Cpu::new(1), Cpu::new(2), Cpu::new(7)];
     for op in Registry::standard().operators() {
-        for case in (op.cases)() {
-            for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
-                let name = format!("{} ({}) in {dtype}", op.name, case.name);
-                let Some(exact) = graph_of(op, &case, DType::F64) else {
-                    wrong.push(format!("{name}: does not take its own case"));
-                    continue;
-                };
-                let Some(graph) = graph_of(op, &case, dtype) else { continue };
-                let inputs = numbers(&graph, &case);
-                if reference::run(&graph, &inputs).is_err() {
-                    continue; // The case is about refused numbers.
-                }
-                let got = match run(&cpus[0], &graph, &inputs) {
-                    Ok(got) => got,
-                    Err(e) => {
-                        wrong.push(format!("{name}: {e}"));
-                        continue;
-                    }
-                };
-                judge(&name, &graph, &exact, &inputs, &got, &mut wrong);
-                for cpu in &cpus[1..] {
-                    let again = run(cpu, &graph, &inputs).expect("ran on one thread");
-                    let bits = |ts: &[Tensor]| ts.iter().map(Tensor::to_bytes).collect::<Vec<_>>();
-                    if bits(&again) != bits(&got) {
-                        wrong.push(format!("{name}: {} threads give other bits", cpu.pool().threads()));
-                    }
-                }
-                let tiers = Tier::ALL.into_iter().filter(|&t| t <= Tier::detect());
-                for cpu in tiers.map(|t| cpus[1].clone().with_tier(t).expect("detected")) {
-                    let again = run(&cpu, &graph, &inputs).expect("ran in another tier");
-                    judge(&format!("{name}, another tier"), &graph, &exact, &inputs, &again, &mut wrong);
-                }
-                *ran.entry(op.name).or_default() += 1;
-            }
+        for (case, dtype) in (op.cases)().iter().flat_map(|c| FLOATS.map(|d| (c.clone(), d))) {
+            *ran.entry(op.name).or_default() += check(op, &case, dtype, &cpus, &mut wrong) as usize;
         }
     }
-    let refused = |op: &&'static OpDef| !ran.contains_key(op.name) && !matches!(op.body, Body::Decompose(_));
-    let missing: Vec<_> = Registry::standard().operators().into_iter().filter(refused).collect();
+    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
+    let missing: Vec<_> = ran.iter().filter(|(_, n)| **n == 0).collect();
     assert!(missing.is_empty(), "never ran: {missing:?}");
+}
+
+/// Sizes at which kernels divide their work.
+#[test]
+fn large_operands_agree_with_the_reference() {
+    let case = || Case::new("large");
+    let values = |n: usize, f: &dyn Fn(usize) -> usize| Sample::Values((0..n).map(|i| f(i) as f64).collect());
+    let many = || case().f(&[300, 70]).index(&[900, 70], 300).f(&[900, 70]).attr("dim", 0);
+    let cases: Vec<(&str, Case)> = vec![
+        ("embedding", case().f(&[500, 64]).index(&[40, 20], 500).attr("padding_idx", 3)),
+        (
+            "embedding_dense_backward",
+            case().f(&[900, 300]).index(&[900], 40).attr("num_weights", 60).attr("padding_idx", 7),
+        ),
+        ("gather", case().f(&[50, 20, 30]).index(&[50, 25, 30], 20).attr("dim", 1)),
+        ("index", case().f(&[30, 20, 40]).none().index(&[50, 1], 20).attr("wrap", true)),
+        ("_index_put_impl", case().f(&[30, 600]).index(&[200], 30).f(&[200, 600]).attr("accumulate", true)),
+        ("_index_put_impl", case().f(&[20000]).index(&[300], 20000).f(&[1]).attr("accumulate", false)),
+        ("scatter", many().attr("reduce", "sum")),
+        ("scatter", many().attr("reduce", "mean").attr("include_self", false)),
+        ("scatter", many().attr("reduce", "amax")),
+        ("scatter", case().f(&[70, 300]).arg(DType::I64, &[70, 300], values(21000, &|i| i % 300)).f(&[70, 300]).attr("dim", 1)),
+        ("sort", case().distinct(&[40, 500]).attr("dim", -1).attr("descending", true)),
+        ("topk", case().distinct(&[400, 50]).attr("k", 7).attr("dim", 0).attr("largest", true)),
+        ("cumsum", case().f(&[60, 400]).attr("dim", 1)),
+        ("matmul", case().f(&[3, 1, 130, 70]).f(&[2, 70, 40])),
+        ("matmul", case().f(&[4, 300, 33]).f(&[33, 520])),
+        ("linear", case().f(&[5, 100, 64]).f(&[48, 64]).f(&[48])),
+    ];
+    let (mut wrong, cpus) = (Vec::new(), [Cpu::new(1), Cpu::new(2), Cpu::new(7)]);
+    for (name, case) in cases {
+        let op = Registry::standard().by_name(name).expect("a known operator");
+        for dtype in [DType::F32, DType::BF16] {
+            assert!(check(op, &case, dtype, &cpus, &mut wrong), "{name} did not run: {wrong:?}");
+        }
+    }
     assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -5,7 +5,11 @@
 //! To add a family: a file with `pub static KERNELS: &[Kernel]`, and its name in [`FAMILIES`].
 
 mod fallback;
+pub mod index;
 pub mod matmul;
+pub mod order;
+pub mod scatter;
+pub mod walk;
 
 pub(crate) use fallback::reference;
 
@@ -93,7 +97,7 @@ pub fn contiguous(_: usize) -> bool {
 }
 
 /// The families.
-const FAMILIES: &[&[Kernel]] = &[matmul::KERNELS];
+const FAMILIES: &[&[Kernel]] = &[index::KERNELS, matmul::KERNELS, order::KERNELS, scatter::KERNELS];
 
 /// The kernel of an operator, if there is one.
 pub fn find(name: &str) -> Option<&'static Kernel> {

@@ -294,3 +294,111 @@ proptest! {
         check(&example(&mut rng, outer, inner, &DTYPES));
     }
 }
+
+/// A program over contiguous operands of the given shapes, each in its own segment.
+fn plain(program: RowProgram, reads: &[&[usize]], writes: &[&[usize]]) -> Example {
+    let mut ex = Example { program, reads: vec![], writes: vec![], bytes: vec![] };
+    let slot = |dtype: DType, shape: &[usize], bytes: &mut Vec<usize>| {
+        let ty = TensorType::new(dtype, Shape::new(shape));
+        bytes.push(ty.bytes());
+        Slot { segment: bytes.len() - 1, layout: Layout::contiguous(&ty.shape), ty }
+    };
+    for (o, shape) in ex.program.reads.iter().zip(reads) {
+        let slot = slot(o.dtype, shape, &mut ex.bytes);
+        let number = |i: usize| ((i * 7919) % 1009) as f64 / 1009.0 - 0.3;
+        let data = (0..slot.ty.shape.numel()).map(number).collect();
+        let tensor = Tensor::float(o.dtype, slot.ty.shape.clone(), data);
+        ex.reads.push((slot, tensor));
+    }
+    for (o, shape) in ex.program.writes.iter().zip(writes) {
+        ex.writes.push(slot(o.dtype, shape, &mut ex.bytes));
+    }
+    ex
+}
+
+fn compile_plain(ex: &Example) -> Result<Program> {
+    let kind = SegmentKind::Arena;
+    let segments = ex.bytes.iter().map(|&bytes| Segment { name: "t".into(), bytes, kind }).collect();
+    let plan = Plan { segments, steps: vec![], placements: vec![], origins: Arc::new(vec![]) };
+    let view = |s: &Slot| TensorView {
+        place: Place { segment: SegmentId(s.segment as u32), offset: 0 },
+        dtype: s.ty.dtype,
+        layout: s.layout.clone(),
+    };
+    let reads = ex.reads.iter().map(|(s, _)| View::checked(&plan, &view(s))).collect::<Result<Vec<_>>>()?;
+    let writes = ex.writes.iter().map(|s| View::checked_mut(&plan, &view(s))).collect::<Result<Vec<_>>>()?;
+    Program::new(&plan, &ex.program, &reads.iter().collect::<Vec<_>>(), &writes, Tier::Portable)
+}
+
+/// `exp(x − max) / Σ` over the last of two dimensions, or over the first.
+fn softmax(rows: usize, cols: usize, first: bool) -> Example {
+    use headwater_core::expr::input;
+    use headwater_core::row::{ReduceSpace, RowBuilder};
+    let shape: &[usize] = if first { &[cols, rows] } else { &[rows, cols] };
+    let space = ReduceSpace::new(shape, &[!first as usize]);
+    let mut b: RowBuilder = space.builder();
+    let x = b.read(DType::F32, space.full.clone());
+    let max = b.reduce(Reduce::Max, x);
+    let e = b.expr(&(input(0) - input(1)).exp(), &[x, max]);
+    let sum = b.sum(e);
+    let y = b.expr(&(input(0) / input(1)), &[e, sum]);
+    b.store(DType::F32, space.full.clone(), y);
+    plain(b.finish(), &[shape], &[shape])
+}
+
+#[test]
+fn the_tiling_follows_sizes_and_layouts() {
+    let tiling = |ex: &Example| compile_plain(ex).unwrap();
+    // Many short rows share a tile; rows that fit are kept; long ones are computed again in each phase.
+    let short = tiling(&softmax(1000, 20, false));
+    assert!(short.tiling.tile_rows > 10 && short.tiling.tile_cols == 20 && short.code.vector.len() == 3);
+    let kept = tiling(&softmax(64, 5000, false));
+    assert!(kept.tiling.tile_cols == 5000 && kept.code.vector[2].len() < 3, "{:?}", kept.code.vector[2]);
+    let long = tiling(&softmax(64, 50_000, false));
+    assert!(long.tiling.tile_cols < 5000 && !long.tiling.split && long.code.vector[2].len() > 4);
+    // Few long rows are divided between threads; rows next to each other are taken together.
+    assert!(tiling(&softmax(2, 200_000, false)).tiling.split);
+    assert!(tiling(&softmax(1000, 20, true)).tiling.across);
+}
+
+#[test]
+fn softmax_is_accurate_however_it_is_cut() {
+    for (rows, cols, first) in [(300, 20, false), (3, 5000, false), (20, 30_000, false), (2, 140_000, false), (500, 40, true)] {
+        let ex = softmax(rows, cols, first);
+        let want = reference::rows::run(&ex.program, &[&ex.reads[0].1], &[ex.writes[0].ty.clone()]).unwrap();
+        let got = run(&ex, 2, Tier::detect());
+        for (g, w) in got[0].floats().iter().zip(want[0].floats()) {
+            // Two roundings and 2 ulp of exp in the terms, the sum's bound of 134 roundings at most, one division.
+            let bound = (134.0 + 6.0) * f64::exp2(-24.0) * w;
+            assert!((g - w).abs() <= bound, "{rows}×{cols}: {g}, not {w}");
+        }
+    }
+}
+
+#[test]
+fn programs_that_would_go_astray_are_refused() {
+    let refused = |change: &dyn Fn(&mut Example)| {
+        let mut ex = softmax(4, 6, false);
+        assert!(compile_plain(&ex).is_ok());
+        change(&mut ex);
+        compile_plain(&ex).unwrap_err().code == headwater_core::Code::Plan
+    };
+    // Beyond the segment, by size, stride, offset or the program's own sizes.
+    assert!(refused(&|ex| ex.bytes[0] -= 1));
+    assert!(refused(&|ex| ex.reads[0].0.layout.strides[0] = 7));
+    assert!(refused(&|ex| ex.reads[0].0.layout.strides[0] = -1));
+    assert!(refused(&|ex| ex.writes[0].layout.offset = 1));
+    assert!(refused(&|ex| ex.program.outer[0] = 5));
+    assert!(refused(&|ex| ex.writes[0].layout.strides[0] = isize::MAX));
+    // Of another type, dimension, or number of operands.
+    assert!(refused(&|ex| ex.program.reads[0].dtype = DType::F64));
+    assert!(refused(&|ex| ex.program.reads[0].access.0[0] = Some((2, 1))));
+    assert!(refused(&|ex| _ = ex.reads.pop()));
+    // Results on top of each other, or over another part of what is read.
+    assert!(refused(&|ex| ex.writes[0].layout.strides[0] = 5));
+    assert!(refused(&|ex| {
+        ex.bytes[1] += 24;
+        ex.reads[0].0.segment = 1;
+        ex.reads[0].0.layout.offset = 6;
+    }));
+}

@@ -50,17 +50,18 @@ pub static INDEX: OpDef = OpDef {
 };
 
 /// An indexing resolved: which dimensions are indexed and where the result's elements come from.
-pub(super) struct Indexing {
+#[derive(Debug)]
+pub struct Indexing {
     /// Indexed dimensions, ascending; input `d + 1` holds the index of dimension `d`.
-    dims: Vec<usize>,
+    pub dims: Vec<usize>,
     /// Broadcast shape of the indices.
-    index: Shape,
+    pub index: Shape,
     /// Position of the indices' dimensions in the result.
-    first: usize,
+    pub first: usize,
     /// Shape of the result.
     pub out: Shape,
     /// Whether negative indices count from the end.
-    wrap: bool,
+    pub wrap: bool,
 }
 
 impl Indexing {

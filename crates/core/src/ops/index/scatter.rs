@@ -100,7 +100,11 @@ pub fn combine(cx: &OpCx) -> Result<Combine> {
     })
 }
 
-fn include_self(cx: &OpCx) -> Result<bool> {
+/// Whether old values at written places take part.
+///
+/// # Errors
+/// `Attribute` if the attribute is no bool.
+pub fn include_self(cx: &OpCx) -> Result<bool> {
     Ok(cx.attrs.get("include_self").is_none() || cx.flag("include_self")?)
 }
 

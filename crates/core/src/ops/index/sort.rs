@@ -54,7 +54,7 @@ fn infer(cx: &OpCx) -> Result<Vec<TensorType>> {
 }
 
 /// The attribute `dim`, the last if absent.
-pub(super) fn dim(cx: &OpCx) -> Result<usize> {
+pub fn dim(cx: &OpCx) -> Result<usize> {
     let rank = cx.shape(0)?.rank();
     if cx.opt_int("dim")?.is_some() { cx.dim("dim", rank) } else { Ok(rank.saturating_sub(1)) }
 }

@@ -1,0 +1,190 @@
+//! Walking tensors in the order of another's elements, and reading indices: what the index kernels share. No allocation.
+
+use crate::view::View;
+use headwater_core::diagnostic::Result;
+use headwater_core::ops::index::resolve;
+use headwater_core::{DType, fail};
+
+/// Most dimensions the index kernels take; tensors of more go to the reference.
+pub const MAX_RANK: usize = 12;
+
+/// Offsets over a shape: element `index` is at `Σ index·strides`.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    sizes: Vec<usize>,
+    strides: Vec<isize>,
+}
+
+impl Grid {
+    /// A grid of at most [`MAX_RANK`] dimensions.
+    pub fn new(sizes: &[usize], strides: &[isize]) -> Grid {
+        // Neighbours walked as one are joined.
+        let mut grid = Grid { sizes: Vec::new(), strides: Vec::new() };
+        for (&n, &s) in sizes.iter().zip(strides).filter(|(n, _)| **n != 1) {
+            match (grid.sizes.last_mut(), grid.strides.last_mut()) {
+                (Some(size), Some(stride)) if *stride == s * n as isize => (*size, *stride) = (*size * n, s),
+                _ => {
+                    grid.sizes.push(n);
+                    grid.strides.push(s);
+                }
+            }
+        }
+        grid
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.sizes.iter().product()
+    }
+
+    /// Offsets from a row-major position on, to the end.
+    pub fn from(&self, position: usize) -> Walk<'_> {
+        let mut walk = Walk { grid: self, index: [0; MAX_RANK], offset: 0, left: self.numel() - position };
+        let mut rest = position;
+        for d in (0..self.sizes.len()).rev() {
+            if walk.left > 0 {
+                walk.index[d] = rest % self.sizes[d];
+                rest /= self.sizes[d];
+                walk.offset += walk.index[d] as isize * self.strides[d];
+            }
+        }
+        walk
+    }
+
+    /// Offset of a row-major position.
+    pub fn at(&self, position: usize) -> isize {
+        self.from(position).offset
+    }
+}
+
+/// See [`Grid::from`].
+#[derive(Clone, Debug)]
+pub struct Walk<'a> {
+    grid: &'a Grid,
+    index: [usize; MAX_RANK],
+    offset: isize,
+    left: usize,
+}
+
+impl Iterator for Walk<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        let at = self.offset as usize;
+        for d in (0..self.grid.sizes.len()).rev() {
+            self.index[d] += 1;
+            self.offset += self.grid.strides[d];
+            if self.index[d] < self.grid.sizes[d] {
+                break;
+            }
+            self.offset -= self.grid.strides[d] * self.grid.sizes[d] as isize;
+            self.index[d] = 0;
+        }
+        Some(at)
+    }
+}
+
+/// The elements of a contiguous integer tensor.
+#[derive(Clone, Copy, Debug)]
+pub enum Indices<'a> {
+    /// Of u8.
+    U8(&'a [u8]),
+    /// Of i8.
+    I8(&'a [i8]),
+    /// Of i16.
+    I16(&'a [i16]),
+    /// Of i32.
+    I32(&'a [i32]),
+    /// Of i64.
+    I64(&'a [i64]),
+}
+
+impl<'a> Indices<'a> {
+    /// Of a view.
+    ///
+    /// # Errors
+    /// `DType` if it holds no integers.
+    pub fn of(view: &'a View) -> Result<Indices<'a>> {
+        Ok(match view.dtype() {
+            DType::U8 => Indices::U8(view.slice()),
+            DType::I8 => Indices::I8(view.slice()),
+            DType::I16 => Indices::I16(view.slice()),
+            DType::I32 => Indices::I32(view.slice()),
+            DType::I64 => Indices::I64(view.slice()),
+            other => return Err(fail!(DType, "indices of {other}")),
+        })
+    }
+
+    /// Number of indices.
+    pub fn len(&self) -> usize {
+        match self {
+            Indices::U8(v) => v.len(),
+            Indices::I8(v) => v.len(),
+            Indices::I16(v) => v.len(),
+            Indices::I32(v) => v.len(),
+            Indices::I64(v) => v.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Index at a position.
+    #[inline]
+    pub fn get(&self, at: usize) -> i64 {
+        match self {
+            Indices::U8(v) => v[at] as i64,
+            Indices::I8(v) => v[at] as i64,
+            Indices::I16(v) => v[at] as i64,
+            Indices::I32(v) => v[at] as i64,
+            Indices::I64(v) => v[at],
+        }
+    }
+
+    /// Checks all of them, so that [`Indices::place`] holds for each.
+    ///
+    /// # Errors
+    /// `Value` for the first one outside `0..limit` (or `-limit..limit` if `wrap`).
+    pub fn check(&self, limit: usize, wrap: bool) -> Result<()> {
+        (0..self.len()).try_for_each(|at| resolve(self.get(at), at, limit, wrap).map(|_| ()))
+    }
+
+    /// A checked index as a place.
+    #[inline]
+    pub fn place(&self, at: usize, limit: usize) -> usize {
+        let i = self.get(at);
+        (if i < 0 { i + limit as i64 } else { i }) as usize
+    }
+}
+
+/// Evaluates an expression with `T` standing for the unsigned type of a dtype's size: for kernels that only move bits.
+#[macro_export]
+macro_rules! bits_of {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype.size() {
+            1 => {
+                type $T = u8;
+                $body
+            }
+            2 => {
+                type $T = u16;
+                $body
+            }
+            4 => {
+                type $T = u32;
+                $body
+            }
+            _ => {
+                type $T = u64;
+                $body
+            }
+        }
+    };
+}
