@@ -156,11 +156,13 @@ impl Tiling {
             (1, even(cols, tile))
         };
         let (folds, sums) = (!code.folds.is_empty(), !code.sums.is_empty());
-        let mut block_rows = (GRAIN / cols / tile_rows * tile_rows).max(tile_rows);
+        let large = rows * cols >= 4 * GRAIN;
+        let most = if large { rows.div_ceil(FEW) } else { rows };
+        let mut block_rows = ((GRAIN / cols).min(most) / tile_rows * tile_rows).max(tile_rows);
         if sums {
             block_rows = rows.div_ceil(32).max(8);
         }
-        let split = folds && !sums && rows.div_ceil(block_rows) < FEW && rows * cols >= 4 * GRAIN;
+        let split = folds && !sums && rows.div_ceil(block_rows) < FEW && large;
         if split {
             block_rows = tile_rows;
         }

@@ -352,10 +352,12 @@ fn the_tiling_follows_sizes_and_layouts() {
     // Many short rows share a tile; rows that fit are kept; long ones are computed again in each phase.
     let short = tiling(&softmax(1000, 20, false));
     assert!(short.tiling.tile_rows > 10 && short.tiling.tile_cols == 20 && short.code.vector.len() == 3);
+    let loads =
+        |p: &Program, phase: usize| p.code.vector[phase].iter().any(|op| matches!(op, Op::Load { .. }));
     let kept = tiling(&softmax(64, 5000, false));
-    assert!(kept.tiling.tile_cols == 5000 && kept.code.vector[2].len() < 3, "{:?}", kept.code.vector[2]);
+    assert!(kept.tiling.tile_cols == 5000 && !loads(&kept, 2));
     let long = tiling(&softmax(64, 50_000, false));
-    assert!(long.tiling.tile_cols < 5000 && !long.tiling.split && long.code.vector[2].len() > 4);
+    assert!(long.tiling.tile_cols < 5000 && !long.tiling.split && loads(&long, 2));
     // Few long rows are divided between threads; rows next to each other are taken together.
     assert!(tiling(&softmax(2, 200_000, false)).tiling.split);
     assert!(tiling(&softmax(1000, 20, true)).tiling.across);
@@ -363,7 +365,9 @@ fn the_tiling_follows_sizes_and_layouts() {
 
 #[test]
 fn softmax_is_accurate_however_it_is_cut() {
-    for (rows, cols, first) in [(300, 20, false), (3, 5000, false), (20, 30_000, false), (2, 140_000, false), (500, 40, true)] {
+    for (rows, cols, first) in
+        [(300, 20, false), (3, 5000, false), (20, 30_000, false), (2, 140_000, false), (500, 40, true)]
+    {
         let ex = softmax(rows, cols, first);
         let want = reference::rows::run(&ex.program, &[&ex.reads[0].1], &[ex.writes[0].ty.clone()]).unwrap();
         let got = run(&ex, 2, Tier::detect());
