@@ -15,9 +15,8 @@ use crate::tensor::TensorType;
 /// # Errors
 /// What the type rules refuse: none for an exported model.
 pub fn evaluation(graph: &Graph) -> Result<Graph> {
-    let mut graph = rebuild(graph, TensorType::clone, |b, node, operands| {
-        b.apply(node.op, operands, evaluating(node))
-    })?;
+    let mut graph =
+        rebuild(graph, TensorType::clone, |b, node, operands| b.apply(node.op, operands, evaluating(node)))?;
     graph.outputs.retain(|o| o.role == OutputRole::User);
     Ok(graph)
 }

@@ -1,6 +1,6 @@
 //! Exponential linear units: Clevert, Unterthiner and Hochreiter 2016; self-normalizing: Klambauer et al. 2017.
 
-use super::{NO_SECOND, float_only, promoted, through_input};
+use super::{NO_SECOND, float_only, float_promoted, through_input};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::expr::{float, input};
@@ -67,7 +67,7 @@ pub static ELU_BACKWARD: OpDef = OpDef {
     schemas: &[
         "elu_backward(Tensor grad_output, Scalar alpha, Scalar scale, Scalar input_scale, bool is_result, Tensor self_or_result) -> Tensor",
     ],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Same,
     cost: Cost::PerOutput(12),

@@ -1,6 +1,6 @@
 //! Logistic function in straight lines.
 
-use super::{NO_SECOND, float_only, promoted, through_input};
+use super::{NO_SECOND, float_only, float_promoted, through_input};
 use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 
@@ -20,7 +20,7 @@ pub static HARDSIGMOID: OpDef = OpDef {
 pub static HARDSIGMOID_BACKWARD: OpDef = OpDef {
     name: "hardsigmoid_backward",
     schemas: &["hardsigmoid_backward(Tensor grad_output, Tensor self) -> Tensor"],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Same,
     cost: Cost::PerOutput(3),

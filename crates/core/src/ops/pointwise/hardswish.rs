@@ -1,6 +1,6 @@
 //! Swish in straight lines and a parabola: Howard et al. 2019.
 
-use super::{NO_SECOND, float_only, promoted, through_input};
+use super::{NO_SECOND, float_only, float_promoted, through_input};
 use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 
@@ -20,7 +20,7 @@ pub static HARDSWISH: OpDef = OpDef {
 pub static HARDSWISH_BACKWARD: OpDef = OpDef {
     name: "hardswish_backward",
     schemas: &["hardswish_backward(Tensor grad_output, Tensor self) -> Tensor"],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Same,
     cost: Cost::PerOutput(5),

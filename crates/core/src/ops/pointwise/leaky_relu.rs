@@ -1,6 +1,6 @@
 //! Rectified linear unit that lets a part of what is negative through.
 
-use super::{NO_SECOND, float_only, promoted, through_input};
+use super::{NO_SECOND, float_only, float_promoted, through_input};
 use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 
@@ -25,7 +25,7 @@ pub static LEAKY_RELU_BACKWARD: OpDef = OpDef {
     schemas: &[
         "leaky_relu_backward(Tensor grad_output, Tensor self, Scalar negative_slope, bool self_is_result) -> Tensor",
     ],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Same,
     cost: Cost::PerOutput(2),

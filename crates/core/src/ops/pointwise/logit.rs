@@ -1,6 +1,6 @@
 //! Inverse of the logistic function.
 
-use super::{NO_SECOND, float_input, float_like, promoted, through_input};
+use super::{NO_SECOND, float_input, float_like, float_promoted, through_input};
 use crate::diagnostic::Result;
 use crate::expr::{Expr, float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
@@ -36,7 +36,7 @@ pub static LOGIT: OpDef = OpDef {
 pub static LOGIT_BACKWARD: OpDef = OpDef {
     name: "logit_backward",
     schemas: &["logit_backward(Tensor grad_output, Tensor self, float? eps=None) -> Tensor"],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Same,
     cost: Cost::PerOutput(5),

@@ -1,6 +1,6 @@
 //! `x · tanh(softplus(x))`: Misra 2019.
 
-use super::{NO_SECOND, float_only, promoted, through_input};
+use super::{NO_SECOND, float_only, float_promoted, through_input};
 use crate::expr::{Expr, float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 
@@ -20,7 +20,7 @@ pub static MISH: OpDef = OpDef {
 pub static MISH_BACKWARD: OpDef = OpDef {
     name: "mish_backward",
     schemas: &["mish_backward(Tensor grad_output, Tensor self) -> Tensor"],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Same,
     cost: Cost::PerOutput(45),

@@ -1,6 +1,6 @@
 //! Smooth rectifier.
 
-use super::{NO_SECOND, float_only, promoted, through_input};
+use super::{NO_SECOND, float_only, float_promoted, through_input};
 use crate::diagnostic::Result;
 use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
@@ -34,7 +34,7 @@ pub static SOFTPLUS: OpDef = OpDef {
 pub static SOFTPLUS_BACKWARD: OpDef = OpDef {
     name: "softplus_backward",
     schemas: &["softplus_backward(Tensor grad_output, Tensor self, Scalar beta, Scalar threshold) -> Tensor"],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Full,
     cost: Cost::PerOutput(12),
