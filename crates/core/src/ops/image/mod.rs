@@ -1,2 +1,9 @@
 //! Operators on images.
-operators! {}
+
+pub mod resample;
+
+operators! {
+    shuffle: PIXEL_SHUFFLE, PIXEL_UNSHUFFLE, CHANNEL_SHUFFLE;
+    upsample: NEAREST, NEAREST_EXACT, BILINEAR, BILINEAR_AA, BICUBIC, BICUBIC_AA;
+    upsample2d: UPSAMPLE2D, UPSAMPLE2D_BACKWARD;
+}
