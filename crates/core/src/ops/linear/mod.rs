@@ -2,6 +2,7 @@
 
 operators! {
     addmm: ADDMM, ADDBMM, OUTER, ADDR;
+    einsum: EINSUM;
     linear: LINEAR;
     matmul: MATMUL;
 }
