@@ -26,7 +26,7 @@ pub static HARDSIGMOID_BACKWARD: OpDef = OpDef {
     cost: Cost::PerOutput(3),
     body: Body::Pointwise(|_| {
         let inside = input(1).gt(float(-3.0)).and(input(1).lt(float(3.0)));
-        Ok(vec![inside.select(input(0) / 6.0, float(0.0))])
+        Ok(vec![inside.select(input(0) * (1.0 / 6.0), float(0.0))])
     }),
     cases: || vec![Case::new("plain").f(&[9]).range(&[9], -4.5, 4.5)],
 };

@@ -12,6 +12,8 @@ pub static MUL: OpDef = OpDef {
     schemas: &[
         "mul.Tensor(Tensor self, Tensor other) -> Tensor",
         "mul.Scalar(Tensor self, Scalar other) -> Tensor",
+        "multiply.Tensor(Tensor self, Tensor other) -> Tensor",
+        "multiply.Scalar(Tensor self, Scalar other) -> Tensor",
     ],
     infer: arithmetic,
     derivative: Derivative::Rule(gradient),

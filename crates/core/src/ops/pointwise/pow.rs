@@ -1,6 +1,6 @@
 //! Powers.
 
-use super::{NO_SECOND, operand_or, promoted, tensor};
+use super::{NO_SECOND, float_promoted, operand_or, tensor};
 use crate::attr::Attr;
 use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
@@ -10,7 +10,7 @@ use crate::ops::create::full::full_of;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// `self` to the power `exponent`, broadcast and promoted; with one input, `exponent` is an attribute.
+/// `self` to the power `exponent`, broadcast and float_promoted; with one input, `exponent` is an attribute.
 pub static POW: OpDef = OpDef {
     name: "pow",
     schemas: &[
@@ -84,7 +84,7 @@ pub static POW_BACKWARD_SELF: OpDef = OpDef {
         "headwater::pow_backward_self.Tensor(Tensor grad_output, Tensor self, Tensor exponent) -> Tensor",
         "headwater::pow_backward_self.Scalar(Tensor grad_output, Tensor self, Scalar exponent) -> Tensor",
     ],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Full,
     cost: Cost::PerOutput(12),
@@ -117,7 +117,7 @@ pub static POW_BACKWARD_EXPONENT: OpDef = OpDef {
     schemas: &[
         "headwater::pow_backward_exponent(Tensor grad_output, Tensor self, Tensor exponent, Tensor output) -> Tensor",
     ],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Full,
     cost: Cost::PerOutput(12),

@@ -1,6 +1,6 @@
 //! Numbers near 0 set to 0.
 
-use super::{NO_SECOND, float_only, promoted, through_input};
+use super::{NO_SECOND, float_only, float_promoted, through_input};
 use crate::diagnostic::Result;
 use crate::expr::{Expr, float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
@@ -37,7 +37,7 @@ pub static SOFTSHRINK: OpDef = OpDef {
 pub static SHRINK_BACKWARD: OpDef = OpDef {
     name: "shrink_backward",
     schemas: &["headwater::shrink_backward(Tensor grad_output, Tensor self, Scalar lambd) -> Tensor"],
-    infer: promoted,
+    infer: float_promoted,
     derivative: NO_SECOND,
     precision: Precision::Same,
     cost: Cost::PerOutput(2),
