@@ -11,7 +11,13 @@ use serde_json::Value;
 use std::path::Path;
 
 /// What a golden cannot be compared with, and why.
-const UNCOMPARED: &[(&str, &str)] = &[];
+const UNCOMPARED: &[(&str, &str)] = &[
+    ("torch.ops.aten.hardsigmoid.default, case \"0\"", SIXTH),
+    ("torch.ops.aten.hardsigmoid.default, case \"1\"", SIXTH),
+    ("torch.ops.aten.hardsigmoid_.default, case \"3\"", SIXTH),
+];
+
+const SIXTH: &str = "PyTorch's float64 gradient multiplies by 1/6 rounded to float32";
 
 #[test]
 fn operators_agree_with_pytorch() {

@@ -1,16 +1,16 @@
 //! Powers.
 
-use super::{NO_SECOND, float_promoted, operand_or, tensor};
+use super::{NO_SECOND, operand_or, promoted, tensor};
 use crate::attr::Attr;
 use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
 use crate::ensure;
 use crate::expr::{Expr, float};
 use crate::ops::create::full::full_of;
-use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision};
+use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// `self` to the power `exponent`, broadcast and float_promoted; with one input, `exponent` is an attribute.
+/// `self` to the power `exponent`, broadcast and promoted; with one input, `exponent` is an attribute.
 pub static POW: OpDef = OpDef {
     name: "pow",
     schemas: &[
@@ -84,7 +84,7 @@ pub static POW_BACKWARD_SELF: OpDef = OpDef {
         "headwater::pow_backward_self.Tensor(Tensor grad_output, Tensor self, Tensor exponent) -> Tensor",
         "headwater::pow_backward_self.Scalar(Tensor grad_output, Tensor self, Scalar exponent) -> Tensor",
     ],
-    infer: float_promoted,
+    infer: float_result,
     derivative: NO_SECOND,
     precision: Precision::Full,
     cost: Cost::PerOutput(12),
@@ -117,7 +117,7 @@ pub static POW_BACKWARD_EXPONENT: OpDef = OpDef {
     schemas: &[
         "headwater::pow_backward_exponent(Tensor grad_output, Tensor self, Tensor exponent, Tensor output) -> Tensor",
     ],
-    infer: float_promoted,
+    infer: float_result,
     derivative: NO_SECOND,
     precision: Precision::Full,
     cost: Cost::PerOutput(12),
@@ -153,6 +153,13 @@ fn power(x: Expr, e: Expr) -> Expr {
         Expr::Float(-2.0) => (x.clone() * x).recip(),
         e => x.pow(e),
     }
+}
+
+/// The exponent may be of integers; the gradient is not.
+fn float_result(cx: &OpCx) -> Result<Vec<TensorType>> {
+    let out = promoted(cx)?;
+    ensure!(out[0].dtype.is_float(), DType, "a gradient is a float, got {}", cx.list_types());
+    Ok(out)
 }
 
 fn gradient(cx: &mut GradCx) -> Result<()> {
