@@ -11,11 +11,14 @@ operators! {
     embedding: EMBEDDING, EMBEDDING_DENSE_BACKWARD;
     gather: GATHER;
     index_put: INDEX_PUT, INDEX_PUT_IMPL;
-    index_select: INDEX_SELECT;
+    index_select: INDEX_SELECT, INDEX_ADD, INDEX_COPY, INDEX_FILL;
     index_tensor: INDEX;
     masked_scatter: MASKED_SCATTER;
+    one_hot: ONE_HOT, ONE_HOT_ROWS;
     scatter: SCATTER, SCATTER_ADD;
+    searchsorted: SEARCHSORTED, BUCKETIZE;
     sort: SORT, ARGSORT;
+    take: TAKE, TAKE_ALONG_DIM;
     topk: TOPK;
 }
 

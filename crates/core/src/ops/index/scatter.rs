@@ -5,6 +5,8 @@ use super::{given, resolve};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::graph::{Builder, ValueId};
+use crate::ops::pointwise::compare::EQ;
+use crate::ops::pointwise::maximum::MAXIMUM;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::shape::{Layout, Shape};
 use crate::tensor::{Data, Tensor, TensorType};
@@ -44,6 +46,10 @@ pub static SCATTER: OpDef = OpDef {
             unique("number").attr("dim", 0).attr("value", 1.5),
             many("added").attr("reduce", "add"),
             many("summed without").attr("reduce", "sum").attr("include_self", false),
+            many("averaged").attr("reduce", "mean"),
+            many("averaged without").attr("reduce", "mean").attr("include_self", false),
+            many("largest").attr("reduce", "amax"),
+            many("smallest without").attr("reduce", "amin").attr("include_self", false),
             Case::new("scalar").f(&[]).index(&[], 1).f(&[]).attr("dim", 0),
         ]
     },
@@ -205,24 +211,54 @@ fn write<T: Copy>(
 }
 
 fn gradient(cx: &mut GradCx) -> Result<()> {
-    let (g, index) = (cx.grad(0)?, cx.x(1)?);
+    let (mut g, index) = (cx.grad(0)?, cx.x(1)?);
     let (how, keep) = (combine(&cx.args())?, include_self(&cx.args())?);
     let at = Attrs::new().with("dim", cx.args().int("dim")?);
-    if !matches!(how, Combine::Replace | Combine::Sum) {
-        return Err(fail!(Gradient, "the gradient of a scatter by {how:?} is not supported"));
+    let gather = |cx: &mut GradCx, v: ValueId| cx.one(&GATHER, &[v, index], at.clone());
+    let (ones, summed) = (TensorType::new(cx.ty(g).dtype, cx.ty(index).shape.clone()), at.clone().with("reduce", "sum"));
+    // Which values the result consists of, where not of all.
+    let (mut own_hit, mut source_hit) = (None, None);
+    match how {
+        Combine::Replace | Combine::Sum => {}
+        Combine::Prod => return Err(fail!(Gradient, "the gradient of a scatter by products is not supported")),
+        Combine::Mean => {
+            let ty = cx.ty(g).clone();
+            let (start, each) = (cx.full(&ty, keep as i64 as f64)?, cx.full(&ones, 1.0)?);
+            let count = cx.one(&SCATTER, &[start, index, each], summed)?;
+            let none = cx.full(&ty, 1.0)?;
+            let count = cx.one(&MAXIMUM, &[count, none], Attrs::new())?;
+            g = cx.div(g, count)?;
+        }
+        Combine::Max | Combine::Min => {
+            // The gradient is shared evenly among all values equal to the result.
+            let (x, src, y, dtype) = (cx.x(0)?, cx.x(2)?, cx.y(0), cx.ty(g).dtype);
+            let mut own = cx.one(&EQ, &[x, y], Attrs::new())?;
+            if !keep {
+                own = cx.one(&SCATTER, &[own, index], at.clone().with("value", false))?;
+            }
+            let there = gather(cx, y)?;
+            let theirs = cx.one(&EQ, &[src, there], Attrs::new())?;
+            let (own_count, theirs_count) = (cx.cast(own, dtype)?, cx.cast(theirs, dtype)?);
+            let count = cx.one(&SCATTER, &[own_count, index, theirs_count], summed)?;
+            g = cx.div(g, count)?;
+            (own_hit, source_hit) = (Some(own), Some(theirs));
+        }
     }
     if cx.needs(0) {
-        let dx = if how != Combine::Replace && keep {
-            g
-        } else {
-            cx.one(&SCATTER, &[g, index], at.clone().with("value", 0.0))?
+        let dx = match own_hit {
+            Some(hit) => cx.keep_where(hit, g)?,
+            None if how != Combine::Replace && keep => g,
+            None => cx.one(&SCATTER, &[g, index], at.clone().with("value", 0.0))?,
         };
         cx.set(0, dx)?;
     }
     if cx.arity() > 2 && cx.needs(2) {
-        let ds = cx.one(&GATHER, &[g, index], at)?;
         let (src, part) = (cx.ty(cx.x(2)?).clone(), cx.ty(index).clone());
         ensure!(src.shape == part.shape, Gradient, "source {src} must have the shape of the index {part}");
+        let mut ds = gather(cx, g)?;
+        if let Some(hit) = source_hit {
+            ds = cx.keep_where(hit, ds)?;
+        }
         cx.set(2, ds)?;
     }
     Ok(())

@@ -84,7 +84,7 @@ pub static BATCH_NORM_TRAIN: OpDef = OpDef {
         cx.only_outputs_before(1)?;
         let (g, x, w) = (cx.grad(0)?, cx.x(0)?, cx.opt_x(1));
         let inputs = [Some(g), Some(x), w, Some(cx.y(1)), Some(cx.y(2))];
-        backward(cx, &BATCH_NORM_BACKWARD, &inputs, Attrs::new().with("training", true), 3)
+        backward(cx, &BATCH_NORM_BACKWARD, &inputs, Attrs::new().with("training", true), 3, None)
     }),
     precision: Precision::Same,
     cost: Cost::PerOutput(8),
@@ -137,7 +137,7 @@ pub static BATCH_NORM_EVAL: OpDef = OpDef {
         let (g, x, w) = (cx.grad(0)?, cx.x(0)?, cx.opt_x(1));
         let inputs = [Some(g), Some(x), w, cx.opt_x(3), cx.opt_x(4)];
         let eps = cx.args().float("eps")?;
-        backward(cx, &BATCH_NORM_BACKWARD, &inputs, Attrs::new().with("training", false).with("eps", eps), 5)
+        backward(cx, &BATCH_NORM_BACKWARD, &inputs, Attrs::new().with("training", false).with("eps", eps), 5, None)
     }),
     precision: Precision::Same,
     cost: Cost::PerOutput(4),

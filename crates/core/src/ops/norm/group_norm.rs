@@ -1,6 +1,6 @@
 //! Group normalisation: Wu and He 2018.
 
-use super::{affine, moments, only, output_mask, stat_dtype};
+use super::{affine, moments, only, output_mask, stat_dtype, through_statistics};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::ensure;
@@ -25,13 +25,16 @@ pub static GROUP_NORM: OpDef = OpDef {
         Ok(vec![x.clone(), stat.clone(), stat])
     },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
-        cx.only_outputs_before(1)?;
+        let also = through_statistics(cx, Some(1), 2)?;
         let (g, x, w) = (cx.grad(0)?, cx.x(0)?, cx.opt_x(1));
         let (mean, rstd) = (cx.y(1), cx.y(2));
         let attrs = Attrs::new().with("num_groups", cx.ty(mean).shape[1] as i64);
         if cx.needs(0) {
             let inputs = [Some(g), Some(x), Some(mean), Some(rstd), w];
-            let dx = cx.apply(&GROUP_NORM_BACKWARD, &inputs, attrs.clone())?[0];
+            let mut dx = cx.apply(&GROUP_NORM_BACKWARD, &inputs, attrs.clone())?[0];
+            if let Some(also) = also {
+                dx = cx.add(dx, also)?;
+            }
             cx.set(0, dx)?;
         }
         let mask = [cx.needs(1) as i64, cx.needs(2) as i64];

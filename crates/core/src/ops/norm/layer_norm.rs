@@ -1,6 +1,6 @@
 //! Layer normalisation: Ba, Kiros and Hinton 2016.
 
-use super::{affine, backward, gradient_types, moments, normalized, only, output_mask, row_stats, stat_dtype};
+use super::{affine, backward, gradient_types, moments, normalized, only, output_mask, row_stats, stat_dtype, through_statistics};
 use crate::Attrs;
 use crate::expr::input;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision};
@@ -21,11 +21,11 @@ pub static LAYER_NORM: OpDef = OpDef {
         Ok(vec![x.clone(), stat.clone(), stat])
     },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
-        cx.only_outputs_before(1)?;
+        let also = through_statistics(cx, Some(1), 2)?;
         let (g, x, w) = (cx.grad(0)?, cx.x(0)?, cx.opt_x(1));
         let inputs = [Some(g), Some(x), Some(cx.y(1)), Some(cx.y(2)), w];
         let shape = cx.args().ints("normalized_shape")?;
-        backward(cx, &LAYER_NORM_BACKWARD, &inputs, Attrs::new().with("normalized_shape", shape), 3)
+        backward(cx, &LAYER_NORM_BACKWARD, &inputs, Attrs::new().with("normalized_shape", shape), 3, also)
     }),
     precision: Precision::Full,
     cost: Cost::PerOutput(8),

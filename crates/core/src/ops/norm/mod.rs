@@ -58,21 +58,58 @@ fn only<T>(mask: &[bool], all: impl IntoIterator<Item = T>) -> impl Iterator<Ite
     all.into_iter().zip(mask.to_vec()).filter_map(|(x, m)| m.then_some(x))
 }
 
-/// Applies the backward operator `op` and sets the gradients of the inputs `0..arity` that are wanted.
+/// Applies the backward operator `op` for the gradients of the inputs `0..arity` that are wanted, and sets them.
+/// `also` is added to that of input 0.
 fn backward(
     cx: &mut GradCx,
     op: &'static OpDef,
     inputs: &[Option<ValueId>],
     attrs: Attrs,
     arity: usize,
+    also: Option<ValueId>,
 ) -> Result<()> {
     let mask: Vec<i64> = (0..arity).map(|i| cx.needs(i) as i64).collect();
     let outs = cx.apply(op, inputs, attrs.with("output_mask", mask))?;
     let wanted: Vec<usize> = (0..arity).filter(|&i| cx.needs(i)).collect();
-    for (i, g) in wanted.into_iter().zip(outs) {
+    for (i, mut g) in wanted.into_iter().zip(outs) {
+        if let (0, Some(also)) = (i, also) {
+            g = cx.add(g, also)?;
+        }
         cx.set(i, g)?;
     }
     Ok(())
+}
+
+/// What flows into the input `x` through the statistics of its rows, outputs of the node, if anything does: with n
+/// elements a row, `∂mean/∂x = 1/n` and `∂rstd/∂x = −rstd³ · (x − mean) / n`. Without a mean (`None`) it counts as 0.
+fn through_statistics(cx: &mut GradCx, mean: Option<usize>, rstd: usize) -> Result<Option<ValueId>> {
+    let (g_mean, g_rstd) = (mean.and_then(|i| cx.opt_grad(i)), cx.opt_grad(rstd));
+    let (x, stat) = (cx.x(0)?, cx.y(rstd));
+    let (shape, stats) = (cx.ty(x).shape.clone(), cx.ty(stat).shape.numel());
+    let n = shape.numel() / stats.max(1);
+    let column = |cx: &mut GradCx, v: ValueId| cx.reshape(v, &[stats, 1]);
+    let mut total = None;
+    if let Some(g) = g_rstd {
+        let mut centred = cx.reshape(x, &[stats, n])?;
+        if let Some(i) = mean {
+            let mean = column(cx, cx.y(i))?;
+            centred = cx.sub(centred, mean)?;
+        }
+        let (g, stat) = (column(cx, g)?, column(cx, stat)?);
+        let cube = cx.power(stat, 3)?;
+        let slope = cx.mul(g, cube)?;
+        let slope = cx.scale(slope, -1.0 / n as f64)?;
+        total = Some(cx.mul(centred, slope)?);
+    }
+    if let Some(g) = g_mean {
+        let g = column(cx, g)?;
+        let g = cx.scale(g, 1.0 / n as f64)?;
+        total = Some(match total {
+            Some(t) => cx.add(t, g)?,
+            None => cx.expand(g, &[stats, n])?,
+        });
+    }
+    total.map(|t| cx.reshape(t, &shape)).transpose()
 }
 
 /// Mean and biased variance of a row of `n` elements, and the elements less their mean.

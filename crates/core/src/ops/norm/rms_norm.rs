@@ -1,6 +1,6 @@
 //! Root-mean-square normalisation: Zhang and Sennrich 2019.
 
-use super::{affine, backward, gradient_types, normalized, only, output_mask, row_stats, stat_dtype};
+use super::{affine, backward, gradient_types, normalized, only, output_mask, row_stats, stat_dtype, through_statistics};
 use crate::Attrs;
 use crate::diagnostic::Result;
 use crate::expr::input;
@@ -21,11 +21,11 @@ pub static RMS_NORM: OpDef = OpDef {
         Ok(vec![x.clone(), TensorType::new(stat_dtype(x.dtype)?, row_stats(&x.shape, first))])
     },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
-        cx.only_outputs_before(1)?;
+        let also = through_statistics(cx, None, 1)?;
         let (g, x, w) = (cx.grad(0)?, cx.x(0)?, cx.opt_x(1));
         let inputs = [Some(g), Some(x), Some(cx.y(1)), w];
         let shape = cx.args().ints("normalized_shape")?;
-        backward(cx, &RMS_NORM_BACKWARD, &inputs, Attrs::new().with("normalized_shape", shape), 2)
+        backward(cx, &RMS_NORM_BACKWARD, &inputs, Attrs::new().with("normalized_shape", shape), 2, also)
     }),
     precision: Precision::Full,
     cost: Cost::PerOutput(5),
