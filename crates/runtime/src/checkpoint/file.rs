@@ -72,7 +72,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Writes a safetensors file (https://github.com/huggingface/safetensors#format), one tensor in memory at a time: widest
+/// Writes a safetensors file (<https://github.com/huggingface/safetensors#format>), one tensor in memory at a time: widest
 /// elements first, so that every tensor is aligned.
 pub(super) fn write_tensors<S>(
     create: Create,

@@ -1,4 +1,4 @@
-//! NumPy's formats: `.npy` (versions 1 to 3, https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html) and
+//! NumPy's formats: `.npy` (versions 1 to 3, <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>) and
 //! `.npz`, a zip of them, stored or deflated.
 
 use super::{Bytes, Column, Mapped};

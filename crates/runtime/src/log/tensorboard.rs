@@ -1,5 +1,5 @@
 //! TensorBoard event files: scalars only. Records are framed as TFRecord
-//! (https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details); the messages are `Event` of
+//! (<https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details>); the messages are `Event` of
 //! tensorboard/compat/proto/event.proto, few enough fields to be written by hand.
 
 use crate::error::{Error, Result};

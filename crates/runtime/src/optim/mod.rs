@@ -95,10 +95,13 @@ pub(crate) const NORM: usize = 0;
 pub(crate) const LARGEST: usize = 1;
 pub(crate) const APPLIED: usize = 2;
 
-/// The graph of one step over all buckets: measure the gradients, find their scale, update. Its inputs are `State`, named
-/// as in [`names`]; its first outputs are the norm of the unscaled gradients (f64), the largest magnitude of the gradients
-/// as they lie in memory (f64) and whether the step was applied: it is not if the norm is not finite. `accumulated`:
-/// gradients are held in [`crate::layout::Bucket::wide`], not in the parameters' dtype.
+/// The graph of one step over all buckets: measure the gradients, find their scale, update.
+///
+/// Its inputs are `State`: `unscale` (f64, what gradients are multiplied by first) and for each bucket `b`
+/// `parameters/<b>`, `gradients/<b>`, `<moment>/<b>` and `scalar/<b>/<name>`. Its first outputs are the norm of the unscaled
+/// gradients (f64), the largest magnitude of the gradients as they lie in memory (f64) and whether the step was applied: it
+/// is not if the norm is not finite. `accumulated`: gradients are held in [`crate::layout::Bucket::wide`], not in the
+/// parameters' dtype.
 ///
 /// # Errors
 /// What the operators refuse; none for a layout made by [`BucketLayout::new`].

@@ -3,17 +3,19 @@
 //! A step is one or more runs of a gradient program (a micro-batch each), then one of the update program. Evaluation and
 //! other batch sizes are further programs on the same state. All programs share one arena.
 
+mod graphs;
 mod program;
 mod state;
 
 use crate::error::{Error, Result};
 use crate::layout::BucketLayout;
 use crate::optim::{self, Clip, Optimizer, names};
+use graphs::{accumulating, differentiated, layout};
 use headwater_core::device::{Device, Memory};
-use headwater_core::graph::{Def, InputRole, OutputRole};
+use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::pass::{self, diff::NoGradient};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
-use headwater_core::{Builder, DType, Graph, Tensor, TensorType};
+use headwater_core::{DType, Graph, Tensor, TensorType};
 use program::{Program, gradient_name};
 use serde::{Deserialize, Serialize};
 use state::{Slot, Space, State};
@@ -504,64 +506,4 @@ fn tensors(graph: &Graph) -> Vec<ModelTensor> {
     inputs
         .map(|i| ModelTensor { name: i.name.clone(), ty: graph.ty(i.value).clone(), role: i.role.clone() })
         .collect()
-}
-
-/// Forward and backward of a model's graph, its loss as the only result, and the parameters without a gradient.
-fn differentiated(graph: &Graph) -> Result<(Graph, Vec<NoGradient>)> {
-    let mut graph = pass::decompose(graph.clone())?;
-    let loss = graph.outputs.iter().find(|o| o.role == OutputRole::User);
-    let none = || Error::Model("the model returns nothing; its first output must be the loss".into());
-    let loss = loss.ok_or_else(none)?.value;
-    // Training needs no other result; what only leads to them is not computed.
-    let mut first = true;
-    graph.outputs.retain(|o| o.role != OutputRole::User || std::mem::take(&mut first));
-    let d = pass::differentiate(graph, loss)?;
-    let graph = pass::simplify(pass::decompose(d.graph)?).graph;
-    Ok((pass::fuse(graph)?, d.missing))
-}
-
-/// The flat layout of a differentiated graph's gradients, in the order in which they are computed.
-fn layout(graph: &Graph, decay: Decay) -> BucketLayout {
-    let mut found: Vec<_> = graph
-        .outputs
-        .iter()
-        .filter_map(|o| match o.role {
-            OutputRole::Gradient(p) => {
-                let computed = match graph.value(o.value).def {
-                    Def::Node(n, _) => n.0,
-                    Def::Input(_) => 0,
-                };
-                Some((computed, &graph.inputs[graph.input_index(p)?].name, graph.ty(p)))
-            }
-            _ => None,
-        })
-        .collect();
-    found.sort_by_key(|f| f.0);
-    let decays = |ty: &TensorType| match decay {
-        Decay::Matrices => ty.shape.rank() >= 2,
-        Decay::All => true,
-        Decay::None => false,
-    };
-    BucketLayout::new(found.into_iter().map(|(_, name, ty)| (name.as_str(), ty, decays(ty))))
-}
-
-/// Turns gradients into additions to their sums, in f32 or wider.
-fn accumulating(graph: Graph) -> Result<Graph> {
-    let mut b = Builder::extend(graph);
-    b.phase = headwater_core::graph::Phase::Backward;
-    for i in 0..b.graph().outputs.len() {
-        let output = &b.graph().outputs[i];
-        let OutputRole::Gradient(p) = output.role else { continue };
-        let (gradient, at) = (output.value, b.graph().input_index(p));
-        let at = at.ok_or_else(|| Error::Model("a gradient of no input".into()))?;
-        let name = gradient_name(&b.graph().inputs[at].name);
-        let ty = b.ty(gradient).clone();
-        let wide = if ty.dtype == DType::F64 { DType::F64 } else { DType::F32 };
-        let sum = b.input(name, TensorType::new(wide, ty.shape), InputRole::State);
-        let gradient = b.cast(gradient, wide)?;
-        let new = b.add(sum, gradient)?;
-        let output = &mut b.graph_mut().outputs[i];
-        (output.value, output.role) = (new, OutputRole::Mutation(sum));
-    }
-    Ok(b.finish())
 }
