@@ -15,7 +15,20 @@ const UNCOMPARED: &[(&str, &str)] = &[
     ("torch.ops.aten.hardsigmoid.default, case \"0\"", SIXTH),
     ("torch.ops.aten.hardsigmoid.default, case \"1\"", SIXTH),
     ("torch.ops.aten.hardsigmoid_.default, case \"3\"", SIXTH),
+    ("torch.ops.aten.index.Tensor, case \"7\"", MASKED),
+    ("torch.ops.aten.index.Tensor, case \"8\"", MASKED),
+    (
+        "torch.ops.aten.one_hot.default, case \"1\"",
+        "without a number of classes the shape depends on the data: refused",
+    ),
+    ("torch.ops.aten.layer_norm.default, case \"6\"", CANCELS),
+    ("torch.ops.aten.native_layer_norm.default, case \"6\"", CANCELS),
 ];
+
+const MASKED: &str = "how much a mask selects depends on the data: refused";
+
+/// Against exact arithmetic, the recorded statistics are off by 2e-12 (ours by 1e-16), the gradients by 5e-10 (4e-10).
+const CANCELS: &str = "rows of 1000 ± 0.01: five digits cancel, in PyTorch as well";
 
 const SIXTH: &str = "PyTorch's float64 gradient multiplies by 1/6 rounded to float32";
 
