@@ -66,7 +66,7 @@ fn mask(cx: &OpCx) -> Option<usize> {
 /// row-major order.
 pub static INDEX_PUT_IMPL: OpDef = OpDef {
     name: "_index_put_impl",
-    schemas: &[],
+    schemas: &["headwater::_index_put_impl(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False, bool wrap=True) -> Tensor"],
     infer,
     derivative: Derivative::Rule(gradient),
     precision: Precision::Widest,

@@ -41,6 +41,7 @@ pub static INDEX: OpDef = OpDef {
         vec![
             Case::new("first").f(&[3, 4]).index(&[5], 3),
             Case::new("wrapped").f(&[3, 2]).arg(DType::I64, &[2, 3], signed),
+            Case::new("not wrapped").f(&[3, 2]).index(&[4], 3).attr("wrap", false),
             Case::new("neighbours").f(&[2, 3, 4]).none().index(&[2, 1], 3).index(&[3], 4),
             Case::new("apart").f(&[2, 3, 4]).index(&[2, 2], 2).none().index(&[2, 2], 4),
             Case::new("of ints").index(&[4, 2], 9).index(&[3, 1], 4).index(&[2], 2),
