@@ -6,6 +6,8 @@ while gradients are off; tied, shared and strided weights; every dtype; symbolic
 Every model has one weight `w` (or a few parameters), returns a scalar, and is written in both forms, with its golden.
 """
 
+import hashlib
+import json
 import sys
 from pathlib import Path
 
@@ -229,6 +231,7 @@ def models():
 
 
 def main(folder):
+    hashes = {}
     for name, (module, args, dynamic_shapes) in models().items():
         print(name)
         for form in "train", "core":
@@ -236,6 +239,9 @@ def main(folder):
             export(module, args, archive, dynamic_shapes=dynamic_shapes, decompose=form == "core", compress=True)
             golden = archive.with_name(f"{name}.{form}{SUFFIX}")
             record(module, args, golden, intermediates="none")
+            hashes |= {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in (archive, golden)}
+    manifest = {"torch": torch.__version__.split("+")[0], "seed": 0, "sha256": hashes}
+    (Path(folder) / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

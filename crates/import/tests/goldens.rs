@@ -21,6 +21,6 @@ macro_rules! writes {
 }
 
 writes! {
-    slices selects reshapes copies transposes chains later_reads pieces diagonals masks no_grad
+    slices selects reshapes copies transposes chains later_reads pieces diagonals masks scatters no_grad
     buffers tied dtypes symbolic
 }
