@@ -11,6 +11,7 @@ pub mod element;
 mod executor;
 pub mod gemm;
 pub mod kernels;
+pub mod limits;
 pub mod memory;
 pub mod pool;
 mod rows;

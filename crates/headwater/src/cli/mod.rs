@@ -1,5 +1,6 @@
 //! The command line: arguments, and one file a command. Commands compute plain reports; printing is here.
 
+mod bench;
 pub(crate) mod check;
 mod doctor;
 pub(crate) mod inspect;
@@ -35,7 +36,8 @@ Examples:
   headwater inspect model.pt2                  what is in a model and what it needs
   headwater check model.pt2 model.golden.safetensors --precision f32
   headwater train model.pt2 --data train.safetensors --eval heldout.safetensors --epochs 10
-  headwater op softmax --in in.safetensors --out out.safetensors --attr dim=-1";
+  headwater op softmax --in in.safetensors --out out.safetensors --attr dim=-1
+  headwater bench machine                      what this machine can do at best";
 
 #[derive(Subcommand, Debug)]
 enum Command {
@@ -51,6 +53,8 @@ enum Command {
     Train(Box<train::Args>),
     /// Run one operator, forward or gradient, on tensors from a file.
     Op(op::Args),
+    /// Measure this machine, and how near kernels and training steps come to its limits.
+    Bench(bench::Args),
 }
 
 /// What a command leaves behind: its JSON, and whether it counts as success.
@@ -100,6 +104,7 @@ pub fn run() -> std::process::ExitCode {
         Command::Migrate(args) => migrate::run(args, Arc::new(device), talk),
         Command::Train(args) => train::run(args, Arc::new(device), talk),
         Command::Op(args) => op::run(args, &device, talk),
+        Command::Bench(args) => bench::run(args, &device, talk),
     };
     match outcome {
         Ok(o) => {

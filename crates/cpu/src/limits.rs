@@ -1,0 +1,318 @@
+//! What this processor and its memory do at best, on the threads in use: the yardstick that kernels are held against.
+//! Measured, not looked up: the best of several runs, each long enough for the clock to settle.
+//!
+//! Knows threads and instruction sets; nothing of kernels, plans or operators.
+
+use crate::memory::CpuMemory;
+use crate::pool::{Pool, Shared};
+use crate::tier::Tier;
+use headwater_core::DType;
+use headwater_core::diagnostic::Result;
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Limits of a machine; rates are of all threads together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Threads they were measured on.
+    pub threads: usize,
+    /// Instructions in use.
+    pub tier: Tier,
+    /// Multiply-adds on f32 registers, in floating-point operations a second (an FMA counts two).
+    pub f32: f64,
+    /// The same on f64.
+    pub f64: f64,
+    /// Bytes a second of an ordinary copy, read and written counted both; the destination's lines are read as well.
+    pub copy: f64,
+    /// The same with stores that bypass the cache.
+    pub copy_streaming: f64,
+    /// Bytes a second of a read whose result is a sum.
+    pub read: f64,
+}
+
+impl Limits {
+    /// Floating-point operations a second for products of operands of this dtype. f16 and bf16 are widened to f32 in
+    /// registers, so that f32's limit is theirs.
+    pub fn flops(&self, dtype: DType) -> f64 {
+        if dtype == DType::F64 { self.f64 } else { self.f32 }
+    }
+
+    /// Bytes a second that can be read and written at best.
+    pub fn bandwidth(&self) -> f64 {
+        self.copy.max(self.copy_streaming)
+    }
+
+    /// Seconds that no program can beat: the larger of arithmetic and memory traffic at the limit.
+    pub fn floor(&self, dtype: DType, flops: f64, bytes: f64) -> f64 {
+        (flops / self.flops(dtype)).max(bytes / self.bandwidth())
+    }
+}
+
+/// How long and on how much to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Runs, of which the best counts.
+    pub runs: usize,
+    /// Multiply-adds of each register in a run.
+    pub rounds: usize,
+    /// Bytes copied or read in a run; several times the last cache.
+    pub bytes: usize,
+}
+
+impl Default for Effort {
+    /// About a second in all.
+    fn default() -> Self {
+        Effort { runs: 8, rounds: 4 << 20, bytes: 256 << 20 }
+    }
+}
+
+/// Measures the limits of a pool's threads with the instructions of a tier.
+///
+/// # Errors
+/// `Device` if there is no memory for two buffers of `effort.bytes`.
+pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
+    let best = |work: f64, run: &mut dyn FnMut()| {
+        let mut rate: f64 = 0.0;
+        for _ in 0..effort.runs.max(1) {
+            let start = Instant::now();
+            run();
+            rate = rate.max(work / start.elapsed().as_secs_f64().max(1e-9));
+        }
+        rate
+    };
+    let threads = pool.threads();
+    let each = |f: &(dyn Fn() -> f64 + Sync)| {
+        pool.each(threads, |_| {
+            black_box(f());
+        });
+    };
+    let adds = |lanes: usize| 2.0 * (REGISTERS * lanes * effort.rounds * threads) as f64;
+    let f32 = best(adds(lanes(tier, 4)), &mut || each(&|| f64::from(fma_f32(tier, effort.rounds))));
+    let f64 = best(adds(lanes(tier, 8)), &mut || each(&|| fma_f64(tier, effort.rounds)));
+
+    let blocks = (effort.bytes / BLOCK).max(1);
+    let (mut from, mut to) = (CpuMemory::new(blocks * BLOCK)?, CpuMemory::new(blocks * BLOCK)?);
+    // Pages that were never written are all one page of zeros, which would stay in the cache.
+    from.as_mut_slice().fill(1);
+    to.as_mut_slice().fill(2);
+    let (source, target) = (Shared(from.base()), Shared(to.base()));
+    let moved = |streaming: bool| {
+        best((2 * blocks * BLOCK) as f64, &mut || {
+            pool.each(blocks, |b| {
+                // SAFETY: block `b` lies inside both buffers, and no other call touches the target's.
+                let (from, to) = unsafe {
+                    (
+                        std::slice::from_raw_parts(source.get().add(b * BLOCK), BLOCK),
+                        std::slice::from_raw_parts_mut(target.get().add(b * BLOCK), BLOCK),
+                    )
+                };
+                copy(tier, from, to, streaming);
+            })
+        })
+    };
+    let (copy, copy_streaming) = (moved(false), moved(true));
+    let read = best((blocks * BLOCK) as f64, &mut || {
+        pool.each(blocks, |b| {
+            // SAFETY: block `b` lies inside the buffer, which nothing writes.
+            let block = unsafe { std::slice::from_raw_parts(source.get().add(b * BLOCK), BLOCK) };
+            black_box(sum(tier, block));
+        })
+    });
+    Ok(Limits { threads, tier, f32, f64, copy, copy_streaming, read })
+}
+
+/// Bytes handed to a thread at once.
+const BLOCK: usize = 1 << 20;
+
+/// Independent accumulators: enough to hide the latency of an FMA (4 or 5 cycles, two a cycle).
+const REGISTERS: usize = 12;
+
+/// Elements of `size` bytes in a register of the tier.
+fn lanes(tier: Tier, size: usize) -> usize {
+    match tier {
+        Tier::Portable => 16 / size,
+        Tier::Avx2 => 32 / size,
+        Tier::Avx512 => 64 / size,
+    }
+}
+
+/// `REGISTERS` accumulators of `N` elements, `rounds` times multiplied and added to. Without an FMA instruction the
+/// compiler keeps the two apart; the count stays the same.
+macro_rules! portable_fma {
+    ($name:ident, $float:ty, $lanes:expr) => {
+        fn $name(rounds: usize) -> $float {
+            let (a, b) = (black_box(0.999 as $float), black_box(1e-3 as $float));
+            let mut acc = [[0.0 as $float; $lanes]; REGISTERS];
+            for _ in 0..rounds {
+                for x in acc.as_flattened_mut() {
+                    *x = *x * a + b;
+                }
+            }
+            acc.as_flattened().iter().sum()
+        }
+    };
+}
+portable_fma!(portable_f32, f32, 4);
+portable_fma!(portable_f64, f64, 2);
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{REGISTERS, black_box};
+    use std::arch::x86_64::*;
+
+    macro_rules! fma {
+        ($name:ident, $float:ty, $features:literal, $set:ident, $fma:ident, $add:ident, $store:ident, $lanes:literal) => {
+            #[target_feature(enable = $features)]
+            pub fn $name(rounds: usize) -> $float {
+                let (a, b) = ($set(black_box(0.999)), $set(black_box(1e-3)));
+                let mut acc = [$set(0.0); REGISTERS];
+                for _ in 0..rounds {
+                    for x in &mut acc {
+                        *x = $fma(*x, a, b);
+                    }
+                }
+                let mut total = $set(0.0);
+                for x in acc {
+                    total = $add(total, x);
+                }
+                let mut out = [0.0; $lanes];
+                // SAFETY: `out` has room for one register.
+                unsafe { $store(out.as_mut_ptr(), total) };
+                out.iter().sum()
+            }
+        };
+    }
+    fma!(avx2_f32, f32, "avx2,fma", _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps, _mm256_storeu_ps, 8);
+    fma!(avx2_f64, f64, "avx2,fma", _mm256_set1_pd, _mm256_fmadd_pd, _mm256_add_pd, _mm256_storeu_pd, 4);
+    fma!(avx512_f32, f32, "avx512f", _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps, _mm512_storeu_ps, 16);
+    fma!(avx512_f64, f64, "avx512f", _mm512_set1_pd, _mm512_fmadd_pd, _mm512_add_pd, _mm512_storeu_pd, 8);
+
+    /// # Safety
+    /// Both slices are one block long and start at a multiple of 32.
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn copy(from: &[u8], to: &mut [u8], streaming: bool) {
+        let (from, to) = (from.as_ptr().cast::<__m256i>(), to.as_mut_ptr().cast::<__m256i>());
+        let registers = super::BLOCK / 32;
+        for i in (0..registers).step_by(4) {
+            // SAFETY: the caller's promise: in bounds and aligned.
+            unsafe {
+                let x = [0, 1, 2, 3].map(|j| _mm256_load_si256(from.add(i + j)));
+                for (j, x) in x.into_iter().enumerate() {
+                    if streaming {
+                        _mm256_stream_si256(to.add(i + j), x);
+                    } else {
+                        _mm256_store_si256(to.add(i + j), x);
+                    }
+                }
+            }
+        }
+        // Streamed stores are ordered with nothing else.
+        _mm_sfence();
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub fn sum(block: &[u8]) -> u64 {
+        super::added(block)
+    }
+}
+
+fn fma_f32(tier: Tier, rounds: usize) -> f32 {
+    match tier {
+        // SAFETY: a tier is in use only where the processor has its instructions.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512 => unsafe { x86::avx512_f32(rounds) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2 => unsafe { x86::avx2_f32(rounds) },
+        _ => portable_f32(rounds),
+    }
+}
+
+fn fma_f64(tier: Tier, rounds: usize) -> f64 {
+    match tier {
+        // SAFETY: a tier is in use only where the processor has its instructions.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512 => unsafe { x86::avx512_f64(rounds) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2 => unsafe { x86::avx2_f64(rounds) },
+        _ => portable_f64(rounds),
+    }
+}
+
+/// Copies a block; `streaming` where the tier has such stores.
+fn copy(tier: Tier, from: &[u8], to: &mut [u8], streaming: bool) {
+    assert!(from.len() == BLOCK && to.len() == BLOCK);
+    match tier {
+        // SAFETY: the tier has AVX2; both are one block, and blocks start at multiples of their size in memory that is
+        // aligned to 64 bytes.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2 | Tier::Avx512 => unsafe { x86::copy(from, to, streaming) },
+        _ => {
+            let _ = streaming;
+            to.copy_from_slice(from);
+        }
+    }
+}
+
+fn sum(tier: Tier, block: &[u8]) -> u64 {
+    match tier {
+        // SAFETY: the tier has AVX2.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2 | Tier::Avx512 => unsafe { x86::sum(block) },
+        _ => added(block),
+    }
+}
+
+/// Sum of a block's words, in as many lanes as the surrounding function's instructions have.
+#[inline(always)]
+fn added(block: &[u8]) -> u64 {
+    let mut lanes = [0u64; 16];
+    for line in block.as_chunks::<128>().0 {
+        for (lane, word) in lanes.iter_mut().zip(line.as_chunks::<8>().0) {
+            *lane = lane.wrapping_add(u64::from_ne_bytes(*word));
+        }
+    }
+    lanes.iter().fold(0, |a, &b| a.wrapping_add(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tier_copies_and_sums_alike() {
+        let from: Vec<u64> = (0..BLOCK as u64 / 8).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+        let (mut source, mut target) = (CpuMemory::new(BLOCK).unwrap(), CpuMemory::new(BLOCK).unwrap());
+        source.as_mut_slice().copy_from_slice(bytemuck::cast_slice(&from));
+        let total = from.iter().fold(0u64, |a, &b| a.wrapping_add(b));
+        for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
+            for streaming in [false, true] {
+                target.as_mut_slice().fill(0);
+                copy(tier, source.as_slice(), target.as_mut_slice(), streaming);
+                assert!(source.as_slice() == target.as_slice(), "{} {streaming}", tier.name());
+            }
+            assert_eq!(sum(tier, source.as_slice()), total);
+        }
+    }
+
+    #[test]
+    fn the_arithmetic_is_done() {
+        // x ← 0.999·x + 0.001 tends to 1 in every lane.
+        for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
+            let want = |size| (REGISTERS * lanes(tier, size)) as f64;
+            assert!((fma_f64(tier, 40_000) - want(8)).abs() < 1e-9);
+            assert!((f64::from(fma_f32(tier, 40_000)) - want(4)).abs() < 1e-2);
+        }
+    }
+
+    #[test]
+    fn limits_are_rates() {
+        let effort = Effort { runs: 1, rounds: 1000, bytes: BLOCK };
+        let l = measure(&Pool::new(2), Tier::detect(), effort).unwrap();
+        assert!([l.f32, l.f64, l.copy, l.copy_streaming, l.read].iter().all(|r| r.is_finite() && *r > 0.0));
+        assert_eq!((l.threads, l.flops(DType::BF16), l.flops(DType::F64)), (2, l.f32, l.f64));
+        assert_eq!(l.floor(DType::F32, l.f32, 0.0), 1.0);
+        assert_eq!(l.floor(DType::F32, 0.0, 2.0 * l.bandwidth()), 2.0);
+    }
+}
