@@ -4,6 +4,7 @@ The casts that the model spells out are lifted too: a cast to float32 becomes a 
 float32 model are its constants, such as weights and masks filled with the most negative float32, which are taken as they are.
 """
 
+import contextlib
 from dataclasses import dataclass, field
 
 import torch
@@ -41,8 +42,14 @@ def view_or_copy(tensor, shape):
         return tensor.reshape(shape)
 
 
-class LiftedGraph(torch.fx.Interpreter):
-    """Runs a graph in float64 and keeps the values of the nodes that `keep` selects."""
+class GivenGraph(torch.fx.Interpreter):
+    """Runs a graph as it is and keeps the values of the nodes that `keep` selects."""
+
+    context = contextlib.nullcontext  # in which it runs
+
+    @staticmethod
+    def lift(value):
+        return value.detach().clone() if torch.is_tensor(value) else value
 
     def __init__(self, graph_module, keep=lambda node, value: False):
         super().__init__(graph_module)
@@ -51,30 +58,53 @@ class LiftedGraph(torch.fx.Interpreter):
 
     def run_node(self, node):
         value = super().run_node(node)
-        # A cast between two floating-point dtypes makes a new tensor. Lifted it is none and returns its source, and an
-        # in-place operator on one would write to the other.
-        if getattr(node.target, "overloadpacket", None) in (ATEN.to, ATEN.type_as) and value is self.env[node.args[0]]:
-            if node.meta["val"].dtype != node.args[0].meta["val"].dtype:
-                value = value.clone()
         if node.op == "call_function" and torch.is_tensor(value) and value.is_floating_point() and self.keep(node, value):
             self.kept[node.name] = value.detach().clone()
         return value
 
     def call_function(self, target, args, kwargs):
-        if target is ATEN._assert_tensor_metadata.default:  # asserts the dtypes of the unlifted graph
+        if target is ATEN._assert_tensor_metadata.default:  # asserts the dtypes that the exporter saw
             return None
         if target is SET_GRAD:
             enabled, graph_module, *inputs = args
             with torch.set_grad_enabled(enabled):
-                return LiftedGraph(graph_module).run(*inputs)
-        if isinstance(target, torch._ops.HigherOrderOperator):
+                return type(self)(graph_module).run(*inputs)
+        if target is ATEN.copy.default:  # the functional form of copy_, to which PyTorch gives no derivative
+            return args[1].to(args[0].dtype).expand_as(args[0]).clone()
+        if target is ATEN.view.default:  # PyTorch lays out the results of some operators otherwise in other dtypes
+            return view_or_copy(*args)
+        return super().call_function(target, args, kwargs)
+
+
+@contextlib.contextmanager
+def default_float64():
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+class LiftedGraph(GivenGraph):
+    """Runs a graph in float64."""
+
+    context, lift = default_float64, staticmethod(lift)
+
+    def run_node(self, node):
+        value = super().run_node(node)
+        # A cast between two floating-point dtypes makes a new tensor. Lifted it is none and returns its source, and an
+        # in-place operator on one would write to the other.
+        if getattr(node.target, "overloadpacket", None) in (ATEN.to, ATEN.type_as) and value is self.env[node.args[0]]:
+            if node.meta["val"].dtype != node.args[0].meta["val"].dtype:
+                value = value.clone()
+        return value
+
+    def call_function(self, target, args, kwargs):
+        if isinstance(target, torch._ops.HigherOrderOperator) and target is not SET_GRAD:
             raise NotImplementedError(f"{target} holds a sub-graph that float64 is not defined for here")
         if target is ATEN.view.dtype:
             raise NotImplementedError(f"{target} reads the bits of a value, which have no float64 counterpart")
-        if target is ATEN.copy.default:  # the functional form of copy_, to which PyTorch gives no derivative
-            return args[1].to(args[0].dtype).expand_as(args[0]).clone()
-        if target is ATEN.view.default:  # PyTorch lays out the results of some operators otherwise in float64
-            return view_or_copy(*args)
         args, kwargs = pytree.tree_map_only(torch.dtype, lift, (args, kwargs))
         return super().call_function(target, args, kwargs)
 
@@ -83,8 +113,8 @@ class LiftedGraph(torch.fx.Interpreter):
         return lift(value) if torch.is_tensor(value) else value
 
 
-def evaluate(program, args, keep=lambda node, value: False):
-    """Runs an exported program forward and backward in float64.
+def evaluate(program, args, keep=lambda node, value: False, graph=LiftedGraph):
+    """Runs an exported program forward and backward in float64, or as another `graph` class does.
 
     `args` are the inputs of the exported module; `keep(node, value)` selects the intermediate values to return.
     Raises ValueError when the program draws random numbers: what it computes then is not one truth.
@@ -93,7 +123,7 @@ def evaluate(program, args, keep=lambda node, value: False):
     inputs = iter(pytree.tree_leaves(tuple(args)))
     for spec in program.graph_signature.input_specs:
         if spec.kind is InputKind.USER_INPUT:
-            values.append(lift(next(inputs)))
+            values.append(graph.lift(next(inputs)))
             continue
         if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             raise NotImplementedError(f"input {spec.arg.name} is a {spec.kind.name}")
@@ -102,7 +132,7 @@ def evaluate(program, args, keep=lambda node, value: False):
         if spec.kind is InputKind.PARAMETER and key in storages:
             truth.tied[spec.target], value = storages[key]
         else:
-            value = lift(stored)
+            value = graph.lift(stored)
             if spec.kind is InputKind.PARAMETER:
                 storages[key] = spec.target, value
                 parameters[spec.target] = value.requires_grad_(stored.requires_grad)
@@ -111,13 +141,9 @@ def evaluate(program, args, keep=lambda node, value: False):
         values.append(value)
 
     before = {name: (b._version, b.clone()) for name, b in buffers.items()}
-    interpreter, random_state = LiftedGraph(program.graph_module, keep), torch.get_rng_state()
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
+    interpreter, random_state = graph(program.graph_module, keep), torch.get_rng_state()
+    with graph.context():
         results = interpreter.run(*values)
-    finally:
-        torch.set_default_dtype(default)
     if not torch.equal(random_state, torch.get_rng_state()):
         raise ValueError("the model draws random numbers, as dropout does: set its rate to 0 or call eval()")
 
