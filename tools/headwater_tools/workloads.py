@@ -1,16 +1,18 @@
 """The four workloads that training steps are measured on, built from Hugging Face classes with random weights.
 
-    python -m headwater_tools.workloads DIR              # exports all four, core and training form
+    python -m headwater_tools.workloads DIR              # exports all four, core and training form, with a batch
     python -m headwater_tools.workloads DIR llama bert   # some of them
 
 Dropout is 0: what is measured is the same arithmetic on both sides. Attention is `sdpa`, as transformers chooses by itself.
 """
 
 import argparse
+import inspect
 from pathlib import Path
 
 import torch
 import transformers as tf
+from safetensors.torch import save_file
 
 from .exporter import export
 from .families import ImageLoss, TextLoss
@@ -85,6 +87,8 @@ def main():
             export(module, batch, path, decompose=form == "core")
             count = sum(p.numel() for p in module.parameters())
             print(f"{path}: {count / 1e6:.1f} M parameters, {path.stat().st_size / 1e6:.0f} MB", flush=True)
+        names = list(inspect.signature(module.forward).parameters)
+        save_file(dict(zip(names, map(torch.Tensor.contiguous, batch))), args.dir / f"{name}.batch.safetensors")
 
 
 if __name__ == "__main__":

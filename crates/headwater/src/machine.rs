@@ -76,6 +76,25 @@ impl Machine {
     }
 }
 
+/// Bytes of this process in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resident {
+    /// Now.
+    pub now: usize,
+    /// At the most since it began.
+    pub peak: usize,
+}
+
+/// What the system says of this process; `None` where it does not.
+pub fn resident() -> Option<Resident> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let field = |key: &str| {
+        let line = status.lines().find(|l| l.starts_with(key))?;
+        Some(line.split_whitespace().nth(1)?.parse::<usize>().ok()? * 1024)
+    };
+    Some(Resident { now: field("VmRSS:")?, peak: field("VmHWM:")? })
+}
+
 #[cfg(target_arch = "x86_64")]
 fn features() -> Vec<&'static str> {
     let mut out = Vec::new();

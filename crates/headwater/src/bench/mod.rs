@@ -2,7 +2,9 @@
 //!
 //! Owns measuring and counting; how results are shown is the command line's business. Times are medians of single runs.
 
+pub mod feed;
 pub mod machine;
+pub mod step;
 
 use crate::core::DType;
 use crate::cpu::limits::Limits;

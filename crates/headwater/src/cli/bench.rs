@@ -1,10 +1,19 @@
 //! `headwater bench`.
 
+use super::op::parse_dtype;
 use super::{Outcome, Talk};
+use crate::bench::Patience;
 use crate::bench::machine::{self, Measured};
+use crate::bench::step::{self, Part, Report, Settings};
 use crate::cpu::Cpu;
-use crate::cpu::limits::Effort;
-use anyhow::Result;
+use crate::cpu::limits::{Effort, Limits};
+use crate::model::parse_dims;
+use crate::report::{Table, text};
+use crate::tensors::TensorFile;
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -15,24 +24,178 @@ measured limit: its share is 100 % where nothing could be faster.
 
 Examples:
   headwater bench machine
-  headwater bench machine --threads 1 --json"
+  headwater bench machine --threads 1 --json
+  headwater bench step model.pt2 --batch 16
+  headwater bench step model.pt2 --precision bf16 --trace steps.json"
 )]
 pub struct Args {
     #[command(subcommand)]
     what: What,
+    /// Measure the machine on little memory and for a moment only: rough limits, quickly.
+    #[arg(long, global = true)]
+    quick: bool,
 }
 
 #[derive(clap::Subcommand, Debug)]
 enum What {
     /// What this machine can do: multiply-adds, copies, reads.
     Machine,
+    /// Whole training steps of a model: forward, backward, clip, AdamW.
+    Step(Box<StepArgs>),
 }
 
-pub fn run(args: &Args, device: &Cpu, talk: Talk) -> Result<Outcome> {
-    let limits = machine::measure(device, Effort::default())?;
-    let measured = Measured::new(&limits);
-    talk.table(&measured.table());
+#[derive(clap::Args, Debug)]
+struct StepArgs {
+    /// The exported model; it must return its loss first.
+    model: PathBuf,
+    /// Dtype of parameters, activations and gradients: f32, bf16, f16 or f64 (default: as exported).
+    #[arg(long)]
+    precision: Option<String>,
+    /// Samples in a batch (default: as exported).
+    #[arg(long)]
+    batch: Option<usize>,
+    /// Size of another symbolic dimension.
+    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    dims: Vec<String>,
+    /// Safetensors file with the batch, by the inputs' names; what it does not hold is drawn.
+    #[arg(long, value_name = "FILE")]
+    inputs: Option<PathBuf>,
+    /// Measured steps.
+    #[arg(long, default_value_t = 7)]
+    steps: usize,
+    /// Learning rate.
+    #[arg(long, default_value_t = 1e-3)]
+    lr: f64,
+    /// Limit of the gradients' norm.
+    #[arg(long, default_value_t = 1.0)]
+    clip_norm: f64,
+    /// Write the time of every single step of the plans to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+pub fn run(args: &Args, device: Arc<Cpu>, talk: Talk) -> Result<Outcome> {
+    let effort =
+        if args.quick { Effort { runs: 3, rounds: 1 << 16, bytes: 16 << 20 } } else { Effort::default() };
+    let limits = || machine::measure(&device, effort);
     match &args.what {
-        What::Machine => Outcome::of(measured, true),
+        What::Machine => {
+            let measured = Measured::new(&limits()?);
+            talk.table(&measured.table());
+            Outcome::of(measured, true)
+        }
+        What::Step(step) => steps(step, device.clone(), limits, talk),
     }
+}
+
+fn steps(
+    args: &StepArgs,
+    device: Arc<Cpu>,
+    limits: impl Fn() -> Result<Limits>,
+    talk: Talk,
+) -> Result<Outcome> {
+    let inputs = args.inputs.as_deref().map(TensorFile::read).transpose()?;
+    let settings = Settings {
+        dims: parse_dims(&args.dims)?,
+        batch: args.batch,
+        precision: args.precision.as_deref().map(parse_dtype).transpose()?,
+        lr: args.lr,
+        clip: args.clip_norm,
+        patience: Patience { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },
+        traced: args.steps.min(3),
+    };
+    let mut measured = None;
+    let report = step::run(&args.model, inputs.as_ref(), &settings, device, || {
+        let limits = limits()?;
+        measured = Some(Measured::new(&limits));
+        Ok(limits)
+    })?;
+    let measured = measured.context("the limits were not measured")?;
+    if let Some(path) = &args.trace {
+        let trace = serde_json::to_string_pretty(&report.trace)?;
+        std::fs::write(path, trace).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    talk.table(&measured.table());
+    for t in tables(&report) {
+        talk.table(&t);
+    }
+    Outcome::of(serde_json::json!({ "machine": measured, "step": report }), true)
+}
+
+/// A report as tables.
+fn tables(r: &Report) -> Vec<Table> {
+    let mut facts = Table::new("Training step", &["what", ">found"]);
+    let known = |b: Option<usize>| b.map_or("unknown".to_string(), text::bytes);
+    for (name, ty) in &r.inputs {
+        facts.row([format!("input {name}"), ty.clone()]);
+    }
+    facts.row([
+        "parameters trained".into(),
+        format!("{} in {}", text::count(r.parameters as f64), r.precision),
+    ]);
+    facts.row([format!("step, median of {}", r.step.runs), text::seconds(r.step.seconds)]);
+    facts.row(["  forward and backward".into(), text::seconds(r.gradients)]);
+    facts.row(["  clip and update".into(), text::seconds(r.update)]);
+    facts.row(["at the machine's limit".into(), text::seconds(r.floor)]);
+    facts.row(["share of the limit".into(), percent(r.share)]);
+    facts.row(["memory planned".into(), text::bytes(r.memory.planned)]);
+    facts.row(["  activations and workspace".into(), text::bytes(r.memory.arena)]);
+    facts.row(["resident".into(), known(r.memory.resident)]);
+    facts.row(["resident at the most".into(), known(r.memory.resident_peak)]);
+    facts.row(["from file to first step done".into(), text::seconds(r.start.total)]);
+    facts.row(["  import".into(), text::seconds(r.start.import)]);
+    facts.row(["  passes, plans, memory".into(), text::seconds(r.start.compile)]);
+    facts.row(["  first step".into(), text::seconds(r.start.step)]);
+    let mut slowest = Table::new(
+        "Slowest steps of the plan",
+        &["operator", "phase", ">time", ">limit", "module", "operands"],
+    );
+    let mut order: Vec<&step::Traced> = r.trace.iter().collect();
+    order.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    for t in order.into_iter().take(15) {
+        slowest.row([
+            t.op.into(),
+            t.phase.into(),
+            text::seconds(t.seconds),
+            percent(t.floor / t.seconds),
+            t.module.clone(),
+            shorten(&t.operands, 90),
+        ]);
+    }
+    let some = |parts: &[Part]| parts[..parts.len().min(20)].to_vec();
+    vec![
+        facts,
+        parts("Products and the rest", &r.halves),
+        parts("Phases", &r.phases),
+        parts("Operators", &some(&r.operators)),
+        parts("Modules", &some(&r.modules)),
+        slowest,
+    ]
+}
+
+fn parts(title: &str, parts: &[Part]) -> Table {
+    let columns = ["what", ">steps", ">time", ">of the step", ">GFLOP/s", ">GB/s", ">of the limit"];
+    let mut t = Table::new(title, &columns);
+    for p in parts {
+        let rate = |x: f64| format!("{:.1}", x / p.seconds.max(1e-12) / 1e9);
+        t.row([
+            if p.name.is_empty() { "(root)".into() } else { p.name.clone() },
+            p.count.to_string(),
+            text::seconds(p.seconds),
+            percent(p.share),
+            rate(p.flops),
+            rate(p.bytes),
+            percent(p.floor / p.seconds.max(1e-12)),
+        ]);
+    }
+    t
+}
+
+/// At most `limit` characters.
+fn shorten(s: &str, limit: usize) -> String {
+    if s.chars().count() <= limit { s.into() } else { s.chars().take(limit - 1).chain(['…']).collect() }
+}
+
+fn percent(x: f64) -> String {
+    format!("{:.0} %", 100.0 * x)
 }

@@ -104,7 +104,7 @@ pub fn run() -> std::process::ExitCode {
         Command::Migrate(args) => migrate::run(args, Arc::new(device), talk),
         Command::Train(args) => train::run(args, Arc::new(device), talk),
         Command::Op(args) => op::run(args, &device, talk),
-        Command::Bench(args) => bench::run(args, &device, talk),
+        Command::Bench(args) => bench::run(args, Arc::new(device), talk),
     };
     match outcome {
         Ok(o) => {

@@ -266,6 +266,14 @@ impl Session {
         Ok(self.training()?.program)
     }
 
+    /// The program of [`Session::update`], for reports.
+    ///
+    /// # Errors
+    /// `Model` in a session for evaluation.
+    pub fn update_program(&self) -> Result<ProgramId> {
+        Ok(self.training()?.update)
+    }
+
     /// Compiles the model's forward graph bound to another batch size for [`Session::gradients`].
     ///
     /// # Errors

@@ -1,0 +1,422 @@
+//! `bench step`: whole training steps of a model, and where their time goes.
+
+use super::feed;
+use super::{Patience, Times};
+use crate::core::graph::Phase;
+use crate::core::ops::Precision;
+use crate::core::plan::{Plan, Step, TensorView, Work};
+use crate::core::{DType, Graph, Tensor, TensorType, pass};
+use crate::cpu::Cpu;
+use crate::cpu::limits::Limits;
+use crate::import::Dims;
+use crate::machine::resident;
+use crate::model::{Bound, Model};
+use crate::runtime::optim::Clip;
+use crate::runtime::session::{Model as SessionModel, Session, Training, Weights};
+use crate::tensors::TensorFile;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Sizes of symbolic dimensions.
+    pub dims: Dims,
+    /// Samples in a batch, if not as exported.
+    pub batch: Option<usize>,
+    /// Dtype of parameters, activations and gradients; `None`: as exported.
+    pub precision: Option<DType>,
+    /// Learning rate.
+    pub lr: f64,
+    /// Limit of the gradients' norm.
+    pub clip: f64,
+    /// How often to run.
+    pub patience: Patience,
+    /// Steps whose parts are timed.
+    pub traced: usize,
+}
+
+/// Memory in bytes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Memory {
+    /// All that the plans use: state, arena, inputs and outputs. Known before anything runs.
+    pub planned: usize,
+    /// The arena's share: activations, gradients on their way, workspaces.
+    pub arena: usize,
+    /// Resident after the measured steps, if the system tells.
+    pub resident: Option<usize>,
+    /// Most that was ever resident, the file that is mapped included.
+    pub resident_peak: Option<usize>,
+}
+
+/// Seconds before the first step is done.
+#[derive(Clone, Debug, Serialize)]
+pub struct Start {
+    /// Reading and binding the archive.
+    pub import: f64,
+    /// Passes, plans, memory, weights.
+    pub compile: f64,
+    /// The first step.
+    pub step: f64,
+    /// All of it, from the file to the end of the first step.
+    pub total: f64,
+}
+
+/// A part of a step: how long, how much, how near to the limit.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Part {
+    /// What it is: an operator, a module, a phase.
+    pub name: String,
+    /// Steps of the plans that belong to it.
+    pub count: usize,
+    /// Mean seconds in a training step.
+    pub seconds: f64,
+    /// Share of the training step.
+    pub share: f64,
+    /// Floating-point operations.
+    pub flops: f64,
+    /// Bytes of operands, each once.
+    pub bytes: f64,
+    /// Seconds at the machine's limit.
+    pub floor: f64,
+}
+
+impl Part {
+    fn add(&mut self, one: &Traced, whole: f64) {
+        self.count += 1;
+        self.seconds += one.seconds;
+        self.share += one.seconds / whole;
+        self.flops += one.flops;
+        self.bytes += one.bytes;
+        self.floor += one.floor;
+    }
+}
+
+/// A step of the plan, measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Traced {
+    /// Operator, `fused` for several in one row program.
+    pub op: &'static str,
+    /// Part of the training step.
+    pub phase: &'static str,
+    /// Path of the module.
+    pub module: String,
+    /// Source line of the model.
+    pub line: String,
+    /// Types of what it reads and writes.
+    pub operands: String,
+    /// Matrix product, convolution or attention: bounded by arithmetic.
+    pub product: bool,
+    /// Mean seconds.
+    pub seconds: f64,
+    /// Floating-point operations.
+    pub flops: f64,
+    /// Bytes of operands, each once.
+    pub bytes: f64,
+    /// Seconds at the machine's limit.
+    pub floor: f64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Types of parameters' and activations' floats.
+    pub precision: String,
+    /// What was fed.
+    pub inputs: Vec<(String, String)>,
+    /// Elements of the parameters trained.
+    pub parameters: usize,
+    /// A whole step: forward, backward, clip, update.
+    pub step: Times,
+    /// Median seconds of forward and backward.
+    pub gradients: f64,
+    /// Median seconds of clip and update.
+    pub update: f64,
+    /// Sum of the parts' floors: products at the peak of multiply-adds, all else at copy bandwidth.
+    pub floor: f64,
+    /// The floor over the time: 1 cannot be beaten.
+    pub share: f64,
+    /// Products, and all the rest.
+    pub halves: Vec<Part>,
+    /// By phase.
+    pub phases: Vec<Part>,
+    /// By operator, most time first.
+    pub operators: Vec<Part>,
+    /// By module, most time first.
+    pub modules: Vec<Part>,
+    /// Memory.
+    pub memory: Memory,
+    /// Time to the first step.
+    pub start: Start,
+    /// Loss of the first steps, on the same batch.
+    pub losses: Vec<f64>,
+    /// Every step of the plans, in order.
+    #[serde(skip)]
+    pub trace: Vec<Traced>,
+}
+
+/// A session ready to be measured, with what getting there took.
+pub struct Running {
+    session: Session,
+    feeds: Vec<Vec<u8>>,
+    lr: f64,
+    /// Loss of every step so far.
+    losses: Vec<f64>,
+    start: Start,
+    precision: String,
+    inputs: Vec<(String, String)>,
+}
+
+impl Running {
+    /// Opens a model, compiles its training step and runs it once.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the model, its inputs or the device.
+    pub fn new(
+        path: &Path,
+        inputs: Option<&TensorFile>,
+        settings: &Settings,
+        device: Arc<Cpu>,
+    ) -> Result<Running> {
+        let begin = Instant::now();
+        let model = Model::open(path)?;
+        let dims = match settings.batch {
+            Some(n) => model.batch(settings.dims.clone(), n)?,
+            None => settings.dims.clone(),
+        };
+        let bound = model.bind(&dims.or_exported())?;
+        let import = begin.elapsed().as_secs_f64();
+        let batch = feed::batch(&bound.graph, inputs)?;
+        let begun = Instant::now();
+        let lifted = settings.precision.map(|d| pass::lift(&bound.graph, d)).transpose()?;
+        let graph = lifted.as_ref().unwrap_or(&bound.graph);
+        let weights = Lowered { bound: &bound, graph };
+        let training = Training {
+            clip: Clip { norm: Some(settings.clip), value: None },
+            accumulate: 1,
+            ..Training::default()
+        };
+        let session = Session::new(device, SessionModel { graph, weights: &weights }, Some(training))?;
+        let compile = begun.elapsed().as_secs_f64();
+        let program = session.program()?;
+        let types: Vec<TensorType> = session.inputs(program).map(|(_, ty)| ty.clone()).collect();
+        let names = session.inputs(program).map(|(n, ty)| (n.to_string(), ty.to_string())).collect();
+        let by_name: BTreeMap<&str, &Tensor> = bound.user_inputs().map(|(n, _)| n).zip(&batch).collect();
+        let feeds = session
+            .inputs(program)
+            .zip(&types)
+            .map(|((name, _), ty)| {
+                Ok(by_name.get(name).context("an input without a tensor")?.cast(ty.dtype).to_bytes())
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let mut dtypes: Vec<DType> = session.tensors().iter().map(|t| t.ty.dtype).collect();
+        dtypes.retain(|d| d.is_float());
+        dtypes.sort_by_key(|d| d.size());
+        dtypes.dedup();
+        let mut running = Running {
+            precision: dtypes.iter().map(|d| d.to_string()).collect::<Vec<_>>().join(" and "),
+            inputs: names,
+            session,
+            feeds,
+            lr: settings.lr,
+            losses: Vec::new(),
+            start: Start { import, compile, step: 0.0, total: 0.0 },
+        };
+        let (gradients, update) = running.step()?;
+        running.start.step = gradients + update;
+        running.start.total = import + compile + running.start.step;
+        Ok(running)
+    }
+
+    /// One training step; seconds of forward and backward, and of the update.
+    fn step(&mut self) -> Result<(f64, f64)> {
+        let program = self.session.program()?;
+        let begin = Instant::now();
+        self.session.set_rng(0, self.losses.len() as u64)?;
+        self.session.begin_step()?;
+        self.session.gradients(program, &self.feeds)?;
+        let middle = Instant::now();
+        self.session.update(self.lr)?;
+        let times = ((middle - begin).as_secs_f64(), middle.elapsed().as_secs_f64());
+        self.losses.push(self.session.output(program, 0)?.to_f64()[0]);
+        Ok(times)
+    }
+
+    /// Runs steps as patiently as asked: whole, gradients, update.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn time(&mut self, patience: Patience) -> Result<(Times, f64, f64)> {
+        let (mut gradients, mut update) = (Vec::new(), Vec::new());
+        let mut first = patience.warm_up;
+        let whole = super::time(patience, || {
+            let (g, u) = self.step()?;
+            if first > 0 {
+                first -= 1;
+            } else {
+                gradients.push(g);
+                update.push(u);
+            }
+            anyhow::Ok(())
+        })?;
+        Ok((whole, Times::of(gradients).seconds, Times::of(update).seconds))
+    }
+
+    /// Times every step of the plans over `steps` training steps.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn trace(&mut self, steps: usize, limits: &Limits) -> Result<Vec<Traced>> {
+        let (gradients, update) = (self.session.program()?, self.session.update_program()?);
+        for program in [gradients, update] {
+            self.session.measure(program);
+        }
+        for _ in 0..steps.max(1) {
+            self.step()?;
+        }
+        let mut traced = Vec::new();
+        for program in [gradients, update] {
+            let plan = self.session.plan(program);
+            let seconds = self.session.seconds(program);
+            let one =
+                |(step, seconds): (&Step, &f64)| trace(plan, step, seconds / steps.max(1) as f64, limits);
+            traced.extend(plan.steps.iter().zip(seconds).map(one));
+        }
+        Ok(traced)
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        let arena = self.session.arena_bytes();
+        let state: usize = self.session.segments().map(|s| s.bytes).sum();
+        let mut planned = arena + state;
+        for program in [self.session.program()?, self.session.update_program()?] {
+            // The arena and the state are shared; the last two segments are the program's own.
+            planned +=
+                self.session.plan(program).segments.iter().rev().take(2).map(|s| s.bytes).sum::<usize>();
+        }
+        let seen = resident();
+        Ok(Memory { planned, arena, resident: seen.map(|r| r.now), resident_peak: seen.map(|r| r.peak) })
+    }
+}
+
+/// Measures a model's training step. The machine's limits are measured by `limits` once the steps are done, so that its
+/// buffers are not taken for the model's memory.
+///
+/// # Errors
+/// Whatever is wrong with the model, its inputs or the device.
+pub fn run(
+    path: &Path,
+    inputs: Option<&TensorFile>,
+    settings: &Settings,
+    device: Arc<Cpu>,
+    limits: impl FnOnce() -> Result<Limits>,
+) -> Result<Report> {
+    let mut running = Running::new(path, inputs, settings, device)?;
+    let (step, gradients, update) = running.time(settings.patience)?;
+    let memory = running.memory()?;
+    let trace = running.trace(settings.traced, &limits()?)?;
+    let whole: f64 = trace.iter().map(|t| t.seconds).sum();
+    let floor: f64 = trace.iter().map(|t| t.floor).sum();
+    let parts = |name: &dyn Fn(&Traced) -> String| {
+        let mut parts: BTreeMap<String, Part> = BTreeMap::new();
+        for t in &trace {
+            let name = name(t);
+            parts.entry(name.clone()).or_insert_with(|| Part { name, ..Part::default() }).add(t, whole);
+        }
+        let mut parts: Vec<Part> = parts.into_values().collect();
+        parts.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        parts
+    };
+    let session = &running.session;
+    Ok(Report {
+        precision: running.precision.clone(),
+        inputs: running.inputs.clone(),
+        parameters: session.layout().entries().map(|(_, e)| e.shape.numel()).sum(),
+        share: floor / step.seconds,
+        step,
+        gradients,
+        update,
+        floor,
+        halves: parts(&|t| if t.product { "products".into() } else { "the rest".into() }),
+        phases: parts(&|t| t.phase.into()),
+        operators: parts(&|t| t.op.into()),
+        modules: parts(&|t| t.module.clone()),
+        memory,
+        start: running.start.clone(),
+        losses: running.losses.iter().copied().take(8).collect(),
+        trace,
+    })
+}
+
+fn trace(plan: &Plan, step: &Step, seconds: f64, limits: &Limits) -> Traced {
+    let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
+    let product = matches!(&step.work, Work::Kernel { op, .. } if op.precision == Precision::Low);
+    let (bytes, dtype) = (touched(step), step.writes.first().map_or(DType::F32, |w| w.dtype));
+    let list = |views: &mut dyn Iterator<Item = &TensorView>| {
+        let one = |v: &TensorView| TensorType::new(v.dtype, v.layout.shape.clone()).to_string();
+        views.map(one).collect::<Vec<_>>().join(", ")
+    };
+    let (reads, writes) = (list(&mut step.reads.iter().flatten()), list(&mut step.writes.iter()));
+    Traced {
+        op: step.op,
+        phase: match step.phase {
+            Phase::Forward => "forward",
+            Phase::Backward => "backward",
+            Phase::Update => "update",
+        },
+        line: if origin.file.is_empty() { String::new() } else { format!("{}:{}", origin.file, origin.line) },
+        module: origin.module,
+        operands: format!("{reads} → {writes}"),
+        product,
+        seconds,
+        flops: step.flops,
+        bytes,
+        floor: limits.floor(dtype, if product { step.flops } else { 0.0 }, bytes),
+    }
+}
+
+/// Operators that read of their first operand no more than they write.
+const SPARSE: [&str; 4] = ["embedding", "gather", "index", "index_select"];
+
+/// Bytes that a step cannot help moving: every element of its operands once, broadcast ones not repeated.
+fn touched(step: &Step) -> f64 {
+    let bytes = |v: &TensorView| {
+        let dims = v.layout.shape.iter().zip(v.layout.strides.iter());
+        dims.map(|(&n, &s)| if s == 0 { n.min(1) } else { n }).product::<usize>() * v.dtype.size()
+    };
+    let written: usize = step.writes.iter().map(bytes).sum();
+    let read =
+        step.reads.iter().flatten().enumerate().map(|(i, v)| match SPARSE.contains(&step.op) && i == 0 {
+            true => bytes(v).min(written),
+            false => bytes(v),
+        });
+    (written + read.sum::<usize>()) as f64
+}
+
+/// A model's weights in the dtypes of a lifted graph.
+struct Lowered<'a> {
+    bound: &'a Bound,
+    graph: &'a Graph,
+}
+
+impl Weights for Lowered<'_> {
+    fn bytes(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        let stored = self.bound.graph.ty(self.bound.graph.input(name)?.value);
+        let wanted = self.graph.ty(self.graph.input(name)?.value);
+        let bytes = self.bound.bytes(name)?;
+        if stored.dtype == wanted.dtype {
+            return Some(bytes);
+        }
+        // Piece by piece: a reference tensor holds eight bytes an element.
+        let piece = |b: &[u8]| {
+            let ty = TensorType::new(stored.dtype, [b.len() / stored.dtype.size()]);
+            Tensor::from_bytes(&ty, b).cast(wanted.dtype).to_bytes()
+        };
+        Some(Cow::Owned(bytes.chunks(stored.dtype.size() << 16).flat_map(piece).collect()))
+    }
+}

@@ -1,0 +1,83 @@
+//! What `headwater bench` reports adds up. Times are not judged: the machine may be busy.
+
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn headwater(args: &[&str]) -> Value {
+    let out = Command::new(env!("CARGO_BIN_EXE_headwater"))
+        .args(args)
+        .args(["--quick", "--json", "--threads", "2"])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+fn golden(file: &str) -> String {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../goldens").join(file).display().to_string()
+}
+
+fn number(v: &Value) -> f64 {
+    v.as_f64().unwrap_or_else(|| panic!("no number: {v}"))
+}
+
+fn sum(parts: &Value, key: &str) -> f64 {
+    parts.as_array().unwrap().iter().map(|p| number(&p[key])).sum()
+}
+
+#[test]
+fn a_machine_has_limits() {
+    let m = headwater(&["bench", "machine"]);
+    assert_eq!(m["threads"], 2);
+    for rate in ["f32_gflops", "f64_gflops", "copy_gbs", "copy_streaming_gbs", "read_gbs"] {
+        assert!(number(&m[rate]) > 0.0, "{rate}");
+    }
+}
+
+#[test]
+fn the_parts_of_a_step_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.json");
+    let model = golden("llama/llama.core.pt2");
+    let args = ["bench", "step", &model, "--steps", "2", "--trace", trace.to_str().unwrap()];
+    let found = headwater(&args);
+    let step = &found["step"];
+    let trace: Vec<Value> = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    assert_eq!(step["step"]["runs"], 2);
+    assert_eq!(step["precision"], "f32");
+    // One step to start, one as warm-up, two measured, two traced; all on one batch, whose loss falls.
+    let losses: Vec<f64> = step["losses"].as_array().unwrap().iter().map(number).collect();
+    assert_eq!(losses.len(), 6);
+    assert!(losses.windows(2).all(|w| w[1] < w[0]), "{losses:?}");
+    for parts in ["halves", "phases", "operators", "modules"] {
+        let parts = &step[parts];
+        assert_eq!(sum(parts, "count"), trace.len() as f64);
+        assert!((sum(parts, "share") - 1.0).abs() < 1e-9);
+        assert!((sum(parts, "floor") / number(&step["floor"]) - 1.0).abs() < 1e-9);
+        let seconds: f64 = trace.iter().map(|t| number(&t["seconds"])).sum();
+        assert!((sum(parts, "seconds") / seconds - 1.0).abs() < 1e-9);
+    }
+    let names = |parts: &Value| -> Vec<String> {
+        parts.as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap().to_string()).collect()
+    };
+    let mut phases = names(&step["phases"]);
+    phases.sort();
+    assert_eq!(phases, ["backward", "forward", "update"]);
+    assert!(names(&step["operators"]).contains(&"adamw".to_string()));
+    assert!(trace.iter().any(|t| t["product"] == true && number(&t["flops"]) > 0.0));
+    // Gradients and two moments for each parameter, at least.
+    assert!(number(&step["memory"]["planned"]) > 16.0 * number(&step["parameters"]));
+    let start = &step["start"];
+    let total = ["import", "compile", "step"].iter().map(|k| number(&start[k])).sum::<f64>();
+    assert!((number(&start["total"]) - total).abs() < 1e-9);
+}
+
+#[test]
+fn a_step_is_measured_in_the_precision_asked_for() {
+    let found =
+        headwater(&["bench", "step", &golden("llama/llama.core.pt2"), "--steps", "1", "--precision", "bf16"]);
+    assert_eq!(found["step"]["precision"], "bf16");
+    let parameters = number(&found["step"]["parameters"]);
+    assert!(parameters > 0.0 && number(&found["step"]["memory"]["planned"]) > 12.0 * parameters);
+}
