@@ -182,6 +182,42 @@ fn a_parameter_without_gradient_is_reported_with_its_reason() {
 }
 
 #[test]
+fn functions_of_steps_have_zero_gradients_not_none() {
+    for step in [
+        "floor(%0)",
+        "ceil(%0)",
+        "round(%0)",
+        "trunc(%0)",
+        "sign(%0)",
+        "div(%0, other=0.3, rounding_mode=\"floor\")",
+    ] {
+        let d = differentiated(&format!(
+            "%0 = parameter \"w\" : f64[3]
+            %1 = {step} : f64[3]
+            %2 = sum(%1) : f64[]
+            output \"loss\" = %2"
+        ));
+        assert_eq!((gradients(&d), d.missing.len()), (vec!["grad.w"], 0), "{step}");
+        // Also at a jump, and of what is not a number.
+        let w = Tensor::float(DType::F64, [3], vec![0.0, 0.5, f64::NAN]);
+        assert_eq!(reference::run(&d.graph, &[w]).unwrap()[1].floats(), [0.0; 3], "{step}");
+    }
+}
+
+#[test]
+fn a_derivative_that_is_not_implemented_is_an_error_also_beside_another_way() {
+    let graph = parsed(
+        "%0 = parameter \"w\" : f64[]
+        %1 = digamma(%0) : f64[]
+        %2 = add(%1, %0) : f64[]
+        output \"loss\" = %2",
+    );
+    let loss = graph.outputs[0].value;
+    let e = differentiate(graph, loss).unwrap_err();
+    assert!(e.code == Code::Gradient && e.to_string().contains("digamma"), "{e}");
+}
+
+#[test]
 fn a_second_way_keeps_the_gradient_and_only_that_way() {
     // d/dw (w · detach(w) + w) = detach(w) + 1.
     let d = differentiated(

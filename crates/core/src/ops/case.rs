@@ -23,7 +23,7 @@ pub struct Arg {
     pub ty: TensorType,
     /// Its numbers.
     pub sample: Sample,
-    /// The operator refuses to differentiate it, as PyTorch does (class weights).
+    /// It is not differentiated: the operator refuses to, as PyTorch does (class weights), or it lies on a jump.
     pub constant: bool,
 }
 
@@ -79,7 +79,7 @@ impl Case {
         self.arg(DType::Bool, shape, Sample::Uniform(0.0, 2.0))
     }
 
-    /// Marks the last input as one that the operator refuses to differentiate.
+    /// Marks the last input as one that is not differentiated: refused by the operator, or on a jump.
     pub fn constant(mut self) -> Self {
         if let Some(Some(arg)) = self.inputs.last_mut() {
             arg.constant = true;

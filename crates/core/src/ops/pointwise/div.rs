@@ -1,6 +1,6 @@
 //! `self / other`, exact or rounded to whole numbers.
 
-use super::{arithmetic, float_arithmetic, operand};
+use super::{arithmetic, float_arithmetic, operand, zero_gradients};
 use crate::diagnostic::Result;
 use crate::dtype::Class;
 
@@ -8,7 +8,7 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::{ensure, fail};
 
 /// Quotient, broadcast and promoted. `rounding_mode` absent: of integers an f32; `trunc` towards zero, `floor` down: of
-/// integers an integer. With one input, `other` is an attribute. A rounded quotient has no gradient.
+/// integers an integer. With one input, `other` is an attribute. The gradient of a rounded quotient is zero.
 pub static DIV: OpDef = OpDef {
     name: "div",
     schemas: &[
@@ -79,7 +79,7 @@ fn mode(cx: &OpCx) -> Result<Mode> {
 
 fn gradient(cx: &mut GradCx) -> Result<()> {
     if cx.of(mode)? != Mode::True {
-        return Ok(());
+        return zero_gradients(cx);
     }
     let g = cx.grad(0)?;
     if cx.arity() == 1 {

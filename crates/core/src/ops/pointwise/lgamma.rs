@@ -2,6 +2,7 @@
 
 use super::erfc::each;
 use super::{chain, float_like};
+use crate::fail;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 use std::f64::consts::PI;
 
@@ -29,12 +30,14 @@ pub static DIGAMMA: OpDef = OpDef {
     name: "digamma",
     schemas: &["digamma(Tensor self) -> Tensor", "special_digamma(Tensor self) -> Tensor"],
     infer: float_like,
-    derivative: Derivative::NotDifferentiable("the trigamma function is not implemented"),
+    // Refused rather than left out: there is a derivative, and a gradient without it would be wrong.
+    derivative: Derivative::Rule(|_| Err(fail!(Gradient, "its derivative, the trigamma function, is not implemented"))),
     precision: Precision::Full,
     cost: Cost::PerOutput(60),
     body: Body::Kernel(|_, inputs, outs| each(inputs, outs, digamma)),
     cases: || {
-        vec![Case::new("positive").range(&[7], 0.3, 8.0), Case::new("negative").range(&[2], -1.8, -1.2)]
+        let case = |name, n, lo, hi| Case::new(name).range(&[n], lo, hi).constant();
+        vec![case("positive", 7, 0.3, 8.0), case("negative", 2, -1.8, -1.2)]
     },
 };
 

@@ -216,9 +216,19 @@ pub fn through_output(cx: &mut GradCx, backward: &'static OpDef) -> Result<()> {
 /// What operators that only gradients use say of their own derivative.
 pub const NO_SECOND: Derivative = Derivative::NotDifferentiable("second derivatives are not taken");
 
-/// What functions of steps say of their derivative.
-pub const STEPS: Derivative =
-    Derivative::NotDifferentiable("it moves in steps: its derivative is zero wherever there is one");
+/// Derivative rule of functions that move in steps: zeros, also at the jumps, as PyTorch. They are stated rather than
+/// left out, because an optimizer still decays and moves a parameter whose gradient is zero.
+pub const STEPS: Derivative = Derivative::Rule(zero_gradients);
+
+/// The rule of [`STEPS`].
+pub fn zero_gradients(cx: &mut GradCx) -> Result<()> {
+    for i in (0..cx.arity()).filter(|&i| cx.needs(i)).collect::<Vec<_>>() {
+        let ty = cx.ty(cx.x(i)?).clone();
+        let zeros = cx.full(&ty, 0.0)?;
+        cx.set(i, zeros)?;
+    }
+    Ok(())
+}
 
 /// What comparisons and bit operations say of their derivative.
 pub const DISCRETE: Derivative = Derivative::NotDifferentiable("its result is not a real number");

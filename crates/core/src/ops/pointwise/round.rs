@@ -29,7 +29,8 @@ pub static ROUND: OpDef = OpDef {
     cases: || {
         let values = crate::ops::case::Sample::Values(vec![-1.5, -0.5, 0.5, 1.5, 2.51]);
         vec![
-            Case::new("ties").arg(crate::DType::F64, &[5], values),
+            Case::new("ties").arg(crate::DType::F64, &[5], values).constant(),
+            Case::new("between ties").range(&[5], -3.0, 3.0),
             Case::new("tenths").f(&[5]).attr("decimals", 1),
             Case::new("tens").range(&[5], -99.0, 99.0).attr("decimals", -1),
         ]

@@ -23,10 +23,10 @@ pub static SIGN: OpDef = OpDef {
         }])
     }),
     cases: || {
-        vec![Case::new("around zero").arg(
-            crate::DType::F64,
-            &[4],
-            crate::ops::case::Sample::Values(vec![-2.0, 0.0, f64::NAN, 3.0]),
-        )]
+        let around = crate::ops::case::Sample::Values(vec![-2.0, 0.0, f64::NAN, 3.0]);
+        vec![
+            Case::new("around zero").arg(crate::DType::F64, &[4], around).constant(),
+            Case::new("off zero").distinct(&[5]),
+        ]
     },
 };
