@@ -51,7 +51,7 @@ impl Bytes {
 
     /// Maps a file.
     fn map(path: &Path) -> Result<Self> {
-        let io = |source| Error::Io { path: path.display().to_string(), source };
+        let io = |reason| Error::Io { path: path.display().to_string(), reason };
         let file = std::fs::File::open(path).map_err(io)?;
         #[allow(unsafe_code)]
         // SAFETY: the map is private and read-only and lives as long as any slice of it. Should another process shrink
@@ -134,7 +134,9 @@ impl Archive {
     }
 
     fn index(bytes: Bytes) -> Result<Self> {
-        let bad = |e| refuse!(Zip, "not a complete zip archive: {e}");
+        let bad = |e| {
+            refuse!(Zip, "not a complete zip archive ({e}); an export is what `torch.export.save` writes")
+        };
         let config = Config { archive_offset: ArchiveOffset::Known(0) };
         let mut zip = ZipArchive::with_config(config, Cursor::new(bytes.clone())).map_err(bad)?;
         if zip.has_duplicate_names() {

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Debug)]
 pub struct Imported {
     /// The forward graph. Its inputs are the parameters (one for all names of a tied weight), buffers and constants, then
-    /// what the user feeds; its outputs the user's, named `output.<position>`, then the new contents of what it writes.
+    /// what the user feeds; its outputs the user's, named `output.<position>`, then the new contents of the state it writes.
     pub graph: Graph,
     /// Initial content of each graph input; `None` for what the user feeds.
     pub stored: Vec<Option<StoredTensor>>,

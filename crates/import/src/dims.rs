@@ -157,7 +157,7 @@ fn learn(expr: &Expr, size: i64, env: &mut Environment, place: &str) -> Result<(
         // Sizes derived from a symbol are linear in it.
         let (zero, one) = (at(0)?, at(1)?);
         let slope = one.checked_sub(zero).filter(|s| *s != 0);
-        let x = slope.zip(size.checked_sub(zero)).map(|(s, d)| d / s).unwrap_or(0);
+        let x = slope.zip(size.checked_sub(zero)).and_then(|(s, d)| d.checked_div(s)).unwrap_or(0);
         env.symbols.insert(open.to_string(), x);
     }
     let value = integer(expr, env)?;

@@ -12,12 +12,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The file cannot be opened or mapped.
-    #[error("{}: {path}: {source}", Code::Io)]
+    #[error("{}: {path}: {reason}", Code::Io)]
     Io {
         /// The file.
         path: String,
         /// What the system said.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The importer refuses what the file says.
     #[error("{code}: {message}{}", Where(origin))]

@@ -9,7 +9,7 @@ use crate::schema::{Argument, InputSpec, Named, OutputSpec, SymIntArgument};
 use crate::scope::{Scope, Slot};
 use crate::weights::StoredTensor;
 use headwater_core::ValueId;
-use headwater_core::graph::{InputRole, OutputRole};
+use headwater_core::graph::{InputRole, Origin, OutputRole};
 use std::collections::{HashMap, HashSet};
 
 /// A graph input that holds state.
@@ -259,9 +259,15 @@ impl State {
                 contents.insert(target, importer.tensors.read(&mut importer.b, root)?);
             }
         }
-        let names =
-            self.holders.iter().map(|h| (h.value, &h.name)).chain(self.users.iter().map(|u| (u.1, &u.2)));
-        for (target, name) in names {
+        // What the user feeds is fed anew each time: nobody would read its new content.
+        for (_, target, name) in &self.users {
+            if contents.remove(target).is_some_and(|new| new != *target) {
+                let note =
+                    format!("the model writes its input `{}`; what is fed stays as it is", shown(name));
+                importer.notes.add(note, &Origin::default());
+            }
+        }
+        for (target, name) in self.holders.iter().map(|h| (h.value, &h.name)) {
             let Some(&value) = contents.get(&target).filter(|&&v| v != target) else { continue };
             if importer.b.ty(value) != importer.b.ty(target) {
                 let (got, want) = (importer.b.ty(value).clone(), importer.b.ty(target));

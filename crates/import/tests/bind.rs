@@ -193,6 +193,22 @@ fn writes_reach_every_name_of_the_memory() {
 }
 
 #[test]
+fn what_is_written_to_an_input_is_seen_by_the_model_alone() {
+    let m = vectors(vec![plus_in_place("x", 1.0, "n"), add("x", "n", "y")], &["x", "n", "y"], &["y"]);
+    // In the functional form the signature says so.
+    let mut core = vectors(vec![plus("x", 1.0, "n"), add("n", "n", "y")], &["x", "n", "y"], &["y"]);
+    let gm = &mut core["graph_module"];
+    gm["graph"]["outputs"].as_array_mut().unwrap().insert(0, tensor("n"));
+    let spec = json!({"user_input_mutation": {"arg": {"name": "n"}, "user_input_name": "x"}});
+    gm["signature"]["output_specs"].as_array_mut().unwrap().insert(0, spec);
+    for m in [m, core] {
+        let imported = bind(&m).unwrap();
+        assert_eq!(run(&imported.graph, &[&[1.; 4]]), [[4.; 4]]);
+        assert!(imported.notes[0].to_string().contains("writes its input `x`"), "{:?}", imported.notes);
+    }
+}
+
+#[test]
 fn a_reshape_is_a_view_where_the_recorded_strides_allow_one() {
     let through = |strides: &[i64]| {
         let x = strided(7, &[2, 3], strides, 0);
@@ -516,6 +532,18 @@ fn symbolic_sizes_are_bound_by_name_by_place_by_data_or_as_exported() {
     }
     let notes = program.bind(&Dims::new().set("s0", 4).set("s1", 3), Registry::standard()).unwrap().notes;
     assert!(notes.len() == 1 && notes[0].to_string().contains("is not checked"));
+}
+
+#[test]
+fn sizes_that_overflow_are_errors() {
+    let minus = json!({"as_expr": {"expr_str": "Mul(Integer(-1), Symbol('s1'))", "hint": null}});
+    let mut m = symbolic();
+    for tensor in ["x", "y"] {
+        m["graph_module"]["graph"]["tensor_values"][tensor]["sizes"][1] = minus.clone();
+    }
+    let program = Program::from_bytes(Pt2::new(&m).bytes()).unwrap();
+    let dims = Dims::new().set("s0", 4).set("x.1", i64::MIN);
+    assert_eq!(program.bind(&dims, Registry::standard()).unwrap_err().code(), "HW-I014");
 }
 
 #[test]
