@@ -3,8 +3,8 @@
 use crate::core::device::Device;
 use crate::golden::Golden;
 use crate::model::Model;
-use crate::runtime::optim::{Clip, Optimizer};
-use crate::runtime::session::{Decay, Model as SessionModel, Session, Training};
+use crate::runtime::optim::{Clip, Decay, Optimizer};
+use crate::runtime::session::{Model as SessionModel, Session, Training};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::sync::Arc;
@@ -53,7 +53,8 @@ pub fn recorded_training(golden: &Golden) -> Result<Training> {
     }
     let optimizer: Optimizer =
         serde_json::from_value(settings.clone()).context("the golden's optimizer is not known")?;
-    Ok(Training { optimizer, decay, clip: Clip { norm, value: None }, accumulate: 1 })
+    let clip = Clip { norm, value: None };
+    Ok(Training { optimizer, decay, clip, accumulate: 1, ..Training::default() })
 }
 
 /// Trains on the golden's own inputs, the same batch in every step, for as many steps as it has recorded.

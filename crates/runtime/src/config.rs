@@ -2,9 +2,9 @@
 
 use crate::data::LastBatch;
 use crate::error::{Error, Result};
-use crate::optim::{Clip, Optimizer};
+use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
 use crate::schedule::{Schedule, Shape};
-use crate::session::{Decay, Training};
+use crate::session::Training;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,6 +25,8 @@ pub struct TrainConfig {
     pub seed: u64,
     /// Optimizer and its settings.
     pub optimizer: Optimizer,
+    /// Parameters with settings of their own: `[[groups]]` in a file.
+    pub groups: Vec<Group>,
     /// Which parameters decay.
     pub decay: Decay,
     /// Course of the learning rate after the warm-up.
@@ -34,6 +36,7 @@ pub struct TrainConfig {
     /// Share of the learning rate that is left at the end of a linear or cosine schedule.
     pub end: f64,
     /// Largest global norm of the gradients.
+    #[serde(alias = "max_grad_norm")]
     pub clip_norm: Option<f64>,
     /// Largest magnitude of an element of the gradients.
     pub clip_value: Option<f64>,
@@ -126,6 +129,7 @@ impl Default for TrainConfig {
             accumulate: 1,
             seed: 0,
             optimizer: Optimizer::default(),
+            groups: Vec::new(),
             decay: Decay::default(),
             schedule: Shape::default(),
             warmup: 0,
@@ -183,6 +187,7 @@ impl TrainConfig {
     pub fn training(&self) -> Training {
         Training {
             optimizer: self.optimizer.clone(),
+            groups: self.groups.clone(),
             decay: self.decay,
             clip: Clip { norm: self.clip_norm, value: self.clip_value },
             accumulate: self.accumulate,
@@ -209,6 +214,6 @@ impl TrainConfig {
         if self.checkpoint.every.is_some() && self.checkpoint.dir.is_none() {
             return Err(Error::config("checkpoint.dir", "names no directory, but checkpoint.every is given"));
         }
-        self.optimizer.rule().check()
+        Groups::new(self.optimizer.clone(), self.groups.clone(), self.decay).map(drop)
     }
 }

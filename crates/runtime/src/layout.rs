@@ -5,10 +5,8 @@
 use headwater_core::{DType, Shape, TensorType};
 use std::collections::HashMap;
 
-/// Every parameter starts at a multiple of this many elements: 64 bytes for the narrowest float, more for others.
-pub const ALIGN: usize = 32;
-
-/// A bucket's length is a multiple of this many elements: the width of one block of a reduction over it.
+/// Every parameter starts at a multiple of this many elements, and a bucket's length is one: the width of one block of a
+/// reduction over it, so that sums over blocks are sums over parameters too.
 pub const BLOCK: usize = 1024;
 
 /// All trainable parameters, in buckets.
@@ -19,13 +17,13 @@ pub struct BucketLayout {
     index: HashMap<String, (usize, usize)>,
 }
 
-/// Parameters of one dtype and decay group. Elements between parameters are zero and stay so.
+/// Parameters of one dtype and group of settings. Elements between parameters are zero and stay so.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucket {
     /// Dtype of the parameters.
     pub dtype: DType,
-    /// Whether weight decay applies.
-    pub decays: bool,
+    /// Number of the group of settings.
+    pub group: usize,
     /// Length in elements, a multiple of [`BLOCK`].
     pub elements: usize,
     /// The parameters, in the order in which the backward pass produces their gradients.
@@ -39,28 +37,25 @@ pub struct Entry {
     pub name: String,
     /// Shape.
     pub shape: Shape,
-    /// First element, a multiple of [`ALIGN`].
+    /// First element, a multiple of [`BLOCK`].
     pub offset: usize,
 }
 
 impl BucketLayout {
-    /// Lays out parameters given as name, type and whether they decay, in the order in which their gradients appear.
-    pub fn new<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a TensorType, bool)>) -> Self {
+    /// Lays out parameters given as name, type and number of their group of settings, in the order in which their gradients appear.
+    pub fn new<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a TensorType, usize)>) -> Self {
         let mut layout = BucketLayout::default();
-        for (name, ty, decays) in parameters {
-            let same = |b: &Bucket| b.dtype == ty.dtype && b.decays == decays;
+        for (name, ty, group) in parameters {
+            let same = |b: &Bucket| b.dtype == ty.dtype && b.group == group;
             let at = layout.buckets.iter().position(same).unwrap_or_else(|| {
-                layout.buckets.push(Bucket { dtype: ty.dtype, decays, elements: 0, entries: Vec::new() });
+                layout.buckets.push(Bucket { dtype: ty.dtype, group, elements: 0, entries: Vec::new() });
                 layout.buckets.len() - 1
             });
             let bucket = &mut layout.buckets[at];
             layout.index.insert(name.to_string(), (at, bucket.entries.len()));
             let (shape, offset) = (ty.shape.clone(), bucket.elements);
-            bucket.elements = (offset + shape.numel()).next_multiple_of(ALIGN);
+            bucket.elements = (offset + shape.numel()).next_multiple_of(BLOCK);
             bucket.entries.push(Entry { name: name.to_string(), shape, offset });
-        }
-        for bucket in &mut layout.buckets {
-            bucket.elements = bucket.elements.next_multiple_of(BLOCK);
         }
         layout
     }
@@ -77,9 +72,14 @@ impl BucketLayout {
 }
 
 impl Bucket {
-    /// Name for segments and reports, e.g. `f32.decay`.
+    /// Name for segments and reports, e.g. `f32.group0`.
     pub fn name(&self) -> String {
-        format!("{}.{}", self.dtype, if self.decays { "decay" } else { "no_decay" })
+        format!("{}.group{}", self.dtype, self.group)
+    }
+
+    /// Type of one value for each element, as programs over the whole bucket see it: `[blocks, BLOCK]`.
+    pub fn span(&self, dtype: DType) -> TensorType {
+        TensorType::new(dtype, [self.elements / BLOCK, BLOCK])
     }
 
     /// What moments are kept in and the step is computed in: f32, or f64 for f64 parameters.
@@ -96,26 +96,26 @@ mod tests {
     proptest! {
         #[test]
         fn spans_are_aligned_disjoint_and_complete(
-            params in prop::collection::vec((0..3usize, any::<bool>(), prop::collection::vec(0..40usize, 0..3)), 0..40)
+            params in prop::collection::vec((0..3usize, 0..3usize, prop::collection::vec(0..40usize, 0..3)), 0..40)
         ) {
             let dtypes = [DType::F32, DType::BF16, DType::F64];
-            let named: Vec<(String, TensorType, bool)> = params
+            let named: Vec<(String, TensorType, usize)> = params
                 .into_iter()
                 .enumerate()
-                .map(|(i, (d, decays, shape))| (format!("p{i}"), TensorType::new(dtypes[d], shape), decays))
+                .map(|(i, (d, group, shape))| (format!("p{i}"), TensorType::new(dtypes[d], shape), group))
                 .collect();
             let layout = BucketLayout::new(named.iter().map(|(n, t, d)| (n.as_str(), t, *d)));
             prop_assert_eq!(layout.entries().count(), named.len());
-            for (name, ty, decays) in &named {
+            for (name, ty, group) in &named {
                 let (b, e) = layout.find(name).unwrap();
                 prop_assert_eq!(&e.shape, &ty.shape);
-                prop_assert_eq!((layout.buckets[b].dtype, layout.buckets[b].decays), (ty.dtype, *decays));
+                prop_assert_eq!((layout.buckets[b].dtype, layout.buckets[b].group), (ty.dtype, *group));
             }
             for b in &layout.buckets {
                 prop_assert!(b.elements.is_multiple_of(BLOCK));
                 let mut end = 0;
                 for e in &b.entries {
-                    prop_assert!(e.offset >= end && (e.offset * b.dtype.size()).is_multiple_of(64));
+                    prop_assert!(e.offset >= end && e.offset.is_multiple_of(BLOCK));
                     end = e.offset + e.shape.numel();
                 }
                 prop_assert!(end <= b.elements);

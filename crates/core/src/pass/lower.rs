@@ -9,7 +9,7 @@ use crate::ensure;
 use crate::graph::{Def, Graph, Node, OutputRole, Phase, ValueId};
 use crate::ops::{Body, RegionCopy, Source};
 use crate::plan::{ARENA, Bindings, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work};
-use crate::row::RowProgram;
+use crate::row::{Instr, RowProgram};
 use crate::shape::Layout;
 use crate::tensor::TensorType;
 use std::collections::HashMap;
@@ -416,7 +416,21 @@ fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<ValueId, Place>
 /// may take `v`'s place.
 fn elementwise(graph: &Graph, node: &Node, v: ValueId, out: ValueId) -> bool {
     let direct = node.operands().all(|w| w == v || !is_view_of_input(graph, w));
-    direct && matches!(node.op.body, Body::Pointwise(_)) && graph.ty(out) == graph.ty(v)
+    let alike = match node.op.body {
+        Body::Pointwise(_) => true,
+        // Without sums over rows or columns an element is read and written once, if both are walked in the same way.
+        Body::Rows(f) => {
+            let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
+            f(&graph.cx(node), &types).is_ok_and(|p| {
+                let sums = p.body.iter().any(|i| matches!(i, Instr::Reduce(..) | Instr::Columns(..)));
+                let written = node.outputs.iter().position(|&w| w == out).map(|i| &p.writes[i].access);
+                let mut reads = p.reads.iter().zip(node.operands()).filter(|(_, w)| *w == v);
+                !sums && reads.all(|(r, _)| Some(&r.access) == written)
+            })
+        }
+        _ => false,
+    };
+    direct && alike && graph.ty(out) == graph.ty(v)
 }
 
 fn is_view_of_input(graph: &Graph, v: ValueId) -> bool {

@@ -9,6 +9,7 @@ pub mod index;
 pub mod matmul;
 pub mod order;
 pub mod scatter;
+pub mod segment;
 pub mod walk;
 
 pub(crate) use fallback::reference;
@@ -97,7 +98,8 @@ pub fn contiguous(_: usize) -> bool {
 }
 
 /// The families.
-const FAMILIES: &[&[Kernel]] = &[index::KERNELS, matmul::KERNELS, order::KERNELS, scatter::KERNELS];
+const FAMILIES: &[&[Kernel]] =
+    &[index::KERNELS, matmul::KERNELS, order::KERNELS, scatter::KERNELS, segment::KERNELS];
 
 /// The kernel of an operator, if there is one.
 pub fn find(name: &str) -> Option<&'static Kernel> {

@@ -41,7 +41,7 @@ pub struct Args {
     /// Batches averaged into one step.
     #[arg(long)]
     accumulate: Option<u32>,
-    /// Optimizer: adamw or sgd.
+    /// Optimizer: adadelta, adagrad, adam, adamp, adamw, bertadam, lamb, larc, novograd, rmsprop, rmsproptf or sgd.
     #[arg(long)]
     optimizer: Option<String>,
     /// Peak learning rate.

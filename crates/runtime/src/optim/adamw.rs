@@ -1,9 +1,9 @@
 //! AdamW: settings and the numbers of each step, computed in f64.
 
-use super::{Rule, within};
-use crate::error::{Error, Result};
+use super::{Moment, Rule, Span, check_betas, check_eps, rates};
+use crate::error::Result;
 use headwater_core::ops::update::adamw::ADAMW;
-use headwater_core::{Attrs, OpDef};
+use headwater_core::{Attrs, Builder, ValueId};
 use serde::{Deserialize, Serialize};
 
 /// `torch.optim.AdamW`, with its defaults.
@@ -18,49 +18,60 @@ pub struct AdamW {
     pub eps: f64,
     /// Decoupled weight decay, times the learning rate in each step.
     pub weight_decay: f64,
+    /// Divides by the largest second moment so far (AMSGrad).
+    pub amsgrad: bool,
+    /// Goes up the gradient.
+    pub maximize: bool,
 }
 
 impl Default for AdamW {
     fn default() -> Self {
-        AdamW { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 1e-2 }
+        AdamW {
+            lr: 1e-3,
+            betas: (0.9, 0.999),
+            eps: 1e-8,
+            weight_decay: 1e-2,
+            amsgrad: false,
+            maximize: false,
+        }
     }
 }
 
 impl Rule for AdamW {
-    fn op(&self) -> &'static OpDef {
-        &ADAMW
+    fn moments(&self) -> Vec<Option<Moment>> {
+        let largest = self.amsgrad.then(|| Moment::new("max_exp_avg_sq"));
+        vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq")), largest]
     }
 
-    fn moments(&self) -> Vec<Option<&'static str>> {
-        vec![Some("exp_avg"), Some("exp_avg_sq")]
+    fn scalars(&self) -> Vec<&'static str> {
+        vec!["decay", "step_size", "bias_correction2_sqrt"]
     }
 
-    fn scalars(&self) -> &'static [&'static str] {
-        &["decay", "step_size", "bias_correction2_sqrt"]
-    }
-
-    fn values(&self, t: u64, lr: f64, decays: bool) -> Vec<f64> {
-        let decay = if decays { 1.0 - lr * self.weight_decay } else { 1.0 };
+    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
         let correction = |beta: f64| 1.0 - beta.powf(t as f64);
-        vec![decay, lr / correction(self.betas.0), correction(self.betas.1).sqrt()]
+        vec![1.0 - lr * self.weight_decay, lr / correction(self.betas.0), correction(self.betas.1).sqrt()]
     }
 
-    fn attrs(&self, _: bool) -> Attrs {
-        Attrs::new().with("beta1", self.betas.0).with("beta2", self.betas.1).with("eps", self.eps)
+    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+        let attrs = Attrs::new()
+            .with("beta1", self.betas.0)
+            .with("beta2", self.betas.1)
+            .with("eps", self.eps)
+            .with("maximize", self.maximize);
+        span.apply(b, &ADAMW, attrs)
     }
 
     fn lr(&self) -> f64 {
         self.lr
     }
 
+    fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
     fn check(&self) -> Result<()> {
-        within("lr", self.lr, 0.0, f64::INFINITY)?;
-        within("betas", self.betas.0, 0.0, 1.0)?;
-        within("betas", self.betas.1, 0.0, 1.0)?;
-        within("weight_decay", self.weight_decay, 0.0, f64::INFINITY)?;
-        if self.eps > 0.0 && self.eps.is_finite() {
-            return Ok(());
-        }
-        Err(Error::config("eps", format!("must be positive, it is {}", self.eps)))
+        rates(self.lr, self.weight_decay)?;
+        check_betas(self.betas)?;
+        check_eps(self.eps)
     }
 }

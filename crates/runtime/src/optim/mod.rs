@@ -1,28 +1,82 @@
 //! Optimizers: their settings, what they keep for each parameter, the numbers of each step, and the graph of one step over
 //! the flat buckets. The arithmetic itself is an operator of the core (`ops::update`), one file an optimizer.
 
+mod adadelta;
+mod adagrad;
+mod adam;
+mod adamp;
 mod adamw;
+mod bert_adam;
+mod groups;
+mod lamb;
+mod larc;
+mod novograd;
+mod rmsprop;
+mod rmsprop_tf;
 mod sgd;
+mod span;
 
+pub use adadelta::Adadelta;
+pub use adagrad::Adagrad;
+pub use adam::Adam;
+pub use adamp::AdamP;
 pub use adamw::AdamW;
+pub use bert_adam::BertAdam;
+pub use groups::{Decay, Group, Groups};
+pub use lamb::Lamb;
+pub use larc::Larc;
+pub use novograd::NovoGrad;
+pub use rmsprop::RmsProp;
+pub use rmsprop_tf::RmsPropTf;
 pub use sgd::Sgd;
+pub use span::Span;
 
 use crate::error::{Error, Result};
-use crate::layout::{BLOCK, BucketLayout};
+use crate::layout::{Bucket, BucketLayout};
 use headwater_core::graph::{InputRole, OutputRole, Phase};
 use headwater_core::ops::movement::cat::CAT;
 use headwater_core::ops::reduce::{amax::AMAX, sum::SUM};
 use headwater_core::ops::update::{gradient_scale::GRADIENT_SCALE, gradient_statistics::GRADIENT_STATISTICS};
-use headwater_core::{Attrs, Builder, DType, Graph, OpDef, TensorType};
+use headwater_core::{Attrs, Builder, DType, Graph, TensorType, ValueId};
 use serde::{Deserialize, Serialize};
 
 /// An optimizer by name, with its settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "lowercase")]
 pub enum Optimizer {
+    /// `torch.optim.Adadelta`
+    #[serde(alias = "Adadelta")]
+    Adadelta(Adadelta),
+    /// `torch.optim.Adagrad`
+    #[serde(alias = "Adagrad")]
+    Adagrad(Adagrad),
+    /// `torch.optim.Adam`
+    #[serde(alias = "Adam")]
+    Adam(Adam),
+    /// AdamP
+    #[serde(alias = "AdamP")]
+    AdamP(AdamP),
     /// `torch.optim.AdamW`
     #[serde(alias = "AdamW")]
     AdamW(AdamW),
+    /// BERT's own Adam
+    #[serde(alias = "BertAdam")]
+    BertAdam(BertAdam),
+    /// LAMB
+    #[serde(alias = "LAMB")]
+    Lamb(Lamb),
+    /// Layer-wise adaptive rates around another
+    #[serde(alias = "LARC")]
+    Larc(Larc),
+    /// NovoGrad
+    #[serde(alias = "NovoGrad")]
+    NovoGrad(NovoGrad),
+    /// `torch.optim.RMSprop`
+    #[serde(alias = "RMSprop")]
+    RmsProp(RmsProp),
+    /// TensorFlow's RMSprop
+    #[serde(alias = "RMSpropTF")]
+    RmsPropTf(RmsPropTf),
     /// `torch.optim.SGD`
     #[serde(alias = "SGD")]
     Sgd(Sgd),
@@ -34,21 +88,44 @@ impl Default for Optimizer {
     }
 }
 
+/// What an optimizer keeps for each parameter, in f32 or wider.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moment {
+    /// PyTorch's name.
+    pub name: &'static str,
+    /// What it is before the first step.
+    pub initial: f64,
+    /// One number for the whole parameter instead of one for each element.
+    pub single: bool,
+}
+
+impl Moment {
+    /// One for each element that starts at 0.
+    pub fn new(name: &'static str) -> Moment {
+        Moment { name, initial: 0.0, single: false }
+    }
+
+    /// Its type over a whole bucket.
+    pub fn span(&self, bucket: &Bucket) -> TensorType {
+        let all = bucket.span(bucket.wide());
+        if self.single { TensorType::new(all.dtype, [bucket.entries.len()]) } else { all }
+    }
+}
+
 /// What an optimizer states about itself.
 pub trait Rule {
-    /// The operator of a step: reads parameter, gradient, moments, `scale`, `apply`, scalars; writes parameter and moments.
-    fn op(&self) -> &'static OpDef;
-    /// Names of the moments kept for each parameter, PyTorch's; `None` where the operator has one that this setting leaves
-    /// out.
-    fn moments(&self) -> Vec<Option<&'static str>>;
+    /// The moments in the operator's order; `None` where the operator has one that this setting leaves out.
+    fn moments(&self) -> Vec<Option<Moment>>;
     /// Names of the numbers that change from step to step.
-    fn scalars(&self) -> &'static [&'static str];
+    fn scalars(&self) -> Vec<&'static str>;
     /// Their values at optimizer step `t`, counted from 1.
-    fn values(&self, t: u64, lr: f64, decays: bool) -> Vec<f64>;
-    /// Attributes of the operator.
-    fn attrs(&self, decays: bool) -> Attrs;
+    fn values(&self, t: u64, lr: f64) -> Vec<f64>;
+    /// Appends a step over a bucket to a graph. Returns the new parameters, then the new moments that are there.
+    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>>;
     /// Peak learning rate.
     fn lr(&self) -> f64;
+    /// Weight decay of either kind.
+    fn weight_decay(&self) -> f64;
     /// Refuses settings out of range.
     fn check(&self) -> Result<()>;
 }
@@ -57,9 +134,35 @@ impl Optimizer {
     /// Its rule.
     pub fn rule(&self) -> &dyn Rule {
         match self {
+            Optimizer::Adadelta(o) => o,
+            Optimizer::Adagrad(o) => o,
+            Optimizer::Adam(o) => o,
+            Optimizer::AdamP(o) => o,
             Optimizer::AdamW(o) => o,
+            Optimizer::BertAdam(o) => o,
+            Optimizer::Lamb(o) => o,
+            Optimizer::Larc(o) => o,
+            Optimizer::NovoGrad(o) => o,
+            Optimizer::RmsProp(o) => o,
+            Optimizer::RmsPropTf(o) => o,
             Optimizer::Sgd(o) => o,
         }
+    }
+
+    /// The same with other settings, by name.
+    ///
+    /// # Errors
+    /// `Config` for a setting it does not have, or of another type.
+    pub fn with(&self, settings: impl IntoIterator<Item = (String, serde_json::Value)>) -> Result<Optimizer> {
+        let wrong = |e: serde_json::Error| Error::config("optimizer", e.to_string());
+        let mut all = serde_json::to_value(self).map_err(wrong)?;
+        for (name, value) in settings {
+            // A wrapper passes on what it does not have.
+            let own = all.get("optimizer").is_none() || all.get(&name).is_some();
+            let target = if own { &mut all } else { &mut all["optimizer"] };
+            target[name] = value;
+        }
+        serde_json::from_value(all).map_err(wrong)
     }
 }
 
@@ -105,7 +208,7 @@ pub(crate) const APPLIED: usize = 2;
 ///
 /// # Errors
 /// What the operators refuse; none for a layout made by [`BucketLayout::new`].
-pub fn update_graph(layout: &BucketLayout, rule: &dyn Rule, clip: Clip, accumulated: bool) -> Result<Graph> {
+pub fn update_graph(layout: &BucketLayout, groups: &Groups, clip: Clip, accumulated: bool) -> Result<Graph> {
     let mut b = Builder::new();
     b.phase = Phase::Update;
     let scalar = |dtype| TensorType::new(dtype, [0usize; 0]);
@@ -113,13 +216,12 @@ pub fn update_graph(layout: &BucketLayout, rule: &dyn Rule, clip: Clip, accumula
     let (mut squares, mut magnitudes) = (Vec::new(), Vec::new());
     for (i, bucket) in layout.buckets.iter().enumerate() {
         let dtype = if accumulated { bucket.wide() } else { bucket.dtype };
-        let g = b.input(names::gradients(i), TensorType::new(dtype, [bucket.elements]), InputRole::State);
-        let blocks = b.reshape(g, &[bucket.elements / BLOCK, BLOCK])?;
-        let stats = b.apply(&GRADIENT_STATISTICS, &[Some(blocks)], Attrs::new())?;
+        let g = b.input(names::gradients(i), bucket.span(dtype), InputRole::State);
+        let stats = b.apply(&GRADIENT_STATISTICS, &[Some(g)], Attrs::new())?;
+        gradients.push((g, stats[0]));
         // Sums over blocks are in f64: a narrow sum of millions of them would lose the small ones.
         squares.push(b.cast(stats[0], DType::F64)?);
         magnitudes.push(b.cast(stats[1], DType::F64)?);
-        gradients.push(g);
     }
     let squares = b.one(&CAT, &squares, Attrs::new().with("dim", 0))?;
     let squares = b.one(&SUM, &[squares], Attrs::new())?;
@@ -136,26 +238,29 @@ pub fn update_graph(layout: &BucketLayout, rule: &dyn Rule, clip: Clip, accumula
     b.output("largest", largest, OutputRole::User);
     b.output("applied", finite, OutputRole::User);
     for (i, bucket) in layout.buckets.iter().enumerate() {
-        let (wide, n) = (bucket.wide(), bucket.elements);
-        let p = b.input(names::parameters(i), TensorType::new(bucket.dtype, [n]), InputRole::State);
-        let mut inputs = vec![Some(p), Some(gradients[i])];
-        let mut targets = vec![p];
+        let (wide, rule) = (bucket.wide(), groups.rule(bucket.group));
+        let param = b.input(names::parameters(i), bucket.span(bucket.dtype), InputRole::State);
+        let mut targets = vec![param];
+        let mut moments = Vec::new();
         for moment in rule.moments() {
-            let m =
-                moment.map(|m| b.input(names::moment(i, m), TensorType::new(wide, [n]), InputRole::State));
+            let m = moment.map(|m| b.input(names::moment(i, m.name), m.span(bucket), InputRole::State));
             targets.extend(m);
-            inputs.push(m);
+            moments.push(m);
         }
-        inputs.push(Some(b.cast(scale, wide)?));
-        inputs.push(Some(finite));
-        for s in rule.scalars() {
-            inputs.push(Some(b.input(names::scalar(i, s), scalar(wide), InputRole::State)));
-        }
-        let mut attrs = rule.attrs(bucket.decays);
-        if let Some(limit) = clip.value {
-            attrs.set("clip_value", limit);
-        }
-        let outputs = b.apply(rule.op(), &inputs, attrs)?;
+        let scalars = rule.scalars().into_iter();
+        let scalars = scalars.map(|s| b.input(names::scalar(i, s), scalar(wide), InputRole::State)).collect();
+        let span = Span {
+            bucket,
+            param,
+            gradient: gradients[i].0,
+            squares: gradients[i].1,
+            moments,
+            scale,
+            apply: finite,
+            scalars,
+            clip_value: clip.value,
+        };
+        let outputs = rule.step(&mut b, &span)?;
         for (target, new) in targets.into_iter().zip(outputs) {
             let name = b.graph().inputs[b.graph().input_index(target).expect("a state input")].name.clone();
             b.output(name, new, OutputRole::Mutation(target));
@@ -169,7 +274,7 @@ pub(crate) fn zero_graph(layout: &BucketLayout) -> Result<Graph> {
     let mut b = Builder::new();
     b.phase = Phase::Update;
     for (i, bucket) in layout.buckets.iter().enumerate() {
-        let ty = TensorType::new(bucket.wide(), [bucket.elements]);
+        let ty = bucket.span(bucket.wide());
         let g = b.input(names::gradients(i), ty.clone(), InputRole::State);
         let zero = b.full(&ty, 0.0)?;
         b.output(names::gradients(i), zero, OutputRole::Mutation(g));
@@ -183,4 +288,23 @@ fn within(setting: &'static str, x: f64, low: f64, high: f64) -> Result<()> {
         return Ok(());
     }
     Err(Error::config(setting, format!("must be at least {low} and below {high}, it is {x}")))
+}
+
+/// Learning rate and weight decay as all optimizers have them.
+fn rates(lr: f64, weight_decay: f64) -> Result<()> {
+    within("lr", lr, 0.0, f64::INFINITY)?;
+    within("weight_decay", weight_decay, 0.0, f64::INFINITY)
+}
+
+fn check_betas(betas: (f64, f64)) -> Result<()> {
+    within("betas", betas.0, 0.0, 1.0)?;
+    within("betas", betas.1, 0.0, 1.0)
+}
+
+/// What keeps a denominator from being 0 where no gradient has come yet.
+fn check_eps(eps: f64) -> Result<()> {
+    if eps > 0.0 && eps.is_finite() {
+        return Ok(());
+    }
+    Err(Error::config("eps", format!("must be positive, it is {eps}")))
 }

@@ -1,9 +1,9 @@
 //! SGD: settings and the numbers of each step.
 
-use super::{Rule, within};
+use super::{Moment, Rule, Span, rates, within};
 use crate::error::{Error, Result};
 use headwater_core::ops::update::sgd::SGD;
-use headwater_core::{Attrs, OpDef};
+use headwater_core::{Attrs, Builder, ValueId};
 use serde::{Deserialize, Serialize};
 
 /// `torch.optim.SGD`, with its defaults.
@@ -20,48 +20,58 @@ pub struct Sgd {
     pub weight_decay: f64,
     /// Nesterov's momentum.
     pub nesterov: bool,
+    /// Goes up the gradient.
+    pub maximize: bool,
 }
 
 impl Default for Sgd {
     fn default() -> Self {
-        Sgd { lr: 1e-3, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false }
+        let none = 0.0;
+        Sgd {
+            lr: 1e-3,
+            momentum: none,
+            dampening: none,
+            weight_decay: none,
+            nesterov: false,
+            maximize: false,
+        }
     }
 }
 
 impl Rule for Sgd {
-    fn op(&self) -> &'static OpDef {
-        &SGD
+    fn moments(&self) -> Vec<Option<Moment>> {
+        vec![(self.momentum != 0.0).then(|| Moment::new("momentum_buffer"))]
     }
 
-    fn moments(&self) -> Vec<Option<&'static str>> {
-        vec![(self.momentum != 0.0).then_some("momentum_buffer")]
+    fn scalars(&self) -> Vec<&'static str> {
+        vec!["lr", "gain"]
     }
 
-    fn scalars(&self) -> &'static [&'static str] {
-        &["lr", "gain"]
-    }
-
-    fn values(&self, t: u64, lr: f64, _: bool) -> Vec<f64> {
+    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
         vec![lr, if t == 1 { 1.0 } else { 1.0 - self.dampening }]
     }
 
-    fn attrs(&self, decays: bool) -> Attrs {
-        let decay = if decays { self.weight_decay } else { 0.0 };
-        Attrs::new()
+    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+        let attrs = Attrs::new()
             .with("momentum", self.momentum)
-            .with("weight_decay", decay)
+            .with("weight_decay", self.weight_decay)
             .with("nesterov", self.nesterov)
+            .with("maximize", self.maximize);
+        span.apply(b, &SGD, attrs)
     }
 
     fn lr(&self) -> f64 {
         self.lr
     }
 
+    fn weight_decay(&self) -> f64 {
+        self.weight_decay
+    }
+
     fn check(&self) -> Result<()> {
-        within("lr", self.lr, 0.0, f64::INFINITY)?;
+        rates(self.lr, self.weight_decay)?;
         within("momentum", self.momentum, 0.0, f64::INFINITY)?;
         within("dampening", self.dampening, f64::NEG_INFINITY, f64::INFINITY)?;
-        within("weight_decay", self.weight_decay, 0.0, f64::INFINITY)?;
         if self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0) {
             return Err(Error::config("nesterov", "needs momentum and no dampening"));
         }

@@ -1,9 +1,9 @@
 //! The graphs a session compiles, from the model's own.
 
-use super::Decay;
 use super::program::gradient_name;
 use crate::error::{Error, Result};
 use crate::layout::BucketLayout;
+use crate::optim::Groups;
 use headwater_core::graph::{Def, InputRole, OutputRole, Phase};
 use headwater_core::pass::{self, diff::NoGradient};
 use headwater_core::{Builder, DType, Graph, TensorType};
@@ -23,7 +23,7 @@ pub(super) fn differentiated(graph: &Graph) -> Result<(Graph, Vec<NoGradient>)> 
 }
 
 /// The flat layout of a differentiated graph's gradients, in the order in which they are computed.
-pub(super) fn layout(graph: &Graph, decay: Decay) -> BucketLayout {
+pub(super) fn layout(graph: &Graph, groups: &mut Groups) -> Result<BucketLayout> {
     let mut found: Vec<_> = graph
         .outputs
         .iter()
@@ -39,12 +39,8 @@ pub(super) fn layout(graph: &Graph, decay: Decay) -> BucketLayout {
         })
         .collect();
     found.sort_by_key(|f| f.0);
-    let decays = |ty: &TensorType| match decay {
-        Decay::Matrices => ty.shape.rank() >= 2,
-        Decay::All => true,
-        Decay::None => false,
-    };
-    BucketLayout::new(found.into_iter().map(|(_, name, ty)| (name.as_str(), ty, decays(ty))))
+    let grouped = found.into_iter().map(|(_, name, ty)| Ok((name.as_str(), ty, groups.of(name, ty)?)));
+    Ok(BucketLayout::new(grouped.collect::<Result<Vec<_>>>()?))
 }
 
 /// Turns gradients into additions to their sums, in f32 or wider.

@@ -9,15 +9,14 @@ mod state;
 
 use crate::error::{Error, Result};
 use crate::layout::BucketLayout;
-use crate::optim::{self, Clip, Optimizer, names};
+use crate::optim::{self, Clip, Decay, Group, Groups, Moment, Optimizer, names};
 use graphs::{accumulating, differentiated, layout};
 use headwater_core::device::{Device, Memory};
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::pass::{self, diff::NoGradient};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
-use headwater_core::{DType, Graph, Tensor, TensorType};
+use headwater_core::{DType, Graph, Shape, Tensor, TensorType};
 use program::{Program, gradient_name};
-use serde::{Deserialize, Serialize};
 use state::{Slot, Space, State};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -44,24 +43,13 @@ impl Weights for HashMap<String, Vec<u8>> {
     }
 }
 
-/// Which parameters weight decay applies to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Decay {
-    /// Those of two and more dimensions: none for norms and biases.
-    #[default]
-    Matrices,
-    /// All, as an optimizer without groups does.
-    All,
-    /// None.
-    None,
-}
-
 /// How a session trains.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Training {
     /// The optimizer.
     pub optimizer: Optimizer,
+    /// Parameters with settings of their own.
+    pub groups: Vec<Group>,
     /// Which parameters decay.
     pub decay: Decay,
     /// Limits of the gradients.
@@ -101,6 +89,7 @@ pub struct Session {
 /// The training side of a session.
 struct Compiled {
     settings: Training,
+    groups: Groups,
     program: ProgramId,
     update: ProgramId,
     zero: Option<ProgramId>,
@@ -138,27 +127,27 @@ impl Session {
         };
         let mut graph = None;
         if let Some(t) = &training {
-            t.optimizer.rule().check()?;
+            let mut distinct = Groups::new(t.optimizer.clone(), t.groups.clone(), t.decay)?;
             check_clip(t.clip)?;
             if t.accumulate == 0 {
                 return Err(Error::config("accumulate", "must be at least 1"));
             }
             let (differentiated, missing) = differentiated(model.graph)?;
-            session.layout = layout(&differentiated, t.decay);
+            session.layout = layout(&differentiated, &mut distinct)?;
             session.missing = missing;
             if session.layout.buckets.is_empty() {
                 let message = "no trainable parameter gets a gradient: there is nothing to train";
                 return Err(Error::Model(message.into()));
             }
-            graph = Some(differentiated);
+            graph = Some((differentiated, distinct));
         }
-        session.allocate(training.as_ref())?;
+        let groups = graph.as_ref().map(|(_, groups)| groups);
+        session.allocate(training.as_ref().zip(groups))?;
         session.load(model)?;
-        if let (Some(settings), Some(graph)) = (training, graph) {
+        if let (Some(settings), Some((graph, groups))) = (training, graph) {
             let accumulated = settings.accumulate > 1;
             let program = session.compile_gradients(graph, accumulated)?;
-            let graph =
-                optim::update_graph(&session.layout, settings.optimizer.rule(), settings.clip, accumulated)?;
+            let graph = optim::update_graph(&session.layout, &groups, settings.clip, accumulated)?;
             let update = session.compile(&graph)?;
             let zero = match accumulated {
                 true => Some(session.compile(&optim::zero_graph(&session.layout)?)?),
@@ -166,45 +155,56 @@ impl Session {
             };
             let unscale = session.state.slot(Space::State, names::UNSCALE)?.clone();
             session.state.write_number(&unscale, 1.0 / settings.accumulate as f64)?;
-            session.training = Some(Compiled { settings, program, update, zero, applied: 0 });
+            session.training = Some(Compiled { settings, groups, program, update, zero, applied: 0 });
         }
         Ok(session)
     }
 
     /// Reserves the state's memory: flat buckets for what is trained, packed segments for the rest.
-    fn allocate(&mut self, training: Option<&Training>) -> Result<()> {
+    fn allocate(&mut self, training: Option<(&Training, &Groups)>) -> Result<()> {
         let (device, state) = (self.device.as_ref(), &mut self.state);
         let scalar = |dtype| TensorType::new(dtype, [0usize; 0]);
         let mut scalars = Vec::new();
         for (i, bucket) in self.layout.buckets.iter().enumerate() {
-            let Some(t) = training else { break };
-            let rule = t.optimizer.rule();
-            let (wide, n) = (bucket.wide(), bucket.elements);
+            let Some((t, groups)) = training else { break };
+            let (wide, rule) = (bucket.wide(), groups.rule(bucket.group));
             let held = if t.accumulate > 1 { wide } else { bucket.dtype };
-            let mut flat = |name: String, dtype: DType, kind: &str| -> Result<Place> {
+            let mut flat = |name: String, ty: TensorType, kind: &str| -> Result<Place> {
                 let label = format!("{kind}.{}", bucket.name());
-                let segment = state.segment(device, label, n * dtype.size(), SegmentKind::State)?;
+                let segment = state.segment(device, label, ty.bytes(), SegmentKind::State)?;
                 let place = Place { segment, offset: 0 };
-                state.name(Space::State, name, Slot { place, ty: TensorType::new(dtype, [n]) });
+                state.name(Space::State, name, Slot { place, ty });
                 Ok(place)
             };
-            let parameters = flat(names::parameters(i), bucket.dtype, "parameters")?;
-            let gradients = flat(names::gradients(i), held, "gradients")?;
-            let moments = rule.moments().into_iter().flatten();
-            let moments =
-                moments.map(|m| Ok((m, flat(names::moment(i, m), wide, m)?))).collect::<Result<Vec<_>>>()?;
-            for e in &bucket.entries {
+            let parameters = flat(names::parameters(i), bucket.span(bucket.dtype), "parameters")?;
+            let gradients = flat(names::gradients(i), bucket.span(held), "gradients")?;
+            let moments: Vec<Moment> = rule.moments().into_iter().flatten().collect();
+            let places = moments.iter().map(|m| flat(names::moment(i, m.name), m.span(bucket), m.name));
+            let places = places.collect::<Result<Vec<_>>>()?;
+            for (number, e) in bucket.entries.iter().enumerate() {
                 let slot = |base: Place, dtype: DType| Slot {
                     place: Place { offset: base.offset + e.offset * dtype.size(), ..base },
                     ty: TensorType::new(dtype, e.shape.clone()),
                 };
                 state.name(Space::Parameter, e.name.clone(), slot(parameters, bucket.dtype));
                 state.name(Space::State, gradient_name(&e.name), slot(gradients, held));
-                for &(m, base) in &moments {
-                    state.name(Space::State, moment_name(m, &e.name), slot(base, wide));
+                for (m, base) in moments.iter().zip(&places) {
+                    let slot = if m.single {
+                        let place = Place { offset: number * wide.size(), ..*base };
+                        Slot { place, ty: scalar(wide) }
+                    } else {
+                        slot(*base, wide)
+                    };
+                    state.name(Space::State, moment_name(m.name, &e.name), slot);
                 }
             }
-            scalars.extend(rule.scalars().iter().map(|s| (Space::State, names::scalar(i, s), scalar(wide))));
+            for m in moments.iter().filter(|m| m.initial != 0.0) {
+                let slot = state.slot(Space::State, &names::moment(i, m.name))?.clone();
+                state.fill(&slot, m.initial)?;
+            }
+            scalars.extend(
+                rule.scalars().into_iter().map(|s| (Space::State, names::scalar(i, s), scalar(wide))),
+            );
         }
         scalars.push((Space::State, names::UNSCALE.into(), scalar(DType::F64)));
         scalars.push((Space::Rng, "rng".into(), TensorType::new(DType::I64, [2])));
@@ -340,11 +340,12 @@ impl Session {
     /// `Model` in a session for evaluation; what the device reports.
     pub fn update(&mut self, lr: f64) -> Result<Update> {
         let t = self.training()?;
-        let (rule, program, step) = (t.settings.optimizer.rule(), t.update, t.applied + 1);
+        let (program, step) = (t.update, t.applied + 1);
         let unscale = 1.0 / t.settings.accumulate as f64;
         let mut numbers = Vec::new();
         for (i, bucket) in self.layout.buckets.iter().enumerate() {
-            for (name, x) in rule.scalars().iter().zip(rule.values(step, lr, bucket.decays)) {
+            let scalars = t.groups.rule(bucket.group).scalars().into_iter();
+            for (name, x) in scalars.zip(t.groups.values(bucket.group, step, lr)) {
                 numbers.push((self.state.slot(Space::State, &names::scalar(i, name))?.clone(), x));
             }
         }
@@ -409,6 +410,12 @@ impl Session {
         &self.layout
     }
 
+    /// Whether the parameters of a bucket decay.
+    pub fn decays(&self, bucket: usize) -> bool {
+        let group = self.layout.buckets[bucket].group;
+        self.training.as_ref().is_some_and(|t| t.groups.rule(group).weight_decay() != 0.0)
+    }
+
     /// Trainable parameters that get no gradient, and why; they are not updated, weight decay included.
     pub fn missing(&self) -> &[NoGradient] {
         &self.missing
@@ -456,10 +463,11 @@ impl Session {
     pub fn moments(&self) -> Vec<(String, TensorType)> {
         let Some(t) = &self.training else { return Vec::new() };
         let mut out = Vec::new();
-        for moment in t.settings.optimizer.rule().moments().into_iter().flatten() {
-            for (bucket, e) in self.layout.entries() {
-                let ty = TensorType::new(self.layout.buckets[bucket].wide(), e.shape.clone());
-                out.push((moment_name(moment, &e.name), ty));
+        for (bucket, e) in self.layout.entries() {
+            let bucket = &self.layout.buckets[bucket];
+            for moment in t.groups.rule(bucket.group).moments().into_iter().flatten() {
+                let shape = if moment.single { Shape::default() } else { e.shape.clone() };
+                out.push((moment_name(moment.name, &e.name), TensorType::new(bucket.wide(), shape)));
             }
         }
         out

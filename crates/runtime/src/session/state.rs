@@ -136,6 +136,12 @@ impl State {
         self.write(slot, "a scalar", &bytes)
     }
 
+    /// Sets every element of a float tensor.
+    pub fn fill(&mut self, slot: &Slot, x: f64) -> Result<()> {
+        let bytes = Tensor::full(&slot.ty, x).to_bytes();
+        self.write(slot, "a tensor", &bytes)
+    }
+
     /// Reads a tensor as numbers.
     pub fn tensor(&self, slot: &Slot) -> Result<Tensor> {
         Ok(Tensor::from_bytes(&slot.ty, &self.read(slot)?))

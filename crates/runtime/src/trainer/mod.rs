@@ -273,7 +273,7 @@ impl<'a> Trainer<'a> {
     fn start(&self) -> Start {
         let layout = self.session.layout();
         let named = |decays: bool| {
-            let of = layout.entries().filter(|(b, _)| layout.buckets[*b].decays == decays);
+            let of = layout.entries().filter(|(b, _)| self.session.decays(*b) == decays);
             of.map(|(_, e)| e.name.clone()).collect()
         };
         Start {

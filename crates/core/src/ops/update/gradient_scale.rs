@@ -8,7 +8,7 @@ use crate::tensor::TensorType;
 /// What `torch.nn.utils.clip_grad_norm_` adds to the norm before it divides.
 const CLIP_EPSILON: f64 = 1e-6;
 
-/// `(sum_of_squares, unscale)`, f64 scalars, with attribute `max_norm` (absent: no clipping), to
+/// `(sum_of_squares, unscale)`, f64, the latter a scalar, with attribute `max_norm` (absent: no clipping), to
 ///
 /// * the norm of the unscaled gradients, `unscale · √sum_of_squares` (f64),
 /// * what to multiply the gradients by, `unscale · min(1, max_norm / (norm + 1e-6))` as `clip_grad_norm_` does (f64),
@@ -17,11 +17,10 @@ pub static GRADIENT_SCALE: OpDef = OpDef {
     name: "gradient_scale",
     schemas: &["headwater::gradient_scale(Tensor sum_of_squares, Tensor unscale, *, float? max_norm=None) -> (Tensor, Tensor, Tensor)"],
     infer: |cx| {
-        let scalar = |dtype| TensorType::new(dtype, [0usize; 0]);
-        for i in 0..2 {
-            crate::ensure!(*cx.ty(i)? == scalar(DType::F64), Shape, "input {i} must be an f64 scalar");
-        }
-        Ok(vec![scalar(DType::F64), scalar(DType::F64), scalar(DType::Bool)])
+        let fits = cx.dtype(0)? == DType::F64 && *cx.ty(1)? == TensorType::new(DType::F64, [0usize; 0]);
+        crate::ensure!(fits, Shape, "expected f64 and an f64 scalar, got {}", cx.list_types());
+        let like = |dtype| TensorType::new(dtype, cx.ty(0).expect("seen").shape.clone());
+        Ok(vec![like(DType::F64), like(DType::F64), like(DType::Bool)])
     },
     derivative: Derivative::NotDifferentiable("gradients are not differentiated again"),
     precision: Precision::Full,

@@ -2,27 +2,44 @@
 //! works on flat spans that hold many parameters one after the other, so that a step is one pass over memory.
 //!
 //! An optimizer reads the parameter, its gradient and its moments, then row scalars: `scale` (what the gradient is
-//! multiplied by: unscaling and norm clipping in one), `apply` (false: every output is its input, bit for bit) and its own
-//! hyperparameters of the step. It writes the new parameter and moments.
+//! multiplied by: unscaling and norm clipping in one; a scalar or one for each block of the span), `apply` (false: every output is its input, bit for bit) and its own
+//! hyperparameters of the step. It writes the new parameter and moments. Attributes that all of them take: `clip_value`
+//! (gradients are clipped to its plus and minus after scaling) and `maximize` (they are negated).
 
 use crate::diagnostic::Result;
+use crate::dtype::DType;
 use crate::ensure;
-use crate::expr::{Expr, float};
-use crate::ops::OpCx;
+use crate::expr::{Expr, float, input};
+use crate::ops::{Case, OpCx, Sample};
 use crate::tensor::TensorType;
+use std::ops::Range;
 
 operators! {
+    adadelta: ADADELTA;
+    adagrad: ADAGRAD;
+    adam: ADAM;
+    adam_moments: ADAM_MOMENTS;
+    adamp: ADAMP_PRODUCTS, ADAMP_PROJECTION, ADAMP_STEP;
     adamw: ADAMW;
+    bert_adam: BERT_ADAM;
     gradient_scale: GRADIENT_SCALE;
     gradient_statistics: GRADIENT_STATISTICS;
+    lamb: LAMB_NORMS, LAMB_RATIO, LAMB_STEP;
+    larc: LARC_RATE, LARC;
+    novograd: NOVOGRAD_NORM, NOVOGRAD;
+    rmsprop: RMSPROP;
+    rmsprop_tf: RMSPROP_TF;
+    segment: SEGMENT_SUM, SEGMENT_SPREAD;
     sgd: SGD;
 }
 
-/// Type rule of an optimizer whose first `states` inputs beside the gradient (input 1) are replaced: the outputs have
-/// their types. All are spans of one shape; everything after them is a scalar.
-fn span_types(cx: &OpCx, states: &[usize], scalars: std::ops::Range<usize>) -> Result<Vec<TensorType>> {
+/// Type rule of an optimizer whose inputs `0` and `2..scalars.start` (as far as given) are replaced: the outputs have their
+/// types. All are spans of one shape, as is the gradient (input 1); `scalars` are scalars, but the first,
+/// `scale`, may be one number for each block.
+fn span_types(cx: &OpCx, scalars: Range<usize>) -> Result<Vec<TensorType>> {
     let span = cx.shape(0)?;
-    for &i in states.iter().chain(&[1]) {
+    let states = || std::iter::once(0).chain(2..scalars.start).filter(|&i| i == 0 || cx.opt(i).is_some());
+    for i in states().chain([1]) {
         let t = cx.ty(i)?;
         ensure!(
             t.shape == *span && t.dtype.is_float(),
@@ -31,18 +48,74 @@ fn span_types(cx: &OpCx, states: &[usize], scalars: std::ops::Range<usize>) -> R
             cx.ty(0)?
         );
     }
-    for i in scalars {
+    let states = states().map(|i| cx.ty(i).cloned()).collect();
+    for i in scalars.clone() {
         let t = cx.ty(i)?;
-        ensure!(t.shape.rank() == 0, Shape, "input {i} must be a scalar, it is {t}");
+        let by_block = i == scalars.start && span.rank() == 2 && t.shape[..] == [span[0], 1];
+        ensure!(t.shape.rank() == 0 || by_block, Shape, "input {i} must be a scalar, it is {t}");
     }
-    states.iter().map(|&i| cx.ty(i).cloned()).collect()
+    states
 }
 
-/// The gradient an optimizer sees: scaled, then clipped to `±clip_value` if that attribute is given.
-fn seen(cx: &OpCx, gradient: Expr, scale: Expr) -> Result<Expr> {
-    let g = gradient * scale;
-    Ok(match cx.opt_float("clip_value")? {
-        Some(limit) => g.max(float(-limit)).min(float(limit)),
-        None => g,
-    })
+/// Input `i`, if it is there: absent ones are skipped in the numbering of expressions.
+fn given(cx: &OpCx, i: usize) -> Option<Expr> {
+    cx.opt(i).map(|_| input((0..i).filter(|&j| cx.opt(j).is_some()).count()))
+}
+
+/// Inputs `first..`, which must be there.
+fn taken<const N: usize>(cx: &OpCx, first: usize) -> Result<[Expr; N]> {
+    let missing = |i| crate::fail!(Attribute, "input {i} is missing");
+    let all: Result<Vec<Expr>> = (first..first + N).map(|i| given(cx, i).ok_or_else(|| missing(i))).collect();
+    Ok(all?.try_into().expect("N were collected"))
+}
+
+/// The gradient an optimizer sees: times `scale`, limited and negated as the attributes say.
+fn seen_gradient(cx: &OpCx, gradient: Expr, scale: Expr) -> Result<Expr> {
+    let mut g = gradient * scale;
+    if let Some(limit) = cx.opt_float("clip_value")? {
+        g = g.max(float(-limit)).min(float(limit));
+    }
+    Ok(if cx.flag("maximize")? { -g } else { g })
+}
+
+/// [`seen_gradient`] of input 1, plus the attribute `weight_decay` times the parameter (input 0).
+fn seen(cx: &OpCx, scale: Expr) -> Result<Expr> {
+    let g = seen_gradient(cx, input(1), scale)?;
+    let decay = cx.opt_float("weight_decay")?.unwrap_or(0.0);
+    Ok(if decay == 0.0 { g } else { g + float(decay) * input(0) })
+}
+
+/// `torch.lerp(old, new, weight)`, which counts from the end that the result is nearer to.
+fn lerp(old: &Expr, new: &Expr, weight: f64) -> Expr {
+    let difference = new.clone() - old.clone();
+    if weight.abs() < 0.5 {
+        old.clone() + float(weight) * difference
+    } else {
+        new.clone() - difference * (1.0 - weight)
+    }
+}
+
+/// `decay · old + (1 − decay) · g²`.
+fn mean_square(old: &Expr, g: &Expr, decay: f64) -> Expr {
+    old.clone() * decay + float(1.0 - decay) * g.clone() * g.clone()
+}
+
+/// The outputs of a step, given as pairs of new and old: the old ones unless `apply`.
+fn applied<const N: usize>(apply: &Expr, pairs: [Option<(Expr, Expr)>; N]) -> Vec<Expr> {
+    let chosen = |(new, old)| apply.clone().select(new, old);
+    pairs.into_iter().flatten().map(chosen).collect()
+}
+
+/// A test case of an optimizer: parameter, gradient and `moments` (all of 5 elements, in the ranges given; `None`: absent),
+/// then scale, apply and `scalars` in the ranges given.
+fn case(name: &'static str, moments: &[Option<(f64, f64)>], apply: bool, scalars: &[(f64, f64)]) -> Case {
+    let mut case = Case::new(name).f(&[5]).f(&[5]);
+    for m in moments {
+        case = match *m {
+            Some((low, high)) => case.range(&[5], low, high),
+            None => case.none(),
+        };
+    }
+    case = case.range(&[], 0.5, 1.0).arg(DType::Bool, &[], Sample::Values(vec![apply as u8 as f64]));
+    scalars.iter().fold(case, |c, &(low, high)| c.range(&[], low, high))
 }

@@ -1,0 +1,163 @@
+//! Which settings each parameter is trained with: parameters of the same settings form a group, and a group has buckets of its
+//! own.
+
+use super::{Optimizer, Rule};
+use crate::error::{Error, Result};
+use headwater_core::TensorType;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Which parameters weight decay applies to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decay {
+    /// Those of two and more dimensions: none for norms and biases.
+    #[default]
+    Matrices,
+    /// All, as an optimizer without groups does.
+    All,
+    /// None.
+    None,
+}
+
+/// Settings of the optimizer that differ for some parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// PyTorch name of the parameters, `*` standing for any characters: `encoder.*.bias`.
+    pub parameters: String,
+    /// What differs, by the optimizer's names. A rate `lr` follows the schedule in proportion to the optimizer's own;
+    /// `weight_decay` stands whatever [`Decay`] says.
+    #[serde(flatten)]
+    pub settings: BTreeMap<String, serde_json::Value>,
+}
+
+/// The distinct settings of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Groups {
+    base: Optimizer,
+    groups: Vec<Group>,
+    decay: Decay,
+    distinct: Vec<Optimizer>,
+}
+
+impl Groups {
+    /// Settings for all parameters, and those of `groups` that differ; a parameter is of the first group that names it.
+    ///
+    /// # Errors
+    /// `Config` for settings that the optimizer does not have or that are out of range.
+    pub fn new(base: Optimizer, groups: Vec<Group>, decay: Decay) -> Result<Groups> {
+        base.rule().check()?;
+        for g in &groups {
+            let o = base.with(g.settings.clone())?;
+            o.rule().check()?;
+            if base.rule().lr() == 0.0 && o.rule().lr() != 0.0 {
+                let message =
+                    format!("the group {} has a learning rate, the optimizer's own is 0", g.parameters);
+                return Err(Error::config("lr", message));
+            }
+        }
+        Ok(Groups { base, groups, decay, distinct: Vec::new() })
+    }
+
+    /// The number of a parameter's group: those with equal settings share one.
+    ///
+    /// # Errors
+    /// None after [`Groups::new`] has accepted the settings.
+    pub fn of(&mut self, name: &str, ty: &TensorType) -> Result<usize> {
+        let group = self.groups.iter().find(|g| matches(&g.parameters, name));
+        let mut settings = group.map(|g| g.settings.clone()).unwrap_or_default();
+        let decays = match self.decay {
+            Decay::Matrices => ty.shape.rank() >= 2,
+            Decay::All => true,
+            Decay::None => false,
+        };
+        if !decays {
+            settings.entry("weight_decay".into()).or_insert(0.0.into());
+        }
+        let optimizer = self.base.with(settings)?;
+        let found = self.distinct.iter().position(|o| *o == optimizer);
+        Ok(found.unwrap_or_else(|| {
+            self.distinct.push(optimizer);
+            self.distinct.len() - 1
+        }))
+    }
+
+    /// What a group is trained with.
+    pub fn rule(&self, group: usize) -> &dyn Rule {
+        self.distinct[group].rule()
+    }
+
+    /// Values of the group's scalars at step `t`, where the schedule gives the optimizer's own rate as `lr`.
+    pub fn values(&self, group: usize, t: u64, lr: f64) -> Vec<f64> {
+        let (own, base) = (self.rule(group).lr(), self.base.rule().lr());
+        let lr = if own == base { lr } else { lr * (own / base) };
+        self.rule(group).values(t, lr)
+    }
+}
+
+/// Whether `name` fits `pattern`, in which `*` stands for any characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or("");
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_core::DType;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, fits) in [
+            ("*", "", true),
+            ("a.b", "a.b", true),
+            ("a.b", "a.b.c", false),
+            ("*.bias", "layer.0.bias", true),
+            ("*.bias", "bias", false),
+            ("a*a", "a", false),
+            ("a*b*c", "a.b.b.c", true),
+            ("a*b*c", "acb", false),
+            ("*ab*ab", "abab", true),
+            ("*ab*ab", "ab", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn parameters_of_equal_settings_share_a_group() {
+        let groups =
+            r#"[{"parameters": "head.*", "lr": 0.01}, {"parameters": "*.scale", "weight_decay": 0.5}]"#;
+        let groups = serde_json::from_str(groups).unwrap();
+        let base = serde_json::from_str(r#"{"name": "adamw", "lr": 0.1, "weight_decay": 0.2}"#).unwrap();
+        let mut g = Groups::new(base, groups, Decay::Matrices).unwrap();
+        let mut of = |name: &str, rank: usize| {
+            let group = g.of(name, &TensorType::new(DType::F32, vec![2; rank])).unwrap();
+            (group, g.values(group, 1, 0.05)[0])
+        };
+        // The first scalar is 1 − lr · weight_decay, at half the peak rate.
+        let near = |(_, x): (usize, f64), y: f64| assert!((x - y).abs() < f64::EPSILON, "{x} {y}");
+        near(of("a.weight", 2), 1.0 - 0.05 * 0.2);
+        near(of("a.bias", 1), 1.0);
+        near(of("head.weight", 2), 1.0 - 0.005 * 0.2);
+        near(of("head.bias", 1), 1.0);
+        near(of("a.scale", 1), 1.0 - 0.05 * 0.5);
+        assert_eq!(of("a.bias", 1).0, of("b.bias", 1).0);
+        assert_ne!(of("a.bias", 1).0, of("head.bias", 1).0);
+        let wrong = |text: &str| {
+            let groups = serde_json::from_str(text).unwrap();
+            assert!(Groups::new(Optimizer::default(), groups, Decay::All).is_err(), "{text}");
+        };
+        wrong(r#"[{"parameters": "*", "learning_rate": 0.1}]"#);
+        wrong(r#"[{"parameters": "*", "lr": -0.1}]"#);
+    }
+}

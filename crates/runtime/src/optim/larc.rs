@@ -1,0 +1,103 @@
+//! LARC: settings, and the step of the optimizer inside.
+
+use super::{Moment, Optimizer, Rule, Sgd, Span, check_eps, within};
+use crate::error::{Error, Result};
+use headwater_core::ops::update::larc::{LARC, LARC_RATE};
+use headwater_core::{Attrs, Builder, DType, TensorType, ValueId};
+use serde::{Deserialize, Serialize};
+
+/// Layer-wise adaptive rates around another optimizer, with the defaults of apex's LARC. Weight decay is the other's setting; it is
+/// added to the gradient before that is scaled, whatever the other does with it alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Larc {
+    /// Share of a parameter's norm that one step may move it, at a rate of 1.
+    pub trust_coefficient: f64,
+    /// Never moves further than the optimizer's own rate would (LARC); otherwise the rates are multiplied (LARS).
+    pub clip: bool,
+    /// Added to the norm of the gradient.
+    pub eps: f64,
+    /// What makes the step.
+    pub optimizer: Box<Optimizer>,
+}
+
+impl Default for Larc {
+    fn default() -> Self {
+        let optimizer = Box::new(Optimizer::Sgd(Sgd::default()));
+        Larc { trust_coefficient: 0.02, clip: true, eps: 1e-8, optimizer }
+    }
+}
+
+impl Larc {
+    /// The optimizer inside, which leaves weight decay to LARC.
+    fn inner(&self) -> Optimizer {
+        let none = [("weight_decay".to_string(), 0.0.into())];
+        self.optimizer.with(none).expect("every optimizer has a weight decay")
+    }
+}
+
+impl Rule for Larc {
+    fn moments(&self) -> Vec<Option<Moment>> {
+        self.optimizer.rule().moments()
+    }
+
+    fn scalars(&self) -> Vec<&'static str> {
+        let mut all = vec!["larc_lr"];
+        all.extend(self.optimizer.rule().scalars());
+        all
+    }
+
+    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
+        let mut all = vec![lr];
+        all.extend(self.inner().rule().values(t, lr));
+        all
+    }
+
+    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+        let (p, g) = (span.squares_of(b, span.param)?, span.gradient_squares(b)?);
+        let lr = span.double(b, span.scalars[0])?;
+        let attrs = Attrs::new()
+            .with("trust_coefficient", self.trust_coefficient)
+            .with("eps", self.eps)
+            .with("weight_decay", self.weight_decay())
+            .with("clip", self.clip);
+        let rates = b.apply(&LARC_RATE, &[p, g, span.scale, lr].map(Some), attrs)?;
+        let (rate, decay) = (span.spread(b, rates[0])?, span.spread(b, rates[1])?);
+        let scale = span.wide_scale(b)?;
+        let inputs = [span.gradient, span.param, scale, rate, decay].map(Some);
+        let gradient = b.apply(&LARC, &inputs, span.clipped(Attrs::new()))?[0];
+        let one = TensorType::new(DType::F64, [0usize; 0]);
+        let inner = Span {
+            gradient,
+            scale: b.full(&one, 1.0)?,
+            scalars: span.scalars[1..].to_vec(),
+            clip_value: None,
+            ..span.clone()
+        };
+        self.inner().rule().step(b, &inner)
+    }
+
+    fn lr(&self) -> f64 {
+        self.optimizer.rule().lr()
+    }
+
+    fn weight_decay(&self) -> f64 {
+        self.optimizer.rule().weight_decay()
+    }
+
+    fn check(&self) -> Result<()> {
+        within("trust_coefficient", self.trust_coefficient, 0.0, f64::INFINITY)?;
+        check_eps(self.eps)?;
+        if serde_json::to_value(&self.optimizer).is_ok_and(|o| o["maximize"] == true) {
+            return Err(Error::config("maximize", "cannot be combined with LARC"));
+        }
+        match *self.optimizer {
+            // Its other norms would be those of the gradient as it was.
+            Optimizer::Larc(_) | Optimizer::NovoGrad(_) | Optimizer::BertAdam(_) => Err(Error::config(
+                "optimizer",
+                "LARC is for optimizers without norms of gradients of their own",
+            )),
+            _ => self.optimizer.rule().check(),
+        }
+    }
+}
