@@ -415,7 +415,7 @@ fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<ValueId, Place>
 /// Whether a node reads input `v` (itself, not a view of it) only at the element of `out` that it writes, so that `out`
 /// may take `v`'s place.
 fn elementwise(graph: &Graph, node: &Node, v: ValueId, out: ValueId) -> bool {
-    let direct = node.operands().all(|w| w == v || !is_view_of_input(graph, w));
+    let direct = node.operands().all(|w| w == v || !is_view_of(graph, w, v));
     let alike = match node.op.body {
         Body::Pointwise(_) => true,
         // Without sums over rows or columns an element is read and written once, if both are walked in the same way.
@@ -433,8 +433,15 @@ fn elementwise(graph: &Graph, node: &Node, v: ValueId, out: ValueId) -> bool {
     direct && alike && graph.ty(out) == graph.ty(v)
 }
 
-fn is_view_of_input(graph: &Graph, v: ValueId) -> bool {
-    graph.producer(v).is_some_and(|(n, _)| matches!(n.op.body, Body::View(_)))
+/// Whether `w` is `v` under other layouts.
+fn is_view_of(graph: &Graph, mut w: ValueId, v: ValueId) -> bool {
+    while let Some((node, _)) = graph.producer(w) {
+        match node.operands().next() {
+            Some(x) if matches!(node.op.body, Body::View(_)) => w = x,
+            _ => break,
+        }
+    }
+    w == v
 }
 
 impl Bindings {

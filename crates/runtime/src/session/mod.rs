@@ -148,7 +148,7 @@ impl Session {
             let accumulated = settings.accumulate > 1;
             let program = session.compile_gradients(graph, accumulated)?;
             let graph = optim::update_graph(&session.layout, &groups, settings.clip, accumulated)?;
-            let update = session.compile(&graph)?;
+            let update = session.compile(&pass::fuse(graph)?)?;
             let zero = match accumulated {
                 true => Some(session.compile(&optim::zero_graph(&session.layout)?)?),
                 false => None,

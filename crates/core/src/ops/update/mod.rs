@@ -31,6 +31,7 @@ operators! {
     rmsprop_tf: RMSPROP_TF;
     segment: SEGMENT_SUM, SEGMENT_SPREAD;
     sgd: SGD;
+    stochastic_round: STOCHASTIC_ROUND;
 }
 
 /// Type rule of an optimizer whose inputs `0` and `2..scalars.start` (as far as given) are replaced: the outputs have their

@@ -36,7 +36,7 @@ pub static SEGMENT_SPREAD: OpDef = OpDef {
     schemas: &["headwater::segment_spread(Tensor x, *, int[] ends) -> Tensor"],
     infer: |cx| {
         let x = cx.ty(0)?;
-        let blocks = cx.sizes("ends")?.last().copied().unwrap_or(0);
+        let blocks = ends(cx)?.last().copied().unwrap_or(0);
         let count = segments(cx, blocks)?.len();
         let fits = x.dtype.is_float() && x.shape[..] == [count];
         ensure!(fits, Shape, "expected floats [{count}], one a segment, got {x}");
@@ -59,12 +59,18 @@ pub static SEGMENT_SPREAD: OpDef = OpDef {
 /// # Errors
 /// `Attribute` if they do not ascend to `blocks`.
 pub fn segments(cx: &OpCx, blocks: usize) -> Result<Vec<Range<usize>>> {
-    let ends = cx.sizes("ends")?;
+    let ends = ends(cx)?;
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let segments: Vec<Range<usize>> = starts.zip(ends.iter()).map(|(start, &end)| start..end).collect();
     let ascend = segments.iter().all(|s| s.start <= s.end) && ends.last().copied().unwrap_or(0) == blocks;
     ensure!(ascend, Attribute, "`ends` must ascend to the number of blocks, {blocks}");
     Ok(segments)
+}
+
+fn ends(cx: &OpCx) -> Result<Vec<usize>> {
+    let end = |&end: &i64| usize::try_from(end).ok().filter(|&end| end < usize::MAX / 16);
+    let ends = cx.ints("ends")?.iter().map(end).collect::<Option<_>>();
+    ends.ok_or_else(|| crate::fail!(Attribute, "`ends` counts more blocks than memory holds"))
 }
 
 fn case(name: &'static str) -> Case {

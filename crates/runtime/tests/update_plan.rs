@@ -1,0 +1,151 @@
+//! The plan of a step: what it moves, and that fusing it changes no bit.
+
+use headwater_core::device::{Device, Memory};
+use headwater_core::graph::OutputRole;
+use headwater_core::plan::{Bindings, Plan};
+use headwater_core::{DType, Graph, Tensor, TensorType, pass};
+use headwater_cpu::Cpu;
+use headwater_runtime::BucketLayout;
+use headwater_runtime::optim::{Clip, Decay, Groups, Optimizer, update_graph};
+
+/// Every optimizer, and the bytes that a step of its moves for each f32 parameter: 4 to measure the gradients, then each
+/// operand once for each pass over the bucket.
+const OPTIMIZERS: [(&str, usize); 14] = [
+    // Reads parameter, gradient; writes the parameter.
+    (r#"{"name": "sgd"}"#, 4 + 12),
+    // And a moment, both ways.
+    (r#"{"name": "sgd", "momentum": 0.9}"#, 4 + 20),
+    (r#"{"name": "adagrad"}"#, 4 + 20),
+    (r#"{"name": "rmsprop"}"#, 4 + 20),
+    // Two moments.
+    (r#"{"name": "adam", "weight_decay": 0.1}"#, 4 + 28),
+    (r#"{"name": "adamw"}"#, 4 + 28),
+    (r#"{"name": "adadelta"}"#, 4 + 28),
+    (r#"{"name": "bertadam"}"#, 4 + 28),
+    (r#"{"name": "rmsproptf", "momentum": 0.9}"#, 4 + 28),
+    // Three.
+    (r#"{"name": "adamw", "amsgrad": true}"#, 4 + 36),
+    (r#"{"name": "novograd"}"#, 4 + 20),
+    // The moments, both norms, then parameter and moments again.
+    (r#"{"name": "lamb"}"#, 4 + 20 + 12 + 16),
+    // The parameter's norm, then the step.
+    (r#"{"name": "larc", "optimizer": {"name": "sgd", "momentum": 0.9}}"#, 4 + 4 + 20),
+    // The moments; products of each channel; the projection written and read.
+    (r#"{"name": "adamp"}"#, 4 + 20 + 16 + 4 + 24),
+];
+
+fn update(optimizer: &str, shapes: &[&[usize]]) -> Graph {
+    let optimizer: Optimizer = serde_json::from_str(optimizer).unwrap();
+    let mut groups = Groups::new(optimizer, vec![], Decay::All).unwrap();
+    let types: Vec<_> = shapes.iter().map(|s| TensorType::new(DType::F32, *s)).collect();
+    let named: Vec<_> = types.iter().enumerate().map(|(i, t)| (i.to_string(), t)).collect();
+    let grouped = named.iter().map(|(name, t)| (name.as_str(), *t, groups.of(name, t).unwrap()));
+    let layout = BucketLayout::new(grouped.collect::<Vec<_>>());
+    update_graph(&layout, &groups, Clip { norm: Some(1.0), value: None }, false).unwrap()
+}
+
+fn planned(graph: &Graph) -> Plan {
+    let plan = pass::plan(graph, &Bindings::simple(graph), Cpu::new(1).caps()).unwrap();
+    pass::check_plan(&plan).unwrap();
+    plan
+}
+
+#[test]
+fn a_step_moves_each_operand_once() {
+    let (rows, cols) = (128, 1024);
+    for (optimizer, want) in OPTIMIZERS {
+        let plan = planned(&pass::fuse(update(optimizer, &[&[rows, cols]])).unwrap());
+        let large = |elements: usize| elements >= rows * cols;
+        let mut bytes = 0;
+        for step in &plan.steps {
+            for v in step.reads.iter().flatten().chain(&step.writes) {
+                let elements = v.layout.shape.numel();
+                if large(elements) {
+                    bytes += elements * v.dtype.size();
+                }
+            }
+        }
+        assert_eq!(
+            bytes,
+            want * rows * cols,
+            "{optimizer}: {:?}",
+            plan.steps.iter().map(|s| s.op).collect::<Vec<_>>()
+        );
+    }
+}
+
+/// Runs a step of `graph` on the state, in the order of the graph's inputs, in place.
+fn step(graph: &Graph, threads: usize, state: &mut [Vec<u8>]) -> Vec<Vec<u8>> {
+    let device = Cpu::new(threads);
+    let bindings = Bindings::simple(graph);
+    let plan = pass::plan(graph, &bindings, device.caps()).unwrap();
+    pass::check_plan(&plan).unwrap();
+    let mut memory: Vec<Box<dyn Memory>> =
+        plan.segments.iter().map(|s| device.alloc(s.bytes).unwrap()).collect();
+    for (i, bytes) in state.iter().enumerate() {
+        memory[i + 1].write(0, bytes).unwrap();
+    }
+    let mut borrowed: Vec<&mut dyn Memory> =
+        memory.iter_mut().map(|m| m.as_mut() as &mut dyn Memory).collect();
+    device.load(&plan).unwrap().run(&mut borrowed, None).unwrap();
+    for (i, bytes) in state.iter_mut().enumerate() {
+        memory[i + 1].read(0, bytes).unwrap();
+    }
+    let results = memory.iter().skip(1 + state.len());
+    results
+        .zip(plan.segments.iter().skip(1 + state.len()))
+        .map(|(m, s)| {
+            let mut bytes = vec![0; s.bytes];
+            m.read(0, &mut bytes).unwrap();
+            bytes
+        })
+        .collect()
+}
+
+/// Parameters, gradients and moments of some size everywhere, the latter positive; scalars that no rule finds strange.
+fn state(graph: &Graph, round: usize) -> Vec<Vec<u8>> {
+    let value = |name: &str, i: usize| -> f64 {
+        let wave = ((i * 7 + round * 3) as f64 * 12.9898).sin();
+        match name.split('/').next().unwrap() {
+            "parameters" | "gradients" => wave,
+            "unscale" => 1.0,
+            "scalar" if name.ends_with("lr") || name.ends_with("step_size") => 0.01,
+            "scalar" => 0.9,
+            _ => 0.5 + 0.25 * wave,
+        }
+    };
+    let inputs = graph.inputs.iter().map(|input| {
+        let ty = graph.ty(input.value);
+        let numbers = (0..ty.shape.numel()).map(|i| value(&input.name, i)).collect();
+        Tensor::float(ty.dtype, ty.shape.clone(), numbers).to_bytes()
+    });
+    inputs.collect()
+}
+
+#[test]
+fn fused_steps_have_the_bits_of_unfused_ones() {
+    for (optimizer, _) in OPTIMIZERS {
+        let graph = update(optimizer, &[&[3, 700], &[5], &[40, 9, 3]]);
+        let fused = pass::fuse(graph.clone()).unwrap();
+        let (mut a, mut b) = (state(&graph, 0), state(&graph, 0));
+        for round in 0..3 {
+            let gradients = state(&graph, round);
+            for (i, input) in graph.inputs.iter().enumerate() {
+                if input.name.starts_with("gradients") {
+                    (a[i], b[i]) = (gradients[i].clone(), gradients[i].clone());
+                }
+            }
+            let before = a.clone();
+            // Norm, largest magnitude and whether the step was applied.
+            assert_eq!(step(&graph, 1, &mut a), step(&fused, 2, &mut b), "{optimizer}");
+            assert_eq!(a, b, "{optimizer}, step {round}");
+            for (i, input) in graph.inputs.iter().enumerate() {
+                let target = |r: &OutputRole| matches!(r, OutputRole::Mutation(v) if *v == input.value);
+                let written = graph.outputs.iter().any(|o| target(&o.role));
+                assert!(written || a[i] == before[i], "{optimizer}, {}", input.name);
+                let parameters = input.name.starts_with("parameters");
+                assert!(!parameters || a[i] != before[i], "{optimizer}, {}", input.name);
+            }
+        }
+    }
+}
