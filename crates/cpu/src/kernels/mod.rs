@@ -4,6 +4,7 @@
 //!
 //! To add a family: a file with `pub static KERNELS: &[Kernel]`, and its name in [`FAMILIES`].
 
+pub mod embedding_grad;
 mod fallback;
 pub mod index;
 pub mod matmul;
@@ -98,8 +99,14 @@ pub fn contiguous(_: usize) -> bool {
 }
 
 /// The families.
-const FAMILIES: &[&[Kernel]] =
-    &[index::KERNELS, matmul::KERNELS, order::KERNELS, scatter::KERNELS, segment::KERNELS];
+const FAMILIES: &[&[Kernel]] = &[
+    embedding_grad::KERNELS,
+    index::KERNELS,
+    matmul::KERNELS,
+    order::KERNELS,
+    scatter::KERNELS,
+    segment::KERNELS,
+];
 
 /// The kernel of an operator, if there is one.
 pub fn find(name: &str) -> Option<&'static Kernel> {

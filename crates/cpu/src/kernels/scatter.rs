@@ -1,13 +1,13 @@
-//! Writing at places given by data: `embedding_dense_backward`, `scatter`, `_index_put_impl`. Where several values meet in
-//! one place, they meet in the order of their positions, in f32 or wider, and are rounded once. Threads divide what cannot
-//! meet: rows of the table, lanes beside the indexed dimension, elements of a run.
+//! Writing at places given by data: `scatter`, `_index_put_impl`. Where several values meet in one place, they meet in the
+//! order of their positions, in f32 or wider, and are rounded once. Threads divide what cannot meet: lanes beside the indexed
+//! dimension, elements of a run.
 
 use super::index::{GRAIN, Runs, small_rank};
 use super::walk::{Grid, Indices};
 use super::{Args, Kernel, Site, contiguous};
+use crate::any_dtype;
 use crate::element::{Element, Float};
 use crate::pool::Shared;
-use crate::{any_dtype, float_dtype};
 use half::{bf16, f16};
 use headwater_core::DType;
 use headwater_core::diagnostic::Result;
@@ -15,16 +15,6 @@ use headwater_core::ops::index::scatter::{Combine, combine, include_self};
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
-    Kernel {
-        name: "embedding_dense_backward",
-        takes: |site| site.cx.shape(1).is_ok_and(|s| u32::try_from(s.numel()).is_ok()),
-        workspace: |site| TableGradient::new(site).map_or(0, |t| 4 * (t.rows + 1 + t.count)),
-        strided: contiguous,
-        prepare: |site| {
-            let t = TableGradient::new(site)?;
-            Ok(Box::new(move |args| float_dtype!(args.writes[0].dtype(), T => t.run::<T>(args))))
-        },
-    },
     Kernel {
         name: "scatter",
         takes: |site| {
@@ -156,79 +146,6 @@ fn accumulate<T: Meet>(
         pool.chunks(out, GRAIN, |b, out| {
             out.iter_mut().zip(&sums[b * GRAIN..]).for_each(|(o, s)| *o = T::lower(*s));
         });
-    }
-}
-
-/// `embedding_dense_backward`.
-struct TableGradient {
-    rows: usize,
-    width: usize,
-    count: usize,
-    padding: i64,
-    by_frequency: bool,
-}
-
-impl TableGradient {
-    fn new(site: &Site) -> Result<Self> {
-        Ok(TableGradient {
-            rows: site.outs[0].shape[0],
-            width: site.outs[0].shape[1],
-            count: site.cx.shape(1)?.numel(),
-            padding: site.cx.opt_int("padding_idx")?.unwrap_or(-1),
-            by_frequency: site.cx.flag("scale_grad_by_freq")?,
-        })
-    }
-
-    fn run<T: Float>(&self, args: &mut Args) -> Result<()> {
-        let (g, index) = (args.read(0)?.slice::<T>(), Indices::of(args.read(1)?)?);
-        index.check(self.rows, false)?;
-        let counted = |at: &usize| index.get(*at) != self.padding;
-        // Positions sorted by row, in their order within a row: `order[ends[r - 1]..ends[r]]` belong to row `r`.
-        let work: &mut [u32] =
-            bytemuck::cast_slice_mut(&mut args.workspace[..4 * (self.rows + 1 + self.count)]);
-        let (ends, order) = work.split_at_mut(self.rows + 1);
-        ends.fill(0);
-        (0..self.count).filter(counted).for_each(|at| ends[index.place(at, self.rows) + 1] += 1);
-        for r in 0..self.rows {
-            ends[r + 1] += ends[r];
-        }
-        // Now the start of each row, moved on to its end.
-        for at in (0..self.count).filter(counted) {
-            let next = &mut ends[index.place(at, self.rows)];
-            order[*next as usize] = at as u32;
-            *next += 1;
-        }
-        let (ends, order, width) = (&*ends, &*order, self.width);
-        if width == 0 {
-            return Ok(());
-        }
-        let group = (GRAIN / width).max(1);
-        args.pool.chunks(args.writes[0].slice_mut::<T>(), group * width, |b, out| {
-            for (i, out) in out.chunks_exact_mut(width).enumerate() {
-                let r = b * group + i;
-                let own = &order[if r == 0 { 0 } else { ends[r - 1] as usize }..ends[r] as usize];
-                row::<T>(g, own, out, self.by_frequency);
-            }
-        });
-        Ok(())
-    }
-}
-
-/// One row of the table: the sum of the gradients at some positions.
-fn row<T: Float>(g: &[T], positions: &[u32], out: &mut [T], by_frequency: bool) {
-    const PART: usize = 256;
-    let width = out.len();
-    for (p, out) in out.chunks_mut(PART).enumerate() {
-        let mut sums = [T::Wide::default(); PART];
-        for &at in positions {
-            let from = &g[at as usize * width + p * PART..][..out.len()];
-            sums.iter_mut().zip(from).for_each(|(s, x)| *s += x.widen());
-        }
-        if by_frequency && positions.len() > 1 {
-            let n = <T::Wide as Float>::from_f64(positions.len() as f64);
-            sums.iter_mut().for_each(|s| *s = *s / n);
-        }
-        out.iter_mut().zip(sums).for_each(|(o, s)| *o = T::narrow(s));
     }
 }
 

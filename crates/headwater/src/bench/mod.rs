@@ -2,6 +2,7 @@
 //!
 //! Owns measuring and counting; how results are shown is the command line's business. Times are medians of single runs.
 
+pub mod embedding_grad;
 pub mod feed;
 pub mod machine;
 pub mod step;

@@ -3,14 +3,16 @@
 use super::op::parse_dtype;
 use super::{Outcome, Talk};
 use crate::bench::Patience;
+use crate::bench::embedding_grad::{self, Distribution, Problem};
 use crate::bench::machine::{self, Measured};
 use crate::bench::step::{self, Part, Report, Settings};
+use crate::core::ops::index::embedding_grad::Method;
 use crate::cpu::Cpu;
 use crate::cpu::limits::{Effort, Limits};
 use crate::model::parse_dims;
 use crate::report::{Table, text};
 use crate::tensors::TensorFile;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +28,9 @@ Examples:
   headwater bench machine
   headwater bench machine --threads 1 --json
   headwater bench step model.pt2 --batch 16
-  headwater bench step model.pt2 --precision bf16 --trace steps.json"
+  headwater bench step model.pt2 --precision bf16 --trace steps.json
+  headwater bench embedding-grad
+  headwater bench embedding-grad --rows 151936 --width 4096 --positions 65536 --dtype bf16 --indices zipf"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -42,6 +46,53 @@ enum What {
     Machine,
     /// Whole training steps of a model: forward, backward, clip, AdamW.
     Step(Box<StepArgs>),
+    /// The gradient of an embedding, from the plain loop to the kernel.
+    EmbeddingGrad(EmbeddingArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct EmbeddingArgs {
+    /// Rows of the table.
+    #[arg(long, default_value_t = 50_000)]
+    rows: usize,
+    /// Elements of a row.
+    #[arg(long, default_value_t = 768)]
+    width: usize,
+    /// Indices.
+    #[arg(long, default_value_t = 16_384)]
+    positions: usize,
+    /// Type of gradient and result: f32, f16, bf16 or f64.
+    #[arg(long, default_value = "f32")]
+    dtype: String,
+    /// Distribution of the indices; all of them if it is not given.
+    #[arg(long)]
+    indices: Option<Distribution>,
+    /// How positions are brought together by row: auto, direct, radix or hash.
+    #[arg(long, default_value = "auto")]
+    method: String,
+    /// Pieces of the table on the sharded rung; 1 leaves it out.
+    #[arg(long, default_value_t = 4)]
+    shards: usize,
+    /// Only the kernel, without the rungs below it.
+    #[arg(long)]
+    last: bool,
+}
+
+impl EmbeddingArgs {
+    fn problems(&self) -> Result<Vec<Problem>> {
+        let dtype = parse_dtype(&self.dtype)?;
+        ensure!(dtype.is_float(), "a gradient is of floats, not of {dtype}");
+        let method = Method::NAMES.into_iter().find(|(name, _)| *name == self.method);
+        let Some((_, method)) = method else {
+            bail!("`{}` is not one of auto, direct, radix, hash", self.method)
+        };
+        let EmbeddingArgs { rows, width, positions, shards, .. } = *self;
+        let all = [Distribution::Uniform, Distribution::Zipf, Distribution::Heavy];
+        let indices = all.into_iter().filter(|d| self.indices.is_none_or(|i| i == *d));
+        Ok(indices
+            .map(|indices| Problem { rows, width, positions, dtype, indices, method, shards })
+            .collect())
+    }
 }
 
 #[derive(clap::Args, Debug)]
@@ -85,7 +136,24 @@ pub fn run(args: &Args, device: Arc<Cpu>, talk: Talk) -> Result<Outcome> {
             Outcome::of(measured, true)
         }
         What::Step(step) => steps(step, device.clone(), limits, talk),
+        What::EmbeddingGrad(embedding) => ladders(embedding, args.quick, &device, &limits()?, talk),
     }
+}
+
+fn ladders(args: &EmbeddingArgs, quick: bool, device: &Cpu, limits: &Limits, talk: Talk) -> Result<Outcome> {
+    let measured = Measured::new(limits);
+    talk.table(&measured.table());
+    let patience = match quick {
+        true => Patience { warm_up: 1, least: 3, most: 3, limit: Duration::ZERO },
+        false => Patience::default(),
+    };
+    let mut ladders = Vec::new();
+    for problem in args.problems()? {
+        let ladder = embedding_grad::climb(device, limits, problem, patience, args.last)?;
+        talk.table(&ladder.table());
+        ladders.push(ladder);
+    }
+    Outcome::of(serde_json::json!({ "machine": measured, "ladders": ladders }), true)
 }
 
 fn steps(

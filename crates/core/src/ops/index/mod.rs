@@ -8,7 +8,8 @@ use crate::{ensure, fail};
 
 operators! {
     check_index: CHECK_INDEX;
-    embedding: EMBEDDING, EMBEDDING_DENSE_BACKWARD;
+    embedding: EMBEDDING;
+    embedding_grad: EMBEDDING_DENSE_BACKWARD, EMBEDDING_DENSE_BACKWARD_EX, EMBEDDING_SPARSE_BACKWARD;
     gather: GATHER;
     index_put: INDEX_PUT, INDEX_PUT_IMPL;
     index_select: INDEX_SELECT, INDEX_ADD, INDEX_COPY, INDEX_FILL;
