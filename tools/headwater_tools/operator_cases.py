@@ -12,7 +12,7 @@ def collect(c):
     """Adds every case to `c`, a `Cases`."""
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
-        reductions, norms, products, convolutions, pooling, losses, attention,
+        reductions, norms, products, convolutions, pooling, losses, attention, embedding_gradients,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -738,3 +738,35 @@ def attention(c):
     c(name, *qkv(batch=(2, 4), key_batch=(2, 2)), None, 0.0, False, enable_gqa=True)
     c(name, *qkv(batch=(1, 4), key_batch=(1, 1), keys=3), None, 0.0, True, scale=1.0, enable_gqa=True)
     c(name, *qkv(queries=1, keys=1))
+
+
+def embedding_gradients(c):
+    """What others test of the gradient of an embedding, by sizes and attributes.
+
+    CANN's table: the unit tests of aclnnEmbeddingDenseBackward in its `ops-nn` repository, and the limits that the operator's page
+    states (gradients of 2 to 8 dimensions, indices of 1 to 8, joined dimensions). PyTorch's: `test/nn/test_embedding.py` and the samples
+    of `nn.functional.embedding` in `common_methods_invocations.py`.
+    """
+
+    def case(shape, index, rows, padding=-1, by_frequency=False):
+        index = torch.as_tensor(index)
+        c("embedding_dense_backward.default", c.fixed(c.f(*shape)), index, rows, padding, by_frequency)
+
+    case((4, 3), torch.tensor([1, 2, 3, 4], dtype=torch.int32), 10, 0)  # CANN
+    case((4, 3), [0, 1, 0, 4], 10, 0)
+    case((2, 3), [1, 2], 4, 0)
+    case((4, 3), [4, 4, 4, 4], 10, 0, True)
+    case((2, 2, 3), [[0, 9], [9, 9]], 10, -1, True)
+    case((4, 3), [[0, 1], [1, 0]], 2)  # joined dimensions
+    case((2, 1, 2, 1, 1, 1, 2, 3), c.i(5, 2, 1, 2, 1, 1, 1, 2), 5, 2)  # eight dimensions
+    case((5, 5), c.i(5, 5), 5)  # PyTorch
+    case((5, 5, 5), c.i(5, 5, 5), 5)
+    case((5, 5, 5), c.i(5, 5, 5), 5, 2)
+    case((5, 5, 5), c.i(5, 5, 5), 5, -1, True)
+    case((2, 4, 20), [[0, 2, 4, 5], [4, 3, 0, 9]], 10, 0)
+    case((2, 4, 20), [[0, 2, 4, 5], [4, 3, 0, 9]], 10, 9)
+    case((6, 3), [7, 2, 7, 2, 7, 7], 10, 2, True)
+    case((300, 2), [3] * 300, 4)  # one row alone, longer than what is summed at once
+    case((0, 3), torch.zeros(0, dtype=I64), 4)
+    case((2, 0), [1, 0], 4)
+    case((3, 3), torch.tensor([0, 999, 0], dtype=torch.int32), 1000)
