@@ -21,7 +21,11 @@ fn check(name: &str, graph: &Graph, inputs: &[Tensor]) -> Graph {
         assert!(same_bits(a, b), "{name}: output {}: {a:?} became {b:?}\n{graph}\n{once}", o.name);
     }
     let twice = simplify(once.clone());
-    assert_eq!((twice.folded, twice.identities, twice.merged, twice.dead), (0, 0, 0, 0), "{name}\n{once}");
+    assert_eq!(
+        (twice.folded, twice.identities, twice.masks, twice.merged, twice.dead),
+        (0, 0, 0, 0, 0),
+        "{name}\n{once}"
+    );
     once
 }
 
@@ -202,6 +206,81 @@ fn the_seed_of_a_gradient_leaves_no_trace() {
     // The gradient of w is the sum of x over the batch: 1 · x is x.
     let names: Vec<_> = s.graph.nodes.iter().map(|n| n.op.name).collect();
     assert_eq!(names, ["mul", "sum", "sum", "reshape"]);
+}
+
+/// Attention of 80 queries on `keys` keys and its gradient under a mask that `make` builds.
+fn masked(keys: usize, make: impl Fn(&mut Builder) -> ValueId) -> Graph {
+    use ops::attention::attention::{ATTENTION, ATTENTION_BACKWARD};
+    let mut b = Builder::new();
+    let ty = |n: usize| TensorType::new(DType::F64, [2, 1, n, 2]);
+    let q = b.input("q", ty(80), InputRole::User);
+    let [k, v] = ["k", "v"].map(|name| b.input(name, ty(keys), InputRole::User));
+    let mask = make(&mut b);
+    let attrs = Attrs::new().with("is_causal", false).with("scale", 0.5);
+    let y = b.apply(&ATTENTION, &[Some(q), Some(k), Some(v), Some(mask), None], attrs.clone()).unwrap();
+    let inputs = [q, q, k, v, y[0], y[1], mask].map(Some);
+    let inputs: Vec<_> = inputs.into_iter().chain([None]).collect();
+    let grads = b.apply(&ATTENTION_BACKWARD, &inputs, attrs.with("mask_grad", false)).unwrap();
+    for (i, v) in y.into_iter().chain(grads).enumerate() {
+        b.output(format!("y{i}"), v, OutputRole::User);
+    }
+    b.finish()
+}
+
+#[test]
+fn masks_known_beforehand_go() {
+    let arange = |b: &mut Builder, shape: &[usize]| {
+        let n = shape.iter().product::<usize>();
+        let x = b.one(&ops::create::arange::ARANGE, &[], Attrs::new().with("end", n as i64)).unwrap();
+        b.reshape(x, shape).unwrap()
+    };
+    let le = &ops::pointwise::compare::LE;
+    let number = |name: &'static str| move |n: &&headwater_core::graph::Node| n.op.name == name;
+    // Masks that stay and nodes that are causal; 80 × 81 is more than is written into a graph.
+    let case = |keys: usize, make: &dyn Fn(&mut Builder) -> ValueId| {
+        let graph = masked(keys, make);
+        let draw = |seed: usize, n: usize| {
+            let data = (0..4 * n).map(|i| (((i * 37 + seed) % 101) as f64) / 50.0 - 1.0).collect();
+            Tensor::float(DType::F64, [2, 1, n, 2], data)
+        };
+        let simple = check("mask", &graph, &[draw(0, 80), draw(5, keys), draw(9, keys)]);
+        let attention: Vec<_> = simple.nodes.iter().filter(|n| n.op.name.starts_with("attention")).collect();
+        assert_eq!(attention.len(), 2);
+        let masks = [attention[0].inputs[3], attention[1].inputs[6]].iter().flatten().count();
+        let causal = attention.iter().filter(|n| n.attrs.to_string().contains("is_causal=true")).count();
+        assert_eq!(simple.nodes.iter().filter(number("le")).count(), masks / 2, "{simple}");
+        (masks, causal)
+    };
+    let all = |b: &mut Builder| {
+        let zero = b.full(&TensorType::new(DType::I64, [2, 1, 80, 1]), 0.0).unwrap();
+        let at = arange(b, &[1, 1, 1, 81]);
+        let at = b.expand(at, &[2, 1, 80, 81]).unwrap();
+        b.call(le, &[zero, at]).unwrap()
+    };
+    assert_eq!(case(81, &all), (0, 0));
+    let earlier = |b: &mut Builder| {
+        let (query, key) = (arange(b, &[1, 1, 80, 1]), arange(b, &[1, 1, 1, 81]));
+        let seen = b.call(le, &[key, query]).unwrap();
+        b.expand(seen, &[2, 1, 80, 81]).unwrap()
+    };
+    assert_eq!(case(81, &earlier), (0, 2));
+    // One key more for every query: neither.
+    let shifted = |b: &mut Builder| {
+        let (query, key) = (arange(b, &[1, 1, 80, 1]), arange(b, &[1, 1, 1, 81]));
+        let query = b.one(&ops::pointwise::add::ADD, &[query], Attrs::new().with("other", 1)).unwrap();
+        b.call(le, &[key, query]).unwrap()
+    };
+    assert_eq!(case(81, &shifted), (2, 0));
+    // Broadcast along the queries, it is no triangle.
+    let row = |b: &mut Builder| {
+        let (zero, key) =
+            (b.full(&TensorType::new(DType::I64, [1, 1, 1, 1]), 0.0).unwrap(), arange(b, &[1, 1, 1, 7]));
+        b.call(le, &[key, zero]).unwrap()
+    };
+    let graph = masked(7, row);
+    let attention = simplify(graph).graph;
+    let node = attention.nodes.iter().find(number("attention")).unwrap();
+    assert!(node.inputs[3].is_some() && !node.attrs.to_string().contains("is_causal=true"));
 }
 
 /// Random graphs from few operators on few inputs, so that equal nodes, constants and identities are frequent.

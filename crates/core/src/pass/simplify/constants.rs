@@ -18,6 +18,9 @@ use std::sync::Arc;
 /// Tensors of more elements are not folded, unless they are one number everywhere: the graph would carry them.
 pub const LIMIT: usize = 4096;
 
+/// Larger tensors of bools and integers are known up to this many elements, without being written into the graph: masks.
+const KNOWN: usize = 1 << 20;
+
 /// The reference interpreter is slow: nodes of more operations are left to the device.
 const MAX_FLOPS: f64 = 1e6;
 
@@ -35,7 +38,7 @@ pub(super) struct Constants {
 enum Known {
     /// This scalar everywhere.
     Uniform(Tensor),
-    /// This tensor, of at most [`LIMIT`] elements.
+    /// This tensor.
     Tensor(Arc<Tensor>),
 }
 
@@ -50,6 +53,14 @@ impl Constants {
         })
     }
 
+    /// The elements of a value in row-major order, unless they are all the same.
+    pub(super) fn elements(&self, v: ValueId) -> Option<&Tensor> {
+        match self.known.get(&v)? {
+            Known::Tensor(t) => Some(t),
+            Known::Uniform(_) => None,
+        }
+    }
+
     /// Constants in the place of a node, one for each of its outputs; `None` if it stays as it is.
     pub(super) fn fold(&mut self, graph: &Graph, node: &Node) -> Option<Vec<Node>> {
         if node.op == &CONSTANT {
@@ -61,11 +72,10 @@ impl Constants {
             Some(scalars) => scalars.into_iter().map(Known::Uniform).collect(),
             None => self.evaluate(graph, node)?,
         };
-        let mut out = Vec::with_capacity(results.len());
-        for (&v, known) in node.outputs.iter().zip(&results) {
-            out.push(constant(known, graph.ty(v), node, v)?);
-        }
+        let made = node.outputs.iter().zip(&results).map(|(&v, known)| constant(known, graph.ty(v), node, v));
+        let made: Option<Vec<Node>> = made.collect();
         self.known.extend(node.outputs.iter().copied().zip(results));
+        let out = made?;
         // A canonical `full` is no news, and a large view of one is cheaper as it is.
         let large = node.outputs.iter().any(|&v| graph.ty(v).shape.numel() > LIMIT);
         if large && matches!(node.op.body, Body::View(_)) {
@@ -103,7 +113,10 @@ impl Constants {
 
     /// The results of a node whose operands are all known, if all are small.
     fn evaluate(&mut self, graph: &Graph, node: &Node) -> Option<Vec<Known>> {
-        let small = |v: ValueId| graph.ty(v).shape.numel() <= LIMIT;
+        let small = |v: ValueId| {
+            let ty = graph.ty(v);
+            ty.shape.numel() <= if ty.dtype.is_float() { LIMIT } else { KNOWN }
+        };
         if matches!(node.op.body, Body::Decompose(_))
             || !node.outputs.iter().copied().chain(node.operands()).all(small)
         {

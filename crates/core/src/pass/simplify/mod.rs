@@ -1,4 +1,5 @@
-//! Removes what need not be computed: constants are folded, identities dropped, equal nodes merged, dead nodes removed.
+//! Removes what need not be computed: constants are folded, identities dropped, masks that are known beforehand, equal
+//! nodes merged, dead nodes removed.
 //!
 //! Every rewrite here is *exact*: in the reference interpreter the outputs keep their bits. Derivatives are not kept
 //! (`detach` is an identity), so this comes after differentiation; and before recomputation, whose duplicates it would
@@ -8,6 +9,7 @@
 mod constants;
 mod dead;
 mod identity;
+mod mask;
 
 pub use constants::LIMIT;
 pub use dead::remove_dead;
@@ -26,6 +28,8 @@ pub struct Simplified {
     pub folded: usize,
     /// Nodes that gave an operand back unchanged.
     pub identities: usize,
+    /// Masks of attention that say nothing, or only what `is_causal` says.
+    pub masks: usize,
     /// Nodes equal to an earlier one.
     pub merged: usize,
     /// Nodes nothing depended on.
@@ -36,7 +40,8 @@ pub struct Simplified {
 pub fn simplify(graph: Graph) -> Simplified {
     // Nothing dead is looked at; what the rewrites leave dead goes at the end.
     let (mut graph, dead) = remove_dead(graph);
-    let mut done = Simplified { graph: Graph::default(), folded: 0, identities: 0, merged: 0, dead };
+    let mut done =
+        Simplified { graph: Graph::default(), folded: 0, identities: 0, masks: 0, merged: 0, dead };
     let mut alias: Vec<ValueId> = (0..graph.values.len() as u32).map(ValueId).collect();
     let mut constants = Constants::default();
     let mut nodes = Merged::default();
@@ -45,6 +50,7 @@ pub fn simplify(graph: Graph) -> Simplified {
             *v = alias[v.0 as usize];
         }
         identity::shorten_cast(&graph, &nodes, &mut node);
+        done.masks += mask::drop_known(&graph, &constants, &mut node) as usize;
         if let Some(same) = identity::same_as(&graph, &constants, &node) {
             alias[node.outputs[0].0 as usize] = same;
             done.identities += 1;
