@@ -155,7 +155,7 @@ pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device) -> Result<Insp
     })
 }
 
-fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> {
+pub(crate) fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> {
     // The worst support of any use counts.
     let mut support: HashMap<&str, String> = HashMap::new();
     for node in graph.nodes.iter().filter(|n| matches!(n.op.body, Body::Kernel(_))) {

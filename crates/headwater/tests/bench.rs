@@ -81,3 +81,25 @@ fn a_step_is_measured_in_the_precision_asked_for() {
     let parameters = number(&found["step"]["parameters"]);
     assert!(parameters > 0.0 && number(&found["step"]["memory"]["planned"]) > 12.0 * parameters);
 }
+
+#[test]
+fn operators_are_held_against_the_limits() {
+    let found =
+        headwater(&["bench", "ops", "--filter", "64×64×64", "--dtypes", "f32,bf16", "--seconds", "0"]);
+    let rows = found["operators"].as_array().unwrap();
+    let kinds: Vec<_> =
+        rows.iter().map(|r| (r["dtype"].as_str().unwrap(), r["direction"].as_str().unwrap())).collect();
+    let both = ["forward", "forward+backward"];
+    assert_eq!(kinds, [("f32", both[0]), ("f32", both[1]), ("bf16", both[0]), ("bf16", both[1])]);
+    for r in rows {
+        // One product of 64³ forward, two more backward; two operands and a result, then three and two.
+        let backward = r["direction"] == "forward+backward";
+        let size = if r["dtype"] == "f32" { 4.0 } else { 2.0 };
+        assert_eq!(number(&r["flops"]), 2.0 * 64f64.powi(3) * if backward { 3.0 } else { 1.0 });
+        assert_eq!(number(&r["bytes"]), size * 64.0 * 64.0 * if backward { 8.0 } else { 3.0 });
+        let gflops = number(&r["flops"]) / number(&r["seconds"]) / 1e9;
+        assert!((number(&r["gflops"]) / gflops - 1.0).abs() < 1e-9);
+        assert_eq!(r["runs"], 3);
+        assert!(number(&r["share"]) > 0.0);
+    }
+}

@@ -5,6 +5,7 @@
 pub mod embedding_grad;
 pub mod feed;
 pub mod machine;
+pub mod ops;
 pub mod step;
 
 use crate::core::DType;

@@ -5,6 +5,7 @@ use super::{Outcome, Talk};
 use crate::bench::Patience;
 use crate::bench::embedding_grad::{self, Distribution, Problem};
 use crate::bench::machine::{self, Measured};
+use crate::bench::ops;
 use crate::bench::step::{self, Part, Report, Settings};
 use crate::core::ops::index::embedding_grad::Method;
 use crate::cpu::Cpu;
@@ -27,6 +28,7 @@ measured limit: its share is 100 % where nothing could be faster.
 Examples:
   headwater bench machine
   headwater bench machine --threads 1 --json
+  headwater bench ops --filter norm --dtypes f32
   headwater bench step model.pt2 --batch 16
   headwater bench step model.pt2 --precision bf16 --trace steps.json
   headwater bench embedding-grad
@@ -44,6 +46,8 @@ pub struct Args {
 enum What {
     /// What this machine can do: multiply-adds, copies, reads.
     Machine,
+    /// Single operators, forward and with their gradients, on the shapes that models have.
+    Ops(OpsArgs),
     /// Whole training steps of a model: forward, backward, clip, AdamW.
     Step(Box<StepArgs>),
     /// The gradient of an embedding, from the plain loop to the kernel.
@@ -96,6 +100,19 @@ impl EmbeddingArgs {
 }
 
 #[derive(clap::Args, Debug)]
+struct OpsArgs {
+    /// Only lines that contain this text, such as `norm` or `4096`.
+    #[arg(long, default_value = "")]
+    filter: String,
+    /// Dtypes of the operands.
+    #[arg(long, default_value = "f32,bf16,f16")]
+    dtypes: String,
+    /// Most seconds to measure one line for, in one dtype and direction.
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+}
+
+#[derive(clap::Args, Debug)]
 struct StepArgs {
     /// The exported model; it must return its loss first.
     model: PathBuf,
@@ -135,6 +152,7 @@ pub fn run(args: &Args, device: Arc<Cpu>, talk: Talk) -> Result<Outcome> {
             talk.table(&measured.table());
             Outcome::of(measured, true)
         }
+        What::Ops(ops) => operators(ops, &device, &limits()?, talk),
         What::Step(step) => steps(step, device.clone(), limits, talk),
         What::EmbeddingGrad(embedding) => ladders(embedding, args.quick, &device, &limits()?, talk),
     }
@@ -154,6 +172,38 @@ fn ladders(args: &EmbeddingArgs, quick: bool, device: &Cpu, limits: &Limits, tal
         ladders.push(ladder);
     }
     Outcome::of(serde_json::json!({ "machine": measured, "ladders": ladders }), true)
+}
+
+fn operators(args: &OpsArgs, device: &Cpu, limits: &Limits, talk: Talk) -> Result<Outcome> {
+    let dtypes = args.dtypes.split(',').map(parse_dtype).collect::<Result<Vec<_>>>()?;
+    let limit = Duration::try_from_secs_f64(args.seconds).context("--seconds must be a number of seconds")?;
+    let patience = Patience { warm_up: 1, least: 3, most: 100, limit };
+    let measured = Measured::new(limits);
+    talk.table(&measured.table());
+    let columns = ["operator", "shape", "dtype", "what", ">time", ">GFLOP/s", ">GB/s", "limit", ">share"];
+    let (mut table, mut rows) = (Table::new("Operators", &columns), Vec::new());
+    for entry in ops::table().iter().filter(|e| e.label().contains(&args.filter)) {
+        for &dtype in &dtypes {
+            rows.extend(entry.measure(device, dtype, patience, limits)?);
+        }
+    }
+    ensure!(!rows.is_empty(), "no line contains `{}`", args.filter);
+    for r in &rows {
+        let reference = if r.reference { " (reference)" } else { "" };
+        table.row([
+            r.family.into(),
+            r.shape.into(),
+            r.dtype.clone(),
+            format!("{}{reference}", r.direction),
+            text::seconds(r.rated.times.seconds),
+            format!("{:.1}", r.rated.gflops),
+            format!("{:.1}", r.rated.gbs),
+            format!("{:?}", r.rated.bound).to_lowercase(),
+            percent(r.rated.share),
+        ]);
+    }
+    talk.table(&table);
+    Outcome::of(serde_json::json!({ "machine": measured, "operators": rows }), true)
 }
 
 fn steps(
