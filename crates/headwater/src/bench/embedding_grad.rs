@@ -414,3 +414,70 @@ fn number<T: Float>(x: T) -> f64 {
     use crate::cpu::element::Wide;
     x.widen().to_f64()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Tier;
+    use std::time::Duration;
+
+    /// Every rung computes the same sums, as well as its type can.
+    #[test]
+    fn every_rung_is_right() {
+        let device = Cpu::new(2);
+        let limits = Limits {
+            threads: 2,
+            tier: Tier::Portable,
+            f32: 1e9,
+            f64: 1e9,
+            copy: 1e9,
+            copy_streaming: 1e9,
+            read: 1e9,
+        };
+        let patience = Patience { warm_up: 0, least: 1, most: 1, limit: Duration::ZERO };
+        for (indices, dtype) in [
+            (Distribution::Uniform, DType::F32),
+            (Distribution::Zipf, DType::BF16),
+            (Distribution::Heavy, DType::F16),
+        ] {
+            let problem = Problem {
+                rows: 300,
+                width: 20,
+                positions: 500,
+                dtype,
+                indices,
+                method: Method::Auto,
+                shards: 3,
+            };
+            let ladder = climb(&device, &limits, problem, patience, false).unwrap();
+            assert_eq!(ladder.rungs.len(), 6);
+            assert!(ladder.heaviest <= 500 && ladder.distinct <= 300);
+            for (i, rung) in ladder.rungs.iter().enumerate() {
+                // Sums in the result's type are off by a rounding for each position; those in f32 by one of the result.
+                let roundings = if i < 2 { ladder.heaviest as f64 } else { 1.0 };
+                let f32_sums = 2.0 * ladder.heaviest as f64 * DType::F32.epsilon();
+                assert!(
+                    rung.error <= roundings * dtype.epsilon() + f32_sums,
+                    "{}: {:e}",
+                    rung.name,
+                    rung.error
+                );
+            }
+            assert_eq!(ladder.rungs[4].output, 100 * 20 * dtype.size());
+            assert_eq!(ladder.table().rows.len(), 6);
+        }
+    }
+
+    #[test]
+    fn distributions_are_what_they_say() {
+        let share = |d: Distribution, row: i64| {
+            let drawn = d.draw(1000, 20_000);
+            assert!(drawn.iter().all(|i| (0..1000).contains(i)));
+            drawn.iter().filter(|i| **i == row).count() as f64 / 20_000.0
+        };
+        assert!(share(Distribution::Uniform, 333) < 0.005);
+        // 1 / (1 + 1/2 + … + 1/1000) = 0.1336
+        assert!((share(Distribution::Zipf, 0) - 0.1336).abs() < 0.02);
+        assert!((share(Distribution::Heavy, 333) - 0.5).abs() < 0.02);
+    }
+}

@@ -1,0 +1,156 @@
+//! Other people's test tables for the gradient of an embedding, run through `headwater op` in every float dtype and every
+//! type of index, on the CPU: within the error bound of the kernel around PyTorch's float64.
+
+use headwater::core::{DType, Tensor};
+use headwater::tensors::TensorFile;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// `headwater op` on tensors by name; the outputs, or what it printed as an error.
+fn op(name: &str, tensors: Vec<(&str, Tensor)>, attrs: &[String]) -> Result<TensorFile, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, output) = (folder.path().join("in.safetensors"), folder.path().join("out.safetensors"));
+    let tensors = tensors.into_iter().map(|(n, t)| (n.to_string(), t)).collect();
+    TensorFile { tensors, ..TensorFile::default() }.write(&input).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+    command.args(["op", name, "--in"]).arg(&input).arg("--out").arg(&output);
+    attrs.iter().for_each(|a| _ = command.args(["--attr", a]));
+    let done = command.output().unwrap();
+    match done.status.success() {
+        true => Ok(TensorFile::read(&output).unwrap()),
+        false => Err(String::from_utf8_lossy(&done.stderr).into_owned()),
+    }
+}
+
+/// `got` is the sums of `grad` by `index`, divided by their number if asked, which PyTorch gives as `want`: within one rounding
+/// and the bound for f32 sums (f64 for f64) of that length. The bound is the one of `kernels::embedding_grad`.
+fn judge(case: &Case, dtype: DType, got: &Tensor, grad: &Tensor, want: &Tensor) {
+    let (unit, wide) = (dtype.epsilon() / 2.0, if dtype == DType::F64 { DType::F64 } else { DType::F32 });
+    assert_eq!((got.dtype(), got.shape()), (dtype, want.shape()), "{}", case.label);
+    let width = *want.shape().last().unwrap();
+    for (i, (g, w)) in got.floats().iter().zip(want.floats()).enumerate() {
+        let own = || case.index.ints().iter().enumerate().filter(|(_, row)| **row == (i / width) as i64);
+        let terms = match own().count() {
+            n if n <= 256 => n + 1,
+            n => 257 + n.div_ceil(256),
+        };
+        let size: f64 = own().map(|(at, _)| grad.floats()[at * width + i % width].abs()).sum();
+        // What rounding the gradient itself did, then the sum, then the rounding of the result. (No subnormals in the table.)
+        let weight = if case.by_frequency { 1.0 / own().count().max(1) as f64 } else { 1.0 };
+        let error = (unit + terms as f64 * wide.epsilon() / 2.0) * size * weight;
+        let bound = 1.01 * (error + unit * (w.abs() + error));
+        assert!(
+            (g - w).abs() <= bound,
+            "{} in {dtype}: element {i} is {g}, not {w}, bound {bound:e}",
+            case.label
+        );
+    }
+}
+
+struct Case {
+    label: String,
+    grad: Tensor,
+    index: Tensor,
+    want: Tensor,
+    attrs: Vec<String>,
+    rows: i64,
+    by_frequency: bool,
+}
+
+fn cases() -> Vec<Case> {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens/ops/embedding_dense_backward.safetensors");
+    let file = TensorFile::read(&path).unwrap();
+    let cases: Vec<Value> = serde_json::from_str(&file.metadata["cases"]).unwrap();
+    let tensor =
+        |id: &Value, name: &str| file.get(&format!("{}.{name}", id.as_str().unwrap())).unwrap().clone();
+    let of = |case: &Value| {
+        let (id, args) = (&case["case"], &case["args"]);
+        let attrs = format!("num_weights={} padding_idx={} scale_grad_by_freq={}", args[2], args[3], args[4]);
+        Case {
+            label: format!("case {id}"),
+            grad: tensor(id, "input.0"),
+            index: tensor(id, "input.1"),
+            want: tensor(id, "output.0"),
+            attrs: attrs.split(' ').map(String::from).collect(),
+            rows: args[2].as_i64().unwrap(),
+            by_frequency: args[4].as_bool().unwrap(),
+        }
+    };
+    cases.iter().map(of).collect()
+}
+
+#[test]
+fn other_peoples_tables_pass() {
+    let cases = cases();
+    assert!(cases.len() >= 18);
+    for (i, case) in cases.iter().enumerate() {
+        for (j, dtype) in [DType::F32, DType::F16, DType::BF16, DType::F64].into_iter().enumerate() {
+            // Every dtype with every type of index, in turn.
+            let kinds = [DType::I64, DType::I32, DType::I16, DType::I8, DType::U8];
+            let kind = kinds[(i + j) % 5];
+            let kind = if case.rows > 128 && kind.size() == 1 { DType::I16 } else { kind };
+            let grad = case.grad.cast(dtype);
+            let tensors = vec![("grad_output", grad), ("indices", case.index.cast(kind))];
+            let out = op("embedding_dense_backward", tensors, &case.attrs).unwrap();
+            judge(case, dtype, out.get("output.0").unwrap(), &case.grad, &case.want);
+        }
+    }
+}
+
+/// The operators with policies are reached the same way, and errors say what is wrong and where.
+#[test]
+fn policies_are_attributes() {
+    let case = &cases()[8];
+    let mut bad = case.index.ints().to_vec();
+    bad[7] = 5;
+    let bad = Tensor::int(DType::I64, case.index.shape().clone(), bad);
+    let tensors =
+        |index: &Tensor| vec![("grad_output", case.grad.cast(DType::F32)), ("indices", index.clone())];
+    let attrs = |list: &str| list.split(' ').map(String::from).collect::<Vec<_>>();
+
+    let refused = op("embedding_dense_backward", tensors(&bad), &case.attrs).unwrap_err();
+    assert!(refused.contains("index 5 at position 7 is outside 0..5"), "{refused}");
+    let skip = attrs("num_weights=5 bad_index=skip overflow=saturate");
+    let out = op("embedding_dense_backward_ex", tensors(&bad), &skip).unwrap();
+    assert_eq!(out.get("output.1").unwrap().ints(), [1, 7, 5, 0, 0, -1, -1]);
+    let refused =
+        op("embedding_dense_backward_ex", tensors(&bad), &attrs("num_weights=5 overflow=maybe")).unwrap_err();
+    assert!(refused.contains("`overflow` is `maybe`: it may be inf, saturate"), "{refused}");
+
+    // Shards one after the other are the whole, and so are the rows of the sparse form.
+    let whole = op("embedding_dense_backward", tensors(&case.index), &case.attrs).unwrap();
+    let whole = whole.get("output.0").unwrap();
+    let mut together = Vec::new();
+    for shard in 0..2 {
+        let shard = attrs(&format!("num_weights=5 shards=2 padding_idx=-1 shard={shard}"));
+        let out = op("embedding_dense_backward_ex", tensors(&case.index), &shard).unwrap();
+        together.extend_from_slice(out.get("output.0").unwrap().floats());
+    }
+    assert_eq!(together, whole.floats());
+    let sparse = op("embedding_sparse_backward", tensors(&case.index), &attrs("num_weights=5")).unwrap();
+    let (rows, sums) = (sparse.get("output.0").unwrap(), sparse.get("output.1").unwrap());
+    assert_eq!(sparse.get("output.2").unwrap().ints(), [rows.ints().len() as i64]);
+    assert_eq!(rows.ints(), [0, 1, 2, 3, 4]);
+    assert_eq!(sums.floats(), whole.floats());
+}
+
+/// The ladder as the command prints it: every rung on every distribution.
+#[test]
+fn the_ladder_has_all_its_rungs() {
+    let sizes =
+        ["--rows", "300", "--width", "24", "--positions", "400", "--dtype", "bf16", "--method", "radix"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+    let out = command.args(["--json", "bench", "embedding-grad", "--quick"]).args(sizes).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let ladders = found["ladders"].as_array().unwrap();
+    let drawn: Vec<_> = ladders.iter().map(|l| l["problem"]["indices"].as_str().unwrap()).collect();
+    assert_eq!(drawn, ["uniform", "zipf", "heavy"]);
+    for ladder in ladders {
+        let rungs = ladder["rungs"].as_array().unwrap();
+        assert!(rungs.len() == 6 && ladder["method"] == "radix", "{ladder}");
+        assert!(rungs.iter().all(|r| r["seconds"].as_f64() > Some(0.0) && r["error"].as_f64() < Some(0.1)));
+    }
+}
