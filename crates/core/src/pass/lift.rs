@@ -25,6 +25,15 @@ use std::sync::Arc;
 /// # Errors
 /// `DType` if `dtype` is no float; `Graph` for a fused program, which is made after this; what a type rule refuses.
 pub fn lift(graph: &Graph, dtype: DType) -> Result<Graph> {
+    lift_with(graph, dtype, |_, _, _, _| Ok(()))
+}
+
+/// As [`lift`]; `built` sees each node as it was, with its operands and results in the new graph, and may add nodes.
+pub(super) fn lift_with(
+    graph: &Graph,
+    dtype: DType,
+    mut built: impl FnMut(&mut Builder, &Node, &[Option<ValueId>], &[ValueId]) -> Result<()>,
+) -> Result<Graph> {
     ensure!(dtype.is_float(), DType, "a graph is lifted to a floating-point dtype, not {dtype}");
     let input = |ty: &TensorType| {
         let lifted = if ty.dtype.is_float() { dtype } else { ty.dtype };
@@ -34,15 +43,18 @@ pub fn lift(graph: &Graph, dtype: DType) -> Result<Graph> {
         let attrs = attributes(node, dtype)?;
         let from_ints = !node.operands().any(|v| graph.ty(v).dtype.is_float());
         let to_float = node.outputs.first().is_some_and(|&v| graph.ty(v).dtype.is_float());
-        if from_ints && to_float {
-            from_integers(b, node.op, operands.to_vec(), attrs, dtype)
+        let results = if from_ints && to_float {
+            from_integers(b, node.op, operands.to_vec(), attrs, dtype)?
         } else {
-            b.apply(node.op, operands, attrs)
-        }
+            b.apply(node.op, operands, attrs)?
+        };
+        built(b, node, operands, &results)?;
+        Ok(results)
     })
 }
 
-fn attributes(node: &Node, dtype: DType) -> Result<Attrs> {
+/// A node's attributes with `dtype` for every floating-point dtype.
+pub(super) fn attributes(node: &Node, dtype: DType) -> Result<Attrs> {
     let mut out = Attrs::new();
     for (name, attr) in node.attrs.iter() {
         out.set(

@@ -10,6 +10,7 @@ pub mod lift;
 pub mod lower;
 pub mod memory;
 mod rebuild;
+pub mod sensitivity;
 pub mod simplify;
 
 pub use decompose::decompose;
@@ -19,4 +20,5 @@ pub use fuse::fuse;
 pub use lift::lift;
 pub use lower::plan;
 pub use memory::check_plan;
+pub use sensitivity::sensitivity;
 pub use simplify::simplify;
