@@ -1,7 +1,7 @@
 //! The seven steps. Each takes what the one before left and returns what the next needs, with what it found.
 
 use super::{Found, Job, Watcher};
-use crate::check::{CheckReport, check};
+use crate::check::{CheckReport, Compared, check};
 use crate::cli::{check as check_tables, inspect as inspect_tables};
 use crate::core::DType;
 use crate::core::device::Device;
@@ -114,10 +114,13 @@ pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(C
     let good = reports.iter().all(|r| kinds.iter().all(|&k| r.of(k).all(|c| c.passed)));
     let worst =
         |r: &CheckReport| kinds.iter().filter_map(|&k| r.worst(k)).map(|c| c.error).fold(0.0, f64::max);
-    let summary = match reports.iter().find_map(|r| r.first_difference().map(|c| (r, c))) {
-        Some((r, c)) => {
-            format!("in {} the first node that differs is {} at {}", r.precision, c.name, c.origin)
-        }
+    // The first node that differs says where; without one, what is computed last does.
+    let first = |r: &CheckReport| {
+        let last = || kinds.iter().find_map(|&k| r.of(k).find(|c| !c.passed));
+        r.first_difference().or_else(last).map(|c| differs(r, c))
+    };
+    let summary = match reports.iter().find_map(first) {
+        Some(difference) => difference,
         None => format!(
             "{} values agree; largest relative error {} in f64, {} in f32",
             kinds.iter().map(|&k| reports[0].of(k).count()).sum::<usize>(),
@@ -136,19 +139,32 @@ pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(C
     Ok((Checked { opened, reports }, found))
 }
 
+/// What differs, by how much and where.
+fn differs(r: &CheckReport, c: &Compared) -> String {
+    let kind = format!("{:?}", c.kind).to_lowercase();
+    let (error, bound) = (text::error(c.error), text::error(c.bound));
+    let at = if c.origin.is_empty() { String::new() } else { format!(", computed at {}", c.origin) };
+    format!(
+        "in {} the first that differs is {kind} {}: error {error}, bound {bound}{at}",
+        r.precision, c.name
+    )
+}
+
 /// 4: every gradient by name.
 pub(super) fn gradients(c: Checked) -> Result<(Checked, Found)> {
     let good = c.reports.iter().all(|r| r.missing.is_empty() && r.of(Kind::Gradient).all(|c| c.passed));
     let worst = |i: usize| c.reports[i].worst(Kind::Gradient).map_or(0.0, |c| c.error);
     let missing: Vec<&str> = c.reports[0].missing.iter().map(String::as_str).collect();
-    let summary = match &missing[..] {
-        [] => format!(
+    let wrong = c.reports.iter().find_map(|r| Some((r, r.of(Kind::Gradient).find(|c| !c.passed)?)));
+    let summary = match (&missing[..], wrong) {
+        ([], Some((r, c))) => differs(r, c),
+        ([], None) => format!(
             "{} gradients, by name; largest relative error {} in f64, {} in f32",
             c.reports[0].of(Kind::Gradient).count(),
             text::error(worst(0)),
             text::error(worst(1)),
         ),
-        names => names.join("; "),
+        (names, _) => names.join("; "),
     };
     let mut found = Found::new(good, summary);
     for r in &c.reports {
@@ -177,6 +193,24 @@ impl Observer for Note<'_> {
     }
 }
 
+/// Removes what an earlier migration left in its run's folder: checkpoints, and nothing that is not one.
+fn remove_earlier(run: &Path) -> Result<()> {
+    if !run.exists() {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(run).with_context(|| format!("cannot read {}", run.display()))? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        let ours = name == ".lock" || name.starts_with("step-") || name.starts_with(".tmp-step-");
+        ensure!(
+            ours,
+            "{} holds `{name}`, which no migration writes; choose another folder with --out",
+            run.display()
+        );
+    }
+    std::fs::remove_dir_all(run).with_context(|| format!("cannot remove the earlier run {}", run.display()))
+}
+
 /// 5: the training run, beside the one PyTorch recorded.
 pub(super) fn training(
     job: &Job,
@@ -190,10 +224,7 @@ pub(super) fn training(
     let curve = opened.golden.curve()?;
     let mut config = job.train.clone();
     let run = out.join("run");
-    if run.exists() {
-        std::fs::remove_dir_all(&run)
-            .with_context(|| format!("cannot remove the earlier run {}", run.display()))?;
-    }
+    remove_earlier(&run)?;
     config.checkpoint.dir = Some(run.clone());
     config.log.json = Some(out.join("log.jsonl"));
     if let Some(old) = config.log.json.as_deref().filter(|p| p.exists()) {
@@ -276,7 +307,12 @@ pub(super) fn training(
 
 /// 6: what it learned.
 pub(super) fn evaluation(job: &Job, t: Trained) -> Result<(Trained, Found)> {
-    let e: &Evaluation = t.summary.evaluation.as_ref().context("the job names no held-out data")?;
+    let Some(e): Option<&Evaluation> = t.summary.evaluation.as_ref() else {
+        ensure!(job.accuracy.is_none(), "an accuracy is demanded, but the job names no held-out data");
+        let summary =
+            "the job names no held-out data: nothing says how well the model does on other samples".into();
+        return Ok((t, Found { verdict: Verdict::Note, summary, blocks: vec![] }));
+    };
     let mut table = Table::new("Held-out data", &["what", ">Headwater", ">PyTorch, recorded"]);
     let theirs = t.curve.as_ref().and_then(|c| c.accuracy);
     let shown = |x: Option<f64>| x.map_or("—".to_string(), |x| format!("{x:.4}"));
@@ -296,7 +332,7 @@ pub(super) fn evaluation(job: &Job, t: Trained) -> Result<(Trained, Found)> {
     Ok((t, Found::new(good, text).with(Block::Table(table))))
 }
 
-/// 7: what is left to use: the checkpoint in PyTorch's names, read back and compared with itself.
+/// 7: what is left to use: the checkpoint in PyTorch's names, read back from disk.
 pub(super) fn bundle(_: &Job, t: Trained, out: &Path) -> Result<((), Found)> {
     let checkpoint = t.checkpoint.context("no checkpoint was written")?;
     let weights = checkpoint.join("model.safetensors");
