@@ -104,7 +104,7 @@ impl Inspection {
     }
 }
 
-/// Inspects a bound model for training on a device.
+/// Inspects a bound model for training on a device; its forward pass alone if it returns no loss.
 ///
 /// # Errors
 /// What the passes refuse.
@@ -112,8 +112,19 @@ pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device) -> Result<Insp
     let graph = pass::decompose(bound.graph.clone())?;
     let loss =
         graph.outputs.iter().find(|o| o.role == OutputRole::User).context("the model returns nothing")?.value;
-    let d = pass::differentiate(graph, loss)?;
-    let graph = pass::simplify(pass::decompose(d.graph)?).graph;
+    let mut notes: Vec<String> = bound.notes.iter().map(|n| n.to_string()).collect();
+    let ty = graph.ty(loss).clone();
+    let (graph, missing) = if ty.dtype.is_float() && ty.shape.numel() == 1 {
+        let d = pass::differentiate(graph, loss)?;
+        (d.graph, d.missing)
+    } else {
+        notes.push(format!(
+            "the first output is {ty} and no loss, so this is the forward pass alone; to train, export a module whose \
+             forward returns the loss first"
+        ));
+        (graph, vec![])
+    };
+    let graph = pass::simplify(pass::decompose(graph)?).graph;
     let operators = operators(&graph, device);
     let fused = pass::fuse(graph.clone())?;
     let plan = pass::plan(&fused, &Bindings::simple(&fused), device.caps())?;
@@ -150,8 +161,8 @@ pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device) -> Result<Insp
         modules: modules(&graph, &peak),
         memory,
         live: stats::live_bytes(&plan),
-        without_gradient: d.missing.iter().map(|m| format!("{}: {}", m.parameter, m.reason)).collect(),
-        notes: bound.notes.iter().map(|n| n.to_string()).collect(),
+        without_gradient: missing.iter().map(|m| format!("{}: {}", m.parameter, m.reason)).collect(),
+        notes,
     })
 }
 

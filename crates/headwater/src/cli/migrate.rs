@@ -6,7 +6,7 @@ use crate::core::device::Device;
 use crate::migrate::{Watcher, migrate};
 use crate::report::{Section, text};
 use crate::runtime::trainer::Observer;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -50,8 +50,9 @@ impl Watcher for Printer {
 }
 
 pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
-    let name =
-        std::fs::canonicalize(&args.dir)?.file_name().map(PathBuf::from).unwrap_or_else(|| "model".into());
+    let dir = std::fs::canonicalize(&args.dir)
+        .with_context(|| format!("there is no folder {} with a migrate.toml", args.dir.display()))?;
+    let name = dir.file_name().map(PathBuf::from).unwrap_or_else(|| "model".into());
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
     let mut printer = Printer { talk, progress: Progress::new(talk.json) };
     let (report, page) = migrate(&args.dir, &out, device, &mut printer, super::interrupt()?)?;

@@ -13,6 +13,7 @@ use crate::cpu::Cpu;
 use crate::report::text;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,8 +27,8 @@ pub struct Cli {
     #[arg(long, global = true)]
     json: bool,
     /// Threads of the CPU device (default: all cores; results do not depend on it).
-    #[arg(long, global = true, env = "HEADWATER_THREADS")]
-    threads: Option<usize>,
+    #[arg(long, global = true, env = "HEADWATER_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
 }
 
 const EXAMPLES: &str = "\
@@ -35,7 +36,7 @@ Examples:
   headwater migrate examples/digits-vit        the whole move, step by step, with a report
   headwater inspect model.pt2                  what is in a model and what it needs
   headwater check model.pt2 model.golden.safetensors --precision f32
-  headwater train model.pt2 --data train.safetensors --eval heldout.safetensors --epochs 10
+  headwater train model.pt2 --data train.safetensors --eval heldout.safetensors --epochs 10 --out run
   headwater op softmax --in in.safetensors --out out.safetensors --attr dim=-1
   headwater bench machine                      what this machine can do at best";
 
@@ -79,15 +80,26 @@ impl Talk {
     /// Prints a line for people.
     fn line(&self, s: impl AsRef<str>) {
         if !self.json {
-            println!("{}", s.as_ref());
+            print(s.as_ref());
         }
     }
 
     /// Prints a table for people.
     fn table(&self, t: &crate::report::Table) {
         if !self.json {
-            println!("{}", text::table(t));
+            print(&text::table(t));
         }
+    }
+}
+
+/// Prints a line on standard output. A reader that has gone (`| head`) does not end the work; a full disk does.
+fn print(line: &str) {
+    match writeln!(std::io::stdout(), "{line}") {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("error: cannot write to standard output: {e}");
+            std::process::exit(1);
+        }
+        _ => {}
     }
 }
 
@@ -95,7 +107,8 @@ impl Talk {
 pub fn run() -> std::process::ExitCode {
     let cli = Cli::parse();
     let talk = Talk { json: cli.json };
-    let threads = cli.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = cli.threads.map_or_else(cores, usize::from);
     let device = Cpu::new(threads);
     let outcome = match &cli.command {
         Command::Doctor(args) => doctor::run(args, talk),
@@ -109,13 +122,13 @@ pub fn run() -> std::process::ExitCode {
     match outcome {
         Ok(o) => {
             if cli.json {
-                println!("{}", serde_json::to_string_pretty(&o.json).unwrap_or_default());
+                print(&serde_json::to_string_pretty(&o.json).unwrap_or_default());
             }
             if o.success { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
         }
         Err(e) => {
             if cli.json {
-                println!("{}", serde_json::json!({ "error": format!("{e:#}") }));
+                print(&serde_json::json!({ "error": format!("{e:#}") }).to_string());
             }
             eprintln!("error: {e:#}");
             std::process::ExitCode::FAILURE

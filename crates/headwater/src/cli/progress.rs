@@ -3,23 +3,36 @@
 use crate::report::text;
 use crate::runtime::trainer::{Event, Observer};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Draws a run's events on standard error, where it is a terminal; otherwise prints a line now and then.
 pub(crate) struct Progress {
     bar: ProgressBar,
     /// Loss as an exponential mean, so that the number can be read.
     smooth: Option<f64>,
+    /// When a step was last told where no bar is drawn.
+    told: Instant,
     quiet: bool,
 }
 
 /// Weight of a new loss in the mean shown.
 const FRESH: f64 = 0.1;
 
+/// How often a step is told where no bar is drawn.
+const NOW_AND_THEN: Duration = Duration::from_secs(10);
+
 impl Progress {
     /// Nothing is drawn with `quiet`.
     pub fn new(quiet: bool) -> Self {
-        Progress { bar: ProgressBar::hidden(), smooth: None, quiet }
+        Progress { bar: ProgressBar::hidden(), smooth: None, told: Instant::now(), quiet }
+    }
+
+    /// A line that stays: above the bar, or by itself where standard error is no terminal.
+    fn say(&self, line: impl AsRef<str>) {
+        match self.bar.is_hidden() {
+            true => eprintln!("{}", line.as_ref()),
+            false => self.bar.println(line),
+        }
     }
 }
 
@@ -35,7 +48,7 @@ impl Observer for Progress {
                     ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
                 self.bar = ProgressBar::new(s.steps).with_style(style);
                 self.bar.enable_steady_tick(Duration::from_millis(200));
-                self.bar.println(format!(
+                self.say(format!(
                     "{} samples, batch {}, {} steps; {} parameters in {} tensors, {} of them with weight decay",
                     s.samples,
                     s.batch,
@@ -44,38 +57,37 @@ impl Observer for Progress {
                     s.decayed.len() + s.undecayed.len(),
                     s.decayed.len(),
                 ));
-                s.unreached
-                    .iter()
-                    .for_each(|u| self.bar.println(format!("not trained, it gets no gradient: {u}")));
+                s.unreached.iter().for_each(|u| self.say(format!("not trained, it gets no gradient: {u}")));
             }
             Event::Resume { step, path, changed, damaged } => {
-                self.bar.println(format!("resumed at step {step} from {}", path.display()));
-                changed.iter().for_each(|c| self.bar.println(format!("warning: the settings differ: {c}")));
-                damaged
-                    .iter()
-                    .for_each(|d| self.bar.println(format!("removed damaged checkpoint {}", d.display())));
+                self.say(format!("resumed at step {step} from {}", path.display()));
+                changed.iter().for_each(|c| self.say(format!("warning: the settings differ: {c}")));
+                damaged.iter().for_each(|d| self.say(format!("removed damaged checkpoint {}", d.display())));
                 self.bar.set_position(*step);
             }
             Event::Step(s) => {
                 let mean = self.smooth.map_or(s.loss, |m| m + FRESH * (s.loss - m));
                 self.smooth = Some(mean);
                 let rate = s.samples as f64 / s.seconds;
-                self.bar.set_message(format!("loss {mean:.4} · {rate:.0} samples/s"));
+                let now = format!("loss {mean:.4} · {rate:.0} samples/s");
+                if self.bar.is_hidden() && self.told.elapsed() >= NOW_AND_THEN {
+                    self.told = Instant::now();
+                    self.say(format!("step {}: {now}", s.step));
+                }
+                self.bar.set_message(now);
                 self.bar.set_position(s.step);
                 if !s.applied {
-                    self.bar.println(format!("step {}: the gradients are not finite; skipped", s.step));
+                    self.say(format!("step {}: the gradients are not finite; skipped", s.step));
                 }
             }
             Event::Evaluation(e) => {
                 let accuracy = e.accuracy.map_or(String::new(), |a| format!(", accuracy {a:.4}"));
-                self.bar.println(format!(
+                self.say(format!(
                     "step {}: held-out loss {:.4}{accuracy} on {} samples",
                     e.step, e.loss, e.samples
                 ));
             }
-            Event::Checkpoint { step, path } => {
-                self.bar.println(format!("step {step}: saved {}", path.display()))
-            }
+            Event::Checkpoint { step, path } => self.say(format!("step {step}: saved {}", path.display())),
             Event::Interrupted { step } => {
                 self.bar.finish();
                 eprintln!("stopped at step {step}; go on with --resume");

@@ -85,6 +85,9 @@ pub struct Args {
 pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
     let config = settings(args)?;
     let model = Model::open(&args.model)?;
+    if config.checkpoint.dir.is_none() {
+        eprintln!("warning: the trained model will not be saved; name a directory with --out");
+    }
     let stop = super::interrupt()?;
     let mut progress = Progress::new(talk.json);
     let dims = parse_dims(&args.dims)?;
