@@ -46,8 +46,13 @@ impl Cpu {
         &self.pool
     }
 
+    /// The tier to use; one asked for wrongly is refused when a plan is loaded.
+    fn tier(&self) -> Tier {
+        self.tier.or_else(|| Tier::current().ok()).unwrap_or(Tier::Portable)
+    }
+
     fn site<'a>(&self, cx: &OpCx<'a>, outs: &'a [TensorType]) -> Site<'a> {
-        Site { cx: cx.clone(), outs, threads: self.pool.threads() }
+        Site { cx: cx.clone(), outs, threads: self.pool.threads(), tier: self.tier() }
     }
 }
 

@@ -108,7 +108,7 @@ fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier) -> Result<LoadedWork>
             let types: Vec<Option<TensorType>> = reads.iter().map(|v| v.as_ref().map(View::ty)).collect();
             let outs: Vec<TensorType> = writes.iter().map(|v| v.ty()).collect();
             let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
-            let site = Site { cx, outs: &outs, threads: pool.threads() };
+            let site = Site { cx, outs: &outs, threads: pool.threads(), tier };
             let run = match kernels::choose(op.name, &site) {
                 None => kernels::reference(op, attrs, &outs)?,
                 Some(kernel) => {
@@ -191,15 +191,13 @@ impl Executable for Loaded {
         self.bind(memory)?;
         let Loaded { steps, bases, pool, scratch, .. } = self;
         let (bases, pool) = (&*bases, &*pool);
-        let result: Result<()> = pool.enter(|| {
-            for (i, step) in steps.iter_mut().enumerate() {
-                let start = seconds.is_some().then(Instant::now);
-                // SAFETY: `bind` has checked the memory, which is borrowed exclusively; the scratch memory was made
-                // for all steps.
-                unsafe { step.run(bases, pool, scratch) }?;
-                if let (Some(s), Some(start)) = (seconds.as_mut().and_then(|s| s.get_mut(i)), start) {
-                    *s += start.elapsed().as_secs_f64();
-                }
+        let result: Result<()> = steps.iter_mut().enumerate().try_for_each(|(i, step)| {
+            let start = seconds.is_some().then(Instant::now);
+            // SAFETY: `bind` has checked the memory, which is borrowed exclusively; the scratch memory was made for all
+            // steps.
+            unsafe { step.run(bases, pool, scratch) }?;
+            if let (Some(s), Some(start)) = (seconds.as_mut().and_then(|s| s.get_mut(i)), start) {
+                *s += start.elapsed().as_secs_f64();
             }
             Ok(())
         });

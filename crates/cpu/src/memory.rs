@@ -4,6 +4,7 @@ use headwater_core::device::Memory;
 use headwater_core::diagnostic::Result;
 use headwater_core::plan::ALIGN;
 use headwater_core::{ensure, fail};
+use memmap2::MmapMut;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
@@ -13,7 +14,13 @@ use std::ptr::NonNull;
 pub struct CpuMemory {
     ptr: NonNull<u8>,
     bytes: usize,
+    /// Holds a large block, which is mapped; others are allocated.
+    map: Option<MmapMut>,
 }
+
+/// Bytes from which a block is mapped, and asks for pages of that size: they are walked with fewer address translations
+/// and touched with fewer page faults.
+const LARGE: usize = 2 << 20;
 
 // SAFETY: the block is owned by this value alone; shared access is read-only.
 unsafe impl Send for CpuMemory {}
@@ -28,12 +35,20 @@ impl CpuMemory {
     pub fn new(bytes: usize) -> Result<Self> {
         let none = || fail!(Device, "the CPU has no {bytes} bytes of memory left");
         if bytes == 0 {
-            return Ok(CpuMemory { ptr: NonNull::<Aligned>::dangling().cast(), bytes });
+            return Ok(CpuMemory { ptr: NonNull::<Aligned>::dangling().cast(), bytes, map: None });
+        }
+        if bytes >= LARGE {
+            let mut map = MmapMut::map_anon(bytes).map_err(|_| none())?;
+            // Only a wish: without it the block works as well, more slowly.
+            #[cfg(target_os = "linux")]
+            let _ = map.advise(memmap2::Advice::HugePage);
+            let ptr = NonNull::new(map.as_mut_ptr()).ok_or_else(none)?;
+            return Ok(CpuMemory { ptr, bytes, map: Some(map) });
         }
         let layout = Layout::from_size_align(bytes, ALIGN).map_err(|_| none())?;
         // SAFETY: the layout's size is not zero.
         let ptr = unsafe { alloc_zeroed(layout) };
-        Ok(CpuMemory { ptr: NonNull::new(ptr).ok_or_else(none)?, bytes })
+        Ok(CpuMemory { ptr: NonNull::new(ptr).ok_or_else(none)?, bytes, map: None })
     }
 
     /// The whole block.
@@ -61,7 +76,7 @@ const _: () = assert!(align_of::<Aligned>() == ALIGN);
 
 impl Drop for CpuMemory {
     fn drop(&mut self) {
-        if self.bytes > 0 {
+        if self.bytes > 0 && self.map.is_none() {
             // SAFETY: allocated in `new` with this very layout, which was valid there.
             unsafe { dealloc(self.ptr.as_ptr(), Layout::from_size_align_unchecked(self.bytes, ALIGN)) }
         }
@@ -115,5 +130,10 @@ mod tests {
         assert_eq!(empty.base() as usize % ALIGN, 0);
         assert!(empty.as_slice().is_empty() && empty.write(0, &[]).is_ok());
         assert!(CpuMemory::new(usize::MAX / 2).is_err());
+        let mut large = CpuMemory::new(LARGE + 1).unwrap();
+        assert_eq!(large.base() as usize % ALIGN, 0);
+        assert!(large.as_slice().iter().all(|&b| b == 0) && large.bytes() == LARGE + 1);
+        large.write(LARGE, &[7]).unwrap();
+        assert_eq!(large.as_slice()[LARGE], 7);
     }
 }

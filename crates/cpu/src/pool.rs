@@ -1,35 +1,36 @@
-//! Threads: a fixed pool, started once. Work is handed out as numbered blocks; which thread runs a block never matters.
+//! Threads: a fixed crew, started once. Work is handed out as numbered blocks; which thread runs a block never matters.
+//!
+//! The caller works too. The others look out for work for a moment before they sleep, so that the many small steps of a plan
+//! need no wake-up; whoever comes late, or is not given a core, is not waited for: only a block that was taken is.
 
-use rayon::prelude::*;
-use std::sync::Arc;
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, TryLockError};
+use std::thread::JoinHandle;
 
 /// A pool of threads. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    inner: Arc<rayon::ThreadPool>,
+    crew: Arc<Crew>,
     threads: usize,
 }
 
 impl Pool {
-    /// A pool of `threads` threads (at least one).
+    /// A pool of `threads` threads (at least one), the caller's among them.
     ///
     /// # Panics
     /// If the system starts no threads.
     pub fn new(threads: usize) -> Self {
         let threads = threads.max(1);
-        let inner = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|i| format!("headwater-{i}"))
-            .build()
-            .expect("the system starts threads");
-        Pool { inner: Arc::new(inner), threads }
+        Pool { crew: Arc::new(Crew::new(threads)), threads }
     }
 
     /// A pool of as many threads as `HEADWATER_THREADS` says, or as there are cores.
     pub fn from_env() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let asked = std::env::var("HEADWATER_THREADS").ok().and_then(|s| s.trim().parse().ok());
-        Pool::new(asked.filter(|&n: &usize| n > 0).unwrap_or(cores))
+        Pool::new(asked.filter(|&n: &usize| n > 0).unwrap_or_else(cores))
     }
 
     /// Number of threads.
@@ -37,47 +38,232 @@ impl Pool {
         self.threads
     }
 
-    /// Runs `f` on one of the pool's threads, so that what it hands out starts without a hop.
-    pub fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        self.inner.install(f)
-    }
-
     /// Runs `f(block)` for every block in `0..blocks`, in any order, on any threads.
     pub fn each(&self, blocks: usize, f: impl Fn(usize) + Sync) {
-        if blocks == 1 || self.threads == 1 {
-            (0..blocks).for_each(f);
-        } else if blocks > 0 {
-            self.enter(|| (0..blocks).into_par_iter().with_max_len(1).for_each(&f));
-        }
+        self.run(blocks, |_, block| f(block));
     }
 
     /// As [`Pool::each`], giving each running block a part of `workspace` of its own: `workspace.len() / threads`
     /// elements, of undefined content.
     pub fn each_with<T: Send>(&self, blocks: usize, workspace: &mut [T], f: impl Fn(usize, &mut [T]) + Sync) {
         let part = workspace.len() / self.threads;
-        if blocks <= 1 || self.threads == 1 {
-            return (0..blocks).for_each(|b| f(b, &mut workspace[..part]));
-        }
         let base = Shared(workspace.as_mut_ptr());
-        self.enter(|| {
-            (0..blocks).into_par_iter().with_max_len(1).for_each(|b| {
-                let thread = rayon::current_thread_index().unwrap_or(0);
-                // SAFETY: `thread < threads` and each thread runs one block at a time (blocks do not hand out work that
-                // could be taken up meanwhile: `f` is given no pool), so parts in use at one time do not overlap.
-                let own = unsafe { std::slice::from_raw_parts_mut(base.get().add(thread * part), part) };
-                f(b, own);
-            });
+        self.run(blocks, |thread, block| {
+            // SAFETY: `thread < threads`, and each thread runs one block of this call at a time, so parts in use at one time
+            // do not overlap.
+            let own = unsafe { std::slice::from_raw_parts_mut(base.get().add(thread * part), part) };
+            f(block, own);
         });
     }
 
     /// Runs `f(i, chunk)` for consecutive chunks of `size` elements (the last may be shorter).
     pub fn chunks<T: Send>(&self, data: &mut [T], size: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-        let size = size.max(1);
-        if data.len() <= size || self.threads == 1 {
-            data.chunks_mut(size).enumerate().for_each(|(i, c)| f(i, c));
-        } else {
-            self.enter(|| data.par_chunks_mut(size).with_max_len(1).enumerate().for_each(|(i, c)| f(i, c)));
+        let (size, len) = (size.max(1), data.len());
+        let base = Shared(data.as_mut_ptr());
+        self.run(len.div_ceil(size), |_, i| {
+            let n = size.min(len - i * size);
+            // SAFETY: chunks lie apart in `data`, which is borrowed exclusively, and each is given out once.
+            f(i, unsafe { std::slice::from_raw_parts_mut(base.get().add(i * size), n) });
+        });
+    }
+
+    /// Runs `f(thread, block)` for every block. A pool in use, by another caller or by one of its own blocks, does not divide
+    /// the work: it is done by the calling thread, as thread 0.
+    fn run<F: Fn(usize, usize) + Sync>(&self, blocks: usize, f: F) {
+        if blocks > 1 && self.threads > 1 {
+            // A block that panicked has poisoned the lock, which guards no data.
+            let turn = match self.crew.turn.try_lock() {
+                Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+                other => other.ok(),
+            };
+            if turn.is_some() {
+                return self.crew.post.run(blocks, &f);
+            }
         }
+        (0..blocks).for_each(|b| f(0, b));
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The threads besides the caller.
+#[derive(Debug)]
+struct Crew {
+    post: Arc<Post>,
+    members: Vec<JoinHandle<()>>,
+    /// Held by whoever hands out work.
+    turn: Mutex<()>,
+}
+
+impl Crew {
+    fn new(threads: usize) -> Crew {
+        // Looking out pays only on a core of one's own.
+        let patience = if threads <= cores() { LOOKS } else { 0 };
+        let post = Arc::new(Post { patience, ..Post::default() });
+        let start = |thread| {
+            let post = Arc::clone(&post);
+            let named = std::thread::Builder::new().name(format!("headwater-{thread}"));
+            named.spawn(move || post.serve(thread)).expect("the system starts threads")
+        };
+        Crew { members: (1..threads).map(start).collect(), turn: Mutex::new(()), post }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.post.dismissed.store(true, Ordering::SeqCst);
+        self.post.wake();
+        for member in self.members.drain(..) {
+            // A member catches what its blocks throw, so it ends well.
+            let _ = member.join();
+        }
+    }
+}
+
+/// How often a thread looks for work before it sleeps: about a tenth of a millisecond.
+const LOOKS: usize = 4000;
+
+/// Work handed out at one time.
+struct Job {
+    data: *const (),
+    call: unsafe fn(*const (), usize, usize),
+    blocks: usize,
+}
+
+/// Where work is handed out.
+#[derive(Default)]
+struct Post {
+    /// From the low bits: threads that have joined the job, whether it is open to join, and the number of the job.
+    gate: AtomicU64,
+    /// The job. Written by the one who hands out work while the gate is closed and nobody has joined; read by those who have.
+    job: UnsafeCell<Option<Job>>,
+    /// The next block.
+    next: AtomicUsize,
+    /// What a block threw.
+    thrown: Mutex<Option<Box<dyn Any + Send>>>,
+    patience: usize,
+    sleepers: AtomicUsize,
+    bed: Mutex<()>,
+    bell: Condvar,
+    dismissed: AtomicBool,
+}
+
+// SAFETY: `job` is written and read as its comment says; the gate orders these accesses. The function in it is `Sync`.
+unsafe impl Sync for Post {}
+// SAFETY: the pointer in `job` is followed only while the gate says that the job is going on.
+unsafe impl Send for Post {}
+
+impl std::fmt::Debug for Post {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Post").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}
+
+const OPEN: u64 = 1 << 16;
+const JOINED: u64 = OPEN - 1;
+
+impl Post {
+    /// Runs all blocks of `f`. The caller holds the turn.
+    fn run<F: Fn(usize, usize) + Sync>(&self, blocks: usize, f: &F) {
+        /// # Safety
+        /// `data` points to a live `F`.
+        unsafe fn call<F: Fn(usize, usize)>(data: *const (), thread: usize, block: usize) {
+            // SAFETY: the caller's promise.
+            unsafe { (*data.cast::<F>())(thread, block) }
+        }
+        // SAFETY: the gate is closed and nobody has joined: the last job ended so.
+        unsafe {
+            *self.job.get() = Some(Job { data: std::ptr::from_ref(f).cast(), call: call::<F>, blocks })
+        };
+        self.next.store(0, Ordering::Relaxed);
+        let number = self.gate.load(Ordering::Relaxed) / (2 * OPEN) + 1;
+        self.gate.store(number * (2 * OPEN) + OPEN, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.wake();
+        }
+        self.work(0);
+        self.gate.fetch_and(!OPEN, Ordering::AcqRel);
+        // Blocks still running are waited for; `f` may not go before.
+        let mut looks = 0;
+        while self.gate.load(Ordering::Acquire) & JOINED != 0 {
+            looks += 1;
+            if looks < LOOKS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        let thrown = self.thrown.lock().map_or(None, |mut t| t.take());
+        if let Some(thrown) = thrown {
+            resume_unwind(thrown);
+        }
+    }
+
+    /// Takes blocks until there are none. The calling thread has joined the job, or hands it out.
+    fn work(&self, thread: usize) {
+        // SAFETY: the job is not written while somebody works at it.
+        let Some(job) = (unsafe { &*self.job.get() }) else { return };
+        let all = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let block = self.next.fetch_add(1, Ordering::Relaxed);
+                if block >= job.blocks {
+                    return;
+                }
+                // SAFETY: the function lives until all who have joined have left.
+                unsafe { (job.call)(job.data, thread, block) };
+            }
+        }));
+        if let Err(thrown) = all {
+            // Nobody takes further blocks.
+            self.next.store(job.blocks, Ordering::Relaxed);
+            if let Ok(mut first) = self.thrown.lock() {
+                first.get_or_insert(thrown);
+            }
+        }
+    }
+
+    fn wake(&self) {
+        let _bed = self.bed.lock();
+        self.bell.notify_all();
+    }
+
+    /// The number of the job that is open, if it is not `last`.
+    fn news(&self, last: u64) -> Option<u64> {
+        let gate = self.gate.load(Ordering::SeqCst);
+        (gate & OPEN != 0 && gate / (2 * OPEN) != last).then_some(gate)
+    }
+
+    /// The life of a thread.
+    fn serve(&self, thread: usize) {
+        let mut last = 0;
+        while !self.dismissed.load(Ordering::SeqCst) {
+            let mut looks = 0;
+            while looks < self.patience && self.news(last).is_none() {
+                std::hint::spin_loop();
+                looks += 1;
+            }
+            let Some(gate) = self.news(last) else {
+                self.sleep(last);
+                continue;
+            };
+            // Another thread may have joined meanwhile; then one looks again.
+            let joined = self.gate.compare_exchange_weak(gate, gate + 1, Ordering::AcqRel, Ordering::Relaxed);
+            if joined.is_ok() {
+                last = gate / (2 * OPEN);
+                self.work(thread);
+                self.gate.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    fn sleep(&self, last: u64) {
+        let Ok(mut bed) = self.bed.lock() else { return };
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while self.news(last).is_none() && !self.dismissed.load(Ordering::SeqCst) {
+            match self.bell.wait(bed) {
+                Ok(again) => bed = again,
+                Err(_) => break,
+            }
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -108,7 +294,6 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn every_block_runs_once() {
@@ -130,5 +315,45 @@ mod tests {
             });
             assert_eq!(max.into_inner(), 49);
         }
+    }
+
+    #[test]
+    fn many_small_jobs_awake_and_asleep() {
+        let pool = Pool::new(3);
+        for job in 0..2000usize {
+            if job % 200 == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            let sum = AtomicUsize::new(0);
+            pool.each(5, |b| _ = sum.fetch_add(b + job, Ordering::Relaxed));
+            assert_eq!(sum.into_inner(), 10 + 5 * job);
+        }
+    }
+
+    #[test]
+    fn a_pool_in_use_does_the_work_on_the_spot() {
+        let pool = Pool::new(3);
+        let sum = AtomicUsize::new(0);
+        pool.each(4, |_| pool.each(10, |b| _ = sum.fetch_add(b, Ordering::Relaxed)));
+        assert_eq!(sum.load(Ordering::Relaxed), 180);
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| pool.each(100, |_| _ = sum.fetch_add(1, Ordering::Relaxed)));
+            }
+        });
+        assert_eq!(sum.into_inner(), 580);
+    }
+
+    #[test]
+    fn a_panic_in_a_block_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = Pool::new(2);
+        for bad in 0..4 {
+            let run = AssertUnwindSafe(|| pool.each(4, |b| assert!(b != bad, "block {b}")));
+            let message = catch_unwind(run).unwrap_err();
+            assert_eq!(message.downcast_ref::<String>().unwrap(), &format!("block {bad}"));
+        }
+        let sum = AtomicUsize::new(0);
+        pool.each(10, |b| _ = sum.fetch_add(b, Ordering::Relaxed));
+        assert_eq!(sum.into_inner(), 45);
     }
 }

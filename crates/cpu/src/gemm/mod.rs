@@ -1,14 +1,29 @@
-//! Matrix products: batched, any strides, f32 or wider inside. The output is cut into blocks by the sizes alone; each
-//! block is computed by one thread, so that bits do not depend on their number. Inside a block the `gemm` crate works in
-//! f32 or f64; f16 and bf16 are widened panel by panel into a workspace, summed in f32 and rounded once.
+//! Matrix products: batched, any strides, summed in f32 or wider, rounded once. f16 and bf16 are widened while they are
+//! packed; no matrix is ever copied whole.
+//!
+//! The method is the usual one: columns of the right operand are packed into panels that all threads share, rows of the left
+//! one into panels of a thread's own, and a block of the output is held in registers while a panel of each streams by.
+//! Every element is the sum, in order, of sums over parts of `k`; the parts depend on the sizes alone, and which thread
+//! computes what does not matter to the bits.
 //!
 //! Knows nothing of operators: callers vouch for their pointers.
 
+mod blocks;
+mod lanes;
+mod skinny;
 #[cfg(test)]
 mod tests;
+mod tiers;
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
-use crate::element::{Float, Wide};
+pub use tiers::Operand;
+
+use crate::element::Wide;
 use crate::pool::Pool;
+use crate::tier::Tier;
+use blocks::{Parts, Product};
 use std::any::TypeId;
 
 /// A matrix to read: element `(i, j)` lies at `ptr + i·rs + j·cs`.
@@ -80,6 +95,13 @@ pub struct Size {
     pub k: usize,
 }
 
+impl Size {
+    /// Multiplications.
+    fn work(self) -> usize {
+        self.m.saturating_mul(self.n).saturating_mul(self.k)
+    }
+}
+
 /// What a product is added to, in f32 or wider.
 #[derive(Clone, Copy, Debug)]
 pub enum Start<T> {
@@ -91,9 +113,6 @@ pub enum Start<T> {
     Bias(Mat<T>),
 }
 
-/// Blocks of the output computed by one thread at a time, and the part of `k` widened at once.
-const BLOCK: Size = Size { m: 256, n: 512, k: 512 };
-
 /// Work worth handing to a thread, in multiplications.
 const GRAIN: usize = 1 << 19;
 
@@ -101,35 +120,23 @@ fn same<A: 'static, B: 'static>() -> bool {
     TypeId::of::<A>() == TypeId::of::<B>()
 }
 
-/// Panel sizes for widening: left, right, accumulator.
-fn panels<T: Float, O: Float>(size: Size) -> (usize, usize, usize) {
-    let (m, n, k) = (size.m.min(BLOCK.m), size.n.min(BLOCK.n), size.k.min(BLOCK.k));
-    let round = |n: usize| n.next_multiple_of(16);
-    let widen = !same::<T, T::Wide>();
-    (
-        if widen { round(m * k) } else { 0 },
-        if widen { round(k * n) } else { 0 },
-        if widen || !same::<O, O::Wide>() { round(m * n) } else { 0 },
-    )
-}
-
 /// Bytes of workspace [`gemm`] needs for products of this size on `threads` threads.
-pub fn workspace<T: Float, O: Float>(size: Size, threads: usize) -> usize {
-    let (a, b, c) = panels::<T, O>(size);
-    (a + b + c) * size_of::<T::Wide>() * threads
+pub fn workspace<T: Operand, O: Operand<Wide = T::Wide>>(tier: Tier, size: Size, threads: usize) -> usize {
+    Parts::new::<T, O>(tier, size).total(threads) * size_of::<T::Wide>()
 }
 
 /// `c[i] = start + a[i] · b[i]` for each `i` in `0..batches`, summed in `T::Wide`, each element rounded once to `O`.
 ///
 /// # Safety
 /// For every batch, all elements that the sizes name lie in memory that lives through the call; those of the outputs lie
-/// apart from each other and from all inputs, and nobody else uses them meanwhile.
+/// apart from each other and from all inputs, and nobody else uses them meanwhile. The processor has the tier.
 ///
 /// # Panics
 /// If `workspace` (aligned to 64 bytes) is smaller than [`workspace`] says.
 #[allow(clippy::too_many_arguments)]
-pub unsafe fn gemm<T: Float, O: Float<Wide = T::Wide>>(
+pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
     pool: &Pool,
+    tier: Tier,
     workspace: &mut [u8],
     batches: usize,
     size: Size,
@@ -138,106 +145,49 @@ pub unsafe fn gemm<T: Float, O: Float<Wide = T::Wide>>(
     c: impl Fn(usize) -> MatMut<O> + Sync,
     start: Start<T>,
 ) {
-    let needs = self::workspace::<T, O>(size, pool.threads());
-    // An empty workspace need not be aligned, which the cast would demand.
-    let scratch: &mut [T::Wide] =
-        if needs == 0 { &mut [] } else { bytemuck::cast_slice_mut(&mut workspace[..needs]) };
-    let (rows, cols) = (size.m.div_ceil(BLOCK.m), size.n.div_ceil(BLOCK.n));
-    let per_batch = rows * cols;
-    let blocks = per_batch * batches;
-    if blocks == 0 {
+    if batches == 0 || size.m == 0 || size.n == 0 {
         return;
     }
-    // Small products are handed out several at a time.
-    let group = (GRAIN / (size.m.min(BLOCK.m) * size.n.min(BLOCK.n) * size.k).max(1)).clamp(1, blocks);
-    pool.each_with(blocks.div_ceil(group), scratch, |g, scratch| {
-        for at in g * group..((g + 1) * group).min(blocks) {
-            let (batch, within) = (at / per_batch, at % per_batch);
-            let (i, j) = (within / cols * BLOCK.m, within % cols * BLOCK.n);
-            let part = Size { m: BLOCK.m.min(size.m - i), n: BLOCK.n.min(size.n - j), k: size.k };
-            let start = match start {
-                Start::Bias(v) => Start::Bias(v.at(0, j)),
-                other => other,
-            };
-            // SAFETY: blocks of one product, and products of different batches, write different elements; all of them
-            // are among those the caller vouches for.
-            unsafe { block(part, a(batch).at(i, 0), b(batch).at(0, j), c(batch).at(i, j), start, scratch) }
+    let parts = Parts::new::<T, O>(tier, size);
+    let needs = parts.total(pool.threads()) * size_of::<T::Wide>();
+    let workspace: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut workspace[..needs]);
+    let (bias, rest) = workspace.split_at_mut(parts.bias);
+    if let Start::Bias(v) = start {
+        for (j, x) in bias.iter_mut().enumerate() {
+            // SAFETY: element `j` of the bias, for which the caller vouches; behind its end stand zeros.
+            *x = if j < size.n { unsafe { *v.at(0, j).ptr }.widen() } else { T::Wide::ZERO };
         }
-    });
-}
-
-/// One block on one thread. `scratch` holds the panels, if any are needed.
-///
-/// # Safety
-/// As [`gemm`], for one product of `size`.
-unsafe fn block<T: Float, O: Float<Wide = T::Wide>>(
-    size: Size,
-    a: Mat<T>,
-    b: Mat<T>,
-    c: MatMut<O>,
-    start: Start<T>,
-    scratch: &mut [T::Wide],
-) {
-    let (pa, pb, pc) = panels::<T, O>(size);
-    let (sa, rest) = scratch.split_at_mut(pa);
-    let (sb, rest) = rest.split_at_mut(pb);
-    let sc = &mut rest[..pc];
-    let direct = sc.is_empty();
-    let acc = if direct {
-        MatMut { ptr: c.ptr.cast::<T::Wide>(), rs: c.rs, cs: c.cs }
-    } else {
-        MatMut { ptr: sc.as_mut_ptr(), rs: size.n as isize, cs: 1 }
+    }
+    let product = |i: usize| Product::<T, O> {
+        kernels: T::kernels(tier),
+        narrow: O::kernels(tier).narrow,
+        parts,
+        size,
+        a: a(i),
+        b: b(i),
+        c: c(i),
+        start: match start {
+            Start::Zero => Start::Zero,
+            Start::Output => Start::Output,
+            Start::Bias(_) => Start::Bias(Mat { ptr: bias.as_ptr(), rs: 0, cs: 1 }),
+        },
     };
-    // SAFETY: every element read or written below is one of the block's, for which the caller vouches, or lies in the
-    // scratch panels, whose sizes are at least those of the block.
+    // SAFETY: products of different batches write different elements, all among those the caller vouches for.
     unsafe {
-        match start {
-            Start::Zero => {}
-            Start::Bias(v) => each(size.m, size.n, |i, j| *acc.at(i, j).ptr = (*v.at(0, j).ptr).widen()),
-            Start::Output if direct => {}
-            Start::Output => each(size.m, size.n, |i, j| *acc.at(i, j).ptr = (*c.at(i, j).ptr).widen()),
-        }
-        let mut keep = !matches!(start, Start::Zero);
-        if pa == 0 {
-            let wide = |m: Mat<T>| Mat { ptr: m.ptr.cast::<T::Wide>(), rs: m.rs, cs: m.cs };
-            product(size, wide(a), wide(b), acc, keep);
+        if batches >= ALONE && parts.alone {
+            // Small products are computed by one thread each, several at a time.
+            let group = (GRAIN / size.work().max(1)).clamp(1, batches.div_ceil(ALONE));
+            pool.each_with(batches.div_ceil(group), rest, |g, own| {
+                (g * group..((g + 1) * group).min(batches)).for_each(|i| product(i).alone(own));
+            });
         } else {
-            let mut at = 0;
-            while at < size.k || (at == 0 && !keep) {
-                let k = BLOCK.k.min(size.k - at);
-                widen(a.at(0, at), size.m, k, sa);
-                widen(b.at(at, 0), k, size.n, sb);
-                let left = Mat { ptr: sa.as_ptr(), rs: k as isize, cs: 1 };
-                let right = Mat { ptr: sb.as_ptr(), rs: size.n as isize, cs: 1 };
-                product(Size { k, ..size }, left, right, acc, keep);
-                (at, keep) = (at + k, true);
-            }
-        }
-        if !direct {
-            each(size.m, size.n, |i, j| *c.at(i, j).ptr = O::narrow(*acc.at(i, j).ptr));
+            (0..batches).for_each(|i| product(i).together(pool, rest));
         }
     }
 }
 
-fn each(m: usize, n: usize, mut f: impl FnMut(usize, usize)) {
-    (0..m).for_each(|i| (0..n).for_each(|j| f(i, j)));
-}
-
-/// Copies a matrix, widened, into a row-major panel.
-///
-/// # Safety
-/// The matrix' `m × n` elements may be read.
-unsafe fn widen<T: Float>(x: Mat<T>, m: usize, n: usize, panel: &mut [T::Wide]) {
-    let panel = &mut panel[..m * n];
-    // Read along the smaller stride.
-    if x.rs.unsigned_abs() < x.cs.unsigned_abs() {
-        // SAFETY: elements of the matrix.
-        (0..n).for_each(|j| (0..m).for_each(|i| panel[i * n + j] = unsafe { *x.at(i, j).ptr }.widen()));
-    } else {
-        // SAFETY: elements of the matrix.
-        each(m, n, |i, j| panel[i * n + j] = unsafe { *x.at(i, j).ptr }.widen());
-    }
-}
+/// Batches from which on small products are computed by one thread each.
+const ALONE: usize = 4;
 
 /// `c = a · b`, or `c += a · b` if `keep`, on the calling thread. For kernels that divide their work themselves.
 ///
@@ -246,7 +196,7 @@ unsafe fn widen<T: Float>(x: Mat<T>, m: usize, n: usize, panel: &mut [T::Wide]) 
 pub unsafe fn product<W: Wide>(size: Size, a: Mat<W>, b: Mat<W>, c: MatMut<W>, keep: bool) {
     // SAFETY: the caller vouches for the pointers; `W` is f32 or f64, which the crate takes.
     unsafe {
-        gemm::gemm::<W>(
+        ::gemm::gemm::<W>(
             size.m,
             size.n,
             size.k,
@@ -265,7 +215,7 @@ pub unsafe fn product<W: Wide>(size: Size, a: Mat<W>, b: Mat<W>, c: MatMut<W>, k
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            ::gemm::Parallelism::None,
         );
     }
 }

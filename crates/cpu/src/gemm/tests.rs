@@ -1,6 +1,7 @@
 //! Products against plain f64 loops.
 
 use super::*;
+use crate::element::Float;
 use half::{bf16, f16};
 
 /// Numbers in [-1, 1) with few bits, the same everywhere.
@@ -15,7 +16,8 @@ fn numbers<T: Float>(n: usize, seed: u64) -> Vec<T> {
 }
 
 /// All transpositions, starts and a non-trivial output stride; returns the bits for comparison.
-fn check<T: Float, O: Float<Wide = T::Wide>>(
+fn check<T: Operand, O: Operand<Wide = T::Wide>>(
+    tier: Tier,
     size: Size,
     batches: usize,
     threads: usize,
@@ -23,7 +25,7 @@ fn check<T: Float, O: Float<Wide = T::Wide>>(
 ) -> Vec<f64> {
     let Size { m, n, k } = size;
     let pool = Pool::new(threads);
-    let mut memory = crate::CpuMemory::new(workspace::<T, O>(size, threads)).unwrap();
+    let mut memory = crate::CpuMemory::new(workspace::<T, O>(tier, size, threads)).unwrap();
     let (a, b) = (numbers::<T>(batches * m * k, 1), numbers::<T>(batches * k * n, 2));
     let (bias, before) = (numbers::<T>(n, 3), numbers::<O>(batches * m * n, 4));
     let f = |x: T| x.widen().to_f64();
@@ -50,6 +52,7 @@ fn check<T: Float, O: Float<Wide = T::Wide>>(
         unsafe {
             gemm::<T, O>(
                 &pool,
+                tier,
                 memory.as_mut_slice(),
                 batches,
                 size,
@@ -88,19 +91,34 @@ fn check<T: Float, O: Float<Wide = T::Wide>>(
     all
 }
 
+fn tiers() -> impl Iterator<Item = Tier> {
+    Tier::ALL.into_iter().filter(|&t| t <= Tier::detect())
+}
+
 #[test]
-fn products_agree_with_f64_for_every_type_and_thread_count() {
-    let sizes = [(1, 1, 1), (3, 5, 0), (1, 40, 33), (40, 1, 33), (17, 9, 2), (70, 530, 40), (300, 20, 600)];
-    for (m, n, k) in sizes {
-        let size = Size { m, n, k };
-        let batches = if m * n < 1000 { 3 } else { 1 };
-        let one = check::<f32, f32>(size, batches, 1, f32::EPSILON as f64);
-        assert!(one == check::<f32, f32>(size, batches, 3, f32::EPSILON as f64));
-        check::<f64, f64>(size, batches, 2, f64::EPSILON);
-        let one = check::<bf16, bf16>(size, batches, 1, 0.0078125);
-        assert!(one == check::<bf16, bf16>(size, batches, 3, 0.0078125));
-        check::<f16, f16>(size, batches, 2, 0.0009765625);
-        check::<f16, f32>(size, batches, 2, f32::EPSILON as f64);
-        check::<f32, bf16>(size, batches, 2, 0.0078125);
+fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
+    let sizes = [
+        (1, 1, 1),
+        (3, 5, 0),
+        (1, 40, 33),
+        (40, 1, 33),
+        (17, 9, 2),
+        (20, 35, 50),
+        (70, 530, 40),
+        (300, 20, 600),
+    ];
+    for tier in tiers() {
+        for (m, n, k) in sizes {
+            let size = Size { m, n, k };
+            let batches = if m * n < 1000 { 5 } else { 1 };
+            let one = check::<f32, f32>(tier, size, batches, 1, f32::EPSILON as f64);
+            assert!(one == check::<f32, f32>(tier, size, batches, 3, f32::EPSILON as f64));
+            check::<f64, f64>(tier, size, batches, 2, f64::EPSILON);
+            let one = check::<bf16, bf16>(tier, size, batches, 1, 0.0078125);
+            assert!(one == check::<bf16, bf16>(tier, size, batches, 3, 0.0078125));
+            check::<f16, f16>(tier, size, batches, 2, 0.0009765625);
+            check::<f16, f32>(tier, size, batches, 2, f32::EPSILON as f64);
+            check::<f32, bf16>(tier, size, batches, 2, 0.0078125);
+        }
     }
 }

@@ -3,7 +3,8 @@
 use super::{Args, Kernel, Prepared, Site, floats};
 use crate::element::Float;
 use crate::float_dtype;
-use crate::gemm::{self, Mat, MatMut, Size, Start};
+use crate::gemm::{self, Mat, MatMut, Operand, Size, Start};
+use crate::tier::Tier;
 use crate::view::View;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::linear::matmul::Dims;
@@ -15,14 +16,14 @@ pub static KERNELS: &[Kernel] = &[
         takes: floats,
         workspace: |site| Geometry::matmul(site).map_or(0, |g| g.workspace(site)),
         strided: |_| true,
-        prepare: |site| Ok(prepare(Geometry::matmul(site)?)),
+        prepare: |site| Ok(prepare(Geometry::matmul(site)?, site.tier)),
     },
     Kernel {
         name: "linear",
         takes: floats,
         workspace: |site| Geometry::linear(site).map_or(0, |g| g.workspace(site)),
         strided: |_| true,
-        prepare: |site| Ok(prepare(Geometry::linear(site)?)),
+        prepare: |site| Ok(prepare(Geometry::linear(site)?, site.tier)),
     },
 ];
 
@@ -64,11 +65,11 @@ impl Geometry {
 
     fn workspace(&self, site: &Site) -> usize {
         let size = if self.shared { self.merged() } else { self.size };
-        float_dtype!(site.outs[0].dtype, T => gemm::workspace::<T, T>(size, site.threads))
+        float_dtype!(site.outs[0].dtype, T => gemm::workspace::<T, T>(site.tier, size, site.threads))
     }
 
     /// Strides of an operand that end in those of its matrix; a vector is one row (`left`) or one column.
-    fn operand<'a, T: Float>(&self, view: &'a View, left: bool) -> Operand<'a, T> {
+    fn operand<'a, T: Float>(&self, view: &'a View, left: bool) -> Stack<'a, T> {
         let (shape, strides) = (&view.shape()[..], view.strides());
         let (lead, rs, cs) = match (strides.len(), left || self.transposed) {
             (1, true) => (0, 0, strides[0]),
@@ -77,19 +78,19 @@ impl Geometry {
         };
         let mat = Mat { ptr: view.ptr::<T>(), rs, cs };
         let mat = if !left && self.transposed { mat.transposed() } else { mat };
-        Operand { mat, shape: &shape[..lead], strides: &strides[..lead] }
+        Stack { mat, shape: &shape[..lead], strides: &strides[..lead] }
     }
 }
 
 /// A matrix per batch.
-struct Operand<'a, T> {
+struct Stack<'a, T> {
     mat: Mat<T>,
     /// Batch dimensions, aligned to the end of the broadcast ones; size 1 is broadcast.
     shape: &'a [usize],
     strides: &'a [isize],
 }
 
-impl<T: Float> Operand<'_, T> {
+impl<T: Float> Stack<'_, T> {
     /// The matrix of a batch.
     fn at(&self, batch: &[usize], mut index: usize) -> Mat<T> {
         let mut offset = 0;
@@ -115,11 +116,11 @@ impl<T: Float> Operand<'_, T> {
     }
 }
 
-fn prepare(g: Geometry) -> Prepared {
-    Box::new(move |args| float_dtype!(args.writes[0].dtype(), T => run::<T>(&g, args)))
+fn prepare(g: Geometry, tier: Tier) -> Prepared {
+    Box::new(move |args| float_dtype!(args.writes[0].dtype(), T => run::<T>(&g, tier, args)))
 }
 
-fn run<T: Float>(g: &Geometry, args: &mut Args) -> Result<()> {
+fn run<T: Operand>(g: &Geometry, tier: Tier, args: &mut Args) -> Result<()> {
     if g.merged().m * g.size.n == 0 {
         return Ok(());
     }
@@ -133,10 +134,11 @@ fn run<T: Float>(g: &Geometry, args: &mut Args) -> Result<()> {
     let out = MatMut { ptr: args.writes[0].ptr_mut::<T>(), rs: g.size.n as isize, cs: 1 };
     let step = size.m * size.n;
     // SAFETY: the matrices are those of the operands' views, whose indices are all in bounds; the output is contiguous
-    // and overlaps no other operand, and its batches follow each other.
+    // and overlaps no other operand, and its batches follow each other. The device runs no tier the processor lacks.
     unsafe {
         gemm::gemm::<T, T>(
             args.pool,
+            tier,
             args.workspace,
             batches,
             size,

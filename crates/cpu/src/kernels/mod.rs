@@ -16,6 +16,7 @@ pub mod walk;
 pub(crate) use fallback::reference;
 
 use crate::pool::Pool;
+use crate::tier::Tier;
 use crate::view::{View, ViewMut};
 use headwater_core::diagnostic::Result;
 use headwater_core::{OpCx, TensorType, fail};
@@ -48,6 +49,8 @@ pub struct Site<'a> {
     pub outs: &'a [TensorType],
     /// Number of threads of the pool that will run it. Sizes workspaces; must not change results.
     pub threads: usize,
+    /// Instructions to use; the processor has them.
+    pub tier: Tier,
 }
 
 /// Operands of one run of a step. No output overlaps any other operand.

@@ -1,0 +1,147 @@
+//! Vectors of numbers, as the kernels of matrix products need them: one implementation per instruction set and type. The
+//! kernels are written once, generic over these; `tiers` compiles them for each instruction set.
+#![allow(clippy::needless_range_loop)]
+
+use crate::element::{Float, Wide};
+
+/// Most lanes of any vector: the size of buffers for one.
+pub(super) const MAX_LANES: usize = 16;
+
+/// A vector of `N` numbers, and the block of the output that its instruction set holds in registers.
+pub(super) trait Lanes: Copy + 'static {
+    /// Type of a lane.
+    type E: Wide;
+    /// Lanes.
+    const N: usize;
+    /// Rows of the block held in registers; it is two vectors wide.
+    const ROWS: usize;
+
+    /// All lanes 0.
+    fn zero() -> Self;
+    /// All lanes `x`.
+    fn splat(x: Self::E) -> Self;
+    /// `N` numbers from memory, at any alignment.
+    ///
+    /// # Safety
+    /// They may be read.
+    unsafe fn load(p: *const Self::E) -> Self;
+    /// To memory, at any alignment.
+    ///
+    /// # Safety
+    /// `N` numbers may be written.
+    unsafe fn store(self, p: *mut Self::E);
+    /// `self + a · b`; rounded once where the instruction set can.
+    fn fma(self, a: Self, b: Self) -> Self;
+    /// `self + x`.
+    fn add(self, x: Self) -> Self;
+
+    /// Asks for the line of memory at `p`, which need not be valid.
+    #[inline(always)]
+    fn prefetch(_: *const Self::E) {}
+
+    /// Sum of the lanes, in a fixed order.
+    #[inline(always)]
+    fn sum(self) -> Self::E {
+        let mut lanes = [Self::E::ZERO; MAX_LANES];
+        // SAFETY: the buffer holds any vector.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        let mut n = Self::N;
+        while n > 1 {
+            n /= 2;
+            for i in 0..n {
+                lanes[i] += lanes[i + n];
+            }
+        }
+        lanes[0]
+    }
+
+    /// Transposes the matrix whose rows are the first `N` vectors.
+    #[inline(always)]
+    fn transpose(rows: &mut [Self; MAX_LANES]) {
+        let mut from = [[Self::E::ZERO; MAX_LANES]; MAX_LANES];
+        let mut to = from;
+        for i in 0..Self::N {
+            // SAFETY: each buffer holds any vector.
+            unsafe { rows[i].store(from[i].as_mut_ptr()) };
+            for j in 0..Self::N {
+                to[j][i] = from[i][j];
+            }
+        }
+        for i in 0..Self::N {
+            // SAFETY: as above.
+            rows[i] = unsafe { Self::load(to[i].as_ptr()) };
+        }
+    }
+}
+
+/// Vectors read from and written to memory that holds another float type.
+pub(super) trait Converts<T: Float<Wide = Self::E>>: Lanes {
+    /// `N` numbers, widened.
+    ///
+    /// # Safety
+    /// They may be read.
+    #[inline(always)]
+    unsafe fn read(p: *const T) -> Self {
+        let mut lanes = [Self::E::ZERO; MAX_LANES];
+        for i in 0..Self::N {
+            // SAFETY: the caller's promise.
+            lanes[i] = unsafe { *p.add(i) }.widen();
+        }
+        // SAFETY: the buffer holds any vector.
+        unsafe { Self::load(lanes.as_ptr()) }
+    }
+
+    /// Rounded to nearest, ties to even.
+    ///
+    /// # Safety
+    /// `N` numbers may be written.
+    #[inline(always)]
+    unsafe fn write(self, p: *mut T) {
+        let mut lanes = [Self::E::ZERO; MAX_LANES];
+        // SAFETY: the buffer holds any vector.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        for i in 0..Self::N {
+            // SAFETY: the caller's promise.
+            unsafe { *p.add(i) = T::narrow(lanes[i]) };
+        }
+    }
+}
+
+/// Four numbers in an array: what the compiler makes of it, on any processor.
+#[derive(Clone, Copy)]
+pub(super) struct Array<E>([E; 4]);
+
+impl<E: Wide> Lanes for Array<E> {
+    type E = E;
+    const N: usize = 4;
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    fn zero() -> Self {
+        Array([E::ZERO; 4])
+    }
+    #[inline(always)]
+    fn splat(x: E) -> Self {
+        Array([x; 4])
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const E) -> Self {
+        // SAFETY: the caller's promise.
+        Array(unsafe { p.cast::<[E; 4]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut E) {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[E; 4]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    fn fma(self, a: Self, b: Self) -> Self {
+        Array(std::array::from_fn(|i| self.0[i] + a.0[i] * b.0[i]))
+    }
+    #[inline(always)]
+    fn add(self, x: Self) -> Self {
+        Array(std::array::from_fn(|i| self.0[i] + x.0[i]))
+    }
+}
+
+impl<T: Float> Converts<T> for Array<T::Wide> {}

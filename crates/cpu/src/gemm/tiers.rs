@@ -1,0 +1,123 @@
+//! The innermost kernels compiled for each instruction set, and the table that names them.
+
+use super::Mat;
+use super::lanes::{Array, Converts, Lanes};
+use super::tile::{self, DOT_COLS, DOT_ROWS, Dot, Tile};
+use crate::element::Float;
+use crate::tier::Tier;
+use half::{bf16, f16};
+
+/// The kernels of one instruction set for operands of type `T`.
+///
+/// All are `unsafe`: besides what the generic function asks for, the processor must have the instructions.
+#[derive(Debug)]
+pub struct Kernels<T: Float> {
+    /// Size of the block held in registers.
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) tile: unsafe fn(&Tile<T::Wide>),
+    pub(super) pack: unsafe fn(Mat<T>, usize, usize, usize, *mut T::Wide),
+    pub(super) narrow: unsafe fn(*const T::Wide, usize, *mut T),
+    pub(super) dot: unsafe fn(&Dot<T>, &mut [T::Wide; DOT_ROWS * DOT_COLS]),
+}
+
+macro_rules! tier {
+    ($name:ident $(, #[$features:meta])?) => {
+        mod $name {
+            use super::*;
+
+            /// # Safety
+            /// As [`tile::tile`].
+            $(#[$features])?
+            unsafe fn tile<L: Lanes>(t: &Tile<L::E>) {
+                // SAFETY: the caller's promise.
+                unsafe { tile::tile::<L>(t) }
+            }
+
+            /// # Safety
+            /// As [`tile::pack`].
+            $(#[$features])?
+            unsafe fn pack<L: Converts<T>, T: Float<Wide = L::E>>(
+                x: Mat<T>,
+                rows: usize,
+                k: usize,
+                group: usize,
+                out: *mut L::E,
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe { tile::pack::<L, T>(x, rows, k, group, out) }
+            }
+
+            /// # Safety
+            /// As [`tile::narrow`].
+            $(#[$features])?
+            unsafe fn narrow<L: Converts<T>, T: Float<Wide = L::E>>(from: *const L::E, n: usize, to: *mut T) {
+                // SAFETY: the caller's promise.
+                unsafe { tile::narrow::<L, T>(from, n, to) }
+            }
+
+            /// # Safety
+            /// As [`tile::dot`].
+            $(#[$features])?
+            unsafe fn dot<L: Converts<T>, T: Float<Wide = L::E>>(
+                d: &Dot<T>,
+                out: &mut [L::E; DOT_ROWS * DOT_COLS],
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe { tile::dot::<L, T>(d, out) }
+            }
+
+            pub(super) const fn kernels<L: Converts<T>, T: Float<Wide = L::E>>() -> Kernels<T> {
+                Kernels {
+                    rows: L::ROWS,
+                    cols: 2 * L::N,
+                    tile: tile::<L>,
+                    pack: pack::<L, T>,
+                    narrow: narrow::<L, T>,
+                    dot: dot::<L, T>,
+                }
+            }
+        }
+    };
+}
+tier!(portable);
+#[cfg(target_arch = "x86_64")]
+tier!(avx2, #[target_feature(enable = "avx2,fma,f16c")]);
+#[cfg(target_arch = "x86_64")]
+tier!(avx512, #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]);
+
+/// A float that matrix products take.
+pub trait Operand: Float {
+    /// The kernels for it of a tier, which the processor must have.
+    #[doc(hidden)]
+    fn kernels(tier: Tier) -> &'static Kernels<Self>;
+}
+
+macro_rules! operand {
+    ($($t:ty: $wide:ident $m256:ident $m512:ident;)*) => { $(
+        impl Operand for $t {
+            fn kernels(tier: Tier) -> &'static Kernels<Self> {
+                static PORTABLE: Kernels<$t> = portable::kernels::<Array<$wide>, $t>();
+                #[cfg(target_arch = "x86_64")]
+                {
+                    use std::arch::x86_64::{$m256, $m512};
+                    static AVX2: Kernels<$t> = avx2::kernels::<$m256, $t>();
+                    static AVX512: Kernels<$t> = avx512::kernels::<$m512, $t>();
+                    match tier {
+                        Tier::Portable => {}
+                        Tier::Avx2 => return &AVX2,
+                        Tier::Avx512 => return &AVX512,
+                    }
+                }
+                let _ = tier;
+                &PORTABLE
+            }
+        }
+    )* };
+}
+operand! {
+    f32: f32 __m256 __m512;
+    f64: f64 __m256d __m512d;
+    f16: f32 __m256 __m512;
+    bf16: f32 __m256 __m512;
+}

@@ -1,0 +1,189 @@
+//! Vectors of x86: AVX2 with FMA and F16C, and AVX-512. Only functions compiled for these instructions (see `tiers`) may
+//! come here; everything is inlined into them.
+
+use super::lanes::{Converts, Lanes, MAX_LANES};
+use half::{bf16, f16};
+use std::arch::x86_64::*;
+
+macro_rules! lanes {
+    ($v:ty: $e:ty, $n:literal, $rows:literal; $zero:ident $splat:ident $load:ident $store:ident $fma:ident $add:ident
+        $($transpose:ident)?) => {
+        impl Lanes for $v {
+            type E = $e;
+            const N: usize = $n;
+            const ROWS: usize = $rows;
+
+            #[inline(always)]
+            fn zero() -> Self {
+                // SAFETY: for all intrinsics here: callers are compiled for the instruction set (module documentation),
+                // which the processor was found to have.
+                unsafe { $zero() }
+            }
+            #[inline(always)]
+            fn splat(x: $e) -> Self {
+                // SAFETY: as above.
+                unsafe { $splat(x) }
+            }
+            #[inline(always)]
+            unsafe fn load(p: *const $e) -> Self {
+                // SAFETY: as above, and the caller's promise.
+                unsafe { $load(p) }
+            }
+            #[inline(always)]
+            unsafe fn store(self, p: *mut $e) {
+                // SAFETY: as above, and the caller's promise.
+                unsafe { $store(p, self) }
+            }
+            #[inline(always)]
+            fn fma(self, a: Self, b: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $fma(a, b, self) }
+            }
+            #[inline(always)]
+            fn add(self, x: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $add(self, x) }
+            }
+            #[inline(always)]
+            fn prefetch(p: *const $e) {
+                // SAFETY: as above; a prefetch may name any address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+            }
+            $(#[inline(always)]
+            fn transpose(rows: &mut [Self; MAX_LANES]) {
+                // SAFETY: as above.
+                unsafe { $transpose(rows) }
+            })?
+        }
+        impl Converts<$e> for $v {
+            #[inline(always)]
+            unsafe fn read(p: *const $e) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { Self::load(p) }
+            }
+            #[inline(always)]
+            unsafe fn write(self, p: *mut $e) {
+                // SAFETY: the caller's promise.
+                unsafe { self.store(p) }
+            }
+        }
+    };
+}
+lanes!(__m256: f32, 8, 6; _mm256_setzero_ps _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_fmadd_ps
+    _mm256_add_ps transpose_8x8);
+lanes!(__m256d: f64, 4, 4; _mm256_setzero_pd _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_fmadd_pd
+    _mm256_add_pd);
+lanes!(__m512: f32, 16, 12; _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_fmadd_ps
+    _mm512_add_ps);
+lanes!(__m512d: f64, 8, 8; _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_fmadd_pd
+    _mm512_add_pd);
+
+/// # Safety
+/// The processor has AVX.
+#[inline(always)]
+unsafe fn transpose_8x8(r: &mut [__m256; MAX_LANES]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Pairs of rows, then of pairs, then the halves.
+        let (a, b) = (_mm256_unpacklo_ps(r[0], r[1]), _mm256_unpackhi_ps(r[0], r[1]));
+        let (c, d) = (_mm256_unpacklo_ps(r[2], r[3]), _mm256_unpackhi_ps(r[2], r[3]));
+        let (e, f) = (_mm256_unpacklo_ps(r[4], r[5]), _mm256_unpackhi_ps(r[4], r[5]));
+        let (g, h) = (_mm256_unpacklo_ps(r[6], r[7]), _mm256_unpackhi_ps(r[6], r[7]));
+        let low = [
+            _mm256_shuffle_ps::<0x44>(a, c),
+            _mm256_shuffle_ps::<0xee>(a, c),
+            _mm256_shuffle_ps::<0x44>(b, d),
+            _mm256_shuffle_ps::<0xee>(b, d),
+        ];
+        let high = [
+            _mm256_shuffle_ps::<0x44>(e, g),
+            _mm256_shuffle_ps::<0xee>(e, g),
+            _mm256_shuffle_ps::<0x44>(f, h),
+            _mm256_shuffle_ps::<0xee>(f, h),
+        ];
+        for i in 0..4 {
+            r[i] = _mm256_permute2f128_ps::<0x20>(low[i], high[i]);
+            r[i + 4] = _mm256_permute2f128_ps::<0x31>(low[i], high[i]);
+        }
+    }
+}
+
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+
+impl Converts<f16> for __m256 {
+    #[inline(always)]
+    unsafe fn read(p: *const f16) -> Self {
+        // SAFETY: eight numbers may be read (the caller's promise); the processor has F16C.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn write(self, p: *mut f16) {
+        // SAFETY: as above, written.
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<NEAREST>(self)) }
+    }
+}
+
+impl Converts<f16> for __m512 {
+    #[inline(always)]
+    unsafe fn read(p: *const f16) -> Self {
+        // SAFETY: sixteen numbers may be read (the caller's promise); the processor has AVX-512.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn write(self, p: *mut f16) {
+        // SAFETY: as above, written.
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(self)) }
+    }
+}
+
+// A bf16 is the upper half of an f32. Rounding to nearest, ties to even: add half of the last place, less a bit if it is
+// even, and cut; a NaN is made quiet instead, so that cutting leaves one.
+impl Converts<bf16> for __m256 {
+    #[inline(always)]
+    unsafe fn read(p: *const bf16) -> Self {
+        // SAFETY: eight numbers may be read (the caller's promise); the processor has AVX2.
+        unsafe {
+            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+        }
+    }
+    #[inline(always)]
+    unsafe fn write(self, p: *mut bf16) {
+        // SAFETY: as above, written.
+        unsafe {
+            let bits = _mm256_castps_si256(self);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(self, self));
+            let bits = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+            let packed = _mm256_packus_epi32(bits, bits);
+            let packed = _mm256_permute4x64_epi64::<0b1000>(packed);
+            _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed));
+        }
+    }
+}
+
+impl Converts<bf16> for __m512 {
+    #[inline(always)]
+    unsafe fn read(p: *const bf16) -> Self {
+        // SAFETY: sixteen numbers may be read (the caller's promise); the processor has AVX-512.
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+    #[inline(always)]
+    unsafe fn write(self, p: *mut bf16) {
+        // SAFETY: as above, written.
+        unsafe {
+            let bits = _mm512_castps_si512(self);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self, self);
+            let bits = _mm512_srli_epi32::<16>(_mm512_mask_blend_epi32(nan, rounded, quiet));
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(bits));
+        }
+    }
+}
