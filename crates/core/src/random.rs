@@ -41,6 +41,28 @@ impl Stream {
         philox([block, self.stream, step as u32, (step >> 32) as u32], [seed as u32, (seed >> 32) as u32])
     }
 
+    /// [`Stream::block`] of `N` numbers from `first` on, modulo 2³², computed side by side.
+    #[inline(always)]
+    pub fn blocks<const N: usize>(&self, first: u32) -> [[u32; 4]; N] {
+        let mut c: [[u32; N]; 4] = [
+            std::array::from_fn(|i| first.wrapping_add(i as u32)),
+            [self.stream; N],
+            [self.step as u32; N],
+            [(self.step >> 32) as u32; N],
+        ];
+        let mut key = [self.seed as u32, (self.seed >> 32) as u32];
+        for _ in 0..10 {
+            for i in 0..N {
+                let (a, b) = (c[0][i] as u64 * 0xD251_1F53, c[2][i] as u64 * 0xCD9E_8D57);
+                c[0][i] = (b >> 32) as u32 ^ c[1][i] ^ key[0];
+                c[2][i] = (a >> 32) as u32 ^ c[3][i] ^ key[1];
+                (c[1][i], c[3][i]) = (b as u32, a as u32);
+            }
+            key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+        }
+        std::array::from_fn(|i| [c[0][i], c[1][i], c[2][i], c[3][i]])
+    }
+
     /// Word `i`, less than [`WORDS`].
     pub fn word(&self, i: u64) -> u32 {
         self.block((i / 4) as u32)[(i % 4) as usize]
@@ -76,6 +98,8 @@ mod tests {
     fn words_are_counted_through_blocks() {
         let s = Stream::new(-3, 1 << 40, 7);
         assert_eq!((4..8).map(|i| s.word(i)).collect::<Vec<_>>(), s.block(1));
+        let wrapped = [u32::MAX - 1, u32::MAX, 0, 1].map(|b| s.block(b));
+        assert_eq!(s.blocks::<4>(u32::MAX - 1), wrapped);
         assert_ne!(s.block(0), Stream::new(-3, 1 << 40, 8).block(0));
         assert_ne!(s.block(0), Stream::new(-3, 0, 7).block(0));
         assert!((0..100).all(|i| (0.0..1.0).contains(&s.uniform(i))));

@@ -66,7 +66,7 @@ pub trait Wide:
 }
 
 macro_rules! wide {
-    ($t:ident) => {
+    ($t:ident, $exp:path) => {
         impl Float for $t {
             type Wide = $t;
             #[inline(always)]
@@ -88,7 +88,7 @@ macro_rules! wide {
             const NEG_INFINITY: $t = $t::NEG_INFINITY;
             #[inline(always)]
             fn exp(self) -> $t {
-                $t::exp(self)
+                $exp(self)
             }
             #[inline(always)]
             fn ln(self) -> $t {
@@ -109,8 +109,9 @@ macro_rules! wide {
         }
     };
 }
-wide!(f32);
-wide!(f64);
+// Loops over the one for f32 vectorise.
+wide!(f32, crate::rows::math::f32::exp);
+wide!(f64, f64::exp);
 
 macro_rules! narrow {
     ($t:ident) => {

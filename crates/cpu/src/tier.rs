@@ -71,6 +71,40 @@ fn choose(asked: Option<&str>, highest: Tier) -> Result<Tier> {
     Ok(tier)
 }
 
+/// A loop to be compiled for each tier.
+pub(crate) trait Loop {
+    /// What it gives.
+    type Out;
+    /// Runs it. To be marked `#[inline(always)]`, as all that it calls.
+    fn run(self) -> Self::Out;
+}
+
+impl Tier {
+    /// Runs a loop with the instructions of this tier, which the processor must have.
+    #[inline]
+    pub(crate) fn run<L: Loop>(self, l: L) -> L::Out {
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2,fma,f16c,bmi2")]
+            unsafe fn avx2<L: Loop>(l: L) -> L::Out {
+                l.run()
+            }
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2")]
+            unsafe fn avx512<L: Loop>(l: L) -> L::Out {
+                l.run()
+            }
+            match self {
+                Tier::Portable => {}
+                // SAFETY: devices take only tiers that the processor has.
+                Tier::Avx2 => return unsafe { avx2(l) },
+                // SAFETY: as above.
+                Tier::Avx512 => return unsafe { avx512(l) },
+            }
+        }
+        l.run()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

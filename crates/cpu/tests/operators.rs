@@ -231,6 +231,11 @@ fn large_operands_agree_with_the_reference() {
     let values = |n: usize, f: &dyn Fn(usize) -> usize| Sample::Values((0..n).map(|i| f(i) as f64).collect());
     let many =
         || case().f(&[300, 70]).constant().index(&[900, 70], 300).f(&[900, 70]).constant().attr("dim", 0);
+    let heads = |batch: usize, h: usize, shared: usize, l: usize, s: usize, [e, ev]: [usize; 2]| {
+        let c = case().f(&[batch, h, l, e]).f(&[batch, shared, s, e]).f(&[batch, shared, s, ev]);
+        c.attr("scale", 0.3)
+    };
+    let conv = |x: &[usize], w: &[usize]| case().f(x).f(w);
     let cases: Vec<(&str, Case)> = vec![
         ("embedding", case().f(&[500, 64]).index(&[40, 20], 500).attr("padding_idx", 3)),
         (
@@ -258,6 +263,46 @@ fn large_operands_agree_with_the_reference() {
         ("matmul", case().f(&[3, 1, 130, 70]).f(&[2, 70, 40])),
         ("matmul", case().f(&[4, 300, 33]).f(&[33, 520])),
         ("linear", case().f(&[5, 100, 64]).f(&[48, 64]).f(&[48])),
+        ("attention", heads(1, 2, 1, 200, 200, [20, 13]).none().none().attr("is_causal", true)),
+        ("attention", heads(2, 2, 2, 5, 203, [17, 16]).mask(&[2, 1, 1, 203]).none()),
+        (
+            "attention",
+            heads(1, 4, 2, 110, 100, [8, 3])
+                .f(&[1, 4, 110, 100])
+                .index(&[2], 100)
+                .attr("is_causal", true)
+                .attr("dropout_p", 0.3)
+                .attr("stream", 5),
+        ),
+        ("philox_uniform", case().index(&[2], 1000).attr("size", [50, 777]).attr("stream", 2)),
+        (
+            "max_pool2d_with_indices",
+            case()
+                .distinct(&[2, 3, 31, 20])
+                .attr("kernel_size", [3, 3])
+                .attr("stride", [2, 2])
+                .attr("padding", [1, 1]),
+        ),
+        ("avg_pool2d", case().f(&[5, 3, 20, 21]).attr("kernel_size", [3, 2]).attr("stride", [2, 1])),
+        ("convolution", conv(&[2, 37, 20, 30], &[140, 37, 3, 3]).f(&[140]).attr("padding", [1, 1])),
+        ("convolution", conv(&[3, 12, 9, 7], &[20, 6, 3, 2]).none().attr("stride", [2, 3]).attr("groups", 2)),
+        (
+            "convolution",
+            conv(&[1, 3, 40, 41], &[18, 3, 7, 5])
+                .none()
+                .attr("stride", [2, 2])
+                .attr("padding", [3, 1])
+                .attr("dilation", [1, 2]),
+        ),
+        ("convolution", conv(&[2, 3, 32, 32], &[24, 3, 16, 16]).f(&[24]).attr("stride", [16, 16])),
+        ("convolution", conv(&[4, 70, 8, 8], &[33, 70, 1, 1]).f(&[33]).attr("stride", [2, 2])),
+        (
+            "convolution",
+            conv(&[2, 5, 6, 7, 9], &[4, 5, 3, 2, 3])
+                .none()
+                .attr("stride", [2, 1, 1])
+                .attr("padding", [1, 0, 2]),
+        ),
     ];
     let (mut wrong, cpus) = (Vec::new(), [Cpu::new(1), Cpu::new(2), Cpu::new(7)]);
     for (name, case) in cases {

@@ -5,7 +5,7 @@
 use crate::element::{Float, Wide};
 
 /// Most lanes of any vector: the size of buffers for one.
-pub(super) const MAX_LANES: usize = 16;
+pub(crate) const MAX_LANES: usize = 16;
 
 /// A vector of `N` numbers, and the block of the output that its instruction set holds in registers.
 pub(super) trait Lanes: Copy + 'static {

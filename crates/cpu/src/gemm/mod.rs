@@ -15,10 +15,14 @@ mod skinny;
 mod tests;
 mod tiers;
 mod tile;
+mod walk;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use tiers::Operand;
+pub(crate) use lanes::MAX_LANES;
+pub use tiers::{Kernels, Operand};
+pub(crate) use tile::{MAX_ROWS, Tile};
+pub(crate) use walk::Walk;
 
 use crate::element::Wide;
 use crate::pool::Pool;

@@ -3,6 +3,7 @@
 use super::Mat;
 use super::lanes::{Array, Converts, Lanes};
 use super::tile::{self, DOT_COLS, DOT_ROWS, Dot, Tile};
+use super::walk::{self, Walk};
 use crate::element::Float;
 use crate::tier::Tier;
 use half::{bf16, f16};
@@ -13,11 +14,13 @@ use half::{bf16, f16};
 #[derive(Debug)]
 pub struct Kernels<T: Float> {
     /// Size of the block held in registers.
-    pub(super) rows: usize,
-    pub(super) cols: usize,
-    pub(super) tile: unsafe fn(&Tile<T::Wide>),
-    pub(super) pack: unsafe fn(Mat<T>, usize, usize, usize, *mut T::Wide),
-    pub(super) narrow: unsafe fn(*const T::Wide, usize, *mut T),
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) tile: unsafe fn(&Tile<T::Wide>),
+    pub(crate) walk: unsafe fn(&Walk<T::Wide>),
+    pub(crate) interleave: unsafe fn(Mat<T>, usize, usize, *mut T::Wide),
+    pub(crate) pack: unsafe fn(Mat<T>, usize, usize, usize, *mut T::Wide),
+    pub(crate) narrow: unsafe fn(*const T::Wide, usize, *mut T),
     pub(super) dot: unsafe fn(&Dot<T>, &mut [T::Wide; DOT_ROWS * DOT_COLS]),
 }
 
@@ -32,6 +35,27 @@ macro_rules! tier {
             unsafe fn tile<L: Lanes>(t: &Tile<L::E>) {
                 // SAFETY: the caller's promise.
                 unsafe { tile::tile::<L>(t) }
+            }
+
+            /// # Safety
+            /// As [`walk::walk`].
+            $(#[$features])?
+            unsafe fn walk<L: Lanes>(w: &Walk<L::E>) {
+                // SAFETY: the caller's promise.
+                unsafe { walk::walk::<L>(w) }
+            }
+
+            /// # Safety
+            /// As [`walk::interleave`].
+            $(#[$features])?
+            unsafe fn interleave<L: Converts<T>, T: Float<Wide = L::E>>(
+                x: Mat<T>,
+                rows: usize,
+                k: usize,
+                out: *mut L::E,
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe { walk::interleave::<L, T>(x, rows, k, out) }
             }
 
             /// # Safety
@@ -72,6 +96,8 @@ macro_rules! tier {
                     rows: L::ROWS,
                     cols: 2 * L::N,
                     tile: tile::<L>,
+                    walk: walk::<L>,
+                    interleave: interleave::<L, T>,
                     pack: pack::<L, T>,
                     narrow: narrow::<L, T>,
                     dot: dot::<L, T>,

@@ -8,12 +8,12 @@ use super::lanes::{Converts, Lanes, MAX_LANES};
 use crate::element::{Float, Wide};
 
 /// Most rows and columns of any block held in registers.
-pub(super) const MAX_ROWS: usize = 12;
+pub(crate) const MAX_ROWS: usize = 12;
 pub(super) const MAX_COLS: usize = 2 * MAX_LANES;
 
 /// One block of the output: `c = start + a · b`, summed over `k` in order.
 #[derive(Clone, Copy)]
-pub(super) struct Tile<E> {
+pub(crate) struct Tile<E> {
     /// Rows, at most `Lanes::ROWS`; columns, at most two vectors.
     pub rows: usize,
     pub cols: usize,

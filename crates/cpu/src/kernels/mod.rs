@@ -4,13 +4,18 @@
 //!
 //! To add a family: a file with `pub static KERNELS: &[Kernel]`, and its name in [`FAMILIES`].
 
+pub mod attention;
+pub mod convolution;
 pub mod embedding_grad;
 mod fallback;
 pub mod index;
 pub mod matmul;
 pub mod order;
+pub mod pooling;
+pub mod random;
 pub mod scatter;
 pub mod segment;
+pub mod upsample;
 pub mod walk;
 
 pub(crate) use fallback::reference;
@@ -103,12 +108,17 @@ pub fn contiguous(_: usize) -> bool {
 
 /// The families.
 const FAMILIES: &[&[Kernel]] = &[
+    attention::KERNELS,
+    convolution::KERNELS,
     embedding_grad::KERNELS,
     index::KERNELS,
     matmul::KERNELS,
     order::KERNELS,
+    pooling::KERNELS,
+    random::KERNELS,
     scatter::KERNELS,
     segment::KERNELS,
+    upsample::KERNELS,
 ];
 
 /// The kernel of an operator, if there is one.

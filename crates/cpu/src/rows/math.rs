@@ -4,7 +4,7 @@
 
 /// In f32.
 #[allow(clippy::excessive_precision)]
-pub(super) mod f32 {
+pub(crate) mod f32 {
     /// Adding and subtracting this rounds to the nearest integer, ties to even, for |x| < 2²²; meanwhile the integer
     /// stands in the low bits.
     const SHIFT: f32 = 12_582_912.0;

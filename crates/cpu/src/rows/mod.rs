@@ -12,7 +12,7 @@
 
 mod compile;
 mod loops;
-mod math;
+pub(crate) mod math;
 mod ops;
 mod real;
 mod run;

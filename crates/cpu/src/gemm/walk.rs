@@ -1,0 +1,144 @@
+//! The register tile for a left operand that is no matrix: rows start anywhere, and the sum walks them by two strides. A
+//! convolution multiplies an image in place with it.
+
+use super::Mat;
+use super::lanes::{Converts, Lanes, MAX_LANES};
+use super::tile::{MAX_COLS, MAX_ROWS};
+use crate::element::{Float, Wide};
+
+/// One block of the output: `c = a · b`, summed in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Walk<'a, E> {
+    /// Where each row starts: at least one, at most `Kernels::rows`.
+    pub rows: &'a [*const E],
+    /// Row `i` at index `(o, p)` of the sum is `rows[i][outer[o] + p · step]`, for `p < inner`. In elements.
+    pub outer: &'a [isize],
+    pub inner: usize,
+    pub step: isize,
+    /// Right: for each index of the sum in order, `Kernels::cols` elements.
+    pub b: *const E,
+    /// Output: row `i` at `i·crs`, `cols` elements.
+    pub c: *mut E,
+    pub crs: isize,
+    pub cols: usize,
+    /// Adds to the output instead of writing it.
+    pub add: bool,
+}
+
+/// Computes a tile.
+///
+/// # Safety
+/// All elements named by it may be read or written; `c` overlaps nothing else.
+#[inline(always)]
+pub(super) unsafe fn walk<L: Lanes>(w: &Walk<L::E>) {
+    macro_rules! rows {
+        ($($r:literal)*) => {
+            match w.rows.len() {
+                // SAFETY: the caller's promise.
+                $($r if $r <= L::ROWS => unsafe { rows::<L, $r>(w) },)*
+                _ => unreachable!("tiles have 1 to {} rows", L::ROWS),
+            }
+        };
+    }
+    const { assert!(MAX_ROWS == 12) };
+    rows!(1 2 3 4 5 6 7 8 9 10 11 12);
+}
+
+/// # Safety
+/// As [`walk`], with `R` rows.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)]
+unsafe fn rows<L: Lanes, const R: usize>(w: &Walk<L::E>) {
+    let mut a = [std::ptr::null(); R];
+    a.copy_from_slice(&w.rows[..R]);
+    let mut sums = [[L::zero(); 2]; R];
+    let mut b = w.b;
+    for &outer in w.outer {
+        let mut at = outer;
+        for _ in 0..w.inner {
+            // SAFETY: a row of `b`, and an element of each row of `a`.
+            unsafe {
+                let right = [L::load(b), L::load(b.add(L::N))];
+                // By index: what the compiler is sure to unroll, and so to keep in registers.
+                for i in 0..R {
+                    let left = L::splat(*a[i].offset(at));
+                    sums[i][0] = sums[i][0].fma(left, right[0]);
+                    sums[i][1] = sums[i][1].fma(left, right[1]);
+                }
+            }
+            (at, b) = (at + w.step, b.wrapping_add(2 * L::N));
+        }
+    }
+    let whole = w.cols == 2 * L::N;
+    let mut line = [[L::E::ZERO; MAX_COLS]; R];
+    for i in 0..R {
+        let c = w.c.wrapping_offset(i as isize * w.crs);
+        // SAFETY: a row of `c`, of whole vectors.
+        unsafe {
+            let old = |v: usize| if w.add { L::load(c.add(v)) } else { L::zero() };
+            let (to, sums) = if whole {
+                (c, [old(0).add(sums[i][0]), old(L::N).add(sums[i][1])])
+            } else {
+                (line[i].as_mut_ptr(), sums[i])
+            };
+            sums[0].store(to);
+            sums[1].store(to.add(L::N));
+        }
+    }
+    if !whole {
+        for (i, line) in line.iter().enumerate() {
+            for (j, &sum) in line[..w.cols].iter().enumerate() {
+                // SAFETY: an element of row `i` of `c`.
+                unsafe {
+                    let c = w.c.offset(i as isize * w.crs).add(j);
+                    *c = if w.add { *c + sum } else { sum };
+                }
+            }
+        }
+    }
+}
+
+/// Writes a matrix, widened, column after column: element `(i, p)` to `out[p · rows + i]`.
+///
+/// # Safety
+/// The `rows × k` elements of `x` may be read, that many of `out` be written; they do not overlap.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)]
+pub(super) unsafe fn interleave<L: Converts<T>, T: Float<Wide = L::E>>(
+    x: Mat<T>,
+    rows: usize,
+    k: usize,
+    out: *mut L::E,
+) {
+    // SAFETY: an element of the matrix, and its place.
+    let single = |i: usize, p: usize| unsafe { *out.add(p * rows + i) = (*x.at(i, p).ptr).widen() };
+    let (some, columns) = (rows / L::N * L::N, k / L::N * L::N);
+    if x.rs == 1 {
+        for p in 0..k {
+            for i in (0..some).step_by(L::N) {
+                // SAFETY: `N` elements that follow each other, and their places.
+                unsafe { L::read(x.at(i, p).ptr).store(out.add(p * rows + i)) };
+            }
+            (some..rows).for_each(|i| single(i, p));
+        }
+    } else if x.cs == 1 {
+        for p in (0..columns).step_by(L::N) {
+            for i in (0..some).step_by(L::N) {
+                let mut square = [L::zero(); MAX_LANES];
+                for j in 0..L::N {
+                    // SAFETY: `N` elements of a row.
+                    square[j] = unsafe { L::read(x.at(i + j, p).ptr) };
+                }
+                L::transpose(&mut square);
+                for q in 0..L::N {
+                    // SAFETY: `N` places of a column.
+                    unsafe { square[q].store(out.add((p + q) * rows + i)) };
+                }
+            }
+            (p..p + L::N).for_each(|p| (some..rows).for_each(|i| single(i, p)));
+        }
+        (columns..k).for_each(|p| (0..rows).for_each(|i| single(i, p)));
+    } else {
+        (0..k).for_each(|p| (0..rows).for_each(|i| single(i, p)));
+    }
+}

@@ -1,0 +1,194 @@
+//! The gradient: for each block of keys, the blocks of queries that see it. The sums over queries (gradients of keys and
+//! values) and over keys (of queries) are each in one order, in one thread for all heads that share their keys.
+
+use super::rows::{Dot, Kept, Slopes, Times};
+use super::{Four, KEYS, LINE, Mask, Options, Pieces, Product, copied, copies, left, pack, packed, total};
+use crate::element::{Float, Wide};
+use crate::float_dtype;
+use crate::gemm::{Mat, MatMut, Operand};
+use crate::kernels::{Args, Site};
+use crate::pool::Shared;
+use headwater_core::diagnostic::Result;
+use headwater_core::ops::attention::attention::Attention;
+
+/// Queries in a block: what a block of them and one of keys need fits into the second-level cache.
+const QUERIES: usize = 96;
+
+/// Elements of a thread's scratch memory: keys and values (across), keys, queries and gradients packed as right operands;
+/// queries and gradients as left ones; weights and slopes; gradients of keys, values and, unless they are summed in place,
+/// of queries; products of gradient and output; mask; dropout.
+fn pieces<T: Operand>(a: &Attention, tier: crate::tier::Tier) -> [usize; 15] {
+    let kernels = T::kernels(tier);
+    let queries = a.heads / a.key_heads * a.l;
+    [
+        packed(kernels, a.e, KEYS),
+        packed(kernels, a.ev, KEYS),
+        packed(kernels, KEYS, a.e),
+        packed(kernels, QUERIES, a.e),
+        packed(kernels, QUERIES, a.ev),
+        copied::<T>(QUERIES, a.e),
+        copied::<T>(QUERIES, a.ev),
+        QUERIES * LINE,
+        QUERIES * LINE,
+        KEYS * a.e,
+        KEYS * a.ev,
+        if copies::<T>() { queries * a.e } else { 0 },
+        queries + 2 * a.ev,
+        KEYS,
+        KEYS,
+    ]
+}
+
+pub(super) fn workspace<T: Operand>(a: &Attention, site: &Site) -> usize {
+    total(&pieces::<T>(a, site.tier)) * size_of::<T::Wide>() * site.threads
+}
+
+pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> {
+    let a = &options.a;
+    let four = |i: usize| args.read(i).map(Four::<T>::of);
+    let (g, q, k, v, y) = (four(0)?, four(1)?, four(2)?, four(3)?, four(4)?);
+    let logs = Four::<T::Wide>::of(args.read(5)?);
+    let (mask, survivors) = (Mask::of(args.opt(6)), options.survivors(args.opt(7)));
+    let kernels = T::kernels(options.tier);
+    let sizes = pieces::<T>(a, options.tier);
+    let bytes = total(&sizes) * size_of::<T::Wide>() * args.pool.threads();
+    let [dq, dk, dv, rest @ ..] = args.writes else { unreachable!("three gradients and the mask's") };
+    let (dq, dk, dv) = (Shared(dq.ptr_mut::<T>()), Shared(dk.ptr_mut::<T>()), Shared(dv.ptr_mut::<T>()));
+    let mask_grad = rest.first_mut().map(|w| {
+        let dtype = w.dtype();
+        (dtype, float_dtype!(dtype, M => Shared(w.ptr_mut::<M>().cast::<u8>())))
+    });
+    let group = a.heads / a.key_heads;
+    let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
+    args.pool.each_with(a.batch * a.key_heads, scratch, |at, scratch| {
+        let mut scratch = Pieces(scratch);
+        let pieces = sizes.map(|n| scratch.take(n));
+        let [k_across, v_across, k_along, q_along, g_along, q_left, g_left, weights, slopes, sum_k, sum_v, sum_q, through, added, kept] =
+            pieces;
+        let (sample, shared) = (at / a.key_heads, at % a.key_heads);
+        // Rows of the queries' results of the first of the heads; those of the others follow.
+        let base = (sample * a.heads + shared * group) * a.l;
+        // What each query's output and its gradient have in common.
+        let (through, line) = through.split_at_mut(group * a.l);
+        let (line_g, line_y) = line.split_at_mut(a.ev);
+        for (i, through) in through.iter_mut().enumerate() {
+            let (head, row) = (shared * group + i / a.l, i % a.l);
+            // SAFETY: a row of each, and room for it.
+            unsafe {
+                (kernels.interleave)(g.rows(sample, head, row).transposed(), a.ev, 1, line_g.as_mut_ptr());
+                (kernels.interleave)(y.rows(sample, head, row).transposed(), a.ev, 1, line_y.as_mut_ptr());
+            }
+            *through = options.tier.run(Dot { a: line_g, b: line_y });
+        }
+        let sum_q = if copies::<T>() {
+            Shared(sum_q.as_mut_ptr())
+        } else {
+            Shared(dq.get().wrapping_add(base * a.e).cast::<T::Wide>())
+        };
+        // SAFETY: the queries' gradients of these heads, which nobody else uses.
+        unsafe { std::slice::from_raw_parts_mut(sum_q.get(), group * a.l * a.e) }.fill(T::Wide::ZERO);
+        if let Some((dtype, dm)) = mask_grad {
+            float_dtype!(dtype, M => {
+                // SAFETY: the scores of these heads, which nobody else writes; all bits 0 are the number 0.
+                unsafe { std::ptr::write_bytes(dm.get().cast::<M>().add(base * a.s), 0, group * a.l * a.s) };
+            });
+        }
+        for k0 in (0..a.s).step_by(KEYS) {
+            let here = KEYS.min(a.s - k0);
+            // SAFETY: rows of keys and values.
+            unsafe {
+                let (k, v) = (k.rows(sample, shared, k0), v.rows(sample, shared, k0));
+                pack(kernels, k.transposed(), a.e, here, k_across);
+                pack(kernels, v.transposed(), a.ev, here, v_across);
+                pack(kernels, k, here, a.e, k_along);
+            }
+            sum_k.fill(T::Wide::ZERO);
+            sum_v.fill(T::Wide::ZERO);
+            let from = if a.causal { k0 / QUERIES * QUERIES } else { 0 };
+            for (inner, q0) in (0..group).flat_map(|h| (from..a.l).step_by(QUERIES).map(move |q0| (h, q0))) {
+                let (head, n) = (shared * group + inner, QUERIES.min(a.l - q0));
+                let visible = |row: usize| options.visible(q0 + row, k0);
+                if mask.as_ref().is_some_and(|m| m.hides([sample, head, q0], n, k0, here)) {
+                    continue;
+                }
+                // SAFETY: rows of queries and gradients; products of blocks that were made for their sizes.
+                unsafe {
+                    let (q, g) = (q.rows(sample, head, q0), g.rows(sample, head, q0));
+                    let (query, grad) = (left(kernels, q, n, a.e, q_left), left(kernels, g, n, a.ev, g_left));
+                    pack(kernels, q, n, a.e, q_along);
+                    pack(kernels, g, n, a.ev, g_along);
+                    let c = |block: &mut [T::Wide]| MatMut { ptr: block.as_mut_ptr(), rs: LINE as isize, cs: 1 };
+                    Product { kernels, m: n, n: here, k: a.e, a: query, b: k_across, c: c(weights), add: false }
+                        .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..a.e } else { 0..0 });
+                    Product { kernels, m: n, n: here, k: a.ev, a: grad, b: v_across, c: c(slopes), add: false }
+                        .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..a.ev } else { 0..0 });
+                }
+                for row in 0..n {
+                    let (s, d) = (&mut weights[row * LINE..][..KEYS], &mut slopes[row * LINE..][..KEYS]);
+                    let (count, query) = (visible(row), inner * a.l + q0 + row);
+                    let lanes = count.next_multiple_of(16);
+                    s[lanes..].fill(T::Wide::ZERO);
+                    d[lanes..].fill(T::Wide::ZERO);
+                    if count == 0 {
+                        continue;
+                    }
+                    let added = mask.as_ref().map(|m| {
+                        m.read([sample, head, q0 + row], k0, &mut added[..count]);
+                        &added[..lanes]
+                    });
+                    let kept = survivors.as_ref().map(|s| {
+                        let (stream, below, scale) = (s.stream, s.below, T::Wide::from_f64(s.scale));
+                        let first = ((base + query) * a.s + k0) as u64;
+                        kept[count..].fill(T::Wide::ZERO);
+                        options.tier.run(Kept { stream, first, below, scale, out: &mut kept[..count] });
+                        &kept[..lanes]
+                    });
+                    // SAFETY: an element of the logarithms.
+                    let log = unsafe { *logs.rows(sample, head, 0).ptr.offset((q0 + row) as isize * logs.strides[2]) };
+                    let (s, d) = (&mut s[..lanes], &mut d[..lanes]);
+                    let (n, factor, through) = (count, T::Wide::from_f64(a.scale), through[query]);
+                    let times = if mask_grad.is_some() { T::Wide::ONE } else { factor };
+                    let row = Slopes { scores: s, slopes: &mut *d, n, factor, times, added, kept, log, through };
+                    options.tier.run(row);
+                    if let Some((dtype, dm)) = mask_grad {
+                        float_dtype!(dtype, M => for (j, &d) in d[..n].iter().enumerate() {
+                            // SAFETY: a score of these heads.
+                            unsafe {
+                                *dm.get().cast::<M>().add((base + query) * a.s + k0 + j) = M::from_f64(d.to_f64());
+                            }
+                        });
+                        options.tier.run(Times { x: d, factor });
+                    }
+                }
+                // SAFETY: as above; the rows of the queries' gradients are those of this block.
+                unsafe {
+                    let across = |block: &[T::Wide]| Mat { ptr: block.as_ptr(), rs: 1, cs: LINE as isize };
+                    // Queries before the first that sees a tile's first key add nothing.
+                    let skip = |key: usize| if a.causal { (k0 + key).saturating_sub(q0).min(n) } else { 0 };
+                    let c = MatMut { ptr: sum_v.as_mut_ptr(), rs: a.ev as isize, cs: 1 };
+                    Product { kernels, m: here, n: a.ev, k: n, a: across(weights), b: g_along, c, add: true }
+                        .run(|keys, _| skip(keys.start)..n);
+                    let c = MatMut { ptr: sum_k.as_mut_ptr(), rs: a.e as isize, cs: 1 };
+                    Product { kernels, m: here, n: a.e, k: n, a: across(slopes), b: q_along, c, add: true }
+                        .run(|keys, _| skip(keys.start)..n);
+                    let a_slopes = Mat { ptr: slopes.as_ptr(), rs: LINE as isize, cs: 1 };
+                    let rows = sum_q.get().add((inner * a.l + q0) * a.e);
+                    let c = MatMut { ptr: rows, rs: a.e as isize, cs: 1 };
+                    Product { kernels, m: n, n: a.e, k: here, a: a_slopes, b: k_along, c, add: true }
+                        .run(|rows, _| 0..visible(rows.end - 1));
+                }
+            }
+            let key = (sample * a.key_heads + shared) * a.s + k0;
+            // SAFETY: rows of the gradients of these keys and values, which nobody else writes.
+            unsafe {
+                (kernels.narrow)(sum_k.as_ptr(), here * a.e, dk.get().add(key * a.e));
+                (kernels.narrow)(sum_v.as_ptr(), here * a.ev, dv.get().add(key * a.ev));
+            }
+        }
+        if copies::<T>() {
+            // SAFETY: the queries' gradients of these heads, which nobody else writes.
+            unsafe { (kernels.narrow)(sum_q.get(), group * a.l * a.e, dq.get().add(base * a.e).cast::<T>()) };
+        }
+    });
+    Ok(())
+}

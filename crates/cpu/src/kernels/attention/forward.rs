@@ -1,0 +1,135 @@
+//! The forward pass: a block of queries at a time goes over all keys that it sees.
+
+use super::rows::{Kept, Softmax, Times};
+use super::{Four, KEYS, LINE, Mask, Options, Pieces, Product, copied, left, pack, packed, total};
+use crate::element::{Float, Wide};
+use crate::gemm::{Mat, MatMut, Operand};
+use crate::kernels::{Args, Site};
+use crate::pool::Shared;
+use headwater_core::diagnostic::Result;
+use headwater_core::ops::attention::attention::Attention;
+
+/// Queries in a block: enough that packing the keys for each block costs little.
+const QUERIES: usize = 192;
+
+/// Elements of a thread's scratch memory: keys, values, queries, scores, sums of values, largest scores and sums, mask,
+/// dropout.
+fn pieces<T: Operand>(a: &Attention, site_tier: crate::tier::Tier) -> [usize; 8] {
+    let kernels = T::kernels(site_tier);
+    [
+        packed(kernels, a.e, KEYS),
+        packed(kernels, KEYS, a.ev),
+        copied::<T>(QUERIES, a.e),
+        QUERIES * LINE,
+        QUERIES * a.ev,
+        2 * QUERIES,
+        KEYS,
+        KEYS,
+    ]
+}
+
+pub(super) fn workspace<T: Operand>(a: &Attention, site: &Site) -> usize {
+    total(&pieces::<T>(a, site.tier)) * size_of::<T::Wide>() * site.threads
+}
+
+pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> {
+    let a = &options.a;
+    let (q, k, v) =
+        (Four::<T>::of(args.read(0)?), Four::<T>::of(args.read(1)?), Four::<T>::of(args.read(2)?));
+    let (mask, survivors) = (Mask::of(args.opt(3)), options.survivors(args.opt(4)));
+    let kernels = T::kernels(options.tier);
+    let sizes = pieces::<T>(a, options.tier);
+    let bytes = total(&sizes) * size_of::<T::Wide>() * args.pool.threads();
+    let [out, log] = args.writes else { unreachable!("attention has two results") };
+    let (out, log) = (Shared(out.ptr_mut::<T>()), Shared(log.ptr_mut::<T::Wide>()));
+    let blocks = a.l.div_ceil(QUERIES);
+    let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
+    args.pool.each_with(a.batch * a.heads * blocks, scratch, |at, scratch| {
+        let mut scratch = Pieces(scratch);
+        let [keys, values, queries, scores, sums, state, added, kept] = sizes.map(|n| scratch.take(n));
+        let (sample, head) = (at / blocks / a.heads, at / blocks % a.heads);
+        let shared = head / (a.heads / a.key_heads);
+        // The queries with the most keys first, so that no thread is left with the longest work at the end.
+        let first = (blocks - 1 - at % blocks) * QUERIES;
+        let n = QUERIES.min(a.l - first);
+        // SAFETY: rows of the queries.
+        let query = unsafe { left(kernels, q.rows(sample, head, first), n, a.e, queries) };
+        state[..n].fill(T::Wide::NEG_INFINITY);
+        state[QUERIES..QUERIES + n].fill(T::Wide::ZERO);
+        let seen = if a.causal { a.s.min(first + n) } else { a.s };
+        let mut begun = false;
+        for k0 in (0..seen).step_by(KEYS) {
+            let here = KEYS.min(a.s - k0);
+            if mask.as_ref().is_some_and(|m| m.hides([sample, head, first], n, k0, here)) {
+                continue;
+            }
+            let visible = |row: usize| options.visible(first + row, k0);
+            // SAFETY: rows of keys and values; products of blocks that were made for their sizes.
+            unsafe {
+                pack(kernels, k.rows(sample, shared, k0).transposed(), a.e, here, keys);
+                pack(kernels, v.rows(sample, shared, k0), here, a.ev, values);
+                let c = MatMut { ptr: scores.as_mut_ptr(), rs: LINE as isize, cs: 1 };
+                Product { kernels, m: n, n: here, k: a.e, a: query, b: keys, c, add: false }
+                    .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..a.e } else { 0..0 });
+            }
+            for row in 0..n {
+                let line = &mut scores[row * LINE..][..KEYS];
+                let count = visible(row);
+                if count == 0 {
+                    line.fill(T::Wide::ZERO);
+                    continue;
+                }
+                let index = (sample * a.heads + head) * a.l + first + row;
+                let lanes = count.next_multiple_of(16);
+                let added = mask.as_ref().map(|m| {
+                    m.read([sample, head, first + row], k0, &mut added[..count]);
+                    &added[..lanes]
+                });
+                let kept = survivors.as_ref().map(|s| {
+                    let (stream, below, scale) = (s.stream, s.below, T::Wide::from_f64(s.scale));
+                    kept[count..].fill(T::Wide::ZERO);
+                    let out = &mut kept[..count];
+                    options.tier.run(Kept { stream, first: (index * a.s + k0) as u64, below, scale, out });
+                    &kept[..lanes]
+                });
+                let (state, totals) = state.split_at_mut(QUERIES);
+                (state[row], totals[row]) = options.tier.run(Softmax {
+                    scores: &mut line[..lanes],
+                    n: count,
+                    factor: T::Wide::from_f64(a.scale),
+                    added,
+                    kept,
+                    state: (state[row], totals[row]),
+                    out: &mut sums[row * a.ev..][..a.ev],
+                    first: !begun,
+                });
+                line[lanes..].fill(T::Wide::ZERO);
+            }
+            // SAFETY: as above.
+            unsafe {
+                let weights = Mat { ptr: scores.as_ptr(), rs: LINE as isize, cs: 1 };
+                let c = MatMut { ptr: sums.as_mut_ptr(), rs: a.ev as isize, cs: 1 };
+                Product { kernels, m: n, n: a.ev, k: here, a: weights, b: values, c, add: begun }
+                    .run(|rows, _| 0..visible(rows.end - 1));
+            }
+            begun = true;
+        }
+        for row in 0..n {
+            let index = (sample * a.heads + head) * a.l + first + row;
+            let (largest, sum) = (state[row], state[QUERIES + row]);
+            let line = &mut sums[row * a.ev..][..a.ev];
+            if sum == T::Wide::ZERO {
+                line.fill(T::Wide::ZERO);
+            } else {
+                options.tier.run(Times { x: line, factor: T::Wide::ONE / sum });
+            }
+            let total = if sum == T::Wide::ZERO { T::Wide::NEG_INFINITY } else { largest + sum.ln() };
+            // SAFETY: row `index` of the results, which are contiguous, is written by this block alone.
+            unsafe {
+                (kernels.narrow)(line.as_ptr(), a.ev, out.get().add(index * a.ev));
+                *log.get().add(index) = total;
+            }
+        }
+    });
+    Ok(())
+}

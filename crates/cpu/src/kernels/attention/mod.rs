@@ -1,0 +1,304 @@
+//! Attention and its gradient in blocks: a few rows of scores exist at a time, never all of them.
+//!
+//! Dao, Fu, Ermon, Rudra and Ré 2022, "FlashAttention", and Milakov and Gimelshein 2018, "Online normalizer calculation for
+//! softmax". Sums are in f32 (f64 for f64), in an order that the sizes alone decide; each result is rounded once.
+
+mod backward;
+mod forward;
+mod rows;
+
+use super::{Kernel, Site};
+use crate::element::{Float, Wide};
+use crate::float_dtype;
+use crate::gemm::{Kernels, Mat, MatMut, Operand, Tile};
+use crate::view::View;
+use headwater_core::DType;
+use headwater_core::diagnostic::Result;
+use headwater_core::ops::attention::attention::Attention;
+use headwater_core::random::Stream;
+use std::ops::Range;
+
+/// The family.
+pub static KERNELS: &[Kernel] = &[
+    Kernel {
+        name: "attention",
+        takes: |site| of_one_kind(site, Attention::of(&site.cx, [0, 1, 2, 3, 4])),
+        workspace: |site| match Attention::of(&site.cx, [0, 1, 2, 3, 4]) {
+            Ok(a) => float_dtype!(site.outs[0].dtype, T => forward::workspace::<T>(&a, site)),
+            Err(_) => 0,
+        },
+        strided: |_| true,
+        prepare: |site| {
+            let options = Options::new(site, Attention::of(&site.cx, [0, 1, 2, 3, 4])?)?;
+            Ok(float_dtype!(site.outs[0].dtype, T => Box::new(move |args| forward::run::<T>(&options, args))))
+        },
+    },
+    Kernel {
+        name: "attention_backward",
+        takes: |site| of_one_kind(site, Attention::of_backward(&site.cx)),
+        workspace: |site| match Attention::of_backward(&site.cx) {
+            Ok(a) => float_dtype!(site.outs[0].dtype, T => backward::workspace::<T>(&a, site)),
+            Err(_) => 0,
+        },
+        strided: |_| true,
+        prepare: |site| {
+            let options = Options::new(site, Attention::of_backward(&site.cx)?)?;
+            Ok(
+                float_dtype!(site.outs[0].dtype, T => Box::new(move |args| backward::run::<T>(&options, args))),
+            )
+        },
+    },
+];
+
+/// Keys and values have the same heads, and what the gradient reads of the forward pass has its types.
+fn of_one_kind(site: &Site, a: Result<Attention>) -> bool {
+    let Ok(a) = a else { return false };
+    let dtype = site.outs[0].dtype;
+    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    // Gradient, output and logarithm are the inputs 0, 4 and 5 of the gradient.
+    let backward = site.cx.inputs.len() > 5;
+    let typed = |i: usize, d: DType| site.cx.dtype(i) == Ok(d);
+    a.ev > 0
+        && a.key_heads == a.value_heads
+        && (!backward || typed(0, dtype) && typed(4, dtype) && typed(5, wide))
+}
+
+/// Keys in a block. A multiple of the columns of every tier's register tile.
+const KEYS: usize = 96;
+/// Elements from one row of a block of scores to the next: rows start in different sets of the cache.
+const LINE: usize = KEYS + 16;
+
+/// What a node says.
+struct Options {
+    a: Attention,
+    stream: u32,
+    tier: crate::tier::Tier,
+}
+
+impl Options {
+    fn new(site: &Site, a: Attention) -> Result<Options> {
+        let stream = if a.dropout > 0.0 { headwater_core::ops::random::philox::number(&site.cx)? } else { 0 };
+        Ok(Options { a, stream, tier: site.tier })
+    }
+
+    /// How many keys of the block from `first` on query `i` sees.
+    fn visible(&self, query: usize, first: usize) -> usize {
+        let n = KEYS.min(self.a.s - first);
+        if self.a.causal { n.min((query + 1).saturating_sub(first)) } else { n }
+    }
+
+    /// What survives of dropout, for one run.
+    fn survivors(&self, key: Option<&View>) -> Option<Survivors> {
+        let key = key.filter(|_| self.a.dropout > 0.0)?;
+        let (seed, strides) = (key.ptr::<i64>(), key.strides());
+        // SAFETY: the key is i64[2], as the type rule demands; indices of a view are in bounds.
+        let (seed, step) = unsafe { (*seed, *seed.offset(strides[0])) };
+        Some(Survivors {
+            stream: Stream::new(seed, step, self.stream),
+            // Exact: a power of two only moves the exponent.
+            below: ((1.0 - self.a.dropout) * (1u64 << 24) as f64).ceil() as u32,
+            scale: self.a.survivor_scale(),
+        })
+    }
+}
+
+/// Which weights survive dropout: those whose word's upper 24 bits are less than `below`.
+struct Survivors {
+    stream: Stream,
+    below: u32,
+    scale: f64,
+}
+
+/// Strides of an operand of four dimensions, and its element (0, 0, 0, 0).
+#[derive(Clone, Copy)]
+struct Four<T> {
+    ptr: *const T,
+    strides: [isize; 4],
+}
+
+// SAFETY: pointers alone do nothing; each dereference carries its own argument.
+unsafe impl<T: Send + Sync> Sync for Four<T> {}
+
+impl<T: crate::element::Element> Four<T> {
+    fn of(view: &View) -> Self {
+        let mut strides = [0; 4];
+        strides[..view.strides().len()].copy_from_slice(view.strides());
+        Four { ptr: view.ptr(), strides }
+    }
+
+    /// Rows from `row` on, of a head of a sample.
+    fn rows(&self, sample: usize, head: usize, row: usize) -> Mat<T> {
+        let [b, h, rs, cs] = self.strides;
+        Mat { ptr: self.ptr, rs, cs }.moved(sample as isize * b + head as isize * h + row as isize * rs)
+    }
+}
+
+/// The mask of a run; sizes of 1 are broadcast.
+struct Mask<'a> {
+    view: &'a View,
+    strides: [isize; 4],
+}
+
+impl<'a> Mask<'a> {
+    fn of(view: Option<&'a View>) -> Option<Self> {
+        let view = view?;
+        let mut strides = [0; 4];
+        (0..4).filter(|&d| view.shape()[d] != 1).for_each(|d| strides[d] = view.strides()[d]);
+        Some(Mask { view, strides })
+    }
+
+    /// Whether some queries of a head (from `at[2]` on) see none of some keys. Looks no further than to the first that is seen.
+    fn hides(&self, at: [usize; 3], queries: usize, first: usize, keys: usize) -> bool {
+        // What is broadcast is looked at once.
+        let queries = if self.strides[2] == 0 { 1 } else { queries };
+        let keys = if self.strides[3] == 0 { 1 } else { keys };
+        let place = |i: usize, j: usize| {
+            let at = [at[0], at[1], at[2] + i, first + j];
+            at.iter().zip(self.strides).map(|(&i, s)| i as isize * s).sum::<isize>()
+        };
+        macro_rules! all {
+            ($t:ty, $hidden:expr) => {{
+                let p = self.view.ptr::<$t>();
+                // SAFETY: indices of the mask, whose sizes are 1 or those of the scores.
+                (0..queries).all(|i| (0..keys).all(|j| $hidden(unsafe { *p.offset(place(i, j)) })))
+            }};
+        }
+        match self.view.dtype() {
+            DType::Bool => all!(u8, |x| x == 0),
+            float => float_dtype!(float, M => all!(M, |x: M| x.widen().to_f64() == f64::NEG_INFINITY)),
+        }
+    }
+
+    /// What is added to the scores of a query with the keys from `first` on.
+    fn read<W: Wide>(&self, at: [usize; 3], first: usize, out: &mut [W]) {
+        let [b, h, l, s] = self.strides;
+        let at = [at[0], at[1], at[2], first].map(|i| i as isize);
+        let start = at[0] * b + at[1] * h + at[2] * l + at[3] * s;
+        macro_rules! fill {
+            ($t:ty, $f:expr) => {{
+                let p = self.view.ptr::<$t>();
+                for (j, o) in out.iter_mut().enumerate() {
+                    // SAFETY: an index of the mask, whose sizes are 1 or those of the scores.
+                    *o = $f(unsafe { *p.offset(start + j as isize * s) });
+                }
+            }};
+        }
+        match self.view.dtype() {
+            DType::Bool => fill!(u8, |x| if x != 0 { W::ZERO } else { W::NEG_INFINITY }),
+            float => float_dtype!(float, M => fill!(M, |x: M| W::from_f64(x.widen().to_f64()))),
+        }
+    }
+}
+
+/// Scratch memory handed out piece by piece, each aligned to a cache line.
+struct Pieces<'a, W>(&'a mut [W]);
+
+impl<'a, W> Pieces<'a, W> {
+    fn take(&mut self, n: usize) -> &'a mut [W] {
+        let (piece, rest) = std::mem::take(&mut self.0).split_at_mut(n.next_multiple_of(16));
+        self.0 = rest;
+        &mut piece[..n]
+    }
+}
+
+/// Elements that [`Pieces`] of these sizes take.
+fn total(pieces: &[usize]) -> usize {
+    pieces.iter().map(|n| n.next_multiple_of(16)).sum()
+}
+
+/// Elements of a right operand `[k, n]` packed into panels.
+fn packed<T: Operand>(kernels: &Kernels<T>, k: usize, n: usize) -> usize {
+    n.next_multiple_of(kernels.cols) * k + crate::gemm::MAX_LANES
+}
+
+/// Packs a right operand `[k, n]`.
+///
+/// # Safety
+/// As [`Kernels::pack`]: its elements may be read.
+unsafe fn pack<T: Operand>(kernels: &Kernels<T>, x: Mat<T>, k: usize, n: usize, out: &mut [T::Wide]) {
+    debug_assert!(out.len() >= packed(kernels, k, n));
+    // SAFETY: the caller's promise; the room was measured for it.
+    unsafe { (kernels.pack)(x.transposed(), n, k, kernels.cols, out.as_mut_ptr()) }
+}
+
+/// The first `rows` rows of a left operand of `k` columns, widened if need be.
+///
+/// # Safety
+/// Its elements may be read.
+unsafe fn left<T: Operand>(
+    kernels: &Kernels<T>,
+    x: Mat<T>,
+    rows: usize,
+    k: usize,
+    out: &mut [T::Wide],
+) -> Mat<T::Wide> {
+    if copies::<T>() {
+        // Row by row is column by column of the transposed.
+        // SAFETY: the caller's promise; the room is as large.
+        unsafe { (kernels.interleave)(x.transposed(), k, rows, out[..rows * k].as_mut_ptr()) };
+        Mat { ptr: out.as_ptr(), rs: k as isize, cs: 1 }
+    } else {
+        Mat { ptr: x.ptr.cast(), rs: x.rs, cs: x.cs }
+    }
+}
+
+/// Whether left operands are widened first.
+fn copies<T: Operand>() -> bool {
+    std::any::TypeId::of::<T>() != std::any::TypeId::of::<T::Wide>()
+}
+
+/// Elements [`left`] needs.
+fn copied<T: Operand>(rows: usize, k: usize) -> usize {
+    if copies::<T>() { rows * k } else { 0 }
+}
+
+/// A product of a block: `c [m, n] = a [m, k] · b`, or added to `c`. For the rows `i` and columns `j` of a register tile, only
+/// the part `span(i, j)` of `k` is summed, and nothing is done where it is empty.
+struct Product<'a, T: Operand> {
+    kernels: &'a Kernels<T>,
+    m: usize,
+    n: usize,
+    k: usize,
+    a: Mat<T::Wide>,
+    /// Packed panels.
+    b: &'a [T::Wide],
+    c: MatMut<T::Wide>,
+    add: bool,
+}
+
+impl<T: Operand> Product<'_, T> {
+    /// # Safety
+    /// The elements named by `a` may be read, those by `c` written; `b` was packed for `k` and `n`; spans lie in `0..k`.
+    #[inline(always)]
+    unsafe fn run(&self, span: impl Fn(Range<usize>, Range<usize>) -> Range<usize>) {
+        let (rows, cols) = (self.kernels.rows, self.kernels.cols);
+        for j in (0..self.n).step_by(cols) {
+            let panel = self.b[j * self.k..].as_ptr();
+            let n = cols.min(self.n - j);
+            for i in (0..self.m).step_by(rows) {
+                let m = rows.min(self.m - i);
+                let k = span(i..i + m, j..j + n);
+                if k.is_empty() {
+                    continue;
+                }
+                let c = self.c.ptr.wrapping_offset(i as isize * self.c.rs + j as isize);
+                let tile = Tile {
+                    rows: m,
+                    cols: n,
+                    k: k.len(),
+                    a: self.a.moved(i as isize * self.a.rs + k.start as isize * self.a.cs).ptr,
+                    ars: self.a.rs,
+                    acs: self.a.cs,
+                    b: panel.wrapping_add(k.start * cols),
+                    brs: cols as isize,
+                    start: if self.add { c } else { std::ptr::null() },
+                    srs: self.c.rs,
+                    c,
+                    crs: self.c.rs,
+                };
+                // SAFETY: the tile's elements are some of those that the caller vouches for.
+                unsafe { (self.kernels.tile)(&tile) };
+            }
+        }
+    }
+}

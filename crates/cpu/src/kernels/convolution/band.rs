@@ -1,0 +1,146 @@
+//! A part of some images in scratch memory, channels innermost, with zeros for the padding.
+
+use super::Blocks;
+use crate::gemm::{Kernels, Mat, Operand};
+use std::ops::Range;
+
+/// Where the outputs of a pass find their inputs: along dimension `d`, output `r` meets through tap `t` the input
+/// `r · step[d] + t · tap[d] + base[d]`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Meeting {
+    /// Inputs.
+    pub source: [usize; 3],
+    /// Outputs.
+    pub result: [usize; 3],
+    /// Taps.
+    pub taps: [usize; 3],
+    pub step: [usize; 3],
+    pub tap: [usize; 3],
+    pub base: [isize; 3],
+}
+
+/// See [`Band::runs`].
+#[derive(Clone, Debug)]
+pub(super) struct Runs {
+    pub starts: Vec<isize>,
+    pub length: usize,
+}
+
+/// A band: for each image of a block `depth × height × width` inputs of `channels`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Band {
+    meeting: Meeting,
+    blocks: Blocks,
+    /// Channels held at a time.
+    pub channels: usize,
+    /// Inputs held of an image.
+    size: [usize; 3],
+    /// Inputs of the image from one held to the next, and held ones from one output to the next.
+    stride: [usize; 3],
+    pub step: [usize; 3],
+}
+
+impl Band {
+    pub fn new(meeting: Meeting, blocks: Blocks, channels: usize) -> Band {
+        let m = &meeting;
+        let (mut size, mut stride, mut step) = ([1; 3], [1; 3], m.step);
+        for d in 0..3 {
+            let outputs = [1, blocks.lines, m.result[2]][d];
+            if m.taps[d] == 1 {
+                // What lies between the outputs' inputs is not needed.
+                (size[d], stride[d], step[d]) = (outputs, m.step[d], 1);
+            } else {
+                size[d] = outputs.saturating_sub(1) * m.step[d] + (m.taps[d] - 1) * m.tap[d] + 1;
+            }
+        }
+        Band { meeting, blocks, channels, size, stride, step }
+    }
+
+    /// Elements of one image.
+    fn image(&self) -> usize {
+        self.size.iter().product::<usize>() * self.channels
+    }
+
+    /// Elements of scratch memory.
+    pub fn elements(&self) -> usize {
+        self.blocks.together * self.image()
+    }
+
+    /// Offset of the inputs of an output, of tap 0: of an image of the block, a line of the block, a column.
+    pub fn at(&self, [image, line, column]: [usize; 3], channels: usize) -> usize {
+        let held = self.size.iter().product::<usize>();
+        (image * held + line * self.step[1] * self.size[2] + column * self.step[2]) * channels
+    }
+
+    /// Runs of memory that an output's taps cover: the offset of each, and their common length. In the order of the taps,
+    /// channels innermost.
+    pub fn runs(&self, channels: usize) -> Runs {
+        let m = &self.meeting;
+        let joined = m.tap[2] == 1 || m.taps[2] == 1;
+        let columns = if joined { 1 } else { m.taps[2] };
+        let mut starts = Vec::new();
+        for a in 0..m.taps[0] {
+            for b in 0..m.taps[1] {
+                for c in 0..columns {
+                    let line = a * m.tap[0] * self.size[1] + b * m.tap[1];
+                    starts.push(((line * self.size[2] + c * m.tap[2]) * channels) as isize);
+                }
+            }
+        }
+        Runs { starts, length: channels * if joined { m.taps[2] } else { 1 } }
+    }
+
+    /// Fills the band with `channels` channels of the images of a block. An image is a depth of the output of a sample; the
+    /// first channel of sample `n` starts at `x[n · sample]`.
+    ///
+    /// # Safety
+    /// `x` points to the channels wanted of the first sample; all samples are there.
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn fill<T: Operand>(
+        &self,
+        kernels: &Kernels<T>,
+        x: *const T,
+        sample: usize,
+        (images, lines): (Range<usize>, Range<usize>),
+        channels: usize,
+        out: &mut [T::Wide],
+    ) {
+        let m = &self.meeting;
+        let plane: usize = m.source.iter().product();
+        let zero = <T::Wide as crate::element::Wide>::ZERO;
+        let mut to = 0;
+        for image in images {
+            let (n, depth) = (image / m.result[0], image % m.result[0]);
+            for d in 0..self.size[0] {
+                for h in 0..self.size[1] {
+                    let place = |axis: usize, first: usize, i: usize| {
+                        let at = (first * m.step[axis] + i * self.stride[axis]) as isize + m.base[axis];
+                        usize::try_from(at).ok().filter(|&at| at < m.source[axis])
+                    };
+                    let line = &mut out[to..];
+                    let width = self.size[2];
+                    to += width * channels;
+                    let (Some(z), Some(y)) = (place(0, depth, d), place(1, lines.start, h)) else {
+                        line[..width * channels].fill(zero);
+                        continue;
+                    };
+                    // Columns within the image.
+                    let stride = self.stride[2];
+                    let before = usize::try_from(-m.base[2]).unwrap_or(0).div_ceil(stride).min(width);
+                    let start = (before * stride) as isize + m.base[2];
+                    let inside = usize::try_from(m.source[2] as isize - start).unwrap_or(0).div_ceil(stride);
+                    let inside = inside.min(width - before);
+                    line[..before * channels].fill(zero);
+                    if inside > 0 {
+                        let row = n * sample + (z * m.source[1] + y) * m.source[2] + start as usize;
+                        let x = Mat { ptr: x.wrapping_add(row), rs: plane as isize, cs: stride as isize };
+                        let to = &mut line[before * channels..][..inside * channels];
+                        // SAFETY: a row of each channel.
+                        unsafe { (kernels.interleave)(x, channels, inside, to.as_mut_ptr()) };
+                    }
+                    line[(before + inside) * channels..width * channels].fill(zero);
+                }
+            }
+        }
+    }
+}

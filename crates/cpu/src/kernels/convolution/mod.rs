@@ -1,0 +1,150 @@
+//! Convolutions and their two gradients, without ever writing the patches of an image as a matrix.
+//!
+//! A part of the image is copied into scratch memory with its channels innermost and its padding around it (`band`). There
+//! the products of one output are runs of memory at offsets that are the same for all outputs, which the walking register
+//! tile multiplies in place (`pass`). The data gradient is the same with other strides, once for each remainder of the
+//! input's index modulo the stride; the weight gradient sums over outputs instead (`weight`).
+
+mod band;
+mod pass;
+mod weight;
+
+use super::{Kernel, Prepared, Site};
+use crate::element::Float;
+use crate::float_dtype;
+use crate::view::View;
+use headwater_core::diagnostic::Result;
+use headwater_core::ops::conv::convolution;
+use headwater_core::ops::conv::geometry::Conv;
+use pass::Pass;
+use weight::Weights;
+
+/// The family.
+pub static KERNELS: &[Kernel] = &[
+    Kernel {
+        name: "convolution",
+        takes: |site| convolution::forward(&site.cx).is_ok_and(|c| sensible(&c)),
+        workspace: |site| passes(site, convolution::forward(&site.cx).map(|c| vec![Pass::forward(&c)])),
+        strided: super::contiguous,
+        prepare: |site| {
+            let c = convolution::forward(&site.cx)?;
+            Ok(prepare(site, vec![Pass::forward(&c)], [0, 1]))
+        },
+    },
+    Kernel {
+        name: "convolution_input_grad",
+        takes: |site| convolution::input_grad(&site.cx).is_ok_and(|c| sensible(&c)),
+        workspace: |site| passes(site, convolution::input_grad(&site.cx).map(|c| Pass::backward(&c))),
+        strided: super::contiguous,
+        prepare: |site| {
+            let c = convolution::input_grad(&site.cx)?;
+            Ok(prepare(site, Pass::backward(&c), [0, 1]))
+        },
+    },
+    Kernel {
+        name: "convolution_weight_grad",
+        takes: |site| convolution::weight_grad(&site.cx).is_ok_and(|c| sensible(&c)),
+        workspace: |site| match convolution::weight_grad(&site.cx) {
+            Ok(c) => {
+                float_dtype!(site.outs[0].dtype, T => Weights::new::<T>(&c, site.tier).workspace::<T>(site.threads))
+            }
+            Err(_) => 0,
+        },
+        strided: super::contiguous,
+        prepare: |site| {
+            let c = convolution::weight_grad(&site.cx)?;
+            Ok(float_dtype!(site.outs[0].dtype, T => {
+                let weights = Weights::new::<T>(&c, site.tier);
+                Box::new(move |args| weights.run::<T>(args))
+            }))
+        },
+    },
+];
+
+/// Whether padding and gaps are not much larger than the images, as they are held in memory for a while. The reference,
+/// which does without, computes what nobody means.
+fn sensible(c: &Conv) -> bool {
+    (0..3).all(|d| {
+        let span =
+            (c.output[d].saturating_sub(1) * c.stride[d]).saturating_add((c.kernel[d] - 1) * c.dilation[d]);
+        span <= 4 * (c.input[d] + c.output[d]) + 64
+    })
+}
+
+fn passes(site: &Site, passes: Result<Vec<Pass>>) -> usize {
+    let most = |passes: Vec<Pass>| {
+        passes
+            .iter()
+            .map(|p| float_dtype!(site.outs[0].dtype, T => p.workspace::<T>(site.tier, site.threads)))
+            .max()
+    };
+    passes.ok().and_then(most).unwrap_or(0)
+}
+
+/// Runs passes one after the other. Results that none of them writes are zeros.
+fn prepare(site: &Site, passes: Vec<Pass>, [image, weight]: [usize; 2]) -> Prepared {
+    let written: usize = passes.iter().map(Pass::written).sum();
+    let all = written == site.outs[0].shape.numel();
+    let tier = site.tier;
+    float_dtype!(site.outs[0].dtype, T => Box::new(move |args| {
+        if !all {
+            args.writes[0].slice_mut::<T>().fill(T::from_f64(0.0));
+        }
+        let (x, w) = (args.read(image)?.slice::<T>(), args.read(weight)?.slice::<T>());
+        let bias = args.opt(2).map(View::slice::<T>);
+        let out = args.writes[0].slice_mut::<T>();
+        passes.iter().for_each(|p| p.run::<T>(tier, args.pool, args.workspace, x, w, bias, out));
+        Ok(())
+    }))
+}
+
+/// Channels taken at a time: as many as make the panel of a right operand fit into the first-level cache.
+fn channels(taps: usize, all: usize) -> usize {
+    (320 / taps.max(1)).next_multiple_of(8).clamp(8, 256).min(all).max(1)
+}
+
+/// Positions of outputs computed at a time, about.
+const POSITIONS: usize = 512;
+
+/// How the outputs of many images are cut into blocks: whole images, or lines of one.
+#[derive(Clone, Copy, Debug)]
+struct Blocks {
+    /// Images, and those in a block.
+    images: usize,
+    together: usize,
+    /// Lines of an image, and those in a block.
+    height: usize,
+    lines: usize,
+}
+
+impl Blocks {
+    /// Of images of `height` lines of `width` positions.
+    fn new(images: usize, height: usize, width: usize) -> Blocks {
+        let plane = (height * width).max(1);
+        if plane >= POSITIONS {
+            let blocks = plane.div_ceil(POSITIONS).min(height);
+            Blocks { images, together: 1, height, lines: height.div_ceil(blocks.max(1)).max(1) }
+        } else {
+            Blocks { images, together: (POSITIONS / plane).min(images).max(1), height, lines: height.max(1) }
+        }
+    }
+
+    fn per_image(&self) -> usize {
+        self.height.div_ceil(self.lines)
+    }
+
+    fn count(&self) -> usize {
+        self.images.div_ceil(self.together) * self.per_image()
+    }
+
+    /// Images and lines of a block.
+    fn get(&self, at: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
+        let (image, line) = (at / self.per_image() * self.together, at % self.per_image() * self.lines);
+        (image..self.images.min(image + self.together), line..self.height.min(line + self.lines))
+    }
+}
+
+/// Spatial sizes: input, output, kernel, stride, dilation, padding.
+fn spatial(c: &Conv) -> [[usize; 3]; 6] {
+    [c.input, c.output, c.kernel, c.stride, c.dilation, c.pad]
+}

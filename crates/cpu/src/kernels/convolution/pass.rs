@@ -1,0 +1,367 @@
+//! A convolution as one loop nest: forward, or the part of the data gradient that falls on inputs of one remainder.
+
+use super::band::{Band, Meeting, Runs};
+use super::{Blocks, channels, spatial};
+use crate::element::Wide;
+use crate::gemm::{MAX_ROWS, Operand, Walk};
+use crate::pool::{Pool, Shared};
+use crate::tier::Tier;
+use headwater_core::ops::conv::geometry::Conv;
+
+/// Results' channels computed at a time.
+const RESULTS: usize = 128;
+/// Positions moved out together.
+const MOVED: usize = 64;
+
+/// See the module. Source `[samples, groups · from, source…]`, result `[samples, groups · to, whole…]`, of which the pass
+/// writes the indices `place + r · apart`.
+#[derive(Clone, Debug)]
+pub(super) struct Pass {
+    samples: usize,
+    groups: usize,
+    from: usize,
+    to: usize,
+    meeting: Meeting,
+    whole: [usize; 3],
+    place: [usize; 3],
+    apart: [usize; 3],
+    /// Weight of result channel `o`, source channel `i` (in a group) and taps `t`:
+    /// `o · weight[0] + i · weight[1] + Σ (first[d] + t[d] · next[d]) · kernel[d]`; a group's weights follow the last one's.
+    weight: [usize; 2],
+    first: [usize; 3],
+    next: [isize; 3],
+    kernel: [usize; 3],
+    blocks: Blocks,
+    band: Band,
+    /// Of as many channels as the band holds, and of those left at the end.
+    runs: [Runs; 2],
+}
+
+/// How a pass cuts its results, and holds its source.
+fn layout(samples: usize, from: usize, m: Meeting) -> (Blocks, Band, [Runs; 2]) {
+    let blocks = Blocks::new(samples * m.result[0], m.result[1], m.result[2]);
+    let band = Band::new(m, blocks, channels(m.taps.iter().product(), from));
+    let runs = [band.runs(band.channels), band.runs(from % band.channels)];
+    (blocks, band, runs)
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl Pass {
+    /// The forward pass.
+    pub fn forward(c: &Conv) -> Pass {
+        let [source, result, taps, step, tap, pad] = spatial(c);
+        let base = pad.map(|p| -(p as isize));
+        let meeting = Meeting { source, result, taps, step, tap, base };
+        let (blocks, band, runs) = layout(c.batch, c.cin, meeting);
+        Pass {
+            samples: c.batch,
+            groups: c.groups,
+            from: c.cin,
+            to: c.cout,
+            meeting,
+            whole: result,
+            place: [0; 3],
+            apart: [1; 3],
+            weight: [c.cin * c.kernel_size(), c.kernel_size()],
+            first: [0; 3],
+            next: [1; 3],
+            kernel: [taps[1] * taps[2], taps[2], 1],
+            blocks,
+            band,
+            runs,
+        }
+    }
+
+    /// The data gradient: a pass for each remainder of the input's index modulo the stride that any output meets. Input `i`
+    /// meets through kernel element `k` the output `(i + pad − k · dilation) / stride`, where that is whole.
+    pub fn backward(c: &Conv) -> Vec<Pass> {
+        let [input, output, kernel, stride, dilation, pad] = spatial(c);
+        let mut passes = Vec::new();
+        for rest in (0..stride.iter().product())
+            .map(|i: usize| [i / (stride[1] * stride[2]), i / stride[2] % stride[1], i % stride[2]])
+        {
+            let forward = Pass::forward(c);
+            let mut pass = Pass {
+                from: c.cout,
+                to: c.cin,
+                meeting: Meeting { source: output, step: [1; 3], ..forward.meeting },
+                whole: input,
+                place: rest,
+                apart: stride,
+                weight: [forward.weight[1], forward.weight[0]],
+                ..forward
+            };
+            let mut met = true;
+            for d in 0..3 {
+                let shared = gcd(dilation[d], stride[d]);
+                let place = rest[d] + pad[d];
+                let fits =
+                    |k: &usize| place as isize % stride[d] as isize == (k * dilation[d] % stride[d]) as isize;
+                let every = stride[d] / shared;
+                let Some(k) = (0..every.min(kernel[d])).find(fits).filter(|_| rest[d] < input[d]) else {
+                    met = false;
+                    break;
+                };
+                let taps = (kernel[d] - k).div_ceil(every);
+                // From the last tap to the first, so that the outputs they meet ascend.
+                let last = k + (taps - 1) * every;
+                pass.meeting.taps[d] = taps;
+                pass.meeting.tap[d] = dilation[d] / shared;
+                pass.meeting.base[d] = (place as isize - (last * dilation[d]) as isize) / stride[d] as isize;
+                pass.meeting.result[d] = (input[d] - rest[d]).div_ceil(stride[d]);
+                (pass.first[d], pass.next[d]) = (last, -(every as isize));
+            }
+            if met {
+                (pass.blocks, pass.band, pass.runs) = layout(c.batch, pass.from, pass.meeting);
+                passes.push(pass);
+            }
+        }
+        passes
+    }
+
+    /// Elements of the result it writes.
+    pub fn written(&self) -> usize {
+        self.samples * self.groups * self.to * self.meeting.result.iter().product::<usize>()
+    }
+
+    fn taps(&self) -> usize {
+        self.meeting.taps.iter().product()
+    }
+
+    /// Elements of a group's packed weights; of a thread's band, its sums and a line of results.
+    fn pieces<T: Operand>(&self, tier: Tier) -> (usize, [usize; 3]) {
+        let cols = T::kernels(tier).cols;
+        let weights = self.to.next_multiple_of(cols) * self.from * self.taps();
+        let positions = self.blocks.together * self.blocks.lines * self.meeting.result[2];
+        let sums = positions * line(self.to, cols);
+        let round = |n: usize| n.next_multiple_of(16);
+        (round(weights), [round(self.band.elements()), round(sums), MOVED])
+    }
+
+    /// Bytes of workspace.
+    pub fn workspace<T: Operand>(&self, tier: Tier, threads: usize) -> usize {
+        let (weights, own) = self.pieces::<T>(tier);
+        (weights * self.groups + own.iter().sum::<usize>() * threads) * size_of::<T::Wide>()
+    }
+
+    /// Computes the pass.
+    #[allow(clippy::too_many_arguments)]
+    pub fn run<T: Operand>(
+        &self,
+        tier: Tier,
+        pool: &Pool,
+        workspace: &mut [u8],
+        x: &[T],
+        w: &[T],
+        bias: Option<&[T]>,
+        out: &mut [T],
+    ) {
+        if self.written() == 0 {
+            return;
+        }
+        let cols = T::kernels(tier).cols;
+        let (group, own) = self.pieces::<T>(tier);
+        let bytes = self.workspace::<T>(tier, pool.threads());
+        let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut workspace[..bytes]);
+        let (packed, scratch) = scratch.split_at_mut(group * self.groups);
+        self.pack(pool, cols, w, packed, group);
+        let packed = &*packed;
+        let parts = self.to.div_ceil(RESULTS);
+        let out = Shared(out.as_mut_ptr());
+        pool.each_with(self.blocks.count() * self.groups * parts, scratch, |at, scratch| {
+            let (band, scratch) = scratch.split_at_mut(own[0]);
+            let (sums, line) = scratch.split_at_mut(own[1]);
+            let (part, at) = (at % parts, at / parts);
+            let job = Job { group: at % self.groups, block: at / self.groups, first: part * RESULTS };
+            let packed = &packed[job.group * group..][..group];
+            self.block::<T>(tier, &job, x, packed, band, sums);
+            let bias = bias.map(|b| &b[job.group * self.to..][..self.to]);
+            // SAFETY: blocks, groups and parts of the channels have results of their own.
+            unsafe { self.store::<T>(tier, &job, sums, bias, line, out) };
+        });
+    }
+
+    /// Weights as right operands: for each part of the source's channels, panel by panel of the result's, in the order of
+    /// the band's runs.
+    fn pack<T: Operand>(&self, pool: &Pool, cols: usize, w: &[T], out: &mut [T::Wide], group: usize) {
+        let (taps, step) = (self.taps(), channels(self.taps(), self.from));
+        let (panels, parts) = (self.to.div_ceil(cols), self.from.div_ceil(step));
+        let out = Shared(out.as_mut_ptr());
+        let t = self.meeting.taps;
+        pool.each(self.groups * panels, |at| {
+            let (g, panel) = (at / panels, at % panels);
+            let w = &w[g * self.to * self.from * self.kernel_size()..];
+            let n = cols.min(self.to - panel * cols);
+            for part in 0..parts {
+                let i0 = part * step;
+                let channels = step.min(self.from - i0);
+                let start = g * group + (i0 * panels + panel * channels) * taps * cols;
+                for tap in 0..taps {
+                    let place = [tap / (t[1] * t[2]), tap / t[2] % t[1], tap % t[2]];
+                    let index =
+                        |d: usize| self.first[d].wrapping_add_signed(place[d] as isize * self.next[d]);
+                    let element = (0..3).map(|d| index(d) * self.kernel[d]).sum::<usize>();
+                    for i in 0..channels {
+                        let from = (i0 + i) * self.weight[1] + element + panel * cols * self.weight[0];
+                        // SAFETY: row `(tap, i)` of this panel, which no other task writes.
+                        let to = unsafe {
+                            std::slice::from_raw_parts_mut(
+                                out.get().add(start + (tap * channels + i) * cols),
+                                cols,
+                            )
+                        };
+                        for (j, to) in to[..n].iter_mut().enumerate() {
+                            *to = w[from + j * self.weight[0]].widen();
+                        }
+                        to[n..].fill(T::Wide::ZERO);
+                    }
+                }
+            }
+        });
+    }
+
+    fn kernel_size(&self) -> usize {
+        // Of the whole kernel, whichever taps this pass uses.
+        self.weight[0].min(self.weight[1])
+    }
+
+    /// Sums a block: `sums[position][channel]`, of [`RESULTS`] channels at most.
+    fn block<T: Operand>(
+        &self,
+        tier: Tier,
+        job: &Job,
+        x: &[T],
+        w: &[T::Wide],
+        band: &mut [T::Wide],
+        sums: &mut [T::Wide],
+    ) {
+        let kernels = T::kernels(tier);
+        let (cols, layout) = (kernels.cols, &self.band);
+        let (taps, plane) = (self.taps(), self.meeting.source.iter().product::<usize>());
+        let (images, lines) = self.blocks.get(job.block);
+        let width = self.meeting.result[2];
+        let positions = images.len() * lines.len() * width;
+        let panels = self.to.div_ceil(cols);
+        let mine = job.first / cols..(job.first + RESULTS).min(self.to).div_ceil(cols);
+        let crs = line(self.to, cols);
+        for i0 in (0..self.from).step_by(layout.channels) {
+            let channels = layout.channels.min(self.from - i0);
+            let runs = &self.runs[usize::from(channels < layout.channels)];
+            let first = &x[(job.group * self.from + i0) * plane..];
+            let block = (images.clone(), lines.clone());
+            // SAFETY: the channels of the group, of every sample.
+            unsafe {
+                layout.fill(kernels, first.as_ptr(), self.groups * self.from * plane, block, channels, band)
+            };
+            for panel in mine.clone() {
+                let b = &w[(i0 * panels + panel * channels) * taps * cols..][..taps * channels * cols];
+                let column = panel * cols - job.first;
+                let mut place = [0; 3];
+                for start in (0..positions).step_by(kernels.rows) {
+                    let n = kernels.rows.min(positions - start);
+                    let mut rows = [std::ptr::null(); MAX_ROWS];
+                    for row in &mut rows[..n] {
+                        *row = band[layout.at(place, channels)..].as_ptr();
+                        place = next(place, lines.len(), width);
+                    }
+                    let walk = Walk {
+                        rows: &rows[..n],
+                        outer: &runs.starts,
+                        inner: runs.length,
+                        step: 1,
+                        b: b.as_ptr(),
+                        c: sums[start * crs + column..].as_mut_ptr(),
+                        crs: crs as isize,
+                        cols,
+                        add: i0 > 0,
+                    };
+                    // SAFETY: the runs lie in the band, the panel has a row for each of their elements, and the sums have
+                    // a row for each position, of whole panels.
+                    unsafe { (kernels.walk)(&walk) };
+                }
+            }
+        }
+    }
+
+    /// Writes the sums of a block where they belong, with the bias.
+    ///
+    /// # Safety
+    /// `out` is the result, and nobody else uses the elements of this block meanwhile.
+    unsafe fn store<T: Operand>(
+        &self,
+        tier: Tier,
+        job: &Job,
+        sums: &[T::Wide],
+        bias: Option<&[T]>,
+        moved: &mut [T::Wide],
+        out: Shared<T>,
+    ) {
+        let kernels = T::kernels(tier);
+        let crs = line(self.to, kernels.cols);
+        let (images, lines) = self.blocks.get(job.block);
+        let (depths, width) = (self.meeting.result[0], self.meeting.result[2]);
+        let [apart_z, apart_y, apart_x] = self.apart;
+        let [_, height, row] = self.whole;
+        let plane: usize = self.whole.iter().product();
+        let last = (job.first + RESULTS).min(self.to);
+        // Results that follow each other in memory: all lines of an image, or those of one line.
+        let follows = apart_x == 1 && apart_y == 1 && width == row;
+        let (pieces, length) = if follows { (1, lines.len() * width) } else { (lines.len(), width) };
+        for (i, image) in images.enumerate() {
+            let (sample, depth) = (image / depths, image % depths);
+            for piece in 0..pieces {
+                let start = (i * lines.len() + piece) * width;
+                let y = (lines.start + piece) * apart_y + self.place[1];
+                let to = ((depth * apart_z + self.place[0]) * height + y) * row + self.place[2];
+                for from in (0..length).step_by(MOVED) {
+                    let n = MOVED.min(length - from);
+                    for c in job.first..last {
+                        let channel = job.group * self.to + c;
+                        let add = bias.map_or(T::Wide::ZERO, |b| b[c].widen());
+                        let sums = &sums[(start + from) * crs + c - job.first..];
+                        for (j, m) in moved[..n].iter_mut().enumerate() {
+                            *m = sums[j * crs] + add;
+                        }
+                        let index = (sample * self.groups * self.to + channel) * plane + to + from * apart_x;
+                        let out = out.get().wrapping_add(index);
+                        if apart_x == 1 {
+                            // SAFETY: results of this block that follow each other.
+                            unsafe { (kernels.narrow)(moved.as_ptr(), n, out) };
+                        } else {
+                            // SAFETY: results of this block.
+                            (0..n).for_each(|j| unsafe { *out.add(j * apart_x) = T::narrow(moved[j]) });
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What one task computes.
+struct Job {
+    group: usize,
+    block: usize,
+    /// First of the result's channels in the group.
+    first: usize,
+}
+
+/// Elements from one position's sums to the next: those of different positions start in different sets of the cache.
+fn line(to: usize, cols: usize) -> usize {
+    to.min(RESULTS).next_multiple_of(cols) + 16
+}
+
+/// The position after one: image, line, column.
+#[inline(always)]
+fn next([image, line, column]: [usize; 3], lines: usize, width: usize) -> [usize; 3] {
+    if column + 1 < width {
+        [image, line, column + 1]
+    } else if line + 1 < lines {
+        [image, line + 1, 0]
+    } else {
+        [image + 1, 0, 0]
+    }
+}

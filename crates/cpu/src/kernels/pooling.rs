@@ -1,0 +1,226 @@
+//! Pooling over the last two dimensions, plane by plane: maxima and means over sliding and adaptive windows, and their
+//! gradients. What windows cover is worked out once, when the plan is loaded.
+
+use super::{Args, Kernel, Prepared, Site, contiguous, floats, no_workspace};
+use crate::element::{Float, Wide};
+use crate::float_dtype;
+use crate::pool::Shared;
+use headwater_core::diagnostic::Result;
+use headwater_core::ops::conv::window::{Pool, Window};
+use headwater_core::{DType, fail};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The family.
+pub static KERNELS: &[Kernel] = &[
+    Kernel {
+        name: "max_pool2d_with_indices",
+        takes: |site| site.outs[0].dtype.is_float(),
+        workspace: no_workspace,
+        strided: contiguous,
+        prepare: |site| largest(site, Pool::sliding(site.cx.shape(0)?, &site.cx)?),
+    },
+    Kernel {
+        name: "adaptive_max_pool2d",
+        takes: |site| site.outs[0].dtype.is_float(),
+        workspace: no_workspace,
+        strided: contiguous,
+        prepare: |site| largest(site, Pool::adaptive(site.cx.shape(0)?, &site.cx)?),
+    },
+    Kernel {
+        name: "max_pool2d_with_indices_backward",
+        takes: |site| site.outs[0].dtype.is_float(),
+        workspace: plane_each,
+        strided: contiguous,
+        prepare: |site| Ok(float_dtype!(site.outs[0].dtype, T => Box::new(place::<T>))),
+    },
+    Kernel {
+        name: "avg_pool2d",
+        takes: floats,
+        workspace: no_workspace,
+        strided: contiguous,
+        prepare: |site| mean(site, Pool::sliding(site.cx.shape(0)?, &site.cx)?),
+    },
+    Kernel {
+        name: "adaptive_avg_pool2d",
+        takes: floats,
+        workspace: no_workspace,
+        strided: contiguous,
+        prepare: |site| mean(site, Pool::adaptive(site.cx.shape(0)?, &site.cx)?),
+    },
+    Kernel {
+        name: "avg_pool2d_backward",
+        takes: floats,
+        workspace: plane_each,
+        strided: contiguous,
+        prepare: |site| spread(site, Pool::sliding(&site.cx.sizes("input_size")?, &site.cx)?),
+    },
+    Kernel {
+        name: "_adaptive_avg_pool2d_backward",
+        takes: floats,
+        workspace: plane_each,
+        strided: contiguous,
+        prepare: |site| spread(site, Pool::adaptive(&site.cx.sizes("input_size")?, &site.cx)?),
+    },
+];
+
+/// Elements of the last two dimensions of the result.
+fn plane(shape: &[usize]) -> usize {
+    shape.iter().rev().take(2).product()
+}
+
+/// Workspace: a plane of the result for each thread, in which sums are kept.
+fn plane_each(site: &Site) -> usize {
+    let wide = if site.outs[0].dtype == DType::F64 { 8 } else { 4 };
+    plane(&site.outs[0].shape) * wide * site.threads
+}
+
+/// The windows of all rows and of all columns.
+struct Windows {
+    pool: Pool,
+    rows: Vec<Window>,
+    columns: Vec<Window>,
+}
+
+impl Windows {
+    fn new(pool: Pool) -> Windows {
+        let windows = |d: usize| (0..pool.output[d]).map(|o| pool.window(d, o)).collect();
+        Windows { rows: windows(0), columns: windows(1), pool }
+    }
+
+    /// Calls `f(output, row window, column window)` for each output of a plane.
+    #[inline(always)]
+    fn each(&self, mut f: impl FnMut(usize, Window, Window)) {
+        for (r, &rows) in self.rows.iter().enumerate() {
+            for (c, &columns) in self.columns.iter().enumerate() {
+                f(r * self.columns.len() + c, rows, columns);
+            }
+        }
+    }
+}
+
+fn largest(site: &Site, pool: Pool) -> Result<Prepared> {
+    let windows = Windows::new(pool);
+    Ok(float_dtype!(site.outs[0].dtype, T => Box::new(move |args| {
+        let x = args.read(0)?.slice::<T>();
+        let [best, places] = args.writes else { return Err(fail!(Graph, "two results are needed")) };
+        let (best, places) = (best.slice_mut::<T>(), places.slice_mut::<i64>());
+        let (from, to) = (windows.pool.input_plane(), windows.pool.output_plane());
+        assert!(best.len() == places.len() && best.len() == windows.pool.planes * to);
+        let (best, places) = (Shared(best.as_mut_ptr()), Shared(places.as_mut_ptr()));
+        let planes = if to == 0 { 0 } else { windows.pool.planes };
+        args.pool.each(planes, |p| {
+            let x = &x[p * from..][..from];
+            let width = windows.pool.input[1];
+            windows.each(|o, rows, columns| {
+                let mut found = rows.start * width + columns.start;
+                let mut most = x[found].widen();
+                for r in rows.indices() {
+                    for c in columns.indices() {
+                        let value = x[r * width + c].widen();
+                        if value > most || value.is_nan() {
+                            (found, most) = (r * width + c, value);
+                        }
+                    }
+                }
+                // SAFETY: an output of this plane, which no other task writes.
+                unsafe {
+                    *best.get().add(p * to + o) = x[found];
+                    *places.get().add(p * to + o) = found as i64;
+                }
+            });
+        });
+        Ok(())
+    })))
+}
+
+fn mean(site: &Site, pool: Pool) -> Result<Prepared> {
+    let given = given(site)?;
+    let windows = Windows::new(pool);
+    Ok(float_dtype!(site.outs[0].dtype, T => Box::new(move |args| {
+        let x = args.read(0)?.slice::<T>();
+        let (from, to) = (windows.pool.input_plane(), windows.pool.output_plane());
+        let out = args.writes[0].slice_mut::<T>();
+        args.pool.chunks(out, to, |p, out| {
+            let x = &x[p * from..][..from];
+            let width = windows.pool.input[1];
+            windows.each(|o, rows, columns| {
+                let mut sum = <T as Float>::Wide::ZERO;
+                for r in rows.indices() {
+                    columns.indices().for_each(|c| sum += x[r * width + c].widen());
+                }
+                out[o] = T::narrow(sum / <T as Float>::Wide::from_f64(divisor(given, rows, columns)));
+            });
+        });
+        Ok(())
+    })))
+}
+
+/// What sums are divided by: the node's `divisor_override`, or the window's size.
+fn divisor(given: Option<f64>, rows: Window, columns: Window) -> f64 {
+    given.unwrap_or((rows.weight * columns.weight) as f64)
+}
+
+fn given(site: &Site) -> Result<Option<f64>> {
+    Ok(site.cx.opt_int("divisor_override")?.map(|d| d as f64))
+}
+
+/// The gradient of a mean: each output's, divided, to all inputs it was made of.
+fn spread(site: &Site, pool: Pool) -> Result<Prepared> {
+    let given = given(site)?;
+    let windows = Windows::new(pool);
+    Ok(float_dtype!(site.outs[0].dtype, T => Box::new(move |args| {
+        let g = args.read(0)?.slice::<T>();
+        let (from, width) = (windows.pool.output_plane(), windows.pool.input[1]);
+        planes::<T>(args, windows.pool.input_plane(), |p, sums| {
+            let g = &g[p * from..][..from];
+            windows.each(|o, rows, columns| {
+                let share = g[o].widen() / <T as Float>::Wide::from_f64(divisor(given, rows, columns));
+                for r in rows.indices() {
+                    columns.indices().for_each(|c| sums[r * width + c] += share);
+                }
+            });
+        });
+        Ok(())
+    })))
+}
+
+/// The gradient of a maximum: each output's to the input at its index.
+fn place<T: Float>(args: &mut Args) -> Result<()> {
+    let (g, at) = (args.read(0)?, args.read(1)?);
+    let (from, to) = (plane(g.shape()), plane(args.writes[0].shape()));
+    let (g, at) = (g.slice::<T>(), at.slice::<i64>());
+    let wrong = AtomicUsize::new(usize::MAX);
+    if to == 0 && !at.is_empty() {
+        wrong.store(0, Ordering::Relaxed);
+    }
+    planes::<T>(args, to, |p, sums| {
+        for (i, (&g, &at)) in g[p * from..][..from].iter().zip(&at[p * from..]).enumerate() {
+            match usize::try_from(at).ok().and_then(|at| sums.get_mut(at)) {
+                Some(sum) => *sum += g.widen(),
+                None => _ = wrong.fetch_min(p * from + i, Ordering::Relaxed),
+            }
+        }
+    });
+    match wrong.into_inner() {
+        usize::MAX => Ok(()),
+        i => Err(fail!(Value, "index {} at {i}, in a plane of {to}", at[i])),
+    }
+}
+
+/// Makes each plane of the result, of `size` elements: `f` adds to a plane of zeros.
+fn planes<T: Float>(args: &mut Args, size: usize, f: impl Fn(usize, &mut [T::Wide]) + Sync) {
+    let out = args.writes[0].slice_mut::<T>();
+    let count = out.len().checked_div(size).unwrap_or(0);
+    let bytes = size * size_of::<T::Wide>() * args.pool.threads();
+    // An empty workspace need not be aligned, which the cast would demand.
+    let scratch: &mut [T::Wide] =
+        if bytes == 0 { &mut [] } else { bytemuck::cast_slice_mut(&mut args.workspace[..bytes]) };
+    let out = Shared(out.as_mut_ptr());
+    args.pool.each_with(count, scratch, |p, sums| {
+        sums.fill(T::Wide::ZERO);
+        f(p, sums);
+        // SAFETY: a plane of the result, which no other task writes.
+        let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(p * size), size) };
+        out.iter_mut().zip(sums).for_each(|(o, &mut s)| *o = T::narrow(s));
+    });
+}
