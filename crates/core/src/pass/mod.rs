@@ -1,5 +1,5 @@
 //! Passes: graph to graph, each small, printable and tested alone. In the order of a compilation:
-//! decompose, (precision), diff, (simplify, update, shard, fuse), lower to a plan, memory.
+//! recognize, decompose, (precision), diff, (simplify, update, shard, fuse), lower to a plan, memory.
 
 pub mod bound;
 pub mod decompose;
@@ -10,6 +10,7 @@ pub mod lift;
 pub mod lower;
 pub mod memory;
 mod rebuild;
+pub mod recognize;
 pub mod sensitivity;
 pub mod simplify;
 
@@ -20,5 +21,6 @@ pub use fuse::fuse;
 pub use lift::lift;
 pub use lower::plan;
 pub use memory::check_plan;
+pub use recognize::recognize;
 pub use sensitivity::sensitivity;
 pub use simplify::simplify;

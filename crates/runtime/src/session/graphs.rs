@@ -10,7 +10,7 @@ use headwater_core::{Builder, DType, Graph, TensorType};
 
 /// Forward and backward of a model's graph, its loss as the only result, and the parameters without a gradient.
 pub(super) fn differentiated(graph: &Graph) -> Result<(Graph, Vec<NoGradient>)> {
-    let mut graph = pass::decompose(graph.clone())?;
+    let mut graph = pass::decompose(pass::recognize(graph.clone())?.graph)?;
     let loss = graph.outputs.iter().find(|o| o.role == OutputRole::User);
     let none = || Error::Model("the model returns nothing; its first output must be the loss".into());
     let loss = loss.ok_or_else(none)?.value;

@@ -3,13 +3,16 @@
 use super::{affine, backward, gradient_types, normalized, only, output_mask, row_stats, stat_dtype, through_statistics};
 use crate::Attrs;
 use crate::diagnostic::Result;
+use crate::ensure;
 use crate::expr::input;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
-use crate::row::ReduceSpace;
+use crate::row::{ReduceSpace, Reg, RowBuilder};
 use crate::tensor::TensorType;
 
 /// `x / sqrt(mean(x²) + eps) · weight` over the trailing `normalized_shape`. Without `eps`: the epsilon of the dtype
-/// computed in. Outputs: the result in the input's dtype; the reciprocal root mean square of each row.
+/// computed in. Outputs: the result in the input's dtype; the reciprocal root mean square of each row, the normalised
+/// dimensions kept as 1. Rounded once, at the end; with the attribute `round` (a dtype) also before the weight, as models
+/// do that convert in between.
 pub static RMS_NORM: OpDef = OpDef {
     name: "rms_norm",
     schemas: &[
@@ -18,14 +21,19 @@ pub static RMS_NORM: OpDef = OpDef {
     ],
     infer: |cx| {
         let (x, first) = (cx.ty(0)?, normalized(cx, 0, &[1])?);
+        let round = cx.opt_dtype("round")?.unwrap_or(x.dtype);
+        ensure!(round.is_float(), Attribute, "`round` must be a float dtype, got {round}");
         Ok(vec![x.clone(), TensorType::new(stat_dtype(x.dtype)?, row_stats(&x.shape, first))])
     },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
         let also = through_statistics(cx, None, 1)?;
         let (g, x, w) = (cx.grad(0)?, cx.x(0)?, cx.opt_x(1));
         let inputs = [Some(g), Some(x), Some(cx.y(1)), w];
-        let shape = cx.args().ints("normalized_shape")?;
-        backward(cx, &RMS_NORM_BACKWARD, &inputs, Attrs::new().with("normalized_shape", shape), 2, also)
+        let mut attrs = Attrs::new().with("normalized_shape", cx.args().ints("normalized_shape")?);
+        if let Some(dtype) = cx.args().opt_dtype("round")? {
+            attrs.set("round", dtype);
+        }
+        backward(cx, &RMS_NORM_BACKWARD, &inputs, attrs, 2, also)
     }),
     precision: Precision::Full,
     cost: Cost::PerOutput(5),
@@ -40,6 +48,7 @@ pub static RMS_NORM: OpDef = OpDef {
         let sum = b.sum(square);
         let rstd = b.expr(&(input(0) / n as f64 + eps(cx)?).rsqrt(), &[sum]);
         let y = b.expr(&(input(0) * input(1)), &[v, rstd]);
+        let y = rounded(cx, &mut b, y)?;
         let y = affine(&mut b, y, weight, None);
         b.store(out[0].dtype, space.full.clone(), y);
         b.store(out[1].dtype, space.kept.clone(), rstd);
@@ -56,7 +65,8 @@ pub static RMS_NORM: OpDef = OpDef {
 };
 
 /// Gradients of [`RMS_NORM`]: `(grad_out, input, rstd, weight?)` to those of `(input, weight)` that `output_mask` names.
-/// With h = x·rstd and n the row length: `dx = rstd · (g·w − h · Σ g·w·h / n)`, `dweight = Σ_rows g·h`.
+/// With h = x·rstd and n the row length: `dx = rstd · (g·w − h · Σ g·w·h / n)`, `dweight = Σ_rows g·h`, this h rounded as it
+/// was before the weight.
 pub static RMS_NORM_BACKWARD: OpDef = OpDef {
     name: "_fused_rms_norm_backward",
     schemas: &[],
@@ -80,6 +90,10 @@ pub static RMS_NORM_BACKWARD: OpDef = OpDef {
         let rstd = b.read(cx.dtype(2)?, space.kept.clone());
         let hat = b.expr(&(input(0) * input(1)), &[v, rstd]);
         let gh = b.expr(&(input(0) * input(1)), &[g, hat]);
+        let weighed = match rounded(cx, &mut b, hat)? {
+            same if same == hat => gh,
+            rounded => b.expr(&(input(0) * input(1)), &[g, rounded]),
+        };
         let weight = cx.opt(3).map(|t| b.read(t.dtype, space.trailing(first)));
         let mut out = out.iter();
         for i in only(&output_mask(cx, 2)?, 0..2) {
@@ -91,7 +105,7 @@ pub static RMS_NORM_BACKWARD: OpDef = OpDef {
                 let dx = b.expr(&dx, &[gw, hat, along, rstd]);
                 b.store(ty.dtype, space.full.clone(), dx);
             } else {
-                b.columns(ty.dtype, space.trailing(first), gh);
+                b.columns(ty.dtype, space.trailing(first), weighed);
             }
         }
         Ok(b.finish())
@@ -102,6 +116,14 @@ pub static RMS_NORM_BACKWARD: OpDef = OpDef {
         vec![attrs(case("both").f(&[4]), [1, 1]), attrs(case("input").none(), [1, 0])]
     },
 };
+
+/// Rounds as the attribute `round` asks.
+fn rounded(cx: &OpCx, b: &mut RowBuilder, v: Reg) -> Result<Reg> {
+    Ok(match cx.opt_dtype("round")? {
+        Some(dtype) => b.expr(&input(0).cast(dtype), &[v]),
+        None => v,
+    })
+}
 
 fn eps(cx: &OpCx) -> Result<f64> {
     Ok(cx.opt_float("eps")?.unwrap_or(stat_dtype(cx.dtype(0)?)?.epsilon()))
