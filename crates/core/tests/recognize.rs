@@ -243,19 +243,20 @@ fn norms_take_in_what_models_put_around_them() {
     let residual = |b: &mut Builder, v: &[ValueId]| {
         let h = b.add(v[0], v[1]).unwrap();
         b.output("h", h, OutputRole::User);
-        layer(b, &[h, v[2], v[2]])
+        layer(b, &[h, v[2], v[3]])
     };
-    fuses("residual addition and LayerNorm", &three, residual);
+    let four = [x.clone(), x.clone(), w.clone(), w.clone()];
+    fuses("residual addition and LayerNorm", &four, residual);
     let cast = |b: &mut Builder, v: &[ValueId]| {
         let y = rms(b, v);
         b.cast(y, DType::F32).unwrap()
     };
     fuses("RMSNorm and conversion", &[x.clone(), w.clone()], cast);
     let cast = |b: &mut Builder, v: &[ValueId]| {
-        let y = layer(b, &[v[0], v[1], v[1]]);
+        let y = layer(b, v);
         b.cast(y, DType::F32).unwrap()
     };
-    fuses("LayerNorm and conversion", &[x.clone(), w.clone()], cast);
+    fuses("LayerNorm and conversion", &[x.clone(), w.clone(), w.clone()], cast);
     let swiglu = |b: &mut Builder, v: &[ValueId]| {
         let s = b.one(&SILU, &v[..1], Attrs::new()).unwrap();
         b.mul(s, v[1]).unwrap()

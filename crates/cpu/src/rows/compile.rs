@@ -1,141 +1,38 @@
 //! Compiles a checked program: cuts its body into phases, makes loops over tiles of it, and gives registers their places.
 //!
 //! The body is cut at its reductions: what depends on a reduction waits for the phase after it. Row scalars are computed
-//! before each phase, for all rows of a tile at once. If a tile holds whole rows, vectors stay in their registers from
-//! phase to phase (`keep`); otherwise each phase computes what it needs again, from memory.
+//! before each phase, for all rows of a tile at once. What several phases need is computed again in each if it costs no
+//! more than reading it, or else kept for the whole row (`keep`) unless rows are too long for that.
 
-use super::ops::{Fold, Map, Move, Table, Ty};
+use super::code::{Code, Folding, Kind, Op, Reg, Register, Summing, slot_class};
+use super::ops::{Map, Table, Ty};
 use super::source::Source;
+use super::space::count;
+use headwater_core::Class;
+use headwater_core::expr::Binary;
 use headwater_core::row::{Instr, Reduce};
 
-/// Number of a register of the compiled code.
-pub(super) type Reg = usize;
+/// Fewer columns than this do not pay for a call for each row: row scalars are then spread over the tile.
+const SPREAD: usize = 64;
 
-/// One operation on a tile, or, in scalar code, on one number for each row of a tile.
-#[derive(Clone, Debug)]
-pub(super) enum Op {
-    /// Reads an operand. `alias`: its memory may stand for the register where it is laid out like one.
-    Load { operand: usize, f: Move, out: Reg, alias: bool },
-    /// The offsets of a counter.
-    Count { operand: usize, out: Reg },
-    /// Computes. `direct`: in the memory of this operand, where the result is stored anyway, if it is laid out like a tile.
-    Map { f: Map, args: [Reg; 3], out: Reg, direct: Option<usize> },
-    /// Spreads a row scalar over the tile.
-    Expand { from: Reg, out: Reg },
-    /// Folds a register into the accumulators of a reduction.
-    Fold { fold: usize, from: Reg },
-    /// Adds a register to a column sum.
-    Sum { sum: usize, from: Reg },
-    /// Writes a register.
-    Store { operand: usize, f: Move, from: Reg },
-}
-
-impl Op {
-    fn args(&self) -> impl Iterator<Item = Reg> {
-        let list = match *self {
-            Op::Load { .. } | Op::Count { .. } => [usize::MAX; 3],
-            Op::Map { args, .. } => args,
-            Op::Expand { from, .. }
-            | Op::Fold { from, .. }
-            | Op::Sum { from, .. }
-            | Op::Store { from, .. } => [from, usize::MAX, usize::MAX],
-        };
-        list.into_iter().filter(|&r| r != usize::MAX)
-    }
-
-    fn out(&self) -> Option<Reg> {
-        match *self {
-            Op::Load { out, .. } | Op::Count { out, .. } | Op::Map { out, .. } | Op::Expand { out, .. } => {
-                Some(out)
-            }
-            _ => None,
-        }
-    }
-}
-
-/// A register: its type and which memory holds it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Register {
-    pub ty: Ty,
-    pub kind: Kind,
-}
-
-/// What a register holds, and which slot it has among those of its kind and size.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Kind {
-    /// A number for each row.
-    Scalar,
-    /// A number for each element of a tile; slots are used again.
-    Vector(usize),
-    /// One number everywhere: filled once, as long as a vector.
-    Constant([u8; 8]),
-}
-
-/// A reduction over the columns.
-#[derive(Clone, Debug)]
-pub(super) struct Folding {
-    pub op: Reduce,
-    pub ty: Ty,
-    /// One accumulator for each slow index, and for each fast one.
-    pub fast: Fold,
-    pub slow: Fold,
-    /// From accumulators to the register.
-    pub finish: Move,
-    pub phase: usize,
-    pub out: Reg,
-}
-
-/// A sum over the rows.
-#[derive(Clone, Debug)]
-pub(super) struct Summing {
-    pub operand: usize,
-    pub ty: Ty,
-    pub fold: Fold,
-    /// From accumulators to memory.
-    pub store: Move,
-}
-
-/// A program as code.
-#[derive(Debug, Default)]
-pub(super) struct Code {
-    /// On row scalars: before each phase, and after the last.
-    pub scalar: Vec<Vec<Op>>,
-    /// On tiles, of each phase.
-    pub vector: Vec<Vec<Op>>,
-    pub regs: Vec<Register>,
-    pub folds: Vec<Folding>,
-    pub sums: Vec<Summing>,
-    /// Number of vector slots of 1, 4 and 8 bytes an element.
-    pub slots: [usize; 3],
-}
-
-/// Index into [`Code::slots`].
-pub(super) fn slot_class(ty: Ty) -> usize {
-    match ty.size() {
-        1 => 0,
-        4 => 1,
-        _ => 2,
-    }
-}
-
-impl Code {
-    /// Bytes of vector registers for each element of a tile.
-    pub fn width(&self) -> usize {
-        let constants = self.regs.iter().filter(|r| matches!(r.kind, Kind::Constant(_)));
-        self.slots[0] + 4 * self.slots[1] + 8 * self.slots[2] + constants.map(|r| r.ty.size()).sum::<usize>()
-    }
-}
-
-/// Makes code of a program. Without `keep`, no vector lives from one phase to the next.
-pub(super) fn compile(s: &Source, table: &Table, keep: bool) -> Code {
+/// Makes code of a program. Without `keep`, no vector lives from one phase to the next; with `stream`, results pass by the
+/// caches.
+pub(super) fn compile(s: &Source, table: &Table, keep: bool, stream: bool) -> Code {
+    let scalar = s.scalars();
+    let mut uses = vec![0; s.program.body.len()];
+    s.program.body.iter().flat_map(args).for_each(|r| uses[r] += 1);
     let mut c = Compiler {
         s,
         table,
         keep,
-        scalar: s.scalars(),
+        stream,
+        rowwise: !s.across() && count(&s.cols) >= SPREAD,
+        scalar,
+        uses,
         level: levels(s),
         regs: vec![None; s.program.body.len()],
         expanded: vec![None; s.program.body.len()],
+        kept: vec![false; s.program.body.len()],
         code: Code::default(),
     };
     c.run();
@@ -166,30 +63,58 @@ fn args(instr: &Instr) -> impl Iterator<Item = usize> {
     list.into_iter().flatten()
 }
 
+/// Instructions that make one operation together with what they use.
+#[derive(Clone, Copy)]
+enum Form {
+    Plain,
+    /// The sum of a product.
+    Dot(usize, usize),
+    /// The sum of `select(column == index, from, 0)`.
+    Pick {
+        from: usize,
+        index: usize,
+    },
+    /// `select(column == index, op(from, with), from)`.
+    Patch {
+        op: Binary,
+        from: usize,
+        with: usize,
+        index: usize,
+    },
+}
+
 struct Compiler<'a> {
     s: &'a Source<'a>,
     table: &'a Table,
     keep: bool,
+    stream: bool,
+    /// Rows lie one after the other and are long enough for a call for each.
+    rowwise: bool,
     scalar: Vec<bool>,
+    /// How often each instruction is used.
+    uses: Vec<usize>,
     level: Vec<usize>,
-    /// Register of each instruction in the current phase (vectors), or for good (scalars).
+    /// Register of each instruction in the current phase (vectors), or for good (scalars, kept vectors).
     regs: Vec<Option<Reg>>,
     /// The same, spread over the tile, for scalars.
     expanded: Vec<Option<Reg>>,
+    /// Vectors kept from their first phase to later ones.
+    kept: Vec<bool>,
     code: Code,
 }
 
 impl Compiler<'_> {
     fn run(&mut self) {
         let body = &self.s.program.body;
-        let live = self.live(|at| matches!(body[at], Instr::Store(..) | Instr::Columns(..)), |_| true);
-        let sinks = (0..body.len()).filter(|&at| live[at] && self.is_sink(at));
-        let last = sinks.map(|at| self.phase(at)).max().unwrap_or(0);
-        // What overwrites an input waits until nobody reads that any more.
-        let phase = |c: &Self, at: usize| match body[at] {
-            Instr::Store(w, _) if c.s.sites[c.s.program.reads.len() + w].shared => last,
-            _ => c.phase(at),
-        };
+        let live = self.live();
+        let shared = |at: usize| matches!(body[at], Instr::Store(w, _) if self.s.sites[self.s.program.reads.len() + w].shared);
+        let sinks: Vec<usize> = (0..body.len()).filter(|&at| live[at] && self.is_sink(at)).collect();
+        let last = sinks.iter().map(|&at| self.phase(at)).max().unwrap_or(0);
+        // What overwrites an input waits until nobody reads that any more, and comes last of all.
+        let phase: Vec<usize> =
+            (0..body.len()).map(|at| if shared(at) { last } else { self.phase(at) }).collect();
+        let late: Vec<bool> = (0..body.len()).map(shared).collect();
+        let needed = self.needed(&sinks, &phase, last + 1);
         self.code.scalar = vec![Vec::new(); last + 2];
         self.code.vector = vec![Vec::new(); last + 1];
         for p in 0..=last + 1 {
@@ -201,45 +126,139 @@ impl Compiler<'_> {
             if p > last {
                 break;
             }
-            let sink = |c: &Self, at: usize| live[at] && c.is_sink(at) && phase(c, at) == p;
-            let sinks: Vec<usize> = (0..body.len()).filter(|&at| sink(self, at)).collect();
-            let needed: Vec<bool> = if self.keep {
-                // Whatever can be computed now and is used at all.
-                (0..body.len()).map(|at| live[at] && self.level[at] == p).collect()
-            } else {
-                (0..body.len()).filter(|&at| !self.scalar[at]).for_each(|at| self.regs[at] = None);
-                self.expanded.iter_mut().for_each(|r| *r = None);
-                self.live(|at| sinks.contains(&at), |at| !self.scalar[at])
-            };
-            // Stores over inputs come last of all.
-            let late = |at: &usize| matches!(body[*at], Instr::Store(w, _) if self.s.sites[self.s.program.reads.len() + w].shared);
-            let (after, within): (Vec<usize>, Vec<usize>) = sinks.into_iter().partition(late);
-            for (at, needed) in needed.into_iter().enumerate() {
-                if self.is_sink(at) {
-                    if within.contains(&at) {
-                        self.emit_sink(at, p);
-                    }
-                } else if needed && !self.is_scalar_code(at) {
+            for at in (0..body.len()).filter(|&at| !self.scalar[at] && !self.kept[at]) {
+                self.regs[at] = None;
+            }
+            self.expanded.iter_mut().for_each(|r| *r = None);
+            for at in 0..body.len() {
+                let done = self.kept[at] && self.regs[at].is_some();
+                if needed[p][at] && !done && !self.is_sink(at) {
                     self.emit_vector(at, p);
+                } else if live[at] && self.is_sink(at) && phase[at] == p && !late[at] {
+                    self.emit_sink(at, p);
                 }
             }
-            after.into_iter().for_each(|at| self.emit_sink(at, p));
+            for at in sinks.iter().copied().filter(|&at| late[at] && phase[at] == p) {
+                self.emit_sink(at, p);
+            }
         }
         self.direct();
         self.place();
     }
 
-    /// Instructions that some sink needs, through registers that `through` lets pass.
-    fn live(&self, sink: impl Fn(usize) -> bool, through: impl Fn(usize) -> bool) -> Vec<bool> {
+    /// Instructions that some result needs.
+    fn live(&self) -> Vec<bool> {
         let body = &self.s.program.body;
         let mut live = vec![false; body.len()];
         for at in (0..body.len()).rev() {
-            live[at] |= sink(at);
-            if live[at] && (sink(at) || through(at)) {
+            live[at] |= matches!(body[at], Instr::Store(..) | Instr::Columns(..));
+            if live[at] {
                 args(&body[at]).for_each(|a| live[a] = true);
             }
         }
         live
+    }
+
+    /// Which vectors each phase needs, by phase and instruction; decides which of them are kept.
+    fn needed(&mut self, sinks: &[usize], phase: &[usize], phases: usize) -> Vec<Vec<bool>> {
+        let body = &self.s.program.body;
+        let mut needed = vec![vec![false; body.len()]; phases];
+        let mut cost = vec![0usize; body.len()];
+        for at in (0..body.len()).filter(|&at| !self.scalar[at]) {
+            let own = match body[at] {
+                Instr::Load(o) => (self.s.sites[o].dtype != self.ty(at).dtype()) as usize,
+                _ if self.nothing(at) => 0,
+                Instr::Unary(..) => 2,
+                _ => 1,
+            };
+            cost[at] = own + args(&body[at]).map(|a| cost[a]).sum::<usize>();
+        }
+        for at in (0..body.len()).rev() {
+            let mut when: Vec<usize> = if sinks.contains(&at) {
+                vec![phase[at]]
+            } else if self.scalar[at] || self.is_sink(at) {
+                continue;
+            } else {
+                (0..phases).filter(|&p| needed[p][at]).collect()
+            };
+            if self.keep && when.len() > 1 && cost[at] > 1 && !self.nothing(at) {
+                self.kept[at] = true;
+                when.truncate(1);
+            }
+            for a in self.vector_args(at) {
+                when.iter().for_each(|&p| needed[p][a] = true);
+            }
+        }
+        needed
+    }
+
+    /// Vectors that the operation of an instruction reads.
+    fn vector_args(&self, at: usize) -> Vec<usize> {
+        let list = match self.form(at) {
+            Form::Plain => args(&self.s.program.body[at]).collect(),
+            Form::Dot(a, b) => vec![a, b],
+            Form::Pick { from, .. } | Form::Patch { from, .. } => vec![from],
+        };
+        list.into_iter().filter(|&a| !self.scalar[a]).collect()
+    }
+
+    /// What an instruction and those before it make together.
+    fn form(&self, at: usize) -> Form {
+        let body = &self.s.program.body;
+        let float = |at: usize| self.s.classes[at] == Some(Class::Float);
+        if self.s.across() {
+            return Form::Plain;
+        }
+        match body[at] {
+            Instr::Reduce(Reduce::Sum, a) if float(a) && !self.scalar[a] => match body[a] {
+                Instr::Binary(Binary::Mul, x, y)
+                    if self.uses[a] == 1 && !self.scalar[x] && !self.scalar[y] =>
+                {
+                    Form::Dot(x, y)
+                }
+                Instr::Select(c, from, zero) if body[zero] == Instr::Float(0.0) => match self.one_column(c) {
+                    Some(index) => Form::Pick { from, index },
+                    None => Form::Plain,
+                },
+                _ => Form::Plain,
+            },
+            Instr::Select(c, a, from) if float(a) && !self.scalar[from] => {
+                let Some(index) = self.one_column(c) else { return Form::Plain };
+                match body[a] {
+                    Instr::Binary(op, x, with) if x == from && self.scalar[with] && self.spreads(op) => {
+                        Form::Patch { op, from, with, index }
+                    }
+                    _ => Form::Plain,
+                }
+            }
+            _ => Form::Plain,
+        }
+    }
+
+    /// The row scalar that a truth value compares the number of the column with.
+    fn one_column(&self, cond: usize) -> Option<usize> {
+        let body = &self.s.program.body;
+        let Instr::Binary(Binary::Eq, a, b) = body[cond] else { return None };
+        let counts = |at: usize| {
+            let [col] = &self.s.cols[..] else { return false };
+            let still = |o: usize| self.s.rows.iter().all(|r| r.steps[o] == 0);
+            self.s.counters[at].is_some_and(|o| col.steps[o] == 1 && still(o))
+        };
+        match (counts(a), counts(b)) {
+            (true, _) if self.scalar[b] => Some(b),
+            (_, true) if self.scalar[a] => Some(a),
+            _ => None,
+        }
+    }
+
+    /// Whether there is a loop for this function of a vector and one number.
+    fn spreads(&self, op: Binary) -> bool {
+        (self.table.spread)(self.s.float, op, 1).is_some()
+    }
+
+    /// Whether an instruction is no operation: a conversion to the type computed in.
+    fn nothing(&self, at: usize) -> bool {
+        matches!(self.s.program.body[at], Instr::Cast(d, a) if d == self.ty(a).dtype())
     }
 
     /// The phase an instruction belongs to: a reduction to that of its argument.
@@ -275,26 +294,32 @@ impl Compiler<'_> {
 
     /// The register of one number everywhere.
     fn constant(&mut self, ty: Ty, value: f64, int: i64) -> Reg {
-        let bytes = match ty {
+        let bits = match ty {
             Ty::F32 => (value as f32).to_bits() as i64,
             Ty::F64 => value.to_bits() as i64,
             Ty::I64 | Ty::Bool => int,
         };
-        let register = Register { ty, kind: Kind::Constant(bytes.to_ne_bytes()) };
-        match self.code.regs.iter().position(|r| *r == register) {
+        let new = bits.to_ne_bytes();
+        let same =
+            |r: &Register| r.ty == ty && matches!(r.kind, Kind::Constant { bytes, .. } if bytes == new);
+        match self.code.regs.iter().position(same) {
             Some(r) => r,
-            None => self.register(ty, register.kind),
+            None => self.register(ty, Kind::Constant { bytes: new, wide: false }),
         }
     }
 
-    fn is_constant(&self, r: Reg) -> bool {
-        matches!(self.code.regs[r].kind, Kind::Constant(_))
+    fn own(&self, at: usize) -> Reg {
+        self.regs[at].expect("defined before use")
     }
 
     /// A register as an argument of tile code.
     fn vector(&mut self, at: usize, phase: usize) -> Reg {
-        let own = self.regs[at].expect("defined before use");
-        if !self.scalar[at] || self.is_constant(own) {
+        let own = self.own(at);
+        if !self.scalar[at] {
+            return own;
+        }
+        if let Kind::Constant { wide, .. } = &mut self.code.regs[own].kind {
+            *wide = true;
             return own;
         }
         if let Some(r) = self.expanded[at] {
@@ -309,22 +334,53 @@ impl Compiler<'_> {
     fn emit_scalar(&mut self, at: usize, p: usize) {
         if let Instr::Store(w, a) = self.s.program.body[at] {
             let operand = self.s.program.reads.len() + w;
-            let from = self.regs[a].expect("defined before use");
+            let from = self.own(a);
             let f = (self.table.store)(self.code.regs[from].ty, self.s.sites[operand].dtype);
             self.code.scalar[p].push(Op::Store { operand, f, from });
             return;
         }
-        let arg = |c: &mut Self, a: usize| c.regs[a].expect("defined before use");
-        let (reg, op) = self.emit(at, Kind::Scalar, arg);
+        let (reg, op) = self.emit(at, Kind::Scalar, |c: &mut Self, a: usize| c.own(a));
         self.regs[at] = Some(reg);
         self.code.scalar[p].extend(op);
     }
 
     fn emit_vector(&mut self, at: usize, p: usize) {
-        let arg = |c: &mut Self, a: usize| c.vector(a, p);
-        let (reg, op) = self.emit(at, Kind::Vector(0), arg);
+        let kind = if self.kept[at] { Kind::Kept } else { Kind::Vector(0) };
+        let (reg, op) = match self.emit_rowwise(at, p, kind) {
+            Some((reg, op)) => (reg, Some(op)),
+            None => self.emit(at, kind, |c: &mut Self, a: usize| c.vector(a, p)),
+        };
         self.regs[at] = Some(reg);
         self.code.vector[p].extend(op);
+    }
+
+    /// Register and operation of an instruction that takes a row scalar as it is.
+    fn emit_rowwise(&mut self, at: usize, p: usize, kind: Kind) -> Option<(Reg, Op)> {
+        let ty = self.ty(at);
+        if let Form::Patch { op, from, with, index } = self.form(at) {
+            let f = (self.table.spread)(ty, op, 1)?;
+            let (from, with, index) = (self.own(from), self.own(with), self.own(index));
+            let out = self.register(ty, kind);
+            return Some((out, Op::Patch { f, from, with, index, out }));
+        }
+        if !self.rowwise {
+            return None;
+        }
+        match self.s.program.body[at] {
+            Instr::Binary(op, a, b) if self.scalar[a] != self.scalar[b] => {
+                let one = self.scalar[b] as usize;
+                let f = (self.table.spread)(self.ty(a), op, one)?;
+                let args = [self.own(a), self.own(b)];
+                let out = self.register(ty, kind);
+                Some((out, Op::Spread { f, args, one, out, direct: None }))
+            }
+            Instr::Select(c, a, b) if self.scalar[c] => {
+                let (cond, args) = (self.own(c), [self.vector(a, p), self.vector(b, p)]);
+                let out = self.register(ty, kind);
+                Some((out, Op::Choose { cond, args, out }))
+            }
+            _ => None,
+        }
     }
 
     /// Register and operation of an instruction; no operation if an existing register serves.
@@ -365,13 +421,9 @@ impl Compiler<'_> {
                 map(self, (self.table.binary)(self.ty(a), op), [Some(a), Some(b), None])
             }
             Instr::Select(c, a, b) => map(self, (self.table.select)(ty), [Some(c), Some(a), Some(b)]),
+            Instr::Cast(_, a) if self.nothing(at) => (arg(self, a), None),
             Instr::Cast(d, a) => {
-                let from = self.ty(a);
-                // To the very type it is computed in, nothing is to be done.
-                if d == from.dtype() {
-                    return (arg(self, a), None);
-                }
-                map(self, (self.table.cast)(from, d, self.s.float), [Some(a), None, None])
+                map(self, (self.table.cast)(self.ty(a), d, self.s.float), [Some(a), None, None])
             }
             Instr::Reduce(..) | Instr::Store(..) | Instr::Columns(..) => {
                 unreachable!("sinks are emitted as such")
@@ -382,11 +434,20 @@ impl Compiler<'_> {
     fn emit_sink(&mut self, at: usize, p: usize) {
         match self.s.program.body[at] {
             Instr::Reduce(op, a) => {
-                let from = self.vector(a, p);
-                let ty = self.code.regs[from].ty;
+                let fold = self.code.folds.len();
+                let ty = self.ty(a);
+                let emitted = match self.form(at) {
+                    Form::Dot(x, y) => {
+                        Op::Dot { fold, f: (self.table.dot)(ty), args: [self.own(x), self.own(y)] }
+                    }
+                    Form::Pick { from, index } => {
+                        Op::Pick { fold, from: self.own(from), index: self.own(index) }
+                    }
+                    _ => Op::Fold { fold, from: self.vector(a, p) },
+                };
                 let out = self.register(ty, Kind::Scalar);
                 self.regs[at] = Some(out);
-                self.code.vector[p].push(Op::Fold { fold: self.code.folds.len(), from });
+                self.code.vector[p].push(emitted);
                 self.code.folds.push(Folding {
                     op,
                     ty,
@@ -411,7 +472,8 @@ impl Compiler<'_> {
             Instr::Store(w, a) => {
                 let operand = self.s.program.reads.len() + w;
                 let from = self.vector(a, p);
-                let f = (self.table.store)(self.code.regs[from].ty, self.s.sites[operand].dtype);
+                let store = if self.stream { self.table.stream } else { self.table.store };
+                let f = store(self.code.regs[from].ty, self.s.sites[operand].dtype);
                 self.code.vector[p].push(Op::Store { operand, f, from });
             }
             _ => unreachable!("not a sink"),
@@ -420,6 +482,9 @@ impl Compiler<'_> {
 
     /// Lets results be computed where they are stored, if the forms agree and nothing read lies there.
     fn direct(&mut self) {
+        if self.stream {
+            return;
+        }
         for ops in &mut self.code.vector {
             let stores: Vec<(usize, Reg)> = ops
                 .iter()
@@ -429,13 +494,13 @@ impl Compiler<'_> {
                 })
                 .collect();
             for op in ops {
-                let Op::Map { out, direct, .. } = op else { continue };
-                let ty = self.code.regs[*out].ty;
+                let (Op::Map { out, direct, .. } | Op::Spread { out, direct, .. }) = op else { continue };
+                let Register { ty, kind } = self.code.regs[*out];
                 let fits = |o: usize| self.s.sites[o].dtype == ty.dtype() && !self.s.sites[o].shared;
                 // One destination alone; another store of the same register copies from there.
                 *direct = stores.iter().find(|(o, r)| r == out && fits(*o)).map(|(o, _)| *o);
                 let again = |o: usize| stores.iter().filter(|(p, _)| *p == o).count() > 1;
-                if direct.is_some_and(again) {
+                if kind == Kind::Kept || direct.is_some_and(again) {
                     *direct = None;
                 }
             }
@@ -445,7 +510,7 @@ impl Compiler<'_> {
     /// Gives vectors their slots; a slot is free again after the last use of its register.
     fn place(&mut self) {
         let Code { vector, regs, slots, .. } = &mut self.code;
-        let mut place = |ops: &[&Op]| {
+        for ops in vector {
             let mut last_use = vec![0; regs.len()];
             for (i, op) in ops.iter().enumerate() {
                 op.args().chain(op.out()).for_each(|r| last_use[r] = i);
@@ -474,11 +539,6 @@ impl Compiler<'_> {
                 }
             }
             slots.iter_mut().zip(made).for_each(|(s, m)| *s = (*s).max(m));
-        };
-        if self.keep {
-            place(&vector.iter().flatten().collect::<Vec<_>>());
-        } else {
-            vector.iter().for_each(|ops| place(&ops.iter().collect::<Vec<_>>()));
         }
     }
 }

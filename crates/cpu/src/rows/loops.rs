@@ -7,8 +7,6 @@
 use super::ops::Ty;
 use super::real::{self, Exact, Int, Memory, Real};
 use crate::element::Element;
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::reference::scalar;
@@ -32,6 +30,12 @@ pub(super) trait FoldLoop {
     /// # Safety
     /// The module's contract; `acc` holds one accumulator for each slow (or fast) index.
     unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8);
+}
+
+pub(super) trait DotLoop {
+    /// # Safety
+    /// The module's contract; `acc` holds one accumulator for each slow index.
+    unsafe fn run(a: *const u8, b: *const u8, slow: usize, fast: usize, acc: *mut u8);
 }
 
 const UNARY: [Unary; 24] = {
@@ -127,6 +131,25 @@ maps! {
     RoundLoop [T: Real, const TO: usize] [T, TO]: map1 T => T, |x| x.round(const { DType::ALL[TO] });
 }
 
+/// A function of a vector and one number, which is argument `ONE`.
+pub(super) struct SpreadLoop<T, const OP: usize, const ONE: usize>(PhantomData<T>);
+impl<T: Real, const OP: usize, const ONE: usize> MapLoop for SpreadLoop<T, OP, ONE> {
+    #[inline(always)]
+    unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
+        // SAFETY: the module's contract; argument `ONE` holds one element.
+        let one = unsafe { *args[ONE].cast::<T>() };
+        let f = |x| {
+            if ONE == 0 {
+                T::binary(const { BINARY[OP] }, one, x)
+            } else {
+                T::binary(const { BINARY[OP] }, x, one)
+            }
+        };
+        // SAFETY: as above.
+        unsafe { map1::<T, T>([args[1 - ONE]; 3], out, n, f) }
+    }
+}
+
 /// `select(condition, a, b)`.
 pub(super) struct SelectLoop<T>(PhantomData<T>);
 impl<T: Copy> MapLoop for SelectLoop<T> {
@@ -202,38 +225,66 @@ moves! {
     StoreBoolLoop [] []: u8 => u8, false, |x| x;
 }
 
-/// f16 from memory. Long contiguous runs use the conversions of `half`, which picks instructions by itself.
-pub(super) struct LoadHalfLoop<T>(PhantomData<T>);
-impl<T: Real> MoveLoop for LoadHalfLoop<T> {
+/// As [`StoreLoop`], past the caches where the destination is contiguous.
+pub(super) struct StreamLoop<D, T>(PhantomData<(D, T)>);
+impl<D: Memory<T>, T: Real> MoveLoop for StreamLoop<D, T> {
     #[inline(always)]
     unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
-        // SAFETY: the module's contract; `T` has the size of f32 or f64 and is that type.
+        // SAFETY: the module's contract.
         unsafe {
             if step != 1 {
-                moves::<f16, T>(src, dst, step, n, true, |x| x.get());
-            } else if size_of::<T>() == 4 {
-                from_raw_parts(src.cast::<f16>(), n).convert_to_f32_slice(from_raw_parts_mut(dst.cast(), n));
-            } else {
-                from_raw_parts(src.cast::<f16>(), n).convert_to_f64_slice(from_raw_parts_mut(dst.cast(), n));
+                return moves::<T, D>(src, dst, step, n, false, |x| D::of(x));
             }
+            let (src, dst) = (src.cast::<T>(), dst.cast::<D>());
+            let per = LINE / size_of::<D>();
+            let head = dst.align_offset(LINE).min(n);
+            let lines = (n - head) / per;
+            let done = head + lines * per;
+            moves::<T, D>(src.cast(), dst.cast(), 1, head, false, |x| D::of(x));
+            for line in 0..lines {
+                let mut out = Line([0; LINE]);
+                let at = head + line * per;
+                moves::<T, D>(src.add(at).cast(), out.0.as_mut_ptr(), 1, per, false, |x| D::of(x));
+                stream(&out, dst.add(at).cast());
+            }
+            moves::<T, D>(src.add(done).cast(), dst.add(done).cast(), 1, n - done, false, |x| D::of(x));
         }
     }
 }
 
-/// f16 to memory; see [`LoadHalfLoop`].
-pub(super) struct StoreHalfLoop<T>(PhantomData<T>);
-impl<T: Real> MoveLoop for StoreHalfLoop<T> {
-    #[inline(always)]
-    unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
-        // SAFETY: the module's contract; a `T` of 4 bytes is f32. From f64 `half` would round twice.
-        unsafe {
-            if step == 1 && size_of::<T>() == 4 {
-                from_raw_parts_mut(dst.cast::<f16>(), n)
-                    .convert_from_f32_slice(from_raw_parts(src.cast(), n));
-            } else {
-                moves::<T, f16>(src, dst, step, n, false, |x| f16::of(x));
-            }
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+#[repr(align(64))]
+struct Line([u8; LINE]);
+
+/// Writes a line past the caches.
+///
+/// # Safety
+/// `to` is a line that may be written.
+#[inline(always)]
+unsafe fn stream(line: &Line, to: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise; SSE2 is part of the architecture.
+    unsafe {
+        use std::arch::x86_64::{_mm_load_si128, _mm_stream_si128};
+        for i in (0..LINE).step_by(16) {
+            _mm_stream_si128(to.add(i).cast(), _mm_load_si128(line.0.as_ptr().add(i).cast()));
         }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        to.cast::<Line>().copy_from_nonoverlapping(line, 1);
+    }
+}
+
+/// Makes what this thread has streamed visible to others before anything it writes later.
+pub(super) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of the architecture.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
     }
 }
 
@@ -241,20 +292,22 @@ impl<T: Real> MoveLoop for StoreHalfLoop<T> {
 const LANES: usize = 32;
 const CHUNK: usize = 4096;
 
-/// Sum in lanes: at most `CHUNK / LANES + 5` roundings in `T` on the way of any element, the rest in f64.
+/// Sum of `n` terms in lanes: at most `CHUNK / LANES + 5` roundings in `T` on the way of any term, the rest in f64.
+/// `term` gives those of a stretch.
 #[inline(always)]
-fn sum<T: Real>(x: &[T]) -> f64 {
+fn sum<T: Real>(n: usize, term: impl Fn(usize) -> T) -> f64 {
     let mut total = 0.0;
-    for chunk in x.chunks(CHUNK) {
+    for from in (0..n).step_by(CHUNK) {
+        let here = CHUNK.min(n - from);
+        let whole = here / LANES * LANES;
         let mut lanes = [T::from_i64(0); LANES];
-        let mut whole = chunk.chunks_exact(LANES);
-        for c in &mut whole {
-            for (l, &x) in lanes.iter_mut().zip(c) {
-                *l = T::binary(Binary::Add, *l, x);
+        for at in (from..from + whole).step_by(LANES) {
+            for (i, l) in lanes.iter_mut().enumerate() {
+                *l = T::binary(Binary::Add, *l, term(at + i));
             }
         }
-        for (l, &x) in lanes.iter_mut().zip(whole.remainder()) {
-            *l = T::binary(Binary::Add, *l, x);
+        for (i, l) in lanes[..here - whole].iter_mut().enumerate() {
+            *l = T::binary(Binary::Add, *l, term(from + whole + i));
         }
         let mut width = LANES / 2;
         while width > 0 {
@@ -266,6 +319,22 @@ fn sum<T: Real>(x: &[T]) -> f64 {
         total += lanes[0].to_f64();
     }
     total
+}
+
+/// Sums of products along the fast dimension into f64, one for each slow index.
+pub(super) struct DotFast<T>(PhantomData<T>);
+impl<T: Real> DotLoop for DotFast<T> {
+    #[inline(always)]
+    unsafe fn run(a: *const u8, b: *const u8, slow: usize, fast: usize, acc: *mut u8) {
+        for s in 0..slow {
+            // SAFETY: the module's contract; terms are asked for below `fast`.
+            unsafe {
+                let (a, b) = (a.cast::<T>().add(s * fast), b.cast::<T>().add(s * fast));
+                *acc.cast::<f64>().add(s) +=
+                    sum(fast, |i| T::binary(Binary::Mul, a.add(i).read(), b.add(i).read()));
+            }
+        }
+    }
 }
 
 /// Largest or smallest, NaN winning, in lanes.
@@ -296,7 +365,8 @@ impl<T: Real, const OP: usize> FoldLoop for FoldFastFloat<T, OP> {
         for (s, a) in acc.iter_mut().enumerate() {
             let x = &x[s * fast..(s + 1) * fast];
             *a = match const { REDUCE[OP] } {
-                Reduce::Sum => *a + sum(x),
+                // SAFETY: terms are asked for below the length.
+                Reduce::Sum => *a + sum(x.len(), |i| unsafe { *x.get_unchecked(i) }),
                 Reduce::Prod => x.iter().fold(*a, |a, x| a * x.to_f64()),
                 Reduce::Max => {
                     f64::binary(Binary::Max, *a, extreme(Binary::Max, x, T::from_f64(f64::NEG_INFINITY)))

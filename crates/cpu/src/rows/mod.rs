@@ -10,31 +10,40 @@
 //! f32 is off by at most `min(n, 134) · 2⁻²⁴ · Σ|x|`, plus one rounding of the result, plus f64 noise. All divisions depend
 //! on sizes and layouts alone: results have the same bits on any number of threads and in every tier.
 
+mod code;
 mod compile;
+#[cfg(target_arch = "x86_64")]
+mod f16c;
 mod loops;
 pub(crate) mod math;
 mod ops;
 mod real;
 mod run;
+mod scratch;
 mod source;
 mod space;
 #[cfg(test)]
 mod tests;
+mod tile;
 
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
-use compile::{Code, Kind, Op, compile};
+use code::{Code, Kind, Op, slot_class};
+use compile::compile;
 use headwater_core::diagnostic::Result;
 use headwater_core::plan::{ALIGN, Plan};
 use headwater_core::row::RowProgram;
-pub(crate) use run::{Scratch, ScratchSize};
+pub(crate) use scratch::{Scratch, ScratchSize};
 use source::{Site, Source};
 use space::{Axis, count};
 
 /// Bytes of vector registers that a tile should not exceed, so that they stay in the first-level cache, and those up to
-/// which whole rows are still kept, in the second.
-const FIRST_LEVEL: usize = 32 << 10;
+/// which vectors are kept for whole rows, in the second.
+const FIRST_LEVEL: usize = 24 << 10;
 const SECOND_LEVEL: usize = 256 << 10;
+/// Programs that move more bytes than this write past the caches: nothing of the results would still be there when they
+/// are read.
+const STREAM: usize = 32 << 20;
 /// Elements worth handing to a thread.
 const GRAIN: usize = 1 << 15;
 /// Fewer blocks than this are too few for many threads: long rows are then cut as well.
@@ -49,6 +58,8 @@ pub(crate) struct Program {
     operands: usize,
     tiling: Tiling,
     code: Code,
+    /// Results pass by the caches.
+    stream: bool,
     /// Byte offset of each register in a thread's buffer, of each reduction's accumulators, and the buffer's size.
     homes: Vec<usize>,
     fold_homes: Vec<usize>,
@@ -84,13 +95,13 @@ impl Program {
     ) -> Result<Program> {
         let source = Source::new(plan, program, reads, writes)?;
         let table = ops::table(tier);
-        let kept = compile(&source, &table, true);
-        let (code, tiling) = match Tiling::choose(&source, &kept, true) {
+        let stream = source.bytes() > STREAM;
+        let kept = compile(&source, &table, true, stream);
+        let (code, tiling) = match Tiling::choose(&source, &kept) {
             Some(tiling) => (kept, tiling),
             None => {
-                let code = compile(&source, &table, false);
-                let tiling =
-                    Tiling::choose(&source, &code, false).expect("any tiling will do without keeping");
+                let code = compile(&source, &table, false, stream);
+                let tiling = Tiling::choose(&source, &code).expect("any tiling will do without keeping");
                 (code, tiling)
             }
         };
@@ -101,6 +112,7 @@ impl Program {
             operands: source.operands,
             tiling,
             code,
+            stream,
             homes: Vec::new(),
             fold_homes: Vec::new(),
             buffer: 0,
@@ -112,6 +124,7 @@ impl Program {
     /// Gives every register its bytes in a thread's buffer.
     fn lay_out(&mut self) {
         let (rows, tile) = (self.tiling.tile_rows, self.tiling.tile_rows * self.tiling.tile_cols);
+        let whole = rows * count(&self.cols);
         let mut at = 0;
         let mut take = |bytes: usize| {
             at += bytes.next_multiple_of(ALIGN);
@@ -125,8 +138,9 @@ impl Program {
         self.homes = (self.code.regs.iter())
             .map(|r| match r.kind {
                 Kind::Scalar => take(r.ty.size() * rows),
-                Kind::Constant(_) => take(r.ty.size() * tile),
-                Kind::Vector(slot) => slots[compile::slot_class(r.ty)][slot],
+                Kind::Constant { wide, .. } => take(r.ty.size().max(8) * if wide { tile } else { rows }),
+                Kind::Vector(slot) => slots[slot_class(r.ty)][slot],
+                Kind::Kept => take(r.ty.size() * whole),
             })
             .collect();
         self.fold_homes = self.code.folds.iter().map(|_| take(8 * rows)).collect();
@@ -135,22 +149,21 @@ impl Program {
 }
 
 impl Tiling {
-    /// Chooses the tiling; `None` if `keep` asks for whole rows in a tile and they are too long.
-    fn choose(source: &Source, code: &Code, keep: bool) -> Option<Tiling> {
+    /// Chooses the tiling; `None` if rows are too long for what the code keeps of them.
+    fn choose(source: &Source, code: &Code) -> Option<Tiling> {
         let (rows, cols) = (count(&source.rows).max(1), count(&source.cols).max(1));
         let across = source.across();
-        let phases = code.vector.len();
         // Elements of a tile; even parts of a long row are multiples of whole vectors.
         let tile = (FIRST_LEVEL / code.width().max(1)).clamp(256, 4096) / 64 * 64;
         let even = |n: usize, most: usize| n.div_ceil(n.div_ceil(most)).next_multiple_of(64).min(n);
-        let whole = phases > 1 && code.width() * cols * if across { 16 } else { 1 } <= SECOND_LEVEL;
         let (tile_rows, tile_cols) = if across {
-            let r = even(rows, if whole { (tile / cols).max(16) } else { 512 }.min(512));
-            (r, if whole { cols } else { (tile / r).clamp(1, cols) })
+            let kept = SECOND_LEVEL / (code.kept() * cols).max(1);
+            let r = even(rows, kept.clamp(16, 512));
+            (r, (tile / r).clamp(1, cols))
         } else if source.crosswise() {
             let c = cols.min(64);
             (even(rows, tile / c), c)
-        } else if cols <= tile || whole {
+        } else if cols <= tile {
             ((tile / cols).clamp(1, rows), cols)
         } else {
             (1, even(cols, tile))
@@ -173,7 +186,7 @@ impl Tiling {
         } else {
             cols.next_multiple_of(tile_cols)
         };
-        let fits = !keep || phases == 1 || (tile_cols == cols && !split);
+        let fits = code.kept() == 0 || (code.kept() * cols * tile_rows <= SECOND_LEVEL && !split);
         fits.then_some(Tiling { across, tile_rows, tile_cols, block_rows, block_cols, split })
     }
 }

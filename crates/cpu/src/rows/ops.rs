@@ -1,9 +1,11 @@
 //! The functions of row programs, looked up by operation and type when a program is compiled. The loops are in `loops`;
 //! here each is compiled once for every tier.
 
+#[cfg(target_arch = "x86_64")]
+use super::f16c;
 use super::loops::*;
 use crate::tier::Tier;
-use half::bf16;
+use half::{bf16, f16};
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
 use headwater_core::{Class, DType};
@@ -57,11 +59,16 @@ pub(super) type Move = unsafe fn(*const u8, *mut u8, isize, usize);
 /// Folds a tile into accumulators: tile of `slow × fast` elements, slow, fast, accumulators.
 pub(super) type Fold = unsafe fn(*const u8, usize, usize, *mut u8);
 
+/// Adds the products of two tiles to accumulators: tiles, slow, fast, accumulators.
+pub(super) type Dot = unsafe fn(*const u8, *const u8, usize, usize, *mut u8);
+
 /// The functions of one tier. All keep the contract of `loops`.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
     pub unary: fn(Ty, Unary) -> Map,
     pub binary: fn(Ty, Binary) -> Map,
+    /// Of a vector and one number, which is the argument of that number; only what is worth a loop of its own.
+    pub spread: fn(Ty, Binary, usize) -> Option<Map>,
     /// By the type of the alternatives.
     pub select: fn(Ty) -> Map,
     /// From a type to a dtype, in a program that computes floats in the third.
@@ -70,6 +77,10 @@ pub(super) struct Table {
     pub load: fn(DType, Ty) -> Move,
     /// From a register to memory.
     pub store: fn(Ty, DType) -> Move,
+    /// The same past the caches.
+    pub stream: fn(Ty, DType) -> Move,
+    /// Sums of products, of floats.
+    pub dot: fn(Ty) -> Dot,
     /// One accumulator for each slow index.
     pub fold_fast: fn(Ty, Reduce) -> Fold,
     /// One accumulator for each fast index.
@@ -82,10 +93,13 @@ pub(super) fn table(tier: Tier) -> Table {
         Table {
             unary: unary::<V>,
             binary: binary::<V>,
+            spread: spread::<V>,
             select: select::<V>,
             cast: cast::<V>,
             load: load::<V>,
             store: store::<V>,
+            stream: stream::<V>,
+            dot: dot::<V>,
             fold_fast: fold_fast::<V>,
             fold_slow: fold_slow::<V>,
         }
@@ -106,10 +120,15 @@ trait Vector {
     fn map<L: MapLoop>() -> Map;
     fn mov<L: MoveLoop>() -> Move;
     fn fold<L: FoldLoop>() -> Fold;
+    fn dot<L: DotLoop>() -> Dot;
+    /// f16 in memory to f32 and back (past the caches if asked), and f32 rounded to f16.
+    fn load_half() -> Move;
+    fn store_half(stream: bool) -> Move;
+    fn round_half() -> Map;
 }
 
 macro_rules! vector {
-    ($name:ident $(, $features:literal, $cfg:meta)?) => {
+    ($name:ident, $load:ty, $store:ty, $stream:ty, $round:ty $(, $features:literal, $cfg:meta)?) => {
         $(#[cfg($cfg)])?
         struct $name;
 
@@ -139,12 +158,51 @@ macro_rules! vector {
                 }
                 f::<L>
             }
+            fn dot<L: DotLoop>() -> Dot {
+                $(#[target_feature(enable = $features)])?
+                unsafe fn f<L: DotLoop>(a: *const u8, b: *const u8, slow: usize, fast: usize, acc: *mut u8) {
+                    // SAFETY: the caller keeps the contract.
+                    unsafe { L::run(a, b, slow, fast, acc) }
+                }
+                f::<L>
+            }
+            fn load_half() -> Move {
+                Self::mov::<$load>()
+            }
+            fn store_half(stream: bool) -> Move {
+                if stream { Self::mov::<$stream>() } else { Self::mov::<$store>() }
+            }
+            fn round_half() -> Map {
+                Self::map::<$round>()
+            }
         }
     };
 }
-vector!(Portable);
-vector!(Avx2, "avx2,fma,f16c,bmi2", target_arch = "x86_64");
-vector!(Avx512, "avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl", target_arch = "x86_64");
+vector!(
+    Portable,
+    LoadLoop<f16, f32>,
+    StoreLoop<f16, f32>,
+    StreamLoop<f16, f32>,
+    RoundLoop<f32, { DType::F16 as usize }>
+);
+vector!(
+    Avx2,
+    f16c::Load,
+    f16c::Store<false>,
+    f16c::Store<true>,
+    f16c::Round,
+    "avx2,fma,f16c,bmi2",
+    target_arch = "x86_64"
+);
+vector!(
+    Avx512,
+    f16c::Load,
+    f16c::Store<false>,
+    f16c::Store<true>,
+    f16c::Round,
+    "avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl",
+    target_arch = "x86_64"
+);
 
 /// Evaluates `$body` with the constant `$I` equal to a number known only at run time, one of those listed.
 macro_rules! numbered {
@@ -247,6 +305,7 @@ fn cast<V: Vector>(from: Ty, to: DType, float: Ty) -> Map {
         (Ty::F64, Class::Bool) => V::map::<FloatToBoolLoop<f64>>(),
         (Ty::I64, Class::Bool) => V::map::<IntToBoolLoop>(),
         (Ty::Bool, Class::Bool) => unreachable!("a bool is not converted to itself"),
+        (Ty::F32, Class::Float) if to == DType::F16 => V::round_half(),
         (Ty::F32, Class::Float) => of!(TO => RoundLoop<f32, TO>),
         (Ty::F64, Class::Float) => of!(TO => RoundLoop<f64, TO>),
         (Ty::I64, Class::Float) if float == Ty::F32 => of!(TO => IntToFloatLoop<f32, TO>),
@@ -260,11 +319,11 @@ fn load<V: Vector>(from: DType, to: Ty) -> Move {
     match (from, to) {
         (DType::F32, Ty::F32) => V::mov::<LoadLoop<f32, f32>>(),
         (DType::BF16, Ty::F32) => V::mov::<LoadLoop<bf16, f32>>(),
-        (DType::F16, Ty::F32) => V::mov::<LoadHalfLoop<f32>>(),
+        (DType::F16, Ty::F32) => V::load_half(),
         (DType::F64, _) => V::mov::<LoadLoop<f64, f64>>(),
         (DType::F32, _) => V::mov::<LoadLoop<f32, f64>>(),
         (DType::BF16, _) => V::mov::<LoadLoop<bf16, f64>>(),
-        (DType::F16, _) => V::mov::<LoadHalfLoop<f64>>(),
+        (DType::F16, _) => V::mov::<LoadLoop<f16, f64>>(),
         (DType::Bool, _) => V::mov::<LoadBoolLoop>(),
         (int, _) => int_dtype!(int, D => V::mov::<LoadIntLoop<D>>()),
     }
@@ -273,14 +332,54 @@ fn load<V: Vector>(from: DType, to: Ty) -> Move {
 fn store<V: Vector>(from: Ty, to: DType) -> Move {
     match (from, to) {
         (Ty::F32, DType::F32) => V::mov::<StoreLoop<f32, f32>>(),
-        (Ty::F32, DType::F16) => V::mov::<StoreHalfLoop<f32>>(),
+        (Ty::F32, DType::F16) => V::store_half(false),
         (Ty::F32, _) => V::mov::<StoreLoop<bf16, f32>>(),
         (Ty::F64, DType::F32) => V::mov::<StoreLoop<f32, f64>>(),
-        (Ty::F64, DType::F16) => V::mov::<StoreHalfLoop<f64>>(),
+        (Ty::F64, DType::F16) => V::mov::<StoreLoop<f16, f64>>(),
         (Ty::F64, DType::BF16) => V::mov::<StoreLoop<bf16, f64>>(),
         (Ty::F64, _) => V::mov::<StoreLoop<f64, f64>>(),
         (Ty::Bool, _) => V::mov::<StoreBoolLoop>(),
         (Ty::I64, int) => int_dtype!(int, D => V::mov::<StoreIntLoop<D>>()),
+    }
+}
+
+fn stream<V: Vector>(from: Ty, to: DType) -> Move {
+    match (from, to) {
+        (Ty::F32, DType::F32) => V::mov::<StreamLoop<f32, f32>>(),
+        (Ty::F32, DType::BF16) => V::mov::<StreamLoop<bf16, f32>>(),
+        (Ty::F32, DType::F16) => V::store_half(true),
+        _ => store::<V>(from, to),
+    }
+}
+
+fn spread<V: Vector>(ty: Ty, op: Binary, one: usize) -> Option<Map> {
+    macro_rules! of {
+        ($t:ty) => {
+            match (op, one) {
+                (Binary::Add, 0) => V::map::<SpreadLoop<$t, { Binary::Add as usize }, 0>>(),
+                (Binary::Add, _) => V::map::<SpreadLoop<$t, { Binary::Add as usize }, 1>>(),
+                (Binary::Sub, 0) => V::map::<SpreadLoop<$t, { Binary::Sub as usize }, 0>>(),
+                (Binary::Sub, _) => V::map::<SpreadLoop<$t, { Binary::Sub as usize }, 1>>(),
+                (Binary::Mul, 0) => V::map::<SpreadLoop<$t, { Binary::Mul as usize }, 0>>(),
+                (Binary::Mul, _) => V::map::<SpreadLoop<$t, { Binary::Mul as usize }, 1>>(),
+                (Binary::Div, 0) => V::map::<SpreadLoop<$t, { Binary::Div as usize }, 0>>(),
+                (Binary::Div, _) => V::map::<SpreadLoop<$t, { Binary::Div as usize }, 1>>(),
+                _ => return None,
+            }
+        };
+    }
+    match ty {
+        Ty::F32 => Some(of!(f32)),
+        Ty::F64 => Some(of!(f64)),
+        Ty::I64 | Ty::Bool => None,
+    }
+}
+
+fn dot<V: Vector>(ty: Ty) -> Dot {
+    match ty {
+        Ty::F32 => V::dot::<DotFast<f32>>(),
+        Ty::F64 => V::dot::<DotFast<f64>>(),
+        Ty::I64 | Ty::Bool => unreachable!("products are summed of floats alone"),
     }
 }
 

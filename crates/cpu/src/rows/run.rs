@@ -5,79 +5,14 @@
 //! different elements; what one writes another reads only if it is the same element, that is, never.
 
 use super::Program;
-use super::compile::{Kind, Op, Reg};
-use super::loops::{combine, identity};
-use super::ops::{Move, Ty};
-use super::space::{Axis, Runs, count};
-use crate::memory::CpuMemory;
+use super::code::{Kind, Op};
+use super::loops::{combine, fence, identity};
+use super::ops::Ty;
+use super::scratch::{Cells, Scratch, ScratchSize, Worker};
+use super::space::count;
+use super::tile::{Line, Place, Tile, fill};
 use crate::pool::{Pool, Shared};
-use headwater_core::diagnostic::Result;
 use std::ops::Range;
-
-/// What programs work in besides their operands: a buffer for each thread, and partial results. Made when a plan is loaded,
-/// large enough for each of its programs.
-#[derive(Debug)]
-pub(crate) struct Scratch {
-    threads: Vec<Worker>,
-    partial: CpuMemory,
-}
-
-/// Sizes of a [`Scratch`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ScratchSize {
-    buffer: usize,
-    registers: usize,
-    partial: usize,
-}
-
-/// What one thread works in.
-#[derive(Debug)]
-struct Worker {
-    buffer: CpuMemory,
-    /// Where each register is at the moment: in the buffer or in an operand.
-    at: Vec<Shared<u8>>,
-    rows: Runs,
-    cols: Runs,
-}
-
-impl ScratchSize {
-    /// Enough for both.
-    pub fn max(self, other: ScratchSize) -> ScratchSize {
-        ScratchSize {
-            buffer: self.buffer.max(other.buffer),
-            registers: self.registers.max(other.registers),
-            partial: self.partial.max(other.partial),
-        }
-    }
-}
-
-impl Scratch {
-    /// Scratch memory for programs up to a size.
-    ///
-    /// # Errors
-    /// `Device` if there is not enough memory.
-    pub fn new(size: ScratchSize, threads: usize) -> Result<Scratch> {
-        let worker = |_| {
-            let at = Vec::with_capacity(size.registers);
-            Ok(Worker {
-                buffer: CpuMemory::new(size.buffer)?,
-                at,
-                rows: Runs::default(),
-                cols: Runs::default(),
-            })
-        };
-        let threads = (0..threads).map(worker).collect::<Result<Vec<Worker>>>()?;
-        Ok(Scratch { threads, partial: CpuMemory::new(size.partial)? })
-    }
-
-    /// Makes room for a program's index arithmetic, so that runs do not allocate.
-    pub fn reserve(&mut self, p: &Program) {
-        for w in &mut self.threads {
-            w.rows.reserve(&p.rows, p.operands, p.tiling.tile_rows);
-            w.cols.reserve(&p.cols, p.operands, p.tiling.tile_cols);
-        }
-    }
-}
 
 /// What a block does.
 #[derive(Clone, Copy, PartialEq)]
@@ -90,87 +25,25 @@ enum Part {
     Rest,
 }
 
-/// Partial results in shared memory, in cells of 8 bytes.
-#[derive(Clone, Copy)]
-struct Cells {
-    base: Shared<u8>,
-    rows: usize,
-    col_blocks: usize,
-    cols: usize,
-    folds: usize,
-}
-
-impl Cells {
-    /// Accumulator of a reduction for a row and a block of columns; block 0 later holds the result.
-    fn fold(&self, fold: usize, block: usize, row: usize) -> *mut [u8; 8] {
-        let at = (fold * self.col_blocks + block) * self.rows + row;
-        self.base.get().wrapping_add(8 * at).cast()
-    }
-
-    /// Column sums of a block of rows.
-    fn sum(&self, sum: usize, row_blocks: usize, block: usize, col: usize) -> *mut u8 {
-        let at = self.folds * self.col_blocks * self.rows + (sum * row_blocks + block) * self.cols + col;
-        self.base.get().wrapping_add(8 * at)
-    }
-}
-
 /// One run: where the segments are, and shared memory.
 #[derive(Clone, Copy)]
-struct Run<'a> {
-    p: &'a Program,
-    bases: &'a [Shared<u8>],
+pub(super) struct Run<'a> {
+    pub(super) p: &'a Program,
+    pub(super) bases: &'a [Shared<u8>],
     cells: Cells,
     row_blocks: usize,
-}
-
-/// Rows of a tile, and which blocks they belong to.
-struct Place {
-    row: usize,
-    rows: usize,
-    col_block: usize,
-}
-
-/// One dimension of a tile: the runs of its indices, and the axis they are cut along.
-#[derive(Clone, Copy)]
-struct Line<'a> {
-    runs: &'a Runs,
-    axis: Option<&'a Axis>,
-    len: usize,
-}
-
-impl Line<'_> {
-    fn step(&self, operand: usize) -> isize {
-        self.axis.map_or(0, |a| a.steps[operand])
-    }
-}
-
-/// A tile: its elements lie in registers slow index by slow index.
-#[derive(Clone, Copy)]
-struct Tile<'a> {
-    slow: Line<'a>,
-    fast: Line<'a>,
-}
-
-impl Tile<'_> {
-    fn len(&self) -> usize {
-        self.slow.len * self.fast.len
-    }
-
-    /// Offset of an operand's elements, if they lie in memory as in a register.
-    fn alike(&self, operand: usize) -> Option<isize> {
-        let one = |l: &Line| l.runs.lens.len() == 1;
-        let (slow, fast) = (self.slow, self.fast);
-        let fast_alike = fast.len == 1 || (one(&fast) && fast.step(operand) == 1);
-        let slow_alike = slow.len == 1 || (one(&slow) && slow.step(operand) == fast.len as isize);
-        (fast_alike && slow_alike).then(|| slow.runs.start(operand) + fast.runs.start(operand))
-    }
 }
 
 impl Program {
     /// What this program works in.
     pub(crate) fn scratch(&self) -> ScratchSize {
         let cells = self.split_cells() + self.code.sums.len() * self.row_blocks() * count(&self.cols);
-        ScratchSize { buffer: self.buffer, registers: self.code.regs.len(), partial: 8 * cells }
+        ScratchSize {
+            buffer: self.buffer,
+            registers: self.code.regs.len(),
+            operands: self.operands,
+            partial: 8 * cells,
+        }
     }
 
     fn split_cells(&self) -> usize {
@@ -247,16 +120,10 @@ impl Run<'_> {
         let buffer = w.buffer.base();
         for (r, reg) in p.code.regs.iter().enumerate() {
             w.at[r] = Shared(buffer.wrapping_add(p.homes[r]));
-            if let Kind::Constant(bytes) = reg.kind {
-                // SAFETY: a constant's place holds a tile of its type.
-                unsafe {
-                    fill(
-                        w.at[r].get(),
-                        reg.ty.size(),
-                        &raw const bytes as *const u8,
-                        t.tile_rows * t.tile_cols,
-                    )
-                };
+            if let Kind::Constant { bytes, wide } = reg.kind {
+                let n = if wide { t.tile_rows * t.tile_cols } else { t.tile_rows };
+                // SAFETY: a constant's place holds so many elements of its type.
+                unsafe { fill(w.at[r].get(), reg.ty.size(), &raw const bytes as *const u8, n) };
             }
         }
         if part == Part::Whole {
@@ -294,47 +161,14 @@ impl Run<'_> {
                 }
             }
         }
+        if p.stream {
+            fence();
+        }
     }
 
     /// Partial sums of the block of rows that `row` lies in, from a column on.
-    fn sum_cells(&self, sum: usize, row: usize, col: usize) -> *mut u8 {
+    pub(super) fn sum_cells(&self, sum: usize, row: usize, col: usize) -> *mut u8 {
         self.cells.sum(sum, self.row_blocks, row / self.p.tiling.block_rows, col)
-    }
-
-    /// First byte of an operand's index 0, and the bytes of an element.
-    fn memory(&self, operand: usize) -> (*mut u8, isize) {
-        let site = &self.p.sites[operand];
-        let base = self.bases[site.place.segment].get().wrapping_add(site.place.byte);
-        (base, site.dtype.size() as isize)
-    }
-
-    /// Moves a tile between a register of elements of `size` bytes and an operand.
-    ///
-    /// # Safety
-    /// The operand may be read (or written) at the tile's indices; the register holds a tile.
-    unsafe fn transfer(
-        &self,
-        tile: &Tile,
-        operand: usize,
-        f: Move,
-        register: *mut u8,
-        size: usize,
-        load: bool,
-    ) {
-        let (base, width) = self.memory(operand);
-        let (slow, fast) = (tile.slow.step(operand), tile.fast.step(operand));
-        let mut register = register;
-        for (outer, rows) in tile.slow.runs.of(operand) {
-            for i in 0..rows as isize {
-                let row = outer + i * slow;
-                for (inner, n) in tile.fast.runs.of(operand) {
-                    let memory = base.wrapping_offset((row + inner) * width);
-                    // SAFETY: the caller's promise.
-                    unsafe { if load { f(memory, register, fast, n) } else { f(register, memory, fast, n) } }
-                    register = register.wrapping_add(n * size);
-                }
-            }
-        }
     }
 
     /// Row scalars before phase `q`, for all rows of a tile.
@@ -343,6 +177,9 @@ impl Run<'_> {
     /// As [`Run::block`].
     unsafe fn scalar_code(&self, w: &mut Worker, q: usize, place: &Place, part: Part) {
         let rows = Line { runs: &w.rows, axis: self.p.rows.last(), len: place.rows };
+        if self.p.code.scalar[q].is_empty() {
+            return;
+        }
         // The columns stand still at the first.
         w.cols.cut(&[], self.p.operands, 0, 1);
         let tile = Tile { slow: Line { runs: &w.cols, axis: None, len: 1 }, fast: rows };
@@ -350,7 +187,7 @@ impl Run<'_> {
             // Stores are left to the last part.
             if !(matches!(op, Op::Store { .. }) && matches!(part, Part::Phase(_))) {
                 // SAFETY: as for this function.
-                unsafe { self.op(op, &mut w.at, w.buffer.base(), &tile, place, 0) };
+                unsafe { self.op(op, &mut w.at, &[], w.buffer.base(), &tile, place, 0) };
             }
         }
     }
@@ -372,114 +209,21 @@ impl Run<'_> {
         for col in cols.clone().step_by(t.tile_cols) {
             let n = t.tile_cols.min(cols.end - col);
             w.cols.cut(&p.cols, p.operands, col, n);
+            for (r, reg) in p.code.regs.iter().enumerate().filter(|(_, reg)| reg.kind == Kind::Kept) {
+                let before = (col - cols.start) * place.rows * reg.ty.size();
+                w.at[r] = Shared(buffer.wrapping_add(p.homes[r] + before));
+            }
             let rows = Line { runs: &w.rows, axis: p.rows.last(), len: place.rows };
             let cols = Line { runs: &w.cols, axis: p.cols.last(), len: n };
             let tile =
                 if t.across { Tile { slow: cols, fast: rows } } else { Tile { slow: rows, fast: cols } };
+            w.parts.clear();
+            w.parts.extend(
+                (0..p.sites.len()).map(|o| Shared(self.part(&tile, o).unwrap_or(std::ptr::null_mut()))),
+            );
             for op in &p.code.vector[q] {
                 // SAFETY: as for this function.
-                unsafe { self.op(op, &mut w.at, buffer, &tile, place, col) };
-            }
-        }
-    }
-
-    /// One operation on a tile.
-    ///
-    /// # Safety
-    /// As [`Run::block`]; the registers in `at` are valid for the tile.
-    unsafe fn op(
-        &self,
-        op: &Op,
-        at: &mut [Shared<u8>],
-        buffer: *mut u8,
-        tile: &Tile,
-        place: &Place,
-        col: usize,
-    ) {
-        let p = self.p;
-        let home = |r: Reg| buffer.wrapping_add(p.homes[r]);
-        let size = |r: Reg| p.code.regs[r].ty.size();
-        // Where an operand's part lies, if it lies like a register.
-        let alike = |operand: usize| {
-            let (base, width) = self.memory(operand);
-            tile.alike(operand).map(|o| base.wrapping_offset(o * width))
-        };
-        // SAFETY: registers hold a tile of their type, in the buffer or in an operand laid out like one; no loop's result
-        // lies over its arguments (`compile` gives it a slot of its own, or an operand that overlaps no input).
-        unsafe {
-            match *op {
-                Op::Load { operand, f, out, alias } => match alike(operand).filter(|_| alias) {
-                    Some(memory) => at[out] = Shared(memory),
-                    None => {
-                        at[out] = Shared(home(out));
-                        self.transfer(tile, operand, f, home(out), size(out), true);
-                    }
-                },
-                Op::Count { operand, out } => {
-                    at[out] = Shared(home(out));
-                    let mut next = home(out).cast::<i64>();
-                    let (slow, fast) = (tile.slow.step(operand), tile.fast.step(operand));
-                    for (outer, rows) in tile.slow.runs.of(operand) {
-                        for i in 0..rows as isize {
-                            for (inner, n) in tile.fast.runs.of(operand) {
-                                for k in 0..n as isize {
-                                    *next = (outer + i * slow + inner + k * fast) as i64;
-                                    next = next.wrapping_add(1);
-                                }
-                            }
-                        }
-                    }
-                }
-                Op::Map { f, args, out, direct } => {
-                    at[out] = Shared(direct.and_then(alike).unwrap_or_else(|| home(out)));
-                    let arg = |r: Reg| at.get(r).map_or(std::ptr::null(), |a| a.get().cast_const());
-                    f(args.map(arg), at[out].get(), tile.len());
-                }
-                Op::Expand { from, out } => {
-                    let (from, size) = (at[from], size(out));
-                    let (along, times) = if p.tiling.across {
-                        (tile.fast.len, tile.slow.len)
-                    } else {
-                        (tile.slow.len, tile.fast.len)
-                    };
-                    if times == 1 {
-                        // One column: the row scalars are the tile.
-                        at[out] = from;
-                        return;
-                    }
-                    at[out] = Shared(home(out));
-                    if p.tiling.across {
-                        for i in 0..times {
-                            let to = home(out).wrapping_add(i * along * size);
-                            from.get().copy_to_nonoverlapping(to, along * size);
-                        }
-                    } else {
-                        for i in 0..along {
-                            fill(
-                                home(out).wrapping_add(i * times * size),
-                                size,
-                                from.get().wrapping_add(i * size),
-                                times,
-                            );
-                        }
-                    }
-                }
-                Op::Fold { fold, from } => {
-                    let acc = buffer.wrapping_add(p.fold_homes[fold]);
-                    let folding = &p.code.folds[fold];
-                    let f = if p.tiling.across { folding.slow } else { folding.fast };
-                    f(at[from].get(), tile.slow.len, tile.fast.len, acc);
-                }
-                Op::Sum { sum, from } => {
-                    let cells = self.sum_cells(sum, place.row, col);
-                    (p.code.sums[sum].fold)(at[from].get(), tile.slow.len, tile.fast.len, cells);
-                }
-                Op::Store { operand, f, from } => {
-                    let from = (at[from].get(), size(from));
-                    if alike(operand) != Some(from.0) {
-                        self.transfer(tile, operand, f, from.0, from.1, false);
-                    }
-                }
+                unsafe { self.op(op, &mut w.at, &w.parts, buffer, &tile, place, col) };
             }
         }
     }
@@ -600,22 +344,3 @@ impl Run<'_> {
 
 /// Columns whose partial sums are added up at a time.
 const SUMS: usize = 512;
-
-/// Writes the same element of `size` bytes `n` times.
-///
-/// # Safety
-/// `to` holds `n` such elements, `from` one; both are aligned to it.
-unsafe fn fill(to: *mut u8, size: usize, from: *const u8, n: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match size {
-            1 => std::slice::from_raw_parts_mut(to, n).fill(*from),
-            4 => {
-                std::slice::from_raw_parts_mut(to.cast::<u32>(), n).fill(from.cast::<u32>().read_unaligned())
-            }
-            _ => {
-                std::slice::from_raw_parts_mut(to.cast::<u64>(), n).fill(from.cast::<u64>().read_unaligned())
-            }
-        }
-    }
-}

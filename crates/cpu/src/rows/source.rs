@@ -242,6 +242,13 @@ impl<'a> Source<'a> {
         self.moves = (0..self.operands).map(|o| self.cols.iter().any(|a| a.steps[o] != 0)).collect();
     }
 
+    /// Bytes of all elements that the program names.
+    pub fn bytes(&self) -> usize {
+        let axes = || self.rows.iter().chain(&self.cols);
+        let named = |o: usize| axes().filter(|a| a.steps[o] != 0).map(|a| a.size).product::<usize>();
+        self.sites.iter().enumerate().map(|(o, s)| named(o) * s.dtype.size()).sum()
+    }
+
     /// Whether a tile should span rows and columns because an operand is read along one and written along the other.
     pub fn crosswise(&self) -> bool {
         let reads = self.program.reads.len();

@@ -77,6 +77,11 @@ impl Runs {
             self.offsets.resize(operands, 0);
             return;
         };
+        if outer.is_empty() {
+            self.lens.push(count);
+            self.offsets.extend(last.steps.iter().map(|s| from as isize * s));
+            return;
+        }
         self.index.clear();
         self.index.resize(axes.len(), 0);
         let mut rest = from;

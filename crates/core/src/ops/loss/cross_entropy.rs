@@ -206,22 +206,24 @@ pub static CROSS_ENTROPY_BACKWARD: OpDef = OpDef {
         let max = b.read(cx.dtype(3)?, space.dropped.clone());
         let log = b.read(cx.dtype(4)?, space.dropped.clone());
         let weight = weight(cx, &space, &mut b, 5)?;
-        let here = Expr::Coord(space.outer.len()).eq(input(0)).select(float(1.0), float(0.0));
-        let here = b.expr(&here, &[target]);
+        // One column of a row is the target's: nothing as wide as the scores is made of that.
+        let here = b.expr(&Expr::Coord(space.outer.len()).eq(input(0)), &[target]);
         let p = b.expr(&(input(0) - input(1) - input(2)).exp(), &[x, max, log]);
-        let own = b.expr(&(input(0) * input(1)), &[here, weight]);
+        let own = b.expr(&input(0).select(input(1), float(0.0)), &[here, weight]);
         let own = b.sum(own);
-        let mut slope = b.expr(&(input(0) * (input(1) - input(2))), &[own, p, here]);
-        if s > 0.0 {
+        let less = b.expr(&input(0).select(input(1) - 1.0, input(1)), &[here, p]);
+        let dx = if s > 0.0 {
             let n = space.inner[0] as f64;
             // A row scalar is summed over the columns as often as there are columns.
             let all = b.sum(weight);
-            let smooth = (input(1) * input(2) - input(3)) * (s / n);
-            slope = b.expr(&(input(0) * (1.0 - s) + smooth), &[slope, p, all, weight]);
-        }
+            let smooth = (input(2) * input(3) - input(4)) * (s / n);
+            let slope = input(0) * input(1) * (1.0 - s) + smooth;
+            b.expr(&(input(5) * slope), &[own, less, p, all, weight, g])
+        } else {
+            b.expr(&(input(0) * input(1) * input(2)), &[g, own, less])
+        };
         let kept = input(0).ne(Expr::Int(ignore_index(cx)?));
-        let dx = kept.select(input(1) * input(2), float(0.0));
-        let dx = b.expr(&dx, &[target, g, slope]);
+        let dx = b.expr(&kept.select(input(1), float(0.0)), &[target, dx]);
         b.store(out[0].dtype, space.full.clone(), dx);
         Ok(b.finish())
     }),

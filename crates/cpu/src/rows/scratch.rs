@@ -1,0 +1,100 @@
+//! What runs of programs work in besides their operands: a buffer for each thread, and partial results.
+
+use super::Program;
+use super::space::Runs;
+use crate::memory::CpuMemory;
+use crate::pool::Shared;
+use headwater_core::diagnostic::Result;
+
+/// What programs work in besides their operands: a buffer for each thread, and partial results. Made when a plan is loaded,
+/// large enough for each of its programs.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    pub(super) threads: Vec<Worker>,
+    pub(super) partial: CpuMemory,
+}
+
+/// Sizes of a [`Scratch`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ScratchSize {
+    pub(super) buffer: usize,
+    pub(super) registers: usize,
+    pub(super) operands: usize,
+    pub(super) partial: usize,
+}
+
+/// What one thread works in.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) buffer: CpuMemory,
+    /// Where each register is at the moment: in the buffer or in an operand.
+    pub(super) at: Vec<Shared<u8>>,
+    /// Where the part of each operand is that lies in memory as a tile does in registers; null for others.
+    pub(super) parts: Vec<Shared<u8>>,
+    pub(super) rows: Runs,
+    pub(super) cols: Runs,
+}
+
+impl ScratchSize {
+    /// Enough for both.
+    pub fn max(self, other: ScratchSize) -> ScratchSize {
+        ScratchSize {
+            buffer: self.buffer.max(other.buffer),
+            registers: self.registers.max(other.registers),
+            operands: self.operands.max(other.operands),
+            partial: self.partial.max(other.partial),
+        }
+    }
+}
+
+impl Scratch {
+    /// Scratch memory for programs up to a size.
+    ///
+    /// # Errors
+    /// `Device` if there is not enough memory.
+    pub fn new(size: ScratchSize, threads: usize) -> Result<Scratch> {
+        let worker = |_| {
+            Ok(Worker {
+                buffer: CpuMemory::new(size.buffer)?,
+                at: Vec::with_capacity(size.registers),
+                parts: Vec::with_capacity(size.operands),
+                rows: Runs::default(),
+                cols: Runs::default(),
+            })
+        };
+        let threads = (0..threads).map(worker).collect::<Result<Vec<Worker>>>()?;
+        Ok(Scratch { threads, partial: CpuMemory::new(size.partial)? })
+    }
+
+    /// Makes room for a program's index arithmetic, so that runs do not allocate.
+    pub fn reserve(&mut self, p: &Program) {
+        for w in &mut self.threads {
+            w.rows.reserve(&p.rows, p.operands, p.tiling.tile_rows);
+            w.cols.reserve(&p.cols, p.operands, p.tiling.tile_cols);
+        }
+    }
+}
+
+/// Partial results in shared memory, in cells of 8 bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Cells {
+    pub(super) base: Shared<u8>,
+    pub(super) rows: usize,
+    pub(super) col_blocks: usize,
+    pub(super) cols: usize,
+    pub(super) folds: usize,
+}
+
+impl Cells {
+    /// Accumulator of a reduction for a row and a block of columns; block 0 later holds the result.
+    pub(super) fn fold(&self, fold: usize, block: usize, row: usize) -> *mut [u8; 8] {
+        let at = (fold * self.col_blocks + block) * self.rows + row;
+        self.base.get().wrapping_add(8 * at).cast()
+    }
+
+    /// Column sums of a block of rows.
+    pub(super) fn sum(&self, sum: usize, row_blocks: usize, block: usize, col: usize) -> *mut u8 {
+        let at = self.folds * self.col_blocks * self.rows + (sum * row_blocks + block) * self.cols + col;
+        self.base.get().wrapping_add(8 * at)
+    }
+}
