@@ -43,6 +43,7 @@ impl Stream {
 
     /// [`Stream::block`] of `N` numbers from `first` on, modulo 2³², computed side by side.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop)]
     pub fn blocks<const N: usize>(&self, first: u32) -> [[u32; 4]; N] {
         let mut c: [[u32; N]; 4] = [
             std::array::from_fn(|i| first.wrapping_add(i as u32)),

@@ -83,8 +83,10 @@ fn step(dtype: DType) -> Graph {
         let (m, v) = (moment(&mut b, "m"), moment(&mut b, "v"));
         let (master, gradient) = (b.cast(p, DType::F32).unwrap(), b.cast(output.value, DType::F32).unwrap());
         let attrs = Attrs::new().with("beta1", 0.9).with("beta2", 0.999).with("eps", 1e-8);
-        let inputs =
-            [master, gradient, m, v, scalars[0], apply, scalars[1], scalars[2], scalars[3]].map(Some);
+        let [scale, decay, step_size, correction] = scalars[..] else { unreachable!("four scalars") };
+        let moments = [Some(master), Some(gradient), Some(m), Some(v), None];
+        let scalars = [scale, apply, decay, step_size, correction].map(Some);
+        let inputs: Vec<_> = moments.into_iter().chain(scalars).collect();
         let new = b.apply(&ADAMW, &inputs, attrs).unwrap();
         let low = b.cast(new[0], ty.dtype).unwrap();
         b.output(format!("new.{p}"), low, OutputRole::Mutation(p));

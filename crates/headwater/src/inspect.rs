@@ -3,10 +3,12 @@
 use crate::core::device::{Device, Support};
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::ops::Body;
+use crate::core::pass::precision::{Level, Properties};
 use crate::core::plan::Bindings;
 use crate::core::stats::{self, Held, OperatorWork};
 use crate::core::{DType, Graph, TensorType, pass};
 use crate::model::{Bound, Model};
+use crate::precision::{PrecisionUse, summary};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -50,6 +52,8 @@ pub struct MemoryUse {
     pub buffers: usize,
     /// Gradients.
     pub gradients: usize,
+    /// f32 copies of low-precision weights.
+    pub masters: usize,
     /// AdamW's two moments, in f32 or wider.
     pub moments: usize,
     /// The arena: activations, temporary gradients and workspaces at their peak.
@@ -61,7 +65,13 @@ pub struct MemoryUse {
 impl MemoryUse {
     /// All of it.
     pub fn total(&self) -> usize {
-        self.parameters + self.buffers + self.gradients + self.moments + self.arena + self.inputs_outputs
+        self.parameters
+            + self.buffers
+            + self.masters
+            + self.gradients
+            + self.moments
+            + self.arena
+            + self.inputs_outputs
     }
 }
 
@@ -78,6 +88,9 @@ pub struct Inspection {
     pub tensors: (usize, usize),
     /// Elements of all parameters, and of the trained ones.
     pub parameters: (usize, usize),
+    /// Which operator computes in what, if a level of mixed precision was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precision: Option<PrecisionUse>,
     /// Operators by work, most first.
     pub operators: Vec<OperatorUse>,
     /// Modules by path.
@@ -104,12 +117,14 @@ impl Inspection {
     }
 }
 
-/// Inspects a bound model for training on a device; its forward pass alone if it returns no loss.
+/// Inspects a bound model for training on a device in a precision; its forward pass alone if it returns no loss.
 ///
 /// # Errors
 /// What the passes refuse.
-pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device) -> Result<Inspection> {
-    let graph = pass::decompose(bound.graph.clone())?;
+pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device, p: &Properties) -> Result<Inspection> {
+    let mixed = pass::precision::apply(&bound.graph, p)?;
+    let precision = (p.level != Level::O0).then(|| summary(&mixed, DEPTH));
+    let graph = pass::decompose(mixed.graph)?;
     let loss =
         graph.outputs.iter().find(|o| o.role == OutputRole::User).context("the model returns nothing")?.value;
     let mut notes: Vec<String> = bound.notes.iter().map(|n| n.to_string()).collect();
@@ -134,12 +149,14 @@ pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device) -> Result<Insp
     };
     let gradients = || graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_)));
     let wide = |t: &TensorType| t.shape.numel() * t.dtype.size().max(DType::F32.size());
+    let master = |t: &TensorType| if wide(t) > t.bytes() { wide(t) } else { 0 };
     let returned: usize =
         graph.outputs.iter().filter(|o| o.role == OutputRole::User).map(|o| graph.ty(o.value).bytes()).sum();
     let memory = MemoryUse {
         parameters: bytes(&|r| matches!(r, InputRole::Parameter { .. })),
         buffers: bytes(&|r| matches!(r, InputRole::Buffer { .. } | InputRole::Constant)),
         gradients: gradients().map(|o| graph.ty(o.value).bytes()).sum(),
+        masters: if p.masters { gradients().map(|o| master(graph.ty(o.value))).sum() } else { 0 },
         moments: gradients().map(|o| 2 * wide(graph.ty(o.value))).sum(),
         arena: plan.segments[0].bytes,
         inputs_outputs: bytes(&|r| *r == InputRole::User) + returned,
@@ -157,6 +174,7 @@ pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device) -> Result<Insp
         sizes: bound.sizes.clone(),
         tensors: (all.0, trained.0),
         parameters: (all.1, trained.1),
+        precision,
         operators,
         modules: modules(&graph, &peak),
         memory,

@@ -15,6 +15,7 @@ pub mod machine;
 pub mod migrate;
 pub mod model;
 pub mod operators;
+pub mod precision;
 pub mod report;
 pub mod tensors;
 pub mod train;

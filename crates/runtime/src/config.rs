@@ -1,10 +1,13 @@
 //! All settings of a training run, as written in a file or on the command line.
 
+use crate::amp::AmpConfig;
 use crate::data::LastBatch;
 use crate::error::{Error, Result};
 use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
 use crate::schedule::{Schedule, Shape};
 use crate::session::Training;
+use headwater_core::graph::NodeId;
+use headwater_core::pass::taps::Fault;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -40,8 +43,13 @@ pub struct TrainConfig {
     pub clip_norm: Option<f64>,
     /// Largest magnitude of an element of the gradients.
     pub clip_value: Option<f64>,
-    /// What happens when gradients are not finite.
+    /// Mixed precision.
+    pub amp: AmpConfig,
+    /// What happens when gradients are not finite and no rule adapts the loss scale.
     pub nonfinite: NonFinite,
+    /// A fault to try out what the run does then; not part of the settings that are written.
+    #[serde(skip)]
+    pub fault: Option<FaultConfig>,
     /// The data.
     pub data: DataConfig,
     /// Evaluation.
@@ -50,6 +58,17 @@ pub struct TrainConfig {
     pub checkpoint: CheckpointConfig,
     /// Logs.
     pub log: LogConfig,
+}
+
+/// A fault at one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FaultConfig {
+    /// The step, counted from 0.
+    pub step: u64,
+    /// Position of a node in the model's differentiated graph.
+    pub node: NodeId,
+    /// What happens there.
+    pub fault: Fault,
 }
 
 /// What happens when the gradients of a step are not finite. The parameters are left as they were in both cases.
@@ -136,7 +155,9 @@ impl Default for TrainConfig {
             end: 0.0,
             clip_norm: None,
             clip_value: None,
+            amp: AmpConfig::default(),
             nonfinite: NonFinite::default(),
+            fault: None,
             data: DataConfig::default(),
             eval: EvalConfig::default(),
             checkpoint: CheckpointConfig::default(),
@@ -184,14 +205,20 @@ impl TrainConfig {
     }
 
     /// What the session needs to know.
-    pub fn training(&self) -> Training {
-        Training {
+    ///
+    /// # Errors
+    /// `Config` for mixed precision that makes no sense.
+    pub fn training(&self) -> Result<Training> {
+        Ok(Training {
             optimizer: self.optimizer.clone(),
             groups: self.groups.clone(),
             decay: self.decay,
             clip: Clip { norm: self.clip_norm, value: self.clip_value },
             accumulate: self.accumulate,
-        }
+            precision: self.amp.settings(),
+            scaled: self.amp.rule()?.scales(),
+            fault: self.fault.map(|f| (f.node, f.fault)),
+        })
     }
 
     /// Refuses settings that cannot be meant, before anything is read.
@@ -214,6 +241,7 @@ impl TrainConfig {
         if self.checkpoint.every.is_some() && self.checkpoint.dir.is_none() {
             return Err(Error::config("checkpoint.dir", "names no directory, but checkpoint.every is given"));
         }
+        self.amp.rule()?;
         Groups::new(self.optimizer.clone(), self.groups.clone(), self.decay).map(drop)
     }
 }

@@ -24,6 +24,8 @@ pub struct Bucket {
     pub dtype: DType,
     /// Number of the group of settings.
     pub group: usize,
+    /// Whether the optimizer steps f32 masters, from which the parameters are rounded.
+    pub master: bool,
     /// Length in elements, a multiple of [`BLOCK`].
     pub elements: usize,
     /// The parameters, in the order in which the backward pass produces their gradients.
@@ -42,13 +44,27 @@ pub struct Entry {
 }
 
 impl BucketLayout {
+    /// Marks the buckets of f16 and bf16 parameters as having f32 masters.
+    pub fn with_masters(mut self) -> Self {
+        for b in &mut self.buckets {
+            b.master = b.wide() != b.dtype;
+        }
+        self
+    }
+
     /// Lays out parameters given as name, type and number of their group of settings, in the order in which their gradients appear.
     pub fn new<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a TensorType, usize)>) -> Self {
         let mut layout = BucketLayout::default();
         for (name, ty, group) in parameters {
             let same = |b: &Bucket| b.dtype == ty.dtype && b.group == group;
             let at = layout.buckets.iter().position(same).unwrap_or_else(|| {
-                layout.buckets.push(Bucket { dtype: ty.dtype, group, elements: 0, entries: Vec::new() });
+                layout.buckets.push(Bucket {
+                    dtype: ty.dtype,
+                    group,
+                    master: false,
+                    elements: 0,
+                    entries: Vec::new(),
+                });
                 layout.buckets.len() - 1
             });
             let bucket = &mut layout.buckets[at];

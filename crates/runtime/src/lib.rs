@@ -5,6 +5,7 @@
 //! files it reads are treated as hostile: what they hold ends in typed errors, never in a panic.
 #![deny(unsafe_code)]
 
+pub mod amp;
 pub mod checkpoint;
 pub mod config;
 pub mod data;
@@ -12,6 +13,7 @@ pub mod error;
 pub mod layout;
 pub mod log;
 pub mod optim;
+pub mod scaler;
 pub mod schedule;
 pub mod session;
 pub mod trainer;

@@ -34,13 +34,13 @@ const OPTIMIZERS: [(&str, usize); 14] = [
     (r#"{"name": "adamp"}"#, 4 + 20 + 16 + 4 + 24),
 ];
 
-fn update(optimizer: &str, shapes: &[&[usize]]) -> Graph {
+fn update(optimizer: &str, dtype: DType, shapes: &[&[usize]]) -> Graph {
     let optimizer: Optimizer = serde_json::from_str(optimizer).unwrap();
     let mut groups = Groups::new(optimizer, vec![], Decay::All).unwrap();
-    let types: Vec<_> = shapes.iter().map(|s| TensorType::new(DType::F32, *s)).collect();
+    let types: Vec<_> = shapes.iter().map(|s| TensorType::new(dtype, *s)).collect();
     let named: Vec<_> = types.iter().enumerate().map(|(i, t)| (i.to_string(), t)).collect();
     let grouped = named.iter().map(|(name, t)| (name.as_str(), *t, groups.of(name, t).unwrap()));
-    let layout = BucketLayout::new(grouped.collect::<Vec<_>>());
+    let layout = BucketLayout::new(grouped.collect::<Vec<_>>()).with_masters();
     update_graph(&layout, &groups, Clip { norm: Some(1.0), value: None }, false).unwrap()
 }
 
@@ -53,8 +53,12 @@ fn planned(graph: &Graph) -> Plan {
 #[test]
 fn a_step_moves_each_operand_once() {
     let (rows, cols) = (128, 1024);
-    for (optimizer, want) in OPTIMIZERS {
-        let plan = planned(&pass::fuse(update(optimizer, &[&[rows, cols]])).unwrap());
+    // With masters: the gradient, the master in place of the parameter, and the parameter written.
+    let low = (DType::BF16, r#"{"name": "adamw"}"#, 2 + (4 + 2 + 8) + (4 + 8 + 2));
+    for (dtype, optimizer, want) in
+        OPTIMIZERS.map(|(o, bytes)| (DType::F32, o, bytes)).into_iter().chain([low])
+    {
+        let plan = planned(&pass::fuse(update(optimizer, dtype, &[&[rows, cols]])).unwrap());
         let large = |elements: usize| elements >= rows * cols;
         let mut bytes = 0;
         for step in &plan.steps {
@@ -68,7 +72,7 @@ fn a_step_moves_each_operand_once() {
         assert_eq!(
             bytes,
             want * rows * cols,
-            "{optimizer}: {:?}",
+            "{optimizer} {dtype}: {:?}",
             plan.steps.iter().map(|s| s.op).collect::<Vec<_>>()
         );
     }
@@ -107,7 +111,7 @@ fn state(graph: &Graph, round: usize) -> Vec<Vec<u8>> {
     let value = |name: &str, i: usize| -> f64 {
         let wave = ((i * 7 + round * 3) as f64 * 12.9898).sin();
         match name.split('/').next().unwrap() {
-            "parameters" | "gradients" => wave,
+            "parameters" | "masters" | "gradients" => wave,
             "unscale" => 1.0,
             "scalar" if name.ends_with("lr") || name.ends_with("step_size") => 0.01,
             "scalar" => 0.9,
@@ -124,8 +128,9 @@ fn state(graph: &Graph, round: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn fused_steps_have_the_bits_of_unfused_ones() {
-    for (optimizer, _) in OPTIMIZERS {
-        let graph = update(optimizer, &[&[3, 700], &[5], &[40, 9, 3]]);
+    let types = [DType::F32, DType::BF16, DType::F16];
+    for (optimizer, dtype) in OPTIMIZERS.iter().flat_map(|(o, _)| types.map(|d| (*o, d))) {
+        let graph = update(optimizer, dtype, &[&[3, 700], &[5], &[40, 9, 3]]);
         let fused = pass::fuse(graph.clone()).unwrap();
         let (mut a, mut b) = (state(&graph, 0), state(&graph, 0));
         for round in 0..3 {

@@ -1,12 +1,11 @@
 //! Expands operators whose body is a decomposition, until none is left. Origins and phases are kept, so messages still
 //! name the model's line.
 
-use super::rebuild::rebuild;
+use super::rebuild::{rebuild, same};
 use crate::diagnostic::{Code, Error, Result};
 use crate::ensure;
 use crate::graph::Graph;
-use crate::ops::Body;
-use crate::tensor::TensorType;
+use crate::ops::{Body, OpDef};
 
 /// Decompositions of decompositions deeper than this are a cycle.
 const MAX_DEPTH: usize = 32;
@@ -15,20 +14,26 @@ const MAX_DEPTH: usize = 32;
 ///
 /// # Errors
 /// What a decomposition refuses, with its operator and origin.
-pub fn decompose(mut graph: Graph) -> Result<Graph> {
+pub fn decompose(graph: Graph) -> Result<Graph> {
+    expand(graph, &|_| true)
+}
+
+/// Expands the decomposed operators that `which` names.
+pub(crate) fn expand(mut graph: Graph, which: &dyn Fn(&OpDef) -> bool) -> Result<Graph> {
     for _ in 0..MAX_DEPTH {
-        if !graph.nodes.iter().any(|n| matches!(n.op.body, Body::Decompose(_))) {
+        if !graph.nodes.iter().any(|n| matches!(n.op.body, Body::Decompose(_)) && which(n.op)) {
             return Ok(graph);
         }
-        graph = expand_once(&graph)?;
+        graph = expand_once(&graph, which)?;
     }
     Err(Error::new(Code::Graph, "operators decompose into each other without end"))
 }
 
-fn expand_once(graph: &Graph) -> Result<Graph> {
-    rebuild(graph, TensorType::clone, |b, node, operands| {
-        let Body::Decompose(expand) = node.op.body else {
-            return b.apply(node.op, operands, node.attrs.clone());
+fn expand_once(graph: &Graph, which: &dyn Fn(&OpDef) -> bool) -> Result<Graph> {
+    rebuild(graph, same, |b, node, operands| {
+        let expand = match node.op.body {
+            Body::Decompose(expand) if which(node.op) => expand,
+            _ => return b.apply(node.op, operands, node.attrs.clone()),
         };
         let outputs = expand(b, &graph.cx(node), operands)?;
         for (&old, &new) in node.outputs.iter().zip(&outputs) {

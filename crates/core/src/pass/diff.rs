@@ -31,6 +31,14 @@ pub struct Differentiated {
 /// # Errors
 /// `Gradient` if the loss is not a float scalar, or an operator on the way has no derivative here.
 pub fn differentiate(graph: Graph, loss: ValueId) -> Result<Differentiated> {
+    differentiate_scaled(graph, loss, None)
+}
+
+/// As [`differentiate`], of the loss times `scale`, a float scalar of the graph: gradients come out multiplied by it.
+///
+/// # Errors
+/// As [`differentiate`].
+pub fn differentiate_scaled(graph: Graph, loss: ValueId, scale: Option<ValueId>) -> Result<Differentiated> {
     let trainable = |i: &&Input| matches!(i.role, InputRole::Parameter { trainable: true, .. });
     let (wanted, names): (Vec<ValueId>, Vec<String>) =
         graph.inputs.iter().filter(trainable).map(|i| (i.value, i.name.clone())).unzip();
@@ -39,7 +47,13 @@ pub fn differentiate(graph: Graph, loss: ValueId) -> Result<Differentiated> {
     let forward = graph.nodes.len();
     let mut b = Builder::extend(graph);
     b.phase = Phase::Backward;
-    let seed = b.full(&ty, 1.0)?;
+    let seed = match scale {
+        Some(scale) => {
+            let scale = b.cast(scale, ty.dtype)?;
+            b.reshape(scale, &ty.shape)?
+        }
+        None => b.full(&ty, 1.0)?,
+    };
     let grads = gradients(&mut b, &[(loss, seed)], &wanted)?;
     let reaches = reaching(b.graph(), loss);
     let mut missing = Vec::new();

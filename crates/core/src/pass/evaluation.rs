@@ -1,11 +1,10 @@
 //! The evaluation form of a graph exported in training mode, as `module.eval()` would have made it: no dropout, running
 //! statistics instead of the batch's, nothing mutated. Runs on the graph as imported, before decomposition.
 
-use super::rebuild::rebuild;
+use super::rebuild::{rebuild, same};
 use crate::attr::{Attr, Attrs};
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Node, OutputRole};
-use crate::tensor::TensorType;
 
 /// Rewrites every operator that behaves differently in training, and drops all outputs but the user's.
 ///
@@ -15,8 +14,7 @@ use crate::tensor::TensorType;
 /// # Errors
 /// What the type rules refuse: none for an exported model.
 pub fn evaluation(graph: &Graph) -> Result<Graph> {
-    let mut graph =
-        rebuild(graph, TensorType::clone, |b, node, operands| b.apply(node.op, operands, evaluating(node)))?;
+    let mut graph = rebuild(graph, same, |b, node, operands| b.apply(node.op, operands, evaluating(node)))?;
     graph.outputs.retain(|o| o.role == OutputRole::User);
     Ok(graph)
 }
@@ -45,7 +43,7 @@ mod tests {
     use crate::graph::InputRole;
     use crate::ops::norm::batch_norm::BATCH_NORM;
     use crate::ops::random::dropout::DROPOUT;
-    use crate::{Builder, DType, Tensor, pass, reference};
+    use crate::{Builder, DType, Tensor, TensorType, pass, reference};
 
     #[test]
     fn dropout_is_gone_and_running_statistics_are_used() {

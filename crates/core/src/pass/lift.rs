@@ -7,7 +7,7 @@ use crate::attr::{Attr, Attrs};
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::{Class, DType};
 use crate::ensure;
-use crate::graph::{Builder, Graph, Node, ValueId};
+use crate::graph::{Builder, Graph, Input, Node, ValueId};
 use crate::ops::schema::{Arg, ArgType, Schema};
 use crate::ops::{Body, OpCx, OpDef};
 use crate::tensor::TensorType;
@@ -35,7 +35,7 @@ pub(super) fn lift_with(
     mut built: impl FnMut(&mut Builder, &Node, &[Option<ValueId>], &[ValueId]) -> Result<()>,
 ) -> Result<Graph> {
     ensure!(dtype.is_float(), DType, "a graph is lifted to a floating-point dtype, not {dtype}");
-    let input = |ty: &TensorType| {
+    let input = |_: &Input, ty: &TensorType| {
         let lifted = if ty.dtype.is_float() { dtype } else { ty.dtype };
         TensorType { dtype: lifted, shape: ty.shape.clone() }
     };

@@ -1,24 +1,29 @@
 //! Building a graph anew from another, node by node: what passes share that replace nodes by others.
 
 use crate::diagnostic::{Code, Error, Result};
-use crate::graph::{Builder, Graph, Node, Output, OutputRole, ValueId};
+use crate::graph::{Builder, Graph, Input, Node, Output, OutputRole, ValueId};
 use crate::tensor::TensorType;
 
+/// Inputs keep their types.
+pub(crate) fn same(_: &Input, ty: &TensorType) -> TensorType {
+    ty.clone()
+}
+
 /// The graph with each node replaced by what `each` builds of it, given its operands in the new graph: one value for each
-/// of its outputs. Inputs get the type `input`; inputs and outputs keep their order, names and roles; what is built takes
+/// of its outputs. Inputs get the type that `input` gives; inputs and outputs keep their order, names and roles; what is built takes
 /// the node's origin and phase.
 ///
 /// # Errors
 /// `Graph` if a value is used before it is defined; those of `each`, with the node's operator and origin.
 pub(crate) fn rebuild(
     graph: &Graph,
-    input: impl Fn(&TensorType) -> TensorType,
+    input: impl Fn(&Input, &TensorType) -> TensorType,
     mut each: impl FnMut(&mut Builder, &Node, &[Option<ValueId>]) -> Result<Vec<ValueId>>,
 ) -> Result<Graph> {
     let mut b = Builder::extend(Graph { origins: graph.origins.clone(), ..Graph::default() });
     let mut map: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     for i in &graph.inputs {
-        map[i.value.0 as usize] = Some(b.input(i.name.clone(), input(graph.ty(i.value)), i.role.clone()));
+        map[i.value.0 as usize] = Some(b.input(i.name.clone(), input(i, graph.ty(i.value)), i.role.clone()));
     }
     let renamed = |map: &[Option<ValueId>], v: ValueId| {
         map[v.0 as usize].ok_or_else(|| Error::new(Code::Graph, format!("{v} is used before it is defined")))

@@ -51,7 +51,7 @@ impl Parts {
         let even = |n: usize, most: usize| n.div_ceil(n.div_ceil(most).max(1));
         let part_k = even(k, K_PART);
         let cols = even(n, SLAB_COLS).next_multiple_of(kernels.cols).max(kernels.cols);
-        let slab_k = if part_k == 0 { 0 } else { (SLAB / cols / part_k).max(1) * part_k }.min(k);
+        let slab_k = (SLAB / cols / part_k.max(1)).max(1).saturating_mul(part_k).min(k);
         let fit = (LEFT / part_k.max(1)).min(LEFT_ROWS) / kernels.rows * kernels.rows;
         // An even number of blocks: they are as many for each of two threads.
         let fit = fit.max(kernels.rows);

@@ -44,9 +44,12 @@ pub(super) unsafe fn tile<L: Lanes>(t: &Tile<L::E>) {
     macro_rules! rows {
         ($($r:literal)*) => {
             match t.rows {
-                // SAFETY: the caller's promise.
-                $($r if $r <= L::ROWS && packed && $r == L::ROWS => unsafe { rows::<L, $r, true>(t) },
-                $r if $r <= L::ROWS => unsafe { rows::<L, $r, false>(t) },)*
+                $(
+                    // SAFETY: the caller's promise.
+                    $r if $r <= L::ROWS && packed && $r == L::ROWS => unsafe { rows::<L, $r, true>(t) },
+                    // SAFETY: as above.
+                    $r if $r <= L::ROWS => unsafe { rows::<L, $r, false>(t) },
+                )*
                 _ => unreachable!("tiles have 1 to {} rows", L::ROWS),
             }
         };

@@ -67,7 +67,7 @@ impl Taps {
     }
 }
 
-fn scratch<'a, T: Float>(args: &'a mut [u8], elements: usize, threads: usize) -> &'a mut [T::Wide] {
+fn scratch<T: Float>(args: &mut [u8], elements: usize, threads: usize) -> &mut [T::Wide] {
     bytemuck::cast_slice_mut(&mut args[..elements * threads * size_of::<T::Wide>()])
 }
 

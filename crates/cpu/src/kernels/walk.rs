@@ -4,6 +4,7 @@ use crate::view::View;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::index::resolve;
 use headwater_core::{DType, fail};
+use smallvec::SmallVec;
 
 /// Most dimensions the index kernels take; tensors of more go to the reference.
 pub const MAX_RANK: usize = 12;
@@ -11,15 +12,15 @@ pub const MAX_RANK: usize = 12;
 /// Offsets over a shape: element `index` is at `Σ index·strides`.
 #[derive(Clone, Debug)]
 pub struct Grid {
-    sizes: Vec<usize>,
-    strides: Vec<isize>,
+    sizes: SmallVec<[usize; MAX_RANK]>,
+    strides: SmallVec<[isize; MAX_RANK]>,
 }
 
 impl Grid {
     /// A grid of at most [`MAX_RANK`] dimensions.
     pub fn new(sizes: &[usize], strides: &[isize]) -> Grid {
         // Neighbours walked as one are joined.
-        let mut grid = Grid { sizes: Vec::new(), strides: Vec::new() };
+        let mut grid = Grid { sizes: SmallVec::new(), strides: SmallVec::new() };
         for (&n, &s) in sizes.iter().zip(strides).filter(|(n, _)| **n != 1) {
             match (grid.sizes.last_mut(), grid.strides.last_mut()) {
                 (Some(size), Some(stride)) if *stride == s * n as isize => (*size, *stride) = (*size * n, s),

@@ -123,16 +123,14 @@ impl Compiler<'_> {
                     self.emit_scalar(at, p);
                 }
             }
-            if p > last {
-                break;
-            }
+            let Some(needed) = needed.get(p).filter(|_| p <= last) else { break };
             for at in (0..body.len()).filter(|&at| !self.scalar[at] && !self.kept[at]) {
                 self.regs[at] = None;
             }
             self.expanded.iter_mut().for_each(|r| *r = None);
             for at in 0..body.len() {
                 let done = self.kept[at] && self.regs[at].is_some();
-                if needed[p][at] && !done && !self.is_sink(at) {
+                if needed[at] && !done && !self.is_sink(at) {
                     self.emit_vector(at, p);
                 } else if live[at] && self.is_sink(at) && phase[at] == p && !late[at] {
                     self.emit_sink(at, p);

@@ -174,12 +174,12 @@ impl Run<'_> {
                     }
                 }
                 Op::Map { f, args, out, direct } => {
-                    at[out] = Shared(direct.and_then(alike).unwrap_or_else(|| own));
+                    at[out] = Shared(direct.and_then(alike).unwrap_or(own));
                     let arg = |r: Reg| at.get(r).map_or(std::ptr::null(), |a| a.get().cast_const());
                     f(args.map(arg), at[out].get(), tile.len());
                 }
                 Op::Spread { f, args, one, out, direct } => {
-                    at[out] = Shared(direct.and_then(alike).unwrap_or_else(|| own));
+                    at[out] = Shared(direct.and_then(alike).unwrap_or(own));
                     let (n, ty) = (tile.fast.len, size(out));
                     for row in 0..tile.slow.len {
                         let mut of: [*const u8; 3] = [at[args[1 - one]].get().wrapping_add(row * n * ty); 3];

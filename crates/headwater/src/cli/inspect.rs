@@ -1,10 +1,14 @@
 //! `headwater inspect`.
 
+use super::amp::Amp;
 use super::{Outcome, Talk};
 use crate::core::device::Device;
+use crate::core::pass::{self, precision::Properties};
 use crate::inspect::{Inspection, inspect};
 use crate::model::{Model, parse_dims};
+use crate::precision::PrecisionUse;
 use crate::report::{Table, text};
+use crate::runtime::amp::AmpConfig;
 use anyhow::{Result, bail};
 use std::path::PathBuf;
 
@@ -13,6 +17,7 @@ use std::path::PathBuf;
 Examples:
   headwater inspect model.pt2
   headwater inspect model.pt2 --dim batch=16 --graph
+  headwater inspect model.pt2 --amp O1 --policy torch --dtype bf16
   headwater inspect --operators")]
 pub struct Args {
     /// The exported model.
@@ -21,6 +26,8 @@ pub struct Args {
     /// Size of a symbolic dimension, by its name or place (`input_ids.0=16`); the exported sizes where not given.
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
+    #[command(flatten)]
+    amp: Amp,
     /// Print the forward graph in its text form.
     #[arg(long)]
     graph: bool,
@@ -39,19 +46,47 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     let Some(path) = &args.model else { bail!("which model?") };
     let model = Model::open(path)?;
     let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
+    let mut amp = AmpConfig::default();
+    args.amp.over(&mut amp)?;
+    let precision = amp.properties()?;
     if args.graph {
-        talk.line(bound.graph.to_string());
-        return Outcome::of(bound.graph.to_string(), true);
+        let text = pass::precision::apply(&bound.graph, &precision)?.graph.to_string();
+        talk.line(&text);
+        return Outcome::of(text, true);
     }
-    let found = inspect(&model, &bound, device)?;
+    let found = inspect(&model, &bound, device, &precision)?;
     talk.line(format!("{}, exported by PyTorch {}\n", path.display(), found.torch));
     for t in tables(&found, device.name()) {
         talk.table(&t);
+    }
+    if let Some(used) = &found.precision {
+        precision_tables(used, &precision).iter().for_each(|t| talk.table(t));
     }
     found.without_gradient.iter().for_each(|m| talk.line(format!("no gradient for {m}")));
     found.notes.iter().for_each(|n| talk.line(format!("note: {n}")));
     let runs = found.missing().next().is_none();
     Outcome::of(found, runs)
+}
+
+fn precision_tables(used: &PrecisionUse, p: &Properties) -> [Table; 2] {
+    let title = match p.lists {
+        Some(policy) => format!("Precision at {} with {}, lists of {policy}", p.level, p.dtype),
+        None => format!("Precision at {} with {}", p.level, p.dtype),
+    };
+    let mut operators = Table::new(&title, &["operator", "computes in", "because", ">uses", "first in"]);
+    for o in &used.operators {
+        let [name, dtype, reason, first] = [&o.name, &o.dtype, &o.reason, &o.first].map(String::clone);
+        operators.row([name, dtype, reason, o.uses.to_string(), first]);
+    }
+    let mut modules =
+        Table::new("Precision by module", &["module", ">f32", &format!(">{}", p.dtype), ">other"]);
+    for m in &used.modules {
+        let of = |d: &str| m.uses.get(d).copied().unwrap_or(0);
+        let (full, low) = (of("f32"), of(p.dtype.name()));
+        let other = m.uses.values().sum::<usize>() - full - low;
+        modules.row([m.path.clone(), full.to_string(), low.to_string(), other.to_string()]);
+    }
+    [operators, modules]
 }
 
 /// The inspection as tables.
@@ -77,6 +112,7 @@ pub(crate) fn tables(i: &Inspection, device: &str) -> Vec<Table> {
     for (kind, bytes) in [
         ("parameters", m.parameters),
         ("buffers and constants", m.buffers),
+        ("f32 master weights", m.masters),
         ("gradients", m.gradients),
         ("moments", m.moments),
         ("activations and workspace", m.arena),

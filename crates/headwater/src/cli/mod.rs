@@ -1,5 +1,6 @@
 //! The command line: arguments, and one file a command. Commands compute plain reports; printing is here.
 
+mod amp;
 mod bench;
 pub(crate) mod check;
 mod doctor;

@@ -77,7 +77,10 @@ impl Observer for Progress {
                 self.bar.set_message(now);
                 self.bar.set_position(s.step);
                 if !s.applied {
-                    self.say(format!("step {}: the gradients are not finite; skipped", s.step));
+                    self.say(format!(
+                        "step {}: the gradients are not finite at loss scale {}; skipped",
+                        s.step, s.scale
+                    ));
                 }
             }
             Event::Evaluation(e) => {

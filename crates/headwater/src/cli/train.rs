@@ -1,10 +1,12 @@
 //! `headwater train`.
 
+use super::amp::Amp;
 use super::progress::Progress;
 use super::{Outcome, Talk};
 use crate::core::device::Device;
 use crate::model::{Model, parse_dims};
 use crate::runtime::TrainConfig;
+use crate::runtime::scaler::LossScale;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use std::sync::Arc;
 #[command(after_help = "\
 Examples:
   headwater train model.pt2 --data train.safetensors --eval heldout.safetensors --epochs 10 --out run
+  headwater train model.pt2 --data train.safetensors --steps 300 --amp O2 --dtype f16 --loss-scale predictive
   headwater train model.pt2 --config train.toml --out run --resume
 
 Data: tensors in .safetensors or .npz, the first dimension counts samples, names as the model's inputs. Every setting can
@@ -62,6 +65,11 @@ pub struct Args {
     /// Largest norm of the gradients.
     #[arg(long)]
     clip_norm: Option<f64>,
+    #[command(flatten)]
+    amp: Amp,
+    /// Loss scale: a number, dynamic, or predictive (default: dynamic for f16 at O1 and O2, else 1).
+    #[arg(long, value_name = "SCALE")]
+    loss_scale: Option<LossScale>,
     /// Seed of order and random numbers.
     #[arg(long)]
     seed: Option<u64>,
@@ -129,6 +137,8 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     c.clip_norm = args.clip_norm.or(c.clip_norm);
     c.eval.every = args.eval_every.or(c.eval.every);
     c.checkpoint.every = args.save_every.or(c.checkpoint.every);
+    args.amp.over(&mut c.amp)?;
+    c.amp.loss_scale = args.loss_scale.or(c.amp.loss_scale);
     if let Some(word) = &args.decay {
         c.decay = parse_word("--decay", word)?;
     }

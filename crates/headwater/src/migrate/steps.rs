@@ -5,6 +5,7 @@ use crate::check::{CheckReport, Compared, check};
 use crate::cli::{check as check_tables, inspect as inspect_tables};
 use crate::core::DType;
 use crate::core::device::Device;
+use crate::core::pass::precision::Settings;
 use crate::golden::{Curve, Golden, Kind};
 use crate::import::Dims;
 use crate::inspect::inspect;
@@ -73,7 +74,7 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
         _ => Dims::new(),
     };
     let bound = model.bind(&dims.or_exported())?;
-    let found = inspect(&model, &bound, device)?;
+    let found = inspect(&model, &bound, device, &Settings::default().properties()?)?;
     let missing: Vec<&str> = found.missing().map(|o| o.name.as_str()).collect();
     let slow = found.operators.iter().filter(|o| o.support == "reference").count();
     let summary = format!(

@@ -2,9 +2,9 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `model.safetensors` | parameters and persistent buffers under their PyTorch names, tied ones under each name: what `load_state_dict` takes |
+//! | `model.safetensors` | parameters (their f32 masters, where they have such) and persistent buffers under their PyTorch names, tied ones under each name: what `load_state_dict` takes |
 //! | `state.safetensors` | moments as `exp_avg.<parameter>`, buffers that are not persistent |
-//! | `progress.json` | steps done, optimizer steps applied, settings |
+//! | `progress.json` | steps done, optimizer steps applied, loss scales, settings |
 //! | `manifest.json` | size and SHA-256 of each of these |
 //!
 //! A checkpoint is written under another name, brought to disk file by file, and then renamed, which is atomic: a kill or
@@ -42,6 +42,9 @@ pub struct Progress {
     pub step: u64,
     /// Optimizer steps applied: those whose gradients were finite.
     pub applied: u64,
+    /// State of the loss scale, of each loss.
+    #[serde(default)]
+    pub scaler: Vec<crate::scaler::State>,
     /// The settings of the run.
     pub config: TrainConfig,
 }

@@ -17,7 +17,7 @@ fn session(value: f32) -> Session {
 }
 
 fn progress(step: u64) -> Progress {
-    Progress { step, applied: step, config: TrainConfig::default() }
+    Progress { step, applied: step, scaler: Vec::new(), config: TrainConfig::default() }
 }
 
 fn value(session: &Session) -> f32 {

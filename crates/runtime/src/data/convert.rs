@@ -27,7 +27,7 @@ pub(super) fn exact(from: DType, to: DType) -> bool {
 }
 
 /// Appends elements to `out`, converted. Bools become 0 or 1 whatever byte is stored.
-pub(super) fn append(from: DType, to: DType, bytes: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn append(from: DType, to: DType, bytes: &[u8], out: &mut Vec<u8>) {
     if from == to && from != DType::Bool {
         return out.extend_from_slice(bytes);
     }

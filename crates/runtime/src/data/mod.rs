@@ -7,6 +7,7 @@ mod map;
 mod npy;
 mod order;
 
+pub(crate) use convert::append;
 pub use loader::{Batch, Feed, Loader, feeds};
 pub use map::Mapped;
 pub use order::{LastBatch, Order, Sampler};

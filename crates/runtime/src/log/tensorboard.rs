@@ -68,6 +68,7 @@ impl Observer for TensorBoard {
                     ("train/loss", Some(s.loss)),
                     ("train/lr", Some(s.lr)),
                     ("train/norm", norm),
+                    ("train/scale", Some(s.scale)),
                     ("train/rate", rate),
                 ];
                 self.scalars(s.step, &values)

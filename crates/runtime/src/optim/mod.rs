@@ -177,8 +177,20 @@ pub struct Clip {
 
 /// Names of the state that the update graph reads and writes, by bucket.
 pub(crate) mod names {
+    use headwater_core::{DType, TensorType};
+
     /// What gradients are multiplied by first (f64): 1 / (micro-batches · loss scale).
     pub const UNSCALE: &str = "unscale";
+    /// What the loss is multiplied by before it is differentiated.
+    pub const LOSS_SCALE: &str = "loss_scale";
+    /// Type of [`LOSS_SCALE`].
+    pub fn loss_scale_type() -> TensorType {
+        TensorType::new(DType::F32, [0usize; 0])
+    }
+    /// f32 copies of low-precision parameters, which the optimizer steps.
+    pub fn masters(bucket: usize) -> String {
+        format!("masters/{bucket}")
+    }
     pub fn parameters(bucket: usize) -> String {
         format!("parameters/{bucket}")
     }
@@ -239,7 +251,12 @@ pub fn update_graph(layout: &BucketLayout, groups: &Groups, clip: Clip, accumula
     b.output("applied", finite, OutputRole::User);
     for (i, bucket) in layout.buckets.iter().enumerate() {
         let (wide, rule) = (bucket.wide(), groups.rule(bucket.group));
-        let param = b.input(names::parameters(i), bucket.span(bucket.dtype), InputRole::State);
+        let low = b.input(names::parameters(i), bucket.span(bucket.dtype), InputRole::State);
+        // The master is what is stepped; the parameter is it, rounded.
+        let param = match bucket.master {
+            true => b.input(names::masters(i), bucket.span(wide), InputRole::State),
+            false => low,
+        };
         let mut targets = vec![param];
         let mut moments = Vec::new();
         for moment in rule.moments() {
@@ -260,7 +277,11 @@ pub fn update_graph(layout: &BucketLayout, groups: &Groups, clip: Clip, accumula
             scalars,
             clip_value: clip.value,
         };
-        let outputs = rule.step(&mut b, &span)?;
+        let mut outputs = rule.step(&mut b, &span)?;
+        if bucket.master {
+            outputs.push(b.cast(outputs[0], bucket.dtype)?);
+            targets.push(low);
+        }
         for (target, new) in targets.into_iter().zip(outputs) {
             let name = b.graph().inputs[b.graph().input_index(target).expect("a state input")].name.clone();
             b.output(name, new, OutputRole::Mutation(target));

@@ -1,25 +1,45 @@
 //! The graphs a session compiles, from the model's own.
 
+use super::Training;
 use super::program::gradient_name;
 use crate::error::{Error, Result};
 use crate::layout::BucketLayout;
-use crate::optim::Groups;
+use crate::optim::{Groups, names};
 use headwater_core::graph::{Def, InputRole, OutputRole, Phase};
+use headwater_core::pass::precision::{Level, Properties};
 use headwater_core::pass::{self, diff::NoGradient};
 use headwater_core::{Builder, DType, Graph, TensorType};
 
-/// Forward and backward of a model's graph, its loss as the only result, and the parameters without a gradient.
-pub(super) fn differentiated(graph: &Graph) -> Result<(Graph, Vec<NoGradient>)> {
-    let mut graph = pass::decompose(pass::recognize(graph.clone())?.graph)?;
+/// Forward and backward of a model's graph in the precision asked for, its loss as the only result, and the parameters
+/// without a gradient. Not fused yet.
+pub(super) fn differentiated(
+    graph: &Graph,
+    p: &Properties,
+    t: &Training,
+) -> Result<(Graph, Vec<NoGradient>)> {
+    let mut graph = pass::decompose(pass::recognize(mixed(graph, p)?)?.graph)?;
     let loss = graph.outputs.iter().find(|o| o.role == OutputRole::User);
     let none = || Error::Model("the model returns nothing; its first output must be the loss".into());
     let loss = loss.ok_or_else(none)?.value;
     // Training needs no other result; what only leads to them is not computed.
     let mut first = true;
     graph.outputs.retain(|o| o.role != OutputRole::User || std::mem::take(&mut first));
-    let d = pass::differentiate(graph, loss)?;
-    let graph = pass::simplify(pass::decompose(d.graph)?).graph;
-    Ok((pass::fuse(graph)?, d.missing))
+    let mut b = Builder::extend(graph);
+    let scale = t.scaled.then(|| b.input(names::LOSS_SCALE, names::loss_scale_type(), InputRole::State));
+    let d = pass::differentiate_scaled(b.finish(), loss, scale)?;
+    let mut graph = pass::decompose(d.graph)?;
+    if let Some((node, fault)) = t.fault {
+        graph = pass::inject(&graph, node, fault)?;
+    }
+    Ok((pass::simplify(graph).graph, d.missing))
+}
+
+/// A forward graph in the precision asked for.
+pub(super) fn mixed(graph: &Graph, p: &Properties) -> Result<Graph> {
+    match p.level {
+        Level::O0 => Ok(graph.clone()),
+        _ => Ok(pass::precision::apply(graph, p)?.graph),
+    }
 }
 
 /// The flat layout of a differentiated graph's gradients, in the order in which they are computed.

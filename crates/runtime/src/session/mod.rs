@@ -6,21 +6,30 @@
 mod graphs;
 mod program;
 mod state;
+mod tensors;
+mod trace;
+
+pub use tensors::ModelTensor;
+pub use trace::Culprit;
 
 use crate::error::{Error, Result};
 use crate::layout::BucketLayout;
 use crate::optim::{self, Clip, Decay, Group, Groups, Moment, Optimizer, names};
-use graphs::{accumulating, differentiated, layout};
+use graphs::{accumulating, differentiated, layout, mixed};
 use headwater_core::device::{Device, Memory};
-use headwater_core::graph::{InputRole, OutputRole};
+use headwater_core::graph::{NodeId, OutputRole};
+use headwater_core::pass::precision::{Properties, Settings};
+use headwater_core::pass::taps::{FAULT, Fault};
 use headwater_core::pass::{self, diff::NoGradient};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
-use headwater_core::{DType, Graph, Shape, Tensor, TensorType};
+use headwater_core::{DType, Graph, Tensor, TensorType};
 use program::{Program, gradient_name};
 use state::{Slot, Space, State};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tensors::{master_name, moment_name, space_of, tensors};
+use trace::Trace;
 
 /// A forward graph as imported, and where its tensors come from.
 #[derive(Clone, Copy)]
@@ -56,6 +65,12 @@ pub struct Training {
     pub clip: Clip,
     /// Micro-batches summed into one step; at least 1.
     pub accumulate: u32,
+    /// What runs in which precision.
+    pub precision: Settings,
+    /// Whether gradients are those of the loss times [`Session::set_loss_scale`].
+    pub scaled: bool,
+    /// A fault to try out what a run does then, at a node of the differentiated graph; see [`Session::set_fault`].
+    pub fault: Option<(NodeId, Fault)>,
 }
 
 /// A compiled graph of a session.
@@ -83,7 +98,9 @@ pub struct Session {
     training: Option<Compiled>,
     /// Parameters, buffers and constants as the first graph has them.
     tensors: Vec<ModelTensor>,
+    precision: Properties,
     missing: Vec<NoGradient>,
+    traces: Vec<Trace>,
 }
 
 /// The training side of a session.
@@ -95,17 +112,8 @@ struct Compiled {
     zero: Option<ProgramId>,
     /// Optimizer steps applied.
     applied: u64,
-}
-
-/// A tensor of the model that the session holds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ModelTensor {
-    /// PyTorch name.
-    pub name: String,
-    /// Dtype and shape.
-    pub ty: TensorType,
-    /// What it is.
-    pub role: InputRole,
+    /// What the loss is multiplied by.
+    loss_scale: f64,
 }
 
 impl Session {
@@ -115,14 +123,17 @@ impl Session {
     /// `Model` if a tensor is missing or has the wrong size, `Config` for settings out of range, and what the passes and
     /// the device refuse.
     pub fn new(device: Arc<dyn Device>, model: Model, training: Option<Training>) -> Result<Session> {
+        let precision = training.as_ref().map_or(Settings::default(), |t| t.precision).properties()?;
         let mut session = Session {
             arena: device.alloc(0)?,
             state: State::default(),
             programs: Vec::new(),
             layout: BucketLayout::default(),
             training: None,
-            tensors: tensors(model.graph),
+            tensors: Vec::new(),
+            precision,
             missing: Vec::new(),
+            traces: Vec::new(),
             device,
         };
         let mut graph = None;
@@ -132,8 +143,10 @@ impl Session {
             if t.accumulate == 0 {
                 return Err(Error::config("accumulate", "must be at least 1"));
             }
-            let (differentiated, missing) = differentiated(model.graph)?;
-            session.layout = layout(&differentiated, &mut distinct)?;
+            let (differentiated, missing) = differentiated(model.graph, &precision, t)?;
+            let differentiated = pass::fuse(differentiated)?;
+            let layout = layout(&differentiated, &mut distinct)?;
+            session.layout = if precision.masters { layout.with_masters() } else { layout };
             session.missing = missing;
             if session.layout.buckets.is_empty() {
                 let message = "no trainable parameter gets a gradient: there is nothing to train";
@@ -141,6 +154,7 @@ impl Session {
             }
             graph = Some((differentiated, distinct));
         }
+        session.tensors = tensors(&mixed(model.graph, &precision)?);
         let groups = graph.as_ref().map(|(_, groups)| groups);
         session.allocate(training.as_ref().zip(groups))?;
         session.load(model)?;
@@ -153,9 +167,9 @@ impl Session {
                 true => Some(session.compile(&optim::zero_graph(&session.layout)?)?),
                 false => None,
             };
-            let unscale = session.state.slot(Space::State, names::UNSCALE)?.clone();
-            session.state.write_number(&unscale, 1.0 / settings.accumulate as f64)?;
-            session.training = Some(Compiled { settings, groups, program, update, zero, applied: 0 });
+            session.training =
+                Some(Compiled { settings, groups, program, update, zero, applied: 0, loss_scale: 1.0 });
+            session.set_loss_scale(1.0)?;
         }
         Ok(session)
     }
@@ -177,6 +191,8 @@ impl Session {
                 Ok(place)
             };
             let parameters = flat(names::parameters(i), bucket.span(bucket.dtype), "parameters")?;
+            let masters =
+                bucket.master.then(|| flat(names::masters(i), bucket.span(wide), "masters")).transpose()?;
             let gradients = flat(names::gradients(i), bucket.span(held), "gradients")?;
             let moments: Vec<Moment> = rule.moments().into_iter().flatten().collect();
             let places = moments.iter().map(|m| flat(names::moment(i, m.name), m.span(bucket), m.name));
@@ -187,6 +203,9 @@ impl Session {
                     ty: TensorType::new(dtype, e.shape.clone()),
                 };
                 state.name(Space::Parameter, e.name.clone(), slot(parameters, bucket.dtype));
+                if let Some(masters) = masters {
+                    state.name(Space::State, master_name(&e.name), slot(masters, wide));
+                }
                 state.name(Space::State, gradient_name(&e.name), slot(gradients, held));
                 for (m, base) in moments.iter().zip(&places) {
                     let slot = if m.single {
@@ -207,6 +226,8 @@ impl Session {
             );
         }
         scalars.push((Space::State, names::UNSCALE.into(), scalar(DType::F64)));
+        scalars.push((Space::State, names::LOSS_SCALE.into(), names::loss_scale_type()));
+        scalars.push((Space::State, FAULT.into(), scalar(DType::Bool)));
         scalars.push((Space::Rng, "rng".into(), TensorType::new(DType::I64, [2])));
         state.pack(device, "scalars", SegmentKind::Input, scalars)?;
         let of = |space: Space| {
@@ -227,13 +248,23 @@ impl Session {
     }
 
     fn load(&mut self, model: Model) -> Result<()> {
-        for t in &self.tensors {
+        let exported = tensors(model.graph);
+        for t in exported {
             let bytes = model
                 .weights
                 .bytes(&t.name)
                 .ok_or_else(|| Error::Model(format!("the model comes without the tensor {}", t.name)))?;
-            let slot = self.state.slot(space_of(t), &t.name)?.clone();
-            self.state.write(&slot, &t.name, &bytes)?;
+            if bytes.len() != t.ty.bytes() {
+                let (name, ty) = (&t.name, &t.ty);
+                return Err(Error::Model(format!("{name} is {ty}, {} bytes were given", bytes.len())));
+            }
+            self.write(&t, &bytes)?;
+        }
+        // A parameter with a master is what its master says, and so are its type and bytes to whoever asks.
+        for t in &mut self.tensors {
+            if let Ok(slot) = self.state.slot(Space::State, &master_name(&t.name)) {
+                t.ty = slot.ty.clone();
+            }
         }
         Ok(())
     }
@@ -279,8 +310,10 @@ impl Session {
     /// # Errors
     /// As [`Session::new`]; `Model` if other parameters get gradients than in the first graph.
     pub fn training_program(&mut self, graph: &Graph) -> Result<ProgramId> {
-        let accumulated = self.training()?.settings.accumulate > 1;
-        let (graph, _) = differentiated(graph)?;
+        let settings = &self.training()?.settings;
+        let accumulated = settings.accumulate > 1;
+        let (graph, _) = differentiated(graph, &self.precision, settings)?;
+        let graph = pass::fuse(graph)?;
         let found = graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_))).count();
         if found != self.layout.entries().count() {
             let message = "the graph's gradients are not those of the graph the session was made from";
@@ -295,7 +328,8 @@ impl Session {
     /// # Errors
     /// As [`Session::new`].
     pub fn evaluation_program(&mut self, graph: &Graph) -> Result<ProgramId> {
-        let graph = pass::simplify(pass::decompose(pass::evaluation(graph)?)?).graph;
+        let graph = mixed(&pass::evaluation(graph)?, &self.precision)?;
+        let graph = pass::simplify(pass::decompose(graph)?).graph;
         self.compile(&pass::fuse(graph)?)
     }
 
@@ -341,7 +375,7 @@ impl Session {
     pub fn update(&mut self, lr: f64) -> Result<Update> {
         let t = self.training()?;
         let (program, step) = (t.update, t.applied + 1);
-        let unscale = 1.0 / t.settings.accumulate as f64;
+        let unscale = t.unscale();
         let mut numbers = Vec::new();
         for (i, bucket) in self.layout.buckets.iter().enumerate() {
             let scalars = t.groups.rule(bucket.group).scalars().into_iter();
@@ -361,6 +395,31 @@ impl Session {
             t.applied += update.applied as u64;
         }
         Ok(update)
+    }
+
+    /// Sets what the loss is multiplied by in the next runs, and its gradients divided by in the next update. Has an effect
+    /// in sessions whose [`Training::scaled`] is set; in others it must stay 1.
+    ///
+    /// # Errors
+    /// `Model` in a session for evaluation, or for a scale other than 1 where nothing is scaled.
+    pub fn set_loss_scale(&mut self, scale: f64) -> Result<()> {
+        if !self.training()?.settings.scaled && scale != 1.0 {
+            return Err(Error::Model(format!("a loss scale of {scale} for gradients that are not scaled")));
+        }
+        let Some(t) = &mut self.training else { return Ok(()) };
+        t.loss_scale = scale;
+        let unscale = t.unscale();
+        for (name, x) in [(names::UNSCALE, unscale), (names::LOSS_SCALE, scale)] {
+            let slot = self.state.slot(Space::State, name)?.clone();
+            self.state.write_number(&slot, x)?;
+        }
+        Ok(())
+    }
+
+    /// Turns the fault of [`Training::fault`] on or off.
+    pub fn set_fault(&mut self, on: bool) -> Result<()> {
+        let slot = self.state.slot(Space::State, FAULT)?.clone();
+        self.state.write(&slot, FAULT, &[on as u8])
     }
 
     /// Sets the key of all random numbers of the next runs.
@@ -447,58 +506,12 @@ impl Session {
             t.applied = steps;
         }
     }
-
-    /// Bytes of a parameter, buffer or constant.
-    pub fn read(&self, tensor: &ModelTensor) -> Result<Vec<u8>> {
-        self.state.read(self.state.slot(space_of(tensor), &tensor.name)?)
-    }
-
-    /// Replaces a parameter, buffer or constant.
-    pub fn write(&mut self, tensor: &ModelTensor, bytes: &[u8]) -> Result<()> {
-        let slot = self.state.slot(space_of(tensor), &tensor.name)?.clone();
-        self.state.write(&slot, &tensor.name, bytes)
-    }
-
-    /// Names and types of the moments, by parameter: `exp_avg.<parameter>`.
-    pub fn moments(&self) -> Vec<(String, TensorType)> {
-        let Some(t) = &self.training else { return Vec::new() };
-        let mut out = Vec::new();
-        for (bucket, e) in self.layout.entries() {
-            let bucket = &self.layout.buckets[bucket];
-            for moment in t.groups.rule(bucket.group).moments().into_iter().flatten() {
-                let shape = if moment.single { Shape::default() } else { e.shape.clone() };
-                out.push((moment_name(moment.name, &e.name), TensorType::new(bucket.wide(), shape)));
-            }
-        }
-        out
-    }
-
-    /// Bytes of a moment, by its name in [`Session::moments`].
-    pub fn read_moment(&self, name: &str) -> Result<Vec<u8>> {
-        self.state.read(self.state.slot(Space::State, name)?)
-    }
-
-    /// Replaces a moment.
-    pub fn write_moment(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let slot = self.state.slot(Space::State, name)?.clone();
-        self.state.write(&slot, name, bytes)
-    }
-
-    /// The gradient of a trained parameter as it lies in memory: the sum over the micro-batches of the step.
-    pub fn gradient(&self, parameter: &str) -> Result<Tensor> {
-        self.state.tensor(self.state.slot(Space::State, &gradient_name(parameter))?)
-    }
 }
 
-fn moment_name(moment: &str, parameter: &str) -> String {
-    format!("{moment}.{parameter}")
-}
-
-fn space_of(t: &ModelTensor) -> Space {
-    match t.role {
-        InputRole::Parameter { .. } => Space::Parameter,
-        InputRole::Buffer { .. } => Space::Buffer,
-        _ => Space::Constant,
+impl Compiled {
+    /// What the gradients in memory are multiplied by.
+    fn unscale(&self) -> f64 {
+        1.0 / (self.settings.accumulate as f64 * self.loss_scale)
     }
 }
 
@@ -512,14 +525,4 @@ fn check_clip(clip: Clip) -> Result<()> {
         return Err(Error::config("clip_value", "cannot be combined with clip_norm: choose one"));
     }
     Ok(())
-}
-
-fn tensors(graph: &Graph) -> Vec<ModelTensor> {
-    let held = |r: &InputRole| {
-        matches!(r, InputRole::Parameter { .. } | InputRole::Buffer { .. } | InputRole::Constant)
-    };
-    let inputs = graph.inputs.iter().filter(|i| held(&i.role));
-    inputs
-        .map(|i| ModelTensor { name: i.name.clone(), ty: graph.ty(i.value).clone(), role: i.role.clone() })
-        .collect()
 }

@@ -87,6 +87,11 @@ pub struct Step {
     pub largest: f64,
     /// Whether the parameters were updated: not if a gradient was not finite.
     pub applied: bool,
+    /// The first node that was not finite, if the step was skipped and the settings ask for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub culprit: Option<String>,
+    /// What the loss was multiplied by; the norm and the largest magnitude have it divided out.
+    pub scale: f64,
     /// Samples in the step.
     pub samples: usize,
     /// Seconds it took, waiting for data included.

@@ -10,6 +10,7 @@ use crate::checkpoint::{Found, Progress, Store};
 use crate::config::{NonFinite, TrainConfig};
 use crate::data::{Batch, Dataset, Loader, Order, Sampler, feeds};
 use crate::error::{Error, Result};
+use crate::scaler::{Action, LossScale, Rule, Seen, State};
 use crate::schedule::Schedule;
 use crate::session::{Model, ProgramId, Session};
 use headwater_core::device::Device;
@@ -42,6 +43,11 @@ pub struct Trainer<'a> {
     training: HashMap<usize, ProgramId>,
     evaluation: HashMap<usize, ProgramId>,
     store: Option<Store>,
+    rule: Rule,
+    /// Of each loss.
+    scaler: Vec<State>,
+    /// When the present row of steps without an update began.
+    skipping: Option<u64>,
     /// Steps done, and at the newest checkpoint.
     step: u64,
     saved: Option<u64>,
@@ -93,12 +99,17 @@ impl<'a> Trainer<'a> {
             return Err(Error::Feed(format!("the recorded order has {have} batches, the run needs {want}")));
         }
         let schedule = config.schedule(steps)?;
-        let mut session = Session::new(device, Model { graph: &graph, ..model }, Some(config.training()))?;
+        let mut session = Session::new(device, Model { graph: &graph, ..model }, Some(config.training()?))?;
+        let rule = config.amp.rule()?;
+        let mut scaler = vec![rule.start()];
         let (mut store, mut resumed, mut step) = (None, None, 0);
         if let Some(dir) = &config.checkpoint.dir {
             if resume {
                 let (opened, found) = Store::resume(dir, config.checkpoint.keep)?;
                 store = Some(opened);
+                if let Some(before) = found.checkpoint.as_ref().map(|c| &c.progress().scaler) {
+                    scaler = rule.resumed(before);
+                }
                 (resumed, step) = resumption(&mut session, &config, found)?;
             } else {
                 store = Some(Store::create(dir, config.checkpoint.keep)?);
@@ -122,6 +133,9 @@ impl<'a> Trainer<'a> {
             samples,
             batch,
             store,
+            rule,
+            scaler,
+            skipping: None,
             step,
             resumed,
         })
@@ -199,6 +213,10 @@ impl<'a> Trainer<'a> {
         let begin = Instant::now();
         let micro = self.config.accumulate;
         self.session.begin_step()?;
+        let state = self.scaler[0];
+        self.session.set_loss_scale(state.scale)?;
+        self.session.set_fault(self.config.fault.is_some_and(|f| f.step == self.step))?;
+        let mut batches = Vec::new();
         let (mut loss, mut samples) = (0.0, 0);
         for i in 0..micro as u64 {
             let ended = || Error::Feed("the data ended before the run did".into());
@@ -208,12 +226,28 @@ impl<'a> Trainer<'a> {
             self.session.gradients(program, &batch.inputs)?;
             loss += self.session.output(program, 0)?.to_f64()[0] / micro as f64;
             samples += batch.samples;
+            batches.push(batch);
         }
         let lr = self.schedule.rate(self.step);
         let update = self.session.update(lr)?;
-        if !update.applied && self.config.nonfinite == NonFinite::Stop {
-            return Err(Error::NotFinite { step: self.step, detail: self.blame(loss, update.norm)? });
+        let (next, action) =
+            self.rule.next(&state, Seen { found_inf: !update.applied, largest: update.largest });
+        self.skipping = if update.applied { None } else { self.skipping.or(Some(self.step)) };
+        let stop = match self.rule.scale {
+            LossScale::Static(_) => !update.applied && self.config.nonfinite == NonFinite::Stop,
+            LossScale::Adaptive(_) => action == Action::Stop,
+        };
+        let culprit = match stop || (!update.applied && self.config.amp.trace_skips) {
+            true => self.culprit(&batches)?,
+            false => None,
+        };
+        if stop {
+            return Err(Error::NotFinite {
+                step: self.step,
+                detail: self.blame(loss, update.norm, culprit)?,
+            });
         }
+        self.scaler[0] = next;
         self.step += 1;
         Ok(Step {
             step: self.step,
@@ -223,13 +257,34 @@ impl<'a> Trainer<'a> {
             norm: update.norm,
             largest: update.largest,
             applied: update.applied,
+            culprit,
+            scale: state.scale,
             samples,
             seconds: begin.elapsed().as_secs_f64(),
         })
     }
 
+    /// The first node that was not finite in the step of these micro-batches.
+    fn culprit(&mut self, batches: &[Batch]) -> Result<Option<String>> {
+        for (i, batch) in batches.iter().enumerate() {
+            let draw = self.step * self.config.accumulate as u64 + i as u64;
+            self.session.set_rng(self.config.seed, draw)?;
+            let found = match batch.samples == self.batch {
+                true => self.session.culprit(&self.graph, &batch.inputs)?,
+                false => {
+                    let graph = rebound(self.rebind.as_deref(), batch.samples)?;
+                    self.session.culprit(&graph, &batch.inputs)?
+                }
+            };
+            if let Some(culprit) = found {
+                return Ok(Some(culprit.to_string()));
+            }
+        }
+        Ok(None)
+    }
+
     /// Which gradients are not finite, the first of the backward pass first.
-    fn blame(&self, loss: f64, norm: f64) -> Result<String> {
+    fn blame(&self, loss: f64, norm: f64, culprit: Option<String>) -> Result<String> {
         const SHOWN: usize = 5;
         let mut found = Vec::new();
         for (_, e) in self.session.layout().entries() {
@@ -248,7 +303,17 @@ impl<'a> Trainer<'a> {
             (_, 0) => found.join("; "),
             _ => format!("{}; and {more} more parameters", found.join("; ")),
         };
-        Ok(format!("loss {loss}, norm {norm}; {list}"))
+        let scale = match self.rule.scale {
+            LossScale::Static(1.0) => String::new(),
+            LossScale::Static(scale) => format!(" at loss scale {scale}"),
+            LossScale::Adaptive(_) => format!(
+                " at loss scale {}, which may not fall further; no update since step {}",
+                self.scaler[0].scale,
+                self.skipping.unwrap_or(self.step)
+            ),
+        };
+        let culprit = culprit.map_or(String::new(), |c| format!("; {c}"));
+        Ok(format!("loss {loss}, norm {norm}{scale}{culprit}; {list}"))
     }
 
     fn training_program(&mut self, batch: usize) -> Result<ProgramId> {
@@ -265,7 +330,8 @@ impl<'a> Trainer<'a> {
             return Ok(());
         };
         let (step, applied) = (self.step, self.session.applied());
-        let path = store.save(&self.session, &Progress { step, applied, config: self.config.clone() })?;
+        let (scaler, config) = (self.scaler.clone(), self.config.clone());
+        let path = store.save(&self.session, &Progress { step, applied, scaler, config })?;
         self.saved = Some(step);
         tell(&Event::Checkpoint { step, path })
     }

@@ -62,7 +62,7 @@ pub static POW_SCALAR: OpDef = OpDef {
         Ok(vec![TensorType::new(dtype, cx.shape(0)?.clone())])
     },
     derivative: Derivative::ByDecomposition,
-    precision: Precision::Same,
+    precision: Precision::Full,
     cost: Cost::PerOutput(10),
     body: Body::Decompose(|b, cx, inputs| {
         let base = full_of(b, cx, "self", &TensorType::new(cx.result_type(&["self"]), []))?;

@@ -17,7 +17,7 @@ fn sum<W: Wide>(mut lanes: [W; LANES]) -> W {
     while n > 1 {
         n /= 2;
         for i in 0..n {
-            lanes[i] = lanes[i] + lanes[i + n];
+            lanes[i] += lanes[i + n];
         }
     }
     lanes[0]

@@ -1,0 +1,120 @@
+//! Mixed precision: which operator runs in what, as casts in the graph. Runs on the forward graph as imported, before
+//! decomposition and differentiation: the lists speak of ATen's operators, and the backward pass inherits the casts.
+//!
+//! Levels are those of NVIDIA apex: O0 all f32; O1 casts around operators, by lists; O2 weights and activations in low
+//! precision, batch norm in f32, f32 master weights; O3 low precision alone. Knows no loss scale: that is the runtime's.
+
+mod cast;
+mod policy;
+
+pub use cast::{Decision, Mixed, Reason, apply};
+pub use policy::Policy;
+
+use crate::diagnostic::{Code, Error, Result};
+use crate::dtype::DType;
+use std::fmt;
+use std::str::FromStr;
+
+/// Optimization level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// As exported.
+    #[default]
+    O0,
+    /// f32 weights, casts around operators by a [`Policy`].
+    O1,
+    /// Weights, inputs and activations in low precision, batch norm in f32, f32 master weights.
+    O2,
+    /// Everything in low precision, no master weights.
+    O3,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl FromStr for Level {
+    type Err = String;
+    fn from_str(s: &str) -> std::result::Result<Self, String> {
+        let all = [Level::O0, Level::O1, Level::O2, Level::O3];
+        let found = all.into_iter().find(|l| l.to_string() == s);
+        found.ok_or_else(|| format!("levels are O0, O1, O2 and O3, not {s:?}"))
+    }
+}
+
+/// A level, and what of it is overridden.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// The level.
+    pub level: Level,
+    /// The low precision, f16 or bf16. Default: bf16.
+    pub dtype: Option<DType>,
+    /// The lists of O1. Default: apex's.
+    pub policy: Option<Policy>,
+    /// Whether batch norm's weights and statistics stay in f32. Default: at O2, not at O3.
+    pub keep_batchnorm: Option<bool>,
+    /// Whether the optimizer keeps f32 master copies of low-precision weights. Default: at O2, not at O3.
+    pub masters: Option<bool>,
+}
+
+/// What a level comes to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Properties {
+    /// The level they come from.
+    pub level: Level,
+    /// The low precision.
+    pub dtype: DType,
+    /// Casts around operators, by whose lists.
+    pub lists: Option<Policy>,
+    /// Whether weights are stored in low precision and activations follow them.
+    pub weights: bool,
+    /// Whether batch norm's weights and statistics stay in f32.
+    pub keep_batchnorm: bool,
+    /// Whether the optimizer keeps f32 master copies of low-precision weights.
+    pub masters: bool,
+}
+
+impl Settings {
+    /// The properties of the level, with what is overridden.
+    ///
+    /// # Errors
+    /// `Attribute` for combinations that have no meaning.
+    pub fn properties(&self) -> Result<Properties> {
+        let refuse = |m: String| Err(Error::new(Code::Attribute, m));
+        let level = self.level;
+        let dtype = self.dtype.unwrap_or(DType::BF16);
+        if !matches!(dtype, DType::F16 | DType::BF16) {
+            return refuse(format!("the low precision is f16 or bf16, not {dtype}; O0 is all f32"));
+        }
+        if let (Some(policy), true) = (self.policy, level != Level::O1) {
+            return refuse(format!(
+                "policy {policy} lists operators to cast around, which is what O1 does: at {level} there are no such casts"
+            ));
+        }
+        if level < Level::O2 {
+            if let Some(keep) = self.keep_batchnorm {
+                return refuse(format!(
+                    "keep_batchnorm = {keep} is about weights stored in low precision: at {level} all weights are f32"
+                ));
+            }
+            if self.masters == Some(true) {
+                return refuse(format!(
+                    "master weights are f32 copies of low-precision weights: at {level} the weights are f32 themselves"
+                ));
+            }
+        }
+        Ok(Properties {
+            level,
+            dtype,
+            lists: (level == Level::O1).then(|| self.policy.unwrap_or_default()),
+            weights: level >= Level::O2,
+            keep_batchnorm: self.keep_batchnorm.unwrap_or(level == Level::O2),
+            masters: self.masters.unwrap_or(level == Level::O2),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

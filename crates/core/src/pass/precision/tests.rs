@@ -1,0 +1,193 @@
+//! The lists, against those of the libraries they come from, and the casts.
+
+use super::*;
+use crate::graph::{Graph, InputRole, OutputRole};
+use crate::ops::linear::linear::LINEAR;
+use crate::ops::norm::batch_norm::BATCH_NORM;
+use crate::ops::norm::softmax::SOFTMAX;
+use crate::ops::pointwise::to::TO;
+use crate::ops::{Precision, Registry, schema::Schema};
+use crate::{Attrs, Builder, TensorType, pass};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// ATen names that can be imported, with the class a policy gives them.
+fn classes(policy: Policy) -> BTreeMap<String, Option<Precision>> {
+    let mut out = BTreeMap::new();
+    for op in Registry::standard().operators() {
+        for schema in op.schemas.iter().filter_map(|s| Schema::parse(s).ok()) {
+            if let Some(name) = schema.target.strip_prefix("aten.") {
+                out.insert(name.split('.').next().unwrap().to_string(), policy.class(op));
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn apex_lists_are_apexs() {
+    // apex/amp/lists/{functional,torch,tensor}_overrides.py, the last tree with `apex.amp`, in ATen names.
+    let low = "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d linear matmul mm addmm \
+               addmv mv addr bmm addbmm baddbmm prelu scaled_dot_product_attention";
+    let full = "exp expm1 log log10 log2 pow reciprocal rsqrt acos asin cosh sinh tan erfinv softplus softmax _softmax \
+                log_softmax _log_softmax gelu layer_norm native_layer_norm group_norm native_group_norm rms_norm norm \
+                linalg_vector_norm sum prod cumsum cumprod std var cosine_similarity upsample_nearest1d upsample_nearest2d \
+                upsample_bilinear2d upsample_bicubic2d cross_entropy_loss nll_loss nll_loss_forward mse_loss l1_loss kl_div \
+                binary_cross_entropy_with_logits smooth_l1_loss huber_loss";
+    let widest = "add sub mul div addcmul addcdiv atan2 eq ne lt le gt ge cat stack";
+    let found = classes(Policy::Apex);
+    let listed = [(low, Precision::Low), (full, Precision::Full), (widest, Precision::Widest)];
+    let wrong: Vec<_> = listed
+        .into_iter()
+        .flat_map(|(names, class)| names.split_whitespace().map(move |name| (name, class)))
+        .filter(|(name, class)| found.get(*name) != Some(&Some(*class)))
+        .collect();
+    assert!(wrong.is_empty(), "not as listed: {wrong:?}");
+    assert!(matches!(found["binary_cross_entropy"], Some(Precision::Refused(_))));
+    // Ours beside apex's. Low: `einsum` is matrix products, and so is `dot`, where apex takes the widest. Full: other names and backward calls of what apex
+    // lists, functions as steep as those, interpolation, sums of
+    // exponentials, and norms that apex has no function of. Widest: operators that write one tensor into another.
+    let beside = [
+        (Precision::Low, "_convolution _prelu_kernel dot _scaled_dot_product_flash_attention_for_cpu einsum"),
+        (
+            Precision::Full,
+            "_fused_rms_norm _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d \
+             _upsample_nearest_exact2d upsample_linear1d _weight_norm arccos arcsin digamma exp2 gelu_backward instance_norm lgamma log1p logaddexp logcumsumexp logsumexp nll_loss2d \
+             nll_loss2d_forward nll_loss_nd pow_ softplus_backward special_digamma special_erfinv special_exp2 \
+             special_expm1 special_gammaln special_log1p special_xlogy std_mean var_mean xlogy",
+        ),
+        (
+            Precision::Widest,
+            "arctan2 concat concatenate dstack ger greater greater_equal hstack index_add index_copy index_put less \
+             less_equal multiply not_equal outer row_stack rsub scatter scatter_add scatter_reduce subtract divide \
+             true_divide vstack _unsafe_index_put",
+        ),
+    ];
+    let mut others = Vec::new();
+    for (class, beside) in beside {
+        let known: BTreeSet<&str> =
+            [low, full, widest, beside].into_iter().flat_map(str::split_whitespace).collect();
+        let new = found.iter().filter(|(n, c)| **c == Some(class) && !known.contains(n.as_str()));
+        others.extend(new.map(|(n, _)| (n.as_str(), class)));
+        let gone: Vec<_> =
+            beside.split_whitespace().filter(|n| found.get(*n) != Some(&Some(class))).collect();
+        others.extend(gone.into_iter().map(|n| (n, class)));
+    }
+    assert!(others.is_empty(), "on no list here, or listed and not so: {others:?}");
+}
+
+/// `loss = mse(softmax(bn(x · wᵀ)) · wᵀ, target)`-like: a weight used twice, batch norm, a buffer, a converted norm.
+fn model() -> Graph {
+    let mut b = Builder::new();
+    let f32s = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let w = b.parameter("w", DType::F32, &[4, 4]);
+    let gamma = b.parameter("gamma", DType::F32, &[4]);
+    let [mean, var, scale] =
+        ["mean", "var", "scale"].map(|n| b.input(n, f32s(&[4]), InputRole::Buffer { persistent: true }));
+    let x = b.input("x", f32s(&[2, 4]), InputRole::User);
+    let h = b.one(&LINEAR, &[x, w], Attrs::new()).unwrap();
+    let attrs = Attrs::new().with("training", true).with("momentum", 0.1).with("eps", 1e-5);
+    let bn = b.apply(&BATCH_NORM, &[Some(h), Some(gamma), None, Some(mean), Some(var)], attrs).unwrap();
+    let p = b.one(&SOFTMAX, &[bn[0]], Attrs::new().with("dim", -1)).unwrap();
+    // What `x.float()` and `.to(x.dtype)` are in an export in f32.
+    let up = b.one(&TO, &[p], Attrs::new().with("dtype", DType::F32)).unwrap();
+    let up = b.mul(up, up).unwrap();
+    let down = b.one(&TO, &[up], Attrs::new().with("dtype", DType::F32)).unwrap();
+    let twice = b.add(scale, scale).unwrap();
+    let scaled = b.mul(down, twice).unwrap();
+    let y = b.one(&LINEAR, &[scaled, w], Attrs::new()).unwrap();
+    let loss = b.sum(y, &[0, 1], false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    b.output("mean", bn[3], OutputRole::Mutation(mean));
+    b.output("var", bn[4], OutputRole::Mutation(var));
+    b.finish()
+}
+
+fn mixed(settings: Settings) -> Mixed {
+    let m = apply(&model(), &settings.properties().unwrap()).unwrap();
+    crate::graph::verify(&m.graph).unwrap();
+    m
+}
+
+/// Dtypes the nodes compute in, in order.
+fn dtypes(m: &Mixed) -> Vec<&'static str> {
+    m.decisions.iter().map(|d| d.dtype.map_or("", DType::name)).collect()
+}
+
+fn casts_of(m: &Mixed, name: &str) -> usize {
+    let v = m.graph.input(name).unwrap().value;
+    m.graph.nodes.iter().filter(|n| *n.op == TO && n.inputs[0] == Some(v)).count()
+}
+
+#[test]
+fn o1_casts_around_operators_and_each_weight_once() {
+    let level = Settings { level: Level::O1, ..Settings::default() };
+    let m = mixed(Settings { dtype: Some(DType::F16), ..level });
+    // linear, batch norm, softmax, to, mul, to, add, mul, linear, sum
+    assert_eq!(dtypes(&m), ["f16", "f32", "f32", "f32", "f32", "f32", "f32", "f32", "f16", "f32"]);
+    assert_eq!(casts_of(&m, "w"), 1);
+    assert!(m.graph.inputs.iter().all(|i| m.graph.ty(i.value).dtype == DType::F32));
+    // Softmax is on no list of the CPU's autocast, sum on none either.
+    let m = mixed(Settings { policy: Some(Policy::Torch), ..level });
+    assert_eq!(m.decisions.iter().find(|d| *d.op == SOFTMAX).unwrap().dtype, Some(DType::BF16));
+    assert_eq!(m.graph.ty(m.graph.outputs[0].value).dtype, DType::F32, "the loss");
+    let m = mixed(Settings { policy: Some(Policy::TorchCuda), ..level });
+    assert_eq!(m.decisions.iter().find(|d| *d.op == SOFTMAX).unwrap().dtype, Some(DType::F32));
+}
+
+#[test]
+fn o2_keeps_batch_norm_and_o3_does_not() {
+    let stored = |m: &Mixed, name: &str| m.graph.ty(m.graph.input(name).unwrap().value).dtype;
+    let low = DType::BF16;
+    let m = mixed(Settings { level: Level::O2, ..Settings::default() });
+    let want =
+        [("w", low), ("gamma", DType::F32), ("mean", DType::F32), ("scale", DType::F32), ("x", DType::F32)];
+    want.iter().for_each(|&(name, dtype)| assert_eq!(stored(&m, name), dtype, "{name}"));
+    // The model's conversion up, and what was one of f32 to f32, back; the buffer beside bf16 becomes bf16.
+    assert_eq!(dtypes(&m), ["bf16", "f32", "bf16", "bf16", "f32", "bf16", "f32", "bf16", "bf16", "bf16"]);
+    assert_eq!(m.graph.ty(m.graph.outputs[0].value).dtype, DType::F32, "the loss");
+    let m = mixed(Settings { level: Level::O3, ..Settings::default() });
+    let want = [("w", low), ("gamma", low), ("mean", low), ("scale", DType::F32)];
+    want.iter().for_each(|&(name, dtype)| assert_eq!(stored(&m, name), dtype, "{name}"));
+    let m = mixed(Settings { level: Level::O3, keep_batchnorm: Some(true), ..Settings::default() });
+    assert_eq!((stored(&m, "gamma"), stored(&m, "mean")), (DType::F32, DType::F32));
+    // O0 is the graph as it was.
+    let m = mixed(Settings::default());
+    assert_eq!(m.graph.to_string(), pass::decompose::expand(model(), &|_| false).unwrap().to_string());
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let base = Settings::default();
+    let refused = |s: Settings| s.properties().unwrap_err().to_string();
+    let o2 = Settings { level: Level::O2, ..base };
+    assert!(refused(Settings { dtype: Some(DType::F32), ..o2 }).contains("f16 or bf16, not f32"));
+    assert!(
+        refused(Settings { policy: Some(Policy::Torch), ..o2 }).contains("at O2 there are no such casts")
+    );
+    let o1 = Settings { level: Level::O1, ..base };
+    assert!(refused(Settings { keep_batchnorm: Some(false), ..o1 }).contains("at O1 all weights are f32"));
+    assert!(refused(Settings { masters: Some(true), ..base }).contains("at O0 the weights are f32"));
+    assert!(Settings { masters: Some(true), level: Level::O3, ..base }.properties().unwrap().masters);
+    assert!("O4".parse::<Level>().unwrap_err().contains("O0, O1, O2 and O3"));
+}
+
+#[test]
+fn a_refused_loss_says_why() {
+    use crate::ops::loss::binary_cross_entropy::BINARY_CROSS_ENTROPY;
+    let mut b = Builder::new();
+    let w = b.parameter("w", DType::F32, &[2, 2]);
+    let target = b.input("t", TensorType::new(DType::F32, [2, 2]), InputRole::User);
+    let y = b.one(&LINEAR, &[w, w], Attrs::new()).unwrap();
+    let loss = b.one(&BINARY_CROSS_ENTROPY, &[y, target], Attrs::new().with("reduction", 1)).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    let graph = b.finish();
+    let at = |policy| {
+        let s = Settings { level: Level::O1, policy: Some(policy), ..Settings::default() };
+        apply(&graph, &s.properties().unwrap()).map(|m| m.decisions[1].dtype)
+    };
+    let e = at(Policy::Apex).unwrap_err().to_string();
+    assert!(e.contains("refused in bf16") && e.contains("with_logits"), "{e}");
+    assert!(at(Policy::TorchCuda).is_err());
+    // The CPU's autocast takes it, in f32.
+    assert_eq!(at(Policy::Torch).unwrap(), Some(DType::F32));
+}

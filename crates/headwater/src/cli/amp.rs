@@ -1,0 +1,43 @@
+//! Options of mixed precision, for the commands that have them.
+
+use super::op::parse_dtype;
+use crate::runtime::amp::AmpConfig;
+use anyhow::{Result, anyhow};
+
+#[derive(clap::Args, Debug)]
+pub struct Amp {
+    /// Mixed precision: O0 (f32), O1 (casts around operators), O2 (low-precision weights, f32 masters), O3 (low alone).
+    #[arg(long = "amp", value_name = "LEVEL")]
+    level: Option<String>,
+    /// The low precision: bf16 (default) or f16.
+    #[arg(long, value_name = "DTYPE")]
+    dtype: Option<String>,
+    /// Whose lists O1 goes by: apex (default), torch or torch-cuda.
+    #[arg(long)]
+    policy: Option<String>,
+    /// Keep batch norm in f32 (default at O2) or not (default at O3).
+    #[arg(long, value_name = "BOOL")]
+    keep_batchnorm: Option<bool>,
+    /// Keep f32 master weights (default at O2) or not (default at O3).
+    #[arg(long, value_name = "BOOL")]
+    master_weights: Option<bool>,
+}
+
+impl Amp {
+    /// Lays what was given over the settings.
+    pub fn over(&self, c: &mut AmpConfig) -> Result<()> {
+        let wrong = |m: String| anyhow!(m);
+        if let Some(level) = &self.level {
+            c.level = level.parse().map_err(wrong)?;
+        }
+        if let Some(dtype) = &self.dtype {
+            c.dtype = Some(parse_dtype(dtype)?);
+        }
+        if let Some(policy) = &self.policy {
+            c.policy = Some(policy.parse().map_err(wrong)?);
+        }
+        c.keep_batchnorm = self.keep_batchnorm.or(c.keep_batchnorm);
+        c.master_weights = self.master_weights.or(c.master_weights);
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! Settings of mixed precision: the level and what of it is overridden, and the loss scale.
+
+use crate::error::{Error, Result};
+use crate::scaler::{Kind, LossScale, Numbers, Rule};
+use headwater_core::DType;
+use headwater_core::pass::precision::{Level, Policy, Properties, Settings};
+use serde::{Deserialize, Serialize};
+
+/// Mixed precision of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AmpConfig {
+    /// O0 (f32), O1 (casts around operators), O2 (low-precision weights with f32 masters), O3 (low precision alone).
+    #[serde(with = "text")]
+    pub level: Level,
+    /// The low precision: bf16 (default) or f16.
+    #[serde(with = "text::option", skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<DType>,
+    /// Whose lists O1 goes by: apex (default), torch or torch-cuda.
+    #[serde(with = "text::option", skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Policy>,
+    /// Whether batch norm stays in f32 at O2 (default: yes) and O3 (default: no).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_batchnorm: Option<bool>,
+    /// Whether there are f32 master weights at O2 (default: yes) and O3 (default: no).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub master_weights: Option<bool>,
+    /// A number, `dynamic` or `predictive`. Default: dynamic for f16 at O1 and O2, else 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
+    /// Name the first node that was not finite in every skipped step, not only in the one that ends the run: costs another
+    /// run of the step, unfused, and its memory.
+    pub trace_skips: bool,
+    /// Numbers of the rule that adapts the scale.
+    pub scaler: Numbers,
+}
+
+impl AmpConfig {
+    /// The level and what of it is overridden.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            level: self.level,
+            dtype: self.dtype,
+            policy: self.policy,
+            keep_batchnorm: self.keep_batchnorm,
+            masters: self.master_weights,
+        }
+    }
+
+    /// What they come to.
+    ///
+    /// # Errors
+    /// `Config` for combinations without meaning.
+    pub fn properties(&self) -> Result<Properties> {
+        self.settings().properties().map_err(|e| Error::config("amp", e.message))
+    }
+
+    /// The rule of the loss scale.
+    ///
+    /// # Errors
+    /// `Config` for numbers without meaning.
+    pub fn rule(&self) -> Result<Rule> {
+        let p = self.properties()?;
+        let adapts = p.dtype == DType::F16 && matches!(p.level, Level::O1 | Level::O2);
+        let default = if adapts { LossScale::Adaptive(Kind::Dynamic) } else { LossScale::Static(1.0) };
+        let rule = Rule { scale: self.loss_scale.unwrap_or(default), numbers: self.scaler };
+        rule.check()?;
+        if let (LossScale::Static(_), true) = (rule.scale, self.scaler != Numbers::default()) {
+            let message = "adapts a scale, but loss_scale is one number: choose dynamic or predictive";
+            return Err(Error::config("amp.scaler", message));
+        }
+        Ok(rule)
+    }
+}
+
+/// Values that are written as they print.
+mod text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    /// What a text that does not parse is told.
+    fn parse<T: FromStr, E: Error>(s: &str) -> Result<T, E> {
+        s.parse().map_err(|_| E::custom(format!("{s:?} is not known here")))
+    }
+
+    pub fn serialize<T: Display, S: Serializer>(x: &T, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(x)
+    }
+
+    pub fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+        parse(&String::deserialize(d)?)
+    }
+
+    pub mod option {
+        use super::*;
+
+        pub fn serialize<T: Display, S: Serializer>(x: &Option<T>, s: S) -> Result<S::Ok, S::Error> {
+            match x {
+                Some(x) => s.collect_str(x),
+                None => s.serialize_none(),
+            }
+        }
+
+        pub fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(d: D) -> Result<Option<T>, D::Error> {
+            Option::<String>::deserialize(d)?.map(|s| parse(&s)).transpose()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> AmpConfig {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn levels_have_their_loss_scales() {
+        let dynamic = LossScale::Adaptive(Kind::Dynamic);
+        let scale = |text: &str| read(text).rule().unwrap().scale;
+        assert_eq!(scale("{}"), LossScale::Static(1.0));
+        for (level, want) in [("O1", dynamic), ("O2", dynamic), ("O3", LossScale::Static(1.0))] {
+            assert_eq!(scale(&format!(r#"{{"level": "{level}", "dtype": "f16"}}"#)), want);
+            assert_eq!(scale(&format!(r#"{{"level": "{level}"}}"#)), LossScale::Static(1.0));
+        }
+        assert_eq!(
+            scale(r#"{"level": "O3", "loss_scale": "predictive"}"#),
+            LossScale::Adaptive(Kind::Predictive)
+        );
+        assert_eq!(scale(r#"{"loss_scale": 128}"#), LossScale::Static(128.0));
+    }
+
+    #[test]
+    fn settings_survive_and_nonsense_is_refused() {
+        let text = r#"{"level": "O2", "dtype": "f16", "keep_batchnorm": false, "loss_scale": "dynamic", "scaler": {"init": 1024.0}}"#;
+        let c = read(text);
+        assert_eq!(read(&serde_json::to_string(&c).unwrap()), c);
+        let refused = |text: &str| read(text).rule().unwrap_err().to_string();
+        assert!(refused(r#"{"level": "O1", "keep_batchnorm": true}"#).contains("all weights are f32"));
+        assert!(refused(r#"{"loss_scale": 0}"#).contains("must be a positive number"));
+        assert!(
+            refused(r#"{"loss_scale": 8, "scaler": {"init": 2.0}}"#).contains("choose dynamic or predictive")
+        );
+        assert!(
+            refused(r#"{"loss_scale": "dynamic", "scaler": {"min": 4.0, "max": 2.0}}"#)
+                .contains("not above amp.scaler.max")
+        );
+        assert!(
+            refused(r#"{"loss_scale": "dynamic", "scaler": {"backoff": 1.5}}"#).contains("between 0 and 1")
+        );
+        assert!(serde_json::from_str::<AmpConfig>(r#"{"level": "O7"}"#).is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! The loss scale: a pure function of its state and what a step has shown. Owns the rules; knows no session and no device.
+//!
+//! The loss is multiplied by the scale before it is differentiated, so that small gradients do not vanish in f16; the
+//! update divides it out. A step whose final gradients are not finite is skipped.
+
+mod predict;
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// How the scale is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum LossScale {
+    /// One number for the whole run; 1: none.
+    Static(f64),
+    /// By a rule that adapts it.
+    Adaptive(Kind),
+}
+
+/// Rules that adapt the scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Halved at an overflow, doubled after a row of steps without one.
+    Dynamic,
+    /// Chosen from the measured exponents of the gradients, before they overflow.
+    Predictive,
+}
+
+impl std::str::FromStr for LossScale {
+    type Err = String;
+    fn from_str(s: &str) -> std::result::Result<Self, String> {
+        match s {
+            "dynamic" => Ok(LossScale::Adaptive(Kind::Dynamic)),
+            "predictive" => Ok(LossScale::Adaptive(Kind::Predictive)),
+            _ => s
+                .parse()
+                .map(LossScale::Static)
+                .map_err(|_| format!("the loss scale is a number, dynamic or predictive, not {s:?}")),
+        }
+    }
+}
+
+/// Whose rule `dynamic` follows where they differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Flavor {
+    /// `torch.amp.GradScaler`: f32 arithmetic, no ceiling but the largest finite scale.
+    #[default]
+    Torch,
+    /// apex's `LossScaler`: never above 2²⁴.
+    Apex,
+}
+
+/// A rule with its numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rule {
+    /// The way of choosing.
+    pub scale: LossScale,
+    /// Numbers of an adaptive rule.
+    pub numbers: Numbers,
+}
+
+/// Numbers of an adaptive rule.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Numbers {
+    /// Whose dynamic rule.
+    pub rule: Flavor,
+    /// First scale.
+    pub init: f64,
+    /// Factor after `interval` steps without overflow.
+    pub growth: f64,
+    /// Factor at an overflow.
+    pub backoff: f64,
+    /// Steps without overflow before the scale grows.
+    pub interval: u32,
+    /// The scale is never below this, and an overflow there ends the run. 0: it may sink to 0, as PyTorch's and apex's.
+    pub min: f64,
+    /// The scale is never above this. None: as the rule has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<f64>,
+}
+
+/// A scale of 2⁻¹⁴ holds gradients of 2³⁰ in f16: whatever still overflows is no matter of scale.
+const MIN: f64 = 1.0 / 16384.0;
+
+/// apex's largest scale.
+const APEX_MAX: f64 = 16777216.0;
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Numbers {
+            rule: Flavor::default(),
+            init: 65536.0,
+            growth: 2.0,
+            backoff: 0.5,
+            interval: 2000,
+            min: MIN,
+            max: None,
+        }
+    }
+}
+
+/// What a rule remembers, of one loss.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// The scale of the next step.
+    pub scale: f64,
+    /// Steps without overflow since the scale was last changed or could have grown: PyTorch's growth tracker, apex's `unskipped`.
+    pub counter: u32,
+    /// What the predictive rule has measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<predict::Forecast>,
+}
+
+/// What a step has shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seen {
+    /// Whether an element of the final (summed, reduced) gradients is inf or NaN.
+    pub found_inf: bool,
+    /// Largest magnitude of a gradient's element, the scale divided out.
+    pub largest: f64,
+}
+
+/// What is to be done with a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The optimizer steps.
+    Apply,
+    /// Nothing is changed but the scale.
+    Skip,
+    /// The scale cannot be lowered further: nothing is changed, and the run ends.
+    Stop,
+}
+
+impl Rule {
+    /// The state before the first step.
+    pub fn start(&self) -> State {
+        let scale = match self.scale {
+            LossScale::Static(scale) => scale,
+            LossScale::Adaptive(_) => self.bounded(self.numbers.init),
+        };
+        let predicts = self.scale == LossScale::Adaptive(Kind::Predictive);
+        State { scale, counter: 0, forecast: predicts.then(predict::Forecast::default) }
+    }
+
+    /// The states to go on with after a resume: those saved, unless this rule is another than they were made by.
+    pub fn resumed(&self, saved: &[State]) -> Vec<State> {
+        let start = self.start();
+        let fits = |s: &State| self.scale == LossScale::Adaptive(Kind::Dynamic) || s.forecast.is_some();
+        let adapts = matches!(self.scale, LossScale::Adaptive(_));
+        match saved.first().filter(|s| adapts && fits(s)) {
+            Some(_) => saved.to_vec(),
+            None => vec![start],
+        }
+    }
+
+    /// Whether the loss has to be scaled at all.
+    pub fn scales(&self) -> bool {
+        self.scale != LossScale::Static(1.0)
+    }
+
+    fn bounded(&self, scale: f64) -> f64 {
+        let max = match (self.numbers.max, self.numbers.rule) {
+            (Some(max), _) => max,
+            (None, Flavor::Apex) => APEX_MAX,
+            (None, Flavor::Torch) => f32::MAX as f64,
+        };
+        scale.min(max).max(self.numbers.min)
+    }
+
+    /// The state after a step, and what to do with it. Sequences of `Dynamic` equal those of `GradScaler.update` and of
+    /// apex's `update_scale`, where `min` and `max` do not interfere.
+    pub fn next(&self, state: &State, seen: Seen) -> (State, Action) {
+        let kind = match self.scale {
+            LossScale::Static(_) => {
+                return (*state, if seen.found_inf { Action::Skip } else { Action::Apply });
+            }
+            LossScale::Adaptive(kind) => kind,
+        };
+        let action = match seen.found_inf {
+            false => Action::Apply,
+            true if state.scale <= self.numbers.min => Action::Stop,
+            true => Action::Skip,
+        };
+        let next = match kind {
+            Kind::Dynamic => self.dynamic(state, seen.found_inf),
+            Kind::Predictive => self.predictive(state, seen),
+        };
+        (next, action)
+    }
+
+    fn dynamic(&self, state: &State, found_inf: bool) -> State {
+        // PyTorch keeps the scale in f32, apex in Python's f64.
+        let kept = |x: f64| if self.numbers.rule == Flavor::Torch { x as f32 as f64 } else { x };
+        if found_inf {
+            return State {
+                scale: self.bounded(kept(state.scale * self.numbers.backoff)),
+                counter: 0,
+                ..*state
+            };
+        }
+        if state.counter + 1 < self.numbers.interval {
+            return State { counter: state.counter + 1, ..*state };
+        }
+        let grown = kept(state.scale * self.numbers.growth);
+        // PyTorch leaves the scale where growth would make it infinite.
+        let scale = if grown.is_finite() { self.bounded(grown) } else { state.scale };
+        State { scale, counter: 0, ..*state }
+    }
+
+    /// Refuses numbers without meaning.
+    ///
+    /// # Errors
+    /// `Config`, naming the setting.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |setting, m: String| Err(Error::config(setting, m));
+        let positive = |x: f64| x > 0.0 && x.is_finite();
+        if let LossScale::Static(scale) = self.scale
+            && !positive(scale)
+        {
+            return refuse("amp.loss_scale", format!("must be a positive number, it is {scale}"));
+        }
+        let n = &self.numbers;
+        for (setting, x) in [("amp.scaler.init", Some(n.init)), ("amp.scaler.max", n.max)] {
+            if let Some(x) = x.filter(|&x| !positive(x)) {
+                return refuse(setting, format!("must be a positive number, it is {x}"));
+            }
+        }
+        let max = n.max.unwrap_or(f64::INFINITY);
+        if !(n.min >= 0.0 && n.min <= max) {
+            let m =
+                format!("must be at least 0 and not above amp.scaler.max, which is {max}; it is {}", n.min);
+            return refuse("amp.scaler.min", m);
+        }
+        if !(n.growth >= 1.0 && n.growth.is_finite()) {
+            return refuse("amp.scaler.growth", format!("must be at least 1, it is {}", n.growth));
+        }
+        if !(n.backoff > 0.0 && n.backoff < 1.0) {
+            return refuse("amp.scaler.backoff", format!("must be between 0 and 1, it is {}", n.backoff));
+        }
+        if n.interval == 0 {
+            return refuse("amp.scaler.interval", "must be at least 1".into());
+        }
+        Ok(())
+    }
+}

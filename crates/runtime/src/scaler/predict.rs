@@ -1,0 +1,56 @@
+//! The scale that looks ahead: from the exponents of the gradients seen so far to the largest scale at which the next ones
+//! should not overflow. The largest, because whatever is below f16's range at that scale is so at any other that is safe.
+
+use super::{Rule, Seen, State};
+use serde::{Deserialize, Serialize};
+
+/// Exponent of f16's largest number, rounded down: 65504 is just below 2¹⁶.
+const TOP: f64 = 15.9;
+
+/// Binades that are kept free in any case: gradients on the way back may be larger than the final ones.
+const MARGIN: f64 = 1.0;
+
+/// How fast an old peak is forgotten, in binades a step.
+const FADE: f64 = 1.0 / 64.0;
+
+/// What of the largest rise is remembered after a step.
+const MEMORY: f64 = 0.995;
+
+/// What has been measured, in binades (logarithms to base 2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// Largest exponent of the gradients, fading; `None` before the first finite step.
+    pub peak: Option<f64>,
+    /// Largest rise above the peak within memory.
+    pub rise: f64,
+    /// What overflows have shown to be needed beyond that.
+    pub learned: f64,
+}
+
+impl Rule {
+    /// Next power of two below what the forecast allows. An overflow says only that something was too large: the scale
+    /// falls by four, and what this shows about the room needed is unlearned at the pace at which `dynamic` would grow.
+    pub(super) fn predictive(&self, state: &State, seen: Seen) -> State {
+        let mut f = state.forecast.unwrap_or_default();
+        let counter = if seen.found_inf { 0 } else { state.counter.saturating_add(1) };
+        if seen.found_inf {
+            let below = state.scale / 4.0;
+            if let Some(peak) = f.peak {
+                f.learned = f.learned.max(TOP - MARGIN - f.rise - peak - below.log2());
+            }
+            return State { scale: self.bounded(below), counter, forecast: Some(f) };
+        }
+        f.learned = (f.learned - 1.0 / self.numbers.interval as f64).max(0.0);
+        // All gradients zero show nothing.
+        if seen.largest > 0.0 {
+            let now = seen.largest.log2();
+            f.rise = (f.rise * MEMORY).max(f.peak.map_or(0.0, |p| now - p));
+            f.peak = Some(f.peak.map_or(now, |p| now.max(p - FADE)));
+        }
+        let scale = match f.peak {
+            Some(peak) => (TOP - MARGIN - f.rise - f.learned - peak).floor().exp2(),
+            None => state.scale,
+        };
+        State { scale: self.bounded(scale), counter, forecast: Some(f) }
+    }
+}

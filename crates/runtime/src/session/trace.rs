@@ -1,0 +1,76 @@
+//! Which node made the first number that is none: the step's graph once more, every node looked at.
+
+use super::graphs::differentiated;
+use super::{ProgramId, Session};
+use crate::error::Result;
+use headwater_core::graph::{Origin, Phase};
+use headwater_core::pass::{self, taps::Tap};
+use headwater_core::{DType, Graph};
+use std::fmt;
+use std::sync::Arc;
+
+/// The node that made the first inf or NaN.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Culprit {
+    /// Its operator.
+    pub op: &'static str,
+    /// Where it comes from: node of the export, module path, source line.
+    pub origin: Origin,
+    /// Part of the step.
+    pub phase: Phase,
+    /// Dtype of its result.
+    pub dtype: DType,
+    /// NaN, or else inf.
+    pub nan: bool,
+}
+
+impl fmt::Display for Culprit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.nan { "NaN" } else { "inf" };
+        let phase = if self.phase == Phase::Forward { "forward" } else { "backward" };
+        write!(f, "{what} first in {} ({}) of the {phase} pass at {}", self.op, self.dtype, self.origin)
+    }
+}
+
+/// A compiled trace of a graph.
+pub(super) struct Trace {
+    /// Bytes of what it is fed, by which it is found again.
+    fed: Vec<usize>,
+    program: ProgramId,
+    taps: Vec<Tap>,
+    origins: Arc<Vec<Origin>>,
+}
+
+impl Session {
+    /// Runs forward and backward of a micro-batch once more, on the state as it is, and finds the first node whose result
+    /// has an inf or NaN. Changes no state. The first call for a graph compiles it, with room for every result's size to be
+    /// taken as it is made; the arena may grow.
+    ///
+    /// # Errors
+    /// `Model` in a session for evaluation, and what passes and the device refuse.
+    pub fn culprit(&mut self, graph: &Graph, feeds: &[impl AsRef<[u8]>]) -> Result<Option<Culprit>> {
+        let fed: Vec<usize> = feeds.iter().map(|f| f.as_ref().len()).collect();
+        let at = match self.traces.iter().position(|t| t.fed == fed) {
+            Some(at) => at,
+            None => {
+                let (graph, _) = differentiated(graph, &self.precision, &self.training()?.settings)?;
+                let (tapped, taps) = pass::taps(&graph)?;
+                let program = self.compile(&pass::fuse(tapped)?)?;
+                self.traces.push(Trace { fed, program, taps, origins: graph.origins });
+                self.traces.len() - 1
+            }
+        };
+        let program = self.traces[at].program;
+        self.gradients(program, feeds)?;
+        let seen = self.output(program, 0)?.to_f64();
+        let trace = &self.traces[at];
+        let first = trace.taps.iter().zip(&seen).find(|(_, x)| !x.is_finite());
+        Ok(first.map(|(tap, x)| Culprit {
+            op: tap.op.name,
+            origin: trace.origins[tap.origin.0 as usize].clone(),
+            phase: tap.phase,
+            dtype: tap.dtype,
+            nan: x.is_nan(),
+        }))
+    }
+}
