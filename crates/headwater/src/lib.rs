@@ -5,6 +5,7 @@
 //! commands) and no computation of its own.
 #![forbid(unsafe_code)]
 
+pub mod auto;
 pub mod bench;
 pub mod check;
 pub mod cli;

@@ -32,7 +32,9 @@ fn autocast_lists_are_pytorchs() {
     // `dot` is one operator with `matmul` here.
     let deviations = [(Policy::TorchCuda, "aten.dot.default")];
     for (policy, choices) in [(Policy::Torch, &recorded.cpu), (Policy::TorchCuda, &recorded.cuda)] {
-        for (target, kind) in choices.iter().filter(|(t, _)| !deviations.contains(&(policy, t.as_str()))) {
+        for (target, kind) in
+            choices.iter().filter(|(t, _)| !deviations.contains(&(policy.clone(), t.as_str())))
+        {
             let Some(found) = registry.resolve(target) else { panic!("{target} is not known") };
             let same = match policy.class(found.op) {
                 Some(Precision::Low) => kind == "low",
@@ -59,8 +61,9 @@ fn autocast_lists_are_pytorchs() {
             if targets.is_empty() || !targets.iter().any(|t| was_recorded(&t)) {
                 continue;
             }
-            let listed =
-                targets.iter().any(|t| choices.contains_key(t) || named.contains(&(policy, &name(t))));
+            let listed = targets
+                .iter()
+                .any(|t| choices.contains_key(t) || named.contains(&(policy.clone(), &name(t))));
             let class = policy.class(op);
             assert!(listed || class.is_none(), "{policy}: {} is {class:?}, PyTorch leaves it alone", op.name);
         }
@@ -75,11 +78,11 @@ fn every_family_takes_every_level() {
             let bound = Model::open(&path).unwrap().bind(&Dims::default().or_exported()).unwrap();
             let base = Settings::default();
             let all = [
-                Settings { level: Level::O1, policy: Some(Policy::Apex), ..base },
-                Settings { level: Level::O1, policy: Some(Policy::Torch), ..base },
-                Settings { level: Level::O1, policy: Some(Policy::TorchCuda), ..base },
-                Settings { level: Level::O2, ..base },
-                Settings { level: Level::O2, keep_batchnorm: Some(false), ..base },
+                Settings { level: Level::O1, policy: Some(Policy::Apex), ..base.clone() },
+                Settings { level: Level::O1, policy: Some(Policy::Torch), ..base.clone() },
+                Settings { level: Level::O1, policy: Some(Policy::TorchCuda), ..base.clone() },
+                Settings { level: Level::O2, ..base.clone() },
+                Settings { level: Level::O2, keep_batchnorm: Some(false), ..base.clone() },
                 Settings { level: Level::O3, ..base },
             ];
             for settings in all {

@@ -5,6 +5,8 @@ use crate::scaler::{Kind, LossScale, Numbers, Rule};
 use headwater_core::DType;
 use headwater_core::pass::precision::{Level, Policy, Properties, Settings};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Mixed precision of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,6 +21,9 @@ pub struct AmpConfig {
     /// Whose lists O1 goes by: apex (default), torch or torch-cuda.
     #[serde(with = "text::option", skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
+    /// In place of a policy: names of the exported graph's nodes that run low; all others that round run in f32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low: Option<BTreeSet<String>>,
     /// Whether batch norm stays in f32 at O2 (default: yes) and O3 (default: no).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_batchnorm: Option<bool>,
@@ -41,7 +46,7 @@ impl AmpConfig {
         Settings {
             level: self.level,
             dtype: self.dtype,
-            policy: self.policy,
+            policy: self.low.clone().map(|low| Policy::Chosen(Arc::new(low))).or_else(|| self.policy.clone()),
             keep_batchnorm: self.keep_batchnorm,
             masters: self.master_weights,
         }
@@ -52,6 +57,12 @@ impl AmpConfig {
     /// # Errors
     /// `Config` for combinations without meaning.
     pub fn properties(&self) -> Result<Properties> {
+        if let (Some(policy), true) = (&self.policy, self.low.is_some()) {
+            return Err(Error::config(
+                "amp.low",
+                format!("takes the place of a policy, but policy {policy} is given"),
+            ));
+        }
         self.settings().properties().map_err(|e| Error::config("amp", e.message))
     }
 

@@ -148,7 +148,7 @@ fn a_fault_is_found_at_its_node_and_changes_nothing() {
         for fault in [Fault::Inf, Fault::Nan] {
             let training = Training {
                 accumulate: 1,
-                precision,
+                precision: precision.clone(),
                 scaled: true,
                 fault: Some((NodeId(at as u32), fault)),
                 ..Training::default()

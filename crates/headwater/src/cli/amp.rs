@@ -1,13 +1,15 @@
 //! Options of mixed precision, for the commands that have them.
 
 use super::op::parse_dtype;
+use crate::core::pass::precision::Level;
 use crate::runtime::amp::AmpConfig;
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 
 #[derive(clap::Args, Debug)]
 pub struct Amp {
-    /// Mixed precision: O0 (f32), O1 (casts around operators), O2 (low-precision weights, f32 masters), O3 (low alone).
-    #[arg(long = "amp", value_name = "LEVEL")]
+    /// Mixed precision: O0 (f32), O1 (casts around operators), O2 (low-precision weights, f32 masters), O3 (low alone), or a
+    /// policy file as `train --amp auto` writes it.
+    #[arg(long = "amp", value_name = "LEVEL|FILE")]
     level: Option<String>,
     /// The low precision: bf16 (default) or f16.
     #[arg(long, value_name = "DTYPE")]
@@ -23,12 +25,27 @@ pub struct Amp {
     master_weights: Option<bool>,
 }
 
+/// The level that is found by measuring.
+const AUTO: &str = "auto";
+
 impl Amp {
+    /// Whether the precision of each node is to be chosen by measuring.
+    pub fn is_auto(&self) -> bool {
+        self.level.as_deref() == Some(AUTO)
+    }
+
     /// Lays what was given over the settings.
     pub fn over(&self, c: &mut AmpConfig) -> Result<()> {
         let wrong = |m: String| anyhow!(m);
-        if let Some(level) = &self.level {
-            c.level = level.parse().map_err(wrong)?;
+        match self.level.as_deref() {
+            None => {}
+            Some(file) if file.ends_with(".toml") => {
+                let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+                *c = toml::from_str(&text).with_context(|| format!("{file} is no policy file"))?;
+            }
+            // What is chosen by measuring is chosen later; it is a form of O1.
+            Some(AUTO) => c.level = Level::O1,
+            Some(level) => c.level = level.parse().map_err(wrong)?,
         }
         if let Some(dtype) = &self.dtype {
             c.dtype = Some(parse_dtype(dtype)?);

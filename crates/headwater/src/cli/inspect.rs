@@ -69,7 +69,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
 }
 
 fn precision_tables(used: &PrecisionUse, p: &Properties) -> [Table; 2] {
-    let title = match p.lists {
+    let title = match &p.lists {
         Some(policy) => format!("Precision at {} with {}, lists of {policy}", p.level, p.dtype),
         None => format!("Precision at {} with {}", p.level, p.dtype),
     };

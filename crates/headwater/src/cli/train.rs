@@ -3,9 +3,13 @@
 use super::amp::Amp;
 use super::progress::Progress;
 use super::{Outcome, Talk};
+use crate::auto;
+use crate::core::DType;
 use crate::core::device::Device;
+use crate::cpu::{Pool, Tier, limits};
 use crate::model::{Model, parse_dims};
 use crate::runtime::TrainConfig;
+use crate::runtime::amp::AmpConfig;
 use crate::runtime::scaler::LossScale;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -15,6 +19,7 @@ use std::sync::Arc;
 #[command(after_help = "\
 Examples:
   headwater train model.pt2 --data train.safetensors --eval heldout.safetensors --epochs 10 --out run
+  headwater train model.pt2 --data train.safetensors --steps 300 --amp auto --budget 1e-2
   headwater train model.pt2 --data train.safetensors --steps 300 --amp O2 --dtype f16 --loss-scale predictive
   headwater train model.pt2 --config train.toml --out run --resume
 
@@ -67,6 +72,15 @@ pub struct Args {
     clip_norm: Option<f64>,
     #[command(flatten)]
     amp: Amp,
+    /// With `--amp auto`: largest relative error of loss and gradients against float64.
+    #[arg(long, default_value_t = 1e-2)]
+    budget: f64,
+    /// With `--amp auto`: batches to measure on.
+    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    budget_batches: usize,
+    /// With `--amp auto`: where the choice is written; default `amp.toml`.
+    #[arg(long, value_name = "FILE")]
+    policy_file: Option<PathBuf>,
     /// Loss scale: a number, dynamic, or predictive (default: dynamic for f16 at O1 and O2, else 1).
     #[arg(long, value_name = "SCALE")]
     loss_scale: Option<LossScale>,
@@ -91,8 +105,11 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
-    let config = settings(args)?;
+    let mut config = settings(args)?;
     let model = Model::open(&args.model)?;
+    if args.amp.is_auto() {
+        config.amp = chosen(args, &config, &model, &*device, talk)?;
+    }
     if config.checkpoint.dir.is_none() {
         eprintln!("warning: the trained model will not be saved; name a directory with --out");
     }
@@ -111,6 +128,51 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         "evaluation": summary.evaluation,
     });
     Outcome::of(result, true)
+}
+
+/// Chooses the precision of each node by measuring, and writes the choice to a file.
+fn chosen(
+    args: &Args,
+    config: &TrainConfig,
+    model: &Model,
+    device: &dyn Device,
+    talk: Talk,
+) -> Result<AmpConfig> {
+    let dims = parse_dims(&args.dims)?;
+    let dims = match config.batch {
+        Some(batch) => model.batch(dims, batch)?,
+        None => dims,
+    };
+    let bound = model.bind(&dims.or_exported())?;
+    let asked = auto::Asked {
+        low: config.amp.dtype.unwrap_or(DType::BF16),
+        budget: args.budget,
+        batches: args.budget_batches,
+    };
+    let batches = auto::batches(&bound, config, asked.batches)?;
+    let limits = limits::measure(&Pool::from_env(), Tier::current()?, limits::Effort::default())?;
+    let found = auto::choose(&bound, &batches, asked, &limits, device, |what| {
+        talk.line(format!("precision: {what}"))
+    })?;
+    let file = args.policy_file.clone().unwrap_or_else(|| PathBuf::from("amp.toml"));
+    std::fs::write(&file, found.policy()).with_context(|| format!("cannot write {}", file.display()))?;
+    talk.line(format!(
+        "{} of {} nodes run in {}: loss {:.1e} and gradients {:.1e} from float64 (budget {:.1e}; all f32 {:.1e} and {:.1e}, \
+         all {} {:.1e} and {:.1e}); written to {}",
+        found.names().len(),
+        found.choices.len(),
+        found.dtype,
+        found.errors.loss,
+        found.errors.gradients,
+        found.budget,
+        found.full.loss,
+        found.full.gradients,
+        found.dtype,
+        found.low.loss,
+        found.low.gradients,
+        file.display()
+    ));
+    found.config(&config.amp)
 }
 
 /// The settings file with the command line laid over it.

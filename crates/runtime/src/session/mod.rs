@@ -123,7 +123,8 @@ impl Session {
     /// `Model` if a tensor is missing or has the wrong size, `Config` for settings out of range, and what the passes and
     /// the device refuse.
     pub fn new(device: Arc<dyn Device>, model: Model, training: Option<Training>) -> Result<Session> {
-        let precision = training.as_ref().map_or(Settings::default(), |t| t.precision).properties()?;
+        let precision =
+            training.as_ref().map_or(Settings::default(), |t| t.precision.clone()).properties()?;
         let mut session = Session {
             arena: device.alloc(0)?,
             state: State::default(),
@@ -131,7 +132,7 @@ impl Session {
             layout: BucketLayout::default(),
             training: None,
             tensors: Vec::new(),
-            precision,
+            precision: precision.clone(),
             missing: Vec::new(),
             traces: Vec::new(),
             device,

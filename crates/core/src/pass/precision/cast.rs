@@ -1,5 +1,6 @@
 //! Inserting the casts.
 
+use super::policy::chosen;
 use super::{Policy, Properties};
 use crate::attr::Attr;
 use crate::diagnostic::{Code, Error, Result};
@@ -43,6 +44,10 @@ pub enum Reason {
     LowList,
     /// A list says f32.
     FullList,
+    /// It is among the nodes chosen to run low.
+    ChosenLow,
+    /// It is not among the nodes chosen to run low.
+    ChosenFull,
     /// It runs in the widest of its inputs.
     Widest,
     /// It runs in what it is given.
@@ -66,6 +71,8 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Reason::LowList => "on the low-precision list",
             Reason::FullList => "on the f32 list",
+            Reason::ChosenLow => "chosen to run low",
+            Reason::ChosenFull => "not chosen to run low",
             Reason::Widest => "widest of its inputs",
             Reason::Given => "what it is given",
             Reason::Unified => "needs one type: the widest of its inputs",
@@ -97,7 +104,7 @@ impl fmt::Display for Reason {
 /// `DType` for an operator that is refused on low precision, and what type rules refuse.
 pub fn apply(graph: &Graph, p: &Properties) -> Result<Mixed> {
     let expanded;
-    let graph = match p.lists {
+    let graph = match &p.lists {
         Some(policy) => {
             expanded = expand(graph.clone(), &|op| policy.class(op).is_none())?;
             &expanded
@@ -120,7 +127,10 @@ pub fn apply(graph: &Graph, p: &Properties) -> Result<Mixed> {
     let mut decisions = Vec::with_capacity(graph.nodes.len());
     let mut mixed = rebuild(graph, stored, |b, node, operands| {
         let mut inputs = operands.to_vec();
-        let reason = match (p.lists, p.weights) {
+        let reason = match (&p.lists, p.weights) {
+            (Some(Policy::Chosen(low)), _) => {
+                casts.by_choice(b, node, chosen(low, graph, node), &mut inputs)?
+            }
             (Some(policy), _) => casts.by_list(b, node, policy, &mut inputs)?,
             (None, true) => casts.by_model(b, node, &mut inputs)?,
             (None, false) => Reason::Given,
@@ -205,11 +215,26 @@ impl Casts {
         Ok(())
     }
 
+    fn by_choice(
+        &mut self,
+        b: &mut Builder,
+        node: &Node,
+        low: Option<bool>,
+        inputs: &mut [Option<ValueId>],
+    ) -> Result<Reason> {
+        let Some(low) = low else { return Ok(Reason::Given) };
+        if let (true, Precision::Refused(why)) = (low, node.op.precision) {
+            return Err(Error::new(Code::DType, format!("refused in {}: {why}", self.low)));
+        }
+        self.cast_all(b, inputs, if low { self.low } else { DType::F32 }, |_, _, _| true)?;
+        Ok(if low { Reason::ChosenLow } else { Reason::ChosenFull })
+    }
+
     fn by_list(
         &mut self,
         b: &mut Builder,
         node: &Node,
-        policy: Policy,
+        policy: &Policy,
         inputs: &mut [Option<ValueId>],
     ) -> Result<Reason> {
         let any_low = |b: &Builder, inputs: &[Option<ValueId>]| floats(b, inputs).any(|d| d == self.low);

@@ -45,7 +45,7 @@ impl FromStr for Level {
 }
 
 /// A level, and what of it is overridden.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// The level.
     pub level: Level,
@@ -60,7 +60,7 @@ pub struct Settings {
 }
 
 /// What a level comes to.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Properties {
     /// The level they come from.
     pub level: Level,
@@ -88,7 +88,7 @@ impl Settings {
         if !matches!(dtype, DType::F16 | DType::BF16) {
             return refuse(format!("the low precision is f16 or bf16, not {dtype}; O0 is all f32"));
         }
-        if let (Some(policy), true) = (self.policy, level != Level::O1) {
+        if let (Some(policy), true) = (&self.policy, level != Level::O1) {
             return refuse(format!(
                 "policy {policy} lists operators to cast around, which is what O1 does: at {level} there are no such casts"
             ));
@@ -108,7 +108,7 @@ impl Settings {
         Ok(Properties {
             level,
             dtype,
-            lists: (level == Level::O1).then(|| self.policy.unwrap_or_default()),
+            lists: (level == Level::O1).then(|| self.policy.clone().unwrap_or_default()),
             weights: level >= Level::O2,
             keep_batchnorm: self.keep_batchnorm.unwrap_or(level == Level::O2),
             masters: self.masters.unwrap_or(level == Level::O2),

@@ -1,12 +1,16 @@
 //! Which operator runs in what, by list: apex's, as each operator states it, and those of PyTorch's autocast.
 
+use crate::graph::{Graph, Node};
 use crate::ops::schema::Schema;
 use crate::ops::{OpDef, Precision};
+use crate::pass::sensitivity::rounds;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Whose lists decide at O1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// NVIDIA apex's `amp`: every operator's own [`OpDef::precision`].
     #[default]
@@ -15,6 +19,8 @@ pub enum Policy {
     Torch,
     /// `torch.autocast("cuda")`.
     TorchCuda,
+    /// Node by node: those named (as in the exported graph) run low, all others that round in f32.
+    Chosen(Arc<BTreeSet<String>>),
 }
 
 impl fmt::Display for Policy {
@@ -23,6 +29,7 @@ impl fmt::Display for Policy {
             Policy::Apex => "apex",
             Policy::Torch => "torch",
             Policy::TorchCuda => "torch-cuda",
+            Policy::Chosen(_) => "chosen",
         })
     }
 }
@@ -38,9 +45,9 @@ impl FromStr for Policy {
 
 impl Policy {
     /// The class of an operator. `None`: the lists do not name it, but what it is composed of may be on them.
-    pub fn class(self, op: &OpDef) -> Option<Precision> {
+    pub fn class(&self, op: &OpDef) -> Option<Precision> {
         let lists = match self {
-            Policy::Apex => return Some(op.precision),
+            Policy::Apex | Policy::Chosen(_) => return Some(op.precision),
             Policy::Torch => &CPU,
             Policy::TorchCuda => &CUDA,
         };
@@ -58,6 +65,11 @@ impl Policy {
             None
         }
     }
+}
+
+/// Whether a node is among those chosen to run low; `None` if it only moves what it is given.
+pub(super) fn chosen(low: &BTreeSet<String>, graph: &Graph, node: &Node) -> Option<bool> {
+    rounds(graph, node).then(|| low.contains(&graph.origin(node).node))
 }
 
 /// ATen names of an operator without overloads: its own, and those of the calls it is imported from.

@@ -159,15 +159,18 @@ fn o2_keeps_batch_norm_and_o3_does_not() {
 fn what_makes_no_sense_is_refused() {
     let base = Settings::default();
     let refused = |s: Settings| s.properties().unwrap_err().to_string();
-    let o2 = Settings { level: Level::O2, ..base };
-    assert!(refused(Settings { dtype: Some(DType::F32), ..o2 }).contains("f16 or bf16, not f32"));
+    let o2 = Settings { level: Level::O2, ..base.clone() };
+    assert!(refused(Settings { dtype: Some(DType::F32), ..o2.clone() }).contains("f16 or bf16, not f32"));
     assert!(
-        refused(Settings { policy: Some(Policy::Torch), ..o2 }).contains("at O2 there are no such casts")
+        refused(Settings { policy: Some(Policy::Torch), ..o2.clone() })
+            .contains("at O2 there are no such casts")
     );
-    let o1 = Settings { level: Level::O1, ..base };
-    assert!(refused(Settings { keep_batchnorm: Some(false), ..o1 }).contains("at O1 all weights are f32"));
-    assert!(refused(Settings { masters: Some(true), ..base }).contains("at O0 the weights are f32"));
-    assert!(Settings { masters: Some(true), level: Level::O3, ..base }.properties().unwrap().masters);
+    let o1 = Settings { level: Level::O1, ..base.clone() };
+    assert!(
+        refused(Settings { keep_batchnorm: Some(false), ..o1.clone() }).contains("at O1 all weights are f32")
+    );
+    assert!(refused(Settings { masters: Some(true), ..base.clone() }).contains("at O0 the weights are f32"));
+    assert!(Settings { masters: Some(true), level: Level::O3, ..base.clone() }.properties().unwrap().masters);
     assert!("O4".parse::<Level>().unwrap_err().contains("O0, O1, O2 and O3"));
 }
 

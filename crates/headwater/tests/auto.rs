@@ -1,0 +1,52 @@
+//! Adaptive precision on the example: the choice keeps its budget, and its file repeats it.
+
+use headwater::auto::{Asked, batches, choose};
+use headwater::core::DType;
+use headwater::core::pass::precision::Level;
+use headwater::cpu::limits::{Effort, measure};
+use headwater::cpu::{Cpu, Pool, Tier};
+use headwater::import::Dims;
+use headwater::model::Model;
+use headwater::runtime::TrainConfig;
+use headwater::runtime::amp::AmpConfig;
+use std::path::Path;
+
+#[test]
+fn the_choice_keeps_its_budget_and_its_file_repeats_it() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit");
+    let model = Model::open(&example.join("digits_vit.pt2")).unwrap();
+    let bound = model.bind(&model.batch(Dims::new(), 16).unwrap().or_exported()).unwrap();
+    let mut config = TrainConfig::default();
+    config.data.train = example.join("train.safetensors");
+    let batches = batches(&bound, &config, 2).unwrap();
+    assert_eq!(batches.len(), 2);
+    let (pool, device) = (Pool::new(2), Cpu::new(2));
+    let effort = Effort { runs: 1, rounds: 1000, bytes: 1 << 20 };
+    let limits = measure(&pool, Tier::current().unwrap(), effort).unwrap();
+    let run = |budget: f64| {
+        choose(&bound, &batches, Asked { low: DType::BF16, budget, batches: 2 }, &limits, &device, |_| {})
+    };
+    // Everything low, to know what there is to save.
+    let all = run(1.0).unwrap();
+    assert!(all.choices.iter().all(|c| c.low) && all.errors == all.low);
+    assert!(all.low.gradients > 100.0 * all.full.gradients, "bf16 must be seen: {all:?}");
+    let budget = 0.7 * all.low.loss.max(all.low.gradients);
+    let some = run(budget).unwrap();
+    let names = some.names();
+    assert!(
+        !names.is_empty() && names.len() < some.choices.len(),
+        "{} of {}",
+        names.len(),
+        some.choices.len()
+    );
+    assert!(some.errors.loss <= budget && some.errors.gradients <= budget, "{:?}", some.errors);
+    assert!(some.errors.gradients > some.full.gradients);
+    // What people read and edit says the same as what was found.
+    let read: AmpConfig = toml::from_str(&some.policy()).unwrap();
+    assert_eq!(read, some.config(&AmpConfig::default()).unwrap());
+    assert_eq!((read.level, read.dtype), (Level::O1, Some(DType::BF16)));
+    assert_eq!(read.low.unwrap().len(), names.len());
+    // f32 itself is further away than this.
+    let refused = run(1e-12).unwrap_err().to_string();
+    assert!(refused.contains("cannot be met"), "{refused}");
+}
