@@ -130,7 +130,7 @@ class Headwater:
         if run.returncode:
             raise RuntimeError(run.stderr)
         found = json.loads(run.stdout)
-        self.seconds.append(found["step"]["seconds"])
+        self.seconds.append(found["step"]["step"]["seconds"])
         self.resident = found["step"]["memory"]["resident_peak"]
         self.first = found["step"]["start"]["total"]
         self.losses = found["step"]["losses"]

@@ -320,7 +320,9 @@ fn tried(
         policy: Some(policy),
         ..precision::Settings::default()
     };
-    let graph = pass::decompose(precision::apply(forward, &settings.properties()?)?.graph)?;
+    // As a training session makes it.
+    let mixed = precision::apply(forward, &settings.properties()?)?.graph;
+    let graph = pass::decompose(pass::recognize(mixed)?.graph)?;
     let loss = graph.outputs[0].value;
     let mut b = Builder::extend(graph);
     let scale = match dtype {

@@ -192,34 +192,3 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
 
 /// Batches from which on small products are computed by one thread each.
 const ALONE: usize = 4;
-
-/// `c = a · b`, or `c += a · b` if `keep`, on the calling thread. For kernels that divide their work themselves.
-///
-/// # Safety
-/// As [`gemm`], for one product.
-pub unsafe fn product<W: Wide>(size: Size, a: Mat<W>, b: Mat<W>, c: MatMut<W>, keep: bool) {
-    // SAFETY: the caller vouches for the pointers; `W` is f32 or f64, which the crate takes.
-    unsafe {
-        ::gemm::gemm::<W>(
-            size.m,
-            size.n,
-            size.k,
-            c.ptr,
-            c.cs,
-            c.rs,
-            keep,
-            a.ptr,
-            a.cs,
-            a.rs,
-            b.ptr,
-            b.cs,
-            b.rs,
-            W::ONE,
-            W::ONE,
-            false,
-            false,
-            false,
-            ::gemm::Parallelism::None,
-        );
-    }
-}
