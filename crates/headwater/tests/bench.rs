@@ -77,7 +77,8 @@ fn the_parts_of_a_step_add_up() {
 fn a_step_is_measured_in_the_precision_asked_for() {
     let found =
         headwater(&["bench", "step", &golden("llama/llama.core.pt2"), "--steps", "1", "--precision", "bf16"]);
-    assert_eq!(found["step"]["precision"], "bf16");
+    assert_eq!(found["step"]["precision"], "O2 bf16");
+    assert_eq!(found["step"]["skipped"], 0);
     let parameters = number(&found["step"]["parameters"]);
     assert!(parameters > 0.0 && number(&found["step"]["memory"]["planned"]) > 12.0 * parameters);
 }

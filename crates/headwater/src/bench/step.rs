@@ -4,23 +4,26 @@ use super::feed;
 use super::{Patience, Times};
 use crate::core::graph::Phase;
 use crate::core::ops::Precision;
+use crate::core::pass::precision::{self, Level};
 use crate::core::plan::{Plan, Step, TensorView, Work};
-use crate::core::{DType, Graph, Tensor, TensorType, pass};
+use crate::core::{DType, Tensor, TensorType};
 use crate::cpu::Cpu;
 use crate::cpu::limits::Limits;
 use crate::import::Dims;
 use crate::machine::resident;
-use crate::model::{Bound, Model};
+use crate::model::Model;
 use crate::runtime::optim::Clip;
-use crate::runtime::session::{Model as SessionModel, Session, Training, Weights};
+use crate::runtime::session::{Model as SessionModel, Session, Training};
 use crate::tensors::TensorFile;
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Scale of the loss in f16: small gradients stay above its least number, and those of a clipped step below its largest.
+const F16_SCALE: f64 = 1024.0;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -29,8 +32,8 @@ pub struct Settings {
     pub dims: Dims,
     /// Samples in a batch, if not as exported.
     pub batch: Option<usize>,
-    /// Dtype of parameters, activations and gradients; `None`: as exported.
-    pub precision: Option<DType>,
+    /// What runs in which precision.
+    pub precision: precision::Settings,
     /// Learning rate.
     pub lr: f64,
     /// Limit of the gradients' norm.
@@ -125,7 +128,7 @@ pub struct Traced {
 /// What was found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Types of parameters' and activations' floats.
+    /// Level and low dtype of mixed precision; the parameters' dtypes without.
     pub precision: String,
     /// What was fed.
     pub inputs: Vec<(String, String)>,
@@ -155,6 +158,8 @@ pub struct Report {
     pub start: Start,
     /// Loss of the first steps, on the same batch.
     pub losses: Vec<f64>,
+    /// Steps whose gradients were not finite, so that the update changed nothing.
+    pub skipped: usize,
     /// Every step of the plans, in order.
     #[serde(skip)]
     pub trace: Vec<Traced>,
@@ -167,6 +172,7 @@ pub struct Running {
     lr: f64,
     /// Loss of every step so far.
     losses: Vec<f64>,
+    skipped: usize,
     start: Start,
     precision: String,
     inputs: Vec<(String, String)>,
@@ -193,15 +199,20 @@ impl Running {
         let import = begin.elapsed().as_secs_f64();
         let batch = feed::batch(&bound.graph, inputs)?;
         let begun = Instant::now();
-        let lifted = settings.precision.map(|d| pass::lift(&bound.graph, d)).transpose()?;
-        let graph = lifted.as_ref().unwrap_or(&bound.graph);
-        let weights = Lowered { bound: &bound, graph };
+        let p = settings.precision.properties()?;
+        let scaled = p.level != Level::O0 && p.dtype == DType::F16;
         let training = Training {
             clip: Clip { norm: Some(settings.clip), value: None },
             accumulate: 1,
+            precision: settings.precision.clone(),
+            scaled,
             ..Training::default()
         };
-        let session = Session::new(device, SessionModel { graph, weights: &weights }, Some(training))?;
+        let model = SessionModel { graph: &bound.graph, weights: &bound };
+        let mut session = Session::new(device, model, Some(training))?;
+        if scaled {
+            session.set_loss_scale(F16_SCALE)?;
+        }
         let compile = begun.elapsed().as_secs_f64();
         let program = session.program()?;
         let types: Vec<TensorType> = session.inputs(program).map(|(_, ty)| ty.clone()).collect();
@@ -219,12 +230,16 @@ impl Running {
         dtypes.sort_by_key(|d| d.size());
         dtypes.dedup();
         let mut running = Running {
-            precision: dtypes.iter().map(|d| d.to_string()).collect::<Vec<_>>().join(" and "),
+            precision: match p.level {
+                Level::O0 => dtypes.iter().map(|d| d.to_string()).collect::<Vec<_>>().join(" and "),
+                level => format!("{level} {}", p.dtype),
+            },
             inputs: names,
             session,
             feeds,
             lr: settings.lr,
             losses: Vec::new(),
+            skipped: 0,
             start: Start { import, compile, step: 0.0, total: 0.0 },
         };
         let (gradients, update) = running.step()?;
@@ -241,8 +256,9 @@ impl Running {
         self.session.begin_step()?;
         self.session.gradients(program, &self.feeds)?;
         let middle = Instant::now();
-        self.session.update(self.lr)?;
+        let update = self.session.update(self.lr)?;
         let times = ((middle - begin).as_secs_f64(), middle.elapsed().as_secs_f64());
+        self.skipped += usize::from(!update.applied);
         self.losses.push(self.session.output(program, 0)?.to_f64()[0]);
         Ok(times)
     }
@@ -349,6 +365,7 @@ pub fn run(
         memory,
         start: running.start.clone(),
         losses: running.losses.iter().copied().take(8).collect(),
+        skipped: running.skipped,
         trace,
     })
 }
@@ -396,27 +413,4 @@ fn touched(step: &Step) -> f64 {
             false => bytes(v),
         });
     (written + read.sum::<usize>()) as f64
-}
-
-/// A model's weights in the dtypes of a lifted graph.
-struct Lowered<'a> {
-    bound: &'a Bound,
-    graph: &'a Graph,
-}
-
-impl Weights for Lowered<'_> {
-    fn bytes(&self, name: &str) -> Option<Cow<'_, [u8]>> {
-        let stored = self.bound.graph.ty(self.bound.graph.input(name)?.value);
-        let wanted = self.graph.ty(self.graph.input(name)?.value);
-        let bytes = self.bound.bytes(name)?;
-        if stored.dtype == wanted.dtype {
-            return Some(bytes);
-        }
-        // Piece by piece: a reference tensor holds eight bytes an element.
-        let piece = |b: &[u8]| {
-            let ty = TensorType::new(stored.dtype, [b.len() / stored.dtype.size()]);
-            Tensor::from_bytes(&ty, b).cast(wanted.dtype).to_bytes()
-        };
-        Some(Cow::Owned(bytes.chunks(stored.dtype.size() << 16).flat_map(piece).collect()))
-    }
 }

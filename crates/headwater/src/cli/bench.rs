@@ -1,5 +1,6 @@
 //! `headwater bench`.
 
+use super::amp::Amp;
 use super::op::parse_dtype;
 use super::{Outcome, Talk};
 use crate::bench::Patience;
@@ -7,11 +8,14 @@ use crate::bench::embedding_grad::{self, Distribution, Problem};
 use crate::bench::machine::{self, Measured};
 use crate::bench::ops;
 use crate::bench::step::{self, Part, Report, Settings};
+use crate::core::DType;
 use crate::core::ops::index::embedding_grad::Method;
+use crate::core::pass::precision::{self, Level};
 use crate::cpu::Cpu;
 use crate::cpu::limits::{Effort, Limits};
 use crate::model::parse_dims;
 use crate::report::{Table, text};
+use crate::runtime::amp::AmpConfig;
 use crate::tensors::TensorFile;
 use anyhow::{Context, Result, bail, ensure};
 use std::path::PathBuf;
@@ -31,6 +35,7 @@ Examples:
   headwater bench ops --filter norm --dtypes f32
   headwater bench step model.pt2 --batch 16
   headwater bench step model.pt2 --precision bf16 --trace steps.json
+  headwater bench step model.pt2 --amp O1 --policy torch
   headwater bench embedding-grad
   headwater bench embedding-grad --rows 151936 --width 4096 --positions 65536 --dtype bf16 --indices zipf"
 )]
@@ -116,9 +121,11 @@ struct OpsArgs {
 struct StepArgs {
     /// The exported model; it must return its loss first.
     model: PathBuf,
-    /// Dtype of parameters, activations and gradients: f32, bf16, f16 or f64 (default: as exported).
-    #[arg(long)]
+    /// f32, bf16 or f16; the low ones stand for `--amp O2 --dtype ...`: weights, activations and gradients in it, f32 masters
+    #[arg(long, conflicts_with_all = ["level", "dtype"])]
     precision: Option<String>,
+    #[command(flatten)]
+    amp: Amp,
     /// Samples in a batch (default: as exported).
     #[arg(long)]
     batch: Option<usize>,
@@ -140,6 +147,20 @@ struct StepArgs {
     /// Write the time of every single step of the plans to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+}
+
+impl StepArgs {
+    fn precision(&self) -> Result<precision::Settings> {
+        let mut amp = AmpConfig::default();
+        self.amp.over(&mut amp)?;
+        ensure!(!self.amp.is_auto(), "`train --amp auto` chooses and writes a file, which --amp takes here");
+        match self.precision.as_deref().map(parse_dtype).transpose()? {
+            None | Some(DType::F32) => {}
+            Some(low @ (DType::BF16 | DType::F16)) => (amp.level, amp.dtype) = (Level::O2, Some(low)),
+            Some(other) => bail!("a step is measured in f32, bf16 or f16, not {other}"),
+        }
+        Ok(amp.settings())
+    }
 }
 
 pub fn run(args: &Args, device: Arc<Cpu>, talk: Talk) -> Result<Outcome> {
@@ -216,7 +237,7 @@ fn steps(
     let settings = Settings {
         dims: parse_dims(&args.dims)?,
         batch: args.batch,
-        precision: args.precision.as_deref().map(parse_dtype).transpose()?,
+        precision: args.precision()?,
         lr: args.lr,
         clip: args.clip_norm,
         patience: Patience { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },
@@ -251,6 +272,9 @@ fn tables(r: &Report) -> Vec<Table> {
         "parameters trained".into(),
         format!("{} in {}", text::count(r.parameters as f64), r.precision),
     ]);
+    if r.skipped > 0 {
+        facts.row(["steps without finite gradients: no update".into(), r.skipped.to_string()]);
+    }
     facts.row([format!("step, median of {}", r.step.runs), text::seconds(r.step.seconds)]);
     facts.row(["  forward and backward".into(), text::seconds(r.gradients)]);
     facts.row(["  clip and update".into(), text::seconds(r.update)]);
