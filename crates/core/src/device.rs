@@ -28,8 +28,18 @@ pub trait Caps {
     /// Bytes of scratch memory its kernel needs; exact.
     fn workspace(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> usize;
 
-    /// Whether its kernel reads input `i` through any strides; otherwise the planner makes it contiguous first.
-    fn strided(&self, op: &OpDef, i: usize) -> bool;
+    /// Whether its kernel reads an input through any strides, otherwise the planner makes it contiguous first; or writes
+    /// an output through any strides but the last dimension's, which is 1.
+    fn strided(&self, op: &OpDef, port: Port) -> bool;
+}
+
+/// An operand of a node, by its position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Port {
+    /// An input.
+    Read(usize),
+    /// An output.
+    Write(usize),
 }
 
 /// Memory on a device, aligned to [`crate::plan::ALIGN`], zeroed when made.

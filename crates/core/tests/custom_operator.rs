@@ -28,7 +28,7 @@ impl device::Caps for Bare {
     fn workspace(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
         0
     }
-    fn strided(&self, _: &OpDef, _: usize) -> bool {
+    fn strided(&self, _: &OpDef, _: device::Port) -> bool {
         false
     }
 }

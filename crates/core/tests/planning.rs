@@ -1,6 +1,6 @@
 //! Plans of differentiated graphs: sound by the independent checker, written in place only where that is safe.
 
-use headwater_core::device::{Caps, Support};
+use headwater_core::device::{Caps, Port, Support};
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::{self, OpCx, OpDef};
 use headwater_core::pass::{check_plan, decompose, differentiate, plan};
@@ -17,7 +17,7 @@ impl Caps for Plain {
     fn workspace(&self, _: &OpDef, _: &OpCx, outs: &[TensorType]) -> usize {
         outs[0].bytes() / 2
     }
-    fn strided(&self, _: &OpDef, _: usize) -> bool {
+    fn strided(&self, _: &OpDef, _: Port) -> bool {
         false
     }
 }

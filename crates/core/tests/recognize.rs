@@ -2,11 +2,12 @@
 //! real models put around norms becomes one row program with them.
 
 use headwater_core::graph::{InputRole, OutputRole};
+use headwater_core::ops::attention::sdpa::SDPA;
 use headwater_core::ops::norm::{layer_norm::LAYER_NORM, rms_norm::RMS_NORM};
 use headwater_core::ops::pointwise::{add::ADD, mul::MUL, pow::POW, rsqrt::RSQRT, silu::SILU, tanh::TANH};
 use headwater_core::ops::reduce::mean::MEAN;
 use headwater_core::pass::diff::gradients;
-use headwater_core::pass::{decompose, fuse, recognize, simplify};
+use headwater_core::pass::{decompose, differentiate, fuse, recognize, simplify};
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId, reference};
 
 const ROWS: usize = 5;
@@ -280,4 +281,72 @@ fn norms_take_in_what_models_put_around_them() {
     let wide = ty(DType::F32, &[ROWS, COLS]);
     // Two uses of the input, whose gradients meet at the end.
     fuses("GELU by tanh", &[wide], 2, gelu);
+}
+
+/// Attention of `heads` query heads on keys and values of `shared` heads, repeated as Hugging Face's models do.
+fn repeated(shared: usize, interleaved: bool, copy: bool) -> Graph {
+    const HEADS: usize = 6;
+    let (batch, length, size) = (2, 3, 4);
+    let mut b = Builder::new();
+    let q = b.parameter("q", DType::F64, &[batch, HEADS, length, size]);
+    let [k, v] = ["k", "v"].map(|name| {
+        let x = b.parameter(name, DType::F64, &[batch, shared, length, size]);
+        let n = HEADS / shared;
+        // Repeated one by one, or (which attention cannot share) all of them n times.
+        let at = if interleaved { 1 } else { 2 };
+        let x = b.unsqueeze(x, at).unwrap();
+        let sizes =
+            if interleaved { [batch, n, shared, length, size] } else { [batch, shared, n, length, size] };
+        let mut x = b.expand(x, &sizes).unwrap();
+        if copy {
+            x = b.call(&headwater_core::ops::view::clone::CLONE, &[x]).unwrap();
+        }
+        b.reshape(x, &[batch, HEADS, length, size]).unwrap()
+    });
+    let attrs = Attrs::new().with("is_causal", true);
+    let y = b.apply(&SDPA, &[Some(q), Some(k), Some(v), None], attrs).unwrap()[0];
+    let y = b.mul(y, y).unwrap();
+    let loss = b.sum(y, &[0, 1, 2, 3], false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    b.finish()
+}
+
+#[test]
+fn keys_repeated_for_the_heads_that_share_them_are_shared() {
+    for (shared, interleaved, copy) in [
+        (2, false, false),
+        (3, false, true),
+        (1, false, false),
+        (1, false, true),
+        (2, true, false),
+        (3, true, true),
+    ] {
+        let graph = repeated(shared, interleaved, copy);
+        let r = recognize(graph.clone()).unwrap();
+        assert_eq!(r.found.len(), usize::from(!interleaved), "{shared} {interleaved} {copy}\n{}", r.graph);
+        let train = |graph: Graph| {
+            let graph = decompose(graph).unwrap();
+            let loss = graph.outputs[0].value;
+            decompose(differentiate(graph, loss).unwrap().graph).unwrap()
+        };
+        let (plain, shares) = (train(graph), train(r.graph));
+        let inputs = numbers(&plain);
+        let (want, got) =
+            (reference::run(&plain, &inputs).unwrap(), reference::run(&shares, &inputs).unwrap());
+        assert_eq!(want[0], got[0], "the forward pass computes the same");
+        for (want, got) in want.iter().zip(&got) {
+            for (w, g) in want.floats().iter().zip(got.floats()) {
+                // Of each key's gradient the heads' sums are added in another order: some tens of terms of order 1.
+                assert!((w - g).abs() <= 64.0 * f64::EPSILON * (1.0 + w.abs()), "{w} {g}");
+            }
+        }
+        let heads = |g: &Graph| {
+            g.nodes
+                .iter()
+                .filter(|n| n.op.name == "attention")
+                .map(|n| g.ty(n.inputs[1].unwrap()).shape[1])
+                .max()
+        };
+        assert_eq!(heads(&shares), Some(if interleaved { 6 } else { shared }));
+    }
 }

@@ -4,7 +4,7 @@
 #[path = "common/large.rs"]
 mod large;
 
-use headwater_core::device::{Caps, Support};
+use headwater_core::device::{Caps, Port, Support};
 use headwater_core::graph::verify;
 use headwater_core::pass::{check_plan, differentiate, fuse, plan, simplify};
 use headwater_core::plan::Bindings;
@@ -20,7 +20,7 @@ impl Caps for Any {
     fn workspace(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
         0
     }
-    fn strided(&self, _: &OpDef, _: usize) -> bool {
+    fn strided(&self, _: &OpDef, _: Port) -> bool {
         true
     }
 }

@@ -4,7 +4,7 @@
 #[allow(dead_code)]
 mod large;
 
-use headwater_core::device::{Caps, Support};
+use headwater_core::device::{Caps, Port, Support};
 use headwater_core::graph::{Graph, parse};
 use headwater_core::pass::{check_plan, differentiate, plan};
 use headwater_core::plan::{Bindings, Plan};
@@ -21,7 +21,7 @@ impl Caps for Scratch {
     fn workspace(&self, op: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
         if op.name == "matmul" { 256 } else { 0 }
     }
-    fn strided(&self, _: &OpDef, _: usize) -> bool {
+    fn strided(&self, _: &OpDef, _: Port) -> bool {
         true
     }
 }

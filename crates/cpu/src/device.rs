@@ -5,7 +5,7 @@ use crate::kernels::{self, Site};
 use crate::memory::CpuMemory;
 use crate::pool::Pool;
 use crate::tier::Tier;
-use headwater_core::device::{Caps, Device, Executable, Memory, Support};
+use headwater_core::device::{Caps, Device, Executable, Memory, Port, Support};
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::{Body, OpDef};
 use headwater_core::plan::Plan;
@@ -69,8 +69,8 @@ impl Caps for Cpu {
         kernels::choose(op.name, &site).map_or(0, |k| (k.workspace)(&site))
     }
 
-    fn strided(&self, op: &OpDef, i: usize) -> bool {
-        kernels::find(op.name).is_none_or(|k| (k.strided)(i))
+    fn strided(&self, op: &OpDef, port: Port) -> bool {
+        kernels::find(op.name).is_none_or(|k| (k.strided)(port))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::pool::{Pool, Shared};
 use crate::rows::{Program, Scratch, ScratchSize};
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
-use headwater_core::device::{Executable, Memory};
+use headwater_core::device::{Executable, Memory, Port};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::graph::Origin;
 use headwater_core::plan::{Plan, Step, Work};
@@ -113,11 +113,14 @@ fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier) -> Result<LoadedWork>
                 None => kernels::reference(op, attrs, &outs)?,
                 Some(kernel) => {
                     for (i, v) in reads.iter().enumerate() {
-                        let fits = v.as_ref().is_none_or(|v| v.is_contiguous() || (kernel.strided)(i));
+                        let fits =
+                            v.as_ref().is_none_or(|v| v.is_contiguous() || (kernel.strided)(Port::Read(i)));
                         ensure!(fits, Plan, "input {i} must be contiguous for this kernel");
                     }
-                    let dense = writes.iter().all(|w| w.is_contiguous());
-                    ensure!(dense, Plan, "outputs of kernels must be contiguous");
+                    for (i, w) in writes.iter().enumerate() {
+                        let fits = w.is_contiguous() || (kernel.strided)(Port::Write(i)) && rows_are_dense(w);
+                        ensure!(fits, Plan, "output {i} must be contiguous for this kernel");
+                    }
                     let needs = (kernel.workspace)(&site);
                     let has = workspace.as_ref().map_or(0, |w| w.bytes);
                     ensure!(
@@ -131,6 +134,21 @@ fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier) -> Result<LoadedWork>
             Ok(LoadedWork::Kernel { run, reads, writes, workspace })
         }
     }
+}
+
+/// Whether the elements of a row follow each other, and no two indices share an element.
+fn rows_are_dense(w: &View) -> bool {
+    let mut dims: Vec<_> = w.shape().iter().zip(w.strides()).filter(|(n, _)| **n != 1).collect();
+    let last = w.shape().last().is_none_or(|&n| n == 1) || w.strides().last() == Some(&1);
+    dims.sort_by_key(|(_, s)| **s);
+    // Each stride reaches past all that the smaller ones reach.
+    let mut reach = 0;
+    let apart = dims.iter().all(|(n, s)| {
+        let beyond = **s > reach;
+        reach += **s * (**n as isize - 1);
+        beyond
+    });
+    last && apart
 }
 
 /// Kernels hold references to their operands: no output may overlap another operand.

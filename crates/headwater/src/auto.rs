@@ -322,7 +322,7 @@ fn tried(
     };
     // As a training session makes it.
     let mixed = precision::apply(forward, &settings.properties()?)?.graph;
-    let graph = pass::decompose(pass::recognize(mixed)?.graph)?;
+    let graph = pass::canonical(mixed)?;
     let loss = graph.outputs[0].value;
     let mut b = Builder::extend(graph);
     let scale = match dtype {

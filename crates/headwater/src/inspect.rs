@@ -122,9 +122,9 @@ impl Inspection {
 /// # Errors
 /// What the passes refuse.
 pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device, p: &Properties) -> Result<Inspection> {
-    let mixed = pass::precision::apply(&bound.graph, p)?;
+    let mixed = pass::mixed(&bound.graph, p)?;
     let precision = (p.level != Level::O0).then(|| summary(&mixed, DEPTH));
-    let graph = pass::decompose(pass::recognize(mixed.graph)?.graph)?;
+    let graph = pass::canonical(mixed.graph)?;
     let loss =
         graph.outputs.iter().find(|o| o.role == OutputRole::User).context("the model returns nothing")?.value;
     let mut notes: Vec<String> = bound.notes.iter().map(|n| n.to_string()).collect();

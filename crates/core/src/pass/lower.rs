@@ -1,8 +1,9 @@
 //! Lowers a graph to steps on buffers. Views become layouts, copies become row programs, outputs go straight to their
 //! places where that is safe. Which bytes of the arena each buffer gets is decided by `memory` afterwards.
 
+use super::layouts::layouts;
 use super::memory::{self, Buffer};
-use crate::device::Caps;
+use crate::device::{Caps, Port};
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
 use crate::ensure;
@@ -47,6 +48,8 @@ struct Lowering<'a> {
     copies: HashMap<ValueId, Storage>,
     /// Output place a value may be written to directly.
     targets: HashMap<ValueId, Place>,
+    /// Values that are not laid out in row-major order.
+    layouts: HashMap<ValueId, Layout>,
 }
 
 /// A step whose operands still name buffers.
@@ -79,8 +82,9 @@ impl<'a> Lowering<'a> {
             buffers.push(Buffer { value: input.value, bytes: ty.bytes(), place: Some(place) });
         }
         let targets = targets(graph, bindings)?;
-        let copies = HashMap::new();
-        Ok(Lowering { graph, bindings, caps, buffers, steps: Vec::new(), storage, copies, targets })
+        let layouts = layouts(graph, caps, &|v| targets.contains_key(&v))?;
+        let (copies, steps) = (HashMap::new(), Vec::new());
+        Ok(Lowering { graph, bindings, caps, buffers, steps, storage, copies, targets, layouts })
     }
 
     fn storage(&self, v: ValueId) -> Result<&Storage> {
@@ -102,7 +106,10 @@ impl<'a> Lowering<'a> {
     fn define(&mut self, v: ValueId) -> Storage {
         let ty = self.graph.ty(v).clone();
         let place = self.targets.get(&v).copied();
-        let s = self.allocate(v, &ty, place);
+        let mut s = self.allocate(v, &ty, place);
+        if let Some(layout) = self.layouts.get(&v) {
+            s.layout = layout.clone();
+        }
         self.storage[v.0 as usize] = Some(s.clone());
         s
     }
@@ -150,7 +157,9 @@ impl<'a> Lowering<'a> {
                 for (i, v) in node.inputs.iter().enumerate() {
                     reads.push(match *v {
                         None => None,
-                        Some(v) if self.caps.strided(node.op, i) => Some(self.storage(v)?.clone()),
+                        Some(v) if self.caps.strided(node.op, Port::Read(i)) => {
+                            Some(self.storage(v)?.clone())
+                        }
                         Some(v) => Some(self.contiguous(v, node)?),
                     });
                 }

@@ -1,11 +1,13 @@
 //! Passes: graph to graph, each small, printable and tested alone. In the order of a compilation:
-//! recognize, decompose, (precision), diff, (simplify, update, shard, fuse), lower to a plan, memory.
+//! (precision), recognize, decompose, diff, simplify, (update, shard), fuse, lower to a plan, memory.
 
 pub mod bound;
+mod canonical;
 pub mod decompose;
 pub mod diff;
 pub mod evaluation;
 pub mod fuse;
+mod layouts;
 pub mod lift;
 pub mod lower;
 pub mod memory;
@@ -16,6 +18,7 @@ pub mod sensitivity;
 pub mod simplify;
 pub mod taps;
 
+pub use canonical::{canonical, mixed};
 pub use decompose::decompose;
 pub use diff::{differentiate, differentiate_scaled};
 pub use evaluation::evaluation;

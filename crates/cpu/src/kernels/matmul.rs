@@ -6,6 +6,7 @@ use crate::float_dtype;
 use crate::gemm::{self, Mat, MatMut, Operand, Size, Start};
 use crate::tier::Tier;
 use crate::view::View;
+use headwater_core::device::Port;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::linear::matmul::Dims;
 
@@ -15,14 +16,14 @@ pub static KERNELS: &[Kernel] = &[
         name: "matmul",
         takes: floats,
         workspace: |site| Geometry::matmul(site).map_or(0, |g| g.workspace(site)),
-        strided: |_| true,
+        strided: |port| matches!(port, Port::Read(_)),
         prepare: |site| Ok(prepare(Geometry::matmul(site)?, site.tier)),
     },
     Kernel {
         name: "linear",
         takes: floats,
         workspace: |site| Geometry::linear(site).map_or(0, |g| g.workspace(site)),
-        strided: |_| true,
+        strided: |port| matches!(port, Port::Read(_)),
         prepare: |site| Ok(prepare(Geometry::linear(site)?, site.tier)),
     },
 ];

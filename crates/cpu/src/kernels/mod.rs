@@ -23,6 +23,7 @@ pub(crate) use fallback::reference;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
+use headwater_core::device::Port;
 use headwater_core::diagnostic::Result;
 use headwater_core::{OpCx, TensorType, fail};
 use std::collections::HashMap;
@@ -36,8 +37,9 @@ pub struct Kernel {
     pub takes: fn(&Site) -> bool,
     /// Bytes of scratch memory, exact.
     pub workspace: fn(&Site) -> usize,
-    /// Whether input `i` may have any strides; all other operands are contiguous.
-    pub strided: fn(usize) -> bool,
+    /// Whether an input may have any strides, or an output any but the last, which is 1; all other operands are
+    /// contiguous.
+    pub strided: fn(Port) -> bool,
     /// Reads attributes and geometry, once.
     pub prepare: fn(&Site) -> Result<Prepared>,
 }
@@ -102,7 +104,7 @@ pub fn no_workspace(_: &Site) -> usize {
 }
 
 /// For [`Kernel::strided`]: every operand must be contiguous.
-pub fn contiguous(_: usize) -> bool {
+pub fn contiguous(_: Port) -> bool {
     false
 }
 

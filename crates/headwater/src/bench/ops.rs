@@ -259,7 +259,7 @@ impl Entry {
         }
         if gradients {
             let seed = b.input("grad", b.ty(outputs[0]).clone(), InputRole::User);
-            let mut wide = Builder::extend(pass::decompose(b.finish())?);
+            let mut wide = Builder::extend(pass::canonical(b.finish())?);
             wide.phase = crate::core::graph::Phase::Backward;
             let (y, find) = (wide.graph().outputs[0].value, |b: &Builder, name: &str| {
                 b.graph().input(name).map(|i| i.value)

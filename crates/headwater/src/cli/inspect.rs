@@ -50,7 +50,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     args.amp.over(&mut amp)?;
     let precision = amp.properties()?;
     if args.graph {
-        let text = pass::precision::apply(&bound.graph, &precision)?.graph.to_string();
+        let text = pass::mixed(&bound.graph, &precision)?.graph.to_string();
         talk.line(&text);
         return Outcome::of(text, true);
     }

@@ -17,7 +17,7 @@ pub(super) fn differentiated(
     p: &Properties,
     t: &Training,
 ) -> Result<(Graph, Vec<NoGradient>)> {
-    let mut graph = pass::decompose(pass::recognize(mixed(graph, p)?)?.graph)?;
+    let mut graph = pass::canonical(mixed(graph, p)?)?;
     let loss = graph.outputs.iter().find(|o| o.role == OutputRole::User);
     let none = || Error::Model("the model returns nothing; its first output must be the loss".into());
     let loss = loss.ok_or_else(none)?.value;
@@ -38,7 +38,7 @@ pub(super) fn differentiated(
 pub(super) fn mixed(graph: &Graph, p: &Properties) -> Result<Graph> {
     match p.level {
         Level::O0 => Ok(graph.clone()),
-        _ => Ok(pass::precision::apply(graph, p)?.graph),
+        _ => Ok(pass::mixed(graph, p)?.graph),
     }
 }
 

@@ -330,7 +330,7 @@ impl Session {
     /// As [`Session::new`].
     pub fn evaluation_program(&mut self, graph: &Graph) -> Result<ProgramId> {
         let graph = mixed(&pass::evaluation(graph)?, &self.precision)?;
-        let graph = pass::simplify(pass::decompose(graph)?).graph;
+        let graph = pass::simplify(pass::canonical(graph)?).graph;
         self.compile(&pass::fuse(graph)?)
     }
 

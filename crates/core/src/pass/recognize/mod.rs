@@ -4,6 +4,7 @@
 //! A recogniser looks at one node and those before it, and names the one node that may stand in its place; what that
 //! leaves unused is removed. Nothing else changes: values used elsewhere stay.
 
+mod heads;
 mod norm;
 
 use super::simplify::remove_dead;
@@ -52,19 +53,34 @@ struct Replacement {
     exactness: Exactness,
 }
 
+/// What may stand for a node, the last of a spelling.
+type Rule = fn(&Sought, &Node) -> Option<Replacement>;
+
 /// Recognises spelled-out operators in a forward graph. Time is linear in its size.
 ///
 /// # Errors
 /// Those of the operators' type rules: none for a legal graph.
-pub fn recognize(mut graph: Graph) -> Result<Recognized> {
+pub fn recognize(graph: Graph) -> Result<Recognized> {
+    apply(graph, &[norm::rms_norm, heads::shared])
+}
+
+/// Recognises keys and values that are repeated for each of the query heads that share them, and nothing else: no operator's
+/// precision class changes.
+///
+/// # Errors
+/// As [`recognize`].
+pub fn share_heads(graph: Graph) -> Result<Graph> {
+    Ok(apply(graph, &[heads::shared])?.graph)
+}
+
+fn apply(mut graph: Graph, rules: &[Rule]) -> Result<Recognized> {
     let mut found = Vec::new();
     let mut uses = vec![0; graph.values.len()];
     let used = graph.nodes.iter().flat_map(Node::operands).chain(graph.outputs.iter().map(|o| o.value));
     used.for_each(|v| uses[v.0 as usize] += 1);
     for n in 0..graph.nodes.len() {
-        let Some(r) = norm::rms_norm(&Sought { graph: &graph, uses: &uses }, &graph.nodes[n]) else {
-            continue;
-        };
+        let sought = Sought { graph: &graph, uses: &uses };
+        let Some(r) = rules.iter().find_map(|rule| rule(&sought, &graph.nodes[n])) else { continue };
         let inputs = r.inputs.iter().map(|v| v.map(|v| graph.ty(v))).collect();
         let types = (r.op.infer)(&OpCx { inputs, attrs: &r.attrs })?;
         let node = &graph.nodes[n];
@@ -73,7 +89,7 @@ pub fn recognize(mut graph: Graph) -> Result<Recognized> {
         }
         found.push(Found { op: r.op.name, exactness: r.exactness, origin: node.origin });
         let id = NodeId(n as u32);
-        for (i, ty) in types.into_iter().enumerate().skip(1) {
+        for (i, ty) in types.into_iter().enumerate().skip(node.outputs.len()) {
             let v = ValueId(graph.values.len() as u32);
             graph.values.push(Value { ty, def: Def::Node(id, i as u32) });
             graph.nodes[n].outputs.push(v);

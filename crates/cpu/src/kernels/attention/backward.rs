@@ -2,7 +2,9 @@
 //! values) and over keys (of queries) are each in one order, in one thread for all heads that share their keys.
 
 use super::rows::{Dot, Kept, Slopes, Times};
-use super::{Four, KEYS, LINE, Mask, Options, Pieces, Product, copied, copies, left, pack, packed, total};
+use super::{
+    Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, copies, left, pack, packed, total,
+};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
 use crate::gemm::{Mat, MatMut, Operand};
@@ -53,7 +55,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
     let sizes = pieces::<T>(a, options.tier);
     let bytes = total(&sizes) * size_of::<T::Wide>() * args.pool.threads();
     let [dq, dk, dv, rest @ ..] = args.writes else { unreachable!("three gradients and the mask's") };
-    let (dq, dk, dv) = (Shared(dq.ptr_mut::<T>()), Shared(dk.ptr_mut::<T>()), Shared(dv.ptr_mut::<T>()));
+    let (dq, dk, dv) = (FourMut::<T>::of(dq), FourMut::<T>::of(dk), FourMut::<T>::of(dv));
     let mask_grad = rest.first_mut().map(|w| {
         let dtype = w.dtype();
         (dtype, float_dtype!(dtype, M => Shared(w.ptr_mut::<M>().cast::<u8>())))
@@ -80,13 +82,20 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
             }
             *through = options.tier.run(Dot { a: line_g, b: line_y });
         }
-        let sum_q = if copies::<T>() {
-            Shared(sum_q.as_mut_ptr())
+        // Of the first of the heads; strides between heads and between queries.
+        let (sum_q, heads, queries) = if copies::<T>() {
+            (sum_q.as_mut_ptr(), (a.l * a.e) as isize, a.e as isize)
         } else {
-            Shared(dq.get().wrapping_add(base * a.e).cast::<T::Wide>())
+            let first = dq.row(sample, shared * group, 0).cast::<T::Wide>();
+            (first, dq.strides[1], dq.strides[2])
         };
-        // SAFETY: the queries' gradients of these heads, which nobody else uses.
-        unsafe { std::slice::from_raw_parts_mut(sum_q.get(), group * a.l * a.e) }.fill(T::Wide::ZERO);
+        let sum_q = |head: usize, row: usize| {
+            sum_q.wrapping_offset(head as isize * heads + row as isize * queries)
+        };
+        for (head, row) in (0..group).flat_map(|head| (0..a.l).map(move |row| (head, row))) {
+            // SAFETY: a query's gradient, which nobody else uses.
+            unsafe { std::slice::from_raw_parts_mut(sum_q(head, row), a.e) }.fill(T::Wide::ZERO);
+        }
         if let Some((dtype, dm)) = mask_grad {
             float_dtype!(dtype, M => {
                 // SAFETY: the scores of these heads, which nobody else writes; all bits 0 are the number 0.
@@ -172,22 +181,24 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                     Product { kernels, m: here, n: a.e, k: n, a: across(slopes), b: q_along, c, add: true }
                         .run(|keys, _| skip(keys.start)..n);
                     let a_slopes = Mat { ptr: slopes.as_ptr(), rs: LINE as isize, cs: 1 };
-                    let rows = sum_q.get().add((inner * a.l + q0) * a.e);
-                    let c = MatMut { ptr: rows, rs: a.e as isize, cs: 1 };
+                    let c = MatMut { ptr: sum_q(inner, q0), rs: queries, cs: 1 };
                     Product { kernels, m: n, n: a.e, k: here, a: a_slopes, b: k_along, c, add: true }
                         .run(|rows, _| 0..visible(rows.end - 1));
                 }
             }
-            let key = (sample * a.key_heads + shared) * a.s + k0;
-            // SAFETY: rows of the gradients of these keys and values, which nobody else writes.
-            unsafe {
-                (kernels.narrow)(sum_k.as_ptr(), here * a.e, dk.get().add(key * a.e));
-                (kernels.narrow)(sum_v.as_ptr(), here * a.ev, dv.get().add(key * a.ev));
+            for row in 0..here {
+                // SAFETY: rows of the gradients of these keys and values, which nobody else writes.
+                unsafe {
+                    (kernels.narrow)(sum_k[row * a.e..].as_ptr(), a.e, dk.row(sample, shared, k0 + row));
+                    (kernels.narrow)(sum_v[row * a.ev..].as_ptr(), a.ev, dv.row(sample, shared, k0 + row));
+                }
             }
         }
         if copies::<T>() {
-            // SAFETY: the queries' gradients of these heads, which nobody else writes.
-            unsafe { (kernels.narrow)(sum_q.get(), group * a.l * a.e, dq.get().add(base * a.e).cast::<T>()) };
+            for (head, row) in (0..group).flat_map(|head| (0..a.l).map(move |row| (head, row))) {
+                // SAFETY: a query's gradient, which nobody else writes.
+                unsafe { (kernels.narrow)(sum_q(head, row), a.e, dq.row(sample, shared * group + head, row)) };
+            }
         }
     });
     Ok(())

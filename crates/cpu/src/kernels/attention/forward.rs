@@ -1,7 +1,7 @@
 //! The forward pass: a block of queries at a time goes over all keys that it sees.
 
 use super::rows::{Kept, Softmax, Times};
-use super::{Four, KEYS, LINE, Mask, Options, Pieces, Product, copied, left, pack, packed, total};
+use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, left, pack, packed, total};
 use crate::element::{Float, Wide};
 use crate::gemm::{Mat, MatMut, Operand};
 use crate::kernels::{Args, Site};
@@ -41,7 +41,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
     let sizes = pieces::<T>(a, options.tier);
     let bytes = total(&sizes) * size_of::<T::Wide>() * args.pool.threads();
     let [out, log] = args.writes else { unreachable!("attention has two results") };
-    let (out, log) = (Shared(out.ptr_mut::<T>()), Shared(log.ptr_mut::<T::Wide>()));
+    let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
     let blocks = a.l.div_ceil(QUERIES);
     let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
     args.pool.each_with(a.batch * a.heads * blocks, scratch, |at, scratch| {
@@ -124,9 +124,9 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                 options.tier.run(Times { x: line, factor: T::Wide::ONE / sum });
             }
             let total = if sum == T::Wide::ZERO { T::Wide::NEG_INFINITY } else { largest + sum.ln() };
-            // SAFETY: row `index` of the results, which are contiguous, is written by this block alone.
+            // SAFETY: this row of the results is written by this block alone.
             unsafe {
-                (kernels.narrow)(line.as_ptr(), a.ev, out.get().add(index * a.ev));
+                (kernels.narrow)(line.as_ptr(), a.ev, out.row(sample, head, first + row));
                 *log.get().add(index) = total;
             }
         }

@@ -11,8 +11,9 @@ use super::{Kernel, Site};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
 use crate::gemm::{Kernels, Mat, MatMut, Operand, Tile};
-use crate::view::View;
+use crate::view::{View, ViewMut};
 use headwater_core::DType;
+use headwater_core::device::Port;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 use headwater_core::random::Stream;
@@ -27,7 +28,7 @@ pub static KERNELS: &[Kernel] = &[
             Ok(a) => float_dtype!(site.outs[0].dtype, T => forward::workspace::<T>(&a, site)),
             Err(_) => 0,
         },
-        strided: |_| true,
+        strided: |port| !matches!(port, Port::Write(1)),
         prepare: |site| {
             let options = Options::new(site, Attention::of(&site.cx, [0, 1, 2, 3, 4])?)?;
             Ok(float_dtype!(site.outs[0].dtype, T => Box::new(move |args| forward::run::<T>(&options, args))))
@@ -40,7 +41,7 @@ pub static KERNELS: &[Kernel] = &[
             Ok(a) => float_dtype!(site.outs[0].dtype, T => backward::workspace::<T>(&a, site)),
             Err(_) => 0,
         },
-        strided: |_| true,
+        strided: |port| !matches!(port, Port::Write(3)),
         prepare: |site| {
             let options = Options::new(site, Attention::of_backward(&site.cx)?)?;
             Ok(
@@ -130,6 +131,32 @@ impl<T: crate::element::Element> Four<T> {
     fn rows(&self, sample: usize, head: usize, row: usize) -> Mat<T> {
         let [b, h, rs, cs] = self.strides;
         Mat { ptr: self.ptr, rs, cs }.moved(sample as isize * b + head as isize * h + row as isize * rs)
+    }
+}
+
+/// As [`Four`], to write. Rows lie densely.
+#[derive(Clone, Copy)]
+struct FourMut<T> {
+    ptr: *mut T,
+    strides: [isize; 4],
+}
+
+// SAFETY: as for `Four`.
+unsafe impl<T: Send + Sync> Sync for FourMut<T> {}
+// SAFETY: as for `Four`.
+unsafe impl<T: Send + Sync> Send for FourMut<T> {}
+
+impl<T: crate::element::Element> FourMut<T> {
+    fn of(view: &mut ViewMut) -> Self {
+        let mut strides = [0; 4];
+        strides[..view.strides().len()].copy_from_slice(view.strides());
+        FourMut { ptr: view.ptr_mut(), strides }
+    }
+
+    /// A row of a head of a sample.
+    fn row(&self, sample: usize, head: usize, row: usize) -> *mut T {
+        let [b, h, rs, _] = self.strides;
+        self.ptr.wrapping_offset(sample as isize * b + head as isize * h + row as isize * rs)
     }
 }
 

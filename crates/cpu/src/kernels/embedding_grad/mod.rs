@@ -26,6 +26,7 @@ use crate::float_dtype;
 use crate::pool::{Pool, Shared};
 use crate::tier::Tier;
 use crate::view::ViewMut;
+use headwater_core::device::Port;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::index::embedding_grad::{Options, Overflow, Report};
 use headwater_core::{DType, ensure, fail};
@@ -50,7 +51,7 @@ const fn kernel(name: &'static str) -> Kernel {
         name,
         takes: |site| small_rank(site) && EmbeddingGrad::at(site).is_ok(),
         workspace: |site| EmbeddingGrad::at(site).map_or(0, |job| job.workspace_size()),
-        strided: |i| i < 2,
+        strided: |port| matches!(port, Port::Read(0 | 1)),
         prepare: |site| {
             let job = EmbeddingGrad::at(site)?;
             Ok(Box::new(move |args| float_dtype!(args.writes[0].dtype(), T => job.run_dense::<T>(args))))

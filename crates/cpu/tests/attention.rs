@@ -1,0 +1,77 @@
+//! Attention on the CPU writes its results in the order in which the model wants them: no copy, and the same bits.
+
+use headwater_core::device::{Device, evaluate};
+use headwater_core::graph::{InputRole, OutputRole};
+use headwater_core::ops::attention::attention::ATTENTION;
+use headwater_core::pass::{diff::gradients, fuse, plan, simplify};
+use headwater_core::plan::Bindings;
+use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId};
+use headwater_cpu::Cpu;
+
+const BATCH: usize = 2;
+const HEADS: usize = 4;
+const SHARED: usize = 2;
+const LENGTH: usize = 101;
+const SIZE: usize = 8;
+
+/// Attention of inputs that lie as `[batch, length, heads, size]`, and its gradients, all times 1.5; with `merged` as
+/// `[batch, length, heads · size]`, otherwise as attention has them.
+fn graph(dtype: DType, merged: bool) -> Graph {
+    let mut b = Builder::new();
+    let mut heads = |name: &str, n: usize| {
+        let x = b.input(name, TensorType::new(dtype, [BATCH, LENGTH, n, SIZE]), InputRole::User);
+        (x, b.permute(x, &[0, 2, 1, 3]).unwrap())
+    };
+    let [(_, q), (_, k), (_, v), (_, g)] =
+        [("q", HEADS), ("k", SHARED), ("v", SHARED), ("g", HEADS)].map(|(name, n)| heads(name, n));
+    let attrs = Attrs::new().with("is_causal", true).with("scale", 0.3);
+    let y = b.apply(&ATTENTION, &[Some(q), Some(k), Some(v), None, None], attrs).unwrap()[0];
+    let grads = gradients(&mut b, &[(y, g)], &[q, k, v]).unwrap();
+    let results: Vec<ValueId> = std::iter::once(y).chain(grads.into_iter().flatten()).collect();
+    for (i, r) in results.into_iter().enumerate() {
+        let n = b.ty(r).shape[1];
+        let mut r = r;
+        if merged {
+            r = b.permute(r, &[0, 2, 1, 3]).unwrap();
+            r = b.reshape(r, &[BATCH, LENGTH, n * SIZE]).unwrap();
+        }
+        r = b.scale(r, 1.5).unwrap();
+        b.output(format!("result {i}"), r, OutputRole::User);
+    }
+    fuse(simplify(b.finish()).graph).unwrap()
+}
+
+fn inputs(graph: &Graph) -> Vec<Tensor> {
+    let one = |(k, i): (usize, &headwater_core::graph::Input)| {
+        let ty = graph.ty(i.value);
+        let number = |i: usize| ((i * 7919 + k * 31) % 2003) as f64 / 1001.0 - 1.0;
+        let data = (0..ty.shape.numel()).map(number).collect();
+        Tensor::float(DType::F64, ty.shape.clone(), data).cast(ty.dtype)
+    };
+    graph.inputs.iter().enumerate().map(one).collect()
+}
+
+#[test]
+fn results_are_written_in_the_order_the_model_wants() {
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
+        let (merged, own) = (graph(dtype, true), graph(dtype, false));
+        let inputs = inputs(&own);
+        for threads in [1, 2, 7] {
+            let device = Cpu::new(threads);
+            let plan = plan(&merged, &Bindings::simple(&merged), device.caps()).unwrap();
+            // Attention, its gradient and four products: no copies.
+            assert_eq!(plan.steps.len(), 6, "{:?}", plan.steps.iter().map(|s| s.op).collect::<Vec<_>>());
+            let got = evaluate(&device, &merged, &inputs).unwrap();
+            let want = evaluate(&device, &own, &inputs).unwrap();
+            for (got, want) in got.iter().zip(want) {
+                let heads = want.shape()[1];
+                for (i, x) in got.floats().iter().enumerate() {
+                    let (e, h, l, b) =
+                        (i % SIZE, i / SIZE % heads, i / SIZE / heads % LENGTH, i / SIZE / heads / LENGTH);
+                    let own = want.floats()[((b * heads + h) * LENGTH + l) * SIZE + e];
+                    assert_eq!(x.to_bits(), own.to_bits(), "{dtype} {i} {threads}");
+                }
+            }
+        }
+    }
+}
