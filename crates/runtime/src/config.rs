@@ -216,6 +216,7 @@ impl TrainConfig {
             clip: Clip { norm: self.clip_norm, value: self.clip_value },
             accumulate: self.accumulate,
             precision: self.amp.settings(),
+            stochastic_rounding: self.amp.stochastic_rounding,
             scaled: self.amp.rule()?.scales(),
             fault: self.fault.map(|f| (f.node, f.fault)),
         })

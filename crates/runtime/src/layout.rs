@@ -26,6 +26,8 @@ pub struct Bucket {
     pub group: usize,
     /// Whether the optimizer steps f32 masters, from which the parameters are rounded.
     pub master: bool,
+    /// Whether the parameters, without masters, are rounded stochastically after each step.
+    pub stochastic: bool,
     /// Length in elements, a multiple of [`BLOCK`].
     pub elements: usize,
     /// The parameters, in the order in which the backward pass produces their gradients.
@@ -52,6 +54,14 @@ impl BucketLayout {
         self
     }
 
+    /// Marks the buckets of f16 and bf16 parameters without masters as rounded stochastically.
+    pub fn with_stochastic_rounding(mut self) -> Self {
+        for b in &mut self.buckets {
+            b.stochastic = b.wide() != b.dtype && !b.master;
+        }
+        self
+    }
+
     /// Lays out parameters given as name, type and number of their group of settings, in the order in which their gradients appear.
     pub fn new<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a TensorType, usize)>) -> Self {
         let mut layout = BucketLayout::default();
@@ -62,6 +72,7 @@ impl BucketLayout {
                     dtype: ty.dtype,
                     group,
                     master: false,
+                    stochastic: false,
                     elements: 0,
                     entries: Vec::new(),
                 });

@@ -154,3 +154,44 @@ fn fused_steps_have_the_bits_of_unfused_ones() {
         }
     }
 }
+
+#[test]
+fn steps_too_small_for_bf16_count_on_average_if_rounded_stochastically() {
+    let optimizer: Optimizer = serde_json::from_str(r#"{"name": "sgd"}"#).unwrap();
+    let mut groups = Groups::new(optimizer, vec![], Decay::All).unwrap();
+    let (elements, steps) = (8192, 16);
+    let ty = TensorType::new(DType::BF16, [elements]);
+    let group = groups.of("p", &ty).unwrap();
+    for stochastic in [false, true] {
+        let layout = BucketLayout::new([("p", &ty, group)]);
+        let layout = if stochastic { layout.with_stochastic_rounding() } else { layout };
+        let graph = pass::fuse(update_graph(&layout, &groups, Clip::default(), false).unwrap()).unwrap();
+        let at = |name: &str| graph.inputs.iter().position(|i| i.name.starts_with(name));
+        // Below 1, bf16 has the step 2⁻⁸: each update is a sixteenth of it.
+        let lr = 2f64.powi(-12);
+        let mut state: Vec<Vec<u8>> = graph
+            .inputs
+            .iter()
+            .map(|i| {
+                let x = if i.name.ends_with("/lr") { lr } else { 1.0 };
+                Tensor::full(graph.ty(i.value), x).to_bytes()
+            })
+            .collect();
+        for n in 0..steps as i64 {
+            if let Some(key) = at("rng") {
+                state[key] = [7i64, n].iter().flat_map(|x| x.to_le_bytes()).collect();
+            }
+            step(&graph, 1 + n as usize % 2, &mut state);
+        }
+        let p = Tensor::from_bytes(&ty, &state[at("parameters").unwrap()][..2 * elements]).to_f64();
+        let moved = 1.0 - p.iter().sum::<f64>() / elements as f64;
+        if stochastic {
+            // A sum of Bernoulli variables: five standard deviations of the mean.
+            let (chance, unit) = (1.0 / 16.0, 2f64.powi(-8));
+            let sd = unit * (steps as f64 * chance * (1.0 - chance) / elements as f64).sqrt();
+            assert!((moved - steps as f64 * lr).abs() < 5.0 * sd, "{moved}");
+        } else {
+            assert_eq!(moved, 0.0);
+        }
+    }
+}

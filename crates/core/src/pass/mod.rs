@@ -17,6 +17,7 @@ pub mod recognize;
 pub mod sensitivity;
 pub mod simplify;
 pub mod taps;
+pub mod underflow;
 
 pub use canonical::{canonical, mixed};
 pub use decompose::decompose;
@@ -30,3 +31,4 @@ pub use recognize::recognize;
 pub use sensitivity::sensitivity;
 pub use simplify::simplify;
 pub use taps::{inject, taps};
+pub use underflow::underflow;

@@ -69,6 +69,9 @@ impl Observer for TensorBoard {
                     ("train/lr", Some(s.lr)),
                     ("train/norm", norm),
                     ("train/scale", Some(s.scale)),
+                    ("train/largest", Some(s.largest)),
+                    ("train/skipped", Some(!s.applied as u8 as f64)),
+                    ("train/underflow", s.underflow.as_ref().map(|u| u.share())),
                     ("train/rate", rate),
                 ];
                 self.scalars(s.step, &values)

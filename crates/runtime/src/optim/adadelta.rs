@@ -33,14 +33,6 @@ impl Rule for Adadelta {
         vec![Some(Moment::new("square_avg")), Some(Moment::new("acc_delta"))]
     }
 
-    fn scalars(&self) -> Vec<&'static str> {
-        vec!["lr"]
-    }
-
-    fn values(&self, _: u64, lr: f64) -> Vec<f64> {
-        vec![lr]
-    }
-
     fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
         let attrs = Attrs::new()
             .with("rho", self.rho)

@@ -43,14 +43,6 @@ impl Rule for BertAdam {
         vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq"))]
     }
 
-    fn scalars(&self) -> Vec<&'static str> {
-        vec!["lr"]
-    }
-
-    fn values(&self, _: u64, lr: f64) -> Vec<f64> {
-        vec![lr]
-    }
-
     fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
         let attrs = Attrs::new()
             .with("beta1", self.betas.0)

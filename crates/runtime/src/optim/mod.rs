@@ -35,8 +35,11 @@ use crate::error::{Error, Result};
 use crate::layout::{Bucket, BucketLayout};
 use headwater_core::graph::{InputRole, OutputRole, Phase};
 use headwater_core::ops::movement::cat::CAT;
+use headwater_core::ops::random::philox::PHILOX_UNIFORM;
 use headwater_core::ops::reduce::{amax::AMAX, sum::SUM};
-use headwater_core::ops::update::{gradient_scale::GRADIENT_SCALE, gradient_statistics::GRADIENT_STATISTICS};
+use headwater_core::ops::update::gradient_scale::GRADIENT_SCALE;
+use headwater_core::ops::update::gradient_statistics::GRADIENT_STATISTICS;
+use headwater_core::ops::update::stochastic_round::STOCHASTIC_ROUND;
 use headwater_core::{Attrs, Builder, DType, Graph, TensorType, ValueId};
 use serde::{Deserialize, Serialize};
 
@@ -116,10 +119,14 @@ impl Moment {
 pub trait Rule {
     /// The moments in the operator's order; `None` where the operator has one that this setting leaves out.
     fn moments(&self) -> Vec<Option<Moment>>;
-    /// Names of the numbers that change from step to step.
-    fn scalars(&self) -> Vec<&'static str>;
+    /// Names of the numbers that change from step to step: the learning rate, unless the rule has others.
+    fn scalars(&self) -> Vec<&'static str> {
+        vec!["lr"]
+    }
     /// Their values at optimizer step `t`, counted from 1.
-    fn values(&self, t: u64, lr: f64) -> Vec<f64>;
+    fn values(&self, _: u64, lr: f64) -> Vec<f64> {
+        vec![lr]
+    }
     /// Appends a step over a bucket to a graph. Returns the new parameters, then the new moments that are there.
     fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>>;
     /// Peak learning rate.
@@ -253,11 +260,15 @@ pub fn update_graph(layout: &BucketLayout, groups: &Groups, clip: Clip, accumula
         let (wide, rule) = (bucket.wide(), groups.rule(bucket.group));
         let low = b.input(names::parameters(i), bucket.span(bucket.dtype), InputRole::State);
         // The master is what is stepped; the parameter is it, rounded.
-        let param = match bucket.master {
-            true => b.input(names::masters(i), bucket.span(wide), InputRole::State),
-            false => low,
+        let (param, target) = match (bucket.master, bucket.stochastic) {
+            (true, _) => {
+                let master = b.input(names::masters(i), bucket.span(wide), InputRole::State);
+                (master, master)
+            }
+            (false, true) => (b.cast(low, wide)?, low),
+            (false, false) => (low, low),
         };
-        let mut targets = vec![param];
+        let mut targets = vec![target];
         let mut moments = Vec::new();
         for moment in rule.moments() {
             let m = moment.map(|m| b.input(names::moment(i, m.name), m.span(bucket), InputRole::State));
@@ -278,6 +289,15 @@ pub fn update_graph(layout: &BucketLayout, groups: &Groups, clip: Clip, accumula
             clip_value: clip.value,
         };
         let mut outputs = rule.step(&mut b, &span)?;
+        if bucket.stochastic {
+            // Streams that no node of a model draws from: those are counted from 0.
+            let attrs = Attrs::new().with("size", bucket.span(wide).shape.to_ints());
+            let attrs = attrs.with("dtype", wide).with("stream", (1i64 << 31) + i as i64);
+            let key = b.rng();
+            let noise = b.one(&PHILOX_UNIFORM, &[key], attrs)?;
+            let to = Attrs::new().with("dtype", bucket.dtype);
+            outputs[0] = b.one(&STOCHASTIC_ROUND, &[outputs[0], noise], to)?;
+        }
         if bucket.master {
             outputs.push(b.cast(outputs[0], bucket.dtype)?);
             targets.push(low);

@@ -47,14 +47,6 @@ impl Rule for RmsProp {
         vec![Some(Moment::new("square_avg")), average, buffer]
     }
 
-    fn scalars(&self) -> Vec<&'static str> {
-        vec!["lr"]
-    }
-
-    fn values(&self, _: u64, lr: f64) -> Vec<f64> {
-        vec![lr]
-    }
-
     fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
         let attrs = Attrs::new()
             .with("alpha", self.alpha)

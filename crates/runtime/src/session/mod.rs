@@ -8,9 +8,11 @@ mod program;
 mod state;
 mod tensors;
 mod trace;
+mod underflow;
 
 pub use tensors::ModelTensor;
 pub use trace::Culprit;
+pub use underflow::Underflow;
 
 use crate::error::{Error, Result};
 use crate::layout::BucketLayout;
@@ -30,6 +32,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tensors::{master_name, moment_name, space_of, tensors};
 use trace::Trace;
+use underflow::Counts;
 
 /// A forward graph as imported, and where its tensors come from.
 #[derive(Clone, Copy)]
@@ -67,6 +70,8 @@ pub struct Training {
     pub accumulate: u32,
     /// What runs in which precision.
     pub precision: Settings,
+    /// Whether low-precision weights without masters are rounded stochastically after each step.
+    pub stochastic_rounding: bool,
     /// Whether gradients are those of the loss times [`Session::set_loss_scale`].
     pub scaled: bool,
     /// A fault to try out what a run does then, at a node of the differentiated graph; see [`Session::set_fault`].
@@ -101,6 +106,7 @@ pub struct Session {
     precision: Properties,
     missing: Vec<NoGradient>,
     traces: Vec<Trace>,
+    counts: Vec<Counts>,
 }
 
 /// The training side of a session.
@@ -135,6 +141,7 @@ impl Session {
             precision: precision.clone(),
             missing: Vec::new(),
             traces: Vec::new(),
+            counts: Vec::new(),
             device,
         };
         let mut graph = None;
@@ -147,7 +154,12 @@ impl Session {
             let (differentiated, missing) = differentiated(model.graph, &precision, t)?;
             let differentiated = pass::fuse(differentiated)?;
             let layout = layout(&differentiated, &mut distinct)?;
-            session.layout = if precision.masters { layout.with_masters() } else { layout };
+            let layout = if precision.masters { layout.with_masters() } else { layout };
+            session.layout = if t.stochastic_rounding { layout.with_stochastic_rounding() } else { layout };
+            if t.stochastic_rounding && session.layout.buckets.iter().all(|b| !b.stochastic) {
+                let message = "is for low-precision weights without masters, as at O3; here there are none";
+                return Err(Error::config("amp.stochastic_rounding", message));
+            }
             session.missing = missing;
             if session.layout.buckets.is_empty() {
                 let message = "no trainable parameter gets a gradient: there is nothing to train";

@@ -27,9 +27,14 @@ pub struct Culprit {
 impl fmt::Display for Culprit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.nan { "NaN" } else { "inf" };
-        let phase = if self.phase == Phase::Forward { "forward" } else { "backward" };
-        write!(f, "{what} first in {} ({}) of the {phase} pass at {}", self.op, self.dtype, self.origin)
+        write!(f, "{what} first in {}", place(self.op, self.dtype, self.phase, &self.origin))
     }
+}
+
+/// A node as a report names it.
+pub(super) fn place(op: &str, dtype: DType, phase: Phase, origin: &Origin) -> String {
+    let phase = if phase == Phase::Forward { "forward" } else { "backward" };
+    format!("{op} ({dtype}) of the {phase} pass at {origin}")
 }
 
 /// A compiled trace of a graph.

@@ -2,6 +2,7 @@
 
 use crate::config::TrainConfig;
 use crate::error::Result;
+use crate::session::Underflow;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -90,6 +91,9 @@ pub struct Step {
     /// The first node that was not finite, if the step was skipped and the settings ask for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub culprit: Option<String>,
+    /// How much of the gradients f16 flushed to zero, in the steps where that is counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underflow: Option<Underflow>,
     /// What the loss was multiplied by; the norm and the largest magnitude have it divided out.
     pub scale: f64,
     /// Samples in the step.

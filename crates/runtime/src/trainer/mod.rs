@@ -12,7 +12,7 @@ use crate::data::{Batch, Dataset, Loader, Order, Sampler, feeds};
 use crate::error::{Error, Result};
 use crate::scaler::{Action, LossScale, Rule, Seen, State};
 use crate::schedule::Schedule;
-use crate::session::{Model, ProgramId, Session};
+use crate::session::{Model, ProgramId, Session, Underflow};
 use headwater_core::device::Device;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::tensor::Data;
@@ -42,6 +42,8 @@ pub struct Trainer<'a> {
     /// Programs by batch size: for training, for evaluation.
     training: HashMap<usize, ProgramId>,
     evaluation: HashMap<usize, ProgramId>,
+    /// Those for training that count underflow.
+    counting: HashMap<usize, ProgramId>,
     store: Option<Store>,
     rule: Rule,
     /// Of each loss.
@@ -121,6 +123,7 @@ impl<'a> Trainer<'a> {
         Ok(Trainer {
             training: HashMap::from([(batch, program)]),
             evaluation: HashMap::new(),
+            counting: HashMap::new(),
             saved: resumed.as_ref().map(|_| step),
             session,
             graph,
@@ -218,14 +221,23 @@ impl<'a> Trainer<'a> {
         self.session.set_fault(self.config.fault.is_some_and(|f| f.step == self.step))?;
         let mut batches = Vec::new();
         let (mut loss, mut samples) = (0.0, 0);
+        let counts = self.session.can_underflow() && self.config.amp.counts_underflow(self.step);
+        let mut underflow: Option<Underflow> = None;
         for i in 0..micro as u64 {
             let ended = || Error::Feed("the data ended before the run did".into());
             let batch: Batch = loader.next().ok_or_else(ended)?;
-            let program = self.training_program(batch.samples)?;
+            let program = match counts {
+                true => self.counting_program(batch.samples)?,
+                false => self.training_program(batch.samples)?,
+            };
             self.session.set_rng(self.config.seed, self.step * micro as u64 + i)?;
             self.session.gradients(program, &batch.inputs)?;
             loss += self.session.output(program, 0)?.to_f64()[0] / micro as f64;
             samples += batch.samples;
+            if counts {
+                let lost = self.session.underflow(program)?;
+                underflow = Some(underflow.unwrap_or_default().and(lost));
+            }
             batches.push(batch);
         }
         let lr = self.schedule.rate(self.step);
@@ -258,6 +270,7 @@ impl<'a> Trainer<'a> {
             largest: update.largest,
             applied: update.applied,
             culprit,
+            underflow,
             scale: state.scale,
             samples,
             seconds: begin.elapsed().as_secs_f64(),
@@ -322,6 +335,18 @@ impl<'a> Trainer<'a> {
         }
         let program = self.session.training_program(&rebound(self.rebind.as_deref(), batch)?)?;
         self.training.insert(batch, program);
+        Ok(program)
+    }
+
+    fn counting_program(&mut self, batch: usize) -> Result<ProgramId> {
+        if let Some(&program) = self.counting.get(&batch) {
+            return Ok(program);
+        }
+        let program = match batch == self.batch {
+            true => self.session.counting_program(&self.graph)?,
+            false => self.session.counting_program(&rebound(self.rebind.as_deref(), batch)?)?,
+        };
+        self.counting.insert(batch, program);
         Ok(program)
     }
 

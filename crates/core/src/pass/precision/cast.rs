@@ -11,6 +11,7 @@ use crate::ops::pointwise::to::TO;
 use crate::ops::{self, OpDef, Precision};
 use crate::pass::decompose::expand;
 use crate::pass::rebuild::rebuild;
+use crate::pass::recognize::recognize;
 use crate::tensor::TensorType;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -20,7 +21,7 @@ use std::fmt;
 pub struct Mixed {
     /// The graph. Inputs and outputs keep their order, names and roles.
     pub graph: Graph,
-    /// One for every node, in order.
+    /// One for every node, in order, once what is expanded or recognised first has been.
     pub decisions: Vec<Decision>,
 }
 
@@ -95,6 +96,8 @@ impl fmt::Display for Reason {
 ///   (a rotary embedding's frequencies are worthless in bf16), and so does what is computed of them alone; beside a
 ///   low-precision operand they are cast to it.
 /// * Losses are computed in f32, as apex does, which casts the model's outputs. Outputs keep the exported type.
+/// * Norms that a model spells out become the operator, which is computed in f32 inside. Models convert to f32 for them, but
+///   a conversion of f32 to f32 leaves no node in an export.
 /// * Where a model converts to f32, it does. The way back, `.to(input.dtype)`, was exported as a conversion of f32 to f32:
 ///   one of a value that has been widened goes back to low precision.
 ///
@@ -103,11 +106,15 @@ impl fmt::Display for Reason {
 /// # Errors
 /// `DType` for an operator that is refused on low precision, and what type rules refuse.
 pub fn apply(graph: &Graph, p: &Properties) -> Result<Mixed> {
-    let expanded;
+    let prepared;
     let graph = match &p.lists {
         Some(policy) => {
-            expanded = expand(graph.clone(), &|op| policy.class(op).is_none())?;
-            &expanded
+            prepared = expand(graph.clone(), &|op| policy.class(op).is_none())?;
+            &prepared
+        }
+        None if p.weights => {
+            prepared = recognize(graph.clone())?.graph;
+            &prepared
         }
         None => graph,
     };

@@ -1,0 +1,96 @@
+//! How much of the gradients low precision flushes to zero: a step's program with counts beside it.
+
+use super::graphs::differentiated;
+use super::trace::place;
+use super::{ProgramId, Session};
+use crate::error::{Error, Result};
+use headwater_core::graph::Origin;
+use headwater_core::pass::precision::Level;
+use headwater_core::pass::{self, taps::Tap};
+use headwater_core::{DType, Graph};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// Elements that a backward pass rounded to zero in f16, though they were none: those of the parameters' gradients and of
+/// all gradients on the way to them, each where it was lost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Underflow {
+    /// How many were lost.
+    pub lost: u64,
+    /// Of how many that were rounded to f16.
+    pub elements: u64,
+    /// The node that lost the largest share of its result (the first of several), with that share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worst: Option<(String, f64)>,
+}
+
+impl Underflow {
+    /// The share that was lost.
+    pub fn share(&self) -> f64 {
+        self.lost as f64 / self.elements.max(1) as f64
+    }
+
+    /// Both together, of two micro-batches.
+    pub fn and(self, other: Underflow) -> Underflow {
+        let share = |u: &Underflow| u.worst.as_ref().map_or(0.0, |w| w.1);
+        let worst = if share(&other) > share(&self) { other.worst } else { self.worst };
+        Underflow { lost: self.lost + other.lost, elements: self.elements + other.elements, worst }
+    }
+}
+
+/// What a program counts.
+pub(super) struct Counts {
+    program: ProgramId,
+    taps: Vec<(Tap, usize)>,
+    origins: Arc<Vec<Origin>>,
+}
+
+impl Session {
+    /// Whether gradients are rounded to f16, where they can underflow. bf16 has the range of f32.
+    pub fn can_underflow(&self) -> bool {
+        self.precision.level != Level::O0 && self.precision.dtype == DType::F16
+    }
+
+    /// As [`Session::training_program`]: its gradients have the same bits, and [`Session::underflow`] tells what they have
+    /// lost. Every node of its backward pass runs twice, once to f32.
+    ///
+    /// # Errors
+    /// As [`Session::training_program`].
+    pub fn counting_program(&mut self, graph: &Graph) -> Result<ProgramId> {
+        let settings = &self.training()?.settings;
+        let accumulated = settings.accumulate > 1;
+        let (graph, _) = differentiated(graph, &self.precision, settings)?;
+        let (graph, taps) = pass::underflow(&graph, DType::F16)?;
+        let origins = graph.origins.clone();
+        let program = self.compile_gradients(pass::fuse(graph)?, accumulated)?;
+        self.counts.push(Counts { program, taps, origins });
+        Ok(program)
+    }
+
+    /// What the last run of a program of [`Session::counting_program`] has lost.
+    ///
+    /// # Errors
+    /// `Model` for another program.
+    pub fn underflow(&self, program: ProgramId) -> Result<Underflow> {
+        let none = || Error::Model("the program counts no underflow".into());
+        let counts = self.counts.iter().find(|c| c.program == program).ok_or_else(none)?;
+        if counts.taps.is_empty() {
+            return Ok(Underflow::default());
+        }
+        let lost = self.output(program, 1)?.to_f64();
+        let mut found = Underflow::default();
+        let mut most = None;
+        for ((tap, elements), lost) in counts.taps.iter().zip(lost) {
+            (found.lost, found.elements) = (found.lost + lost as u64, found.elements + *elements as u64);
+            let share = lost / *elements as f64;
+            if share > most.map_or(0.0, |(_, s)| s) {
+                most = Some((tap, share));
+            }
+        }
+        found.worst = most.map(|(tap, share)| {
+            let origin = &counts.origins[tap.origin.0 as usize];
+            (place(tap.op.name, tap.dtype, tap.phase, origin), share)
+        });
+        Ok(found)
+    }
+}
