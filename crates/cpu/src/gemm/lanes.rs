@@ -8,7 +8,7 @@ use crate::element::{Float, Wide};
 pub(crate) const MAX_LANES: usize = 16;
 
 /// A vector of `N` numbers, and the block of the output that its instruction set holds in registers.
-pub(super) trait Lanes: Copy + 'static {
+pub(crate) trait Lanes: Copy + 'static {
     /// Type of a lane.
     type E: Wide;
     /// Lanes.
@@ -75,7 +75,7 @@ pub(super) trait Lanes: Copy + 'static {
 }
 
 /// Vectors read from and written to memory that holds another float type.
-pub(super) trait Converts<T: Float<Wide = Self::E>>: Lanes {
+pub(crate) trait Converts<T: Float<Wide = Self::E>>: Lanes {
     /// `N` numbers, widened.
     ///
     /// # Safety
@@ -89,6 +89,29 @@ pub(super) trait Converts<T: Float<Wide = Self::E>>: Lanes {
         }
         // SAFETY: the buffer holds any vector.
         unsafe { Self::load(lanes.as_ptr()) }
+    }
+
+    /// Rounded to `T`.
+    #[inline(always)]
+    fn rounded(self) -> Self {
+        let mut lanes = [Self::E::ZERO; MAX_LANES];
+        // SAFETY: the buffer holds any vector.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        for i in 0..Self::N {
+            lanes[i] = T::narrow(lanes[i]).widen();
+        }
+        // SAFETY: as above.
+        unsafe { Self::load(lanes.as_ptr()) }
+    }
+
+    /// As `write`, past the caches where the instruction set can.
+    ///
+    /// # Safety
+    /// As `write`; `p` is aligned to a vector of `T`.
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut T) {
+        // SAFETY: the caller's promise.
+        unsafe { self.write(p) }
     }
 
     /// Rounded to nearest, ties to even.

@@ -20,6 +20,8 @@ mod walk;
 mod x86;
 
 pub(crate) use lanes::MAX_LANES;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use lanes::{Converts, Lanes};
 pub use tiers::{Kernels, Operand};
 pub(crate) use tile::{MAX_ROWS, Tile};
 pub(crate) use walk::Walk;

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 macro_rules! lanes {
-    ($v:ty: $e:ty, $n:literal, $rows:literal; $zero:ident $splat:ident $load:ident $store:ident $fma:ident $add:ident
+    ($v:ty: $e:ty, $n:literal, $rows:literal; $zero:ident $splat:ident $load:ident $store:ident $stream:ident $fma:ident $add:ident
         $($transpose:ident)?) => {
         impl Lanes for $v {
             type E = $e;
@@ -66,16 +66,25 @@ macro_rules! lanes {
                 // SAFETY: the caller's promise.
                 unsafe { self.store(p) }
             }
+            #[inline(always)]
+            unsafe fn stream(self, p: *mut $e) {
+                // SAFETY: as above, and the caller's promise.
+                unsafe { $stream(p, self) }
+            }
+            #[inline(always)]
+            fn rounded(self) -> Self {
+                self
+            }
         }
     };
 }
-lanes!(__m256: f32, 8, 6; _mm256_setzero_ps _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_fmadd_ps
+lanes!(__m256: f32, 8, 6; _mm256_setzero_ps _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_stream_ps _mm256_fmadd_ps
     _mm256_add_ps transpose_8x8);
-lanes!(__m256d: f64, 4, 4; _mm256_setzero_pd _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_fmadd_pd
+lanes!(__m256d: f64, 4, 4; _mm256_setzero_pd _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_stream_pd _mm256_fmadd_pd
     _mm256_add_pd);
-lanes!(__m512: f32, 16, 12; _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_fmadd_ps
+lanes!(__m512: f32, 16, 12; _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_fmadd_ps
     _mm512_add_ps);
-lanes!(__m512d: f64, 8, 8; _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_fmadd_pd
+lanes!(__m512d: f64, 8, 8; _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_fmadd_pd
     _mm512_add_pd);
 
 /// # Safety
@@ -121,6 +130,16 @@ impl Converts<f16> for __m256 {
         // SAFETY: as above, written.
         unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<NEAREST>(self)) }
     }
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut f16) {
+        // SAFETY: as above, aligned.
+        unsafe { _mm_stream_si128(p.cast(), _mm256_cvtps_ph::<NEAREST>(self)) }
+    }
+    #[inline(always)]
+    fn rounded(self) -> Self {
+        // SAFETY: the processor has F16C.
+        unsafe { _mm256_cvtph_ps(_mm256_cvtps_ph::<NEAREST>(self)) }
+    }
 }
 
 impl Converts<f16> for __m512 {
@@ -150,18 +169,45 @@ impl Converts<bf16> for __m256 {
     #[inline(always)]
     unsafe fn write(self, p: *mut bf16) {
         // SAFETY: as above, written.
-        unsafe {
-            let bits = _mm256_castps_si256(self);
-            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-            let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
-            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(self, self));
-            let bits = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
-            let packed = _mm256_packus_epi32(bits, bits);
-            let packed = _mm256_permute4x64_epi64::<0b1000>(packed);
-            _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed));
-        }
+        unsafe { _mm_storeu_si128(p.cast(), bf16_halves(nearest_bf16(self))) }
     }
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut bf16) {
+        // SAFETY: as above, written and aligned.
+        unsafe { _mm_stream_si128(p.cast(), bf16_halves(nearest_bf16(self))) }
+    }
+    #[inline(always)]
+    fn rounded(self) -> Self {
+        // SAFETY: the processor has AVX2.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(nearest_bf16(self))) }
+    }
+}
+
+/// The bits of the nearest bf16, in the lower half of each lane.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn nearest_bf16(x: __m256) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = _mm256_castps_si256(x);
+        let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+        let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+        let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+        let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+        _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan))
+    }
+}
+
+/// The lower half of each lane.
+///
+/// # Safety
+/// The processor has AVX2; the upper halves are zero.
+#[inline(always)]
+unsafe fn bf16_halves(bits: __m256i) -> __m128i {
+    // SAFETY: the caller's promise.
+    unsafe { _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256::<1>(bits)) }
 }
 
 impl Converts<bf16> for __m512 {

@@ -1,10 +1,21 @@
 //! Compiled programs: operations on tiles, registers and which memory holds them.
 
 use super::ops::{Dot, Fold, Map, Move, Ty};
+use headwater_core::DType;
+use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
 
 /// Number of a register of the compiled code.
 pub(super) type Reg = usize;
+
+/// What a function does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum What {
+    Unary(Unary),
+    Binary(Binary),
+    Select,
+    Cast(DType),
+}
 
 /// One operation on a tile, or, in scalar code, on one number for each row of a tile.
 #[derive(Clone, Debug)]
@@ -14,13 +25,13 @@ pub(super) enum Op {
     /// The offsets of a counter.
     Count { operand: usize, out: Reg },
     /// Computes. `direct`: in the memory of this operand, where the result is stored anyway, if it is laid out like a tile.
-    Map { f: Map, args: [Reg; 3], out: Reg, direct: Option<usize> },
+    Map { f: Map, what: What, args: [Reg; 3], out: Reg, direct: Option<usize> },
     /// Computes from a vector and, as argument number `one`, a number for each row.
-    Spread { f: Map, args: [Reg; 2], one: usize, out: Reg, direct: Option<usize> },
+    Spread { f: Map, op: Binary, args: [Reg; 2], one: usize, out: Reg, direct: Option<usize> },
     /// One of two registers for each row, by a truth value.
     Choose { cond: Reg, args: [Reg; 2], out: Reg },
     /// A copy of a register in which the column `index` of each row, if there is one, becomes `f` of itself and `with`.
-    Patch { f: Map, from: Reg, with: Reg, index: Reg, out: Reg },
+    Patch { f: Map, op: Binary, from: Reg, with: Reg, index: Reg, out: Reg },
     /// Spreads a row scalar over the tile.
     Expand { from: Reg, out: Reg },
     /// Folds a register into the accumulators of a reduction.

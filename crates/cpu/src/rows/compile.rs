@@ -4,7 +4,7 @@
 //! before each phase, for all rows of a tile at once. What several phases need is computed again in each if it costs no
 //! more than reading it, or else kept for the whole row (`keep`) unless rows are too long for that.
 
-use super::code::{Code, Folding, Kind, Op, Reg, Register, Summing, slot_class};
+use super::code::{Code, Folding, Kind, Op, Reg, Register, Summing, What, slot_class};
 use super::ops::{Map, Table, Ty};
 use super::source::Source;
 use super::space::count;
@@ -359,7 +359,7 @@ impl Compiler<'_> {
             let f = (self.table.spread)(ty, op, 1)?;
             let (from, with, index) = (self.own(from), self.own(with), self.own(index));
             let out = self.register(ty, kind);
-            return Some((out, Op::Patch { f, from, with, index, out }));
+            return Some((out, Op::Patch { f, op, from, with, index, out }));
         }
         if !self.rowwise {
             return None;
@@ -370,7 +370,7 @@ impl Compiler<'_> {
                 let f = (self.table.spread)(self.ty(a), op, one)?;
                 let args = [self.own(a), self.own(b)];
                 let out = self.register(ty, kind);
-                Some((out, Op::Spread { f, args, one, out, direct: None }))
+                Some((out, Op::Spread { f, op, args, one, out, direct: None }))
             }
             Instr::Select(c, a, b) if self.scalar[c] => {
                 let (cond, args) = (self.own(c), [self.vector(a, p), self.vector(b, p)]);
@@ -390,10 +390,10 @@ impl Compiler<'_> {
     ) -> (Reg, Option<Op>) {
         const NONE: Reg = usize::MAX;
         let ty = self.ty(at);
-        let mut map = |c: &mut Self, f: Map, args: [Option<usize>; 3]| {
+        let mut map = |c: &mut Self, f: Map, what: What, args: [Option<usize>; 3]| {
             let args = args.map(|a| a.map_or(NONE, |a| arg(c, a)));
             let out = c.register(ty, kind);
-            (out, Some(Op::Map { f, args, out, direct: None }))
+            (out, Some(Op::Map { f, what, args, out, direct: None }))
         };
         match self.s.program.body[at] {
             Instr::Load(operand) => {
@@ -414,15 +414,22 @@ impl Compiler<'_> {
             Instr::Float(x) => (self.constant(ty, x, 0), None),
             Instr::Int(x) => (self.constant(ty, 0.0, x), None),
             Instr::Bool(x) => (self.constant(ty, 0.0, x as i64), None),
-            Instr::Unary(op, a) => map(self, (self.table.unary)(self.ty(a), op), [Some(a), None, None]),
+            Instr::Unary(op, a) => {
+                map(self, (self.table.unary)(self.ty(a), op), What::Unary(op), [Some(a), None, None])
+            }
             Instr::Binary(op, a, b) => {
-                map(self, (self.table.binary)(self.ty(a), op), [Some(a), Some(b), None])
+                map(self, (self.table.binary)(self.ty(a), op), What::Binary(op), [Some(a), Some(b), None])
             }
-            Instr::Select(c, a, b) => map(self, (self.table.select)(ty), [Some(c), Some(a), Some(b)]),
+            Instr::Select(c, a, b) => {
+                map(self, (self.table.select)(ty), What::Select, [Some(c), Some(a), Some(b)])
+            }
             Instr::Cast(_, a) if self.nothing(at) => (arg(self, a), None),
-            Instr::Cast(d, a) => {
-                map(self, (self.table.cast)(self.ty(a), d, self.s.float), [Some(a), None, None])
-            }
+            Instr::Cast(d, a) => map(
+                self,
+                (self.table.cast)(self.ty(a), d, self.s.float),
+                What::Cast(d),
+                [Some(a), None, None],
+            ),
             Instr::Reduce(..) | Instr::Store(..) | Instr::Columns(..) => {
                 unreachable!("sinks are emitted as such")
             }

@@ -74,28 +74,23 @@ const _: () = {
     }
 };
 
+// Loops are by index and over pointers: iterators are functions of their own, which are not always compiled into these.
+
 #[inline(always)]
 unsafe fn map1<A: Copy, O>(args: [*const u8; 3], out: *mut u8, n: usize, f: impl Fn(A) -> O) {
-    // SAFETY: the module's contract.
-    let (a, out) =
-        unsafe { (from_raw_parts(args[0].cast::<A>(), n), from_raw_parts_mut(out.cast::<O>(), n)) };
-    for (o, &a) in out.iter_mut().zip(a) {
-        *o = f(a);
+    let (a, out) = (args[0].cast::<A>(), out.cast::<O>());
+    for i in 0..n {
+        // SAFETY: the module's contract.
+        unsafe { *out.add(i) = f(*a.add(i)) };
     }
 }
 
 #[inline(always)]
 unsafe fn map2<A: Copy, O>(args: [*const u8; 3], out: *mut u8, n: usize, f: impl Fn(A, A) -> O) {
-    // SAFETY: the module's contract.
-    let (a, b, out) = unsafe {
-        (
-            from_raw_parts(args[0].cast::<A>(), n),
-            from_raw_parts(args[1].cast::<A>(), n),
-            from_raw_parts_mut(out.cast::<O>(), n),
-        )
-    };
-    for ((o, &a), &b) in out.iter_mut().zip(a).zip(b) {
-        *o = f(a, b);
+    let (a, b, out) = (args[0].cast::<A>(), args[1].cast::<A>(), out.cast::<O>());
+    for i in 0..n {
+        // SAFETY: the module's contract.
+        unsafe { *out.add(i) = f(*a.add(i), *b.add(i)) };
     }
 }
 
@@ -155,17 +150,10 @@ pub(super) struct SelectLoop<T>(PhantomData<T>);
 impl<T: Copy> MapLoop for SelectLoop<T> {
     #[inline(always)]
     unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
-        // SAFETY: the module's contract.
-        let (c, a, b, out) = unsafe {
-            (
-                from_raw_parts(args[0], n),
-                from_raw_parts(args[1].cast::<T>(), n),
-                from_raw_parts(args[2].cast::<T>(), n),
-                from_raw_parts_mut(out.cast::<T>(), n),
-            )
-        };
-        for (((o, &c), &a), &b) in out.iter_mut().zip(c).zip(a).zip(b) {
-            *o = if c != 0 { a } else { b };
+        let (c, a, b, out) = (args[0], args[1].cast::<T>(), args[2].cast::<T>(), out.cast::<T>());
+        for i in 0..n {
+            // SAFETY: the module's contract.
+            unsafe { *out.add(i) = if *c.add(i) != 0 { *a.add(i) } else { *b.add(i) } };
         }
     }
 }
@@ -184,20 +172,23 @@ unsafe fn moves<A: Copy, O: Copy>(
     // SAFETY: the module's contract: contiguous elements, or elements at the step.
     unsafe {
         if step == 1 {
-            for (o, &x) in from_raw_parts_mut(dst, n).iter_mut().zip(from_raw_parts(src, n)) {
-                *o = f(x);
+            for i in 0..n {
+                *dst.add(i) = f(*src.add(i));
             }
         } else if gather && step == 0 {
             if n > 0 {
-                from_raw_parts_mut(dst, n).fill(f(*src));
+                let x = f(*src);
+                for i in 0..n {
+                    dst.add(i).write(x);
+                }
             }
         } else if gather {
-            for (i, o) in from_raw_parts_mut(dst, n).iter_mut().enumerate() {
-                *o = f(*src.offset(i as isize * step));
+            for i in 0..n {
+                *dst.add(i) = f(*src.offset(i as isize * step));
             }
         } else {
-            for (i, &x) in from_raw_parts(src, n).iter().enumerate() {
-                *dst.offset(i as isize * step) = f(x);
+            for i in 0..n {
+                *dst.offset(i as isize * step) = f(*src.add(i));
             }
         }
     }
@@ -225,60 +216,6 @@ moves! {
     StoreBoolLoop [] []: u8 => u8, false, |x| x;
 }
 
-/// As [`StoreLoop`], past the caches where the destination is contiguous.
-pub(super) struct StreamLoop<D, T>(PhantomData<(D, T)>);
-impl<D: Memory<T>, T: Real> MoveLoop for StreamLoop<D, T> {
-    #[inline(always)]
-    unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
-        // SAFETY: the module's contract.
-        unsafe {
-            if step != 1 {
-                return moves::<T, D>(src, dst, step, n, false, |x| D::of(x));
-            }
-            let (src, dst) = (src.cast::<T>(), dst.cast::<D>());
-            let per = LINE / size_of::<D>();
-            let head = dst.align_offset(LINE).min(n);
-            let lines = (n - head) / per;
-            let done = head + lines * per;
-            moves::<T, D>(src.cast(), dst.cast(), 1, head, false, |x| D::of(x));
-            for line in 0..lines {
-                let mut out = Line([0; LINE]);
-                let at = head + line * per;
-                moves::<T, D>(src.add(at).cast(), out.0.as_mut_ptr(), 1, per, false, |x| D::of(x));
-                stream(&out, dst.add(at).cast());
-            }
-            moves::<T, D>(src.add(done).cast(), dst.add(done).cast(), 1, n - done, false, |x| D::of(x));
-        }
-    }
-}
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
-#[repr(align(64))]
-struct Line([u8; LINE]);
-
-/// Writes a line past the caches.
-///
-/// # Safety
-/// `to` is a line that may be written.
-#[inline(always)]
-unsafe fn stream(line: &Line, to: *mut u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise; SSE2 is part of the architecture.
-    unsafe {
-        use std::arch::x86_64::{_mm_load_si128, _mm_stream_si128};
-        for i in (0..LINE).step_by(16) {
-            _mm_stream_si128(to.add(i).cast(), _mm_load_si128(line.0.as_ptr().add(i).cast()));
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller's promise.
-    unsafe {
-        to.cast::<Line>().copy_from_nonoverlapping(line, 1);
-    }
-}
-
 /// Makes what this thread has streamed visible to others before anything it writes later.
 pub(super) fn fence() {
     #[cfg(target_arch = "x86_64")]
@@ -289,8 +226,8 @@ pub(super) fn fence() {
 }
 
 /// Lanes of a sum along the fast dimension, and elements summed in them before they are added up in f64.
-const LANES: usize = 32;
-const CHUNK: usize = 4096;
+pub(super) const LANES: usize = 32;
+pub(super) const CHUNK: usize = 4096;
 
 /// Sum of `n` terms in lanes: at most `CHUNK / LANES + 5` roundings in `T` on the way of any term, the rest in f64.
 /// `term` gives those of a stretch.
@@ -301,24 +238,32 @@ fn sum<T: Real>(n: usize, term: impl Fn(usize) -> T) -> f64 {
         let here = CHUNK.min(n - from);
         let whole = here / LANES * LANES;
         let mut lanes = [T::from_i64(0); LANES];
-        for at in (from..from + whole).step_by(LANES) {
-            for (i, l) in lanes.iter_mut().enumerate() {
-                *l = T::binary(Binary::Add, *l, term(at + i));
+        let mut at = from;
+        while at < from + whole {
+            for i in 0..LANES {
+                lanes[i] = T::binary(Binary::Add, lanes[i], term(at + i));
             }
+            at += LANES;
         }
-        for (i, l) in lanes[..here - whole].iter_mut().enumerate() {
-            *l = T::binary(Binary::Add, *l, term(from + whole + i));
+        for i in 0..here - whole {
+            lanes[i] = T::binary(Binary::Add, lanes[i], term(from + whole + i));
         }
-        let mut width = LANES / 2;
-        while width > 0 {
-            for i in 0..width {
-                lanes[i] = T::binary(Binary::Add, lanes[i], lanes[i + width]);
-            }
-            width /= 2;
-        }
-        total += lanes[0].to_f64();
+        total += total_of(lanes).to_f64();
     }
     total
+}
+
+/// Sum of all lanes, in halves.
+#[inline(always)]
+pub(super) fn total_of<T: Real>(mut lanes: [T; LANES]) -> T {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = T::binary(Binary::Add, lanes[i], lanes[i + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
 }
 
 /// Sums of products along the fast dimension into f64, one for each slow index.
@@ -341,14 +286,16 @@ impl<T: Real> DotLoop for DotFast<T> {
 #[inline(always)]
 fn extreme<T: Real>(op: Binary, x: &[T], from: T) -> f64 {
     let mut lanes = [from; LANES];
-    let mut whole = x.chunks_exact(LANES);
-    for c in &mut whole {
-        for (l, &x) in lanes.iter_mut().zip(c) {
-            *l = T::binary(op, *l, x);
+    let whole = x.len() / LANES * LANES;
+    let mut at = 0;
+    while at < whole {
+        for i in 0..LANES {
+            lanes[i] = T::binary(op, lanes[i], x[at + i]);
         }
+        at += LANES;
     }
-    for (l, &x) in lanes.iter_mut().zip(whole.remainder()) {
-        *l = T::binary(op, *l, x);
+    for i in whole..x.len() {
+        lanes[i - whole] = T::binary(op, lanes[i - whole], x[i]);
     }
     lanes.iter().fold(from, |a, &b| T::binary(op, a, b)).to_f64()
 }
@@ -384,13 +331,14 @@ pub(super) struct FoldSlowFloat<T, const OP: usize>(PhantomData<T>);
 impl<T: Real, const OP: usize> FoldLoop for FoldSlowFloat<T, OP> {
     #[inline(always)]
     unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
-        // SAFETY: the module's contract.
-        let (x, acc) = unsafe {
-            (from_raw_parts(src.cast::<T>(), slow * fast), from_raw_parts_mut(acc.cast::<f64>(), fast))
-        };
-        for row in x.chunks_exact(fast.max(1)) {
-            for (a, x) in acc.iter_mut().zip(row) {
-                *a = fold_float(const { REDUCE[OP] }, *a, x.to_f64());
+        let (x, acc) = (src.cast::<T>(), acc.cast::<f64>());
+        for s in 0..slow {
+            for i in 0..fast {
+                // SAFETY: the module's contract.
+                unsafe {
+                    *acc.add(i) =
+                        fold_float(const { REDUCE[OP] }, *acc.add(i), (*x.add(s * fast + i)).to_f64());
+                }
             }
         }
     }

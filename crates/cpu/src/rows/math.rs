@@ -2,9 +2,140 @@
 //! are fits of least maximal relative error over the reduced interval. In f64, which serves checking, they are the
 //! standard library's. The tests measure every f32 function against f64; its bound is stated with it.
 
+/// What the functions are written in: vectors of f32, masks and the bits of either. One implementation is a plain number,
+/// the other writes machine code; so both compute the same.
+pub(crate) trait Lanes {
+    /// A vector of f32, or of their bits.
+    type V: Copy;
+    /// A truth value for each lane.
+    type M: Copy;
+
+    fn num(&mut self, x: f32) -> Self::V;
+    fn add(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    fn sub(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    fn mul(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    fn div(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    fn lt(&mut self, a: Self::V, b: Self::V) -> Self::M;
+    fn eq(&mut self, a: Self::V, b: Self::V) -> Self::M;
+    fn is_nan(&mut self, a: Self::V) -> Self::M;
+    fn select(&mut self, m: Self::M, a: Self::V, b: Self::V) -> Self::V;
+    /// Bits, as integers.
+    fn bits(&mut self, x: u32) -> Self::V;
+    fn and(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    fn or(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    fn xor(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    fn add_int(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    fn sub_int(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    fn shift_left(&mut self, a: Self::V, n: u8) -> Self::V;
+    /// Copies of the sign come in.
+    fn shift_right(&mut self, a: Self::V, n: u8) -> Self::V;
+    /// The number of an integer, exactly if it is small.
+    fn from_int(&mut self, a: Self::V) -> Self::V;
+}
+
+/// One number.
+struct One;
+
+impl Lanes for One {
+    type V = f32;
+    type M = bool;
+
+    #[inline(always)]
+    fn num(&mut self, x: f32) -> f32 {
+        x
+    }
+    #[inline(always)]
+    fn add(&mut self, a: f32, b: f32) -> f32 {
+        a + b
+    }
+    #[inline(always)]
+    fn sub(&mut self, a: f32, b: f32) -> f32 {
+        a - b
+    }
+    #[inline(always)]
+    fn mul(&mut self, a: f32, b: f32) -> f32 {
+        a * b
+    }
+    #[inline(always)]
+    fn div(&mut self, a: f32, b: f32) -> f32 {
+        a / b
+    }
+    #[inline(always)]
+    fn lt(&mut self, a: f32, b: f32) -> bool {
+        a < b
+    }
+    #[inline(always)]
+    fn eq(&mut self, a: f32, b: f32) -> bool {
+        a == b
+    }
+    #[inline(always)]
+    fn is_nan(&mut self, a: f32) -> bool {
+        a.is_nan()
+    }
+    #[inline(always)]
+    fn select(&mut self, m: bool, a: f32, b: f32) -> f32 {
+        if m { a } else { b }
+    }
+    #[inline(always)]
+    fn bits(&mut self, x: u32) -> f32 {
+        f32::from_bits(x)
+    }
+    #[inline(always)]
+    fn and(&mut self, a: f32, b: f32) -> f32 {
+        f32::from_bits(a.to_bits() & b.to_bits())
+    }
+    #[inline(always)]
+    fn or(&mut self, a: f32, b: f32) -> f32 {
+        f32::from_bits(a.to_bits() | b.to_bits())
+    }
+    #[inline(always)]
+    fn xor(&mut self, a: f32, b: f32) -> f32 {
+        f32::from_bits(a.to_bits() ^ b.to_bits())
+    }
+    #[inline(always)]
+    fn add_int(&mut self, a: f32, b: f32) -> f32 {
+        f32::from_bits(a.to_bits().wrapping_add(b.to_bits()))
+    }
+    #[inline(always)]
+    fn sub_int(&mut self, a: f32, b: f32) -> f32 {
+        f32::from_bits(a.to_bits().wrapping_sub(b.to_bits()))
+    }
+    #[inline(always)]
+    fn shift_left(&mut self, a: f32, n: u8) -> f32 {
+        f32::from_bits(a.to_bits() << n)
+    }
+    #[inline(always)]
+    fn shift_right(&mut self, a: f32, n: u8) -> f32 {
+        f32::from_bits((a.to_bits() as i32 >> n) as u32)
+    }
+    #[inline(always)]
+    fn from_int(&mut self, a: f32) -> f32 {
+        a.to_bits() as i32 as f32
+    }
+}
+
 /// In f32.
-#[allow(clippy::excessive_precision)]
 pub(crate) mod f32 {
+    use super::One;
+    use super::vector;
+
+    macro_rules! one {
+        ($($name:ident)*) => { $(
+            /// See [`vector`].
+            #[inline(always)]
+            pub fn $name(x: f32) -> f32 {
+                vector::$name(&mut One, x)
+            }
+        )* };
+    }
+    one!(exp log tanh erf sigmoid);
+}
+
+/// In f32, in whatever [`Lanes`] are.
+#[allow(clippy::excessive_precision)]
+pub(super) mod vector {
+    use super::Lanes;
+
     /// Adding and subtracting this rounds to the nearest integer, ties to even, for |x| < 2²²; meanwhile the integer
     /// stands in the low bits.
     const SHIFT: f32 = 12_582_912.0;
@@ -13,50 +144,93 @@ pub(crate) mod f32 {
 
     /// `c[0]·xⁿ⁻¹ + … + c[n-1]`.
     #[inline(always)]
-    fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
-        let mut p = c[0];
-        for &c in &c[1..] {
-            p = p * x + c;
+    fn polynomial<L: Lanes, const N: usize>(l: &mut L, x: L::V, c: [f32; N]) -> L::V {
+        let mut p = l.num(c[0]);
+        let mut i = 1;
+        while i < N {
+            let (q, k) = (l.mul(p, x), l.num(c[i]));
+            p = l.add(q, k);
+            i += 1;
         }
         p
     }
 
-    /// 2ⁿ for n in [-126, 127].
+    /// The magnitude.
     #[inline(always)]
-    fn exp2i(n: i32) -> f32 {
-        f32::from_bits((n.wrapping_add(127) << 23) as u32)
+    pub fn abs<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+        let mask = l.bits(0x7FFF_FFFF);
+        l.and(x, mask)
+    }
+
+    /// A magnitude with the sign of another number.
+    #[inline(always)]
+    fn with_sign<L: Lanes>(l: &mut L, magnitude: L::V, of: L::V) -> L::V {
+        let mask = l.bits(1 << 31);
+        let (sign, magnitude) = (l.and(of, mask), abs(l, magnitude));
+        l.or(magnitude, sign)
+    }
+
+    /// 2ⁿ for integers n in [-126, 127].
+    #[inline(always)]
+    fn exp2i<L: Lanes>(l: &mut L, n: L::V) -> L::V {
+        let bias = l.bits(127);
+        let n = l.add_int(n, bias);
+        l.shift_left(n, 23)
     }
 
     /// eˣ, within 2 ulp, subnormal results included.
     #[inline(always)]
-    pub fn exp(x: f32) -> f32 {
+    pub fn exp<L: Lanes>(l: &mut L, x: L::V) -> L::V {
         // Beyond these the result is infinite or 0 anyway. A NaN passes: no comparison with it holds.
-        let t = if x > 89.0 { 89.0 } else { x };
-        let t = if t < -105.0 { -105.0 } else { t };
-        let shifted = t * std::f32::consts::LOG2_E + SHIFT;
-        let n = shifted - SHIFT;
-        let r = (t - n * LN2.0) - n * LN2.1;
-        let p = polynomial(r, [0.001381454, 0.008368745, 0.04166839, 0.16666521, 0.49999994]);
-        let y = (p * (r * r) + r) + 1.0;
+        let (high, low) = (l.num(89.0), l.num(-105.0));
+        let over = l.lt(high, x);
+        let t = l.select(over, high, x);
+        let under = l.lt(t, low);
+        let t = l.select(under, low, t);
+        let (log2e, shift) = (l.num(std::f32::consts::LOG2_E), l.num(SHIFT));
+        let shifted = l.mul(t, log2e);
+        let shifted = l.add(shifted, shift);
+        let n = l.sub(shifted, shift);
+        let (high, low) = (l.num(LN2.0), l.num(LN2.1));
+        let (high, low) = (l.mul(n, high), l.mul(n, low));
+        let r = l.sub(t, high);
+        let r = l.sub(r, low);
+        let p = polynomial(l, r, [0.001381454, 0.008368745, 0.04166839, 0.16666521, 0.49999994]);
+        let square = l.mul(r, r);
+        let y = l.mul(p, square);
+        let y = l.add(y, r);
+        let one = l.num(1.0);
+        let y = l.add(y, one);
         // 2ⁿ as two factors, each normal even where the result is not.
-        let n = (shifted.to_bits() as i32).wrapping_sub(SHIFT.to_bits() as i32);
-        let half = n >> 1;
-        y * exp2i(half) * exp2i(n.wrapping_sub(half))
+        let shift = l.bits(SHIFT.to_bits());
+        let n = l.sub_int(shifted, shift);
+        let half = l.shift_right(n, 1);
+        let rest = l.sub_int(n, half);
+        let (a, b) = (exp2i(l, half), exp2i(l, rest));
+        let y = l.mul(y, a);
+        l.mul(y, b)
     }
 
     /// Natural logarithm, within 2 ulp.
     #[inline(always)]
-    pub fn log(x: f32) -> f32 {
-        let subnormal = x < f32::MIN_POSITIVE;
-        let scaled = if subnormal { x * 8_388_608.0 } else { x };
-        let bits = scaled.to_bits() as i32;
+    pub fn log<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+        let (least, up) = (l.num(f32::MIN_POSITIVE), l.num(8_388_608.0));
+        let subnormal = l.lt(x, least);
+        let larger = l.mul(x, up);
+        let scaled = l.select(subnormal, larger, x);
         // x = 2ⁿ · m with m in [√½, √2).
-        const ROOT_HALF: i32 = 0x3F35_04F3;
-        let n = bits.wrapping_sub(ROOT_HALF) >> 23;
-        let m = f32::from_bits(bits.wrapping_sub(n << 23) as u32);
-        let n = n as f32 - if subnormal { 23.0 } else { 0.0 };
-        let f = m - 1.0;
+        let root_half = l.bits(0x3F35_04F3);
+        let n = l.sub_int(scaled, root_half);
+        let n = l.shift_right(n, 23);
+        let m = l.shift_left(n, 23);
+        let m = l.sub_int(scaled, m);
+        let (down, zero, one) = (l.num(23.0), l.num(0.0), l.num(1.0));
+        let down = l.select(subnormal, down, zero);
+        let n = l.from_int(n);
+        let n = l.sub(n, down);
+        let f = l.sub(m, one);
         let p = polynomial(
+            l,
             f,
             [
                 0.06746641,
@@ -70,38 +244,66 @@ pub(crate) mod f32 {
                 0.33333313,
             ],
         );
-        let z = f * f;
-        let y = n * LN2.1 + p * (z * f);
-        let y = (f - 0.5 * z + y) + n * LN2.0;
-        let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
-        let y = if x == f32::INFINITY { x } else { y };
-        if x < 0.0 || x.is_nan() { f32::NAN } else { y }
+        let z = l.mul(f, f);
+        let (high, low, half) = (l.num(LN2.0), l.num(LN2.1), l.num(0.5));
+        let cube = l.mul(z, f);
+        let cube = l.mul(p, cube);
+        let y = l.mul(n, low);
+        let y = l.add(y, cube);
+        let z = l.mul(half, z);
+        let f = l.sub(f, z);
+        let y = l.add(f, y);
+        let n = l.mul(n, high);
+        let y = l.add(y, n);
+        let (infinity, lowest, nan) = (l.num(f32::INFINITY), l.num(f32::NEG_INFINITY), l.num(f32::NAN));
+        let at_zero = l.eq(x, zero);
+        let y = l.select(at_zero, lowest, y);
+        let at_infinity = l.eq(x, infinity);
+        let y = l.select(at_infinity, x, y);
+        let negative = l.lt(x, zero);
+        let y = l.select(negative, nan, y);
+        let none = l.is_nan(x);
+        l.select(none, nan, y)
     }
 
     /// Hyperbolic tangent, within 2 ulp.
     #[inline(always)]
-    pub fn tanh(x: f32) -> f32 {
-        let a = x.abs();
-        let z = x * x;
-        let p = polynomial(z, [-0.0062742396, 0.02107168, -0.05385231, 0.13332586, -0.33333316]);
-        let small = a + a * (z * p);
-        let large = 1.0 - 2.0 / (exp(a + a) + 1.0);
-        (if a < 0.55 { small } else { large }).copysign(x)
+    pub fn tanh<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+        let a = abs(l, x);
+        let z = l.mul(x, x);
+        let p = polynomial(l, z, [-0.0062742396, 0.02107168, -0.05385231, 0.13332586, -0.33333316]);
+        let small = l.mul(z, p);
+        let small = l.mul(a, small);
+        let small = l.add(a, small);
+        let (one, two, bound) = (l.num(1.0), l.num(2.0), l.num(0.55));
+        let e = l.add(a, a);
+        let e = exp(l, e);
+        let e = l.add(e, one);
+        let e = l.div(two, e);
+        let large = l.sub(one, e);
+        let is_small = l.lt(a, bound);
+        let y = l.select(is_small, small, large);
+        with_sign(l, y, x)
     }
 
     /// Error function, within 2 ulp.
     #[inline(always)]
-    pub fn erf(x: f32) -> f32 {
-        let a = x.abs();
-        let z = x * x;
+    pub fn erf<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+        let a = abs(l, x);
+        let z = l.mul(x, x);
         let p = polynomial(
+            l,
             z,
             [8.513116e-05, -0.00081756426, 0.0052038594, -0.026860509, 0.11283715, -0.37612635, 0.12837917],
         );
-        let small = a + a * p;
+        let small = l.mul(a, p);
+        let small = l.add(a, small);
         // 1 − erf is e to minus a polynomial; beyond 4 it is less than half an ulp of 1.
-        let t = if a > 4.0 { 4.0 } else { a };
+        let four = l.num(4.0);
+        let far = l.lt(four, a);
+        let t = l.select(far, four, a);
         let g = polynomial(
+            l,
             t,
             [
                 2.0828522e-05,
@@ -114,8 +316,26 @@ pub(crate) mod f32 {
                 -0.00016920385,
             ],
         );
-        let large = 1.0 - exp(-g);
-        (if a < 0.9 { small } else { large }).copysign(x)
+        let (one, bound, sign) = (l.num(1.0), l.num(0.9), l.bits(1 << 31));
+        let g = l.xor(g, sign);
+        let e = exp(l, g);
+        let large = l.sub(one, e);
+        let is_small = l.lt(a, bound);
+        let y = l.select(is_small, small, large);
+        with_sign(l, y, x)
+    }
+
+    /// 1 / (1 + e⁻ˣ).
+    #[inline(always)]
+    pub fn sigmoid<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+        // exp of a negative number cannot overflow.
+        let (sign, one, zero) = (l.bits(1 << 31), l.num(1.0), l.num(0.0));
+        let down = l.or(x, sign);
+        let e = exp(l, down);
+        let sum = l.add(one, e);
+        let (r, q) = (l.div(one, sum), l.div(e, sum));
+        let negative = l.lt(x, zero);
+        l.select(negative, q, r)
     }
 }
 
@@ -136,6 +356,12 @@ pub(super) mod f64 {
     #[inline(always)]
     pub fn erf(x: f64) -> f64 {
         libm::erf(x)
+    }
+    #[inline(always)]
+    pub fn sigmoid(x: f64) -> f64 {
+        // exp of a negative number cannot overflow.
+        let e = exp(-x.abs());
+        if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }
     }
 }
 

@@ -13,7 +13,9 @@
 mod code;
 mod compile;
 #[cfg(target_arch = "x86_64")]
-mod f16c;
+mod convert;
+#[cfg(target_arch = "x86_64")]
+mod jit;
 mod loops;
 pub(crate) mod math;
 mod ops;
@@ -33,6 +35,7 @@ use compile::compile;
 use headwater_core::diagnostic::Result;
 use headwater_core::plan::{ALIGN, Plan};
 use headwater_core::row::RowProgram;
+use loops::LANES;
 pub(crate) use scratch::{Scratch, ScratchSize};
 use source::{Site, Source};
 use space::{Axis, count};
@@ -60,6 +63,9 @@ pub(crate) struct Program {
     code: Code,
     /// Results pass by the caches.
     stream: bool,
+    /// The phases as machine code, where there is such for this tier and all that they do.
+    #[cfg(target_arch = "x86_64")]
+    machine: Option<jit::Machine>,
     /// Byte offset of each register in a thread's buffer, of each reduction's accumulators, and the buffer's size.
     homes: Vec<usize>,
     fold_homes: Vec<usize>,
@@ -113,18 +119,39 @@ impl Program {
             tiling,
             code,
             stream,
+            #[cfg(target_arch = "x86_64")]
+            machine: None,
             homes: Vec::new(),
             fold_homes: Vec::new(),
             buffer: 0,
         };
+        #[cfg(target_arch = "x86_64")]
+        if tier >= Tier::Avx2 {
+            program.assemble(reads.len());
+        }
         program.lay_out();
         Ok(program)
+    }
+
+    /// Whether its phases are machine code.
+    fn assembled(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.machine.is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Bytes between a thread's rows of a register kept for whole rows.
+    fn kept_stride(&self, size: usize) -> usize {
+        let cols = count(&self.cols);
+        if self.assembled() { 4 * cols.next_multiple_of(LANES) } else { size * cols }
     }
 
     /// Gives every register its bytes in a thread's buffer.
     fn lay_out(&mut self) {
         let (rows, tile) = (self.tiling.tile_rows, self.tiling.tile_rows * self.tiling.tile_cols);
-        let whole = rows * count(&self.cols);
+        let stride = |size| self.kept_stride(size);
+        let vectors = !self.assembled();
         let mut at = 0;
         let mut take = |bytes: usize| {
             at += bytes.next_multiple_of(ALIGN);
@@ -133,14 +160,15 @@ impl Program {
         let slots: Vec<Vec<usize>> = [1, 4, 8]
             .iter()
             .zip(self.code.slots)
-            .map(|(size, n)| (0..n).map(|_| take(size * tile)).collect())
+            // Machine code holds vectors in registers.
+            .map(|(size, n)| (0..n).map(|_| take(if vectors { size * tile } else { 0 })).collect())
             .collect();
         self.homes = (self.code.regs.iter())
             .map(|r| match r.kind {
                 Kind::Scalar => take(r.ty.size() * rows),
                 Kind::Constant { wide, .. } => take(r.ty.size().max(8) * if wide { tile } else { rows }),
                 Kind::Vector(slot) => slots[slot_class(r.ty)][slot],
-                Kind::Kept => take(r.ty.size() * whole),
+                Kind::Kept => take(stride(r.ty.size()) * rows),
             })
             .collect();
         self.fold_homes = self.code.folds.iter().map(|_| take(8 * rows)).collect();

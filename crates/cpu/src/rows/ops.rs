@@ -2,7 +2,7 @@
 //! here each is compiled once for every tier.
 
 #[cfg(target_arch = "x86_64")]
-use super::f16c;
+use super::convert;
 use super::loops::*;
 use crate::tier::Tier;
 use half::{bf16, f16};
@@ -121,14 +121,44 @@ trait Vector {
     fn mov<L: MoveLoop>() -> Move;
     fn fold<L: FoldLoop>() -> Fold;
     fn dot<L: DotLoop>() -> Dot;
-    /// f16 in memory to f32 and back (past the caches if asked), and f32 rounded to f16.
-    fn load_half() -> Move;
-    fn store_half(stream: bool) -> Move;
-    fn round_half() -> Map;
+    /// Floats in memory to f32 and back (past the caches if asked, and possible), and f32 rounded to f16 or bf16.
+    fn load(from: DType) -> Move;
+    fn store(to: DType, stream: bool) -> Move;
+    fn round(to: DType) -> Map;
+}
+
+/// How the portable tier converts: by plain loops, into the caches.
+mod plain {
+    use super::*;
+    use crate::rows::real::Memory;
+    use std::marker::PhantomData;
+
+    pub type Load<D> = LoadLoop<D, f32>;
+
+    pub struct Store<D, const STREAM: bool>(PhantomData<D>);
+    impl<D: Memory<f32>, const STREAM: bool> MoveLoop for Store<D, STREAM> {
+        #[inline(always)]
+        unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
+            // SAFETY: the same contract.
+            unsafe { StoreLoop::<D, f32>::run(src, dst, step, n) }
+        }
+    }
+
+    pub struct Round<D>(PhantomData<D>);
+    impl<D: Memory<f32>> MapLoop for Round<D> {
+        #[inline(always)]
+        unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
+            let (from, to) = (args[0].cast::<f32>(), out.cast::<f32>());
+            for i in 0..n {
+                // SAFETY: the contract of `loops`.
+                unsafe { *to.add(i) = D::of(*from.add(i)).get() };
+            }
+        }
+    }
 }
 
 macro_rules! vector {
-    ($name:ident, $load:ty, $store:ty, $stream:ty, $round:ty $(, $features:literal, $cfg:meta)?) => {
+    ($name:ident, $ways:ident $(, $features:literal, $cfg:meta)?) => {
         $(#[cfg($cfg)])?
         struct $name;
 
@@ -166,43 +196,35 @@ macro_rules! vector {
                 }
                 f::<L>
             }
-            fn load_half() -> Move {
-                Self::mov::<$load>()
+            fn load(from: DType) -> Move {
+                match from {
+                    DType::F16 => Self::mov::<$ways::Load<f16>>(),
+                    DType::BF16 => Self::mov::<$ways::Load<bf16>>(),
+                    _ => Self::mov::<$ways::Load<f32>>(),
+                }
             }
-            fn store_half(stream: bool) -> Move {
-                if stream { Self::mov::<$stream>() } else { Self::mov::<$store>() }
+            fn store(to: DType, stream: bool) -> Move {
+                match (to, stream) {
+                    (DType::F16, false) => Self::mov::<$ways::Store<f16, false>>(),
+                    (DType::F16, true) => Self::mov::<$ways::Store<f16, true>>(),
+                    (DType::BF16, false) => Self::mov::<$ways::Store<bf16, false>>(),
+                    (DType::BF16, true) => Self::mov::<$ways::Store<bf16, true>>(),
+                    (_, false) => Self::mov::<$ways::Store<f32, false>>(),
+                    (_, true) => Self::mov::<$ways::Store<f32, true>>(),
+                }
             }
-            fn round_half() -> Map {
-                Self::map::<$round>()
+            fn round(to: DType) -> Map {
+                match to {
+                    DType::F16 => Self::map::<$ways::Round<f16>>(),
+                    _ => Self::map::<$ways::Round<bf16>>(),
+                }
             }
         }
     };
 }
-vector!(
-    Portable,
-    LoadLoop<f16, f32>,
-    StoreLoop<f16, f32>,
-    StreamLoop<f16, f32>,
-    RoundLoop<f32, { DType::F16 as usize }>
-);
-vector!(
-    Avx2,
-    f16c::Load,
-    f16c::Store<false>,
-    f16c::Store<true>,
-    f16c::Round,
-    "avx2,fma,f16c,bmi2",
-    target_arch = "x86_64"
-);
-vector!(
-    Avx512,
-    f16c::Load,
-    f16c::Store<false>,
-    f16c::Store<true>,
-    f16c::Round,
-    "avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl",
-    target_arch = "x86_64"
-);
+vector!(Portable, plain);
+vector!(Avx2, convert, "avx2,fma,f16c,bmi2", target_arch = "x86_64");
+vector!(Avx512, convert, "avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl", target_arch = "x86_64");
 
 /// Evaluates `$body` with the constant `$I` equal to a number known only at run time, one of those listed.
 macro_rules! numbered {
@@ -305,7 +327,7 @@ fn cast<V: Vector>(from: Ty, to: DType, float: Ty) -> Map {
         (Ty::F64, Class::Bool) => V::map::<FloatToBoolLoop<f64>>(),
         (Ty::I64, Class::Bool) => V::map::<IntToBoolLoop>(),
         (Ty::Bool, Class::Bool) => unreachable!("a bool is not converted to itself"),
-        (Ty::F32, Class::Float) if to == DType::F16 => V::round_half(),
+        (Ty::F32, Class::Float) if matches!(to, DType::F16 | DType::BF16) => V::round(to),
         (Ty::F32, Class::Float) => of!(TO => RoundLoop<f32, TO>),
         (Ty::F64, Class::Float) => of!(TO => RoundLoop<f64, TO>),
         (Ty::I64, Class::Float) if float == Ty::F32 => of!(TO => IntToFloatLoop<f32, TO>),
@@ -317,9 +339,7 @@ fn cast<V: Vector>(from: Ty, to: DType, float: Ty) -> Map {
 
 fn load<V: Vector>(from: DType, to: Ty) -> Move {
     match (from, to) {
-        (DType::F32, Ty::F32) => V::mov::<LoadLoop<f32, f32>>(),
-        (DType::BF16, Ty::F32) => V::mov::<LoadLoop<bf16, f32>>(),
-        (DType::F16, Ty::F32) => V::load_half(),
+        (DType::F32 | DType::BF16 | DType::F16, Ty::F32) => V::load(from),
         (DType::F64, _) => V::mov::<LoadLoop<f64, f64>>(),
         (DType::F32, _) => V::mov::<LoadLoop<f32, f64>>(),
         (DType::BF16, _) => V::mov::<LoadLoop<bf16, f64>>(),
@@ -331,9 +351,7 @@ fn load<V: Vector>(from: DType, to: Ty) -> Move {
 
 fn store<V: Vector>(from: Ty, to: DType) -> Move {
     match (from, to) {
-        (Ty::F32, DType::F32) => V::mov::<StoreLoop<f32, f32>>(),
-        (Ty::F32, DType::F16) => V::store_half(false),
-        (Ty::F32, _) => V::mov::<StoreLoop<bf16, f32>>(),
+        (Ty::F32, to) => V::store(to, false),
         (Ty::F64, DType::F32) => V::mov::<StoreLoop<f32, f64>>(),
         (Ty::F64, DType::F16) => V::mov::<StoreLoop<f16, f64>>(),
         (Ty::F64, DType::BF16) => V::mov::<StoreLoop<bf16, f64>>(),
@@ -344,12 +362,7 @@ fn store<V: Vector>(from: Ty, to: DType) -> Move {
 }
 
 fn stream<V: Vector>(from: Ty, to: DType) -> Move {
-    match (from, to) {
-        (Ty::F32, DType::F32) => V::mov::<StreamLoop<f32, f32>>(),
-        (Ty::F32, DType::BF16) => V::mov::<StreamLoop<bf16, f32>>(),
-        (Ty::F32, DType::F16) => V::store_half(true),
-        _ => store::<V>(from, to),
-    }
+    if from == Ty::F32 { V::store(to, true) } else { store::<V>(from, to) }
 }
 
 fn spread<V: Vector>(ty: Ty, op: Binary, one: usize) -> Option<Map> {

@@ -53,12 +53,7 @@ macro_rules! real {
                     Unary::Ceil => x.ceil(),
                     Unary::Trunc => x.trunc(),
                     Unary::Round => x.round_ties_even(),
-                    Unary::Sigmoid => {
-                        // exp of a negative number cannot overflow.
-                        let e = math::$t::exp(-x.abs());
-                        let (r, q) = (1.0 / (1.0 + e), e / (1.0 + e));
-                        if x < 0.0 { q } else { r }
-                    }
+                    Unary::Sigmoid => math::$t::sigmoid(x),
                     // Of bools and integers only; the classes never ask.
                     Unary::Not | Unary::IsNan | Unary::IsInf => Self::test(op, x) as i32 as $t,
                 }

@@ -40,10 +40,18 @@ impl Program {
         let cells = self.split_cells() + self.code.sums.len() * self.row_blocks() * count(&self.cols);
         ScratchSize {
             buffer: self.buffer,
+            context: self.context(),
             registers: self.code.regs.len(),
             operands: self.operands,
             partial: 8 * cells,
         }
+    }
+
+    fn context(&self) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        return self.machine.as_ref().map_or(0, |m| m.context);
+        #[cfg(not(target_arch = "x86_64"))]
+        0
     }
 
     fn split_cells(&self) -> usize {
@@ -206,6 +214,11 @@ impl Run<'_> {
             // SAFETY: the accumulators' place, one for each row.
             unsafe { fill(buffer.wrapping_add(home), ty.size(), &raw const first as *const u8, place.rows) };
         }
+        #[cfg(target_arch = "x86_64")]
+        if let Some(machine) = &p.machine {
+            // SAFETY: as for this function.
+            return unsafe { machine.phase(self, w, q, place, cols) };
+        }
         for col in cols.clone().step_by(t.tile_cols) {
             let n = t.tile_cols.min(cols.end - col);
             w.cols.cut(&p.cols, p.operands, col, n);
@@ -229,7 +242,7 @@ impl Run<'_> {
     }
 
     /// Reductions of a phase, and where their accumulators are in the buffer.
-    fn folds(&self, phase: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+    pub(super) fn folds(&self, phase: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let folds = self.p.code.folds.iter().zip(&self.p.fold_homes).enumerate();
         folds.filter(move |(_, (f, _))| f.phase == phase).map(|(i, (_, &home))| (i, home))
     }

@@ -18,6 +18,7 @@ pub(crate) struct Scratch {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ScratchSize {
     pub(super) buffer: usize,
+    pub(super) context: usize,
     pub(super) registers: usize,
     pub(super) operands: usize,
     pub(super) partial: usize,
@@ -27,6 +28,8 @@ pub(crate) struct ScratchSize {
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) buffer: CpuMemory,
+    /// What machine code works on besides operands.
+    pub(super) context: CpuMemory,
     /// Where each register is at the moment: in the buffer or in an operand.
     pub(super) at: Vec<Shared<u8>>,
     /// Where the part of each operand is that lies in memory as a tile does in registers; null for others.
@@ -40,6 +43,7 @@ impl ScratchSize {
     pub fn max(self, other: ScratchSize) -> ScratchSize {
         ScratchSize {
             buffer: self.buffer.max(other.buffer),
+            context: self.context.max(other.context),
             registers: self.registers.max(other.registers),
             operands: self.operands.max(other.operands),
             partial: self.partial.max(other.partial),
@@ -56,6 +60,7 @@ impl Scratch {
         let worker = |_| {
             Ok(Worker {
                 buffer: CpuMemory::new(size.buffer)?,
+                context: CpuMemory::new(size.context)?,
                 at: Vec::with_capacity(size.registers),
                 parts: Vec::with_capacity(size.operands),
                 rows: Runs::default(),

@@ -116,6 +116,12 @@ impl Runs {
         starts.zip(self.lens.iter().copied())
     }
 
+    /// Offset of an operand at the start of a stretch.
+    #[inline(always)]
+    pub fn offset(&self, stretch: usize, operand: usize) -> isize {
+        self.offsets[stretch * self.operands + operand]
+    }
+
     /// Offset of an operand at the first index.
     #[inline(always)]
     pub fn start(&self, operand: usize) -> isize {

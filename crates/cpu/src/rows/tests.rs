@@ -33,16 +33,16 @@ impl Rng {
 
 /// An operand's tensor and its place: segments hold one buffer each, operands may share one.
 #[derive(Clone, Debug)]
-struct Slot {
+pub(super) struct Slot {
     segment: usize,
     layout: Layout,
-    ty: TensorType,
+    pub(super) ty: TensorType,
 }
 
 #[derive(Debug)]
-struct Example {
+pub(super) struct Example {
     program: RowProgram,
-    reads: Vec<(Slot, Tensor)>,
+    pub(super) reads: Vec<(Slot, Tensor)>,
     writes: Vec<Slot>,
     bytes: Vec<usize>,
 }
@@ -212,7 +212,7 @@ fn body(rng: &mut Rng, ex: &mut Example, operand: &MakeOperand, plain: bool, out
 }
 
 /// Runs an example and returns its results.
-fn run(ex: &Example, threads: usize, tier: Tier) -> Vec<Tensor> {
+pub(super) fn run(ex: &Example, threads: usize, tier: Tier) -> Vec<Tensor> {
     let kind = SegmentKind::Arena;
     let segments = ex.bytes.iter().map(|&bytes| Segment { name: "t".into(), bytes, kind }).collect();
     let plan = Plan { segments, steps: vec![], placements: vec![], origins: Arc::new(vec![]) };
@@ -296,7 +296,7 @@ proptest! {
 }
 
 /// A program over contiguous operands of the given shapes, each in its own segment.
-fn plain(program: RowProgram, reads: &[&[usize]], writes: &[&[usize]]) -> Example {
+pub(super) fn plain(program: RowProgram, reads: &[&[usize]], writes: &[&[usize]]) -> Example {
     let mut ex = Example { program, reads: vec![], writes: vec![], bytes: vec![] };
     let slot = |dtype: DType, shape: &[usize], bytes: &mut Vec<usize>| {
         let ty = TensorType::new(dtype, Shape::new(shape));
@@ -306,8 +306,13 @@ fn plain(program: RowProgram, reads: &[&[usize]], writes: &[&[usize]]) -> Exampl
     for (o, shape) in ex.program.reads.iter().zip(reads) {
         let slot = slot(o.dtype, shape, &mut ex.bytes);
         let number = |i: usize| ((i * 7919) % 1009) as f64 / 1009.0 - 0.3;
-        let data = (0..slot.ty.shape.numel()).map(number).collect();
-        let tensor = Tensor::float(o.dtype, slot.ty.shape.clone(), data);
+        let data: Vec<f64> = (0..slot.ty.shape.numel()).map(number).collect();
+        let tensor = match o.dtype {
+            DType::Bool => {
+                Tensor::int(o.dtype, slot.ty.shape.clone(), data.iter().map(|x| (*x > 0.0) as i64).collect())
+            }
+            _ => Tensor::float(o.dtype, slot.ty.shape.clone(), data),
+        };
         ex.reads.push((slot, tensor));
     }
     for (o, shape) in ex.program.writes.iter().zip(writes) {
@@ -317,6 +322,10 @@ fn plain(program: RowProgram, reads: &[&[usize]], writes: &[&[usize]]) -> Exampl
 }
 
 fn compile_plain(ex: &Example) -> Result<Program> {
+    compile(ex, Tier::Portable)
+}
+
+pub(super) fn compile(ex: &Example, tier: Tier) -> Result<Program> {
     let kind = SegmentKind::Arena;
     let segments = ex.bytes.iter().map(|&bytes| Segment { name: "t".into(), bytes, kind }).collect();
     let plan = Plan { segments, steps: vec![], placements: vec![], origins: Arc::new(vec![]) };
@@ -327,7 +336,7 @@ fn compile_plain(ex: &Example) -> Result<Program> {
     };
     let reads = ex.reads.iter().map(|(s, _)| View::checked(&plan, &view(s))).collect::<Result<Vec<_>>>()?;
     let writes = ex.writes.iter().map(|s| View::checked_mut(&plan, &view(s))).collect::<Result<Vec<_>>>()?;
-    Program::new(&plan, &ex.program, &reads.iter().collect::<Vec<_>>(), &writes, Tier::Portable)
+    Program::new(&plan, &ex.program, &reads.iter().collect::<Vec<_>>(), &writes, tier)
 }
 
 /// `exp(x − max) / Σ` over the last of two dimensions, or over the first.

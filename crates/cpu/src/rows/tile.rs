@@ -95,7 +95,7 @@ impl Run<'_> {
     }
 
     /// Where a row scalar, or a constant, of some row of a tile is.
-    fn one(&self, at: &[Shared<u8>], r: Reg, row: usize) -> *const u8 {
+    pub(super) fn one(&self, at: &[Shared<u8>], r: Reg, row: usize) -> *const u8 {
         let Register { ty, kind } = self.p.code.regs[r];
         let row = if kind == Kind::Scalar { row } else { 0 };
         at[r].get().wrapping_add(row * ty.size())
@@ -173,12 +173,12 @@ impl Run<'_> {
                         }
                     }
                 }
-                Op::Map { f, args, out, direct } => {
+                Op::Map { f, args, out, direct, .. } => {
                     at[out] = Shared(direct.and_then(alike).unwrap_or(own));
                     let arg = |r: Reg| at.get(r).map_or(std::ptr::null(), |a| a.get().cast_const());
                     f(args.map(arg), at[out].get(), tile.len());
                 }
-                Op::Spread { f, args, one, out, direct } => {
+                Op::Spread { f, args, one, out, direct, .. } => {
                     at[out] = Shared(direct.and_then(alike).unwrap_or(own));
                     let (n, ty) = (tile.fast.len, size(out));
                     for row in 0..tile.slow.len {
@@ -196,7 +196,7 @@ impl Run<'_> {
                         from.copy_to_nonoverlapping(own.wrapping_add(row * bytes), bytes);
                     }
                 }
-                Op::Patch { f, from, with, index, out } => {
+                Op::Patch { f, from, with, index, out, .. } => {
                     at[out] = Shared(own);
                     let (n, size) = (tile.fast.len, size(out));
                     at[from].get().copy_to_nonoverlapping(own, tile.len() * size);

@@ -1,0 +1,215 @@
+//! Encodes the few x86-64 instructions that row programs need: AVX2 and F16C in the VEX form, and the loop around them.
+//! After Intel's Software Developer's Manual, volume 2.
+
+use memmap2::{Mmap, MmapMut};
+
+/// A general register by its number in encodings.
+pub(super) type Gpr = u8;
+pub(super) const RAX: Gpr = 0;
+pub(super) const RCX: Gpr = 1;
+pub(super) const RDX: Gpr = 2;
+pub(super) const RBX: Gpr = 3;
+pub(super) const RSP: Gpr = 4;
+pub(super) const RBP: Gpr = 5;
+pub(super) const RDI: Gpr = 7;
+
+/// The other operand of an instruction: a vector register, or memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rm {
+    Reg(u8),
+    /// `base + rcx · scale + displacement`; a scale of 0 leaves the index out.
+    At {
+        base: Gpr,
+        scale: u8,
+        disp: i32,
+    },
+    /// So many bytes into the constants, which follow the code.
+    Pool(usize),
+}
+
+/// An instruction in VEX form: prefix (0 none, 1 66, 2 F3, 3 F2), map (1 0F, 2 0F38, 3 0F3A), opcode.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Vex(pub u8, pub u8, pub u8);
+
+pub(super) mod op {
+    use super::Vex;
+    pub const LOAD: Vex = Vex(0, 1, 0x10);
+    pub const STORE: Vex = Vex(0, 1, 0x11);
+    pub const STREAM: Vex = Vex(0, 1, 0x2B);
+    pub const STORE_HALVES: Vex = Vex(2, 1, 0x7F);
+    pub const STREAM_HALVES: Vex = Vex(1, 1, 0xE7);
+    pub const BROADCAST: Vex = Vex(1, 2, 0x18);
+    pub const ADD: Vex = Vex(0, 1, 0x58);
+    pub const MUL: Vex = Vex(0, 1, 0x59);
+    pub const SUB: Vex = Vex(0, 1, 0x5C);
+    pub const DIV: Vex = Vex(0, 1, 0x5E);
+    pub const SQRT: Vex = Vex(0, 1, 0x51);
+    pub const AND: Vex = Vex(0, 1, 0x54);
+    pub const OR: Vex = Vex(0, 1, 0x56);
+    pub const XOR: Vex = Vex(0, 1, 0x57);
+    pub const CMP: Vex = Vex(0, 1, 0xC2);
+    pub const BLEND: Vex = Vex(1, 3, 0x4A);
+    pub const ROUND: Vex = Vex(1, 3, 0x08);
+    pub const TO_HALF: Vex = Vex(1, 3, 0x1D);
+    pub const FROM_HALF: Vex = Vex(1, 2, 0x13);
+    pub const WIDEN_16: Vex = Vex(1, 2, 0x33);
+    pub const WIDEN_8: Vex = Vex(1, 2, 0x31);
+    pub const SHIFT: Vex = Vex(1, 1, 0x72);
+    pub const ADD_INT: Vex = Vex(1, 1, 0xFE);
+    pub const SUB_INT: Vex = Vex(1, 1, 0xFA);
+    pub const EQ_INT: Vex = Vex(1, 1, 0x76);
+    pub const PACK: Vex = Vex(1, 2, 0x2B);
+    pub const UPPER: Vex = Vex(1, 3, 0x39);
+    pub const TO_F64: Vex = Vex(0, 1, 0x5A);
+    pub const ADD_F64: Vex = Vex(1, 1, 0x58);
+    pub const STORE_F64: Vex = Vex(1, 1, 0x11);
+    pub const FROM_INT: Vex = Vex(0, 1, 0x5B);
+    pub const FROM_GPR: Vex = Vex(1, 1, 0x6E);
+    pub const PACK_SIGNED: Vex = Vex(1, 1, 0x6B);
+    pub const PACK_BYTES: Vex = Vex(1, 1, 0x63);
+    pub const ABS_BYTES: Vex = Vex(1, 2, 0x1C);
+    pub const STORE_8: Vex = Vex(1, 1, 0xD6);
+    pub const BROADCAST_INT: Vex = Vex(1, 2, 0x58);
+}
+
+/// Code being written, and the constants it reads.
+#[derive(Debug, Default)]
+pub(super) struct Asm {
+    code: Vec<u8>,
+    pool: Vec<u8>,
+    /// Displacements to be filled in: position, bytes that follow it in its instruction, offset into the constants.
+    holes: Vec<(usize, usize, usize)>,
+}
+
+impl Asm {
+    /// Where the next instruction goes.
+    pub fn here(&self) -> usize {
+        self.code.len()
+    }
+
+    /// A constant's place; equal ones share it.
+    pub fn constant(&mut self, bytes: &[u8]) -> usize {
+        let size = bytes.len();
+        let found = self.pool.chunks_exact(size).position(|c| c == bytes);
+        found.map(|i| i * size).unwrap_or_else(|| {
+            let at = self.pool.len().next_multiple_of(size);
+            self.pool.resize(at, 0);
+            self.pool.extend_from_slice(bytes);
+            at
+        })
+    }
+
+    /// ModRM, SIB and displacement; `after`: bytes of the instruction that follow them.
+    fn operand(&mut self, reg: u8, rm: Rm, after: usize) {
+        let reg = (reg & 7) << 3;
+        match rm {
+            Rm::Reg(r) => self.code.push(0xC0 | reg | (r & 7)),
+            Rm::At { base, scale, disp } => {
+                let index = if scale == 0 { RSP } else { RCX };
+                let log = scale.max(1).trailing_zeros() as u8;
+                self.code.extend([0x84 | reg, (log << 6) | (index << 3) | (base & 7)]);
+                self.code.extend(disp.to_le_bytes());
+            }
+            Rm::Pool(at) => {
+                self.code.push(0x05 | reg);
+                self.holes.push((self.code.len(), after, at));
+                self.code.extend([0; 4]);
+            }
+        }
+    }
+
+    /// `reg = v op rm` (or a store of `reg`), on 32 bytes if `wide`, else 16. Unused `v` is 0.
+    pub fn vex(
+        &mut self,
+        wide: bool,
+        Vex(prefix, map, opcode): Vex,
+        reg: u8,
+        v: u8,
+        rm: Rm,
+        imm: Option<u8>,
+    ) {
+        let b = match rm {
+            Rm::Reg(r) => r >> 3,
+            Rm::At { base, .. } => base >> 3,
+            Rm::Pool(_) => 0,
+        };
+        // Of the index, `rcx`, no bit is extended.
+        self.code.extend([
+            0xC4,
+            ((reg >> 3 ^ 1) << 7) | (1 << 6) | ((b ^ 1) << 5) | map,
+            ((v ^ 15) << 3) | ((wide as u8) << 2) | prefix,
+            opcode,
+        ]);
+        self.operand(reg, rm, imm.is_some() as usize);
+        self.code.extend(imm);
+    }
+
+    fn rex(&mut self, reg: Gpr, base: Gpr) {
+        self.code.push(0x48 | (reg >> 3 << 2) | (base >> 3));
+    }
+
+    /// `to = [base + disp]`.
+    pub fn load_pointer(&mut self, to: Gpr, base: Gpr, disp: i32) {
+        self.rex(to, base);
+        self.code.push(0x8B);
+        self.operand(to, Rm::At { base, scale: 0, disp }, 0);
+    }
+
+    /// Asks for a line to come into the second-level cache.
+    pub fn prefetch(&mut self, base: Gpr, scale: u8, disp: i32) {
+        self.rex(0, base);
+        self.code.extend([0x0F, 0x18]);
+        self.operand(2, Rm::At { base, scale, disp }, 0);
+    }
+
+    pub fn push(&mut self, r: Gpr) {
+        self.code.extend([0x40 | (r >> 3), 0x50 | (r & 7)]);
+    }
+
+    pub fn pop(&mut self, r: Gpr) {
+        self.code.extend([0x40 | (r >> 3), 0x58 | (r & 7)]);
+    }
+
+    /// `rsp += n`; gives the place of `n`, for [`Asm::set`].
+    pub fn move_stack(&mut self, n: i32) -> usize {
+        self.code.extend([0x48, 0x81, 0xC4]);
+        self.code.extend(n.to_le_bytes());
+        self.code.len() - 4
+    }
+
+    /// Changes a number written before.
+    pub fn set(&mut self, at: usize, n: i32) {
+        self.code[at..at + 4].copy_from_slice(&n.to_le_bytes());
+    }
+
+    /// `rcx = 0`.
+    pub fn clear_index(&mut self) {
+        self.code.extend([0x31, 0xC9]);
+    }
+
+    /// Adds to the index `rcx`, and goes to a place while it is below `rsi`.
+    pub fn advance(&mut self, n: u8, to: usize) {
+        self.code.extend([0x48, 0x83, 0xC1, n, 0x48, 0x39, 0xF1, 0x0F, 0x82]);
+        let from = self.code.len() + 4;
+        self.code.extend((to as i32 - from as i32).to_le_bytes());
+    }
+
+    /// Leaves the vector registers as other code expects them, and returns.
+    pub fn finish_function(&mut self) {
+        self.code.extend([0xC5, 0xF8, 0x77, 0xC3]);
+    }
+
+    /// The code in memory that can be run; `None` if the system does not allow it.
+    pub fn finish(mut self) -> Option<Mmap> {
+        let pool = self.code.len().next_multiple_of(64);
+        for (at, after, offset) in self.holes {
+            let from = at + 4 + after;
+            self.code[at..at + 4].copy_from_slice(&((pool + offset) as i32 - from as i32).to_le_bytes());
+        }
+        self.code.resize(pool, 0);
+        self.code.extend(self.pool);
+        let mut map = MmapMut::map_anon(self.code.len()).ok()?;
+        map.copy_from_slice(&self.code);
+        map.make_exec().ok()
+    }
+}

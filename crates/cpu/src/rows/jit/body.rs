@@ -1,0 +1,491 @@
+//! What a phase does to one vector of eight columns, as straight-line code without registers yet.
+
+use super::super::code::{Code, Kind, Op, Reg, What};
+use super::super::math::{self, Lanes};
+use super::super::ops::Ty;
+use super::asm::{Vex, op};
+use headwater_core::DType;
+use headwater_core::expr::{Binary, Unary};
+use headwater_core::row::Reduce;
+
+/// A value: the number of the instruction that makes it.
+pub(super) type Value = usize;
+
+/// One instruction on eight lanes. Truth values are lanes of ones or zeros.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Ins {
+    /// Elements of a stream, widened to f32; bools to bytes in lanes of their own.
+    Load { stream: usize, dtype: DType },
+    /// A number of the row.
+    Slot(usize),
+    /// These bits in all lanes.
+    Num(u32),
+    /// The number of each column since the start of the call.
+    Column,
+    /// Ones in the lanes that are columns; in code for less than a whole group of them.
+    Alive,
+    /// Lanes of an accumulator.
+    Acc(usize),
+    /// `a op b`.
+    Two(Vex, Value, Value, Option<u8>),
+    /// `op a`.
+    One(Vex, Value, Option<u8>),
+    /// Bits moved: digit of the opcode, how far.
+    Shift(u8, Value, u8),
+    /// `b` where the mask is set, else `a`.
+    Blend { mask: Value, a: Value, b: Value },
+    /// To f16 and back.
+    RoundHalf(Value),
+    /// To a stream: f32 (or a mask kept for a later phase), f16 rounded here, bf16 given as bits, bools given as masks.
+    Store { stream: usize, dtype: DType, from: Value },
+    /// Back to an accumulator.
+    SetAcc(usize, Value),
+    /// Added, in f64, to a stream of f64.
+    Columns { stream: usize, from: Value },
+}
+
+impl Ins {
+    pub fn args(&self) -> impl Iterator<Item = Value> + use<> {
+        let list = match *self {
+            Ins::Two(_, a, b, _) => [Some(a), Some(b), None],
+            Ins::One(_, a, _) | Ins::Shift(_, a, _) | Ins::RoundHalf(a) => [Some(a), None, None],
+            Ins::Blend { mask, a, b } => [Some(mask), Some(a), Some(b)],
+            Ins::Store { from, .. } | Ins::SetAcc(_, from) | Ins::Columns { from, .. } => {
+                [Some(from), None, None]
+            }
+            _ => [None; 3],
+        };
+        list.into_iter().flatten()
+    }
+}
+
+/// What a call walks along the columns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Source {
+    /// An operand.
+    Operand(usize),
+    /// A register kept for the whole row.
+    Kept(Reg),
+    /// A column sum, in f64.
+    Sum(usize),
+}
+
+/// A stream, and what the code does with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
+    pub source: Source,
+    /// Bytes of an element.
+    pub width: usize,
+    pub read: bool,
+    pub written: bool,
+}
+
+/// The code of a phase, and what it works on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Body {
+    pub code: Vec<Ins>,
+    pub streams: Vec<Stream>,
+    /// Registers whose number of the row is wanted; after them stands the number of the first column.
+    pub slots: Vec<Reg>,
+    /// Reductions, by number of the program's, in the order of their accumulators.
+    pub folds: Vec<usize>,
+}
+
+pub(super) struct Builder<'a> {
+    code: &'a Code,
+    dtypes: &'a [DType],
+    pub body: Body,
+    /// Whether only some lanes are columns.
+    tail: bool,
+    values: Vec<Option<Value>>,
+}
+
+/// Translates a phase; `None` if something in it has no translation. `dtypes` are those of the operands.
+pub(super) fn body(code: &Code, dtypes: &[DType], phase: usize, tail: bool) -> Option<Body> {
+    let mut b = Builder { code, dtypes, body: Body::default(), tail, values: vec![None; code.regs.len()] };
+    code.vector[phase].iter().try_for_each(|op| b.op(op))?;
+    Some(b.body)
+}
+
+impl Builder<'_> {
+    fn push(&mut self, ins: Ins) -> Value {
+        // Loads and constants are made once.
+        let once = matches!(ins, Ins::Load { .. } | Ins::Slot(_) | Ins::Num(_) | Ins::Column | Ins::Alive);
+        if let Some(at) = self.body.code.iter().position(|i| once && *i == ins) {
+            return at;
+        }
+        self.body.code.push(ins);
+        self.body.code.len() - 1
+    }
+
+    fn two(&mut self, op: Vex, a: Value, b: Value) -> Value {
+        self.push(Ins::Two(op, a, b, None))
+    }
+
+    /// A comparison by the predicate of its encoding.
+    fn compare(&mut self, predicate: u8, a: Value, b: Value) -> Value {
+        self.push(Ins::Two(op::CMP, a, b, Some(predicate)))
+    }
+
+    fn not(&mut self, m: Value) -> Value {
+        let ones = self.push(Ins::Num(u32::MAX));
+        self.two(op::XOR, m, ones)
+    }
+
+    fn stream(&mut self, source: Source, width: usize) -> usize {
+        let streams = &mut self.body.streams;
+        streams.iter().position(|s| s.source == source).unwrap_or_else(|| {
+            streams.push(Stream { source, width, read: false, written: false });
+            streams.len() - 1
+        })
+    }
+
+    fn load(&mut self, source: Source, dtype: DType, width: usize) -> Value {
+        let stream = self.stream(source, width);
+        self.body.streams[stream].read = true;
+        let v = self.push(Ins::Load { stream, dtype });
+        if dtype != DType::Bool {
+            return v;
+        }
+        let zero = self.push(Ins::Num(0));
+        let none = self.two(op::EQ_INT, v, zero);
+        self.not(none)
+    }
+
+    fn store(&mut self, source: Source, dtype: DType, width: usize, from: Value) {
+        let stream = self.stream(source, width);
+        self.body.streams[stream].written = true;
+        let from = if dtype == DType::BF16 { self.bf16(from) } else { from };
+        self.push(Ins::Store { stream, dtype, from });
+    }
+
+    /// The bits of the nearest bf16 in the lower half of each lane.
+    fn bf16(&mut self, x: Value) -> Value {
+        let high = self.push(Ins::Shift(2, x, 16));
+        let one = self.bits(1);
+        let odd = self.two(op::AND, high, one);
+        let half = self.bits(0x7FFF);
+        let add = self.two(op::ADD_INT, odd, half);
+        let rounded = self.two(op::ADD_INT, x, add);
+        // A NaN stays one: quiet, its sign kept.
+        let quiet = self.bits(0x0040_0000);
+        let quiet = self.two(op::OR, x, quiet);
+        let nan = self.is_nan(x);
+        let bits = self.push(Ins::Blend { mask: nan, a: rounded, b: quiet });
+        self.push(Ins::Shift(2, bits, 16))
+    }
+
+    /// Number of the row of a register.
+    fn slot(&mut self, r: Reg) -> Value {
+        let slots = &mut self.body.slots;
+        let at = slots.iter().position(|s| *s == r).unwrap_or_else(|| {
+            slots.push(r);
+            slots.len() - 1
+        });
+        self.push(Ins::Slot(at))
+    }
+
+    /// Value of a register of the program.
+    fn get(&mut self, r: Reg) -> Option<Value> {
+        if let Some(v) = self.values[r] {
+            return Some(v);
+        }
+        let ty = self.code.regs[r].ty;
+        match (self.code.regs[r].kind, ty) {
+            (_, Ty::F64) => None,
+            (Kind::Constant { bytes, .. }, Ty::F32) => Some(self.bits(i64::from_ne_bytes(bytes) as u32)),
+            (Kind::Constant { bytes, .. }, Ty::Bool) => {
+                Some(self.bits(if i64::from_ne_bytes(bytes) != 0 { u32::MAX } else { 0 }))
+            }
+            (Kind::Constant { .. }, _) => None,
+            (Kind::Scalar, _) => Some(self.slot(r)),
+            (Kind::Kept, Ty::F32 | Ty::Bool) => Some(self.load(Source::Kept(r), DType::F32, 4)),
+            (Kind::Kept | Kind::Vector(_), _) => None,
+        }
+    }
+
+    fn set(&mut self, r: Reg, v: Value) {
+        self.values[r] = Some(v);
+        if self.code.regs[r].kind == Kind::Kept {
+            self.store(Source::Kept(r), DType::F32, 4, v);
+        }
+    }
+
+    fn op(&mut self, o: &Op) -> Option<()> {
+        match *o {
+            Op::Load { operand, out, .. } => {
+                let dtype = self.dtypes[operand];
+                if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Bool) {
+                    return None;
+                }
+                let v = self.load(Source::Operand(operand), dtype, dtype.size());
+                self.set(out, v);
+            }
+            Op::Map { what, args, out, .. } => {
+                let ty = self.code.regs[args[0]].ty;
+                let a = self.get(args[0])?;
+                let v = match what {
+                    What::Unary(f) => self.unary(f, a)?,
+                    What::Binary(f) => {
+                        let b = self.get(args[1])?;
+                        self.binary(f, ty, a, b)?
+                    }
+                    What::Select => {
+                        let (x, y) = (self.get(args[1])?, self.get(args[2])?);
+                        self.select(a, x, y)
+                    }
+                    What::Cast(to) => self.cast(ty, to, a)?,
+                };
+                self.set(out, v);
+            }
+            Op::Spread { op, args, out, .. } => {
+                let (a, b) = (self.get(args[0])?, self.get(args[1])?);
+                let v = self.binary(op, Ty::F32, a, b)?;
+                self.set(out, v);
+            }
+            Op::Choose { cond, args, out } => {
+                let (m, a, b) = (self.get(cond)?, self.get(args[0])?, self.get(args[1])?);
+                let v = self.select(m, a, b);
+                self.set(out, v);
+            }
+            Op::Patch { op, from, with, index, out, .. } => {
+                let m = self.column_is(index);
+                let (from, with) = (self.get(from)?, self.get(with)?);
+                let patched = self.binary(op, Ty::F32, from, with)?;
+                let v = self.select(m, patched, from);
+                self.set(out, v);
+            }
+            Op::Expand { from, out } => {
+                let v = self.get(from)?;
+                self.set(out, v);
+            }
+            Op::Fold { fold, from } => {
+                let v = self.get(from)?;
+                self.fold(fold, v)?;
+            }
+            Op::Dot { fold, args, .. } => {
+                let (a, b) = (self.get(args[0])?, self.get(args[1])?);
+                let v = self.mul(a, b);
+                self.fold(fold, v)?;
+            }
+            Op::Pick { fold, from, index } => {
+                let m = self.column_is(index);
+                let x = self.get(from)?;
+                let v = self.two(op::AND, m, x);
+                self.fold(fold, v)?;
+            }
+            Op::Sum { sum, from } => {
+                let x = self.get(from)?;
+                if self.code.regs[from].ty != Ty::F32 {
+                    return None;
+                }
+                let stream = self.stream(Source::Sum(sum), 8);
+                (self.body.streams[stream].read, self.body.streams[stream].written) = (true, true);
+                self.push(Ins::Columns { stream, from: x });
+            }
+            Op::Store { operand, from, .. } => {
+                let (dtype, ty) = (self.dtypes[operand], self.code.regs[from].ty);
+                let float = matches!(dtype, DType::F32 | DType::F16 | DType::BF16) && ty == Ty::F32;
+                if !float && !(dtype == DType::Bool && ty == Ty::Bool) {
+                    return None;
+                }
+                let v = self.get(from)?;
+                self.store(Source::Operand(operand), dtype, dtype.size(), v);
+            }
+            Op::Count { .. } => return None,
+        }
+        Some(())
+    }
+
+    /// Where the number of the column is that of the row.
+    fn column_is(&mut self, index: Reg) -> Value {
+        let (column, index) = (self.push(Ins::Column), self.slot(index));
+        self.two(op::EQ_INT, column, index)
+    }
+
+    fn fold(&mut self, fold: usize, v: Value) -> Option<()> {
+        let folding = &self.code.folds[fold];
+        if folding.ty != Ty::F32 {
+            return None;
+        }
+        let (f, identity) = match folding.op {
+            Reduce::Sum => (Binary::Add, 0.0),
+            Reduce::Max => (Binary::Max, f32::NEG_INFINITY),
+            Reduce::Min => (Binary::Min, f32::INFINITY),
+            Reduce::Prod => return None,
+        };
+        let at = self.body.folds.len();
+        self.body.folds.push(fold);
+        let v = if self.tail {
+            let (alive, dead) = (self.push(Ins::Alive), self.num(identity));
+            self.select(alive, v, dead)
+        } else {
+            v
+        };
+        let acc = self.push(Ins::Acc(at));
+        let v = self.binary(f, Ty::F32, acc, v)?;
+        self.push(Ins::SetAcc(at, v));
+        Some(())
+    }
+
+    fn unary(&mut self, f: Unary, a: Value) -> Option<Value> {
+        let round = |mode| Ins::One(op::ROUND, a, Some(mode));
+        Some(match f {
+            Unary::Neg => {
+                let sign = self.bits(1 << 31);
+                self.two(op::XOR, a, sign)
+            }
+            Unary::Abs => math::vector::abs(self, a),
+            Unary::Exp => math::vector::exp(self, a),
+            Unary::Log => math::vector::log(self, a),
+            Unary::Tanh => math::vector::tanh(self, a),
+            Unary::Erf => math::vector::erf(self, a),
+            Unary::Sigmoid => math::vector::sigmoid(self, a),
+            Unary::Sqrt => self.push(Ins::One(op::SQRT, a, None)),
+            Unary::Rsqrt => {
+                let root = self.push(Ins::One(op::SQRT, a, None));
+                let one = self.num(1.0);
+                self.div(one, root)
+            }
+            Unary::Recip => {
+                let one = self.num(1.0);
+                self.div(one, a)
+            }
+            Unary::Round => self.push(round(8)),
+            Unary::Floor => self.push(round(9)),
+            Unary::Ceil => self.push(round(10)),
+            Unary::Trunc => self.push(round(11)),
+            Unary::IsNan => self.is_nan(a),
+            Unary::IsInf => {
+                let (size, infinity) = (math::vector::abs(self, a), self.num(f32::INFINITY));
+                self.eq(size, infinity)
+            }
+            Unary::Not => self.not(a),
+            Unary::Sign
+            | Unary::Expm1
+            | Unary::Log1p
+            | Unary::Sin
+            | Unary::Cos
+            | Unary::Tan
+            | Unary::Atan => {
+                return None;
+            }
+        })
+    }
+
+    fn binary(&mut self, f: Binary, ty: Ty, a: Value, b: Value) -> Option<Value> {
+        if ty == Ty::Bool {
+            let f = match f {
+                Binary::And | Binary::Mul | Binary::Min => op::AND,
+                Binary::Or | Binary::Add | Binary::Max => op::OR,
+                Binary::Xor | Binary::Sub | Binary::Ne => op::XOR,
+                _ => return None,
+            };
+            return Some(self.two(f, a, b));
+        }
+        if ty != Ty::F32 {
+            return None;
+        }
+        Some(match f {
+            Binary::Add => self.two(op::ADD, a, b),
+            Binary::Sub => self.two(op::SUB, a, b),
+            Binary::Mul => self.two(op::MUL, a, b),
+            Binary::Div => self.two(op::DIV, a, b),
+            // As `Real::binary`: NaN wins.
+            Binary::Min | Binary::Max => {
+                let better = if f == Binary::Min { self.lt(b, a) } else { self.lt(a, b) };
+                let nan = self.is_nan(b);
+                let take = self.two(op::OR, better, nan);
+                self.select(take, b, a)
+            }
+            Binary::Eq => self.compare(0, a, b),
+            Binary::Ne => self.compare(4, a, b),
+            Binary::Lt => self.compare(17, a, b),
+            Binary::Le => self.compare(18, a, b),
+            Binary::Gt => self.compare(30, a, b),
+            Binary::Ge => self.compare(29, a, b),
+            Binary::FloorDiv | Binary::Rem | Binary::Fmod | Binary::Pow | Binary::Atan2 => return None,
+            Binary::And | Binary::Or | Binary::Xor => return None,
+        })
+    }
+
+    fn cast(&mut self, from: Ty, to: DType, a: Value) -> Option<Value> {
+        Some(match (from, to) {
+            (Ty::F32, DType::F32) => a,
+            (Ty::F32, DType::F16) => self.push(Ins::RoundHalf(a)),
+            (Ty::F32, DType::BF16) => {
+                let bits = self.bf16(a);
+                self.push(Ins::Shift(6, bits, 16))
+            }
+            (Ty::F32, DType::Bool) => {
+                let zero = self.num(0.0);
+                self.compare(4, a, zero)
+            }
+            (Ty::Bool, DType::F32 | DType::F16 | DType::BF16) => {
+                let one = self.num(1.0);
+                self.two(op::AND, a, one)
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl Lanes for Builder<'_> {
+    type V = Value;
+    type M = Value;
+
+    fn num(&mut self, x: f32) -> Value {
+        self.push(Ins::Num(x.to_bits()))
+    }
+    fn add(&mut self, a: Value, b: Value) -> Value {
+        self.two(op::ADD, a, b)
+    }
+    fn sub(&mut self, a: Value, b: Value) -> Value {
+        self.two(op::SUB, a, b)
+    }
+    fn mul(&mut self, a: Value, b: Value) -> Value {
+        self.two(op::MUL, a, b)
+    }
+    fn div(&mut self, a: Value, b: Value) -> Value {
+        self.two(op::DIV, a, b)
+    }
+    fn lt(&mut self, a: Value, b: Value) -> Value {
+        self.compare(17, a, b)
+    }
+    fn eq(&mut self, a: Value, b: Value) -> Value {
+        self.compare(0, a, b)
+    }
+    fn is_nan(&mut self, a: Value) -> Value {
+        self.compare(3, a, a)
+    }
+    fn select(&mut self, mask: Value, a: Value, b: Value) -> Value {
+        self.push(Ins::Blend { mask, a: b, b: a })
+    }
+    fn bits(&mut self, x: u32) -> Value {
+        self.push(Ins::Num(x))
+    }
+    fn and(&mut self, a: Value, b: Value) -> Value {
+        self.two(op::AND, a, b)
+    }
+    fn or(&mut self, a: Value, b: Value) -> Value {
+        self.two(op::OR, a, b)
+    }
+    fn xor(&mut self, a: Value, b: Value) -> Value {
+        self.two(op::XOR, a, b)
+    }
+    fn add_int(&mut self, a: Value, b: Value) -> Value {
+        self.two(op::ADD_INT, a, b)
+    }
+    fn sub_int(&mut self, a: Value, b: Value) -> Value {
+        self.two(op::SUB_INT, a, b)
+    }
+    fn shift_left(&mut self, a: Value, n: u8) -> Value {
+        self.push(Ins::Shift(6, a, n))
+    }
+    fn shift_right(&mut self, a: Value, n: u8) -> Value {
+        self.push(Ins::Shift(4, a, n))
+    }
+    fn from_int(&mut self, a: Value) -> Value {
+        self.push(Ins::One(op::FROM_INT, a, None))
+    }
+}

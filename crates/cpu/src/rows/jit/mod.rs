@@ -1,0 +1,324 @@
+//! Row programs as machine code of x86-64 with AVX2: each phase is one loop over the columns that holds everything in
+//! registers, so that a phase costs what its reads and writes cost. The interpreter of `tile` does the same, operation by
+//! operation and to the same bits, where this cannot: in other tiers, for layouts whose columns do not lie next to each
+//! other, in f64, and for functions that have no translation here.
+
+mod asm;
+mod body;
+mod emit;
+#[cfg(test)]
+mod tests;
+
+use super::Program;
+use super::code::{Kind, Op, Reg};
+use super::loops::{CHUNK, LANES, total_of};
+use super::ops::Ty;
+use super::real::Real;
+use super::run::Run;
+use super::scratch::Worker;
+use super::space::count;
+use super::tile::Place;
+use asm::Asm;
+use body::{Source, Stream};
+use emit::{Frame, Manner, TOGETHER, WIDE};
+use headwater_core::DType;
+use headwater_core::expr::Binary;
+use headwater_core::row::Reduce;
+use memmap2::Mmap;
+use std::ops::Range;
+
+/// Fewer columns than this do not pay for a call for each row.
+const LEAST: usize = 24;
+/// Longer code than this is not written four times over for a group of `LANES` columns.
+const SHORT: usize = 32;
+/// Bytes that the rows of a tile should not exceed: later phases find them in the second-level cache, and so does the
+/// first phase of the next tile, which is asked for meanwhile.
+const TILE: usize = 96 << 10;
+/// Bytes ahead of a long stretch that are asked for.
+const AHEAD: usize = 2048;
+/// Bytes of a thread's copy of what is left of a stream, in groups of columns.
+const REST: usize = 8 * LANES;
+
+/// The machine code of a program.
+#[derive(Debug)]
+pub(super) struct Machine {
+    code: Mmap,
+    phases: Vec<Phase>,
+    /// Bytes that a thread works in.
+    pub context: usize,
+}
+
+#[derive(Debug)]
+struct Phase {
+    streams: Vec<Stream>,
+    /// Bytes from row to row, within a stretch of rows.
+    steps: Vec<isize>,
+    slots: Vec<Reg>,
+    folds: Vec<usize>,
+    frame: Frame,
+    group: usize,
+    /// Places in the code: for whole groups, into the caches and past them, and for less than a group.
+    whole: usize,
+    past: Option<usize>,
+    rest: usize,
+}
+
+type Function = unsafe extern "sysv64" fn(*mut u8, usize);
+
+impl Program {
+    /// Writes the phases as machine code, if there is a translation, and sizes tiles for it.
+    pub(super) fn assemble(&mut self, reads: usize) {
+        let cols = count(&self.cols);
+        let even = |o: usize| self.cols.iter().all(|c| matches!(c.steps[o], 0 | 1));
+        let plain =
+            self.cols.len() == 1 && cols >= LEAST && i32::try_from(cols).is_ok() && !self.tiling.across;
+        if !plain || !(0..self.sites.len()).all(even) || self.tiling.tile_cols > CHUNK {
+            return;
+        }
+        let old = self.tiling;
+        let bytes: usize =
+            (0..reads).filter(|&o| self.cols[0].steps[o] != 0).map(|o| self.sites[o].dtype.size()).sum();
+        let kept = 4 * self.code.regs.iter().filter(|r| r.kind == Kind::Kept).count();
+        let t = &mut self.tiling;
+        if !t.split {
+            let rows = count(&self.rows);
+            if self.code.sums.is_empty() {
+                // Blocks of several tiles, where there are enough of them.
+                let many = rows.div_ceil(t.block_rows) / 64;
+                t.block_rows *= many.clamp(1, 4);
+            }
+            t.tile_rows = (TILE / (cols * (bytes + kept)).max(1)).clamp(1, 64).min(t.block_rows);
+        }
+        self.machine = self.machine(reads);
+        if self.machine.is_none() {
+            self.tiling = old;
+        }
+    }
+
+    fn machine(&self, reads: usize) -> Option<Machine> {
+        let dtypes: Vec<DType> = self.sites.iter().map(|s| s.dtype).collect();
+        let mut asm = Asm::default();
+        let mut phases = Vec::new();
+        for q in 0..self.code.vector.len() {
+            phases.push(self.phase_code(&mut asm, &dtypes, q, reads)?);
+        }
+        let context = phases.iter().map(|p: &Phase| p.frame.size + (p.streams.len() + 1) * REST).max();
+        Some(Machine { code: asm.finish()?, phases, context: context.unwrap_or(0) })
+    }
+
+    fn phase_code(&self, asm: &mut Asm, dtypes: &[DType], q: usize, reads: usize) -> Option<Phase> {
+        let (body, rest) =
+            (body::body(&self.code, dtypes, q, false)?, body::body(&self.code, dtypes, q, true)?);
+        let short = body.code.len() <= SHORT;
+        let group = if short || !body.folds.is_empty() { LANES } else { TOGETHER * WIDE };
+        let frame = Frame::new(&body, group);
+        let ahead: Vec<usize> = body
+            .streams
+            .iter()
+            .map(|s| match s.source {
+                Source::Operand(o) if q == 0 && o < reads && group == LANES => self.ahead(o) * s.width,
+                _ => 0,
+            })
+            .collect();
+        let steps = body.streams.iter().map(|s| match s.source {
+            Source::Operand(o) => self.rows.last().map_or(0, |a| a.steps[o]) * s.width as isize,
+            Source::Kept(_) => self.kept_rows(),
+            Source::Sum(_) => 0,
+        });
+        let stores = |op: &Op| matches!(op, Op::Store { .. });
+        let manner = Manner { group, stream: false, ahead: &ahead };
+        let past = self.stream && self.code.vector[q].iter().any(stores);
+        Some(Phase {
+            whole: emit::function(asm, &body, frame, manner),
+            past: past.then(|| emit::function(asm, &body, frame, Manner { stream: true, ..manner })),
+            rest: emit::function(asm, &rest, frame, Manner { ahead: &[], ..manner }),
+            steps: steps.collect(),
+            streams: body.streams,
+            slots: body.slots,
+            folds: body.folds,
+            frame,
+            group,
+        })
+    }
+
+    fn kept_rows(&self) -> isize {
+        (4 * count(&self.cols).next_multiple_of(LANES)) as isize
+    }
+
+    /// How many elements ahead an operand is asked for: the same of the next tile, if tiles follow each other in memory.
+    fn ahead(&self, o: usize) -> usize {
+        let cols = &self.cols[0];
+        match &self.rows[..] {
+            [] => AHEAD / self.sites[o].dtype.size(),
+            [r] if r.steps[o] == cols.size as isize => self.tiling.tile_rows * cols.size,
+            _ => 0,
+        }
+    }
+}
+
+impl Machine {
+    /// One phase of some rows of a block.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    pub unsafe fn phase(&self, run: &Run, w: &mut Worker, q: usize, place: &Place, cols: Range<usize>) {
+        let (p, t) = (run.p, &run.p.tiling);
+        let phase = &self.phases[q];
+        let buffer = w.buffer.base();
+        let mut row = 0;
+        for stretch in 0..w.rows.lens.len() {
+            w.parts.clear();
+            for s in &phase.streams {
+                let first = match s.source {
+                    Source::Operand(o) => {
+                        let (base, width) = run.memory(o);
+                        base.wrapping_offset((w.rows.offset(stretch, o) + cols.start as isize) * width)
+                    }
+                    Source::Kept(r) => {
+                        buffer.wrapping_add(p.homes[r]).wrapping_offset(row as isize * p.kept_rows())
+                    }
+                    Source::Sum(sum) => run.sum_cells(sum, place.row, cols.start),
+                };
+                w.parts.push(crate::pool::Shared(first));
+            }
+            for _ in 0..w.rows.lens[stretch] {
+                // SAFETY: the context has room for the frame; registers hold a number for each row.
+                unsafe { self.slots(run, w, phase, row) };
+                for col in cols.clone().step_by(t.tile_cols) {
+                    let n = t.tile_cols.min(cols.end - col);
+                    // SAFETY: as for this function.
+                    unsafe { self.columns(run, w, phase, row, col, n, col - cols.start) };
+                }
+                for (part, step) in w.parts.iter_mut().zip(&phase.steps) {
+                    part.0 = part.0.wrapping_offset(*step);
+                }
+                row += 1;
+            }
+        }
+    }
+
+    /// Puts the numbers of a row where the code finds them.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    unsafe fn slots(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize) {
+        let slots = w.context.base().wrapping_add(phase.frame.slots).cast::<u32>();
+        for (i, &r) in phase.slots.iter().enumerate() {
+            let from = run.one(&w.at, r, row);
+            // SAFETY: a number of the register's type; a slot of the frame.
+            unsafe {
+                *slots.add(i) = match run.p.code.regs[r].ty {
+                    Ty::F32 => from.cast::<u32>().read_unaligned(),
+                    Ty::Bool => 0u32.wrapping_sub((*from != 0) as u32),
+                    // The number of a column, or none.
+                    _ => i32::try_from(from.cast::<i64>().read_unaligned()).unwrap_or(-1) as u32,
+                };
+            }
+        }
+    }
+
+    /// Some columns of a row, `before` of the row's being done.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn columns(
+        &self,
+        run: &Run,
+        w: &mut Worker,
+        phase: &Phase,
+        row: usize,
+        col: usize,
+        n: usize,
+        before: usize,
+    ) {
+        let context = w.context.base();
+        let (pointers, frame) = (context.cast::<*mut u8>(), phase.frame);
+        let accs = context.wrapping_add(frame.accs).cast::<f32>();
+        let first = context.wrapping_add(frame.slots + 4 * phase.slots.len()).cast::<u32>();
+        let whole = n / phase.group * phase.group;
+        // SAFETY: all within the frame; streams hold these columns; the code was written for just this.
+        unsafe {
+            for (f, &fold) in phase.folds.iter().enumerate() {
+                let identity = match run.p.code.folds[fold].op {
+                    Reduce::Max => f32::NEG_INFINITY,
+                    Reduce::Min => f32::INFINITY,
+                    _ => 0.0,
+                };
+                std::slice::from_raw_parts_mut(accs.add(f * LANES), LANES).fill(identity);
+            }
+            if whole > 0 {
+                let mut aligned = true;
+                for (s, stream) in phase.streams.iter().enumerate() {
+                    let at = w.parts[s].0.wrapping_add(before * stream.width);
+                    let past = stream.written && matches!(stream.source, Source::Operand(_));
+                    aligned &= !past || (at as usize).is_multiple_of(WIDE * stream.width);
+                    *pointers.add(s) = at;
+                }
+                *first = col as u32;
+                let place = phase.past.filter(|_| aligned).unwrap_or(phase.whole);
+                self.function(place)(context, whole);
+            }
+            if whole < n {
+                self.rest(w, phase, col + whole, n - whole, before + whole);
+            }
+            for (f, &fold) in phase.folds.iter().enumerate() {
+                let lanes: [f32; LANES] = accs.add(f * LANES).cast::<[f32; LANES]>().read();
+                let total = run.fold(w, fold, row);
+                let (op, least) = match run.p.code.folds[fold].op {
+                    Reduce::Max => (Binary::Max, f32::NEG_INFINITY),
+                    Reduce::Min => (Binary::Min, f32::INFINITY),
+                    _ => {
+                        *total += total_of(lanes) as f64;
+                        continue;
+                    }
+                };
+                let best = lanes.iter().fold(least, |a, &b| f32::binary(op, a, b));
+                *total = f64::binary(op, *total, best as f64);
+            }
+        }
+    }
+
+    /// The columns that fill no group, on copies.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    unsafe fn rest(&self, w: &mut Worker, phase: &Phase, col: usize, n: usize, before: usize) {
+        let context = w.context.base();
+        let frame = phase.frame;
+        let copy = |s: usize| context.wrapping_add(frame.size.next_multiple_of(32) + s * REST);
+        // SAFETY: the context has room for the frame and a copy of each stream; rows kept have room for whole groups.
+        unsafe {
+            let alive = std::slice::from_raw_parts_mut(context.add(frame.alive).cast::<u32>(), phase.group);
+            alive.iter_mut().enumerate().for_each(|(i, a)| *a = if i < n { u32::MAX } else { 0 });
+            for (s, stream) in phase.streams.iter().enumerate() {
+                let from = w.parts[s].0.wrapping_add(before * stream.width);
+                let kept = matches!(stream.source, Source::Kept(_));
+                if stream.read && !kept {
+                    copy(s).copy_from_nonoverlapping(from, n * stream.width);
+                }
+                *context.cast::<*mut u8>().add(s) = if kept { from } else { copy(s) };
+            }
+            *context.add(frame.slots + 4 * phase.slots.len()).cast::<u32>() = col as u32;
+            self.function(phase.rest)(context, phase.group);
+            for (s, stream) in phase.streams.iter().enumerate() {
+                if stream.written && !matches!(stream.source, Source::Kept(_)) {
+                    let to = w.parts[s].0.wrapping_add(before * stream.width);
+                    to.copy_from_nonoverlapping(copy(s), n * stream.width);
+                }
+            }
+        }
+    }
+
+    fn function(&self, at: usize) -> Function {
+        // SAFETY: places in the code are the beginnings of functions of this type.
+        unsafe { std::mem::transmute::<*const u8, Function>(self.code.as_ptr().wrapping_add(at)) }
+    }
+}
+
+impl Run<'_> {
+    /// The accumulator of a reduction for a row of the tile.
+    fn fold(&self, w: &mut Worker, fold: usize, row: usize) -> *mut f64 {
+        w.buffer.base().wrapping_add(self.p.fold_homes[fold]).cast::<f64>().wrapping_add(row)
+    }
+}
