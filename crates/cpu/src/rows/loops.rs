@@ -1,8 +1,11 @@
-//! The loops of row programs, plain Rust over slices, inlined into one function per tier.
+//! The loops of row programs, plain Rust, inlined into one function per tier. They are by index and over pointers: what
+//! iterators are made of is not always compiled into these functions, and then lacks the tier's instructions.
 //!
 //! Contract of every `run`: arguments hold the elements named (`n`, or `slow × fast`), valid and aligned, of the loop's
 //! types; what is written is valid for writing, and overlaps nothing that is read. With a step other than 1, the operand in
 //! memory is walked by that many elements.
+
+#![allow(clippy::needless_range_loop)]
 
 use super::ops::Ty;
 use super::real::{self, Exact, Int, Memory, Real};
@@ -73,8 +76,6 @@ const _: () = {
         i += 1;
     }
 };
-
-// Loops are by index and over pointers: iterators are functions of their own, which are not always compiled into these.
 
 #[inline(always)]
 unsafe fn map1<A: Copy, O>(args: [*const u8; 3], out: *mut u8, n: usize, f: impl Fn(A) -> O) {

@@ -30,7 +30,7 @@ pub(crate) trait Lanes {
     /// Copies of the sign come in.
     fn shift_right(&mut self, a: Self::V, n: u8) -> Self::V;
     /// The number of an integer, exactly if it is small.
-    fn from_int(&mut self, a: Self::V) -> Self::V;
+    fn int_to_float(&mut self, a: Self::V) -> Self::V;
 }
 
 /// One number.
@@ -109,7 +109,7 @@ impl Lanes for One {
         f32::from_bits((a.to_bits() as i32 >> n) as u32)
     }
     #[inline(always)]
-    fn from_int(&mut self, a: f32) -> f32 {
+    fn int_to_float(&mut self, a: f32) -> f32 {
         a.to_bits() as i32 as f32
     }
 }
@@ -226,7 +226,7 @@ pub(super) mod vector {
         let m = l.sub_int(scaled, m);
         let (down, zero, one) = (l.num(23.0), l.num(0.0), l.num(1.0));
         let down = l.select(subnormal, down, zero);
-        let n = l.from_int(n);
+        let n = l.int_to_float(n);
         let n = l.sub(n, down);
         let f = l.sub(m, one);
         let p = polynomial(

@@ -286,7 +286,7 @@ impl Builder<'_> {
             Op::Store { operand, from, .. } => {
                 let (dtype, ty) = (self.dtypes[operand], self.code.regs[from].ty);
                 let float = matches!(dtype, DType::F32 | DType::F16 | DType::BF16) && ty == Ty::F32;
-                if !float && !(dtype == DType::Bool && ty == Ty::Bool) {
+                if !(float || dtype == DType::Bool && ty == Ty::Bool) {
                     return None;
                 }
                 let v = self.get(from)?;
@@ -485,7 +485,7 @@ impl Lanes for Builder<'_> {
     fn shift_right(&mut self, a: Value, n: u8) -> Value {
         self.push(Ins::Shift(4, a, n))
     }
-    fn from_int(&mut self, a: Value) -> Value {
+    fn int_to_float(&mut self, a: Value) -> Value {
         self.push(Ins::One(op::FROM_INT, a, None))
     }
 }

@@ -309,7 +309,7 @@ impl<'a> Emitter<'a> {
                 self.asm.vex(true, op::TO_HALF, args[0], 0, Rm::Reg(out), Some(0));
                 self.asm.vex(true, op::FROM_HALF, out, 0, Rm::Reg(out), None);
             }
-            Ins::Store { stream, dtype, .. } => self.store(stream, dtype, args[0], part, &mut locked),
+            Ins::Store { stream, dtype, .. } => self.store(stream, dtype, args[0], part, &locked),
             Ins::Columns { stream, .. } => {
                 let low = self.take(&locked);
                 locked.push(low);
@@ -335,7 +335,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    fn store(&mut self, stream: usize, dtype: DType, from: u8, part: usize, locked: &mut Vec<u8>) {
+    fn store(&mut self, stream: usize, dtype: DType, from: u8, part: usize, locked: &[u8]) {
         let streams =
             self.manner.stream && !matches!(self.body.streams[stream].source, super::body::Source::Kept(_));
         let to = self.at(stream, part);
