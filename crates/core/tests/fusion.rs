@@ -101,3 +101,25 @@ fn a_chain_becomes_one_node_and_stores_what_others_need() {
     assert_eq!(fused.nodes.len(), 1);
     assert_eq!(fused.nodes[0].outputs.len(), 2);
 }
+
+#[test]
+fn narrow_values_are_widened_where_they_are_read() {
+    // Logits in bf16 that two programs read in f32: neither stores them in f32.
+    let mut b = Builder::new();
+    let x = b.input("x", TensorType::new(DType::BF16, [3, 4]), InputRole::User);
+    let wide = b.cast(x, DType::F32).unwrap();
+    let y = b.mul(wide, wide).unwrap();
+    let total = b.sum(y, &[0], false).unwrap();
+    let scaled = b.mul(wide, total).unwrap();
+    b.output("y", scaled, OutputRole::User);
+    let graph = b.finish();
+    let fused = fuse(graph.clone()).unwrap();
+    let types = |g: &Graph| {
+        let made = g.nodes.iter().flat_map(|n| &n.outputs).map(|&v| g.ty(v).to_string());
+        made.collect::<Vec<_>>()
+    };
+    assert_eq!(types(&fused), ["f32[4]", "f32[3, 4]"], "{fused}");
+    let x = Tensor::float(DType::BF16, [3, 4], (0..12).map(|i| i as f64 / 8.0).collect::<Vec<_>>());
+    let run = |g: &Graph| reference::run(g, std::slice::from_ref(&x)).unwrap();
+    assert_eq!(run(&graph), run(&fused));
+}

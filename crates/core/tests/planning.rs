@@ -109,3 +109,65 @@ fn exchanged_states_are_saved_before_they_are_overwritten() {
     // Both sources are saved, then both written.
     assert_eq!(plan.steps.len(), 4);
 }
+
+#[test]
+fn results_take_the_place_of_what_nobody_reads_any_more() {
+    let gelu = |b: &mut Builder, v| b.one(&ops::pointwise::gelu::GELU, &[v], Attrs::new()).unwrap();
+    // What is built on x, and how many buffers of x's size that takes.
+    type Build = fn(&mut Builder, ValueId, &dyn Fn(&mut Builder, ValueId) -> ValueId) -> ValueId;
+    let cases: [(&str, Build, usize); 5] = [
+        ("a chain goes in place", |b, x, f| (0..5).fold(x, |v, _| f(b, v)), 1),
+        (
+            "an operand that is read again stays",
+            |b, x, f| {
+                let y = f(b, x);
+                let z = f(b, y);
+                let z = f(b, z);
+                b.add(y, z).unwrap()
+            },
+            2,
+        ),
+        (
+            "another order of the same elements",
+            |b, x, f| {
+                let y = f(b, x);
+                let t = b.permute(y, &[1, 0]).unwrap();
+                let t = b.add(y, t).unwrap();
+                f(b, t)
+            },
+            2,
+        ),
+        (
+            "norms read a row before they write it",
+            |b, x, f| {
+                let y = f(b, x);
+                b.one(&ops::norm::softmax::SOFTMAX, &[y], Attrs::new().with("dim", 1i64)).unwrap()
+            },
+            1,
+        ),
+        (
+            "smaller results",
+            |b, x, f| {
+                let y = f(b, x);
+                let s = b.sum(y, &[1], true).unwrap();
+                b.add(s, x).unwrap()
+            },
+            2,
+        ),
+    ];
+    for (name, build, buffers) in cases {
+        let mut b = Builder::new();
+        let x = user(&mut b, "x", &[64, 64]);
+        let x = b.scale(x, 2.0).unwrap();
+        let y = build(&mut b, x, &gelu);
+        // The last result is the caller's.
+        let y = gelu(&mut b, y);
+        b.output("y", y, OutputRole::User);
+        let graph = b.finish();
+        let plan = plan(&graph, &Bindings::simple(&graph), &Plain).unwrap();
+        check_plan(&plan).unwrap();
+        let large = plan.placements.iter().filter(|p| p.bytes == 64 * 64 * 4).count();
+        let arena = plan.segments[0].bytes;
+        assert!(arena / (64 * 64 * 4) == buffers, "{name}: {large} placements, {arena} bytes");
+    }
+}

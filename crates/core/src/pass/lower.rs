@@ -3,6 +3,7 @@
 
 use super::layouts::layouts;
 use super::memory::{self, Buffer};
+use super::reuse;
 use crate::device::{Caps, Port};
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
@@ -31,10 +32,10 @@ pub fn plan(graph: &Graph, bindings: &Bindings, caps: &dyn Caps) -> Result<Plan>
 
 /// Where a value's elements are: a buffer and a layout in it.
 #[derive(Clone, Debug)]
-struct Storage {
-    buffer: usize,
-    dtype: DType,
-    layout: Layout,
+pub(super) struct Storage {
+    pub(super) buffer: usize,
+    pub(super) dtype: DType,
+    pub(super) layout: Layout,
 }
 
 struct Lowering<'a> {
@@ -53,15 +54,22 @@ struct Lowering<'a> {
 }
 
 /// A step whose operands still name buffers.
-struct Draft {
-    work: Work,
-    reads: Vec<Option<Storage>>,
-    writes: Vec<Storage>,
+pub(super) struct Draft {
+    pub(super) work: Work,
+    pub(super) reads: Vec<Option<Storage>>,
+    pub(super) writes: Vec<Storage>,
     workspace: Option<usize>,
     op: &'static str,
     origin: crate::graph::OriginId,
     phase: Phase,
     flops: f64,
+}
+
+impl Draft {
+    /// The buffers it uses, its workspace's included.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = usize> {
+        self.reads.iter().flatten().chain(&self.writes).map(|s| s.buffer).chain(self.workspace)
+    }
 }
 
 impl<'a> Lowering<'a> {
@@ -296,17 +304,15 @@ impl<'a> Lowering<'a> {
             self.copy(&end, from, to);
         }
         let Lowering { buffers, steps: drafts, bindings, .. } = self;
-        let uses: Vec<Vec<usize>> = drafts
-            .iter()
-            .map(|d| {
-                let operands = d.reads.iter().flatten().chain(&d.writes).map(|s| s.buffer);
-                operands.chain(d.workspace).collect()
-            })
-            .collect();
+        let roots = reuse::roots(&buffers, &drafts);
+        let uses: Vec<Vec<usize>> = drafts.iter().map(|d| d.buffers().map(|b| roots[b]).collect()).collect();
         let (places, placements, bytes) =
             memory::place(&buffers, &uses, &drafts.iter().map(|d| d.origin).collect::<Vec<_>>());
-        let view =
-            |s: &Storage| TensorView { place: places[s.buffer], dtype: s.dtype, layout: s.layout.clone() };
+        let view = |s: &Storage| TensorView {
+            place: places[roots[s.buffer]],
+            dtype: s.dtype,
+            layout: s.layout.clone(),
+        };
         let steps = drafts
             .into_iter()
             .map(|d| Step {

@@ -14,6 +14,8 @@ pub mod memory;
 pub mod precision;
 mod rebuild;
 pub mod recognize;
+mod regroup;
+mod reuse;
 pub mod sensitivity;
 pub mod simplify;
 pub mod taps;
