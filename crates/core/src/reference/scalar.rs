@@ -136,6 +136,7 @@ pub fn binary_i(op: Binary, a: i64, b: i64) -> i64 {
 }
 
 /// A comparison of two numbers; false for operations that are none.
+#[inline(always)]
 pub fn compare<T: PartialOrd>(op: Binary, a: &T, b: &T) -> bool {
     match op {
         Binary::Eq => a == b,
