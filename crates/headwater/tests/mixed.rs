@@ -443,3 +443,50 @@ fn every_combination_trains_and_fusing_the_update_changes_no_bit() {
         }
     }
 }
+
+/// Steps skipped and elements of gradients lost to underflow in a run at O2 in f16, and of how many.
+fn losses_of(family: &Family, numbers: Numbers, kind: Kind, steps: usize) -> (usize, u64, u64) {
+    let settings = Settings { level: Level::O2, dtype: Some(DType::F16), ..Settings::default() };
+    let rule = Rule { scale: LossScale::Adaptive(kind), numbers };
+    let mut session = session(family, &settings, true).unwrap();
+    let program = session.counting_program(&family.bound.graph).unwrap();
+    let types: Vec<DType> = session.inputs(program).map(|(_, t)| t.dtype).collect();
+    let feeds: Vec<Vec<u8>> =
+        family.user_inputs().into_iter().zip(types).map(|(t, d)| t.cast(d).to_bytes()).collect();
+    let (mut state, mut skipped, mut lost, mut elements) = (rule.start(), 0, 0, 0);
+    for _ in 0..steps {
+        session.set_loss_scale(state.scale).unwrap();
+        session.gradients(program, &feeds).unwrap();
+        let found = session.underflow(program).unwrap();
+        let update = session.update(LR).unwrap();
+        skipped += !update.applied as usize;
+        (lost, elements) = (lost + found.lost, elements + found.elements);
+        state = rule.next(&state, Seen { found_inf: !update.applied, largest: update.largest }).0;
+    }
+    (skipped, lost, elements)
+}
+
+#[test]
+fn looking_ahead_skips_fewer_steps_and_loses_fewer_gradients_than_waiting_for_a_crash() {
+    // The rule as it is, and growing so often that it shows in a short run.
+    let often = Numbers { interval: 20, ..Numbers::default() };
+    let (mut waiting, mut growing, mut ahead) = ((0, 0), (0, 0), (0, 0));
+    for name in FAMILIES {
+        let family = Family::open(name);
+        let run = |label: &str, numbers: Numbers, kind: Kind, sum: &mut (usize, u64)| {
+            let (skipped, lost, of) = losses_of(&family, numbers, kind, 200);
+            println!("{name} {label}: {skipped} of 200 steps skipped, {lost} of {of} elements lost");
+            *sum = (sum.0 + skipped, sum.1 + lost);
+            (skipped, lost)
+        };
+        let dynamic = run("dynamic", Numbers::default(), Kind::Dynamic, &mut waiting);
+        run("dynamic, interval 20", often, Kind::Dynamic, &mut growing);
+        let predictive = run("predictive", Numbers::default(), Kind::Predictive, &mut ahead);
+        assert!(
+            predictive.0 <= dynamic.0 && predictive.1 <= dynamic.1,
+            "{name}: {predictive:?}, dynamic {dynamic:?}"
+        );
+    }
+    assert!(ahead.0 < waiting.0 && ahead.1 < waiting.1, "{ahead:?}, dynamic {waiting:?}");
+    assert!(ahead.0 < growing.0, "{ahead:?}, dynamic with interval 20 {growing:?}");
+}

@@ -67,6 +67,14 @@ pub enum Error {
         /// Why; part of the message, hence no `source`.
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// HW-R009: a checkpoint is whole, but of a version that this one cannot read.
+    #[error("HW-R009: {}: {message}; nothing was removed: resume with the version that wrote it", path.display())]
+    Version {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is not known of it.
+        message: String,
+    },
 }
 
 impl Error {
@@ -82,6 +90,7 @@ impl Error {
             Error::NotFinite { .. } => "HW-R006",
             Error::Model(_) => "HW-R007",
             Error::Rebind { .. } => "HW-R008",
+            Error::Version { .. } => "HW-R009",
         }
     }
 

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{config, graph, weights, write_data};
-use headwater_core::graph::{InputRole, NodeId, Origin, OriginId, OutputRole};
+use common::{config, graph, noise, weights, write_data};
+use headwater_core::graph::{InputRole, NodeId, Origin, OriginId, OutputRole, Phase};
 use headwater_core::pass::precision::{Level, Settings};
 use headwater_core::pass::taps::Fault;
 use headwater_core::{Builder, DType, Graph, TensorType, pass};
@@ -75,6 +75,9 @@ fn every_level_starts_as_f32_and_learns() {
             let apart = (low.losses[0] / full.losses[0] - 1.0).abs();
             assert!(apart > 0.0 && apart < 12.0 * dtype.epsilon(), "{named}: {apart}");
             let end = low.evaluation.as_ref().unwrap().loss;
+            let truth = full.evaluation.as_ref().unwrap().loss;
+            // What precision costs, skipped steps included, is little of what training gains.
+            assert!(end - truth < 0.02 * (full.losses[0] - truth), "{named}: {end}, {truth} in f32");
             assert!(end < 0.5 * low.losses[0], "{named}: {} to {end}", low.losses[0]);
             assert!(steps.iter().filter(|s| s.applied).all(|s| s.norm.is_finite() && s.largest.is_finite()));
             // Low gradients where weights are low; masters in f32 hold what the low copy cannot.
@@ -129,12 +132,9 @@ fn lasting(session: &Session) -> Vec<Vec<u8>> {
     tensors.chain(session.moments().iter().map(|(n, _)| session.read_moment(n).unwrap())).collect()
 }
 
-#[test]
-fn a_fault_is_found_at_its_node_and_changes_nothing() {
-    let precision = Settings { level: Level::O2, dtype: Some(DType::F16), ..Settings::default() };
-    let (graph, weights) = (model(), weights());
-    // The graph that faults are numbered in.
-    let mixed = pass::precision::apply(&graph, &precision.properties().unwrap()).unwrap().graph;
+/// Nodes of the graph that faults are numbered in.
+fn differentiated(graph: &Graph, precision: &Settings) -> Graph {
+    let mixed = pass::precision::apply(graph, &precision.properties().unwrap()).unwrap().graph;
     let mut decomposed = pass::decompose(mixed).unwrap();
     let mut first = true;
     decomposed.outputs.retain(|o| o.role != OutputRole::User || std::mem::take(&mut first));
@@ -142,22 +142,43 @@ fn a_fault_is_found_at_its_node_and_changes_nothing() {
     let mut b = Builder::extend(decomposed);
     let scale = b.input("loss_scale", TensorType::new(DType::F32, [0usize; 0]), InputRole::State);
     let d = pass::differentiate_scaled(b.finish(), loss, Some(scale)).unwrap();
-    let nodes = pass::decompose(d.graph).unwrap().nodes;
+    pass::decompose(d.graph).unwrap()
+}
+
+/// A session at O2 in f16 with a fault at a node, at a scale where nothing overflows, and what it is fed.
+fn faulty(graph: &Graph, at: usize, fault: Fault) -> (Session, Vec<Vec<u8>>) {
+    let training = Training {
+        accumulate: 1,
+        precision: f16(),
+        scaled: true,
+        fault: Some((NodeId(at as u32), fault)),
+        ..Training::default()
+    };
+    let model = Model { graph, weights: &weights() };
+    let mut session = Session::new(Arc::new(Cpu::new(1)), model, Some(training)).unwrap();
+    session.set_loss_scale(1024.0).unwrap();
+    let program = session.program().unwrap();
+    let feed = |ty: &TensorType| match ty.dtype {
+        DType::F32 => noise(ty.shape.numel(), 7.0).into_iter().flat_map(f32::to_le_bytes).collect(),
+        _ => vec![0; ty.bytes()],
+    };
+    let feeds = session.inputs(program).map(|(_, ty)| feed(ty)).collect();
+    (session, feeds)
+}
+
+fn f16() -> Settings {
+    Settings { level: Level::O2, dtype: Some(DType::F16), ..Settings::default() }
+}
+
+#[test]
+fn a_fault_is_found_at_its_node_and_changes_nothing() {
+    let graph = model();
+    let nodes = differentiated(&graph, &f16()).nodes;
     let mut found = 0;
     for at in (0..nodes.len()).step_by(3) {
         for fault in [Fault::Inf, Fault::Nan] {
-            let training = Training {
-                accumulate: 1,
-                precision: precision.clone(),
-                scaled: true,
-                fault: Some((NodeId(at as u32), fault)),
-                ..Training::default()
-            };
-            let model = Model { graph: &graph, weights: &weights };
-            let mut session = Session::new(Arc::new(Cpu::new(1)), model, Some(training)).unwrap();
-            session.set_loss_scale(1024.0).unwrap();
+            let (mut session, feeds) = faulty(&graph, at, fault);
             let program = session.program().unwrap();
-            let feeds: Vec<Vec<u8>> = session.inputs(program).map(|(_, ty)| vec![0x11; ty.bytes()]).collect();
             let step = |session: &mut Session, fault| {
                 session.set_fault(fault).unwrap();
                 session.gradients(program, &feeds).unwrap();
@@ -183,6 +204,112 @@ fn a_fault_is_found_at_its_node_and_changes_nothing() {
         }
     }
     assert!(found > 20, "only {found} faults reached a gradient");
+}
+
+#[test]
+fn gradients_below_the_range_of_f16_are_counted_at_the_node_that_loses_them() {
+    let graph = model();
+    let whole = differentiated(&graph, &f16());
+    let mut found = 0;
+    for (at, node) in whole.nodes.iter().enumerate() {
+        if node.phase != Phase::Backward || whole.ty(node.outputs[0]).dtype != DType::F16 {
+            continue;
+        }
+        let (mut session, feeds) = faulty(&graph, at, Fault::Tiny);
+        let (program, counting) = (session.program().unwrap(), session.counting_program(&graph).unwrap());
+        let mut run = |program, fault| {
+            session.set_fault(fault).unwrap();
+            session.gradients(program, &feeds).unwrap();
+            let names: Vec<String> = session.layout().entries().map(|(_, e)| e.name.clone()).collect();
+            let gradients: Vec<_> = names.iter().map(|n| session.gradient(n).unwrap()).collect();
+            (session.underflow(program).ok(), gradients)
+        };
+        // Counting changes no bit.
+        assert_eq!(run(program, false).1, run(counting, false).1, "node {at}");
+        let (sound, lost) = (run(counting, false).0.unwrap(), run(counting, true).0.unwrap());
+        assert_eq!(run(program, true).0, None);
+        assert!(sound.elements > 100 && sound.share() < 0.05, "{sound:?}");
+        if lost.lost > sound.lost {
+            let (place, share) = lost.worst.clone().unwrap();
+            let origin = &graph.origins[node.origin.0 as usize].node;
+            assert!(
+                place.contains(&format!("of the backward pass at {origin}")),
+                "node {at}, {origin}: {lost:?}"
+            );
+            assert!(share > sound.worst.map_or(0.0, |w| w.1), "node {at}: {lost:?}");
+            found += 1;
+        }
+    }
+    assert!(found > 10, "only {found} faults lost anything");
+}
+
+#[test]
+fn a_run_counts_underflow_where_it_is_asked_to() {
+    let dir = data();
+    let mut config = config(dir.path());
+    config.checkpoint.dir = None;
+    at(&mut config, Level::O2, DType::F16);
+    config.accumulate = 2;
+    config.amp.loss_scale = Some(LossScale::Static(2f64.powi(-22)));
+    let run_with = |config: &TrainConfig| run(&mut trainer(1, config, false)).1;
+    let never = {
+        config.amp.underflow_every = Some(0);
+        run_with(&config)
+    };
+    config.amp.underflow_every = Some(6);
+    let some = run_with(&config);
+    let counted: Vec<u64> = some.iter().filter(|s| s.underflow.is_some()).map(|s| s.step).collect();
+    assert_eq!(counted, [1, 7, 13, 19]);
+    assert!(never.iter().all(|s| s.underflow.is_none()));
+    let losses =
+        |steps: &[headwater_runtime::trainer::Step]| steps.iter().map(|s| s.loss).collect::<Vec<_>>();
+    assert_eq!(losses(&never), losses(&some), "counting changes nothing");
+    let share = some[0].underflow.as_ref().unwrap().share();
+    assert!(share > 0.0, "a scale this low loses gradients");
+    // Where the scale is high nothing is lost; where the low precision is bf16 there is nothing to count.
+    config.amp.loss_scale = Some(LossScale::Static(4096.0));
+    assert!(run_with(&config)[0].underflow.as_ref().unwrap().share() < share);
+    at(&mut config, Level::O2, DType::BF16);
+    assert!(run_with(&config).iter().all(|s| s.underflow.is_none()));
+}
+
+#[test]
+fn a_scale_that_sinks_to_its_floor_ends_the_run_with_its_history_and_a_checkpoint() {
+    let dir = data();
+    let mut config = config(dir.path());
+    at(&mut config, Level::O2, DType::F16);
+    // Far above what f16 holds, and kept there.
+    (config.amp.scaler.init, config.amp.scaler.min) = (2f64.powi(30), 2f64.powi(27));
+    let (result, steps) = run(&mut trainer(1, &config, false));
+    let stopped = result.unwrap_err().to_string();
+    for part in
+        ["step 3", "which may not fall further", "no update since step 0", "inf first in", "fc1.weight"]
+    {
+        assert!(stopped.contains(part), "{part}: {stopped}");
+    }
+    assert!(steps.len() == 3 && steps.iter().all(|s| !s.applied));
+    // What was done before is saved, and goes on with another floor.
+    let saved = dir.path().join("checkpoints/step-00000003");
+    assert!(saved.join("manifest.json").exists());
+    config.amp.scaler.min = 1.0;
+    let (result, rest) = run(&mut trainer(1, &config, true));
+    assert!(result.unwrap().complete && rest.len() == 17 && rest.last().unwrap().applied);
+    assert_eq!(rest[0].scale, 2f64.powi(27));
+}
+
+#[test]
+fn an_observer_that_fails_costs_no_step() {
+    let dir = data();
+    let config = config(dir.path());
+    let mut full = |e: &Event| match e {
+        Event::Step(s) if s.step == 5 => Err(Error::Feed("no room".into())),
+        _ => Ok(()),
+    };
+    let result = trainer(1, &config, false).run(&mut [&mut full], &AtomicBool::new(false));
+    assert!(result.unwrap_err().to_string().contains("no room"));
+    let mut again = trainer(1, &config, true);
+    assert_eq!(again.step(), 5);
+    assert!(run(&mut again).0.unwrap().complete);
 }
 
 #[test]

@@ -95,7 +95,9 @@ fn faulty(b: &mut Builder, v: ValueId, fault: Fault) -> Result<ValueId> {
         Fault::Tiny => {
             let tiny = Attrs::new().with("self", (-60f64).exp2()).with("other", 1.0);
             let factor = choose(b, &[on], tiny)?;
-            b.mul(v, factor)
+            // The factor is f32, and so is its product with a scalar.
+            let product = b.mul(v, factor)?;
+            b.cast(product, b.ty(v).dtype)
         }
     }
 }

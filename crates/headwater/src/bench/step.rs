@@ -308,13 +308,7 @@ impl Running {
 
     fn memory(&self) -> Result<Memory> {
         let arena = self.session.arena_bytes();
-        let state: usize = self.session.segments().map(|s| s.bytes).sum();
-        let mut planned = arena + state;
-        for program in [self.session.program()?, self.session.update_program()?] {
-            // The arena and the state are shared; the last two segments are the program's own.
-            planned +=
-                self.session.plan(program).segments.iter().rev().take(2).map(|s| s.bytes).sum::<usize>();
-        }
+        let planned = self.session.planned_bytes();
         let seen = resident();
         Ok(Memory { planned, arena, resident: seen.map(|r| r.now), resident_peak: seen.map(|r| r.peak) })
     }

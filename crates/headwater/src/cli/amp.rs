@@ -3,6 +3,7 @@
 use super::op::parse_dtype;
 use crate::core::pass::precision::Level;
 use crate::runtime::amp::AmpConfig;
+use crate::runtime::scaler::LossScale;
 use anyhow::{Context, Result, anyhow};
 
 #[derive(clap::Args, Debug)]
@@ -23,6 +24,9 @@ pub struct Amp {
     /// Keep f32 master weights (default at O2) or not (default at O3).
     #[arg(long, value_name = "BOOL")]
     master_weights: Option<bool>,
+    /// Loss scale: a number, dynamic, or predictive (default: dynamic for f16 at O1 and O2, else 1).
+    #[arg(long, value_name = "SCALE")]
+    loss_scale: Option<LossScale>,
 }
 
 /// The level that is found by measuring.
@@ -55,6 +59,7 @@ impl Amp {
         }
         c.keep_batchnorm = self.keep_batchnorm.or(c.keep_batchnorm);
         c.master_weights = self.master_weights.or(c.master_weights);
+        c.loss_scale = self.loss_scale.or(c.loss_scale);
         Ok(())
     }
 }

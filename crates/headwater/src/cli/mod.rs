@@ -49,7 +49,7 @@ enum Command {
     Inspect(inspect::Args),
     /// Compare a model's outputs, gradients and intermediates with PyTorch's recorded ones.
     Check(check::Args),
-    /// The main job: move a model here in seven steps, each proved.
+    /// The main job: move a model here in eight steps, each proved.
     Migrate(migrate::Args),
     /// Train a model on your data.
     Train(Box<train::Args>),

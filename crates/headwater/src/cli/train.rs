@@ -10,7 +10,6 @@ use crate::cpu::{Pool, Tier, limits};
 use crate::model::{Model, parse_dims};
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
-use crate::runtime::scaler::LossScale;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,10 +52,10 @@ pub struct Args {
     #[arg(long)]
     optimizer: Option<String>,
     /// Peak learning rate.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     lr: Option<f64>,
     /// Weight decay.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     weight_decay: Option<f64>,
     /// What decays: matrices (not norms and biases), all or none.
     #[arg(long)]
@@ -68,7 +67,7 @@ pub struct Args {
     #[arg(long)]
     warmup: Option<u64>,
     /// Largest norm of the gradients.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     clip_norm: Option<f64>,
     #[command(flatten)]
     amp: Amp,
@@ -81,9 +80,6 @@ pub struct Args {
     /// With `--amp auto`: where the choice is written; default `amp.toml`.
     #[arg(long, value_name = "FILE")]
     policy_file: Option<PathBuf>,
-    /// Loss scale: a number, dynamic, or predictive (default: dynamic for f16 at O1 and O2, else 1).
-    #[arg(long, value_name = "SCALE")]
-    loss_scale: Option<LossScale>,
     /// Seed of order and random numbers.
     #[arg(long)]
     seed: Option<u64>,
@@ -200,7 +196,6 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     c.eval.every = args.eval_every.or(c.eval.every);
     c.checkpoint.every = args.save_every.or(c.checkpoint.every);
     args.amp.over(&mut c.amp)?;
-    c.amp.loss_scale = args.loss_scale.or(c.amp.loss_scale);
     if let Some(word) = &args.decay {
         c.decay = parse_word("--decay", word)?;
     }

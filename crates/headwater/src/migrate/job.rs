@@ -1,6 +1,8 @@
 //! What is to be moved: `migrate.toml` in the job's folder.
 
+use crate::core::pass::precision::Level;
 use crate::runtime::TrainConfig;
+use crate::runtime::amp::AmpConfig;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,8 @@ pub struct Job {
     pub golden: PathBuf,
     /// How to train.
     pub train: TrainConfig,
+    /// The mixed precision to train in beside.
+    pub amp: AmpConfig,
     /// Held-out accuracy that must be reached, 0 to 1.
     pub accuracy: Option<f64>,
 }
@@ -25,6 +29,8 @@ pub struct Job {
 struct File {
     model: ModelFiles,
     train: TrainConfig,
+    #[serde(default = "default_amp")]
+    amp: AmpConfig,
     #[serde(default)]
     accept: Accept,
 }
@@ -34,6 +40,11 @@ struct File {
 struct ModelFiles {
     export: PathBuf,
     golden: PathBuf,
+}
+
+/// What a job tries that names no level.
+fn default_amp() -> AmpConfig {
+    AmpConfig { level: Level::O1, ..AmpConfig::default() }
 }
 
 #[derive(Deserialize, Default)]
@@ -52,7 +63,7 @@ impl Job {
         let text = std::fs::read_to_string(&path).with_context(|| {
             format!("cannot read {}: a job is a folder with a migrate.toml", path.display())
         })?;
-        let File { model, mut train, accept } =
+        let File { model, mut train, amp, accept } =
             toml::from_str(&text).with_context(|| format!("{} describes no job", path.display()))?;
         let at = |p: &Path| dir.join(p);
         train.data.train = at(&train.data.train);
@@ -65,6 +76,7 @@ impl Job {
             export: at(&model.export),
             golden: at(&model.golden),
             train,
+            amp,
             accuracy: accept.accuracy,
         })
     }

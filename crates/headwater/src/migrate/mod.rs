@@ -1,6 +1,7 @@
-//! The main job: the seven steps of moving a model to this machine, each with its verdict, and a report to keep.
+//! The main job: the eight steps of moving a model to this machine, each with its verdict, and a report to keep.
 
 mod job;
+mod mixed;
 mod steps;
 
 pub use job::Job;
@@ -43,7 +44,7 @@ pub trait Watcher {
     fn training(&mut self) -> &mut dyn Observer;
 }
 
-/// Runs all steps. A step that cannot be done is a failed step, not an error; those that need it are left out.
+/// Runs all steps of a job, which `adjust` may change before. A step that cannot be done is a failed step, not an error; those that need it are left out.
 ///
 /// # Errors
 /// If the job cannot be read or the report cannot be written.
@@ -51,10 +52,12 @@ pub fn migrate(
     dir: &Path,
     out: &Path,
     device: Arc<dyn Device>,
+    adjust: impl FnOnce(&mut Job) -> Result<()>,
     watcher: &mut dyn Watcher,
     stop: &AtomicBool,
 ) -> Result<(Report, PathBuf)> {
-    let job = Job::read(dir)?;
+    let mut job = Job::read(dir)?;
+    adjust(&mut job)?;
     std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let mut run = Run { sections: vec![], watcher };
     let machine = run.step("Environment", |_| Ok(steps::environment(&*device)));
@@ -69,7 +72,9 @@ pub fn migrate(
     });
     let evaluated =
         trained.and_then(|t| run.step("Evaluation on held-out data", |_| steps::evaluation(&job, t)));
-    if let Some(e) = evaluated {
+    let mixed = evaluated
+        .and_then(|t| run.step("Mixed precision", |w| mixed::mixed(&job, t, out, device.clone(), w, stop)));
+    if let Some(e) = mixed {
         run.step("Bundle", |_| steps::bundle(&job, e, out));
     }
     let mut facts = vec![("job".to_string(), job.name.clone())];

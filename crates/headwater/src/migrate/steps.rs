@@ -1,4 +1,4 @@
-//! The seven steps. Each takes what the one before left and returns what the next needs, with what it found.
+//! The steps but one. Each takes what the one before left and returns what the next needs, with what it found.
 
 use super::{Found, Job, Watcher};
 use crate::check::{CheckReport, Compared, check};
@@ -12,6 +12,7 @@ use crate::inspect::inspect;
 use crate::machine::Machine;
 use crate::model::Model;
 use crate::report::{Bars, Block, Chart, Series, Table, Verdict, text};
+use crate::runtime::Dataset;
 use crate::runtime::trainer::{Evaluation, Event, Observer, Summary};
 use crate::train::with_trainer;
 use anyhow::{Context, Result, ensure};
@@ -27,7 +28,7 @@ const CURVE_LIMIT: f64 = 1e-3;
 
 /// An opened model with its truth.
 pub(super) struct Opened {
-    model: Model,
+    pub(super) model: Model,
     golden: Golden,
 }
 
@@ -39,9 +40,19 @@ pub(super) struct Checked {
 
 /// A model that has been trained.
 pub(super) struct Trained {
-    summary: Summary,
+    pub(super) opened: Opened,
+    pub(super) summary: Summary,
+    /// Bytes of memory that the plans use, and the median seconds of a step.
+    pub(super) held: usize,
+    pub(super) seconds: f64,
     curve: Option<Curve>,
     checkpoint: Option<PathBuf>,
+}
+
+/// Of seconds or rates; 0 for none.
+pub(super) fn median(of: &mut [f64]) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of.get(of.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// 1: what this machine is.
@@ -181,13 +192,17 @@ struct Note<'a> {
     inner: &'a mut dyn Observer,
     checkpoint: Option<PathBuf>,
     rate: Vec<f64>,
+    seconds: Vec<f64>,
 }
 
 impl Observer for Note<'_> {
     fn event(&mut self, event: &Event) -> crate::runtime::Result<()> {
         match event {
             Event::Checkpoint { path, .. } => self.checkpoint = Some(path.clone()),
-            Event::Step(s) => self.rate.push(s.samples as f64 / s.seconds),
+            Event::Step(s) => {
+                self.rate.push(s.samples as f64 / s.seconds);
+                self.seconds.push(s.seconds);
+            }
             _ => {}
         }
         self.inner.event(event)
@@ -232,7 +247,7 @@ pub(super) fn training(
         std::fs::remove_file(old)?;
     }
     config.log.tensorboard = Some(out.join("tensorboard"));
-    let mut note = Note { inner: watcher.training(), checkpoint: None, rate: vec![] };
+    let mut note = Note { inner: watcher.training(), checkpoint: None, rate: vec![], seconds: vec![] };
     let measured = with_trainer(&opened.model, Dims::new(), config, device, false, |trainer, config| {
         trainer.measure();
         let summary = crate::train::run_logged(trainer, config, &mut [&mut note], stop)?;
@@ -243,13 +258,12 @@ pub(super) fn training(
             *time.entry(step.op).or_default() += s;
         }
         let time: Vec<(String, f64)> = time.into_iter().map(|(n, s)| (n.to_string(), s)).collect();
-        Ok((summary, time))
+        Ok((summary, time, session.planned_bytes()))
     });
-    let (summary, mut time) = measured?;
+    let (summary, mut time, held) = measured?;
     ensure!(summary.complete, "the run was stopped at step {}", summary.step);
-    let Note { checkpoint, mut rate, .. } = note;
-    rate.sort_by(f64::total_cmp);
-    let speed = rate.get(rate.len() / 2).copied().unwrap_or(0.0);
+    let Note { checkpoint, mut rate, mut seconds, .. } = note;
+    let (speed, seconds) = (median(&mut rate), median(&mut seconds));
     let steps = summary.losses.len();
     let last = summary.losses.last().copied().unwrap_or(f64::NAN);
     let line = |name: &str, loss: &[f64]| Series {
@@ -303,7 +317,7 @@ pub(super) fn training(
     time.sort_by(|a, b| b.1.total_cmp(&a.1));
     time.truncate(16);
     let bars = Bars { title: "Time by operator, all steps".into(), unit: "s".into(), bars: time };
-    Ok((Trained { summary, curve, checkpoint }, found.with(Block::Bars(bars))))
+    Ok((Trained { opened, summary, held, seconds, curve, checkpoint }, found.with(Block::Bars(bars))))
 }
 
 /// 6: what it learned.
@@ -333,12 +347,12 @@ pub(super) fn evaluation(job: &Job, t: Trained) -> Result<(Trained, Found)> {
     Ok((t, Found::new(good, text).with(Block::Table(table))))
 }
 
-/// 7: what is left to use: the checkpoint in PyTorch's names, read back from disk.
+/// 8: what is left to use: the checkpoint in PyTorch's names, read back from disk.
 pub(super) fn bundle(_: &Job, t: Trained, out: &Path) -> Result<((), Found)> {
     let checkpoint = t.checkpoint.context("no checkpoint was written")?;
     let weights = checkpoint.join("model.safetensors");
-    let file = crate::tensors::TensorFile::read(&weights)?;
-    let finite = file.tensors.values().all(|t| t.to_f64().iter().all(|x| x.is_finite()));
+    let file = Dataset::open(&weights)?;
+    let finite = file.columns().iter().all(|c| finite(c.ty.dtype, c.bytes()));
     let mut table = Table::new("Files", &["file", ">bytes", "what"]);
     let mut list = |path: PathBuf, what: &str| {
         let bytes = std::fs::metadata(&path).map_or(0, |m| m.len() as usize);
@@ -349,9 +363,43 @@ pub(super) fn bundle(_: &Job, t: Trained, out: &Path) -> Result<((), Found)> {
     list(out.join("log.jsonl"), "every event of the run");
     let summary = format!(
         "{} tensors in {}, {}",
-        file.tensors.len(),
+        file.columns().len(),
         checkpoint.display(),
         if finite { "all finite" } else { "SOME NOT FINITE" }
     );
-    Ok(((), Found::new(finite && !file.tensors.is_empty(), summary).with(Block::Table(table))))
+    Ok(((), Found::new(finite && !file.columns().is_empty(), summary).with(Block::Table(table))))
+}
+
+/// Whether no element is inf or NaN, by its bits and in place: a checkpoint may be larger than what memory is left.
+fn finite(dtype: DType, bytes: &[u8]) -> bool {
+    let size = dtype.size();
+    // The exponent, all ones, in the element's last bytes.
+    let mask: u64 = match dtype {
+        DType::F16 => 0x7c00,
+        DType::BF16 => 0x7f80,
+        DType::F32 => 0x7f80_0000,
+        DType::F64 => 0x7ff0_0000_0000_0000,
+        _ => return true,
+    };
+    bytes.chunks_exact(size).all(|element| {
+        let mut bits = [0; 8];
+        bits[..size].copy_from_slice(element);
+        u64::from_le_bytes(bits) & mask != mask
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::Tensor;
+
+    #[test]
+    fn what_is_not_finite_is_seen_in_every_dtype() {
+        for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+            let of = |x: f64| finite(dtype, &Tensor::float(dtype, [3], vec![0.0, x, -1.0]).to_bytes());
+            assert!(of(1.5) && of(-0.0) && of(if dtype == DType::F16 { 65504.0 } else { 1e38 }), "{dtype}");
+            assert!(!of(f64::INFINITY) && !of(f64::NEG_INFINITY) && !of(f64::NAN), "{dtype}");
+        }
+        assert!(finite(DType::I64, &[0xff; 16]));
+    }
 }

@@ -40,6 +40,19 @@ pub fn table(t: &Table) -> String {
     out
 }
 
+/// A curve in one line of at most `width` characters: the mean of each stretch, between the smallest and the largest.
+pub fn sparkline(values: impl Iterator<Item = f64>, width: usize) -> String {
+    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let values: Vec<f64> = values.filter(|x| x.is_finite()).collect();
+    let (n, width) = (values.len(), width.min(values.len()));
+    let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
+    let means: Vec<f64> = (0..width).map(|i| mean(&values[i * n / width..(i + 1) * n / width])).collect();
+    let low = means.iter().copied().fold(f64::INFINITY, f64::min);
+    let range = means.iter().copied().fold(f64::NEG_INFINITY, f64::max) - low;
+    let level = |x: f64| if range > 0.0 { ((x - low) / range * 7.0).round() as usize } else { 0 };
+    means.into_iter().map(|x| LEVELS[level(x)]).collect()
+}
+
 /// Bytes with a binary unit: `1.50 MiB`.
 pub fn bytes(n: usize) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

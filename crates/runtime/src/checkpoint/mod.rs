@@ -32,6 +32,8 @@ const PROGRESS: &str = "progress.json";
 const MANIFEST: &str = "manifest.json";
 /// Names of directories that are not (or no longer) checkpoints begin with this.
 const TEMPORARY: &str = ".tmp-step-";
+/// A checkpoint that another of the same step is about to replace.
+const REPLACED: &str = ".old-";
 /// Locked while a run may save here; the system releases it however the run ends.
 const LOCK: &str = ".lock";
 
@@ -54,6 +56,12 @@ struct Manifest {
     format: String,
     step: u64,
     files: BTreeMap<String, Written>,
+}
+
+/// What manifests of all formats begin with.
+#[derive(Deserialize)]
+struct Format {
+    format: String,
 }
 
 /// A directory of checkpoints, used by one run at a time.
@@ -98,7 +106,7 @@ impl Store {
     /// The directory of a run to go on with, and its newest whole checkpoint.
     ///
     /// # Errors
-    /// `Checkpoint` if there are checkpoints but none is whole, `Io`.
+    /// `Checkpoint` if there are checkpoints but none is whole, `Version` if the newest is of another version, `Io`.
     pub fn resume(dir: &Path, keep: usize) -> Result<(Store, Found)> {
         let store = Store::open(dir, keep)?;
         let mut found = Found { checkpoint: None, damaged: Vec::new() };
@@ -136,6 +144,13 @@ impl Store {
         for (name, path) in store.entries()? {
             if name.starts_with(TEMPORARY) {
                 fs::remove_dir_all(&path).map_err(Error::io(&path))?;
+            } else if let Some(name) = name.strip_prefix(REPLACED) {
+                let end = dir.join(name);
+                if end.exists() {
+                    fs::remove_dir_all(&path).map_err(Error::io(&path))?;
+                } else {
+                    fs::rename(&path, &end).map_err(Error::io(&path))?;
+                }
             }
         }
         Ok(store)
@@ -177,11 +192,17 @@ impl Store {
                 e => e,
             });
         }
-        if end.exists() {
-            self.remove(&end)?;
+        // One of the same step stays until the new one stands in its place, whatever happens in between.
+        let before = self.dir.join(format!("{REPLACED}step-{:08}", progress.step));
+        let replaces = end.exists();
+        if replaces {
+            fs::rename(&end, &before).map_err(Error::io(&end))?;
         }
         fs::rename(&temporary, &end).map_err(Error::io(&end))?;
         sync_dir(&self.dir)?;
+        if replaces {
+            self.remove(&before)?;
+        }
         let all = self.list()?;
         for (_, old) in &all[..all.len().saturating_sub(self.keep)] {
             self.remove(old)?;
@@ -255,7 +276,7 @@ impl Checkpoint {
     /// Opens a checkpoint and verifies every file against its manifest.
     ///
     /// # Errors
-    /// `Checkpoint` if it is damaged, `Io` if the system refuses.
+    /// `Checkpoint` if it is damaged, `Version` if it is whole but of another version, `Io` if the system refuses.
     pub fn open(path: &Path) -> Result<Checkpoint> {
         let damaged = |m: String| Error::checkpoint(path, m);
         let read = |name: &str| {
@@ -264,11 +285,16 @@ impl Checkpoint {
                 _ => Error::io(&path.join(name))(e),
             })
         };
-        let manifest: Manifest =
-            serde_json::from_slice(&read(MANIFEST)?).map_err(|e| damaged(format!("{MANIFEST}: {e}")))?;
-        if manifest.format != FORMAT {
-            return Err(damaged(format!("has format {:?}, not {FORMAT:?}", manifest.format)));
+        let foreign = |message: String| Error::Version { path: path.to_owned(), message };
+        let manifest = read(MANIFEST)?;
+        // The format first: the rest of another one may look otherwise.
+        let Format { format } =
+            serde_json::from_slice(&manifest).map_err(|e| damaged(format!("{MANIFEST}: {e}")))?;
+        if format != FORMAT {
+            return Err(foreign(format!("has format {format:?}, not {FORMAT:?}")));
         }
+        let manifest: Manifest =
+            serde_json::from_slice(&manifest).map_err(|e| damaged(format!("{MANIFEST}: {e}")))?;
         for name in [MODEL, STATE, PROGRESS] {
             let want = manifest
                 .files
@@ -286,8 +312,9 @@ impl Checkpoint {
                 return Err(damaged(format!("{name} is not what was written: its size or SHA-256 differs")));
             }
         }
+        // It is what was written; settings that are not known here are another version's.
         let progress: Progress =
-            serde_json::from_slice(&read(PROGRESS)?).map_err(|e| damaged(format!("{PROGRESS}: {e}")))?;
+            serde_json::from_slice(&read(PROGRESS)?).map_err(|e| foreign(format!("{PROGRESS}: {e}")))?;
         Ok(Checkpoint { path: path.to_owned(), progress })
     }
 

@@ -70,6 +70,53 @@ fn the_last_ones_are_kept_and_the_newest_whole_one_is_found() {
 }
 
 #[test]
+fn one_of_another_version_is_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path(), 3).unwrap();
+    for step in 1..=2 {
+        store.save(&session(step as f32), &progress(step)).unwrap();
+    }
+    drop(store);
+    let newer = dir.path().join("step-00000002");
+    let manifest = fs::read_to_string(newer.join(MANIFEST)).unwrap();
+    // A newer format, whose manifest may hold anything else.
+    fs::write(newer.join(MANIFEST), r#"{"format": "headwater-checkpoint-2", "files": []}"#).unwrap();
+    let refused = || Store::resume(dir.path(), 3).unwrap_err();
+    assert_eq!(refused().code(), "HW-R009");
+    // The same format with a setting that is not known yet, hashed as it is.
+    let text = fs::read_to_string(newer.join(PROGRESS)).unwrap().replacen("{", "{\"novelty\": 1, ", 1);
+    let text = text.replacen("\"config\": {", "\"config\": {\"novelty\": 1, ", 1);
+    fs::write(newer.join(PROGRESS), &text).unwrap();
+    let mut files: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    files["files"][PROGRESS] =
+        serde_json::json!({ "bytes": text.len(), "sha256": file::hex(&Sha256::digest(&text)) });
+    fs::write(newer.join(MANIFEST), files.to_string()).unwrap();
+    let e = refused();
+    assert!(e.code() == "HW-R009" && e.to_string().contains("novelty"), "{e}");
+    assert_eq!(names(dir.path()), ["step-00000001", "step-00000002"]);
+}
+
+#[test]
+fn a_checkpoint_that_is_replaced_is_never_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path(), 1).unwrap();
+    let path = store.save(&session(1.0), &progress(1)).unwrap();
+    store.save(&session(2.0), &progress(1)).unwrap();
+    assert_eq!(names(dir.path()), ["step-00000001"]);
+    drop(store);
+    // Killed between the two renames: the old one is taken back; after the second: it goes.
+    fs::rename(&path, dir.path().join(".old-step-00000001")).unwrap();
+    let (store, found) = Store::resume(dir.path(), 1).unwrap();
+    let mut restored = session(0.0);
+    found.checkpoint.unwrap().restore(&mut restored).unwrap();
+    assert_eq!((value(&restored), names(dir.path())), (2.0, vec!["step-00000001".to_string()]));
+    drop(store);
+    fs::create_dir(dir.path().join(".old-step-00000001")).unwrap();
+    Store::resume(dir.path(), 1).unwrap();
+    assert_eq!(names(dir.path()), ["step-00000001"]);
+}
+
+#[test]
 fn a_full_disk_leaves_the_checkpoint_before_whole() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path(), 1).unwrap();

@@ -503,6 +503,17 @@ impl Session {
         self.state.segments()
     }
 
+    /// Bytes of memory that training uses: state, arena, what the two programs of a step are fed and return. Known before
+    /// anything runs.
+    pub fn planned_bytes(&self) -> usize {
+        let state: usize = self.segments().map(|s| s.bytes).sum();
+        // A plan's segments: the arena, the state's, its own.
+        let shared = 1 + self.state.segments().count();
+        let own = |p: ProgramId| self.plan(p).segments[shared..].iter().map(|s| s.bytes).sum::<usize>();
+        let programs = self.training.as_ref().map_or(0, |t| own(t.program) + own(t.update));
+        state + self.arena_bytes() + programs
+    }
+
     /// Bytes of the arena, which all programs share.
     pub fn arena_bytes(&self) -> usize {
         self.arena.bytes()

@@ -173,7 +173,8 @@ impl<'a> Trainer<'a> {
     /// Trains until all steps are done or `stop` is set, which ends the run after the current step with a checkpoint.
     ///
     /// # Errors
-    /// `NotFinite` if gradients are not and the settings say to stop; what data, device, observers and disk report.
+    /// `NotFinite` if gradients are not and the settings say to stop; what data, device, observers and disk report. After
+    /// `NotFinite`, and when an observer refuses a step, the run so far is saved.
     pub fn run(&mut self, observers: &mut [&mut dyn Observer], stop: &AtomicBool) -> Result<Summary> {
         let begin = Instant::now();
         let mut tell = |event: &Event| observers.iter_mut().try_for_each(|o| o.event(event));
@@ -190,9 +191,20 @@ impl<'a> Trainer<'a> {
                 summary.complete = false;
                 break;
             }
-            let done = self.train_step(&mut loader)?;
+            let done = match self.train_step(&mut loader) {
+                // The step left everything as it was: what was learned before is kept.
+                Err(e @ Error::NotFinite { .. }) => {
+                    self.save(&mut tell)?;
+                    return Err(e);
+                }
+                done => done?,
+            };
             summary.losses.push(done.loss);
-            tell(&Event::Step(done))?;
+            if let Err(e) = tell(&Event::Step(done)) {
+                // Whoever cannot be told of the step may not hear of the checkpoint either; its error is the one that counts.
+                let _ = self.save(&mut |_| Ok(()));
+                return Err(e);
+            }
             let last = self.step == self.steps();
             if self.eval.is_some() && (last || due(self.config.eval.every, self.step)) {
                 let evaluation = self.evaluate()?;
