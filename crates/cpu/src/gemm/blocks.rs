@@ -16,6 +16,9 @@ const K_PART: usize = 256;
 const LEFT: usize = 40 << 10;
 /// Most rows of such a block.
 const LEFT_ROWS: usize = 192;
+/// Blocks of rows that a product is cut into if it has rows enough: so many of each at least.
+const BLOCKS: usize = 8;
+const LEAST_ROWS: usize = 24;
 /// Elements of a slab of the right operand, for the third-level cache, and its most columns.
 const SLAB: usize = 2 << 20;
 const SLAB_COLS: usize = 1024;
@@ -56,6 +59,8 @@ impl Parts {
         // An even number of blocks: they are as many for each of two threads.
         let fit = fit.max(kernels.rows);
         let blocks = if m <= 2 * kernels.rows { 1 } else { m.div_ceil(fit).next_multiple_of(2) };
+        // Enough for several threads, if each is still worth the panel of the right operand that it brings near.
+        let blocks = blocks.max((m / LEAST_ROWS).min(BLOCKS));
         let rows = m.div_ceil(blocks).next_multiple_of(kernels.rows);
         let line = |n: usize| n.next_multiple_of(16);
         let rounds = !same::<O, T::Wide>();
@@ -124,7 +129,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         let slab = Slab { j: 0, n, p: 0, k, at: Shared(at.as_mut_ptr()), waiting: Shared(null_mut()) };
         // SAFETY: the caller's promise; the slab is this thread's own.
         unsafe {
-            self.pack(slab, 0..n.div_ceil(self.kernels.cols));
+            let parts = k.div_ceil(self.parts.part_k.max(1));
+            (0..parts).for_each(|part| self.pack(slab, part, 0..n.div_ceil(self.kernels.cols)));
             let rows = self.parts.rows;
             (0..m).step_by(rows).for_each(|i| self.block(slab, i..m.min(i + rows), 0..n, own));
         }
@@ -156,10 +162,12 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             let pieces = columns.div_ceil(piece);
             for p in (0..k.max(1)).step_by(parts.slab_k.max(1)) {
                 let slab = Slab { j, n: columns, p, k: parts.slab_k.min(k - p), at, waiting };
-                let some = (PACKED / (width * slab.k).max(1)).clamp(1, panels);
-                // SAFETY: the panels lie apart in the slab.
-                pool.each(panels.div_ceil(some), |g| unsafe {
-                    self.pack(slab, g * some..((g + 1) * some).min(panels));
+                let some = (PACKED / (width * parts.part_k).max(1)).clamp(1, panels);
+                let groups = panels.div_ceil(some);
+                // SAFETY: the panels of each part lie apart in the slab.
+                pool.each(groups * slab.k.div_ceil(parts.part_k.max(1)), |g| unsafe {
+                    let (part, g) = (g / groups, g % groups);
+                    self.pack(slab, part, g * some..((g + 1) * some).min(panels));
                 });
                 pool.each_with(blocks * pieces, rest, |g, own| {
                     let (i, from) = (g / pieces * parts.rows, g % pieces * piece);
@@ -181,25 +189,24 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         same::<T, T::Wide>() && self.a.cs == 1 && self.size.n <= IN_PLACE * self.kernels.cols
     }
 
-    /// Packs panels of the right operand into a slab: for each part of `k`, panel after panel.
+    /// Packs panels of the right operand into a slab, for one part of its `k`: panel after panel.
     ///
     /// # Safety
     /// The slab has room; nobody uses these panels meanwhile.
-    unsafe fn pack(&self, slab: Slab<T::Wide>, panels: Range<usize>) {
+    unsafe fn pack(&self, slab: Slab<T::Wide>, part: usize, panels: Range<usize>) {
         let width = self.kernels.cols;
         let padded = slab.n.next_multiple_of(width);
         // Of columns that are read where they are, only those that fill no panel are packed.
         let start = if self.right_in_place() { panels.end.min(slab.n / width) } else { panels.start };
         let from = start * width;
         let columns = (panels.end * width).min(slab.n) - from;
-        for p in (0..slab.k).step_by(self.parts.part_k.max(1)) {
-            let depth = self.parts.part_k.min(slab.k - p);
-            let x = self.b.at(slab.p + p, slab.j + from).transposed();
-            let to = slab.at.get().wrapping_add(p * padded + from * depth);
-            // SAFETY: columns of the right operand; the panels' room in the slab. Packing spills into the following panels
-            // only if its groups are no multiple of a vector, which two vectors are.
-            unsafe { (self.kernels.pack)(x, columns, depth, width, to) };
-        }
+        let p = part * self.parts.part_k;
+        let depth = self.parts.part_k.min(slab.k - p);
+        let x = self.b.at(slab.p + p, slab.j + from).transposed();
+        let to = slab.at.get().wrapping_add(p * padded + from * depth);
+        // SAFETY: columns of the right operand; the panels' room in the slab. Packing spills into the following panels only
+        // if its groups are no multiple of a vector, which two vectors are.
+        unsafe { (self.kernels.pack)(x, columns, depth, width, to) };
     }
 
     /// A block of the output: some rows, and some columns of the slab.

@@ -181,9 +181,18 @@ unsafe fn pack_rows<L: Converts<T>, T: Float<Wide = L::E>>(
 ) {
     // So many columns of a panel at a time, so that both sides are walked along memory.
     const COLUMNS: usize = 8;
+    const LINE: usize = 64;
     let mut first = 0;
     while first < k {
         let end = k.min(first + COLUMNS);
+        // The next columns, each a stretch of its own, come while these are written.
+        for p in end..k.min(end + COLUMNS) {
+            let mut i = 0;
+            while i < rows {
+                L::prefetch(x.at(i, p).ptr.cast());
+                i += LINE / size_of::<T>();
+            }
+        }
         let mut i = 0;
         while i + group <= rows {
             let panel = out.wrapping_add(i * k);
