@@ -3,7 +3,7 @@
 
 use super::rows::{Dot, Kept, Slopes, Times};
 use super::{
-    Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, copies, left, pack, packed, total,
+    Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, copies, even, left, pack, packed, total,
 };
 use crate::element::{Float, Wide};
 use crate::float_dtype;
@@ -15,6 +15,7 @@ use headwater_core::ops::attention::attention::Attention;
 
 /// Queries in a block: what a block of them and one of keys need fits into the second-level cache.
 const QUERIES: usize = 96;
+const TILES: usize = 12;
 
 /// Elements of a thread's scratch memory: keys and values (across), keys, queries and gradients packed as right operands;
 /// queries and gradients as left ones; weights and slopes; gradients of keys, values and, unless they are summed in place,
@@ -61,6 +62,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
         (dtype, float_dtype!(dtype, M => Shared(w.ptr_mut::<M>().cast::<u8>())))
     });
     let group = a.heads / a.key_heads;
+    let queries = even(a.l, QUERIES, TILES);
     let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
     args.pool.each_with(a.batch * a.key_heads, scratch, |at, scratch| {
         let mut scratch = Pieces(scratch);
@@ -102,8 +104,8 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                 unsafe { std::ptr::write_bytes(dm.get().cast::<M>().add(base * a.s), 0, group * a.l * a.s) };
             });
         }
-        for k0 in (0..a.s).step_by(KEYS) {
-            let here = KEYS.min(a.s - k0);
+        for k0 in (0..a.s).step_by(options.keys) {
+            let here = options.keys.min(a.s - k0);
             // SAFETY: rows of keys and values.
             unsafe {
                 let (k, v) = (k.rows(sample, shared, k0), v.rows(sample, shared, k0));
@@ -113,9 +115,9 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
             }
             sum_k.fill(T::Wide::ZERO);
             sum_v.fill(T::Wide::ZERO);
-            let from = if a.causal { k0 / QUERIES * QUERIES } else { 0 };
-            for (inner, q0) in (0..group).flat_map(|h| (from..a.l).step_by(QUERIES).map(move |q0| (h, q0))) {
-                let (head, n) = (shared * group + inner, QUERIES.min(a.l - q0));
+            let from = if a.causal { k0 / queries * queries } else { 0 };
+            for (inner, q0) in (0..group).flat_map(|h| (from..a.l).step_by(queries).map(move |q0| (h, q0))) {
+                let (head, n) = (shared * group + inner, queries.min(a.l - q0));
                 let visible = |row: usize| options.visible(q0 + row, k0);
                 if mask.as_ref().is_some_and(|m| m.hides([sample, head, q0], n, k0, here)) {
                     continue;

@@ -1,7 +1,9 @@
 //! The forward pass: a block of queries at a time goes over all keys that it sees.
 
 use super::rows::{Kept, Softmax, Times};
-use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, left, pack, packed, total};
+use super::{
+    Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, even, left, pack, packed, total,
+};
 use crate::element::{Float, Wide};
 use crate::gemm::{Mat, MatMut, Operand};
 use crate::kernels::{Args, Site};
@@ -9,8 +11,9 @@ use crate::pool::Shared;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 
-/// Queries in a block: enough that packing the keys for each block costs little.
-const QUERIES: usize = 192;
+/// Most queries in a block: enough that packing the keys for each block costs little. Whole rows of register tiles.
+const QUERIES: usize = 252;
+const TILES: usize = 12;
 
 /// Elements of a thread's scratch memory: keys, values, queries, scores, sums of values, largest scores and sums, mask,
 /// dropout.
@@ -42,7 +45,8 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
     let bytes = total(&sizes) * size_of::<T::Wide>() * args.pool.threads();
     let [out, log] = args.writes else { unreachable!("attention has two results") };
     let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
-    let blocks = a.l.div_ceil(QUERIES);
+    let queries_each = even(a.l, QUERIES, TILES);
+    let blocks = a.l.div_ceil(queries_each);
     let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
     args.pool.each_with(a.batch * a.heads * blocks, scratch, |at, scratch| {
         let mut scratch = Pieces(scratch);
@@ -50,16 +54,16 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
         let (sample, head) = (at / blocks / a.heads, at / blocks % a.heads);
         let shared = head / (a.heads / a.key_heads);
         // The queries with the most keys first, so that no thread is left with the longest work at the end.
-        let first = (blocks - 1 - at % blocks) * QUERIES;
-        let n = QUERIES.min(a.l - first);
+        let first = (blocks - 1 - at % blocks) * queries_each;
+        let n = queries_each.min(a.l - first);
         // SAFETY: rows of the queries.
         let query = unsafe { left(kernels, q.rows(sample, head, first), n, a.e, queries) };
         state[..n].fill(T::Wide::NEG_INFINITY);
         state[QUERIES..QUERIES + n].fill(T::Wide::ZERO);
         let seen = if a.causal { a.s.min(first + n) } else { a.s };
         let mut begun = false;
-        for k0 in (0..seen).step_by(KEYS) {
-            let here = KEYS.min(a.s - k0);
+        for k0 in (0..seen).step_by(options.keys) {
+            let here = options.keys.min(a.s - k0);
             if mask.as_ref().is_some_and(|m| m.hides([sample, head, first], n, k0, here)) {
                 continue;
             }

@@ -64,14 +64,22 @@ fn of_one_kind(site: &Site, a: Result<Attention>) -> bool {
         && (!backward || typed(0, dtype) && typed(4, dtype) && typed(5, wide))
 }
 
-/// Keys in a block. A multiple of the columns of every tier's register tile.
-const KEYS: usize = 96;
+/// Most keys in a block. A multiple of the columns of every tier's register tile, as every block but the last is.
+const KEYS: usize = 128;
+const PANELS: usize = 32;
 /// Elements from one row of a block of scores to the next: rows start in different sets of the cache.
 const LINE: usize = KEYS + 16;
+
+/// The size of even parts of `n`, each at most `most` and a multiple of `of`; `most` is one.
+fn even(n: usize, most: usize, of: usize) -> usize {
+    n.div_ceil(n.div_ceil(most).max(1)).next_multiple_of(of).clamp(of, most)
+}
 
 /// What a node says.
 struct Options {
     a: Attention,
+    /// Keys in a block.
+    keys: usize,
     stream: u32,
     tier: crate::tier::Tier,
 }
@@ -79,12 +87,12 @@ struct Options {
 impl Options {
     fn new(site: &Site, a: Attention) -> Result<Options> {
         let stream = if a.dropout > 0.0 { headwater_core::ops::random::philox::number(&site.cx)? } else { 0 };
-        Ok(Options { a, stream, tier: site.tier })
+        Ok(Options { keys: even(a.s, KEYS, PANELS), a, stream, tier: site.tier })
     }
 
     /// How many keys of the block from `first` on query `i` sees.
     fn visible(&self, query: usize, first: usize) -> usize {
-        let n = KEYS.min(self.a.s - first);
+        let n = self.keys.min(self.a.s - first);
         if self.a.causal { n.min((query + 1).saturating_sub(first)) } else { n }
     }
 

@@ -1,0 +1,96 @@
+"""Single operators beside PyTorch's, eager and `torch.compile`, alternating in one run.
+
+    python -m headwater_tools.compare_ops --binary target/release/headwater --threads 2 rms_norm layer_norm
+
+Each round times PyTorch, then `headwater bench ops`, on the same shapes; medians of rounds. PyTorch's figures include its
+allocation of results and its autograd, as its users have them.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import time
+
+import torch
+from torch.nn import functional
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+ROWS, COLUMNS = 4096, 2048
+
+# Name: the function of an input and its weights, and how many of these it has.
+OPERATORS = {
+    "rms_norm": (lambda x, w: functional.rms_norm(x, (COLUMNS,), w), 1),
+    "layer_norm": (lambda x, w, b: functional.layer_norm(x, (COLUMNS,), w, b), 2),
+    "softmax": (lambda x: functional.softmax(x, -1), 0),
+    "gelu": (lambda x: functional.gelu(x), 0),
+}
+
+
+class PyTorch:
+    """One operator in one dtype, compiled or not."""
+
+    def __init__(self, name: str, dtype: torch.dtype, compiled: bool):
+        function, weights = OPERATORS[name]
+        self.function = torch.compile(function) if compiled else function
+        draw = lambda *shape: torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(dtype)  # noqa: E731
+        self.args = [draw(ROWS, COLUMNS)] + [draw(COLUMNS) for _ in range(weights)]
+        self.args = [a.requires_grad_() for a in self.args]
+        self.grad = draw(ROWS, COLUMNS)
+        self.forward, self.both = [], []
+        self.run(2)
+        self.forward, self.both = [], []
+
+    def run(self, times: int) -> None:
+        """Times forward, and forward with backward."""
+        for _ in range(times):
+            for a in self.args:
+                a.grad = None
+            start = time.perf_counter()
+            result = self.function(*self.args)
+            self.forward.append(time.perf_counter() - start)
+            result.backward(self.grad)
+            self.both.append(time.perf_counter() - start)
+
+
+def headwater(args: argparse.Namespace, name: str, dtype: str) -> dict[str, dict]:
+    """Lines of `bench ops`, by direction."""
+    command = [args.binary, "bench", "ops", "--filter", name, "--dtypes", dtype, "--threads", str(args.threads), "--json"]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    lines = [o for o in found["operators"] if o["family"] == name and o["shape"] == f"{ROWS}×{COLUMNS}"]
+    return {o["direction"]: o for o in lines}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("operators", nargs="*", choices=list(OPERATORS), help="default: all")
+    parser.add_argument("--binary", default="target/release/headwater")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=5, help="PyTorch's runs in a round")
+    parser.add_argument("--dtype", action="append", choices=list(DTYPES))
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    print(f"PyTorch {torch.__version__}, {args.threads} threads, {ROWS} × {COLUMNS}, medians of {args.rounds} rounds\n")
+    print("| operator | dtype | direction | eager ms | compiled ms | headwater ms | ratio to the better | of the limit |")
+    print("|---|---|---|---:|---:|---:|---:|---:|")
+    for name in args.operators or OPERATORS:
+        for dtype in args.dtype or DTYPES:
+            theirs = [PyTorch(name, DTYPES[dtype], compiled) for compiled in (False, True)]
+            ours = []
+            for _ in range(args.rounds):
+                for one in theirs:
+                    one.run(args.runs)
+                ours.append(headwater(args, name, dtype))
+            for direction in ours[0]:
+                times = [statistics.median(t.forward if direction == "forward" else t.both) for t in theirs]
+                seconds = statistics.median(o[direction]["seconds"] for o in ours)
+                share = statistics.median(o[direction]["share"] for o in ours)
+                cells = [name, dtype, direction, *(f"{t * 1e3:.2f}" for t in (*times, seconds))]
+                cells += [f"{min(times) / seconds:.1f}×", f"{share * 100:.0f} %"]
+                print("| " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
