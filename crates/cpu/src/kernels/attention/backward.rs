@@ -3,7 +3,8 @@
 
 use super::rows::{Dot, Kept, Slopes, Times};
 use super::{
-    Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, copies, even, left, pack, packed, total,
+    Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, copies, even, left, pack, packed,
+    total,
 };
 use crate::element::{Float, Wide};
 use crate::float_dtype;
@@ -62,7 +63,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
         (dtype, float_dtype!(dtype, M => Shared(w.ptr_mut::<M>().cast::<u8>())))
     });
     let group = a.heads / a.key_heads;
-    let queries = even(a.l, QUERIES, TILES);
+    let block = even(a.l, QUERIES, TILES);
     let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
     args.pool.each_with(a.batch * a.key_heads, scratch, |at, scratch| {
         let mut scratch = Pieces(scratch);
@@ -115,9 +116,9 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
             }
             sum_k.fill(T::Wide::ZERO);
             sum_v.fill(T::Wide::ZERO);
-            let from = if a.causal { k0 / queries * queries } else { 0 };
-            for (inner, q0) in (0..group).flat_map(|h| (from..a.l).step_by(queries).map(move |q0| (h, q0))) {
-                let (head, n) = (shared * group + inner, queries.min(a.l - q0));
+            let from = if a.causal { k0 / block * block } else { 0 };
+            for (inner, q0) in (0..group).flat_map(|h| (from..a.l).step_by(block).map(move |q0| (h, q0))) {
+                let (head, n) = (shared * group + inner, block.min(a.l - q0));
                 let visible = |row: usize| options.visible(q0 + row, k0);
                 if mask.as_ref().is_some_and(|m| m.hides([sample, head, q0], n, k0, here)) {
                     continue;

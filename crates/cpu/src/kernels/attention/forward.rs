@@ -45,8 +45,8 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
     let bytes = total(&sizes) * size_of::<T::Wide>() * args.pool.threads();
     let [out, log] = args.writes else { unreachable!("attention has two results") };
     let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
-    let queries_each = even(a.l, QUERIES, TILES);
-    let blocks = a.l.div_ceil(queries_each);
+    let block = even(a.l, QUERIES, TILES);
+    let blocks = a.l.div_ceil(block);
     let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
     args.pool.each_with(a.batch * a.heads * blocks, scratch, |at, scratch| {
         let mut scratch = Pieces(scratch);
@@ -54,8 +54,8 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
         let (sample, head) = (at / blocks / a.heads, at / blocks % a.heads);
         let shared = head / (a.heads / a.key_heads);
         // The queries with the most keys first, so that no thread is left with the longest work at the end.
-        let first = (blocks - 1 - at % blocks) * queries_each;
-        let n = queries_each.min(a.l - first);
+        let first = (blocks - 1 - at % blocks) * block;
+        let n = block.min(a.l - first);
         // SAFETY: rows of the queries.
         let query = unsafe { left(kernels, q.rows(sample, head, first), n, a.e, queries) };
         state[..n].fill(T::Wide::NEG_INFINITY);
