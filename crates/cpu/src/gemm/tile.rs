@@ -63,7 +63,16 @@ pub(super) unsafe fn tile<L: Lanes>(t: &Tile<L::E>) {
 unsafe fn rows<L: Lanes, const R: usize, const PACKED: bool>(t: &Tile<L::E>) {
     let (ars, acs) = if PACKED { (1, L::ROWS as isize) } else { (t.ars, t.acs) };
     let mut sums = [[L::zero(); 2]; R];
-    let (mut a, mut b) = (t.a, t.b);
+    let mut b = t.b;
+    // Rows in threes: addresses reach a base plus one or two strides. Told what the bases have in common, the compiler
+    // would add stride by stride, each addition waiting for the one before.
+    let mut a = [t.a; THREES];
+    for i in 1..R.div_ceil(3) {
+        a[i] = t.a.wrapping_offset(3 * i as isize * ars);
+        if !PACKED {
+            a[i] = std::hint::black_box(a[i]);
+        }
+    }
     // By the time the sums are ready, so are the lines they go to.
     for i in 0..R {
         let c = t.c.wrapping_offset(i as isize * t.crs);
@@ -75,34 +84,47 @@ unsafe fn rows<L: Lanes, const R: usize, const PACKED: bool>(t: &Tile<L::E>) {
         let right = unsafe { [L::load(b), L::load(b.add(L::N))] };
         for i in 0..R {
             // SAFETY: as above.
-            let left = L::splat(unsafe { *a.offset(i as isize * ars) });
+            let left = L::splat(unsafe { *a[i / 3].offset((i % 3) as isize * ars) });
             sums[i] = [sums[i][0].fma(left, right[0]), sums[i][1].fma(left, right[1])];
         }
-        (a, b) = (a.wrapping_offset(acs), b.wrapping_offset(t.brs));
+        for i in 0..R.div_ceil(3) {
+            a[i] = a[i].wrapping_offset(acs);
+        }
+        b = b.wrapping_offset(t.brs);
     }
-    for i in 0..R {
-        let mut sums = sums[i];
-        let (c, start) =
-            (t.c.wrapping_offset(i as isize * t.crs), t.start.wrapping_offset(i as isize * t.srs));
-        // SAFETY: rows of `c` and of `start`, of `cols` elements.
-        unsafe {
-            if t.cols == 2 * L::N {
-                if !t.start.is_null() {
-                    sums = [L::load(start).add(sums[0]), L::load(start.add(L::N)).add(sums[1])];
-                }
-                sums[0].store(c);
-                sums[1].store(c.add(L::N));
-            } else {
-                let mut row = [L::E::ZERO; MAX_COLS];
-                sums[0].store(row.as_mut_ptr());
-                sums[1].store(row.as_mut_ptr().add(L::N));
-                for j in 0..t.cols {
-                    *c.add(j) = if t.start.is_null() { row[j] } else { *start.add(j) + row[j] };
-                }
+    let (whole, adds) = (t.cols == 2 * L::N, !t.start.is_null());
+    // One loop for each case: the sums then stay in registers.
+    // SAFETY: rows of `c` and of `start`, of `cols` elements.
+    unsafe {
+        if whole && adds {
+            for i in 0..R {
+                let start = t.start.wrapping_offset(i as isize * t.srs);
+                sums[i] = [L::load(start).add(sums[i][0]), L::load(start.add(L::N)).add(sums[i][1])];
+            }
+        }
+        if whole {
+            for i in 0..R {
+                let c = t.c.wrapping_offset(i as isize * t.crs);
+                sums[i][0].store(c);
+                sums[i][1].store(c.add(L::N));
+            }
+            return;
+        }
+        for i in 0..R {
+            let (c, start) =
+                (t.c.wrapping_offset(i as isize * t.crs), t.start.wrapping_offset(i as isize * t.srs));
+            let mut row = [L::E::ZERO; MAX_COLS];
+            sums[i][0].store(row.as_mut_ptr());
+            sums[i][1].store(row.as_mut_ptr().add(L::N));
+            for j in 0..t.cols {
+                *c.add(j) = if adds { *start.add(j) + row[j] } else { row[j] };
             }
         }
     }
 }
+
+/// Bases of the addresses of rows, each for three.
+const THREES: usize = MAX_ROWS.div_ceil(3);
 
 /// Packs the rows of a matrix, widened, into panels of `group` rows: in a panel, column after column. Rows missing in the
 /// last panel are zeros. A group is of whole vectors or smaller than one; `out` has room for whole panels and
