@@ -24,6 +24,9 @@ const SLAB: usize = 2 << 20;
 const SLAB_COLS: usize = 1024;
 /// Panels up to which rows of the left operand are not packed.
 const IN_PLACE: usize = 16;
+/// Rows of the left operand up to which a right one is not packed whose rows are so many elements apart at most.
+const FEW_ROWS: usize = 256;
+const NEAR: usize = 1024;
 /// Elements of a right operand that a thread packs for itself.
 const ALONE: usize = 128 << 10;
 
@@ -181,7 +184,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
 
     /// Whether whole panels of the right operand are read where they lie: too few rows would repay packing.
     fn right_in_place(&self) -> bool {
-        same::<T, T::Wide>() && self.b.cs == 1 && self.size.m <= 2 * self.kernels.rows
+        let near = self.b.rs.unsigned_abs() <= NEAR && self.size.m <= FEW_ROWS;
+        same::<T, T::Wide>() && self.b.cs == 1 && (near || self.size.m <= 2 * self.kernels.rows)
     }
 
     /// Whether rows of the left operand are read where they lie: too few columns would repay packing.
