@@ -53,7 +53,10 @@ impl Watcher for Printer {
             for s in chart.series.iter().filter(|_| chart.x == "step") {
                 let (Some(first), Some(last)) = (s.points.first(), s.points.last()) else { continue };
                 let line = text::sparkline(s.points.iter().map(|p| p.1), 40);
-                self.talk.line(format!("         {line:<40}  {:.4} → {:.4}  {}", first.1, last.1, s.name));
+                self.talk.line(format!(
+                    "         {line:<40}  {:.4} → {:.4}  {} ({})",
+                    first.1, last.1, s.name, chart.y
+                ));
             }
         }
     }

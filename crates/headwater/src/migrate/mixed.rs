@@ -94,7 +94,7 @@ pub(super) fn mixed(
         text::seconds(trained.seconds),
         text::seconds(super::steps::median(&mut seconds)),
     );
-    both("steps skipped", "0".into(), skipped.to_string());
+    both("steps skipped", "—".into(), skipped.to_string());
     let last = |points: &[(f64, f64)]| points.last().map(|p| p.1);
     both("loss scale at the end", "1".into(), last(&scale).map_or("—".into(), |s| s.exp2().to_string()));
     let most = lost.iter().map(|p| p.1).fold(None, |a: Option<f64>, x| Some(a.map_or(x, |a| a.max(x))));
@@ -120,12 +120,12 @@ pub(super) fn mixed(
         curves,
     ));
     if scale.iter().any(|p| p.1 != 0.0) {
-        let series = vec![Series { name: "loss scale, log₂".into(), points: scale }];
+        let series = vec![Series { name: "loss scale".into(), points: scale }];
         found = found.with(chart("Loss scale", "log₂", series));
     }
     if most.is_some_and(|m| m > 0.0) {
         let series = vec![Series {
-            name: "lost, %".into(),
+            name: "elements lost".into(),
             points: lost.iter().map(|p| (p.0, 100.0 * p.1)).collect(),
         }];
         found = found.with(chart("Gradient elements that underflow to zero, where counted", "%", series));
@@ -155,7 +155,7 @@ fn judge(plain: &Summary, mixed: &Summary) -> Judged {
         let n = e.samples as f64;
         let chance = 2.0 * ((a * (1.0 - a) + b * (1.0 - b)) / n).sqrt() + 1.0 / n;
         let cost = a - b > chance;
-        let word = if cost { "it COST accuracy" } else { "it cost no accuracy" };
+        let word = if cost { "it COSTS accuracy" } else { "no cost beyond chance" };
         let text = format!(
             "{word}: {b:.4} of {} held-out samples, {a:.4} in full precision; up to {chance:.4} is chance",
             e.samples
@@ -168,7 +168,7 @@ fn judge(plain: &Summary, mixed: &Summary) -> Judged {
     };
     // A NaN is no loss to be within anything.
     let within = b - a <= LOSS_LIMIT * a.abs();
-    let word = if within { "it cost nothing" } else { "it COST loss" };
+    let word = if within { "no cost" } else { "it COSTS loss" };
     let text = format!("{word}: {what} {b:.4}, {a:.4} in full precision; {} is allowed", 1.0 + LOSS_LIMIT);
     Judged { cost: !within, text }
 }
@@ -201,6 +201,6 @@ mod tests {
             assert!(!cost(&by(2.0), &by(2.01)));
             assert!(cost(&by(2.0), &by(2.03)) && cost(&by(2.0), &by(f64::NAN)));
         }
-        assert!(judge(&at(0.95), &at(0.9)).text.contains("COST accuracy: 0.9000 of 400"));
+        assert!(judge(&at(0.95), &at(0.9)).text.contains("COSTS accuracy: 0.9000 of 400"));
     }
 }

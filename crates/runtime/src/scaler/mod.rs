@@ -2,6 +2,11 @@
 //!
 //! The loss is multiplied by the scale before it is differentiated, so that small gradients do not vanish in f16; the
 //! update divides it out. A step whose final gradients are not finite is skipped.
+//!
+//! A graph has one loss, its first result, and so a run has one scale. apex keeps a scaler for each of several losses
+//! (`num_losses`) because each has a `backward` of its own, at a scale of its own; losses that are trained together are summed
+//! in the exported model here, are differentiated at once, and what is checked is the gradient of the sum. Losses that are
+//! trained in turns are runs of their own, each with its scale in its checkpoints.
 
 mod predict;
 
