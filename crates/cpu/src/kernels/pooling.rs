@@ -8,6 +8,7 @@ use crate::pool::Shared;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::window::{Pool, Window};
 use headwater_core::{DType, fail};
+use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The family.
@@ -115,11 +116,13 @@ fn largest(site: &Site, pool: Pool) -> Result<Prepared> {
                 let mut found = rows.start * width + columns.start;
                 let mut most = x[found].widen();
                 for r in rows.indices() {
+                    let line = &x[r * width..][..width];
                     for c in columns.indices() {
-                        let value = x[r * width + c].widen();
-                        if value > most || value.is_nan() {
-                            (found, most) = (r * width + c, value);
-                        }
+                        let value = line[c].widen();
+                        // A branch would be guessed wrongly half the time.
+                        let take = (value > most) | value.is_nan();
+                        found = select_unpredictable(take, r * width + c, found);
+                        most = select_unpredictable(take, value, most);
                     }
                 }
                 // SAFETY: an output of this plane, which no other task writes.
