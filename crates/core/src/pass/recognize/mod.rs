@@ -4,6 +4,7 @@
 //! A recogniser looks at one node and those before it, and names the one node that may stand in its place; what that
 //! leaves unused is removed. Nothing else changes: values used elsewhere stay.
 
+mod attention;
 mod heads;
 mod norm;
 
@@ -21,6 +22,9 @@ pub enum Exactness {
     /// The same operations in the same order, and every rounding that the model asks for by a conversion; a device that
     /// computes in f32 gives the same bits. The reference, which computes in f64, rounds to f32 less often.
     SameAccumulator,
+    /// The same accumulators and every rounding that the model asks for, but sums are taken in another order, and what is
+    /// rounded only because it goes to memory stays in registers.
+    Reordered,
     /// The result is rounded otherwise, within the same bound of error.
     ChangesRounding,
 }
@@ -61,7 +65,9 @@ type Rule = fn(&Sought, &Node) -> Option<Replacement>;
 /// # Errors
 /// Those of the operators' type rules: none for a legal graph.
 pub fn recognize(graph: Graph) -> Result<Recognized> {
-    apply(graph, &[norm::rms_norm, heads::shared])
+    let spelled = apply(graph, &[norm::rms_norm, attention::spelled])?;
+    let shared = apply(spelled.graph, &[heads::shared])?;
+    Ok(Recognized { graph: shared.graph, found: spelled.found.into_iter().chain(shared.found).collect() })
 }
 
 /// Recognises keys and values that are repeated for each of the query heads that share them, and nothing else: no operator's
