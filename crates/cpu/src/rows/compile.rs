@@ -477,7 +477,9 @@ impl Compiler<'_> {
             Instr::Store(w, a) => {
                 let operand = self.s.program.reads.len() + w;
                 let from = self.vector(a, p);
-                let store = if self.stream { self.table.stream } else { self.table.store };
+                // What lies in the place of what was read is in the caches already.
+                let past = self.stream && !self.s.sites[operand].shared;
+                let store = if past { self.table.stream } else { self.table.store };
                 let f = store(self.code.regs[from].ty, self.s.sites[operand].dtype);
                 self.code.vector[p].push(Op::Store { operand, f, from });
             }

@@ -78,6 +78,8 @@ pub(super) struct Stream {
     pub width: usize,
     pub read: bool,
     pub written: bool,
+    /// May be written past the caches: it is a result, and not in the place of what was read.
+    pub past: bool,
 }
 
 /// The code of a phase, and what it works on.
@@ -135,7 +137,7 @@ impl Builder<'_> {
     fn stream(&mut self, source: Source, width: usize) -> usize {
         let streams = &mut self.body.streams;
         streams.iter().position(|s| s.source == source).unwrap_or_else(|| {
-            streams.push(Stream { source, width, read: false, written: false });
+            streams.push(Stream { source, width, read: false, written: false, past: false });
             streams.len() - 1
         })
     }

@@ -336,8 +336,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn store(&mut self, stream: usize, dtype: DType, from: u8, part: usize, locked: &[u8]) {
-        let streams =
-            self.manner.stream && !matches!(self.body.streams[stream].source, super::body::Source::Kept(_));
+        let streams = self.manner.stream && self.body.streams[stream].past;
         let to = self.at(stream, part);
         let halves = if streams { op::STREAM_HALVES } else { op::STORE_HALVES };
         match dtype {

@@ -10,7 +10,7 @@ mod emit;
 mod tests;
 
 use super::Program;
-use super::code::{Kind, Op, Reg};
+use super::code::{Kind, Reg};
 use super::loops::{CHUNK, LANES, total_of};
 use super::ops::Ty;
 use super::real::Real;
@@ -107,8 +107,11 @@ impl Program {
     }
 
     fn phase_code(&self, asm: &mut Asm, dtypes: &[DType], q: usize, reads: usize) -> Option<Phase> {
-        let (body, rest) =
+        let (mut body, rest) =
             (body::body(&self.code, dtypes, q, false)?, body::body(&self.code, dtypes, q, true)?);
+        for s in &mut body.streams {
+            s.past = s.written && matches!(s.source, Source::Operand(o) if !self.sites[o].shared);
+        }
         let short = body.code.len() <= SHORT;
         let group = if short || !body.folds.is_empty() { LANES } else { TOGETHER * WIDE };
         let frame = Frame::new(&body, group);
@@ -116,7 +119,7 @@ impl Program {
             .streams
             .iter()
             .map(|s| match s.source {
-                Source::Operand(o) if q == 0 && o < reads && group == LANES => self.ahead(o) * s.width,
+                Source::Operand(o) if q == 0 && o < reads => self.ahead(o) * s.width,
                 _ => 0,
             })
             .collect();
@@ -125,9 +128,8 @@ impl Program {
             Source::Kept(_) => self.kept_rows(),
             Source::Sum(_) => 0,
         });
-        let stores = |op: &Op| matches!(op, Op::Store { .. });
         let manner = Manner { group, stream: false, ahead: &ahead };
-        let past = self.stream && self.code.vector[q].iter().any(stores);
+        let past = self.stream && body.streams.iter().any(|s| s.past);
         Some(Phase {
             whole: emit::function(asm, &body, frame, manner),
             past: past.then(|| emit::function(asm, &body, frame, Manner { stream: true, ..manner })),
@@ -251,8 +253,7 @@ impl Machine {
                 let mut aligned = true;
                 for (s, stream) in phase.streams.iter().enumerate() {
                     let at = w.parts[s].0.wrapping_add(before * stream.width);
-                    let past = stream.written && matches!(stream.source, Source::Operand(_));
-                    aligned &= !past || (at as usize).is_multiple_of(WIDE * stream.width);
+                    aligned &= !stream.past || (at as usize).is_multiple_of(WIDE * stream.width);
                     *pointers.add(s) = at;
                 }
                 *first = col as u32;
