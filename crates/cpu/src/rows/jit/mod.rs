@@ -152,7 +152,8 @@ impl Program {
         let cols = &self.cols[0];
         match &self.rows[..] {
             [] => AHEAD / self.sites[o].dtype.size(),
-            [r] if r.steps[o] == cols.size as isize => self.tiling.tile_rows * cols.size,
+            // Of longer rows nothing would still be near when they are read.
+            [r] if r.steps[o] == cols.size as isize && cols.size <= TILE => self.tiling.tile_rows * cols.size,
             _ => 0,
         }
     }
