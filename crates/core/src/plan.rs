@@ -83,8 +83,7 @@ pub struct Step {
     pub work: Work,
     /// Operands read.
     pub reads: Vec<Option<TensorView>>,
-    /// Operands written. One of a row program may be an operand read, by the same access: a device writes an element of it only
-    /// when nothing of that row is still to be read. Otherwise they overlap no read.
+    /// Operands written; they overlap no read unless the planner decided to work in place (same elements, same order).
     pub writes: Vec<TensorView>,
     /// Scratch memory in the arena: place and bytes, as the device asked for.
     pub workspace: Option<(Place, usize)>,

@@ -279,7 +279,8 @@ fn norms_take_in_what_models_put_around_them() {
         b.mul(half, t).unwrap()
     };
     let wide = ty(DType::F32, &[ROWS, COLS]);
-    fuses("GELU by tanh", &[wide], 1, gelu);
+    // Two uses of the input, whose gradients meet at the end.
+    fuses("GELU by tanh", &[wide], 2, gelu);
 }
 
 /// Attention of `heads` query heads on keys and values of `shared` heads, repeated as Hugging Face's models do.

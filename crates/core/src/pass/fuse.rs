@@ -5,7 +5,7 @@
 //! others use later are still stored. Every rounding of the original is kept as a `Cast`, so the rewrite is *exact*: the
 //! same bits as unfused, on a device that computes in the same type.
 
-use super::regroup::{sum_early, widen_late};
+use super::regroup::widen_late;
 use crate::Attrs;
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
@@ -25,7 +25,7 @@ const MAX_OPERANDS: usize = 20;
 /// # Errors
 /// What an operator's own program rule refuses.
 pub fn fuse(graph: Graph) -> Result<Graph> {
-    let graph = sum_early(widen_late(graph)?)?;
+    let graph = widen_late(graph)?;
     let mut fuser = Fuser::new(&graph)?;
     for n in 0..graph.nodes.len() {
         fuser.absorb_producers(n);
@@ -98,27 +98,29 @@ impl<'a> Fuser<'a> {
                 .iter()
                 .filter_map(|&v| self.home[v.0 as usize].map(|p| (self.place(p), v)))
                 .collect();
-            let taken = candidates.into_iter().any(|(p, _)| self.absorb(n, p));
+            let taken = candidates.into_iter().any(|(p, v)| self.absorb(n, p, v));
             if !taken {
                 return;
             }
         }
     }
 
-    /// Moves the group at `p` into the group at `n`, which reads results of it; false if that may not be.
-    fn absorb(&mut self, n: usize, p: usize) -> bool {
+    /// Moves the group at `p`, which computes `v`, into the group at `n`, which reads it; false if that may not be.
+    fn absorb(&mut self, n: usize, p: usize, v: ValueId) -> bool {
         let (Slot::Group(producer), Slot::Group(consumer)) = (&self.groups[p], &self.groups[n]) else {
             return false;
         };
         // Nobody may need a result of the producer before node `n` runs.
         let inside = |u: usize| self.place(u) == n || self.place(u) == p;
         let early = |w: &ValueId| self.users[w.0 as usize].iter().any(|&u| u < n && !inside(u));
-        if producer.writes.iter().any(early) {
+        // A second result of the producer that is read here would be read before it is stored.
+        let crossed = |w: &ValueId| *w != v && consumer.reads.contains(w);
+        if producer.writes.iter().any(|w| early(w) || crossed(w)) {
             return false;
         }
         let kept =
             |w: ValueId| self.is_output[w.0 as usize] || self.users[w.0 as usize].iter().any(|&u| u > n);
-        let Some(merged) = merge(self.graph, producer, consumer, &kept) else { return false };
+        let Some(merged) = merge(producer, consumer, v, self.graph.ty(v), &kept) else { return false };
         self.into[p] = n;
         self.groups[p] = Slot::Gone;
         self.groups[n] = Slot::Group(Box::new(merged));
@@ -164,9 +166,15 @@ fn reduces(p: &RowProgram) -> bool {
     p.body.iter().any(|i| matches!(i, Instr::Reduce(..) | Instr::Columns(..)))
 }
 
-/// One program for both, over the consumer's space, or the producer's if only that one reduces. All results of the producer that
-/// the consumer reads are handed over in registers; `kept` tells which must still be stored.
-fn merge(graph: &Graph, producer: &Group, consumer: &Group, kept: &dyn Fn(ValueId) -> bool) -> Option<Group> {
+/// One program for both, over the consumer's space, or the producer's if only that one reduces.
+/// `v` is the value handed over; `kept` tells which results must still be stored.
+fn merge(
+    producer: &Group,
+    consumer: &Group,
+    v: ValueId,
+    ty: &TensorType,
+    kept: &dyn Fn(ValueId) -> bool,
+) -> Option<Group> {
     let (p, c) = (&producer.program, &consumer.program);
     if has_floats(p) && has_floats(c) && wide(p) != wide(c) {
         return None;
@@ -176,27 +184,21 @@ fn merge(graph: &Graph, producer: &Group, consumer: &Group, kept: &dyn Fn(ValueI
     {
         return None;
     }
-    let handed: Vec<usize> =
-        (0..producer.writes.len()).filter(|&w| consumer.reads.contains(&producer.writes[w])).collect();
-    let made = |w: usize| &p.writes[w].access;
-    let first = *handed.first()?;
+    let write = producer.writes.iter().position(|&w| w == v)?;
+    let made = &p.writes[write].access;
     let size = |q: &RowProgram| q.rows() * q.cols();
     // How each program's accesses translate to the common space.
     let (outer, inner, p_map, c_map): (_, _, Option<Access>, Option<Access>);
-    // How the consumer reads each of them, and how the producer has written it.
-    let ways = || {
-        let at = |v: &ValueId| handed.iter().copied().find(|&w| producer.writes[w] == *v);
-        c.reads.iter().zip(&consumer.reads).filter_map(move |(o, v)| Some((&o.access, at(v)?)))
-    };
-    let same_space = p.outer == c.outer && p.inner == c.inner && ways().all(|(a, w)| a == made(w));
+    let reads_v = || c.reads.iter().zip(&consumer.reads).filter(|(_, w)| **w == v).map(|(o, _)| &o.access);
+    let same_space = p.outer == c.outer && p.inner == c.inner && reads_v().all(|a| a == made);
     if same_space {
         (outer, inner, p_map, c_map) = (&c.outer, &c.inner, None, None);
     } else if !reduces(p) {
-        // The producer is pointwise over its results' shape: follow the consumer's one way of reading them.
-        let (way, _) = ways().next()?;
+        // The producer is pointwise over v's shape: follow the consumer's one way of reading v.
+        let mut ways = reads_v();
+        let way = ways.next()?;
         let trivial = p.reads.is_empty();
-        let one_way = ways().all(|(a, w)| a == way && is_identity(p, made(w)));
-        if !one_way || (size(p) != size(c) && !trivial) {
+        if ways.any(|a| a != way) || (size(p) != size(c) && !trivial) || !is_identity(p, made) {
             return None;
         }
         // Stored results are written once for each iteration: only where that is once for each element.
@@ -205,12 +207,11 @@ fn merge(graph: &Graph, producer: &Group, consumer: &Group, kept: &dyn Fn(ValueI
         }
         (outer, inner, p_map, c_map) = (&c.outer, &c.inner, Some(way.clone()), None);
     } else if !reduces(c) && c.writes.iter().all(|o| is_identity(c, &o.access)) && size(p) == size(c) {
-        // The consumer is pointwise over what it reads: follow the producer's one way of writing that.
-        let one_way = ways().all(|(a, w)| is_identity(c, a) && made(w) == made(first));
-        if !one_way || !covers(p, made(first), graph.ty(producer.writes[first])) {
+        // The consumer is pointwise over v's shape: follow the producer's way of writing v.
+        if !reads_v().all(|a| is_identity(c, a)) || !covers(p, made, ty) {
             return None;
         }
-        (outer, inner, p_map, c_map) = (&p.outer, &p.inner, None, Some(made(first).clone()));
+        (outer, inner, p_map, c_map) = (&p.outer, &p.inner, None, Some(made.clone()));
     } else {
         return None;
     }
@@ -223,17 +224,14 @@ fn merge(graph: &Graph, producer: &Group, consumer: &Group, kept: &dyn Fn(ValueI
     let no_inline = |_: ValueId| None;
     let stored = |w: ValueId, _: &Access| kept(w);
     let regs = append(&mut out, producer, p_map.as_ref(), &no_inline, &stored)?;
-    // The registers stored to what is handed over, rounded as in memory.
-    let mut inlined = Vec::with_capacity(handed.len());
-    for w in handed {
-        let stored = p.body.iter().find_map(|i| match i {
-            Instr::Store(at, r) if *at == w => Some(*r),
-            _ => None,
-        })?;
-        out.program.body.push(Instr::Cast(p.writes[w].dtype, regs[stored]));
-        inlined.push((producer.writes[w], out.program.body.len() - 1));
-    }
-    let inline = |v: ValueId| inlined.iter().find(|(w, _)| *w == v).map(|(_, reg)| *reg);
+    // The register stored to v, rounded to v's dtype.
+    let stored_reg = p.body.iter().find_map(|i| match i {
+        Instr::Store(w, r) if *w == write => Some(*r),
+        _ => None,
+    })?;
+    out.program.body.push(Instr::Cast(ty.dtype, regs[stored_reg]));
+    let handed = out.program.body.len() - 1;
+    let inline = |w: ValueId| (w == v).then_some(handed);
     append(&mut out, consumer, c_map.as_ref(), &inline, &|_, _| true)?;
     debug_assert!(out.program.classes().is_ok(), "{:?}", out.program.classes());
     Some(out)
