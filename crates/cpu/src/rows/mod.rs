@@ -167,7 +167,9 @@ impl Program {
         self.homes = (self.code.regs.iter())
             .map(|r| match r.kind {
                 Kind::Scalar => take(r.ty.size() * rows),
-                Kind::Constant { wide, .. } => take(r.ty.size().max(8) * if wide { tile } else { rows }),
+                Kind::Constant { wide, .. } => {
+                    take(r.ty.size().max(8) * if wide && vectors { tile } else { rows })
+                }
                 Kind::Vector(slot) => slots[slot_class(r.ty)][slot],
                 Kind::Kept => take(stride(r.ty.size()) * rows),
             })

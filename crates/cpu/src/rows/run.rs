@@ -129,7 +129,8 @@ impl Run<'_> {
         for (r, reg) in p.code.regs.iter().enumerate() {
             w.at[r] = Shared(buffer.wrapping_add(p.homes[r]));
             if let Kind::Constant { bytes, wide } = reg.kind {
-                let n = if wide { t.tile_rows * t.tile_cols } else { t.tile_rows };
+                // Machine code has them among its own constants.
+                let n = if wide && !p.assembled() { t.tile_rows * t.tile_cols } else { t.tile_rows };
                 // SAFETY: a constant's place holds so many elements of its type.
                 unsafe { fill(w.at[r].get(), reg.ty.size(), &raw const bytes as *const u8, n) };
             }

@@ -62,7 +62,8 @@ impl Scratch {
                 buffer: CpuMemory::new(size.buffer)?,
                 context: CpuMemory::new(size.context)?,
                 at: Vec::with_capacity(size.registers),
-                parts: Vec::with_capacity(size.operands),
+                // Machine code has one for each register kept, too.
+                parts: Vec::with_capacity(size.operands + size.registers),
                 rows: Runs::default(),
                 cols: Runs::default(),
             })
