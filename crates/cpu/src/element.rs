@@ -33,6 +33,19 @@ pub trait Float: Element {
     fn from_f64(x: f64) -> Self;
 }
 
+/// Sum of the first `n` lanes, a power of two: the upper half is added to the lower one until one is left.
+#[inline(always)]
+pub(crate) fn total<T: Copy + std::ops::Add<Output = T>, const N: usize>(mut lanes: [T; N], n: usize) -> T {
+    let mut n = n;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            lanes[i] = lanes[i] + lanes[i + n];
+        }
+    }
+    lanes[0]
+}
+
 /// A type floats are computed in.
 pub trait Wide:
     Float<Wide = Self>

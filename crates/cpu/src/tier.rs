@@ -1,8 +1,8 @@
 //! Which instructions this processor has. Detected once; `HEADWATER_TIER` forces a lower one.
 //!
-//! All tiers run the same Rust loops, compiled for different instruction sets. Rust never contracts or reorders floating
-//! point by itself, so all tiers give the same bits, except in matrix products, where the
-//! higher tiers multiply and add with one rounding.
+//! All tiers do the same operations in the same order: by the same Rust loops, compiled for different instruction sets (Rust
+//! never contracts or reorders floating point by itself), or by machine code that `rows` writes. So all give the same bits,
+//! except in matrix products, where the higher tiers multiply and add with one rounding.
 
 use headwater_core::diagnostic::Result;
 use headwater_core::fail;

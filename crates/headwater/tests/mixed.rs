@@ -68,7 +68,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f64 {
 
 /// Draws of the roundings. Where a ReLU's argument is near zero, or a gradient is a small difference of large sums, it is
 /// chance which way roundings send a value, and one may be far off. Inputs that are nudged by much less than what they are
-/// rounded by draw again; what is wrong is so in every draw.
+/// rounded by draw again; what is wrong is so in most draws.
 const DRAWS: usize = 8;
 
 /// Floats moved by at most 1/32 of a rounding; not at all in draw 0.
@@ -128,15 +128,14 @@ fn the_torch_policy_is_autocast_node_by_node() {
             let inputs = family.feed(&exact);
             // Of the inputs as they are, which PyTorch's are of.
             let mut truths: Vec<Tensor> = Vec::new();
-            // Names of what differs in each draw; the first has the inputs as they are.
-            let mut wrong: Option<Vec<String>> = None;
+            // What differs, and in how many draws; the first has the inputs as they are.
+            let mut wrong: BTreeMap<usize, (usize, String)> = BTreeMap::new();
             let mut compared = 0;
             for draw in 0..DRAWS {
                 let inputs: Vec<Tensor> = inputs.iter().map(|t| nudged(t, draw, dtype)).collect();
                 let low = inputs.iter().zip(&ours.inputs).map(|(t, i)| t.cast(ours.ty(i.value).dtype));
                 let got = evaluate(&device, &ours, &low.collect::<Vec<_>>()).unwrap();
                 let truth = evaluate(&device, &exact, &inputs).unwrap();
-                let mut found = Vec::new();
                 for (i, o) in ours.outputs.iter().enumerate() {
                     let Some(want) = family.recorded.tensors.get(&match o.name.strip_prefix("grad.") {
                         Some(parameter) => format!("{prefix}.grad.{parameter}"),
@@ -153,7 +152,8 @@ fn the_torch_policy_is_autocast_node_by_node() {
                     compared += (draw == 0) as usize;
                     if got[i].dtype() != want.dtype() || mine.is_nan() || mine > bound {
                         let types = (got[i].dtype(), want.dtype());
-                        found.push(format!("{}: {types:?}, error {mine:e}, PyTorch's {theirs:e}", o.name));
+                        let said = format!("{}: {types:?}, error {mine:e}, PyTorch's {theirs:e}", o.name);
+                        wrong.entry(i).or_insert((0, said)).0 += 1;
                     }
                 }
                 if truths.is_empty() {
@@ -163,17 +163,12 @@ fn the_torch_policy_is_autocast_node_by_node() {
                         .map(|o| truth[exact.outputs.iter().position(|e| e.name == o.name).unwrap()].clone())
                         .collect();
                 }
-                let name = |s: &String| s.split(':').next().unwrap().to_string();
-                let again: Vec<String> = found.iter().map(name).collect();
-                wrong = Some(match wrong {
-                    None => found,
-                    Some(before) => before.into_iter().filter(|s| again.contains(&name(s))).collect(),
-                });
-                if wrong.as_ref().is_some_and(|w| w.is_empty()) {
+                if wrong.is_empty() {
                     break;
                 }
             }
-            let wrong = wrong.unwrap_or_default();
+            let wrong: Vec<String> =
+                wrong.into_values().filter(|(n, _)| 2 * n > DRAWS).map(|(_, said)| said).collect();
             assert!(compared > recorded, "{compared}");
             // Outputs stand in the order of the model: the first difference is where it begins.
             assert!(wrong.is_empty(), "{name} in {dtype}: {} of {compared}, first {}", wrong.len(), wrong[0]);

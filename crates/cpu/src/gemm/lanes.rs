@@ -2,7 +2,7 @@
 //! kernels are written once, generic over these; `tiers` compiles them for each instruction set.
 #![allow(clippy::needless_range_loop)]
 
-use crate::element::{Float, Wide};
+use crate::element::{Float, Wide, total};
 
 /// Most lanes of any vector: the size of buffers for one.
 pub(crate) const MAX_LANES: usize = 16;
@@ -45,14 +45,7 @@ pub(crate) trait Lanes: Copy + 'static {
         let mut lanes = [Self::E::ZERO; MAX_LANES];
         // SAFETY: the buffer holds any vector.
         unsafe { self.store(lanes.as_mut_ptr()) };
-        let mut n = Self::N;
-        while n > 1 {
-            n /= 2;
-            for i in 0..n {
-                lanes[i] += lanes[i + n];
-            }
-        }
-        lanes[0]
+        total(lanes, Self::N)
     }
 
     /// Transposes the matrix whose rows are the first `N` vectors.

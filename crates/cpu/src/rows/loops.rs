@@ -9,7 +9,7 @@
 
 use super::ops::Ty;
 use super::real::{self, Exact, Int, Memory, Real};
-use crate::element::Element;
+use crate::element::{self, Element};
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::reference::scalar;
@@ -249,22 +249,9 @@ fn sum<T: Real>(n: usize, term: impl Fn(usize) -> T) -> f64 {
         for i in 0..here - whole {
             lanes[i] = T::binary(Binary::Add, lanes[i], term(from + whole + i));
         }
-        total += total_of(lanes).to_f64();
+        total += element::total(lanes, LANES).to_f64();
     }
     total
-}
-
-/// Sum of all lanes, in halves.
-#[inline(always)]
-pub(super) fn total_of<T: Real>(mut lanes: [T; LANES]) -> T {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] = T::binary(Binary::Add, lanes[i], lanes[i + width]);
-        }
-        width /= 2;
-    }
-    lanes[0]
 }
 
 /// Sums of products along the fast dimension into f64, one for each slow index.

@@ -142,16 +142,15 @@ impl Program {
         false
     }
 
-    /// Bytes between a thread's rows of a register kept for whole rows.
-    fn kept_stride(&self, size: usize) -> usize {
-        let cols = count(&self.cols);
-        if self.assembled() { 4 * cols.next_multiple_of(LANES) } else { size * cols }
+    /// Bytes between the rows of a register that machine code keeps: in whole groups of columns, of four bytes each.
+    fn whole_groups(&self) -> usize {
+        4 * count(&self.cols).next_multiple_of(LANES)
     }
 
     /// Gives every register its bytes in a thread's buffer.
     fn lay_out(&mut self) {
         let (rows, tile) = (self.tiling.tile_rows, self.tiling.tile_rows * self.tiling.tile_cols);
-        let stride = |size| self.kept_stride(size);
+        let cols = count(&self.cols);
         let vectors = !self.assembled();
         let mut at = 0;
         let mut take = |bytes: usize| {
@@ -171,7 +170,8 @@ impl Program {
                     take(r.ty.size().max(8) * if wide && vectors { tile } else { rows })
                 }
                 Kind::Vector(slot) => slots[slot_class(r.ty)][slot],
-                Kind::Kept => take(stride(r.ty.size()) * rows),
+                Kind::Kept if vectors => take(r.ty.size() * cols * rows),
+                Kind::Kept => take(self.whole_groups() * rows),
             })
             .collect();
         self.fold_homes = self.code.folds.iter().map(|_| take(8 * rows)).collect();

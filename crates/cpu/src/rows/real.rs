@@ -10,7 +10,7 @@ use headwater_core::reference::scalar;
 use headwater_core::row::Reduce;
 
 /// A floating-point computing type.
-pub(super) trait Real: Copy + PartialOrd + 'static {
+pub(super) trait Real: Copy + PartialOrd + std::ops::Add<Output = Self> + 'static {
     fn unary(op: Unary, x: Self) -> Self;
     fn test(op: Unary, x: Self) -> bool;
     fn binary(op: Binary, a: Self, b: Self) -> Self;

@@ -3,25 +3,12 @@
 // Loops go by index over arrays: what the compiler is sure to turn into vectors.
 #![allow(clippy::needless_range_loop)]
 
-use crate::element::Wide;
+use crate::element::{self, Wide};
 use crate::tier::Loop;
 use headwater_core::random::Stream;
 
 /// Lanes of sums and maxima. The same in every tier, so that all give the same bits.
 const LANES: usize = 16;
-
-/// Sum of the lanes, halves added.
-#[inline(always)]
-fn sum<W: Wide>(mut lanes: [W; LANES]) -> W {
-    let mut n = LANES;
-    while n > 1 {
-        n /= 2;
-        for i in 0..n {
-            lanes[i] += lanes[i + n];
-        }
-    }
-    lanes[0]
-}
 
 /// A slice of whole lanes.
 #[inline(always)]
@@ -126,13 +113,13 @@ impl<W: Wide> Loop for Softmax<'_, W> {
             }
         }
         if self.first {
-            return (largest, sum(lanes));
+            return (largest, element::total(lanes, LANES));
         }
         let fade = (before - shift).exp();
         if fade != W::ONE {
             Times { x: self.out, factor: fade }.run();
         }
-        (largest, total * fade + sum(lanes))
+        (largest, total * fade + element::total(lanes, LANES))
     }
 }
 
@@ -212,7 +199,7 @@ impl<W: Wide> Loop for Dot<'_, W> {
                 lanes[j] += x[j] * y[j];
             }
         }
-        sum(lanes)
+        element::total(lanes, LANES)
     }
 }
 

@@ -11,13 +11,14 @@ mod tests;
 
 use super::Program;
 use super::code::{Kind, Reg};
-use super::loops::{CHUNK, LANES, total_of};
+use super::loops::{CHUNK, LANES};
 use super::ops::Ty;
 use super::real::Real;
 use super::run::Run;
 use super::scratch::Worker;
 use super::space::count;
 use super::tile::Place;
+use crate::element;
 use asm::Asm;
 use body::{Source, Stream};
 use emit::{Frame, Manner, TOGETHER, WIDE};
@@ -125,7 +126,7 @@ impl Program {
             .collect();
         let steps = body.streams.iter().map(|s| match s.source {
             Source::Operand(o) => self.rows.last().map_or(0, |a| a.steps[o]) * s.width as isize,
-            Source::Kept(_) => self.kept_rows(),
+            Source::Kept(_) => self.whole_groups() as isize,
             Source::Sum(_) => 0,
         });
         let manner = Manner { group, stream: false, ahead: &ahead };
@@ -141,10 +142,6 @@ impl Program {
             frame,
             group,
         })
-    }
-
-    fn kept_rows(&self) -> isize {
-        (4 * count(&self.cols).next_multiple_of(LANES)) as isize
     }
 
     /// How many elements ahead an operand is asked for: the same of the next tile, if tiles follow each other in memory.
@@ -177,9 +174,7 @@ impl Machine {
                         let (base, width) = run.memory(o);
                         base.wrapping_offset((w.rows.offset(stretch, o) + cols.start as isize) * width)
                     }
-                    Source::Kept(r) => {
-                        buffer.wrapping_add(p.homes[r]).wrapping_offset(row as isize * p.kept_rows())
-                    }
+                    Source::Kept(r) => buffer.wrapping_add(p.homes[r]).wrapping_add(row * p.whole_groups()),
                     Source::Sum(sum) => run.sum_cells(sum, place.row, cols.start),
                 };
                 w.parts.push(crate::pool::Shared(first));
@@ -271,7 +266,7 @@ impl Machine {
                     Reduce::Max => (Binary::Max, f32::NEG_INFINITY),
                     Reduce::Min => (Binary::Min, f32::INFINITY),
                     _ => {
-                        *total += total_of(lanes) as f64;
+                        *total += element::total(lanes, LANES) as f64;
                         continue;
                     }
                 };
