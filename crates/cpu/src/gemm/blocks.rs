@@ -1,93 +1,21 @@
-//! How a product is cut: slabs of the right operand, packed once and shared; blocks of rows of the left one.
+//! How a product is computed: slabs of the right operand, packed once and shared; blocks of rows of the left one.
 
-use super::lanes::MAX_LANES;
+use super::ahead::Ahead;
+use super::parts::Parts;
 use super::tiers::{Kernels, Operand};
 use super::tile::{MAX_COLS, MAX_ROWS, Tile};
 use super::{GRAIN, Mat, MatMut, Size, Start, same, skinny};
 use crate::element::{Float, Wide};
 use crate::pool::{Pool, Shared};
-use crate::tier::Tier;
 use std::ops::Range;
 use std::ptr::null_mut;
 
-/// Most of `k` summed in registers at once: a panel of each operand lies in the first-level cache.
-const K_PART: usize = 256;
-/// Elements of a block of the left operand, for the second-level cache.
-const LEFT: usize = 40 << 10;
-/// Most rows of such a block.
-const LEFT_ROWS: usize = 192;
-/// Blocks of rows that a product is cut into if it has rows enough: so many of each at least.
-const BLOCKS: usize = 8;
-const LEAST_ROWS: usize = 24;
-/// Elements of a slab of the right operand, for the third-level cache, and its most columns.
-const SLAB: usize = 2 << 20;
-const SLAB_COLS: usize = 1024;
 /// Panels up to which rows of the left operand are not packed.
 const IN_PLACE: usize = 16;
-/// Rows of the left operand up to which a right one is not packed whose rows are so many elements apart at most.
-const FEW_ROWS: usize = 256;
-const NEAR: usize = 1024;
-/// Elements of a right operand that a thread packs for itself.
-const ALONE: usize = 128 << 10;
-
-/// The sizes of the parts of a product and of its workspace, in elements. A function of the sizes alone.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Parts {
-    /// Columns of a slab, in whole panels; its rows; rows summed at once.
-    cols: usize,
-    slab_k: usize,
-    part_k: usize,
-    /// Rows of a block.
-    rows: usize,
-    /// Workspace: the bias, in whole panels; a slab; sums that wait for further slabs.
-    pub bias: usize,
-    slab: usize,
-    waiting: usize,
-    /// Workspace of each thread: rows packed; sums that wait for the rest of the slab.
-    left: usize,
-    sums: usize,
-    /// Whether a thread may compute a product by itself: the right operand is one slab and small.
-    pub alone: bool,
-}
-
-impl Parts {
-    pub fn new<T: Operand, O: Operand<Wide = T::Wide>>(tier: Tier, size: Size) -> Parts {
-        let kernels = T::kernels(tier);
-        let Size { m, n, k } = size;
-        let even = |n: usize, most: usize| n.div_ceil(n.div_ceil(most).max(1));
-        let part_k = even(k, K_PART);
-        let cols = even(n, SLAB_COLS).next_multiple_of(kernels.cols).max(kernels.cols);
-        let slab_k = (SLAB / cols / part_k.max(1)).max(1).saturating_mul(part_k).min(k);
-        let fit = (LEFT / part_k.max(1)).min(LEFT_ROWS) / kernels.rows * kernels.rows;
-        // An even number of blocks: they are as many for each of two threads.
-        let fit = fit.max(kernels.rows);
-        let blocks = if m <= 2 * kernels.rows { 1 } else { m.div_ceil(fit).next_multiple_of(2) };
-        // Enough for several threads, if each is still worth the panel of the right operand that it brings near.
-        let blocks = blocks.max((m / LEAST_ROWS).min(BLOCKS));
-        let rows = m.div_ceil(blocks).next_multiple_of(kernels.rows);
-        let line = |n: usize| n.next_multiple_of(16);
-        let rounds = !same::<O, T::Wide>();
-        Parts {
-            cols,
-            slab_k,
-            part_k,
-            rows,
-            bias: line(n.next_multiple_of(kernels.cols) + MAX_COLS),
-            slab: line(cols * slab_k + MAX_LANES),
-            waiting: if rounds && slab_k < k { line(m * cols) } else { 0 },
-            left: line(rows * part_k + MAX_LANES),
-            sums: if rounds && part_k < slab_k { line(rows * cols) } else { 0 },
-            alone: cols >= n && slab_k >= k && cols * slab_k <= ALONE,
-        }
-    }
-
-    /// Elements of the whole workspace.
-    pub fn total(&self, threads: usize) -> usize {
-        let own = self.left + self.sums;
-        self.bias
-            + if self.alone { (self.slab + own) * threads } else { self.slab + self.waiting + own * threads }
-    }
-}
+/// Elements packed at a time.
+const PACKED: usize = 1 << 15;
+/// Rows of an operand packed at a time whose rows are summed over.
+const DEEP: usize = 32;
 
 /// One product of a batch.
 pub(super) struct Product<T: Float, O: Float> {
@@ -102,18 +30,22 @@ pub(super) struct Product<T: Float, O: Float> {
     pub start: Start<T::Wide>,
 }
 
-/// Part of the columns and of `k`: the slab packed at the time.
+/// What is computed at a time: part of the rows and columns of the output, and of `k`.
 #[derive(Clone, Copy)]
 struct Slab<W> {
+    /// First row, rows.
+    i: usize,
+    m: usize,
     /// First column, columns.
     j: usize,
     n: usize,
     /// First of `k`, and how many.
     p: usize,
     k: usize,
-    at: Shared<W>,
+    /// The right operand, packed.
+    right: Shared<W>,
     /// Sums of elements of the output, by row and column of the slab, that wait for further slabs; null if they wait in the
-    /// output.
+    /// output, or the slab has all of `k`.
     waiting: Shared<W>,
 }
 
@@ -128,14 +60,20 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             // SAFETY: the caller's promise.
             return unsafe { skinny::dots(self, 0..m, 0..n) };
         }
-        let (at, own) = own.split_at_mut(self.parts.slab);
-        let slab = Slab { j: 0, n, p: 0, k, at: Shared(at.as_mut_ptr()), waiting: Shared(null_mut()) };
+        let (right, own) = own.split_at_mut(self.parts.slab);
+        let right = Shared(right.as_mut_ptr());
+        let slab = Slab { i: 0, m, j: 0, n, p: 0, k, right, waiting: Shared(null_mut()) };
         // SAFETY: the caller's promise; the slab is this thread's own.
         unsafe {
-            let parts = k.div_ceil(self.parts.part_k.max(1));
-            (0..parts).for_each(|part| self.pack(slab, part, 0..n.div_ceil(self.kernels.cols)));
+            let panels = 0..n.div_ceil(self.kernels.cols);
+            let part_k = self.parts.part_k.max(1);
+            (0..k).step_by(part_k).for_each(|p| {
+                self.pack(slab, p, 0..part_k.min(k - p), panels.clone());
+            });
             let rows = self.parts.rows;
-            (0..m).step_by(rows).for_each(|i| self.block(slab, i..m.min(i + rows), 0..n, own));
+            (0..m)
+                .step_by(rows)
+                .for_each(|i| self.block(slab, i..m.min(i + rows), 0..n, own, Ahead::NONE, Ahead::NONE));
         }
     }
 
@@ -149,43 +87,83 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             // SAFETY: the caller's promise.
             return unsafe { skinny::together(self, pool) };
         }
-        let (parts, width) = (&self.parts, self.kernels.cols);
-        let (at, rest) = workspace.split_at_mut(parts.slab);
+        let parts = &self.parts;
+        let (right, rest) = workspace.split_at_mut(parts.slab);
         let (waiting, rest) = rest.split_at_mut(parts.waiting);
-        let at = Shared(at.as_mut_ptr());
+        let right = Shared(right.as_mut_ptr());
         let waiting = Shared(if waiting.is_empty() { null_mut() } else { waiting.as_mut_ptr() });
-        for j in (0..n).step_by(parts.cols) {
-            let columns = parts.cols.min(n - j);
-            let panels = columns.div_ceil(width);
-            // Rows are cut into blocks; if these are few, columns are cut as well.
-            let blocks = m.div_ceil(parts.rows);
-            let work = Size { n: columns, ..self.size }.work();
-            let pieces = (work / GRAIN).clamp(1, 8).div_ceil(blocks).min(panels);
-            let piece = panels.div_ceil(pieces) * width;
-            let pieces = columns.div_ceil(piece);
-            for p in (0..k.max(1)).step_by(parts.slab_k.max(1)) {
-                let slab = Slab { j, n: columns, p, k: parts.slab_k.min(k - p), at, waiting };
-                let some = (PACKED / (width * parts.part_k).max(1)).clamp(1, panels);
-                let groups = panels.div_ceil(some);
-                // SAFETY: the panels of each part lie apart in the slab.
-                pool.each(groups * slab.k.div_ceil(parts.part_k.max(1)), |g| unsafe {
-                    let (part, g) = (g / groups, g % groups);
-                    self.pack(slab, part, g * some..((g + 1) * some).min(panels));
-                });
-                pool.each_with(blocks * pieces, rest, |g, own| {
-                    let (i, from) = (g / pieces * parts.rows, g % pieces * piece);
-                    let (rows, cols) = (i..m.min(i + parts.rows), from..columns.min(from + piece));
-                    // SAFETY: blocks differ in their rows or columns, and so in what they write.
-                    unsafe { self.block(slab, rows, cols, own) };
-                });
+        // Rows come in chunks if their sums wait for further slabs.
+        let slab_k = parts.slab_k;
+        let chunk = if slab_k < k { parts.chunk } else { m };
+        let slab = |(j, i, p): (usize, usize, usize)| Slab {
+            i,
+            m: chunk.min(m - i),
+            j,
+            n: parts.cols.min(n - j),
+            p,
+            k: slab_k.min(k - p),
+            right,
+            waiting,
+        };
+        let mut slabs = (0..n)
+            .step_by(parts.cols)
+            .flat_map(|j| (0..m).step_by(chunk).map(move |i| (j, i)))
+            .flat_map(|(j, i)| (0..k.max(1)).step_by(slab_k.max(1)).map(move |p| (j, i, p)))
+            .map(slab)
+            .peekable();
+        let mut packed = None;
+        while let Some(slab) = slabs.next() {
+            let again = packed.replace((slab.j, slab.p)) == Some((slab.j, slab.p));
+            if !again {
+                // SAFETY: pieces lie apart in the slab.
+                pool.each(self.pieces(slab), |g| unsafe { self.piece(slab, g) });
             }
+            let next = match slabs.peek() {
+                Some(to) if (to.j, to.p) != (slab.j, slab.p) => {
+                    Ahead::matrix(self.b.at(to.p, to.j), to.k, to.n)
+                }
+                _ => Ahead::NONE,
+            };
+            // SAFETY: all that the blocks read is packed.
+            unsafe { self.blocks(slab, pool, rest, next) };
         }
+    }
+
+    /// All blocks of a slab. `next` is what is packed next.
+    ///
+    /// # Safety
+    /// The slab is packed; nobody else uses its part of the output meanwhile.
+    unsafe fn blocks(&self, slab: Slab<T::Wide>, pool: &Pool, own: &mut [T::Wide], next: Ahead) {
+        let (parts, width) = (&self.parts, self.kernels.cols);
+        let panels = slab.n.div_ceil(width);
+        // Rows are cut into blocks; if these are few, columns are cut as well.
+        let blocks = slab.m.div_ceil(parts.rows);
+        let work = Size { m: slab.m, n: slab.n, k: self.size.k }.work();
+        let pieces = (work / GRAIN).clamp(1, 8).div_ceil(blocks).min(panels);
+        let piece = panels.div_ceil(pieces) * width;
+        let pieces = slab.n.div_ceil(piece);
+        let tasks = blocks * pieces;
+        pool.each_with(tasks, own, |g, own| {
+            let (i, j) = (slab.i + g / pieces * parts.rows, g % pieces * piece);
+            let end = slab.i + slab.m;
+            let (rows, cols) = (i..end.min(i + parts.rows), j..slab.n.min(j + piece));
+            // The rows that this thread may well pack next.
+            let after = i + pool.threads() * parts.rows;
+            let left = match pieces == 1 && after < end && !self.left_in_place() {
+                true => {
+                    let depth = parts.part_k.min(slab.k);
+                    Ahead::matrix(self.a.at(after, slab.p), parts.rows.min(end - after), depth)
+                }
+                false => Ahead::NONE,
+            };
+            // SAFETY: blocks differ in their rows or columns, and so in what they write.
+            unsafe { self.block(slab, rows, cols, own, next.part(g, tasks), left) };
+        });
     }
 
     /// Whether whole panels of the right operand are read where they lie: too few rows would repay packing.
     fn right_in_place(&self) -> bool {
-        let near = self.b.rs.unsigned_abs() <= NEAR && self.size.m <= FEW_ROWS;
-        same::<T, T::Wide>() && self.b.cs == 1 && (near || self.size.m <= 2 * self.kernels.rows)
+        same::<T, T::Wide>() && self.b.cs == 1 && self.size.m <= 2 * self.kernels.rows
     }
 
     /// Whether rows of the left operand are read where they lie: too few columns would repay packing.
@@ -193,34 +171,87 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         same::<T, T::Wide>() && self.a.cs == 1 && self.size.n <= IN_PLACE * self.kernels.cols
     }
 
-    /// Packs panels of the right operand into a slab, for one part of its `k`: panel after panel.
+    /// How many pieces the right operand of a slab is packed in.
+    fn pieces(&self, slab: Slab<T::Wide>) -> usize {
+        if self.b.cs == 1 {
+            return slab.k.div_ceil(DEEP);
+        }
+        slab.n.div_ceil(self.kernels.cols).div_ceil(self.panels_at_once())
+            * slab.k.div_ceil(self.parts.part_k.max(1))
+    }
+
+    fn panels_at_once(&self) -> usize {
+        (PACKED / (self.kernels.cols * self.parts.part_k).max(1)).max(1)
+    }
+
+    /// Packs such a piece: some rows if they lie along memory, some columns of a part otherwise.
     ///
     /// # Safety
-    /// The slab has room; nobody uses these panels meanwhile.
-    unsafe fn pack(&self, slab: Slab<T::Wide>, part: usize, panels: Range<usize>) {
+    /// The slab has room; nobody uses this piece of it meanwhile.
+    unsafe fn piece(&self, slab: Slab<T::Wide>, g: usize) {
+        let panels = slab.n.div_ceil(self.kernels.cols);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.b.cs == 1 {
+                self.deep(slab, g, |p, within| self.pack(slab, p, within, 0..panels));
+            } else {
+                let some = self.panels_at_once();
+                let groups = panels.div_ceil(some);
+                let (p, g) = (g / groups * self.parts.part_k, g % groups);
+                let depth = self.parts.part_k.min(slab.k - p);
+                self.pack(slab, p, 0..depth, g * some..((g + 1) * some).min(panels));
+            }
+        }
+    }
+
+    /// Piece `g` of those that take [`DEEP`] of the `k` of a slab each, by the parts of it: where the part begins, and what of
+    /// it.
+    fn deep(&self, slab: Slab<T::Wide>, g: usize, mut f: impl FnMut(usize, Range<usize>)) {
+        let (mut at, end) = (g * DEEP, slab.k.min((g + 1) * DEEP));
+        while at < end {
+            let p = at / self.parts.part_k * self.parts.part_k;
+            let to = end.min(p + self.parts.part_k);
+            f(p, at - p..to - p);
+            at = to;
+        }
+    }
+
+    /// Packs panels of the right operand into a slab, for some of a part of its `k`, which begins at `p`: panel after panel.
+    ///
+    /// # Safety
+    /// The slab has room; nobody uses this piece of it meanwhile.
+    unsafe fn pack(&self, slab: Slab<T::Wide>, p: usize, within: Range<usize>, panels: Range<usize>) {
         let width = self.kernels.cols;
         let padded = slab.n.next_multiple_of(width);
         // Of columns that are read where they are, only those that fill no panel are packed.
         let start = if self.right_in_place() { panels.end.min(slab.n / width) } else { panels.start };
         let from = start * width;
         let columns = (panels.end * width).min(slab.n) - from;
-        let p = part * self.parts.part_k;
         let depth = self.parts.part_k.min(slab.k - p);
-        let x = self.b.at(slab.p + p, slab.j + from).transposed();
-        let to = slab.at.get().wrapping_add(p * padded + from * depth);
+        let x = self.b.at(slab.p + p + within.start, slab.j + from).transposed();
+        let to = slab.right.get().wrapping_add(p * padded + from * depth + within.start * width);
         // SAFETY: columns of the right operand; the panels' room in the slab. Packing spills into the following panels only
         // if its groups are no multiple of a vector, which two vectors are.
-        unsafe { (self.kernels.pack)(x, columns, depth, width, to) };
+        unsafe { (self.kernels.pack)(x, columns, within.len(), width, depth, to) };
     }
 
-    /// A block of the output: some rows, and some columns of the slab.
+    /// A block of the output: some rows, and some columns of the slab. `right` and `left` are what is packed next, of either
+    /// operand.
     ///
     /// # Safety
     /// The slab is packed; `own` is a thread's workspace; nobody else uses this block meanwhile.
-    unsafe fn block(&self, slab: Slab<T::Wide>, rows: Range<usize>, cols: Range<usize>, own: &mut [T::Wide]) {
+    unsafe fn block(
+        &self,
+        slab: Slab<T::Wide>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        own: &mut [T::Wide],
+        mut right: Ahead,
+        left: Ahead,
+    ) {
         let (height, width) = (self.kernels.rows, self.kernels.cols);
         let padded = slab.n.next_multiple_of(width);
-        let (left, sums) = own.split_at_mut(self.parts.left);
+        let (packed, sums) = own.split_at_mut(self.parts.left);
         let (left_in_place, right_in_place) = (self.left_in_place(), self.right_in_place());
         let direct = same::<O, T::Wide>() && self.c.cs == 1;
         // Where sums wait for the rest of `k`: element (0, 0) of this block's rows, all columns of the slab.
@@ -230,19 +261,32 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         } else if slab.waiting.get().is_null() {
             MatMut { ptr: sums.as_mut_ptr(), rs: self.parts.cols as isize, cs: 1 }
         } else {
-            let ptr = slab.waiting.get().wrapping_add(rows.start * self.parts.cols);
+            let ptr = slab.waiting.get().wrapping_add((rows.start - slab.i) * self.parts.cols);
             MatMut { ptr, rs: self.parts.cols as isize, cs: 1 }
         };
+        let part_k = self.parts.part_k;
+        let tiles = cols.len().div_ceil(width) * rows.len().div_ceil(height);
+        let rights = right.len().div_ceil(tiles * slab.k.div_ceil(part_k.max(1)).max(1));
         let mut buffer = [T::Wide::ZERO; MAX_ROWS * MAX_COLS];
         let mut p = 0;
         loop {
-            let depth = self.parts.part_k.min(slab.k - p);
+            let depth = part_k.min(slab.k - p);
             let (first, last) = (slab.p + p == 0, slab.p + p + depth == self.size.k);
             let x = self.a.at(rows.start, slab.p + p);
             if !left_in_place {
                 // SAFETY: rows of the left operand, and room for them.
-                unsafe { (self.kernels.pack)(x, rows.len(), depth, height, left.as_mut_ptr()) };
+                unsafe { (self.kernels.pack)(x, rows.len(), depth, height, depth, packed.as_mut_ptr()) };
             }
+            let further = slab.k - p - depth;
+            let mut ahead = match further {
+                0 => left,
+                _ if left_in_place => Ahead::NONE,
+                _ => {
+                    let x = self.a.at(rows.start, slab.p + p + depth);
+                    Ahead::matrix(x, rows.len(), part_k.min(further))
+                }
+            };
+            let lefts = ahead.len().div_ceil(tiles);
             for j in cols.clone().step_by(width) {
                 let n = width.min(cols.end - j);
                 for i in (0..rows.len()).step_by(height) {
@@ -267,17 +311,17 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                             to
                         }
                     };
-                    let packed = left.as_ptr().wrapping_add(i * depth);
+                    let panel = packed.as_ptr().wrapping_add(i * depth);
                     let (a, ars, acs) = if left_in_place {
                         (x.at(i, 0).ptr.cast(), x.rs, x.cs)
                     } else {
-                        (packed, 1, height as isize)
+                        (panel, 1, height as isize)
                     };
-                    let packed = slab.at.get().wrapping_add(p * padded + j * depth).cast_const();
+                    let panel = slab.right.get().wrapping_add(p * padded + j * depth).cast_const();
                     let (b, brs) = if right_in_place && n == width {
                         (self.b.at(slab.p + p, slab.j + j).ptr.cast(), self.b.rs)
                     } else {
-                        (packed, width as isize)
+                        (panel, width as isize)
                     };
                     let tile = Tile {
                         rows: m,
@@ -293,6 +337,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                         c: to.ptr,
                         crs: to.rs,
                     };
+                    right.ask(rights);
+                    ahead.ask(lefts);
                     // SAFETY: panels, packed or as they lie, and elements of the output or of the sums that wait for them.
                     unsafe { (self.kernels.tile)(&tile) };
                     if out && self.c.cs == 1 {
@@ -311,9 +357,6 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         }
     }
 }
-
-/// Elements packed at a time.
-const PACKED: usize = 1 << 15;
 
 fn each(m: usize, n: usize, mut f: impl FnMut(usize, usize)) {
     (0..m).for_each(|i| (0..n).for_each(|j| f(i, j)));

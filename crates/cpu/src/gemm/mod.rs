@@ -8,8 +8,10 @@
 //!
 //! Knows nothing of operators: callers vouch for their pointers.
 
+mod ahead;
 mod blocks;
 mod lanes;
+mod parts;
 mod skinny;
 #[cfg(test)]
 mod tests;
@@ -29,7 +31,8 @@ pub(crate) use walk::Walk;
 use crate::element::Wide;
 use crate::pool::Pool;
 use crate::tier::Tier;
-use blocks::{Parts, Product};
+use blocks::Product;
+use parts::Parts;
 use std::any::TypeId;
 
 /// A matrix to read: element `(i, j)` lies at `ptr + i·rs + j·cs`.

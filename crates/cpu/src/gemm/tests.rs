@@ -106,6 +106,7 @@ fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
         (20, 35, 50),
         (70, 530, 40),
         (300, 20, 600),
+        (205, 90, 130),
     ];
     for tier in tiers() {
         for (m, n, k) in sizes {

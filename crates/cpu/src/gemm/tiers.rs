@@ -19,7 +19,7 @@ pub struct Kernels<T: Float> {
     pub(crate) tile: unsafe fn(&Tile<T::Wide>),
     pub(crate) walk: unsafe fn(&Walk<T::Wide>),
     pub(crate) interleave: unsafe fn(Mat<T>, usize, usize, *mut T::Wide),
-    pub(crate) pack: unsafe fn(Mat<T>, usize, usize, usize, *mut T::Wide),
+    pub(crate) pack: unsafe fn(Mat<T>, usize, usize, usize, usize, *mut T::Wide),
     pub(crate) narrow: unsafe fn(*const T::Wide, usize, *mut T),
     pub(super) dot: unsafe fn(&Dot<T>, &mut [T::Wide; DOT_ROWS * DOT_COLS]),
 }
@@ -66,10 +66,11 @@ macro_rules! tier {
                 rows: usize,
                 k: usize,
                 group: usize,
+                pitch: usize,
                 out: *mut L::E,
             ) {
                 // SAFETY: the caller's promise.
-                unsafe { tile::pack::<L, T>(x, rows, k, group, out) }
+                unsafe { tile::pack::<L, T>(x, rows, k, group, pitch, out) }
             }
 
             /// # Safety

@@ -127,8 +127,8 @@ unsafe fn rows<L: Lanes, const R: usize, const PACKED: bool>(t: &Tile<L::E>) {
 const THREES: usize = MAX_ROWS.div_ceil(3);
 
 /// Packs the rows of a matrix, widened, into panels of `group` rows: in a panel, column after column. Rows missing in the
-/// last panel are zeros. A group is of whole vectors or smaller than one; `out` has room for whole panels and
-/// [`MAX_LANES`] elements more.
+/// last panel are zeros. Panels begin `pitch · group` elements apart: more than `k` if other columns are packed apart from these.
+/// A group is of whole vectors or smaller than one; `out` has room for whole panels and [`MAX_LANES`] elements more.
 ///
 /// # Safety
 /// The `rows × k` elements of `x` may be read, that many of `out` be written; they do not overlap.
@@ -138,26 +138,27 @@ pub(super) unsafe fn pack<L: Converts<T>, T: Float<Wide = L::E>>(
     rows: usize,
     k: usize,
     group: usize,
+    pitch: usize,
     out: *mut L::E,
 ) {
     let full = rows / group * group;
     // SAFETY: the caller's promise, for whole panels and for what is left.
     unsafe {
         if x.rs == 1 {
-            pack_rows::<L, T>(x, rows, k, group, out);
+            pack_rows::<L, T>(x, rows, k, group, pitch, out);
         } else if x.cs == 1 {
-            pack_columns::<L, T>(x, full, k, group, out);
+            pack_columns::<L, T>(x, full, k, group, pitch, out);
         } else {
-            pack_any(x, 0, full, 0, k, group, out, k);
+            pack_any(x, 0, full, 0, k, group, out, pitch);
         }
         if full < rows {
-            let (panel, rest) = (out.wrapping_add(full * k), rows - full);
+            let (panel, rest) = (out.wrapping_add(full * pitch), rows - full);
             for p in 0..k {
                 for i in rest..group {
                     *panel.add(p * group + i) = L::E::ZERO;
                 }
             }
-            pack_any(x, full, rows, 0, k, group, out, k);
+            pack_any(x, full, rows, 0, k, group, out, pitch);
         }
     }
 }
@@ -199,48 +200,55 @@ unsafe fn pack_rows<L: Converts<T>, T: Float<Wide = L::E>>(
     rows: usize,
     k: usize,
     group: usize,
+    pitch: usize,
     out: *mut L::E,
 ) {
-    // So many columns of a panel at a time, so that both sides are walked along memory.
+    // So many columns of so many rows at a time: few places are read and written at once, each along memory.
     const COLUMNS: usize = 8;
+    const STRIP: usize = 192;
     const LINE: usize = 64;
-    let mut first = 0;
-    while first < k {
-        let end = k.min(first + COLUMNS);
-        // The next columns, each a stretch of its own, come while these are written.
-        for p in end..k.min(end + COLUMNS) {
-            let mut i = 0;
-            while i < rows {
-                L::prefetch(x.at(i, p).ptr.cast());
-                i += LINE / size_of::<T>();
+    let strip = STRIP.max(group) / group * group;
+    let whole = rows / group * group;
+    for start in (0..whole).step_by(strip) {
+        let rows_end = whole.min(start + strip);
+        for first in (0..k).step_by(COLUMNS) {
+            let end = k.min(first + COLUMNS);
+            // The next columns, each a stretch of its own, come while these are written.
+            for p in end..k.min(end + COLUMNS) {
+                for i in (start..rows_end).step_by(LINE / size_of::<T>()) {
+                    L::prefetch(x.at(i, p).ptr.cast());
+                }
             }
-        }
-        let mut i = 0;
-        while i + group <= rows {
-            let panel = out.wrapping_add(i * k);
-            for p in first..end {
-                let (from, to) = (x.at(i, p).ptr, panel.wrapping_add(p * group));
+            for i in (start..rows_end).step_by(group) {
+                let mut from = x.at(i, first).ptr;
+                let mut to = out.wrapping_add(i * pitch + first * group);
                 if group.is_multiple_of(L::N) {
-                    let mut j = 0;
-                    while j < group {
-                        // SAFETY: rows of this column, and their places.
-                        unsafe { L::read(from.add(j)).store(to.add(j)) };
-                        j += L::N;
+                    for _ in first..end {
+                        for j in (0..group).step_by(L::N) {
+                            // SAFETY: rows of this column, and their places.
+                            unsafe { L::read(from.add(j)).store(to.add(j)) };
+                        }
+                        (from, to) = (from.wrapping_offset(x.cs), to.wrapping_add(group));
                     }
-                } else if p + 1 < k && i + L::N <= rows {
-                    // SAFETY: as above; the vector's lanes that are no rows of this panel are rows of the next one, and
-                    // spill into the next column of this panel, which is written later.
+                    continue;
+                }
+                // The vector's lanes that are no rows of this panel are rows of the next one, and spill into the next
+                // column of this panel, which is written later; the last column must not spill.
+                let spills = if i + L::N <= rows { end.min(k - 1) } else { first };
+                for _ in first..spills {
+                    // SAFETY: as above.
                     unsafe { L::read(from).store(to) };
-                } else {
+                    (from, to) = (from.wrapping_offset(x.cs), to.wrapping_add(group));
+                }
+                for _ in spills..end {
                     for j in 0..group {
                         // SAFETY: as above.
                         unsafe { *to.add(j) = (*from.add(j)).widen() };
                     }
+                    (from, to) = (from.wrapping_offset(x.cs), to.wrapping_add(group));
                 }
             }
-            i += group;
         }
-        first = end;
     }
 }
 
@@ -254,6 +262,7 @@ unsafe fn pack_columns<L: Converts<T>, T: Float<Wide = L::E>>(
     rows: usize,
     k: usize,
     group: usize,
+    pitch: usize,
     out: *mut L::E,
 ) {
     let whole = k / L::N * L::N;
@@ -272,7 +281,7 @@ unsafe fn pack_columns<L: Converts<T>, T: Float<Wide = L::E>>(
                     square[j] = unsafe { L::read(x.at(i + row + j.min(last), p).ptr) };
                 }
                 L::transpose(&mut square);
-                let to = out.wrapping_add(i * k + p * group + row);
+                let to = out.wrapping_add(i * pitch + p * group + row);
                 for q in 0..L::N {
                     // SAFETY: a column of the panel, or the spill.
                     unsafe { square[q].store(to.wrapping_add(q * group)) };
@@ -282,7 +291,7 @@ unsafe fn pack_columns<L: Converts<T>, T: Float<Wide = L::E>>(
             row += L::N;
         }
         // SAFETY: the columns left.
-        unsafe { pack_any(x, i, i + group, whole, k, group, out, k) };
+        unsafe { pack_any(x, i, i + group, whole, k, group, out, pitch) };
         i += group;
     }
 }

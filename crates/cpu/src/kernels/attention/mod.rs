@@ -253,7 +253,7 @@ fn packed<T: Operand>(kernels: &Kernels<T>, k: usize, n: usize) -> usize {
 unsafe fn pack<T: Operand>(kernels: &Kernels<T>, x: Mat<T>, k: usize, n: usize, out: &mut [T::Wide]) {
     debug_assert!(out.len() >= packed(kernels, k, n));
     // SAFETY: the caller's promise; the room was measured for it.
-    unsafe { (kernels.pack)(x.transposed(), n, k, kernels.cols, out.as_mut_ptr()) }
+    unsafe { (kernels.pack)(x.transposed(), n, k, kernels.cols, k, out.as_mut_ptr()) }
 }
 
 /// The first `rows` rows of a left operand of `k` columns, widened if need be.

@@ -164,7 +164,9 @@ impl Weights {
                         out.len() >= of_image * cols + if j + cols >= outputs { 0 } else { MAX_LANES }
                     );
                     // SAFETY: gradients of this image's lines; what spills behind is written next, or the room at the end.
-                    unsafe { (kernels.pack)(mat, cols.min(outputs - j), of_image, cols, out.as_mut_ptr()) };
+                    unsafe {
+                        (kernels.pack)(mat, cols.min(outputs - j), of_image, cols, of_image, out.as_mut_ptr())
+                    };
                 }
             }
             let rows_of = |run: usize| run * runs.length;

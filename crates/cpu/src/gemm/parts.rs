@@ -1,0 +1,93 @@
+//! The sizes of the parts that a product is cut into, and of its workspace: functions of the sizes alone.
+
+use super::lanes::MAX_LANES;
+use super::tiers::Operand;
+use super::tile::MAX_COLS;
+use super::{Size, same};
+use crate::tier::Tier;
+
+/// Most of `k` summed in registers at once: a panel of the left operand lies in the first-level cache, one of the right operand
+/// comes from the second. Fewer parts cost less than panels that both lie in the first: the output is written once for each.
+const K_PART: usize = limit(1024, 32);
+/// Elements of a block of the left operand, for the second-level cache.
+const LEFT: usize = limit(40 << 10, 2 << 10);
+/// Most rows of such a block.
+const LEFT_ROWS: usize = 192;
+/// Blocks of rows that a product is cut into if it has rows enough: so many of each at least.
+const BLOCKS: usize = 8;
+const LEAST_ROWS: usize = 24;
+/// Elements of a slab of the right operand, for the third-level cache, and its most columns.
+const SLAB: usize = limit(1 << 19, 1 << 12);
+const SLAB_COLS: usize = limit(1024, 64);
+/// Rows of a chunk of the output, to which slabs of `k` are added one after the other while it is near.
+const CHUNK: usize = limit(1024, 96);
+/// Elements of a right operand that a thread packs for itself.
+const ALONE: usize = 128 << 10;
+
+/// Unit tests have limits of their own, so that small products are cut into many parts as well.
+const fn limit(real: usize, tests: usize) -> usize {
+    if cfg!(test) { tests } else { real }
+}
+
+/// The parts of a product, and its workspace in elements.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts {
+    /// Columns of a slab, in whole panels; rows of a chunk, in whole panels but for the last one; what is summed at once.
+    pub cols: usize,
+    pub chunk: usize,
+    pub part_k: usize,
+    /// Rows of a slab of the right operand, in whole parts.
+    pub slab_k: usize,
+    /// Rows of a block.
+    pub rows: usize,
+    /// Workspace: the bias, in whole panels; a slab of the right operand; sums that wait for further slabs.
+    pub bias: usize,
+    pub slab: usize,
+    pub waiting: usize,
+    /// Workspace of each thread: rows packed; sums that wait for the rest of the slab.
+    pub left: usize,
+    sums: usize,
+    /// Whether a thread may compute a product by itself: the right operand is one slab and small.
+    pub alone: bool,
+}
+
+impl Parts {
+    pub fn new<T: Operand, O: Operand<Wide = T::Wide>>(tier: Tier, size: Size) -> Parts {
+        let kernels = T::kernels(tier);
+        let Size { m, n, k } = size;
+        let even = |n: usize, most: usize| n.div_ceil(n.div_ceil(most).max(1));
+        let part_k = even(k, K_PART);
+        let cols = even(n, SLAB_COLS).next_multiple_of(kernels.cols).max(kernels.cols);
+        let chunk = even(m, CHUNK).next_multiple_of(kernels.rows);
+        let slab_k = (SLAB / cols / part_k.max(1)).max(1).saturating_mul(part_k).min(k);
+        let fit = (LEFT / part_k.max(1)).min(LEFT_ROWS) / kernels.rows * kernels.rows;
+        // An even number of blocks: they are as many for each of two threads.
+        let fit = fit.max(kernels.rows);
+        let blocks = if m <= 2 * kernels.rows { 1 } else { m.div_ceil(fit).next_multiple_of(2) };
+        // Enough for several threads, if each is still worth the panel of the right operand that it brings near.
+        let blocks = blocks.max((m / LEAST_ROWS).min(BLOCKS));
+        let rows = m.div_ceil(blocks).next_multiple_of(kernels.rows);
+        let line = |n: usize| n.next_multiple_of(16);
+        let rounds = !same::<O, T::Wide>();
+        Parts {
+            cols,
+            chunk,
+            part_k,
+            slab_k,
+            rows,
+            bias: line(n.next_multiple_of(kernels.cols) + MAX_COLS),
+            slab: line(cols * slab_k + MAX_LANES),
+            waiting: if rounds && slab_k < k { line(chunk * cols) } else { 0 },
+            left: line(rows * part_k + MAX_LANES),
+            sums: if rounds && part_k < slab_k { line(rows * cols) } else { 0 },
+            alone: cols >= n && slab_k >= k && cols * slab_k <= ALONE,
+        }
+    }
+
+    /// Elements of the whole workspace.
+    pub fn total(&self, threads: usize) -> usize {
+        let own = self.left + self.sums;
+        self.bias
+            + if self.alone { (self.slab + own) * threads } else { self.slab + self.waiting + own * threads }
+    }
+}
