@@ -147,9 +147,9 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             let (i, j) = (slab.i + g / pieces * parts.rows, g % pieces * piece);
             let end = slab.i + slab.m;
             let (rows, cols) = (i..end.min(i + parts.rows), j..slab.n.min(j + piece));
-            // The rows that this thread may well pack next.
+            // The rows that this thread may well read next.
             let after = i + pool.threads() * parts.rows;
-            let left = match pieces == 1 && after < end && !self.left_in_place() {
+            let left = match pieces == 1 && after < end {
                 true => {
                     let depth = parts.part_k.min(slab.k);
                     Ahead::matrix(self.a.at(after, slab.p), parts.rows.min(end - after), depth)
@@ -235,7 +235,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         unsafe { (self.kernels.pack)(x, columns, within.len(), width, depth, to) };
     }
 
-    /// A block of the output: some rows, and some columns of the slab. `right` and `left` are what is packed next, of either
+    /// A block of the output: some rows, and some columns of the slab. `right` and `left` are what is read next, of either
     /// operand.
     ///
     /// # Safety
@@ -280,7 +280,6 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             let further = slab.k - p - depth;
             let mut ahead = match further {
                 0 => left,
-                _ if left_in_place => Ahead::NONE,
                 _ => {
                     let x = self.a.at(rows.start, slab.p + p + depth);
                     Ahead::matrix(x, rows.len(), part_k.min(further))
