@@ -68,6 +68,8 @@ pub trait Wide:
     const NEG_INFINITY: Self;
     /// e to this power.
     fn exp(self) -> Self;
+    /// e to this power, for weights: fast, up to e⁸⁸, and 0 where it would hardly be a normal number.
+    fn weight(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
     /// Square root.
@@ -79,7 +81,7 @@ pub trait Wide:
 }
 
 macro_rules! wide {
-    ($t:ident, $exp:path) => {
+    ($t:ident, $exp:path, $weight:path) => {
         impl Float for $t {
             type Wide = $t;
             #[inline(always)]
@@ -104,6 +106,10 @@ macro_rules! wide {
                 $exp(self)
             }
             #[inline(always)]
+            fn weight(self) -> $t {
+                $weight(self)
+            }
+            #[inline(always)]
             fn ln(self) -> $t {
                 $t::ln(self)
             }
@@ -123,8 +129,8 @@ macro_rules! wide {
     };
 }
 // Loops over the one for f32 vectorise.
-wide!(f32, crate::rows::math::f32::exp);
-wide!(f64, f64::exp);
+wide!(f32, crate::rows::math::f32::exp, crate::rows::math::f32::weight);
+wide!(f64, f64::exp, f64::exp);
 
 macro_rules! narrow {
     ($t:ident) => {

@@ -263,8 +263,8 @@ fn large_operands_agree_with_the_reference() {
         ("matmul", case().f(&[3, 1, 130, 70]).f(&[2, 70, 40])),
         ("matmul", case().f(&[4, 300, 33]).f(&[33, 520])),
         ("linear", case().f(&[5, 100, 64]).f(&[48, 64]).f(&[48])),
-        ("attention", heads(1, 2, 1, 200, 200, [20, 13]).none().none().attr("is_causal", true)),
-        ("attention", heads(2, 2, 2, 5, 203, [17, 16]).mask(&[2, 1, 1, 203]).none()),
+        ("attention", heads(1, 2, 1, 300, 300, [20, 13]).none().none().attr("is_causal", true)),
+        ("attention", heads(2, 2, 2, 5, 403, [17, 16]).mask(&[2, 1, 1, 403]).none()),
         (
             "attention",
             heads(1, 4, 2, 110, 100, [8, 3])

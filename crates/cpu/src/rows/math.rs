@@ -128,7 +128,7 @@ pub(crate) mod f32 {
             }
         )* };
     }
-    one!(exp log tanh erf sigmoid);
+    one!(exp weight log tanh erf sigmoid);
 }
 
 /// In f32, in whatever [`Lanes`] are.
@@ -209,6 +209,35 @@ pub(super) mod vector {
         let (a, b) = (exp2i(l, half), exp2i(l, rest));
         let y = l.mul(y, a);
         l.mul(y, b)
+    }
+
+    /// eˣ of a score less the largest one: for x up to 88, and 0 below -87, where it is hardly a normal number. Within
+    /// 2 + |x| ulp, for x is rounded once as a power of 2: less than one ulp of the largest weight, 1, wherever x is not
+    /// positive.
+    #[inline(always)]
+    pub fn weight<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+        let (log2e, shift) = (l.num(std::f32::consts::LOG2_E), l.num(SHIFT));
+        let t = l.mul(x, log2e);
+        let shifted = l.add(t, shift);
+        let n = l.sub(shifted, shift);
+        let r = l.sub(t, n);
+        // In pairs: a chain of half the length.
+        let square = l.mul(r, r);
+        let p = polynomial(l, r, [0.000_153_533_62, 0.001_339_887_4]);
+        let q = polynomial(l, r, [0.009_618_437, 0.055_503_324]);
+        let p = l.mul(p, square);
+        let p = l.add(p, q);
+        let q = polynomial(l, r, [0.240_226_48, std::f32::consts::LN_2]);
+        let p = l.mul(p, square);
+        let p = l.add(p, q);
+        let one = l.num(1.0);
+        let y = l.mul(p, r);
+        let y = l.add(y, one);
+        let n = l.shift_left(shifted, 23);
+        let y = l.add_int(y, n);
+        let (zero, low) = (l.num(0.0), l.num(-87.0));
+        let under = l.lt(x, low);
+        l.select(under, zero, y)
     }
 
     /// Natural logarithm, within 2 ulp.
@@ -406,6 +435,14 @@ mod tests {
             assert!(worst <= 2.0, "{name}: {worst} ulp");
             assert!(f(f32::NAN).is_nan(), "{name} of NaN");
         }
+        for i in 0..=2_000_000 {
+            let x = -87.0 * (i as f32 / 2e6);
+            let (got, truth) = (m::weight(x) as f64, (x as f64).exp());
+            let bound = (2.0 + x.abs() as f64) * f32::EPSILON as f64 * truth;
+            assert!((got - truth).abs() <= bound, "weight of {x}: {got} for {truth}");
+        }
+        assert!(m::weight(f32::NAN).is_nan());
+        assert_eq!((m::weight(0.0), m::weight(-87.5), m::weight(-inf)), (1.0, 0.0, 0.0));
         assert!(m::log(-1.0).is_nan() && m::log(-inf).is_nan());
         assert_eq!((m::exp(-inf), m::exp(inf), m::exp(0.0)), (0.0, inf, 1.0));
         assert_eq!(

@@ -15,7 +15,7 @@ use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 
 /// Queries in a block: what a block of them and one of keys need fits into the second-level cache.
-const QUERIES: usize = 96;
+const QUERIES: usize = 132;
 const TILES: usize = 12;
 
 /// Elements of a thread's scratch memory: keys and values (across), keys, queries and gradients packed as right operands;
@@ -116,6 +116,8 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
             }
             sum_k.fill(T::Wide::ZERO);
             sum_v.fill(T::Wide::ZERO);
+            // Whole tiles and whole lanes; the panels' last columns are zeros.
+            let (cols, width) = (here.next_multiple_of(kernels.cols), here.next_multiple_of(16));
             let from = if a.causal { k0 / block * block } else { 0 };
             for (inner, q0) in (0..group).flat_map(|h| (from..a.l).step_by(block).map(move |q0| (h, q0))) {
                 let (head, n) = (shared * group + inner, block.min(a.l - q0));
@@ -130,13 +132,16 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                     pack(kernels, q, n, a.e, q_along);
                     pack(kernels, g, n, a.ev, g_along);
                     let c = |block: &mut [T::Wide]| MatMut { ptr: block.as_mut_ptr(), rs: LINE as isize, cs: 1 };
-                    Product { kernels, m: n, n: here, k: a.e, a: query, b: k_across, c: c(weights), add: false }
+                    Product { kernels, m: n, n: cols, k: a.e, a: query, b: k_across, c: c(weights), add: false }
                         .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..a.e } else { 0..0 });
-                    Product { kernels, m: n, n: here, k: a.ev, a: grad, b: v_across, c: c(slopes), add: false }
+                    Product { kernels, m: n, n: cols, k: a.ev, a: grad, b: v_across, c: c(slopes), add: false }
                         .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..a.ev } else { 0..0 });
                 }
+                if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
+                    m.read([sample, head, q0], k0, &mut added[..here]);
+                }
                 for row in 0..n {
-                    let (s, d) = (&mut weights[row * LINE..][..KEYS], &mut slopes[row * LINE..][..KEYS]);
+                    let (s, d) = (&mut weights[row * LINE..][..width], &mut slopes[row * LINE..][..width]);
                     let (count, query) = (visible(row), inner * a.l + q0 + row);
                     let lanes = count.next_multiple_of(16);
                     s[lanes..].fill(T::Wide::ZERO);
@@ -145,13 +150,15 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                         continue;
                     }
                     let added = mask.as_ref().map(|m| {
-                        m.read([sample, head, q0 + row], k0, &mut added[..count]);
+                        if !m.of_all() {
+                            m.read([sample, head, q0 + row], k0, &mut added[..count]);
+                        }
                         &added[..lanes]
                     });
                     let kept = survivors.as_ref().map(|s| {
                         let (stream, below, scale) = (s.stream, s.below, T::Wide::from_f64(s.scale));
                         let first = ((base + query) * a.s + k0) as u64;
-                        kept[count..].fill(T::Wide::ZERO);
+                        kept[count..lanes].fill(T::Wide::ZERO);
                         options.tier.run(Kept { stream, first, below, scale, out: &mut kept[..count] });
                         &kept[..lanes]
                     });

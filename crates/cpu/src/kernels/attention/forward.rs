@@ -14,6 +14,8 @@ use headwater_core::ops::attention::attention::Attention;
 /// Most queries in a block: enough that packing the keys for each block costs little. Whole rows of register tiles.
 const QUERIES: usize = 252;
 const TILES: usize = 12;
+/// Queries whose scores exist at a time, for the first-level cache.
+const STRIP: usize = 2 * TILES;
 
 /// Elements of a thread's scratch memory: keys, values, queries, scores, sums of values, largest scores and sums, mask,
 /// dropout.
@@ -23,7 +25,7 @@ fn pieces<T: Operand>(a: &Attention, site_tier: crate::tier::Tier) -> [usize; 8]
         packed(kernels, a.e, KEYS),
         packed(kernels, KEYS, a.ev),
         copied::<T>(QUERIES, a.e),
-        QUERIES * LINE,
+        STRIP * LINE,
         QUERIES * a.ev,
         2 * QUERIES,
         KEYS,
@@ -68,53 +70,78 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                 continue;
             }
             let visible = |row: usize| options.visible(first + row, k0);
-            // SAFETY: rows of keys and values; products of blocks that were made for their sizes.
+            // SAFETY: rows of keys and values.
             unsafe {
                 pack(kernels, k.rows(sample, shared, k0).transposed(), a.e, here, keys);
                 pack(kernels, v.rows(sample, shared, k0), here, a.ev, values);
-                let c = MatMut { ptr: scores.as_mut_ptr(), rs: LINE as isize, cs: 1 };
-                Product { kernels, m: n, n: here, k: a.e, a: query, b: keys, c, add: false }
-                    .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..a.e } else { 0..0 });
             }
-            for row in 0..n {
-                let line = &mut scores[row * LINE..][..KEYS];
-                let count = visible(row);
-                if count == 0 {
-                    line.fill(T::Wide::ZERO);
+            if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
+                m.read([sample, head, first], k0, &mut added[..here]);
+            }
+            for top in (0..n).step_by(STRIP) {
+                let rows = STRIP.min(n - top);
+                if visible(top + rows - 1) == 0 {
                     continue;
                 }
-                let index = (sample * a.heads + head) * a.l + first + row;
-                let lanes = count.next_multiple_of(16);
-                let added = mask.as_ref().map(|m| {
-                    m.read([sample, head, first + row], k0, &mut added[..count]);
-                    &added[..lanes]
-                });
-                let kept = survivors.as_ref().map(|s| {
-                    let (stream, below, scale) = (s.stream, s.below, T::Wide::from_f64(s.scale));
-                    kept[count..].fill(T::Wide::ZERO);
-                    let out = &mut kept[..count];
-                    options.tier.run(Kept { stream, first: (index * a.s + k0) as u64, below, scale, out });
-                    &kept[..lanes]
-                });
-                let (state, totals) = state.split_at_mut(QUERIES);
-                (state[row], totals[row]) = options.tier.run(Softmax {
-                    scores: &mut line[..lanes],
-                    n: count,
-                    factor: T::Wide::from_f64(a.scale),
-                    added,
-                    kept,
-                    state: (state[row], totals[row]),
-                    out: &mut sums[row * a.ev..][..a.ev],
-                    first: !begun,
-                });
-                line[lanes..].fill(T::Wide::ZERO);
-            }
-            // SAFETY: as above.
-            unsafe {
-                let weights = Mat { ptr: scores.as_ptr(), rs: LINE as isize, cs: 1 };
-                let c = MatMut { ptr: sums.as_mut_ptr(), rs: a.ev as isize, cs: 1 };
-                Product { kernels, m: n, n: a.ev, k: here, a: weights, b: values, c, add: begun }
-                    .run(|rows, _| 0..visible(rows.end - 1));
+                // SAFETY: products of blocks that were made for their sizes.
+                unsafe {
+                    let (a, k) = (query.moved(top as isize * query.rs), a.e);
+                    let c = MatMut { ptr: scores.as_mut_ptr(), rs: LINE as isize, cs: 1 };
+                    // Whole tiles: the panels' last columns are zeros.
+                    let n = here.next_multiple_of(kernels.cols);
+                    Product { kernels, m: rows, n, k, a, b: keys, c, add: false }
+                        .run(|rows, cols| if visible(top + rows.end - 1) > cols.start { 0..k } else { 0..0 });
+                }
+                for row in top..top + rows {
+                    let line = &mut scores[(row - top) * LINE..][..LINE];
+                    let count = visible(row);
+                    let lanes = count.next_multiple_of(16);
+                    if count > 0 {
+                        let index = (sample * a.heads + head) * a.l + first + row;
+                        let added = mask.as_ref().map(|m| {
+                            if !m.of_all() {
+                                m.read([sample, head, first + row], k0, &mut added[..count]);
+                            }
+                            &added[..lanes]
+                        });
+                        let kept = survivors.as_ref().map(|s| {
+                            let (stream, below, scale) = (s.stream, s.below, T::Wide::from_f64(s.scale));
+                            kept[count..lanes].fill(T::Wide::ZERO);
+                            let out = &mut kept[..count];
+                            options.tier.run(Kept {
+                                stream,
+                                first: (index * a.s + k0) as u64,
+                                below,
+                                scale,
+                                out,
+                            });
+                            &kept[..lanes]
+                        });
+                        let (state, totals) = state.split_at_mut(QUERIES);
+                        (state[row], totals[row]) = options.tier.run(Softmax {
+                            scores: &mut line[..lanes],
+                            n: count,
+                            factor: T::Wide::from_f64(a.scale),
+                            added,
+                            kept,
+                            state: (state[row], totals[row]),
+                            out: &mut sums[row * a.ev..][..a.ev],
+                            first: !begun,
+                        });
+                    }
+                    // Other queries of a register tile see more.
+                    let most = visible((row / kernels.rows + 1) * kernels.rows - 1);
+                    if lanes < most {
+                        line[lanes..most].fill(T::Wide::ZERO);
+                    }
+                }
+                // SAFETY: as above.
+                unsafe {
+                    let weights = Mat { ptr: scores.as_ptr(), rs: LINE as isize, cs: 1 };
+                    let c = MatMut { ptr: sums[top * a.ev..].as_mut_ptr(), rs: a.ev as isize, cs: 1 };
+                    Product { kernels, m: rows, n: a.ev, k: here, a: weights, b: values, c, add: begun }
+                        .run(|rows, _| 0..visible(top + rows.end - 1));
+                }
             }
             begun = true;
         }

@@ -64,8 +64,9 @@ fn of_one_kind(site: &Site, a: Result<Attention>) -> bool {
         && (!backward || typed(0, dtype) && typed(4, dtype) && typed(5, wide))
 }
 
-/// Most keys in a block. A multiple of the columns of every tier's register tile, as every block but the last is.
-const KEYS: usize = 128;
+/// Most keys in a block: the more, the fewer sums are interrupted, while blocks of keys and values fit into the second-level
+/// cache. A multiple of the columns of every tier's register tile, as every block but the last is.
+const KEYS: usize = 256;
 const PANELS: usize = 32;
 /// Elements from one row of a block of scores to the next: rows start in different sets of the cache.
 const LINE: usize = KEYS + 16;
@@ -204,6 +205,11 @@ impl<'a> Mask<'a> {
         }
     }
 
+    /// Whether it is the same for all queries of a head.
+    fn of_all(&self) -> bool {
+        self.strides[2] == 0
+    }
+
     /// What is added to the scores of a query with the keys from `first` on.
     fn read<W: Wide>(&self, at: [usize; 3], first: usize, out: &mut [W]) {
         let [b, h, l, s] = self.strides;
@@ -211,10 +217,16 @@ impl<'a> Mask<'a> {
         let start = at[0] * b + at[1] * h + at[2] * l + at[3] * s;
         macro_rules! fill {
             ($t:ty, $f:expr) => {{
-                let p = self.view.ptr::<$t>();
-                for (j, o) in out.iter_mut().enumerate() {
-                    // SAFETY: an index of the mask, whose sizes are 1 or those of the scores.
-                    *o = $f(unsafe { *p.offset(start + j as isize * s) });
+                let p = self.view.ptr::<$t>().wrapping_offset(start);
+                if s == 1 {
+                    // SAFETY: neighbours in the mask, whose sizes are 1 or those of the scores.
+                    let line = unsafe { std::slice::from_raw_parts(p, out.len()) };
+                    out.iter_mut().zip(line).for_each(|(o, &x)| *o = $f(x));
+                } else {
+                    for (j, o) in out.iter_mut().enumerate() {
+                        // SAFETY: an element of the mask, as above.
+                        *o = $f(unsafe { *p.offset(j as isize * s) });
+                    }
                 }
             }};
         }

@@ -25,44 +25,52 @@ fn whole_mut<W>(x: &mut [W]) -> &mut [[W; LANES]] {
     chunks
 }
 
-/// `scores = scores · scale + added`; −∞ behind the first `n`.
+/// Writes zeros behind the first `n`.
 #[inline(always)]
-fn scale<W: Wide>(scores: &mut [W], n: usize, factor: W, added: Option<&[W]>) {
-    match added {
-        None => {
-            for s in whole_mut(scores) {
-                for j in 0..LANES {
-                    s[j] *= factor;
-                }
-            }
-        }
-        Some(added) => {
-            let (scores, added) = (whole_mut(scores), whole(added));
-            for i in 0..scores.len() {
-                let (s, m) = (&mut scores[i], &added[i]);
-                for j in 0..LANES {
-                    s[j] = s[j] * factor + m[j];
-                }
-            }
+fn end<W: Wide>(line: &mut [W], n: usize) {
+    if let Some((last, others)) = whole_mut(line).split_last_mut() {
+        let before = others.len() * LANES;
+        for j in 0..LANES {
+            last[j] = if before + j < n { last[j] } else { W::ZERO };
         }
     }
-    scores[n..].fill(W::NEG_INFINITY);
 }
 
-/// The largest; what is not a number does not count.
+/// `scores = scores · factor + added`.
 #[inline(always)]
-fn largest<W: Wide>(scores: &[W]) -> W {
-    let mut lanes = [W::NEG_INFINITY; LANES];
-    for s in whole(scores) {
+fn add<W: Wide>(scores: &mut [W], factor: W, added: &[W]) {
+    for (s, m) in whole_mut(scores).iter_mut().zip(whole(added)) {
+        let m = *m;
         for j in 0..LANES {
+            s[j] = s[j] * factor + m[j];
+        }
+    }
+}
+
+/// `scores = scores · factor`, −∞ behind the first `n`, and the largest of them; what is not a number does not count.
+#[inline(always)]
+fn largest<W: Wide>(scores: &mut [W], n: usize, factor: W) -> W {
+    let mut lanes = [W::NEG_INFINITY; LANES];
+    let Some((last, others)) = whole_mut(scores).split_last_mut() else { return W::NEG_INFINITY };
+    let before = others.len() * LANES;
+    for s in others {
+        for j in 0..LANES {
+            s[j] *= factor;
             lanes[j] = if s[j] > lanes[j] { s[j] } else { lanes[j] };
         }
     }
-    let mut most = W::NEG_INFINITY;
     for j in 0..LANES {
-        most = if lanes[j] > most { lanes[j] } else { most };
+        last[j] = if before + j < n { last[j] * factor } else { W::NEG_INFINITY };
+        lanes[j] = if last[j] > lanes[j] { last[j] } else { lanes[j] };
     }
-    most
+    let mut n = LANES;
+    while n > 1 {
+        n /= 2;
+        for j in 0..n {
+            lanes[j] = if lanes[j + n] > lanes[j] { lanes[j + n] } else { lanes[j] };
+        }
+    }
+    lanes[0]
 }
 
 /// The online softmax of one query over one block of keys. Slices are of whole lanes, more than `n` by less than one.
@@ -91,15 +99,19 @@ impl<W: Wide> Loop for Softmax<'_, W> {
     #[inline(always)]
     fn run(self) -> (W, W) {
         let (before, total) = self.state;
-        scale(self.scores, self.n, self.factor, self.added);
-        let here = largest(self.scores);
+        let mut factor = self.factor;
+        if let Some(added) = self.added {
+            add(self.scores, factor, added);
+            factor = W::ONE;
+        }
+        let here = largest(self.scores, self.n, factor);
         let largest = if here > before { here } else { before };
         // Where no key is seen, the weights are 0, unless a score is not a number.
         let shift = if largest == W::NEG_INFINITY { W::ZERO } else { largest };
         let mut lanes = [W::ZERO; LANES];
         for s in whole_mut(self.scores) {
             for j in 0..LANES {
-                s[j] = (s[j] - shift).exp();
+                s[j] = (s[j] - shift).weight();
                 lanes[j] += s[j];
             }
         }
@@ -145,8 +157,11 @@ impl<W: Wide> Loop for Slopes<'_, W> {
 
     #[inline(always)]
     fn run(self) {
-        let Slopes { times, through, .. } = self;
-        scale(self.scores, self.n, self.factor, self.added);
+        let Slopes { mut factor, times, through, .. } = self;
+        if let Some(added) = self.added {
+            add(self.scores, factor, added);
+            factor = W::ONE;
+        }
         // A query without keys has weights of 0.
         let log = if self.log == W::NEG_INFINITY { -W::NEG_INFINITY } else { self.log };
         let (scores, slopes) = (whole_mut(self.scores), whole_mut(self.slopes));
@@ -155,7 +170,7 @@ impl<W: Wide> Loop for Slopes<'_, W> {
                 for i in 0..scores.len() {
                     let (s, d) = (&mut scores[i], &mut slopes[i]);
                     for j in 0..LANES {
-                        s[j] = (s[j] - log).exp();
+                        s[j] = (s[j] * factor - log).weight();
                         d[j] = s[j] * (d[j] - through) * times;
                     }
                 }
@@ -164,7 +179,7 @@ impl<W: Wide> Loop for Slopes<'_, W> {
                 for i in 0..scores.len() {
                     let (s, d, k) = (&mut scores[i], &mut slopes[i], &kept[i]);
                     for j in 0..LANES {
-                        let weight = (s[j] - log).exp();
+                        let weight = (s[j] * factor - log).weight();
                         d[j] = weight * (k[j] * d[j] - through) * times;
                         s[j] = weight * k[j];
                     }
@@ -172,8 +187,8 @@ impl<W: Wide> Loop for Slopes<'_, W> {
             }
         }
         // Of keys that are not seen there is nothing, whatever the query's numbers are.
-        self.scores[self.n..].fill(W::ZERO);
-        self.slopes[self.n..].fill(W::ZERO);
+        end(self.scores, self.n);
+        end(self.slopes, self.n);
     }
 }
 
