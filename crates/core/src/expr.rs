@@ -56,6 +56,10 @@ pub enum Unary {
     IsInf,
     /// Logical not of a Bool, bitwise not of an Int.
     Not,
+    /// Float to Int: the bits of the number as an f32, as a signed number.
+    Bits,
+    /// Int to Float: the f32 of these bits, the low 32.
+    FromBits,
 }
 }
 
@@ -101,6 +105,8 @@ impl Unary {
     pub fn class(self, arg: Class) -> Class {
         match self {
             Unary::IsNan | Unary::IsInf => Class::Bool,
+            Unary::Bits => Class::Int,
+            Unary::FromBits => Class::Float,
             _ => arg,
         }
     }
@@ -160,7 +166,7 @@ macro_rules! unary_methods {
 }
 unary_methods!(abs Abs, sign Sign, exp Exp, expm1 Expm1, log Log, log1p Log1p, sqrt Sqrt, rsqrt Rsqrt, recip Recip,
     sin Sin, cos Cos, tan Tan, tanh Tanh, atan Atan, erf Erf, floor Floor, ceil Ceil, trunc Trunc, round Round,
-    sigmoid Sigmoid, is_nan IsNan, is_inf IsInf);
+    sigmoid Sigmoid, is_nan IsNan, is_inf IsInf, bits Bits, from_bits FromBits);
 
 macro_rules! binary_methods {
     ($($name:ident $op:ident),*) => { impl Expr { $(

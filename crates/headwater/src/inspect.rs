@@ -149,7 +149,12 @@ pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device, p: &Properties
     };
     let gradients = || graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_)));
     let wide = |t: &TensorType| t.shape.numel() * t.dtype.size().max(DType::F32.size());
-    let master = |t: &TensorType| if wide(t) > t.bytes() { wide(t) } else { 0 };
+    // Of bf16 weights the master is kept as what they lack of it.
+    let master = |t: &TensorType| match t.dtype {
+        DType::BF16 => t.bytes(),
+        _ if wide(t) > t.bytes() => wide(t),
+        _ => 0,
+    };
     let returned: usize =
         graph.outputs.iter().filter(|o| o.role == OutputRole::User).map(|o| graph.ty(o.value).bytes()).sum();
     let memory = MemoryUse {

@@ -2,12 +2,14 @@
 
 use headwater::core::device::{Device, evaluate};
 use headwater::core::graph::{InputRole, OutputRole};
+use headwater::core::ops::update::master::{join, split};
 use headwater::core::pass::bound::error_bounds;
 use headwater::core::pass::precision::{Level, Policy, Settings, apply};
 use headwater::core::{Builder, DType, Graph, Tensor, TensorType, pass};
 use headwater::cpu::Cpu;
 use headwater::golden::Golden;
 use headwater::model::{Bound, Model};
+use headwater::runtime::layout::Master;
 use headwater::runtime::optim::{AdamW, Clip, Decay, Groups, Optimizer, update_graph};
 use headwater::runtime::scaler::{Kind, LossScale, Numbers, Rule, Seen};
 use headwater::runtime::session::{Model as SessionModel, Session, Training};
@@ -264,6 +266,10 @@ fn read(session: &Session, name: &str) -> Vec<u8> {
     }
 }
 
+fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+}
+
 /// The update that a session is about to do, by its graph as it is before fusion: the norm, and the weights and moments
 /// after it by name.
 fn updated(session: &Session, scale: f64) -> (f64, Vec<(String, Vec<u8>)>) {
@@ -292,10 +298,15 @@ fn updated(session: &Session, scale: f64) -> (f64, Vec<(String, Vec<u8>)>) {
         let mut bytes = vec![0; ty.bytes()];
         for e in &bucket.entries {
             let mut own = held(kind, &e.name);
-            if kind == "parameters" && bucket.master {
-                let master = Tensor::from_bytes(&TensorType::new(DType::F32, e.shape.clone()), &own);
-                own = master.cast(bucket.dtype).to_bytes();
-            }
+            own = match (kind, bucket.master) {
+                ("parameters", Master::Whole) => {
+                    let master = Tensor::from_bytes(&TensorType::new(DType::F32, e.shape.clone()), &own);
+                    master.cast(bucket.dtype).to_bytes()
+                }
+                ("parameters", Master::Rest) => floats(&own).flat_map(|x| split(x).0.to_le_bytes()).collect(),
+                ("masters", Master::Rest) => floats(&own).flat_map(|x| split(x).1.to_le_bytes()).collect(),
+                _ => own,
+            };
             bytes[e.offset * ty.dtype.size()..][..own.len()].copy_from_slice(&own);
         }
         Tensor::from_bytes(ty, &bytes)
@@ -304,12 +315,19 @@ fn updated(session: &Session, scale: f64) -> (f64, Vec<(String, Vec<u8>)>) {
     let out = evaluate(&Cpu::new(1), &graph, &inputs).unwrap();
     let mut after = Vec::new();
     for (o, t) in graph.outputs.iter().zip(&out).filter(|(o, _)| o.role != OutputRole::User) {
-        let (kind, bucket) = o.name.split_once('/').unwrap();
-        let bucket = &layout.buckets[bucket.parse::<usize>().unwrap()];
-        if kind == "parameters" && bucket.master {
+        let (kind, number) = o.name.split_once('/').unwrap();
+        let bucket = &layout.buckets[number.parse::<usize>().unwrap()];
+        if kind == "parameters" && bucket.master != Master::None {
             continue; // the master, rounded
         }
-        let (bytes, size) = (t.to_bytes(), t.dtype().size());
+        let (mut bytes, mut size) = (t.to_bytes(), t.dtype().size());
+        if kind == "masters" && bucket.master == Master::Rest {
+            let weights =
+                graph.outputs.iter().position(|o| o.name == format!("parameters/{number}")).unwrap();
+            let halves = out[weights].to_f64().into_iter().zip(t.ints());
+            let join = |(w, &r): (f64, &i64)| join((w as f32).to_bits().wrapping_shr(16) as u16, r as i16);
+            (bytes, size) = (halves.flat_map(|x| join(x).to_le_bytes()).collect(), 4);
+        }
         for e in &bucket.entries {
             let weight = matches!(kind, "parameters" | "masters");
             let name = if weight { e.name.clone() } else { format!("{kind}.{}", e.name) };

@@ -24,14 +24,25 @@ pub struct Bucket {
     pub dtype: DType,
     /// Number of the group of settings.
     pub group: usize,
-    /// Whether the optimizer steps f32 masters, from which the parameters are rounded.
-    pub master: bool,
+    /// The f32 masters that the optimizer steps, and from which the parameters are rounded.
+    pub master: Master,
     /// Whether the parameters, without masters, are rounded stochastically after each step.
     pub stochastic: bool,
     /// Length in elements, a multiple of [`BLOCK`].
     pub elements: usize,
     /// The parameters, in the order in which the backward pass produces their gradients.
     pub entries: Vec<Entry>,
+}
+
+/// How f32 masters of low-precision parameters are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Master {
+    /// There are none: the parameters themselves are stepped.
+    None,
+    /// Beside the parameters.
+    Whole,
+    /// Of bf16 parameters, as what these lack: the lower half of the bits (`headwater_core::ops::update::master`).
+    Rest,
 }
 
 /// A parameter in its bucket.
@@ -49,7 +60,11 @@ impl BucketLayout {
     /// Marks the buckets of f16 and bf16 parameters as having f32 masters.
     pub fn with_masters(mut self) -> Self {
         for b in &mut self.buckets {
-            b.master = b.wide() != b.dtype;
+            b.master = match b.dtype {
+                DType::BF16 => Master::Rest,
+                DType::F16 => Master::Whole,
+                _ => Master::None,
+            };
         }
         self
     }
@@ -57,7 +72,7 @@ impl BucketLayout {
     /// Marks the buckets of f16 and bf16 parameters without masters as rounded stochastically.
     pub fn with_stochastic_rounding(mut self) -> Self {
         for b in &mut self.buckets {
-            b.stochastic = b.wide() != b.dtype && !b.master;
+            b.stochastic = b.wide() != b.dtype && b.master == Master::None;
         }
         self
     }
@@ -71,7 +86,7 @@ impl BucketLayout {
                 layout.buckets.push(Bucket {
                     dtype: ty.dtype,
                     group,
-                    master: false,
+                    master: Master::None,
                     stochastic: false,
                     elements: 0,
                     entries: Vec::new(),

@@ -3,6 +3,7 @@
 use super::scalar;
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::{Class, DType};
+use crate::expr::Unary;
 use crate::row::{Access, Instr, Reduce, RowProgram};
 use crate::shape::{Layout, Shape};
 use crate::tensor::{Data, Tensor, TensorType};
@@ -67,6 +68,10 @@ pub fn run(p: &RowProgram, reads: &[&Tensor], writes: &[TensorType]) -> Result<V
                 Instr::Int(x) => Data::Int(vec![*x]),
                 Instr::Bool(x) => Data::Int(vec![*x as i64]),
                 Instr::Unary(op, a) => match (&regs[*a], op.class(Class::Float)) {
+                    (Data::Float(v), Class::Int) => Data::Int(v.iter().map(|&x| scalar::bits(x)).collect()),
+                    (Data::Int(v), _) if *op == Unary::FromBits => {
+                        Data::Float(v.iter().map(|&x| scalar::from_bits(x)).collect())
+                    }
                     (Data::Float(v), Class::Bool) => {
                         Data::Int(v.iter().map(|&x| scalar::unary_test(*op, x) as i64).collect())
                     }

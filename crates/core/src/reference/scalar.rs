@@ -2,7 +2,7 @@
 
 use crate::expr::{Binary, Unary};
 
-/// A float function of one. `IsNan` and `IsInf` give 1 or 0 (see [`unary_test`]).
+/// A float function of one. `IsNan` and `IsInf` give 1 or 0 (see [`unary_test`]); `Bits` and `FromBits` are [`bits`] and [`from_bits`].
 pub fn unary_f(op: Unary, x: f64) -> f64 {
     match op {
         Unary::Neg => -x,
@@ -33,7 +33,18 @@ pub fn unary_f(op: Unary, x: f64) -> f64 {
         Unary::Not => (x == 0.0) as i64 as f64,
         Unary::IsNan => x.is_nan() as i64 as f64,
         Unary::IsInf => x.is_infinite() as i64 as f64,
+        Unary::Bits | Unary::FromBits => x,
     }
+}
+
+/// The bits of a number as an f32, as a signed number.
+pub fn bits(x: f64) -> i64 {
+    (x as f32).to_bits() as i32 as i64
+}
+
+/// The f32 of the low 32 bits.
+pub fn from_bits(x: i64) -> f64 {
+    f32::from_bits(x as u32) as f64
 }
 
 /// A test of a float.

@@ -415,7 +415,7 @@ impl Compiler<'_> {
             Instr::Int(x) => (self.constant(ty, 0.0, x), None),
             Instr::Bool(x) => (self.constant(ty, 0.0, x as i64), None),
             Instr::Unary(op, a) => {
-                map(self, (self.table.unary)(self.ty(a), op), What::Unary(op), [Some(a), None, None])
+                map(self, (self.table.unary)(self.ty(a), op, ty), What::Unary(op), [Some(a), None, None])
             }
             Instr::Binary(op, a, b) => {
                 map(self, (self.table.binary)(self.ty(a), op), What::Binary(op), [Some(a), Some(b), None])

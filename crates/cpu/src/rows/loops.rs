@@ -112,6 +112,8 @@ maps! {
     UnaryLoop [T: Real, const OP: usize] [T, OP]: map1 T => T, |x| T::unary(const { UNARY[OP] }, x);
     TestLoop [T: Real, const OP: usize] [T, OP]: map1 T => u8, |x| T::test(const { UNARY[OP] }, x) as u8;
     IntUnaryLoop [const OP: usize] [OP]: map1 i64 => i64, |x| scalar::unary_i(const { UNARY[OP] }, x);
+    BitsLoop [T: Real] [T]: map1 T => i64, |x| x.bits();
+    FromBitsLoop [T: Real] [T]: map1 i64 => T, |x| T::from_bits(x);
     NotLoop [] []: map1 u8 => u8, |x| x ^ 1;
     BinaryLoop [T: Real, const OP: usize] [T, OP]: map2 T => T, |a, b| T::binary(const { BINARY[OP] }, a, b);
     CompareLoop [T: Element, const OP: usize] [T, OP]: map2 T => u8, |a, b| real::compare(const { BINARY[OP] }, a, b);

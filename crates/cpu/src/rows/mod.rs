@@ -45,6 +45,8 @@ use space::{Axis, count};
 /// which vectors are kept for whole rows, in the second.
 const FIRST_LEVEL: usize = 24 << 10;
 const SECOND_LEVEL: usize = 256 << 10;
+/// Rows of at most so many columns are reduced in one piece, so that a sum does not depend on what else a program computes.
+const WHOLE: usize = 1024;
 /// Programs that move more bytes than this write past the caches: nothing of the results would still be there when they
 /// are read.
 const STREAM: usize = 32 << 20;
@@ -194,7 +196,7 @@ impl Tiling {
         } else if source.crosswise() {
             let c = cols.min(64);
             (even(rows, tile / c), c)
-        } else if cols <= tile {
+        } else if cols <= tile || cols <= WHOLE && !code.folds.is_empty() {
             ((tile / cols).clamp(1, rows), cols)
         } else {
             (1, even(cols, tile))

@@ -65,7 +65,8 @@ pub(super) type Dot = unsafe fn(*const u8, *const u8, usize, usize, *mut u8);
 /// The functions of one tier. All keep the contract of `loops`.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
-    pub unary: fn(Ty, Unary) -> Map,
+    /// By the types of argument and result.
+    pub unary: fn(Ty, Unary, Ty) -> Map,
     pub binary: fn(Ty, Binary) -> Map,
     /// Of a vector and one number, which is the argument of that number; only what is worth a loop of its own.
     pub spread: fn(Ty, Binary, usize) -> Option<Map>,
@@ -267,7 +268,7 @@ macro_rules! int_dtype {
     };
 }
 
-fn unary<V: Vector>(ty: Ty, op: Unary) -> Map {
+fn unary<V: Vector>(ty: Ty, op: Unary, to: Ty) -> Map {
     macro_rules! of {
         ($OP:ident => $l:ty) => {
             numbered!(op as usize, $OP => V::map::<$l>();
@@ -276,6 +277,10 @@ fn unary<V: Vector>(ty: Ty, op: Unary) -> Map {
     }
     let test = matches!(op, Unary::IsNan | Unary::IsInf);
     match ty {
+        Ty::F32 if op == Unary::Bits => V::map::<BitsLoop<f32>>(),
+        Ty::F64 if op == Unary::Bits => V::map::<BitsLoop<f64>>(),
+        Ty::I64 if op == Unary::FromBits && to == Ty::F32 => V::map::<FromBitsLoop<f32>>(),
+        Ty::I64 if op == Unary::FromBits => V::map::<FromBitsLoop<f64>>(),
         Ty::F32 if test => of!(OP => TestLoop<f32, OP>),
         Ty::F64 if test => of!(OP => TestLoop<f64, OP>),
         Ty::F32 => of!(OP => UnaryLoop<f32, OP>),

@@ -22,6 +22,10 @@ pub(super) trait Real: Copy + PartialOrd + std::ops::Add<Output = Self> + 'stati
     fn round_i64(x: i64, to: DType) -> Self;
     fn to_f64(self) -> f64;
     fn from_f64(x: f64) -> Self;
+    /// The bits of the number as an f32, as a signed number.
+    fn bits(self) -> i64;
+    /// The f32 of the low 32 bits.
+    fn from_bits(x: i64) -> Self;
 }
 
 macro_rules! real {
@@ -55,7 +59,9 @@ macro_rules! real {
                     Unary::Round => x.round_ties_even(),
                     Unary::Sigmoid => math::$t::sigmoid(x),
                     // Of bools and integers only; the classes never ask.
-                    Unary::Not | Unary::IsNan | Unary::IsInf => Self::test(op, x) as i32 as $t,
+                    Unary::Not | Unary::IsNan | Unary::IsInf | Unary::Bits | Unary::FromBits => {
+                        Self::test(op, x) as i32 as $t
+                    }
                 }
             }
 
@@ -140,6 +146,14 @@ macro_rules! real {
             #[inline(always)]
             fn from_f64(x: f64) -> $t {
                 x as $t
+            }
+            #[inline(always)]
+            fn bits(self) -> i64 {
+                (self as f32).to_bits() as i32 as i64
+            }
+            #[inline(always)]
+            fn from_bits(x: i64) -> $t {
+                f32::from_bits(x as u32) as $t
             }
         }
     };

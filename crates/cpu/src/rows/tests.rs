@@ -311,7 +311,8 @@ pub(super) fn plain(program: RowProgram, reads: &[&[usize]], writes: &[&[usize]]
             DType::Bool => {
                 Tensor::int(o.dtype, slot.ty.shape.clone(), data.iter().map(|x| (*x > 0.0) as i64).collect())
             }
-            _ => Tensor::float(o.dtype, slot.ty.shape.clone(), data),
+            d if d.is_float() => Tensor::float(d, slot.ty.shape.clone(), data),
+            d => Tensor::int(d, slot.ty.shape.clone(), data.iter().map(|x| (*x * 1e3) as i64).collect()),
         };
         ex.reads.push((slot, tensor));
     }

@@ -32,13 +32,14 @@ pub use sgd::Sgd;
 pub use span::Span;
 
 use crate::error::{Error, Result};
-use crate::layout::{Bucket, BucketLayout};
+use crate::layout::{Bucket, BucketLayout, Master};
 use headwater_core::graph::{InputRole, OutputRole, Phase};
 use headwater_core::ops::movement::cat::CAT;
 use headwater_core::ops::random::philox::PHILOX_UNIFORM;
 use headwater_core::ops::reduce::{amax::AMAX, sum::SUM};
 use headwater_core::ops::update::gradient_scale::GRADIENT_SCALE;
 use headwater_core::ops::update::gradient_statistics::GRADIENT_STATISTICS;
+use headwater_core::ops::update::master::{MASTER_JOIN, MASTER_SPLIT};
 use headwater_core::ops::update::stochastic_round::STOCHASTIC_ROUND;
 use headwater_core::{Attrs, Builder, DType, Graph, TensorType, ValueId};
 use serde::{Deserialize, Serialize};
@@ -194,7 +195,7 @@ pub(crate) mod names {
     pub fn loss_scale_type() -> TensorType {
         TensorType::new(DType::F32, [0usize; 0])
     }
-    /// f32 copies of low-precision parameters, which the optimizer steps.
+    /// f32 masters of low-precision parameters, which the optimizer steps, or what they have beyond these.
     pub fn masters(bucket: usize) -> String {
         format!("masters/{bucket}")
     }
@@ -261,12 +262,16 @@ pub fn update_graph(layout: &BucketLayout, groups: &Groups, clip: Clip, accumula
         let low = b.input(names::parameters(i), bucket.span(bucket.dtype), InputRole::State);
         // The master is what is stepped; the parameter is it, rounded.
         let (param, target) = match (bucket.master, bucket.stochastic) {
-            (true, _) => {
+            (Master::Whole, _) => {
                 let master = b.input(names::masters(i), bucket.span(wide), InputRole::State);
                 (master, master)
             }
-            (false, true) => (b.cast(low, wide)?, low),
-            (false, false) => (low, low),
+            (Master::Rest, _) => {
+                let rest = b.input(names::masters(i), bucket.span(DType::I16), InputRole::State);
+                (b.one(&MASTER_JOIN, &[low, rest], Attrs::new())?, rest)
+            }
+            (Master::None, true) => (b.cast(low, wide)?, low),
+            (Master::None, false) => (low, low),
         };
         let mut targets = vec![target];
         let mut moments = Vec::new();
@@ -298,8 +303,17 @@ pub fn update_graph(layout: &BucketLayout, groups: &Groups, clip: Clip, accumula
             let to = Attrs::new().with("dtype", bucket.dtype);
             outputs[0] = b.one(&STOCHASTIC_ROUND, &[outputs[0], noise], to)?;
         }
-        if bucket.master {
-            outputs.push(b.cast(outputs[0], bucket.dtype)?);
+        let rounded = match bucket.master {
+            Master::None => None,
+            Master::Whole => Some(b.cast(outputs[0], bucket.dtype)?),
+            Master::Rest => {
+                let parts = b.apply(&MASTER_SPLIT, &[Some(outputs[0])], Attrs::new())?;
+                outputs[0] = parts[1];
+                Some(parts[0])
+            }
+        };
+        if let Some(rounded) = rounded {
+            outputs.push(rounded);
             targets.push(low);
         }
         for (target, new) in targets.into_iter().zip(outputs) {

@@ -15,7 +15,7 @@ pub use trace::Culprit;
 pub use underflow::Underflow;
 
 use crate::error::{Error, Result};
-use crate::layout::BucketLayout;
+use crate::layout::{BucketLayout, Master};
 use crate::optim::{self, Clip, Decay, Group, Groups, Moment, Optimizer, names};
 use graphs::{accumulating, differentiated, layout, mixed};
 use headwater_core::device::{Device, Memory};
@@ -204,8 +204,15 @@ impl Session {
                 Ok(place)
             };
             let parameters = flat(names::parameters(i), bucket.span(bucket.dtype), "parameters")?;
-            let masters =
-                bucket.master.then(|| flat(names::masters(i), bucket.span(wide), "masters")).transpose()?;
+            let kept = match bucket.master {
+                Master::None => None,
+                Master::Whole => Some(("masters", wide)),
+                Master::Rest => Some(("master rests", DType::I16)),
+            };
+            let masters = match kept {
+                Some((kind, dtype)) => Some((flat(names::masters(i), bucket.span(dtype), kind)?, dtype)),
+                None => None,
+            };
             let gradients = flat(names::gradients(i), bucket.span(held), "gradients")?;
             let moments: Vec<Moment> = rule.moments().into_iter().flatten().collect();
             let places = moments.iter().map(|m| flat(names::moment(i, m.name), m.span(bucket), m.name));
@@ -216,8 +223,8 @@ impl Session {
                     ty: TensorType::new(dtype, e.shape.clone()),
                 };
                 state.name(Space::Parameter, e.name.clone(), slot(parameters, bucket.dtype));
-                if let Some(masters) = masters {
-                    state.name(Space::State, master_name(&e.name), slot(masters, wide));
+                if let Some((masters, dtype)) = masters {
+                    state.name(Space::State, master_name(&e.name), slot(masters, dtype));
                 }
                 state.name(Space::State, gradient_name(&e.name), slot(gradients, held));
                 for (m, base) in moments.iter().zip(&places) {
@@ -275,8 +282,9 @@ impl Session {
         }
         // A parameter with a master is what its master says, and so are its type and bytes to whoever asks.
         for t in &mut self.tensors {
-            if let Ok(slot) = self.state.slot(Space::State, &master_name(&t.name)) {
-                t.ty = slot.ty.clone();
+            if let Some((bucket, _)) = self.layout.find(&t.name) {
+                let bucket = &self.layout.buckets[bucket];
+                t.ty.dtype = if bucket.master == Master::None { bucket.dtype } else { bucket.wide() };
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use super::state::Space;
 use crate::data::append;
 use crate::error::Result;
 use headwater_core::graph::InputRole;
+use headwater_core::ops::update::master;
 use headwater_core::{DType, Graph, Shape, Tensor, TensorType};
 use std::borrow::Cow;
 
@@ -23,23 +24,41 @@ pub struct ModelTensor {
 impl Session {
     /// Bytes of a parameter (its f32 master, if it has one), buffer or constant of [`Session::tensors`].
     pub fn read(&self, tensor: &ModelTensor) -> Result<Vec<u8>> {
-        let master = self.state.slot(Space::State, &master_name(&tensor.name));
-        self.state.read(master.or_else(|_| self.state.slot(space_of(tensor), &tensor.name))?)
+        let held = self.state.read(self.state.slot(space_of(tensor), &tensor.name)?)?;
+        let Ok(master) = self.state.slot(Space::State, &master_name(&tensor.name)) else { return Ok(held) };
+        let master_bytes = self.state.read(master)?;
+        if master.ty.dtype != DType::I16 {
+            return Ok(master_bytes);
+        }
+        let halves = held.chunks_exact(2).zip(master_bytes.chunks_exact(2));
+        let join = |(w, r): (&[u8], &[u8])| {
+            master::join(u16::from_le_bytes([w[0], w[1]]), i16::from_le_bytes([r[0], r[1]])).to_le_bytes()
+        };
+        Ok(halves.flat_map(join).collect())
     }
 
     /// Replaces a parameter, with its master, a buffer or a constant. The bytes are of the tensor's dtype, and are rounded
     /// to those it is held in.
     pub fn write(&mut self, tensor: &ModelTensor, bytes: &[u8]) -> Result<()> {
-        let slots = [(space_of(tensor), tensor.name.clone()), (Space::State, master_name(&tensor.name))];
-        for (i, (space, name)) in slots.into_iter().enumerate() {
-            let slot = match self.state.slot(space, &name) {
-                Err(_) if i == 1 => return Ok(()),
-                slot => slot?.clone(),
-            };
-            let converted = converted(tensor.ty.dtype, slot.ty.dtype, bytes);
-            self.state.write(&slot, &tensor.name, &converted)?;
+        let own = self.state.slot(space_of(tensor), &tensor.name)?.clone();
+        let name = &tensor.name;
+        let Ok(master) = self.state.slot(Space::State, &master_name(name)).cloned() else {
+            return self.state.write(&own, name, &converted(tensor.ty.dtype, own.ty.dtype, bytes));
+        };
+        let wide = converted(tensor.ty.dtype, DType::F32, bytes);
+        if master.ty.dtype != DType::I16 {
+            self.state.write(&own, name, &converted(tensor.ty.dtype, own.ty.dtype, bytes))?;
+            return self.state.write(&master, name, &wide);
         }
-        Ok(())
+        let (mut weights, mut rests) =
+            (Vec::with_capacity(wide.len() / 2), Vec::with_capacity(wide.len() / 2));
+        for x in wide.chunks_exact(4) {
+            let (weight, rest) = master::split(f32::from_le_bytes([x[0], x[1], x[2], x[3]]));
+            weights.extend(weight.to_le_bytes());
+            rests.extend(rest.to_le_bytes());
+        }
+        self.state.write(&own, name, &weights)?;
+        self.state.write(&master, name, &rests)
     }
 
     /// Names and types of the moments, by parameter: `exp_avg.<parameter>`.

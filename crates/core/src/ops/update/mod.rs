@@ -26,6 +26,7 @@ operators! {
     gradient_statistics: GRADIENT_STATISTICS;
     lamb: LAMB_NORMS, LAMB_RATIO, LAMB_STEP;
     larc: LARC_RATE, LARC;
+    master: MASTER_SPLIT, MASTER_JOIN;
     novograd: NOVOGRAD_NORM, NOVOGRAD;
     rmsprop: RMSPROP;
     rmsprop_tf: RMSPROP_TF;

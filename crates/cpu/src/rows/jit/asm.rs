@@ -53,6 +53,7 @@ pub(super) mod op {
     pub const TO_HALF: Vex = Vex(1, 3, 0x1D);
     pub const FROM_HALF: Vex = Vex(1, 2, 0x13);
     pub const WIDEN_16: Vex = Vex(1, 2, 0x33);
+    pub const WIDEN_SIGNED_16: Vex = Vex(1, 2, 0x23);
     pub const WIDEN_8: Vex = Vex(1, 2, 0x31);
     pub const SHIFT: Vex = Vex(1, 1, 0x72);
     pub const ADD_INT: Vex = Vex(1, 1, 0xFE);

@@ -11,7 +11,8 @@ use headwater_core::row::Reduce;
 /// A value: the number of the instruction that makes it.
 pub(super) type Value = usize;
 
-/// One instruction on eight lanes. Truth values are lanes of ones or zeros.
+/// One instruction on eight lanes. Truth values are lanes of ones or zeros; of integers a lane holds the low 32 bits, and only
+/// what these decide is translated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Ins {
     /// Elements of a stream, widened to f32; bools to bytes in lanes of their own.
@@ -36,7 +37,7 @@ pub(super) enum Ins {
     Blend { mask: Value, a: Value, b: Value },
     /// To f16 and back.
     RoundHalf(Value),
-    /// To a stream: f32 (or a mask kept for a later phase), f16 rounded here, bf16 given as bits, bools given as masks.
+    /// To a stream: f32 (or a mask kept for a later phase), f16 rounded here, bf16 and i16 given as bits, bools given as masks.
     Store { stream: usize, dtype: DType, from: Value },
     /// Back to an accumulator.
     SetAcc(usize, Value),
@@ -157,7 +158,14 @@ impl Builder<'_> {
     fn store(&mut self, source: Source, dtype: DType, width: usize, from: Value) {
         let stream = self.stream(source, width);
         self.body.streams[stream].written = true;
-        let from = if dtype == DType::BF16 { self.bf16(from) } else { from };
+        let from = match dtype {
+            DType::BF16 => self.bf16(from),
+            DType::I16 => {
+                let low = self.bits(0xFFFF);
+                self.two(op::AND, from, low)
+            }
+            _ => from,
+        };
         self.push(Ins::Store { stream, dtype, from });
     }
 
@@ -199,8 +207,10 @@ impl Builder<'_> {
             (Kind::Constant { bytes, .. }, Ty::Bool) => {
                 Some(self.bits(if i64::from_ne_bytes(bytes) != 0 { u32::MAX } else { 0 }))
             }
-            (Kind::Constant { .. }, _) => None,
-            (Kind::Scalar, _) => Some(self.slot(r)),
+            (Kind::Constant { bytes, .. }, Ty::I64) => Some(self.bits(i64::from_ne_bytes(bytes) as u32)),
+            // Of an integer of the row only the number of a column is at hand.
+            (Kind::Scalar, Ty::F32 | Ty::Bool) => Some(self.slot(r)),
+            (Kind::Scalar, _) => None,
             (Kind::Kept, Ty::F32 | Ty::Bool) => Some(self.load(Source::Kept(r), DType::F32, 4)),
             (Kind::Kept | Kind::Vector(_), _) => None,
         }
@@ -214,10 +224,14 @@ impl Builder<'_> {
     }
 
     fn op(&mut self, o: &Op) -> Option<()> {
+        let kept = |r: Reg| (self.code.regs[r].kind, self.code.regs[r].ty) == (Kind::Kept, Ty::I64);
+        if o.out().is_some_and(kept) {
+            return None;
+        }
         match *o {
             Op::Load { operand, out, .. } => {
                 let dtype = self.dtypes[operand];
-                if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Bool) {
+                if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Bool | DType::I16) {
                     return None;
                 }
                 let v = self.load(Source::Operand(operand), dtype, dtype.size());
@@ -227,7 +241,7 @@ impl Builder<'_> {
                 let ty = self.code.regs[args[0]].ty;
                 let a = self.get(args[0])?;
                 let v = match what {
-                    What::Unary(f) => self.unary(f, a)?,
+                    What::Unary(f) => self.unary(f, ty, a)?,
                     What::Binary(f) => {
                         let b = self.get(args[1])?;
                         self.binary(f, ty, a, b)?
@@ -288,7 +302,8 @@ impl Builder<'_> {
             Op::Store { operand, from, .. } => {
                 let (dtype, ty) = (self.dtypes[operand], self.code.regs[from].ty);
                 let float = matches!(dtype, DType::F32 | DType::F16 | DType::BF16) && ty == Ty::F32;
-                if !(float || dtype == DType::Bool && ty == Ty::Bool) {
+                let same = [(DType::Bool, Ty::Bool), (DType::I16, Ty::I64)].contains(&(dtype, ty));
+                if !(float || same) {
                     return None;
                 }
                 let v = self.get(from)?;
@@ -330,7 +345,12 @@ impl Builder<'_> {
         Some(())
     }
 
-    fn unary(&mut self, f: Unary, a: Value) -> Option<Value> {
+    fn unary(&mut self, f: Unary, ty: Ty, a: Value) -> Option<Value> {
+        match (f, ty) {
+            (Unary::Bits, Ty::F32) | (Unary::FromBits, Ty::I64) => return Some(a),
+            (_, Ty::I64 | Ty::F64) => return None,
+            _ => {}
+        }
         let round = |mode| Ins::One(op::ROUND, a, Some(mode));
         Some(match f {
             Unary::Neg => {
@@ -369,7 +389,9 @@ impl Builder<'_> {
             | Unary::Sin
             | Unary::Cos
             | Unary::Tan
-            | Unary::Atan => {
+            | Unary::Atan
+            | Unary::Bits
+            | Unary::FromBits => {
                 return None;
             }
         })
@@ -381,6 +403,17 @@ impl Builder<'_> {
                 Binary::And | Binary::Mul | Binary::Min => op::AND,
                 Binary::Or | Binary::Add | Binary::Max => op::OR,
                 Binary::Xor | Binary::Sub | Binary::Ne => op::XOR,
+                _ => return None,
+            };
+            return Some(self.two(f, a, b));
+        }
+        if ty == Ty::I64 {
+            let f = match f {
+                Binary::Add => op::ADD_INT,
+                Binary::Sub => op::SUB_INT,
+                Binary::And => op::AND,
+                Binary::Or => op::OR,
+                Binary::Xor => op::XOR,
                 _ => return None,
             };
             return Some(self.two(f, a, b));
@@ -426,6 +459,10 @@ impl Builder<'_> {
             (Ty::Bool, DType::F32 | DType::F16 | DType::BF16) => {
                 let one = self.num(1.0);
                 self.two(op::AND, a, one)
+            }
+            (Ty::I64, DType::I16) => {
+                let high = self.push(Ins::Shift(6, a, 16));
+                self.push(Ins::Shift(4, high, 16))
             }
             _ => return None,
         })

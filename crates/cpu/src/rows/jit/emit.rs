@@ -267,6 +267,7 @@ impl<'a> Emitter<'a> {
                 let f = match dtype {
                     DType::F16 => op::FROM_HALF,
                     DType::BF16 => op::WIDEN_16,
+                    DType::I16 => op::WIDEN_SIGNED_16,
                     DType::Bool => op::WIDEN_8,
                     _ => op::LOAD,
                 };
@@ -346,7 +347,7 @@ impl<'a> Emitter<'a> {
                 self.asm.vex(true, op::TO_HALF, from, 0, Rm::Reg(t), Some(0));
                 self.asm.vex(false, halves, t, 0, to, None);
             }
-            DType::BF16 => {
+            DType::BF16 | DType::I16 => {
                 let t = self.take(locked);
                 self.asm.vex(true, op::UPPER, from, 0, Rm::Reg(t), Some(1));
                 self.asm.vex(false, op::PACK, t, from, Rm::Reg(t), None);

@@ -41,6 +41,10 @@ fn same(mut ex: Example, what: &str) {
                 slot.ty.shape.clone(),
                 data.iter().map(|x| (*x > 0.0) as i64).collect(),
             ),
+            DType::I16 => {
+                let data = data.iter().map(|x| (x * 1e4) as i64).collect();
+                Tensor::int(DType::I16, slot.ty.shape.clone(), data)
+            }
             dtype => Tensor::float(dtype, slot.ty.shape.clone(), data),
         };
     }
@@ -52,7 +56,7 @@ fn same(mut ex: Example, what: &str) {
         for (g, w) in got.iter().zip(&want) {
             // Bits, but for those of NaNs, whose payload no rule fixes.
             let number = |t: &Tensor, i: usize| match t.dtype() {
-                DType::Bool => t.ints()[i] as f64,
+                DType::Bool | DType::I16 => t.ints()[i] as f64,
                 _ => t.floats()[i],
             };
             for i in 0..g.ty.shape.numel() {
@@ -112,6 +116,26 @@ fn dtypes_are_read_rounded_and_written_alike() {
     let e = input(0).select(Expr::Float(2.0), Expr::Float(-1.0));
     same(pointwise(DType::Bool, DType::F32, 500 + 3, e), "bool");
     same(pointwise(DType::Bool, DType::F32, 500 + 3, input(1).cast(DType::F32)), "bool as a number");
+}
+
+/// Masters in halves: integers of 16 bits, and the bits of floats.
+#[test]
+fn bits_are_read_changed_and_written_alike() {
+    let (rest, int) = (input(1).bits().cast(DType::I16), |x: i64| Expr::Int(x));
+    same(pointwise(DType::F32, DType::I16, 3000 + 5, rest.clone()), "lower halves");
+    let rounded = (input(0).bits() + int(0x8000)).and(int(-0x10000)).from_bits();
+    same(pointwise(DType::F32, DType::BF16, 3000 + 5, rounded.clone()), "upper halves");
+    let both = (rounded.bits() + rest.clone()).from_bits();
+    same(pointwise(DType::F32, DType::F32, 3000 + 5, both), "halves of two");
+    let chosen = input(0).lt(input(1)).select(rest, input(0).bits().xor(int(77)).cast(DType::I16));
+    same(pointwise(DType::BF16, DType::I16, 3000 + 5, chosen), "integers chosen");
+    let space = ReduceSpace::new(&[999], &[]);
+    let mut b = space.builder();
+    let (w, r) = (b.read(DType::BF16, space.full.clone()), b.read(DType::I16, space.full.clone()));
+    let master = b.expr(&((input(0).bits() + input(1)).from_bits() * 0.5), &[w, r]);
+    b.store(DType::F32, space.full.clone(), master);
+    let shape: &[usize] = &[999];
+    same(plain(b.finish(), &[shape; 2], &[shape]), "joined");
 }
 
 /// Phases that wait for reductions, keep what is dear, and sum over rows; more values than registers.
