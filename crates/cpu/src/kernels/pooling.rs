@@ -111,29 +111,63 @@ fn largest(site: &Site, pool: Pool) -> Result<Prepared> {
         let planes = if to == 0 { 0 } else { windows.pool.planes };
         args.pool.each(planes, |p| {
             let x = &x[p * from..][..from];
-            let width = windows.pool.input[1];
-            windows.each(|o, rows, columns| {
-                let mut found = rows.start * width + columns.start;
-                let mut most = x[found].widen();
-                for r in rows.indices() {
-                    let line = &x[r * width..][..width];
-                    for c in columns.indices() {
-                        let value = line[c].widen();
-                        // A branch would be guessed wrongly half the time.
-                        let take = (value > most) | value.is_nan();
-                        found = select_unpredictable(take, r * width + c, found);
-                        most = select_unpredictable(take, value, most);
-                    }
+            // SAFETY: the results of this plane, which no other task writes.
+            let (best, places) = unsafe {
+                let (best, places) = (best.get().add(p * to), places.get().add(p * to));
+                (std::slice::from_raw_parts_mut(best, to), std::slice::from_raw_parts_mut(places, to))
+            };
+            let lines = best.chunks_mut(windows.columns.len()).zip(places.chunks_mut(windows.columns.len()));
+            for (&rows, (best, places)) in windows.rows.iter().zip(lines) {
+                let mut c = 0;
+                while c < windows.columns.len() {
+                    let columns = &windows.columns[c..];
+                    let (best, places) = (&mut best[c..], &mut places[c..]);
+                    c += if together(columns, 8) {
+                        largest_of::<T, 8>(x, windows.pool.input[1], rows, columns, best, places)
+                    } else if together(columns, 4) {
+                        largest_of::<T, 4>(x, windows.pool.input[1], rows, columns, best, places)
+                    } else {
+                        largest_of::<T, 1>(x, windows.pool.input[1], rows, columns, best, places)
+                    };
                 }
-                // SAFETY: an output of this plane, which no other task writes.
-                unsafe {
-                    *best.get().add(p * to + o) = x[found];
-                    *places.get().add(p * to + o) = found as i64;
-                }
-            });
+            }
         });
         Ok(())
     })))
+}
+
+/// Whether there are `n` windows that cover equally many inputs.
+fn together(windows: &[Window], n: usize) -> bool {
+    windows.len() >= n && windows[1..n].iter().all(|w| w.count == windows[0].count)
+}
+
+/// The largest elements under the first `N` windows of a row, which cover equally many inputs, and where they lie. Comparisons
+/// of one window wait for each other, those of several do not. Returns `N`.
+#[inline(always)]
+fn largest_of<T: Float, const N: usize>(
+    x: &[T],
+    width: usize,
+    rows: Window,
+    columns: &[Window],
+    best: &mut [T],
+    places: &mut [i64],
+) -> usize {
+    let mut found: [usize; N] = std::array::from_fn(|i| rows.start * width + columns[i].start);
+    for r in rows.indices() {
+        for k in 0..columns[0].count {
+            for i in 0..N {
+                let at = r * width + columns[i].start + k * columns[i].step;
+                let value = x[at].widen();
+                // A branch would be guessed wrongly half the time, and choosing between floats would be one.
+                let take = (value > x[found[i]].widen()) | value.is_nan();
+                found[i] = select_unpredictable(take, at, found[i]);
+            }
+        }
+    }
+    for i in 0..N {
+        (best[i], places[i]) = (x[found[i]], found[i] as i64);
+    }
+    N
 }
 
 fn mean(site: &Site, pool: Pool) -> Result<Prepared> {

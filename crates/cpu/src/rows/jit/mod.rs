@@ -70,15 +70,13 @@ impl Program {
     /// Writes the phases as machine code, if there is a translation, and sizes tiles for it.
     pub(super) fn assemble(&mut self, reads: usize) {
         let cols = count(&self.cols);
-        let even = |o: usize| self.cols.iter().all(|c| matches!(c.steps[o], 0 | 1));
-        let plain =
-            self.cols.len() == 1 && cols >= LEAST && i32::try_from(cols).is_ok() && !self.tiling.across;
-        if !plain || !(0..self.sites.len()).all(even) || self.tiling.tile_cols > CHUNK {
+        let fits = cols >= LEAST && i32::try_from(cols).is_ok() && self.tiling.tile_cols <= CHUNK;
+        if self.tiling.across || !fits || !self.columns_follow() {
             return;
         }
         let old = self.tiling;
-        let bytes: usize =
-            (0..reads).filter(|&o| self.cols[0].steps[o] != 0).map(|o| self.sites[o].dtype.size()).sum();
+        let moves = |o: &usize| self.cols.iter().any(|c| c.steps[*o] != 0);
+        let bytes: usize = (0..reads).filter(moves).map(|o| self.sites[o].dtype.size()).sum();
         let kept = 4 * self.code.regs.iter().filter(|r| r.kind == Kind::Kept).count();
         let t = &mut self.tiling;
         if !t.split {
@@ -94,6 +92,19 @@ impl Program {
         if self.machine.is_none() {
             self.tiling = old;
         }
+    }
+
+    /// Whether the columns of every operand that has any follow each other in memory, in one stretch, or in several of which
+    /// each is of whole groups: the lanes of sums then go on from one to the next.
+    fn columns_follow(&self) -> bool {
+        let Some((last, outer)) = self.cols.split_last() else { return false };
+        let whole = outer.is_empty()
+            || (last.size.is_multiple_of(LANES) && self.tiling.tile_cols.is_multiple_of(LANES));
+        let follow = |o: usize| match last.steps[o] {
+            0 => outer.iter().all(|a| a.steps[o] == 0),
+            step => step == 1,
+        };
+        whole && (0..self.sites.len()).all(follow)
     }
 
     fn machine(&self, reads: usize) -> Option<Machine> {
@@ -146,11 +157,10 @@ impl Program {
 
     /// How many elements ahead an operand is asked for: the same of the next tile, if tiles follow each other in memory.
     fn ahead(&self, o: usize) -> usize {
-        let cols = &self.cols[0];
-        match &self.rows[..] {
-            [] => AHEAD / self.sites[o].dtype.size(),
+        match (&self.rows[..], &self.cols[..]) {
+            ([], _) | (_, [_, _, ..]) => AHEAD / self.sites[o].dtype.size(),
             // Of longer rows nothing would still be near when they are read.
-            [r] if r.steps[o] == cols.size as isize && cols.size <= TILE => self.tiling.tile_rows * cols.size,
+            ([r], [c]) if r.steps[o] == c.size as isize && c.size <= TILE => self.tiling.tile_rows * c.size,
             _ => 0,
         }
     }
@@ -165,6 +175,10 @@ impl Machine {
         let (p, t) = (run.p, &run.p.tiling);
         let phase = &self.phases[q];
         let buffer = w.buffer.base();
+        let once = cols.len() <= t.tile_cols;
+        if once {
+            w.cols.cut(&run.p.cols, run.p.operands, cols.start, cols.len());
+        }
         let mut row = 0;
         for stretch in 0..w.rows.lens.len() {
             w.parts.clear();
@@ -172,7 +186,7 @@ impl Machine {
                 let first = match s.source {
                     Source::Operand(o) => {
                         let (base, width) = run.memory(o);
-                        base.wrapping_offset((w.rows.offset(stretch, o) + cols.start as isize) * width)
+                        base.wrapping_offset(w.rows.offset(stretch, o) * width)
                     }
                     Source::Kept(r) => buffer.wrapping_add(p.homes[r]).wrapping_add(row * p.whole_groups()),
                     Source::Sum(sum) => run.sum_cells(sum, place.row, cols.start),
@@ -184,8 +198,11 @@ impl Machine {
                 unsafe { self.slots(run, w, phase, row) };
                 for col in cols.clone().step_by(t.tile_cols) {
                     let n = t.tile_cols.min(cols.end - col);
+                    if !once {
+                        w.cols.cut(&run.p.cols, run.p.operands, col, n);
+                    }
                     // SAFETY: as for this function.
-                    unsafe { self.columns(run, w, phase, row, col, n, col - cols.start) };
+                    unsafe { self.columns(run, w, phase, row, col, col - cols.start) };
                 }
                 for (part, step) in w.parts.iter_mut().zip(&phase.steps) {
                     part.0 = part.0.wrapping_offset(*step);
@@ -215,26 +232,21 @@ impl Machine {
         }
     }
 
-    /// Some columns of a row, `before` of the row's being done.
+    /// The columns of `w.cols`, from `col` on, of a row, `before` of the row's being done.
     ///
     /// # Safety
     /// As `Run::block`.
-    #[allow(clippy::too_many_arguments)]
     unsafe fn columns(
         &self,
         run: &Run,
         w: &mut Worker,
         phase: &Phase,
         row: usize,
-        col: usize,
-        n: usize,
-        before: usize,
+        mut col: usize,
+        mut before: usize,
     ) {
         let context = w.context.base();
-        let (pointers, frame) = (context.cast::<*mut u8>(), phase.frame);
-        let accs = context.wrapping_add(frame.accs).cast::<f32>();
-        let first = context.wrapping_add(frame.slots + 4 * phase.slots.len()).cast::<u32>();
-        let whole = n / phase.group * phase.group;
+        let accs = context.wrapping_add(phase.frame.accs).cast::<f32>();
         // SAFETY: all within the frame; streams hold these columns; the code was written for just this.
         unsafe {
             for (f, &fold) in phase.folds.iter().enumerate() {
@@ -245,19 +257,10 @@ impl Machine {
                 };
                 std::slice::from_raw_parts_mut(accs.add(f * LANES), LANES).fill(identity);
             }
-            if whole > 0 {
-                let mut aligned = true;
-                for (s, stream) in phase.streams.iter().enumerate() {
-                    let at = w.parts[s].0.wrapping_add(before * stream.width);
-                    aligned &= !stream.past || (at as usize).is_multiple_of(WIDE * stream.width);
-                    *pointers.add(s) = at;
-                }
-                *first = col as u32;
-                let place = phase.past.filter(|_| aligned).unwrap_or(phase.whole);
-                self.function(place)(context, whole);
-            }
-            if whole < n {
-                self.rest(w, phase, col + whole, n - whole, before + whole);
+            for stretch in 0..w.cols.lens.len() {
+                let n = w.cols.lens[stretch];
+                self.stretch(w, phase, stretch, col, before);
+                (col, before) = (col + n, before + n);
             }
             for (f, &fold) in phase.folds.iter().enumerate() {
                 let lanes: [f32; LANES] = accs.add(f * LANES).cast::<[f32; LANES]>().read();
@@ -276,32 +279,63 @@ impl Machine {
         }
     }
 
-    /// The columns that fill no group, on copies.
+    /// Columns that follow each other.
     ///
     /// # Safety
     /// As `Run::block`.
-    unsafe fn rest(&self, w: &mut Worker, phase: &Phase, col: usize, n: usize, before: usize) {
+    unsafe fn stretch(&self, w: &mut Worker, phase: &Phase, stretch: usize, col: usize, before: usize) {
         let context = w.context.base();
-        let frame = phase.frame;
+        let (pointers, frame) = (context.cast::<*mut u8>(), phase.frame);
+        let n = w.cols.lens[stretch];
+        let whole = n / phase.group * phase.group;
+        let mut aligned = true;
+        // SAFETY: all within the frame; streams hold these columns; the code was written for just this.
+        unsafe {
+            for (s, stream) in phase.streams.iter().enumerate() {
+                let at = place(w, stream, s, stretch, before);
+                aligned &= !stream.past || (at as usize).is_multiple_of(WIDE * stream.width);
+                *pointers.add(s) = at;
+            }
+            let first = context.wrapping_add(frame.slots + 4 * phase.slots.len()).cast::<u32>();
+            *first = col as u32;
+            if whole > 0 {
+                let place = phase.past.filter(|_| aligned).unwrap_or(phase.whole);
+                self.function(place)(context, whole);
+            }
+            if whole < n {
+                *first = (col + whole) as u32;
+                self.rest(w, phase, stretch, before, whole..n);
+            }
+        }
+    }
+
+    /// The columns of a stretch that fill no group, on copies.
+    ///
+    /// # Safety
+    /// As `Run::block`; the frame is that of the stretch.
+    unsafe fn rest(&self, w: &mut Worker, phase: &Phase, stretch: usize, before: usize, cols: Range<usize>) {
+        let (context, frame, n) = (w.context.base(), phase.frame, cols.len());
         let copy = |s: usize| context.wrapping_add(frame.size.next_multiple_of(32) + s * REST);
+        let w = &*w;
+        let from = |s: usize, stream: &Stream| {
+            place(w, stream, s, stretch, before).wrapping_add(cols.start * stream.width)
+        };
         // SAFETY: the context has room for the frame and a copy of each stream; rows kept have room for whole groups.
         unsafe {
             let alive = std::slice::from_raw_parts_mut(context.add(frame.alive).cast::<u32>(), phase.group);
             alive.iter_mut().enumerate().for_each(|(i, a)| *a = if i < n { u32::MAX } else { 0 });
             for (s, stream) in phase.streams.iter().enumerate() {
-                let from = w.parts[s].0.wrapping_add(before * stream.width);
+                let from = from(s, stream);
                 let kept = matches!(stream.source, Source::Kept(_));
                 if stream.read && !kept {
                     copy(s).copy_from_nonoverlapping(from, n * stream.width);
                 }
                 *context.cast::<*mut u8>().add(s) = if kept { from } else { copy(s) };
             }
-            *context.add(frame.slots + 4 * phase.slots.len()).cast::<u32>() = col as u32;
             self.function(phase.rest)(context, phase.group);
             for (s, stream) in phase.streams.iter().enumerate() {
                 if stream.written && !matches!(stream.source, Source::Kept(_)) {
-                    let to = w.parts[s].0.wrapping_add(before * stream.width);
-                    to.copy_from_nonoverlapping(copy(s), n * stream.width);
+                    from(s, stream).copy_from_nonoverlapping(copy(s), n * stream.width);
                 }
             }
         }
@@ -310,6 +344,15 @@ impl Machine {
     fn function(&self, at: usize) -> Function {
         // SAFETY: places in the code are the beginnings of functions of this type.
         unsafe { std::mem::transmute::<*const u8, Function>(self.code.as_ptr().wrapping_add(at)) }
+    }
+}
+
+/// Where a stream of a row begins in a stretch of its columns, `before` of which are done.
+fn place(w: &Worker, stream: &Stream, s: usize, stretch: usize, before: usize) -> *mut u8 {
+    let part = w.parts[s].0;
+    match stream.source {
+        Source::Operand(o) => part.wrapping_offset(w.cols.offset(stretch, o) * stream.width as isize),
+        Source::Kept(_) | Source::Sum(_) => part.wrapping_add(before * stream.width),
     }
 }
 

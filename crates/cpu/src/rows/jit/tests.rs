@@ -173,3 +173,24 @@ fn phases_have_the_bits_of_the_interpreter() {
         }
     }
 }
+
+/// Reductions over columns in several stretches, as those of a batch norm over images.
+#[test]
+fn stretches_of_columns_have_the_bits_of_the_interpreter() {
+    for shape in [[3, 5, 32], [16, 6, 64], [5, 3, 1056], [7, 2, 4096], [2, 3, 9600]] {
+        let space = ReduceSpace::new(&shape, &[0, 2]);
+        let mut b = space.builder();
+        let (x, y) = (b.read(DType::F32, space.full.clone()), b.read(DType::BF16, space.full.clone()));
+        let safe =
+            input(0).is_nan().select(Expr::Float(0.5), input(0).max(Expr::Float(-3.0)).min(Expr::Float(3.0)));
+        let (x, y) = (b.expr(&safe, &[x]), b.expr(&safe, &[y]));
+        let (sum, max, dot) = (b.sum(x), b.reduce(Reduce::Max, y), b.expr(&(input(0) * input(1)), &[x, y]));
+        let dot = b.sum(dot);
+        let z = b.expr(&((input(0) - input(1)) * input(2) + input(3) * input(4)), &[x, sum, max, y, dot]);
+        b.store(DType::F32, space.full.clone(), z);
+        b.store(DType::F32, space.dropped.clone(), dot);
+        let shape: &[usize] = &shape;
+        let ex = plain(b.finish(), &[shape; 2], &[shape, &shape[1..2]]);
+        same(ex, &format!("{shape:?}"));
+    }
+}
