@@ -3,19 +3,20 @@
 //! Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). The key is the
 //! run's seed; the counter is the element's block, the node's stream and the step. Knows no tensors.
 
-/// Four words from a counter and a key.
-pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
-    let multiply = |a: u32, b: u32| {
-        let wide = a as u64 * b as u64;
-        ((wide >> 32) as u32, wide as u32)
-    };
+/// Four words from a counter and a key. Words stand in 64 bits, and nothing is called, so that a loop over counters becomes
+/// one over vectors.
+#[inline(always)]
+pub fn philox(counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    const LOW: u64 = u32::MAX as u64;
+    let [mut c0, mut c1, mut c2, mut c3] =
+        [counter[0] as u64, counter[1] as u64, counter[2] as u64, counter[3] as u64];
     for _ in 0..10 {
-        let (hi0, lo0) = multiply(0xD251_1F53, counter[0]);
-        let (hi1, lo1) = multiply(0xCD9E_8D57, counter[2]);
-        counter = [hi1 ^ counter[1] ^ key[0], lo1, hi0 ^ counter[3] ^ key[1], lo0];
+        let (a, b) = ((c0 & LOW) * 0xD251_1F53, (c2 & LOW) * 0xCD9E_8D57);
+        (c0, c1) = (b >> 32 ^ c1 ^ key[0] as u64, b);
+        (c2, c3) = (a >> 32 ^ c3 ^ key[1] as u64, a);
         key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
     }
-    counter
+    [c0 as u32, c1 as u32, c2 as u32, c3 as u32]
 }
 
 /// The random words of one node in one step.
@@ -36,6 +37,7 @@ impl Stream {
     }
 
     /// Words `4 · block` to `4 · block + 3`.
+    #[inline(always)]
     pub fn block(&self, block: u32) -> [u32; 4] {
         let (seed, step) = (self.seed, self.step);
         philox([block, self.stream, step as u32, (step >> 32) as u32], [seed as u32, (seed >> 32) as u32])
@@ -45,23 +47,11 @@ impl Stream {
     #[inline(always)]
     #[allow(clippy::needless_range_loop)]
     pub fn blocks<const N: usize>(&self, first: u32) -> [[u32; 4]; N] {
-        let mut c: [[u32; N]; 4] = [
-            std::array::from_fn(|i| first.wrapping_add(i as u32)),
-            [self.stream; N],
-            [self.step as u32; N],
-            [(self.step >> 32) as u32; N],
-        ];
-        let mut key = [self.seed as u32, (self.seed >> 32) as u32];
-        for _ in 0..10 {
-            for i in 0..N {
-                let (a, b) = (c[0][i] as u64 * 0xD251_1F53, c[2][i] as u64 * 0xCD9E_8D57);
-                c[0][i] = (b >> 32) as u32 ^ c[1][i] ^ key[0];
-                c[2][i] = (a >> 32) as u32 ^ c[3][i] ^ key[1];
-                (c[1][i], c[3][i]) = (b as u32, a as u32);
-            }
-            key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+        let mut blocks = [[0; 4]; N];
+        for i in 0..N {
+            blocks[i] = self.block(first.wrapping_add(i as u32));
         }
-        std::array::from_fn(|i| [c[0][i], c[1][i], c[2][i], c[3][i]])
+        blocks
     }
 
     /// Word `i`, less than [`WORDS`].

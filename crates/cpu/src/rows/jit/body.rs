@@ -509,9 +509,6 @@ impl Lanes for Builder<'_> {
     fn or(&mut self, a: Value, b: Value) -> Value {
         self.two(op::OR, a, b)
     }
-    fn xor(&mut self, a: Value, b: Value) -> Value {
-        self.two(op::XOR, a, b)
-    }
     fn add_int(&mut self, a: Value, b: Value) -> Value {
         self.two(op::ADD_INT, a, b)
     }
