@@ -2,8 +2,9 @@
 //! checkpoints go through the runtime, which does not hold them in memory.
 
 use crate::core::{DType, Shape, Tensor, TensorType};
+use crate::runtime::data::{from_safetensors, to_safetensors};
 use anyhow::{Context, Result, bail};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::{SafeTensors, tensor::TensorView};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -32,8 +33,8 @@ impl TensorFile {
         let metadata = head.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
         let mut tensors = BTreeMap::new();
         for (name, view) in file.tensors() {
-            let dtype =
-                dtype_of(view.dtype()).with_context(|| format!("tensor {name} is {:?}", view.dtype()))?;
+            let dtype = from_safetensors(view.dtype())
+                .with_context(|| format!("tensor {name} is {:?}", view.dtype()))?;
             let ty = TensorType::new(dtype, view.shape().to_vec());
             tensors.insert(name, Tensor::from_bytes(&ty, view.data()));
         }
@@ -49,7 +50,9 @@ impl TensorFile {
             self.tensors.iter().map(|(n, t)| (n, t, t.to_bytes())).collect();
         let views = bytes
             .iter()
-            .map(|(n, t, b)| Ok((n.as_str(), TensorView::new(dtype_to(t.dtype()), t.shape().to_vec(), b)?)))
+            .map(|(n, t, b)| {
+                Ok((n.as_str(), TensorView::new(to_safetensors(t.dtype()), t.shape().to_vec(), b)?))
+            })
             .collect::<Result<Vec<_>>>()?;
         let metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
         let metadata = (!metadata.is_empty()).then_some(metadata);
@@ -71,39 +74,6 @@ impl TensorFile {
     /// A vector of numbers that must be there.
     pub fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         Ok(self.get(name)?.to_f64())
-    }
-}
-
-/// Ours for theirs; `None` for dtypes Headwater has not.
-pub fn dtype_of(d: Dtype) -> Option<DType> {
-    Some(match d {
-        Dtype::BOOL => DType::Bool,
-        Dtype::U8 => DType::U8,
-        Dtype::I8 => DType::I8,
-        Dtype::I16 => DType::I16,
-        Dtype::I32 => DType::I32,
-        Dtype::I64 => DType::I64,
-        Dtype::F16 => DType::F16,
-        Dtype::BF16 => DType::BF16,
-        Dtype::F32 => DType::F32,
-        Dtype::F64 => DType::F64,
-        _ => return None,
-    })
-}
-
-/// Theirs for ours.
-pub fn dtype_to(d: DType) -> Dtype {
-    match d {
-        DType::Bool => Dtype::BOOL,
-        DType::U8 => Dtype::U8,
-        DType::I8 => Dtype::I8,
-        DType::I16 => Dtype::I16,
-        DType::I32 => Dtype::I32,
-        DType::I64 => Dtype::I64,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::F32 => Dtype::F32,
-        DType::F64 => Dtype::F64,
     }
 }
 

@@ -154,3 +154,25 @@ fn the_ladder_has_all_its_rungs() {
         assert!(rungs.iter().all(|r| r["seconds"].as_f64() > Some(0.0) && r["error"].as_f64() < Some(0.1)));
     }
 }
+
+/// What `--json` says of an operator's results: fields, not the table's texts; a NaN is not lost among larger numbers.
+#[test]
+fn results_are_described_in_fields() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, output) = (folder.path().join("in.safetensors"), folder.path().join("out.safetensors"));
+    for (x, largest) in [(-4.0, Some(8.0)), (f64::NAN, None)] {
+        let own = Tensor::float(DType::F32, [1, 3], vec![x, 1.0, 3.0]);
+        let tensors = [("self", own.clone()), ("other", own)].map(|(n, t)| (n.to_string(), t)).into();
+        TensorFile { tensors, ..TensorFile::default() }.write(&input).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+        command.args(["--json", "op", "aten.add.Tensor", "--in"]).arg(&input).arg("--out").arg(&output);
+        let done = command.output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let found: Value = serde_json::from_slice(&done.stdout).unwrap();
+        assert_eq!((&found["operator"], &found["device"]), (&"aten.add.Tensor".into(), &"cpu".into()));
+        let [t] = &found["tensors"].as_array().unwrap()[..] else { panic!("{found}") };
+        assert_eq!((&t["name"], &t["dtype"]), (&"output.0".into(), &"f32".into()));
+        assert_eq!(t["shape"], serde_json::json!([1, 3]));
+        assert_eq!(t["largest"].as_f64(), largest);
+    }
+}

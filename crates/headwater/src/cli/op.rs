@@ -9,6 +9,7 @@ use crate::core::{Attr, Attrs, Builder, DType, OpDef, Tensor, ValueId, reference
 use crate::report::Table;
 use crate::tensors::TensorFile;
 use anyhow::{Context, Result, anyhow, bail};
+use serde::Serialize;
 use std::path::PathBuf;
 
 #[derive(clap::Args, Debug)]
@@ -81,17 +82,48 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     let call = Call::bind(op, &schema, &file, &given)?;
     let out = call.run(&file, args, device)?;
     out.write(output)?;
-    let mut table = Table::new(
-        &format!("{} on {}", schema.target, args.device),
-        &["tensor", "type", ">largest magnitude"],
-    );
-    for (name, t) in &out.tensors {
-        let largest =
-            t.to_f64().into_iter().fold(0.0f64, |a, b| if b.is_nan() { f64::NAN } else { a.max(b.abs()) });
-        table.row([name.clone(), t.ty.to_string(), format!("{largest:.6e}")]);
+    let report = Report {
+        operator: schema.target.to_string(),
+        device: args.device.clone(),
+        tensors: out.tensors.iter().map(Written::of).collect(),
+    };
+    let title = format!("{} on {}", report.operator, report.device);
+    let mut table = Table::new(&title, &["tensor", "type", ">largest magnitude"]);
+    for ((_, t), w) in out.tensors.iter().zip(&report.tensors) {
+        table.row([w.name.clone(), t.ty.to_string(), format!("{:.6e}", w.largest)]);
     }
     talk.table(&table);
-    Outcome::of(&table, true)
+    Outcome::of(&report, true)
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    /// ATen target.
+    operator: String,
+    /// Where it ran.
+    device: String,
+    /// What was written, by name.
+    tensors: Vec<Written>,
+}
+
+/// A tensor that was written.
+#[derive(Serialize)]
+struct Written {
+    name: String,
+    dtype: &'static str,
+    shape: Vec<usize>,
+    /// Largest magnitude of an element, NaN (`null` in JSON) if one is NaN.
+    largest: f64,
+}
+
+impl Written {
+    fn of((name, t): (&String, &Tensor)) -> Written {
+        let numbers = t.to_f64().into_iter().map(f64::abs);
+        let largest =
+            numbers.fold(0.0, |a: f64, b| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) });
+        Written { name: name.clone(), dtype: t.dtype().name(), shape: t.shape().to_vec(), largest }
+    }
 }
 
 fn parse_pairs(attrs: &[String]) -> Result<Vec<(&str, &str)>> {

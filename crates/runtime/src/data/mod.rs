@@ -111,7 +111,7 @@ fn safetensors_columns(path: &Path, map: &Arc<Mapped>) -> Result<Vec<Column>> {
 }
 
 /// The dtype of a safetensors file, if it is one of ours.
-pub(crate) fn from_safetensors(d: safetensors::Dtype) -> Option<DType> {
+pub fn from_safetensors(d: safetensors::Dtype) -> Option<DType> {
     use safetensors::Dtype as S;
     Some(match d {
         S::BOOL => DType::Bool,
@@ -129,7 +129,7 @@ pub(crate) fn from_safetensors(d: safetensors::Dtype) -> Option<DType> {
 }
 
 /// The dtype as safetensors calls it.
-pub(crate) fn to_safetensors(d: DType) -> safetensors::Dtype {
+pub fn to_safetensors(d: DType) -> safetensors::Dtype {
     use safetensors::Dtype as S;
     match d {
         DType::Bool => S::BOOL,
