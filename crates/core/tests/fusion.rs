@@ -123,3 +123,31 @@ fn narrow_values_are_widened_where_they_are_read() {
     let run = |g: &Graph| reference::run(g, std::slice::from_ref(&x)).unwrap();
     assert_eq!(run(&graph), run(&fused));
 }
+
+#[test]
+fn the_gradient_of_a_bias_is_summed_where_what_it_sums_is_made() {
+    // The backward pass of a linear layer behind an activation: products first, then the sum over all rows.
+    let mut b = Builder::new();
+    let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let g = b.input("g", ty(&[2, 3, 4]), InputRole::User);
+    let x = b.input("x", ty(&[2, 3, 4]), InputRole::User);
+    let w = b.input("w", ty(&[4, 5]), InputRole::User);
+    let dy = b.mul(g, x).unwrap();
+    let rows = b.reshape(dy, &[6, 4]).unwrap();
+    let dx = b.matmul(rows, w).unwrap();
+    let bias = b.sum(rows, &[0], false).unwrap();
+    b.output("dx", dx, OutputRole::User);
+    b.output("bias", bias, OutputRole::User);
+    let graph = b.finish();
+    let fused = fuse(graph.clone()).unwrap();
+    let names: Vec<_> = fused.nodes.iter().map(|n| n.op.name).collect();
+    assert_eq!(names, ["fused", "reshape", "matmul"], "{fused}");
+    let number =
+        |k: usize, n: usize| (0..n).map(|i| ((i * 7 + k * 3) % 11) as f64 / 4.0 - 1.0).collect::<Vec<_>>();
+    let inputs = [
+        Tensor::float(DType::F32, [2, 3, 4], number(0, 24)),
+        Tensor::float(DType::F32, [2, 3, 4], number(1, 24)),
+        Tensor::float(DType::F32, [4, 5], number(2, 20)),
+    ];
+    assert_eq!(reference::run(&graph, &inputs).unwrap(), reference::run(&fused, &inputs).unwrap());
+}

@@ -5,7 +5,7 @@
 //! others use later are still stored. Every rounding of the original is kept as a `Cast`, so the rewrite is *exact*: the
 //! same bits as unfused, on a device that computes in the same type.
 
-use super::regroup::widen_late;
+use super::regroup::{sum_early, widen_late};
 use crate::Attrs;
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
@@ -25,7 +25,7 @@ const MAX_OPERANDS: usize = 20;
 /// # Errors
 /// What an operator's own program rule refuses.
 pub fn fuse(graph: Graph) -> Result<Graph> {
-    let graph = widen_late(graph)?;
+    let graph = sum_early(widen_late(graph)?)?;
     let mut fuser = Fuser::new(&graph)?;
     for n in 0..graph.nodes.len() {
         fuser.absorb_producers(n);

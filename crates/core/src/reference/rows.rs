@@ -187,7 +187,8 @@ fn reduce(op: Reduce, v: &Data, cols: usize) -> Data {
         Data::Float(v) => {
             let items = (0..cols).map(|i| pick(v, i));
             Data::Float(vec![match op {
-                Reduce::Sum => items.sum(),
+                // Not `sum`, which begins with −0.
+                Reduce::Sum => items.fold(0.0, |a, b| a + b),
                 Reduce::Prod => items.product(),
                 Reduce::Max => {
                     items.fold(f64::NEG_INFINITY, |a, b| scalar::binary_f(crate::expr::Binary::Max, a, b))
