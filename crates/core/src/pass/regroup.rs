@@ -70,13 +70,13 @@ pub(super) fn widen_late(mut graph: Graph) -> Result<Graph> {
 pub(super) fn sum_early(mut graph: Graph) -> Result<Graph> {
     let mut behind: Vec<Vec<Node>> = vec![Vec::new(); graph.nodes.len()];
     let mut moved = vec![false; graph.nodes.len()];
-    for n in 0..graph.nodes.len() {
+    for (n, moved) in moved.iter_mut().enumerate() {
         let Some((v, maker)) = summed(&graph, &graph.nodes[n])? else { continue };
         let sum = by_rows(&graph, &graph.nodes[n], v);
         match maker {
             Some(NodeId(maker)) => {
                 behind[maker as usize].push(sum);
-                moved[n] = true;
+                *moved = true;
             }
             None => graph.nodes[n] = sum,
         }
