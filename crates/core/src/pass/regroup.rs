@@ -129,7 +129,8 @@ fn summed(graph: &Graph, node: &Node) -> Result<Option<(ValueId, Option<NodeId>)
         }
         _ => false,
     };
-    let same = rows && !outer.is_empty();
+    // Moved into another phase, a sum would take what makes its operand along.
+    let same = rows && !outer.is_empty() && makes.phase == node.phase;
     Ok(Some(if same { (v, Some(maker)) } else { (*x, None) }))
 }
 

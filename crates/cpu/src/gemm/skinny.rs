@@ -23,7 +23,7 @@ pub(super) unsafe fn together<T: Operand, O: Operand<Wide = T::Wide>>(p: &Produc
     let Size { m, n, k } = p.size;
     let (long, short) = (m.max(n), m.min(n));
     // Few rows are bound by memory: pieces are smaller than those of work in registers.
-    let piece = (GRAIN / 4 / (short * k).max(1)).next_multiple_of(DOT_ROWS * DOT_COLS);
+    let piece = (GRAIN / 4 / (short * k).max(1)).max(1).next_multiple_of(DOT_ROWS * DOT_COLS);
     pool.each(long.div_ceil(piece), |g| {
         let part = g * piece..long.min((g + 1) * piece);
         // SAFETY: the caller's promise; parts lie apart.

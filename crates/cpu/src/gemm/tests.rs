@@ -107,6 +107,8 @@ fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
         (70, 530, 40),
         (300, 20, 600),
         (205, 90, 130),
+        // Few rows, and so much to sum that a row is a piece of its own.
+        (16, 17, 8200),
     ];
     for tier in tiers() {
         for (m, n, k) in sizes {

@@ -65,8 +65,9 @@ impl Geometry {
     }
 
     fn workspace(&self, site: &Site) -> usize {
-        let size = if self.shared { self.merged() } else { self.size };
-        float_dtype!(site.outs[0].dtype, T => gemm::workspace::<T, T>(site.tier, size, site.threads))
+        let bytes = |size| float_dtype!(site.outs[0].dtype, T => gemm::workspace::<T, T>(site.tier, size, site.threads));
+        // Rows that do not follow each other are multiplied batch by batch; that may take more than all of them at once.
+        if self.shared { bytes(self.merged()).max(bytes(self.size)) } else { bytes(self.size) }
     }
 
     /// Strides of an operand that end in those of its matrix; a vector is one row (`left`) or one column.

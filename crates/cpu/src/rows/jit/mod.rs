@@ -1,7 +1,7 @@
 //! Row programs as machine code of x86-64 with AVX2: each phase is one loop over the columns that holds everything in
 //! registers, so that a phase costs what its reads and writes cost. The interpreter of `tile` does the same, operation by
 //! operation and to the same bits, where this cannot: in other tiers, for layouts whose columns do not lie next to each
-//! other, in f64, and for functions that have no translation here.
+//! other, in stretches of whole groups, in f64, and for functions that have no translation here.
 
 mod asm;
 mod body;
