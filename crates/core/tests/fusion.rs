@@ -1,6 +1,6 @@
 //! Fusion is exact: random graphs give the same bits in the reference before and after.
 
-use headwater_core::graph::{InputRole, OutputRole};
+use headwater_core::graph::{InputRole, OutputRole, Phase, verify};
 use headwater_core::ops::{self, OpDef};
 use headwater_core::pass::{decompose, differentiate, fuse};
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId, reference};
@@ -142,6 +142,7 @@ fn the_gradient_of_a_bias_is_summed_where_what_it_sums_is_made() {
     let fused = fuse(graph.clone()).unwrap();
     let names: Vec<_> = fused.nodes.iter().map(|n| n.op.name).collect();
     assert_eq!(names, ["fused", "reshape", "matmul"], "{fused}");
+    assert_eq!(fused.cx(&fused.nodes[0]).opt_str("ops").unwrap(), Some("mul+sum"));
     let number =
         |k: usize, n: usize| (0..n).map(|i| ((i * 7 + k * 3) % 11) as f64 / 4.0 - 1.0).collect::<Vec<_>>();
     let inputs = [
@@ -149,5 +150,25 @@ fn the_gradient_of_a_bias_is_summed_where_what_it_sums_is_made() {
         Tensor::float(DType::F32, [2, 3, 4], number(1, 24)),
         Tensor::float(DType::F32, [4, 5], number(2, 20)),
     ];
+    assert_eq!(reference::run(&graph, &inputs).unwrap(), reference::run(&fused, &inputs).unwrap());
+}
+
+#[test]
+fn a_sum_of_the_backward_pass_takes_nothing_of_the_forward_pass_along() {
+    let mut b = Builder::new();
+    let x = b.input("x", TensorType::new(DType::F32, [3, 4]), InputRole::User);
+    let h = unary(&mut b, &ops::pointwise::gelu::GELU, x);
+    let w = b.input("w", TensorType::new(DType::F32, [4, 2]), InputRole::User);
+    let y = b.matmul(h, w).unwrap();
+    b.phase = Phase::Backward;
+    let sum = b.sum(h, &[0], false).unwrap();
+    b.output("y", y, OutputRole::User);
+    b.output("sum", sum, OutputRole::User);
+    let graph = b.finish();
+    let fused = fuse(graph.clone()).unwrap();
+    verify(&fused).unwrap();
+    let phases: Vec<_> = fused.nodes.iter().map(|n| n.phase).collect();
+    assert_eq!(phases, [Phase::Forward, Phase::Forward, Phase::Backward], "{fused}");
+    let inputs = inputs(&graph);
     assert_eq!(reference::run(&graph, &inputs).unwrap(), reference::run(&fused, &inputs).unwrap());
 }

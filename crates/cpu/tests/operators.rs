@@ -8,7 +8,7 @@ use headwater_core::pass::bound::error_bounds;
 use headwater_core::pass::diff::gradients;
 use headwater_core::pass::{check_plan, decompose, plan};
 use headwater_core::plan::Bindings;
-use headwater_core::{Builder, DType, Graph, Registry, Tensor, TensorType, reference};
+use headwater_core::{Attrs, Builder, DType, Graph, Registry, Shape, Tensor, TensorType, reference};
 use headwater_cpu::{Cpu, Tier};
 use std::collections::BTreeMap;
 
@@ -312,4 +312,34 @@ fn large_operands_agree_with_the_reference() {
         }
     }
     assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Batches whose rows do not follow each other are multiplied one by one, in larger blocks than all at once would be.
+#[test]
+fn rows_of_a_transposed_left_operand_are_multiplied() {
+    let cpus = [Cpu::new(1), Cpu::new(2)];
+    for (batches, m, k) in [(2, 61, 256), (3, 58, 64), (2, 64, 768)] {
+        let graph = |dtype: DType| {
+            let mut b = Builder::new();
+            let x = b.input("x", TensorType::new(dtype, [m, batches, k]), InputRole::User);
+            let w = b.input("w", TensorType::new(dtype, [20, k]), InputRole::User);
+            let x = b.permute(x, &[1, 0, 2]).unwrap();
+            let linear = Registry::standard().by_name("linear").expect("a known operator");
+            let y = b.apply(linear, &[Some(x), Some(w), None], Attrs::new()).unwrap()[0];
+            b.output("y", y, OutputRole::User);
+            b.finish()
+        };
+        let (graph, exact) = (graph(DType::F32), graph(DType::F64));
+        let number = |i: usize| ((i * 37 + 11) % 64) as f64 / 32.0 - 1.0;
+        let inputs = [vec![m, batches, k], vec![20, k]].map(|shape| {
+            let n = shape.iter().product();
+            Tensor::float(DType::F32, Shape::new(&shape), (0..n).map(number).collect())
+        });
+        let truth = Truth::new(&graph, &exact, &inputs);
+        let mut wrong = Vec::new();
+        for cpu in &cpus {
+            truth.judge("linear", &run(cpu, &graph, &inputs).unwrap(), &mut wrong);
+        }
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
 }

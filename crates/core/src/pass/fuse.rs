@@ -41,7 +41,7 @@ struct Group {
     reads: Vec<ValueId>,
     writes: Vec<ValueId>,
     /// Names of the operators inside, in order.
-    label: Vec<&'static str>,
+    label: Vec<String>,
 }
 
 enum Slot {
@@ -78,7 +78,7 @@ impl<'a> Fuser<'a> {
                     program,
                     reads: node.operands().collect(),
                     writes: node.outputs.clone(),
-                    label: vec![node.op.name],
+                    label: vec![graph.cx(node).opt_str("ops")?.unwrap_or(node.op.name).into()],
                 })),
                 None => Slot::Other,
             });
@@ -219,7 +219,7 @@ fn merge(
         program: RowProgram { outer: outer.clone(), inner: inner.clone(), ..RowProgram::default() },
         reads: vec![],
         writes: vec![],
-        label: producer.label.iter().chain(&consumer.label).copied().collect(),
+        label: producer.label.iter().chain(&consumer.label).cloned().collect(),
     };
     let no_inline = |_: ValueId| None;
     let stored = |w: ValueId, _: &Access| kept(w);
@@ -368,7 +368,7 @@ fn rebuild(mut graph: Graph, groups: Vec<Slot>) -> Result<Graph> {
 
 fn fused_node(graph: &Graph, g: Group, origin: OriginId, phase: Phase) -> Result<Node> {
     let types: Vec<TensorType> = g.writes.iter().map(|&v| graph.ty(v).clone()).collect();
-    let mut label: Vec<&str> = g.label;
+    let mut label = g.label;
     label.dedup();
     let attrs = Attrs::new()
         .with("outputs", encode_types(&types))

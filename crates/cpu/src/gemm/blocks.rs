@@ -111,19 +111,11 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             .flat_map(|(j, i)| (0..k.max(1)).step_by(slab_k.max(1)).map(move |p| (j, i, p)))
             .map(slab)
             .peekable();
-        let mut packed = None;
         while let Some(slab) = slabs.next() {
-            let again = packed.replace((slab.j, slab.p)) == Some((slab.j, slab.p));
-            if !again {
-                // SAFETY: pieces lie apart in the slab.
-                pool.each(self.pieces(slab), |g| unsafe { self.piece(slab, g) });
-            }
-            let next = match slabs.peek() {
-                Some(to) if (to.j, to.p) != (slab.j, slab.p) => {
-                    Ahead::matrix(self.b.at(to.p, to.j), to.k, to.n)
-                }
-                _ => Ahead::NONE,
-            };
+            // SAFETY: pieces lie apart in the slab.
+            pool.each(self.pieces(slab), |g| unsafe { self.piece(slab, g) });
+            let next =
+                slabs.peek().map_or(Ahead::NONE, |to| Ahead::matrix(self.b.at(to.p, to.j), to.k, to.n));
             // SAFETY: all that the blocks read is packed.
             unsafe { self.blocks(slab, pool, rest, next) };
         }
@@ -253,16 +245,16 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         let padded = slab.n.next_multiple_of(width);
         let (packed, sums) = own.split_at_mut(self.parts.left);
         let (left_in_place, right_in_place) = (self.left_in_place(), self.right_in_place());
-        let direct = same::<O, T::Wide>() && self.c.cs == 1;
+        let direct = same::<O, T::Wide>();
         // Where sums wait for the rest of `k`: element (0, 0) of this block's rows, all columns of the slab.
         let wait = if direct {
             let c = self.c.at(rows.start, slab.j);
-            MatMut { ptr: c.ptr.cast::<T::Wide>(), rs: c.rs, cs: 1 }
+            MatMut { ptr: c.ptr.cast::<T::Wide>(), rs: c.rs }
         } else if slab.waiting.get().is_null() {
-            MatMut { ptr: sums.as_mut_ptr(), rs: self.parts.cols as isize, cs: 1 }
+            MatMut { ptr: sums.as_mut_ptr(), rs: self.parts.cols as isize }
         } else {
             let ptr = slab.waiting.get().wrapping_add((rows.start - slab.i) * self.parts.cols);
-            MatMut { ptr, rs: self.parts.cols as isize, cs: 1 }
+            MatMut { ptr, rs: self.parts.cols as isize }
         };
         let part_k = self.parts.part_k;
         let tiles = cols.len().div_ceil(width) * rows.len().div_ceil(height);
@@ -293,20 +285,19 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                     let c = self.c.at(rows.start + i, slab.j + j);
                     let waiting = wait.at(i, j);
                     let out = !direct && last;
-                    let to = if out {
-                        MatMut { ptr: buffer.as_mut_ptr(), rs: width as isize, cs: 1 }
-                    } else {
-                        waiting
-                    };
-                    let none = MatMut { ptr: null_mut(), rs: 0, cs: 1 };
+                    let to =
+                        if out { MatMut { ptr: buffer.as_mut_ptr(), rs: width as isize } } else { waiting };
+                    let none = MatMut { ptr: null_mut(), rs: 0 };
                     let start = match self.start {
                         _ if !first => waiting,
                         Start::Zero => none,
-                        Start::Bias(v) => MatMut { ptr: v.at(0, slab.j + j).ptr.cast_mut(), rs: 0, cs: 1 },
+                        Start::Bias(v) => MatMut { ptr: v.at(0, slab.j + j).ptr.cast_mut(), rs: 0 },
                         Start::Output if direct => waiting,
                         Start::Output => {
-                            // SAFETY: elements of the output, and of where the sums go.
-                            each(m, n, |i, j| unsafe { *to.at(i, j).ptr = (*c.at(i, j).ptr).widen() });
+                            for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                                // SAFETY: elements of the output, and of where the sums go.
+                                unsafe { *to.at(i, j).ptr = (*c.at(i, j).ptr).widen() };
+                            }
                             to
                         }
                     };
@@ -340,12 +331,9 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                     ahead.ask(lefts);
                     // SAFETY: panels, packed or as they lie, and elements of the output or of the sums that wait for them.
                     unsafe { (self.kernels.tile)(&tile) };
-                    if out && self.c.cs == 1 {
+                    if out {
                         // SAFETY: rows of the buffer and of the output.
                         (0..m).for_each(|i| unsafe { (self.narrow)(to.at(i, 0).ptr, n, c.at(i, 0).ptr) });
-                    } else if out {
-                        // SAFETY: as above.
-                        each(m, n, |i, j| unsafe { *c.at(i, j).ptr = O::narrow(*to.at(i, j).ptr) });
                     }
                 }
             }
@@ -355,8 +343,4 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             }
         }
     }
-}
-
-fn each(m: usize, n: usize, mut f: impl FnMut(usize, usize)) {
-    (0..m).for_each(|i| (0..n).for_each(|j| f(i, j)));
 }

@@ -46,15 +46,13 @@ pub struct Mat<T> {
     pub cs: isize,
 }
 
-/// A matrix to write, as [`Mat`]; its elements lie apart.
+/// A matrix to write: element `(i, j)` lies at `ptr + i·rs + j`. Its elements lie apart.
 #[derive(Clone, Copy, Debug)]
 pub struct MatMut<T> {
     /// Element (0, 0).
     pub ptr: *mut T,
     /// Row stride in elements.
     pub rs: isize,
-    /// Column stride in elements.
-    pub cs: isize,
 }
 
 // SAFETY: pointers alone do nothing; each dereference carries its own argument.
@@ -89,7 +87,7 @@ impl<T: Copy> MatMut<T> {
     }
 
     fn at(self, i: usize, j: usize) -> Self {
-        self.moved(i as isize * self.rs + j as isize * self.cs)
+        self.moved(i as isize * self.rs + j as isize)
     }
 }
 

@@ -79,7 +79,7 @@ impl Parts {
             slab: line(cols * slab_k + MAX_LANES),
             waiting: if rounds && slab_k < k { line(chunk * cols) } else { 0 },
             left: line(rows * part_k + MAX_LANES),
-            sums: if rounds && part_k < slab_k { line(rows * cols) } else { 0 },
+            sums: if rounds && part_k < k && slab_k >= k { line(rows * cols) } else { 0 },
             alone: cols >= n && slab_k >= k && cols * slab_k <= ALONE,
         }
     }

@@ -34,7 +34,7 @@ fn check<T: Operand, O: Operand<Wide = T::Wide>>(
         let (ta, tb, start) = (case & 1 == 1, case & 2 == 2, case / 4);
         let mut c: Vec<O> =
             if start == 1 { before.clone() } else { vec![O::from_f64(f64::NAN); batches * m * n] };
-        let base = MatMut { ptr: c.as_mut_ptr(), rs: n as isize, cs: 1 };
+        let base = MatMut { ptr: c.as_mut_ptr(), rs: n as isize };
         let mat = |p: *const T, rows: usize, cols: usize, t: bool| {
             if t {
                 Mat { ptr: p, rs: 1, cs: rows as isize }

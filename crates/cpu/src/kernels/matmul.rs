@@ -133,7 +133,7 @@ fn run<T: Operand>(g: &Geometry, tier: Tier, args: &mut Args) -> Result<()> {
     };
     let merge = g.shared && a.rows_follow(&g.batch, g.size.m);
     let (batches, size) = if merge { (1, g.merged()) } else { (g.batches(), g.size) };
-    let out = MatMut { ptr: args.writes[0].ptr_mut::<T>(), rs: g.size.n as isize, cs: 1 };
+    let out = MatMut { ptr: args.writes[0].ptr_mut::<T>(), rs: g.size.n as isize };
     let step = size.m * size.n;
     // SAFETY: the matrices are those of the operands' views, whose indices are all in bounds; the output is contiguous
     // and overlaps no other operand, and its batches follow each other. The device runs no tier the processor lacks.

@@ -357,4 +357,4 @@ impl Run<'_> {
 }
 
 /// Columns whose partial sums are added up at a time.
-const SUMS: usize = 512;
+pub(super) const SUMS: usize = 512;

@@ -1,6 +1,7 @@
 //! What runs of programs work in besides their operands: a buffer for each thread, and partial results.
 
 use super::Program;
+use super::run::SUMS;
 use super::space::Runs;
 use crate::memory::CpuMemory;
 use crate::pool::Shared;
@@ -74,9 +75,12 @@ impl Scratch {
 
     /// Makes room for a program's index arithmetic, so that runs do not allocate.
     pub fn reserve(&mut self, p: &Program) {
+        // Sums over rows are stored so many at a time.
+        let stored = if p.code.sums.is_empty() { 0 } else { SUMS };
+        let cols = p.tiling.tile_cols.max(stored);
         for w in &mut self.threads {
             w.rows.reserve(&p.rows, p.operands, p.tiling.tile_rows);
-            w.cols.reserve(&p.cols, p.operands, p.tiling.tile_cols);
+            w.cols.reserve(&p.cols, p.operands, cols);
         }
     }
 }

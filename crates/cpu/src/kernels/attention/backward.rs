@@ -1,7 +1,7 @@
 //! The gradient: for each block of keys, the blocks of queries that see it. The sums over queries (gradients of keys and
 //! values) and over keys (of queries) are each in one order, in one thread for all heads that share their keys.
 
-use super::rows::{Dot, Kept, Slopes, Times};
+use super::rows::{Dot, Slopes, Times};
 use super::{
     Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, copies, even, left, pack, packed,
     total,
@@ -131,7 +131,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                     let (query, grad) = (left(kernels, q, n, a.e, q_left), left(kernels, g, n, a.ev, g_left));
                     pack(kernels, q, n, a.e, q_along);
                     pack(kernels, g, n, a.ev, g_along);
-                    let c = |block: &mut [T::Wide]| MatMut { ptr: block.as_mut_ptr(), rs: LINE as isize, cs: 1 };
+                    let c = |block: &mut [T::Wide]| MatMut { ptr: block.as_mut_ptr(), rs: LINE as isize };
                     Product { kernels, m: n, n: cols, k: a.e, a: query, b: k_across, c: c(weights), add: false }
                         .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..a.e } else { 0..0 });
                     Product { kernels, m: n, n: cols, k: a.ev, a: grad, b: v_across, c: c(slopes), add: false }
@@ -149,19 +149,10 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                     if count == 0 {
                         continue;
                     }
-                    let added = mask.as_ref().map(|m| {
-                        if !m.of_all() {
-                            m.read([sample, head, q0 + row], k0, &mut added[..count]);
-                        }
-                        &added[..lanes]
-                    });
-                    let kept = survivors.as_ref().map(|s| {
-                        let (stream, below, scale) = (s.stream, s.below, T::Wide::from_f64(s.scale));
-                        let first = ((base + query) * a.s + k0) as u64;
-                        kept[count..lanes].fill(T::Wide::ZERO);
-                        options.tier.run(Kept { stream, first, below, scale, out: &mut kept[..count] });
-                        &kept[..lanes]
-                    });
+                    let at = [sample, head, q0 + row];
+                    let added = mask.as_ref().map(|m| m.row(at, k0, count, &mut added[..lanes]));
+                    let of = (base + query) * a.s + k0;
+                    let kept = survivors.as_ref().map(|s| s.row(options.tier, of, count, &mut kept[..lanes]));
                     // SAFETY: an element of the logarithms.
                     let log = unsafe { *logs.rows(sample, head, 0).ptr.offset((q0 + row) as isize * logs.strides[2]) };
                     let (s, d) = (&mut s[..lanes], &mut d[..lanes]);
@@ -184,14 +175,14 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                     let across = |block: &[T::Wide]| Mat { ptr: block.as_ptr(), rs: 1, cs: LINE as isize };
                     // Queries before the first that sees a tile's first key add nothing.
                     let skip = |key: usize| if a.causal { (k0 + key).saturating_sub(q0).min(n) } else { 0 };
-                    let c = MatMut { ptr: sum_v.as_mut_ptr(), rs: a.ev as isize, cs: 1 };
+                    let c = MatMut { ptr: sum_v.as_mut_ptr(), rs: a.ev as isize };
                     Product { kernels, m: here, n: a.ev, k: n, a: across(weights), b: g_along, c, add: true }
                         .run(|keys, _| skip(keys.start)..n);
-                    let c = MatMut { ptr: sum_k.as_mut_ptr(), rs: a.e as isize, cs: 1 };
+                    let c = MatMut { ptr: sum_k.as_mut_ptr(), rs: a.e as isize };
                     Product { kernels, m: here, n: a.e, k: n, a: across(slopes), b: q_along, c, add: true }
                         .run(|keys, _| skip(keys.start)..n);
                     let a_slopes = Mat { ptr: slopes.as_ptr(), rs: LINE as isize, cs: 1 };
-                    let c = MatMut { ptr: sum_q(inner, q0), rs: queries, cs: 1 };
+                    let c = MatMut { ptr: sum_q(inner, q0), rs: queries };
                     Product { kernels, m: n, n: a.e, k: here, a: a_slopes, b: k_along, c, add: true }
                         .run(|rows, _| 0..visible(rows.end - 1));
                 }

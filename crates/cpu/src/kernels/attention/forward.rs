@@ -1,6 +1,6 @@
 //! The forward pass: a block of queries at a time goes over all keys that it sees.
 
-use super::rows::{Kept, Softmax, Times};
+use super::rows::{Softmax, Times};
 use super::{
     Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, even, left, pack, packed, total,
 };
@@ -86,7 +86,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                 // SAFETY: products of blocks that were made for their sizes.
                 unsafe {
                     let (a, k) = (query.moved(top as isize * query.rs), a.e);
-                    let c = MatMut { ptr: scores.as_mut_ptr(), rs: LINE as isize, cs: 1 };
+                    let c = MatMut { ptr: scores.as_mut_ptr(), rs: LINE as isize };
                     // Whole tiles: the panels' last columns are zeros.
                     let n = here.next_multiple_of(kernels.cols);
                     Product { kernels, m: rows, n, k, a, b: keys, c, add: false }
@@ -98,25 +98,11 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                     let lanes = count.next_multiple_of(16);
                     if count > 0 {
                         let index = (sample * a.heads + head) * a.l + first + row;
-                        let added = mask.as_ref().map(|m| {
-                            if !m.of_all() {
-                                m.read([sample, head, first + row], k0, &mut added[..count]);
-                            }
-                            &added[..lanes]
-                        });
-                        let kept = survivors.as_ref().map(|s| {
-                            let (stream, below, scale) = (s.stream, s.below, T::Wide::from_f64(s.scale));
-                            kept[count..lanes].fill(T::Wide::ZERO);
-                            let out = &mut kept[..count];
-                            options.tier.run(Kept {
-                                stream,
-                                first: (index * a.s + k0) as u64,
-                                below,
-                                scale,
-                                out,
-                            });
-                            &kept[..lanes]
-                        });
+                        let at = [sample, head, first + row];
+                        let added = mask.as_ref().map(|m| m.row(at, k0, count, &mut added[..lanes]));
+                        let of = index * a.s + k0;
+                        let kept =
+                            survivors.as_ref().map(|s| s.row(options.tier, of, count, &mut kept[..lanes]));
                         let (state, totals) = state.split_at_mut(QUERIES);
                         (state[row], totals[row]) = options.tier.run(Softmax {
                             scores: &mut line[..lanes],
@@ -138,7 +124,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                 // SAFETY: as above.
                 unsafe {
                     let weights = Mat { ptr: scores.as_ptr(), rs: LINE as isize, cs: 1 };
-                    let c = MatMut { ptr: sums[top * a.ev..].as_mut_ptr(), rs: a.ev as isize, cs: 1 };
+                    let c = MatMut { ptr: sums[top * a.ev..].as_mut_ptr(), rs: a.ev as isize };
                     Product { kernels, m: rows, n: a.ev, k: here, a: weights, b: values, c, add: begun }
                         .run(|rows, _| 0..visible(top + rows.end - 1));
                 }

@@ -11,12 +11,14 @@ use super::{Kernel, Site};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
 use crate::gemm::{Kernels, Mat, MatMut, Operand, Tile};
+use crate::tier::Tier;
 use crate::view::{View, ViewMut};
 use headwater_core::DType;
 use headwater_core::device::Port;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 use headwater_core::random::Stream;
+use rows::Kept;
 use std::ops::Range;
 
 /// The family.
@@ -119,6 +121,17 @@ struct Survivors {
     scale: f64,
 }
 
+impl Survivors {
+    /// Factors of `n` consecutive weights, the first of which has this index, and zeros behind them.
+    fn row<'o, W: Wide>(&self, tier: Tier, first: usize, n: usize, out: &'o mut [W]) -> &'o [W] {
+        let (here, behind) = out.split_at_mut(n);
+        behind.fill(W::ZERO);
+        let (stream, below, scale) = (self.stream, self.below, W::from_f64(self.scale));
+        tier.run(Kept { stream, first: first as u64, below, scale, out: here });
+        out
+    }
+}
+
 /// Strides of an operand of four dimensions, and its element (0, 0, 0, 0).
 #[derive(Clone, Copy)]
 struct Four<T> {
@@ -208,6 +221,14 @@ impl<'a> Mask<'a> {
     /// Whether it is the same for all queries of a head.
     fn of_all(&self) -> bool {
         self.strides[2] == 0
+    }
+
+    /// What is added to `n` scores of a query, from the key `first` on. `out` holds it already if it is the same for all.
+    fn row<'o, W: Wide>(&self, at: [usize; 3], first: usize, n: usize, out: &'o mut [W]) -> &'o [W] {
+        if !self.of_all() {
+            self.read(at, first, &mut out[..n]);
+        }
+        out
     }
 
     /// What is added to the scores of a query with the keys from `first` on.
