@@ -105,7 +105,7 @@ impl Run<'_> {
     ///
     /// # Safety
     /// The register holds an i64 for each row.
-    unsafe fn column(
+    pub(super) unsafe fn column(
         &self,
         at: &[Shared<u8>],
         index: Reg,

@@ -36,13 +36,18 @@ pub(super) mod op {
     pub const LOAD: Vex = Vex(0, 1, 0x10);
     pub const STORE: Vex = Vex(0, 1, 0x11);
     pub const STREAM: Vex = Vex(0, 1, 0x2B);
-    pub const STORE_HALVES: Vex = Vex(2, 1, 0x7F);
     pub const STREAM_HALVES: Vex = Vex(1, 1, 0xE7);
-    pub const BROADCAST: Vex = Vex(1, 2, 0x18);
+    pub const PERMUTE_QUADS: Vex = Vex(1, 3, 0x00);
     pub const ADD: Vex = Vex(0, 1, 0x58);
     pub const MUL: Vex = Vex(0, 1, 0x59);
     pub const SUB: Vex = Vex(0, 1, 0x5C);
     pub const DIV: Vex = Vex(0, 1, 0x5E);
+    pub const MIN: Vex = Vex(0, 1, 0x5D);
+    pub const MAX: Vex = Vex(0, 1, 0x5F);
+    /// `reg = reg · rm + v`, `reg = v · reg + rm` and `reg = v · rm + reg`.
+    pub const FMA_132: Vex = Vex(1, 2, 0x98);
+    pub const FMA_213: Vex = Vex(1, 2, 0xA8);
+    pub const FMA_231: Vex = Vex(1, 2, 0xB8);
     pub const SQRT: Vex = Vex(0, 1, 0x51);
     pub const AND: Vex = Vex(0, 1, 0x54);
     pub const OR: Vex = Vex(0, 1, 0x56);
@@ -74,7 +79,7 @@ pub(super) mod op {
 }
 
 /// Code being written, and the constants it reads.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Asm {
     code: Vec<u8>,
     pool: Vec<u8>,
@@ -106,10 +111,25 @@ impl Asm {
         match rm {
             Rm::Reg(r) => self.code.push(0xC0 | reg | (r & 7)),
             Rm::At { base, scale, disp } => {
-                let index = if scale == 0 { RSP } else { RCX };
-                let log = scale.max(1).trailing_zeros() as u8;
-                self.code.extend([0x84 | reg, (log << 6) | (index << 3) | (base & 7)]);
-                self.code.extend(disp.to_le_bytes());
+                // No displacement, one of a byte, or one of four; without one, `rbp` and `r13` would mean another form.
+                let short = i8::try_from(disp);
+                let form = match short {
+                    Ok(0) if base & 7 != RBP => 0x00,
+                    Ok(_) => 0x40,
+                    Err(_) => 0x80,
+                };
+                if scale == 0 && base & 7 != RSP {
+                    self.code.push(form | reg | (base & 7));
+                } else {
+                    let index = if scale == 0 { RSP } else { RCX };
+                    let log = scale.max(1).trailing_zeros() as u8;
+                    self.code.extend([form | 0x04 | reg, (log << 6) | (index << 3) | (base & 7)]);
+                }
+                match (form, short) {
+                    (0x40, Ok(d)) => self.code.push(d as u8),
+                    (0x80, _) => self.code.extend(disp.to_le_bytes()),
+                    _ => {}
+                }
             }
             Rm::Pool(at) => {
                 self.code.push(0x05 | reg);
@@ -135,12 +155,14 @@ impl Asm {
             Rm::Pool(_) => 0,
         };
         // Of the index, `rcx`, no bit is extended.
-        self.code.extend([
-            0xC4,
-            ((reg >> 3 ^ 1) << 7) | (1 << 6) | ((b ^ 1) << 5) | map,
-            ((v ^ 15) << 3) | ((wide as u8) << 2) | prefix,
-            opcode,
-        ]);
+        let (extends, rest) = ((reg >> 3 ^ 1) << 7, ((v ^ 15) << 3) | ((wide as u8) << 2) | prefix);
+        if map == 1 && b == 0 {
+            self.code.extend([0xC5, extends | rest, opcode]);
+        } else {
+            // One instruction alone, which moves quarters of a vector, wants `W`.
+            let w = ((Vex(prefix, map, opcode) == op::PERMUTE_QUADS) as u8) << 7;
+            self.code.extend([0xC4, extends | (1 << 6) | ((b ^ 1) << 5) | map, w | rest, opcode]);
+        }
         self.operand(reg, rm, imm.is_some() as usize);
         self.code.extend(imm);
     }

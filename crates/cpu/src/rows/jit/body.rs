@@ -21,7 +21,9 @@ pub(super) enum Ins {
     Slot(usize),
     /// These bits in all lanes.
     Num(u32),
-    /// The number of each column since the start of the call.
+    /// How far a column, whose number is a number of the row, lies ahead of the first of the group.
+    Ahead(usize),
+    /// The number of each column in its group.
     Column,
     /// Ones in the lanes that are columns; in code for less than a whole group of them.
     Alive,
@@ -29,6 +31,8 @@ pub(super) enum Ins {
     Acc(usize),
     /// `a op b`.
     Two(Vex, Value, Value, Option<u8>),
+    /// `a · b + c`, rounded once.
+    Fma(Value, Value, Value),
     /// `op a`.
     One(Vex, Value, Option<u8>),
     /// Bits moved: digit of the opcode, how far.
@@ -49,6 +53,7 @@ impl Ins {
     pub fn args(&self) -> impl Iterator<Item = Value> + use<> {
         let list = match *self {
             Ins::Two(_, a, b, _) => [Some(a), Some(b), None],
+            Ins::Fma(a, b, c) => [Some(a), Some(b), Some(c)],
             Ins::One(_, a, _) | Ins::Shift(_, a, _) | Ins::RoundHalf(a) => [Some(a), None, None],
             Ins::Blend { mask, a, b } => [Some(mask), Some(a), Some(b)],
             Ins::Store { from, .. } | Ins::SetAcc(_, from) | Ins::Columns { from, .. } => {
@@ -58,6 +63,32 @@ impl Ins {
         };
         list.into_iter().flatten()
     }
+
+    /// Whether it has a value, rather than an effect.
+    pub fn makes(&self) -> bool {
+        !matches!(self, Ins::Store { .. } | Ins::SetAcc(..) | Ins::Columns { .. })
+    }
+
+    /// Whether it is the same in all vectors of a group.
+    pub fn same(&self) -> bool {
+        matches!(self, Ins::Num(_) | Ins::Slot(_) | Ins::Ahead(_))
+    }
+}
+
+/// A sum of one column of a row, at most: it is looked up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pick {
+    pub fold: usize,
+    /// The register that holds the column's number.
+    pub index: Reg,
+    pub from: Picked,
+}
+
+/// What is looked up: an element of a stream, or one number for all.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Picked {
+    Element { stream: usize, dtype: DType },
+    Number(f32),
 }
 
 /// What a call walks along the columns.
@@ -92,6 +123,14 @@ pub(super) struct Body {
     pub slots: Vec<Reg>,
     /// Reductions, by number of the program's, in the order of their accumulators.
     pub folds: Vec<usize>,
+    pub picks: Vec<Pick>,
+}
+
+impl Body {
+    /// Whether it does nothing.
+    pub fn idle(&self) -> bool {
+        self.code.iter().all(Ins::makes)
+    }
 }
 
 pub(super) struct Builder<'a> {
@@ -111,9 +150,9 @@ pub(super) fn body(code: &Code, dtypes: &[DType], phase: usize, tail: bool) -> O
 }
 
 impl Builder<'_> {
-    fn push(&mut self, ins: Ins) -> Value {
+    pub(super) fn push(&mut self, ins: Ins) -> Value {
         // Loads and constants are made once.
-        let once = matches!(ins, Ins::Load { .. } | Ins::Slot(_) | Ins::Num(_) | Ins::Column | Ins::Alive);
+        let once = matches!(ins, Ins::Load { .. } | Ins::Column | Ins::Alive) || ins.same();
         if let Some(at) = self.body.code.iter().position(|i| once && *i == ins) {
             return at;
         }
@@ -121,12 +160,12 @@ impl Builder<'_> {
         self.body.code.len() - 1
     }
 
-    fn two(&mut self, op: Vex, a: Value, b: Value) -> Value {
+    pub(super) fn two(&mut self, op: Vex, a: Value, b: Value) -> Value {
         self.push(Ins::Two(op, a, b, None))
     }
 
     /// A comparison by the predicate of its encoding.
-    fn compare(&mut self, predicate: u8, a: Value, b: Value) -> Value {
+    pub(super) fn compare(&mut self, predicate: u8, a: Value, b: Value) -> Value {
         self.push(Ins::Two(op::CMP, a, b, Some(predicate)))
     }
 
@@ -159,7 +198,10 @@ impl Builder<'_> {
         let stream = self.stream(source, width);
         self.body.streams[stream].written = true;
         let from = match dtype {
-            DType::BF16 => self.bf16(from),
+            DType::BF16 => {
+                let bits = self.bf16(from);
+                self.push(Ins::Shift(2, bits, 16))
+            }
             DType::I16 => {
                 let low = self.bits(0xFFFF);
                 self.two(op::AND, from, low)
@@ -169,30 +211,37 @@ impl Builder<'_> {
         self.push(Ins::Store { stream, dtype, from });
     }
 
-    /// The bits of the nearest bf16 in the lower half of each lane.
+    /// The bits of the nearest bf16 in the upper half of each lane.
     fn bf16(&mut self, x: Value) -> Value {
+        // A NaN stays one: nothing is added to it, and its upper half is that of a quiet one, as arithmetic makes them.
+        let quiet = match self.body.code[x] {
+            Ins::Two(f, ..) => [op::ADD, op::SUB, op::MUL, op::DIV].contains(&f),
+            Ins::Fma(..) | Ins::RoundHalf(_) => true,
+            _ => false,
+        };
+        let x = if quiet {
+            x
+        } else {
+            let one = self.num(1.0);
+            self.mul(x, one)
+        };
         let high = self.push(Ins::Shift(2, x, 16));
         let one = self.bits(1);
         let odd = self.two(op::AND, high, one);
         let half = self.bits(0x7FFF);
         let add = self.two(op::ADD_INT, odd, half);
-        let rounded = self.two(op::ADD_INT, x, add);
-        // A NaN stays one: quiet, its sign kept.
-        let quiet = self.bits(0x0040_0000);
-        let quiet = self.two(op::OR, x, quiet);
-        let nan = self.is_nan(x);
-        let bits = self.push(Ins::Blend { mask: nan, a: rounded, b: quiet });
-        self.push(Ins::Shift(2, bits, 16))
+        let number = self.compare(7, x, x);
+        let add = self.two(op::AND, add, number);
+        self.two(op::ADD_INT, x, add)
     }
 
-    /// Number of the row of a register.
-    fn slot(&mut self, r: Reg) -> Value {
+    /// Which number of the row a register is.
+    fn slot(&mut self, r: Reg) -> usize {
         let slots = &mut self.body.slots;
-        let at = slots.iter().position(|s| *s == r).unwrap_or_else(|| {
+        slots.iter().position(|s| *s == r).unwrap_or_else(|| {
             slots.push(r);
             slots.len() - 1
-        });
-        self.push(Ins::Slot(at))
+        })
     }
 
     /// Value of a register of the program.
@@ -209,7 +258,10 @@ impl Builder<'_> {
             }
             (Kind::Constant { bytes, .. }, Ty::I64) => Some(self.bits(i64::from_ne_bytes(bytes) as u32)),
             // Of an integer of the row only the number of a column is at hand.
-            (Kind::Scalar, Ty::F32 | Ty::Bool) => Some(self.slot(r)),
+            (Kind::Scalar, Ty::F32 | Ty::Bool) => {
+                let slot = self.slot(r);
+                Some(self.push(Ins::Slot(slot)))
+            }
             (Kind::Scalar, _) => None,
             (Kind::Kept, Ty::F32 | Ty::Bool) => Some(self.load(Source::Kept(r), DType::F32, 4)),
             (Kind::Kept | Kind::Vector(_), _) => None,
@@ -285,10 +337,21 @@ impl Builder<'_> {
                 self.fold(fold, v)?;
             }
             Op::Pick { fold, from, index } => {
-                let m = self.column_is(index);
                 let x = self.get(from)?;
-                let v = self.two(op::AND, m, x);
-                self.fold(fold, v)?;
+                let from = match self.body.code[x] {
+                    Ins::Load { stream, dtype } if dtype != DType::Bool => {
+                        Some(Picked::Element { stream, dtype })
+                    }
+                    Ins::Num(bits) => Some(Picked::Number(f32::from_bits(bits))),
+                    _ => None,
+                };
+                if let Some(from) = from.filter(|_| self.code.folds[fold].ty == Ty::F32) {
+                    self.body.picks.push(Pick { fold, index, from });
+                } else {
+                    let m = self.column_is(index);
+                    let v = self.two(op::AND, m, x);
+                    self.fold(fold, v)?;
+                }
             }
             Op::Sum { sum, from } => {
                 let x = self.get(from)?;
@@ -316,8 +379,9 @@ impl Builder<'_> {
 
     /// Where the number of the column is that of the row.
     fn column_is(&mut self, index: Reg) -> Value {
-        let (column, index) = (self.push(Ins::Column), self.slot(index));
-        self.two(op::EQ_INT, column, index)
+        let slot = self.slot(index);
+        let (ahead, column) = (self.push(Ins::Ahead(slot)), self.push(Ins::Column));
+        self.two(op::EQ_INT, ahead, column)
     }
 
     fn fold(&mut self, fold: usize, v: Value) -> Option<()> {
@@ -428,10 +492,9 @@ impl Builder<'_> {
             Binary::Div => self.two(op::DIV, a, b),
             // As `Real::binary`: NaN wins.
             Binary::Min | Binary::Max => {
-                let better = if f == Binary::Min { self.lt(b, a) } else { self.lt(a, b) };
+                let better = if f == Binary::Min { self.min(b, a) } else { self.max(b, a) };
                 let nan = self.is_nan(b);
-                let take = self.two(op::OR, better, nan);
-                self.select(take, b, a)
+                self.select(nan, b, better)
             }
             Binary::Eq => self.compare(0, a, b),
             Binary::Ne => self.compare(4, a, b),
@@ -449,8 +512,8 @@ impl Builder<'_> {
             (Ty::F32, DType::F32) => a,
             (Ty::F32, DType::F16) => self.push(Ins::RoundHalf(a)),
             (Ty::F32, DType::BF16) => {
-                let bits = self.bf16(a);
-                self.push(Ins::Shift(6, bits, 16))
+                let (bits, high) = (self.bf16(a), self.bits(0xFFFF_0000));
+                self.two(op::AND, bits, high)
             }
             (Ty::F32, DType::Bool) => {
                 let zero = self.num(0.0);
@@ -466,62 +529,5 @@ impl Builder<'_> {
             }
             _ => return None,
         })
-    }
-}
-
-impl Lanes for Builder<'_> {
-    type V = Value;
-    type M = Value;
-
-    fn num(&mut self, x: f32) -> Value {
-        self.push(Ins::Num(x.to_bits()))
-    }
-    fn add(&mut self, a: Value, b: Value) -> Value {
-        self.two(op::ADD, a, b)
-    }
-    fn sub(&mut self, a: Value, b: Value) -> Value {
-        self.two(op::SUB, a, b)
-    }
-    fn mul(&mut self, a: Value, b: Value) -> Value {
-        self.two(op::MUL, a, b)
-    }
-    fn div(&mut self, a: Value, b: Value) -> Value {
-        self.two(op::DIV, a, b)
-    }
-    fn lt(&mut self, a: Value, b: Value) -> Value {
-        self.compare(17, a, b)
-    }
-    fn eq(&mut self, a: Value, b: Value) -> Value {
-        self.compare(0, a, b)
-    }
-    fn is_nan(&mut self, a: Value) -> Value {
-        self.compare(3, a, a)
-    }
-    fn select(&mut self, mask: Value, a: Value, b: Value) -> Value {
-        self.push(Ins::Blend { mask, a: b, b: a })
-    }
-    fn bits(&mut self, x: u32) -> Value {
-        self.push(Ins::Num(x))
-    }
-    fn and(&mut self, a: Value, b: Value) -> Value {
-        self.two(op::AND, a, b)
-    }
-    fn or(&mut self, a: Value, b: Value) -> Value {
-        self.two(op::OR, a, b)
-    }
-    fn add_int(&mut self, a: Value, b: Value) -> Value {
-        self.two(op::ADD_INT, a, b)
-    }
-    fn sub_int(&mut self, a: Value, b: Value) -> Value {
-        self.two(op::SUB_INT, a, b)
-    }
-    fn shift_left(&mut self, a: Value, n: u8) -> Value {
-        self.push(Ins::Shift(6, a, n))
-    }
-    fn shift_right(&mut self, a: Value, n: u8) -> Value {
-        self.push(Ins::Shift(4, a, n))
-    }
-    fn int_to_float(&mut self, a: Value) -> Value {
-        self.push(Ins::One(op::FROM_INT, a, None))
     }
 }

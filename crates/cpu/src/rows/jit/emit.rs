@@ -6,6 +6,7 @@
 use super::asm::*;
 use super::body::{Body, Ins, Value};
 use headwater_core::DType;
+use std::ops::Range;
 
 /// Columns of a vector.
 pub(super) const WIDE: usize = 8;
@@ -17,6 +18,7 @@ const FREE: usize = 5;
 /// Bytes of the parts of a context.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
+    /// A vector for each number of the row, and the number of the first column in four bytes.
     pub slots: usize,
     pub accs: usize,
     pub alive: usize,
@@ -26,10 +28,15 @@ pub(super) struct Frame {
 impl Frame {
     /// For bodies that work on groups of so many columns.
     pub fn new(body: &Body, group: usize) -> Frame {
-        let slots = 8 * body.streams.len();
-        let accs = (slots + 4 * (body.slots.len() + 1)).next_multiple_of(32);
+        let slots = (8 * body.streams.len()).next_multiple_of(VECTOR);
+        let accs = slots + VECTOR * (body.slots.len() + 1);
         let alive = accs + 4 * group * body.folds.len();
         Frame { slots, accs, alive, size: alive + 4 * group }
+    }
+
+    /// Where the number of the first column is.
+    pub fn first(&self, body_slots: usize) -> usize {
+        self.slots + VECTOR * body_slots
     }
 }
 
@@ -52,12 +59,30 @@ pub(super) fn function(asm: &mut Asm, body: &Body, frame: Frame, manner: Manner)
     let below = asm.move_stack(0);
     let mut spills = 0;
     (0..held).for_each(|i| asm.load_pointer(POINTERS[i], RDI, 8 * i as i32));
+    let vectors = manner.group / WIDE;
+    // Accumulators stay in registers if they leave enough of them.
+    let accs = if body.folds.len() * vectors <= PINS { body.folds.len() * vectors } else { 0 };
+    let pinned = |i: usize| {
+        let at = Rm::At { base: RDI, scale: 0, disp: (frame.accs + VECTOR * i) as i32 };
+        ((REGISTERS - 1 - i) as u8, at)
+    };
+    (0..accs).map(pinned).for_each(|(r, at)| asm.vex(true, op::LOAD, r, 0, at, None));
     asm.clear_index();
     let top = asm.here();
-    for part in (0..manner.group / WIDE).step_by(TOGETHER) {
-        let mut e = Emitter::new(asm, body, frame, manner, part);
-        (0..e.order.len()).for_each(|at| e.ins(at));
-        spills = spills.max(e.spills);
+    // As many vectors at a time as do without the stack, or else as few as can be.
+    let before = asm.clone();
+    for together in [2 * TOGETHER, TOGETHER] {
+        asm.clone_from(&before);
+        spills = 0;
+        for part in (0..vectors).step_by(together) {
+            let parts = part..(part + together).min(vectors);
+            let mut e = Emitter::new(asm, body, frame, manner, parts, accs);
+            (0..e.order.len()).for_each(|at| e.ins(at));
+            spills = spills.max(e.spills);
+        }
+        if spills == 0 {
+            break;
+        }
     }
     for (i, &bytes) in manner.ahead.iter().enumerate().filter(|(_, b)| **b > 0) {
         let width = body.streams[i].width;
@@ -67,18 +92,23 @@ pub(super) fn function(asm: &mut Asm, body: &Body, frame: Frame, manner: Manner)
         }
     }
     asm.advance(manner.group as u8, top);
-    asm.set(below, -(VECTOR * spills));
-    asm.move_stack(VECTOR * spills);
+    (0..accs).map(pinned).for_each(|(r, at)| asm.vex(true, op::STORE, r, 0, at, None));
+    asm.set(below, -(VECTOR as i32 * spills));
+    asm.move_stack(VECTOR as i32 * spills);
     saved.iter().rev().for_each(|&r| asm.pop(r));
     asm.finish_function();
     start
 }
 
-/// Vectors whose instructions are written in turns: while those of one wait for each other, those of the other run.
+/// Vectors whose instructions are written in turns, or twice as many: while those of one wait for each other, those of the
+/// others run.
 pub(super) const TOGETHER: usize = 2;
-/// Bytes of a vector on the stack.
-const VECTOR: i32 = 32;
+const _: () = assert!(TOGETHER.is_multiple_of(2), "halves are written two vectors at a time");
+/// Bytes of a vector.
+const VECTOR: usize = 4 * WIDE;
 const REGISTERS: usize = 16;
+/// Most registers that accumulators may take.
+const PINS: usize = 4;
 
 /// Gives the values of some vectors registers, and writes their code.
 struct Emitter<'a> {
@@ -88,8 +118,11 @@ struct Emitter<'a> {
     manner: Manner<'a>,
     /// The instructions in order: number in the body, which vector of the group.
     order: Vec<(usize, usize)>,
-    /// First vector.
-    first: usize,
+    /// The vectors.
+    parts: Range<usize>,
+    /// Registers that accumulators have, the last ones, and those to be given away.
+    pins: usize,
+    registers: usize,
     held: [Option<Value>; REGISTERS],
     place: Vec<Option<u8>>,
     /// Where a value lies on the stack, and how many do.
@@ -101,8 +134,14 @@ struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    fn new(asm: &'a mut Asm, body: &'a Body, frame: Frame, manner: Manner<'a>, first: usize) -> Emitter<'a> {
-        let parts = first..(first + TOGETHER).min(manner.group / WIDE);
+    fn new(
+        asm: &'a mut Asm,
+        body: &'a Body,
+        frame: Frame,
+        manner: Manner<'a>,
+        parts: Range<usize>,
+        pins: usize,
+    ) -> Emitter<'a> {
         let n = body.code.len() * parts.len();
         let order = (0..body.code.len()).flat_map(|i| parts.clone().map(move |part| (i, part))).collect();
         let mut e = Emitter {
@@ -111,7 +150,9 @@ impl<'a> Emitter<'a> {
             frame,
             manner,
             order,
-            first,
+            parts,
+            pins,
+            registers: REGISTERS - pins,
             held: [None; REGISTERS],
             place: vec![None; n],
             spilled: vec![None; n],
@@ -120,26 +161,32 @@ impl<'a> Emitter<'a> {
             passed: vec![0; n],
         };
         for at in 0..e.order.len() {
-            e.args(at).for_each(|v| e.uses[v].push(at));
+            e.args(at).into_iter().for_each(|v| e.uses[v].push(at));
         }
         e
     }
 
     /// Number of a value of one of the vectors; what is the same for all is one value.
     fn value(&self, ins: usize, part: usize) -> Value {
-        let same = matches!(self.body.code[ins], Ins::Num(_) | Ins::Slot(_));
-        ins + if same { 0 } else { self.body.code.len() * (part - self.first) }
+        let same = self.body.code[ins].same();
+        ins + if same { 0 } else { self.body.code.len() * (part - self.parts.start) }
     }
 
-    fn args(&self, at: usize) -> impl Iterator<Item = Value> + use<> {
+    fn args(&self, at: usize) -> Vec<Value> {
         let (ins, part) = self.order[at];
-        let args: Vec<Value> = self.body.code[ins].args().map(|a| self.value(a, part)).collect();
-        args.into_iter()
+        match self.body.code[ins] {
+            // Two vectors of halves are written as one, with the second.
+            Ins::Store { dtype: DType::BF16 | DType::I16, .. } if part % 2 == 0 => Vec::new(),
+            Ins::Store { dtype: DType::BF16 | DType::I16, from, .. } => {
+                vec![self.value(from, part - 1), self.value(from, part)]
+            }
+            ins => ins.args().map(|a| self.value(a, part)).collect(),
+        }
     }
 
-    /// The instruction that makes a value.
-    fn made(&self, v: Value) -> Ins {
-        self.body.code[v % self.body.code.len()]
+    /// The instruction that makes a value, and of which vector.
+    fn made(&self, v: Value) -> (Ins, usize) {
+        (self.body.code[v % self.body.code.len()], self.parts.start + v / self.body.code.len())
     }
 
     /// Elements of a stream at this vector.
@@ -163,22 +210,69 @@ impl<'a> Emitter<'a> {
         self.uses[v].get(self.passed[v]).copied().unwrap_or(usize::MAX)
     }
 
+    /// The register of an accumulator, if it has one.
+    fn pin(&self, acc: usize, part: usize) -> Option<u8> {
+        let i = acc * (self.manner.group / WIDE) + part;
+        (i < self.pins).then(|| (REGISTERS - 1 - i) as u8)
+    }
+
+    /// Whether a value is left in memory for its one use, or for all of them.
+    fn stays(&self, v: Value) -> bool {
+        match self.made(v).0 {
+            Ins::Num(_) | Ins::Slot(_) | Ins::Acc(_) | Ins::Column | Ins::Alive => true,
+            Ins::Load { dtype: DType::F32, .. } => {
+                // What is stored as it was read is read first: it may be overwritten meanwhile.
+                matches!(self.uses[v][..], [at] if self.body.code[self.order[at].0].makes())
+            }
+            _ => false,
+        }
+    }
+
+    /// Where a value that is in no register can be read.
+    fn memory(&mut self, v: Value) -> Option<Rm> {
+        if self.place[v].is_some() {
+            return None;
+        }
+        if let Some(disp) = self.spilled[v] {
+            return Some(Rm::At { base: RSP, scale: 0, disp });
+        }
+        if !self.stays(v) {
+            return None;
+        }
+        let (ins, part) = self.made(v);
+        let step = VECTOR * part;
+        Some(match ins {
+            Ins::Num(bits) => Rm::Pool(self.asm.constant(&bits.to_le_bytes().repeat(WIDE))),
+            Ins::Column => {
+                let numbers: Vec<u8> =
+                    (0..WIDE).flat_map(|i| ((part * WIDE + i) as u32).to_le_bytes()).collect();
+                Rm::Pool(self.asm.constant(&numbers))
+            }
+            Ins::Slot(i) => self.context(self.frame.slots + VECTOR * i),
+            Ins::Alive => self.context(self.frame.alive + step),
+            Ins::Acc(i) => match self.pin(i, part) {
+                Some(r) => Rm::Reg(r),
+                None => self.context(self.frame.accs + 4 * self.manner.group * i + step),
+            },
+            Ins::Load { stream, .. } => self.at(stream, part),
+            _ => return None,
+        })
+    }
+
     /// A register that holds nothing needed; not one of those locked.
     fn take(&mut self, locked: &[u8]) -> u8 {
-        if let Some(r) =
-            (0..REGISTERS as u8).find(|r| self.held[*r as usize].is_none() && !locked.contains(r))
-        {
+        let all = 0..self.registers as u8;
+        if let Some(r) = all.clone().find(|r| self.held[*r as usize].is_none() && !locked.contains(r)) {
             return r;
         }
-        let candidates = (0..REGISTERS as u8).filter(|r| !locked.contains(r));
-        let r = candidates
+        let r = all
+            .filter(|r| !locked.contains(r))
             .max_by_key(|&r| self.next_use(self.held[r as usize].expect("all are held")))
             .expect("an instruction locks fewer registers than there are");
         let v = self.held[r as usize].take().expect("held");
         self.place[v] = None;
-        let again = matches!(self.made(v), Ins::Num(_) | Ins::Slot(_));
-        if !again && self.spilled[v].is_none() && self.next_use(v) != usize::MAX {
-            let disp = VECTOR * self.spills;
+        if !self.stays(v) && self.spilled[v].is_none() && self.next_use(v) != usize::MAX {
+            let disp = VECTOR as i32 * self.spills;
             self.spills += 1;
             self.spilled[v] = Some(disp);
             self.asm.vex(true, op::STORE, r, 0, Rm::At { base: RSP, scale: 0, disp }, None);
@@ -188,16 +282,12 @@ impl<'a> Emitter<'a> {
 
     /// The register of a value, brought there if need be.
     fn get(&mut self, v: Value, locked: &mut Vec<u8>) -> u8 {
-        let r = match self.place[v] {
-            Some(r) => r,
-            None => {
+        let r = match (self.place[v], self.memory(v)) {
+            (Some(r), _) => r,
+            (None, from) => {
                 let r = self.take(locked);
-                match self.spilled[v] {
-                    Some(disp) => {
-                        self.asm.vex(true, op::LOAD, r, 0, Rm::At { base: RSP, scale: 0, disp }, None);
-                    }
-                    None => self.constant(v, r),
-                }
+                let from = from.expect("a value is in a register or in memory");
+                self.asm.vex(true, op::LOAD, r, 0, from, None);
                 (self.held[r as usize], self.place[v]) = (Some(v), Some(r));
                 r
             }
@@ -206,63 +296,56 @@ impl<'a> Emitter<'a> {
         r
     }
 
-    /// Brings a constant or a number of the row to a register.
-    fn constant(&mut self, v: Value, r: u8) {
-        let from = match self.made(v) {
-            Ins::Num(bits) => Rm::Pool(self.asm.constant(&bits.to_le_bytes())),
-            Ins::Slot(i) => self.context(self.frame.slots + 4 * i),
-            _ => unreachable!("other values are made once and spilled"),
-        };
-        self.asm.vex(true, op::BROADCAST, r, 0, from, None);
-    }
-
-    fn ins(&mut self, at: usize) {
-        let (number, part) = self.order[at];
-        let ins = self.body.code[number];
-        // What is brought from memory waits for its first use.
-        if matches!(ins, Ins::Num(_) | Ins::Slot(_)) {
-            return;
-        }
-        let mut locked = Vec::with_capacity(4);
-        let values: Vec<Value> = self.args(at).collect();
-        let args: Vec<u8> = values.iter().map(|&a| self.get(a, &mut locked)).collect();
-        let own = self.value(number, part);
-        // A result may take the place of an argument that is not needed any more, unless more than one instruction is
-        // written.
-        let single = matches!(
-            ins,
-            Ins::Two(..) | Ins::One(..) | Ins::Shift(..) | Ins::Blend { .. } | Ins::RoundHalf(_)
-        );
-        for &a in &values {
+    /// Notes that an instruction has read its arguments.
+    fn pass(&mut self, at: usize, values: &[Value]) {
+        for &a in values {
             while self.next_use(a) <= at {
                 self.passed[a] += 1;
             }
         }
-        let free = |e: &mut Self| {
-            for &a in &values {
-                if e.next_use(a) == usize::MAX
-                    && let Some(r) = e.place[a].take()
-                {
-                    e.held[r as usize] = None;
-                }
+    }
+
+    /// Gives back the registers of arguments that are not needed any more.
+    fn free(&mut self, values: &[Value]) {
+        for &a in values {
+            if self.next_use(a) == usize::MAX
+                && let Some(r) = self.place[a].take()
+            {
+                self.held[r as usize] = None;
             }
+        }
+    }
+
+    /// A register for a value: that of the accumulator it becomes, one that is free, or one that is made so.
+    fn make(&mut self, v: Value, locked: &[u8]) -> u8 {
+        let part = self.made(v).1;
+        let becomes = match self.uses[v][..] {
+            [at] => match self.body.code[self.order[at].0] {
+                Ins::SetAcc(i, _) => self.pin(i, part),
+                _ => None,
+            },
+            _ => None,
         };
-        if single {
-            free(self);
-            locked.clear();
-            // Arguments that live on must not be evicted into, but they may be evicted: their registers are read first.
-            locked.extend(args.iter().filter(|r| self.held[**r as usize].is_some()));
+        let r = becomes.unwrap_or_else(|| self.take(locked));
+        (self.held[r as usize], self.place[v]) = (Some(v), Some(r));
+        r
+    }
+
+    fn ins(&mut self, at: usize) {
+        let (number, part) = self.order[at];
+        let (ins, own) = (self.body.code[number], self.value(number, part));
+        let again = ins.same() && part > self.parts.start;
+        if ins.makes() && (again || self.uses[own].is_empty() || self.stays(own)) {
+            return;
         }
-        let makes = !matches!(ins, Ins::Store { .. } | Ins::SetAcc(..) | Ins::Columns { .. });
-        let out = if makes { self.take(&locked) } else { 0 };
-        if makes {
-            (self.held[out as usize], self.place[own]) = (Some(own), Some(out));
-            locked.push(out);
-        }
-        let step = 4 * WIDE * part;
+        let values = self.args(at);
+        let mut locked = Vec::with_capacity(4);
         match ins {
-            Ins::Num(_) | Ins::Slot(_) => unreachable!("left for later above"),
+            Ins::Num(_) | Ins::Slot(_) | Ins::Column | Ins::Alive | Ins::Acc(_) => {
+                unreachable!("they stay in memory")
+            }
             Ins::Load { stream, dtype } => {
+                let out = self.make(own, &[]);
                 let from = self.at(stream, part);
                 let f = match dtype {
                     DType::F16 => op::FROM_HALF,
@@ -276,47 +359,73 @@ impl<'a> Emitter<'a> {
                     self.asm.vex(true, op::SHIFT, 6, out, Rm::Reg(out), Some(16));
                 }
             }
-            Ins::Column => {
-                let iota: Vec<u8> =
-                    (0..WIDE).flat_map(|i| ((part * WIDE + i) as u32).to_le_bytes()).collect();
-                let iota = Rm::Pool(self.asm.constant(&iota));
-                let first = self.context(self.frame.slots + 4 * self.body.slots.len());
+            Ins::Ahead(i) => {
+                let out = self.make(own, &[]);
+                let other = self.take(&[out]);
+                let first = self.context(self.frame.first(self.body.slots.len()));
+                let number = self.context(self.frame.slots + VECTOR * i);
                 self.asm.vex(false, op::FROM_GPR, out, 0, Rm::Reg(RCX), None);
+                self.asm.vex(false, op::ADD_INT, out, out, first, None);
                 self.asm.vex(true, op::BROADCAST_INT, out, 0, Rm::Reg(out), None);
-                self.asm.vex(true, op::ADD_INT, out, out, iota, None);
-                let other = self.take(&locked);
-                self.asm.vex(true, op::BROADCAST, other, 0, first, None);
-                self.asm.vex(true, op::ADD_INT, out, out, Rm::Reg(other), None);
+                self.asm.vex(true, op::LOAD, other, 0, number, None);
+                self.asm.vex(true, op::SUB_INT, out, other, Rm::Reg(out), None);
             }
-            Ins::Alive => {
-                let from = self.context(self.frame.alive + step);
-                self.asm.vex(true, op::LOAD, out, 0, from, None);
+            Ins::Two(f, _, _, imm) => {
+                let (mut a, mut b) = (values[0], values[1]);
+                let commutes = [op::ADD, op::MUL, op::AND, op::OR, op::XOR, op::ADD_INT, op::EQ_INT];
+                if commutes.contains(&f) && self.memory(a).is_some() {
+                    (a, b) = (b, a);
+                }
+                let a = self.get(a, &mut locked);
+                let b = self.operand(b, &mut locked);
+                let out = self.result(at, own, &values, &locked);
+                self.asm.vex(true, f, out, a, b, imm);
             }
-            Ins::Acc(i) => {
-                let from = self.context(self.frame.accs + 4 * self.manner.group * i + step);
-                self.asm.vex(true, op::LOAD, out, 0, from, None);
+            Ins::Fma(..) => self.fma(at, own, &values),
+            Ins::One(f, _, imm) => {
+                let a = self.operand(values[0], &mut locked);
+                let out = self.result(at, own, &values, &locked);
+                self.asm.vex(true, f, out, 0, a, imm);
             }
-            Ins::SetAcc(i, _) => {
-                let to = self.context(self.frame.accs + 4 * self.manner.group * i + step);
-                self.asm.vex(true, op::STORE, args[0], 0, to, None);
+            Ins::Shift(digit, _, n) => {
+                let a = self.get(values[0], &mut locked);
+                let out = self.result(at, own, &values, &locked);
+                self.asm.vex(true, op::SHIFT, digit, out, Rm::Reg(a), Some(n));
             }
-            Ins::Two(f, _, _, imm) => self.asm.vex(true, f, out, args[0], Rm::Reg(args[1]), imm),
-            Ins::One(f, _, imm) => self.asm.vex(true, f, out, 0, Rm::Reg(args[0]), imm),
-            Ins::Shift(digit, _, n) => self.asm.vex(true, op::SHIFT, digit, out, Rm::Reg(args[0]), Some(n)),
             Ins::Blend { .. } => {
-                self.asm.vex(true, op::BLEND, out, args[1], Rm::Reg(args[2]), Some(args[0] << 4));
+                let (mask, a) = (self.get(values[0], &mut locked), self.get(values[1], &mut locked));
+                let b = self.operand(values[2], &mut locked);
+                let out = self.result(at, own, &values, &locked);
+                self.asm.vex(true, op::BLEND, out, a, b, Some(mask << 4));
             }
             Ins::RoundHalf(_) => {
-                self.asm.vex(true, op::TO_HALF, args[0], 0, Rm::Reg(out), Some(0));
+                let a = self.get(values[0], &mut locked);
+                let out = self.result(at, own, &values, &locked);
+                self.asm.vex(true, op::TO_HALF, a, 0, Rm::Reg(out), Some(0));
                 self.asm.vex(true, op::FROM_HALF, out, 0, Rm::Reg(out), None);
             }
-            Ins::Store { stream, dtype, .. } => self.store(stream, dtype, args[0], part, &locked),
+            Ins::SetAcc(i, _) => {
+                let from = self.get(values[0], &mut locked);
+                match self.pin(i, part) {
+                    Some(r) if r == from => {}
+                    Some(r) => self.asm.vex(true, op::LOAD, r, 0, Rm::Reg(from), None),
+                    None => {
+                        let to = self.frame.accs + 4 * self.manner.group * i + VECTOR * part;
+                        self.asm.vex(true, op::STORE, from, 0, self.context(to), None);
+                    }
+                }
+            }
+            Ins::Store { stream, dtype, .. } => {
+                let from: Vec<u8> = values.iter().map(|&v| self.get(v, &mut locked)).collect();
+                self.store(stream, dtype, &from, part);
+            }
             Ins::Columns { stream, .. } => {
+                let from = self.get(values[0], &mut locked);
                 let low = self.take(&locked);
                 locked.push(low);
                 let high = self.take(&locked);
-                self.asm.vex(true, op::UPPER, args[0], 0, Rm::Reg(high), Some(1));
-                self.asm.vex(true, op::TO_F64, low, 0, Rm::Reg(args[0]), None);
+                self.asm.vex(true, op::UPPER, from, 0, Rm::Reg(high), Some(1));
+                self.asm.vex(true, op::TO_F64, low, 0, Rm::Reg(from), None);
                 self.asm.vex(true, op::TO_F64, high, 0, Rm::Reg(high), None);
                 let Rm::At { base, scale, disp } = self.at(stream, part) else {
                     unreachable!("streams are in memory")
@@ -328,41 +437,103 @@ impl<'a> Emitter<'a> {
                 }
             }
         }
-        if !single {
-            free(self);
-        }
-        if makes && self.uses[own].is_empty() {
-            (self.held[out as usize], self.place[own]) = (None, None);
+        if !ins.makes() {
+            self.pass(at, &values);
+            self.free(&values);
         }
     }
 
-    fn store(&mut self, stream: usize, dtype: DType, from: u8, part: usize, locked: &[u8]) {
+    /// A value as the last operand of an instruction: from memory if it is in no register.
+    fn operand(&mut self, v: Value, locked: &mut Vec<u8>) -> Rm {
+        self.memory(v).unwrap_or_else(|| Rm::Reg(self.get(v, locked)))
+    }
+
+    /// The register of an instruction's result. It may be that of an argument that is not needed any more, unless more than
+    /// one instruction is written; those that live on may be evicted from it, for they are read first.
+    fn result(&mut self, at: usize, own: Value, values: &[Value], args: &[u8]) -> u8 {
+        self.pass(at, values);
+        self.free(values);
+        let live: Vec<u8> = args.iter().copied().filter(|&r| self.held[r as usize].is_some()).collect();
+        self.make(own, &live)
+    }
+
+    /// A product and a sum, whose result takes the place of one of the three.
+    fn fma(&mut self, at: usize, own: Value, values: &[Value]) {
+        let (mut a, mut b, c) = (values[0], values[1], values[2]);
+        if self.memory(a).is_some() {
+            (a, b) = (b, a);
+        }
+        let mut locked = Vec::with_capacity(4);
+        let (third, second) = (self.memory(c).is_some(), self.memory(b).is_some());
+        let ra = self.get(a, &mut locked);
+        let rb = if third || !second { Some(self.get(b, &mut locked)) } else { None };
+        let rc = if third { None } else { Some(self.get(c, &mut locked)) };
+        let last = match (third, second) {
+            (true, _) => self.operand(c, &mut locked),
+            (_, true) => self.operand(b, &mut locked),
+            _ => Rm::Reg(0),
+        };
+        self.pass(at, values);
+        self.free(values);
+        // What can be read from memory again gives its register up.
+        let over = |e: &mut Self, v: Value, r: u8| {
+            let over = e.held[r as usize].is_none() || e.stays(v);
+            if over && e.held[r as usize] == Some(v) {
+                (e.held[r as usize], e.place[v]) = (None, None);
+            }
+            over
+        };
+        let (f, target, other, last) = match (rb, rc) {
+            (Some(rb), None) if over(self, a, ra) => (op::FMA_213, Ok(ra), rb, last),
+            (Some(rb), None) if over(self, b, rb) => (op::FMA_213, Ok(rb), ra, last),
+            (Some(rb), None) => (op::FMA_213, Err(ra), rb, last),
+            (None, Some(rc)) if over(self, a, ra) => (op::FMA_132, Ok(ra), rc, last),
+            (None, Some(rc)) if over(self, c, rc) => (op::FMA_231, Ok(rc), ra, last),
+            (None, Some(rc)) => (op::FMA_231, Err(rc), ra, last),
+            (Some(rb), Some(rc)) if over(self, a, ra) => (op::FMA_213, Ok(ra), rb, Rm::Reg(rc)),
+            (Some(rb), Some(rc)) if over(self, b, rb) => (op::FMA_213, Ok(rb), ra, Rm::Reg(rc)),
+            (Some(rb), Some(rc)) if over(self, c, rc) => (op::FMA_231, Ok(rc), ra, Rm::Reg(rb)),
+            (Some(rb), Some(rc)) => (op::FMA_231, Err(rc), ra, Rm::Reg(rb)),
+            (None, None) => unreachable!("one is in memory at most"),
+        };
+        let out = target.unwrap_or_else(|copied| {
+            let out = self.take(&locked);
+            self.asm.vex(true, op::LOAD, out, 0, Rm::Reg(copied), None);
+            out
+        });
+        (self.held[out as usize], self.place[own]) = (Some(own), Some(out));
+        self.asm.vex(true, f, out, other, last, None);
+    }
+
+    /// Writes a vector, or with the second of two both of them.
+    fn store(&mut self, stream: usize, dtype: DType, from: &[u8], part: usize) {
         let streams = self.manner.stream && self.body.streams[stream].past;
         let to = self.at(stream, part);
-        let halves = if streams { op::STREAM_HALVES } else { op::STORE_HALVES };
         match dtype {
-            DType::F16 if !streams => self.asm.vex(true, op::TO_HALF, from, 0, to, Some(0)),
+            DType::F16 if !streams => self.asm.vex(true, op::TO_HALF, from[0], 0, to, Some(0)),
             DType::F16 => {
-                let t = self.take(locked);
-                self.asm.vex(true, op::TO_HALF, from, 0, Rm::Reg(t), Some(0));
-                self.asm.vex(false, halves, t, 0, to, None);
+                let t = self.take(from);
+                self.asm.vex(true, op::TO_HALF, from[0], 0, Rm::Reg(t), Some(0));
+                self.asm.vex(false, op::STREAM_HALVES, t, 0, to, None);
             }
             DType::BF16 | DType::I16 => {
-                let t = self.take(locked);
-                self.asm.vex(true, op::UPPER, from, 0, Rm::Reg(t), Some(1));
-                self.asm.vex(false, op::PACK, t, from, Rm::Reg(t), None);
-                self.asm.vex(false, halves, t, 0, to, None);
+                let [even, odd] = from else { return };
+                let t = self.take(from);
+                let to = self.at(stream, part - 1);
+                self.asm.vex(true, op::PACK, t, *even, Rm::Reg(*odd), None);
+                self.asm.vex(true, op::PERMUTE_QUADS, t, 0, Rm::Reg(t), Some(0b11_01_10_00));
+                self.asm.vex(true, if streams { op::STREAM } else { op::STORE }, t, 0, to, None);
             }
             DType::Bool => {
-                let t = self.take(locked);
-                self.asm.vex(true, op::UPPER, from, 0, Rm::Reg(t), Some(1));
-                self.asm.vex(false, op::PACK_SIGNED, t, from, Rm::Reg(t), None);
+                let t = self.take(from);
+                self.asm.vex(true, op::UPPER, from[0], 0, Rm::Reg(t), Some(1));
+                self.asm.vex(false, op::PACK_SIGNED, t, from[0], Rm::Reg(t), None);
                 self.asm.vex(false, op::PACK_BYTES, t, t, Rm::Reg(t), None);
                 // Ones are -1: their magnitude is 1.
                 self.asm.vex(false, op::ABS_BYTES, t, 0, Rm::Reg(t), None);
                 self.asm.vex(false, op::STORE_8, t, 0, to, None);
             }
-            _ => self.asm.vex(true, if streams { op::STREAM } else { op::STORE }, from, 0, to, None),
+            _ => self.asm.vex(true, if streams { op::STREAM } else { op::STORE }, from[0], 0, to, None),
         }
     }
 }

@@ -6,6 +6,7 @@
 mod asm;
 mod body;
 mod emit;
+mod lanes;
 #[cfg(test)]
 mod tests;
 
@@ -20,8 +21,9 @@ use super::space::count;
 use super::tile::Place;
 use crate::element;
 use asm::Asm;
-use body::{Source, Stream};
+use body::{Body, Pick, Picked, Source, Stream};
 use emit::{Frame, Manner, TOGETHER, WIDE};
+use half::{bf16, f16};
 use headwater_core::DType;
 use headwater_core::expr::Binary;
 use headwater_core::row::Reduce;
@@ -33,7 +35,7 @@ const LEAST: usize = 24;
 /// Longer code than this is not written four times over for a group of `LANES` columns.
 const SHORT: usize = 32;
 /// Bytes that the rows of a tile should not exceed: later phases find them in the second-level cache, and so does the
-/// first phase of the next tile, which is asked for meanwhile.
+/// first phase of the next tile, which one of them asks for.
 const TILE: usize = 96 << 10;
 /// Bytes ahead of a long stretch that are asked for.
 const AHEAD: usize = 2048;
@@ -56,6 +58,9 @@ struct Phase {
     steps: Vec<isize>,
     slots: Vec<Reg>,
     folds: Vec<usize>,
+    picks: Vec<Pick>,
+    /// Nothing is done but picking.
+    idle: bool,
     frame: Frame,
     group: usize,
     /// Places in the code: for whole groups, into the caches and past them, and for less than a group.
@@ -111,43 +116,57 @@ impl Program {
         let dtypes: Vec<DType> = self.sites.iter().map(|s| s.dtype).collect();
         let mut asm = Asm::default();
         let mut phases = Vec::new();
-        for q in 0..self.code.vector.len() {
-            phases.push(self.phase_code(&mut asm, &dtypes, q, reads)?);
+        let bodies = (0..self.code.vector.len()).map(|q| body::body(&self.code, &dtypes, q, false));
+        let bodies: Vec<Body> = bodies.collect::<Option<_>>()?;
+        // The next tile is asked for by the phase that has most to do meanwhile, of those that read it.
+        let asks = |q: usize, o: usize| {
+            let reads = |b: &Body| b.streams.iter().any(|s| s.read && s.source == Source::Operand(o));
+            let work = |&p: &usize| (bodies[p].code.len(), p);
+            (0..bodies.len()).filter(|&p| reads(&bodies[p])).max_by_key(work) == Some(q)
+        };
+        for (q, body) in bodies.iter().enumerate() {
+            let ahead = body.streams.iter().map(|s| match s.source {
+                Source::Operand(o) if o < reads && asks(q, o) => self.ahead(o) * s.width,
+                _ => 0,
+            });
+            let ahead: Vec<usize> = ahead.collect();
+            phases.push(self.phase_code(&mut asm, &dtypes, body.clone(), q, &ahead)?);
         }
         let context = phases.iter().map(|p: &Phase| p.frame.size + (p.streams.len() + 1) * REST).max();
         Some(Machine { code: asm.finish()?, phases, context: context.unwrap_or(0) })
     }
 
-    fn phase_code(&self, asm: &mut Asm, dtypes: &[DType], q: usize, reads: usize) -> Option<Phase> {
-        let (mut body, rest) =
-            (body::body(&self.code, dtypes, q, false)?, body::body(&self.code, dtypes, q, true)?);
+    /// The code of phase `q`, which asks for so many bytes ahead of each stream.
+    fn phase_code(
+        &self,
+        asm: &mut Asm,
+        dtypes: &[DType],
+        mut body: Body,
+        q: usize,
+        ahead: &[usize],
+    ) -> Option<Phase> {
+        let rest = body::body(&self.code, dtypes, q, true)?;
         for s in &mut body.streams {
             s.past = s.written && matches!(s.source, Source::Operand(o) if !self.sites[o].shared);
         }
         let short = body.code.len() <= SHORT;
         let group = if short || !body.folds.is_empty() { LANES } else { TOGETHER * WIDE };
         let frame = Frame::new(&body, group);
-        let ahead: Vec<usize> = body
-            .streams
-            .iter()
-            .map(|s| match s.source {
-                Source::Operand(o) if q == 0 && o < reads => self.ahead(o) * s.width,
-                _ => 0,
-            })
-            .collect();
         let steps = body.streams.iter().map(|s| match s.source {
             Source::Operand(o) => self.rows.last().map_or(0, |a| a.steps[o]) * s.width as isize,
             Source::Kept(_) => self.whole_groups() as isize,
             Source::Sum(_) => 0,
         });
-        let manner = Manner { group, stream: false, ahead: &ahead };
+        let manner = Manner { group, stream: false, ahead };
         let past = self.stream && body.streams.iter().any(|s| s.past);
         Some(Phase {
             whole: emit::function(asm, &body, frame, manner),
             past: past.then(|| emit::function(asm, &body, frame, Manner { stream: true, ..manner })),
             rest: emit::function(asm, &rest, frame, Manner { ahead: &[], ..manner }),
             steps: steps.collect(),
+            idle: body.idle(),
             streams: body.streams,
+            picks: body.picks,
             slots: body.slots,
             folds: body.folds,
             frame,
@@ -217,17 +236,18 @@ impl Machine {
     /// # Safety
     /// As `Run::block`.
     unsafe fn slots(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize) {
-        let slots = w.context.base().wrapping_add(phase.frame.slots).cast::<u32>();
+        let slots = w.context.base().wrapping_add(phase.frame.slots).cast::<[u32; WIDE]>();
         for (i, &r) in phase.slots.iter().enumerate() {
             let from = run.one(&w.at, r, row);
             // SAFETY: a number of the register's type; a slot of the frame.
             unsafe {
-                *slots.add(i) = match run.p.code.regs[r].ty {
+                let number = match run.p.code.regs[r].ty {
                     Ty::F32 => from.cast::<u32>().read_unaligned(),
                     Ty::Bool => 0u32.wrapping_sub((*from != 0) as u32),
                     // The number of a column, or none.
                     _ => i32::try_from(from.cast::<i64>().read_unaligned()).unwrap_or(-1) as u32,
                 };
+                slots.add(i).write([number; WIDE]);
             }
         }
     }
@@ -259,7 +279,10 @@ impl Machine {
             }
             for stretch in 0..w.cols.lens.len() {
                 let n = w.cols.lens[stretch];
-                self.stretch(w, phase, stretch, col, before);
+                self.pick(run, w, phase, stretch, row, col..col + n, before);
+                if !phase.idle {
+                    self.stretch(w, phase, stretch, col, before);
+                }
                 (col, before) = (col + n, before + n);
             }
             for (f, &fold) in phase.folds.iter().enumerate() {
@@ -279,6 +302,42 @@ impl Machine {
         }
     }
 
+    /// Looks up the elements of a row that are picked, if they are among these columns.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn pick(
+        &self,
+        run: &Run,
+        w: &mut Worker,
+        phase: &Phase,
+        stretch: usize,
+        row: usize,
+        cols: Range<usize>,
+        before: usize,
+    ) {
+        for pick in &phase.picks {
+            // SAFETY: the register holds a number for each row, the stream these columns.
+            unsafe {
+                let Some(i) = run.column(&w.at, pick.index, row, cols.start, cols.len()) else { continue };
+                let x = match pick.from {
+                    Picked::Number(x) => x,
+                    Picked::Element { stream, dtype } => {
+                        let s = &phase.streams[stream];
+                        let at = place(w, s, stream, stretch, before).wrapping_add(i * s.width);
+                        match dtype {
+                            DType::F16 => at.cast::<f16>().read_unaligned().to_f32(),
+                            DType::BF16 => at.cast::<bf16>().read_unaligned().to_f32(),
+                            _ => at.cast::<f32>().read_unaligned(),
+                        }
+                    }
+                };
+                *run.fold(w, pick.fold, row) += x as f64;
+            }
+        }
+    }
+
     /// Columns that follow each other.
     ///
     /// # Safety
@@ -293,10 +352,10 @@ impl Machine {
         unsafe {
             for (s, stream) in phase.streams.iter().enumerate() {
                 let at = place(w, stream, s, stretch, before);
-                aligned &= !stream.past || (at as usize).is_multiple_of(WIDE * stream.width);
+                aligned &= !stream.past || (at as usize).is_multiple_of(4 * WIDE);
                 *pointers.add(s) = at;
             }
-            let first = context.wrapping_add(frame.slots + 4 * phase.slots.len()).cast::<u32>();
+            let first = context.wrapping_add(frame.first(phase.slots.len())).cast::<u32>();
             *first = col as u32;
             if whole > 0 {
                 let place = phase.past.filter(|_| aligned).unwrap_or(phase.whole);

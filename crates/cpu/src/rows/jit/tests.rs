@@ -4,13 +4,15 @@
 use super::super::tests::{Example, compile, plain, run};
 use crate::tier::Tier;
 use headwater_core::expr::{Binary, Expr, Unary, input};
-use headwater_core::row::{Reduce, ReduceSpace};
+use headwater_core::row::{Reduce, ReduceSpace, RowBuilder};
 use headwater_core::{DType, Tensor};
 
 /// Floats of all kinds: NaN, infinities, zeros of both signs, subnormals, and what lies between.
 fn numbers(n: usize, seed: u32) -> Vec<f64> {
-    let special =
-        [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1e-42, -1e-42, 1.0, -1.0, 0.5, f32::MAX];
+    // Of the two NaNs the second would become -0 if it were rounded like a number.
+    let nans = [f32::NAN, f32::from_bits(0x7FFF_FFFF)];
+    let numbers = [f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1e-42, -1e-42, 1.0, -1.0, 0.5, f32::MAX];
+    let special: Vec<f32> = nans.into_iter().chain(numbers).collect();
     let mut state = seed;
     (0..n)
         .map(|i| {
@@ -192,5 +194,35 @@ fn stretches_of_columns_have_the_bits_of_the_interpreter() {
         let shape: &[usize] = &shape;
         let ex = plain(b.finish(), &[shape; 2], &[shape, &shape[1..2]]);
         same(ex, &format!("{shape:?}"));
+    }
+}
+
+/// Sums of one column of a row, which are looked up where they can be, and rows that are changed in one column.
+#[test]
+fn single_columns_have_the_bits_of_the_interpreter() {
+    for (rows, cols) in [(5, 70), (40, 31), (37, 192), (3, 9001), (2, 70_001)] {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let shape: &[usize] = &[rows, cols];
+            let space = ReduceSpace::new(shape, &[1]);
+            let mut b = space.builder();
+            let (x, y) = (b.read(dtype, space.full.clone()), b.read(DType::F32, space.full.clone()));
+            // In the first row there is none, in late rows of few columns neither.
+            let column = Expr::Coord(0) * Expr::Int(9) - Expr::Int(2);
+            let (column, one) = (b.expr(&column, &[]), b.expr(&Expr::Float(1.0), &[]));
+            let here = b.expr(&Expr::Coord(1).eq(input(0)), &[column]);
+            let at = |from: &Expr, b: &mut RowBuilder| {
+                let from = b.expr(from, &[x, y, one]);
+                let picked = b.expr(&input(0).select(input(1), Expr::Float(0.0)), &[here, from]);
+                b.sum(picked)
+            };
+            let picked = [input(0), input(1), input(2), input(0) * 2.0 + input(1)];
+            let [own, other, number, made] = picked.map(|e| at(&e, &mut b));
+            let less = b.expr(&input(0).select(input(1) - 1.0, input(1)), &[here, y]);
+            let z = input(0) * input(1) + input(2) + input(3) * input(4);
+            let z = b.expr(&z, &[less, own, other, number, made]);
+            b.store(DType::F32, space.full.clone(), z);
+            b.store(DType::F32, space.dropped.clone(), number);
+            same(plain(b.finish(), &[shape; 2], &[shape, &shape[..1]]), &format!("{rows}×{cols} {dtype}"));
+        }
     }
 }
