@@ -6,7 +6,7 @@ mod large;
 
 use headwater_core::device::{Caps, Port, Support};
 use headwater_core::graph::{parse, verify};
-use headwater_core::pass::{check_plan, decompose, differentiate, fuse, lift, plan, simplify};
+use headwater_core::pass::{check_plan, decompose, differentiate, fuse, lift, plan, recompute, simplify};
 use headwater_core::plan::Bindings;
 use headwater_core::{DType, Graph, OpCx, OpDef, Registry, Result, TensorType};
 use std::time::Instant;
@@ -55,6 +55,7 @@ fn run(name: &str, build: impl FnOnce() -> Graph) -> Result<()> {
     let (identities, merged, folded) = (s.identities, s.merged, s.folded);
     println!("  {} nodes ({identities} identities, {merged} merged, {folded} folded)", s.graph.nodes.len());
     let graph = timed("fuse", &mut total, || fuse(s.graph))?;
+    let graph = timed("recompute", &mut total, || recompute(graph))?;
     timed("verify again", &mut total, || verify(&graph))?;
     let plan = timed("plan", &mut total, || plan(&graph, &Bindings::simple(&graph), &Any))?;
     println!("  {} steps, arena of {} KiB", plan.steps.len(), plan.segments[0].bytes >> 10);

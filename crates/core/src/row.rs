@@ -69,6 +69,24 @@ pub enum Instr {
     Columns(usize, Reg),
 }
 
+impl Instr {
+    /// The same instruction on other registers.
+    pub fn map(&self, mut f: impl FnMut(Reg) -> Reg) -> Instr {
+        match *self {
+            Instr::Load(_) | Instr::Iota(_) | Instr::Float(_) | Instr::Int(_) | Instr::Bool(_) => {
+                self.clone()
+            }
+            Instr::Unary(op, a) => Instr::Unary(op, f(a)),
+            Instr::Binary(op, a, b) => Instr::Binary(op, f(a), f(b)),
+            Instr::Select(c, a, b) => Instr::Select(f(c), f(a), f(b)),
+            Instr::Cast(d, a) => Instr::Cast(d, f(a)),
+            Instr::Reduce(op, a) => Instr::Reduce(op, f(a)),
+            Instr::Store(w, a) => Instr::Store(w, f(a)),
+            Instr::Columns(w, a) => Instr::Columns(w, f(a)),
+        }
+    }
+}
+
 /// An operand of a program.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Operand {

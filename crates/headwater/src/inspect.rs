@@ -117,11 +117,18 @@ impl Inspection {
     }
 }
 
-/// Inspects a bound model for training on a device in a precision; its forward pass alone if it returns no loss.
+/// Inspects a bound model for training on a device in a precision, with or without recomputation; its forward pass alone if
+/// it returns no loss.
 ///
 /// # Errors
 /// What the passes refuse.
-pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device, p: &Properties) -> Result<Inspection> {
+pub fn inspect(
+    model: &Model,
+    bound: &Bound,
+    device: &dyn Device,
+    p: &Properties,
+    recompute: bool,
+) -> Result<Inspection> {
     let mixed = pass::mixed(&bound.graph, p)?;
     let precision = (p.level != Level::O0).then(|| summary(&mixed, DEPTH));
     let graph = pass::canonical(mixed.graph)?;
@@ -142,6 +149,7 @@ pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device, p: &Properties
     let graph = pass::simplify(pass::decompose(graph)?).graph;
     let operators = operators(&graph, device);
     let fused = pass::fuse(graph.clone())?;
+    let fused = if recompute { pass::recompute(fused)? } else { fused };
     let plan = pass::plan(&fused, &Bindings::simple(&fused), device.caps())?;
     let peak = stats::peak(&plan, DEPTH).map_or(vec![], |p| p.modules);
     let bytes = |role: &dyn Fn(&InputRole) -> bool| -> usize {

@@ -56,5 +56,7 @@ fn every_pass_keeps_real_models_legal() {
         assert_eq!(changes, (0, 0, 0, 0), "{}", at("simplify again"));
         let graph = pass::fuse(s.graph).unwrap();
         sound(&at("fuse"), &graph, registry);
+        let graph = pass::recompute(graph).unwrap();
+        sound(&at("recompute"), &graph, registry);
     }
 }

@@ -45,6 +45,8 @@ pub struct TrainConfig {
     pub clip_value: Option<f64>,
     /// Mixed precision.
     pub amp: AmpConfig,
+    /// The backward pass makes again what is cheap to make, rather than keep it: the same bits in less memory.
+    pub recompute: bool,
     /// What happens when gradients are not finite and no rule adapts the loss scale.
     pub nonfinite: NonFinite,
     /// A fault to try out what the run does then; not part of the settings that are written.
@@ -156,6 +158,7 @@ impl Default for TrainConfig {
             clip_norm: None,
             clip_value: None,
             amp: AmpConfig::default(),
+            recompute: false,
             nonfinite: NonFinite::default(),
             fault: None,
             data: DataConfig::default(),
@@ -217,6 +220,7 @@ impl TrainConfig {
             accumulate: self.accumulate,
             precision: self.amp.settings(),
             stochastic_rounding: self.amp.stochastic_rounding,
+            recompute: self.recompute,
             scaled: self.amp.rule()?.scales(),
             fault: self.fault.map(|f| (f.node, f.fault)),
         })

@@ -255,11 +255,9 @@ impl Check<'_> {
             v.and_then(|v| self.graph.input_index(v))
                 .is_some_and(|i| self.graph.inputs[i].role == InputRole::Rng)
         };
-        let inputs = match node.inputs.split_last() {
-            Some((last, rest)) if is_key(last) => rest,
-            _ => &node.inputs[..],
-        };
-        accepts(&tensors, inputs)
+        // The source of random numbers itself has the key in its schema.
+        let keyed = node.inputs.split_last().filter(|(last, _)| is_key(last));
+        accepts(&tensors, &node.inputs) || keyed.is_some_and(|(_, rest)| accepts(&tensors, rest))
     }
 
     fn types(&mut self, node: &Node) {

@@ -36,12 +36,28 @@ pub fn fuse(graph: Graph) -> Result<Graph> {
 
 /// A program with its operands' values.
 #[derive(Clone, Debug)]
-struct Group {
-    program: RowProgram,
-    reads: Vec<ValueId>,
-    writes: Vec<ValueId>,
+pub(super) struct Group {
+    pub(super) program: RowProgram,
+    pub(super) reads: Vec<ValueId>,
+    pub(super) writes: Vec<ValueId>,
     /// Names of the operators inside, in order.
-    label: Vec<String>,
+    pub(super) label: Vec<String>,
+}
+
+impl Group {
+    /// A node alone, if it is a row program.
+    ///
+    /// # Errors
+    /// What the operator's own program rule refuses.
+    pub(super) fn of(graph: &Graph, node: &Node) -> Result<Option<Group>> {
+        let Some(program) = program_of(graph, node)? else { return Ok(None) };
+        Ok(Some(Group {
+            program,
+            reads: node.operands().collect(),
+            writes: node.outputs.clone(),
+            label: vec![graph.cx(node).opt_str("ops")?.unwrap_or(node.op.name).into()],
+        }))
+    }
 }
 
 enum Slot {
@@ -73,13 +89,8 @@ impl<'a> Fuser<'a> {
         for (n, node) in graph.nodes.iter().enumerate() {
             node.operands().for_each(|v| users[v.0 as usize].push(n));
             node.outputs.iter().for_each(|v| home[v.0 as usize] = Some(n));
-            groups.push(match program_of(graph, node)? {
-                Some(program) => Slot::Group(Box::new(Group {
-                    program,
-                    reads: node.operands().collect(),
-                    writes: node.outputs.clone(),
-                    label: vec![graph.cx(node).opt_str("ops")?.unwrap_or(node.op.name).into()],
-                })),
+            groups.push(match Group::of(graph, node)? {
+                Some(group) => Slot::Group(Box::new(group)),
                 None => Slot::Other,
             });
         }
@@ -153,7 +164,7 @@ fn program_of(graph: &Graph, node: &Node) -> Result<Option<RowProgram>> {
 }
 
 /// Whether a device computes this program's floats in f64.
-fn wide(p: &RowProgram) -> bool {
+pub(super) fn wide(p: &RowProgram) -> bool {
     p.reads.iter().chain(&p.writes).any(|o| o.dtype == DType::F64)
         || p.body.iter().any(|i| matches!(i, Instr::Cast(DType::F64, _)))
 }
@@ -162,13 +173,13 @@ fn has_floats(p: &RowProgram) -> bool {
     p.reads.iter().chain(&p.writes).any(|o| o.dtype.is_float())
 }
 
-fn reduces(p: &RowProgram) -> bool {
+pub(super) fn reduces(p: &RowProgram) -> bool {
     p.body.iter().any(|i| matches!(i, Instr::Reduce(..) | Instr::Columns(..)))
 }
 
 /// One program for both, over the consumer's space, or the producer's if only that one reduces.
 /// `v` is the value handed over; `kept` tells which results must still be stored.
-fn merge(
+pub(super) fn merge(
     producer: &Group,
     consumer: &Group,
     v: ValueId,
@@ -325,12 +336,6 @@ fn append(
                     way.0.iter().map(term).collect::<Option<Vec<_>>>()?
                 }
             }),
-            Instr::Float(_) | Instr::Int(_) | Instr::Bool(_) => instr.clone(),
-            Instr::Unary(op, a) => Instr::Unary(*op, regs[*a]),
-            Instr::Binary(op, a, b) => Instr::Binary(*op, regs[*a], regs[*b]),
-            Instr::Select(c, a, b) => Instr::Select(regs[*c], regs[*a], regs[*b]),
-            Instr::Cast(d, a) => Instr::Cast(*d, regs[*a]),
-            Instr::Reduce(op, a) => Instr::Reduce(*op, regs[*a]),
             Instr::Store(w, a) | Instr::Columns(w, a) => {
                 let Some(w) = write_at[*w] else {
                     regs.push(usize::MAX);
@@ -341,6 +346,7 @@ fn append(
                     _ => Instr::Columns(w, regs[*a]),
                 }
             }
+            other => other.map(|r| regs[r]),
         };
         out.program.body.push(moved);
         regs.push(out.program.body.len() - 1);
@@ -366,7 +372,7 @@ fn rebuild(mut graph: Graph, groups: Vec<Slot>) -> Result<Graph> {
     compact(graph)
 }
 
-fn fused_node(graph: &Graph, g: Group, origin: OriginId, phase: Phase) -> Result<Node> {
+pub(super) fn fused_node(graph: &Graph, g: Group, origin: OriginId, phase: Phase) -> Result<Node> {
     let types: Vec<TensorType> = g.writes.iter().map(|&v| graph.ty(v).clone()).collect();
     let mut label = g.label;
     label.dedup();

@@ -1,5 +1,5 @@
 //! Passes: graph to graph, each small, printable and tested alone. In the order of a compilation:
-//! (precision), recognize, decompose, diff, simplify, (update, shard), fuse, lower to a plan, memory.
+//! (precision), recognize, decompose, diff, simplify, (update, shard), fuse, recompute, lower to a plan, memory.
 
 pub mod bound;
 mod canonical;
@@ -14,6 +14,7 @@ pub mod memory;
 pub mod precision;
 mod rebuild;
 pub mod recognize;
+mod recompute;
 mod regroup;
 mod reuse;
 pub mod sensitivity;
@@ -30,6 +31,7 @@ pub use lift::lift;
 pub use lower::plan;
 pub use memory::check_plan;
 pub use recognize::recognize;
+pub use recompute::recompute;
 pub use sensitivity::sensitivity;
 pub use simplify::simplify;
 pub use taps::{inject, taps};

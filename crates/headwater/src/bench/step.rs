@@ -34,6 +34,8 @@ pub struct Settings {
     pub batch: Option<usize>,
     /// What runs in which precision.
     pub precision: precision::Settings,
+    /// Whether the backward pass makes again what is cheap to make.
+    pub recompute: bool,
     /// Learning rate.
     pub lr: f64,
     /// Limit of the gradients' norm.
@@ -205,6 +207,7 @@ impl Running {
             clip: Clip { norm: Some(settings.clip), value: None },
             accumulate: 1,
             precision: settings.precision.clone(),
+            recompute: settings.recompute,
             scaled,
             ..Training::default()
         };

@@ -126,6 +126,9 @@ struct StepArgs {
     precision: Option<String>,
     #[command(flatten)]
     amp: Amp,
+    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits.
+    #[arg(long)]
+    recompute: bool,
     /// Samples in a batch (default: as exported).
     #[arg(long)]
     batch: Option<usize>,
@@ -238,6 +241,7 @@ fn steps(
         dims: parse_dims(&args.dims)?,
         batch: args.batch,
         precision: args.precision()?,
+        recompute: args.recompute,
         lr: args.lr,
         clip: args.clip_norm,
         patience: Patience { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },

@@ -28,6 +28,9 @@ pub struct Args {
     out: Option<PathBuf>,
     #[command(flatten)]
     amp: Amp,
+    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits.
+    #[arg(long)]
+    recompute: bool,
 }
 
 struct Printer {
@@ -72,7 +75,10 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
     let name = dir.file_name().map(PathBuf::from).unwrap_or_else(|| "model".into());
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
     let mut printer = Printer { talk, progress: Progress::new(talk.json) };
-    let adjust = |job: &mut crate::migrate::Job| args.amp.over(&mut job.amp);
+    let adjust = |job: &mut crate::migrate::Job| {
+        job.train.recompute |= args.recompute;
+        args.amp.over(&mut job.amp)
+    };
     let (report, page) = migrate(&args.dir, &out, device, adjust, &mut printer, super::interrupt()?)?;
     let word = if report.passed() { "every step passed" } else { "NOT every step passed" };
     talk.line(format!("\n{word}; the report is {}", page.display()));

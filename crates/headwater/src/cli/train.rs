@@ -71,6 +71,9 @@ pub struct Args {
     clip_norm: Option<f64>,
     #[command(flatten)]
     amp: Amp,
+    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits.
+    #[arg(long)]
+    recompute: bool,
     /// With `--amp auto`: largest relative error of loss and gradients against float64.
     #[arg(long, default_value_t = 1e-2)]
     budget: f64,
@@ -196,6 +199,7 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     c.eval.every = args.eval_every.or(c.eval.every);
     c.checkpoint.every = args.save_every.or(c.checkpoint.every);
     args.amp.over(&mut c.amp)?;
+    c.recompute |= args.recompute;
     if let Some(word) = &args.decay {
         c.decay = parse_word("--decay", word)?;
     }

@@ -85,7 +85,7 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
         _ => Dims::new(),
     };
     let bound = model.bind(&dims.or_exported())?;
-    let found = inspect(&model, &bound, device, &Settings::default().properties()?)?;
+    let found = inspect(&model, &bound, device, &Settings::default().properties()?, job.train.recompute)?;
     let missing: Vec<&str> = found.missing().map(|o| o.name.as_str()).collect();
     let slow = found.operators.iter().filter(|o| o.support == "reference").count();
     let summary = format!(

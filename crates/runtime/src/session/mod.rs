@@ -72,6 +72,8 @@ pub struct Training {
     pub precision: Settings,
     /// Whether low-precision weights without masters are rounded stochastically after each step.
     pub stochastic_rounding: bool,
+    /// Whether the backward pass makes again what is cheap to make, rather than keep it: the same bits in less memory.
+    pub recompute: bool,
     /// Whether gradients are those of the loss times [`Session::set_loss_scale`].
     pub scaled: bool,
     /// A fault to try out what a run does then, at a node of the differentiated graph; see [`Session::set_fault`].
@@ -152,7 +154,7 @@ impl Session {
                 return Err(Error::config("accumulate", "must be at least 1"));
             }
             let (differentiated, missing) = differentiated(model.graph, &precision, t)?;
-            let differentiated = pass::fuse(differentiated)?;
+            let differentiated = t.fused(differentiated)?;
             let layout = layout(&differentiated, &mut distinct)?;
             let layout = if precision.masters { layout.with_masters() } else { layout };
             session.layout = if t.stochastic_rounding { layout.with_stochastic_rounding() } else { layout };
@@ -334,7 +336,7 @@ impl Session {
         let settings = &self.training()?.settings;
         let accumulated = settings.accumulate > 1;
         let (graph, _) = differentiated(graph, &self.precision, settings)?;
-        let graph = pass::fuse(graph)?;
+        let graph = settings.fused(graph)?;
         let found = graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_))).count();
         if found != self.layout.entries().count() {
             let message = "the graph's gradients are not those of the graph the session was made from";
@@ -537,6 +539,14 @@ impl Session {
         if let Some(t) = &mut self.training {
             t.applied = steps;
         }
+    }
+}
+
+impl Training {
+    /// What becomes of a differentiated graph before it is planned.
+    fn fused(&self, graph: Graph) -> Result<Graph> {
+        let graph = pass::fuse(graph)?;
+        Ok(if self.recompute { pass::recompute(graph)? } else { graph })
     }
 }
 

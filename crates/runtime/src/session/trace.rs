@@ -58,9 +58,11 @@ impl Session {
         let at = match self.traces.iter().position(|t| t.fed == fed) {
             Some(at) => at,
             None => {
-                let (graph, _) = differentiated(graph, &self.precision, &self.training()?.settings)?;
+                let settings = &self.training()?.settings;
+                let (graph, _) = differentiated(graph, &self.precision, settings)?;
                 let (tapped, taps) = pass::taps(&graph)?;
-                let program = self.compile(&pass::fuse(tapped)?)?;
+                let fused = settings.fused(tapped)?;
+                let program = self.compile(&fused)?;
                 self.traces.push(Trace { fed, program, taps, origins: graph.origins });
                 self.traces.len() - 1
             }

@@ -62,7 +62,8 @@ impl Session {
         let (graph, _) = differentiated(graph, &self.precision, settings)?;
         let (graph, taps) = pass::underflow(&graph, DType::F16)?;
         let origins = graph.origins.clone();
-        let program = self.compile_gradients(pass::fuse(graph)?, accumulated)?;
+        let fused = settings.fused(graph)?;
+        let program = self.compile_gradients(fused, accumulated)?;
         self.counts.push(Counts { program, taps, origins });
         Ok(program)
     }
