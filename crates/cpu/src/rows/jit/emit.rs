@@ -28,7 +28,8 @@ pub(super) struct Frame {
 impl Frame {
     /// For bodies that work on groups of so many columns.
     pub fn new(body: &Body, group: usize) -> Frame {
-        let slots = (8 * body.streams.len()).next_multiple_of(VECTOR);
+        // Two pointers for each stream: where it is, and where it was before less than a group of it was copied.
+        let slots = (2 * 8 * body.streams.len()).next_multiple_of(VECTOR);
         let accs = slots + VECTOR * (body.slots.len() + 1);
         let alive = accs + 4 * group * body.folds.len();
         Frame { slots, accs, alive, size: alive + 4 * group }

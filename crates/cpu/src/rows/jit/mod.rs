@@ -11,7 +11,7 @@ mod lanes;
 mod tests;
 
 use super::Program;
-use super::code::{Kind, Reg};
+use super::code::{Kind, Reg, Register};
 use super::loops::{CHUNK, LANES};
 use super::ops::Ty;
 use super::real::Real;
@@ -20,6 +20,7 @@ use super::scratch::Worker;
 use super::space::count;
 use super::tile::Place;
 use crate::element;
+use crate::pool::Shared;
 use asm::Asm;
 use body::{Body, Pick, Picked, Source, Stream};
 use emit::{Frame, Manner, TOGETHER, WIDE};
@@ -56,8 +57,9 @@ struct Phase {
     streams: Vec<Stream>,
     /// Bytes from row to row, within a stretch of rows.
     steps: Vec<isize>,
-    slots: Vec<Reg>,
-    folds: Vec<usize>,
+    slots: Vec<Slot>,
+    /// Number and kind of each reduction.
+    folds: Vec<(usize, Reduce)>,
     picks: Vec<Pick>,
     /// Nothing is done but picking.
     idle: bool,
@@ -67,6 +69,14 @@ struct Phase {
     whole: usize,
     past: Option<usize>,
     rest: usize,
+}
+
+/// A number of the row: its register, its type, and bytes from row to row.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    reg: Reg,
+    ty: Ty,
+    step: usize,
 }
 
 type Function = unsafe extern "sysv64" fn(*mut u8, usize);
@@ -167,11 +177,16 @@ impl Program {
             idle: body.idle(),
             streams: body.streams,
             picks: body.picks,
-            slots: body.slots,
-            folds: body.folds,
+            slots: body.slots.iter().map(|&r| self.slot(r)).collect(),
+            folds: body.folds.iter().map(|&f| (f, self.code.folds[f].op)).collect(),
             frame,
             group,
         })
+    }
+
+    fn slot(&self, reg: Reg) -> Slot {
+        let Register { ty, kind } = self.code.regs[reg];
+        Slot { reg, ty, step: if kind == Kind::Scalar { ty.size() } else { 0 } }
     }
 
     /// How many elements ahead an operand is asked for: the same of the next tile, if tiles follow each other in memory.
@@ -198,6 +213,8 @@ impl Machine {
         if once {
             w.cols.cut(&run.p.cols, run.p.operands, cols.start, cols.len());
         }
+        // The usual case: the columns are one stretch, and only the row moves.
+        let plain = once && w.cols.lens.len() == 1;
         let mut row = 0;
         for stretch in 0..w.rows.lens.len() {
             w.parts.clear();
@@ -205,23 +222,33 @@ impl Machine {
                 let first = match s.source {
                     Source::Operand(o) => {
                         let (base, width) = run.memory(o);
-                        base.wrapping_offset(w.rows.offset(stretch, o) * width)
+                        let col = if plain { w.cols.offset(0, o) } else { 0 };
+                        base.wrapping_offset((w.rows.offset(stretch, o) + col) * width)
                     }
                     Source::Kept(r) => buffer.wrapping_add(p.homes[r]).wrapping_add(row * p.whole_groups()),
                     Source::Sum(sum) => run.sum_cells(sum, place.row, cols.start),
                 };
-                w.parts.push(crate::pool::Shared(first));
+                w.parts.push(Shared(first));
             }
             for _ in 0..w.rows.lens[stretch] {
-                // SAFETY: the context has room for the frame; registers hold a number for each row.
-                unsafe { self.slots(run, w, phase, row) };
-                for col in cols.clone().step_by(t.tile_cols) {
-                    let n = t.tile_cols.min(cols.end - col);
-                    if !once {
-                        w.cols.cut(&run.p.cols, run.p.operands, col, n);
+                // SAFETY: the context has room for the frame; registers hold a number for each row; the rest as for this
+                // function.
+                unsafe {
+                    self.slots(w, phase, row);
+                    if plain {
+                        self.begin(w, phase);
+                        point(w.context.base(), &w.parts, |_, part| part);
+                        self.stretch(run, w, phase, row, cols.clone());
+                        self.end(run, w, phase, row);
+                    } else {
+                        for col in cols.clone().step_by(t.tile_cols) {
+                            let n = t.tile_cols.min(cols.end - col);
+                            if !once {
+                                w.cols.cut(&run.p.cols, run.p.operands, col, n);
+                            }
+                            self.stretches(run, w, phase, row, col, col - cols.start);
+                        }
                     }
-                    // SAFETY: as for this function.
-                    unsafe { self.columns(run, w, phase, row, col, col - cols.start) };
                 }
                 for (part, step) in w.parts.iter_mut().zip(&phase.steps) {
                     part.0 = part.0.wrapping_offset(*step);
@@ -235,13 +262,13 @@ impl Machine {
     ///
     /// # Safety
     /// As `Run::block`.
-    unsafe fn slots(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize) {
+    unsafe fn slots(&self, w: &mut Worker, phase: &Phase, row: usize) {
         let slots = w.context.base().wrapping_add(phase.frame.slots).cast::<[u32; WIDE]>();
-        for (i, &r) in phase.slots.iter().enumerate() {
-            let from = run.one(&w.at, r, row);
+        for (i, slot) in phase.slots.iter().enumerate() {
+            let from = w.at[slot.reg].get().wrapping_add(row * slot.step);
             // SAFETY: a number of the register's type; a slot of the frame.
             unsafe {
-                let number = match run.p.code.regs[r].ty {
+                let number = match slot.ty {
                     Ty::F32 => from.cast::<u32>().read_unaligned(),
                     Ty::Bool => 0u32.wrapping_sub((*from != 0) as u32),
                     // The number of a column, or none.
@@ -256,7 +283,7 @@ impl Machine {
     ///
     /// # Safety
     /// As `Run::block`.
-    unsafe fn columns(
+    unsafe fn stretches(
         &self,
         run: &Run,
         w: &mut Worker,
@@ -265,30 +292,56 @@ impl Machine {
         mut col: usize,
         mut before: usize,
     ) {
-        let context = w.context.base();
-        let accs = context.wrapping_add(phase.frame.accs).cast::<f32>();
-        // SAFETY: all within the frame; streams hold these columns; the code was written for just this.
+        // SAFETY: as for this function.
         unsafe {
-            for (f, &fold) in phase.folds.iter().enumerate() {
-                let identity = match run.p.code.folds[fold].op {
-                    Reduce::Max => f32::NEG_INFINITY,
-                    Reduce::Min => f32::INFINITY,
-                    _ => 0.0,
-                };
-                std::slice::from_raw_parts_mut(accs.add(f * LANES), LANES).fill(identity);
-            }
+            self.begin(w, phase);
             for stretch in 0..w.cols.lens.len() {
                 let n = w.cols.lens[stretch];
-                self.pick(run, w, phase, stretch, row, col..col + n, before);
-                if !phase.idle {
-                    self.stretch(w, phase, stretch, col, before);
-                }
+                point(w.context.base(), &w.parts, |s, part| {
+                    let stream = &phase.streams[s];
+                    match stream.source {
+                        Source::Operand(o) => {
+                            part.wrapping_offset(w.cols.offset(stretch, o) * stream.width as isize)
+                        }
+                        Source::Kept(_) | Source::Sum(_) => part.wrapping_add(before * stream.width),
+                    }
+                });
+                self.stretch(run, w, phase, row, col..col + n);
                 (col, before) = (col + n, before + n);
             }
-            for (f, &fold) in phase.folds.iter().enumerate() {
-                let lanes: [f32; LANES] = accs.add(f * LANES).cast::<[f32; LANES]>().read();
-                let total = run.fold(w, fold, row);
-                let (op, least) = match run.p.code.folds[fold].op {
+            self.end(run, w, phase, row);
+        }
+    }
+
+    /// Lets the lanes of reductions begin.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    unsafe fn begin(&self, w: &mut Worker, phase: &Phase) {
+        let accs = w.context.base().wrapping_add(phase.frame.accs).cast::<[f32; LANES]>();
+        for (f, (_, op)) in phase.folds.iter().enumerate() {
+            let identity = match op {
+                Reduce::Max => f32::NEG_INFINITY,
+                Reduce::Min => f32::INFINITY,
+                _ => 0.0,
+            };
+            // SAFETY: within the frame.
+            unsafe { accs.add(f).write([identity; LANES]) };
+        }
+    }
+
+    /// Adds the lanes of reductions to the row's accumulators.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    unsafe fn end(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize) {
+        let accs = w.context.base().wrapping_add(phase.frame.accs).cast::<[f32; LANES]>();
+        for (f, &(fold, op)) in phase.folds.iter().enumerate() {
+            let total = run.fold(w, fold, row);
+            // SAFETY: within the frame; an accumulator for each row.
+            unsafe {
+                let lanes = accs.add(f).read();
+                let (op, least) = match op {
                     Reduce::Max => (Binary::Max, f32::NEG_INFINITY),
                     Reduce::Min => (Binary::Min, f32::INFINITY),
                     _ => {
@@ -306,17 +359,8 @@ impl Machine {
     ///
     /// # Safety
     /// As `Run::block`.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn pick(
-        &self,
-        run: &Run,
-        w: &mut Worker,
-        phase: &Phase,
-        stretch: usize,
-        row: usize,
-        cols: Range<usize>,
-        before: usize,
-    ) {
+    unsafe fn pick(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize, cols: &Range<usize>) {
+        let pointers = w.context.base().cast::<*mut u8>();
         for pick in &phase.picks {
             // SAFETY: the register holds a number for each row, the stream these columns.
             unsafe {
@@ -324,8 +368,7 @@ impl Machine {
                 let x = match pick.from {
                     Picked::Number(x) => x,
                     Picked::Element { stream, dtype } => {
-                        let s = &phase.streams[stream];
-                        let at = place(w, s, stream, stretch, before).wrapping_add(i * s.width);
+                        let at = (*pointers.add(stream)).wrapping_add(i * phase.streams[stream].width);
                         match dtype {
                             DType::F16 => at.cast::<f16>().read_unaligned().to_f32(),
                             DType::BF16 => at.cast::<bf16>().read_unaligned().to_f32(),
@@ -338,32 +381,34 @@ impl Machine {
         }
     }
 
-    /// Columns that follow each other.
+    /// Columns that follow each other, where the pointers in the context are.
     ///
     /// # Safety
     /// As `Run::block`.
-    unsafe fn stretch(&self, w: &mut Worker, phase: &Phase, stretch: usize, col: usize, before: usize) {
+    unsafe fn stretch(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize, cols: Range<usize>) {
+        // SAFETY: as for this function.
+        unsafe { self.pick(run, w, phase, row, &cols) };
+        if phase.idle {
+            return;
+        }
         let context = w.context.base();
-        let (pointers, frame) = (context.cast::<*mut u8>(), phase.frame);
-        let n = w.cols.lens[stretch];
-        let whole = n / phase.group * phase.group;
-        let mut aligned = true;
+        let (pointers, frame, n) = (context.cast::<*mut u8>(), phase.frame, cols.len());
+        let whole = n & !(phase.group - 1);
         // SAFETY: all within the frame; streams hold these columns; the code was written for just this.
         unsafe {
-            for (s, stream) in phase.streams.iter().enumerate() {
-                let at = place(w, stream, s, stretch, before);
-                aligned &= !stream.past || (at as usize).is_multiple_of(4 * WIDE);
-                *pointers.add(s) = at;
-            }
+            let past = phase.past.filter(|_| {
+                let ends = (0..phase.streams.len()).filter(|&s| phase.streams[s].past);
+                let low = ends.fold(0, |low, s| low | *pointers.add(s) as usize);
+                low.is_multiple_of(4 * WIDE)
+            });
             let first = context.wrapping_add(frame.first(phase.slots.len())).cast::<u32>();
-            *first = col as u32;
+            *first = cols.start as u32;
             if whole > 0 {
-                let place = phase.past.filter(|_| aligned).unwrap_or(phase.whole);
-                self.function(place)(context, whole);
+                self.function(past.unwrap_or(phase.whole))(context, whole);
             }
             if whole < n {
-                *first = (col + whole) as u32;
-                self.rest(w, phase, stretch, before, whole..n);
+                *first = (cols.start + whole) as u32;
+                self.rest(w, phase, whole..n);
             }
         }
     }
@@ -372,29 +417,28 @@ impl Machine {
     ///
     /// # Safety
     /// As `Run::block`; the frame is that of the stretch.
-    unsafe fn rest(&self, w: &mut Worker, phase: &Phase, stretch: usize, before: usize, cols: Range<usize>) {
+    unsafe fn rest(&self, w: &mut Worker, phase: &Phase, cols: Range<usize>) {
         let (context, frame, n) = (w.context.base(), phase.frame, cols.len());
+        let pointers = context.cast::<*mut u8>();
+        let origins = pointers.wrapping_add(phase.streams.len());
         let copy = |s: usize| context.wrapping_add(frame.size.next_multiple_of(32) + s * REST);
-        let w = &*w;
-        let from = |s: usize, stream: &Stream| {
-            place(w, stream, s, stretch, before).wrapping_add(cols.start * stream.width)
-        };
         // SAFETY: the context has room for the frame and a copy of each stream; rows kept have room for whole groups.
         unsafe {
             let alive = std::slice::from_raw_parts_mut(context.add(frame.alive).cast::<u32>(), phase.group);
             alive.iter_mut().enumerate().for_each(|(i, a)| *a = if i < n { u32::MAX } else { 0 });
             for (s, stream) in phase.streams.iter().enumerate() {
-                let from = from(s, stream);
+                let from = (*pointers.add(s)).wrapping_add(cols.start * stream.width);
                 let kept = matches!(stream.source, Source::Kept(_));
                 if stream.read && !kept {
                     copy(s).copy_from_nonoverlapping(from, n * stream.width);
                 }
-                *context.cast::<*mut u8>().add(s) = if kept { from } else { copy(s) };
+                *origins.add(s) = from;
+                *pointers.add(s) = if kept { from } else { copy(s) };
             }
             self.function(phase.rest)(context, phase.group);
             for (s, stream) in phase.streams.iter().enumerate() {
                 if stream.written && !matches!(stream.source, Source::Kept(_)) {
-                    from(s, stream).copy_from_nonoverlapping(copy(s), n * stream.width);
+                    (*origins.add(s)).copy_from_nonoverlapping(copy(s), n * stream.width);
                 }
             }
         }
@@ -406,12 +450,14 @@ impl Machine {
     }
 }
 
-/// Where a stream of a row begins in a stretch of its columns, `before` of which are done.
-fn place(w: &Worker, stream: &Stream, s: usize, stretch: usize, before: usize) -> *mut u8 {
-    let part = w.parts[s].0;
-    match stream.source {
-        Source::Operand(o) => part.wrapping_offset(w.cols.offset(stretch, o) * stream.width as isize),
-        Source::Kept(_) | Source::Sum(_) => part.wrapping_add(before * stream.width),
+/// Tells the code where each stream begins, given where its row does.
+///
+/// # Safety
+/// The context has room for the phase's frame.
+unsafe fn point(context: *mut u8, parts: &[Shared<u8>], at: impl Fn(usize, *mut u8) -> *mut u8) {
+    for (s, part) in parts.iter().enumerate() {
+        // SAFETY: within the frame.
+        unsafe { *context.cast::<*mut u8>().add(s) = at(s, part.0) };
     }
 }
 
