@@ -3,7 +3,7 @@
 use headwater::core::device::{Device, evaluate};
 use headwater::core::graph::{Graph, InputRole, OutputRole, verify};
 use headwater::core::plan::Bindings;
-use headwater::core::{Tensor, pass};
+use headwater::core::{Attrs, Builder, DType, Tensor, TensorType, ValueId, ops, pass};
 use headwater::cpu::Cpu;
 use headwater::golden::Golden;
 use headwater::import::Dims;
@@ -43,30 +43,104 @@ fn open(family: &str) -> (Graph, Vec<Tensor>) {
     (graph, inputs)
 }
 
+/// Runs a fused graph with and without recomputation: the same bits. Returns the bytes of the arena, without and with.
+fn compared(name: &str, kept: &Graph, fed: &[Tensor]) -> (usize, usize) {
+    let device = Cpu::new(2);
+    let again = pass::recompute(kept.clone()).unwrap();
+    verify(&again).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let arena = |g: &Graph| {
+        let plan = pass::plan(g, &Bindings::simple(g), device.caps()).unwrap();
+        pass::check_plan(&plan).unwrap();
+        plan.segments[0].bytes
+    };
+    let [want, got] = [kept, &again].map(|g| evaluate(&device, g, fed).unwrap());
+    for ((o, a), b) in kept.outputs.iter().zip(&want).zip(&got) {
+        assert!(a.to_bytes() == b.to_bytes(), "{name}: {} has other bits", o.name);
+    }
+    (arena(kept), arena(&again))
+}
+
 #[test]
 fn every_family_has_the_same_gradients_in_less_memory() {
-    let device = Cpu::new(2);
     let mut all = (0, 0);
     for family in FAMILIES {
         let (graph, fed) = open(family);
-        let kept = pass::fuse(graph).unwrap();
-        let again = pass::recompute(kept.clone()).unwrap();
-        verify(&again).unwrap_or_else(|e| panic!("{family}: {e}"));
-        let arena = |g: &Graph| {
-            let plan = pass::plan(g, &Bindings::simple(g), device.caps()).unwrap();
-            pass::check_plan(&plan).unwrap();
-            plan.segments[0].bytes
-        };
-        let (before, after) = (arena(&kept), arena(&again));
+        assert!(graph.outputs.len() > 5);
+        let (before, after) = compared(family, &pass::fuse(graph).unwrap(), &fed);
         assert!(after <= before, "{family}: {before} bytes, {after} with recomputation");
         all = (all.0 + before, all.1 + after);
-        let [want, got] = [&kept, &again].map(|g| evaluate(&device, g, &fed).unwrap());
-        assert!(kept.outputs.len() > 5);
-        for ((o, a), b) in kept.outputs.iter().zip(&want).zip(&got) {
-            assert!(a.to_bytes() == b.to_bytes(), "{family}: {} has other bits", o.name);
-        }
     }
     assert!(all.1 < all.0, "{} bytes, {} with recomputation", all.0, all.1);
+}
+
+/// Numbers between -1 and 1 for every input.
+fn drawn(graph: &Graph) -> Vec<Tensor> {
+    let mut state = 7u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f64 / (1u64 << 23) as f64 - 1.0
+    };
+    let inputs = graph.inputs.iter().map(|i| graph.ty(i.value));
+    inputs
+        .map(|t| Tensor::float(t.dtype, t.shape.clone(), (0..t.shape.numel()).map(|_| next()).collect()))
+        .collect()
+}
+
+/// Layers with rows so long that a device cuts them: `layer` takes what the one before has made.
+fn stacked(dtype: DType, x: &[usize], layer: impl Fn(&mut Builder, ValueId, usize) -> ValueId) -> Graph {
+    let mut b = Builder::new();
+    let mut y = b.input("x", TensorType::new(dtype, x), InputRole::User);
+    for i in 0..3 {
+        y = layer(&mut b, y, i);
+    }
+    let square = b.mul(y, y).unwrap();
+    let loss = b.sum(square, &(0..x.len()).collect::<Vec<_>>(), false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    let graph = pass::decompose(b.finish()).unwrap();
+    let loss = graph.outputs[0].value;
+    let graph = pass::differentiate(graph, loss).unwrap().graph;
+    pass::fuse(pass::simplify(pass::decompose(graph).unwrap()).graph).unwrap()
+}
+
+#[test]
+fn long_rows_are_summed_in_the_same_order() {
+    for dtype in [DType::F32, DType::BF16] {
+        let norm = |b: &mut Builder, x: ValueId, i: usize| {
+            let w = b.parameter(&format!("norm{i}"), dtype, &[3000]);
+            let attrs = Attrs::new().with("normalized_shape", [3000]).with("eps", 1e-5);
+            let y = b.apply(&ops::norm::layer_norm::LAYER_NORM, &[Some(x), Some(w), None], attrs).unwrap()[0];
+            let [up, down] = [("up", [3000, 40]), ("down", [40, 3000])]
+                .map(|(name, shape)| b.parameter(&format!("{name}{i}"), dtype, &shape));
+            let h = b.matmul(y, up).unwrap();
+            let h = b.call(&ops::pointwise::gelu::GELU, &[h]).unwrap();
+            let h = b.matmul(h, down).unwrap();
+            let h = b.call(&ops::pointwise::silu::SILU, &[h]).unwrap();
+            let scaled = b.mul(h, y).unwrap();
+            b.add(x, scaled).unwrap()
+        };
+        let graph = stacked(dtype, &[2, 24, 3000], norm);
+        let (before, after) = compared("norms", &graph, &drawn(&graph));
+        assert!(after < before, "{before} bytes, {after} with recomputation");
+        let channels = |b: &mut Builder, x: ValueId, i: usize| {
+            let w = b.parameter(&format!("w{i}"), dtype, &[4, 4, 3, 3]);
+            let attrs = Attrs::new()
+                .with("stride", [1, 1])
+                .with("padding", [1, 1])
+                .with("dilation", [1, 1])
+                .with("groups", 1);
+            let y =
+                b.apply(&ops::conv::convolution::CONVOLUTION, &[Some(x), Some(w), None], attrs).unwrap()[0];
+            let weight = b.parameter(&format!("weight{i}"), DType::F32, &[4]);
+            let attrs = Attrs::new().with("eps", 1e-5).with("momentum", 0.1);
+            let inputs = [Some(y), Some(weight), None, None, None];
+            let y = b.apply(&ops::norm::batch_norm::BATCH_NORM_TRAIN, &inputs, attrs).unwrap()[0];
+            let y = b.add(y, x).unwrap();
+            b.call(&ops::pointwise::relu::RELU, &[y]).unwrap()
+        };
+        let graph = stacked(dtype, &[6, 4, 40, 40], channels);
+        let (before, after) = compared("channels", &graph, &drawn(&graph));
+        assert!(after < before, "{before} bytes, {after} with recomputation");
+    }
 }
 
 /// Losses and parameters of a short run on the digits, and the bytes of the arena.
