@@ -19,6 +19,8 @@ pub struct Kernels<T: Float> {
     pub(crate) tile: unsafe fn(&Tile<T::Wide>),
     pub(crate) walk: unsafe fn(&Walk<T::Wide>),
     pub(crate) interleave: unsafe fn(Mat<T>, usize, usize, *mut T::Wide),
+    /// The same of numbers that are wide already.
+    pub(crate) transpose: unsafe fn(Mat<T::Wide>, usize, usize, *mut T::Wide),
     pub(crate) pack: unsafe fn(Mat<T>, usize, usize, usize, usize, *mut T::Wide),
     pub(crate) narrow: unsafe fn(*const T::Wide, usize, *mut T),
     pub(super) dot: unsafe fn(&Dot<T>, &mut [T::Wide; DOT_ROWS * DOT_COLS]),
@@ -92,13 +94,17 @@ macro_rules! tier {
                 unsafe { tile::dot::<L, T>(d, out) }
             }
 
-            pub(super) const fn kernels<L: Converts<T>, T: Float<Wide = L::E>>() -> Kernels<T> {
+            pub(super) const fn kernels<L, T: Float<Wide = L::E>>() -> Kernels<T>
+            where
+                L: Converts<T> + Converts<<L as Lanes>::E>,
+            {
                 Kernels {
                     rows: L::ROWS,
                     cols: 2 * L::N,
                     tile: tile::<L>,
                     walk: walk::<L>,
                     interleave: interleave::<L, T>,
+                    transpose: interleave::<L, L::E>,
                     pack: pack::<L, T>,
                     narrow: narrow::<L, T>,
                     dot: dot::<L, T>,

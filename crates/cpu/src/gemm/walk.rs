@@ -123,19 +123,24 @@ pub(super) unsafe fn interleave<L: Converts<T>, T: Float<Wide = L::E>>(
         }
     } else if x.cs == 1 {
         for p in (0..columns).step_by(L::N) {
-            for i in (0..some).step_by(L::N) {
+            // Rows that fill no vector come first: what is stored behind them is written later, unless nothing follows.
+            let spills = some < rows && (p + L::N - 1) * rows + some + L::N <= k * rows;
+            let first = if spills { Some(some) } else { None };
+            for i in first.into_iter().chain((0..some).step_by(L::N)) {
                 let mut square = [L::zero(); MAX_LANES];
                 for j in 0..L::N {
                     // SAFETY: `N` elements of a row.
-                    square[j] = unsafe { L::read(x.at(i + j, p).ptr) };
+                    square[j] = unsafe { L::read(x.at((i + j).min(rows - 1), p).ptr) };
                 }
                 L::transpose(&mut square);
                 for q in 0..L::N {
-                    // SAFETY: `N` places of a column.
+                    // SAFETY: `N` places, of a column or of this and the following ones.
                     unsafe { square[q].store(out.add((p + q) * rows + i)) };
                 }
             }
-            (p..p + L::N).for_each(|p| (some..rows).for_each(|i| single(i, p)));
+            if !spills {
+                (p..p + L::N).for_each(|p| (some..rows).for_each(|i| single(i, p)));
+            }
         }
         (columns..k).for_each(|p| (0..rows).for_each(|i| single(i, p)));
     } else {

@@ -61,6 +61,11 @@ impl Band {
         self.size.iter().product::<usize>() * self.channels
     }
 
+    /// Elements of all lines of an image, at one depth.
+    pub fn plane(&self) -> usize {
+        self.size[1] * self.size[2] * self.channels
+    }
+
     /// Elements of scratch memory.
     pub fn elements(&self) -> usize {
         self.blocks.together * self.image()
@@ -91,7 +96,7 @@ impl Band {
     }
 
     /// Fills the band with `channels` channels of the images of a block. An image is a depth of the output of a sample; the
-    /// first channel of sample `n` starts at `x[n · sample]`.
+    /// first channel of sample `n` starts at `x[n · sample]`. `moved` has room for a plane.
     ///
     /// # Safety
     /// `x` points to the channels wanted of the first sample; all samples are there.
@@ -103,42 +108,65 @@ impl Band {
         sample: usize,
         (images, lines): (Range<usize>, Range<usize>),
         channels: usize,
+        moved: &mut [T::Wide],
         out: &mut [T::Wide],
     ) {
         let m = &self.meeting;
-        let plane: usize = m.source.iter().product();
+        let size: usize = m.source.iter().product();
         let zero = <T::Wide as crate::element::Wide>::ZERO;
+        let (width, stride) = (self.size[2], self.stride[2]);
+        // Columns within the image.
+        let before = usize::try_from(-m.base[2]).unwrap_or(0).div_ceil(stride).min(width);
+        let start = (before * stride) as isize + m.base[2];
+        let inside = usize::try_from(m.source[2] as isize - start).unwrap_or(0).div_ceil(stride);
+        let inside = inside.min(width - before);
+        // Lines that are no whole vectors are moved together where they follow each other.
+        let follow = self.stride[1] == 1 && stride == 1 && inside == m.source[2];
+        let together = follow && !inside.is_multiple_of(kernels.cols / 2);
         let mut to = 0;
         for image in images {
             let (n, depth) = (image / m.result[0], image % m.result[0]);
             for d in 0..self.size[0] {
-                for h in 0..self.size[1] {
-                    let place = |axis: usize, first: usize, i: usize| {
-                        let at = (first * m.step[axis] + i * self.stride[axis]) as isize + m.base[axis];
-                        usize::try_from(at).ok().filter(|&at| at < m.source[axis])
+                let place = |axis: usize, first: usize, i: usize| {
+                    let at = (first * m.step[axis] + i * self.stride[axis]) as isize + m.base[axis];
+                    usize::try_from(at).ok().filter(|&at| at < m.source[axis])
+                };
+                let plane = &mut out[to..][..self.size[1] * width * channels];
+                to += plane.len();
+                let Some(z) = place(0, depth, d) else {
+                    plane.fill(zero);
+                    continue;
+                };
+                // Columns of some lines from `y`, channels innermost.
+                let source = |y: usize, columns: usize, to: &mut [T::Wide]| {
+                    let row = n * sample + (z * m.source[1] + y) * m.source[2] + start as usize;
+                    let x = Mat { ptr: x.wrapping_add(row), rs: size as isize, cs: stride as isize };
+                    // SAFETY: columns of each channel, and their places.
+                    unsafe {
+                        (kernels.interleave)(x, channels, columns, to[..columns * channels].as_mut_ptr())
                     };
-                    let line = &mut out[to..];
-                    let width = self.size[2];
-                    to += width * channels;
-                    let (Some(z), Some(y)) = (place(0, depth, d), place(1, lines.start, h)) else {
-                        line[..width * channels].fill(zero);
+                };
+                let mut inner = (0..self.size[1]).filter_map(|h| place(1, lines.start, h));
+                let first = inner.next();
+                let count = inner.count() + usize::from(first.is_some());
+                let first = first.unwrap_or(0);
+                if together {
+                    source(first, count * inside, moved);
+                }
+                for (h, line) in plane.chunks_exact_mut(width * channels).enumerate() {
+                    let Some(y) = place(1, lines.start, h) else {
+                        line.fill(zero);
                         continue;
                     };
-                    // Columns within the image.
-                    let stride = self.stride[2];
-                    let before = usize::try_from(-m.base[2]).unwrap_or(0).div_ceil(stride).min(width);
-                    let start = (before * stride) as isize + m.base[2];
-                    let inside = usize::try_from(m.source[2] as isize - start).unwrap_or(0).div_ceil(stride);
-                    let inside = inside.min(width - before);
-                    line[..before * channels].fill(zero);
-                    if inside > 0 {
-                        let row = n * sample + (z * m.source[1] + y) * m.source[2] + start as usize;
-                        let x = Mat { ptr: x.wrapping_add(row), rs: plane as isize, cs: stride as isize };
-                        let to = &mut line[before * channels..][..inside * channels];
-                        // SAFETY: a row of each channel.
-                        unsafe { (kernels.interleave)(x, channels, inside, to.as_mut_ptr()) };
+                    let (left, line) = line.split_at_mut(before * channels);
+                    let (line, right) = line.split_at_mut(inside * channels);
+                    left.fill(zero);
+                    right.fill(zero);
+                    if together {
+                        line.copy_from_slice(&moved[(y - first) * line.len()..][..line.len()]);
+                    } else if inside > 0 {
+                        source(y, inside, line);
                     }
-                    line[(before + inside) * channels..width * channels].fill(zero);
                 }
             }
         }

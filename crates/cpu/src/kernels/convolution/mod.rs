@@ -13,6 +13,7 @@ use super::{Kernel, Prepared, Site};
 use crate::element::Float;
 use crate::float_dtype;
 use crate::view::View;
+use band::Meeting;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::convolution;
 use headwater_core::ops::conv::geometry::Conv;
@@ -103,8 +104,8 @@ fn channels(taps: usize, all: usize) -> usize {
     (320 / taps.max(1)).next_multiple_of(8).clamp(8, 256).min(all).max(1)
 }
 
-/// Positions of outputs computed at a time, about.
-const POSITIONS: usize = 512;
+/// Elements that the bands of a block hold at most, about: what the second-level cache has room for.
+const HELD: usize = 48 << 10;
 
 /// How the outputs of many images are cut into blocks: whole images, or lines of one.
 #[derive(Clone, Copy, Debug)]
@@ -118,14 +119,18 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Of images of `height` lines of `width` positions.
-    fn new(images: usize, height: usize, width: usize) -> Blocks {
+    /// Of a meeting's results in `samples`, about `positions` of them at a time, whose inputs have this many channels.
+    fn new(m: &Meeting, samples: usize, channels: usize, positions: usize) -> Blocks {
+        let (images, [_, height, width]) = (samples * m.result[0], m.result);
         let plane = (height * width).max(1);
-        if plane >= POSITIONS {
-            let blocks = plane.div_ceil(POSITIONS).min(height);
+        // Inputs that one more result brings along.
+        let each = (0..3).map(|d| if m.taps[d] == 1 { 1 } else { m.step[d] }).product::<usize>() * channels;
+        let positions = positions.min(HELD / each.max(1)).max(1);
+        if plane >= positions {
+            let blocks = plane.div_ceil(positions).min(height);
             Blocks { images, together: 1, height, lines: height.div_ceil(blocks.max(1)).max(1) }
         } else {
-            Blocks { images, together: (POSITIONS / plane).min(images).max(1), height, lines: height.max(1) }
+            Blocks { images, together: (positions / plane).min(images).max(1), height, lines: height.max(1) }
         }
     }
 

@@ -3,15 +3,17 @@
 use super::band::{Band, Meeting, Runs};
 use super::{Blocks, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{MAX_ROWS, Operand, Walk};
+use crate::gemm::{MAX_ROWS, Mat, Operand, Walk};
 use crate::pool::{Pool, Shared};
 use crate::tier::Tier;
 use headwater_core::ops::conv::geometry::Conv;
 
 /// Results' channels computed at a time.
 const RESULTS: usize = 128;
-/// Positions moved out together.
-const MOVED: usize = 64;
+/// Positions computed at a time, about.
+const POSITIONS: usize = 512;
+/// Positions and channels moved out together.
+const MOVED: [usize; 2] = [64, 16];
 
 /// See the module. Source `[samples, groups · from, source…]`, result `[samples, groups · to, whole…]`, of which the pass
 /// writes the indices `place + r · apart`.
@@ -26,11 +28,9 @@ pub(super) struct Pass {
     place: [usize; 3],
     apart: [usize; 3],
     /// Weight of result channel `o`, source channel `i` (in a group) and taps `t`:
-    /// `o · weight[0] + i · weight[1] + Σ (first[d] + t[d] · next[d]) · kernel[d]`; a group's weights follow the last one's.
+    /// `o · weight[0] + i · weight[1] + elements[t]`; a group's weights follow the last one's.
     weight: [usize; 2],
-    first: [usize; 3],
-    next: [isize; 3],
-    kernel: [usize; 3],
+    elements: Vec<usize>,
     blocks: Blocks,
     band: Band,
     /// Of as many channels as the band holds, and of those left at the end.
@@ -39,8 +39,9 @@ pub(super) struct Pass {
 
 /// How a pass cuts its results, and holds its source.
 fn layout(samples: usize, from: usize, m: Meeting) -> (Blocks, Band, [Runs; 2]) {
-    let blocks = Blocks::new(samples * m.result[0], m.result[1], m.result[2]);
-    let band = Band::new(m, blocks, channels(m.taps.iter().product(), from));
+    let channels = channels(m.taps.iter().product(), from);
+    let blocks = Blocks::new(&m, samples, channels, POSITIONS);
+    let band = Band::new(m, blocks, channels);
     let runs = [band.runs(band.channels), band.runs(from % band.channels)];
     (blocks, band, runs)
 }
@@ -66,9 +67,7 @@ impl Pass {
             place: [0; 3],
             apart: [1; 3],
             weight: [c.cin * c.kernel_size(), c.kernel_size()],
-            first: [0; 3],
-            next: [1; 3],
-            kernel: [taps[1] * taps[2], taps[2], 1],
+            elements: (0..c.kernel_size()).collect(),
             blocks,
             band,
             runs,
@@ -95,6 +94,7 @@ impl Pass {
                 ..forward
             };
             let mut met = true;
+            let (mut first, mut next) = ([0; 3], [0; 3]);
             for d in 0..3 {
                 let shared = gcd(dilation[d], stride[d]);
                 let place = rest[d] + pad[d];
@@ -112,10 +112,22 @@ impl Pass {
                 pass.meeting.tap[d] = dilation[d] / shared;
                 pass.meeting.base[d] = (place as isize - (last * dilation[d]) as isize) / stride[d] as isize;
                 pass.meeting.result[d] = (input[d] - rest[d]).div_ceil(stride[d]);
-                (pass.first[d], pass.next[d]) = (last, -(every as isize));
+                (first[d], next[d]) = (last, every);
             }
             if met {
                 (pass.blocks, pass.band, pass.runs) = layout(c.batch, pass.from, pass.meeting);
+                let [depths, lines, columns] = pass.meeting.taps;
+                let element = |d: usize, t: usize| first[d] - t * next[d];
+                pass.elements = (0..depths * lines * columns)
+                    .map(|t| {
+                        [
+                            element(0, t / columns / lines),
+                            element(1, t / columns % lines),
+                            element(2, t % columns),
+                        ]
+                    })
+                    .map(|[z, y, x]| (z * kernel[1] + y) * kernel[2] + x)
+                    .collect();
                 passes.push(pass);
             }
         }
@@ -131,14 +143,21 @@ impl Pass {
         self.meeting.taps.iter().product()
     }
 
-    /// Elements of a group's packed weights; of a thread's band, its sums and a line of results.
+    /// Elements of the whole kernel, whichever taps this pass uses.
+    fn columns(&self) -> usize {
+        self.weight[0].min(self.weight[1])
+    }
+
+    /// Elements of a group's packed weights; of a thread's band, its sums, and room to move things.
     fn pieces<T: Operand>(&self, tier: Tier) -> (usize, [usize; 3]) {
         let cols = T::kernels(tier).cols;
         let weights = self.to.next_multiple_of(cols) * self.from * self.taps();
         let positions = self.blocks.together * self.blocks.lines * self.meeting.result[2];
         let sums = positions * line(self.to, cols);
         let round = |n: usize| n.next_multiple_of(16);
-        (round(weights), [round(self.band.elements()), round(sums), MOVED])
+        let moved =
+            self.band.plane().max(MOVED[0] * MOVED[1]).max(self.columns().max(self.band.channels) * cols);
+        (round(weights), [round(self.band.elements()), round(sums), round(moved)])
     }
 
     /// Bytes of workspace.
@@ -162,70 +181,81 @@ impl Pass {
         if self.written() == 0 {
             return;
         }
-        let cols = T::kernels(tier).cols;
         let (group, own) = self.pieces::<T>(tier);
         let bytes = self.workspace::<T>(tier, pool.threads());
         let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut workspace[..bytes]);
         let (packed, scratch) = scratch.split_at_mut(group * self.groups);
-        self.pack(pool, cols, w, packed, group);
+        self.pack::<T>(tier, pool, w, packed, group, scratch);
         let packed = &*packed;
         let parts = self.to.div_ceil(RESULTS);
         let out = Shared(out.as_mut_ptr());
         pool.each_with(self.blocks.count() * self.groups * parts, scratch, |at, scratch| {
             let (band, scratch) = scratch.split_at_mut(own[0]);
-            let (sums, line) = scratch.split_at_mut(own[1]);
+            let (sums, moved) = scratch.split_at_mut(own[1]);
             let (part, at) = (at % parts, at / parts);
             let job = Job { group: at % self.groups, block: at / self.groups, first: part * RESULTS };
             let packed = &packed[job.group * group..][..group];
-            self.block::<T>(tier, &job, x, packed, band, sums);
+            self.block::<T>(tier, &job, x, packed, [band, &mut *sums, &mut *moved]);
             let bias = bias.map(|b| &b[job.group * self.to..][..self.to]);
             // SAFETY: blocks, groups and parts of the channels have results of their own.
-            unsafe { self.store::<T>(tier, &job, sums, bias, line, out) };
+            unsafe { self.store::<T>(tier, &job, sums, bias, moved, out) };
         });
     }
 
     /// Weights as right operands: for each part of the source's channels, panel by panel of the result's, in the order of
     /// the band's runs.
-    fn pack<T: Operand>(&self, pool: &Pool, cols: usize, w: &[T], out: &mut [T::Wide], group: usize) {
+    #[allow(clippy::too_many_arguments)]
+    fn pack<T: Operand>(
+        &self,
+        tier: Tier,
+        pool: &Pool,
+        w: &[T],
+        out: &mut [T::Wide],
+        group: usize,
+        scratch: &mut [T::Wide],
+    ) {
+        let kernels = T::kernels(tier);
+        let cols = kernels.cols;
         let (taps, step) = (self.taps(), channels(self.taps(), self.from));
         let (panels, parts) = (self.to.div_ceil(cols), self.from.div_ceil(step));
         let out = Shared(out.as_mut_ptr());
-        let t = self.meeting.taps;
-        pool.each(self.groups * panels, |at| {
+        // Of a channel of the source, or of all if kernels are points: weights that follow each other in memory.
+        let columns = self.columns();
+        pool.each_with(self.groups * panels, scratch, |at, turned| {
             let (g, panel) = (at / panels, at % panels);
-            let w = &w[g * self.to * self.from * self.kernel_size()..];
+            let w = &w[g * self.to * self.from * columns + panel * cols * self.weight[0]..];
             let n = cols.min(self.to - panel * cols);
             for part in 0..parts {
                 let i0 = part * step;
                 let channels = step.min(self.from - i0);
                 let start = g * group + (i0 * panels + panel * channels) * taps * cols;
-                for tap in 0..taps {
-                    let place = [tap / (t[1] * t[2]), tap / t[2] % t[1], tap % t[2]];
-                    let index =
-                        |d: usize| self.first[d].wrapping_add_signed(place[d] as isize * self.next[d]);
-                    let element = (0..3).map(|d| index(d) * self.kernel[d]).sum::<usize>();
-                    for i in 0..channels {
-                        let from = (i0 + i) * self.weight[1] + element + panel * cols * self.weight[0];
-                        // SAFETY: row `(tap, i)` of this panel, which no other task writes.
-                        let to = unsafe {
-                            std::slice::from_raw_parts_mut(
-                                out.get().add(start + (tap * channels + i) * cols),
-                                cols,
-                            )
-                        };
-                        for (j, to) in to[..n].iter_mut().enumerate() {
-                            *to = w[from + j * self.weight[0]].widen();
-                        }
-                        to[n..].fill(T::Wide::ZERO);
+                // SAFETY: rows of this panel, which no other task writes.
+                let out =
+                    unsafe { std::slice::from_raw_parts_mut(out.get().add(start), taps * channels * cols) };
+                // Columns of the rows that the panel has, one from column to column, turned: each becomes a row.
+                let turn = |turned: &mut [T::Wide], first: usize, next: usize, columns: usize| {
+                    let x = Mat { ptr: w[first..].as_ptr(), rs: self.weight[0] as isize, cs: next as isize };
+                    // SAFETY: weights of `n` channels of the result, and places for them.
+                    unsafe { (kernels.interleave)(x, n, columns, turned[..n * columns].as_mut_ptr()) };
+                };
+                let mut put = |row: usize, from: &[T::Wide]| {
+                    let (to, rest) = out[row * cols..][..cols].split_at_mut(n);
+                    to.copy_from_slice(from);
+                    rest.fill(T::Wide::ZERO);
+                };
+                if columns == 1 {
+                    turn(turned, i0 * self.weight[1], self.weight[1], channels);
+                    turned[..n * channels].chunks_exact(n).enumerate().for_each(|(i, from)| put(i, from));
+                    continue;
+                }
+                for i in 0..channels {
+                    turn(turned, (i0 + i) * self.weight[1], 1, columns);
+                    for (tap, &element) in self.elements.iter().enumerate() {
+                        put(tap * channels + i, &turned[element * n..][..n]);
                     }
                 }
             }
         });
-    }
-
-    fn kernel_size(&self) -> usize {
-        // Of the whole kernel, whichever taps this pass uses.
-        self.weight[0].min(self.weight[1])
     }
 
     /// Sums a block: `sums[position][channel]`, of [`RESULTS`] channels at most.
@@ -235,8 +265,7 @@ impl Pass {
         job: &Job,
         x: &[T],
         w: &[T::Wide],
-        band: &mut [T::Wide],
-        sums: &mut [T::Wide],
+        [band, sums, moved]: [&mut [T::Wide]; 3],
     ) {
         let kernels = T::kernels(tier);
         let (cols, layout) = (kernels.cols, &self.band);
@@ -254,7 +283,8 @@ impl Pass {
             let block = (images.clone(), lines.clone());
             // SAFETY: the channels of the group, of every sample.
             unsafe {
-                layout.fill(kernels, first.as_ptr(), self.groups * self.from * plane, block, channels, band)
+                let sample = self.groups * self.from * plane;
+                layout.fill(kernels, first.as_ptr(), sample, block, channels, moved, band);
             };
             for panel in mine.clone() {
                 let b = &w[(i0 * panels + panel * channels) * taps * cols..][..taps * channels * cols];
@@ -316,23 +346,32 @@ impl Pass {
                 let start = (i * lines.len() + piece) * width;
                 let y = (lines.start + piece) * apart_y + self.place[1];
                 let to = ((depth * apart_z + self.place[0]) * height + y) * row + self.place[2];
-                for from in (0..length).step_by(MOVED) {
-                    let n = MOVED.min(length - from);
-                    for c in job.first..last {
-                        let channel = job.group * self.to + c;
-                        let add = bias.map_or(T::Wide::ZERO, |b| b[c].widen());
-                        let sums = &sums[(start + from) * crs + c - job.first..];
-                        for (j, m) in moved[..n].iter_mut().enumerate() {
-                            *m = sums[j * crs] + add;
+                for from in (0..length).step_by(MOVED[0]) {
+                    let n = MOVED[0].min(length - from);
+                    for first in (job.first..last).step_by(MOVED[1]) {
+                        let channels = MOVED[1].min(last - first);
+                        let sums = &sums[(start + from) * crs + first - job.first..];
+                        let x = Mat { ptr: sums.as_ptr(), rs: crs as isize, cs: 1 };
+                        // SAFETY: sums of these positions and channels, and places for them.
+                        unsafe {
+                            (kernels.transpose)(x, n, channels, moved[..n * channels].as_mut_ptr());
                         }
-                        let index = (sample * self.groups * self.to + channel) * plane + to + from * apart_x;
-                        let out = out.get().wrapping_add(index);
-                        if apart_x == 1 {
-                            // SAFETY: results of this block that follow each other.
-                            unsafe { (kernels.narrow)(moved.as_ptr(), n, out) };
-                        } else {
-                            // SAFETY: results of this block.
-                            (0..n).for_each(|j| unsafe { *out.add(j * apart_x) = T::narrow(moved[j]) });
+                        for (c, moved) in moved[..n * channels].chunks_exact_mut(n).enumerate() {
+                            let channel = job.group * self.to + first + c;
+                            if let Some(b) = bias {
+                                let add = b[first + c].widen();
+                                moved.iter_mut().for_each(|m| *m += add);
+                            }
+                            let index =
+                                (sample * self.groups * self.to + channel) * plane + to + from * apart_x;
+                            let out = out.get().wrapping_add(index);
+                            if apart_x == 1 {
+                                // SAFETY: results of this block that follow each other.
+                                unsafe { (kernels.narrow)(moved.as_ptr(), n, out) };
+                            } else {
+                                // SAFETY: results of this block.
+                                (0..n).for_each(|j| unsafe { *out.add(j * apart_x) = T::narrow(moved[j]) });
+                            }
                         }
                     }
                 }

@@ -13,10 +13,12 @@ use headwater_core::ops::conv::geometry::Conv;
 
 /// Output channels summed at a time.
 const RESULTS: usize = 64;
+/// Positions summed at a time, about: their gradients and inputs lie in the first-level cache together.
+const POSITIONS: usize = 128;
+/// Lines summed at a time at least, while that are few positions: the lines around them are held for each.
+const FEW: [usize; 2] = [8, 512];
 /// Tasks that are enough for any number of threads.
 const TASKS: usize = 16;
-/// Outputs' channels written together.
-const WRITTEN: usize = 16;
 
 /// Gradient `[samples, groups · cout, output…]`, input `[samples, groups · cin, input…]`, weights `[groups · cout, cin, kernel…]`.
 pub(super) struct Weights {
@@ -29,22 +31,31 @@ pub(super) struct Weights {
     band: Band,
     /// Of as many channels as the band holds, and of those left at the end.
     runs: [Runs; 2],
+    /// Where the inputs of the lines of a block begin in the band, for each of these.
+    lines: [Vec<isize>; 2],
     /// Sequences of blocks that are summed apart.
     sequences: usize,
-    /// Output channels, filled up to whole panels.
-    line: usize,
+    /// Panels of output channels of a group.
+    panels: usize,
 }
 
 impl Weights {
     pub fn new<T: Operand>(c: &Conv, tier: Tier) -> Weights {
         let [source, result, taps, step, tap, pad] = spatial(c);
         let meeting = Meeting { source, result, taps, step, tap, base: pad.map(|p| -(p as isize)) };
-        let blocks = Blocks::new(c.batch * result[0], result[1], result[2]);
-        let band = Band::new(meeting, blocks, channels(c.kernel_size(), c.cin));
-        let runs = [band.runs(band.channels), band.runs(c.cin % band.channels)];
+        let held = channels(c.kernel_size(), c.cin);
+        let positions = (FEW[0] * result[2]).clamp(POSITIONS, FEW[1]);
+        let blocks = Blocks::new(&meeting, c.batch, held, positions);
+        let band = Band::new(meeting, blocks, held);
+        let all = [held, c.cin % held];
+        let runs = all.map(|channels| band.runs(channels));
+        let lines = all.map(|channels| {
+            let lines = (0..blocks.together).flat_map(|i| (0..blocks.lines).map(move |j| [i, j, 0]));
+            lines.map(|place| band.at(place, channels) as isize).collect()
+        });
         let tasks = c.groups * c.cin.div_ceil(band.channels) * c.cout.div_ceil(RESULTS);
         let sequences = TASKS.div_ceil(tasks.max(1)).min(blocks.count()).max(1);
-        let line = c.cout.next_multiple_of(T::kernels(tier).cols);
+        let panels = c.cout.div_ceil(T::kernels(tier).cols);
         Weights {
             tier,
             groups: c.groups,
@@ -54,8 +65,9 @@ impl Weights {
             blocks,
             band,
             runs,
+            lines,
             sequences,
-            line,
+            panels,
         }
     }
 
@@ -63,23 +75,40 @@ impl Weights {
         self.meeting.taps.iter().product()
     }
 
-    /// Elements of a sequence's sums: `[group][part of the input channels][tap][channel of the part][output channel]`.
-    fn sums(&self) -> usize {
-        self.groups * self.cin * self.taps() * self.line
+    /// Elements of the sums of a panel of output channels: `[part of the input channels][tap][channel of the part][column]`.
+    fn panel(&self, cols: usize) -> usize {
+        self.cin * self.taps() * cols
     }
 
-    /// Elements of a thread's band and packed gradients.
-    fn own<T: Operand>(&self) -> [usize; 2] {
-        let cols = T::kernels(self.tier).cols;
+    /// Elements of a sequence's sums: `[group][panel]`.
+    fn sums(&self, cols: usize) -> usize {
+        self.groups * self.panels * self.panel(cols)
+    }
+
+    /// Elements of what a thread needs while it sums: its band, packed gradients, and room to move inputs.
+    fn own(&self, cols: usize) -> [usize; 3] {
         let positions = self.blocks.together * self.blocks.lines * self.meeting.result[2];
         let gradients = positions * RESULTS.min(self.cout).next_multiple_of(cols) + MAX_LANES;
-        [self.band.elements(), gradients].map(|n| n.next_multiple_of(16))
+        [self.band.elements(), gradients, self.band.plane()].map(|n| n.next_multiple_of(16))
+    }
+
+    /// The same while it writes: twice the sums of a panel and a part of the channels, and those of one output channel.
+    fn writes(&self, cols: usize) -> [usize; 3] {
+        let part = self.band.channels * self.taps();
+        [part * cols, part * cols, part]
+    }
+
+    /// Elements of a thread's workspace.
+    fn most(&self, cols: usize) -> usize {
+        let sum = |parts: [usize; 3]| parts.iter().sum::<usize>();
+        sum(self.own(cols)).max(sum(self.writes(cols)).next_multiple_of(16))
     }
 
     /// Bytes of workspace.
     pub fn workspace<T: Operand>(&self, threads: usize) -> usize {
-        let sums = (self.sums() * self.sequences).next_multiple_of(16);
-        (sums + self.own::<T>().iter().sum::<usize>() * threads) * size_of::<T::Wide>()
+        let cols = T::kernels(self.tier).cols;
+        let sums = (self.sums(cols) * self.sequences).next_multiple_of(16);
+        (sums + self.most(cols) * threads) * size_of::<T::Wide>()
     }
 
     pub fn run<T: Operand>(&self, args: &mut Args) -> Result<()> {
@@ -89,26 +118,26 @@ impl Weights {
             out.fill(T::from_f64(0.0));
             return Ok(());
         }
-        let own = self.own::<T>();
+        let cols = T::kernels(self.tier).cols;
+        let own = self.own(cols);
         let bytes = self.workspace::<T>(args.pool.threads());
         let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
-        let (sums, scratch) = scratch.split_at_mut((self.sums() * self.sequences).next_multiple_of(16));
+        let (sums, scratch) = scratch.split_at_mut((self.sums(cols) * self.sequences).next_multiple_of(16));
         let parts = [self.cin.div_ceil(self.band.channels), self.cout.div_ceil(RESULTS)];
         let all = Shared(sums.as_mut_ptr());
         args.pool.each_with(self.sequences * self.groups * parts[0] * parts[1], scratch, |at, scratch| {
-            let (band, gradients) = scratch.split_at_mut(own[0]);
+            let (band, scratch) = scratch.split_at_mut(own[0]);
+            let (gradients, moved) = scratch.split_at_mut(own[1]);
             let (o0, at) = (at % parts[1] * RESULTS, at / parts[1]);
             let (i0, at) = (at % parts[0] * self.band.channels, at / parts[0]);
             let job = Job { group: at % self.groups, sequence: at / self.groups, i0, o0 };
             // SAFETY: each task sums other channels, or other blocks into sums of their own.
-            unsafe { self.sum::<T>(&job, g, x, band, gradients, all) };
+            unsafe { self.sum::<T>(&job, g, x, [band, gradients, moved], all) };
         });
         let (sums, out) = (&*sums, Shared(out.as_mut_ptr()));
-        let groups = self.cout.div_ceil(WRITTEN);
-        args.pool.each(self.groups * groups, |at| {
-            let (g, o0) = (at / groups, at % groups * WRITTEN);
+        args.pool.each_with(self.groups * self.panels, scratch, |at, scratch| {
             // SAFETY: each task writes the weights of other output channels.
-            unsafe { self.write::<T>(sums, g, o0..self.cout.min(o0 + WRITTEN), out) };
+            unsafe { self.write::<T>(sums, at / self.panels, at % self.panels, scratch, out) };
         });
         Ok(())
     }
@@ -120,8 +149,7 @@ impl Weights {
         job: &Job,
         g: &[T],
         x: &[T],
-        band: &mut [T::Wide],
-        gradients: &mut [T::Wide],
+        [band, gradients, moved]: [&mut [T::Wide]; 3],
         all: Shared<T::Wide>,
     ) {
         let kernels = T::kernels(self.tier);
@@ -129,16 +157,21 @@ impl Weights {
         let plane = |size: [usize; 3]| size.iter().product::<usize>();
         let (from, to) = (plane(self.meeting.source), plane(self.meeting.result));
         let channels = self.band.channels.min(self.cin - job.i0);
-        let runs = &self.runs[usize::from(channels < self.band.channels)];
+        let part = usize::from(channels < self.band.channels);
+        let runs = &self.runs[part];
         let outputs = RESULTS.min(self.cout - job.o0);
-        let sums = job.sequence * self.sums() + (job.group * self.cin + job.i0) * taps * self.line + job.o0;
+        let first = job.sequence * self.sums(cols) + job.i0 * taps * cols;
+        // The sums of the panel that begins with output channel `j` of the job.
+        let sums = |j: usize| {
+            let panel = job.group * self.panels + (job.o0 + j) / cols;
+            all.get().wrapping_add(first + panel * self.panel(cols))
+        };
         let per = self.blocks.count().div_ceil(self.sequences);
         let blocks = job.sequence * per..self.blocks.count().min((job.sequence + 1) * per);
         if blocks.is_empty() {
-            for row in 0..taps * channels {
-                let columns = outputs.next_multiple_of(cols);
+            for j in (0..outputs).step_by(cols) {
                 // SAFETY: sums of the job.
-                unsafe { std::slice::from_raw_parts_mut(all.get().add(sums + row * self.line), columns) }
+                unsafe { std::slice::from_raw_parts_mut(sums(j), taps * channels * cols) }
                     .fill(T::Wide::ZERO);
             }
         }
@@ -148,7 +181,8 @@ impl Weights {
             let here = (images.clone(), lines.clone());
             // SAFETY: the channels of the group, of every sample.
             unsafe {
-                self.band.fill(kernels, first.as_ptr(), self.groups * self.cin * from, here, channels, band)
+                let sample = self.groups * self.cin * from;
+                self.band.fill(kernels, first.as_ptr(), sample, here, channels, moved, band);
             };
             // Gradients of each panel of output channels, position by position.
             let of_image = lines.len() * width;
@@ -169,7 +203,7 @@ impl Weights {
                     };
                 }
             }
-            let rows_of = |run: usize| run * runs.length;
+            let outer = &self.lines[part][..images.len() * lines.len()];
             for j in (0..outputs).step_by(cols) {
                 for (run, &start) in runs.starts.iter().enumerate() {
                     for row in (0..runs.length).step_by(kernels.rows) {
@@ -178,43 +212,27 @@ impl Weights {
                         for (k, r) in rows[..n].iter_mut().enumerate() {
                             *r = band[start as usize + row + k..].as_ptr();
                         }
-                        let c = all.get().wrapping_add(sums + (rows_of(run) + row) * self.line + j);
-                        let mut b = gradients[j * positions..].as_ptr();
-                        let mut add = turn > 0;
-                        let mut lines_done = 0;
-                        let all_lines = images.len() * lines.len();
-                        while lines_done < all_lines {
-                            let mut outer = [0isize; LINES];
-                            let some = LINES.min(all_lines - lines_done);
-                            for (k, o) in outer[..some].iter_mut().enumerate() {
-                                let line = lines_done + k;
-                                let place = [line / lines.len(), line % lines.len(), 0];
-                                *o = self.band.at(place, channels) as isize;
-                            }
-                            let walk = Walk {
-                                rows: &rows[..n],
-                                outer: &outer[..some],
-                                inner: width,
-                                step: (self.band.step[2] * channels) as isize,
-                                b,
-                                c,
-                                crs: self.line as isize,
-                                cols,
-                                add,
-                            };
-                            // SAFETY: inputs in the band that the outputs meet through these taps, a row of gradients for
-                            // each output, and sums of the job.
-                            unsafe { (kernels.walk)(&walk) };
-                            b = b.wrapping_add(some * width * cols);
-                            (lines_done, add) = (lines_done + some, true);
-                        }
+                        let walk = Walk {
+                            rows: &rows[..n],
+                            outer,
+                            inner: width,
+                            step: (self.band.step[2] * channels) as isize,
+                            b: gradients[j * positions..].as_ptr(),
+                            c: sums(j).wrapping_add((run * runs.length + row) * cols),
+                            crs: cols as isize,
+                            cols,
+                            add: turn > 0,
+                        };
+                        // SAFETY: inputs in the band that the outputs meet through these taps, a row of gradients for
+                        // each output, and sums of the job.
+                        unsafe { (kernels.walk)(&walk) };
                     }
                 }
             }
         }
     }
 
-    /// Adds up the sequences and writes the weights' gradients of some output channels of a group.
+    /// Adds up the sequences and writes the weights' gradients of a panel of output channels of a group.
     ///
     /// # Safety
     /// `out` is the result, and nobody else uses these elements meanwhile.
@@ -222,36 +240,50 @@ impl Weights {
         &self,
         sums: &[T::Wide],
         group: usize,
-        outputs: std::ops::Range<usize>,
+        panel: usize,
+        scratch: &mut [T::Wide],
         out: Shared<T>,
     ) {
-        let taps = self.taps();
+        let kernels = T::kernels(self.tier);
+        let (cols, taps) = (kernels.cols, self.taps());
+        let outputs = panel * cols..self.cout.min((panel + 1) * cols);
+        let [total, turned, _] = self.writes(cols);
+        let (total, scratch) = scratch.split_at_mut(total);
+        let (turned, line) = scratch.split_at_mut(turned);
         for i0 in (0..self.cin).step_by(self.band.channels) {
             let channels = self.band.channels.min(self.cin - i0);
-            for tap in 0..taps {
-                for i in 0..channels {
-                    let row =
-                        ((group * self.cin + i0) * taps + tap * channels + i) * self.line + outputs.start;
-                    let mut sum = [T::Wide::ZERO; WRITTEN];
-                    let sum = &mut sum[..outputs.len()];
-                    sum.copy_from_slice(&sums[row..][..outputs.len()]);
-                    for sequence in 1..self.sequences {
-                        let more = &sums[sequence * self.sums() + row..][..outputs.len()];
-                        sum.iter_mut().zip(more).for_each(|(s, &m)| *s += m);
-                    }
-                    for (j, &s) in sum.iter().enumerate() {
-                        let at = ((group * self.cout + outputs.start + j) * self.cin + i0 + i) * taps + tap;
-                        // SAFETY: a weight of these output channels.
-                        unsafe { *out.get().add(at) = T::narrow(s) };
-                    }
+            let part = taps * channels * cols;
+            let first = (group * self.panels + panel) * self.panel(cols) + i0 * taps * cols;
+            let mut sum = &sums[first..][..part];
+            if self.sequences > 1 {
+                total[..part].copy_from_slice(sum);
+                for sequence in 1..self.sequences {
+                    let more = &sums[sequence * self.sums(cols) + first..][..part];
+                    total[..part].iter_mut().zip(more).for_each(|(s, &m)| *s += m);
+                }
+                sum = &total[..part];
+            }
+            // From tap, channel, output to output, channel, tap: each tap's channels and outputs first, and then each
+            // output's taps and channels change places.
+            let turned = &mut turned[..part];
+            for (sum, to) in sum.chunks_exact(channels * cols).zip(turned.chunks_exact_mut(channels * cols)) {
+                let x = Mat { ptr: sum.as_ptr(), rs: cols as isize, cs: 1 };
+                // SAFETY: as many numbers are read as written.
+                unsafe { (kernels.transpose)(x, channels, cols, to.as_mut_ptr()) };
+            }
+            let line = &mut line[..taps * channels];
+            for (j, o) in outputs.clone().enumerate() {
+                let x = Mat { ptr: turned[j * channels..].as_ptr(), rs: (channels * cols) as isize, cs: 1 };
+                let at = ((group * self.cout + o) * self.cin + i0) * taps;
+                // SAFETY: the taps and channels of an output, and its weights of these channels, which follow each other.
+                unsafe {
+                    (kernels.transpose)(x, taps, channels, line.as_mut_ptr());
+                    (kernels.narrow)(line.as_ptr(), line.len(), out.get().wrapping_add(at));
                 }
             }
         }
     }
 }
-
-/// Lines walked at a time.
-const LINES: usize = 64;
 
 /// What one task sums: a part of the channels of a group over a sequence of blocks.
 struct Job {
