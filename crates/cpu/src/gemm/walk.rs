@@ -53,20 +53,37 @@ unsafe fn rows<L: Lanes, const R: usize>(w: &Walk<L::E>) {
     a.copy_from_slice(&w.rows[..R]);
     let mut sums = [[L::zero(); 2]; R];
     let mut b = w.b;
-    for &outer in w.outer {
-        let mut at = outer;
-        for _ in 0..w.inner {
+    macro_rules! one {
+        ($at:expr, $b:expr) => {
             // SAFETY: a row of `b`, and an element of each row of `a`.
             unsafe {
-                let right = [L::load(b), L::load(b.add(L::N))];
+                let right = [L::load($b), L::load($b.add(L::N))];
                 // By index: what the compiler is sure to unroll, and so to keep in registers.
                 for i in 0..R {
-                    let left = L::splat(*a[i].offset(at));
+                    let left = L::splat(*a[i].offset($at));
                     sums[i][0] = sums[i][0].fma(left, right[0]);
                     sums[i][1] = sums[i][1].fma(left, right[1]);
                 }
             }
-            (at, b) = (at + w.step, b.wrapping_add(2 * L::N));
+        };
+    }
+    let width = 2 * L::N;
+    for &outer in w.outer {
+        let (mut at, mut left) = (outer, w.inner);
+        if w.step == 1 {
+            // Four at a time: fewer instructions besides the multiplications.
+            for _ in 0..w.inner / 4 {
+                one!(at, b);
+                one!(at + 1, b.wrapping_add(width));
+                one!(at + 2, b.wrapping_add(2 * width));
+                one!(at + 3, b.wrapping_add(3 * width));
+                (at, b) = (at + 4, b.wrapping_add(4 * width));
+            }
+            left %= 4;
+        }
+        for _ in 0..left {
+            one!(at, b);
+            (at, b) = (at + w.step, b.wrapping_add(width));
         }
     }
     let whole = w.cols == 2 * L::N;
