@@ -47,7 +47,7 @@ pub static KERNELS: &[Kernel] = &[
         takes: |site| convolution::weight_grad(&site.cx).is_ok_and(|c| sensible(&c)),
         workspace: |site| match convolution::weight_grad(&site.cx) {
             Ok(c) => {
-                float_dtype!(site.outs[0].dtype, T => Weights::new::<T>(&c, site.tier).workspace::<T>(site.threads))
+                float_dtype!(site.outs[0].dtype, T => Weights::new(&c, site.tier).workspace::<T>(site.threads))
             }
             Err(_) => 0,
         },
@@ -55,7 +55,7 @@ pub static KERNELS: &[Kernel] = &[
         prepare: |site| {
             let c = convolution::weight_grad(&site.cx)?;
             Ok(float_dtype!(site.outs[0].dtype, T => {
-                let weights = Weights::new::<T>(&c, site.tier);
+                let weights = Weights::new(&c, site.tier);
                 Box::new(move |args| weights.run::<T>(args))
             }))
         },

@@ -35,12 +35,10 @@ pub(super) struct Weights {
     lines: [Vec<isize>; 2],
     /// Sequences of blocks that are summed apart.
     sequences: usize,
-    /// Panels of output channels of a group.
-    panels: usize,
 }
 
 impl Weights {
-    pub fn new<T: Operand>(c: &Conv, tier: Tier) -> Weights {
+    pub fn new(c: &Conv, tier: Tier) -> Weights {
         let [source, result, taps, step, tap, pad] = spatial(c);
         let meeting = Meeting { source, result, taps, step, tap, base: pad.map(|p| -(p as isize)) };
         let held = channels(c.kernel_size(), c.cin);
@@ -55,7 +53,6 @@ impl Weights {
         });
         let tasks = c.groups * c.cin.div_ceil(band.channels) * c.cout.div_ceil(RESULTS);
         let sequences = TASKS.div_ceil(tasks.max(1)).min(blocks.count()).max(1);
-        let panels = c.cout.div_ceil(T::kernels(tier).cols);
         Weights {
             tier,
             groups: c.groups,
@@ -67,7 +64,6 @@ impl Weights {
             runs,
             lines,
             sequences,
-            panels,
         }
     }
 
@@ -75,14 +71,31 @@ impl Weights {
         self.meeting.taps.iter().product()
     }
 
-    /// Elements of the sums of a panel of output channels: `[part of the input channels][tap][channel of the part][column]`.
-    fn panel(&self, cols: usize) -> usize {
-        self.cin * self.taps() * cols
+    /// Parts of the input and the output channels.
+    fn parts(&self) -> [usize; 2] {
+        [self.cin.div_ceil(self.band.channels), self.cout.div_ceil(RESULTS)]
     }
 
-    /// Elements of a sequence's sums: `[group][panel]`.
+    /// Tasks of a sequence, each for a part of the input and of the output channels of a group.
+    fn jobs(&self) -> usize {
+        self.groups * self.parts().iter().product::<usize>()
+    }
+
+    fn job(&self, at: usize) -> Job {
+        let [_, outputs] = self.parts();
+        let (o0, at) = (at % outputs * RESULTS, at / outputs);
+        let (i0, at) = (at % self.parts()[0] * self.band.channels, at / self.parts()[0]);
+        Job { group: at % self.groups, sequence: at / self.groups, i0, o0 }
+    }
+
+    /// Elements of a job's sums for a panel of its output channels: `[tap][input channel][output channel]`.
+    fn panel(&self, cols: usize) -> usize {
+        self.band.channels * self.taps() * cols
+    }
+
+    /// Elements of all of a job's sums, panel after panel.
     fn sums(&self, cols: usize) -> usize {
-        self.groups * self.panels * self.panel(cols)
+        RESULTS.min(self.cout).div_ceil(cols) * self.panel(cols)
     }
 
     /// Elements of what a thread needs while it sums: its band, packed gradients, and room to move inputs.
@@ -92,23 +105,27 @@ impl Weights {
         [self.band.elements(), gradients, self.band.plane()].map(|n| n.next_multiple_of(16))
     }
 
-    /// The same while it writes: twice the sums of a panel and a part of the channels, and those of one output channel.
+    /// The same while it writes: a panel twice, and the part of it that is of one output channel.
     fn writes(&self, cols: usize) -> [usize; 3] {
-        let part = self.band.channels * self.taps();
-        [part * cols, part * cols, part]
+        let panel = self.panel(cols);
+        [panel, panel, panel / cols]
     }
 
-    /// Elements of a thread's workspace.
-    fn most(&self, cols: usize) -> usize {
-        let sum = |parts: [usize; 3]| parts.iter().sum::<usize>();
-        sum(self.own(cols)).max(sum(self.writes(cols)).next_multiple_of(16))
+    /// Elements of a thread's workspace, and of the sums that all share. With one sequence these are a thread's own: it
+    /// writes them at once, while they are near.
+    fn pieces(&self, cols: usize) -> [usize; 2] {
+        let sum = |parts: [usize; 3]| parts.iter().sum::<usize>().next_multiple_of(16);
+        let own = sum(self.own(cols)).max(sum(self.writes(cols)));
+        match self.sequences {
+            1 => [own + self.sums(cols), 0],
+            n => [own, n * self.jobs() * self.sums(cols)],
+        }
     }
 
     /// Bytes of workspace.
     pub fn workspace<T: Operand>(&self, threads: usize) -> usize {
-        let cols = T::kernels(self.tier).cols;
-        let sums = (self.sums(cols) * self.sequences).next_multiple_of(16);
-        (sums + self.most(cols) * threads) * size_of::<T::Wide>()
+        let [own, shared] = self.pieces(T::kernels(self.tier).cols);
+        (shared + own * threads) * size_of::<T::Wide>()
     }
 
     pub fn run<T: Operand>(&self, args: &mut Args) -> Result<()> {
@@ -119,61 +136,63 @@ impl Weights {
             return Ok(());
         }
         let cols = T::kernels(self.tier).cols;
-        let own = self.own(cols);
+        let (sums, panel, jobs) = (self.sums(cols), self.panel(cols), self.jobs());
         let bytes = self.workspace::<T>(args.pool.threads());
         let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
-        let (sums, scratch) = scratch.split_at_mut((self.sums(cols) * self.sequences).next_multiple_of(16));
-        let parts = [self.cin.div_ceil(self.band.channels), self.cout.div_ceil(RESULTS)];
-        let all = Shared(sums.as_mut_ptr());
-        args.pool.each_with(self.sequences * self.groups * parts[0] * parts[1], scratch, |at, scratch| {
-            let (band, scratch) = scratch.split_at_mut(own[0]);
-            let (gradients, moved) = scratch.split_at_mut(own[1]);
-            let (o0, at) = (at % parts[1] * RESULTS, at / parts[1]);
-            let (i0, at) = (at % parts[0] * self.band.channels, at / parts[0]);
-            let job = Job { group: at % self.groups, sequence: at / self.groups, i0, o0 };
-            // SAFETY: each task sums other channels, or other blocks into sums of their own.
-            unsafe { self.sum::<T>(&job, g, x, [band, gradients, moved], all) };
+        let (all, scratch) = scratch.split_at_mut(self.pieces(cols)[1]);
+        let out = Shared(out.as_mut_ptr());
+        if self.sequences == 1 {
+            args.pool.each_with(jobs, scratch, |at, scratch| {
+                let (sums, scratch) = scratch.split_at_mut(sums);
+                let job = self.job(at);
+                self.sum::<T>(&job, g, x, scratch, sums);
+                for (j, sums) in (0..self.outputs(&job)).step_by(cols).zip(sums.chunks_exact(panel)) {
+                    // SAFETY: jobs write other weights.
+                    unsafe { self.write::<T>(&job, j, std::iter::once(sums), scratch, out) };
+                }
+            });
+            return Ok(());
+        }
+        let shared = Shared(all.as_mut_ptr());
+        args.pool.each_with(self.sequences * jobs, scratch, |at, scratch| {
+            // SAFETY: each task has sums of its own.
+            let sums = unsafe { std::slice::from_raw_parts_mut(shared.get().add(at * sums), sums) };
+            self.sum::<T>(&self.job(at), g, x, scratch, sums);
         });
-        let (sums, out) = (&*sums, Shared(out.as_mut_ptr()));
-        args.pool.each_with(self.groups * self.panels, scratch, |at, scratch| {
-            // SAFETY: each task writes the weights of other output channels.
-            unsafe { self.write::<T>(sums, at / self.panels, at % self.panels, scratch, out) };
+        let (all, panels) = (&*all, sums / panel);
+        args.pool.each_with(jobs * panels, scratch, |at, scratch| {
+            let (job, j) = (self.job(at / panels), at % panels * cols);
+            if j < self.outputs(&job) {
+                let sums = (0..self.sequences).map(|s| &all[(s * jobs * panels + at) * panel..][..panel]);
+                // SAFETY: each task writes the weights of other output or input channels.
+                unsafe { self.write::<T>(&job, j, sums, scratch, out) };
+            }
         });
         Ok(())
     }
 
-    /// # Safety
-    /// `all` are the sums of all sequences, of which nobody else uses those of the job.
-    unsafe fn sum<T: Operand>(
-        &self,
-        job: &Job,
-        g: &[T],
-        x: &[T],
-        [band, gradients, moved]: [&mut [T::Wide]; 3],
-        all: Shared<T::Wide>,
-    ) {
+    /// Output channels of a job.
+    fn outputs(&self, job: &Job) -> usize {
+        RESULTS.min(self.cout - job.o0)
+    }
+
+    /// Sums a job.
+    fn sum<T: Operand>(&self, job: &Job, g: &[T], x: &[T], scratch: &mut [T::Wide], sums: &mut [T::Wide]) {
         let kernels = T::kernels(self.tier);
-        let (cols, taps, width) = (kernels.cols, self.taps(), self.meeting.result[2]);
+        let (cols, width) = (kernels.cols, self.meeting.result[2]);
         let plane = |size: [usize; 3]| size.iter().product::<usize>();
         let (from, to) = (plane(self.meeting.source), plane(self.meeting.result));
         let channels = self.band.channels.min(self.cin - job.i0);
         let part = usize::from(channels < self.band.channels);
         let runs = &self.runs[part];
-        let outputs = RESULTS.min(self.cout - job.o0);
-        let first = job.sequence * self.sums(cols) + job.i0 * taps * cols;
-        // The sums of the panel that begins with output channel `j` of the job.
-        let sums = |j: usize| {
-            let panel = job.group * self.panels + (job.o0 + j) / cols;
-            all.get().wrapping_add(first + panel * self.panel(cols))
-        };
+        let (outputs, panel) = (self.outputs(job), self.panel(cols));
+        let own = self.own(cols);
+        let (band, scratch) = scratch.split_at_mut(own[0]);
+        let (gradients, moved) = scratch.split_at_mut(own[1]);
         let per = self.blocks.count().div_ceil(self.sequences);
         let blocks = job.sequence * per..self.blocks.count().min((job.sequence + 1) * per);
         if blocks.is_empty() {
-            for j in (0..outputs).step_by(cols) {
-                // SAFETY: sums of the job.
-                unsafe { std::slice::from_raw_parts_mut(sums(j), taps * channels * cols) }
-                    .fill(T::Wide::ZERO);
-            }
+            sums.fill(T::Wide::ZERO);
         }
         for (turn, block) in blocks.enumerate() {
             let (images, lines) = self.blocks.get(block);
@@ -218,7 +237,7 @@ impl Weights {
                             inner: width,
                             step: (self.band.step[2] * channels) as isize,
                             b: gradients[j * positions..].as_ptr(),
-                            c: sums(j).wrapping_add((run * runs.length + row) * cols),
+                            c: sums[j / cols * panel + (run * runs.length + row) * cols..].as_mut_ptr(),
                             crs: cols as isize,
                             cols,
                             add: turn > 0,
@@ -232,54 +251,51 @@ impl Weights {
         }
     }
 
-    /// Adds up the sequences and writes the weights' gradients of a panel of output channels of a group.
+    /// Adds up the sums of a panel, which begins with output channel `j` of the job, and writes the weights' gradients.
     ///
     /// # Safety
     /// `out` is the result, and nobody else uses these elements meanwhile.
-    unsafe fn write<T: Operand>(
+    unsafe fn write<'a, T: Operand>(
         &self,
-        sums: &[T::Wide],
-        group: usize,
-        panel: usize,
+        job: &Job,
+        j: usize,
+        mut sums: impl Iterator<Item = &'a [T::Wide]>,
         scratch: &mut [T::Wide],
         out: Shared<T>,
     ) {
         let kernels = T::kernels(self.tier);
         let (cols, taps) = (kernels.cols, self.taps());
-        let outputs = panel * cols..self.cout.min((panel + 1) * cols);
+        let channels = self.band.channels.min(self.cin - job.i0);
         let [total, turned, _] = self.writes(cols);
         let (total, scratch) = scratch.split_at_mut(total);
         let (turned, line) = scratch.split_at_mut(turned);
-        for i0 in (0..self.cin).step_by(self.band.channels) {
-            let channels = self.band.channels.min(self.cin - i0);
-            let part = taps * channels * cols;
-            let first = (group * self.panels + panel) * self.panel(cols) + i0 * taps * cols;
-            let mut sum = &sums[first..][..part];
-            if self.sequences > 1 {
-                total[..part].copy_from_slice(sum);
-                for sequence in 1..self.sequences {
-                    let more = &sums[sequence * self.sums(cols) + first..][..part];
-                    total[..part].iter_mut().zip(more).for_each(|(s, &m)| *s += m);
-                }
-                sum = &total[..part];
+        let part = taps * channels * cols;
+        let Some(first) = sums.next() else { return };
+        let mut sum = &first[..part];
+        if let Some(second) = sums.next() {
+            let total = &mut total[..part];
+            total.copy_from_slice(sum);
+            for more in std::iter::once(second).chain(sums) {
+                total.iter_mut().zip(more).for_each(|(s, &m)| *s += m);
             }
-            // From tap, channel, output to output, channel, tap: each tap's channels and outputs first, and then each
-            // output's taps and channels change places.
-            let turned = &mut turned[..part];
-            for (sum, to) in sum.chunks_exact(channels * cols).zip(turned.chunks_exact_mut(channels * cols)) {
-                let x = Mat { ptr: sum.as_ptr(), rs: cols as isize, cs: 1 };
-                // SAFETY: as many numbers are read as written.
-                unsafe { (kernels.transpose)(x, channels, cols, to.as_mut_ptr()) };
-            }
-            let line = &mut line[..taps * channels];
-            for (j, o) in outputs.clone().enumerate() {
-                let x = Mat { ptr: turned[j * channels..].as_ptr(), rs: (channels * cols) as isize, cs: 1 };
-                let at = ((group * self.cout + o) * self.cin + i0) * taps;
-                // SAFETY: the taps and channels of an output, and its weights of these channels, which follow each other.
-                unsafe {
-                    (kernels.transpose)(x, taps, channels, line.as_mut_ptr());
-                    (kernels.narrow)(line.as_ptr(), line.len(), out.get().wrapping_add(at));
-                }
+            sum = total;
+        }
+        // From tap, channel, output to output, channel, tap: each tap's channels and outputs first, and then each output's
+        // taps and channels change places.
+        let turned = &mut turned[..part];
+        for (sum, to) in sum.chunks_exact(channels * cols).zip(turned.chunks_exact_mut(channels * cols)) {
+            let x = Mat { ptr: sum.as_ptr(), rs: cols as isize, cs: 1 };
+            // SAFETY: as many numbers are read as written.
+            unsafe { (kernels.transpose)(x, channels, cols, to.as_mut_ptr()) };
+        }
+        let line = &mut line[..taps * channels];
+        for o in 0..cols.min(self.outputs(job) - j) {
+            let x = Mat { ptr: turned[o * channels..].as_ptr(), rs: (channels * cols) as isize, cs: 1 };
+            let at = ((job.group * self.cout + job.o0 + j + o) * self.cin + job.i0) * taps;
+            // SAFETY: the taps and channels of an output, and its weights of these channels, which follow each other.
+            unsafe {
+                (kernels.transpose)(x, taps, channels, line.as_mut_ptr());
+                (kernels.narrow)(line.as_ptr(), line.len(), out.get().wrapping_add(at));
             }
         }
     }
