@@ -97,12 +97,22 @@ fn an_interrupted_run_ends_as_an_undisturbed_one_would() {
     text.push_str("{\"event\":\"step\",\"step\":8}\n{\"event\":\"st");
     std::fs::write(&log, text).unwrap();
 
+    // What changes no number may be changed on the way.
+    config.recompute = true;
+    let mut resumed = None;
+    let mut seen = |e: &Event| {
+        if let Event::Resume { changed, .. } = e {
+            resumed = Some(changed.clone());
+        }
+        Ok(())
+    };
     let mut second = trainer(2, &config, 0.3, true).unwrap();
     assert_eq!(second.step(), 7);
     let mut json = JsonLines::resume(&log, 7).unwrap();
     let mut board = TensorBoard::create(&dir.path().join("board"), 7).unwrap();
-    let summary = second.run(&mut [&mut json, &mut board], &AtomicBool::new(false)).unwrap();
+    let summary = second.run(&mut [&mut json, &mut board, &mut seen], &AtomicBool::new(false)).unwrap();
     assert!(summary.complete);
+    assert_eq!(resumed, Some(vec![]));
     assert_eq!(summary.losses, all.split_off(7));
     assert_eq!(model(dir.path(), 20), model(whole.path(), 20));
     let state = |dir: &Path| std::fs::read(dir.join("checkpoints/step-00000020/state.safetensors")).unwrap();

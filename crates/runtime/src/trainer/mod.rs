@@ -450,7 +450,7 @@ fn changes(old: &TrainConfig, new: &TrainConfig) -> Vec<String> {
         _ => serde_json::Map::new(),
     };
     let (old, new) = (object(old), object(new));
-    let harmless = ["eval", "checkpoint", "log"];
+    let harmless = ["recompute", "eval", "checkpoint", "log"];
     let differs = |(name, value): (&String, &serde_json::Value)| {
         let was = old.get(name).filter(|was| *was != value && !harmless.contains(&name.as_str()))?;
         Some(format!("{name}: {was} then, {value} now"))
