@@ -48,6 +48,11 @@ impl Model {
         Ok(Model { path: path.to_path_buf(), program, registry: crate::operators::registry() })
     }
 
+    /// Lets the system have the memory that the file takes, once a session has copied the weights.
+    pub fn release(&self) {
+        self.program.release();
+    }
+
     /// Binds symbolic sizes.
     ///
     /// # Errors

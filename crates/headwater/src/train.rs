@@ -69,5 +69,6 @@ pub fn with_trainer<T>(
     };
     let session = SessionModel { graph: &bound.graph, weights: &bound };
     let mut trainer = Trainer::new(device, session, Some(Box::new(rebind)), config.clone(), resume)?;
+    model.release();
     work(&mut trainer, &config)
 }

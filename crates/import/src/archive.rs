@@ -61,6 +61,17 @@ impl Bytes {
         Ok(Bytes::whole(Backing::Map(map)))
     }
 
+    /// Tells the system that a mapped file need not stay in memory: what is touched again is read again.
+    fn release(&self) {
+        #[cfg(unix)]
+        if let Backing::Map(map) = &*self.backing {
+            #[allow(unsafe_code)]
+            // SAFETY: of a private map of a file that nobody wrote to, the system drops copies of what the file holds.
+            // Should it refuse, they stay.
+            let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+        }
+    }
+
     /// A part of these bytes; `None` if it reaches beyond them.
     pub fn slice(&self, part: Range<usize>) -> Option<Bytes> {
         let (start, end) =
@@ -123,6 +134,11 @@ impl Archive {
     /// `Io`, `Zip`, `Entries`, `Unpack`.
     pub fn open(path: &Path) -> Result<Self> {
         Archive::index(Bytes::map(path)?)
+    }
+
+    /// Lets the system have the memory that the file takes.
+    pub fn release(&self) {
+        self.bytes.release();
     }
 
     /// Indexes bytes in memory.

@@ -75,6 +75,12 @@ impl Program {
         Program::load(Archive::open(path.as_ref())?)
     }
 
+    /// Lets the system have the memory that the mapped file takes, as once its weights are copied. The program and its
+    /// tensors stay usable: what is touched again is read again.
+    pub fn release(&self) {
+        self.archive.release();
+    }
+
     /// The same from bytes in memory.
     ///
     /// # Errors

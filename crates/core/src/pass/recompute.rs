@@ -246,7 +246,12 @@ impl Writer {
     /// Takes results that nobody reads any more out of the forward pass's pointwise programs.
     fn shorten(&self, graph: &mut Graph) -> Result<()> {
         let mut used: HashSet<ValueId> = graph.outputs.iter().map(|o| o.value).collect();
-        used.extend(graph.nodes.iter().flat_map(Node::operands));
+        // By nodes whose own results are used.
+        for node in graph.nodes.iter().rev() {
+            if node.outputs.iter().any(|v| used.contains(v)) {
+                used.extend(node.operands());
+            }
+        }
         for n in 0..graph.nodes.len() {
             let node = &graph.nodes[n];
             let unused = |v: &ValueId| self.choice.dropped.contains(v) && !used.contains(v);

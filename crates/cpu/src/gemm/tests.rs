@@ -125,3 +125,33 @@ fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
         }
     }
 }
+
+/// Every element where it belongs, and nothing behind the last one, though vectors of rows that fill none are stored whole.
+fn interleaves<T: Operand>() {
+    let layouts = |rows: usize, k: usize| [(1, rows as isize), (k as isize, 1), (2 * k as isize, 2)];
+    for tier in tiers() {
+        let kernels = T::kernels(tier);
+        for (rows, k) in
+            (1..=kernels.cols + 1).flat_map(|rows| (1..=2 * kernels.cols).map(move |k| (rows, k)))
+        {
+            let x = numbers::<T>(2 * rows * k, 5);
+            for (rs, cs) in layouts(rows, k) {
+                let mut out = vec![T::Wide::ZERO; rows * k + 2 * MAX_LANES];
+                // SAFETY: all elements are among the numbers, and there is room for them.
+                unsafe { (kernels.interleave)(Mat { ptr: x.as_ptr(), rs, cs }, rows, k, out.as_mut_ptr()) };
+                for (i, p) in (0..rows).flat_map(|i| (0..k).map(move |p| (i, p))) {
+                    let from = x[(i as isize * rs + p as isize * cs) as usize].widen();
+                    assert!(out[p * rows + i] == from, "{tier:?}: {rows} by {k}, element ({i}, {p})");
+                }
+                assert!(out[rows * k..].iter().all(|&z| z == T::Wide::ZERO), "{tier:?}: {rows} by {k}");
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_of_any_size_are_interleaved() {
+    interleaves::<f32>();
+    interleaves::<f64>();
+    interleaves::<bf16>();
+}

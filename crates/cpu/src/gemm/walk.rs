@@ -3,8 +3,8 @@
 
 use super::Mat;
 use super::lanes::{Converts, Lanes, MAX_LANES};
-use super::tile::{MAX_COLS, MAX_ROWS};
-use crate::element::{Float, Wide};
+use super::tile::MAX_ROWS;
+use crate::element::Float;
 
 /// One block of the output: `c = a · b`, summed in order.
 #[derive(Clone, Copy, Debug)]
@@ -17,10 +17,9 @@ pub(crate) struct Walk<'a, E> {
     pub step: isize,
     /// Right: for each index of the sum in order, `Kernels::cols` elements.
     pub b: *const E,
-    /// Output: row `i` at `i·crs`, `cols` elements.
+    /// Output: row `i` at `i·crs`, `Kernels::cols` elements.
     pub c: *mut E,
     pub crs: isize,
-    pub cols: usize,
     /// Adds to the output instead of writing it.
     pub add: bool,
 }
@@ -86,31 +85,13 @@ unsafe fn rows<L: Lanes, const R: usize>(w: &Walk<L::E>) {
             (at, b) = (at + w.step, b.wrapping_add(width));
         }
     }
-    let whole = w.cols == 2 * L::N;
-    let mut line = [[L::E::ZERO; MAX_COLS]; R];
     for i in 0..R {
         let c = w.c.wrapping_offset(i as isize * w.crs);
-        // SAFETY: a row of `c`, of whole vectors.
+        // SAFETY: a row of `c`.
         unsafe {
             let old = |v: usize| if w.add { L::load(c.add(v)) } else { L::zero() };
-            let (to, sums) = if whole {
-                (c, [old(0).add(sums[i][0]), old(L::N).add(sums[i][1])])
-            } else {
-                (line[i].as_mut_ptr(), sums[i])
-            };
-            sums[0].store(to);
-            sums[1].store(to.add(L::N));
-        }
-    }
-    if !whole {
-        for (i, line) in line.iter().enumerate() {
-            for (j, &sum) in line[..w.cols].iter().enumerate() {
-                // SAFETY: an element of row `i` of `c`.
-                unsafe {
-                    let c = w.c.offset(i as isize * w.crs).add(j);
-                    *c = if w.add { *c + sum } else { sum };
-                }
-            }
+            old(0).add(sums[i][0]).store(c);
+            old(L::N).add(sums[i][1]).store(c.add(L::N));
         }
     }
 }

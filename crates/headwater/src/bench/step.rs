@@ -211,8 +211,9 @@ impl Running {
             scaled,
             ..Training::default()
         };
-        let model = SessionModel { graph: &bound.graph, weights: &bound };
-        let mut session = Session::new(device, model, Some(training))?;
+        let exported = SessionModel { graph: &bound.graph, weights: &bound };
+        let mut session = Session::new(device, exported, Some(training))?;
+        model.release();
         if scaled {
             session.set_loss_scale(F16_SCALE)?;
         }

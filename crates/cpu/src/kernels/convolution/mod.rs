@@ -62,14 +62,16 @@ pub static KERNELS: &[Kernel] = &[
     },
 ];
 
-/// Whether padding and gaps are not much larger than the images, as they are held in memory for a while. The reference,
-/// which does without, computes what nobody means.
+/// Whether there are channels to sum over, and padding and gaps are not much larger than the images, as they are held in
+/// memory for a while. The reference, which does without, computes what nobody means.
 fn sensible(c: &Conv) -> bool {
-    (0..3).all(|d| {
-        let span =
-            (c.output[d].saturating_sub(1) * c.stride[d]).saturating_add((c.kernel[d] - 1) * c.dilation[d]);
-        span <= 4 * (c.input[d] + c.output[d]) + 64
-    })
+    let channels = c.cin > 0 && c.cout > 0;
+    channels
+        && (0..3).all(|d| {
+            let span = (c.output[d].saturating_sub(1) * c.stride[d])
+                .saturating_add((c.kernel[d] - 1) * c.dilation[d]);
+            span <= 4 * (c.input[d] + c.output[d]) + 64
+        })
 }
 
 fn passes(site: &Site, passes: Result<Vec<Pass>>) -> usize {
@@ -124,7 +126,7 @@ impl Blocks {
         let (images, [_, height, width]) = (samples * m.result[0], m.result);
         let plane = (height * width).max(1);
         // Inputs that one more result brings along.
-        let each = (0..3).map(|d| if m.taps[d] == 1 { 1 } else { m.step[d] }).product::<usize>() * channels;
+        let each = (0..3).filter(|&d| m.taps[d] > 1).fold(channels, |n, d| n.saturating_mul(m.step[d]));
         let positions = positions.min(HELD / each.max(1)).max(1);
         if plane >= positions {
             let blocks = plane.div_ceil(positions).min(height);

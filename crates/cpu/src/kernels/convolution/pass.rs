@@ -79,8 +79,10 @@ impl Pass {
     pub fn backward(c: &Conv) -> Vec<Pass> {
         let [input, output, kernel, stride, dilation, pad] = spatial(c);
         let mut passes = Vec::new();
-        for rest in (0..stride.iter().product())
-            .map(|i: usize| [i / (stride[1] * stride[2]), i / stride[2] % stride[1], i % stride[2]])
+        // Remainders that inputs have.
+        let rests: [usize; 3] = std::array::from_fn(|d| stride[d].min(input[d]));
+        for rest in (0..rests.iter().product())
+            .map(|i: usize| [i / (rests[1] * rests[2]), i / rests[2] % rests[1], i % rests[2]])
         {
             let forward = Pass::forward(c);
             let mut pass = Pass {
@@ -101,7 +103,7 @@ impl Pass {
                 let fits =
                     |k: &usize| place as isize % stride[d] as isize == (k * dilation[d] % stride[d]) as isize;
                 let every = stride[d] / shared;
-                let Some(k) = (0..every.min(kernel[d])).find(fits).filter(|_| rest[d] < input[d]) else {
+                let Some(k) = (0..every.min(kernel[d])).find(fits) else {
                     met = false;
                     break;
                 };
@@ -305,7 +307,6 @@ impl Pass {
                         b: b.as_ptr(),
                         c: sums[start * crs + column..].as_mut_ptr(),
                         crs: crs as isize,
-                        cols,
                         add: i0 > 0,
                     };
                     // SAFETY: the runs lie in the band, the panel has a row for each of their elements, and the sums have

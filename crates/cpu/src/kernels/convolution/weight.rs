@@ -4,7 +4,7 @@
 use super::band::{Band, Meeting, Runs};
 use super::{Blocks, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{MAX_LANES, MAX_ROWS, Mat, Operand, Walk};
+use crate::gemm::{MAX_ROWS, Mat, Operand, Walk};
 use crate::kernels::Args;
 use crate::pool::Shared;
 use crate::tier::Tier;
@@ -101,7 +101,7 @@ impl Weights {
     /// Elements of what a thread needs while it sums: its band, packed gradients, and room to move inputs.
     fn own(&self, cols: usize) -> [usize; 3] {
         let positions = self.blocks.together * self.blocks.lines * self.meeting.result[2];
-        let gradients = positions * RESULTS.min(self.cout).next_multiple_of(cols) + MAX_LANES;
+        let gradients = positions * RESULTS.min(self.cout).next_multiple_of(cols);
         [self.band.elements(), gradients, self.band.plane()].map(|n| n.next_multiple_of(16))
     }
 
@@ -213,10 +213,7 @@ impl Weights {
                     let at = channel * to + (depth * self.meeting.result[1] + lines.start) * width;
                     let mat = Mat { ptr: g[at..].as_ptr(), rs: to as isize, cs: 1 };
                     let out = &mut gradients[j * positions + i * of_image * cols..];
-                    debug_assert!(
-                        out.len() >= of_image * cols + if j + cols >= outputs { 0 } else { MAX_LANES }
-                    );
-                    // SAFETY: gradients of this image's lines; what spills behind is written next, or the room at the end.
+                    // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do not spill.
                     unsafe {
                         (kernels.pack)(mat, cols.min(outputs - j), of_image, cols, of_image, out.as_mut_ptr())
                     };
@@ -239,7 +236,6 @@ impl Weights {
                             b: gradients[j * positions..].as_ptr(),
                             c: sums[j / cols * panel + (run * runs.length + row) * cols..].as_mut_ptr(),
                             crs: cols as isize,
-                            cols,
                             add: turn > 0,
                         };
                         // SAFETY: inputs in the band that the outputs meet through these taps, a row of gradients for
