@@ -22,6 +22,8 @@ pub struct Limits {
     pub f32: f64,
     /// The same on f64.
     pub f64: f64,
+    /// Multiply-adds for products of matrices in bf16: of pairs where there are instructions for these, of f32 otherwise.
+    pub bf16: f64,
     /// Bytes a second of an ordinary copy, read and written counted both; the destination's lines are read as well.
     pub copy: f64,
     /// The same with stores that bypass the cache.
@@ -31,10 +33,14 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Floating-point operations a second for products of operands of this dtype. f16 and bf16 are widened to f32 in
-    /// registers, so that f32's limit is theirs.
+    /// Floating-point operations a second for products of operands of this dtype. f16 is widened to f32 in registers, so
+    /// that f32's limit is its own.
     pub fn flops(&self, dtype: DType) -> f64 {
-        if dtype == DType::F64 { self.f64 } else { self.f32 }
+        match dtype {
+            DType::F64 => self.f64,
+            DType::BF16 => self.bf16,
+            _ => self.f32,
+        }
     }
 
     /// Bytes a second that can be read and written at best.
@@ -89,6 +95,14 @@ pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
     let adds = |lanes: usize| 2.0 * (REGISTERS * lanes * effort.rounds * threads) as f64;
     let f32 = best(adds(lanes(tier, 4)), &mut || each(&|| f64::from(fma_f32(tier, effort.rounds))));
     let f64 = best(adds(lanes(tier, 8)), &mut || each(&|| fma_f64(tier, effort.rounds)));
+    let bf16 = match tier {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a tier is in use only where the processor has its instructions.
+        Tier::Avx512Bf16 => best(2.0 * adds(lanes(tier, 4)), &mut || {
+            each(&|| f64::from(unsafe { x86::avx512_bf16(effort.rounds) }))
+        }),
+        _ => f32,
+    };
 
     let blocks = (effort.bytes / BLOCK).max(1);
     let (mut from, mut to) = (CpuMemory::new(blocks * BLOCK)?, CpuMemory::new(blocks * BLOCK)?);
@@ -118,7 +132,7 @@ pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
             black_box(sum(tier, block));
         })
     });
-    Ok(Limits { threads, tier, f32, f64, copy, copy_streaming, read })
+    Ok(Limits { threads, tier, f32, f64, bf16, copy, copy_streaming, read })
 }
 
 /// Bytes handed to a thread at once.
@@ -132,7 +146,7 @@ fn lanes(tier: Tier, size: usize) -> usize {
     match tier {
         Tier::Portable => 16 / size,
         Tier::Avx2 => 32 / size,
-        Tier::Avx512 => 64 / size,
+        Tier::Avx512 | Tier::Avx512Bf16 => 64 / size,
     }
 }
 
@@ -187,6 +201,29 @@ mod x86 {
     fma!(avx512_f32, f32, "avx512f", _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps, _mm512_storeu_ps, 16);
     fma!(avx512_f64, f64, "avx512f", _mm512_set1_pd, _mm512_fmadd_pd, _mm512_add_pd, _mm512_storeu_pd, 8);
 
+    /// The same by products of pairs of bf16: 2⁻⁸ · 2⁻⁸ + 2⁻⁸ · 0 is added, round after round.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub fn avx512_bf16(rounds: usize) -> f32 {
+        // SAFETY: any bits are operands.
+        let pairs = |x: u32| unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(x as i32)) };
+        // 2⁻⁸ twice, and 2⁻⁸ with 0.
+        let (a, b) = (pairs(black_box(0x3b80_3b80)), pairs(black_box(0x3b80_0000)));
+        let mut acc = [_mm512_setzero_ps(); REGISTERS];
+        for _ in 0..rounds {
+            for x in &mut acc {
+                *x = _mm512_dpbf16_ps(*x, a, b);
+            }
+        }
+        let mut total = _mm512_setzero_ps();
+        for x in acc {
+            total = _mm512_add_ps(total, x);
+        }
+        let mut out = [0.0; 16];
+        // SAFETY: `out` has room for one register.
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), total) };
+        out.iter().sum()
+    }
+
     /// # Safety
     /// Both slices are one block long and start at a multiple of 32.
     #[target_feature(enable = "avx2")]
@@ -220,7 +257,7 @@ fn fma_f32(tier: Tier, rounds: usize) -> f32 {
     match tier {
         // SAFETY: a tier is in use only where the processor has its instructions.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 => unsafe { x86::avx512_f32(rounds) },
+        Tier::Avx512 | Tier::Avx512Bf16 => unsafe { x86::avx512_f32(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => unsafe { x86::avx2_f32(rounds) },
@@ -232,7 +269,7 @@ fn fma_f64(tier: Tier, rounds: usize) -> f64 {
     match tier {
         // SAFETY: a tier is in use only where the processor has its instructions.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 => unsafe { x86::avx512_f64(rounds) },
+        Tier::Avx512 | Tier::Avx512Bf16 => unsafe { x86::avx512_f64(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => unsafe { x86::avx2_f64(rounds) },
@@ -247,7 +284,7 @@ fn copy(tier: Tier, from: &[u8], to: &mut [u8], streaming: bool) {
         // SAFETY: the tier has AVX2; both are one block, and blocks start at multiples of their size in memory that is
         // aligned to 64 bytes.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 | Tier::Avx512 => unsafe { x86::copy(from, to, streaming) },
+        Tier::Avx2 | Tier::Avx512 | Tier::Avx512Bf16 => unsafe { x86::copy(from, to, streaming) },
         _ => {
             let _ = streaming;
             to.copy_from_slice(from);
@@ -259,7 +296,7 @@ fn sum(tier: Tier, block: &[u8]) -> u64 {
     match tier {
         // SAFETY: the tier has AVX2.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 | Tier::Avx512 => unsafe { x86::sum(block) },
+        Tier::Avx2 | Tier::Avx512 | Tier::Avx512Bf16 => unsafe { x86::sum(block) },
         _ => added(block),
     }
 }
@@ -303,6 +340,11 @@ mod tests {
             let want = |size| (REGISTERS * lanes(tier, size)) as f64;
             assert!((fma_f64(tier, 40_000) - want(8)).abs() < 1e-9);
             assert!((f64::from(fma_f32(tier, 40_000)) - want(4)).abs() < 1e-2);
+            #[cfg(target_arch = "x86_64")]
+            if tier == Tier::Avx512Bf16 {
+                // SAFETY: the processor has the tier.
+                assert_eq!(f64::from(unsafe { x86::avx512_bf16(1 << 16) }), want(4));
+            }
         }
     }
 
@@ -311,7 +353,10 @@ mod tests {
         let effort = Effort { runs: 1, rounds: 1000, bytes: BLOCK };
         let l = measure(&Pool::new(2), Tier::detect(), effort).unwrap();
         assert!([l.f32, l.f64, l.copy, l.copy_streaming, l.read].iter().all(|r| r.is_finite() && *r > 0.0));
-        assert_eq!((l.threads, l.flops(DType::BF16), l.flops(DType::F64)), (2, l.f32, l.f64));
+        assert_eq!(
+            (l.threads, l.flops(DType::F16), l.flops(DType::BF16), l.flops(DType::F64)),
+            (2, l.f32, l.bf16, l.f64)
+        );
         assert_eq!(l.floor(DType::F32, l.f32, 0.0), 1.0);
         assert_eq!(l.floor(DType::F32, 0.0, 2.0 * l.bandwidth()), 2.0);
     }

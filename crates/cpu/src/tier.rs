@@ -2,7 +2,7 @@
 //!
 //! All tiers do the same operations in the same order: by the same Rust loops, compiled for different instruction sets (Rust
 //! never contracts or reorders floating point by itself), or by machine code that `rows` writes. So all give the same bits,
-//! except in matrix products, where the higher tiers multiply and add with one rounding.
+//! except in matrix products, where the higher tiers multiply and add with one rounding, and the highest one takes pairs of bf16.
 
 use headwater_core::diagnostic::Result;
 use headwater_core::fail;
@@ -17,11 +17,13 @@ pub enum Tier {
     Avx2,
     /// AVX-512 F, BW, DQ, VL.
     Avx512,
+    /// The same with AVX512_BF16: products of matrices in bf16 take pairs of numbers.
+    Avx512Bf16,
 }
 
 impl Tier {
     /// Every tier.
-    pub const ALL: [Tier; 3] = [Tier::Portable, Tier::Avx2, Tier::Avx512];
+    pub const ALL: [Tier; 4] = [Tier::Portable, Tier::Avx2, Tier::Avx512, Tier::Avx512Bf16];
 
     /// Name, as `HEADWATER_TIER` takes it.
     pub const fn name(self) -> &'static str {
@@ -29,6 +31,7 @@ impl Tier {
             Tier::Portable => "portable",
             Tier::Avx2 => "avx2",
             Tier::Avx512 => "avx512",
+            Tier::Avx512Bf16 => "avx512bf16",
         }
     }
 
@@ -39,7 +42,7 @@ impl Tier {
             use std::arch::is_x86_feature_detected as has;
             let avx2 = has!("avx2") && has!("fma") && has!("f16c") && has!("bmi2");
             if avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
-                return Tier::Avx512;
+                return if has!("avx512bf16") { Tier::Avx512Bf16 } else { Tier::Avx512 };
             }
             if avx2 {
                 return Tier::Avx2;
@@ -63,8 +66,9 @@ impl Tier {
 fn choose(asked: Option<&str>, highest: Tier) -> Result<Tier> {
     let Some(name) = asked.filter(|s| !s.is_empty()) else { return Ok(highest) };
     let tier = Tier::ALL.into_iter().find(|t| t.name() == name);
-    let tier =
-        tier.ok_or_else(|| fail!(Device, "HEADWATER_TIER={name}: the tiers are portable, avx2, avx512"))?;
+    let tier = tier.ok_or_else(|| {
+        fail!(Device, "HEADWATER_TIER={name}: the tiers are portable, avx2, avx512, avx512bf16")
+    })?;
     if tier > highest {
         return Err(fail!(Device, "HEADWATER_TIER={name}: this processor has {} at most", highest.name()));
     }
@@ -98,7 +102,7 @@ impl Tier {
                 // SAFETY: devices take only tiers that the processor has.
                 Tier::Avx2 => return unsafe { avx2(l) },
                 // SAFETY: as above.
-                Tier::Avx512 => return unsafe { avx512(l) },
+                Tier::Avx512 | Tier::Avx512Bf16 => return unsafe { avx512(l) },
             }
         }
         l.run()

@@ -30,7 +30,7 @@ fn sum(parts: &Value, key: &str) -> f64 {
 fn a_machine_has_limits() {
     let m = headwater(&["bench", "machine"]);
     assert_eq!(m["threads"], 2);
-    for rate in ["f32_gflops", "f64_gflops", "copy_gbs", "copy_streaming_gbs", "read_gbs"] {
+    for rate in ["f32_gflops", "bf16_gflops", "f64_gflops", "copy_gbs", "copy_streaming_gbs", "read_gbs"] {
         assert!(number(&m[rate]) > 0.0, "{rate}");
     }
 }

@@ -39,7 +39,7 @@ struct Slab<W> {
     /// First column, columns.
     j: usize,
     n: usize,
-    /// First of `k`, and how many.
+    /// First place of `k`, and how many.
     p: usize,
     k: usize,
     /// The right operand, packed.
@@ -55,7 +55,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
     /// # Safety
     /// As `gemm`, for this product; `own` is a thread's workspace, and the parts allow it.
     pub unsafe fn alone(&self, own: &mut [T::Wide]) {
-        let Size { m, n, k } = self.size;
+        let (Size { m, n, .. }, k) = (self.size, self.parts.k);
         if skinny::takes(self) {
             // SAFETY: the caller's promise.
             return unsafe { skinny::dots(self, 0..m, 0..n) };
@@ -82,7 +82,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
     /// # Safety
     /// As `gemm`, for this product; `workspace` is as large as the parts say, without the bias.
     pub unsafe fn together(&self, pool: &Pool, workspace: &mut [T::Wide]) {
-        let Size { m, n, k } = self.size;
+        let (Size { m, n, .. }, k) = (self.size, self.parts.k);
         if skinny::takes(self) {
             // SAFETY: the caller's promise.
             return unsafe { skinny::together(self, pool) };
@@ -114,8 +114,9 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         while let Some(slab) = slabs.next() {
             // SAFETY: pieces lie apart in the slab.
             pool.each(self.pieces(slab), |g| unsafe { self.piece(slab, g) });
-            let next =
-                slabs.peek().map_or(Ahead::NONE, |to| Ahead::matrix(self.b.at(to.p, to.j), to.k, to.n));
+            let next = slabs.peek().map_or(Ahead::NONE, |to| {
+                Ahead::matrix(self.right(to.p, to.j), self.elements(to.p, to.k), to.n)
+            });
             // SAFETY: all that the blocks read is packed.
             unsafe { self.blocks(slab, pool, rest, next) };
         }
@@ -144,13 +145,30 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             let left = match pieces == 1 && after < end {
                 true => {
                     let depth = parts.part_k.min(slab.k);
-                    Ahead::matrix(self.a.at(after, slab.p), parts.rows.min(end - after), depth)
+                    let depth = self.elements(slab.p, depth);
+                    Ahead::matrix(self.left(after, slab.p), parts.rows.min(end - after), depth)
                 }
                 false => Ahead::NONE,
             };
             // SAFETY: blocks differ in their rows or columns, and so in what they write.
             unsafe { self.block(slab, rows, cols, own, next.part(g, tasks), left) };
         });
+    }
+
+    /// The left operand from a row and a place of `k` on.
+    fn left(&self, i: usize, p: usize) -> Mat<T> {
+        self.a.at(i, p * self.kernels.fast.taken)
+    }
+
+    /// The right operand from a place of `k` and a column on.
+    fn right(&self, p: usize, j: usize) -> Mat<T> {
+        self.b.at(p * self.kernels.fast.taken, j)
+    }
+
+    /// How many of `k` lie in some places from place `p` on.
+    fn elements(&self, p: usize, places: usize) -> usize {
+        let taken = self.kernels.fast.taken;
+        (places * taken).min(self.size.k - p * taken)
     }
 
     /// Whether whole panels of the right operand are read where they lie: too few rows would repay packing.
@@ -196,8 +214,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         }
     }
 
-    /// Piece `g` of those that take [`DEEP`] of the `k` of a slab each, by the parts of it: where the part begins, and what of
-    /// it.
+    /// Piece `g` of those that take [`DEEP`] places of `k` of a slab each, by the parts of it: where the part begins, and what
+    /// of it.
     fn deep(&self, slab: Slab<T::Wide>, g: usize, mut f: impl FnMut(usize, Range<usize>)) {
         let (mut at, end) = (g * DEEP, slab.k.min((g + 1) * DEEP));
         while at < end {
@@ -208,7 +226,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         }
     }
 
-    /// Packs panels of the right operand into a slab, for some of a part of its `k`, which begins at `p`: panel after panel.
+    /// Packs panels of the right operand into a slab, for some places of a part of its `k`, which begins at `p`: panel after
+    /// panel.
     ///
     /// # Safety
     /// The slab has room; nobody uses this piece of it meanwhile.
@@ -220,11 +239,12 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         let from = start * width;
         let columns = (panels.end * width).min(slab.n) - from;
         let depth = self.parts.part_k.min(slab.k - p);
-        let x = self.b.at(slab.p + p + within.start, slab.j + from).transposed();
+        let first = slab.p + p + within.start;
+        let (x, k) = (self.right(first, slab.j + from).transposed(), self.elements(first, within.len()));
         let to = slab.right.get().wrapping_add(p * padded + from * depth + within.start * width);
         // SAFETY: columns of the right operand; the panels' room in the slab. Packing spills into the following panels only
         // if its groups are no multiple of a vector, which two vectors are.
-        unsafe { (self.kernels.pack)(x, columns, within.len(), width, depth, to) };
+        unsafe { (self.kernels.fast.pack)(x, columns, k, width, depth, to) };
     }
 
     /// A block of the output: some rows, and some columns of the slab. `right` and `left` are what is read next, of either
@@ -263,18 +283,20 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         let mut p = 0;
         loop {
             let depth = part_k.min(slab.k - p);
-            let (first, last) = (slab.p + p == 0, slab.p + p + depth == self.size.k);
-            let x = self.a.at(rows.start, slab.p + p);
+            let (first, last) = (slab.p + p == 0, slab.p + p + depth == self.parts.k);
+            let x = self.left(rows.start, slab.p + p);
             if !left_in_place {
+                let (k, to) = (self.elements(slab.p + p, depth), packed.as_mut_ptr());
                 // SAFETY: rows of the left operand, and room for them.
-                unsafe { (self.kernels.pack)(x, rows.len(), depth, height, depth, packed.as_mut_ptr()) };
+                unsafe { (self.kernels.fast.pack)(x, rows.len(), k, height, depth, to) };
             }
             let further = slab.k - p - depth;
             let mut ahead = match further {
                 0 => left,
                 _ => {
-                    let x = self.a.at(rows.start, slab.p + p + depth);
-                    Ahead::matrix(x, rows.len(), part_k.min(further))
+                    let from = slab.p + p + depth;
+                    let k = self.elements(from, part_k.min(further));
+                    Ahead::matrix(self.left(rows.start, from), rows.len(), k)
                 }
             };
             let lefts = ahead.len().div_ceil(tiles);
@@ -309,7 +331,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                     };
                     let panel = slab.right.get().wrapping_add(p * padded + j * depth).cast_const();
                     let (b, brs) = if right_in_place && n == width {
-                        (self.b.at(slab.p + p, slab.j + j).ptr.cast(), self.b.rs)
+                        (self.right(slab.p + p, slab.j + j).ptr.cast(), self.b.rs)
                     } else {
                         (panel, width as isize)
                     };
@@ -330,7 +352,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                     right.ask(rights);
                     ahead.ask(lefts);
                     // SAFETY: panels, packed or as they lie, and elements of the output or of the sums that wait for them.
-                    unsafe { (self.kernels.tile)(&tile) };
+                    unsafe { (self.kernels.fast.tile)(&tile) };
                     if out {
                         // SAFETY: rows of the buffer and of the output.
                         (0..m).for_each(|i| unsafe { (self.narrow)(to.at(i, 0).ptr, n, c.at(i, 0).ptr) });

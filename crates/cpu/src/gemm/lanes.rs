@@ -2,6 +2,7 @@
 //! kernels are written once, generic over these; `tiers` compiles them for each instruction set.
 #![allow(clippy::needless_range_loop)]
 
+use super::Mat;
 use crate::element::{Float, Wide, total};
 
 /// Most lanes of any vector: the size of buffers for one.
@@ -120,6 +121,49 @@ pub(crate) trait Converts<T: Float<Wide = Self::E>>: Lanes {
             // SAFETY: the caller's promise.
             unsafe { *p.add(i) = T::narrow(lanes[i]) };
         }
+    }
+}
+
+/// How elements of an operand are packed for products: each widened, or pairs along `k` together in the place of one, as
+/// instructions take them that sum products of pairs.
+pub(crate) trait Packs<T: Float<Wide = Self::E>>: Lanes {
+    /// Elements of `k` in a place.
+    const TAKEN: usize;
+
+    /// Place `p` of `N` rows from row `i` on, which are neighbours in memory.
+    ///
+    /// # Safety
+    /// These elements may be read.
+    unsafe fn across(x: Mat<T>, i: usize, p: usize) -> Self;
+    /// `N` places of row `i` from place `p` on, whose columns are neighbours in memory.
+    ///
+    /// # Safety
+    /// These elements may be read.
+    unsafe fn along(x: Mat<T>, i: usize, p: usize) -> Self;
+    /// Place `p` of row `i` of a matrix of `k` columns; elements behind the last column are zeros.
+    ///
+    /// # Safety
+    /// The first of its elements may be read, and the others that are in the matrix.
+    unsafe fn one(x: Mat<T>, i: usize, p: usize, k: usize) -> Self::E;
+}
+
+impl<T: Float<Wide = Self::E>, L: Converts<T>> Packs<T> for L {
+    const TAKEN: usize = 1;
+
+    #[inline(always)]
+    unsafe fn across(x: Mat<T>, i: usize, p: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { L::read(x.at(i, p).ptr) }
+    }
+    #[inline(always)]
+    unsafe fn along(x: Mat<T>, i: usize, p: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { L::read(x.at(i, p).ptr) }
+    }
+    #[inline(always)]
+    unsafe fn one(x: Mat<T>, i: usize, p: usize, _: usize) -> Self::E {
+        // SAFETY: the caller's promise.
+        unsafe { *x.at(i, p).ptr }.widen()
     }
 }
 

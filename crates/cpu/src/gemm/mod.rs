@@ -1,5 +1,5 @@
 //! Matrix products: batched, any strides, summed in f32 or wider, rounded once. f16 and bf16 are widened while they are
-//! packed; no matrix is ever copied whole.
+//! packed, or bf16 brought together in pairs where there are instructions for these; no matrix is ever copied whole.
 //!
 //! The method is the usual one: columns of the right operand are packed into panels that all threads share, rows of the left
 //! one into panels of a thread's own, and a block of the output is held in registers while a panel of each streams by.
@@ -9,6 +9,8 @@
 //! Knows nothing of operators: callers vouch for their pointers.
 
 mod ahead;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod blocks;
 mod lanes;
 mod parts;
@@ -24,7 +26,7 @@ mod x86;
 pub(crate) use lanes::MAX_LANES;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use lanes::{Converts, Lanes};
-pub use tiers::{Kernels, Operand};
+pub use tiers::{Kernels, Operand, Panels};
 pub(crate) use tile::{MAX_ROWS, Tile};
 pub(crate) use walk::Walk;
 
@@ -129,7 +131,7 @@ fn same<A: 'static, B: 'static>() -> bool {
 
 /// Bytes of workspace [`gemm`] needs for products of this size on `threads` threads.
 pub fn workspace<T: Operand, O: Operand<Wide = T::Wide>>(tier: Tier, size: Size, threads: usize) -> usize {
-    Parts::new::<T, O>(tier, size).total(threads) * size_of::<T::Wide>()
+    Parts::new::<T, O>(T::kernels(tier), size).total(threads) * size_of::<T::Wide>()
 }
 
 /// `c[i] = start + a[i] · b[i]` for each `i` in `0..batches`, summed in `T::Wide`, each element rounded once to `O`.
@@ -152,10 +154,33 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
     c: impl Fn(usize) -> MatMut<O> + Sync,
     start: Start<T>,
 ) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        run(pool, T::kernels(tier), O::kernels(tier).narrow, workspace, batches, size, a, b, c, start);
+    }
+}
+
+/// [`gemm`] with given kernels, of a tier that the processor has.
+///
+/// # Safety
+/// As [`gemm`].
+#[allow(clippy::too_many_arguments)]
+unsafe fn run<T: Operand, O: Operand<Wide = T::Wide>>(
+    pool: &Pool,
+    kernels: &'static Kernels<T>,
+    narrow: unsafe fn(*const T::Wide, usize, *mut O),
+    workspace: &mut [u8],
+    batches: usize,
+    size: Size,
+    a: impl Fn(usize) -> Mat<T> + Sync,
+    b: impl Fn(usize) -> Mat<T> + Sync,
+    c: impl Fn(usize) -> MatMut<O> + Sync,
+    start: Start<T>,
+) {
     if batches == 0 || size.m == 0 || size.n == 0 {
         return;
     }
-    let parts = Parts::new::<T, O>(tier, size);
+    let parts = Parts::new::<T, O>(kernels, size);
     let needs = parts.total(pool.threads()) * size_of::<T::Wide>();
     let workspace: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut workspace[..needs]);
     let (bias, rest) = workspace.split_at_mut(parts.bias);
@@ -166,8 +191,8 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
         }
     }
     let product = |i: usize| Product::<T, O> {
-        kernels: T::kernels(tier),
-        narrow: O::kernels(tier).narrow,
+        kernels,
+        narrow,
         parts,
         size,
         a: a(i),

@@ -1,10 +1,9 @@
 //! The sizes of the parts that a product is cut into, and of its workspace: functions of the sizes alone.
 
 use super::lanes::MAX_LANES;
-use super::tiers::Operand;
+use super::tiers::{Kernels, Operand};
 use super::tile::MAX_COLS;
 use super::{Size, same};
-use crate::tier::Tier;
 
 /// Most of `k` summed in registers at once: a panel of the left operand lies in the first-level cache, one of the right operand
 /// comes from the second. Fewer parts cost less than panels that both lie in the first: the output is written once for each.
@@ -32,6 +31,8 @@ const fn limit(real: usize, tests: usize) -> usize {
 /// The parts of a product, and its workspace in elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
+    /// Places of `k` in panels: what `k` counts in all that follows.
+    pub k: usize,
     /// Columns of a slab, in whole panels; rows of a chunk, in whole panels but for the last one; what is summed at once.
     pub cols: usize,
     pub chunk: usize,
@@ -52,9 +53,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub fn new<T: Operand, O: Operand<Wide = T::Wide>>(tier: Tier, size: Size) -> Parts {
-        let kernels = T::kernels(tier);
-        let Size { m, n, k } = size;
+    pub fn new<T: Operand, O: Operand<Wide = T::Wide>>(kernels: &Kernels<T>, size: Size) -> Parts {
+        let (Size { m, n, .. }, k) = (size, size.k.div_ceil(kernels.fast.taken));
         let even = |n: usize, most: usize| n.div_ceil(n.div_ceil(most).max(1));
         let part_k = even(k, K_PART);
         let cols = even(n, SLAB_COLS).next_multiple_of(kernels.cols).max(kernels.cols);
@@ -70,6 +70,7 @@ impl Parts {
         let line = |n: usize| n.next_multiple_of(16);
         let rounds = !same::<O, T::Wide>();
         Parts {
+            k,
             cols,
             chunk,
             part_k,

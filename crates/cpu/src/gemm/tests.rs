@@ -1,5 +1,7 @@
 //! Products against plain f64 loops.
 
+use super::lanes::{Lanes, Packs};
+use super::tiers::PAIRS;
 use super::*;
 use crate::element::Float;
 use half::{bf16, f16};
@@ -15,7 +17,60 @@ fn numbers<T: Float>(n: usize, seed: u64) -> Vec<T> {
         .collect()
 }
 
-/// All transpositions, starts and a non-trivial output stride; returns the bits for comparison.
+/// Sums of products of pairs of bf16, on any processor: the instruction's arithmetic, but for subnormal numbers.
+#[derive(Clone, Copy)]
+pub(super) struct Pairs([f32; 4]);
+
+impl Lanes for Pairs {
+    type E = f32;
+    const N: usize = 4;
+    const ROWS: usize = 4;
+    fn zero() -> Self {
+        Pairs([0.0; 4])
+    }
+    fn splat(x: f32) -> Self {
+        Pairs([x; 4])
+    }
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's promise.
+        Pairs(unsafe { p.cast::<[f32; 4]>().read_unaligned() })
+    }
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[f32; 4]>().write_unaligned(self.0) }
+    }
+    fn fma(self, a: Self, b: Self) -> Self {
+        let half = |x: f32, shift: u32| f32::from_bits(x.to_bits() << shift & 0xffff_0000);
+        Pairs(std::array::from_fn(|i| {
+            let (a, b) = (a.0[i], b.0[i]);
+            self.0[i] + half(a, 0) * half(b, 0) + half(a, 16) * half(b, 16)
+        }))
+    }
+    fn add(self, x: Self) -> Self {
+        Pairs(std::array::from_fn(|i| self.0[i] + x.0[i]))
+    }
+}
+
+impl Packs<bf16> for Pairs {
+    const TAKEN: usize = 2;
+    unsafe fn across(x: Mat<bf16>, i: usize, p: usize) -> Self {
+        // SAFETY: the caller's promise.
+        Pairs(std::array::from_fn(|j| unsafe { Self::one(x, i + j, p, usize::MAX) }))
+    }
+    unsafe fn along(x: Mat<bf16>, i: usize, p: usize) -> Self {
+        // SAFETY: the caller's promise.
+        Pairs(std::array::from_fn(|j| unsafe { Self::one(x, i, p + j, usize::MAX) }))
+    }
+    unsafe fn one(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
+        let number = |p: usize| match p < k {
+            // SAFETY: the caller's promise.
+            true => u32::from(unsafe { *x.at(i, p).ptr }.to_bits()),
+            false => 0,
+        };
+        f32::from_bits(number(2 * p) | number(2 * p + 1) << 16)
+    }
+}
+
 fn check<T: Operand, O: Operand<Wide = T::Wide>>(
     tier: Tier,
     size: Size,
@@ -23,9 +78,22 @@ fn check<T: Operand, O: Operand<Wide = T::Wide>>(
     threads: usize,
     eps: f64,
 ) -> Vec<f64> {
+    check_with(T::kernels(tier), O::kernels(tier).narrow, size, batches, threads, eps)
+}
+
+/// All transpositions, starts and a non-trivial output stride; returns the bits for comparison.
+fn check_with<T: Operand, O: Operand<Wide = T::Wide>>(
+    kernels: &'static Kernels<T>,
+    narrow: unsafe fn(*const T::Wide, usize, *mut O),
+    size: Size,
+    batches: usize,
+    threads: usize,
+    eps: f64,
+) -> Vec<f64> {
     let Size { m, n, k } = size;
     let pool = Pool::new(threads);
-    let mut memory = crate::CpuMemory::new(workspace::<T, O>(tier, size, threads)).unwrap();
+    let needs = Parts::new::<T, O>(kernels, size).total(threads) * size_of::<T::Wide>();
+    let mut memory = crate::CpuMemory::new(needs).unwrap();
     let (a, b) = (numbers::<T>(batches * m * k, 1), numbers::<T>(batches * k * n, 2));
     let (bias, before) = (numbers::<T>(n, 3), numbers::<O>(batches * m * n, 4));
     let f = |x: T| x.widen().to_f64();
@@ -50,9 +118,10 @@ fn check<T: Operand, O: Operand<Wide = T::Wide>>(
         };
         // SAFETY: the matrices are those of `a`, `b` and `c`, which live through the call.
         unsafe {
-            gemm::<T, O>(
+            run::<T, O>(
                 &pool,
-                tier,
+                kernels,
+                narrow,
                 memory.as_mut_slice(),
                 batches,
                 size,
@@ -95,23 +164,35 @@ fn tiers() -> impl Iterator<Item = Tier> {
     Tier::ALL.into_iter().filter(|&t| t <= Tier::detect())
 }
 
+const SIZES: [(usize, usize, usize); 11] = [
+    (1, 1, 1),
+    (3, 5, 0),
+    (1, 40, 33),
+    (40, 1, 33),
+    (17, 9, 2),
+    (20, 35, 50),
+    (70, 530, 40),
+    (300, 20, 600),
+    (205, 90, 130),
+    (97, 70, 131),
+    // Few rows, and so much to sum that a row is a piece of its own.
+    (16, 17, 8200),
+];
+
+#[test]
+fn products_of_pairs_agree_with_f64() {
+    let narrow = bf16::kernels(Tier::Portable).narrow;
+    for (m, n, k) in SIZES {
+        let size = Size { m, n, k };
+        let one = check_with::<bf16, bf16>(&PAIRS, narrow, size, 1, 1, 0.0078125);
+        assert!(one == check_with::<bf16, bf16>(&PAIRS, narrow, size, 1, 3, 0.0078125));
+    }
+}
+
 #[test]
 fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
-    let sizes = [
-        (1, 1, 1),
-        (3, 5, 0),
-        (1, 40, 33),
-        (40, 1, 33),
-        (17, 9, 2),
-        (20, 35, 50),
-        (70, 530, 40),
-        (300, 20, 600),
-        (205, 90, 130),
-        // Few rows, and so much to sum that a row is a piece of its own.
-        (16, 17, 8200),
-    ];
     for tier in tiers() {
-        for (m, n, k) in sizes {
+        for (m, n, k) in SIZES {
             let size = Size { m, n, k };
             let batches = if m * n < 1000 { 5 } else { 1 };
             let one = check::<f32, f32>(tier, size, batches, 1, f32::EPSILON as f64);
@@ -127,31 +208,42 @@ fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
 }
 
 /// Every element where it belongs, and nothing behind the last one, though vectors of rows that fill none are stored whole.
-fn interleaves<T: Operand>() {
+fn interleaves<T: Operand>(kernels: &Kernels<T>) {
     let layouts = |rows: usize, k: usize| [(1, rows as isize), (k as isize, 1), (2 * k as isize, 2)];
-    for tier in tiers() {
-        let kernels = T::kernels(tier);
-        for (rows, k) in
-            (1..=kernels.cols + 1).flat_map(|rows| (1..=2 * kernels.cols).map(move |k| (rows, k)))
+    for (rows, k) in (1..=kernels.cols + 1).flat_map(|rows| (1..=2 * kernels.cols).map(move |k| (rows, k))) {
+        let x = numbers::<T>(2 * rows * k, 5);
+        for ((rs, cs), panels) in
+            layouts(rows, k).into_iter().flat_map(|l| [(l, &kernels.wide), (l, &kernels.fast)])
         {
-            let x = numbers::<T>(2 * rows * k, 5);
-            for (rs, cs) in layouts(rows, k) {
-                let mut out = vec![T::Wide::ZERO; rows * k + 2 * MAX_LANES];
-                // SAFETY: all elements are among the numbers, and there is room for them.
-                unsafe { (kernels.interleave)(Mat { ptr: x.as_ptr(), rs, cs }, rows, k, out.as_mut_ptr()) };
-                for (i, p) in (0..rows).flat_map(|i| (0..k).map(move |p| (i, p))) {
-                    let from = x[(i as isize * rs + p as isize * cs) as usize].widen();
-                    assert!(out[p * rows + i] == from, "{tier:?}: {rows} by {k}, element ({i}, {p})");
-                }
-                assert!(out[rows * k..].iter().all(|&z| z == T::Wide::ZERO), "{tier:?}: {rows} by {k}");
+            let places = rows.div_ceil(panels.taken);
+            let mut out = vec![T::Wide::ZERO; places * k + 2 * MAX_LANES];
+            let at = |i: usize, p: usize| x[(i as isize * rs + p as isize * cs) as usize].widen();
+            // SAFETY: all elements are among the numbers, and there is room for them.
+            unsafe { (panels.interleave)(Mat { ptr: x.as_ptr(), rs, cs }, rows, k, out.as_mut_ptr()) };
+            for (i, p) in (0..places).flat_map(|i| (0..k).map(move |p| (i, p))) {
+                let got = out[p * places + i];
+                let right = match panels.taken {
+                    1 => got == at(i, p),
+                    _ => {
+                        // The first of a pair in the lower half of its place.
+                        let second = if 2 * i + 1 < rows { at(2 * i + 1, p) } else { T::Wide::ZERO };
+                        let bits = [at(2 * i, p), second].map(|x| (x.to_f64() as f32).to_bits());
+                        (got.to_f64() as f32).to_bits() == bits[0] >> 16 | bits[1]
+                    }
+                };
+                assert!(right, "{rows} by {k}, {} taken: place ({i}, {p})", panels.taken);
             }
+            assert!(out[places * k..].iter().all(|&z| z == T::Wide::ZERO), "{rows} by {k}");
         }
     }
 }
 
 #[test]
 fn columns_of_any_size_are_interleaved() {
-    interleaves::<f32>();
-    interleaves::<f64>();
-    interleaves::<bf16>();
+    for tier in tiers() {
+        interleaves(f32::kernels(tier));
+        interleaves(f64::kernels(tier));
+        interleaves(bf16::kernels(tier));
+    }
+    interleaves(&PAIRS);
 }

@@ -1,7 +1,7 @@
 //! The innermost kernels compiled for each instruction set, and the table that names them.
 
 use super::Mat;
-use super::lanes::{Array, Converts, Lanes};
+use super::lanes::{Array, Converts, Lanes, Packs};
 use super::tile::{self, DOT_COLS, DOT_ROWS, Dot, Tile};
 use super::walk::{self, Walk};
 use crate::element::Float;
@@ -16,14 +16,27 @@ pub struct Kernels<T: Float> {
     /// Size of the block held in registers.
     pub(crate) rows: usize,
     pub(crate) cols: usize,
-    pub(crate) tile: unsafe fn(&Tile<T::Wide>),
-    pub(crate) walk: unsafe fn(&Walk<T::Wide>),
-    pub(crate) interleave: unsafe fn(Mat<T>, usize, usize, *mut T::Wide),
-    /// The same of numbers that are wide already.
+    /// Of operands widened, and as sums of products take them fastest: the same, or pairs at a time.
+    pub(crate) wide: Panels<T>,
+    pub(crate) fast: Panels<T>,
+    /// [`Panels::interleave`] of numbers that are wide already.
     pub(crate) transpose: unsafe fn(Mat<T::Wide>, usize, usize, *mut T::Wide),
-    pub(crate) pack: unsafe fn(Mat<T>, usize, usize, usize, usize, *mut T::Wide),
     pub(crate) narrow: unsafe fn(*const T::Wide, usize, *mut T),
     pub(super) dot: unsafe fn(&Dot<T>, &mut [T::Wide; DOT_ROWS * DOT_COLS]),
+}
+
+/// How operands are packed and panels of them multiplied.
+#[derive(Debug)]
+pub struct Panels<T: Float> {
+    /// Elements that are summed over, in a place of a panel.
+    pub(crate) taken: usize,
+    /// Places in a vector.
+    pub(crate) lanes: usize,
+    /// What is packed is counted in elements, what is multiplied in places.
+    pub(crate) pack: unsafe fn(Mat<T>, usize, usize, usize, usize, *mut T::Wide),
+    pub(crate) interleave: unsafe fn(Mat<T>, usize, usize, *mut T::Wide),
+    pub(crate) tile: unsafe fn(&Tile<T::Wide>),
+    pub(crate) walk: unsafe fn(&Walk<T::Wide>),
 }
 
 macro_rules! tier {
@@ -50,7 +63,7 @@ macro_rules! tier {
             /// # Safety
             /// As [`walk::interleave`].
             $(#[$features])?
-            unsafe fn interleave<L: Converts<T>, T: Float<Wide = L::E>>(
+            unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
                 x: Mat<T>,
                 rows: usize,
                 k: usize,
@@ -63,7 +76,7 @@ macro_rules! tier {
             /// # Safety
             /// As [`tile::pack`].
             $(#[$features])?
-            unsafe fn pack<L: Converts<T>, T: Float<Wide = L::E>>(
+            unsafe fn pack<L: Packs<T>, T: Float<Wide = L::E>>(
                 x: Mat<T>,
                 rows: usize,
                 k: usize,
@@ -94,18 +107,29 @@ macro_rules! tier {
                 unsafe { tile::dot::<L, T>(d, out) }
             }
 
-            pub(super) const fn kernels<L, T: Float<Wide = L::E>>() -> Kernels<T>
+            const fn panels<P: Packs<T>, T: Float<Wide = P::E>>() -> Panels<T> {
+                Panels {
+                    taken: P::TAKEN,
+                    lanes: P::N,
+                    pack: pack::<P, T>,
+                    interleave: interleave::<P, T>,
+                    tile: tile::<P>,
+                    walk: walk::<P>,
+                }
+            }
+
+            pub(super) const fn kernels<L, P, T: Float<Wide = L::E>>() -> Kernels<T>
             where
                 L: Converts<T> + Converts<<L as Lanes>::E>,
+                P: Packs<T, E = L::E>,
             {
+                assert!(P::N == L::N && P::ROWS == L::ROWS);
                 Kernels {
                     rows: L::ROWS,
                     cols: 2 * L::N,
-                    tile: tile::<L>,
-                    walk: walk::<L>,
-                    interleave: interleave::<L, T>,
+                    wide: panels::<L, T>(),
+                    fast: panels::<P, T>(),
                     transpose: interleave::<L, L::E>,
-                    pack: pack::<L, T>,
                     narrow: narrow::<L, T>,
                     dot: dot::<L, T>,
                 }
@@ -118,6 +142,8 @@ tier!(portable);
 tier!(avx2, #[target_feature(enable = "avx2,fma,f16c")]);
 #[cfg(target_arch = "x86_64")]
 tier!(avx512, #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]);
+#[cfg(target_arch = "x86_64")]
+tier!(avx512bf16, #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]);
 
 /// A float that matrix products take.
 pub trait Operand: Float {
@@ -126,20 +152,26 @@ pub trait Operand: Float {
     fn kernels(tier: Tier) -> &'static Kernels<Self>;
 }
 
+/// Kernels that any processor has, for products of pairs.
+#[cfg(test)]
+pub(super) static PAIRS: Kernels<bf16> = portable::kernels::<Array<f32>, super::tests::Pairs, bf16>();
+
 macro_rules! operand {
-    ($($t:ty: $wide:ident $m256:ident $m512:ident;)*) => { $(
+    ($($t:ty: $wide:ident $m256:ident $m512:ident $pairs:ty;)*) => { $(
         impl Operand for $t {
             fn kernels(tier: Tier) -> &'static Kernels<Self> {
-                static PORTABLE: Kernels<$t> = portable::kernels::<Array<$wide>, $t>();
+                static PORTABLE: Kernels<$t> = portable::kernels::<Array<$wide>, Array<$wide>, $t>();
                 #[cfg(target_arch = "x86_64")]
                 {
                     use std::arch::x86_64::{$m256, $m512};
-                    static AVX2: Kernels<$t> = avx2::kernels::<$m256, $t>();
-                    static AVX512: Kernels<$t> = avx512::kernels::<$m512, $t>();
+                    static AVX2: Kernels<$t> = avx2::kernels::<$m256, $m256, $t>();
+                    static AVX512: Kernels<$t> = avx512::kernels::<$m512, $m512, $t>();
+                    static AVX512_BF16: Kernels<$t> = avx512bf16::kernels::<$m512, $pairs, $t>();
                     match tier {
                         Tier::Portable => {}
                         Tier::Avx2 => return &AVX2,
                         Tier::Avx512 => return &AVX512,
+                        Tier::Avx512Bf16 => return &AVX512_BF16,
                     }
                 }
                 let _ = tier;
@@ -149,8 +181,8 @@ macro_rules! operand {
     )* };
 }
 operand! {
-    f32: f32 __m256 __m512;
-    f64: f64 __m256d __m512d;
-    f16: f32 __m256 __m512;
-    bf16: f32 __m256 __m512;
+    f32: f32 __m256 __m512 __m512;
+    f64: f64 __m256d __m512d __m512d;
+    f16: f32 __m256 __m512 __m512;
+    bf16: f32 __m256 __m512 super::avx512::Pairs;
 }

@@ -4,8 +4,9 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::Mat;
-use super::lanes::{Converts, Lanes, MAX_LANES};
+use super::lanes::{Converts, Lanes, MAX_LANES, Packs};
 use crate::element::{Float, Wide};
+use std::ops::Range;
 
 /// Most rows and columns of any block held in registers.
 pub(crate) const MAX_ROWS: usize = 12;
@@ -126,14 +127,15 @@ unsafe fn rows<L: Lanes, const R: usize, const PACKED: bool>(t: &Tile<L::E>) {
 /// Bases of the addresses of rows, each for three.
 const THREES: usize = MAX_ROWS.div_ceil(3);
 
-/// Packs the rows of a matrix, widened, into panels of `group` rows: in a panel, column after column. Rows missing in the
-/// last panel are zeros. Panels begin `pitch · group` elements apart: more than `k` if other columns are packed apart from these.
-/// A group is of whole vectors or smaller than one; `out` has room for whole panels and [`MAX_LANES`] elements more.
+/// Packs the rows of a matrix into panels of `group` rows: in a panel, place after place of `k` ([`Packs`]). Rows missing in the
+/// last panel are zeros. Panels begin `pitch · group` elements apart: more than `k` has places if other columns are packed apart
+/// from these. A group is of whole vectors or smaller than one; `out` has room for whole panels and [`MAX_LANES`] elements more.
 ///
 /// # Safety
-/// The `rows × k` elements of `x` may be read, that many of `out` be written; they do not overlap.
+/// The `rows × k` elements of `x` may be read, `rows` in whole panels by the places of `k` of `out` be written; they do not
+/// overlap.
 #[inline(always)]
-pub(super) unsafe fn pack<L: Converts<T>, T: Float<Wide = L::E>>(
+pub(super) unsafe fn pack<L: Packs<T>, T: Float<Wide = L::E>>(
     x: Mat<T>,
     rows: usize,
     k: usize,
@@ -142,110 +144,109 @@ pub(super) unsafe fn pack<L: Converts<T>, T: Float<Wide = L::E>>(
     out: *mut L::E,
 ) {
     let full = rows / group * group;
+    // Places that are filled by elements of the matrix, and all.
+    let (whole, places) = (k / L::TAKEN, k.div_ceil(L::TAKEN));
     // SAFETY: the caller's promise, for whole panels and for what is left.
     unsafe {
         if x.rs == 1 {
-            pack_rows::<L, T>(x, rows, k, group, pitch, out);
+            pack_rows::<L, T>(x, rows, whole, group, pitch, out);
         } else if x.cs == 1 {
-            pack_columns::<L, T>(x, full, k, group, pitch, out);
+            pack_columns::<L, T>(x, full, whole, k, group, pitch, out);
         } else {
-            pack_any(x, 0, full, 0, k, group, out, pitch);
+            pack_any::<L, T>(x, 0..full, 0..whole, k, group, pitch, out);
         }
+        pack_any::<L, T>(x, 0..full, whole..places, k, group, pitch, out);
         if full < rows {
             let (panel, rest) = (out.wrapping_add(full * pitch), rows - full);
-            for p in 0..k {
+            for p in 0..places {
                 for i in rest..group {
                     *panel.add(p * group + i) = L::E::ZERO;
                 }
             }
-            pack_any(x, full, rows, 0, k, group, out, pitch);
+            pack_any::<L, T>(x, full..rows, 0..places, k, group, pitch, out);
         }
     }
 }
 
-/// Packs rows `i..end`, columns `p..k`, one element at a time; panels are `depth` columns deep.
+/// Packs some rows and places, one at a time.
 ///
 /// # Safety
 /// As [`pack`], for these elements.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
-unsafe fn pack_any<T: Float>(
+unsafe fn pack_any<L: Packs<T>, T: Float<Wide = L::E>>(
     x: Mat<T>,
-    mut i: usize,
-    end: usize,
-    p: usize,
+    rows: Range<usize>,
+    places: Range<usize>,
     k: usize,
     group: usize,
-    out: *mut T::Wide,
-    depth: usize,
+    pitch: usize,
+    out: *mut L::E,
 ) {
-    while i < end {
+    for i in rows {
         let row = i % group;
-        let panel = out.wrapping_add((i - row) * depth + row);
-        for p in p..k {
-            // SAFETY: an element of the matrix and its place.
-            unsafe { *panel.add(p * group) = (*x.at(i, p).ptr).widen() };
+        let panel = out.wrapping_add((i - row) * pitch + row);
+        for p in places.start..places.end {
+            // SAFETY: elements of the matrix and their place.
+            unsafe { *panel.add(p * group) = L::one(x, i, p, k) };
         }
-        i += 1;
     }
 }
 
 /// Packs whole panels of rows that are neighbours in memory, a vector at a time.
 ///
 /// # Safety
-/// As [`pack`].
+/// As [`pack`], for the first `places` of `k`.
 #[inline(always)]
-unsafe fn pack_rows<L: Converts<T>, T: Float<Wide = L::E>>(
+unsafe fn pack_rows<L: Packs<T>, T: Float<Wide = L::E>>(
     x: Mat<T>,
     rows: usize,
-    k: usize,
+    places: usize,
     group: usize,
     pitch: usize,
     out: *mut L::E,
 ) {
-    // So many columns of so many rows at a time: few places are read and written at once, each along memory.
-    const COLUMNS: usize = 8;
+    // So many places of so many rows at a time: few stretches are read and written at once, each along memory.
+    const PLACES: usize = 8;
     const STRIP: usize = 192;
     const LINE: usize = 64;
     let strip = STRIP.max(group) / group * group;
     let whole = rows / group * group;
     for start in (0..whole).step_by(strip) {
         let rows_end = whole.min(start + strip);
-        for first in (0..k).step_by(COLUMNS) {
-            let end = k.min(first + COLUMNS);
+        for first in (0..places).step_by(PLACES) {
+            let end = places.min(first + PLACES);
             // The next columns, each a stretch of its own, come while these are written.
-            for p in end..k.min(end + COLUMNS) {
+            for p in end * L::TAKEN..places.min(end + PLACES) * L::TAKEN {
                 for i in (start..rows_end).step_by(LINE / size_of::<T>()) {
                     L::prefetch(x.at(i, p).ptr.cast());
                 }
             }
             for i in (start..rows_end).step_by(group) {
-                let mut from = x.at(i, first).ptr;
                 let mut to = out.wrapping_add(i * pitch + first * group);
                 if group.is_multiple_of(L::N) {
-                    for _ in first..end {
+                    for p in first..end {
                         for j in (0..group).step_by(L::N) {
-                            // SAFETY: rows of this column, and their places.
-                            unsafe { L::read(from.add(j)).store(to.add(j)) };
+                            // SAFETY: rows of this place, and where they go.
+                            unsafe { L::across(x, i + j, p).store(to.add(j)) };
                         }
-                        (from, to) = (from.wrapping_offset(x.cs), to.wrapping_add(group));
+                        to = to.wrapping_add(group);
                     }
                     continue;
                 }
                 // The vector's lanes that are no rows of this panel are rows of the next one, and spill into the next
-                // column of this panel, which is written later; the last column must not spill.
-                let spills = if i + L::N <= rows { end.min(k - 1) } else { first };
-                for _ in first..spills {
+                // place of this panel, which is written later; the last place must not spill.
+                let spills = if i + L::N <= rows { end.min(places - 1) } else { first };
+                for p in first..spills {
                     // SAFETY: as above.
-                    unsafe { L::read(from).store(to) };
-                    (from, to) = (from.wrapping_offset(x.cs), to.wrapping_add(group));
+                    unsafe { L::across(x, i, p).store(to) };
+                    to = to.wrapping_add(group);
                 }
-                for _ in spills..end {
+                for p in spills..end {
                     for j in 0..group {
                         // SAFETY: as above.
-                        unsafe { *to.add(j) = (*from.add(j)).widen() };
+                        unsafe { *to.add(j) = L::one(x, i + j, p, places * L::TAKEN) };
                     }
-                    (from, to) = (from.wrapping_offset(x.cs), to.wrapping_add(group));
+                    to = to.wrapping_add(group);
                 }
             }
         }
@@ -255,43 +256,45 @@ unsafe fn pack_rows<L: Converts<T>, T: Float<Wide = L::E>>(
 /// Packs whole panels of rows whose columns are neighbours in memory: squares are transposed.
 ///
 /// # Safety
-/// As [`pack`]; `rows` are whole panels.
+/// As [`pack`], for the first `places` of `k`; `rows` are whole panels.
 #[inline(always)]
-unsafe fn pack_columns<L: Converts<T>, T: Float<Wide = L::E>>(
+#[allow(clippy::too_many_arguments)]
+unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
     x: Mat<T>,
     rows: usize,
+    places: usize,
     k: usize,
     group: usize,
     pitch: usize,
     out: *mut L::E,
 ) {
-    let whole = k / L::N * L::N;
+    let whole = places / L::N * L::N;
     let mut i = 0;
     while i < rows {
         let mut row = 0;
         while row < group {
-            // A panel of fewer rows than lanes repeats its last one; what is stored of it spills into the next column, or
+            // A panel of fewer rows than lanes repeats its last one; what is stored of it spills into the next place, or
             // the next panel, which are written later, or the room at the end.
             let last = group - row - 1;
             let mut p = 0;
             while p < whole {
                 let mut square = [L::zero(); MAX_LANES];
                 for j in 0..L::N {
-                    // SAFETY: `N` elements of a row.
-                    square[j] = unsafe { L::read(x.at(i + row + j.min(last), p).ptr) };
+                    // SAFETY: `N` places of a row.
+                    square[j] = unsafe { L::along(x, i + row + j.min(last), p) };
                 }
                 L::transpose(&mut square);
                 let to = out.wrapping_add(i * pitch + p * group + row);
                 for q in 0..L::N {
-                    // SAFETY: a column of the panel, or the spill.
+                    // SAFETY: a place of the panel, or the spill.
                     unsafe { square[q].store(to.wrapping_add(q * group)) };
                 }
                 p += L::N;
             }
             row += L::N;
         }
-        // SAFETY: the columns left.
-        unsafe { pack_any(x, i, i + group, whole, k, group, out, pitch) };
+        // SAFETY: the places left.
+        unsafe { pack_any::<L, T>(x, i..i + group, whole..places, k, group, pitch, out) };
         i += group;
     }
 }

@@ -2,7 +2,7 @@
 //! convolution multiplies an image in place with it.
 
 use super::Mat;
-use super::lanes::{Converts, Lanes, MAX_LANES};
+use super::lanes::{Lanes, MAX_LANES, Packs};
 use super::tile::MAX_ROWS;
 use crate::element::Float;
 
@@ -96,52 +96,54 @@ unsafe fn rows<L: Lanes, const R: usize>(w: &Walk<L::E>) {
     }
 }
 
-/// Writes a matrix, widened, column after column: element `(i, p)` to `out[p · rows + i]`.
+/// Writes a matrix column after column, its rows in places ([`Packs`]): place `i` of column `p` to `out[p · places + i]`.
 ///
 /// # Safety
-/// The `rows × k` elements of `x` may be read, that many of `out` be written; they do not overlap.
+/// The `rows × k` elements of `x` may be read, their places of `out` be written; they do not overlap.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
-pub(super) unsafe fn interleave<L: Converts<T>, T: Float<Wide = L::E>>(
+pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
     x: Mat<T>,
     rows: usize,
     k: usize,
     out: *mut L::E,
 ) {
-    // SAFETY: an element of the matrix, and its place.
-    let single = |i: usize, p: usize| unsafe { *out.add(p * rows + i) = (*x.at(i, p).ptr).widen() };
-    let (some, columns) = (rows / L::N * L::N, k / L::N * L::N);
+    // Places stand for what is summed over, which are the columns of what is packed otherwise.
+    let t = x.transposed();
+    let (whole, places) = (rows / L::TAKEN, rows.div_ceil(L::TAKEN));
+    // SAFETY: elements of the matrix, and their place.
+    let single = |i: usize, p: usize| unsafe { *out.add(p * places + i) = L::one(t, p, i, rows) };
+    let (some, columns) = (whole / L::N * L::N, k / L::N * L::N);
     if x.rs == 1 {
         for p in 0..k {
             for i in (0..some).step_by(L::N) {
-                // SAFETY: `N` elements that follow each other, and their places.
-                unsafe { L::read(x.at(i, p).ptr).store(out.add(p * rows + i)) };
+                // SAFETY: `N` places that follow each other, and where they go.
+                unsafe { L::along(t, p, i).store(out.add(p * places + i)) };
             }
-            (some..rows).for_each(|i| single(i, p));
+            (some..places).for_each(|i| single(i, p));
         }
     } else if x.cs == 1 {
         for p in (0..columns).step_by(L::N) {
             // Rows that fill no vector come first: what is stored behind them is written later, unless nothing follows.
-            let spills = some < rows && (p + L::N - 1) * rows + some + L::N <= k * rows;
+            let spills = some < whole && (p + L::N - 1) * places + some + L::N <= k * places;
             let first = if spills { Some(some) } else { None };
             for i in first.into_iter().chain((0..some).step_by(L::N)) {
                 let mut square = [L::zero(); MAX_LANES];
                 for j in 0..L::N {
-                    // SAFETY: `N` elements of a row.
-                    square[j] = unsafe { L::read(x.at((i + j).min(rows - 1), p).ptr) };
+                    // SAFETY: `N` elements of each row of a place.
+                    square[j] = unsafe { L::across(t, p, (i + j).min(whole - 1)) };
                 }
                 L::transpose(&mut square);
                 for q in 0..L::N {
                     // SAFETY: `N` places, of a column or of this and the following ones.
-                    unsafe { square[q].store(out.add((p + q) * rows + i)) };
+                    unsafe { square[q].store(out.add((p + q) * places + i)) };
                 }
             }
-            if !spills {
-                (p..p + L::N).for_each(|p| (some..rows).for_each(|i| single(i, p)));
-            }
+            let rest = if spills { whole } else { some };
+            (p..p + L::N).for_each(|p| (rest..places).for_each(|i| single(i, p)));
         }
-        (columns..k).for_each(|p| (0..rows).for_each(|i| single(i, p)));
+        (columns..k).for_each(|p| (0..places).for_each(|i| single(i, p)));
     } else {
-        (0..k).for_each(|p| (0..rows).for_each(|i| single(i, p)));
+        (0..k).for_each(|p| (0..places).for_each(|i| single(i, p)));
     }
 }

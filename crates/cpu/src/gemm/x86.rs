@@ -1,5 +1,5 @@
-//! Vectors of x86: AVX2 with FMA and F16C, and AVX-512. Only functions compiled for these instructions (see `tiers`) may
-//! come here; everything is inlined into them.
+//! Vectors of x86: AVX2 with FMA and F16C. Only functions compiled for these instructions (see `tiers`) may come here;
+//! everything is inlined into them.
 
 use super::lanes::{Converts, Lanes, MAX_LANES};
 use half::{bf16, f16};
@@ -78,14 +78,12 @@ macro_rules! lanes {
         }
     };
 }
+pub(super) use lanes;
+
 lanes!(__m256: f32, 8, 6; _mm256_setzero_ps _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_stream_ps _mm256_fmadd_ps
     _mm256_add_ps transpose_8x8);
 lanes!(__m256d: f64, 4, 4; _mm256_setzero_pd _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_stream_pd _mm256_fmadd_pd
     _mm256_add_pd);
-lanes!(__m512: f32, 16, 12; _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_fmadd_ps
-    _mm512_add_ps);
-lanes!(__m512d: f64, 8, 8; _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_fmadd_pd
-    _mm512_add_pd);
 
 /// # Safety
 /// The processor has AVX.
@@ -117,7 +115,7 @@ unsafe fn transpose_8x8(r: &mut [__m256; MAX_LANES]) {
     }
 }
 
-const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+pub(super) const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
 
 impl Converts<f16> for __m256 {
     #[inline(always)]
@@ -139,19 +137,6 @@ impl Converts<f16> for __m256 {
     fn rounded(self) -> Self {
         // SAFETY: the processor has F16C.
         unsafe { _mm256_cvtph_ps(_mm256_cvtps_ph::<NEAREST>(self)) }
-    }
-}
-
-impl Converts<f16> for __m512 {
-    #[inline(always)]
-    unsafe fn read(p: *const f16) -> Self {
-        // SAFETY: sixteen numbers may be read (the caller's promise); the processor has AVX-512.
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn write(self, p: *mut f16) {
-        // SAFETY: as above, written.
-        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(self)) }
     }
 }
 
@@ -208,28 +193,4 @@ unsafe fn nearest_bf16(x: __m256) -> __m256i {
 unsafe fn bf16_halves(bits: __m256i) -> __m128i {
     // SAFETY: the caller's promise.
     unsafe { _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256::<1>(bits)) }
-}
-
-impl Converts<bf16> for __m512 {
-    #[inline(always)]
-    unsafe fn read(p: *const bf16) -> Self {
-        // SAFETY: sixteen numbers may be read (the caller's promise); the processor has AVX-512.
-        unsafe {
-            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
-        }
-    }
-    #[inline(always)]
-    unsafe fn write(self, p: *mut bf16) {
-        // SAFETY: as above, written.
-        unsafe {
-            let bits = _mm512_castps_si512(self);
-            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-            let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
-            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self, self);
-            let bits = _mm512_srli_epi32::<16>(_mm512_mask_blend_epi32(nan, rounded, quiet));
-            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(bits));
-        }
-    }
 }

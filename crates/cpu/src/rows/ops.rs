@@ -110,7 +110,7 @@ pub(super) fn table(tier: Tier) -> Table {
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => of::<Avx2>(),
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 => of::<Avx512>(),
+        Tier::Avx512 | Tier::Avx512Bf16 => of::<Avx512>(),
         #[cfg(not(target_arch = "x86_64"))]
         _ => unreachable!("`Tier::current` gives no tier that this processor lacks"),
     }

@@ -430,6 +430,7 @@ mod tests {
             tier: Tier::Portable,
             f32: 1e9,
             f64: 1e9,
+            bf16: 1e9,
             copy: 1e9,
             copy_streaming: 1e9,
             read: 1e9,

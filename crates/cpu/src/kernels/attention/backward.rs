@@ -80,8 +80,8 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
             let (head, row) = (shared * group + i / a.l, i % a.l);
             // SAFETY: a row of each, and room for it.
             unsafe {
-                (kernels.interleave)(g.rows(sample, head, row).transposed(), a.ev, 1, line_g.as_mut_ptr());
-                (kernels.interleave)(y.rows(sample, head, row).transposed(), a.ev, 1, line_y.as_mut_ptr());
+                (kernels.wide.interleave)(g.rows(sample, head, row).transposed(), a.ev, 1, line_g.as_mut_ptr());
+                (kernels.wide.interleave)(y.rows(sample, head, row).transposed(), a.ev, 1, line_y.as_mut_ptr());
             }
             *through = options.tier.run(Dot { a: line_g, b: line_y });
         }

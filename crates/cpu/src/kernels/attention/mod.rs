@@ -282,11 +282,11 @@ fn packed<T: Operand>(kernels: &Kernels<T>, k: usize, n: usize) -> usize {
 /// Packs a right operand `[k, n]`.
 ///
 /// # Safety
-/// As [`Kernels::pack`]: its elements may be read.
+/// As [`Panels::pack`]: its elements may be read.
 unsafe fn pack<T: Operand>(kernels: &Kernels<T>, x: Mat<T>, k: usize, n: usize, out: &mut [T::Wide]) {
     debug_assert!(out.len() >= packed(kernels, k, n));
     // SAFETY: the caller's promise; the room was measured for it.
-    unsafe { (kernels.pack)(x.transposed(), n, k, kernels.cols, k, out.as_mut_ptr()) }
+    unsafe { (kernels.wide.pack)(x.transposed(), n, k, kernels.cols, k, out.as_mut_ptr()) }
 }
 
 /// The first `rows` rows of a left operand of `k` columns, widened if need be.
@@ -303,7 +303,7 @@ unsafe fn left<T: Operand>(
     if copies::<T>() {
         // Row by row is column by column of the transposed.
         // SAFETY: the caller's promise; the room is as large.
-        unsafe { (kernels.interleave)(x.transposed(), k, rows, out[..rows * k].as_mut_ptr()) };
+        unsafe { (kernels.wide.interleave)(x.transposed(), k, rows, out[..rows * k].as_mut_ptr()) };
         Mat { ptr: out.as_ptr(), rs: k as isize, cs: 1 }
     } else {
         Mat { ptr: x.ptr.cast(), rs: x.rs, cs: x.cs }
@@ -365,7 +365,7 @@ impl<T: Operand> Product<'_, T> {
                     crs: self.c.rs,
                 };
                 // SAFETY: the tile's elements are some of those that the caller vouches for.
-                unsafe { (self.kernels.tile)(&tile) };
+                unsafe { (self.kernels.wide.tile)(&tile) };
             }
         }
     }

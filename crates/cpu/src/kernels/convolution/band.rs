@@ -1,7 +1,8 @@
-//! A part of some images in scratch memory, channels innermost, with zeros for the padding.
+//! A part of some images in scratch memory, channels innermost, with zeros for the padding. Channels are counted in places
+//! ([`Panels::taken`]).
 
 use super::Blocks;
-use crate::gemm::{Kernels, Mat, Operand};
+use crate::gemm::{Mat, Operand, Panels};
 use std::ops::Range;
 
 /// Where the outputs of a pass find their inputs: along dimension `d`, output `r` meets through tap `t` the input
@@ -95,23 +96,24 @@ impl Band {
         Runs { starts, length: channels * if joined { m.taps[2] } else { 1 } }
     }
 
-    /// Fills the band with `channels` channels of the images of a block. An image is a depth of the output of a sample; the
-    /// first channel of sample `n` starts at `x[n · sample]`. `moved` has room for a plane.
+    /// Fills the band with `elements` channels, not places, of the images of a block. An image is a depth of the output of a
+    /// sample; the first channel of sample `n` starts at `x[n · sample]`. `moved` has room for a plane.
     ///
     /// # Safety
     /// `x` points to the channels wanted of the first sample; all samples are there.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn fill<T: Operand>(
         &self,
-        kernels: &Kernels<T>,
+        panels: &Panels<T>,
         x: *const T,
         sample: usize,
         (images, lines): (Range<usize>, Range<usize>),
-        channels: usize,
+        elements: usize,
         moved: &mut [T::Wide],
         out: &mut [T::Wide],
     ) {
         let m = &self.meeting;
+        let channels = elements.div_ceil(panels.taken);
         let size: usize = m.source.iter().product();
         let zero = <T::Wide as crate::element::Wide>::ZERO;
         let (width, stride) = (self.size[2], self.stride[2]);
@@ -122,7 +124,7 @@ impl Band {
         let inside = inside.min(width - before);
         // Lines that are no whole vectors are moved together where they follow each other.
         let follow = self.stride[1] == 1 && stride == 1 && inside == m.source[2];
-        let together = follow && !inside.is_multiple_of(kernels.cols / 2);
+        let together = follow && !inside.is_multiple_of(panels.lanes);
         let mut to = 0;
         for image in images {
             let (n, depth) = (image / m.result[0], image % m.result[0]);
@@ -143,7 +145,7 @@ impl Band {
                     let x = Mat { ptr: x.wrapping_add(row), rs: size as isize, cs: stride as isize };
                     // SAFETY: columns of each channel, and their places.
                     unsafe {
-                        (kernels.interleave)(x, channels, columns, to[..columns * channels].as_mut_ptr())
+                        (panels.interleave)(x, elements, columns, to[..columns * channels].as_mut_ptr())
                     };
                 };
                 let mut inner = (0..self.size[1]).filter_map(|h| place(1, lines.start, h));

@@ -12,6 +12,7 @@ mod weight;
 use super::{Kernel, Prepared, Site};
 use crate::element::Float;
 use crate::float_dtype;
+use crate::gemm::Operand;
 use crate::view::View;
 use band::Meeting;
 use headwater_core::diagnostic::Result;
@@ -25,21 +26,25 @@ pub static KERNELS: &[Kernel] = &[
     Kernel {
         name: "convolution",
         takes: |site| convolution::forward(&site.cx).is_ok_and(|c| sensible(&c)),
-        workspace: |site| passes(site, convolution::forward(&site.cx).map(|c| vec![Pass::forward(&c)])),
+        workspace: |site| {
+            passes(site, convolution::forward(&site.cx).map(|c| vec![Pass::forward(&c, taken(site))]))
+        },
         strided: super::contiguous,
         prepare: |site| {
             let c = convolution::forward(&site.cx)?;
-            Ok(prepare(site, vec![Pass::forward(&c)], [0, 1]))
+            Ok(prepare(site, vec![Pass::forward(&c, taken(site))], [0, 1]))
         },
     },
     Kernel {
         name: "convolution_input_grad",
         takes: |site| convolution::input_grad(&site.cx).is_ok_and(|c| sensible(&c)),
-        workspace: |site| passes(site, convolution::input_grad(&site.cx).map(|c| Pass::backward(&c))),
+        workspace: |site| {
+            passes(site, convolution::input_grad(&site.cx).map(|c| Pass::backward(&c, taken(site))))
+        },
         strided: super::contiguous,
         prepare: |site| {
             let c = convolution::input_grad(&site.cx)?;
-            Ok(prepare(site, Pass::backward(&c), [0, 1]))
+            Ok(prepare(site, Pass::backward(&c, taken(site)), [0, 1]))
         },
     },
     Kernel {
@@ -72,6 +77,11 @@ fn sensible(c: &Conv) -> bool {
                 .saturating_add((c.kernel[d] - 1) * c.dilation[d]);
             span <= 4 * (c.input[d] + c.output[d]) + 64
         })
+}
+
+/// Channels of the source that are taken at once.
+fn taken(site: &Site) -> usize {
+    float_dtype!(site.outs[0].dtype, T => T::kernels(site.tier).fast.taken)
 }
 
 fn passes(site: &Site, passes: Result<Vec<Pass>>) -> usize {

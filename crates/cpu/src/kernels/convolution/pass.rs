@@ -23,6 +23,8 @@ pub(super) struct Pass {
     groups: usize,
     from: usize,
     to: usize,
+    /// Channels of the source in a place of its band.
+    taken: usize,
     meeting: Meeting,
     whole: [usize; 3],
     place: [usize; 3],
@@ -37,12 +39,12 @@ pub(super) struct Pass {
     runs: [Runs; 2],
 }
 
-/// How a pass cuts its results, and holds its source.
-fn layout(samples: usize, from: usize, m: Meeting) -> (Blocks, Band, [Runs; 2]) {
-    let channels = channels(m.taps.iter().product(), from);
+/// How a pass cuts its results, and holds its source, whose channels take so many places.
+fn layout(samples: usize, places: usize, m: Meeting) -> (Blocks, Band, [Runs; 2]) {
+    let channels = channels(m.taps.iter().product(), places);
     let blocks = Blocks::new(&m, samples, channels, POSITIONS);
     let band = Band::new(m, blocks, channels);
-    let runs = [band.runs(band.channels), band.runs(from % band.channels)];
+    let runs = [band.runs(band.channels), band.runs(places % band.channels)];
     (blocks, band, runs)
 }
 
@@ -51,17 +53,18 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 impl Pass {
-    /// The forward pass.
-    pub fn forward(c: &Conv) -> Pass {
+    /// The forward pass, `taken` channels of the source in a place.
+    pub fn forward(c: &Conv, taken: usize) -> Pass {
         let [source, result, taps, step, tap, pad] = spatial(c);
         let base = pad.map(|p| -(p as isize));
         let meeting = Meeting { source, result, taps, step, tap, base };
-        let (blocks, band, runs) = layout(c.batch, c.cin, meeting);
+        let (blocks, band, runs) = layout(c.batch, c.cin.div_ceil(taken), meeting);
         Pass {
             samples: c.batch,
             groups: c.groups,
             from: c.cin,
             to: c.cout,
+            taken,
             meeting,
             whole: result,
             place: [0; 3],
@@ -76,7 +79,7 @@ impl Pass {
 
     /// The data gradient: a pass for each remainder of the input's index modulo the stride that any output meets. Input `i`
     /// meets through kernel element `k` the output `(i + pad − k · dilation) / stride`, where that is whole.
-    pub fn backward(c: &Conv) -> Vec<Pass> {
+    pub fn backward(c: &Conv, taken: usize) -> Vec<Pass> {
         let [input, output, kernel, stride, dilation, pad] = spatial(c);
         let mut passes = Vec::new();
         // Remainders that inputs have.
@@ -84,7 +87,7 @@ impl Pass {
         for rest in (0..rests.iter().product())
             .map(|i: usize| [i / (rests[1] * rests[2]), i / rests[2] % rests[1], i % rests[2]])
         {
-            let forward = Pass::forward(c);
+            let forward = Pass::forward(c, taken);
             let mut pass = Pass {
                 from: c.cout,
                 to: c.cin,
@@ -117,7 +120,7 @@ impl Pass {
                 (first[d], next[d]) = (last, every);
             }
             if met {
-                (pass.blocks, pass.band, pass.runs) = layout(c.batch, pass.from, pass.meeting);
+                (pass.blocks, pass.band, pass.runs) = layout(c.batch, pass.places(), pass.meeting);
                 let [depths, lines, columns] = pass.meeting.taps;
                 let element = |d: usize, t: usize| first[d] - t * next[d];
                 pass.elements = (0..depths * lines * columns)
@@ -141,6 +144,11 @@ impl Pass {
         self.samples * self.groups * self.to * self.meeting.result.iter().product::<usize>()
     }
 
+    /// Places that the source's channels take.
+    fn places(&self) -> usize {
+        self.from.div_ceil(self.taken)
+    }
+
     fn taps(&self) -> usize {
         self.meeting.taps.iter().product()
     }
@@ -153,12 +161,13 @@ impl Pass {
     /// Elements of a group's packed weights; of a thread's band, its sums, and room to move things.
     fn pieces<T: Operand>(&self, tier: Tier) -> (usize, [usize; 3]) {
         let cols = T::kernels(tier).cols;
-        let weights = self.to.next_multiple_of(cols) * self.from * self.taps();
+        let weights = self.to.next_multiple_of(cols) * self.places() * self.taps();
         let positions = self.blocks.together * self.blocks.lines * self.meeting.result[2];
         let sums = positions * line(self.to, cols);
         let round = |n: usize| n.next_multiple_of(16);
-        let moved =
-            self.band.plane().max(MOVED[0] * MOVED[1]).max(self.columns().max(self.band.channels) * cols);
+        // Weights turned for a panel, and those of a tap.
+        let turned = (self.columns() + 1) * self.band.channels * cols;
+        let moved = self.band.plane().max(MOVED[0] * MOVED[1]).max(turned);
         (round(weights), [round(self.band.elements()), round(sums), round(moved)])
     }
 
@@ -218,46 +227,58 @@ impl Pass {
     ) {
         let kernels = T::kernels(tier);
         let cols = kernels.cols;
-        let (taps, step) = (self.taps(), channels(self.taps(), self.from));
-        let (panels, parts) = (self.to.div_ceil(cols), self.from.div_ceil(step));
+        let (taps, step) = (self.taps(), self.band.channels);
+        let (panels, parts) = (self.to.div_ceil(cols), self.places().div_ceil(step));
         let out = Shared(out.as_mut_ptr());
-        // Of a channel of the source, or of all if kernels are points: weights that follow each other in memory.
         let columns = self.columns();
-        pool.each_with(self.groups * panels, scratch, |at, turned| {
+        pool.each_with(self.groups * panels, scratch, |at, scratch| {
             let (g, panel) = (at / panels, at % panels);
             let w = &w[g * self.to * self.from * columns + panel * cols * self.weight[0]..];
             let n = cols.min(self.to - panel * cols);
             for part in 0..parts {
                 let i0 = part * step;
-                let channels = step.min(self.from - i0);
+                let (channels, elements) = self.part(i0);
                 let start = g * group + (i0 * panels + panel * channels) * taps * cols;
                 // SAFETY: rows of this panel, which no other task writes.
                 let out =
                     unsafe { std::slice::from_raw_parts_mut(out.get().add(start), taps * channels * cols) };
-                // Columns of the rows that the panel has, one from column to column, turned: each becomes a row.
-                let turn = |turned: &mut [T::Wide], first: usize, next: usize, columns: usize| {
-                    let x = Mat { ptr: w[first..].as_ptr(), rs: self.weight[0] as isize, cs: next as isize };
-                    // SAFETY: weights of `n` channels of the result, and places for them.
-                    unsafe { (kernels.interleave)(x, n, columns, turned[..n * columns].as_mut_ptr()) };
-                };
-                let mut put = |row: usize, from: &[T::Wide]| {
-                    let (to, rest) = out[row * cols..][..cols].split_at_mut(n);
-                    to.copy_from_slice(from);
-                    rest.fill(T::Wide::ZERO);
-                };
+                let w = &w[i0 * self.taken * self.weight[1]..];
                 if columns == 1 {
-                    turn(turned, i0 * self.weight[1], self.weight[1], channels);
-                    turned[..n * channels].chunks_exact(n).enumerate().for_each(|(i, from)| put(i, from));
+                    let x = Mat { ptr: w.as_ptr(), rs: self.weight[0] as isize, cs: self.weight[1] as isize };
+                    // SAFETY: weights of `n` channels of the result; groups of whole vectors do not spill.
+                    unsafe { (kernels.fast.pack)(x, n, elements, cols, channels, out.as_mut_ptr()) };
                     continue;
                 }
-                for i in 0..channels {
-                    turn(turned, (i0 + i) * self.weight[1], 1, columns);
-                    for (tap, &element) in self.elements.iter().enumerate() {
-                        put(tap * channels + i, &turned[element * n..][..n]);
+                // Each result's channels of the source become innermost, then the results themselves.
+                let whole = columns * channels;
+                let (turned, line) = scratch.split_at_mut(cols * whole);
+                for (o, turned) in turned.chunks_exact_mut(whole).take(n).enumerate() {
+                    let w = w[o * self.weight[0]..].as_ptr();
+                    let x = Mat { ptr: w, rs: self.weight[1] as isize, cs: 1 };
+                    // SAFETY: the kernels of these channels, and places for them.
+                    unsafe { (kernels.fast.interleave)(x, elements, columns, turned.as_mut_ptr()) };
+                }
+                for (tap, &element) in self.elements.iter().enumerate() {
+                    let out = &mut out[tap * channels * cols..][..channels * cols];
+                    let x = Mat { ptr: turned[element * channels..].as_ptr(), rs: whole as isize, cs: 1 };
+                    let to = if n == cols { &mut *out } else { &mut line[..channels * n] };
+                    // SAFETY: places of `n` results, and room for them.
+                    unsafe { (kernels.transpose)(x, n, channels, to.as_mut_ptr()) };
+                    if n < cols {
+                        for (row, line) in out.chunks_exact_mut(cols).zip(line.chunks_exact(n)) {
+                            row[..n].copy_from_slice(line);
+                            row[n..].fill(T::Wide::ZERO);
+                        }
                     }
                 }
             }
         });
+    }
+
+    /// Of the channels held together from place `i0` on: places, and elements.
+    fn part(&self, i0: usize) -> (usize, usize) {
+        let channels = self.band.channels.min(self.places() - i0);
+        (channels, (channels * self.taken).min(self.from - i0 * self.taken))
     }
 
     /// Sums a block: `sums[position][channel]`, of [`RESULTS`] channels at most.
@@ -278,15 +299,15 @@ impl Pass {
         let panels = self.to.div_ceil(cols);
         let mine = job.first / cols..(job.first + RESULTS).min(self.to).div_ceil(cols);
         let crs = line(self.to, cols);
-        for i0 in (0..self.from).step_by(layout.channels) {
-            let channels = layout.channels.min(self.from - i0);
+        for i0 in (0..self.places()).step_by(layout.channels) {
+            let (channels, elements) = self.part(i0);
             let runs = &self.runs[usize::from(channels < layout.channels)];
-            let first = &x[(job.group * self.from + i0) * plane..];
+            let first = &x[(job.group * self.from + i0 * self.taken) * plane..];
             let block = (images.clone(), lines.clone());
             // SAFETY: the channels of the group, of every sample.
             unsafe {
                 let sample = self.groups * self.from * plane;
-                layout.fill(kernels, first.as_ptr(), sample, block, channels, moved, band);
+                layout.fill(&kernels.fast, first.as_ptr(), sample, block, elements, moved, band);
             };
             for panel in mine.clone() {
                 let b = &w[(i0 * panels + panel * channels) * taps * cols..][..taps * channels * cols];
@@ -311,7 +332,7 @@ impl Pass {
                     };
                     // SAFETY: the runs lie in the band, the panel has a row for each of their elements, and the sums have
                     // a row for each position, of whole panels.
-                    unsafe { (kernels.walk)(&walk) };
+                    unsafe { (kernels.fast.walk)(&walk) };
                 }
             }
         }

@@ -201,7 +201,7 @@ impl Weights {
             // SAFETY: the channels of the group, of every sample.
             unsafe {
                 let sample = self.groups * self.cin * from;
-                self.band.fill(kernels, first.as_ptr(), sample, here, channels, moved, band);
+                self.band.fill(&kernels.wide, first.as_ptr(), sample, here, channels, moved, band);
             };
             // Gradients of each panel of output channels, position by position.
             let of_image = lines.len() * width;
@@ -215,7 +215,14 @@ impl Weights {
                     let out = &mut gradients[j * positions + i * of_image * cols..];
                     // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do not spill.
                     unsafe {
-                        (kernels.pack)(mat, cols.min(outputs - j), of_image, cols, of_image, out.as_mut_ptr())
+                        (kernels.wide.pack)(
+                            mat,
+                            cols.min(outputs - j),
+                            of_image,
+                            cols,
+                            of_image,
+                            out.as_mut_ptr(),
+                        )
                     };
                 }
             }
@@ -240,7 +247,7 @@ impl Weights {
                         };
                         // SAFETY: inputs in the band that the outputs meet through these taps, a row of gradients for
                         // each output, and sums of the job.
-                        unsafe { (kernels.walk)(&walk) };
+                        unsafe { (kernels.wide.walk)(&walk) };
                     }
                 }
             }

@@ -1,0 +1,188 @@
+//! Vectors of AVX-512, as `x86` has those of AVX2; and of its BF16 extension, which sums products of pairs.
+
+use super::Mat;
+use super::lanes::{Converts, Lanes, MAX_LANES, Packs};
+use super::x86::{NEAREST, lanes};
+use half::{bf16, f16};
+use std::arch::x86_64::*;
+
+lanes!(__m512: f32, 16, 12; _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_fmadd_ps
+    _mm512_add_ps transpose_16x16);
+lanes!(__m512d: f64, 8, 8; _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_fmadd_pd
+    _mm512_add_pd);
+
+/// # Safety
+/// The processor has AVX-512.
+#[inline(always)]
+unsafe fn transpose_16x16(r: &mut [__m512; MAX_LANES]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Quarters of four columns each: within them pairs of rows, then fours.
+        let mut fours = [_mm512_setzero_ps(); 16];
+        for i in (0..16).step_by(4) {
+            let (a, b) = (_mm512_unpacklo_ps(r[i], r[i + 1]), _mm512_unpackhi_ps(r[i], r[i + 1]));
+            let (c, d) = (_mm512_unpacklo_ps(r[i + 2], r[i + 3]), _mm512_unpackhi_ps(r[i + 2], r[i + 3]));
+            fours[i] = _mm512_shuffle_ps::<0x44>(a, c);
+            fours[i + 1] = _mm512_shuffle_ps::<0xee>(a, c);
+            fours[i + 2] = _mm512_shuffle_ps::<0x44>(b, d);
+            fours[i + 3] = _mm512_shuffle_ps::<0xee>(b, d);
+        }
+        // Column `j` of each quarter, of four rows in each of four vectors: a square of quarters, transposed.
+        for j in 0..4 {
+            let (a, b) = (fours[j], fours[j + 4]);
+            let (c, d) = (fours[j + 8], fours[j + 12]);
+            let (ab, cd) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0x44>(c, d));
+            r[j] = _mm512_shuffle_f32x4::<0x88>(ab, cd);
+            r[j + 4] = _mm512_shuffle_f32x4::<0xdd>(ab, cd);
+            let (ab, cd) = (_mm512_shuffle_f32x4::<0xee>(a, b), _mm512_shuffle_f32x4::<0xee>(c, d));
+            r[j + 8] = _mm512_shuffle_f32x4::<0x88>(ab, cd);
+            r[j + 12] = _mm512_shuffle_f32x4::<0xdd>(ab, cd);
+        }
+    }
+}
+
+impl Converts<f16> for __m512 {
+    #[inline(always)]
+    unsafe fn read(p: *const f16) -> Self {
+        // SAFETY: sixteen numbers may be read (the caller's promise); the processor has AVX-512.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn write(self, p: *mut f16) {
+        // SAFETY: as above, written.
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(self)) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut f16) {
+        // SAFETY: as above, aligned.
+        unsafe { _mm256_stream_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(self)) }
+    }
+    #[inline(always)]
+    fn rounded(self) -> Self {
+        // SAFETY: the processor has AVX-512.
+        unsafe { _mm512_cvtph_ps(_mm512_cvtps_ph::<NEAREST>(self)) }
+    }
+}
+
+impl Converts<bf16> for __m512 {
+    #[inline(always)]
+    unsafe fn read(p: *const bf16) -> Self {
+        // SAFETY: sixteen numbers may be read (the caller's promise); the processor has AVX-512.
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+    #[inline(always)]
+    unsafe fn write(self, p: *mut bf16) {
+        // SAFETY: as above, written.
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(nearest_bf16(self))) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut bf16) {
+        // SAFETY: as above, aligned.
+        unsafe { _mm256_stream_si256(p.cast(), _mm512_cvtepi32_epi16(nearest_bf16(self))) }
+    }
+    #[inline(always)]
+    fn rounded(self) -> Self {
+        // SAFETY: the processor has AVX-512.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(nearest_bf16(self))) }
+    }
+}
+
+/// The bits of the nearest bf16, in the lower half of each lane: as in `x86`. The instruction for it flushes subnormal
+/// numbers to zero, which no other tier does.
+///
+/// # Safety
+/// The processor has AVX-512.
+#[inline(always)]
+unsafe fn nearest_bf16(x: __m512) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = _mm512_castps_si512(x);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+        let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+        _mm512_srli_epi32::<16>(_mm512_mask_blend_epi32(nan, rounded, quiet))
+    }
+}
+
+/// Sixteen sums in f32, or in operands the bits of sixteen pairs of bf16: `fma` adds the products of both, the second one
+/// first, each rounded to f32. Subnormal operands and sums count as zero: so the instruction is defined.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Pairs(__m512);
+
+impl Lanes for Pairs {
+    type E = f32;
+    const N: usize = <__m512 as Lanes>::N;
+    const ROWS: usize = <__m512 as Lanes>::ROWS;
+
+    #[inline(always)]
+    fn zero() -> Self {
+        Pairs(Lanes::zero())
+    }
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        Pairs(Lanes::splat(x))
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's promise.
+        Pairs(unsafe { Lanes::load(p) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.store(p) }
+    }
+    #[inline(always)]
+    fn fma(self, a: Self, b: Self) -> Self {
+        // SAFETY: callers are compiled for the instruction, which the processor was found to have; any bits are operands.
+        unsafe {
+            let (a, b) =
+                (std::mem::transmute::<__m512, __m512bh>(a.0), std::mem::transmute::<__m512, __m512bh>(b.0));
+            Pairs(_mm512_dpbf16_ps(self.0, a, b))
+        }
+    }
+    #[inline(always)]
+    fn add(self, x: Self) -> Self {
+        Pairs(self.0.add(x.0))
+    }
+    #[inline(always)]
+    fn prefetch(p: *const f32) {
+        <__m512 as Lanes>::prefetch(p)
+    }
+    #[inline(always)]
+    fn transpose(rows: &mut [Self; MAX_LANES]) {
+        // SAFETY: a `Pairs` is such a vector; the processor has AVX-512.
+        unsafe { transpose_16x16(&mut *(&raw mut *rows).cast()) }
+    }
+}
+
+impl Packs<bf16> for Pairs {
+    const TAKEN: usize = 2;
+
+    #[inline(always)]
+    unsafe fn across(x: Mat<bf16>, i: usize, p: usize) -> Self {
+        // SAFETY: sixteen numbers of each of two columns (the caller's promise).
+        unsafe {
+            let low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.at(i, 2 * p).ptr.cast()));
+            let high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.at(i, 2 * p + 1).ptr.cast()));
+            Pairs(_mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32::<16>(high))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn along(x: Mat<bf16>, i: usize, p: usize) -> Self {
+        // SAFETY: thirty-two numbers of a row (the caller's promise).
+        Pairs(unsafe { Lanes::load(x.at(i, 2 * p).ptr.cast()) })
+    }
+    #[inline(always)]
+    unsafe fn one(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
+        // SAFETY: one or two numbers of a row (the caller's promise).
+        let low = u32::from(unsafe { *x.at(i, 2 * p).ptr }.to_bits());
+        let high = if 2 * p + 1 < k { u32::from(unsafe { *x.at(i, 2 * p + 1).ptr }.to_bits()) } else { 0 };
+        f32::from_bits(low | high << 16)
+    }
+}
