@@ -4,7 +4,7 @@ use super::ahead::Ahead;
 use super::parts::Parts;
 use super::tiers::{Kernels, Operand};
 use super::tile::{MAX_COLS, MAX_ROWS, Tile};
-use super::{GRAIN, Mat, MatMut, Size, Start, same, skinny};
+use super::{GRAIN, Mat, MatMut, Size, Start, deep, same, skinny};
 use crate::element::{Float, Wide};
 use crate::pool::{Pool, Shared};
 use std::ops::Range;
@@ -88,6 +88,10 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             return unsafe { skinny::together(self, pool) };
         }
         let parts = &self.parts;
+        if let Some(deep) = &parts.deep {
+            // SAFETY: the caller's promise.
+            return unsafe { deep::together(self, deep, pool, workspace) };
+        }
         let (right, rest) = workspace.split_at_mut(parts.slab);
         let (waiting, rest) = rest.split_at_mut(parts.waiting);
         let right = Shared(right.as_mut_ptr());
@@ -156,17 +160,17 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
     }
 
     /// The left operand from a row and a place of `k` on.
-    fn left(&self, i: usize, p: usize) -> Mat<T> {
+    pub fn left(&self, i: usize, p: usize) -> Mat<T> {
         self.a.at(i, p * self.kernels.fast.taken)
     }
 
     /// The right operand from a place of `k` and a column on.
-    fn right(&self, p: usize, j: usize) -> Mat<T> {
+    pub fn right(&self, p: usize, j: usize) -> Mat<T> {
         self.b.at(p * self.kernels.fast.taken, j)
     }
 
     /// How many of `k` lie in some places from place `p` on.
-    fn elements(&self, p: usize, places: usize) -> usize {
+    pub fn elements(&self, p: usize, places: usize) -> usize {
         let taken = self.kernels.fast.taken;
         (places * taken).min(self.size.k - p * taken)
     }

@@ -12,6 +12,7 @@ mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod blocks;
+mod deep;
 mod lanes;
 mod parts;
 mod skinny;

@@ -1,5 +1,6 @@
 //! The sizes of the parts that a product is cut into, and of its workspace: functions of the sizes alone.
 
+use super::deep::Deep;
 use super::lanes::MAX_LANES;
 use super::tiers::{Kernels, Operand};
 use super::tile::MAX_COLS;
@@ -24,7 +25,7 @@ const CHUNK: usize = limit(1024, 96);
 const ALONE: usize = 128 << 10;
 
 /// Unit tests have limits of their own, so that small products are cut into many parts as well.
-const fn limit(real: usize, tests: usize) -> usize {
+pub(super) const fn limit(real: usize, tests: usize) -> usize {
     if cfg!(test) { tests } else { real }
 }
 
@@ -50,6 +51,8 @@ pub(super) struct Parts {
     sums: usize,
     /// Whether a thread may compute a product by itself: the right operand is one slab and small.
     pub alone: bool,
+    /// How it is cut if the sum is long and the result small.
+    pub deep: Option<Deep>,
 }
 
 impl Parts {
@@ -82,13 +85,17 @@ impl Parts {
             left: line(rows * part_k + MAX_LANES),
             sums: if rounds && part_k < k && slab_k >= k { line(rows * cols) } else { 0 },
             alone: cols >= n && slab_k >= k && cols * slab_k <= ALONE,
+            deep: Deep::new([m, n, k], [kernels.rows, kernels.cols]),
         }
     }
 
     /// Elements of the whole workspace.
     pub fn total(&self, threads: usize) -> usize {
         let own = self.left + self.sums;
-        self.bias
-            + if self.alone { (self.slab + own) * threads } else { self.slab + self.waiting + own * threads }
+        let together = match self.deep {
+            Some(deep) => deep.sums() + deep.packed() * threads,
+            None => self.slab + self.waiting + own * threads,
+        };
+        self.bias + if self.alone { together.max((self.slab + own) * threads) } else { together }
     }
 }
