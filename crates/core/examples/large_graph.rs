@@ -1,30 +1,17 @@
 //! Times every pass over synthetic models of 50,000 nodes: `cargo run --release -p headwater-core --example large_graph`.
 //! A first argument sets another number of nodes.
 
+#[path = "../tests/common/any.rs"]
+mod any;
 #[path = "../tests/common/large.rs"]
 mod large;
 
-use headwater_core::device::{Caps, Port, Support};
+use any::Any;
 use headwater_core::graph::{parse, verify};
 use headwater_core::pass::{check_plan, decompose, differentiate, fuse, lift, plan, recompute, simplify};
 use headwater_core::plan::Bindings;
-use headwater_core::{DType, Graph, OpCx, OpDef, Registry, Result, TensorType};
+use headwater_core::{DType, Graph, Registry, Result};
 use std::time::Instant;
-
-/// A device that takes everything as it is.
-struct Any;
-
-impl Caps for Any {
-    fn support(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> Support {
-        Support::Native
-    }
-    fn workspace(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
-        0
-    }
-    fn strided(&self, _: &OpDef, _: Port) -> bool {
-        true
-    }
-}
 
 fn timed<T>(what: &str, total: &mut f64, f: impl FnOnce() -> T) -> T {
     let start = Instant::now();

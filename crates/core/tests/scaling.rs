@@ -1,29 +1,17 @@
 //! Passes stay linear: what they make of a model twice as large is twice as large. Counted in nodes, steps and bytes, not
 //! in time; `cargo run --release -p headwater-core --example large_graph` measures that.
 
+#[path = "common/any.rs"]
+mod any;
 #[path = "common/large.rs"]
 mod large;
 
-use headwater_core::device::{Caps, Port, Support};
+use any::Any;
+use headwater_core::Graph;
 use headwater_core::graph::verify;
 use headwater_core::pass::{check_plan, differentiate, fuse, plan, simplify};
 use headwater_core::plan::Bindings;
 use headwater_core::stats::operators;
-use headwater_core::{Graph, OpCx, OpDef, TensorType};
-
-struct Any;
-
-impl Caps for Any {
-    fn support(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> Support {
-        Support::Native
-    }
-    fn workspace(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
-        0
-    }
-    fn strided(&self, _: &OpDef, _: Port) -> bool {
-        true
-    }
-}
 
 /// Sizes after each pass: nodes, operands of all nodes, steps, placements, and floating-point operations.
 fn sizes(graph: Graph) -> (usize, Vec<(&'static str, f64)>) {

@@ -97,9 +97,11 @@ pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
     let f64 = best(adds(lanes(tier, 8)), &mut || each(&|| fma_f64(tier, effort.rounds)));
     let bf16 = match tier {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a tier is in use only where the processor has its instructions.
         Tier::Avx512Bf16 => best(2.0 * adds(lanes(tier, 4)), &mut || {
-            each(&|| f64::from(unsafe { x86::avx512_bf16(effort.rounds) }))
+            each(&|| {
+                // SAFETY: a tier is in use only where the processor has its instructions.
+                f64::from(unsafe { x86::avx512_bf16(effort.rounds) })
+            });
         }),
         _ => f32,
     };

@@ -1,18 +1,16 @@
 //! Recomputation on exports of real models: the same gradients to the bit and the same training, in less memory.
 
+mod common;
+
+use common::train;
 use headwater::core::device::{Device, evaluate};
 use headwater::core::graph::{Graph, InputRole, OutputRole, verify};
 use headwater::core::plan::Bindings;
 use headwater::core::{Attrs, Builder, DType, Tensor, TensorType, ValueId, ops, pass};
 use headwater::cpu::Cpu;
 use headwater::golden::Golden;
-use headwater::import::Dims;
 use headwater::model::Model;
-use headwater::runtime::TrainConfig;
-use headwater::train::with_trainer;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 const FAMILIES: [&str; 9] =
     ["vit", "resnet", "bert", "gpt2", "llama", "qwen2", "clip", "deepseek_v3", "internvl"];
@@ -143,36 +141,19 @@ fn long_rows_are_summed_in_the_same_order() {
     }
 }
 
-/// Losses and parameters of a short run on the digits, and the bytes of the arena.
-fn train(recompute: bool, amp: &str) -> (Vec<f64>, Vec<Vec<u8>>, usize) {
-    let folder = root().join("examples/digits-vit");
-    let model = Model::open(&folder.join("digits_vit.pt2")).unwrap();
-    let mut config = TrainConfig {
-        steps: Some(4),
-        batch: Some(32),
-        seed: 7,
-        clip_norm: Some(0.5),
-        amp: toml::from_str(amp).unwrap(),
-        recompute,
-        ..TrainConfig::default()
-    };
-    config.data.train = folder.join("train.safetensors");
-    config.accumulate = 2;
-    with_trainer(&model, Dims::new(), config, Arc::new(Cpu::new(2)), false, |trainer, _| {
-        let summary = trainer.run(&mut [], &AtomicBool::new(false))?;
-        let session = trainer.session();
-        let tensors = session.tensors().iter().map(|t| session.read(t).map_err(Into::into));
-        Ok((summary.losses, tensors.collect::<anyhow::Result<_>>()?, session.arena_bytes()))
-    })
-    .unwrap()
-}
-
 #[test]
 fn a_run_with_recomputation_ends_with_the_same_bits() {
     for amp in ["", "level = \"O1\"", "level = \"O2\"\ndtype = \"bf16\"", "level = \"O2\"\ndtype = \"f16\""] {
-        let (kept, again) = (train(false, amp), train(true, amp));
-        assert!(kept.0.iter().zip(&again.0).all(|(a, b)| a.to_bits() == b.to_bits()), "{amp}: other losses");
-        assert!(kept.1 == again.1, "{amp}: other parameters");
-        assert!(again.2 < kept.2, "{amp}: {} bytes, {} with recomputation", kept.2, again.2);
+        let run = |recompute: bool| {
+            train(2, |config| {
+                config.clip_norm = Some(0.5);
+                config.amp = toml::from_str(amp).unwrap();
+                config.recompute = recompute;
+            })
+        };
+        let (kept, again) = (run(false), run(true));
+        assert!(kept.same_losses(&again), "{amp}: other losses");
+        assert!(kept.tensors == again.tensors, "{amp}: other parameters");
+        assert!(again.arena < kept.arena, "{amp}: {} bytes, {} with recomputation", kept.arena, again.arena);
     }
 }

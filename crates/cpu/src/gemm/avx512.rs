@@ -180,9 +180,13 @@ impl Packs<bf16> for Pairs {
     }
     #[inline(always)]
     unsafe fn one(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
-        // SAFETY: one or two numbers of a row (the caller's promise).
+        let mut high = 0;
+        if 2 * p + 1 < k {
+            // SAFETY: the second number of a row's two (the caller's promise).
+            high = u32::from(unsafe { *x.at(i, 2 * p + 1).ptr }.to_bits());
+        }
+        // SAFETY: the first number (the caller's promise).
         let low = u32::from(unsafe { *x.at(i, 2 * p).ptr }.to_bits());
-        let high = if 2 * p + 1 < k { u32::from(unsafe { *x.at(i, 2 * p + 1).ptr }.to_bits()) } else { 0 };
         f32::from_bits(low | high << 16)
     }
 }
