@@ -1,6 +1,6 @@
 """Single operators beside PyTorch's, eager and `torch.compile`, alternating in one run.
 
-    python -m headwater_tools.compare_ops --binary target/release/headwater --threads 2 rms_norm layer_norm
+    python -m headwater_tools.compare_ops --binary target/release/headwater --threads 2 rms_norm attention
 
 Each round times PyTorch, then `headwater bench ops`, on the same shapes; medians of rounds. PyTorch's figures include its
 allocation of results and its autograd, as its users have them.
@@ -18,13 +18,26 @@ from torch.nn import functional
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 ROWS, COLUMNS = 4096, 2048
+HEADS = (8, 12, 512, 64)
+TARGETS = torch.arange(1024) * 31 % 32_000
 
-# Name: the function of an input and its weights, and how many of these it has.
+# Name: a function, the shapes of its arguments, and how `bench ops` calls the shape.
 OPERATORS = {
-    "rms_norm": (lambda x, w: functional.rms_norm(x, (COLUMNS,), w), 1),
-    "layer_norm": (lambda x, w, b: functional.layer_norm(x, (COLUMNS,), w, b), 2),
-    "softmax": (lambda x: functional.softmax(x, -1), 0),
-    "gelu": (lambda x: functional.gelu(x), 0),
+    "rms_norm": (lambda x, w: functional.rms_norm(x, (COLUMNS,), w), [(ROWS, COLUMNS), (COLUMNS,)], f"{ROWS}×{COLUMNS}"),
+    "layer_norm": (
+        lambda x, w, b: functional.layer_norm(x, (COLUMNS,), w, b),
+        [(ROWS, COLUMNS), (COLUMNS,), (COLUMNS,)],
+        f"{ROWS}×{COLUMNS}",
+    ),
+    "softmax": (lambda x: functional.softmax(x, -1), [(ROWS, COLUMNS)], f"{ROWS}×{COLUMNS}"),
+    "gelu": (functional.gelu, [(ROWS, COLUMNS)], f"{ROWS}×{COLUMNS}"),
+    "cross_entropy": (lambda x: functional.cross_entropy(x, TARGETS), [(1024, 32_000)], "1024×32000"),
+    "matmul": (torch.matmul, [(1024, 1024), (1024, 1024)], "1024×1024×1024"),
+    "attention": (
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        [HEADS] * 3,
+        "8×12×512×64 causal",
+    ),
 }
 
 
@@ -32,14 +45,13 @@ class PyTorch:
     """One operator in one dtype, compiled or not."""
 
     def __init__(self, name: str, dtype: torch.dtype, compiled: bool):
-        function, weights = OPERATORS[name]
+        function, shapes, _ = OPERATORS[name]
         self.function = torch.compile(function) if compiled else function
-        draw = lambda *shape: torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(dtype)  # noqa: E731
-        self.args = [draw(ROWS, COLUMNS)] + [draw(COLUMNS) for _ in range(weights)]
-        self.args = [a.requires_grad_() for a in self.args]
-        self.grad = draw(ROWS, COLUMNS)
+        draw = lambda shape: torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)  # noqa: E731
+        self.args = [draw(shape).requires_grad_() for shape in shapes]
+        self.grad = draw(self.function(*self.args).shape)
         self.forward, self.both = [], []
-        self.run(2)
+        self.run(1)
         self.forward, self.both = [], []
 
     def run(self, times: int) -> None:
@@ -56,9 +68,9 @@ class PyTorch:
 
 def headwater(args: argparse.Namespace, name: str, dtype: str) -> dict[str, dict]:
     """Lines of `bench ops`, by direction."""
-    command = [args.binary, "bench", "ops", "--filter", name, "--dtypes", dtype, "--threads", str(args.threads), "--json"]
+    command = [args.binary, "bench", "ops", "--filter", f"{name} {OPERATORS[name][2]}", "--dtypes", dtype, "--threads", str(args.threads), "--json"]
     found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    lines = [o for o in found["operators"] if o["family"] == name and o["shape"] == f"{ROWS}×{COLUMNS}"]
+    lines = [o for o in found["operators"] if o["family"] == name and o["shape"] == OPERATORS[name][2]]
     return {o["direction"]: o for o in lines}
 
 
@@ -69,15 +81,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runs", type=int, default=5, help="PyTorch's runs in a round")
+    parser.add_argument("--eager", action="store_true", help="do not compile")
     parser.add_argument("--dtype", action="append", choices=list(DTYPES))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    print(f"PyTorch {torch.__version__}, {args.threads} threads, {ROWS} × {COLUMNS}, medians of {args.rounds} rounds\n")
-    print("| operator | dtype | direction | eager ms | compiled ms | headwater ms | ratio to the better | of the limit |")
-    print("|---|---|---|---:|---:|---:|---:|---:|")
+    print(f"PyTorch {torch.__version__}, {args.threads} threads, medians of {args.rounds} rounds\n")
+    print("| operator | shape | dtype | direction | eager ms | compiled ms | headwater ms | ratio to the better | of the limit |")
+    print("|---|---|---|---|---:|---:|---:|---:|---:|")
     for name in args.operators or OPERATORS:
         for dtype in args.dtype or DTYPES:
-            theirs = [PyTorch(name, DTYPES[dtype], compiled) for compiled in (False, True)]
+            theirs = [PyTorch(name, DTYPES[dtype], compiled) for compiled in ((False,) if args.eager else (False, True))]
             ours = []
             for _ in range(args.rounds):
                 for one in theirs:
@@ -87,7 +100,8 @@ def main() -> None:
                 times = [statistics.median(t.forward if direction == "forward" else t.both) for t in theirs]
                 seconds = statistics.median(o[direction]["seconds"] for o in ours)
                 share = statistics.median(o[direction]["share"] for o in ours)
-                cells = [name, dtype, direction, *(f"{t * 1e3:.2f}" for t in (*times, seconds))]
+                shown = [*(f"{t * 1e3:.2f}" for t in times), "–"][:2]
+                cells = [name, OPERATORS[name][2], dtype, direction, *shown, f"{seconds * 1e3:.2f}"]
                 cells += [f"{min(times) / seconds:.1f}×", f"{share * 100:.0f} %"]
                 print("| " + " | ".join(cells) + " |", flush=True)
 

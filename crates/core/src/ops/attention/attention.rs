@@ -196,10 +196,13 @@ impl Attention {
         Attention::of(cx, BACKWARD)
     }
 
-    /// Operations of the forward pass's two products. Causal masking is not subtracted.
+    /// Operations of the forward pass's two products, of what a causal mask leaves.
     pub fn flops(&self) -> f64 {
-        let scores = [self.batch, self.heads, self.l, self.s].map(|n| n as f64).iter().product::<f64>();
-        2.0 * scores * (self.e + self.ev) as f64
+        let (l, s) = (self.l as f64, self.s as f64);
+        let both = l.min(s);
+        // Query `i` sees `i + 1` keys until it sees all.
+        let scores = if self.causal { both * (both + 1.0) / 2.0 + (l - both) * s } else { l * s };
+        2.0 * (self.batch * self.heads) as f64 * scores * (self.e + self.ev) as f64
     }
 
     /// What surviving weights are multiplied by.

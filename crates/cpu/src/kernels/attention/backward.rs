@@ -54,6 +54,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
     let logs = Four::<T::Wide>::of(args.read(5)?);
     let (mask, survivors) = (Mask::of(args.opt(6)), options.survivors(args.opt(7)));
     let kernels = T::kernels(options.tier);
+    let (wide, fast) = (&kernels.wide, &kernels.fast);
     let sizes = pieces::<T>(a, options.tier);
     let bytes = total(&sizes) * size_of::<T::Wide>() * args.pool.threads();
     let [dq, dk, dv, rest @ ..] = args.writes else { unreachable!("three gradients and the mask's") };
@@ -110,9 +111,9 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
             // SAFETY: rows of keys and values.
             unsafe {
                 let (k, v) = (k.rows(sample, shared, k0), v.rows(sample, shared, k0));
-                pack(kernels, k.transposed(), a.e, here, k_across);
-                pack(kernels, v.transposed(), a.ev, here, v_across);
-                pack(kernels, k, here, a.e, k_along);
+                pack(fast, k.transposed(), a.e, here, k_across);
+                pack(fast, v.transposed(), a.ev, here, v_across);
+                pack(wide, k, here, a.e, k_along);
             }
             sum_k.fill(T::Wide::ZERO);
             sum_v.fill(T::Wide::ZERO);
@@ -128,14 +129,16 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                 // SAFETY: rows of queries and gradients; products of blocks that were made for their sizes.
                 unsafe {
                     let (q, g) = (q.rows(sample, head, q0), g.rows(sample, head, q0));
-                    let (query, grad) = (left(kernels, q, n, a.e, q_left), left(kernels, g, n, a.ev, g_left));
-                    pack(kernels, q, n, a.e, q_along);
-                    pack(kernels, g, n, a.ev, g_along);
+                    let (query, grad) = (left(fast, q, n, a.e, q_left), left(fast, g, n, a.ev, g_left));
+                    pack(wide, q, n, a.e, q_along);
+                    pack(wide, g, n, a.ev, g_along);
                     let c = |block: &mut [T::Wide]| MatMut { ptr: block.as_mut_ptr(), rs: LINE as isize };
-                    Product { kernels, m: n, n: cols, k: a.e, a: query, b: k_across, c: c(weights), add: false }
-                        .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..a.e } else { 0..0 });
-                    Product { kernels, m: n, n: cols, k: a.ev, a: grad, b: v_across, c: c(slopes), add: false }
-                        .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..a.ev } else { 0..0 });
+                    let (panels, k) = (fast, a.e.div_ceil(fast.taken));
+                    Product { kernels, panels, m: n, n: cols, k, a: query, b: k_across, c: c(weights), add: false }
+                        .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 });
+                    let k = a.ev.div_ceil(fast.taken);
+                    Product { kernels, panels, m: n, n: cols, k, a: grad, b: v_across, c: c(slopes), add: false }
+                        .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 });
                 }
                 if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
                     m.read([sample, head, q0], k0, &mut added[..here]);
@@ -176,14 +179,14 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                     // Queries before the first that sees a tile's first key add nothing.
                     let skip = |key: usize| if a.causal { (k0 + key).saturating_sub(q0).min(n) } else { 0 };
                     let c = MatMut { ptr: sum_v.as_mut_ptr(), rs: a.ev as isize };
-                    Product { kernels, m: here, n: a.ev, k: n, a: across(weights), b: g_along, c, add: true }
+                    Product { kernels, panels: wide, m: here, n: a.ev, k: n, a: across(weights), b: g_along, c, add: true }
                         .run(|keys, _| skip(keys.start)..n);
                     let c = MatMut { ptr: sum_k.as_mut_ptr(), rs: a.e as isize };
-                    Product { kernels, m: here, n: a.e, k: n, a: across(slopes), b: q_along, c, add: true }
+                    Product { kernels, panels: wide, m: here, n: a.e, k: n, a: across(slopes), b: q_along, c, add: true }
                         .run(|keys, _| skip(keys.start)..n);
                     let a_slopes = Mat { ptr: slopes.as_ptr(), rs: LINE as isize, cs: 1 };
                     let c = MatMut { ptr: sum_q(inner, q0), rs: queries };
-                    Product { kernels, m: n, n: a.e, k: here, a: a_slopes, b: k_along, c, add: true }
+                    Product { kernels, panels: wide, m: n, n: a.e, k: here, a: a_slopes, b: k_along, c, add: true }
                         .run(|rows, _| 0..visible(rows.end - 1));
                 }
             }

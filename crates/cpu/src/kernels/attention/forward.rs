@@ -59,7 +59,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
         let first = (blocks - 1 - at % blocks) * block;
         let n = block.min(a.l - first);
         // SAFETY: rows of the queries.
-        let query = unsafe { left(kernels, q.rows(sample, head, first), n, a.e, queries) };
+        let query = unsafe { left(&kernels.fast, q.rows(sample, head, first), n, a.e, queries) };
         state[..n].fill(T::Wide::NEG_INFINITY);
         state[QUERIES..QUERIES + n].fill(T::Wide::ZERO);
         let seen = if a.causal { a.s.min(first + n) } else { a.s };
@@ -72,8 +72,8 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
             let visible = |row: usize| options.visible(first + row, k0);
             // SAFETY: rows of keys and values.
             unsafe {
-                pack(kernels, k.rows(sample, shared, k0).transposed(), a.e, here, keys);
-                pack(kernels, v.rows(sample, shared, k0), here, a.ev, values);
+                pack(&kernels.fast, k.rows(sample, shared, k0).transposed(), a.e, here, keys);
+                pack(&kernels.wide, v.rows(sample, shared, k0), here, a.ev, values);
             }
             if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
                 m.read([sample, head, first], k0, &mut added[..here]);
@@ -85,11 +85,12 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                 }
                 // SAFETY: products of blocks that were made for their sizes.
                 unsafe {
-                    let (a, k) = (query.moved(top as isize * query.rs), a.e);
+                    let panels = &kernels.fast;
+                    let (a, k) = (query.moved(top as isize * query.rs), a.e.div_ceil(panels.taken));
                     let c = MatMut { ptr: scores.as_mut_ptr(), rs: LINE as isize };
                     // Whole tiles: the panels' last columns are zeros.
                     let n = here.next_multiple_of(kernels.cols);
-                    Product { kernels, m: rows, n, k, a, b: keys, c, add: false }
+                    Product { kernels, panels, m: rows, n, k, a, b: keys, c, add: false }
                         .run(|rows, cols| if visible(top + rows.end - 1) > cols.start { 0..k } else { 0..0 });
                 }
                 for row in top..top + rows {
@@ -125,8 +126,19 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                 unsafe {
                     let weights = Mat { ptr: scores.as_ptr(), rs: LINE as isize, cs: 1 };
                     let c = MatMut { ptr: sums[top * a.ev..].as_mut_ptr(), rs: a.ev as isize };
-                    Product { kernels, m: rows, n: a.ev, k: here, a: weights, b: values, c, add: begun }
-                        .run(|rows, _| 0..visible(top + rows.end - 1));
+                    let panels = &kernels.wide;
+                    Product {
+                        kernels,
+                        panels,
+                        m: rows,
+                        n: a.ev,
+                        k: here,
+                        a: weights,
+                        b: values,
+                        c,
+                        add: begun,
+                    }
+                    .run(|rows, _| 0..visible(top + rows.end - 1));
                 }
             }
             begun = true;

@@ -10,7 +10,7 @@ mod rows;
 use super::{Kernel, Site};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::{Kernels, Mat, MatMut, Operand, Tile};
+use crate::gemm::{Kernels, Mat, MatMut, Operand, Panels, Tile};
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
 use headwater_core::DType;
@@ -279,22 +279,22 @@ fn packed<T: Operand>(kernels: &Kernels<T>, k: usize, n: usize) -> usize {
     n.next_multiple_of(kernels.cols) * k + crate::gemm::MAX_LANES
 }
 
-/// Packs a right operand `[k, n]`.
+/// Packs a right operand `[k, n]` as `panels` want it.
 ///
 /// # Safety
 /// As [`Panels::pack`]: its elements may be read.
-unsafe fn pack<T: Operand>(kernels: &Kernels<T>, x: Mat<T>, k: usize, n: usize, out: &mut [T::Wide]) {
-    debug_assert!(out.len() >= packed(kernels, k, n));
+unsafe fn pack<T: Operand>(panels: &Panels<T>, x: Mat<T>, k: usize, n: usize, out: &mut [T::Wide]) {
+    let (cols, pitch) = (2 * panels.lanes, k.div_ceil(panels.taken));
     // SAFETY: the caller's promise; the room was measured for it.
-    unsafe { (kernels.wide.pack)(x.transposed(), n, k, kernels.cols, k, out.as_mut_ptr()) }
+    unsafe { (panels.pack)(x.transposed(), n, k, cols, pitch, out.as_mut_ptr()) }
 }
 
-/// The first `rows` rows of a left operand of `k` columns, widened if need be.
+/// The first `rows` rows of a left operand of `k` columns as `panels` want it, copied if need be.
 ///
 /// # Safety
 /// Its elements may be read.
 unsafe fn left<T: Operand>(
-    kernels: &Kernels<T>,
+    panels: &Panels<T>,
     x: Mat<T>,
     rows: usize,
     k: usize,
@@ -303,14 +303,14 @@ unsafe fn left<T: Operand>(
     if copies::<T>() {
         // Row by row is column by column of the transposed.
         // SAFETY: the caller's promise; the room is as large.
-        unsafe { (kernels.wide.interleave)(x.transposed(), k, rows, out[..rows * k].as_mut_ptr()) };
-        Mat { ptr: out.as_ptr(), rs: k as isize, cs: 1 }
+        unsafe { (panels.interleave)(x.transposed(), k, rows, out[..rows * k].as_mut_ptr()) };
+        Mat { ptr: out.as_ptr(), rs: k.div_ceil(panels.taken) as isize, cs: 1 }
     } else {
         Mat { ptr: x.ptr.cast(), rs: x.rs, cs: x.cs }
     }
 }
 
-/// Whether left operands are widened first.
+/// Whether left operands are copied first.
 fn copies<T: Operand>() -> bool {
     std::any::TypeId::of::<T>() != std::any::TypeId::of::<T::Wide>()
 }
@@ -321,11 +321,13 @@ fn copied<T: Operand>(rows: usize, k: usize) -> usize {
 }
 
 /// A product of a block: `c [m, n] = a [m, k] · b`, or added to `c`. For the rows `i` and columns `j` of a register tile, only
-/// the part `span(i, j)` of `k` is summed, and nothing is done where it is empty.
+/// the part `span(i, j)` of the places of `k` is summed, and nothing is done where it is empty.
 struct Product<'a, T: Operand> {
     kernels: &'a Kernels<T>,
+    panels: &'a Panels<T>,
     m: usize,
     n: usize,
+    /// Places.
     k: usize,
     a: Mat<T::Wide>,
     /// Packed panels.
@@ -365,7 +367,7 @@ impl<T: Operand> Product<'_, T> {
                     crs: self.c.rs,
                 };
                 // SAFETY: the tile's elements are some of those that the caller vouches for.
-                unsafe { (self.kernels.wide.tile)(&tile) };
+                unsafe { (self.panels.tile)(&tile) };
             }
         }
     }
