@@ -474,7 +474,7 @@ mod tests {
         assert_eq!((m::weight(0.0), m::weight(-87.5), m::weight(-inf)), (1.0, 0.0, 0.0));
         let down = |x: f32| vector::exp_down(&mut One, x);
         for i in 0..=u32::MAX / 512 {
-            let x = f32::from_bits(1 << 31 | i * 256);
+            let x = f32::from_bits((1 << 31) | (i * 256));
             assert!(down(x).to_bits() == m::exp(x).to_bits() || x.is_nan() && down(x).is_nan(), "at {x}");
         }
         assert_eq!((down(0.0), down(f32::NAN).is_nan()), (1.0, true));
