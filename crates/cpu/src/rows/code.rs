@@ -12,6 +12,8 @@ pub(super) type Reg = usize;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum What {
     Unary(Unary),
+    /// The exponential of numbers up to 0.
+    ExpDown,
     Binary(Binary),
     Select,
     Cast(DType),
@@ -112,7 +114,7 @@ pub(super) struct Folding {
     pub out: Reg,
 }
 
-/// A sum over the rows.
+/// A sum over the rows, of those of a block in its own type.
 #[derive(Clone, Debug)]
 pub(super) struct Summing {
     pub operand: usize,

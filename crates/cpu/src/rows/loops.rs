@@ -334,6 +334,21 @@ impl<T: Real, const OP: usize> FoldLoop for FoldSlowFloat<T, OP> {
     }
 }
 
+/// Sum of f32 along the slow dimension into f32, one for each fast index.
+pub(super) struct SumSlow;
+impl FoldLoop for SumSlow {
+    #[inline(always)]
+    unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
+        let (x, acc) = (src.cast::<f32>(), acc.cast::<f32>());
+        for s in 0..slow {
+            for i in 0..fast {
+                // SAFETY: the module's contract.
+                unsafe { *acc.add(i) += *x.add(s * fast + i) };
+            }
+        }
+    }
+}
+
 #[inline(always)]
 fn fold_float(op: Reduce, a: f64, x: f64) -> f64 {
     match op {

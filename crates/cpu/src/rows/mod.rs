@@ -7,8 +7,8 @@
 //!
 //! Numbers: floats are computed in f32, or in f64 if an f64 takes part, and rounded to memory once, to nearest even;
 //! integers in i64, exactly. Sums of f32 over a row are taken in 32 lanes of at most 128 terms each, whose total is carried
-//! on in f64; sums over rows, and over columns that do not lie next to each other, are in f64 throughout. So a sum of `n`
-//! f32 is off by at most `min(n, 134) · 2⁻²⁴ · Σ|x|`, plus one rounding of the result, plus f64 noise. All divisions depend
+//! on in f64, and sums over rows in stretches of at most 128 rows, of which the same holds; sums over columns that do not
+//! lie next to each other are in f64 throughout. So a sum of `n` f32 is off by at most `min(n, 134) · 2⁻²⁴ · Σ|x|`, plus one rounding of the result, plus f64 noise. All divisions depend
 //! on sizes and layouts alone: results have the same bits on any number of threads and in every tier.
 
 mod code;
@@ -50,6 +50,8 @@ const WHOLE: usize = 1024;
 /// Programs that move more bytes than this write past the caches: nothing of the results would still be there when they
 /// are read.
 const STREAM: usize = 32 << 20;
+/// Rows that are summed in f32 before their sums are added up in f64.
+const SUMMED: usize = 128;
 /// Elements worth handing to a thread.
 const GRAIN: usize = 1 << 15;
 /// Fewer blocks than this are too few for many threads: long rows are then cut as well.
@@ -206,7 +208,7 @@ impl Tiling {
         let most = if large { rows.div_ceil(FEW) } else { rows };
         let mut block_rows = ((GRAIN / cols).min(most) / tile_rows * tile_rows).max(tile_rows);
         if sums {
-            block_rows = rows.div_ceil(32).max(8);
+            block_rows = rows.div_ceil(32).clamp(8, SUMMED);
         }
         let split = folds && !sums && rows.div_ceil(block_rows) < FEW && large;
         if split {

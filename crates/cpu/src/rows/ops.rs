@@ -86,6 +86,8 @@ pub(super) struct Table {
     pub fold_fast: fn(Ty, Reduce) -> Fold,
     /// One accumulator for each fast index.
     pub fold_slow: fn(Ty, Reduce) -> Fold,
+    /// Sums in the type itself, one for each fast index.
+    pub sum_slow: fn(Ty) -> Fold,
 }
 
 /// The functions of a tier, which this processor must have.
@@ -103,6 +105,7 @@ pub(super) fn table(tier: Tier) -> Table {
             dot: dot::<V>,
             fold_fast: fold_fast::<V>,
             fold_slow: fold_slow::<V>,
+            sum_slow: sum_slow::<V>,
         }
     }
     match tier {
@@ -420,3 +423,10 @@ macro_rules! fold {
 }
 fold!(fold_fast, FoldFastFloat, FoldFastOther);
 fold!(fold_slow, FoldSlowFloat, FoldSlowOther);
+
+fn sum_slow<V: Vector>(ty: Ty) -> Fold {
+    match ty {
+        Ty::F32 => V::fold::<SumSlow>(),
+        _ => fold_slow::<V>(ty, Reduce::Sum),
+    }
+}

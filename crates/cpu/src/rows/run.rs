@@ -139,7 +139,7 @@ impl Run<'_> {
             for sum in 0..p.code.sums.len() {
                 let cells = self.sum_cells(sum, rows.start, cols.start);
                 // SAFETY: the cells of this block.
-                unsafe { cells.write_bytes(0, 8 * cols.len()) };
+                unsafe { cells.write_bytes(0, p.code.sums[sum].ty.size() * cols.len()) };
             }
         }
         let phases = p.code.vector.len();
@@ -177,7 +177,8 @@ impl Run<'_> {
 
     /// Partial sums of the block of rows that `row` lies in, from a column on.
     pub(super) fn sum_cells(&self, sum: usize, row: usize, col: usize) -> *mut u8 {
-        self.cells.sum(sum, self.row_blocks, row / self.p.tiling.block_rows, col)
+        let block = self.cells.sum(sum, self.row_blocks, row / self.p.tiling.block_rows);
+        block.wrapping_add(self.p.code.sums[sum].ty.size() * col)
     }
 
     /// Row scalars before phase `q`, for all rows of a tile.
@@ -333,16 +334,17 @@ impl Run<'_> {
         for (i, sum) in p.code.sums.iter().enumerate() {
             let mut total = [0i64; SUMS];
             for block in 0..self.row_blocks {
-                let cells = self.cells.sum(i, self.row_blocks, block, cols.start).cast_const();
-                // SAFETY: partial sums of these columns, written by their block.
-                unsafe {
-                    if sum.ty == Ty::I64 {
-                        let cells = std::slice::from_raw_parts(cells.cast::<i64>(), cols.len());
-                        total.iter_mut().zip(cells).for_each(|(t, c)| *t = t.wrapping_add(*c));
-                    } else {
-                        let cells = std::slice::from_raw_parts(cells.cast::<f64>(), cols.len());
-                        let add = |t: i64, c: f64| (f64::from_bits(t as u64) + c).to_bits() as i64;
-                        total.iter_mut().zip(cells).for_each(|(t, c)| *t = add(*t, *c));
+                let row = block * p.tiling.block_rows;
+                let cells = self.sum_cells(i, row, cols.start).cast_const();
+                let add = |t: &mut i64, x: f64| *t = (f64::from_bits(*t as u64) + x).to_bits() as i64;
+                for (c, t) in total[..cols.len()].iter_mut().enumerate() {
+                    // SAFETY: partial sums of these columns, written by their block.
+                    unsafe {
+                        match sum.ty {
+                            Ty::F32 => add(t, *cells.cast::<f32>().add(c) as f64),
+                            Ty::F64 => add(t, *cells.cast::<f64>().add(c)),
+                            _ => *t = t.wrapping_add(*cells.cast::<i64>().add(c)),
+                        }
                     }
                 }
             }

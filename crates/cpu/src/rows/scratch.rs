@@ -102,9 +102,9 @@ impl Cells {
         self.base.get().wrapping_add(8 * at).cast()
     }
 
-    /// Column sums of a block of rows.
-    pub(super) fn sum(&self, sum: usize, row_blocks: usize, block: usize, col: usize) -> *mut u8 {
-        let at = self.folds * self.col_blocks * self.rows + (sum * row_blocks + block) * self.cols + col;
+    /// Column sums of a block of rows, which have the room of a cell for each column.
+    pub(super) fn sum(&self, sum: usize, row_blocks: usize, block: usize) -> *mut u8 {
+        let at = self.folds * self.col_blocks * self.rows + (sum * row_blocks + block) * self.cols;
         self.base.get().wrapping_add(8 * at)
     }
 }

@@ -8,7 +8,7 @@ use crate::core::ops::{Case, attention, conv, create, index, linear, loss, norm,
 use crate::core::plan::Bindings;
 use crate::core::{Builder, DType, Graph, OpDef, TensorType, ValueId, pass};
 use crate::cpu::limits::Limits;
-use crate::runtime::layout::BucketLayout;
+use crate::runtime::layout::{BucketLayout, Master};
 use crate::runtime::optim::{Clip, Decay, Groups, Optimizer, update_graph};
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -17,8 +17,8 @@ use serde::Serialize;
 enum Work {
     /// An operator on the case's inputs, which are of f64 and lowered.
     Operator(&'static OpDef, Case),
-    /// Statistics of the gradients, clipping and AdamW over this many parameters.
-    Update(usize),
+    /// Statistics of the gradients, clipping and AdamW over this many parameters, of which there are f32 masters or not.
+    Update(usize, bool),
 }
 
 /// One line of the table.
@@ -174,7 +174,13 @@ pub fn table() -> Vec<Entry> {
         Entry {
             family: "adamw update",
             shape: "21 M parameters",
-            work: Work::Update(21 << 20),
+            work: Work::Update(21 << 20, false),
+            gradients: false,
+        },
+        Entry {
+            family: "adamw update",
+            shape: "21 M parameters, masters",
+            work: Work::Update(21 << 20, true),
             gradients: false,
         },
     ]
@@ -220,15 +226,22 @@ impl Entry {
     fn graph(&self, dtype: DType, gradients: bool) -> Result<(Graph, f64)> {
         let (op, case) = match &self.work {
             Work::Operator(op, case) => (op, case),
-            Work::Update(parameters) => {
+            Work::Update(parameters, masters) => {
                 let ty = TensorType::new(dtype, [*parameters]);
                 let mut groups = Groups::new(Optimizer::default(), Vec::new(), Decay::All)?;
                 let layout = BucketLayout::new([("weight", &ty, groups.of("weight", &ty)?)]);
+                let layout = if *masters { layout.with_masters() } else { layout };
                 let clip = Clip { norm: Some(1.0), value: None };
                 let graph = update_graph(&layout, &groups, clip, false)?;
                 // The gradient is read twice: it must all be seen before any of it is used. Moments are f32.
-                let n = layout.buckets[0].elements as f64;
-                let bytes = n * (4.0 * dtype.size() as f64 + 4.0 * 4.0);
+                let bucket = &layout.buckets[0];
+                let weight = match bucket.master {
+                    // The weight follows from its master.
+                    Master::Whole => 8.0 + dtype.size() as f64,
+                    Master::Rest => 4.0 + 2.0 * dtype.size() as f64,
+                    Master::None => 2.0 * dtype.size() as f64,
+                };
+                let bytes = bucket.elements as f64 * (2.0 * dtype.size() as f64 + weight + 4.0 * 4.0);
                 return Ok((pass::fuse(pass::simplify(graph).graph)?, bytes));
             }
         };

@@ -64,11 +64,9 @@ pub(super) mod op {
     pub const ADD_INT: Vex = Vex(1, 1, 0xFE);
     pub const SUB_INT: Vex = Vex(1, 1, 0xFA);
     pub const EQ_INT: Vex = Vex(1, 1, 0x76);
+    pub const MAX_INT: Vex = Vex(1, 2, 0x3D);
     pub const PACK: Vex = Vex(1, 2, 0x2B);
     pub const UPPER: Vex = Vex(1, 3, 0x39);
-    pub const TO_F64: Vex = Vex(0, 1, 0x5A);
-    pub const ADD_F64: Vex = Vex(1, 1, 0x58);
-    pub const STORE_F64: Vex = Vex(1, 1, 0x11);
     pub const FROM_INT: Vex = Vex(0, 1, 0x5B);
     pub const FROM_GPR: Vex = Vex(1, 1, 0x6E);
     pub const PACK_SIGNED: Vex = Vex(1, 1, 0x6B);

@@ -4,6 +4,7 @@ use super::super::code::{Code, Kind, Op, Reg, What};
 use super::super::math::{self, Lanes};
 use super::super::ops::Ty;
 use super::asm::{Vex, op};
+use super::round::{Known, Nans};
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
@@ -45,8 +46,6 @@ pub(super) enum Ins {
     Store { stream: usize, dtype: DType, from: Value },
     /// Back to an accumulator.
     SetAcc(usize, Value),
-    /// Added, in f64, to a stream of f64.
-    Columns { stream: usize, from: Value },
 }
 
 impl Ins {
@@ -56,9 +55,7 @@ impl Ins {
             Ins::Fma(a, b, c) => [Some(a), Some(b), Some(c)],
             Ins::One(_, a, _) | Ins::Shift(_, a, _) | Ins::RoundHalf(a) => [Some(a), None, None],
             Ins::Blend { mask, a, b } => [Some(mask), Some(a), Some(b)],
-            Ins::Store { from, .. } | Ins::SetAcc(_, from) | Ins::Columns { from, .. } => {
-                [Some(from), None, None]
-            }
+            Ins::Store { from, .. } | Ins::SetAcc(_, from) => [Some(from), None, None],
             _ => [None; 3],
         };
         list.into_iter().flatten()
@@ -66,7 +63,7 @@ impl Ins {
 
     /// Whether it has a value, rather than an effect.
     pub fn makes(&self) -> bool {
-        !matches!(self, Ins::Store { .. } | Ins::SetAcc(..) | Ins::Columns { .. })
+        !matches!(self, Ins::Store { .. } | Ins::SetAcc(..))
     }
 
     /// Whether it is the same in all vectors of a group.
@@ -98,7 +95,7 @@ pub(super) enum Source {
     Operand(usize),
     /// A register kept for the whole row.
     Kept(Reg),
-    /// A column sum, in f64.
+    /// A column sum.
     Sum(usize),
 }
 
@@ -140,22 +137,35 @@ pub(super) struct Builder<'a> {
     /// Whether only some lanes are columns.
     tail: bool,
     values: Vec<Option<Value>>,
+    /// Of the value of each instruction, and of registers that earlier phases keep.
+    pub(super) known: Vec<Known>,
+    pub(super) kept: &'a mut Vec<Nans>,
 }
 
-/// Translates a phase; `None` if something in it has no translation. `dtypes` are those of the operands.
-pub(super) fn body(code: &Code, dtypes: &[DType], phase: usize, tail: bool) -> Option<Body> {
-    let mut b = Builder { code, dtypes, body: Body::default(), tail, values: vec![None; code.regs.len()] };
+/// Translates a phase; `None` if something in it has no translation. `dtypes` are those of the operands, `kept` which NaNs
+/// registers hold that earlier phases keep.
+pub(super) fn body(
+    code: &Code,
+    dtypes: &[DType],
+    phase: usize,
+    tail: bool,
+    kept: &mut Vec<Nans>,
+) -> Option<Body> {
+    kept.resize(code.regs.len(), Nans::Any);
+    let values = vec![None; code.regs.len()];
+    let mut b = Builder { code, dtypes, body: Body::default(), tail, values, known: Vec::new(), kept };
     code.vector[phase].iter().try_for_each(|op| b.op(op))?;
     Some(b.body)
 }
 
 impl Builder<'_> {
     pub(super) fn push(&mut self, ins: Ins) -> Value {
-        // Loads and constants are made once.
-        let once = matches!(ins, Ins::Load { .. } | Ins::Column | Ins::Alive) || ins.same();
-        if let Some(at) = self.body.code.iter().position(|i| once && *i == ins) {
+        // Equal instructions have equal results: each is written once.
+        if let Some(at) = self.body.code.iter().position(|i| ins.makes() && *i == ins) {
             return at;
         }
+        let known = self.know(ins);
+        self.known.push(known);
         self.body.code.push(ins);
         self.body.code.len() - 1
     }
@@ -211,30 +221,6 @@ impl Builder<'_> {
         self.push(Ins::Store { stream, dtype, from });
     }
 
-    /// The bits of the nearest bf16 in the upper half of each lane.
-    fn bf16(&mut self, x: Value) -> Value {
-        // A NaN stays one: nothing is added to it, and its upper half is that of a quiet one, as arithmetic makes them.
-        let quiet = match self.body.code[x] {
-            Ins::Two(f, ..) => [op::ADD, op::SUB, op::MUL, op::DIV].contains(&f),
-            Ins::Fma(..) | Ins::RoundHalf(_) => true,
-            _ => false,
-        };
-        let x = if quiet {
-            x
-        } else {
-            let one = self.num(1.0);
-            self.mul(x, one)
-        };
-        let high = self.push(Ins::Shift(2, x, 16));
-        let one = self.bits(1);
-        let odd = self.two(op::AND, high, one);
-        let half = self.bits(0x7FFF);
-        let add = self.two(op::ADD_INT, odd, half);
-        let number = self.compare(7, x, x);
-        let add = self.two(op::AND, add, number);
-        self.two(op::ADD_INT, x, add)
-    }
-
     /// Which number of the row a register is.
     fn slot(&mut self, r: Reg) -> usize {
         let slots = &mut self.body.slots;
@@ -271,6 +257,7 @@ impl Builder<'_> {
     fn set(&mut self, r: Reg, v: Value) {
         self.values[r] = Some(v);
         if self.code.regs[r].kind == Kind::Kept {
+            self.kept[r] = self.known[v].nans;
             self.store(Source::Kept(r), DType::F32, 4, v);
         }
     }
@@ -294,6 +281,8 @@ impl Builder<'_> {
                 let a = self.get(args[0])?;
                 let v = match what {
                     What::Unary(f) => self.unary(f, ty, a)?,
+                    What::ExpDown if ty == Ty::F32 => math::vector::exp_down(self, a),
+                    What::ExpDown => return None,
                     What::Binary(f) => {
                         let b = self.get(args[1])?;
                         self.binary(f, ty, a, b)?
@@ -358,9 +347,9 @@ impl Builder<'_> {
                 if self.code.regs[from].ty != Ty::F32 {
                     return None;
                 }
-                let stream = self.stream(Source::Sum(sum), 8);
-                (self.body.streams[stream].read, self.body.streams[stream].written) = (true, true);
-                self.push(Ins::Columns { stream, from: x });
+                let before = self.load(Source::Sum(sum), DType::F32, 4);
+                let after = self.two(op::ADD, before, x);
+                self.store(Source::Sum(sum), DType::F32, 4, after);
             }
             Op::Store { operand, from, .. } => {
                 let (dtype, ty) = (self.dtypes[operand], self.code.regs[from].ty);
@@ -404,7 +393,12 @@ impl Builder<'_> {
             v
         };
         let acc = self.push(Ins::Acc(at));
-        let v = self.binary(f, Ty::F32, acc, v)?;
+        // Magnitudes are ordered as their bits are, NaN above all.
+        let size = matches!(self.body.code[v], Ins::Two(op::AND, _, m, _) if self.body.code[m] == Ins::Num(0x7FFF_FFFF));
+        let v = match f {
+            Binary::Max if size => self.two(op::MAX_INT, acc, v),
+            _ => self.binary(f, Ty::F32, acc, v)?,
+        };
         self.push(Ins::SetAcc(at, v));
         Some(())
     }

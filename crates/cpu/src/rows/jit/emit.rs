@@ -109,7 +109,7 @@ const _: () = assert!(TOGETHER.is_multiple_of(2), "halves are written two vector
 const VECTOR: usize = 4 * WIDE;
 const REGISTERS: usize = 16;
 /// Most registers that accumulators may take.
-const PINS: usize = 4;
+const PINS: usize = 8;
 
 /// Gives the values of some vectors registers, and writes their code.
 struct Emitter<'a> {
@@ -373,7 +373,8 @@ impl<'a> Emitter<'a> {
             }
             Ins::Two(f, _, _, imm) => {
                 let (mut a, mut b) = (values[0], values[1]);
-                let commutes = [op::ADD, op::MUL, op::AND, op::OR, op::XOR, op::ADD_INT, op::EQ_INT];
+                let commutes =
+                    [op::ADD, op::MUL, op::AND, op::OR, op::XOR, op::ADD_INT, op::EQ_INT, op::MAX_INT];
                 if commutes.contains(&f) && self.memory(a).is_some() {
                     (a, b) = (b, a);
                 }
@@ -419,23 +420,6 @@ impl<'a> Emitter<'a> {
             Ins::Store { stream, dtype, .. } => {
                 let from: Vec<u8> = values.iter().map(|&v| self.get(v, &mut locked)).collect();
                 self.store(stream, dtype, &from, part);
-            }
-            Ins::Columns { stream, .. } => {
-                let from = self.get(values[0], &mut locked);
-                let low = self.take(&locked);
-                locked.push(low);
-                let high = self.take(&locked);
-                self.asm.vex(true, op::UPPER, from, 0, Rm::Reg(high), Some(1));
-                self.asm.vex(true, op::TO_F64, low, 0, Rm::Reg(from), None);
-                self.asm.vex(true, op::TO_F64, high, 0, Rm::Reg(high), None);
-                let Rm::At { base, scale, disp } = self.at(stream, part) else {
-                    unreachable!("streams are in memory")
-                };
-                for (r, disp) in [(low, disp), (high, disp + 32)] {
-                    let cell = Rm::At { base, scale, disp };
-                    self.asm.vex(true, op::ADD_F64, r, r, cell, None);
-                    self.asm.vex(true, op::STORE_F64, r, 0, cell, None);
-                }
             }
         }
         if !ins.makes() {

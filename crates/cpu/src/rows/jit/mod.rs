@@ -7,6 +7,7 @@ mod asm;
 mod body;
 mod emit;
 mod lanes;
+mod round;
 #[cfg(test)]
 mod tests;
 
@@ -126,7 +127,9 @@ impl Program {
         let dtypes: Vec<DType> = self.sites.iter().map(|s| s.dtype).collect();
         let mut asm = Asm::default();
         let mut phases = Vec::new();
-        let bodies = (0..self.code.vector.len()).map(|q| body::body(&self.code, &dtypes, q, false));
+        let mut kept = Vec::new();
+        let bodies =
+            (0..self.code.vector.len()).map(|q| body::body(&self.code, &dtypes, q, false, &mut kept));
         let bodies: Vec<Body> = bodies.collect::<Option<_>>()?;
         // The next tile is asked for by the phase that has most to do meanwhile, of those that read it.
         let asks = |q: usize, o: usize| {
@@ -140,22 +143,15 @@ impl Program {
                 _ => 0,
             });
             let ahead: Vec<usize> = ahead.collect();
-            phases.push(self.phase_code(&mut asm, &dtypes, body.clone(), q, &ahead)?);
+            let rest = body::body(&self.code, &dtypes, q, true, &mut kept)?;
+            phases.push(self.phase_code(&mut asm, body.clone(), rest, &ahead));
         }
         let context = phases.iter().map(|p: &Phase| p.frame.size + (p.streams.len() + 1) * REST).max();
         Some(Machine { code: asm.finish()?, phases, context: context.unwrap_or(0) })
     }
 
-    /// The code of phase `q`, which asks for so many bytes ahead of each stream.
-    fn phase_code(
-        &self,
-        asm: &mut Asm,
-        dtypes: &[DType],
-        mut body: Body,
-        q: usize,
-        ahead: &[usize],
-    ) -> Option<Phase> {
-        let rest = body::body(&self.code, dtypes, q, true)?;
+    /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of each stream.
+    fn phase_code(&self, asm: &mut Asm, mut body: Body, rest: Body, ahead: &[usize]) -> Phase {
         for s in &mut body.streams {
             s.past = s.written && matches!(s.source, Source::Operand(o) if !self.sites[o].shared);
         }
@@ -169,7 +165,7 @@ impl Program {
         });
         let manner = Manner { group, stream: false, ahead };
         let past = self.stream && body.streams.iter().any(|s| s.past);
-        Some(Phase {
+        Phase {
             whole: emit::function(asm, &body, frame, manner),
             past: past.then(|| emit::function(asm, &body, frame, Manner { stream: true, ..manner })),
             rest: emit::function(asm, &rest, frame, Manner { ahead: &[], ..manner }),
@@ -181,7 +177,7 @@ impl Program {
             folds: body.folds.iter().map(|&f| (f, self.code.folds[f].op)).collect(),
             frame,
             group,
-        })
+        }
     }
 
     fn slot(&self, reg: Reg) -> Slot {
@@ -269,7 +265,11 @@ impl Machine {
             // SAFETY: a number of the register's type; a slot of the frame.
             unsafe {
                 let number = match slot.ty {
-                    Ty::F32 => from.cast::<u32>().read_unaligned(),
+                    // One NaN for all, whose lower half is 0.
+                    Ty::F32 => match from.cast::<u32>().read_unaligned() {
+                        x if x & 0x7FFF_FFFF > f32::INFINITY.to_bits() => f32::NAN.to_bits(),
+                        x => x,
+                    },
                     Ty::Bool => 0u32.wrapping_sub((*from != 0) as u32),
                     // The number of a column, or none.
                     _ => i32::try_from(from.cast::<i64>().read_unaligned()).unwrap_or(-1) as u32,
@@ -326,7 +326,7 @@ impl Machine {
                 _ => 0.0,
             };
             // SAFETY: within the frame.
-            unsafe { accs.add(f).write([identity; LANES]) };
+            unsafe { (*accs.add(f)).fill(identity) };
         }
     }
 

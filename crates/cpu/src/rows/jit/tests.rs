@@ -226,3 +226,31 @@ fn single_columns_have_the_bits_of_the_interpreter() {
         }
     }
 }
+
+/// NaNs of all payloads through what does not compute: they are rounded to bf16 as what they were read as, or kept as. The
+/// largest magnitude of a row is a NaN, too.
+#[test]
+fn nans_stay_nans() {
+    let shape: &[usize] = &[40, 300];
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let space = ReduceSpace::new(shape, &[1]);
+        let mut b = space.builder();
+        let (x, y) = (b.read(dtype, space.full.clone()), b.read(DType::F32, space.full.clone()));
+        let row = b.read(DType::F32, space.dropped.clone());
+        let (abs, least) = (b.expr(&input(0).abs(), &[x]), b.expr(&input(0).min(input(1)), &[x, y]));
+        let exact = b.expr(&(input(0).bits().and(Expr::Int(-0x10000))).from_bits(), &[y]);
+        let split = b.expr(&input(0).is_nan().select(input(0), input(1)), &[y, exact]);
+        let chosen = b.expr(&input(0).lt(Expr::Float(0.5)).select(input(0), input(1)), &[x, split]);
+        let (largest, sum) = (b.reduce(Reduce::Max, abs), b.expr(&(input(0) * input(1)), &[least, row]));
+        let sum = b.sum(sum);
+        let made = b.expr(&(-input(0) * input(1) + input(2)), &[least, row, largest]);
+        let late = b.expr(&input(0).max(input(1)).max(input(2)), &[least, sum, row]);
+        for v in [abs, least, split, chosen, made, late] {
+            b.store(DType::BF16, space.full.clone(), v);
+        }
+        b.store(DType::F32, space.dropped.clone(), largest);
+        let of_rows = [&shape[..1]];
+        let writes: Vec<&[usize]> = [shape; 6].into_iter().chain(of_rows).collect();
+        same(plain(b.finish(), &[shape, shape, &shape[..1]], &writes), &format!("{dtype}"));
+    }
+}
