@@ -111,12 +111,15 @@ unsafe fn rows<L: Lanes, const R: usize, const PACKED: bool>(t: &Tile<L::E>) {
             }
             return;
         }
+        // Only here, and all at once, do the sums go through memory: elsewhere they would, too.
+        let mut block = [[L::E::ZERO; MAX_COLS]; R];
         for i in 0..R {
-            let (c, start) =
-                (t.c.wrapping_offset(i as isize * t.crs), t.start.wrapping_offset(i as isize * t.srs));
-            let mut row = [L::E::ZERO; MAX_COLS];
-            sums[i][0].store(row.as_mut_ptr());
-            sums[i][1].store(row.as_mut_ptr().add(L::N));
+            sums[i][0].store(block[i].as_mut_ptr());
+            sums[i][1].store(block[i].as_mut_ptr().add(L::N));
+        }
+        for (i, row) in block.iter().enumerate() {
+            let c = t.c.wrapping_offset(i as isize * t.crs);
+            let start = t.start.wrapping_offset(i as isize * t.srs);
             for j in 0..t.cols {
                 *c.add(j) = if adds { *start.add(j) + row[j] } else { row[j] };
             }
