@@ -47,7 +47,8 @@ class PyTorch:
     def __init__(self, name: str, dtype: torch.dtype, compiled: bool):
         function, shapes, _ = OPERATORS[name]
         self.function = torch.compile(function) if compiled else function
-        draw = lambda shape: torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)  # noqa: E731
+        generator = torch.Generator().manual_seed(0)
+        draw = lambda shape: torch.randn(shape, generator=generator).to(dtype)  # noqa: E731
         self.args = [draw(shape).requires_grad_() for shape in shapes]
         self.grad = draw(self.function(*self.args).shape)
         self.forward, self.both = [], []

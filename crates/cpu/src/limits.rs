@@ -22,7 +22,7 @@ pub struct Limits {
     pub f32: f64,
     /// The same on f64.
     pub f64: f64,
-    /// Multiply-adds for products of matrices in bf16: of pairs where there are instructions for these, of f32 otherwise.
+    /// Multiply-adds for products of bf16: of pairs where there are instructions for these, of f32 otherwise.
     pub bf16: f64,
     /// Bytes a second of an ordinary copy, read and written counted both; the destination's lines are read as well.
     pub copy: f64,
@@ -34,7 +34,7 @@ pub struct Limits {
 
 impl Limits {
     /// Floating-point operations a second for products of operands of this dtype. f16 is widened to f32 in registers, so
-    /// that f32's limit is its own.
+    /// that f32's limit is its own; so is bf16 in all that is no product.
     pub fn flops(&self, dtype: DType) -> f64 {
         match dtype {
             DType::F64 => self.f64,
@@ -146,7 +146,7 @@ const REGISTERS: usize = 12;
 /// Elements of `size` bytes in a register of the tier.
 fn lanes(tier: Tier, size: usize) -> usize {
     match tier {
-        Tier::Portable => 16 / size,
+        Tier::Pairs | Tier::Portable => 16 / size,
         Tier::Avx2 => 32 / size,
         Tier::Avx512 | Tier::Avx512Bf16 => 64 / size,
     }

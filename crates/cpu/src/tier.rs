@@ -2,7 +2,8 @@
 //!
 //! All tiers do the same operations in the same order: by the same Rust loops, compiled for different instruction sets (Rust
 //! never contracts or reorders floating point by itself), or by machine code that `rows` writes. So all give the same bits,
-//! except in matrix products, where the higher tiers multiply and add with one rounding, and the highest one takes pairs of bf16.
+//! except in products (of matrices, in convolutions and attention): the higher tiers multiply and add with one rounding, and
+//! the highest takes pairs of bf16, for which subnormal numbers are zero.
 
 use headwater_core::diagnostic::Result;
 use headwater_core::fail;
@@ -11,6 +12,8 @@ use std::sync::OnceLock;
 /// An instruction set, lowest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Tier {
+    /// As the portable one, with products of bf16 by pairs as AVX512_BF16 takes them: to test these on any processor.
+    Pairs,
     /// What every processor of the target has.
     Portable,
     /// AVX2, FMA, F16C.
@@ -23,11 +26,12 @@ pub enum Tier {
 
 impl Tier {
     /// Every tier.
-    pub const ALL: [Tier; 4] = [Tier::Portable, Tier::Avx2, Tier::Avx512, Tier::Avx512Bf16];
+    pub const ALL: [Tier; 5] = [Tier::Pairs, Tier::Portable, Tier::Avx2, Tier::Avx512, Tier::Avx512Bf16];
 
     /// Name, as `HEADWATER_TIER` takes it.
     pub const fn name(self) -> &'static str {
         match self {
+            Tier::Pairs => "pairs",
             Tier::Portable => "portable",
             Tier::Avx2 => "avx2",
             Tier::Avx512 => "avx512",
@@ -67,7 +71,7 @@ fn choose(asked: Option<&str>, highest: Tier) -> Result<Tier> {
     let Some(name) = asked.filter(|s| !s.is_empty()) else { return Ok(highest) };
     let tier = Tier::ALL.into_iter().find(|t| t.name() == name);
     let tier = tier.ok_or_else(|| {
-        fail!(Device, "HEADWATER_TIER={name}: the tiers are portable, avx2, avx512, avx512bf16")
+        fail!(Device, "HEADWATER_TIER={name}: the tiers are pairs, portable, avx2, avx512, avx512bf16")
     })?;
     if tier > highest {
         return Err(fail!(Device, "HEADWATER_TIER={name}: this processor has {} at most", highest.name()));
@@ -98,7 +102,7 @@ impl Tier {
                 l.run()
             }
             match self {
-                Tier::Portable => {}
+                Tier::Pairs | Tier::Portable => {}
                 // SAFETY: devices take only tiers that the processor has.
                 Tier::Avx2 => return unsafe { avx2(l) },
                 // SAFETY: as above.

@@ -48,7 +48,7 @@ fn own_variance(node: &Node, cx: &OpCx, ty: &TensorType) -> f64 {
         let same = cx.present().any(|t| t.dtype == ty.dtype);
         return if same { 0.0 } else { unit(ty.dtype).powi(2) };
     }
-    // Terms summed into one element: the work done for each element of the result.
+    // Terms summed into one element: the work done for each element of the result, on average.
     let flops = node.op.cost_of(cx, std::slice::from_ref(ty)).0;
     let terms = (flops / ty.shape.numel().max(1) as f64).max(1.0);
     unit(ty.dtype).powi(2) + terms * unit(accumulator).powi(2)

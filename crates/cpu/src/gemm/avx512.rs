@@ -2,6 +2,7 @@
 
 use super::Mat;
 use super::lanes::{Converts, Lanes, MAX_LANES, Packs};
+use super::pairs;
 use super::x86::{NEAREST, lanes};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
@@ -52,16 +53,6 @@ impl Converts<f16> for __m512 {
         // SAFETY: as above, written.
         unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(self)) }
     }
-    #[inline(always)]
-    unsafe fn stream(self, p: *mut f16) {
-        // SAFETY: as above, aligned.
-        unsafe { _mm256_stream_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(self)) }
-    }
-    #[inline(always)]
-    fn rounded(self) -> Self {
-        // SAFETY: the processor has AVX-512.
-        unsafe { _mm512_cvtph_ps(_mm512_cvtps_ph::<NEAREST>(self)) }
-    }
 }
 
 impl Converts<bf16> for __m512 {
@@ -77,16 +68,6 @@ impl Converts<bf16> for __m512 {
     unsafe fn write(self, p: *mut bf16) {
         // SAFETY: as above, written.
         unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(nearest_bf16(self))) }
-    }
-    #[inline(always)]
-    unsafe fn stream(self, p: *mut bf16) {
-        // SAFETY: as above, aligned.
-        unsafe { _mm256_stream_si256(p.cast(), _mm512_cvtepi32_epi16(nearest_bf16(self))) }
-    }
-    #[inline(always)]
-    fn rounded(self) -> Self {
-        // SAFETY: the processor has AVX-512.
-        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(nearest_bf16(self))) }
     }
 }
 
@@ -180,13 +161,7 @@ impl Packs<bf16> for Pairs {
     }
     #[inline(always)]
     unsafe fn one(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
-        let mut high = 0;
-        if 2 * p + 1 < k {
-            // SAFETY: the second number of a row's two (the caller's promise).
-            high = u32::from(unsafe { *x.at(i, 2 * p + 1).ptr }.to_bits());
-        }
-        // SAFETY: the first number (the caller's promise).
-        let low = u32::from(unsafe { *x.at(i, 2 * p).ptr }.to_bits());
-        f32::from_bits(low | high << 16)
+        // SAFETY: the caller's promise.
+        unsafe { pairs::Pairs::one(x, i, p, k) }
     }
 }

@@ -183,9 +183,13 @@ unsafe fn write<T: Operand, O: Operand<Wide = T::Wide>>(
     i: usize,
 ) {
     /// Columns added at a time.
-    const SOME: usize = 64;
-    for first in (0..p.size.n).step_by(SOME.min(deep.cols)) {
-        let (block, column) = (i / deep.rows * deep.blocks[1] + first / deep.cols, first % deep.cols);
+    const SOME: usize = limit(64, 16);
+    // In steps that end where a block of columns does.
+    let starts = (0..p.size.n).step_by(deep.cols).flat_map(|block| {
+        (block..p.size.n.min(block + deep.cols)).step_by(SOME).map(move |first| (block / deep.cols, first))
+    });
+    for (across, first) in starts {
+        let (block, column) = (i / deep.rows * deep.blocks[1] + across, first - across * deep.cols);
         let n = SOME.min(deep.cols - column).min(p.size.n - first);
         let mut total = [T::Wide::ZERO; SOME];
         for group in 0..deep.groups {

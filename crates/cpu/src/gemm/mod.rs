@@ -14,6 +14,7 @@ mod avx512;
 mod blocks;
 mod deep;
 mod lanes;
+mod pairs;
 mod parts;
 mod skinny;
 #[cfg(test)]
@@ -155,32 +156,10 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
     c: impl Fn(usize) -> MatMut<O> + Sync,
     start: Start<T>,
 ) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        run(pool, T::kernels(tier), O::kernels(tier).narrow, workspace, batches, size, a, b, c, start);
-    }
-}
-
-/// [`gemm`] with given kernels, of a tier that the processor has.
-///
-/// # Safety
-/// As [`gemm`].
-#[allow(clippy::too_many_arguments)]
-unsafe fn run<T: Operand, O: Operand<Wide = T::Wide>>(
-    pool: &Pool,
-    kernels: &'static Kernels<T>,
-    narrow: unsafe fn(*const T::Wide, usize, *mut O),
-    workspace: &mut [u8],
-    batches: usize,
-    size: Size,
-    a: impl Fn(usize) -> Mat<T> + Sync,
-    b: impl Fn(usize) -> Mat<T> + Sync,
-    c: impl Fn(usize) -> MatMut<O> + Sync,
-    start: Start<T>,
-) {
     if batches == 0 || size.m == 0 || size.n == 0 {
         return;
     }
+    let kernels = T::kernels(tier);
     let parts = Parts::new::<T, O>(kernels, size);
     let needs = parts.total(pool.threads()) * size_of::<T::Wide>();
     let workspace: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut workspace[..needs]);
@@ -193,7 +172,7 @@ unsafe fn run<T: Operand, O: Operand<Wide = T::Wide>>(
     }
     let product = |i: usize| Product::<T, O> {
         kernels,
-        narrow,
+        narrow: O::kernels(tier).narrow,
         parts,
         size,
         a: a(i),

@@ -152,26 +152,33 @@ pub trait Operand: Float {
     fn kernels(tier: Tier) -> &'static Kernels<Self>;
 }
 
-/// Kernels that any processor has, for products of pairs.
-#[cfg(test)]
-pub(super) static PAIRS: Kernels<bf16> = portable::kernels::<Array<f32>, super::tests::Pairs, bf16>();
-
 macro_rules! operand {
-    ($($t:ty: $wide:ident $m256:ident $m512:ident $pairs:ty;)*) => { $(
+    ($($t:ty: $wide:ident $m256:ident $m512:ident $(pairs $pairs:ident $avx512:ident)?;)*) => { $(
         impl Operand for $t {
             fn kernels(tier: Tier) -> &'static Kernels<Self> {
                 static PORTABLE: Kernels<$t> = portable::kernels::<Array<$wide>, Array<$wide>, $t>();
+                $(
+                    static PAIRS: Kernels<$t> = portable::kernels::<Array<$wide>, super::pairs::$pairs, $t>();
+                    if tier == Tier::Pairs {
+                        return &PAIRS;
+                    }
+                )?
                 #[cfg(target_arch = "x86_64")]
                 {
                     use std::arch::x86_64::{$m256, $m512};
                     static AVX2: Kernels<$t> = avx2::kernels::<$m256, $m256, $t>();
                     static AVX512: Kernels<$t> = avx512::kernels::<$m512, $m512, $t>();
-                    static AVX512_BF16: Kernels<$t> = avx512bf16::kernels::<$m512, $pairs, $t>();
+                    $(
+                        static AVX512_BF16: Kernels<$t> =
+                            avx512bf16::kernels::<$m512, super::avx512::$avx512, $t>();
+                        if tier == Tier::Avx512Bf16 {
+                            return &AVX512_BF16;
+                        }
+                    )?
                     match tier {
-                        Tier::Portable => {}
+                        Tier::Pairs | Tier::Portable => {}
                         Tier::Avx2 => return &AVX2,
-                        Tier::Avx512 => return &AVX512,
-                        Tier::Avx512Bf16 => return &AVX512_BF16,
+                        Tier::Avx512 | Tier::Avx512Bf16 => return &AVX512,
                     }
                 }
                 let _ = tier;
@@ -181,8 +188,8 @@ macro_rules! operand {
     )* };
 }
 operand! {
-    f32: f32 __m256 __m512 __m512;
-    f64: f64 __m256d __m512d __m512d;
-    f16: f32 __m256 __m512 __m512;
-    bf16: f32 __m256 __m512 super::avx512::Pairs;
+    f32: f32 __m256 __m512;
+    f64: f64 __m256d __m512d;
+    f16: f32 __m256 __m512;
+    bf16: f32 __m256 __m512 pairs Pairs Pairs;
 }

@@ -6,10 +6,11 @@
 //! other become machine code instead (`jit`): one loop each, to the same bits.
 //!
 //! Numbers: floats are computed in f32, or in f64 if an f64 takes part, and rounded to memory once, to nearest even;
-//! integers in i64, exactly. Sums of f32 over a row are taken in 32 lanes of at most 128 terms each, whose total is carried
-//! on in f64, and sums over rows in stretches of at most 128 rows, of which the same holds; sums over columns that do not
-//! lie next to each other are in f64 throughout. So a sum of `n` f32 is off by at most `min(n, 134) · 2⁻²⁴ · Σ|x|`, plus one rounding of the result, plus f64 noise. All divisions depend
-//! on sizes and layouts alone: results have the same bits on any number of threads and in every tier.
+//! integers in i64, exactly. Sums of f32 over a row are taken in 32 lanes of at most 128 terms each, and sums over rows in
+//! stretches of at most 128 rows; their totals are carried on in f64. Sums over columns that do not lie next to each other are
+//! in f64 throughout. So a sum of `n` f32 is off by at most `min(n, 134) · 2⁻²⁴ · Σ|x|`, plus one rounding of the result, plus
+//! f64 noise. All divisions depend on sizes and layouts alone: results have the same bits on any number of threads and in
+//! every tier.
 
 mod code;
 mod compile;

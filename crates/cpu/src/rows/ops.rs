@@ -109,7 +109,7 @@ pub(super) fn table(tier: Tier) -> Table {
         }
     }
     match tier {
-        Tier::Portable => of::<Portable>(),
+        Tier::Pairs | Tier::Portable => of::<Portable>(),
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => of::<Avx2>(),
         #[cfg(target_arch = "x86_64")]

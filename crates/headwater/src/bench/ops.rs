@@ -21,6 +21,11 @@ enum Work {
     Update(usize, bool),
 }
 
+/// What numbers of a dtype are computed in.
+fn wide(dtype: DType) -> DType {
+    if dtype == DType::F64 { dtype } else { DType::F32 }
+}
+
 /// One line of the table.
 pub struct Entry {
     /// Kind of operator.
@@ -192,6 +197,11 @@ impl Entry {
         format!("{} {}", self.family, self.shape)
     }
 
+    /// Whether the work is products of operands.
+    fn product(&self) -> bool {
+        ["matmul", "linear", "convolution", "attention"].contains(&self.family)
+    }
+
     /// Measures this line in a dtype.
     ///
     /// # Errors
@@ -216,7 +226,14 @@ impl Entry {
                 dtype: dtype.to_string(),
                 direction,
                 reference: runner.reference,
-                rated: Rated::new(times, dtype, runner.flops, bytes, limits),
+                // What is no product is computed in f32.
+                rated: Rated::new(
+                    times,
+                    if self.product() { dtype } else { wide(dtype) },
+                    runner.flops,
+                    bytes,
+                    limits,
+                ),
             });
         }
         Ok(rows)

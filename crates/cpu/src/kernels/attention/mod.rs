@@ -285,6 +285,7 @@ fn packed<T: Operand>(kernels: &Kernels<T>, k: usize, n: usize) -> usize {
 /// As [`Panels::pack`]: its elements may be read.
 unsafe fn pack<T: Operand>(panels: &Panels<T>, x: Mat<T>, k: usize, n: usize, out: &mut [T::Wide]) {
     let (cols, pitch) = (2 * panels.lanes, k.div_ceil(panels.taken));
+    debug_assert!(n.next_multiple_of(cols) * pitch + crate::gemm::MAX_LANES <= out.len());
     // SAFETY: the caller's promise; the room was measured for it.
     unsafe { (panels.pack)(x.transposed(), n, k, cols, pitch, out.as_mut_ptr()) }
 }

@@ -8,6 +8,7 @@ use super::round::{Known, Nans};
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
+use std::collections::HashMap;
 
 /// A value: the number of the instruction that makes it.
 pub(super) type Value = usize;
@@ -140,6 +141,9 @@ pub(super) struct Builder<'a> {
     /// Of the value of each instruction, and of registers that earlier phases keep.
     pub(super) known: Vec<Known>,
     pub(super) kept: &'a mut Vec<Nans>,
+    /// What was rounded to bf16 already, and what was made quiet.
+    pub(super) rounded: HashMap<Value, Value>,
+    pub(super) quieted: HashMap<Value, Value>,
 }
 
 /// Translates a phase; `None` if something in it has no translation. `dtypes` are those of the operands, `kept` which NaNs
@@ -153,7 +157,9 @@ pub(super) fn body(
 ) -> Option<Body> {
     kept.resize(code.regs.len(), Nans::Any);
     let values = vec![None; code.regs.len()];
-    let mut b = Builder { code, dtypes, body: Body::default(), tail, values, known: Vec::new(), kept };
+    let (rounded, quieted) = Default::default();
+    let body = Body::default();
+    let mut b = Builder { code, dtypes, body, tail, values, known: Vec::new(), kept, rounded, quieted };
     code.vector[phase].iter().try_for_each(|op| b.op(op))?;
     Some(b.body)
 }

@@ -30,8 +30,18 @@ pub(super) enum Nans {
 }
 
 impl Builder<'_> {
-    /// The bits of the nearest bf16 in the upper half of each lane.
+    /// The bits of the nearest bf16 in the upper half of each lane. Worked out once for each value: blends of blends may use
+    /// one many times.
     pub(super) fn bf16(&mut self, x: Value) -> Value {
+        if let Some(&done) = self.rounded.get(&x) {
+            return done;
+        }
+        let y = self.nearest(x);
+        self.rounded.insert(x, y);
+        y
+    }
+
+    fn nearest(&mut self, x: Value) -> Value {
         if self.is_bf16(x) {
             return x;
         }
@@ -60,9 +70,12 @@ impl Builder<'_> {
         self.two(op::ADD_INT, x, add)
     }
 
-    /// The same numbers, NaNs quiet.
+    /// The same numbers, NaNs quiet. Worked out once for each value.
     fn quiet(&mut self, x: Value) -> Value {
-        match self.body.code[x] {
+        if let Some(&done) = self.quieted.get(&x) {
+            return done;
+        }
+        let y = match self.body.code[x] {
             Ins::Blend { mask, a, b } => {
                 let [a, b] = [a, b].map(|v| if self.nans(v) == Nans::Any { self.quiet(v) } else { v });
                 self.push(Ins::Blend { mask, a, b })
@@ -71,7 +84,9 @@ impl Builder<'_> {
                 let one = self.num(1.0);
                 self.mul(x, one)
             }
-        }
+        };
+        self.quieted.insert(x, y);
+        y
     }
 
     /// Whether the lower half of each lane is 0.
@@ -116,10 +131,9 @@ impl Builder<'_> {
             Ins::Num(bits) if !f32::from_bits(bits).is_nan() => Nans::Short,
             Ins::Two(op::ADD | op::SUB | op::MUL | op::DIV, a, b, _) => made(&[a, b]),
             Ins::Two(op::MIN | op::MAX, a, b, _) | Ins::Blend { a, b, .. } => any(&[a, b]),
-            Ins::Two(op::AND | op::XOR, a, b, _) => match self.body.code[b] {
-                Ins::Num(0x7FFF_FFFF | 0x8000_0000) => self.nans(a),
-                _ => Nans::Any,
-            },
+            // A magnitude, and a number of the other sign.
+            Ins::Two(op::AND, a, b, _) if self.body.code[b] == Ins::Num(0x7FFF_FFFF) => self.nans(a),
+            Ins::Two(op::XOR, a, b, _) if self.body.code[b] == Ins::Num(0x8000_0000) => self.nans(a),
             Ins::Fma(a, b, c) => made(&[a, b, c]),
             Ins::One(op::SQRT | op::ROUND, a, _) | Ins::RoundHalf(a) => made(&[a]),
             Ins::One(op::FROM_INT, ..) => Nans::Short,

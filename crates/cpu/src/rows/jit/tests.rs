@@ -245,12 +245,15 @@ fn nans_stay_nans() {
         let sum = b.sum(sum);
         let made = b.expr(&(-input(0) * input(1) + input(2)), &[least, row, largest]);
         let late = b.expr(&input(0).max(input(1)).max(input(2)), &[least, sum, row]);
-        for v in [abs, least, split, chosen, made, late] {
+        // Bits that arithmetic does not make: those of 0 become a NaN.
+        let some = input(0).lt(Expr::Float(0.5)).select(input(1), Expr::Float(0.0));
+        let flipped = b.expr(&some.bits().xor(Expr::Int(0x7FFF_FFFF)).from_bits(), &[x, row]);
+        for v in [abs, least, split, chosen, made, late, flipped] {
             b.store(DType::BF16, space.full.clone(), v);
         }
         b.store(DType::F32, space.dropped.clone(), largest);
         let of_rows = [&shape[..1]];
-        let writes: Vec<&[usize]> = [shape; 6].into_iter().chain(of_rows).collect();
+        let writes: Vec<&[usize]> = [shape; 7].into_iter().chain(of_rows).collect();
         same(plain(b.finish(), &[shape, shape, &shape[..1]], &writes), &format!("{dtype}"));
     }
 }

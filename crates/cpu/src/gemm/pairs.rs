@@ -1,0 +1,75 @@
+//! Sums of products of pairs of bf16 without an instruction for them: slow, for tests of what takes pairs on any processor.
+
+use super::Mat;
+use super::lanes::{Lanes, Packs};
+use half::bf16;
+
+/// Four sums in f32, or in operands the bits of four pairs. The arithmetic of the instruction (see `avx512`), but that
+/// subnormal numbers count.
+#[derive(Clone, Copy)]
+pub(super) struct Pairs([f32; 4]);
+
+impl Lanes for Pairs {
+    type E = f32;
+    const N: usize = 4;
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    fn zero() -> Self {
+        Pairs([0.0; 4])
+    }
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        Pairs([x; 4])
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's promise.
+        Pairs(unsafe { p.cast::<[f32; 4]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<[f32; 4]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    fn fma(self, a: Self, b: Self) -> Self {
+        let (first, second) =
+            (|x: f32| f32::from_bits(x.to_bits() << 16), |x: f32| f32::from_bits(x.to_bits() & !0xffff));
+        Pairs(std::array::from_fn(|i| {
+            let (a, b) = (a.0[i], b.0[i]);
+            // Products of two bf16 are exact.
+            self.0[i] + second(a) * second(b) + first(a) * first(b)
+        }))
+    }
+    #[inline(always)]
+    fn add(self, x: Self) -> Self {
+        Pairs(std::array::from_fn(|i| self.0[i] + x.0[i]))
+    }
+}
+
+impl Packs<bf16> for Pairs {
+    const TAKEN: usize = 2;
+
+    #[inline(always)]
+    unsafe fn across(x: Mat<bf16>, i: usize, p: usize) -> Self {
+        // SAFETY: the caller's promise.
+        Pairs(std::array::from_fn(|j| unsafe { Self::one(x, i + j, p, usize::MAX) }))
+    }
+    #[inline(always)]
+    unsafe fn along(x: Mat<bf16>, i: usize, p: usize) -> Self {
+        // SAFETY: the caller's promise.
+        Pairs(std::array::from_fn(|j| unsafe { Self::one(x, i, p + j, usize::MAX) }))
+    }
+    #[inline(always)]
+    unsafe fn one(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
+        let mut high = 0;
+        if 2 * p + 1 < k {
+            // SAFETY: the second number of a row's two (the caller's promise).
+            high = u32::from(unsafe { *x.at(i, 2 * p + 1).ptr }.to_bits());
+        }
+        // SAFETY: the first number (the caller's promise).
+        let low = u32::from(unsafe { *x.at(i, 2 * p).ptr }.to_bits());
+        f32::from_bits(low | high << 16)
+    }
+}
