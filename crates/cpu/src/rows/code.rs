@@ -12,8 +12,6 @@ pub(super) type Reg = usize;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum What {
     Unary(Unary),
-    /// The exponential of numbers up to 0.
-    ExpDown,
     Binary(Binary),
     Select,
     Cast(DType),

@@ -9,7 +9,7 @@ use super::ops::{Map, Table, Ty};
 use super::source::Source;
 use super::space::count;
 use headwater_core::Class;
-use headwater_core::expr::{Binary, Unary};
+use headwater_core::expr::Binary;
 use headwater_core::row::{Instr, Reduce};
 
 /// Fewer columns than this do not pay for a call for each row: row scalars are then spread over the tile.
@@ -249,13 +249,6 @@ impl Compiler<'_> {
         }
     }
 
-    /// Whether a number is less the largest one of its row, so that it is not above 0.
-    fn down(&self, at: usize) -> bool {
-        let body = &self.s.program.body;
-        let Instr::Binary(Binary::Sub, x, most) = body[at] else { return false };
-        body[most] == Instr::Reduce(Reduce::Max, x)
-    }
-
     /// Whether there is a loop for this function of a vector and one number.
     fn spreads(&self, op: Binary) -> bool {
         (self.table.spread)(self.s.float, op, 1).is_some()
@@ -397,7 +390,6 @@ impl Compiler<'_> {
     ) -> (Reg, Option<Op>) {
         const NONE: Reg = usize::MAX;
         let ty = self.ty(at);
-        let down = matches!(self.s.program.body[at], Instr::Unary(_, a) if self.down(a));
         let mut map = |c: &mut Self, f: Map, what: What, args: [Option<usize>; 3]| {
             let args = args.map(|a| a.map_or(NONE, |a| arg(c, a)));
             let out = c.register(ty, kind);
@@ -423,9 +415,7 @@ impl Compiler<'_> {
             Instr::Int(x) => (self.constant(ty, 0.0, x), None),
             Instr::Bool(x) => (self.constant(ty, 0.0, x as i64), None),
             Instr::Unary(op, a) => {
-                let f = (self.table.unary)(self.ty(a), op, ty);
-                let what = if op == Unary::Exp && down { What::ExpDown } else { What::Unary(op) };
-                map(self, f, what, [Some(a), None, None])
+                map(self, (self.table.unary)(self.ty(a), op, ty), What::Unary(op), [Some(a), None, None])
             }
             Instr::Binary(op, a, b) => {
                 map(self, (self.table.binary)(self.ty(a), op), What::Binary(op), [Some(a), Some(b), None])

@@ -193,7 +193,8 @@ pub(super) mod vector {
         let (high, low) = (l.num(-LN2.0), l.num(-LN2.1));
         let r = l.fma(n, high, t);
         let r = l.fma(n, low, r);
-        let y = power(l, r);
+        let c = [0.001381454, 0.008368745, 0.04166839, 0.16666521, 0.49999994, 1.0, 1.0];
+        let y = polynomial(l, r, c);
         // 2ⁿ as two factors, each normal even where the result is not.
         let half = l.shift_right(shifted, 1);
         let half = l.shift_left(half, 23);
@@ -201,32 +202,6 @@ pub(super) mod vector {
         let rest = l.sub_int(rest, half);
         let y = l.mul(y, half);
         l.mul(y, rest)
-    }
-
-    /// eʳ of what [`exp`] leaves of a number.
-    #[inline(always)]
-    fn power<L: Lanes>(l: &mut L, r: L::V) -> L::V {
-        polynomial(l, r, [0.001381454, 0.008368745, 0.04166839, 0.16666521, 0.49999994, 1.0, 1.0])
-    }
-
-    /// [`exp`] of numbers up to 0, to the same bits in fewer operations.
-    #[cfg(any(target_arch = "x86_64", test))]
-    #[inline(always)]
-    pub fn exp_down<L: Lanes>(l: &mut L, x: L::V) -> L::V {
-        let low = l.num(-105.0);
-        let t = l.max(low, x);
-        let (log2e, shift) = (l.num(std::f32::consts::LOG2_E), l.num(SHIFT + 192.0));
-        let shifted = l.fma(t, log2e, shift);
-        let n = l.sub(shifted, shift);
-        let (high, low) = (l.num(-LN2.0), l.num(-LN2.1));
-        let r = l.fma(n, high, t);
-        let r = l.fma(n, low, r);
-        let y = power(l, r);
-        // 2ⁿ⁺⁶⁵ is normal, and so is its product; the other factor is the same for all.
-        let scale = l.shift_left(shifted, 23);
-        let y = l.mul(y, scale);
-        let down = l.num(f32::from_bits((127 - 65) << 23));
-        l.mul(y, down)
     }
 
     /// What scales the power of 2 of a fraction: a number's nearest integer as an exponent, and that integer.
@@ -425,7 +400,7 @@ pub(super) mod f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{One, f32 as m, vector};
+    use super::f32 as m;
 
     /// Largest error in units of the last place of the f32 nearest to the truth, over floats of all magnitudes.
     fn worst(got: fn(f32) -> f32, truth: fn(f64) -> f64, from: f32, to: f32) -> f64 {
@@ -472,12 +447,6 @@ mod tests {
         }
         assert!(m::weight(f32::NAN).is_nan() && m::weight(f32::from_bits(0x7FFF_FFFF)).is_nan());
         assert_eq!((m::weight(0.0), m::weight(-87.5), m::weight(-inf)), (1.0, 0.0, 0.0));
-        let down = |x: f32| vector::exp_down(&mut One, x);
-        for i in 0..=u32::MAX / 512 {
-            let x = f32::from_bits((1 << 31) | (i * 256));
-            assert!(down(x).to_bits() == m::exp(x).to_bits() || x.is_nan() && down(x).is_nan(), "at {x}");
-        }
-        assert_eq!((down(0.0), down(f32::NAN).is_nan()), (1.0, true));
         assert!(m::log(-1.0).is_nan() && m::log(-inf).is_nan());
         assert_eq!((m::exp(-inf), m::exp(inf), m::exp(0.0)), (0.0, inf, 1.0));
         assert_eq!(

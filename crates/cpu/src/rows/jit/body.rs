@@ -287,8 +287,6 @@ impl Builder<'_> {
                 let a = self.get(args[0])?;
                 let v = match what {
                     What::Unary(f) => self.unary(f, ty, a)?,
-                    What::ExpDown if ty == Ty::F32 => math::vector::exp_down(self, a),
-                    What::ExpDown => return None,
                     What::Binary(f) => {
                         let b = self.get(args[1])?;
                         self.binary(f, ty, a, b)?
