@@ -87,29 +87,39 @@ pub(crate) trait Loop {
     fn run(self) -> Self::Out;
 }
 
+/// A loop with AVX2.
+///
+/// # Safety
+/// The processor has it, FMA, F16C and BMI2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+pub(crate) unsafe fn avx2<L: Loop>(l: L) -> L::Out {
+    l.run()
+}
+
+/// A loop with AVX-512.
+///
+/// # Safety
+/// The processor has its parts F, BW, DQ and VL, and what [`avx2`] wants.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2")]
+pub(crate) unsafe fn avx512<L: Loop>(l: L) -> L::Out {
+    l.run()
+}
+
 impl Tier {
     /// Runs a loop with the instructions of this tier, which the processor must have.
     #[inline]
     pub(crate) fn run<L: Loop>(self, l: L) -> L::Out {
-        #[cfg(target_arch = "x86_64")]
-        {
-            #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-            unsafe fn avx2<L: Loop>(l: L) -> L::Out {
-                l.run()
-            }
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2")]
-            unsafe fn avx512<L: Loop>(l: L) -> L::Out {
-                l.run()
-            }
-            match self {
-                Tier::Pairs | Tier::Portable => {}
-                // SAFETY: devices take only tiers that the processor has.
-                Tier::Avx2 => return unsafe { avx2(l) },
-                // SAFETY: as above.
-                Tier::Avx512 | Tier::Avx512Bf16 => return unsafe { avx512(l) },
-            }
+        match self {
+            // SAFETY: devices take only tiers that the processor has.
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2 => unsafe { avx2(l) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512 | Tier::Avx512Bf16 => unsafe { avx512(l) },
+            _ => l.run(),
         }
-        l.run()
     }
 }
 

@@ -12,6 +12,8 @@ use std::ptr::null_mut;
 
 /// Panels up to which rows of the left operand are not packed.
 const IN_PLACE: usize = 16;
+/// Blocks of rows in registers, one after the other, that a kernel is called for: what it takes to begin is little then.
+pub(super) const TOGETHER: usize = 4;
 /// Elements packed at a time.
 const PACKED: usize = 1 << 15;
 /// Rows of an operand packed at a time whose rows are summed over.
@@ -281,9 +283,9 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             MatMut { ptr, rs: self.parts.cols as isize }
         };
         let part_k = self.parts.part_k;
-        let tiles = cols.len().div_ceil(width) * rows.len().div_ceil(height);
+        let tiles = cols.len().div_ceil(width) * rows.len().div_ceil(TOGETHER * height);
         let rights = right.len().div_ceil(tiles * slab.k.div_ceil(part_k.max(1)).max(1));
-        let mut buffer = [T::Wide::ZERO; MAX_ROWS * MAX_COLS];
+        let mut buffer = [T::Wide::ZERO; TOGETHER * MAX_ROWS * MAX_COLS];
         let mut p = 0;
         loop {
             let depth = part_k.min(slab.k - p);
@@ -304,10 +306,11 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                 }
             };
             let lefts = ahead.len().div_ceil(tiles);
+            let mut turn = false;
             for j in cols.clone().step_by(width) {
                 let n = width.min(cols.end - j);
-                for i in (0..rows.len()).step_by(height) {
-                    let m = height.min(rows.len() - i);
+                for i in (0..rows.len()).step_by(TOGETHER * height) {
+                    let m = (TOGETHER * height).min(rows.len() - i);
                     let c = self.c.at(rows.start + i, slab.j + j);
                     let waiting = wait.at(i, j);
                     let out = !direct && last;
@@ -328,10 +331,16 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                         }
                     };
                     let panel = packed.as_ptr().wrapping_add(i * depth);
-                    let (a, ars, acs) = if left_in_place {
-                        (x.at(i, 0).ptr.cast(), x.rs, x.cs)
+                    let (a, ars, acs, blocks) = if left_in_place {
+                        (x.at(i, 0).ptr.cast(), x.rs, x.cs, height as isize * x.rs)
                     } else {
-                        (panel, 1, height as isize)
+                        (panel, 1, height as isize, (height * depth) as isize)
+                    };
+                    turn = !turn;
+                    let soon = match (turn, right.len()) {
+                        (_, 0) => ahead.take(lefts, depth),
+                        (true, _) => right.take(2 * rights, depth),
+                        (false, _) => ahead.take(2 * lefts, depth),
                     };
                     let panel = slab.right.get().wrapping_add(p * padded + j * depth).cast_const();
                     let (b, brs) = if right_in_place && n == width {
@@ -346,15 +355,15 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                         a,
                         ars,
                         acs,
+                        blocks,
                         b,
                         brs,
                         start: start.ptr,
                         srs: start.rs,
                         c: to.ptr,
                         crs: to.rs,
+                        soon,
                     };
-                    right.ask(rights);
-                    ahead.ask(lefts);
                     // SAFETY: panels, packed or as they lie, and elements of the output or of the sums that wait for them.
                     unsafe { (self.kernels.fast.tile)(&tile) };
                     if out {

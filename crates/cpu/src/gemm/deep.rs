@@ -3,7 +3,7 @@
 //! while what comes after is on its way.
 
 use super::ahead::Ahead;
-use super::blocks::Product;
+use super::blocks::{Product, TOGETHER};
 use super::parts::limit;
 use super::tile::Tile;
 use super::{GRAIN, Operand, Size, Start};
@@ -143,28 +143,29 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
         } else {
             [Ahead::NONE; 2]
         };
-        let tiles = m.div_ceil(height) * n.div_ceil(width);
-        let lines = [0, 1].map(|x| ahead[x].len().div_ceil(tiles));
+        let together = TOGETHER * height;
+        let tiles = m.div_ceil(together) * n.div_ceil(width);
+        let stretches = (ahead[0].len() + ahead[1].len()).div_ceil(tiles);
         for column in (0..n).step_by(width) {
-            for row in (0..m).step_by(height) {
+            for row in (0..m).step_by(together) {
                 let c = to.wrapping_add(row * deep.cols + column);
                 let tile = Tile {
-                    rows: height.min(m - row),
+                    rows: together.min(m - row),
                     // Whole panels: the last columns are zeros.
                     cols: width,
                     k: places,
                     a: left[row * places..].as_ptr(),
                     ars: 1,
                     acs: height as isize,
+                    blocks: (height * places) as isize,
                     b: right[column * places..].as_ptr(),
                     brs: width as isize,
                     start: if first == k.start { null() } else { c },
                     srs: deep.cols as isize,
                     c,
                     crs: deep.cols as isize,
+                    soon: ahead[usize::from(ahead[0].len() == 0)].take(stretches, places),
                 };
-                ahead[0].ask(lines[0]);
-                ahead[1].ask(lines[1]);
                 // SAFETY: packed panels, and sums of this task.
                 unsafe { (panels.tile)(&tile) };
             }

@@ -4,6 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::Mat;
+use super::ahead::{Soon, ask};
 use super::lanes::{Converts, Lanes, MAX_LANES, Packs};
 use crate::element::{Float, Wide};
 use std::ops::Range;
@@ -12,17 +13,18 @@ use std::ops::Range;
 pub(crate) const MAX_ROWS: usize = 12;
 pub(super) const MAX_COLS: usize = 2 * MAX_LANES;
 
-/// One block of the output: `c = start + a · b`, summed over `k` in order.
+/// Some rows of a few columns of the output: `c = start + a · b`, summed over `k` in order, a block in registers at a time.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile<E> {
-    /// Rows, at most `Lanes::ROWS`; columns, at most two vectors.
+    /// Rows, any number; columns, at most two vectors.
     pub rows: usize,
     pub cols: usize,
     pub k: usize,
-    /// Left: element `(i, p)` at `i·ars + p·acs`.
+    /// Left: in the block `t` of `Lanes::ROWS` rows, element `(i, p)` at `t·blocks + i·ars + p·acs`.
     pub a: *const E,
     pub ars: isize,
     pub acs: isize,
+    pub blocks: isize,
     /// Right: row `p` of two whole vectors at `p·brs`, whatever `cols` is.
     pub b: *const E,
     pub brs: isize,
@@ -32,6 +34,8 @@ pub(crate) struct Tile<E> {
     /// Output: row `i` at `i·crs`.
     pub c: *mut E,
     pub crs: isize,
+    /// Memory that is asked for meanwhile.
+    pub soon: Soon,
 }
 
 /// Computes a tile.
@@ -40,58 +44,138 @@ pub(crate) struct Tile<E> {
 /// All elements named by it may be read or written; `c` overlaps nothing else but `start`, at the same elements.
 #[inline(always)]
 pub(super) unsafe fn tile<L: Lanes>(t: &Tile<L::E>) {
-    // Packed panels have constant strides, which saves the additions of addresses.
-    let packed = t.ars == 1 && t.acs == L::ROWS as isize;
+    // Of whole blocks something is known that saves additions of addresses.
+    let left = match (t.ars, t.acs) {
+        _ if t.brs != 2 * L::N as isize => ANY,
+        (1, acs) if acs == L::ROWS as isize => PACKED,
+        (1, _) => ACROSS,
+        (_, 1) => ALONG,
+        _ => ANY,
+    };
+    let (whole, rest) = (t.rows / L::ROWS, t.rows % L::ROWS);
     macro_rules! rows {
         ($($r:literal)*) => {
-            match t.rows {
+            match (L::ROWS, left) {
+                _ if whole == 0 => {}
                 $(
                     // SAFETY: the caller's promise.
-                    $r if $r <= L::ROWS && packed && $r == L::ROWS => unsafe { rows::<L, $r, true>(t) },
+                    ($r, PACKED) => unsafe { rows::<L, $r, PACKED>(t, 0..whole) },
                     // SAFETY: as above.
-                    $r if $r <= L::ROWS => unsafe { rows::<L, $r, false>(t) },
+                    ($r, ACROSS) => unsafe { rows::<L, $r, ACROSS>(t, 0..whole) },
+                    // SAFETY: as above.
+                    ($r, ALONG) => unsafe { rows::<L, $r, ALONG>(t, 0..whole) },
+                    // SAFETY: as above.
+                    ($r, _) => unsafe { rows::<L, $r, ANY>(t, 0..whole) },
                 )*
-                _ => unreachable!("tiles have 1 to {} rows", L::ROWS),
+                _ => unreachable!("blocks have 1 to 12 rows"),
+            }
+            match rest {
+                0 => {}
+                // SAFETY: as above.
+                $($r if $r < L::ROWS => unsafe { rows::<L, $r, ANY>(t, whole..whole + 1) },)*
+                _ => unreachable!("fewer rows than a block"),
             }
         };
     }
     rows!(1 2 3 4 5 6 7 8 9 10 11 12);
 }
 
+/// How the left operand of a tile lies: its strides are anything; it is packed; its columns are neighbours; its rows are. All
+/// but the first with a packed right operand.
+const ANY: u8 = 0;
+const PACKED: u8 = 1;
+const ALONG: u8 = 2;
+const ACROSS: u8 = 3;
+
+/// Places of `k` at a time: fewer instructions besides the multiplications, which share the processor's front end.
+pub(super) const PLACES: usize = 4;
+
+/// Blocks of `R` rows.
+///
 /// # Safety
-/// As [`tile`], with `t.rows == R`.
+/// As [`tile`]; the blocks are the tile's, and strides are as `LEFT` says.
 #[inline(always)]
-unsafe fn rows<L: Lanes, const R: usize, const PACKED: bool>(t: &Tile<L::E>) {
-    let (ars, acs) = if PACKED { (1, L::ROWS as isize) } else { (t.ars, t.acs) };
+unsafe fn rows<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, blocks: Range<usize>) {
+    let mut block = blocks.start;
+    while block < blocks.end {
+        // SAFETY: the caller's promise.
+        unsafe { one::<L, R, LEFT>(t, block) };
+        block += 1;
+    }
+}
+
+/// One of them.
+///
+/// # Safety
+/// As [`rows`].
+#[inline(always)]
+unsafe fn one<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, block: usize) {
+    let (ars, acs) = match LEFT {
+        PACKED => (1, L::ROWS as isize),
+        ACROSS => (1, t.acs),
+        ALONG => (t.ars, 1),
+        _ => (t.ars, t.acs),
+    };
+    let brs = if LEFT == ANY { t.brs } else { 2 * L::N as isize };
+    let first = (block * L::ROWS) as isize;
+    let (to, start) = (t.c.wrapping_offset(first * t.crs), t.start.wrapping_offset(first * t.srs));
     let mut sums = [[L::zero(); 2]; R];
     let mut b = t.b;
     // Rows in threes: addresses reach a base plus one or two strides. Told what the bases have in common, the compiler
     // would add stride by stride, each addition waiting for the one before.
-    let mut a = [t.a; THREES];
+    let mut a = [t.a.wrapping_offset(block as isize * t.blocks); THREES];
     for i in 1..R.div_ceil(3) {
-        a[i] = t.a.wrapping_offset(3 * i as isize * ars);
-        if !PACKED {
+        a[i] = a[0].wrapping_offset(3 * i as isize * ars);
+        if ars != 1 {
             a[i] = std::hint::black_box(a[i]);
         }
     }
     // By the time the sums are ready, so are the lines they go to.
     for i in 0..R {
-        let c = t.c.wrapping_offset(i as isize * t.crs);
+        let c = to.wrapping_offset(i as isize * t.crs);
         L::prefetch(c);
         L::prefetch(c.wrapping_add(2 * L::N - 1));
     }
-    for _ in 0..t.k {
-        // SAFETY: row `p` of `b` and column `p` of `a` are the tile's.
-        let right = unsafe { [L::load(b), L::load(b.add(L::N))] };
-        for i in 0..R {
-            // SAFETY: as above.
-            let left = L::splat(unsafe { *a[i / 3].offset((i % 3) as isize * ars) });
-            sums[i] = [sums[i][0].fma(left, right[0]), sums[i][1].fma(left, right[1])];
+    // Where nothing is asked for, a line that is near.
+    let (mut soon, pace) = t.soon.of(block).unwrap_or((b.cast(), 0));
+    macro_rules! place {
+        ($p:expr) => {
+            let right = b.wrapping_offset($p * brs);
+            // SAFETY: row `p` of `b` and column `p` of `a` are the tile's.
+            let right = unsafe { [L::load(right), L::load(right.add(L::N))] };
+            for i in 0..R {
+                // SAFETY: as above.
+                let left = unsafe { *a[i / 3].offset((i % 3) as isize * ars).offset($p * acs) };
+                let left = L::splat(left);
+                sums[i] = [sums[i][0].fma(left, right[0]), sums[i][1].fma(left, right[1])];
+            }
+        };
+    }
+    macro_rules! further {
+        ($n:expr) => {
+            for i in 0..R.div_ceil(3) {
+                a[i] = a[i].wrapping_offset($n * acs);
+            }
+            b = b.wrapping_offset($n * brs);
+        };
+    }
+    let mut rest = t.k;
+    if LEFT != ANY {
+        const { assert!(PLACES == 4) };
+        for _ in 0..t.k / PLACES {
+            place!(0);
+            place!(1);
+            place!(2);
+            place!(3);
+            further!(4);
+            ask(soon);
+            soon = soon.wrapping_add(pace);
         }
-        for i in 0..R.div_ceil(3) {
-            a[i] = a[i].wrapping_offset(acs);
-        }
-        b = b.wrapping_offset(t.brs);
+        rest %= PLACES;
+    }
+    for _ in 0..rest {
+        place!(0);
+        further!(1);
     }
     let (whole, adds) = (t.cols == 2 * L::N, !t.start.is_null());
     // One loop for each case: the sums then stay in registers.
@@ -99,13 +183,13 @@ unsafe fn rows<L: Lanes, const R: usize, const PACKED: bool>(t: &Tile<L::E>) {
     unsafe {
         if whole && adds {
             for i in 0..R {
-                let start = t.start.wrapping_offset(i as isize * t.srs);
+                let start = start.wrapping_offset(i as isize * t.srs);
                 sums[i] = [L::load(start).add(sums[i][0]), L::load(start.add(L::N)).add(sums[i][1])];
             }
         }
         if whole {
             for i in 0..R {
-                let c = t.c.wrapping_offset(i as isize * t.crs);
+                let c = to.wrapping_offset(i as isize * t.crs);
                 sums[i][0].store(c);
                 sums[i][1].store(c.add(L::N));
             }
@@ -118,8 +202,8 @@ unsafe fn rows<L: Lanes, const R: usize, const PACKED: bool>(t: &Tile<L::E>) {
             sums[i][1].store(block[i].as_mut_ptr().add(L::N));
         }
         for (i, row) in block.iter().enumerate() {
-            let c = t.c.wrapping_offset(i as isize * t.crs);
-            let start = t.start.wrapping_offset(i as isize * t.srs);
+            let c = to.wrapping_offset(i as isize * t.crs);
+            let start = start.wrapping_offset(i as isize * t.srs);
             for j in 0..t.cols {
                 *c.add(j) = if adds { *start.add(j) + row[j] } else { row[j] };
             }

@@ -142,7 +142,7 @@ pub(crate) mod f32 {
 
 /// In f32, in whatever [`Lanes`] are.
 #[allow(clippy::excessive_precision)]
-pub(super) mod vector {
+pub(crate) mod vector {
     use super::Lanes;
 
     /// Adding and subtracting this rounds to the nearest integer, ties to even, for |x| < 2²²; meanwhile the integer

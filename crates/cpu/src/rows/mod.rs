@@ -29,6 +29,8 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod vectors;
 
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};

@@ -1,14 +1,13 @@
 //! The gradient: for each block of keys, the blocks of queries that see it. The sums over queries (gradients of keys and
 //! values) and over keys (of queries) are each in one order, in one thread for all heads that share their keys.
 
+use super::product::{Product, Upcoming, copied, copies, left, pack, packed};
 use super::rows::{Dot, Slopes, Times};
-use super::{
-    Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, copies, even, left, pack, packed,
-    total,
-};
+use super::vector::{self, Vectors};
+use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, even, total};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::{Mat, MatMut, Operand};
+use crate::gemm::{Kernels, Mat, MatMut, Operand};
 use crate::kernels::{Args, Site};
 use crate::pool::Shared;
 use headwater_core::diagnostic::Result;
@@ -47,7 +46,7 @@ pub(super) fn workspace<T: Operand>(a: &Attention, site: &Site) -> usize {
     total(&pieces::<T>(a, site.tier)) * size_of::<T::Wide>() * site.threads
 }
 
-pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> {
+pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args) -> Result<()> {
     let a = &options.a;
     let four = |i: usize| args.read(i).map(Four::<T>::of);
     let (g, q, k, v, y) = (four(0)?, four(1)?, four(2)?, four(3)?, four(4)?);
@@ -64,6 +63,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
         (dtype, float_dtype!(dtype, M => Shared(w.ptr_mut::<M>().cast::<u8>())))
     });
     let group = a.heads / a.key_heads;
+    let threads = args.pool.threads();
     let block = even(a.l, QUERIES, TILES);
     let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
     args.pool.each_with(a.batch * a.key_heads, scratch, |at, scratch| {
@@ -79,13 +79,33 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
         let (line_g, line_y) = line.split_at_mut(a.ev);
         for (i, through) in through.iter_mut().enumerate() {
             let (head, row) = (shared * group + i / a.l, i % a.l);
+            let (g, y) = (g.rows(sample, head, row), y.rows(sample, head, row));
             // SAFETY: a row of each, and room for it.
-            unsafe {
-                (kernels.wide.interleave)(g.rows(sample, head, row).transposed(), a.ev, 1, line_g.as_mut_ptr());
-                (kernels.wide.interleave)(y.rows(sample, head, row).transposed(), a.ev, 1, line_y.as_mut_ptr());
-            }
-            *through = options.tier.run(Dot { a: line_g, b: line_y });
+            let (g, y) = unsafe { (wide_row(kernels, g, line_g), wide_row(kernels, y, line_y)) };
+            *through = vector::run(options.tier, Dot { a: g, b: y });
         }
+        // This task's last results, and what the thread reads next if it takes the next task but those of the other threads.
+        let next = at + threads;
+        let (sample_next, shared_next) = (next / a.key_heads, next % a.key_heads);
+        let tiles = a.s.div_ceil(options.keys) * group * a.l.div_ceil(block);
+        let tiles = tiles * (2 * options.keys + 2 * a.e + a.ev).div_ceil(kernels.cols);
+        let tiles = if a.causal { tiles / 2 } else { tiles };
+        let mut soon = Upcoming::new(tiles, |i| match i {
+            0 => Some(dk.ahead(sample, shared, 0, a.s, a.e)),
+            1 => Some(dv.ahead(sample, shared, 0, a.s, a.ev)),
+            _ if next >= a.batch * a.key_heads || i >= 4 + 4 * group => None,
+            2 => Some(k.ahead(sample_next, shared_next, 0, a.s, a.e)),
+            3 => Some(v.ahead(sample_next, shared_next, 0, a.s, a.ev)),
+            _ => {
+                let head = shared_next * group + i / 4 - 1;
+                Some(match i % 4 {
+                    0 => g.ahead(sample_next, head, 0, a.l, a.ev),
+                    1 => y.ahead(sample_next, head, 0, a.l, a.ev),
+                    2 => q.ahead(sample_next, head, 0, a.l, a.e),
+                    _ => dq.ahead(sample_next, head, 0, a.l, a.e),
+                })
+            }
+        });
         // Of the first of the heads; strides between heads and between queries.
         let (sum_q, heads, queries) = if copies::<T>() {
             (sum_q.as_mut_ptr(), (a.l * a.e) as isize, a.e as isize)
@@ -135,10 +155,10 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                     let c = |block: &mut [T::Wide]| MatMut { ptr: block.as_mut_ptr(), rs: LINE as isize };
                     let (panels, k) = (fast, a.e.div_ceil(fast.taken));
                     Product { kernels, panels, m: n, n: cols, k, a: query, b: k_across, c: c(weights), add: false }
-                        .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 });
+                        .run(&mut soon, |rows, cols| if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 });
                     let k = a.ev.div_ceil(fast.taken);
                     Product { kernels, panels, m: n, n: cols, k, a: grad, b: v_across, c: c(slopes), add: false }
-                        .run(|rows, cols| if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 });
+                        .run(&mut soon, |rows, cols| if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 });
                 }
                 if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
                     m.read([sample, head, q0], k0, &mut added[..here]);
@@ -162,7 +182,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                     let (n, factor, through) = (count, T::Wide::from_f64(a.scale), through[query]);
                     let times = if mask_grad.is_some() { T::Wide::ONE } else { factor };
                     let row = Slopes { scores: s, slopes: &mut *d, n, factor, times, added, kept, log, through };
-                    options.tier.run(row);
+                    vector::run(options.tier, row);
                     if let Some((dtype, dm)) = mask_grad {
                         float_dtype!(dtype, M => for (j, &d) in d[..n].iter().enumerate() {
                             // SAFETY: a score of these heads.
@@ -170,7 +190,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                                 *dm.get().cast::<M>().add((base + query) * a.s + k0 + j) = M::from_f64(d.to_f64());
                             }
                         });
-                        options.tier.run(Times { x: d, factor });
+                        vector::run(options.tier, Times { x: d, factor });
                     }
                 }
                 // SAFETY: as above; the rows of the queries' gradients are those of this block.
@@ -180,14 +200,14 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                     let skip = |key: usize| if a.causal { (k0 + key).saturating_sub(q0).min(n) } else { 0 };
                     let c = MatMut { ptr: sum_v.as_mut_ptr(), rs: a.ev as isize };
                     Product { kernels, panels: wide, m: here, n: a.ev, k: n, a: across(weights), b: g_along, c, add: true }
-                        .run(|keys, _| skip(keys.start)..n);
+                        .run(&mut soon, |keys, _| skip(keys.start)..n);
                     let c = MatMut { ptr: sum_k.as_mut_ptr(), rs: a.e as isize };
                     Product { kernels, panels: wide, m: here, n: a.e, k: n, a: across(slopes), b: q_along, c, add: true }
-                        .run(|keys, _| skip(keys.start)..n);
+                        .run(&mut soon, |keys, _| skip(keys.start)..n);
                     let a_slopes = Mat { ptr: slopes.as_ptr(), rs: LINE as isize, cs: 1 };
                     let c = MatMut { ptr: sum_q(inner, q0), rs: queries };
                     Product { kernels, panels: wide, m: n, n: a.e, k: here, a: a_slopes, b: k_along, c, add: true }
-                        .run(|rows, _| 0..visible(rows.end - 1));
+                        .run(&mut soon, |rows, _| 0..visible(rows.end - 1));
                 }
             }
             for row in 0..here {
@@ -206,4 +226,22 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
         }
     });
     Ok(())
+}
+
+/// A row of numbers, copied if need be.
+///
+/// # Safety
+/// It may be read as long as `room`, which is as long.
+unsafe fn wide_row<'r, T: Operand>(
+    kernels: &Kernels<T>,
+    x: Mat<T>,
+    room: &'r mut [T::Wide],
+) -> &'r [T::Wide] {
+    if x.cs == 1 && !copies::<T>() {
+        // SAFETY: the caller's promise; the types are the same.
+        return unsafe { std::slice::from_raw_parts(x.ptr.cast(), room.len()) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { (kernels.wide.interleave)(x.transposed(), room.len(), 1, room.as_mut_ptr()) };
+    room
 }

@@ -1,9 +1,9 @@
 //! The forward pass: a block of queries at a time goes over all keys that it sees.
 
+use super::product::{Product, Upcoming, copied, left, pack, packed};
 use super::rows::{Softmax, Times};
-use super::{
-    Four, FourMut, KEYS, LINE, Mask, Options, Pieces, Product, copied, even, left, pack, packed, total,
-};
+use super::vector::{self, Vectors};
+use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, even, total};
 use crate::element::{Float, Wide};
 use crate::gemm::{Mat, MatMut, Operand};
 use crate::kernels::{Args, Site};
@@ -37,7 +37,7 @@ pub(super) fn workspace<T: Operand>(a: &Attention, site: &Site) -> usize {
     total(&pieces::<T>(a, site.tier)) * size_of::<T::Wide>() * site.threads
 }
 
-pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> {
+pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args) -> Result<()> {
     let a = &options.a;
     let (q, k, v) =
         (Four::<T>::of(args.read(0)?), Four::<T>::of(args.read(1)?), Four::<T>::of(args.read(2)?));
@@ -49,6 +49,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
     let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
     let block = even(a.l, QUERIES, TILES);
     let blocks = a.l.div_ceil(block);
+    let threads = args.pool.threads();
     let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
     args.pool.each_with(a.batch * a.heads * blocks, scratch, |at, scratch| {
         let mut scratch = Pieces(scratch);
@@ -62,7 +63,23 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
         let query = unsafe { left(&kernels.fast, q.rows(sample, head, first), n, a.e, queries) };
         state[..n].fill(T::Wide::NEG_INFINITY);
         state[QUERIES..QUERIES + n].fill(T::Wide::ZERO);
-        let seen = if a.causal { a.s.min(first + n) } else { a.s };
+        let seen = |last: usize| if a.causal { a.s.min(last) } else { a.s };
+        // What the thread reads next if it takes the next task but those of the other threads.
+        let next = at + threads;
+        let (sample_next, head_next) = (next / blocks / a.heads, next / blocks % a.heads);
+        let shared_next = head_next / (a.heads / a.key_heads);
+        let first_next = (blocks - 1 - next % blocks) * block;
+        let n_next = block.min(a.l - first_next);
+        let tiles = n.div_ceil(STRIP)
+            * (seen(first + n) + seen(first + n).div_ceil(options.keys) * a.ev).div_ceil(kernels.cols);
+        let mut soon = Upcoming::new(tiles, |i| match i {
+            _ if next >= a.batch * a.heads * blocks => None,
+            0 => Some(k.ahead(sample_next, shared_next, 0, seen(first_next + n_next), a.e)),
+            1 => Some(v.ahead(sample_next, shared_next, 0, seen(first_next + n_next), a.ev)),
+            2 => Some(q.ahead(sample_next, head_next, first_next, n_next, a.e)),
+            _ => None,
+        });
+        let seen = seen(first + n);
         let mut begun = false;
         for k0 in (0..seen).step_by(options.keys) {
             let here = options.keys.min(a.s - k0);
@@ -90,8 +107,10 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                     let c = MatMut { ptr: scores.as_mut_ptr(), rs: LINE as isize };
                     // Whole tiles: the panels' last columns are zeros.
                     let n = here.next_multiple_of(kernels.cols);
-                    Product { kernels, panels, m: rows, n, k, a, b: keys, c, add: false }
-                        .run(|rows, cols| if visible(top + rows.end - 1) > cols.start { 0..k } else { 0..0 });
+                    Product { kernels, panels, m: rows, n, k, a, b: keys, c, add: false }.run(
+                        &mut soon,
+                        |rows, cols| if visible(top + rows.end - 1) > cols.start { 0..k } else { 0..0 },
+                    );
                 }
                 for row in top..top + rows {
                     let line = &mut scores[(row - top) * LINE..][..LINE];
@@ -105,16 +124,19 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                         let kept =
                             survivors.as_ref().map(|s| s.row(options.tier, of, count, &mut kept[..lanes]));
                         let (state, totals) = state.split_at_mut(QUERIES);
-                        (state[row], totals[row]) = options.tier.run(Softmax {
-                            scores: &mut line[..lanes],
-                            n: count,
-                            factor: T::Wide::from_f64(a.scale),
-                            added,
-                            kept,
-                            state: (state[row], totals[row]),
-                            out: &mut sums[row * a.ev..][..a.ev],
-                            first: !begun,
-                        });
+                        (state[row], totals[row]) = vector::run(
+                            options.tier,
+                            Softmax {
+                                scores: &mut line[..lanes],
+                                n: count,
+                                factor: T::Wide::from_f64(a.scale),
+                                added,
+                                kept,
+                                state: (state[row], totals[row]),
+                                out: &mut sums[row * a.ev..][..a.ev],
+                                first: !begun,
+                            },
+                        );
                     }
                     // Other queries of a register tile see more.
                     let most = visible((row / kernels.rows + 1) * kernels.rows - 1);
@@ -138,7 +160,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
                         c,
                         add: begun,
                     }
-                    .run(|rows, _| 0..visible(top + rows.end - 1));
+                    .run(&mut soon, |rows, _| 0..visible(top + rows.end - 1));
                 }
             }
             begun = true;
@@ -150,7 +172,7 @@ pub(super) fn run<T: Operand>(options: &Options, args: &mut Args) -> Result<()> 
             if sum == T::Wide::ZERO {
                 line.fill(T::Wide::ZERO);
             } else {
-                options.tier.run(Times { x: line, factor: T::Wide::ONE / sum });
+                vector::run(options.tier, Times { x: line, factor: T::Wide::ONE / sum });
             }
             let total = if sum == T::Wide::ZERO { T::Wide::NEG_INFINITY } else { largest + sum.ln() };
             // SAFETY: this row of the results is written by this block alone.

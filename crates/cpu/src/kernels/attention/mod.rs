@@ -5,12 +5,14 @@
 
 mod backward;
 mod forward;
+mod product;
 mod rows;
+mod vector;
 
 use super::{Kernel, Site};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::{Kernels, Mat, MatMut, Operand, Panels, Tile};
+use crate::gemm::{Ahead, Mat};
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
 use headwater_core::DType;
@@ -19,7 +21,6 @@ use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 use headwater_core::random::Stream;
 use rows::Kept;
-use std::ops::Range;
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
@@ -149,6 +150,11 @@ impl<T: crate::element::Element> Four<T> {
         Four { ptr: view.ptr(), strides }
     }
 
+    /// `n` rows of `size` elements of a head of a sample, to be asked for.
+    fn ahead(&self, sample: usize, head: usize, row: usize, n: usize, size: usize) -> Ahead {
+        Ahead::matrix(self.rows(sample, head, row), n, size)
+    }
+
     /// Rows from `row` on, of a head of a sample.
     fn rows(&self, sample: usize, head: usize, row: usize) -> Mat<T> {
         let [b, h, rs, cs] = self.strides;
@@ -173,6 +179,11 @@ impl<T: crate::element::Element> FourMut<T> {
         let mut strides = [0; 4];
         strides[..view.strides().len()].copy_from_slice(view.strides());
         FourMut { ptr: view.ptr_mut(), strides }
+    }
+
+    /// As [`Four::ahead`].
+    fn ahead(&self, sample: usize, head: usize, row: usize, n: usize, size: usize) -> Ahead {
+        Ahead::matrix(Mat { ptr: self.row(sample, head, row), rs: self.strides[2], cs: 1 }, n, size)
     }
 
     /// A row of a head of a sample.
@@ -272,104 +283,4 @@ impl<'a, W> Pieces<'a, W> {
 /// Elements that [`Pieces`] of these sizes take.
 fn total(pieces: &[usize]) -> usize {
     pieces.iter().map(|n| n.next_multiple_of(16)).sum()
-}
-
-/// Elements of a right operand `[k, n]` packed into panels.
-fn packed<T: Operand>(kernels: &Kernels<T>, k: usize, n: usize) -> usize {
-    n.next_multiple_of(kernels.cols) * k + crate::gemm::MAX_LANES
-}
-
-/// Packs a right operand `[k, n]` as `panels` want it.
-///
-/// # Safety
-/// As [`Panels::pack`]: its elements may be read.
-unsafe fn pack<T: Operand>(panels: &Panels<T>, x: Mat<T>, k: usize, n: usize, out: &mut [T::Wide]) {
-    let (cols, pitch) = (2 * panels.lanes, k.div_ceil(panels.taken));
-    debug_assert!(n.next_multiple_of(cols) * pitch + crate::gemm::MAX_LANES <= out.len());
-    // SAFETY: the caller's promise; the room was measured for it.
-    unsafe { (panels.pack)(x.transposed(), n, k, cols, pitch, out.as_mut_ptr()) }
-}
-
-/// The first `rows` rows of a left operand of `k` columns as `panels` want it, copied if need be.
-///
-/// # Safety
-/// Its elements may be read.
-unsafe fn left<T: Operand>(
-    panels: &Panels<T>,
-    x: Mat<T>,
-    rows: usize,
-    k: usize,
-    out: &mut [T::Wide],
-) -> Mat<T::Wide> {
-    if copies::<T>() {
-        // Row by row is column by column of the transposed.
-        // SAFETY: the caller's promise; the room is as large.
-        unsafe { (panels.interleave)(x.transposed(), k, rows, out[..rows * k].as_mut_ptr()) };
-        Mat { ptr: out.as_ptr(), rs: k.div_ceil(panels.taken) as isize, cs: 1 }
-    } else {
-        Mat { ptr: x.ptr.cast(), rs: x.rs, cs: x.cs }
-    }
-}
-
-/// Whether left operands are copied first.
-fn copies<T: Operand>() -> bool {
-    std::any::TypeId::of::<T>() != std::any::TypeId::of::<T::Wide>()
-}
-
-/// Elements [`left`] needs.
-fn copied<T: Operand>(rows: usize, k: usize) -> usize {
-    if copies::<T>() { rows * k } else { 0 }
-}
-
-/// A product of a block: `c [m, n] = a [m, k] · b`, or added to `c`. For the rows `i` and columns `j` of a register tile, only
-/// the part `span(i, j)` of the places of `k` is summed, and nothing is done where it is empty.
-struct Product<'a, T: Operand> {
-    kernels: &'a Kernels<T>,
-    panels: &'a Panels<T>,
-    m: usize,
-    n: usize,
-    /// Places.
-    k: usize,
-    a: Mat<T::Wide>,
-    /// Packed panels.
-    b: &'a [T::Wide],
-    c: MatMut<T::Wide>,
-    add: bool,
-}
-
-impl<T: Operand> Product<'_, T> {
-    /// # Safety
-    /// The elements named by `a` may be read, those by `c` written; `b` was packed for `k` and `n`; spans lie in `0..k`.
-    #[inline(always)]
-    unsafe fn run(&self, span: impl Fn(Range<usize>, Range<usize>) -> Range<usize>) {
-        let (rows, cols) = (self.kernels.rows, self.kernels.cols);
-        for j in (0..self.n).step_by(cols) {
-            let panel = self.b[j * self.k..].as_ptr();
-            let n = cols.min(self.n - j);
-            for i in (0..self.m).step_by(rows) {
-                let m = rows.min(self.m - i);
-                let k = span(i..i + m, j..j + n);
-                if k.is_empty() {
-                    continue;
-                }
-                let c = self.c.ptr.wrapping_offset(i as isize * self.c.rs + j as isize);
-                let tile = Tile {
-                    rows: m,
-                    cols: n,
-                    k: k.len(),
-                    a: self.a.moved(i as isize * self.a.rs + k.start as isize * self.a.cs).ptr,
-                    ars: self.a.rs,
-                    acs: self.a.cs,
-                    b: panel.wrapping_add(k.start * cols),
-                    brs: cols as isize,
-                    start: if self.add { c } else { std::ptr::null() },
-                    srs: self.c.rs,
-                    c,
-                    crs: self.c.rs,
-                };
-                // SAFETY: the tile's elements are some of those that the caller vouches for.
-                unsafe { (self.panels.tile)(&tile) };
-            }
-        }
-    }
 }

@@ -1,16 +1,14 @@
-//! Rows of scores: the loops between the products, written to vectorise and compiled for each tier.
+//! Rows of scores: the loops between the products, for vectors of each tier.
 
-// Loops go by index over arrays: what the compiler is sure to turn into vectors.
+// Loops go by index over arrays: what the compiler is sure to unroll, and so to keep in registers.
 #![allow(clippy::needless_range_loop)]
 
-use crate::element::{self, Wide};
+use super::vector::{LANES, Rows, Vector};
+use crate::element::{Float, Wide};
 use crate::tier::Loop;
 use headwater_core::random::Stream;
 
-/// Lanes of sums and maxima. The same in every tier, so that all give the same bits.
-const LANES: usize = 16;
-
-/// A slice of whole lanes.
+/// A slice of whole groups.
 #[inline(always)]
 fn whole<W>(x: &[W]) -> &[[W; LANES]] {
     let (chunks, rest) = x.as_chunks();
@@ -25,55 +23,62 @@ fn whole_mut<W>(x: &mut [W]) -> &mut [[W; LANES]] {
     chunks
 }
 
-/// Writes zeros behind the first `n`.
+/// Writes `rest` behind the first `n` of a group.
 #[inline(always)]
-fn end<W: Wide>(line: &mut [W], n: usize) {
-    if let Some((last, others)) = whole_mut(line).split_last_mut() {
-        let before = others.len() * LANES;
-        for j in 0..LANES {
-            last[j] = if before + j < n { last[j] } else { W::ZERO };
-        }
+fn end<V: Vector>(group: &mut [V::E; LANES], n: usize, rest: V::E) {
+    let (n, rest) = (V::splat(V::E::from_f64(n as f64)), V::splat(rest));
+    for i in 0..V::PARTS {
+        let x = V::load(group, i);
+        V::numbers(i).less(n, x, rest).store(group, i);
     }
 }
 
 /// `scores = scores · factor + added`.
 #[inline(always)]
-fn add<W: Wide>(scores: &mut [W], factor: W, added: &[W]) {
+fn add<V: Vector>(scores: &mut [V::E], factor: V::E, added: &[V::E]) {
+    let factor = V::splat(factor);
     for (s, m) in whole_mut(scores).iter_mut().zip(whole(added)) {
-        let m = *m;
-        for j in 0..LANES {
-            s[j] = s[j] * factor + m[j];
+        for i in 0..V::PARTS {
+            V::load(s, i).mul(factor).add(V::load(m, i)).store(s, i);
+        }
+    }
+}
+
+/// `x = x · y`.
+#[inline(always)]
+fn times<V: Vector>(x: &mut [V::E], y: &[V::E]) {
+    for (x, y) in whole_mut(x).iter_mut().zip(whole(y)) {
+        for i in 0..V::PARTS {
+            V::load(x, i).mul(V::load(y, i)).store(x, i);
         }
     }
 }
 
 /// `scores = scores · factor`, −∞ behind the first `n`, and the largest of them; what is not a number does not count.
 #[inline(always)]
-fn largest<W: Wide>(scores: &mut [W], n: usize, factor: W) -> W {
-    let mut lanes = [W::NEG_INFINITY; LANES];
-    let Some((last, others)) = whole_mut(scores).split_last_mut() else { return W::NEG_INFINITY };
-    let before = others.len() * LANES;
+fn largest<V: Vector>(scores: &mut [V::E], n: usize, factor: V::E) -> V::E {
+    let factor = V::splat(factor);
+    let mut most = [V::splat(V::E::NEG_INFINITY); LANES];
+    let Some((last, others)) = whole_mut(scores).split_last_mut() else { return V::E::NEG_INFINITY };
+    let n = n - others.len() * LANES;
     for s in others {
-        for j in 0..LANES {
-            s[j] *= factor;
-            lanes[j] = if s[j] > lanes[j] { s[j] } else { lanes[j] };
+        for i in 0..V::PARTS {
+            let x = V::load(s, i).mul(factor);
+            x.store(s, i);
+            most[i] = x.larger(most[i]);
         }
     }
-    for j in 0..LANES {
-        last[j] = if before + j < n { last[j] * factor } else { W::NEG_INFINITY };
-        lanes[j] = if last[j] > lanes[j] { last[j] } else { lanes[j] };
+    for i in 0..V::PARTS {
+        V::load(last, i).mul(factor).store(last, i);
     }
-    let mut n = LANES;
-    while n > 1 {
-        n /= 2;
-        for j in 0..n {
-            lanes[j] = if lanes[j + n] > lanes[j] { lanes[j + n] } else { lanes[j] };
-        }
+    end::<V>(last, n, V::E::NEG_INFINITY);
+    for i in 0..V::PARTS {
+        most[i] = V::load(last, i).larger(most[i]);
     }
-    lanes[0]
+    V::largest(most)
 }
 
-/// The online softmax of one query over one block of keys. Slices are of whole lanes, more than `n` by less than one.
+/// The online softmax of one query over one block of keys. Slices are of whole groups, more than `n` by less than one.
 pub(super) struct Softmax<'a, W> {
     /// Products of query and keys; becomes the weights, not yet divided by their sum.
     pub scores: &'a mut [W],
@@ -92,46 +97,43 @@ pub(super) struct Softmax<'a, W> {
     pub first: bool,
 }
 
-impl<W: Wide> Loop for Softmax<'_, W> {
+impl<W: Wide> Rows<W> for Softmax<'_, W> {
     /// Largest score and sum of the weights with this block.
     type Out = (W, W);
 
     #[inline(always)]
-    fn run(self) -> (W, W) {
+    fn run<V: Vector<E = W>>(self) -> (W, W) {
         let (before, total) = self.state;
         let mut factor = self.factor;
         if let Some(added) = self.added {
-            add(self.scores, factor, added);
+            add::<V>(self.scores, factor, added);
             factor = W::ONE;
         }
-        let here = largest(self.scores, self.n, factor);
+        let here = largest::<V>(self.scores, self.n, factor);
         let largest = if here > before { here } else { before };
         // Where no key is seen, the weights are 0, unless a score is not a number.
         let shift = if largest == W::NEG_INFINITY { W::ZERO } else { largest };
-        let mut lanes = [W::ZERO; LANES];
+        let mut sums = [V::splat(W::ZERO); LANES];
+        let less = V::splat(shift);
         for s in whole_mut(self.scores) {
-            for j in 0..LANES {
-                s[j] = (s[j] - shift).weight();
-                lanes[j] += s[j];
+            for i in 0..V::PARTS {
+                let x = V::load(s, i).sub(less).weight();
+                x.store(s, i);
+                sums[i] = sums[i].add(x);
             }
         }
         if let Some(kept) = self.kept {
-            let (scores, kept) = (whole_mut(self.scores), whole(kept));
-            for i in 0..scores.len() {
-                let (s, k) = (&mut scores[i], &kept[i]);
-                for j in 0..LANES {
-                    s[j] *= k[j];
-                }
-            }
+            times::<V>(self.scores, kept);
         }
+        let sum = V::total(sums);
         if self.first {
-            return (largest, element::total(lanes, LANES));
+            return (largest, sum);
         }
         let fade = (before - shift).exp();
         if fade != W::ONE {
-            Times { x: self.out, factor: fade }.run();
+            Times { x: self.out, factor: fade }.run::<V>();
         }
-        (largest, total * fade + element::total(lanes, LANES))
+        (largest, total * fade + sum)
     }
 }
 
@@ -152,43 +154,48 @@ pub(super) struct Slopes<'a, W> {
     pub through: W,
 }
 
-impl<W: Wide> Loop for Slopes<'_, W> {
+impl<W: Wide> Rows<W> for Slopes<'_, W> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
-        let Slopes { mut factor, times, through, .. } = self;
+    fn run<V: Vector<E = W>>(self) {
+        let mut factor = self.factor;
         if let Some(added) = self.added {
-            add(self.scores, factor, added);
+            add::<V>(self.scores, factor, added);
             factor = W::ONE;
         }
         // A query without keys has weights of 0.
         let log = if self.log == W::NEG_INFINITY { -W::NEG_INFINITY } else { self.log };
+        let (factor, log) = (V::splat(factor), V::splat(log));
+        let (through, by) = (V::splat(self.through), V::splat(self.times));
         let (scores, slopes) = (whole_mut(self.scores), whole_mut(self.slopes));
         match self.kept.map(whole) {
             None => {
-                for i in 0..scores.len() {
-                    let (s, d) = (&mut scores[i], &mut slopes[i]);
-                    for j in 0..LANES {
-                        s[j] = (s[j] * factor - log).weight();
-                        d[j] = s[j] * (d[j] - through) * times;
+                for (s, d) in scores.iter_mut().zip(slopes.iter_mut()) {
+                    for i in 0..V::PARTS {
+                        let weight = V::load(s, i).mul(factor).sub(log).weight();
+                        weight.store(s, i);
+                        weight.mul(V::load(d, i).sub(through)).mul(by).store(d, i);
                     }
                 }
             }
             Some(kept) => {
-                for i in 0..scores.len() {
-                    let (s, d, k) = (&mut scores[i], &mut slopes[i], &kept[i]);
-                    for j in 0..LANES {
-                        let weight = (s[j] * factor - log).weight();
-                        d[j] = weight * (k[j] * d[j] - through) * times;
-                        s[j] = weight * k[j];
+                for ((s, d), k) in scores.iter_mut().zip(slopes.iter_mut()).zip(kept) {
+                    for i in 0..V::PARTS {
+                        let weight = V::load(s, i).mul(factor).sub(log).weight();
+                        let k = V::load(k, i);
+                        weight.mul(k).store(s, i);
+                        weight.mul(k.mul(V::load(d, i)).sub(through)).mul(by).store(d, i);
                     }
                 }
             }
         }
         // Of keys that are not seen there is nothing, whatever the query's numbers are.
-        end(self.scores, self.n);
-        end(self.slopes, self.n);
+        for line in [scores, slopes] {
+            if let Some((last, others)) = line.split_last_mut() {
+                end::<V>(last, self.n - others.len() * LANES, W::ZERO);
+            }
+        }
     }
 }
 
@@ -198,23 +205,26 @@ pub(super) struct Dot<'a, W> {
     pub b: &'a [W],
 }
 
-impl<W: Wide> Loop for Dot<'_, W> {
+impl<W: Wide> Rows<W> for Dot<'_, W> {
     type Out = W;
 
     #[inline(always)]
-    fn run(self) -> W {
-        let mut lanes = [W::ZERO; LANES];
+    fn run<V: Vector<E = W>>(self) -> W {
         let ((a, a_rest), (b, b_rest)) = (self.a.as_chunks::<LANES>(), self.b.as_chunks::<LANES>());
+        let mut first = [W::ZERO; LANES];
         for i in 0..a_rest.len() {
-            lanes[i] = a_rest[i] * b_rest[i];
+            first[i] = a_rest[i] * b_rest[i];
         }
-        for i in 0..a.len() {
-            let (x, y) = (&a[i], &b[i]);
-            for j in 0..LANES {
-                lanes[j] += x[j] * y[j];
+        let mut sums = [V::splat(W::ZERO); LANES];
+        for i in 0..V::PARTS {
+            sums[i] = V::load(&first, i);
+        }
+        for (a, b) in a.iter().zip(b) {
+            for i in 0..V::PARTS {
+                sums[i] = sums[i].add(V::load(a, i).mul(V::load(b, i)));
             }
         }
-        element::total(lanes, LANES)
+        V::total(sums)
     }
 }
 
@@ -224,12 +234,19 @@ pub(super) struct Times<'a, W> {
     pub factor: W,
 }
 
-impl<W: Wide> Loop for Times<'_, W> {
+impl<W: Wide> Rows<W> for Times<'_, W> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
-        for x in self.x {
+    fn run<V: Vector<E = W>>(self) {
+        let (groups, rest) = self.x.as_chunks_mut::<LANES>();
+        let factor = V::splat(self.factor);
+        for x in groups {
+            for i in 0..V::PARTS {
+                V::load(x, i).mul(factor).store(x, i);
+            }
+        }
+        for x in rest {
             *x *= self.factor;
         }
     }

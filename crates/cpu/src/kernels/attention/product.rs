@@ -1,0 +1,156 @@
+//! Products of blocks, and their operands packed.
+
+use crate::gemm::{Ahead, Kernels, Mat, MatMut, Operand, Panels, Soon, Tile};
+use std::ops::Range;
+
+/// Elements of a right operand `[k, n]` packed into panels.
+pub(super) fn packed<T: Operand>(kernels: &Kernels<T>, k: usize, n: usize) -> usize {
+    n.next_multiple_of(kernels.cols) * k + crate::gemm::MAX_LANES
+}
+
+/// Packs a right operand `[k, n]` as `panels` want it.
+///
+/// # Safety
+/// As [`Panels::pack`]: its elements may be read.
+pub(super) unsafe fn pack<T: Operand>(
+    panels: &Panels<T>,
+    x: Mat<T>,
+    k: usize,
+    n: usize,
+    out: &mut [T::Wide],
+) {
+    let (cols, pitch) = (2 * panels.lanes, k.div_ceil(panels.taken));
+    debug_assert!(n.next_multiple_of(cols) * pitch + crate::gemm::MAX_LANES <= out.len());
+    // SAFETY: the caller's promise; the room was measured for it.
+    unsafe { (panels.pack)(x.transposed(), n, k, cols, pitch, out.as_mut_ptr()) }
+}
+
+/// The first `rows` rows of a left operand of `k` columns as `panels` want it, copied if need be.
+///
+/// # Safety
+/// Its elements may be read.
+pub(super) unsafe fn left<T: Operand>(
+    panels: &Panels<T>,
+    x: Mat<T>,
+    rows: usize,
+    k: usize,
+    out: &mut [T::Wide],
+) -> Mat<T::Wide> {
+    if copies::<T>() {
+        // Row by row is column by column of the transposed.
+        // SAFETY: the caller's promise; the room is as large.
+        unsafe { (panels.interleave)(x.transposed(), k, rows, out[..rows * k].as_mut_ptr()) };
+        Mat { ptr: out.as_ptr(), rs: k.div_ceil(panels.taken) as isize, cs: 1 }
+    } else {
+        Mat { ptr: x.ptr.cast(), rs: x.rs, cs: x.cs }
+    }
+}
+
+/// Whether left operands are copied first.
+pub(super) fn copies<T: Operand>() -> bool {
+    std::any::TypeId::of::<T>() != std::any::TypeId::of::<T::Wide>()
+}
+
+/// Elements [`left`] needs.
+pub(super) fn copied<T: Operand>(rows: usize, k: usize) -> usize {
+    if copies::<T>() { rows * k } else { 0 }
+}
+
+/// What a task reads or writes soon, asked for while it multiplies: the first, second, … matrix, as long as there are any.
+pub(super) struct Upcoming<F> {
+    of: F,
+    next: usize,
+    now: Ahead,
+    quota: usize,
+}
+
+impl<F: Fn(usize) -> Option<Ahead>> Upcoming<F> {
+    /// To be asked for in so many tiles.
+    pub fn new(tiles: usize, of: F) -> Self {
+        let stretches: usize = (0..).map_while(&of).map(|a| a.len()).sum();
+        Upcoming { of, next: 0, now: Ahead::NONE, quota: stretches.div_ceil(tiles.max(1)) }
+    }
+
+    /// What a tile of so many blocks, summed over `k`, asks for.
+    #[inline(always)]
+    fn take(&mut self, blocks: usize, k: usize) -> Soon {
+        while self.now.len() == 0 {
+            let Some(now) = (self.of)(self.next) else { return Soon::NONE };
+            (self.now, self.next) = (now, self.next + 1);
+        }
+        self.now.take(self.quota.min(blocks), k)
+    }
+}
+
+/// A product of a block: `c [m, n] = a [m, k] · b`, or added to `c`. For the rows `i` and columns `j` of a register tile, only
+/// the part `span(i, j)` of the places of `k` is summed, and nothing is done where it is empty.
+pub(super) struct Product<'a, T: Operand> {
+    pub kernels: &'a Kernels<T>,
+    pub panels: &'a Panels<T>,
+    pub m: usize,
+    pub n: usize,
+    /// Places.
+    pub k: usize,
+    pub a: Mat<T::Wide>,
+    /// Packed panels.
+    pub b: &'a [T::Wide],
+    pub c: MatMut<T::Wide>,
+    pub add: bool,
+}
+
+impl<T: Operand> Product<'_, T> {
+    /// # Safety
+    /// The elements named by `a` may be read, those by `c` written; `b` was packed for `k` and `n`; spans lie in `0..k`.
+    #[inline(always)]
+    pub unsafe fn run<F: Fn(usize) -> Option<Ahead>>(
+        &self,
+        soon: &mut Upcoming<F>,
+        span: impl Fn(Range<usize>, Range<usize>) -> Range<usize>,
+    ) {
+        let (rows, cols) = (self.kernels.rows, self.kernels.cols);
+        for j in (0..self.n).step_by(cols) {
+            let panel = self.b[j * self.k..].as_ptr();
+            let n = cols.min(self.n - j);
+            let mut i = 0;
+            while i < self.m {
+                let block = |i: usize| {
+                    let m = rows.min(self.m - i);
+                    (m, span(i..i + m, j..j + n))
+                };
+                // Blocks of the same span together.
+                let (first, (mut m, k)) = (i, block(i));
+                i += m;
+                while i < self.m {
+                    let (more, other) = block(i);
+                    if other != k {
+                        break;
+                    }
+                    (m, i) = (m + more, i + more);
+                }
+                if k.is_empty() {
+                    continue;
+                }
+                let i = first;
+                let c = self.c.ptr.wrapping_offset(i as isize * self.c.rs + j as isize);
+                let tile = Tile {
+                    rows: m,
+                    cols: n,
+                    k: k.len(),
+                    a: self.a.moved(i as isize * self.a.rs + k.start as isize * self.a.cs).ptr,
+                    ars: self.a.rs,
+                    acs: self.a.cs,
+                    blocks: rows as isize * self.a.rs,
+                    b: panel.wrapping_add(k.start * cols),
+                    brs: cols as isize,
+                    start: if self.add { c } else { std::ptr::null() },
+                    srs: self.c.rs,
+                    c,
+                    crs: self.c.rs,
+                    soon: soon.take(m.div_ceil(rows), k.len()),
+                };
+                // SAFETY: the tile's elements are some of those that the caller vouches for.
+                unsafe { (self.panels.tile)(&tile) };
+            }
+        }
+    }
+}
