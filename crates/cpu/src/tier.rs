@@ -1,7 +1,7 @@
 //! Which instructions this processor has. Detected once; `HEADWATER_TIER` forces a lower one.
 //!
 //! All tiers do the same operations in the same order: by the same Rust loops, compiled for different instruction sets (Rust
-//! never contracts or reorders floating point by itself), or by machine code that `rows` writes. So all give the same bits,
+//! never contracts or reorders floating point by itself) or written on their vectors, or by machine code that `rows` writes. So all give the same bits,
 //! except in products (of matrices, in convolutions and attention): the higher tiers multiply and add with one rounding, and
 //! the highest takes pairs of bf16, for which subnormal numbers are zero.
 
@@ -111,15 +111,15 @@ impl Tier {
     /// Runs a loop with the instructions of this tier, which the processor must have.
     #[inline]
     pub(crate) fn run<L: Loop>(self, l: L) -> L::Out {
+        #[cfg(target_arch = "x86_64")]
         match self {
+            Tier::Pairs | Tier::Portable => {}
             // SAFETY: devices take only tiers that the processor has.
-            #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => unsafe { avx2(l) },
+            Tier::Avx2 => return unsafe { avx2(l) },
             // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 | Tier::Avx512Bf16 => unsafe { avx512(l) },
-            _ => l.run(),
+            Tier::Avx512 | Tier::Avx512Bf16 => return unsafe { avx512(l) },
         }
+        l.run()
     }
 }
 

@@ -75,3 +75,29 @@ fn results_are_written_in_the_order_the_model_wants() {
         }
     }
 }
+
+/// Masks that add the least number of their dtype, as Hugging Face makes them, hide nothing from a query if they hide all.
+#[test]
+fn a_query_with_the_least_number_for_every_key_sees_all_of_them() {
+    let (queries, keys, size) = (3, 5, 8);
+    let mut b = Builder::new();
+    let shapes = [[1, 1, queries, size], [1, 1, keys, size], [1, 1, keys, size], [1, 1, queries, keys]];
+    let args: Vec<Option<ValueId>> = (0..4)
+        .map(|i| Some(b.input(format!("x{i}"), TensorType::new(DType::F32, shapes[i]), InputRole::User)))
+        .chain([None])
+        .collect();
+    let attrs = Attrs::new().with("is_causal", false).with("scale", 0.3);
+    let y = b.apply(&ATTENTION, &args, attrs).unwrap()[0];
+    b.output("y", y, OutputRole::User);
+    let graph = b.finish();
+    let mut inputs = inputs(&graph);
+    let hidden = |i: usize| if i / keys == 1 { f32::MIN as f64 } else { 0.0 };
+    inputs[3] = Tensor::float(DType::F32, shapes[3], (0..queries * keys).map(hidden).collect());
+    let got = &evaluate(&Cpu::new(1), &graph, &inputs).unwrap()[0];
+    for e in 0..size {
+        let mean = (0..keys).map(|key| inputs[2].floats()[key * size + e]).sum::<f64>() / keys as f64;
+        // Weights are exact but for one rounding, sums of five terms below 1.
+        let (y, bound) = (got.floats()[size + e], 8.0 * f32::EPSILON as f64);
+        assert!((y - mean).abs() <= bound, "element {e} is {y}, not {mean}");
+    }
+}

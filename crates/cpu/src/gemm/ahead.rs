@@ -4,6 +4,8 @@ use super::Mat;
 use super::tile::PLACES;
 use std::ptr::without_provenance;
 
+const LINE: usize = 64;
+
 /// Stretches of memory to be asked for, in the order of memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
@@ -44,38 +46,59 @@ impl Ahead {
         self.left
     }
 
-    /// The next stretches, at most `n`, for tiles that are summed over `k`.
+    /// The next stretches, at most `n`, for a tile of so many whole blocks that are summed over `k`: none if it has none.
     #[inline(always)]
-    pub fn take(&mut self, n: usize, k: usize) -> Soon {
-        let n = n.min(self.left);
-        let soon =
-            Soon { at: self.at, hop: self.hop, blocks: n, pace: self.bytes.div_ceil((k / PLACES).max(1)) };
+    pub fn take(&mut self, n: usize, blocks: usize, k: usize) -> Soon {
+        let (steps, n) = (k / PLACES, n.min(self.left));
+        if n == 0 || blocks == 0 || steps == 0 {
+            return Soon::NONE;
+        }
+        let each = n.div_ceil(blocks);
+        let steps = (steps / each).max(1);
+        // Of a stretch too long for its time the beginning is asked for.
+        let soon = Soon {
+            at: self.at,
+            hop: self.hop,
+            stretches: n,
+            each,
+            steps,
+            pace: self.bytes.div_ceil(steps).min(LINE),
+        };
         self.at = self.at.wrapping_add_signed(n as isize * self.hop);
         self.left -= n;
         soon
     }
 }
 
-/// Stretches that a tile asks for: one in each of its first blocks, evenly. So loads that the tile itself waits for do not queue
-/// behind many that go to memory.
+/// Stretches that a tile asks for, evenly while it sums: so loads that the tile itself waits for do not queue behind many that
+/// go to memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Soon {
     at: usize,
     hop: isize,
-    blocks: usize,
-    /// Bytes in each [`PLACES`] places.
+    stretches: usize,
+    /// Stretches in each block.
+    each: usize,
+    /// Steps of [`PLACES`] places for a stretch, and bytes in each.
+    steps: usize,
     pace: usize,
 }
 
 impl Soon {
     /// Nothing.
-    pub const NONE: Soon = Soon { at: 0, hop: 0, blocks: 0, pace: 0 };
+    pub const NONE: Soon = Soon { at: 0, hop: 0, stretches: 0, each: 0, steps: usize::MAX, pace: 0 };
 
-    /// Where a block begins to ask, and its pace, if it does.
+    /// Where part `i` of a block begins to ask, its pace, and its steps. Where there is nothing to ask for, it is for a line
+    /// that is `near`.
     #[inline(always)]
-    pub fn of(&self, block: usize) -> Option<(*const u8, usize)> {
-        let at = self.at.wrapping_add_signed(block as isize * self.hop);
-        (block < self.blocks).then_some((without_provenance(at), self.pace))
+    pub fn of<E>(&self, block: usize, i: usize, near: *const E) -> (*const u8, usize, usize) {
+        let stretch = block * self.each + i;
+        if i < self.each && stretch < self.stretches {
+            let at = self.at.wrapping_add_signed(stretch as isize * self.hop);
+            (without_provenance(at), self.pace, self.steps)
+        } else {
+            (near.cast(), 0, usize::MAX)
+        }
     }
 }
 

@@ -5,8 +5,9 @@ use super::parts::Parts;
 use super::tiers::{Kernels, Operand};
 use super::tile::{MAX_COLS, MAX_ROWS, Tile};
 use super::{GRAIN, Mat, MatMut, Size, Start, deep, same, skinny};
-use crate::element::{Float, Wide};
+use crate::element::Float;
 use crate::pool::{Pool, Shared};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::null_mut;
 
@@ -285,7 +286,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         let part_k = self.parts.part_k;
         let tiles = cols.len().div_ceil(width) * rows.len().div_ceil(TOGETHER * height);
         let rights = right.len().div_ceil(tiles * slab.k.div_ceil(part_k.max(1)).max(1));
-        let mut buffer = [T::Wide::ZERO; TOGETHER * MAX_ROWS * MAX_COLS];
+        let mut buffer = MaybeUninit::<[T::Wide; TOGETHER * MAX_ROWS * MAX_COLS]>::uninit();
         let mut p = 0;
         loop {
             let depth = part_k.min(slab.k - p);
@@ -314,8 +315,11 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                     let c = self.c.at(rows.start + i, slab.j + j);
                     let waiting = wait.at(i, j);
                     let out = !direct && last;
-                    let to =
-                        if out { MatMut { ptr: buffer.as_mut_ptr(), rs: width as isize } } else { waiting };
+                    let to = if out {
+                        MatMut { ptr: buffer.as_mut_ptr().cast(), rs: width as isize }
+                    } else {
+                        waiting
+                    };
                     let none = MatMut { ptr: null_mut(), rs: 0 };
                     let start = match self.start {
                         _ if !first => waiting,
@@ -338,9 +342,9 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                     };
                     turn = !turn;
                     let soon = match (turn, right.len()) {
-                        (_, 0) => ahead.take(lefts, depth),
-                        (true, _) => right.take(2 * rights, depth),
-                        (false, _) => ahead.take(2 * lefts, depth),
+                        (_, 0) => ahead.take(lefts, m / height, depth),
+                        (true, _) => right.take(2 * rights, m / height, depth),
+                        (false, _) => ahead.take(2 * lefts, m / height, depth),
                     };
                     let panel = slab.right.get().wrapping_add(p * padded + j * depth).cast_const();
                     let (b, brs) = if right_in_place && n == width {

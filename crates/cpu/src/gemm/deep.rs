@@ -164,7 +164,11 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
                     srs: deep.cols as isize,
                     c,
                     crs: deep.cols as isize,
-                    soon: ahead[usize::from(ahead[0].len() == 0)].take(stretches, places),
+                    soon: ahead[usize::from(ahead[0].len() == 0)].take(
+                        stretches,
+                        together.min(m - row) / height,
+                        places,
+                    ),
                 };
                 // SAFETY: packed panels, and sums of this task.
                 unsafe { (panels.tile)(&tile) };

@@ -136,8 +136,6 @@ unsafe fn one<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, block: u
         L::prefetch(c);
         L::prefetch(c.wrapping_add(2 * L::N - 1));
     }
-    // Where nothing is asked for, a line that is near.
-    let (mut soon, pace) = t.soon.of(block).unwrap_or((b.cast(), 0));
     macro_rules! place {
         ($p:expr) => {
             let right = b.wrapping_offset($p * brs);
@@ -162,14 +160,20 @@ unsafe fn one<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, block: u
     let mut rest = t.k;
     if LEFT != ANY {
         const { assert!(PLACES == 4) };
-        for _ in 0..t.k / PLACES {
-            place!(0);
-            place!(1);
-            place!(2);
-            place!(3);
-            further!(4);
-            ask(soon);
-            soon = soon.wrapping_add(pace);
+        let (mut part, mut steps) = (0, t.k / PLACES);
+        while steps > 0 {
+            let (mut soon, pace, most) = t.soon.of(block, part, b);
+            let now = steps.min(most);
+            for _ in 0..now {
+                place!(0);
+                place!(1);
+                place!(2);
+                place!(3);
+                further!(4);
+                ask(soon);
+                soon = soon.wrapping_add(pace);
+            }
+            (part, steps) = (part + 1, steps - now);
         }
         rest %= PLACES;
     }

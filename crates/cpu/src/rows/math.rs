@@ -4,7 +4,7 @@
 //! checking, they are the standard library's. The tests measure every f32 function against f64; its bound is stated with it.
 
 /// What the functions are written in: vectors of f32, masks and the bits of either. One implementation is a plain number,
-/// the other writes machine code; so both compute the same.
+/// another a vector of the processor, a third writes machine code; so all compute the same.
 pub(crate) trait Lanes {
     /// A vector of f32, or of their bits.
     type V: Copy;

@@ -120,7 +120,8 @@ macro_rules! lanes {
 lanes!(Avx2: __m256, __m256; _mm256_set1_ps _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_div_ps _mm256_fmadd_ps
     _mm256_max_ps _mm256_min_ps _mm256_and_ps _mm256_or_ps; _mm256_sub_epi32 _mm256_set1_epi32 _mm256_sll_epi32
     _mm256_sra_epi32 _mm256_cvtepi32_ps _mm256_castps_si256 _mm256_castsi256_ps;
-    _mm256_cmp_ps |m, a, b| _mm256_blendv_ps(b, a, m));
+    // Where one of them is zero, one instruction is left of these.
+    _mm256_cmp_ps |m, a, b| _mm256_or_ps(_mm256_and_ps(m, a), _mm256_andnot_ps(m, b)));
 lanes!(Avx512: __m512, __mmask16; _mm512_set1_ps _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_div_ps _mm512_fmadd_ps
     _mm512_max_ps _mm512_min_ps _mm512_and_ps _mm512_or_ps; _mm512_sub_epi32 _mm512_set1_epi32 _mm512_sll_epi32
     _mm512_sra_epi32 _mm512_cvtepi32_ps _mm512_castps_si512 _mm512_castsi512_ps;

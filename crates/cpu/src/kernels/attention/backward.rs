@@ -231,7 +231,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
 /// A row of numbers, copied if need be.
 ///
 /// # Safety
-/// It may be read as long as `room`, which is as long.
+/// As many elements as `room` has may be read.
 unsafe fn wide_row<'r, T: Operand>(
     kernels: &Kernels<T>,
     x: Mat<T>,

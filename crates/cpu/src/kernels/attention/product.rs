@@ -71,14 +71,14 @@ impl<F: Fn(usize) -> Option<Ahead>> Upcoming<F> {
         Upcoming { of, next: 0, now: Ahead::NONE, quota: stretches.div_ceil(tiles.max(1)) }
     }
 
-    /// What a tile of so many blocks, summed over `k`, asks for.
+    /// What a tile of so many whole blocks, summed over `k`, asks for.
     #[inline(always)]
     fn take(&mut self, blocks: usize, k: usize) -> Soon {
         while self.now.len() == 0 {
             let Some(now) = (self.of)(self.next) else { return Soon::NONE };
             (self.now, self.next) = (now, self.next + 1);
         }
-        self.now.take(self.quota.min(blocks), k)
+        self.now.take(self.quota, blocks, k)
     }
 }
 
@@ -146,7 +146,7 @@ impl<T: Operand> Product<'_, T> {
                     srs: self.c.rs,
                     c,
                     crs: self.c.rs,
-                    soon: soon.take(m.div_ceil(rows), k.len()),
+                    soon: soon.take(m / rows, k.len()),
                 };
                 // SAFETY: the tile's elements are some of those that the caller vouches for.
                 unsafe { (self.panels.tile)(&tile) };

@@ -281,3 +281,69 @@ impl<W: Wide> Loop for Kept<'_, W> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::vector;
+    use super::*;
+    use crate::tier::Tier;
+
+    /// Numbers of a row, special ones among them from the row's number on.
+    fn numbers(row: usize, n: usize) -> Vec<f32> {
+        let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, f32::MIN, 1e-40];
+        (0..n)
+            .map(|i| match row.checked_sub(5) {
+                Some(s) if i % 11 == s => special[s % 7],
+                _ => ((i * 7919 + row * 31) % 2003) as f32 / 150.0 - 6.0,
+            })
+            .collect()
+    }
+
+    /// Everything that rows of `n` numbers become.
+    fn results(tier: Tier, row: usize, n: usize) -> Vec<f32> {
+        let whole = n.next_multiple_of(LANES);
+        let (x, y) = (numbers(row, whole), numbers(row / 2, whole));
+        let mut all = Vec::new();
+        for (added, kept) in [(None, None), (Some(&y[..]), None), (None, Some(&y[..]))] {
+            let (mut scores, mut out) = (x.clone(), numbers(row, n));
+            let softmax = |scores, out, first| Softmax {
+                scores,
+                n,
+                factor: 0.3,
+                added,
+                kept,
+                state: (0.5, 2.0),
+                out,
+                first,
+            };
+            let (largest, sum) = vector::run(tier, softmax(&mut scores, &mut out, row.is_multiple_of(2)));
+            all.extend([largest, sum]);
+            all.extend(scores.iter().chain(&out));
+            let (mut scores, mut slopes) = (x.clone(), y.clone());
+            let (log, through) = (if row == 1 { f32::NEG_INFINITY } else { 1.5 }, 0.25);
+            let (s, d) = (&mut scores, &mut slopes);
+            let row = Slopes { scores: s, slopes: d, n, factor: 0.3, times: -0.7, added, kept, log, through };
+            vector::run(tier, row);
+            all.extend(scores.iter().chain(&slopes));
+        }
+        all.push(vector::run(tier, Dot { a: &x[..n], b: &y[..n] }));
+        let mut times = x[..n].to_vec();
+        vector::run(tier, Times { x: &mut times, factor: 1.1 });
+        all.extend(times);
+        all
+    }
+
+    #[test]
+    fn every_tier_gives_the_same_bits() {
+        for (row, n) in (0..12).flat_map(|row| (1..=49).map(move |n| (row, n))) {
+            let want = results(Tier::Portable, row, n);
+            for tier in Tier::ALL.into_iter().filter(|t| *t <= Tier::detect()) {
+                let got = results(tier, row, n);
+                for (i, (a, b)) in got.iter().zip(&want).enumerate() {
+                    let same = a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+                    assert!(same, "{}: number {i} of row {row} of {n} is {a}, not {b}", tier.name());
+                }
+            }
+        }
+    }
+}

@@ -5,7 +5,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::element::{self, Wide};
-use crate::tier::{self, Loop, Tier};
+use crate::tier::{Loop, Tier};
 use std::marker::PhantomData;
 
 /// Lanes of sums and maxima, which make a group. The same in every tier, so that all give the same bits.
@@ -36,7 +36,7 @@ pub trait Vector: Copy {
     fn weight(self) -> Self;
     /// Sum of the lanes of a group, in the order of [`element::total`].
     fn total(group: [Self; LANES]) -> Self::E;
-    /// The largest lane of a group, which is no NaN unless all are.
+    /// The largest lane of a group; its lanes are numbers.
     fn largest(group: [Self; LANES]) -> Self::E;
 }
 
@@ -257,13 +257,16 @@ impl<V: Vector, R: Rows<V::E>> Loop for On<V, R> {
 /// Runs a loop on the vectors of a tier, which the processor must have.
 #[inline]
 pub fn run<E: Vectors, R: Rows<E>>(tier: Tier, rows: R) -> R::Out {
+    #[cfg(target_arch = "x86_64")]
     match tier {
+        Tier::Pairs | Tier::Portable => {}
         // SAFETY: devices take only tiers that the processor has.
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 => unsafe { tier::avx2(On::<E::Avx2, R>(rows, PhantomData)) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 | Tier::Avx512Bf16 => unsafe { tier::avx512(On::<E::Avx512, R>(rows, PhantomData)) },
-        _ => On::<Plain<E>, R>(rows, PhantomData).run(),
+        Tier::Avx2 => return unsafe { crate::tier::avx2(On::<E::Avx2, R>(rows, PhantomData)) },
+        Tier::Avx512 | Tier::Avx512Bf16 => {
+            // SAFETY: as above.
+            return unsafe { crate::tier::avx512(On::<E::Avx512, R>(rows, PhantomData)) };
+        }
     }
+    let _ = tier;
+    On::<Plain<E>, R>(rows, PhantomData).run()
 }
