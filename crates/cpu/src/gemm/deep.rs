@@ -5,19 +5,22 @@
 use super::ahead::Ahead;
 use super::blocks::{Product, TOGETHER};
 use super::parts::limit;
-use super::tile::Tile;
+use super::tile::{PLACES, Tile};
 use super::{GRAIN, Operand, Size, Start};
 use crate::element::Wide;
 use crate::pool::{Pool, Shared};
 use std::ptr::null;
 
-/// Rows and columns of the result that a thread sums at a time, and most elements of the whole result.
+/// Rows and columns of the result that a thread sums at a time, the shorter side and the longer one: the larger the block, the
+/// more often what is packed is used. And most elements of the whole result.
 const SIDE: usize = limit(192, 24);
+const LONG: usize = 2 * SIDE;
 const RESULT: usize = limit(160 << 10, 4 << 10);
 /// Least depth for each row or column of the result: with less the sums of the groups cost more than they save.
 const DEEP: usize = 4;
-/// Places of `k` packed at a time. No power of two: panels would begin in few sets of the caches.
-const CHUNK: usize = limit(252, 8);
+/// Most places of `k` packed at a time: with the block of the result and what comes next they fill most of the second-level
+/// cache.
+const CHUNK: usize = limit(140, 8);
 /// Tasks that are enough for most numbers of threads, and most groups.
 const TASKS: usize = 16;
 const GROUPS: usize = 8;
@@ -30,8 +33,9 @@ pub(super) struct Deep {
     cols: usize,
     /// Blocks down and across.
     blocks: [usize; 2],
-    /// Places of `k` in a group, in whole chunks; groups.
+    /// Places of `k` in a group, and of these packed at a time; groups.
     depth: usize,
+    chunk: usize,
     groups: usize,
 }
 
@@ -42,12 +46,14 @@ impl Deep {
         if !deep {
             return None;
         }
-        let side = |n: usize, of: usize| n.div_ceil(n.div_ceil(SIDE)).next_multiple_of(of);
-        let (rows, cols) = (side(m, height), side(n, width));
+        let even = |n: usize, most: usize, of: usize| n.div_ceil(n.div_ceil(most)).next_multiple_of(of);
+        let [tall, wide] = if n <= SIDE { [LONG, SIDE] } else { [SIDE, LONG] };
+        let (rows, cols) = (even(m, tall, height), even(n, wide, width));
         let blocks = [m.div_ceil(rows), n.div_ceil(cols)];
         let groups = (TASKS / (blocks[0] * blocks[1])).clamp(1, GROUPS);
-        let depth = k.div_ceil(groups).next_multiple_of(CHUNK);
-        Some(Deep { rows, cols, blocks, depth, groups: k.div_ceil(depth) })
+        let depth = k.div_ceil(groups).next_multiple_of(PLACES);
+        let chunk = even(depth, CHUNK, PLACES);
+        Some(Deep { rows, cols, blocks, depth, chunk, groups: k.div_ceil(depth) })
     }
 
     fn block(&self) -> usize {
@@ -65,7 +71,7 @@ impl Deep {
 
     /// Elements that a thread packs.
     pub fn packed(&self) -> usize {
-        (self.rows + self.cols) * CHUNK + 2 * super::MAX_LANES
+        (self.rows + self.cols) * self.chunk + 2 * super::MAX_LANES
     }
 }
 
@@ -110,7 +116,7 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
 ) {
     let panels = &p.kernels.fast;
     let (height, width) = (p.kernels.rows, p.kernels.cols);
-    let (left, right) = own.split_at_mut(deep.rows * CHUNK + super::MAX_LANES);
+    let (left, right) = own.split_at_mut(deep.rows * deep.chunk + super::MAX_LANES);
     // Where a task's block begins, its size, and its part of `k`.
     let task = |at: usize| {
         let (block, group) = (at / deep.groups, at % deep.groups);
@@ -125,8 +131,8 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
         [Ahead::matrix(p.left(i, at), m, k), Ahead::matrix(p.right(at, j), k, n)]
     };
     let ([i, j], [m, n], k) = task(at);
-    for first in k.clone().step_by(CHUNK) {
-        let places = CHUNK.min(k.end - first);
+    for first in k.clone().step_by(deep.chunk) {
+        let places = deep.chunk.min(k.end - first);
         let elements = p.elements(first, places);
         // SAFETY: rows and columns of the operands, and room for them.
         unsafe {
@@ -136,10 +142,10 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
         }
         let next = first + places;
         let mut ahead = if next < k.end {
-            soon([i, j], [m, n], next, CHUNK.min(k.end - next))
+            soon([i, j], [m, n], next, deep.chunk.min(k.end - next))
         } else if at + threads < deep.tasks() {
             let (place, size, k) = task(at + threads);
-            soon(place, size, k.start, CHUNK.min(k.len()))
+            soon(place, size, k.start, deep.chunk.min(k.len()))
         } else {
             [Ahead::NONE; 2]
         };
@@ -148,9 +154,11 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
         let stretches = (ahead[0].len() + ahead[1].len()).div_ceil(tiles);
         for column in (0..n).step_by(width) {
             for row in (0..m).step_by(together) {
+                let rows = together.min(m - row);
+                let next = if ahead[0].len() > 0 { &mut ahead[0] } else { &mut ahead[1] };
                 let c = to.wrapping_add(row * deep.cols + column);
                 let tile = Tile {
-                    rows: together.min(m - row),
+                    rows,
                     // Whole panels: the last columns are zeros.
                     cols: width,
                     k: places,
@@ -164,11 +172,7 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
                     srs: deep.cols as isize,
                     c,
                     crs: deep.cols as isize,
-                    soon: ahead[usize::from(ahead[0].len() == 0)].take(
-                        stretches,
-                        together.min(m - row) / height,
-                        places,
-                    ),
+                    soon: next.take(stretches, rows / height, places),
                 };
                 // SAFETY: packed panels, and sums of this task.
                 unsafe { (panels.tile)(&tile) };
