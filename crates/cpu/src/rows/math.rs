@@ -34,6 +34,8 @@ pub(crate) trait Lanes {
     fn shift_left(&mut self, a: Self::V, n: u8) -> Self::V;
     /// Copies of the sign come in.
     fn shift_right(&mut self, a: Self::V, n: u8) -> Self::V;
+    /// The entry of a table that the three lowest bits of each lane name.
+    fn pick(&mut self, table: [u32; 8], a: Self::V) -> Self::V;
     /// The number of an integer, exactly if it is small.
     fn int_to_float(&mut self, a: Self::V) -> Self::V;
 }
@@ -118,6 +120,10 @@ impl Lanes for One {
         f32::from_bits((a.to_bits() as i32 >> n) as u32)
     }
     #[inline(always)]
+    fn pick(&mut self, table: [u32; 8], a: f32) -> f32 {
+        f32::from_bits(table[(a.to_bits() & 7) as usize])
+    }
+    #[inline(always)]
     fn int_to_float(&mut self, a: f32) -> f32 {
         a.to_bits() as i32 as f32
     }
@@ -179,6 +185,28 @@ pub(crate) mod vector {
         l.or(magnitude, sign)
     }
 
+    /// Powers of 2 in steps of an eighth: what is subtracted from the number of eighths, in the place where an exponent's
+    /// integer and the first three bits of the mantissa stand, so that the bits of the power are left.
+    const EIGHTHS: [u32; 8] = {
+        const BITS: [u32; 8] = [
+            0x3f80_0000,
+            0x3f8b_95c2,
+            0x3f98_37f0,
+            0x3fa5_fed7,
+            0x3fb5_04f3,
+            0x3fc5_672a,
+            0x3fd7_44fd,
+            0x3fea_c0c7,
+        ];
+        let (mut less, mut i) = ([0; 8], 0);
+        while i < 8 {
+            less[i] = (i as u32) << 20;
+            less[i] -= BITS[i] - BITS[0];
+            i += 1;
+        }
+        less
+    };
+
     /// eˣ, within 2 ulp, subnormal results included.
     #[inline(always)]
     pub fn exp<L: Lanes>(l: &mut L, x: L::V) -> L::V {
@@ -186,69 +214,66 @@ pub(crate) mod vector {
         let (high, low) = (l.num(89.0), l.num(-105.0));
         let t = l.min(high, x);
         let t = l.max(low, t);
-        // Twice the bias of an exponent comes with it, for the two factors below.
-        let (log2e, shift) = (l.num(std::f32::consts::LOG2_E), l.num(SHIFT + 254.0));
+        // Eighths of powers of 2; twice the bias of an exponent comes with them, for the two factors below.
+        let (log2e, shift) = (l.num(8.0 * std::f32::consts::LOG2_E), l.num(SHIFT + 8.0 * 254.0));
         let shifted = l.fma(t, log2e, shift);
         let n = l.sub(shifted, shift);
-        let (high, low) = (l.num(-LN2.0), l.num(-LN2.1));
+        let (high, low) = (l.num(-LN2.0 / 8.0), l.num(-LN2.1 / 8.0));
         let r = l.fma(n, high, t);
         let r = l.fma(n, low, r);
-        let c = [0.001381454, 0.008368745, 0.04166839, 0.16666521, 0.49999994, 1.0, 1.0];
-        let y = polynomial(l, r, c);
+        let y = polynomial(l, r, [0.166_642_98, 0.500_064_8, 1.0, 1.0]);
         // 2ⁿ as two factors, each normal even where the result is not.
-        let half = l.shift_right(shifted, 1);
+        let half = l.shift_right(shifted, 4);
         let half = l.shift_left(half, 23);
-        let rest = l.shift_left(shifted, 23);
+        let rest = l.shift_left(shifted, 20);
         let rest = l.sub_int(rest, half);
+        let eighths = l.pick(EIGHTHS, shifted);
+        let rest = l.sub_int(rest, eighths);
         let y = l.mul(y, half);
         l.mul(y, rest)
     }
 
-    /// What scales the power of 2 of a fraction: a number's nearest integer as an exponent, and that integer.
-    #[inline(always)]
-    fn exponent<L: Lanes>(l: &mut L, shifted: L::V) -> (L::V, L::V) {
-        let shift = l.num(SHIFT + 127.0);
-        (l.shift_left(shifted, 23), l.sub(shift, shifted))
-    }
+    /// What makes an integer of eighths stand in the low bits, with the bias of an exponent.
+    const BIASED: f32 = SHIFT + 8.0 * 127.0;
 
-    /// 2ʳ for r in [-½, ½].
+    /// 2 to the power of eighths that were added to [`BIASED`], and of `r` further ones, from -½ to ½.
     #[inline(always)]
-    fn fraction<L: Lanes>(l: &mut L, r: L::V) -> L::V {
-        // In pairs: a chain of half the length.
-        let square = l.mul(r, r);
-        let p = polynomial(l, r, [0.000_153_533_62, 0.001_339_887_4]);
-        let q = polynomial(l, r, [0.009_618_437, 0.055_503_324]);
-        let p = l.fma(p, square, q);
-        let q = polynomial(l, r, [0.240_226_48, std::f32::consts::LN_2]);
-        let p = l.fma(p, square, q);
-        let one = l.num(1.0);
-        l.fma(p, r, one)
-    }
-
-    /// 2ᵗ for t in [-125, 127], within 1.2 ulp.
-    #[inline(always)]
-    fn exp2<L: Lanes>(l: &mut L, t: L::V) -> L::V {
-        let shift = l.num(SHIFT + 127.0);
-        let shifted = l.add(t, shift);
-        let (scale, less) = exponent(l, shifted);
-        let r = l.add(t, less);
-        let y = fraction(l, r);
+    fn power<L: Lanes>(l: &mut L, shifted: L::V, r: L::V) -> L::V {
+        let y = polynomial(l, r, [0.000_108_391_054, 0.003_754_025_6, 0.086_643_405, 1.0]);
+        let scale = l.shift_left(shifted, 20);
+        let eighths = l.pick(EIGHTHS, shifted);
+        let scale = l.sub_int(scale, eighths);
         l.mul(y, scale)
     }
 
-    /// eˣ of a score less the largest one: for x up to 88, and 0 below -87, where it is hardly a normal number. Within
-    /// 2 + |x| / 8 ulp, for log₂ e is rounded; so within 2 ulp of 1, the largest weight, for all x up to 0.
+    /// 2 to the power of t/8, for t in [-1000, 1016], within 1.5 ulp.
+    #[inline(always)]
+    fn exp2<L: Lanes>(l: &mut L, t: L::V) -> L::V {
+        let shift = l.num(BIASED);
+        let shifted = l.add(t, shift);
+        let less = l.sub(shift, shifted);
+        let r = l.add(t, less);
+        power(l, shifted, r)
+    }
+
+    /// eˣ for x in [-87, 88], within 2 + |x| / 8 ulp, for log₂ e is rounded; no normal number below that, and 0 at -88.03.
+    #[inline(always)]
+    fn quick<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+        let (log2e, shift) = (l.num(8.0 * std::f32::consts::LOG2_E), l.num(BIASED));
+        let shifted = l.fma(x, log2e, shift);
+        let less = l.sub(shift, shifted);
+        let r = l.fma(x, log2e, less);
+        power(l, shifted, r)
+    }
+
+    /// eˣ of a score less the largest one: for x up to 88, and 0 below -88.1; between that and -87.3 no normal number. Within
+    /// 2 + |x| / 8 ulp; so within 2 ulp of 1, the largest weight, for all x up to 0.
     #[inline(always)]
     pub fn weight<L: Lanes>(l: &mut L, x: L::V) -> L::V {
-        let (log2e, shift) = (l.num(std::f32::consts::LOG2_E), l.num(SHIFT + 127.0));
-        let shifted = l.fma(x, log2e, shift);
-        let (scale, less) = exponent(l, shifted);
-        let r = l.fma(x, log2e, less);
-        let y = fraction(l, r);
-        let y = l.mul(y, scale);
-        let (zero, low) = (l.num(0.0), l.num(-87.0));
-        let under = l.lt(x, low);
-        l.select(under, zero, y)
+        // The power of 2 whose exponent is 0, and no eighths more: bits of 0.
+        let low = l.num(-88.03);
+        let x = l.max(low, x);
+        quick(l, x)
     }
 
     /// Natural logarithm, within 2 ulp.
@@ -311,9 +336,11 @@ pub(crate) mod vector {
         let p = polynomial(l, z, [-0.0062742396, 0.02107168, -0.05385231, 0.13332586, -0.33333316]);
         let cube = l.mul(a, z);
         let small = l.fma(cube, p, a);
-        let (one, two, bound) = (l.num(1.0), l.num(2.0), l.num(0.55));
-        let e = l.add(a, a);
-        let e = exp(l, e);
+        let (one, two, bound, most) = (l.num(1.0), l.num(2.0), l.num(0.55), l.num(40.0));
+        // Beyond this it is 1.
+        let e = l.min(most, a);
+        let e = l.add(e, e);
+        let e = quick(l, e);
         let e = l.add(e, one);
         let e = l.div(two, e);
         let large = l.sub(one, e);
@@ -341,13 +368,13 @@ pub(crate) mod vector {
             l,
             t,
             [
-                0.000_293_843_68,
-                -0.004_498_115_3,
-                0.032_488_138,
-                -0.150_799_07,
-                -0.918_302_7,
-                -1.627_448_1,
-                -0.000_150_795_3,
+                8.0 * 0.000_293_843_68,
+                8.0 * -0.004_498_115_3,
+                8.0 * 0.032_488_138,
+                8.0 * -0.150_799_07,
+                8.0 * -0.918_302_7,
+                8.0 * -1.627_448_1,
+                8.0 * -0.000_150_795_3,
             ],
         );
         let e = exp2(l, t);
@@ -446,7 +473,13 @@ mod tests {
             assert!((got - truth).abs() <= bound, "weight of {x}: {got} for {truth}");
         }
         assert!(m::weight(f32::NAN).is_nan() && m::weight(f32::from_bits(0x7FFF_FFFF)).is_nan());
-        assert_eq!((m::weight(0.0), m::weight(-87.5), m::weight(-inf)), (1.0, 0.0, 0.0));
+        for x in [-87.5, -88.0, -88.1, -90.0, f32::MIN, -inf] {
+            assert!(
+                (0.0..f32::MIN_POSITIVE).contains(&m::weight(x)) && (x > -88.1 || m::weight(x) == 0.0),
+                "of {x}"
+            );
+        }
+        assert_eq!(m::weight(0.0), 1.0);
         assert!(m::log(-1.0).is_nan() && m::log(-inf).is_nan());
         assert_eq!((m::exp(-inf), m::exp(inf), m::exp(0.0)), (0.0, inf, 1.0));
         assert_eq!(

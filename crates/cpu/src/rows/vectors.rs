@@ -12,7 +12,7 @@ pub(crate) struct Avx512;
 macro_rules! lanes {
     ($name:ident: $v:ty, $m:ty; $set:ident $add:ident $sub:ident $mul:ident $div:ident $fma:ident $max:ident $min:ident
         $and:ident $or:ident; $sub_int:ident $set_int:ident $left:ident $right:ident $to_float:ident $to_int:ident $of_int:ident;
-        $compare:ident $select:expr) => {
+        $compare:ident $select:expr, $pick:expr) => {
         impl Lanes for $name {
             type V = $v;
             type M = $m;
@@ -113,6 +113,11 @@ macro_rules! lanes {
                 // SAFETY: as above.
                 unsafe { $to_float($to_int(a)) }
             }
+            #[inline(always)]
+            fn pick(&mut self, table: [u32; 8], a: $v) -> $v {
+                // SAFETY: as above; the table has eight entries.
+                unsafe { $of_int($pick(_mm256_loadu_si256(table.as_ptr().cast()), $to_int(a))) }
+            }
         }
     };
 }
@@ -121,11 +126,14 @@ lanes!(Avx2: __m256, __m256; _mm256_set1_ps _mm256_add_ps _mm256_sub_ps _mm256_m
     _mm256_max_ps _mm256_min_ps _mm256_and_ps _mm256_or_ps; _mm256_sub_epi32 _mm256_set1_epi32 _mm256_sll_epi32
     _mm256_sra_epi32 _mm256_cvtepi32_ps _mm256_castps_si256 _mm256_castsi256_ps;
     // Where one of them is zero, one instruction is left of these.
-    _mm256_cmp_ps |m, a, b| _mm256_or_ps(_mm256_and_ps(m, a), _mm256_andnot_ps(m, b)));
+    _mm256_cmp_ps |m, a, b| _mm256_or_ps(_mm256_and_ps(m, a), _mm256_andnot_ps(m, b)),
+    |table, a| _mm256_permutevar8x32_epi32(table, a));
 lanes!(Avx512: __m512, __mmask16; _mm512_set1_ps _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_div_ps _mm512_fmadd_ps
     _mm512_max_ps _mm512_min_ps _mm512_and_ps _mm512_or_ps; _mm512_sub_epi32 _mm512_set1_epi32 _mm512_sll_epi32
     _mm512_sra_epi32 _mm512_cvtepi32_ps _mm512_castps_si512 _mm512_castsi512_ps;
-    _mm512_cmp_ps_mask |m, a, b| _mm512_mask_blend_ps(m, b, a));
+    _mm512_cmp_ps_mask |m, a, b| _mm512_mask_blend_ps(m, b, a),
+    // Twice the table: the fourth bit is of no matter.
+    |table, a| _mm512_permutexvar_epi32(a, _mm512_broadcast_i64x4(table)));
 
 #[cfg(test)]
 mod tests {

@@ -67,6 +67,8 @@ pub(super) mod op {
     pub const MAX_INT: Vex = Vex(1, 2, 0x3D);
     pub const PACK: Vex = Vex(1, 2, 0x2B);
     pub const UPPER: Vex = Vex(1, 3, 0x39);
+    /// `reg = rm`'s lanes that `v` names.
+    pub const PICK: Vex = Vex(1, 2, 0x36);
     pub const FROM_INT: Vex = Vex(0, 1, 0x5B);
     pub const FROM_GPR: Vex = Vex(1, 1, 0x6E);
     pub const PACK_SIGNED: Vex = Vex(1, 1, 0x6B);

@@ -23,6 +23,8 @@ pub(super) enum Ins {
     Slot(usize),
     /// These bits in all lanes.
     Num(u32),
+    /// These bits, a lane each.
+    Eight([u32; 8]),
     /// How far a column, whose number is a number of the row, lies ahead of the first of the group.
     Ahead(usize),
     /// The number of each column in its group.
@@ -69,7 +71,7 @@ impl Ins {
 
     /// Whether it is the same in all vectors of a group.
     pub fn same(&self) -> bool {
-        matches!(self, Ins::Num(_) | Ins::Slot(_) | Ins::Ahead(_))
+        matches!(self, Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Ahead(_))
     }
 }
 

@@ -220,7 +220,7 @@ impl<'a> Emitter<'a> {
     /// Whether a value is left in memory for its one use, or for all of them.
     fn stays(&self, v: Value) -> bool {
         match self.made(v).0 {
-            Ins::Num(_) | Ins::Slot(_) | Ins::Acc(_) | Ins::Column | Ins::Alive => true,
+            Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Acc(_) | Ins::Column | Ins::Alive => true,
             Ins::Load { dtype: DType::F32, .. } => {
                 // What is stored as it was read is read first: it may be overwritten meanwhile.
                 matches!(self.uses[v][..], [at] if self.body.code[self.order[at].0].makes())
@@ -244,6 +244,7 @@ impl<'a> Emitter<'a> {
         let step = VECTOR * part;
         Some(match ins {
             Ins::Num(bits) => Rm::Pool(self.asm.constant(&bits.to_le_bytes().repeat(WIDE))),
+            Ins::Eight(table) => Rm::Pool(self.asm.constant(&table.map(u32::to_le_bytes).concat())),
             Ins::Column => {
                 let numbers: Vec<u8> =
                     (0..WIDE).flat_map(|i| ((part * WIDE + i) as u32).to_le_bytes()).collect();
@@ -342,7 +343,7 @@ impl<'a> Emitter<'a> {
         let values = self.args(at);
         let mut locked = Vec::with_capacity(4);
         match ins {
-            Ins::Num(_) | Ins::Slot(_) | Ins::Column | Ins::Alive | Ins::Acc(_) => {
+            Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Column | Ins::Alive | Ins::Acc(_) => {
                 unreachable!("they stay in memory")
             }
             Ins::Load { stream, dtype } => {

@@ -62,6 +62,10 @@ impl Lanes for Builder<'_> {
     fn shift_right(&mut self, a: Value, n: u8) -> Value {
         self.push(Ins::Shift(4, a, n))
     }
+    fn pick(&mut self, table: [u32; 8], a: Value) -> Value {
+        let table = self.push(Ins::Eight(table));
+        self.two(op::PICK, a, table)
+    }
     fn int_to_float(&mut self, a: Value) -> Value {
         self.push(Ins::One(op::FROM_INT, a, None))
     }

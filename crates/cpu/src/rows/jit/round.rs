@@ -126,6 +126,10 @@ impl Builder<'_> {
                 Source::Kept(r) => self.kept[r],
                 _ => Nans::Any,
             },
+            // Of the bits of a power of 2 (`math`): they scale what is a NaN itself where they are none of a number.
+            Ins::Two(op::SUB_INT, _, b, _) if matches!(self.body.code[b], Ins::Two(op::PICK, ..)) => {
+                Nans::Short
+            }
             // Numbers of the row have but one NaN.
             Ins::Slot(_) => Nans::Short,
             Ins::Num(bits) if !f32::from_bits(bits).is_nan() => Nans::Short,
