@@ -33,7 +33,9 @@ pub static SOFTMAX: OpDef = OpDef {
         let max = b.reduce(Reduce::Max, v);
         let e = b.expr(&(input(0) - input(1)).exp(), &[v, max]);
         let sum = b.sum(e);
-        let y = b.expr(&(input(0) / input(1)), &[e, sum]);
+        // One division a row rather than one an element, which is slow; at most an ulp further from the quotient.
+        let scale = b.expr(&input(0).recip(), &[sum]);
+        let y = b.expr(&(input(0) * input(1)), &[e, scale]);
         b.store(out[0].dtype, space.full.clone(), y);
         Ok(b.finish())
     }),
