@@ -128,7 +128,7 @@ pub enum Start<T> {
 /// Work worth handing to a thread, in multiplications.
 const GRAIN: usize = 1 << 19;
 
-fn same<A: 'static, B: 'static>() -> bool {
+pub(crate) fn same<A: 'static, B: 'static>() -> bool {
     TypeId::of::<A>() == TypeId::of::<B>()
 }
 

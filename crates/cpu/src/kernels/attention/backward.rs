@@ -18,8 +18,8 @@ const QUERIES: usize = 132;
 const TILES: usize = 12;
 
 /// Elements of a thread's scratch memory: keys and values (across), keys, queries and gradients packed as right operands;
-/// queries and gradients as left ones; weights and slopes; gradients of keys, values and, unless they are summed in place,
-/// of queries; products of gradient and output; mask; dropout.
+/// queries and gradients as left ones; weights and slopes; gradients of keys, values and queries, unless they are summed in
+/// place; products of gradient and output; mask; dropout.
 fn pieces<T: Operand>(a: &Attention, tier: crate::tier::Tier) -> [usize; 15] {
     let kernels = T::kernels(tier);
     let queries = a.heads / a.key_heads * a.l;
@@ -33,8 +33,8 @@ fn pieces<T: Operand>(a: &Attention, tier: crate::tier::Tier) -> [usize; 15] {
         copied::<T>(QUERIES, a.ev),
         QUERIES * LINE,
         QUERIES * LINE,
-        KEYS * a.e,
-        KEYS * a.ev,
+        copied::<T>(KEYS, a.e),
+        copied::<T>(KEYS, a.ev),
         if copies::<T>() { queries * a.e } else { 0 },
         queries + 2 * a.ev,
         KEYS,
@@ -84,18 +84,18 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             let (g, y) = unsafe { (wide_row(kernels, g, line_g), wide_row(kernels, y, line_y)) };
             *through = vector::run(options.tier, Dot { a: g, b: y });
         }
-        // This task's last results, and what the thread reads next if it takes the next task but those of the other threads.
+        // What the thread reads and adds to next if it takes the next task but those of the other threads.
         let next = at + threads;
         let (sample_next, shared_next) = (next / a.key_heads, next % a.key_heads);
         let tiles = a.s.div_ceil(options.keys) * group * a.l.div_ceil(block);
         let tiles = tiles * (2 * options.keys + 2 * a.e + a.ev).div_ceil(kernels.cols);
         let tiles = if a.causal { tiles / 2 } else { tiles };
         let mut soon = Upcoming::new(tiles, |i| match i {
-            0 => Some(dk.ahead(sample, shared, 0, a.s, a.e)),
-            1 => Some(dv.ahead(sample, shared, 0, a.s, a.ev)),
             _ if next >= a.batch * a.key_heads || i >= 4 + 4 * group => None,
-            2 => Some(k.ahead(sample_next, shared_next, 0, a.s, a.e)),
-            3 => Some(v.ahead(sample_next, shared_next, 0, a.s, a.ev)),
+            0 => Some(k.ahead(sample_next, shared_next, 0, a.s, a.e)),
+            1 => Some(v.ahead(sample_next, shared_next, 0, a.s, a.ev)),
+            2 => Some(dk.ahead(sample_next, shared_next, 0, a.s, a.e)),
+            3 => Some(dv.ahead(sample_next, shared_next, 0, a.s, a.ev)),
             _ => {
                 let head = shared_next * group + i / 4 - 1;
                 Some(match i % 4 {
@@ -118,7 +118,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         };
         for (head, row) in (0..group).flat_map(|head| (0..a.l).map(move |row| (head, row))) {
             // SAFETY: a query's gradient, which nobody else uses.
-            unsafe { std::slice::from_raw_parts_mut(sum_q(head, row), a.e) }.fill(T::Wide::ZERO);
+            unsafe { zero(sum_q(head, row), a.e) };
         }
         if let Some((dtype, dm)) = mask_grad {
             float_dtype!(dtype, M => {
@@ -135,8 +135,18 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 pack(fast, v.transposed(), a.ev, here, v_across);
                 pack(wide, k, here, a.e, k_along);
             }
-            sum_k.fill(T::Wide::ZERO);
-            sum_v.fill(T::Wide::ZERO);
+            let sums = |own: &mut [T::Wide], d: &FourMut<T>, n: usize| match copies::<T>() {
+                true => MatMut { ptr: own.as_mut_ptr(), rs: n as isize },
+                false => MatMut { ptr: d.row(sample, shared, k0).cast::<T::Wide>(), rs: d.strides[2] },
+            };
+            let (sum_k, sum_v) = (sums(sum_k, &dk, a.e), sums(sum_v, &dv, a.ev));
+            for row in 0..here as isize {
+                // SAFETY: gradients of these keys and values, which nobody else uses.
+                unsafe {
+                    zero(sum_k.moved(row * sum_k.rs).ptr, a.e);
+                    zero(sum_v.moved(row * sum_v.rs).ptr, a.ev);
+                }
+            }
             // Whole tiles and whole lanes; the panels' last columns are zeros.
             let (cols, width) = (here.next_multiple_of(kernels.cols), here.next_multiple_of(16));
             let from = if a.causal { k0 / block * block } else { 0 };
@@ -198,11 +208,9 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                     let across = |block: &[T::Wide]| Mat { ptr: block.as_ptr(), rs: 1, cs: LINE as isize };
                     // Queries before the first that sees a tile's first key add nothing.
                     let skip = |key: usize| if a.causal { (k0 + key).saturating_sub(q0).min(n) } else { 0 };
-                    let c = MatMut { ptr: sum_v.as_mut_ptr(), rs: a.ev as isize };
-                    Product { kernels, panels: wide, m: here, n: a.ev, k: n, a: across(weights), b: g_along, c, add: true }
+                    Product { kernels, panels: wide, m: here, n: a.ev, k: n, a: across(weights), b: g_along, c: sum_v, add: true }
                         .run(&mut soon, |keys, _| skip(keys.start)..n);
-                    let c = MatMut { ptr: sum_k.as_mut_ptr(), rs: a.e as isize };
-                    Product { kernels, panels: wide, m: here, n: a.e, k: n, a: across(slopes), b: q_along, c, add: true }
+                    Product { kernels, panels: wide, m: here, n: a.e, k: n, a: across(slopes), b: q_along, c: sum_k, add: true }
                         .run(&mut soon, |keys, _| skip(keys.start)..n);
                     let a_slopes = Mat { ptr: slopes.as_ptr(), rs: LINE as isize, cs: 1 };
                     let c = MatMut { ptr: sum_q(inner, q0), rs: queries };
@@ -210,11 +218,12 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                         .run(&mut soon, |rows, _| 0..visible(rows.end - 1));
                 }
             }
-            for row in 0..here {
+            for row in (0..here).filter(|_| copies::<T>()) {
+                let (k, v) = (sum_k.moved(row as isize * sum_k.rs), sum_v.moved(row as isize * sum_v.rs));
                 // SAFETY: rows of the gradients of these keys and values, which nobody else writes.
                 unsafe {
-                    (kernels.narrow)(sum_k[row * a.e..].as_ptr(), a.e, dk.row(sample, shared, k0 + row));
-                    (kernels.narrow)(sum_v[row * a.ev..].as_ptr(), a.ev, dv.row(sample, shared, k0 + row));
+                    (kernels.narrow)(k.ptr, a.e, dk.row(sample, shared, k0 + row));
+                    (kernels.narrow)(v.ptr, a.ev, dv.row(sample, shared, k0 + row));
                 }
             }
         }
@@ -226,6 +235,15 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         }
     });
     Ok(())
+}
+
+/// Makes zeros of `n` numbers.
+///
+/// # Safety
+/// They may be written.
+unsafe fn zero<W: Wide>(x: *mut W, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts_mut(x, n) }.fill(W::ZERO);
 }
 
 /// A row of numbers, copied if need be.

@@ -1,6 +1,6 @@
 //! The forward pass: a block of queries at a time goes over all keys that it sees.
 
-use super::product::{Product, Upcoming, copied, left, pack, packed};
+use super::product::{Product, Upcoming, copied, copies, left, pack, packed};
 use super::rows::{Softmax, Times};
 use super::vector::{self, Vectors};
 use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, even, total};
@@ -17,8 +17,8 @@ const TILES: usize = 12;
 /// Queries whose scores exist at a time, for the first-level cache.
 const STRIP: usize = 2 * TILES;
 
-/// Elements of a thread's scratch memory: keys, values, queries, scores, sums of values, largest scores and sums, mask,
-/// dropout.
+/// Elements of a thread's scratch memory: keys, values, queries, scores, sums of values unless these are made in place, largest
+/// scores and sums, mask, dropout.
 fn pieces<T: Operand>(a: &Attention, site_tier: crate::tier::Tier) -> [usize; 8] {
     let kernels = T::kernels(site_tier);
     [
@@ -26,7 +26,7 @@ fn pieces<T: Operand>(a: &Attention, site_tier: crate::tier::Tier) -> [usize; 8]
         packed(kernels, KEYS, a.ev),
         copied::<T>(QUERIES, a.e),
         STRIP * LINE,
-        QUERIES * a.ev,
+        copied::<T>(QUERIES, a.ev),
         2 * QUERIES,
         KEYS,
         KEYS,
@@ -64,7 +64,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         state[..n].fill(T::Wide::NEG_INFINITY);
         state[QUERIES..QUERIES + n].fill(T::Wide::ZERO);
         let seen = |last: usize| if a.causal { a.s.min(last) } else { a.s };
-        // What the thread reads next if it takes the next task but those of the other threads.
+        // What this task writes, and what the thread reads next if it takes the next task but those of the other threads.
         let next = at + threads;
         let (sample_next, head_next) = (next / blocks / a.heads, next / blocks % a.heads);
         let shared_next = head_next / (a.heads / a.key_heads);
@@ -73,13 +73,22 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         let tiles = n.div_ceil(STRIP)
             * (seen(first + n) + seen(first + n).div_ceil(options.keys) * a.ev).div_ceil(kernels.cols);
         let mut soon = Upcoming::new(tiles, |i| match i {
+            0 => Some(out.ahead(sample, head, first, n, a.ev)),
             _ if next >= a.batch * a.heads * blocks => None,
-            0 => Some(k.ahead(sample_next, shared_next, 0, seen(first_next + n_next), a.e)),
-            1 => Some(v.ahead(sample_next, shared_next, 0, seen(first_next + n_next), a.ev)),
-            2 => Some(q.ahead(sample_next, head_next, first_next, n_next, a.e)),
+            1 => Some(k.ahead(sample_next, shared_next, 0, seen(first_next + n_next), a.e)),
+            2 => Some(v.ahead(sample_next, shared_next, 0, seen(first_next + n_next), a.ev)),
+            3 => Some(q.ahead(sample_next, head_next, first_next, n_next, a.e)),
             _ => None,
         });
         let seen = seen(first + n);
+        let sums = match copies::<T>() {
+            true => MatMut { ptr: sums.as_mut_ptr(), rs: a.ev as isize },
+            false => MatMut { ptr: out.row(sample, head, first).cast(), rs: out.strides[2] },
+        };
+        // SAFETY: a query's sum of values: scratch memory, or a row of the result, which this block alone writes.
+        let sum_of = |row: usize| unsafe {
+            std::slice::from_raw_parts_mut(sums.moved(row as isize * sums.rs).ptr, a.ev)
+        };
         let mut begun = false;
         for k0 in (0..seen).step_by(options.keys) {
             let here = options.keys.min(a.s - k0);
@@ -133,7 +142,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                                 added,
                                 kept,
                                 state: (state[row], totals[row]),
-                                out: &mut sums[row * a.ev..][..a.ev],
+                                out: sum_of(row),
                                 first: !begun,
                             },
                         );
@@ -147,7 +156,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 // SAFETY: as above.
                 unsafe {
                     let weights = Mat { ptr: scores.as_ptr(), rs: LINE as isize, cs: 1 };
-                    let c = MatMut { ptr: sums[top * a.ev..].as_mut_ptr(), rs: a.ev as isize };
+                    let c = sums.moved(top as isize * sums.rs);
                     let panels = &kernels.wide;
                     Product {
                         kernels,
@@ -168,7 +177,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         for row in 0..n {
             let index = (sample * a.heads + head) * a.l + first + row;
             let (largest, sum) = (state[row], state[QUERIES + row]);
-            let line = &mut sums[row * a.ev..][..a.ev];
+            let line = sum_of(row);
             if sum == T::Wide::ZERO {
                 line.fill(T::Wide::ZERO);
             } else {
@@ -177,7 +186,9 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             let total = if sum == T::Wide::ZERO { T::Wide::NEG_INFINITY } else { largest + sum.ln() };
             // SAFETY: this row of the results is written by this block alone.
             unsafe {
-                (kernels.narrow)(line.as_ptr(), a.ev, out.row(sample, head, first + row));
+                if copies::<T>() {
+                    (kernels.narrow)(line.as_ptr(), a.ev, out.row(sample, head, first + row));
+                }
                 *log.get().add(index) = total;
             }
         }

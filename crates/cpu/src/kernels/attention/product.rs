@@ -1,6 +1,6 @@
 //! Products of blocks, and their operands packed.
 
-use crate::gemm::{Ahead, Kernels, Mat, MatMut, Operand, Panels, Soon, Tile};
+use crate::gemm::{Ahead, Kernels, Mat, MatMut, Operand, Panels, Soon, Tile, same};
 use std::ops::Range;
 
 /// Elements of a right operand `[k, n]` packed into panels.
@@ -48,7 +48,7 @@ pub(super) unsafe fn left<T: Operand>(
 
 /// Whether left operands are copied first.
 pub(super) fn copies<T: Operand>() -> bool {
-    std::any::TypeId::of::<T>() != std::any::TypeId::of::<T::Wide>()
+    !same::<T, T::Wide>()
 }
 
 /// Elements [`left`] needs.
