@@ -44,6 +44,8 @@ pub enum Unary {
     Tanh,
     Atan,
     Erf,
+    /// Distribution function of the standard normal.
+    Ndtr,
     Floor,
     Ceil,
     Trunc,
@@ -165,8 +167,8 @@ macro_rules! unary_methods {
     )* } };
 }
 unary_methods!(abs Abs, sign Sign, exp Exp, expm1 Expm1, log Log, log1p Log1p, sqrt Sqrt, rsqrt Rsqrt, recip Recip,
-    sin Sin, cos Cos, tan Tan, tanh Tanh, atan Atan, erf Erf, floor Floor, ceil Ceil, trunc Trunc, round Round,
-    sigmoid Sigmoid, is_nan IsNan, is_inf IsInf, bits Bits, from_bits FromBits);
+    sin Sin, cos Cos, tan Tan, tanh Tanh, atan Atan, erf Erf, ndtr Ndtr, floor Floor, ceil Ceil, trunc Trunc,
+    round Round, sigmoid Sigmoid, is_nan IsNan, is_inf IsInf, bits Bits, from_bits FromBits);
 
 macro_rules! binary_methods {
     ($($name:ident $op:ident),*) => { impl Expr { $(

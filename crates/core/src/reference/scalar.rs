@@ -22,6 +22,7 @@ pub fn unary_f(op: Unary, x: f64) -> f64 {
         Unary::Tanh => x.tanh(),
         Unary::Atan => x.atan(),
         Unary::Erf => libm::erf(x),
+        Unary::Ndtr => 0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
         Unary::Floor => x.floor(),
         Unary::Ceil => x.ceil(),
         Unary::Trunc => x.trunc(),

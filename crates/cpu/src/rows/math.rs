@@ -143,7 +143,7 @@ pub(crate) mod f32 {
             }
         )* };
     }
-    one!(exp weight log tanh erf sigmoid);
+    one!(exp weight log tanh erf ndtr sigmoid);
 }
 
 /// In f32, in whatever [`Lanes`] are.
@@ -385,6 +385,38 @@ pub(crate) mod vector {
         with_sign(l, y, x)
     }
 
+    /// Distribution function Φ of the standard normal, within 2⁻²³, for negative numbers within (1 + x²) · 2⁻²² · Φ(x), and 0
+    /// below -5.7.
+    #[inline(always)]
+    pub fn ndtr<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+        let a = abs(l, x);
+        // Eighths of log₂ Φ(-a).
+        let t = polynomial(
+            l,
+            a,
+            [
+                -2.232_443_7e-7,
+                6.659_307_5e-6,
+                -8.524_046_3e-5,
+                0.000_595_677_64,
+                -0.002_177_054_1,
+                -0.000_136_391_11,
+                0.055_755_753,
+                -0.419_661_07,
+                -3.673_721,
+                -9.208_839_4,
+                -8.0,
+            ],
+        );
+        let e = exp2(l, t);
+        let (bound, zero, one) = (l.num(5.7), l.num(0.0), l.num(1.0));
+        let far = l.lt(bound, a);
+        let e = l.select(far, zero, e);
+        let upper = l.sub(one, e);
+        let negative = l.lt(x, zero);
+        l.select(negative, e, upper)
+    }
+
     /// 1 / (1 + e⁻ˣ).
     #[inline(always)]
     pub fn sigmoid<L: Lanes>(l: &mut L, x: L::V) -> L::V {
@@ -416,6 +448,10 @@ pub(super) mod f64 {
     #[inline(always)]
     pub fn erf(x: f64) -> f64 {
         libm::erf(x)
+    }
+    #[inline(always)]
+    pub fn ndtr(x: f64) -> f64 {
+        0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)
     }
     #[inline(always)]
     pub fn sigmoid(x: f64) -> f64 {
@@ -472,6 +508,15 @@ mod tests {
             let bound = (2.0 + x.abs() as f64 / 8.0) * f32::EPSILON as f64 * truth;
             assert!((got - truth).abs() <= bound, "weight of {x}: {got} for {truth}");
         }
+        for i in -2_000_000..=2_000_000 {
+            let x = 7.0 * (i as f32 / 2e6);
+            let (got, truth) = (m::ndtr(x) as f64, super::f64::ndtr(x.into()));
+            let below = 2.0 * (1.0 + f64::from(x * x)) * truth;
+            let bound = if x < -5.7 { truth } else { f64::from(f32::EPSILON) * below.min(1.0) };
+            assert!((got - truth).abs() <= bound, "ndtr of {x}: {got} for {truth}");
+        }
+        assert_eq!([0.0, f32::MIN, -inf, f32::MAX, inf].map(m::ndtr), [0.5, 0.0, 0.0, 1.0, 1.0]);
+        assert!(m::ndtr(f32::NAN).is_nan());
         assert!(m::weight(f32::NAN).is_nan() && m::weight(f32::from_bits(0x7FFF_FFFF)).is_nan());
         for x in [-87.5, -88.0, -88.1, -90.0, f32::MIN, -inf] {
             assert!(

@@ -53,6 +53,7 @@ macro_rules! real {
                     Unary::Tanh => math::$t::tanh(x),
                     Unary::Atan => x.atan(),
                     Unary::Erf => math::$t::erf(x),
+                    Unary::Ndtr => math::$t::ndtr(x),
                     Unary::Floor => x.floor(),
                     Unary::Ceil => x.ceil(),
                     Unary::Trunc => x.trunc(),

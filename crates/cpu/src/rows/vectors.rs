@@ -142,7 +142,7 @@ mod tests {
     use std::arch::x86_64::*;
 
     /// The functions of some numbers, each on all lanes at once.
-    struct All<L, F>(L, [F; 6], [f32; 16]);
+    struct All<L, F>(L, [F; 7], [f32; 16]);
 
     macro_rules! all {
         ($name:ident: $v:ty, $load:ident $store:ident $lanes:literal) => {
@@ -161,6 +161,7 @@ mod tests {
                             vector::log(&mut l, v),
                             vector::tanh(&mut l, v),
                             vector::erf(&mut l, v),
+                            vector::ndtr(&mut l, v),
                             vector::sigmoid(&mut l, v),
                         ];
                         for (found, scalar) in found.into_iter().zip(&scalar) {
@@ -183,8 +184,8 @@ mod tests {
 
     #[test]
     fn functions_of_vectors_are_those_of_numbers() {
-        let scalar: [fn(f32) -> f32; 6] =
-            [one::exp, one::weight, one::log, one::tanh, one::erf, one::sigmoid];
+        let scalar: [fn(f32) -> f32; 7] =
+            [one::exp, one::weight, one::log, one::tanh, one::erf, one::ndtr, one::sigmoid];
         // All exponents and signs, special numbers among them, and what lies near zero and one.
         let numbers = (0..1u32 << 16).map(|i| f32::from_bits((i << 16) | (i * 7919 % 65536)));
         let numbers: Vec<f32> = numbers.chain((0..1 << 12).map(|i| (i as f32 - 2048.0) / 20.0)).collect();

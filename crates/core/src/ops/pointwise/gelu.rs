@@ -66,7 +66,7 @@ fn forward(cx: &OpCx) -> Result<Vec<Expr>> {
     let cdf = if tanh_form(cx)? {
         (tanh_inner(x.clone()).tanh() + 1.0) * 0.5
     } else {
-        ((x.clone() * FRAC_1_SQRT_2).erf() + 1.0) * 0.5
+        x.clone().ndtr()
     };
     Ok(vec![x * cdf])
 }
@@ -79,7 +79,7 @@ fn backward(cx: &OpCx) -> Result<Vec<Expr>> {
         let left = (t.clone() + 1.0) * 0.5;
         left + x * 0.5 * (float(1.0) - t.clone() * t) * inner
     } else {
-        let cdf = ((x.clone() * FRAC_1_SQRT_2).erf() + 1.0) * 0.5;
+        let cdf = x.clone().ndtr();
         let pdf = (x.clone() * x.clone() * -0.5).exp() * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * 0.5);
         cdf + x * pdf
     };

@@ -426,6 +426,7 @@ impl Builder<'_> {
             Unary::Log => math::vector::log(self, a),
             Unary::Tanh => math::vector::tanh(self, a),
             Unary::Erf => math::vector::erf(self, a),
+            Unary::Ndtr => math::vector::ndtr(self, a),
             Unary::Sigmoid => math::vector::sigmoid(self, a),
             Unary::Sqrt => self.push(Ins::One(op::SQRT, a, None)),
             Unary::Rsqrt => {
