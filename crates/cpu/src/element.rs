@@ -68,7 +68,7 @@ pub trait Wide:
     const NEG_INFINITY: Self;
     /// e to this power.
     fn exp(self) -> Self;
-    /// e to this power, for weights: fast, up to e⁸⁸, and 0 where it would hardly be a normal number.
+    /// e to this power, for weights: fast, for powers up to 88; no normal number below -87.3, and 0 below -88.1.
     fn weight(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;

@@ -4,7 +4,7 @@
 
 use super::ahead::Ahead;
 use super::blocks::{Product, TOGETHER};
-use super::parts::limit;
+use super::parts::{even, limit};
 use super::tile::{PLACES, Tile};
 use super::{GRAIN, Operand, Size, Start};
 use crate::element::Wide;
@@ -46,7 +46,6 @@ impl Deep {
         if !deep {
             return None;
         }
-        let even = |n: usize, most: usize, of: usize| n.div_ceil(n.div_ceil(most)).next_multiple_of(of);
         let [tall, wide] = if n <= SIDE { [LONG, SIDE] } else { [SIDE, LONG] };
         let (rows, cols) = (even(m, tall, height), even(n, wide, width));
         let blocks = [m.div_ceil(rows), n.div_ceil(cols)];
@@ -155,7 +154,7 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
         for column in (0..n).step_by(width) {
             for row in (0..m).step_by(together) {
                 let rows = together.min(m - row);
-                let next = if ahead[0].len() > 0 { &mut ahead[0] } else { &mut ahead[1] };
+                let wanted = if ahead[0].len() > 0 { &mut ahead[0] } else { &mut ahead[1] };
                 let c = to.wrapping_add(row * deep.cols + column);
                 let tile = Tile {
                     rows,
@@ -172,7 +171,7 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
                     srs: deep.cols as isize,
                     c,
                     crs: deep.cols as isize,
-                    soon: next.take(stretches, rows / height, places),
+                    soon: wanted.take(stretches, rows / height, places),
                 };
                 // SAFETY: packed panels, and sums of this task.
                 unsafe { (panels.tile)(&tile) };

@@ -29,6 +29,7 @@ pub(crate) use ahead::{Ahead, Soon};
 pub(crate) use lanes::MAX_LANES;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use lanes::{Converts, Lanes};
+pub(crate) use parts::even;
 pub use tiers::{Kernels, Operand, Panels};
 pub(crate) use tile::{MAX_ROWS, Tile};
 pub(crate) use walk::Walk;

@@ -29,6 +29,11 @@ pub(super) const fn limit(real: usize, tests: usize) -> usize {
     if cfg!(test) { tests } else { real }
 }
 
+/// The size of even parts of `n`, each at most `most` and a multiple of `of`, as `most` should be; at least `of`.
+pub(crate) fn even(n: usize, most: usize, of: usize) -> usize {
+    n.div_ceil(n.div_ceil(most).max(1)).next_multiple_of(of).max(of)
+}
+
 /// The parts of a product, and its workspace in elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
@@ -58,10 +63,9 @@ pub(super) struct Parts {
 impl Parts {
     pub fn new<T: Operand, O: Operand<Wide = T::Wide>>(kernels: &Kernels<T>, size: Size) -> Parts {
         let (Size { m, n, .. }, k) = (size, size.k.div_ceil(kernels.fast.taken));
-        let even = |n: usize, most: usize| n.div_ceil(n.div_ceil(most).max(1));
-        let part_k = even(k, K_PART);
-        let cols = even(n, SLAB_COLS).next_multiple_of(kernels.cols).max(kernels.cols);
-        let chunk = even(m, CHUNK).next_multiple_of(kernels.rows);
+        let part_k = even(k, K_PART, 1);
+        let cols = even(n, SLAB_COLS, kernels.cols);
+        let chunk = even(m, CHUNK, kernels.rows);
         let slab_k = (SLAB / cols / part_k.max(1)).max(1).saturating_mul(part_k).min(k);
         let fit = (LEFT / part_k.max(1)).min(LEFT_ROWS) / kernels.rows * kernels.rows;
         // An even number of blocks: they are as many for each of two threads.

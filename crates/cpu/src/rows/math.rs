@@ -246,7 +246,7 @@ pub(crate) mod vector {
         l.mul(y, scale)
     }
 
-    /// 2 to the power of t/8, for t in [-1000, 1016], within 1.5 ulp.
+    /// 2 to the power of t/8, for t in [-1000, 1016].
     #[inline(always)]
     fn exp2<L: Lanes>(l: &mut L, t: L::V) -> L::V {
         let shift = l.num(BIASED);

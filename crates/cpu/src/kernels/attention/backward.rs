@@ -1,13 +1,13 @@
 //! The gradient: for each block of keys, the blocks of queries that see it. The sums over queries (gradients of keys and
 //! values) and over keys (of queries) are each in one order, in one thread for all heads that share their keys.
 
-use super::product::{Product, Upcoming, copied, copies, left, pack, packed};
+use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
 use super::rows::{Dot, Slopes, Times};
 use super::vector::{self, Vectors};
-use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, even, total};
+use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, total};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::{Kernels, Mat, MatMut, Operand};
+use crate::gemm::{Kernels, Mat, MatMut, Operand, even};
 use crate::kernels::{Args, Site};
 use crate::pool::Shared;
 use headwater_core::diagnostic::Result;
@@ -135,11 +135,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 pack(fast, v.transposed(), a.ev, here, v_across);
                 pack(wide, k, here, a.e, k_along);
             }
-            let sums = |own: &mut [T::Wide], d: &FourMut<T>, n: usize| match copies::<T>() {
-                true => MatMut { ptr: own.as_mut_ptr(), rs: n as isize },
-                false => MatMut { ptr: d.row(sample, shared, k0).cast::<T::Wide>(), rs: d.strides[2] },
-            };
-            let (sum_k, sum_v) = (sums(sum_k, &dk, a.e), sums(sum_v, &dv, a.ev));
+            let sum_k = product::sums(&dk, [sample, shared, k0], sum_k, a.e);
+            let sum_v = product::sums(&dv, [sample, shared, k0], sum_v, a.ev);
             for row in 0..here as isize {
                 // SAFETY: gradients of these keys and values, which nobody else uses.
                 unsafe {
@@ -218,12 +215,14 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                         .run(&mut soon, |rows, _| 0..visible(rows.end - 1));
                 }
             }
-            for row in (0..here).filter(|_| copies::<T>()) {
-                let (k, v) = (sum_k.moved(row as isize * sum_k.rs), sum_v.moved(row as isize * sum_v.rs));
-                // SAFETY: rows of the gradients of these keys and values, which nobody else writes.
-                unsafe {
-                    (kernels.narrow)(k.ptr, a.e, dk.row(sample, shared, k0 + row));
-                    (kernels.narrow)(v.ptr, a.ev, dv.row(sample, shared, k0 + row));
+            if copies::<T>() {
+                for row in 0..here {
+                    let (k, v) = (sum_k.moved(row as isize * sum_k.rs), sum_v.moved(row as isize * sum_v.rs));
+                    // SAFETY: rows of the gradients of these keys and values, which nobody else writes.
+                    unsafe {
+                        (kernels.narrow)(k.ptr, a.e, dk.row(sample, shared, k0 + row));
+                        (kernels.narrow)(v.ptr, a.ev, dv.row(sample, shared, k0 + row));
+                    }
                 }
             }
         }

@@ -1,11 +1,11 @@
 //! The forward pass: a block of queries at a time goes over all keys that it sees.
 
-use super::product::{Product, Upcoming, copied, copies, left, pack, packed};
+use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
 use super::rows::{Softmax, Times};
 use super::vector::{self, Vectors};
-use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, even, total};
+use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, total};
 use crate::element::{Float, Wide};
-use crate::gemm::{Mat, MatMut, Operand};
+use crate::gemm::{Mat, MatMut, Operand, even};
 use crate::kernels::{Args, Site};
 use crate::pool::Shared;
 use headwater_core::diagnostic::Result;
@@ -81,10 +81,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             _ => None,
         });
         let seen = seen(first + n);
-        let sums = match copies::<T>() {
-            true => MatMut { ptr: sums.as_mut_ptr(), rs: a.ev as isize },
-            false => MatMut { ptr: out.row(sample, head, first).cast(), rs: out.strides[2] },
-        };
+        let sums = product::sums(&out, [sample, head, first], sums, a.ev);
         // SAFETY: a query's sum of values: scratch memory, or a row of the result, which this block alone writes.
         let sum_of = |row: usize| unsafe {
             std::slice::from_raw_parts_mut(sums.moved(row as isize * sums.rs).ptr, a.ev)

@@ -12,7 +12,7 @@ mod vector;
 use super::{Kernel, Site};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::{Ahead, Mat};
+use crate::gemm::{Ahead, Mat, even};
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
 use headwater_core::DType;
@@ -73,11 +73,6 @@ const KEYS: usize = 256;
 const PANELS: usize = 32;
 /// Elements from one row of a block of scores to the next: rows start in different sets of the cache.
 const LINE: usize = KEYS + 16;
-
-/// The size of even parts of `n`, each at most `most` and a multiple of `of`; `most` is one.
-fn even(n: usize, most: usize, of: usize) -> usize {
-    n.div_ceil(n.div_ceil(most).max(1)).next_multiple_of(of).clamp(of, most)
-}
 
 /// What a node says.
 struct Options {

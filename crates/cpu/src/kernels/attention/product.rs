@@ -1,5 +1,6 @@
 //! Products of blocks, and their operands packed.
 
+use super::FourMut;
 use crate::gemm::{Ahead, Kernels, Mat, MatMut, Operand, Panels, Soon, Tile, same};
 use std::ops::Range;
 
@@ -54,6 +55,20 @@ pub(super) fn copies<T: Operand>() -> bool {
 /// Elements [`left`] needs.
 pub(super) fn copied<T: Operand>(rows: usize, k: usize) -> usize {
     if copies::<T>() { rows * k } else { 0 }
+}
+
+/// Where rows of a result are summed, from one on: in the result, or in memory that is rounded to it later, in rows of `n`.
+pub(super) fn sums<T: Operand>(
+    result: &FourMut<T>,
+    [sample, head, row]: [usize; 3],
+    own: &mut [T::Wide],
+    n: usize,
+) -> MatMut<T::Wide> {
+    if copies::<T>() {
+        MatMut { ptr: own.as_mut_ptr(), rs: n as isize }
+    } else {
+        MatMut { ptr: result.row(sample, head, row).cast(), rs: result.strides[2] }
+    }
 }
 
 /// What a task reads or writes soon, asked for while it multiplies: the first, second, … matrix, as long as there are any.
