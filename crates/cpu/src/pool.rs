@@ -2,6 +2,9 @@
 //!
 //! The caller works too. The others look out for work for a moment before they sleep, so that the many small steps of a plan
 //! need no wake-up; whoever comes late, or is not given a core, is not waited for: only a block that was taken is.
+//!
+//! Each thread has a share of consecutive blocks and takes them in order, so that what one of its blocks asks of memory for
+//! the next is of use; who is done takes from the ends of the others' shares.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -70,7 +73,7 @@ impl Pool {
     /// Runs `f(thread, block)` for every block. A pool in use, by another caller or by one of its own blocks, does not divide
     /// the work: it is done by the calling thread, as thread 0.
     fn run<F: Fn(usize, usize) + Sync>(&self, blocks: usize, f: F) {
-        if blocks > 1 && self.threads > 1 {
+        if blocks > 1 && self.threads > 1 && u32::try_from(blocks).is_ok() {
             // A block that panicked has poisoned the lock, which guards no data.
             let turn = match self.crew.turn.try_lock() {
                 Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
@@ -101,7 +104,8 @@ impl Crew {
     fn new(threads: usize) -> Crew {
         // Looking out pays only on a core of one's own.
         let patience = if threads <= cores() { LOOKS } else { 0 };
-        let post = Arc::new(Post { patience, ..Post::default() });
+        let shares = (0..threads).map(|_| Share::default()).collect();
+        let post = Arc::new(Post { patience, shares, ..Post::default() });
         let start = |thread| {
             let post = Arc::clone(&post);
             let named = std::thread::Builder::new().name(format!("headwater-{thread}"));
@@ -129,7 +133,32 @@ const LOOKS: usize = 4000;
 struct Job {
     data: *const (),
     call: unsafe fn(*const (), usize, usize),
-    blocks: usize,
+}
+
+/// Blocks that a thread has not taken yet: the first in the low half, the one after the last in the high half. On a line of
+/// the caches of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Share(AtomicU64);
+
+impl Share {
+    const HALF: u32 = 32;
+
+    fn set(&self, first: usize, end: usize) {
+        self.0.store((first | end << Self::HALF) as u64, Ordering::Relaxed);
+    }
+
+    /// Takes the first block, or the last.
+    fn take(&self, last: bool) -> Option<usize> {
+        let ends = |share: u64| (share & u32::MAX as u64, share >> Self::HALF);
+        let without = |share: u64| {
+            let (first, end) = ends(share);
+            (first < end).then(|| if last { share - (1 << Self::HALF) } else { share + 1 })
+        };
+        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, without).ok()?;
+        let (first, end) = ends(before);
+        Some(if last { end - 1 } else { first } as usize)
+    }
 }
 
 /// Where work is handed out.
@@ -139,8 +168,8 @@ struct Post {
     gate: AtomicU64,
     /// The job. Written by the one who hands out work while the gate is closed and nobody has joined; read by those who have.
     job: UnsafeCell<Option<Job>>,
-    /// The next block.
-    next: AtomicUsize,
+    /// For each thread. Set while the gate is closed and nobody has joined.
+    shares: Vec<Share>,
     /// What a block threw.
     thrown: Mutex<Option<Box<dyn Any + Send>>>,
     patience: usize,
@@ -174,10 +203,11 @@ impl Post {
             unsafe { (*data.cast::<F>())(thread, block) }
         }
         // SAFETY: the gate is closed and nobody has joined: the last job ended so.
-        unsafe {
-            *self.job.get() = Some(Job { data: std::ptr::from_ref(f).cast(), call: call::<F>, blocks })
-        };
-        self.next.store(0, Ordering::Relaxed);
+        unsafe { *self.job.get() = Some(Job { data: std::ptr::from_ref(f).cast(), call: call::<F> }) };
+        let threads = self.shares.len();
+        for (t, share) in self.shares.iter().enumerate() {
+            share.set(blocks * t / threads, blocks * (t + 1) / threads);
+        }
         let number = self.gate.load(Ordering::Relaxed) / (2 * OPEN) + 1;
         self.gate.store(number * (2 * OPEN) + OPEN, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
@@ -202,18 +232,19 @@ impl Post {
         // SAFETY: the job is not written while somebody works at it.
         let Some(job) = (unsafe { &*self.job.get() }) else { return };
         let all = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let block = self.next.fetch_add(1, Ordering::Relaxed);
-                if block >= job.blocks {
-                    return;
-                }
+            let (before, from) = self.shares.split_at(thread);
+            let take = || {
+                let mut others = from[1..].iter().chain(before);
+                from[0].take(false).or_else(|| others.find_map(|s| s.take(true)))
+            };
+            while let Some(block) = take() {
                 // SAFETY: the function lives until all who have joined have left.
                 unsafe { (job.call)(job.data, thread, block) };
             }
         }));
         if let Err(thrown) = all {
             // Nobody takes further blocks.
-            self.next.store(job.blocks, Ordering::Relaxed);
+            self.shares.iter().for_each(|s| s.set(0, 0));
             if let Ok(mut first) = self.thrown.lock() {
                 first.get_or_insert(thrown);
             }

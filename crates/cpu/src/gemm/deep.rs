@@ -88,7 +88,7 @@ pub(super) unsafe fn together<T: Operand, O: Operand<Wide = T::Wide>>(
     let shared = Shared(sums.as_mut_ptr());
     pool.each_with(deep.tasks(), own, |at, own| {
         // SAFETY: each task has sums of its own.
-        unsafe { sum(p, deep, at, pool.threads(), own, shared.get().add(at * deep.block())) };
+        unsafe { sum(p, deep, at, own, shared.get().add(at * deep.block())) };
     });
     let Size { m, n, .. } = p.size;
     let sums = &*sums;
@@ -109,7 +109,6 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
     p: &Product<T, O>,
     deep: &Deep,
     at: usize,
-    threads: usize,
     own: &mut [T::Wide],
     to: *mut T::Wide,
 ) {
@@ -142,8 +141,8 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
         let next = first + places;
         let mut ahead = if next < k.end {
             soon([i, j], [m, n], next, deep.chunk.min(k.end - next))
-        } else if at + threads < deep.tasks() {
-            let (place, size, k) = task(at + threads);
+        } else if at + 1 < deep.tasks() {
+            let (place, size, k) = task(at + 1);
             soon(place, size, k.start, deep.chunk.min(k.len()))
         } else {
             [Ahead::NONE; 2]

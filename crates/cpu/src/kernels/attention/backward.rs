@@ -63,7 +63,6 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         (dtype, float_dtype!(dtype, M => Shared(w.ptr_mut::<M>().cast::<u8>())))
     });
     let group = a.heads / a.key_heads;
-    let threads = args.pool.threads();
     let block = even(a.l, QUERIES, TILES);
     let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
     args.pool.each_with(a.batch * a.key_heads, scratch, |at, scratch| {
@@ -84,8 +83,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             let (g, y) = unsafe { (wide_row(kernels, g, line_g), wide_row(kernels, y, line_y)) };
             *through = vector::run(options.tier, Dot { a: g, b: y });
         }
-        // What the thread reads and adds to next if it takes the next task but those of the other threads.
-        let next = at + threads;
+        // What the thread reads and adds to next.
+        let next = at + 1;
         let (sample_next, shared_next) = (next / a.key_heads, next % a.key_heads);
         let tiles = a.s.div_ceil(options.keys) * group * a.l.div_ceil(block);
         let tiles = tiles * (2 * options.keys + 2 * a.e + a.ev).div_ceil(kernels.cols);

@@ -49,7 +49,6 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
     let block = even(a.l, QUERIES, TILES);
     let blocks = a.l.div_ceil(block);
-    let threads = args.pool.threads();
     let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
     args.pool.each_with(a.batch * a.heads * blocks, scratch, |at, scratch| {
         let mut scratch = Pieces(scratch);
@@ -64,8 +63,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         state[..n].fill(T::Wide::NEG_INFINITY);
         state[QUERIES..QUERIES + n].fill(T::Wide::ZERO);
         let seen = |last: usize| if a.causal { a.s.min(last) } else { a.s };
-        // What this task writes, and what the thread reads next if it takes the next task but those of the other threads.
-        let next = at + threads;
+        // What this task writes, and what the thread reads next.
+        let next = at + 1;
         let (sample_next, head_next) = (next / blocks / a.heads, next / blocks % a.heads);
         let shared_next = head_next / (a.heads / a.key_heads);
         let first_next = (blocks - 1 - next % blocks) * block;
