@@ -76,6 +76,7 @@ pub(super) mod op {
     pub const ABS_BYTES: Vex = Vex(1, 2, 0x1C);
     pub const STORE_8: Vex = Vex(1, 1, 0xD6);
     pub const BROADCAST_INT: Vex = Vex(1, 2, 0x58);
+    pub const BROADCAST: Vex = Vex(1, 2, 0x18);
 }
 
 /// Code being written, and the constants it reads.
@@ -213,6 +214,33 @@ impl Asm {
     /// Adds to the index `rcx`, and goes to a place while it is below `rsi`.
     pub fn advance(&mut self, n: u8, to: usize) {
         self.code.extend([0x48, 0x83, 0xC1, n, 0x48, 0x39, 0xF1, 0x0F, 0x82]);
+        let from = self.code.len() + 4;
+        self.code.extend((to as i32 - from as i32).to_le_bytes());
+    }
+
+    /// `[rdi + disp] += n`, eight bytes.
+    pub fn add_to(&mut self, disp: i32, n: i32) {
+        self.code.extend([0x48, 0x81]);
+        self.operand(0, Rm::At { base: RDI, scale: 0, disp }, 4);
+        self.code.extend(n.to_le_bytes());
+    }
+
+    /// Counts `[rdi + disp]`, eight bytes, down by one, and goes away when it is 0; gives the place for [`Asm::arrive`].
+    pub fn count_down(&mut self, disp: i32) -> usize {
+        self.code.extend([0x48, 0x83]);
+        self.operand(5, Rm::At { base: RDI, scale: 0, disp }, 1);
+        self.code.extend([1, 0x0F, 0x84, 0, 0, 0, 0]);
+        self.code.len() - 4
+    }
+
+    /// Where a jump written before goes.
+    pub fn arrive(&mut self, at: usize) {
+        self.set(at, (self.code.len() - (at + 4)) as i32);
+    }
+
+    /// Goes to a place before.
+    pub fn jump(&mut self, to: usize) {
+        self.code.push(0xE9);
         let from = self.code.len() + 4;
         self.code.extend((to as i32 - from as i32).to_le_bytes());
     }

@@ -1,45 +1,14 @@
 //! Machine code of a phase: gives values registers, and writes a loop over groups of columns.
 //!
-//! A function takes a context and a number of columns, a multiple of the group. The context holds the pointers of the
-//! streams, the numbers of the row, the accumulators and, for what is less than a group, which lanes are columns.
+//! A function takes a context and a number of columns, a multiple of the group. The context holds how many rows there are,
+//! the pointers of the streams at the first, the numbers of all rows, what accumulators begin with, where they go row by
+//! row and, for what is less than a group, which lanes are columns.
 
 use super::asm::*;
 use super::body::{Body, Ins, Value};
+use super::row::{FREE, Frame, POINTERS, REGISTERS, Row, VECTOR, WIDE, often, same_at};
 use headwater_core::DType;
 use std::ops::Range;
-
-/// Columns of a vector.
-pub(super) const WIDE: usize = 8;
-/// General registers that hold streams' pointers; further streams are fetched from the context at each use.
-const POINTERS: [Gpr; 11] = [RDX, 8, 9, 10, 11, RBX, RBP, 12, 13, 14, 15];
-/// How many of these a function may use freely.
-const FREE: usize = 5;
-
-/// Bytes of the parts of a context.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Frame {
-    /// A vector for each number of the row, and the number of the first column in four bytes.
-    pub slots: usize,
-    pub accs: usize,
-    pub alive: usize,
-    pub size: usize,
-}
-
-impl Frame {
-    /// For bodies that work on groups of so many columns.
-    pub fn new(body: &Body, group: usize) -> Frame {
-        // Two pointers for each stream: where it is, and where it was before less than a group of it was copied.
-        let slots = (2 * 8 * body.streams.len()).next_multiple_of(VECTOR);
-        let accs = slots + VECTOR * (body.slots.len() + 1);
-        let alive = accs + 4 * group * body.folds.len();
-        Frame { slots, accs, alive, size: alive + 4 * group }
-    }
-
-    /// Where the number of the first column is.
-    pub fn first(&self, body_slots: usize) -> usize {
-        self.slots + VECTOR * body_slots
-    }
-}
 
 /// How a function is to be written.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +18,8 @@ pub(super) struct Manner<'a> {
     pub stream: bool,
     /// For each stream, how many bytes ahead it is asked for; 0 is never.
     pub ahead: &'a [usize],
+    /// For each stream, bytes from row to row.
+    pub steps: &'a [i32],
 }
 
 /// Writes a function; gives its place in the code.
@@ -58,42 +29,38 @@ pub(super) fn function(asm: &mut Asm, body: &Body, frame: Frame, manner: Manner)
     let saved = &POINTERS[FREE.min(held)..held];
     saved.iter().for_each(|&r| asm.push(r));
     let below = asm.move_stack(0);
-    let mut spills = 0;
-    (0..held).for_each(|i| asm.load_pointer(POINTERS[i], RDI, 8 * i as i32));
     let vectors = manner.group / WIDE;
-    // Accumulators stay in registers if they leave enough of them.
-    let accs = if body.folds.len() * vectors <= PINS { body.folds.len() * vectors } else { 0 };
-    let pinned = |i: usize| {
-        let at = Rm::At { base: RDI, scale: 0, disp: (frame.accs + VECTOR * i) as i32 };
-        ((REGISTERS - 1 - i) as u8, at)
-    };
-    (0..accs).map(pinned).for_each(|(r, at)| asm.vex(true, op::LOAD, r, 0, at, None));
-    asm.clear_index();
-    let top = asm.here();
-    // As many vectors at a time as do without the stack, or else as few as can be.
+    let lanes = body.folds.len() * vectors;
+    let pins = if lanes <= PINS { lanes } else { 0 };
+    // As many vectors at a time as do without the stack, or else as few as can be; then as many of the values that are the
+    // same for all columns in registers.
+    let same = often(body);
+    let most = same.len().min(REGISTERS - pins - LEAST);
+    let ways = [2 * TOGETHER, TOGETHER].into_iter().flat_map(|n| (0..=most).rev().map(move |f| (n, f)));
     let before = asm.clone();
-    for together in [2 * TOGETHER, TOGETHER] {
+    let mut spills = 0;
+    for (together, fixed) in ways {
         asm.clone_from(&before);
+        let row = Row { body, frame, held, lanes, pins, fixed: &same[..fixed] };
+        row.fix(asm);
+        let top = asm.here();
+        row.begin(asm);
+        asm.clear_index();
+        let next = asm.here();
         spills = 0;
         for part in (0..vectors).step_by(together) {
             let parts = part..(part + together).min(vectors);
-            let mut e = Emitter::new(asm, body, frame, manner, parts, accs);
+            let mut e = Emitter::new(asm, manner, parts, &row);
             (0..e.order.len()).for_each(|at| e.ins(at));
             spills = spills.max(e.spills);
         }
+        row.ask(asm, &manner);
+        asm.advance(manner.group as u8, next);
+        row.end(asm, manner.steps, top);
         if spills == 0 {
             break;
         }
     }
-    for (i, &bytes) in manner.ahead.iter().enumerate().filter(|(_, b)| **b > 0) {
-        let width = body.streams[i].width;
-        for line in (0..manner.group * width).step_by(64) {
-            let base = if i < held { POINTERS[i] } else { continue };
-            asm.prefetch(base, width as u8, (bytes + line) as i32);
-        }
-    }
-    asm.advance(manner.group as u8, top);
-    (0..accs).map(pinned).for_each(|(r, at)| asm.vex(true, op::STORE, r, 0, at, None));
     asm.set(below, -(VECTOR as i32 * spills));
     asm.move_stack(VECTOR as i32 * spills);
     saved.iter().rev().for_each(|&r| asm.pop(r));
@@ -105,11 +72,10 @@ pub(super) fn function(asm: &mut Asm, body: &Body, frame: Frame, manner: Manner)
 /// others run.
 pub(super) const TOGETHER: usize = 2;
 const _: () = assert!(TOGETHER.is_multiple_of(2), "halves are written two vectors at a time");
-/// Bytes of a vector.
-const VECTOR: usize = 4 * WIDE;
-const REGISTERS: usize = 16;
 /// Most registers that accumulators may take.
 const PINS: usize = 8;
+/// Fewest registers that what a loop computes is left with.
+const LEAST: usize = 4;
 
 /// Gives the values of some vectors registers, and writes their code.
 struct Emitter<'a> {
@@ -117,12 +83,12 @@ struct Emitter<'a> {
     body: &'a Body,
     frame: Frame,
     manner: Manner<'a>,
+    row: &'a Row<'a>,
     /// The instructions in order: number in the body, which vector of the group.
     order: Vec<(usize, usize)>,
     /// The vectors.
     parts: Range<usize>,
-    /// Registers that accumulators have, the last ones, and those to be given away.
-    pins: usize,
+    /// Registers to be given away.
     registers: usize,
     held: [Option<Value>; REGISTERS],
     place: Vec<Option<u8>>,
@@ -135,25 +101,19 @@ struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    fn new(
-        asm: &'a mut Asm,
-        body: &'a Body,
-        frame: Frame,
-        manner: Manner<'a>,
-        parts: Range<usize>,
-        pins: usize,
-    ) -> Emitter<'a> {
+    fn new(asm: &'a mut Asm, manner: Manner<'a>, parts: Range<usize>, row: &'a Row) -> Emitter<'a> {
+        let body = row.body;
         let n = body.code.len() * parts.len();
         let order = (0..body.code.len()).flat_map(|i| parts.clone().map(move |part| (i, part))).collect();
         let mut e = Emitter {
             asm,
             body,
-            frame,
+            frame: row.frame,
             manner,
+            row,
             order,
             parts,
-            pins,
-            registers: REGISTERS - pins,
+            registers: row.free(),
             held: [None; REGISTERS],
             place: vec![None; n],
             spilled: vec![None; n],
@@ -213,8 +173,7 @@ impl<'a> Emitter<'a> {
 
     /// The register of an accumulator, if it has one.
     fn pin(&self, acc: usize, part: usize) -> Option<u8> {
-        let i = acc * (self.manner.group / WIDE) + part;
-        (i < self.pins).then(|| (REGISTERS - 1 - i) as u8)
+        self.row.pin(acc * (self.manner.group / WIDE) + part)
     }
 
     /// Whether a value is left in memory for its one use, or for all of them.
@@ -229,7 +188,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Where a value that is in no register can be read.
+    /// Where a value that is in no register of its own can be read.
     fn memory(&mut self, v: Value) -> Option<Rm> {
         if self.place[v].is_some() {
             return None;
@@ -240,17 +199,20 @@ impl<'a> Emitter<'a> {
         if !self.stays(v) {
             return None;
         }
+        if let Some(r) = self.row.fixed(v) {
+            return Some(Rm::Reg(r));
+        }
         let (ins, part) = self.made(v);
         let step = VECTOR * part;
         Some(match ins {
-            Ins::Num(bits) => Rm::Pool(self.asm.constant(&bits.to_le_bytes().repeat(WIDE))),
-            Ins::Eight(table) => Rm::Pool(self.asm.constant(&table.map(u32::to_le_bytes).concat())),
+            Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) => {
+                return same_at(self.asm, self.body, self.frame, v);
+            }
             Ins::Column => {
                 let numbers: Vec<u8> =
                     (0..WIDE).flat_map(|i| ((part * WIDE + i) as u32).to_le_bytes()).collect();
                 Rm::Pool(self.asm.constant(&numbers))
             }
-            Ins::Slot(i) => self.context(self.frame.slots + VECTOR * i),
             Ins::Alive => self.context(self.frame.alive + step),
             Ins::Acc(i) => match self.pin(i, part) {
                 Some(r) => Rm::Reg(r),
@@ -284,7 +246,7 @@ impl<'a> Emitter<'a> {
 
     /// The register of a value, brought there if need be.
     fn get(&mut self, v: Value, locked: &mut Vec<u8>) -> u8 {
-        let r = match (self.place[v], self.memory(v)) {
+        let r = match (self.place[v].or_else(|| self.row.fixed(v)), self.memory(v)) {
             (Some(r), _) => r,
             (None, from) => {
                 let r = self.take(locked);
@@ -463,7 +425,7 @@ impl<'a> Emitter<'a> {
         self.free(values);
         // What can be read from memory again gives its register up.
         let over = |e: &mut Self, v: Value, r: u8| {
-            let over = e.held[r as usize].is_none() || e.stays(v);
+            let over = e.row.fixed(v).is_none() && (e.held[r as usize].is_none() || e.stays(v));
             if over && e.held[r as usize] == Some(v) {
                 (e.held[r as usize], e.place[v]) = (None, None);
             }

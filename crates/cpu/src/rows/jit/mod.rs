@@ -8,6 +8,7 @@ mod body;
 mod emit;
 mod lanes;
 mod round;
+mod row;
 #[cfg(test)]
 mod tests;
 
@@ -24,12 +25,13 @@ use crate::element;
 use crate::pool::Shared;
 use asm::Asm;
 use body::{Body, Pick, Picked, Source, Stream};
-use emit::{Frame, Manner, TOGETHER, WIDE};
+use emit::{Manner, TOGETHER};
 use half::{bf16, f16};
 use headwater_core::DType;
 use headwater_core::expr::Binary;
 use headwater_core::row::Reduce;
 use memmap2::Mmap;
+use row::{Frame, WIDE};
 use std::ops::Range;
 
 /// Fewer columns than this do not pay for a call for each row.
@@ -41,6 +43,8 @@ const SHORT: usize = 32;
 const TILE: usize = 96 << 10;
 /// Bytes ahead of a long stretch that are asked for.
 const AHEAD: usize = 2048;
+/// Rows that a call of a function takes, at most.
+const BATCH: usize = 16;
 /// Bytes of a thread's copy of what is left of a stream, in groups of columns.
 const REST: usize = 8 * LANES;
 
@@ -58,6 +62,8 @@ struct Phase {
     streams: Vec<Stream>,
     /// Bytes from row to row, within a stretch of rows.
     steps: Vec<isize>,
+    /// The code takes these steps by itself.
+    steady: bool,
     slots: Vec<Slot>,
     /// Number and kind of each reduction.
     folds: Vec<(usize, Reduce)>,
@@ -78,6 +84,36 @@ struct Slot {
     reg: Reg,
     ty: Ty,
     step: usize,
+}
+
+impl Phase {
+    /// Bytes that a thread works in: the frame, copies of what is left of streams, and the numbers and lanes of some rows.
+    fn context(&self) -> usize {
+        self.lanes_at() + 4 * BATCH * LANES * self.folds.len()
+    }
+
+    fn table_at(&self) -> usize {
+        self.frame.size.next_multiple_of(4 * WIDE) + (self.streams.len() + 1) * REST
+    }
+
+    fn lanes_at(&self) -> usize {
+        (self.table_at() + 4 * BATCH * self.slots.len()).next_multiple_of(4 * WIDE)
+    }
+
+    /// What accumulators begin with.
+    fn init(&self, context: *mut u8) -> *mut u8 {
+        context.wrapping_add(self.frame.init)
+    }
+
+    /// The numbers of some rows.
+    fn table(&self, context: *mut u8) -> *mut u8 {
+        context.wrapping_add(self.table_at())
+    }
+
+    /// The lanes of the reductions of some rows.
+    fn lanes(&self, context: *mut u8) -> *mut u8 {
+        context.wrapping_add(self.lanes_at())
+    }
 }
 
 type Function = unsafe extern "sysv64" fn(*mut u8, usize);
@@ -146,7 +182,7 @@ impl Program {
             let rest = body::body(&self.code, &dtypes, q, true, &mut kept)?;
             phases.push(self.phase_code(&mut asm, body.clone(), rest, &ahead));
         }
-        let context = phases.iter().map(|p: &Phase| p.frame.size + (p.streams.len() + 1) * REST).max();
+        let context = phases.iter().map(Phase::context).max();
         Some(Machine { code: asm.finish()?, phases, context: context.unwrap_or(0) })
     }
 
@@ -163,13 +199,18 @@ impl Program {
             Source::Kept(_) => self.whole_groups() as isize,
             Source::Sum(_) => 0,
         });
-        let manner = Manner { group, stream: false, ahead };
+        let steps: Vec<isize> = steps.collect();
+        let short: Option<Vec<i32>> = steps.iter().map(|&s| i32::try_from(s).ok()).collect();
+        let steady = short.is_some();
+        let short = short.unwrap_or_default();
+        let manner = Manner { group, stream: false, ahead, steps: &short };
         let past = self.stream && body.streams.iter().any(|s| s.past);
         Phase {
             whole: emit::function(asm, &body, frame, manner),
             past: past.then(|| emit::function(asm, &body, frame, Manner { stream: true, ..manner })),
             rest: emit::function(asm, &rest, frame, Manner { ahead: &[], ..manner }),
-            steps: steps.collect(),
+            steps,
+            steady,
             idle: body.idle(),
             streams: body.streams,
             picks: body.picks,
@@ -204,13 +245,13 @@ impl Machine {
     pub unsafe fn phase(&self, run: &Run, w: &mut Worker, q: usize, place: &Place, cols: Range<usize>) {
         let (p, t) = (run.p, &run.p.tiling);
         let phase = &self.phases[q];
-        let buffer = w.buffer.base();
+        let (buffer, context) = (w.buffer.base(), w.context.base());
         let once = cols.len() <= t.tile_cols;
         if once {
             w.cols.cut(&run.p.cols, run.p.operands, cols.start, cols.len());
         }
-        // The usual case: the columns are one stretch, and only the row moves.
-        let plain = once && w.cols.lens.len() == 1;
+        // The usual case: the columns are one stretch of whole groups, and only the row moves.
+        let steady = once && w.cols.lens.len() == 1 && phase.steady && cols.len().is_multiple_of(phase.group);
         let mut row = 0;
         for stretch in 0..w.rows.lens.len() {
             w.parts.clear();
@@ -218,7 +259,7 @@ impl Machine {
                 let first = match s.source {
                     Source::Operand(o) => {
                         let (base, width) = run.memory(o);
-                        let col = if plain { w.cols.offset(0, o) } else { 0 };
+                        let col = if steady { w.cols.offset(0, o) } else { 0 };
                         base.wrapping_offset((w.rows.offset(stretch, o) + col) * width)
                     }
                     Source::Kept(r) => buffer.wrapping_add(p.homes[r]).wrapping_add(row * p.whole_groups()),
@@ -226,55 +267,65 @@ impl Machine {
                 };
                 w.parts.push(Shared(first));
             }
-            for _ in 0..w.rows.lens[stretch] {
+            let mut left = w.rows.lens[stretch];
+            while left > 0 {
+                let n = if steady { left.min(BATCH) } else { 1 };
                 // SAFETY: the context has room for the frame; registers hold a number for each row; the rest as for this
                 // function.
                 unsafe {
-                    self.slots(w, phase, row);
-                    if plain {
+                    self.slots(w, phase, row..row + n);
+                    if steady {
                         self.begin(w, phase);
-                        point(w.context.base(), &w.parts, |_, part| part);
-                        self.stretch(run, w, phase, row, cols.clone());
-                        self.end(run, w, phase, row);
+                        point(context, &w.parts, |_, part| part);
+                        (0..n).for_each(|i| self.pick(run, w, phase, row + i, i, &cols));
+                        if !phase.idle {
+                            self.whole(w, phase, &cols, n, phase.lanes(context));
+                        }
+                        self.end(run, w, phase, row..row + n, phase.lanes(context));
                     } else {
                         for col in cols.clone().step_by(t.tile_cols) {
                             let n = t.tile_cols.min(cols.end - col);
                             if !once {
                                 w.cols.cut(&run.p.cols, run.p.operands, col, n);
                             }
+                            self.begin(w, phase);
                             self.stretches(run, w, phase, row, col, col - cols.start);
+                            self.end(run, w, phase, row..row + 1, phase.init(context));
                         }
                     }
                 }
                 for (part, step) in w.parts.iter_mut().zip(&phase.steps) {
-                    part.0 = part.0.wrapping_offset(*step);
+                    part.0 = part.0.wrapping_offset(*step * n as isize);
                 }
-                row += 1;
+                (row, left) = (row + n, left - n);
             }
         }
     }
 
-    /// Puts the numbers of a row where the code finds them.
+    /// Puts the numbers of some rows where the code finds them.
     ///
     /// # Safety
     /// As `Run::block`.
-    unsafe fn slots(&self, w: &mut Worker, phase: &Phase, row: usize) {
-        let slots = w.context.base().wrapping_add(phase.frame.slots).cast::<[u32; WIDE]>();
+    unsafe fn slots(&self, w: &mut Worker, phase: &Phase, rows: Range<usize>) {
+        let table = phase.table(w.context.base()).cast::<u32>();
         for (i, slot) in phase.slots.iter().enumerate() {
-            let from = w.at[slot.reg].get().wrapping_add(row * slot.step);
-            // SAFETY: a number of the register's type; a slot of the frame.
-            unsafe {
-                let number = match slot.ty {
-                    // One NaN for all, whose lower half is 0.
-                    Ty::F32 => match from.cast::<u32>().read_unaligned() {
-                        x if x & 0x7FFF_FFFF > f32::INFINITY.to_bits() => f32::NAN.to_bits(),
-                        x => x,
-                    },
-                    Ty::Bool => 0u32.wrapping_sub((*from != 0) as u32),
-                    // The number of a column, or none.
-                    _ => i32::try_from(from.cast::<i64>().read_unaligned()).unwrap_or(-1) as u32,
-                };
-                slots.add(i).write([number; WIDE]);
+            let from = w.at[slot.reg].get();
+            for (r, row) in rows.clone().enumerate() {
+                let from = from.wrapping_add(row * slot.step);
+                // SAFETY: a number of the register's type; the table has room for those of so many rows.
+                unsafe {
+                    let number = match slot.ty {
+                        // One NaN for all, whose lower half is 0.
+                        Ty::F32 => match from.cast::<u32>().read_unaligned() {
+                            x if x & 0x7FFF_FFFF > f32::INFINITY.to_bits() => f32::NAN.to_bits(),
+                            x => x,
+                        },
+                        Ty::Bool => 0u32.wrapping_sub((*from != 0) as u32),
+                        // The number of a column, or none.
+                        _ => i32::try_from(from.cast::<i64>().read_unaligned()).unwrap_or(-1) as u32,
+                    };
+                    table.add(r * phase.slots.len() + i).write(number);
+                }
             }
         }
     }
@@ -294,7 +345,6 @@ impl Machine {
     ) {
         // SAFETY: as for this function.
         unsafe {
-            self.begin(w, phase);
             for stretch in 0..w.cols.lens.len() {
                 let n = w.cols.lens[stretch];
                 point(w.context.base(), &w.parts, |s, part| {
@@ -309,7 +359,6 @@ impl Machine {
                 self.stretch(run, w, phase, row, col..col + n);
                 (col, before) = (col + n, before + n);
             }
-            self.end(run, w, phase, row);
         }
     }
 
@@ -318,7 +367,7 @@ impl Machine {
     /// # Safety
     /// As `Run::block`.
     unsafe fn begin(&self, w: &mut Worker, phase: &Phase) {
-        let accs = w.context.base().wrapping_add(phase.frame.accs).cast::<[f32; LANES]>();
+        let accs = phase.init(w.context.base()).cast::<[f32; LANES]>();
         for (f, (_, op)) in phase.folds.iter().enumerate() {
             let identity = match op {
                 Reduce::Max => f32::NEG_INFINITY,
@@ -330,36 +379,47 @@ impl Machine {
         }
     }
 
-    /// Adds the lanes of reductions to the row's accumulators.
+    /// Adds the lanes of reductions, row by row, to the rows' accumulators.
     ///
     /// # Safety
-    /// As `Run::block`.
-    unsafe fn end(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize) {
-        let accs = w.context.base().wrapping_add(phase.frame.accs).cast::<[f32; LANES]>();
+    /// As `Run::block`; `lanes` are those of so many rows.
+    unsafe fn end(&self, run: &Run, w: &mut Worker, phase: &Phase, rows: Range<usize>, lanes: *mut u8) {
+        let lanes = lanes.cast::<[f32; LANES]>();
         for (f, &(fold, op)) in phase.folds.iter().enumerate() {
-            let total = run.fold(w, fold, row);
-            // SAFETY: within the frame; an accumulator for each row.
-            unsafe {
-                let lanes = accs.add(f).read();
-                let (op, least) = match op {
-                    Reduce::Max => (Binary::Max, f32::NEG_INFINITY),
-                    Reduce::Min => (Binary::Min, f32::INFINITY),
-                    _ => {
-                        *total += element::total(lanes, LANES) as f64;
-                        continue;
-                    }
-                };
-                let best = lanes.iter().fold(least, |a, &b| f32::binary(op, a, b));
-                *total = f64::binary(op, *total, best as f64);
+            let totals = run.fold(w, fold, 0);
+            for (r, row) in rows.clone().enumerate() {
+                // SAFETY: an accumulator for each row; the lanes as promised.
+                unsafe {
+                    let (total, lanes) = (totals.add(row), lanes.add(r * phase.folds.len() + f).read());
+                    let (op, least) = match op {
+                        Reduce::Max => (Binary::Max, f32::NEG_INFINITY),
+                        Reduce::Min => (Binary::Min, f32::INFINITY),
+                        _ => {
+                            *total += element::total(lanes, LANES) as f64;
+                            continue;
+                        }
+                    };
+                    let best = lanes.iter().fold(least, |a, &b| f32::binary(op, a, b));
+                    *total = f64::binary(op, *total, best as f64);
+                }
             }
         }
     }
 
-    /// Looks up the elements of a row that are picked, if they are among these columns.
+    /// Looks up the elements of a row that are picked, if they are among these columns: the row `ahead` of that which the
+    /// context points to.
     ///
     /// # Safety
     /// As `Run::block`.
-    unsafe fn pick(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize, cols: &Range<usize>) {
+    unsafe fn pick(
+        &self,
+        run: &Run,
+        w: &mut Worker,
+        phase: &Phase,
+        row: usize,
+        ahead: usize,
+        cols: &Range<usize>,
+    ) {
         let pointers = w.context.base().cast::<*mut u8>();
         for pick in &phase.picks {
             // SAFETY: the register holds a number for each row, the stream these columns.
@@ -368,7 +428,9 @@ impl Machine {
                 let x = match pick.from {
                     Picked::Number(x) => x,
                     Picked::Element { stream, dtype } => {
-                        let at = (*pointers.add(stream)).wrapping_add(i * phase.streams[stream].width);
+                        let first =
+                            (*pointers.add(stream)).wrapping_offset(phase.steps[stream] * ahead as isize);
+                        let at = first.wrapping_add(i * phase.streams[stream].width);
                         match dtype {
                             DType::F16 => at.cast::<f16>().read_unaligned().to_f32(),
                             DType::BF16 => at.cast::<bf16>().read_unaligned().to_f32(),
@@ -387,29 +449,54 @@ impl Machine {
     /// As `Run::block`.
     unsafe fn stretch(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize, cols: Range<usize>) {
         // SAFETY: as for this function.
-        unsafe { self.pick(run, w, phase, row, &cols) };
+        unsafe { self.pick(run, w, phase, row, 0, &cols) };
         if phase.idle {
             return;
         }
-        let context = w.context.base();
-        let (pointers, frame, n) = (context.cast::<*mut u8>(), phase.frame, cols.len());
-        let whole = n & !(phase.group - 1);
-        // SAFETY: all within the frame; streams hold these columns; the code was written for just this.
+        let whole = cols.len() & !(phase.group - 1);
+        let lanes = phase.init(w.context.base());
+        // SAFETY: as for this function.
+        unsafe {
+            if whole > 0 {
+                self.whole(w, phase, &(cols.start..cols.start + whole), 1, lanes);
+            }
+            if whole < cols.len() {
+                self.prepare(w, phase, cols.start + whole, 1, lanes);
+                self.rest(w, phase, whole..cols.len());
+            }
+        }
+    }
+
+    /// Whole groups of columns of some rows.
+    ///
+    /// # Safety
+    /// As `Run::block`; the context points to the rows and holds their numbers; there is room for so many rows' lanes.
+    unsafe fn whole(&self, w: &mut Worker, phase: &Phase, cols: &Range<usize>, rows: usize, lanes: *mut u8) {
+        let pointers = w.context.base().cast::<*mut u8>();
+        // SAFETY: as for this function.
         unsafe {
             let past = phase.past.filter(|_| {
                 let ends = (0..phase.streams.len()).filter(|&s| phase.streams[s].past);
-                let low = ends.fold(0, |low, s| low | *pointers.add(s) as usize);
+                let low = ends.fold(0, |low, s| low | *pointers.add(s) as usize | phase.steps[s] as usize);
                 low.is_multiple_of(4 * WIDE)
             });
-            let first = context.wrapping_add(frame.first(phase.slots.len())).cast::<u32>();
-            *first = cols.start as u32;
-            if whole > 0 {
-                self.function(past.unwrap_or(phase.whole))(context, whole);
-            }
-            if whole < n {
-                *first = (cols.start + whole) as u32;
-                self.rest(w, phase, whole..n);
-            }
+            self.prepare(w, phase, cols.start, rows, lanes);
+            self.function(past.unwrap_or(phase.whole))(w.context.base(), cols.len());
+        }
+    }
+
+    /// Tells the code which rows and columns there are, and where the lanes of reductions go.
+    ///
+    /// # Safety
+    /// The context has room for the phase's frame.
+    unsafe fn prepare(&self, w: &mut Worker, phase: &Phase, col: usize, rows: usize, lanes: *mut u8) {
+        let (context, frame) = (w.context.base(), phase.frame);
+        // SAFETY: all within the frame.
+        unsafe {
+            *context.add(frame.first(phase.slots.len())).cast::<u32>() = col as u32;
+            *context.add(frame.left).cast::<usize>() = rows;
+            *context.add(frame.table).cast::<*mut u8>() = phase.table(context);
+            *context.add(frame.lanes).cast::<*mut u8>() = lanes;
         }
     }
 

@@ -257,3 +257,19 @@ fn nans_stay_nans() {
         same(plain(b.finish(), &[shape, shape, &shape[..1]], &writes), &format!("{dtype}"));
     }
 }
+
+/// Numbers of the row stay what they are in rows of several tiles, of which the last is no whole number of groups.
+#[test]
+fn numbers_of_the_row_last_to_its_end() {
+    for shape in [[1, 150_000], [3, 9_000 + 16], [40, 96]] {
+        let space = ReduceSpace::new(&shape, &[1]);
+        let mut b = space.builder();
+        let (x, y) = (b.read(DType::F32, space.full.clone()), b.read(DType::F32, space.kept.clone()));
+        let same_as = b.expr(&input(0).eq(input(1)), &[x, y]);
+        let size = b.expr(&Expr::Unary(Unary::Abs, Box::new(input(0))), &[y]);
+        b.store(DType::Bool, space.full.clone(), same_as);
+        b.columns(DType::F32, space.trailing(1), size);
+        let kept = [shape[0], 1];
+        same(plain(b.finish(), &[&shape, &kept], &[&shape, &shape[1..]]), &format!("{shape:?}"));
+    }
+}

@@ -1,0 +1,170 @@
+//! What surrounds the columns of a row in machine code: where everything is, which registers it takes, and the way from row
+//! to row.
+
+use super::asm::*;
+use super::body::{Body, Ins, Value};
+use super::emit::Manner;
+
+/// Columns of a vector, and its bytes.
+pub(super) const WIDE: usize = 8;
+pub(super) const VECTOR: usize = 4 * WIDE;
+/// Vector registers.
+pub(super) const REGISTERS: usize = 16;
+/// General registers that hold streams' pointers; further streams are fetched from the context at each use.
+pub(super) const POINTERS: [Gpr; 11] = [RDX, 8, 9, 10, 11, RBX, RBP, 12, 13, 14, 15];
+/// How many of these a function may use freely.
+pub(super) const FREE: usize = 5;
+
+/// Where the parts of a context are, in bytes from its beginning, where the pointers of the streams are: two for each, where
+/// it is, and where it was before less than a group of it was copied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Frame {
+    /// How many rows are left.
+    pub left: usize,
+    /// Pointer to the numbers of the row, four bytes each.
+    pub table: usize,
+    /// Pointer to where the row's accumulators go.
+    pub lanes: usize,
+    /// A vector for each number of the row, and the number of the first column in four bytes.
+    pub slots: usize,
+    /// What accumulators begin with.
+    pub init: usize,
+    /// Accumulators that have no registers.
+    pub accs: usize,
+    pub alive: usize,
+    pub size: usize,
+}
+
+impl Frame {
+    /// For bodies that work on groups of so many columns.
+    pub fn new(body: &Body, group: usize) -> Frame {
+        let left = 2 * 8 * body.streams.len();
+        let slots = (left + 24).next_multiple_of(VECTOR);
+        let init = slots + VECTOR * (body.slots.len() + 1);
+        let accs = init + 4 * group * body.folds.len();
+        let alive = accs + 4 * group * body.folds.len();
+        Frame { left, table: left + 8, lanes: left + 16, slots, init, accs, alive, size: alive + 4 * group }
+    }
+
+    /// Where the number of the first column is.
+    pub fn first(&self, body_slots: usize) -> usize {
+        self.slots + VECTOR * body_slots
+    }
+}
+
+/// What surrounds the columns of a row, and which registers it takes.
+pub(super) struct Row<'a> {
+    pub body: &'a Body,
+    pub frame: Frame,
+    /// Streams whose pointers registers hold.
+    pub held: usize,
+    /// Vectors of accumulators; those that have registers, the last ones, which are all or none: they must leave enough.
+    pub lanes: usize,
+    pub pins: usize,
+    /// Values that are the same for all columns and have registers, before those.
+    pub fixed: &'a [Value],
+}
+
+impl Row<'_> {
+    /// Registers that are left.
+    pub fn free(&self) -> usize {
+        REGISTERS - self.pins - self.fixed.len()
+    }
+
+    /// The register of an accumulator's vector.
+    pub fn pin(&self, i: usize) -> Option<u8> {
+        (i < self.pins).then(|| (REGISTERS - 1 - i) as u8)
+    }
+
+    /// The register that a value has from beginning to end.
+    pub fn fixed(&self, v: Value) -> Option<u8> {
+        self.fixed.iter().position(|f| *f == v).map(|i| (self.free() + i) as u8)
+    }
+
+    /// Loads values that are the same for all rows.
+    pub fn fix(&self, asm: &mut Asm) {
+        for &v in self.fixed.iter().filter(|v| !matches!(self.body.code[**v], Ins::Slot(_))) {
+            if let (Some(r), Some(from)) = (self.fixed(v), same_at(asm, self.body, self.frame, v)) {
+                asm.vex(true, op::LOAD, r, 0, from, None);
+            }
+        }
+    }
+
+    /// Takes the pointers, spreads the numbers of the row, and lets accumulators begin.
+    pub fn begin(&self, asm: &mut Asm) {
+        (0..self.held).for_each(|i| asm.load_pointer(POINTERS[i], RDI, 8 * i as i32));
+        if !self.body.slots.is_empty() {
+            asm.load_pointer(RAX, RDI, self.frame.table as i32);
+        }
+        for i in 0..self.body.slots.len() {
+            let value = self.fixed.iter().find(|v| self.body.code[**v] == Ins::Slot(i));
+            let r = value.and_then(|&v| self.fixed(v)).unwrap_or(0);
+            asm.vex(true, op::BROADCAST, r, 0, at(RAX, 4 * i), None);
+            asm.vex(true, op::STORE, r, 0, at(RDI, self.frame.slots + VECTOR * i), None);
+        }
+        for i in 0..self.lanes {
+            let r = self.pin(i).unwrap_or(0);
+            asm.vex(true, op::LOAD, r, 0, at(RDI, self.frame.init + VECTOR * i), None);
+            if self.pin(i).is_none() {
+                asm.vex(true, op::STORE, r, 0, at(RDI, self.frame.accs + VECTOR * i), None);
+            }
+        }
+    }
+
+    /// Asks for what lies ahead of a group of columns.
+    pub fn ask(&self, asm: &mut Asm, manner: &Manner) {
+        for (i, &bytes) in manner.ahead.iter().enumerate().filter(|(i, b)| **b > 0 && *i < self.held) {
+            let width = self.body.streams[i].width;
+            for line in (0..manner.group * width).step_by(64) {
+                asm.prefetch(POINTERS[i], width as u8, (bytes + line) as i32);
+            }
+        }
+    }
+
+    /// Stores the accumulators, and goes on with the next row if there is one.
+    pub fn end(&self, asm: &mut Asm, steps: &[i32], top: usize) {
+        let Frame { left, table, lanes, accs, .. } = self.frame;
+        if self.lanes > 0 {
+            asm.load_pointer(RAX, RDI, lanes as i32);
+        }
+        for i in 0..self.lanes {
+            let r = self.pin(i).unwrap_or(0);
+            if self.pin(i).is_none() {
+                asm.vex(true, op::LOAD, r, 0, at(RDI, accs + VECTOR * i), None);
+            }
+            asm.vex(true, op::STORE, r, 0, at(RAX, VECTOR * i), None);
+        }
+        let done = asm.count_down(left as i32);
+        let numbers = [(table, 4 * self.body.slots.len()), (lanes, VECTOR * self.lanes)];
+        numbers.into_iter().filter(|n| n.1 > 0).for_each(|(at, n)| asm.add_to(at as i32, n as i32));
+        for (i, &step) in steps.iter().enumerate().filter(|(_, step)| **step != 0) {
+            asm.add_to(8 * i as i32, step);
+        }
+        asm.jump(top);
+        asm.arrive(done);
+    }
+}
+
+fn at(base: Gpr, byte: usize) -> Rm {
+    Rm::At { base, scale: 0, disp: byte as i32 }
+}
+
+/// Where the vector of a value that is the same for all columns lies, if it is one that lies anywhere.
+pub(super) fn same_at(asm: &mut Asm, body: &Body, frame: Frame, v: Value) -> Option<Rm> {
+    Some(match body.code[v] {
+        Ins::Num(bits) => Rm::Pool(asm.constant(&bits.to_le_bytes().repeat(WIDE))),
+        Ins::Eight(table) => Rm::Pool(asm.constant(&table.map(u32::to_le_bytes).concat())),
+        Ins::Slot(i) => at(RDI, frame.slots + VECTOR * i),
+        _ => return None,
+    })
+}
+
+/// These values, those first that are read most often.
+pub(super) fn often(body: &Body) -> Vec<Value> {
+    let mut uses = vec![0; body.code.len()];
+    body.code.iter().flat_map(Ins::args).for_each(|v| uses[v] += 1);
+    let lies = |v: &Value| matches!(body.code[*v], Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_));
+    let mut values: Vec<Value> = (0..body.code.len()).filter(|v| uses[*v] > 0).filter(lies).collect();
+    values.sort_by_key(|&v| std::cmp::Reverse(uses[v]));
+    values
+}
