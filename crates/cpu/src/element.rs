@@ -33,17 +33,23 @@ pub trait Float: Element {
     fn from_f64(x: f64) -> Self;
 }
 
-/// Sum of the first `n` lanes, a power of two: the upper half is added to the lower one until one is left.
+/// The first `n` lanes, a power of two, as one: the upper half is combined with the lower one until one is left.
 #[inline(always)]
-pub(crate) fn total<T: Copy + std::ops::Add<Output = T>, const N: usize>(mut lanes: [T; N], n: usize) -> T {
+pub(crate) fn halved<T: Copy, const N: usize>(mut lanes: [T; N], n: usize, f: impl Fn(T, T) -> T) -> T {
     let mut n = n;
     while n > 1 {
         n /= 2;
         for i in 0..n {
-            lanes[i] = lanes[i] + lanes[i + n];
+            lanes[i] = f(lanes[i], lanes[i + n]);
         }
     }
     lanes[0]
+}
+
+/// Sum of the first `n` lanes, a power of two.
+#[inline(always)]
+pub(crate) fn total<T: Copy + std::ops::Add<Output = T>, const N: usize>(lanes: [T; N], n: usize) -> T {
+    halved(lanes, n, |a, b| a + b)
 }
 
 /// A type floats are computed in.

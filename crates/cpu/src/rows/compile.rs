@@ -1,8 +1,8 @@
 //! Compiles a checked program: cuts its body into phases, makes loops over tiles of it, and gives registers their places.
 //!
 //! The body is cut at its reductions: what depends on a reduction waits for the phase after it. Row scalars are computed
-//! before each phase, for all rows of a tile at once. What several phases need is computed again in each if it costs no
-//! more than reading it, or else kept for the whole row (`keep`) unless rows are too long for that.
+//! before each phase, for all rows of a tile at once. What several phases need is computed again in each if that takes two
+//! operations at most, or else kept for the whole row (`keep`) unless rows are too long for that.
 
 use super::code::{Code, Folding, Kind, Op, Reg, Register, Summing, What, slot_class};
 use super::ops::{Map, Table, Ty};
@@ -179,7 +179,7 @@ impl Compiler<'_> {
             } else {
                 (0..phases).filter(|&p| needed[p][at]).collect()
             };
-            if self.keep && when.len() > 1 && cost[at] > 1 && !self.nothing(at) {
+            if self.keep && when.len() > 1 && cost[at] > 2 && !self.nothing(at) {
                 self.kept[at] = true;
                 when.truncate(1);
             }

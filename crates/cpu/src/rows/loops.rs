@@ -287,7 +287,7 @@ fn extreme<T: Real>(op: Binary, x: &[T], from: T) -> f64 {
     for i in whole..x.len() {
         lanes[i - whole] = T::binary(op, lanes[i - whole], x[i]);
     }
-    lanes.iter().fold(from, |a, &b| T::binary(op, a, b)).to_f64()
+    element::halved(lanes, LANES, |a, b| T::binary(op, a, b)).to_f64()
 }
 
 /// Reduction of floats along the fast dimension into f64, one for each slow index.

@@ -147,6 +147,14 @@ impl Run<'_> {
             let place =
                 Place { row, rows: t.tile_rows.min(rows.end - row), col_block: cols.start / t.block_cols };
             w.rows.cut(&p.rows, p.operands, row, place.rows);
+            #[cfg(target_arch = "x86_64")]
+            if let Some(machine) = &p.machine
+                && part == Part::Whole
+                // SAFETY: as for this function.
+                && unsafe { machine.rows(self, w, &place, &cols) }
+            {
+                continue;
+            }
             for q in 0..=phases {
                 // SAFETY: as for this function.
                 unsafe {

@@ -77,6 +77,8 @@ pub(super) mod op {
     pub const STORE_8: Vex = Vex(1, 1, 0xD6);
     pub const BROADCAST_INT: Vex = Vex(1, 2, 0x58);
     pub const BROADCAST: Vex = Vex(1, 2, 0x18);
+    pub const PERMUTE: Vex = Vex(1, 3, 0x04);
+    pub const STORE_ONE: Vex = Vex(2, 1, 0x11);
 }
 
 /// Code being written, and the constants it reads.

@@ -1,10 +1,12 @@
 //! What a phase does to one vector of eight columns, as straight-line code without registers yet.
 
-use super::super::code::{Code, Kind, Op, Reg, What};
+use super::super::code::{Code, Kind, Op, Reg, Register, What};
+use super::super::loops::LANES;
 use super::super::math::{self, Lanes};
 use super::super::ops::Ty;
 use super::asm::{Vex, op};
 use super::round::{Known, Nans};
+use super::row::WIDE;
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
@@ -18,7 +20,10 @@ pub(super) type Value = usize;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Ins {
     /// Elements of a stream, widened to f32; bools to bytes in lanes of their own.
-    Load { stream: usize, dtype: DType },
+    Load {
+        stream: usize,
+        dtype: DType,
+    },
     /// A number of the row.
     Slot(usize),
     /// These bits in all lanes.
@@ -42,13 +47,30 @@ pub(super) enum Ins {
     /// Bits moved: digit of the opcode, how far.
     Shift(u8, Value, u8),
     /// `b` where the mask is set, else `a`.
-    Blend { mask: Value, a: Value, b: Value },
+    Blend {
+        mask: Value,
+        a: Value,
+        b: Value,
+    },
     /// To f16 and back.
     RoundHalf(Value),
     /// To a stream: f32 (or a mask kept for a later phase), f16 rounded here, bf16 and i16 given as bits, bools given as masks.
-    Store { stream: usize, dtype: DType, from: Value },
+    Store {
+        stream: usize,
+        dtype: DType,
+        from: Value,
+    },
     /// Back to an accumulator.
     SetAcc(usize, Value),
+    /// A vector of the lanes of an accumulator, after the columns.
+    Lanes(usize, usize),
+    /// The first lane in all lanes.
+    Spread(Value),
+    /// A number of the row, from now on.
+    SetSlot(usize, Value),
+    /// The element of a stream that is the row's, in all lanes; the first lane to it.
+    LoadOne(usize),
+    StoreOne(usize, Value),
 }
 
 impl Ins {
@@ -56,9 +78,14 @@ impl Ins {
         let list = match *self {
             Ins::Two(_, a, b, _) => [Some(a), Some(b), None],
             Ins::Fma(a, b, c) => [Some(a), Some(b), Some(c)],
-            Ins::One(_, a, _) | Ins::Shift(_, a, _) | Ins::RoundHalf(a) => [Some(a), None, None],
+            Ins::One(_, a, _) | Ins::Shift(_, a, _) | Ins::RoundHalf(a) | Ins::Spread(a) => {
+                [Some(a), None, None]
+            }
             Ins::Blend { mask, a, b } => [Some(mask), Some(a), Some(b)],
-            Ins::Store { from, .. } | Ins::SetAcc(_, from) => [Some(from), None, None],
+            Ins::Store { from, .. }
+            | Ins::SetAcc(_, from)
+            | Ins::SetSlot(_, from)
+            | Ins::StoreOne(_, from) => [Some(from), None, None],
             _ => [None; 3],
         };
         list.into_iter().flatten()
@@ -66,7 +93,7 @@ impl Ins {
 
     /// Whether it has a value, rather than an effect.
     pub fn makes(&self) -> bool {
-        !matches!(self, Ins::Store { .. } | Ins::SetAcc(..))
+        !matches!(self, Ins::Store { .. } | Ins::SetAcc(..) | Ins::SetSlot(..) | Ins::StoreOne(..))
     }
 
     /// Whether it is the same in all vectors of a group.
@@ -139,6 +166,8 @@ pub(super) struct Builder<'a> {
     pub body: Body,
     /// Whether only some lanes are columns.
     tail: bool,
+    /// Whether it is numbers of the row that are computed, the same in all lanes.
+    between: bool,
     values: Vec<Option<Value>>,
     /// Of the value of each instruction, and of registers that earlier phases keep.
     pub(super) known: Vec<Known>,
@@ -149,21 +178,81 @@ pub(super) struct Builder<'a> {
 }
 
 /// Translates a phase; `None` if something in it has no translation. `dtypes` are those of the operands, `kept` which NaNs
-/// registers hold that earlier phases keep.
+/// registers hold that earlier phases keep; `begun` has streams and numbers of the row that are known already.
 pub(super) fn body(
     code: &Code,
     dtypes: &[DType],
     phase: usize,
     tail: bool,
     kept: &mut Vec<Nans>,
+    begun: &Body,
 ) -> Option<Body> {
-    kept.resize(code.regs.len(), Nans::Any);
-    let values = vec![None; code.regs.len()];
-    let (rounded, quieted) = Default::default();
-    let body = Body::default();
-    let mut b = Builder { code, dtypes, body, tail, values, known: Vec::new(), kept, rounded, quieted };
+    let mut b = Builder::new(code, dtypes, tail, kept, begun);
     code.vector[phase].iter().try_for_each(|op| b.op(op))?;
     Some(b.body)
+}
+
+/// Translates what comes before a phase, or after the last: reductions of the phase before become numbers of the row, of
+/// which others are computed, read and stored. As [`body`].
+pub(super) fn between(
+    code: &Code,
+    dtypes: &[DType],
+    phase: usize,
+    kept: &mut Vec<Nans>,
+    begun: &Body,
+) -> Option<Body> {
+    let mut b = Builder::new(code, dtypes, false, kept, begun);
+    b.between = true;
+    for (i, &fold) in begun.folds.iter().enumerate() {
+        b.total(i, fold)?;
+    }
+    code.scalar[phase].iter().try_for_each(|op| b.op(op))?;
+    Some(b.body)
+}
+
+impl<'a> Builder<'a> {
+    fn new(
+        code: &'a Code,
+        dtypes: &'a [DType],
+        tail: bool,
+        kept: &'a mut Vec<Nans>,
+        begun: &Body,
+    ) -> Builder<'a> {
+        kept.resize(code.regs.len(), Nans::Any);
+        let values = vec![None; code.regs.len()];
+        let (rounded, quieted, known) = Default::default();
+        let (streams, slots) = (begun.streams.clone(), begun.slots.clone());
+        let body = Body { streams, slots, ..Body::default() };
+        Builder { code, dtypes, body, tail, between: false, values, known, kept, rounded, quieted }
+    }
+
+    /// Makes a number of the row of a reduction, in the order in which lanes are combined everywhere.
+    fn total(&mut self, at: usize, fold: usize) -> Option<()> {
+        let folding = &self.code.folds[fold];
+        let f = match folding.op {
+            Reduce::Max => Binary::Max,
+            Reduce::Min => Binary::Min,
+            _ => Binary::Add,
+        };
+        const { assert!(LANES == 4 * WIDE) };
+        let [a, b, c, d] = [0, 1, 2, 3].map(|part| self.push(Ins::Lanes(at, part)));
+        let (low, high) = (self.binary(f, Ty::F32, a, c)?, self.binary(f, Ty::F32, b, d)?);
+        let mut all = self.binary(f, Ty::F32, low, high)?;
+        for (op, lanes) in
+            [(op::PERMUTE_QUADS, 0b01_00_11_10), (op::PERMUTE, 0b01_00_11_10), (op::PERMUTE, 0b10_11_00_01)]
+        {
+            let upper = self.push(Ins::One(op, all, Some(lanes)));
+            all = self.binary(f, Ty::F32, all, upper)?;
+        }
+        // Sums begin with 0, which is no -0.
+        if f == Binary::Add {
+            let zero = self.num(0.0);
+            all = self.two(op::ADD, all, zero);
+        }
+        let all = self.push(Ins::Spread(all));
+        self.set(folding.out, all);
+        Some(())
+    }
 }
 
 impl Builder<'_> {
@@ -263,7 +352,19 @@ impl Builder<'_> {
     }
 
     fn set(&mut self, r: Reg, v: Value) {
+        let v = match self.code.regs[r] {
+            // Numbers of the row have but one NaN.
+            Register { kind: Kind::Scalar, ty: Ty::F32 } => {
+                let (nan, one) = (self.is_nan(v), self.num(f32::NAN));
+                self.select(nan, one, v)
+            }
+            _ => v,
+        };
         self.values[r] = Some(v);
+        if self.between && self.code.regs[r].kind == Kind::Scalar {
+            let slot = self.slot(r);
+            self.push(Ins::SetSlot(slot, v));
+        }
         if self.code.regs[r].kind == Kind::Kept {
             self.kept[r] = self.known[v].nans;
             self.store(Source::Kept(r), DType::F32, 4, v);
@@ -276,6 +377,24 @@ impl Builder<'_> {
             return None;
         }
         match *o {
+            Op::Load { operand, out, .. } if self.between => {
+                if self.dtypes[operand] != DType::F32 {
+                    return None;
+                }
+                let stream = self.stream(Source::Operand(operand), 4);
+                self.body.streams[stream].read = true;
+                let v = self.push(Ins::LoadOne(stream));
+                self.set(out, v);
+            }
+            Op::Store { operand, from, .. } if self.between => {
+                if self.dtypes[operand] != DType::F32 || self.code.regs[from].ty != Ty::F32 {
+                    return None;
+                }
+                let v = self.get(from)?;
+                let stream = self.stream(Source::Operand(operand), 4);
+                self.body.streams[stream].written = true;
+                self.push(Ins::StoreOne(stream, v));
+            }
             Op::Load { operand, out, .. } => {
                 let dtype = self.dtypes[operand];
                 if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Bool | DType::I16) {

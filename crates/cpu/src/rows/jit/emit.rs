@@ -4,6 +4,7 @@
 //! the pointers of the streams at the first, the numbers of all rows, what accumulators begin with, where they go row by
 //! row and, for what is less than a group, which lanes are columns.
 
+use super::super::loops::LANES;
 use super::asm::*;
 use super::body::{Body, Ins, Value};
 use super::row::{FREE, Frame, POINTERS, REGISTERS, Row, VECTOR, WIDE, often, same_at};
@@ -24,11 +25,93 @@ pub(super) struct Manner<'a> {
 
 /// Writes a function; gives its place in the code.
 pub(super) fn function(asm: &mut Asm, body: &Body, frame: Frame, manner: Manner) -> usize {
+    framed(asm, body.streams.len(), |asm| {
+        let mut top = 0;
+        columns(asm, body, frame, manner, |asm, row, after| {
+            if after {
+                return row.end(asm, manner.steps, top);
+            }
+            row.fix(asm, false);
+            top = asm.here();
+            row.begin(asm);
+        })
+    })
+}
+
+/// What is done to each row: the phases, each after what is computed of numbers of the row before, and last what is computed
+/// after them.
+pub(super) struct Whole<'a> {
+    pub between: &'a [Body],
+    pub phases: &'a [Body],
+    pub frame: Frame,
+    /// Of each phase.
+    pub manners: Vec<Manner<'a>>,
+    /// What each phase's accumulators begin with.
+    pub begin: &'a [Vec<f32>],
+    /// For each stream, bytes from row to row.
+    pub steps: &'a [i32],
+}
+
+/// Writes a function that does all phases of a row before it goes on with the next; gives its place in the code.
+pub(super) fn rows(asm: &mut Asm, whole: &Whole) -> usize {
+    let frame = whole.frame;
+    let last = &whole.between[whole.phases.len()];
+    framed(asm, last.streams.len(), |asm| {
+        let top = asm.here();
+        Row::pointers(asm, last.streams.len().min(POINTERS.len()));
+        let mut spills = 0;
+        // Accumulators of the phase before, which have their registers still.
+        let (mut lanes, mut pins) = (0, 0);
+        for (q, between) in whole.between.iter().enumerate() {
+            let held = between.streams.len().min(POINTERS.len());
+            let row = Row { body: between, frame, held, lanes, pins, fixed: &[] };
+            let manner = Manner { group: WIDE, stream: false, ahead: &[], steps: &[] };
+            let mut e = Emitter::new(asm, manner, 0..1, &row);
+            (0..e.order.len()).for_each(|at| e.ins(at));
+            spills = spills.max(e.spills);
+            let Some(body) = whole.phases.get(q) else { break };
+            let used = columns(asm, body, frame, whole.manners[q], |asm, row, after| {
+                (lanes, pins) = (row.lanes, row.pins);
+                if !after {
+                    row.fix(asm, true);
+                    row.start(asm, &whole.begin[q]);
+                }
+            });
+            spills = spills.max(used);
+        }
+        let done = asm.count_down(frame.left as i32);
+        Row::step(asm, whole.steps);
+        asm.jump(top);
+        asm.arrive(done);
+        spills
+    })
+}
+
+/// A function around its inside, which says how many vectors it puts on the stack; gives its place in the code.
+fn framed(asm: &mut Asm, streams: usize, inside: impl FnOnce(&mut Asm) -> i32) -> usize {
     let start = asm.here();
-    let held = body.streams.len().min(POINTERS.len());
+    let held = streams.min(POINTERS.len());
     let saved = &POINTERS[FREE.min(held)..held];
     saved.iter().for_each(|&r| asm.push(r));
     let below = asm.move_stack(0);
+    let spills = inside(asm);
+    asm.set(below, -(VECTOR as i32 * spills));
+    asm.move_stack(VECTOR as i32 * spills);
+    saved.iter().rev().for_each(|&r| asm.pop(r));
+    asm.finish_function();
+    start
+}
+
+/// Writes a loop over the columns, and what `around` writes before and, told so, after it; gives how many vectors are put on
+/// the stack. Tries ways to use the registers, so that `around` is called for more than what is written in the end.
+fn columns(
+    asm: &mut Asm,
+    body: &Body,
+    frame: Frame,
+    manner: Manner,
+    mut around: impl FnMut(&mut Asm, &Row, bool),
+) -> i32 {
+    let held = body.streams.len().min(POINTERS.len());
     let vectors = manner.group / WIDE;
     let lanes = body.folds.len() * vectors;
     let pins = if lanes <= PINS { lanes } else { 0 };
@@ -42,9 +125,7 @@ pub(super) fn function(asm: &mut Asm, body: &Body, frame: Frame, manner: Manner)
     for (together, fixed) in ways {
         asm.clone_from(&before);
         let row = Row { body, frame, held, lanes, pins, fixed: &same[..fixed] };
-        row.fix(asm);
-        let top = asm.here();
-        row.begin(asm);
+        around(asm, &row, false);
         asm.clear_index();
         let next = asm.here();
         spills = 0;
@@ -56,16 +137,12 @@ pub(super) fn function(asm: &mut Asm, body: &Body, frame: Frame, manner: Manner)
         }
         row.ask(asm, &manner);
         asm.advance(manner.group as u8, next);
-        row.end(asm, manner.steps, top);
+        around(asm, &row, true);
         if spills == 0 {
             break;
         }
     }
-    asm.set(below, -(VECTOR as i32 * spills));
-    asm.move_stack(VECTOR as i32 * spills);
-    saved.iter().rev().for_each(|&r| asm.pop(r));
-    asm.finish_function();
-    start
+    spills
 }
 
 /// Vectors whose instructions are written in turns, or twice as many: while those of one wait for each other, those of the
@@ -163,6 +240,14 @@ impl<'a> Emitter<'a> {
         Rm::At { base, scale: width as u8, disp }
     }
 
+    /// The row's element of a stream.
+    fn one(&mut self, stream: usize) -> Rm {
+        match self.at(stream, 0) {
+            Rm::At { base, disp, .. } => Rm::At { base, scale: 0, disp },
+            rm => rm,
+        }
+    }
+
     fn context(&self, byte: usize) -> Rm {
         Rm::At { base: RDI, scale: 0, disp: byte as i32 }
     }
@@ -179,7 +264,8 @@ impl<'a> Emitter<'a> {
     /// Whether a value is left in memory for its one use, or for all of them.
     fn stays(&self, v: Value) -> bool {
         match self.made(v).0 {
-            Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Acc(_) | Ins::Column | Ins::Alive => true,
+            Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Column | Ins::Alive => true,
+            Ins::Acc(_) | Ins::Lanes(..) => true,
             Ins::Load { dtype: DType::F32, .. } => {
                 // What is stored as it was read is read first: it may be overwritten meanwhile.
                 matches!(self.uses[v][..], [at] if self.body.code[self.order[at].0].makes())
@@ -217,6 +303,10 @@ impl<'a> Emitter<'a> {
             Ins::Acc(i) => match self.pin(i, part) {
                 Some(r) => Rm::Reg(r),
                 None => self.context(self.frame.accs + 4 * self.manner.group * i + step),
+            },
+            Ins::Lanes(i, part) => match self.row.pin(i * LANES / WIDE + part) {
+                Some(r) => Rm::Reg(r),
+                None => self.context(self.frame.accs + 4 * LANES * i + VECTOR * part),
             },
             Ins::Load { stream, .. } => self.at(stream, part),
             _ => return None,
@@ -305,8 +395,28 @@ impl<'a> Emitter<'a> {
         let values = self.args(at);
         let mut locked = Vec::with_capacity(4);
         match ins {
-            Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Column | Ins::Alive | Ins::Acc(_) => {
+            Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Column | Ins::Alive => {
                 unreachable!("they stay in memory")
+            }
+            Ins::Acc(_) | Ins::Lanes(..) => unreachable!("they stay where they are"),
+            Ins::LoadOne(stream) => {
+                let out = self.make(own, &[]);
+                let from = self.one(stream);
+                self.asm.vex(true, op::BROADCAST, out, 0, from, None);
+            }
+            Ins::StoreOne(stream, _) => {
+                let from = self.get(values[0], &mut locked);
+                let to = self.one(stream);
+                self.asm.vex(false, op::STORE_ONE, from, 0, to, None);
+            }
+            Ins::SetSlot(i, _) => {
+                let from = self.get(values[0], &mut locked);
+                self.asm.vex(true, op::STORE, from, 0, self.context(self.frame.slots + VECTOR * i), None);
+            }
+            Ins::Spread(_) => {
+                let a = self.get(values[0], &mut locked);
+                let out = self.result(at, own, &values, &locked);
+                self.asm.vex(true, op::BROADCAST, out, 0, Rm::Reg(a), None);
             }
             Ins::Load { stream, dtype } => {
                 let out = self.make(own, &[]);

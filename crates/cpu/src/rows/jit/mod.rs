@@ -11,6 +11,7 @@ mod round;
 mod row;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use super::Program;
 use super::code::{Kind, Reg, Register};
@@ -33,6 +34,7 @@ use headwater_core::row::Reduce;
 use memmap2::Mmap;
 use row::{Frame, WIDE};
 use std::ops::Range;
+use whole::Whole;
 
 /// Fewer columns than this do not pay for a call for each row.
 const LEAST: usize = 24;
@@ -53,6 +55,8 @@ const REST: usize = 8 * LANES;
 pub(super) struct Machine {
     code: Mmap,
     phases: Vec<Phase>,
+    /// Instead of them, where it can be.
+    rows: Option<Whole>,
     /// Bytes that a thread works in.
     pub context: usize,
 }
@@ -164,8 +168,9 @@ impl Program {
         let mut asm = Asm::default();
         let mut phases = Vec::new();
         let mut kept = Vec::new();
+        let none = Body::default();
         let bodies =
-            (0..self.code.vector.len()).map(|q| body::body(&self.code, &dtypes, q, false, &mut kept));
+            (0..self.code.vector.len()).map(|q| body::body(&self.code, &dtypes, q, false, &mut kept, &none));
         let bodies: Vec<Body> = bodies.collect::<Option<_>>()?;
         // The next tile is asked for by the phase that has most to do meanwhile, of those that read it.
         let asks = |q: usize, o: usize| {
@@ -179,11 +184,12 @@ impl Program {
                 _ => 0,
             });
             let ahead: Vec<usize> = ahead.collect();
-            let rest = body::body(&self.code, &dtypes, q, true, &mut kept)?;
+            let rest = body::body(&self.code, &dtypes, q, true, &mut kept, &none)?;
             phases.push(self.phase_code(&mut asm, body.clone(), rest, &ahead));
         }
-        let context = phases.iter().map(Phase::context).max();
-        Some(Machine { code: asm.finish()?, phases, context: context.unwrap_or(0) })
+        let rows = self.whole(&mut asm, &dtypes, reads);
+        let context = phases.iter().map(Phase::context).chain(rows.iter().map(|w| w.frame.size)).max();
+        Some(Machine { code: asm.finish()?, phases, rows, context: context.unwrap_or(0) })
     }
 
     /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of each stream.
@@ -191,8 +197,7 @@ impl Program {
         for s in &mut body.streams {
             s.past = s.written && matches!(s.source, Source::Operand(o) if !self.sites[o].shared);
         }
-        let short = body.code.len() <= SHORT;
-        let group = if short || !body.folds.is_empty() { LANES } else { TOGETHER * WIDE };
+        let group = group(&body);
         let frame = Frame::new(&body, group);
         let steps = body.streams.iter().map(|s| match s.source {
             Source::Operand(o) => self.rows.last().map_or(0, |a| a.steps[o]) * s.width as isize,
@@ -391,16 +396,13 @@ impl Machine {
                 // SAFETY: an accumulator for each row; the lanes as promised.
                 unsafe {
                     let (total, lanes) = (totals.add(row), lanes.add(r * phase.folds.len() + f).read());
-                    let (op, least) = match op {
-                        Reduce::Max => (Binary::Max, f32::NEG_INFINITY),
-                        Reduce::Min => (Binary::Min, f32::INFINITY),
-                        _ => {
-                            *total += element::total(lanes, LANES) as f64;
-                            continue;
-                        }
+                    let op = match op {
+                        Reduce::Max => Binary::Max,
+                        Reduce::Min => Binary::Min,
+                        _ => Binary::Add,
                     };
-                    let best = lanes.iter().fold(least, |a, &b| f32::binary(op, a, b));
-                    *total = f64::binary(op, *total, best as f64);
+                    let all = element::halved(lanes, LANES, |a, b| f32::binary(op, a, b));
+                    *total = f64::binary(op, *total, all as f64);
                 }
             }
         }
@@ -535,6 +537,12 @@ impl Machine {
         // SAFETY: places in the code are the beginnings of functions of this type.
         unsafe { std::mem::transmute::<*const u8, Function>(self.code.as_ptr().wrapping_add(at)) }
     }
+}
+
+/// How many columns of a phase are written one after the other.
+fn group(body: &Body) -> usize {
+    let short = body.code.len() <= SHORT;
+    if short || !body.folds.is_empty() { LANES } else { TOGETHER * WIDE }
 }
 
 /// Tells the code where each stream begins, given where its row does.

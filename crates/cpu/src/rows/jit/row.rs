@@ -36,13 +36,18 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// For bodies that work on groups of so many columns.
+    /// For a body that works on groups of so many columns.
     pub fn new(body: &Body, group: usize) -> Frame {
+        Frame::of(body, body.folds.len(), group)
+    }
+
+    /// For bodies with the streams and numbers of this one, and so many reductions each.
+    pub fn of(body: &Body, folds: usize, group: usize) -> Frame {
         let left = 2 * 8 * body.streams.len();
         let slots = (left + 24).next_multiple_of(VECTOR);
         let init = slots + VECTOR * (body.slots.len() + 1);
-        let accs = init + 4 * group * body.folds.len();
-        let alive = accs + 4 * group * body.folds.len();
+        let accs = init + 4 * group * folds;
+        let alive = accs + 4 * group * folds;
         Frame { left, table: left + 8, lanes: left + 16, slots, init, accs, alive, size: alive + 4 * group }
     }
 
@@ -81,18 +86,24 @@ impl Row<'_> {
         self.fixed.iter().position(|f| *f == v).map(|i| (self.free() + i) as u8)
     }
 
-    /// Loads values that are the same for all rows.
-    pub fn fix(&self, asm: &mut Asm) {
-        for &v in self.fixed.iter().filter(|v| !matches!(self.body.code[**v], Ins::Slot(_))) {
+    /// Loads values that are the same for all columns: those that are so for all rows, or numbers of the row as well.
+    pub fn fix(&self, asm: &mut Asm, numbers: bool) {
+        let all = |v: &&Value| numbers || !matches!(self.body.code[**v], Ins::Slot(_));
+        for &v in self.fixed.iter().filter(all) {
             if let (Some(r), Some(from)) = (self.fixed(v), same_at(asm, self.body, self.frame, v)) {
                 asm.vex(true, op::LOAD, r, 0, from, None);
             }
         }
     }
 
+    /// Takes the pointers of streams.
+    pub fn pointers(asm: &mut Asm, held: usize) {
+        (0..held).for_each(|i| asm.load_pointer(POINTERS[i], RDI, 8 * i as i32));
+    }
+
     /// Takes the pointers, spreads the numbers of the row, and lets accumulators begin.
     pub fn begin(&self, asm: &mut Asm) {
-        (0..self.held).for_each(|i| asm.load_pointer(POINTERS[i], RDI, 8 * i as i32));
+        Self::pointers(asm, self.held);
         if !self.body.slots.is_empty() {
             asm.load_pointer(RAX, RDI, self.frame.table as i32);
         }
@@ -102,12 +113,23 @@ impl Row<'_> {
             asm.vex(true, op::BROADCAST, r, 0, at(RAX, 4 * i), None);
             asm.vex(true, op::STORE, r, 0, at(RDI, self.frame.slots + VECTOR * i), None);
         }
+        (0..self.lanes).for_each(|i| self.let_begin(asm, i, at(RDI, self.frame.init + VECTOR * i)));
+    }
+
+    /// Lets accumulators begin with these numbers, one for each.
+    pub fn start(&self, asm: &mut Asm, with: &[f32]) {
         for i in 0..self.lanes {
-            let r = self.pin(i).unwrap_or(0);
-            asm.vex(true, op::LOAD, r, 0, at(RDI, self.frame.init + VECTOR * i), None);
-            if self.pin(i).is_none() {
-                asm.vex(true, op::STORE, r, 0, at(RDI, self.frame.accs + VECTOR * i), None);
-            }
+            let number = with[i * with.len() / self.lanes];
+            let from = Rm::Pool(asm.constant(&number.to_le_bytes().repeat(WIDE)));
+            self.let_begin(asm, i, from);
+        }
+    }
+
+    fn let_begin(&self, asm: &mut Asm, i: usize, from: Rm) {
+        let r = self.pin(i).unwrap_or(0);
+        asm.vex(true, op::LOAD, r, 0, from, None);
+        if self.pin(i).is_none() {
+            asm.vex(true, op::STORE, r, 0, at(RDI, self.frame.accs + VECTOR * i), None);
         }
     }
 
@@ -137,11 +159,16 @@ impl Row<'_> {
         let done = asm.count_down(left as i32);
         let numbers = [(table, 4 * self.body.slots.len()), (lanes, VECTOR * self.lanes)];
         numbers.into_iter().filter(|n| n.1 > 0).for_each(|(at, n)| asm.add_to(at as i32, n as i32));
+        Self::step(asm, steps);
+        asm.jump(top);
+        asm.arrive(done);
+    }
+
+    /// Moves the pointers of streams on by so many bytes.
+    pub fn step(asm: &mut Asm, steps: &[i32]) {
         for (i, &step) in steps.iter().enumerate().filter(|(_, step)| **step != 0) {
             asm.add_to(8 * i as i32, step);
         }
-        asm.jump(top);
-        asm.arrive(done);
     }
 }
 

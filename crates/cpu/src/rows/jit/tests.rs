@@ -29,6 +29,12 @@ fn numbers(n: usize, seed: u32) -> Vec<f64> {
         .collect()
 }
 
+/// A number between -3 and 3, where there may be any.
+fn tame(at: usize) -> Expr {
+    let between = input(at).max(Expr::Float(-3.0)).min(Expr::Float(3.0));
+    input(at).is_nan().select(Expr::Float(0.5), between)
+}
+
 /// Runs an example with machine code and without, and compares all bits.
 fn same(mut ex: Example, what: &str) {
     if Tier::detect() < Tier::Avx2 {
@@ -151,12 +157,7 @@ fn phases_have_the_bits_of_the_interpreter() {
             let space = ReduceSpace::new(shape, &[1]);
             let mut b = space.builder();
             let (x, y) = (b.read(dtype, space.full.clone()), b.read(DType::F32, space.full.clone()));
-            let safe = |at: usize| {
-                input(at)
-                    .is_nan()
-                    .select(Expr::Float(0.5), input(at).max(Expr::Float(-3.0)).min(Expr::Float(3.0)))
-            };
-            let (x, y) = (b.expr(&safe(0), &[x]), b.expr(&safe(0), &[y]));
+            let (x, y) = (b.expr(&tame(0), &[x]), b.expr(&tame(0), &[y]));
             let (max, dot) = (b.reduce(Reduce::Max, x), b.expr(&(input(0) * input(1)), &[x, y]));
             let (dot, least) = (b.sum(dot), b.reduce(Reduce::Min, y));
             let e = b.expr(&((input(0) - input(1)).exp() + input(2)), &[x, max, least]);
@@ -271,5 +272,47 @@ fn numbers_of_the_row_last_to_its_end() {
         b.columns(DType::F32, space.trailing(1), size);
         let kept = [shape[0], 1];
         same(plain(b.finish(), &[&shape, &kept], &[&shape, &shape[1..]]), &format!("{shape:?}"));
+    }
+}
+
+/// Rows of several phases from beginning to end: numbers of the row that reductions make, zeros and NaNs among them, which
+/// are stored, used by later phases, and by others of the kind.
+#[test]
+fn whole_rows_have_the_bits_of_the_interpreter() {
+    for (rows, cols) in [(40, 32), (37, 192), (300, 64), (9, 1024), (3, 4096)] {
+        for (dtype, to) in [(DType::F32, DType::F32), (DType::F32, DType::F16), (DType::BF16, DType::BF16)] {
+            let (shape, kept) = ([rows, cols], [rows, 1]);
+            let space = ReduceSpace::new(&shape, &[1]);
+            let mut b = space.builder();
+            let (x, w) = (b.read(dtype, space.full.clone()), b.read(DType::F32, space.trailing(1)));
+            let given = b.read(DType::F32, space.kept.clone());
+            let any = b.reduce(Reduce::Max, x);
+            let x = b.expr(&tame(0), &[x]);
+            let mean = b.sum(x);
+            let mean = b.expr(&(input(0) / cols as f64 + tame(1)), &[mean, given]);
+            let apart = b.expr(&(input(0) - input(1)), &[x, mean]);
+            let square = b.expr(&(input(0) * input(0)), &[apart]);
+            let (square, most, least) =
+                (b.sum(square), b.reduce(Reduce::Max, x), b.reduce(Reduce::Min, apart));
+            let scale = b.expr(&(input(0) + 1e-5).rsqrt(), &[square]);
+            let e = b.expr(&(input(0) - input(1)).exp(), &[apart, most]);
+            let sum = b.sum(e);
+            let y = b.expr(
+                &(input(0) * input(1) * input(2) + input(3) / input(4) - input(5)),
+                &[apart, scale, w, e, sum, least],
+            );
+            b.store(to, space.full.clone(), y);
+            for v in [mean, scale, most, least, sum, any] {
+                b.store(DType::F32, space.kept.clone(), v);
+            }
+            b.columns(DType::F32, space.trailing(1), y);
+            let writes = [&shape[..], &kept, &kept, &kept, &kept, &kept, &kept, &shape[1..]];
+            let ex = plain(b.finish(), &[&shape, &shape[1..], &kept], &writes);
+            if Tier::detect() >= Tier::Avx2 {
+                let machine = compile(&ex, Tier::Avx2).unwrap().machine;
+                assert!(machine.is_some_and(|m| m.rows.is_some()), "{rows}×{cols} {dtype} has no whole rows");
+            }
+            same(ex, &format!("{rows}×{cols} {dtype} to {to}"));
+        }
     }
 }

@@ -1,0 +1,148 @@
+//! Rows from beginning to end: one function does all phases of a row before it goes on with the next, so that later phases find
+//! the row in the first-level cache, and nothing waits between them for other code's stores.
+
+use super::super::Program;
+use super::super::run::Run;
+use super::super::scratch::Worker;
+use super::super::tile::Place;
+use super::asm::Asm;
+use super::body::{self, Body, Source, Stream};
+use super::emit::{self, Manner};
+use super::row::{Frame, WIDE};
+use super::{AHEAD, Function, LANES, Machine, group, point};
+use crate::pool::Shared;
+use headwater_core::DType;
+use headwater_core::row::Reduce;
+use std::ops::Range;
+
+/// The machine code of whole rows.
+#[derive(Debug)]
+pub(super) struct Whole {
+    streams: Vec<Stream>,
+    steps: Vec<i32>,
+    pub(super) frame: Frame,
+    /// Places in the code: into the caches, and past them.
+    into: usize,
+    past: Option<usize>,
+}
+
+impl Program {
+    /// Writes such code, if there are several phases, rows are short and of whole groups of columns, and numbers of the row are
+    /// floats of 32 bits.
+    pub(super) fn whole(&self, asm: &mut Asm, dtypes: &[DType], reads: usize) -> Option<Whole> {
+        let ([col], phases) = (&self.cols[..], self.code.vector.len()) else { return None };
+        let fits = col.size.is_multiple_of(LANES) && col.size <= self.tiling.tile_cols && !self.tiling.split;
+        if phases < 2 || !fits {
+            return None;
+        }
+        let mut kept = Vec::new();
+        let (mut between, mut bodies) = (Vec::new(), Vec::new());
+        let mut last = Body::default();
+        for q in 0..=phases {
+            last = body::between(&self.code, dtypes, q, &mut kept, &last)?;
+            between.push(last.clone());
+            if q < phases {
+                last = body::body(&self.code, dtypes, q, false, &mut kept, &last)?;
+                if !last.picks.is_empty() {
+                    return None;
+                }
+                bodies.push(last.clone());
+            }
+        }
+        let mut streams = last.streams.clone();
+        let set_past = |streams: &mut Vec<Stream>| {
+            for s in streams {
+                let ends = |o: usize| !self.sites[o].shared && col.steps[o] == 1;
+                s.past = s.written && matches!(s.source, Source::Operand(o) if ends(o));
+            }
+        };
+        set_past(&mut streams);
+        bodies.iter_mut().for_each(|b| set_past(&mut b.streams));
+        let steps = streams.iter().map(|s| match s.source {
+            Source::Operand(o) => {
+                i32::try_from(self.rows.last().map_or(0, |a| a.steps[o]) * s.width as isize).ok()
+            }
+            // The rows of a block share them.
+            Source::Kept(_) | Source::Sum(_) => Some(0),
+        });
+        let steps: Vec<i32> = steps.collect::<Option<_>>()?;
+        // Each phase asks for the next row of what has been read so far: memory is then busy all the time.
+        let follows = |o: usize| self.rows.last().is_some_and(|r| r.steps[o] == col.size as isize);
+        let ahead = |q: usize| -> Vec<usize> {
+            let of = |s: &Stream| match s.source {
+                Source::Operand(o) if o < reads && s.read && follows(o) => {
+                    let row = col.size * s.width;
+                    row * (AHEAD / row).max(1)
+                }
+                _ => 0,
+            };
+            bodies[q].streams.iter().map(of).collect()
+        };
+        let ahead: Vec<Vec<usize>> = (0..phases).map(ahead).collect();
+        let begin = |b: &Body| -> Vec<f32> {
+            let identity = |&f: &usize| match self.code.folds[f].op {
+                Reduce::Max => f32::NEG_INFINITY,
+                Reduce::Min => f32::INFINITY,
+                _ => 0.0,
+            };
+            b.folds.iter().map(identity).collect()
+        };
+        let begin: Vec<Vec<f32>> = bodies.iter().map(begin).collect();
+        let folds = bodies.iter().map(|b| b.folds.len()).max().unwrap_or(0);
+        let frame = Frame::of(&last, folds, LANES);
+        let mut write = |stream: bool| {
+            let manner = |q: usize| Manner { group: group(&bodies[q]), stream, ahead: &ahead[q], steps: &[] };
+            let manners = (0..phases).map(manner).collect();
+            let whole = emit::Whole {
+                between: &between,
+                phases: &bodies,
+                frame,
+                manners,
+                begin: &begin,
+                steps: &steps,
+            };
+            emit::rows(asm, &whole)
+        };
+        let past = self.stream && streams.iter().any(|s| s.past);
+        Some(Whole { into: write(false), past: past.then(|| write(true)), streams, steps, frame })
+    }
+}
+
+impl Machine {
+    /// All phases of some rows of a block, if there is code for whole rows.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    pub unsafe fn rows(&self, run: &Run, w: &mut Worker, place: &Place, cols: &Range<usize>) -> bool {
+        let Some(whole) = &self.rows else { return false };
+        let (p, buffer, context) = (run.p, w.buffer.base(), w.context.base());
+        w.cols.cut(&p.cols, p.operands, cols.start, cols.len());
+        for stretch in 0..w.rows.lens.len() {
+            let mut low = 0;
+            w.parts.clear();
+            for (s, step) in whole.streams.iter().zip(&whole.steps) {
+                let first = match s.source {
+                    Source::Operand(o) => {
+                        let (base, width) = run.memory(o);
+                        base.wrapping_offset((w.rows.offset(stretch, o) + w.cols.offset(0, o)) * width)
+                    }
+                    Source::Kept(r) => buffer.wrapping_add(p.homes[r]),
+                    Source::Sum(sum) => run.sum_cells(sum, place.row, cols.start),
+                };
+                if s.past {
+                    low |= first as usize | *step as usize;
+                }
+                w.parts.push(Shared(first));
+            }
+            let at = whole.past.filter(|_| low.is_multiple_of(4 * WIDE)).unwrap_or(whole.into);
+            // SAFETY: the context has room for the frame; streams hold these rows; the code was written for just this.
+            unsafe {
+                point(context, &w.parts, |_, part| part);
+                *context.add(whole.frame.left).cast::<usize>() = w.rows.lens[stretch];
+                let function: Function = self.function(at);
+                function(context, cols.len());
+            }
+        }
+        true
+    }
+}
