@@ -145,7 +145,7 @@ impl Share {
     const HALF: u32 = 32;
 
     fn set(&self, first: usize, end: usize) {
-        self.0.store((first | end << Self::HALF) as u64, Ordering::Relaxed);
+        self.0.store(first as u64 | (end as u64) << Self::HALF, Ordering::Relaxed);
     }
 
     /// Takes the first block, or the last.

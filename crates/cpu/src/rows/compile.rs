@@ -1,7 +1,7 @@
 //! Compiles a checked program: cuts its body into phases, makes loops over tiles of it, and gives registers their places.
 //!
 //! The body is cut at its reductions: what depends on a reduction waits for the phase after it. Row scalars are computed
-//! before each phase, for all rows of a tile at once. What several phases need is computed again in each if that takes two
+//! before each phase, for all rows of a tile at once (or row by row where machine code does whole rows). What several phases need is computed again in each if that takes two
 //! operations at most, or else kept for the whole row (`keep`) unless rows are too long for that.
 
 use super::code::{Code, Folding, Kind, Op, Reg, Register, Summing, What, slot_class};

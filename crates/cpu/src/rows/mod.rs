@@ -3,7 +3,7 @@
 //! A program is checked against its operands (`source`), cut into phases and loops (`compile`), divided into tiles that fit
 //! the first-level cache and blocks that threads take (here), and run (`run`). The loops themselves (`loops`, `real`,
 //! `math`) are plain Rust, compiled for every tier (`ops`). On x86-64 with AVX2, phases over columns that lie next to each
-//! other become machine code instead (`jit`): one loop each, to the same bits.
+//! other become machine code instead (`jit`), a loop each or one function for all, to the same bits.
 //!
 //! Numbers: floats are computed in f32, or in f64 if an f64 takes part, and rounded to memory once, to nearest even;
 //! integers in i64, exactly. Sums of f32 over a row are taken in 32 lanes of at most 128 terms each, and sums over rows in

@@ -82,7 +82,7 @@ pub(super) mod op {
 }
 
 /// Code being written, and the constants it reads.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Asm {
     code: Vec<u8>,
     pool: Vec<u8>,
@@ -94,6 +94,17 @@ impl Asm {
     /// Where the next instruction goes.
     pub fn here(&self) -> usize {
         self.code.len()
+    }
+
+    /// Where the code ends, to come back to.
+    pub fn mark(&self) -> (usize, usize) {
+        (self.code.len(), self.holes.len())
+    }
+
+    /// Takes back what was written since; constants stay.
+    pub fn back(&mut self, &(code, holes): &(usize, usize)) {
+        self.code.truncate(code);
+        self.holes.truncate(holes);
     }
 
     /// A constant's place; equal ones share it.

@@ -1,4 +1,5 @@
-//! What a phase does to one vector of eight columns, as straight-line code without registers yet.
+//! What a phase does to one vector of eight columns, and what is done to numbers of the row between phases, as straight-line
+//! code without registers yet.
 
 use super::super::code::{Code, Kind, Op, Reg, Register, What};
 use super::super::loops::LANES;
@@ -7,6 +8,7 @@ use super::super::ops::Ty;
 use super::asm::{Vex, op};
 use super::round::{Known, Nans};
 use super::row::WIDE;
+use super::steps_of;
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
@@ -229,11 +231,7 @@ impl<'a> Builder<'a> {
     /// Makes a number of the row of a reduction, in the order in which lanes are combined everywhere.
     fn total(&mut self, at: usize, fold: usize) -> Option<()> {
         let folding = &self.code.folds[fold];
-        let f = match folding.op {
-            Reduce::Max => Binary::Max,
-            Reduce::Min => Binary::Min,
-            _ => Binary::Add,
-        };
+        let f = steps_of(folding.op).0;
         const { assert!(LANES == 4 * WIDE) };
         let [a, b, c, d] = [0, 1, 2, 3].map(|part| self.push(Ins::Lanes(at, part)));
         let (low, high) = (self.binary(f, Ty::F32, a, c)?, self.binary(f, Ty::F32, b, d)?);
@@ -503,12 +501,10 @@ impl Builder<'_> {
         if folding.ty != Ty::F32 {
             return None;
         }
-        let (f, identity) = match folding.op {
-            Reduce::Sum => (Binary::Add, 0.0),
-            Reduce::Max => (Binary::Max, f32::NEG_INFINITY),
-            Reduce::Min => (Binary::Min, f32::INFINITY),
-            Reduce::Prod => return None,
-        };
+        if folding.op == Reduce::Prod {
+            return None;
+        }
+        let (f, identity) = steps_of(folding.op);
         let at = self.body.folds.len();
         self.body.folds.push(fold);
         let v = if self.tail {

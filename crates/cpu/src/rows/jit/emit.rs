@@ -1,8 +1,8 @@
-//! Machine code of a phase: gives values registers, and writes a loop over groups of columns.
+//! Machine code of a phase, or of all phases: gives values registers, and writes loops over groups of columns and over rows.
 //!
-//! A function takes a context and a number of columns, a multiple of the group. The context holds how many rows there are,
-//! the pointers of the streams at the first, the numbers of all rows, what accumulators begin with, where they go row by
-//! row and, for what is less than a group, which lanes are columns.
+//! A function takes a context and a number of columns, a multiple of the group. The context holds how many rows there are and
+//! the pointers of the streams at the first; for a phase alone also the numbers of all rows, what accumulators begin with,
+//! where they go row by row and, for what is less than a group, which lanes are columns.
 
 use super::super::loops::LANES;
 use super::asm::*;
@@ -119,16 +119,14 @@ fn columns(
     // same for all columns in registers.
     let same = often(body);
     let most = same.len().min(REGISTERS - pins - LEAST);
-    let ways = [2 * TOGETHER, TOGETHER].into_iter().flat_map(|n| (0..=most).rev().map(move |f| (n, f)));
-    let before = asm.clone();
-    let mut spills = 0;
-    for (together, fixed) in ways {
-        asm.clone_from(&before);
+    let start = asm.mark();
+    let mut write = |together: usize, fixed: usize| {
+        asm.back(&start);
         let row = Row { body, frame, held, lanes, pins, fixed: &same[..fixed] };
         around(asm, &row, false);
         asm.clear_index();
         let next = asm.here();
-        spills = 0;
+        let mut spills = 0;
         for part in (0..vectors).step_by(together) {
             let parts = part..(part + together).min(vectors);
             let mut e = Emitter::new(asm, manner, parts, &row);
@@ -138,11 +136,19 @@ fn columns(
         row.ask(asm, &manner);
         asm.advance(manner.group as u8, next);
         around(asm, &row, true);
-        if spills == 0 {
-            break;
+        spills
+    };
+    let together = if write(2 * TOGETHER, 0) == 0 { 2 * TOGETHER } else { TOGETHER };
+    let (mut fixed, mut most) = (0, most);
+    while fixed < most {
+        let more = (fixed + most).div_ceil(2);
+        if write(together, more) == 0 {
+            fixed = more;
+        } else {
+            most = more - 1;
         }
     }
-    spills
+    write(together, fixed)
 }
 
 /// Vectors whose instructions are written in turns, or twice as many: while those of one wait for each other, those of the

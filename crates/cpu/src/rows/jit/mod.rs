@@ -1,5 +1,6 @@
 //! Row programs as machine code of x86-64 with AVX2: each phase is one loop over the columns that holds everything in
-//! registers, so that a phase costs what its reads and writes cost. The interpreter of `tile` does the same, operation by
+//! registers, so that a phase costs what its reads and writes cost, and one around it over rows; or all phases of short rows
+//! are one function (`whole`). The interpreter of `tile` does the same, operation by
 //! operation and to the same bits, where this cannot: in other tiers, for layouts whose columns do not lie next to each
 //! other, in stretches of whole groups, in f64, and for functions that have no translation here.
 
@@ -54,11 +55,17 @@ const REST: usize = 8 * LANES;
 #[derive(Debug)]
 pub(super) struct Machine {
     code: Mmap,
-    phases: Vec<Phase>,
-    /// Instead of them, where it can be.
-    rows: Option<Whole>,
+    form: Form,
     /// Bytes that a thread works in.
     pub context: usize,
+}
+
+#[derive(Debug)]
+enum Form {
+    /// Phase after phase of a tile.
+    Phases(Vec<Phase>),
+    /// Row after row.
+    Rows(Whole),
 }
 
 #[derive(Debug)]
@@ -166,6 +173,10 @@ impl Program {
     fn machine(&self, reads: usize) -> Option<Machine> {
         let dtypes: Vec<DType> = self.sites.iter().map(|s| s.dtype).collect();
         let mut asm = Asm::default();
+        if let Some(whole) = self.whole(&mut asm, &dtypes, reads) {
+            let context = whole.frame.size;
+            return Some(Machine { code: asm.finish()?, form: Form::Rows(whole), context });
+        }
         let mut phases = Vec::new();
         let mut kept = Vec::new();
         let none = Body::default();
@@ -187,9 +198,8 @@ impl Program {
             let rest = body::body(&self.code, &dtypes, q, true, &mut kept, &none)?;
             phases.push(self.phase_code(&mut asm, body.clone(), rest, &ahead));
         }
-        let rows = self.whole(&mut asm, &dtypes, reads);
-        let context = phases.iter().map(Phase::context).chain(rows.iter().map(|w| w.frame.size)).max();
-        Some(Machine { code: asm.finish()?, phases, rows, context: context.unwrap_or(0) })
+        let context = phases.iter().map(Phase::context).max().unwrap_or(0);
+        Some(Machine { code: asm.finish()?, form: Form::Phases(phases), context })
     }
 
     /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of each stream.
@@ -249,7 +259,8 @@ impl Machine {
     /// As `Run::block`.
     pub unsafe fn phase(&self, run: &Run, w: &mut Worker, q: usize, place: &Place, cols: Range<usize>) {
         let (p, t) = (run.p, &run.p.tiling);
-        let phase = &self.phases[q];
+        let Form::Phases(phases) = &self.form else { unreachable!("rows are done whole") };
+        let phase = &phases[q];
         let (buffer, context) = (w.buffer.base(), w.context.base());
         let once = cols.len() <= t.tile_cols;
         if once {
@@ -373,14 +384,9 @@ impl Machine {
     /// As `Run::block`.
     unsafe fn begin(&self, w: &mut Worker, phase: &Phase) {
         let accs = phase.init(w.context.base()).cast::<[f32; LANES]>();
-        for (f, (_, op)) in phase.folds.iter().enumerate() {
-            let identity = match op {
-                Reduce::Max => f32::NEG_INFINITY,
-                Reduce::Min => f32::INFINITY,
-                _ => 0.0,
-            };
+        for (f, &(_, op)) in phase.folds.iter().enumerate() {
             // SAFETY: within the frame.
-            unsafe { (*accs.add(f)).fill(identity) };
+            unsafe { (*accs.add(f)).fill(steps_of(op).1) };
         }
     }
 
@@ -396,11 +402,7 @@ impl Machine {
                 // SAFETY: an accumulator for each row; the lanes as promised.
                 unsafe {
                     let (total, lanes) = (totals.add(row), lanes.add(r * phase.folds.len() + f).read());
-                    let op = match op {
-                        Reduce::Max => Binary::Max,
-                        Reduce::Min => Binary::Min,
-                        _ => Binary::Add,
-                    };
+                    let op = steps_of(op).0;
                     let all = element::halved(lanes, LANES, |a, b| f32::binary(op, a, b));
                     *total = f64::binary(op, *total, all as f64);
                 }
@@ -479,7 +481,8 @@ impl Machine {
         unsafe {
             let past = phase.past.filter(|_| {
                 let ends = (0..phase.streams.len()).filter(|&s| phase.streams[s].past);
-                let low = ends.fold(0, |low, s| low | *pointers.add(s) as usize | phase.steps[s] as usize);
+                let step = |s: usize| if rows > 1 { phase.steps[s] as usize } else { 0 };
+                let low = ends.fold(0, |low, s| low | *pointers.add(s) as usize | step(s));
                 low.is_multiple_of(4 * WIDE)
             });
             self.prepare(w, phase, cols.start, rows, lanes);
@@ -536,6 +539,16 @@ impl Machine {
     fn function(&self, at: usize) -> Function {
         // SAFETY: places in the code are the beginnings of functions of this type.
         unsafe { std::mem::transmute::<*const u8, Function>(self.code.as_ptr().wrapping_add(at)) }
+    }
+}
+
+/// What a reduction does with two numbers, and the number it begins with.
+fn steps_of(op: Reduce) -> (Binary, f32) {
+    match op {
+        Reduce::Max => (Binary::Max, f32::NEG_INFINITY),
+        Reduce::Min => (Binary::Min, f32::INFINITY),
+        Reduce::Prod => (Binary::Mul, 1.0),
+        Reduce::Sum => (Binary::Add, 0.0),
     }
 }
 

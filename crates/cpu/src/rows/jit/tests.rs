@@ -2,6 +2,7 @@
 //! numbers of all kinds.
 
 use super::super::tests::{Example, compile, plain, run};
+use super::Form;
 use crate::tier::Tier;
 use headwater_core::expr::{Binary, Expr, Unary, input};
 use headwater_core::row::{Reduce, ReduceSpace, RowBuilder};
@@ -310,9 +311,32 @@ fn whole_rows_have_the_bits_of_the_interpreter() {
             let ex = plain(b.finish(), &[&shape, &shape[1..], &kept], &writes);
             if Tier::detect() >= Tier::Avx2 {
                 let machine = compile(&ex, Tier::Avx2).unwrap().machine;
-                assert!(machine.is_some_and(|m| m.rows.is_some()), "{rows}×{cols} {dtype} has no whole rows");
+                assert!(
+                    machine.is_some_and(|m| matches!(m.form, Form::Rows(_))),
+                    "{rows}×{cols} {dtype} has no whole rows"
+                );
             }
             same(ex, &format!("{rows}×{cols} {dtype} to {to}"));
         }
+    }
+}
+
+/// A column that is the same in all rows, in several phases.
+#[test]
+fn a_column_of_all_rows_has_the_bits_of_the_interpreter() {
+    for (rows, cols) in [(37, 64), (3, 70), (40, 1024)] {
+        let shape = [rows, cols];
+        let space = ReduceSpace::new(&shape, &[1]);
+        let mut b = space.builder();
+        let x = b.read(DType::F32, space.full.clone());
+        let x = b.expr(&tame(0), &[x]);
+        let here = b.expr(&Expr::Coord(1).eq(Expr::Int(3)), &[]);
+        let sum = b.sum(x);
+        let less = b.expr(&input(0).select(input(1) - input(2), input(1)), &[here, x, sum]);
+        let picked = b.expr(&input(0).select(input(1) * 2.0 + 1.0, Expr::Float(0.0)), &[here, less]);
+        let picked = b.sum(picked);
+        b.store(DType::F32, space.full.clone(), less);
+        b.store(DType::F32, space.kept.clone(), picked);
+        same(plain(b.finish(), &[&shape], &[&shape, &[rows, 1]]), &format!("{rows}×{cols}"));
     }
 }

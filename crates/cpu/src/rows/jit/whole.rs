@@ -6,13 +6,12 @@ use super::super::run::Run;
 use super::super::scratch::Worker;
 use super::super::tile::Place;
 use super::asm::Asm;
-use super::body::{self, Body, Source, Stream};
+use super::body::{self, Body, Ins, Source, Stream};
 use super::emit::{self, Manner};
 use super::row::{Frame, WIDE};
-use super::{AHEAD, Function, LANES, Machine, group, point};
+use super::{AHEAD, Form, Function, LANES, Machine, group, point, steps_of};
 use crate::pool::Shared;
 use headwater_core::DType;
-use headwater_core::row::Reduce;
 use std::ops::Range;
 
 /// The machine code of whole rows.
@@ -43,7 +42,8 @@ impl Program {
             between.push(last.clone());
             if q < phases {
                 last = body::body(&self.code, dtypes, q, false, &mut kept, &last)?;
-                if !last.picks.is_empty() {
+                // Single columns are found by integers of the row, of which there are none here.
+                if !last.picks.is_empty() || last.code.iter().any(|i| matches!(i, Ins::Ahead(_))) {
                     return None;
                 }
                 bodies.push(last.clone());
@@ -66,7 +66,8 @@ impl Program {
             Source::Kept(_) | Source::Sum(_) => Some(0),
         });
         let steps: Vec<i32> = steps.collect::<Option<_>>()?;
-        // Each phase asks for the next row of what has been read so far: memory is then busy all the time.
+        // Each phase asks for a coming row of what has been read so far: memory is then busy all the time. That what is on its
+        // way already is asked for again pays as well, by measurement.
         let follows = |o: usize| self.rows.last().is_some_and(|r| r.steps[o] == col.size as isize);
         let ahead = |q: usize| -> Vec<usize> {
             let of = |s: &Stream| match s.source {
@@ -79,14 +80,7 @@ impl Program {
             bodies[q].streams.iter().map(of).collect()
         };
         let ahead: Vec<Vec<usize>> = (0..phases).map(ahead).collect();
-        let begin = |b: &Body| -> Vec<f32> {
-            let identity = |&f: &usize| match self.code.folds[f].op {
-                Reduce::Max => f32::NEG_INFINITY,
-                Reduce::Min => f32::INFINITY,
-                _ => 0.0,
-            };
-            b.folds.iter().map(identity).collect()
-        };
+        let begin = |b: &Body| b.folds.iter().map(|&f| steps_of(self.code.folds[f].op).1).collect();
         let begin: Vec<Vec<f32>> = bodies.iter().map(begin).collect();
         let folds = bodies.iter().map(|b| b.folds.len()).max().unwrap_or(0);
         let frame = Frame::of(&last, folds, LANES);
@@ -114,7 +108,7 @@ impl Machine {
     /// # Safety
     /// As `Run::block`.
     pub unsafe fn rows(&self, run: &Run, w: &mut Worker, place: &Place, cols: &Range<usize>) -> bool {
-        let Some(whole) = &self.rows else { return false };
+        let Form::Rows(whole) = &self.form else { return false };
         let (p, buffer, context) = (run.p, w.buffer.base(), w.context.base());
         w.cols.cut(&p.cols, p.operands, cols.start, cols.len());
         for stretch in 0..w.rows.lens.len() {
