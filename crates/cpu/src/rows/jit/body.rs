@@ -1,13 +1,10 @@
-//! What a phase does to one vector of eight columns, and what is done to numbers of the row between phases, as straight-line
-//! code without registers yet.
+//! What a phase does to one vector of eight columns, as straight-line code without registers yet.
 
 use super::super::code::{Code, Kind, Op, Reg, Register, What};
-use super::super::loops::LANES;
 use super::super::math::{self, Lanes};
 use super::super::ops::Ty;
 use super::asm::{Vex, op};
 use super::round::{Known, Nans};
-use super::row::WIDE;
 use super::steps_of;
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
@@ -163,13 +160,13 @@ impl Body {
 }
 
 pub(super) struct Builder<'a> {
-    code: &'a Code,
-    dtypes: &'a [DType],
+    pub(super) code: &'a Code,
+    pub(super) dtypes: &'a [DType],
     pub body: Body,
     /// Whether only some lanes are columns.
     tail: bool,
     /// Whether it is numbers of the row that are computed, the same in all lanes.
-    between: bool,
+    pub(super) between: bool,
     values: Vec<Option<Value>>,
     /// Of the value of each instruction, and of registers that earlier phases keep.
     pub(super) known: Vec<Known>,
@@ -194,26 +191,8 @@ pub(super) fn body(
     Some(b.body)
 }
 
-/// Translates what comes before a phase, or after the last: reductions of the phase before become numbers of the row, of
-/// which others are computed, read and stored. As [`body`].
-pub(super) fn between(
-    code: &Code,
-    dtypes: &[DType],
-    phase: usize,
-    kept: &mut Vec<Nans>,
-    begun: &Body,
-) -> Option<Body> {
-    let mut b = Builder::new(code, dtypes, false, kept, begun);
-    b.between = true;
-    for (i, &fold) in begun.folds.iter().enumerate() {
-        b.total(i, fold)?;
-    }
-    code.scalar[phase].iter().try_for_each(|op| b.op(op))?;
-    Some(b.body)
-}
-
 impl<'a> Builder<'a> {
-    fn new(
+    pub(super) fn new(
         code: &'a Code,
         dtypes: &'a [DType],
         tail: bool,
@@ -226,30 +205,6 @@ impl<'a> Builder<'a> {
         let (streams, slots) = (begun.streams.clone(), begun.slots.clone());
         let body = Body { streams, slots, ..Body::default() };
         Builder { code, dtypes, body, tail, between: false, values, known, kept, rounded, quieted }
-    }
-
-    /// Makes a number of the row of a reduction, in the order in which lanes are combined everywhere.
-    fn total(&mut self, at: usize, fold: usize) -> Option<()> {
-        let folding = &self.code.folds[fold];
-        let f = steps_of(folding.op).0;
-        const { assert!(LANES == 4 * WIDE) };
-        let [a, b, c, d] = [0, 1, 2, 3].map(|part| self.push(Ins::Lanes(at, part)));
-        let (low, high) = (self.binary(f, Ty::F32, a, c)?, self.binary(f, Ty::F32, b, d)?);
-        let mut all = self.binary(f, Ty::F32, low, high)?;
-        for (op, lanes) in
-            [(op::PERMUTE_QUADS, 0b01_00_11_10), (op::PERMUTE, 0b01_00_11_10), (op::PERMUTE, 0b10_11_00_01)]
-        {
-            let upper = self.push(Ins::One(op, all, Some(lanes)));
-            all = self.binary(f, Ty::F32, all, upper)?;
-        }
-        // Sums begin with 0, which is no -0.
-        if f == Binary::Add {
-            let zero = self.num(0.0);
-            all = self.two(op::ADD, all, zero);
-        }
-        let all = self.push(Ins::Spread(all));
-        self.set(folding.out, all);
-        Some(())
     }
 }
 
@@ -279,7 +234,7 @@ impl Builder<'_> {
         self.two(op::XOR, m, ones)
     }
 
-    fn stream(&mut self, source: Source, width: usize) -> usize {
+    pub(super) fn stream(&mut self, source: Source, width: usize) -> usize {
         let streams = &mut self.body.streams;
         streams.iter().position(|s| s.source == source).unwrap_or_else(|| {
             streams.push(Stream { source, width, read: false, written: false, past: false });
@@ -317,7 +272,7 @@ impl Builder<'_> {
     }
 
     /// Which number of the row a register is.
-    fn slot(&mut self, r: Reg) -> usize {
+    pub(super) fn slot(&mut self, r: Reg) -> usize {
         let slots = &mut self.body.slots;
         slots.iter().position(|s| *s == r).unwrap_or_else(|| {
             slots.push(r);
@@ -326,7 +281,7 @@ impl Builder<'_> {
     }
 
     /// Value of a register of the program.
-    fn get(&mut self, r: Reg) -> Option<Value> {
+    pub(super) fn get(&mut self, r: Reg) -> Option<Value> {
         if let Some(v) = self.values[r] {
             return Some(v);
         }
@@ -349,7 +304,7 @@ impl Builder<'_> {
         }
     }
 
-    fn set(&mut self, r: Reg, v: Value) {
+    pub(super) fn set(&mut self, r: Reg, v: Value) {
         let v = match self.code.regs[r] {
             // Numbers of the row have but one NaN.
             Register { kind: Kind::Scalar, ty: Ty::F32 } => {
@@ -369,30 +324,14 @@ impl Builder<'_> {
         }
     }
 
-    fn op(&mut self, o: &Op) -> Option<()> {
+    pub(super) fn op(&mut self, o: &Op) -> Option<()> {
         let kept = |r: Reg| (self.code.regs[r].kind, self.code.regs[r].ty) == (Kind::Kept, Ty::I64);
         if o.out().is_some_and(kept) {
             return None;
         }
         match *o {
-            Op::Load { operand, out, .. } if self.between => {
-                if self.dtypes[operand] != DType::F32 {
-                    return None;
-                }
-                let stream = self.stream(Source::Operand(operand), 4);
-                self.body.streams[stream].read = true;
-                let v = self.push(Ins::LoadOne(stream));
-                self.set(out, v);
-            }
-            Op::Store { operand, from, .. } if self.between => {
-                if self.dtypes[operand] != DType::F32 || self.code.regs[from].ty != Ty::F32 {
-                    return None;
-                }
-                let v = self.get(from)?;
-                let stream = self.stream(Source::Operand(operand), 4);
-                self.body.streams[stream].written = true;
-                self.push(Ins::StoreOne(stream, v));
-            }
+            Op::Load { operand, out, .. } if self.between => self.load_one(operand, out)?,
+            Op::Store { operand, from, .. } if self.between => self.store_one(operand, from)?,
             Op::Load { operand, out, .. } => {
                 let dtype = self.dtypes[operand];
                 if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Bool | DType::I16) {
@@ -577,7 +516,7 @@ impl Builder<'_> {
         })
     }
 
-    fn binary(&mut self, f: Binary, ty: Ty, a: Value, b: Value) -> Option<Value> {
+    pub(super) fn binary(&mut self, f: Binary, ty: Ty, a: Value, b: Value) -> Option<Value> {
         if ty == Ty::Bool {
             let f = match f {
                 Binary::And | Binary::Mul | Binary::Min => op::AND,

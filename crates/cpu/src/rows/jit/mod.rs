@@ -5,6 +5,7 @@
 //! other, in stretches of whole groups, in f64, and for functions that have no translation here.
 
 mod asm;
+mod between;
 mod body;
 mod emit;
 mod lanes;

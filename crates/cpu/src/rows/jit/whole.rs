@@ -6,6 +6,7 @@ use super::super::run::Run;
 use super::super::scratch::Worker;
 use super::super::tile::Place;
 use super::asm::Asm;
+use super::between;
 use super::body::{self, Body, Ins, Source, Stream};
 use super::emit::{self, Manner};
 use super::row::{Frame, WIDE};
@@ -35,11 +36,11 @@ impl Program {
             return None;
         }
         let mut kept = Vec::new();
-        let (mut between, mut bodies) = (Vec::new(), Vec::new());
+        let (mut betweens, mut bodies) = (Vec::new(), Vec::new());
         let mut last = Body::default();
         for q in 0..=phases {
-            last = body::between(&self.code, dtypes, q, &mut kept, &last)?;
-            between.push(last.clone());
+            last = between::between(&self.code, dtypes, q, &mut kept, &last)?;
+            betweens.push(last.clone());
             if q < phases {
                 last = body::body(&self.code, dtypes, q, false, &mut kept, &last)?;
                 // Single columns are found by integers of the row, of which there are none here.
@@ -88,7 +89,7 @@ impl Program {
             let manner = |q: usize| Manner { group: group(&bodies[q]), stream, ahead: &ahead[q], steps: &[] };
             let manners = (0..phases).map(manner).collect();
             let whole = emit::Whole {
-                between: &between,
+                between: &betweens,
                 phases: &bodies,
                 frame,
                 manners,
