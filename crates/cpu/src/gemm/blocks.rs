@@ -147,7 +147,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             let (i, j) = (slab.i + g / pieces * parts.rows, g % pieces * piece);
             let end = slab.i + slab.m;
             let (rows, cols) = (i..end.min(i + parts.rows), j..slab.n.min(j + piece));
-            // The rows that this thread reads next.
+            // The rows that this thread reads next, unless its share ends here.
             let after = i + parts.rows;
             let left = match pieces == 1 && after < end {
                 true => {

@@ -6,9 +6,9 @@ use super::super::math::Lanes;
 use super::super::ops::Ty;
 use super::asm::op;
 use super::body::{Body, Builder, Ins, Source};
+use super::reduction;
 use super::round::Nans;
 use super::row::WIDE;
-use super::steps_of;
 use headwater_core::DType;
 use headwater_core::expr::Binary;
 
@@ -34,7 +34,7 @@ impl Builder<'_> {
     /// Makes a number of the row of a reduction, in the order in which lanes are combined everywhere.
     fn total(&mut self, at: usize, fold: usize) -> Option<()> {
         let folding = &self.code.folds[fold];
-        let f = steps_of(folding.op).0;
+        let f = reduction(folding.op).0;
         const { assert!(LANES == 4 * WIDE) };
         let [a, b, c, d] = [0, 1, 2, 3].map(|part| self.push(Ins::Lanes(at, part)));
         let (low, high) = (self.binary(f, Ty::F32, a, c)?, self.binary(f, Ty::F32, b, d)?);

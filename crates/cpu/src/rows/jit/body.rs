@@ -4,8 +4,8 @@ use super::super::code::{Code, Kind, Op, Reg, Register, What};
 use super::super::math::{self, Lanes};
 use super::super::ops::Ty;
 use super::asm::{Vex, op};
+use super::reduction;
 use super::round::{Known, Nans};
-use super::steps_of;
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
@@ -443,7 +443,7 @@ impl Builder<'_> {
         if folding.op == Reduce::Prod {
             return None;
         }
-        let (f, identity) = steps_of(folding.op);
+        let (f, identity) = reduction(folding.op);
         let at = self.body.folds.len();
         self.body.folds.push(fold);
         let v = if self.tail {

@@ -1,8 +1,8 @@
 //! Row programs as machine code of x86-64 with AVX2: each phase is one loop over the columns that holds everything in
 //! registers, so that a phase costs what its reads and writes cost, and one around it over rows; or all phases of short rows
-//! are one function (`whole`). The interpreter of `tile` does the same, operation by
-//! operation and to the same bits, where this cannot: in other tiers, for layouts whose columns do not lie next to each
-//! other, in stretches of whole groups, in f64, and for functions that have no translation here.
+//! are one function (`whole`). The interpreter of `tile` does the same, operation by operation and to the same bits, where
+//! this cannot: in other tiers, for layouts whose columns do not lie next to each other, in stretches of whole groups, in f64,
+//! and for functions that have no translation here.
 
 mod asm;
 mod between;
@@ -45,7 +45,7 @@ const SHORT: usize = 32;
 /// Bytes that the rows of a tile should not exceed: later phases find them in the second-level cache, and so does the
 /// first phase of the next tile, which one of them asks for.
 const TILE: usize = 96 << 10;
-/// Bytes ahead of a long stretch that are asked for.
+/// Bytes ahead of a long stretch that are asked for, or about so many if several whole rows are as long.
 const AHEAD: usize = 2048;
 /// Rows that a call of a function takes, at most.
 const BATCH: usize = 16;
@@ -205,17 +205,10 @@ impl Program {
 
     /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of each stream.
     fn phase_code(&self, asm: &mut Asm, mut body: Body, rest: Body, ahead: &[usize]) -> Phase {
-        for s in &mut body.streams {
-            s.past = s.written && matches!(s.source, Source::Operand(o) if !self.sites[o].shared);
-        }
+        self.mark_past(&mut body.streams);
         let group = group(&body);
         let frame = Frame::new(&body, group);
-        let steps = body.streams.iter().map(|s| match s.source {
-            Source::Operand(o) => self.rows.last().map_or(0, |a| a.steps[o]) * s.width as isize,
-            Source::Kept(_) => self.whole_groups() as isize,
-            Source::Sum(_) => 0,
-        });
-        let steps: Vec<isize> = steps.collect();
+        let steps = self.steps(&body.streams, self.whole_groups());
         let short: Option<Vec<i32>> = steps.iter().map(|&s| i32::try_from(s).ok()).collect();
         let steady = short.is_some();
         let short = short.unwrap_or_default();
@@ -235,6 +228,24 @@ impl Program {
             frame,
             group,
         }
+    }
+
+    /// Marks the streams that may be written past the caches.
+    fn mark_past(&self, streams: &mut [Stream]) {
+        for s in streams {
+            let ends = |o: usize| !self.sites[o].shared && self.cols.last().is_some_and(|c| c.steps[o] == 1);
+            s.past = s.written && matches!(s.source, Source::Operand(o) if ends(o));
+        }
+    }
+
+    /// Bytes from row to row of each stream, of those kept so many; all rows of a block share its sums.
+    fn steps(&self, streams: &[Stream], kept: usize) -> Vec<isize> {
+        let step = |s: &Stream| match s.source {
+            Source::Operand(o) => self.rows.last().map_or(0, |a| a.steps[o]) * s.width as isize,
+            Source::Kept(_) => kept as isize,
+            Source::Sum(_) => 0,
+        };
+        streams.iter().map(step).collect()
     }
 
     fn slot(&self, reg: Reg) -> Slot {
@@ -387,7 +398,7 @@ impl Machine {
         let accs = phase.init(w.context.base()).cast::<[f32; LANES]>();
         for (f, &(_, op)) in phase.folds.iter().enumerate() {
             // SAFETY: within the frame.
-            unsafe { (*accs.add(f)).fill(steps_of(op).1) };
+            unsafe { (*accs.add(f)).fill(reduction(op).1) };
         }
     }
 
@@ -403,7 +414,7 @@ impl Machine {
                 // SAFETY: an accumulator for each row; the lanes as promised.
                 unsafe {
                     let (total, lanes) = (totals.add(row), lanes.add(r * phase.folds.len() + f).read());
-                    let op = steps_of(op).0;
+                    let op = reduction(op).0;
                     let all = element::halved(lanes, LANES, |a, b| f32::binary(op, a, b));
                     *total = f64::binary(op, *total, all as f64);
                 }
@@ -544,7 +555,7 @@ impl Machine {
 }
 
 /// What a reduction does with two numbers, and the number it begins with.
-fn steps_of(op: Reduce) -> (Binary, f32) {
+fn reduction(op: Reduce) -> (Binary, f32) {
     match op {
         Reduce::Max => (Binary::Max, f32::NEG_INFINITY),
         Reduce::Min => (Binary::Min, f32::INFINITY),

@@ -10,7 +10,7 @@ use super::between;
 use super::body::{self, Body, Ins, Source, Stream};
 use super::emit::{self, Manner};
 use super::row::{Frame, WIDE};
-use super::{AHEAD, Form, Function, LANES, Machine, group, point, steps_of};
+use super::{AHEAD, Form, Function, LANES, Machine, group, point, reduction};
 use crate::pool::Shared;
 use headwater_core::DType;
 use std::ops::Range;
@@ -51,21 +51,10 @@ impl Program {
             }
         }
         let mut streams = last.streams.clone();
-        let set_past = |streams: &mut Vec<Stream>| {
-            for s in streams {
-                let ends = |o: usize| !self.sites[o].shared && col.steps[o] == 1;
-                s.past = s.written && matches!(s.source, Source::Operand(o) if ends(o));
-            }
-        };
-        set_past(&mut streams);
-        bodies.iter_mut().for_each(|b| set_past(&mut b.streams));
-        let steps = streams.iter().map(|s| match s.source {
-            Source::Operand(o) => {
-                i32::try_from(self.rows.last().map_or(0, |a| a.steps[o]) * s.width as isize).ok()
-            }
-            // The rows of a block share them.
-            Source::Kept(_) | Source::Sum(_) => Some(0),
-        });
+        self.mark_past(&mut streams);
+        bodies.iter_mut().for_each(|b| self.mark_past(&mut b.streams));
+        // One row that is kept serves all.
+        let steps = self.steps(&streams, 0).into_iter().map(|s| i32::try_from(s).ok());
         let steps: Vec<i32> = steps.collect::<Option<_>>()?;
         // Each phase asks for a coming row of what has been read so far: memory is then busy all the time. That what is on its
         // way already is asked for again pays as well, by measurement.
@@ -81,7 +70,7 @@ impl Program {
             bodies[q].streams.iter().map(of).collect()
         };
         let ahead: Vec<Vec<usize>> = (0..phases).map(ahead).collect();
-        let begin = |b: &Body| b.folds.iter().map(|&f| steps_of(self.code.folds[f].op).1).collect();
+        let begin = |b: &Body| b.folds.iter().map(|&f| reduction(self.code.folds[f].op).1).collect();
         let begin: Vec<Vec<f32>> = bodies.iter().map(begin).collect();
         let folds = bodies.iter().map(|b| b.folds.len()).max().unwrap_or(0);
         let frame = Frame::of(&last, folds, LANES);
