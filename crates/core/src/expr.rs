@@ -32,6 +32,8 @@ pub enum Unary {
     Abs,
     Sign,
     Exp,
+    /// Exp of what is 0 at most, but for rounding, such as scores less their largest; what is no normal number may become 0.
+    ExpNonpos,
     Expm1,
     Log,
     Log1p,
@@ -166,7 +168,7 @@ macro_rules! unary_methods {
         pub fn $name(self) -> Expr { Expr::Unary(Unary::$op, Box::new(self)) }
     )* } };
 }
-unary_methods!(abs Abs, sign Sign, exp Exp, expm1 Expm1, log Log, log1p Log1p, sqrt Sqrt, rsqrt Rsqrt, recip Recip,
+unary_methods!(abs Abs, sign Sign, exp Exp, exp_nonpos ExpNonpos, expm1 Expm1, log Log, log1p Log1p, sqrt Sqrt, rsqrt Rsqrt, recip Recip,
     sin Sin, cos Cos, tan Tan, tanh Tanh, atan Atan, erf Erf, ndtr Ndtr, floor Floor, ceil Ceil, trunc Trunc,
     round Round, sigmoid Sigmoid, is_nan IsNan, is_inf IsInf, bits Bits, from_bits FromBits);
 

@@ -75,7 +75,7 @@ pub trait Wide:
     /// e to this power.
     fn exp(self) -> Self;
     /// e to this power, for weights: fast, for powers up to 88; no normal number below -87.3, and 0 below -88.1.
-    fn weight(self) -> Self;
+    fn exp_nonpos(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
     /// Square root.
@@ -87,7 +87,7 @@ pub trait Wide:
 }
 
 macro_rules! wide {
-    ($t:ident, $exp:path, $weight:path) => {
+    ($t:ident, $exp:path, $exp_nonpos:path) => {
         impl Float for $t {
             type Wide = $t;
             #[inline(always)]
@@ -112,8 +112,8 @@ macro_rules! wide {
                 $exp(self)
             }
             #[inline(always)]
-            fn weight(self) -> $t {
-                $weight(self)
+            fn exp_nonpos(self) -> $t {
+                $exp_nonpos(self)
             }
             #[inline(always)]
             fn ln(self) -> $t {
@@ -135,7 +135,7 @@ macro_rules! wide {
     };
 }
 // Loops over the one for f32 vectorise.
-wide!(f32, crate::rows::math::f32::exp, crate::rows::math::f32::weight);
+wide!(f32, crate::rows::math::f32::exp, crate::rows::math::f32::exp_nonpos);
 wide!(f64, f64::exp, f64::exp);
 
 macro_rules! narrow {

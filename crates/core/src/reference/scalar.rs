@@ -9,7 +9,7 @@ pub fn unary_f(op: Unary, x: f64) -> f64 {
         Unary::Abs => x.abs(),
         // PyTorch: the sign of 0, -0 and NaN is 0.
         Unary::Sign => (x > 0.0) as i64 as f64 - (x < 0.0) as i64 as f64,
-        Unary::Exp => x.exp(),
+        Unary::Exp | Unary::ExpNonpos => x.exp(),
         Unary::Expm1 => x.exp_m1(),
         Unary::Log => x.ln(),
         Unary::Log1p => x.ln_1p(),

@@ -143,7 +143,7 @@ pub(crate) mod f32 {
             }
         )* };
     }
-    one!(exp weight log tanh erf ndtr sigmoid);
+    one!(exp exp_nonpos log tanh erf ndtr sigmoid);
 }
 
 /// In f32, in whatever [`Lanes`] are.
@@ -168,6 +168,21 @@ pub(crate) mod vector {
             i += 1;
         }
         p
+    }
+
+    /// The same, for long ones: even and odd powers apart, so that less of it waits for the rest.
+    #[inline(always)]
+    fn halves<L: Lanes, const N: usize>(l: &mut L, x: L::V, c: [f32; N]) -> L::V {
+        let z = l.mul(x, x);
+        let mut sums = [l.num(c[0]), l.num(c[1])];
+        let mut i = 2;
+        while i < N {
+            let k = l.num(c[i]);
+            sums[i % 2] = l.fma(sums[i % 2], z, k);
+            i += 1;
+        }
+        // The last coefficient is that of the even powers.
+        l.fma(sums[N % 2], x, sums[(N - 1) % 2])
     }
 
     /// The magnitude.
@@ -266,10 +281,10 @@ pub(crate) mod vector {
         power(l, shifted, r)
     }
 
-    /// eˣ of a score less the largest one: for x up to 88, and 0 below -88.1; between that and -87.3 no normal number. Within
-    /// 2 + |x| / 8 ulp; so within 2 ulp of 1, the largest weight, for all x up to 0.
+    /// eˣ of what is 0 at most, such as a score less the largest one; in truth for x up to 88. 0 below -88.1, and between that
+    /// and -87.3 no normal number. Within 2 + |x| / 8 ulp: less than what x itself is off by after a subtraction.
     #[inline(always)]
-    pub fn weight<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+    pub fn exp_nonpos<L: Lanes>(l: &mut L, x: L::V) -> L::V {
         // The power of 2 whose exponent is 0, and no eighths more: bits of 0.
         let low = l.num(-88.03);
         let x = l.max(low, x);
@@ -391,7 +406,7 @@ pub(crate) mod vector {
     pub fn ndtr<L: Lanes>(l: &mut L, x: L::V) -> L::V {
         let a = abs(l, x);
         // Eighths of log₂ Φ(-a).
-        let t = polynomial(
+        let t = halves(
             l,
             a,
             [
@@ -417,17 +432,26 @@ pub(crate) mod vector {
         l.select(negative, e, upper)
     }
 
-    /// 1 / (1 + e⁻ˣ).
+    /// 1 / (1 + e⁻ˣ), within 4 ulp; below -87.3 no normal number, and 0 below -88.1.
     #[inline(always)]
     pub fn sigmoid<L: Lanes>(l: &mut L, x: L::V) -> L::V {
         // exp of a negative number cannot overflow.
-        let (sign, one, zero) = (l.bits(1 << 31), l.num(1.0), l.num(0.0));
+        let (sign, one, zero, low) = (l.bits(1 << 31), l.num(1.0), l.num(0.0), l.num(-88.03));
         let down = l.or(x, sign);
-        let e = exp(l, down);
+        let down = l.max(low, down);
+        let (log2e, shift) = (l.num(8.0 * std::f32::consts::LOG2_E), l.num(BIASED));
+        let shifted = l.fma(down, log2e, shift);
+        let less = l.sub(shift, shifted);
+        let r = l.fma(down, log2e, less);
+        // What log₂ e lacks as an f32: a result near 0 is as good as this exponential is.
+        let rest = l.num(8.0 * 1.925_963e-8);
+        let r = l.fma(down, rest, r);
+        let e = power(l, shifted, r);
         let sum = l.add(one, e);
-        let (r, q) = (l.div(one, sum), l.div(e, sum));
+        let upper = l.div(one, sum);
+        let lower = l.mul(e, upper);
         let negative = l.lt(x, zero);
-        l.select(negative, q, r)
+        l.select(negative, lower, upper)
     }
 }
 
@@ -435,6 +459,10 @@ pub(crate) mod vector {
 pub(super) mod f64 {
     #[inline(always)]
     pub fn exp(x: f64) -> f64 {
+        x.exp()
+    }
+    #[inline(always)]
+    pub fn exp_nonpos(x: f64) -> f64 {
         x.exp()
     }
     #[inline(always)]
@@ -504,10 +532,14 @@ mod tests {
         }
         for i in 0..=2_000_000 {
             let x = -87.0 * (i as f32 / 2e6);
-            let (got, truth) = (m::weight(x) as f64, (x as f64).exp());
+            let (got, truth) = (m::exp_nonpos(x) as f64, (x as f64).exp());
             let bound = (2.0 + x.abs() as f64 / 8.0) * f32::EPSILON as f64 * truth;
-            assert!((got - truth).abs() <= bound, "weight of {x}: {got} for {truth}");
+            assert!((got - truth).abs() <= bound, "exp_nonpos of {x}: {got} for {truth}");
         }
+        let worst = worst(m::sigmoid, |x| 1.0 / (1.0 + (-x).exp()), -87.0, inf);
+        assert!(worst <= 4.0, "sigmoid: {worst} ulp");
+        assert_eq!([-inf, -88.1, 0.0, inf].map(m::sigmoid), [0.0, 0.0, 0.5, 1.0]);
+        assert!(m::sigmoid(f32::NAN).is_nan());
         for i in -2_000_000..=2_000_000 {
             let x = 7.0 * (i as f32 / 2e6);
             let (got, truth) = (m::ndtr(x) as f64, super::f64::ndtr(x.into()));
@@ -517,14 +549,15 @@ mod tests {
         }
         assert_eq!([0.0, f32::MIN, -inf, f32::MAX, inf].map(m::ndtr), [0.5, 0.0, 0.0, 1.0, 1.0]);
         assert!(m::ndtr(f32::NAN).is_nan());
-        assert!(m::weight(f32::NAN).is_nan() && m::weight(f32::from_bits(0x7FFF_FFFF)).is_nan());
+        assert!(m::exp_nonpos(f32::NAN).is_nan() && m::exp_nonpos(f32::from_bits(0x7FFF_FFFF)).is_nan());
         for x in [-87.5, -88.0, -88.1, -90.0, f32::MIN, -inf] {
             assert!(
-                (0.0..f32::MIN_POSITIVE).contains(&m::weight(x)) && (x > -88.1 || m::weight(x) == 0.0),
+                (0.0..f32::MIN_POSITIVE).contains(&m::exp_nonpos(x))
+                    && (x > -88.1 || m::exp_nonpos(x) == 0.0),
                 "of {x}"
             );
         }
-        assert_eq!(m::weight(0.0), 1.0);
+        assert_eq!(m::exp_nonpos(0.0), 1.0);
         assert!(m::log(-1.0).is_nan() && m::log(-inf).is_nan());
         assert_eq!((m::exp(-inf), m::exp(inf), m::exp(0.0)), (0.0, inf, 1.0));
         assert_eq!(

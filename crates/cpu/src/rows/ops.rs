@@ -275,7 +275,7 @@ fn unary<V: Vector>(ty: Ty, op: Unary, to: Ty) -> Map {
     macro_rules! of {
         ($OP:ident => $l:ty) => {
             numbered!(op as usize, $OP => V::map::<$l>();
-                0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24)
+                0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25)
         };
     }
     let test = matches!(op, Unary::IsNan | Unary::IsInf);

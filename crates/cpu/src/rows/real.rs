@@ -41,6 +41,7 @@ macro_rules! real {
                         if x > 0.0 { 1.0 } else { s }
                     }
                     Unary::Exp => math::$t::exp(x),
+                    Unary::ExpNonpos => math::$t::exp_nonpos(x),
                     Unary::Expm1 => x.exp_m1(),
                     Unary::Log => math::$t::log(x),
                     Unary::Log1p => x.ln_1p(),

@@ -144,7 +144,7 @@ pub static CROSS_ENTROPY: OpDef = OpDef {
         let target = b.read(cx.dtype(1)?, space.dropped.clone());
         let weight = weight(cx, &space, &mut b, 2)?;
         let max = b.reduce(Reduce::Max, x);
-        let e = b.expr(&(input(0) - input(1)).exp(), &[x, max]);
+        let e = b.expr(&(input(0) - input(1)).exp_nonpos(), &[x, max]);
         let sum = b.sum(e);
         let log = b.expr(&input(0).log(), &[sum]);
         let here = b.expr(&Expr::Coord(space.outer.len()).eq(input(0)), &[target]);
@@ -208,7 +208,7 @@ pub static CROSS_ENTROPY_BACKWARD: OpDef = OpDef {
         let weight = weight(cx, &space, &mut b, 5)?;
         // One column of a row is the target's: nothing as wide as the scores is made of that.
         let here = b.expr(&Expr::Coord(space.outer.len()).eq(input(0)), &[target]);
-        let p = b.expr(&(input(0) - input(1) - input(2)).exp(), &[x, max, log]);
+        let p = b.expr(&(input(0) - input(1) - input(2)).exp_nonpos(), &[x, max, log]);
         let own = b.expr(&input(0).select(input(1), float(0.0)), &[here, weight]);
         let own = b.sum(own);
         let less = b.expr(&input(0).select(input(1) - 1.0, input(1)), &[here, p]);

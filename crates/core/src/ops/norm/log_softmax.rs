@@ -28,7 +28,7 @@ pub static LOG_SOFTMAX: OpDef = OpDef {
         let v = b.expr(&input(0).cast(out[0].dtype), &[v]);
         let max = b.reduce(Reduce::Max, v);
         let v = b.expr(&(input(0) - input(1)), &[v, max]);
-        let e = b.expr(&input(0).exp(), &[v]);
+        let e = b.expr(&input(0).exp_nonpos(), &[v]);
         let sum = b.sum(e);
         let y = b.expr(&(input(0) - input(1).log()), &[v, sum]);
         b.store(out[0].dtype, space.full.clone(), y);
@@ -57,7 +57,7 @@ pub static LOG_SOFTMAX_BACKWARD: OpDef = OpDef {
         let g = b.read(cx.dtype(0)?, space.full.clone());
         let y = b.read(cx.dtype(1)?, space.full.clone());
         let sum = b.sum(g);
-        let dx = b.expr(&(input(0) - input(1).exp() * input(2)), &[g, y, sum]);
+        let dx = b.expr(&(input(0) - input(1).exp_nonpos() * input(2)), &[g, y, sum]);
         b.store(out[0].dtype, space.full.clone(), dx);
         Ok(b.finish())
     }),

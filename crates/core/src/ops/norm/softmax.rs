@@ -31,7 +31,7 @@ pub static SOFTMAX: OpDef = OpDef {
         let v = b.read(x.dtype, space.full.clone());
         let v = b.expr(&input(0).cast(out[0].dtype), &[v]);
         let max = b.reduce(Reduce::Max, v);
-        let e = b.expr(&(input(0) - input(1)).exp(), &[v, max]);
+        let e = b.expr(&(input(0) - input(1)).exp_nonpos(), &[v, max]);
         let sum = b.sum(e);
         // One division a row rather than one an element, which is slow; at most an ulp further from the quotient.
         let scale = b.expr(&input(0).recip(), &[sum]);

@@ -80,7 +80,7 @@ fn backward(cx: &OpCx) -> Result<Vec<Expr>> {
         left + x * 0.5 * (float(1.0) - t.clone() * t) * inner
     } else {
         let cdf = x.clone().ndtr();
-        let pdf = (x.clone() * x.clone() * -0.5).exp() * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * 0.5);
+        let pdf = (x.clone() * x.clone() * -0.5).exp_nonpos() * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * 0.5);
         cdf + x * pdf
     };
     Ok(vec![g * slope])

@@ -117,7 +117,7 @@ impl<W: Wide> Rows<W> for Softmax<'_, W> {
         let less = V::splat(shift);
         for s in whole_mut(self.scores) {
             for i in 0..V::PARTS {
-                let x = V::load(s, i).sub(less).weight();
+                let x = V::load(s, i).sub(less).exp_nonpos();
                 x.store(s, i);
                 sums[i] = sums[i].add(x);
             }
@@ -173,7 +173,7 @@ impl<W: Wide> Rows<W> for Slopes<'_, W> {
             None => {
                 for (s, d) in scores.iter_mut().zip(slopes.iter_mut()) {
                     for i in 0..V::PARTS {
-                        let weight = V::load(s, i).mul(factor).sub(log).weight();
+                        let weight = V::load(s, i).mul(factor).sub(log).exp_nonpos();
                         weight.store(s, i);
                         weight.mul(V::load(d, i).sub(through)).mul(by).store(d, i);
                     }
@@ -182,7 +182,7 @@ impl<W: Wide> Rows<W> for Slopes<'_, W> {
             Some(kept) => {
                 for ((s, d), k) in scores.iter_mut().zip(slopes.iter_mut()).zip(kept) {
                     for i in 0..V::PARTS {
-                        let weight = V::load(s, i).mul(factor).sub(log).weight();
+                        let weight = V::load(s, i).mul(factor).sub(log).exp_nonpos();
                         let k = V::load(k, i);
                         weight.mul(k).store(s, i);
                         weight.mul(k.mul(V::load(d, i)).sub(through)).mul(by).store(d, i);

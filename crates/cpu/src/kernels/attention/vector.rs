@@ -32,8 +32,8 @@ pub trait Vector: Copy {
     fn larger(self, x: Self) -> Self;
     /// Lanes of `yes` where its own are less than those of `x`, elsewhere of `no`.
     fn less(self, x: Self, yes: Self, no: Self) -> Self;
-    /// [`Wide::weight`].
-    fn weight(self) -> Self;
+    /// [`Wide::exp_nonpos`].
+    fn exp_nonpos(self) -> Self;
     /// Sum of the lanes of a group, in the order of [`element::total`].
     fn total(group: [Self; LANES]) -> Self::E;
     /// The largest lane of a group; its lanes are numbers.
@@ -85,8 +85,8 @@ impl<E: Wide> Vector for Plain<E> {
         Plain(std::array::from_fn(|j| if self.0[j] < x.0[j] { yes.0[j] } else { no.0[j] }))
     }
     #[inline(always)]
-    fn weight(self) -> Self {
-        Plain(std::array::from_fn(|j| self.0[j].weight()))
+    fn exp_nonpos(self) -> Self {
+        Plain(std::array::from_fn(|j| self.0[j].exp_nonpos()))
     }
     #[inline(always)]
     fn total(group: [Self; LANES]) -> E {
@@ -164,8 +164,8 @@ mod x86 {
                     $lanes.select(less, yes, no)
                 }
                 #[inline(always)]
-                fn weight(self) -> Self {
-                    vector::weight(&mut $lanes, self)
+                fn exp_nonpos(self) -> Self {
+                    vector::exp_nonpos(&mut $lanes, self)
                 }
                 #[inline(always)]
                 fn total(group: [Self; LANES]) -> f32 {

@@ -477,6 +477,7 @@ impl Builder<'_> {
             }
             Unary::Abs => math::vector::abs(self, a),
             Unary::Exp => math::vector::exp(self, a),
+            Unary::ExpNonpos => math::vector::exp_nonpos(self, a),
             Unary::Log => math::vector::log(self, a),
             Unary::Tanh => math::vector::tanh(self, a),
             Unary::Erf => math::vector::erf(self, a),

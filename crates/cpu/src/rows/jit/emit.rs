@@ -115,20 +115,20 @@ fn columns(
     let vectors = manner.group / WIDE;
     let lanes = body.folds.len() * vectors;
     let pins = if lanes <= PINS { lanes } else { 0 };
-    // As many vectors at a time as do without the stack, or else as few as can be; then as many of the values that are the
-    // same for all columns in registers.
+    // As many of the values that are the same for all columns in registers as leave enough to do without the stack: most of
+    // them are operands of instructions, and there are but two loads a cycle.
     let same = often(body);
     let most = same.len().min(REGISTERS - pins - LEAST);
     let start = asm.mark();
-    let mut write = |together: usize, fixed: usize| {
+    let mut write = |fixed: usize| {
         asm.back(&start);
         let row = Row { body, frame, held, lanes, pins, fixed: &same[..fixed] };
         around(asm, &row, false);
         asm.clear_index();
         let next = asm.here();
         let mut spills = 0;
-        for part in (0..vectors).step_by(together) {
-            let parts = part..(part + together).min(vectors);
+        for part in (0..vectors).step_by(TOGETHER) {
+            let parts = part..(part + TOGETHER).min(vectors);
             let mut e = Emitter::new(asm, manner, parts, &row);
             (0..e.order.len()).for_each(|at| e.ins(at));
             spills = spills.max(e.spills);
@@ -138,21 +138,20 @@ fn columns(
         around(asm, &row, true);
         spills
     };
-    let together = if write(2 * TOGETHER, 0) == 0 { 2 * TOGETHER } else { TOGETHER };
     let (mut fixed, mut most) = (0, most);
     while fixed < most {
         let more = (fixed + most).div_ceil(2);
-        if write(together, more) == 0 {
+        if write(more) == 0 {
             fixed = more;
         } else {
             most = more - 1;
         }
     }
-    write(together, fixed)
+    write(fixed)
 }
 
-/// Vectors whose instructions are written in turns, or twice as many: while those of one wait for each other, those of the
-/// others run.
+/// Vectors whose instructions are written in turns: while those of one wait for each other, those of the other run. With more
+/// of them no registers were left for values that are the same for all.
 pub(super) const TOGETHER: usize = 2;
 const _: () = assert!(TOGETHER.is_multiple_of(2), "halves are written two vectors at a time");
 /// Most registers that accumulators may take.

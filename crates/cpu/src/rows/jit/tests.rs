@@ -93,7 +93,10 @@ fn pointwise(from: DType, to: DType, n: usize, e: Expr) -> Example {
 #[test]
 fn functions_have_the_bits_of_the_interpreter() {
     use Unary::*;
-    for f in [Neg, Abs, Exp, Log, Sqrt, Rsqrt, Recip, Tanh, Erf, Ndtr, Floor, Ceil, Trunc, Round, Sigmoid] {
+    for f in [
+        Neg, Abs, Exp, ExpNonpos, Log, Sqrt, Rsqrt, Recip, Tanh, Erf, Ndtr, Floor, Ceil, Trunc, Round,
+        Sigmoid,
+    ] {
         let e = Expr::Unary(f, Box::new(input(0)));
         same(pointwise(DType::F32, DType::F32, 3000 + 13, e), &format!("{f:?}"));
     }
