@@ -1,7 +1,7 @@
 //! How a product is computed: slabs of the right operand, packed once and shared; blocks of rows of the left one.
 
 use super::ahead::Ahead;
-use super::parts::Parts;
+use super::parts::{Parts, part};
 use super::tiers::{Kernels, Operand};
 use super::tile::{MAX_COLS, MAX_ROWS, Tile};
 use super::{GRAIN, Mat, MatMut, Size, Start, deep, same, skinny};
@@ -143,17 +143,20 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         let piece = panels.div_ceil(pieces) * width;
         let pieces = slab.n.div_ceil(piece);
         let tasks = blocks * pieces;
+        let of = |block: usize| {
+            let part = part(slab.m, self.kernels.rows, blocks, block);
+            slab.i + part.start..slab.i + part.end
+        };
         pool.each_with(tasks, own, |g, own| {
-            let (i, j) = (slab.i + g / pieces * parts.rows, g % pieces * piece);
-            let end = slab.i + slab.m;
-            let (rows, cols) = (i..end.min(i + parts.rows), j..slab.n.min(j + piece));
+            let (rows, j) = (of(g / pieces), g % pieces * piece);
+            let cols = j..slab.n.min(j + piece);
             // The rows that this thread reads next, unless its share ends here.
-            let after = i + parts.rows;
-            let left = match pieces == 1 && after < end {
+            let left = match pieces == 1 && g + 1 < blocks {
                 true => {
                     let depth = parts.part_k.min(slab.k);
                     let depth = self.elements(slab.p, depth);
-                    Ahead::matrix(self.left(after, slab.p), parts.rows.min(end - after), depth)
+                    let after = of(g + 1);
+                    Ahead::matrix(self.left(after.start, slab.p), after.len(), depth)
                 }
                 false => Ahead::NONE,
             };

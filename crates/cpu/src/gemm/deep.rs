@@ -4,7 +4,7 @@
 
 use super::ahead::Ahead;
 use super::blocks::{Product, TOGETHER};
-use super::parts::{even, limit};
+use super::parts::{even, limit, part};
 use super::tile::{PLACES, Tile};
 use super::{GRAIN, Operand, Size, Start};
 use crate::element::Wide;
@@ -33,8 +33,7 @@ pub(super) struct Deep {
     cols: usize,
     /// Blocks down and across.
     blocks: [usize; 2],
-    /// Places of `k` in a group, and of these packed at a time; groups.
-    depth: usize,
+    /// Places of `k` packed at a time; groups.
     chunk: usize,
     groups: usize,
 }
@@ -52,7 +51,7 @@ impl Deep {
         let groups = (TASKS / (blocks[0] * blocks[1])).clamp(1, GROUPS);
         let depth = k.div_ceil(groups).next_multiple_of(PLACES);
         let chunk = even(depth, CHUNK, PLACES);
-        Some(Deep { rows, cols, blocks, depth, chunk, groups: k.div_ceil(depth) })
+        Some(Deep { rows, cols, blocks, chunk, groups: k.div_ceil(depth) })
     }
 
     fn block(&self) -> usize {
@@ -120,7 +119,7 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
         let (block, group) = (at / deep.groups, at % deep.groups);
         let (i, j) = (block / deep.blocks[1] * deep.rows, block % deep.blocks[1] * deep.cols);
         let size = [deep.rows.min(p.size.m - i), deep.cols.min(p.size.n - j)];
-        let k = group * deep.depth..p.parts.k.min((group + 1) * deep.depth);
+        let k = part(p.parts.k, PLACES, deep.groups, group);
         ([i, j], size, k)
     };
     // The operands of some places of a task, soon to be read.

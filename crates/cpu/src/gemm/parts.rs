@@ -5,6 +5,7 @@ use super::lanes::MAX_LANES;
 use super::tiers::{Kernels, Operand};
 use super::tile::MAX_COLS;
 use super::{Size, same};
+use std::ops::Range;
 
 /// Most of `k` summed in registers at once: a panel of the left operand lies in the first-level cache, one of the right operand
 /// comes from the second. Fewer parts cost less than panels that both lie in the first: the output is written once for each.
@@ -32,6 +33,13 @@ pub(super) const fn limit(real: usize, tests: usize) -> usize {
 /// The size of even parts of `n`, each at most `most` and a multiple of `of`, as `most` should be; at least `of`.
 pub(crate) fn even(n: usize, most: usize, of: usize) -> usize {
     n.div_ceil(n.div_ceil(most).max(1)).next_multiple_of(of).max(of)
+}
+
+/// Part number `at` of `count` of `n`: they differ by a multiple of `of` at most, so that threads with as many of them are done
+/// at the same time, and none is larger than those of [`even`].
+pub(super) fn part(n: usize, of: usize, count: usize, at: usize) -> Range<usize> {
+    let start = |at: usize| n.min(at * n.div_ceil(of) / count * of);
+    start(at)..start(at + 1)
 }
 
 /// The parts of a product, and its workspace in elements.
