@@ -17,6 +17,8 @@ pub struct Window {
     pub step: usize,
     /// What it counts for in an average's divisor.
     pub weight: usize,
+    /// Places before `start`, as far apart, that lie in the padding.
+    pub skipped: usize,
 }
 
 impl Window {
@@ -129,12 +131,13 @@ impl Pool {
                 let start = first + skipped * dilation - padding;
                 let count = (kernel - skipped).min((n - start).div_ceil(dilation));
                 let whole = (first + kernel).min(n + 2 * padding) - first;
-                Window { start, count, step: dilation, weight: if count_padding { whole } else { count } }
+                let weight = if count_padding { whole } else { count };
+                Window { start, count, step: dilation, weight, skipped }
             }
             Axis::Adaptive => {
                 let parts = self.output[d];
                 let (start, end) = (o * n / parts, ((o + 1) * n).div_ceil(parts));
-                Window { start, count: end - start, step: 1, weight: end - start }
+                Window { start, count: end - start, step: 1, weight: end - start, skipped: 0 }
             }
         }
     }

@@ -1,14 +1,16 @@
 //! Pooling over the last two dimensions, plane by plane: maxima and means over sliding and adaptive windows, and their
 //! gradients. What windows cover is worked out once, when the plan is loaded.
 
+mod max;
+
 use super::{Args, Kernel, Prepared, Site, contiguous, floats, no_workspace};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
+use crate::gemm::same;
 use crate::pool::Shared;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::window::{Pool, Window};
 use headwater_core::{DType, fail};
-use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The family.
@@ -16,16 +18,16 @@ pub static KERNELS: &[Kernel] = &[
     Kernel {
         name: "max_pool2d_with_indices",
         takes: |site| site.outs[0].dtype.is_float(),
-        workspace: no_workspace,
+        workspace: |site| max::workspace(site, site.cx.shape(0).and_then(|x| Pool::sliding(x, &site.cx))),
         strided: contiguous,
-        prepare: |site| largest(site, Pool::sliding(site.cx.shape(0)?, &site.cx)?),
+        prepare: |site| Ok(max::prepare(site, Pool::sliding(site.cx.shape(0)?, &site.cx)?)),
     },
     Kernel {
         name: "adaptive_max_pool2d",
         takes: |site| site.outs[0].dtype.is_float(),
-        workspace: no_workspace,
+        workspace: |site| max::workspace(site, site.cx.shape(0).and_then(|x| Pool::adaptive(x, &site.cx))),
         strided: contiguous,
-        prepare: |site| largest(site, Pool::adaptive(site.cx.shape(0)?, &site.cx)?),
+        prepare: |site| Ok(max::prepare(site, Pool::adaptive(site.cx.shape(0)?, &site.cx)?)),
     },
     Kernel {
         name: "max_pool2d_with_indices_backward",
@@ -69,10 +71,17 @@ fn plane(shape: &[usize]) -> usize {
     shape.iter().rev().take(2).product()
 }
 
-/// Workspace: a plane of the result for each thread, in which sums are kept.
+/// Workspace: a plane of the result for each thread, in which sums are kept that are not rounded yet.
 fn plane_each(site: &Site) -> usize {
-    let wide = if site.outs[0].dtype == DType::F64 { 8 } else { 4 };
-    plane(&site.outs[0].shape) * wide * site.threads
+    float_dtype!(site.outs[0].dtype, T => {
+        let wide = if same::<T, <T as Float>::Wide>() { 0 } else { size_of::<<T as Float>::Wide>() };
+        plane(&site.outs[0].shape) * wide * site.threads
+    })
+}
+
+/// Bytes of a number of the type computed in.
+fn wide(site: &Site) -> usize {
+    if site.outs[0].dtype == DType::F64 { 8 } else { 4 }
 }
 
 /// The windows of all rows and of all columns.
@@ -97,77 +106,6 @@ impl Windows {
             }
         }
     }
-}
-
-fn largest(site: &Site, pool: Pool) -> Result<Prepared> {
-    let windows = Windows::new(pool);
-    Ok(float_dtype!(site.outs[0].dtype, T => Box::new(move |args| {
-        let x = args.read(0)?.slice::<T>();
-        let [best, places] = args.writes else { return Err(fail!(Graph, "two results are needed")) };
-        let (best, places) = (best.slice_mut::<T>(), places.slice_mut::<i64>());
-        let (from, to) = (windows.pool.input_plane(), windows.pool.output_plane());
-        assert!(best.len() == places.len() && best.len() == windows.pool.planes * to);
-        let (best, places) = (Shared(best.as_mut_ptr()), Shared(places.as_mut_ptr()));
-        let planes = if to == 0 { 0 } else { windows.pool.planes };
-        args.pool.each(planes, |p| {
-            let x = &x[p * from..][..from];
-            // SAFETY: the results of this plane, which no other task writes.
-            let (best, places) = unsafe {
-                let (best, places) = (best.get().add(p * to), places.get().add(p * to));
-                (std::slice::from_raw_parts_mut(best, to), std::slice::from_raw_parts_mut(places, to))
-            };
-            let lines = best.chunks_mut(windows.columns.len()).zip(places.chunks_mut(windows.columns.len()));
-            for (&rows, (best, places)) in windows.rows.iter().zip(lines) {
-                let mut c = 0;
-                while c < windows.columns.len() {
-                    let columns = &windows.columns[c..];
-                    let (best, places) = (&mut best[c..], &mut places[c..]);
-                    c += if together(columns, 8) {
-                        largest_of::<T, 8>(x, windows.pool.input[1], rows, columns, best, places)
-                    } else if together(columns, 4) {
-                        largest_of::<T, 4>(x, windows.pool.input[1], rows, columns, best, places)
-                    } else {
-                        largest_of::<T, 1>(x, windows.pool.input[1], rows, columns, best, places)
-                    };
-                }
-            }
-        });
-        Ok(())
-    })))
-}
-
-/// Whether there are `n` windows that cover equally many inputs.
-fn together(windows: &[Window], n: usize) -> bool {
-    windows.len() >= n && windows[1..n].iter().all(|w| w.count == windows[0].count)
-}
-
-/// The largest elements under the first `N` windows of a row, which cover equally many inputs, and where they lie. Comparisons
-/// of one window wait for each other, those of several do not. Returns `N`.
-#[inline(always)]
-fn largest_of<T: Float, const N: usize>(
-    x: &[T],
-    width: usize,
-    rows: Window,
-    columns: &[Window],
-    best: &mut [T],
-    places: &mut [i64],
-) -> usize {
-    let mut found: [usize; N] = std::array::from_fn(|i| rows.start * width + columns[i].start);
-    for r in rows.indices() {
-        for k in 0..columns[0].count {
-            for i in 0..N {
-                let at = r * width + columns[i].start + k * columns[i].step;
-                let value = x[at].widen();
-                // A branch would be guessed wrongly half the time, and choosing between floats would be one.
-                let take = (value > x[found[i]].widen()) | value.is_nan();
-                found[i] = select_unpredictable(take, at, found[i]);
-            }
-        }
-    }
-    for i in 0..N {
-        (best[i], places[i]) = (x[found[i]], found[i] as i64);
-    }
-    N
 }
 
 fn mean(site: &Site, pool: Pool) -> Result<Prepared> {
@@ -248,16 +186,22 @@ fn place<T: Float>(args: &mut Args) -> Result<()> {
 fn planes<T: Float>(args: &mut Args, size: usize, f: impl Fn(usize, &mut [T::Wide]) + Sync) {
     let out = args.writes[0].slice_mut::<T>();
     let count = out.len().checked_div(size).unwrap_or(0);
-    let bytes = size * size_of::<T::Wide>() * args.pool.threads();
+    let bytes = if same::<T, T::Wide>() { 0 } else { size * size_of::<T::Wide>() * args.pool.threads() };
     // An empty workspace need not be aligned, which the cast would demand.
     let scratch: &mut [T::Wide] =
         if bytes == 0 { &mut [] } else { bytemuck::cast_slice_mut(&mut args.workspace[..bytes]) };
     let out = Shared(out.as_mut_ptr());
     args.pool.each_with(count, scratch, |p, sums| {
-        sums.fill(T::Wide::ZERO);
-        f(p, sums);
         // SAFETY: a plane of the result, which no other task writes.
         let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(p * size), size) };
+        if same::<T, T::Wide>() {
+            // What is summed is the result.
+            let out: &mut [T::Wide] = bytemuck::cast_slice_mut(out);
+            out.fill(T::Wide::ZERO);
+            return f(p, out);
+        }
+        sums.fill(T::Wide::ZERO);
+        f(p, sums);
         out.iter_mut().zip(sums).for_each(|(o, &mut s)| *o = T::narrow(s));
     });
 }
