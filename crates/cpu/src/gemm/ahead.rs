@@ -41,6 +41,17 @@ impl Ahead {
         Ahead { at: self.at.wrapping_add_signed(start as isize * self.hop), left: end - start, ..self }
     }
 
+    /// Asks for the lines of part `i` of `n` of it.
+    #[inline]
+    pub fn ask(&self, i: usize, n: usize) {
+        let each = self.bytes.div_ceil(LINE);
+        let all = self.left * each;
+        for line in all * i / n..all * (i + 1) / n {
+            let hop = (line / each) as isize * self.hop;
+            ask(without_provenance(self.at.wrapping_add_signed(hop).wrapping_add(line % each * LINE)));
+        }
+    }
+
     /// Stretches left.
     pub fn len(&self) -> usize {
         self.left

@@ -3,7 +3,7 @@
 use super::band::{Band, Meeting, Runs};
 use super::{Blocks, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{MAX_ROWS, Mat, Operand, Walk};
+use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Walk};
 use crate::pool::{Pool, Shared};
 use crate::tier::Tier;
 use headwater_core::ops::conv::geometry::Conv;
@@ -158,17 +158,24 @@ impl Pass {
         self.weight[0].min(self.weight[1])
     }
 
-    /// Elements of a group's packed weights; of a thread's band, its sums, and room to move things.
-    fn pieces<T: Operand>(&self, tier: Tier) -> (usize, [usize; 3]) {
+    /// Whether weights are packed where they are used, panel by panel: all results are one block, which needs each once.
+    fn at_once(&self) -> bool {
+        self.blocks.count() == 1
+    }
+
+    /// Elements of a group's packed weights; of a thread's band, its sums, room to move things, and a panel of weights.
+    fn pieces<T: Operand>(&self, tier: Tier) -> (usize, [usize; 4]) {
         let cols = T::kernels(tier).cols;
         let weights = self.to.next_multiple_of(cols) * self.places() * self.taps();
+        let panel = cols * self.band.channels * self.taps();
+        let (weights, panel) = if self.at_once() { (0, panel) } else { (weights, 0) };
         let positions = self.blocks.together * self.blocks.lines * self.meeting.result[2];
         let sums = positions * line(self.to, cols);
         let round = |n: usize| n.next_multiple_of(16);
         // Weights turned for a panel, and those of a tap.
         let turned = (self.columns() + 1) * self.band.channels * cols;
         let moved = self.band.plane().max(MOVED[0] * MOVED[1]).max(turned);
-        (round(weights), [round(self.band.elements()), round(sums), round(moved)])
+        (round(weights), [self.band.elements(), sums, moved, panel].map(round))
     }
 
     /// Bytes of workspace.
@@ -196,17 +203,23 @@ impl Pass {
         let bytes = self.workspace::<T>(tier, pool.threads());
         let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut workspace[..bytes]);
         let (packed, scratch) = scratch.split_at_mut(group * self.groups);
-        self.pack::<T>(tier, pool, w, packed, group, scratch);
+        if !self.at_once() {
+            self.pack::<T>(tier, pool, w, packed, group, scratch);
+        }
         let packed = &*packed;
         let parts = self.to.div_ceil(RESULTS);
         let out = Shared(out.as_mut_ptr());
         pool.each_with(self.blocks.count() * self.groups * parts, scratch, |at, scratch| {
             let (band, scratch) = scratch.split_at_mut(own[0]);
-            let (sums, moved) = scratch.split_at_mut(own[1]);
+            let (sums, scratch) = scratch.split_at_mut(own[1]);
+            let (moved, panel) = scratch.split_at_mut(own[2]);
             let (part, at) = (at % parts, at / parts);
             let job = Job { group: at % self.groups, block: at / self.groups, first: part * RESULTS };
-            let packed = &packed[job.group * group..][..group];
-            self.block::<T>(tier, &job, x, packed, [band, &mut *sums, &mut *moved]);
+            let weights = match self.at_once() {
+                true => Weights::Raw(&w[job.group * self.to * self.from * self.columns()..], panel),
+                false => Weights::Packed(&packed[job.group * group..][..group]),
+            };
+            self.block::<T>(tier, &job, x, weights, [band, &mut *sums, &mut *moved]);
             let bias = bias.map(|b| &b[job.group * self.to..][..self.to]);
             // SAFETY: blocks, groups and parts of the channels have results of their own.
             unsafe { self.store::<T>(tier, &job, sums, bias, moved, out) };
@@ -215,7 +228,6 @@ impl Pass {
 
     /// Weights as right operands: for each part of the source's channels, panel by panel of the result's, in the order of
     /// the band's runs.
-    #[allow(clippy::too_many_arguments)]
     fn pack<T: Operand>(
         &self,
         tier: Tier,
@@ -225,54 +237,79 @@ impl Pass {
         group: usize,
         scratch: &mut [T::Wide],
     ) {
-        let kernels = T::kernels(tier);
-        let cols = kernels.cols;
-        let (taps, step) = (self.taps(), self.band.channels);
-        let (panels, parts) = (self.to.div_ceil(cols), self.places().div_ceil(step));
+        let cols = T::kernels(tier).cols;
+        let panels = self.to.div_ceil(cols);
         let out = Shared(out.as_mut_ptr());
-        let columns = self.columns();
         pool.each_with(self.groups * panels, scratch, |at, scratch| {
             let (g, panel) = (at / panels, at % panels);
-            let w = &w[g * self.to * self.from * columns + panel * cols * self.weight[0]..];
-            let n = cols.min(self.to - panel * cols);
-            for part in 0..parts {
-                let i0 = part * step;
-                let (channels, elements) = self.part(i0);
-                let start = g * group + (i0 * panels + panel * channels) * taps * cols;
+            let w = &w[g * self.to * self.from * self.columns()..];
+            for i0 in (0..self.places()).step_by(self.band.channels) {
+                let (channels, _) = self.part(i0);
+                let start = g * group + (i0 * panels + panel * channels) * self.taps() * cols;
                 // SAFETY: rows of this panel, which no other task writes.
-                let out =
-                    unsafe { std::slice::from_raw_parts_mut(out.get().add(start), taps * channels * cols) };
-                let w = &w[i0 * self.taken * self.weight[1]..];
-                if columns == 1 {
-                    let x = Mat { ptr: w.as_ptr(), rs: self.weight[0] as isize, cs: self.weight[1] as isize };
-                    // SAFETY: weights of `n` channels of the result; groups of whole vectors do not spill.
-                    unsafe { (kernels.fast.pack)(x, n, elements, cols, channels, out.as_mut_ptr()) };
-                    continue;
-                }
-                // Each result's channels of the source become innermost, then the results themselves.
-                let whole = columns * channels;
-                let (turned, line) = scratch.split_at_mut(cols * whole);
-                for (o, turned) in turned.chunks_exact_mut(whole).take(n).enumerate() {
-                    let w = w[o * self.weight[0]..].as_ptr();
-                    let x = Mat { ptr: w, rs: self.weight[1] as isize, cs: 1 };
-                    // SAFETY: the kernels of these channels, and places for them.
-                    unsafe { (kernels.fast.interleave)(x, elements, columns, turned.as_mut_ptr()) };
-                }
-                for (tap, &element) in self.elements.iter().enumerate() {
-                    let out = &mut out[tap * channels * cols..][..channels * cols];
-                    let x = Mat { ptr: turned[element * channels..].as_ptr(), rs: whole as isize, cs: 1 };
-                    let to = if n == cols { &mut *out } else { &mut line[..channels * n] };
-                    // SAFETY: places of `n` results, and room for them.
-                    unsafe { (kernels.transpose)(x, n, channels, to.as_mut_ptr()) };
-                    if n < cols {
-                        for (row, line) in out.chunks_exact_mut(cols).zip(line.chunks_exact(n)) {
-                            row[..n].copy_from_slice(line);
-                            row[n..].fill(T::Wide::ZERO);
-                        }
-                    }
-                }
+                let out = unsafe {
+                    std::slice::from_raw_parts_mut(out.get().add(start), self.taps() * channels * cols)
+                };
+                self.panel(tier, w, i0, panel, out, scratch);
             }
         });
+    }
+
+    /// Packs a panel of the result's channels for the source's channels from place `i0` on: `w` are a group's weights.
+    fn panel<T: Operand>(
+        &self,
+        tier: Tier,
+        w: &[T],
+        i0: usize,
+        panel: usize,
+        out: &mut [T::Wide],
+        scratch: &mut [T::Wide],
+    ) {
+        let kernels = T::kernels(tier);
+        let (cols, columns) = (kernels.cols, self.columns());
+        let (channels, elements) = self.part(i0);
+        let n = cols.min(self.to - panel * cols);
+        let w = &w[panel * cols * self.weight[0] + i0 * self.taken * self.weight[1]..];
+        if columns == 1 {
+            let x = Mat { ptr: w.as_ptr(), rs: self.weight[0] as isize, cs: self.weight[1] as isize };
+            // SAFETY: weights of `n` channels of the result; groups of whole vectors do not spill.
+            unsafe { (kernels.fast.pack)(x, n, elements, cols, channels, out.as_mut_ptr()) };
+            return;
+        }
+        // Each result's channels of the source become innermost, then the results themselves.
+        let whole = columns * channels;
+        let (turned, line) = scratch.split_at_mut(cols * whole);
+        for (o, turned) in turned.chunks_exact_mut(whole).take(n).enumerate() {
+            let w = w[o * self.weight[0]..].as_ptr();
+            let x = Mat { ptr: w, rs: self.weight[1] as isize, cs: 1 };
+            // SAFETY: the kernels of these channels, and places for them.
+            unsafe { (kernels.fast.interleave)(x, elements, columns, turned.as_mut_ptr()) };
+        }
+        for (tap, &element) in self.elements.iter().enumerate() {
+            let out = &mut out[tap * channels * cols..][..channels * cols];
+            let x = Mat { ptr: turned[element * channels..].as_ptr(), rs: whole as isize, cs: 1 };
+            let to = if n == cols { &mut *out } else { &mut line[..channels * n] };
+            // SAFETY: places of `n` results, and room for them.
+            unsafe { (kernels.transpose)(x, n, channels, to.as_mut_ptr()) };
+            if n < cols {
+                for (row, line) in out.chunks_exact_mut(cols).zip(line.chunks_exact(n)) {
+                    row[..n].copy_from_slice(line);
+                    row[n..].fill(T::Wide::ZERO);
+                }
+            }
+        }
+    }
+
+    /// What [`Pass::panel`] reads.
+    fn ahead<T: Operand>(&self, w: &[T], i0: usize, panel: usize, cols: usize) -> Ahead {
+        let (n, (_, elements)) = (cols.min(self.to - panel * cols), self.part(i0));
+        let ptr = w[panel * cols * self.weight[0] + i0 * self.taken * self.weight[1]..].as_ptr();
+        let columns = self.columns();
+        let [results, sources] = self.weight.map(|w| w as isize);
+        match results < sources {
+            true => Ahead::matrix(Mat { ptr, rs: sources, cs: 1 }, elements, n * columns),
+            false => Ahead::matrix(Mat { ptr, rs: results, cs: 1 }, n, elements * columns),
+        }
     }
 
     /// Of the channels held together from place `i0` on: places, and elements.
@@ -287,7 +324,7 @@ impl Pass {
         tier: Tier,
         job: &Job,
         x: &[T],
-        w: &[T::Wide],
+        mut weights: Weights<T>,
         [band, sums, moved]: [&mut [T::Wide]; 3],
     ) {
         let kernels = T::kernels(tier);
@@ -310,7 +347,23 @@ impl Pass {
                 layout.fill(&kernels.fast, first.as_ptr(), sample, block, elements, moved, band);
             };
             for panel in mine.clone() {
-                let b = &w[(i0 * panels + panel * channels) * taps * cols..][..taps * channels * cols];
+                let mut ahead = Ahead::NONE;
+                let b = match &mut weights {
+                    Weights::Packed(w) => {
+                        &w[(i0 * panels + panel * channels) * taps * cols..][..taps * channels * cols]
+                    }
+                    Weights::Raw(w, packed) => {
+                        let packed = &mut packed[..taps * channels * cols];
+                        self.panel(tier, w, i0, panel, packed, moved);
+                        // While these are used, the next ones come.
+                        if panel + 1 < mine.end {
+                            ahead = self.ahead(w, i0, panel + 1, cols);
+                        } else if i0 + channels < self.places() {
+                            ahead = self.ahead(w, i0 + channels, mine.start, cols);
+                        }
+                        &*packed
+                    }
+                };
                 let column = panel * cols - job.first;
                 let mut place = [0; 3];
                 for start in (0..positions).step_by(kernels.rows) {
@@ -330,6 +383,7 @@ impl Pass {
                         crs: crs as isize,
                         add: i0 > 0,
                     };
+                    ahead.ask(start / kernels.rows, positions.div_ceil(kernels.rows));
                     // SAFETY: the runs lie in the band, the panel has a row for each of their elements, and the sums have
                     // a row for each position, of whole panels.
                     unsafe { (kernels.fast.walk)(&walk) };
@@ -400,6 +454,12 @@ impl Pass {
             }
         }
     }
+}
+
+/// Weights of a group: packed before, or to be packed into a panel.
+enum Weights<'a, T: Operand> {
+    Packed(&'a [T::Wide]),
+    Raw(&'a [T], &'a mut [T::Wide]),
 }
 
 /// What one task computes.
