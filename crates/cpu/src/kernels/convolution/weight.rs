@@ -12,7 +12,7 @@ use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::geometry::Conv;
 
 /// Output channels summed at a time.
-const RESULTS: usize = 64;
+const RESULTS: usize = 128;
 /// Positions summed at a time, about: their gradients and inputs lie in the first-level cache together.
 const POSITIONS: usize = 128;
 /// Lines summed at a time at least, while that are few positions: the lines around them are held for each.
@@ -105,17 +105,16 @@ impl Weights {
         [self.band.elements(), gradients, self.band.plane()].map(|n| n.next_multiple_of(16))
     }
 
-    /// The same while it writes: a panel twice, and the part of it that is of one output channel.
-    fn writes(&self, cols: usize) -> [usize; 3] {
-        let panel = self.panel(cols);
-        [panel, panel, panel / cols]
+    /// The same while it writes: a panel twice.
+    fn writes(&self, cols: usize) -> [usize; 2] {
+        [self.panel(cols); 2]
     }
 
     /// Elements of a thread's workspace, and of the sums that all share. With one sequence these are a thread's own: it
     /// writes them at once, while they are near.
     fn pieces(&self, cols: usize) -> [usize; 2] {
-        let sum = |parts: [usize; 3]| parts.iter().sum::<usize>().next_multiple_of(16);
-        let own = sum(self.own(cols)).max(sum(self.writes(cols)));
+        let sum = |parts: &[usize]| parts.iter().sum::<usize>().next_multiple_of(16);
+        let own = sum(&self.own(cols)).max(sum(&self.writes(cols)));
         match self.sequences {
             1 => [own + self.sums(cols), 0],
             n => [own, n * self.jobs() * self.sums(cols)],
@@ -269,9 +268,9 @@ impl Weights {
         let kernels = T::kernels(self.tier);
         let (cols, taps) = (kernels.cols, self.taps());
         let channels = self.band.channels.min(self.cin - job.i0);
-        let [total, turned, _] = self.writes(cols);
+        let [total, turned] = self.writes(cols);
         let (total, scratch) = scratch.split_at_mut(total);
-        let (turned, line) = scratch.split_at_mut(turned);
+        let turned = &mut scratch[..turned];
         let part = taps * channels * cols;
         let Some(first) = sums.next() else { return };
         let mut sum = &first[..part];
@@ -283,23 +282,23 @@ impl Weights {
             }
             sum = total;
         }
-        // From tap, channel, output to output, channel, tap: each tap's channels and outputs first, and then each output's
-        // taps and channels change places.
+        // From tap, channel, output to channel, tap, output, and so to output, channel, tap.
         let turned = &mut turned[..part];
-        for (sum, to) in sum.chunks_exact(channels * cols).zip(turned.chunks_exact_mut(channels * cols)) {
-            let x = Mat { ptr: sum.as_ptr(), rs: cols as isize, cs: 1 };
-            // SAFETY: as many numbers are read as written.
-            unsafe { (kernels.transpose)(x, channels, cols, to.as_mut_ptr()) };
-        }
-        let line = &mut line[..taps * channels];
-        for o in 0..cols.min(self.outputs(job) - j) {
-            let x = Mat { ptr: turned[o * channels..].as_ptr(), rs: (channels * cols) as isize, cs: 1 };
-            let at = ((job.group * self.cout + job.o0 + j + o) * self.cin + job.i0) * taps;
-            // SAFETY: the taps and channels of an output, and its weights of these channels, which follow each other.
-            unsafe {
-                (kernels.transpose)(x, taps, channels, line.as_mut_ptr());
-                (kernels.narrow)(line.as_ptr(), line.len(), out.get().wrapping_add(at));
+        for (t, sum) in sum.chunks_exact(channels * cols).enumerate() {
+            for (from, to) in sum.chunks_exact(cols).zip(turned[t * cols..].chunks_mut(taps * cols)) {
+                // Rows are whole vectors. A call for each would cost more than copying it.
+                let eights = from.as_chunks::<8>().0.iter().zip(to.as_chunks_mut().0);
+                eights.for_each(|(from, to)| *to = *from);
             }
+        }
+        let (lines, each) = (&mut total[..part], taps * channels);
+        let x = Mat { ptr: turned.as_ptr(), rs: cols as isize, cs: 1 };
+        // SAFETY: as many numbers are read as written.
+        unsafe { (kernels.transpose)(x, each, cols, lines.as_mut_ptr()) };
+        for (o, line) in lines.chunks_exact(each).take(self.outputs(job) - j).enumerate() {
+            let at = ((job.group * self.cout + job.o0 + j + o) * self.cin + job.i0) * taps;
+            // SAFETY: the weights of an output and of these channels, which follow each other.
+            unsafe { (kernels.narrow)(line.as_ptr(), each, out.get().wrapping_add(at)) };
         }
     }
 }
