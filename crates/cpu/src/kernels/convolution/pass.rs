@@ -270,10 +270,14 @@ impl Pass {
         let (channels, elements) = self.part(i0);
         let n = cols.min(self.to - panel * cols);
         let w = &w[panel * cols * self.weight[0] + i0 * self.taken * self.weight[1]..];
-        if columns == 1 {
-            let x = Mat { ptr: w.as_ptr(), rs: self.weight[0] as isize, cs: self.weight[1] as isize };
-            // SAFETY: weights of `n` channels of the result; groups of whole vectors do not spill.
-            unsafe { (kernels.fast.pack)(x, n, elements, cols, channels, out.as_mut_ptr()) };
+        // Few of the kernel's elements are fetched one by one.
+        if columns == 1 || 4 * self.taps() <= columns {
+            for (out, &element) in out.chunks_exact_mut(channels * cols).zip(&self.elements) {
+                let ptr = w[element..].as_ptr();
+                let x = Mat { ptr, rs: self.weight[0] as isize, cs: self.weight[1] as isize };
+                // SAFETY: weights of `n` channels of the result; groups of whole vectors do not spill.
+                unsafe { (kernels.fast.pack)(x, n, elements, cols, channels, out.as_mut_ptr()) };
+            }
             return;
         }
         // Each result's channels of the source become innermost, then the results themselves.
