@@ -132,12 +132,13 @@ pub fn inspect(
     let mixed = pass::mixed(&bound.graph, p)?;
     let precision = (p.level != Level::O0).then(|| summary(&mixed, DEPTH));
     let graph = pass::canonical(mixed.graph)?;
-    let loss =
-        graph.outputs.iter().find(|o| o.role == OutputRole::User).context("the model returns nothing")?.value;
+    let first = graph.outputs.iter().position(|o| o.role == OutputRole::User);
+    let first = first.context("the model returns nothing")?;
     let mut notes: Vec<String> = bound.notes.iter().map(|n| n.to_string()).collect();
-    let ty = graph.ty(loss).clone();
+    let ty = graph.ty(graph.outputs[first].value).clone();
     let (graph, missing) = if ty.dtype.is_float() && ty.shape.numel() == 1 {
-        let d = pass::differentiate(graph, loss)?;
+        let graph = pass::narrow(graph)?;
+        let d = pass::differentiate(graph.clone(), graph.outputs[first].value)?;
         (d.graph, d.missing)
     } else {
         notes.push(format!(

@@ -1,5 +1,5 @@
 //! Passes: graph to graph, each small, printable and tested alone. In the order of a compilation:
-//! (precision), recognize, decompose, diff, simplify, (update, shard), fuse, recompute, lower to a plan, memory.
+//! (precision), recognize, decompose, narrow, diff, simplify, (update, shard), fuse, recompute, lower to a plan, memory.
 
 pub mod bound;
 mod canonical;
@@ -11,6 +11,7 @@ mod layouts;
 pub mod lift;
 pub mod lower;
 pub mod memory;
+mod narrow;
 pub mod precision;
 mod rebuild;
 pub mod recognize;
@@ -30,6 +31,7 @@ pub use fuse::fuse;
 pub use lift::lift;
 pub use lower::plan;
 pub use memory::check_plan;
+pub use narrow::narrow;
 pub use recognize::recognize;
 pub use recompute::recompute;
 pub use sensitivity::sensitivity;

@@ -18,13 +18,13 @@ pub(super) fn differentiated(
     t: &Training,
 ) -> Result<(Graph, Vec<NoGradient>)> {
     let mut graph = pass::canonical(mixed(graph, p)?)?;
-    let loss = graph.outputs.iter().find(|o| o.role == OutputRole::User);
-    let none = || Error::Model("the model returns nothing; its first output must be the loss".into());
-    let loss = loss.ok_or_else(none)?.value;
     // Training needs no other result; what only leads to them is not computed.
     let mut first = true;
     graph.outputs.retain(|o| o.role != OutputRole::User || std::mem::take(&mut first));
-    let mut b = Builder::extend(graph);
+    let mut b = Builder::extend(pass::narrow(graph)?);
+    let loss = b.graph().outputs.iter().find(|o| o.role == OutputRole::User);
+    let none = || Error::Model("the model returns nothing; its first output must be the loss".into());
+    let loss = loss.ok_or_else(none)?.value;
     let scale = t.scaled.then(|| b.input(names::LOSS_SCALE, names::loss_scale_type(), InputRole::State));
     let d = pass::differentiate_scaled(b.finish(), loss, scale)?;
     let mut graph = pass::decompose(d.graph)?;

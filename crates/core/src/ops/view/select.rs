@@ -71,7 +71,7 @@ pub static SELECT_SCATTER: OpDef = OpDef {
     cases: || vec![Case::new("middle").f(&[2, 3]).f(&[2]).attr("dim", 1).attr("index", 1)],
 };
 
-fn place(cx: &OpCx) -> Result<(usize, usize)> {
+pub(crate) fn place(cx: &OpCx) -> Result<(usize, usize)> {
     let x = cx.shape(0)?;
     ensure!(x.rank() > 0, Shape, "a scalar has no index to select");
     let (dim, index) = (cx.dim("dim", x.rank())?, cx.int("index")?);

@@ -108,15 +108,15 @@ pub static SLICE_SCATTER: OpDef = OpDef {
 };
 
 /// The range of indices a slice names, resolved.
-struct Range {
-    dim: usize,
-    start: usize,
-    step: usize,
-    len: usize,
+pub(crate) struct Range {
+    pub dim: usize,
+    pub start: usize,
+    pub step: usize,
+    pub len: usize,
 }
 
 impl Range {
-    fn of(cx: &OpCx) -> Result<Range> {
+    pub(crate) fn of(cx: &OpCx) -> Result<Range> {
         let shape = cx.shape(0)?;
         ensure!(shape.rank() > 0, Shape, "a scalar cannot be sliced");
         let dim = match cx.opt_int("dim")? {

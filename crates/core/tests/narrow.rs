@@ -1,0 +1,184 @@
+//! Of what is read in part that part alone is made: fewer rows forward and backward, the same loss and gradients.
+
+use headwater_core::graph::{InputRole, OutputRole};
+use headwater_core::ops::attention::attention::ATTENTION;
+use headwater_core::ops::linear::linear::LINEAR;
+use headwater_core::ops::norm::layer_norm::LAYER_NORM;
+use headwater_core::ops::pointwise::gelu::GELU;
+use headwater_core::ops::view::{select::SELECT, slice::SLICE, transpose::TRANSPOSE};
+use headwater_core::pass::{decompose, differentiate, narrow, simplify};
+use headwater_core::{Attrs, Builder, DType, Graph, Tensor, ValueId, reference};
+
+const BATCH: usize = 2;
+const TOKENS: usize = 5;
+const HEADS: usize = 2;
+const WIDTH: usize = 6;
+
+/// What a model varies.
+#[derive(Clone, Copy, Debug)]
+struct Model {
+    causal: bool,
+    dropout: bool,
+    /// A mask of this shape.
+    mask: Option<&'static [usize]>,
+    /// Reads a range of tokens, else one.
+    range: Option<[i64; 2]>,
+    /// The hidden states are a result as well.
+    shown: bool,
+}
+
+const PLAIN: Model = Model { causal: false, dropout: false, mask: None, range: None, shown: false };
+
+/// Two layers of an encoder, of whose last states a few are read.
+fn graph(model: Model) -> Graph {
+    let mut b = Builder::new();
+    let mut x = b.parameter("x", DType::F64, &[BATCH, TOKENS, WIDTH]);
+    let places = b.parameter("places", DType::F64, &[1, TOKENS, WIDTH]);
+    x = b.add(x, places).unwrap();
+    let mask = model.mask.map(|shape| b.parameter("mask", DType::F64, shape));
+    let key = model.dropout.then(|| b.rng());
+    for layer in 0..2 {
+        x = block(&mut b, layer, x, model, mask, key);
+    }
+    let states = norm(&mut b, x);
+    let read = match model.range {
+        None => b.one(&SELECT, &[states], Attrs::new().with("dim", 1).with("index", -1)),
+        Some([start, end]) => {
+            let attrs = Attrs::new().with("dim", 1).with("start", start).with("end", end).with("step", 1);
+            b.one(&SLICE, &[states], attrs)
+        }
+    };
+    let read = read.unwrap();
+    let square = b.mul(read, read).unwrap();
+    let rank = b.ty(square).shape.rank();
+    let loss = b.sum(square, &(0..rank).collect::<Vec<_>>(), false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    if model.shown {
+        b.output("states", states, OutputRole::User);
+    }
+    decompose(b.finish()).unwrap()
+}
+
+fn block(
+    b: &mut Builder,
+    layer: usize,
+    x: ValueId,
+    model: Model,
+    mask: Option<ValueId>,
+    key: Option<ValueId>,
+) -> ValueId {
+    let linear = |b: &mut Builder, name: &str, x: ValueId, from: usize, to: usize| {
+        let w = b.parameter(&format!("{layer}.{name}.weight"), DType::F64, &[to, from]);
+        let bias = b.parameter(&format!("{layer}.{name}.bias"), DType::F64, &[to]);
+        b.apply(&LINEAR, &[Some(x), Some(w), Some(bias)], Attrs::new()).unwrap()[0]
+    };
+    let normed = norm(b, x);
+    let heads = |b: &mut Builder, x: ValueId| {
+        let x = b.reshape(x, &[BATCH, TOKENS, HEADS, WIDTH / HEADS]).unwrap();
+        b.one(&TRANSPOSE, &[x], Attrs::new().with("dim0", 1).with("dim1", 2)).unwrap()
+    };
+    let [q, k, v] = ["q", "k", "v"].map(|name| {
+        let x = linear(b, name, normed, WIDTH, WIDTH);
+        heads(b, x)
+    });
+    let mut attrs = Attrs::new().with("scale", 0.6).with("is_causal", model.causal);
+    if model.dropout {
+        attrs = attrs.with("dropout_p", 0.3).with("stream", layer as i64);
+    }
+    let seen = b.apply(&ATTENTION, &[Some(q), Some(k), Some(v), mask, key], attrs).unwrap()[0];
+    let seen = b.permute(seen, &[0, 2, 1, 3]).unwrap();
+    let seen = b.reshape(seen, &[BATCH, TOKENS, WIDTH]).unwrap();
+    let seen = linear(b, "o", seen, WIDTH, WIDTH);
+    let x = b.add(seen, x).unwrap();
+    let y = norm(b, x);
+    let y = linear(b, "up", y, WIDTH, 2 * WIDTH);
+    let y = b.one(&GELU, &[y], Attrs::new().with("approximate", "none")).unwrap();
+    let y = linear(b, "down", y, 2 * WIDTH, WIDTH);
+    b.add(y, x).unwrap()
+}
+
+fn norm(b: &mut Builder, x: ValueId) -> ValueId {
+    let attrs = Attrs::new().with("normalized_shape", [WIDTH as i64]).with("eps", 1e-5);
+    b.apply(&LAYER_NORM, &[Some(x), None, None], attrs).unwrap()[0]
+}
+
+/// The loss and all gradients.
+fn trained(graph: Graph) -> Vec<Tensor> {
+    let loss = graph.outputs[0].value;
+    let graph = simplify(decompose(differentiate(graph, loss).unwrap().graph).unwrap()).graph;
+    let inputs: Vec<Tensor> = (graph.inputs.iter().enumerate())
+        .map(|(i, input)| {
+            let ty = graph.ty(input.value);
+            if input.role == InputRole::Rng {
+                return Tensor::int(DType::I64, ty.shape.clone(), vec![7, 1]);
+            }
+            let number = |j: usize| ((j * 37 + i * 11) % 23) as f64 / 23.0 - 0.4;
+            Tensor::float(ty.dtype, ty.shape.clone(), (0..ty.shape.numel()).map(number).collect())
+        })
+        .collect();
+    reference::run(&graph, &inputs).unwrap()
+}
+
+/// Shapes of the results of all nodes of an operator, in order.
+fn shapes(graph: &Graph, op: &str) -> Vec<Vec<usize>> {
+    let nodes = graph.nodes.iter().filter(|n| n.op.name == op);
+    nodes.map(|n| graph.ty(n.outputs[0]).shape.to_vec()).collect()
+}
+
+/// Narrows a model, compares what it computes, and gives the shapes of its linear layers' and attention's results.
+fn narrowed(model: Model) -> [Vec<Vec<usize>>; 2] {
+    let (whole, small) = (graph(model), narrow(graph(model)).unwrap());
+    let found = ["linear", "attention"].map(|op| shapes(&small, op));
+    let (want, got) = (trained(whole), trained(small));
+    assert_eq!(want.len(), got.len());
+    for (i, (want, got)) in want.iter().zip(&got).enumerate() {
+        assert_eq!(want.shape(), got.shape(), "{model:?}: result {i}");
+        let size = want.floats().iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        for (w, g) in want.floats().iter().zip(got.floats()) {
+            // Sums of at most some hundred terms, a few of them one after the other.
+            assert!((w - g).abs() <= 1e3 * f64::EPSILON * size, "{model:?}: result {i}: {g} for {w}");
+        }
+    }
+    found
+}
+
+const ALL: [usize; 3] = [BATCH, TOKENS, WIDTH];
+
+#[test]
+fn of_the_last_layer_keys_and_values_are_left() {
+    for model in [
+        PLAIN,
+        Model { mask: Some(&[1, 1, TOKENS, TOKENS]), ..PLAIN },
+        Model { mask: Some(&[BATCH, 1, 1, TOKENS]), ..PLAIN },
+        Model { range: Some([1, 3]), ..PLAIN },
+    ] {
+        let n = model.range.map_or(1, |[start, end]| (end - start) as usize);
+        let (some, up) = ([BATCH, n, WIDTH], [BATCH, n, 2 * WIDTH]);
+        let [linear, attention] = narrowed(model);
+        let first = [&ALL[..], &ALL, &ALL, &ALL, &[BATCH, TOKENS, 2 * WIDTH], &ALL];
+        assert_eq!(linear[..6], first, "{model:?}");
+        assert_eq!(linear[6..], [&some[..], &ALL, &ALL, &some, &up, &some], "{model:?}");
+        let heads = |n: usize| vec![BATCH, HEADS, n, WIDTH / HEADS];
+        assert_eq!(attention, [heads(TOKENS), heads(n)], "{model:?}");
+    }
+}
+
+#[test]
+fn attention_whose_queries_are_not_alike_stays() {
+    for model in [Model { causal: true, ..PLAIN }, Model { dropout: true, ..PLAIN }] {
+        let [linear, attention] = narrowed(model);
+        assert_eq!(attention, vec![vec![BATCH, HEADS, TOKENS, WIDTH / HEADS]; 2], "{model:?}");
+        // What comes after it is narrow all the same.
+        assert_eq!(linear[6..10], [&ALL[..], &ALL, &ALL, &[BATCH, 1, WIDTH]], "{model:?}");
+    }
+}
+
+#[test]
+fn what_is_read_as_a_whole_stays() {
+    let model = Model { shown: true, ..PLAIN };
+    let [linear, _] = narrowed(model);
+    assert_eq!(linear[6..10], [&ALL[..], &ALL, &ALL, &ALL]);
+    // A range that is all of it.
+    let [linear, _] = narrowed(Model { range: Some([0, i64::MAX]), ..PLAIN });
+    assert_eq!(linear[6..10], [&ALL[..], &ALL, &ALL, &ALL]);
+}
