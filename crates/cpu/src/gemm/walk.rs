@@ -123,24 +123,35 @@ pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
             (some..places).for_each(|i| single(i, p));
         }
     } else if x.cs == 1 {
-        for p in (0..columns).step_by(L::N) {
-            // Rows that fill no vector come first: what is stored behind them is written later, unless nothing follows.
-            let spills = some < whole && (p + L::N - 1) * places + some + L::N <= k * places;
-            let first = if spills { Some(some) } else { None };
-            for i in first.into_iter().chain((0..some).step_by(L::N)) {
+        // Some places of column after column: rows of a matrix often lie whole pages apart, where the first-level cache does
+        // not hold the beginnings of many.
+        macro_rules! squares {
+            ($i:expr, $p:expr) => {
                 let mut square = [L::zero(); MAX_LANES];
                 for j in 0..L::N {
                     // SAFETY: `N` elements of each row of a place.
-                    square[j] = unsafe { L::across(t, p, (i + j).min(whole - 1)) };
+                    square[j] = unsafe { L::across(t, $p, ($i + j).min(whole - 1)) };
                 }
                 L::transpose(&mut square);
                 for q in 0..L::N {
                     // SAFETY: `N` places, of a column or of this and the following ones.
-                    unsafe { square[q].store(out.add((p + q) * places + i)) };
+                    unsafe { square[q].store(out.add(($p + q) * places + $i)) };
                 }
+            };
+        }
+        // Places that fill no vector come first: what is stored behind them is written later, unless nothing follows.
+        for p in (0..columns).step_by(L::N) {
+            let spills = some < whole && (p + L::N - 1) * places + some + L::N <= k * places;
+            if spills {
+                squares!(some, p);
             }
             let rest = if spills { whole } else { some };
             (p..p + L::N).for_each(|p| (rest..places).for_each(|i| single(i, p)));
+        }
+        for i in (0..some).step_by(L::N) {
+            for p in (0..columns).step_by(L::N) {
+                squares!(i, p);
+            }
         }
         (columns..k).for_each(|p| (0..places).for_each(|i| single(i, p)));
     } else {
