@@ -2,6 +2,7 @@
 
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::attention::attention::ATTENTION;
+use headwater_core::ops::index::topk::TOPK;
 use headwater_core::ops::linear::linear::LINEAR;
 use headwater_core::ops::norm::layer_norm::LAYER_NORM;
 use headwater_core::ops::pointwise::gelu::GELU;
@@ -135,7 +136,7 @@ fn narrowed(model: Model) -> [Vec<Vec<usize>>; 2] {
         assert_eq!(want.shape(), got.shape(), "{model:?}: result {i}");
         let size = want.floats().iter().fold(0.0f64, |m, x| m.max(x.abs()));
         for (w, g) in want.floats().iter().zip(got.floats()) {
-            // Sums of at most some hundred terms, a few of them one after the other.
+            // A dozen sums of at most a hundred terms, one after the other.
             assert!((w - g).abs() <= 1e3 * f64::EPSILON * size, "{model:?}: result {i}: {g} for {w}");
         }
     }
@@ -181,4 +182,35 @@ fn what_is_read_as_a_whole_stays() {
     // A range that is all of it.
     let [linear, _] = narrowed(Model { range: Some([0, i64::MAX]), ..PLAIN });
     assert_eq!(linear[6..10], [&ALL[..], &ALL, &ALL, &ALL]);
+}
+
+#[test]
+fn further_results_and_different_parts_stay() {
+    let mut b = Builder::new();
+    let x = b.parameter("x", DType::F64, &[2, 4]);
+    // Both read one column, of the second result and of two places.
+    let top = b.apply(&TOPK, &[Some(x)], Attrs::new().with("k", 2).with("dim", 1)).unwrap();
+    let doubled = b.scale(x, 2.0).unwrap();
+    let column = |x: ValueId, index: i64, b: &mut Builder| {
+        b.one(&SELECT, &[x], Attrs::new().with("dim", 1).with("index", index)).unwrap()
+    };
+    let second = column(top[1], 1, &mut b);
+    let [first, last] = [0, 3].map(|i| column(doubled, i, &mut b));
+    let second = b.cast(second, DType::F64).unwrap();
+    let sum = b.add(first, last).unwrap();
+    let sum = b.add(sum, second).unwrap();
+    // Narrowed, and so not to be had for what nobody reads.
+    let exact = b.scale(x, 3.0).unwrap();
+    let read = column(exact, 2, &mut b);
+    let unread = b.scale(exact, 1.0).unwrap();
+    b.scale(unread, 2.0).unwrap();
+    let sum = b.add(sum, read).unwrap();
+    b.output("sum", sum, OutputRole::User);
+    let graph = b.finish();
+    let small = narrow(graph.clone()).unwrap();
+    assert!(small.nodes.iter().any(|n| small.ty(n.outputs[0]).shape[..] == [2, 1]));
+    let x = Tensor::float(DType::F64, [2, 4], vec![0.5, 3.0, 2.0, 1.0, 7.0, -1.0, 8.0, 9.0]);
+    let run = |g: &Graph| reference::run(g, std::slice::from_ref(&x)).unwrap()[0].floats().to_vec();
+    assert_eq!(run(&small), run(&graph));
+    assert_eq!(run(&graph), [1.0 + 2.0 + 2.0 + 6.0, 14.0 + 18.0 + 2.0 + 24.0]);
 }

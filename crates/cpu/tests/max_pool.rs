@@ -95,6 +95,7 @@ fn adaptive_windows() {
         ([2, 1, 6, 25], [5, 24]),
         ([1, 1, 5, 9], [1, 1]),
         ([1, 1, 3, 6], [5, 12]),
+        ([1, 1, 5, 1], [5, 12]),
     ] {
         check(&ADAPTIVE_MAX_POOL2D, &shape, Attrs::new().with("output_size", size));
     }

@@ -192,7 +192,7 @@ struct Prepared {
 
 impl Prepared {
     fn new(forward: &Graph, precision: DType) -> Result<Prepared> {
-        let graph = pass::canonical(pass::lift(forward, precision)?)?;
+        let graph = pass::narrow(pass::canonical(pass::lift(forward, precision)?)?)?;
         let loss = graph
             .outputs
             .iter()

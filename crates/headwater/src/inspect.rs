@@ -138,7 +138,8 @@ pub fn inspect(
     let ty = graph.ty(graph.outputs[first].value).clone();
     let (graph, missing) = if ty.dtype.is_float() && ty.shape.numel() == 1 {
         let graph = pass::narrow(graph)?;
-        let d = pass::differentiate(graph.clone(), graph.outputs[first].value)?;
+        let loss = graph.outputs[first].value;
+        let d = pass::differentiate(graph, loss)?;
         (d.graph, d.missing)
     } else {
         notes.push(format!(

@@ -7,7 +7,7 @@
 //! is not computed cannot be infinite or NaN either.
 
 use super::rebuild::{rebuild, same};
-use super::simplify::remove_dead;
+use super::simplify::live;
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::expr::Expr;
@@ -40,18 +40,26 @@ struct Narrowed {
     parts: Vec<Option<Part>>,
 }
 
-/// Narrows a forward graph in canonical form. Inputs and outputs keep their order, names and types. Time is linear in its size.
+/// Narrows a forward graph in canonical form. Inputs and outputs keep their order, names and types; nodes on which no output
+/// depends stay, unless they read what is not made any more. Time is linear in its size.
 ///
 /// # Errors
 /// Those of the operators' type rules: none for a legal graph.
 pub fn narrow(graph: Graph) -> Result<Graph> {
-    let (graph, _) = remove_dead(graph);
-    let parts = parts(&graph);
+    let live = live(&graph);
+    let parts = parts(&graph, &live);
     if parts.iter().all(Option::is_none) {
         return Ok(graph);
     }
+    let mut unmade = vec![false; graph.values.len()];
     rebuild(&graph, same, |b, node, operands| {
         let part = |v: ValueId| parts[v.0 as usize];
+        let gone = |v: ValueId| part(v).is_some() || unmade[v.0 as usize];
+        if !node.outputs.iter().any(|v| live[v.0 as usize]) && node.operands().any(gone) {
+            // Nobody reads what stands for its results.
+            node.outputs.iter().for_each(|v| unmade[v.0 as usize] = true);
+            return Ok(operands.iter().flatten().cycle().take(node.outputs.len()).copied().collect());
+        }
         if let ([Some(x)], [Some(new)]) = (&node.inputs[..], operands)
             && let (Some(seen), Some(_)) = (looks_at(&graph, node), part(*x))
         {
@@ -84,13 +92,15 @@ fn is(node: &Node, op: &'static OpDef) -> bool {
 }
 
 /// The part of each value that is made; none is all of it.
-fn parts(graph: &Graph) -> Vec<Option<Part>> {
+fn parts(graph: &Graph, live: &[bool]) -> Vec<Option<Part>> {
     // What the nodes that come later want of it; none is nothing.
     let mut wanted: Vec<Option<Option<Part>>> = vec![None; graph.values.len()];
     graph.outputs.iter().for_each(|o| wanted[o.value.0 as usize] = Some(None));
-    for node in graph.nodes.iter().rev() {
+    for node in graph.nodes.iter().rev().filter(|n| n.outputs.iter().any(|v| live[v.0 as usize])) {
         let Some((first, others)) = node.outputs.split_first() else { continue };
         let alone = others.iter().all(|v| wanted[v.0 as usize].is_none());
+        // Further results are always made as a whole.
+        others.iter().for_each(|v| wanted[v.0 as usize] = Some(None));
         let first = &mut wanted[first.0 as usize];
         let part = first.flatten().filter(|_| alone);
         let narrowed = part.and_then(|p| narrowed(graph, node, p));

@@ -124,6 +124,8 @@ macro_rules! tier {
                 P: Packs<T, E = L::E>,
             {
                 assert!(P::N == L::N && P::ROWS == L::ROWS);
+                // What moves rows of panels takes eight columns at a time.
+                assert!((2 * L::N).is_multiple_of(8));
                 Kernels {
                     rows: L::ROWS,
                     cols: 2 * L::N,

@@ -282,7 +282,7 @@ pub(crate) mod vector {
     }
 
     /// eˣ of what is 0 at most, such as a score less the largest one; in truth for x up to 88. 0 below -88.1, and between that
-    /// and -87.3 no normal number. Within 2 + |x| / 8 ulp: less than what x itself is off by after a subtraction.
+    /// and -87.3 no normal number. Within 2 + |x| / 8 ulp: beyond 5.4 no more than a rounding of x makes.
     #[inline(always)]
     pub fn exp_nonpos<L: Lanes>(l: &mut L, x: L::V) -> L::V {
         // The power of 2 whose exponent is 0, and no eighths more: bits of 0.

@@ -9,7 +9,7 @@ use crate::expr::input;
 use crate::row::{Reduce, ReduceSpace};
 use crate::tensor::TensorType;
 
-/// `exp(x - max) / Σ exp(x - max)` along `dim`, in `dtype` if given.
+/// `exp(x - max) / Σ exp(x - max)` along `dim`, in `dtype` if given. What is less than the smallest normal number may be 0.
 pub static SOFTMAX: OpDef = OpDef {
     name: "softmax",
     schemas: &[

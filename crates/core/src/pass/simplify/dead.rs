@@ -2,9 +2,8 @@
 
 use crate::graph::{Def, Graph, Node, NodeId, OutputRole, Value, ValueId};
 
-/// Removes the nodes on which no output depends and numbers the rest without gaps; also says how many went. Inputs stay,
-/// used or not: they are the graph's interface. Definitions may be stale on entry, as passes that edit nodes leave them.
-pub fn remove_dead(graph: Graph) -> (Graph, usize) {
+/// The values that some output depends on.
+pub fn live(graph: &Graph) -> Vec<bool> {
     let mut live = vec![false; graph.values.len()];
     graph.outputs.iter().for_each(|o| live[o.value.0 as usize] = true);
     for node in graph.nodes.iter().rev() {
@@ -12,6 +11,13 @@ pub fn remove_dead(graph: Graph) -> (Graph, usize) {
             node.operands().for_each(|v| live[v.0 as usize] = true);
         }
     }
+    live
+}
+
+/// Removes the nodes on which no output depends and numbers the rest without gaps; also says how many went. Inputs stay,
+/// used or not: they are the graph's interface. Definitions may be stale on entry, as passes that edit nodes leave them.
+pub fn remove_dead(graph: Graph) -> (Graph, usize) {
+    let live = live(&graph);
     let before = graph.nodes.len();
     let nodes: Vec<Node> =
         graph.nodes.into_iter().filter(|n| n.outputs.iter().any(|v| live[v.0 as usize])).collect();

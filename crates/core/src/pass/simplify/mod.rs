@@ -12,7 +12,7 @@ mod identity;
 mod mask;
 
 pub use constants::LIMIT;
-pub use dead::remove_dead;
+pub use dead::{live, remove_dead};
 
 use crate::graph::{Graph, Node, ValueId};
 use constants::Constants;

@@ -70,7 +70,7 @@ impl Lines {
         let columns = &windows.columns;
         let (a, b) = (columns.first()?, columns.get(1)?);
         let base = |w: &Window| w.start as i64 - (w.skipped * w.step) as i64;
-        let apart = usize::try_from(base(b) - base(a)).ok()?;
+        let apart = usize::try_from(base(b) - base(a)).ok().filter(|&a| a > 0)?;
         let taps = columns.iter().map(|w| w.skipped + w.count).max()?;
         let alike = columns.iter().enumerate().all(|(c, w)| {
             let ends = w.skipped + w.count == taps || w.start + w.count * w.step >= width;
@@ -80,8 +80,8 @@ impl Lines {
         let whole = columns.len().next_multiple_of(SIDE);
         // The vector of the last outputs reads `apart` elements for each.
         let length = whole * apart + (taps - 1) * a.step;
-        let sensible =
-            length <= 4 * width + 64 * SIDE && i32::try_from(2 * height.checked_mul(length)?).is_ok();
+        let sensible = length <= 4 * width + 64 * SIDE
+            && i32::try_from(height.checked_mul(length)?.checked_mul(2)?).is_ok();
         let lines = alike && sensible && columns.len() >= SIDE / 4;
         lines.then(|| Lines {
             apart,
