@@ -1,31 +1,14 @@
 //! Maximum pooling of planes wide enough for vectors, against the reference: equal numbers, NaN and infinities, windows that
 //! reach into padding, and what does not fill a vector. Nothing is rounded, so every bit is known.
 
-use headwater_core::device::{Device, Memory};
+mod common;
+
+use common::run;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::OpDef;
 use headwater_core::ops::conv::max_pool2d::{ADAPTIVE_MAX_POOL2D, MAX_POOL2D};
-use headwater_core::pass::plan;
-use headwater_core::plan::Bindings;
-use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, reference};
+use headwater_core::{Attrs, Builder, DType, Tensor, TensorType, reference};
 use headwater_cpu::{Cpu, Tier};
-
-fn run(device: &Cpu, graph: &Graph, input: &Tensor) -> Vec<Tensor> {
-    let bindings = Bindings::simple(graph);
-    let plan = plan(graph, &bindings, device.caps()).unwrap();
-    let mut memory: Vec<_> = plan.segments.iter().map(|s| device.alloc(s.bytes).unwrap()).collect();
-    let place = bindings.inputs[0].unwrap();
-    memory[place.segment.0 as usize].write(place.offset, &input.to_bytes()).unwrap();
-    let mut views: Vec<&mut dyn Memory> = memory.iter_mut().map(|m| &mut **m as &mut dyn Memory).collect();
-    device.load(&plan).unwrap().run(&mut views, None).unwrap();
-    let read = |(o, place): (&headwater_core::graph::Output, &Option<headwater_core::plan::Place>)| {
-        let (ty, place) = (graph.ty(o.value), place.unwrap());
-        let mut bytes = vec![0; ty.bytes()];
-        memory[place.segment.0 as usize].read(place.offset, &mut bytes).unwrap();
-        Tensor::from_bytes(ty, &bytes)
-    };
-    graph.outputs.iter().zip(&bindings.outputs).map(read).collect()
-}
 
 fn check(op: &'static OpDef, shape: &[usize], attrs: Attrs) {
     // Few different numbers, so that many are equal; some rows have nothing but -inf.
@@ -48,7 +31,8 @@ fn check(op: &'static OpDef, shape: &[usize], attrs: Attrs) {
         let want = reference::run(&graph, std::slice::from_ref(&x)).unwrap();
         for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
             for threads in [1, 3] {
-                let got = run(&Cpu::new(threads).with_tier(tier).unwrap(), &graph, &x);
+                let got = run(&Cpu::new(threads).with_tier(tier).unwrap(), &graph, std::slice::from_ref(&x))
+                    .unwrap();
                 let name =
                     format!("{} of {shape:?} in {dtype}, {tier:?}, {threads} threads: {attrs:?}", op.name);
                 assert_eq!(got[1].ints(), want[1].ints(), "{name}");

@@ -1,12 +1,13 @@
 //! RMSNorm and its gradients on the CPU against f64 by the formula: many shapes, dtypes, layouts and distributions. Errors
 //! are bounded by the rounding of the result and what f32 sums of that length may lose; bits do not depend on threads.
 
-use headwater_core::device::{Device, Memory};
+mod common;
+
+use common::run;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::norm::rms_norm::RMS_NORM;
 use headwater_core::pass::diff::gradients;
-use headwater_core::pass::{decompose, fuse, plan, simplify};
-use headwater_core::plan::Bindings;
+use headwater_core::pass::{decompose, fuse, simplify};
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType};
 use headwater_cpu::Cpu;
 
@@ -50,25 +51,6 @@ fn numbers(ty: &TensorType, seed: usize, scale: f64) -> Tensor {
     Tensor::float(DType::F64, ty.shape.clone(), data).cast(ty.dtype)
 }
 
-fn run(graph: &Graph, inputs: &[Tensor], threads: usize) -> Vec<Tensor> {
-    let (device, bindings) = (Cpu::new(threads), Bindings::simple(graph));
-    let plan = plan(graph, &bindings, device.caps()).unwrap();
-    let mut memory: Vec<_> = plan.segments.iter().map(|s| device.alloc(s.bytes).unwrap()).collect();
-    for (tensor, place) in inputs.iter().zip(&bindings.inputs) {
-        let place = place.unwrap();
-        memory[place.segment.0 as usize].write(place.offset, &tensor.to_bytes()).unwrap();
-    }
-    let mut views: Vec<&mut dyn Memory> = memory.iter_mut().map(|m| &mut **m as &mut dyn Memory).collect();
-    device.load(&plan).unwrap().run(&mut views, None).unwrap();
-    let read = |(o, place): (&headwater_core::graph::Output, &Option<headwater_core::plan::Place>)| {
-        let (ty, place) = (graph.ty(o.value), place.unwrap());
-        let mut bytes = vec![0; ty.bytes()];
-        memory[place.segment.0 as usize].read(place.offset, &mut bytes).unwrap();
-        Tensor::from_bytes(ty, &bytes)
-    };
-    graph.outputs.iter().zip(&bindings.outputs).map(read).collect()
-}
-
 /// Half a unit in the last place of f32, relative.
 const U: f64 = 1.0 / (1 << 24) as f64;
 
@@ -77,9 +59,9 @@ fn check(s: Setting) {
     let inputs: Vec<Tensor> = (graph.inputs.iter().enumerate())
         .map(|(k, i)| numbers(graph.ty(i.value), k, if i.name == "x" { s.scale } else { 1.0 }))
         .collect();
-    let got = run(&graph, &inputs, 1);
+    let got = run(&Cpu::new(1), &graph, &inputs).unwrap();
     for threads in [2, 7] {
-        for (a, b) in got.iter().zip(run(&graph, &inputs, threads)) {
+        for (a, b) in got.iter().zip(run(&Cpu::new(threads), &graph, &inputs).unwrap()) {
             assert_eq!(a.to_bytes(), b.to_bytes(), "{threads} threads: {s:?}");
         }
     }

@@ -1,13 +1,14 @@
 //! Every operator on every one of its cases, with its gradients, in every float dtype: planned, run on the CPU, and judged
 //! against the reference in f64. One, two and seven threads and every tier must give the same bits.
 
-use headwater_core::device::{Device, Executable, Memory};
+mod common;
+
+use common::run;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::{Case, Derivative, OpDef, Sample};
 use headwater_core::pass::bound::error_bounds;
+use headwater_core::pass::decompose;
 use headwater_core::pass::diff::gradients;
-use headwater_core::pass::{check_plan, decompose, plan};
-use headwater_core::plan::Bindings;
 use headwater_core::{Attrs, Builder, DType, Graph, Registry, Shape, Tensor, TensorType, reference};
 use headwater_cpu::{Cpu, Tier};
 use std::collections::BTreeMap;
@@ -52,33 +53,6 @@ fn numbers(graph: &Graph, case: &Case) -> Vec<Tensor> {
         drawn.extend(cotangent.draw(2).into_iter().flatten());
     }
     drawn.iter().zip(&graph.inputs).map(|(t, i)| t.cast(graph.ty(i.value).dtype)).collect()
-}
-
-/// Runs a graph on a device and returns its outputs.
-fn run(device: &Cpu, graph: &Graph, inputs: &[Tensor]) -> headwater_core::Result<Vec<Tensor>> {
-    let bindings = Bindings::simple(graph);
-    let plan = plan(graph, &bindings, device.caps())?;
-    check_plan(&plan)?;
-    let mut memory: Vec<Box<dyn Memory>> =
-        plan.segments.iter().map(|s| device.alloc(s.bytes)).collect::<headwater_core::Result<_>>()?;
-    for (tensor, place) in inputs.iter().zip(&bindings.inputs) {
-        let place = place.expect("bound");
-        memory[place.segment.0 as usize].write(place.offset, &tensor.to_bytes())?;
-    }
-    let mut loaded: Box<dyn Executable> = device.load(&plan)?;
-    // What a run leaves in the arena must not matter to the next.
-    for _ in 0..2 {
-        let mut views: Vec<&mut dyn Memory> =
-            memory.iter_mut().map(|m| &mut **m as &mut dyn Memory).collect();
-        loaded.run(&mut views, None)?;
-    }
-    let read = |(o, place): (&headwater_core::graph::Output, &Option<headwater_core::plan::Place>)| {
-        let place = place.expect("bound");
-        let mut bytes = vec![0; graph.ty(o.value).bytes()];
-        memory[place.segment.0 as usize].read(place.offset, &mut bytes)?;
-        Ok(Tensor::from_bytes(graph.ty(o.value), &bytes))
-    };
-    graph.outputs.iter().zip(&bindings.outputs).map(read).collect()
 }
 
 /// How much each output moves, relative to a relative change of the float inputs: errors of the computation count by this

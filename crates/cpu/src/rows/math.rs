@@ -271,13 +271,19 @@ pub(crate) mod vector {
         power(l, shifted, r)
     }
 
-    /// eˣ for x in [-87, 88], within 2 + |x| / 8 ulp, for log₂ e is rounded; no normal number below that, and 0 at -88.03.
+    /// The power of 2 that eˣ is: eighths as [`power`] takes them, and what is left of them, off by as much as log₂ e is rounded.
     #[inline(always)]
-    fn quick<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+    fn eighths<L: Lanes>(l: &mut L, x: L::V) -> (L::V, L::V) {
         let (log2e, shift) = (l.num(8.0 * std::f32::consts::LOG2_E), l.num(BIASED));
         let shifted = l.fma(x, log2e, shift);
         let less = l.sub(shift, shifted);
-        let r = l.fma(x, log2e, less);
+        (shifted, l.fma(x, log2e, less))
+    }
+
+    /// eˣ for x in [-87, 88], within 2 + |x| / 8 ulp, for log₂ e is rounded; no normal number below that, and 0 at -88.03.
+    #[inline(always)]
+    fn quick<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+        let (shifted, r) = eighths(l, x);
         power(l, shifted, r)
     }
 
@@ -439,10 +445,7 @@ pub(crate) mod vector {
         let (sign, one, zero, low) = (l.bits(1 << 31), l.num(1.0), l.num(0.0), l.num(-88.03));
         let down = l.or(x, sign);
         let down = l.max(low, down);
-        let (log2e, shift) = (l.num(8.0 * std::f32::consts::LOG2_E), l.num(BIASED));
-        let shifted = l.fma(down, log2e, shift);
-        let less = l.sub(shift, shifted);
-        let r = l.fma(down, log2e, less);
+        let (shifted, r) = eighths(l, down);
         // What log₂ e lacks as an f32: a result near 0 is as good as this exponential is.
         let rest = l.num(8.0 * 1.925_963e-8);
         let r = l.fma(down, rest, r);

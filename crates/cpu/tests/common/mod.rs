@@ -1,0 +1,34 @@
+//! What tests of kernels share.
+
+use headwater_core::device::{Device, Executable, Memory};
+use headwater_core::pass::{check_plan, plan};
+use headwater_core::plan::Bindings;
+use headwater_core::{Graph, Tensor};
+use headwater_cpu::Cpu;
+
+/// Runs a graph on a device and returns its outputs.
+pub fn run(device: &Cpu, graph: &Graph, inputs: &[Tensor]) -> headwater_core::Result<Vec<Tensor>> {
+    let bindings = Bindings::simple(graph);
+    let plan = plan(graph, &bindings, device.caps())?;
+    check_plan(&plan)?;
+    let mut memory: Vec<Box<dyn Memory>> =
+        plan.segments.iter().map(|s| device.alloc(s.bytes)).collect::<headwater_core::Result<_>>()?;
+    for (tensor, place) in inputs.iter().zip(&bindings.inputs) {
+        let place = place.expect("bound");
+        memory[place.segment.0 as usize].write(place.offset, &tensor.to_bytes())?;
+    }
+    let mut loaded: Box<dyn Executable> = device.load(&plan)?;
+    // What a run leaves in the arena must not matter to the next.
+    for _ in 0..2 {
+        let mut views: Vec<&mut dyn Memory> =
+            memory.iter_mut().map(|m| &mut **m as &mut dyn Memory).collect();
+        loaded.run(&mut views, None)?;
+    }
+    let read = |(o, place): (&headwater_core::graph::Output, &Option<headwater_core::plan::Place>)| {
+        let place = place.expect("bound");
+        let mut bytes = vec![0; graph.ty(o.value).bytes()];
+        memory[place.segment.0 as usize].read(place.offset, &mut bytes)?;
+        Ok(Tensor::from_bytes(graph.ty(o.value), &bytes))
+    };
+    graph.outputs.iter().zip(&bindings.outputs).map(read).collect()
+}
