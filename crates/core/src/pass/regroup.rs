@@ -13,9 +13,9 @@ use crate::ops::view::reshape::RESHAPE;
 use crate::row::{Access, RowBuilder};
 use std::sync::Arc;
 
-/// Sums over rows of more columns than this are a program of their own: the sums would not stay in a first-level cache while row
-/// after row is added to them.
-const MAX_COLUMNS: usize = 4096;
+/// Sums over rows of more columns than this are a program of their own: the sums would not stay in a second-level cache while
+/// row after row is added to them.
+const MAX_COLUMNS: usize = 1 << 16;
 
 /// Widens f16 and bf16 where they are read, and puts split masters together there: that loses nothing and costs nothing inside a
 /// row program, so each program makes its own of the narrow values, and the wide one is not kept for the backward pass.

@@ -41,15 +41,10 @@ impl Ahead {
         Ahead { at: self.at.wrapping_add_signed(start as isize * self.hop), left: end - start, ..self }
     }
 
-    /// Asks for the lines of part `i` of `n` of it.
-    #[inline]
-    pub fn ask(&self, i: usize, n: usize) {
-        let each = self.bytes.div_ceil(LINE);
-        let all = self.left * each;
-        for line in all * i / n..all * (i + 1) / n {
-            let hop = (line / each) as isize * self.hop;
-            ask(without_provenance(self.at.wrapping_add_signed(hop).wrapping_add(line % each * LINE)));
-        }
+    /// Its lines, an even part of them in each of so many steps.
+    pub fn lines(self, steps: usize) -> Lines {
+        let all = self.left * self.bytes.div_ceil(LINE);
+        Lines { ahead: self, offset: 0, each: all.div_ceil(steps.max(1)) }
     }
 
     /// Stretches left.
@@ -78,6 +73,33 @@ impl Ahead {
         self.at = self.at.wrapping_add_signed(n as isize * self.hop);
         self.left -= n;
         soon
+    }
+}
+
+/// Lines to be asked for step by step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lines {
+    ahead: Ahead,
+    /// Bytes of the first stretch asked for; lines of a step.
+    offset: usize,
+    each: usize,
+}
+
+impl Lines {
+    /// Asks for the next ones.
+    #[inline]
+    pub fn step(&mut self) {
+        for _ in 0..self.each {
+            if self.ahead.left == 0 {
+                return;
+            }
+            ask(without_provenance(self.ahead.at.wrapping_add(self.offset)));
+            self.offset += LINE;
+            if self.offset >= self.ahead.bytes {
+                self.ahead.at = self.ahead.at.wrapping_add_signed(self.ahead.hop);
+                (self.offset, self.ahead.left) = (0, self.ahead.left - 1);
+            }
+        }
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Kernels<T: Float> {
     pub(crate) fast: Panels<T>,
     /// [`Panels::interleave`] of numbers that are wide already.
     pub(crate) transpose: unsafe fn(Mat<T::Wide>, usize, usize, *mut T::Wide),
+    /// Widens a matrix row by row.
+    pub(crate) lines: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
     pub(crate) narrow: unsafe fn(*const T::Wide, usize, *mut T),
     pub(super) dot: unsafe fn(&Dot<T>, &mut [T::Wide; DOT_ROWS * DOT_COLS]),
 }
@@ -89,6 +91,20 @@ macro_rules! tier {
             }
 
             /// # Safety
+            /// As [`walk::lines`].
+            $(#[$features])?
+            unsafe fn lines<L: Converts<T>, T: Float<Wide = L::E>>(
+                x: Mat<T>,
+                rows: usize,
+                k: usize,
+                out: *mut L::E,
+                pitch: usize,
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe { walk::lines::<L, T>(x, rows, k, out, pitch) }
+            }
+
+            /// # Safety
             /// As [`tile::narrow`].
             $(#[$features])?
             unsafe fn narrow<L: Converts<T>, T: Float<Wide = L::E>>(from: *const L::E, n: usize, to: *mut T) {
@@ -132,6 +148,7 @@ macro_rules! tier {
                     wide: panels::<L, T>(),
                     fast: panels::<P, T>(),
                     transpose: interleave::<L, L::E>,
+                    lines: lines::<L, T>,
                     narrow: narrow::<L, T>,
                     dot: dot::<L, T>,
                 }

@@ -1,8 +1,8 @@
-//! The register tile for a left operand that is no matrix: rows start anywhere, and the sum walks them by two strides. A
+//! The register tile for a left operand that is no matrix: rows start anywhere, and the sum walks runs of each. A
 //! convolution multiplies an image in place with it.
 
 use super::Mat;
-use super::lanes::{Lanes, MAX_LANES, Packs};
+use super::lanes::{Converts, Lanes, MAX_LANES, Packs};
 use super::tile::MAX_ROWS;
 use crate::element::Float;
 
@@ -11,10 +11,9 @@ use crate::element::Float;
 pub(crate) struct Walk<'a, E> {
     /// Where each row starts: at least one, at most `Kernels::rows`.
     pub rows: &'a [*const E],
-    /// Row `i` at index `(o, p)` of the sum is `rows[i][outer[o] + p · step]`, for `p < inner`. In elements.
+    /// Row `i` at index `(o, p)` of the sum is `rows[i][outer[o] + p]`, for `p < inner`. In elements.
     pub outer: &'a [isize],
     pub inner: usize,
-    pub step: isize,
     /// Right: for each index of the sum in order, `Kernels::cols` elements.
     pub b: *const E,
     /// Output: row `i` at `i·crs`, `Kernels::cols` elements.
@@ -68,21 +67,18 @@ unsafe fn rows<L: Lanes, const R: usize>(w: &Walk<L::E>) {
     }
     let width = 2 * L::N;
     for &outer in w.outer {
-        let (mut at, mut left) = (outer, w.inner);
-        if w.step == 1 {
-            // Four at a time: fewer instructions besides the multiplications.
-            for _ in 0..w.inner / 4 {
-                one!(at, b);
-                one!(at + 1, b.wrapping_add(width));
-                one!(at + 2, b.wrapping_add(2 * width));
-                one!(at + 3, b.wrapping_add(3 * width));
-                (at, b) = (at + 4, b.wrapping_add(4 * width));
-            }
-            left %= 4;
-        }
-        for _ in 0..left {
+        let mut at = outer;
+        // Four at a time: fewer instructions besides the multiplications.
+        for _ in 0..w.inner / 4 {
             one!(at, b);
-            (at, b) = (at + w.step, b.wrapping_add(width));
+            one!(at + 1, b.wrapping_add(width));
+            one!(at + 2, b.wrapping_add(2 * width));
+            one!(at + 3, b.wrapping_add(3 * width));
+            (at, b) = (at + 4, b.wrapping_add(4 * width));
+        }
+        for _ in 0..w.inner % 4 {
+            one!(at, b);
+            (at, b) = (at + 1, b.wrapping_add(width));
         }
     }
     for i in 0..R {
@@ -156,5 +152,32 @@ pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
         (columns..k).for_each(|p| (0..places).for_each(|i| single(i, p)));
     } else {
         (0..k).for_each(|p| (0..places).for_each(|i| single(i, p)));
+    }
+}
+
+/// Widens a matrix row by row: element `p` of row `i` to `out[i · pitch + p]`.
+///
+/// # Safety
+/// The `rows × k` elements of `x` may be read, their places of `out` be written; they do not overlap.
+#[inline(always)]
+pub(super) unsafe fn lines<L: Converts<T>, T: Float<Wide = L::E>>(
+    x: Mat<T>,
+    rows: usize,
+    k: usize,
+    out: *mut L::E,
+    pitch: usize,
+) {
+    let whole = if x.cs == 1 { k / L::N * L::N } else { 0 };
+    for i in 0..rows {
+        let out = out.wrapping_add(i * pitch);
+        // SAFETY: elements of a row, and their places.
+        unsafe {
+            for p in (0..whole).step_by(L::N) {
+                L::read(x.at(i, p).ptr).store(out.add(p));
+            }
+            for p in whole..k {
+                *out.add(p) = (*x.at(i, p).ptr).widen();
+            }
+        }
     }
 }

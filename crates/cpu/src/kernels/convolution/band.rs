@@ -2,7 +2,7 @@
 //! ([`Panels::taken`]).
 
 use super::Blocks;
-use crate::gemm::{Mat, Operand, Panels};
+use crate::gemm::{Ahead, Mat, Operand, Panels};
 use std::ops::Range;
 
 /// Where the outputs of a pass find their inputs: along dimension `d`, output `r` meets through tap `t` the input
@@ -18,6 +18,34 @@ pub(super) struct Meeting {
     pub step: [usize; 3],
     pub tap: [usize; 3],
     pub base: [isize; 3],
+}
+
+impl Meeting {
+    /// The inputs that the outputs of a block meet, of so many channels; nothing of images with depth. The first channel of
+    /// sample `n` starts at `x[n · sample]`.
+    pub fn ahead<T>(
+        &self,
+        x: *const T,
+        sample: usize,
+        (images, lines): (Range<usize>, Range<usize>),
+        elements: usize,
+    ) -> Ahead {
+        let [depth, height, width] = self.source;
+        if depth != 1 || self.result[0] != 1 || lines.is_empty() {
+            return Ahead::NONE;
+        }
+        let inside = |y: isize| usize::try_from(y).unwrap_or(0).min(height);
+        let first = (lines.start * self.step[1]) as isize + self.base[1];
+        let last = (lines.len() - 1) * self.step[1] + (self.taps[1] - 1) * self.tap[1];
+        let (first, end) = (inside(first), inside(first + last as isize + 1));
+        let ptr = x.wrapping_add(images.start * sample + first * width);
+        let (rows, apart, length) = match end - first == height {
+            // Whole channels follow each other.
+            true => (images.len(), sample, elements * height * width),
+            false => (elements, height * width, (end - first) * width),
+        };
+        Ahead::matrix(Mat { ptr, rs: apart as isize, cs: 1 }, rows, length)
+    }
 }
 
 /// See [`Band::runs`].

@@ -7,6 +7,7 @@
 
 mod band;
 mod pass;
+mod planes;
 mod weight;
 
 use super::{Kernel, Prepared, Site};

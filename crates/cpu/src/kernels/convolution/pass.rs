@@ -37,15 +37,22 @@ pub(super) struct Pass {
     band: Band,
     /// Of as many channels as the band holds, and of those left at the end.
     runs: [Runs; 2],
+    /// Where the inputs of the positions of a block begin in the band, for each of these.
+    inputs: [Vec<usize>; 2],
 }
 
 /// How a pass cuts its results, and holds its source, whose channels take so many places.
-fn layout(samples: usize, places: usize, m: Meeting) -> (Blocks, Band, [Runs; 2]) {
+fn layout(samples: usize, places: usize, m: Meeting) -> (Blocks, Band, [Runs; 2], [Vec<usize>; 2]) {
     let channels = channels(m.taps.iter().product(), places);
     let blocks = Blocks::new(&m, samples, channels, POSITIONS);
     let band = Band::new(m, blocks, channels);
-    let runs = [band.runs(band.channels), band.runs(places % band.channels)];
-    (blocks, band, runs)
+    let all = [channels, places % channels];
+    let inputs = |channels| {
+        let lines = (0..blocks.together).flat_map(|i| (0..blocks.lines).map(move |j| [i, j]));
+        let places = lines.flat_map(|[i, j]| (0..m.result[2]).map(move |k| [i, j, k]));
+        places.map(|place| band.at(place, channels)).collect()
+    };
+    (blocks, band, all.map(|channels| band.runs(channels)), all.map(inputs))
 }
 
 fn gcd(a: usize, b: usize) -> usize {
@@ -58,7 +65,7 @@ impl Pass {
         let [source, result, taps, step, tap, pad] = spatial(c);
         let base = pad.map(|p| -(p as isize));
         let meeting = Meeting { source, result, taps, step, tap, base };
-        let (blocks, band, runs) = layout(c.batch, c.cin.div_ceil(taken), meeting);
+        let (blocks, band, runs, inputs) = layout(c.batch, c.cin.div_ceil(taken), meeting);
         Pass {
             samples: c.batch,
             groups: c.groups,
@@ -74,6 +81,7 @@ impl Pass {
             blocks,
             band,
             runs,
+            inputs,
         }
     }
 
@@ -120,7 +128,8 @@ impl Pass {
                 (first[d], next[d]) = (last, every);
             }
             if met {
-                (pass.blocks, pass.band, pass.runs) = layout(c.batch, pass.places(), pass.meeting);
+                (pass.blocks, pass.band, pass.runs, pass.inputs) =
+                    layout(c.batch, pass.places(), pass.meeting);
                 let [depths, lines, columns] = pass.meeting.taps;
                 let element = |d: usize, t: usize| first[d] - t * next[d];
                 pass.elements = (0..depths * lines * columns)
@@ -207,23 +216,35 @@ impl Pass {
             self.pack::<T>(tier, pool, w, packed, group, scratch);
         }
         let packed = &*packed;
-        let parts = self.to.div_ceil(RESULTS);
+        let tasks = self.blocks.count() * self.groups * self.to.div_ceil(RESULTS);
         let out = Shared(out.as_mut_ptr());
-        pool.each_with(self.blocks.count() * self.groups * parts, scratch, |at, scratch| {
+        pool.each_with(tasks, scratch, |at, scratch| {
             let (band, scratch) = scratch.split_at_mut(own[0]);
             let (sums, scratch) = scratch.split_at_mut(own[1]);
             let (moved, panel) = scratch.split_at_mut(own[2]);
-            let (part, at) = (at % parts, at / parts);
-            let job = Job { group: at % self.groups, block: at / self.groups, first: part * RESULTS };
+            let job = self.job(at);
             let weights = match self.at_once() {
                 true => Weights::Raw(&w[job.group * self.to * self.from * self.columns()..], panel),
                 false => Weights::Packed(&packed[job.group * group..][..group]),
             };
-            self.block::<T>(tier, &job, x, weights, [band, &mut *sums, &mut *moved]);
+            let next = (at + 1 < tasks).then(|| self.job(at + 1));
+            self.block::<T>(tier, &job, next.as_ref(), x, weights, [band, &mut *sums, &mut *moved]);
             let bias = bias.map(|b| &b[job.group * self.to..][..self.to]);
             // SAFETY: blocks, groups and parts of the channels have results of their own.
             unsafe { self.store::<T>(tier, &job, sums, bias, moved, out) };
         });
+    }
+
+    fn job(&self, at: usize) -> Job {
+        let parts = self.to.div_ceil(RESULTS);
+        let (part, at) = (at % parts, at / parts);
+        Job { group: at % self.groups, block: at / self.groups, first: part * RESULTS }
+    }
+
+    /// The channels that a job's band holds from place `i0` on, of the first sample, and elements to the next one.
+    fn source<'a, T>(&self, job: &Job, i0: usize, x: &'a [T]) -> (&'a [T], usize) {
+        let plane = self.meeting.source.iter().product::<usize>();
+        (&x[(job.group * self.from + i0 * self.taken) * plane..], self.groups * self.from * plane)
     }
 
     /// Weights as right operands: for each part of the source's channels, panel by panel of the result's, in the order of
@@ -327,13 +348,14 @@ impl Pass {
         &self,
         tier: Tier,
         job: &Job,
+        next_job: Option<&Job>,
         x: &[T],
         mut weights: Weights<T>,
         [band, sums, moved]: [&mut [T::Wide]; 3],
     ) {
         let kernels = T::kernels(tier);
         let (cols, layout) = (kernels.cols, &self.band);
-        let (taps, plane) = (self.taps(), self.meeting.source.iter().product::<usize>());
+        let taps = self.taps();
         let (images, lines) = self.blocks.get(job.block);
         let width = self.meeting.result[2];
         let positions = images.len() * lines.len() * width;
@@ -342,14 +364,23 @@ impl Pass {
         let crs = line(self.to, cols);
         for i0 in (0..self.places()).step_by(layout.channels) {
             let (channels, elements) = self.part(i0);
-            let runs = &self.runs[usize::from(channels < layout.channels)];
-            let first = &x[(job.group * self.from + i0 * self.taken) * plane..];
+            let part = usize::from(channels < layout.channels);
+            let (runs, places) = (&self.runs[part], &self.inputs[part]);
+            let (first, sample) = self.source(job, i0, x);
             let block = (images.clone(), lines.clone());
             // SAFETY: the channels of the group, of every sample.
-            unsafe {
-                let sample = self.groups * self.from * plane;
-                layout.fill(&kernels.fast, first.as_ptr(), sample, block, elements, moved, band);
+            unsafe { layout.fill(&kernels.fast, first.as_ptr(), sample, block, elements, moved, band) };
+            // While these are multiplied, the next ones come.
+            let after = match i0 + channels < self.places() {
+                true => Some((job, i0 + channels)),
+                false => next_job.map(|job| (job, 0)),
             };
+            let soon = after.map_or(Ahead::NONE, |(job, i0)| {
+                let ((first, sample), (_, elements)) = (self.source(job, i0, x), self.part(i0));
+                self.meeting.ahead(first.as_ptr(), sample, self.blocks.get(job.block), elements)
+            });
+            let tiles = positions.div_ceil(kernels.rows);
+            let mut soon = soon.lines(mine.len() * tiles);
             for panel in mine.clone() {
                 let mut ahead = Ahead::NONE;
                 let b = match &mut weights {
@@ -368,26 +399,25 @@ impl Pass {
                         &*packed
                     }
                 };
+                let mut ahead = ahead.lines(tiles);
                 let column = panel * cols - job.first;
-                let mut place = [0; 3];
                 for start in (0..positions).step_by(kernels.rows) {
                     let n = kernels.rows.min(positions - start);
                     let mut rows = [std::ptr::null(); MAX_ROWS];
-                    for row in &mut rows[..n] {
-                        *row = band[layout.at(place, channels)..].as_ptr();
-                        place = next(place, lines.len(), width);
+                    for (row, &at) in rows.iter_mut().zip(&places[start..start + n]) {
+                        *row = band[at..].as_ptr();
                     }
                     let walk = Walk {
                         rows: &rows[..n],
                         outer: &runs.starts,
                         inner: runs.length,
-                        step: 1,
                         b: b.as_ptr(),
                         c: sums[start * crs + column..].as_mut_ptr(),
                         crs: crs as isize,
                         add: i0 > 0,
                     };
-                    ahead.ask(start / kernels.rows, positions.div_ceil(kernels.rows));
+                    ahead.step();
+                    soon.step();
                     // SAFETY: the runs lie in the band, the panel has a row for each of their elements, and the sums have
                     // a row for each position, of whole panels.
                     unsafe { (kernels.fast.walk)(&walk) };
@@ -477,16 +507,4 @@ struct Job {
 /// Elements from one position's sums to the next: those of different positions start in different sets of the cache.
 fn line(to: usize, cols: usize) -> usize {
     to.min(RESULTS).next_multiple_of(cols) + 16
-}
-
-/// The position after one: image, line, column.
-#[inline(always)]
-fn next([image, line, column]: [usize; 3], lines: usize, width: usize) -> [usize; 3] {
-    if column + 1 < width {
-        [image, line, column + 1]
-    } else if line + 1 < lines {
-        [image, line + 1, 0]
-    } else {
-        [image + 1, 0, 0]
-    }
 }

@@ -1,10 +1,11 @@
 //! The weight gradient: for each tap and pair of channels the sum over all outputs of input times gradient. The outputs'
 //! blocks are summed in order; where there are few channels, several sequences of blocks are summed apart and then added.
 
-use super::band::{Band, Meeting, Runs};
+use super::band::Meeting;
+use super::planes::Planes;
 use super::{Blocks, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{MAX_ROWS, Mat, Operand, Walk};
+use crate::gemm::{Ahead, Lines, MAX_ROWS, Mat, Operand, Walk};
 use crate::kernels::Args;
 use crate::pool::Shared;
 use crate::tier::Tier;
@@ -28,11 +29,10 @@ pub(super) struct Weights {
     cout: usize,
     meeting: Meeting,
     blocks: Blocks,
-    band: Band,
-    /// Of as many channels as the band holds, and of those left at the end.
-    runs: [Runs; 2],
-    /// Where the inputs of the lines of a block begin in the band, for each of these.
-    lines: [Vec<isize>; 2],
+    planes: Planes,
+    /// Where the inputs of the lines of a block begin in the planes, and those of each channel and tap.
+    lines: Vec<isize>,
+    starts: Vec<usize>,
     /// Sequences of blocks that are summed apart.
     sequences: usize,
 }
@@ -44,14 +44,8 @@ impl Weights {
         let held = channels(c.kernel_size(), c.cin);
         let positions = (FEW[0] * result[2]).clamp(POSITIONS, FEW[1]);
         let blocks = Blocks::new(&meeting, c.batch, held, positions);
-        let band = Band::new(meeting, blocks, held);
-        let all = [held, c.cin % held];
-        let runs = all.map(|channels| band.runs(channels));
-        let lines = all.map(|channels| {
-            let lines = (0..blocks.together).flat_map(|i| (0..blocks.lines).map(move |j| [i, j, 0]));
-            lines.map(|place| band.at(place, channels) as isize).collect()
-        });
-        let tasks = c.groups * c.cin.div_ceil(band.channels) * c.cout.div_ceil(RESULTS);
+        let planes = Planes::new(meeting, blocks, held);
+        let tasks = c.groups * c.cin.div_ceil(held) * c.cout.div_ceil(RESULTS);
         let sequences = TASKS.div_ceil(tasks.max(1)).min(blocks.count()).max(1);
         Weights {
             tier,
@@ -60,9 +54,9 @@ impl Weights {
             cout: c.cout,
             meeting,
             blocks,
-            band,
-            runs,
-            lines,
+            planes,
+            lines: planes.outputs(),
+            starts: planes.taps(),
             sequences,
         }
     }
@@ -73,7 +67,7 @@ impl Weights {
 
     /// Parts of the input and the output channels.
     fn parts(&self) -> [usize; 2] {
-        [self.cin.div_ceil(self.band.channels), self.cout.div_ceil(RESULTS)]
+        [self.cin.div_ceil(self.planes.channels), self.cout.div_ceil(RESULTS)]
     }
 
     /// Tasks of a sequence, each for a part of the input and of the output channels of a group.
@@ -84,13 +78,13 @@ impl Weights {
     fn job(&self, at: usize) -> Job {
         let [_, outputs] = self.parts();
         let (o0, at) = (at % outputs * RESULTS, at / outputs);
-        let (i0, at) = (at % self.parts()[0] * self.band.channels, at / self.parts()[0]);
+        let (i0, at) = (at % self.parts()[0] * self.planes.channels, at / self.parts()[0]);
         Job { group: at % self.groups, sequence: at / self.groups, i0, o0 }
     }
 
-    /// Elements of a job's sums for a panel of its output channels: `[tap][input channel][output channel]`.
+    /// Elements of a job's sums for a panel of its output channels: `[input channel][tap][output channel]`.
     fn panel(&self, cols: usize) -> usize {
-        self.band.channels * self.taps() * cols
+        self.planes.channels * self.taps() * cols
     }
 
     /// Elements of all of a job's sums, panel after panel.
@@ -98,11 +92,11 @@ impl Weights {
         RESULTS.min(self.cout).div_ceil(cols) * self.panel(cols)
     }
 
-    /// Elements of what a thread needs while it sums: its band, packed gradients, and room to move inputs.
-    fn own(&self, cols: usize) -> [usize; 3] {
+    /// Elements of what a thread needs while it sums: inputs, and packed gradients.
+    fn own(&self, cols: usize) -> [usize; 2] {
         let positions = self.blocks.together * self.blocks.lines * self.meeting.result[2];
         let gradients = positions * RESULTS.min(self.cout).next_multiple_of(cols);
-        [self.band.elements(), gradients, self.band.plane()].map(|n| n.next_multiple_of(16))
+        [self.planes.elements(), gradients].map(|n| n.next_multiple_of(16))
     }
 
     /// The same while it writes: a panel twice.
@@ -175,79 +169,82 @@ impl Weights {
         RESULTS.min(self.cout - job.o0)
     }
 
+    /// Gradients of a job's output channels from `j` on, of the lines of an image from `line` on: a row for each channel.
+    fn gradients<T: Operand>(&self, job: &Job, g: &[T], image: usize, line: usize, j: usize) -> Mat<T> {
+        let [depths, height, width] = self.meeting.result;
+        let (sample, depth) = (image / depths, image % depths);
+        let channel = (sample * self.groups + job.group) * self.cout + job.o0 + j;
+        let each = depths * height * width;
+        Mat { ptr: g[channel * each + (depth * height + line) * width..].as_ptr(), rs: each as isize, cs: 1 }
+    }
+
     /// Sums a job.
     fn sum<T: Operand>(&self, job: &Job, g: &[T], x: &[T], scratch: &mut [T::Wide], sums: &mut [T::Wide]) {
         let kernels = T::kernels(self.tier);
         let (cols, width) = (kernels.cols, self.meeting.result[2]);
         let plane = |size: [usize; 3]| size.iter().product::<usize>();
         let (from, to) = (plane(self.meeting.source), plane(self.meeting.result));
-        let channels = self.band.channels.min(self.cin - job.i0);
-        let part = usize::from(channels < self.band.channels);
-        let runs = &self.runs[part];
+        let channels = self.planes.channels.min(self.cin - job.i0);
         let (outputs, panel) = (self.outputs(job), self.panel(cols));
         let own = self.own(cols);
-        let (band, scratch) = scratch.split_at_mut(own[0]);
-        let (gradients, moved) = scratch.split_at_mut(own[1]);
+        let (inputs, gradients) = scratch.split_at_mut(own[0]);
         let per = self.blocks.count().div_ceil(self.sequences);
         let blocks = job.sequence * per..self.blocks.count().min((job.sequence + 1) * per);
         if blocks.is_empty() {
             sums.fill(T::Wide::ZERO);
         }
+        let end = blocks.end;
         for (turn, block) in blocks.enumerate() {
             let (images, lines) = self.blocks.get(block);
             let first = &x[(job.group * self.cin + job.i0) * from..];
+            let sample = self.groups * self.cin * from;
             let here = (images.clone(), lines.clone());
             // SAFETY: the channels of the group, of every sample.
-            unsafe {
-                let sample = self.groups * self.cin * from;
-                self.band.fill(&kernels.wide, first.as_ptr(), sample, here, channels, moved, band);
-            };
+            unsafe { self.planes.fill(kernels, first.as_ptr(), sample, here, channels, inputs) };
             // Gradients of each panel of output channels, position by position.
             let of_image = lines.len() * width;
             let positions = images.len() * of_image;
             for (i, image) in images.clone().enumerate() {
-                let (sample, depth) = (image / self.meeting.result[0], image % self.meeting.result[0]);
                 for j in (0..outputs).step_by(cols) {
-                    let channel = (sample * self.groups + job.group) * self.cout + job.o0 + j;
-                    let at = channel * to + (depth * self.meeting.result[1] + lines.start) * width;
-                    let mat = Mat { ptr: g[at..].as_ptr(), rs: to as isize, cs: 1 };
-                    let out = &mut gradients[j * positions + i * of_image * cols..];
+                    let (mat, n) = (self.gradients(job, g, image, lines.start, j), cols.min(outputs - j));
+                    let out = gradients[j * positions + i * of_image * cols..].as_mut_ptr();
                     // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do not spill.
-                    unsafe {
-                        (kernels.wide.pack)(
-                            mat,
-                            cols.min(outputs - j),
-                            of_image,
-                            cols,
-                            of_image,
-                            out.as_mut_ptr(),
-                        )
-                    };
+                    unsafe { (kernels.wide.pack)(mat, n, of_image, cols, of_image, out) };
                 }
             }
-            let outer = &self.lines[part][..images.len() * lines.len()];
-            for j in (0..outputs).step_by(cols) {
-                for (run, &start) in runs.starts.iter().enumerate() {
-                    for row in (0..runs.length).step_by(kernels.rows) {
-                        let n = kernels.rows.min(runs.length - row);
-                        let mut rows = [std::ptr::null(); MAX_ROWS];
-                        for (k, r) in rows[..n].iter_mut().enumerate() {
-                            *r = band[start as usize + row + k..].as_ptr();
-                        }
-                        let walk = Walk {
-                            rows: &rows[..n],
-                            outer,
-                            inner: width,
-                            step: (self.band.step[2] * channels) as isize,
-                            b: gradients[j * positions..].as_ptr(),
-                            c: sums[j / cols * panel + (run * runs.length + row) * cols..].as_mut_ptr(),
-                            crs: cols as isize,
-                            add: turn > 0,
-                        };
-                        // SAFETY: inputs in the band that the outputs meet through these taps, a row of gradients for
-                        // each output, and sums of the job.
-                        unsafe { (kernels.wide.walk)(&walk) };
+            let outer = &self.lines[..images.len() * lines.len()];
+            let starts = &self.starts[..channels * self.taps()];
+            let tiles = outputs.div_ceil(cols) * starts.len().div_ceil(kernels.rows);
+            // While these are multiplied, the next ones come.
+            let next = (block + 1 < end).then(|| self.blocks.get(block + 1));
+            let soon = next.map_or([Ahead::NONE; 2], |(images, lines)| {
+                let first_gradients = self.gradients(job, g, images.start, lines.start, 0);
+                let gradients = match lines.len() == self.meeting.result[1] {
+                    // Whole channels follow each other.
+                    true => {
+                        let rs = (self.groups * self.cout * to) as isize;
+                        Ahead::matrix(Mat { rs, ..first_gradients }, images.len(), outputs * to)
                     }
+                    false => Ahead::matrix(first_gradients, outputs, lines.len() * width),
+                };
+                [gradients, self.meeting.ahead(first.as_ptr(), sample, (images, lines), channels)]
+            });
+            let mut soon = soon.map(|ahead| ahead.lines(tiles));
+            for j in (0..outputs).step_by(cols) {
+                let b = gradients[j * positions..].as_ptr();
+                let sums = sums[j / cols * panel..].chunks_mut(kernels.rows * cols);
+                for (starts, sums) in starts.chunks(kernels.rows).zip(sums) {
+                    let mut rows = [std::ptr::null(); MAX_ROWS];
+                    for (row, &start) in rows.iter_mut().zip(starts) {
+                        *row = inputs[start..].as_ptr();
+                    }
+                    let rows = &rows[..starts.len()];
+                    let (c, crs) = (sums.as_mut_ptr(), cols as isize);
+                    let walk = Walk { rows, outer, inner: width, b, c, crs, add: turn > 0 };
+                    soon.iter_mut().for_each(Lines::step);
+                    // SAFETY: inputs that the outputs meet through these taps, a row of gradients for each output, and
+                    // sums of the job.
+                    unsafe { (kernels.wide.walk)(&walk) };
                 }
             }
         }
@@ -267,11 +264,11 @@ impl Weights {
     ) {
         let kernels = T::kernels(self.tier);
         let (cols, taps) = (kernels.cols, self.taps());
-        let channels = self.band.channels.min(self.cin - job.i0);
-        let [total, turned] = self.writes(cols);
+        let each = taps * self.planes.channels.min(self.cin - job.i0);
+        let part = each * cols;
+        let [total, lines] = self.writes(cols);
         let (total, scratch) = scratch.split_at_mut(total);
-        let turned = &mut scratch[..turned];
-        let part = taps * channels * cols;
+        let lines = &mut scratch[..lines][..part];
         let Some(first) = sums.next() else { return };
         let mut sum = &first[..part];
         if let Some(second) = sums.next() {
@@ -282,17 +279,7 @@ impl Weights {
             }
             sum = total;
         }
-        // From tap, channel, output to channel, tap, output, and so to output, channel, tap.
-        let turned = &mut turned[..part];
-        for (t, sum) in sum.chunks_exact(channels * cols).enumerate() {
-            for (from, to) in sum.chunks_exact(cols).zip(turned[t * cols..].chunks_mut(taps * cols)) {
-                // Rows are whole vectors. A call for each would cost more than copying it.
-                let eights = from.as_chunks::<8>().0.iter().zip(to.as_chunks_mut().0);
-                eights.for_each(|(from, to)| *to = *from);
-            }
-        }
-        let (lines, each) = (&mut total[..part], taps * channels);
-        let x = Mat { ptr: turned.as_ptr(), rs: cols as isize, cs: 1 };
+        let x = Mat { ptr: sum.as_ptr(), rs: cols as isize, cs: 1 };
         // SAFETY: as many numbers are read as written.
         unsafe { (kernels.transpose)(x, each, cols, lines.as_mut_ptr()) };
         for (o, line) in lines.chunks_exact(each).take(self.outputs(job) - j).enumerate() {

@@ -1,0 +1,143 @@
+//! Inputs of a block of outputs in scratch memory as they lie in the image, channel by channel, with zeros for the padding.
+//! With strides a line holds its columns by their remainders: so those that neighbouring outputs meet through a tap are
+//! neighbours.
+
+use super::Blocks;
+use super::band::Meeting;
+use crate::element::Wide;
+use crate::gemm::{Kernels, Mat, Operand};
+use std::ops::Range;
+
+/// For each image of a block and each of its channels, `depths × lines × remainders × columns`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planes {
+    meeting: Meeting,
+    blocks: Blocks,
+    /// Channels held at a time.
+    pub channels: usize,
+    depths: usize,
+    /// Lines held, and lines of the image from one to the next.
+    lines: usize,
+    lines_apart: usize,
+    /// Columns of a remainder, remainders that are held, and columns of the image from one to the next.
+    columns: usize,
+    remainders: usize,
+    columns_apart: usize,
+}
+
+impl Planes {
+    pub fn new(meeting: Meeting, blocks: Blocks, channels: usize) -> Planes {
+        let m = &meeting;
+        let held =
+            |d: usize, outputs: usize| outputs.saturating_sub(1) * m.step[d] + (m.taps[d] - 1) * m.tap[d] + 1;
+        // Of a single tap only the lines and columns it meets.
+        let lines_apart = if m.taps[1] == 1 { m.step[1] } else { 1 };
+        let remainders = if m.taps[2] == 1 { 1 } else { m.step[2] };
+        Planes {
+            meeting,
+            blocks,
+            channels,
+            depths: held(0, 1),
+            lines: held(1, blocks.lines).div_ceil(lines_apart),
+            lines_apart,
+            columns: held(2, m.result[2]).div_ceil(m.step[2]),
+            remainders,
+            columns_apart: m.step[2],
+        }
+    }
+
+    fn line(&self) -> usize {
+        self.remainders * self.columns
+    }
+
+    fn plane(&self) -> usize {
+        self.depths * self.lines * self.line()
+    }
+
+    /// Elements of scratch memory.
+    pub fn elements(&self) -> usize {
+        self.blocks.together * self.channels * self.plane()
+    }
+
+    /// Offset of the first inputs that the outputs of a line meet through tap 0: of each image of a block, line by line.
+    pub fn outputs(&self) -> Vec<isize> {
+        let lines = |image: usize| (0..self.blocks.lines).map(move |line| [image, line]);
+        let (each, step) = (self.channels * self.plane(), self.meeting.step[1] / self.lines_apart);
+        let at = |[image, line]: [usize; 2]| image * each + line * step * self.line();
+        (0..self.blocks.together).flat_map(lines).map(|place| at(place) as isize).collect()
+    }
+
+    /// What further taps and channels add to that: of each channel, tap by tap.
+    pub fn taps(&self) -> Vec<usize> {
+        let m = &self.meeting;
+        let mut starts = Vec::new();
+        for channel in 0..self.channels {
+            for a in 0..m.taps[0] {
+                for b in 0..m.taps[1] {
+                    for c in 0..m.taps[2] {
+                        let line = a * m.tap[0] * self.lines + b * m.tap[1];
+                        let column = c * m.tap[2];
+                        let (remainder, column) = (column % self.columns_apart, column / self.columns_apart);
+                        starts.push(
+                            channel * self.plane() + line * self.line() + remainder * self.columns + column,
+                        );
+                    }
+                }
+            }
+        }
+        starts
+    }
+
+    /// Holds some channels of the images of a block. An image is a depth of the output of a sample; the first channel of
+    /// sample `n` starts at `x[n · sample]`.
+    ///
+    /// # Safety
+    /// `x` points to the channels wanted of the first sample; all samples are there.
+    pub unsafe fn fill<T: Operand>(
+        &self,
+        kernels: &Kernels<T>,
+        x: *const T,
+        sample: usize,
+        (images, lines): (Range<usize>, Range<usize>),
+        channels: usize,
+        out: &mut [T::Wide],
+    ) {
+        let m = &self.meeting;
+        let [depth, height, width] = m.source;
+        // Of what is held of a dimension, from the image's index `first` on: how much lies before the image, how much in it,
+        // and the image's index where that begins.
+        let within = |first: isize, apart: usize, held: usize, size: usize| {
+            let before = usize::try_from(-first).unwrap_or(0).div_ceil(apart).min(held);
+            let start = first + (before * apart) as isize;
+            let inside = usize::try_from(size as isize - start).unwrap_or(0).div_ceil(apart);
+            (before, inside.min(held - before), start as usize)
+        };
+        let first = |d: usize, output: usize| (output * m.step[d]) as isize + m.base[d];
+        out[..images.len() * self.channels * self.plane()].fill(T::Wide::ZERO);
+        for (i, image) in images.enumerate() {
+            let (n, result) = (image / m.result[0], image % m.result[0]);
+            let (before, depths, z) = within(first(0, result), 1, self.depths, depth);
+            let (above, rows, y) = within(first(1, lines.start), self.lines_apart, self.lines, height);
+            for (channel, d) in (0..channels).flat_map(|c| (0..depths).map(move |d| (c, d))) {
+                let line = ((i * self.channels + channel) * self.depths + before + d) * self.lines + above;
+                for remainder in 0..self.remainders {
+                    let start = first(2, 0) + remainder as isize;
+                    let (left, columns, start) = within(start, self.columns_apart, self.columns, width);
+                    if rows == 0 || columns == 0 {
+                        continue;
+                    }
+                    let from = ((channel * depth + z + d) * height + y) * width + start;
+                    let x = Mat {
+                        ptr: x.wrapping_add(n * sample + from),
+                        rs: (self.lines_apart * width) as isize,
+                        cs: self.columns_apart as isize,
+                    };
+                    let to = line * self.line() + remainder * self.columns + left;
+                    let out = out[to..][..(rows - 1) * self.line() + columns].as_mut_ptr();
+                    // SAFETY: inputs of the image, and where they are held.
+                    unsafe { (kernels.lines)(x, rows, columns, out, self.line()) };
+                }
+            }
+        }
+    }
+}
