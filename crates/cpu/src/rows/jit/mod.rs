@@ -1,8 +1,8 @@
 //! Row programs as machine code of x86-64 with AVX2: each phase is one loop over the columns that holds everything in
 //! registers, so that a phase costs what its reads and writes cost, and one around it over rows; or all phases of short rows
 //! are one function (`whole`). The interpreter of `tile` does the same, operation by operation and to the same bits, where
-//! this cannot: in other tiers, for layouts whose columns do not lie next to each other, in stretches of whole groups, in f64,
-//! and for functions that have no translation here.
+//! this cannot: in other tiers, for layouts whose columns do not lie next to each other in stretches, in f64, and for functions
+//! that have no translation here. Stretches that are no whole groups, such as small images of a batch, are brought together.
 
 mod asm;
 mod between;
@@ -84,6 +84,8 @@ struct Phase {
     idle: bool,
     frame: Frame,
     group: usize,
+    /// Bytes of a copy of a stream whose stretches are brought together; 0 if they are whole groups.
+    copy: usize,
     /// Places in the code: for whole groups, into the caches and past them, and for less than a group.
     whole: usize,
     past: Option<usize>,
@@ -99,8 +101,13 @@ struct Slot {
 }
 
 impl Phase {
-    /// Bytes that a thread works in: the frame, copies of what is left of streams, and the numbers and lanes of some rows.
+    /// Bytes that a thread works in: the frame, copies of what is left of streams, the numbers and lanes of some rows, and
+    /// copies of whole streams.
     fn context(&self) -> usize {
+        self.copies_at() + self.copy * self.streams.len()
+    }
+
+    fn copies_at(&self) -> usize {
         self.lanes_at() + 4 * BATCH * LANES * self.folds.len()
     }
 
@@ -110,6 +117,11 @@ impl Phase {
 
     fn lanes_at(&self) -> usize {
         (self.table_at() + 4 * BATCH * self.slots.len()).next_multiple_of(4 * WIDE)
+    }
+
+    /// The copy of a stream.
+    fn copy_of(&self, context: *mut u8, stream: usize) -> *mut u8 {
+        context.wrapping_add(self.copies_at() + stream * self.copy)
     }
 
     /// What accumulators begin with.
@@ -158,17 +170,20 @@ impl Program {
         }
     }
 
-    /// Whether the columns of every operand that has any follow each other in memory, in one stretch, or in several of which
-    /// each is of whole groups: the lanes of sums then go on from one to the next.
+    /// Whether the columns of every operand that has any follow each other in memory, in one stretch or in several.
     fn columns_follow(&self) -> bool {
         let Some((last, outer)) = self.cols.split_last() else { return false };
-        let whole = outer.is_empty()
-            || (last.size.is_multiple_of(LANES) && self.tiling.tile_cols.is_multiple_of(LANES));
         let follow = |o: usize| match last.steps[o] {
             0 => outer.iter().all(|a| a.steps[o] == 0),
             step => step == 1,
         };
-        whole && (0..self.sites.len()).all(follow)
+        (0..self.sites.len()).all(follow)
+    }
+
+    /// Whether stretches of columns are whole groups: the lanes of sums then go on from one to the next. One stretch is.
+    fn whole_stretches(&self) -> bool {
+        let size = self.cols.last().map_or(0, |c| c.size);
+        self.cols.len() == 1 || size.is_multiple_of(LANES) && self.tiling.tile_cols.is_multiple_of(LANES)
     }
 
     fn machine(&self, reads: usize) -> Option<Machine> {
@@ -205,7 +220,13 @@ impl Program {
 
     /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of each stream.
     fn phase_code(&self, asm: &mut Asm, mut body: Body, rest: Body, ahead: &[usize]) -> Phase {
-        self.mark_past(&mut body.streams);
+        let copy = match self.whole_stretches() {
+            true => 0,
+            false => (8 * self.tiling.tile_cols).next_multiple_of(8 * LANES),
+        };
+        if copy == 0 {
+            self.mark_past(&mut body.streams);
+        }
         let group = group(&body);
         let frame = Frame::new(&body, group);
         let steps = self.steps(&body.streams, self.whole_groups());
@@ -227,6 +248,7 @@ impl Program {
             folds: body.folds.iter().map(|&f| (f, self.code.folds[f].op)).collect(),
             frame,
             group,
+            copy,
         }
     }
 
@@ -256,6 +278,7 @@ impl Program {
     /// How many elements ahead an operand is asked for: the same of the next tile, if tiles follow each other in memory.
     fn ahead(&self, o: usize) -> usize {
         match (&self.rows[..], &self.cols[..]) {
+            (_, [_, _, ..]) if !self.whole_stretches() => 0,
             ([], _) | (_, [_, _, ..]) => AHEAD / self.sites[o].dtype.size(),
             // Of longer rows nothing would still be near when they are read.
             ([r], [c]) if r.steps[o] == c.size as isize && c.size <= TILE => self.tiling.tile_rows * c.size,
@@ -317,7 +340,11 @@ impl Machine {
                                 w.cols.cut(&run.p.cols, run.p.operands, col, n);
                             }
                             self.begin(w, phase);
-                            self.stretches(run, w, phase, row, col, col - cols.start);
+                            if phase.copy > 0 && w.cols.lens.len() > 1 {
+                                self.together(run, w, phase, row, col..col + n, col - cols.start);
+                            } else {
+                                self.stretches(run, w, phase, row, col, col - cols.start);
+                            }
                             self.end(run, w, phase, row..row + 1, phase.init(context));
                         }
                     }
@@ -387,6 +414,64 @@ impl Machine {
                 self.stretch(run, w, phase, row, col..col + n);
                 (col, before) = (col + n, before + n);
             }
+        }
+    }
+
+    /// The columns of `w.cols` of a row, `before` of the row's being done, on copies that bring their stretches together.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    unsafe fn together(
+        &self,
+        run: &Run,
+        w: &mut Worker,
+        phase: &Phase,
+        row: usize,
+        cols: Range<usize>,
+        before: usize,
+    ) {
+        let context = w.context.base();
+        let apart = |s: &Stream| match s.source {
+            Source::Operand(o) if run.p.cols.last().is_some_and(|c| c.steps[o] != 0) => Some(o),
+            _ => None,
+        };
+        // SAFETY: the stretches are the operands', the context has room for their copies; the rest as for this function.
+        unsafe {
+            point(context, &w.parts, |s, part| match (&phase.streams[s], apart(&phase.streams[s])) {
+                (_, Some(_)) => phase.copy_of(context, s),
+                (stream, None) => match stream.source {
+                    Source::Operand(o) => part.wrapping_offset(w.cols.start(o) * stream.width as isize),
+                    Source::Kept(_) | Source::Sum(_) => part.wrapping_add(before * stream.width),
+                },
+            });
+            for (s, stream) in phase.streams.iter().enumerate().filter(|(_, s)| s.read) {
+                if let Some(o) = apart(stream) {
+                    self.each_stretch(w, phase, s, o, |memory, copy, n| copy_short(memory, copy, n));
+                }
+            }
+            self.stretch(run, w, phase, row, cols);
+            for (s, stream) in phase.streams.iter().enumerate().filter(|(_, s)| s.written) {
+                if let Some(o) = apart(stream) {
+                    self.each_stretch(w, phase, s, o, |memory, copy, n| copy_short(copy, memory, n));
+                }
+            }
+        }
+    }
+
+    /// What stream `s`, of operand `o`, and its copy hold of each stretch, and its bytes.
+    #[inline(always)]
+    fn each_stretch(
+        &self,
+        w: &mut Worker,
+        phase: &Phase,
+        s: usize,
+        o: usize,
+        f: impl Fn(*mut u8, *mut u8, usize),
+    ) {
+        let (width, mut copy) = (phase.streams[s].width, phase.copy_of(w.context.base(), s));
+        for (at, n) in w.cols.of(o) {
+            f(w.parts[s].get().wrapping_offset(at * width as isize), copy, n * width);
+            copy = copy.wrapping_add(n * width);
         }
     }
 
@@ -561,6 +646,26 @@ fn reduction(op: Reduce) -> (Binary, f32) {
         Reduce::Min => (Binary::Min, f32::INFINITY),
         Reduce::Prod => (Binary::Mul, 1.0),
         Reduce::Sum => (Binary::Add, 0.0),
+    }
+}
+
+/// Copies some bytes, so few that a call would cost more.
+///
+/// # Safety
+/// They may be read and written, and do not overlap.
+#[inline(always)]
+unsafe fn copy_short(from: *const u8, to: *mut u8, n: usize) {
+    const VECTOR: usize = 4 * WIDE;
+    let whole = n / VECTOR * VECTOR;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for i in (0..whole).step_by(VECTOR) {
+            let vector = from.add(i).cast::<[u8; VECTOR]>().read_unaligned();
+            to.add(i).cast::<[u8; VECTOR]>().write_unaligned(vector);
+        }
+        if whole < n {
+            to.add(whole).copy_from_nonoverlapping(from.add(whole), n - whole);
+        }
     }
 }
 
