@@ -184,7 +184,10 @@ fn phases_have_the_bits_of_the_interpreter() {
 /// Reductions over columns in several stretches, as those of a batch norm over images.
 #[test]
 fn stretches_of_columns_have_the_bits_of_the_interpreter() {
-    for shape in [[3, 5, 32], [16, 6, 64], [5, 3, 1056], [7, 2, 4096], [2, 3, 9600]] {
+    // Stretches of whole groups, and others.
+    let whole = [[3, 5, 32], [16, 6, 64], [5, 3, 1056], [7, 2, 4096], [2, 3, 9600]];
+    let short = [[16, 5, 16], [16, 4, 49], [3, 70, 9], [12, 3, 784], [9, 2, 3001], [2, 3, 70_001]];
+    for shape in whole.into_iter().chain(short) {
         let space = ReduceSpace::new(&shape, &[0, 2]);
         let mut b = space.builder();
         let (x, y) = (b.read(DType::F32, space.full.clone()), b.read(DType::BF16, space.full.clone()));
