@@ -154,6 +154,22 @@ fn the_gradient_of_a_bias_is_summed_where_what_it_sums_is_made() {
 }
 
 #[test]
+fn sums_of_few_long_rows_stay_apart() {
+    let nodes = |rows: usize, cols: usize| {
+        let mut b = Builder::new();
+        let x = b.input("x", TensorType::new(DType::F32, [rows, cols]), InputRole::User);
+        let attrs = Attrs::new().with("dim", -1);
+        let y = b.apply(&ops::norm::softmax::SOFTMAX, &[Some(x)], attrs).unwrap()[0];
+        let bias = b.sum(y, &[0], false).unwrap();
+        b.output("y", y, OutputRole::User);
+        b.output("bias", bias, OutputRole::User);
+        fuse(b.finish()).unwrap().nodes.len()
+    };
+    assert_eq!([nodes(4, 4096), nodes(4, 4097), nodes(128, 4097)], [1, 2, 1]);
+    assert_eq!([nodes(128, 1 << 18), nodes(128, (1 << 18) + 1)], [1, 2]);
+}
+
+#[test]
 fn a_sum_of_the_backward_pass_takes_nothing_of_the_forward_pass_along() {
     let mut b = Builder::new();
     let x = b.input("x", TensorType::new(DType::F32, [3, 4]), InputRole::User);

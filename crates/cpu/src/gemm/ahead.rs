@@ -41,10 +41,10 @@ impl Ahead {
         Ahead { at: self.at.wrapping_add_signed(start as isize * self.hop), left: end - start, ..self }
     }
 
-    /// Its lines, an even part of them in each of so many steps.
-    pub fn lines(self, steps: usize) -> Lines {
-        let all = self.left * self.bytes.div_ceil(LINE);
-        Lines { ahead: self, offset: 0, each: all.div_ceil(steps.max(1)) }
+    /// To be asked for in so many steps.
+    pub fn paced(self, steps: usize) -> Paced {
+        let lines = self.left * self.bytes.div_ceil(LINE);
+        Paced { ahead: self, offset: 0, lines, steps: steps.max(1), due: 0 }
     }
 
     /// Stretches left.
@@ -76,23 +76,25 @@ impl Ahead {
     }
 }
 
-/// Lines to be asked for step by step.
+/// Stretches that are asked for step by step, an even part of their lines in each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lines {
+pub(crate) struct Paced {
     ahead: Ahead,
-    /// Bytes of the first stretch asked for; lines of a step.
+    /// Bytes of the first stretch asked for.
     offset: usize,
-    each: usize,
+    lines: usize,
+    steps: usize,
+    /// Parts of a line due, of which `steps` make one.
+    due: usize,
 }
 
-impl Lines {
-    /// Asks for the next ones.
+impl Paced {
+    /// Asks for the lines of the next step.
     #[inline]
     pub fn step(&mut self) {
-        for _ in 0..self.each {
-            if self.ahead.left == 0 {
-                return;
-            }
+        self.due += self.lines;
+        while self.due >= self.steps && self.ahead.left > 0 {
+            self.due -= self.steps;
             ask(without_provenance(self.ahead.at.wrapping_add(self.offset)));
             self.offset += LINE;
             if self.offset >= self.ahead.bytes {

@@ -25,7 +25,7 @@ mod walk;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub(crate) use ahead::{Ahead, Lines, Soon};
+pub(crate) use ahead::{Ahead, Paced, Soon};
 pub(crate) use lanes::MAX_LANES;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use lanes::{Converts, Lanes};

@@ -172,3 +172,30 @@ fn columns_of_any_size_are_interleaved() {
         interleaves(bf16::kernels(tier));
     }
 }
+
+/// Every element where it belongs, and nothing between rows.
+fn widens<T: Operand>(kernels: &Kernels<T>) {
+    const ROWS: usize = 3;
+    for (k, cs) in (1..=2 * kernels.cols + 1).flat_map(|k| [(k, 1), (k, 2)]) {
+        let (rs, pitch) = (cs * k + 1, k + 2);
+        let x = numbers::<T>(ROWS * rs, 5);
+        let mut out = vec![T::Wide::ZERO; ROWS * pitch];
+        let mat = Mat { ptr: x.as_ptr(), rs: rs as isize, cs: cs as isize };
+        // SAFETY: all elements are among the numbers, and there is room for them.
+        unsafe { (kernels.widen)(mat, ROWS, k, out.as_mut_ptr(), pitch) };
+        for (i, p) in (0..ROWS).flat_map(|i| (0..pitch).map(move |p| (i, p))) {
+            let want = if p < k { x[i * rs + p * cs].widen() } else { T::Wide::ZERO };
+            assert!(out[i * pitch + p] == want, "{k} columns {cs} apart: ({i}, {p})");
+        }
+    }
+}
+
+#[test]
+fn rows_of_any_length_are_widened() {
+    for tier in tiers() {
+        widens(f32::kernels(tier));
+        widens(f64::kernels(tier));
+        widens(bf16::kernels(tier));
+        widens(f16::kernels(tier));
+    }
+}

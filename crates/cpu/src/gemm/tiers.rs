@@ -22,7 +22,7 @@ pub struct Kernels<T: Float> {
     /// [`Panels::interleave`] of numbers that are wide already.
     pub(crate) transpose: unsafe fn(Mat<T::Wide>, usize, usize, *mut T::Wide),
     /// Widens a matrix row by row.
-    pub(crate) lines: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
+    pub(crate) widen: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
     pub(crate) narrow: unsafe fn(*const T::Wide, usize, *mut T),
     pub(super) dot: unsafe fn(&Dot<T>, &mut [T::Wide; DOT_ROWS * DOT_COLS]),
 }
@@ -91,9 +91,9 @@ macro_rules! tier {
             }
 
             /// # Safety
-            /// As [`walk::lines`].
+            /// As [`walk::widen`].
             $(#[$features])?
-            unsafe fn lines<L: Converts<T>, T: Float<Wide = L::E>>(
+            unsafe fn widen<L: Converts<T>, T: Float<Wide = L::E>>(
                 x: Mat<T>,
                 rows: usize,
                 k: usize,
@@ -101,7 +101,7 @@ macro_rules! tier {
                 pitch: usize,
             ) {
                 // SAFETY: the caller's promise.
-                unsafe { walk::lines::<L, T>(x, rows, k, out, pitch) }
+                unsafe { walk::widen::<L, T>(x, rows, k, out, pitch) }
             }
 
             /// # Safety
@@ -148,7 +148,7 @@ macro_rules! tier {
                     wide: panels::<L, T>(),
                     fast: panels::<P, T>(),
                     transpose: interleave::<L, L::E>,
-                    lines: lines::<L, T>,
+                    widen: widen::<L, T>,
                     narrow: narrow::<L, T>,
                     dot: dot::<L, T>,
                 }

@@ -1,5 +1,5 @@
 //! The register tile for a left operand that is no matrix: rows start anywhere, and the sum walks runs of each. A
-//! convolution multiplies an image in place with it.
+//! convolution multiplies an image in place with it. And how images get there: channels innermost, or as they lie.
 
 use super::Mat;
 use super::lanes::{Converts, Lanes, MAX_LANES, Packs};
@@ -160,7 +160,7 @@ pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
 /// # Safety
 /// The `rows × k` elements of `x` may be read, their places of `out` be written; they do not overlap.
 #[inline(always)]
-pub(super) unsafe fn lines<L: Converts<T>, T: Float<Wide = L::E>>(
+pub(super) unsafe fn widen<L: Converts<T>, T: Float<Wide = L::E>>(
     x: Mat<T>,
     rows: usize,
     k: usize,

@@ -37,13 +37,13 @@ pub(super) struct Run<'a> {
 impl Program {
     /// What this program works in.
     pub(crate) fn scratch(&self) -> ScratchSize {
-        let cells = self.split_cells() + self.code.sums.len() * self.row_blocks() * count(&self.cols);
+        let sums = self.sum_width() * self.code.sums.len() * self.row_blocks() * count(&self.cols);
         ScratchSize {
             buffer: self.buffer,
             context: self.context(),
             registers: self.code.regs.len(),
             operands: self.operands,
-            partial: 8 * cells,
+            partial: 8 * self.split_cells() + sums,
         }
     }
 
@@ -52,6 +52,11 @@ impl Program {
         return self.machine.as_ref().map_or(0, |m| m.context);
         #[cfg(not(target_arch = "x86_64"))]
         0
+    }
+
+    /// Bytes of a column sum, of the widest.
+    fn sum_width(&self) -> usize {
+        self.code.sums.iter().map(|s| s.ty.size()).max().unwrap_or(0)
     }
 
     fn split_cells(&self) -> usize {
@@ -77,7 +82,8 @@ impl Program {
         let (row_blocks, col_blocks) = (self.row_blocks(), self.col_blocks());
         let t = &self.tiling;
         let folds = if t.split { self.code.folds.len() } else { 0 };
-        let cells = Cells { base: Shared(scratch.partial.base()), rows, col_blocks, cols, folds };
+        let (base, width) = (Shared(scratch.partial.base()), self.sum_width());
+        let cells = Cells { base, rows, col_blocks, cols, folds, width };
         let run = Run { p: self, bases, cells, row_blocks };
         let blocks = |part: Part, scratch: &mut Scratch| {
             let col_blocks = if part == Part::Rest { 1 } else { col_blocks };

@@ -85,7 +85,7 @@ impl Scratch {
     }
 }
 
-/// Partial results in shared memory, in cells of 8 bytes.
+/// Partial results in shared memory: of reductions in cells of 8 bytes, and column sums.
 #[derive(Clone, Copy)]
 pub(super) struct Cells {
     pub(super) base: Shared<u8>,
@@ -93,6 +93,8 @@ pub(super) struct Cells {
     pub(super) col_blocks: usize,
     pub(super) cols: usize,
     pub(super) folds: usize,
+    /// Bytes of a column sum.
+    pub(super) width: usize,
 }
 
 impl Cells {
@@ -102,9 +104,9 @@ impl Cells {
         self.base.get().wrapping_add(8 * at).cast()
     }
 
-    /// Column sums of a block of rows, which have the room of a cell for each column.
+    /// Column sums of a block of rows.
     pub(super) fn sum(&self, sum: usize, row_blocks: usize, block: usize) -> *mut u8 {
-        let at = self.folds * self.col_blocks * self.rows + (sum * row_blocks + block) * self.cols;
-        self.base.get().wrapping_add(8 * at)
+        let folds = 8 * self.folds * self.col_blocks * self.rows;
+        self.base.get().wrapping_add(folds + self.width * (sum * row_blocks + block) * self.cols)
     }
 }

@@ -38,13 +38,25 @@ impl Meeting {
         let first = (lines.start * self.step[1]) as isize + self.base[1];
         let last = (lines.len() - 1) * self.step[1] + (self.taps[1] - 1) * self.tap[1];
         let (first, end) = (inside(first), inside(first + last as isize + 1));
-        let ptr = x.wrapping_add(images.start * sample + first * width);
-        let (rows, apart, length) = match end - first == height {
-            // Whole channels follow each other.
-            true => (images.len(), sample, elements * height * width),
-            false => (elements, height * width, (end - first) * width),
-        };
-        Ahead::matrix(Mat { ptr, rs: apart as isize, cs: 1 }, rows, length)
+        let x = x.wrapping_add(images.start * sample + first * width);
+        ahead(x, (images.len(), sample), elements, (end - first) * width, height * width)
+    }
+}
+
+/// So many elements of each of some channels of some images, which begin `apart` elements after each other: of the first image
+/// alone if that is less than the whole plane of a channel.
+pub(super) fn ahead<T>(
+    x: *const T,
+    (images, apart): (usize, usize),
+    channels: usize,
+    elements: usize,
+    plane: usize,
+) -> Ahead {
+    let matrix = |rows, rs: usize, k| Ahead::matrix(Mat { ptr: x, rs: rs as isize, cs: 1 }, rows, k);
+    match elements == plane {
+        // Whole channels follow each other.
+        true => matrix(images, apart, channels * plane),
+        false => matrix(channels, plane, elements),
     }
 }
 
@@ -66,7 +78,7 @@ pub(super) struct Band {
     size: [usize; 3],
     /// Inputs of the image from one held to the next, and held ones from one output to the next.
     stride: [usize; 3],
-    pub step: [usize; 3],
+    step: [usize; 3],
 }
 
 impl Band {

@@ -1,9 +1,10 @@
 //! Convolutions and their two gradients, without ever writing the patches of an image as a matrix.
 //!
-//! A part of the image is copied into scratch memory with its channels innermost and its padding around it (`band`). There
-//! the products of one output are runs of memory at offsets that are the same for all outputs, which the walking register
-//! tile multiplies in place (`pass`). The data gradient is the same with other strides, once for each remainder of the
-//! input's index modulo the stride; the weight gradient sums over outputs instead (`weight`).
+//! A part of the image is copied into scratch memory with its padding around it, where the operands of one sum are runs of
+//! memory at offsets that are the same for all sums: the walking register tile multiplies them in place. For the forward pass
+//! channels are innermost (`band`), so that the taps of an output are long runs (`pass`). The data gradient is the same with
+//! other strides, once for each remainder of the input's index modulo the stride. The weight gradient sums over outputs: for
+//! it lines stay as they are in the image (`planes`, `weight`).
 
 mod band;
 mod pass;
@@ -112,12 +113,12 @@ fn prepare(site: &Site, passes: Vec<Pass>, [image, weight]: [usize; 2]) -> Prepa
     }))
 }
 
-/// Channels taken at a time: as many as make the panel of a right operand fit into the first-level cache.
+/// Channels taken at a time: as many as make the panel of a right operand, or the inputs of a line, fit into the first-level cache.
 fn channels(taps: usize, all: usize) -> usize {
     (320 / taps.max(1)).next_multiple_of(8).clamp(8, 256).min(all).max(1)
 }
 
-/// Elements that the bands of a block hold at most, about: what the second-level cache has room for.
+/// Inputs that a block holds at most, about: what the second-level cache has room for.
 const HELD: usize = 48 << 10;
 
 /// How the outputs of many images are cut into blocks: whole images, or lines of one.

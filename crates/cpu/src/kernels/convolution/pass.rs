@@ -89,13 +89,12 @@ impl Pass {
     /// meets through kernel element `k` the output `(i + pad − k · dilation) / stride`, where that is whole.
     pub fn backward(c: &Conv, taken: usize) -> Vec<Pass> {
         let [input, output, kernel, stride, dilation, pad] = spatial(c);
-        let mut passes = Vec::new();
+        let (forward, mut passes) = (Pass::forward(c, taken), Vec::new());
         // Remainders that inputs have.
         let rests: [usize; 3] = std::array::from_fn(|d| stride[d].min(input[d]));
         for rest in (0..rests.iter().product())
             .map(|i: usize| [i / (rests[1] * rests[2]), i / rests[2] % rests[1], i % rests[2]])
         {
-            let forward = Pass::forward(c, taken);
             let mut pass = Pass {
                 from: c.cout,
                 to: c.cin,
@@ -104,7 +103,7 @@ impl Pass {
                 place: rest,
                 apart: stride,
                 weight: [forward.weight[1], forward.weight[0]],
-                ..forward
+                ..forward.clone()
             };
             let mut met = true;
             let (mut first, mut next) = ([0; 3], [0; 3]);
@@ -228,6 +227,10 @@ impl Pass {
                 false => Weights::Packed(&packed[job.group * group..][..group]),
             };
             let next = (at + 1 < tasks).then(|| self.job(at + 1));
+            // Other results of what is there.
+            let again =
+                |n: &Job| self.places() <= self.band.channels && n.block == job.block && n.group == job.group;
+            let next = next.filter(|n| !again(n));
             self.block::<T>(tier, &job, next.as_ref(), x, weights, [band, &mut *sums, &mut *moved]);
             let bias = bias.map(|b| &b[job.group * self.to..][..self.to]);
             // SAFETY: blocks, groups and parts of the channels have results of their own.
@@ -380,7 +383,7 @@ impl Pass {
                 self.meeting.ahead(first.as_ptr(), sample, self.blocks.get(job.block), elements)
             });
             let tiles = positions.div_ceil(kernels.rows);
-            let mut soon = soon.lines(mine.len() * tiles);
+            let mut soon = soon.paced(mine.len() * tiles);
             for panel in mine.clone() {
                 let mut ahead = Ahead::NONE;
                 let b = match &mut weights {
@@ -399,7 +402,7 @@ impl Pass {
                         &*packed
                     }
                 };
-                let mut ahead = ahead.lines(tiles);
+                let mut ahead = ahead.paced(tiles);
                 let column = panel * cols - job.first;
                 for start in (0..positions).step_by(kernels.rows) {
                     let n = kernels.rows.min(positions - start);

@@ -135,7 +135,7 @@ impl Planes {
                     let to = line * self.line() + remainder * self.columns + left;
                     let out = out[to..][..(rows - 1) * self.line() + columns].as_mut_ptr();
                     // SAFETY: inputs of the image, and where they are held.
-                    unsafe { (kernels.lines)(x, rows, columns, out, self.line()) };
+                    unsafe { (kernels.widen)(x, rows, columns, out, self.line()) };
                 }
             }
         }

@@ -1,11 +1,11 @@
 //! The weight gradient: for each tap and pair of channels the sum over all outputs of input times gradient. The outputs'
 //! blocks are summed in order; where there are few channels, several sequences of blocks are summed apart and then added.
 
-use super::band::Meeting;
+use super::band::{Meeting, ahead};
 use super::planes::Planes;
 use super::{Blocks, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{Ahead, Lines, MAX_ROWS, Mat, Operand, Walk};
+use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Paced, Walk};
 use crate::kernels::Args;
 use crate::pool::Shared;
 use crate::tier::Tier;
@@ -31,7 +31,7 @@ pub(super) struct Weights {
     blocks: Blocks,
     planes: Planes,
     /// Where the inputs of the lines of a block begin in the planes, and those of each channel and tap.
-    lines: Vec<isize>,
+    firsts: Vec<isize>,
     starts: Vec<usize>,
     /// Sequences of blocks that are summed apart.
     sequences: usize,
@@ -55,7 +55,7 @@ impl Weights {
             meeting,
             blocks,
             planes,
-            lines: planes.outputs(),
+            firsts: planes.outputs(),
             starts: planes.taps(),
             sequences,
         }
@@ -212,24 +212,19 @@ impl Weights {
                     unsafe { (kernels.wide.pack)(mat, n, of_image, cols, of_image, out) };
                 }
             }
-            let outer = &self.lines[..images.len() * lines.len()];
+            let outer = &self.firsts[..images.len() * lines.len()];
             let starts = &self.starts[..channels * self.taps()];
             let tiles = outputs.div_ceil(cols) * starts.len().div_ceil(kernels.rows);
             // While these are multiplied, the next ones come.
             let next = (block + 1 < end).then(|| self.blocks.get(block + 1));
-            let soon = next.map_or([Ahead::NONE; 2], |(images, lines)| {
-                let first_gradients = self.gradients(job, g, images.start, lines.start, 0);
-                let gradients = match lines.len() == self.meeting.result[1] {
-                    // Whole channels follow each other.
-                    true => {
-                        let rs = (self.groups * self.cout * to) as isize;
-                        Ahead::matrix(Mat { rs, ..first_gradients }, images.len(), outputs * to)
-                    }
-                    false => Ahead::matrix(first_gradients, outputs, lines.len() * width),
-                };
-                [gradients, self.meeting.ahead(first.as_ptr(), sample, (images, lines), channels)]
-            });
-            let mut soon = soon.map(|ahead| ahead.lines(tiles));
+            let soon =
+                next.filter(|_| self.meeting.result[0] == 1).map_or([Ahead::NONE; 2], |(images, lines)| {
+                    let g = self.gradients(job, g, images.start, lines.start, 0).ptr;
+                    let (sample_g, length) = (self.groups * self.cout * to, lines.len() * width);
+                    let gradients = ahead(g, (images.len(), sample_g), outputs, length, to);
+                    [gradients, self.meeting.ahead(first.as_ptr(), sample, (images, lines), channels)]
+                });
+            let mut soon = soon.map(|ahead| ahead.paced(tiles));
             for j in (0..outputs).step_by(cols) {
                 let b = gradients[j * positions..].as_ptr();
                 let sums = sums[j / cols * panel..].chunks_mut(kernels.rows * cols);
@@ -241,7 +236,7 @@ impl Weights {
                     let rows = &rows[..starts.len()];
                     let (c, crs) = (sums.as_mut_ptr(), cols as isize);
                     let walk = Walk { rows, outer, inner: width, b, c, crs, add: turn > 0 };
-                    soon.iter_mut().for_each(Lines::step);
+                    soon.iter_mut().for_each(Paced::step);
                     // SAFETY: inputs that the outputs meet through these taps, a row of gradients for each output, and
                     // sums of the job.
                     unsafe { (kernels.wide.walk)(&walk) };

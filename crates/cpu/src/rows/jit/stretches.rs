@@ -1,0 +1,176 @@
+//! Columns that lie in stretches: one after the other if they are whole groups, on copies that bring them together otherwise;
+//! and the columns at the end that fill no group.
+
+use super::super::run::Run;
+use super::super::scratch::Worker;
+use super::body::{Source, Stream};
+use super::row::WIDE;
+use super::{Machine, Phase, REST, point};
+use std::ops::Range;
+
+impl Machine {
+    /// The columns of `w.cols`, from `col` on, of a row, `before` of the row's being done.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    pub(super) unsafe fn stretches(
+        &self,
+        run: &Run,
+        w: &mut Worker,
+        phase: &Phase,
+        row: usize,
+        mut col: usize,
+        mut before: usize,
+    ) {
+        // SAFETY: as for this function.
+        unsafe {
+            for stretch in 0..w.cols.lens.len() {
+                let n = w.cols.lens[stretch];
+                point(w.context.base(), &w.parts, |s, part| {
+                    let stream = &phase.streams[s];
+                    match stream.source {
+                        Source::Operand(o) => {
+                            part.wrapping_offset(w.cols.offset(stretch, o) * stream.width as isize)
+                        }
+                        Source::Kept(_) | Source::Sum(_) => part.wrapping_add(before * stream.width),
+                    }
+                });
+                self.stretch(run, w, phase, row, col..col + n);
+                (col, before) = (col + n, before + n);
+            }
+        }
+    }
+
+    /// The columns of `w.cols` of a row, `before` of the row's being done, on copies that bring their stretches together.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    pub(super) unsafe fn together(
+        &self,
+        run: &Run,
+        w: &mut Worker,
+        phase: &Phase,
+        row: usize,
+        cols: Range<usize>,
+        before: usize,
+    ) {
+        let context = w.context.base();
+        let apart = |s: &Stream| match s.source {
+            Source::Operand(o) if run.p.cols.last().is_some_and(|c| c.steps[o] != 0) => Some(o),
+            _ => None,
+        };
+        // SAFETY: the stretches are the operands', the context has room for their copies; the rest as for this function.
+        unsafe {
+            point(context, &w.parts, |s, part| match (&phase.streams[s], apart(&phase.streams[s])) {
+                (_, Some(_)) => phase.copy_of(context, s),
+                (stream, None) => match stream.source {
+                    Source::Operand(o) => part.wrapping_offset(w.cols.start(o) * stream.width as isize),
+                    Source::Kept(_) | Source::Sum(_) => part.wrapping_add(before * stream.width),
+                },
+            });
+            for (s, stream) in phase.streams.iter().enumerate().filter(|(_, s)| s.read) {
+                if let Some(o) = apart(stream) {
+                    self.each_stretch(w, phase, s, o, |memory, copy, n| copy_short(memory, copy, n));
+                }
+            }
+            self.stretch(run, w, phase, row, cols);
+            for (s, stream) in phase.streams.iter().enumerate().filter(|(_, s)| s.written) {
+                if let Some(o) = apart(stream) {
+                    self.each_stretch(w, phase, s, o, |memory, copy, n| copy_short(copy, memory, n));
+                }
+            }
+        }
+    }
+
+    /// What stream `s`, of operand `o`, and its copy hold of each stretch, and its bytes.
+    #[inline(always)]
+    fn each_stretch(
+        &self,
+        w: &mut Worker,
+        phase: &Phase,
+        s: usize,
+        o: usize,
+        f: impl Fn(*mut u8, *mut u8, usize),
+    ) {
+        let (width, mut copy) = (phase.streams[s].width, phase.copy_of(w.context.base(), s));
+        for (at, n) in w.cols.of(o) {
+            f(w.parts[s].get().wrapping_offset(at * width as isize), copy, n * width);
+            copy = copy.wrapping_add(n * width);
+        }
+    }
+
+    /// Columns that follow each other, where the pointers in the context are.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    unsafe fn stretch(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize, cols: Range<usize>) {
+        // SAFETY: as for this function.
+        unsafe { self.pick(run, w, phase, row, 0, &cols) };
+        if phase.idle {
+            return;
+        }
+        let whole = cols.len() & !(phase.group - 1);
+        let lanes = phase.init(w.context.base());
+        // SAFETY: as for this function.
+        unsafe {
+            if whole > 0 {
+                self.whole(w, phase, &(cols.start..cols.start + whole), 1, lanes);
+            }
+            if whole < cols.len() {
+                self.prepare(w, phase, cols.start + whole, 1, lanes);
+                self.rest(w, phase, whole..cols.len());
+            }
+        }
+    }
+
+    /// The columns of a stretch that fill no group, on copies.
+    ///
+    /// # Safety
+    /// As `Run::block`; the frame is that of the stretch.
+    unsafe fn rest(&self, w: &mut Worker, phase: &Phase, cols: Range<usize>) {
+        let (context, frame, n) = (w.context.base(), phase.frame, cols.len());
+        let pointers = context.cast::<*mut u8>();
+        let origins = pointers.wrapping_add(phase.streams.len());
+        let copy = |s: usize| context.wrapping_add(frame.size.next_multiple_of(32) + s * REST);
+        // SAFETY: the context has room for the frame and a copy of each stream; rows kept have room for whole groups.
+        unsafe {
+            let alive = std::slice::from_raw_parts_mut(context.add(frame.alive).cast::<u32>(), phase.group);
+            alive.iter_mut().enumerate().for_each(|(i, a)| *a = if i < n { u32::MAX } else { 0 });
+            for (s, stream) in phase.streams.iter().enumerate() {
+                let from = (*pointers.add(s)).wrapping_add(cols.start * stream.width);
+                let kept = matches!(stream.source, Source::Kept(_));
+                if stream.read && !kept {
+                    copy(s).copy_from_nonoverlapping(from, n * stream.width);
+                }
+                *origins.add(s) = from;
+                *pointers.add(s) = if kept { from } else { copy(s) };
+            }
+            self.function(phase.rest)(context, phase.group);
+            for (s, stream) in phase.streams.iter().enumerate() {
+                if stream.written && !matches!(stream.source, Source::Kept(_)) {
+                    (*origins.add(s)).copy_from_nonoverlapping(copy(s), n * stream.width);
+                }
+            }
+        }
+    }
+}
+
+/// Copies some bytes, so few that a call would cost more.
+///
+/// # Safety
+/// They may be read and written, and do not overlap.
+#[inline(always)]
+unsafe fn copy_short(from: *const u8, to: *mut u8, n: usize) {
+    const VECTOR: usize = 4 * WIDE;
+    let whole = n / VECTOR * VECTOR;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for i in (0..whole).step_by(VECTOR) {
+            let vector = from.add(i).cast::<[u8; VECTOR]>().read_unaligned();
+            to.add(i).cast::<[u8; VECTOR]>().write_unaligned(vector);
+        }
+        if whole < n {
+            to.add(whole).copy_from_nonoverlapping(from.add(whole), n - whole);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Convolutions and their gradients against the reference in f64: odd geometry, several blocks and parts of channels. Sums are
+//! bounded by their length and the sum of magnitudes; bits do not depend on threads.
+
+mod common;
+
+use common::run;
+use headwater_core::graph::{InputRole, OutputRole};
+use headwater_core::ops::conv::convolution::CONVOLUTION;
+use headwater_core::pass::decompose;
+use headwater_core::pass::diff::gradients;
+use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, reference};
+use headwater_cpu::{Cpu, Tier};
+
+#[derive(Clone, Debug)]
+struct Geometry {
+    x: Vec<usize>,
+    w: Vec<usize>,
+    groups: usize,
+    stride: Vec<i64>,
+    padding: Vec<i64>,
+    dilation: Vec<i64>,
+}
+
+/// A convolution with a gradient of its result, its input and its weights, of operands in some dtype.
+fn graph(c: &Geometry, dtype: DType) -> Graph {
+    let mut b = Builder::new();
+    let x = b.input("x", TensorType::new(dtype, &c.x[..]), InputRole::User);
+    let w = b.input("w", TensorType::new(dtype, &c.w[..]), InputRole::User);
+    let attrs = Attrs::new()
+        .with("stride", &c.stride[..])
+        .with("padding", &c.padding[..])
+        .with("dilation", &c.dilation[..])
+        .with("transposed", false)
+        .with("output_padding", vec![0i64; c.stride.len()])
+        .with("groups", c.groups as i64);
+    let y = b.apply(&CONVOLUTION, &[Some(x), Some(w), None], attrs).unwrap()[0];
+    let g = b.input("g", b.ty(y).clone(), InputRole::User);
+    b.output("y", y, OutputRole::User);
+    for (v, grad) in [x, w].iter().zip(gradients(&mut b, &[(y, g)], &[x, w]).unwrap()) {
+        b.output(format!("grad.{v}"), grad.unwrap(), OutputRole::Gradient(*v));
+    }
+    decompose(b.finish()).unwrap()
+}
+
+/// Numbers of magnitude at most 1, most of them not short.
+fn numbers(ty: &TensorType, seed: usize) -> Tensor {
+    let number = |i: usize| ((i * 7919 + seed * 613) % 2003) as f64 / 1001.0 - 1.0;
+    Tensor::float(DType::F64, ty.shape.clone(), (0..ty.shape.numel()).map(number).collect::<Vec<_>>())
+        .cast(ty.dtype)
+}
+
+fn check(c: &Geometry) {
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
+        let (narrow, wide) = (graph(c, dtype), graph(c, DType::F64));
+        let inputs: Vec<Tensor> =
+            narrow.inputs.iter().enumerate().map(|(k, i)| numbers(narrow.ty(i.value), k)).collect();
+        let exact: Vec<Tensor> = inputs.iter().map(|t| t.cast(DType::F64)).collect();
+        let magnitudes: Vec<Tensor> = (exact.iter())
+            .map(|t| {
+                let data = t.floats().iter().map(|x| x.abs()).collect::<Vec<_>>();
+                Tensor::float(DType::F64, t.ty.shape.clone(), data)
+            })
+            .collect();
+        let want = reference::run(&wide, &exact).unwrap();
+        let sizes = reference::run(&wide, &magnitudes).unwrap();
+        // What each sums: input channels and taps, output channels and taps, samples and positions.
+        let of = |n: usize| inputs[n].ty.shape.to_vec();
+        let taps: usize = c.w[2..].iter().product();
+        let positions: usize = of(2)[2..].iter().product();
+        let terms = [c.w[1] * taps, c.w[0] / c.groups * taps, c.x[0] * positions];
+        let (unit, store) = match dtype {
+            DType::F64 => (f64::EPSILON / 2.0, f64::EPSILON / 2.0),
+            DType::BF16 => (f32::EPSILON as f64 / 2.0, 2f64.powi(-8)),
+            _ => (f32::EPSILON as f64 / 2.0, f32::EPSILON as f64 / 2.0),
+        };
+        for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
+            let mut first: Option<Vec<Tensor>> = None;
+            for threads in [1, 3] {
+                let got = run(&Cpu::new(threads).with_tier(tier).unwrap(), &narrow, &inputs).unwrap();
+                for (i, terms) in terms.into_iter().enumerate() {
+                    for (k, ((g, w), size)) in
+                        got[i].floats().iter().zip(want[i].floats()).zip(sizes[i].floats()).enumerate()
+                    {
+                        let bound = unit * terms as f64 * size + store * w.abs();
+                        assert!(
+                            (g - w).abs() <= bound,
+                            "{c:?} in {dtype}, {tier:?}, {threads} threads, output {i}, {k}: {g}, not {w}"
+                        );
+                    }
+                }
+                match &first {
+                    None => first = Some(got),
+                    Some(first) => assert_eq!(first, &got, "{c:?} in {dtype}, {tier:?}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn odd_geometry() {
+    let all: &[(&[usize], &[usize], usize, [&[i64]; 3])] = &[
+        // As in residual networks: several parts of channels, several blocks, whole images in a block.
+        (&[3, 56, 12, 16], &[136, 56, 3, 3], 1, [&[1, 1], &[1, 1], &[1, 1]]),
+        (&[5, 48, 4, 4], &[20, 48, 3, 3], 1, [&[1, 1], &[1, 1], &[1, 1]]),
+        (&[2, 24, 9, 11], &[32, 24, 3, 3], 1, [&[2, 2], &[1, 1], &[1, 1]]),
+        (&[2, 3, 29, 31], &[18, 3, 7, 7], 1, [&[2, 2], &[3, 3], &[1, 1]]),
+        (&[2, 16, 8, 8], &[24, 16, 1, 1], 1, [&[2, 2], &[0, 0], &[1, 1]]),
+        // A stride beyond the kernel, dilation with strides, padding beyond what the kernel reaches.
+        (&[2, 4, 23, 17], &[6, 4, 2, 2], 1, [&[5, 7], &[1, 0], &[1, 1]]),
+        (&[2, 4, 15, 13], &[6, 4, 3, 2], 1, [&[2, 3], &[4, 3], &[3, 2]]),
+        (&[1, 3, 3, 4], &[5, 3, 2, 3], 1, [&[1, 2], &[5, 6], &[1, 1]]),
+        // Groups, depth-wise, one column, one line, one dimension, three.
+        (&[2, 12, 7, 9], &[20, 3, 3, 3], 4, [&[1, 1], &[1, 1], &[1, 1]]),
+        (&[2, 9, 7, 18], &[9, 1, 5, 3], 9, [&[1, 2], &[2, 1], &[1, 1]]),
+        (&[2, 5, 19, 1], &[7, 5, 3, 1], 1, [&[2, 1], &[1, 0], &[1, 1]]),
+        (&[3, 10, 37], &[11, 10, 4], 1, [&[3], &[2], &[2]]),
+        (&[2, 6, 5, 6, 7], &[8, 3, 3, 2, 3], 2, [&[2, 1, 2], &[1, 0, 1], &[1, 2, 1]]),
+    ];
+    for &(x, w, groups, [stride, padding, dilation]) in all {
+        let [stride, padding, dilation] = [stride, padding, dilation].map(<[i64]>::to_vec);
+        check(&Geometry { x: x.to_vec(), w: w.to_vec(), groups, stride, padding, dilation });
+    }
+}
