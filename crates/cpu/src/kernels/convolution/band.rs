@@ -60,6 +60,15 @@ pub(super) fn ahead<T>(
     }
 }
 
+/// Of `held` indices of an image's dimension of some size, from `first` on and so far apart: how many lie before the image, how
+/// many in it, and the first of these, if there are any.
+pub(super) fn within(first: isize, apart: usize, held: usize, size: usize) -> (usize, usize, usize) {
+    let before = usize::try_from(-first).unwrap_or(0).div_ceil(apart).min(held);
+    let start = first + (before * apart) as isize;
+    let inside = usize::try_from(size as isize - start).unwrap_or(0).div_ceil(apart);
+    (before, inside.min(held - before), usize::try_from(start).unwrap_or(0))
+}
+
 /// See [`Band::runs`].
 #[derive(Clone, Debug)]
 pub(super) struct Runs {
@@ -158,10 +167,7 @@ impl Band {
         let zero = <T::Wide as crate::element::Wide>::ZERO;
         let (width, stride) = (self.size[2], self.stride[2]);
         // Columns within the image.
-        let before = usize::try_from(-m.base[2]).unwrap_or(0).div_ceil(stride).min(width);
-        let start = (before * stride) as isize + m.base[2];
-        let inside = usize::try_from(m.source[2] as isize - start).unwrap_or(0).div_ceil(stride);
-        let inside = inside.min(width - before);
+        let (before, inside, start) = within(m.base[2], stride, width, m.source[2]);
         // Lines that are no whole vectors are moved together where they follow each other.
         let follow = self.stride[1] == 1 && stride == 1 && inside == m.source[2];
         let together = follow && !inside.is_multiple_of(panels.lanes);
@@ -181,7 +187,7 @@ impl Band {
                 };
                 // Columns of some lines from `y`, channels innermost.
                 let source = |y: usize, columns: usize, to: &mut [T::Wide]| {
-                    let row = n * sample + (z * m.source[1] + y) * m.source[2] + start as usize;
+                    let row = n * sample + (z * m.source[1] + y) * m.source[2] + start;
                     let x = Mat { ptr: x.wrapping_add(row), rs: size as isize, cs: stride as isize };
                     // SAFETY: columns of each channel, and their places.
                     unsafe {

@@ -113,7 +113,8 @@ fn prepare(site: &Site, passes: Vec<Pass>, [image, weight]: [usize; 2]) -> Prepa
     }))
 }
 
-/// Channels taken at a time: as many as make the panel of a right operand, or the inputs of a line, fit into the first-level cache.
+/// Channels taken at a time: as many as make the panel of a right operand, or what a line's sums read, fit into the first-level
+/// cache.
 fn channels(taps: usize, all: usize) -> usize {
     (320 / taps.max(1)).next_multiple_of(8).clamp(8, 256).min(all).max(1)
 }

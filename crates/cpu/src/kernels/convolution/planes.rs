@@ -3,7 +3,7 @@
 //! neighbours.
 
 use super::Blocks;
-use super::band::Meeting;
+use super::band::{Meeting, within};
 use crate::element::Wide;
 use crate::gemm::{Kernels, Mat, Operand};
 use std::ops::Range;
@@ -104,14 +104,6 @@ impl Planes {
     ) {
         let m = &self.meeting;
         let [depth, height, width] = m.source;
-        // Of what is held of a dimension, from the image's index `first` on: how much lies before the image, how much in it,
-        // and the image's index where that begins.
-        let within = |first: isize, apart: usize, held: usize, size: usize| {
-            let before = usize::try_from(-first).unwrap_or(0).div_ceil(apart).min(held);
-            let start = first + (before * apart) as isize;
-            let inside = usize::try_from(size as isize - start).unwrap_or(0).div_ceil(apart);
-            (before, inside.min(held - before), start as usize)
-        };
         let first = |d: usize, output: usize| (output * m.step[d]) as isize + m.base[d];
         out[..images.len() * self.channels * self.plane()].fill(T::Wide::ZERO);
         for (i, image) in images.enumerate() {
