@@ -2,7 +2,7 @@
 
 use headwater_core::graph::{InputRole, OutputRole, Phase, verify};
 use headwater_core::ops::{self, OpDef};
-use headwater_core::pass::{decompose, differentiate, fuse};
+use headwater_core::pass::{canonical, decompose, differentiate, fuse};
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId, reference};
 use proptest::prelude::*;
 
@@ -20,12 +20,13 @@ fn build(choices: &[(u8, u8, u8)], dtype: DType) -> Graph {
     let ty = |shape: &[usize]| TensorType::new(dtype, shape);
     let x = b.parameter("x", dtype, &[3, 4]);
     let mut full = vec![x, b.input("y", ty(&[3, 4]), InputRole::User)];
+    b.input("target", TensorType::new(DType::I64, [3]), InputRole::User);
     let mut small =
         vec![b.input("row", ty(&[4]), InputRole::User), b.input("column", ty(&[3, 1]), InputRole::User)];
     for &(op, i, j) in choices {
         let (a, c) = (full[i as usize % full.len()], full[j as usize % full.len()]);
         let s = small[j as usize % small.len()];
-        let new = match op % 9 {
+        let new = match op % 12 {
             0 => b.add(a, c).unwrap(),
             1 => b.mul(a, s).unwrap(),
             2 => unary(&mut b, &ops::pointwise::gelu::GELU, a),
@@ -46,6 +47,30 @@ fn build(choices: &[(u8, u8, u8)], dtype: DType) -> Graph {
                 b.mul(c, sum).unwrap()
             }
             7 => b.scale(a, 0.5).unwrap(),
+            8 => {
+                // A result that leads nowhere: it may wait for whatever is fused.
+                let mean = b.sum(a, &[0, 1], false).unwrap();
+                let name = format!("side.{}", b.graph().outputs.len());
+                b.output(name, mean, OutputRole::User);
+                continue;
+            }
+            9 => {
+                // Several results of one program, which its gradient reads.
+                let attrs = Attrs::new().with("normalized_shape", [4]).with("eps", 1e-5);
+                let norm = &ops::norm::layer_norm::LAYER_NORM;
+                b.apply(norm, &[Some(a), None, None], attrs).unwrap()[0]
+            }
+            10 => {
+                // The terms of a loss and their mean.
+                let target = b.graph().input("target").unwrap().value;
+                let attrs = Attrs::new().with("ignore_index", 1);
+                let inputs = [Some(a), Some(target), None];
+                let terms =
+                    b.apply(&ops::loss::cross_entropy::CROSS_ENTROPY_LOSS, &inputs, attrs).unwrap()[0];
+                let name = format!("loss.{}", b.graph().outputs.len());
+                b.output(name, terms, OutputRole::User);
+                b.add(c, terms).unwrap()
+            }
             _ => {
                 let k = b.full(&ty(&[3, 4]), 0.25).unwrap();
                 b.add(a, k).unwrap()
@@ -64,21 +89,30 @@ fn inputs(graph: &Graph) -> Vec<Tensor> {
     let number = |i: usize, k: usize| ((i * 31 + k * 17 + 5) % 23) as f64 / 12.0 - 0.9;
     let tensor = |(k, i): (usize, &headwater_core::graph::Input)| {
         let ty = graph.ty(i.value);
+        if ty.dtype == DType::I64 {
+            return Tensor::int(
+                ty.dtype,
+                ty.shape.clone(),
+                (0..ty.shape.numel() as i64).map(|i| i % 3).collect(),
+            );
+        }
         Tensor::float(ty.dtype, ty.shape.clone(), (0..ty.shape.numel()).map(|i| number(i, k)).collect())
     };
     graph.inputs.iter().enumerate().map(tensor).collect()
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
     fn fused_graphs_compute_the_same_bits(choices in prop::collection::vec(any::<(u8, u8, u8)>(), 1..14), low in any::<bool>()) {
         let graph = build(&choices, if low { DType::BF16 } else { DType::F32 });
-        let loss = graph.outputs[0].value;
+        let graph = canonical(graph).unwrap();
+        let loss = graph.outputs[graph.outputs.len() - 2].value;
         let graph = decompose(differentiate(graph, loss).unwrap().graph).unwrap();
         let fed = inputs(&graph);
         let want = reference::run(&graph, &fed).unwrap();
         let fused = fuse(graph.clone()).unwrap();
+        verify(&fused).unwrap();
         prop_assert!(fused.nodes.len() <= graph.nodes.len());
         let got = reference::run(&fused, &fed).unwrap();
         for ((o, a), b) in graph.outputs.iter().zip(&want).zip(&got) {
@@ -167,6 +201,70 @@ fn sums_of_few_long_rows_stay_apart() {
     };
     assert_eq!([nodes(4, 4096), nodes(4, 4097), nodes(128, 4097)], [1, 2, 1]);
     assert_eq!([nodes(128, 1 << 18), nodes(128, (1 << 18) + 1)], [1, 2]);
+}
+
+/// Scores in f32 of a linear layer with a bias, their cross-entropy, and gradients.
+fn classifier(rows: usize, classes: usize) -> Graph {
+    let mut b = Builder::new();
+    let x = b.input("x", TensorType::new(DType::F32, [rows, 3]), InputRole::User);
+    let target = b.input("target", TensorType::new(DType::I64, [rows]), InputRole::User);
+    let [w, bias] =
+        [vec![classes, 3], vec![classes]].map(|s| b.parameter(&s.len().to_string(), DType::F32, &s));
+    let scores = b.call(&ops::linear::linear::LINEAR, &[x, w, bias]).unwrap();
+    let inputs = [Some(scores), Some(target), None];
+    let loss = b.apply(&ops::loss::cross_entropy::CROSS_ENTROPY_LOSS, &inputs, Attrs::new()).unwrap()[0];
+    b.output("loss", loss, OutputRole::User);
+    let graph = canonical(b.finish()).unwrap();
+    let loss = graph.outputs[0].value;
+    decompose(differentiate(graph, loss).unwrap().graph).unwrap()
+}
+
+#[test]
+fn a_loss_and_its_gradient_are_one_program() {
+    let labels = |g: &Graph| {
+        let ops = g.nodes.iter().filter_map(|n| match n.attrs.get("ops") {
+            Some(headwater_core::Attr::Str(ops)) if ops.contains("cross_entropy") => Some(ops.clone()),
+            _ => (n.op.name.contains("cross_entropy")).then(|| n.op.name.to_string()),
+        });
+        ops.collect::<Vec<_>>()
+    };
+    let graph = classifier(6, 5);
+    let fused = fuse(graph.clone()).unwrap();
+    verify(&fused).unwrap();
+    let [one] = &labels(&fused)[..] else { panic!("{fused}") };
+    assert!(one.contains("cross_entropy+") && one.ends_with("cross_entropy_backward+sum"), "{one}");
+    // The weights of the scores are computed once, and neither maximum nor sum is stored.
+    let node = fused.nodes.iter().find(|n| n.inputs.len() > 3 && n.outputs.len() == 3).expect("the program");
+    let types: Vec<_> = node.outputs.iter().map(|&v| fused.ty(v).to_string()).collect();
+    assert_eq!(types, ["f32[6]", "f32[6, 5]", "f32[5]"], "{fused}");
+    let program = node.attrs.get("program").unwrap().to_string();
+    assert_eq!(program.matches("ExpNonpos").count(), 1, "{program}");
+    let inputs = inputs(&graph);
+    assert_eq!(reference::run(&graph, &inputs).unwrap(), reference::run(&fused, &inputs).unwrap());
+    // Few long rows are divided, which no program does that sums over them as well.
+    let [a, b] = [127, 128].map(|rows| labels(&fuse(classifier(rows, 4097)).unwrap())[0].ends_with("sum"));
+    assert_eq!([a, b], [false, true]);
+}
+
+#[test]
+fn kernels_do_not_wait() {
+    // As the loss's mean, the product leads nowhere near the second program; but it would be moved with its operands.
+    let waits = |product: bool| {
+        let mut b = Builder::new();
+        let x = b.input("x", TensorType::new(DType::F32, [3, 3]), InputRole::User);
+        let h = unary(&mut b, &ops::pointwise::gelu::GELU, x);
+        let side = if product { b.matmul(h, h).unwrap() } else { b.sum(h, &[0, 1], false).unwrap() };
+        let y = softmax(&mut b, h, -1);
+        b.output("side", side, OutputRole::User);
+        b.output("y", y, OutputRole::User);
+        let graph = b.finish();
+        let fused = fuse(graph.clone()).unwrap();
+        let inputs = inputs(&graph);
+        assert_eq!(reference::run(&graph, &inputs).unwrap(), reference::run(&fused, &inputs).unwrap());
+        fused.nodes.iter().map(|n| n.outputs.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(waits(true), [1, 1, 1]);
+    assert_eq!(waits(false), [2, 1]);
 }
 
 #[test]

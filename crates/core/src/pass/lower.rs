@@ -11,7 +11,7 @@ use crate::ensure;
 use crate::graph::{Def, Graph, Node, OutputRole, Phase, ValueId};
 use crate::ops::{Body, RegionCopy, Source};
 use crate::plan::{ARENA, Bindings, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work};
-use crate::row::{Instr, RowProgram};
+use crate::row::RowProgram;
 use crate::shape::Layout;
 use crate::tensor::TensorType;
 use std::collections::HashMap;
@@ -427,20 +427,19 @@ fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<ValueId, Place>
     Ok(out)
 }
 
-/// Whether a node reads input `v` (itself, not a view of it) only at the element of `out` that it writes, so that `out`
-/// may take `v`'s place.
+/// Whether a node reads input `v` (itself, not a view of it) only in the row of `out` that it writes, so that `out` may take
+/// `v`'s place.
 fn elementwise(graph: &Graph, node: &Node, v: ValueId, out: ValueId) -> bool {
     let direct = node.operands().all(|w| w == v || !is_view_of(graph, w, v));
     let alike = match node.op.body {
         Body::Pointwise(_) => true,
-        // Without sums over rows or columns an element is read and written once, if both are walked in the same way.
+        // An element is written once, after all that its row needs has been read, if both are walked in the same way.
         Body::Rows(f) => {
             let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
             f(&graph.cx(node), &types).is_ok_and(|p| {
-                let sums = p.body.iter().any(|i| matches!(i, Instr::Reduce(..) | Instr::Columns(..)));
-                let written = node.outputs.iter().position(|&w| w == out).map(|i| &p.writes[i].access);
+                let Some(w) = node.outputs.iter().position(|&w| w == out) else { return false };
                 let mut reads = p.reads.iter().zip(node.operands()).filter(|(_, w)| *w == v);
-                !sums && reads.all(|(r, _)| Some(&r.access) == written)
+                reuse::covers(&p, w) && reads.all(|(r, _)| r.access == p.writes[w].access)
             })
         }
         _ => false,

@@ -11,6 +11,7 @@ mod layouts;
 pub mod lift;
 pub mod lower;
 pub mod memory;
+mod merge;
 mod narrow;
 pub mod precision;
 mod rebuild;

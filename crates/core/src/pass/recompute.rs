@@ -10,7 +10,7 @@
 //! after `fuse`: what is stored is known then, and a program that sums stays as it is, so that no device has a reason to sum in
 //! another order.
 
-use super::fuse::{Group, fused_node, merge, reduces, wide};
+use super::merge::{Group, fused_node, merge, reduces, wide};
 use super::simplify::remove_dead;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -162,7 +162,7 @@ impl Choice {
             g.reads.iter().copied().find(|r| self.is_missing(*r) && !outside.contains(r))
         };
         while let Some(v) = next(&group, &outside) {
-            match merge(&self.again[&v], &group, v, graph.ty(v), &|_| false) {
+            match merge(graph, &self.again[&v], &group, &|_| false) {
                 Some(merged) => group = merged,
                 None => {
                     outside.insert(v);

@@ -1,6 +1,6 @@
 //! What is rearranged before fusion, so that more fuses. *Exact*: the same operations on the same numbers in the same order.
 
-use super::fuse::reduces;
+use super::merge::{LONG, MANY, reduces};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -17,10 +17,6 @@ use std::sync::Arc;
 /// Sums over rows of more columns than this are a program of their own: a device holds partial sums of all columns for each
 /// block of rows.
 const MAX_COLUMNS: usize = 1 << 18;
-/// Programs that reduce rows of more columns than the first take no sum in if there are fewer rows than the second: a device
-/// divides long rows where rows are few, but not while it sums over them.
-const LONG: usize = 4096;
-const MANY: usize = 128;
 
 /// Widens f16 and bf16 where they are read, and puts split masters together there: that loses nothing and costs nothing inside a
 /// row program, so each program makes its own of the narrow values, and the wide one is not kept for the backward pass.

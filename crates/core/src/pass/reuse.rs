@@ -53,7 +53,7 @@ fn whole(s: &Storage, buffer: &Buffer) -> bool {
 }
 
 /// Whether a result is written once for each index of the program, not once for a row or as a sum over rows.
-fn covers(program: &RowProgram, w: usize) -> bool {
+pub(super) fn covers(program: &RowProgram, w: usize) -> bool {
     let sizes = program.outer.iter().chain(&program.inner);
     program.writes[w].access.0.iter().zip(sizes).all(|(a, &n)| a.is_some() || n == 1)
 }

@@ -18,6 +18,7 @@ operators! {
     kl_div: KL_DIV, TERMS, TERMS_BACKWARD;
     mse: MSE_LOSS, L1_LOSS;
     nll: NLL_LOSS, NLL, NLL_BACKWARD;
+    target_weight: TARGET_WEIGHT;
     weighted_mean: WEIGHTED_MEAN;
 }
 
@@ -118,11 +119,26 @@ fn class_terms(cx: &OpCx) -> Result<TensorType> {
     Ok(TensorType::new(term_dtype(x.dtype)?, rows))
 }
 
+/// Checks the terms of a loss of rows: `of` are its scores, target and class weights, `each` the inputs with one number a
+/// row; type of such numbers.
+fn row_terms(cx: &OpCx, of: [usize; 3], each: &[usize]) -> Result<TensorType> {
+    ignore_index(cx)?;
+    let terms = class_terms(&OpCx { inputs: of.map(|i| cx.opt(i)).to_vec(), attrs: cx.attrs })?;
+    each.iter().try_for_each(|&i| cx.ty(i).and(cx.expect_floats(i, &terms.shape)))?;
+    Ok(terms)
+}
+
 /// The target of a loss over class indices, proved to be in range or `ignore_index`.
 fn checked_target(b: &mut Builder, cx: &OpCx, target: ValueId) -> Result<ValueId> {
     let x = cx.shape(0)?;
     let attrs = Attrs::new().with("limit", x[classes(x)?.0] as i64).with("ignore_index", ignore_index(cx)?);
     b.one(&crate::ops::index::check_index::CHECK_INDEX, &[target], attrs)
+}
+
+/// The weight of each row of a loss of `(scores, target, class weights?)`, in the dtype of its terms.
+fn target_weight(b: &mut Builder, cx: &OpCx, target: ValueId, weight: Option<ValueId>) -> Result<ValueId> {
+    let attrs = Attrs::new().with("ignore_index", ignore_index(cx)?).with("dtype", term_dtype(cx.dtype(0)?)?);
+    Ok(b.apply(&target_weight::TARGET_WEIGHT, &[Some(target), weight], attrs)?[0])
 }
 
 fn ignore_index(cx: &OpCx) -> Result<i64> {

@@ -1,11 +1,10 @@
 //! Negative log-likelihood of log-probabilities.
 
 use super::weighted_mean::WEIGHTED_MEAN;
-use super::{Reduction, checked_target, class_terms, classes, ignore_index, pair};
+use super::{Reduction, checked_target, class_terms, classes, ignore_index, pair, row_terms, target_weight};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::expr::{Expr, float, input};
-use crate::ensure;
 use crate::graph::{Builder, ValueId};
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::ReduceSpace;
@@ -49,70 +48,65 @@ fn decompose(b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]) -> Result<V
     let [x, target] = pair(inputs)?;
     let target = checked_target(b, cx, target)?;
     let attrs = Attrs::new().with("ignore_index", ignore_index(cx)?);
-    let outs = b.apply(&NLL, &[Some(x), Some(target), inputs.get(2).copied().flatten()], attrs)?;
+    let weight = target_weight(b, cx, target, inputs.get(2).copied().flatten())?;
+    let terms = b.one(&NLL, &[x, target, weight], attrs)?;
     let reduction = Reduction::of(cx)?;
     let loss = match reduction {
-        Reduction::Mean => b.one(&WEIGHTED_MEAN, &outs, Attrs::new())?,
-        other => other.apply(b, outs[0])?,
+        Reduction::Mean => b.call(&WEIGHTED_MEAN, &[terms, weight])?,
+        other => other.apply(b, terms)?,
     };
     let total = match reduction {
-        Reduction::None => b.full(&TensorType::new(b.ty(outs[1]).dtype, []), 0.0)?,
-        _ => Reduction::Sum.apply(b, outs[1])?,
+        Reduction::None => b.full(&TensorType::new(b.ty(weight).dtype, []), 0.0)?,
+        _ => Reduction::Sum.apply(b, weight)?,
     };
     let dtype = cx.dtype(0)?;
     Ok(vec![b.cast(loss, dtype)?, b.cast(total, dtype)?])
 }
 
-/// Each row's `−w[t] · x[t]` and weight `w[t]` of `(x, t, w?)`, no index out of range; both 0 where `t` is `ignore_index`.
+/// In the place of an input that there is not.
+const ABSENT: usize = usize::MAX;
+
+/// Each row's `−w · x[t]` of `(x, t, w)`, `w` a row's weight; 0 where `t` is `ignore_index`, and no other index out of range.
 pub static NLL: OpDef = OpDef {
     name: "nll",
     schemas: &[],
     infer: |cx| {
-        ignore_index(cx)?;
-        Ok(vec![class_terms(cx)?; 2])
+        Ok(vec![row_terms(cx, [0, 1, ABSENT], &[2])?])
     },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
-        cx.only_outputs_before(1)?;
-        ensure!(!cx.needs(2), Gradient, "class weights are not differentiated");
-        let (g, x, target, w) = (cx.grad(0)?, cx.x(0)?, cx.x(1)?, cx.opt_x(2));
+        let (g, x, target, w) = (cx.grad(0)?, cx.x(0)?, cx.x(1)?, cx.x(2)?);
         let sizes = cx.ty(x).shape.to_ints();
         let attrs = cx.attrs().clone().with("sizes", sizes);
-        let dx = cx.apply(&NLL_BACKWARD, &[Some(g), Some(target), w], attrs)?[0];
+        let dx = cx.one(&NLL_BACKWARD, &[g, target, w], attrs)?;
         cx.set(0, dx)
     }),
     precision: Precision::Full,
     cost: Cost::PerInput(1),
     body: Body::Rows(|cx, out| {
         let x = cx.ty(0)?;
-        let dim = classes(&x.shape)?.0;
-        let space = ReduceSpace::new(&x.shape, &[dim]);
+        let space = ReduceSpace::new(&x.shape, &[classes(&x.shape)?.0]);
         let mut b = space.builder();
         let v = b.read(x.dtype, space.full.clone());
-        let target = b.read(cx.dtype(1)?, space.dropped.clone());
-        let weight = cx.opt(2).map(|w| b.read(w.dtype, space.along(dim)));
-        let here = Expr::Coord(space.outer.len()).eq(input(0)).and(input(0).ne(Expr::Int(ignore_index(cx)?)));
-        let here = b.expr(&here, &[target]);
-        let weight = weight.unwrap_or_else(|| b.expr(&float(1.0), &[]));
-        let own = b.expr(&input(0).select(input(1), float(0.0)), &[here, weight]);
-        let term = b.expr(&input(0).select(-(input(1) * input(2)), float(0.0)), &[here, v, weight]);
-        for (ty, v) in out.iter().zip([term, own]) {
-            let v = b.sum(v);
-            b.store(ty.dtype, space.dropped.clone(), v);
-        }
+        let [target, weight] = [cx.dtype(1)?, cx.dtype(2)?].map(|d| b.read(d, space.dropped.clone()));
+        let here = b.expr(&Expr::Coord(space.outer.len()).eq(input(0)), &[target]);
+        let v = b.expr(&input(0).select(input(1), float(0.0)), &[here, v]);
+        let v = b.sum(v);
+        let kept = input(0).ne(Expr::Int(ignore_index(cx)?));
+        let term = b.expr(&kept.select(-(input(1) * input(2)), float(0.0)), &[target, v, weight]);
+        b.store(out[0].dtype, space.dropped.clone(), term);
         Ok(b.finish())
     }),
-    cases: || vec![Case::new("weights").f(&[4, 5]).index(&[4], 5).range(&[5], 0.1, 2.0).constant().attr("ignore_index", 2)],
+    cases: || vec![Case::new("weights").f(&[4, 5]).index(&[4], 5).range(&[4], 0.1, 2.0).constant().attr("ignore_index", 2)],
 };
 
-/// Gradient of [`NLL`] by its input, of shape `sizes`: `(grad, t, w?)` to `−g · w[c]` where `c = t`, else 0.
+/// Gradient of [`NLL`] by its input, of shape `sizes`: `(grad, t, w)` to `−g · w` where `c = t`, else 0.
 pub static NLL_BACKWARD: OpDef = OpDef {
     name: "nll_backward",
     schemas: &[],
     infer: |cx| {
-        ignore_index(cx)?;
         let x = TensorType::new(cx.dtype(0)?, cx.sizes("sizes")?);
-        let rows = class_terms(&OpCx { inputs: vec![Some(&x), cx.opt(1), cx.opt(2)], attrs: cx.attrs })?.shape;
-        cx.expect_floats(0, &rows)?;
+        let of = OpCx { inputs: vec![Some(&x), cx.opt(1), cx.opt(0), cx.opt(2)], attrs: cx.attrs };
+        row_terms(&of, [0, 1, ABSENT], &[2, 3])?;
         Ok(vec![x])
     },
     derivative: Derivative::NotDifferentiable("second derivatives are not taken"),
@@ -122,17 +116,15 @@ pub static NLL_BACKWARD: OpDef = OpDef {
         let dim = classes(&out[0].shape)?.0;
         let space = ReduceSpace::new(&out[0].shape, &[dim]);
         let mut b = space.builder();
-        let g = b.read(cx.dtype(0)?, space.dropped.clone());
-        let target = b.read(cx.dtype(1)?, space.dropped.clone());
-        let weight = cx.opt(2).map(|w| b.read(w.dtype, space.along(dim)));
-        let weight = weight.unwrap_or_else(|| b.expr(&float(1.0), &[]));
+        let [g, target, weight] = [0, 1, 2].map(|i| cx.dtype(i));
+        let [g, target, weight] = [g?, target?, weight?].map(|d| b.read(d, space.dropped.clone()));
         let here = Expr::Coord(space.outer.len()).eq(input(0)).and(input(0).ne(Expr::Int(ignore_index(cx)?)));
         let dx = b.expr(&here.select(-(input(1) * input(2)), float(0.0)), &[target, g, weight]);
         b.store(out[0].dtype, space.full.clone(), dx);
         Ok(b.finish())
     }),
     cases: || {
-        let case = Case::new("weights").f(&[4]).index(&[4], 5).range(&[5], 0.1, 2.0).constant();
+        let case = Case::new("weights").f(&[4]).index(&[4], 5).range(&[4], 0.1, 2.0).constant();
         vec![case.attr("ignore_index", 2).attr("sizes", [4, 5])]
     },
 };
