@@ -21,11 +21,12 @@ struct Geometry {
     dilation: Vec<i64>,
 }
 
-/// A convolution with a gradient of its result, its input and its weights, of operands in some dtype.
+/// A convolution with a bias, and a gradient of its result; gradients of its input and its weights. Of operands in some dtype.
 fn graph(c: &Geometry, dtype: DType) -> Graph {
     let mut b = Builder::new();
     let x = b.input("x", TensorType::new(dtype, &c.x[..]), InputRole::User);
     let w = b.input("w", TensorType::new(dtype, &c.w[..]), InputRole::User);
+    let bias = b.input("bias", TensorType::new(dtype, [c.w[0]]), InputRole::User);
     let attrs = Attrs::new()
         .with("stride", &c.stride[..])
         .with("padding", &c.padding[..])
@@ -33,7 +34,7 @@ fn graph(c: &Geometry, dtype: DType) -> Graph {
         .with("transposed", false)
         .with("output_padding", vec![0i64; c.stride.len()])
         .with("groups", c.groups as i64);
-    let y = b.apply(&CONVOLUTION, &[Some(x), Some(w), None], attrs).unwrap()[0];
+    let y = b.apply(&CONVOLUTION, &[Some(x), Some(w), Some(bias)], attrs).unwrap()[0];
     let g = b.input("g", b.ty(y).clone(), InputRole::User);
     b.output("y", y, OutputRole::User);
     for (v, grad) in [x, w].iter().zip(gradients(&mut b, &[(y, g)], &[x, w]).unwrap()) {
@@ -66,8 +67,8 @@ fn check(c: &Geometry) {
         // What each sums: input channels and taps, output channels and taps, samples and positions.
         let of = |n: usize| inputs[n].ty.shape.to_vec();
         let taps: usize = c.w[2..].iter().product();
-        let positions: usize = of(2)[2..].iter().product();
-        let terms = [c.w[1] * taps, c.w[0] / c.groups * taps, c.x[0] * positions];
+        let positions: usize = of(3)[2..].iter().product();
+        let terms = [c.w[1] * taps + 1, c.w[0] / c.groups * taps, c.x[0] * positions];
         let (unit, store) = match dtype {
             DType::F64 => (f64::EPSILON / 2.0, f64::EPSILON / 2.0),
             DType::BF16 => (f32::EPSILON as f64 / 2.0, 2f64.powi(-8)),
@@ -105,7 +106,18 @@ fn odd_geometry() {
         (&[5, 48, 4, 4], &[20, 48, 3, 3], 1, [&[1, 1], &[1, 1], &[1, 1]]),
         (&[2, 24, 9, 11], &[32, 24, 3, 3], 1, [&[2, 2], &[1, 1], &[1, 1]]),
         (&[2, 3, 29, 31], &[18, 3, 7, 7], 1, [&[2, 2], &[3, 3], &[1, 1]]),
+        // One tap: planes of whole panels and not, several images in a block, long sums, strides and what lies between, groups,
+        // padding, one dimension, three.
         (&[2, 16, 8, 8], &[24, 16, 1, 1], 1, [&[2, 2], &[0, 0], &[1, 1]]),
+        (&[2, 20, 16, 32], &[136, 20, 1, 1], 1, [&[1, 1], &[0, 0], &[1, 1]]),
+        (&[5, 600, 7, 7], &[21, 600, 1, 1], 1, [&[1, 1], &[0, 0], &[1, 1]]),
+        (&[3, 17, 40, 33], &[9, 17, 1, 1], 1, [&[1, 1], &[0, 0], &[1, 1]]),
+        (&[3, 12, 11, 13], &[18, 4, 1, 1], 3, [&[3, 2], &[0, 0], &[1, 1]]),
+        (&[2, 5, 44, 50], &[7, 5, 1, 1], 1, [&[2, 2], &[0, 0], &[1, 1]]),
+        (&[2, 8, 9, 9], &[12, 8, 1, 1], 1, [&[1, 2], &[1, 0], &[1, 1]]),
+        (&[3, 10, 37], &[11, 10, 1], 1, [&[2], &[0], &[1]]),
+        (&[2, 6, 5, 6, 7], &[8, 3, 1, 1, 1], 2, [&[2, 1, 3], &[0, 0, 0], &[1, 1, 1]]),
+        (&[2, 6, 5, 6, 8], &[8, 6, 1, 1, 1], 1, [&[1, 2, 2], &[0, 0, 0], &[1, 1, 1]]),
         // A stride beyond the kernel, dilation with strides, padding beyond what the kernel reaches.
         (&[2, 4, 23, 17], &[6, 4, 2, 2], 1, [&[5, 7], &[1, 0], &[1, 1]]),
         (&[2, 4, 15, 13], &[6, 4, 3, 2], 1, [&[2, 3], &[4, 3], &[3, 2]]),

@@ -3,8 +3,9 @@
 //! A part of the image is copied into scratch memory with its padding around it, where the operands of one sum are runs of
 //! memory at offsets that are the same for all sums: the walking register tile multiplies them in place. For the forward pass
 //! channels are innermost (`band`), so that the taps of an output are long runs (`pass`). The data gradient is the same with
-//! other strides, once for each remainder of the input's index modulo the stride. The weight gradient sums over outputs: for
-//! it lines stay as they are in the image (`planes`, `weight`).
+//! other strides, once for each remainder of the input's index modulo the stride. Where an output has one tap, as in
+//! convolutions of 1×1, both are plain products of positions as they lie in the image (`pass::points`). The weight gradient
+//! sums over outputs: for it lines stay as they are in the image as well (`planes`, `weight`).
 
 mod band;
 mod pass;
@@ -99,7 +100,7 @@ fn passes(site: &Site, passes: Result<Vec<Pass>>) -> usize {
 /// Runs passes one after the other. Results that none of them writes are zeros.
 fn prepare(site: &Site, passes: Vec<Pass>, [image, weight]: [usize; 2]) -> Prepared {
     let written: usize = passes.iter().map(Pass::written).sum();
-    let all = written == site.outs[0].shape.numel();
+    let all = written == site.outs[0].shape.numel() || matches!(&passes[..], [one] if one.fills());
     let tier = site.tier;
     float_dtype!(site.outs[0].dtype, T => Box::new(move |args| {
         if !all {

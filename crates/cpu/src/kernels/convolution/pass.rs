@@ -1,5 +1,7 @@
 //! A convolution as one loop nest: forward, or the part of the data gradient that falls on inputs of one remainder.
 
+mod points;
+
 use super::band::{Band, Meeting, Runs};
 use super::{Blocks, channels, spatial};
 use crate::element::Wide;
@@ -29,6 +31,8 @@ pub(super) struct Pass {
     whole: [usize; 3],
     place: [usize; 3],
     apart: [usize; 3],
+    /// One tap of each input: see `points`, which needs no band.
+    point: bool,
     /// Weight of result channel `o`, source channel `i` (in a group) and taps `t`:
     /// `o · weight[0] + i · weight[1] + elements[t]`; a group's weights follow the last one's.
     weight: [usize; 2],
@@ -44,7 +48,10 @@ pub(super) struct Pass {
 /// How a pass cuts its results, and holds its source, whose channels take so many places.
 fn layout(samples: usize, places: usize, m: Meeting) -> (Blocks, Band, [Runs; 2], [Vec<usize>; 2]) {
     let channels = channels(m.taps.iter().product(), places);
-    let blocks = Blocks::new(&m, samples, channels, POSITIONS);
+    let blocks = match points::single(&m) {
+        true => points::blocks(&m, samples, places),
+        false => Blocks::new(&m, samples, channels, POSITIONS),
+    };
     let band = Band::new(m, blocks, channels);
     let all = [channels, places % channels];
     let inputs = |channels| {
@@ -76,6 +83,7 @@ impl Pass {
             whole: result,
             place: [0; 3],
             apart: [1; 3],
+            point: points::single(&meeting),
             weight: [c.cin * c.kernel_size(), c.kernel_size()],
             elements: (0..c.kernel_size()).collect(),
             blocks,
@@ -127,6 +135,7 @@ impl Pass {
                 (first[d], next[d]) = (last, every);
             }
             if met {
+                pass.point = points::single(&pass.meeting);
                 (pass.blocks, pass.band, pass.runs, pass.inputs) =
                     layout(c.batch, pass.places(), pass.meeting);
                 let [depths, lines, columns] = pass.meeting.taps;
@@ -162,7 +171,7 @@ impl Pass {
     }
 
     /// Elements of the whole kernel, whichever taps this pass uses.
-    fn columns(&self) -> usize {
+    fn kernel(&self) -> usize {
         self.weight[0].min(self.weight[1])
     }
 
@@ -181,15 +190,21 @@ impl Pass {
         let sums = positions * line(self.to, cols);
         let round = |n: usize| n.next_multiple_of(16);
         // Weights turned for a panel, and those of a tap.
-        let turned = (self.columns() + 1) * self.band.channels * cols;
+        let turned = (self.kernel() + 1) * self.band.channels * cols;
         let moved = self.band.plane().max(MOVED[0] * MOVED[1]).max(turned);
         (round(weights), [self.band.elements(), sums, moved, panel].map(round))
     }
 
     /// Bytes of workspace.
     pub fn workspace<T: Operand>(&self, tier: Tier, threads: usize) -> usize {
-        let (weights, own) = self.pieces::<T>(tier);
-        (weights * self.groups + own.iter().sum::<usize>() * threads) * size_of::<T::Wide>()
+        let (all, each) = match self.point {
+            true => self.point_workspace::<T>(tier),
+            false => {
+                let (weights, own) = self.pieces::<T>(tier);
+                (weights * self.groups, own.iter().sum())
+            }
+        };
+        (all + each * threads) * size_of::<T::Wide>()
     }
 
     /// Computes the pass.
@@ -207,9 +222,12 @@ impl Pass {
         if self.written() == 0 {
             return;
         }
-        let (group, own) = self.pieces::<T>(tier);
         let bytes = self.workspace::<T>(tier, pool.threads());
         let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut workspace[..bytes]);
+        if self.point {
+            return self.points(tier, pool, scratch, x, w, bias, out);
+        }
+        let (group, own) = self.pieces::<T>(tier);
         let (packed, scratch) = scratch.split_at_mut(group * self.groups);
         if !self.at_once() {
             self.pack::<T>(tier, pool, w, packed, group, scratch);
@@ -223,7 +241,7 @@ impl Pass {
             let (moved, panel) = scratch.split_at_mut(own[2]);
             let job = self.job(at);
             let weights = match self.at_once() {
-                true => Weights::Raw(&w[job.group * self.to * self.from * self.columns()..], panel),
+                true => Weights::Raw(&w[job.group * self.to * self.from * self.kernel()..], panel),
                 false => Weights::Packed(&packed[job.group * group..][..group]),
             };
             let next = (at + 1 < tasks).then(|| self.job(at + 1));
@@ -266,7 +284,7 @@ impl Pass {
         let out = Shared(out.as_mut_ptr());
         pool.each_with(self.groups * panels, scratch, |at, scratch| {
             let (g, panel) = (at / panels, at % panels);
-            let w = &w[g * self.to * self.from * self.columns()..];
+            let w = &w[g * self.to * self.from * self.kernel()..];
             for i0 in (0..self.places()).step_by(self.band.channels) {
                 let (channels, _) = self.part(i0);
                 let start = g * group + (i0 * panels + panel * channels) * self.taps() * cols;
@@ -290,7 +308,7 @@ impl Pass {
         scratch: &mut [T::Wide],
     ) {
         let kernels = T::kernels(tier);
-        let (cols, columns) = (kernels.cols, self.columns());
+        let (cols, columns) = (kernels.cols, self.kernel());
         let (channels, elements) = self.part(i0);
         let n = cols.min(self.to - panel * cols);
         let w = &w[panel * cols * self.weight[0] + i0 * self.taken * self.weight[1]..];
@@ -332,7 +350,7 @@ impl Pass {
     fn ahead<T: Operand>(&self, w: &[T], i0: usize, panel: usize, cols: usize) -> Ahead {
         let (n, (_, elements)) = (cols.min(self.to - panel * cols), self.part(i0));
         let ptr = w[panel * cols * self.weight[0] + i0 * self.taken * self.weight[1]..].as_ptr();
-        let columns = self.columns();
+        let columns = self.kernel();
         let [results, sources] = self.weight.map(|w| w as isize);
         match results < sources {
             true => Ahead::matrix(Mat { ptr, rs: sources, cs: 1 }, elements, n * columns),

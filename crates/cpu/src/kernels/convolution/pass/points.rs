@@ -1,0 +1,348 @@
+//! Passes of one tap, as convolutions of 1×1 are: products of the weights with the source, whose channels are rows and whose
+//! positions are columns as they lie. So nothing is turned: positions are packed, and results written where they belong.
+
+use super::{Blocks, Job, Meeting, Pass, RESULTS};
+use crate::element::Wide;
+use crate::gemm::{Mat, Operand, Soon, Tile, even};
+use crate::pool::{Pool, Shared};
+use crate::tier::Tier;
+use std::any::TypeId;
+use std::ops::Range;
+
+/// Places that are summed over at a time, at most: panels of both operands then lie in the first-level cache.
+const DEPTH: usize = 512;
+/// Elements of the source that a block packs, about: half of the second-level cache. Positions, at most.
+const PACKED: usize = 128 << 10;
+const POSITIONS: usize = 512;
+/// Fewer blocks than this are divided by their results as well.
+const FEW: usize = 16;
+
+/// Whether a meeting is of one tap, and all inputs lie in the image.
+pub(super) fn single(m: &Meeting) -> bool {
+    (0..3).all(|d| {
+        let last = m.base[d] + (m.result[d].saturating_sub(1) * m.step[d]) as isize;
+        m.taps[d] == 1 && m.base[d] >= 0 && last < m.source[d] as isize
+    })
+}
+
+/// The blocks of such a pass, whose channels take so many places.
+pub(super) fn blocks(m: &Meeting, samples: usize, places: usize) -> Blocks {
+    Blocks::new(m, samples, 1, (PACKED / places.max(1)).clamp(32, POSITIONS))
+}
+
+/// Elements of a group's packed weights. Of what a thread has: positions packed, those of a part brought together, sums, and
+/// the bias of some results, for each column of a panel.
+struct Pieces {
+    weights: usize,
+    own: [usize; 4],
+}
+
+impl Pass {
+    /// Whether it writes the zeros between its results.
+    pub fn fills(&self) -> bool {
+        self.point && self.apart[0] == 1 && self.place == [0; 3] && self.whole[0] == self.meeting.result[0]
+    }
+
+    /// Results computed at a time, in whole blocks of rows.
+    fn height<T: Operand>(&self, tier: Tier) -> usize {
+        even(self.to, RESULTS, T::kernels(tier).rows)
+    }
+
+    /// Places summed over at a time.
+    fn depth(&self) -> usize {
+        even(self.places(), DEPTH, 1)
+    }
+
+    /// Columns of a block, in whole panels.
+    fn columns<T: Operand>(&self, tier: Tier) -> usize {
+        (self.blocks.together * self.blocks.lines * self.meeting.result[2])
+            .next_multiple_of(T::kernels(tier).cols)
+    }
+
+    fn point_pieces<T: Operand>(&self, tier: Tier) -> Pieces {
+        let (height, columns) = (self.height::<T>(tier), self.columns::<T>(tier));
+        let own = [
+            self.places() * columns,
+            // Of the source's type, which is no wider.
+            self.depth() * self.taken * columns,
+            height * columns,
+            height * T::kernels(tier).cols,
+        ];
+        let round = |n: usize| n.next_multiple_of(16);
+        Pieces { weights: round(self.to.next_multiple_of(height) * self.places()) + 16, own: own.map(round) }
+    }
+
+    /// Elements of workspace: of all threads, and of each.
+    pub(super) fn point_workspace<T: Operand>(&self, tier: Tier) -> (usize, usize) {
+        let Pieces { weights, own } = self.point_pieces::<T>(tier);
+        (weights * self.groups, own.iter().sum())
+    }
+
+    /// Computes such a pass.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn points<T: Operand>(
+        &self,
+        tier: Tier,
+        pool: &Pool,
+        scratch: &mut [T::Wide],
+        x: &[T],
+        w: &[T],
+        bias: Option<&[T]>,
+        out: &mut [T],
+    ) {
+        let Pieces { weights, own } = self.point_pieces::<T>(tier);
+        let (packed, scratch) = scratch.split_at_mut(weights * self.groups);
+        self.pack_points::<T>(tier, pool, w, packed, weights);
+        let packed = &*packed;
+        let (height, blocks) = (self.height::<T>(tier), self.blocks.count());
+        // All results of a block at once, so that its positions are packed once, unless blocks are few.
+        let parts = if blocks * self.groups < FEW { self.to.div_ceil(height) } else { 1 };
+        let each = self.to.div_ceil(height).div_ceil(parts) * height;
+        let out = Shared(out.as_mut_ptr());
+        pool.each_with(blocks * self.groups * parts, scratch, |at, scratch| {
+            let (first, at) = (at % parts * each, at / parts);
+            let job = Job { group: at % self.groups, block: at / self.groups, first };
+            let results = first..self.to.min(first + each);
+            let weights = &packed[job.group * weights..][..weights];
+            let bias = bias.map(|b| &b[job.group * self.to..][..self.to]);
+            // SAFETY: blocks, groups and parts of the channels have results of their own.
+            unsafe { self.point_block::<T>(tier, &job, results, x, weights, bias, scratch, own, out) };
+        });
+    }
+
+    /// Weights as left operands: for each part of the sum all results, block by block.
+    fn pack_points<T: Operand>(&self, tier: Tier, pool: &Pool, w: &[T], out: &mut [T::Wide], group: usize) {
+        let kernels = T::kernels(tier);
+        let height = self.height::<T>(tier);
+        let parts = self.to.div_ceil(height);
+        let out = Shared(out.as_mut_ptr());
+        pool.each(self.groups * parts, |at| {
+            let (g, first) = (at / parts, at % parts * height);
+            let n = height.min(self.to - first);
+            let w = &w[g * self.to * self.from * self.kernel()..];
+            for p in (0..self.places()).step_by(self.depth()) {
+                let (depth, elements) = self.summed(p);
+                let at = first * self.weight[0] + p * self.taken * self.weight[1] + self.elements[0];
+                let x =
+                    Mat { ptr: w[at..].as_ptr(), rs: self.weight[0] as isize, cs: self.weight[1] as isize };
+                let to = out.get().wrapping_add(g * group + self.left(height, p, first));
+                // SAFETY: weights of these results and channels, and their room, which no other task writes.
+                unsafe { (kernels.fast.pack)(x, n, elements, kernels.rows, depth, to) };
+            }
+        });
+    }
+
+    /// Where the packed weights of some results lie, for the part of the sum from place `p` on.
+    fn left(&self, height: usize, p: usize, first: usize) -> usize {
+        p * self.to.next_multiple_of(height) + first * self.summed(p).0
+    }
+
+    /// Of the part of the sum from place `p` on: places, and elements.
+    fn summed(&self, p: usize) -> (usize, usize) {
+        let depth = self.depth().min(self.places() - p);
+        (depth, (depth * self.taken).min(self.from - p * self.taken))
+    }
+
+    /// A block: some results of its positions.
+    ///
+    /// # Safety
+    /// `out` is the result, and nobody else uses these elements meanwhile.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn point_block<T: Operand>(
+        &self,
+        tier: Tier,
+        job: &Job,
+        results: Range<usize>,
+        x: &[T],
+        weights: &[T::Wide],
+        bias: Option<&[T]>,
+        scratch: &mut [T::Wide],
+        own: [usize; 4],
+        out: Shared<T>,
+    ) {
+        let kernels = T::kernels(tier);
+        let cols = kernels.cols;
+        let (right, scratch) = scratch.split_at_mut(own[0]);
+        let (together, scratch) = scratch.split_at_mut(own[1]);
+        let (sums, biases) = scratch.split_at_mut(own[2]);
+        let (images, lines) = self.blocks.get(job.block);
+        let of_image = lines.len() * self.meeting.result[2];
+        let (columns, pitch) = (images.len() * of_image, self.columns::<T>(tier));
+        let padded = columns.next_multiple_of(cols);
+        for p in (0..self.places()).step_by(self.depth()) {
+            let right = &mut right[p * padded..][..self.summed(p).0 * padded];
+            self.pack_positions::<T>(tier, job, p, x, together, right);
+        }
+        // Panels whose positions all lie in one image are written where they belong.
+        let whole = images.len() == 1 || of_image.is_multiple_of(cols);
+        let direct = TypeId::of::<T>() == TypeId::of::<T::Wide>() && whole && self.follows();
+        let height = self.height::<T>(tier);
+        for first in results.clone().step_by(height) {
+            let rows = first..results.end.min(first + height);
+            if let Some(bias) = bias {
+                for (row, b) in biases.chunks_exact_mut(cols).zip(&bias[rows.clone()]) {
+                    row.fill(b.widen());
+                }
+            }
+            for p in (0..self.places()).step_by(self.depth()) {
+                let depth = self.summed(p).0;
+                let left = weights[self.left(height, p, first)..].as_ptr();
+                for column in (0..columns).step_by(cols) {
+                    let (c, crs): (*mut T::Wide, _) = match direct {
+                        true => {
+                            let image = images.start + column / of_image;
+                            let to = self.result(job, image, lines.start, first) + column % of_image;
+                            (out.get().wrapping_add(to).cast(), self.whole.iter().product())
+                        }
+                        false => (sums[column..].as_mut_ptr(), pitch),
+                    };
+                    let (start, srs) = match (p > 0, bias) {
+                        (true, _) => (c.cast_const(), crs as isize),
+                        (false, Some(_)) => (biases.as_ptr(), cols as isize),
+                        (false, None) => (std::ptr::null(), 0),
+                    };
+                    let tile = Tile {
+                        rows: rows.len(),
+                        cols: cols.min(columns - column),
+                        k: depth,
+                        a: left,
+                        ars: 1,
+                        acs: kernels.rows as isize,
+                        blocks: (kernels.rows * depth) as isize,
+                        b: right[p * padded + column * depth..].as_ptr(),
+                        brs: cols as isize,
+                        start,
+                        srs,
+                        c,
+                        crs: crs as isize,
+                        soon: Soon::NONE,
+                    };
+                    // SAFETY: packed panels, and sums or results of this block.
+                    unsafe { (kernels.fast.tile)(&tile) };
+                }
+            }
+            if !direct {
+                for (c, sums) in rows.zip(sums.chunks_exact(pitch)) {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.place_row::<T>(tier, job, c, sums, out) };
+                }
+            }
+        }
+    }
+
+    /// Whether results of a line follow each other, and lines.
+    fn follows(&self) -> bool {
+        self.apart[1..] == [1; 2] && self.meeting.result[2] == self.whole[2]
+    }
+
+    /// Where a channel's results of a line of an image begin.
+    fn result(&self, job: &Job, image: usize, line: usize, channel: usize) -> usize {
+        let (sample, depth) = (image / self.meeting.result[0], image % self.meeting.result[0]);
+        let at = |d: usize, i: usize| i * self.apart[d] + self.place[d];
+        let channel = (sample * self.groups + job.group) * self.to + channel;
+        index(channel, self.whole, [at(0, depth), at(1, line), at(2, 0)])
+    }
+
+    /// Where the inputs begin that a line of an image meets in a channel.
+    fn input(&self, job: &Job, image: usize, line: usize, channel: usize) -> usize {
+        let m = &self.meeting;
+        let (sample, depth) = (image / m.result[0], image % m.result[0]);
+        let at = |d: usize, i: usize| i * m.step[d] + m.base[d].unsigned_abs();
+        let channel = (sample * self.groups + job.group) * self.from + channel;
+        index(channel, m.source, [at(0, depth), at(1, line), at(2, 0)])
+    }
+
+    /// Packs the positions of a block, of the part of the sum from place `p` on.
+    fn pack_positions<T: Operand>(
+        &self,
+        tier: Tier,
+        job: &Job,
+        p: usize,
+        x: &[T],
+        together: &mut [T::Wide],
+        right: &mut [T::Wide],
+    ) {
+        let kernels = T::kernels(tier);
+        let m = &self.meeting;
+        let (images, lines) = self.blocks.get(job.block);
+        let (depth, elements) = self.summed(p);
+        let width = m.result[2];
+        let of_image = lines.len() * width;
+        let plane: usize = m.source.iter().product();
+        let input = |image, line, channel| self.input(job, image, line, p * self.taken + channel);
+        let mut pack = |x: Mat<T>, n: usize, column: usize| {
+            // SAFETY: positions of these channels, and their panels; a panel is whole vectors, so that nothing spills.
+            unsafe {
+                (kernels.fast.pack)(x, n, elements, kernels.cols, depth, right[column * depth..].as_mut_ptr())
+            };
+        };
+        let whole = images.len() == 1 || of_image.is_multiple_of(kernels.cols);
+        if whole && m.step[1..] == [1; 2] && width == m.source[2] {
+            for (i, image) in images.enumerate() {
+                let ptr = x[input(image, lines.start, 0)..].as_ptr();
+                pack(Mat { ptr, rs: 1, cs: plane as isize }, of_image, i * of_image);
+            }
+            return;
+        }
+        let columns = images.len() * of_image;
+        let together = &mut bytemuck::cast_slice_mut::<T::Wide, T>(together)[..elements * columns];
+        for (channel, row) in together.chunks_exact_mut(columns).enumerate() {
+            let each = images.clone().flat_map(|image| lines.clone().map(move |line| (image, line)));
+            for ((image, line), to) in each.zip(row.chunks_exact_mut(width)) {
+                let from = &x[input(image, line, channel)..];
+                match m.step[2] {
+                    1 => to.copy_from_slice(&from[..width]),
+                    step => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, &x)| *to = x),
+                }
+            }
+        }
+        pack(Mat { ptr: together.as_ptr(), rs: 1, cs: columns as isize }, columns, 0);
+    }
+
+    /// Writes a channel's sums of a block where they belong.
+    ///
+    /// # Safety
+    /// As [`Pass::point_block`].
+    unsafe fn place_row<T: Operand>(
+        &self,
+        tier: Tier,
+        job: &Job,
+        channel: usize,
+        sums: &[T::Wide],
+        out: Shared<T>,
+    ) {
+        let kernels = T::kernels(tier);
+        let (images, lines) = self.blocks.get(job.block);
+        let (width, [_, height, row]) = (self.meeting.result[2], self.whole);
+        let of_image = lines.len() * width;
+        for (image, sums) in images.zip(sums.chunks_exact(of_image)) {
+            let start = self.result(job, image, lines.start, channel);
+            if self.follows() {
+                // SAFETY: results of this block that follow each other.
+                unsafe { (kernels.narrow)(sums.as_ptr(), of_image, out.get().wrapping_add(start)) };
+                continue;
+            }
+            if self.fills() {
+                // Up to the next block's first line.
+                let end =
+                    if lines.end == self.meeting.result[1] { height } else { lines.end * self.apart[1] };
+                let all = (end - lines.start * self.apart[1]) * row;
+                // SAFETY: results of this block, and what lies between them.
+                unsafe { std::slice::from_raw_parts_mut(out.get().wrapping_add(start), all) }
+                    .fill(T::narrow(T::Wide::ZERO));
+            }
+            for (line, sums) in sums.chunks_exact(width).enumerate() {
+                let to = out.get().wrapping_add(start + line * self.apart[1] * row);
+                for (j, &sum) in sums.iter().enumerate() {
+                    // SAFETY: results of this block.
+                    unsafe { *to.add(j * self.apart[2]) = T::narrow(sum) };
+                }
+            }
+        }
+    }
+}
+
+/// The index of an element of a channel's image.
+fn index(channel: usize, size: [usize; 3], [z, y, x]: [usize; 3]) -> usize {
+    ((channel * size[0] + z) * size[1] + y) * size[2] + x
+}
