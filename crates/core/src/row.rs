@@ -122,6 +122,39 @@ impl RowProgram {
         self.inner.iter().product()
     }
 
+    /// The register of what an instruction computes: that of the same instruction, or of the operand of a conversion that
+    /// changes nothing, where there is such; else its own, at the end of the body. Not for stores.
+    pub fn compute(&mut self, instr: Instr) -> Reg {
+        if let Instr::Cast(dtype, a) = instr
+            && self.holds(dtype, a)
+        {
+            return a;
+        }
+        let same = |have: &Instr| match (have, &instr) {
+            (Instr::Float(a), Instr::Float(b)) => a.to_bits() == b.to_bits(),
+            (have, instr) => have == instr,
+        };
+        self.body.iter().position(same).unwrap_or_else(|| {
+            self.body.push(instr);
+            self.body.len() - 1
+        })
+    }
+
+    /// Whether all that a register can be is a float of this dtype, as far as is seen at once. What is widened to f64 is computed
+    /// in it from there on, and so is no such.
+    fn holds(&self, dtype: DType, reg: Reg) -> bool {
+        let widens = |from: DType| dtype != DType::F64 && from.promote(dtype) == dtype;
+        let is = |from: DType| from.is_float() && (from == dtype || widens(from));
+        match self.body[reg] {
+            Instr::Load(o) => is(self.reads[o].dtype),
+            Instr::Cast(from, _) => is(from),
+            Instr::Unary(Unary::Neg | Unary::Abs, a) | Instr::Reduce(Reduce::Max | Reduce::Min, a) => {
+                self.holds(dtype, a)
+            }
+            _ => false,
+        }
+    }
+
     /// The pointwise program of `exprs` over `shape`, one output an expression; inputs are broadcast.
     ///
     /// `inputs`: dtype and shape of each input; `outputs`: dtype of each expression's result.
@@ -261,10 +294,9 @@ impl RowBuilder {
         RowBuilder(RowProgram { outer: outer.to_vec(), inner: inner.to_vec(), ..RowProgram::default() })
     }
 
-    /// Appends an instruction and returns its register.
+    /// The register of what an instruction computes ([`RowProgram::compute`]).
     pub fn push(&mut self, instr: Instr) -> Reg {
-        self.0.body.push(instr);
-        self.0.body.len() - 1
+        self.0.compute(instr)
     }
 
     /// Adds an operand to read, without loading it yet (it may be loaded several times).
@@ -320,15 +352,13 @@ impl RowBuilder {
     /// Adds the next operand to write and stores `reg` to it. Operands follow the node's outputs in order.
     pub fn store(&mut self, dtype: DType, access: Access, reg: Reg) {
         self.0.writes.push(Operand { dtype, access });
-        let i = self.0.writes.len() - 1;
-        self.push(Instr::Store(i, reg));
+        self.0.body.push(Instr::Store(self.0.writes.len() - 1, reg));
     }
 
     /// Adds the next operand to write and sums `reg` over all rows into it.
     pub fn columns(&mut self, dtype: DType, access: Access, reg: Reg) {
         self.0.writes.push(Operand { dtype, access });
-        let i = self.0.writes.len() - 1;
-        self.push(Instr::Columns(i, reg));
+        self.0.body.push(Instr::Columns(self.0.writes.len() - 1, reg));
     }
 
     /// The finished program.

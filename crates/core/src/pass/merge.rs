@@ -5,11 +5,10 @@
 use crate::Attrs;
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
-use crate::expr::Unary;
 use crate::graph::{Graph, Node, OriginId, Phase, ValueId};
 use crate::ops::Body;
 use crate::ops::control::fused::{FUSED, encode_types};
-use crate::row::{Access, Instr, Operand, Reduce, Reg, RowProgram};
+use crate::row::{Access, Instr, Operand, Reg, RowProgram};
 use crate::tensor::TensorType;
 use std::sync::Arc;
 
@@ -145,7 +144,7 @@ pub(super) fn merge(
             Instr::Store(w, r) if *w == write => Some(regs[*r]),
             _ => None,
         })?;
-        given.push((v, compute(&mut out.program, Instr::Cast(graph.ty(v).dtype, stored))));
+        given.push((v, out.program.compute(Instr::Cast(graph.ty(v).dtype, stored))));
     }
     let inline = |v: ValueId| given.iter().find(|(g, _)| *g == v).map(|(_, reg)| *reg);
     append(&mut out, consumer, c_map.as_ref(), &inline, &|_| true)?;
@@ -154,36 +153,6 @@ pub(super) fn merge(
     let both = has(|i| matches!(i, Instr::Reduce(..))) && has(|i| matches!(i, Instr::Columns(..)));
     let few = out.program.cols() > LONG && out.program.rows() < MANY;
     (!both || !few).then_some(out)
-}
-
-/// The register of what an instruction computes: where it is there already, else that of the instruction, appended.
-fn compute(program: &mut RowProgram, instr: Instr) -> Reg {
-    if let Instr::Cast(dtype, a) = instr
-        && holds(program, dtype, a)
-    {
-        return a;
-    }
-    let same = |have: &Instr| match (have, &instr) {
-        (Instr::Float(a), Instr::Float(b)) => a.to_bits() == b.to_bits(),
-        (have, instr) => have == instr,
-    };
-    program.body.iter().position(same).unwrap_or_else(|| {
-        program.body.push(instr);
-        program.body.len() - 1
-    })
-}
-
-/// Whether all that a register can be is a float of this dtype, as far as can be seen at once.
-fn holds(program: &RowProgram, dtype: DType, reg: Reg) -> bool {
-    let is = |from: DType| from.is_float() && from.promote(dtype) == dtype;
-    match program.body[reg] {
-        Instr::Load(o) => is(program.reads[o].dtype),
-        Instr::Cast(from, _) => is(from),
-        Instr::Unary(Unary::Neg | Unary::Abs, a) | Instr::Reduce(Reduce::Max | Reduce::Min, a) => {
-            holds(program, dtype, a)
-        }
-        _ => false,
-    }
 }
 
 /// Whether an access of a program moves along every iteration dimension as over its own, in order.
@@ -288,7 +257,7 @@ fn append(
             }
             other => other.map(|r| regs[r]),
         };
-        regs.push(compute(&mut out.program, moved));
+        regs.push(out.program.compute(moved));
     }
     Some(regs)
 }
