@@ -133,22 +133,24 @@ fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
     }
 }
 
-/// Every element where it belongs, and nothing behind the last one, though vectors of rows that fill none are stored whole.
+/// Every element where it belongs, and nothing between columns or behind the last one, though vectors of rows that fill none are
+/// stored whole.
 fn interleaves<T: Operand>(kernels: &Kernels<T>) {
     let layouts = |rows: usize, k: usize| [(1, rows as isize), (k as isize, 1), (2 * k as isize, 2)];
     for (rows, k) in (1..=kernels.cols + 1).flat_map(|rows| (1..=2 * kernels.cols).map(move |k| (rows, k))) {
         let x = numbers::<T>(2 * rows * k, 5);
-        for ((rs, cs), panels) in
-            layouts(rows, k).into_iter().flat_map(|l| [(l, &kernels.wide), (l, &kernels.fast)])
-        {
+        let panels = [&kernels.wide, &kernels.fast].into_iter().flat_map(|p| [(p, 0), (p, 3)]);
+        for ((panels, apart), (rs, cs)) in panels.flat_map(|p| layouts(rows, k).map(|l| (p, l))) {
             let places = rows.div_ceil(panels.taken);
-            let mut out = vec![T::Wide::ZERO; places * k + 2 * MAX_LANES];
+            let pitch = places + apart;
+            let mut out = vec![T::Wide::ZERO; pitch * k + 2 * MAX_LANES];
             let at = |i: usize, p: usize| x[(i as isize * rs + p as isize * cs) as usize].widen();
             // SAFETY: all elements are among the numbers, and there is room for them.
-            unsafe { (panels.interleave)(Mat { ptr: x.as_ptr(), rs, cs }, rows, k, out.as_mut_ptr()) };
-            for (i, p) in (0..places).flat_map(|i| (0..k).map(move |p| (i, p))) {
-                let got = out[p * places + i];
+            unsafe { (panels.interleave)(Mat { ptr: x.as_ptr(), rs, cs }, rows, k, out.as_mut_ptr(), pitch) };
+            for (i, p) in (0..pitch).flat_map(|i| (0..k).map(move |p| (i, p))) {
+                let got = out[p * pitch + i];
                 let right = match panels.taken {
+                    _ if i >= places => got == T::Wide::ZERO,
                     1 => got == at(i, p),
                     _ => {
                         // The first of a pair in the lower half of its place.
@@ -157,9 +159,9 @@ fn interleaves<T: Operand>(kernels: &Kernels<T>) {
                         (got.to_f64() as f32).to_bits() == bits[0] >> 16 | bits[1]
                     }
                 };
-                assert!(right, "{rows} by {k}, {} taken: place ({i}, {p})", panels.taken);
+                assert!(right, "{rows} by {k}, {} taken, {apart} apart: place ({i}, {p})", panels.taken);
             }
-            assert!(out[places * k..].iter().all(|&z| z == T::Wide::ZERO), "{rows} by {k}");
+            assert!(out[pitch * k..].iter().all(|&z| z == T::Wide::ZERO), "{rows} by {k}");
         }
     }
 }

@@ -20,7 +20,7 @@ pub struct Kernels<T: Float> {
     pub(crate) wide: Panels<T>,
     pub(crate) fast: Panels<T>,
     /// [`Panels::interleave`] of numbers that are wide already.
-    pub(crate) transpose: unsafe fn(Mat<T::Wide>, usize, usize, *mut T::Wide),
+    pub(crate) transpose: unsafe fn(Mat<T::Wide>, usize, usize, *mut T::Wide, usize),
     /// Widens a matrix row by row.
     pub(crate) widen: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
     pub(crate) narrow: unsafe fn(*const T::Wide, usize, *mut T),
@@ -36,7 +36,7 @@ pub struct Panels<T: Float> {
     pub(crate) lanes: usize,
     /// What is packed is counted in elements, what is multiplied in places.
     pub(crate) pack: unsafe fn(Mat<T>, usize, usize, usize, usize, *mut T::Wide),
-    pub(crate) interleave: unsafe fn(Mat<T>, usize, usize, *mut T::Wide),
+    pub(crate) interleave: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
     pub(crate) tile: unsafe fn(&Tile<T::Wide>),
     pub(crate) walk: unsafe fn(&Walk<T::Wide>),
 }
@@ -70,9 +70,10 @@ macro_rules! tier {
                 rows: usize,
                 k: usize,
                 out: *mut L::E,
+                pitch: usize,
             ) {
                 // SAFETY: the caller's promise.
-                unsafe { walk::interleave::<L, T>(x, rows, k, out) }
+                unsafe { walk::interleave::<L, T>(x, rows, k, out, pitch) }
             }
 
             /// # Safety

@@ -92,7 +92,7 @@ unsafe fn rows<L: Lanes, const R: usize>(w: &Walk<L::E>) {
     }
 }
 
-/// Writes a matrix column after column, its rows in places ([`Packs`]): place `i` of column `p` to `out[p · places + i]`.
+/// Writes a matrix column after column, its rows in places ([`Packs`]): place `i` of column `p` to `out[p · pitch + i]`.
 ///
 /// # Safety
 /// The `rows × k` elements of `x` may be read, their places of `out` be written; they do not overlap.
@@ -103,18 +103,19 @@ pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
     rows: usize,
     k: usize,
     out: *mut L::E,
+    pitch: usize,
 ) {
     // Places stand for what is summed over, which are the columns of what is packed otherwise.
     let t = x.transposed();
     let (whole, places) = (rows / L::TAKEN, rows.div_ceil(L::TAKEN));
     // SAFETY: elements of the matrix, and their place.
-    let single = |i: usize, p: usize| unsafe { *out.add(p * places + i) = L::one(t, p, i, rows) };
+    let single = |i: usize, p: usize| unsafe { *out.add(p * pitch + i) = L::one(t, p, i, rows) };
     let (some, columns) = (whole / L::N * L::N, k / L::N * L::N);
     if x.rs == 1 {
         for p in 0..k {
             for i in (0..some).step_by(L::N) {
                 // SAFETY: `N` places that follow each other, and where they go.
-                unsafe { L::along(t, p, i).store(out.add(p * places + i)) };
+                unsafe { L::along(t, p, i).store(out.add(p * pitch + i)) };
             }
             (some..places).for_each(|i| single(i, p));
         }
@@ -131,13 +132,14 @@ pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
                 L::transpose(&mut square);
                 for q in 0..L::N {
                     // SAFETY: `N` places, of a column or of this and the following ones.
-                    unsafe { square[q].store(out.add(($p + q) * places + $i)) };
+                    unsafe { square[q].store(out.add(($p + q) * pitch + $i)) };
                 }
             };
         }
-        // Places that fill no vector come first: what is stored behind them is written later, unless nothing follows.
+        // Places that fill no vector come first: what is stored behind them is written later, unless nothing follows there.
         for p in (0..columns).step_by(L::N) {
-            let spills = some < whole && (p + L::N - 1) * places + some + L::N <= k * places;
+            let spills =
+                pitch == places && some < whole && (p + L::N - 1) * places + some + L::N <= k * places;
             if spills {
                 squares!(some, p);
             }

@@ -258,6 +258,6 @@ unsafe fn wide_row<'r, T: Operand>(
         return unsafe { std::slice::from_raw_parts(x.ptr.cast(), room.len()) };
     }
     // SAFETY: the caller's promise.
-    unsafe { (kernels.wide.interleave)(x.transposed(), room.len(), 1, room.as_mut_ptr()) };
+    unsafe { (kernels.wide.interleave)(x.transposed(), room.len(), 1, room.as_mut_ptr(), room.len()) };
     room
 }

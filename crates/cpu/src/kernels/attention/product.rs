@@ -40,7 +40,15 @@ pub(super) unsafe fn left<T: Operand>(
     if copies::<T>() {
         // Row by row is column by column of the transposed.
         // SAFETY: the caller's promise; the room is as large.
-        unsafe { (panels.interleave)(x.transposed(), k, rows, out[..rows * k].as_mut_ptr()) };
+        unsafe {
+            (panels.interleave)(
+                x.transposed(),
+                k,
+                rows,
+                out[..rows * k].as_mut_ptr(),
+                k.div_ceil(panels.taken),
+            )
+        };
         Mat { ptr: out.as_ptr(), rs: k.div_ceil(panels.taken) as isize, cs: 1 }
     } else {
         Mat { ptr: x.ptr.cast(), rs: x.rs, cs: x.cs }

@@ -191,7 +191,13 @@ impl Band {
                     let x = Mat { ptr: x.wrapping_add(row), rs: size as isize, cs: stride as isize };
                     // SAFETY: columns of each channel, and their places.
                     unsafe {
-                        (panels.interleave)(x, elements, columns, to[..columns * channels].as_mut_ptr())
+                        (panels.interleave)(
+                            x,
+                            elements,
+                            columns,
+                            to[..columns * channels].as_mut_ptr(),
+                            channels,
+                        )
                     };
                 };
                 let mut inner = (0..self.size[1]).filter_map(|h| place(1, lines.start, h));

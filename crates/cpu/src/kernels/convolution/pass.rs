@@ -189,8 +189,8 @@ impl Pass {
         let positions = self.blocks.together * self.blocks.lines * self.meeting.result[2];
         let sums = positions * line(self.to, cols);
         let round = |n: usize| n.next_multiple_of(16);
-        // Weights turned for a panel, and those of a tap.
-        let turned = (self.kernel() + 1) * self.band.channels * cols;
+        // Weights turned for a panel.
+        let turned = self.kernel() * self.band.channels * cols;
         let moved = self.band.plane().max(MOVED[0] * MOVED[1]).max(turned);
         (round(weights), [self.band.elements(), sums, moved, panel].map(round))
     }
@@ -324,24 +324,20 @@ impl Pass {
         }
         // Each result's channels of the source become innermost, then the results themselves.
         let whole = columns * channels;
-        let (turned, line) = scratch.split_at_mut(cols * whole);
+        let turned = &mut scratch[..cols * whole];
         for (o, turned) in turned.chunks_exact_mut(whole).take(n).enumerate() {
             let w = w[o * self.weight[0]..].as_ptr();
             let x = Mat { ptr: w, rs: self.weight[1] as isize, cs: 1 };
             // SAFETY: the kernels of these channels, and places for them.
-            unsafe { (kernels.fast.interleave)(x, elements, columns, turned.as_mut_ptr()) };
+            unsafe { (kernels.fast.interleave)(x, elements, columns, turned.as_mut_ptr(), channels) };
         }
         for (tap, &element) in self.elements.iter().enumerate() {
             let out = &mut out[tap * channels * cols..][..channels * cols];
             let x = Mat { ptr: turned[element * channels..].as_ptr(), rs: whole as isize, cs: 1 };
-            let to = if n == cols { &mut *out } else { &mut line[..channels * n] };
             // SAFETY: places of `n` results, and room for them.
-            unsafe { (kernels.transpose)(x, n, channels, to.as_mut_ptr()) };
+            unsafe { (kernels.transpose)(x, n, channels, out.as_mut_ptr(), cols) };
             if n < cols {
-                for (row, line) in out.chunks_exact_mut(cols).zip(line.chunks_exact(n)) {
-                    row[..n].copy_from_slice(line);
-                    row[n..].fill(T::Wide::ZERO);
-                }
+                out.chunks_exact_mut(cols).for_each(|row| row[n..].fill(T::Wide::ZERO));
             }
         }
     }
@@ -485,7 +481,7 @@ impl Pass {
                         let x = Mat { ptr: sums.as_ptr(), rs: crs as isize, cs: 1 };
                         // SAFETY: sums of these positions and channels, and places for them.
                         unsafe {
-                            (kernels.transpose)(x, n, channels, moved[..n * channels].as_mut_ptr());
+                            (kernels.transpose)(x, n, channels, moved[..n * channels].as_mut_ptr(), n);
                         }
                         for (c, moved) in moved[..n * channels].chunks_exact_mut(n).enumerate() {
                             let channel = job.group * self.to + first + c;

@@ -5,7 +5,7 @@ use super::band::{Meeting, ahead};
 use super::planes::Planes;
 use super::{Blocks, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Paced, Walk};
+use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Paced, Walk, same};
 use crate::kernels::Args;
 use crate::pool::Shared;
 use crate::tier::Tier;
@@ -275,12 +275,19 @@ impl Weights {
             sum = total;
         }
         let x = Mat { ptr: sum.as_ptr(), rs: cols as isize, cs: 1 };
-        // SAFETY: as many numbers are read as written.
-        unsafe { (kernels.transpose)(x, each, cols, lines.as_mut_ptr()) };
-        for (o, line) in lines.chunks_exact(each).take(self.outputs(job) - j).enumerate() {
-            let at = ((job.group * self.cout + job.o0 + j + o) * self.cin + job.i0) * taps;
-            // SAFETY: the weights of an output and of these channels, which follow each other.
-            unsafe { (kernels.narrow)(line.as_ptr(), each, out.get().wrapping_add(at)) };
+        let (outputs, of_output) = (cols.min(self.outputs(job) - j), self.cin * taps);
+        let at = ((job.group * self.cout + job.o0 + j) * self.cin + job.i0) * taps;
+        let out = out.get().wrapping_add(at);
+        // SAFETY: the weights of these outputs and channels, and room for as many sums.
+        unsafe {
+            if same::<T, T::Wide>() {
+                (kernels.transpose)(x, each, outputs, out.cast(), of_output);
+                return;
+            }
+            (kernels.transpose)(x, each, outputs, lines.as_mut_ptr(), each);
+            for (o, line) in lines.chunks_exact(each).take(outputs).enumerate() {
+                (kernels.narrow)(line.as_ptr(), each, out.wrapping_add(o * of_output));
+            }
         }
     }
 }

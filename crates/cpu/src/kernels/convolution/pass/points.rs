@@ -3,10 +3,9 @@
 
 use super::{Blocks, Job, Meeting, Pass, RESULTS};
 use crate::element::Wide;
-use crate::gemm::{Mat, Operand, Soon, Tile, even};
+use crate::gemm::{Mat, Operand, Soon, Tile, even, same};
 use crate::pool::{Pool, Shared};
 use crate::tier::Tier;
-use std::any::TypeId;
 use std::ops::Range;
 
 /// Places that are summed over at a time, at most: panels of both operands then lie in the first-level cache.
@@ -175,7 +174,7 @@ impl Pass {
         }
         // Panels whose positions all lie in one image are written where they belong.
         let whole = images.len() == 1 || of_image.is_multiple_of(cols);
-        let direct = TypeId::of::<T>() == TypeId::of::<T::Wide>() && whole && self.follows();
+        let direct = same::<T, T::Wide>() && whole && self.follows();
         let height = self.height::<T>(tier);
         for first in results.clone().step_by(height) {
             let rows = first..results.end.min(first + height);
