@@ -109,8 +109,8 @@ impl<'a> Fuser<'a> {
         true
     }
 
-    /// What runs before node `n`, or waits for it, and must wait for it if the group at `p` runs only there: those who use its results, and those
-    /// who use theirs. `None` if `n` itself is among these, or if too much would wait, or be held for it.
+    /// What runs before node `n`, or waits for it, and must wait for it if the group at `p` runs only there: those who use its
+    /// results, and those who use theirs. `None` if `n` itself is among these, or if too much would wait, or be held for it.
     fn waiting(&self, n: usize, p: usize) -> Option<Vec<usize>> {
         let mut waiting = Vec::new();
         let mut at = p;
@@ -121,12 +121,13 @@ impl<'a> Fuser<'a> {
                         return None;
                     }
                     if u != n && u != p && self.when[u].0 <= n && !waiting.contains(&u) {
+                        // At once: a result may have thousands of users.
+                        if waiting.len() == WAITING {
+                            return None;
+                        }
                         waiting.push(u);
                     }
                 }
-            }
-            if waiting.len() > WAITING {
-                return None;
             }
             // In the order in which they run, results come after what they are made from.
             let next = waiting

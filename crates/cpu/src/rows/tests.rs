@@ -429,6 +429,26 @@ fn programs_that_would_go_astray_are_refused() {
 }
 
 #[test]
+fn what_is_overwritten_has_been_read() {
+    // Two results over two operands: the second, which is rounded, is of what the first one goes over.
+    let shape: &[usize] = &[3000];
+    let mut b = headwater_core::row::RowBuilder::new(&[], shape);
+    let [x, y] = [DType::F32; 2].map(|d| b.read(d, Access::identity(1)));
+    b.operand(DType::BF16, Access::identity(1));
+    b.store(DType::F32, Access::identity(1), y);
+    b.store(DType::BF16, Access::identity(1), x);
+    let mut ex = plain(b.finish(), &[shape; 3], &[shape; 2]);
+    for (write, read) in [(0, 0), (1, 2)] {
+        ex.writes[write].segment = ex.reads[read].0.segment;
+    }
+    for (i, (slot, tensor)) in ex.reads.iter_mut().enumerate() {
+        let number = |at: usize| slot.ty.dtype.round((at * 7 + i) as f64 / 512.0);
+        *tensor = Tensor::float(slot.ty.dtype, slot.ty.shape.clone(), (0..3000).map(number).collect());
+    }
+    check(&ex);
+}
+
+#[test]
 fn large_results_past_the_caches_are_the_same() {
     use headwater_core::expr::input;
     use headwater_core::row::ReduceSpace;

@@ -272,8 +272,13 @@ impl<'a> Emitter<'a> {
             Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Column | Ins::Alive => true,
             Ins::Acc(_) | Ins::Lanes(..) => true,
             Ins::Load { dtype: DType::F32, .. } => {
-                // What is stored as it was read is read first: it may be overwritten meanwhile.
-                matches!(self.uses[v][..], [at] if self.body.code[self.order[at].0].makes())
+                // What is read after a store, or stored as it was read, is read first: it may be overwritten meanwhile.
+                let code = &self.body.code;
+                let early = |at: usize| {
+                    let between = &code[v % code.len()..self.order[at].0];
+                    !between.iter().any(|i| matches!(i, Ins::Store { .. }))
+                };
+                matches!(self.uses[v][..], [at] if code[self.order[at].0].makes() && early(at))
             }
             _ => false,
         }

@@ -3,7 +3,7 @@
 
 use super::{Blocks, Job, Meeting, Pass, RESULTS};
 use crate::element::Wide;
-use crate::gemm::{Mat, Operand, Soon, Tile, even, same};
+use crate::gemm::{MAX_LANES, Mat, Operand, Soon, Tile, even, same};
 use crate::pool::{Pool, Shared};
 use crate::tier::Tier;
 use std::ops::Range;
@@ -16,12 +16,16 @@ const POSITIONS: usize = 512;
 /// Fewer blocks than this are divided by their results as well.
 const FEW: usize = 16;
 
-/// Whether a meeting is of one tap, and all inputs lie in the image.
+/// Lines of more results are left to other passes: a block has whole lines, of which all that is summed over is packed here.
+const LINE: usize = 1024;
+
+/// Whether a meeting is of one tap, and all inputs lie in the image, of lines that are not too long.
 pub(super) fn single(m: &Meeting) -> bool {
-    (0..3).all(|d| {
-        let last = m.base[d] + (m.result[d].saturating_sub(1) * m.step[d]) as isize;
-        m.taps[d] == 1 && m.base[d] >= 0 && last < m.source[d] as isize
-    })
+    m.result[2] <= LINE
+        && (0..3).all(|d| {
+            let last = m.base[d] + (m.result[d].saturating_sub(1) * m.step[d]) as isize;
+            m.taps[d] == 1 && m.base[d] >= 0 && last < m.source[d] as isize
+        })
 }
 
 /// The blocks of such a pass, whose channels take so many places.
@@ -68,7 +72,7 @@ impl Pass {
             height * T::kernels(tier).cols,
         ];
         let round = |n: usize| n.next_multiple_of(16);
-        Pieces { weights: round(self.to.next_multiple_of(height) * self.places()) + 16, own: own.map(round) }
+        Pieces { weights: round(self.to.div_ceil(height) * self.room(height)), own: own.map(round) }
     }
 
     /// Elements of workspace: of all threads, and of each.
@@ -109,7 +113,7 @@ impl Pass {
         });
     }
 
-    /// Weights as left operands: for each part of the sum all results, block by block.
+    /// Weights as left operands: for each block of results all parts of the sum.
     fn pack_points<T: Operand>(&self, tier: Tier, pool: &Pool, w: &[T], out: &mut [T::Wide], group: usize) {
         let kernels = T::kernels(tier);
         let height = self.height::<T>(tier);
@@ -125,15 +129,22 @@ impl Pass {
                 let x =
                     Mat { ptr: w[at..].as_ptr(), rs: self.weight[0] as isize, cs: self.weight[1] as isize };
                 let to = out.get().wrapping_add(g * group + self.left(height, p, first));
-                // SAFETY: weights of these results and channels, and their room, which no other task writes.
+                // SAFETY: weights of these results and channels, and their room, which no other task writes; what packing
+                // spills goes to the part of the sum that follows, or to the room at the end.
                 unsafe { (kernels.fast.pack)(x, n, elements, kernels.rows, depth, to) };
             }
         });
     }
 
-    /// Where the packed weights of some results lie, for the part of the sum from place `p` on.
+    /// Elements from the packed weights of a block of results to those of the next, which another task packs meanwhile: with
+    /// room for what packing spills.
+    fn room(&self, height: usize) -> usize {
+        height * self.places() + MAX_LANES
+    }
+
+    /// Where the packed weights of a block of results lie, for the part of the sum from place `p` on.
     fn left(&self, height: usize, p: usize, first: usize) -> usize {
-        p * self.to.next_multiple_of(height) + first * self.summed(p).0
+        first / height * self.room(height) + p * height
     }
 
     /// Of the part of the sum from place `p` on: places, and elements.
