@@ -74,10 +74,13 @@ pub fn table() -> Vec<Entry> {
         let case = Case::new("").f(&q).f(&k).f(&k).none().none().attr("is_causal", causal);
         entry("attention", shape, &attention::attention::ATTENTION, case.attr("scale", 0.125), true)
     };
-    let window = |shape, input: [usize; 4], filters: usize, size: usize, stride: i64, padding: i64| {
-        let case = Case::new("").f(&input).f(&[filters, input[1], size, size]).none();
+    let grouped = |shape, input: [usize; 4], weight: [usize; 4], stride: i64, padding: i64| {
+        let case = Case::new("").f(&input).f(&weight).none().attr("groups", (input[1] / weight[1]) as i64);
         let case = case.attr("stride", [stride; 2]).attr("padding", [padding; 2]).attr("dilation", [1, 1]);
-        entry("convolution", shape, &conv::convolution::CONVOLUTION, case.attr("groups", 1), true)
+        entry("convolution", shape, &conv::convolution::CONVOLUTION, case, true)
+    };
+    let window = |shape, input: [usize; 4], filters: usize, size: usize, stride: i64, padding: i64| {
+        grouped(shape, input, [filters, input[1], size, size], stride, padding)
     };
     let scores = |shape, rows: usize, classes: usize| {
         let case = Case::new("").f(&[rows, classes]).index(&[rows], classes).none();
@@ -130,6 +133,7 @@ pub fn table() -> Vec<Entry> {
         window("3×3, 16×512×4×4→512", [16, 512, 4, 4], 512, 3, 1, 1),
         window("7×7/2, 16×3×128×128→64", [16, 3, 128, 128], 64, 7, 2, 3),
         window("16×16/16, 16×3×224×224→192", [16, 3, 224, 224], 192, 16, 16, 0),
+        grouped("3×3 of each channel, 16×128×32×32", [16, 128, 32, 32], [128, 1, 3, 3], 1, 1),
         entry(
             "embedding",
             "50000×768, 16384 rows",
