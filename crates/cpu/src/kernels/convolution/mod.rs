@@ -5,9 +5,11 @@
 //! channels are innermost (`band`), so that the taps of an output are long runs (`pass`). The data gradient is the same with
 //! other strides, once for each remainder of the input's index modulo the stride. Where an output has one tap, as in
 //! convolutions of 1×1, both are plain products of positions as they lie in the image (`pass::points`). The weight gradient
-//! sums over outputs: for it lines stay as they are in the image as well (`planes`, `weight`).
+//! sums over outputs: for it lines stay as they are in the image as well (`planes`, `weight`). Of single channels they
+//! are sums of lines (`depthwise`).
 
 mod band;
+mod depthwise;
 mod pass;
 mod planes;
 mod weight;
@@ -29,46 +31,79 @@ pub static KERNELS: &[Kernel] = &[
     Kernel {
         name: "convolution",
         takes: |site| convolution::forward(&site.cx).is_ok_and(|c| sensible(&c)),
-        workspace: |site| {
-            passes(site, convolution::forward(&site.cx).map(|c| vec![Pass::forward(&c, taken(site))]))
-        },
+        workspace: |site| workspace(site, Kind::Forward),
         strided: super::contiguous,
-        prepare: |site| {
-            let c = convolution::forward(&site.cx)?;
-            Ok(prepare(site, vec![Pass::forward(&c, taken(site))], [0, 1]))
-        },
+        prepare: |site| prepare(site, Kind::Forward),
     },
     Kernel {
         name: "convolution_input_grad",
         takes: |site| convolution::input_grad(&site.cx).is_ok_and(|c| sensible(&c)),
-        workspace: |site| {
-            passes(site, convolution::input_grad(&site.cx).map(|c| Pass::backward(&c, taken(site))))
-        },
+        workspace: |site| workspace(site, Kind::Input),
         strided: super::contiguous,
-        prepare: |site| {
-            let c = convolution::input_grad(&site.cx)?;
-            Ok(prepare(site, Pass::backward(&c, taken(site)), [0, 1]))
-        },
+        prepare: |site| prepare(site, Kind::Input),
     },
     Kernel {
         name: "convolution_weight_grad",
         takes: |site| convolution::weight_grad(&site.cx).is_ok_and(|c| sensible(&c)),
-        workspace: |site| match convolution::weight_grad(&site.cx) {
-            Ok(c) => {
-                float_dtype!(site.outs[0].dtype, T => Weights::new(&c, site.tier).workspace::<T>(site.threads))
-            }
-            Err(_) => 0,
-        },
+        workspace: |site| workspace(site, Kind::Weight),
         strided: super::contiguous,
-        prepare: |site| {
-            let c = convolution::weight_grad(&site.cx)?;
-            Ok(float_dtype!(site.outs[0].dtype, T => {
-                let weights = Weights::new(&c, site.tier);
-                Box::new(move |args| weights.run::<T>(args))
-            }))
-        },
+        prepare: |site| prepare(site, Kind::Weight),
     },
 ];
+
+/// What is computed of a convolution.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Forward,
+    Input,
+    Weight,
+}
+
+impl Kind {
+    fn of(self, site: &Site) -> Result<Conv> {
+        match self {
+            Kind::Forward => convolution::forward(&site.cx),
+            Kind::Input => convolution::input_grad(&site.cx),
+            Kind::Weight => convolution::weight_grad(&site.cx),
+        }
+    }
+
+    /// Loop nests of the forward pass, or of the gradient of inputs.
+    fn passes(self, c: &Conv, site: &Site) -> Vec<Pass> {
+        match self {
+            Kind::Input => Pass::backward(c, taken(site)),
+            _ => vec![Pass::forward(c, taken(site))],
+        }
+    }
+}
+
+fn workspace(site: &Site, kind: Kind) -> usize {
+    let Ok(c) = kind.of(site) else { return 0 };
+    float_dtype!(site.outs[0].dtype, T => {
+        if depthwise::takes(&c, kind) {
+            depthwise::workspace::<T>(&c, kind, site.threads)
+        } else if kind == Kind::Weight {
+            Weights::new(&c, site.tier).workspace::<T>(site.threads)
+        } else {
+            let passes = kind.passes(&c, site);
+            passes.iter().map(|p| p.workspace::<T>(site.tier, site.threads)).max().unwrap_or(0)
+        }
+    })
+}
+
+fn prepare(site: &Site, kind: Kind) -> Result<Prepared> {
+    let (c, tier) = (kind.of(site)?, site.tier);
+    Ok(float_dtype!(site.outs[0].dtype, T => {
+        if depthwise::takes(&c, kind) {
+            Box::new(move |args| depthwise::run::<T>(&c, kind, tier, args))
+        } else if kind == Kind::Weight {
+            let weights = Weights::new(&c, tier);
+            Box::new(move |args| weights.run::<T>(args))
+        } else {
+            run(site, kind.passes(&c, site))
+        }
+    }))
+}
 
 /// Whether there are channels to sum over, and padding and gaps are not much larger than the images, as they are held in
 /// memory for a while. The reference, which does without, computes what nobody means.
@@ -87,18 +122,8 @@ fn taken(site: &Site) -> usize {
     float_dtype!(site.outs[0].dtype, T => T::kernels(site.tier).fast.taken)
 }
 
-fn passes(site: &Site, passes: Result<Vec<Pass>>) -> usize {
-    let most = |passes: Vec<Pass>| {
-        passes
-            .iter()
-            .map(|p| float_dtype!(site.outs[0].dtype, T => p.workspace::<T>(site.tier, site.threads)))
-            .max()
-    };
-    passes.ok().and_then(most).unwrap_or(0)
-}
-
 /// Runs passes one after the other. Results that none of them writes are zeros.
-fn prepare(site: &Site, passes: Vec<Pass>, [image, weight]: [usize; 2]) -> Prepared {
+fn run(site: &Site, passes: Vec<Pass>) -> Prepared {
     let written: usize = passes.iter().map(Pass::written).sum();
     let all = written == site.outs[0].shape.numel() || matches!(&passes[..], [one] if one.fills());
     let tier = site.tier;
@@ -106,7 +131,7 @@ fn prepare(site: &Site, passes: Vec<Pass>, [image, weight]: [usize; 2]) -> Prepa
         if !all {
             args.writes[0].slice_mut::<T>().fill(T::from_f64(0.0));
         }
-        let (x, w) = (args.read(image)?.slice::<T>(), args.read(weight)?.slice::<T>());
+        let (x, w) = (args.read(0)?.slice::<T>(), args.read(1)?.slice::<T>());
         let bias = args.opt(2).map(View::slice::<T>);
         let out = args.writes[0].slice_mut::<T>();
         passes.iter().for_each(|p| p.run::<T>(tier, args.pool, args.workspace, x, w, bias, out));
