@@ -1,64 +1,9 @@
 //! A part of some images in scratch memory, channels innermost, with zeros for the padding. Channels are counted in places
 //! ([`Panels::taken`]).
 
-use super::Blocks;
-use crate::gemm::{Ahead, Mat, Operand, Panels};
-use std::ops::Range;
-
-/// Where the outputs of a pass find their inputs: along dimension `d`, output `r` meets through tap `t` the input
-/// `r · step[d] + t · tap[d] + base[d]`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Meeting {
-    /// Inputs.
-    pub source: [usize; 3],
-    /// Outputs.
-    pub result: [usize; 3],
-    /// Taps.
-    pub taps: [usize; 3],
-    pub step: [usize; 3],
-    pub tap: [usize; 3],
-    pub base: [isize; 3],
-}
-
-impl Meeting {
-    /// The inputs that the outputs of a block meet, of so many channels; nothing of images with depth. The first channel of
-    /// sample `n` starts at `x[n · sample]`.
-    pub fn ahead<T>(
-        &self,
-        x: *const T,
-        sample: usize,
-        (images, lines): (Range<usize>, Range<usize>),
-        elements: usize,
-    ) -> Ahead {
-        let [depth, height, width] = self.source;
-        if depth != 1 || self.result[0] != 1 || lines.is_empty() {
-            return Ahead::NONE;
-        }
-        let inside = |y: isize| usize::try_from(y).unwrap_or(0).min(height);
-        let first = (lines.start * self.step[1]) as isize + self.base[1];
-        let last = (lines.len() - 1) * self.step[1] + (self.taps[1] - 1) * self.tap[1];
-        let (first, end) = (inside(first), inside(first + last as isize + 1));
-        let x = x.wrapping_add(images.start * sample + first * width);
-        ahead(x, (images.len(), sample), elements, (end - first) * width, height * width)
-    }
-}
-
-/// So many elements of each of some channels of some images, which begin `apart` elements after each other: of the first image
-/// alone if that is less than the whole plane of a channel.
-pub(super) fn ahead<T>(
-    x: *const T,
-    (images, apart): (usize, usize),
-    channels: usize,
-    elements: usize,
-    plane: usize,
-) -> Ahead {
-    let matrix = |rows, rs: usize, k| Ahead::matrix(Mat { ptr: x, rs: rs as isize, cs: 1 }, rows, k);
-    match elements == plane {
-        // Whole channels follow each other.
-        true => matrix(images, apart, channels * plane),
-        false => matrix(channels, plane, elements),
-    }
-}
+use super::nest::Meeting;
+use super::{Block, Blocks};
+use crate::gemm::{Mat, Operand, Panels};
 
 /// Of `held` indices of an image's dimension of some size, from `first` on and so far apart: how many lie before the image, how
 /// many in it, and the first of these, if there are any.
@@ -95,7 +40,7 @@ impl Band {
         let m = &meeting;
         let (mut size, mut stride, mut step) = ([1; 3], [1; 3], m.step);
         for d in 0..3 {
-            let outputs = [1, blocks.lines, m.result[2]][d];
+            let outputs = [1, blocks.lines, blocks.columns][d];
             if m.taps[d] == 1 {
                 // What lies between the outputs' inputs is not needed.
                 (size[d], stride[d], step[d]) = (outputs, m.step[d], 1);
@@ -145,8 +90,8 @@ impl Band {
         Runs { starts, length: channels * if joined { m.taps[2] } else { 1 } }
     }
 
-    /// Fills the band with `elements` channels, not places, of the images of a block. An image is a depth of the output of a
-    /// sample; the first channel of sample `n` starts at `x[n · sample]`. `moved` has room for a plane.
+    /// Fills the band with `elements` channels, not places, of the images of a block. The first channel of sample `n` starts at
+    /// `x[n · sample]`. `moved` has room for a plane.
     ///
     /// # Safety
     /// `x` points to the channels wanted of the first sample; all samples are there.
@@ -156,7 +101,7 @@ impl Band {
         panels: &Panels<T>,
         x: *const T,
         sample: usize,
-        (images, lines): (Range<usize>, Range<usize>),
+        block: &Block,
         elements: usize,
         moved: &mut [T::Wide],
         out: &mut [T::Wide],
@@ -167,12 +112,13 @@ impl Band {
         let zero = <T::Wide as crate::element::Wide>::ZERO;
         let (width, stride) = (self.size[2], self.stride[2]);
         // Columns within the image.
-        let (before, inside, start) = within(m.base[2], stride, width, m.source[2]);
+        let first = (block.columns.start * m.step[2]) as isize + m.base[2];
+        let (before, inside, start) = within(first, stride, width, m.source[2]);
         // Lines that are no whole vectors are moved together where they follow each other.
         let follow = self.stride[1] == 1 && stride == 1 && inside == m.source[2];
         let together = follow && !inside.is_multiple_of(panels.lanes);
         let mut to = 0;
-        for image in images {
+        for image in block.images.clone() {
             let (n, depth) = (image / m.result[0], image % m.result[0]);
             for d in 0..self.size[0] {
                 let place = |axis: usize, first: usize, i: usize| {
@@ -200,7 +146,7 @@ impl Band {
                         )
                     };
                 };
-                let mut inner = (0..self.size[1]).filter_map(|h| place(1, lines.start, h));
+                let mut inner = (0..self.size[1]).filter_map(|h| place(1, block.lines.start, h));
                 let first = inner.next();
                 let count = inner.count() + usize::from(first.is_some());
                 let first = first.unwrap_or(0);
@@ -208,7 +154,7 @@ impl Band {
                     source(first, count * inside, moved);
                 }
                 for (h, line) in plane.chunks_exact_mut(width * channels).enumerate() {
-                    let Some(y) = place(1, lines.start, h) else {
+                    let Some(y) = place(1, block.lines.start, h) else {
                         line.fill(zero);
                         continue;
                     };

@@ -10,6 +10,7 @@
 
 mod band;
 mod depthwise;
+mod nest;
 mod pass;
 mod planes;
 mod weight;
@@ -17,13 +18,14 @@ mod weight;
 use super::{Kernel, Prepared, Site};
 use crate::element::Float;
 use crate::float_dtype;
-use crate::gemm::Operand;
+use crate::gemm::{Operand, even};
 use crate::view::View;
-use band::Meeting;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::convolution;
 use headwater_core::ops::conv::geometry::Conv;
+use nest::Meeting;
 use pass::Pass;
+use std::ops::Range;
 use weight::Weights;
 
 /// The family.
@@ -148,7 +150,7 @@ fn channels(taps: usize, all: usize) -> usize {
 /// Inputs that a block holds at most, about: what the second-level cache has room for.
 const HELD: usize = 48 << 10;
 
-/// How the outputs of many images are cut into blocks: whole images, or lines of one.
+/// How the outputs of many images are cut into blocks: whole images, lines of one, or columns of a line.
 #[derive(Clone, Copy, Debug)]
 struct Blocks {
     /// Images, and those in a block.
@@ -157,6 +159,9 @@ struct Blocks {
     /// Lines of an image, and those in a block.
     height: usize,
     lines: usize,
+    /// Columns of a line, and those in a block.
+    width: usize,
+    columns: usize,
 }
 
 impl Blocks {
@@ -167,26 +172,65 @@ impl Blocks {
         // Inputs that one more result brings along.
         let each = (0..3).filter(|&d| m.taps[d] > 1).fold(channels, |n, d| n.saturating_mul(m.step[d]));
         let positions = positions.min(HELD / each.max(1)).max(1);
-        if plane >= positions {
+        let whole = Blocks { images, together: 1, height, lines: height.max(1), width, columns: width };
+        if width >= 2 * positions {
+            Blocks { lines: 1, columns: even(width, positions, 1), ..whole }
+        } else if plane >= positions {
             let blocks = plane.div_ceil(positions).min(height);
-            Blocks { images, together: 1, height, lines: height.div_ceil(blocks.max(1)).max(1) }
+            Blocks { lines: height.div_ceil(blocks.max(1)).max(1), ..whole }
         } else {
-            Blocks { images, together: (positions / plane).min(images).max(1), height, lines: height.max(1) }
+            Blocks { together: (positions / plane).min(images).max(1), ..whole }
         }
     }
 
-    fn per_image(&self) -> usize {
-        self.height.div_ceil(self.lines)
+    /// Blocks of a line, and of the lines of an image.
+    fn per_image(&self) -> [usize; 2] {
+        [self.width.div_ceil(self.columns.max(1)).max(1), self.height.div_ceil(self.lines)]
     }
 
     fn count(&self) -> usize {
-        self.images.div_ceil(self.together) * self.per_image()
+        self.images.div_ceil(self.together) * self.per_image().iter().product::<usize>()
     }
 
-    /// Images and lines of a block.
-    fn get(&self, at: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
-        let (image, line) = (at / self.per_image() * self.together, at % self.per_image() * self.lines);
-        (image..self.images.min(image + self.together), line..self.height.min(line + self.lines))
+    /// Positions of a block at most.
+    fn positions(&self) -> usize {
+        self.together * self.lines * self.columns
+    }
+
+    /// Lines of a block, of all its images: image, and line of the block.
+    fn each_line(&self) -> impl Iterator<Item = [usize; 2]> {
+        let lines = self.lines;
+        (0..self.together).flat_map(move |image| (0..lines).map(move |line| [image, line]))
+    }
+
+    fn get(&self, at: usize) -> Block {
+        let [of_line, of_image] = self.per_image();
+        let (column, at) = (at % of_line * self.columns, at / of_line);
+        let (line, image) = (at % of_image * self.lines, at / of_image * self.together);
+        Block {
+            images: image..self.images.min(image + self.together),
+            lines: line..self.height.min(line + self.lines),
+            columns: column..self.width.min(column + self.columns),
+        }
+    }
+}
+
+/// Images, lines and columns of a block of outputs. An image is a depth of the output of a sample.
+#[derive(Clone, Debug)]
+struct Block {
+    images: Range<usize>,
+    lines: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl Block {
+    /// Positions in each image.
+    fn of_image(&self) -> usize {
+        self.lines.len() * self.columns.len()
+    }
+
+    fn positions(&self) -> usize {
+        self.images.len() * self.of_image()
     }
 }
 

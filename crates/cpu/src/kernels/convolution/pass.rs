@@ -1,9 +1,10 @@
-//! A convolution as one loop nest: forward, or the part of the data gradient that falls on inputs of one remainder.
+//! A loop nest of a convolution: forward, or a part of the data gradient.
 
 mod points;
 
-use super::band::{Band, Meeting, Runs};
-use super::{Blocks, channels, spatial};
+use super::band::{Band, Runs};
+use super::nest::{Meeting, Nest};
+use super::{Block, Blocks, channels};
 use crate::element::Wide;
 use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Walk};
 use crate::pool::{Pool, Shared};
@@ -17,8 +18,7 @@ const POSITIONS: usize = 512;
 /// Positions and channels moved out together.
 const MOVED: [usize; 2] = [64, 16];
 
-/// See the module. Source `[samples, groups · from, source…]`, result `[samples, groups · to, whole…]`, of which the pass
-/// writes the indices `place + r · apart`.
+/// See the module. Source `[samples, groups · from, source…]`, result `[samples, groups · to, whole…]`.
 #[derive(Clone, Debug)]
 pub(super) struct Pass {
     samples: usize,
@@ -27,16 +27,12 @@ pub(super) struct Pass {
     to: usize,
     /// Channels of the source in a place of its band.
     taken: usize,
-    meeting: Meeting,
-    whole: [usize; 3],
-    place: [usize; 3],
-    apart: [usize; 3],
+    nest: Nest,
     /// One tap of each input: see `points`, which needs no band.
     point: bool,
-    /// Weight of result channel `o`, source channel `i` (in a group) and taps `t`:
-    /// `o · weight[0] + i · weight[1] + elements[t]`; a group's weights follow the last one's.
+    /// Weight of result channel `o`, source channel `i` (in a group) and tap `t`:
+    /// `o · weight[0] + i · weight[1] + nest.elements[t]`; a group's weights follow the last one's.
     weight: [usize; 2],
-    elements: Vec<usize>,
     blocks: Blocks,
     band: Band,
     /// Of as many channels as the band holds, and of those left at the end.
@@ -55,110 +51,36 @@ fn layout(samples: usize, places: usize, m: Meeting) -> (Blocks, Band, [Runs; 2]
     let band = Band::new(m, blocks, channels);
     let all = [channels, places % channels];
     let inputs = |channels| {
-        let lines = (0..blocks.together).flat_map(|i| (0..blocks.lines).map(move |j| [i, j]));
-        let places = lines.flat_map(|[i, j]| (0..m.result[2]).map(move |k| [i, j, k]));
+        let places = blocks.each_line().flat_map(|[i, j]| (0..blocks.columns).map(move |k| [i, j, k]));
         places.map(|place| band.at(place, channels)).collect()
     };
     (blocks, band, all.map(|channels| band.runs(channels)), all.map(inputs))
 }
 
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 impl Pass {
     /// The forward pass, `taken` channels of the source in a place.
     pub fn forward(c: &Conv, taken: usize) -> Pass {
-        let [source, result, taps, step, tap, pad] = spatial(c);
-        let base = pad.map(|p| -(p as isize));
-        let meeting = Meeting { source, result, taps, step, tap, base };
-        let (blocks, band, runs, inputs) = layout(c.batch, c.cin.div_ceil(taken), meeting);
-        Pass {
-            samples: c.batch,
-            groups: c.groups,
-            from: c.cin,
-            to: c.cout,
-            taken,
-            meeting,
-            whole: result,
-            place: [0; 3],
-            apart: [1; 3],
-            point: points::single(&meeting),
-            weight: [c.cin * c.kernel_size(), c.kernel_size()],
-            elements: (0..c.kernel_size()).collect(),
-            blocks,
-            band,
-            runs,
-            inputs,
-        }
+        let weight = [c.cin * c.kernel_size(), c.kernel_size()];
+        Pass::new(c, [c.cin, c.cout], taken, weight, Nest::forward(c))
     }
 
-    /// The data gradient: a pass for each remainder of the input's index modulo the stride that any output meets. Input `i`
-    /// meets through kernel element `k` the output `(i + pad − k · dilation) / stride`, where that is whole.
+    /// The data gradient: a pass for each nest.
     pub fn backward(c: &Conv, taken: usize) -> Vec<Pass> {
-        let [input, output, kernel, stride, dilation, pad] = spatial(c);
-        let (forward, mut passes) = (Pass::forward(c, taken), Vec::new());
-        // Remainders that inputs have.
-        let rests: [usize; 3] = std::array::from_fn(|d| stride[d].min(input[d]));
-        for rest in (0..rests.iter().product())
-            .map(|i: usize| [i / (rests[1] * rests[2]), i / rests[2] % rests[1], i % rests[2]])
-        {
-            let mut pass = Pass {
-                from: c.cout,
-                to: c.cin,
-                meeting: Meeting { source: output, step: [1; 3], ..forward.meeting },
-                whole: input,
-                place: rest,
-                apart: stride,
-                weight: [forward.weight[1], forward.weight[0]],
-                ..forward.clone()
-            };
-            let mut met = true;
-            let (mut first, mut next) = ([0; 3], [0; 3]);
-            for d in 0..3 {
-                let shared = gcd(dilation[d], stride[d]);
-                let place = rest[d] + pad[d];
-                let fits =
-                    |k: &usize| place as isize % stride[d] as isize == (k * dilation[d] % stride[d]) as isize;
-                let every = stride[d] / shared;
-                let Some(k) = (0..every.min(kernel[d])).find(fits) else {
-                    met = false;
-                    break;
-                };
-                let taps = (kernel[d] - k).div_ceil(every);
-                // From the last tap to the first, so that the outputs they meet ascend.
-                let last = k + (taps - 1) * every;
-                pass.meeting.taps[d] = taps;
-                pass.meeting.tap[d] = dilation[d] / shared;
-                pass.meeting.base[d] = (place as isize - (last * dilation[d]) as isize) / stride[d] as isize;
-                pass.meeting.result[d] = (input[d] - rest[d]).div_ceil(stride[d]);
-                (first[d], next[d]) = (last, every);
-            }
-            if met {
-                pass.point = points::single(&pass.meeting);
-                (pass.blocks, pass.band, pass.runs, pass.inputs) =
-                    layout(c.batch, pass.places(), pass.meeting);
-                let [depths, lines, columns] = pass.meeting.taps;
-                let element = |d: usize, t: usize| first[d] - t * next[d];
-                pass.elements = (0..depths * lines * columns)
-                    .map(|t| {
-                        [
-                            element(0, t / columns / lines),
-                            element(1, t / columns % lines),
-                            element(2, t % columns),
-                        ]
-                    })
-                    .map(|[z, y, x]| (z * kernel[1] + y) * kernel[2] + x)
-                    .collect();
-                passes.push(pass);
-            }
-        }
-        passes
+        let weight = [c.kernel_size(), c.cin * c.kernel_size()];
+        let pass = |nest| Pass::new(c, [c.cout, c.cin], taken, weight, nest);
+        Nest::backward(c).into_iter().map(pass).collect()
+    }
+
+    fn new(c: &Conv, [from, to]: [usize; 2], taken: usize, weight: [usize; 2], nest: Nest) -> Pass {
+        let (blocks, band, runs, inputs) = layout(c.batch, from.div_ceil(taken), nest.meeting);
+        let point = points::single(&nest.meeting);
+        let (samples, groups) = (c.batch, c.groups);
+        Pass { samples, groups, from, to, taken, nest, point, weight, blocks, band, runs, inputs }
     }
 
     /// Elements of the result it writes.
     pub fn written(&self) -> usize {
-        self.samples * self.groups * self.to * self.meeting.result.iter().product::<usize>()
+        self.samples * self.groups * self.to * self.nest.meeting.result.iter().product::<usize>()
     }
 
     /// Places that the source's channels take.
@@ -167,7 +89,7 @@ impl Pass {
     }
 
     fn taps(&self) -> usize {
-        self.meeting.taps.iter().product()
+        self.nest.meeting.taps.iter().product()
     }
 
     /// Elements of the whole kernel, whichever taps this pass uses.
@@ -186,8 +108,7 @@ impl Pass {
         let weights = self.to.next_multiple_of(cols) * self.places() * self.taps();
         let panel = cols * self.band.channels * self.taps();
         let (weights, panel) = if self.at_once() { (0, panel) } else { (weights, 0) };
-        let positions = self.blocks.together * self.blocks.lines * self.meeting.result[2];
-        let sums = positions * line(self.to, cols);
+        let sums = self.blocks.positions() * line(self.to, cols);
         let round = |n: usize| n.next_multiple_of(16);
         // Weights turned for a panel.
         let turned = self.kernel() * self.band.channels * cols;
@@ -264,7 +185,7 @@ impl Pass {
 
     /// The channels that a job's band holds from place `i0` on, of the first sample, and elements to the next one.
     fn source<'a, T>(&self, job: &Job, i0: usize, x: &'a [T]) -> (&'a [T], usize) {
-        let plane = self.meeting.source.iter().product::<usize>();
+        let plane = self.nest.meeting.source.iter().product::<usize>();
         (&x[(job.group * self.from + i0 * self.taken) * plane..], self.groups * self.from * plane)
     }
 
@@ -314,7 +235,7 @@ impl Pass {
         let w = &w[panel * cols * self.weight[0] + i0 * self.taken * self.weight[1]..];
         // Few of the kernel's elements are fetched one by one.
         if columns == 1 || 4 * self.taps() <= columns {
-            for (out, &element) in out.chunks_exact_mut(channels * cols).zip(&self.elements) {
+            for (out, &element) in out.chunks_exact_mut(channels * cols).zip(&self.nest.elements) {
                 let ptr = w[element..].as_ptr();
                 let x = Mat { ptr, rs: self.weight[0] as isize, cs: self.weight[1] as isize };
                 // SAFETY: weights of `n` channels of the result; groups of whole vectors do not spill.
@@ -331,7 +252,7 @@ impl Pass {
             // SAFETY: the kernels of these channels, and places for them.
             unsafe { (kernels.fast.interleave)(x, elements, columns, turned.as_mut_ptr(), channels) };
         }
-        for (tap, &element) in self.elements.iter().enumerate() {
+        for (tap, &element) in self.nest.elements.iter().enumerate() {
             let out = &mut out[tap * channels * cols..][..channels * cols];
             let x = Mat { ptr: turned[element * channels..].as_ptr(), rs: whole as isize, cs: 1 };
             // SAFETY: places of `n` results, and room for them.
@@ -373,9 +294,8 @@ impl Pass {
         let kernels = T::kernels(tier);
         let (cols, layout) = (kernels.cols, &self.band);
         let taps = self.taps();
-        let (images, lines) = self.blocks.get(job.block);
-        let width = self.meeting.result[2];
-        let positions = images.len() * lines.len() * width;
+        let block = self.blocks.get(job.block);
+        let positions = block.positions();
         let panels = self.to.div_ceil(cols);
         let mine = job.first / cols..(job.first + RESULTS).min(self.to).div_ceil(cols);
         let crs = line(self.to, cols);
@@ -384,9 +304,8 @@ impl Pass {
             let part = usize::from(channels < layout.channels);
             let (runs, places) = (&self.runs[part], &self.inputs[part]);
             let (first, sample) = self.source(job, i0, x);
-            let block = (images.clone(), lines.clone());
             // SAFETY: the channels of the group, of every sample.
-            unsafe { layout.fill(&kernels.fast, first.as_ptr(), sample, block, elements, moved, band) };
+            unsafe { layout.fill(&kernels.fast, first.as_ptr(), sample, &block, elements, moved, band) };
             // While these are multiplied, the next ones come.
             let after = match i0 + channels < self.places() {
                 true => Some((job, i0 + channels)),
@@ -394,7 +313,7 @@ impl Pass {
             };
             let soon = after.map_or(Ahead::NONE, |(job, i0)| {
                 let ((first, sample), (_, elements)) = (self.source(job, i0, x), self.part(i0));
-                self.meeting.ahead(first.as_ptr(), sample, self.blocks.get(job.block), elements)
+                self.nest.meeting.ahead(first.as_ptr(), sample, &self.blocks.get(job.block), elements)
             });
             let tiles = positions.div_ceil(kernels.rows);
             let mut soon = soon.paced(mine.len() * tiles);
@@ -458,11 +377,11 @@ impl Pass {
     ) {
         let kernels = T::kernels(tier);
         let crs = line(self.to, kernels.cols);
-        let (images, lines) = self.blocks.get(job.block);
-        let (depths, width) = (self.meeting.result[0], self.meeting.result[2]);
-        let [apart_z, apart_y, apart_x] = self.apart;
-        let [_, height, row] = self.whole;
-        let plane: usize = self.whole.iter().product();
+        let Block { images, lines, columns } = self.blocks.get(job.block);
+        let (depths, width) = (self.nest.meeting.result[0], columns.len());
+        let [apart_z, apart_y, apart_x] = self.nest.apart;
+        let [_, height, row] = self.nest.whole;
+        let plane: usize = self.nest.whole.iter().product();
         let last = (job.first + RESULTS).min(self.to);
         // Results that follow each other in memory: all lines of an image, or those of one line.
         let follows = apart_x == 1 && apart_y == 1 && width == row;
@@ -471,8 +390,9 @@ impl Pass {
             let (sample, depth) = (image / depths, image % depths);
             for piece in 0..pieces {
                 let start = (i * lines.len() + piece) * width;
-                let y = (lines.start + piece) * apart_y + self.place[1];
-                let to = ((depth * apart_z + self.place[0]) * height + y) * row + self.place[2];
+                let y = (lines.start + piece) * apart_y + self.nest.place[1];
+                let x = columns.start * apart_x + self.nest.place[2];
+                let to = ((depth * apart_z + self.nest.place[0]) * height + y) * row + x;
                 for from in (0..length).step_by(MOVED[0]) {
                     let n = MOVED[0].min(length - from);
                     for first in (job.first..last).step_by(MOVED[1]) {

@@ -2,11 +2,11 @@
 //! With strides a line holds its columns by their remainders: so those that neighbouring outputs meet through a tap are
 //! neighbours.
 
-use super::Blocks;
-use super::band::{Meeting, within};
+use super::band::within;
+use super::nest::Meeting;
+use super::{Block, Blocks};
 use crate::element::Wide;
 use crate::gemm::{Kernels, Mat, Operand};
-use std::ops::Range;
 
 /// For each image of a block and each of its channels, `depths × lines × remainders × columns`.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ impl Planes {
             depths: held(0, 1),
             lines: held(1, blocks.lines).div_ceil(lines_apart),
             lines_apart,
-            columns: held(2, m.result[2]).div_ceil(m.step[2]),
+            columns: held(2, blocks.columns).div_ceil(m.step[2]),
             remainders,
             columns_apart: m.step[2],
         }
@@ -61,10 +61,9 @@ impl Planes {
 
     /// Offset of the first inputs that the outputs of a line meet through tap 0: of each image of a block, line by line.
     pub fn outputs(&self) -> Vec<isize> {
-        let lines = |image: usize| (0..self.blocks.lines).map(move |line| [image, line]);
         let (each, step) = (self.channels * self.plane(), self.meeting.step[1] / self.lines_apart);
         let at = |[image, line]: [usize; 2]| image * each + line * step * self.line();
-        (0..self.blocks.together).flat_map(lines).map(|place| at(place) as isize).collect()
+        self.blocks.each_line().map(|place| at(place) as isize).collect()
     }
 
     /// What further taps and channels add to that: of each channel, tap by tap.
@@ -88,8 +87,7 @@ impl Planes {
         starts
     }
 
-    /// Holds some channels of the images of a block. An image is a depth of the output of a sample; the first channel of
-    /// sample `n` starts at `x[n · sample]`.
+    /// Holds some channels of the images of a block. The first channel of sample `n` starts at `x[n · sample]`.
     ///
     /// # Safety
     /// `x` points to the channels wanted of the first sample; all samples are there.
@@ -98,22 +96,22 @@ impl Planes {
         kernels: &Kernels<T>,
         x: *const T,
         sample: usize,
-        (images, lines): (Range<usize>, Range<usize>),
+        block: &Block,
         channels: usize,
         out: &mut [T::Wide],
     ) {
         let m = &self.meeting;
         let [depth, height, width] = m.source;
         let first = |d: usize, output: usize| (output * m.step[d]) as isize + m.base[d];
-        out[..images.len() * self.channels * self.plane()].fill(T::Wide::ZERO);
-        for (i, image) in images.enumerate() {
+        out[..block.images.len() * self.channels * self.plane()].fill(T::Wide::ZERO);
+        for (i, image) in block.images.clone().enumerate() {
             let (n, result) = (image / m.result[0], image % m.result[0]);
             let (before, depths, z) = within(first(0, result), 1, self.depths, depth);
-            let (above, rows, y) = within(first(1, lines.start), self.lines_apart, self.lines, height);
+            let (above, rows, y) = within(first(1, block.lines.start), self.lines_apart, self.lines, height);
             for (channel, d) in (0..channels).flat_map(|c| (0..depths).map(move |d| (c, d))) {
                 let line = ((i * self.channels + channel) * self.depths + before + d) * self.lines + above;
                 for remainder in 0..self.remainders {
-                    let start = first(2, 0) + remainder as isize;
+                    let start = first(2, block.columns.start) + remainder as isize;
                     let (left, columns, start) = within(start, self.columns_apart, self.columns, width);
                     if rows == 0 || columns == 0 {
                         continue;

@@ -1,9 +1,9 @@
 //! The weight gradient: for each tap and pair of channels the sum over all outputs of input times gradient. The outputs'
 //! blocks are summed in order; where there are few channels, several sequences of blocks are summed apart and then added.
 
-use super::band::{Meeting, ahead};
+use super::nest::{Meeting, ahead};
 use super::planes::Planes;
-use super::{Blocks, channels, spatial};
+use super::{Block, Blocks, channels, spatial};
 use crate::element::Wide;
 use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Paced, Walk, same};
 use crate::kernels::Args;
@@ -94,8 +94,7 @@ impl Weights {
 
     /// Elements of what a thread needs while it sums: inputs, and packed gradients.
     fn own(&self, cols: usize) -> [usize; 2] {
-        let positions = self.blocks.together * self.blocks.lines * self.meeting.result[2];
-        let gradients = positions * RESULTS.min(self.cout).next_multiple_of(cols);
+        let gradients = self.blocks.positions() * RESULTS.min(self.cout).next_multiple_of(cols);
         [self.planes.elements(), gradients].map(|n| n.next_multiple_of(16))
     }
 
@@ -169,19 +168,24 @@ impl Weights {
         RESULTS.min(self.cout - job.o0)
     }
 
-    /// Gradients of a job's output channels from `j` on, of the lines of an image from `line` on: a row for each channel.
-    fn gradients<T: Operand>(&self, job: &Job, g: &[T], image: usize, line: usize, j: usize) -> Mat<T> {
+    /// Gradients of a job's output channels from `j` on, of a block's positions in an image: a row for each channel.
+    fn gradients<T: Operand>(&self, job: &Job, g: &[T], image: usize, block: &Block, j: usize) -> Mat<T> {
         let [depths, height, width] = self.meeting.result;
         let (sample, depth) = (image / depths, image % depths);
         let channel = (sample * self.groups + job.group) * self.cout + job.o0 + j;
         let each = depths * height * width;
-        Mat { ptr: g[channel * each + (depth * height + line) * width..].as_ptr(), rs: each as isize, cs: 1 }
+        Mat {
+            ptr: g[channel * each + (depth * height + block.lines.start) * width + block.columns.start..]
+                .as_ptr(),
+            rs: each as isize,
+            cs: 1,
+        }
     }
 
     /// Sums a job.
     fn sum<T: Operand>(&self, job: &Job, g: &[T], x: &[T], scratch: &mut [T::Wide], sums: &mut [T::Wide]) {
         let kernels = T::kernels(self.tier);
-        let (cols, width) = (kernels.cols, self.meeting.result[2]);
+        let cols = kernels.cols;
         let plane = |size: [usize; 3]| size.iter().product::<usize>();
         let (from, to) = (plane(self.meeting.source), plane(self.meeting.result));
         let channels = self.planes.channels.min(self.cin - job.i0);
@@ -194,36 +198,33 @@ impl Weights {
             sums.fill(T::Wide::ZERO);
         }
         let end = blocks.end;
-        for (turn, block) in blocks.enumerate() {
-            let (images, lines) = self.blocks.get(block);
+        for (turn, at) in blocks.enumerate() {
+            let block = self.blocks.get(at);
             let first = &x[(job.group * self.cin + job.i0) * from..];
             let sample = self.groups * self.cin * from;
-            let here = (images.clone(), lines.clone());
             // SAFETY: the channels of the group, of every sample.
-            unsafe { self.planes.fill(kernels, first.as_ptr(), sample, here, channels, inputs) };
+            unsafe { self.planes.fill(kernels, first.as_ptr(), sample, &block, channels, inputs) };
             // Gradients of each panel of output channels, position by position.
-            let of_image = lines.len() * width;
-            let positions = images.len() * of_image;
-            for (i, image) in images.clone().enumerate() {
+            let (of_image, positions) = (block.of_image(), block.positions());
+            for (i, image) in block.images.clone().enumerate() {
                 for j in (0..outputs).step_by(cols) {
-                    let (mat, n) = (self.gradients(job, g, image, lines.start, j), cols.min(outputs - j));
+                    let (mat, n) = (self.gradients(job, g, image, &block, j), cols.min(outputs - j));
                     let out = gradients[j * positions + i * of_image * cols..].as_mut_ptr();
                     // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do not spill.
                     unsafe { (kernels.wide.pack)(mat, n, of_image, cols, of_image, out) };
                 }
             }
-            let outer = &self.firsts[..images.len() * lines.len()];
+            let outer = &self.firsts[..block.images.len() * block.lines.len()];
             let starts = &self.starts[..channels * self.taps()];
             let tiles = outputs.div_ceil(cols) * starts.len().div_ceil(kernels.rows);
             // While these are multiplied, the next ones come.
-            let next = (block + 1 < end).then(|| self.blocks.get(block + 1));
-            let soon =
-                next.filter(|_| self.meeting.result[0] == 1).map_or([Ahead::NONE; 2], |(images, lines)| {
-                    let g = self.gradients(job, g, images.start, lines.start, 0).ptr;
-                    let (sample_g, length) = (self.groups * self.cout * to, lines.len() * width);
-                    let gradients = ahead(g, (images.len(), sample_g), outputs, length, to);
-                    [gradients, self.meeting.ahead(first.as_ptr(), sample, (images, lines), channels)]
-                });
+            let next = (at + 1 < end).then(|| self.blocks.get(at + 1));
+            let soon = next.filter(|_| self.meeting.result[0] == 1).map_or([Ahead::NONE; 2], |next| {
+                let g = self.gradients(job, g, next.images.start, &next, 0).ptr;
+                let sample_g = self.groups * self.cout * to;
+                let gradients = ahead(g, (next.images.len(), sample_g), outputs, next.of_image(), to);
+                [gradients, self.meeting.ahead(first.as_ptr(), sample, &next, channels)]
+            });
             let mut soon = soon.map(|ahead| ahead.paced(tiles));
             for j in (0..outputs).step_by(cols) {
                 let b = gradients[j * positions..].as_ptr();
@@ -235,7 +236,7 @@ impl Weights {
                     }
                     let rows = &rows[..starts.len()];
                     let (c, crs) = (sums.as_mut_ptr(), cols as isize);
-                    let walk = Walk { rows, outer, inner: width, b, c, crs, add: turn > 0 };
+                    let walk = Walk { rows, outer, inner: block.columns.len(), b, c, crs, add: turn > 0 };
                     soon.iter_mut().for_each(Paced::step);
                     // SAFETY: inputs that the outputs meet through these taps, a row of gradients for each output, and
                     // sums of the job.

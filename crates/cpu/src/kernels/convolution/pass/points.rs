@@ -1,7 +1,7 @@
 //! Passes of one tap, as convolutions of 1×1 are: products of the weights with the source, whose channels are rows and whose
 //! positions are columns as they lie. So nothing is turned: positions are packed, and results written where they belong.
 
-use super::{Blocks, Job, Meeting, Pass, RESULTS};
+use super::{Block, Blocks, Job, Meeting, Pass, RESULTS};
 use crate::element::Wide;
 use crate::gemm::{MAX_LANES, Mat, Operand, Soon, Tile, even, same};
 use crate::pool::{Pool, Shared};
@@ -16,16 +16,12 @@ const POSITIONS: usize = 512;
 /// Fewer blocks than this are divided by their results as well.
 const FEW: usize = 16;
 
-/// Lines of more results are left to other passes: a block has whole lines, of which all that is summed over is packed here.
-const LINE: usize = 1024;
-
-/// Whether a meeting is of one tap, and all inputs lie in the image, of lines that are not too long.
+/// Whether a meeting is of one tap, and all inputs lie in the image.
 pub(super) fn single(m: &Meeting) -> bool {
-    m.result[2] <= LINE
-        && (0..3).all(|d| {
-            let last = m.base[d] + (m.result[d].saturating_sub(1) * m.step[d]) as isize;
-            m.taps[d] == 1 && m.base[d] >= 0 && last < m.source[d] as isize
-        })
+    (0..3).all(|d| {
+        let last = m.base[d] + (m.result[d].saturating_sub(1) * m.step[d]) as isize;
+        m.taps[d] == 1 && m.base[d] >= 0 && last < m.source[d] as isize
+    })
 }
 
 /// The blocks of such a pass, whose channels take so many places.
@@ -43,7 +39,10 @@ struct Pieces {
 impl Pass {
     /// Whether it writes the zeros between its results.
     pub fn fills(&self) -> bool {
-        self.point && self.apart[0] == 1 && self.place == [0; 3] && self.whole[0] == self.meeting.result[0]
+        self.point
+            && self.nest.apart[0] == 1
+            && self.nest.place == [0; 3]
+            && self.nest.whole[0] == self.nest.meeting.result[0]
     }
 
     /// Results computed at a time, in whole blocks of rows.
@@ -58,8 +57,7 @@ impl Pass {
 
     /// Columns of a block, in whole panels.
     fn columns<T: Operand>(&self, tier: Tier) -> usize {
-        (self.blocks.together * self.blocks.lines * self.meeting.result[2])
-            .next_multiple_of(T::kernels(tier).cols)
+        self.blocks.positions().next_multiple_of(T::kernels(tier).cols)
     }
 
     fn point_pieces<T: Operand>(&self, tier: Tier) -> Pieces {
@@ -125,7 +123,7 @@ impl Pass {
             let w = &w[g * self.to * self.from * self.kernel()..];
             for p in (0..self.places()).step_by(self.depth()) {
                 let (depth, elements) = self.summed(p);
-                let at = first * self.weight[0] + p * self.taken * self.weight[1] + self.elements[0];
+                let at = first * self.weight[0] + p * self.taken * self.weight[1] + self.nest.elements[0];
                 let x =
                     Mat { ptr: w[at..].as_ptr(), rs: self.weight[0] as isize, cs: self.weight[1] as isize };
                 let to = out.get().wrapping_add(g * group + self.left(height, p, first));
@@ -175,9 +173,9 @@ impl Pass {
         let (right, scratch) = scratch.split_at_mut(own[0]);
         let (together, scratch) = scratch.split_at_mut(own[1]);
         let (sums, biases) = scratch.split_at_mut(own[2]);
-        let (images, lines) = self.blocks.get(job.block);
-        let of_image = lines.len() * self.meeting.result[2];
-        let (columns, pitch) = (images.len() * of_image, self.columns::<T>(tier));
+        let block = self.blocks.get(job.block);
+        let (images, of_image) = (block.images.clone(), block.of_image());
+        let (columns, pitch) = (block.positions(), self.columns::<T>(tier));
         let padded = columns.next_multiple_of(cols);
         for p in (0..self.places()).step_by(self.depth()) {
             let right = &mut right[p * padded..][..self.summed(p).0 * padded];
@@ -185,7 +183,7 @@ impl Pass {
         }
         // Panels whose positions all lie in one image are written where they belong.
         let whole = images.len() == 1 || of_image.is_multiple_of(cols);
-        let direct = same::<T, T::Wide>() && whole && self.follows();
+        let direct = same::<T, T::Wide>() && whole && self.follows(&block);
         let height = self.height::<T>(tier);
         for first in results.clone().step_by(height) {
             let rows = first..results.end.min(first + height);
@@ -201,8 +199,8 @@ impl Pass {
                     let (c, crs): (*mut T::Wide, _) = match direct {
                         true => {
                             let image = images.start + column / of_image;
-                            let to = self.result(job, image, lines.start, first) + column % of_image;
-                            (out.get().wrapping_add(to).cast(), self.whole.iter().product())
+                            let to = self.result(job, image, &block, first) + column % of_image;
+                            (out.get().wrapping_add(to).cast(), self.nest.whole.iter().product())
                         }
                         false => (sums[column..].as_mut_ptr(), pitch),
                     };
@@ -240,26 +238,28 @@ impl Pass {
         }
     }
 
-    /// Whether results of a line follow each other, and lines.
-    fn follows(&self) -> bool {
-        self.apart[1..] == [1; 2] && self.meeting.result[2] == self.whole[2]
+    /// Whether results of a block follow each other in an image.
+    fn follows(&self, block: &Block) -> bool {
+        let lines =
+            block.lines.len() == 1 || self.nest.apart[1] == 1 && block.columns.len() == self.nest.whole[2];
+        self.nest.apart[2] == 1 && lines
     }
 
-    /// Where a channel's results of a line of an image begin.
-    fn result(&self, job: &Job, image: usize, line: usize, channel: usize) -> usize {
-        let (sample, depth) = (image / self.meeting.result[0], image % self.meeting.result[0]);
-        let at = |d: usize, i: usize| i * self.apart[d] + self.place[d];
+    /// Where a channel's results of a block begin in an image.
+    fn result(&self, job: &Job, image: usize, block: &Block, channel: usize) -> usize {
+        let (sample, depth) = (image / self.nest.meeting.result[0], image % self.nest.meeting.result[0]);
+        let at = |d: usize, i: usize| i * self.nest.apart[d] + self.nest.place[d];
         let channel = (sample * self.groups + job.group) * self.to + channel;
-        index(channel, self.whole, [at(0, depth), at(1, line), at(2, 0)])
+        index(channel, self.nest.whole, [at(0, depth), at(1, block.lines.start), at(2, block.columns.start)])
     }
 
-    /// Where the inputs begin that a line of an image meets in a channel.
-    fn input(&self, job: &Job, image: usize, line: usize, channel: usize) -> usize {
-        let m = &self.meeting;
+    /// Where the inputs begin that a line of a block meets in a channel.
+    fn input(&self, job: &Job, [image, line]: [usize; 2], block: &Block, channel: usize) -> usize {
+        let m = &self.nest.meeting;
         let (sample, depth) = (image / m.result[0], image % m.result[0]);
         let at = |d: usize, i: usize| i * m.step[d] + m.base[d].unsigned_abs();
         let channel = (sample * self.groups + job.group) * self.from + channel;
-        index(channel, m.source, [at(0, depth), at(1, line), at(2, 0)])
+        index(channel, m.source, [at(0, depth), at(1, line), at(2, block.columns.start)])
     }
 
     /// Packs the positions of a block, of the part of the sum from place `p` on.
@@ -273,13 +273,13 @@ impl Pass {
         right: &mut [T::Wide],
     ) {
         let kernels = T::kernels(tier);
-        let m = &self.meeting;
-        let (images, lines) = self.blocks.get(job.block);
+        let m = &self.nest.meeting;
+        let block = self.blocks.get(job.block);
+        let Block { images, lines, columns } = block.clone();
         let (depth, elements) = self.summed(p);
-        let width = m.result[2];
-        let of_image = lines.len() * width;
+        let (width, of_image) = (columns.len(), block.of_image());
         let plane: usize = m.source.iter().product();
-        let input = |image, line, channel| self.input(job, image, line, p * self.taken + channel);
+        let input = |image, line, channel| self.input(job, [image, line], &block, p * self.taken + channel);
         let mut pack = |x: Mat<T>, n: usize, column: usize| {
             // SAFETY: positions of these channels, and their panels; a panel is whole vectors, so that nothing spills.
             unsafe {
@@ -287,14 +287,15 @@ impl Pass {
             };
         };
         let whole = images.len() == 1 || of_image.is_multiple_of(kernels.cols);
-        if whole && m.step[1..] == [1; 2] && width == m.source[2] {
+        let follow = lines.len() == 1 || m.step[1] == 1 && width == m.source[2];
+        if whole && m.step[2] == 1 && follow {
             for (i, image) in images.enumerate() {
                 let ptr = x[input(image, lines.start, 0)..].as_ptr();
                 pack(Mat { ptr, rs: 1, cs: plane as isize }, of_image, i * of_image);
             }
             return;
         }
-        let columns = images.len() * of_image;
+        let columns = block.positions();
         let together = &mut bytemuck::cast_slice_mut::<T::Wide, T>(together)[..elements * columns];
         for (channel, row) in together.chunks_exact_mut(columns).enumerate() {
             let each = images.clone().flat_map(|image| lines.clone().map(move |line| (image, line)));
@@ -322,30 +323,32 @@ impl Pass {
         out: Shared<T>,
     ) {
         let kernels = T::kernels(tier);
-        let (images, lines) = self.blocks.get(job.block);
-        let (width, [_, height, row]) = (self.meeting.result[2], self.whole);
-        let of_image = lines.len() * width;
-        for (image, sums) in images.zip(sums.chunks_exact(of_image)) {
-            let start = self.result(job, image, lines.start, channel);
-            if self.follows() {
+        let block = self.blocks.get(job.block);
+        let (width, of_image) = (block.columns.len(), block.of_image());
+        let plane = self.nest.whole[1] * self.nest.whole[2];
+        for (image, sums) in block.images.clone().zip(sums.chunks_exact(of_image)) {
+            let start = self.result(job, image, &block, channel);
+            if self.follows(&block) {
                 // SAFETY: results of this block that follow each other.
                 unsafe { (kernels.narrow)(sums.as_ptr(), of_image, out.get().wrapping_add(start)) };
                 continue;
             }
             if self.fills() {
-                // Up to the next block's first line.
-                let end =
-                    if lines.end == self.meeting.result[1] { height } else { lines.end * self.apart[1] };
-                let all = (end - lines.start * self.apart[1]) * row;
+                // Up to where the next block begins, or to the image's end.
+                let next = self.blocks.get(job.block + 1);
+                let end = match next.images.start == block.images.start {
+                    true => self.result(job, image, &next, channel),
+                    false => (start / plane + 1) * plane,
+                };
                 // SAFETY: results of this block, and what lies between them.
-                unsafe { std::slice::from_raw_parts_mut(out.get().wrapping_add(start), all) }
+                unsafe { std::slice::from_raw_parts_mut(out.get().wrapping_add(start), end - start) }
                     .fill(T::narrow(T::Wide::ZERO));
             }
             for (line, sums) in sums.chunks_exact(width).enumerate() {
-                let to = out.get().wrapping_add(start + line * self.apart[1] * row);
+                let to = out.get().wrapping_add(start + line * self.nest.apart[1] * self.nest.whole[2]);
                 for (j, &sum) in sums.iter().enumerate() {
                     // SAFETY: results of this block.
-                    unsafe { *to.add(j * self.apart[2]) = T::narrow(sum) };
+                    unsafe { *to.add(j * self.nest.apart[2]) = T::narrow(sum) };
                 }
             }
         }
