@@ -148,3 +148,32 @@ fn odd_geometry() {
         check(&Geometry { x: x.to_vec(), w: w.to_vec(), groups, stride, padding, dilation });
     }
 }
+
+/// Vectors reach behind a line; what they find there is nobody's.
+#[test]
+fn an_infinity_stays_where_it_is_met() {
+    let c = Geometry {
+        x: vec![2, 5, 9, 19],
+        w: vec![5, 1, 3, 3],
+        groups: 5,
+        stride: vec![1, 1],
+        padding: vec![1, 1],
+        dilation: vec![1, 1],
+    };
+    let graph = graph(&c, DType::F32);
+    let mut inputs: Vec<Tensor> =
+        graph.inputs.iter().enumerate().map(|(k, i)| numbers(graph.ty(i.value), k)).collect();
+    // The last of the first line.
+    let mut data = inputs[0].floats().to_vec();
+    data[18] = f64::INFINITY;
+    inputs[0] = Tensor::float(DType::F32, inputs[0].ty.shape.clone(), data);
+    let want = reference::run(&graph, &inputs).unwrap();
+    for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
+        let got = run(&Cpu::new(2).with_tier(tier).unwrap(), &graph, &inputs).unwrap();
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            let finite = |t: &Tensor| t.floats().iter().map(|x| x.is_finite()).collect::<Vec<_>>();
+            assert_eq!(finite(got), finite(want), "output {i}, {tier:?}");
+        }
+        assert!(want[2].floats()[..9].iter().any(|x| x.is_finite()));
+    }
+}

@@ -8,9 +8,9 @@ use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 lanes!(__m512: f32, 16, 12; _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_fmadd_ps
-    _mm512_add_ps transpose_16x16);
+    _mm512_add_ps _mm512_and_ps transpose_16x16);
 lanes!(__m512d: f64, 8, 8; _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_fmadd_pd
-    _mm512_add_pd);
+    _mm512_add_pd _mm512_and_pd);
 
 /// # Safety
 /// The processor has AVX-512.

@@ -36,6 +36,23 @@ pub(crate) trait Lanes: Copy + 'static {
     /// `self + x`.
     fn add(self, x: Self) -> Self;
 
+    /// Its lanes where all bits of `mask` are set; 0 where none is.
+    #[inline(always)]
+    fn kept(self, mask: Self) -> Self {
+        let (mut lanes, mut masks) = ([Self::E::ZERO; MAX_LANES], [Self::E::ZERO; MAX_LANES]);
+        // SAFETY: each buffer holds any vector.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            mask.store(masks.as_mut_ptr());
+        }
+        for i in 0..Self::N {
+            // All bits set are no number.
+            lanes[i] = if masks[i].is_nan() { lanes[i] } else { Self::E::ZERO };
+        }
+        // SAFETY: as above.
+        unsafe { Self::load(lanes.as_ptr()) }
+    }
+
     /// Asks for the line of memory at `p`, which need not be valid.
     #[inline(always)]
     fn prefetch(_: *const Self::E) {}

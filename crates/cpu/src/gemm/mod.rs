@@ -14,6 +14,7 @@ mod avx512;
 mod blocks;
 mod deep;
 mod lanes;
+mod lines;
 mod pairs;
 mod parts;
 mod skinny;
@@ -29,6 +30,7 @@ pub(crate) use ahead::{Ahead, Paced, Soon};
 pub(crate) use lanes::MAX_LANES;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use lanes::{Converts, Lanes};
+pub(crate) use lines::{Dots, Lines};
 pub(crate) use parts::even;
 pub use tiers::{Kernels, Operand, Panels};
 pub(crate) use tile::{MAX_ROWS, Tile};

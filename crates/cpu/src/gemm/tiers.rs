@@ -2,6 +2,7 @@
 
 use super::Mat;
 use super::lanes::{Array, Converts, Lanes, Packs};
+use super::lines::{self, Dots, Lines};
 use super::tile::{self, DOT_COLS, DOT_ROWS, Dot, Tile};
 use super::walk::{self, Walk};
 use crate::element::Float;
@@ -24,6 +25,9 @@ pub struct Kernels<T: Float> {
     /// Widens a matrix row by row.
     pub(crate) widen: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
     pub(crate) narrow: unsafe fn(*const T::Wide, usize, *mut T),
+    /// Of one channel: lines convolved with a kernel, and with lines.
+    pub(crate) lines: unsafe fn(&Lines<T::Wide>),
+    pub(crate) dots: unsafe fn(&Dots<T::Wide>),
     pub(super) dot: unsafe fn(&Dot<T>, &mut [T::Wide; DOT_ROWS * DOT_COLS]),
 }
 
@@ -60,6 +64,22 @@ macro_rules! tier {
             unsafe fn walk<L: Lanes>(w: &Walk<L::E>) {
                 // SAFETY: the caller's promise.
                 unsafe { walk::walk::<L>(w) }
+            }
+
+            /// # Safety
+            /// As [`lines::lines`].
+            $(#[$features])?
+            unsafe fn lines<L: Lanes>(x: &Lines<L::E>) {
+                // SAFETY: the caller's promise.
+                unsafe { lines::lines::<L>(x) }
+            }
+
+            /// # Safety
+            /// As [`lines::dots`].
+            $(#[$features])?
+            unsafe fn dots<L: Lanes>(x: &Dots<L::E>) {
+                // SAFETY: the caller's promise.
+                unsafe { lines::dots::<L>(x) }
             }
 
             /// # Safety
@@ -151,6 +171,8 @@ macro_rules! tier {
                     transpose: interleave::<L, L::E>,
                     widen: widen::<L, T>,
                     narrow: narrow::<L, T>,
+                    lines: lines::<L>,
+                    dots: dots::<L>,
                     dot: dot::<L, T>,
                 }
             }

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 macro_rules! lanes {
-    ($v:ty: $e:ty, $n:literal, $rows:literal; $zero:ident $splat:ident $load:ident $store:ident $stream:ident $fma:ident $add:ident
+    ($v:ty: $e:ty, $n:literal, $rows:literal; $zero:ident $splat:ident $load:ident $store:ident $stream:ident $fma:ident $add:ident $and:ident
         $($transpose:ident)?) => {
         impl Lanes for $v {
             type E = $e;
@@ -45,6 +45,11 @@ macro_rules! lanes {
                 unsafe { $add(self, x) }
             }
             #[inline(always)]
+            fn kept(self, mask: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $and(self, mask) }
+            }
+            #[inline(always)]
             fn prefetch(p: *const $e) {
                 // SAFETY: as above; a prefetch may name any address.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
@@ -81,9 +86,9 @@ macro_rules! lanes {
 pub(super) use lanes;
 
 lanes!(__m256: f32, 8, 6; _mm256_setzero_ps _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_stream_ps _mm256_fmadd_ps
-    _mm256_add_ps transpose_8x8);
+    _mm256_add_ps _mm256_and_ps transpose_8x8);
 lanes!(__m256d: f64, 4, 4; _mm256_setzero_pd _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_stream_pd _mm256_fmadd_pd
-    _mm256_add_pd);
+    _mm256_add_pd _mm256_and_pd);
 
 /// # Safety
 /// The processor has AVX.

@@ -1,187 +1,245 @@
-//! Convolutions of each channel by itself: for each tap a line of the image times a weight is added to a line of the result. As
-//! vectors these are positions of one channel, where the other kernels' would be channels, of which there is one.
+//! Convolutions of each channel by itself. As vectors these are positions of one channel, where the other kernels' would be
+//! channels, of which there is one. A channel's lines are held as `planes` does, those of a block of results at a time.
 
-use super::Kind;
-use super::band::within;
-use crate::element::Wide;
-use crate::gemm::{Mat, Operand, same};
+use super::nest::Nest;
+use super::planes::Planes;
+use super::{Block, Blocks, Kind};
+use crate::element::{Wide, total};
+use crate::gemm::{Dots, Lines, MAX_LANES, Mat, Operand, same};
 use crate::kernels::Args;
-use crate::pool::Shared;
-use crate::tier::{Loop, Tier};
+use crate::pool::{Pool, Shared};
+use crate::tier::Tier;
 use crate::view::View;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::geometry::Conv;
 
-/// Lanes of a sum over a line.
-const LANES: usize = 8;
+/// Positions of a block, about: they and what they read lie in the first-level cache.
+const POSITIONS: usize = 2048;
 
-/// Shorter lines are not multiplied with each other here: by measurement, the other kernel is faster then.
-const LONG: usize = 24;
+/// A channel's sums of weights' gradients are a task: fewer channels than this are left to the other kernel.
+const FEW: usize = 4;
 
-/// Whether each channel is convolved by itself, in a way that pays.
+/// Whether each channel is convolved by itself.
 pub(super) fn takes(c: &Conv, kind: Kind) -> bool {
-    let pays = kind != Kind::Weight || c.stride[2] == 1 && c.output[2] >= LONG;
-    c.cin == 1 && c.cout == 1 && pays
+    c.cin == 1 && c.cout == 1 && (kind != Kind::Weight || c.groups >= FEW)
 }
 
-/// Elements of a plane of what is read, of what it is multiplied with, and of the result.
-fn sizes(c: &Conv, kind: Kind) -> [usize; 3] {
-    let [input, output, kernel] = [c.input, c.output, c.kernel].map(|d| d.iter().product());
-    match kind {
-        Kind::Forward => [input, kernel, output],
-        Kind::Input => [output, kernel, input],
-        Kind::Weight => [output, input, kernel],
-    }
-}
-
-/// Elements of each of these that a thread has room for: sums, and what is read if it must be widened.
-fn room<T: Operand>(c: &Conv, kind: Kind) -> [usize; 3] {
-    let [from, with, to] = sizes(c, kind).map(|n| n.next_multiple_of(16));
-    if same::<T, T::Wide>() { [0, 0, to] } else { [from, with, to] }
-}
-
-/// Bytes of workspace.
-pub(super) fn workspace<T: Operand>(c: &Conv, kind: Kind, threads: usize) -> usize {
-    threads * room::<T>(c, kind).iter().sum::<usize>() * size_of::<T::Wide>()
-}
-
-/// Computes it: the forward pass from input, weight and bias, gradients from that of the output and weight or input.
-pub(super) fn run<T: Operand>(c: &Conv, kind: Kind, tier: Tier, args: &mut Args) -> Result<()> {
-    let (a, b) = (args.read(0)?.slice::<T>(), args.read(1)?.slice::<T>());
-    let bias = args.opt(2).filter(|_| kind == Kind::Forward).map(View::slice::<T>);
-    let ([from, with, to], room) = (sizes(c, kind), room::<T>(c, kind));
-    let (planes, samples) = match kind {
-        Kind::Weight => (c.groups, c.batch),
-        _ => (c.batch * c.groups, 1),
-    };
-    let bytes = workspace::<T>(c, kind, args.pool.threads());
-    let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
-    let out = Shared(args.writes[0].slice_mut::<T>().as_mut_ptr());
-    args.pool.each_with(planes, scratch, |plane, scratch| {
-        let (wide_from, scratch) = scratch.split_at_mut(room[0]);
-        let (wide_with, sums) = scratch.split_at_mut(room[1]);
-        let sums = &mut sums[..to];
-        let channel = plane % c.groups;
-        sums.fill(bias.map_or(T::Wide::ZERO, |b| b[channel].widen()));
-        for sample in 0..samples {
-            let [at, of] = match kind {
-                Kind::Weight => [sample * c.groups + channel; 2],
-                _ => [plane, channel],
-            };
-            let from = widened(tier, &a[at * from..][..from], wide_from);
-            let with = widened(tier, &b[of * with..][..with], wide_with);
-            tier.run(Plane { c, kind, from, with, sums });
-        }
-        // SAFETY: planes lie apart in the result, which nobody else uses meanwhile.
-        unsafe { (T::kernels(tier).narrow)(sums.as_ptr(), to, out.get().wrapping_add(plane * to)) };
-    });
-    Ok(())
-}
-
-/// Numbers in the type computed in: themselves, or widened into `room`.
-fn widened<'a, T: Operand>(tier: Tier, x: &'a [T], room: &'a mut [T::Wide]) -> &'a [T::Wide] {
-    if same::<T, T::Wide>() {
-        return bytemuck::cast_slice(x);
-    }
-    let (n, room) = (x.len(), &mut room[..x.len()]);
-    // SAFETY: as many numbers as there is room for; the processor has the tier.
-    unsafe { (T::kernels(tier).widen)(Mat { ptr: x.as_ptr(), rs: 0, cs: 1 }, 1, n, room.as_mut_ptr(), n) };
-    room
-}
-
-/// One plane of a result, or what one sample adds to it.
-struct Plane<'a, W> {
-    c: &'a Conv,
+/// What is computed of all channels: the forward pass from input and weight, the gradient of the input from that of the output
+/// and weight, or the weight's from that of the output and the input.
+pub(super) struct Depthwise {
     kind: Kind,
-    from: &'a [W],
-    with: &'a [W],
-    sums: &'a mut [W],
+    tier: Tier,
+    groups: usize,
+    /// Elements of a channel's kernel.
+    kernel: usize,
+    parts: Vec<Part>,
+    /// Whether the parts leave results out, which are zeros.
+    gaps: bool,
 }
 
-impl<W: Wide> Loop for Plane<'_, W> {
-    type Out = ();
+/// A loop nest, and how it is cut and holds its source.
+struct Part {
+    nest: Nest,
+    blocks: Blocks,
+    planes: Planes,
+    /// Where the inputs of each line of a block begin in the planes, and what the taps add.
+    rows: Vec<isize>,
+    taps: Vec<usize>,
+}
 
-    #[inline(always)]
-    fn run(self) {
-        let Plane { c, kind, from, with, sums } = self;
-        let [_, height, width] = c.input;
-        let [_, oheight, owidth] = c.output;
-        let first = |d: usize, k: usize| (k * c.dilation[d]) as isize - c.pad[d] as isize;
-        for tap in 0..c.kernel.iter().product() {
-            let [z, y, x] =
-                [tap / (c.kernel[1] * c.kernel[2]), tap / c.kernel[2] % c.kernel[1], tap % c.kernel[2]];
-            // Of the output's indices those that meet an input, and the first of these.
-            let (oz, depths, iz) = within(first(0, z), c.stride[0], c.output[0], c.input[0]);
-            let (oy, lines, iy) = within(first(1, y), c.stride[1], oheight, height);
-            let (ox, n, ix) = within(first(2, x), c.stride[2], owidth, width);
-            if n == 0 {
-                continue;
-            }
-            let mut total = W::ZERO;
-            let reach = (n - 1) * c.stride[2] + 1;
-            for d in 0..depths {
-                let mut o = ((oz + d) * oheight + oy) * owidth + ox;
-                let mut i = ((iz + d * c.stride[0]) * height + iy) * width + ix;
-                for _ in 0..lines {
-                    match kind {
-                        Kind::Forward => {
-                            forward(&mut sums[o..o + n], &from[i..i + reach], c.stride[2], with[tap]);
-                        }
-                        Kind::Input => {
-                            backward(&mut sums[i..i + reach], &from[o..o + n], c.stride[2], with[tap]);
-                        }
-                        Kind::Weight => total += dot(&from[o..o + n], &with[i..i + reach], c.stride[2]),
-                    }
-                    (o, i) = (o + owidth, i + c.stride[1] * width);
+impl Part {
+    fn new(nest: Nest, samples: usize) -> Part {
+        let blocks = Blocks::new(&nest.meeting, samples, 1, POSITIONS);
+        let planes = Planes::new(nest.meeting, blocks, 1);
+        Part { blocks, planes, rows: planes.outputs(), taps: planes.taps(), nest }
+    }
+
+    /// Elements from one line of results to the next: whole vectors.
+    fn pitch(&self) -> usize {
+        self.blocks.columns.next_multiple_of(MAX_LANES)
+    }
+
+    /// Elements of a thread's scratch memory: the planes and what vectors read behind them, lines of a block's results or
+    /// gradients, and of the taps the weights or a vector each.
+    fn room(&self) -> [usize; 3] {
+        let lines = self.blocks.together * self.blocks.lines;
+        let planes = (self.planes.elements() + MAX_LANES).next_multiple_of(MAX_LANES);
+        [planes, lines * self.pitch(), self.taps.len() * MAX_LANES]
+    }
+}
+
+impl Depthwise {
+    pub fn new(c: &Conv, kind: Kind, tier: Tier) -> Depthwise {
+        let nests = match kind {
+            Kind::Input => Nest::backward(c),
+            _ => vec![Nest::forward(c)],
+        };
+        let written: usize = nests.iter().map(|n| n.meeting.result.iter().product::<usize>()).sum();
+        let gaps = kind == Kind::Input && written < c.input_plane();
+        let parts = nests.into_iter().map(|nest| Part::new(nest, c.batch)).collect();
+        Depthwise { kind, tier, groups: c.groups, kernel: c.kernel_size(), parts, gaps }
+    }
+
+    /// Elements of a thread's scratch memory.
+    fn room(&self) -> usize {
+        self.parts.iter().map(|p| p.room().iter().sum()).max().unwrap_or(0)
+    }
+
+    /// Bytes of workspace.
+    pub fn workspace<T: Operand>(&self, threads: usize) -> usize {
+        threads * self.room() * size_of::<T::Wide>()
+    }
+
+    pub fn run<T: Operand>(&self, args: &mut Args) -> Result<()> {
+        let (a, b) = (args.read(0)?.slice::<T>(), args.read(1)?.slice::<T>());
+        let bias = args.opt(2).filter(|_| self.kind == Kind::Forward).map(View::slice::<T>);
+        let bytes = self.workspace::<T>(args.pool.threads());
+        let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
+        let out = args.writes[0].slice_mut::<T>();
+        match self.kind {
+            Kind::Weight => self.weight(args.pool, scratch, a, b, out),
+            _ => self.lines(args.pool, scratch, a, b, bias, out),
+        }
+        Ok(())
+    }
+
+    /// Results from the source, the weights, and a bias for each channel.
+    fn lines<T: Operand>(
+        &self,
+        pool: &Pool,
+        scratch: &mut [T::Wide],
+        x: &[T],
+        w: &[T],
+        bias: Option<&[T]>,
+        out: &mut [T],
+    ) {
+        if self.gaps {
+            out.fill(T::from_f64(0.0));
+        }
+        let kernels = T::kernels(self.tier);
+        let out = Shared(out.as_mut_ptr());
+        let blocks = self.parts.iter().map(|p| p.blocks.count()).max().unwrap_or(0);
+        // Channel after channel of a block, as they lie in memory; and one after the other the parts, whose results lie between
+        // each other.
+        pool.each_with(self.groups * blocks, scratch, |at, scratch| {
+            let (channel, at) = (at % self.groups, at / self.groups);
+            for part in self.parts.iter().filter(|p| at < p.blocks.count()) {
+                let room = part.room();
+                let (planes, scratch) = scratch.split_at_mut(room[0]);
+                let (sums, weights) = scratch.split_at_mut(room[1]);
+                let block = part.blocks.get(at);
+                self.hold(part, x, channel, &block, planes);
+                for (weight, element) in weights.iter_mut().zip(&part.nest.elements) {
+                    *weight = w[channel * self.kernel + element].widen();
+                }
+                let lines = Lines {
+                    inputs: planes.as_ptr(),
+                    rows: &part.rows[..block.images.len() * block.lines.len()],
+                    taps: &part.taps,
+                    weights,
+                    start: bias.map_or(T::Wide::ZERO, |b| b[channel].widen()),
+                    width: block.columns.len(),
+                    out: sums.as_mut_ptr(),
+                    pitch: part.pitch(),
+                };
+                // SAFETY: inputs that the planes hold, and room for whole vectors; the results of a block are its own.
+                unsafe {
+                    (kernels.lines)(&lines);
+                    self.store(part, channel, &block, sums, out);
                 }
             }
-            if kind == Kind::Weight {
-                sums[tap] += total;
+        });
+    }
+
+    /// Holds what a block reads of a channel.
+    fn hold<T: Operand>(&self, part: &Part, x: &[T], channel: usize, block: &Block, planes: &mut [T::Wide]) {
+        let plane: usize = part.nest.meeting.source.iter().product();
+        let (kernels, x) = (T::kernels(self.tier), &x[channel * plane..]);
+        // SAFETY: the channel's plane of each sample.
+        unsafe { part.planes.fill(kernels, x.as_ptr(), self.groups * plane, block, 1, planes) };
+    }
+
+    /// Writes the results of a block where they belong.
+    ///
+    /// # Safety
+    /// `out` is the result, and nobody else uses the elements of this block meanwhile.
+    unsafe fn store<T: Operand>(
+        &self,
+        part: &Part,
+        channel: usize,
+        block: &Block,
+        sums: &[T::Wide],
+        out: Shared<T>,
+    ) {
+        let kernels = T::kernels(self.tier);
+        let Nest { meeting, whole, place, apart, .. } = &part.nest;
+        let (depths, width, pitch) = (meeting.result[0], block.columns.len(), part.pitch());
+        let each = block.lines.len() * pitch;
+        for (image, sums) in block.images.clone().zip(sums.chunks(each.max(1))) {
+            let at = |d: usize, r: usize| r * apart[d] + place[d];
+            let line = (image / depths * self.groups + channel) * whole[0] + at(0, image % depths);
+            let first = (line * whole[1] + at(1, block.lines.start)) * whole[2] + at(2, block.columns.start);
+            let (out, apart_y) = (out.get().wrapping_add(first), apart[1] * whole[2]);
+            // SAFETY: results of this block.
+            unsafe {
+                if apart[2] == 1 && same::<T, T::Wide>() {
+                    let sums = Mat { ptr: sums.as_ptr().cast(), rs: pitch as isize, cs: 1 };
+                    (kernels.widen)(sums, block.lines.len(), width, out.cast(), apart_y);
+                    continue;
+                }
+                for (i, sums) in sums.chunks_exact(pitch).take(block.lines.len()).enumerate() {
+                    let out = out.wrapping_add(i * apart_y);
+                    if apart[2] == 1 {
+                        (kernels.narrow)(sums.as_ptr(), width, out);
+                    } else {
+                        (0..width).for_each(|j| *out.add(j * apart[2]) = T::narrow(sums[j]));
+                    }
+                }
             }
         }
     }
-}
 
-/// Adds every `step`-th number of a line, times a weight.
-#[inline(always)]
-fn forward<W: Wide>(sums: &mut [W], x: &[W], step: usize, weight: W) {
-    if step == 1 {
-        for (s, &x) in sums.iter_mut().zip(x) {
-            *s += x * weight;
-        }
-    } else {
-        for (s, &x) in sums.iter_mut().zip(x.iter().step_by(step)) {
-            *s += x * weight;
-        }
+    /// Gradients of the weights, from those of the output and the input.
+    fn weight<T: Operand>(&self, pool: &Pool, scratch: &mut [T::Wide], g: &[T], x: &[T], out: &mut [T]) {
+        let (kernels, part) = (T::kernels(self.tier), &self.parts[0]);
+        let ([depths, height, width], pitch, room) = (part.nest.meeting.result, part.pitch(), part.room());
+        let lanes = kernels.cols / 2;
+        let out = Shared(out.as_mut_ptr());
+        pool.each_with(self.groups, scratch, |channel, scratch| {
+            let (planes, scratch) = scratch.split_at_mut(room[0]);
+            let (gradients, sums) = scratch.split_at_mut(room[1]);
+            sums.fill(T::Wide::ZERO);
+            for at in 0..part.blocks.count() {
+                let block = part.blocks.get(at);
+                self.hold(part, x, channel, &block, planes);
+                let (lines, columns) = (block.lines.len(), block.columns.len());
+                gradients.fill(T::Wide::ZERO);
+                for (i, image) in block.images.clone().enumerate() {
+                    let line = (image / depths * self.groups + channel) * depths + image % depths;
+                    let first = (line * height + block.lines.start) * width + block.columns.start;
+                    let g = Mat { ptr: g[first..].as_ptr(), rs: width as isize, cs: 1 };
+                    let to = gradients[i * lines * pitch..].as_mut_ptr();
+                    // SAFETY: the block's gradients of an image, and room for its lines.
+                    unsafe { (kernels.widen)(g, lines, columns, to, pitch) };
+                }
+                let dots = Dots {
+                    inputs: planes.as_ptr(),
+                    rows: &part.rows[..block.images.len() * lines],
+                    taps: &part.taps,
+                    width: columns,
+                    gradients: gradients.as_ptr(),
+                    pitch,
+                    sums: sums.as_mut_ptr(),
+                };
+                // SAFETY: inputs that the planes hold, gradients in whole vectors, and a vector for each tap.
+                unsafe { (kernels.dots)(&dots) };
+            }
+            for (tap, sums) in sums.chunks_exact(lanes).take(self.kernel).enumerate() {
+                let mut all = [T::Wide::ZERO; MAX_LANES];
+                all[..lanes].copy_from_slice(sums);
+                // SAFETY: a channel's weights are its own.
+                unsafe { *out.get().add(channel * self.kernel + tap) = T::narrow(total(all, lanes)) };
+            }
+        });
     }
-}
-
-/// Adds a line, times a weight, to every `step`-th number.
-#[inline(always)]
-fn backward<W: Wide>(sums: &mut [W], g: &[W], step: usize, weight: W) {
-    if step == 1 {
-        for (s, &g) in sums.iter_mut().zip(g) {
-            *s += g * weight;
-        }
-    } else {
-        for (s, &g) in sums.iter_mut().step_by(step).zip(g) {
-            *s += g * weight;
-        }
-    }
-}
-
-/// The sum of a line's products with every `step`-th number of another: in lanes, which are then added in order.
-#[inline(always)]
-fn dot<W: Wide>(g: &[W], x: &[W], step: usize) -> W {
-    let mut lanes = [W::ZERO; LANES];
-    let whole = if step == 1 { g.len() / LANES * LANES } else { 0 };
-    for (g, x) in g[..whole].chunks_exact(LANES).zip(x.chunks_exact(LANES)) {
-        for i in 0..LANES {
-            lanes[i] += g[i] * x[i];
-        }
-    }
-    for i in whole..g.len() {
-        lanes[i % LANES] += g[i] * x[i * step];
-    }
-    lanes.into_iter().sum()
 }

@@ -5,8 +5,8 @@
 //! channels are innermost (`band`), so that the taps of an output are long runs (`pass`). The data gradient is the same with
 //! other strides, once for each remainder of the input's index modulo the stride. Where an output has one tap, as in
 //! convolutions of 1×1, both are plain products of positions as they lie in the image (`pass::points`). The weight gradient
-//! sums over outputs: for it lines stay as they are in the image as well (`planes`, `weight`). Of single channels they
-//! are sums of lines (`depthwise`).
+//! sums over outputs: for it lines stay as they are in the image as well (`planes`, `weight`). Of single channels
+//! all three are sums of lines (`depthwise`).
 
 mod band;
 mod depthwise;
@@ -20,6 +20,7 @@ use crate::element::Float;
 use crate::float_dtype;
 use crate::gemm::{Operand, even};
 use crate::view::View;
+use depthwise::Depthwise;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::convolution;
 use headwater_core::ops::conv::geometry::Conv;
@@ -83,7 +84,7 @@ fn workspace(site: &Site, kind: Kind) -> usize {
     let Ok(c) = kind.of(site) else { return 0 };
     float_dtype!(site.outs[0].dtype, T => {
         if depthwise::takes(&c, kind) {
-            depthwise::workspace::<T>(&c, kind, site.threads)
+            Depthwise::new(&c, kind, site.tier).workspace::<T>(site.threads)
         } else if kind == Kind::Weight {
             Weights::new(&c, site.tier).workspace::<T>(site.threads)
         } else {
@@ -97,7 +98,8 @@ fn prepare(site: &Site, kind: Kind) -> Result<Prepared> {
     let (c, tier) = (kind.of(site)?, site.tier);
     Ok(float_dtype!(site.outs[0].dtype, T => {
         if depthwise::takes(&c, kind) {
-            Box::new(move |args| depthwise::run::<T>(&c, kind, tier, args))
+            let depthwise = Depthwise::new(&c, kind, tier);
+            Box::new(move |args| depthwise.run::<T>(args))
         } else if kind == Kind::Weight {
             let weights = Weights::new(&c, tier);
             Box::new(move |args| weights.run::<T>(args))
