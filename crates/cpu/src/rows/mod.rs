@@ -29,6 +29,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod transpose;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vectors;
 
@@ -57,6 +58,10 @@ const STREAM: usize = 32 << 20;
 const SUMMED: usize = 128;
 /// Elements worth handing to a thread.
 const GRAIN: usize = 1 << 15;
+/// Of what is read along one axis and written along the other: bytes of a tile's columns as they are written, and columns of a
+/// block.
+const STRETCH: usize = 256;
+const TURNED: usize = 256;
 /// Fewer blocks than this are too few for many threads: long rows are then cut as well.
 const FEW: usize = 16;
 
@@ -71,6 +76,7 @@ pub(crate) struct Program {
     code: Code,
     /// Results pass by the caches.
     stream: bool,
+    tier: Tier,
     /// The phases as machine code, where there is such for this tier and all that they do.
     #[cfg(target_arch = "x86_64")]
     machine: Option<jit::Machine>,
@@ -127,6 +133,7 @@ impl Program {
             tiling,
             code,
             stream,
+            tier,
             #[cfg(target_arch = "x86_64")]
             machine: None,
             homes: Vec::new(),
@@ -199,7 +206,8 @@ impl Tiling {
             let r = even(rows, kept.clamp(16, 512));
             (r, (tile / r).clamp(1, cols))
         } else if source.crosswise() {
-            let c = cols.min(64);
+            let width = source.sites.last().map_or(1, |s| s.dtype.size());
+            let c = cols.min(STRETCH / width);
             (even(rows, tile / c), c)
         } else if cols <= tile || cols <= WHOLE && !code.folds.is_empty() {
             ((tile / cols).clamp(1, rows), cols)
@@ -223,6 +231,14 @@ impl Tiling {
             (GRAIN / block_rows / tile_cols * tile_cols).max(tile_cols)
         } else {
             cols.next_multiple_of(tile_cols)
+        };
+        let (block_rows, block_cols) = match !across && source.crosswise() && !folds && !sums {
+            // Blocks with long sides in both directions: pages are left when all of some lines of them was used.
+            true => {
+                let each = (rows * cols / (64 * TURNED)).clamp(GRAIN / TURNED, 512);
+                ((each / tile_rows).max(1) * tile_rows, (TURNED / tile_cols).max(1) * tile_cols)
+            }
+            false => (block_rows, block_cols),
         };
         let fits = code.kept() == 0 || (code.kept() * cols * tile_rows <= SECOND_LEVEL && !split);
         fits.then_some(Tiling { across, tile_rows, tile_cols, block_rows, block_cols, split })

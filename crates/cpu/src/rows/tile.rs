@@ -4,7 +4,9 @@ use super::code::{Kind, Op, Reg, Register};
 use super::ops::{Move, Ty};
 use super::run::Run;
 use super::space::{Axis, Runs};
+use super::transpose::Transposition;
 use crate::pool::Shared;
+use std::mem::MaybeUninit;
 
 /// Rows of a tile, and which blocks they belong to.
 pub(super) struct Place {
@@ -50,6 +52,22 @@ impl Tile<'_> {
     }
 }
 
+/// Shorter rows and columns are not turned: by measurement this pays from so many on.
+const TURNED: usize = 4;
+/// Bytes of rows that are turned at a time, a line of the cache, and columns.
+const COPY: [usize; 2] = [64, 128];
+
+/// A part of a tile that lies transposed in memory: element `(i, j)` at `memory + i + j · apart`, in elements, and in the register
+/// at `register + i · line`, in bytes, element `j`.
+struct Turned {
+    memory: *mut u8,
+    apart: isize,
+    register: *mut u8,
+    line: usize,
+    rows: usize,
+    n: usize,
+}
+
 impl Run<'_> {
     /// First byte of an operand's index 0, and the bytes of an element.
     pub(super) fn memory(&self, operand: usize) -> (*mut u8, isize) {
@@ -80,15 +98,72 @@ impl Run<'_> {
     ) {
         let (base, width) = self.memory(operand);
         let (slow, fast) = (tile.slow.step(operand), tile.fast.step(operand));
+        let line = size * tile.fast.len;
         let mut register = register;
         for (outer, rows) in tile.slow.runs.of(operand) {
-            for i in 0..rows as isize {
-                let row = outer + i * slow;
-                for (inner, n) in tile.fast.runs.of(operand) {
-                    let memory = base.wrapping_offset((row + inner) * width);
-                    // SAFETY: the caller's promise.
-                    unsafe { if load { f(memory, register, fast, n) } else { f(register, memory, fast, n) } }
-                    register = register.wrapping_add(n * size);
+            let mut first = register;
+            for (inner, n) in tile.fast.runs.of(operand) {
+                let memory = base.wrapping_offset((outer + inner) * width);
+                let part = Turned { memory, apart: fast, register: first, line, rows, n };
+                // SAFETY: the caller's promise.
+                unsafe {
+                    if slow == 1 && fast > 1 && rows >= TURNED && n >= TURNED {
+                        self.turn(&part, f, width as usize, size, load);
+                    } else {
+                        for i in 0..rows {
+                            let memory = memory.wrapping_offset(i as isize * slow * width);
+                            let register = first.wrapping_add(i * line);
+                            if load { f(memory, register, fast, n) } else { f(register, memory, fast, n) }
+                        }
+                    }
+                }
+                first = first.wrapping_add(n * size);
+            }
+            register = register.wrapping_add(rows * line);
+        }
+    }
+
+    /// Moves a part of a tile that lies transposed in memory, by way of a copy that does not.
+    ///
+    /// # Safety
+    /// As [`Run::transfer`]; elements of memory are of `width` bytes, those of the register of `size`.
+    unsafe fn turn(&self, part: &Turned, f: Move, width: usize, size: usize, load: bool) {
+        let mut copy = [const { MaybeUninit::<u64>::uninit() }; COPY[0] * COPY[1] / size_of::<u64>()];
+        let copy: *mut u8 = copy.as_mut_ptr().cast();
+        for col in (0..part.n).step_by(COPY[1]) {
+            let n = COPY[1].min(part.n - col);
+            for row in (0..part.rows).step_by(COPY[0] / width) {
+                let rows = (COPY[0] / width).min(part.rows - row);
+                let memory =
+                    part.memory.wrapping_offset((col as isize * part.apart + row as isize) * width as isize);
+                let lines = |i: usize| {
+                    let register = part.register.wrapping_add((row + i) * part.line + col * size);
+                    (copy.wrapping_add(i * n * width), register)
+                };
+                let turn = Transposition {
+                    tier: self.p.tier,
+                    size: width,
+                    from: memory,
+                    step: part.apart,
+                    to: copy,
+                    pitch: n,
+                    rows: n,
+                    cols: rows,
+                };
+                // SAFETY: elements of the part; the copy has room for so many.
+                unsafe {
+                    if load {
+                        turn.ask();
+                        turn.run();
+                    }
+                    for i in 0..rows {
+                        let (copy, register) = lines(i);
+                        if load { f(copy, register, 1, n) } else { f(register, copy, 1, n) }
+                    }
+                    if !load {
+                        let (step, pitch) = (n as isize, part.apart as usize);
+                        Transposition { from: copy, step, to: memory, pitch, rows, cols: n, ..turn }.run();
+                    }
                 }
             }
         }
