@@ -87,6 +87,7 @@ fn identities_go_where_they_are_exact() {
     assert_eq!(left("%1 = slice(%0, dim=1, start=0, end=3, step=1) : f32[2, 3]"), none);
     assert_eq!(left("%1 = mul(%0, other=1) : f32[2, 3]"), none);
     assert_eq!(left("%1 = add(%0, other=-0.0) : f32[2, 3]"), none);
+    assert_eq!(left("%1 = constant_pad_nd(%0, pad=[0, 0, 0, 0]) : f32[2, 3]"), none);
     let one = "%1 = full(size=[3], fill_value=1.0, dtype=f32) : f32[3]\n";
     assert_eq!(left(&format!("{one}%2 = mul(%1, %0) : f32[2, 3]")), none);
     // These change bits or types.
@@ -94,6 +95,8 @@ fn identities_go_where_they_are_exact() {
     assert_eq!(left("%1 = permute(%0, dims=[1, 0]) : f32[3, 2]"), ["permute"]);
     assert_eq!(left("%1 = reshape(%0, shape=[6]) : f32[6]"), ["reshape"]);
     assert_eq!(left("%1 = slice(%0, dim=1, start=0, end=2, step=1) : f32[2, 2]"), ["slice"]);
+    assert_eq!(left("%1 = constant_pad_nd(%0, pad=[-1, 1]) : f32[2, 3]"), ["constant_pad_nd"]);
+    assert_eq!(left("%1 = flip(%0, dims=[1]) : f32[2, 3]"), ["flip"]);
     let large = "%1 = full(size=[1, 2, 3], fill_value=1.0, dtype=f32) : f32[1, 2, 3]\n";
     assert_eq!(left(&format!("{large}%2 = mul(%0, %1) : f32[1, 2, 3]")), ["full", "mul"]);
 }

@@ -4,6 +4,7 @@
 use super::layouts::layouts;
 use super::memory::{self, Buffer};
 use super::reuse;
+use super::turned::turned;
 use crate::device::{Caps, Port};
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
@@ -198,9 +199,15 @@ impl<'a> Lowering<'a> {
     }
 
     fn rows(&mut self, node: &Node, program: RowProgram, flops: f64) -> Result<()> {
-        let reads =
-            node.operands().map(|v| self.storage(v).cloned().map(Some)).collect::<Result<Vec<_>>>()?;
-        let writes = node.outputs.iter().map(|&v| self.define(v)).collect();
+        let writes: Vec<Storage> = node.outputs.iter().map(|&v| self.define(v)).collect();
+        let operands: Vec<ValueId> = node.operands().collect();
+        let mut reads =
+            operands.iter().map(|&v| self.storage(v).cloned()).collect::<Result<Vec<Storage>>>()?;
+        let layouts = |all: &[Storage]| all.iter().map(|s| s.layout.clone()).collect::<Vec<_>>();
+        for i in turned(&program, &layouts(&reads), &layouts(&writes)) {
+            reads[i] = self.contiguous(operands[i], node)?;
+        }
+        let reads = reads.into_iter().map(Some).collect();
         self.push(node, Work::Rows(Arc::new(program)), reads, writes, None, flops);
         Ok(())
     }

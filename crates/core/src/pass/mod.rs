@@ -22,6 +22,7 @@ mod reuse;
 pub mod sensitivity;
 pub mod simplify;
 pub mod taps;
+mod turned;
 pub mod underflow;
 
 pub use canonical::{canonical, mixed};

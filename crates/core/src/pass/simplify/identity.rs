@@ -1,4 +1,4 @@
-//! Nodes that give an operand back, bit for bit: views that change nothing, casts to the same dtype or through a wider
+//! Nodes that give an operand back, bit for bit: views that change nothing, padding by nothing, casts to the same dtype or through a wider
 //! one, and arithmetic with neutral numbers where that is exact for every float (`x · 1`, `x − 0`, but not `x + 0`, which
 //! turns −0 into 0).
 
@@ -8,8 +8,8 @@ use crate::Attr;
 use crate::dtype::DType;
 use crate::expr::{Binary, Expr};
 use crate::graph::{Graph, Node, ValueId};
-use crate::ops::Body;
 use crate::ops::pointwise::to::TO;
+use crate::ops::{Body, RegionCopy, Source};
 use crate::shape::Layout;
 
 /// The operand that a node's one result equals.
@@ -31,6 +31,14 @@ pub(super) fn same_as(graph: &Graph, constants: &Constants, node: &Node) -> Opti
                 Expr::Input(i) => operands[i],
                 _ => return None,
             }
+        }
+        Body::Copies(f) => {
+            // What is copied last covers what was there before.
+            let copies = f(&cx, graph.ty(out)).ok()?;
+            let last = copies.last()?;
+            let Source::Input(i) = last.source else { return None };
+            let whole = *last == RegionCopy::whole(last.source, &graph.ty(out).shape);
+            node.inputs.get(i).copied().flatten().filter(|_| whole)?
         }
         _ => return None,
     };

@@ -1,0 +1,38 @@
+//! Which operands of a row program are better copied before: what rows are reduced from is read several times, and along the
+//! columns. Where an operand's neighbours in memory are neighbouring rows instead, as in a norm over the channels of an image
+//! whose channels lie apart, one transposition costs less than reading it so.
+
+use crate::row::{Access, Instr, Operand, RowProgram};
+use crate::shape::Layout;
+
+/// What lies next to each other in memory.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Lies {
+    Columns,
+    Rows,
+    Neither,
+}
+
+fn lies(p: &RowProgram, access: &Access, layout: &Layout) -> Lies {
+    let sizes = || p.outer.iter().chain(&p.inner);
+    let step = |d: usize| access.0[d].map_or(0, |(dim, times)| layout.strides[dim] * times as isize);
+    let moving = |d: &usize| sizes().nth(*d).is_some_and(|&n| n > 1) && step(*d) != 0;
+    let (rows, all) = (p.outer.len(), access.0.len());
+    match (rows..all).rev().find(moving) {
+        None => Lies::Neither,
+        Some(d) if step(d).abs() == 1 => Lies::Columns,
+        Some(_) if (0..rows).filter(moving).any(|d| step(d).abs() == 1) => Lies::Rows,
+        Some(_) => Lies::Neither,
+    }
+}
+
+/// The reads whose rows lie next to each other, where the columns of other operands do.
+pub(super) fn turned(p: &RowProgram, reads: &[Layout], writes: &[Layout]) -> Vec<usize> {
+    if !p.body.iter().any(|i| matches!(i, Instr::Reduce(..) | Instr::Columns(..))) {
+        return Vec::new();
+    }
+    let each = |(o, layout): (&Operand, &Layout)| lies(p, &o.access, layout);
+    let reads: Vec<Lies> = p.reads.iter().zip(reads).map(each).collect();
+    let some = reads.iter().copied().chain(p.writes.iter().zip(writes).map(each)).any(|l| l == Lies::Columns);
+    (0..reads.len()).filter(|&i| some && reads[i] == Lies::Rows).collect()
+}
