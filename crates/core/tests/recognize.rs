@@ -350,3 +350,43 @@ fn keys_repeated_for_the_heads_that_share_them_are_shared() {
         assert_eq!(heads(&shares), Some(if interleaved { 6 } else { shared }));
     }
 }
+
+#[test]
+fn a_convolution_pads_by_itself() {
+    use headwater_core::ops::conv::convolution::CONVOLUTION;
+    use headwater_core::ops::movement::pad::CONSTANT_PAD_ND;
+    // Border, its value, padding of the convolution, and what becomes of both.
+    let cases: [(&[i64], f64, &[i64], Option<&[i64]>); 7] = [
+        (&[0, 1, 0, 1], 0.0, &[0, 0], Some(&[0, 0, 1, 1])),
+        (&[1, 1, 2, 2], 0.0, &[1, 0], Some(&[3, 1])),
+        (&[3, 1], 0.0, &[1], Some(&[1, 4, 1, 2])),
+        (&[1, 1], 0.5, &[0, 0], None),
+        (&[1, -1], 0.0, &[0, 0], None),
+        (&[0, 0, 0, 0, 0, 1], 0.0, &[0, 0], None),
+        (&[0, 0, 2, 0], -0.0, &[0, 0], Some(&[2, 0, 0, 0])),
+    ];
+    for (pad, value, padding, want) in cases {
+        let mut b = Builder::new();
+        let x = b.input("x", ty(DType::F64, &[2, 3, 6, 7]), InputRole::User);
+        let channels = 3 + if pad.len() > 4 { 1 } else { 0 };
+        let w = b.input("w", ty(DType::F64, &[4, channels, 3, 2]), InputRole::User);
+        let attrs = Attrs::new().with("pad", pad).with("value", value);
+        let p = b.one(&CONSTANT_PAD_ND, &[x], attrs).unwrap();
+        let attrs = Attrs::new().with("padding", padding).with("stride", [2i64, 1]);
+        let y = b.one(&CONVOLUTION, &[p, w], attrs).unwrap();
+        b.output("y", y, OutputRole::User);
+        let graph = b.finish();
+        let found = recognize(graph.clone()).unwrap().graph;
+        assert_eq!(found.nodes.len(), if want.is_some() { 1 } else { 2 }, "{pad:?}\n{found}");
+        if let Some(want) = want {
+            assert_eq!(found.cx(&found.nodes[0]).ints("padding").unwrap(), want);
+        }
+        let number = |i: usize| ((i * 37) % 19) as f64 - 9.0;
+        let tensor = |v: ValueId| {
+            let shape = graph.ty(v).shape.clone();
+            Tensor::float(DType::F64, shape.clone(), (0..shape.numel()).map(number).collect::<Vec<_>>())
+        };
+        let inputs = [tensor(x), tensor(w)];
+        assert_eq!(reference::run(&graph, &inputs).unwrap(), reference::run(&found, &inputs).unwrap());
+    }
+}

@@ -12,7 +12,8 @@ use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorType};
 
 /// `input [N, C, …]` (N may be missing), `weight [out, C / groups, …]`, `bias [out]` (optional); 1 to 3 spatial dimensions.
-/// `padding` is a number for each dimension, `"same"` or `"valid"`. Sums in f32 or wider, one rounding.
+/// `padding` is a number for each dimension, `"same"` or `"valid"`; or twice as many numbers, those before each dimension and then
+/// those after. Sums in f32 or wider, one rounding.
 pub static CONVOLUTION: OpDef = OpDef {
     name: "convolution",
     schemas: &[
@@ -64,6 +65,10 @@ pub static CONVOLUTION: OpDef = OpDef {
                 .none()
                 .attr("padding", "same")
                 .attr("dilation", [3, 1]),
+            conv("padded on one side", &[1, 2, 4, 5], &[2, 2, 3, 2])
+                .f(&[2])
+                .attr("stride", [2, 1])
+                .attr("padding", [0, 2, 1, 0]),
             conv("valid", &[1, 1, 5], &[1, 1, 2]).none().attr("padding", "valid"),
             conv("no samples", &[0, 1, 4], &[1, 1, 2]).none(),
         ]

@@ -97,7 +97,8 @@ impl Conv {
             .ok_or_else(|| crate::fail!(Size, "the kernel spans more than memory can hold"))
     }
 
-    /// Zeros before and after each dimension. `same` puts the odd one after, as PyTorch does.
+    /// Zeros before and after each dimension: the same number, or all numbers before and then all after. `same` puts the odd one
+    /// after, as PyTorch does.
     fn padding(&self, cx: &OpCx, spatial: usize) -> Result<([usize; 3], [usize; 3])> {
         use crate::attr::Attr;
         match cx.attrs.get("padding") {
@@ -117,8 +118,10 @@ impl Conv {
                 Ok((before, after))
             }
             _ => {
-                let pad = canonical(&numbers(cx, "padding", spatial, 0, 0)?, 0);
-                Ok((pad, pad))
+                let sides = cx.opt_ints("padding")?.is_some_and(|p| spatial > 0 && p.len() == 2 * spatial);
+                let pad = numbers(cx, "padding", if sides { 2 * spatial } else { spatial }, 0, 0)?;
+                let (before, after) = pad.split_at(spatial);
+                Ok((canonical(before, 0), canonical(if sides { after } else { before }, 0)))
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Finds what models spell out in small operators and this project has as one: the operator is more accurate, keeps less
-//! for the backward pass, and runs faster. Comes before differentiation, so that gradients are those of the operator.
+//! Finds what models spell out in small operators and this project has as one: the operator is more accurate or as accurate,
+//! keeps less for the backward pass, and runs faster. Comes before differentiation, so that gradients are those of the operator.
 //!
 //! A recogniser looks at one node and those before it, and names the one node that may stand in its place; what that
 //! leaves unused is removed. Nothing else changes: values used elsewhere stay.
@@ -7,6 +7,7 @@
 mod attention;
 mod heads;
 mod norm;
+mod padding;
 
 use super::simplify::remove_dead;
 use crate::Attrs;
@@ -65,7 +66,7 @@ type Rule = fn(&Sought, &Node) -> Option<Replacement>;
 /// # Errors
 /// Those of the operators' type rules: none for a legal graph.
 pub fn recognize(graph: Graph) -> Result<Recognized> {
-    let spelled = apply(graph, &[norm::rms_norm, attention::spelled])?;
+    let spelled = apply(graph, &[norm::rms_norm, attention::spelled, padding::padded])?;
     let shared = apply(spelled.graph, &[heads::shared])?;
     Ok(Recognized { graph: shared.graph, found: spelled.found.into_iter().chain(shared.found).collect() })
 }
