@@ -354,7 +354,8 @@ fn keys_repeated_for_the_heads_that_share_them_are_shared() {
 #[test]
 fn a_convolution_pads_by_itself() {
     use headwater_core::ops::conv::convolution::CONVOLUTION;
-    use headwater_core::ops::movement::pad::CONSTANT_PAD_ND;
+    use headwater_core::ops::conv::general::GENERAL;
+    use headwater_core::ops::movement::pad::{CONSTANT_PAD_ND, PAD};
     // Border, its value, padding of the convolution, and what becomes of both.
     let cases: [(&[i64], f64, &[i64], Option<&[i64]>); 7] = [
         (&[0, 1, 0, 1], 0.0, &[0, 0], Some(&[0, 0, 1, 1])),
@@ -371,9 +372,18 @@ fn a_convolution_pads_by_itself() {
         let channels = 3 + if pad.len() > 4 { 1 } else { 0 };
         let w = b.input("w", ty(DType::F64, &[4, channels, 3, 2]), InputRole::User);
         let attrs = Attrs::new().with("pad", pad).with("value", value);
-        let p = b.one(&CONSTANT_PAD_ND, &[x], attrs).unwrap();
+        let op = if pad.len() == 2 { &PAD } else { &CONSTANT_PAD_ND };
+        let p = b.one(op, &[x], attrs).unwrap();
         let attrs = Attrs::new().with("padding", padding).with("stride", [2i64, 1]);
-        let y = b.one(&CONVOLUTION, &[p, w], attrs).unwrap();
+        // Both spellings, each with one of the convolution's.
+        let y = match pad.len() {
+            4 => b.one(&CONVOLUTION, &[p, w], attrs).unwrap(),
+            _ => {
+                let attrs = attrs.with("dilation", [1i64]).with("transposed", false);
+                let attrs = attrs.with("output_padding", [0i64]).with("groups", 1i64);
+                b.one(&GENERAL, &[p, w], attrs).unwrap()
+            }
+        };
         b.output("y", y, OutputRole::User);
         let graph = b.finish();
         let found = recognize(graph.clone()).unwrap().graph;
@@ -387,6 +397,7 @@ fn a_convolution_pads_by_itself() {
             Tensor::float(DType::F64, shape.clone(), (0..shape.numel()).map(number).collect::<Vec<_>>())
         };
         let inputs = [tensor(x), tensor(w)];
-        assert_eq!(reference::run(&graph, &inputs).unwrap(), reference::run(&found, &inputs).unwrap());
+        let run = |graph: &Graph| reference::run(&decompose(graph.clone()).unwrap(), &inputs).unwrap();
+        assert_eq!(run(&graph), run(&found));
     }
 }

@@ -76,7 +76,7 @@ pub static CONV_TRANSPOSE: OpDef = OpDef {
 };
 
 /// The attributes a plain convolution has.
-fn shared(attrs: &Attrs) -> Attrs {
+pub(crate) fn shared(attrs: &Attrs) -> Attrs {
     let names = ["stride", "padding", "dilation", "groups"];
     attrs.iter().filter(|(n, _)| names.contains(n)).fold(Attrs::new(), |a, (n, v)| a.with(n, v.clone()))
 }

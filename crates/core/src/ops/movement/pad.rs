@@ -122,6 +122,11 @@ enum Mode {
     Circular,
 }
 
+/// Whether a node of [`PAD`] or [`CONSTANT_PAD_ND`] borders with one number.
+pub(crate) fn is_constant(cx: &OpCx) -> bool {
+    matches!(mode(cx), Ok(Mode::Constant))
+}
+
 fn mode(cx: &OpCx) -> Result<Mode> {
     Ok(match cx.attrs.get("mode") {
         None => Mode::Constant,

@@ -1,25 +1,29 @@
-//! A convolution of an image with zeros around it, which some models add by an operator of their own (`constant_pad_nd`) because
+//! A convolution of an image with zeros around it, which some models add by an operator of their own (`constant_pad_nd`, `pad`) because
 //! they want more on one side than on the other: the convolution pads itself.
 
 use super::{Exactness, Replacement, Sought};
 use crate::attr::Attr;
 use crate::graph::Node;
 use crate::ops::conv::convolution::CONVOLUTION;
+use crate::ops::conv::general::{GENERAL, shared};
 use crate::ops::conv::geometry::numbers;
-use crate::ops::movement::pad::CONSTANT_PAD_ND;
+use crate::ops::movement::pad::{CONSTANT_PAD_ND, PAD, is_constant};
 
 /// The convolution that may stand for this one.
 pub(super) fn padded(s: &Sought, node: &Node) -> Option<Replacement> {
-    if !std::ptr::eq(node.op, &CONVOLUTION) {
+    let cx = s.graph.cx(node);
+    let general = std::ptr::eq(node.op, &GENERAL) && cx.flag("transposed") == Ok(false);
+    if !std::ptr::eq(node.op, &CONVOLUTION) && !general {
         return None;
     }
     let mut inputs = node.inputs.clone();
-    let pad = s.maker((*inputs.first()?)?, &CONSTANT_PAD_ND)?;
-    let (cx, borders) = (s.graph.cx(node), s.graph.cx(pad));
+    let x = (*inputs.first()?)?;
+    let pad = s.maker(x, &CONSTANT_PAD_ND).or_else(|| s.maker(x, &PAD))?;
+    let borders = s.graph.cx(pad);
     let n = cx.shape(1).ok()?.rank().checked_sub(2)?;
     // Before and after each dimension, the last one first.
     let added = borders.ints("pad").ok()?;
-    let zeros = borders.opt_float("value").ok()?.unwrap_or(0.0) == 0.0;
+    let zeros = is_constant(&borders) && borders.opt_float("value").ok()?.unwrap_or(0.0) == 0.0;
     if !zeros || added.len() > 2 * n || added.iter().any(|&p| p < 0) {
         return None;
     }
@@ -37,7 +41,7 @@ pub(super) fn padded(s: &Sought, node: &Node) -> Option<Replacement> {
         padding.extend(after);
     }
     inputs[0] = *pad.inputs.first()?;
-    let mut attrs = node.attrs.clone();
+    let mut attrs = shared(&node.attrs);
     attrs.set("padding", padding);
     // Products with zeros are left out: no bit of a finite sum depends on them but the sign of a zero.
     Some(Replacement { op: &CONVOLUTION, inputs, attrs, exactness: Exactness::SameAccumulator })
