@@ -401,3 +401,28 @@ fn a_convolution_pads_by_itself() {
         assert_eq!(run(&graph), run(&found));
     }
 }
+
+#[test]
+fn pooling_to_one_position_is_a_mean() {
+    use headwater_core::ops::conv::avg_pool2d::ADAPTIVE_AVG_POOL2D;
+    for (shape, size, want) in [
+        (&[2, 3, 4, 5][..], &[1i64, 1][..], "mean"),
+        (&[3, 4, 5], &[1], "mean"),
+        (&[3, 4, 5], &[1, 2], "adaptive_avg_pool2d"),
+        (&[0, 3, 4, 5], &[1, 1], "adaptive_avg_pool2d"),
+    ] {
+        let mut b = Builder::new();
+        let x = b.input("x", ty(DType::F64, shape), InputRole::User);
+        let attrs = Attrs::new().with("output_size", size);
+        let y = b.one(&ADAPTIVE_AVG_POOL2D, &[x], attrs).unwrap();
+        b.output("y", y, OutputRole::User);
+        let graph = b.finish();
+        let found = recognize(graph.clone()).unwrap().graph;
+        assert_eq!(found.nodes[0].op.name, want, "{shape:?} {size:?}");
+        // Sums of small whole numbers are exact in any order.
+        let n = graph.ty(x).shape.numel();
+        let x = Tensor::float(DType::F64, shape, (0..n).map(|i| (i * 37 % 19) as f64).collect::<Vec<_>>());
+        let run = |graph: &Graph| reference::run(graph, std::slice::from_ref(&x)).unwrap();
+        assert_eq!(run(&graph), run(&found));
+    }
+}

@@ -8,6 +8,7 @@ mod attention;
 mod heads;
 mod norm;
 mod padding;
+mod pooling;
 
 use super::simplify::remove_dead;
 use crate::Attrs;
@@ -66,7 +67,7 @@ type Rule = fn(&Sought, &Node) -> Option<Replacement>;
 /// # Errors
 /// Those of the operators' type rules: none for a legal graph.
 pub fn recognize(graph: Graph) -> Result<Recognized> {
-    let spelled = apply(graph, &[norm::rms_norm, attention::spelled, padding::padded])?;
+    let spelled = apply(graph, &[norm::rms_norm, attention::spelled, padding::padded, pooling::whole])?;
     let shared = apply(spelled.graph, &[heads::shared])?;
     Ok(Recognized { graph: shared.graph, found: spelled.found.into_iter().chain(shared.found).collect() })
 }
