@@ -13,7 +13,7 @@ const DEPTH: usize = 512;
 /// Elements of the source that a block packs, about: half of the second-level cache. Positions, at most.
 const PACKED: usize = 128 << 10;
 const POSITIONS: usize = 512;
-/// Fewer blocks than this are divided by their results as well.
+/// Fewer blocks than this are divided by their results as well, and packed before.
 const FEW: usize = 16;
 
 /// Whether a meeting is of one tap, and all inputs lie in the image.
@@ -29,10 +29,13 @@ pub(super) fn blocks(m: &Meeting, samples: usize, places: usize) -> Blocks {
     Blocks::new(m, samples, 1, (PACKED / places.max(1)).clamp(32, POSITIONS))
 }
 
-/// Elements of a group's packed weights. Of what a thread has: positions packed, those of a part brought together, sums, and
-/// the bias of some results, for each column of a panel.
+/// Elements of a group's packed weights, of a block's packed positions, and whether these are packed before for all threads. Of
+/// what a thread has: positions packed unless they are shared, those of a part brought together, sums, and the bias of some
+/// results, for each column of a panel.
 struct Pieces {
     weights: usize,
+    right: usize,
+    shared: bool,
     own: [usize; 4],
 }
 
@@ -62,21 +65,29 @@ impl Pass {
 
     fn point_pieces<T: Operand>(&self, tier: Tier) -> Pieces {
         let (height, columns) = (self.height::<T>(tier), self.columns::<T>(tier));
+        let round = |n: usize| n.next_multiple_of(16);
+        let (right, shared) = (round(self.places() * columns), self.tasks() < FEW);
         let own = [
-            self.places() * columns,
+            if shared { 0 } else { right },
             // Of the source's type, which is no wider.
             self.depth() * self.taken * columns,
             height * columns,
             height * T::kernels(tier).cols,
         ];
-        let round = |n: usize| n.next_multiple_of(16);
-        Pieces { weights: round(self.to.div_ceil(height) * self.room(height)), own: own.map(round) }
+        let weights = round(self.to.div_ceil(height) * self.room(height));
+        Pieces { weights, right, shared, own: own.map(round) }
     }
 
     /// Elements of workspace: of all threads, and of each.
     pub(super) fn point_workspace<T: Operand>(&self, tier: Tier) -> (usize, usize) {
-        let Pieces { weights, own } = self.point_pieces::<T>(tier);
-        (weights * self.groups, own.iter().sum())
+        let Pieces { weights, right, shared, own } = self.point_pieces::<T>(tier);
+        let right = if shared { right * self.tasks() } else { 0 };
+        (weights * self.groups + right, own.iter().sum())
+    }
+
+    /// Blocks of positions of all groups.
+    fn tasks(&self) -> usize {
+        self.blocks.count() * self.groups
     }
 
     /// Computes such a pass.
@@ -91,24 +102,59 @@ impl Pass {
         bias: Option<&[T]>,
         out: &mut [T],
     ) {
-        let Pieces { weights, own } = self.point_pieces::<T>(tier);
+        let Pieces { weights, right, shared, own } = self.point_pieces::<T>(tier);
         let (packed, scratch) = scratch.split_at_mut(weights * self.groups);
         self.pack_points::<T>(tier, pool, w, packed, weights);
-        let packed = &*packed;
-        let (height, blocks) = (self.height::<T>(tier), self.blocks.count());
-        // All results of a block at once, so that its positions are packed once, unless blocks are few.
-        let parts = if blocks * self.groups < FEW { self.to.div_ceil(height) } else { 1 };
-        let each = self.to.div_ceil(height).div_ceil(parts) * height;
+        let (packed, tasks) = (&*packed, self.tasks());
+        let job = |at: usize, first: usize| Job { group: at % self.groups, block: at / self.groups, first };
+        let height = self.height::<T>(tier);
+        let all = self.to.div_ceil(height);
+        // Few blocks are divided by their results as well: what all of these need is packed before.
+        let parts = if shared { all } else { 1 };
+        let (positions, scratch) = scratch.split_at_mut(if shared { right * tasks } else { 0 });
+        if shared {
+            let depths = self.places().div_ceil(self.depth());
+            let room = Shared(positions.as_mut_ptr());
+            pool.each_with(tasks * depths, scratch, |at, scratch| {
+                let job = job(at / depths, 0);
+                let (p, padded) = (at % depths * self.depth(), self.padded::<T>(tier, &job));
+                let to = room.get().wrapping_add(at / depths * right + p * padded);
+                // SAFETY: the room of a part of a block's positions, which no other task writes.
+                let to = unsafe { std::slice::from_raw_parts_mut(to, self.summed(p).0 * padded) };
+                self.pack_positions::<T>(tier, &job, p, x, &mut scratch[..own[1]], to);
+            });
+        }
+        let positions = &*positions;
+        let each = all.div_ceil(parts) * height;
         let out = Shared(out.as_mut_ptr());
-        pool.each_with(blocks * self.groups * parts, scratch, |at, scratch| {
+        pool.each_with(tasks * parts, scratch, |at, scratch| {
             let (first, at) = (at % parts * each, at / parts);
-            let job = Job { group: at % self.groups, block: at / self.groups, first };
+            let job = job(at, first);
             let results = first..self.to.min(first + each);
             let weights = &packed[job.group * weights..][..weights];
             let bias = bias.map(|b| &b[job.group * self.to..][..self.to]);
+            let (own_right, scratch) = scratch.split_at_mut(own[0]);
+            let (together, scratch) = scratch.split_at_mut(own[1]);
+            let right = match shared {
+                true => &positions[at * right..][..right],
+                false => {
+                    let padded = self.padded::<T>(tier, &job);
+                    for p in (0..self.places()).step_by(self.depth()) {
+                        let to = &mut own_right[p * padded..][..self.summed(p).0 * padded];
+                        self.pack_positions::<T>(tier, &job, p, x, together, to);
+                    }
+                    &*own_right
+                }
+            };
+            let (sums, biases) = scratch.split_at_mut(own[2]);
             // SAFETY: blocks, groups and parts of the channels have results of their own.
-            unsafe { self.point_block::<T>(tier, &job, results, x, weights, bias, scratch, own, out) };
+            unsafe { self.point_block::<T>(tier, &job, results, right, weights, bias, [sums, biases], out) };
         });
+    }
+
+    /// Columns of a block in whole panels.
+    fn padded<T: Operand>(&self, tier: Tier, job: &Job) -> usize {
+        self.blocks.get(job.block).positions().next_multiple_of(T::kernels(tier).cols)
     }
 
     /// Weights as left operands: for each block of results all parts of the sum.
@@ -151,7 +197,7 @@ impl Pass {
         (depth, (depth * self.taken).min(self.from - p * self.taken))
     }
 
-    /// A block: some results of its positions.
+    /// A block: some results of its positions, which are packed.
     ///
     /// # Safety
     /// `out` is the result, and nobody else uses these elements meanwhile.
@@ -161,26 +207,18 @@ impl Pass {
         tier: Tier,
         job: &Job,
         results: Range<usize>,
-        x: &[T],
+        right: &[T::Wide],
         weights: &[T::Wide],
         bias: Option<&[T]>,
-        scratch: &mut [T::Wide],
-        own: [usize; 4],
+        [sums, biases]: [&mut [T::Wide]; 2],
         out: Shared<T>,
     ) {
         let kernels = T::kernels(tier);
         let cols = kernels.cols;
-        let (right, scratch) = scratch.split_at_mut(own[0]);
-        let (together, scratch) = scratch.split_at_mut(own[1]);
-        let (sums, biases) = scratch.split_at_mut(own[2]);
         let block = self.blocks.get(job.block);
         let (images, of_image) = (block.images.clone(), block.of_image());
         let (columns, pitch) = (block.positions(), self.columns::<T>(tier));
         let padded = columns.next_multiple_of(cols);
-        for p in (0..self.places()).step_by(self.depth()) {
-            let right = &mut right[p * padded..][..self.summed(p).0 * padded];
-            self.pack_positions::<T>(tier, job, p, x, together, right);
-        }
         // Panels whose positions all lie in one image are written where they belong.
         let whole = images.len() == 1 || of_image.is_multiple_of(cols);
         let direct = same::<T, T::Wide>() && whole && self.follows(&block);
