@@ -171,3 +171,38 @@ fn results_take_the_place_of_what_nobody_reads_any_more() {
         assert!(arena / (64 * 64 * 4) == buffers, "{name}: {large} placements, {arena} bytes");
     }
 }
+
+#[test]
+fn what_lies_turned_is_copied_where_that_pays() {
+    use headwater_core::plan::Work;
+    // Rows that every step of the plan reads, and whether those of x lie next to each other.
+    let steps = |op: &'static OpDef, attrs: Attrs, permuted: bool| {
+        let mut b = Builder::new();
+        let x = user(&mut b, "x", &[2, 8, 5, 4]);
+        let seen = match permuted {
+            true => {
+                let dims = Attrs::new().with("dims", [0i64, 2, 3, 1]);
+                b.one(&ops::view::permute::PERMUTE, &[x], dims).unwrap()
+            }
+            false => x,
+        };
+        let y = b.one(op, &[seen], attrs).unwrap();
+        b.output("y", y, OutputRole::User);
+        let graph = b.finish();
+        let plan = plan(&graph, &Bindings::simple(&graph), &Plain).unwrap();
+        check_plan(&plan).unwrap();
+        assert!(plan.steps.iter().all(|s| matches!(s.work, Work::Rows(_))));
+        plan.steps.iter().map(|s| s.reads[0].as_ref().unwrap().layout.is_contiguous()).collect::<Vec<_>>()
+    };
+    let along = |dim: i64| Attrs::new().with("dim", dim);
+    let norm = || Attrs::new().with("normalized_shape", [8i64]).with("eps", 1e-5);
+    use ops::norm::layer_norm::LAYER_NORM;
+    use ops::pointwise::{gelu::GELU, neg::NEG};
+    // A transposition, then a norm that reads its columns.
+    assert_eq!(steps(&LAYER_NORM, norm(), true), [false, true]);
+    assert_eq!(steps(&GELU, Attrs::new(), true), [false, true]);
+    // Too little to do; nothing turned; and rows that all lie next to each other, of what is read and written.
+    assert_eq!(steps(&NEG, Attrs::new(), true), [false]);
+    assert_eq!(steps(&GELU, Attrs::new(), false), [true]);
+    assert_eq!(steps(&ops::norm::softmax::SOFTMAX, along(1), false), [true]);
+}

@@ -1,7 +1,9 @@
-//! Which operands of a row program are better copied before: what rows are reduced from is read several times, and along the
-//! columns. Where an operand's neighbours in memory are neighbouring rows instead, as in a norm over the channels of an image
-//! whose channels lie apart, one transposition costs less than reading it so.
+//! Which operands of a row program are better copied before: devices are fastest along columns that lie next to each other. Where
+//! an operand's neighbours in memory are neighbouring rows instead, as in a norm over the channels of an image whose channels lie
+//! apart, one transposition costs less than to reduce rows read so, or to compute functions of what is read so. Little
+//! arithmetic does not pay for it.
 
+use crate::expr::Unary;
 use crate::row::{Access, Instr, Operand, RowProgram};
 use crate::shape::Layout;
 
@@ -26,9 +28,24 @@ fn lies(p: &RowProgram, access: &Access, layout: &Layout) -> Lies {
     }
 }
 
+/// Whether an instruction pays for a copy of what it works on.
+fn pays(i: &Instr) -> bool {
+    use Unary::*;
+    match i {
+        Instr::Reduce(..) | Instr::Columns(..) => true,
+        Instr::Unary(f, _) => {
+            matches!(
+                f,
+                Exp | ExpNonpos | Expm1 | Log | Log1p | Sin | Cos | Tan | Tanh | Atan | Erf | Ndtr | Sigmoid
+            )
+        }
+        _ => false,
+    }
+}
+
 /// The reads whose rows lie next to each other, where the columns of other operands do.
 pub(super) fn turned(p: &RowProgram, reads: &[Layout], writes: &[Layout]) -> Vec<usize> {
-    if !p.body.iter().any(|i| matches!(i, Instr::Reduce(..) | Instr::Columns(..))) {
+    if !p.body.iter().any(pays) {
         return Vec::new();
     }
     let each = |(o, layout): (&Operand, &Layout)| lies(p, &o.access, layout);
