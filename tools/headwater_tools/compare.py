@@ -182,7 +182,7 @@ def main():
         return worker(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dir", type=Path, help="where the workloads were exported to")
-    parser.add_argument("names", nargs="*", help="workloads (default: all)")
+    parser.add_argument("names", nargs="*", help="workloads, or further models (default: the four workloads)")
     parser.add_argument("--headwater", default="target/release/headwater", help="the program")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,7 +1,7 @@
 """The four workloads that training steps are measured on, built from Hugging Face classes with random weights.
 
     python -m headwater_tools.workloads DIR              # exports all four, core and training form, with a batch
-    python -m headwater_tools.workloads DIR llama bert   # some of them
+    python -m headwater_tools.workloads DIR llama gpt2   # some of them, and of those in `further`
 
 Dropout is 0: what is measured is the same arithmetic on both sides. Attention is `sdpa`, as transformers chooses by itself.
 """
@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from .exporter import export
 from .families import ImageLoss, TextLoss
+from .further import FURTHER, images, tokens
 
 SEED = 0
 
@@ -58,27 +59,17 @@ def resnet():
 WORKLOADS = {f.__name__: f for f in (vit, llama, bert, resnet)}
 
 
-def images(batch, size):
-    generator = torch.Generator().manual_seed(SEED)
-    return torch.randn(batch, 3, size, size, generator=generator), torch.randint(1000, (batch,), generator=generator)
-
-
-def tokens(batch, count, vocabulary):
-    ids = torch.randint(vocabulary, (batch, count), generator=torch.Generator().manual_seed(SEED))
-    return ids, ids.clone()
-
-
 def build(name):
     """The module in training mode, its loss first, and one batch."""
     torch.manual_seed(SEED)
-    module, batch = WORKLOADS[name]()
+    module, batch = (WORKLOADS | FURTHER)[name]()
     return module.train(), batch
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dir", type=Path)
-    parser.add_argument("names", nargs="*", default=list(WORKLOADS), metavar="NAME", help=", ".join(WORKLOADS))
+    parser.add_argument("names", nargs="*", default=list(WORKLOADS), metavar="NAME", help=", ".join(WORKLOADS | FURTHER))
     args = parser.parse_args()
     for name in args.names:
         for form in ("core", "train"):
