@@ -206,3 +206,19 @@ fn what_lies_turned_is_copied_where_that_pays() {
     assert_eq!(steps(&GELU, Attrs::new(), false), [true]);
     assert_eq!(steps(&ops::norm::softmax::SOFTMAX, along(1), false), [true]);
 }
+
+#[test]
+fn what_is_repeated_is_never_copied_for_lying_turned() {
+    use headwater_core::plan::Work;
+    use ops::view::{expand::EXPAND, permute::PERMUTE};
+    let mut b = Builder::new();
+    let x = user(&mut b, "x", &[8, 400]);
+    let turned = b.one(&PERMUTE, &[x], Attrs::new().with("dims", [1i64, 0])).unwrap();
+    let seen = b.one(&EXPAND, &[turned], Attrs::new().with("size", [64i64, 400, 8])).unwrap();
+    let y = b.one(&ops::pointwise::exp::EXP, &[seen], Attrs::new()).unwrap();
+    b.output("y", y, OutputRole::User);
+    let graph = b.finish();
+    let plan = plan(&graph, &Bindings::simple(&graph), &Plain).unwrap();
+    check_plan(&plan).unwrap();
+    assert!(matches!(plan.steps[..], [ref s] if matches!(s.work, Work::Rows(_))), "{:?}", plan.steps);
+}

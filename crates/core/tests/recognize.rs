@@ -352,6 +352,22 @@ fn keys_repeated_for_the_heads_that_share_them_are_shared() {
 }
 
 #[test]
+fn a_border_larger_than_the_image_stays() {
+    use headwater_core::ops::conv::convolution::CONVOLUTION;
+    use headwater_core::ops::movement::pad::CONSTANT_PAD_ND;
+    for (border, dilation, nodes) in [(62, 31, 1), (512, 256, 2), (1 << 32, 1, 2)] {
+        let mut b = Builder::new();
+        let x = b.input("x", ty(DType::F32, &[1, 3, 32]), InputRole::User);
+        let w = b.input("w", ty(DType::F32, &[4, 3, 3]), InputRole::User);
+        let p = b.one(&CONSTANT_PAD_ND, &[x], Attrs::new().with("pad", [border, 0i64])).unwrap();
+        let y = b.one(&CONVOLUTION, &[p, w], Attrs::new().with("dilation", [dilation])).unwrap();
+        b.output("y", y, OutputRole::User);
+        let found = recognize(b.finish()).unwrap().graph;
+        assert_eq!(found.nodes.len(), nodes, "{border}\n{found}");
+    }
+}
+
+#[test]
 fn a_convolution_pads_by_itself() {
     use headwater_core::ops::conv::convolution::CONVOLUTION;
     use headwater_core::ops::conv::general::GENERAL;

@@ -10,6 +10,7 @@ use headwater_core::pass::decompose;
 use headwater_core::pass::diff::gradients;
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, reference};
 use headwater_cpu::{Cpu, Tier};
+use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 struct Geometry {
@@ -50,8 +51,8 @@ fn numbers(ty: &TensorType, seed: usize) -> Tensor {
         .cast(ty.dtype)
 }
 
-fn check(c: &Geometry) {
-    for dtype in [DType::F32, DType::BF16, DType::F64] {
+fn check(c: &Geometry, dtypes: &[DType]) {
+    for &dtype in dtypes {
         let (narrow, wide) = (graph(c, dtype), graph(c, DType::F64));
         let inputs: Vec<Tensor> =
             narrow.inputs.iter().enumerate().map(|(k, i)| numbers(narrow.ty(i.value), k)).collect();
@@ -69,10 +70,12 @@ fn check(c: &Geometry) {
         let taps: usize = c.w[2..].iter().product();
         let positions: usize = of(3)[2..].iter().product();
         let terms = [c.w[1] * taps + 1, c.w[0] / c.groups * taps, c.x[0] * positions];
-        let (unit, store) = match dtype {
-            DType::F64 => (f64::EPSILON / 2.0, f64::EPSILON / 2.0),
-            DType::BF16 => (f32::EPSILON as f64 / 2.0, 2f64.powi(-8)),
-            _ => (f32::EPSILON as f64 / 2.0, f32::EPSILON as f64 / 2.0),
+        // Half an ulp of what is summed, and of what is stored; half the smallest number.
+        let (unit, store, least) = match dtype {
+            DType::F64 => (f64::EPSILON / 2.0, f64::EPSILON / 2.0, 0.0),
+            DType::BF16 => (f32::EPSILON as f64 / 2.0, 2f64.powi(-8), 0.0),
+            DType::F16 => (f32::EPSILON as f64 / 2.0, 2f64.powi(-11), 2f64.powi(-25)),
+            _ => (f32::EPSILON as f64 / 2.0, f32::EPSILON as f64 / 2.0, 0.0),
         };
         for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
             let mut first: Option<Vec<Tensor>> = None;
@@ -82,7 +85,7 @@ fn check(c: &Geometry) {
                     for (k, ((g, w), size)) in
                         got[i].floats().iter().zip(want[i].floats()).zip(sizes[i].floats()).enumerate()
                     {
-                        let bound = unit * terms as f64 * size + store * w.abs();
+                        let bound = unit * terms as f64 * size + store * w.abs() + least;
                         assert!(
                             (g - w).abs() <= bound,
                             "{c:?} in {dtype}, {tier:?}, {threads} threads, output {i}, {k}: {g}, not {w}"
@@ -119,6 +122,11 @@ fn odd_geometry() {
         (&[2, 5, 44, 50], &[7, 5, 1, 1], 1, [&[2, 2], &[0, 0], &[1, 1]]),
         (&[2, 8, 9, 9], &[12, 8, 1, 1], 1, [&[1, 2], &[1, 0], &[1, 1]]),
         (&[3, 10, 37], &[11, 10, 1], 1, [&[2], &[0], &[1]]),
+        // Lines apart, of blocks of one line: a part of a plane, a whole plane, part of a line.
+        (&[1, 6, 5, 2400], &[5, 6, 1, 1], 1, [&[2, 1], &[0, 0], &[1, 1]]),
+        (&[2, 6, 2, 30], &[5, 6, 1, 1], 1, [&[2, 1], &[0, 0], &[1, 1]]),
+        (&[2, 6, 3, 600], &[5, 6, 1, 1], 1, [&[3, 1], &[0, 0], &[1, 1]]),
+        (&[2, 6, 4, 2, 30], &[5, 6, 1, 1, 1], 1, [&[1, 2, 1], &[0, 0, 0], &[1, 1, 1]]),
         // Lines of several blocks.
         (&[1, 6, 1500], &[5, 6, 1], 1, [&[1], &[0], &[1]]),
         (&[2, 6, 3001], &[5, 6, 1], 1, [&[2], &[0], &[1]]),
@@ -145,13 +153,66 @@ fn odd_geometry() {
     ];
     for &(x, w, groups, [stride, padding, dilation]) in all {
         let [stride, padding, dilation] = [stride, padding, dilation].map(<[i64]>::to_vec);
-        check(&Geometry { x: x.to_vec(), w: w.to_vec(), groups, stride, padding, dilation });
+        let c = Geometry { x: x.to_vec(), w: w.to_vec(), groups, stride, padding, dilation };
+        check(&c, &[DType::F32, DType::BF16, DType::F64]);
+    }
+}
+
+/// Sizes of one to three dimensions, a long one among them now and then; what is done with them; and in which dtype.
+fn geometries() -> impl Strategy<Value = (Geometry, DType)> {
+    let dimension = (1usize..30, 1usize..8, 1i64..5, 1i64..4, 0i64..7, 0i64..7, any::<[bool; 3]>());
+    let dimensions = prop::collection::vec(dimension, 1..4);
+    let channels = prop_oneof![(1usize..9, Just(1usize), 1usize..3), (1usize..3, 1usize..9, 1usize..36)];
+    let dtype = prop::sample::select(vec![DType::F32, DType::BF16, DType::F16, DType::F64]);
+    let long = prop::option::weighted(0.3, 300usize..3000);
+    (dimensions, channels, 1usize..4, long, any::<[bool; 2]>(), dtype).prop_filter_map(
+        "more than a test needs",
+        |(dimensions, (groups, from, to), batch, long, [taps, sides], dtype)| {
+            let n = dimensions.len();
+            let mut c = Geometry {
+                x: vec![batch, groups * from],
+                w: vec![groups * to, from],
+                groups,
+                stride: vec![1; n],
+                padding: vec![0; n * if sides { 2 } else { 1 }],
+                dilation: vec![1; n],
+            };
+            for (d, (size, tap, stride, dilation, before, after, [strides, dilates, pads])) in
+                dimensions.into_iter().enumerate()
+            {
+                let size = if long.is_some() { size.min(6) } else { size };
+                c.x.push(long.filter(|_| d == n - 1).unwrap_or(size));
+                c.w.push(if taps { tap } else { 1 });
+                c.stride[d] = if strides { stride } else { 1 };
+                c.dilation[d] = if dilates { dilation } else { 1 };
+                c.padding[d] = if pads { before } else { 0 };
+                if sides {
+                    c.padding[n + d] = after;
+                }
+                let added = c.padding[d] + c.padding[if sides { n + d } else { d }];
+                if c.dilation[d] * (c.w[2 + d] as i64 - 1) >= c.x[2 + d] as i64 + added {
+                    return None;
+                }
+            }
+            let area: usize = c.x[2..].iter().map(|n| n + 4).product();
+            let products = batch * c.w.iter().product::<usize>() * area;
+            (products <= 500_000).then_some((c, dtype))
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_geometry((c, dtype) in geometries()) {
+        check(&c, &[dtype]);
     }
 }
 
 /// Vectors reach behind a line; what they find there is nobody's.
 #[test]
-fn an_infinity_stays_where_it_is_met() {
+fn an_infinite_input_stays_where_it_is_met() {
     let c = Geometry {
         x: vec![2, 5, 9, 19],
         w: vec![5, 1, 3, 3],

@@ -20,10 +20,15 @@ fn lies(p: &RowProgram, access: &Access, layout: &Layout) -> Lies {
     let step = |d: usize| access.0[d].map_or(0, |(dim, times)| layout.strides[dim] * times as isize);
     let moving = |d: &usize| sizes().nth(*d).is_some_and(|&n| n > 1) && step(*d) != 0;
     let (rows, all) = (p.outer.len(), access.0.len());
+    // Of what is repeated a copy would hold every repetition.
+    let repeated = layout.shape.iter().zip(&layout.strides).any(|(&n, &stride)| n > 1 && stride == 0);
+    let mut along = (0..rows).filter(moving).peekable();
     match (rows..all).rev().find(moving) {
+        // One column or row, the same for all others, is held in the cache however it lies.
         None => Lies::Neither,
+        Some(_) if repeated || along.peek().is_none() => Lies::Neither,
         Some(d) if step(d).abs() == 1 => Lies::Columns,
-        Some(_) if (0..rows).filter(moving).any(|d| step(d).abs() == 1) => Lies::Rows,
+        Some(_) if along.any(|d| step(d).abs() == 1) => Lies::Rows,
         Some(_) => Lies::Neither,
     }
 }

@@ -232,7 +232,7 @@ impl Tiling {
         } else {
             cols.next_multiple_of(tile_cols)
         };
-        let (block_rows, block_cols) = match !across && source.crosswise() && !folds && !sums {
+        let (block_rows, block_cols) = match !across && source.crosswise() && !folds && !sums && !stores {
             // Blocks with long sides in both directions: pages are left when all of some lines of them was used.
             true => {
                 let each = (rows * cols / (64 * TURNED)).clamp(GRAIN / TURNED, 512);

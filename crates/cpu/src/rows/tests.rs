@@ -449,6 +449,31 @@ fn what_is_overwritten_has_been_read() {
 }
 
 #[test]
+fn a_row_is_read_before_its_number_is_stored() {
+    use headwater_core::expr::input;
+    use headwater_core::row::ReduceSpace;
+    // An operand that lies across wants blocks of some columns; the number of a row that goes over what it was made of, one.
+    let shape: &[usize] = &[600, 700];
+    let space = ReduceSpace::new(shape, &[1]);
+    let mut b = space.builder();
+    let a = b.read(DType::F32, space.full.clone());
+    let turned = space.full.0.iter().map(|s| s.map(|(d, t)| (1 - d, t))).collect();
+    let x = b.read(DType::F32, Access(turned));
+    let s = b.read(DType::F32, space.dropped.clone());
+    let t = b.expr(&(input(0) + 1.0), &[s]);
+    let y = b.expr(&((input(0) + input(1)) * input(2)), &[a, x, t]);
+    b.store(DType::F32, space.full.clone(), y);
+    b.store(DType::F32, space.dropped.clone(), t);
+    let mut ex = plain(b.finish(), &[shape, &[700, 600], &[600]], &[shape, &[600]]);
+    ex.writes[1].segment = ex.reads[2].0.segment;
+    for (slot, tensor) in &mut ex.reads {
+        let numbers = (0..slot.ty.shape.numel()).map(|i| (i * 7 % 31) as f64).collect();
+        *tensor = Tensor::float(DType::F32, slot.ty.shape.clone(), numbers);
+    }
+    check(&ex);
+}
+
+#[test]
 fn large_results_past_the_caches_are_the_same() {
     use headwater_core::expr::input;
     use headwater_core::row::ReduceSpace;

@@ -141,7 +141,8 @@ mod tests {
                     for backwards in [false, true] {
                         let (width, pitch) = (cols + 3, rows + 2);
                         let from: Vec<u8> = (0..rows * width * size).map(|i| (i * 37 % 251) as u8).collect();
-                        let mut to = vec![0u64; usize::div_ceil(cols * pitch * size, 8)];
+                        // What lies between columns is somebody else's.
+                        let mut to = vec![u64::MAX; usize::div_ceil(cols * pitch * size, 8)];
                         let aligned: Vec<u64> = from
                             .chunks(8)
                             .map(|c| c.iter().rev().fold(0, |n, &b| n << 8 | b as u64))
@@ -162,6 +163,10 @@ mod tests {
                             let row = if backwards { rows - 1 - r } else { r };
                             let want = &from[(row * width + c) * size..][..size];
                             assert_eq!(&bytes[(c * pitch + r) * size..][..size], want, "{t:?} at {r}, {c}");
+                        }
+                        for c in 0..cols {
+                            let gap = &bytes[(c * pitch + rows) * size..(c + 1) * pitch * size];
+                            assert!(gap.iter().all(|&b| b == 0xff), "{t:?} behind column {c}");
                         }
                     }
                 }

@@ -13,16 +13,26 @@ pub fn run(device: &Cpu, graph: &Graph, inputs: &[Tensor]) -> headwater_core::Re
     check_plan(&plan)?;
     let mut memory: Vec<Box<dyn Memory>> =
         plan.segments.iter().map(|s| device.alloc(s.bytes)).collect::<headwater_core::Result<_>>()?;
-    for (tensor, place) in inputs.iter().zip(&bindings.inputs) {
-        let place = place.expect("bound");
-        memory[place.segment.0 as usize].write(place.offset, &tensor.to_bytes())?;
-    }
     let mut loaded: Box<dyn Executable> = device.load(&plan)?;
-    // What a run leaves in the arena must not matter to the next.
-    for _ in 0..2 {
+    // What lies in memory that nobody wrote must not matter, nor what a run leaves in scratch memory: both are no numbers, the
+    // latter after a run on such inputs. Integers may be indices, so they are always given.
+    for real in [false, true] {
+        for (segment, memory) in plan.segments.iter().zip(&mut memory) {
+            memory.write(0, &vec![0xff; segment.bytes])?;
+        }
+        for (tensor, place) in inputs.iter().zip(&bindings.inputs) {
+            let place = place.expect("bound");
+            if real || !tensor.ty.dtype.is_float() {
+                memory[place.segment.0 as usize].write(place.offset, &tensor.to_bytes())?;
+            }
+        }
         let mut views: Vec<&mut dyn Memory> =
             memory.iter_mut().map(|m| &mut **m as &mut dyn Memory).collect();
-        loaded.run(&mut views, None)?;
+        let ran = loaded.run(&mut views, None);
+        // Some operators refuse what is no number.
+        if real {
+            ran?;
+        }
     }
     let read = |(o, place): (&headwater_core::graph::Output, &Option<headwater_core::plan::Place>)| {
         let place = place.expect("bound");

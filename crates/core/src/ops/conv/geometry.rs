@@ -126,6 +126,16 @@ impl Conv {
         }
     }
 
+    /// Whether padding and what lies between taps are not much larger than the images, so that the former may be held in memory
+    /// for a while.
+    pub fn is_compact(&self) -> bool {
+        (0..3).all(|d| {
+            let span = (self.output[d].saturating_sub(1) * self.stride[d])
+                .saturating_add((self.kernel[d] - 1) * self.dilation[d]);
+            span <= 4 * (self.input[d] + self.output[d]) + 64
+        })
+    }
+
     /// Elements of one input channel.
     pub fn input_plane(&self) -> usize {
         self.input.iter().product()

@@ -4,9 +4,10 @@
 use super::{Exactness, Replacement, Sought};
 use crate::attr::Attr;
 use crate::graph::Node;
+use crate::ops::OpCx;
 use crate::ops::conv::convolution::CONVOLUTION;
 use crate::ops::conv::general::{GENERAL, shared};
-use crate::ops::conv::geometry::numbers;
+use crate::ops::conv::geometry::{Conv, numbers};
 use crate::ops::movement::pad::{CONSTANT_PAD_ND, PAD, is_constant};
 
 /// The convolution that may stand for this one.
@@ -43,6 +44,11 @@ pub(super) fn padded(s: &Sought, node: &Node) -> Option<Replacement> {
     inputs[0] = *pad.inputs.first()?;
     let mut attrs = shared(&node.attrs);
     attrs.set("padding", padding);
+    // A border that is much larger than the image stays an operator: few kernels take it.
+    let (image, weight) = (borders.shape(0).ok()?, cx.shape(1).ok()?);
+    if !Conv::new(image, weight, &OpCx { inputs: cx.inputs.clone(), attrs: &attrs }).ok()?.is_compact() {
+        return None;
+    }
     // Products with zeros are left out: no bit of a finite sum depends on them but the sign of a zero.
     Some(Replacement { op: &CONVOLUTION, inputs, attrs, exactness: Exactness::SameAccumulator })
 }

@@ -276,11 +276,11 @@ impl Pass {
         }
     }
 
-    /// Whether results of a block follow each other in an image.
+    /// Whether results of a block follow each other in an image, and nothing lies between its lines and the next ones: what
+    /// does is written along with a line.
     fn follows(&self, block: &Block) -> bool {
-        let lines =
-            block.lines.len() == 1 || self.nest.apart[1] == 1 && block.columns.len() == self.nest.whole[2];
-        self.nest.apart[2] == 1 && lines
+        self.nest.apart[1..] == [1; 2]
+            && (block.lines.len() == 1 || block.columns.len() == self.nest.whole[2])
     }
 
     /// Where a channel's results of a block begin in an image.
