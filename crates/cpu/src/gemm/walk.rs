@@ -9,7 +9,7 @@ use crate::element::Float;
 /// One block of the output: `c = a · b`, summed in order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk<'a, E> {
-    /// Where each row starts: at least one, at most `Kernels::rows`.
+    /// Where each row starts, aligned or not: at least one, at most `Kernels::rows`.
     pub rows: &'a [*const E],
     /// Row `i` at index `(o, p)` of the sum is `rows[i][outer[o] + p]`, for `p < inner`. In elements.
     pub outer: &'a [isize],
@@ -58,7 +58,7 @@ unsafe fn rows<L: Lanes, const R: usize>(w: &Walk<L::E>) {
                 let right = [L::load($b), L::load($b.add(L::N))];
                 // By index: what the compiler is sure to unroll, and so to keep in registers.
                 for i in 0..R {
-                    let left = L::splat(*a[i].offset($at));
+                    let left = L::splat(a[i].offset($at).read_unaligned());
                     sums[i][0] = sums[i][0].fma(left, right[0]);
                     sums[i][1] = sums[i][1].fma(left, right[1]);
                 }

@@ -50,7 +50,7 @@ struct Part {
 impl Part {
     fn new(nest: Nest, samples: usize) -> Part {
         let blocks = Blocks::new(&nest.meeting, samples, 1, POSITIONS);
-        let planes = Planes::new(nest.meeting, blocks, 1);
+        let planes = Planes::new(nest.meeting, blocks, 1, 1);
         Part { blocks, planes, rows: planes.outputs(), taps: planes.taps(), nest }
     }
 
@@ -156,7 +156,7 @@ impl Depthwise {
         let plane: usize = part.nest.meeting.source.iter().product();
         let (kernels, x) = (T::kernels(self.tier), &x[channel * plane..]);
         // SAFETY: the channel's plane of each sample.
-        unsafe { part.planes.fill(kernels, x.as_ptr(), self.groups * plane, block, 1, planes) };
+        unsafe { part.planes.fill(kernels.widen, x.as_ptr(), self.groups * plane, block, 1, planes) };
     }
 
     /// Writes the results of a block where they belong.

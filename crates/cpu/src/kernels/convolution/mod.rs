@@ -88,7 +88,7 @@ fn workspace(site: &Site, kind: Kind) -> usize {
         if depthwise::takes(&c, kind) {
             Depthwise::new(&c, kind, site.tier).workspace::<T>(site.threads)
         } else if kind == Kind::Weight {
-            Weights::new(&c, site.tier).workspace::<T>(site.threads)
+            Weights::new(&c, site.tier, taken(site)).workspace::<T>(site.threads)
         } else {
             let passes = kind.passes(&c, site);
             passes.iter().map(|p| p.workspace::<T>(site.tier, site.threads)).max().unwrap_or(0)
@@ -103,7 +103,7 @@ fn prepare(site: &Site, kind: Kind) -> Result<Prepared> {
             let depthwise = Depthwise::new(&c, kind, tier);
             Box::new(move |args| depthwise.run::<T>(args))
         } else if kind == Kind::Weight {
-            let weights = Weights::new(&c, tier);
+            let weights = Weights::new(&c, tier, taken(site));
             Box::new(move |args| weights.run::<T>(args))
         } else {
             run(site, kind.passes(&c, site))
@@ -116,7 +116,7 @@ fn sensible(c: &Conv) -> bool {
     c.cin > 0 && c.cout > 0 && c.is_compact()
 }
 
-/// Channels of the source that are taken at once.
+/// Terms of a sum that are taken at once.
 fn taken(site: &Site) -> usize {
     float_dtype!(site.outs[0].dtype, T => T::kernels(site.tier).fast.taken)
 }

@@ -1,12 +1,12 @@
 //! Inputs of a block of outputs in scratch memory as they lie in the image, channel by channel, with zeros for the padding.
 //! With strides a line holds its columns by their remainders: so those that neighbouring outputs meet through a tap are
-//! neighbours.
+//! neighbours. They are widened, or what they were if sums take several columns at a time.
 
 use super::band::within;
 use super::nest::Meeting;
 use super::{Block, Blocks};
-use crate::element::Wide;
-use crate::gemm::{Kernels, Mat, Operand};
+use crate::element::Element;
+use crate::gemm::Mat;
 
 /// For each image of a block and each of its channels, `depths × lines × remainders × columns`.
 #[derive(Clone, Copy, Debug)]
@@ -23,10 +23,12 @@ pub(super) struct Planes {
     columns: usize,
     remainders: usize,
     columns_apart: usize,
+    /// Columns that are taken at a time: lines begin at multiples of them.
+    taken: usize,
 }
 
 impl Planes {
-    pub fn new(meeting: Meeting, blocks: Blocks, channels: usize) -> Planes {
+    pub fn new(meeting: Meeting, blocks: Blocks, channels: usize, taken: usize) -> Planes {
         let m = &meeting;
         let held =
             |d: usize, outputs: usize| outputs.saturating_sub(1) * m.step[d] + (m.taps[d] - 1) * m.tap[d] + 1;
@@ -43,20 +45,21 @@ impl Planes {
             columns: held(2, blocks.columns).div_ceil(m.step[2]),
             remainders,
             columns_apart: m.step[2],
+            taken,
         }
     }
 
     fn line(&self) -> usize {
-        self.remainders * self.columns
+        (self.remainders * self.columns).next_multiple_of(self.taken)
     }
 
     fn plane(&self) -> usize {
         self.depths * self.lines * self.line()
     }
 
-    /// Elements of scratch memory.
+    /// Elements of scratch memory; the last one's neighbours may be taken with it.
     pub fn elements(&self) -> usize {
-        self.blocks.together * self.channels * self.plane()
+        self.blocks.together * self.channels * self.plane() + self.taken - 1
     }
 
     /// Offset of the first inputs that the outputs of a line meet through tap 0: of each image of a block, line by line.
@@ -87,23 +90,25 @@ impl Planes {
         starts
     }
 
-    /// Holds some channels of the images of a block. The first channel of sample `n` starts at `x[n · sample]`.
+    /// Holds some channels of the images of a block. The first channel of sample `n` starts at `x[n · sample]`. Rows of a matrix
+    /// go to memory so many elements apart by `place`.
     ///
     /// # Safety
-    /// `x` points to the channels wanted of the first sample; all samples are there.
-    pub unsafe fn fill<T: Operand>(
+    /// `x` points to the channels wanted of the first sample; all samples are there. `place` needs no more than that its
+    /// elements may be read and written.
+    pub unsafe fn fill<T: Element, E: Element>(
         &self,
-        kernels: &Kernels<T>,
+        place: unsafe fn(Mat<T>, usize, usize, *mut E, usize),
         x: *const T,
         sample: usize,
         block: &Block,
         channels: usize,
-        out: &mut [T::Wide],
+        out: &mut [E],
     ) {
         let m = &self.meeting;
         let [depth, height, width] = m.source;
         let first = |d: usize, output: usize| (output * m.step[d]) as isize + m.base[d];
-        out[..block.images.len() * self.channels * self.plane()].fill(T::Wide::ZERO);
+        out[..block.images.len() * self.channels * self.plane() + self.taken - 1].fill(E::zeroed());
         for (i, image) in block.images.clone().enumerate() {
             let (n, result) = (image / m.result[0], image % m.result[0]);
             let (before, depths, z) = within(first(0, result), 1, self.depths, depth);
@@ -125,8 +130,25 @@ impl Planes {
                     let to = line * self.line() + remainder * self.columns + left;
                     let out = out[to..][..(rows - 1) * self.line() + columns].as_mut_ptr();
                     // SAFETY: inputs of the image, and where they are held.
-                    unsafe { (kernels.widen)(x, rows, columns, out, self.line()) };
+                    unsafe { place(x, rows, columns, out, self.line()) };
                 }
+            }
+        }
+    }
+}
+
+/// Copies a matrix row by row: element `p` of row `i` to `out[i · pitch + p]`.
+///
+/// # Safety
+/// The elements may be read, their places be written; they do not overlap.
+pub(super) unsafe fn copied<T: Copy>(x: Mat<T>, rows: usize, columns: usize, out: *mut T, pitch: usize) {
+    for i in 0..rows {
+        let (from, to) = (x.moved(i as isize * x.rs).ptr, out.wrapping_add(i * pitch));
+        // SAFETY: a row, and where it goes.
+        unsafe {
+            match x.cs {
+                1 => to.copy_from_nonoverlapping(from, columns),
+                _ => (0..columns).for_each(|p| *to.add(p) = *from.offset(p as isize * x.cs)),
             }
         }
     }

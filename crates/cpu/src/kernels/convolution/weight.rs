@@ -2,7 +2,7 @@
 //! blocks are summed in order; where there are few channels, several sequences of blocks are summed apart and then added.
 
 use super::nest::{Meeting, ahead};
-use super::planes::Planes;
+use super::planes::{Planes, copied};
 use super::{Block, Blocks, channels, spatial};
 use crate::element::Wide;
 use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Paced, Walk, same};
@@ -30,7 +30,10 @@ pub(super) struct Weights {
     meeting: Meeting,
     blocks: Blocks,
     planes: Planes,
-    /// Where the inputs of the lines of a block begin in the planes, and those of each channel and tap.
+    /// Columns summed at a time.
+    taken: usize,
+    /// Where the inputs of the lines of a block begin in the planes, in columns taken at a time, and those of each channel and
+    /// tap, in columns.
     firsts: Vec<isize>,
     starts: Vec<usize>,
     /// Sequences of blocks that are summed apart.
@@ -38,13 +41,14 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub fn new(c: &Conv, tier: Tier) -> Weights {
+    /// `taken` columns are summed at a time.
+    pub fn new(c: &Conv, tier: Tier, taken: usize) -> Weights {
         let [source, result, taps, step, tap, pad] = spatial(c);
         let meeting = Meeting { source, result, taps, step, tap, base: pad.map(|p| -(p as isize)) };
         let held = channels(c.kernel_size(), c.cin);
         let positions = (FEW[0] * result[2]).clamp(POSITIONS, FEW[1]);
         let blocks = Blocks::new(&meeting, c.batch, held, positions);
-        let planes = Planes::new(meeting, blocks, held);
+        let planes = Planes::new(meeting, blocks, held, taken);
         let tasks = c.groups * c.cin.div_ceil(held) * c.cout.div_ceil(RESULTS);
         let sequences = TASKS.div_ceil(tasks.max(1)).min(blocks.count()).max(1);
         Weights {
@@ -55,7 +59,8 @@ impl Weights {
             meeting,
             blocks,
             planes,
-            firsts: planes.outputs(),
+            taken,
+            firsts: planes.outputs().into_iter().map(|at| at / taken as isize).collect(),
             starts: planes.taps(),
             sequences,
         }
@@ -202,19 +207,41 @@ impl Weights {
             let block = self.blocks.get(at);
             let first = &x[(job.group * self.cin + job.i0) * from..];
             let sample = self.groups * self.cin * from;
-            // SAFETY: the channels of the group, of every sample.
-            unsafe { self.planes.fill(kernels, first.as_ptr(), sample, &block, channels, inputs) };
-            // Gradients of each panel of output channels, position by position.
-            let (of_image, positions) = (block.of_image(), block.positions());
+            // SAFETY: the channels of the group, of every sample; scratch memory in elements of the images.
+            unsafe {
+                if self.taken == 1 {
+                    self.planes.fill(kernels.widen, first.as_ptr(), sample, &block, channels, inputs);
+                } else {
+                    let inputs =
+                        std::slice::from_raw_parts_mut(inputs.as_mut_ptr().cast::<T>(), inputs.len());
+                    self.planes.fill(copied, first.as_ptr(), sample, &block, channels, inputs);
+                }
+            }
+            // Gradients of each panel of output channels, position by position: of whole images, or line by line if columns
+            // are left at its end, which are taken with zeros.
+            let (width, lines) = (block.columns.len(), block.lines.len());
+            let (pieces, piece) = match width.is_multiple_of(self.taken) {
+                true => (1, block.of_image()),
+                false => (lines, width),
+            };
+            let places = piece.div_ceil(self.taken);
+            let positions = block.images.len() * pieces * places;
             for (i, image) in block.images.clone().enumerate() {
                 for j in (0..outputs).step_by(cols) {
                     let (mat, n) = (self.gradients(job, g, image, &block, j), cols.min(outputs - j));
-                    let out = gradients[j * positions + i * of_image * cols..].as_mut_ptr();
-                    // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do not spill.
-                    unsafe { (kernels.wide.pack)(mat, n, of_image, cols, of_image, out) };
+                    for p in 0..pieces {
+                        let mat = mat.moved((p * self.meeting.result[2]) as isize);
+                        let out = gradients[j * positions + (i * pieces + p) * places * cols..].as_mut_ptr();
+                        // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do not spill.
+                        unsafe { (kernels.fast.pack)(mat, n, piece, cols, places, out) };
+                    }
                 }
             }
-            let outer = &self.firsts[..block.images.len() * block.lines.len()];
+            let outer = &self.firsts[..block.images.len() * lines];
+            let input = |start: usize| match self.taken {
+                1 => inputs[start..].as_ptr(),
+                _ => inputs.as_ptr().cast::<T>().wrapping_add(start).cast(),
+            };
             let starts = &self.starts[..channels * self.taps()];
             let tiles = outputs.div_ceil(cols) * starts.len().div_ceil(kernels.rows);
             // While these are multiplied, the next ones come.
@@ -232,15 +259,16 @@ impl Weights {
                 for (starts, sums) in starts.chunks(kernels.rows).zip(sums) {
                     let mut rows = [std::ptr::null(); MAX_ROWS];
                     for (row, &start) in rows.iter_mut().zip(starts) {
-                        *row = inputs[start..].as_ptr();
+                        *row = input(start);
                     }
                     let rows = &rows[..starts.len()];
                     let (c, crs) = (sums.as_mut_ptr(), cols as isize);
-                    let walk = Walk { rows, outer, inner: block.columns.len(), b, c, crs, add: turn > 0 };
+                    let inner = width.div_ceil(self.taken);
+                    let walk = Walk { rows, outer, inner, b, c, crs, add: turn > 0 };
                     soon.iter_mut().for_each(Paced::step);
                     // SAFETY: inputs that the outputs meet through these taps, a row of gradients for each output, and
                     // sums of the job.
-                    unsafe { (kernels.wide.walk)(&walk) };
+                    unsafe { (kernels.fast.walk)(&walk) };
                 }
             }
         }
