@@ -165,11 +165,22 @@ unsafe fn one<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, block: u
             let (mut soon, pace, most) = t.soon.of(block, part, b);
             let now = steps.min(most);
             for _ in 0..now {
-                place!(0);
-                place!(1);
-                place!(2);
-                place!(3);
-                further!(4);
+                if LEFT == ACROSS && R > 6 {
+                    // Written one after the other, the compiler would read all four first, for which there are no registers.
+                    for _ in 0..std::hint::black_box(PLACES) {
+                        place!(0);
+                        further!(1);
+                    }
+                } else {
+                    place!(0);
+                    apart();
+                    place!(1);
+                    apart();
+                    place!(2);
+                    apart();
+                    place!(3);
+                    further!(4);
+                }
                 ask(soon);
                 soon = soon.wrapping_add(pace);
             }
@@ -213,6 +224,12 @@ unsafe fn one<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, block: u
             }
         }
     }
+}
+
+/// Keeps the compiler from reading for the next place what registers have no room for while this one is multiplied.
+#[inline(always)]
+fn apart() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
 /// Bases of the addresses of rows, each for three.
