@@ -1,4 +1,5 @@
-//! Encodes the few x86-64 instructions that row programs need: AVX2 and F16C in the VEX form, and the loop around them.
+//! Encodes the few x86-64 instructions that row programs need: AVX2 and F16C in the VEX form, some of AVX-512 in the EVEX form,
+//! and the loop around them.
 //! After Intel's Software Developer's Manual, volume 2.
 
 use memmap2::{Mmap, MmapMut};
@@ -31,8 +32,16 @@ pub(super) enum Rm {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Vex(pub u8, pub u8, pub u8);
 
+/// An instruction in EVEX form, on 32 bytes: prefix, map and opcode as in [`Vex`], and the bit `W`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Evex(pub u8, pub u8, pub u8, pub u8);
+
+/// Which lanes an instruction in EVEX form is for: a mask register; the others become 0. Of none, all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mask(pub u8);
+
 pub(super) mod op {
-    use super::Vex;
+    use super::{Evex, Vex};
     pub const LOAD: Vex = Vex(0, 1, 0x10);
     pub const STORE: Vex = Vex(0, 1, 0x11);
     pub const STREAM: Vex = Vex(0, 1, 0x2B);
@@ -79,6 +88,18 @@ pub(super) mod op {
     pub const BROADCAST: Vex = Vex(1, 2, 0x18);
     pub const PERMUTE: Vex = Vex(1, 3, 0x04);
     pub const STORE_ONE: Vex = Vex(2, 1, 0x11);
+    /// Mask registers: from a general one; flags, zero if both are.
+    pub const TO_MASK: Vex = Vex(0, 1, 0x92);
+    pub const TEST_MASKS: Vex = Vex(1, 1, 0x98);
+    /// To and from the upper sixteen registers.
+    pub const MOVE: Evex = Evex(0, 1, 0x28, 0);
+    pub const LOAD_UPPER: Evex = Evex(0, 1, 0x10, 0);
+    /// `reg = rm`'s words that `v` names.
+    pub const PICK_WORDS: Evex = Evex(1, 2, 0x8D, 1);
+    /// The mask register `reg`: which of `rm` are of some kinds.
+    pub const KIND: Evex = Evex(1, 3, 0x66, 0);
+    /// `reg = rm` and `v` behind it, rounded to bf16; subnormal numbers become 0.
+    pub const TO_BF16: Evex = Evex(3, 2, 0x72, 0);
 }
 
 /// Code being written, and the constants it reads.
@@ -119,18 +140,23 @@ impl Asm {
         })
     }
 
-    /// ModRM, SIB and displacement; `after`: bytes of the instruction that follow them.
+    /// ModRM, SIB and displacement; `after`: bytes of the instruction that follow them. In EVEX form displacements of a byte
+    /// would count vectors.
     fn operand(&mut self, reg: u8, rm: Rm, after: usize) {
+        self.operand_in(reg, rm, after, false)
+    }
+
+    fn operand_in(&mut self, reg: u8, rm: Rm, after: usize, evex: bool) {
         let reg = (reg & 7) << 3;
         match rm {
             Rm::Reg(r) => self.code.push(0xC0 | reg | (r & 7)),
             Rm::At { base, scale, disp } => {
                 // No displacement, one of a byte, or one of four; without one, `rbp` and `r13` would mean another form.
-                let short = i8::try_from(disp);
+                let short = i8::try_from(disp).ok().filter(|&d| d == 0 || !evex);
                 let form = match short {
-                    Ok(0) if base & 7 != RBP => 0x00,
-                    Ok(_) => 0x40,
-                    Err(_) => 0x80,
+                    Some(0) if base & 7 != RBP => 0x00,
+                    Some(_) => 0x40,
+                    None => 0x80,
                 };
                 if scale == 0 && base & 7 != RSP {
                     self.code.push(form | reg | (base & 7));
@@ -140,7 +166,7 @@ impl Asm {
                     self.code.extend([form | 0x04 | reg, (log << 6) | (index << 3) | (base & 7)]);
                 }
                 match (form, short) {
-                    (0x40, Ok(d)) => self.code.push(d as u8),
+                    (0x40, Some(d)) => self.code.push(d as u8),
                     (0x80, _) => self.code.extend(disp.to_le_bytes()),
                     _ => {}
                 }
@@ -179,6 +205,37 @@ impl Asm {
         }
         self.operand(reg, rm, imm.is_some() as usize);
         self.code.extend(imm);
+    }
+
+    /// `reg = v op rm` on 32 bytes; registers up to 31.
+    pub fn evex(
+        &mut self,
+        Evex(prefix, map, opcode, w): Evex,
+        reg: u8,
+        v: u8,
+        rm: Rm,
+        mask: Option<Mask>,
+        imm: Option<u8>,
+    ) {
+        let (x, b) = match rm {
+            Rm::Reg(r) => (r >> 4, r >> 3 & 1),
+            Rm::At { base, .. } => (0, base >> 3),
+            Rm::Pool(_) => (0, 0),
+        };
+        // Upper bits of registers are inverted.
+        let upper = (reg >> 3 & 1) << 7 | x << 6 | b << 5 | (reg >> 4) << 4;
+        let masked = mask.map_or(0, |Mask(k)| 0x80 | k);
+        let rest = [w << 7 | (!v & 15) << 3 | 4 | prefix, masked | 0x20 | (v >> 4 ^ 1) << 3, opcode];
+        self.code.extend([0x62, (upper ^ 0xF0) | map]);
+        self.code.extend(rest);
+        self.operand_in(reg, rm, imm.is_some() as usize, true);
+        self.code.extend(imm);
+    }
+
+    /// `rax = n`.
+    pub fn number(&mut self, n: u32) {
+        self.code.push(0xB8);
+        self.code.extend(n.to_le_bytes());
     }
 
     fn rex(&mut self, reg: Gpr, base: Gpr) {
@@ -243,6 +300,16 @@ impl Asm {
         self.code.extend([0x48, 0x83]);
         self.operand(5, Rm::At { base: RDI, scale: 0, disp }, 1);
         self.code.extend([1, 0x0F, 0x84, 0, 0, 0, 0]);
+        self.code.len() - 4
+    }
+
+    /// Goes on somewhere behind, always or if the flag says zero; gives the place for [`Asm::arrive`].
+    pub fn skip(&mut self, if_zero: bool) -> usize {
+        match if_zero {
+            true => self.code.extend([0x0F, 0x84]),
+            false => self.code.push(0xE9),
+        }
+        self.code.extend([0; 4]);
         self.code.len() - 4
     }
 

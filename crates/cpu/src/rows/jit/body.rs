@@ -53,7 +53,8 @@ pub(super) enum Ins {
     },
     /// To f16 and back.
     RoundHalf(Value),
-    /// To a stream: f32 (or a mask kept for a later phase), f16 rounded here, bf16 and i16 given as bits, bools given as masks.
+    /// To a stream: f32 (or a mask kept for a later phase), f16 rounded here (and bf16 if the processor does), bf16 and i16
+    /// given as bits, bools given as masks.
     Store {
         stream: usize,
         dtype: DType,
@@ -150,6 +151,8 @@ pub(super) struct Body {
     /// Reductions, by number of the program's, in the order of their accumulators.
     pub folds: Vec<usize>,
     pub picks: Vec<Pick>,
+    /// Whether the processor itself rounds to bf16.
+    pub rounds: bool,
 }
 
 impl Body {
@@ -203,7 +206,7 @@ impl<'a> Builder<'a> {
         let values = vec![None; code.regs.len()];
         let (rounded, quieted, known) = Default::default();
         let (streams, slots) = (begun.streams.clone(), begun.slots.clone());
-        let body = Body { streams, slots, ..Body::default() };
+        let body = Body { streams, slots, rounds: begun.rounds, ..Body::default() };
         Builder { code, dtypes, body, tail, between: false, values, known, kept, rounded, quieted }
     }
 }
@@ -258,7 +261,7 @@ impl Builder<'_> {
         let stream = self.stream(source, width);
         self.body.streams[stream].written = true;
         let from = match dtype {
-            DType::BF16 => {
+            DType::BF16 if !self.body.rounds => {
                 let bits = self.bf16(from);
                 self.push(Ins::Shift(2, bits, 16))
             }

@@ -7,6 +7,7 @@
 use super::super::loops::LANES;
 use super::asm::*;
 use super::body::{Body, Ins, Value};
+use super::pairs;
 use super::row::{FREE, Frame, POINTERS, REGISTERS, Row, VECTOR, WIDE, often, same_at};
 use headwater_core::DType;
 use std::ops::Range;
@@ -25,7 +26,7 @@ pub(super) struct Manner<'a> {
 
 /// Writes a function; gives its place in the code.
 pub(super) fn function(asm: &mut Asm, body: &Body, frame: Frame, manner: Manner) -> usize {
-    framed(asm, body.streams.len(), |asm| {
+    framed(asm, body, |asm| {
         let mut top = 0;
         columns(asm, body, frame, manner, |asm, row, after| {
             if after {
@@ -56,7 +57,7 @@ pub(super) struct Whole<'a> {
 pub(super) fn rows(asm: &mut Asm, whole: &Whole) -> usize {
     let frame = whole.frame;
     let last = &whole.between[whole.phases.len()];
-    framed(asm, last.streams.len(), |asm| {
+    framed(asm, last, |asm| {
         let top = asm.here();
         Row::pointers(asm, last.streams.len().min(POINTERS.len()));
         let mut spills = 0;
@@ -88,9 +89,12 @@ pub(super) fn rows(asm: &mut Asm, whole: &Whole) -> usize {
 }
 
 /// A function around its inside, which says how many vectors it puts on the stack; gives its place in the code.
-fn framed(asm: &mut Asm, streams: usize, inside: impl FnOnce(&mut Asm) -> i32) -> usize {
+fn framed(asm: &mut Asm, body: &Body, inside: impl FnOnce(&mut Asm) -> i32) -> usize {
     let start = asm.here();
-    let held = streams.min(POINTERS.len());
+    let held = body.streams.len().min(POINTERS.len());
+    if body.rounds {
+        pairs::prepare(asm);
+    }
     let saved = &POINTERS[FREE.min(held)..held];
     saved.iter().for_each(|&r| asm.push(r));
     let below = asm.move_stack(0);
@@ -428,6 +432,11 @@ impl<'a> Emitter<'a> {
                 let out = self.result(at, own, &values, &locked);
                 self.asm.vex(true, op::BROADCAST, out, 0, Rm::Reg(a), None);
             }
+            Ins::Load { stream, dtype: DType::BF16 } if self.body.rounds => {
+                let out = self.make(own, &[]);
+                let from = self.at(stream, part / 2 * 2);
+                pairs::widen(self.asm, out, from, part % 2);
+            }
             Ins::Load { stream, dtype } => {
                 let out = self.make(own, &[]);
                 let from = self.at(stream, part);
@@ -588,8 +597,11 @@ impl<'a> Emitter<'a> {
                 let [even, odd] = from else { return };
                 let t = self.take(from);
                 let to = self.at(stream, part - 1);
-                self.asm.vex(true, op::PACK, t, *even, Rm::Reg(*odd), None);
-                self.asm.vex(true, op::PERMUTE_QUADS, t, 0, Rm::Reg(t), Some(0b11_01_10_00));
+                if dtype == DType::BF16 && self.body.rounds {
+                    pairs::round(self.asm, t, [*even, *odd]);
+                } else {
+                    pack(self.asm, t, [*even, *odd]);
+                }
                 self.asm.vex(true, if streams { op::STREAM } else { op::STORE }, t, 0, to, None);
             }
             DType::Bool => {
@@ -604,4 +616,10 @@ impl<'a> Emitter<'a> {
             _ => self.asm.vex(true, if streams { op::STREAM } else { op::STORE }, from[0], 0, to, None),
         }
     }
+}
+
+/// The lower halves of the lanes of two vectors, one behind the other.
+pub(super) fn pack(asm: &mut Asm, out: u8, [first, second]: [u8; 2]) {
+    asm.vex(true, op::PACK, out, first, Rm::Reg(second), None);
+    asm.vex(true, op::PERMUTE_QUADS, out, 0, Rm::Reg(out), Some(0b11_01_10_00));
 }

@@ -1,4 +1,4 @@
-//! Row programs as machine code of x86-64 with AVX2: each phase is one loop over the columns that holds everything in
+//! Row programs as machine code of x86-64 with AVX2, and AVX-512's instructions for bf16 where there are such: each phase is one loop over the columns that holds everything in
 //! registers, so that a phase costs what its reads and writes cost, and one around it over rows; or all phases of short rows
 //! are one function (`whole`). The interpreter of `tile` does the same, operation by operation and to the same bits, where
 //! this cannot: in other tiers, for layouts whose columns do not lie next to each other in stretches, in f64, and for functions
@@ -9,6 +9,7 @@ mod between;
 mod body;
 mod emit;
 mod lanes;
+mod pairs;
 mod round;
 mod row;
 mod stretches;
@@ -27,6 +28,7 @@ use super::space::count;
 use super::tile::Place;
 use crate::element;
 use crate::pool::Shared;
+use crate::tier::Tier;
 use asm::Asm;
 use body::{Body, Pick, Picked, Source, Stream};
 use emit::{Manner, TOGETHER};
@@ -198,7 +200,7 @@ impl Program {
         }
         let mut phases = Vec::new();
         let mut kept = Vec::new();
-        let none = Body::default();
+        let none = self.nothing();
         let bodies =
             (0..self.code.vector.len()).map(|q| body::body(&self.code, &dtypes, q, false, &mut kept, &none));
         let bodies: Vec<Body> = bodies.collect::<Option<_>>()?;
@@ -219,6 +221,11 @@ impl Program {
         }
         let context = phases.iter().map(Phase::context).max().unwrap_or(0);
         Some(Machine { code: asm.finish()?, form: Form::Phases(phases), context })
+    }
+
+    /// What code begins with.
+    fn nothing(&self) -> Body {
+        Body { rounds: self.tier >= Tier::Avx512Bf16, ..Body::default() }
     }
 
     /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of each stream.

@@ -57,11 +57,11 @@ fn same(mut ex: Example, what: &str) {
             dtype => Tensor::float(dtype, slot.ty.shape.clone(), data),
         };
     }
-    let program = compile(&ex, Tier::Avx2).unwrap();
-    assert!(program.machine.is_some(), "{what} has no machine code");
     assert!(compile(&ex, Tier::Portable).unwrap().machine.is_none());
-    for threads in [1, 3] {
-        let (got, want) = (run(&ex, threads, Tier::Avx2), run(&ex, threads, Tier::Portable));
+    let tiers = Tier::ALL.into_iter().filter(|&t| t >= Tier::Avx2 && t <= Tier::detect());
+    for (tier, threads) in tiers.flat_map(|tier| [(tier, 1), (tier, 3)]) {
+        assert!(compile(&ex, tier).unwrap().machine.is_some(), "{what} has no machine code");
+        let (got, want) = (run(&ex, threads, tier), run(&ex, threads, Tier::Portable));
         for (g, w) in got.iter().zip(&want) {
             // Bits, but for those of NaNs, whose payload no rule fixes.
             let number = |t: &Tensor, i: usize| match t.dtype() {
@@ -72,7 +72,7 @@ fn same(mut ex: Example, what: &str) {
                 let (g, w) = (number(g, i), number(w, i));
                 assert!(
                     g.to_bits() == w.to_bits() || g.is_nan() && w.is_nan(),
-                    "{what}: element {i} is {g}, not {w}"
+                    "{what}, {tier:?}: element {i} is {g}, not {w}"
                 );
             }
         }

@@ -37,7 +37,7 @@ impl Program {
         }
         let mut kept = Vec::new();
         let (mut betweens, mut bodies) = (Vec::new(), Vec::new());
-        let mut last = Body::default();
+        let mut last = self.nothing();
         for q in 0..=phases {
             last = between::between(&self.code, dtypes, q, &mut kept, &last)?;
             betweens.push(last.clone());
