@@ -238,3 +238,39 @@ fn an_infinite_input_stays_where_it_is_met() {
         assert!(want[2].floats()[..9].iter().any(|x| x.is_finite()));
     }
 }
+
+/// Of an infinite input the gradients of other channels' weights know nothing, however columns are summed.
+#[test]
+fn an_infinite_input_stays_in_its_channel() {
+    let cases: [(&[usize], &[usize], i64, usize); 8] = [
+        (&[1, 4, 7], &[20, 4, 3], 1, 5),
+        (&[1, 4, 8], &[20, 4, 2], 1, 8),
+        (&[1, 4, 3, 8], &[20, 4, 1, 2], 1, 24),
+        (&[1, 4, 3, 8], &[20, 4, 1, 2], 1, 8),
+        (&[2, 4, 3, 8], &[20, 4, 1, 2], 1, 96),
+        (&[1, 4, 9], &[20, 4, 5], 2, 8),
+        (&[2, 4, 15], &[20, 4, 2], 2, 1),
+        (&[1, 4, 5, 9], &[20, 4, 3, 3], 1, 7),
+    ];
+    for ((x, w, stride, at), dtype) in cases.into_iter().flat_map(|c| [(c, DType::F32), (c, DType::BF16)]) {
+        let n = x.len() - 2;
+        let (stride, padding, dilation) = (vec![stride; n], vec![0; n], vec![1; n]);
+        let c = Geometry { x: x.to_vec(), w: w.to_vec(), groups: 1, stride, padding, dilation };
+        let graph = graph(&c, dtype);
+        let mut inputs: Vec<Tensor> =
+            graph.inputs.iter().enumerate().map(|(k, i)| numbers(graph.ty(i.value), k)).collect();
+        let mut data = inputs[0].floats().to_vec();
+        data[at] = f64::INFINITY;
+        inputs[0] = Tensor::float(dtype, inputs[0].ty.shape.clone(), data);
+        let channel = at / x[2..].iter().product::<usize>() % x[1];
+        let want = reference::run(&graph, &inputs).unwrap();
+        for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
+            let got = run(&Cpu::new(2).with_tier(tier).unwrap(), &graph, &inputs).unwrap();
+            for (i, (g, w)) in got[2].floats().iter().zip(want[2].floats()).enumerate() {
+                let of = i / c.w[2..].iter().product::<usize>() % c.w[1];
+                let fits = g.is_finite() == w.is_finite() || of == channel && !g.is_finite();
+                assert!(fits, "{c:?} in {dtype}, {tier:?}: weight {i} of channel {of} has {g}, not {w}");
+            }
+        }
+    }
+}

@@ -201,3 +201,31 @@ fn rows_of_any_length_are_widened() {
         widens(f16::kernels(tier));
     }
 }
+
+fn narrows<T: Operand<Wide = f32>>(tier: Tier) {
+    // Of all kinds, each at every place of a vector: subnormal numbers, NaNs whose payload lies low, ties, and what overflows.
+    let kinds = [1e-40, -3e-39, 1e-45, 0.0, -0.0, 1.0, 1.5, 65519.0, 65520.0, 1e30, f32::MAX, f32::INFINITY];
+    let bits = [0x7FC0_0000, 0xFF80_0001, 0x7FFF_FFFF, 0x3F80_8000, 0x3F81_8000, 0x3F80_8001, 0x007F_FFFF];
+    let kinds: Vec<f32> = kinds.into_iter().chain(bits.map(f32::from_bits)).collect();
+    for n in [1, 15, 16, 17, 64, 77] {
+        let from: Vec<f32> = (0..n * kinds.len()).map(|i| kinds[(i + i / n) % kinds.len()]).collect();
+        for from in [from, (0..n).map(|i| i as f32 / 3.0).collect()] {
+            let mut to = vec![T::from_f64(0.0); from.len()];
+            // SAFETY: as many numbers; the processor has the tier.
+            unsafe { (T::kernels(tier).narrow)(from.as_ptr(), from.len(), to.as_mut_ptr()) };
+            for (&x, &y) in from.iter().zip(&to) {
+                let (y, want) = (y.widen(), T::narrow(x).widen());
+                let same = y.to_bits() == want.to_bits() || y.is_nan() && want.is_nan();
+                assert!(same, "{}: {x} ({:#x}) to {y}, not {want}", tier.name(), x.to_bits());
+            }
+        }
+    }
+}
+
+#[test]
+fn results_are_rounded_to_the_same_bits_by_every_tier() {
+    for tier in tiers() {
+        narrows::<bf16>(tier);
+        narrows::<f16>(tier);
+    }
+}

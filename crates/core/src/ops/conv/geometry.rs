@@ -130,9 +130,10 @@ impl Conv {
     /// for a while.
     pub fn is_compact(&self) -> bool {
         (0..3).all(|d| {
-            let span = (self.output[d].saturating_sub(1) * self.stride[d])
-                .saturating_add((self.kernel[d] - 1) * self.dilation[d]);
-            span <= 4 * (self.input[d] + self.output[d]) + 64
+            let outputs = self.output[d].saturating_sub(1).saturating_mul(self.stride[d]);
+            let taps = (self.kernel[d] - 1).saturating_mul(self.dilation[d]);
+            let images = self.input[d].saturating_add(self.output[d]);
+            outputs.saturating_add(taps) <= images.saturating_mul(4).saturating_add(64)
         })
     }
 

@@ -8,7 +8,9 @@
 //! sums over outputs: for it lines stay as they are in the image as well (`planes`, `weight`). Of single channels
 //! all three are sums of lines (`depthwise`).
 //!
-//! Padding is made of zeros that are multiplied like other numbers: a weight or a gradient that is infinite gives NaN there.
+//! Padding is made of zeros that are multiplied like other numbers: a weight or a gradient that is infinite gives NaN there. So
+//! does, where pairs of bf16 are summed, an infinite input in the gradient of weights: of its channel those whose last output
+//! in a line, one of an odd number, meets the input before it.
 
 mod band;
 mod depthwise;

@@ -35,6 +35,9 @@ impl Planes {
         // Of a single tap only the lines and columns it meets.
         let lines_apart = if m.taps[1] == 1 { m.step[1] } else { 1 };
         let remainders = if m.taps[2] == 1 { 1 } else { m.step[2] };
+        // What is taken with the last of an odd number of columns belongs to no other line.
+        let whole = [blocks.columns, blocks.width].iter().all(|n| n.is_multiple_of(taken));
+        let behind = if whole { 0 } else { taken - 1 };
         Planes {
             meeting,
             blocks,
@@ -42,7 +45,7 @@ impl Planes {
             depths: held(0, 1),
             lines: held(1, blocks.lines).div_ceil(lines_apart),
             lines_apart,
-            columns: held(2, blocks.columns).div_ceil(m.step[2]),
+            columns: held(2, blocks.columns).div_ceil(m.step[2]) + behind,
             remainders,
             columns_apart: m.step[2],
             taken,

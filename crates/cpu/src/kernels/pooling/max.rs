@@ -4,6 +4,7 @@
 use super::{Prepared, Site, Windows, wide};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
+use crate::gemm::{Kernels, Mat, Operand};
 use crate::pool::Shared;
 use crate::tier::Loop;
 use headwater_core::diagnostic::Result;
@@ -42,7 +43,8 @@ pub(super) fn prepare(site: &Site, pool: Pool) -> Prepared {
                 (std::slice::from_raw_parts_mut(best, to), std::slice::from_raw_parts_mut(places, to))
             };
             let lines = lines.as_ref();
-            tier.run(Plane { windows: &windows, lines, x: &x[p * from..][..from], scratch, best, places });
+            let (kernels, x) = (T::kernels(tier), &x[p * from..][..from]);
+            tier.run(Plane { windows: &windows, lines, kernels, x, scratch, best, places });
         });
         Ok(())
     }))
@@ -94,9 +96,9 @@ impl Lines {
         })
     }
 
-    /// Elements of all lines.
+    /// Elements of all lines, and of the results of one.
     fn elements(&self) -> usize {
-        (self.held * self.length).next_multiple_of(16)
+        (self.held * self.length + self.first.len()).next_multiple_of(16)
     }
 }
 
@@ -114,13 +116,14 @@ fn last(w: &Window) -> usize {
 struct Plane<'a, T: Float> {
     windows: &'a Windows,
     lines: Option<&'a Lines>,
+    kernels: &'static Kernels<T>,
     x: &'a [T],
     scratch: &'a mut [T::Wide],
     best: &'a mut [T],
     places: &'a mut [i64],
 }
 
-impl<T: Float> Loop for Plane<'_, T> {
+impl<T: Operand> Loop for Plane<'_, T> {
     type Out = ();
 
     #[inline(always)]
@@ -135,31 +138,35 @@ impl<T: Float> Loop for Plane<'_, T> {
     }
 }
 
-impl<T: Float> Plane<'_, T> {
+impl<T: Operand> Plane<'_, T> {
     #[inline(always)]
     fn side_by_side(self, lines: &Lines, apart: usize) {
         let (width, outputs) = (self.windows.pool.input[1], self.windows.columns.len());
         let (length, before) = (lines.length, lines.before);
-        self.scratch.fill(T::Wide::NEG_INFINITY);
+        let (held, results) = self.scratch.split_at_mut(lines.held * length);
+        held.fill(T::Wide::NEG_INFINITY);
         // Rows before this one were copied to their lines.
         let mut next = 0;
         let rows = self.best.chunks_exact_mut(outputs).zip(self.places.chunks_exact_mut(outputs));
         for (rows, (best, places)) in self.windows.rows.iter().zip(rows) {
             for r in next.max(begin(rows))..=last(rows) {
-                let line = &mut self.scratch[r % lines.held * length..][..length];
-                let row = &self.x[r * width..][..width];
-                line[before..].iter_mut().zip(row).for_each(|(to, x)| *to = x.widen());
+                let line = &mut held[r % lines.held * length..][..length];
+                let n = width.min(length - before);
+                let row = Mat { ptr: self.x[r * width..][..n].as_ptr(), rs: 0, cs: 1 };
+                // SAFETY: so many inputs of a row, and room in its line.
+                unsafe { (self.kernels.widen)(row, 1, n, line[before..].as_mut_ptr(), 0) };
             }
             next = next.max(last(rows) + 1);
-            let sides = best.chunks_mut(SIDE).zip(places.chunks_mut(SIDE)).zip(lines.first.as_chunks().0);
-            for (side, ((best, places), first)) in sides.enumerate() {
+            let results = &mut results[..lines.first.len()];
+            let sides = results.as_chunks_mut().0.iter_mut().zip(places.chunks_mut(SIDE));
+            for (side, ((result, places), first)) in sides.zip(lines.first.as_chunks().0).enumerate() {
                 let start = side * SIDE * apart;
                 // A window's first element is its maximum until a larger one is found: padding never is.
                 let mut found: [i32; SIDE] = *first;
                 found.iter_mut().for_each(|f| *f += (rows.start * width) as i32);
                 let mut largest = [T::Wide::NEG_INFINITY; SIDE];
                 for r in rows.indices() {
-                    let line = &self.scratch[r % lines.held * length..][..length];
+                    let line = &held[r % lines.held * length..][..length];
                     for tap in 0..lines.taps {
                         let x = &line[start + tap * lines.step..][..SIDE * apart];
                         let here = (r * width + tap * lines.step) as i32;
@@ -172,19 +179,18 @@ impl<T: Float> Plane<'_, T> {
                     }
                 }
                 let base = start as i32 - before as i32;
-                let (mut narrow, mut at) = ([T::narrow(T::Wide::ZERO); SIDE], [0; SIDE]);
+                let mut at = [0; SIDE];
                 for i in 0..SIDE {
-                    narrow[i] = T::narrow(largest[i]);
                     at[i] = i64::from(found[i] + base + (i * apart) as i32);
                 }
-                match (best.first_chunk_mut(), places.first_chunk_mut()) {
-                    (Some(best), Some(places)) => (*best, *places) = (narrow, at),
-                    _ => {
-                        best.copy_from_slice(&narrow[..best.len()]);
-                        places.copy_from_slice(&at[..places.len()]);
-                    }
+                *result = largest;
+                match places.first_chunk_mut() {
+                    Some(places) => *places = at,
+                    None => places.copy_from_slice(&at[..places.len()]),
                 }
             }
+            // SAFETY: as many results.
+            unsafe { (self.kernels.narrow)(results.as_ptr(), outputs, best.as_mut_ptr()) };
         }
     }
 

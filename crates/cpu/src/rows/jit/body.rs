@@ -53,8 +53,8 @@ pub(super) enum Ins {
     },
     /// To f16 and back.
     RoundHalf(Value),
-    /// To a stream: f32 (or a mask kept for a later phase), f16 rounded here (and bf16 if the processor does), bf16 and i16
-    /// given as bits, bools given as masks.
+    /// To a stream: f32 (or a mask kept for a later phase), f16 and bf16 rounded here, i16 and bf16 that is rounded already given
+    /// as i16 bits, bools given as masks.
     Store {
         stream: usize,
         dtype: DType,
@@ -260,8 +260,11 @@ impl Builder<'_> {
     fn store(&mut self, source: Source, dtype: DType, width: usize, from: Value) {
         let stream = self.stream(source, width);
         self.body.streams[stream].written = true;
+        let mut dtype = dtype;
         let from = match dtype {
-            DType::BF16 if !self.body.rounds => {
+            // What is bf16 already keeps its bits.
+            DType::BF16 if !self.body.rounds || self.is_bf16(from) => {
+                dtype = DType::I16;
                 let bits = self.bf16(from);
                 self.push(Ins::Shift(2, bits, 16))
             }

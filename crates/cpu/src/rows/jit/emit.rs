@@ -597,7 +597,7 @@ impl<'a> Emitter<'a> {
                 let [even, odd] = from else { return };
                 let t = self.take(from);
                 let to = self.at(stream, part - 1);
-                if dtype == DType::BF16 && self.body.rounds {
+                if dtype == DType::BF16 {
                     pairs::round(self.asm, t, [*even, *odd]);
                 } else {
                     pack(self.asm, t, [*even, *odd]);

@@ -225,7 +225,8 @@ impl Program {
 
     /// What code begins with.
     fn nothing(&self) -> Body {
-        Body { rounds: self.tier >= Tier::Avx512Bf16, ..Body::default() }
+        let halves = self.sites.iter().any(|s| s.dtype == DType::BF16);
+        Body { rounds: halves && self.tier >= Tier::Avx512Bf16, ..Body::default() }
     }
 
     /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of each stream.

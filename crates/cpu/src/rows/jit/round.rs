@@ -90,7 +90,7 @@ impl Builder<'_> {
     }
 
     /// Whether the lower half of each lane is 0.
-    fn is_bf16(&self, x: Value) -> bool {
+    pub(super) fn is_bf16(&self, x: Value) -> bool {
         self.known[x].bf16
     }
 
