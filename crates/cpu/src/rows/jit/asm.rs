@@ -1,5 +1,5 @@
-//! Encodes the few x86-64 instructions that row programs need: AVX2 and F16C in the VEX form, some of AVX-512 in the EVEX form,
-//! and the loop around them.
+//! Encodes the few x86-64 instructions that row programs need, and the loop around them: AVX2 and F16C in the VEX form, on vectors
+//! of 32 bytes, or AVX-512 in the EVEX form, on 64.
 //! After Intel's Software Developer's Manual, volume 2.
 
 use memmap2::{Mmap, MmapMut};
@@ -28,83 +28,136 @@ pub(super) enum Rm {
     Pool(usize),
 }
 
-/// An instruction in VEX form: prefix (0 none, 1 66, 2 F3, 3 F2), map (1 0F, 2 0F38, 3 0F3A), opcode.
+/// An instruction: prefix (0 none, 1 66, 2 F3, 3 F2), map (1 0F, 2 0F38, 3 0F3A), opcode. The same in both forms, for those
+/// that both have.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Vex(pub u8, pub u8, pub u8);
+pub(super) struct Op(pub u8, pub u8, pub u8);
 
-/// An instruction in EVEX form, on 32 bytes: prefix, map and opcode as in [`Vex`], and the bit `W`.
+impl Op {
+    /// Whether it wants the bit `W`: one instruction alone, which moves quarters of a vector.
+    fn wants_w(self) -> bool {
+        self == op::PERMUTE_QUADS
+    }
+}
+
+/// The vectors that code works on, and so its form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) enum Width {
+    /// Eight columns: AVX2.
+    #[default]
+    Eight,
+    /// Sixteen: AVX-512.
+    Sixteen,
+}
+
+impl Width {
+    /// Columns of a vector.
+    pub const fn lanes(self) -> usize {
+        match self {
+            Width::Eight => 8,
+            Width::Sixteen => 16,
+        }
+    }
+
+    /// Bytes of a vector.
+    pub const fn bytes(self) -> usize {
+        4 * self.lanes()
+    }
+
+    /// Vector registers that values may have. Of AVX-512's the last ones are for what one value takes several instructions.
+    pub const fn registers(self) -> usize {
+        match self {
+            Width::Eight => 16,
+            Width::Sixteen => SPARE as usize,
+        }
+    }
+}
+
+/// The first of four registers that hold nothing from one value to the next.
+pub(super) const SPARE: u8 = 28;
+
+/// The part of registers that an instruction is for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Evex(pub u8, pub u8, pub u8, pub u8);
-
-/// Which lanes an instruction in EVEX form is for: a mask register; the others become 0. Of none, all.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Mask(pub u8);
+enum Length {
+    /// 16 bytes.
+    Low,
+    /// 32 bytes.
+    Half,
+    /// 64 bytes.
+    Full,
+}
 
 pub(super) mod op {
-    use super::{Evex, Vex};
-    pub const LOAD: Vex = Vex(0, 1, 0x10);
-    pub const STORE: Vex = Vex(0, 1, 0x11);
-    pub const STREAM: Vex = Vex(0, 1, 0x2B);
-    pub const STREAM_HALVES: Vex = Vex(1, 1, 0xE7);
-    pub const PERMUTE_QUADS: Vex = Vex(1, 3, 0x00);
-    pub const ADD: Vex = Vex(0, 1, 0x58);
-    pub const MUL: Vex = Vex(0, 1, 0x59);
-    pub const SUB: Vex = Vex(0, 1, 0x5C);
-    pub const DIV: Vex = Vex(0, 1, 0x5E);
-    pub const MIN: Vex = Vex(0, 1, 0x5D);
-    pub const MAX: Vex = Vex(0, 1, 0x5F);
+    use super::Op;
+    pub const LOAD: Op = Op(0, 1, 0x10);
+    pub const STORE: Op = Op(0, 1, 0x11);
+    pub const STREAM: Op = Op(0, 1, 0x2B);
+    pub const STREAM_HALVES: Op = Op(1, 1, 0xE7);
+    pub const PERMUTE_QUADS: Op = Op(1, 3, 0x00);
+    pub const ADD: Op = Op(0, 1, 0x58);
+    pub const MUL: Op = Op(0, 1, 0x59);
+    pub const SUB: Op = Op(0, 1, 0x5C);
+    pub const DIV: Op = Op(0, 1, 0x5E);
+    pub const MIN: Op = Op(0, 1, 0x5D);
+    pub const MAX: Op = Op(0, 1, 0x5F);
     /// `reg = reg · rm + v`, `reg = v · reg + rm` and `reg = v · rm + reg`.
-    pub const FMA_132: Vex = Vex(1, 2, 0x98);
-    pub const FMA_213: Vex = Vex(1, 2, 0xA8);
-    pub const FMA_231: Vex = Vex(1, 2, 0xB8);
-    pub const SQRT: Vex = Vex(0, 1, 0x51);
-    pub const AND: Vex = Vex(0, 1, 0x54);
-    pub const OR: Vex = Vex(0, 1, 0x56);
-    pub const XOR: Vex = Vex(0, 1, 0x57);
-    pub const CMP: Vex = Vex(0, 1, 0xC2);
-    pub const BLEND: Vex = Vex(1, 3, 0x4A);
-    pub const ROUND: Vex = Vex(1, 3, 0x08);
-    pub const TO_HALF: Vex = Vex(1, 3, 0x1D);
-    pub const FROM_HALF: Vex = Vex(1, 2, 0x13);
-    pub const WIDEN_16: Vex = Vex(1, 2, 0x33);
-    pub const WIDEN_SIGNED_16: Vex = Vex(1, 2, 0x23);
-    pub const WIDEN_8: Vex = Vex(1, 2, 0x31);
-    pub const SHIFT: Vex = Vex(1, 1, 0x72);
-    pub const ADD_INT: Vex = Vex(1, 1, 0xFE);
-    pub const SUB_INT: Vex = Vex(1, 1, 0xFA);
-    pub const EQ_INT: Vex = Vex(1, 1, 0x76);
-    pub const MAX_INT: Vex = Vex(1, 2, 0x3D);
-    pub const PACK: Vex = Vex(1, 2, 0x2B);
-    pub const UPPER: Vex = Vex(1, 3, 0x39);
+    pub const FMA_132: Op = Op(1, 2, 0x98);
+    pub const FMA_213: Op = Op(1, 2, 0xA8);
+    pub const FMA_231: Op = Op(1, 2, 0xB8);
+    pub const SQRT: Op = Op(0, 1, 0x51);
+    pub const AND: Op = Op(0, 1, 0x54);
+    pub const OR: Op = Op(0, 1, 0x56);
+    pub const XOR: Op = Op(0, 1, 0x57);
+    pub const CMP: Op = Op(0, 1, 0xC2);
+    pub const BLEND: Op = Op(1, 3, 0x4A);
+    pub const ROUND: Op = Op(1, 3, 0x08);
+    pub const TO_HALF: Op = Op(1, 3, 0x1D);
+    pub const FROM_HALF: Op = Op(1, 2, 0x13);
+    pub const WIDEN_16: Op = Op(1, 2, 0x33);
+    pub const WIDEN_SIGNED_16: Op = Op(1, 2, 0x23);
+    pub const WIDEN_8: Op = Op(1, 2, 0x31);
+    pub const SHIFT: Op = Op(1, 1, 0x72);
+    pub const ADD_INT: Op = Op(1, 1, 0xFE);
+    pub const SUB_INT: Op = Op(1, 1, 0xFA);
+    pub const EQ_INT: Op = Op(1, 1, 0x76);
+    pub const MAX_INT: Op = Op(1, 2, 0x3D);
+    pub const PACK: Op = Op(1, 2, 0x2B);
+    pub const UPPER: Op = Op(1, 3, 0x39);
     /// `reg = rm`'s lanes that `v` names.
-    pub const PICK: Vex = Vex(1, 2, 0x36);
-    pub const FROM_INT: Vex = Vex(0, 1, 0x5B);
-    pub const FROM_GPR: Vex = Vex(1, 1, 0x6E);
-    pub const PACK_SIGNED: Vex = Vex(1, 1, 0x6B);
-    pub const PACK_BYTES: Vex = Vex(1, 1, 0x63);
-    pub const ABS_BYTES: Vex = Vex(1, 2, 0x1C);
-    pub const STORE_8: Vex = Vex(1, 1, 0xD6);
-    pub const BROADCAST_INT: Vex = Vex(1, 2, 0x58);
-    pub const BROADCAST: Vex = Vex(1, 2, 0x18);
-    pub const PERMUTE: Vex = Vex(1, 3, 0x04);
-    pub const STORE_ONE: Vex = Vex(2, 1, 0x11);
-    /// Mask registers: from a general one; flags, zero if both are.
-    pub const TO_MASK: Vex = Vex(0, 1, 0x92);
-    pub const TEST_MASKS: Vex = Vex(1, 1, 0x98);
-    /// To and from the upper sixteen registers.
-    pub const MOVE: Evex = Evex(0, 1, 0x28, 0);
-    pub const LOAD_UPPER: Evex = Evex(0, 1, 0x10, 0);
-    /// `reg = rm`'s words that `v` names.
-    pub const PICK_WORDS: Evex = Evex(1, 2, 0x8D, 1);
-    /// The mask register `reg`: which of `rm` are of some kinds.
-    pub const KIND: Evex = Evex(1, 3, 0x66, 0);
-    /// `reg = rm` and `v` behind it, rounded to bf16; subnormal numbers become 0.
-    pub const TO_BF16: Evex = Evex(3, 2, 0x72, 0);
+    pub const PICK: Op = Op(1, 2, 0x36);
+    pub const FROM_INT: Op = Op(0, 1, 0x5B);
+    pub const FROM_GPR: Op = Op(1, 1, 0x6E);
+    pub const PACK_SIGNED: Op = Op(1, 1, 0x6B);
+    pub const PACK_BYTES: Op = Op(1, 1, 0x63);
+    pub const ABS_BYTES: Op = Op(1, 2, 0x1C);
+    pub const STORE_8: Op = Op(1, 1, 0xD6);
+    pub const BROADCAST_INT: Op = Op(1, 2, 0x58);
+    pub const BROADCAST: Op = Op(1, 2, 0x18);
+    pub const PERMUTE: Op = Op(1, 3, 0x04);
+    pub const STORE_ONE: Op = Op(2, 1, 0x11);
+    /// Flags, of mask registers: zero if none has a bit.
+    pub const TEST_MASKS: Op = Op(0, 1, 0x98);
+    /// From here on in EVEX form alone. Lanes of ones where the mask register `rm` has a bit, and the mask register `reg` of the
+    /// sign bits of `rm`; `reg = v` or, by the mask, `rm`.
+    pub const FROM_MASK: Op = Op(2, 2, 0x38);
+    pub const TO_MASK: Op = Op(2, 2, 0x39);
+    pub const BLEND_MASK: Op = Op(1, 2, 0x65);
+    /// `rm`, a half or a quarter of a vector, from the lower halves or bytes of the lanes of `reg`.
+    pub const LOWER_16: Op = Op(2, 2, 0x33);
+    pub const LOWER_8: Op = Op(2, 2, 0x31);
+    /// `reg`'s quarters of `v` and of `rm`.
+    pub const QUARTERS: Op = Op(1, 3, 0x23);
+    /// The mask register `reg`: which lanes of `rm` are numbers of some kinds.
+    pub const KIND: Op = Op(1, 3, 0x66);
+    /// `reg`, half a vector, is `rm` rounded to bf16; subnormal numbers become 0.
+    pub const TO_BF16: Op = Op(2, 2, 0x72);
 }
 
 /// Code being written, and the constants it reads.
 #[derive(Debug, Default)]
 pub(super) struct Asm {
+    /// Of the vectors.
+    pub width: Width,
     code: Vec<u8>,
     pool: Vec<u8>,
     /// Displacements to be filled in: position, bytes that follow it in its instruction, offset into the constants.
@@ -112,6 +165,11 @@ pub(super) struct Asm {
 }
 
 impl Asm {
+    /// Nothing yet, of vectors of this width.
+    pub fn new(width: Width) -> Asm {
+        Asm { width, ..Asm::default() }
+    }
+
     /// Where the next instruction goes.
     pub fn here(&self) -> usize {
         self.code.len()
@@ -179,16 +237,34 @@ impl Asm {
         }
     }
 
-    /// `reg = v op rm` (or a store of `reg`), on 32 bytes if `wide`, else 16. Unused `v` is 0.
-    pub fn vex(
-        &mut self,
-        wide: bool,
-        Vex(prefix, map, opcode): Vex,
-        reg: u8,
-        v: u8,
-        rm: Rm,
-        imm: Option<u8>,
-    ) {
+    /// `reg = v op rm` (or a store of `reg`) on whole vectors. Unused `v` is 0.
+    pub fn vector(&mut self, op: Op, reg: u8, v: u8, rm: Rm, imm: Option<u8>) {
+        match self.width {
+            Width::Eight => self.vex(true, op, reg, v, rm, imm),
+            Width::Sixteen => self.evex(Length::Full, op, reg, v, rm, None, imm),
+        }
+    }
+
+    /// The same on the first 16 bytes.
+    pub fn low(&mut self, op: Op, reg: u8, v: u8, rm: Rm, imm: Option<u8>) {
+        match self.width {
+            Width::Eight => self.vex(false, op, reg, v, rm, imm),
+            Width::Sixteen => self.evex(Length::Low, op, reg, v, rm, None, imm),
+        }
+    }
+
+    /// The same on half a vector of AVX-512.
+    pub fn half(&mut self, op: Op, reg: u8, v: u8, rm: Rm) {
+        self.evex(Length::Half, op, reg, v, rm, None, None)
+    }
+
+    /// The same on the lanes of a whole one that a mask register has bits for; in the others `reg` stays as it is.
+    pub fn masked(&mut self, op: Op, reg: u8, v: u8, rm: Rm, mask: u8) {
+        self.evex(Length::Full, op, reg, v, rm, Some(mask), None)
+    }
+
+    fn vex(&mut self, wide: bool, op: Op, reg: u8, v: u8, rm: Rm, imm: Option<u8>) {
+        let Op(prefix, map, opcode) = op;
         let b = match rm {
             Rm::Reg(r) => r >> 3,
             Rm::At { base, .. } => base >> 3,
@@ -199,24 +275,16 @@ impl Asm {
         if map == 1 && b == 0 {
             self.code.extend([0xC5, extends | rest, opcode]);
         } else {
-            // One instruction alone, which moves quarters of a vector, wants `W`.
-            let w = ((Vex(prefix, map, opcode) == op::PERMUTE_QUADS) as u8) << 7;
+            let w = (op.wants_w() as u8) << 7;
             self.code.extend([0xC4, extends | (1 << 6) | ((b ^ 1) << 5) | map, w | rest, opcode]);
         }
         self.operand(reg, rm, imm.is_some() as usize);
         self.code.extend(imm);
     }
 
-    /// `reg = v op rm` on 32 bytes; registers up to 31.
-    pub fn evex(
-        &mut self,
-        Evex(prefix, map, opcode, w): Evex,
-        reg: u8,
-        v: u8,
-        rm: Rm,
-        mask: Option<Mask>,
-        imm: Option<u8>,
-    ) {
+    #[allow(clippy::too_many_arguments)]
+    fn evex(&mut self, length: Length, op: Op, reg: u8, v: u8, rm: Rm, mask: Option<u8>, imm: Option<u8>) {
+        let Op(prefix, map, opcode) = op;
         let (x, b) = match rm {
             Rm::Reg(r) => (r >> 4, r >> 3 & 1),
             Rm::At { base, .. } => (0, base >> 3),
@@ -224,18 +292,21 @@ impl Asm {
         };
         // Upper bits of registers are inverted.
         let upper = (reg >> 3 & 1) << 7 | x << 6 | b << 5 | (reg >> 4) << 4;
-        let masked = mask.map_or(0, |Mask(k)| 0x80 | k);
-        let rest = [w << 7 | (!v & 15) << 3 | 4 | prefix, masked | 0x20 | (v >> 4 ^ 1) << 3, opcode];
+        let w = (op.wants_w() as u8) << 7;
+        let rest = [
+            w | (!v & 15) << 3 | 4 | prefix,
+            (length as u8) << 5 | (v >> 4 ^ 1) << 3 | mask.unwrap_or(0),
+            opcode,
+        ];
         self.code.extend([0x62, (upper ^ 0xF0) | map]);
         self.code.extend(rest);
         self.operand_in(reg, rm, imm.is_some() as usize, true);
         self.code.extend(imm);
     }
 
-    /// `rax = n`.
-    pub fn number(&mut self, n: u32) {
-        self.code.push(0xB8);
-        self.code.extend(n.to_le_bytes());
+    /// Flags: zero if a mask register is.
+    pub fn test_mask(&mut self, mask: u8) {
+        self.vex(false, op::TEST_MASKS, mask, 0, Rm::Reg(mask), None);
     }
 
     fn rex(&mut self, reg: Gpr, base: Gpr) {

@@ -4,11 +4,10 @@ use super::super::code::{Code, Reg};
 use super::super::loops::LANES;
 use super::super::math::Lanes;
 use super::super::ops::Ty;
-use super::asm::op;
+use super::asm::{Width, op};
 use super::body::{Body, Builder, Ins, Source};
 use super::reduction;
 use super::round::Nans;
-use super::row::WIDE;
 use headwater_core::DType;
 use headwater_core::expr::Binary;
 
@@ -35,10 +34,22 @@ impl Builder<'_> {
     fn total(&mut self, at: usize, fold: usize) -> Option<()> {
         let folding = &self.code.folds[fold];
         let f = reduction(folding.op).0;
-        const { assert!(LANES == 4 * WIDE) };
-        let [a, b, c, d] = [0, 1, 2, 3].map(|part| self.push(Ins::Lanes(at, part)));
-        let (low, high) = (self.binary(f, Ty::F32, a, c)?, self.binary(f, Ty::F32, b, d)?);
-        let mut all = self.binary(f, Ty::F32, low, high)?;
+        const { assert!(LANES == 32) };
+        let width = self.body.width;
+        let lanes = |part| self.push(Ins::Lanes(at, part));
+        let mut all = match width {
+            Width::Eight => {
+                let [a, b, c, d] = [0, 1, 2, 3].map(lanes);
+                let (low, high) = (self.binary(f, Ty::F32, a, c)?, self.binary(f, Ty::F32, b, d)?);
+                self.binary(f, Ty::F32, low, high)?
+            }
+            Width::Sixteen => {
+                let [low, high] = [0, 1].map(lanes);
+                let both = self.binary(f, Ty::F32, low, high)?;
+                let upper = self.push(Ins::Two(op::QUARTERS, both, both, Some(0b01_00_11_10)));
+                self.binary(f, Ty::F32, both, upper)?
+            }
+        };
         for (op, lanes) in
             [(op::PERMUTE_QUADS, 0b01_00_11_10), (op::PERMUTE, 0b01_00_11_10), (op::PERMUTE, 0b10_11_00_01)]
         {

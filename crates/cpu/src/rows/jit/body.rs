@@ -1,9 +1,9 @@
-//! What a phase does to one vector of eight columns, as straight-line code without registers yet.
+//! What a phase does to one vector of columns, as straight-line code without registers yet.
 
 use super::super::code::{Code, Kind, Op, Reg, Register, What};
 use super::super::math::{self, Lanes};
 use super::super::ops::Ty;
-use super::asm::{Vex, op};
+use super::asm::{Op as Machine, Width, op};
 use super::reduction;
 use super::round::{Known, Nans};
 use headwater_core::DType;
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 /// A value: the number of the instruction that makes it.
 pub(super) type Value = usize;
 
-/// One instruction on eight lanes. Truth values are lanes of ones or zeros; of integers a lane holds the low 32 bits, and only
+/// One instruction on all lanes. Truth values are lanes of ones or zeros; of integers a lane holds the low 32 bits, and only
 /// what these decide is translated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Ins {
@@ -27,7 +27,7 @@ pub(super) enum Ins {
     Slot(usize),
     /// These bits in all lanes.
     Num(u32),
-    /// These bits, a lane each.
+    /// These bits, a lane each, and again in the next eight if there are more.
     Eight([u32; 8]),
     /// How far a column, whose number is a number of the row, lies ahead of the first of the group.
     Ahead(usize),
@@ -38,11 +38,11 @@ pub(super) enum Ins {
     /// Lanes of an accumulator.
     Acc(usize),
     /// `a op b`.
-    Two(Vex, Value, Value, Option<u8>),
+    Two(Machine, Value, Value, Option<u8>),
     /// `a · b + c`, rounded once.
     Fma(Value, Value, Value),
     /// `op a`.
-    One(Vex, Value, Option<u8>),
+    One(Machine, Value, Option<u8>),
     /// Bits moved: digit of the opcode, how far.
     Shift(u8, Value, u8),
     /// `b` where the mask is set, else `a`.
@@ -151,6 +151,8 @@ pub(super) struct Body {
     /// Reductions, by number of the program's, in the order of their accumulators.
     pub folds: Vec<usize>,
     pub picks: Vec<Pick>,
+    /// Of the vectors.
+    pub width: Width,
     /// Whether the processor itself rounds to bf16.
     pub rounds: bool,
 }
@@ -206,7 +208,7 @@ impl<'a> Builder<'a> {
         let values = vec![None; code.regs.len()];
         let (rounded, quieted, known) = Default::default();
         let (streams, slots) = (begun.streams.clone(), begun.slots.clone());
-        let body = Body { streams, slots, rounds: begun.rounds, ..Body::default() };
+        let body = Body { streams, slots, width: begun.width, rounds: begun.rounds, ..Body::default() };
         Builder { code, dtypes, body, tail, between: false, values, known, kept, rounded, quieted }
     }
 }
@@ -223,7 +225,7 @@ impl Builder<'_> {
         self.body.code.len() - 1
     }
 
-    pub(super) fn two(&mut self, op: Vex, a: Value, b: Value) -> Value {
+    pub(super) fn two(&mut self, op: Machine, a: Value, b: Value) -> Value {
         self.push(Ins::Two(op, a, b, None))
     }
 
@@ -260,19 +262,17 @@ impl Builder<'_> {
     fn store(&mut self, source: Source, dtype: DType, width: usize, from: Value) {
         let stream = self.stream(source, width);
         self.body.streams[stream].written = true;
-        let mut dtype = dtype;
-        let from = match dtype {
+        let (dtype, from) = match dtype {
             // What is bf16 already keeps its bits.
             DType::BF16 if !self.body.rounds || self.is_bf16(from) => {
-                dtype = DType::I16;
                 let bits = self.bf16(from);
-                self.push(Ins::Shift(2, bits, 16))
+                (DType::I16, self.push(Ins::Shift(2, bits, 16)))
             }
             DType::I16 => {
                 let low = self.bits(0xFFFF);
-                self.two(op::AND, from, low)
+                (dtype, self.two(op::AND, from, low))
             }
-            _ => from,
+            _ => (dtype, from),
         };
         self.push(Ins::Store { stream, dtype, from });
     }

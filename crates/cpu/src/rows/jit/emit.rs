@@ -6,9 +6,9 @@
 
 use super::super::loops::LANES;
 use super::asm::*;
+use super::avx512;
 use super::body::{Body, Ins, Value};
-use super::pairs;
-use super::row::{FREE, Frame, POINTERS, REGISTERS, Row, VECTOR, WIDE, often, same_at};
+use super::row::{FREE, Frame, POINTERS, Row, often, same_at};
 use headwater_core::DType;
 use std::ops::Range;
 
@@ -66,7 +66,7 @@ pub(super) fn rows(asm: &mut Asm, whole: &Whole) -> usize {
         for (q, between) in whole.between.iter().enumerate() {
             let held = between.streams.len().min(POINTERS.len());
             let row = Row { body: between, frame, held, lanes, pins, fixed: &[] };
-            let manner = Manner { group: WIDE, stream: false, ahead: &[], steps: &[] };
+            let manner = Manner { group: between.width.lanes(), stream: false, ahead: &[], steps: &[] };
             let mut e = Emitter::new(asm, manner, 0..1, &row);
             (0..e.order.len()).for_each(|at| e.ins(at));
             spills = spills.max(e.spills);
@@ -92,15 +92,13 @@ pub(super) fn rows(asm: &mut Asm, whole: &Whole) -> usize {
 fn framed(asm: &mut Asm, body: &Body, inside: impl FnOnce(&mut Asm) -> i32) -> usize {
     let start = asm.here();
     let held = body.streams.len().min(POINTERS.len());
-    if body.rounds {
-        pairs::prepare(asm);
-    }
     let saved = &POINTERS[FREE.min(held)..held];
     saved.iter().for_each(|&r| asm.push(r));
     let below = asm.move_stack(0);
     let spills = inside(asm);
-    asm.set(below, -(VECTOR as i32 * spills));
-    asm.move_stack(VECTOR as i32 * spills);
+    let bytes = body.width.bytes() as i32 * spills;
+    asm.set(below, -bytes);
+    asm.move_stack(bytes);
     saved.iter().rev().for_each(|&r| asm.pop(r));
     asm.finish_function();
     start
@@ -116,13 +114,13 @@ fn columns(
     mut around: impl FnMut(&mut Asm, &Row, bool),
 ) -> i32 {
     let held = body.streams.len().min(POINTERS.len());
-    let vectors = manner.group / WIDE;
+    let (vectors, registers) = (manner.group / body.width.lanes(), body.width.registers());
     let lanes = body.folds.len() * vectors;
-    let pins = if lanes <= PINS { lanes } else { 0 };
+    let pins = if lanes <= registers / 2 { lanes } else { 0 };
     // As many of the values that are the same for all columns in registers as leave enough to do without the stack: most of
     // them are operands of instructions, and there are but two loads a cycle.
     let same = often(body);
-    let most = same.len().min(REGISTERS - pins - LEAST);
+    let most = same.len().min(registers - pins - LEAST);
     let start = asm.mark();
     let mut write = |fixed: usize| {
         asm.back(&start);
@@ -157,11 +155,22 @@ fn columns(
 /// Vectors whose instructions are written in turns: while those of one wait for each other, those of the other run. With more
 /// of them no registers were left for values that are the same for all.
 pub(super) const TOGETHER: usize = 2;
-const _: () = assert!(TOGETHER.is_multiple_of(2), "halves are written two vectors at a time");
-/// Most registers that accumulators may take.
-const PINS: usize = 8;
+const _: () = assert!(TOGETHER.is_multiple_of(2), "AVX2 writes halves two vectors at a time");
 /// Fewest registers that what a loop computes is left with.
 const LEAST: usize = 4;
+
+/// Which instructions are comparisons that only decide between others, if there are mask registers.
+fn told(body: &Body) -> Vec<bool> {
+    let compares = |ins: &Ins| matches!(ins, Ins::Two(op::CMP | op::EQ_INT, ..));
+    let mut told: Vec<bool> = body.code.iter().map(|i| body.width == Width::Sixteen && compares(i)).collect();
+    for ins in &body.code {
+        match *ins {
+            Ins::Blend { a, b, .. } => (told[a], told[b]) = (false, false),
+            _ => ins.args().for_each(|v| told[v] = false),
+        }
+    }
+    told
+}
 
 /// Gives the values of some vectors registers, and writes their code.
 struct Emitter<'a> {
@@ -176,7 +185,7 @@ struct Emitter<'a> {
     parts: Range<usize>,
     /// Registers to be given away.
     registers: usize,
-    held: [Option<Value>; REGISTERS],
+    held: Vec<Option<Value>>,
     place: Vec<Option<u8>>,
     /// Where a value lies on the stack, and how many do.
     spilled: Vec<Option<i32>>,
@@ -184,6 +193,8 @@ struct Emitter<'a> {
     /// Uses of each value, in order, and how many have passed.
     uses: Vec<Vec<usize>>,
     passed: Vec<usize>,
+    /// Comparisons whose results only decide between others: with AVX-512, which has registers for that.
+    told: Vec<bool>,
 }
 
 impl<'a> Emitter<'a> {
@@ -200,12 +211,13 @@ impl<'a> Emitter<'a> {
             order,
             parts,
             registers: row.free(),
-            held: [None; REGISTERS],
+            held: vec![None; body.width.registers()],
             place: vec![None; n],
             spilled: vec![None; n],
             spills: 0,
             uses: vec![Vec::new(); n],
             passed: vec![0; n],
+            told: told(body),
         };
         for at in 0..e.order.len() {
             e.args(at).into_iter().for_each(|v| e.uses[v].push(at));
@@ -223,9 +235,17 @@ impl<'a> Emitter<'a> {
         let (ins, part) = self.order[at];
         match self.body.code[ins] {
             // Two vectors of halves are written as one, with the second.
-            Ins::Store { dtype: DType::BF16 | DType::I16, .. } if part % 2 == 0 => Vec::new(),
-            Ins::Store { dtype: DType::BF16 | DType::I16, from, .. } => {
-                vec![self.value(from, part - 1), self.value(from, part)]
+            Ins::Store { dtype: DType::BF16 | DType::I16, from, .. } if self.body.width == Width::Eight => {
+                match part % 2 {
+                    0 => Vec::new(),
+                    _ => vec![self.value(from, part - 1), self.value(from, part)],
+                }
+            }
+            // What is compared for blends alone is compared where it is needed.
+            Ins::Two(..) if self.told[ins] => Vec::new(),
+            Ins::Blend { mask, a, b } if self.told[mask] => {
+                let compared = self.body.code[mask].args();
+                compared.chain([a, b]).map(|v| self.value(v, part)).collect()
             }
             ins => ins.args().map(|a| self.value(a, part)).collect(),
         }
@@ -239,7 +259,7 @@ impl<'a> Emitter<'a> {
     /// Elements of a stream at this vector.
     fn at(&mut self, stream: usize, part: usize) -> Rm {
         let width = self.body.streams[stream].width;
-        let disp = (part * WIDE * width) as i32;
+        let disp = (part * self.body.width.lanes() * width) as i32;
         let base = if stream < POINTERS.len() {
             POINTERS[stream]
         } else {
@@ -267,7 +287,7 @@ impl<'a> Emitter<'a> {
 
     /// The register of an accumulator, if it has one.
     fn pin(&self, acc: usize, part: usize) -> Option<u8> {
-        self.row.pin(acc * (self.manner.group / WIDE) + part)
+        self.row.pin(acc * (self.manner.group / self.body.width.lanes()) + part)
     }
 
     /// Whether a value is left in memory for its one use, or for all of them.
@@ -303,14 +323,14 @@ impl<'a> Emitter<'a> {
             return Some(Rm::Reg(r));
         }
         let (ins, part) = self.made(v);
-        let step = VECTOR * part;
+        let (wide, step) = (self.body.width.lanes(), self.frame.vector * part);
         Some(match ins {
             Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) => {
                 return same_at(self.asm, self.body, self.frame, v);
             }
             Ins::Column => {
                 let numbers: Vec<u8> =
-                    (0..WIDE).flat_map(|i| ((part * WIDE + i) as u32).to_le_bytes()).collect();
+                    (0..wide).flat_map(|i| ((part * wide + i) as u32).to_le_bytes()).collect();
                 Rm::Pool(self.asm.constant(&numbers))
             }
             Ins::Alive => self.context(self.frame.alive + step),
@@ -318,9 +338,9 @@ impl<'a> Emitter<'a> {
                 Some(r) => Rm::Reg(r),
                 None => self.context(self.frame.accs + 4 * self.manner.group * i + step),
             },
-            Ins::Lanes(i, part) => match self.row.pin(i * LANES / WIDE + part) {
+            Ins::Lanes(i, part) => match self.row.pin(i * LANES / wide + part) {
                 Some(r) => Rm::Reg(r),
-                None => self.context(self.frame.accs + 4 * LANES * i + VECTOR * part),
+                None => self.context(self.frame.accs + 4 * LANES * i + self.frame.vector * part),
             },
             Ins::Load { stream, .. } => self.at(stream, part),
             _ => return None,
@@ -340,10 +360,10 @@ impl<'a> Emitter<'a> {
         let v = self.held[r as usize].take().expect("held");
         self.place[v] = None;
         if !self.stays(v) && self.spilled[v].is_none() && self.next_use(v) != usize::MAX {
-            let disp = VECTOR as i32 * self.spills;
+            let disp = self.frame.vector as i32 * self.spills;
             self.spills += 1;
             self.spilled[v] = Some(disp);
-            self.asm.vex(true, op::STORE, r, 0, Rm::At { base: RSP, scale: 0, disp }, None);
+            self.asm.vector(op::STORE, r, 0, Rm::At { base: RSP, scale: 0, disp }, None);
         }
         r
     }
@@ -355,7 +375,7 @@ impl<'a> Emitter<'a> {
             (None, from) => {
                 let r = self.take(locked);
                 let from = from.expect("a value is in a register or in memory");
-                self.asm.vex(true, op::LOAD, r, 0, from, None);
+                self.asm.vector(op::LOAD, r, 0, from, None);
                 (self.held[r as usize], self.place[v]) = (Some(v), Some(r));
                 r
             }
@@ -416,26 +436,21 @@ impl<'a> Emitter<'a> {
             Ins::LoadOne(stream) => {
                 let out = self.make(own, &[]);
                 let from = self.one(stream);
-                self.asm.vex(true, op::BROADCAST, out, 0, from, None);
+                self.asm.vector(op::BROADCAST, out, 0, from, None);
             }
             Ins::StoreOne(stream, _) => {
                 let from = self.get(values[0], &mut locked);
                 let to = self.one(stream);
-                self.asm.vex(false, op::STORE_ONE, from, 0, to, None);
+                self.asm.low(op::STORE_ONE, from, 0, to, None);
             }
             Ins::SetSlot(i, _) => {
                 let from = self.get(values[0], &mut locked);
-                self.asm.vex(true, op::STORE, from, 0, self.context(self.frame.slots + VECTOR * i), None);
+                self.asm.vector(op::STORE, from, 0, self.context(self.frame.slot(i)), None);
             }
             Ins::Spread(_) => {
                 let a = self.get(values[0], &mut locked);
                 let out = self.result(at, own, &values, &locked);
-                self.asm.vex(true, op::BROADCAST, out, 0, Rm::Reg(a), None);
-            }
-            Ins::Load { stream, dtype: DType::BF16 } if self.body.rounds => {
-                let out = self.make(own, &[]);
-                let from = self.at(stream, part / 2 * 2);
-                pairs::widen(self.asm, out, from, part % 2);
+                self.asm.vector(op::BROADCAST, out, 0, Rm::Reg(a), None);
             }
             Ins::Load { stream, dtype } => {
                 let out = self.make(own, &[]);
@@ -447,21 +462,26 @@ impl<'a> Emitter<'a> {
                     DType::Bool => op::WIDEN_8,
                     _ => op::LOAD,
                 };
-                self.asm.vex(true, f, out, 0, from, None);
+                self.asm.vector(f, out, 0, from, None);
                 if dtype == DType::BF16 {
-                    self.asm.vex(true, op::SHIFT, 6, out, Rm::Reg(out), Some(16));
+                    self.asm.vector(op::SHIFT, 6, out, Rm::Reg(out), Some(16));
                 }
             }
             Ins::Ahead(i) => {
                 let out = self.make(own, &[]);
                 let other = self.take(&[out]);
                 let first = self.context(self.frame.first(self.body.slots.len()));
-                let number = self.context(self.frame.slots + VECTOR * i);
-                self.asm.vex(false, op::FROM_GPR, out, 0, Rm::Reg(RCX), None);
-                self.asm.vex(false, op::ADD_INT, out, out, first, None);
-                self.asm.vex(true, op::BROADCAST_INT, out, 0, Rm::Reg(out), None);
-                self.asm.vex(true, op::LOAD, other, 0, number, None);
-                self.asm.vex(true, op::SUB_INT, out, other, Rm::Reg(out), None);
+                let number = self.context(self.frame.slot(i));
+                self.asm.low(op::FROM_GPR, out, 0, Rm::Reg(RCX), None);
+                self.asm.low(op::ADD_INT, out, out, first, None);
+                self.asm.vector(op::BROADCAST_INT, out, 0, Rm::Reg(out), None);
+                self.asm.vector(op::LOAD, other, 0, number, None);
+                self.asm.vector(op::SUB_INT, out, other, Rm::Reg(out), None);
+            }
+            Ins::Two(f @ (op::CMP | op::EQ_INT), _, _, imm) if self.body.width == Width::Sixteen => {
+                self.compare(f, imm, &values, &mut locked);
+                let out = self.result(at, own, &values, &locked);
+                avx512::mask(self.asm, out);
             }
             Ins::Two(f, _, _, imm) => {
                 let (mut a, mut b) = (values[0], values[1]);
@@ -473,39 +493,53 @@ impl<'a> Emitter<'a> {
                 let a = self.get(a, &mut locked);
                 let b = self.operand(b, &mut locked);
                 let out = self.result(at, own, &values, &locked);
-                self.asm.vex(true, f, out, a, b, imm);
+                self.asm.vector(f, out, a, b, imm);
             }
             Ins::Fma(..) => self.fma(at, own, &values),
             Ins::One(f, _, imm) => {
                 let a = self.operand(values[0], &mut locked);
                 let out = self.result(at, own, &values, &locked);
-                self.asm.vex(true, f, out, 0, a, imm);
+                self.asm.vector(f, out, 0, a, imm);
             }
             Ins::Shift(digit, _, n) => {
                 let a = self.get(values[0], &mut locked);
                 let out = self.result(at, own, &values, &locked);
-                self.asm.vex(true, op::SHIFT, digit, out, Rm::Reg(a), Some(n));
+                self.asm.vector(op::SHIFT, digit, out, Rm::Reg(a), Some(n));
+            }
+            Ins::Blend { mask, .. } if self.body.width == Width::Sixteen => {
+                let [by @ .., a, b] = &values[..] else { unreachable!("two values to choose from") };
+                match (self.body.code[mask], by) {
+                    (Ins::Two(f, _, _, imm), [_, _]) => self.compare(f, imm, by, &mut locked),
+                    _ => {
+                        let by = self.get(by[0], &mut locked);
+                        avx512::told(self.asm, by);
+                    }
+                }
+                let a = self.get(*a, &mut locked);
+                let b = self.operand(*b, &mut locked);
+                let out = self.result(at, own, &values, &locked);
+                avx512::blend(self.asm, out, a, b);
             }
             Ins::Blend { .. } => {
                 let (mask, a) = (self.get(values[0], &mut locked), self.get(values[1], &mut locked));
                 let b = self.operand(values[2], &mut locked);
                 let out = self.result(at, own, &values, &locked);
-                self.asm.vex(true, op::BLEND, out, a, b, Some(mask << 4));
+                self.asm.vector(op::BLEND, out, a, b, Some(mask << 4));
             }
             Ins::RoundHalf(_) => {
                 let a = self.get(values[0], &mut locked);
                 let out = self.result(at, own, &values, &locked);
-                self.asm.vex(true, op::TO_HALF, a, 0, Rm::Reg(out), Some(0));
-                self.asm.vex(true, op::FROM_HALF, out, 0, Rm::Reg(out), None);
+                self.asm.vector(op::TO_HALF, a, 0, Rm::Reg(out), Some(0));
+                self.asm.vector(op::FROM_HALF, out, 0, Rm::Reg(out), None);
             }
             Ins::SetAcc(i, _) => {
                 let from = self.get(values[0], &mut locked);
                 match self.pin(i, part) {
                     Some(r) if r == from => {}
-                    Some(r) => self.asm.vex(true, op::LOAD, r, 0, Rm::Reg(from), None),
+                    Some(r) => self.asm.vector(op::LOAD, r, 0, Rm::Reg(from), None),
                     None => {
-                        let to = self.frame.accs + 4 * self.manner.group * i + VECTOR * part;
-                        self.asm.vex(true, op::STORE, from, 0, self.context(to), None);
+                        let to = self.frame.accs + 4 * self.manner.group * i + self.frame.vector * part;
+                        self.asm.vector(op::STORE, from, 0, self.context(to), None);
                     }
                 }
             }
@@ -518,6 +552,13 @@ impl<'a> Emitter<'a> {
             self.pass(at, &values);
             self.free(&values);
         }
+    }
+
+    /// Compares two values, by AVX-512's instructions.
+    fn compare(&mut self, f: Op, imm: Option<u8>, values: &[Value], locked: &mut Vec<u8>) {
+        let a = self.get(values[0], locked);
+        let b = self.operand(values[1], locked);
+        avx512::compare(self.asm, f, a, b, imm);
     }
 
     /// A value as the last operand of an instruction: from memory if it is in no register.
@@ -575,51 +616,62 @@ impl<'a> Emitter<'a> {
         };
         let out = target.unwrap_or_else(|copied| {
             let out = self.take(&locked);
-            self.asm.vex(true, op::LOAD, out, 0, Rm::Reg(copied), None);
+            self.asm.vector(op::LOAD, out, 0, Rm::Reg(copied), None);
             out
         });
         (self.held[out as usize], self.place[own]) = (Some(own), Some(out));
-        self.asm.vex(true, f, out, other, last, None);
+        self.asm.vector(f, out, other, last, None);
     }
 
     /// Writes a vector, or with the second of two both of them.
     fn store(&mut self, stream: usize, dtype: DType, from: &[u8], part: usize) {
         let streams = self.manner.stream && self.body.streams[stream].past;
+        let width = self.body.width;
         let to = self.at(stream, part);
         match dtype {
-            DType::F16 if !streams => self.asm.vex(true, op::TO_HALF, from[0], 0, to, Some(0)),
+            DType::F16 if !streams => self.asm.vector(op::TO_HALF, from[0], 0, to, Some(0)),
             DType::F16 => {
                 let t = self.take(from);
-                self.asm.vex(true, op::TO_HALF, from[0], 0, Rm::Reg(t), Some(0));
-                self.asm.vex(false, op::STREAM_HALVES, t, 0, to, None);
+                self.asm.vector(op::TO_HALF, from[0], 0, Rm::Reg(t), Some(0));
+                match width {
+                    Width::Eight => self.asm.low(op::STREAM_HALVES, t, 0, to, None),
+                    Width::Sixteen => self.asm.half(op::STREAM_HALVES, t, 0, to),
+                }
+            }
+            DType::I16 if width == Width::Sixteen && !streams => {
+                self.asm.vector(op::LOWER_16, from[0], 0, to, None);
+            }
+            DType::BF16 | DType::I16 if width == Width::Sixteen => {
+                let t = self.take(from);
+                match dtype {
+                    DType::BF16 => avx512::round(self.asm, t, from[0]),
+                    _ => self.asm.vector(op::LOWER_16, from[0], 0, Rm::Reg(t), None),
+                }
+                self.asm.half(if streams { op::STREAM_HALVES } else { op::STORE }, t, 0, to);
             }
             DType::BF16 | DType::I16 => {
                 let [even, odd] = from else { return };
                 let t = self.take(from);
                 let to = self.at(stream, part - 1);
-                if dtype == DType::BF16 {
-                    pairs::round(self.asm, t, [*even, *odd]);
-                } else {
-                    pack(self.asm, t, [*even, *odd]);
-                }
-                self.asm.vex(true, if streams { op::STREAM } else { op::STORE }, t, 0, to, None);
+                self.asm.vector(op::PACK, t, *even, Rm::Reg(*odd), None);
+                self.asm.vector(op::PERMUTE_QUADS, t, 0, Rm::Reg(t), Some(0b11_01_10_00));
+                self.asm.vector(if streams { op::STREAM } else { op::STORE }, t, 0, to, None);
+            }
+            DType::Bool if width == Width::Sixteen => {
+                let t = self.take(from);
+                self.asm.vector(op::SHIFT, 2, t, Rm::Reg(from[0]), Some(31));
+                self.asm.vector(op::LOWER_8, t, 0, to, None);
             }
             DType::Bool => {
                 let t = self.take(from);
-                self.asm.vex(true, op::UPPER, from[0], 0, Rm::Reg(t), Some(1));
-                self.asm.vex(false, op::PACK_SIGNED, t, from[0], Rm::Reg(t), None);
-                self.asm.vex(false, op::PACK_BYTES, t, t, Rm::Reg(t), None);
+                self.asm.vector(op::UPPER, from[0], 0, Rm::Reg(t), Some(1));
+                self.asm.low(op::PACK_SIGNED, t, from[0], Rm::Reg(t), None);
+                self.asm.low(op::PACK_BYTES, t, t, Rm::Reg(t), None);
                 // Ones are -1: their magnitude is 1.
-                self.asm.vex(false, op::ABS_BYTES, t, 0, Rm::Reg(t), None);
-                self.asm.vex(false, op::STORE_8, t, 0, to, None);
+                self.asm.low(op::ABS_BYTES, t, 0, Rm::Reg(t), None);
+                self.asm.low(op::STORE_8, t, 0, to, None);
             }
-            _ => self.asm.vex(true, if streams { op::STREAM } else { op::STORE }, from[0], 0, to, None),
+            _ => self.asm.vector(if streams { op::STREAM } else { op::STORE }, from[0], 0, to, None),
         }
     }
-}
-
-/// The lower halves of the lanes of two vectors, one behind the other.
-pub(super) fn pack(asm: &mut Asm, out: u8, [first, second]: [u8; 2]) {
-    asm.vex(true, op::PACK, out, first, Rm::Reg(second), None);
-    asm.vex(true, op::PERMUTE_QUADS, out, 0, Rm::Reg(out), Some(0b11_01_10_00));
 }

@@ -1,15 +1,15 @@
-//! Row programs as machine code of x86-64 with AVX2, and AVX-512's instructions for bf16 where there are such: each phase is one loop over the columns that holds everything in
-//! registers, so that a phase costs what its reads and writes cost, and one around it over rows; or all phases of short rows
-//! are one function (`whole`). The interpreter of `tile` does the same, operation by operation and to the same bits, where
-//! this cannot: in other tiers, for layouts whose columns do not lie next to each other in stretches, in f64, and for functions
-//! that have no translation here. Stretches that are no whole groups, such as small images of a batch, are brought together.
+//! Row programs as machine code of x86-64, with AVX2 or AVX-512: each phase is one loop over the columns that holds everything
+//! in registers, so that a phase costs what its reads and writes cost, and one around it over rows; or all phases of short rows are one function (`whole`). The interpreter of `tile` does the same,
+//! operation by operation and to the same bits, where this cannot: in other tiers, for layouts whose columns do not lie next
+//! to each other in stretches, in f64, and for functions that have no translation here. Stretches that are no whole groups,
+//! such as small images of a batch, are brought together.
 
 mod asm;
+mod avx512;
 mod between;
 mod body;
 mod emit;
 mod lanes;
-mod pairs;
 mod round;
 mod row;
 mod stretches;
@@ -29,7 +29,7 @@ use super::tile::Place;
 use crate::element;
 use crate::pool::Shared;
 use crate::tier::Tier;
-use asm::Asm;
+use asm::{Asm, Width};
 use body::{Body, Pick, Picked, Source, Stream};
 use emit::{Manner, TOGETHER};
 use half::{bf16, f16};
@@ -37,7 +37,7 @@ use headwater_core::DType;
 use headwater_core::expr::Binary;
 use headwater_core::row::Reduce;
 use memmap2::Mmap;
-use row::{Frame, WIDE};
+use row::Frame;
 use std::ops::Range;
 use whole::Whole;
 
@@ -117,11 +117,11 @@ impl Phase {
     }
 
     fn table_at(&self) -> usize {
-        self.frame.size.next_multiple_of(4 * WIDE) + (self.streams.len() + 1) * REST
+        self.frame.size.next_multiple_of(LINE) + (self.streams.len() + 1) * REST
     }
 
     fn lanes_at(&self) -> usize {
-        (self.table_at() + 4 * BATCH * self.slots.len()).next_multiple_of(4 * WIDE)
+        (self.table_at() + 4 * BATCH * self.slots.len()).next_multiple_of(LINE)
     }
 
     /// The copy of a stream.
@@ -193,14 +193,14 @@ impl Program {
 
     fn machine(&self, reads: usize) -> Option<Machine> {
         let dtypes: Vec<DType> = self.sites.iter().map(|s| s.dtype).collect();
-        let mut asm = Asm::default();
+        let none = self.nothing();
+        let mut asm = Asm::new(none.width);
         if let Some(whole) = self.whole(&mut asm, &dtypes, reads) {
             let context = whole.frame.size;
             return Some(Machine { code: asm.finish()?, form: Form::Rows(whole), context });
         }
         let mut phases = Vec::new();
         let mut kept = Vec::new();
-        let none = self.nothing();
         let bodies =
             (0..self.code.vector.len()).map(|q| body::body(&self.code, &dtypes, q, false, &mut kept, &none));
         let bodies: Vec<Body> = bodies.collect::<Option<_>>()?;
@@ -225,8 +225,8 @@ impl Program {
 
     /// What code begins with.
     fn nothing(&self) -> Body {
-        let halves = self.sites.iter().any(|s| s.dtype == DType::BF16);
-        Body { rounds: halves && self.tier >= Tier::Avx512Bf16, ..Body::default() }
+        let width = if self.tier >= Tier::Avx512 { Width::Sixteen } else { Width::Eight };
+        Body { width, rounds: self.tier >= Tier::Avx512Bf16, ..Body::default() }
     }
 
     /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of each stream.
@@ -481,7 +481,7 @@ impl Machine {
                 let ends = (0..phase.streams.len()).filter(|&s| phase.streams[s].past);
                 let step = |s: usize| if rows > 1 { phase.steps[s] as usize } else { 0 };
                 let low = ends.fold(0, |low, s| low | *pointers.add(s) as usize | step(s));
-                low.is_multiple_of(4 * WIDE)
+                low.is_multiple_of(phase.frame.vector)
             });
             self.prepare(w, phase, cols.start, rows, lanes);
             self.function(past.unwrap_or(phase.whole))(w.context.base(), cols.len());
@@ -522,7 +522,7 @@ fn reduction(op: Reduce) -> (Binary, f32) {
 /// How many columns of a phase are written one after the other.
 fn group(body: &Body) -> usize {
     let short = body.code.len() <= SHORT;
-    if short || !body.folds.is_empty() { LANES } else { TOGETHER * WIDE }
+    if short || !body.folds.is_empty() { LANES } else { TOGETHER * body.width.lanes() }
 }
 
 /// Tells the code where each stream begins, given where its row does.

@@ -5,11 +5,6 @@ use super::asm::*;
 use super::body::{Body, Ins, Value};
 use super::emit::Manner;
 
-/// Columns of a vector, and its bytes.
-pub(super) const WIDE: usize = 8;
-pub(super) const VECTOR: usize = 4 * WIDE;
-/// Vector registers.
-pub(super) const REGISTERS: usize = 16;
 /// General registers that hold streams' pointers; further streams are fetched from the context at each use.
 pub(super) const POINTERS: [Gpr; 11] = [RDX, 8, 9, 10, 11, RBX, RBP, 12, 13, 14, 15];
 /// How many of these a function may use freely.
@@ -19,6 +14,8 @@ pub(super) const FREE: usize = 5;
 /// it is, and where it was before less than a group of it was copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
+    /// Bytes of a vector.
+    pub vector: usize,
     /// How many rows are left.
     pub left: usize,
     /// Pointer to the numbers of the row, four bytes each.
@@ -43,17 +40,23 @@ impl Frame {
 
     /// For bodies with the streams and numbers of this one, and so many reductions each.
     pub fn of(body: &Body, folds: usize, group: usize) -> Frame {
-        let left = 2 * 8 * body.streams.len();
-        let slots = (left + 24).next_multiple_of(VECTOR);
-        let init = slots + VECTOR * (body.slots.len() + 1);
+        let (left, vector) = (2 * 8 * body.streams.len(), body.width.bytes());
+        let slots = (left + 24).next_multiple_of(vector);
+        let init = slots + vector * (body.slots.len() + 1);
         let accs = init + 4 * group * folds;
         let alive = accs + 4 * group * folds;
-        Frame { left, table: left + 8, lanes: left + 16, slots, init, accs, alive, size: alive + 4 * group }
+        let size = alive + 4 * group;
+        Frame { vector, left, table: left + 8, lanes: left + 16, slots, init, accs, alive, size }
+    }
+
+    /// Where a number of the row is.
+    pub fn slot(&self, i: usize) -> usize {
+        self.slots + self.vector * i
     }
 
     /// Where the number of the first column is.
     pub fn first(&self, body_slots: usize) -> usize {
-        self.slots + VECTOR * body_slots
+        self.slot(body_slots)
     }
 }
 
@@ -73,12 +76,12 @@ pub(super) struct Row<'a> {
 impl Row<'_> {
     /// Registers that are left.
     pub fn free(&self) -> usize {
-        REGISTERS - self.pins - self.fixed.len()
+        self.body.width.registers() - self.pins - self.fixed.len()
     }
 
     /// The register of an accumulator's vector.
     pub fn pin(&self, i: usize) -> Option<u8> {
-        (i < self.pins).then(|| (REGISTERS - 1 - i) as u8)
+        (i < self.pins).then(|| (self.body.width.registers() - 1 - i) as u8)
     }
 
     /// The register that a value has from beginning to end.
@@ -91,7 +94,7 @@ impl Row<'_> {
         let all = |v: &&Value| numbers || !matches!(self.body.code[**v], Ins::Slot(_));
         for &v in self.fixed.iter().filter(all) {
             if let (Some(r), Some(from)) = (self.fixed(v), same_at(asm, self.body, self.frame, v)) {
-                asm.vex(true, op::LOAD, r, 0, from, None);
+                asm.vector(op::LOAD, r, 0, from, None);
             }
         }
     }
@@ -110,26 +113,27 @@ impl Row<'_> {
         for i in 0..self.body.slots.len() {
             let value = self.fixed.iter().find(|v| self.body.code[**v] == Ins::Slot(i));
             let r = value.and_then(|&v| self.fixed(v)).unwrap_or(0);
-            asm.vex(true, op::BROADCAST, r, 0, at(RAX, 4 * i), None);
-            asm.vex(true, op::STORE, r, 0, at(RDI, self.frame.slots + VECTOR * i), None);
+            asm.vector(op::BROADCAST, r, 0, at(RAX, 4 * i), None);
+            asm.vector(op::STORE, r, 0, at(RDI, self.frame.slot(i)), None);
         }
-        (0..self.lanes).for_each(|i| self.let_begin(asm, i, at(RDI, self.frame.init + VECTOR * i)));
+        (0..self.lanes)
+            .for_each(|i| self.let_begin(asm, i, at(RDI, self.frame.init + self.frame.vector * i)));
     }
 
     /// Lets accumulators begin with these numbers, one for each.
     pub fn start(&self, asm: &mut Asm, with: &[f32]) {
         for i in 0..self.lanes {
             let number = with[i * with.len() / self.lanes];
-            let from = Rm::Pool(asm.constant(&number.to_le_bytes().repeat(WIDE)));
+            let from = Rm::Pool(asm.constant(&number.to_le_bytes().repeat(asm.width.lanes())));
             self.let_begin(asm, i, from);
         }
     }
 
     fn let_begin(&self, asm: &mut Asm, i: usize, from: Rm) {
         let r = self.pin(i).unwrap_or(0);
-        asm.vex(true, op::LOAD, r, 0, from, None);
+        asm.vector(op::LOAD, r, 0, from, None);
         if self.pin(i).is_none() {
-            asm.vex(true, op::STORE, r, 0, at(RDI, self.frame.accs + VECTOR * i), None);
+            asm.vector(op::STORE, r, 0, at(RDI, self.frame.accs + self.frame.vector * i), None);
         }
     }
 
@@ -145,19 +149,19 @@ impl Row<'_> {
 
     /// Stores the accumulators, and goes on with the next row if there is one.
     pub fn end(&self, asm: &mut Asm, steps: &[i32], top: usize) {
-        let Frame { left, table, lanes, accs, .. } = self.frame;
+        let Frame { vector, left, table, lanes, accs, .. } = self.frame;
         if self.lanes > 0 {
             asm.load_pointer(RAX, RDI, lanes as i32);
         }
         for i in 0..self.lanes {
             let r = self.pin(i).unwrap_or(0);
             if self.pin(i).is_none() {
-                asm.vex(true, op::LOAD, r, 0, at(RDI, accs + VECTOR * i), None);
+                asm.vector(op::LOAD, r, 0, at(RDI, accs + vector * i), None);
             }
-            asm.vex(true, op::STORE, r, 0, at(RAX, VECTOR * i), None);
+            asm.vector(op::STORE, r, 0, at(RAX, vector * i), None);
         }
         let done = asm.count_down(left as i32);
-        let numbers = [(table, 4 * self.body.slots.len()), (lanes, VECTOR * self.lanes)];
+        let numbers = [(table, 4 * self.body.slots.len()), (lanes, vector * self.lanes)];
         numbers.into_iter().filter(|n| n.1 > 0).for_each(|(at, n)| asm.add_to(at as i32, n as i32));
         Self::step(asm, steps);
         asm.jump(top);
@@ -179,9 +183,12 @@ fn at(base: Gpr, byte: usize) -> Rm {
 /// Where the vector of a value that is the same for all columns lies, if it is one that lies anywhere.
 pub(super) fn same_at(asm: &mut Asm, body: &Body, frame: Frame, v: Value) -> Option<Rm> {
     Some(match body.code[v] {
-        Ins::Num(bits) => Rm::Pool(asm.constant(&bits.to_le_bytes().repeat(WIDE))),
-        Ins::Eight(table) => Rm::Pool(asm.constant(&table.map(u32::to_le_bytes).concat())),
-        Ins::Slot(i) => at(RDI, frame.slots + VECTOR * i),
+        Ins::Num(bits) => Rm::Pool(asm.constant(&bits.to_le_bytes().repeat(asm.width.lanes()))),
+        Ins::Eight(table) => {
+            let bytes = table.map(u32::to_le_bytes).concat();
+            Rm::Pool(asm.constant(&bytes.repeat(asm.width.lanes() / table.len())))
+        }
+        Ins::Slot(i) => at(RDI, frame.slot(i)),
         _ => return None,
     })
 }

@@ -4,8 +4,7 @@
 use super::super::run::Run;
 use super::super::scratch::Worker;
 use super::body::{Source, Stream};
-use super::row::WIDE;
-use super::{Machine, Phase, REST, point};
+use super::{LINE, Machine, Phase, REST, point};
 use std::ops::Range;
 
 impl Machine {
@@ -131,7 +130,7 @@ impl Machine {
         let (context, frame, n) = (w.context.base(), phase.frame, cols.len());
         let pointers = context.cast::<*mut u8>();
         let origins = pointers.wrapping_add(phase.streams.len());
-        let copy = |s: usize| context.wrapping_add(frame.size.next_multiple_of(32) + s * REST);
+        let copy = |s: usize| context.wrapping_add(frame.size.next_multiple_of(LINE) + s * REST);
         // SAFETY: the context has room for the frame and a copy of each stream; rows kept have room for whole groups.
         unsafe {
             let alive = std::slice::from_raw_parts_mut(context.add(frame.alive).cast::<u32>(), phase.group);
@@ -161,7 +160,7 @@ impl Machine {
 /// They may be read and written, and do not overlap.
 #[inline(always)]
 unsafe fn copy_short(from: *const u8, to: *mut u8, n: usize) {
-    const VECTOR: usize = 4 * WIDE;
+    const VECTOR: usize = 32;
     let whole = n / VECTOR * VECTOR;
     // SAFETY: the caller's promise.
     unsafe {

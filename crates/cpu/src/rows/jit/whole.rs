@@ -9,7 +9,7 @@ use super::asm::Asm;
 use super::between;
 use super::body::{self, Body, Ins, Source, Stream};
 use super::emit::{self, Manner};
-use super::row::{Frame, WIDE};
+use super::row::Frame;
 use super::{AHEAD, Form, Function, LANES, Machine, group, point, reduction};
 use crate::pool::Shared;
 use headwater_core::DType;
@@ -118,7 +118,7 @@ impl Machine {
                 }
                 w.parts.push(Shared(first));
             }
-            let at = whole.past.filter(|_| low.is_multiple_of(4 * WIDE)).unwrap_or(whole.into);
+            let at = whole.past.filter(|_| low.is_multiple_of(whole.frame.vector)).unwrap_or(whole.into);
             // SAFETY: the context has room for the frame; streams hold these rows; the code was written for just this.
             unsafe {
                 point(context, &w.parts, |_, part| part);
