@@ -2,7 +2,7 @@
 //! values) and over keys (of queries) are each in one order, in one thread for all heads that share their keys.
 
 use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
-use super::rows::{Dot, Slopes, Times};
+use super::rows::{Dot, Paired, Slopes, Times};
 use super::vector::{self, Vectors};
 use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, total};
 use crate::element::{Float, Wide};
@@ -53,7 +53,9 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     let logs = Four::<T::Wide>::of(args.read(5)?);
     let (mask, survivors) = (Mask::of(args.opt(6)), options.survivors(args.opt(7)));
     let kernels = T::kernels(options.tier);
-    let (wide, fast) = (&kernels.wide, &kernels.fast);
+    let (panels, taken) = (&kernels.fast, kernels.fast.taken);
+    // From one row of weights or slopes across to the next: of pairs, weights and slopes take turns.
+    let rows = taken * LINE;
     let sizes = pieces::<T>(a, options.tier);
     let bytes = total(&sizes) * size_of::<T::Wide>() * args.pool.threads();
     let [dq, dk, dv, rest @ ..] = args.writes else { unreachable!("three gradients and the mask's") };
@@ -130,9 +132,9 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             // SAFETY: rows of keys and values.
             unsafe {
                 let (k, v) = (k.rows(sample, shared, k0), v.rows(sample, shared, k0));
-                pack(fast, k.transposed(), a.e, here, k_across);
-                pack(fast, v.transposed(), a.ev, here, v_across);
-                pack(wide, k, here, a.e, k_along);
+                pack(panels, k.transposed(), a.e, here, k_across);
+                pack(panels, v.transposed(), a.ev, here, v_across);
+                pack(panels, k, here, a.e, k_along);
             }
             let sum_k = product::sums(&dk, [sample, shared, k0], sum_k, a.e);
             let sum_v = product::sums(&dv, [sample, shared, k0], sum_v, a.ev);
@@ -155,63 +157,78 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 // SAFETY: rows of queries and gradients; products of blocks that were made for their sizes.
                 unsafe {
                     let (q, g) = (q.rows(sample, head, q0), g.rows(sample, head, q0));
-                    let (query, grad) = (left(fast, q, n, a.e, q_left), left(fast, g, n, a.ev, g_left));
-                    pack(wide, q, n, a.e, q_along);
-                    pack(wide, g, n, a.ev, g_along);
+                    let (query, grad) = (left(panels, q, n, a.e, q_left), left(panels, g, n, a.ev, g_left));
+                    pack(panels, q, n, a.e, q_along);
+                    pack(panels, g, n, a.ev, g_along);
                     let c = |block: &mut [T::Wide]| MatMut { ptr: block.as_mut_ptr(), rs: LINE as isize };
-                    let (panels, k) = (fast, a.e.div_ceil(fast.taken));
+                    let k = a.e.div_ceil(taken);
                     Product { kernels, panels, m: n, n: cols, k, a: query, b: k_across, c: c(weights), add: false }
                         .run(&mut soon, |rows, cols| if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 });
-                    let k = a.ev.div_ceil(fast.taken);
+                    let k = a.ev.div_ceil(taken);
                     Product { kernels, panels, m: n, n: cols, k, a: grad, b: v_across, c: c(slopes), add: false }
                         .run(&mut soon, |rows, cols| if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 });
                 }
                 if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
                     m.read([sample, head, q0], k0, &mut added[..here]);
                 }
-                for row in 0..n {
-                    let (s, d) = (&mut weights[row * LINE..][..width], &mut slopes[row * LINE..][..width]);
-                    let (count, query) = (visible(row), inner * a.l + q0 + row);
-                    let lanes = count.next_multiple_of(16);
-                    s[lanes..].fill(T::Wide::ZERO);
-                    d[lanes..].fill(T::Wide::ZERO);
-                    if count == 0 {
-                        continue;
+                if taken > 1 && n % 2 == 1 {
+                    // The last query's pair.
+                    weights[n * LINE..][..width].fill(T::Wide::ZERO);
+                    slopes[n * LINE..][..width].fill(T::Wide::ZERO);
+                }
+                for first in (0..n).step_by(2) {
+                    for row in first..n.min(first + 2) {
+                        let (s, d) = (&mut weights[row * LINE..][..width], &mut slopes[row * LINE..][..width]);
+                        let (count, query) = (visible(row), inner * a.l + q0 + row);
+                        let lanes = count.next_multiple_of(16);
+                        s[lanes..].fill(T::Wide::ZERO);
+                        d[lanes..].fill(T::Wide::ZERO);
+                        if count == 0 {
+                            continue;
+                        }
+                        let at = [sample, head, q0 + row];
+                        let added = mask.as_ref().map(|m| m.row(at, k0, count, &mut added[..lanes]));
+                        let of = (base + query) * a.s + k0;
+                        let kept = survivors.as_ref().map(|s| s.row(options.tier, of, count, &mut kept[..lanes]));
+                        // SAFETY: an element of the logarithms.
+                        let log = unsafe { *logs.rows(sample, head, 0).ptr.offset((q0 + row) as isize * logs.strides[2]) };
+                        let (s, d) = (&mut s[..lanes], &mut d[..lanes]);
+                        let (n, factor, through) = (count, T::Wide::from_f64(a.scale), through[query]);
+                        let times = if mask_grad.is_some() { T::Wide::ONE } else { factor };
+                        let row = Slopes { scores: s, slopes: &mut *d, n, factor, times, added, kept, log, through };
+                        vector::run(options.tier, row);
+                        if let Some((dtype, dm)) = mask_grad {
+                            float_dtype!(dtype, M => for (j, &d) in d[..n].iter().enumerate() {
+                                // SAFETY: a score of these heads.
+                                unsafe {
+                                    *dm.get().cast::<M>().add((base + query) * a.s + k0 + j) = M::from_f64(d.to_f64());
+                                }
+                            });
+                            vector::run(options.tier, Times { x: d, factor });
+                        }
                     }
-                    let at = [sample, head, q0 + row];
-                    let added = mask.as_ref().map(|m| m.row(at, k0, count, &mut added[..lanes]));
-                    let of = (base + query) * a.s + k0;
-                    let kept = survivors.as_ref().map(|s| s.row(options.tier, of, count, &mut kept[..lanes]));
-                    // SAFETY: an element of the logarithms.
-                    let log = unsafe { *logs.rows(sample, head, 0).ptr.offset((q0 + row) as isize * logs.strides[2]) };
-                    let (s, d) = (&mut s[..lanes], &mut d[..lanes]);
-                    let (n, factor, through) = (count, T::Wide::from_f64(a.scale), through[query]);
-                    let times = if mask_grad.is_some() { T::Wide::ONE } else { factor };
-                    let row = Slopes { scores: s, slopes: &mut *d, n, factor, times, added, kept, log, through };
-                    vector::run(options.tier, row);
-                    if let Some((dtype, dm)) = mask_grad {
-                        float_dtype!(dtype, M => for (j, &d) in d[..n].iter().enumerate() {
-                            // SAFETY: a score of these heads.
-                            unsafe {
-                                *dm.get().cast::<M>().add((base + query) * a.s + k0 + j) = M::from_f64(d.to_f64());
-                            }
-                        });
-                        vector::run(options.tier, Times { x: d, factor });
+                    if taken > 1 {
+                        let [weights, slopes] = [&mut *weights, &mut *slopes]
+                            .map(|block| block[first * LINE..][..2 * LINE].split_at_mut(LINE));
+                        options.tier.run(Paired { weights, slopes, n: width });
                     }
                 }
                 // SAFETY: as above; the rows of the queries' gradients are those of this block.
                 unsafe {
-                    let across = |block: &[T::Wide]| Mat { ptr: block.as_ptr(), rs: 1, cs: LINE as isize };
+                    let across = |block: &[T::Wide]| Mat { ptr: block.as_ptr(), rs: 1, cs: rows as isize };
+                    let places = n.div_ceil(taken);
                     // Queries before the first that sees a tile's first key add nothing.
                     let skip = |key: usize| if a.causal { (k0 + key).saturating_sub(q0).min(n) } else { 0 };
-                    Product { kernels, panels: wide, m: here, n: a.ev, k: n, a: across(weights), b: g_along, c: sum_v, add: true }
-                        .run(&mut soon, |keys, _| skip(keys.start)..n);
-                    Product { kernels, panels: wide, m: here, n: a.e, k: n, a: across(slopes), b: q_along, c: sum_k, add: true }
-                        .run(&mut soon, |keys, _| skip(keys.start)..n);
+                    let slopes_across = if taken > 1 { across(&weights[LINE..]) } else { across(slopes) };
+                    Product { kernels, panels, m: here, n: a.ev, k: places, a: across(weights), b: g_along, c: sum_v, add: true }
+                        .run(&mut soon, |keys, _| skip(keys.start) / taken..places);
+                    Product { kernels, panels, m: here, n: a.e, k: places, a: slopes_across, b: q_along, c: sum_k, add: true }
+                        .run(&mut soon, |keys, _| skip(keys.start) / taken..places);
                     let a_slopes = Mat { ptr: slopes.as_ptr(), rs: LINE as isize, cs: 1 };
                     let c = MatMut { ptr: sum_q(inner, q0), rs: queries };
-                    Product { kernels, panels: wide, m: n, n: a.e, k: here, a: a_slopes, b: k_along, c, add: true }
-                        .run(&mut soon, |rows, _| 0..visible(rows.end - 1));
+                    let k = here.div_ceil(taken);
+                    Product { kernels, panels, m: n, n: a.e, k, a: a_slopes, b: k_along, c, add: true }
+                        .run(&mut soon, |rows, _| 0..visible(rows.end - 1).div_ceil(taken));
                 }
             }
             if copies::<T>() {

@@ -43,6 +43,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         (Four::<T>::of(args.read(0)?), Four::<T>::of(args.read(1)?), Four::<T>::of(args.read(2)?));
     let (mask, survivors) = (Mask::of(args.opt(3)), options.survivors(args.opt(4)));
     let kernels = T::kernels(options.tier);
+    let taken = kernels.fast.taken;
     let sizes = pieces::<T>(a, options.tier);
     let bytes = total(&sizes) * size_of::<T::Wide>() * args.pool.threads();
     let [out, log] = args.writes else { unreachable!("attention has two results") };
@@ -95,7 +96,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             // SAFETY: rows of keys and values.
             unsafe {
                 pack(&kernels.fast, k.rows(sample, shared, k0).transposed(), a.e, here, keys);
-                pack(&kernels.wide, v.rows(sample, shared, k0), here, a.ev, values);
+                pack(&kernels.fast, v.rows(sample, shared, k0), here, a.ev, values);
             }
             if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
                 m.read([sample, head, first], k0, &mut added[..here]);
@@ -144,28 +145,23 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                         );
                     }
                     // Other queries of a register tile see more.
-                    let most = visible((row / kernels.rows + 1) * kernels.rows - 1);
+                    let most = visible((row / kernels.rows + 1) * kernels.rows - 1).next_multiple_of(taken);
                     if lanes < most {
                         line[lanes..most].fill(T::Wide::ZERO);
+                    }
+                    if taken > 1 {
+                        let weights = line.as_mut_ptr();
+                        // SAFETY: rounded numbers take less room than those that are still to be read.
+                        unsafe { (kernels.narrow)(weights, lanes.max(most), weights.cast()) };
                     }
                 }
                 // SAFETY: as above.
                 unsafe {
                     let weights = Mat { ptr: scores.as_ptr(), rs: LINE as isize, cs: 1 };
                     let c = sums.moved(top as isize * sums.rs);
-                    let panels = &kernels.wide;
-                    Product {
-                        kernels,
-                        panels,
-                        m: rows,
-                        n: a.ev,
-                        k: here,
-                        a: weights,
-                        b: values,
-                        c,
-                        add: begun,
-                    }
-                    .run(&mut soon, |rows, _| 0..visible(top + rows.end - 1));
+                    let (panels, k) = (&kernels.fast, here.div_ceil(taken));
+                    Product { kernels, panels, m: rows, n: a.ev, k, a: weights, b: values, c, add: begun }
+                        .run(&mut soon, |rows, _| 0..visible(top + rows.end - 1).div_ceil(taken));
                 }
             }
             begun = true;

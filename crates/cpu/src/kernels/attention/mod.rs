@@ -1,7 +1,9 @@
 //! Attention and its gradient in blocks: a few rows of scores exist at a time, never all of them.
 //!
 //! Dao, Fu, Ermon, Rudra and Ré 2022, "FlashAttention", and Milakov and Gimelshein 2018, "Online normalizer calculation for
-//! softmax". Sums are in f32 (f64 for f64), in an order that the sizes alone decide; each result is rounded once.
+//! softmax". Sums are in f32 (f64 for f64), in an order that the sizes alone decide; each result is rounded once. Where products
+//! sum pairs of bf16, weights and the gradients of scores are rounded to bf16 as their operands, as in PyTorch's kernels for bf16;
+//! sums of weights are of those not rounded.
 
 mod backward;
 mod forward;

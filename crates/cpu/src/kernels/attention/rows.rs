@@ -252,6 +252,60 @@ impl<W: Wide> Rows<W> for Times<'_, W> {
     }
 }
 
+/// Weights and slopes of two queries rounded to bf16, for products that sum pairs: `weights` become pairs of both queries'
+/// weights, and of both their slopes; each query's `slopes` pairs of neighbours, in the first half of their row.
+pub(super) struct Paired<'a, W> {
+    pub weights: (&'a mut [W], &'a mut [W]),
+    pub slopes: (&'a mut [W], &'a mut [W]),
+    /// Columns, in whole groups.
+    pub n: usize,
+}
+
+impl<W: Wide> Loop for Paired<'_, W> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let lines = [self.weights.0, self.weights.1, self.slopes.0, self.slopes.1];
+        assert!(lines.iter().all(|l| size_of_val::<[W]>(l) >= self.n * size_of::<u32>()));
+        let lines = lines.map(|l| l.as_mut_ptr().cast::<[u32; LANES]>());
+        for at in 0..self.n / LANES {
+            let mut bits = [[0; LANES]; 4];
+            for i in 0..4 {
+                // SAFETY: a group of each line, which are as long; all bits are numbers.
+                bits[i] = unsafe { lines[i].add(at).read() };
+                for j in 0..LANES {
+                    bits[i][j] = nearest(bits[i][j]);
+                }
+            }
+            for (i, [one, two]) in [(0, [0, 1]), (1, [2, 3])] {
+                let mut pairs = [0; LANES];
+                for j in 0..LANES {
+                    pairs[j] = bits[one][j] >> 16 | bits[two][j] & !0xffff;
+                }
+                // SAFETY: as above.
+                unsafe { lines[i].add(at).write(pairs) };
+            }
+            for i in 2..4 {
+                let mut halves = [0u16; LANES];
+                for j in 0..LANES {
+                    halves[j] = (bits[i][j] >> 16) as u16;
+                }
+                // SAFETY: as above; they take half the room of those that were read.
+                unsafe { lines[i].cast::<[u16; LANES]>().add(at).write(halves) };
+            }
+        }
+    }
+}
+
+/// The bits of an f32 whose upper half are those of the nearest bf16.
+#[inline(always)]
+fn nearest(bits: u32) -> u32 {
+    let nan = bits & 0x7fff_ffff > f32::INFINITY.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    if nan { bits | 0x0040_0000 } else { rounded }
+}
+
 /// Factors of dropout of consecutive weights: `scale` where the word's upper 24 bits are less than `below`, else 0.
 pub(super) struct Kept<'a, W> {
     pub stream: Stream,
