@@ -267,7 +267,7 @@ impl<W: Wide> Loop for Paired<'_, W> {
     #[inline(always)]
     fn run(self) {
         let lines = [self.weights.0, self.weights.1, self.slopes.0, self.slopes.1];
-        assert!(lines.iter().all(|l| size_of_val::<[W]>(l) >= self.n * size_of::<u32>()));
+        assert!(lines.iter().all(|l| size_of_val(&**l) >= self.n * size_of::<u32>()));
         let lines = lines.map(|l| l.as_mut_ptr().cast::<[u32; LANES]>());
         for at in 0..self.n / LANES {
             let mut bits = [[0; LANES]; 4];
