@@ -7,6 +7,8 @@ use crate::element::{Float, Wide, total};
 
 /// Most lanes of any vector: the size of buffers for one.
 pub(crate) const MAX_LANES: usize = 16;
+/// Most elements in a place ([`Packs::TAKEN`]).
+pub(super) const MAX_TAKEN: usize = 2;
 
 /// A vector of `N` numbers, and the block of the output that its instruction set holds in registers.
 pub(crate) trait Lanes: Copy + 'static {

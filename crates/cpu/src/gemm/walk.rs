@@ -2,9 +2,10 @@
 //! convolution multiplies an image in place with it. And how images get there: channels innermost, or as they lie.
 
 use super::Mat;
-use super::lanes::{Converts, Lanes, MAX_LANES, Packs};
+use super::lanes::{Converts, Lanes, MAX_LANES, MAX_TAKEN, Packs};
 use super::tile::MAX_ROWS;
 use crate::element::Float;
+use std::mem::MaybeUninit;
 
 /// One block of the output: `c = a · b`, summed in order.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +152,34 @@ pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
                 squares!(i, p);
             }
         }
-        (columns..k).for_each(|p| (0..places).for_each(|i| single(i, p)));
+        // Columns that fill no vector, as the nine elements of a kernel: what is read behind them is the next row, or a copy's end.
+        let edge = if x.rs == k as isize && columns < k { some } else { 0 };
+        for i in (0..edge).step_by(L::N) {
+            let (first, n) = (i * L::TAKEN, L::N * L::TAKEN);
+            let mut copy = MaybeUninit::<[MaybeUninit<T>; MAX_LANES * MAX_TAKEN * MAX_LANES]>::uninit();
+            let mut from = t.at(columns, first);
+            if (first + n - 1) * k + columns + L::N > rows * k {
+                let copy = copy.write([MaybeUninit::zeroed(); MAX_LANES * MAX_TAKEN * MAX_LANES]);
+                for j in 0..n {
+                    for q in 0..k - columns {
+                        // SAFETY: an element of the row.
+                        copy[j * L::N + q].write(unsafe { *x.at(first + j, columns + q).ptr });
+                    }
+                }
+                from = Mat { ptr: copy.as_ptr().cast(), rs: 1, cs: L::N as isize };
+            }
+            let mut square = [L::zero(); MAX_LANES];
+            for j in 0..L::N {
+                // SAFETY: as many elements lie behind the first of each row of a place; all bits are numbers.
+                square[j] = unsafe { L::across(from, 0, j) };
+            }
+            L::transpose(&mut square);
+            for q in 0..k - columns {
+                // SAFETY: `N` places of a column.
+                unsafe { square[q].store(out.add((columns + q) * pitch + i)) };
+            }
+        }
+        (columns..k).for_each(|p| (edge..places).for_each(|i| single(i, p)));
     } else {
         (0..k).for_each(|p| (0..places).for_each(|i| single(i, p)));
     }

@@ -246,11 +246,15 @@ impl Pass {
         // Each result's channels of the source become innermost, then the results themselves.
         let whole = columns * channels;
         let turned = &mut scratch[..cols * whole];
-        for (o, turned) in turned.chunks_exact_mut(whole).take(n).enumerate() {
-            let w = w[o * self.weight[0]..].as_ptr();
+        // Kernels that follow each other are one row of each channel.
+        let follow = if self.weight[0] == columns { n } else { 1 };
+        for (i, turned) in turned[..n * whole].chunks_exact_mut(follow * whole).enumerate() {
+            let w = w[i * follow * self.weight[0]..].as_ptr();
             let x = Mat { ptr: w, rs: self.weight[1] as isize, cs: 1 };
             // SAFETY: the kernels of these channels, and places for them.
-            unsafe { (kernels.fast.interleave)(x, elements, columns, turned.as_mut_ptr(), channels) };
+            unsafe {
+                (kernels.fast.interleave)(x, elements, follow * columns, turned.as_mut_ptr(), channels)
+            };
         }
         for (tap, &element) in self.nest.elements.iter().enumerate() {
             let out = &mut out[tap * channels * cols..][..channels * cols];
