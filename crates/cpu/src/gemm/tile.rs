@@ -52,6 +52,8 @@ pub(super) unsafe fn tile<L: Lanes>(t: &Tile<L::E>) {
         (_, 1) => ALONG,
         _ => ANY,
     };
+    // Few columns take one vector.
+    let few = t.cols <= L::N;
     let (whole, rest) = (t.rows / L::ROWS, t.rows % L::ROWS);
     macro_rules! rows {
         ($($r:literal)*) => {
@@ -59,20 +61,26 @@ pub(super) unsafe fn tile<L: Lanes>(t: &Tile<L::E>) {
                 _ if whole == 0 => {}
                 $(
                     // SAFETY: the caller's promise.
-                    ($r, PACKED) => unsafe { rows::<L, $r, PACKED>(t, 0..whole) },
+                    ($r, PACKED) if few => unsafe { rows::<L, $r, 1, PACKED>(t, 0..whole) },
                     // SAFETY: as above.
-                    ($r, ACROSS) => unsafe { rows::<L, $r, ACROSS>(t, 0..whole) },
+                    ($r, PACKED) => unsafe { rows::<L, $r, 2, PACKED>(t, 0..whole) },
                     // SAFETY: as above.
-                    ($r, ALONG) => unsafe { rows::<L, $r, ALONG>(t, 0..whole) },
+                    ($r, ACROSS) if few => unsafe { rows::<L, $r, 1, ACROSS>(t, 0..whole) },
                     // SAFETY: as above.
-                    ($r, _) => unsafe { rows::<L, $r, ANY>(t, 0..whole) },
+                    ($r, ACROSS) => unsafe { rows::<L, $r, 2, ACROSS>(t, 0..whole) },
+                    // SAFETY: as above.
+                    ($r, ALONG) if few => unsafe { rows::<L, $r, 1, ALONG>(t, 0..whole) },
+                    // SAFETY: as above.
+                    ($r, ALONG) => unsafe { rows::<L, $r, 2, ALONG>(t, 0..whole) },
+                    // SAFETY: as above.
+                    ($r, _) => unsafe { rows::<L, $r, 2, ANY>(t, 0..whole) },
                 )*
                 _ => unreachable!("blocks have 1 to 12 rows"),
             }
             match rest {
                 0 => {}
                 // SAFETY: as above.
-                $($r if $r < L::ROWS => unsafe { rows::<L, $r, ANY>(t, whole..whole + 1) },)*
+                $($r if $r < L::ROWS => unsafe { rows::<L, $r, 2, ANY>(t, whole..whole + 1) },)*
                 _ => unreachable!("fewer rows than a block"),
             }
         };
@@ -90,16 +98,19 @@ const ACROSS: u8 = 3;
 /// Places of `k` at a time: fewer instructions besides the multiplications, which share the processor's front end.
 pub(super) const PLACES: usize = 4;
 
-/// Blocks of `R` rows.
+/// Blocks of `R` rows and `C` vectors of columns.
 ///
 /// # Safety
 /// As [`tile`]; the blocks are the tile's, and strides are as `LEFT` says.
 #[inline(always)]
-unsafe fn rows<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, blocks: Range<usize>) {
+unsafe fn rows<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(
+    t: &Tile<L::E>,
+    blocks: Range<usize>,
+) {
     let mut block = blocks.start;
     while block < blocks.end {
         // SAFETY: the caller's promise.
-        unsafe { one::<L, R, LEFT>(t, block) };
+        unsafe { one::<L, R, C, LEFT>(t, block) };
         block += 1;
     }
 }
@@ -109,7 +120,7 @@ unsafe fn rows<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, blocks:
 /// # Safety
 /// As [`rows`].
 #[inline(always)]
-unsafe fn one<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, block: usize) {
+unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile<L::E>, block: usize) {
     let (ars, acs) = match LEFT {
         PACKED => (1, L::ROWS as isize),
         ACROSS => (1, t.acs),
@@ -119,7 +130,7 @@ unsafe fn one<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, block: u
     let brs = if LEFT == ANY { t.brs } else { 2 * L::N as isize };
     let first = (block * L::ROWS) as isize;
     let (to, start) = (t.c.wrapping_offset(first * t.crs), t.start.wrapping_offset(first * t.srs));
-    let mut sums = [[L::zero(); 2]; R];
+    let mut sums = [[L::zero(); C]; R];
     let mut b = t.b;
     // Rows in threes: addresses reach a base plus one or two strides. Told what the bases have in common, the compiler
     // would add stride by stride, each addition waiting for the one before.
@@ -134,18 +145,23 @@ unsafe fn one<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, block: u
     for i in 0..R {
         let c = to.wrapping_offset(i as isize * t.crs);
         L::prefetch(c);
-        L::prefetch(c.wrapping_add(2 * L::N - 1));
+        L::prefetch(c.wrapping_add(C * L::N - 1));
     }
     macro_rules! place {
         ($p:expr) => {
             let right = b.wrapping_offset($p * brs);
-            // SAFETY: row `p` of `b` and column `p` of `a` are the tile's.
-            let right = unsafe { [L::load(right), L::load(right.add(L::N))] };
+            let mut rights = [L::zero(); C];
+            for j in 0..C {
+                // SAFETY: row `p` of `b` and column `p` of `a` are the tile's.
+                rights[j] = unsafe { L::load(right.add(j * L::N)) };
+            }
             for i in 0..R {
                 // SAFETY: as above.
                 let left = unsafe { *a[i / 3].offset((i % 3) as isize * ars).offset($p * acs) };
                 let left = L::splat(left);
-                sums[i] = [sums[i][0].fma(left, right[0]), sums[i][1].fma(left, right[1])];
+                for j in 0..C {
+                    sums[i][j] = sums[i][j].fma(left, rights[j]);
+                }
             }
         };
     }
@@ -192,29 +208,33 @@ unsafe fn one<L: Lanes, const R: usize, const LEFT: u8>(t: &Tile<L::E>, block: u
         place!(0);
         further!(1);
     }
-    let (whole, adds) = (t.cols == 2 * L::N, !t.start.is_null());
+    let (whole, adds) = (t.cols == C * L::N, !t.start.is_null());
     // One loop for each case: the sums then stay in registers.
     // SAFETY: rows of `c` and of `start`, of `cols` elements.
     unsafe {
         if whole && adds {
             for i in 0..R {
                 let start = start.wrapping_offset(i as isize * t.srs);
-                sums[i] = [L::load(start).add(sums[i][0]), L::load(start.add(L::N)).add(sums[i][1])];
+                for j in 0..C {
+                    sums[i][j] = L::load(start.add(j * L::N)).add(sums[i][j]);
+                }
             }
         }
         if whole {
             for i in 0..R {
                 let c = to.wrapping_offset(i as isize * t.crs);
-                sums[i][0].store(c);
-                sums[i][1].store(c.add(L::N));
+                for j in 0..C {
+                    sums[i][j].store(c.add(j * L::N));
+                }
             }
             return;
         }
         // Only here, and all at once, do the sums go through memory: elsewhere they would, too.
         let mut block = [[L::E::ZERO; MAX_COLS]; R];
         for i in 0..R {
-            sums[i][0].store(block[i].as_mut_ptr());
-            sums[i][1].store(block[i].as_mut_ptr().add(L::N));
+            for j in 0..C {
+                sums[i][j].store(block[i].as_mut_ptr().add(j * L::N));
+            }
         }
         for (i, row) in block.iter().enumerate() {
             let c = to.wrapping_offset(i as isize * t.crs);

@@ -17,7 +17,9 @@ pub(crate) struct Walk<'a, E> {
     pub inner: usize,
     /// Right: for each index of the sum in order, `Kernels::cols` elements.
     pub b: *const E,
-    /// Output: row `i` at `i·crs`, `Kernels::cols` elements.
+    /// Columns wanted, at most `Kernels::cols`: whole vectors are computed.
+    pub cols: usize,
+    /// Output: row `i` at `i·crs`, of the columns' vectors.
     pub c: *mut E,
     pub crs: isize,
     /// Adds to the output instead of writing it.
@@ -34,7 +36,9 @@ pub(super) unsafe fn walk<L: Lanes>(w: &Walk<L::E>) {
         ($($r:literal)*) => {
             match w.rows.len() {
                 // SAFETY: the caller's promise.
-                $($r if $r <= L::ROWS => unsafe { rows::<L, $r>(w) },)*
+                $($r if $r == L::ROWS && w.cols <= L::N => unsafe { rows::<L, $r, 1>(w) },)*
+                // SAFETY: as above.
+                $($r if $r <= L::ROWS => unsafe { rows::<L, $r, 2>(w) },)*
                 _ => unreachable!("tiles have 1 to {} rows", L::ROWS),
             }
         };
@@ -44,24 +48,28 @@ pub(super) unsafe fn walk<L: Lanes>(w: &Walk<L::E>) {
 }
 
 /// # Safety
-/// As [`walk`], with `R` rows.
+/// As [`walk`], with `R` rows and `C` vectors of columns.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
-unsafe fn rows<L: Lanes, const R: usize>(w: &Walk<L::E>) {
+unsafe fn rows<L: Lanes, const R: usize, const C: usize>(w: &Walk<L::E>) {
     let mut a = [std::ptr::null(); R];
     a.copy_from_slice(&w.rows[..R]);
-    let mut sums = [[L::zero(); 2]; R];
+    let mut sums = [[L::zero(); C]; R];
     let mut b = w.b;
     macro_rules! one {
         ($at:expr, $b:expr) => {
             // SAFETY: a row of `b`, and an element of each row of `a`.
             unsafe {
-                let right = [L::load($b), L::load($b.add(L::N))];
                 // By index: what the compiler is sure to unroll, and so to keep in registers.
+                let mut right = [L::zero(); C];
+                for j in 0..C {
+                    right[j] = L::load($b.add(j * L::N));
+                }
                 for i in 0..R {
                     let left = L::splat(a[i].offset($at).read_unaligned());
-                    sums[i][0] = sums[i][0].fma(left, right[0]);
-                    sums[i][1] = sums[i][1].fma(left, right[1]);
+                    for j in 0..C {
+                        sums[i][j] = sums[i][j].fma(left, right[j]);
+                    }
                 }
             }
         };
@@ -84,11 +92,13 @@ unsafe fn rows<L: Lanes, const R: usize>(w: &Walk<L::E>) {
     }
     for i in 0..R {
         let c = w.c.wrapping_offset(i as isize * w.crs);
-        // SAFETY: a row of `c`.
-        unsafe {
-            let old = |v: usize| if w.add { L::load(c.add(v)) } else { L::zero() };
-            old(0).add(sums[i][0]).store(c);
-            old(L::N).add(sums[i][1]).store(c.add(L::N));
+        for j in 0..C {
+            let c = c.wrapping_add(j * L::N);
+            // SAFETY: a vector of a row of `c`.
+            unsafe {
+                let old = if w.add { L::load(c) } else { L::zero() };
+                old.add(sums[i][j]).store(c);
+            }
         }
     }
 }

@@ -145,8 +145,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                     zero(sum_v.moved(row * sum_v.rs).ptr, a.ev);
                 }
             }
-            // Whole tiles and whole lanes; the panels' last columns are zeros.
-            let (cols, width) = (here.next_multiple_of(kernels.cols), here.next_multiple_of(16));
+            // Whole vectors and whole groups; the panels' last columns are zeros.
+            let (cols, width) = (here.next_multiple_of(panels.lanes), here.next_multiple_of(16));
             let from = if a.causal { k0 / block * block } else { 0 };
             for (inner, q0) in (0..group).flat_map(|h| (from..a.l).step_by(block).map(move |q0| (h, q0))) {
                 let (head, n) = (shared * group + inner, block.min(a.l - q0));

@@ -111,8 +111,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                     let panels = &kernels.fast;
                     let (a, k) = (query.moved(top as isize * query.rs), a.e.div_ceil(panels.taken));
                     let c = MatMut { ptr: scores.as_mut_ptr(), rs: LINE as isize };
-                    // Whole tiles: the panels' last columns are zeros.
-                    let n = here.next_multiple_of(kernels.cols);
+                    // Whole vectors: the panels' last columns are zeros.
+                    let n = here.next_multiple_of(panels.lanes);
                     Product { kernels, panels, m: rows, n, k, a, b: keys, c, add: false }.run(
                         &mut soon,
                         |rows, cols| if visible(top + rows.end - 1) > cols.start { 0..k } else { 0..0 },

@@ -352,6 +352,7 @@ impl Pass {
                         outer: &runs.starts,
                         inner: runs.length,
                         b: b.as_ptr(),
+                        cols: cols.min(self.to - panel * cols),
                         c: sums[start * crs + column..].as_mut_ptr(),
                         crs: crs as isize,
                         add: i0 > 0,

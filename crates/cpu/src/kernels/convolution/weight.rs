@@ -264,7 +264,8 @@ impl Weights {
                     let rows = &rows[..starts.len()];
                     let (c, crs) = (sums.as_mut_ptr(), cols as isize);
                     let inner = width.div_ceil(self.taken);
-                    let walk = Walk { rows, outer, inner, b, c, crs, add: turn > 0 };
+                    let cols = cols.min(outputs - j);
+                    let walk = Walk { rows, outer, inner, b, cols, c, crs, add: turn > 0 };
                     soon.iter_mut().for_each(Paced::step);
                     // SAFETY: inputs that the outputs meet through these taps, a row of gradients for each output, and
                     // sums of the job.
