@@ -234,7 +234,7 @@ impl Pass {
         let n = cols.min(self.to - panel * cols);
         let w = &w[panel * cols * self.weight[0] + i0 * self.taken * self.weight[1]..];
         // Few of the kernel's elements are fetched one by one.
-        if columns == 1 || 4 * self.taps() <= columns {
+        if columns == 1 || 16 * self.taps() <= columns {
             for (out, &element) in out.chunks_exact_mut(channels * cols).zip(&self.nest.elements) {
                 let ptr = w[element..].as_ptr();
                 let x = Mat { ptr, rs: self.weight[0] as isize, cs: self.weight[1] as isize };
