@@ -274,24 +274,27 @@ pub(super) unsafe fn pack<L: Packs<T>, T: Float<Wide = L::E>>(
     let full = rows / group * group;
     // Places that are filled by elements of the matrix, and all.
     let (whole, places) = (k / L::TAKEN, k.div_ceil(L::TAKEN));
+    // Places of the last panel's rows that are packed with the others.
+    let mut done = 0;
     // SAFETY: the caller's promise, for whole panels and for what is left.
     unsafe {
         if x.rs == 1 {
             pack_rows::<L, T>(x, rows, whole, group, pitch, out);
         } else if x.cs == 1 {
-            pack_columns::<L, T>(x, full, whole, k, group, pitch, out);
+            pack_columns::<L, T>(x, rows, whole, k, group, pitch, out);
+            done = whole / L::N * L::N;
         } else {
             pack_any::<L, T>(x, 0..full, 0..whole, k, group, pitch, out);
         }
         pack_any::<L, T>(x, 0..full, whole..places, k, group, pitch, out);
         if full < rows {
             let (panel, rest) = (out.wrapping_add(full * pitch), rows - full);
-            for p in 0..places {
+            for p in done..places {
                 for i in rest..group {
                     *panel.add(p * group + i) = L::E::ZERO;
                 }
             }
-            pack_any::<L, T>(x, full..rows, 0..places, k, group, pitch, out);
+            pack_any::<L, T>(x, full..rows, done..places, k, group, pitch, out);
         }
     }
 }
@@ -381,10 +384,11 @@ unsafe fn pack_rows<L: Packs<T>, T: Float<Wide = L::E>>(
     }
 }
 
-/// Packs whole panels of rows whose columns are neighbours in memory: squares are transposed.
+/// Packs panels of rows whose columns are neighbours in memory: squares are transposed. Of the last panel, if it is not whole,
+/// only places that make whole squares.
 ///
 /// # Safety
-/// As [`pack`], for the first `places` of `k`; `rows` are whole panels.
+/// As [`pack`], for the first `places` of `k`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
@@ -399,6 +403,7 @@ unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
     let whole = places / L::N * L::N;
     let mut i = 0;
     while i < rows {
+        let here = group.min(rows - i);
         let mut row = 0;
         while row < group {
             // A panel of fewer rows than lanes repeats its last one; what is stored of it spills into the next place, or
@@ -407,9 +412,16 @@ unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
             let mut p = 0;
             while p < whole {
                 let mut square = [L::zero(); MAX_LANES];
-                for j in 0..L::N {
-                    // SAFETY: `N` places of a row.
-                    square[j] = unsafe { L::along(x, i + row + j.min(last), p) };
+                if here == group {
+                    for j in 0..L::N {
+                        // SAFETY: `N` places of a row.
+                        square[j] = unsafe { L::along(x, i + row + j.min(last), p) };
+                    }
+                } else {
+                    for j in 0..L::N.min(here.saturating_sub(row)) {
+                        // SAFETY: as above.
+                        square[j] = unsafe { L::along(x, i + row + j, p) };
+                    }
                 }
                 L::transpose(&mut square);
                 let to = out.wrapping_add(i * pitch + p * group + row);
@@ -421,8 +433,10 @@ unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
             }
             row += L::N;
         }
-        // SAFETY: the places left.
-        unsafe { pack_any::<L, T>(x, i..i + group, whole..places, k, group, pitch, out) };
+        if here == group {
+            // SAFETY: the places left.
+            unsafe { pack_any::<L, T>(x, i..i + group, whole..places, k, group, pitch, out) };
+        }
         i += group;
     }
 }

@@ -7,9 +7,10 @@ use super::vector::{self, Vectors};
 use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, total};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::{Kernels, Mat, MatMut, Operand, even};
+use crate::gemm::{Kernels, Mat, MatMut, Operand, even, same};
 use crate::kernels::{Args, Site};
 use crate::pool::Shared;
+use crate::tier::Tier;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 
@@ -20,7 +21,7 @@ const TILES: usize = 12;
 /// Elements of a thread's scratch memory: keys and values (across), keys, queries and gradients packed as right operands;
 /// queries and gradients as left ones; weights and slopes; gradients of keys, values and queries, unless they are summed in
 /// place; products of gradient and output; mask; dropout.
-fn pieces<T: Operand>(a: &Attention, tier: crate::tier::Tier) -> [usize; 15] {
+fn pieces<T: Operand>(a: &Attention, tier: Tier) -> [usize; 15] {
     let kernels = T::kernels(tier);
     let queries = a.heads / a.key_heads * a.l;
     [
@@ -70,8 +71,23 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     args.pool.each_with(a.batch * a.key_heads, scratch, |at, scratch| {
         let mut scratch = Pieces(scratch);
         let pieces = sizes.map(|n| scratch.take(n));
-        let [k_across, v_across, k_along, q_along, g_along, q_left, g_left, weights, slopes, sum_k, sum_v, sum_q, through, added, kept] =
-            pieces;
+        let [
+            k_across,
+            v_across,
+            k_along,
+            q_along,
+            g_along,
+            q_left,
+            g_left,
+            weights,
+            slopes,
+            sum_k,
+            sum_v,
+            sum_q,
+            through,
+            added,
+            kept,
+        ] = pieces;
         let (sample, shared) = (at / a.key_heads, at % a.key_heads);
         // Rows of the queries' results of the first of the heads; those of the others follow.
         let base = (sample * a.heads + shared * group) * a.l;
@@ -114,9 +130,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             let first = dq.row(sample, shared * group, 0).cast::<T::Wide>();
             (first, dq.strides[1], dq.strides[2])
         };
-        let sum_q = |head: usize, row: usize| {
-            sum_q.wrapping_offset(head as isize * heads + row as isize * queries)
-        };
+        let sum_q =
+            |head: usize, row: usize| sum_q.wrapping_offset(head as isize * heads + row as isize * queries);
         for (head, row) in (0..group).flat_map(|head| (0..a.l).map(move |row| (head, row))) {
             // SAFETY: a query's gradient, which nobody else uses.
             unsafe { zero(sum_q(head, row), a.e) };
@@ -162,11 +177,35 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                     pack(panels, g, n, a.ev, g_along);
                     let c = |block: &mut [T::Wide]| MatMut { ptr: block.as_mut_ptr(), rs: LINE as isize };
                     let k = a.e.div_ceil(taken);
-                    Product { kernels, panels, m: n, n: cols, k, a: query, b: k_across, c: c(weights), add: false }
-                        .run(&mut soon, |rows, cols| if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 });
+                    Product {
+                        kernels,
+                        panels,
+                        m: n,
+                        n: cols,
+                        k,
+                        a: query,
+                        b: k_across,
+                        c: c(weights),
+                        add: false,
+                    }
+                    .run(&mut soon, |rows, cols| {
+                        if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 }
+                    });
                     let k = a.ev.div_ceil(taken);
-                    Product { kernels, panels, m: n, n: cols, k, a: grad, b: v_across, c: c(slopes), add: false }
-                        .run(&mut soon, |rows, cols| if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 });
+                    Product {
+                        kernels,
+                        panels,
+                        m: n,
+                        n: cols,
+                        k,
+                        a: grad,
+                        b: v_across,
+                        c: c(slopes),
+                        add: false,
+                    }
+                    .run(&mut soon, |rows, cols| {
+                        if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 }
+                    });
                 }
                 if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
                     m.read([sample, head, q0], k0, &mut added[..here]);
@@ -178,7 +217,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 }
                 for first in (0..n).step_by(2) {
                     for row in first..n.min(first + 2) {
-                        let (s, d) = (&mut weights[row * LINE..][..width], &mut slopes[row * LINE..][..width]);
+                        let (s, d) =
+                            (&mut weights[row * LINE..][..width], &mut slopes[row * LINE..][..width]);
                         let (count, query) = (visible(row), inner * a.l + q0 + row);
                         let lanes = count.next_multiple_of(16);
                         s[lanes..].fill(T::Wide::ZERO);
@@ -189,20 +229,32 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                         let at = [sample, head, q0 + row];
                         let added = mask.as_ref().map(|m| m.row(at, k0, count, &mut added[..lanes]));
                         let of = (base + query) * a.s + k0;
-                        let kept = survivors.as_ref().map(|s| s.row(options.tier, of, count, &mut kept[..lanes]));
+                        let kept =
+                            survivors.as_ref().map(|s| s.row(options.tier, of, count, &mut kept[..lanes]));
                         // SAFETY: an element of the logarithms.
-                        let log = unsafe { *logs.rows(sample, head, 0).ptr.offset((q0 + row) as isize * logs.strides[2]) };
+                        let log = unsafe {
+                            *logs.rows(sample, head, 0).ptr.offset((q0 + row) as isize * logs.strides[2])
+                        };
                         let (s, d) = (&mut s[..lanes], &mut d[..lanes]);
                         let (n, factor, through) = (count, T::Wide::from_f64(a.scale), through[query]);
                         let times = if mask_grad.is_some() { T::Wide::ONE } else { factor };
-                        let row = Slopes { scores: s, slopes: &mut *d, n, factor, times, added, kept, log, through };
+                        let row = Slopes {
+                            scores: s,
+                            slopes: &mut *d,
+                            n,
+                            factor,
+                            times,
+                            added,
+                            kept,
+                            log,
+                            through,
+                        };
                         vector::run(options.tier, row);
                         if let Some((dtype, dm)) = mask_grad {
-                            float_dtype!(dtype, M => for (j, &d) in d[..n].iter().enumerate() {
-                                // SAFETY: a score of these heads.
-                                unsafe {
-                                    *dm.get().cast::<M>().add((base + query) * a.s + k0 + j) = M::from_f64(d.to_f64());
-                                }
+                            float_dtype!(dtype, M => {
+                                let to = dm.get().cast::<M>().wrapping_add((base + query) * a.s + k0);
+                                // SAFETY: scores of these heads.
+                                unsafe { write_row(options.tier, &d[..n], to) };
                             });
                             vector::run(options.tier, Times { x: d, factor });
                         }
@@ -220,10 +272,30 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                     // Queries before the first that sees a tile's first key add nothing.
                     let skip = |key: usize| if a.causal { (k0 + key).saturating_sub(q0).min(n) } else { 0 };
                     let slopes_across = if taken > 1 { across(&weights[LINE..]) } else { across(slopes) };
-                    Product { kernels, panels, m: here, n: a.ev, k: places, a: across(weights), b: g_along, c: sum_v, add: true }
-                        .run(&mut soon, |keys, _| skip(keys.start) / taken..places);
-                    Product { kernels, panels, m: here, n: a.e, k: places, a: slopes_across, b: q_along, c: sum_k, add: true }
-                        .run(&mut soon, |keys, _| skip(keys.start) / taken..places);
+                    Product {
+                        kernels,
+                        panels,
+                        m: here,
+                        n: a.ev,
+                        k: places,
+                        a: across(weights),
+                        b: g_along,
+                        c: sum_v,
+                        add: true,
+                    }
+                    .run(&mut soon, |keys, _| skip(keys.start) / taken..places);
+                    Product {
+                        kernels,
+                        panels,
+                        m: here,
+                        n: a.e,
+                        k: places,
+                        a: slopes_across,
+                        b: q_along,
+                        c: sum_k,
+                        add: true,
+                    }
+                    .run(&mut soon, |keys, _| skip(keys.start) / taken..places);
                     let a_slopes = Mat { ptr: slopes.as_ptr(), rs: LINE as isize, cs: 1 };
                     let c = MatMut { ptr: sum_q(inner, q0), rs: queries };
                     let k = here.div_ceil(taken);
@@ -245,7 +317,9 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         if copies::<T>() {
             for (head, row) in (0..group).flat_map(|head| (0..a.l).map(move |row| (head, row))) {
                 // SAFETY: a query's gradient, which nobody else writes.
-                unsafe { (kernels.narrow)(sum_q(head, row), a.e, dq.row(sample, shared * group + head, row)) };
+                unsafe {
+                    (kernels.narrow)(sum_q(head, row), a.e, dq.row(sample, shared * group + head, row))
+                };
             }
         }
     });
@@ -259,6 +333,21 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
 unsafe fn zero<W: Wide>(x: *mut W, n: usize) {
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts_mut(x, n) }.fill(W::ZERO);
+}
+
+/// Writes a row of numbers, rounded to the type of the output.
+///
+/// # Safety
+/// As many may be written.
+unsafe fn write_row<W: Wide, M: Operand>(tier: Tier, from: &[W], to: *mut M) {
+    // SAFETY: the caller's promise; the types are the same.
+    unsafe {
+        if same::<M::Wide, W>() {
+            (M::kernels(tier).narrow)(from.as_ptr().cast(), from.len(), to);
+        } else {
+            from.iter().enumerate().for_each(|(j, x)| *to.add(j) = M::from_f64(x.to_f64()));
+        }
+    }
 }
 
 /// A row of numbers, copied if need be.
