@@ -137,10 +137,12 @@ fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
 /// stored whole.
 fn interleaves<T: Operand>(kernels: &Kernels<T>) {
     let layouts = |rows: usize, k: usize| [(1, rows as isize), (k as isize, 1), (2 * k as isize, 2)];
-    for (rows, k) in (1..=kernels.cols + 1).flat_map(|rows| (1..=2 * kernels.cols).map(move |k| (rows, k))) {
-        let x = numbers::<T>(2 * rows * k, 5);
-        let panels = [&kernels.wide, &kernels.fast].into_iter().flat_map(|p| [(p, 0), (p, 3)]);
-        for ((panels, apart), (rs, cs)) in panels.flat_map(|p| layouts(rows, k).map(|l| (p, l))) {
+    let rows = (1..=kernels.cols + 1).chain([2 * kernels.cols, 3 * kernels.cols + 1]);
+    for (rows, k) in rows.flat_map(|rows| (1..=2 * kernels.cols).map(move |k| (rows, k))) {
+        let (panels, numbers) = (&kernels.fast, numbers::<T>(2 * rows * k, 5));
+        for (apart, (rs, cs)) in [0, 3].into_iter().flat_map(|apart| layouts(rows, k).map(|l| (apart, l))) {
+            // No more than the matrix.
+            let x = &numbers[..=((rows - 1) as isize * rs + (k - 1) as isize * cs) as usize].to_vec();
             let places = rows.div_ceil(panels.taken);
             let pitch = places + apart;
             let mut out = vec![T::Wide::ZERO; pitch * k + 2 * MAX_LANES];
@@ -171,6 +173,7 @@ fn columns_of_any_size_are_interleaved() {
     for tier in tiers() {
         interleaves(f32::kernels(tier));
         interleaves(f64::kernels(tier));
+        interleaves(f16::kernels(tier));
         interleaves(bf16::kernels(tier));
     }
 }

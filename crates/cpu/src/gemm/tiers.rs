@@ -17,8 +17,7 @@ pub struct Kernels<T: Float> {
     /// Size of the block held in registers.
     pub(crate) rows: usize,
     pub(crate) cols: usize,
-    /// Of operands widened, and as sums of products take them fastest: the same, or pairs at a time.
-    pub(crate) wide: Panels<T>,
+    /// As sums of products take operands fastest: widened, or pairs of them together.
     pub(crate) fast: Panels<T>,
     /// [`Panels::interleave`] of numbers that are wide already.
     pub(crate) transpose: unsafe fn(Mat<T::Wide>, usize, usize, *mut T::Wide, usize),
@@ -166,7 +165,6 @@ macro_rules! tier {
                 Kernels {
                     rows: L::ROWS,
                     cols: 2 * L::N,
-                    wide: panels::<L, T>(),
                     fast: panels::<P, T>(),
                     transpose: interleave::<L, L::E>,
                     widen: widen::<L, T>,

@@ -269,8 +269,11 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 unsafe {
                     let across = |block: &[T::Wide]| Mat { ptr: block.as_ptr(), rs: 1, cs: rows as isize };
                     let places = n.div_ceil(taken);
-                    // Queries before the first that sees a tile's first key add nothing.
-                    let skip = |key: usize| if a.causal { (k0 + key).saturating_sub(q0).min(n) } else { 0 };
+                    // Queries before the first that sees a tile's first key add nothing, but the other one of its pair's.
+                    let seeing = |key: usize| {
+                        let first = if a.causal { (k0 + key).saturating_sub(q0) } else { 0 };
+                        if first < n { first / taken..places } else { places..places }
+                    };
                     let slopes_across = if taken > 1 { across(&weights[LINE..]) } else { across(slopes) };
                     Product {
                         kernels,
@@ -283,7 +286,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                         c: sum_v,
                         add: true,
                     }
-                    .run(&mut soon, |keys, _| skip(keys.start) / taken..places);
+                    .run(&mut soon, |keys, _| seeing(keys.start));
                     Product {
                         kernels,
                         panels,
@@ -295,7 +298,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                         c: sum_k,
                         add: true,
                     }
-                    .run(&mut soon, |keys, _| skip(keys.start) / taken..places);
+                    .run(&mut soon, |keys, _| seeing(keys.start));
                     let a_slopes = Mat { ptr: slopes.as_ptr(), rs: LINE as isize, cs: 1 };
                     let c = MatMut { ptr: sum_q(inner, q0), rs: queries };
                     let k = here.div_ceil(taken);
@@ -364,6 +367,6 @@ unsafe fn wide_row<'r, T: Operand>(
         return unsafe { std::slice::from_raw_parts(x.ptr.cast(), room.len()) };
     }
     // SAFETY: the caller's promise.
-    unsafe { (kernels.wide.interleave)(x.transposed(), room.len(), 1, room.as_mut_ptr(), room.len()) };
+    unsafe { (kernels.widen)(x, 1, room.len(), room.as_mut_ptr(), room.len()) };
     room
 }

@@ -3,7 +3,8 @@
 //! Dao, Fu, Ermon, Rudra and Ré 2022, "FlashAttention", and Milakov and Gimelshein 2018, "Online normalizer calculation for
 //! softmax". Sums are in f32 (f64 for f64), in an order that the sizes alone decide; each result is rounded once. Where products
 //! sum pairs of bf16, weights and the gradients of scores are rounded to bf16 as their operands, as in PyTorch's kernels for bf16;
-//! sums of weights are of those not rounded.
+//! sums of weights are of those not rounded. A pair may have a key that is not seen, of weight 0: if it is no number, nor are the
+//! results of the queries that see the other.
 
 mod backward;
 mod forward;

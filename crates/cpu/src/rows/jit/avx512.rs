@@ -8,18 +8,18 @@ const MASK: u8 = 1;
 /// Subnormal numbers, among the kinds of [`op::KIND`].
 const SUBNORMAL: u8 = 0x20;
 
-/// Compares; for [`blend`] or [`mask`].
+/// Compares; for [`blend`] or [`to_lanes`].
 pub(super) fn compare(asm: &mut Asm, op: Op, a: u8, b: Rm, predicate: Option<u8>) {
     asm.vector(op, MASK, a, b, predicate);
 }
 
 /// Lanes of ones where the comparison holds.
-pub(super) fn mask(asm: &mut Asm, out: u8) {
+pub(super) fn to_lanes(asm: &mut Asm, out: u8) {
     asm.vector(op::FROM_MASK, out, 0, Rm::Reg(MASK), None);
 }
 
 /// For [`blend`]: where lanes are ones.
-pub(super) fn told(asm: &mut Asm, by: u8) {
+pub(super) fn by_lanes(asm: &mut Asm, by: u8) {
     asm.vector(op::TO_MASK, MASK, 0, Rm::Reg(by), None);
 }
 

@@ -268,7 +268,8 @@ impl Builder<'_> {
                 let bits = self.bf16(from);
                 (DType::I16, self.push(Ins::Shift(2, bits, 16)))
             }
-            DType::I16 => {
+            // Elsewhere the lower halves are cut out.
+            DType::I16 if self.body.width == Width::Eight => {
                 let low = self.bits(0xFFFF);
                 (dtype, self.two(op::AND, from, low))
             }

@@ -120,7 +120,7 @@ fn columns(
     // As many of the values that are the same for all columns in registers as leave enough to do without the stack: most of
     // them are operands of instructions, and there are but two loads a cycle.
     let same = often(body);
-    let most = same.len().min(registers - pins - LEAST);
+    let most = same.len().min(registers - pins - FEWEST);
     let start = asm.mark();
     let mut write = |fixed: usize| {
         asm.back(&start);
@@ -156,28 +156,29 @@ fn columns(
 /// of them no registers were left for values that are the same for all.
 pub(super) const TOGETHER: usize = 2;
 const _: () = assert!(TOGETHER.is_multiple_of(2), "AVX2 writes halves two vectors at a time");
-/// Fewest registers that what a loop computes is left with.
-const LEAST: usize = 4;
+/// Fewest registers that what a loop computes is left with: for as many operands as an instruction has, and its result.
+const FEWEST: usize = 5;
 
 /// Which instructions are comparisons that only decide between others, if there are mask registers.
-fn told(body: &Body) -> Vec<bool> {
+fn deciding(body: &Body) -> Vec<bool> {
     let compares = |ins: &Ins| matches!(ins, Ins::Two(op::CMP | op::EQ_INT, ..));
-    let mut told: Vec<bool> = body.code.iter().map(|i| body.width == Width::Sixteen && compares(i)).collect();
+    let mut deciding: Vec<bool> =
+        body.code.iter().map(|i| body.width == Width::Sixteen && compares(i)).collect();
     for ins in &body.code {
         match *ins {
-            Ins::Blend { a, b, .. } => (told[a], told[b]) = (false, false),
-            _ => ins.args().for_each(|v| told[v] = false),
+            Ins::Blend { a, b, .. } => (deciding[a], deciding[b]) = (false, false),
+            _ => ins.args().for_each(|v| deciding[v] = false),
         }
     }
-    told
+    deciding
 }
 
 /// Gives the values of some vectors registers, and writes their code.
-struct Emitter<'a> {
-    asm: &'a mut Asm,
-    body: &'a Body,
+pub(super) struct Emitter<'a> {
+    pub(super) asm: &'a mut Asm,
+    pub(super) body: &'a Body,
     frame: Frame,
-    manner: Manner<'a>,
+    pub(super) manner: Manner<'a>,
     row: &'a Row<'a>,
     /// The instructions in order: number in the body, which vector of the group.
     order: Vec<(usize, usize)>,
@@ -194,7 +195,7 @@ struct Emitter<'a> {
     uses: Vec<Vec<usize>>,
     passed: Vec<usize>,
     /// Comparisons whose results only decide between others: with AVX-512, which has registers for that.
-    told: Vec<bool>,
+    decides: Vec<bool>,
 }
 
 impl<'a> Emitter<'a> {
@@ -217,7 +218,7 @@ impl<'a> Emitter<'a> {
             spills: 0,
             uses: vec![Vec::new(); n],
             passed: vec![0; n],
-            told: told(body),
+            decides: deciding(body),
         };
         for at in 0..e.order.len() {
             e.args(at).into_iter().for_each(|v| e.uses[v].push(at));
@@ -242,8 +243,8 @@ impl<'a> Emitter<'a> {
                 }
             }
             // What is compared for blends alone is compared where it is needed.
-            Ins::Two(..) if self.told[ins] => Vec::new(),
-            Ins::Blend { mask, a, b } if self.told[mask] => {
+            Ins::Two(..) if self.decides[ins] => Vec::new(),
+            Ins::Blend { mask, a, b } if self.decides[mask] => {
                 let compared = self.body.code[mask].args();
                 compared.chain([a, b]).map(|v| self.value(v, part)).collect()
             }
@@ -257,7 +258,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Elements of a stream at this vector.
-    fn at(&mut self, stream: usize, part: usize) -> Rm {
+    pub(super) fn at(&mut self, stream: usize, part: usize) -> Rm {
         let width = self.body.streams[stream].width;
         let disp = (part * self.body.width.lanes() * width) as i32;
         let base = if stream < POINTERS.len() {
@@ -348,7 +349,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// A register that holds nothing needed; not one of those locked.
-    fn take(&mut self, locked: &[u8]) -> u8 {
+    pub(super) fn take(&mut self, locked: &[u8]) -> u8 {
         let all = 0..self.registers as u8;
         if let Some(r) = all.clone().find(|r| self.held[*r as usize].is_none() && !locked.contains(r)) {
             return r;
@@ -481,7 +482,7 @@ impl<'a> Emitter<'a> {
             Ins::Two(f @ (op::CMP | op::EQ_INT), _, _, imm) if self.body.width == Width::Sixteen => {
                 self.compare(f, imm, &values, &mut locked);
                 let out = self.result(at, own, &values, &locked);
-                avx512::mask(self.asm, out);
+                avx512::to_lanes(self.asm, out);
             }
             Ins::Two(f, _, _, imm) => {
                 let (mut a, mut b) = (values[0], values[1]);
@@ -512,7 +513,7 @@ impl<'a> Emitter<'a> {
                     (Ins::Two(f, _, _, imm), [_, _]) => self.compare(f, imm, by, &mut locked),
                     _ => {
                         let by = self.get(by[0], &mut locked);
-                        avx512::told(self.asm, by);
+                        avx512::by_lanes(self.asm, by);
                     }
                 }
                 let a = self.get(*a, &mut locked);
@@ -566,8 +567,7 @@ impl<'a> Emitter<'a> {
         self.memory(v).unwrap_or_else(|| Rm::Reg(self.get(v, locked)))
     }
 
-    /// The register of an instruction's result. It may be that of an argument that is not needed any more, unless more than
-    /// one instruction is written; those that live on may be evicted from it, for they are read first.
+    /// The register of an instruction's result: it may be that of an argument that is not needed any more.
     fn result(&mut self, at: usize, own: Value, values: &[Value], args: &[u8]) -> u8 {
         self.pass(at, values);
         self.free(values);
@@ -621,57 +621,5 @@ impl<'a> Emitter<'a> {
         });
         (self.held[out as usize], self.place[own]) = (Some(own), Some(out));
         self.asm.vector(f, out, other, last, None);
-    }
-
-    /// Writes a vector, or with the second of two both of them.
-    fn store(&mut self, stream: usize, dtype: DType, from: &[u8], part: usize) {
-        let streams = self.manner.stream && self.body.streams[stream].past;
-        let width = self.body.width;
-        let to = self.at(stream, part);
-        match dtype {
-            DType::F16 if !streams => self.asm.vector(op::TO_HALF, from[0], 0, to, Some(0)),
-            DType::F16 => {
-                let t = self.take(from);
-                self.asm.vector(op::TO_HALF, from[0], 0, Rm::Reg(t), Some(0));
-                match width {
-                    Width::Eight => self.asm.low(op::STREAM_HALVES, t, 0, to, None),
-                    Width::Sixteen => self.asm.half(op::STREAM_HALVES, t, 0, to),
-                }
-            }
-            DType::I16 if width == Width::Sixteen && !streams => {
-                self.asm.vector(op::LOWER_16, from[0], 0, to, None);
-            }
-            DType::BF16 | DType::I16 if width == Width::Sixteen => {
-                let t = self.take(from);
-                match dtype {
-                    DType::BF16 => avx512::round(self.asm, t, from[0]),
-                    _ => self.asm.vector(op::LOWER_16, from[0], 0, Rm::Reg(t), None),
-                }
-                self.asm.half(if streams { op::STREAM_HALVES } else { op::STORE }, t, 0, to);
-            }
-            DType::BF16 | DType::I16 => {
-                let [even, odd] = from else { return };
-                let t = self.take(from);
-                let to = self.at(stream, part - 1);
-                self.asm.vector(op::PACK, t, *even, Rm::Reg(*odd), None);
-                self.asm.vector(op::PERMUTE_QUADS, t, 0, Rm::Reg(t), Some(0b11_01_10_00));
-                self.asm.vector(if streams { op::STREAM } else { op::STORE }, t, 0, to, None);
-            }
-            DType::Bool if width == Width::Sixteen => {
-                let t = self.take(from);
-                self.asm.vector(op::SHIFT, 2, t, Rm::Reg(from[0]), Some(31));
-                self.asm.vector(op::LOWER_8, t, 0, to, None);
-            }
-            DType::Bool => {
-                let t = self.take(from);
-                self.asm.vector(op::UPPER, from[0], 0, Rm::Reg(t), Some(1));
-                self.asm.low(op::PACK_SIGNED, t, from[0], Rm::Reg(t), None);
-                self.asm.low(op::PACK_BYTES, t, t, Rm::Reg(t), None);
-                // Ones are -1: their magnitude is 1.
-                self.asm.low(op::ABS_BYTES, t, 0, Rm::Reg(t), None);
-                self.asm.low(op::STORE_8, t, 0, to, None);
-            }
-            _ => self.asm.vector(if streams { op::STREAM } else { op::STORE }, from[0], 0, to, None),
-        }
     }
 }

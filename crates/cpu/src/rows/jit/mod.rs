@@ -12,6 +12,7 @@ mod emit;
 mod lanes;
 mod round;
 mod row;
+mod store;
 mod stretches;
 #[cfg(test)]
 mod tests;
