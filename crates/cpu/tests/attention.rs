@@ -6,7 +6,7 @@ use headwater_core::ops::attention::attention::ATTENTION;
 use headwater_core::pass::{diff::gradients, fuse, plan, simplify};
 use headwater_core::plan::Bindings;
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId};
-use headwater_cpu::Cpu;
+use headwater_cpu::{Cpu, Tier};
 
 const BATCH: usize = 2;
 const HEADS: usize = 4;
@@ -99,5 +99,33 @@ fn a_query_with_the_least_number_for_every_key_sees_all_of_them() {
         // Weights are exact but for one rounding, sums of five terms below 1.
         let (y, bound) = (got.floats()[size + e], 8.0 * f32::EPSILON as f64);
         assert!((y - mean).abs() <= bound, "element {e} is {y}, not {mean}");
+    }
+}
+
+/// With as many queries as make no whole pairs, a last one that is no number says nothing of keys that no query sees.
+#[test]
+fn keys_behind_the_last_query_have_no_gradient() {
+    let (queries, keys, size) = (17, 251, 8);
+    let mut b = Builder::new();
+    let [q, k, v, g] = [("q", queries), ("k", keys), ("v", keys), ("g", queries)]
+        .map(|(name, n)| b.input(name, TensorType::new(DType::BF16, [1, 1, n, size]), InputRole::User));
+    let attrs = Attrs::new().with("is_causal", true).with("scale", 0.3);
+    let y = b.apply(&ATTENTION, &[Some(q), Some(k), Some(v), None, None], attrs).unwrap()[0];
+    for (name, grad) in ["dk", "dv"].into_iter().zip(gradients(&mut b, &[(y, g)], &[k, v]).unwrap()) {
+        b.output(name, grad.unwrap(), OutputRole::User);
+    }
+    let graph = b.finish();
+    let mut inputs = inputs(&graph);
+    for i in [0, 3] {
+        let mut data = inputs[i].to_f64();
+        data[(queries - 1) * size] = f64::NAN;
+        inputs[i] = Tensor::float(DType::BF16, inputs[i].ty.shape.clone(), data);
+    }
+    for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
+        for grad in evaluate(&Cpu::new(1).with_tier(tier).unwrap(), &graph, &inputs).unwrap() {
+            // Keys that share a register tile with those that are seen are multiplied with zeros.
+            let behind = &grad.floats()[queries.next_multiple_of(12) * size..];
+            assert!(behind.iter().all(|&x| x == 0.0), "{}", tier.name());
+        }
     }
 }
