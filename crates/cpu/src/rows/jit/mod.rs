@@ -10,6 +10,8 @@ mod between;
 mod body;
 mod emit;
 mod lanes;
+#[cfg(test)]
+mod random;
 mod round;
 mod row;
 mod store;

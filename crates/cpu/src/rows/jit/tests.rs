@@ -36,14 +36,12 @@ fn tame(at: usize) -> Expr {
     input(at).is_nan().select(Expr::Float(0.5), between)
 }
 
-/// Runs an example with machine code and without, and compares all bits.
-fn same(mut ex: Example, what: &str) {
-    if Tier::detect() < Tier::Avx2 {
-        return;
-    }
+/// Numbers of all kinds for an example's operands.
+pub(super) fn fill(ex: &mut Example, seed: u32) {
     for (i, (slot, tensor)) in ex.reads.iter_mut().enumerate() {
         let n = slot.ty.shape.numel();
-        let data: Vec<f64> = numbers(n, 17 + i as u32).iter().map(|&x| slot.ty.dtype.round(x)).collect();
+        let numbers = numbers(n, seed.wrapping_add(i as u32));
+        let data: Vec<f64> = numbers.iter().map(|&x| slot.ty.dtype.round(x)).collect();
         *tensor = match slot.ty.dtype {
             DType::Bool => Tensor::int(
                 DType::Bool,
@@ -51,18 +49,31 @@ fn same(mut ex: Example, what: &str) {
                 data.iter().map(|x| (*x > 0.0) as i64).collect(),
             ),
             DType::I16 => {
-                let data = data.iter().map(|x| (x * 1e4) as i64).collect();
+                let data = data.iter().map(|x| (x * 1e4) as i16 as i64).collect();
                 Tensor::int(DType::I16, slot.ty.shape.clone(), data)
             }
             dtype => Tensor::float(dtype, slot.ty.shape.clone(), data),
         };
     }
+}
+
+/// Runs an example with machine code and without, and compares all bits.
+fn same(mut ex: Example, what: &str) {
+    if Tier::detect() < Tier::Avx2 {
+        return;
+    }
+    fill(&mut ex, 17);
     assert!(compile(&ex, Tier::Portable).unwrap().machine.is_none());
+    agree(&ex, what);
+}
+
+/// The same bits with machine code of every tier as without.
+pub(super) fn agree(ex: &Example, what: &str) {
     let tiers = Tier::ALL.into_iter().filter(|&t| t >= Tier::Avx2 && t <= Tier::detect());
+    let want = run(ex, 1, Tier::Portable);
     for (tier, threads) in tiers.flat_map(|tier| [(tier, 1), (tier, 3)]) {
-        assert!(compile(&ex, tier).unwrap().machine.is_some(), "{what} has no machine code");
-        let (got, want) = (run(&ex, threads, tier), run(&ex, threads, Tier::Portable));
-        for (g, w) in got.iter().zip(&want) {
+        assert!(compile(ex, tier).unwrap().machine.is_some(), "{what} has no machine code");
+        for (g, w) in run(ex, threads, tier).iter().zip(&want) {
             // Bits, but for those of NaNs, whose payload no rule fixes.
             let number = |t: &Tensor, i: usize| match t.dtype() {
                 DType::Bool | DType::I16 => t.ints()[i] as f64,
