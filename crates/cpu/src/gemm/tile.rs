@@ -274,27 +274,29 @@ pub(super) unsafe fn pack<L: Packs<T>, T: Float<Wide = L::E>>(
     let full = rows / group * group;
     // Places that are filled by elements of the matrix, and all.
     let (whole, places) = (k / L::TAKEN, k.div_ceil(L::TAKEN));
-    // Places of the last panel's rows that are packed with the others.
-    let mut done = 0;
-    // SAFETY: the caller's promise, for whole panels and for what is left.
+    // SAFETY: the caller's promise, for what lies in whole vectors and for what is left.
     unsafe {
-        if x.rs == 1 {
-            pack_rows::<L, T>(x, rows, whole, group, pitch, out);
-        } else if x.cs == 1 {
-            pack_columns::<L, T>(x, rows, whole, k, group, pitch, out);
-            done = whole / L::N * L::N;
-        } else {
-            pack_any::<L, T>(x, 0..full, 0..whole, k, group, pitch, out);
-        }
-        pack_any::<L, T>(x, 0..full, whole..places, k, group, pitch, out);
+        // Places that are packed by vectors, of whole panels and of the last one.
+        let done = match (x.rs, x.cs) {
+            (1, _) => {
+                pack_rows::<L, T>(x, rows, whole, group, pitch, out);
+                [whole, 0]
+            }
+            (_, 1) => {
+                pack_columns::<L, T>(x, rows, whole, group, pitch, out);
+                [whole / L::N * L::N; 2]
+            }
+            _ => [0; 2],
+        };
+        pack_any::<L, T>(x, 0..full, done[0]..places, k, group, pitch, out);
         if full < rows {
             let (panel, rest) = (out.wrapping_add(full * pitch), rows - full);
-            for p in done..places {
+            for p in done[1]..places {
                 for i in rest..group {
                     *panel.add(p * group + i) = L::E::ZERO;
                 }
             }
-            pack_any::<L, T>(x, full..rows, done..places, k, group, pitch, out);
+            pack_any::<L, T>(x, full..rows, done[1]..places, k, group, pitch, out);
         }
     }
 }
@@ -384,18 +386,15 @@ unsafe fn pack_rows<L: Packs<T>, T: Float<Wide = L::E>>(
     }
 }
 
-/// Packs panels of rows whose columns are neighbours in memory: squares are transposed. Of the last panel, if it is not whole,
-/// only places that make whole squares.
+/// Packs panels of rows whose columns are neighbours in memory, as far as their places make squares, which are transposed.
 ///
 /// # Safety
 /// As [`pack`], for the first `places` of `k`.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
     x: Mat<T>,
     rows: usize,
     places: usize,
-    k: usize,
     group: usize,
     pitch: usize,
     out: *mut L::E,
@@ -406,8 +405,8 @@ unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
         let here = group.min(rows - i);
         let mut row = 0;
         while row < group {
-            // A panel of fewer rows than lanes repeats its last one; what is stored of it spills into the next place, or
-            // the next panel, which are written later, or the room at the end.
+            // A panel of fewer rows than lanes repeats its last one, and one that is not whole has zeros; what is stored
+            // of it spills into the next place, or the next panel, which are written later, or the room at the end.
             let last = group - row - 1;
             let mut p = 0;
             while p < whole {
@@ -432,10 +431,6 @@ unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
                 p += L::N;
             }
             row += L::N;
-        }
-        if here == group {
-            // SAFETY: the places left.
-            unsafe { pack_any::<L, T>(x, i..i + group, whole..places, k, group, pitch, out) };
         }
         i += group;
     }

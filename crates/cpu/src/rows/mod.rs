@@ -21,7 +21,7 @@ mod jit;
 mod loops;
 pub(crate) mod math;
 mod ops;
-mod real;
+pub(crate) mod real;
 mod run;
 mod scratch;
 mod source;

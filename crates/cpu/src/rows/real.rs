@@ -165,7 +165,7 @@ real!(f64, round_to_odd);
 
 /// The bits of the bfloat16 nearest to `x`, ties to even, without branches.
 #[inline(always)]
-pub(super) fn bf16_bits(x: f32) -> u16 {
+pub(crate) fn bf16_bits(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) >> 16;
     // A NaN stays one: quiet, its sign kept.

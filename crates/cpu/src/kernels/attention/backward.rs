@@ -175,37 +175,17 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                     let (query, grad) = (left(panels, q, n, a.e, q_left), left(panels, g, n, a.ev, g_left));
                     pack(panels, q, n, a.e, q_along);
                     pack(panels, g, n, a.ev, g_along);
-                    let c = |block: &mut [T::Wide]| MatMut { ptr: block.as_mut_ptr(), rs: LINE as isize };
-                    let k = a.e.div_ceil(taken);
-                    Product {
-                        kernels,
-                        panels,
-                        m: n,
-                        n: cols,
-                        k,
-                        a: query,
-                        b: k_across,
-                        c: c(weights),
-                        add: false,
+                    let scores = (query, &*k_across, a.e, &mut *weights);
+                    for (x, b, size, to) in [scores, (grad, &*v_across, a.ev, &mut *slopes)] {
+                        let (k, c) =
+                            (size.div_ceil(taken), MatMut { ptr: to.as_mut_ptr(), rs: LINE as isize });
+                        Product { kernels, panels, m: n, n: cols, k, a: x, b, c, add: false }.run(
+                            &mut soon,
+                            |rows, cols| {
+                                if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 }
+                            },
+                        );
                     }
-                    .run(&mut soon, |rows, cols| {
-                        if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 }
-                    });
-                    let k = a.ev.div_ceil(taken);
-                    Product {
-                        kernels,
-                        panels,
-                        m: n,
-                        n: cols,
-                        k,
-                        a: grad,
-                        b: v_across,
-                        c: c(slopes),
-                        add: false,
-                    }
-                    .run(&mut soon, |rows, cols| {
-                        if visible(rows.end - 1) > cols.start { 0..k } else { 0..0 }
-                    });
                 }
                 if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
                     m.read([sample, head, q0], k0, &mut added[..here]);
@@ -275,30 +255,11 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                         if first < n { first / taken..places } else { places..places }
                     };
                     let slopes_across = if taken > 1 { across(&weights[LINE..]) } else { across(slopes) };
-                    Product {
-                        kernels,
-                        panels,
-                        m: here,
-                        n: a.ev,
-                        k: places,
-                        a: across(weights),
-                        b: g_along,
-                        c: sum_v,
-                        add: true,
+                    let values = (across(weights), &*g_along, a.ev, sum_v);
+                    for (x, b, n, c) in [values, (slopes_across, &*q_along, a.e, sum_k)] {
+                        Product { kernels, panels, m: here, n, k: places, a: x, b, c, add: true }
+                            .run(&mut soon, |keys, _| seeing(keys.start));
                     }
-                    .run(&mut soon, |keys, _| seeing(keys.start));
-                    Product {
-                        kernels,
-                        panels,
-                        m: here,
-                        n: a.e,
-                        k: places,
-                        a: slopes_across,
-                        b: q_along,
-                        c: sum_k,
-                        add: true,
-                    }
-                    .run(&mut soon, |keys, _| seeing(keys.start));
                     let a_slopes = Mat { ptr: slopes.as_ptr(), rs: LINE as isize, cs: 1 };
                     let c = MatMut { ptr: sum_q(inner, q0), rs: queries };
                     let k = here.div_ceil(taken);

@@ -5,6 +5,7 @@
 
 use super::vector::{LANES, Rows, Vector};
 use crate::element::{Float, Wide};
+use crate::rows::real::bf16_bits;
 use crate::tier::Loop;
 use headwater_core::random::Stream;
 
@@ -268,42 +269,31 @@ impl<W: Wide> Loop for Paired<'_, W> {
     fn run(self) {
         let lines = [self.weights.0, self.weights.1, self.slopes.0, self.slopes.1];
         assert!(lines.iter().all(|l| size_of_val(&**l) >= self.n * size_of::<u32>()));
-        let lines = lines.map(|l| l.as_mut_ptr().cast::<[u32; LANES]>());
+        // Pairs take the place of floats of 32 bits.
+        let lines = lines.map(|l| l.as_mut_ptr().cast::<[f32; LANES]>());
         for at in 0..self.n / LANES {
             let mut bits = [[0; LANES]; 4];
             for i in 0..4 {
                 // SAFETY: a group of each line, which are as long; all bits are numbers.
-                bits[i] = unsafe { lines[i].add(at).read() };
+                let group = unsafe { lines[i].add(at).read() };
                 for j in 0..LANES {
-                    bits[i][j] = nearest(bits[i][j]);
+                    bits[i][j] = bf16_bits(group[j]);
                 }
             }
             for (i, [one, two]) in [(0, [0, 1]), (1, [2, 3])] {
                 let mut pairs = [0; LANES];
                 for j in 0..LANES {
-                    pairs[j] = bits[one][j] >> 16 | bits[two][j] & !0xffff;
+                    pairs[j] = bits[one][j] as u32 | (bits[two][j] as u32) << 16;
                 }
                 // SAFETY: as above.
-                unsafe { lines[i].add(at).write(pairs) };
+                unsafe { lines[i].cast::<[u32; LANES]>().add(at).write(pairs) };
             }
             for i in 2..4 {
-                let mut halves = [0u16; LANES];
-                for j in 0..LANES {
-                    halves[j] = (bits[i][j] >> 16) as u16;
-                }
                 // SAFETY: as above; they take half the room of those that were read.
-                unsafe { lines[i].cast::<[u16; LANES]>().add(at).write(halves) };
+                unsafe { lines[i].cast::<[u16; LANES]>().add(at).write(bits[i]) };
             }
         }
     }
-}
-
-/// The bits of an f32 whose upper half are those of the nearest bf16.
-#[inline(always)]
-fn nearest(bits: u32) -> u32 {
-    let nan = bits & 0x7fff_ffff > f32::INFINITY.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    if nan { bits | 0x0040_0000 } else { rounded }
 }
 
 /// Factors of dropout of consecutive weights: `scale` where the word's upper 24 bits are less than `below`, else 0.

@@ -73,8 +73,8 @@ impl Width {
     }
 }
 
-/// The first of four registers that hold nothing from one value to the next.
-pub(super) const SPARE: u8 = 28;
+/// The first of two registers that hold nothing from one value to the next.
+pub(super) const SPARE: u8 = 30;
 
 /// The part of registers that an instruction is for.
 #[derive(Clone, Copy, Debug, PartialEq)]

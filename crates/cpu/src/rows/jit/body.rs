@@ -3,7 +3,7 @@
 use super::super::code::{Code, Kind, Op, Reg, Register, What};
 use super::super::math::{self, Lanes};
 use super::super::ops::Ty;
-use super::asm::{Op as Machine, Width, op};
+use super::asm::{Op as Instruction, Width, op};
 use super::reduction;
 use super::round::{Known, Nans};
 use headwater_core::DType;
@@ -38,11 +38,11 @@ pub(super) enum Ins {
     /// Lanes of an accumulator.
     Acc(usize),
     /// `a op b`.
-    Two(Machine, Value, Value, Option<u8>),
+    Two(Instruction, Value, Value, Option<u8>),
     /// `a · b + c`, rounded once.
     Fma(Value, Value, Value),
     /// `op a`.
-    One(Machine, Value, Option<u8>),
+    One(Instruction, Value, Option<u8>),
     /// Bits moved: digit of the opcode, how far.
     Shift(u8, Value, u8),
     /// `b` where the mask is set, else `a`.
@@ -225,7 +225,7 @@ impl Builder<'_> {
         self.body.code.len() - 1
     }
 
-    pub(super) fn two(&mut self, op: Machine, a: Value, b: Value) -> Value {
+    pub(super) fn two(&mut self, op: Instruction, a: Value, b: Value) -> Value {
         self.push(Ins::Two(op, a, b, None))
     }
 
