@@ -68,7 +68,7 @@ impl Ahead {
             stretches: n,
             each,
             steps,
-            pace: self.bytes.div_ceil(steps).min(LINE),
+            pace: self.bytes.div_ceil(steps).min(2 * LINE),
         };
         self.at = self.at.wrapping_add_signed(n as isize * self.hop);
         self.left -= n;

@@ -8,9 +8,45 @@ use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 lanes!(__m512: f32, 16, 12; _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_fmadd_ps
-    _mm512_add_ps _mm512_and_ps transpose_16x16);
+    _mm512_add_ps _mm512_and_ps few_loaded_ps few_stored_ps last_ps transpose_16x16);
 lanes!(__m512d: f64, 8, 8; _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_fmadd_pd
-    _mm512_add_pd _mm512_and_pd);
+    _mm512_add_pd _mm512_and_pd few_loaded_pd few_stored_pd last_pd);
+
+macro_rules! few {
+    ($v:ty, $e:ty, $mask:ty: $load:ident $store:ident $compress:ident $loaded:ident $stored:ident $last:ident) => {
+        /// The first `n` lanes, zeros in the others.
+        ///
+        /// # Safety
+        /// `n ≤ N` numbers may be read; the processor has AVX-512.
+        #[inline(always)]
+        unsafe fn $loaded(p: *const $e, n: usize) -> $v {
+            // SAFETY: the caller's promise; lanes that are masked out are not read.
+            unsafe { $load(((1_u32 << n) - 1) as $mask, p) }
+        }
+        /// The first `n` lanes to memory.
+        ///
+        /// # Safety
+        /// As above, written.
+        #[inline(always)]
+        unsafe fn $stored(p: *mut $e, n: usize, x: $v) {
+            // SAFETY: as above.
+            unsafe { $store(p, ((1_u32 << n) - 1) as $mask, x) }
+        }
+        /// The last `n` lanes, in the first ones.
+        ///
+        /// # Safety
+        /// `n ≤ N`; the processor has AVX-512.
+        #[inline(always)]
+        unsafe fn $last(x: $v, n: usize) -> $v {
+            // SAFETY: as above.
+            unsafe { $compress((((1_u32 << n) - 1) << (<$v as Lanes>::N - n)) as $mask, x) }
+        }
+    };
+}
+few!(__m512, f32, __mmask16: _mm512_maskz_loadu_ps _mm512_mask_storeu_ps _mm512_maskz_compress_ps
+    few_loaded_ps few_stored_ps last_ps);
+few!(__m512d, f64, __mmask8: _mm512_maskz_loadu_pd _mm512_mask_storeu_pd _mm512_maskz_compress_pd
+    few_loaded_pd few_stored_pd last_pd);
 
 /// # Safety
 /// The processor has AVX-512.
@@ -117,6 +153,20 @@ impl Lanes for Pairs {
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe { self.0.store(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_few(p: *const f32, n: usize) -> Self {
+        // SAFETY: the caller's promise.
+        Pairs(unsafe { Lanes::load_few(p, n) })
+    }
+    #[inline(always)]
+    unsafe fn store_few(self, p: *mut f32, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.store_few(p, n) }
+    }
+    #[inline(always)]
+    fn last(self, n: usize) -> Self {
+        Pairs(self.0.last(n))
     }
     #[inline(always)]
     fn fma(self, a: Self, b: Self) -> Self {

@@ -198,12 +198,10 @@ unsafe fn write<T: Operand, O: Operand<Wide = T::Wide>>(
         let (block, column) = (i / deep.rows * deep.blocks[1] + across, first - across * deep.cols);
         let n = SOME.min(deep.cols - column).min(p.size.n - first);
         let mut total = [T::Wide::ZERO; SOME];
-        for group in 0..deep.groups {
-            let at = (block * deep.groups + group) * deep.block() + i % deep.rows * deep.cols + column;
-            for (t, &s) in total[..n].iter_mut().zip(&sums[at..at + n]) {
-                *t += s;
-            }
-        }
+        let at = block * deep.groups * deep.block() + i % deep.rows * deep.cols + column;
+        let groups = sums[at..][..(deep.groups - 1) * deep.block() + n].as_ptr();
+        // SAFETY: the groups' sums for these columns.
+        unsafe { (p.kernels.total)(groups, deep.block(), deep.groups, n, total.as_mut_ptr()) };
         let c = p.c.at(i, first).ptr;
         for (j, t) in total[..n].iter_mut().enumerate() {
             match p.start {

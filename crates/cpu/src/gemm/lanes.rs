@@ -33,6 +33,44 @@ pub(crate) trait Lanes: Copy + 'static {
     /// # Safety
     /// `N` numbers may be written.
     unsafe fn store(self, p: *mut Self::E);
+    /// The first `n` of `N` numbers from memory, zeros in the other lanes.
+    ///
+    /// # Safety
+    /// `n ≤ N` numbers may be read.
+    #[inline(always)]
+    unsafe fn load_few(p: *const Self::E, n: usize) -> Self {
+        let mut lanes = [Self::E::ZERO; MAX_LANES];
+        for i in 0..n {
+            // SAFETY: the caller's promise.
+            lanes[i] = unsafe { *p.add(i) };
+        }
+        // SAFETY: the buffer holds any vector.
+        unsafe { Self::load(lanes.as_ptr()) }
+    }
+    /// The first `n` lanes to memory.
+    ///
+    /// # Safety
+    /// `n ≤ N` numbers may be written.
+    #[inline(always)]
+    unsafe fn store_few(self, p: *mut Self::E, n: usize) {
+        let mut lanes = [Self::E::ZERO; MAX_LANES];
+        // SAFETY: the buffer holds any vector.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        for i in 0..n {
+            // SAFETY: the caller's promise.
+            unsafe { *p.add(i) = lanes[i] };
+        }
+    }
+    /// The last `n` lanes, in the first ones.
+    #[inline(always)]
+    fn last(self, n: usize) -> Self {
+        let mut lanes = [Self::E::ZERO; 2 * MAX_LANES];
+        // SAFETY: the buffer holds two of any vector.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            Self::load(lanes[Self::N - n..].as_ptr())
+        }
+    }
     /// `self + a · b`; rounded once where the instruction set can.
     fn fma(self, a: Self, b: Self) -> Self;
     /// `self + x`.

@@ -24,6 +24,8 @@ pub struct Kernels<T: Float> {
     /// Widens a matrix row by row.
     pub(crate) widen: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
     pub(crate) narrow: unsafe fn(*const T::Wide, usize, *mut T),
+    /// Adds up rows.
+    pub(crate) total: unsafe fn(*const T::Wide, usize, usize, usize, *mut T::Wide),
     /// Of one channel: lines convolved with a kernel, and with lines.
     pub(crate) lines: unsafe fn(&Lines<T::Wide>),
     pub(crate) dots: unsafe fn(&Dots<T::Wide>),
@@ -133,6 +135,14 @@ macro_rules! tier {
             }
 
             /// # Safety
+            /// As [`tile::total`].
+            $(#[$features])?
+            unsafe fn total<L: Lanes>(from: *const L::E, pitch: usize, rows: usize, n: usize, to: *mut L::E) {
+                // SAFETY: the caller's promise.
+                unsafe { tile::total::<L>(from, pitch, rows, n, to) }
+            }
+
+            /// # Safety
             /// As [`tile::dot`].
             $(#[$features])?
             unsafe fn dot<L: Converts<T>, T: Float<Wide = L::E>>(
@@ -169,6 +179,7 @@ macro_rules! tier {
                     transpose: interleave::<L, L::E>,
                     widen: widen::<L, T>,
                     narrow: narrow::<L, T>,
+                    total: total::<L>,
                     lines: lines::<L>,
                     dots: dots::<L>,
                     dot: dot::<L, T>,

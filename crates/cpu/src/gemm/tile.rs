@@ -198,6 +198,7 @@ unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile
                     further!(4);
                 }
                 ask(soon);
+                ask(soon.wrapping_add(pace / 2));
                 soon = soon.wrapping_add(pace);
             }
             (part, steps) = (part + 1, steps - now);
@@ -229,18 +230,20 @@ unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile
             }
             return;
         }
-        // Only here, and all at once, do the sums go through memory: elsewhere they would, too.
-        let mut block = [[L::E::ZERO; MAX_COLS]; R];
-        for i in 0..R {
-            for j in 0..C {
-                sums[i][j].store(block[i].as_mut_ptr().add(j * L::N));
-            }
+        // Columns of each vector: all, some or none.
+        let mut few = [0; C];
+        for j in 0..C {
+            few[j] = t.cols.saturating_sub(j * L::N).min(L::N);
         }
-        for (i, row) in block.iter().enumerate() {
+        for i in 0..R {
             let c = to.wrapping_offset(i as isize * t.crs);
             let start = start.wrapping_offset(i as isize * t.srs);
-            for j in 0..t.cols {
-                *c.add(j) = if adds { *start.add(j) + row[j] } else { row[j] };
+            for j in 0..C {
+                let mut sum = sums[i][j];
+                if adds {
+                    sum = L::load_few(start.wrapping_add(j * L::N), few[j]).add(sum);
+                }
+                sum.store_few(c.wrapping_add(j * L::N), few[j]);
             }
         }
     }
@@ -356,30 +359,42 @@ unsafe fn pack_rows<L: Packs<T>, T: Float<Wide = L::E>>(
             }
             for i in (start..rows_end).step_by(group) {
                 let mut to = out.wrapping_add(i * pitch + first * group);
+                let mut from = x.at(i, first * L::TAKEN);
                 if group.is_multiple_of(L::N) {
-                    for p in first..end {
+                    for _ in first..end {
                         for j in (0..group).step_by(L::N) {
                             // SAFETY: rows of this place, and where they go.
-                            unsafe { L::across(x, i + j, p).store(to.add(j)) };
+                            unsafe { L::across(from, j, 0).store(to.add(j)) };
                         }
-                        to = to.wrapping_add(group);
+                        (from, to) = (from.at(0, L::TAKEN), to.wrapping_add(group));
                     }
                     continue;
                 }
                 // The vector's lanes that are no rows of this panel are rows of the next one, and spill into the next
                 // place of this panel, which is written later; the last place must not spill.
-                let spills = if i + L::N <= rows { end.min(places - 1) } else { first };
-                for p in first..spills {
+                let within = i + L::N <= rows;
+                let spills = if within { end.min(places - 1) } else { first };
+                for _ in first..spills {
                     // SAFETY: as above.
-                    unsafe { L::across(x, i, p).store(to) };
-                    to = to.wrapping_add(group);
+                    unsafe { L::across(from, 0, 0).store(to) };
+                    (from, to) = (from.at(0, L::TAKEN), to.wrapping_add(group));
                 }
-                for p in spills..end {
-                    for j in 0..group {
-                        // SAFETY: as above.
-                        unsafe { *to.add(j) = L::one(x, i + j, p, places * L::TAKEN) };
+                // Behind the last row nothing is read: a vector ends with it, and a matrix of fewer rows is read one by one.
+                let before = L::N - group;
+                for _ in spills..end {
+                    // SAFETY: as above.
+                    unsafe {
+                        if within {
+                            L::across(from, 0, 0).store_few(to, group);
+                        } else if i >= before {
+                            L::across(from.moved(-(before as isize)), 0, 0).last(group).store_few(to, group);
+                        } else {
+                            for j in 0..group {
+                                *to.add(j) = L::one(from, j, 0, L::TAKEN);
+                            }
+                        }
                     }
-                    to = to.wrapping_add(group);
+                    (from, to) = (from.at(0, L::TAKEN), to.wrapping_add(group));
                 }
             }
         }
@@ -433,6 +448,33 @@ unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
             row += L::N;
         }
         i += group;
+    }
+}
+
+/// Adds up `rows` rows of `n` numbers, which begin `pitch` apart, in order.
+///
+/// # Safety
+/// They may be read, and `n` numbers be written to `to`; these do not overlap.
+#[inline(always)]
+pub(super) unsafe fn total<L: Lanes>(from: *const L::E, pitch: usize, rows: usize, n: usize, to: *mut L::E) {
+    let mut j = 0;
+    while j < n {
+        let mut sum = L::zero();
+        // SAFETY: the caller's promise, for all lanes or those that are left.
+        unsafe {
+            if j + L::N <= n {
+                for row in 0..rows {
+                    sum = sum.add(L::load(from.add(row * pitch + j)));
+                }
+                sum.store(to.add(j));
+            } else {
+                for row in 0..rows {
+                    sum = sum.add(L::load_few(from.add(row * pitch + j), n - j));
+                }
+                sum.store_few(to.add(j), n - j);
+            }
+        }
+        j += L::N;
     }
 }
 

@@ -145,7 +145,7 @@ impl Weights {
                 self.sum::<T>(&job, g, x, scratch, sums);
                 for (j, sums) in (0..self.outputs(&job)).step_by(cols).zip(sums.chunks_exact(panel)) {
                     // SAFETY: jobs write other weights.
-                    unsafe { self.write::<T>(&job, j, std::iter::once(sums), scratch, out) };
+                    unsafe { self.write::<T>(&job, j, sums, 0, scratch, out) };
                 }
             });
             return Ok(());
@@ -160,9 +160,8 @@ impl Weights {
         args.pool.each_with(jobs * panels, scratch, |at, scratch| {
             let (job, j) = (self.job(at / panels), at % panels * cols);
             if j < self.outputs(&job) {
-                let sums = (0..self.sequences).map(|s| &all[(s * jobs * panels + at) * panel..][..panel]);
                 // SAFETY: each task writes the weights of other output or input channels.
-                unsafe { self.write::<T>(&job, j, sums, scratch, out) };
+                unsafe { self.write::<T>(&job, j, &all[at * panel..], jobs * sums, scratch, out) };
             }
         });
         Ok(())
@@ -275,15 +274,17 @@ impl Weights {
         }
     }
 
-    /// Adds up the sums of a panel, which begins with output channel `j` of the job, and writes the weights' gradients.
+    /// Adds up the sums of a panel, which begins with output channel `j` of the job, and writes the weights' gradients. The
+    /// sums of the sequences begin `pitch` apart.
     ///
     /// # Safety
     /// `out` is the result, and nobody else uses these elements meanwhile.
-    unsafe fn write<'a, T: Operand>(
+    unsafe fn write<T: Operand>(
         &self,
         job: &Job,
         j: usize,
-        mut sums: impl Iterator<Item = &'a [T::Wide]>,
+        sums: &[T::Wide],
+        pitch: usize,
         scratch: &mut [T::Wide],
         out: Shared<T>,
     ) {
@@ -294,14 +295,11 @@ impl Weights {
         let [total, lines] = self.writes(cols);
         let (total, scratch) = scratch.split_at_mut(total);
         let lines = &mut scratch[..lines][..part];
-        let Some(first) = sums.next() else { return };
-        let mut sum = &first[..part];
-        if let Some(second) = sums.next() {
+        let mut sum = &sums[..(self.sequences - 1) * pitch + part];
+        if self.sequences > 1 {
             let total = &mut total[..part];
-            total.copy_from_slice(sum);
-            for more in std::iter::once(second).chain(sums) {
-                total.iter_mut().zip(more).for_each(|(s, &m)| *s += m);
-            }
+            // SAFETY: as many sums of each sequence, and their total.
+            unsafe { (kernels.total)(sum.as_ptr(), pitch, self.sequences, part, total.as_mut_ptr()) };
             sum = total;
         }
         let x = Mat { ptr: sum.as_ptr(), rs: cols as isize, cs: 1 };
