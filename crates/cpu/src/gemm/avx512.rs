@@ -78,11 +78,26 @@ unsafe fn transpose_16x16(r: &mut [__m512; MAX_LANES]) {
     }
 }
 
+/// The first `n` of sixteen halves of words, and zeros.
+///
+/// # Safety
+/// `n ≤ 16` of them may be read; the processor has AVX-512.
+#[inline(always)]
+unsafe fn few_halves(p: *const i16, n: usize) -> __m256i {
+    // SAFETY: the caller's promise; lanes that are masked out are not read.
+    unsafe { _mm256_maskz_loadu_epi16(((1_u32 << n) - 1) as __mmask16, p) }
+}
+
 impl Converts<f16> for __m512 {
     #[inline(always)]
     unsafe fn read(p: *const f16) -> Self {
         // SAFETY: sixteen numbers may be read (the caller's promise); the processor has AVX-512.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn read_few(p: *const f16, n: usize) -> Self {
+        // SAFETY: as above, `n` numbers.
+        unsafe { _mm512_cvtph_ps(few_halves(p.cast(), n)) }
     }
     #[inline(always)]
     unsafe fn write(self, p: *mut f16) {
@@ -97,6 +112,14 @@ impl Converts<bf16> for __m512 {
         // SAFETY: sixteen numbers may be read (the caller's promise); the processor has AVX-512.
         unsafe {
             let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+    #[inline(always)]
+    unsafe fn read_few(p: *const bf16, n: usize) -> Self {
+        // SAFETY: as above, `n` numbers.
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(few_halves(p.cast(), n));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
         }
     }
@@ -208,6 +231,11 @@ impl Packs<bf16> for Pairs {
     unsafe fn along(x: Mat<bf16>, i: usize, p: usize) -> Self {
         // SAFETY: thirty-two numbers of a row (the caller's promise).
         Pairs(unsafe { Lanes::load(x.at(i, 2 * p).ptr.cast()) })
+    }
+    #[inline(always)]
+    unsafe fn along_few(x: Mat<bf16>, i: usize, p: usize, n: usize) -> Self {
+        // SAFETY: twice as many numbers of a row (the caller's promise).
+        Pairs(unsafe { Lanes::load_few(x.at(i, 2 * p).ptr.cast(), n) })
     }
     #[inline(always)]
     unsafe fn one(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {

@@ -142,6 +142,21 @@ pub(crate) trait Converts<T: Float<Wide = Self::E>>: Lanes {
         unsafe { Self::load(lanes.as_ptr()) }
     }
 
+    /// The first `n` of `N` numbers, widened, and zeros in the other lanes.
+    ///
+    /// # Safety
+    /// `n ≤ N` numbers may be read.
+    #[inline(always)]
+    unsafe fn read_few(p: *const T, n: usize) -> Self {
+        let mut lanes = [Self::E::ZERO; MAX_LANES];
+        for i in 0..n {
+            // SAFETY: the caller's promise.
+            lanes[i] = unsafe { *p.add(i) }.widen();
+        }
+        // SAFETY: the buffer holds any vector.
+        unsafe { Self::load(lanes.as_ptr()) }
+    }
+
     /// Rounded to `T`.
     #[inline(always)]
     fn rounded(self) -> Self {
@@ -197,6 +212,11 @@ pub(crate) trait Packs<T: Float<Wide = Self::E>>: Lanes {
     /// # Safety
     /// These elements may be read.
     unsafe fn along(x: Mat<T>, i: usize, p: usize) -> Self;
+    /// The first `n ≤ N` of these places, and zeros.
+    ///
+    /// # Safety
+    /// As [`Packs::along`], of these places.
+    unsafe fn along_few(x: Mat<T>, i: usize, p: usize, n: usize) -> Self;
     /// Place `p` of row `i` of a matrix of `k` columns; elements behind the last column are zeros.
     ///
     /// # Safety
@@ -216,6 +236,11 @@ impl<T: Float<Wide = Self::E>, L: Converts<T>> Packs<T> for L {
     unsafe fn along(x: Mat<T>, i: usize, p: usize) -> Self {
         // SAFETY: the caller's promise.
         unsafe { L::read(x.at(i, p).ptr) }
+    }
+    #[inline(always)]
+    unsafe fn along_few(x: Mat<T>, i: usize, p: usize, n: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { L::read_few(x.at(i, p).ptr, n) }
     }
     #[inline(always)]
     unsafe fn one(x: Mat<T>, i: usize, p: usize, _: usize) -> Self::E {

@@ -62,6 +62,14 @@ impl Packs<bf16> for Pairs {
         Pairs(std::array::from_fn(|j| unsafe { Self::one(x, i, p + j, usize::MAX) }))
     }
     #[inline(always)]
+    unsafe fn along_few(x: Mat<bf16>, i: usize, p: usize, n: usize) -> Self {
+        let place = |j| {
+            // SAFETY: the caller's promise.
+            if j < n { unsafe { Self::one(x, i, p + j, usize::MAX) } } else { 0.0 }
+        };
+        Pairs(std::array::from_fn(place))
+    }
+    #[inline(always)]
     unsafe fn one(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
         let mut high = 0;
         if 2 * p + 1 < k {

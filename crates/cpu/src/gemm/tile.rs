@@ -286,8 +286,11 @@ pub(super) unsafe fn pack<L: Packs<T>, T: Float<Wide = L::E>>(
                 [whole, 0]
             }
             (_, 1) => {
-                pack_columns::<L, T>(x, rows, whole, group, pitch, out);
-                [whole / L::N * L::N; 2]
+                // A vector for very few places is slower than one place after the other.
+                let left = whole % L::N;
+                let vectors = if 4 * left > L::N { whole } else { whole - left };
+                pack_columns::<L, T>(x, rows, vectors, group, pitch, out);
+                [vectors; 2]
             }
             _ => [0; 2],
         };
@@ -401,7 +404,7 @@ unsafe fn pack_rows<L: Packs<T>, T: Float<Wide = L::E>>(
     }
 }
 
-/// Packs panels of rows whose columns are neighbours in memory, as far as their places make squares, which are transposed.
+/// Packs panels of rows whose columns are neighbours in memory: squares of places, which are transposed.
 ///
 /// # Safety
 /// As [`pack`], for the first `places` of `k`.
@@ -422,7 +425,8 @@ unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
         while row < group {
             // A panel of fewer rows than lanes repeats its last one, and one that is not whole has zeros; what is stored
             // of it spills into the next place, or the next panel, which are written later, or the room at the end.
-            let last = group - row - 1;
+            let (last, some) = (group - row - 1, L::N.min(here.saturating_sub(row)));
+            let to = out.wrapping_add(i * pitch + row);
             let mut p = 0;
             while p < whole {
                 let mut square = [L::zero(); MAX_LANES];
@@ -432,18 +436,29 @@ unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
                         square[j] = unsafe { L::along(x, i + row + j.min(last), p) };
                     }
                 } else {
-                    for j in 0..L::N.min(here.saturating_sub(row)) {
+                    for j in 0..some {
                         // SAFETY: as above.
                         square[j] = unsafe { L::along(x, i + row + j, p) };
                     }
                 }
                 L::transpose(&mut square);
-                let to = out.wrapping_add(i * pitch + p * group + row);
                 for q in 0..L::N {
                     // SAFETY: a place of the panel, or the spill.
-                    unsafe { square[q].store(to.wrapping_add(q * group)) };
+                    unsafe { square[q].store(to.wrapping_add((p + q) * group)) };
                 }
                 p += L::N;
+            }
+            if whole < places {
+                let mut square = [L::zero(); MAX_LANES];
+                for j in 0..some {
+                    // SAFETY: the places that are left.
+                    square[j] = unsafe { L::along_few(x, i + row + j, whole, places - whole) };
+                }
+                L::transpose(&mut square);
+                for q in 0..places - whole {
+                    // SAFETY: as above.
+                    unsafe { square[q].store(to.wrapping_add((whole + q) * group)) };
+                }
             }
             row += L::N;
         }

@@ -82,6 +82,11 @@ macro_rules! lanes {
                 unsafe { Self::load(p) }
             }
             #[inline(always)]
+            unsafe fn read_few(p: *const $e, n: usize) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { Self::load_few(p, n) }
+            }
+            #[inline(always)]
             unsafe fn write(self, p: *mut $e) {
                 // SAFETY: the caller's promise.
                 unsafe { self.store(p) }

@@ -6,7 +6,7 @@ use super::band::{Band, Runs};
 use super::nest::{Meeting, Nest};
 use super::{Block, Blocks, channels};
 use crate::element::Wide;
-use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Walk};
+use crate::gemm::{Ahead, Kernels, MAX_ROWS, Mat, Operand, Walk};
 use crate::pool::{Pool, Shared};
 use crate::tier::Tier;
 use headwater_core::ops::conv::geometry::Conv;
@@ -382,47 +382,35 @@ impl Pass {
     ) {
         let kernels = T::kernels(tier);
         let crs = line(self.to, kernels.cols);
-        let Block { images, lines, columns } = self.blocks.get(job.block);
-        let (depths, width) = (self.nest.meeting.result[0], columns.len());
-        let [apart_z, apart_y, apart_x] = self.nest.apart;
-        let [_, height, row] = self.nest.whole;
+        let block = self.blocks.get(job.block);
+        let (of_image, width) = (block.of_image(), block.columns.len());
+        let follows = self.follows(&block);
         let plane: usize = self.nest.whole.iter().product();
         let last = (job.first + RESULTS).min(self.to);
-        // Results that follow each other in memory: all lines of an image, or those of one line.
-        let follows = apart_x == 1 && apart_y == 1 && width == row;
-        let (pieces, length) = if follows { (1, lines.len() * width) } else { (lines.len(), width) };
-        for (i, image) in images.enumerate() {
-            let (sample, depth) = (image / depths, image % depths);
-            for piece in 0..pieces {
-                let start = (i * lines.len() + piece) * width;
-                let y = (lines.start + piece) * apart_y + self.nest.place[1];
-                let x = columns.start * apart_x + self.nest.place[2];
-                let to = ((depth * apart_z + self.nest.place[0]) * height + y) * row + x;
-                for from in (0..length).step_by(MOVED[0]) {
-                    let n = MOVED[0].min(length - from);
-                    for first in (job.first..last).step_by(MOVED[1]) {
-                        let channels = MOVED[1].min(last - first);
-                        let sums = &sums[(start + from) * crs + first - job.first..];
-                        let x = Mat { ptr: sums.as_ptr(), rs: crs as isize, cs: 1 };
-                        // SAFETY: sums of these positions and channels, and places for them.
-                        unsafe {
-                            (kernels.transpose)(x, n, channels, moved[..n * channels].as_mut_ptr(), n);
+        for (i, image) in block.images.clone().enumerate() {
+            for from in (0..of_image).step_by(MOVED[0]) {
+                let n = MOVED[0].min(of_image - from);
+                for first in (job.first..last).step_by(MOVED[1]) {
+                    let channels = MOVED[1].min(last - first);
+                    let sums = &sums[(i * of_image + from) * crs + first - job.first..];
+                    let x = Mat { ptr: sums.as_ptr(), rs: crs as isize, cs: 1 };
+                    // SAFETY: sums of these positions and channels, and places for them.
+                    unsafe {
+                        (kernels.transpose)(x, n, channels, moved[..n * channels].as_mut_ptr(), n);
+                    }
+                    let to = self.result(job, image, &block, first);
+                    for (c, moved) in moved[..n * channels].chunks_exact_mut(n).enumerate() {
+                        if let Some(b) = bias {
+                            let add = b[first + c].widen();
+                            moved.iter_mut().for_each(|m| *m += add);
                         }
-                        for (c, moved) in moved[..n * channels].chunks_exact_mut(n).enumerate() {
-                            let channel = job.group * self.to + first + c;
-                            if let Some(b) = bias {
-                                let add = b[first + c].widen();
-                                moved.iter_mut().for_each(|m| *m += add);
-                            }
-                            let index =
-                                (sample * self.groups * self.to + channel) * plane + to + from * apart_x;
-                            let out = out.get().wrapping_add(index);
-                            if apart_x == 1 {
-                                // SAFETY: results of this block that follow each other.
-                                unsafe { (kernels.narrow)(moved.as_ptr(), n, out) };
+                        let to = out.get().wrapping_add(to + c * plane);
+                        // SAFETY: results of this block.
+                        unsafe {
+                            if follows {
+                                (kernels.narrow)(moved.as_ptr(), n, to.wrapping_add(from));
                             } else {
-                                // SAFETY: results of this block.
-                                (0..n).for_each(|j| unsafe { *out.add(j * apart_x) = T::narrow(moved[j]) });
+                                self.scatter(kernels, moved, from, width, to);
                             }
                         }
                     }
@@ -430,6 +418,63 @@ impl Pass {
             }
         }
     }
+
+    /// Writes a channel's sums of a block's image, from a position on, where they belong: `to` is where that of the first position
+    /// does, and lines of the block have `width` of them.
+    ///
+    /// # Safety
+    /// Nobody else uses these elements meanwhile.
+    unsafe fn scatter<T: Operand>(
+        &self,
+        kernels: &Kernels<T>,
+        sums: &[T::Wide],
+        first: usize,
+        width: usize,
+        to: *mut T,
+    ) {
+        let [_, apart_y, apart_x] = self.nest.apart;
+        let pitch = apart_y * self.nest.whole[2];
+        let (mut line, mut column) = (first / width, first % width);
+        let mut rounded = [T::zeroed(); MOVED[0]];
+        for sums in sums.chunks(MOVED[0]) {
+            // SAFETY: as many of the buffer.
+            unsafe { (kernels.narrow)(sums.as_ptr(), sums.len(), rounded.as_mut_ptr()) };
+            let mut rounded = &rounded[..sums.len()];
+            while !rounded.is_empty() {
+                let (some, rest) = rounded.split_at((width - column).min(rounded.len()));
+                let to = to.wrapping_add(line * pitch + column * apart_x);
+                for (j, &x) in some.iter().enumerate() {
+                    // SAFETY: the caller's promise.
+                    unsafe { *to.add(j * apart_x) = x };
+                }
+                column += some.len();
+                if column == width {
+                    (line, column) = (line + 1, 0);
+                }
+                rounded = rest;
+            }
+        }
+    }
+
+    /// Whether results of a block follow each other in an image, and nothing lies between its lines and the next ones: what
+    /// does is written along with a line.
+    fn follows(&self, block: &Block) -> bool {
+        self.nest.apart[1..] == [1; 2]
+            && (block.lines.len() == 1 || block.columns.len() == self.nest.whole[2])
+    }
+
+    /// Where a channel's results of a block begin in an image.
+    fn result(&self, job: &Job, image: usize, block: &Block, channel: usize) -> usize {
+        let (sample, depth) = (image / self.nest.meeting.result[0], image % self.nest.meeting.result[0]);
+        let at = |d: usize, i: usize| i * self.nest.apart[d] + self.nest.place[d];
+        let channel = (sample * self.groups + job.group) * self.to + channel;
+        index(channel, self.nest.whole, [at(0, depth), at(1, block.lines.start), at(2, block.columns.start)])
+    }
+}
+
+/// The index of an element of a channel's image.
+fn index(channel: usize, size: [usize; 3], [z, y, x]: [usize; 3]) -> usize {
+    ((channel * size[0] + z) * size[1] + y) * size[2] + x
 }
 
 /// Weights of a group: packed before, or to be packed into a panel.

@@ -110,30 +110,32 @@ impl Planes {
     ) {
         let m = &self.meeting;
         let [depth, height, width] = m.source;
+        let pitch = self.line();
         let first = |d: usize, output: usize| (output * m.step[d]) as isize + m.base[d];
         out[..block.images.len() * self.channels * self.plane() + self.taken - 1].fill(E::zeroed());
         for (i, image) in block.images.clone().enumerate() {
             let (n, result) = (image / m.result[0], image % m.result[0]);
             let (before, depths, z) = within(first(0, result), 1, self.depths, depth);
             let (above, rows, y) = within(first(1, block.lines.start), self.lines_apart, self.lines, height);
-            for (channel, d) in (0..channels).flat_map(|c| (0..depths).map(move |d| (c, d))) {
-                let line = ((i * self.channels + channel) * self.depths + before + d) * self.lines + above;
-                for remainder in 0..self.remainders {
-                    let start = first(2, block.columns.start) + remainder as isize;
-                    let (left, columns, start) = within(start, self.columns_apart, self.columns, width);
-                    if rows == 0 || columns == 0 {
-                        continue;
-                    }
+            for remainder in 0..self.remainders {
+                let start = first(2, block.columns.start) + remainder as isize;
+                let (left, columns, start) = within(start, self.columns_apart, self.columns, width);
+                if rows == 0 || columns == 0 {
+                    continue;
+                }
+                for (channel, d) in (0..channels).flat_map(|c| (0..depths).map(move |d| (c, d))) {
+                    let line =
+                        ((i * self.channels + channel) * self.depths + before + d) * self.lines + above;
                     let from = ((channel * depth + z + d) * height + y) * width + start;
                     let x = Mat {
                         ptr: x.wrapping_add(n * sample + from),
                         rs: (self.lines_apart * width) as isize,
                         cs: self.columns_apart as isize,
                     };
-                    let to = line * self.line() + remainder * self.columns + left;
-                    let out = out[to..][..(rows - 1) * self.line() + columns].as_mut_ptr();
+                    let to = line * pitch + remainder * self.columns + left;
+                    let out = out[to..][..(rows - 1) * pitch + columns].as_mut_ptr();
                     // SAFETY: inputs of the image, and where they are held.
-                    unsafe { place(x, rows, columns, out, self.line()) };
+                    unsafe { place(x, rows, columns, out, pitch) };
                 }
             }
         }
@@ -149,9 +151,16 @@ pub(super) unsafe fn copied<T: Copy>(x: Mat<T>, rows: usize, columns: usize, out
         let (from, to) = (x.moved(i as isize * x.rs).ptr, out.wrapping_add(i * pitch));
         // SAFETY: a row, and where it goes.
         unsafe {
-            match x.cs {
-                1 => to.copy_from_nonoverlapping(from, columns),
-                _ => (0..columns).for_each(|p| *to.add(p) = *from.offset(p as isize * x.cs)),
+            if x.cs != 1 {
+                (0..columns).for_each(|p| *to.add(p) = *from.offset(p as isize * x.cs));
+                continue;
+            }
+            // Short lines are moved by the sizes that images have, rather than by a call for each.
+            match columns {
+                4 => to.copy_from_nonoverlapping(from, 4),
+                8 => to.copy_from_nonoverlapping(from, 8),
+                16 => to.copy_from_nonoverlapping(from, 16),
+                _ => to.copy_from_nonoverlapping(from, columns),
             }
         }
     }

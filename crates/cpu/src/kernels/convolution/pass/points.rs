@@ -1,7 +1,7 @@
 //! Passes of one tap, as convolutions of 1×1 are: products of the weights with the source, whose channels are rows and whose
 //! positions are columns as they lie. So nothing is turned: positions are packed, and results written where they belong.
 
-use super::{Block, Blocks, Job, Meeting, Pass, RESULTS};
+use super::{Block, Blocks, Job, Meeting, Pass, RESULTS, index};
 use crate::element::Wide;
 use crate::gemm::{MAX_LANES, Mat, Operand, Soon, Tile, even, same};
 use crate::pool::{Pool, Shared};
@@ -276,21 +276,6 @@ impl Pass {
         }
     }
 
-    /// Whether results of a block follow each other in an image, and nothing lies between its lines and the next ones: what
-    /// does is written along with a line.
-    fn follows(&self, block: &Block) -> bool {
-        self.nest.apart[1..] == [1; 2]
-            && (block.lines.len() == 1 || block.columns.len() == self.nest.whole[2])
-    }
-
-    /// Where a channel's results of a block begin in an image.
-    fn result(&self, job: &Job, image: usize, block: &Block, channel: usize) -> usize {
-        let (sample, depth) = (image / self.nest.meeting.result[0], image % self.nest.meeting.result[0]);
-        let at = |d: usize, i: usize| i * self.nest.apart[d] + self.nest.place[d];
-        let channel = (sample * self.groups + job.group) * self.to + channel;
-        index(channel, self.nest.whole, [at(0, depth), at(1, block.lines.start), at(2, block.columns.start)])
-    }
-
     /// Where the inputs begin that a line of a block meets in a channel.
     fn input(&self, job: &Job, [image, line]: [usize; 2], block: &Block, channel: usize) -> usize {
         let m = &self.nest.meeting;
@@ -382,18 +367,8 @@ impl Pass {
                 unsafe { std::slice::from_raw_parts_mut(out.get().wrapping_add(start), end - start) }
                     .fill(T::narrow(T::Wide::ZERO));
             }
-            for (line, sums) in sums.chunks_exact(width).enumerate() {
-                let to = out.get().wrapping_add(start + line * self.nest.apart[1] * self.nest.whole[2]);
-                for (j, &sum) in sums.iter().enumerate() {
-                    // SAFETY: results of this block.
-                    unsafe { *to.add(j * self.nest.apart[2]) = T::narrow(sum) };
-                }
-            }
+            // SAFETY: results of this block.
+            unsafe { self.scatter(kernels, sums, 0, width, out.get().wrapping_add(start)) };
         }
     }
-}
-
-/// The index of an element of a channel's image.
-fn index(channel: usize, size: [usize; 3], [z, y, x]: [usize; 3]) -> usize {
-    ((channel * size[0] + z) * size[1] + y) * size[2] + x
 }
