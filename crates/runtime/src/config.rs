@@ -158,7 +158,7 @@ impl Default for TrainConfig {
             clip_norm: None,
             clip_value: None,
             amp: AmpConfig::default(),
-            recompute: false,
+            recompute: true,
             nonfinite: NonFinite::default(),
             fault: None,
             data: DataConfig::default(),

@@ -2,7 +2,7 @@
 
 use super::amp::Amp;
 use super::op::parse_dtype;
-use super::{Outcome, Talk};
+use super::{Outcome, Recompute, Talk};
 use crate::bench::Patience;
 use crate::bench::embedding_grad::{self, Distribution, Problem};
 use crate::bench::machine::{self, Measured};
@@ -126,9 +126,8 @@ struct StepArgs {
     precision: Option<String>,
     #[command(flatten)]
     amp: Amp,
-    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits.
-    #[arg(long)]
-    recompute: bool,
+    #[command(flatten)]
+    recompute: Recompute,
     /// Samples in a batch (default: as exported).
     #[arg(long)]
     batch: Option<usize>,
@@ -241,7 +240,7 @@ fn steps(
         dims: parse_dims(&args.dims)?,
         batch: args.batch,
         precision: args.precision()?,
-        recompute: args.recompute,
+        recompute: args.recompute.over(true),
         lr: args.lr,
         clip: args.clip_norm,
         patience: Patience { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },

@@ -1,7 +1,7 @@
 //! `headwater inspect`.
 
 use super::amp::Amp;
-use super::{Outcome, Talk};
+use super::{Outcome, Recompute, Talk};
 use crate::core::device::Device;
 use crate::core::pass::{self, precision::Properties};
 use crate::inspect::{Inspection, inspect};
@@ -18,7 +18,7 @@ Examples:
   headwater inspect model.pt2
   headwater inspect model.pt2 --dim batch=16 --graph
   headwater inspect model.pt2 --amp O1 --policy torch --dtype bf16
-  headwater inspect model.pt2 --recompute
+  headwater inspect model.pt2 --recompute false
   headwater inspect --operators")]
 pub struct Args {
     /// The exported model.
@@ -29,9 +29,8 @@ pub struct Args {
     dims: Vec<String>,
     #[command(flatten)]
     amp: Amp,
-    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits.
-    #[arg(long)]
-    recompute: bool,
+    #[command(flatten)]
+    recompute: Recompute,
     /// Print the forward graph in its text form.
     #[arg(long)]
     graph: bool,
@@ -58,7 +57,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         talk.line(&text);
         return Outcome::of(text, true);
     }
-    let found = inspect(&model, &bound, device, &precision, args.recompute)?;
+    let found = inspect(&model, &bound, device, &precision, args.recompute.over(true))?;
     talk.line(format!("{}, exported by PyTorch {}\n", path.display(), found.torch));
     for t in tables(&found, device.name()) {
         talk.table(&t);

@@ -2,7 +2,7 @@
 
 use super::amp::Amp;
 use super::progress::Progress;
-use super::{Outcome, Talk};
+use super::{Outcome, Recompute, Talk};
 use crate::core::device::Device;
 use crate::migrate::{Watcher, migrate};
 use crate::report::{Block, Section, text};
@@ -28,9 +28,8 @@ pub struct Args {
     out: Option<PathBuf>,
     #[command(flatten)]
     amp: Amp,
-    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits.
-    #[arg(long)]
-    recompute: bool,
+    #[command(flatten)]
+    recompute: Recompute,
 }
 
 struct Printer {
@@ -76,7 +75,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
     let mut printer = Printer { talk, progress: Progress::new(talk.json) };
     let adjust = |job: &mut crate::migrate::Job| {
-        job.train.recompute |= args.recompute;
+        job.train.recompute = args.recompute.over(job.train.recompute);
         args.amp.over(&mut job.amp)
     };
     let (report, page) = migrate(&args.dir, &out, device, adjust, &mut printer, super::interrupt()?)?;

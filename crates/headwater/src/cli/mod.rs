@@ -41,6 +41,22 @@ Examples:
   headwater op softmax --in in.safetensors --out out.safetensors --attr dim=-1
   headwater bench machine                      what this machine can do at best";
 
+/// An option of commands that plan the memory of a training step.
+#[derive(clap::Args, Debug)]
+struct Recompute {
+    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits (default:
+    /// true).
+    #[arg(long, value_name = "BOOL")]
+    recompute: Option<bool>,
+}
+
+impl Recompute {
+    /// What was given, or else what was so far.
+    fn over(&self, before: bool) -> bool {
+        self.recompute.unwrap_or(before)
+    }
+}
+
 #[derive(Subcommand, Debug)]
 enum Command {
     /// What this machine offers: processor, memory, threads, device libraries.

@@ -2,7 +2,7 @@
 
 use super::amp::Amp;
 use super::progress::Progress;
-use super::{Outcome, Talk};
+use super::{Outcome, Recompute, Talk};
 use crate::auto;
 use crate::core::DType;
 use crate::core::device::Device;
@@ -71,9 +71,8 @@ pub struct Args {
     clip_norm: Option<f64>,
     #[command(flatten)]
     amp: Amp,
-    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits.
-    #[arg(long)]
-    recompute: bool,
+    #[command(flatten)]
+    recompute: Recompute,
     /// With `--amp auto`: largest relative error of loss and gradients against float64.
     #[arg(long, default_value_t = 1e-2)]
     budget: f64,
@@ -199,7 +198,7 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     c.eval.every = args.eval_every.or(c.eval.every);
     c.checkpoint.every = args.save_every.or(c.checkpoint.every);
     args.amp.over(&mut c.amp)?;
-    c.recompute |= args.recompute;
+    c.recompute = args.recompute.over(c.recompute);
     if let Some(word) = &args.decay {
         c.decay = parse_word("--decay", word)?;
     }
