@@ -192,6 +192,15 @@ impl Lanes for Pairs {
         Pairs(self.0.last(n))
     }
     #[inline(always)]
+    fn zip(self, x: Self) -> [Self; 2] {
+        // SAFETY: callers are compiled for AVX-512, which the processor was found to have.
+        unsafe {
+            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+            [low, high].map(|from| Pairs(_mm512_permutex2var_ps(self.0, from, x.0)))
+        }
+    }
+    #[inline(always)]
     fn fma(self, a: Self, b: Self) -> Self {
         // SAFETY: callers are compiled for the instruction, which the processor was found to have; any bits are operands.
         unsafe {
@@ -225,6 +234,14 @@ impl Packs<bf16> for Pairs {
             let low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.at(i, 2 * p).ptr.cast()));
             let high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.at(i, 2 * p + 1).ptr.cast()));
             Pairs(_mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32::<16>(high))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn across_last(x: Mat<bf16>, i: usize, p: usize) -> Self {
+        // SAFETY: sixteen numbers of a column (the caller's promise).
+        unsafe {
+            let low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.at(i, 2 * p).ptr.cast()));
+            Pairs(_mm512_castsi512_ps(low))
         }
     }
     #[inline(always)]

@@ -71,6 +71,21 @@ pub(crate) trait Lanes: Copy + 'static {
             Self::load(lanes[Self::N - n..].as_ptr())
         }
     }
+    /// Its lanes and those of `x` in turn.
+    #[inline(always)]
+    fn zip(self, x: Self) -> [Self; 2] {
+        let (mut a, mut b) = ([Self::E::ZERO; MAX_LANES], [Self::E::ZERO; MAX_LANES]);
+        let mut both = [Self::E::ZERO; 2 * MAX_LANES];
+        // SAFETY: the buffers hold any vector, and two.
+        unsafe {
+            self.store(a.as_mut_ptr());
+            x.store(b.as_mut_ptr());
+            for i in 0..Self::N {
+                (both[2 * i], both[2 * i + 1]) = (a[i], b[i]);
+            }
+            [Self::load(both.as_ptr()), Self::load(both[Self::N..].as_ptr())]
+        }
+    }
     /// `self + a · b`; rounded once where the instruction set can.
     fn fma(self, a: Self, b: Self) -> Self;
     /// `self + x`.
@@ -207,6 +222,11 @@ pub(crate) trait Packs<T: Float<Wide = Self::E>>: Lanes {
     /// # Safety
     /// These elements may be read.
     unsafe fn across(x: Mat<T>, i: usize, p: usize) -> Self;
+    /// The same of a place that has but its first element.
+    ///
+    /// # Safety
+    /// These elements may be read.
+    unsafe fn across_last(x: Mat<T>, i: usize, p: usize) -> Self;
     /// `N` places of row `i` from place `p` on, whose columns are neighbours in memory.
     ///
     /// # Safety
@@ -231,6 +251,11 @@ impl<T: Float<Wide = Self::E>, L: Converts<T>> Packs<T> for L {
     unsafe fn across(x: Mat<T>, i: usize, p: usize) -> Self {
         // SAFETY: the caller's promise.
         unsafe { L::read(x.at(i, p).ptr) }
+    }
+    #[inline(always)]
+    unsafe fn across_last(x: Mat<T>, i: usize, p: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { L::across(x, i, p) }
     }
     #[inline(always)]
     unsafe fn along(x: Mat<T>, i: usize, p: usize) -> Self {

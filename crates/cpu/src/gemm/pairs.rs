@@ -57,6 +57,11 @@ impl Packs<bf16> for Pairs {
         Pairs(std::array::from_fn(|j| unsafe { Self::one(x, i + j, p, usize::MAX) }))
     }
     #[inline(always)]
+    unsafe fn across_last(x: Mat<bf16>, i: usize, p: usize) -> Self {
+        // SAFETY: the caller's promise.
+        Pairs(std::array::from_fn(|j| unsafe { Self::one(x, i + j, p, 2 * p + 1) }))
+    }
+    #[inline(always)]
     unsafe fn along(x: Mat<bf16>, i: usize, p: usize) -> Self {
         // SAFETY: the caller's promise.
         Pairs(std::array::from_fn(|j| unsafe { Self::one(x, i, p + j, usize::MAX) }))

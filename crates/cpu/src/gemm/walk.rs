@@ -131,35 +131,48 @@ pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
             (some..places).for_each(|i| single(i, p));
         }
     } else if x.cs == 1 {
-        // Some places of column after column: rows of a matrix often lie whole pages apart, where the first-level cache does
-        // not hold the beginnings of many.
-        macro_rules! squares {
+        // `N` columns of a place, for which the caller vouches. Of an odd number of rows the last place has one.
+        macro_rules! row {
             ($i:expr, $p:expr) => {
-                let mut square = [L::zero(); MAX_LANES];
-                for j in 0..L::N {
-                    // SAFETY: `N` elements of each row of a place.
-                    square[j] = unsafe { L::across(t, $p, ($i + j).min(whole - 1)) };
-                }
-                L::transpose(&mut square);
-                for q in 0..L::N {
-                    // SAFETY: `N` places, of a column or of this and the following ones.
-                    unsafe { square[q].store(out.add(($p + q) * pitch + $i)) };
-                }
+                if $i < whole { L::across(t, $p, $i) } else { L::across_last(t, $p, $i) }
             };
         }
-        // Places that fill no vector come first: what is stored behind them is written later, unless nothing follows there.
-        for p in (0..columns).step_by(L::N) {
-            let spills =
-                pitch == places && some < whole && (p + L::N - 1) * places + some + L::N <= k * places;
-            if spills {
-                squares!(some, p);
-            }
-            let rest = if spills { whole } else { some };
-            (p..p + L::N).for_each(|p| (rest..places).for_each(|i| single(i, p)));
-        }
-        for i in (0..some).step_by(L::N) {
+        if places == pitch && places <= 2 {
             for p in (0..columns).step_by(L::N) {
-                squares!(i, p);
+                let to = out.wrapping_add(p * places);
+                // SAFETY: `N` columns; their places follow each other.
+                unsafe {
+                    let first = row!(0, p);
+                    if places == 1 {
+                        first.store(to);
+                    } else {
+                        let [low, high] = first.zip(row!(1, p));
+                        low.store(to);
+                        high.store(to.add(L::N));
+                    }
+                }
+            }
+        } else {
+            // Some places of column after column: rows of a matrix often lie whole pages apart, where the first-level cache
+            // does not hold the beginnings of many. Places that fill no vector come first: what is stored behind them is
+            // written later.
+            for i in [some].into_iter().filter(|&i| i < places).chain((0..some).step_by(L::N)) {
+                let few = L::N.min(places - i);
+                for p in (0..columns).step_by(L::N) {
+                    let mut square = [L::zero(); MAX_LANES];
+                    for j in 0..L::N {
+                        // SAFETY: `N` columns.
+                        square[j] = unsafe { row!((i + j).min(places - 1), p) };
+                    }
+                    L::transpose(&mut square);
+                    let spills =
+                        few == L::N || pitch == places && (p + L::N - 1) * places + i + L::N <= k * places;
+                    for q in 0..L::N {
+                        let to = out.wrapping_add((p + q) * pitch + i);
+                        // SAFETY: places of a column, or of this and the following ones.
+                        unsafe { if spills { square[q].store(to) } else { square[q].store_few(to, few) } }
+                    }
+                }
             }
         }
         // Columns that fill no vector, as the nine elements of a kernel: what is read behind them is the next row, or a copy's end.
