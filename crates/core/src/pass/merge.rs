@@ -155,6 +155,31 @@ pub(super) fn merge(
     (!both || !few).then_some(out)
 }
 
+/// One program for two that go over the same space and hand each other nothing: the first one's, with all results of both.
+/// `None` if there is none. The second does not reduce.
+pub(super) fn beside(first: &Group, second: &Group) -> Option<Group> {
+    let (p, q) = (&first.program, &second.program);
+    if has_floats(p) && has_floats(q) && wide(p) != wide(q) {
+        return None;
+    }
+    let space = |p: &RowProgram| p.outer.iter().chain(&p.inner).copied().collect::<Vec<usize>>();
+    let divided = p.outer == q.outer && p.inner == q.inner;
+    if space(p) != space(q) || !divided && !q.writes.iter().all(|o| is_identity(q, &o.access)) {
+        return None;
+    }
+    let mut out = Group {
+        program: RowProgram { outer: p.outer.clone(), inner: p.inner.clone(), ..RowProgram::default() },
+        reads: vec![],
+        writes: vec![],
+        label: first.label.iter().chain(&second.label).cloned().collect(),
+    };
+    append(&mut out, first, None, &|_| None, &|_| true)?;
+    append(&mut out, second, None, &|_| None, &|_| true)?;
+    let fits =
+        out.program.body.len() <= MAX_INSTRUCTIONS && out.reads.len() + out.writes.len() <= MAX_OPERANDS;
+    fits.then_some(out)
+}
+
 /// Whether an access of a program moves along every iteration dimension as over its own, in order.
 fn is_identity(p: &RowProgram, a: &Access) -> bool {
     let sizes = || p.outer.iter().chain(&p.inner);

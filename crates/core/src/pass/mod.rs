@@ -7,6 +7,7 @@ pub mod decompose;
 pub mod diff;
 pub mod evaluation;
 pub mod fuse;
+mod join;
 mod layouts;
 pub mod lift;
 pub mod lower;

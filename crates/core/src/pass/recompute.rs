@@ -4,12 +4,14 @@
 //! Candidates are results of row programs, out of values that are there in the backward pass in any case: parameters, inputs,
 //! and what is kept. The same in small as PyTorch's min-cut partitioner. What is made again never sums: where a program has
 //! stored its sums (the mean of a norm), these are kept and read. So it is one pass over its operands, and becomes part of a
-//! pointwise program that uses it. Products, convolutions, attention and random numbers are never made twice.
+//! pointwise program that uses it, or comes beside one that reads the same (`join`). Products, convolutions, attention and
+//! random numbers are never made twice.
 //!
 //! *Exact*: the same operations on the same numbers, where a device computes in the type that sums are kept in. This comes
-//! after `fuse`: what is stored is known then, and a program that sums stays as it is, so that no device has a reason to sum in
-//! another order.
+//! after `fuse`: what is stored is known then, and nothing is put between what a program reads and its sums, so that no device
+//! has a reason to sum in another order.
 
+use super::join::join;
 use super::merge::{Group, fused_node, merge, reduces, wide};
 use super::simplify::remove_dead;
 use crate::diagnostic::Result;
@@ -43,6 +45,7 @@ pub fn recompute(mut graph: Graph) -> Result<Graph> {
         writer.node(&mut graph, n)?;
     }
     writer.shorten(&mut graph)?;
+    join(&mut graph, &writer.made.into_values().collect())?;
     Ok(remove_dead(graph).0)
 }
 

@@ -1,0 +1,86 @@
+//! What the backward pass makes again, made by a program of it that reads the same and comes soon: its operands are then read
+//! once, and what both compute is computed once, as an activation and its slope. What uses it waits for that program.
+//!
+//! *Exact*: the same operations on the same numbers. The program that takes it in may sum, but in an order that what else it
+//! computes does not change: rows that are short, and sums over rows.
+
+use super::merge::{Group, LONG, beside, fused_node, reduces};
+use crate::diagnostic::Result;
+use crate::graph::{Graph, Node, Phase, ValueId};
+use crate::row::Instr;
+use std::collections::HashSet;
+
+/// Nodes that such a program is looked for in, and most that wait for it: what these read is kept as long.
+const WINDOW: usize = 24;
+const WAITING: usize = 8;
+
+/// Joins the programs whose results are all among `made` with such ones.
+///
+/// # Errors
+/// What an operator's own program rule refuses.
+pub(super) fn join(graph: &mut Graph, made: &HashSet<ValueId>) -> Result<()> {
+    // Places that nodes left when they were joined.
+    let mut left = vec![false; graph.nodes.len()];
+    for at in 0..graph.nodes.len() {
+        if left[at] {
+            continue;
+        }
+        if let Some((last, nodes)) = joined(graph, at, made, &left)? {
+            let first = last + 1 - nodes.len();
+            for (i, node) in (first..).zip(nodes) {
+                (graph.nodes[i], left[i]) = (node, false);
+            }
+            left[at..first].fill(true);
+        }
+    }
+    let mut left = left.into_iter();
+    graph.nodes.retain(|_| left.next() == Some(false));
+    Ok(())
+}
+
+/// If node `at` is joined with a later one: the place of that, and all nodes from `at` up to there anew.
+fn joined(
+    graph: &Graph,
+    at: usize,
+    made: &HashSet<ValueId>,
+    left: &[bool],
+) -> Result<Option<(usize, Vec<Node>)>> {
+    let node = &graph.nodes[at];
+    if !node.outputs.iter().all(|v| made.contains(v)) {
+        return Ok(None);
+    }
+    let Some(group) = Group::of(graph, node)?.filter(|g| !reduces(&g.program)) else { return Ok(None) };
+    // What depends on it, and the nodes that make that.
+    let mut waiting: Vec<usize> = Vec::new();
+    let mut late: HashSet<ValueId> = node.outputs.iter().copied().collect();
+    let end = graph.nodes.len().min(at + 1 + WINDOW);
+    for p in (at + 1..end).filter(|&p| !left[p]) {
+        let other = &graph.nodes[p];
+        if other.operands().any(|v| late.contains(&v)) {
+            late.extend(&other.outputs);
+            waiting.push(p);
+            if waiting.len() > WAITING {
+                return Ok(None);
+            }
+            continue;
+        }
+        if other.phase != Phase::Backward || !other.operands().any(|v| group.reads.contains(&v)) {
+            continue;
+        }
+        let other = Group::of(graph, other)?.filter(keeps_order);
+        let Some(both) = other.and_then(|g| beside(&g, &group)) else { continue };
+        let Node { origin, phase, .. } = graph.nodes[p];
+        let both = fused_node(graph, both, origin, phase)?;
+        let before = (at + 1..p).filter(|i| !left[*i] && !waiting.contains(i));
+        let before = before.map(|i| graph.nodes[i].clone());
+        let behind = waiting.iter().map(|&i| graph.nodes[i].clone());
+        return Ok(Some((p, before.chain([both]).chain(behind).collect())));
+    }
+    Ok(None)
+}
+
+/// Whether a program's sums do not depend on what else it computes.
+fn keeps_order(g: &Group) -> bool {
+    let rows = g.program.body.iter().any(|i| matches!(i, Instr::Reduce(..)));
+    !rows || g.program.cols() <= LONG
+}
