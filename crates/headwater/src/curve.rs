@@ -54,7 +54,7 @@ pub fn recorded_training(golden: &Golden) -> Result<Training> {
     let optimizer: Optimizer =
         serde_json::from_value(settings.clone()).context("the golden's optimizer is not known")?;
     let clip = Clip { norm, value: None };
-    Ok(Training { optimizer, decay, clip, accumulate: 1, recompute: true, ..Training::default() })
+    Ok(Training { optimizer, decay, clip, ..Training::default() })
 }
 
 /// Trains on the golden's own inputs, the same batch in every step, for as many steps as it has recorded.

@@ -10,10 +10,10 @@ use std::arch::x86_64::*;
 lanes!(__m512: f32, 16, 12; _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_fmadd_ps
     _mm512_add_ps _mm512_and_ps few_loaded_ps few_stored_ps last_ps transpose_16x16);
 lanes!(__m512d: f64, 8, 8; _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_fmadd_pd
-    _mm512_add_pd _mm512_and_pd few_loaded_pd few_stored_pd last_pd);
+    _mm512_add_pd _mm512_and_pd few_loaded_pd few_stored_pd);
 
 macro_rules! few {
-    ($v:ty, $e:ty, $mask:ty: $load:ident $store:ident $compress:ident $loaded:ident $stored:ident $last:ident) => {
+    ($v:ty, $e:ty, $mask:ty: $load:ident $store:ident $loaded:ident $stored:ident) => {
         /// The first `n` lanes, zeros in the others.
         ///
         /// # Safety
@@ -32,21 +32,20 @@ macro_rules! few {
             // SAFETY: as above.
             unsafe { $store(p, ((1_u32 << n) - 1) as $mask, x) }
         }
-        /// The last `n` lanes, in the first ones.
-        ///
-        /// # Safety
-        /// `n ≤ N`; the processor has AVX-512.
-        #[inline(always)]
-        unsafe fn $last(x: $v, n: usize) -> $v {
-            // SAFETY: as above.
-            unsafe { $compress((((1_u32 << n) - 1) << (<$v as Lanes>::N - n)) as $mask, x) }
-        }
     };
 }
-few!(__m512, f32, __mmask16: _mm512_maskz_loadu_ps _mm512_mask_storeu_ps _mm512_maskz_compress_ps
-    few_loaded_ps few_stored_ps last_ps);
-few!(__m512d, f64, __mmask8: _mm512_maskz_loadu_pd _mm512_mask_storeu_pd _mm512_maskz_compress_pd
-    few_loaded_pd few_stored_pd last_pd);
+few!(__m512, f32, __mmask16: _mm512_maskz_loadu_ps _mm512_mask_storeu_ps few_loaded_ps few_stored_ps);
+few!(__m512d, f64, __mmask8: _mm512_maskz_loadu_pd _mm512_mask_storeu_pd few_loaded_pd few_stored_pd);
+
+/// The last `n` lanes, in the first ones.
+///
+/// # Safety
+/// `n ≤ 16`; the processor has AVX-512.
+#[inline(always)]
+unsafe fn last_ps(x: __m512, n: usize) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe { _mm512_maskz_compress_ps((((1_u32 << n) - 1) << (16 - n)) as __mmask16, x) }
+}
 
 /// # Safety
 /// The processor has AVX-512.

@@ -423,8 +423,8 @@ unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
         let here = group.min(rows - i);
         let mut row = 0;
         while row < group {
-            // A panel of fewer rows than lanes repeats its last one, and one that is not whole has zeros; what is stored
-            // of it spills into the next place, or the next panel, which are written later, or the room at the end.
+            // A panel of fewer rows than lanes repeats its last one or has zeros, and one that is not whole zeros; what is
+            // stored of it spills into the next place, or the next panel, which are written later, or the room at the end.
             let (last, some) = (group - row - 1, L::N.min(here.saturating_sub(row)));
             let to = out.wrapping_add(i * pitch + row);
             let mut p = 0;

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 macro_rules! lanes {
     ($v:ty: $e:ty, $n:literal, $rows:literal; $zero:ident $splat:ident $load:ident $store:ident $stream:ident $fma:ident $add:ident $and:ident
-        $few_loaded:ident $few_stored:ident $last:ident $($transpose:ident)?) => {
+        $few_loaded:ident $few_stored:ident $($last:ident $transpose:ident)?) => {
         impl Lanes for $v {
             type E = $e;
             const N: usize = $n;
@@ -45,11 +45,6 @@ macro_rules! lanes {
                 unsafe { $few_stored(p, n, self) }
             }
             #[inline(always)]
-            fn last(self, n: usize) -> Self {
-                // SAFETY: as above.
-                unsafe { $last(self, n) }
-            }
-            #[inline(always)]
             fn fma(self, a: Self, b: Self) -> Self {
                 // SAFETY: as above.
                 unsafe { $fma(a, b, self) }
@@ -70,6 +65,11 @@ macro_rules! lanes {
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
             }
             $(#[inline(always)]
+            fn last(self, n: usize) -> Self {
+                // SAFETY: as above.
+                unsafe { $last(self, n) }
+            }
+            #[inline(always)]
             fn transpose(rows: &mut [Self; MAX_LANES]) {
                 // SAFETY: as above.
                 unsafe { $transpose(rows) }
@@ -108,24 +108,23 @@ pub(super) use lanes;
 lanes!(__m256: f32, 8, 6; _mm256_setzero_ps _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_stream_ps _mm256_fmadd_ps
     _mm256_add_ps _mm256_and_ps few_loaded_ps few_stored_ps last_ps transpose_8x8);
 lanes!(__m256d: f64, 4, 4; _mm256_setzero_pd _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_stream_pd _mm256_fmadd_pd
-    _mm256_add_pd _mm256_and_pd few_loaded_pd few_stored_pd last_pd);
+    _mm256_add_pd _mm256_and_pd few_loaded_pd few_stored_pd);
 
-/// Which of eight words come first in which order: from the ninth on.
+/// From place `8 - n` on: the mask of the first `n` of eight words.
 static FIRST: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
-static FROM: [i32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0];
 
 macro_rules! few {
-    ($v:ty, $e:ty, $words:literal, $load:ident $store:ident $loaded:ident $stored:ident $last:ident $cast:ident $back:ident) => {
-        /// The mask of the first `n ≤ N` lanes.
+    ($v:ty, $e:ty, $words:literal, $load:ident $store:ident $loaded:ident $stored:ident) => {
+        /// The first `n` lanes, zeros in the others.
         ///
         /// # Safety
-        /// Where this is inlined, the processor has AVX2.
+        /// `n ≤ N` numbers may be read; the processor has AVX2.
         #[inline(always)]
         unsafe fn $loaded(p: *const $e, n: usize) -> $v {
             // SAFETY: the caller's promise; lanes that are masked out are not read.
             unsafe { $load(p.cast(), _mm256_loadu_si256(FIRST[8 - $words * n..].as_ptr().cast())) }
         }
-        /// As above, to memory.
+        /// The first `n` lanes to memory.
         ///
         /// # Safety
         /// As above, written.
@@ -134,24 +133,22 @@ macro_rules! few {
             // SAFETY: as above.
             unsafe { $store(p.cast(), _mm256_loadu_si256(FIRST[8 - $words * n..].as_ptr().cast()), x) }
         }
-        /// The last `n ≤ N` lanes, in the first ones.
-        ///
-        /// # Safety
-        /// As above.
-        #[inline(always)]
-        unsafe fn $last(x: $v, n: usize) -> $v {
-            // SAFETY: as above.
-            unsafe {
-                let from = _mm256_loadu_si256(FROM[8 - $words * n..].as_ptr().cast());
-                $back(_mm256_permutevar8x32_epi32($cast(x), from))
-            }
-        }
     };
 }
-few!(__m256, f32, 1, _mm256_maskload_ps _mm256_maskstore_ps few_loaded_ps few_stored_ps last_ps
-    _mm256_castps_si256 _mm256_castsi256_ps);
-few!(__m256d, f64, 2, _mm256_maskload_pd _mm256_maskstore_pd few_loaded_pd few_stored_pd last_pd
-    _mm256_castpd_si256 _mm256_castsi256_pd);
+few!(__m256, f32, 1, _mm256_maskload_ps _mm256_maskstore_ps few_loaded_ps few_stored_ps);
+few!(__m256d, f64, 2, _mm256_maskload_pd _mm256_maskstore_pd few_loaded_pd few_stored_pd);
+
+/// The last `n` lanes, in the first ones.
+///
+/// # Safety
+/// `n ≤ 8`; the processor has AVX2.
+#[inline(always)]
+unsafe fn last_ps(x: __m256, n: usize) -> __m256 {
+    // From place `8 - n` on: the last `n` lanes, and any.
+    static FROM: [i32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_permutevar8x32_ps(x, _mm256_loadu_si256(FROM[8 - n..].as_ptr().cast())) }
+}
 
 /// # Safety
 /// The processor has AVX.

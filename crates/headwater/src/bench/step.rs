@@ -132,6 +132,8 @@ pub struct Traced {
 pub struct Report {
     /// Level and low dtype of mixed precision; the parameters' dtypes without.
     pub precision: String,
+    /// Whether the backward pass made again what is cheap to make.
+    pub recompute: bool,
     /// What was fed.
     pub inputs: Vec<(String, String)>,
     /// Elements of the parameters trained.
@@ -177,6 +179,7 @@ pub struct Running {
     skipped: usize,
     start: Start,
     precision: String,
+    recompute: bool,
     inputs: Vec<(String, String)>,
 }
 
@@ -238,6 +241,7 @@ impl Running {
                 Level::O0 => dtypes.iter().map(|d| d.to_string()).collect::<Vec<_>>().join(" and "),
                 level => format!("{level} {}", p.dtype),
             },
+            recompute: settings.recompute,
             inputs: names,
             session,
             feeds,
@@ -349,6 +353,7 @@ pub fn run(
     let session = &running.session;
     Ok(Report {
         precision: running.precision.clone(),
+        recompute: running.recompute,
         inputs: running.inputs.clone(),
         parameters: session.layout().entries().map(|(_, e)| e.shape.numel()).sum(),
         share: floor / step.seconds,

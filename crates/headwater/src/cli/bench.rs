@@ -275,6 +275,7 @@ fn tables(r: &Report) -> Vec<Table> {
         "parameters trained".into(),
         format!("{} in {}", text::count(r.parameters as f64), r.precision),
     ]);
+    facts.row(["recomputation".into(), if r.recompute { "of what is cheap" } else { "none" }.into()]);
     if r.skipped > 0 {
         facts.row(["steps without finite gradients: no update".into(), r.skipped.to_string()]);
     }

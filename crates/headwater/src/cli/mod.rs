@@ -44,8 +44,8 @@ Examples:
 /// An option of commands that plan the memory of a training step.
 #[derive(clap::Args, Debug)]
 struct Recompute {
-    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits (default:
-    /// true).
+    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits (default: as in
+    /// the settings, else true).
     #[arg(long, value_name = "BOOL")]
     recompute: Option<bool>,
 }

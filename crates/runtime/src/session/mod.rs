@@ -56,7 +56,7 @@ impl Weights for HashMap<String, Vec<u8>> {
 }
 
 /// How a session trains.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Training {
     /// The optimizer.
     pub optimizer: Optimizer,
@@ -78,6 +78,23 @@ pub struct Training {
     pub scaled: bool,
     /// A fault to try out what a run does then, at a node of the differentiated graph; see [`Session::set_fault`].
     pub fault: Option<(NodeId, Fault)>,
+}
+
+impl Default for Training {
+    fn default() -> Training {
+        Training {
+            optimizer: Optimizer::default(),
+            groups: Vec::new(),
+            decay: Decay::default(),
+            clip: Clip::default(),
+            accumulate: 1,
+            precision: Settings::default(),
+            stochastic_rounding: false,
+            recompute: true,
+            scaled: false,
+            fault: None,
+        }
+    }
 }
 
 /// A compiled graph of a session.

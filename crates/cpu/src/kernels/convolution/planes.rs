@@ -155,7 +155,7 @@ pub(super) unsafe fn copied<T: Copy>(x: Mat<T>, rows: usize, columns: usize, out
                 (0..columns).for_each(|p| *to.add(p) = *from.offset(p as isize * x.cs));
                 continue;
             }
-            // Short lines are moved by the sizes that images have, rather than by a call for each.
+            // Some short lines, as of images that were halved a few times, are moved without a call for each.
             match columns {
                 4 => to.copy_from_nonoverlapping(from, 4),
                 8 => to.copy_from_nonoverlapping(from, 8),
