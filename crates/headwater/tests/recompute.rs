@@ -102,12 +102,14 @@ fn stacked(dtype: DType, x: &[usize], layer: impl Fn(&mut Builder, ValueId, usiz
 
 #[test]
 fn long_rows_are_summed_in_the_same_order() {
-    for dtype in [DType::F32, DType::BF16] {
+    // Rows that are summed in one piece, and such as are cut.
+    let sizes = [(3000, [6, 4, 40, 40]), (5000, [17, 4, 17, 40])];
+    for (dtype, (n, images)) in [DType::F32, DType::BF16].into_iter().flat_map(|d| sizes.map(|s| (d, s))) {
         let norm = |b: &mut Builder, x: ValueId, i: usize| {
-            let w = b.parameter(&format!("norm{i}"), dtype, &[3000]);
-            let attrs = Attrs::new().with("normalized_shape", [3000]).with("eps", 1e-5);
+            let w = b.parameter(&format!("norm{i}"), dtype, &[n]);
+            let attrs = Attrs::new().with("normalized_shape", [n as i64]).with("eps", 1e-5);
             let y = b.apply(&ops::norm::layer_norm::LAYER_NORM, &[Some(x), Some(w), None], attrs).unwrap()[0];
-            let [up, down] = [("up", [3000, 40]), ("down", [40, 3000])]
+            let [up, down] = [("up", [n, 40]), ("down", [40, n])]
                 .map(|(name, shape)| b.parameter(&format!("{name}{i}"), dtype, &shape));
             let h = b.matmul(y, up).unwrap();
             let h = b.call(&ops::pointwise::gelu::GELU, &[h]).unwrap();
@@ -116,7 +118,7 @@ fn long_rows_are_summed_in_the_same_order() {
             let scaled = b.mul(h, y).unwrap();
             b.add(x, scaled).unwrap()
         };
-        let graph = stacked(dtype, &[2, 24, 3000], norm);
+        let graph = stacked(dtype, &[2, 24, n], norm);
         let (before, after) = compared("norms", &graph, &drawn(&graph));
         assert!(after < before, "{before} bytes, {after} with recomputation");
         let channels = |b: &mut Builder, x: ValueId, i: usize| {
@@ -135,7 +137,7 @@ fn long_rows_are_summed_in_the_same_order() {
             let y = b.add(y, x).unwrap();
             b.call(&ops::pointwise::relu::RELU, &[y]).unwrap()
         };
-        let graph = stacked(dtype, &[6, 4, 40, 40], channels);
+        let graph = stacked(dtype, &images, channels);
         let (before, after) = compared("channels", &graph, &drawn(&graph));
         assert!(after < before, "{before} bytes, {after} with recomputation");
     }

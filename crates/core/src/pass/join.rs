@@ -7,25 +7,29 @@
 use super::merge::{Group, LONG, beside, fused_node, reduces};
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Node, Phase, ValueId};
+use crate::ops::Body;
 use crate::row::Instr;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Nodes that such a program is looked for in, and most that wait for it: what these read is kept as long.
 const WINDOW: usize = 24;
 const WAITING: usize = 8;
+/// How many times the bytes of what is made may be kept longer for it: queries, keys and values wait together.
+const LONGER: f64 = 3.0;
 
 /// Joins the programs whose results are all among `made` with such ones.
 ///
 /// # Errors
 /// What an operator's own program rule refuses.
 pub(super) fn join(graph: &mut Graph, made: &HashSet<ValueId>) -> Result<()> {
+    let lives = Lives::of(graph);
     // Places that nodes left when they were joined.
     let mut left = vec![false; graph.nodes.len()];
     for at in 0..graph.nodes.len() {
         if left[at] {
             continue;
         }
-        if let Some((last, nodes)) = joined(graph, at, made, &left)? {
+        if let Some((last, nodes)) = joined(graph, at, made, &lives, &left)? {
             let first = last + 1 - nodes.len();
             for (i, node) in (first..).zip(nodes) {
                 (graph.nodes[i], left[i]) = (node, false);
@@ -43,6 +47,7 @@ fn joined(
     graph: &Graph,
     at: usize,
     made: &HashSet<ValueId>,
+    lives: &Lives,
     left: &[bool],
 ) -> Result<Option<(usize, Vec<Node>)>> {
     let node = &graph.nodes[at];
@@ -64,8 +69,20 @@ fn joined(
             }
             continue;
         }
-        if other.phase != Phase::Backward || !other.operands().any(|v| group.reads.contains(&v)) {
+        // What is made again itself is joined for its own sake: together with it this would come later and later.
+        let backward = other.phase == Phase::Backward && !other.outputs.iter().all(|v| made.contains(v));
+        if !backward || !other.operands().any(|v| group.reads.contains(&v)) {
             continue;
+        }
+        // What is read for the last time while nodes wait is kept longer.
+        let mut longer: HashSet<ValueId> = HashSet::new();
+        for v in waiting.iter().flat_map(|&i| graph.nodes[i].operands()).filter(|v| !late.contains(v)) {
+            longer.extend(lives.root(v).filter(|r| lives.last[r] <= p));
+        }
+        // As floats: of sizes that nothing could hold, sums would overflow.
+        let bytes = |v: &ValueId| graph.ty(*v).bytes() as f64;
+        if longer.iter().map(bytes).sum::<f64>() > LONGER * node.outputs.iter().map(bytes).sum::<f64>() {
+            return Ok(None);
         }
         let other = Group::of(graph, other)?.filter(keeps_order);
         let Some(both) = other.and_then(|g| beside(&g, &group)) else { continue };
@@ -77,6 +94,39 @@ fn joined(
         return Ok(Some((p, before.chain([both]).chain(behind).collect())));
     }
     Ok(None)
+}
+
+/// Which node reads a value or a view of it last, of values that are neither inputs nor outputs.
+struct Lives {
+    root: HashMap<ValueId, ValueId>,
+    last: HashMap<ValueId, usize>,
+}
+
+impl Lives {
+    fn of(graph: &Graph) -> Lives {
+        let mut lives = Lives { root: HashMap::new(), last: HashMap::new() };
+        for (n, node) in graph.nodes.iter().enumerate() {
+            let roots: Vec<ValueId> = node.operands().filter_map(|v| lives.root(v)).collect();
+            lives.last.extend(roots.iter().map(|&r| (r, n)));
+            for &v in &node.outputs {
+                match (node.op.body, roots.first()) {
+                    (Body::View(_), Some(&r)) => drop(lives.root.insert(v, r)),
+                    (Body::View(_), None) => {}
+                    _ => drop(lives.root.insert(v, v)),
+                }
+                lives.last.entry(v).or_insert(n);
+            }
+        }
+        for o in &graph.outputs {
+            lives.root(o.value).map(|r| lives.last.insert(r, usize::MAX));
+        }
+        lives
+    }
+
+    /// The value whose elements a value shows; none of inputs.
+    fn root(&self, v: ValueId) -> Option<ValueId> {
+        self.root.get(&v).copied()
+    }
 }
 
 /// Whether a program's sums do not depend on what else it computes.

@@ -164,6 +164,12 @@ pub(super) fn beside(first: &Group, second: &Group) -> Option<Group> {
     }
     let space = |p: &RowProgram| p.outer.iter().chain(&p.inner).copied().collect::<Vec<usize>>();
     let divided = p.outer == q.outer && p.inner == q.inner;
+    // Something is read once, not twice.
+    let reads = |g: &Group| g.program.reads.iter().cloned().zip(g.reads.clone()).collect::<Vec<_>>();
+    let theirs = reads(first);
+    if !reads(second).iter().any(|r| theirs.contains(r)) {
+        return None;
+    }
     if space(p) != space(q) || !divided && !q.writes.iter().all(|o| is_identity(q, &o.access)) {
         return None;
     }

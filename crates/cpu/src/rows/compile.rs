@@ -119,7 +119,7 @@ impl Compiler<'_> {
         self.code.vector = vec![Vec::new(); last + 1];
         for p in 0..=last + 1 {
             for at in (0..body.len()).filter(|&at| live[at]) {
-                if self.level[at] == p && self.is_scalar_code(at) {
+                if self.level[at] == p && self.is_scalar_code(at) && !late[at] {
                     self.emit_scalar(at, p);
                 }
             }
@@ -140,6 +140,8 @@ impl Compiler<'_> {
                 self.emit_sink(at, p);
             }
         }
+        let numbers: Vec<usize> = (0..body.len()).filter(|&at| late[at] && self.is_scalar_code(at)).collect();
+        numbers.into_iter().for_each(|at| self.emit_scalar(at, last + 1));
         self.direct();
         self.place();
     }

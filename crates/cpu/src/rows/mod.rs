@@ -212,7 +212,8 @@ impl Tiling {
         } else if cols <= tile || cols <= WHOLE && !code.folds.is_empty() {
             ((tile / cols).clamp(1, rows), cols)
         } else {
-            (1, even(cols, tile))
+            // How long rows are cut decides the order of their sums, which only sizes may.
+            (1, even(cols, if code.folds.is_empty() { tile } else { WHOLE }))
         };
         let (folds, sums) = (!code.folds.is_empty(), !code.sums.is_empty());
         let large = rows * cols >= 4 * GRAIN;
