@@ -78,6 +78,8 @@ pub trait Wide:
     fn exp_nonpos(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
+    /// `self · x + y`, rounded once.
+    fn mul_add(self, x: Self, y: Self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
     /// Whether this is not a number.
@@ -87,7 +89,7 @@ pub trait Wide:
 }
 
 macro_rules! wide {
-    ($t:ident, $exp:path, $exp_nonpos:path) => {
+    ($t:ident, $exp:path, $exp_nonpos:path, $ln:path) => {
         impl Float for $t {
             type Wide = $t;
             #[inline(always)]
@@ -117,7 +119,11 @@ macro_rules! wide {
             }
             #[inline(always)]
             fn ln(self) -> $t {
-                $t::ln(self)
+                $ln(self)
+            }
+            #[inline(always)]
+            fn mul_add(self, x: $t, y: $t) -> $t {
+                $t::mul_add(self, x, y)
             }
             #[inline(always)]
             fn sqrt(self) -> $t {
@@ -135,8 +141,8 @@ macro_rules! wide {
     };
 }
 // Loops over the one for f32 vectorise.
-wide!(f32, crate::rows::math::f32::exp, crate::rows::math::f32::exp_nonpos);
-wide!(f64, f64::exp, f64::exp);
+wide!(f32, crate::rows::math::f32::exp, crate::rows::math::f32::exp_nonpos, crate::rows::math::f32::log);
+wide!(f64, f64::exp, f64::exp, f64::ln);
 
 macro_rules! narrow {
     ($t:ident) => {

@@ -107,6 +107,16 @@ pub(crate) unsafe fn avx512<L: Loop>(l: L) -> L::Out {
     l.run()
 }
 
+/// A loop with AVX-512 and its conversions to bf16.
+///
+/// # Safety
+/// The processor has its part BF16, and what [`avx512`] wants.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2")]
+pub(crate) unsafe fn avx512bf16<L: Loop>(l: L) -> L::Out {
+    l.run()
+}
+
 impl Tier {
     /// Runs a loop with the instructions of this tier, which the processor must have.
     #[inline]

@@ -2,7 +2,7 @@
 //! values) and over keys (of queries) are each in one order, in one thread for all heads that share their keys.
 
 use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
-use super::rows::{Dot, Paired, Slopes, Times};
+use super::rows::{Dots, Paired, Slopes, Times};
 use super::vector::{self, Vectors};
 use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, total};
 use crate::element::{Float, Wide};
@@ -17,6 +17,8 @@ use headwater_core::ops::attention::attention::Attention;
 /// Queries in a block: what a block of them and one of keys need fits into the second-level cache.
 const QUERIES: usize = 132;
 const TILES: usize = 12;
+/// Queries whose products of gradient and output are made at a time.
+const DOTS: usize = 16;
 
 /// Elements of a thread's scratch memory: keys and values (across), keys, queries and gradients packed as right operands;
 /// queries and gradients as left ones; weights and slopes; gradients of keys, values and queries, unless they are summed in
@@ -37,7 +39,7 @@ fn pieces<T: Operand>(a: &Attention, tier: Tier) -> [usize; 15] {
         copied::<T>(KEYS, a.e),
         copied::<T>(KEYS, a.ev),
         if copies::<T>() { queries * a.e } else { 0 },
-        queries + 2 * a.ev,
+        queries + 2 * DOTS * a.ev,
         KEYS,
         KEYS,
     ]
@@ -93,13 +95,24 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         let base = (sample * a.heads + shared * group) * a.l;
         // What each query's output and its gradient have in common.
         let (through, line) = through.split_at_mut(group * a.l);
-        let (line_g, line_y) = line.split_at_mut(a.ev);
-        for (i, through) in through.iter_mut().enumerate() {
-            let (head, row) = (shared * group + i / a.l, i % a.l);
-            let (g, y) = (g.rows(sample, head, row), y.rows(sample, head, row));
-            // SAFETY: a row of each, and room for it.
-            let (g, y) = unsafe { (wide_row(kernels, g, line_g), wide_row(kernels, y, line_y)) };
-            *through = vector::run(options.tier, Dot { a: g, b: y });
+        let (wide_g, wide_y) = line.split_at_mut(DOTS * a.ev);
+        for inner in 0..group {
+            let (head, of) = (shared * group + inner, &mut through[inner * a.l..][..a.l]);
+            for (i, out) in of.chunks_mut(DOTS).enumerate() {
+                let (g, y) = (g.rows(sample, head, i * DOTS), y.rows(sample, head, i * DOTS));
+                // SAFETY: as many rows of each, and room for them.
+                let (g, y) = unsafe {
+                    (
+                        wide_rows(kernels, g, out.len(), a.ev, wide_g),
+                        wide_rows(kernels, y, out.len(), a.ev, wide_y),
+                    )
+                };
+                // SAFETY: one of them.
+                let row = |x: Mat<T::Wide>, row| unsafe {
+                    std::slice::from_raw_parts(x.moved(row as isize * x.rs).ptr, a.ev)
+                };
+                vector::run(options.tier, Dots { rows: |i| [row(g, i), row(y, i)], out });
+            }
         }
         // What the thread reads and adds to next.
         let next = at + 1;
@@ -242,7 +255,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                     if taken > 1 {
                         let [weights, slopes] = [&mut *weights, &mut *slopes]
                             .map(|block| block[first * LINE..][..2 * LINE].split_at_mut(LINE));
-                        options.tier.run(Paired { weights, slopes, n: width });
+                        vector::run(options.tier, Paired { weights, slopes, n: width });
                     }
                 }
                 // SAFETY: as above; the rows of the queries' gradients are those of this block.
@@ -314,20 +327,22 @@ unsafe fn write_row<W: Wide, M: Operand>(tier: Tier, from: &[W], to: *mut M) {
     }
 }
 
-/// A row of numbers, copied if need be.
+/// Rows of numbers that lie next to each other, copied if need be.
 ///
 /// # Safety
-/// As many elements as `room` has may be read.
-unsafe fn wide_row<'r, T: Operand>(
+/// They may be read; there is room for them.
+unsafe fn wide_rows<T: Operand>(
     kernels: &Kernels<T>,
     x: Mat<T>,
-    room: &'r mut [T::Wide],
-) -> &'r [T::Wide] {
+    rows: usize,
+    cols: usize,
+    room: &mut [T::Wide],
+) -> Mat<T::Wide> {
     if x.cs == 1 && !copies::<T>() {
-        // SAFETY: the caller's promise; the types are the same.
-        return unsafe { std::slice::from_raw_parts(x.ptr.cast(), room.len()) };
+        return Mat { ptr: x.ptr.cast(), rs: x.rs, cs: 1 };
     }
+    let room = &mut room[..rows * cols];
     // SAFETY: the caller's promise.
-    unsafe { (kernels.widen)(x, 1, room.len(), room.as_mut_ptr(), room.len()) };
-    room
+    unsafe { (kernels.widen)(x, rows, cols, room.as_mut_ptr(), cols) };
+    Mat { ptr: room.as_ptr(), rs: cols as isize, cs: 1 }
 }

@@ -1,7 +1,7 @@
 //! The forward pass: a block of queries at a time goes over all keys that it sees.
 
 use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
-use super::rows::{Softmax, Times};
+use super::rows::{GROUP, Lines, Query, Shares, Softmax};
 use super::vector::{self, Vectors};
 use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, total};
 use crate::element::{Float, Wide};
@@ -28,8 +28,8 @@ fn pieces<T: Operand>(a: &Attention, site_tier: crate::tier::Tier) -> [usize; 8]
         STRIP * LINE,
         copied::<T>(QUERIES, a.ev),
         2 * QUERIES,
-        KEYS,
-        KEYS,
+        GROUP * KEYS,
+        GROUP * KEYS,
     ]
 }
 
@@ -61,8 +61,9 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         let n = block.min(a.l - first);
         // SAFETY: rows of the queries.
         let query = unsafe { left(&kernels.fast, q.rows(sample, head, first), n, a.e, queries) };
-        state[..n].fill(T::Wide::NEG_INFINITY);
-        state[QUERIES..QUERIES + n].fill(T::Wide::ZERO);
+        let (largest, totals) = state.split_at_mut(QUERIES);
+        largest[..n].fill(T::Wide::NEG_INFINITY);
+        totals[..n].fill(T::Wide::ZERO);
         let seen = |last: usize| if a.causal { a.s.min(last) } else { a.s };
         // What this task writes, and what the thread reads next.
         let next = at + 1;
@@ -118,41 +119,40 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                         |rows, cols| if visible(top + rows.end - 1) > cols.start { 0..k } else { 0..0 },
                     );
                 }
-                for row in top..top + rows {
-                    let line = &mut scores[(row - top) * LINE..][..LINE];
-                    let count = visible(row);
-                    let lanes = count.next_multiple_of(16);
-                    if count > 0 {
-                        let index = (sample * a.heads + head) * a.l + first + row;
-                        let at = [sample, head, first + row];
-                        let added = mask.as_ref().map(|m| m.row(at, k0, count, &mut added[..lanes]));
-                        let of = index * a.s + k0;
-                        let kept =
-                            survivors.as_ref().map(|s| s.row(options.tier, of, count, &mut kept[..lanes]));
-                        let (state, totals) = state.split_at_mut(QUERIES);
-                        (state[row], totals[row]) = vector::run(
-                            options.tier,
-                            Softmax {
-                                scores: &mut line[..lanes],
-                                n: count,
-                                factor: T::Wide::from_f64(a.scale),
-                                added,
-                                kept,
-                                state: (state[row], totals[row]),
-                                out: sum_of(row),
-                                first: !begun,
-                            },
-                        );
+                for first_row in (top..top + rows).step_by(GROUP) {
+                    let mut group = [Query::default(); GROUP];
+                    let group = &mut group[..GROUP.min(top + rows - first_row)];
+                    for (i, query) in group.iter_mut().enumerate() {
+                        let row = first_row + i;
+                        let most = visible((row / kernels.rows + 1) * kernels.rows - 1);
+                        *query = Query {
+                            n: visible(row),
+                            width: most.next_multiple_of(taken),
+                            largest: largest[row],
+                            sum: totals[row],
+                        };
+                        let (n, line) = (query.n, i * KEYS..(i + 1) * KEYS);
+                        if let Some(m) = mask.as_ref().filter(|m| !m.of_all()) {
+                            m.read([sample, head, first + row], k0, &mut added[line.clone()][..n]);
+                        }
+                        if let Some(s) = &survivors {
+                            let index = (sample * a.heads + head) * a.l + first + row;
+                            let kept = &mut kept[line][..n.next_multiple_of(16)];
+                            s.row(options.tier, index * a.s + k0, n, kept);
+                        }
                     }
-                    // Other queries of a register tile see more.
-                    let most = visible((row / kernels.rows + 1) * kernels.rows - 1).next_multiple_of(taken);
-                    if lanes < most {
-                        line[lanes..most].fill(T::Wide::ZERO);
-                    }
-                    if taken > 1 {
-                        let weights = line.as_mut_ptr();
-                        // SAFETY: rounded numbers take less room than those that are still to be read.
-                        unsafe { (kernels.narrow)(weights, lanes.max(most), weights.cast()) };
+                    let softmax = Softmax {
+                        scores: &mut scores[(first_row - top) * LINE..],
+                        queries: &mut *group,
+                        factor: T::Wide::from_f64(a.scale),
+                        added: mask.as_ref().map(|m| Lines(added, if m.of_all() { 0 } else { KEYS })),
+                        kept: survivors.as_ref().map(|_| Lines(kept, KEYS)),
+                        sums: begun.then_some(|i| sum_of(first_row + i)),
+                        halves: taken > 1,
+                    };
+                    vector::run(options.tier, softmax);
+                    for (i, query) in group.iter().enumerate() {
+                        (largest[first_row + i], totals[first_row + i]) = (query.largest, query.sum);
                     }
                 }
                 // SAFETY: as above.
@@ -166,20 +166,14 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             }
             begun = true;
         }
-        for row in 0..n {
+        let (largest, totals) = (&mut largest[..n], &totals[..n]);
+        vector::run(options.tier, Shares { largest, totals, sums: sum_of });
+        for (row, &total) in largest.iter().enumerate() {
             let index = (sample * a.heads + head) * a.l + first + row;
-            let (largest, sum) = (state[row], state[QUERIES + row]);
-            let line = sum_of(row);
-            if sum == T::Wide::ZERO {
-                line.fill(T::Wide::ZERO);
-            } else {
-                vector::run(options.tier, Times { x: line, factor: T::Wide::ONE / sum });
-            }
-            let total = if sum == T::Wide::ZERO { T::Wide::NEG_INFINITY } else { largest + sum.ln() };
             // SAFETY: this row of the results is written by this block alone.
             unsafe {
                 if copies::<T>() {
-                    (kernels.narrow)(line.as_ptr(), a.ev, out.row(sample, head, first + row));
+                    (kernels.narrow)(sum_of(row).as_ptr(), a.ev, out.row(sample, head, first + row));
                 }
                 *log.get().add(index) = total;
             }
