@@ -142,7 +142,9 @@ impl Weights {
             args.pool.each_with(jobs, scratch, |at, scratch| {
                 let (sums, scratch) = scratch.split_at_mut(sums);
                 let job = self.job(at);
-                self.sum::<T>(&job, g, x, scratch, sums);
+                // Lines that are written must come first as well.
+                let results = Ahead::matrix(self.results(&job, out), self.outputs(&job), self.each(&job));
+                self.sum::<T>(&job, g, x, scratch, sums, results);
                 for (j, sums) in (0..self.outputs(&job)).step_by(cols).zip(sums.chunks_exact(panel)) {
                     // SAFETY: jobs write other weights.
                     unsafe { self.write::<T>(&job, j, sums, 0, scratch, out) };
@@ -154,7 +156,7 @@ impl Weights {
         args.pool.each_with(self.sequences * jobs, scratch, |at, scratch| {
             // SAFETY: each task has sums of its own.
             let sums = unsafe { std::slice::from_raw_parts_mut(shared.get().add(at * sums), sums) };
-            self.sum::<T>(&self.job(at), g, x, scratch, sums);
+            self.sum::<T>(&self.job(at), g, x, scratch, sums, Ahead::NONE);
         });
         let (all, panels) = (&*all, sums / panel);
         args.pool.each_with(jobs * panels, scratch, |at, scratch| {
@@ -186,8 +188,28 @@ impl Weights {
         }
     }
 
-    /// Sums a job.
-    fn sum<T: Operand>(&self, job: &Job, g: &[T], x: &[T], scratch: &mut [T::Wide], sums: &mut [T::Wide]) {
+    /// Weights of an output channel that a job sums.
+    fn each(&self, job: &Job) -> usize {
+        self.taps() * self.planes.channels.min(self.cin - job.i0)
+    }
+
+    /// The weights' gradients of a job: a row for each output channel.
+    fn results<T>(&self, job: &Job, out: Shared<T>) -> Mat<T> {
+        let rs = self.cin * self.taps();
+        let first = (job.group * self.cout + job.o0) * rs + job.i0 * self.taps();
+        Mat { ptr: out.get().wrapping_add(first), rs: rs as isize, cs: 1 }
+    }
+
+    /// Sums a job; meanwhile asks for the `results`.
+    fn sum<T: Operand>(
+        &self,
+        job: &Job,
+        g: &[T],
+        x: &[T],
+        scratch: &mut [T::Wide],
+        sums: &mut [T::Wide],
+        results: Ahead,
+    ) {
         let kernels = T::kernels(self.tier);
         let cols = kernels.cols;
         let plane = |size: [usize; 3]| size.iter().product::<usize>();
@@ -245,7 +267,7 @@ impl Weights {
             let tiles = outputs.div_ceil(cols) * starts.len().div_ceil(kernels.rows);
             // While these are multiplied, the next ones come.
             let next = (at + 1 < end).then(|| self.blocks.get(at + 1));
-            let soon = next.filter(|_| self.meeting.result[0] == 1).map_or([Ahead::NONE; 2], |next| {
+            let soon = next.filter(|_| self.meeting.result[0] == 1).map_or([results, Ahead::NONE], |next| {
                 let g = self.gradients(job, g, next.images.start, &next, 0).ptr;
                 let sample_g = self.groups * self.cout * to;
                 let gradients = ahead(g, (next.images.len(), sample_g), outputs, next.of_image(), to);
