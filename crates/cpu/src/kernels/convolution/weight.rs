@@ -14,8 +14,8 @@ use headwater_core::ops::conv::geometry::Conv;
 
 /// Output channels summed at a time.
 const RESULTS: usize = 128;
-/// Positions summed at a time, about: their gradients and inputs lie in the first-level cache together.
-const POSITIONS: usize = 128;
+/// Positions summed at a time, about, of a single tap and of several: the gradients of a panel lie in the first-level cache.
+const POSITIONS: [usize; 2] = [128, 256];
 /// Lines summed at a time at least, while that are few positions: the lines around them are held for each.
 const FEW: [usize; 2] = [8, 512];
 /// Tasks that are enough for any number of threads.
@@ -46,7 +46,8 @@ impl Weights {
         let [source, result, taps, step, tap, pad] = spatial(c);
         let meeting = Meeting { source, result, taps, step, tap, base: pad.map(|p| -(p as isize)) };
         let held = channels(c.kernel_size(), c.cin);
-        let positions = (FEW[0] * result[2]).clamp(POSITIONS, FEW[1]);
+        let positions = POSITIONS[usize::from(c.kernel_size() > 1)];
+        let positions = (FEW[0] * result[2]).clamp(positions, FEW[1]);
         let blocks = Blocks::new(&meeting, c.batch, held, positions);
         let planes = Planes::new(meeting, blocks, held, taken);
         let tasks = c.groups * c.cin.div_ceil(held) * c.cout.div_ceil(RESULTS);
