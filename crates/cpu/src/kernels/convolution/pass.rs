@@ -6,7 +6,7 @@ use super::band::{Band, Runs};
 use super::nest::{Meeting, Nest};
 use super::{Block, Blocks, channels};
 use crate::element::Wide;
-use crate::gemm::{Ahead, Kernels, MAX_ROWS, Mat, Operand, Walk};
+use crate::gemm::{Ahead, Kernels, MAX_ROWS, Mat, Operand, Walk, same};
 use crate::pool::{Pool, Shared};
 use crate::tier::Tier;
 use headwater_core::ops::conv::geometry::Conv;
@@ -394,11 +394,16 @@ impl Pass {
                     let channels = MOVED[1].min(last - first);
                     let sums = &sums[(i * of_image + from) * crs + first - job.first..];
                     let x = Mat { ptr: sums.as_ptr(), rs: crs as isize, cs: 1 };
-                    // SAFETY: sums of these positions and channels, and places for them.
+                    let to = self.result(job, image, &block, first);
+                    // SAFETY: sums of these positions and channels, and places for them: their results, or others.
                     unsafe {
+                        if follows && bias.is_none() && same::<T, T::Wide>() {
+                            let to = out.get().wrapping_add(to + from).cast();
+                            (kernels.transpose)(x, n, channels, to, plane);
+                            continue;
+                        }
                         (kernels.transpose)(x, n, channels, moved[..n * channels].as_mut_ptr(), n);
                     }
-                    let to = self.result(job, image, &block, first);
                     for (c, moved) in moved[..n * channels].chunks_exact_mut(n).enumerate() {
                         if let Some(b) = bias {
                             let add = b[first + c].widen();
