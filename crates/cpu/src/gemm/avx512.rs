@@ -103,6 +103,15 @@ impl Converts<f16> for __m512 {
         // SAFETY: as above, written.
         unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(self)) }
     }
+    #[inline(always)]
+    fn pair(self, high: Self) -> Self {
+        // SAFETY: the processor has AVX-512.
+        unsafe {
+            let low = _mm512_cvtepu16_epi32(_mm512_cvtps_ph::<NEAREST>(self));
+            let high = _mm512_cvtepu16_epi32(_mm512_cvtps_ph::<NEAREST>(high));
+            _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32::<16>(high)))
+        }
+    }
 }
 
 impl Converts<bf16> for __m512 {
@@ -126,6 +135,14 @@ impl Converts<bf16> for __m512 {
     unsafe fn write(self, p: *mut bf16) {
         // SAFETY: as above, written.
         unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(nearest_bf16(self))) }
+    }
+    #[inline(always)]
+    fn pair(self, high: Self) -> Self {
+        // SAFETY: the processor has AVX-512.
+        unsafe {
+            let (low, high) = (nearest_bf16(self), nearest_bf16(high));
+            _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32::<16>(high)))
+        }
     }
 }
 

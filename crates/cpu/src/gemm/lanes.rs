@@ -2,7 +2,7 @@
 //! kernels are written once, generic over these; `tiers` compiles them for each instruction set.
 #![allow(clippy::needless_range_loop)]
 
-use super::Mat;
+use super::{Mat, turn};
 use crate::element::{Float, Wide, total};
 
 /// Most lanes of any vector: the size of buffers for one.
@@ -47,7 +47,7 @@ pub(crate) trait Lanes: Copy + 'static {
         // SAFETY: the buffer holds any vector.
         unsafe { Self::load(lanes.as_ptr()) }
     }
-    /// The first `n` lanes to memory.
+    /// The first `n` lanes to memory, at any alignment.
     ///
     /// # Safety
     /// `n ≤ N` numbers may be written.
@@ -58,7 +58,7 @@ pub(crate) trait Lanes: Copy + 'static {
         unsafe { self.store(lanes.as_mut_ptr()) };
         for i in 0..n {
             // SAFETY: the caller's promise.
-            unsafe { *p.add(i) = lanes[i] };
+            unsafe { p.add(i).write_unaligned(lanes[i]) };
         }
     }
     /// The last `n` lanes, in the first ones.
@@ -180,6 +180,22 @@ pub(crate) trait Converts<T: Float<Wide = Self::E>>: Lanes {
         unsafe { self.store(lanes.as_mut_ptr()) };
         for i in 0..Self::N {
             lanes[i] = T::narrow(lanes[i]).widen();
+        }
+        // SAFETY: as above.
+        unsafe { Self::load(lanes.as_ptr()) }
+    }
+
+    /// Lanes of pairs: this number rounded to `T`, of half the width, in the lower half, that of `high` in the upper one.
+    #[inline(always)]
+    fn pair(self, high: Self) -> Self {
+        let (mut lanes, mut upper) = ([Self::E::ZERO; MAX_LANES], [Self::E::ZERO; MAX_LANES]);
+        // SAFETY: each buffer holds any vector.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            high.store(upper.as_mut_ptr());
+        }
+        for i in 0..Self::N {
+            lanes[i] = turn::pair::<T>(lanes[i], upper[i]);
         }
         // SAFETY: as above.
         unsafe { Self::load(lanes.as_ptr()) }

@@ -22,6 +22,7 @@ mod skinny;
 mod tests;
 mod tiers;
 mod tile;
+mod turn;
 mod walk;
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -178,6 +178,38 @@ fn columns_of_any_size_are_interleaved() {
     }
 }
 
+/// Every element where it belongs, rounded as it is alone, and nothing between columns or behind the last one.
+fn turns<T: Operand>(kernels: &Kernels<T>) {
+    let sizes = |n: usize| (1..=n + 2).chain([2 * n - 1, 2 * n, 2 * n + 3, 4 * n + 1]);
+    for (rows, cols) in sizes(kernels.cols).flat_map(|r| sizes(kernels.cols / 2).map(move |c| (r, c))) {
+        for (rs, pitch) in [(cols, rows), (cols + 3, rows + 1)] {
+            let wide = |i: usize| T::Wide::from_f64(((i * 7919 + 5) % 2003) as f64 / 7.0 - 143.0);
+            let mut x: Vec<T::Wide> = (0..(rows - 1) * rs + cols).map(wide).collect();
+            x[rows / 2 * rs] = T::Wide::from_f64(f64::NAN);
+            let mut out = vec![T::from_f64(0.0); pitch * cols + 64];
+            let mat = Mat { ptr: x.as_ptr(), rs: rs as isize, cs: 1 };
+            // SAFETY: all elements are among the numbers, and there is room for them.
+            unsafe { (kernels.turn)(mat, rows, cols, out.as_mut_ptr(), pitch) };
+            for (at, got) in out.iter().enumerate() {
+                let (i, j) = (at % pitch, at / pitch);
+                let want = if i < rows && j < cols { T::narrow(x[i * rs + j]) } else { T::from_f64(0.0) };
+                let same = *got == want || got.widen().is_nan() && want.widen().is_nan();
+                assert!(same, "{rows} by {cols}, {pitch} apart: ({i}, {j}) is {got:?}, not {want:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn matrices_of_any_size_are_turned() {
+    for tier in tiers() {
+        turns(f32::kernels(tier));
+        turns(f64::kernels(tier));
+        turns(f16::kernels(tier));
+        turns(bf16::kernels(tier));
+    }
+}
+
 /// Every element where it belongs, and nothing between rows.
 fn widens<T: Operand>(kernels: &Kernels<T>) {
     const ROWS: usize = 3;

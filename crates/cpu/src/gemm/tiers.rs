@@ -4,6 +4,7 @@ use super::Mat;
 use super::lanes::{Array, Converts, Lanes, Packs};
 use super::lines::{self, Dots, Lines};
 use super::tile::{self, DOT_COLS, DOT_ROWS, Dot, Tile};
+use super::turn;
 use super::walk::{self, Walk};
 use crate::element::Float;
 use crate::tier::Tier;
@@ -24,6 +25,8 @@ pub struct Kernels<T: Float> {
     /// Widens a matrix row by row.
     pub(crate) widen: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
     pub(crate) narrow: unsafe fn(*const T::Wide, usize, *mut T),
+    /// The same of a matrix, column after column.
+    pub(crate) turn: unsafe fn(Mat<T::Wide>, usize, usize, *mut T, usize),
     /// Adds up rows.
     pub(crate) total: unsafe fn(*const T::Wide, usize, usize, usize, *mut T::Wide),
     /// Of one channel: lines convolved with a kernel, and with lines.
@@ -135,6 +138,22 @@ macro_rules! tier {
             }
 
             /// # Safety
+            /// As [`turn::turn`].
+            $(#[$features])?
+            unsafe fn turn<L, T: Float<Wide = L::E>>(
+                x: Mat<L::E>,
+                rows: usize,
+                cols: usize,
+                out: *mut T,
+                pitch: usize,
+            ) where
+                L: Converts<T> + Converts<<L as Lanes>::E>,
+            {
+                // SAFETY: the caller's promise.
+                unsafe { turn::turn::<L, T>(x, rows, cols, out, pitch) }
+            }
+
+            /// # Safety
             /// As [`tile::total`].
             $(#[$features])?
             unsafe fn total<L: Lanes>(from: *const L::E, pitch: usize, rows: usize, n: usize, to: *mut L::E) {
@@ -179,6 +198,7 @@ macro_rules! tier {
                     transpose: interleave::<L, L::E>,
                     widen: widen::<L, T>,
                     narrow: narrow::<L, T>,
+                    turn: turn::<L, T>,
                     total: total::<L>,
                     lines: lines::<L>,
                     dots: dots::<L>,

@@ -203,6 +203,15 @@ impl Converts<f16> for __m256 {
         // SAFETY: the processor has F16C.
         unsafe { _mm256_cvtph_ps(_mm256_cvtps_ph::<NEAREST>(self)) }
     }
+    #[inline(always)]
+    fn pair(self, high: Self) -> Self {
+        // SAFETY: as above, and AVX2.
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm256_cvtps_ph::<NEAREST>(self));
+            let high = _mm256_cvtepu16_epi32(_mm256_cvtps_ph::<NEAREST>(high));
+            _mm256_castsi256_ps(_mm256_or_si256(low, _mm256_slli_epi32::<16>(high)))
+        }
+    }
 }
 
 // A bf16 is the upper half of an f32. Rounding to nearest, ties to even: add half of the last place, less a bit if it is
@@ -230,6 +239,14 @@ impl Converts<bf16> for __m256 {
     fn rounded(self) -> Self {
         // SAFETY: the processor has AVX2.
         unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(nearest_bf16(self))) }
+    }
+    #[inline(always)]
+    fn pair(self, high: Self) -> Self {
+        // SAFETY: the processor has AVX2.
+        unsafe {
+            let (low, high) = (nearest_bf16(self), nearest_bf16(high));
+            _mm256_castsi256_ps(_mm256_or_si256(low, _mm256_slli_epi32::<16>(high)))
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::band::{Band, Runs};
 use super::nest::{Meeting, Nest};
 use super::{Block, Blocks, channels};
 use crate::element::Wide;
-use crate::gemm::{Ahead, Kernels, MAX_ROWS, Mat, Operand, Walk, same};
+use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Walk};
 use crate::pool::{Pool, Shared};
 use crate::tier::Tier;
 use headwater_core::ops::conv::geometry::Conv;
@@ -15,8 +15,8 @@ use headwater_core::ops::conv::geometry::Conv;
 const RESULTS: usize = 128;
 /// Positions computed at a time, about.
 const POSITIONS: usize = 512;
-/// Positions and channels moved out together.
-const MOVED: [usize; 2] = [64, 16];
+/// Positions moved out together, if their results do not follow each other.
+const MOVED: usize = 64;
 
 /// See the module. Source `[samples, groups · from, source…]`, result `[samples, groups · to, whole…]`.
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ impl Pass {
         let round = |n: usize| n.next_multiple_of(16);
         // Weights turned for a panel.
         let turned = self.kernel() * self.band.channels * cols;
-        let moved = self.band.plane().max(MOVED[0] * MOVED[1]).max(turned);
+        let moved = self.band.plane().max(MOVED * RESULTS.min(self.to)).max(turned);
         (round(weights), [self.band.elements(), sums, moved, panel].map(round))
     }
 
@@ -375,7 +375,7 @@ impl Pass {
         &self,
         tier: Tier,
         job: &Job,
-        sums: &[T::Wide],
+        sums: &mut [T::Wide],
         bias: Option<&[T]>,
         moved: &mut [T::Wide],
         out: Shared<T>,
@@ -384,80 +384,55 @@ impl Pass {
         let crs = line(self.to, kernels.cols);
         let block = self.blocks.get(job.block);
         let (of_image, width) = (block.of_image(), block.columns.len());
-        let follows = self.follows(&block);
         let plane: usize = self.nest.whole.iter().product();
-        let last = (job.first + RESULTS).min(self.to);
+        let channels = RESULTS.min(self.to - job.first);
+        if let Some(bias) = bias {
+            let bias = &bias[job.first..][..channels];
+            for sums in sums[..block.positions() * crs].chunks_exact_mut(crs) {
+                sums.iter_mut().zip(bias).for_each(|(sum, b)| *sum += b.widen());
+            }
+        }
         for (i, image) in block.images.clone().enumerate() {
-            for from in (0..of_image).step_by(MOVED[0]) {
-                let n = MOVED[0].min(of_image - from);
-                for first in (job.first..last).step_by(MOVED[1]) {
-                    let channels = MOVED[1].min(last - first);
-                    let sums = &sums[(i * of_image + from) * crs + first - job.first..];
-                    let x = Mat { ptr: sums.as_ptr(), rs: crs as isize, cs: 1 };
-                    let to = self.result(job, image, &block, first);
-                    // SAFETY: sums of these positions and channels, and places for them: their results, or others.
-                    unsafe {
-                        if follows && bias.is_none() && same::<T, T::Wide>() {
-                            let to = out.get().wrapping_add(to + from).cast();
-                            (kernels.transpose)(x, n, channels, to, plane);
-                            continue;
-                        }
-                        (kernels.transpose)(x, n, channels, moved[..n * channels].as_mut_ptr(), n);
-                    }
-                    for (c, moved) in moved[..n * channels].chunks_exact_mut(n).enumerate() {
-                        if let Some(b) = bias {
-                            let add = b[first + c].widen();
-                            moved.iter_mut().for_each(|m| *m += add);
-                        }
-                        let to = out.get().wrapping_add(to + c * plane);
-                        // SAFETY: results of this block.
-                        unsafe {
-                            if follows {
-                                (kernels.narrow)(moved.as_ptr(), n, to.wrapping_add(from));
-                            } else {
-                                self.scatter(kernels, moved, from, width, to);
-                            }
-                        }
-                    }
+            let to = out.get().wrapping_add(self.result(job, image, &block, job.first));
+            let x = Mat { ptr: sums[i * of_image * crs..].as_ptr(), rs: crs as isize, cs: 1 };
+            if self.follows(&block) {
+                // SAFETY: sums of these positions and channels, and their results.
+                unsafe { (kernels.turn)(x, of_image, channels, to, plane) };
+                continue;
+            }
+            let turned: &mut [T] = bytemuck::cast_slice_mut(moved);
+            for from in (0..of_image).step_by(MOVED) {
+                let n = MOVED.min(of_image - from);
+                // SAFETY: some of these sums, and places for as many results.
+                unsafe {
+                    let x = x.moved(from as isize * x.rs);
+                    (kernels.turn)(x, n, channels, turned[..n * channels].as_mut_ptr(), n);
+                }
+                for (c, line) in turned[..n * channels].chunks_exact(n).enumerate() {
+                    // SAFETY: results of this block.
+                    unsafe { self.scatter(line, from, width, to.wrapping_add(c * plane)) };
                 }
             }
         }
     }
 
-    /// Writes a channel's sums of a block's image, from a position on, where they belong: `to` is where that of the first position
-    /// does, and lines of the block have `width` of them.
+    /// Writes a channel's results of a block's image, from a position on, where they belong: `to` is where that of the first
+    /// position does, and lines of the block have `width` of them.
     ///
     /// # Safety
     /// Nobody else uses these elements meanwhile.
-    unsafe fn scatter<T: Operand>(
-        &self,
-        kernels: &Kernels<T>,
-        sums: &[T::Wide],
-        first: usize,
-        width: usize,
-        to: *mut T,
-    ) {
+    unsafe fn scatter<T: Operand>(&self, mut results: &[T], first: usize, width: usize, to: *mut T) {
         let [_, apart_y, apart_x] = self.nest.apart;
         let pitch = apart_y * self.nest.whole[2];
         let (mut line, mut column) = (first / width, first % width);
-        let mut rounded = [T::zeroed(); MOVED[0]];
-        for sums in sums.chunks(MOVED[0]) {
-            // SAFETY: as many of the buffer.
-            unsafe { (kernels.narrow)(sums.as_ptr(), sums.len(), rounded.as_mut_ptr()) };
-            let mut rounded = &rounded[..sums.len()];
-            while !rounded.is_empty() {
-                let (some, rest) = rounded.split_at((width - column).min(rounded.len()));
-                let to = to.wrapping_add(line * pitch + column * apart_x);
-                for (j, &x) in some.iter().enumerate() {
-                    // SAFETY: the caller's promise.
-                    unsafe { *to.add(j * apart_x) = x };
-                }
-                column += some.len();
-                if column == width {
-                    (line, column) = (line + 1, 0);
-                }
-                rounded = rest;
+        while !results.is_empty() {
+            let (some, rest) = results.split_at((width - column).min(results.len()));
+            let to = to.wrapping_add(line * pitch + column * apart_x);
+            for (j, &x) in some.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { *to.add(j * apart_x) = x };
             }
+            (line, column, results) = (line + 1, 0, rest);
         }
     }
 

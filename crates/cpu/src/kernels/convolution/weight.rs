@@ -5,7 +5,7 @@ use super::nest::{Meeting, ahead};
 use super::planes::{Planes, copied};
 use super::{Block, Blocks, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Paced, Walk, same};
+use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Paced, Walk};
 use crate::kernels::Args;
 use crate::pool::Shared;
 use crate::tier::Tier;
@@ -104,16 +104,11 @@ impl Weights {
         [self.planes.elements(), gradients].map(|n| n.next_multiple_of(16))
     }
 
-    /// The same while it writes: a panel twice.
-    fn writes(&self, cols: usize) -> [usize; 2] {
-        [self.panel(cols); 2]
-    }
-
     /// Elements of a thread's workspace, and of the sums that all share. With one sequence these are a thread's own: it
     /// writes them at once, while they are near.
     fn pieces(&self, cols: usize) -> [usize; 2] {
-        let sum = |parts: &[usize]| parts.iter().sum::<usize>().next_multiple_of(16);
-        let own = sum(&self.own(cols)).max(sum(&self.writes(cols)));
+        // While it writes, the total of a panel's sums.
+        let own = self.own(cols).iter().sum::<usize>().max(self.panel(cols)).next_multiple_of(16);
         match self.sequences {
             1 => [own + self.sums(cols), 0],
             n => [own, n * self.jobs() * self.sums(cols)],
@@ -315,12 +310,9 @@ impl Weights {
         let (cols, taps) = (kernels.cols, self.taps());
         let each = taps * self.planes.channels.min(self.cin - job.i0);
         let part = each * cols;
-        let [total, lines] = self.writes(cols);
-        let (total, scratch) = scratch.split_at_mut(total);
-        let lines = &mut scratch[..lines][..part];
         let mut sum = &sums[..(self.sequences - 1) * pitch + part];
         if self.sequences > 1 {
-            let total = &mut total[..part];
+            let total = &mut scratch[..part];
             // SAFETY: as many sums of each sequence, and their total.
             unsafe { (kernels.total)(sum.as_ptr(), pitch, self.sequences, part, total.as_mut_ptr()) };
             sum = total;
@@ -329,17 +321,8 @@ impl Weights {
         let (outputs, of_output) = (cols.min(self.outputs(job) - j), self.cin * taps);
         let at = ((job.group * self.cout + job.o0 + j) * self.cin + job.i0) * taps;
         let out = out.get().wrapping_add(at);
-        // SAFETY: the weights of these outputs and channels, and room for as many sums.
-        unsafe {
-            if same::<T, T::Wide>() {
-                (kernels.transpose)(x, each, outputs, out.cast(), of_output);
-                return;
-            }
-            (kernels.transpose)(x, each, outputs, lines.as_mut_ptr(), each);
-            for (o, line) in lines.chunks_exact(each).take(outputs).enumerate() {
-                (kernels.narrow)(line.as_ptr(), each, out.wrapping_add(o * of_output));
-            }
-        }
+        // SAFETY: the weights of these outputs and channels.
+        unsafe { (kernels.turn)(x, each, outputs, out, of_output) };
     }
 }
 

@@ -1,7 +1,7 @@
 //! Passes of one tap, as convolutions of 1×1 are: products of the weights with the source, whose channels are rows and whose
 //! positions are columns as they lie. So nothing is turned: positions are packed, and results written where they belong.
 
-use super::{Block, Blocks, Job, Meeting, Pass, RESULTS, index};
+use super::{Block, Blocks, Job, MOVED, Meeting, Pass, RESULTS, index};
 use crate::element::Wide;
 use crate::gemm::{MAX_LANES, Mat, Operand, Soon, Tile, even, same};
 use crate::pool::{Pool, Shared};
@@ -367,8 +367,15 @@ impl Pass {
                 unsafe { std::slice::from_raw_parts_mut(out.get().wrapping_add(start), end - start) }
                     .fill(T::narrow(T::Wide::ZERO));
             }
-            // SAFETY: results of this block.
-            unsafe { self.scatter(kernels, sums, 0, width, out.get().wrapping_add(start)) };
+            let mut rounded = [T::zeroed(); MOVED];
+            for (i, sums) in sums.chunks(MOVED).enumerate() {
+                // SAFETY: as many of the buffer; results of this block.
+                unsafe {
+                    (kernels.narrow)(sums.as_ptr(), sums.len(), rounded.as_mut_ptr());
+                    let to = out.get().wrapping_add(start);
+                    self.scatter(&rounded[..sums.len()], i * MOVED, width, to);
+                }
+            }
         }
     }
 }
