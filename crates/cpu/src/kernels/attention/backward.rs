@@ -2,7 +2,8 @@
 //! values) and over keys (of queries) are each in one order, in one thread for all heads that share their keys.
 
 use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
-use super::rows::{Dots, Paired, Slopes, Times};
+use super::rows::{Dots, Lines, Times};
+use super::slopes::{Paired, Query, Slopes};
 use super::vector::{self, Vectors};
 use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, total};
 use crate::element::{Float, Wide};
@@ -40,8 +41,8 @@ fn pieces<T: Operand>(a: &Attention, tier: Tier) -> [usize; 15] {
         copied::<T>(KEYS, a.ev),
         if copies::<T>() { queries * a.e } else { 0 },
         queries + 2 * DOTS * a.ev,
-        KEYS,
-        KEYS,
+        2 * KEYS,
+        2 * KEYS,
     ]
 }
 
@@ -203,59 +204,54 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
                     m.read([sample, head, q0], k0, &mut added[..here]);
                 }
-                if taken > 1 && n % 2 == 1 {
-                    // The last query's pair.
-                    weights[n * LINE..][..width].fill(T::Wide::ZERO);
-                    slopes[n * LINE..][..width].fill(T::Wide::ZERO);
-                }
+                let times = if mask_grad.is_some() { T::Wide::ONE } else { T::Wide::from_f64(a.scale) };
                 for first in (0..n).step_by(2) {
-                    for row in first..n.min(first + 2) {
-                        let (s, d) =
-                            (&mut weights[row * LINE..][..width], &mut slopes[row * LINE..][..width]);
-                        let (count, query) = (visible(row), inner * a.l + q0 + row);
-                        let lanes = count.next_multiple_of(16);
-                        s[lanes..].fill(T::Wide::ZERO);
-                        d[lanes..].fill(T::Wide::ZERO);
-                        if count == 0 {
-                            continue;
+                    // The last one's pair sees nothing.
+                    let mut pair = [Query::default(); 2];
+                    for (i, pair) in pair.iter_mut().enumerate().take(n - first) {
+                        let (row, query) = (first + i, inner * a.l + q0 + first + i);
+                        let (count, line) = (visible(row), i * KEYS..(i + 1) * KEYS);
+                        if let Some(m) = mask.as_ref().filter(|m| !m.of_all()) {
+                            m.read([sample, head, q0 + row], k0, &mut added[line.clone()][..count]);
                         }
-                        let at = [sample, head, q0 + row];
-                        let added = mask.as_ref().map(|m| m.row(at, k0, count, &mut added[..lanes]));
-                        let of = (base + query) * a.s + k0;
-                        let kept =
-                            survivors.as_ref().map(|s| s.row(options.tier, of, count, &mut kept[..lanes]));
+                        if let Some(s) = &survivors {
+                            let kept = &mut kept[line][..count.next_multiple_of(16)];
+                            s.row(options.tier, (base + query) * a.s + k0, count, kept);
+                        }
                         // SAFETY: an element of the logarithms.
                         let log = unsafe {
                             *logs.rows(sample, head, 0).ptr.offset((q0 + row) as isize * logs.strides[2])
                         };
-                        let (s, d) = (&mut s[..lanes], &mut d[..lanes]);
-                        let (n, factor, through) = (count, T::Wide::from_f64(a.scale), through[query]);
-                        let times = if mask_grad.is_some() { T::Wide::ONE } else { factor };
-                        let row = Slopes {
-                            scores: s,
-                            slopes: &mut *d,
-                            n,
-                            factor,
-                            times,
-                            added,
-                            kept,
-                            log,
-                            through,
-                        };
-                        vector::run(options.tier, row);
-                        if let Some((dtype, dm)) = mask_grad {
-                            float_dtype!(dtype, M => {
-                                let to = dm.get().cast::<M>().wrapping_add((base + query) * a.s + k0);
-                                // SAFETY: scores of these heads.
-                                unsafe { write_row(options.tier, &d[..n], to) };
-                            });
-                            vector::run(options.tier, Times { x: d, factor });
-                        }
+                        *pair = Query { n: count, log, through: through[query] };
                     }
+                    let [weights, slopes] =
+                        [&mut *weights, &mut *slopes].map(|x| &mut x[first * LINE..][..2 * LINE]);
+                    let rows = Slopes {
+                        scores: &mut *weights,
+                        slopes: &mut *slopes,
+                        queries: pair,
+                        width,
+                        factor: T::Wide::from_f64(a.scale),
+                        times,
+                        added: mask.as_ref().map(|m| Lines(added, if m.of_all() { 0 } else { KEYS })),
+                        kept: survivors.as_ref().map(|_| Lines(kept, KEYS)),
+                        pairs: taken > 1 && mask_grad.is_none(),
+                    };
+                    vector::run(options.tier, rows);
+                    let Some((dtype, dm)) = mask_grad else { continue };
+                    for (i, query) in pair.iter().enumerate().take(n - first) {
+                        float_dtype!(dtype, M => {
+                            let of = base + inner * a.l + q0 + first + i;
+                            let to = dm.get().cast::<M>().wrapping_add(of * a.s + k0);
+                            // SAFETY: scores of these heads.
+                            unsafe { write_row(options.tier, &slopes[i * LINE..][..query.n], to) };
+                        });
+                    }
+                    let factor = T::Wide::from_f64(a.scale);
                     if taken > 1 {
-                        let [weights, slopes] = [&mut *weights, &mut *slopes]
-                            .map(|block| block[first * LINE..][..2 * LINE].split_at_mut(LINE));
-                        vector::run(options.tier, Paired { weights, slopes, n: width });
+                        vector::run(options.tier, Paired { weights, slopes, width, factor });
+                    } else {
+                        vector::run(options.tier, Times { x: slopes, factor });
                     }
                 }
                 // SAFETY: as above; the rows of the queries' gradients are those of this block.

@@ -1,7 +1,8 @@
 //! The forward pass: a block of queries at a time goes over all keys that it sees.
 
 use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
-use super::rows::{GROUP, Lines, Query, Shares, Softmax};
+use super::rows::Lines;
+use super::softmax::{GROUP, Query, Shares, Softmax};
 use super::vector::{self, Vectors};
 use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, total};
 use crate::element::{Float, Wide};

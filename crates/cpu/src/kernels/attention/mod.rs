@@ -10,6 +10,10 @@ mod backward;
 mod forward;
 mod product;
 mod rows;
+mod slopes;
+mod softmax;
+#[cfg(test)]
+mod tests;
 mod vector;
 
 use super::{Kernel, Site};
@@ -230,14 +234,6 @@ impl<'a> Mask<'a> {
     /// Whether it is the same for all queries of a head.
     fn of_all(&self) -> bool {
         self.strides[2] == 0
-    }
-
-    /// What is added to `n` scores of a query, from the key `first` on. `out` holds it already if it is the same for all.
-    fn row<'o, W: Wide>(&self, at: [usize; 3], first: usize, n: usize, out: &'o mut [W]) -> &'o [W] {
-        if !self.of_all() {
-            self.read(at, first, &mut out[..n]);
-        }
-        out
     }
 
     /// What is added to the scores of a query with the keys from `first` on.
