@@ -5,7 +5,7 @@ use super::nest::{Meeting, ahead};
 use super::planes::{Planes, copied};
 use super::{Block, Blocks, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Paced, Walk};
+use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Paced, Walk, same};
 use crate::kernels::Args;
 use crate::pool::Shared;
 use crate::tier::Tier;
@@ -226,7 +226,8 @@ impl Weights {
             let sample = self.groups * self.cin * from;
             // SAFETY: the channels of the group, of every sample; scratch memory in elements of the images.
             unsafe {
-                if self.taken == 1 {
+                // Bits stay as they are, unless numbers are widened.
+                if self.taken == 1 && !same::<T, T::Wide>() {
                     self.planes.fill(kernels.widen, first.as_ptr(), sample, &block, channels, inputs);
                 } else {
                     let inputs =
