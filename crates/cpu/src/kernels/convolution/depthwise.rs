@@ -156,7 +156,10 @@ impl Depthwise {
         let plane: usize = part.nest.meeting.source.iter().product();
         let (kernels, x) = (T::kernels(self.tier), &x[channel * plane..]);
         // SAFETY: the channel's plane of each sample.
-        unsafe { part.planes.fill(kernels.widen, x.as_ptr(), self.groups * plane, block, 1, planes) };
+        unsafe {
+            let (of, sample) = (x.as_ptr(), self.groups * plane);
+            part.planes.fill(&kernels.fast, kernels.widen, of, sample, block, 1, planes);
+        }
     }
 
     /// Writes the results of a block where they belong.

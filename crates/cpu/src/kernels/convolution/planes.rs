@@ -6,7 +6,7 @@ use super::band::within;
 use super::nest::Meeting;
 use super::{Block, Blocks};
 use crate::element::Element;
-use crate::gemm::Mat;
+use crate::gemm::{Mat, Operand, Panels};
 
 /// For each image of a block and each of its channels, `depths × lines × remainders × columns`.
 #[derive(Clone, Copy, Debug)]
@@ -98,9 +98,10 @@ impl Planes {
     ///
     /// # Safety
     /// `x` points to the channels wanted of the first sample; all samples are there. `place` needs no more than that its
-    /// elements may be read and written.
-    pub unsafe fn fill<T: Element, E: Element>(
+    /// elements may be read and written; elements are those of `T`, or as wide as what it is computed in.
+    pub unsafe fn fill<T: Operand, E: Element>(
         &self,
+        panels: &Panels<T>,
         place: unsafe fn(Mat<T>, usize, usize, *mut E, usize),
         x: *const T,
         sample: usize,
@@ -112,27 +113,55 @@ impl Planes {
         let [depth, height, width] = m.source;
         let pitch = self.line();
         let first = |d: usize, output: usize| (output * m.step[d]) as isize + m.base[d];
+        let ends = |remainder: usize| {
+            let start = first(2, block.columns.start) + remainder as isize;
+            within(start, self.columns_apart, self.columns, width)
+        };
+        // Where all remainders have the same columns, as those of patches, a line is a matrix to be transposed, by whole vectors.
+        let (left, columns, start) = ends(0);
+        let transposed = self.taken == panels.taken
+            && self.remainders == self.columns_apart
+            && self.remainders >= panels.lanes
+            && ends(self.remainders - 1) == (left, columns, start + self.remainders - 1)
+            && [left, self.columns].iter().all(|n| n.is_multiple_of(self.taken));
         out[..block.images.len() * self.channels * self.plane() + self.taken - 1].fill(E::zeroed());
         for (i, image) in block.images.clone().enumerate() {
             let (n, result) = (image / m.result[0], image % m.result[0]);
             let (before, depths, z) = within(first(0, result), 1, self.depths, depth);
             let (above, rows, y) = within(first(1, block.lines.start), self.lines_apart, self.lines, height);
+            // Planes of the image, and where the first of their lines and columns are held.
+            let planes = || {
+                (0..channels).flat_map(|c| (0..depths).map(move |d| (c, d))).map(|(channel, d)| {
+                    let line =
+                        ((i * self.channels + channel) * self.depths + before + d) * self.lines + above;
+                    (n * sample + ((channel * depth + z + d) * height + y) * width, line * pitch)
+                })
+            };
+            if transposed && rows > 0 && columns > 0 {
+                for ((from, to), row) in planes().flat_map(|plane| (0..rows).map(move |row| (plane, row))) {
+                    let ptr = x.wrapping_add(from + start + row * self.lines_apart * width);
+                    let x = Mat { ptr, rs: self.columns_apart as isize, cs: 1 };
+                    let to = to + row * pitch;
+                    let out = out[to + left..to + pitch].as_mut_ptr().cast();
+                    // SAFETY: a line of the image, and where it is held.
+                    unsafe {
+                        (panels.interleave)(x, columns, self.remainders, out, self.columns / self.taken)
+                    };
+                }
+                continue;
+            }
             for remainder in 0..self.remainders {
-                let start = first(2, block.columns.start) + remainder as isize;
-                let (left, columns, start) = within(start, self.columns_apart, self.columns, width);
+                let (left, columns, start) = ends(remainder);
                 if rows == 0 || columns == 0 {
                     continue;
                 }
-                for (channel, d) in (0..channels).flat_map(|c| (0..depths).map(move |d| (c, d))) {
-                    let line =
-                        ((i * self.channels + channel) * self.depths + before + d) * self.lines + above;
-                    let from = ((channel * depth + z + d) * height + y) * width + start;
+                for (from, to) in planes() {
                     let x = Mat {
-                        ptr: x.wrapping_add(n * sample + from),
+                        ptr: x.wrapping_add(from + start),
                         rs: (self.lines_apart * width) as isize,
                         cs: self.columns_apart as isize,
                     };
-                    let to = line * pitch + remainder * self.columns + left;
+                    let to = to + remainder * self.columns + left;
                     let out = out[to..][..(rows - 1) * pitch + columns].as_mut_ptr();
                     // SAFETY: inputs of the image, and where they are held.
                     unsafe { place(x, rows, columns, out, pitch) };

@@ -228,11 +228,19 @@ impl Weights {
             unsafe {
                 // Bits stay as they are, unless numbers are widened.
                 if self.taken == 1 && !same::<T, T::Wide>() {
-                    self.planes.fill(kernels.widen, first.as_ptr(), sample, &block, channels, inputs);
+                    self.planes.fill(
+                        &kernels.fast,
+                        kernels.widen,
+                        first.as_ptr(),
+                        sample,
+                        &block,
+                        channels,
+                        inputs,
+                    );
                 } else {
                     let inputs =
                         std::slice::from_raw_parts_mut(inputs.as_mut_ptr().cast::<T>(), inputs.len());
-                    self.planes.fill(copied, first.as_ptr(), sample, &block, channels, inputs);
+                    self.planes.fill(&kernels.fast, copied, first.as_ptr(), sample, &block, channels, inputs);
                 }
             }
             // Gradients of each panel of output channels, position by position: of whole images, or line by line if columns
