@@ -130,6 +130,7 @@ fn odd_geometry() {
         // Patches: an even and an odd number of them, with some of the image left, wider strides than kernels, a whole patch of
         // padding and a part of one, single lines, one and three dimensions.
         (&[2, 3, 64, 96], &[21, 3, 16, 16], 1, [&[16, 16], &[0, 0], &[1, 1]]),
+        (&[3, 3, 32, 80], &[18, 3, 16, 16], 1, [&[16, 16], &[0, 0], &[1, 1]]),
         (&[3, 3, 35, 85], &[18, 3, 16, 16], 1, [&[16, 16], &[0, 0], &[1, 1]]),
         (&[2, 2, 41, 77], &[17, 2, 3, 18], 1, [&[20, 18], &[0, 0], &[1, 1]]),
         (&[2, 2, 40, 65], &[9, 2, 16, 16], 1, [&[16, 16], &[16, 16], &[1, 1]]),
