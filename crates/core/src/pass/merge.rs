@@ -181,6 +181,8 @@ pub(super) fn beside(first: &Group, second: &Group) -> Option<Group> {
     };
     append(&mut out, first, None, &|_| None, &|_| true)?;
     append(&mut out, second, None, &|_| None, &|_| true)?;
+    debug_assert!(out.program.classes().is_ok(), "{:?}", out.program.classes());
+    // Not before: what both compute and read counts once.
     let fits =
         out.program.body.len() <= MAX_INSTRUCTIONS && out.reads.len() + out.writes.len() <= MAX_OPERANDS;
     fits.then_some(out)
