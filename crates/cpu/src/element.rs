@@ -78,8 +78,6 @@ pub trait Wide:
     fn exp_nonpos(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
-    /// `self · x + y`, rounded once.
-    fn mul_add(self, x: Self, y: Self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
     /// Whether this is not a number.
@@ -120,10 +118,6 @@ macro_rules! wide {
             #[inline(always)]
             fn ln(self) -> $t {
                 $ln(self)
-            }
-            #[inline(always)]
-            fn mul_add(self, x: $t, y: $t) -> $t {
-                $t::mul_add(self, x, y)
             }
             #[inline(always)]
             fn sqrt(self) -> $t {

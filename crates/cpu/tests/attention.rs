@@ -5,6 +5,7 @@ use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::attention::attention::ATTENTION;
 use headwater_core::pass::{diff::gradients, fuse, plan, simplify};
 use headwater_core::plan::Bindings;
+use headwater_core::reference;
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId};
 use headwater_cpu::{Cpu, Tier};
 
@@ -99,6 +100,83 @@ fn a_query_with_the_least_number_for_every_key_sees_all_of_them() {
         // Weights are exact but for one rounding, sums of five terms below 1.
         let (y, bound) = (got.floats()[size + e], 8.0 * f32::EPSILON as f64);
         assert!((y - mean).abs() <= bound, "element {e} is {y}, not {mean}");
+    }
+}
+
+/// Scores so large that their products with the scale are rounded by more than 1 choose one key each: its weight is 1.
+#[test]
+fn huge_scores_choose_one_key() {
+    let (queries, keys, size) = (5, 3, 4);
+    for scale in [3e7, 1e12, 1e30] {
+        let mut b = Builder::new();
+        let [q, k, v, g] = [("q", queries), ("k", keys), ("v", keys), ("g", queries)]
+            .map(|(name, n)| b.input(name, TensorType::new(DType::F32, [1, 1, n, size]), InputRole::User));
+        let attrs = Attrs::new().with("is_causal", false).with("scale", scale);
+        let y = b.apply(&ATTENTION, &[Some(q), Some(k), Some(v), None, None], attrs).unwrap()[0];
+        b.output("y", y, OutputRole::User);
+        let dv = gradients(&mut b, &[(y, g)], &[v]).unwrap()[0].unwrap();
+        b.output("dv", dv, OutputRole::User);
+        let graph = b.finish();
+        let mut inputs = inputs(&graph);
+        inputs[3] = Tensor::float(DType::F32, [1, 1, queries, size], vec![1.0; queries * size]);
+        let score = |i: usize, j: usize| -> f64 {
+            (0..size).map(|e| inputs[0].floats()[i * size + e] * inputs[1].floats()[j * size + e]).sum()
+        };
+        let chosen = |i: usize| (0..keys).max_by(|&j, &k| score(i, j).total_cmp(&score(i, k))).unwrap();
+        for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
+            let got = evaluate(&Cpu::new(1).with_tier(tier).unwrap(), &graph, &inputs).unwrap();
+            for i in 0..queries {
+                let value = &inputs[2].floats()[chosen(i) * size..][..size];
+                assert_eq!(&got[0].floats()[i * size..][..size], value, "{scale}, {}", tier.name());
+            }
+            for j in 0..keys {
+                let times = (0..queries).filter(|&i| chosen(i) == j).count() as f64;
+                assert_eq!(got[1].floats()[j * size..][..size], [times; 4], "{scale}, {}", tier.name());
+            }
+        }
+    }
+}
+
+/// A query that sees no key among others that do has no gradient, and gives none, whatever its numbers are. With more keys than
+/// a block has, and dropout: as the reference.
+#[test]
+fn gradients_with_hidden_queries_and_dropout_are_those_of_the_reference() {
+    let (queries, keys, size) = (7, 403, 8);
+    for dropout in [0.0, 0.3] {
+        let graph = |dtype: DType| {
+            let mut b = Builder::new();
+            let [q, k, v, g] = [("q", queries), ("k", keys), ("v", keys), ("g", queries)]
+                .map(|(name, n)| b.input(name, TensorType::new(dtype, [1, 2, n, size]), InputRole::User));
+            let mask = b.input("mask", TensorType::new(DType::Bool, [1, 1, queries, keys]), InputRole::User);
+            let rng = b.input("rng", TensorType::new(DType::I64, [2]), InputRole::User);
+            let attrs = Attrs::new().with("is_causal", false).with("scale", 0.3);
+            let attrs = attrs.with("dropout_p", dropout).with("stream", 5);
+            let args = [Some(q), Some(k), Some(v), Some(mask), (dropout > 0.0).then_some(rng)];
+            let y = b.apply(&ATTENTION, &args, attrs).unwrap()[0];
+            for (i, grad) in gradients(&mut b, &[(y, g)], &[q, k, v]).unwrap().into_iter().enumerate() {
+                b.output(format!("gradient {i}"), grad.unwrap(), OutputRole::User);
+            }
+            b.finish()
+        };
+        let mut inputs = inputs(&graph(DType::F32));
+        let seen = (0..queries * keys).map(|i| i64::from(i / keys != 3 && i % 5 != 0)).collect();
+        inputs[4] = Tensor::int(DType::Bool, [1, 1, queries, keys], seen);
+        inputs[5] = Tensor::int(DType::I64, [2], vec![11, 3]);
+        let exact: Vec<Tensor> = inputs
+            .iter()
+            .map(|t| if t.dtype().is_float() { t.cast(DType::F64) } else { t.clone() })
+            .collect();
+        let want = reference::run(&graph(DType::F64), &exact).unwrap();
+        for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
+            let got = evaluate(&Cpu::new(2).with_tier(tier).unwrap(), &graph(DType::F32), &inputs).unwrap();
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                // Sums of as many terms as there are keys, each at most 4 with dropout, of weights within a few roundings.
+                let bound = 4.0 * keys as f64 * f32::EPSILON as f64;
+                for (at, (g, w)) in got.floats().iter().zip(want.floats()).enumerate() {
+                    assert!((g - w).abs() <= bound, "gradient {i}, {at}: {g}, not {w}, {}", tier.name());
+                }
+            }
+        }
     }
 }
 

@@ -252,6 +252,11 @@ fn large_operands_agree_with_the_reference() {
                 .attr("dropout_p", 0.3)
                 .attr("stream", 5),
         ),
+        // Dropout over two blocks of keys.
+        (
+            "attention",
+            heads(1, 4, 2, 40, 403, [8, 3]).none().index(&[2], 100).attr("dropout_p", 0.3).attr("stream", 5),
+        ),
         ("philox_uniform", case().index(&[2], 1000).attr("size", [50, 777]).attr("stream", 2)),
         (
             "max_pool2d_with_indices",

@@ -88,7 +88,7 @@ impl<W: Wide> Slopes<'_, W> {
             for i in 0..V::PARTS {
                 let (mut weights, mut products) = ([factor; 2], [factor; 2]);
                 for r in 0..2 {
-                    let weight = score::<V>(scores, r, g, i).mul_add(factor, less[r]).exp_nonpos();
+                    let weight = score::<V>(scores, r, g, i).mul(factor).add(less[r]).exp_nonpos();
                     let (x, d) = f(weight, score::<V>(slopes, r, g, i), through[r], r, g, i);
                     (weights[r], products[r]) = (x, weight.mul(d).mul(by));
                 }
@@ -101,7 +101,7 @@ impl<W: Wide> Slopes<'_, W> {
                 for r in 0..2 {
                     let left = V::splat(W::from_f64(n[r] as f64 - (g * LANES) as f64));
                     let seen = |x: V| V::numbers(i).less(left, x, V::splat(W::ZERO));
-                    let weight = score::<V>(scores, r, g, i).mul_add(factor, less[r]).exp_nonpos();
+                    let weight = score::<V>(scores, r, g, i).mul(factor).add(less[r]).exp_nonpos();
                     let (x, d) = f(weight, score::<V>(slopes, r, g, i), through[r], r, g, i);
                     (weights[r], products[r]) = (seen(x), seen(weight.mul(d).mul(by)));
                 }

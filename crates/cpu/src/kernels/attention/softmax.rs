@@ -47,6 +47,7 @@ fn weigh<V: Vector, const ROWS: usize, const HALVES: bool>(
     shift: [V::E; ROWS],
     f: impl Fn(V, usize, usize, usize) -> V,
 ) -> [V::E; ROWS] {
+    // Products are rounded as those are whose largest one `shift` is: its own weight is exactly 1.
     let factor = V::splat(factor);
     let mut less = [factor; ROWS];
     for r in 0..ROWS {
@@ -57,7 +58,7 @@ fn weigh<V: Vector, const ROWS: usize, const HALVES: bool>(
     for g in 0..together {
         for r in 0..ROWS {
             for i in 0..V::PARTS {
-                let x = score::<V>(scores, r, g, i).mul_add(factor, less[r]).exp_nonpos();
+                let x = score::<V>(scores, r, g, i).mul(factor).add(less[r]).exp_nonpos();
                 sums[r][i] = sums[r][i].add(x);
                 write::<V, HALVES>(f(x, r, g, i), scores, r, g, i);
             }
@@ -68,7 +69,7 @@ fn weigh<V: Vector, const ROWS: usize, const HALVES: bool>(
         for g in together..n[r].div_ceil(LANES) {
             let left = V::splat(V::E::from_f64((n[r] - g * LANES) as f64));
             for i in 0..V::PARTS {
-                let x = score::<V>(scores, r, g, i).mul_add(factor, less[r]).exp_nonpos();
+                let x = score::<V>(scores, r, g, i).mul(factor).add(less[r]).exp_nonpos();
                 let x = V::numbers(i).less(left, x, V::splat(V::E::ZERO));
                 sums[r][i] = sums[r][i].add(x);
                 write::<V, HALVES>(f(x, r, g, i), scores, r, g, i);
@@ -237,17 +238,13 @@ impl<'o, W: Wide, F: Fn(usize) -> &'o mut [W]> Rows<W> for Shares<'_, W, F> {
                 Times { x, factor: W::ONE / total }.run::<V>();
             }
         }
-        // The largest weight of a query is 1, but for a rounding.
-        let none = V::splat(W::from_f64(0.5));
         for (largest, totals) in self.largest.chunks_mut(LANES).zip(self.totals.chunks(LANES)) {
             let n = totals.len();
             let (mut most, mut sums) = ([W::ZERO; LANES], [W::ONE; LANES]);
             most[..n].copy_from_slice(largest);
             sums[..n].copy_from_slice(totals);
             for i in 0..V::PARTS {
-                let sum = V::load(&sums, i);
-                let log = V::load(&most, i).add(sum.ln());
-                sum.less(none, V::splat(W::NEG_INFINITY), log).store(&mut most, i);
+                V::load(&most, i).add(V::load(&sums, i).ln()).store(&mut most, i);
             }
             largest.copy_from_slice(&most[..n]);
         }

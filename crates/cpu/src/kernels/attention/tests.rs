@@ -23,6 +23,15 @@ fn normal(x: Vec<f32>) -> Vec<f32> {
     x.into_iter().map(|x| if x.is_subnormal() { 0.0 } else { x }).collect()
 }
 
+/// Numbers, or the bf16 in their place if there may be such: one that is not a number may have any bits.
+fn told(x: &[f32], halves: bool) -> Vec<f32> {
+    let half = |bits: u32| f32::from_bits(bits << 16);
+    match halves {
+        true => x.iter().flat_map(|x| [half(x.to_bits()), half(x.to_bits() >> 16)]).collect(),
+        false => x.to_vec(),
+    }
+}
+
 /// Everything that rows of `n` numbers become.
 fn results(tier: Tier, row: usize, n: usize) -> Vec<f32> {
     let whole = n.next_multiple_of(LANES);
@@ -46,7 +55,8 @@ fn results(tier: Tier, row: usize, n: usize) -> Vec<f32> {
             let softmax = Softmax { scores: scores_, queries, factor, added, kept, sums, halves };
             vector::run(tier, softmax);
             all.extend(seen.iter().flat_map(|q| [q.largest, q.sum]));
-            all.extend(scores.iter().chain(&out));
+            all.extend(told(&scores, halves));
+            all.extend(&out);
         }
         // Of both queries, and of one.
         for (seen, pairs) in
@@ -72,13 +82,15 @@ fn results(tier: Tier, row: usize, n: usize) -> Vec<f32> {
                 pairs,
             };
             vector::run(tier, rows);
-            all.extend(scores.iter().chain(&slopes).map(|x| if pairs { x.to_bits() as f32 } else { *x }));
+            all.extend(told(&scores, pairs));
+            all.extend(told(&slopes, pairs));
         }
     }
     let [mut weights, mut slopes] =
         [0, 2].map(|i| [row + i, row + i + 1].map(|r| normal(numbers(r, LINE))).concat());
     vector::run(tier, Paired { weights: &mut weights, slopes: &mut slopes, width: whole, factor: 1.25 });
-    all.extend(weights.iter().chain(&slopes).map(|x| x.to_bits() as f32));
+    all.extend(told(&weights, true));
+    all.extend(told(&slopes, true));
     let mut dot = [0.0];
     vector::run(tier, Dots { rows: |_| [&x[..n], &y[..n]], out: &mut dot });
     all.extend(dot);

@@ -29,8 +29,6 @@ pub trait Vector: Copy {
     fn add(self, x: Self) -> Self;
     fn sub(self, x: Self) -> Self;
     fn mul(self, x: Self) -> Self;
-    /// `self · x + y`, rounded once.
-    fn mul_add(self, x: Self, y: Self) -> Self;
     /// Its lanes where they are greater than those of `x`, which has the others.
     fn larger(self, x: Self) -> Self;
     /// Lanes of `yes` where its own are less than those of `x`, elsewhere of `no`.
@@ -110,10 +108,6 @@ impl<E: Wide> Vector for Plain<E> {
     #[inline(always)]
     fn mul(self, x: Self) -> Self {
         Plain(std::array::from_fn(|j| self.0[j] * x.0[j]))
-    }
-    #[inline(always)]
-    fn mul_add(self, x: Self, y: Self) -> Self {
-        Plain(std::array::from_fn(|j| self.0[j].mul_add(x.0[j], y.0[j])))
     }
     #[inline(always)]
     fn larger(self, x: Self) -> Self {
@@ -206,10 +200,6 @@ mod x86 {
                 #[inline(always)]
                 fn mul(self, x: Self) -> Self {
                     $v($lanes.mul(self.0, x.0))
-                }
-                #[inline(always)]
-                fn mul_add(self, x: Self, y: Self) -> Self {
-                    $v($lanes.fma(self.0, x.0, y.0))
                 }
                 #[inline(always)]
                 fn larger(self, x: Self) -> Self {

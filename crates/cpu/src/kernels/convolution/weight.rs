@@ -272,12 +272,16 @@ impl Weights {
             let tiles = outputs.div_ceil(cols) * starts.len().div_ceil(kernels.rows);
             // While these are multiplied, the next ones come.
             let next = (at + 1 < end).then(|| self.blocks.get(at + 1));
-            let soon = next.filter(|_| self.meeting.result[0] == 1).map_or([results, Ahead::NONE], |next| {
-                let g = self.gradients(job, g, next.images.start, &next, 0).ptr;
-                let sample_g = self.groups * self.cout * to;
-                let gradients = ahead(g, (next.images.len(), sample_g), outputs, next.of_image(), to);
-                [gradients, self.meeting.ahead(first.as_ptr(), sample, &next, channels)]
-            });
+            let soon = match next {
+                None => [results, Ahead::NONE],
+                Some(next) if self.meeting.result[0] == 1 => {
+                    let g = self.gradients(job, g, next.images.start, &next, 0).ptr;
+                    let sample_g = self.groups * self.cout * to;
+                    let gradients = ahead(g, (next.images.len(), sample_g), outputs, next.of_image(), to);
+                    [gradients, self.meeting.ahead(first.as_ptr(), sample, &next, channels)]
+                }
+                Some(_) => [Ahead::NONE; 2],
+            };
             let mut soon = soon.map(|ahead| ahead.paced(tiles));
             for j in (0..outputs).step_by(cols) {
                 let b = gradients[j * positions..].as_ptr();
