@@ -174,9 +174,9 @@ fn step<'o, V: Vector<E: 'o>, const ROWS: usize, F: Fn(usize) -> &'o mut [V::E]>
         if here[r] > q.largest {
             q.largest = here[r];
         }
-        // Where no key is seen, the weights are 0, unless a score is not a number; those of an infinite score are none.
+        // Where no key is seen, the weights are 0, unless a score is not a number.
         if q.largest != V::E::NEG_INFINITY {
-            shift[r] = q.largest + (q.largest - q.largest);
+            shift[r] = q.largest;
         }
     }
     let keep = |x: V, k: Lines<V::E>, row: usize, g: usize, i: usize| {

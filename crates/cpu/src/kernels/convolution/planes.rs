@@ -99,6 +99,7 @@ impl Planes {
     /// # Safety
     /// `x` points to the channels wanted of the first sample; all samples are there. `place` needs no more than that its
     /// elements may be read and written; elements are those of `T`, or as wide as what it is computed in.
+    #[allow(clippy::too_many_arguments)]
     pub unsafe fn fill<T: Operand, E: Element>(
         &self,
         panels: &Panels<T>,
