@@ -5,7 +5,7 @@ use super::nest::{Meeting, ahead};
 use super::planes::{Planes, copied};
 use super::{Block, Blocks, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Paced, Walk, same};
+use crate::gemm::{Ahead, MAX_ROWS, Mat, MatMut, Operand, Paced, Walk, same};
 use crate::kernels::Args;
 use crate::pool::Shared;
 use crate::tier::Tier;
@@ -139,7 +139,8 @@ impl Weights {
                 let (sums, scratch) = scratch.split_at_mut(sums);
                 let job = self.job(at);
                 // Lines that are written must come first as well.
-                let results = Ahead::matrix(self.results(&job, out), self.outputs(&job), self.each(&job));
+                let MatMut { ptr, rs } = self.results(&job, out);
+                let results = Ahead::matrix(Mat { ptr, rs, cs: 1 }, self.outputs(&job), self.each(&job));
                 self.sum::<T>(&job, g, x, scratch, sums, results);
                 for (j, sums) in (0..self.outputs(&job)).step_by(cols).zip(sums.chunks_exact(panel)) {
                     // SAFETY: jobs write other weights.
@@ -190,10 +191,10 @@ impl Weights {
     }
 
     /// The weights' gradients of a job: a row for each output channel.
-    fn results<T>(&self, job: &Job, out: Shared<T>) -> Mat<T> {
-        let rs = self.cin * self.taps();
-        let first = (job.group * self.cout + job.o0) * rs + job.i0 * self.taps();
-        Mat { ptr: out.get().wrapping_add(first), rs: rs as isize, cs: 1 }
+    fn results<T>(&self, job: &Job, out: Shared<T>) -> MatMut<T> {
+        let of_output = self.cin * self.taps();
+        let first = (job.group * self.cout + job.o0) * of_output + job.i0 * self.taps();
+        MatMut { ptr: out.get().wrapping_add(first), rs: of_output as isize }
     }
 
     /// Sums a job; meanwhile asks for the `results`.
@@ -320,8 +321,7 @@ impl Weights {
         out: Shared<T>,
     ) {
         let kernels = T::kernels(self.tier);
-        let (cols, taps) = (kernels.cols, self.taps());
-        let each = taps * self.planes.channels.min(self.cin - job.i0);
+        let (cols, each) = (kernels.cols, self.each(job));
         let part = each * cols;
         let mut sum = &sums[..(self.sequences - 1) * pitch + part];
         if self.sequences > 1 {
@@ -331,11 +331,9 @@ impl Weights {
             sum = total;
         }
         let x = Mat { ptr: sum.as_ptr(), rs: cols as isize, cs: 1 };
-        let (outputs, of_output) = (cols.min(self.outputs(job) - j), self.cin * taps);
-        let at = ((job.group * self.cout + job.o0 + j) * self.cin + job.i0) * taps;
-        let out = out.get().wrapping_add(at);
+        let (outputs, out) = (cols.min(self.outputs(job) - j), self.results(job, out));
         // SAFETY: the weights of these outputs and channels.
-        unsafe { (kernels.turn)(x, each, outputs, out, of_output) };
+        unsafe { (kernels.turn)(x, each, outputs, out.moved(j as isize * out.rs).ptr, out.rs as usize) };
     }
 }
 
