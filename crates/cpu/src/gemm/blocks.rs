@@ -186,9 +186,15 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         same::<T, T::Wide>() && self.b.cs == 1 && self.size.m <= 2 * self.kernels.rows
     }
 
-    /// Whether rows of the left operand are read where they lie: too few columns would repay packing.
+    /// Whether rows of the left operand are read where they lie: too few columns would repay packing. Pairs lie as panels have
+    /// them if they are whole, and begin where a place may.
     fn left_in_place(&self) -> bool {
-        same::<T, T::Wide>() && self.a.cs == 1 && self.size.n <= IN_PLACE * self.kernels.cols
+        let (taken, place) = (self.kernels.fast.taken, size_of::<T::Wide>());
+        let whole = self.size.k.is_multiple_of(taken)
+            && self.a.rs % taken as isize == 0
+            && (self.a.ptr as usize).is_multiple_of(place);
+        let lies = size_of::<T>() * taken == place && self.a.cs == 1 && whole;
+        lies && self.size.n <= IN_PLACE * self.kernels.cols
     }
 
     /// How many pieces the right operand of a slab is packed in.
@@ -339,7 +345,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                     };
                     let panel = packed.as_ptr().wrapping_add(i * depth);
                     let (a, ars, acs, blocks) = if left_in_place {
-                        (x.at(i, 0).ptr.cast(), x.rs, x.cs, height as isize * x.rs)
+                        let rs = x.rs / self.kernels.fast.taken as isize;
+                        (x.at(i, 0).ptr.cast(), rs, 1, height as isize * rs)
                     } else {
                         (panel, 1, height as isize, (height * depth) as isize)
                     };

@@ -257,6 +257,38 @@ fn narrows<T: Operand<Wide = f32>>(tier: Tier) {
     }
 }
 
+/// Pairs of a row are read where they lie if they begin where a place may, packed otherwise.
+#[test]
+fn bits_do_not_depend_on_where_rows_of_the_left_operand_begin() {
+    let size = Size { m: 50, n: 40, k: 34 };
+    let (a, b) = (numbers::<bf16>(size.m * size.k, 1), numbers::<bf16>(size.k * size.n, 2));
+    let pool = Pool::new(1);
+    for tier in tiers() {
+        let mut memory = crate::CpuMemory::new(workspace::<bf16, bf16>(tier, size, 1)).unwrap();
+        let mut product = |rs: usize, offset: usize| {
+            // Behind each row stands what would be seen.
+            let mut from = vec![bf16::NAN; offset + size.m * rs];
+            for (row, a) in from[offset..].chunks_exact_mut(rs).zip(a.chunks_exact(size.k)) {
+                row[..size.k].copy_from_slice(a);
+            }
+            let mut c = vec![bf16::NAN; size.m * size.n];
+            let out = MatMut { ptr: c.as_mut_ptr(), rs: size.n as isize };
+            let left = Mat { ptr: from[offset..].as_ptr(), rs: rs as isize, cs: 1 };
+            let right = Mat { ptr: b.as_ptr(), rs: size.n as isize, cs: 1 };
+            // SAFETY: the matrices are those of `from`, `b` and `c`, which live through the call.
+            unsafe {
+                let own = memory.as_mut_slice();
+                gemm::<bf16, bf16>(&pool, tier, own, 1, size, |_| left, |_| right, |_| out, Start::Zero);
+            }
+            c.into_iter().map(bf16::to_bits).collect::<Vec<_>>()
+        };
+        let want = product(size.k, 0);
+        for (rs, offset) in [(34, 1), (35, 0), (35, 1), (36, 0), (36, 2), (41, 3)] {
+            assert_eq!(product(rs, offset), want, "{}: rows {rs} apart, from {offset}", tier.name());
+        }
+    }
+}
+
 #[test]
 fn results_are_rounded_to_the_same_bits_by_every_tier() {
     for tier in tiers() {
