@@ -72,20 +72,31 @@ impl Default for Effort {
     }
 }
 
-/// Measures the limits of a pool's threads with the instructions of a tier.
-///
-/// # Errors
-/// `Device` if there is no memory for two buffers of `effort.bytes`.
-pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
-    let best = |work: f64, run: &mut dyn FnMut()| {
-        let mut rate: f64 = 0.0;
-        for _ in 0..effort.runs.max(1) {
-            let start = Instant::now();
-            run();
-            rate = rate.max(work / start.elapsed().as_secs_f64().max(1e-9));
-        }
-        rate
-    };
+/// The best of several runs of so much work.
+fn best(runs: usize, work: f64, mut run: impl FnMut()) -> f64 {
+    let mut rate: f64 = 0.0;
+    for _ in 0..runs.max(1) {
+        let start = Instant::now();
+        run();
+        rate = rate.max(work / start.elapsed().as_secs_f64().max(1e-9));
+    }
+    rate
+}
+
+/// Multiply-adds in registers, in floating-point operations a second: what [`Limits`] says of the same name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Arithmetic {
+    /// Of f32.
+    pub f32: f64,
+    /// Of f64.
+    pub f64: f64,
+    /// For products of bf16.
+    pub bf16: f64,
+}
+
+/// Measures arithmetic alone: a few hundredths of a second, in which nothing but registers is touched, so that it can be
+/// measured in turns with what is held against it.
+pub fn arithmetic(pool: &Pool, tier: Tier, effort: Effort) -> Arithmetic {
     let threads = pool.threads();
     let each = |f: &(dyn Fn() -> f64 + Sync)| {
         pool.each(threads, |_| {
@@ -93,11 +104,12 @@ pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
         });
     };
     let adds = |lanes: usize| 2.0 * (REGISTERS * lanes * effort.rounds * threads) as f64;
-    let f32 = best(adds(lanes(tier, 4)), &mut || each(&|| f64::from(fma_f32(tier, effort.rounds))));
-    let f64 = best(adds(lanes(tier, 8)), &mut || each(&|| fma_f64(tier, effort.rounds)));
+    let f32 =
+        best(effort.runs, adds(lanes(tier, 4)), || each(&|| f64::from(fma_f32(tier, effort.rounds))));
+    let f64 = best(effort.runs, adds(lanes(tier, 8)), || each(&|| fma_f64(tier, effort.rounds)));
     let bf16 = match tier {
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512Bf16 => best(2.0 * adds(lanes(tier, 4)), &mut || {
+        Tier::Avx512Bf16 => best(effort.runs, 2.0 * adds(lanes(tier, 4)), || {
             each(&|| {
                 // SAFETY: a tier is in use only where the processor has its instructions.
                 f64::from(unsafe { x86::avx512_bf16(effort.rounds) })
@@ -105,7 +117,16 @@ pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
         }),
         _ => f32,
     };
+    Arithmetic { f32, f64, bf16 }
+}
 
+/// Measures the limits of a pool's threads with the instructions of a tier.
+///
+/// # Errors
+/// `Device` if there is no memory for two buffers of `effort.bytes`.
+pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
+    let threads = pool.threads();
+    let Arithmetic { f32, f64, bf16 } = arithmetic(pool, tier, effort);
     let blocks = (effort.bytes / BLOCK).max(1);
     let (mut from, mut to) = (CpuMemory::new(blocks * BLOCK)?, CpuMemory::new(blocks * BLOCK)?);
     // Pages that were never written are all one page of zeros, which would stay in the cache.
@@ -113,7 +134,7 @@ pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
     to.as_mut_slice().fill(2);
     let (source, target) = (Shared(from.base()), Shared(to.base()));
     let moved = |streaming: bool| {
-        best((2 * blocks * BLOCK) as f64, &mut || {
+        best(effort.runs, (2 * blocks * BLOCK) as f64, || {
             pool.each(blocks, |b| {
                 // SAFETY: block `b` lies inside both buffers, and no other call touches the target's.
                 let (from, to) = unsafe {
@@ -127,7 +148,7 @@ pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
         })
     };
     let (copy, copy_streaming) = (moved(false), moved(true));
-    let read = best((blocks * BLOCK) as f64, &mut || {
+    let read = best(effort.runs, (blocks * BLOCK) as f64, || {
         pool.each(blocks, |b| {
             // SAFETY: block `b` lies inside the buffer, which nothing writes.
             let block = unsafe { std::slice::from_raw_parts(source.get().add(b * BLOCK), BLOCK) };

@@ -50,7 +50,7 @@ fn the_parts_of_a_step_add_up() {
     let losses: Vec<f64> = step["losses"].as_array().unwrap().iter().map(number).collect();
     assert_eq!(losses.len(), 6);
     assert!(losses.windows(2).all(|w| w[1] < w[0]), "{losses:?}");
-    for parts in ["halves", "phases", "operators", "modules"] {
+    for parts in ["kinds", "phases", "operators", "modules"] {
         let parts = &step[parts];
         assert_eq!(sum(parts, "count"), trace.len() as f64);
         assert!((sum(parts, "share") - 1.0).abs() < 1e-9);

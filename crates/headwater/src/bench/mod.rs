@@ -49,11 +49,18 @@ impl Times {
     /// # Panics
     /// If there are none.
     pub fn of(mut seconds: Vec<f64>) -> Times {
-        seconds.sort_by(f64::total_cmp);
-        let runs = seconds.len();
-        let median = (seconds[(runs - 1) / 2] + seconds[runs / 2]) / 2.0;
-        Times { seconds: median, best: seconds[0], runs }
+        Times { seconds: median(&mut seconds), best: seconds[0], runs: seconds.len() }
     }
+}
+
+/// The middle of numbers, which it sorts; of an even count the mean of both.
+///
+/// # Panics
+/// If there are none.
+pub fn median(numbers: &mut [f64]) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    let count = numbers.len();
+    (numbers[(count - 1) / 2] + numbers[count / 2]) / 2.0
 }
 
 /// Runs `f` as patiently as asked and returns its times.

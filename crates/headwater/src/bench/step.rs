@@ -1,14 +1,14 @@
 //! `bench step`: whole training steps of a model, and where their time goes.
 
 use super::feed;
-use super::{Patience, Times};
+use super::{Patience, Times, median};
 use crate::core::graph::Phase;
 use crate::core::ops::Precision;
 use crate::core::pass::precision::{self, Level};
 use crate::core::plan::{Plan, Step, TensorView, Work};
 use crate::core::{DType, Tensor, TensorType};
 use crate::cpu::Cpu;
-use crate::cpu::limits::Limits;
+use crate::cpu::limits::{Arithmetic, Limits};
 use crate::import::Dims;
 use crate::machine::resident;
 use crate::model::Model;
@@ -79,7 +79,7 @@ pub struct Part {
     pub name: String,
     /// Steps of the plans that belong to it.
     pub count: usize,
-    /// Mean seconds in a training step.
+    /// Seconds in a training step: the sum of its steps' medians.
     pub seconds: f64,
     /// Share of the training step.
     pub share: f64,
@@ -117,7 +117,7 @@ pub struct Traced {
     pub operands: String,
     /// Matrix product, convolution or attention: bounded by arithmetic.
     pub product: bool,
-    /// Mean seconds.
+    /// Median seconds.
     pub seconds: f64,
     /// Floating-point operations.
     pub flops: f64,
@@ -148,8 +148,8 @@ pub struct Report {
     pub floor: f64,
     /// The floor over the time: 1 cannot be beaten.
     pub share: f64,
-    /// Products, and all the rest.
-    pub halves: Vec<Part>,
+    /// Matrix products and convolutions, attention, and all the rest.
+    pub kinds: Vec<Part>,
     /// By phase.
     pub phases: Vec<Part>,
     /// By operator, most time first.
@@ -164,6 +164,9 @@ pub struct Report {
     pub losses: Vec<f64>,
     /// Steps whose gradients were not finite, so that the update changed nothing.
     pub skipped: usize,
+    /// The machine's limits that all this is held against.
+    #[serde(skip)]
+    pub limits: Limits,
     /// Every step of the plans, in order.
     #[serde(skip)]
     pub trace: Vec<Traced>,
@@ -291,27 +294,39 @@ impl Running {
         Ok((whole, Times::of(gradients).seconds, Times::of(update).seconds))
     }
 
-    /// Times every step of the plans over `steps` training steps.
+    /// Times every step of the plans over `steps` training steps: the median of each, so that a moment in which the machine
+    /// was somewhere else does not count. Between them `arithmetic` measures the peak of multiply-adds, whose median takes the
+    /// place of that in `limits`: clocks change from minute to minute.
     ///
     /// # Errors
     /// What the device reports.
-    pub fn trace(&mut self, steps: usize, limits: &Limits) -> Result<Vec<Traced>> {
+    pub fn trace(
+        &mut self,
+        steps: usize,
+        limits: &mut Limits,
+        mut arithmetic: impl FnMut() -> Result<Arithmetic>,
+    ) -> Result<Vec<Traced>> {
         let (gradients, update) = (self.session.program()?, self.session.update_program()?);
         for program in [gradients, update] {
             self.session.measure(program);
         }
+        let (mut runs, mut peaks) = (Vec::new(), Vec::new());
         for _ in 0..steps.max(1) {
+            let before = [gradients, update].map(|p| self.session.seconds(p).to_vec());
             self.step()?;
+            let after = [gradients, update].map(|p| self.session.seconds(p));
+            let spent = before.iter().flatten().zip(after.into_iter().flatten());
+            runs.push(spent.map(|(before, after)| after - before).collect::<Vec<f64>>());
+            peaks.push(arithmetic()?);
         }
-        let mut traced = Vec::new();
-        for program in [gradients, update] {
+        let peak = |of: fn(&Arithmetic) -> f64| median(&mut peaks.iter().map(of).collect::<Vec<_>>());
+        (limits.f32, limits.f64, limits.bf16) = (peak(|p| p.f32), peak(|p| p.f64), peak(|p| p.bf16));
+        let middle = |i: usize| median(&mut runs.iter().map(|run| run[i]).collect::<Vec<_>>());
+        let steps = [gradients, update].into_iter().flat_map(|program| {
             let plan = self.session.plan(program);
-            let seconds = self.session.seconds(program);
-            let one =
-                |(step, seconds): (&Step, &f64)| trace(plan, step, seconds / steps.max(1) as f64, limits);
-            traced.extend(plan.steps.iter().zip(seconds).map(one));
-        }
-        Ok(traced)
+            plan.steps.iter().map(move |step| (plan, step))
+        });
+        Ok(steps.enumerate().map(|(i, (plan, step))| trace(plan, step, middle(i), limits)).collect())
     }
 
     fn memory(&self) -> Result<Memory> {
@@ -323,7 +338,7 @@ impl Running {
 }
 
 /// Measures a model's training step. The machine's limits are measured by `limits` once the steps are done, so that its
-/// buffers are not taken for the model's memory.
+/// buffers are not taken for the model's memory, and their `arithmetic` again in turns with the steps whose parts are timed.
 ///
 /// # Errors
 /// Whatever is wrong with the model, its inputs or the device.
@@ -333,11 +348,13 @@ pub fn run(
     settings: &Settings,
     device: Arc<Cpu>,
     limits: impl FnOnce() -> Result<Limits>,
+    arithmetic: impl FnMut() -> Result<Arithmetic>,
 ) -> Result<Report> {
     let mut running = Running::new(path, inputs, settings, device)?;
     let (step, gradients, update) = running.time(settings.patience)?;
     let memory = running.memory()?;
-    let trace = running.trace(settings.traced, &limits()?)?;
+    let mut limits = limits()?;
+    let trace = running.trace(settings.traced, &mut limits, arithmetic)?;
     let whole: f64 = trace.iter().map(|t| t.seconds).sum();
     let floor: f64 = trace.iter().map(|t| t.floor).sum();
     let parts = |name: &dyn Fn(&Traced) -> String| {
@@ -361,7 +378,7 @@ pub fn run(
         gradients,
         update,
         floor,
-        halves: parts(&|t| if t.product { "products".into() } else { "the rest".into() }),
+        kinds: parts(&|t| kind(t).into()),
         phases: parts(&|t| t.phase.into()),
         operators: parts(&|t| t.op.into()),
         modules: parts(&|t| t.module.clone()),
@@ -369,6 +386,7 @@ pub fn run(
         start: running.start.clone(),
         losses: running.losses.iter().copied().take(8).collect(),
         skipped: running.skipped,
+        limits,
         trace,
     })
 }
@@ -397,6 +415,15 @@ fn trace(plan: &Plan, step: &Step, seconds: f64, limits: &Limits) -> Traced {
         flops: step.flops,
         bytes,
         floor: limits.floor(dtype, if product { step.flops } else { 0.0 }, bytes),
+    }
+}
+
+/// What part of a training step it is. Attention is apart, for not all of it is multiply-adds.
+fn kind(t: &Traced) -> &'static str {
+    match t.product {
+        true if t.op.starts_with("attention") => "attention",
+        true => "matmul and convolution",
+        false => "the rest",
     }
 }
 

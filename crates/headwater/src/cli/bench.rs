@@ -176,7 +176,7 @@ pub fn run(args: &Args, device: Arc<Cpu>, talk: Talk) -> Result<Outcome> {
             Outcome::of(measured, true)
         }
         What::Ops(ops) => operators(ops, &device, &limits()?, talk),
-        What::Step(step) => steps(step, device.clone(), limits, talk),
+        What::Step(step) => steps(step, device.clone(), effort, limits, talk),
         What::EmbeddingGrad(embedding) => ladders(embedding, args.quick, &device, &limits()?, talk),
     }
 }
@@ -232,6 +232,7 @@ fn operators(args: &OpsArgs, device: &Cpu, limits: &Limits, talk: Talk) -> Resul
 fn steps(
     args: &StepArgs,
     device: Arc<Cpu>,
+    effort: Effort,
     limits: impl Fn() -> Result<Limits>,
     talk: Talk,
 ) -> Result<Outcome> {
@@ -244,15 +245,11 @@ fn steps(
         lr: args.lr,
         clip: args.clip_norm,
         patience: Patience { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },
-        traced: args.steps.min(3),
+        traced: args.steps,
     };
-    let mut measured = None;
-    let report = step::run(&args.model, inputs.as_ref(), &settings, device, || {
-        let limits = limits()?;
-        measured = Some(Measured::new(&limits));
-        Ok(limits)
-    })?;
-    let measured = measured.context("the limits were not measured")?;
+    let once = || machine::arithmetic(&device, effort);
+    let report = step::run(&args.model, inputs.as_ref(), &settings, device.clone(), limits, once)?;
+    let measured = Measured::new(&report.limits);
     if let Some(path) = &args.trace {
         let trace = serde_json::to_string_pretty(&report.trace)?;
         std::fs::write(path, trace).with_context(|| format!("cannot write {}", path.display()))?;
@@ -311,7 +308,7 @@ fn tables(r: &Report) -> Vec<Table> {
     let some = |parts: &[Part]| parts[..parts.len().min(20)].to_vec();
     vec![
         facts,
-        parts("Products and the rest", &r.halves),
+        parts("Products, attention and the rest", &r.kinds),
         parts("Phases", &r.phases),
         parts("Operators", &some(&r.operators)),
         parts("Modules", &some(&r.modules)),
