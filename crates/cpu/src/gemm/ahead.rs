@@ -149,3 +149,32 @@ pub(super) fn ask(at: *const u8) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }
+
+/// Asks for lines of memory that are written soon, up to the first-level cache, and takes them from whoever has them: another
+/// thread, often, which wrote there before. Read first, they would have to be asked for again when they are written. Of
+/// `rows` rows, `stride` bytes apart, the lines of the first byte and of that `last` bytes behind it.
+#[inline(always)]
+pub(crate) fn claim(first: *const u8, rows: usize, stride: isize, last: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut at = first;
+        for _ in 0..rows {
+            // SAFETY: it does nothing but ask and add; any address may be named. Where a processor does not know it, it does
+            // nothing.
+            unsafe {
+                std::arch::asm!(
+                    "prefetchw [{at}]",
+                    "prefetchw [{at} + {last}]",
+                    "lea {at}, [{at} + {stride}]",
+                    at = inout(reg) at,
+                    last = in(reg) last,
+                    stride = in(reg) stride,
+                    options(nostack, preserves_flags, nomem),
+                );
+            }
+        }
+        let _ = at;
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (first, rows, stride, last);
+}

@@ -1,6 +1,6 @@
 //! How a product is computed: slabs of the right operand, packed once and shared; blocks of rows of the left one.
 
-use super::ahead::{Ahead, ask};
+use super::ahead::{Ahead, claim};
 use super::parts::{Parts, part};
 use super::tiers::{Kernels, Operand};
 use super::tile::{MAX_COLS, MAX_ROWS, Tile};
@@ -380,11 +380,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                     };
                     if out {
                         // By the time the sums are rounded, the lines they go to are near.
-                        for i in 0..m {
-                            let row = c.at(i, 0).ptr;
-                            ask(row.cast());
-                            ask(row.wrapping_add(n - 1).cast());
-                        }
+                        let size = size_of::<O>();
+                        claim(c.ptr.cast(), m, c.rs * size as isize, (n - 1) * size);
                     }
                     // SAFETY: panels, packed or as they lie, and elements of the output or of the sums that wait for them.
                     unsafe { (self.kernels.fast.tile)(&tile) };

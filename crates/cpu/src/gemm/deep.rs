@@ -62,6 +62,19 @@ impl Deep {
         self.groups * self.blocks[0] * self.blocks[1]
     }
 
+    /// Block and group of task `at`. All blocks of a group follow each other: a thread, whose tasks do as well, reads some of
+    /// the rows that are summed over, all their columns, and these are the rows that it wrote.
+    fn task(&self, at: usize) -> (usize, usize) {
+        let blocks = self.blocks[0] * self.blocks[1];
+        (at % blocks, at / blocks)
+    }
+
+    /// Where the sums of task `at` begin: those of a block's groups follow each other.
+    fn place(&self, at: usize) -> usize {
+        let (block, group) = self.task(at);
+        (block * self.groups + group) * self.block()
+    }
+
     /// Elements of the sums of all groups.
     pub fn sums(&self) -> usize {
         self.tasks() * self.block()
@@ -87,7 +100,7 @@ pub(super) unsafe fn together<T: Operand, O: Operand<Wide = T::Wide>>(
     let shared = Shared(sums.as_mut_ptr());
     pool.each_with(deep.tasks(), own, |at, own| {
         // SAFETY: each task has sums of its own.
-        unsafe { sum(p, deep, at, own, shared.get().add(at * deep.block())) };
+        unsafe { sum(p, deep, at, own, shared.get().add(deep.place(at))) };
     });
     let Size { m, n, .. } = p.size;
     let sums = &*sums;
@@ -116,7 +129,7 @@ unsafe fn sum<T: Operand, O: Operand<Wide = T::Wide>>(
     let (left, right) = own.split_at_mut(deep.rows * deep.chunk + super::MAX_LANES);
     // Where a task's block begins, its size, and its part of `k`.
     let task = |at: usize| {
-        let (block, group) = (at / deep.groups, at % deep.groups);
+        let (block, group) = deep.task(at);
         let (i, j) = (block / deep.blocks[1] * deep.rows, block % deep.blocks[1] * deep.cols);
         let size = [deep.rows.min(p.size.m - i), deep.cols.min(p.size.n - j)];
         let k = part(p.parts.k, PLACES, deep.groups, group);

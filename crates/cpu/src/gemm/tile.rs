@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::Mat;
-use super::ahead::{Soon, ask};
+use super::ahead::{Soon, ask, claim};
 use super::lanes::{Converts, Lanes, MAX_LANES, Packs};
 use crate::element::{Float, Wide};
 use std::ops::Range;
@@ -142,11 +142,8 @@ unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile
         }
     }
     // By the time the sums are ready, so are the lines they go to.
-    for i in 0..R {
-        let c = to.wrapping_offset(i as isize * t.crs);
-        L::prefetch(c);
-        L::prefetch(c.wrapping_add(C * L::N - 1));
-    }
+    let size = size_of::<L::E>();
+    claim(to.cast(), R, t.crs * size as isize, (C * L::N - 1) * size);
     macro_rules! place {
         ($p:expr) => {
             let right = b.wrapping_offset($p * brs);
