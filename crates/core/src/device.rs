@@ -28,6 +28,12 @@ pub trait Caps {
     /// Bytes of scratch memory its kernel needs; exact.
     fn workspace(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> usize;
 
+    /// Workspaces of at most so many bytes share one place in the arena, from the first step of a plan that has one to the last:
+    /// they are then still in the device's caches. Each kernel is given all of that place.
+    fn common_workspace(&self) -> usize {
+        0
+    }
+
     /// Whether its kernel reads an input through any strides, otherwise the planner makes it contiguous first; or writes
     /// an output through any strides but the last dimension's, which is 1.
     fn strided(&self, op: &OpDef, port: Port) -> bool;

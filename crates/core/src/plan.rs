@@ -85,7 +85,7 @@ pub struct Step {
     pub reads: Vec<Option<TensorView>>,
     /// Operands written; they overlap no read unless the planner decided to work in place (same elements, same order).
     pub writes: Vec<TensorView>,
-    /// Scratch memory in the arena: place and bytes, as the device asked for.
+    /// Scratch memory in the arena: place and bytes, at least as many as the device asked for.
     pub workspace: Option<(Place, usize)>,
     /// The operator this step belongs to, by name, for reports.
     pub op: &'static str,

@@ -103,7 +103,7 @@ impl Held {
 
     fn add(&mut self, plan: &Plan, p: &Placement) {
         let step = &plan.steps[p.first];
-        let is_workspace = step.workspace.is_some_and(|(place, _)| place == p.place) && p.first == p.last;
+        let is_workspace = step.workspace.is_some_and(|(place, _)| place == p.place);
         let slot = match step.phase {
             _ if is_workspace => &mut self.workspace,
             Phase::Forward => &mut self.activations,

@@ -56,6 +56,11 @@ impl Cpu {
     }
 }
 
+/// Most bytes of workspace, and most for each thread, that lie in one place all through a plan: what packed operands of most
+/// products need. Larger ones would leave the caches anyway.
+const COMMON: usize = 2 << 20;
+const COMMON_EACH: usize = 3 << 20;
+
 impl Caps for Cpu {
     fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
         match op.body {
@@ -67,6 +72,10 @@ impl Caps for Cpu {
     fn workspace(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> usize {
         let site = self.site(cx, outs);
         kernels::choose(op.name, &site).map_or(0, |k| (k.workspace)(&site))
+    }
+
+    fn common_workspace(&self) -> usize {
+        COMMON + COMMON_EACH * self.pool.threads()
     }
 
     fn strided(&self, op: &OpDef, port: Port) -> bool {

@@ -14,6 +14,7 @@ pub mod kernels;
 pub mod limits;
 pub mod memory;
 pub mod pool;
+mod room;
 mod rows;
 pub mod tier;
 pub mod view;

@@ -52,6 +52,8 @@ struct Lowering<'a> {
     targets: HashMap<ValueId, Place>,
     /// Values that are not laid out in row-major order.
     layouts: HashMap<ValueId, Layout>,
+    /// The buffer that small workspaces share.
+    common: Option<usize>,
 }
 
 /// A step whose operands still name buffers.
@@ -93,7 +95,8 @@ impl<'a> Lowering<'a> {
         let targets = targets(graph, bindings)?;
         let layouts = layouts(graph, caps, &|v| targets.contains_key(&v))?;
         let (copies, steps) = (HashMap::new(), Vec::new());
-        Ok(Lowering { graph, bindings, caps, buffers, steps, storage, copies, targets, layouts })
+        let common = None;
+        Ok(Lowering { graph, bindings, caps, buffers, steps, storage, copies, targets, layouts, common })
     }
 
     fn storage(&self, v: ValueId) -> Result<&Storage> {
@@ -173,16 +176,29 @@ impl<'a> Lowering<'a> {
                     });
                 }
                 let bytes = self.caps.workspace(node.op, &cx, &types);
-                let workspace = (bytes > 0).then(|| {
-                    self.buffers.push(Buffer { value: node.outputs[0], bytes, place: None });
-                    self.buffers.len() - 1
-                });
+                let workspace = (bytes > 0).then(|| self.workspace(node, bytes));
                 let writes = node.outputs.iter().map(|&v| self.define(v)).collect();
                 let work = Work::Kernel { op: node.op, attrs: node.attrs.clone() };
                 self.push(node, work, reads, writes, workspace, flops);
             }
         }
         Ok(())
+    }
+
+    /// A buffer of at least so many bytes, for one step: one of its own, or that which others have as well.
+    fn workspace(&mut self, node: &Node, bytes: usize) -> usize {
+        let shared = bytes <= self.caps.common_workspace();
+        if let Some(buffer) = self.common.filter(|_| shared) {
+            let room = &mut self.buffers[buffer].bytes;
+            *room = bytes.max(*room);
+            return buffer;
+        }
+        self.buffers.push(Buffer { value: node.outputs[0], bytes, place: None });
+        let buffer = self.buffers.len() - 1;
+        if shared {
+            self.common = Some(buffer);
+        }
+        buffer
     }
 
     fn push(

@@ -7,6 +7,7 @@ use super::tile::{MAX_COLS, MAX_ROWS, Tile};
 use super::{GRAIN, Mat, MatMut, Size, Start, deep, same, skinny};
 use crate::element::Float;
 use crate::pool::{Pool, Shared};
+use crate::room;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -147,6 +148,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             let part = part(slab.m, self.kernels.rows, blocks, block);
             slab.i + part.start..slab.i + part.end
         };
+        let own = room::spread(own, parts.own(), pool.threads());
         pool.each_with(tasks, own, |g, own| {
             let (rows, j) = (of(g / pieces), g % pieces * piece);
             let cols = j..slab.n.min(j + piece);

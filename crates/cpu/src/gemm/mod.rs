@@ -39,6 +39,7 @@ pub(crate) use walk::Walk;
 
 use crate::element::Wide;
 use crate::pool::Pool;
+use crate::room;
 use crate::tier::Tier;
 use blocks::Product;
 use parts::Parts;
@@ -167,7 +168,7 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
     let kernels = T::kernels(tier);
     let parts = Parts::new::<T, O>(kernels, size);
     let needs = parts.total(pool.threads()) * size_of::<T::Wide>();
-    let workspace: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut workspace[..needs]);
+    let workspace: &mut [T::Wide] = room::all(workspace, needs);
     let (bias, rest) = workspace.split_at_mut(parts.bias);
     if let Start::Bias(v) = start {
         for (j, x) in bias.iter_mut().enumerate() {
@@ -194,6 +195,7 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
         if batches >= ALONE && parts.alone {
             // Small products are computed by one thread each, several at a time.
             let group = (GRAIN / size.work().max(1)).clamp(1, batches.div_ceil(ALONE));
+            let rest = room::spread(rest, parts.slab + parts.own(), pool.threads());
             pool.each_with(batches.div_ceil(group), rest, |g, own| {
                 (g * group..((g + 1) * group).min(batches)).for_each(|i| product(i).alone(own));
             });

@@ -101,9 +101,14 @@ impl Parts {
         }
     }
 
+    /// Elements that a thread works in.
+    pub fn own(&self) -> usize {
+        self.left + self.sums
+    }
+
     /// Elements of the whole workspace.
     pub fn total(&self, threads: usize) -> usize {
-        let own = self.left + self.sums;
+        let own = self.own();
         let together = match self.deep {
             Some(deep) => deep.sums() + deep.packed() * threads,
             None => self.slab + self.waiting + own * threads,

@@ -11,6 +11,7 @@ use crate::float_dtype;
 use crate::gemm::{Kernels, Mat, MatMut, Operand, even, same};
 use crate::kernels::{Args, Site};
 use crate::pool::Shared;
+use crate::room;
 use crate::tier::Tier;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
@@ -70,7 +71,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     });
     let group = a.heads / a.key_heads;
     let block = even(a.l, QUERIES, TILES);
-    let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
+    let scratch = room::spread(room::all(args.workspace, bytes), total(&sizes), args.pool.threads());
     args.pool.each_with(a.batch * a.key_heads, scratch, |at, scratch| {
         let mut scratch = Pieces(scratch);
         let pieces = sizes.map(|n| scratch.take(n));

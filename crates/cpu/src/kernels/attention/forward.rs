@@ -9,6 +9,7 @@ use crate::element::{Float, Wide};
 use crate::gemm::{Mat, MatMut, Operand, even};
 use crate::kernels::{Args, Site};
 use crate::pool::Shared;
+use crate::room;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 
@@ -51,7 +52,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
     let block = even(a.l, QUERIES, TILES);
     let blocks = a.l.div_ceil(block);
-    let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
+    let scratch = room::spread(room::all(args.workspace, bytes), total(&sizes), args.pool.threads());
     args.pool.each_with(a.batch * a.heads * blocks, scratch, |at, scratch| {
         let mut scratch = Pieces(scratch);
         let [keys, values, queries, scores, sums, state, added, kept] = sizes.map(|n| scratch.take(n));

@@ -8,6 +8,7 @@ use super::{Block, Blocks, channels};
 use crate::element::Wide;
 use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Walk};
 use crate::pool::{Pool, Shared};
+use crate::room;
 use crate::tier::Tier;
 use headwater_core::ops::conv::geometry::Conv;
 
@@ -144,12 +145,13 @@ impl Pass {
             return;
         }
         let bytes = self.workspace::<T>(tier, pool.threads());
-        let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut workspace[..bytes]);
+        let scratch: &mut [T::Wide] = room::all(workspace, bytes);
         if self.point {
             return self.points(tier, pool, scratch, x, w, bias, out);
         }
         let (group, own) = self.pieces::<T>(tier);
         let (packed, scratch) = scratch.split_at_mut(group * self.groups);
+        let scratch = room::spread(scratch, own.iter().sum(), pool.threads());
         if !self.at_once() {
             self.pack::<T>(tier, pool, w, packed, group, scratch);
         }

@@ -8,6 +8,7 @@ use crate::element::Wide;
 use crate::gemm::{Ahead, MAX_ROWS, Mat, MatMut, Operand, Paced, Walk, same};
 use crate::kernels::Args;
 use crate::pool::Shared;
+use crate::room;
 use crate::tier::Tier;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::geometry::Conv;
@@ -131,8 +132,8 @@ impl Weights {
         let cols = T::kernels(self.tier).cols;
         let (sums, panel, jobs) = (self.sums(cols), self.panel(cols), self.jobs());
         let bytes = self.workspace::<T>(args.pool.threads());
-        let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
-        let (all, scratch) = scratch.split_at_mut(self.pieces(cols)[1]);
+        let (all, scratch) = room::all::<T::Wide>(args.workspace, bytes).split_at_mut(self.pieces(cols)[1]);
+        let scratch = room::spread(scratch, self.pieces(cols)[0], args.pool.threads());
         let out = Shared(out.as_mut_ptr());
         if self.sequences == 1 {
             args.pool.each_with(jobs, scratch, |at, scratch| {

@@ -5,6 +5,7 @@ use super::{Block, Blocks, Job, MOVED, Meeting, Pass, RESULTS, index};
 use crate::element::Wide;
 use crate::gemm::{MAX_LANES, Mat, Operand, Soon, Tile, even, same};
 use crate::pool::{Pool, Shared};
+use crate::room;
 use crate::tier::Tier;
 use std::ops::Range;
 
@@ -112,6 +113,7 @@ impl Pass {
         // Few blocks are divided by their results as well: what all of these need is packed before.
         let parts = if shared { all } else { 1 };
         let (positions, scratch) = scratch.split_at_mut(if shared { right * tasks } else { 0 });
+        let scratch = room::spread(scratch, own.iter().sum(), pool.threads());
         if shared {
             let depths = self.places().div_ceil(self.depth());
             let room = Shared(positions.as_mut_ptr());
