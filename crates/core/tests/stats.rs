@@ -11,8 +11,8 @@ use headwater_core::plan::{Bindings, Plan};
 use headwater_core::stats::{Held, live_bytes, modules, operators, peak};
 use headwater_core::{OpCx, OpDef, Registry, TensorType};
 
-/// A device whose matmul wants 256 bytes of scratch memory.
-struct Scratch;
+/// A device whose matmul wants 256 bytes of scratch memory, in one place if that is as large as given.
+struct Scratch(usize);
 
 impl Caps for Scratch {
     fn support(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> Support {
@@ -20,6 +20,9 @@ impl Caps for Scratch {
     }
     fn workspace(&self, op: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
         if op.name == "matmul" { 256 } else { 0 }
+    }
+    fn common_workspace(&self) -> usize {
+        self.0
     }
     fn strided(&self, _: &OpDef, _: Port) -> bool {
         true
@@ -44,7 +47,7 @@ output "loss" = %5
 }
 
 fn planned(graph: &Graph) -> Plan {
-    let plan = plan(graph, &Bindings::simple(graph), &Scratch).unwrap();
+    let plan = plan(graph, &Bindings::simple(graph), &Scratch(255)).unwrap();
     check_plan(&plan).unwrap();
     plan
 }
@@ -89,6 +92,22 @@ fn the_peak_by_kind_and_module() {
     assert_eq!(p.modules, [("head".to_string(), of(128, 256)), ("enc".to_string(), of(128, 0))]);
     let empty = parse("headwater graph 1\n", Registry::standard()).unwrap();
     assert_eq!(peak(&planned(&empty), 1), None);
+}
+
+#[test]
+fn small_workspaces_share_a_place_and_are_no_activations() {
+    let graph = small();
+    let plan = plan(&graph, &Bindings::simple(&graph), &Scratch(256)).unwrap();
+    check_plan(&plan).unwrap();
+    let rooms: Vec<_> = plan.steps.iter().filter_map(|s| s.workspace).collect();
+    assert_eq!(rooms.len(), 2);
+    assert_eq!(rooms[0], rooms[1]);
+    let of = |plan: &Plan| plan.placements.iter().filter(|p| p.place == rooms[0].0).count();
+    assert_eq!(of(&plan), 1);
+    assert_eq!(peak(&plan, 1).unwrap().held, Held { activations: 256, workspace: 256, ..Held::default() });
+    // Each has its own if they are too large.
+    let apart = planned(&graph);
+    assert_eq!(apart.placements.len(), plan.placements.len() + 1);
 }
 
 #[test]

@@ -104,8 +104,7 @@ pub fn arithmetic(pool: &Pool, tier: Tier, effort: Effort) -> Arithmetic {
         });
     };
     let adds = |lanes: usize| 2.0 * (REGISTERS * lanes * effort.rounds * threads) as f64;
-    let f32 =
-        best(effort.runs, adds(lanes(tier, 4)), || each(&|| f64::from(fma_f32(tier, effort.rounds))));
+    let f32 = best(effort.runs, adds(lanes(tier, 4)), || each(&|| f64::from(fma_f32(tier, effort.rounds))));
     let f64 = best(effort.runs, adds(lanes(tier, 8)), || each(&|| fma_f64(tier, effort.rounds)));
     let bf16 = match tier {
         #[cfg(target_arch = "x86_64")]

@@ -10,7 +10,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, TryLockError};
+use std::sync::{Arc, Barrier, Condvar, Mutex, TryLockError};
 use std::thread::JoinHandle;
 
 /// A pool of threads. Cloning shares it.
@@ -106,12 +106,20 @@ impl Crew {
         let patience = if threads <= cores() { LOOKS } else { 0 };
         let shares = (0..threads).map(|_| Share::default()).collect();
         let post = Arc::new(Post { patience, shares, ..Post::default() });
+        // What a thread does to begin belongs to no step: all have begun before the pool is used.
+        let begun = Arc::new(Barrier::new(threads));
         let start = |thread| {
-            let post = Arc::clone(&post);
+            let (post, begun) = (Arc::clone(&post), Arc::clone(&begun));
             let named = std::thread::Builder::new().name(format!("headwater-{thread}"));
-            named.spawn(move || post.serve(thread)).expect("the system starts threads")
+            let serve = move || {
+                begun.wait();
+                post.serve(thread);
+            };
+            named.spawn(serve).expect("the system starts threads")
         };
-        Crew { members: (1..threads).map(start).collect(), turn: Mutex::new(()), post }
+        let members = (1..threads).map(start).collect();
+        begun.wait();
+        Crew { members, turn: Mutex::new(()), post }
     }
 }
 
