@@ -1,5 +1,6 @@
 //! The sizes of the parts that a product is cut into, and of its workspace: functions of the sizes alone.
 
+use super::blocks::TOGETHER;
 use super::deep::Deep;
 use super::lanes::MAX_LANES;
 use super::tiers::{Kernels, Operand};
@@ -10,8 +11,11 @@ use std::ops::Range;
 /// Most of `k` summed in registers at once: a panel of the left operand lies in the first-level cache, one of the right operand
 /// comes from the second. Fewer parts cost less than panels that both lie in the first: the output is written once for each.
 const K_PART: usize = limit(1024, 32);
-/// Elements of a block of the left operand, for the second-level cache.
-const LEFT: usize = limit(40 << 10, 2 << 10);
+/// Elements of a block of the left operand, for the second-level cache: with few columns the next block is on its way there
+/// before this one is done with, with many it is used for long.
+const LEFT: usize = limit(48 << 10, 2 << 10);
+const LEFT_LONG: usize = limit(96 << 10, 4 << 10);
+const MANY: usize = limit(768, 48);
 /// Most rows of such a block.
 const LEFT_ROWS: usize = 192;
 /// Blocks of rows that a product is cut into if it has rows enough: so many of each at least.
@@ -75,7 +79,11 @@ impl Parts {
         let cols = even(n, SLAB_COLS, kernels.cols);
         let chunk = even(m, CHUNK, kernels.rows);
         let slab_k = (SLAB / cols / part_k.max(1)).max(1).saturating_mul(part_k).min(k);
-        let fit = (LEFT / part_k.max(1)).min(LEFT_ROWS) / kernels.rows * kernels.rows;
+        let left = if n < MANY { LEFT } else { LEFT_LONG };
+        let fit = (left / part_k.max(1)).min(LEFT_ROWS);
+        // Whole calls of the kernel, if there is room for one.
+        let together = TOGETHER * kernels.rows;
+        let fit = if fit < together { fit / kernels.rows * kernels.rows } else { fit / together * together };
         // An even number of blocks: they are as many for each of two threads.
         let fit = fit.max(kernels.rows);
         let blocks = if m <= 2 * kernels.rows { 1 } else { m.div_ceil(fit).next_multiple_of(2) };
