@@ -185,7 +185,8 @@ impl Program {
                 }
                 Kind::Vector(slot) => slots[slot_class(r.ty)][slot],
                 Kind::Kept if vectors => take(r.ty.size() * cols * rows),
-                Kind::Kept => take(self.whole_groups() * rows),
+                // Columns that begin in the middle of a group end in one.
+                Kind::Kept => take(self.whole_groups() * rows + 4 * LANES),
             })
             .collect();
         self.fold_homes = self.code.folds.iter().map(|_| take(8 * rows)).collect();

@@ -7,6 +7,9 @@ use super::body::{Source, Stream};
 use super::{LINE, Machine, Phase, REST, point};
 use std::ops::Range;
 
+/// Columns that are worth beginning where results are aligned.
+const PAST: usize = 1024;
+
 impl Machine {
     /// The columns of `w.cols`, from `col` on, of a row, `before` of the row's being done.
     ///
@@ -108,17 +111,58 @@ impl Machine {
         if phase.idle {
             return;
         }
-        let whole = cols.len() & !(phase.group - 1);
         let lanes = phase.init(w.context.base());
         // SAFETY: as for this function.
         unsafe {
+            // Results that pass by the caches need a vector's alignment.
+            let before = self.before(w, phase, cols.len());
+            if before > 0 {
+                self.prepare(w, phase, cols.start, 1, lanes);
+                self.rest(w, phase, 0..before);
+                self.on(w, phase, before);
+            }
+            let (first, n) = (cols.start + before, cols.len() - before);
+            let whole = n & !(phase.group - 1);
             if whole > 0 {
-                self.whole(w, phase, &(cols.start..cols.start + whole), 1, lanes);
+                self.whole(w, phase, &(first..first + whole), 1, lanes);
             }
-            if whole < cols.len() {
-                self.prepare(w, phase, cols.start + whole, 1, lanes);
-                self.rest(w, phase, whole..cols.len());
+            if whole < n {
+                self.prepare(w, phase, first + whole, 1, lanes);
+                self.rest(w, phase, whole..n);
             }
+        }
+    }
+
+    /// How many of the columns where the pointers in the context are come before those from which on results can be written past
+    /// the caches. None if columns are in no lane of their own: which lane a number is added to would depend on where it lies.
+    ///
+    /// # Safety
+    /// The context points to columns.
+    unsafe fn before(&self, w: &mut Worker, phase: &Phase, cols: usize) -> usize {
+        let pointers = w.context.base().cast::<*mut u8>();
+        let vector = phase.frame.vector;
+        let before = |s: usize| {
+            // SAFETY: a pointer of the context.
+            let at = unsafe { *pointers.add(s) } as usize;
+            (at.next_multiple_of(vector) - at) / phase.streams[s].width
+        };
+        let mut ends = (0..phase.streams.len()).filter(|&s| phase.streams[s].past).map(before);
+        match (phase.past, ends.next()) {
+            (Some(_), Some(n)) if phase.folds.is_empty() && n + PAST <= cols && ends.all(|m| m == n) => n,
+            _ => 0,
+        }
+    }
+
+    /// Moves the pointers on by so many columns, of which a copy was made.
+    ///
+    /// # Safety
+    /// The context has the pointers of the copies, and where these come from.
+    unsafe fn on(&self, w: &mut Worker, phase: &Phase, cols: usize) {
+        let pointers = w.context.base().cast::<*mut u8>();
+        let origins = pointers.wrapping_add(phase.streams.len());
+        for (s, stream) in phase.streams.iter().enumerate() {
+            // SAFETY: pointers of the context.
+            unsafe { *pointers.add(s) = (*origins.add(s)).wrapping_add(cols * stream.width) };
         }
     }
 

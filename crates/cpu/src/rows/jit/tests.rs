@@ -127,6 +127,32 @@ fn functions_have_the_bits_of_the_interpreter() {
     }
 }
 
+/// Rows of odd length that are written past the caches, from where a vector is aligned; what phases keep between them begins
+/// there in the middle of a group.
+#[test]
+fn long_rows_that_begin_anywhere_have_the_bits_of_the_interpreter() {
+    let shape: &[usize] = &[1201, 5001];
+    for dtype in [DType::F32, DType::BF16] {
+        let space = ReduceSpace::new(shape, &[1]);
+        let mut b = space.builder();
+        let x = b.read(DType::F32, space.full.clone());
+        let x = b.expr(&tame(0), &[x]);
+        let max = b.reduce(Reduce::Max, x);
+        let weight = b.expr(&Expr::Unary(Unary::ExpNonpos, Box::new(input(0) - input(1))), &[x, max]);
+        let sum = b.sum(weight);
+        let y = b.expr(&(input(0) / input(1)), &[weight, sum]);
+        b.store(dtype, space.full.clone(), y);
+        let ex = plain(b.finish(), &[shape], &[shape]);
+        if Tier::detect() >= Tier::Avx2 {
+            let program = compile(&ex, Tier::detect()).unwrap();
+            let Form::Phases(phases) = &program.machine.as_ref().unwrap().form else { panic!("whole rows") };
+            let last = phases.last().unwrap();
+            assert!(program.stream && last.past.is_some() && last.folds.is_empty());
+        }
+        same(ex, &format!("rows of odd length in {dtype}"));
+    }
+}
+
 #[test]
 fn dtypes_are_read_rounded_and_written_alike() {
     for from in [DType::F32, DType::F16, DType::BF16] {
