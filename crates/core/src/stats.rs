@@ -102,16 +102,18 @@ impl Held {
     }
 
     fn add(&mut self, plan: &Plan, p: &Placement) {
-        let step = &plan.steps[p.first];
-        let is_workspace = step.workspace.is_some_and(|(place, _)| place == p.place);
-        let slot = match step.phase {
-            _ if is_workspace => &mut self.workspace,
+        let slot = match plan.steps[p.first].phase {
+            _ if is_workspace(plan, p) => &mut self.workspace,
             Phase::Forward => &mut self.activations,
             Phase::Backward => &mut self.gradients,
             Phase::Update => &mut self.update,
         };
         *slot += p.bytes;
     }
+}
+
+fn is_workspace(plan: &Plan, p: &Placement) -> bool {
+    plan.steps[p.first].workspace.is_some_and(|(place, _)| place == p.place)
 }
 
 /// The fullest moment of a plan's arena.
@@ -152,7 +154,11 @@ pub fn peak(plan: &Plan, depth: usize) -> Option<Peak> {
     let mut by_path: BTreeMap<String, Held> = BTreeMap::new();
     for p in plan.placements.iter().filter(|p| p.first <= step && step <= p.last) {
         held.add(plan, p);
-        let module = &plan.origins[p.origin.0 as usize].module;
+        // The workspace of several steps belongs to none of their modules.
+        let module = match is_workspace(plan, p) && p.first < p.last {
+            true => "",
+            false => &plan.origins[p.origin.0 as usize].module,
+        };
         by_path.entry(prefix(module, depth)).or_default().add(plan, p);
     }
     let mut modules: Vec<_> = by_path.into_iter().collect();

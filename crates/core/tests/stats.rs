@@ -105,6 +105,21 @@ fn small_workspaces_share_a_place_and_are_no_activations() {
     let of = |plan: &Plan| plan.placements.iter().filter(|p| p.place == rooms[0].0).count();
     assert_eq!(of(&plan), 1);
     assert_eq!(peak(&plan, 1).unwrap().held, Held { activations: 256, workspace: 256, ..Held::default() });
+    // They belong to no module, and nobody's values may lie there.
+    let modules = peak(&plan, 1).unwrap().modules;
+    assert!(modules.contains(&(String::new(), Held { workspace: 256, ..Held::default() })), "{modules:?}");
+    let refused = |broken: &Plan, why: &str| {
+        let error = check_plan(broken).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    for step in [1, 2] {
+        let mut broken = plan.clone();
+        broken.steps[step].reads[0].as_mut().unwrap().place = rooms[0].0;
+        refused(&broken, "before writing");
+    }
+    let mut broken = plan.clone();
+    broken.steps[1].writes[0].place = rooms[0].0;
+    refused(&broken, "in its workspace");
     // Each has its own if they are too large.
     let apart = planned(&graph);
     assert_eq!(apart.placements.len(), plan.placements.len() + 1);

@@ -60,6 +60,7 @@ impl Cpu {
 /// products need. Larger ones would leave the caches anyway.
 const COMMON: usize = 2 << 20;
 const COMMON_EACH: usize = 3 << 20;
+const COMMON_MOST: usize = 16 << 20;
 
 impl Caps for Cpu {
     fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
@@ -75,7 +76,7 @@ impl Caps for Cpu {
     }
 
     fn common_workspace(&self) -> usize {
-        COMMON + COMMON_EACH * self.pool.threads()
+        (COMMON + COMMON_EACH * self.pool.threads()).min(COMMON_MOST)
     }
 
     fn strided(&self, op: &OpDef, port: Port) -> bool {

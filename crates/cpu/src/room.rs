@@ -16,6 +16,14 @@ pub(crate) fn all<T: Pod>(workspace: &mut [u8], needs: usize) -> &mut [T] {
     bytemuck::cast_slice_mut(&mut workspace[..bytes])
 }
 
+/// A workspace of which each thread has a part, of so many elements at least.
+///
+/// # Panics
+/// As [`all`].
+pub(crate) fn each<T: Pod>(workspace: &mut [u8], each: usize, threads: usize) -> &mut [T] {
+    spread(all(workspace, each * threads * size_of::<T>()), each, threads)
+}
+
 /// What threads get of a room, at least so many elements each, in whole lines: as far apart as there is room.
 ///
 /// # Panics

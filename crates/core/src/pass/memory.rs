@@ -270,7 +270,17 @@ pub fn check_plan(plan: &Plan) -> Result<()> {
         }
         if let Some((place, bytes)) = step.workspace {
             let layout = crate::Layout::contiguous(&[bytes].into());
-            inside(&TensorView { place, dtype: crate::DType::U8, layout }, true)?;
+            let room = TensorView { place, dtype: crate::DType::U8, layout };
+            inside(&room, true)?;
+            let (start, end) = (place.offset as isize, (place.offset + bytes) as isize);
+            for v in step.reads.iter().flatten().chain(&step.writes).filter(|v| v.place.segment == ARENA) {
+                let apart = extent(v).is_none_or(|(low, high)| high <= start || end <= low);
+                ensure!(apart, Plan, "step {s} ({}) has an operand in its workspace", step.op);
+            }
+            // What a kernel leaves there is nobody's.
+            if let Some((_, (_, written))) = live.range_mut(..=place.offset).next_back() {
+                *written = false;
+            }
         }
         for &i in &ending[s] {
             live.remove(&plan.placements[i].place.offset);

@@ -1,4 +1,4 @@
-//! Memory that is read soon, asked for while something else is computed.
+//! Memory that is read or written soon, asked for while something else is computed.
 
 use super::Mat;
 use super::tile::PLACES;
@@ -154,10 +154,11 @@ pub(super) fn ask(at: *const u8) {
 /// thread, often, which wrote there before. Read first, they would have to be asked for again when they are written. Of
 /// `rows` rows, `stride` bytes apart, the lines of the first byte and of that `last` bytes behind it.
 #[inline(always)]
-pub(crate) fn claim(first: *const u8, rows: usize, stride: isize, last: usize) {
+pub(super) fn claim(first: *const u8, rows: usize, stride: isize, last: usize) {
     #[cfg(target_arch = "x86_64")]
     {
-        let mut at = first;
+        // A number: no memory is touched.
+        let mut at = first.addr();
         for _ in 0..rows {
             // SAFETY: it does nothing but ask and add; any address may be named. Where a processor does not know it, it does
             // nothing.

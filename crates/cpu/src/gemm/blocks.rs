@@ -138,7 +138,11 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         let (parts, width) = (&self.parts, self.kernels.cols);
         let panels = slab.n.div_ceil(width);
         // Rows are cut into blocks; if these are few, columns are cut as well.
-        let blocks = slab.m.div_ceil(parts.rows);
+        let mut blocks = slab.m.div_ceil(parts.rows);
+        if blocks > 1 {
+            // As many for each thread; more of them are smaller.
+            blocks = blocks.next_multiple_of(pool.threads()).min(slab.m.div_ceil(self.kernels.rows));
+        }
         let work = Size { m: slab.m, n: slab.n, k: self.size.k }.work();
         let pieces = (work / GRAIN).clamp(1, 8).div_ceil(blocks).min(panels);
         let piece = panels.div_ceil(pieces) * width;

@@ -4,7 +4,7 @@ use super::blocks::TOGETHER;
 use super::deep::Deep;
 use super::lanes::MAX_LANES;
 use super::tiers::{Kernels, Operand};
-use super::tile::MAX_COLS;
+use super::tile::{MAX_COLS, MAX_ROWS};
 use super::{Size, same};
 use std::ops::Range;
 
@@ -81,12 +81,11 @@ impl Parts {
         let slab_k = (SLAB / cols / part_k.max(1)).max(1).saturating_mul(part_k).min(k);
         let left = if n < MANY { LEFT } else { LEFT_LONG };
         let fit = (left / part_k.max(1)).min(LEFT_ROWS);
-        // Whole calls of the kernel, if there is room for one.
+        // At most so many rows as some whole calls of the kernel take.
+        const { assert!(LEFT / K_PART >= TOGETHER * MAX_ROWS) };
         let together = TOGETHER * kernels.rows;
-        let fit = if fit < together { fit / kernels.rows * kernels.rows } else { fit / together * together };
-        // An even number of blocks: they are as many for each of two threads.
-        let fit = fit.max(kernels.rows);
-        let blocks = if m <= 2 * kernels.rows { 1 } else { m.div_ceil(fit).next_multiple_of(2) };
+        let fit = fit / together * together;
+        let blocks = if m <= 2 * kernels.rows { 1 } else { m.div_ceil(fit) };
         // Enough for several threads, if each is still worth the panel of the right operand that it brings near.
         let blocks = blocks.max((m / LEAST_ROWS).min(BLOCKS));
         let rows = m.div_ceil(blocks).next_multiple_of(kernels.rows);

@@ -143,7 +143,7 @@ unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile
     }
     // By the time the sums are ready, so are the lines they go to.
     let size = size_of::<L::E>();
-    claim(to.cast(), R, t.crs * size as isize, (C * L::N - 1) * size);
+    claim(to.cast(), R, t.crs * size as isize, (t.cols.clamp(1, C * L::N) - 1) * size);
     macro_rules! place {
         ($p:expr) => {
             let right = b.wrapping_offset($p * brs);

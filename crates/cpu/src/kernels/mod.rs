@@ -67,7 +67,8 @@ pub struct Args<'a> {
     pub reads: &'a [Option<View>],
     /// Outputs in order, of undefined content.
     pub writes: &'a mut [ViewMut],
-    /// Scratch memory of the size asked for, aligned to 64 bytes, of undefined content.
+    /// Scratch memory of at least the size asked for, aligned to 64 bytes, of undefined content. Kernels that share a place in
+    /// the arena get all of it: they take what they need, or spread what threads work in over it ([`crate::room`]).
     pub workspace: &'a mut [u8],
     /// Threads.
     pub pool: &'a Pool,

@@ -62,7 +62,6 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     // From one row of weights or slopes across to the next: of pairs, weights and slopes take turns.
     let rows = taken * LINE;
     let sizes = pieces::<T>(a, options.tier);
-    let bytes = total(&sizes) * size_of::<T::Wide>() * args.pool.threads();
     let [dq, dk, dv, rest @ ..] = args.writes else { unreachable!("three gradients and the mask's") };
     let (dq, dk, dv) = (FourMut::<T>::of(dq), FourMut::<T>::of(dk), FourMut::<T>::of(dv));
     let mask_grad = rest.first_mut().map(|w| {
@@ -71,7 +70,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     });
     let group = a.heads / a.key_heads;
     let block = even(a.l, QUERIES, TILES);
-    let scratch = room::spread(room::all(args.workspace, bytes), total(&sizes), args.pool.threads());
+    let scratch = room::each(args.workspace, total(&sizes), args.pool.threads());
     args.pool.each_with(a.batch * a.key_heads, scratch, |at, scratch| {
         let mut scratch = Pieces(scratch);
         let pieces = sizes.map(|n| scratch.take(n));

@@ -47,12 +47,11 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     let kernels = T::kernels(options.tier);
     let taken = kernels.fast.taken;
     let sizes = pieces::<T>(a, options.tier);
-    let bytes = total(&sizes) * size_of::<T::Wide>() * args.pool.threads();
     let [out, log] = args.writes else { unreachable!("attention has two results") };
     let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
     let block = even(a.l, QUERIES, TILES);
     let blocks = a.l.div_ceil(block);
-    let scratch = room::spread(room::all(args.workspace, bytes), total(&sizes), args.pool.threads());
+    let scratch = room::each(args.workspace, total(&sizes), args.pool.threads());
     args.pool.each_with(a.batch * a.heads * blocks, scratch, |at, scratch| {
         let mut scratch = Pieces(scratch);
         let [keys, values, queries, scores, sums, state, added, kept] = sizes.map(|n| scratch.take(n));

@@ -8,6 +8,7 @@ use crate::element::{Wide, total};
 use crate::gemm::{Dots, Lines, MAX_LANES, Mat, Operand, same};
 use crate::kernels::Args;
 use crate::pool::{Pool, Shared};
+use crate::room;
 use crate::tier::Tier;
 use crate::view::View;
 use headwater_core::diagnostic::Result;
@@ -93,8 +94,7 @@ impl Depthwise {
     pub fn run<T: Operand>(&self, args: &mut Args) -> Result<()> {
         let (a, b) = (args.read(0)?.slice::<T>(), args.read(1)?.slice::<T>());
         let bias = args.opt(2).filter(|_| self.kind == Kind::Forward).map(View::slice::<T>);
-        let bytes = self.workspace::<T>(args.pool.threads());
-        let scratch: &mut [T::Wide] = bytemuck::cast_slice_mut(&mut args.workspace[..bytes]);
+        let scratch = room::each(args.workspace, self.room(), args.pool.threads());
         let out = args.writes[0].slice_mut::<T>();
         match self.kind {
             Kind::Weight => self.weight(args.pool, scratch, a, b, out),
