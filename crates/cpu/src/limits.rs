@@ -1,5 +1,6 @@
 //! What this processor and its memory do at best, on the threads in use: the yardstick that kernels are held against.
-//! Measured, not looked up: the best of several runs, each long enough for the clock to settle.
+//! Measured, not looked up: the best of several runs, each long enough for the clock to settle, or run by run in turns with
+//! what is held against it.
 //!
 //! Knows threads and instruction sets; nothing of kernels, plans or operators.
 
@@ -94,8 +95,8 @@ pub struct Arithmetic {
     pub bf16: f64,
 }
 
-/// Measures arithmetic alone: a few hundredths of a second, in which nothing but registers is touched, so that it can be
-/// measured in turns with what is held against it.
+/// Measures arithmetic alone, which touches nothing but registers, so that it can be measured in turns with what is held against
+/// it: a run takes some hundredths of a second.
 pub fn arithmetic(pool: &Pool, tier: Tier, effort: Effort) -> Arithmetic {
     let threads = pool.threads();
     let each = |f: &(dyn Fn() -> f64 + Sync)| {

@@ -146,7 +146,7 @@ pub struct Report {
     pub update: f64,
     /// Sum of the parts' floors: products at the peak of multiply-adds, all else at copy bandwidth.
     pub floor: f64,
-    /// The floor over the time: 1 cannot be beaten.
+    /// The floor over the time of the steps whose parts were timed, which were in turns with the peak of multiply-adds.
     pub share: f64,
     /// Matrix products and convolutions, attention, and all the rest.
     pub kinds: Vec<Part>,
@@ -373,7 +373,7 @@ pub fn run(
         recompute: running.recompute,
         inputs: running.inputs.clone(),
         parameters: session.layout().entries().map(|(_, e)| e.shape.numel()).sum(),
-        share: floor / step.seconds,
+        share: floor / whole,
         step,
         gradients,
         update,

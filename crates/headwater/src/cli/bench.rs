@@ -137,7 +137,7 @@ struct StepArgs {
     /// Safetensors file with the batch, by the inputs' names; what it does not hold is drawn.
     #[arg(long, value_name = "FILE")]
     inputs: Option<PathBuf>,
-    /// Measured steps.
+    /// Measured steps; as many again are timed part by part.
     #[arg(long, default_value_t = 7)]
     steps: usize,
     /// Learning rate.
