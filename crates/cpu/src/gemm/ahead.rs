@@ -47,6 +47,11 @@ impl Ahead {
         Paced { ahead: self, offset: 0, lines, steps: steps.max(1), due: 0 }
     }
 
+    /// Asks for all of it at once, where there is nothing to compute meanwhile.
+    pub fn now(self) {
+        self.paced(1).step();
+    }
+
     /// Stretches left.
     pub fn len(&self) -> usize {
         self.left

@@ -141,9 +141,10 @@ fn run(site: &Site, passes: Vec<Pass>) -> Prepared {
 }
 
 /// Channels taken at a time: as many as make the panel of a right operand, or what a line's sums read, fit into the first-level
-/// cache.
+/// cache, in even parts.
 fn channels(taps: usize, all: usize) -> usize {
-    (320 / taps.max(1)).next_multiple_of(8).clamp(8, 256).min(all).max(1)
+    let most = (288 / taps.max(1)).next_multiple_of(8).clamp(8, 256);
+    even(all, most, 8).min(all).max(1)
 }
 
 /// Inputs that a block holds at most, about: what the second-level cache has room for.

@@ -215,6 +215,7 @@ impl Pass {
                 let out = unsafe {
                     std::slice::from_raw_parts_mut(out.get().add(start), self.taps() * channels * cols)
                 };
+                self.ahead(w, i0, panel, cols).now();
                 self.panel(tier, w, i0, panel, out, scratch);
             }
         });
