@@ -12,6 +12,7 @@
 //! does, where pairs of bf16 are summed, an infinite input in the gradient of weights: of its channel those whose last output
 //! in a line, one of an odd number, meets the input before it.
 
+mod apart;
 mod band;
 mod depthwise;
 mod nest;
@@ -179,7 +180,11 @@ impl Blocks {
             let blocks = plane.div_ceil(positions).min(height);
             Blocks { lines: height.div_ceil(blocks.max(1)).max(1), ..whole }
         } else {
-            Blocks { together: (positions / plane).min(images).max(1), ..whole }
+            // Few blocks are as many as a power of two, which most numbers of threads divide evenly.
+            let together = (positions / plane).clamp(1, images.max(1));
+            let count = images.div_ceil(together);
+            let count = if count < 16 { count.next_power_of_two() } else { count };
+            Blocks { together: images.div_ceil(count).max(1), ..whole }
         }
     }
 

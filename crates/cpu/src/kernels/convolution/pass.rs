@@ -2,6 +2,7 @@
 
 mod points;
 
+use super::apart;
 use super::band::{Band, Runs};
 use super::nest::{Meeting, Nest};
 use super::{Block, Blocks, channels};
@@ -413,27 +414,42 @@ impl Pass {
                 }
                 for (c, line) in turned[..n * channels].chunks_exact(n).enumerate() {
                     // SAFETY: results of this block.
-                    unsafe { self.scatter(line, from, width, to.wrapping_add(c * plane)) };
+                    unsafe { self.scatter(line, from, width, to.wrapping_add(c * plane), None) };
                 }
             }
         }
     }
 
     /// Writes a channel's results of a block's image, from a position on, where they belong: `to` is where that of the first
-    /// position does, and lines of the block have `width` of them.
+    /// position does, and lines of the block have `width` of them. Between them zeros if it is known up to where, from `to`, the
+    /// image is written.
     ///
     /// # Safety
-    /// Nobody else uses these elements meanwhile.
-    unsafe fn scatter<T: Operand>(&self, mut results: &[T], first: usize, width: usize, to: *mut T) {
+    /// Nobody else uses these elements, or those between them, meanwhile.
+    unsafe fn scatter<T: Operand>(
+        &self,
+        mut results: &[T],
+        first: usize,
+        width: usize,
+        to: *mut T,
+        mut written: Option<&mut usize>,
+    ) {
         let [_, apart_y, apart_x] = self.nest.apart;
         let pitch = apart_y * self.nest.whole[2];
         let (mut line, mut column) = (first / width, first % width);
         while !results.is_empty() {
             let (some, rest) = results.split_at((width - column).min(results.len()));
-            let to = to.wrapping_add(line * pitch + column * apart_x);
-            for (j, &x) in some.iter().enumerate() {
-                // SAFETY: the caller's promise.
-                unsafe { *to.add(j * apart_x) = x };
+            let at = line * pitch + column * apart_x;
+            // SAFETY: the caller's promise.
+            unsafe {
+                match &mut written {
+                    None => apart::scatter(some.as_ptr(), some.len(), to.add(at), apart_x),
+                    Some(written) => {
+                        to.add(**written).write_bytes(0, at - **written);
+                        apart::spread(some.as_ptr(), some.len(), to.add(at), apart_x);
+                        **written = at + (some.len() - 1) * apart_x + 1;
+                    }
+                }
             }
             (line, column, results) = (line + 1, 0, rest);
         }

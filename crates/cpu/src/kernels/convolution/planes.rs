@@ -2,6 +2,7 @@
 //! With strides a line holds its columns by their remainders: so those that neighbouring outputs meet through a tap are
 //! neighbours. They are widened, or what they were if sums take several columns at a time.
 
+use super::apart;
 use super::band::within;
 use super::nest::Meeting;
 use super::{Block, Blocks};
@@ -182,7 +183,7 @@ pub(super) unsafe fn copied<T: Copy>(x: Mat<T>, rows: usize, columns: usize, out
         // SAFETY: a row, and where it goes.
         unsafe {
             if x.cs != 1 {
-                (0..columns).for_each(|p| *to.add(p) = *from.offset(p as isize * x.cs));
+                apart::gather(from, x.cs.unsigned_abs(), columns, to);
                 continue;
             }
             // Some short lines, as of images that were halved a few times, are moved without a call for each.

@@ -1,8 +1,7 @@
 //! Passes of one tap, as convolutions of 1×1 are: products of the weights with the source, whose channels are rows and whose
 //! positions are columns as they lie. So nothing is turned: positions are packed, and results written where they belong.
 
-use super::{Block, Blocks, Job, MOVED, Meeting, Pass, RESULTS, index};
-use crate::element::Wide;
+use super::{Block, Blocks, Job, MOVED, Meeting, Pass, RESULTS, apart, index};
 use crate::gemm::{MAX_LANES, Mat, Operand, Soon, Tile, even, same};
 use crate::pool::{Pool, Shared};
 use crate::room;
@@ -14,6 +13,8 @@ const DEPTH: usize = 512;
 /// Elements of the source that a block packs, about: half of the second-level cache. Positions, at most.
 const PACKED: usize = 128 << 10;
 const POSITIONS: usize = 512;
+/// Blocks that there are at least, of few positions as well.
+const BLOCKS: usize = 8;
 /// Fewer blocks than this are divided by their results as well, and packed before.
 const FEW: usize = 16;
 
@@ -27,7 +28,9 @@ pub(super) fn single(m: &Meeting) -> bool {
 
 /// The blocks of such a pass, whose channels take so many places.
 pub(super) fn blocks(m: &Meeting, samples: usize, places: usize) -> Blocks {
-    Blocks::new(m, samples, 1, (PACKED / places.max(1)).clamp(32, POSITIONS))
+    let all = samples * m.result.iter().product::<usize>();
+    let most = (PACKED / places.max(1)).min(POSITIONS).min(all / BLOCKS);
+    Blocks::new(m, samples, 1, most.max(32))
 }
 
 /// Elements of a group's packed weights, of a block's packed positions, and whether these are packed before for all threads. Of
@@ -326,10 +329,9 @@ impl Pass {
             let each = images.clone().flat_map(|image| lines.clone().map(move |line| (image, line)));
             for ((image, line), to) in each.zip(row.chunks_exact_mut(width)) {
                 let from = &x[input(image, line, channel)..];
-                match m.step[2] {
-                    1 => to.copy_from_slice(&from[..width]),
-                    step => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, &x)| *to = x),
-                }
+                let from = &from[..(width - 1) * m.step[2] + 1];
+                // SAFETY: `width` elements of the line, and as many places.
+                unsafe { apart::gather(from.as_ptr(), m.step[2], width, to.as_mut_ptr()) };
             }
         }
         pack(Mat { ptr: together.as_ptr(), rs: 1, cs: columns as isize }, columns, 0);
@@ -358,25 +360,25 @@ impl Pass {
                 unsafe { (kernels.narrow)(sums.as_ptr(), of_image, out.get().wrapping_add(start)) };
                 continue;
             }
-            if self.fills() {
-                // Up to where the next block begins, or to the image's end.
-                let next = self.blocks.get(job.block + 1);
-                let end = match next.images.start == block.images.start {
-                    true => self.result(job, image, &next, channel),
-                    false => (start / plane + 1) * plane,
-                };
-                // SAFETY: results of this block, and what lies between them.
-                unsafe { std::slice::from_raw_parts_mut(out.get().wrapping_add(start), end - start) }
-                    .fill(T::narrow(T::Wide::ZERO));
-            }
+            // Zeros lie between them up to where the next block begins, or to the image's end.
+            let next = self.blocks.get(job.block + 1);
+            let end = match next.images.start == block.images.start {
+                true => self.result(job, image, &next, channel),
+                false => (start / plane + 1) * plane,
+            };
+            let to = out.get().wrapping_add(start);
+            let mut written = self.fills().then_some(0);
             let mut rounded = [T::zeroed(); MOVED];
             for (i, sums) in sums.chunks(MOVED).enumerate() {
-                // SAFETY: as many of the buffer; results of this block.
+                // SAFETY: as many of the buffer; results of this block, and what lies between them.
                 unsafe {
                     (kernels.narrow)(sums.as_ptr(), sums.len(), rounded.as_mut_ptr());
-                    let to = out.get().wrapping_add(start);
-                    self.scatter(&rounded[..sums.len()], i * MOVED, width, to);
+                    self.scatter(&rounded[..sums.len()], i * MOVED, width, to, written.as_mut());
                 }
+            }
+            if let Some(written) = written {
+                // SAFETY: as above.
+                unsafe { to.add(written).write_bytes(0, end - start - written) };
             }
         }
     }
