@@ -14,11 +14,13 @@ pub(crate) struct Ahead {
     bytes: usize,
     hop: isize,
     left: usize,
+    /// Whether it will be written.
+    write: bool,
 }
 
 impl Ahead {
     /// Nothing.
-    pub const NONE: Ahead = Ahead { at: 0, bytes: 0, hop: 0, left: 0 };
+    pub const NONE: Ahead = Ahead { at: 0, bytes: 0, hop: 0, left: 0, write: false };
 
     /// All of a matrix of which rows or columns lie together; nothing of any other.
     pub fn matrix<T>(x: Mat<T>, rows: usize, cols: usize) -> Ahead {
@@ -32,7 +34,13 @@ impl Ahead {
             bytes: elements * size_of::<T>(),
             hop: stride * size_of::<T>() as isize,
             left,
+            write: false,
         }
+    }
+
+    /// The same to be written: what another thread holds of it is taken from there.
+    pub fn written(self) -> Ahead {
+        Ahead { write: true, ..self }
     }
 
     /// Part `i` of `n` of it.
@@ -100,7 +108,11 @@ impl Paced {
         self.due += self.lines;
         while self.due >= self.steps && self.ahead.left > 0 {
             self.due -= self.steps;
-            ask(without_provenance(self.ahead.at.wrapping_add(self.offset)));
+            let line = without_provenance(self.ahead.at.wrapping_add(self.offset));
+            match self.ahead.write {
+                true => claim(line, 1, 0, 0),
+                false => ask(line),
+            }
             self.offset += LINE;
             if self.offset >= self.ahead.bytes {
                 self.ahead.at = self.ahead.at.wrapping_add_signed(self.ahead.hop);

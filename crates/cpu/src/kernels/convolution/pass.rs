@@ -4,7 +4,7 @@ mod points;
 
 use super::apart;
 use super::band::{Band, Runs};
-use super::nest::{Meeting, Nest};
+use super::nest::{Meeting, Nest, ahead};
 use super::{Block, Blocks, channels};
 use crate::element::Wide;
 use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Walk};
@@ -173,7 +173,7 @@ impl Pass {
             let again =
                 |n: &Job| self.places() <= self.band.channels && n.block == job.block && n.group == job.group;
             let next = next.filter(|n| !again(n));
-            self.block::<T>(tier, &job, next.as_ref(), x, weights, [band, &mut *sums, &mut *moved]);
+            self.block::<T>(tier, &job, next.as_ref(), x, weights, out, [band, &mut *sums, &mut *moved]);
             let bias = bias.map(|b| &b[job.group * self.to..][..self.to]);
             // SAFETY: blocks, groups and parts of the channels have results of their own.
             unsafe { self.store::<T>(tier, &job, sums, bias, moved, out) };
@@ -289,6 +289,26 @@ impl Pass {
         (channels, (channels * self.taken).min(self.from - i0 * self.taken))
     }
 
+    /// Where the results of a block are written; nothing of results with depth.
+    fn results<T>(&self, job: &Job, block: &Block, out: Shared<T>) -> Ahead {
+        let nest = &self.nest;
+        if nest.whole[0] != 1 || block.positions() == 0 {
+            return Ahead::NONE;
+        }
+        let first = out.get().wrapping_add(self.result(job, block.images.start, block, job.first));
+        let plane: usize = nest.whole.iter().product();
+        // Whole planes, also of which some results are written.
+        let elements = match block.of_image() == nest.meeting.result.iter().product() {
+            true => plane,
+            false => {
+                let [_, y, x] = nest.apart;
+                (block.lines.len() - 1) * y * nest.whole[2] + (block.columns.len() - 1) * x + 1
+            }
+        };
+        let channels = RESULTS.min(self.to - job.first);
+        ahead(first, (block.images.len(), self.groups * self.to * plane), channels, elements, plane).written()
+    }
+
     /// Sums a block: `sums[position][channel]`, of [`RESULTS`] channels at most.
     fn block<T: Operand>(
         &self,
@@ -297,6 +317,7 @@ impl Pass {
         next_job: Option<&Job>,
         x: &[T],
         mut weights: Weights<T>,
+        out: Shared<T>,
         [band, sums, moved]: [&mut [T::Wide]; 3],
     ) {
         let kernels = T::kernels(tier);
@@ -325,6 +346,10 @@ impl Pass {
             });
             let tiles = positions.div_ceil(kernels.rows);
             let mut soon = soon.paced(mine.len() * tiles);
+            // And the results' places, when they are about to be written.
+            let last = i0 + channels == self.places();
+            let results = if last { self.results(job, &block, out) } else { Ahead::NONE };
+            let mut results = results.paced(mine.len() * tiles);
             for panel in mine.clone() {
                 let mut ahead = Ahead::NONE;
                 let b = match &mut weights {
@@ -363,6 +388,7 @@ impl Pass {
                     };
                     ahead.step();
                     soon.step();
+                    results.step();
                     // SAFETY: the runs lie in the band, the panel has a row for each of their elements, and the sums have
                     // a row for each position, of whole panels.
                     unsafe { (kernels.fast.walk)(&walk) };

@@ -141,7 +141,8 @@ impl Weights {
                 let job = self.job(at);
                 // Lines that are written must come first as well.
                 let MatMut { ptr, rs } = self.results(&job, out);
-                let results = Ahead::matrix(Mat { ptr, rs, cs: 1 }, self.outputs(&job), self.each(&job));
+                let results =
+                    Ahead::matrix(Mat { ptr, rs, cs: 1 }, self.outputs(&job), self.each(&job)).written();
                 self.sum::<T>(&job, g, x, scratch, sums, results);
                 for (j, sums) in (0..self.outputs(&job)).step_by(cols).zip(sums.chunks_exact(panel)) {
                     // SAFETY: jobs write other weights.
