@@ -7,11 +7,12 @@ use super::{Block, Blocks, channels, spatial};
 use crate::element::Wide;
 use crate::gemm::{Ahead, MAX_ROWS, Mat, MatMut, Operand, Paced, Walk, same};
 use crate::kernels::Args;
-use crate::pool::Shared;
+use crate::pool::{Pool, Shared};
 use crate::room;
 use crate::tier::Tier;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::geometry::Conv;
+use std::ops::Range;
 
 /// Output channels summed at a time.
 const RESULTS: usize = 128;
@@ -21,6 +22,11 @@ const POSITIONS: [usize; 2] = [128, 256];
 const FEW: [usize; 2] = [8, 512];
 /// Tasks that are enough for any number of threads.
 const TASKS: usize = 16;
+/// Parts of the input channels that are enough for gradients to be packed once for all, and the elements of these at most.
+const SHARING: usize = 3;
+const SHARED: usize = 1 << 20;
+/// Elements of a line of the caches, of any type.
+const LINE: usize = 16;
 
 /// Gradient `[samples, groups · cout, output…]`, input `[samples, groups · cin, input…]`, weights `[groups · cout, cin, kernel…]`.
 pub(super) struct Weights {
@@ -99,27 +105,39 @@ impl Weights {
         RESULTS.min(self.cout).div_ceil(cols) * self.panel(cols)
     }
 
-    /// Elements of what a thread needs while it sums: inputs, and packed gradients.
-    fn own(&self, cols: usize) -> [usize; 2] {
-        let gradients = self.blocks.positions() * RESULTS.min(self.cout).next_multiple_of(cols);
-        [self.planes.elements(), gradients].map(|n| n.next_multiple_of(16))
+    /// Elements of the gradients of a block, packed for a job.
+    fn packed(&self, cols: usize) -> usize {
+        self.blocks.positions() * RESULTS.min(self.cout).next_multiple_of(cols)
     }
 
-    /// Elements of a thread's workspace, and of the sums that all share. With one sequence these are a thread's own: it
-    /// writes them at once, while they are near.
-    fn pieces(&self, cols: usize) -> [usize; 2] {
+    /// Elements of all gradients if they are packed before, for all parts of the input channels; or none.
+    fn before(&self, cols: usize) -> usize {
+        let [inputs, outputs] = self.parts();
+        let all = self.blocks.count() * self.groups * outputs * self.packed(cols);
+        if inputs >= SHARING && all <= SHARED { all.next_multiple_of(LINE) } else { 0 }
+    }
+
+    /// Elements of what a thread needs while it sums: a mark of the inputs it holds, these, and packed gradients.
+    fn own(&self, cols: usize) -> [usize; 3] {
+        let gradients = if self.before(cols) > 0 { 0 } else { self.packed(cols) };
+        [LINE, self.planes.elements(), gradients].map(|n| n.next_multiple_of(LINE))
+    }
+
+    /// Elements of a thread's workspace, of the sums that all share, and of the gradients that are packed before. With one
+    /// sequence the sums are a thread's own: it writes them at once, while they are near.
+    fn pieces(&self, cols: usize) -> [usize; 3] {
         // While it writes, the total of a panel's sums.
-        let own = self.own(cols).iter().sum::<usize>().max(self.panel(cols)).next_multiple_of(16);
+        let own = self.own(cols).iter().sum::<usize>().max(self.panel(cols)).next_multiple_of(LINE);
         match self.sequences {
-            1 => [own + self.sums(cols), 0],
-            n => [own, n * self.jobs() * self.sums(cols)],
+            1 => [own + self.sums(cols), 0, self.before(cols)],
+            n => [own, n * self.jobs() * self.sums(cols), self.before(cols)],
         }
     }
 
     /// Bytes of workspace.
     pub fn workspace<T: Operand>(&self, threads: usize) -> usize {
-        let [own, shared] = self.pieces(T::kernels(self.tier).cols);
-        (shared + own * threads) * size_of::<T::Wide>()
+        let [own, sums, gradients] = self.pieces(T::kernels(self.tier).cols);
+        (sums + gradients + own * threads) * size_of::<T::Wide>()
     }
 
     pub fn run<T: Operand>(&self, args: &mut Args) -> Result<()> {
@@ -132,10 +150,16 @@ impl Weights {
         let cols = T::kernels(self.tier).cols;
         let (sums, panel, jobs) = (self.sums(cols), self.panel(cols), self.jobs());
         let bytes = self.workspace::<T>(args.pool.threads());
-        let (all, scratch) = room::all::<T::Wide>(args.workspace, bytes).split_at_mut(self.pieces(cols)[1]);
-        let scratch = room::spread(scratch, self.pieces(cols)[0], args.pool.threads());
+        let [own, shared, before] = self.pieces(cols);
+        let (all, scratch) = room::all::<T::Wide>(args.workspace, bytes).split_at_mut(shared);
+        let (packed, scratch) = scratch.split_at_mut(before);
+        let scratch = room::spread(scratch, own, args.pool.threads());
+        self.pack_before::<T>(args.pool, g, packed);
+        let packed = &*packed;
         let out = Shared(out.as_mut_ptr());
         if self.sequences == 1 {
+            let part = scratch.len() / args.pool.threads();
+            scratch.chunks_exact_mut(part).for_each(|own| own[sums..sums + LINE].fill(T::Wide::ZERO));
             args.pool.each_with(jobs, scratch, |at, scratch| {
                 let (sums, scratch) = scratch.split_at_mut(sums);
                 let job = self.job(at);
@@ -143,7 +167,7 @@ impl Weights {
                 let MatMut { ptr, rs } = self.results(&job, out);
                 let results =
                     Ahead::matrix(Mat { ptr, rs, cs: 1 }, self.outputs(&job), self.each(&job)).written();
-                self.sum::<T>(&job, g, x, scratch, sums, results);
+                self.sum::<T>(&job, g, x, packed, scratch, sums, results);
                 for (j, sums) in (0..self.outputs(&job)).step_by(cols).zip(sums.chunks_exact(panel)) {
                     // SAFETY: jobs write other weights.
                     unsafe { self.write::<T>(&job, j, sums, 0, scratch, out) };
@@ -151,11 +175,13 @@ impl Weights {
             });
             return Ok(());
         }
+        let part = scratch.len() / args.pool.threads();
+        scratch.chunks_exact_mut(part).for_each(|own| own[..LINE].fill(T::Wide::ZERO));
         let shared = Shared(all.as_mut_ptr());
         args.pool.each_with(self.sequences * jobs, scratch, |at, scratch| {
             // SAFETY: each task has sums of its own.
             let sums = unsafe { std::slice::from_raw_parts_mut(shared.get().add(at * sums), sums) };
-            self.sum::<T>(&self.job(at), g, x, scratch, sums, Ahead::NONE);
+            self.sum::<T>(&self.job(at), g, x, packed, scratch, sums, Ahead::NONE);
         });
         let (all, panels) = (&*all, sums / panel);
         args.pool.each_with(jobs * panels, scratch, |at, scratch| {
@@ -166,6 +192,67 @@ impl Weights {
             }
         });
         Ok(())
+    }
+
+    /// Packs all gradients, if that is done before: those of the jobs of a block one after the other.
+    fn pack_before<T: Operand>(&self, pool: &Pool, g: &[T], packed: &mut [T::Wide]) {
+        let cols = T::kernels(self.tier).cols;
+        if packed.is_empty() {
+            return;
+        }
+        let ([_, parts], panels) = (self.parts(), RESULTS.min(self.cout).div_ceil(cols));
+        let to = Shared(packed.as_mut_ptr());
+        pool.each(self.blocks.count() * self.groups * parts * panels, |at| {
+            let (j, at) = (at % panels * cols, at / panels);
+            let job = Job { group: at / parts % self.groups, sequence: 0, i0: 0, o0: at % parts * RESULTS };
+            let block = self.blocks.get(at / parts / self.groups);
+            if j < self.outputs(&job) {
+                let to = to.get().wrapping_add(at * self.packed(cols));
+                // SAFETY: the room of a panel, which no other task writes.
+                unsafe { self.pack::<T>(&job, g, &block, j..j + 1, to) };
+            }
+        });
+    }
+
+    /// Places that the lines of a block take, of each image: pieces of an image that are packed by themselves, and the positions
+    /// and places of each. Whole images, or line by line if columns are left at its end, which are taken with zeros.
+    fn places(&self, block: &Block) -> [usize; 3] {
+        let width = block.columns.len();
+        let (pieces, piece) = match width.is_multiple_of(self.taken) {
+            true => (1, block.of_image()),
+            false => (block.lines.len(), width),
+        };
+        [pieces, piece, piece.div_ceil(self.taken)]
+    }
+
+    /// Packs a block's gradients of the panels that begin in some output channels of the job, position by position, at their place
+    /// among those of all panels.
+    ///
+    /// # Safety
+    /// `out` has room for the gradients of the job in the block; nobody else uses those of these panels.
+    unsafe fn pack<T: Operand>(
+        &self,
+        job: &Job,
+        g: &[T],
+        block: &Block,
+        outputs: Range<usize>,
+        out: *mut T::Wide,
+    ) {
+        let kernels = T::kernels(self.tier);
+        let cols = kernels.cols;
+        let [pieces, piece, places] = self.places(block);
+        let positions = block.images.len() * pieces * places;
+        for (i, image) in block.images.clone().enumerate() {
+            for j in outputs.clone().step_by(cols) {
+                let (mat, n) = (self.gradients(job, g, image, block, j), cols.min(self.outputs(job) - j));
+                for p in 0..pieces {
+                    let mat = mat.moved((p * self.meeting.result[2]) as isize);
+                    let out = out.wrapping_add(j * positions + (i * pieces + p) * places * cols);
+                    // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do not spill.
+                    unsafe { (kernels.fast.pack)(mat, n, piece, cols, places, out) };
+                }
+            }
+        }
     }
 
     /// Output channels of a job.
@@ -205,6 +292,7 @@ impl Weights {
         job: &Job,
         g: &[T],
         x: &[T],
+        packed: &[T::Wide],
         scratch: &mut [T::Wide],
         sums: &mut [T::Wide],
         results: Ahead,
@@ -216,56 +304,46 @@ impl Weights {
         let channels = self.planes.channels.min(self.cin - job.i0);
         let (outputs, panel) = (self.outputs(job), self.panel(cols));
         let own = self.own(cols);
-        let (inputs, gradients) = scratch.split_at_mut(own[0]);
+        let (mark, scratch) = scratch.split_at_mut(own[0]);
+        let (inputs, gradients) = scratch.split_at_mut(own[1]);
         let per = self.blocks.count().div_ceil(self.sequences);
         let blocks = job.sequence * per..self.blocks.count().min((job.sequence + 1) * per);
         if blocks.is_empty() {
             sums.fill(T::Wide::ZERO);
         }
         let end = blocks.end;
+        // Other output channels of the inputs of a single block find them where they were held for the last ones. The mark is their
+        // part's number and one, of no number it is zero.
+        let mark = &mut bytemuck::cast_slice_mut::<T::Wide, u32>(mark)[0];
+        let part =
+            (job.sequence * self.groups + job.group) * self.parts()[0] + job.i0 / self.planes.channels + 1;
+        let part = if blocks.len() == 1 { part as u32 } else { 0 };
         for (turn, at) in blocks.enumerate() {
             let block = self.blocks.get(at);
             let first = &x[(job.group * self.cin + job.i0) * from..];
             let sample = self.groups * self.cin * from;
-            // SAFETY: the channels of the group, of every sample; scratch memory in elements of the images.
-            unsafe {
-                // Bits stay as they are, unless numbers are widened.
-                if self.taken == 1 && !same::<T, T::Wide>() {
-                    self.planes.fill(
-                        &kernels.fast,
-                        kernels.widen,
-                        first.as_ptr(),
-                        sample,
-                        &block,
-                        channels,
-                        inputs,
-                    );
-                } else {
-                    let inputs =
-                        std::slice::from_raw_parts_mut(inputs.as_mut_ptr().cast::<T>(), inputs.len());
-                    self.planes.fill(&kernels.fast, copied, first.as_ptr(), sample, &block, channels, inputs);
-                }
+            // FILL
+            if part == 0 || *mark != part {
+                // SAFETY: the channels of the group, of every sample; scratch memory in elements of the images.
+                unsafe { self.hold(first.as_ptr(), sample, &block, channels, inputs) };
+                *mark = part;
             }
-            // Gradients of each panel of output channels, position by position: of whole images, or line by line if columns
-            // are left at its end, which are taken with zeros.
+            // PACKG
+            let [pieces, _, places] = self.places(&block);
             let (width, lines) = (block.columns.len(), block.lines.len());
-            let (pieces, piece) = match width.is_multiple_of(self.taken) {
-                true => (1, block.of_image()),
-                false => (lines, width),
-            };
-            let places = piece.div_ceil(self.taken);
             let positions = block.images.len() * pieces * places;
-            for (i, image) in block.images.clone().enumerate() {
-                for j in (0..outputs).step_by(cols) {
-                    let (mat, n) = (self.gradients(job, g, image, &block, j), cols.min(outputs - j));
-                    for p in 0..pieces {
-                        let mat = mat.moved((p * self.meeting.result[2]) as isize);
-                        let out = gradients[j * positions + (i * pieces + p) * places * cols..].as_mut_ptr();
-                        // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do not spill.
-                        unsafe { (kernels.fast.pack)(mat, n, piece, cols, places, out) };
-                    }
+            let gradients = match packed.is_empty() {
+                true => {
+                    // SAFETY: room for all of the job's panels.
+                    unsafe { self.pack::<T>(job, g, &block, 0..outputs, gradients.as_mut_ptr()) };
+                    &*gradients
                 }
-            }
+                false => {
+                    let at = (at * self.groups + job.group) * self.parts()[1] + job.o0 / RESULTS;
+                    &packed[at * self.packed(cols)..][..self.packed(cols)]
+                }
+            };
+            // WALKS
             let outer = &self.firsts[..block.images.len() * lines];
             let input = |start: usize| match self.taken {
                 1 => inputs[start..].as_ptr(),
@@ -275,16 +353,25 @@ impl Weights {
             let tiles = outputs.div_ceil(cols) * starts.len().div_ceil(kernels.rows);
             // While these are multiplied, the next ones come.
             let next = (at + 1 < end).then(|| self.blocks.get(at + 1));
-            let soon = match next {
-                None => [results, Ahead::NONE],
-                Some(next) if self.meeting.result[0] == 1 => {
-                    let g = self.gradients(job, g, next.images.start, &next, 0).ptr;
-                    let sample_g = self.groups * self.cout * to;
-                    let gradients = ahead(g, (next.images.len(), sample_g), outputs, next.of_image(), to);
-                    [gradients, self.meeting.ahead(first.as_ptr(), sample, &next, channels)]
-                }
-                Some(_) => [Ahead::NONE; 2],
+            let flat = self.meeting.result[0] == 1;
+            let inputs_soon = match &next {
+                Some(next) if flat => self.meeting.ahead(first.as_ptr(), sample, next, channels),
+                _ => Ahead::NONE,
             };
+            let gradients_soon = match &next {
+                // The following panels, which another thread may have packed.
+                _ if !packed.is_empty() => {
+                    let mat = Mat { ptr: gradients.as_ptr(), rs: 0, cs: 1 };
+                    Ahead::matrix(mat, 1, outputs.next_multiple_of(cols) * positions)
+                }
+                Some(next) if flat => {
+                    let g = self.gradients(job, g, next.images.start, next, 0).ptr;
+                    let sample_g = self.groups * self.cout * to;
+                    ahead(g, (next.images.len(), sample_g), outputs, next.of_image(), to)
+                }
+                _ => Ahead::NONE,
+            };
+            let soon = [gradients_soon, inputs_soon, if next.is_none() { results } else { Ahead::NONE }];
             let mut soon = soon.map(|ahead| ahead.paced(tiles));
             for j in (0..outputs).step_by(cols) {
                 let b = gradients[j * positions..].as_ptr();
@@ -304,6 +391,30 @@ impl Weights {
                     // sums of the job.
                     unsafe { (kernels.fast.walk)(&walk) };
                 }
+            }
+        }
+    }
+
+    /// Holds the inputs of a block. Bits stay as they are, unless numbers are widened.
+    ///
+    /// # Safety
+    /// As [`Planes::fill`].
+    unsafe fn hold<T: Operand>(
+        &self,
+        x: *const T,
+        sample: usize,
+        block: &Block,
+        channels: usize,
+        inputs: &mut [T::Wide],
+    ) {
+        let kernels = T::kernels(self.tier);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.taken == 1 && !same::<T, T::Wide>() {
+                self.planes.fill(&kernels.fast, kernels.widen, x, sample, block, channels, inputs);
+            } else {
+                let inputs = std::slice::from_raw_parts_mut(inputs.as_mut_ptr().cast::<T>(), inputs.len());
+                self.planes.fill(&kernels.fast, copied, x, sample, block, channels, inputs);
             }
         }
     }
