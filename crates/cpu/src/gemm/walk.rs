@@ -175,26 +175,32 @@ pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
                 }
             }
         }
-        // Columns that fill no vector, as the nine elements of a kernel: what is read behind them is the next row, or a copy's end.
+        // Columns that fill no vector, as the nine elements of a kernel: what is read behind them is the next row, or behind the
+        // last ones a copy's end.
         let edge = if x.rs == k as isize && columns < k { some } else { 0 };
+        let mut copy = [const { MaybeUninit::<T>::uninit() }; MAX_LANES * MAX_TAKEN * MAX_LANES];
+        // Places from which on something is read behind the matrix, and what is copied of them: as it lies, but for what is behind.
+        let last = (rows * k).saturating_sub(columns + L::N) / k.max(1) + 1;
+        let last = (last / L::TAKEN).min(edge);
+        let end = t.at(columns, last * L::TAKEN);
+        let copied = edge * L::TAKEN * k - (last * L::TAKEN * k + columns).min(edge * L::TAKEN * k);
+        let edge = if copied + L::N <= copy.len() { edge } else { 0 };
+        if edge > 0 {
+            copy[copied..copied + L::N].fill(MaybeUninit::zeroed());
+            // SAFETY: elements of the rows of these places, and room for them.
+            unsafe { end.ptr.copy_to_nonoverlapping(copy.as_mut_ptr().cast::<T>(), copied) };
+        }
+        let end = Mat { ptr: copy.as_ptr().cast::<T>(), ..end };
         for i in (0..edge).step_by(L::N) {
-            let (first, n) = (i * L::TAKEN, L::N * L::TAKEN);
-            let mut copy = MaybeUninit::<[MaybeUninit<T>; MAX_LANES * MAX_TAKEN * MAX_LANES]>::uninit();
-            let mut from = t.at(columns, first);
-            if (first + n - 1) * k + columns + L::N > rows * k {
-                let copy = copy.write([MaybeUninit::zeroed(); MAX_LANES * MAX_TAKEN * MAX_LANES]);
-                for j in 0..n {
-                    for q in 0..k - columns {
-                        // SAFETY: an element of the row.
-                        copy[j * L::N + q].write(unsafe { *x.at(first + j, columns + q).ptr });
-                    }
-                }
-                from = Mat { ptr: copy.as_ptr().cast(), rs: 1, cs: L::N as isize };
-            }
             let mut square = [L::zero(); MAX_LANES];
             for j in 0..L::N {
                 // SAFETY: as many elements lie behind the first of each row of a place; all bits are numbers.
-                square[j] = unsafe { L::across(from, 0, j) };
+                square[j] = unsafe {
+                    match i + j < last {
+                        true => L::across(t, columns, i + j),
+                        false => L::across(end, 0, i + j - last),
+                    }
+                };
             }
             L::transpose(&mut square);
             for q in 0..k - columns {
