@@ -18,7 +18,7 @@ const SIDE: usize = limit(192, 24);
 const LONG: usize = 2 * SIDE;
 const RESULT: usize = limit(160 << 10, 4 << 10);
 /// Least depth for each row or column of the result: with less the sums of the groups cost more than they save.
-const DEEP: usize = 4;
+const DEEP: usize = 2;
 /// Most places of `k` packed at a time: with the block of the result and what comes next they fill most of the second-level
 /// cache.
 const CHUNK: usize = limit(140, 8);
