@@ -310,6 +310,7 @@ impl Pass {
     }
 
     /// Sums a block: `sums[position][channel]`, of [`RESULTS`] channels at most.
+    #[allow(clippy::too_many_arguments)]
     fn block<T: Operand>(
         &self,
         tier: Tier,

@@ -287,6 +287,7 @@ impl Weights {
     }
 
     /// Sums a job; meanwhile asks for the `results`.
+    #[allow(clippy::too_many_arguments)]
     fn sum<T: Operand>(
         &self,
         job: &Job,
