@@ -33,7 +33,7 @@ use crate::element;
 use crate::pool::Shared;
 use crate::tier::Tier;
 use asm::{Asm, Width};
-use body::{Body, Pick, Picked, Source, Stream};
+use body::{Body, Ins, Pick, Picked, Source, Stream};
 use emit::{Manner, TOGETHER};
 use half::{bf16, f16};
 use headwater_core::DType;
@@ -84,6 +84,9 @@ struct Phase {
     steps: Vec<isize>,
     /// The code takes these steps by itself.
     steady: bool,
+    /// Where a row is longer than a tile, in one stretch: the code takes tile after tile as if they were rows. Bytes from one to
+    /// the next; none if tiles need not be told apart, for nothing is reduced.
+    tiles: Option<Vec<i32>>,
     slots: Vec<Slot>,
     /// Number and kind of each reduction.
     folds: Vec<(usize, Reduce)>,
@@ -125,6 +128,11 @@ impl Phase {
 
     fn lanes_at(&self) -> usize {
         (self.table_at() + 4 * BATCH * self.slots.len()).next_multiple_of(LINE)
+    }
+
+    /// Bytes from tile to tile of each stream, if the code takes tiles as if they were rows.
+    fn tile_steps(&self) -> Option<&[i32]> {
+        self.tiles.as_deref().filter(|steps| !steps.is_empty())
     }
 
     /// The copy of a stream.
@@ -250,7 +258,9 @@ impl Program {
         let steps = self.steps(&body.streams, self.whole_groups());
         let short: Option<Vec<i32>> = steps.iter().map(|&s| i32::try_from(s).ok()).collect();
         let steady = short.is_some();
-        let short = short.unwrap_or_default();
+        let tiles = self.tiles(&body, group);
+        // Of rows in tiles it is given one at a time.
+        let short = tiles.clone().filter(|t| !t.is_empty()).or(short).unwrap_or_default();
         let manner = Manner { group, stream: false, ahead, steps: &short };
         let past = self.stream && body.streams.iter().any(|s| s.past);
         Phase {
@@ -259,6 +269,7 @@ impl Program {
             rest: emit::function(asm, &rest, frame, Manner { ahead: &[], ..manner }),
             steps,
             steady,
+            tiles,
             idle: body.idle(),
             streams: body.streams,
             picks: body.picks,
@@ -286,6 +297,27 @@ impl Program {
             Source::Sum(_) => 0,
         };
         streams.iter().map(step).collect()
+    }
+
+    /// See [`Phase::tiles`].
+    fn tiles(&self, body: &Body, group: usize) -> Option<Vec<i32>> {
+        let [cols] = &self.cols[..] else { return None };
+        let tile = self.tiling.tile_cols;
+        if cols.size <= tile {
+            return None;
+        }
+        if body.folds.is_empty() {
+            return Some(Vec::new());
+        }
+        // All tiles have the number of the first one's first column.
+        if !tile.is_multiple_of(group) || body.code.iter().any(|i| matches!(i, Ins::Column | Ins::Ahead(_))) {
+            return None;
+        }
+        let step = |s: &Stream| match s.source {
+            Source::Operand(o) => cols.steps[o] * (tile * s.width) as isize,
+            Source::Kept(_) | Source::Sum(_) => (tile * s.width) as isize,
+        };
+        body.streams.iter().map(|s| i32::try_from(step(s)).ok()).collect()
     }
 
     fn slot(&self, reg: Reg) -> Slot {
@@ -320,7 +352,8 @@ impl Machine {
             w.cols.cut(&run.p.cols, run.p.operands, cols.start, cols.len());
         }
         // The usual case: the columns are one stretch of whole groups, and only the row moves.
-        let steady = once && w.cols.lens.len() == 1 && phase.steady && cols.len().is_multiple_of(phase.group);
+        let one = once && w.cols.lens.len() == 1 && phase.tile_steps().is_none();
+        let steady = one && phase.steady && cols.len().is_multiple_of(phase.group);
         let mut row = 0;
         for stretch in 0..w.rows.lens.len() {
             w.parts.clear();
@@ -351,6 +384,8 @@ impl Machine {
                             self.whole(w, phase, &cols, n, phase.lanes(context));
                         }
                         self.end(run, w, phase, row..row + n, phase.lanes(context));
+                    } else if let (false, Some(steps)) = (once, &phase.tiles) {
+                        self.tiles(run, w, phase, row, &cols, steps);
                     } else {
                         for col in cols.clone().step_by(t.tile_cols) {
                             let n = t.tile_cols.min(cols.end - col);
@@ -482,7 +517,11 @@ impl Machine {
         unsafe {
             let past = phase.past.filter(|_| {
                 let ends = (0..phase.streams.len()).filter(|&s| phase.streams[s].past);
-                let step = |s: usize| if rows > 1 { phase.steps[s] as usize } else { 0 };
+                let step = |s: usize| match phase.tile_steps() {
+                    _ if rows == 1 => 0,
+                    Some(steps) => steps[s] as usize,
+                    None => phase.steps[s] as usize,
+                };
                 let low = ends.fold(0, |low, s| low | *pointers.add(s) as usize | step(s));
                 low.is_multiple_of(phase.frame.vector)
             });

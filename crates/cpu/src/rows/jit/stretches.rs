@@ -4,13 +4,74 @@
 use super::super::run::Run;
 use super::super::scratch::Worker;
 use super::body::{Source, Stream};
-use super::{LINE, Machine, Phase, REST, point};
+use super::{BATCH, LANES, LINE, Machine, Phase, REST, point};
 use std::ops::Range;
 
 /// Columns that are worth beginning where results are aligned.
 const PAST: usize = 1024;
 
 impl Machine {
+    /// The columns of a row that are more than a tile, in one stretch, tile after tile: so many bytes lie from one to the next.
+    ///
+    /// # Safety
+    /// As `Run::block`; the numbers of the row are where the code finds them.
+    pub(super) unsafe fn tiles(
+        &self,
+        run: &Run,
+        w: &mut Worker,
+        phase: &Phase,
+        row: usize,
+        cols: &Range<usize>,
+        steps: &[i32],
+    ) {
+        let (tile, context) = (run.p.tiling.tile_cols, w.context.base());
+        let pointers = context.cast::<*mut u8>();
+        w.cols.cut(&run.p.cols, run.p.operands, cols.start, cols.len());
+        // SAFETY: as for this function.
+        unsafe {
+            point(context, &w.parts, |s, part| match phase.streams[s].source {
+                Source::Operand(o) => part.wrapping_offset(w.cols.start(o) * phase.streams[s].width as isize),
+                Source::Kept(_) | Source::Sum(_) => part,
+            });
+            self.pick(run, w, phase, row, 0, cols);
+            if phase.idle {
+                return;
+            }
+            let (mut col, lanes) = (cols.start, phase.lanes(context));
+            self.begin(w, phase);
+            while !steps.is_empty() && cols.end - col >= tile {
+                let n = ((cols.end - col) / tile).min(BATCH);
+                self.repeat(phase, w, n);
+                self.whole(w, phase, &(col..col + tile), n, lanes);
+                for i in 0..n {
+                    let lanes = lanes.add(4 * LANES * phase.folds.len() * i);
+                    self.end(run, w, phase, row..row + 1, lanes);
+                }
+                // The code has gone on to the last of them.
+                for (s, &step) in steps.iter().enumerate() {
+                    *pointers.add(s) = (*pointers.add(s)).wrapping_offset(step as isize);
+                }
+                col += n * tile;
+            }
+            if col < cols.end {
+                self.follow(w, phase, col..cols.end);
+                self.end(run, w, phase, row..row + 1, phase.init(context));
+            }
+        }
+    }
+
+    /// Puts the numbers of a row where the code finds those of the following ones as well.
+    ///
+    /// # Safety
+    /// The context has room for so many rows, and holds the numbers of the first.
+    unsafe fn repeat(&self, phase: &Phase, w: &mut Worker, rows: usize) {
+        let (table, n) = (phase.table(w.context.base()).cast::<u32>(), phase.slots.len());
+        for row in 1..rows {
+            // SAFETY: the caller's promise.
+            unsafe { table.add(row * n).copy_from_nonoverlapping(table, n) };
+        }
+    }
+
     /// The columns of `w.cols`, from `col` on, of a row, `before` of the row's being done.
     ///
     /// # Safety
@@ -107,10 +168,19 @@ impl Machine {
     /// As `Run::block`.
     unsafe fn stretch(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize, cols: Range<usize>) {
         // SAFETY: as for this function.
-        unsafe { self.pick(run, w, phase, row, 0, &cols) };
-        if phase.idle {
-            return;
+        unsafe {
+            self.pick(run, w, phase, row, 0, &cols);
+            if !phase.idle {
+                self.follow(w, phase, cols);
+            }
         }
+    }
+
+    /// The same, of a phase that does more than picking, without that.
+    ///
+    /// # Safety
+    /// As `Run::block`.
+    unsafe fn follow(&self, w: &mut Worker, phase: &Phase, cols: Range<usize>) {
         let lanes = phase.init(w.context.base());
         // SAFETY: as for this function.
         unsafe {
