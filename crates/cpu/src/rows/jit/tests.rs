@@ -128,11 +128,11 @@ fn functions_have_the_bits_of_the_interpreter() {
 }
 
 /// Rows of odd length that are written past the caches, from where a vector is aligned; what phases keep between them begins
-/// there in the middle of a group.
+/// there in the middle of a group. And rows of more tiles than one call takes.
 #[test]
 fn long_rows_that_begin_anywhere_have_the_bits_of_the_interpreter() {
-    let shape: &[usize] = &[1201, 5001];
-    for dtype in [DType::F32, DType::BF16] {
+    let shapes: [&[usize]; 3] = [&[1201, 5001], &[20, 70_001], &[2, 12_288]];
+    for (shape, dtype) in shapes.into_iter().flat_map(|s| [(s, DType::F32), (s, DType::BF16)]) {
         let space = ReduceSpace::new(shape, &[1]);
         let mut b = space.builder();
         let x = b.read(DType::F32, space.full.clone());
@@ -146,10 +146,13 @@ fn long_rows_that_begin_anywhere_have_the_bits_of_the_interpreter() {
         if Tier::detect() >= Tier::Avx2 {
             let program = compile(&ex, Tier::detect()).unwrap();
             let Form::Phases(phases) = &program.machine.as_ref().unwrap().form else { panic!("whole rows") };
-            let last = phases.last().unwrap();
-            assert!(program.stream && last.past.is_some() && last.folds.is_empty());
+            assert!(
+                phases.iter().all(|p| p.tiles.is_some() && p.folds.is_empty() == p.tile_steps().is_none())
+            );
+            assert!(!program.tiling.split, "{shape:?}");
+            assert_eq!(program.stream && phases.last().unwrap().past.is_some(), shape[0] > 1000, "{shape:?}");
         }
-        same(ex, &format!("rows of odd length in {dtype}"));
+        same(ex, &format!("rows of {} columns in {dtype}", shape[1]));
     }
 }
 
