@@ -269,6 +269,9 @@ fn large_operands_agree_with_the_reference() {
         ("avg_pool2d", case().f(&[5, 3, 20, 21]).attr("kernel_size", [3, 2]).attr("stride", [2, 1])),
         ("convolution", conv(&[2, 37, 20, 30], &[140, 37, 3, 3]).f(&[140]).attr("padding", [1, 1])),
         ("convolution", conv(&[2, 130, 4, 4], &[200, 130, 3, 3]).none().attr("padding", [1, 1])),
+        // Five blocks in four sequences: two, two, one, none.
+        ("convolution", conv(&[5, 100, 16, 16], &[9, 100, 3, 3]).none().attr("padding", [1, 1])),
+        ("convolution", conv(&[5, 100, 15, 17], &[9, 100, 3, 3]).none().attr("padding", [1, 1])),
         ("convolution", conv(&[3, 12, 9, 7], &[20, 6, 3, 2]).none().attr("stride", [2, 3]).attr("groups", 2)),
         (
             "convolution",

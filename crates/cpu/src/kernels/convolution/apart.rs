@@ -200,17 +200,18 @@ mod tests {
                 assert_eq!(to, want, "{n} elements {apart} apart");
 
                 let few: Vec<T> = (0..n).map(|i| number(1000 + i)).collect();
-                let mut all: Vec<T> = line.iter().copied().chain([number(7)]).collect();
+                // An element in front, and one behind.
+                let mut all: Vec<T> = [number(7)].into_iter().chain(line).chain([number(7)]).collect();
+                let mut want = all.clone();
                 // SAFETY: as above.
-                unsafe { scatter(few.as_ptr(), n, all.as_mut_ptr(), apart) };
-                let mut want: Vec<T> = line.into_iter().chain([number(7)]).collect();
-                (0..n).for_each(|i| want[i * apart] = number(1000 + i));
+                unsafe { scatter(few.as_ptr(), n, all[1..].as_mut_ptr(), apart) };
+                (0..n).for_each(|i| want[1 + i * apart] = number(1000 + i));
                 assert_eq!(all, want, "{n} elements {apart} apart");
 
                 // SAFETY: as above.
-                unsafe { spread(few.as_ptr(), n, all.as_mut_ptr(), apart) };
-                want[..size].fill(number(0));
-                (0..n).for_each(|i| want[i * apart] = number(1000 + i));
+                unsafe { spread(few.as_ptr(), n, all[1..].as_mut_ptr(), apart) };
+                want[1..1 + size].fill(number(0));
+                (0..n).for_each(|i| want[1 + i * apart] = number(1000 + i));
                 assert_eq!(all, want, "{n} elements {apart} apart, and zeros");
             }
         }

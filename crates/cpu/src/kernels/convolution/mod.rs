@@ -180,7 +180,7 @@ impl Blocks {
             let blocks = plane.div_ceil(positions).min(height);
             Blocks { lines: height.div_ceil(blocks.max(1)).max(1), ..whole }
         } else {
-            // Few blocks are as many as a power of two, which most numbers of threads divide evenly.
+            // Few blocks are as many as a power of two, if images allow it, which most numbers of threads divide evenly.
             let together = (positions / plane).clamp(1, images.max(1));
             let count = images.div_ceil(together);
             let count = if count < 16 { count.next_power_of_two() } else { count };

@@ -323,13 +323,11 @@ impl Weights {
             let block = self.blocks.get(at);
             let first = &x[(job.group * self.cin + job.i0) * from..];
             let sample = self.groups * self.cin * from;
-            // FILL
             if part == 0 || *mark != part {
                 // SAFETY: the channels of the group, of every sample; scratch memory in elements of the images.
                 unsafe { self.hold(first.as_ptr(), sample, &block, channels, inputs) };
                 *mark = part;
             }
-            // PACKG
             let [pieces, _, places] = self.places(&block);
             let (width, lines) = (block.columns.len(), block.lines.len());
             let positions = block.images.len() * pieces * places;
@@ -344,7 +342,6 @@ impl Weights {
                     &packed[at * self.packed(cols)..][..self.packed(cols)]
                 }
             };
-            // WALKS
             let outer = &self.firsts[..block.images.len() * lines];
             let input = |start: usize| match self.taken {
                 1 => inputs[start..].as_ptr(),

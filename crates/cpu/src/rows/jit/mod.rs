@@ -281,11 +281,12 @@ impl Program {
         }
     }
 
-    /// Marks the streams that may be written past the caches.
+    /// Marks the streams that may be written past the caches: not of single bytes, of which more than a group may come before
+    /// the first aligned vector.
     fn mark_past(&self, streams: &mut [Stream]) {
         for s in streams {
             let ends = |o: usize| !self.sites[o].shared && self.cols.last().is_some_and(|c| c.steps[o] == 1);
-            s.past = s.written && matches!(s.source, Source::Operand(o) if ends(o));
+            s.past = s.written && s.width > 1 && matches!(s.source, Source::Operand(o) if ends(o));
         }
     }
 
@@ -309,8 +310,11 @@ impl Program {
         if body.folds.is_empty() {
             return Some(Vec::new());
         }
-        // All tiles have the number of the first one's first column.
-        if !tile.is_multiple_of(group) || body.code.iter().any(|i| matches!(i, Ins::Column | Ins::Ahead(_))) {
+        // All tiles have the number of the first one's first column; and without streams there would be no steps to take.
+        if body.streams.is_empty()
+            || !tile.is_multiple_of(group)
+            || body.code.iter().any(|i| matches!(i, Ins::Column | Ins::Ahead(_)))
+        {
             return None;
         }
         let step = |s: &Stream| match s.source {

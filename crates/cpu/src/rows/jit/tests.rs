@@ -156,6 +156,32 @@ fn long_rows_that_begin_anywhere_have_the_bits_of_the_interpreter() {
     }
 }
 
+/// Phases of long rows that read nothing but numbers of the row: their lanes are added up tile by tile as well.
+#[test]
+fn numbers_of_long_rows_are_summed_by_tiles() {
+    for shape in [[2, 12_288 + 7], [20, 70_001]] {
+        let space = ReduceSpace::new(&shape, &[1]);
+        let mut b = space.builder();
+        let y = b.read(DType::F32, space.dropped.clone());
+        let y = b.expr(&tame(0), &[y]);
+        let sum = b.sum(y);
+        b.store(DType::F32, space.dropped.clone(), sum);
+        same(plain(b.finish(), &[&shape[..1]], &[&shape[..1]]), &format!("{shape:?}"));
+    }
+}
+
+/// Answers of a byte each, more than a group of which lie before the first aligned vector.
+#[test]
+fn bytes_of_long_rows_are_written_wherever_they_begin() {
+    let shape: &[usize] = &[1801, 5001];
+    let space = ReduceSpace::new(shape, &[1]);
+    let mut b = space.builder();
+    let (x, y) = (b.read(DType::F32, space.full.clone()), b.read(DType::F32, space.dropped.clone()));
+    let z = b.expr(&input(0).lt(input(1)), &[x, y]);
+    b.store(DType::Bool, space.full.clone(), z);
+    same(plain(b.finish(), &[shape, &shape[..1]], &[shape]), "bytes");
+}
+
 #[test]
 fn dtypes_are_read_rounded_and_written_alike() {
     for from in [DType::F32, DType::F16, DType::BF16] {

@@ -13,7 +13,7 @@ const DEPTH: usize = 512;
 /// Elements of the source that a block packs, about: half of the second-level cache. Positions, at most.
 const PACKED: usize = 128 << 10;
 const POSITIONS: usize = 512;
-/// Blocks that there are at least, of few positions as well.
+/// Blocks that few positions are cut into as well, of 32 at least.
 const BLOCKS: usize = 8;
 /// Fewer blocks than this are divided by their results as well, and packed before.
 const FEW: usize = 16;
