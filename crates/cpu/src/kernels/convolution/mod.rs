@@ -6,7 +6,7 @@
 //! other strides, once for each remainder of the input's index modulo the stride. Where an output has one tap, as in
 //! convolutions of 1×1, both are plain products of positions as they lie in the image (`pass::points`). The weight gradient
 //! sums over outputs: for it lines stay as they are in the image as well (`planes`, `weight`). Of single channels
-//! all three are sums of lines (`depthwise`).
+//! all three are sums of lines (`depthwise`). What strides leave apart is moved by `apart`.
 //!
 //! Padding is made of zeros that are multiplied like other numbers: a weight or a gradient that is infinite gives NaN there. So
 //! does, where pairs of bf16 are summed, an infinite input in the gradient of weights: of its channel those whose last output

@@ -154,12 +154,14 @@ impl Weights {
         let (all, scratch) = room::all::<T::Wide>(args.workspace, bytes).split_at_mut(shared);
         let (packed, scratch) = scratch.split_at_mut(before);
         let scratch = room::spread(scratch, own, args.pool.threads());
+        // No thread holds anything yet: its mark lies behind sums of its own.
+        let mark = if self.sequences == 1 { sums } else { 0 };
+        let part = scratch.len() / args.pool.threads();
+        scratch.chunks_exact_mut(part).for_each(|own| own[mark..mark + LINE].fill(T::Wide::ZERO));
         self.pack_before::<T>(args.pool, g, packed);
         let packed = &*packed;
         let out = Shared(out.as_mut_ptr());
         if self.sequences == 1 {
-            let part = scratch.len() / args.pool.threads();
-            scratch.chunks_exact_mut(part).for_each(|own| own[sums..sums + LINE].fill(T::Wide::ZERO));
             args.pool.each_with(jobs, scratch, |at, scratch| {
                 let (sums, scratch) = scratch.split_at_mut(sums);
                 let job = self.job(at);
@@ -175,8 +177,6 @@ impl Weights {
             });
             return Ok(());
         }
-        let part = scratch.len() / args.pool.threads();
-        scratch.chunks_exact_mut(part).for_each(|own| own[..LINE].fill(T::Wide::ZERO));
         let shared = Shared(all.as_mut_ptr());
         args.pool.each_with(self.sequences * jobs, scratch, |at, scratch| {
             // SAFETY: each task has sums of its own.
