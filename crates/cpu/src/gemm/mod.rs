@@ -35,7 +35,7 @@ pub(crate) use lines::{Dots, Lines};
 pub(crate) use parts::even;
 pub use tiers::{Kernels, Operand, Panels};
 pub(crate) use tile::{MAX_ROWS, Tile};
-pub(crate) use walk::Walk;
+pub(crate) use walk::{Run, Walk};
 
 use crate::element::Wide;
 use crate::pool::Pool;

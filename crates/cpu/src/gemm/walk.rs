@@ -7,36 +7,44 @@ use super::tile::MAX_ROWS;
 use crate::element::Float;
 use std::mem::MaybeUninit;
 
-/// One block of the output: `c = a · b`, summed in order.
+/// One block of the output: `sums = a · b`, summed run after run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk<'a, E> {
     /// Where each row starts, aligned or not: at least one, at most `Kernels::rows`.
     pub rows: &'a [*const E],
-    /// Row `i` at index `(o, p)` of the sum is `rows[i][outer[o] + p]`, for `p < inner`. In elements.
-    pub outer: &'a [isize],
+    /// What is summed: at index `p < inner` of a run, row `i` of the left is `rows[i][left + p]`, in elements, and the right
+    /// row `right · pitch + p`.
+    pub runs: &'a [Run],
     pub inner: usize,
-    /// Right: for each index of the sum in order, `Kernels::cols` elements.
+    pub pitch: usize,
+    /// Right: rows of `Kernels::cols` elements.
     pub b: *const E,
     /// Columns wanted, at most `Kernels::cols`: whole vectors are computed.
     pub cols: usize,
-    /// Output: row `i` at `i·crs`, of the columns' vectors.
-    pub c: *mut E,
-    pub crs: isize,
+    /// Output: each row, of the columns' vectors.
+    pub sums: &'a [*mut E],
     /// Adds to the output instead of writing it.
     pub add: bool,
+}
+
+/// See [`Walk::runs`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub left: isize,
+    pub right: usize,
 }
 
 /// Computes a tile.
 ///
 /// # Safety
-/// All elements named by it may be read or written; `c` overlaps nothing else.
+/// All elements named by it may be read or written; there is an output for each row, and they overlap nothing else.
 #[inline(always)]
 pub(super) unsafe fn walk<L: Lanes>(w: &Walk<L::E>) {
     macro_rules! rows {
         ($($r:literal)*) => {
             match w.rows.len() {
                 // SAFETY: the caller's promise.
-                $($r if $r == L::ROWS && w.cols <= L::N => unsafe { rows::<L, $r, 1>(w) },)*
+                $($r if $r <= L::ROWS && w.cols <= L::N => unsafe { rows::<L, $r, 1>(w) },)*
                 // SAFETY: as above.
                 $($r if $r <= L::ROWS => unsafe { rows::<L, $r, 2>(w) },)*
                 _ => unreachable!("tiles have 1 to {} rows", L::ROWS),
@@ -55,7 +63,6 @@ unsafe fn rows<L: Lanes, const R: usize, const C: usize>(w: &Walk<L::E>) {
     let mut a = [std::ptr::null(); R];
     a.copy_from_slice(&w.rows[..R]);
     let mut sums = [[L::zero(); C]; R];
-    let mut b = w.b;
     macro_rules! one {
         ($at:expr, $b:expr) => {
             // SAFETY: a row of `b`, and an element of each row of `a`.
@@ -75,8 +82,8 @@ unsafe fn rows<L: Lanes, const R: usize, const C: usize>(w: &Walk<L::E>) {
         };
     }
     let width = 2 * L::N;
-    for &outer in w.outer {
-        let mut at = outer;
+    for run in w.runs {
+        let (mut at, mut b) = (run.left, w.b.wrapping_add(run.right * w.pitch * width));
         // Four at a time: fewer instructions besides the multiplications.
         for _ in 0..w.inner / 4 {
             one!(at, b);
@@ -90,11 +97,11 @@ unsafe fn rows<L: Lanes, const R: usize, const C: usize>(w: &Walk<L::E>) {
             (at, b) = (at + 1, b.wrapping_add(width));
         }
     }
+    let to = &w.sums[..R];
     for i in 0..R {
-        let c = w.c.wrapping_offset(i as isize * w.crs);
         for j in 0..C {
-            let c = c.wrapping_add(j * L::N);
-            // SAFETY: a vector of a row of `c`.
+            let c = to[i].wrapping_add(j * L::N);
+            // SAFETY: a vector of an output's row.
             unsafe {
                 let old = if w.add { L::load(c) } else { L::zero() };
                 old.add(sums[i][j]).store(c);

@@ -3,7 +3,7 @@
 
 use super::nest::Meeting;
 use super::{Block, Blocks};
-use crate::gemm::{Mat, Operand, Panels};
+use crate::gemm::{Mat, Operand, Panels, Run};
 
 /// Of `held` indices of an image's dimension of some size, from `first` on and so far apart: how many lie before the image, how
 /// many in it, and the first of these, if there are any.
@@ -12,13 +12,6 @@ pub(super) fn within(first: isize, apart: usize, held: usize, size: usize) -> (u
     let start = first + (before * apart) as isize;
     let inside = usize::try_from(size as isize - start).unwrap_or(0).div_ceil(apart);
     (before, inside.min(held - before), usize::try_from(start).unwrap_or(0))
-}
-
-/// See [`Band::runs`].
-#[derive(Clone, Debug)]
-pub(super) struct Runs {
-    pub starts: Vec<isize>,
-    pub length: usize,
 }
 
 /// A band: for each image of a block `depth × height × width` inputs of `channels`.
@@ -66,28 +59,39 @@ impl Band {
         self.blocks.together * self.image()
     }
 
-    /// Offset of the inputs of an output, of tap 0: of an image of the block, a line of the block, a column.
-    pub fn at(&self, [image, line, column]: [usize; 3], channels: usize) -> usize {
+    /// Where the inputs of an output begin, those of tap 0, in columns held: of an image of the block, a line of the block, a
+    /// column.
+    pub fn at(&self, [image, line, column]: [usize; 3]) -> usize {
         let held = self.size.iter().product::<usize>();
-        (image * held + line * self.step[1] * self.size[2] + column * self.step[2]) * channels
+        image * held + line * self.step[1] * self.size[2] + column * self.step[2]
     }
 
-    /// Runs of memory that an output's taps cover: the offset of each, and their common length. In the order of the taps,
-    /// channels innermost.
-    pub fn runs(&self, channels: usize) -> Runs {
+    /// Whether the columns that an output meets follow each other.
+    pub fn joined(&self) -> bool {
         let m = &self.meeting;
-        let joined = m.tap[2] == 1 || m.taps[2] == 1;
-        let columns = if joined { 1 } else { m.taps[2] };
-        let mut starts = Vec::new();
+        m.tap[2] == 1 || m.taps[2] == 1
+    }
+
+    /// Columns of a run of memory.
+    pub fn length(&self) -> usize {
+        if self.joined() { self.meeting.taps[2] } else { 1 }
+    }
+
+    /// Runs of memory that an output's taps cover, in the order of the taps, channels innermost.
+    pub fn runs(&self, channels: usize) -> Vec<Run> {
+        let m = &self.meeting;
+        let columns = m.taps[2] / self.length();
+        let mut runs = Vec::new();
         for a in 0..m.taps[0] {
             for b in 0..m.taps[1] {
                 for c in 0..columns {
                     let line = a * m.tap[0] * self.size[1] + b * m.tap[1];
-                    starts.push(((line * self.size[2] + c * m.tap[2]) * channels) as isize);
+                    let left = ((line * self.size[2] + c * m.tap[2]) * channels) as isize;
+                    runs.push(Run { left, right: runs.len() });
                 }
             }
         }
-        Runs { starts, length: channels * if joined { m.taps[2] } else { 1 } }
+        runs
     }
 
     /// Fills the band with `elements` channels, not places, of the images of a block. The first channel of sample `n` starts at

@@ -8,8 +8,8 @@
 //! sums over outputs: for it lines stay as they are in the image as well (`planes`, `weight`). Of single channels
 //! all three are sums of lines (`depthwise`). What strides leave apart is moved by `apart`.
 //!
-//! Padding is made of zeros that are multiplied like other numbers: a weight or a gradient that is infinite gives NaN there. So
-//! does, where pairs of bf16 are summed, an infinite input in the gradient of weights: of its channel those whose last output
+//! Padding is made of zeros. What meets nothing else is left out where that saves time (`tiles`); elsewhere they are multiplied
+//! like other numbers, so that a weight or a gradient that is infinite gives NaN there. So does, where pairs of bf16 are summed, an infinite input in the gradient of weights: of its channel those whose last output
 //! in a line, one of an odd number, meets the input before it.
 
 mod apart;
@@ -18,6 +18,7 @@ mod depthwise;
 mod nest;
 mod pass;
 mod planes;
+mod tiles;
 mod weight;
 
 use super::{Kernel, Prepared, Site};
@@ -79,8 +80,8 @@ impl Kind {
     /// Loop nests of the forward pass, or of the gradient of inputs.
     fn passes(self, c: &Conv, site: &Site) -> Vec<Pass> {
         match self {
-            Kind::Input => Pass::backward(c, taken(site)),
-            _ => vec![Pass::forward(c, taken(site))],
+            Kind::Input => Pass::backward(c, Shape::of(site)),
+            _ => vec![Pass::forward(c, Shape::of(site))],
         }
     }
 }
@@ -91,7 +92,7 @@ fn workspace(site: &Site, kind: Kind) -> usize {
         if depthwise::takes(&c, kind) {
             Depthwise::new(&c, kind, site.tier).workspace::<T>(site.threads)
         } else if kind == Kind::Weight {
-            Weights::new(&c, site.tier, taken(site)).workspace::<T>(site.threads)
+            Weights::new(&c, site.tier, Shape::of(site)).workspace::<T>(site.threads)
         } else {
             let passes = kind.passes(&c, site);
             passes.iter().map(|p| p.workspace::<T>(site.tier, site.threads)).max().unwrap_or(0)
@@ -106,7 +107,7 @@ fn prepare(site: &Site, kind: Kind) -> Result<Prepared> {
             let depthwise = Depthwise::new(&c, kind, tier);
             Box::new(move |args| depthwise.run::<T>(args))
         } else if kind == Kind::Weight {
-            let weights = Weights::new(&c, tier, taken(site));
+            let weights = Weights::new(&c, tier, Shape::of(site));
             Box::new(move |args| weights.run::<T>(args))
         } else {
             run(site, kind.passes(&c, site))
@@ -119,9 +120,20 @@ fn sensible(c: &Conv) -> bool {
     c.cin > 0 && c.cout > 0 && c.is_compact()
 }
 
-/// Terms of a sum that are taken at once.
-fn taken(site: &Site) -> usize {
-    float_dtype!(site.outs[0].dtype, T => T::kernels(site.tier).fast.taken)
+/// Of the register tiles of a tier: terms of a sum that are taken at once, and rows.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    taken: usize,
+    rows: usize,
+}
+
+impl Shape {
+    fn of(site: &Site) -> Shape {
+        float_dtype!(site.outs[0].dtype, T => {
+            let kernels = T::kernels(site.tier);
+            Shape { taken: kernels.fast.taken, rows: kernels.rows }
+        })
+    }
 }
 
 /// Runs passes one after the other. Results that none of them writes are zeros.

@@ -3,11 +3,12 @@
 mod points;
 
 use super::apart;
-use super::band::{Band, Runs};
+use super::band::Band;
 use super::nest::{Meeting, Nest, ahead};
-use super::{Block, Blocks, channels};
+use super::tiles::Tilings;
+use super::{Block, Blocks, Shape, channels};
 use crate::element::Wide;
-use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Walk};
+use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Run, Walk};
 use crate::pool::{Pool, Shared};
 use crate::room;
 use crate::tier::Tier;
@@ -38,46 +39,36 @@ pub(super) struct Pass {
     blocks: Blocks,
     band: Band,
     /// Of as many channels as the band holds, and of those left at the end.
-    runs: [Runs; 2],
-    /// Where the inputs of the positions of a block begin in the band, for each of these.
-    inputs: [Vec<usize>; 2],
-}
-
-/// How a pass cuts its results, and holds its source, whose channels take so many places.
-fn layout(samples: usize, places: usize, m: Meeting) -> (Blocks, Band, [Runs; 2], [Vec<usize>; 2]) {
-    let channels = channels(m.taps.iter().product(), places);
-    let blocks = match points::single(&m) {
-        true => points::blocks(&m, samples, places),
-        false => Blocks::new(&m, samples, channels, POSITIONS),
-    };
-    let band = Band::new(m, blocks, channels);
-    let all = [channels, places % channels];
-    let inputs = |channels| {
-        let places = blocks.each_line().flat_map(|[i, j]| (0..blocks.columns).map(move |k| [i, j, k]));
-        places.map(|place| band.at(place, channels)).collect()
-    };
-    (blocks, band, all.map(|channels| band.runs(channels)), all.map(inputs))
+    runs: [Vec<Run>; 2],
+    tilings: Tilings,
 }
 
 impl Pass {
-    /// The forward pass, `taken` channels of the source in a place.
-    pub fn forward(c: &Conv, taken: usize) -> Pass {
+    /// The forward pass, by register tiles of some shape.
+    pub fn forward(c: &Conv, shape: Shape) -> Pass {
         let weight = [c.cin * c.kernel_size(), c.kernel_size()];
-        Pass::new(c, [c.cin, c.cout], taken, weight, Nest::forward(c))
+        Pass::new(c, [c.cin, c.cout], shape, weight, Nest::forward(c))
     }
 
     /// The data gradient: a pass for each nest.
-    pub fn backward(c: &Conv, taken: usize) -> Vec<Pass> {
+    pub fn backward(c: &Conv, shape: Shape) -> Vec<Pass> {
         let weight = [c.kernel_size(), c.cin * c.kernel_size()];
-        let pass = |nest| Pass::new(c, [c.cout, c.cin], taken, weight, nest);
+        let pass = |nest| Pass::new(c, [c.cout, c.cin], shape, weight, nest);
         Nest::backward(c).into_iter().map(pass).collect()
     }
 
-    fn new(c: &Conv, [from, to]: [usize; 2], taken: usize, weight: [usize; 2], nest: Nest) -> Pass {
-        let (blocks, band, runs, inputs) = layout(c.batch, from.div_ceil(taken), nest.meeting);
-        let point = points::single(&nest.meeting);
-        let (samples, groups) = (c.batch, c.groups);
-        Pass { samples, groups, from, to, taken, nest, point, weight, blocks, band, runs, inputs }
+    fn new(c: &Conv, [from, to]: [usize; 2], shape: Shape, weight: [usize; 2], nest: Nest) -> Pass {
+        let Shape { taken, rows } = shape;
+        let (m, samples, places) = (nest.meeting, c.batch, from.div_ceil(taken));
+        let (point, channels) = (points::single(&m), channels(m.taps.iter().product(), places));
+        let blocks = match point {
+            true => points::blocks(&m, samples, places),
+            false => Blocks::new(&m, samples, channels, POSITIONS),
+        };
+        let band = Band::new(m, blocks, channels);
+        let runs = [channels, places % channels].map(|channels| band.runs(channels));
+        let tilings = if point { Tilings::default() } else { Tilings::new(&m, &blocks, &band, rows) };
+        Pass { samples, groups: c.groups, from, to, taken, nest, point, weight, blocks, band, runs, tilings }
     }
 
     /// Elements of the result it writes.
@@ -325,14 +316,16 @@ impl Pass {
         let (cols, layout) = (kernels.cols, &self.band);
         let taps = self.taps();
         let block = self.blocks.get(job.block);
-        let positions = block.positions();
+        let tiling = self.tilings.get(&self.blocks, job.block);
+        // Runs of each line of taps.
+        let of_line = self.nest.meeting.taps[0] * self.nest.meeting.taps[2] / layout.length();
         let panels = self.to.div_ceil(cols);
         let mine = job.first / cols..(job.first + RESULTS).min(self.to).div_ceil(cols);
         let crs = line(self.to, cols);
         for i0 in (0..self.places()).step_by(layout.channels) {
             let (channels, elements) = self.part(i0);
             let part = usize::from(channels < layout.channels);
-            let (runs, places) = (&self.runs[part], &self.inputs[part]);
+            let runs = &self.runs[part];
             let (first, sample) = self.source(job, i0, x);
             // SAFETY: the channels of the group, of every sample.
             unsafe { layout.fill(&kernels.fast, first.as_ptr(), sample, &block, elements, moved, band) };
@@ -345,12 +338,11 @@ impl Pass {
                 let ((first, sample), (_, elements)) = (self.source(job, i0, x), self.part(i0));
                 self.nest.meeting.ahead(first.as_ptr(), sample, &self.blocks.get(job.block), elements)
             });
-            let tiles = positions.div_ceil(kernels.rows);
-            let mut soon = soon.paced(mine.len() * tiles);
+            let mut soon = soon.paced(mine.len() * tiling.tiles.len());
             // And the results' places, when they are about to be written.
             let last = i0 + channels == self.places();
             let results = if last { self.results(job, &block, out) } else { Ahead::NONE };
-            let mut results = results.paced(mine.len() * tiles);
+            let mut results = results.paced(mine.len() * tiling.tiles.len());
             for panel in mine.clone() {
                 let mut ahead = Ahead::NONE;
                 let b = match &mut weights {
@@ -369,22 +361,24 @@ impl Pass {
                         &*packed
                     }
                 };
-                let mut ahead = ahead.paced(tiles);
+                let mut ahead = ahead.paced(tiling.tiles.len());
                 let column = panel * cols - job.first;
-                for start in (0..positions).step_by(kernels.rows) {
-                    let n = kernels.rows.min(positions - start);
-                    let mut rows = [std::ptr::null(); MAX_ROWS];
-                    for (row, &at) in rows.iter_mut().zip(&places[start..start + n]) {
-                        *row = band[at..].as_ptr();
+                for tile in &tiling.tiles {
+                    let n = tile.rows.len();
+                    let (mut rows, mut outputs) =
+                        ([std::ptr::null(); MAX_ROWS], [std::ptr::null_mut(); MAX_ROWS]);
+                    for (i, row) in tiling.rows[tile.rows.clone()].iter().enumerate() {
+                        rows[i] = band[(row.place + tile.columns.start) * channels..].as_ptr();
+                        outputs[i] = sums[row.position * crs + column..].as_mut_ptr();
                     }
                     let walk = Walk {
                         rows: &rows[..n],
-                        outer: &runs.starts,
-                        inner: runs.length,
-                        b: b.as_ptr(),
+                        runs: &runs[tile.lines.start * of_line..tile.lines.end * of_line],
+                        inner: tile.columns.len().min(layout.length()) * channels,
+                        pitch: layout.length() * channels,
+                        b: b[tile.columns.start * channels * cols..].as_ptr(),
                         cols: cols.min(self.to - panel * cols),
-                        c: sums[start * crs + column..].as_mut_ptr(),
-                        crs: crs as isize,
+                        sums: &outputs[..n],
                         add: i0 > 0,
                     };
                     ahead.step();

@@ -3,9 +3,10 @@
 
 use super::nest::{Meeting, ahead};
 use super::planes::{Planes, copied};
-use super::{Block, Blocks, channels, spatial};
+use super::tiles::{cost, cut};
+use super::{Block, Blocks, Shape, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{Ahead, MAX_ROWS, Mat, MatMut, Operand, Paced, Walk, same};
+use crate::gemm::{Ahead, MAX_ROWS, Mat, MatMut, Operand, Paced, Run, Walk, same};
 use crate::kernels::Args;
 use crate::pool::{Pool, Shared};
 use crate::room;
@@ -39,17 +40,61 @@ pub(super) struct Weights {
     planes: Planes,
     /// Columns summed at a time.
     taken: usize,
-    /// Where the inputs of the lines of a block begin in the planes, in columns taken at a time, and those of each channel and
-    /// tap, in columns.
-    firsts: Vec<isize>,
-    starts: Vec<usize>,
+    /// Where the inputs of the lines of a block begin in the planes, in columns taken at a time.
+    lines: Vec<Run>,
+    groups_of_taps: Vec<Taps>,
     /// Sequences of blocks that are summed apart.
     sequences: usize,
 }
 
+/// Taps that meet the same lines.
+struct Taps {
+    /// These lines, of an image's outputs; and of all of a block's lines those among them, if it has whole images.
+    met: Range<usize>,
+    lines: Vec<Run>,
+    /// For each channel and these taps of it: where their inputs begin in the planes, in columns, and the row of their sums.
+    rows: Vec<[usize; 2]>,
+}
+
+impl Taps {
+    /// In as many groups as it takes, or in one that sums over all lines, by what costs less: tiles have at most `rows`.
+    fn of(m: &Meeting, planes: &Planes, lines: &[Run], rows: usize, taken: usize) -> Vec<Taps> {
+        let (height, width) = (m.result[1].max(1), m.result[2].div_ceil(taken));
+        let mut groups: Vec<Taps> = Vec::new();
+        let starts = planes.taps();
+        for (row, &start) in starts.iter().enumerate() {
+            let met = m.meeting(1, row / m.taps[2] % m.taps[1]);
+            match groups.iter_mut().find(|group| group.met == met) {
+                Some(group) => group.rows.push([start, row]),
+                None => groups.push(Taps { met, lines: Vec::new(), rows: vec![[start, row]] }),
+            }
+        }
+        let apart: usize = groups.iter().map(|g| cost(g.rows.len(), rows, g.met.len() * width)).sum();
+        if apart >= cost(starts.len(), rows, height * width) {
+            let all = starts.into_iter().enumerate().map(|(row, start)| [start, row]).collect();
+            groups = vec![Taps { met: 0..height, lines: Vec::new(), rows: all }];
+        }
+        for group in &mut groups {
+            group.lines =
+                lines.iter().copied().filter(|run| group.met.contains(&(run.right % height))).collect();
+        }
+        groups
+    }
+
+    /// Lines of a block that the outputs of these taps are among.
+    fn lines<'a>(&'a self, all: &'a [Run], block: &Block) -> &'a [Run] {
+        let met = self.met.start.max(block.lines.start)..self.met.end.min(block.lines.end);
+        match block.images.len() {
+            _ if met.is_empty() => &[],
+            1 => &all[met.start - block.lines.start..met.end - block.lines.start],
+            images => &self.lines[..images * met.len()],
+        }
+    }
+}
+
 impl Weights {
-    /// `taken` columns are summed at a time.
-    pub fn new(c: &Conv, tier: Tier, taken: usize) -> Weights {
+    pub fn new(c: &Conv, tier: Tier, shape: Shape) -> Weights {
+        let Shape { taken, rows } = shape;
         let [source, result, taps, step, tap, pad] = spatial(c);
         let meeting = Meeting { source, result, taps, step, tap, base: pad.map(|p| -(p as isize)) };
         let held = channels(c.kernel_size(), c.cin);
@@ -59,6 +104,9 @@ impl Weights {
         let planes = Planes::new(meeting, blocks, held, taken);
         let tasks = c.groups * c.cin.div_ceil(held) * c.cout.div_ceil(RESULTS);
         let sequences = TASKS.div_ceil(tasks.max(1)).min(blocks.count()).max(1);
+        let place = |(right, at): (usize, isize)| Run { left: at / taken as isize, right };
+        let lines: Vec<Run> = planes.outputs().into_iter().enumerate().map(place).collect();
+        let groups_of_taps = Taps::of(&meeting, &planes, &lines, rows, taken);
         Weights {
             tier,
             groups: c.groups,
@@ -68,8 +116,8 @@ impl Weights {
             blocks,
             planes,
             taken,
-            firsts: planes.outputs().into_iter().map(|at| at / taken as isize).collect(),
-            starts: planes.taps(),
+            lines,
+            groups_of_taps,
             sequences,
         }
     }
@@ -329,7 +377,7 @@ impl Weights {
                 *mark = part;
             }
             let [pieces, _, places] = self.places(&block);
-            let (width, lines) = (block.columns.len(), block.lines.len());
+            let width = block.columns.len();
             let positions = block.images.len() * pieces * places;
             let gradients = match packed.is_empty() {
                 true => {
@@ -342,13 +390,14 @@ impl Weights {
                     &packed[at * self.packed(cols)..][..self.packed(cols)]
                 }
             };
-            let outer = &self.firsts[..block.images.len() * lines];
             let input = |start: usize| match self.taken {
                 1 => inputs[start..].as_ptr(),
                 _ => inputs.as_ptr().cast::<T>().wrapping_add(start).cast(),
             };
-            let starts = &self.starts[..channels * self.taps()];
-            let tiles = outputs.div_ceil(cols) * starts.len().div_ceil(kernels.rows);
+            let of_channels = |group: &Taps| group.rows.len() / self.planes.channels * channels;
+            let tiles =
+                self.groups_of_taps.iter().map(|g| of_channels(g).div_ceil(kernels.rows)).sum::<usize>();
+            let tiles = outputs.div_ceil(cols) * tiles;
             // While these are multiplied, the next ones come.
             let next = (at + 1 < end).then(|| self.blocks.get(at + 1));
             let flat = self.meeting.result[0] == 1;
@@ -373,17 +422,26 @@ impl Weights {
             let mut soon = soon.map(|ahead| ahead.paced(tiles));
             for j in (0..outputs).step_by(cols) {
                 let b = gradients[j * positions..].as_ptr();
-                let sums = sums[j / cols * panel..].chunks_mut(kernels.rows * cols);
-                for (starts, sums) in starts.chunks(kernels.rows).zip(sums) {
-                    let mut rows = [std::ptr::null(); MAX_ROWS];
-                    for (row, &start) in rows.iter_mut().zip(starts) {
-                        *row = input(start);
+                let sums = &mut sums[j / cols * panel..];
+                let all = self.groups_of_taps.iter();
+                for (group, tile) in all.flat_map(|g| cut(of_channels(g), kernels.rows).map(move |t| (g, t)))
+                {
+                    let n = tile.len();
+                    let (mut rows, mut to) = ([std::ptr::null(); MAX_ROWS], [std::ptr::null_mut(); MAX_ROWS]);
+                    for (i, &[start, row]) in group.rows[tile].iter().enumerate() {
+                        (rows[i], to[i]) = (input(start), sums[row * cols..].as_mut_ptr());
                     }
-                    let rows = &rows[..starts.len()];
-                    let (c, crs) = (sums.as_mut_ptr(), cols as isize);
                     let inner = width.div_ceil(self.taken);
-                    let cols = cols.min(outputs - j);
-                    let walk = Walk { rows, outer, inner, b, cols, c, crs, add: turn > 0 };
+                    let walk = Walk {
+                        rows: &rows[..n],
+                        runs: group.lines(&self.lines, &block),
+                        inner,
+                        pitch: inner,
+                        b,
+                        cols: cols.min(outputs - j),
+                        sums: &to[..n],
+                        add: turn > 0,
+                    };
                     soon.iter_mut().for_each(Paced::step);
                     // SAFETY: inputs that the outputs meet through these taps, a row of gradients for each output, and
                     // sums of the job.
