@@ -3,7 +3,7 @@
 
 use super::nest::Meeting;
 use super::{Block, Blocks};
-use crate::gemm::{Mat, Operand, Panels, Run};
+use crate::gemm::{Mat, Operand, Panels};
 
 /// Of `held` indices of an image's dimension of some size, from `first` on and so far apart: how many lie before the image, how
 /// many in it, and the first of these, if there are any.
@@ -59,39 +59,15 @@ impl Band {
         self.blocks.together * self.image()
     }
 
-    /// Where the inputs of an output begin, those of tap 0, in columns held: of an image of the block, a line of the block, a
-    /// column.
+    /// Where the inputs of a cell begin, in columns held: of an image of the block, a line of the block, a column.
     pub fn at(&self, [image, line, column]: [usize; 3]) -> usize {
         let held = self.size.iter().product::<usize>();
         image * held + line * self.step[1] * self.size[2] + column * self.step[2]
     }
 
-    /// Whether the columns that an output meets follow each other.
-    pub fn joined(&self) -> bool {
-        let m = &self.meeting;
-        m.tap[2] == 1 || m.taps[2] == 1
-    }
-
-    /// Columns of a run of memory.
-    pub fn length(&self) -> usize {
-        if self.joined() { self.meeting.taps[2] } else { 1 }
-    }
-
-    /// Runs of memory that an output's taps cover, in the order of the taps, channels innermost.
-    pub fn runs(&self, channels: usize) -> Vec<Run> {
-        let m = &self.meeting;
-        let columns = m.taps[2] / self.length();
-        let mut runs = Vec::new();
-        for a in 0..m.taps[0] {
-            for b in 0..m.taps[1] {
-                for c in 0..columns {
-                    let line = a * m.tap[0] * self.size[1] + b * m.tap[1];
-                    let left = ((line * self.size[2] + c * m.tap[2]) * channels) as isize;
-                    runs.push(Run { left, right: runs.len() });
-                }
-            }
-        }
-        runs
+    /// Inputs held from one line to the next, and to the next depth.
+    pub fn pitches(&self) -> [usize; 2] {
+        [self.size[1] * self.size[2], self.size[2]]
     }
 
     /// Fills the band with `elements` channels, not places, of the images of a block. The first channel of sample `n` starts at

@@ -72,7 +72,7 @@ impl Part {
 impl Depthwise {
     pub fn new(c: &Conv, kind: Kind, tier: Tier) -> Depthwise {
         let nests = match kind {
-            Kind::Input => Nest::backward(c),
+            Kind::Input => Nest::remainders(c),
             _ => vec![Nest::forward(c)],
         };
         let written: usize = nests.iter().map(|n| n.meeting.result.iter().product::<usize>()).sum();

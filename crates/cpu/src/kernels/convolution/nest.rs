@@ -62,16 +62,32 @@ pub(super) fn ahead<T>(
     }
 }
 
-/// The forward pass, or the part of the data gradient that falls on inputs of one remainder: of the whole result it gives the
-/// indices `place + r · apart`.
+/// A pass as a loop nest. Outputs of a plane come in cells of `apart[1] × apart[2]`, one for each output of the meeting, whose
+/// members meet inputs through taps of their own.
 #[derive(Clone, Debug)]
 pub(super) struct Nest {
+    /// What the cells meet, all members together.
     pub meeting: Meeting,
     pub whole: [usize; 3],
+    /// Depth `r` of the meeting is `place[0] + r · apart[0]`. Of a point, lines and columns are as well, and what lies between
+    /// them is no member of any cell.
     pub place: [usize; 3],
     pub apart: [usize; 3],
-    /// The kernel's element of each tap.
+    /// Of each dimension, the members: of depth a single one.
+    pub members: [Vec<Member>; 3],
+    /// The kernel's element of each tap, those of member after member, in each dimension.
     pub elements: Vec<usize>,
+}
+
+/// The taps of a member of a cell, along a dimension.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Member {
+    /// The first of them, among those of all members, and how many.
+    pub first: usize,
+    pub taps: usize,
+    /// Inputs from the first that the cell meets to that of the first tap, and from one tap to the next.
+    pub offset: usize,
+    pub apart: usize,
 }
 
 impl Nest {
@@ -80,52 +96,118 @@ impl Nest {
         let [source, result, taps, step, tap, pad] = spatial(c);
         let base = pad.map(|p| -(p as isize));
         let meeting = Meeting { source, result, taps, step, tap, base };
+        let members =
+            std::array::from_fn(|d| vec![Member { first: 0, taps: taps[d], offset: 0, apart: tap[d] }]);
         let elements = (0..c.kernel_size()).collect();
-        Nest { meeting, whole: result, place: [0; 3], apart: [1; 3], elements }
+        Nest { meeting, whole: result, place: [0; 3], apart: [1; 3], members, elements }
     }
 
-    /// The data gradient: a nest for each remainder of the input's index modulo the stride that any output meets. Input `i`
-    /// meets through kernel element `k` the output `(i + pad − k · dilation) / stride`, where that is whole.
-    pub fn backward(c: &Conv) -> Vec<Nest> {
-        // Remainders that inputs have.
-        let [depths, lines, columns]: [usize; 3] = std::array::from_fn(|d| c.stride[d].min(c.input[d]));
-        let rests =
+    /// The data gradient: a nest for each remainder of the input's index modulo the stride that any output meets.
+    pub fn remainders(c: &Conv) -> Vec<Nest> {
+        let all = Remainder::all(c);
+        let [depths, lines, columns] = [0, 1, 2].map(|d| all[d].len());
+        let places =
             (0..depths * lines * columns).map(|i| [i / columns / lines, i / columns % lines, i % columns]);
-        rests.filter_map(|rest| Nest::of_remainder(c, rest)).collect()
+        let one = |place: [usize; 3]| [0, 1, 2].map(|d| std::slice::from_ref(&all[d][place[d]]));
+        let met = places.filter(|place| one(*place).iter().all(|remainder| remainder[0].is_some()));
+        met.map(|place| Nest::of(c, one(place), place)).collect()
     }
 
-    /// The nest of one remainder, unless no output meets it.
-    fn of_remainder(c: &Conv, place: [usize; 3]) -> Option<Nest> {
-        let [input, output, kernel, stride, dilation, pad] = spatial(c);
-        let all = [1; 3];
-        let mut meeting =
-            Meeting { source: output, result: input, taps: all, step: all, tap: all, base: [0; 3] };
-        let (mut first, mut next) = ([0; 3], [0; 3]);
-        for d in 0..3 {
-            let shared = gcd(dilation[d], stride[d]);
-            let at = place[d] + pad[d];
-            let every = stride[d] / shared;
-            let fits = |k: &usize| at % stride[d] == k * dilation[d] % stride[d];
-            let k = (0..every.min(kernel[d])).find(fits)?;
-            let taps = (kernel[d] - k).div_ceil(every);
-            // From the last tap to the first, so that the outputs they meet ascend.
-            let last = k + (taps - 1) * every;
-            meeting.taps[d] = taps;
-            meeting.tap[d] = dilation[d] / shared;
-            meeting.base[d] = (at as isize - (last * dilation[d]) as isize) / stride[d] as isize;
-            meeting.result[d] = (input[d] - place[d]).div_ceil(stride[d]);
-            (first[d], next[d]) = (last, every);
+    /// The same with one nest for all remainders of line and column, or with one of a single tap.
+    pub fn backward(c: &Conv) -> Vec<Nest> {
+        if c.kernel_size() == 1 {
+            let nests = Nest::remainders(c);
+            if nests.iter().all(|nest| single(&nest.meeting)) {
+                return nests;
+            }
         }
-        let element = |d: usize, t: usize| first[d] - t * next[d];
-        let [_, lines, columns] = meeting.taps;
-        let elements = (0..meeting.taps.iter().product())
-            .map(|t| {
-                [element(0, t / columns / lines), element(1, t / columns % lines), element(2, t % columns)]
-            })
-            .map(|[z, y, x]| (z * kernel[1] + y) * kernel[2] + x)
-            .collect();
-        Some(Nest { meeting, whole: input, place, apart: stride, elements })
+        let all = Remainder::all(c);
+        let depths = all[0].iter().enumerate().filter(|(_, depth)| depth.is_some());
+        let nest = |(z, depth)| Nest::of(c, [std::slice::from_ref(depth), &all[1], &all[2]], [z, 0, 0]);
+        let met = all[1..].iter().all(|members| members.iter().any(Option::is_some));
+        depths.map(nest).filter(|_| met).collect()
     }
+
+    /// Of some remainders of each dimension, the first of which is that of the input at `place`.
+    fn of(c: &Conv, remainders: [&[Option<Remainder>]; 3], place: [usize; 3]) -> Nest {
+        let [input, output, kernel, stride, ..] = spatial(c);
+        let mut meeting =
+            Meeting { source: output, result: input, taps: [1; 3], step: [1; 3], tap: [1; 3], base: [0; 3] };
+        let mut members: [Vec<Member>; 3] = Default::default();
+        for (d, remainders) in remainders.into_iter().enumerate() {
+            let base = remainders.iter().flatten().map(|r| r.base).min().unwrap_or(0);
+            let mut first = 0;
+            for remainder in remainders {
+                let member = remainder.as_ref().map_or(Member { first, ..Member::default() }, |r| Member {
+                    first,
+                    taps: r.elements.len(),
+                    offset: (r.base - base) as usize,
+                    apart: r.apart,
+                });
+                first += member.taps;
+                let last = member.offset + member.taps.saturating_sub(1) * member.apart;
+                meeting.taps[d] = meeting.taps[d].max(last + 1);
+                members[d].push(member);
+            }
+            if let [Member { taps, apart, .. }] = members[d][..] {
+                (meeting.taps[d], meeting.tap[d]) = (taps, apart);
+            }
+            meeting.base[d] = base;
+            meeting.result[d] = (input[d] - place[d]).div_ceil(stride[d]);
+        }
+        let [z, y, x] = remainders.map(|r| r.iter().flatten().flat_map(|r| r.elements.iter().copied()));
+        let elements = z
+            .flat_map(|z| y.clone().map(move |y| z * kernel[1] + y))
+            .flat_map(|zy| x.clone().map(move |x| zy * kernel[2] + x))
+            .collect();
+        Nest { meeting, whole: input, place, apart: stride, members, elements }
+    }
+
+    /// Taps of all members.
+    pub fn taps(&self) -> usize {
+        self.elements.len()
+    }
+
+    /// Taps of one member at most.
+    pub fn most_taps(&self) -> usize {
+        self.members.iter().map(|all| all.iter().map(|member| member.taps).max().unwrap_or(0)).product()
+    }
+}
+
+/// Inputs of one remainder of their index modulo the stride, along a dimension: input `i` meets through kernel element `k` the
+/// output `(i + pad − k · dilation) / stride`, where that is whole.
+struct Remainder {
+    /// Elements, so that the outputs they meet ascend, and from one of these to the next.
+    elements: Vec<usize>,
+    apart: usize,
+    /// The output that the first of these inputs meets through the first element.
+    base: isize,
+}
+
+impl Remainder {
+    /// All that inputs have, along each dimension.
+    fn all(c: &Conv) -> [Vec<Option<Remainder>>; 3] {
+        [0, 1, 2].map(|d| (0..c.stride[d].min(c.input[d])).map(|at| Remainder::new(c, d, at)).collect())
+    }
+
+    /// Of the input at `place`, unless no output meets it.
+    fn new(c: &Conv, d: usize, place: usize) -> Option<Remainder> {
+        let [_, _, kernel, stride, dilation, pad] = spatial(c).map(|of| of[d]);
+        let shared = gcd(dilation, stride);
+        let (at, every) = (place + pad, stride / shared);
+        let first = (0..every.min(kernel)).find(|k| at % stride == k * dilation % stride)?;
+        let elements: Vec<usize> = (first..kernel).step_by(every).rev().collect();
+        let base = (at as isize - (elements[0] * dilation) as isize) / stride as isize;
+        Some(Remainder { elements, apart: dilation / shared, base })
+    }
+}
+
+/// Whether a meeting is of one tap, and all inputs lie in the image.
+pub(super) fn single(m: &Meeting) -> bool {
+    (0..3).all(|d| {
+        let last = m.base[d] + (m.result[d].saturating_sub(1) * m.step[d]) as isize;
+        m.taps[d] == 1 && m.base[d] >= 0 && last < m.source[d] as isize
+    })
 }
 
 fn gcd(a: usize, b: usize) -> usize {

@@ -2,13 +2,12 @@
 
 mod points;
 
-use super::apart;
 use super::band::Band;
-use super::nest::{Meeting, Nest, ahead};
+use super::nest::{Meeting, Nest, ahead, single};
 use super::tiles::Tilings;
 use super::{Block, Blocks, Shape, channels};
 use crate::element::Wide;
-use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Run, Walk};
+use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Walk};
 use crate::pool::{Pool, Shared};
 use crate::room;
 use crate::tier::Tier;
@@ -18,8 +17,6 @@ use headwater_core::ops::conv::geometry::Conv;
 const RESULTS: usize = 128;
 /// Positions computed at a time, about.
 const POSITIONS: usize = 512;
-/// Positions moved out together, if their results do not follow each other.
-const MOVED: usize = 64;
 
 /// See the module. Source `[samples, groups · from, source…]`, result `[samples, groups · to, whole…]`.
 #[derive(Clone, Debug)]
@@ -36,10 +33,9 @@ pub(super) struct Pass {
     /// Weight of result channel `o`, source channel `i` (in a group) and tap `t`:
     /// `o · weight[0] + i · weight[1] + nest.elements[t]`; a group's weights follow the last one's.
     weight: [usize; 2],
+    /// Of cells.
     blocks: Blocks,
     band: Band,
-    /// Of as many channels as the band holds, and of those left at the end.
-    runs: [Vec<Run>; 2],
     tilings: Tilings,
 }
 
@@ -60,20 +56,26 @@ impl Pass {
     fn new(c: &Conv, [from, to]: [usize; 2], shape: Shape, weight: [usize; 2], nest: Nest) -> Pass {
         let Shape { taken, rows } = shape;
         let (m, samples, places) = (nest.meeting, c.batch, from.div_ceil(taken));
-        let (point, channels) = (points::single(&m), channels(m.taps.iter().product(), places));
+        let members: usize = nest.members.iter().map(Vec::len).product();
+        let point = single(&m) && members == 1;
+        let channels = channels(nest.most_taps(), places);
         let blocks = match point {
             true => points::blocks(&m, samples, places),
-            false => Blocks::new(&m, samples, channels, POSITIONS),
+            false => Blocks::new(&m, samples, channels, (POSITIONS / members).max(1)),
         };
         let band = Band::new(m, blocks, channels);
-        let runs = [channels, places % channels].map(|channels| band.runs(channels));
-        let tilings = if point { Tilings::default() } else { Tilings::new(&m, &blocks, &band, rows) };
-        Pass { samples, groups: c.groups, from, to, taken, nest, point, weight, blocks, band, runs, tilings }
+        let tilings = match point {
+            true => Tilings::default(),
+            false => Tilings::new(&nest, &blocks, &band, [channels, places % channels], rows),
+        };
+        Pass { samples, groups: c.groups, from, to, taken, nest, point, weight, blocks, band, tilings }
     }
 
     /// Elements of the result it writes.
     pub fn written(&self) -> usize {
-        self.samples * self.groups * self.to * self.nest.meeting.result.iter().product::<usize>()
+        let Nest { meeting: Meeting { result, .. }, whole, .. } = &self.nest;
+        let plane = if self.point { result[1] * result[2] } else { whole[1] * whole[2] };
+        self.samples * self.groups * self.to * result[0] * plane
     }
 
     /// Places that the source's channels take.
@@ -82,7 +84,12 @@ impl Pass {
     }
 
     fn taps(&self) -> usize {
-        self.nest.meeting.taps.iter().product()
+        self.nest.taps()
+    }
+
+    /// Positions of a block at most.
+    fn positions(&self) -> usize {
+        self.blocks.positions() * self.nest.members.iter().map(Vec::len).product::<usize>()
     }
 
     /// Elements of the whole kernel, whichever taps this pass uses.
@@ -101,11 +108,11 @@ impl Pass {
         let weights = self.to.next_multiple_of(cols) * self.places() * self.taps();
         let panel = cols * self.band.channels * self.taps();
         let (weights, panel) = if self.at_once() { (0, panel) } else { (weights, 0) };
-        let sums = self.blocks.positions() * line(self.to, cols);
+        let sums = self.positions() * line(self.to, cols);
         let round = |n: usize| n.next_multiple_of(16);
         // Weights turned for a panel.
         let turned = self.kernel() * self.band.channels * cols;
-        let moved = self.band.plane().max(MOVED * RESULTS.min(self.to)).max(turned);
+        let moved = self.band.plane().max(turned);
         (round(weights), [self.band.elements(), sums, moved, panel].map(round))
     }
 
@@ -167,7 +174,7 @@ impl Pass {
             self.block::<T>(tier, &job, next.as_ref(), x, weights, out, [band, &mut *sums, &mut *moved]);
             let bias = bias.map(|b| &b[job.group * self.to..][..self.to]);
             // SAFETY: blocks, groups and parts of the channels have results of their own.
-            unsafe { self.store::<T>(tier, &job, sums, bias, moved, out) };
+            unsafe { self.store::<T>(tier, &job, sums, bias, out) };
         });
     }
 
@@ -282,22 +289,16 @@ impl Pass {
 
     /// Where the results of a block are written; nothing of results with depth.
     fn results<T>(&self, job: &Job, block: &Block, out: Shared<T>) -> Ahead {
-        let nest = &self.nest;
-        if nest.whole[0] != 1 || block.positions() == 0 {
+        let [depth, height, width] = self.nest.whole;
+        if depth != 1 || block.positions() == 0 {
             return Ahead::NONE;
         }
         let first = out.get().wrapping_add(self.result(job, block.images.start, block, job.first));
-        let plane: usize = nest.whole.iter().product();
         // Whole planes, also of which some results are written.
-        let elements = match block.of_image() == nest.meeting.result.iter().product() {
-            true => plane,
-            false => {
-                let [_, y, x] = nest.apart;
-                (block.lines.len() - 1) * y * nest.whole[2] + (block.columns.len() - 1) * x + 1
-            }
-        };
+        let elements = (block.lines.len() - 1) * width + block.columns.len();
         let channels = RESULTS.min(self.to - job.first);
-        ahead(first, (block.images.len(), self.groups * self.to * plane), channels, elements, plane).written()
+        let images = (block.images.len(), self.groups * self.to * height * width);
+        ahead(first, images, channels, elements, height * width).written()
     }
 
     /// Sums a block: `sums[position][channel]`, of [`RESULTS`] channels at most.
@@ -317,15 +318,13 @@ impl Pass {
         let taps = self.taps();
         let block = self.blocks.get(job.block);
         let tiling = self.tilings.get(&self.blocks, job.block);
-        // Runs of each line of taps.
-        let of_line = self.nest.meeting.taps[0] * self.nest.meeting.taps[2] / layout.length();
+        let members = self.nest.members_of(&block);
         let panels = self.to.div_ceil(cols);
         let mine = job.first / cols..(job.first + RESULTS).min(self.to).div_ceil(cols);
         let crs = line(self.to, cols);
         for i0 in (0..self.places()).step_by(layout.channels) {
             let (channels, elements) = self.part(i0);
             let part = usize::from(channels < layout.channels);
-            let runs = &self.runs[part];
             let (first, sample) = self.source(job, i0, x);
             // SAFETY: the channels of the group, of every sample.
             unsafe { layout.fill(&kernels.fast, first.as_ptr(), sample, &block, elements, moved, band) };
@@ -341,7 +340,7 @@ impl Pass {
             let mut soon = soon.paced(mine.len() * tiling.tiles.len());
             // And the results' places, when they are about to be written.
             let last = i0 + channels == self.places();
-            let results = if last { self.results(job, &block, out) } else { Ahead::NONE };
+            let results = if last { self.results(job, &members, out) } else { Ahead::NONE };
             let mut results = results.paced(mine.len() * tiling.tiles.len());
             for panel in mine.clone() {
                 let mut ahead = Ahead::NONE;
@@ -368,15 +367,16 @@ impl Pass {
                     let (mut rows, mut outputs) =
                         ([std::ptr::null(); MAX_ROWS], [std::ptr::null_mut(); MAX_ROWS]);
                     for (i, row) in tiling.rows[tile.rows.clone()].iter().enumerate() {
-                        rows[i] = band[(row.place + tile.columns.start) * channels..].as_ptr();
+                        rows[i] = band[row.place * channels..].as_ptr();
                         outputs[i] = sums[row.position * crs + column..].as_mut_ptr();
                     }
+                    let sum = &tiling.sums[tile.sum];
                     let walk = Walk {
                         rows: &rows[..n],
-                        runs: &runs[tile.lines.start * of_line..tile.lines.end * of_line],
-                        inner: tile.columns.len().min(layout.length()) * channels,
-                        pitch: layout.length() * channels,
-                        b: b[tile.columns.start * channels * cols..].as_ptr(),
+                        runs: &sum.runs[part],
+                        inner: sum.columns * channels,
+                        pitch: channels,
+                        b: b.as_ptr(),
                         cols: cols.min(self.to - panel * cols),
                         sums: &outputs[..n],
                         add: i0 > 0,
@@ -402,13 +402,12 @@ impl Pass {
         job: &Job,
         sums: &mut [T::Wide],
         bias: Option<&[T]>,
-        moved: &mut [T::Wide],
         out: Shared<T>,
     ) {
         let kernels = T::kernels(tier);
         let crs = line(self.to, kernels.cols);
-        let block = self.blocks.get(job.block);
-        let (of_image, width) = (block.of_image(), block.columns.len());
+        let block = self.nest.members_of(&self.blocks.get(job.block));
+        let of_image = block.of_image();
         let plane: usize = self.nest.whole.iter().product();
         let channels = RESULTS.min(self.to - job.first);
         if let Some(bias) = bias {
@@ -417,78 +416,30 @@ impl Pass {
                 sums.iter_mut().zip(bias).for_each(|(sum, b)| *sum += b.widen());
             }
         }
+        // Whole lines follow each other.
+        let width = self.nest.whole[2];
+        let some = if block.columns.len() == width { of_image } else { block.columns.len() };
         for (i, image) in block.images.clone().enumerate() {
-            let to = out.get().wrapping_add(self.result(job, image, &block, job.first));
-            let x = Mat { ptr: sums[i * of_image * crs..].as_ptr(), rs: crs as isize, cs: 1 };
-            if self.follows(&block) {
+            let first = self.result(job, image, &block, job.first);
+            for (line, from) in (0..of_image).step_by(some).enumerate() {
+                let to = out.get().wrapping_add(first + line * width);
+                let x = Mat { ptr: sums[(i * of_image + from) * crs..].as_ptr(), rs: crs as isize, cs: 1 };
                 // SAFETY: sums of these positions and channels, and their results.
-                unsafe { (kernels.turn)(x, of_image, channels, to, plane) };
-                continue;
-            }
-            let turned: &mut [T] = bytemuck::cast_slice_mut(moved);
-            for from in (0..of_image).step_by(MOVED) {
-                let n = MOVED.min(of_image - from);
-                // SAFETY: some of these sums, and places for as many results.
-                unsafe {
-                    let x = x.moved(from as isize * x.rs);
-                    (kernels.turn)(x, n, channels, turned[..n * channels].as_mut_ptr(), n);
-                }
-                for (c, line) in turned[..n * channels].chunks_exact(n).enumerate() {
-                    // SAFETY: results of this block.
-                    unsafe { self.scatter(line, from, width, to.wrapping_add(c * plane), None) };
-                }
+                unsafe { (kernels.turn)(x, some, channels, to, plane) };
             }
         }
     }
 
-    /// Writes a channel's results of a block's image, from a position on, where they belong: `to` is where that of the first
-    /// position does, and lines of the block have `width` of them. Between them zeros if it is known up to where, from `to`, the
-    /// image is written.
-    ///
-    /// # Safety
-    /// Nobody else uses these elements, or those between them, meanwhile.
-    unsafe fn scatter<T: Operand>(
-        &self,
-        mut results: &[T],
-        first: usize,
-        width: usize,
-        to: *mut T,
-        mut written: Option<&mut usize>,
-    ) {
-        let [_, apart_y, apart_x] = self.nest.apart;
-        let pitch = apart_y * self.nest.whole[2];
-        let (mut line, mut column) = (first / width, first % width);
-        while !results.is_empty() {
-            let (some, rest) = results.split_at((width - column).min(results.len()));
-            let at = line * pitch + column * apart_x;
-            // SAFETY: the caller's promise.
-            unsafe {
-                match &mut written {
-                    None => apart::scatter(some.as_ptr(), some.len(), to.add(at), apart_x),
-                    Some(written) => {
-                        to.add(**written).write_bytes(0, at - **written);
-                        apart::spread(some.as_ptr(), some.len(), to.add(at), apart_x);
-                        **written = at + (some.len() - 1) * apart_x + 1;
-                    }
-                }
-            }
-            (line, column, results) = (line + 1, 0, rest);
-        }
-    }
-
-    /// Whether results of a block follow each other in an image, and nothing lies between its lines and the next ones: what
-    /// does is written along with a line.
-    fn follows(&self, block: &Block) -> bool {
-        self.nest.apart[1..] == [1; 2]
-            && (block.lines.len() == 1 || block.columns.len() == self.nest.whole[2])
-    }
-
-    /// Where a channel's results of a block begin in an image.
+    /// Where a channel's results of a block begin in an image: of a block of outputs, or of cells where these have one each.
     fn result(&self, job: &Job, image: usize, block: &Block, channel: usize) -> usize {
-        let (sample, depth) = (image / self.nest.meeting.result[0], image % self.nest.meeting.result[0]);
-        let at = |d: usize, i: usize| i * self.nest.apart[d] + self.nest.place[d];
+        let nest = &self.nest;
+        let (sample, depth) = (image / nest.meeting.result[0], image % nest.meeting.result[0]);
+        let at = |d: usize, i: usize| match d == 0 || self.point {
+            true => i * nest.apart[d] + nest.place[d],
+            false => i,
+        };
         let channel = (sample * self.groups + job.group) * self.to + channel;
-        index(channel, self.nest.whole, [at(0, depth), at(1, block.lines.start), at(2, block.columns.start)])
+        index(channel, nest.whole, [at(0, depth), at(1, block.lines.start), at(2, block.columns.start)])
     }
 }
 

@@ -2,8 +2,9 @@
 //! meet the same taps make tiles of their own, which leave the others out, where that costs less than it saves.
 
 use super::band::{Band, within};
-use super::nest::Meeting;
+use super::nest::{Meeting, Member, Nest};
 use super::{Block, Blocks};
+use crate::gemm::Run;
 use std::ops::Range;
 
 /// What a tile takes besides its products, in products of one row.
@@ -21,20 +22,28 @@ pub(super) fn cost(n: usize, rows: usize, terms: usize) -> usize {
     cut(n, rows).map(|tile| tile.len().max(rows / 2) * terms + AROUND).sum()
 }
 
-/// A position of a block, and the place where its inputs begin in a band.
+/// A position of a block, and the place where the inputs of its cell begin in a band.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub position: usize,
     pub place: usize,
 }
 
-/// Positions that meet some of the taps of a line and of a column.
+/// Positions that meet the same taps.
 #[derive(Clone, Debug)]
 pub(super) struct Tile {
     /// Of [`Tiles::rows`].
     pub rows: Range<usize>,
-    pub lines: Range<usize>,
-    pub columns: Range<usize>,
+    /// Of [`Tiles::sums`].
+    pub sum: usize,
+}
+
+/// What positions sum over: runs of memory, of so many columns.
+#[derive(Clone, Debug)]
+pub(super) struct Sum {
+    /// With as many channels as the band holds, and as are left at the end.
+    pub runs: [Vec<Run>; 2],
+    pub columns: usize,
 }
 
 /// The positions of a block.
@@ -42,32 +51,33 @@ pub(super) struct Tile {
 pub(super) struct Tiles {
     pub rows: Vec<Row>,
     pub tiles: Vec<Tile>,
+    pub sums: Vec<Sum>,
 }
 
-/// Taps that lines or columns meet, one after the other.
-type Met = Vec<Range<usize>>;
+/// The member of a cell that a line or a column is, and those of its taps that meet inputs.
+type Met = (usize, Range<usize>);
 
-/// Those of all blocks; most of them are alike.
+/// The tiles of all blocks; most of these are alike.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tilings {
-    /// By the images, and the taps that lines and columns meet.
-    kinds: Vec<((usize, [Met; 2]), Tiles)>,
+    /// By the images, and what lines and columns meet.
+    kinds: Vec<((usize, [Vec<Met>; 2]), Tiles)>,
     /// The kind of each block of an image, and of those of the last images if these are fewer.
     of: Vec<usize>,
 }
 
 impl Tilings {
-    /// Of a pass whose band holds `m`'s inputs; tiles have at most `rows`.
-    pub fn new(m: &Meeting, blocks: &Blocks, band: &Band, rows: usize) -> Tilings {
+    /// Of a pass whose band holds, of all channels, so many at a time and so many at the end; tiles have at most `rows`.
+    pub fn new(nest: &Nest, blocks: &Blocks, band: &Band, channels: [usize; 2], rows: usize) -> Tilings {
         let mut tilings = Tilings::default();
         let each = blocks.per_image().iter().product::<usize>();
         for at in (0..each).chain(blocks.count().saturating_sub(each)..blocks.count()) {
-            let block = blocks.get(at);
+            let block = nest.members_of(&blocks.get(at));
             let met = [(1, &block.lines), (2, &block.columns)]
-                .map(|(d, outputs)| outputs.clone().map(|output| m.met(d, output)).collect());
+                .map(|(d, outputs)| outputs.clone().map(|output| nest.met(d, output)).collect());
             let key = (block.images.len(), met);
             let kind = tilings.kinds.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
-                let tiles = Tiles::new(m, &block, band, rows, &key.1);
+                let tiles = Tiles::new(nest, &block, band, channels, rows, &key.1);
                 tilings.kinds.push((key, tiles));
                 tilings.kinds.len() - 1
             });
@@ -83,68 +93,110 @@ impl Tilings {
     }
 }
 
+/// Lines or columns that sum over the same taps of a member.
+type Class = (Met, Vec<usize>);
+
 impl Tiles {
-    fn new(m: &Meeting, block: &Block, band: &Band, rows: usize, met: &[Met; 2]) -> Tiles {
-        // Runs of memory must stay runs: those of a dimension more are not divided, nor columns that lie apart.
-        let may = [m.taps[0] == 1, band.joined()];
-        let classes = |[lines, columns]: [bool; 2]| {
-            let of = |d: usize, divide: bool| match divide && may[d] {
-                true => classes(&met[d]),
-                false => vec![(0..m.taps[d + 1], (0..met[d].len()).collect())],
-            };
-            (of(0, lines), of(1, columns))
+    fn new(
+        nest: &Nest,
+        block: &Block,
+        band: &Band,
+        channels: [usize; 2],
+        rows: usize,
+        met: &[Vec<Met>; 2],
+    ) -> Tiles {
+        let members = &nest.members;
+        let divided = |divide: [bool; 2]| [0, 1].map(|d| classes(&met[d], &members[d + 1], divide[d]));
+        let pairs = |[lines, columns]: &[Vec<Class>; 2]| -> Vec<[Class; 2]> {
+            lines.iter().flat_map(|l| columns.iter().map(|c| [l.clone(), c.clone()])).collect()
         };
-        let all = [[false, false], [true, false], [false, true], [true, true]].map(classes);
-        let price = |(lines, columns): &(Vec<Class>, Vec<Class>)| -> usize {
-            let each = |(l, c): (&Class, &Class)| {
-                let n = block.images.len() * l.1.len() * c.1.len();
-                cost(n, rows, l.0.len() * c.0.len() * m.taps[0] * band.channels)
+        let all = [[false, false], [true, false], [false, true], [true, true]].map(divided);
+        let depths = members[0][0].taps;
+        let price = |classes: &[Vec<Class>; 2]| -> usize {
+            let each = |[(y, lines), (x, columns)]: [Class; 2]| {
+                let terms = depths * y.1.len() * x.1.len() * channels[0];
+                cost(block.images.len() * lines.len() * columns.len(), rows, terms)
             };
-            lines.iter().flat_map(|l| columns.iter().map(move |c| (l, c))).map(each).sum()
+            pairs(classes).into_iter().map(each).sum()
         };
-        let (lines, columns) = all.iter().min_by_key(|division| price(division)).expect("four ways");
+        let best = all.iter().min_by_key(|classes| price(classes)).expect("four ways");
         let mut tiles = Tiles::default();
-        for ((taps_y, lines), (taps_x, columns)) in
-            lines.iter().flat_map(|l| columns.iter().map(move |c| (l, c)))
-        {
+        for [(y, lines), (x, columns)] in pairs(best) {
             let first = tiles.rows.len();
             for image in 0..block.images.len() {
                 for (&line, &column) in lines.iter().flat_map(|l| columns.iter().map(move |c| (l, c))) {
                     let position = (image * met[0].len() + line) * met[1].len() + column;
-                    tiles.rows.push(Row { position, place: band.at([image, line, column]) });
+                    let cell = [image, line / members[1].len(), column / members[2].len()];
+                    tiles.rows.push(Row { position, place: band.at(cell) });
                 }
             }
             for tile in cut(tiles.rows.len() - first, rows) {
                 let rows = first + tile.start..first + tile.end;
-                tiles.tiles.push(Tile { rows, lines: taps_y.clone(), columns: taps_x.clone() });
+                tiles.tiles.push(Tile { rows, sum: tiles.sums.len() });
             }
+            tiles.sums.push(Sum::new(nest, band, channels, [y, x]));
         }
         tiles
     }
 }
 
-/// Lines or columns that meet the same taps.
-type Class = (Range<usize>, Vec<usize>);
+impl Sum {
+    fn new(nest: &Nest, band: &Band, channels: [usize; 2], [y, x]: [Met; 2]) -> Sum {
+        let [depth, line, column] = [(0, 0), (1, y.0), (2, x.0)].map(|(d, member)| nest.members[d][member]);
+        let all = [1, 2].map(|d| nest.members[d].iter().map(|member| member.taps).sum::<usize>());
+        // Columns that follow each other are one run.
+        let columns = if column.apart == 1 { x.1.len() } else { x.1.len().min(1) };
+        let runs = channels.map(|channels| {
+            let mut runs = Vec::new();
+            for (a, b) in (0..depth.taps).flat_map(|a| y.1.clone().map(move |b| (a, b))) {
+                for c in x.1.clone().step_by(columns.max(1)) {
+                    let [z, y, x] = [(depth, a), (line, b), (column, c)].map(|(m, t)| m.offset + t * m.apart);
+                    let [plane, pitch] = band.pitches();
+                    let left = ((z * plane + y * pitch + x) * channels) as isize;
+                    runs.push(Run { left, right: (a * all[0] + line.first + b) * all[1] + column.first + c });
+                }
+            }
+            runs
+        });
+        Sum { runs, columns }
+    }
+}
 
-fn classes(met: &Met) -> Vec<Class> {
+/// By the taps that they meet if they are divided so, else by their member alone.
+fn classes(met: &[Met], members: &[Member], divided: bool) -> Vec<Class> {
     let mut classes: Vec<Class> = Vec::new();
-    for (at, taps) in met.iter().enumerate() {
-        match classes.iter_mut().find(|(of, _)| of == taps) {
-            Some((_, members)) => members.push(at),
-            None => classes.push((taps.clone(), vec![at])),
+    for (at, (member, taps)) in met.iter().enumerate() {
+        let of = (*member, if divided { taps.clone() } else { 0..members[*member].taps });
+        match classes.iter_mut().find(|(other, _)| *other == of) {
+            Some((_, outputs)) => outputs.push(at),
+            None => classes.push((of, vec![at])),
         }
     }
     classes
 }
 
-impl Meeting {
-    /// The taps through which an output meets inputs, along dimension `d`.
-    pub fn met(&self, d: usize, output: usize) -> Range<usize> {
-        let first = (output * self.step[d]) as isize + self.base[d];
-        let (before, inside, _) = within(first, self.tap[d], self.taps[d], self.source[d]);
-        before..before + inside
+impl Nest {
+    /// The outputs that the cells of a block are made of, but for its depth.
+    pub fn members_of(&self, block: &Block) -> Block {
+        let all = |d: usize, cells: &Range<usize>| {
+            let n = self.members[d].len();
+            (cells.start * n).min(self.whole[d])..(cells.end * n).min(self.whole[d])
+        };
+        Block { images: block.images.clone(), lines: all(1, &block.lines), columns: all(2, &block.columns) }
     }
 
+    /// What an output meets along dimension `d`.
+    fn met(&self, d: usize, output: usize) -> Met {
+        let m = &self.meeting;
+        let (cell, member) = (output / self.members[d].len(), output % self.members[d].len());
+        let Member { taps, offset, apart, .. } = self.members[d][member];
+        let first = (cell * m.step[d] + offset) as isize + m.base[d];
+        let (before, inside, _) = within(first, apart.max(1), taps, m.source[d]);
+        (member, before..before + inside)
+    }
+}
+
+impl Meeting {
     /// The outputs that meet inputs through a tap, along dimension `d`.
     pub fn meeting(&self, d: usize, tap: usize) -> Range<usize> {
         let first = (tap * self.tap[d]) as isize + self.base[d];

@@ -1,7 +1,8 @@
 //! Passes of one tap, as convolutions of 1×1 are: products of the weights with the source, whose channels are rows and whose
 //! positions are columns as they lie. So nothing is turned: positions are packed, and results written where they belong.
 
-use super::{Block, Blocks, Job, MOVED, Meeting, Pass, RESULTS, apart, index};
+use super::super::apart;
+use super::{Block, Blocks, Job, Meeting, Pass, RESULTS, index};
 use crate::gemm::{MAX_LANES, Mat, Operand, Soon, Tile, even, same};
 use crate::pool::{Pool, Shared};
 use crate::room;
@@ -13,18 +14,12 @@ const DEPTH: usize = 512;
 /// Elements of the source that a block packs, about: half of the second-level cache. Positions, at most.
 const PACKED: usize = 128 << 10;
 const POSITIONS: usize = 512;
+/// Positions rounded together, if their results do not follow each other.
+const MOVED: usize = 64;
 /// Blocks that few positions are cut into as well, of 32 at least.
 const BLOCKS: usize = 8;
 /// Fewer blocks than this are divided by their results as well, and packed before.
 const FEW: usize = 16;
-
-/// Whether a meeting is of one tap, and all inputs lie in the image.
-pub(super) fn single(m: &Meeting) -> bool {
-    (0..3).all(|d| {
-        let last = m.base[d] + (m.result[d].saturating_sub(1) * m.step[d]) as isize;
-        m.taps[d] == 1 && m.base[d] >= 0 && last < m.source[d] as isize
-    })
-}
 
 /// The blocks of such a pass, whose channels take so many places.
 pub(super) fn blocks(m: &Meeting, samples: usize, places: usize) -> Blocks {
@@ -381,5 +376,47 @@ impl Pass {
                 unsafe { to.add(written).write_bytes(0, end - start - written) };
             }
         }
+    }
+
+    /// Writes a channel's results of a block's image, from a position on, where they belong: `to` is where that of the first
+    /// position does, and lines of the block have `width` of them. Between them zeros if it is known up to where, from `to`, the
+    /// image is written.
+    ///
+    /// # Safety
+    /// Nobody else uses these elements, or those between them, meanwhile.
+    unsafe fn scatter<T: Operand>(
+        &self,
+        mut results: &[T],
+        first: usize,
+        width: usize,
+        to: *mut T,
+        mut written: Option<&mut usize>,
+    ) {
+        let [_, apart_y, apart_x] = self.nest.apart;
+        let pitch = apart_y * self.nest.whole[2];
+        let (mut line, mut column) = (first / width, first % width);
+        while !results.is_empty() {
+            let (some, rest) = results.split_at((width - column).min(results.len()));
+            let at = line * pitch + column * apart_x;
+            // SAFETY: the caller's promise.
+            unsafe {
+                match &mut written {
+                    None => apart::scatter(some.as_ptr(), some.len(), to.add(at), apart_x),
+                    Some(written) => {
+                        to.add(**written).write_bytes(0, at - **written);
+                        apart::spread(some.as_ptr(), some.len(), to.add(at), apart_x);
+                        **written = at + (some.len() - 1) * apart_x + 1;
+                    }
+                }
+            }
+            (line, column, results) = (line + 1, 0, rest);
+        }
+    }
+
+    /// Whether results of a block follow each other in an image, and nothing lies between its lines and the next ones: what
+    /// does is written along with a line.
+    fn follows(&self, block: &Block) -> bool {
+        self.nest.apart[1..] == [1; 2]
+            && (block.lines.len() == 1 || block.columns.len() == self.nest.whole[2])
     }
 }
