@@ -154,14 +154,15 @@ impl Soon {
     }
 }
 
-/// Asks for a line of memory, which need not exist, up to the second-level cache.
+/// Asks for a line of memory, which need not exist, up to the first-level cache: asked for up to the second one, a line of a page
+/// whose place the processor has to look up was seen not to come (Zen 5).
 #[inline(always)]
 pub(super) fn ask(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: part of every such processor; a prefetch may name any address.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(at.cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
