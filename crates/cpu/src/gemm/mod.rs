@@ -34,8 +34,8 @@ pub(crate) use lanes::{Converts, Lanes};
 pub(crate) use lines::{Dots, Lines};
 pub(crate) use parts::even;
 pub use tiers::{Kernels, Operand, Panels};
-pub(crate) use tile::{MAX_ROWS, Tile};
-pub(crate) use walk::{Run, Walk};
+pub(crate) use tile::Tile;
+pub(crate) use walk::{Row, Run, Walk};
 
 use crate::element::Wide;
 use crate::pool::Pool;

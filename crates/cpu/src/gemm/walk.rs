@@ -7,13 +7,15 @@ use super::tile::MAX_ROWS;
 use crate::element::Float;
 use std::mem::MaybeUninit;
 
-/// One block of the output: `sums = a · b`, summed run after run.
+/// One block of the output: `c = a · b`, summed run after run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk<'a, E> {
-    /// Where each row starts, aligned or not: at least one, at most `Kernels::rows`.
-    pub rows: &'a [*const E],
-    /// What is summed: at index `p < inner` of a run, row `i` of the left is `rows[i][left + p]`, in elements, and the right
-    /// row `right · pitch + p`.
+    /// At least one, at most `Kernels::rows`.
+    pub rows: &'a [Row],
+    /// Left: where the row at place 0 begins, aligned or not, and bytes from one place to the next.
+    pub a: *const E,
+    pub place: usize,
+    /// What is summed: at index `p < inner` of a run the row's element `left + p`, and row `right · pitch + p` of the right.
     pub runs: &'a [Run],
     pub inner: usize,
     pub pitch: usize,
@@ -21,10 +23,18 @@ pub(crate) struct Walk<'a, E> {
     pub b: *const E,
     /// Columns wanted, at most `Kernels::cols`: whole vectors are computed.
     pub cols: usize,
-    /// Output: each row, of the columns' vectors.
-    pub sums: &'a [*mut E],
+    /// Output: the row at position `i` at `i · crs`, of the columns' vectors.
+    pub c: *mut E,
+    pub crs: usize,
     /// Adds to the output instead of writing it.
     pub add: bool,
+}
+
+/// A row of a [`Walk`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub place: usize,
+    pub position: usize,
 }
 
 /// See [`Walk::runs`].
@@ -37,7 +47,7 @@ pub(crate) struct Run {
 /// Computes a tile.
 ///
 /// # Safety
-/// All elements named by it may be read or written; there is an output for each row, and they overlap nothing else.
+/// All elements named by it may be read or written; the outputs overlap nothing else.
 #[inline(always)]
 pub(super) unsafe fn walk<L: Lanes>(w: &Walk<L::E>) {
     macro_rules! rows {
@@ -60,8 +70,11 @@ pub(super) unsafe fn walk<L: Lanes>(w: &Walk<L::E>) {
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
 unsafe fn rows<L: Lanes, const R: usize, const C: usize>(w: &Walk<L::E>) {
-    let mut a = [std::ptr::null(); R];
-    a.copy_from_slice(&w.rows[..R]);
+    let places = &w.rows[..R];
+    let mut a = [w.a; R];
+    for i in 0..R {
+        a[i] = w.a.wrapping_byte_add(places[i].place * w.place);
+    }
     let mut sums = [[L::zero(); C]; R];
     macro_rules! one {
         ($at:expr, $b:expr) => {
@@ -97,10 +110,10 @@ unsafe fn rows<L: Lanes, const R: usize, const C: usize>(w: &Walk<L::E>) {
             (at, b) = (at + 1, b.wrapping_add(width));
         }
     }
-    let to = &w.sums[..R];
     for i in 0..R {
+        let c = w.c.wrapping_add(places[i].position * w.crs);
         for j in 0..C {
-            let c = to[i].wrapping_add(j * L::N);
+            let c = c.wrapping_add(j * L::N);
             // SAFETY: a vector of an output's row.
             unsafe {
                 let old = if w.add { L::load(c) } else { L::zero() };

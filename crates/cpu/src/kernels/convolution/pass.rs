@@ -7,7 +7,7 @@ use super::nest::{Meeting, Nest, ahead, single};
 use super::tiles::Tilings;
 use super::{Block, Blocks, Shape, channels};
 use crate::element::Wide;
-use crate::gemm::{Ahead, MAX_ROWS, Mat, Operand, Walk};
+use crate::gemm::{Ahead, Mat, Operand, Walk};
 use crate::pool::{Pool, Shared};
 use crate::room;
 use crate::tier::Tier;
@@ -363,22 +363,18 @@ impl Pass {
                 let mut ahead = ahead.paced(tiling.tiles.len());
                 let column = panel * cols - job.first;
                 for tile in &tiling.tiles {
-                    let n = tile.rows.len();
-                    let (mut rows, mut outputs) =
-                        ([std::ptr::null(); MAX_ROWS], [std::ptr::null_mut(); MAX_ROWS]);
-                    for (i, row) in tiling.rows[tile.rows.clone()].iter().enumerate() {
-                        rows[i] = band[row.place * channels..].as_ptr();
-                        outputs[i] = sums[row.position * crs + column..].as_mut_ptr();
-                    }
                     let sum = &tiling.sums[tile.sum];
                     let walk = Walk {
-                        rows: &rows[..n],
+                        rows: &tiling.rows[tile.rows.clone()],
+                        a: band.as_ptr(),
+                        place: channels * size_of::<T::Wide>(),
                         runs: &sum.runs[part],
                         inner: sum.columns * channels,
                         pitch: channels,
                         b: b.as_ptr(),
                         cols: cols.min(self.to - panel * cols),
-                        sums: &outputs[..n],
+                        c: sums[column..].as_mut_ptr(),
+                        crs,
                         add: i0 > 0,
                     };
                     ahead.step();

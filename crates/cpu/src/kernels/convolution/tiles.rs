@@ -4,7 +4,7 @@
 use super::band::{Band, within};
 use super::nest::{Meeting, Member, Nest};
 use super::{Block, Blocks};
-use crate::gemm::Run;
+use crate::gemm::{Row, Run};
 use std::ops::Range;
 
 /// What a tile takes besides its products, in products of one row.
@@ -20,13 +20,6 @@ pub(super) fn cut(n: usize, rows: usize) -> impl Iterator<Item = Range<usize>> {
 /// their own sums.
 pub(super) fn cost(n: usize, rows: usize, terms: usize) -> usize {
     cut(n, rows).map(|tile| tile.len().max(rows / 2) * terms + AROUND).sum()
-}
-
-/// A position of a block, and the place where the inputs of its cell begin in a band.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
-    pub position: usize,
-    pub place: usize,
 }
 
 /// Positions that meet the same taps.
@@ -46,7 +39,7 @@ pub(super) struct Sum {
     pub columns: usize,
 }
 
-/// The positions of a block.
+/// The positions of a block, each where the inputs of its cell begin in a band.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tiles {
     pub rows: Vec<Row>,

@@ -6,7 +6,7 @@ use super::planes::{Planes, copied};
 use super::tiles::{cost, cut};
 use super::{Block, Blocks, Shape, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{Ahead, MAX_ROWS, Mat, MatMut, Operand, Paced, Run, Walk, same};
+use crate::gemm::{Ahead, Mat, MatMut, Operand, Paced, Row, Run, Walk, same};
 use crate::kernels::Args;
 use crate::pool::{Pool, Shared};
 use crate::room;
@@ -53,7 +53,7 @@ struct Taps {
     met: Range<usize>,
     lines: Vec<Run>,
     /// For each channel and these taps of it: where their inputs begin in the planes, in columns, and the row of their sums.
-    rows: Vec<[usize; 2]>,
+    rows: Vec<Row>,
 }
 
 impl Taps {
@@ -61,18 +61,18 @@ impl Taps {
     fn of(m: &Meeting, planes: &Planes, lines: &[Run], rows: usize, taken: usize) -> Vec<Taps> {
         let (height, width) = (m.result[1].max(1), m.result[2].div_ceil(taken));
         let mut groups: Vec<Taps> = Vec::new();
-        let starts = planes.taps();
-        for (row, &start) in starts.iter().enumerate() {
-            let met = m.meeting(1, row / m.taps[2] % m.taps[1]);
+        let starts: Vec<Row> =
+            planes.taps().into_iter().enumerate().map(|(position, place)| Row { place, position }).collect();
+        for row in &starts {
+            let met = m.meeting(1, row.position / m.taps[2] % m.taps[1]);
             match groups.iter_mut().find(|group| group.met == met) {
-                Some(group) => group.rows.push([start, row]),
-                None => groups.push(Taps { met, lines: Vec::new(), rows: vec![[start, row]] }),
+                Some(group) => group.rows.push(*row),
+                None => groups.push(Taps { met, lines: Vec::new(), rows: vec![*row] }),
             }
         }
         let apart: usize = groups.iter().map(|g| cost(g.rows.len(), rows, g.met.len() * width)).sum();
         if apart >= cost(starts.len(), rows, height * width) {
-            let all = starts.into_iter().enumerate().map(|(row, start)| [start, row]).collect();
-            groups = vec![Taps { met: 0..height, lines: Vec::new(), rows: all }];
+            groups = vec![Taps { met: 0..height, lines: Vec::new(), rows: starts }];
         }
         for group in &mut groups {
             group.lines =
@@ -390,10 +390,8 @@ impl Weights {
                     &packed[at * self.packed(cols)..][..self.packed(cols)]
                 }
             };
-            let input = |start: usize| match self.taken {
-                1 => inputs[start..].as_ptr(),
-                _ => inputs.as_ptr().cast::<T>().wrapping_add(start).cast(),
-            };
+            // Several columns are taken as they lie.
+            let place = if self.taken == 1 { size_of::<T::Wide>() } else { size_of::<T>() };
             let of_channels = |group: &Taps| group.rows.len() / self.planes.channels * channels;
             let tiles =
                 self.groups_of_taps.iter().map(|g| of_channels(g).div_ceil(kernels.rows)).sum::<usize>();
@@ -426,20 +424,18 @@ impl Weights {
                 let all = self.groups_of_taps.iter();
                 for (group, tile) in all.flat_map(|g| cut(of_channels(g), kernels.rows).map(move |t| (g, t)))
                 {
-                    let n = tile.len();
-                    let (mut rows, mut to) = ([std::ptr::null(); MAX_ROWS], [std::ptr::null_mut(); MAX_ROWS]);
-                    for (i, &[start, row]) in group.rows[tile].iter().enumerate() {
-                        (rows[i], to[i]) = (input(start), sums[row * cols..].as_mut_ptr());
-                    }
                     let inner = width.div_ceil(self.taken);
                     let walk = Walk {
-                        rows: &rows[..n],
+                        rows: &group.rows[tile],
+                        a: inputs.as_ptr(),
+                        place,
                         runs: group.lines(&self.lines, &block),
                         inner,
                         pitch: inner,
                         b,
                         cols: cols.min(outputs - j),
-                        sums: &to[..n],
+                        c: sums.as_mut_ptr(),
+                        crs: cols,
                         add: turn > 0,
                     };
                     soon.iter_mut().for_each(Paced::step);
