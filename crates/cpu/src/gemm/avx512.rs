@@ -275,4 +275,14 @@ impl Packs<bf16> for Pairs {
         // SAFETY: the caller's promise.
         unsafe { pairs::Pairs::one(x, i, p, k) }
     }
+    #[inline(always)]
+    fn joined(self, next: Self, late: bool, next_late: bool) -> Self {
+        // SAFETY: callers are compiled for AVX-512, which the processor was found to have.
+        unsafe {
+            let [first, second] = [self, next].map(|x| _mm512_castps_si512(x.0));
+            let first = if late { _mm512_srli_epi32::<16>(first) } else { first };
+            let second = if next_late { second } else { _mm512_slli_epi32::<16>(second) };
+            Pairs(_mm512_castsi512_ps(_mm512_mask_blend_epi16(0xaaaa_aaaa, first, second)))
+        }
+    }
 }

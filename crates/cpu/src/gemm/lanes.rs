@@ -258,6 +258,12 @@ pub(crate) trait Packs<T: Float<Wide = Self::E>>: Lanes {
     /// # Safety
     /// The first of its elements may be read, and the others that are in the matrix.
     unsafe fn one(x: Mat<T>, i: usize, p: usize, k: usize) -> Self::E;
+    /// Of places of two elements: those whose first one is the second of these or, unless `late`, the first, and whose second
+    /// one is so of `next`.
+    #[inline(always)]
+    fn joined(self, _next: Self, _late: bool, _next_late: bool) -> Self {
+        self
+    }
 }
 
 impl<T: Float<Wide = Self::E>, L: Converts<T>> Packs<T> for L {

@@ -18,6 +18,7 @@ mod lines;
 mod pairs;
 mod parts;
 mod skinny;
+mod taps;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -33,6 +34,7 @@ pub(crate) use lanes::MAX_LANES;
 pub(crate) use lanes::{Converts, Lanes};
 pub(crate) use lines::{Dots, Lines};
 pub(crate) use parts::even;
+pub(crate) use taps::room as taps_room;
 pub use tiers::{Kernels, Operand, Panels};
 pub(crate) use tile::Tile;
 pub(crate) use walk::{Row, Run, Walk};

@@ -85,4 +85,11 @@ impl Packs<bf16> for Pairs {
         let low = u32::from(unsafe { *x.at(i, 2 * p).ptr }.to_bits());
         f32::from_bits(low | high << 16)
     }
+    #[inline(always)]
+    fn joined(self, next: Self, late: bool, next_late: bool) -> Self {
+        let element = |x: f32, late: bool| if late { x.to_bits() >> 16 } else { x.to_bits() & 0xffff };
+        Pairs(std::array::from_fn(|i| {
+            f32::from_bits(element(self.0[i], late) | element(next.0[i], next_late) << 16)
+        }))
+    }
 }

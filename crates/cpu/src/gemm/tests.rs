@@ -237,6 +237,54 @@ fn rows_of_any_length_are_widened() {
     }
 }
 
+/// Kernels of results, element by element, against a plain loop over bits: NaN lies behind each row.
+fn packs_taps<T: Operand>(kernels: &Kernels<T>) {
+    let (cols, taken) = (kernels.cols, kernels.fast.taken);
+    for (taps, elements) in
+        [1usize, 2, 4, 9, 25].into_iter().flat_map(|t| [1usize, 2, 7, 32, 33, 66].map(|e| (t, e)))
+    {
+        for n in [1, cols - 1, cols] {
+            let (rs, places) = (taps * elements + 3, elements.div_ceil(taken));
+            let mut x = numbers::<T>(n * rs, 5);
+            x.chunks_exact_mut(rs).for_each(|row| row[taps * elements..].fill(T::from_f64(f64::NAN)));
+            let mut out = vec![T::Wide::from_f64(f64::NAN); taps * places * cols];
+            let mut scratch = vec![T::Wide::from_f64(f64::NAN); taps_room(taps)];
+            let mat = Mat { ptr: x.as_ptr(), rs: rs as isize, cs: 1 };
+            let sizes = [elements, taps];
+            // SAFETY: rows of the numbers, and room for them; the processor has the tier.
+            unsafe { (kernels.fast.taps)(mat, n, sizes, out.as_mut_ptr(), cols, scratch.as_mut_ptr()) };
+            for ((t, p), o) in (0..taps)
+                .flat_map(|t| (0..places).map(move |p| (t, p)))
+                .flat_map(|at| (0..cols).map(move |o| (at, o)))
+            {
+                let at = |i: usize| (o < n && i < elements).then(|| x[o * rs + i * taps + t]);
+                let got = out[(t * places + p) * cols + o];
+                let what = format!(
+                    "{n} results of {elements} channels and {taps} taps: tap {t}, place {p}, result {o}"
+                );
+                if taken == 1 {
+                    assert!(got == at(p).map_or(T::Wide::ZERO, Float::widen), "{what}");
+                } else {
+                    let bits: &[u16] = bytemuck::cast_slice(std::slice::from_ref(&got));
+                    let want =
+                        [at(2 * p), at(2 * p + 1)].map(|x| x.map_or(0, |x| bytemuck::cast::<T, u16>(x)));
+                    assert_eq!(bits, want, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn kernels_of_results_are_packed_tap_by_tap() {
+    for tier in tiers() {
+        packs_taps(f32::kernels(tier));
+        packs_taps(f64::kernels(tier));
+        packs_taps(bf16::kernels(tier));
+        packs_taps(f16::kernels(tier));
+    }
+}
+
 fn narrows<T: Operand<Wide = f32>>(tier: Tier) {
     // Of all kinds, each at every place of a vector: subnormal numbers, NaNs whose payload lies low, ties, and what overflows.
     let kinds = [1e-40, -3e-39, 1e-45, 0.0, -0.0, 1.0, 1.5, 65519.0, 65520.0, 1e30, f32::MAX, f32::INFINITY];

@@ -3,6 +3,7 @@
 use super::Mat;
 use super::lanes::{Array, Converts, Lanes, Packs};
 use super::lines::{self, Dots, Lines};
+use super::taps;
 use super::tile::{self, DOT_COLS, DOT_ROWS, Dot, Tile};
 use super::turn;
 use super::walk::{self, Walk};
@@ -45,6 +46,7 @@ pub struct Panels<T: Float> {
     /// What is packed is counted in elements, what is multiplied in places.
     pub(crate) pack: unsafe fn(Mat<T>, usize, usize, usize, usize, *mut T::Wide),
     pub(crate) interleave: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
+    pub(crate) taps: unsafe fn(Mat<T>, usize, [usize; 2], *mut T::Wide, usize, *mut T::Wide),
     pub(crate) tile: unsafe fn(&Tile<T::Wide>),
     pub(crate) walk: unsafe fn(&Walk<T::Wide>),
 }
@@ -98,6 +100,21 @@ macro_rules! tier {
             ) {
                 // SAFETY: the caller's promise.
                 unsafe { walk::interleave::<L, T>(x, rows, k, out, pitch) }
+            }
+
+            /// # Safety
+            /// As [`taps::taps`].
+            $(#[$features])?
+            unsafe fn taps<L: Packs<T>, T: Float<Wide = L::E>>(
+                x: Mat<T>,
+                n: usize,
+                sizes: [usize; 2],
+                out: *mut L::E,
+                cols: usize,
+                scratch: *mut L::E,
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe { taps::taps::<L, T>(x, n, sizes, out, cols, scratch) }
             }
 
             /// # Safety
@@ -178,6 +195,7 @@ macro_rules! tier {
                     lanes: P::N,
                     pack: pack::<P, T>,
                     interleave: interleave::<P, T>,
+                    taps: taps::<P, T>,
                     tile: tile::<P>,
                     walk: walk::<P>,
                 }

@@ -7,7 +7,7 @@ use super::nest::{Meeting, Nest, ahead, single};
 use super::tiles::Tilings;
 use super::{Block, Blocks, Shape, channels};
 use crate::element::Wide;
-use crate::gemm::{Ahead, Mat, Operand, Walk};
+use crate::gemm::{Ahead, Mat, Operand, Walk, taps_room};
 use crate::pool::{Pool, Shared};
 use crate::room;
 use crate::tier::Tier;
@@ -17,6 +17,8 @@ use headwater_core::ops::conv::geometry::Conv;
 const RESULTS: usize = 128;
 /// Positions computed at a time, about.
 const POSITIONS: usize = 512;
+/// Places of channels turned at a time with the weights of a panel.
+const TURNED: usize = 16;
 
 /// See the module. Source `[samples, groups · from, source…]`, result `[samples, groups · to, whole…]`.
 #[derive(Clone, Debug)]
@@ -110,8 +112,8 @@ impl Pass {
         let (weights, panel) = if self.at_once() { (0, panel) } else { (weights, 0) };
         let sums = self.positions() * line(self.to, cols);
         let round = |n: usize| n.next_multiple_of(16);
-        // Weights turned for a panel.
-        let turned = self.kernel() * self.band.channels * cols;
+        // Weights on their way to a panel.
+        let turned = (self.kernel() * TURNED * cols).max(taps_room(self.kernel()));
         let moved = self.band.plane().max(turned);
         (round(weights), [self.band.elements(), sums, moved, panel].map(round))
     }
@@ -245,26 +247,34 @@ impl Pass {
             }
             return;
         }
-        // Each result's channels of the source become innermost, then the results themselves.
-        let whole = columns * channels;
-        let turned = &mut scratch[..cols * whole];
-        // Kernels that follow each other are one row of each channel.
-        let follow = if self.weight[0] == columns { n } else { 1 };
-        for (i, turned) in turned[..n * whole].chunks_exact_mut(follow * whole).enumerate() {
-            let w = w[i * follow * self.weight[0]..].as_ptr();
-            let x = Mat { ptr: w, rs: self.weight[1] as isize, cs: 1 };
-            // SAFETY: the kernels of these channels, and places for them.
-            unsafe {
-                (kernels.fast.interleave)(x, elements, follow * columns, turned.as_mut_ptr(), channels)
-            };
+        // Kernels of a result follow each other.
+        if self.weight[1] == columns && self.weight[0] != columns {
+            let x = Mat { ptr: w.as_ptr(), rs: self.weight[0] as isize, cs: 1 };
+            let sizes = [elements, columns];
+            // SAFETY: the kernels of these results and channels, and places for them.
+            unsafe { (kernels.fast.taps)(x, n, sizes, out.as_mut_ptr(), cols, scratch.as_mut_ptr()) };
+            return;
         }
-        for (tap, &element) in self.nest.elements.iter().enumerate() {
-            let out = &mut out[tap * channels * cols..][..channels * cols];
-            let x = Mat { ptr: turned[element * channels..].as_ptr(), rs: whole as isize, cs: 1 };
-            // SAFETY: places of `n` results, and room for them.
-            unsafe { (kernels.transpose)(x, n, channels, out.as_mut_ptr(), cols) };
-            if n < cols {
-                out.chunks_exact_mut(cols).for_each(|row| row[n..].fill(T::Wide::ZERO));
+        // Those of a channel of the source do: of some channels, these become innermost, then the results.
+        for first in (0..channels).step_by(TURNED) {
+            let places = TURNED.min(channels - first);
+            let some = (places * self.taken).min(elements - first * self.taken);
+            let x = Mat {
+                ptr: w[first * self.taken * self.weight[1]..].as_ptr(),
+                rs: self.weight[1] as isize,
+                cs: 1,
+            };
+            // SAFETY: the kernels of these channels, and places for them.
+            unsafe { (kernels.fast.interleave)(x, some, n * columns, scratch.as_mut_ptr(), TURNED) };
+            for (tap, &element) in self.nest.elements.iter().enumerate() {
+                let out = &mut out[(tap * channels + first) * cols..][..places * cols];
+                let ptr = scratch[element * TURNED..].as_ptr();
+                let x = Mat { ptr, rs: (columns * TURNED) as isize, cs: 1 };
+                // SAFETY: places of `n` results, and room for them.
+                unsafe { (kernels.transpose)(x, n, places, out.as_mut_ptr(), cols) };
+                if n < cols {
+                    out.chunks_exact_mut(cols).for_each(|row| row[n..].fill(T::Wide::ZERO));
+                }
             }
         }
     }
