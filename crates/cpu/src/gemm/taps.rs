@@ -1,4 +1,5 @@
 //! Kernels of convolutions as right operands, where those of a result follow each other in memory.
+#![allow(clippy::needless_range_loop)]
 
 use super::Mat;
 use super::lanes::{MAX_LANES, Packs};

@@ -24,7 +24,7 @@ mod weight;
 use super::{Kernel, Prepared, Site};
 use crate::element::Float;
 use crate::float_dtype;
-use crate::gemm::{Operand, even};
+use crate::gemm::{Operand, even, same};
 use crate::view::View;
 use depthwise::Depthwise;
 use headwater_core::diagnostic::Result;
@@ -120,18 +120,20 @@ fn sensible(c: &Conv) -> bool {
     c.cin > 0 && c.cout > 0 && c.is_compact()
 }
 
-/// Of the register tiles of a tier: terms of a sum that are taken at once, and rows.
+/// Of the register tiles of a tier: terms of a sum that are taken at once, rows, and whether operands are multiplied as they lie.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     taken: usize,
     rows: usize,
+    in_place: bool,
 }
 
 impl Shape {
     fn of(site: &Site) -> Shape {
         float_dtype!(site.outs[0].dtype, T => {
             let kernels = T::kernels(site.tier);
-            Shape { taken: kernels.fast.taken, rows: kernels.rows }
+            let taken = kernels.fast.taken;
+            Shape { taken, rows: kernels.rows, in_place: taken > 1 || same::<T, <T as Float>::Wide>() }
         })
     }
 }

@@ -62,6 +62,9 @@ pub(super) fn ahead<T>(
     }
 }
 
+/// Members of a cell that are one nest, at most, where each has a single tap.
+const CELL: usize = 16;
+
 /// A pass as a loop nest. Outputs of a plane come in cells of `apart[1] × apart[2]`, one for each output of the meeting, whose
 /// members meet inputs through taps of their own.
 #[derive(Clone, Debug)]
@@ -113,9 +116,9 @@ impl Nest {
         met.map(|place| Nest::of(c, one(place), place)).collect()
     }
 
-    /// The same with one nest for all remainders of line and column, or with one of a single tap.
+    /// The same with one nest for all remainders of line and column, unless all are of a single tap and few or very many.
     pub fn backward(c: &Conv) -> Vec<Nest> {
-        if c.kernel_size() == 1 {
+        if c.kernel_size() == 1 || c.stride.iter().product::<usize>() > CELL {
             let nests = Nest::remainders(c);
             if nests.iter().all(|nest| single(&nest.meeting)) {
                 return nests;

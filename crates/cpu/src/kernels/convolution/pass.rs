@@ -1,5 +1,6 @@
 //! A loop nest of a convolution: forward, or a part of the data gradient.
 
+mod patches;
 mod points;
 
 use super::band::Band;
@@ -12,6 +13,7 @@ use crate::pool::{Pool, Shared};
 use crate::room;
 use crate::tier::Tier;
 use headwater_core::ops::conv::geometry::Conv;
+use patches::Patches;
 
 /// Results' channels computed at a time.
 const RESULTS: usize = 128;
@@ -32,11 +34,15 @@ pub(super) struct Pass {
     nest: Nest,
     /// One tap of each input: see `points`, which needs no band.
     point: bool,
+    /// Where inputs are multiplied as they lie, which needs no band either.
+    patches: Option<Patches>,
     /// Weight of result channel `o`, source channel `i` (in a group) and tap `t`:
     /// `o · weight[0] + i · weight[1] + nest.elements[t]`; a group's weights follow the last one's.
     weight: [usize; 2],
     /// Of cells.
     blocks: Blocks,
+    /// Places of the source's channels summed over at a time.
+    channels: usize,
     band: Band,
     tilings: Tilings,
 }
@@ -45,7 +51,8 @@ impl Pass {
     /// The forward pass, by register tiles of some shape.
     pub fn forward(c: &Conv, shape: Shape) -> Pass {
         let weight = [c.cin * c.kernel_size(), c.kernel_size()];
-        Pass::new(c, [c.cin, c.cout], shape, weight, Nest::forward(c))
+        Pass::patches(c, shape)
+            .unwrap_or_else(|| Pass::new(c, [c.cin, c.cout], shape, weight, Nest::forward(c)))
     }
 
     /// The data gradient: a pass for each nest.
@@ -56,7 +63,7 @@ impl Pass {
     }
 
     fn new(c: &Conv, [from, to]: [usize; 2], shape: Shape, weight: [usize; 2], nest: Nest) -> Pass {
-        let Shape { taken, rows } = shape;
+        let Shape { taken, rows, .. } = shape;
         let (m, samples, places) = (nest.meeting, c.batch, from.div_ceil(taken));
         let members: usize = nest.members.iter().map(Vec::len).product();
         let point = single(&m) && members == 1;
@@ -68,9 +75,27 @@ impl Pass {
         let band = Band::new(m, blocks, channels);
         let tilings = match point {
             true => Tilings::default(),
-            false => Tilings::new(&nest, &blocks, &band, [channels, places % channels], rows),
+            false => {
+                let place = |cell| band.at(cell);
+                Tilings::new(&nest, &blocks, &band, [channels, places % channels], rows, &place)
+            }
         };
-        Pass { samples, groups: c.groups, from, to, taken, nest, point, weight, blocks, band, tilings }
+        let (groups, patches) = (c.groups, None);
+        Pass {
+            samples,
+            groups,
+            from,
+            to,
+            taken,
+            nest,
+            point,
+            patches,
+            weight,
+            blocks,
+            channels,
+            band,
+            tilings,
+        }
     }
 
     /// Elements of the result it writes.
@@ -108,7 +133,7 @@ impl Pass {
     fn pieces<T: Operand>(&self, tier: Tier) -> (usize, [usize; 4]) {
         let cols = T::kernels(tier).cols;
         let weights = self.to.next_multiple_of(cols) * self.places() * self.taps();
-        let panel = cols * self.band.channels * self.taps();
+        let panel = cols * self.channels * self.taps();
         let (weights, panel) = if self.at_once() { (0, panel) } else { (weights, 0) };
         let sums = self.positions() * line(self.to, cols);
         let round = |n: usize| n.next_multiple_of(16);
@@ -171,7 +196,7 @@ impl Pass {
             let next = (at + 1 < tasks).then(|| self.job(at + 1));
             // Other results of what is there.
             let again =
-                |n: &Job| self.places() <= self.band.channels && n.block == job.block && n.group == job.group;
+                |n: &Job| self.places() <= self.channels && n.block == job.block && n.group == job.group;
             let next = next.filter(|n| !again(n));
             self.block::<T>(tier, &job, next.as_ref(), x, weights, out, [band, &mut *sums, &mut *moved]);
             let bias = bias.map(|b| &b[job.group * self.to..][..self.to]);
@@ -189,7 +214,13 @@ impl Pass {
     /// The channels that a job's band holds from place `i0` on, of the first sample, and elements to the next one.
     fn source<'a, T>(&self, job: &Job, i0: usize, x: &'a [T]) -> (&'a [T], usize) {
         let plane = self.nest.meeting.source.iter().product::<usize>();
-        (&x[(job.group * self.from + i0 * self.taken) * plane..], self.groups * self.from * plane)
+        match self.patches {
+            None => {
+                (&x[(job.group * self.from + i0 * self.taken) * plane..], self.groups * self.from * plane)
+            }
+            // All of them.
+            Some(_) => (x, x.len() / self.samples),
+        }
     }
 
     /// Weights as right operands: for each part of the source's channels, panel by panel of the result's, in the order of
@@ -209,7 +240,7 @@ impl Pass {
         pool.each_with(self.groups * panels, scratch, |at, scratch| {
             let (g, panel) = (at / panels, at % panels);
             let w = &w[g * self.to * self.from * self.kernel()..];
-            for i0 in (0..self.places()).step_by(self.band.channels) {
+            for i0 in (0..self.places()).step_by(self.channels) {
                 let (channels, _) = self.part(i0);
                 let start = g * group + (i0 * panels + panel * channels) * self.taps() * cols;
                 // SAFETY: rows of this panel, which no other task writes.
@@ -293,7 +324,7 @@ impl Pass {
 
     /// Of the channels held together from place `i0` on: places, and elements.
     fn part(&self, i0: usize) -> (usize, usize) {
-        let channels = self.band.channels.min(self.places() - i0);
+        let channels = self.channels.min(self.places() - i0);
         (channels, (channels * self.taken).min(self.from - i0 * self.taken))
     }
 
@@ -324,7 +355,7 @@ impl Pass {
         [band, sums, moved]: [&mut [T::Wide]; 3],
     ) {
         let kernels = T::kernels(tier);
-        let (cols, layout) = (kernels.cols, &self.band);
+        let (cols, layout, m) = (kernels.cols, &self.band, &self.nest.meeting);
         let taps = self.taps();
         let block = self.blocks.get(job.block);
         let tiling = self.tilings.get(&self.blocks, job.block);
@@ -332,21 +363,37 @@ impl Pass {
         let panels = self.to.div_ceil(cols);
         let mine = job.first / cols..(job.first + RESULTS).min(self.to).div_ceil(cols);
         let crs = line(self.to, cols);
-        for i0 in (0..self.places()).step_by(layout.channels) {
+        for i0 in (0..self.places()).step_by(self.channels) {
             let (channels, elements) = self.part(i0);
-            let part = usize::from(channels < layout.channels);
-            let (first, sample) = self.source(job, i0, x);
-            // SAFETY: the channels of the group, of every sample.
-            unsafe { layout.fill(&kernels.fast, first.as_ptr(), sample, &block, elements, moved, band) };
+            let part = usize::from(channels < self.channels);
             // While these are multiplied, the next ones come.
-            let after = match i0 + channels < self.places() {
+            let next = match i0 + channels < self.places() {
                 true => Some((job, i0 + channels)),
                 false => next_job.map(|job| (job, 0)),
             };
-            let soon = after.map_or(Ahead::NONE, |(job, i0)| {
-                let ((first, sample), (_, elements)) = (self.source(job, i0, x), self.part(i0));
-                self.nest.meeting.ahead(first.as_ptr(), sample, &self.blocks.get(job.block), elements)
-            });
+            let (first, sample) = self.source(job, i0, x);
+            let (a, place, soon) = match &self.patches {
+                None => {
+                    // SAFETY: the channels of the group, of every sample.
+                    unsafe {
+                        layout.fill(&kernels.fast, first.as_ptr(), sample, &block, elements, moved, band)
+                    };
+                    let soon = next.map_or(Ahead::NONE, |(job, i0)| {
+                        let ((first, sample), (_, elements)) = (self.source(job, i0, x), self.part(i0));
+                        m.ahead(first.as_ptr(), sample, &self.blocks.get(job.block), elements)
+                    });
+                    (band.as_ptr(), channels * size_of::<T::Wide>(), soon)
+                }
+                Some(_) => {
+                    let [_, y, x] = m.step;
+                    let line = block.lines.start * y * m.source[2] + block.columns.start * x;
+                    let soon = next.filter(|(_, i0)| *i0 == 0).map_or(Ahead::NONE, |(job, _)| {
+                        let channels = self.from / (m.taps[1] * m.taps[2]);
+                        m.ahead(first.as_ptr(), sample, &self.blocks.get(job.block), channels)
+                    });
+                    (first[block.images.start * sample + line..].as_ptr().cast(), size_of::<T>(), soon)
+                }
+            };
             let mut soon = soon.paced(mine.len() * tiling.tiles.len());
             // And the results' places, when they are about to be written.
             let last = i0 + channels == self.places();
@@ -374,13 +421,17 @@ impl Pass {
                 let column = panel * cols - job.first;
                 for tile in &tiling.tiles {
                     let sum = &tiling.sums[tile.sum];
+                    let (runs, inner, pitch) = match &self.patches {
+                        None => (&sum.runs[part], sum.columns * channels, channels),
+                        Some(patches) => (&patches.runs[i0 / self.channels], patches.inner, patches.inner),
+                    };
                     let walk = Walk {
                         rows: &tiling.rows[tile.rows.clone()],
-                        a: band.as_ptr(),
-                        place: channels * size_of::<T::Wide>(),
-                        runs: &sum.runs[part],
-                        inner: sum.columns * channels,
-                        pitch: channels,
+                        a,
+                        place,
+                        runs,
+                        inner,
+                        pitch,
                         b: b.as_ptr(),
                         cols: cols.min(self.to - panel * cols),
                         c: sums[column..].as_mut_ptr(),

@@ -39,7 +39,7 @@ pub(super) struct Sum {
     pub columns: usize,
 }
 
-/// The positions of a block, each where the inputs of its cell begin in a band.
+/// The positions of a block, each where the inputs of its cell begin.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tiles {
     pub rows: Vec<Row>,
@@ -60,8 +60,16 @@ pub(super) struct Tilings {
 }
 
 impl Tilings {
-    /// Of a pass whose band holds, of all channels, so many at a time and so many at the end; tiles have at most `rows`.
-    pub fn new(nest: &Nest, blocks: &Blocks, band: &Band, channels: [usize; 2], rows: usize) -> Tilings {
+    /// Of a pass whose band holds, of all channels, so many at a time and so many at the end; tiles have at most `rows`. The inputs
+    /// of a cell, of an image of the block, a line and a column, begin at its `place`.
+    pub fn new(
+        nest: &Nest,
+        blocks: &Blocks,
+        band: &Band,
+        channels: [usize; 2],
+        rows: usize,
+        place: &dyn Fn([usize; 3]) -> usize,
+    ) -> Tilings {
         let mut tilings = Tilings::default();
         let each = blocks.per_image().iter().product::<usize>();
         for at in (0..each).chain(blocks.count().saturating_sub(each)..blocks.count()) {
@@ -70,7 +78,7 @@ impl Tilings {
                 .map(|(d, outputs)| outputs.clone().map(|output| nest.met(d, output)).collect());
             let key = (block.images.len(), met);
             let kind = tilings.kinds.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
-                let tiles = Tiles::new(nest, &block, band, channels, rows, &key.1);
+                let tiles = Tiles::new(nest, &block, band, channels, rows, &key.1, place);
                 tilings.kinds.push((key, tiles));
                 tilings.kinds.len() - 1
             });
@@ -97,6 +105,7 @@ impl Tiles {
         channels: [usize; 2],
         rows: usize,
         met: &[Vec<Met>; 2],
+        place: &dyn Fn([usize; 3]) -> usize,
     ) -> Tiles {
         let members = &nest.members;
         let divided = |divide: [bool; 2]| [0, 1].map(|d| classes(&met[d], &members[d + 1], divide[d]));
@@ -120,7 +129,7 @@ impl Tiles {
                 for (&line, &column) in lines.iter().flat_map(|l| columns.iter().map(move |c| (l, c))) {
                     let position = (image * met[0].len() + line) * met[1].len() + column;
                     let cell = [image, line / members[1].len(), column / members[2].len()];
-                    tiles.rows.push(Row { position, place: band.at(cell) });
+                    tiles.rows.push(Row { position, place: place(cell) });
                 }
             }
             for tile in cut(tiles.rows.len() - first, rows) {

@@ -94,7 +94,7 @@ impl Taps {
 
 impl Weights {
     pub fn new(c: &Conv, tier: Tier, shape: Shape) -> Weights {
-        let Shape { taken, rows } = shape;
+        let Shape { taken, rows, .. } = shape;
         let [source, result, taps, step, tap, pad] = spatial(c);
         let meeting = Meeting { source, result, taps, step, tap, base: pad.map(|p| -(p as isize)) };
         let held = channels(c.kernel_size(), c.cin);
