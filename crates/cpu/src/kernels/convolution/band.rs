@@ -20,7 +20,7 @@ pub(super) struct Band {
     meeting: Meeting,
     blocks: Blocks,
     /// Channels held at a time.
-    pub channels: usize,
+    channels: usize,
     /// Inputs held of an image.
     size: [usize; 3],
     /// Inputs of the image from one held to the next, and held ones from one output to the next.

@@ -1,16 +1,18 @@
 //! Convolutions and their two gradients, without ever writing the patches of an image as a matrix.
 //!
 //! A part of the image is copied into scratch memory with its padding around it, where the operands of one sum are runs of
-//! memory at offsets that are the same for all sums: the walking register tile multiplies them in place. For the forward pass
+//! memory at offsets that are the same for many sums: the walking register tile multiplies them in place. For the forward pass
 //! channels are innermost (`band`), so that the taps of an output are long runs (`pass`). The data gradient is the same with
-//! other strides, once for each remainder of the input's index modulo the stride. Where an output has one tap, as in
-//! convolutions of 1×1, both are plain products of positions as they lie in the image (`pass::points`). The weight gradient
-//! sums over outputs: for it lines stay as they are in the image as well (`planes`, `weight`). Of single channels
-//! all three are sums of lines (`depthwise`). What strides leave apart is moved by `apart`.
+//! other strides; inputs whose index leaves one remainder modulo the stride sum over taps of their own (`nest`). Which outputs
+//! sum over the same taps is found out before (`tiles`). Where an output has one tap, as in convolutions of 1×1, both are plain
+//! products of positions as they lie in the image (`pass::points`); patches that do not overlap are multiplied as they lie
+//! (`pass::patches`). The weight gradient sums over outputs: for it lines stay as they are in the image as well (`planes`,
+//! `weight`). Of single channels all three are sums of lines (`depthwise`). What strides leave apart is moved by `apart`.
 //!
 //! Padding is made of zeros. What meets nothing else is left out where that saves time (`tiles`); elsewhere they are multiplied
-//! like other numbers, so that a weight or a gradient that is infinite gives NaN there. So does, where pairs of bf16 are summed, an infinite input in the gradient of weights: of its channel those whose last output
-//! in a line, one of an odd number, meets the input before it.
+//! like other numbers, so that a weight or a gradient that is infinite gives NaN there. So does, where pairs of bf16 are summed, an
+//! infinite input in the gradient of weights: of its channel those whose last output in a line, one of an odd number, meets the
+//! input before it.
 
 mod apart;
 mod band;
@@ -30,7 +32,7 @@ use depthwise::Depthwise;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::convolution;
 use headwater_core::ops::conv::geometry::Conv;
-use nest::Meeting;
+use nest::{Meeting, Nest};
 use pass::Pass;
 use std::ops::Range;
 use weight::Weights;
@@ -46,7 +48,7 @@ pub static KERNELS: &[Kernel] = &[
     },
     Kernel {
         name: "convolution_input_grad",
-        takes: |site| convolution::input_grad(&site.cx).is_ok_and(|c| sensible(&c)),
+        takes: |site| convolution::input_grad(&site.cx).is_ok_and(|c| sensible(&c) && Nest::feasible(&c)),
         workspace: |site| workspace(site, Kind::Input),
         strided: super::contiguous,
         prepare: |site| prepare(site, Kind::Input),

@@ -1,5 +1,6 @@
 //! Convolutions as loop nests: which inputs the outputs meet through which taps.
 
+use super::band::within;
 use super::{Block, spatial};
 use crate::gemm::{Ahead, Mat};
 use headwater_core::ops::conv::geometry::Conv;
@@ -62,8 +63,9 @@ pub(super) fn ahead<T>(
     }
 }
 
-/// Members of a cell that are one nest, at most, where each has a single tap.
+/// Members of a cell that are one nest, at most, where each has a single tap, and where some have several.
 const CELL: usize = 16;
+const MOST: usize = 4096;
 
 /// A pass as a loop nest. Outputs of a plane come in cells of `apart[1] × apart[2]`, one for each output of the meeting, whose
 /// members meet inputs through taps of their own.
@@ -113,7 +115,27 @@ impl Nest {
             (0..depths * lines * columns).map(|i| [i / columns / lines, i / columns % lines, i % columns]);
         let one = |place: [usize; 3]| [0, 1, 2].map(|d| std::slice::from_ref(&all[d][place[d]]));
         let met = places.filter(|place| one(*place).iter().all(|remainder| remainder[0].is_some()));
-        met.map(|place| Nest::of(c, one(place), place)).collect()
+        let nests = met.map(|place| Nest::of(c, one(place), place).inside());
+        nests.filter(|nest| nest.meeting.result.iter().all(|&n| n > 0)).collect()
+    }
+
+    /// Of outputs of a single tap only those that meet an input: the others are zeros, which nothing writes.
+    fn inside(mut self) -> Nest {
+        let m = &mut self.meeting;
+        if m.taps == [1; 3] {
+            for d in 0..3 {
+                let (before, inside, first) = within(m.base[d], m.step[d], m.result[d], m.source[d]);
+                self.place[d] += before * self.apart[d];
+                (m.result[d], m.base[d]) = (inside, first as isize);
+            }
+        }
+        self
+    }
+
+    /// Whether the data gradient has not too many nests, and not too large ones.
+    pub fn feasible(c: &Conv) -> bool {
+        let few = (1..3).map(|d| c.stride[d].min(c.input[d])).product::<usize>() <= MOST;
+        few || Nest::remainders(c).iter().all(|nest| single(&nest.meeting))
     }
 
     /// The same with one nest for all remainders of line and column, unless all are of a single tap and few or very many.

@@ -70,7 +70,9 @@ impl Pass {
         let channels = channels(nest.most_taps(), places);
         let blocks = match point {
             true => points::blocks(&m, samples, places),
-            false => Blocks::new(&m, samples, channels, (POSITIONS / members).max(1)),
+            // Of cells at least as many as a tile has rows.
+            false if members > 1 => Blocks::new(&m, samples, channels, (POSITIONS / members).max(rows)),
+            false => Blocks::new(&m, samples, channels, POSITIONS),
         };
         let band = Band::new(m, blocks, channels);
         let tilings = match point {
@@ -138,9 +140,21 @@ impl Pass {
         let sums = self.positions() * line(self.to, cols);
         let round = |n: usize| n.next_multiple_of(16);
         // Weights on their way to a panel.
-        let turned = (self.kernel() * TURNED * cols).max(taps_room(self.kernel()));
+        let turned = match self.packing() {
+            Packing::Elements => 0,
+            Packing::Results => taps_room(self.kernel()),
+            Packing::Sources => self.kernel() * TURNED * cols,
+        };
         let moved = self.band.plane().max(turned);
         (round(weights), [self.band.elements(), sums, moved, panel].map(round))
+    }
+
+    fn packing(&self) -> Packing {
+        match self.kernel() {
+            columns if columns == 1 || 16 * self.taps() <= columns => Packing::Elements,
+            columns if self.weight[1] == columns && self.weight[0] != columns => Packing::Results,
+            _ => Packing::Sources,
+        }
     }
 
     /// Bytes of workspace.
@@ -268,8 +282,8 @@ impl Pass {
         let (channels, elements) = self.part(i0);
         let n = cols.min(self.to - panel * cols);
         let w = &w[panel * cols * self.weight[0] + i0 * self.taken * self.weight[1]..];
-        // Few of the kernel's elements are fetched one by one.
-        if columns == 1 || 16 * self.taps() <= columns {
+        let packing = self.packing();
+        if packing == Packing::Elements {
             for (out, &element) in out.chunks_exact_mut(channels * cols).zip(&self.nest.elements) {
                 let ptr = w[element..].as_ptr();
                 let x = Mat { ptr, rs: self.weight[0] as isize, cs: self.weight[1] as isize };
@@ -278,15 +292,14 @@ impl Pass {
             }
             return;
         }
-        // Kernels of a result follow each other.
-        if self.weight[1] == columns && self.weight[0] != columns {
+        if packing == Packing::Results {
             let x = Mat { ptr: w.as_ptr(), rs: self.weight[0] as isize, cs: 1 };
             let sizes = [elements, columns];
             // SAFETY: the kernels of these results and channels, and places for them.
             unsafe { (kernels.fast.taps)(x, n, sizes, out.as_mut_ptr(), cols, scratch.as_mut_ptr()) };
             return;
         }
-        // Those of a channel of the source do: of some channels, these become innermost, then the results.
+        // Of some channels of the source, these become innermost, then the results.
         for first in (0..channels).step_by(TURNED) {
             let places = TURNED.min(channels - first);
             let some = (places * self.taken).min(elements - first * self.taken);
@@ -509,6 +522,15 @@ fn index(channel: usize, size: [usize; 3], [z, y, x]: [usize; 3]) -> usize {
 enum Weights<'a, T: Operand> {
     Packed(&'a [T::Wide]),
     Raw(&'a [T], &'a mut [T::Wide]),
+}
+
+/// How weights become panels: by elements of the kernel, which are few; by results, whose kernels follow each other; or by channels
+/// of the source, whose kernels do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Packing {
+    Elements,
+    Results,
+    Sources,
 }
 
 /// What one task computes.

@@ -29,7 +29,9 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    pub fn new(meeting: Meeting, blocks: Blocks, channels: usize, taken: usize) -> Planes {
+    pub fn new(mut meeting: Meeting, blocks: Blocks, channels: usize, taken: usize) -> Planes {
+        // A single output has no neighbour a stride away.
+        (0..3).filter(|&d| meeting.result[d] <= 1).for_each(|d| meeting.step[d] = 1);
         let m = &meeting;
         let held =
             |d: usize, outputs: usize| outputs.saturating_sub(1) * m.step[d] + (m.taps[d] - 1) * m.tap[d] + 1;

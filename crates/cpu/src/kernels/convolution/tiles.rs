@@ -53,10 +53,12 @@ type Met = (usize, Range<usize>);
 /// The tiles of all blocks; most of these are alike.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tilings {
-    /// By the images, and what lines and columns meet.
-    kinds: Vec<((usize, [Vec<Met>; 2]), Tiles)>,
-    /// The kind of each block of an image, and of those of the last images if these are fewer.
-    of: Vec<usize>,
+    /// The kind of each block of an image's lines, and of a line's columns: by what these meet.
+    lines: Vec<usize>,
+    columns: Vec<usize>,
+    /// Those of all pairs of kinds, of whole blocks of images and of the last one.
+    tiles: [Vec<Tiles>; 2],
+    column_kinds: usize,
 }
 
 impl Tilings {
@@ -70,27 +72,35 @@ impl Tilings {
         rows: usize,
         place: &dyn Fn([usize; 3]) -> usize,
     ) -> Tilings {
-        let mut tilings = Tilings::default();
-        let each = blocks.per_image().iter().product::<usize>();
-        for at in (0..each).chain(blocks.count().saturating_sub(each)..blocks.count()) {
-            let block = nest.members_of(&blocks.get(at));
-            let met = [(1, &block.lines), (2, &block.columns)]
-                .map(|(d, outputs)| outputs.clone().map(|output| nest.met(d, output)).collect());
-            let key = (block.images.len(), met);
-            let kind = tilings.kinds.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
-                let tiles = Tiles::new(nest, &block, band, channels, rows, &key.1, place);
-                tilings.kinds.push((key, tiles));
-                tilings.kinds.len() - 1
-            });
-            tilings.of.push(kind);
-        }
-        tilings
+        let [of_line, of_image] = blocks.per_image();
+        // Blocks of a dimension, and where their cells end.
+        let kinds = |d: usize, n: usize, cells: usize, end: usize| -> (Vec<usize>, Vec<Vec<Met>>) {
+            let mut kinds: Vec<Vec<Met>> = Vec::new();
+            let of = |i: usize| {
+                let block = i * cells..end.min((i + 1) * cells);
+                let met: Vec<Met> = nest.outputs(d, &block).map(|output| nest.met(d, output)).collect();
+                kinds.iter().position(|kind| *kind == met).unwrap_or_else(|| {
+                    kinds.push(met);
+                    kinds.len() - 1
+                })
+            };
+            ((0..n).map(of).collect(), kinds)
+        };
+        let (lines, of_lines) = kinds(1, of_image, blocks.lines, blocks.height);
+        let (columns, of_columns) = kinds(2, of_line, blocks.columns, blocks.width);
+        let last = blocks.images.saturating_sub(1) % blocks.together + 1;
+        let tiles = [blocks.together, last.min(blocks.images)].map(|images| {
+            let pairs = of_lines.iter().flat_map(|l| of_columns.iter().map(move |c| [&l[..], &c[..]]));
+            pairs.map(|met| Tiles::new(nest, images, band, channels, rows, met, place)).collect()
+        });
+        Tilings { lines, columns, tiles, column_kinds: of_columns.len() }
     }
 
     pub fn get(&self, blocks: &Blocks, at: usize) -> &Tiles {
-        let each = self.of.len() / 2;
-        let last = at + each >= blocks.count();
-        &self.kinds[self.of[at % each + if last { each } else { 0 }]].1
+        let [of_line, of_image] = blocks.per_image();
+        let last = at + of_line * of_image >= blocks.count();
+        let line = self.lines[at / of_line % of_image];
+        &self.tiles[usize::from(last)][line * self.column_kinds + self.columns[at % of_line]]
     }
 }
 
@@ -100,15 +110,15 @@ type Class = (Met, Vec<usize>);
 impl Tiles {
     fn new(
         nest: &Nest,
-        block: &Block,
+        images: usize,
         band: &Band,
         channels: [usize; 2],
         rows: usize,
-        met: &[Vec<Met>; 2],
+        met: [&[Met]; 2],
         place: &dyn Fn([usize; 3]) -> usize,
     ) -> Tiles {
         let members = &nest.members;
-        let divided = |divide: [bool; 2]| [0, 1].map(|d| classes(&met[d], &members[d + 1], divide[d]));
+        let divided = |divide: [bool; 2]| [0, 1].map(|d| classes(met[d], &members[d + 1], divide[d]));
         let pairs = |[lines, columns]: &[Vec<Class>; 2]| -> Vec<[Class; 2]> {
             lines.iter().flat_map(|l| columns.iter().map(|c| [l.clone(), c.clone()])).collect()
         };
@@ -117,7 +127,7 @@ impl Tiles {
         let price = |classes: &[Vec<Class>; 2]| -> usize {
             let each = |[(y, lines), (x, columns)]: [Class; 2]| {
                 let terms = depths * y.1.len() * x.1.len() * channels[0];
-                cost(block.images.len() * lines.len() * columns.len(), rows, terms)
+                cost(images * lines.len() * columns.len(), rows, terms)
             };
             pairs(classes).into_iter().map(each).sum()
         };
@@ -125,7 +135,7 @@ impl Tiles {
         let mut tiles = Tiles::default();
         for [(y, lines), (x, columns)] in pairs(best) {
             let first = tiles.rows.len();
-            for image in 0..block.images.len() {
+            for image in 0..images {
                 for (&line, &column) in lines.iter().flat_map(|l| columns.iter().map(move |c| (l, c))) {
                     let position = (image * met[0].len() + line) * met[1].len() + column;
                     let cell = [image, line / members[1].len(), column / members[2].len()];
@@ -150,6 +160,9 @@ impl Sum {
         let columns = if column.apart == 1 { x.1.len() } else { x.1.len().min(1) };
         let runs = channels.map(|channels| {
             let mut runs = Vec::new();
+            if channels == 0 {
+                return runs;
+            }
             for (a, b) in (0..depth.taps).flat_map(|a| y.1.clone().map(move |b| (a, b))) {
                 for c in x.1.clone().step_by(columns.max(1)) {
                     let [z, y, x] = [(depth, a), (line, b), (column, c)].map(|(m, t)| m.offset + t * m.apart);
@@ -180,11 +193,15 @@ fn classes(met: &[Met], members: &[Member], divided: bool) -> Vec<Class> {
 impl Nest {
     /// The outputs that the cells of a block are made of, but for its depth.
     pub fn members_of(&self, block: &Block) -> Block {
-        let all = |d: usize, cells: &Range<usize>| {
-            let n = self.members[d].len();
-            (cells.start * n).min(self.whole[d])..(cells.end * n).min(self.whole[d])
-        };
-        Block { images: block.images.clone(), lines: all(1, &block.lines), columns: all(2, &block.columns) }
+        let [lines, columns] =
+            [(1, &block.lines), (2, &block.columns)].map(|(d, cells)| self.outputs(d, cells));
+        Block { images: block.images.clone(), lines, columns }
+    }
+
+    /// Those of some cells along dimension `d`.
+    fn outputs(&self, d: usize, cells: &Range<usize>) -> Range<usize> {
+        let n = self.members[d].len();
+        (cells.start * n).min(self.whole[d])..(cells.end * n).min(self.whole[d])
     }
 
     /// What an output meets along dimension `d`.
