@@ -6,7 +6,7 @@
 //! other strides; inputs whose index leaves one remainder modulo the stride sum over taps of their own (`nest`). Which outputs
 //! sum over the same taps is found out before (`tiles`). Where an output has one tap, as in convolutions of 1×1, both are plain
 //! products of positions as they lie in the image (`pass::points`); patches that do not overlap are multiplied as they lie
-//! (`pass::patches`). The weight gradient sums over outputs: for it lines stay as they are in the image as well (`planes`,
+//! (`patches`). The weight gradient sums over outputs: for it lines stay as they are in the image as well (`planes`,
 //! `weight`). Of single channels all three are sums of lines (`depthwise`). What strides leave apart is moved by `apart`.
 //!
 //! Padding is made of zeros. What meets nothing else is left out where that saves time (`tiles`); elsewhere they are multiplied
@@ -19,6 +19,7 @@ mod band;
 mod depthwise;
 mod nest;
 mod pass;
+mod patches;
 mod planes;
 mod tiles;
 mod weight;

@@ -1,19 +1,18 @@
 //! A loop nest of a convolution: forward, or a part of the data gradient.
 
-mod patches;
 mod points;
 
 use super::band::Band;
 use super::nest::{Meeting, Nest, ahead, single};
-use super::tiles::Tilings;
+use super::patches::Patches;
+use super::tiles::{Inputs, Tilings};
 use super::{Block, Blocks, Shape, channels};
 use crate::element::Wide;
-use crate::gemm::{Ahead, Mat, Operand, Walk, taps_room};
+use crate::gemm::{Ahead, Mat, Operand, Walk, even, taps_room};
 use crate::pool::{Pool, Shared};
 use crate::room;
 use crate::tier::Tier;
 use headwater_core::ops::conv::geometry::Conv;
-use patches::Patches;
 
 /// Results' channels computed at a time.
 const RESULTS: usize = 128;
@@ -21,6 +20,8 @@ const RESULTS: usize = 128;
 const POSITIONS: usize = 512;
 /// Places of channels turned at a time with the weights of a panel.
 const TURNED: usize = 16;
+/// Places of patches summed over at a time, about: a panel of weights lies in the first-level cache.
+const DEPTH: usize = 256;
 
 /// See the module. Source `[samples, groups · from, source…]`, result `[samples, groups · to, whole…]`.
 #[derive(Clone, Debug)]
@@ -34,16 +35,15 @@ pub(super) struct Pass {
     nest: Nest,
     /// One tap of each input: see `points`, which needs no band.
     point: bool,
-    /// Where inputs are multiplied as they lie, which needs no band either.
-    patches: Option<Patches>,
     /// Weight of result channel `o`, source channel `i` (in a group) and tap `t`:
     /// `o · weight[0] + i · weight[1] + nest.elements[t]`; a group's weights follow the last one's.
     weight: [usize; 2],
     /// Of cells.
     blocks: Blocks,
-    /// Places of the source's channels summed over at a time.
+    /// Places of the source's channels summed over at a time, and a panel's rows for each.
     channels: usize,
-    band: Band,
+    taps: usize,
+    inputs: Inputs,
     tilings: Tilings,
 }
 
@@ -51,38 +51,48 @@ impl Pass {
     /// The forward pass, by register tiles of some shape.
     pub fn forward(c: &Conv, shape: Shape) -> Pass {
         let weight = [c.cin * c.kernel_size(), c.kernel_size()];
-        Pass::patches(c, shape)
-            .unwrap_or_else(|| Pass::new(c, [c.cin, c.cout], shape, weight, Nest::forward(c)))
+        Pass::new(c, [c.cin, c.cout], shape, weight, Nest::forward(c), Patches::new(c, shape))
     }
 
     /// The data gradient: a pass for each nest.
     pub fn backward(c: &Conv, shape: Shape) -> Vec<Pass> {
         let weight = [c.kernel_size(), c.cin * c.kernel_size()];
-        let pass = |nest| Pass::new(c, [c.cout, c.cin], shape, weight, nest);
+        let pass = |nest| Pass::new(c, [c.cout, c.cin], shape, weight, nest, None);
         Nest::backward(c).into_iter().map(pass).collect()
     }
 
-    fn new(c: &Conv, [from, to]: [usize; 2], shape: Shape, weight: [usize; 2], nest: Nest) -> Pass {
-        let Shape { taken, rows, .. } = shape;
+    /// `patches` are multiplied as they lie.
+    fn new(
+        c: &Conv,
+        [from, to]: [usize; 2],
+        shape: Shape,
+        weight: [usize; 2],
+        nest: Nest,
+        patches: Option<Patches>,
+    ) -> Pass {
+        // Of patches columns are taken together, of others channels.
+        let taken = if patches.is_some() { 1 } else { shape.taken };
         let (m, samples, places) = (nest.meeting, c.batch, from.div_ceil(taken));
         let members: usize = nest.members.iter().map(Vec::len).product();
         let point = single(&m) && members == 1;
-        let channels = channels(nest.most_taps(), places);
-        let blocks = match point {
-            true => points::blocks(&m, samples, places),
-            // Of cells at least as many as a tile has rows.
-            false if members > 1 => Blocks::new(&m, samples, channels, (POSITIONS / members).max(rows)),
-            false => Blocks::new(&m, samples, channels, POSITIONS),
+        let (channels, taps) = match patches {
+            Some(patches) => (even(places, (DEPTH / patches.places()).max(1), 1), patches.places()),
+            None => (channels(nest.most_taps(), places), nest.taps()),
         };
-        let band = Band::new(m, blocks, channels);
+        let blocks = match patches {
+            // Nothing is held, as if there were a tap.
+            Some(_) => Blocks::new(&Meeting { taps: [1; 3], ..m }, samples, 1, POSITIONS / 2),
+            None if point => points::blocks(&m, samples, places),
+            // Of cells at least as many as a tile has rows.
+            None if members > 1 => Blocks::new(&m, samples, channels, (POSITIONS / members).max(shape.rows)),
+            None => Blocks::new(&m, samples, channels, POSITIONS),
+        };
+        let inputs = patches.map_or_else(|| Inputs::Held(Band::new(m, blocks, channels)), Inputs::Image);
         let tilings = match point {
             true => Tilings::default(),
-            false => {
-                let place = |cell| band.at(cell);
-                Tilings::new(&nest, &blocks, &band, [channels, places % channels], rows, &place)
-            }
+            false => Tilings::new(&nest, &blocks, &inputs, [channels, places % channels], shape.rows),
         };
-        let (groups, patches) = (c.groups, None);
+        let groups = c.groups;
         Pass {
             samples,
             groups,
@@ -91,11 +101,11 @@ impl Pass {
             taken,
             nest,
             point,
-            patches,
             weight,
             blocks,
             channels,
-            band,
+            taps,
+            inputs,
             tilings,
         }
     }
@@ -110,10 +120,6 @@ impl Pass {
     /// Places that the source's channels take.
     fn places(&self) -> usize {
         self.from.div_ceil(self.taken)
-    }
-
-    fn taps(&self) -> usize {
-        self.nest.taps()
     }
 
     /// Positions of a block at most.
@@ -134,24 +140,28 @@ impl Pass {
     /// Elements of a group's packed weights; of a thread's band, its sums, room to move things, and a panel of weights.
     fn pieces<T: Operand>(&self, tier: Tier) -> (usize, [usize; 4]) {
         let cols = T::kernels(tier).cols;
-        let weights = self.to.next_multiple_of(cols) * self.places() * self.taps();
-        let panel = cols * self.channels * self.taps();
+        let weights = self.to.next_multiple_of(cols) * self.places() * self.taps;
+        let panel = cols * self.channels * self.taps;
         let (weights, panel) = if self.at_once() { (0, panel) } else { (weights, 0) };
         let sums = self.positions() * line(self.to, cols);
         let round = |n: usize| n.next_multiple_of(16);
         // Weights on their way to a panel.
         let turned = match self.packing() {
-            Packing::Elements => 0,
+            Packing::Whole | Packing::Elements => 0,
             Packing::Results => taps_room(self.kernel()),
             Packing::Sources => self.kernel() * TURNED * cols,
         };
-        let moved = self.band.plane().max(turned);
-        (round(weights), [self.band.elements(), sums, moved, panel].map(round))
+        let (held, plane) = match &self.inputs {
+            Inputs::Held(band) => (band.elements(), band.plane()),
+            Inputs::Image(_) => (0, 0),
+        };
+        (round(weights), [held, sums, plane.max(turned), panel].map(round))
     }
 
     fn packing(&self) -> Packing {
         match self.kernel() {
-            columns if columns == 1 || 16 * self.taps() <= columns => Packing::Elements,
+            _ if matches!(self.inputs, Inputs::Image(_)) => Packing::Whole,
+            columns if columns == 1 || 16 * self.taps <= columns => Packing::Elements,
             columns if self.weight[1] == columns && self.weight[0] != columns => Packing::Results,
             _ => Packing::Sources,
         }
@@ -225,16 +235,10 @@ impl Pass {
         Job { group: at % self.groups, block: at / self.groups, first: part * RESULTS }
     }
 
-    /// The channels that a job's band holds from place `i0` on, of the first sample, and elements to the next one.
+    /// The channels that a job sums over from place `i0` on, of the first sample, and elements to the next one.
     fn source<'a, T>(&self, job: &Job, i0: usize, x: &'a [T]) -> (&'a [T], usize) {
         let plane = self.nest.meeting.source.iter().product::<usize>();
-        match self.patches {
-            None => {
-                (&x[(job.group * self.from + i0 * self.taken) * plane..], self.groups * self.from * plane)
-            }
-            // All of them.
-            Some(_) => (x, x.len() / self.samples),
-        }
+        (&x[(job.group * self.from + i0 * self.taken) * plane..], self.groups * self.from * plane)
     }
 
     /// Weights as right operands: for each part of the source's channels, panel by panel of the result's, in the order of
@@ -256,10 +260,10 @@ impl Pass {
             let w = &w[g * self.to * self.from * self.kernel()..];
             for i0 in (0..self.places()).step_by(self.channels) {
                 let (channels, _) = self.part(i0);
-                let start = g * group + (i0 * panels + panel * channels) * self.taps() * cols;
+                let start = g * group + (i0 * panels + panel * channels) * self.taps * cols;
                 // SAFETY: rows of this panel, which no other task writes.
                 let out = unsafe {
-                    std::slice::from_raw_parts_mut(out.get().add(start), self.taps() * channels * cols)
+                    std::slice::from_raw_parts_mut(out.get().add(start), self.taps * channels * cols)
                 };
                 self.ahead(w, i0, panel, cols).now();
                 self.panel(tier, w, i0, panel, out, scratch);
@@ -283,6 +287,12 @@ impl Pass {
         let n = cols.min(self.to - panel * cols);
         let w = &w[panel * cols * self.weight[0] + i0 * self.taken * self.weight[1]..];
         let packing = self.packing();
+        if packing == Packing::Whole {
+            let (x, k) = (Mat { ptr: w.as_ptr(), rs: self.weight[0] as isize, cs: 1 }, elements * columns);
+            // SAFETY: the kernels of these results and channels; groups of whole vectors do not spill.
+            unsafe { (kernels.fast.pack)(x, n, k, cols, channels * self.taps, out.as_mut_ptr()) };
+            return;
+        }
         if packing == Packing::Elements {
             for (out, &element) in out.chunks_exact_mut(channels * cols).zip(&self.nest.elements) {
                 let ptr = w[element..].as_ptr();
@@ -368,8 +378,7 @@ impl Pass {
         [band, sums, moved]: [&mut [T::Wide]; 3],
     ) {
         let kernels = T::kernels(tier);
-        let (cols, layout, m) = (kernels.cols, &self.band, &self.nest.meeting);
-        let taps = self.taps();
+        let (cols, taps, m) = (kernels.cols, self.taps, &self.nest.meeting);
         let block = self.blocks.get(job.block);
         let tiling = self.tilings.get(&self.blocks, job.block);
         let members = self.nest.members_of(&block);
@@ -385,28 +394,19 @@ impl Pass {
                 false => next_job.map(|job| (job, 0)),
             };
             let (first, sample) = self.source(job, i0, x);
-            let (a, place, soon) = match &self.patches {
-                None => {
+            let (a, place) = match &self.inputs {
+                Inputs::Held(layout) => {
+                    let first = first.as_ptr();
                     // SAFETY: the channels of the group, of every sample.
-                    unsafe {
-                        layout.fill(&kernels.fast, first.as_ptr(), sample, &block, elements, moved, band)
-                    };
-                    let soon = next.map_or(Ahead::NONE, |(job, i0)| {
-                        let ((first, sample), (_, elements)) = (self.source(job, i0, x), self.part(i0));
-                        m.ahead(first.as_ptr(), sample, &self.blocks.get(job.block), elements)
-                    });
-                    (band.as_ptr(), channels * size_of::<T::Wide>(), soon)
+                    unsafe { layout.fill(&kernels.fast, first, sample, &block, elements, moved, band) };
+                    (band.as_ptr(), channels * size_of::<T::Wide>())
                 }
-                Some(_) => {
-                    let [_, y, x] = m.step;
-                    let line = block.lines.start * y * m.source[2] + block.columns.start * x;
-                    let soon = next.filter(|(_, i0)| *i0 == 0).map_or(Ahead::NONE, |(job, _)| {
-                        let channels = self.from / (m.taps[1] * m.taps[2]);
-                        m.ahead(first.as_ptr(), sample, &self.blocks.get(job.block), channels)
-                    });
-                    (first[block.images.start * sample + line..].as_ptr().cast(), size_of::<T>(), soon)
-                }
+                Inputs::Image(patches) => (first[patches.first(&block)..].as_ptr().cast(), size_of::<T>()),
             };
+            let soon = next.map_or(Ahead::NONE, |(job, i0)| {
+                let ((first, sample), (_, elements)) = (self.source(job, i0, x), self.part(i0));
+                m.ahead(first.as_ptr(), sample, &self.blocks.get(job.block), elements)
+            });
             let mut soon = soon.paced(mine.len() * tiling.tiles.len());
             // And the results' places, when they are about to be written.
             let last = i0 + channels == self.places();
@@ -433,18 +433,14 @@ impl Pass {
                 let mut ahead = ahead.paced(tiling.tiles.len());
                 let column = panel * cols - job.first;
                 for tile in &tiling.tiles {
-                    let sum = &tiling.sums[tile.sum];
-                    let (runs, inner, pitch) = match &self.patches {
-                        None => (&sum.runs[part], sum.columns * channels, channels),
-                        Some(patches) => (&patches.runs[i0 / self.channels], patches.inner, patches.inner),
-                    };
+                    let sum = &tiling.sums[tile.sum][part];
                     let walk = Walk {
                         rows: &tiling.rows[tile.rows.clone()],
                         a,
                         place,
-                        runs,
-                        inner,
-                        pitch,
+                        runs: &sum.runs,
+                        inner: sum.inner,
+                        pitch: sum.pitch,
                         b: b.as_ptr(),
                         cols: cols.min(self.to - panel * cols),
                         c: sums[column..].as_mut_ptr(),
@@ -454,7 +450,7 @@ impl Pass {
                     ahead.step();
                     soon.step();
                     results.step();
-                    // SAFETY: the runs lie in the band, the panel has a row for each of their elements, and the sums have
+                    // SAFETY: the runs lie in the band or the image, the panel has a row for each of their elements, and the sums have
                     // a row for each position, of whole panels.
                     unsafe { (kernels.fast.walk)(&walk) };
                 }
@@ -524,10 +520,11 @@ enum Weights<'a, T: Operand> {
     Raw(&'a [T], &'a mut [T::Wide]),
 }
 
-/// How weights become panels: by elements of the kernel, which are few; by results, whose kernels follow each other; or by channels
-/// of the source, whose kernels do.
+/// How weights become panels: as they lie; by elements of the kernel, which are few; by results, whose kernels follow each other; or
+/// by channels of the source, whose kernels do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Packing {
+    Whole,
     Elements,
     Results,
     Sources,

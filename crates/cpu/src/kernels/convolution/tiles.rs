@@ -3,6 +3,7 @@
 
 use super::band::{Band, within};
 use super::nest::{Meeting, Member, Nest};
+use super::patches::Patches;
 use super::{Block, Blocks};
 use crate::gemm::{Row, Run};
 use std::ops::Range;
@@ -31,12 +32,19 @@ pub(super) struct Tile {
     pub sum: usize,
 }
 
-/// What positions sum over: runs of memory, of so many columns.
-#[derive(Clone, Debug)]
-pub(super) struct Sum {
-    /// With as many channels as the band holds, and as are left at the end.
-    pub runs: [Vec<Run>; 2],
-    pub columns: usize,
+/// What positions sum over, of some channels: see [`crate::gemm::Walk`].
+#[derive(Clone, Debug, Default)]
+pub(super) struct Part {
+    pub runs: Vec<Run>,
+    pub inner: usize,
+    pub pitch: usize,
+}
+
+/// Where the inputs of a pass lie: they are held in scratch memory, or as they are in the image.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Inputs {
+    Held(Band),
+    Image(Patches),
 }
 
 /// The positions of a block, each where the inputs of its cell begin.
@@ -44,7 +52,8 @@ pub(super) struct Sum {
 pub(super) struct Tiles {
     pub rows: Vec<Row>,
     pub tiles: Vec<Tile>,
-    pub sums: Vec<Sum>,
+    /// Of as many channels as are summed at a time, and of those left at the end.
+    pub sums: Vec<[Part; 2]>,
 }
 
 /// The member of a cell that a line or a column is, and those of its taps that meet inputs.
@@ -62,16 +71,8 @@ pub(super) struct Tilings {
 }
 
 impl Tilings {
-    /// Of a pass whose band holds, of all channels, so many at a time and so many at the end; tiles have at most `rows`. The inputs
-    /// of a cell, of an image of the block, a line and a column, begin at its `place`.
-    pub fn new(
-        nest: &Nest,
-        blocks: &Blocks,
-        band: &Band,
-        channels: [usize; 2],
-        rows: usize,
-        place: &dyn Fn([usize; 3]) -> usize,
-    ) -> Tilings {
+    /// Of a pass that sums over so many channels at a time and so many at the end; tiles have at most `rows`.
+    pub fn new(nest: &Nest, blocks: &Blocks, inputs: &Inputs, channels: [usize; 2], rows: usize) -> Tilings {
         let [of_line, of_image] = blocks.per_image();
         // Blocks of a dimension, and where their cells end.
         let kinds = |d: usize, n: usize, cells: usize, end: usize| -> (Vec<usize>, Vec<Vec<Met>>) {
@@ -91,7 +92,7 @@ impl Tilings {
         let last = blocks.images.saturating_sub(1) % blocks.together + 1;
         let tiles = [blocks.together, last.min(blocks.images)].map(|images| {
             let pairs = of_lines.iter().flat_map(|l| of_columns.iter().map(move |c| [&l[..], &c[..]]));
-            pairs.map(|met| Tiles::new(nest, images, band, channels, rows, met, place)).collect()
+            pairs.map(|met| Tiles::new(nest, images, inputs, channels, rows, met)).collect()
         });
         Tilings { lines, columns, tiles, column_kinds: of_columns.len() }
     }
@@ -111,11 +112,10 @@ impl Tiles {
     fn new(
         nest: &Nest,
         images: usize,
-        band: &Band,
+        inputs: &Inputs,
         channels: [usize; 2],
         rows: usize,
         met: [&[Met]; 2],
-        place: &dyn Fn([usize; 3]) -> usize,
     ) -> Tiles {
         let members = &nest.members;
         let divided = |divide: [bool; 2]| [0, 1].map(|d| classes(met[d], &members[d + 1], divide[d]));
@@ -139,41 +139,49 @@ impl Tiles {
                 for (&line, &column) in lines.iter().flat_map(|l| columns.iter().map(move |c| (l, c))) {
                     let position = (image * met[0].len() + line) * met[1].len() + column;
                     let cell = [image, line / members[1].len(), column / members[2].len()];
-                    tiles.rows.push(Row { position, place: place(cell) });
+                    tiles.rows.push(Row { position, place: inputs.at(cell) });
                 }
             }
             for tile in cut(tiles.rows.len() - first, rows) {
                 let rows = first + tile.start..first + tile.end;
                 tiles.tiles.push(Tile { rows, sum: tiles.sums.len() });
             }
-            tiles.sums.push(Sum::new(nest, band, channels, [y, x]));
+            tiles.sums.push(channels.map(|channels| inputs.part(nest, channels, [&y, &x])));
         }
         tiles
     }
 }
 
-impl Sum {
-    fn new(nest: &Nest, band: &Band, channels: [usize; 2], [y, x]: [Met; 2]) -> Sum {
+impl Inputs {
+    /// Where the inputs of a cell begin: of an image of a block, a line and a column.
+    fn at(&self, cell: [usize; 3]) -> usize {
+        match self {
+            Inputs::Held(band) => band.at(cell),
+            Inputs::Image(patches) => patches.at(cell),
+        }
+    }
+
+    /// What positions that meet these taps sum over, of some channels.
+    fn part(&self, nest: &Nest, channels: usize, [y, x]: [&Met; 2]) -> Part {
+        let band = match self {
+            _ if channels == 0 => return Part::default(),
+            Inputs::Image(patches) => return patches.part(channels),
+            Inputs::Held(band) => band,
+        };
         let [depth, line, column] = [(0, 0), (1, y.0), (2, x.0)].map(|(d, member)| nest.members[d][member]);
         let all = [1, 2].map(|d| nest.members[d].iter().map(|member| member.taps).sum::<usize>());
         // Columns that follow each other are one run.
         let columns = if column.apart == 1 { x.1.len() } else { x.1.len().min(1) };
-        let runs = channels.map(|channels| {
-            let mut runs = Vec::new();
-            if channels == 0 {
-                return runs;
+        let [plane, pitch] = band.pitches();
+        let mut runs = Vec::new();
+        for (a, b) in (0..depth.taps).flat_map(|a| y.1.clone().map(move |b| (a, b))) {
+            for c in x.1.clone().step_by(columns.max(1)) {
+                let [z, y, x] = [(depth, a), (line, b), (column, c)].map(|(m, t)| m.offset + t * m.apart);
+                let left = ((z * plane + y * pitch + x) * channels) as isize;
+                runs.push(Run { left, right: (a * all[0] + line.first + b) * all[1] + column.first + c });
             }
-            for (a, b) in (0..depth.taps).flat_map(|a| y.1.clone().map(move |b| (a, b))) {
-                for c in x.1.clone().step_by(columns.max(1)) {
-                    let [z, y, x] = [(depth, a), (line, b), (column, c)].map(|(m, t)| m.offset + t * m.apart);
-                    let [plane, pitch] = band.pitches();
-                    let left = ((z * plane + y * pitch + x) * channels) as isize;
-                    runs.push(Run { left, right: (a * all[0] + line.first + b) * all[1] + column.first + c });
-                }
-            }
-            runs
-        });
-        Sum { runs, columns }
+        }
+        Part { runs, inner: columns * channels, pitch: channels }
     }
 }
 
