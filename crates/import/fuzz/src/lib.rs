@@ -1,8 +1,8 @@
 //! What both fuzz targets do: open, bind, and take the graph as far as a compilation goes before it allocates.
 
+use headwater_core::Registry;
 use headwater_core::graph::verify::verify;
 use headwater_core::pass::{decompose, differentiate};
-use headwater_core::Registry;
 use headwater_import::{Dims, Error, Program};
 use serde_json::Value;
 use std::io::{Cursor, Write};

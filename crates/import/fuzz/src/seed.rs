@@ -32,7 +32,8 @@ fn main() -> std::io::Result<()> {
 fn document(bytes: Vec<u8>) -> Value {
     let mut zip = zip::ZipArchive::new(Cursor::new(bytes)).expect("a golden is an archive");
     let mut read = |suffix: &str| -> Value {
-        let at = zip.file_names_raw().position(|n| n.ends_with(suffix.as_bytes())).expect("every export has it");
+        let at =
+            zip.file_names_raw().position(|n| n.ends_with(suffix.as_bytes())).expect("every export has it");
         let mut text = String::new();
         zip.by_index(at).and_then(|mut f| Ok(f.read_to_string(&mut text)?)).expect("a golden is whole");
         serde_json::from_str(&text).expect("an export's JSON")
@@ -57,7 +58,9 @@ fn call(schema: &str) -> Value {
         let Some((ty, name)) = arg.split('=').next().and_then(|a| a.rsplit_once(' ')) else { continue };
         let base = ty.split(['(', '?']).next().unwrap_or(ty);
         let value = match base {
-            _ if ty.contains("Tensor") && ty.contains("[]") => json!({"as_tensors": [{"name": "x"}, {"name": "x"}]}),
+            _ if ty.contains("Tensor") && ty.contains("[]") => {
+                json!({"as_tensors": [{"name": "x"}, {"name": "x"}]})
+            }
             "Tensor" => tensor.clone(),
             "bool" => json!({"as_bool": true}),
             "float" | "Scalar" => json!({"as_float": 0.5}),

@@ -24,13 +24,20 @@ pub static FUSED: OpDef = OpDef {
     precision: Precision::Same,
     cost: Cost::Custom(|cx, _| {
         let Some(Attr::Program(p)) = cx.attrs.get("program") else { return 0.0 };
-        let arithmetic = |i: &&Instr| !matches!(i, Instr::Load(_) | Instr::Store(..) | Instr::Float(_) | Instr::Int(_));
+        let arithmetic =
+            |i: &&Instr| !matches!(i, Instr::Load(_) | Instr::Store(..) | Instr::Float(_) | Instr::Int(_));
         (p.rows() * p.cols()) as f64 * p.body.iter().filter(arithmetic).count() as f64
     }),
     body: Body::Rows(|cx, _| Ok(RowProgram::clone(&*program(cx)?))),
     cases: || {
         let program = RowProgram::copy(DType::F64, DType::F64, &[3]);
-        vec![Case::new("copy").f(&[3]).attr("outputs", "f64[3]").attr("ops", "to").attr("program", Arc::new(program))]
+        vec![
+            Case::new("copy")
+                .f(&[3])
+                .attr("outputs", "f64[3]")
+                .attr("ops", "to")
+                .attr("program", Arc::new(program)),
+        ]
     },
 };
 

@@ -16,7 +16,11 @@ pub static EMBEDDING: OpDef = OpDef {
     ],
     infer: |cx| {
         let (w, index) = (cx.ty(0)?, cx.shape(1)?);
-        ensure!(w.dtype.is_float() && w.shape.rank() == 2, Shape, "an embedding's table must be floats [rows, width], got {w}");
+        ensure!(
+            w.dtype.is_float() && w.shape.rank() == 2,
+            Shape,
+            "an embedding's table must be floats [rows, width], got {w}"
+        );
         integers(cx, 1)?;
         Ok(vec![TensorType::new(w.dtype, [&index[..], &w.shape[1..]].concat())])
     },

@@ -162,8 +162,12 @@ pub enum Method {
 
 impl Method {
     /// All, by their names.
-    pub const NAMES: [(&'static str, Method); 4] =
-        [("auto", Method::Auto), ("direct", Method::Direct), ("radix", Method::Radix), ("hash", Method::Hash)];
+    pub const NAMES: [(&'static str, Method); 4] = [
+        ("auto", Method::Auto),
+        ("direct", Method::Direct),
+        ("radix", Method::Radix),
+        ("hash", Method::Hash),
+    ];
 
     /// Its name, as the attribute `method` takes it.
     pub fn name(self) -> &'static str {
@@ -308,7 +312,11 @@ fn norm_type(dtype: DType) -> TensorType {
 fn problem(cx: &OpCx) -> Result<(usize, usize, Options)> {
     let (g, index) = (cx.ty(0)?, cx.shape(1)?);
     integers(cx, 1)?;
-    ensure!(g.dtype.is_float() && g.shape.rank() > 0, DType, "the gradient must be floats [..., width], got {g}");
+    ensure!(
+        g.dtype.is_float() && g.shape.rank() > 0,
+        DType,
+        "the gradient must be floats [..., width], got {g}"
+    );
     let (lead, width) = (Shape::new(&g.shape[..g.shape.rank() - 1]), g.shape[g.shape.rank() - 1]);
     let count = index.checked_numel();
     let fits = count.is_some() && lead.checked_numel() == count;

@@ -48,7 +48,8 @@ pub static INDEX_PUT: OpDef = OpDef {
         Ok(vec![b.one(&WHERE, &[mask, value, x], Attrs::new())?])
     }),
     cases: || {
-        let mask = |name| Case::new(name).f(&[2, 3, 2]).none().mask(&[3, 2]).f(&[1]).attr("accumulate", false);
+        let mask =
+            |name| Case::new(name).f(&[2, 3, 2]).none().mask(&[3, 2]).f(&[1]).attr("accumulate", false);
         [vec![mask("mask"), mask("added by mask").attr("accumulate", true)], cases()].concat()
     },
 };
@@ -66,7 +67,9 @@ fn mask(cx: &OpCx) -> Option<usize> {
 /// row-major order.
 pub static INDEX_PUT_IMPL: OpDef = OpDef {
     name: "_index_put_impl",
-    schemas: &["headwater::_index_put_impl(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False, bool wrap=True) -> Tensor"],
+    schemas: &[
+        "headwater::_index_put_impl(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False, bool wrap=True) -> Tensor",
+    ],
     infer,
     derivative: Derivative::Rule(gradient),
     precision: Precision::Widest,

@@ -45,7 +45,8 @@ pub static INDEX_ADD: OpDef = OpDef {
     precision: Precision::Widest,
     cost: Cost::PerOutput(1),
     body: Body::Decompose(|b, cx, inputs| {
-        let source = inputs.get(2).copied().flatten().ok_or_else(|| fail!(Attribute, "the source is missing"))?;
+        let source =
+            inputs.get(2).copied().flatten().ok_or_else(|| fail!(Attribute, "the source is missing"))?;
         let source = match cx.attrs.get("alpha") {
             None | Some(Attr::Int(1)) => source,
             Some(alpha) => {
@@ -72,7 +73,8 @@ pub static INDEX_COPY: OpDef = OpDef {
     precision: Precision::Widest,
     cost: Cost::PerOutput(0),
     body: Body::Decompose(|b, cx, inputs| {
-        let source = inputs.get(2).copied().flatten().ok_or_else(|| fail!(Attribute, "the source is missing"))?;
+        let source =
+            inputs.get(2).copied().flatten().ok_or_else(|| fail!(Attribute, "the source is missing"))?;
         write(b, cx, inputs, source, Attrs::new().with("accumulate", false).with("wrap", false))
     }),
     cases: || vec![Case::new("columns").f(&[2, 3]).arg(DType::I64, &[2], once()).f(&[2, 2]).attr("dim", 1)],

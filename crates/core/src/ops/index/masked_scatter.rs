@@ -24,7 +24,9 @@ pub static MASKED_SCATTER: OpDef = OpDef {
     precision: Precision::Same,
     cost: Cost::PerOutput(0),
     body: Body::Decompose(|b, cx, inputs| {
-        let [Some(x), Some(mask), Some(source)] = inputs[..] else { return Err(fail!(Attribute, "an input is missing")) };
+        let [Some(x), Some(mask), Some(source)] = inputs[..] else {
+            return Err(fail!(Attribute, "an input is missing"));
+        };
         let shape = cx.shape(0)?.broadcast(cx.shape(1)?).unwrap_or_default();
         let (x, mask) = (b.expand(x, &shape)?, b.expand(mask, &shape)?);
         // Element k of the masked ones takes element k of the source: k counts the masked ones before it.

@@ -143,7 +143,8 @@ pub(super) fn places(cx: &OpCx, index: &Tensor, x: &Shape) -> Result<Vec<usize>>
         *s = 0;
     }
     let base = Layout { shape: index.shape().clone(), strides, offset: 0 }.offsets();
-    let place = |(at, (&i, base)): (usize, (&i64, isize))| Ok(base as usize + resolve(i, at, limit, false)? * along);
+    let place =
+        |(at, (&i, base)): (usize, (&i64, isize))| Ok(base as usize + resolve(i, at, limit, false)? * along);
     index.ints().iter().zip(base).enumerate().map(place).collect()
 }
 
@@ -165,23 +166,51 @@ fn reference(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Resu
     };
     Ok(vec![match (&x.data, source.data) {
         (Data::Float(x), Data::Float(v)) => {
-            let v = write(x, &at, &v, how, keep, |how, a, b| match how {
-                Combine::Replace => b,
-                Combine::Sum | Combine::Mean => a + b,
-                Combine::Prod => a * b,
-                Combine::Max => if a.is_nan() || a > b { a } else { b },
-                Combine::Min => if a.is_nan() || a < b { a } else { b },
-            }, |a, n| a / n as f64);
+            let v = write(
+                x,
+                &at,
+                &v,
+                how,
+                keep,
+                |how, a, b| match how {
+                    Combine::Replace => b,
+                    Combine::Sum | Combine::Mean => a + b,
+                    Combine::Prod => a * b,
+                    Combine::Max => {
+                        if a.is_nan() || a > b {
+                            a
+                        } else {
+                            b
+                        }
+                    }
+                    Combine::Min => {
+                        if a.is_nan() || a < b {
+                            a
+                        } else {
+                            b
+                        }
+                    }
+                },
+                |a, n| a / n as f64,
+            );
             Tensor::float(outs[0].dtype, outs[0].shape.clone(), v)
         }
         (Data::Int(x), Data::Int(v)) => {
-            let v = write(x, &at, &v, how, keep, |how, a, b| match how {
-                Combine::Replace => b,
-                Combine::Sum | Combine::Mean => a.wrapping_add(b),
-                Combine::Prod => a.wrapping_mul(b),
-                Combine::Max => a.max(b),
-                Combine::Min => a.min(b),
-            }, |a, n| a.div_euclid(n as i64));
+            let v = write(
+                x,
+                &at,
+                &v,
+                how,
+                keep,
+                |how, a, b| match how {
+                    Combine::Replace => b,
+                    Combine::Sum | Combine::Mean => a.wrapping_add(b),
+                    Combine::Prod => a.wrapping_mul(b),
+                    Combine::Max => a.max(b),
+                    Combine::Min => a.min(b),
+                },
+                |a, n| a.div_euclid(n as i64),
+            );
             Tensor::int(outs[0].dtype, outs[0].shape.clone(), v)
         }
         _ => return Err(fail!(DType, "source and destination are of two classes")),
@@ -215,12 +244,15 @@ fn gradient(cx: &mut GradCx) -> Result<()> {
     let (how, keep) = (combine(&cx.args())?, include_self(&cx.args())?);
     let at = Attrs::new().with("dim", cx.args().int("dim")?);
     let gather = |cx: &mut GradCx, v: ValueId| cx.one(&GATHER, &[v, index], at.clone());
-    let (ones, summed) = (TensorType::new(cx.ty(g).dtype, cx.ty(index).shape.clone()), at.clone().with("reduce", "sum"));
+    let (ones, summed) =
+        (TensorType::new(cx.ty(g).dtype, cx.ty(index).shape.clone()), at.clone().with("reduce", "sum"));
     // Which values the result consists of, where not of all.
     let (mut own_hit, mut source_hit) = (None, None);
     match how {
         Combine::Replace | Combine::Sum => {}
-        Combine::Prod => return Err(fail!(Gradient, "the gradient of a scatter by products is not supported")),
+        Combine::Prod => {
+            return Err(fail!(Gradient, "the gradient of a scatter by products is not supported"));
+        }
         Combine::Mean => {
             let ty = cx.ty(g).clone();
             let (start, each) = (cx.full(&ty, keep as i64 as f64)?, cx.full(&ones, 1.0)?);

@@ -32,7 +32,8 @@ pub static SEARCHSORTED: OpDef = OpDef {
     body: Body::Kernel(|cx, inputs, outs| {
         let (edges, values) = (given(inputs, 0)?, given(inputs, 1)?);
         let (n, right) = (edges.shape()[edges.shape().rank() - 1], right(cx)?);
-        let per_row = if edges.shape().rank() == 1 { usize::MAX } else { values.shape().last().copied().unwrap_or(1) };
+        let per_row =
+            if edges.shape().rank() == 1 { usize::MAX } else { values.shape().last().copied().unwrap_or(1) };
         // PyTorch compares in the promoted dtype; all of them fit in f64 but large i64, whose order it keeps nearly.
         let (edges, values) = (edges.to_f64(), values.to_f64());
         let place = |(at, v): (usize, f64)| {
@@ -45,7 +46,9 @@ pub static SEARCHSORTED: OpDef = OpDef {
         Ok(vec![Tensor::int(outs[0].dtype, outs[0].shape.clone(), places)])
     }),
     cases: || {
-        let case = |name| Case::new(name).arg(DType::F64, &[4], crate::ops::Sample::Values(vec![-1.0, 0.0, 0.0, 1.5]));
+        let case = |name| {
+            Case::new(name).arg(DType::F64, &[4], crate::ops::Sample::Values(vec![-1.0, 0.0, 0.0, 1.5]))
+        };
         vec![
             case("left").f(&[2, 3]).attr("out_int32", false).attr("right", false),
             case("right").index(&[3], 2).attr("out_int32", true).attr("right", true),
@@ -56,7 +59,9 @@ pub static SEARCHSORTED: OpDef = OpDef {
 /// [`SEARCHSORTED`] with the values first.
 pub static BUCKETIZE: OpDef = OpDef {
     name: "bucketize",
-    schemas: &["bucketize.Tensor(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor"],
+    schemas: &[
+        "bucketize.Tensor(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor",
+    ],
     infer: |cx| {
         ensure!(cx.shape(1)?.rank() == 1, Shape, "the boundaries must be a vector, got {}", cx.ty(1)?);
         let dtype = if cx.flag("out_int32")? { DType::I32 } else { DType::I64 };
@@ -72,7 +77,13 @@ pub static BUCKETIZE: OpDef = OpDef {
     }),
     cases: || {
         let edges = crate::ops::Sample::Values(vec![-1.0, 0.0, 1.5]);
-        vec![Case::new("left").f(&[2, 3]).arg(DType::F64, &[3], edges).attr("right", false).attr("out_int32", false)]
+        vec![
+            Case::new("left")
+                .f(&[2, 3])
+                .arg(DType::F64, &[3], edges)
+                .attr("right", false)
+                .attr("out_int32", false),
+        ]
     },
 };
 

@@ -70,7 +70,13 @@ pub(super) fn gradient(cx: &mut GradCx) -> Result<()> {
 }
 
 /// The first `k` in sorted order along `dim`: values and indices.
-pub(super) fn selected(x: &Tensor, dim: usize, k: usize, descending: bool, outs: &[TensorType]) -> Vec<Tensor> {
+pub(super) fn selected(
+    x: &Tensor,
+    dim: usize,
+    k: usize,
+    descending: bool,
+    outs: &[TensorType],
+) -> Vec<Tensor> {
     let (before, n, after) = x.shape().around(dim);
     let order = |a: &usize, b: &usize| {
         let order = match &x.data {

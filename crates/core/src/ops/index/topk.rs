@@ -1,7 +1,7 @@
 //! The largest or smallest elements along a dimension.
 
-use super::sort::{dim, gradient, selected};
 use super::given;
+use super::sort::{dim, gradient, selected};
 use crate::dtype::DType;
 use crate::ensure;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};

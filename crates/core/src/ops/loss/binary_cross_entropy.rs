@@ -3,12 +3,12 @@
 use super::{Reduction, pair, pair_type, term_dtype};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
+use crate::ensure;
 use crate::expr::{Expr, float, input};
 use crate::graph::{Builder, ValueId};
 use crate::ops::pointwise::promoted;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
-use crate::ensure;
 
 /// Why mixed precision refuses probabilities, in apex's words.
 const REFUSED: Precision = Precision::Refused(
@@ -18,7 +18,9 @@ const REFUSED: Precision = Precision::Refused(
 /// `(input, target, weight?)`: `−w · (t · log x + (1 − t) · log(1 − x))`, the logarithms not below −100, as PyTorch.
 pub static BINARY_CROSS_ENTROPY: OpDef = OpDef {
     name: "binary_cross_entropy",
-    schemas: &["binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int reduction=1) -> Tensor"],
+    schemas: &[
+        "binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int reduction=1) -> Tensor",
+    ],
     infer: |cx| {
         ensure!(cx.shape(0)? == cx.shape(1)?, Shape, "input and target differ: {}", cx.list_types());
         pair_type(cx)
@@ -199,7 +201,12 @@ fn floats(cx: &OpCx) -> Result<Vec<TensorType>> {
 fn masked(cx: &OpCx) -> Result<Vec<TensorType>> {
     let (ty, mask) = (floats(cx)?.remove(0), cx.ints("output_mask")?);
     let operands = cx.present().count() - 1;
-    ensure!(mask.len() == operands, Attribute, "`output_mask` must have {operands} entries, got {}", mask.len());
+    ensure!(
+        mask.len() == operands,
+        Attribute,
+        "`output_mask` must have {operands} entries, got {}",
+        mask.len()
+    );
     Ok(mask.iter().filter(|&&m| m != 0).map(|_| ty.clone()).collect())
 }
 

@@ -1,11 +1,12 @@
 //! Cross-entropy of class scores.
 
+use super::weighted_mean::WEIGHTED_MEAN;
 use super::{
     Reduction, checked_target, class_terms, classes, ignore_index, pair, row_terms, target_weight, term_dtype,
 };
-use super::weighted_mean::WEIGHTED_MEAN;
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
+use crate::ensure;
 use crate::expr::{Expr, float, input};
 use crate::graph::{Builder, ValueId};
 use crate::ops::norm::log_softmax::LOG_SOFTMAX;
@@ -13,7 +14,6 @@ use crate::ops::pointwise::add::ADD;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::{Reduce, ReduceSpace, Reg, RowBuilder};
 use crate::tensor::TensorType;
-use crate::ensure;
 
 /// `(scores, target, weight?)` with classes in dimension 1 (0 of a single sample). The target is class indices, each in
 /// range or `ignore_index`, or class probabilities of the scores' shape. The mean over indices is weighted by the targets'
@@ -196,8 +196,7 @@ pub static CROSS_ENTROPY_BACKWARD: OpDef = OpDef {
         let g = b.read(cx.dtype(0)?, space.dropped.clone());
         let x = b.read(cx.dtype(1)?, space.full.clone());
         let [target, own, max, sum] = [2, 3, 4, 5].map(|i| cx.dtype(i));
-        let [target, own, max, sum] =
-            [target?, own?, max?, sum?].map(|d| b.read(d, space.dropped.clone()));
+        let [target, own, max, sum] = [target?, own?, max?, sum?].map(|d| b.read(d, space.dropped.clone()));
         let weight = weight(cx, &space, &mut b, 6)?;
         // One column of a row is the target's: nothing as wide as the scores is made of that.
         let here = b.expr(&Expr::Coord(space.outer.len()).eq(input(0)), &[target]);

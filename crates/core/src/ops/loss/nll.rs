@@ -33,7 +33,9 @@ pub static NLL_LOSS: OpDef = OpDef {
     cost: Cost::PerInput(1),
     body: Body::Decompose(decompose),
     cases: || {
-        let of = |c: Case, reduction: i64, ignored: i64| c.attr("reduction", reduction).attr("ignore_index", ignored);
+        let of = |c: Case, reduction: i64, ignored: i64| {
+            c.attr("reduction", reduction).attr("ignore_index", ignored)
+        };
         let case = |name| Case::new(name).f(&[4, 5]).index(&[4], 5);
         vec![
             of(case("mean").none(), 1, -100),
@@ -70,9 +72,7 @@ const ABSENT: usize = usize::MAX;
 pub static NLL: OpDef = OpDef {
     name: "nll",
     schemas: &[],
-    infer: |cx| {
-        Ok(vec![row_terms(cx, [0, 1, ABSENT], &[2])?])
-    },
+    infer: |cx| Ok(vec![row_terms(cx, [0, 1, ABSENT], &[2])?]),
     derivative: Derivative::Rule(|cx: &mut GradCx| {
         let (g, x, target, w) = (cx.grad(0)?, cx.x(0)?, cx.x(1)?, cx.x(2)?);
         let sizes = cx.ty(x).shape.to_ints();
@@ -96,7 +96,16 @@ pub static NLL: OpDef = OpDef {
         b.store(out[0].dtype, space.dropped.clone(), term);
         Ok(b.finish())
     }),
-    cases: || vec![Case::new("weights").f(&[4, 5]).index(&[4], 5).range(&[4], 0.1, 2.0).constant().attr("ignore_index", 2)],
+    cases: || {
+        vec![
+            Case::new("weights")
+                .f(&[4, 5])
+                .index(&[4], 5)
+                .range(&[4], 0.1, 2.0)
+                .constant()
+                .attr("ignore_index", 2),
+        ]
+    },
 };
 
 /// Gradient of [`NLL`] by its input, of shape `sizes`: `(grad, t, w)` to `−g · w` where `c = t`, else 0.

@@ -17,7 +17,11 @@ pub static TARGET_WEIGHT: OpDef = OpDef {
         let target = cx.ty(0)?;
         ensure!(target.dtype.class() == Class::Int, DType, "class indices are integers, got {target}");
         if let Some(w) = cx.opt(1) {
-            ensure!(w.shape.rank() == 1 && w.dtype.is_float(), Shape, "class weights must be a vector, got {w}");
+            ensure!(
+                w.shape.rank() == 1 && w.dtype.is_float(),
+                Shape,
+                "class weights must be a vector, got {w}"
+            );
         }
         ignore_index(cx)?;
         let dtype = cx.opt_dtype("dtype")?.unwrap_or(DType::F32);

@@ -137,7 +137,14 @@ pub static BATCH_NORM_EVAL: OpDef = OpDef {
         let (g, x, w) = (cx.grad(0)?, cx.x(0)?, cx.opt_x(1));
         let inputs = [Some(g), Some(x), w, cx.opt_x(3), cx.opt_x(4)];
         let eps = cx.args().float("eps")?;
-        backward(cx, &BATCH_NORM_BACKWARD, &inputs, Attrs::new().with("training", false).with("eps", eps), 5, None)
+        backward(
+            cx,
+            &BATCH_NORM_BACKWARD,
+            &inputs,
+            Attrs::new().with("training", false).with("eps", eps),
+            5,
+            None,
+        )
     }),
     precision: Precision::Same,
     cost: Cost::PerOutput(4),
@@ -202,7 +209,8 @@ pub static BATCH_NORM_BACKWARD: OpDef = OpDef {
             let Some(ty) = out.next() else { break };
             match i {
                 0 => {
-                    let mean = if training { (input(1) + input(2) * input(3)) / n as f64 } else { float(0.0) };
+                    let mean =
+                        if training { (input(1) + input(2) * input(3)) / n as f64 } else { float(0.0) };
                     let dx = b.expr(&((input(0) - mean) * input(4)), &[g, sum, hat, along, slope]);
                     b.store(ty.dtype, space.full.clone(), dx);
                 }

@@ -136,7 +136,8 @@ pub static GROUP_NORM_BACKWARD_WEIGHT: OpDef = OpDef {
         // Rows are channels (group, member), columns samples and space.
         let mut b = RowBuilder::new(&[groups, members], &[&x[..1], &x[2..]].concat());
         let space = (2..x.rank()).map(|d| Some((d, 1)));
-        let full = Access([Some((1, members)), Some((1, 1)), Some((0, 1))].into_iter().chain(space).collect());
+        let full =
+            Access([Some((1, members)), Some((1, 1)), Some((0, 1))].into_iter().chain(space).collect());
         let still = || std::iter::repeat_n(None, x.rank() - 2);
         let stats = Access([Some((1, 1)), None, Some((0, 1))].into_iter().chain(still()).collect());
         let channel = Access([Some((0, members)), Some((0, 1)), None].into_iter().chain(still()).collect());
@@ -189,7 +190,8 @@ impl Groups {
         let inner = |member, space: fn(usize) -> Option<(usize, usize)>| {
             std::iter::once(member).chain((2..x.rank()).map(space))
         };
-        let full = [Some((0, 1)), Some((1, members))].into_iter().chain(inner(Some((1, 1)), |d| Some((d, 1))));
+        let full =
+            [Some((0, 1)), Some((1, members))].into_iter().chain(inner(Some((1, 1)), |d| Some((d, 1))));
         let channel = [None, Some((0, members))].into_iter().chain(inner(Some((0, 1)), |_| None));
         Ok(Groups {
             groups,

@@ -22,7 +22,8 @@ pub static INSTANCE_NORM: OpDef = OpDef {
         ensure!(x.shape.rank() >= 2, Shape, "instance norm needs [batch, channels, ...], got {x}");
         (1..5).try_for_each(|i| cx.expect_floats(i, &x.shape[1..2]))?;
         ensure!(
-            cx.opt(3).is_some() == cx.opt(4).is_some() && (cx.flag("use_input_stats")? || cx.opt(3).is_some()),
+            cx.opt(3).is_some() == cx.opt(4).is_some()
+                && (cx.flag("use_input_stats")? || cx.opt(3).is_some()),
             Attribute,
             "without input statistics, running mean and variance are needed"
         );
@@ -34,7 +35,10 @@ pub static INSTANCE_NORM: OpDef = OpDef {
     body: Body::Decompose(decompose),
     cases: || {
         let attrs = |c: Case, own: bool| {
-            c.attr("use_input_stats", own).attr("momentum", 0.1).attr("eps", 1e-5).attr("cudnn_enabled", false)
+            c.attr("use_input_stats", own)
+                .attr("momentum", 0.1)
+                .attr("eps", 1e-5)
+                .attr("cudnn_enabled", false)
         };
         let case = |name| Case::new(name).f(&[2, 3, 4]).f(&[3]).f(&[3]);
         vec![

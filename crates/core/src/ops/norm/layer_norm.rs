@@ -1,6 +1,9 @@
 //! Layer normalisation: Ba, Kiros and Hinton 2016.
 
-use super::{affine, backward, gradient_types, moments, normalized, only, output_mask, row_stats, stat_dtype, through_statistics};
+use super::{
+    affine, backward, gradient_types, moments, normalized, only, output_mask, row_stats, stat_dtype,
+    through_statistics,
+};
 use crate::Attrs;
 use crate::expr::input;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision};

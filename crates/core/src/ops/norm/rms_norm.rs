@@ -1,6 +1,9 @@
 //! Root-mean-square normalisation: Zhang and Sennrich 2019.
 
-use super::{affine, backward, gradient_types, normalized, only, output_mask, row_stats, stat_dtype, through_statistics};
+use super::{
+    affine, backward, gradient_types, normalized, only, output_mask, row_stats, stat_dtype,
+    through_statistics,
+};
 use crate::Attrs;
 use crate::diagnostic::Result;
 use crate::ensure;

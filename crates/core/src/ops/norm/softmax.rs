@@ -4,8 +4,8 @@ use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::ensure;
-use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::expr::input;
+use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::{Reduce, ReduceSpace};
 use crate::tensor::TensorType;
 

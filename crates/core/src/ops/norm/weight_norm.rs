@@ -13,7 +13,12 @@ pub static WEIGHT_NORM: OpDef = OpDef {
     schemas: &["_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor"],
     infer: |cx| {
         let (v, g) = (cx.ty(0)?, cx.ty(1)?);
-        ensure!(v.dtype.is_float() && v.dtype == g.dtype, DType, "a weight needs one float dtype, got {}", cx.list_types());
+        ensure!(
+            v.dtype.is_float() && v.dtype == g.dtype,
+            DType,
+            "a weight needs one float dtype, got {}",
+            cx.list_types()
+        );
         let fits = v.shape.broadcast(&g.shape).is_some_and(|s| s == v.shape);
         ensure!(fits, Shape, "lengths {g} do not fit {v}");
         Ok(vec![v.clone()])
@@ -22,10 +27,16 @@ pub static WEIGHT_NORM: OpDef = OpDef {
     precision: Precision::Full,
     cost: Cost::PerOutput(4),
     body: Body::Decompose(|b, cx, inputs| {
-        let (Some(v), Some(g)) = (inputs[0], inputs[1]) else { return Err(fail!(Attribute, "an input is missing")) };
+        let (Some(v), Some(g)) = (inputs[0], inputs[1]) else {
+            return Err(fail!(Attribute, "an input is missing"));
+        };
         let (rank, dim) = (cx.shape(0)?.rank(), cx.opt_int("dim")?.unwrap_or(0));
         let kept = if dim == -1 { None } else { wrap_dim(dim, rank) };
-        ensure!(dim == -1 || kept.is_some(), Attribute, "`dim` = {dim} is out of range for {rank} dimensions");
+        ensure!(
+            dim == -1 || kept.is_some(),
+            Attribute,
+            "`dim` = {dim} is out of range for {rank} dimensions"
+        );
         let dims: Vec<i64> = (0..rank).filter(|&d| Some(d) != kept).map(|d| d as i64).collect();
         let attrs = Attrs::new().with("ord", 2).with("dim", dims).with("keepdim", true);
         let norm = b.one(&VECTOR_NORM, &[v], attrs)?;

@@ -63,11 +63,7 @@ fn tanh_inner(x: Expr) -> Expr {
 
 fn forward(cx: &OpCx) -> Result<Vec<Expr>> {
     let x = input(0);
-    let cdf = if tanh_form(cx)? {
-        (tanh_inner(x.clone()).tanh() + 1.0) * 0.5
-    } else {
-        x.clone().ndtr()
-    };
+    let cdf = if tanh_form(cx)? { (tanh_inner(x.clone()).tanh() + 1.0) * 0.5 } else { x.clone().ndtr() };
     Ok(vec![x * cdf])
 }
 

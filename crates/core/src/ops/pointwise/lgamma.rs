@@ -31,7 +31,9 @@ pub static DIGAMMA: OpDef = OpDef {
     schemas: &["digamma(Tensor self) -> Tensor", "special_digamma(Tensor self) -> Tensor"],
     infer: float_like,
     // Refused rather than left out: there is a derivative, and a gradient without it would be wrong.
-    derivative: Derivative::Rule(|_| Err(fail!(Gradient, "its derivative, the trigamma function, is not implemented"))),
+    derivative: Derivative::Rule(|_| {
+        Err(fail!(Gradient, "its derivative, the trigamma function, is not implemented"))
+    }),
     precision: Precision::Full,
     cost: Cost::PerOutput(60),
     body: Body::Kernel(|_, inputs, outs| each(inputs, outs, digamma)),

@@ -13,7 +13,10 @@ use crate::tensor::TensorType;
 /// Largest element over `dim` (absent or empty: all); NaN if any is. Its gradient is shared evenly among ties.
 pub static AMAX: OpDef = OpDef {
     name: "amax",
-    schemas: &["amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", "max(Tensor self) -> Tensor"],
+    schemas: &[
+        "amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
+        "max(Tensor self) -> Tensor",
+    ],
     infer,
     derivative: Derivative::Rule(gradient),
     precision: Precision::Same,
@@ -25,7 +28,10 @@ pub static AMAX: OpDef = OpDef {
 /// Smallest element; otherwise as [`AMAX`].
 pub static AMIN: OpDef = OpDef {
     name: "amin",
-    schemas: &["amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", "min(Tensor self) -> Tensor"],
+    schemas: &[
+        "amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
+        "min(Tensor self) -> Tensor",
+    ],
     infer,
     derivative: Derivative::Rule(gradient),
     precision: Precision::Same,

@@ -17,14 +17,20 @@ pub static COSINE_SIMILARITY: OpDef = OpDef {
         let (shape, dtype) = (cx.broadcast()?, cx.result_type(&[]));
         ensure!(dtype.is_float(), DType, "vectors must be of floats, got {}", cx.list_types());
         let dim = cx.opt_int("dim")?.unwrap_or(1);
-        let dim = wrap_dim(dim, shape.rank()).ok_or_else(|| fail!(Attribute, "`dim` = {dim} is out of range for {shape}"))?;
-        Ok(vec![TensorType::new(dtype, shape.iter().enumerate().filter(|(d, _)| *d != dim).map(|(_, &n)| n).collect::<Vec<_>>())])
+        let dim = wrap_dim(dim, shape.rank())
+            .ok_or_else(|| fail!(Attribute, "`dim` = {dim} is out of range for {shape}"))?;
+        Ok(vec![TensorType::new(
+            dtype,
+            shape.iter().enumerate().filter(|(d, _)| *d != dim).map(|(_, &n)| n).collect::<Vec<_>>(),
+        )])
     },
     derivative: Derivative::ByDecomposition,
     precision: Precision::Full,
     cost: Cost::PerInput(6),
     body: Body::Decompose(|b, cx, inputs| {
-        let (Some(x), Some(y)) = (inputs[0], inputs[1]) else { return Err(fail!(Attribute, "an input is missing")) };
+        let (Some(x), Some(y)) = (inputs[0], inputs[1]) else {
+            return Err(fail!(Attribute, "an input is missing"));
+        };
         let (shape, dtype) = (cx.broadcast()?, cx.result_type(&[]));
         let dim = wrap_dim(cx.opt_int("dim")?.unwrap_or(1), shape.rank()).unwrap_or(0);
         let eps = cx.opt_float("eps")?.unwrap_or(1e-8);

@@ -16,7 +16,9 @@ pub static CUMMAX: OpDef = OpDef {
     derivative: Derivative::Rule(gradient),
     precision: Precision::Same,
     cost: Cost::PerOutput(1),
-    body: Body::Kernel(|cx, inputs, outs| reference(cx, inputs, outs, |new, old| new >= old, |new, old| new >= old)),
+    body: Body::Kernel(|cx, inputs, outs| {
+        reference(cx, inputs, outs, |new, old| new >= old, |new, old| new >= old)
+    }),
     cases,
 };
 
@@ -28,7 +30,9 @@ pub static CUMMIN: OpDef = OpDef {
     derivative: Derivative::Rule(gradient),
     precision: Precision::Same,
     cost: Cost::PerOutput(1),
-    body: Body::Kernel(|cx, inputs, outs| reference(cx, inputs, outs, |new, old| new <= old, |new, old| new <= old)),
+    body: Body::Kernel(|cx, inputs, outs| {
+        reference(cx, inputs, outs, |new, old| new <= old, |new, old| new <= old)
+    }),
     cases,
 };
 

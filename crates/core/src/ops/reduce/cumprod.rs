@@ -26,8 +26,12 @@ pub static CUMPROD: OpDef = OpDef {
         let x = inputs[0].expect("typed").cast(outs[0].dtype);
         let (ty, dim) = (outs[0].clone(), cx.dim("dim", x.shape().rank())?);
         Ok(vec![match x.data {
-            Data::Float(v) => Tensor::float(ty.dtype, ty.shape.clone(), scan(v, &ty, dim, false, |a, b| a * b)),
-            Data::Int(v) => Tensor::int(ty.dtype, ty.shape.clone(), scan(v, &ty, dim, false, i64::wrapping_mul)),
+            Data::Float(v) => {
+                Tensor::float(ty.dtype, ty.shape.clone(), scan(v, &ty, dim, false, |a, b| a * b))
+            }
+            Data::Int(v) => {
+                Tensor::int(ty.dtype, ty.shape.clone(), scan(v, &ty, dim, false, i64::wrapping_mul))
+            }
         }])
     }),
     cases: || {

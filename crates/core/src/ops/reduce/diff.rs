@@ -18,10 +18,15 @@ pub static DIFF: OpDef = OpDef {
     infer: |cx| {
         let (x, (n, dim)) = (cx.ty(0)?, order(cx)?);
         ensure!(x.shape.rank() > 0, Shape, "differences of a scalar");
-        ensure!(x.dtype != DType::Bool, DType, "differences of bools are not supported: compare neighbours instead");
+        ensure!(
+            x.dtype != DType::Bool,
+            DType,
+            "differences of bools are not supported: compare neighbours instead"
+        );
         let mut shape = x.shape.to_vec();
         for t in cx.inputs[1..].iter().flatten() {
-            let fits = t.shape.rank() == shape.len() && (0..shape.len()).all(|d| d == dim || t.shape[d] == shape[d]);
+            let fits =
+                t.shape.rank() == shape.len() && (0..shape.len()).all(|d| d == dim || t.shape[d] == shape[d]);
             ensure!(fits && t.dtype == x.dtype, Shape, "{t} cannot be joined to {x} along {dim}");
             shape[dim] += t.shape[dim];
         }

@@ -24,7 +24,10 @@ pub static HISTC: OpDef = OpDef {
     body: Body::Kernel(reference),
     cases: || {
         let case = |name| Case::new(name).f(&[3, 4]).attr("bins", 5);
-        vec![case("given").attr("min", -1).attr("max", 1.5), case("of the data").attr("min", 0).attr("max", 0)]
+        vec![
+            case("given").attr("min", -1).attr("max", 1.5),
+            case("of the data").attr("min", 0).attr("max", 0),
+        ]
     },
 };
 
@@ -38,7 +41,11 @@ fn reference(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Resu
     if low == high {
         (low, high) = (low - 1.0, high + 1.0);
     }
-    ensure!(low.is_finite() && high.is_finite(), Value, "the histogram's range [{low}, {high}] is not finite");
+    ensure!(
+        low.is_finite() && high.is_finite(),
+        Value,
+        "the histogram's range [{low}, {high}] is not finite"
+    );
     let mut counts = vec![0.0; bins];
     for &x in x.iter().filter(|x| (low..=high).contains(*x)) {
         // The last bin contains its upper end.

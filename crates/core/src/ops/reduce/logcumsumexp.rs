@@ -52,7 +52,9 @@ pub static LOGCUMSUMEXP_BACKWARD: OpDef = OpDef {
     precision: Precision::Full,
     cost: Cost::PerOutput(8),
     body: Body::Kernel(backward),
-    cases: || vec![Case::new("middle").f(&[2, 3, 2]).f(&[2, 3, 2]).range(&[2, 3, 2], 2.0, 4.0).attr("dim", 1)],
+    cases: || {
+        vec![Case::new("middle").f(&[2, 3, 2]).f(&[2, 3, 2]).range(&[2, 3, 2], 2.0, 4.0).attr("dim", 1)]
+    },
 };
 
 /// `log(exp a + exp b)`.

@@ -1,6 +1,7 @@
 //! Logarithm of a sum of exponentials.
 
 use super::{program, reduced_shape, restore_reduced};
+use crate::DType;
 use crate::attr::Attrs;
 use crate::expr::{float, input};
 use crate::ops::pointwise::compare::EQ;
@@ -8,7 +9,6 @@ use crate::ops::pointwise::exp::EXP;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision, Sample};
 use crate::row::{Instr, Reduce};
 use crate::tensor::TensorType;
-use crate::DType;
 
 /// `log Σ exp(x)` over `dim`, with the largest element taken out so that nothing overflows. Integers count as f32.
 pub static LOGSUMEXP: OpDef = OpDef {

@@ -65,7 +65,9 @@ pub static VALUE_SELECTING_REDUCTION_BACKWARD: OpDef = OpDef {
         let here = Expr::Coord(cx.dim("dim", rank)?).eq(input(1));
         Ok(vec![here.select(input(0), float(0.0))])
     }),
-    cases: || vec![Case::new("middle").f(&[2, 1, 3]).index(&[2, 1, 3], 4).attr("dim", 1).attr("sizes", [2, 4, 3])],
+    cases: || {
+        vec![Case::new("middle").f(&[2, 1, 3]).index(&[2, 1, 3], 4).attr("dim", 1).attr("sizes", [2, 4, 3])]
+    },
 };
 
 fn infer(cx: &OpCx) -> Result<Vec<TensorType>> {

@@ -23,7 +23,12 @@ pub static VECTOR_NORM: OpDef = OpDef {
     infer: |cx| {
         let dtype = cx.opt_dtype("dtype")?.unwrap_or(cx.dtype(0)?);
         ensure!(dtype.is_float() && cx.dtype(0)?.is_float(), DType, "a norm needs floats, got {}", cx.ty(0)?);
-        ensure!(order(cx)?.is_finite() || reduced_count(cx)? > 0, Shape, "no largest of nothing in {}", cx.ty(0)?);
+        ensure!(
+            order(cx)?.is_finite() || reduced_count(cx)? > 0,
+            Shape,
+            "no largest of nothing in {}",
+            cx.ty(0)?
+        );
         Ok(vec![TensorType::new(dtype, reduced_shape(cx)?)])
     },
     derivative: Derivative::Rule(|cx: &mut GradCx| {
@@ -99,7 +104,10 @@ pub static VECTOR_NORM_BACKWARD: OpDef = OpDef {
         let dx = match order(cx)? {
             0.0 => b.expr(&float(0.0), &[]),
             1.0 => b.expr(&(input(0) * input(1).sign()), &[g, v]),
-            2.0 => b.expr(&input(2).eq(float(0.0)).select(float(0.0), input(0) * (input(1) / input(2))), &[g, v, y]),
+            2.0 => b.expr(
+                &input(2).eq(float(0.0)).select(float(0.0), input(0) * (input(1) / input(2))),
+                &[g, v, y],
+            ),
             p if p.is_infinite() => {
                 let hit = input(0).abs().eq(input(1)).or(input(0).is_nan());
                 let hit = b.expr(&hit.select(float(1.0), float(0.0)), &[v, y]);

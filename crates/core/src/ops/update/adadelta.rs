@@ -16,7 +16,9 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// ```
 pub static ADADELTA: OpDef = OpDef {
     name: "adadelta",
-    schemas: &["headwater::adadelta(Tensor param, Tensor grad, Tensor square_avg, Tensor acc_delta, Tensor scale, Tensor apply, Tensor lr, *, float rho, float eps, float weight_decay=0., float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor)"],
+    schemas: &[
+        "headwater::adadelta(Tensor param, Tensor grad, Tensor square_avg, Tensor acc_delta, Tensor scale, Tensor apply, Tensor lr, *, float rho, float eps, float weight_decay=0., float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor)",
+    ],
     infer: |cx| span_types(cx, 4..7),
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,

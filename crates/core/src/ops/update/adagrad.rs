@@ -15,7 +15,9 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// At step t (from 1) `step_size = lr / (1 + (t − 1) · lr_decay)`.
 pub static ADAGRAD: OpDef = OpDef {
     name: "adagrad",
-    schemas: &["headwater::adagrad(Tensor param, Tensor grad, Tensor sum, Tensor scale, Tensor apply, Tensor step_size, *, float eps, float weight_decay=0., float? clip_value=None, bool maximize=False) -> (Tensor, Tensor)"],
+    schemas: &[
+        "headwater::adagrad(Tensor param, Tensor grad, Tensor sum, Tensor scale, Tensor apply, Tensor step_size, *, float eps, float weight_decay=0., float? clip_value=None, bool maximize=False) -> (Tensor, Tensor)",
+    ],
     infer: |cx| span_types(cx, 3..6),
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,
@@ -30,7 +32,9 @@ pub static ADAGRAD: OpDef = OpDef {
     }),
     cases: || {
         let case = |name, apply| {
-            case(name, &[Some((0.0, 2.0))], apply, &[(0.01, 0.1)]).attr("eps", 1e-10).attr("weight_decay", 0.1)
+            case(name, &[Some((0.0, 2.0))], apply, &[(0.01, 0.1)])
+                .attr("eps", 1e-10)
+                .attr("weight_decay", 0.1)
         };
         vec![case("step", true), case("skipped", false)]
     },

@@ -20,7 +20,9 @@ use crate::ops::{Body, Cost, Derivative, OpCx, OpDef, Precision};
 /// given, the largest `v` so far stands for `v` in the last line (AMSGrad: Reddi, Kale and Kumar 2018).
 pub static ADAM: OpDef = OpDef {
     name: "adam",
-    schemas: &["headwater::adam(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor? max_exp_avg_sq, Tensor scale, Tensor apply, Tensor step_size, Tensor bias_correction2_sqrt, *, float beta1, float beta2, float eps, float weight_decay=0., float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor, Tensor)"],
+    schemas: &[
+        "headwater::adam(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor? max_exp_avg_sq, Tensor scale, Tensor apply, Tensor step_size, Tensor bias_correction2_sqrt, *, float beta1, float beta2, float eps, float weight_decay=0., float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor, Tensor)",
+    ],
     infer: |cx| span_types(cx, 5..9),
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,

@@ -12,7 +12,9 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// ```
 pub static ADAM_MOMENTS: OpDef = OpDef {
     name: "adam_moments",
-    schemas: &["headwater::adam_moments(Tensor exp_avg, Tensor grad, Tensor exp_avg_sq, Tensor scale, Tensor apply, *, float beta1, float beta2, float gain, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor)"],
+    schemas: &[
+        "headwater::adam_moments(Tensor exp_avg, Tensor grad, Tensor exp_avg_sq, Tensor scale, Tensor apply, *, float beta1, float beta2, float gain, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor)",
+    ],
     infer: |cx| span_types(cx, 3..5),
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,

@@ -22,7 +22,9 @@ use crate::tensor::TensorType;
 /// with `nesterov · exp_avg + (1 − nesterov) · grad` for `exp_avg` if that attribute is given. `grad` is taken times `scale`.
 pub static ADAMP_PRODUCTS: OpDef = OpDef {
     name: "adamp_products",
-    schemas: &["headwater::adamp_products(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor scale, Tensor bias_correction2_sqrt, *, float eps, float? nesterov=None, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor, Tensor)"],
+    schemas: &[
+        "headwater::adamp_products(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor scale, Tensor bias_correction2_sqrt, *, float eps, float? nesterov=None, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor, Tensor)",
+    ],
     infer: |cx| {
         let rows = matrix(cx, 0..4, 4..6)?;
         Ok(vec![TensorType::new(cx.dtype(2)?, [rows]); 4])
@@ -68,10 +70,13 @@ pub static ADAMP_PRODUCTS: OpDef = OpDef {
 /// A projection is `c = Σ n · u / (‖param‖ + eps)` with `n = param / (‖param‖ + eps)`, sums and norms over the channel or over all.
 pub static ADAMP_PROJECTION: OpDef = OpDef {
     name: "adamp_projection",
-    schemas: &["headwater::adamp_projection(Tensor pp, Tensor gg, Tensor pg, Tensor pu, *, int size, float delta, float wd_ratio, float eps) -> (Tensor, Tensor)"],
+    schemas: &[
+        "headwater::adamp_projection(Tensor pp, Tensor gg, Tensor pg, Tensor pu, *, int size, float delta, float wd_ratio, float eps) -> (Tensor, Tensor)",
+    ],
     infer: |cx| {
         let t = cx.ty(0)?;
-        let same = t.shape.rank() == 1 && t.dtype.is_float() && (1..4).all(|i| cx.ty(i).is_ok_and(|o| o == t));
+        let same =
+            t.shape.rank() == 1 && t.dtype.is_float() && (1..4).all(|i| cx.ty(i).is_ok_and(|o| o == t));
         ensure!(same, Shape, "expected four vectors of one type, got {}", cx.list_types());
         cx.size("size")?;
         Ok(vec![t.clone(), TensorType::new(t.dtype, [0usize; 0])])
@@ -133,7 +138,9 @@ pub static ADAMP_PROJECTION: OpDef = OpDef {
 /// `decay · param − step_size · (u − projection · param)`, `u` and attributes as in [`ADAMP_PRODUCTS`].
 pub static ADAMP_STEP: OpDef = OpDef {
     name: "adamp_step",
-    schemas: &["headwater::adamp_step(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor projection, Tensor decay, Tensor scale, Tensor apply, Tensor step_size, Tensor bias_correction2_sqrt, *, float eps, float? nesterov=None, float? clip_value=None, bool maximize=False) -> Tensor"],
+    schemas: &[
+        "headwater::adamp_step(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor projection, Tensor decay, Tensor scale, Tensor apply, Tensor step_size, Tensor bias_correction2_sqrt, *, float eps, float? nesterov=None, float? clip_value=None, bool maximize=False) -> Tensor",
+    ],
     infer: |cx| {
         let rows = matrix(cx, 0..5, 6..10)?;
         let decay = cx.ty(5)?;
@@ -182,6 +189,11 @@ fn matrix(cx: &OpCx, spans: std::ops::Range<usize>, scalars: std::ops::Range<usi
     let span = cx.shape(0)?;
     let same = spans.clone().all(|i| cx.ty(i).is_ok_and(|t| t.shape == *span && t.dtype.is_float()));
     let still = scalars.clone().all(|i| cx.shape(i).is_ok_and(|s| s.rank() == 0));
-    ensure!(span.rank() == 2 && same && still, Shape, "expected matrices of one shape, got {}", cx.list_types());
+    ensure!(
+        span.rank() == 2 && same && still,
+        Shape,
+        "expected matrices of one shape, got {}",
+        cx.list_types()
+    );
     Ok(span[0])
 }

@@ -10,7 +10,9 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// `decay = 1 − lr · weight_decay`.
 pub static ADAMW: OpDef = OpDef {
     name: "adamw",
-    schemas: &["headwater::adamw(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor? max_exp_avg_sq, Tensor scale, Tensor apply, Tensor decay, Tensor step_size, Tensor bias_correction2_sqrt, *, float beta1, float beta2, float eps, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor, Tensor)"],
+    schemas: &[
+        "headwater::adamw(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor? max_exp_avg_sq, Tensor scale, Tensor apply, Tensor decay, Tensor step_size, Tensor bias_correction2_sqrt, *, float beta1, float beta2, float eps, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor, Tensor)",
+    ],
     infer: |cx| span_types(cx, 5..10),
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,

@@ -15,7 +15,9 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// ```
 pub static BERT_ADAM: OpDef = OpDef {
     name: "bert_adam",
-    schemas: &["headwater::bert_adam(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor scale, Tensor apply, Tensor lr, *, float beta1, float beta2, float eps, float decay=0., float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor)"],
+    schemas: &[
+        "headwater::bert_adam(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor scale, Tensor apply, Tensor lr, *, float beta1, float beta2, float eps, float decay=0., float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor)",
+    ],
     infer: |cx| span_types(cx, 4..7),
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,

@@ -15,7 +15,9 @@ const CLIP_EPSILON: f64 = 1e-6;
 /// * whether the norm is finite (bool).
 pub static GRADIENT_SCALE: OpDef = OpDef {
     name: "gradient_scale",
-    schemas: &["headwater::gradient_scale(Tensor sum_of_squares, Tensor unscale, *, float? max_norm=None) -> (Tensor, Tensor, Tensor)"],
+    schemas: &[
+        "headwater::gradient_scale(Tensor sum_of_squares, Tensor unscale, *, float? max_norm=None) -> (Tensor, Tensor, Tensor)",
+    ],
     infer: |cx| {
         let fits = cx.dtype(0)? == DType::F64 && *cx.ty(1)? == TensorType::new(DType::F64, [0usize; 0]);
         crate::ensure!(fits, Shape, "expected f64 and an f64 scalar, got {}", cx.list_types());

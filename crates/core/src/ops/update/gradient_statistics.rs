@@ -14,7 +14,11 @@ pub static GRADIENT_STATISTICS: OpDef = OpDef {
     schemas: &["headwater::gradient_statistics(Tensor grad) -> (Tensor, Tensor)"],
     infer: |cx| {
         let g = cx.ty(0)?;
-        ensure!(g.dtype.is_float() && g.shape.rank() == 2, Shape, "gradients must be [blocks, width], got {g}");
+        ensure!(
+            g.dtype.is_float() && g.shape.rank() == 2,
+            Shape,
+            "gradients must be [blocks, width], got {g}"
+        );
         let dtype = if g.dtype == DType::F64 { DType::F64 } else { DType::F32 };
         Ok(vec![TensorType::new(dtype, [g.shape[0]]); 2])
     },

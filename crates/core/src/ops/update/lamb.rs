@@ -18,7 +18,9 @@ use crate::tensor::TensorType;
 /// ```
 pub static LAMB_NORMS: OpDef = OpDef {
     name: "lamb_norms",
-    schemas: &["headwater::lamb_norms(Tensor param, Tensor exp_avg, Tensor exp_avg_sq, Tensor bias_correction1, Tensor bias_correction2_sqrt, *, float eps, float decay) -> (Tensor, Tensor)"],
+    schemas: &[
+        "headwater::lamb_norms(Tensor param, Tensor exp_avg, Tensor exp_avg_sq, Tensor bias_correction1, Tensor bias_correction2_sqrt, *, float eps, float decay) -> (Tensor, Tensor)",
+    ],
     infer: |cx| {
         let blocks = spans(cx)?;
         Ok(vec![TensorType::new(cx.dtype(1)?, [blocks]); 2])
@@ -73,11 +75,17 @@ pub static LAMB_RATIO: OpDef = OpDef {
 /// to `param − step_size · u`, `u` as in [`LAMB_NORMS`], `step_size` a scalar or one for each block, `[blocks, 1]`.
 pub static LAMB_STEP: OpDef = OpDef {
     name: "lamb_step",
-    schemas: &["headwater::lamb_step(Tensor param, Tensor exp_avg, Tensor exp_avg_sq, Tensor bias_correction1, Tensor bias_correction2_sqrt, Tensor apply, Tensor step_size, *, float eps, float decay) -> Tensor"],
+    schemas: &[
+        "headwater::lamb_step(Tensor param, Tensor exp_avg, Tensor exp_avg_sq, Tensor bias_correction1, Tensor bias_correction2_sqrt, Tensor apply, Tensor step_size, *, float eps, float decay) -> Tensor",
+    ],
     infer: |cx| {
         let blocks = spans(cx)?;
         let step = cx.shape(6)?;
-        ensure!(step.rank() == 0 || step[..] == [blocks, 1], Shape, "the step size is {step} for {blocks} blocks");
+        ensure!(
+            step.rank() == 0 || step[..] == [blocks, 1],
+            Shape,
+            "the step size is {step} for {blocks} blocks"
+        );
         Ok(vec![cx.ty(0)?.clone()])
     },
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),

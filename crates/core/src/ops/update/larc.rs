@@ -18,7 +18,9 @@ use crate::tensor::TensorType;
 /// and `rate · weight_decay`; 1 and 0 where a norm is 0.
 pub static LARC_RATE: OpDef = OpDef {
     name: "larc_rate",
-    schemas: &["headwater::larc_rate(Tensor param_squares, Tensor grad_squares, Tensor scale, Tensor lr, *, float trust_coefficient, float eps, float weight_decay, bool clip) -> (Tensor, Tensor)"],
+    schemas: &[
+        "headwater::larc_rate(Tensor param_squares, Tensor grad_squares, Tensor scale, Tensor lr, *, float trust_coefficient, float eps, float weight_decay, bool clip) -> (Tensor, Tensor)",
+    ],
     infer: |cx| {
         let norms = cx.ty(0)? == cx.ty(1)? && cx.dtype(0)? == DType::F64;
         let scalars = [2, 3].iter().all(|&i| cx.shape(i).is_ok_and(|s| s.rank() == 0));
@@ -37,10 +39,7 @@ pub static LARC_RATE: OpDef = OpDef {
         if cx.flag("clip")? {
             rate = (rate / input(3)).min(float(1.0));
         }
-        Ok(vec![
-            both.clone().select(rate.clone(), float(1.0)),
-            both.select(rate * decay, float(0.0)),
-        ])
+        Ok(vec![both.clone().select(rate.clone(), float(1.0)), both.select(rate * decay, float(0.0))])
     }),
     cases: || {
         let squares = |x: [f64; 3]| Sample::Values(x.to_vec());
@@ -63,7 +62,9 @@ pub static LARC_RATE: OpDef = OpDef {
 /// sees: `rate · scale · grad + decay · param`, in the dtype of `rate`.
 pub static LARC: OpDef = OpDef {
     name: "larc",
-    schemas: &["headwater::larc(Tensor grad, Tensor param, Tensor scale, Tensor rate, Tensor decay, *, float? clip_value=None) -> Tensor"],
+    schemas: &[
+        "headwater::larc(Tensor grad, Tensor param, Tensor scale, Tensor rate, Tensor decay, *, float? clip_value=None) -> Tensor",
+    ],
     infer: |cx| {
         let (span, rate) = (cx.shape(0)?, cx.ty(3)?);
         let fits = span.rank() == 2
@@ -72,13 +73,20 @@ pub static LARC: OpDef = OpDef {
             && rate.shape[..] == [span[0], 1]
             && cx.ty(4)? == rate;
         let floats = (0..5).all(|i| cx.dtype(i).is_ok_and(|d| d.is_float()));
-        ensure!(fits && floats, Shape, "expected spans, a scalar and a number for each block, got {}", cx.list_types());
+        ensure!(
+            fits && floats,
+            Shape,
+            "expected spans, a scalar and a number for each block, got {}",
+            cx.list_types()
+        );
         Ok(vec![TensorType::new(rate.dtype, span.clone())])
     },
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,
     cost: Cost::PerOutput(4),
-    body: Body::Pointwise(|cx| Ok(vec![input(3) * seen_gradient(cx, input(0), input(2))? + input(4) * input(1)])),
+    body: Body::Pointwise(|cx| {
+        Ok(vec![input(3) * seen_gradient(cx, input(0), input(2))? + input(4) * input(1)])
+    }),
     cases: || {
         let case = Case::new("blocks").f(&[3, 4]).f(&[3, 4]).range(&[], 0.5, 1.0);
         vec![case.range(&[3, 1], 0.0, 1.0).range(&[3, 1], 0.0, 0.1)]

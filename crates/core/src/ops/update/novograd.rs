@@ -17,7 +17,9 @@ use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample};
 /// `kept` is 0 in the first step and beta2 in all others.
 pub static NOVOGRAD_NORM: OpDef = OpDef {
     name: "novograd_norm",
-    schemas: &["headwater::novograd_norm(Tensor exp_avg_sq, Tensor grad_squares, Tensor scale, Tensor apply, Tensor kept, Tensor bias_correction2_sqrt, *, float eps) -> (Tensor, Tensor)"],
+    schemas: &[
+        "headwater::novograd_norm(Tensor exp_avg_sq, Tensor grad_squares, Tensor scale, Tensor apply, Tensor kept, Tensor bias_correction2_sqrt, *, float eps) -> (Tensor, Tensor)",
+    ],
     infer: |cx| {
         let norms = cx.shape(0)? == cx.shape(1)? && cx.dtype(0)?.is_float() && cx.dtype(1)? == DType::F64;
         let scalars = (2..6).all(|i| cx.shape(i).is_ok_and(|s| s.rank() == 0));
@@ -58,7 +60,9 @@ pub static NOVOGRAD_NORM: OpDef = OpDef {
 /// ```
 pub static NOVOGRAD: OpDef = OpDef {
     name: "novograd",
-    schemas: &["headwater::novograd(Tensor param, Tensor grad, Tensor exp_avg, Tensor scale, Tensor apply, Tensor step_size, Tensor factor, *, float beta1, float gain, float weight_decay, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor)"],
+    schemas: &[
+        "headwater::novograd(Tensor param, Tensor grad, Tensor exp_avg, Tensor scale, Tensor apply, Tensor step_size, Tensor factor, *, float beta1, float gain, float weight_decay, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor)",
+    ],
     infer: |cx| {
         let span = cx.shape(0)?;
         let fits = span.rank() == 2

@@ -20,7 +20,9 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// Where rounding makes `s − a²` negative it counts as 0; PyTorch has NaN there.
 pub static RMSPROP: OpDef = OpDef {
     name: "rmsprop",
-    schemas: &["headwater::rmsprop(Tensor param, Tensor grad, Tensor square_avg, Tensor? grad_avg, Tensor? momentum_buffer, Tensor scale, Tensor apply, Tensor lr, *, float alpha, float eps, float weight_decay=0., float momentum=0., float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor, Tensor)"],
+    schemas: &[
+        "headwater::rmsprop(Tensor param, Tensor grad, Tensor square_avg, Tensor? grad_avg, Tensor? momentum_buffer, Tensor scale, Tensor apply, Tensor lr, *, float alpha, float eps, float weight_decay=0., float momentum=0., float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor, Tensor)",
+    ],
     infer: |cx| span_types(cx, 5..8),
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,

@@ -21,7 +21,9 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// `decay = 1 − lr · weight_decay` for decoupled decay, otherwise 1. Where rounding makes `s − a²` negative it counts as 0.
 pub static RMSPROP_TF: OpDef = OpDef {
     name: "rmsprop_tf",
-    schemas: &["headwater::rmsprop_tf(Tensor param, Tensor grad, Tensor square_avg, Tensor? grad_avg, Tensor? momentum_buffer, Tensor scale, Tensor apply, Tensor decay, Tensor lr, *, float alpha, float eps, float weight_decay=0., float momentum=0., bool lr_in_momentum=False, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor, Tensor)"],
+    schemas: &[
+        "headwater::rmsprop_tf(Tensor param, Tensor grad, Tensor square_avg, Tensor? grad_avg, Tensor? momentum_buffer, Tensor scale, Tensor apply, Tensor decay, Tensor lr, *, float alpha, float eps, float weight_decay=0., float momentum=0., bool lr_in_momentum=False, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor, Tensor, Tensor)",
+    ],
     infer: |cx| span_types(cx, 5..9),
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,

@@ -15,7 +15,11 @@ pub static SEGMENT_SUM: OpDef = OpDef {
     schemas: &["headwater::segment_sum(Tensor x, *, int[] ends) -> Tensor"],
     infer: |cx| {
         let x = cx.ty(0)?;
-        ensure!(x.dtype.is_float() && x.shape.rank() == 1, Shape, "segments are of a vector of floats, got {x}");
+        ensure!(
+            x.dtype.is_float() && x.shape.rank() == 1,
+            Shape,
+            "segments are of a vector of floats, got {x}"
+        );
         Ok(vec![TensorType::new(DType::F64, [segments(cx, x.shape[0])?.len()])])
     },
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),

@@ -17,7 +17,9 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// there is one output, and `p = param − lr · d`.
 pub static SGD: OpDef = OpDef {
     name: "sgd",
-    schemas: &["headwater::sgd(Tensor param, Tensor grad, Tensor? momentum_buffer, Tensor scale, Tensor apply, Tensor lr, Tensor gain, *, float weight_decay=0., float momentum=0., bool nesterov=False, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor)"],
+    schemas: &[
+        "headwater::sgd(Tensor param, Tensor grad, Tensor? momentum_buffer, Tensor scale, Tensor apply, Tensor lr, Tensor gain, *, float weight_decay=0., float momentum=0., bool nesterov=False, float? clip_value=None, bool maximize=False) -> (Tensor, Tensor)",
+    ],
     infer: |cx| span_types(cx, 3..7),
     derivative: Derivative::NotDifferentiable("an optimizer step is not differentiated"),
     precision: Precision::Full,

@@ -15,7 +15,12 @@ pub static STOCHASTIC_ROUND: OpDef = OpDef {
     infer: |cx| {
         let (x, noise) = (cx.ty(0)?, cx.ty(1)?);
         let floats = x.dtype.is_float() && noise.dtype.is_float();
-        ensure!(floats && x.shape == noise.shape, Shape, "expected two of one shape, got {}", cx.list_types());
+        ensure!(
+            floats && x.shape == noise.shape,
+            Shape,
+            "expected two of one shape, got {}",
+            cx.list_types()
+        );
         let to = cx.opt_dtype("dtype")?;
         let Some(to @ (DType::F16 | DType::BF16)) = to else {
             return Err(crate::fail!(DType, "rounds to f16 or bf16"));
@@ -28,7 +33,11 @@ pub static STOCHASTIC_ROUND: OpDef = OpDef {
     body: Body::Pointwise(|cx| {
         // Half a unit in the last place is between half of `unit · |x|` and that; the smallest subnormal number for those.
         let bf16 = cx.opt_dtype("dtype")? == Some(DType::BF16);
-        let (to, unit, smallest) = if bf16 { (DType::BF16, 2f64.powi(-8), 2f64.powi(-133)) } else { (DType::F16, 2f64.powi(-11), 2f64.powi(-24)) };
+        let (to, unit, smallest) = if bf16 {
+            (DType::BF16, 2f64.powi(-8), 2f64.powi(-133))
+        } else {
+            (DType::F16, 2f64.powi(-11), 2f64.powi(-24))
+        };
         let near = input(0).cast(to);
         let error = input(0) - near.clone();
         // More than half and less than one and a half units away: what rounds to the neighbour.
