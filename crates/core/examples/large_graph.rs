@@ -1,5 +1,5 @@
-//! Times every pass over synthetic models of 50,000 nodes: `cargo run --release -p headwater-core --example large_graph`.
-//! A first argument sets another number of nodes.
+//! Times every pass over synthetic models of 50,000 nodes: `cargo run --release -p headwater-core --example
+//! large_graph`. A first argument sets another number of nodes.
 
 #[path = "../tests/common/any.rs"]
 mod any;

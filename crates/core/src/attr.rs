@@ -92,8 +92,8 @@ impl<const N: usize> From<[i64; N]> for Attr {
 }
 
 impl fmt::Display for Attr {
-    /// Exact and unambiguous: two attributes print alike only if they are the same, bit for bit, and the text form of
-    /// graphs reads every one back.
+    /// Exact and unambiguous: two attributes print alike only if they are the same, bit for bit, and the text
+    /// form of graphs reads every one back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Attr::Bool(b) => write!(f, "{b}"),
@@ -124,7 +124,8 @@ impl fmt::Display for Attrs {
     }
 }
 
-/// A float in the shortest form that reads back to the same bits; a NaN other than the usual one with its bits.
+/// A float in the shortest form that reads back to the same bits; a NaN other than the usual one with its
+/// bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Exact(pub f64);
 

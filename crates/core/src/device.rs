@@ -28,14 +28,15 @@ pub trait Caps {
     /// Bytes of scratch memory its kernel needs; exact.
     fn workspace(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> usize;
 
-    /// Workspaces of at most so many bytes share one place in the arena, from the first step of a plan that has one to the last:
-    /// they are then still in the device's caches. Each kernel is given all of that place.
+    /// Workspaces of at most so many bytes share one place in the arena, from the first step of a plan that
+    /// has one to the last: they are then still in the device's caches. Each kernel is given all of that
+    /// place.
     fn common_workspace(&self) -> usize {
         0
     }
 
-    /// Whether its kernel reads an input through any strides, otherwise the planner makes it contiguous first; or writes
-    /// an output through any strides but the last dimension's, which is 1.
+    /// Whether its kernel reads an input through any strides, otherwise the planner makes it contiguous
+    /// first; or writes an output through any strides but the last dimension's, which is 1.
     fn strided(&self, op: &OpDef, port: Port) -> bool;
 }
 
@@ -68,12 +69,12 @@ pub trait Memory: Send {
 
 /// A plan loaded onto a device.
 pub trait Executable: Send {
-    /// Runs the plan once. `memory[i]` is segment `i` (the arena first). With `seconds`, adds each step's duration to
-    /// the entry of its index; timing may serialise what would overlap.
+    /// Runs the plan once. `memory[i]` is segment `i` (the arena first). With `seconds`, adds each step's
+    /// duration to the entry of its index; timing may serialise what would overlap.
     ///
     /// # Errors
-    /// `Value` for data out of range (an index), `Device` for failures; the step's operator and origin are named. After
-    /// a `Device` error every further run fails with the same error.
+    /// `Value` for data out of range (an index), `Device` for failures; the step's operator and origin are
+    /// named. After a `Device` error every further run fails with the same error.
     fn run(&mut self, memory: &mut [&mut dyn Memory], seconds: Option<&mut [f64]>) -> Result<()>;
 }
 
@@ -95,8 +96,8 @@ pub trait Device: Send + Sync {
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>>;
 }
 
-/// Runs a graph once on a device and returns its outputs in order: for tests, checks and single operators. Plans with
-/// [`Bindings::simple`] and proves the plan before running it.
+/// Runs a graph once on a device and returns its outputs in order: for tests, checks and single operators.
+/// Plans with [`Bindings::simple`] and proves the plan before running it.
 ///
 /// # Errors
 /// What planning, the device and the operators refuse; `Graph` if `inputs` are not those of the graph.

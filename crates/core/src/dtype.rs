@@ -174,9 +174,9 @@ impl DType {
     }
 }
 
-/// The f32 next to `x` towards zero, its last bit set if inexact. Rounding that to a type of at most 22 significant bits
-/// gives what rounding `x` itself would (Boldo and Melquiond 2008); `half`'s own conversions from f64 lose the low bits
-/// and so misjudge ties.
+/// The f32 next to `x` towards zero, its last bit set if inexact. Rounding that to a type of at most 22
+/// significant bits gives what rounding `x` itself would (Boldo and Melquiond 2008); `half`'s own conversions
+/// from f64 lose the low bits and so misjudge ties.
 pub fn round_to_odd(x: f64) -> f32 {
     let y = x as f32;
     if y as f64 == x || x.is_nan() {

@@ -32,7 +32,8 @@ pub enum Unary {
     Abs,
     Sign,
     Exp,
-    /// Exp of what is 0 at most, but for rounding, such as scores less their largest; what is no normal number may become 0.
+    /// Exp of what is 0 at most, but for rounding, such as scores less their largest; what is no normal
+    /// number may become 0.
     ExpNonpos,
     Expm1,
     Log,

@@ -1,6 +1,8 @@
-//! Headwater's core: the graph, its operators, and the passes that turn a forward graph into a planned training step.
+//! Headwater's core: the graph, its operators, and the passes that turn a forward graph into a planned
+//! training step.
 //!
-//! Plain data and pure functions. No I/O, no threads, no unsafe code; nothing here knows a device beyond its `Caps`.
+//! Plain data and pure functions. No I/O, no threads, no unsafe code; nothing here knows a device beyond its
+//! `Caps`.
 #![forbid(unsafe_code)]
 
 pub mod attr;

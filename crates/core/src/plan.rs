@@ -1,5 +1,6 @@
-//! A plan: a graph made executable. Steps in order, every operand at a fixed place, every byte known beforehand.
-//! Plain data; made by `pass::lower` and `pass::memory`, proved by `pass::check_plan`, run by a device.
+//! A plan: a graph made executable. Steps in order, every operand at a fixed place, every byte known
+//! beforehand. Plain data; made by `pass::lower` and `pass::memory`, proved by `pass::check_plan`, run by a
+//! device.
 
 use crate::attr::Attrs;
 use crate::dtype::DType;
@@ -51,7 +52,8 @@ pub struct Place {
     pub offset: usize,
 }
 
-/// A tensor in memory: element `index` lies at `place.offset + (layout.offset + Σ index·strides) · dtype.size()`.
+/// A tensor in memory: element `index` lies at `place.offset + (layout.offset + Σ index·strides) ·
+/// dtype.size()`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TensorView {
     /// Where the buffer begins.
@@ -67,7 +69,8 @@ pub struct TensorView {
 pub enum Work {
     /// Runs a row program; reads and writes are its operands in order.
     Rows(Arc<RowProgram>),
-    /// Runs the device's kernel for an operator; reads are the node's inputs (absent ones `None`), writes its outputs.
+    /// Runs the device's kernel for an operator; reads are the node's inputs (absent ones `None`), writes its
+    /// outputs.
     Kernel {
         /// The operator.
         op: &'static OpDef,
@@ -83,7 +86,8 @@ pub struct Step {
     pub work: Work,
     /// Operands read.
     pub reads: Vec<Option<TensorView>>,
-    /// Operands written; they overlap no read unless the planner decided to work in place (same elements, same order).
+    /// Operands written; they overlap no read unless the planner decided to work in place (same elements,
+    /// same order).
     pub writes: Vec<TensorView>,
     /// Scratch memory in the arena: place and bytes, at least as many as the device asked for.
     pub workspace: Option<(Place, usize)>,

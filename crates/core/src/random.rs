@@ -1,10 +1,11 @@
 //! Random numbers from a counter: the same for the same key on every device, at any time, in any order.
 //!
-//! Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). The key is the
-//! run's seed; the counter is the element's block, the node's stream and the step. Knows no tensors.
+//! Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+//! The key is the run's seed; the counter is the element's block, the node's stream and the step. Knows no
+//! tensors.
 
-/// Four words from a counter and a key. Words stand in 64 bits, and nothing is called, so that a loop over counters becomes
-/// one over vectors.
+/// Four words from a counter and a key. Words stand in 64 bits, and nothing is called, so that a loop over
+/// counters becomes one over vectors.
 #[inline(always)]
 pub fn philox(counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     const LOW: u64 = u32::MAX as u64;

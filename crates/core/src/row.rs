@@ -1,9 +1,9 @@
 //! Row programs: the one form of every pointwise chain, norm, softmax, loss and reduction.
 //!
-//! A program runs over an index space `outer × inner`. For each outer index (a *row*) its straight-line
-//! body runs once over all inner indices (the *columns*): loads, scalar operations on vectors, reductions
-//! to row scalars, stores. Everything is stated in the operands' logical dimensions, so that one program
-//! serves any memory layout. Owns the form and its rules; evaluation belongs to the devices and the reference.
+//! A program runs over an index space `outer × inner`. For each outer index (a *row*) its straight-line body
+//! runs once over all inner indices (the *columns*): loads, scalar operations on vectors, reductions to row
+//! scalars, stores. Everything is stated in the operands' logical dimensions, so that one program serves any
+//! memory layout. Owns the form and its rules; evaluation belongs to the devices and the reference.
 
 use crate::dtype::{Class, DType};
 use crate::expr::{Binary, Expr, Unary};
@@ -13,7 +13,8 @@ use std::fmt;
 /// How one operand is walked: for every iteration dimension (`outer` then `inner`) the operand's dimension it
 /// moves along and how many indices per step; `None` stands still (broadcast).
 ///
-/// A dimension of the operand may be shared by two iteration dimensions (group norm's channel = group × member).
+/// A dimension of the operand may be shared by two iteration dimensions (group norm's channel = group ×
+/// member).
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Access(pub Vec<Option<(usize, usize)>>);
 
@@ -37,8 +38,8 @@ pub enum Reduce {
 
 /// One instruction. Every instruction but the stores defines a register.
 ///
-/// A register is a *vector* over the columns, or a *row scalar* if it comes from constants, reductions, loads that
-/// do not move along `inner`, and operations on such.
+/// A register is a *vector* over the columns, or a *row scalar* if it comes from constants, reductions, loads
+/// that do not move along `inner`, and operations on such.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Instr {
     /// Reads operand `i` of the program, converted to its class's computing type.
@@ -64,8 +65,8 @@ pub enum Instr {
     /// Writes a register, rounded to the operand's dtype. A row scalar may be written through an access that
     /// stands still along `inner`.
     Store(usize, Reg),
-    /// Adds a vector register over all rows into an operand whose access moves along `inner` only, in an order
-    /// fixed by the sizes alone. The operand receives the sum, rounded once.
+    /// Adds a vector register over all rows into an operand whose access moves along `inner` only, in an
+    /// order fixed by the sizes alone. The operand receives the sum, rounded once.
     Columns(usize, Reg),
 }
 
@@ -122,8 +123,9 @@ impl RowProgram {
         self.inner.iter().product()
     }
 
-    /// The register of what an instruction computes: that of the same instruction, or of the operand of a conversion that
-    /// changes nothing, where there is such; else its own, at the end of the body. Not for stores.
+    /// The register of what an instruction computes: that of the same instruction, or of the operand of a
+    /// conversion that changes nothing, where there is such; else its own, at the end of the body. Not for
+    /// stores.
     pub fn compute(&mut self, instr: Instr) -> Reg {
         if let Instr::Cast(dtype, a) = instr
             && self.holds(dtype, a)
@@ -140,8 +142,8 @@ impl RowProgram {
         })
     }
 
-    /// Whether all that a register can be is a float of this dtype, as far as is seen at once. What is widened to f64 is computed
-    /// in it from there on, and so is no such.
+    /// Whether all that a register can be is a float of this dtype, as far as is seen at once. What is
+    /// widened to f64 is computed in it from there on, and so is no such.
     fn holds(&self, dtype: DType, reg: Reg) -> bool {
         let widens = |from: DType| dtype != DType::F64 && from.promote(dtype) == dtype;
         let is = |from: DType| from.is_float() && (from == dtype || widens(from));
@@ -398,12 +400,14 @@ impl ReduceSpace {
         }
     }
 
-    /// Access of a vector along dimension `dim` of the shape (a norm's weight over one dimension, a class weight).
+    /// Access of a vector along dimension `dim` of the shape (a norm's weight over one dimension, a class
+    /// weight).
     pub fn along(&self, dim: usize) -> Access {
         Access(self.full.0.iter().map(|a| a.filter(|&(d, _)| d == dim).map(|_| (0, 1))).collect())
     }
 
-    /// Access of an operand holding just the dimensions `first..` of the shape (a norm's weight over the last ones).
+    /// Access of an operand holding just the dimensions `first..` of the shape (a norm's weight over the last
+    /// ones).
     pub fn trailing(&self, first: usize) -> Access {
         Access(
             self.full.0.iter().map(|a| a.filter(|&(d, _)| d >= first).map(|(d, m)| (d - first, m))).collect(),

@@ -57,7 +57,8 @@ impl Shape {
         strides
     }
 
-    /// Elements before, along and after dimension `dim`, as if of shape `[before, along, after]`. A scalar has one of each.
+    /// Elements before, along and after dimension `dim`, as if of shape `[before, along, after]`. A scalar
+    /// has one of each.
     pub fn around(&self, dim: usize) -> (usize, usize, usize) {
         if self.0.is_empty() {
             return (1, 1, 1);
@@ -65,7 +66,8 @@ impl Shape {
         (self.0[..dim].iter().product(), self.0[dim], self.0[dim + 1..].iter().product())
     }
 
-    /// Row-major offset of the element that each element of the wider shape `to` reads when this one is broadcast to it.
+    /// Row-major offset of the element that each element of the wider shape `to` reads when this one is
+    /// broadcast to it.
     pub fn broadcast_offsets(&self, to: &Shape) -> impl Iterator<Item = usize> + use<> {
         let (own, lead) = (self.strides(), to.rank() - self.rank());
         let stride = |d: usize| if d < lead || self.0[d - lead] == 1 { 0 } else { own[d - lead] };

@@ -48,8 +48,8 @@ pub enum Data {
 
 /// A dense tensor of the reference interpreter.
 ///
-/// Invariant: `data` is `Float` exactly if the dtype is a float, has `shape.numel()` numbers, and each number is
-/// one the dtype can hold.
+/// Invariant: `data` is `Float` exactly if the dtype is a float, has `shape.numel()` numbers, and each number
+/// is one the dtype can hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
     /// Dtype and shape.

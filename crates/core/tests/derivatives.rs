@@ -33,7 +33,8 @@ fn subject(op: &'static OpDef, case: &Case) -> Subject {
     let args = case.inputs.iter().flatten().zip(&present);
     let wanted: Vec<ValueId> =
         args.filter(|(a, _)| a.ty.dtype.is_float() && !a.constant).map(|(_, &v)| v).collect();
-    // Stashes get no cotangent: only outputs that depend smoothly and that users see. The first output always does.
+    // Stashes get no cotangent: only outputs that depend smoothly and that users see. The first output always
+    // does.
     let seeds: Vec<(ValueId, ValueId)> = outputs
         .iter()
         .take(visible_outputs(op, outputs.len()))

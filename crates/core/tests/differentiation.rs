@@ -23,7 +23,8 @@ fn differentiated(nodes: &str) -> Differentiated {
 
 /// Compares every gradient with central differences of output 0, in f64.
 ///
-/// With step h the truncation is h²·f'''/6 and the rounding ε·|f|/h: about 1e-9 for numbers around 1 and h = 1e-5.
+/// With step h the truncation is h²·f'''/6 and the rounding ε·|f|/h: about 1e-9 for numbers around 1 and h =
+/// 1e-5.
 #[track_caller]
 fn check(d: &Differentiated) {
     let numbers =

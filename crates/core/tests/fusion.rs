@@ -248,7 +248,8 @@ fn a_loss_and_its_gradient_are_one_program() {
 
 #[test]
 fn kernels_do_not_wait() {
-    // As the loss's mean, the product leads nowhere near the second program; but it would be moved with its operands.
+    // As the loss's mean, the product leads nowhere near the second program; but it would be moved with its
+    // operands.
     let waits = |product: bool| {
         let mut b = Builder::new();
         let x = b.input("x", TensorType::new(DType::F32, [3, 3]), InputRole::User);

@@ -40,7 +40,8 @@ fn inputs_casts_factories_and_constants_are_lifted() {
         "%0 = parameter \"w\" : f64[2]",
         "%1 = user \"i\" : i64[2]",
         "%2 = to(%0, dtype=f64) : f64[2]",
-        // Numbers stay as written: the mask is still the most negative f32, the constant still 0.1 as f32 has it.
+        // Numbers stay as written: the mask is still the most negative f32, the constant still 0.1 as f32 has
+        // it.
         "%3 = full(dtype=f64, fill_value=-3.4028234663852886e38, size=[2]) : f64[2]",
         "%4 = constant(value=f64[2]{0.10000000149011612, 2.0}) : f64[2]",
         "%5 = to(%1, dtype=f64) : f64[2]",

@@ -1,4 +1,5 @@
-//! Of what is read in part that part alone is made: fewer rows forward and backward, the same loss and gradients.
+//! Of what is read in part that part alone is made: fewer rows forward and backward, the same loss and
+//! gradients.
 
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::attention::attention::ATTENTION;
@@ -126,7 +127,8 @@ fn shapes(graph: &Graph, op: &str) -> Vec<Vec<usize>> {
     nodes.map(|n| graph.ty(n.outputs[0]).shape.to_vec()).collect()
 }
 
-/// Narrows a model, compares what it computes, and gives the shapes of its linear layers' and attention's results.
+/// Narrows a model, compares what it computes, and gives the shapes of its linear layers' and attention's
+/// results.
 fn narrowed(model: Model) -> [Vec<Vec<usize>>; 2] {
     let (whole, small) = (graph(model), narrow(graph(model)).unwrap());
     let found = ["linear", "attention"].map(|op| shapes(&small, op));

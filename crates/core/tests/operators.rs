@@ -1,6 +1,6 @@
-//! What must hold of every operator, made from its own cases: a type rule that no input can break; and of every operator
-//! that a model can name, a body that computes whatever the rule accepts. (Operators without schemas, or with schemas of our own,
-//! stand only where passes put them, on types that fit.)
+//! What must hold of every operator, made from its own cases: a type rule that no input can break; and of
+//! every operator that a model can name, a body that computes whatever the rule accepts. (Operators without
+//! schemas, or with schemas of our own, stand only where passes put them, on types that fit.)
 
 use headwater_core::diagnostic::Code;
 use headwater_core::ops::{Body, Case, OpCx, OpDef};
@@ -9,8 +9,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Asks the type rule; if it accepts, the tensors are small and a model can name the operator, runs the reference. `Err` says what went wrong: a panic,
-/// results of other types than the rule's, or an error other than the allowed ones.
+/// Asks the type rule; if it accepts, the tensors are small and a model can name the operator, runs the
+/// reference. `Err` says what went wrong: a panic, results of other types than the rule's, or an error other
+/// than the allowed ones.
 fn exercise(
     op: &OpDef,
     attrs: &Attrs,
@@ -66,7 +67,8 @@ fn every_body_computes_what_its_rule_accepts() {
                     };
                     case.draw(1).into_iter().zip(&types).map(cast).collect()
                 };
-                // What is wrong with the numbers is no fault of the types. A decomposition refuses them through its parts.
+                // What is wrong with the numbers is no fault of the types. A decomposition refuses them
+                // through its parts.
                 let allowed: &[Code] =
                     if matches!(op.body, Body::Decompose(_)) { &REFUSALS } else { &[Code::Value] };
                 wrong.extend(exercise(op, &case.attrs, &types, &draw, allowed).err());
@@ -85,8 +87,8 @@ const INTS: [i64; 12] = [0, 1, -1, 2, -2, 3, 7, i32::MAX as i64, 1 << 40, i64::M
 const REFUSALS: [Code; 6] =
     [Code::Value, Code::Attribute, Code::Shape, Code::DType, Code::Size, Code::Unsupported];
 
-/// One change of a case: an input's dtype, rank or size, or an attribute. The number of inputs stays, which is checked
-/// against the schemas.
+/// One change of a case: an input's dtype, rank or size, or an attribute. The number of inputs stays, which
+/// is checked against the schemas.
 fn spoil(
     types: &mut [Option<TensorType>],
     attrs: &mut Attrs,

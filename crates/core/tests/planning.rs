@@ -1,4 +1,5 @@
-//! Plans of differentiated graphs: sound by the independent checker, written in place only where that is safe.
+//! Plans of differentiated graphs: sound by the independent checker, written in place only where that is
+//! safe.
 
 use headwater_core::device::{Caps, Port, Support};
 use headwater_core::graph::{InputRole, OutputRole};
@@ -76,7 +77,8 @@ fn the_checker_finds_overlaps() {
 
 #[test]
 fn mutations_are_written_in_place_only_after_the_last_read() {
-    // state' = state + x, and the old state is read by y before (safe) or after (a copy at the end is needed).
+    // state' = state + x, and the old state is read by y before (safe) or after (a copy at the end is
+    // needed).
     let build = |late: bool| {
         let mut b = Builder::new();
         let state = b.input("state", TensorType::new(DType::F32, [4]), InputRole::State);
@@ -201,7 +203,8 @@ fn what_lies_turned_is_copied_where_that_pays() {
     // A transposition, then a norm that reads its columns.
     assert_eq!(steps(&LAYER_NORM, norm(), true), [false, true]);
     assert_eq!(steps(&GELU, Attrs::new(), true), [false, true]);
-    // Too little to do; nothing turned; and rows that all lie next to each other, of what is read and written.
+    // Too little to do; nothing turned; and rows that all lie next to each other, of what is read and
+    // written.
     assert_eq!(steps(&NEG, Attrs::new(), true), [false]);
     assert_eq!(steps(&GELU, Attrs::new(), false), [true]);
     assert_eq!(steps(&ops::norm::softmax::SOFTMAX, along(1), false), [true]);

@@ -1,5 +1,5 @@
-//! Spelled-out operators are recognised, with the roundings of the original and the gradients of the operator; and what
-//! real models put around norms becomes one row program with them.
+//! Spelled-out operators are recognised, with the roundings of the original and the gradients of the
+//! operator; and what real models put around norms becomes one row program with them.
 
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::attention::sdpa::SDPA;
@@ -131,8 +131,8 @@ fn the_norm_of_models_becomes_the_operator_with_its_roundings() {
             }
         }
         assert_eq!(got[0].floats(), want, "{how:?}");
-        // The original rounds to f32 after each of its operations, seven of them, which may cross a boundary of the
-        // narrower dtypes' roundings: one step of each.
+        // The original rounds to f32 after each of its operations, seven of them, which may cross a boundary
+        // of the narrower dtypes' roundings: one step of each.
         let own = reference::run(&original, &inputs).unwrap();
         let step = how.dtype.epsilon() * if low { 2.0 } else { 8.0 };
         for (a, b) in own[0].floats().iter().zip(&want) {
@@ -283,7 +283,8 @@ fn norms_take_in_what_models_put_around_them() {
     fuses("GELU by tanh", &[wide], 2, gelu);
 }
 
-/// Attention of `heads` query heads on keys and values of `shared` heads, repeated as Hugging Face's models do.
+/// Attention of `heads` query heads on keys and values of `shared` heads, repeated as Hugging Face's models
+/// do.
 fn repeated(shared: usize, interleaved: bool, copy: bool) -> Graph {
     const HEADS: usize = 6;
     let (batch, length, size) = (2, 3, 4);
@@ -336,7 +337,8 @@ fn keys_repeated_for_the_heads_that_share_them_are_shared() {
         assert_eq!(want[0], got[0], "the forward pass computes the same");
         for (want, got) in want.iter().zip(&got) {
             for (w, g) in want.floats().iter().zip(got.floats()) {
-                // Of each key's gradient the heads' sums are added in another order: some tens of terms of order 1.
+                // Of each key's gradient the heads' sums are added in another order: some tens of terms of
+                // order 1.
                 assert!((w - g).abs() <= 64.0 * f64::EPSILON * (1.0 + w.abs()), "{w} {g}");
             }
         }

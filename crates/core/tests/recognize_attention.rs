@@ -1,4 +1,5 @@
-//! Attention that models spell out becomes the operator: the same numbers but for the order of sums, forward and backward.
+//! Attention that models spell out becomes the operator: the same numbers but for the order of sums, forward
+//! and backward.
 
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::norm::softmax::SOFTMAX;

@@ -61,7 +61,8 @@ fn arena(graph: &Graph) -> usize {
     plan.segments[0].bytes
 }
 
-/// Recomputes a fused graph, checks that it still computes the same, and returns it with how many programs were added.
+/// Recomputes a fused graph, checks that it still computes the same, and returns it with how many programs
+/// were added.
 fn checked(graph: &Graph) -> (Graph, usize) {
     let again = recompute(graph.clone()).unwrap();
     verify(&again).unwrap();
@@ -118,11 +119,12 @@ fn norms_and_gated_units_are_made_again() {
     for norm in [&ops::norm::rms_norm::RMS_NORM, &ops::norm::layer_norm::LAYER_NORM] {
         let graph = gated(4, norm, DType::F64);
         let (again, programs) = checked(&graph);
-        // For each layer the norm's result and the gated product, for the weights' gradients; the product by the program that
-        // makes the gradients of what it is made from, while for the norm too much would wait. What `up` needs of silu is made
-        // where it is used.
+        // For each layer the norm's result and the gated product, for the weights' gradients; the product by
+        // the program that makes the gradients of what it is made from, while for the norm too much would
+        // wait. What `up` needs of silu is made where it is used.
         assert_eq!(programs, 4, "{again}");
-        // Kept of a layer are three products and the norm's operand; no longer the norm's result, silu and the product.
+        // Kept of a layer are three products and the norm's operand; no longer the norm's result, silu and
+        // the product.
         let dropped = 4 * (16 * 16 + 2 * 16 * 32) * 8;
         let (kept, again) = (arena(&graph), arena(&again));
         // One layer's share is there while that layer's gradients are computed.

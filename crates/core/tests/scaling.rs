@@ -1,5 +1,5 @@
-//! Passes stay linear: what they make of a model twice as large is twice as large. Counted in nodes, steps and bytes, not
-//! in time; `cargo run --release -p headwater-core --example large_graph` measures that.
+//! Passes stay linear: what they make of a model twice as large is twice as large. Counted in nodes, steps
+//! and bytes, not in time; `cargo run --release -p headwater-core --example large_graph` measures that.
 
 #[path = "common/any.rs"]
 mod any;

@@ -1,11 +1,13 @@
-//! Measuring what low precision does to single nodes: against the nodes themselves run in low precision, by hand.
+//! Measuring what low precision does to single nodes: against the nodes themselves run in low precision, by
+//! hand.
 
 use headwater_core::graph::{Graph, InputRole, OutputRole, parse, verify};
 use headwater_core::ops::{linear::linear::LINEAR, norm::rms_norm::RMS_NORM, reduce::mean::MEAN};
 use headwater_core::pass::sensitivity;
 use headwater_core::{Attrs, Builder, DType, OpDef, Registry, Tensor, TensorType, ValueId, reference};
 
-/// A hidden layer with a norm, and the mean square of its result, in f64; `linear` and `norm` run in the given dtypes.
+/// A hidden layer with a norm, and the mean square of its result, in f64; `linear` and `norm` run in the
+/// given dtypes.
 fn model(linear: DType, norm: DType) -> Graph {
     let mut b = Builder::new();
     let x = b.input("x", TensorType::new(DType::F64, [3usize, 4]), InputRole::User);

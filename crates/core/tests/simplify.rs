@@ -1,5 +1,5 @@
-//! Simplification is exact: outputs keep their bits in the reference interpreter, for every operator and for random
-//! graphs; and each rewrite happens where it should, and not where it would not be exact.
+//! Simplification is exact: outputs keep their bits in the reference interpreter, for every operator and for
+//! random graphs; and each rewrite happens where it should, and not where it would not be exact.
 
 mod common;
 
@@ -69,7 +69,8 @@ fn parsed(text: &str) -> Graph {
     graph
 }
 
-/// The operators left of a graph with input `x` (f32[2, 3]) and the nodes given, whose last value is the output.
+/// The operators left of a graph with input `x` (f32[2, 3]) and the nodes given, whose last value is the
+/// output.
 #[track_caller]
 fn left(nodes: &str) -> Vec<&'static str> {
     let last = nodes.trim().lines().last().unwrap().trim().split(' ').next().unwrap();
@@ -180,8 +181,8 @@ fn large_constants_are_neither_folded_nor_kept_alive() {
     );
     let s = simplify(graph);
     let names: Vec<_> = s.graph.nodes.iter().map(|n| n.op.name).collect();
-    // The product is one number everywhere; its sum is too large to run now, the view free, and a second large tensor
-    // cheaper to make again than to keep.
+    // The product is one number everywhere; its sum is too large to run now, the view free, and a second
+    // large tensor cheaper to make again than to keep.
     assert_eq!(names, ["full", "sum", "full", "expand", "full"]);
 }
 
@@ -286,7 +287,8 @@ fn masks_known_beforehand_go() {
     assert!(node.inputs[3].is_some() && !node.attrs.to_string().contains("is_causal=true"));
 }
 
-/// Random graphs from few operators on few inputs, so that equal nodes, constants and identities are frequent.
+/// Random graphs from few operators on few inputs, so that equal nodes, constants and identities are
+/// frequent.
 fn random_graph(choices: &[(u8, u8, u8)]) -> Graph {
     let mut b = Builder::new();
     let mut values = vec![];

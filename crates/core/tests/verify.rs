@@ -1,4 +1,5 @@
-//! The verifier accepts what operators and passes make, and each of its rules is broken alone by a graph here.
+//! The verifier accepts what operators and passes make, and each of its rules is broken alone by a graph
+//! here.
 
 mod common;
 

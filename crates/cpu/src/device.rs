@@ -56,8 +56,8 @@ impl Cpu {
     }
 }
 
-/// Most bytes of workspace, and most for each thread, that lie in one place all through a plan: what packed operands of most
-/// products need. Larger ones would leave the caches anyway.
+/// Most bytes of workspace, and most for each thread, that lie in one place all through a plan: what packed
+/// operands of most products need. Larger ones would leave the caches anyway.
 const COMMON: usize = 2 << 20;
 const COMMON_EACH: usize = 3 << 20;
 const COMMON_MOST: usize = 16 << 20;

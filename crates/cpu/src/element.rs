@@ -33,7 +33,8 @@ pub trait Float: Element {
     fn from_f64(x: f64) -> Self;
 }
 
-/// The first `n` lanes, a power of two, as one: the upper half is combined with the lower one until one is left.
+/// The first `n` lanes, a power of two, as one: the upper half is combined with the lower one until one is
+/// left.
 #[inline(always)]
 pub(crate) fn halved<T: Copy, const N: usize>(mut lanes: [T; N], n: usize, f: impl Fn(T, T) -> T) -> T {
     let mut n = n;
@@ -74,7 +75,8 @@ pub trait Wide:
     const NEG_INFINITY: Self;
     /// e to this power.
     fn exp(self) -> Self;
-    /// e to this power, for weights: fast, for powers up to 88; no normal number below -87.3, and 0 below -88.1.
+    /// e to this power, for weights: fast, for powers up to 88; no normal number below -87.3, and 0 below
+    /// -88.1.
     fn exp_nonpos(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
@@ -160,8 +162,8 @@ macro_rules! narrow {
 narrow!(f16);
 narrow!(bf16);
 
-/// Runs an expression with `T` standing for the element type of a float dtype; panics for others, which the kernel's
-/// `takes` must have refused.
+/// Runs an expression with `T` standing for the element type of a float dtype; panics for others, which the
+/// kernel's `takes` must have refused.
 #[macro_export]
 macro_rules! float_dtype {
     ($dtype:expr, $T:ident => $body:expr) => {

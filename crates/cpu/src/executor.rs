@@ -175,7 +175,8 @@ fn check_apart(reads: &[Option<View>], writes: &[ViewMut], workspace: Option<&Wo
 
 impl LoadedStep {
     /// # Safety
-    /// `bases` are the segments of the plan, at least of their sizes, held exclusively; `scratch` is large enough.
+    /// `bases` are the segments of the plan, at least of their sizes, held exclusively; `scratch` is large
+    /// enough.
     unsafe fn run(&mut self, bases: &[Shared<u8>], pool: &Pool, scratch: &mut Scratch) -> Result<()> {
         match &mut self.work {
             LoadedWork::Rows(program) => {
@@ -211,8 +212,8 @@ impl Executable for Loaded {
         let (bases, pool) = (&*bases, &*pool);
         let result: Result<()> = steps.iter_mut().enumerate().try_for_each(|(i, step)| {
             let start = seconds.is_some().then(Instant::now);
-            // SAFETY: `bind` has checked the memory, which is borrowed exclusively; the scratch memory was made for all
-            // steps.
+            // SAFETY: `bind` has checked the memory, which is borrowed exclusively; the scratch memory was
+            // made for all steps.
             unsafe { step.run(bases, pool, scratch) }?;
             if let (Some(s), Some(start)) = (seconds.as_mut().and_then(|s| s.get_mut(i)), start) {
                 *s += start.elapsed().as_secs_f64();

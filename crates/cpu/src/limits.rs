@@ -1,6 +1,6 @@
-//! What this processor and its memory do at best, on the threads in use: the yardstick that kernels are held against.
-//! Measured, not looked up: the best of several runs, each long enough for the clock to settle, or run by run in turns with
-//! what is held against it.
+//! What this processor and its memory do at best, on the threads in use: the yardstick that kernels are held
+//! against. Measured, not looked up: the best of several runs, each long enough for the clock to settle, or
+//! run by run in turns with what is held against it.
 //!
 //! Knows threads and instruction sets; nothing of kernels, plans or operators.
 
@@ -25,7 +25,8 @@ pub struct Limits {
     pub f64: f64,
     /// Multiply-adds for products of bf16: of pairs where there are instructions for these, of f32 otherwise.
     pub bf16: f64,
-    /// Bytes a second of an ordinary copy, read and written counted both; the destination's lines are read as well.
+    /// Bytes a second of an ordinary copy, read and written counted both; the destination's lines are read as
+    /// well.
     pub copy: f64,
     /// The same with stores that bypass the cache.
     pub copy_streaming: f64,
@@ -34,8 +35,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Floating-point operations a second for products of operands of this dtype. f16 is widened to f32 in registers, so
-    /// that f32's limit is its own; so is bf16 in all that is no product.
+    /// Floating-point operations a second for products of operands of this dtype. f16 is widened to f32 in
+    /// registers, so that f32's limit is its own; so is bf16 in all that is no product.
     pub fn flops(&self, dtype: DType) -> f64 {
         match dtype {
             DType::F64 => self.f64,
@@ -95,8 +96,8 @@ pub struct Arithmetic {
     pub bf16: f64,
 }
 
-/// Measures arithmetic alone, which touches nothing but registers, so that it can be measured in turns with what is held against
-/// it: a run takes some hundredths of a second.
+/// Measures arithmetic alone, which touches nothing but registers, so that it can be measured in turns with
+/// what is held against it: a run takes some hundredths of a second.
 pub fn arithmetic(pool: &Pool, tier: Tier, effort: Effort) -> Arithmetic {
     let threads = pool.threads();
     let each = |f: &(dyn Fn() -> f64 + Sync)| {
@@ -161,11 +162,12 @@ pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
 /// Bytes handed to a thread at once.
 const BLOCK: usize = 1 << 20;
 
-/// Independent accumulators of a tier with 16 registers: enough to hide the latency of an FMA (4 or 5 cycles, two a cycle).
+/// Independent accumulators of a tier with 16 registers: enough to hide the latency of an FMA (4 or 5 cycles,
+/// two a cycle).
 const REGISTERS: usize = 12;
 
-/// Those of a tier with 32: a product of pairs of bf16 takes 6 cycles on Zen 5, of which twelve would hide just that, and a
-/// tenth of the peak was missed with them.
+/// Those of a tier with 32: a product of pairs of bf16 takes 6 cycles on Zen 5, of which twelve would hide
+/// just that, and a tenth of the peak was missed with them.
 #[cfg(target_arch = "x86_64")]
 const REGISTERS_512: usize = 24;
 
@@ -187,8 +189,8 @@ fn lanes(tier: Tier, size: usize) -> usize {
     }
 }
 
-/// `REGISTERS` accumulators of `N` elements, `rounds` times multiplied and added to. Without an FMA instruction the
-/// compiler keeps the two apart; the count stays the same.
+/// `REGISTERS` accumulators of `N` elements, `rounds` times multiplied and added to. Without an FMA
+/// instruction the compiler keeps the two apart; the count stays the same.
 macro_rules! portable_fma {
     ($name:ident, $float:ty, $lanes:expr) => {
         fn $name(rounds: usize) -> $float {
@@ -358,8 +360,8 @@ fn fma_f64(tier: Tier, rounds: usize) -> f64 {
 fn copy(tier: Tier, from: &[u8], to: &mut [u8], streaming: bool) {
     assert!(from.len() == BLOCK && to.len() == BLOCK);
     match tier {
-        // SAFETY: the tier has AVX2; both are one block, and blocks start at multiples of their size in memory that is
-        // aligned to 64 bytes.
+        // SAFETY: the tier has AVX2; both are one block, and blocks start at multiples of their size in
+        // memory that is aligned to 64 bytes.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 | Tier::Avx512 | Tier::Avx512Bf16 => unsafe { x86::copy(from, to, streaming) },
         _ => {

@@ -18,8 +18,8 @@ pub struct CpuMemory {
     map: Option<MmapMut>,
 }
 
-/// Bytes from which a block is mapped, and asks for pages of that size: they are walked with fewer address translations
-/// and touched with fewer page faults.
+/// Bytes from which a block is mapped, and asks for pages of that size: they are walked with fewer address
+/// translations and touched with fewer page faults.
 const LARGE: usize = 2 << 20;
 
 // SAFETY: the block is owned by this value alone; shared access is read-only.
@@ -53,7 +53,8 @@ impl CpuMemory {
 
     /// The whole block.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `ptr` points to `bytes` initialised bytes (zeroed, then only overwritten) that live as long as `self`.
+        // SAFETY: `ptr` points to `bytes` initialised bytes (zeroed, then only overwritten) that live as long
+        // as `self`.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.bytes) }
     }
 
@@ -63,7 +64,8 @@ impl CpuMemory {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.bytes) }
     }
 
-    /// First byte. Valid for `bytes()` bytes; what is done through it must respect who else borrows the block.
+    /// First byte. Valid for `bytes()` bytes; what is done through it must respect who else borrows the
+    /// block.
     pub(crate) fn base(&mut self) -> *mut u8 {
         self.ptr.as_ptr()
     }

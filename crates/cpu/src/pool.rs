@@ -1,10 +1,12 @@
-//! Threads: a fixed crew, started once. Work is handed out as numbered blocks; which thread runs a block never matters.
+//! Threads: a fixed crew, started once. Work is handed out as numbered blocks; which thread runs a block
+//! never matters.
 //!
-//! The caller works too. The others look out for work for a moment before they sleep, so that the many small steps of a plan
-//! need no wake-up; whoever comes late, or is not given a core, is not waited for: only a block that was taken is.
+//! The caller works too. The others look out for work for a moment before they sleep, so that the many small
+//! steps of a plan need no wake-up; whoever comes late, or is not given a core, is not waited for: only a
+//! block that was taken is.
 //!
-//! Each thread has a share of consecutive blocks and takes them in order, so that what one of its blocks asks of memory for
-//! the next is of use; who is done takes from the ends of the others' shares.
+//! Each thread has a share of consecutive blocks and takes them in order, so that what one of its blocks asks
+//! of memory for the next is of use; who is done takes from the ends of the others' shares.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -46,14 +48,14 @@ impl Pool {
         self.run(blocks, |_, block| f(block));
     }
 
-    /// As [`Pool::each`], giving each running block a part of `workspace` of its own: `workspace.len() / threads`
-    /// elements, of undefined content.
+    /// As [`Pool::each`], giving each running block a part of `workspace` of its own: `workspace.len() /
+    /// threads` elements, of undefined content.
     pub fn each_with<T: Send>(&self, blocks: usize, workspace: &mut [T], f: impl Fn(usize, &mut [T]) + Sync) {
         let part = workspace.len() / self.threads;
         let base = Shared(workspace.as_mut_ptr());
         self.run(blocks, |thread, block| {
-            // SAFETY: `thread < threads`, and each thread runs one block of this call at a time, so parts in use at one time
-            // do not overlap.
+            // SAFETY: `thread < threads`, and each thread runs one block of this call at a time, so parts in
+            // use at one time do not overlap.
             let own = unsafe { std::slice::from_raw_parts_mut(base.get().add(thread * part), part) };
             f(block, own);
         });
@@ -70,8 +72,8 @@ impl Pool {
         });
     }
 
-    /// Runs `f(thread, block)` for every block. A pool in use, by another caller or by one of its own blocks, does not divide
-    /// the work: it is done by the calling thread, as thread 0.
+    /// Runs `f(thread, block)` for every block. A pool in use, by another caller or by one of its own blocks,
+    /// does not divide the work: it is done by the calling thread, as thread 0.
     fn run<F: Fn(usize, usize) + Sync>(&self, blocks: usize, f: F) {
         if blocks > 1 && self.threads > 1 && u32::try_from(blocks).is_ok() {
             // A block that panicked has poisoned the lock, which guards no data.
@@ -143,8 +145,8 @@ struct Job {
     call: unsafe fn(*const (), usize, usize),
 }
 
-/// Blocks that a thread has not taken yet: the first in the low half, the one after the last in the high half. On a line of
-/// the caches of its own.
+/// Blocks that a thread has not taken yet: the first in the low half, the one after the last in the high
+/// half. On a line of the caches of its own.
 #[derive(Default)]
 #[repr(align(64))]
 struct Share(AtomicU64);
@@ -172,9 +174,11 @@ impl Share {
 /// Where work is handed out.
 #[derive(Default)]
 struct Post {
-    /// From the low bits: threads that have joined the job, whether it is open to join, and the number of the job.
+    /// From the low bits: threads that have joined the job, whether it is open to join, and the number of the
+    /// job.
     gate: AtomicU64,
-    /// The job. Written by the one who hands out work while the gate is closed and nobody has joined; read by those who have.
+    /// The job. Written by the one who hands out work while the gate is closed and nobody has joined; read by
+    /// those who have.
     job: UnsafeCell<Option<Job>>,
     /// For each thread. Set while the gate is closed and nobody has joined.
     shares: Vec<Share>,
@@ -187,7 +191,8 @@ struct Post {
     dismissed: AtomicBool,
 }
 
-// SAFETY: `job` is written and read as its comment says; the gate orders these accesses. The function in it is `Sync`.
+// SAFETY: `job` is written and read as its comment says; the gate orders these accesses. The function in it
+// is `Sync`.
 unsafe impl Sync for Post {}
 // SAFETY: the pointer in `job` is followed only while the gate says that the job is going on.
 unsafe impl Send for Post {}

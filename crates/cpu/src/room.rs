@@ -1,6 +1,6 @@
-//! Scratch memory as kernels take it: they ask for so much at least, and use what they are given so that each thread works where
-//! it worked before. A thread's part of the same room then begins at about the same place in every step of a plan, is still in
-//! its caches, and is not fetched from another's.
+//! Scratch memory as kernels take it: they ask for so much at least, and use what they are given so that each
+//! thread works where it worked before. A thread's part of the same room then begins at about the same place
+//! in every step of a plan, is still in its caches, and is not fetched from another's.
 
 use bytemuck::Pod;
 

@@ -1,9 +1,10 @@
 //! Which instructions this processor has. Detected once; `HEADWATER_TIER` forces a lower one.
 //!
-//! All tiers do the same operations in the same order: by the same Rust loops, compiled for different instruction sets (Rust
-//! never contracts or reorders floating point by itself) or written on their vectors, or by machine code that `rows` writes. So
-//! all give the same bits, except in products (of matrices, in convolutions and attention): the higher tiers multiply and add
-//! with one rounding, and the highest takes pairs of bf16, for which subnormal numbers are zero.
+//! All tiers do the same operations in the same order: by the same Rust loops, compiled for different
+//! instruction sets (Rust never contracts or reorders floating point by itself) or written on their vectors,
+//! or by machine code that `rows` writes. So all give the same bits, except in products (of matrices, in
+//! convolutions and attention): the higher tiers multiply and add with one rounding, and the highest takes
+//! pairs of bf16, for which subnormal numbers are zero.
 
 use headwater_core::diagnostic::Result;
 use headwater_core::fail;
@@ -12,7 +13,8 @@ use std::sync::OnceLock;
 /// An instruction set, lowest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Tier {
-    /// As the portable one, with products of bf16 by pairs as AVX512_BF16 takes them: to test these on any processor.
+    /// As the portable one, with products of bf16 by pairs as AVX512_BF16 takes them: to test these on any
+    /// processor.
     Pairs,
     /// What every processor of the target has.
     Portable,

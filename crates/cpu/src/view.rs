@@ -1,5 +1,5 @@
-//! Operands in memory, as kernels see them: typed, bounds known. Made by the executor alone, which has checked every
-//! one against its segment when the plan was loaded.
+//! Operands in memory, as kernels see them: typed, bounds known. Made by the executor alone, which has
+//! checked every one against its segment when the plan was loaded.
 
 use crate::any_dtype;
 use crate::element::{Element, Float};
@@ -11,8 +11,8 @@ use headwater_core::{Class, DType, Layout, Shape, Tensor, TensorType, ensure, fa
 
 /// An operand that a step reads.
 ///
-/// Invariant: while a step runs, `ptr` is the address of index 0, every index of `layout` lies in one live segment, and
-/// nobody writes there (row programs that work in place go by other means).
+/// Invariant: while a step runs, `ptr` is the address of index 0, every index of `layout` lies in one live
+/// segment, and nobody writes there (row programs that work in place go by other means).
 #[derive(Debug)]
 pub struct View {
     ptr: *const u8,
@@ -21,8 +21,8 @@ pub struct View {
     place: Place,
 }
 
-/// An operand that a step writes; never overlaps another operand of the step. Invariants as for [`View`], and nobody
-/// else reads there.
+/// An operand that a step writes; never overlaps another operand of the step. Invariants as for [`View`], and
+/// nobody else reads there.
 #[derive(Debug)]
 pub struct ViewMut(View);
 
@@ -33,8 +33,8 @@ pub(crate) struct Place {
     pub byte: usize,
 }
 
-// SAFETY: the pointer is only followed while the executor holds the segments; sharing follows Rust's rules through the
-// methods' borrows.
+// SAFETY: the pointer is only followed while the executor holds the segments; sharing follows Rust's rules
+// through the methods' borrows.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
@@ -141,7 +141,8 @@ impl View {
         self.layout.is_contiguous()
     }
 
-    /// Address of index 0 (dangling if there is no element). Indices of the shape, along the strides, are in bounds.
+    /// Address of index 0 (dangling if there is no element). Indices of the shape, along the strides, are in
+    /// bounds.
     ///
     /// # Panics
     /// If the dtype is not held by `T`.
@@ -153,8 +154,8 @@ impl View {
     /// All elements in row-major order.
     ///
     /// # Panics
-    /// If the dtype is not held by `T`, or the view is not contiguous (operands are, unless the kernel's `strided` says
-    /// it takes any strides).
+    /// If the dtype is not held by `T`, or the view is not contiguous (operands are, unless the kernel's
+    /// `strided` says it takes any strides).
     pub fn slice<T: Element>(&self) -> &[T] {
         let ptr = self.ptr::<T>();
         assert!(self.is_contiguous(), "a strided operand was read as a slice");
@@ -162,8 +163,8 @@ impl View {
         if n == 0 {
             return &[];
         }
-        // SAFETY: by the invariant the `n` elements from `ptr` lie in one live segment and nobody writes them while
-        // `self` is borrowed; every bit pattern is a `T` (Pod); the address was checked to be aligned.
+        // SAFETY: by the invariant the `n` elements from `ptr` lie in one live segment and nobody writes them
+        // while `self` is borrowed; every bit pattern is a `T` (Pod); the address was checked to be aligned.
         unsafe { std::slice::from_raw_parts(ptr, n) }
     }
 
@@ -223,7 +224,8 @@ impl ViewMut {
         if n == 0 {
             return &mut [];
         }
-        // SAFETY: as in `View::slice`; the operand overlaps no other of the step, and `self` is borrowed exclusively.
+        // SAFETY: as in `View::slice`; the operand overlaps no other of the step, and `self` is borrowed
+        // exclusively.
         unsafe { std::slice::from_raw_parts_mut(ptr, n) }
     }
 
@@ -244,7 +246,8 @@ impl ViewMut {
             ($t:ty, $data:expr, $f:expr) => {{
                 let p = self.ptr_mut::<$t>();
                 for (&o, &x) in at.iter().zip($data) {
-                    // SAFETY: by the invariant every index of the layout is in bounds, and nobody else uses it.
+                    // SAFETY: by the invariant every index of the layout is in bounds, and nobody else uses
+                    // it.
                     unsafe { *p.offset(o) = $f(x) };
                 }
             }};

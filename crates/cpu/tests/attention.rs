@@ -1,4 +1,5 @@
-//! Attention on the CPU writes its results in the order in which the model wants them: no copy, and the same bits.
+//! Attention on the CPU writes its results in the order in which the model wants them: no copy, and the same
+//! bits.
 
 use headwater_core::device::{Device, evaluate};
 use headwater_core::graph::{InputRole, OutputRole};
@@ -15,8 +16,8 @@ const SHARED: usize = 2;
 const LENGTH: usize = 101;
 const SIZE: usize = 8;
 
-/// Attention of inputs that lie as `[batch, length, heads, size]`, and its gradients, all times 1.5; with `merged` as
-/// `[batch, length, heads · size]`, otherwise as attention has them.
+/// Attention of inputs that lie as `[batch, length, heads, size]`, and its gradients, all times 1.5; with
+/// `merged` as `[batch, length, heads · size]`, otherwise as attention has them.
 fn graph(dtype: DType, merged: bool) -> Graph {
     let mut b = Builder::new();
     let mut heads = |name: &str, n: usize| {
@@ -77,7 +78,8 @@ fn results_are_written_in_the_order_the_model_wants() {
     }
 }
 
-/// Masks that add the least number of their dtype, as Hugging Face makes them, hide nothing from a query if they hide all.
+/// Masks that add the least number of their dtype, as Hugging Face makes them, hide nothing from a query if
+/// they hide all.
 #[test]
 fn a_query_with_the_least_number_for_every_key_sees_all_of_them() {
     let (queries, keys, size) = (3, 5, 8);
@@ -103,7 +105,8 @@ fn a_query_with_the_least_number_for_every_key_sees_all_of_them() {
     }
 }
 
-/// Scores so large that their products with the scale are rounded by more than 1 choose one key each: its weight is 1.
+/// Scores so large that their products with the scale are rounded by more than 1 choose one key each: its
+/// weight is 1.
 #[test]
 fn huge_scores_choose_one_key() {
     let (queries, keys, size) = (5, 3, 4);
@@ -137,8 +140,8 @@ fn huge_scores_choose_one_key() {
     }
 }
 
-/// A query that sees no key among others that do has no gradient, and gives none, whatever its numbers are. With more keys than
-/// a block has, and dropout: as the reference.
+/// A query that sees no key among others that do has no gradient, and gives none, whatever its numbers are.
+/// With more keys than a block has, and dropout: as the reference.
 #[test]
 fn gradients_with_hidden_queries_and_dropout_are_those_of_the_reference() {
     let (queries, keys, size) = (7, 403, 8);
@@ -170,7 +173,8 @@ fn gradients_with_hidden_queries_and_dropout_are_those_of_the_reference() {
         for tier in Tier::ALL.into_iter().filter(|&t| t <= Tier::detect()) {
             let got = evaluate(&Cpu::new(2).with_tier(tier).unwrap(), &graph(DType::F32), &inputs).unwrap();
             for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-                // Sums of as many terms as there are keys, each at most 4 with dropout, of weights within a few roundings.
+                // Sums of as many terms as there are keys, each at most 4 with dropout, of weights within a
+                // few roundings.
                 let bound = 4.0 * keys as f64 * f32::EPSILON as f64;
                 for (at, (g, w)) in got.floats().iter().zip(want.floats()).enumerate() {
                     assert!((g - w).abs() <= bound, "gradient {i}, {at}: {g}, not {w}, {}", tier.name());
@@ -180,7 +184,8 @@ fn gradients_with_hidden_queries_and_dropout_are_those_of_the_reference() {
     }
 }
 
-/// With as many queries as make no whole pairs, a last one that is no number says nothing of keys that no query sees.
+/// With as many queries as make no whole pairs, a last one that is no number says nothing of keys that no
+/// query sees.
 #[test]
 fn keys_behind_the_last_query_have_no_gradient() {
     let (queries, keys, size) = (17, 251, 8);

@@ -1,5 +1,5 @@
-//! Convolutions and their gradients against the reference in f64: odd geometry, several blocks and parts of channels. Sums are
-//! bounded by their length and the sum of magnitudes; bits do not depend on threads.
+//! Convolutions and their gradients against the reference in f64: odd geometry, several blocks and parts of
+//! channels. Sums are bounded by their length and the sum of magnitudes; bits do not depend on threads.
 
 mod common;
 
@@ -22,7 +22,8 @@ struct Geometry {
     dilation: Vec<i64>,
 }
 
-/// A convolution with a bias, and a gradient of its result; gradients of its input and its weights. Of operands in some dtype.
+/// A convolution with a bias, and a gradient of its result; gradients of its input and its weights. Of
+/// operands in some dtype.
 fn graph(c: &Geometry, dtype: DType) -> Graph {
     let mut b = Builder::new();
     let x = b.input("x", TensorType::new(dtype, &c.x[..]), InputRole::User);
@@ -109,8 +110,8 @@ fn odd_geometry() {
         (&[5, 48, 4, 4], &[20, 48, 3, 3], 1, [&[1, 1], &[1, 1], &[1, 1]]),
         (&[2, 24, 9, 11], &[32, 24, 3, 3], 1, [&[2, 2], &[1, 1], &[1, 1]]),
         (&[2, 3, 29, 31], &[18, 3, 7, 7], 1, [&[2, 2], &[3, 3], &[1, 1]]),
-        // One tap: planes of whole panels and not, several images in a block, long sums, strides and what lies between, groups,
-        // padding, one dimension, three.
+        // One tap: planes of whole panels and not, several images in a block, long sums, strides and what
+        // lies between, groups, padding, one dimension, three.
         (&[2, 16, 8, 8], &[24, 16, 1, 1], 1, [&[2, 2], &[0, 0], &[1, 1]]),
         (&[2, 20, 16, 32], &[136, 20, 1, 1], 1, [&[1, 1], &[0, 0], &[1, 1]]),
         (&[5, 600, 7, 7], &[21, 600, 1, 1], 1, [&[1, 1], &[0, 0], &[1, 1]]),
@@ -127,8 +128,8 @@ fn odd_geometry() {
         (&[2, 6, 2, 30], &[5, 6, 1, 1], 1, [&[2, 1], &[0, 0], &[1, 1]]),
         (&[2, 6, 3, 600], &[5, 6, 1, 1], 1, [&[3, 1], &[0, 0], &[1, 1]]),
         (&[2, 6, 4, 2, 30], &[5, 6, 1, 1, 1], 1, [&[1, 2, 1], &[0, 0, 0], &[1, 1, 1]]),
-        // Patches: an even and an odd number of them, with some of the image left, wider strides than kernels, a whole patch of
-        // padding and a part of one, single lines, one and three dimensions.
+        // Patches: an even and an odd number of them, with some of the image left, wider strides than
+        // kernels, a whole patch of padding and a part of one, single lines, one and three dimensions.
         (&[2, 3, 64, 96], &[21, 3, 16, 16], 1, [&[16, 16], &[0, 0], &[1, 1]]),
         (&[3, 3, 32, 80], &[18, 3, 16, 16], 1, [&[16, 16], &[0, 0], &[1, 1]]),
         (&[3, 3, 35, 85], &[18, 3, 16, 16], 1, [&[16, 16], &[0, 0], &[1, 1]]),
@@ -140,7 +141,8 @@ fn odd_geometry() {
         (&[3, 2, 170], &[7, 2, 17], 1, [&[17], &[0], &[1]]),
         (&[2, 2, 4, 8, 70], &[5, 2, 2, 4, 16], 1, [&[2, 4, 16], &[0, 0, 0], &[1, 1, 1]]),
         (&[2, 5, 32, 67], &[5, 1, 4, 16], 5, [&[4, 16], &[0, 0], &[1, 1]]),
-        // Several blocks of patches, of few and of many channels, of an odd number of pairs, with lines apart, with padding behind.
+        // Several blocks of patches, of few and of many channels, of an odd number of pairs, with lines
+        // apart, with padding behind.
         (&[3, 3, 96, 112], &[70, 3, 4, 4], 1, [&[4, 4], &[0, 0], &[1, 1]]),
         (&[2, 40, 12, 18], &[33, 40, 4, 6], 1, [&[5, 6], &[0, 0], &[1, 1]]),
         (&[2, 3, 42, 70], &[36, 3, 14, 14], 1, [&[14, 14], &[0, 0], &[1, 1]]),
@@ -148,15 +150,16 @@ fn odd_geometry() {
         (&[1, 2, 14, 30], &[5, 2, 4, 8], 1, [&[4, 8], &[0, 0, 2, 2], &[1, 1]]),
         (&[2, 3, 4, 900], &[9, 3, 2, 4], 1, [&[2, 4], &[0, 0], &[1, 1]]),
         (&[3, 6, 16, 48], &[10, 3, 8, 8], 2, [&[8, 8], &[0, 0], &[1, 1]]),
-        // Cells of strided gradients: many images, lines of several blocks, more remainders than inputs, kernels within strides.
+        // Cells of strided gradients: many images, lines of several blocks, more remainders than inputs,
+        // kernels within strides.
         (&[16, 20, 8, 8], &[40, 20, 3, 3], 1, [&[2, 2], &[1, 1], &[1, 1]]),
         (&[1, 3, 6, 1100], &[4, 3, 3, 3], 1, [&[2, 2], &[1, 1], &[1, 1]]),
         (&[3, 4, 2, 5], &[6, 4, 2, 3], 1, [&[3, 4], &[1, 1], &[1, 1]]),
         (&[2, 6, 12, 14], &[7, 6, 2, 2], 1, [&[2, 2], &[0, 0], &[1, 1]]),
         (&[2, 4, 9, 11], &[6, 4, 1, 1], 1, [&[2, 2], &[2, 3], &[1, 1]]),
         (&[2, 3, 5, 6, 7], &[4, 3, 3, 3, 3], 1, [&[2, 2, 2], &[1, 1, 1], &[1, 1, 1]]),
-        // Large cells, of single taps that padding and what is left of the image cut, of several taps, and larger than is sensible;
-        // many images with padding; a stride beyond all measure.
+        // Large cells, of single taps that padding and what is left of the image cut, of several taps, and
+        // larger than is sensible; many images with padding; a stride beyond all measure.
         (&[2, 5, 21, 23], &[7, 5, 4, 4], 1, [&[5, 5], &[1, 1], &[1, 1]]),
         (&[2, 3, 25, 27], &[4, 3, 7, 8], 1, [&[5, 6], &[2, 3], &[1, 1]]),
         (&[1, 1, 140, 137], &[2, 1, 71, 70], 1, [&[69, 68], &[1, 1], &[1, 1]]),
@@ -193,7 +196,8 @@ fn odd_geometry() {
     }
 }
 
-/// Sizes of one to three dimensions, a long one among them now and then; what is done with them; and in which dtype.
+/// Sizes of one to three dimensions, a long one among them now and then; what is done with them; and in which
+/// dtype.
 fn geometries() -> impl Strategy<Value = (Geometry, DType)> {
     let dimension = (1usize..30, 1usize..8, 1i64..5, 1i64..4, 0i64..7, 0i64..7, any::<[bool; 3]>());
     let dimensions = prop::collection::vec(dimension, 1..4);

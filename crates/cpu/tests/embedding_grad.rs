@@ -1,5 +1,5 @@
-//! The gradient of an embedding as a library call: against sums in f64, with the error bound by its formula; every policy;
-//! the same bits for every method, tier, number of threads, and layout of the operands.
+//! The gradient of an embedding as a library call: against sums in f64, with the error bound by its formula;
+//! every policy; the same bits for every method, tier, number of threads, and layout of the operands.
 
 use half::{bf16, f16};
 use headwater_core::ops::index::embedding_grad::{BadIndex, Method, Options, Overflow, Report};
@@ -62,7 +62,8 @@ impl Problem {
         self.dense_on(&pools()[0], &self.job::<T>())
     }
 
-    /// Sum, sum of magnitudes and number of positions of each row of the table, in f64 of the rounded numbers.
+    /// Sum, sum of magnitudes and number of positions of each row of the table, in f64 of the rounded
+    /// numbers.
     fn truth<T: Float<Wide: Into<f64>>>(&self) -> Vec<(Vec<f64>, Vec<f64>, usize)> {
         let mut rows = vec![(vec![0.0; self.width], vec![0.0; self.width], 0); self.options.num_weights];
         for (at, &i) in self.index.iter().enumerate() {
@@ -90,7 +91,8 @@ impl Problem {
             let (sum, size, n) = &truth[row];
             let (divided, scaled) = (self.options.scale_grad_by_freq && *n > 1, factor != 1.0);
             let terms = if *n <= 256 { *n } else { 256 + n.div_ceil(256) };
-            // The factor is itself rounded, from a norm that carries the errors of all sums: relative to it, no more than they.
+            // The factor is itself rounded, from a norm that carries the errors of all sums: relative to it,
+            // no more than they.
             let steps = (terms + divided as usize) as f64 + if scaled { 2.0 + terms as f64 } else { 0.0 };
             let gamma = steps * unit(wide) / (1.0 - steps * unit(wide));
             let weight = factor / if divided { *n as f64 } else { 1.0 };
@@ -361,7 +363,8 @@ fn every_integer_type_is_checked() {
 #[test]
 fn overflow_is_infinite_or_saturates_and_is_counted() {
     let nan = f64::NAN;
-    // Columns: too large, too small, fits exactly, infinite from the start, not a number, rounds up to infinity.
+    // Columns: too large, too small, fits exactly, infinite from the start, not a number, rounds up to
+    // infinity.
     let rows =
         [60000.0, -60000.0, 32752.0, f64::INFINITY, nan, 65504.0, 60000.0, -60000.0, 32752.0, 1.0, 1.0, 16.0];
     let mut p = Problem { options: Options::new(3), width: 6, grad: rows.to_vec(), index: vec![1, 1] };

@@ -1,4 +1,5 @@
-//! The gradient of an embedding uses the workspace it asked for and no other memory: all of it, and nothing is allocated.
+//! The gradient of an embedding uses the workspace it asked for and no other memory: all of it, and nothing
+//! is allocated.
 
 #![allow(unsafe_code)]
 

@@ -1,5 +1,6 @@
-//! Maximum pooling of planes wide enough for vectors, against the reference: equal numbers, NaN and infinities, windows that
-//! reach into padding, and what does not fill a vector. Nothing is rounded, so every bit is known.
+//! Maximum pooling of planes wide enough for vectors, against the reference: equal numbers, NaN and
+//! infinities, windows that reach into padding, and what does not fill a vector. Nothing is rounded, so every
+//! bit is known.
 
 mod common;
 
@@ -63,7 +64,8 @@ fn sliding_windows() {
         sliding(&[1, 2, 10, width], [[2, 2], [2, 2], [0, 0], [1, 1]], true);
         sliding(&[1, 1, 9, width], [[5, 4], [1, 1], [2, 2], [1, 1]], false);
     }
-    // Padding that whole windows but for one element lie in, at both ends; gaps; windows apart from each other.
+    // Padding that whole windows but for one element lie in, at both ends; gaps; windows apart from each
+    // other.
     sliding(&[1, 1, 7, 23], [[5, 9], [1, 1], [2, 4], [1, 1]], true);
     sliding(&[2, 1, 17, 40], [[3, 3], [2, 2], [1, 1], [3, 2]], false);
     sliding(&[2, 1, 17, 40], [[3, 3], [1, 1], [1, 1], [2, 5]], false);

@@ -1,5 +1,6 @@
-//! RMSNorm and its gradients on the CPU against f64 by the formula: many shapes, dtypes, layouts and distributions. Errors
-//! are bounded by the rounding of the result and what f32 sums of that length may lose; bits do not depend on threads.
+//! RMSNorm and its gradients on the CPU against f64 by the formula: many shapes, dtypes, layouts and
+//! distributions. Errors are bounded by the rounding of the result and what f32 sums of that length may lose;
+//! bits do not depend on threads.
 
 mod common;
 
@@ -69,7 +70,8 @@ fn check(s: Setting) {
     let stored = inputs[0].floats();
     let x = |r: usize, c: usize| if s.transposed { stored[c * s.rows + r] } else { stored[r * n + c] };
     let w = |c: usize| s.weight.map_or(1.0, |_| inputs[1].floats()[c]);
-    // A sum of n terms in f32 lanes loses at most min(n, 134) roundings, as `rows` states; then a few single ones.
+    // A sum of n terms in f32 lanes loses at most min(n, 134) roundings, as `rows` states; then a few single
+    // ones.
     let sum = n.min(134) as f64 * U;
     let eps = s.eps.unwrap_or(DType::F32.epsilon());
     let near = |got: f64, want: f64, size: f64, dtype: DType, bound: f64, what: &str| {

@@ -1,5 +1,6 @@
-//! Every operator on every one of its cases, with its gradients, in every float dtype: planned, run on the CPU, and judged
-//! against the reference in f64. One, two and seven threads and every tier must give the same bits.
+//! Every operator on every one of its cases, with its gradients, in every float dtype: planned, run on the
+//! CPU, and judged against the reference in f64. One, two and seven threads and every tier must give the same
+//! bits.
 
 mod common;
 
@@ -13,8 +14,8 @@ use headwater_core::{Attrs, Builder, DType, Graph, Registry, Shape, Tensor, Tens
 use headwater_cpu::{Cpu, Tier};
 use std::collections::BTreeMap;
 
-/// An operator on a case, its float inputs in `dtype`, with its gradients where it has a rule. `None` if it does not take
-/// that dtype.
+/// An operator on a case, its float inputs in `dtype`, with its gradients where it has a rule. `None` if it
+/// does not take that dtype.
 fn graph_of(op: &'static OpDef, case: &Case, dtype: DType) -> Option<Graph> {
     let mut b = Builder::new();
     let lower = |ty: &TensorType| {
@@ -55,8 +56,8 @@ fn numbers(graph: &Graph, case: &Case) -> Vec<Tensor> {
     drawn.iter().zip(&graph.inputs).map(|(t, i)| t.cast(graph.ty(i.value).dtype)).collect()
 }
 
-/// How much each output moves, relative to a relative change of the float inputs: errors of the computation count by this
-/// where terms cancel. The largest of a few changes of random signs.
+/// How much each output moves, relative to a relative change of the float inputs: errors of the computation
+/// count by this where terms cancel. The largest of a few changes of random signs.
 fn sensitivities(graph: &Graph, inputs: &[Tensor], want: &[Tensor]) -> Vec<Vec<f64>> {
     const STEP: f64 = 1e-6;
     let mut out: Vec<Vec<f64>> = want.iter().map(|t| vec![0.0; t.shape().numel()]).collect();
@@ -134,7 +135,8 @@ impl<'a> Truth<'a> {
             for (i, (&g, &w)) in got[k].floats().iter().zip(want).enumerate() {
                 let slope = self.slopes[k][i];
                 let near = (g - w).abs() <= bound * (norm + slope) + tiny;
-                // What the reference itself gives in this dtype is right by definition: random numbers, infinities.
+                // What the reference itself gives in this dtype is right by definition: random numbers,
+                // infinities.
                 let e = self.own[k].floats()[i];
                 if !(near || g == e || (g.is_nan() && e.is_nan())) {
                     let what = format!("{} element {i} is {g}, not {w}", o.name);
@@ -301,7 +303,8 @@ fn large_operands_agree_with_the_reference() {
     assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Batches whose rows do not follow each other are multiplied one by one, in larger blocks than all at once would be.
+/// Batches whose rows do not follow each other are multiplied one by one, in larger blocks than all at once
+/// would be.
 #[test]
 fn rows_of_a_transposed_left_operand_are_multiplied() {
     let cpus = [Cpu::new(1), Cpu::new(2)];

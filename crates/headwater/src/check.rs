@@ -1,4 +1,5 @@
-//! Comparison of an imported model with PyTorch's recorded truth: outputs, every gradient, every recorded intermediate.
+//! Comparison of an imported model with PyTorch's recorded truth: outputs, every gradient, every recorded
+//! intermediate.
 
 use crate::core::device::{Device, evaluate};
 use crate::core::graph::{InputRole, OutputRole};
@@ -20,8 +21,8 @@ pub struct Compared {
     pub name: String,
     /// `‖got − want‖ / max(‖want‖, ‖terms‖)`; for integers the share of elements that differ.
     pub error: f64,
-    /// The bound derived for this value: `pass::bound` times its measured condition, at most [`LARGEST_BOUND`]; 0 for
-    /// integers.
+    /// The bound derived for this value: `pass::bound` times its measured condition, at most
+    /// [`LARGEST_BOUND`]; 0 for integers.
     pub bound: f64,
     /// Euclidean norm of the truth.
     pub norm: f64,
@@ -42,8 +43,9 @@ pub struct CheckReport {
     pub missing: Vec<String>,
     /// Recorded nodes that have no counterpart in the imported graph.
     pub unmatched: Vec<String>,
-    /// Recorded nodes whose elements stand in another order, because they follow the order in which a sort that is not
-    /// stable leaves equal keys: PyTorch does not specify it. What is computed from them is compared.
+    /// Recorded nodes whose elements stand in another order, because they follow the order in which a sort
+    /// that is not stable leaves equal keys: PyTorch does not specify it. What is computed from them is
+    /// compared.
     pub reordered: Vec<String>,
 }
 
@@ -182,7 +184,8 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
     Ok(report)
 }
 
-/// The graph that is compared: forward and backward in one float dtype, and the sums of magnitudes to judge by.
+/// The graph that is compared: forward and backward in one float dtype, and the sums of magnitudes to judge
+/// by.
 struct Prepared {
     graph: Graph,
     /// By output, the output that holds the size of the terms it is a sum of.
@@ -205,18 +208,20 @@ impl Prepared {
     }
 }
 
-/// A bound above this proves nothing: the error of zeros is 1. Long paths in 8 or 11 bits of precision reach it.
+/// A bound above this proves nothing: the error of zeros is 1. Long paths in 8 or 11 bits of precision reach
+/// it.
 pub const LARGEST_BOUND: f64 = 0.5;
 
-/// Relative change of the inputs by which conditions are measured: far above f64's rounding, far below anything's curvature.
+/// Relative change of the inputs by which conditions are measured: far above f64's rounding, far below
+/// anything's curvature.
 const NUDGE: f64 = 1e-8;
 
 /// A condition beyond this is not believed: something discrete has flipped.
 const WORST_CONDITION: f64 = 1e4;
 
-/// The condition number of every output, at least 1: how much a relative change of all float inputs is magnified, measured
-/// in f64 by changing each element by ±[`NUDGE`]. First-order error bounds scale with it (Higham, "Accuracy and Stability
-/// of Numerical Algorithms", 2002, section 1.6).
+/// The condition number of every output, at least 1: how much a relative change of all float inputs is
+/// magnified, measured in f64 by changing each element by ±[`NUDGE`]. First-order error bounds scale with it
+/// (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 1.6).
 fn conditions(p: &Prepared, fed: Vec<Tensor>, device: &dyn Device) -> Result<Vec<f64>> {
     let graph = pass::fuse(p.graph.clone())?;
     let base = evaluate(device, &graph, &fed)?;
@@ -267,7 +272,8 @@ fn same_multiset(got: &Tensor, want: &Tensor, bound: f64) -> bool {
     g.len() == w.len() && g.iter().zip(&w).all(|(a, b)| a == b || (a - b).abs() <= bound * scale)
 }
 
-/// The values of a lifted graph's inputs: weights and buffers of the model, user inputs of the golden, in the graph's dtypes.
+/// The values of a lifted graph's inputs: weights and buffers of the model, user inputs of the golden, in the
+/// graph's dtypes.
 fn feed(graph: &Graph, bound: &crate::model::Bound, golden: &Golden) -> Result<Vec<Tensor>> {
     let inputs = golden.inputs();
     let mut users = 0;
@@ -293,8 +299,8 @@ fn feed(graph: &Graph, bound: &crate::model::Bound, golden: &Golden) -> Result<V
         .collect()
 }
 
-/// Adds, for every gradient that is a sum, the sum of its terms' magnitudes: where terms cancel, an error can only be
-/// judged against these. Returns the graph and, by output, the output holding them.
+/// Adds, for every gradient that is a sum, the sum of its terms' magnitudes: where terms cancel, an error can
+/// only be judged against these. Returns the graph and, by output, the output holding them.
 fn with_terms(graph: Graph) -> Result<(Graph, HashMap<usize, usize>)> {
     let mut b = Builder::extend(graph);
     let mut terms = HashMap::new();
@@ -312,8 +318,8 @@ fn with_terms(graph: Graph) -> Result<(Graph, HashMap<usize, usize>)> {
     Ok((b.finish(), terms))
 }
 
-/// The sum of the magnitudes of what a value is a sum of: through additions, and through what only moves elements.
-/// `None` if it is no sum.
+/// The sum of the magnitudes of what a value is a sum of: through additions, and through what only moves
+/// elements. `None` if it is no sum.
 fn magnitude(b: &mut Builder, v: ValueId) -> Result<Option<ValueId>> {
     let Some((node, result)) = b.graph().producer(v).map(|(n, i)| (n.clone(), i)) else { return Ok(None) };
     let inputs: Vec<ValueId> = node.operands().collect();
@@ -357,7 +363,8 @@ fn norm(x: &[f64]) -> f64 {
     largest * x.iter().map(|v| (v / largest).powi(2)).sum::<f64>().sqrt()
 }
 
-/// Norm-wise relative difference; `terms` is the norm of what cancels. NaN equals NaN, infinities equal themselves.
+/// Norm-wise relative difference; `terms` is the norm of what cancels. NaN equals NaN, infinities equal
+/// themselves.
 pub fn difference(got: &Tensor, want: &Tensor, terms: f64) -> f64 {
     let (g, mut w) = (got.to_f64(), want.to_f64());
     // What the dtype cannot hold is infinite in it: masks add up the most negative numbers.

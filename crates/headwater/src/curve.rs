@@ -27,8 +27,8 @@ impl Followed {
     }
 }
 
-/// Largest relative difference of two curves over the first `n` steps: the step (from 0) and the difference. A NaN counts
-/// as infinite.
+/// Largest relative difference of two curves over the first `n` steps: the step (from 0) and the difference.
+/// A NaN counts as infinite.
 pub fn worst(ours: &[f64], theirs: &[f64], n: usize) -> (usize, f64) {
     let apart = ours.iter().zip(theirs).map(|(a, b)| ((a - b) / b).abs());
     let apart = apart.map(|d| if d.is_nan() { f64::INFINITY } else { d });
@@ -60,7 +60,8 @@ pub fn recorded_training(golden: &Golden) -> Result<Training> {
 /// Trains on the golden's own inputs, the same batch in every step, for as many steps as it has recorded.
 ///
 /// # Errors
-/// If the golden has no curve, or was recorded on a data set (that is the trainer's work), or something cannot run.
+/// If the golden has no curve, or was recorded on a data set (that is the trainer's work), or something
+/// cannot run.
 pub fn follow(model: &Model, golden: &Golden, device: Arc<dyn Device>) -> Result<Followed> {
     let curve = golden.curve()?.context("the golden has no recorded curve")?;
     ensure!(curve.order.is_none(), "the curve was recorded on a data set; `headwater migrate` follows it");

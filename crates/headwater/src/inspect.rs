@@ -117,8 +117,8 @@ impl Inspection {
     }
 }
 
-/// Inspects a bound model for training on a device in a precision, with or without recomputation; its forward pass alone if
-/// it returns no loss.
+/// Inspects a bound model for training on a device in a precision, with or without recomputation; its forward
+/// pass alone if it returns no loss.
 ///
 /// # Errors
 /// What the passes refuse.

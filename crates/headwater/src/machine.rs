@@ -1,4 +1,5 @@
-//! What this machine offers, read from the operating system. Absence of anything is a fact to report, not an error.
+//! What this machine offers, read from the operating system. Absence of anything is a fact to report, not an
+//! error.
 
 use serde::Serialize;
 use std::path::{Path, PathBuf};

@@ -40,8 +40,8 @@ pub struct PrecisionUse {
     pub casts: usize,
 }
 
-/// Sums up the decisions of the precision pass. Operators that handle no floats are left out. Module paths are cut after
-/// `depth` names.
+/// Sums up the decisions of the precision pass. Operators that handle no floats are left out. Module paths
+/// are cut after `depth` names.
 pub fn summary(mixed: &Mixed, depth: usize) -> PrecisionUse {
     let graph = &mixed.graph;
     let mut operators: BTreeMap<(&str, &str, String), (usize, String)> = BTreeMap::new();

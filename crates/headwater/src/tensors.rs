@@ -1,5 +1,5 @@
-//! Small safetensors files as reference tensors: goldens, and the inputs and outputs of single operators. Big data and
-//! checkpoints go through the runtime, which does not hold them in memory.
+//! Small safetensors files as reference tensors: goldens, and the inputs and outputs of single operators. Big
+//! data and checkpoints go through the runtime, which does not hold them in memory.
 
 use crate::core::{DType, Shape, Tensor, TensorType};
 use crate::runtime::data::{from_safetensors, to_safetensors};

@@ -1,5 +1,5 @@
-//! Other people's test tables for the gradient of an embedding, run through `headwater op` in every float dtype and every
-//! type of index, on the CPU: within the error bound of the kernel around PyTorch's float64.
+//! Other people's test tables for the gradient of an embedding, run through `headwater op` in every float
+//! dtype and every type of index, on the CPU: within the error bound of the kernel around PyTorch's float64.
 
 use headwater::core::{DType, Tensor};
 use headwater::tensors::TensorFile;
@@ -23,8 +23,9 @@ fn op(name: &str, tensors: Vec<(&str, Tensor)>, attrs: &[String]) -> Result<Tens
     }
 }
 
-/// `got` is the sums of `grad` by `index`, divided by their number if asked, which PyTorch gives as `want`: within one rounding
-/// and the bound for f32 sums (f64 for f64) of that length. The bound is the one of `kernels::embedding_grad`.
+/// `got` is the sums of `grad` by `index`, divided by their number if asked, which PyTorch gives as `want`:
+/// within one rounding and the bound for f32 sums (f64 for f64) of that length. The bound is the one of
+/// `kernels::embedding_grad`.
 fn judge(case: &Case, dtype: DType, got: &Tensor, grad: &Tensor, want: &Tensor) {
     let (unit, wide) = (dtype.epsilon() / 2.0, if dtype == DType::F64 { DType::F64 } else { DType::F32 });
     assert_eq!((got.dtype(), got.shape()), (dtype, want.shape()), "{}", case.label);
@@ -36,7 +37,8 @@ fn judge(case: &Case, dtype: DType, got: &Tensor, grad: &Tensor, want: &Tensor) 
             n => 257 + n.div_ceil(256),
         };
         let size: f64 = own().map(|(at, _)| grad.floats()[at * width + i % width].abs()).sum();
-        // What rounding the gradient itself did, then the sum, then the rounding of the result. (No subnormals in the table.)
+        // What rounding the gradient itself did, then the sum, then the rounding of the result. (No
+        // subnormals in the table.)
         let weight = if case.by_frequency { 1.0 / own().count().max(1) as f64 } else { 1.0 };
         let error = (unit + terms as f64 * wide.epsilon() / 2.0) * size * weight;
         let bound = 1.01 * (error + unit * (w.abs() + error));
@@ -155,7 +157,8 @@ fn the_ladder_has_all_its_rungs() {
     }
 }
 
-/// What `--json` says of an operator's results: fields, not the table's texts; a NaN is not lost among larger numbers.
+/// What `--json` says of an operator's results: fields, not the table's texts; a NaN is not lost among larger
+/// numbers.
 #[test]
 fn results_are_described_in_fields() {
     let folder = tempfile::tempdir().unwrap();

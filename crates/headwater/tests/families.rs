@@ -25,7 +25,8 @@ fn run(family: &str, form: &str, precision: DType) -> CheckReport {
     check(&model, &golden, precision, &Cpu::new(2)).unwrap_or_else(|e| panic!("{family}.{form}: {e:#}"))
 }
 
-/// Everything is within its derived bound, nothing is missing, and outputs, gradients and buffers are within `limit`.
+/// Everything is within its derived bound, nothing is missing, and outputs, gradients and buffers are within
+/// `limit`.
 fn agrees(precision: DType, limit: f64) {
     let mut wrong = Vec::new();
     for family in FAMILIES {

@@ -1,4 +1,5 @@
-//! Mixed precision against what PyTorch computed in it: node by node under autocast, and step by step with masters.
+//! Mixed precision against what PyTorch computed in it: node by node under autocast, and step by step with
+//! masters.
 
 use headwater::core::device::{Device, evaluate};
 use headwater::core::graph::{InputRole, OutputRole};
@@ -68,9 +69,9 @@ fn distance(a: &Tensor, b: &Tensor) -> f64 {
     a.to_f64().into_iter().zip(b.to_f64()).map(apart).map(|d| d * d).sum::<f64>().sqrt()
 }
 
-/// Draws of the roundings. Where a ReLU's argument is near zero, or a gradient is a small difference of large sums, it is
-/// chance which way roundings send a value, and one may be far off. Inputs that are nudged by much less than what they are
-/// rounded by draw again; what is wrong is so in most draws.
+/// Draws of the roundings. Where a ReLU's argument is near zero, or a gradient is a small difference of large
+/// sums, it is chance which way roundings send a value, and one may be far off. Inputs that are nudged by
+/// much less than what they are rounded by draw again; what is wrong is so in most draws.
 const DRAWS: usize = 8;
 
 /// Floats moved by at most 1/32 of a rounding; not at all in draw 0.
@@ -111,7 +112,8 @@ fn the_torch_policy_is_autocast_node_by_node() {
                 .filter_map(|n| Some((*family.bound.names.get(n.strip_prefix(&nodes)?)?, n.clone())))
                 .collect();
             values.sort();
-            // What the importer turns into inputs or leaves out has no value; nearly everything else must be there.
+            // What the importer turns into inputs or leaves out has no value; nearly everything else must be
+            // there.
             let recorded = family.recorded.tensors.keys().filter(|n| n.starts_with(&nodes)).count();
             assert!(values.len() * 10 >= recorded * 9, "{name}: {} of {recorded} nodes", values.len());
             for (v, node) in &values {
@@ -149,7 +151,8 @@ fn the_torch_policy_is_autocast_node_by_node() {
                     let at = exact.outputs.iter().position(|e| e.name == o.name).unwrap();
                     let told = truths.get(i).unwrap_or(&truth[at]);
                     let (mine, theirs) = (distance(&got[i], &truth[at]), distance(want, told));
-                    // As near to the truth as PyTorch is; where PyTorch happens to be nearer, by a rounding of each element.
+                    // As near to the truth as PyTorch is; where PyTorch happens to be nearer, by a rounding
+                    // of each element.
                     let bound = 2.0 * theirs + dtype.epsilon() * norm(&truth[at]);
                     compared += (draw == 0) as usize;
                     if got[i].dtype() != want.dtype() || mine.is_nan() || mine > bound {
@@ -184,8 +187,8 @@ const LR: f64 = 1e-3;
 /// As recorded: so that growth is seen in 20 steps.
 const GROWTH_INTERVAL: u32 = 5;
 
-/// The loss of each step, the scales, whether each was skipped, and the weights at the end by name, masters where there are
-/// some.
+/// The loss of each step, the scales, whether each was skipped, and the weights at the end by name, masters
+/// where there are some.
 #[derive(Default)]
 struct Run {
     losses: Vec<f64>,
@@ -270,8 +273,8 @@ fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()))
 }
 
-/// The update that a session is about to do, by its graph as it is before fusion: the norm, and the weights and moments
-/// after it by name.
+/// The update that a session is about to do, by its graph as it is before fusion: the norm, and the weights
+/// and moments after it by name.
 fn updated(session: &Session, scale: f64) -> (f64, Vec<(String, Vec<u8>)>) {
     let layout = session.layout();
     let mut groups = Groups::new(optimizer(), vec![], Decay::All).unwrap();
@@ -368,15 +371,16 @@ fn masters_and_autocast_follow_pytorchs_loop() {
                 let told = curve("loss");
                 let (mine, moved) = full.apart(&ours.losses, &ours.weights);
                 let theirs = full.apart(&told, &full.weights).0;
-                // Low precision moves the curve; ours not more than twice as far as PyTorch's at its farthest.
+                // Low precision moves the curve; ours not more than twice as far as PyTorch's at its
+                // farthest.
                 let bound = 2.0 * theirs + dtype.epsilon() * full.losses[0];
                 assert!(
                     mine <= bound,
                     "{named}: {mine} from f32, PyTorch {theirs}; {:?} {told:?}",
                     ours.losses
                 );
-                // Where PyTorch's loss is f16, a scale of 65536 is inf in its gradient; ours is computed in f32, as
-                // apex casts a model's results. From there on the scales are others.
+                // Where PyTorch's loss is f16, a scale of 65536 is inf in its gradient; ours is computed in
+                // f32, as apex casts a model's results. From there on the scales are others.
                 let (scales, skipped) = (curve("scale"), curve("skipped"));
                 let apart =
                     (0..STEPS).find(|&i| (ours.scales[i], ours.skipped[i]) != (scales[i], skipped[i]));
@@ -423,7 +427,8 @@ fn every_combination_trains_and_fusing_the_update_changes_no_bit() {
             for keep_batchnorm in [None, Some(true), Some(false)] {
                 let settings = Settings { level, dtype: Some(dtype), keep_batchnorm, ..Settings::default() };
                 if level < Level::O2 && keep_batchnorm.is_some() {
-                    // All weights are f32 there, those of batch norm like the others: nonsense, and refused as such.
+                    // All weights are f32 there, those of batch norm like the others: nonsense, and refused
+                    // as such.
                     assert!(session(&family, &settings, false).is_err());
                     continue;
                 }

@@ -1,4 +1,5 @@
-//! Every operator against what PyTorch recorded in float64 (`goldens/ops`): results and gradients, by the reference.
+//! Every operator against what PyTorch recorded in float64 (`goldens/ops`): results and gradients, by the
+//! reference.
 
 use headwater::core::graph::{InputRole, OutputRole};
 use headwater::core::ops::registry::Resolved;
@@ -27,7 +28,8 @@ const UNCOMPARED: &[(&str, &str)] = &[
 
 const MASKED: &str = "how much a mask selects depends on the data: refused";
 
-/// Against exact arithmetic, the recorded statistics are off by 2e-12 (ours by 1e-16), the gradients by 5e-10 (4e-10).
+/// Against exact arithmetic, the recorded statistics are off by 2e-12 (ours by 1e-16), the gradients by 5e-10
+/// (4e-10).
 const CANCELS: &str = "rows of 1000 ± 0.01: five digits cancel, in PyTorch as well";
 
 const SIXTH: &str = "PyTorch's float64 gradient multiplies by 1/6 rounded to float32";
@@ -241,7 +243,8 @@ fn size(t: &Tensor) -> f64 {
     t.to_f64().into_iter().filter(|x| x.is_finite()).fold(0.0, |m, x| m.max(x.abs()))
 }
 
-/// Equal, or for floats within the rounding of about a thousand operations on numbers as large as the result or `scale`.
+/// Equal, or for floats within the rounding of about a thousand operations on numbers as large as the result
+/// or `scale`.
 fn agree(got: &Tensor, want: &Tensor, scale: f64) -> Result<(), String> {
     let kind = |t: &Tensor| (t.dtype().class(), t.shape().clone());
     // Floats that the operator makes in f32 are recorded in f64.

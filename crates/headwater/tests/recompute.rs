@@ -1,4 +1,5 @@
-//! Recomputation on exports of real models: the same gradients to the bit and the same training, in less memory.
+//! Recomputation on exports of real models: the same gradients to the bit and the same training, in less
+//! memory.
 
 mod common;
 
@@ -41,7 +42,8 @@ fn open(family: &str) -> (Graph, Vec<Tensor>) {
     (graph, inputs)
 }
 
-/// Runs a fused graph with and without recomputation: the same bits. Returns the bytes of the arena, without and with.
+/// Runs a fused graph with and without recomputation: the same bits. Returns the bytes of the arena, without
+/// and with.
 fn compared(name: &str, kept: &Graph, fed: &[Tensor]) -> (usize, usize) {
     let device = Cpu::new(2);
     let again = pass::recompute(kept.clone()).unwrap();

@@ -1,5 +1,5 @@
-//! The zip around an export: finds entries, lends stored ones from the memory map, unpacks compressed ones within a
-//! budget. Knows nothing of what the entries mean.
+//! The zip around an export: finds entries, lends stored ones from the memory map, unpacks compressed ones
+//! within a budget. Knows nothing of what the entries mean.
 
 use crate::error::{Error, Result, refuse, shown};
 use std::collections::HashMap;
@@ -54,9 +54,10 @@ impl Bytes {
         let io = |reason| Error::Io { path: path.display().to_string(), reason };
         let file = std::fs::File::open(path).map_err(io)?;
         #[allow(unsafe_code)]
-        // SAFETY: the map is private and read-only and lives as long as any slice of it. Should another process shrink
-        // or change the file meanwhile, reads may fault or see other bytes; as for every program that maps its input,
-        // model files are not to be modified while in use, which `Program::open` documents.
+        // SAFETY: the map is private and read-only and lives as long as any slice of it. Should another
+        // process shrink or change the file meanwhile, reads may fault or see other bytes; as for every
+        // program that maps its input, model files are not to be modified while in use, which `Program::open`
+        // documents.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
         Ok(Bytes::whole(Backing::Map(map)))
     }
@@ -66,8 +67,8 @@ impl Bytes {
         #[cfg(unix)]
         if let Backing::Map(map) = &*self.backing {
             #[allow(unsafe_code)]
-            // SAFETY: of a private map of a file that nobody wrote to, the system drops copies of what the file holds.
-            // Should it refuse, they stay.
+            // SAFETY: of a private map of a file that nobody wrote to, the system drops copies of what the
+            // file holds. Should it refuse, they stay.
             let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
         }
     }

@@ -19,8 +19,9 @@ use std::collections::{BTreeMap, HashMap};
 /// A model bound to concrete sizes.
 #[derive(Debug)]
 pub struct Imported {
-    /// The forward graph. Its inputs are the parameters (one for all names of a tied weight), buffers and constants, then
-    /// what the user feeds; its outputs the user's, named `output.<position>`, then the new contents of the state it writes.
+    /// The forward graph. Its inputs are the parameters (one for all names of a tied weight), buffers and
+    /// constants, then what the user feeds; its outputs the user's, named `output.<position>`, then the new
+    /// contents of the state it writes.
     pub graph: Graph,
     /// Initial content of each graph input; `None` for what the user feeds.
     pub stored: Vec<Option<StoredTensor>>,
@@ -33,13 +34,13 @@ pub struct Imported {
 }
 
 impl Program {
-    /// Binds symbolic sizes and builds the graph. `registry` holds the operators known; users add their own to a copy of
-    /// [`Registry::standard`].
+    /// Binds symbolic sizes and builds the graph. `registry` holds the operators known; users add their own
+    /// to a copy of [`Registry::standard`].
     ///
     /// # Errors
-    /// `Dimension` for the sizes; `Unsupported` with everything that cannot be imported; `Mismatch` if an operator's rule
-    /// infers another type than PyTorch recorded; `Weights`, `Pickle`, `Missing` for stored tensors; `Argument`,
-    /// `Expression`, `Assertion`, `Budget` for nodes.
+    /// `Dimension` for the sizes; `Unsupported` with everything that cannot be imported; `Mismatch` if an
+    /// operator's rule infers another type than PyTorch recorded; `Weights`, `Pickle`, `Missing` for stored
+    /// tensors; `Argument`, `Expression`, `Assertion`, `Budget` for nodes.
     pub fn bind(&self, dims: &Dims, registry: &Registry) -> Result<Imported> {
         let mut notes = Notes::default();
         let env = dims.bind(self, &mut notes)?;
@@ -97,7 +98,8 @@ pub(crate) fn refused(e: headwater_core::Error) -> Obstacle {
     Obstacle::Unsupported(format!("{}: {}", e.code.as_str(), e.message))
 }
 
-/// Values a graph may have beyond [`BUDGET_RATIO`] for each name of the export: writes through views cost several.
+/// Values a graph may have beyond [`BUDGET_RATIO`] for each name of the export: writes through views cost
+/// several.
 const BUDGET_BASE: usize = 1 << 16;
 const BUDGET_RATIO: usize = 64;
 
@@ -314,7 +316,8 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Results of the recorded types in the place of what cannot be imported, so that the rest can be looked at.
+    /// Results of the recorded types in the place of what cannot be imported, so that the rest can be looked
+    /// at.
     fn stand_in(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<()> {
         for name in scope::output_names(&node.outputs).into_iter().flatten() {
             let slot = match scope.graph.tensor_values.get(name).map(|meta| self.sizes.ty(meta, name)) {

@@ -47,7 +47,8 @@ pub enum Code {
     Zip,
     /// HW-I003: entries overlap, share a name, or have names that lead out of the archive.
     Entries,
-    /// HW-I004: an entry cannot be unpacked: method, encryption, checksum, or more data than the file justifies.
+    /// HW-I004: an entry cannot be unpacked: method, encryption, checksum, or more data than the file
+    /// justifies.
     Unpack,
     /// HW-I005: an entry that every export has is missing.
     Missing,

@@ -1,6 +1,7 @@
-//! Memory seen through names: makes writes functional. Every exported tensor is a root (memory of its own) or a view of
-//! another tensor. A write replaces the value of the tensor written and, view by view, that of everything up to its root;
-//! other views of the root are made anew from it when they are read next. Knows values and views, not archives.
+//! Memory seen through names: makes writes functional. Every exported tensor is a root (memory of its own) or
+//! a view of another tensor. A write replaces the value of the tensor written and, view by view, that of
+//! everything up to its root; other views of the root are made anew from it when they are read next. Knows
+//! values and views, not archives.
 
 use crate::error::{Result, refuse};
 use headwater_core::graph::{Def, InputRole};
@@ -141,8 +142,8 @@ impl Tensors {
         if self.gradients.reach(b, value) { Ok(b.one(&DETACH, &[value], Attrs::new())?) } else { Ok(value) }
     }
 
-    /// `detach_`: from now on no gradient flows through the tensor. Views made before keep theirs, as in PyTorch. False
-    /// if it is a view itself.
+    /// `detach_`: from now on no gradient flows through the tensor. Views made before keep theirs, as in
+    /// PyTorch. False if it is a view itself.
     pub fn detach_in_place(&mut self, b: &mut Builder, t: TensorId) -> Result<bool> {
         let tensor = self.get(t);
         if tensor.view.is_none() {
@@ -192,8 +193,8 @@ impl Tensors {
     /// Replaces the tensor's content; `new` has its type.
     ///
     /// # Errors
-    /// `Budget` if it lies too deep in views of views; `Err(Ok(name))` is the view operator that cannot be written
-    /// through.
+    /// `Budget` if it lies too deep in views of views; `Err(Ok(name))` is the view operator that cannot be
+    /// written through.
     pub fn write(&mut self, b: &mut Builder, t: TensorId, new: ValueId) -> Result<Result<(), &'static str>> {
         if self.get(t).depth > MAX_DEPTH {
             return Err(too_deep());

@@ -1,4 +1,5 @@
-//! Where in the user's model a node stands: reads `nn_module_stack` and `stack_trace`, as PyTorch writes them.
+//! Where in the user's model a node stands: reads `nn_module_stack` and `stack_trace`, as PyTorch writes
+//! them.
 
 use headwater_core::graph::Origin;
 use serde::Deserialize;
@@ -32,7 +33,8 @@ impl Trace {
         }
     }
 
-    /// Reads `key,path,class;key,path,class;...`, outermost module first. Keys may hold brackets with commas in them.
+    /// Reads `key,path,class;key,path,class;...`, outermost module first. Keys may hold brackets with commas
+    /// in them.
     fn read_modules(&mut self, stack: &str) {
         let Some(fields) = stack.rsplit(';').next().and_then(split_fields) else { return };
         // PyTorch's mark for nodes of its own making.
@@ -43,7 +45,8 @@ impl Trace {
         self.class = kept(fields[2].rsplit('.').next().unwrap_or(fields[2])).to_string();
     }
 
-    /// Reads a Python stack trace, innermost frame last, and keeps the innermost frame of the model's own code.
+    /// Reads a Python stack trace, innermost frame last, and keeps the innermost frame of the model's own
+    /// code.
     fn read_frames(&mut self, trace: &str) {
         let mut best: Option<(bool, &str, u32, &str)> = None;
         let mut lines = trace.lines().peekable();

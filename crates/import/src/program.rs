@@ -66,17 +66,18 @@ impl fmt::Display for Symbol {
 }
 
 impl Program {
-    /// Opens an archive through a memory map; the file must not be modified while the program or its tensors live.
+    /// Opens an archive through a memory map; the file must not be modified while the program or its tensors
+    /// live.
     ///
     /// # Errors
-    /// Every code that says what is wrong with a file: `Io`, `Zip`, `Entries`, `Unpack`, `Missing`, `ByteOrder`,
-    /// `Version`, `Json`, `Name`, `DType`, `Signature`, `Expression`.
+    /// Every code that says what is wrong with a file: `Io`, `Zip`, `Entries`, `Unpack`, `Missing`,
+    /// `ByteOrder`, `Version`, `Json`, `Name`, `DType`, `Signature`, `Expression`.
     pub fn open(path: impl AsRef<Path>) -> Result<Program> {
         Program::load(Archive::open(path.as_ref())?)
     }
 
-    /// Lets the system have the memory that the mapped file takes, as once its weights are copied. The program and its
-    /// tensors stay usable: what is touched again is read again.
+    /// Lets the system have the memory that the mapped file takes, as once its weights are copied. The
+    /// program and its tensors stay usable: what is touched again is read again.
     pub fn release(&self) {
         self.archive.release();
     }
@@ -206,7 +207,8 @@ impl Program {
         self.weights.get(&self.archive, name)
     }
 
-    /// Reads every stored tensor through and compares checksums; opening does not, so that large models open fast.
+    /// Reads every stored tensor through and compares checksums; opening does not, so that large models open
+    /// fast.
     ///
     /// # Errors
     /// `Unpack` naming the damaged entry.

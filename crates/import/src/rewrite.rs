@@ -1,4 +1,5 @@
-//! Calls that need no operator: those that give back the tensor they are given, and those that replace its content.
+//! Calls that need no operator: those that give back the tensor they are given, and those that replace its
+//! content.
 
 use crate::arguments::Obstacle;
 use crate::bind::{Importer, Made, refused};
@@ -25,8 +26,8 @@ fn named<'a>(node: &'a Node, name: &str) -> Option<&'a Argument> {
 }
 
 impl<'a> Importer<'a> {
-    /// Takes calls that change no number: `alias`, `clone`, conversions to the dtype there is, dropout switched off.
-    /// Whether it did.
+    /// Takes calls that change no number: `alias`, `clone`, conversions to the dtype there is, dropout
+    /// switched off. Whether it did.
     pub fn same_tensor(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<bool, Obstacle> {
         let (namespace, name) = scope::base(&node.target);
         let Some(input) = node.inputs.first() else { return Ok(false) };
@@ -97,8 +98,8 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// Takes `copy_`, `fill_` and `zero_`, which leave nothing of what was there, and their forms without `_`. Whether it
-    /// did.
+    /// Takes `copy_`, `fill_` and `zero_`, which leave nothing of what was there, and their forms without
+    /// `_`. Whether it did.
     pub fn replacement(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<bool, Obstacle> {
         let (namespace, name) = scope::base(&node.target);
         let content = match (namespace, name) {

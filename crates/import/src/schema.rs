@@ -1,5 +1,5 @@
-//! The shape of `model.json`: PyTorch's export schema, major version 8. Field and variant names are PyTorch's.
-//! Owns reading; what the names refer to is checked by `verify`.
+//! The shape of `model.json`: PyTorch's export schema, major version 8. Field and variant names are
+//! PyTorch's. Owns reading; what the names refer to is checked by `verify`.
 #![allow(missing_docs, clippy::enum_variant_names)]
 
 use crate::origin::Trace;

@@ -1,5 +1,5 @@
-//! What must hold of a model's JSON before anything is made of it: every name is defined once and before its use, every
-//! tensor has metadata, the signature fits the graph.
+//! What must hold of a model's JSON before anything is made of it: every name is defined once and before its
+//! use, every tensor has metadata, the signature fits the graph.
 
 use crate::error::{Result, refuse, shown};
 use crate::schema::{Argument, Graph, InputSpec, Model, Node, OutputSpec};

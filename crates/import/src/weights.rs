@@ -1,4 +1,5 @@
-//! Stored tensors: raw little-endian storages in the archive and the views of them that parameters and buffers are.
+//! Stored tensors: raw little-endian storages in the archive and the views of them that parameters and
+//! buffers are.
 
 use crate::archive::{Archive, Bytes};
 use crate::error::{Result, refuse, shown};

@@ -245,7 +245,8 @@ fn writes_through_expand_are_refused_by_name() {
 
 #[test]
 fn in_place_keeps_dtype_and_shape() {
-    // i64 += f32 is refused as PyTorch refuses it... by what PyTorch records; a wider shape is a fault of the file.
+    // i64 += f32 is refused as PyTorch refuses it... by what PyTorch records; a wider shape is a fault of the
+    // file.
     let m = model(
         &["x", "w"],
         vec![node("aten.add_.Tensor", &[("self", tensor("x")), ("other", tensor("w"))], &["y"])],

@@ -1,5 +1,5 @@
-//! Mutated exports: whatever comes, a graph that is legal or an error with a code, and never a panic. The fuzz targets go
-//! further; this keeps their ground covered in every test run.
+//! Mutated exports: whatever comes, a graph that is legal or an error with a code, and never a panic. The
+//! fuzz targets go further; this keeps their ground covered in every test run.
 
 #[path = "support/mutate.rs"]
 mod mutate;

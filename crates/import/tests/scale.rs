@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// A chain of blocks on `x: f32[4, 6]`: arithmetic, views, a write through a view of a view, a read of the base.
+/// A chain of blocks on `x: f32[4, 6]`: arithmetic, views, a write through a view of a view, a read of the
+/// base.
 fn chain(nodes: usize) -> Vec<u8> {
     let (wide, flat, row) = (meta(7, &[4, 6]), meta(7, &[24]), strided(7, &[6], &[1], 6));
     let this = |n: &str| ("self", tensor(n));

@@ -12,7 +12,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AmpConfig {
-    /// O0 (f32), O1 (casts around operators), O2 (low-precision weights with f32 masters), O3 (low precision alone).
+    /// O0 (f32), O1 (casts around operators), O2 (low-precision weights with f32 masters), O3 (low precision
+    /// alone).
     #[serde(with = "text")]
     pub level: Level,
     /// The low precision: bf16 (default) or f16.
@@ -21,7 +22,8 @@ pub struct AmpConfig {
     /// Whose lists O1 goes by: apex (default), torch or torch-cuda.
     #[serde(with = "text::option", skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
-    /// In place of a policy: names of the exported graph's nodes that run low; all others that round run in f32.
+    /// In place of a policy: names of the exported graph's nodes that run low; all others that round run in
+    /// f32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low: Option<BTreeSet<String>>,
     /// Whether batch norm stays in f32 at O2 (default: yes) and O3 (default: no).
@@ -30,17 +32,17 @@ pub struct AmpConfig {
     /// Whether there are f32 master weights at O2 (default: yes) and O3 (default: no).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master_weights: Option<bool>,
-    /// Whether low-precision weights without masters (O3) are rounded up or down by chance, so that steps too small for them
-    /// count on average.
+    /// Whether low-precision weights without masters (O3) are rounded up or down by chance, so that steps too
+    /// small for them count on average.
     pub stochastic_rounding: bool,
     /// A number, `dynamic` or `predictive`. Default: dynamic for f16 at O1 and O2, else 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
-    /// Name the first node that was not finite in every skipped step, not only in the one that ends the run: costs another
-    /// run of the step, unfused, and its memory.
+    /// Name the first node that was not finite in every skipped step, not only in the one that ends the run:
+    /// costs another run of the step, unfused, and its memory.
     pub trace_skips: bool,
-    /// Steps between counts of the gradients' elements that f16 flushes to zero; 0: never. Default: 100 for f16, where such a
-    /// step takes about twice as long; bf16 has the range of f32 and needs none.
+    /// Steps between counts of the gradients' elements that f16 flushes to zero; 0: never. Default: 100 for
+    /// f16, where such a step takes about twice as long; bf16 has the range of f32 and needs none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub underflow_every: Option<u64>,
     /// Numbers of the rule that adapts the scale.

@@ -20,7 +20,8 @@ pub struct TrainConfig {
     pub steps: Option<u64>,
     /// Passes over the data; either this or `steps`.
     pub epochs: Option<f64>,
-    /// Samples in a batch; the model must have been exported for it or be bindable to it. Default: as exported.
+    /// Samples in a batch; the model must have been exported for it or be bindable to it. Default: as
+    /// exported.
     pub batch: Option<usize>,
     /// Batches whose gradients are averaged into one step.
     pub accumulate: u32,
@@ -45,7 +46,8 @@ pub struct TrainConfig {
     pub clip_value: Option<f64>,
     /// Mixed precision.
     pub amp: AmpConfig,
-    /// The backward pass makes again what is cheap to make, rather than keep it: the same bits in less memory.
+    /// The backward pass makes again what is cheap to make, rather than keep it: the same bits in less
+    /// memory.
     pub recompute: bool,
     /// What happens when gradients are not finite and no rule adapts the loss scale.
     pub nonfinite: NonFinite,
@@ -73,7 +75,8 @@ pub struct FaultConfig {
     pub fault: Fault,
 }
 
-/// What happens when the gradients of a step are not finite. The parameters are left as they were in both cases.
+/// What happens when the gradients of a step are not finite. The parameters are left as they were in both
+/// cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NonFinite {
@@ -108,8 +111,8 @@ pub struct DataConfig {
 pub struct EvalConfig {
     /// Steps between evaluations; one more at the end. Default: only at the end.
     pub every: Option<u64>,
-    /// Input with the class of each sample, for the accuracy. Default: the only integer input `[batch]`, if an output
-    /// is `[batch, classes]`.
+    /// Input with the class of each sample, for the accuracy. Default: the only integer input `[batch]`, if
+    /// an output is `[batch, classes]`.
     pub labels: Option<String>,
 }
 

@@ -1,12 +1,12 @@
-//! The one description of flat storage: which parameter lies where. Parameters, gradients and moments of a bucket have
-//! the same offsets in elements, so that an optimizer step, a norm or a collective is one pass over contiguous spans.
-//! Knows no memory and no device.
+//! The one description of flat storage: which parameter lies where. Parameters, gradients and moments of a
+//! bucket have the same offsets in elements, so that an optimizer step, a norm or a collective is one pass
+//! over contiguous spans. Knows no memory and no device.
 
 use headwater_core::{DType, Shape, TensorType};
 use std::collections::HashMap;
 
-/// Every parameter starts at a multiple of this many elements, and a bucket's length is one: the width of one block of a
-/// reduction over it, so that sums over blocks are sums over parameters too.
+/// Every parameter starts at a multiple of this many elements, and a bucket's length is one: the width of one
+/// block of a reduction over it, so that sums over blocks are sums over parameters too.
 pub const BLOCK: usize = 1024;
 
 /// All trainable parameters, in buckets.
@@ -41,7 +41,8 @@ pub enum Master {
     None,
     /// Beside the parameters.
     Whole,
-    /// Of bf16 parameters, as what these lack: the lower half of the bits (`headwater_core::ops::update::master`).
+    /// Of bf16 parameters, as what these lack: the lower half of the bits
+    /// (`headwater_core::ops::update::master`).
     Rest,
 }
 
@@ -77,7 +78,8 @@ impl BucketLayout {
         self
     }
 
-    /// Lays out parameters given as name, type and number of their group of settings, in the order in which their gradients appear.
+    /// Lays out parameters given as name, type and number of their group of settings, in the order in which
+    /// their gradients appear.
     pub fn new<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a TensorType, usize)>) -> Self {
         let mut layout = BucketLayout::default();
         for (name, ty, group) in parameters {

@@ -1,4 +1,5 @@
-//! Optimizers against PyTorch's recorded steps, and what clipping and skipping do, on the reference interpreter in f64.
+//! Optimizers against PyTorch's recorded steps, and what clipping and skipping do, on the reference
+//! interpreter in f64.
 
 use headwater_core::{DType, Graph, Tensor, TensorType, reference};
 use headwater_runtime::BucketLayout;
@@ -6,7 +7,8 @@ use headwater_runtime::optim::{Clip, Decay, Groups, Optimizer, update_graph};
 use safetensors::SafeTensors;
 use std::collections::HashMap;
 
-/// An optimizer's state by the names of the update graph's inputs, and the graph. Two parameters in one bucket.
+/// An optimizer's state by the names of the update graph's inputs, and the graph. Two parameters in one
+/// bucket.
 struct Run {
     groups: Groups,
     graph: Graph,
@@ -109,7 +111,8 @@ fn steps_are_the_recorded_ones() {
         for (t, (gradient, want)) in gradients.iter().zip(&after).enumerate() {
             let (_, _, applied) = run.step(lr, gradient);
             assert!(applied);
-            // Each step rounds some ten operations on numbers of size 1; a step repeats the errors of those before.
+            // Each step rounds some ten operations on numbers of size 1; a step repeats the errors of those
+            // before.
             let tolerance = 16.0 * (t + 1) as f64 * f64::EPSILON;
             for (got, want) in run.parameters().iter().zip(want.iter().flatten()) {
                 let error = (got - want).abs();

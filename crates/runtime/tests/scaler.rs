@@ -1,4 +1,5 @@
-//! Sequences of loss scales against those recorded from `torch.amp.GradScaler` and apex's rule over 10,000 steps.
+//! Sequences of loss scales against those recorded from `torch.amp.GradScaler` and apex's rule over 10,000
+//! steps.
 
 use headwater_runtime::scaler::{Action, Flavor, Kind, LossScale, Numbers, Rule, Seen, State};
 use safetensors::SafeTensors;
@@ -86,7 +87,8 @@ fn a_scale_at_its_floor_stops() {
     assert_eq!(actions, [(Action::Skip, 8.0), (Action::Skip, 4.0), (Action::Stop, 4.0)]);
 }
 
-/// Steps skipped, and the mean of log₂(scale), while the largest gradient goes along `largest` and overflow is at 65504.
+/// Steps skipped, and the mean of log₂(scale), while the largest gradient goes along `largest` and overflow
+/// is at 65504.
 fn follow(kind: Kind, steps: usize, largest: impl Fn(usize) -> f64) -> (usize, f64) {
     let rule = Rule { scale: LossScale::Adaptive(kind), numbers: Numbers::default() };
     let (mut state, mut skipped, mut sum) = (rule.start(), 0, 0.0);

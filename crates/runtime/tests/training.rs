@@ -1,4 +1,5 @@
-//! Whole runs on the CPU: learning, exact resumption, accumulation, batch sizes, and what happens when things go wrong.
+//! Whole runs on the CPU: learning, exact resumption, accumulation, batch sizes, and what happens when things
+//! go wrong.
 
 mod common;
 
@@ -151,8 +152,8 @@ fn the_saved_model_is_a_state_dict() {
 
 #[test]
 fn micro_batches_average_to_the_whole_batch() {
-    // Without batch statistics in the way: the same sample four times in each micro-batch would be needed otherwise, so
-    // only the plain sums are compared, by one step of SGD with a recorded order.
+    // Without batch statistics in the way: the same sample four times in each micro-batch would be needed
+    // otherwise, so only the plain sums are compared, by one step of SGD with a recorded order.
     let order = |dir: &Path, shape: [usize; 2]| {
         let indices: Vec<u8> = (0..8i64).map(|i| i % 4).flat_map(i64::to_le_bytes).collect();
         let view =
@@ -178,8 +179,8 @@ fn micro_batches_average_to_the_whole_batch() {
         let w: Vec<f32> = bytes.chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect();
         models.push((w, summary.losses[0]));
     }
-    // Both batches hold the same four samples twice over, so batch statistics agree too. The sums differ in their order:
-    // some hundred f32 roundings of numbers of size 1.
+    // Both batches hold the same four samples twice over, so batch statistics agree too. The sums differ in
+    // their order: some hundred f32 roundings of numbers of size 1.
     let close = |a: f64, b: f64| (a - b).abs() < 100.0 * f32::EPSILON as f64;
     assert!(close(models[0].1, models[1].1));
     assert!(models[0].0.iter().zip(&models[1].0).all(|(a, b)| close(*a as f64, *b as f64)), "{models:?}");
@@ -188,7 +189,8 @@ fn micro_batches_average_to_the_whole_batch() {
 
 #[test]
 fn every_float_dtype_trains_with_wide_moments() {
-    // The loss is the sum of all parameters times their coefficients, so each gradient is exactly its coefficients.
+    // The loss is the sum of all parameters times their coefficients, so each gradient is exactly its
+    // coefficients.
     let n = 40;
     let dtypes = [DType::F64, DType::F32, DType::BF16, DType::F16];
     let mut b = Builder::new();
@@ -227,7 +229,8 @@ fn every_float_dtype_trains_with_wide_moments() {
             let read = |name: String| Tensor::from_bytes(&ty, &weights[&name]).floats().to_vec();
             let t = session.tensors().iter().find(|t| t.name == format!("w.{dtype}")).unwrap();
             let got = Tensor::from_bytes(&ty, &session.read(t).unwrap());
-            // First step: the buffer is g; second: 1.5 g. Everything is computed wide and rounded once a step.
+            // First step: the buffer is g; second: 1.5 g. Everything is computed wide and rounded once a
+            // step.
             let wide = |x: f64| if dtype == DType::F64 { x } else { x as f32 as f64 };
             let step = |p: f64, m: f64| dtype.round(wide(p - wide(0.25 * m)));
             let want = read(format!("w.{dtype}")).into_iter().zip(read(format!("c.{dtype}")));
@@ -260,7 +263,8 @@ fn a_smaller_last_batch_is_kept_or_refused() {
     trainer(1, &config, 0.0, false).unwrap().run(&mut [&mut see], &AtomicBool::new(false)).unwrap();
     assert_eq!(sizes, [4, 4, 4, 4, 4, 2]);
 
-    // Without a way to bind the model to two samples, they are refused in training and left out in evaluation.
+    // Without a way to bind the model to two samples, they are refused in training and left out in
+    // evaluation.
     let fixed = |config: &TrainConfig| {
         let (graph, weights) = (graph(BATCH, 0.0), weights());
         Trainer::new(cpu(1), Model { graph: &graph, weights: &weights }, None, config.clone(), false).unwrap()

@@ -10,8 +10,8 @@ use headwater_runtime::BucketLayout;
 use headwater_runtime::layout::Master;
 use headwater_runtime::optim::{Clip, Decay, Groups, Optimizer, update_graph};
 
-/// Every optimizer, and the bytes that a step of its moves for each f32 parameter: 4 to measure the gradients, then each
-/// operand once for each pass over the bucket.
+/// Every optimizer, and the bytes that a step of its moves for each f32 parameter: 4 to measure the
+/// gradients, then each operand once for each pass over the bucket.
 const OPTIMIZERS: [(&str, usize); 14] = [
     // Reads parameter, gradient; writes the parameter.
     (r#"{"name": "sgd"}"#, 4 + 12),
@@ -122,7 +122,8 @@ fn step(graph: &Graph, threads: usize, state: &mut [Vec<u8>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Parameters, gradients and moments of some size everywhere, the latter positive; scalars that no rule finds strange.
+/// Parameters, gradients and moments of some size everywhere, the latter positive; scalars that no rule finds
+/// strange.
 fn state(graph: &Graph, round: usize) -> Vec<Vec<u8>> {
     let value = |name: &str, i: usize| -> f64 {
         let wave = ((i * 7 + round * 3) as f64 * 12.9898).sin();
@@ -178,7 +179,8 @@ fn fused_steps_have_the_bits_of_unfused_ones() {
     }
 }
 
-/// Steps of masters kept as rests beside steps of whole ones: the same masters to the bit, and weights that are their nearest.
+/// Steps of masters kept as rests beside steps of whole ones: the same masters to the bit, and weights that
+/// are their nearest.
 #[test]
 fn split_masters_are_stepped_as_whole_ones() {
     let whole = |mut layout: BucketLayout| {

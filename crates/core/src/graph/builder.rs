@@ -49,7 +49,8 @@ impl Builder {
         b
     }
 
-    /// Keeps the streams of random numbers that `graph` uses from being given out, for a pass that rebuilds it here.
+    /// Keeps the streams of random numbers that `graph` uses from being given out, for a pass that rebuilds
+    /// it here.
     pub fn reserve_streams(&mut self, graph: &Graph) {
         for node in &graph.nodes {
             if let Some(Attr::Int(n)) = node.attrs.get("stream") {
@@ -58,8 +59,8 @@ impl Builder {
         }
     }
 
-    /// The number of a stream of random numbers that no other node draws from. Counted in the order of construction, so
-    /// the same model always gets the same.
+    /// The number of a stream of random numbers that no other node draws from. Counted in the order of
+    /// construction, so the same model always gets the same.
     pub fn stream(&mut self) -> i64 {
         self.stream += 1;
         self.stream - 1

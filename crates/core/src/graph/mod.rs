@@ -1,5 +1,5 @@
-//! The graph: values in static single assignment, nodes in topological order, inputs and outputs with their roles.
-//! Owns the data structure; operators, text and passes live elsewhere.
+//! The graph: values in static single assignment, nodes in topological order, inputs and outputs with their
+//! roles. Owns the data structure; operators, text and passes live elsewhere.
 
 pub mod builder;
 mod ops;
@@ -61,7 +61,8 @@ pub enum Phase {
 pub struct Node {
     /// The operator.
     pub op: &'static OpDef,
-    /// Tensor arguments in schema order, tensor lists flattened in place; `None` where an optional one is absent.
+    /// Tensor arguments in schema order, tensor lists flattened in place; `None` where an optional one is
+    /// absent.
     pub inputs: Vec<Option<ValueId>>,
     /// Other arguments, by ATen name.
     pub attrs: Attrs,
@@ -131,8 +132,8 @@ pub struct Output {
     pub role: OutputRole,
 }
 
-/// A computation on tensors. Invariants (checked by `verify`): every value has one definition, every node uses only
-/// values defined before it, every output type is what the operator's rule infers.
+/// A computation on tensors. Invariants (checked by `verify`): every value has one definition, every node
+/// uses only values defined before it, every output type is what the operator's rule infers.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     /// Inputs in order.

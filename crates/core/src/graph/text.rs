@@ -1,4 +1,5 @@
-//! The text form of a graph: for people to read, and exact, so that [`super::parse`] gives the same graph back.
+//! The text form of a graph: for people to read, and exact, so that [`super::parse`] gives the same graph
+//! back.
 //!
 //! ```text
 //! headwater graph 1
@@ -16,9 +17,10 @@
 //! @1 = "embedding" module "wte" class "Embedding" file "model.py" line 12 code "return self.wte(tokens)"
 //! ```
 //!
-//! One statement a line; `#` starts a comment. Inputs have a role, a name and a type; nodes their operands (`_` is an
-//! absent one), attributes, result types and origin (`@0` where none stands). `forward`, `backward` and `update` on a
-//! line of their own give the phase of the nodes below. Values and origins are numbered from 0 without gaps.
+//! One statement a line; `#` starts a comment. Inputs have a role, a name and a type; nodes their operands
+//! (`_` is an absent one), attributes, result types and origin (`@0` where none stands). `forward`,
+//! `backward` and `update` on a line of their own give the phase of the nodes below. Values and origins are
+//! numbered from 0 without gaps.
 
 use super::{Graph, Input, InputRole, Node, OriginId, Output, OutputRole, Phase};
 use std::fmt::{self, Display, Formatter};

@@ -1,5 +1,6 @@
-//! The verifier: what makes a graph legal, as rules that can be run. Each is independent of the others and tested by a
-//! graph that breaks it alone. Passes may assume every rule of the graphs they get and keep it in those they make.
+//! The verifier: what makes a graph legal, as rules that can be run. Each is independent of the others and
+//! tested by a graph that breaks it alone. Passes may assume every rule of the graphs they get and keep it in
+//! those they make.
 //!
 //! Time is linear in the graph's size, apart from sorting names.
 
@@ -28,11 +29,11 @@ pub enum Rule {
     V05Single,
     /// Types have sizes that memory can hold.
     V06Size,
-    /// The inputs of a node fit a schema of its operator, where it has one: their number, and which may be absent. An
-    /// operator that draws random numbers takes the key after them.
+    /// The inputs of a node fit a schema of its operator, where it has one: their number, and which may be
+    /// absent. An operator that draws random numbers takes the key after them.
     V07Arity,
-    /// Attributes have names that the operator knows (`OpDef::attr_names`). One without schemas, a gradient, may have those
-    /// of any other too: it takes over the forward operator's.
+    /// Attributes have names that the operator knows (`OpDef::attr_names`). One without schemas, a gradient,
+    /// may have those of any other too: it takes over the forward operator's.
     V08Attributes,
     /// The operator's rule accepts the inputs' types, and infers the types that the results have.
     V09Types,
@@ -75,8 +76,8 @@ pub fn verify(graph: &Graph) -> Result<()> {
     }
 }
 
-/// Everything that is wrong with a graph; empty if nothing is. If values or origins are dangling (`V01` to `V04`), the
-/// rest cannot be looked at.
+/// Everything that is wrong with a graph; empty if nothing is. If values or origins are dangling (`V01` to
+/// `V04`), the rest cannot be looked at.
 pub fn violations(graph: &Graph) -> Vec<Violation> {
     let mut check = Check { graph, found: Vec::new() };
     check.definitions();
@@ -325,8 +326,8 @@ impl Check<'_> {
     }
 }
 
-/// Whether `inputs` can be the tensor arguments `args`, in order: lists take as many as they like, trailing optional ones
-/// may be left out.
+/// Whether `inputs` can be the tensor arguments `args`, in order: lists take as many as they like, trailing
+/// optional ones may be left out.
 fn accepts(args: &[ArgType], inputs: &[Option<ValueId>]) -> bool {
     let Some((arg, more)) = args.split_first() else { return inputs.is_empty() };
     let absent_allowed = matches!(arg, ArgType::OptTensor | ArgType::OptTensorList);

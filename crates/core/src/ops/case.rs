@@ -23,7 +23,8 @@ pub struct Arg {
     pub ty: TensorType,
     /// Its numbers.
     pub sample: Sample,
-    /// It is not differentiated: the operator refuses to, as PyTorch does (class weights), or it lies on a jump.
+    /// It is not differentiated: the operator refuses to, as PyTorch does (class weights), or it lies on a
+    /// jump.
     pub constant: bool,
 }
 

@@ -151,7 +151,8 @@ impl<'a> OpCx<'a> {
             .ok_or_else(|| fail!(Attribute, "`{name}` = {d} is out of range for {rank} dimensions"))
     }
 
-    /// The attribute `name` (an int list, an int, or `None`/empty for all) as ascending non-negative dimensions.
+    /// The attribute `name` (an int list, an int, or `None`/empty for all) as ascending non-negative
+    /// dimensions.
     pub fn dims(&self, name: &str, rank: usize) -> Result<Vec<usize>> {
         let given: Vec<i64> = match self.attrs.get(name) {
             Some(Attr::Int(d)) => vec![*d],
@@ -185,8 +186,9 @@ impl<'a> OpCx<'a> {
         Ok(shape)
     }
 
-    /// The dtype PyTorch computes these inputs in, together with a scalar attribute if named and present: tensors with
-    /// dimensions win over scalars tensors, those over plain numbers, unless of a lower class (`torch.result_type`).
+    /// The dtype PyTorch computes these inputs in, together with a scalar attribute if named and present:
+    /// tensors with dimensions win over scalars tensors, those over plain numbers, unless of a lower class
+    /// (`torch.result_type`).
     pub fn result_type(&self, scalars: &[&str]) -> DType {
         self.result_type_from(0, scalars)
     }
@@ -327,7 +329,8 @@ impl<'a> GradCx<'a> {
         Ok(())
     }
 
-    /// States the gradient of input `i`; it is summed to the input's shape (undoing broadcasting) and cast to its dtype.
+    /// States the gradient of input `i`; it is summed to the input's shape (undoing broadcasting) and cast to
+    /// its dtype.
     pub fn set(&mut self, i: usize, grad: ValueId) -> Result<()> {
         if !self.needs(i) {
             return Ok(());
@@ -347,7 +350,8 @@ impl<'a> GradCx<'a> {
         f(&OpCx { inputs, attrs: &self.node.attrs })
     }
 
-    /// Types and attributes of the forward node, detached from the builder so that a rule can build meanwhile.
+    /// Types and attributes of the forward node, detached from the builder so that a rule can build
+    /// meanwhile.
     pub fn types(&self) -> Vec<Option<TensorType>> {
         self.node.inputs.iter().map(|v| v.map(|v| self.builder.ty(v).clone())).collect()
     }

@@ -1,7 +1,8 @@
-//! Operators: what each is, apart from any device. One operator, one file; one line in its folder's list registers it.
+//! Operators: what each is, apart from any device. One operator, one file; one line in its folder's list
+//! registers it.
 //!
-//! Folders by kind: `pointwise`, `create`, `view`, `movement`, `reduce`, `norm`, `loss`, `linear`, `conv`, `attention`,
-//! `image`, `index`, `random`, and `control` (what is understood but computes nothing).
+//! Folders by kind: `pointwise`, `create`, `view`, `movement`, `reduce`, `norm`, `loss`, `linear`, `conv`,
+//! `attention`, `image`, `index`, `random`, and `control` (what is understood but computes nothing).
 
 pub mod case;
 pub mod cx;
@@ -25,12 +26,13 @@ use std::collections::HashSet;
 pub struct OpDef {
     /// ATen's name without overload, e.g. `gelu`; unique.
     pub name: &'static str,
-    /// ATen schemas this operator is imported from. Tensor arguments become inputs in order (lists flattened), the rest
-    /// attributes under their names. In-place spellings (`gelu_`) are derived by the importer. Other arguments that a call
-    /// writes are marked `Tensor(a!)`, even where PyTorch forgets to (`batch_norm`'s running statistics): their new
-    /// contents are the last outputs.
+    /// ATen schemas this operator is imported from. Tensor arguments become inputs in order (lists
+    /// flattened), the rest attributes under their names. In-place spellings (`gelu_`) are derived by the
+    /// importer. Other arguments that a call writes are marked `Tensor(a!)`, even where PyTorch forgets to
+    /// (`batch_norm`'s running statistics): their new contents are the last outputs.
     pub schemas: &'static [&'static str],
-    /// Shape and dtype rule: types of all outputs. Outputs beyond the schema's are stashes for the backward pass.
+    /// Shape and dtype rule: types of all outputs. Outputs beyond the schema's are stashes for the backward
+    /// pass.
     pub infer: fn(&OpCx) -> Result<Vec<TensorType>>,
     /// How gradients flow through it.
     pub derivative: Derivative,
@@ -88,8 +90,8 @@ pub enum Cost {
 pub struct View {
     /// Layout of output `i` given the input's; `None` if this input layout needs a copy first.
     pub layout: fn(&OpCx, &Layout, usize) -> Result<Option<Layout>>,
-    /// Builds the input with what output `i` sees replaced by a new value: `(builder, context, base, new, i)`.
-    /// `None` where writing through the view has no meaning (`expand`).
+    /// Builds the input with what output `i` sees replaced by a new value: `(builder, context, base, new,
+    /// i)`. `None` where writing through the view has no meaning (`expand`).
     pub scatter: Option<fn(&mut Builder, &OpCx, ValueId, ValueId, usize) -> Result<ValueId>>,
 }
 
@@ -102,8 +104,9 @@ pub enum Source {
     Fill(f64),
 }
 
-/// Copies a box of one operand into a box of the output, element by element. All vectors have the rank of the output;
-/// an input is addressed in its logical dimensions (its rank must be the output's; missing leading dimensions count as 1).
+/// Copies a box of one operand into a box of the output, element by element. All vectors have the rank of the
+/// output; an input is addressed in its logical dimensions (its rank must be the output's; missing leading
+/// dimensions count as 1).
 #[derive(Clone, PartialEq, Debug)]
 pub struct RegionCopy {
     /// What is read.
@@ -154,8 +157,8 @@ pub enum Body {
     View(View),
     /// Boxes copied one after the other into the output; later ones win. Together they cover the output.
     Copies(fn(&OpCx, &TensorType) -> Result<Vec<RegionCopy>>),
-    /// A kernel family written by hand for each device, found there by the operator's name. The function is the
-    /// reference: slow and obvious, in f64, `(context, inputs, output types)`.
+    /// A kernel family written by hand for each device, found there by the operator's name. The function is
+    /// the reference: slow and obvious, in f64, `(context, inputs, output types)`.
     Kernel(fn(&OpCx, &[Option<&Tensor>], &[TensorType]) -> Result<Vec<Tensor>>),
     /// Expanded into other operators right after import: `(builder, context, inputs)` to outputs.
     Decompose(fn(&mut Builder, &OpCx, &[Option<ValueId>]) -> Result<Vec<ValueId>>),
@@ -174,8 +177,8 @@ impl PartialEq for OpDef {
 }
 
 impl OpDef {
-    /// Names of its attributes: those its schemas give and its cases show. An operator that only passes make has cases
-    /// alone.
+    /// Names of its attributes: those its schemas give and its cases show. An operator that only passes make
+    /// has cases alone.
     pub fn attr_names(&self) -> HashSet<&'static str> {
         let cases = (self.cases)();
         let shown = cases.iter().flat_map(|c| c.attrs.iter().map(|(name, _)| name));

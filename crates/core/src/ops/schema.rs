@@ -1,6 +1,7 @@
 //! ATen schema strings: how an exported call's arguments map to a node's inputs and attributes.
 //!
-//! Grammar: `[ns::]name[.overload](Type arg[=default], ..., *, Type arg=default) -> ...`, as PyTorch prints it.
+//! Grammar: `[ns::]name[.overload](Type arg[=default], ..., *, Type arg=default) -> ...`, as PyTorch prints
+//! it.
 
 use crate::attr::Attr;
 use crate::dtype::DType;
@@ -51,8 +52,9 @@ pub struct Arg {
     pub default: Option<Attr>,
     /// Whether it must be given.
     pub required: bool,
-    /// PyTorch's `(a!)`: the call changes this tensor in place. The new contents of the written arguments that are
-    /// present are the operator's *last* outputs, in order of the arguments. They come after those the schema returns.
+    /// PyTorch's `(a!)`: the call changes this tensor in place. The new contents of the written arguments
+    /// that are present are the operator's *last* outputs, in order of the arguments. They come after those
+    /// the schema returns.
     pub written: bool,
 }
 
@@ -101,7 +103,8 @@ impl Arg {
         let ty = ty.trim();
         let optional = ty.ends_with('?');
         let base = ty.trim_end_matches('?');
-        // Of an alias annotation `Tensor(a!)` only the exclamation mark matters: views are the operator's own knowledge.
+        // Of an alias annotation `Tensor(a!)` only the exclamation mark matters: views are the operator's own
+        // knowledge.
         let written = base.contains('!');
         let base = match (base.find('('), base.find(')')) {
             (Some(i), Some(j)) => format!("{}{}", &base[..i], &base[j + 1..]),

@@ -1,11 +1,12 @@
-//! How far a computed value may be from the true one: first-order probabilistic rounding bounds, derived from the graph.
+//! How far a computed value may be from the true one: first-order probabilistic rounding bounds, derived from
+//! the graph.
 //!
-//! Every node adds the rounding of its result to its dtype and the roundings of its accumulation (f32, or f64 for f64
-//! data); roundings behave as independent zero-mean errors, so variances add along a path, and the worst path into a value
-//! counts. The bound is `λ · √variance`, where `λ = √(2 ln(2F/δ))` makes the chance that any of the graph's `F` operations
-//! breaks it less than `δ` (Higham and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci.
-//! Comput. 41, 2019, theorem 2.4). Bounds are relative to the norm of a value, or of the terms it is a sum of where these
-//! cancel.
+//! Every node adds the rounding of its result to its dtype and the roundings of its accumulation (f32, or f64
+//! for f64 data); roundings behave as independent zero-mean errors, so variances add along a path, and the
+//! worst path into a value counts. The bound is `λ · √variance`, where `λ = √(2 ln(2F/δ))` makes the chance
+//! that any of the graph's `F` operations breaks it less than `δ` (Higham and Mary, "A new approach to
+//! probabilistic rounding error analysis", SIAM J. Sci. Comput. 41, 2019, theorem 2.4). Bounds are relative
+//! to the norm of a value, or of the terms it is a sum of where these cancel.
 
 use crate::dtype::DType;
 use crate::graph::{Graph, Node};
@@ -15,8 +16,8 @@ use crate::tensor::TensorType;
 /// Chance that an honest result breaks its bound.
 const DELTA: f64 = 1e-9;
 
-/// Relative error bound of every value, by [`crate::ValueId`]; integers have none (0). `rounded`: the graph's float inputs
-/// were rounded to their dtypes from exact ones; otherwise they count as exact.
+/// Relative error bound of every value, by [`crate::ValueId`]; integers have none (0). `rounded`: the graph's
+/// float inputs were rounded to their dtypes from exact ones; otherwise they count as exact.
 pub fn error_bounds(graph: &Graph, rounded: bool) -> Vec<f64> {
     let mut variance = vec![0.0f64; graph.values.len()];
     for input in graph.inputs.iter().filter(|_| rounded) {

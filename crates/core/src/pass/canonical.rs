@@ -1,5 +1,5 @@
-//! What training and evaluation are made from: the model's graph in the precision asked for, in as few operators as say
-//! the same.
+//! What training and evaluation are made from: the model's graph in the precision asked for, in as few
+//! operators as say the same.
 
 use super::decompose;
 use super::precision::{self, Mixed, Properties};
@@ -17,9 +17,10 @@ pub fn canonical(graph: Graph) -> Result<Graph> {
 
 /// Inserts the casts of a precision, see [`precision::apply`].
 ///
-/// Where weights become low, spelled-out operators are recognised first: a norm that was exported in f32 has no conversion left
-/// that would keep its sums there, the operator sums in f32 in any case. Around the lists' casts operators stay as the
-/// model has them, because the lists speak of those; but keys that heads share are cast once, not once for each head.
+/// Where weights become low, spelled-out operators are recognised first: a norm that was exported in f32 has
+/// no conversion left that would keep its sums there, the operator sums in f32 in any case. Around the lists'
+/// casts operators stay as the model has them, because the lists speak of those; but keys that heads share
+/// are cast once, not once for each head.
 ///
 /// # Errors
 /// As [`precision::apply`].

@@ -1,5 +1,5 @@
-//! Expands operators whose body is a decomposition, until none is left. Origins and phases are kept, so messages still
-//! name the model's line.
+//! Expands operators whose body is a decomposition, until none is left. Origins and phases are kept, so
+//! messages still name the model's line.
 
 use super::rebuild::{rebuild, same};
 use crate::diagnostic::{Code, Error, Result};

@@ -1,7 +1,9 @@
-//! Reverse-mode differentiation: appends the backward nodes and names a gradient for every trainable parameter.
+//! Reverse-mode differentiation: appends the backward nodes and names a gradient for every trainable
+//! parameter.
 //!
-//! Gradients of a value used several times are added in the reverse order of its uses, so the result does not depend on
-//! anything but the graph. There is no silent zero: a parameter without a gradient is reported with a reason.
+//! Gradients of a value used several times are added in the reverse order of its uses, so the result does not
+//! depend on anything but the graph. There is no silent zero: a parameter without a gradient is reported with
+//! a reason.
 
 use crate::diagnostic::{Code, Error, Result};
 use crate::ensure;
@@ -34,7 +36,8 @@ pub fn differentiate(graph: Graph, loss: ValueId) -> Result<Differentiated> {
     differentiate_scaled(graph, loss, None)
 }
 
-/// As [`differentiate`], of the loss times `scale`, a float scalar of the graph: gradients come out multiplied by it.
+/// As [`differentiate`], of the loss times `scale`, a float scalar of the graph: gradients come out
+/// multiplied by it.
 ///
 /// # Errors
 /// As [`differentiate`].
@@ -69,8 +72,8 @@ pub fn differentiate_scaled(graph: Graph, loss: ValueId, scale: Option<ValueId>)
     Ok(Differentiated { graph: b.finish(), missing })
 }
 
-/// Appends nodes that compute the gradients of `wanted`, given `seeds` (value, its gradient). `None` where no path leads.
-/// Walks nodes in order, without recursion: depth costs no stack.
+/// Appends nodes that compute the gradients of `wanted`, given `seeds` (value, its gradient). `None` where no
+/// path leads. Walks nodes in order, without recursion: depth costs no stack.
 ///
 /// # Errors
 /// `Gradient` or `Graph` if an operator on the way has no derivative here, and what its rule refuses.

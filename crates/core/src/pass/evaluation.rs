@@ -1,5 +1,6 @@
-//! The evaluation form of a graph exported in training mode, as `module.eval()` would have made it: no dropout, running
-//! statistics instead of the batch's, nothing mutated. Runs on the graph as imported, before decomposition.
+//! The evaluation form of a graph exported in training mode, as `module.eval()` would have made it: no
+//! dropout, running statistics instead of the batch's, nothing mutated. Runs on the graph as imported, before
+//! decomposition.
 
 use super::rebuild::{rebuild, same};
 use crate::attr::{Attr, Attrs};
@@ -8,8 +9,8 @@ use crate::graph::{Graph, Node, OutputRole};
 
 /// Rewrites every operator that behaves differently in training, and drops all outputs but the user's.
 ///
-/// Random numbers that the model draws itself, and Python branches on `self.training`, are in the graph as they were
-/// traced and stay.
+/// Random numbers that the model draws itself, and Python branches on `self.training`, are in the graph as
+/// they were traced and stay.
 ///
 /// # Errors
 /// What the type rules refuse: none for an exported model.

@@ -1,10 +1,11 @@
-//! Fusion: neighbouring pointwise operators and row programs become one row program, so that what lies between them never
-//! goes to memory.
+//! Fusion: neighbouring pointwise operators and row programs become one row program, so that what lies
+//! between them never goes to memory.
 //!
-//! A node is absorbed into the first of its users when nothing else needs its results before that user runs. What else would,
-//! and leads nowhere near that user, such as the mean of a loss, waits until the user has run: so the terms of a loss and
-//! their gradient, which reads the same numbers, are one program. Results that others use later are still stored. The
-//! rewrite is *exact*: the same bits as unfused, on a device that computes in the same type (`merge`).
+//! A node is absorbed into the first of its users when nothing else needs its results before that user runs.
+//! What else would, and leads nowhere near that user, such as the mean of a loss, waits until the user has
+//! run: so the terms of a loss and their gradient, which reads the same numbers, are one program. Results
+//! that others use later are still stored. The rewrite is *exact*: the same bits as unfused, on a device that
+//! computes in the same type (`merge`).
 
 use super::merge::{Group, fused_node, merge};
 use super::regroup::{sum_early, widen_late};
@@ -109,8 +110,9 @@ impl<'a> Fuser<'a> {
         true
     }
 
-    /// What runs before node `n`, or waits for it, and must wait for it if the group at `p` runs only there: those who use its
-    /// results, and those who use theirs. `None` if `n` itself is among these, or if too much would wait, or be held for it.
+    /// What runs before node `n`, or waits for it, and must wait for it if the group at `p` runs only there:
+    /// those who use its results, and those who use theirs. `None` if `n` itself is among these, or if too
+    /// much would wait, or be held for it.
     fn waiting(&self, n: usize, p: usize) -> Option<Vec<usize>> {
         let mut waiting = Vec::new();
         let mut at = p;

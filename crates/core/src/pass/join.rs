@@ -1,8 +1,9 @@
-//! What the backward pass makes again, made by a program of it that reads the same and comes soon: its operands are then read
-//! once, and what both compute is computed once, as an activation and its slope. What uses it waits for that program.
+//! What the backward pass makes again, made by a program of it that reads the same and comes soon: its
+//! operands are then read once, and what both compute is computed once, as an activation and its slope. What
+//! uses it waits for that program.
 //!
-//! *Exact*: the same operations on the same numbers. The program that takes it in may sum, but in an order that what else it
-//! computes does not change: rows that are short, and sums over rows.
+//! *Exact*: the same operations on the same numbers. The program that takes it in may sum, but in an order
+//! that what else it computes does not change: rows that are short, and sums over rows.
 
 use super::merge::{Group, LONG, beside, fused_node, reduces};
 use crate::diagnostic::Result;
@@ -14,7 +15,8 @@ use std::collections::{HashMap, HashSet};
 /// Nodes that such a program is looked for in, and most that wait for it: what these read is kept as long.
 const WINDOW: usize = 24;
 const WAITING: usize = 8;
-/// How many times the bytes of what is made may be kept longer for it: queries, keys and values wait together.
+/// How many times the bytes of what is made may be kept longer for it: queries, keys and values wait
+/// together.
 const LONGER: f64 = 3.0;
 
 /// Joins the programs whose results are all among `made` with such ones.
@@ -69,7 +71,8 @@ fn joined(
             }
             continue;
         }
-        // What is made again itself is joined for its own sake: together with it this would come later and later.
+        // What is made again itself is joined for its own sake: together with it this would come later and
+        // later.
         let backward = other.phase == Phase::Backward && !other.outputs.iter().all(|v| made.contains(v));
         if !backward || !other.operands().any(|v| group.reads.contains(&v)) {
             continue;

@@ -1,5 +1,6 @@
-//! In which order the dimensions of a result are laid out. Where a model computes `[batch, heads, length, size]` and then
-//! wants `[batch, length, heads · size]`, the result is written that way at once, and what follows is a view.
+//! In which order the dimensions of a result are laid out. Where a model computes `[batch, heads, length,
+//! size]` and then wants `[batch, length, heads · size]`, the result is written that way at once, and what
+//! follows is a view.
 
 use crate::device::{Caps, Port};
 use crate::diagnostic::Result;
@@ -9,11 +10,11 @@ use crate::row::Instr;
 use crate::shape::Layout;
 use std::collections::HashMap;
 
-/// The values that are better laid out otherwise than in row-major order, and how: without gaps, the last dimension as it is.
-/// Not asked for are those that `bound` says have a place given by the caller.
+/// The values that are better laid out otherwise than in row-major order, and how: without gaps, the last
+/// dimension as it is. Not asked for are those that `bound` says have a place given by the caller.
 ///
-/// The first user decides, through views that only reorder, that can see the value only if these lie in order; unless
-/// another needs the value itself in order.
+/// The first user decides, through views that only reorder, that can see the value only if these lie in
+/// order; unless another needs the value itself in order.
 pub(super) fn layouts(
     graph: &Graph,
     caps: &dyn Caps,
@@ -98,8 +99,8 @@ impl Search<'_> {
     }
 }
 
-/// The layout of a value under which `seen`, made by views of its row-major layout `own`, lies in order; `None` if `seen` is
-/// more than another order of dimensions, or the last would not stay the last.
+/// The layout of a value under which `seen`, made by views of its row-major layout `own`, lies in order;
+/// `None` if `seen` is more than another order of dimensions, or the last would not stay the last.
 fn reordered(own: &Layout, seen: &Layout) -> Option<Layout> {
     if seen.offset != 0 {
         return None;

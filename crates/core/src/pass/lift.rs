@@ -1,6 +1,6 @@
-//! Changes every floating-point dtype of a graph to one: f64 for the truth, f32, bf16 or f16 to see what a precision
-//! costs. The casts that a model spells out are lifted too, since what is asked for is the model in that precision.
-//! Comes before decomposition, whose own casts are a matter of the operator.
+//! Changes every floating-point dtype of a graph to one: f64 for the truth, f32, bf16 or f16 to see what a
+//! precision costs. The casts that a model spells out are lifted too, since what is asked for is the model in
+//! that precision. Comes before decomposition, whose own casts are a matter of the operator.
 
 use super::rebuild::rebuild;
 use crate::attr::{Attr, Attrs};
@@ -13,22 +13,25 @@ use crate::ops::{Body, OpCx, OpDef};
 use crate::tensor::TensorType;
 use std::sync::Arc;
 
-/// The graph with `dtype` in the place of every floating-point dtype: inputs, attributes (casts, factories, constants) and
-/// results. Inputs and outputs keep their order, names and roles.
+/// The graph with `dtype` in the place of every floating-point dtype: inputs, attributes (casts, factories,
+/// constants) and results. Inputs and outputs keep their order, names and roles.
 ///
-/// Numbers among the attributes stay as written, as in PyTorch: an epsilon of 1e-12, or a mask's −3.4e38, the most
-/// negative f32. Where that is beyond `dtype` it is what rounding makes of it: −inf in f16. Stashes of a forward
-/// operator for its gradient (the statistics of a norm) keep the dtype its type rule gives them.
+/// Numbers among the attributes stay as written, as in PyTorch: an epsilon of 1e-12, or a mask's −3.4e38, the
+/// most negative f32. Where that is beyond `dtype` it is what rounding makes of it: −inf in f16. Stashes of a
+/// forward operator for its gradient (the statistics of a norm) keep the dtype its type rule gives them.
 ///
-/// Where an operator on integers alone makes floats of the default dtype (a division, `arange(0.5)`), it makes `dtype`.
+/// Where an operator on integers alone makes floats of the default dtype (a division, `arange(0.5)`), it
+/// makes `dtype`.
 ///
 /// # Errors
-/// `DType` if `dtype` is no float; `Graph` for a fused program, which is made after this; what a type rule refuses.
+/// `DType` if `dtype` is no float; `Graph` for a fused program, which is made after this; what a type rule
+/// refuses.
 pub fn lift(graph: &Graph, dtype: DType) -> Result<Graph> {
     lift_with(graph, dtype, |_, _, _, _| Ok(()))
 }
 
-/// As [`lift`]; `built` sees each node as it was, with its operands and results in the new graph, and may add nodes.
+/// As [`lift`]; `built` sees each node as it was, with its operands and results in the new graph, and may add
+/// nodes.
 pub(super) fn lift_with(
     graph: &Graph,
     dtype: DType,
@@ -72,7 +75,8 @@ pub(super) fn attributes(node: &Node, dtype: DType) -> Result<Attrs> {
     Ok(out)
 }
 
-/// Applies an operator whose operands are no floats and whose first result is, so that this is `dtype` and computed in it.
+/// Applies an operator whose operands are no floats and whose first result is, so that this is `dtype` and
+/// computed in it.
 fn from_integers(
     b: &mut Builder,
     op: &'static OpDef,

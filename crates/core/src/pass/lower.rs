@@ -1,5 +1,6 @@
-//! Lowers a graph to steps on buffers. Views become layouts, copies become row programs, outputs go straight to their
-//! places where that is safe. Which bytes of the arena each buffer gets is decided by `memory` afterwards.
+//! Lowers a graph to steps on buffers. Views become layouts, copies become row programs, outputs go straight
+//! to their places where that is safe. Which bytes of the arena each buffer gets is decided by `memory`
+//! afterwards.
 
 use super::layouts::layouts;
 use super::memory::{self, Buffer};
@@ -21,8 +22,8 @@ use std::sync::Arc;
 /// Makes a plan of a graph: steps, then the arena.
 ///
 /// # Errors
-/// `Graph` if an operator still has to be decomposed or a binding is missing, `Plan` if bindings lie outside their
-/// segments, and what operators refuse.
+/// `Graph` if an operator still has to be decomposed or a binding is missing, `Plan` if bindings lie outside
+/// their segments, and what operators refuse.
 pub fn plan(graph: &Graph, bindings: &Bindings, caps: &dyn Caps) -> Result<Plan> {
     let mut lowering = Lowering::new(graph, bindings, caps)?;
     for node in &graph.nodes {
@@ -228,7 +229,8 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// The value in a buffer where its elements lie in order: its own, or a copy made now and kept for later users.
+    /// The value in a buffer where its elements lie in order: its own, or a copy made now and kept for later
+    /// users.
     fn contiguous(&mut self, v: ValueId, node: &Node) -> Result<Storage> {
         let s = self.storage(v)?.clone();
         if s.layout.is_contiguous() {
@@ -298,7 +300,8 @@ impl<'a> Lowering<'a> {
                 moves.push((o, place, from));
             }
         }
-        // A move may overwrite what a later one still reads (two buffers exchanged): such sources are saved first.
+        // A move may overwrite what a later one still reads (two buffers exchanged): such sources are saved
+        // first.
         let end = Node {
             op: &crate::ops::pointwise::to::TO,
             inputs: vec![],
@@ -392,10 +395,11 @@ fn check_place(bindings: &Bindings, place: Place, ty: &TensorType) -> Result<()>
 
 /// Which values may be computed straight into their output's place.
 ///
-/// Safe if nothing that lies there is read afterwards: no input overlaps the place, or the last node that reads such an
-/// input (through any view) comes before, or is this very node and works element by element.
+/// Safe if nothing that lies there is read afterwards: no input overlaps the place, or the last node that
+/// reads such an input (through any view) comes before, or is this very node and works element by element.
 fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<ValueId, Place>> {
-    // Root input of a value that may be a view of an input, and the last node that reads any view of each root.
+    // Root input of a value that may be a view of an input, and the last node that reads any view of each
+    // root.
     let mut root: Vec<u32> = (0..graph.values.len() as u32).collect();
     let mut last_read: Vec<Option<usize>> = vec![None; graph.values.len()];
     for (n, node) in graph.nodes.iter().enumerate() {
@@ -427,7 +431,8 @@ fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<ValueId, Place>
             continue;
         }
         let end = place.offset + ty.bytes();
-        // Bound inputs do not overlap each other except when equal, so those that can reach `place` are neighbours.
+        // Bound inputs do not overlap each other except when equal, so those that can reach `place` are
+        // neighbours.
         let from = bound
             .partition_point(|(p, bytes, _)| (p.segment, p.offset + bytes) <= (place.segment, place.offset));
         let safe = bound[from..]
@@ -450,13 +455,14 @@ fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<ValueId, Place>
     Ok(out)
 }
 
-/// Whether a node reads input `v` (itself, not a view of it) only in the row of `out` that it writes, so that `out` may take
-/// `v`'s place.
+/// Whether a node reads input `v` (itself, not a view of it) only in the row of `out` that it writes, so that
+/// `out` may take `v`'s place.
 fn elementwise(graph: &Graph, node: &Node, v: ValueId, out: ValueId) -> bool {
     let direct = node.operands().all(|w| w == v || !is_view_of(graph, w, v));
     let alike = match node.op.body {
         Body::Pointwise(_) => true,
-        // An element is written once, after all that its row needs has been read, if both are walked in the same way.
+        // An element is written once, after all that its row needs has been read, if both are walked in the
+        // same way.
         Body::Rows(f) => {
             let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
             f(&graph.cx(node), &types).is_ok_and(|p| {

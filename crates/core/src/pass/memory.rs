@@ -1,9 +1,10 @@
 //! Places every buffer of a plan in one arena, and proves the result independently.
 //!
-//! Those that hold most bytes for most steps are placed first, each in the smallest gap that is free while it lives; small and
-//! short-lived ones find room between them. Placing in the order of time instead leaves gaps that are a little too small for
-//! what comes next; it is what the many small buffers of a large graph get, so that all is near-linear in their number, and
-//! taken where it needs less. The checker knows nothing of that: it reads the finished plan.
+//! Those that hold most bytes for most steps are placed first, each in the smallest gap that is free while it
+//! lives; small and short-lived ones find room between them. Placing in the order of time instead leaves gaps
+//! that are a little too small for what comes next; it is what the many small buffers of a large graph get,
+//! so that all is near-linear in their number, and taken where it needs less. The checker knows nothing of
+//! that: it reads the finished plan.
 
 use crate::diagnostic::Result;
 use crate::ensure;
@@ -183,8 +184,9 @@ fn extent(v: &TensorView) -> Option<(isize, isize)> {
     Some((base + low * size, base + (high + 1) * size))
 }
 
-/// Proves a plan sound from its steps alone: every view lies in its segment; in the arena, in a placement that is live at
-/// that step and has been written before it is read; placements that are live together do not overlap.
+/// Proves a plan sound from its steps alone: every view lies in its segment; in the arena, in a placement
+/// that is live at that step and has been written before it is read; placements that are live together do not
+/// overlap.
 ///
 /// # Errors
 /// `Plan`, naming the step and what is wrong.
@@ -326,8 +328,8 @@ mod tests {
         alive.iter().map(|a| at(a.first).sum()).max().unwrap_or(0)
     }
 
-    /// Convolutions with a workspace and a result that stays, and norms of it: in the order of time these land where the
-    /// workspace was, and the next does not fit there.
+    /// Convolutions with a workspace and a result that stays, and norms of it: in the order of time these
+    /// land where the workspace was, and the next does not fit there.
     #[test]
     fn what_stays_does_not_break_the_room_of_what_comes_again() {
         let all: Vec<_> =

@@ -1,6 +1,7 @@
 //! Row programs of nodes, and two of them as one.
 //!
-//! *Exact*: every rounding of the original is kept as a `Cast`, what both compute is computed once, and nothing else changes.
+//! *Exact*: every rounding of the original is kept as a `Cast`, what both compute is computed once, and
+//! nothing else changes.
 
 use crate::Attrs;
 use crate::diagnostic::{Code, Error, Result};
@@ -12,12 +13,13 @@ use crate::row::{Access, Instr, Operand, Reg, RowProgram};
 use crate::tensor::TensorType;
 use std::sync::Arc;
 
-/// Instructions and operands of one program beyond which a tile no longer fits the registers and cache of any device.
+/// Instructions and operands of one program beyond which a tile no longer fits the registers and cache of any
+/// device.
 const MAX_INSTRUCTIONS: usize = 96;
 const MAX_OPERANDS: usize = 20;
 
-/// Rows of more columns than the first, if there are fewer than the second, are not reduced and summed over in one program: a
-/// device divides long rows where rows are few, but not while it sums over them.
+/// Rows of more columns than the first, if there are fewer than the second, are not reduced and summed over
+/// in one program: a device divides long rows where rows are few, but not while it sums over them.
 pub(super) const LONG: usize = 4096;
 pub(super) const MANY: usize = 128;
 
@@ -77,8 +79,9 @@ pub(super) fn reduces(p: &RowProgram) -> bool {
     p.body.iter().any(|i| matches!(i, Instr::Reduce(..) | Instr::Columns(..)))
 }
 
-/// One program for both, over the consumer's space, or the producer's if only that one reduces; `None` if there is none. The
-/// consumer reads something of the producer's; `kept` tells which results must still be stored.
+/// One program for both, over the consumer's space, or the producer's if only that one reduces; `None` if
+/// there is none. The consumer reads something of the producer's; `kept` tells which results must still be
+/// stored.
 pub(super) fn merge(
     graph: &Graph,
     producer: &Group,
@@ -155,8 +158,8 @@ pub(super) fn merge(
     (!both || !few).then_some(out)
 }
 
-/// One program for two that go over the same space and hand each other nothing: the first one's, with all results of both.
-/// `None` if there is none. The second does not reduce.
+/// One program for two that go over the same space and hand each other nothing: the first one's, with all
+/// results of both. `None` if there is none. The second does not reduce.
 pub(super) fn beside(first: &Group, second: &Group) -> Option<Group> {
     let (p, q) = (&first.program, &second.program);
     if has_floats(p) && has_floats(q) && wide(p) != wide(q) {
@@ -217,8 +220,8 @@ fn translate(a: &Access, way: &Access) -> Option<Access> {
     way.0.iter().map(term).collect::<Option<Vec<_>>>().map(Access)
 }
 
-/// Appends a group's body. `inline` gives the register that stands for a read value; `stored` tells which results to keep.
-/// Returns the register in `out` of every instruction of the group.
+/// Appends a group's body. `inline` gives the register that stands for a read value; `stored` tells which
+/// results to keep. Returns the register in `out` of every instruction of the group.
 fn append(
     out: &mut Group,
     group: &Group,

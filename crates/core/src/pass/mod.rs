@@ -1,5 +1,6 @@
 //! Passes: graph to graph, each small, printable and tested alone. In the order of a compilation:
-//! (precision), recognize, decompose, narrow, diff, simplify, (update, shard), fuse, recompute, lower to a plan, memory.
+//! (precision), recognize, decompose, narrow, diff, simplify, (update, shard), fuse, recompute, lower to a
+//! plan, memory.
 
 pub mod bound;
 mod canonical;

@@ -1,10 +1,11 @@
-//! Computes only what is looked at: where all that uses a value looks at the same range of one dimension, as a classifier does
-//! that reads the first token alone, only that range of it is made, and of what it is made from likewise, back through
-//! operators that treat the indices of that dimension apart. Of the last layer of such a transformer little more is left than
-//! its keys and values. Comes before differentiation, so that the backward pass is narrow as well.
+//! Computes only what is looked at: where all that uses a value looks at the same range of one dimension, as
+//! a classifier does that reads the first token alone, only that range of it is made, and of what it is made
+//! from likewise, back through operators that treat the indices of that dimension apart. Of the last layer of
+//! such a transformer little more is left than its keys and values. Comes before differentiation, so that the
+//! backward pass is narrow as well.
 //!
-//! The rewrite is [`Reordered`](super::recognize::Exactness::Reordered): a product of fewer rows may sum in another order. What
-//! is not computed cannot be infinite or NaN either.
+//! The rewrite is [`Reordered`](super::recognize::Exactness::Reordered): a product of fewer rows may sum in
+//! another order. What is not computed cannot be infinite or NaN either.
 
 use super::rebuild::{rebuild, same};
 use super::simplify::live;
@@ -34,14 +35,15 @@ struct Part {
     len: usize,
 }
 
-/// How a node makes a part of its first result: its attributes then, and which parts of its operands that takes; none is all.
+/// How a node makes a part of its first result: its attributes then, and which parts of its operands that
+/// takes; none is all.
 struct Narrowed {
     attrs: Attrs,
     parts: Vec<Option<Part>>,
 }
 
-/// Narrows a forward graph in canonical form. Inputs and outputs keep their order, names and types; nodes on which no output
-/// depends stay, unless they read what is not made any more. Time is linear in its size.
+/// Narrows a forward graph in canonical form. Inputs and outputs keep their order, names and types; nodes on
+/// which no output depends stay, unless they read what is not made any more. Time is linear in its size.
 ///
 /// # Errors
 /// Those of the operators' type rules: none for a legal graph.
@@ -137,7 +139,8 @@ fn looks_at(graph: &Graph, node: &Node) -> Option<Part> {
     (part.len < cx.shape(0).ok()?[part.dim]).then_some(part)
 }
 
-/// How a node makes only a part of its first result; none if it does not treat the indices of that dimension apart.
+/// How a node makes only a part of its first result; none if it does not treat the indices of that dimension
+/// apart.
 fn narrowed(graph: &Graph, node: &Node, part: Part) -> Option<Narrowed> {
     let cx = graph.cx(node);
     let out = &graph.ty(node.outputs[0]).shape;
@@ -150,7 +153,8 @@ fn narrowed(graph: &Graph, node: &Node, part: Part) -> Option<Narrowed> {
         let apart = part.dim + cx.ints("normalized_shape").ok()?.len() < out.rank();
         parts[0] = apart.then_some(part);
     } else if is(node, &ATTENTION) {
-        // Queries do not look at each other; but which keys they see may depend on their number, and so does chance.
+        // Queries do not look at each other; but which keys they see may depend on their number, and so does
+        // chance.
         let a = Attention::of(&cx, [0, 1, 2, 3, 4]).ok()?;
         parts[0] = (part.dim == 2 && !a.causal && a.dropout == 0.0).then_some(part);
         parts[3] = cx.opt(3).and_then(|mask| broadcast(&mask.shape, out, part));

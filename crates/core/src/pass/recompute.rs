@@ -1,15 +1,15 @@
-//! Recomputation: what the backward pass reads of the forward pass is made again there where that is cheap, instead of being
-//! kept from one to the other.
+//! Recomputation: what the backward pass reads of the forward pass is made again there where that is cheap,
+//! instead of being kept from one to the other.
 //!
-//! Candidates are results of row programs, out of values that are there in the backward pass in any case: parameters, inputs,
-//! and what is kept. The same in small as PyTorch's min-cut partitioner. What is made again never sums: where a program has
-//! stored its sums (the mean of a norm), these are kept and read. So it is one pass over its operands, and becomes part of a
-//! pointwise program that uses it, or comes beside one that reads the same (`join`). Products, convolutions, attention and
-//! random numbers are never made twice.
+//! Candidates are results of row programs, out of values that are there in the backward pass in any case:
+//! parameters, inputs, and what is kept. The same in small as PyTorch's min-cut partitioner. What is made
+//! again never sums: where a program has stored its sums (the mean of a norm), these are kept and read. So it
+//! is one pass over its operands, and becomes part of a pointwise program that uses it, or comes beside one
+//! that reads the same (`join`). Products, convolutions, attention and random numbers are never made twice.
 //!
-//! *Exact*: the same operations on the same numbers, where a device computes in the type that sums are kept in. This comes
-//! after `fuse`: what is stored is known then, and nothing is put between what a program reads and its sums, so that no device
-//! has a reason to sum in another order.
+//! *Exact*: the same operations on the same numbers, where a device computes in the type that sums are kept
+//! in. This comes after `fuse`: what is stored is known then, and nothing is put between what a program reads
+//! and its sums, so that no device has a reason to sum in another order.
 
 use super::join::join;
 use super::merge::{Group, fused_node, merge, reduces, wide};
@@ -21,17 +21,19 @@ use crate::ops::Body;
 use crate::row::{Instr, RowProgram};
 use std::collections::{HashMap, HashSet};
 
-/// Instructions of what is made again for one value: half of what a fused program may have, the rest is its user's.
+/// Instructions of what is made again for one value: half of what a fused program may have, the rest is its
+/// user's.
 const MAX_INSTRUCTIONS: usize = 48;
 
-/// Reading more than so many times its own bytes for a value costs more than it saves: two operands, and what is small.
+/// Reading more than so many times its own bytes for a value costs more than it saves: two operands, and what
+/// is small.
 const MAX_READ: f64 = 2.5;
 
 /// A value that is less than this part of the mean of what is kept is not worth a program.
 const SMALLEST: f64 = 16.0;
 
-/// Makes a fused graph of forward and backward recompute in the backward pass what need not be kept for it. Inputs and outputs
-/// keep their order, names and roles, and their bits.
+/// Makes a fused graph of forward and backward recompute in the backward pass what need not be kept for it.
+/// Inputs and outputs keep their order, names and roles, and their bits.
 ///
 /// # Errors
 /// What an operator's own program rule refuses.
@@ -71,7 +73,8 @@ struct Chain {
 }
 
 impl Choice {
-    /// Walks in the order of the forward pass: whether a value's operands are kept is settled before the value's turn.
+    /// Walks in the order of the forward pass: whether a value's operands are kept is settled before the
+    /// value's turn.
     fn of(graph: &Graph) -> Result<Choice> {
         let mut root: Vec<ValueId> = (0..graph.values.len() as u32).map(ValueId).collect();
         let mut kept = vec![false; root.len()];
@@ -271,8 +274,8 @@ impl Writer {
     }
 }
 
-/// The part of a group that makes the results `wanted`. Sums that it stores to other results which are `kept`, and such results
-/// as it goes on with them rounded, are read from there.
+/// The part of a group that makes the results `wanted`. Sums that it stores to other results which are
+/// `kept`, and such results as it goes on with them rounded, are read from there.
 fn part(g: &Group, wanted: &[usize], kept: &dyn Fn(usize) -> bool) -> Option<Group> {
     let p = &g.program;
     let computing = if wide(p) { DType::F64 } else { DType::F32 };

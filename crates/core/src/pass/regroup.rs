@@ -1,4 +1,5 @@
-//! What is rearranged before fusion, so that more fuses. *Exact*: the same operations on the same numbers in the same order.
+//! What is rearranged before fusion, so that more fuses. *Exact*: the same operations on the same numbers in
+//! the same order.
 
 use super::merge::{LONG, MANY, reduces};
 use crate::attr::Attrs;
@@ -14,12 +15,13 @@ use crate::ops::view::reshape::RESHAPE;
 use crate::row::{Access, RowBuilder};
 use std::sync::Arc;
 
-/// Sums over rows of more columns than this are a program of their own: a device holds partial sums of all columns for each
-/// block of rows.
+/// Sums over rows of more columns than this are a program of their own: a device holds partial sums of all
+/// columns for each block of rows.
 const MAX_COLUMNS: usize = 1 << 18;
 
-/// Widens f16 and bf16 where they are read, and puts split masters together there: that loses nothing and costs nothing inside a
-/// row program, so each program makes its own of the narrow values, and the wide one is not kept for the backward pass.
+/// Widens f16 and bf16 where they are read, and puts split masters together there: that loses nothing and
+/// costs nothing inside a row program, so each program makes its own of the narrow values, and the wide one
+/// is not kept for the backward pass.
 ///
 /// # Errors
 /// None for a legal graph.
@@ -62,9 +64,9 @@ pub(super) fn widen_late(mut graph: Graph) -> Result<Graph> {
     Ok(super::simplify::remove_dead(graph).0)
 }
 
-/// Sums over all dimensions but the last, as of a bias's gradient, row by row: into as many sums as there are columns, which
-/// stay near. If a row program makes what is summed, right behind that one and over its rows: so they fuse, whatever else reads
-/// it in between.
+/// Sums over all dimensions but the last, as of a bias's gradient, row by row: into as many sums as there are
+/// columns, which stay near. If a row program makes what is summed, right behind that one and over its rows:
+/// so they fuse, whatever else reads it in between.
 ///
 /// # Errors
 /// What an operator's own program rule refuses.

@@ -1,7 +1,7 @@
-//! What low precision does to a training step, node by node, measured in f64 in one run: beside each node stands a twin
-//! that reads its operands rounded to low precision and rounds its results. How far the twin is off, and how far that moves
-//! the loss to first order (through the gradient at the node's result), become outputs. The choice of a precision for each
-//! node is made from these numbers.
+//! What low precision does to a training step, node by node, measured in f64 in one run: beside each node
+//! stands a twin that reads its operands rounded to low precision and rounds its results. How far the twin is
+//! off, and how far that moves the loss to first order (through the gradient at the node's result), become
+//! outputs. The choice of a precision for each node is made from these numbers.
 
 use super::diff::gradients;
 use super::lift::{attributes, lift_with};
@@ -16,14 +16,15 @@ use crate::ops::{Body, Cost};
 /// A graph in f64 that measures another.
 #[derive(Debug)]
 pub struct Sensitivity {
-    /// Forward, backward and twins, all f64 but for the twins' operands. The inputs are those of the measured graph, in
-    /// f64; the outputs are the loss, the gradients, then those of the probes.
+    /// Forward, backward and twins, all f64 but for the twins' operands. The inputs are those of the measured
+    /// graph, in f64; the outputs are the loss, the gradients, then those of the probes.
     pub graph: Graph,
     /// The measured nodes, in order.
     pub probes: Vec<Probe>,
 }
 
-/// A measured node and the outputs (f64 scalars) that hold its numbers. Several float results are measured together.
+/// A measured node and the outputs (f64 scalars) that hold its numbers. Several float results are measured
+/// together.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// Index among the nodes of the graph as it was given.
@@ -32,8 +33,8 @@ pub struct Probe {
     pub size: Vec<usize>,
     /// Outputs with the sum of squares of its twin's difference.
     pub error: Vec<usize>,
-    /// Outputs with the change of the loss to first order: gradient times difference. None for results that the loss does
-    /// not depend on.
+    /// Outputs with the change of the loss to first order: gradient times difference. None for results that
+    /// the loss does not depend on.
     pub effect: Vec<usize>,
 }
 

@@ -24,8 +24,9 @@ pub struct Tap {
     pub dtype: DType,
 }
 
-/// The graph with one result in the place of all it had: f32 `[taps]`, the largest magnitude in the first float result of
-/// each node that has one, in order; NaN where there is a NaN. It changes no state, and draws the same random numbers.
+/// The graph with one result in the place of all it had: f32 `[taps]`, the largest magnitude in the first
+/// float result of each node that has one, in order; NaN where there is a NaN. It changes no state, and draws
+/// the same random numbers.
 ///
 /// # Errors
 /// What type rules refuse: none for a legal graph.
@@ -67,8 +68,8 @@ pub enum Fault {
 /// Name of the input, a bool of role `State`, that makes a fault happen.
 pub const FAULT: &str = "fault";
 
-/// The graph with a fault in the first float result of a node, where the input [`FAULT`] is true. A node without such a
-/// result is left alone.
+/// The graph with a fault in the first float result of a node, where the input [`FAULT`] is true. A node
+/// without such a result is left alone.
 ///
 /// # Errors
 /// What type rules refuse: none for a legal graph.

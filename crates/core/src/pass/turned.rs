@@ -1,7 +1,7 @@
-//! Which operands of a row program are better copied before: devices are fastest along columns that lie next to each other. Where
-//! an operand's neighbours in memory are neighbouring rows instead, as in a norm over the channels of an image whose channels lie
-//! apart, one transposition costs less than to reduce rows read so, or to compute functions of what is read so. Little
-//! arithmetic does not pay for it.
+//! Which operands of a row program are better copied before: devices are fastest along columns that lie next
+//! to each other. Where an operand's neighbours in memory are neighbouring rows instead, as in a norm over
+//! the channels of an image whose channels lie apart, one transposition costs less than to reduce rows read
+//! so, or to compute functions of what is read so. Little arithmetic does not pay for it.
 
 use crate::expr::Unary;
 use crate::row::{Access, Instr, Operand, RowProgram};

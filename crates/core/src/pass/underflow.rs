@@ -1,7 +1,8 @@
-//! What low precision loses of the gradients: beside each node of the backward pass that rounds to it stands a twin that
-//! reads the same operands and rounds to f32. Elements that are zero in the node's result, but not in the twin's, have
-//! underflowed there. Zeros that are no loss (a ReLU's, a row no index names) are zero in both and do not count, nor do
-//! those that follow from an element lost earlier: each loss counts once, where it happens.
+//! What low precision loses of the gradients: beside each node of the backward pass that rounds to it stands
+//! a twin that reads the same operands and rounds to f32. Elements that are zero in the node's result, but
+//! not in the twin's, have underflowed there. Zeros that are no loss (a ReLU's, a row no index names) are
+//! zero in both and do not count, nor do those that follow from an element lost earlier: each loss counts
+//! once, where it happens.
 
 use super::lift::attributes;
 use super::rebuild::{rebuild, same};
@@ -16,11 +17,12 @@ use crate::ops::pointwise::{
     logical::LOGICAL_AND,
 };
 
-/// The graph with one more result, the last: f64 `[taps]`, the elements that underflowed to zero in each result in `low` of
-/// a node of the backward pass that rounds. Absent where there is no such node. The other results keep their bits.
+/// The graph with one more result, the last: f64 `[taps]`, the elements that underflowed to zero in each
+/// result in `low` of a node of the backward pass that rounds. Absent where there is no such node. The other
+/// results keep their bits.
 ///
-/// `graph` is differentiated and decomposed. The second part of the answer names the taps and says how many elements each
-/// has.
+/// `graph` is differentiated and decomposed. The second part of the answer names the taps and says how many
+/// elements each has.
 ///
 /// # Errors
 /// What type rules refuse: none for a legal graph.

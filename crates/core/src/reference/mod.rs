@@ -1,5 +1,5 @@
-//! The reference interpreter: the oracle every device is judged against. Computes each node in f64 and rounds its
-//! results to their dtypes. Slow and obvious; knows no plan, no fusion, no threads.
+//! The reference interpreter: the oracle every device is judged against. Computes each node in f64 and rounds
+//! its results to their dtypes. Slow and obvious; knows no plan, no fusion, no threads.
 
 pub mod rows;
 pub mod scalar;

@@ -2,7 +2,8 @@
 
 use crate::expr::{Binary, Unary};
 
-/// A float function of one. `IsNan` and `IsInf` give 1 or 0 (see [`unary_test`]); `Bits` and `FromBits` are [`bits`] and [`from_bits`].
+/// A float function of one. `IsNan` and `IsInf` give 1 or 0 (see [`unary_test`]); `Bits` and `FromBits` are
+/// [`bits`] and [`from_bits`].
 pub fn unary_f(op: Unary, x: f64) -> f64 {
     match op {
         Unary::Neg => -x,

@@ -1,4 +1,5 @@
-//! Synthetic models of any size: deep (a transformer) and wide (thousands of branches that share their input).
+//! Synthetic models of any size: deep (a transformer) and wide (thousands of branches that share their
+//! input).
 
 use headwater_core::graph::{InputRole, Origin, OutputRole};
 use headwater_core::{Attrs, Builder, DType, Graph, OpDef, Registry, TensorType, ValueId};

@@ -6,8 +6,8 @@ use headwater_core::ops::{Case, Derivative, OpDef, Sample};
 use headwater_core::pass::diff::gradients;
 use headwater_core::{Builder, Graph, Registry, Tensor};
 
-/// One operator on one of its cases, with its gradients for a cotangent that is a further input where it has a rule;
-/// and numbers for the inputs.
+/// One operator on one of its cases, with its gradients for a cotangent that is a further input where it has
+/// a rule; and numbers for the inputs.
 pub fn graph_of(op: &'static OpDef, case: &Case) -> (Graph, Vec<Tensor>) {
     built(op, case, matches!(op.derivative, Derivative::Rule(_)))
 }

@@ -16,7 +16,8 @@ pub static QUICK_GELU: OpDef = OpDef {
     cases: || vec![Case::new("plain").range(&[3, 4], -4.0, 4.0)],
 };
 
-/// Gradient of [`QUICK_GELU`]: `(grad_output, self)`; `g · s · (1 + 1.702 · x · (1 - s))` with `s = sigmoid(1.702 · x)`.
+/// Gradient of [`QUICK_GELU`]: `(grad_output, self)`; `g · s · (1 + 1.702 · x · (1 - s))` with `s =
+/// sigmoid(1.702 · x)`.
 pub static QUICK_GELU_BACKWARD: OpDef = OpDef {
     name: "quick_gelu_backward",
     schemas: &[],

@@ -9,7 +9,8 @@ const LINE: usize = 64;
 /// Stretches of memory to be asked for, in the order of memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
-    /// Address of the stretch that comes next, bytes of a stretch, bytes from one to the next, stretches left.
+    /// Address of the stretch that comes next, bytes of a stretch, bytes from one to the next, stretches
+    /// left.
     at: usize,
     bytes: usize,
     hop: isize,
@@ -65,7 +66,8 @@ impl Ahead {
         self.left
     }
 
-    /// The next stretches, at most `n`, for a tile of so many whole blocks that are summed over `k`: none if it has none.
+    /// The next stretches, at most `n`, for a tile of so many whole blocks that are summed over `k`: none if
+    /// it has none.
     #[inline(always)]
     pub fn take(&mut self, n: usize, blocks: usize, k: usize) -> Soon {
         let (steps, n) = (k / PLACES, n.min(self.left));
@@ -122,8 +124,8 @@ impl Paced {
     }
 }
 
-/// Stretches that a tile asks for, evenly while it sums: so loads that the tile itself waits for do not queue behind many that
-/// go to memory.
+/// Stretches that a tile asks for, evenly while it sums: so loads that the tile itself waits for do not queue
+/// behind many that go to memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Soon {
     at: usize,
@@ -140,8 +142,8 @@ impl Soon {
     /// Nothing.
     pub const NONE: Soon = Soon { at: 0, hop: 0, stretches: 0, each: 0, steps: usize::MAX, pace: 0 };
 
-    /// Where part `i` of a block begins to ask, its pace, and its steps. Where there is nothing to ask for, it is for a line
-    /// that is `near`.
+    /// Where part `i` of a block begins to ask, its pace, and its steps. Where there is nothing to ask for,
+    /// it is for a line that is `near`.
     #[inline(always)]
     pub fn of<E>(&self, block: usize, i: usize, near: *const E) -> (*const u8, usize, usize) {
         let stretch = block * self.each + i;
@@ -154,8 +156,8 @@ impl Soon {
     }
 }
 
-/// Asks for a line of memory, which need not exist, up to the first-level cache: asked for up to the second one, a line of a page
-/// whose place the processor has to look up was seen not to come (Zen 5).
+/// Asks for a line of memory, which need not exist, up to the first-level cache: asked for up to the second
+/// one, a line of a page whose place the processor has to look up was seen not to come (Zen 5).
 #[inline(always)]
 pub(super) fn ask(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -168,9 +170,10 @@ pub(super) fn ask(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for lines of memory that are written soon, up to the first-level cache, and takes them from whoever has them: another
-/// thread, often, which wrote there before. Read first, they would have to be asked for again when they are written. Of
-/// `rows` rows, `stride` bytes apart, the lines of the first byte and of that `last` bytes behind it.
+/// Asks for lines of memory that are written soon, up to the first-level cache, and takes them from whoever
+/// has them: another thread, often, which wrote there before. Read first, they would have to be asked for
+/// again when they are written. Of `rows` rows, `stride` bytes apart, the lines of the first byte and of that
+/// `last` bytes behind it.
 #[inline(always)]
 pub(super) fn claim(first: *const u8, rows: usize, stride: isize, last: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -178,8 +181,8 @@ pub(super) fn claim(first: *const u8, rows: usize, stride: isize, last: usize) {
         // A number: no memory is touched.
         let mut at = first.addr();
         for _ in 0..rows {
-            // SAFETY: it does nothing but ask and add; any address may be named. Where a processor does not know it, it does
-            // nothing.
+            // SAFETY: it does nothing but ask and add; any address may be named. Where a processor does not
+            // know it, it does nothing.
             unsafe {
                 std::arch::asm!(
                     "prefetchw [{at}]",

@@ -146,8 +146,8 @@ impl Converts<bf16> for __m512 {
     }
 }
 
-/// The bits of the nearest bf16, in the lower half of each lane: as in `x86`. The instruction for it flushes subnormal
-/// numbers to zero, which no other tier does.
+/// The bits of the nearest bf16, in the lower half of each lane: as in `x86`. The instruction for it flushes
+/// subnormal numbers to zero, which no other tier does.
 ///
 /// # Safety
 /// The processor has AVX-512.
@@ -164,8 +164,9 @@ unsafe fn nearest_bf16(x: __m512) -> __m512i {
     }
 }
 
-/// Sixteen sums in f32, or in operands the bits of sixteen pairs of bf16: `fma` adds the products of both, the second one
-/// first, each rounded to f32. Subnormal operands and sums count as zero: so the instruction is defined.
+/// Sixteen sums in f32, or in operands the bits of sixteen pairs of bf16: `fma` adds the products of both,
+/// the second one first, each rounded to f32. Subnormal operands and sums count as zero: so the instruction
+/// is defined.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Pairs(__m512);
@@ -218,7 +219,8 @@ impl Lanes for Pairs {
     }
     #[inline(always)]
     fn fma(self, a: Self, b: Self) -> Self {
-        // SAFETY: callers are compiled for the instruction, which the processor was found to have; any bits are operands.
+        // SAFETY: callers are compiled for the instruction, which the processor was found to have; any bits
+        // are operands.
         unsafe {
             let (a, b) =
                 (std::mem::transmute::<__m512, __m512bh>(a.0), std::mem::transmute::<__m512, __m512bh>(b.0));

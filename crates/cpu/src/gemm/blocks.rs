@@ -1,4 +1,5 @@
-//! How a product is computed: slabs of the right operand, packed once and shared; blocks of rows of the left one.
+//! How a product is computed: slabs of the right operand, packed once and shared; blocks of rows of the left
+//! one.
 
 use super::ahead::{Ahead, claim};
 use super::parts::{Parts, part};
@@ -14,7 +15,8 @@ use std::ptr::null_mut;
 
 /// Panels up to which rows of the left operand are not packed.
 const IN_PLACE: usize = 16;
-/// Blocks of rows in registers, one after the other, that a kernel is called for: what it takes to begin is little then.
+/// Blocks of rows in registers, one after the other, that a kernel is called for: what it takes to begin is
+/// little then.
 pub(super) const TOGETHER: usize = 4;
 /// Elements packed at a time.
 const PACKED: usize = 1 << 15;
@@ -48,8 +50,8 @@ struct Slab<W> {
     k: usize,
     /// The right operand, packed.
     right: Shared<W>,
-    /// Sums of elements of the output, by row and column of the slab, that wait for further slabs; null if they wait in the
-    /// output, or the slab has all of `k`.
+    /// Sums of elements of the output, by row and column of the slab, that wait for further slabs; null if
+    /// they wait in the output, or the slab has all of `k`.
     waiting: Shared<W>,
 }
 
@@ -192,8 +194,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         same::<T, T::Wide>() && self.b.cs == 1 && self.size.m <= 2 * self.kernels.rows
     }
 
-    /// Whether rows of the left operand are read where they lie: too few columns would repay packing. Pairs lie as panels have
-    /// them if they are whole, and begin where a place may.
+    /// Whether rows of the left operand are read where they lie: too few columns would repay packing. Pairs
+    /// lie as panels have them if they are whole, and begin where a place may.
     fn left_in_place(&self) -> bool {
         let (taken, place) = (self.kernels.fast.taken, size_of::<T::Wide>());
         let whole = self.size.k.is_multiple_of(taken)
@@ -236,8 +238,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         }
     }
 
-    /// Piece `g` of those that take [`DEEP`] places of `k` of a slab each, by the parts of it: where the part begins, and what
-    /// of it.
+    /// Piece `g` of those that take [`DEEP`] places of `k` of a slab each, by the parts of it: where the part
+    /// begins, and what of it.
     fn deep(&self, slab: Slab<T::Wide>, g: usize, mut f: impl FnMut(usize, Range<usize>)) {
         let (mut at, end) = (g * DEEP, slab.k.min((g + 1) * DEEP));
         while at < end {
@@ -248,8 +250,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         }
     }
 
-    /// Packs panels of the right operand into a slab, for some places of a part of its `k`, which begins at `p`: panel after
-    /// panel.
+    /// Packs panels of the right operand into a slab, for some places of a part of its `k`, which begins at
+    /// `p`: panel after panel.
     ///
     /// # Safety
     /// The slab has room; nobody uses this piece of it meanwhile.
@@ -264,13 +266,13 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         let first = slab.p + p + within.start;
         let (x, k) = (self.right(first, slab.j + from).transposed(), self.elements(first, within.len()));
         let to = slab.right.get().wrapping_add(p * padded + from * depth + within.start * width);
-        // SAFETY: columns of the right operand; the panels' room in the slab. Packing spills into the following panels only
-        // if its groups are no multiple of a vector, which two vectors are.
+        // SAFETY: columns of the right operand; the panels' room in the slab. Packing spills into the
+        // following panels only if its groups are no multiple of a vector, which two vectors are.
         unsafe { (self.kernels.fast.pack)(x, columns, k, width, depth, to) };
     }
 
-    /// A block of the output: some rows, and some columns of the slab. `right` and `left` are what is read next, of either
-    /// operand.
+    /// A block of the output: some rows, and some columns of the slab. `right` and `left` are what is read
+    /// next, of either operand.
     ///
     /// # Safety
     /// The slab is packed; `own` is a thread's workspace; nobody else uses this block meanwhile.
@@ -389,7 +391,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
                         let size = size_of::<O>();
                         claim(c.ptr.cast(), m, c.rs * size as isize, (n - 1) * size);
                     }
-                    // SAFETY: panels, packed or as they lie, and elements of the output or of the sums that wait for them.
+                    // SAFETY: panels, packed or as they lie, and elements of the output or of the sums that
+                    // wait for them.
                     unsafe { (self.kernels.fast.tile)(&tile) };
                     if out {
                         // SAFETY: rows of the buffer and of the output.

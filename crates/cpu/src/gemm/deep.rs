@@ -1,6 +1,6 @@
-//! Products with a small result and a long sum, as gradients of weights are: `k` is cut into groups that are summed apart, by
-//! one thread each, and then added in order. All that a group's next step reads and writes stays in the second-level cache,
-//! while what comes after is on its way.
+//! Products with a small result and a long sum, as gradients of weights are: `k` is cut into groups that are
+//! summed apart, by one thread each, and then added in order. All that a group's next step reads and writes
+//! stays in the second-level cache, while what comes after is on its way.
 
 use super::ahead::Ahead;
 use super::blocks::{Product, TOGETHER};
@@ -12,15 +12,16 @@ use crate::pool::{Pool, Shared};
 use crate::room;
 use std::ptr::null;
 
-/// Rows and columns of the result that a thread sums at a time, the shorter side and the longer one: the larger the block, the
-/// more often what is packed is used. And most elements of the whole result.
+/// Rows and columns of the result that a thread sums at a time, the shorter side and the longer one: the
+/// larger the block, the more often what is packed is used. And most elements of the whole result.
 const SIDE: usize = limit(192, 24);
 const LONG: usize = 2 * SIDE;
 const RESULT: usize = limit(160 << 10, 4 << 10);
-/// Least depth for each row or column of the result: with less the sums of the groups cost more than they save.
+/// Least depth for each row or column of the result: with less the sums of the groups cost more than they
+/// save.
 const DEEP: usize = 2;
-/// Most places of `k` packed at a time: with the block of the result and what comes next they fill most of the second-level
-/// cache.
+/// Most places of `k` packed at a time: with the block of the result and what comes next they fill most of
+/// the second-level cache.
 const CHUNK: usize = limit(140, 8);
 /// Tasks that are enough for most numbers of threads, and most groups.
 const TASKS: usize = 16;
@@ -40,7 +41,8 @@ pub(super) struct Deep {
 }
 
 impl Deep {
-    /// Of a result `m × n`, summed over `k` places, with tiles of `height × width`; none if there is a better way.
+    /// Of a result `m × n`, summed over `k` places, with tiles of `height × width`; none if there is a better
+    /// way.
     pub fn new([m, n, k]: [usize; 3], [height, width]: [usize; 2]) -> Option<Deep> {
         let deep = m.min(n) >= 2 * width && m * n <= RESULT && k >= DEEP * m.max(n) && k >= 2 * CHUNK;
         if !deep {
@@ -63,8 +65,9 @@ impl Deep {
         self.groups * self.blocks[0] * self.blocks[1]
     }
 
-    /// Block and group of task `at`. All blocks of a group follow each other: a thread, whose tasks do as well, reads some of
-    /// the rows that are summed over, all their columns, and these are the rows that it wrote.
+    /// Block and group of task `at`. All blocks of a group follow each other: a thread, whose tasks do as
+    /// well, reads some of the rows that are summed over, all their columns, and these are the rows that it
+    /// wrote.
     fn task(&self, at: usize) -> (usize, usize) {
         let blocks = self.blocks[0] * self.blocks[1];
         (at % blocks, at / blocks)

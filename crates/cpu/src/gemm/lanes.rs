@@ -1,5 +1,6 @@
-//! Vectors of numbers, as the kernels of matrix products need them: one implementation per instruction set and type. The
-//! kernels are written once, generic over these; `tiers` compiles them for each instruction set.
+//! Vectors of numbers, as the kernels of matrix products need them: one implementation per instruction set
+//! and type. The kernels are written once, generic over these; `tiers` compiles them for each instruction
+//! set.
 #![allow(clippy::needless_range_loop)]
 
 use super::{Mat, turn};
@@ -185,7 +186,8 @@ pub(crate) trait Converts<T: Float<Wide = Self::E>>: Lanes {
         unsafe { Self::load(lanes.as_ptr()) }
     }
 
-    /// Lanes of pairs: this number rounded to `T`, of half the width, in the lower half, that of `high` in the upper one.
+    /// Lanes of pairs: this number rounded to `T`, of half the width, in the lower half, that of `high` in
+    /// the upper one.
     #[inline(always)]
     fn pair(self, high: Self) -> Self {
         let (mut lanes, mut upper) = ([Self::E::ZERO; MAX_LANES], [Self::E::ZERO; MAX_LANES]);
@@ -227,8 +229,8 @@ pub(crate) trait Converts<T: Float<Wide = Self::E>>: Lanes {
     }
 }
 
-/// How elements of an operand are packed for products: each widened, or pairs along `k` together in the place of one, as
-/// instructions take them that sum products of pairs.
+/// How elements of an operand are packed for products: each widened, or pairs along `k` together in the place
+/// of one, as instructions take them that sum products of pairs.
 pub(crate) trait Packs<T: Float<Wide = Self::E>>: Lanes {
     /// Elements of `k` in a place.
     const TAKEN: usize;
@@ -258,8 +260,8 @@ pub(crate) trait Packs<T: Float<Wide = Self::E>>: Lanes {
     /// # Safety
     /// The first of its elements may be read, and the others that are in the matrix.
     unsafe fn one(x: Mat<T>, i: usize, p: usize, k: usize) -> Self::E;
-    /// Of places of two elements: those whose first one is the second of these or, unless `late`, the first, and whose second
-    /// one is so of `next`.
+    /// Of places of two elements: those whose first one is the second of these or, unless `late`, the first,
+    /// and whose second one is so of `next`.
     #[inline(always)]
     fn joined(self, _next: Self, _late: bool, _next_late: bool) -> Self {
         self

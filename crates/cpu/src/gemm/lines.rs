@@ -1,5 +1,6 @@
-//! Lines of positions of one channel, convolved with its kernel or with another channel's lines. Positions are the lanes: a few
-//! lines or parts of one are held in registers while the taps go by, or a few taps while the positions do.
+//! Lines of positions of one channel, convolved with its kernel or with another channel's lines. Positions
+//! are the lanes: a few lines or parts of one are held in registers while the taps go by, or a few taps while
+//! the positions do.
 
 use super::lanes::{Lanes, MAX_LANES};
 use crate::element::Wide;
@@ -7,7 +8,8 @@ use crate::element::Wide;
 /// Vectors of results held in registers.
 const HELD: usize = 8;
 
-/// Sums over taps: position `p` of line `i` is `start + Σ weights[t] · inputs[rows[i] + taps[t] + p]`, in the order of the taps.
+/// Sums over taps: position `p` of line `i` is `start + Σ weights[t] · inputs[rows[i] + taps[t] + p]`, in the
+/// order of the taps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lines<'a, E> {
     pub inputs: *const E,
@@ -18,7 +20,8 @@ pub(crate) struct Lines<'a, E> {
     pub start: E,
     /// Positions of a line.
     pub width: usize,
-    /// Where lines are written, and elements from one to the next: whole vectors, the last of which has more than is meant.
+    /// Where lines are written, and elements from one to the next: whole vectors, the last of which has more
+    /// than is meant.
     pub out: *mut E,
     pub pitch: usize,
 }
@@ -26,7 +29,8 @@ pub(crate) struct Lines<'a, E> {
 /// Computes all lines.
 ///
 /// # Safety
-/// All elements named may be read or written, in vectors that begin at or before the last of a line; `out` overlaps nothing else.
+/// All elements named may be read or written, in vectors that begin at or before the last of a line; `out`
+/// overlaps nothing else.
 #[inline(always)]
 pub(super) unsafe fn lines<L: Lanes>(x: &Lines<L::E>) {
     let vectors = x.width.div_ceil(L::N);
@@ -86,8 +90,8 @@ unsafe fn columns<L: Lanes, const R: usize, const V: usize>(x: &Lines<L::E>, fir
     }
 }
 
-/// Sums over positions: for each tap and lane `l`, `sums[t][l] += Σ gradients[i · pitch + p] · inputs[rows[i] + taps[t] + p]`, where
-/// the positions `p < width` leave the remainder `l`.
+/// Sums over positions: for each tap and lane `l`, `sums[t][l] += Σ gradients[i · pitch + p] · inputs[rows[i]
+/// + taps[t] + p]`, where the positions `p < width` leave the remainder `l`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dots<'a, E> {
     pub inputs: *const E,
@@ -107,7 +111,8 @@ const TAPS: usize = 9;
 /// Computes all sums.
 ///
 /// # Safety
-/// All elements named may be read or written, in vectors that begin at or before the last of a line; `sums` overlaps nothing else.
+/// All elements named may be read or written, in vectors that begin at or before the last of a line; `sums`
+/// overlaps nothing else.
 #[inline(always)]
 pub(super) unsafe fn dots<L: Lanes>(x: &Dots<L::E>) {
     if x.taps.is_empty() {

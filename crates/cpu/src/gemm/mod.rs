@@ -1,10 +1,11 @@
-//! Matrix products: batched, any strides, summed in f32 or wider, rounded once. f16 and bf16 are widened while they are
-//! packed, or bf16 brought together in pairs where there are instructions for these; no matrix is ever copied whole.
+//! Matrix products: batched, any strides, summed in f32 or wider, rounded once. f16 and bf16 are widened
+//! while they are packed, or bf16 brought together in pairs where there are instructions for these; no matrix
+//! is ever copied whole.
 //!
-//! The method is the usual one: columns of the right operand are packed into panels that all threads share, rows of the left
-//! one into panels of a thread's own, and a block of the output is held in registers while a panel of each streams by.
-//! Every element is the sum, in order, of sums over parts of `k`; the parts depend on the sizes alone, and which thread
-//! computes what does not matter to the bits.
+//! The method is the usual one: columns of the right operand are packed into panels that all threads share,
+//! rows of the left one into panels of a thread's own, and a block of the output is held in registers while a
+//! panel of each streams by. Every element is the sum, in order, of sums over parts of `k`; the parts depend
+//! on the sizes alone, and which thread computes what does not matter to the bits.
 //!
 //! Knows nothing of operators: callers vouch for their pointers.
 
@@ -144,11 +145,13 @@ pub fn workspace<T: Operand, O: Operand<Wide = T::Wide>>(tier: Tier, size: Size,
     Parts::new::<T, O>(T::kernels(tier), size).total(threads) * size_of::<T::Wide>()
 }
 
-/// `c[i] = start + a[i] · b[i]` for each `i` in `0..batches`, summed in `T::Wide`, each element rounded once to `O`.
+/// `c[i] = start + a[i] · b[i]` for each `i` in `0..batches`, summed in `T::Wide`, each element rounded once
+/// to `O`.
 ///
 /// # Safety
-/// For every batch, all elements that the sizes name lie in memory that lives through the call; those of the outputs lie
-/// apart from each other and from all inputs, and nobody else uses them meanwhile. The processor has the tier.
+/// For every batch, all elements that the sizes name lie in memory that lives through the call; those of the
+/// outputs lie apart from each other and from all inputs, and nobody else uses them meanwhile. The processor
+/// has the tier.
 ///
 /// # Panics
 /// If `workspace` (aligned to 64 bytes) is smaller than [`workspace`] says.

@@ -1,11 +1,12 @@
-//! Sums of products of pairs of bf16 without an instruction for them: slow, for tests of what takes pairs on any processor.
+//! Sums of products of pairs of bf16 without an instruction for them: slow, for tests of what takes pairs on
+//! any processor.
 
 use super::Mat;
 use super::lanes::{Lanes, Packs};
 use half::bf16;
 
-/// Four sums in f32, or in operands the bits of four pairs. The arithmetic of the instruction (see `avx512`), but that
-/// subnormal numbers count.
+/// Four sums in f32, or in operands the bits of four pairs. The arithmetic of the instruction (see `avx512`),
+/// but that subnormal numbers count.
 #[derive(Clone, Copy)]
 pub(super) struct Pairs([f32; 4]);
 

@@ -8,11 +8,12 @@ use super::tile::{MAX_COLS, MAX_ROWS};
 use super::{Size, same};
 use std::ops::Range;
 
-/// Most of `k` summed in registers at once: a panel of the left operand lies in the first-level cache, one of the right operand
-/// comes from the second. Fewer parts cost less than panels that both lie in the first: the output is written once for each.
+/// Most of `k` summed in registers at once: a panel of the left operand lies in the first-level cache, one of
+/// the right operand comes from the second. Fewer parts cost less than panels that both lie in the first: the
+/// output is written once for each.
 const K_PART: usize = limit(1024, 32);
-/// Elements of a block of the left operand, for the second-level cache: with few columns the next block is on its way there
-/// before this one is done with, with many it is used for long.
+/// Elements of a block of the left operand, for the second-level cache: with few columns the next block is on
+/// its way there before this one is done with, with many it is used for long.
 const LEFT: usize = limit(48 << 10, 2 << 10);
 const LEFT_LONG: usize = limit(96 << 10, 4 << 10);
 const MANY: usize = limit(768, 48);
@@ -34,13 +35,14 @@ pub(super) const fn limit(real: usize, tests: usize) -> usize {
     if cfg!(test) { tests } else { real }
 }
 
-/// The size of even parts of `n`, each at most `most` and a multiple of `of`, as `most` should be; at least `of`.
+/// The size of even parts of `n`, each at most `most` and a multiple of `of`, as `most` should be; at least
+/// `of`.
 pub(crate) fn even(n: usize, most: usize, of: usize) -> usize {
     n.div_ceil(n.div_ceil(most).max(1)).next_multiple_of(of).max(of)
 }
 
-/// Part number `at` of `count` of `n`: they differ by a multiple of `of` at most, so that threads with as many of them are done
-/// at the same time, and none is larger than those of [`even`].
+/// Part number `at` of `count` of `n`: they differ by a multiple of `of` at most, so that threads with as
+/// many of them are done at the same time, and none is larger than those of [`even`].
 pub(super) fn part(n: usize, of: usize, count: usize, at: usize) -> Range<usize> {
     let start = |at: usize| n.min(at * n.div_ceil(of) / count * of);
     start(at)..start(at + 1)
@@ -51,7 +53,8 @@ pub(super) fn part(n: usize, of: usize, count: usize, at: usize) -> Range<usize>
 pub(super) struct Parts {
     /// Places of `k` in panels: what `k` counts in all that follows.
     pub k: usize,
-    /// Columns of a slab, in whole panels; rows of a chunk, in whole panels but for the last one; what is summed at once.
+    /// Columns of a slab, in whole panels; rows of a chunk, in whole panels but for the last one; what is
+    /// summed at once.
     pub cols: usize,
     pub chunk: usize,
     pub part_k: usize,
@@ -86,7 +89,8 @@ impl Parts {
         let together = TOGETHER * kernels.rows;
         let fit = fit / together * together;
         let blocks = if m <= 2 * kernels.rows { 1 } else { m.div_ceil(fit) };
-        // Enough for several threads, if each is still worth the panel of the right operand that it brings near.
+        // Enough for several threads, if each is still worth the panel of the right operand that it brings
+        // near.
         let blocks = blocks.max((m / LEAST_ROWS).min(BLOCKS));
         let rows = m.div_ceil(blocks).next_multiple_of(kernels.rows);
         let line = |n: usize| n.next_multiple_of(16);

@@ -1,4 +1,5 @@
-//! Products with few rows or few columns of operands whose `k` lies along memory: dot products, without packing.
+//! Products with few rows or few columns of operands whose `k` lies along memory: dot products, without
+//! packing.
 
 use super::blocks::Product;
 use super::tile::{DOT_COLS, DOT_ROWS, Dot};

@@ -10,13 +10,13 @@ pub(crate) fn room(taps: usize) -> usize {
     (taps + 1) * MAX_LANES * MAX_LANES
 }
 
-/// Packs the kernels of `n` results, the rows of a matrix: of channel after channel, `elements` of these, `taps` elements. Tap `t`
-/// of place `p` of the channels ([`Packs`]) goes to `out[(t · places + p) · cols ..]`, result after result, and zeros behind the last
-/// one. `cols` are whole vectors.
+/// Packs the kernels of `n` results, the rows of a matrix: of channel after channel, `elements` of these,
+/// `taps` elements. Tap `t` of place `p` of the channels ([`Packs`]) goes to `out[(t · places + p) · cols
+/// ..]`, result after result, and zeros behind the last one. `cols` are whole vectors.
 ///
 /// # Safety
-/// The rows may be read, of neighbouring elements; `out` has room for `cols` elements of each tap and place, `scratch` for
-/// [`room`]. They do not overlap.
+/// The rows may be read, of neighbouring elements; `out` has room for `cols` elements of each tap and place,
+/// `scratch` for [`room`]. They do not overlap.
 #[inline(always)]
 pub(super) unsafe fn taps<L: Packs<T>, T: Float<Wide = L::E>>(
     x: Mat<T>,
@@ -27,7 +27,8 @@ pub(super) unsafe fn taps<L: Packs<T>, T: Float<Wide = L::E>>(
     scratch: *mut L::E,
 ) {
     let (places, all) = (elements.div_ceil(L::TAKEN), elements * taps);
-    // Of as many places as a vector has lanes, all elements as they follow each other: `TAKEN` of each result a vector.
+    // Of as many places as a vector has lanes, all elements as they follow each other: `TAKEN` of each result
+    // a vector.
     for (o, first) in (0..cols).step_by(L::N).flat_map(|o| (0..places).step_by(L::N).map(move |p| (o, p))) {
         let (rows, here) = (L::N.min(n.saturating_sub(o)), L::N.min(places - first));
         let start = first * taps;

@@ -133,8 +133,8 @@ fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
     }
 }
 
-/// Every element where it belongs, and nothing between columns or behind the last one, though vectors of rows that fill none are
-/// stored whole.
+/// Every element where it belongs, and nothing between columns or behind the last one, though vectors of rows
+/// that fill none are stored whole.
 fn interleaves<T: Operand>(kernels: &Kernels<T>) {
     let layouts = |rows: usize, k: usize| [(1, rows as isize), (k as isize, 1), (2 * k as isize, 2)];
     let rows = (1..=kernels.cols + 1).chain([2 * kernels.cols, 3 * kernels.cols + 1]);
@@ -178,7 +178,8 @@ fn columns_of_any_size_are_interleaved() {
     }
 }
 
-/// Every element where it belongs, rounded as it is alone, and nothing between columns or behind the last one.
+/// Every element where it belongs, rounded as it is alone, and nothing between columns or behind the last
+/// one.
 fn turns<T: Operand>(kernels: &Kernels<T>) {
     let sizes = |n: usize| (1..=n + 2).chain([2 * n - 1, 2 * n, 2 * n + 3, 4 * n + 1]);
     for (rows, cols) in sizes(kernels.cols).flat_map(|r| sizes(kernels.cols / 2).map(move |c| (r, c))) {
@@ -286,7 +287,8 @@ fn kernels_of_results_are_packed_tap_by_tap() {
 }
 
 fn narrows<T: Operand<Wide = f32>>(tier: Tier) {
-    // Of all kinds, each at every place of a vector: subnormal numbers, NaNs whose payload lies low, ties, and what overflows.
+    // Of all kinds, each at every place of a vector: subnormal numbers, NaNs whose payload lies low, ties,
+    // and what overflows.
     let kinds = [1e-40, -3e-39, 1e-45, 0.0, -0.0, 1.0, 1.5, 65519.0, 65520.0, 1e30, f32::MAX, f32::INFINITY];
     let bits = [0x7FC0_0000, 0xFF80_0001, 0x7FFF_FFFF, 0x3F80_8000, 0x3F81_8000, 0x3F80_8001, 0x007F_FFFF];
     let kinds: Vec<f32> = kinds.into_iter().chain(bits.map(f32::from_bits)).collect();

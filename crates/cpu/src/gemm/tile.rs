@@ -1,6 +1,6 @@
-//! The innermost kernels, generic over vectors: a block of the output in registers, packing, and products of few rows by
-//! dot products. Everything is inlined into the functions of `tiers`: hence loops by index, for closures would be compiled
-//! apart, without the instructions of the tier.
+//! The innermost kernels, generic over vectors: a block of the output in registers, packing, and products of
+//! few rows by dot products. Everything is inlined into the functions of `tiers`: hence loops by index, for
+//! closures would be compiled apart, without the instructions of the tier.
 #![allow(clippy::needless_range_loop)]
 
 use super::Mat;
@@ -13,7 +13,8 @@ use std::ops::Range;
 pub(crate) const MAX_ROWS: usize = 12;
 pub(super) const MAX_COLS: usize = 2 * MAX_LANES;
 
-/// Some rows of a few columns of the output: `c = start + a · b`, summed over `k` in order, a block in registers at a time.
+/// Some rows of a few columns of the output: `c = start + a · b`, summed over `k` in order, a block in
+/// registers at a time.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile<E> {
     /// Rows, any number; columns, at most two vectors.
@@ -41,7 +42,8 @@ pub(crate) struct Tile<E> {
 /// Computes a tile.
 ///
 /// # Safety
-/// All elements named by it may be read or written; `c` overlaps nothing else but `start`, at the same elements.
+/// All elements named by it may be read or written; `c` overlaps nothing else but `start`, at the same
+/// elements.
 #[inline(always)]
 pub(super) unsafe fn tile<L: Lanes>(t: &Tile<L::E>) {
     // Of whole blocks something is known that saves additions of addresses.
@@ -88,14 +90,15 @@ pub(super) unsafe fn tile<L: Lanes>(t: &Tile<L::E>) {
     rows!(1 2 3 4 5 6 7 8 9 10 11 12);
 }
 
-/// How the left operand of a tile lies: its strides are anything; it is packed; its columns are neighbours; its rows are. All
-/// but the first with a packed right operand.
+/// How the left operand of a tile lies: its strides are anything; it is packed; its columns are neighbours;
+/// its rows are. All but the first with a packed right operand.
 const ANY: u8 = 0;
 const PACKED: u8 = 1;
 const ALONG: u8 = 2;
 const ACROSS: u8 = 3;
 
-/// Places of `k` at a time: fewer instructions besides the multiplications, which share the processor's front end.
+/// Places of `k` at a time: fewer instructions besides the multiplications, which share the processor's front
+/// end.
 pub(super) const PLACES: usize = 4;
 
 /// Blocks of `R` rows and `C` vectors of columns.
@@ -132,8 +135,8 @@ unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile
     let (to, start) = (t.c.wrapping_offset(first * t.crs), t.start.wrapping_offset(first * t.srs));
     let mut sums = [[L::zero(); C]; R];
     let mut b = t.b;
-    // Rows in threes: addresses reach a base plus one or two strides. Told what the bases have in common, the compiler
-    // would add stride by stride, each addition waiting for the one before.
+    // Rows in threes: addresses reach a base plus one or two strides. Told what the bases have in common, the
+    // compiler would add stride by stride, each addition waiting for the one before.
     let mut a = [t.a.wrapping_offset(block as isize * t.blocks); THREES];
     for i in 1..R.div_ceil(3) {
         a[i] = a[0].wrapping_offset(3 * i as isize * ars);
@@ -179,7 +182,8 @@ unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile
             let now = steps.min(most);
             for _ in 0..now {
                 if LEFT == ACROSS && R > 6 {
-                    // Written one after the other, the compiler would read all four first, for which there are no registers.
+                    // Written one after the other, the compiler would read all four first, for which there
+                    // are no registers.
                     for _ in 0..std::hint::black_box(PLACES) {
                         place!(0);
                         further!(1);
@@ -246,7 +250,8 @@ unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile
     }
 }
 
-/// Keeps the compiler from reading for the next place what registers have no room for while this one is multiplied.
+/// Keeps the compiler from reading for the next place what registers have no room for while this one is
+/// multiplied.
 #[inline(always)]
 fn apart() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
@@ -255,13 +260,14 @@ fn apart() {
 /// Bases of the addresses of rows, each for three.
 const THREES: usize = MAX_ROWS.div_ceil(3);
 
-/// Packs the rows of a matrix into panels of `group` rows: in a panel, place after place of `k` ([`Packs`]). Rows missing in the
-/// last panel are zeros. Panels begin `pitch · group` elements apart: more than `k` has places if other columns are packed apart
-/// from these. A group is of whole vectors or smaller than one; `out` has room for whole panels and [`MAX_LANES`] elements more.
+/// Packs the rows of a matrix into panels of `group` rows: in a panel, place after place of `k` ([`Packs`]).
+/// Rows missing in the last panel are zeros. Panels begin `pitch · group` elements apart: more than `k` has
+/// places if other columns are packed apart from these. A group is of whole vectors or smaller than one;
+/// `out` has room for whole panels and [`MAX_LANES`] elements more.
 ///
 /// # Safety
-/// The `rows × k` elements of `x` may be read, `rows` in whole panels by the places of `k` of `out` be written; they do not
-/// overlap.
+/// The `rows × k` elements of `x` may be read, `rows` in whole panels by the places of `k` of `out` be
+/// written; they do not overlap.
 #[inline(always)]
 pub(super) unsafe fn pack<L: Packs<T>, T: Float<Wide = L::E>>(
     x: Mat<T>,
@@ -341,7 +347,8 @@ unsafe fn pack_rows<L: Packs<T>, T: Float<Wide = L::E>>(
     pitch: usize,
     out: *mut L::E,
 ) {
-    // So many places of so many rows at a time: few stretches are read and written at once, each along memory.
+    // So many places of so many rows at a time: few stretches are read and written at once, each along
+    // memory.
     const PLACES: usize = 8;
     const STRIP: usize = 192;
     const LINE: usize = 64;
@@ -370,8 +377,8 @@ unsafe fn pack_rows<L: Packs<T>, T: Float<Wide = L::E>>(
                     }
                     continue;
                 }
-                // The vector's lanes that are no rows of this panel are rows of the next one, and spill into the next
-                // place of this panel, which is written later; the last place must not spill.
+                // The vector's lanes that are no rows of this panel are rows of the next one, and spill into
+                // the next place of this panel, which is written later; the last place must not spill.
                 let within = i + L::N <= rows;
                 let spills = if within { end.min(places - 1) } else { first };
                 for _ in first..spills {
@@ -379,7 +386,8 @@ unsafe fn pack_rows<L: Packs<T>, T: Float<Wide = L::E>>(
                     unsafe { L::across(from, 0, 0).store(to) };
                     (from, to) = (from.at(0, L::TAKEN), to.wrapping_add(group));
                 }
-                // Behind the last row nothing is read: a vector ends with it, and a matrix of fewer rows is read one by one.
+                // Behind the last row nothing is read: a vector ends with it, and a matrix of fewer rows is
+                // read one by one.
                 let before = L::N - group;
                 for _ in spills..end {
                     // SAFETY: as above.
@@ -420,8 +428,9 @@ unsafe fn pack_columns<L: Packs<T>, T: Float<Wide = L::E>>(
         let here = group.min(rows - i);
         let mut row = 0;
         while row < group {
-            // A panel of fewer rows than lanes repeats its last one or has zeros, and one that is not whole zeros; what is
-            // stored of it spills into the next place, or the next panel, which are written later, or the room at the end.
+            // A panel of fewer rows than lanes repeats its last one or has zeros, and one that is not whole
+            // zeros; what is stored of it spills into the next place, or the next panel, which are written
+            // later, or the room at the end.
             let (last, some) = (group - row - 1, L::N.min(here.saturating_sub(row)));
             let to = out.wrapping_add(i * pitch + row);
             let mut p = 0;
@@ -508,8 +517,9 @@ pub(super) unsafe fn narrow<L: Converts<T>, T: Float<Wide = L::E>>(from: *const 
     }
 }
 
-/// Dot products of `rows` by `cols` rows (at most [`DOT_ROWS`] by [`DOT_COLS`]) of `k` neighbouring elements: `a[i·ars ..]`
-/// and `b[j·brs ..]`, to `out[i · DOT_COLS + j]`. Each is summed in `N` parts, by position modulo `N`.
+/// Dot products of `rows` by `cols` rows (at most [`DOT_ROWS`] by [`DOT_COLS`]) of `k` neighbouring elements:
+/// `a[i·ars ..]` and `b[j·brs ..]`, to `out[i · DOT_COLS + j]`. Each is summed in `N` parts, by position
+/// modulo `N`.
 ///
 /// # Safety
 /// These elements may be read.

@@ -1,14 +1,16 @@
-//! Results transposed on their way out, as where sums lie position by position and results channel by channel.
+//! Results transposed on their way out, as where sums lie position by position and results channel by
+//! channel.
 #![allow(clippy::needless_range_loop)]
 
 use super::lanes::{Converts, Lanes, MAX_LANES};
 use super::{Mat, same, walk};
 use crate::element::Float;
 
-/// Writes a matrix column after column, rounded: element `i` of column `j` to `out[j · pitch + i]`. The columns of a row are
-/// neighbours.
+/// Writes a matrix column after column, rounded: element `i` of column `j` to `out[j · pitch + i]`. The
+/// columns of a row are neighbours.
 ///
-/// Numbers of half the width are rounded first, two rows together in the place of one: so there is half as much to transpose.
+/// Numbers of half the width are rounded first, two rows together in the place of one: so there is half as
+/// much to transpose.
 ///
 /// # Safety
 /// The `rows × cols` elements of `x` may be read, their places of `out` be written; they do not overlap.

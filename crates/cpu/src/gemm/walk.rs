@@ -1,5 +1,6 @@
-//! The register tile for a left operand that is no matrix: rows start anywhere, and the sum walks runs of each. A
-//! convolution multiplies an image in place with it. And how images get there: channels innermost, or as they lie.
+//! The register tile for a left operand that is no matrix: rows start anywhere, and the sum walks runs of
+//! each. A convolution multiplies an image in place with it. And how images get there: channels innermost, or
+//! as they lie.
 
 use super::Mat;
 use super::lanes::{Converts, Lanes, MAX_LANES, MAX_TAKEN, Packs};
@@ -15,7 +16,8 @@ pub(crate) struct Walk<'a, E> {
     /// Left: where the row at place 0 begins, aligned or not, and bytes from one place to the next.
     pub a: *const E,
     pub place: usize,
-    /// What is summed: at index `p < inner` of a run the row's element `left + p`, and row `right · pitch + p` of the right.
+    /// What is summed: at index `p < inner` of a run the row's element `left + p`, and row `right · pitch +
+    /// p` of the right.
     pub runs: &'a [Run],
     pub inner: usize,
     pub pitch: usize,
@@ -123,7 +125,8 @@ unsafe fn rows<L: Lanes, const R: usize, const C: usize>(w: &Walk<L::E>) {
     }
 }
 
-/// Writes a matrix column after column, its rows in places ([`Packs`]): place `i` of column `p` to `out[p · pitch + i]`.
+/// Writes a matrix column after column, its rows in places ([`Packs`]): place `i` of column `p` to `out[p ·
+/// pitch + i]`.
 ///
 /// # Safety
 /// The `rows × k` elements of `x` may be read, their places of `out` be written; they do not overlap.
@@ -151,7 +154,8 @@ pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
             (some..places).for_each(|i| single(i, p));
         }
     } else if x.cs == 1 {
-        // `N` columns of a place, for which the caller vouches. Of an odd number of rows the last place has one.
+        // `N` columns of a place, for which the caller vouches. Of an odd number of rows the last place has
+        // one.
         macro_rules! row {
             ($i:expr, $p:expr) => {
                 if $i < whole { L::across(t, $p, $i) } else { L::across_last(t, $p, $i) }
@@ -173,9 +177,9 @@ pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
                 }
             }
         } else {
-            // Some places of column after column: rows of a matrix often lie whole pages apart, where the first-level cache
-            // does not hold the beginnings of many. Places that fill no vector come first: what is stored behind them is
-            // written later.
+            // Some places of column after column: rows of a matrix often lie whole pages apart, where the
+            // first-level cache does not hold the beginnings of many. Places that fill no vector come first:
+            // what is stored behind them is written later.
             for i in [some].into_iter().filter(|&i| i < places).chain((0..some).step_by(L::N)) {
                 let few = L::N.min(places - i);
                 for p in (0..columns).step_by(L::N) {
@@ -195,11 +199,12 @@ pub(super) unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
                 }
             }
         }
-        // Columns that fill no vector, as the nine elements of a kernel: what is read behind them is the next row, or behind the
-        // last ones a copy's end.
+        // Columns that fill no vector, as the nine elements of a kernel: what is read behind them is the next
+        // row, or behind the last ones a copy's end.
         let edge = if x.rs == k as isize && columns < k { some } else { 0 };
         let mut copy = [const { MaybeUninit::<T>::uninit() }; MAX_LANES * MAX_TAKEN * MAX_LANES];
-        // Places from which on something is read behind the matrix, and what is copied of them: as it lies, but for what is behind.
+        // Places from which on something is read behind the matrix, and what is copied of them: as it lies,
+        // but for what is behind.
         let last = (rows * k).saturating_sub(columns + L::N) / k.max(1) + 1;
         let last = (last / L::TAKEN).min(edge);
         let end = t.at(columns, last * L::TAKEN);

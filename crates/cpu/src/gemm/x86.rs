@@ -1,5 +1,5 @@
-//! Vectors of x86: AVX2 with FMA and F16C. Only functions compiled for these instructions (see `tiers`) may come here;
-//! everything is inlined into them.
+//! Vectors of x86: AVX2 with FMA and F16C. Only functions compiled for these instructions (see `tiers`) may
+//! come here; everything is inlined into them.
 
 use super::lanes::{Converts, Lanes, MAX_LANES};
 use half::{bf16, f16};
@@ -15,8 +15,8 @@ macro_rules! lanes {
 
             #[inline(always)]
             fn zero() -> Self {
-                // SAFETY: for all intrinsics here: callers are compiled for the instruction set (module documentation),
-                // which the processor was found to have.
+                // SAFETY: for all intrinsics here: callers are compiled for the instruction set (module
+                // documentation), which the processor was found to have.
                 unsafe { $zero() }
             }
             #[inline(always)]
@@ -214,8 +214,8 @@ impl Converts<f16> for __m256 {
     }
 }
 
-// A bf16 is the upper half of an f32. Rounding to nearest, ties to even: add half of the last place, less a bit if it is
-// even, and cut; a NaN is made quiet instead, so that cutting leaves one.
+// A bf16 is the upper half of an f32. Rounding to nearest, ties to even: add half of the last place, less a
+// bit if it is even, and cut; a NaN is made quiet instead, so that cutting leaves one.
 impl Converts<bf16> for __m256 {
     #[inline(always)]
     unsafe fn read(p: *const bf16) -> Self {

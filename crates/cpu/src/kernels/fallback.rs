@@ -1,4 +1,5 @@
-//! The kernel of operators that have none: the core's reference on copies of the operands. Allocates, uses one thread.
+//! The kernel of operators that have none: the core's reference on copies of the operands. Allocates, uses
+//! one thread.
 
 use super::Prepared;
 use crate::view::View;

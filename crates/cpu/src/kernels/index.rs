@@ -1,5 +1,5 @@
-//! Reading at places given by data: `embedding`, `gather`, `index`, `check_index`; and constants. Indices are all checked
-//! before anything is read; the error names the first that is out of range.
+//! Reading at places given by data: `embedding`, `gather`, `index`, `check_index`; and constants. Indices are
+//! all checked before anything is read; the error names the first that is out of range.
 
 use super::walk::{Grid, Indices, MAX_RANK};
 use super::{Args, Kernel, Prepared, Site, any, contiguous, no_workspace};
@@ -135,7 +135,8 @@ impl Runs {
         let others = (0..x.rank()).filter(|d| !dims.contains(d));
         let mut rest: Vec<isize> = others.map(|d| strides[d]).collect();
         rest.splice(first..first, index.iter().map(|_| 0));
-        // Trailing dimensions that neither are indexed nor stand before an indexed one keep their order in memory.
+        // Trailing dimensions that neither are indexed nor stand before an indexed one keep their order in
+        // memory.
         let tail = dims.last().map_or(x.rank(), |&d| x.rank() - 1 - d);
         let tail = if dims.is_empty() { 0 } else { tail };
         let lead = out.rank() - tail;

@@ -66,7 +66,8 @@ impl Geometry {
 
     fn workspace(&self, site: &Site) -> usize {
         let bytes = |size| float_dtype!(site.outs[0].dtype, T => gemm::workspace::<T, T>(site.tier, size, site.threads));
-        // Rows that do not follow each other are multiplied batch by batch; that may take more than all of them at once.
+        // Rows that do not follow each other are multiplied batch by batch; that may take more than all of
+        // them at once.
         if self.shared { bytes(self.merged()).max(bytes(self.size)) } else { bytes(self.size) }
     }
 
@@ -135,8 +136,9 @@ fn run<T: Operand>(g: &Geometry, tier: Tier, args: &mut Args) -> Result<()> {
     let (batches, size) = if merge { (1, g.merged()) } else { (g.batches(), g.size) };
     let out = MatMut { ptr: args.writes[0].ptr_mut::<T>(), rs: g.size.n as isize };
     let step = size.m * size.n;
-    // SAFETY: the matrices are those of the operands' views, whose indices are all in bounds; the output is contiguous
-    // and overlaps no other operand, and its batches follow each other. The device runs no tier the processor lacks.
+    // SAFETY: the matrices are those of the operands' views, whose indices are all in bounds; the output is
+    // contiguous and overlaps no other operand, and its batches follow each other. The device runs no tier
+    // the processor lacks.
     unsafe {
         gemm::gemm::<T, T>(
             args.pool,

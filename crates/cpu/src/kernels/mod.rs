@@ -1,6 +1,6 @@
-//! Kernels: the operators whose body is `Kernel`, by name. A kernel reads its attributes once, when a plan is loaded, and
-//! returns the function that every run calls. Operators without a kernel here, and types a kernel does not take, run
-//! through the core's reference: slowly, correctly.
+//! Kernels: the operators whose body is `Kernel`, by name. A kernel reads its attributes once, when a plan is
+//! loaded, and returns the function that every run calls. Operators without a kernel here, and types a kernel
+//! does not take, run through the core's reference: slowly, correctly.
 //!
 //! To add a family: a file with `pub static KERNELS: &[Kernel]`, and its name in [`FAMILIES`].
 
@@ -37,8 +37,8 @@ pub struct Kernel {
     pub takes: fn(&Site) -> bool,
     /// Bytes of scratch memory, exact.
     pub workspace: fn(&Site) -> usize,
-    /// Whether an input may have any strides, or an output any but the last, which is 1; all other operands are
-    /// contiguous.
+    /// Whether an input may have any strides, or an output any but the last, which is 1; all other operands
+    /// are contiguous.
     pub strided: fn(Port) -> bool,
     /// Reads attributes and geometry, once.
     pub prepare: fn(&Site) -> Result<Prepared>,
@@ -67,8 +67,9 @@ pub struct Args<'a> {
     pub reads: &'a [Option<View>],
     /// Outputs in order, of undefined content.
     pub writes: &'a mut [ViewMut],
-    /// Scratch memory of at least the size asked for, aligned to 64 bytes, of undefined content. Kernels that share a place in
-    /// the arena get all of it: they take what they need, or spread what threads work in over it ([`crate::room`]).
+    /// Scratch memory of at least the size asked for, aligned to 64 bytes, of undefined content. Kernels that
+    /// share a place in the arena get all of it: they take what they need, or spread what threads work in
+    /// over it ([`crate::room`]).
     pub workspace: &'a mut [u8],
     /// Threads.
     pub pool: &'a Pool,

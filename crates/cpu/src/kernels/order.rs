@@ -1,4 +1,5 @@
-//! Sorting and scanning along a dimension: `sort`, `topk`, `cumsum`. Lanes are independent; each is done by one thread.
+//! Sorting and scanning along a dimension: `sort`, `topk`, `cumsum`. Lanes are independent; each is done by
+//! one thread.
 
 use super::index::GRAIN;
 use super::{Args, Kernel, Prepared, Site, contiguous};
@@ -173,7 +174,8 @@ fn run_selection<T: Ordered>(lanes: &Lanes, k: usize, descending: bool, args: &m
             order[..k].sort_unstable_by(compare);
             let to = lanes.start(lane, k);
             for (i, &o) in order[..k].iter().enumerate() {
-                // SAFETY: element `i < k` of this lane, of results that have `count` lanes of `k`; no other thread's.
+                // SAFETY: element `i < k` of this lane, of results that have `count` lanes of `k`; no other
+                // thread's.
                 unsafe {
                     *values.get().add(to + i * lanes.after) = at(o);
                     *places.get().add(to + i * lanes.after) = o as i64;

@@ -1,6 +1,6 @@
-//! Writing at places given by data: `scatter`, `_index_put_impl`. Where several values meet in one place, they meet in the
-//! order of their positions, in f32 or wider, and are rounded once. Threads divide what cannot meet: lanes beside the indexed
-//! dimension, elements of a run.
+//! Writing at places given by data: `scatter`, `_index_put_impl`. Where several values meet in one place,
+//! they meet in the order of their positions, in f32 or wider, and are rounded once. Threads divide what
+//! cannot meet: lanes beside the indexed dimension, elements of a run.
 
 use super::index::{GRAIN, Runs, small_rank};
 use super::walk::{Grid, Indices};
@@ -18,7 +18,8 @@ pub static KERNELS: &[Kernel] = &[
     Kernel {
         name: "scatter",
         takes: |site| {
-            // Integer means divide sums that did not wrap; sums of bools stay bools: rare enough for the reference.
+            // Integer means divide sums that did not wrap; sums of bools stay bools: rare enough for the
+            // reference.
             let x = site.outs[0].dtype;
             let how = combine(&site.cx);
             let plain = x.is_float() || how == Ok(Combine::Replace);
@@ -126,7 +127,8 @@ fn widened(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-/// Runs `f` on accumulators that start as `x` and end, rounded, in `out`: `out` itself, or `wide` for the narrow floats.
+/// Runs `f` on accumulators that start as `x` and end, rounded, in `out`: `out` itself, or `wide` for the
+/// narrow floats.
 fn accumulate<T: Meet>(
     pool: &crate::Pool,
     x: &[T],
@@ -248,8 +250,9 @@ impl Scatter {
         Ok(())
     }
 
-    /// Calls `f(place written, place read)` for every position of every lane, in order along the lane; lanes in any order.
-    /// The place written is one of the output's: the index was checked, and reaches no further than the tensor elsewhere.
+    /// Calls `f(place written, place read)` for every position of every lane, in order along the lane; lanes
+    /// in any order. The place written is one of the output's: the index was checked, and reaches no further
+    /// than the tensor elsewhere.
     fn each_lane(&self, pool: &crate::Pool, index: Indices, f: impl Fn(usize, usize) + Sync) {
         const LANES: usize = 64;
         let count = self.lanes[0].numel();
@@ -315,7 +318,8 @@ impl Put {
             accumulate(pool, x, out, wide, |sums| {
                 let sums = Shared(sums.as_mut_ptr());
                 self.each(pool, reads, |to, from| {
-                    // SAFETY: `to` is a place in the output, of elements that this thread alone writes (see `each`).
+                    // SAFETY: `to` is a place in the output, of elements that this thread alone writes (see
+                    // `each`).
                     unsafe {
                         *sums.get().add(to) = T::meet(Combine::Sum, *sums.get().add(to), values[from].lift())
                     };
@@ -330,8 +334,8 @@ impl Put {
         Ok(())
     }
 
-    /// Calls `f(place written, place read)` for every element of every run, runs in order. A thread takes the same elements
-    /// of all runs, which differ from other threads' in the dimensions after the indexed ones.
+    /// Calls `f(place written, place read)` for every element of every run, runs in order. A thread takes the
+    /// same elements of all runs, which differ from other threads' in the dimensions after the indexed ones.
     fn each(&self, pool: &crate::Pool, reads: &[Option<crate::view::View>], f: impl Fn(usize, usize) + Sync) {
         const PART: usize = 256;
         pool.each(self.runs.len.div_ceil(PART), |b| {

@@ -1,5 +1,5 @@
-//! Resampling of images, plane by plane: first rows are mixed, then columns. Weights are worked out once, when the plan is
-//! loaded.
+//! Resampling of images, plane by plane: first rows are mixed, then columns. Weights are worked out once,
+//! when the plan is loaded.
 
 use super::{Args, Kernel, Prepared, Site, contiguous, floats};
 use crate::element::{Float, Wide};

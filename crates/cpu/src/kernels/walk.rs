@@ -1,4 +1,5 @@
-//! Walking tensors in the order of another's elements, and reading indices: what the index kernels share. No allocation.
+//! Walking tensors in the order of another's elements, and reading indices: what the index kernels share. No
+//! allocation.
 
 use crate::view::View;
 use headwater_core::diagnostic::Result;
@@ -165,7 +166,8 @@ impl<'a> Indices<'a> {
     }
 }
 
-/// Evaluates an expression with `T` standing for the unsigned type of a dtype's size: for kernels that only move bits.
+/// Evaluates an expression with `T` standing for the unsigned type of a dtype's size: for kernels that only
+/// move bits.
 #[macro_export]
 macro_rules! bits_of {
     ($dtype:expr, $T:ident => $body:expr) => {

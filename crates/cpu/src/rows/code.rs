@@ -24,13 +24,15 @@ pub(super) enum Op {
     Load { operand: usize, f: Move, out: Reg, alias: bool },
     /// The offsets of a counter.
     Count { operand: usize, out: Reg },
-    /// Computes. `direct`: in the memory of this operand, where the result is stored anyway, if it is laid out like a tile.
+    /// Computes. `direct`: in the memory of this operand, where the result is stored anyway, if it is laid
+    /// out like a tile.
     Map { f: Map, what: What, args: [Reg; 3], out: Reg, direct: Option<usize> },
     /// Computes from a vector and, as argument number `one`, a number for each row.
     Spread { f: Map, op: Binary, args: [Reg; 2], one: usize, out: Reg, direct: Option<usize> },
     /// One of two registers for each row, by a truth value.
     Choose { cond: Reg, args: [Reg; 2], out: Reg },
-    /// A copy of a register in which the column `index` of each row, if there is one, becomes `f` of itself and `with`.
+    /// A copy of a register in which the column `index` of each row, if there is one, becomes `f` of itself
+    /// and `with`.
     Patch { f: Map, op: Binary, from: Reg, with: Reg, index: Reg, out: Reg },
     /// Spreads a row scalar over the tile.
     Expand { from: Reg, out: Reg },
@@ -38,7 +40,8 @@ pub(super) enum Op {
     Fold { fold: usize, from: Reg },
     /// Adds the products of two registers to the accumulators of a sum.
     Dot { fold: usize, f: Dot, args: [Reg; 2] },
-    /// Adds the element of a register in column `index` of each row, if there is one, to the accumulators of a sum.
+    /// Adds the element of a register in column `index` of each row, if there is one, to the accumulators of
+    /// a sum.
     Pick { fold: usize, from: Reg, index: Reg },
     /// Adds a register to a column sum.
     Sum { sum: usize, from: Reg },

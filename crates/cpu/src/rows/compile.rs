@@ -1,8 +1,10 @@
-//! Compiles a checked program: cuts its body into phases, makes loops over tiles of it, and gives registers their places.
+//! Compiles a checked program: cuts its body into phases, makes loops over tiles of it, and gives registers
+//! their places.
 //!
-//! The body is cut at its reductions: what depends on a reduction waits for the phase after it. Row scalars are computed
-//! before each phase, for all rows of a tile at once (or row by row where machine code does whole rows). What several phases need is computed again in each if that takes two
-//! operations at most, or else kept for the whole row (`keep`) unless rows are too long for that.
+//! The body is cut at its reductions: what depends on a reduction waits for the phase after it. Row scalars
+//! are computed before each phase, for all rows of a tile at once (or row by row where machine code does
+//! whole rows). What several phases need is computed again in each if that takes two operations at most, or
+//! else kept for the whole row (`keep`) unless rows are too long for that.
 
 use super::code::{Code, Folding, Kind, Op, Reg, Register, Summing, What, slot_class};
 use super::ops::{Map, Table, Ty};
@@ -15,8 +17,8 @@ use headwater_core::row::{Instr, Reduce};
 /// Fewer columns than this do not pay for a call for each row: row scalars are then spread over the tile.
 const SPREAD: usize = 64;
 
-/// Makes code of a program. Without `keep`, no vector lives from one phase to the next; with `stream`, results pass by the
-/// caches.
+/// Makes code of a program. Without `keep`, no vector lives from one phase to the next; with `stream`,
+/// results pass by the caches.
 pub(super) fn compile(s: &Source, table: &Table, keep: bool, stream: bool) -> Code {
     let scalar = s.scalars();
     let mut uses = vec![0; s.program.body.len()];
@@ -527,7 +529,8 @@ impl Compiler<'_> {
             let mut free: [Vec<usize>; 3] = Default::default();
             let mut made = [0; 3];
             for (i, op) in ops.iter().enumerate() {
-                // The result's slot is taken before those of the arguments are given back: no loop works in place.
+                // The result's slot is taken before those of the arguments are given back: no loop works in
+                // place.
                 if let Some(r) = op.out()
                     && let Kind::Vector(_) = regs[r].kind
                 {

@@ -1,5 +1,5 @@
-//! Floats in memory to f32 and back, a vector at a time, by the instructions of x86: nearest, ties to even, as everywhere.
-//! What fills no vector goes the way of the portable loops.
+//! Floats in memory to f32 and back, a vector at a time, by the instructions of x86: nearest, ties to even,
+//! as everywhere. What fills no vector goes the way of the portable loops.
 
 use super::loops::{LoadLoop, MapLoop, MoveLoop, StoreLoop};
 use super::real::Memory;

@@ -1,9 +1,10 @@
-//! The loops of row programs, plain Rust, inlined into one function per tier. They are by index and over pointers: what
-//! iterators are made of is not always compiled into these functions, and then lacks the tier's instructions.
+//! The loops of row programs, plain Rust, inlined into one function per tier. They are by index and over
+//! pointers: what iterators are made of is not always compiled into these functions, and then lacks the
+//! tier's instructions.
 //!
-//! Contract of every `run`: arguments hold the elements named (`n`, or `slow × fast`), valid and aligned, of the loop's
-//! types; what is written is valid for writing, and overlaps nothing that is read. With a step other than 1, the operand in
-//! memory is walked by that many elements.
+//! Contract of every `run`: arguments hold the elements named (`n`, or `slow × fast`), valid and aligned, of
+//! the loop's types; what is written is valid for writing, and overlaps nothing that is read. With a step
+//! other than 1, the operand in memory is walked by that many elements.
 
 #![allow(clippy::needless_range_loop)]
 
@@ -232,8 +233,8 @@ pub(super) fn fence() {
 pub(super) const LANES: usize = 32;
 pub(super) const CHUNK: usize = 4096;
 
-/// Sum of `n` terms in lanes: at most `CHUNK / LANES + 5` roundings in `T` on the way of any term, the rest in f64.
-/// `term` gives those of a stretch.
+/// Sum of `n` terms in lanes: at most `CHUNK / LANES + 5` roundings in `T` on the way of any term, the rest
+/// in f64. `term` gives those of a stretch.
 #[inline(always)]
 fn sum<T: Real>(n: usize, term: impl Fn(usize) -> T) -> f64 {
     let mut total = 0.0;

@@ -1,10 +1,11 @@
-//! Elementary functions. In f32 they have neither branches nor tables, so that loops over them vectorise; the polynomials
-//! are fits of least maximal relative error over the reduced interval. Their products are added with one rounding, which
-//! the portable tier of a processor that lacks the instruction pays with a call, to the same bits. In f64, which serves
-//! checking, they are the standard library's. The tests measure every f32 function against f64; its bound is stated with it.
+//! Elementary functions. In f32 they have neither branches nor tables, so that loops over them vectorise; the
+//! polynomials are fits of least maximal relative error over the reduced interval. Their products are added
+//! with one rounding, which the portable tier of a processor that lacks the instruction pays with a call, to
+//! the same bits. In f64, which serves checking, they are the standard library's. The tests measure every f32
+//! function against f64; its bound is stated with it.
 
-/// What the functions are written in: vectors of f32, masks and the bits of either. One implementation is a plain number,
-/// another a vector of the processor, a third writes machine code; so all compute the same.
+/// What the functions are written in: vectors of f32, masks and the bits of either. One implementation is a
+/// plain number, another a vector of the processor, a third writes machine code; so all compute the same.
 pub(crate) trait Lanes {
     /// A vector of f32, or of their bits.
     type V: Copy;
@@ -151,8 +152,8 @@ pub(crate) mod f32 {
 pub(crate) mod vector {
     use super::Lanes;
 
-    /// Adding and subtracting this rounds to the nearest integer, ties to even, for |x| < 2²²; meanwhile the integer
-    /// stands in the low bits.
+    /// Adding and subtracting this rounds to the nearest integer, ties to even, for |x| < 2²²; meanwhile the
+    /// integer stands in the low bits.
     const SHIFT: f32 = 12_582_912.0;
     /// ln 2 in two parts; the first has so few bits that its product with an exponent is exact.
     const LN2: (f32, f32) = (0.693_359_375, -2.121_944_4e-4);
@@ -200,8 +201,9 @@ pub(crate) mod vector {
         l.or(magnitude, sign)
     }
 
-    /// Powers of 2 in steps of an eighth: what is subtracted from the number of eighths, in the place where an exponent's
-    /// integer and the first three bits of the mantissa stand, so that the bits of the power are left.
+    /// Powers of 2 in steps of an eighth: what is subtracted from the number of eighths, in the place where
+    /// an exponent's integer and the first three bits of the mantissa stand, so that the bits of the power
+    /// are left.
     const EIGHTHS: [u32; 8] = {
         const BITS: [u32; 8] = [
             0x3f80_0000,
@@ -271,7 +273,8 @@ pub(crate) mod vector {
         power(l, shifted, r)
     }
 
-    /// The power of 2 that eˣ is: eighths as [`power`] takes them, and what is left of them, off by as much as log₂ e is rounded.
+    /// The power of 2 that eˣ is: eighths as [`power`] takes them, and what is left of them, off by as much
+    /// as log₂ e is rounded.
     #[inline(always)]
     fn eighths<L: Lanes>(l: &mut L, x: L::V) -> (L::V, L::V) {
         let (log2e, shift) = (l.num(8.0 * std::f32::consts::LOG2_E), l.num(BIASED));
@@ -280,15 +283,17 @@ pub(crate) mod vector {
         (shifted, l.fma(x, log2e, less))
     }
 
-    /// eˣ for x in [-87, 88], within 2 + |x| / 8 ulp, for log₂ e is rounded; no normal number below that, and 0 at -88.03.
+    /// eˣ for x in [-87, 88], within 2 + |x| / 8 ulp, for log₂ e is rounded; no normal number below that, and
+    /// 0 at -88.03.
     #[inline(always)]
     fn quick<L: Lanes>(l: &mut L, x: L::V) -> L::V {
         let (shifted, r) = eighths(l, x);
         power(l, shifted, r)
     }
 
-    /// eˣ of what is 0 at most, such as a score less the largest one; in truth for x up to 88. 0 below -88.1, and between that
-    /// and -87.3 no normal number. Within 2 + |x| / 8 ulp: beyond 5.4 no more than a rounding of x makes.
+    /// eˣ of what is 0 at most, such as a score less the largest one; in truth for x up to 88. 0 below -88.1,
+    /// and between that and -87.3 no normal number. Within 2 + |x| / 8 ulp: beyond 5.4 no more than a
+    /// rounding of x makes.
     #[inline(always)]
     pub fn exp_nonpos<L: Lanes>(l: &mut L, x: L::V) -> L::V {
         // The power of 2 whose exponent is 0, and no eighths more: bits of 0.
@@ -406,8 +411,8 @@ pub(crate) mod vector {
         with_sign(l, y, x)
     }
 
-    /// Distribution function Φ of the standard normal, within 2⁻²³, for negative numbers within (1 + x²) · 2⁻²² · Φ(x), and 0
-    /// below -5.7.
+    /// Distribution function Φ of the standard normal, within 2⁻²³, for negative numbers within (1 + x²) ·
+    /// 2⁻²² · Φ(x), and 0 below -5.7.
     #[inline(always)]
     pub fn ndtr<L: Lanes>(l: &mut L, x: L::V) -> L::V {
         let a = abs(l, x);
@@ -496,7 +501,8 @@ pub(super) mod f64 {
 mod tests {
     use super::f32 as m;
 
-    /// Largest error in units of the last place of the f32 nearest to the truth, over floats of all magnitudes.
+    /// Largest error in units of the last place of the f32 nearest to the truth, over floats of all
+    /// magnitudes.
     fn worst(got: fn(f32) -> f32, truth: fn(f64) -> f64, from: f32, to: f32) -> f64 {
         let mut worst = 0.0f64;
         let mut check = |x: f32| {

@@ -1,16 +1,18 @@
-//! The row-program evaluator: the one mechanism for pointwise chains, norms, softmax, losses, reductions and updates.
+//! The row-program evaluator: the one mechanism for pointwise chains, norms, softmax, losses, reductions and
+//! updates.
 //!
-//! A program is checked against its operands (`source`), cut into phases and loops (`compile`), divided into tiles that fit
-//! the first-level cache and blocks that threads take (here), and run (`run`). The loops themselves (`loops`, `real`,
-//! `math`) are plain Rust, compiled for every tier (`ops`). On x86-64 with AVX2, phases over columns that lie next to each
-//! other become machine code instead (`jit`), a loop each or one function for all, to the same bits.
+//! A program is checked against its operands (`source`), cut into phases and loops (`compile`), divided into
+//! tiles that fit the first-level cache and blocks that threads take (here), and run (`run`). The loops
+//! themselves (`loops`, `real`, `math`) are plain Rust, compiled for every tier (`ops`). On x86-64 with AVX2,
+//! phases over columns that lie next to each other become machine code instead (`jit`), a loop each or one
+//! function for all, to the same bits.
 //!
-//! Numbers: floats are computed in f32, or in f64 if an f64 takes part, and rounded to memory once, to nearest even;
-//! integers in i64, exactly. Sums of f32 over a row are taken in 32 lanes of at most 128 terms each, and sums over rows in
-//! stretches of at most 128 rows; their totals are carried on in f64. Sums over columns that do not lie next to each other are
-//! in f64 throughout. So a sum of `n` f32 is off by at most `min(n, 134) · 2⁻²⁴ · Σ|x|`, plus one rounding of the result, plus
-//! f64 noise. All divisions depend on sizes and layouts alone: results have the same bits on any number of threads and in
-//! every tier.
+//! Numbers: floats are computed in f32, or in f64 if an f64 takes part, and rounded to memory once, to
+//! nearest even; integers in i64, exactly. Sums of f32 over a row are taken in 32 lanes of at most 128 terms
+//! each, and sums over rows in stretches of at most 128 rows; their totals are carried on in f64. Sums over
+//! columns that do not lie next to each other are in f64 throughout. So a sum of `n` f32 is off by at most
+//! `min(n, 134) · 2⁻²⁴ · Σ|x|`, plus one rounding of the result, plus f64 noise. All divisions depend on
+//! sizes and layouts alone: results have the same bits on any number of threads and in every tier.
 
 mod code;
 mod compile;
@@ -45,21 +47,22 @@ pub(crate) use scratch::{Scratch, ScratchSize};
 use source::{Site, Source};
 use space::{Axis, count};
 
-/// Bytes of vector registers that a tile should not exceed, so that they stay in the first-level cache, and those up to
-/// which vectors are kept for whole rows, in the second.
+/// Bytes of vector registers that a tile should not exceed, so that they stay in the first-level cache, and
+/// those up to which vectors are kept for whole rows, in the second.
 const FIRST_LEVEL: usize = 24 << 10;
 const SECOND_LEVEL: usize = 256 << 10;
-/// Rows of at most so many columns are reduced in one piece, so that a sum does not depend on what else a program computes.
+/// Rows of at most so many columns are reduced in one piece, so that a sum does not depend on what else a
+/// program computes.
 const WHOLE: usize = loops::CHUNK;
-/// Programs that move more bytes than this write past the caches: nothing of the results would still be there when they
-/// are read.
+/// Programs that move more bytes than this write past the caches: nothing of the results would still be there
+/// when they are read.
 const STREAM: usize = 32 << 20;
 /// Rows that are summed in f32 before their sums are added up in f64.
 const SUMMED: usize = 128;
 /// Elements worth handing to a thread.
 const GRAIN: usize = 1 << 15;
-/// Of what is read along one axis and written along the other: bytes of a tile's columns as they are written, and columns of a
-/// block.
+/// Of what is read along one axis and written along the other: bytes of a tile's columns as they are written,
+/// and columns of a block.
 const STRETCH: usize = 256;
 const TURNED: usize = 256;
 /// Fewer blocks than this are too few for many threads: long rows are then cut as well.
@@ -80,7 +83,8 @@ pub(crate) struct Program {
     /// The phases as machine code, where there is such for this tier and all that they do.
     #[cfg(target_arch = "x86_64")]
     machine: Option<jit::Machine>,
-    /// Byte offset of each register in a thread's buffer, of each reduction's accumulators, and the buffer's size.
+    /// Byte offset of each register in a thread's buffer, of each reduction's accumulators, and the buffer's
+    /// size.
     homes: Vec<usize>,
     fold_homes: Vec<usize>,
     buffer: usize,
@@ -156,7 +160,8 @@ impl Program {
         false
     }
 
-    /// Bytes between the rows of a register that machine code keeps: in whole groups of columns, of four bytes each.
+    /// Bytes between the rows of a register that machine code keeps: in whole groups of columns, of four
+    /// bytes each.
     fn whole_groups(&self) -> usize {
         4 * count(&self.cols).next_multiple_of(LANES)
     }
@@ -227,7 +232,8 @@ impl Tiling {
         if split {
             block_rows = tile_rows;
         }
-        // Row scalars are stored by one block alone: by the last part of a split program, or the block of the whole row.
+        // Row scalars are stored by one block alone: by the last part of a split program, or the block of the
+        // whole row.
         let stores = code.scalar.iter().flatten().any(|op| matches!(op, Op::Store { .. }));
         let block_cols = if split || !(folds || stores) {
             (GRAIN / block_rows / tile_cols * tile_cols).max(tile_cols)
@@ -235,7 +241,8 @@ impl Tiling {
             cols.next_multiple_of(tile_cols)
         };
         let (block_rows, block_cols) = match !across && source.crosswise() && !folds && !sums && !stores {
-            // Blocks with long sides in both directions: pages are left when all of some lines of them was used.
+            // Blocks with long sides in both directions: pages are left when all of some lines of them was
+            // used.
             true => {
                 let each = (rows * cols / (64 * TURNED)).clamp(GRAIN / TURNED, 512);
                 ((each / tile_rows).max(1) * tile_rows, (TURNED / tile_cols).max(1) * tile_cols)

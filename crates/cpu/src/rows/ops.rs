@@ -1,5 +1,5 @@
-//! The functions of row programs, looked up by operation and type when a program is compiled. The loops are in `loops`;
-//! here each is compiled once for every tier.
+//! The functions of row programs, looked up by operation and type when a program is compiled. The loops are
+//! in `loops`; here each is compiled once for every tier.
 
 #[cfg(target_arch = "x86_64")]
 use super::convert;
@@ -68,7 +68,8 @@ pub(super) struct Table {
     /// By the types of argument and result.
     pub unary: fn(Ty, Unary, Ty) -> Map,
     pub binary: fn(Ty, Binary) -> Map,
-    /// Of a vector and one number, which is the argument of that number; only what is worth a loop of its own.
+    /// Of a vector and one number, which is the argument of that number; only what is worth a loop of its
+    /// own.
     pub spread: fn(Ty, Binary, usize) -> Option<Map>,
     /// By the type of the alternatives.
     pub select: fn(Ty) -> Map,
@@ -125,7 +126,8 @@ trait Vector {
     fn mov<L: MoveLoop>() -> Move;
     fn fold<L: FoldLoop>() -> Fold;
     fn dot<L: DotLoop>() -> Dot;
-    /// Floats in memory to f32 and back (past the caches if asked, and possible), and f32 rounded to f16 or bf16.
+    /// Floats in memory to f32 and back (past the caches if asked, and possible), and f32 rounded to f16 or
+    /// bf16.
     fn load(from: DType) -> Move;
     fn store(to: DType, stream: bool) -> Move;
     fn round(to: DType) -> Map;

@@ -1,8 +1,9 @@
 //! Runs compiled programs: blocks over threads, tiles within blocks, operations over tiles.
 //!
-//! Soundness: `source` has checked that every element reached by the axes lies in its segment, that results lie apart, and
-//! that a result overlaps an input only element by element. Blocks are disjoint parts of the space, so threads write
-//! different elements; what one writes another reads only if it is the same element, that is, never.
+//! Soundness: `source` has checked that every element reached by the axes lies in its segment, that results
+//! lie apart, and that a result overlaps an input only element by element. Blocks are disjoint parts of the
+//! space, so threads write different elements; what one writes another reads only if it is the same element,
+//! that is, never.
 
 use super::Program;
 use super::code::{Kind, Op};
@@ -75,8 +76,8 @@ impl Program {
     /// Runs the program once.
     ///
     /// # Safety
-    /// `bases` are the segments of the plan this was compiled for, at least of their sizes, and used by nobody else
-    /// meanwhile; `scratch` is at least of this program's size.
+    /// `bases` are the segments of the plan this was compiled for, at least of their sizes, and used by
+    /// nobody else meanwhile; `scratch` is at least of this program's size.
     pub(crate) unsafe fn run(&self, bases: &[Shared<u8>], pool: &Pool, scratch: &mut Scratch) {
         let (rows, cols) = (count(&self.rows), count(&self.cols));
         let (row_blocks, col_blocks) = (self.row_blocks(), self.col_blocks());

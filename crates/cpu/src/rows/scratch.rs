@@ -7,8 +7,8 @@ use crate::memory::CpuMemory;
 use crate::pool::Shared;
 use headwater_core::diagnostic::Result;
 
-/// What programs work in besides their operands: a buffer for each thread, and partial results. Made when a plan is loaded,
-/// large enough for each of its programs.
+/// What programs work in besides their operands: a buffer for each thread, and partial results. Made when a
+/// plan is loaded, large enough for each of its programs.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub(super) threads: Vec<Worker>,

@@ -1,5 +1,6 @@
-//! A row program with its operands, checked: every element it will touch lies in its segment, results lie apart, and what
-//! is written over something read is the very same elements. The unsafe code of `run` rests on what is checked here.
+//! A row program with its operands, checked: every element it will touch lies in its segment, results lie
+//! apart, and what is written over something read is the very same elements. The unsafe code of `run` rests
+//! on what is checked here.
 
 use super::ops::Ty;
 use super::space::{Axis, injective, merge};
@@ -9,7 +10,8 @@ use headwater_core::plan::Plan;
 use headwater_core::row::{Instr, RowProgram};
 use headwater_core::{Class, DType, ensure, fail};
 
-/// A program over axes shared by all operands: reads, then writes, then one for each `Iota`, which only counts.
+/// A program over axes shared by all operands: reads, then writes, then one for each `Iota`, which only
+/// counts.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
     pub program: &'a RowProgram,
@@ -155,7 +157,8 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Results lie apart from each other, and from what is read unless they are the same elements in the same order.
+    /// Results lie apart from each other, and from what is read unless they are the same elements in the same
+    /// order.
     fn check_overlaps(&self, views: &[&View], reads: usize) -> Result<Vec<bool>> {
         let mut shared = vec![false; views.len()];
         for w in reads..views.len() {
@@ -201,7 +204,8 @@ impl<'a> Source<'a> {
         (0..self.sites.len()).max_by_key(|&o| (named(o), std::cmp::Reverse(o)))
     }
 
-    /// Orders the axes by memory, joins them, and for pointwise programs divides them into rows and columns anew.
+    /// Orders the axes by memory, joins them, and for pointwise programs divides them into rows and columns
+    /// anew.
     fn arrange(&mut self) {
         let empty = |axes: &[Axis]| axes.iter().any(|a| a.size == 0);
         if empty(&self.rows) || empty(&self.cols) {
@@ -225,8 +229,8 @@ impl<'a> Source<'a> {
             let result = (self.sites.len() > reads).then_some(reads);
             self.rows = by_memory(rows.into_iter().chain(cols).collect(), result.or(primary));
             self.cols = self.rows.pop().into_iter().collect();
-            // A transposition reads along another axis than it writes: that one becomes the last of the rows, so that a
-            // tile spans both.
+            // A transposition reads along another axis than it writes: that one becomes the last of the rows,
+            // so that a tile spans both.
             let step = |a: &Axis, o: usize| a.steps[o].unsigned_abs();
             let crosswise = (0..reads)
                 .filter(|&o| self.cols.first().is_some_and(|c| step(c, o) > 1))
@@ -249,7 +253,8 @@ impl<'a> Source<'a> {
         self.sites.iter().enumerate().map(|(o, s)| named(o) * s.dtype.size()).sum()
     }
 
-    /// Whether a tile should span rows and columns because an operand is read along one and written along the other.
+    /// Whether a tile should span rows and columns because an operand is read along one and written along the
+    /// other.
     pub fn crosswise(&self) -> bool {
         let reads = self.program.reads.len();
         let (Some(row), Some(col)) = (self.rows.last(), self.cols.last()) else { return false };

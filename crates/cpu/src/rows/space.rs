@@ -1,5 +1,5 @@
-//! The iteration space of a program over given layouts: axes, how every operand moves along them, and which stretches of
-//! them are regular. Pure index arithmetic.
+//! The iteration space of a program over given layouts: axes, how every operand moves along them, and which
+//! stretches of them are regular. Pure index arithmetic.
 
 /// One iteration dimension: its size, and the step of every operand along it, in elements.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,8 +33,9 @@ pub(super) fn merge(axes: Vec<Axis>) -> Vec<Axis> {
     out
 }
 
-/// Whether different indices of the axes always name different elements of an operand: sorted by step, every axis leaps
-/// over all that the smaller ones reach. (Sufficient; layouts that interleave otherwise count as overlapping.)
+/// Whether different indices of the axes always name different elements of an operand: sorted by step, every
+/// axis leaps over all that the smaller ones reach. (Sufficient; layouts that interleave otherwise count as
+/// overlapping.)
 pub(super) fn injective(axes: &[&Axis], operand: usize) -> bool {
     let mut sorted: Vec<(usize, usize)> =
         axes.iter().filter(|a| a.size > 1).map(|a| (a.steps[operand].unsigned_abs(), a.size)).collect();
@@ -47,7 +48,8 @@ pub(super) fn injective(axes: &[&Axis], operand: usize) -> bool {
     })
 }
 
-/// Consecutive indices of some axes, cut into stretches along the last axis: within one, every operand moves by its step.
+/// Consecutive indices of some axes, cut into stretches along the last axis: within one, every operand moves
+/// by its step.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     /// Length of each stretch.

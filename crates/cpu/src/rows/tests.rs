@@ -1,5 +1,6 @@
-//! The evaluator against the core's reference, on random programs over random layouts. Numbers are small integers and the
-//! operations keep them so: every result is exact, whatever the order of summation, and must agree to the bit.
+//! The evaluator against the core's reference, on random programs over random layouts. Numbers are small
+//! integers and the operations keep them so: every result is exact, whatever the order of summation, and must
+//! agree to the bit.
 
 use super::*;
 use crate::memory::CpuMemory;
@@ -393,7 +394,8 @@ fn softmax_is_accurate_however_it_is_cut() {
         let want = reference::rows::run(&ex.program, &[&ex.reads[0].1], &[ex.writes[0].ty.clone()]).unwrap();
         let got = run(&ex, 2, Tier::detect());
         for (g, w) in got[0].floats().iter().zip(want[0].floats()) {
-            // Two roundings and 2 ulp of exp in the terms, the sum's bound of 134 roundings at most, one division.
+            // Two roundings and 2 ulp of exp in the terms, the sum's bound of 134 roundings at most, one
+            // division.
             let bound = (134.0 + 6.0) * f64::exp2(-24.0) * w;
             assert!((g - w).abs() <= bound, "{rows}×{cols}: {g}, not {w}");
         }
@@ -452,7 +454,8 @@ fn what_is_overwritten_has_been_read() {
 fn a_row_is_read_before_its_number_is_stored() {
     use headwater_core::expr::input;
     use headwater_core::row::ReduceSpace;
-    // An operand that lies across wants blocks of some columns; the number of a row that goes over what it was made of, one.
+    // An operand that lies across wants blocks of some columns; the number of a row that goes over what it
+    // was made of, one.
     let shape: &[usize] = &[600, 700];
     let space = ReduceSpace::new(shape, &[1]);
     let mut b = space.builder();

@@ -57,8 +57,8 @@ const TURNED: usize = 4;
 /// Bytes of rows that are turned at a time, a line of the cache, and columns.
 const COPY: [usize; 2] = [64, 128];
 
-/// A part of a tile that lies transposed in memory: element `(i, j)` at `memory + i + j · apart`, in elements, and in the register
-/// at `register + i · line`, in bytes, element `j`.
+/// A part of a tile that lies transposed in memory: element `(i, j)` at `memory + i + j · apart`, in
+/// elements, and in the register at `register + i · line`, in bytes, element `j`.
 struct Turned {
     memory: *mut u8,
     apart: isize,
@@ -196,7 +196,8 @@ impl Run<'_> {
     /// One operation on a tile.
     ///
     /// # Safety
-    /// As [`Run::block`]; the registers in `at` are valid for the tile, `parts` are those of its operands or empty.
+    /// As [`Run::block`]; the registers in `at` are valid for the tile, `parts` are those of its operands or
+    /// empty.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn op(
         &self,
@@ -219,8 +220,9 @@ impl Run<'_> {
             Some(part) => (!part.get().is_null()).then(|| part.get()),
             None => self.part(tile, operand),
         };
-        // SAFETY: registers hold a tile of their type, in the buffer or in an operand laid out like one; no loop's result
-        // lies over its arguments (`compile` gives it a slot of its own, or an operand that overlaps no input).
+        // SAFETY: registers hold a tile of their type, in the buffer or in an operand laid out like one; no
+        // loop's result lies over its arguments (`compile` gives it a slot of its own, or an operand that
+        // overlaps no input).
         unsafe {
             match *op {
                 Op::Load { operand, f, out, alias } => match alike(operand).filter(|_| alias) {

@@ -3,7 +3,8 @@
 use crate::gemm::{Mat, Operand};
 use crate::tier::Tier;
 
-/// Element `(r, c)`, at `from + r · step + c`, becomes element `(c, r)`, at `to + c · pitch + r`, in elements of `size` bytes.
+/// Element `(r, c)`, at `from + r · step + c`, becomes element `(c, r)`, at `to + c · pitch + r`, in elements
+/// of `size` bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transposition {
     pub tier: Tier,
@@ -17,8 +18,8 @@ pub(super) struct Transposition {
 }
 
 impl Transposition {
-    /// Asks for the first line of memory of each row, all at once. Rows often lie whole pages apart, so that the caches hold few of
-    /// them, and nothing that is asked for long before.
+    /// Asks for the first line of memory of each row, all at once. Rows often lie whole pages apart, so that
+    /// the caches hold few of them, and nothing that is asked for long before.
     #[inline]
     pub fn ask(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -31,7 +32,8 @@ impl Transposition {
     }
 
     /// # Safety
-    /// The elements may be read, or written, and are aligned to their size; they do not overlap. The processor has the tier.
+    /// The elements may be read, or written, and are aligned to their size; they do not overlap. The
+    /// processor has the tier.
     #[inline]
     pub unsafe fn run(self) {
         // SAFETY: the caller's promise.

@@ -1,5 +1,5 @@
-//! The elementary functions on vectors of x86: what `math` is written in, as instructions of AVX2 and AVX-512. Only functions
-//! compiled for these may come here; everything is inlined into them.
+//! The elementary functions on vectors of x86: what `math` is written in, as instructions of AVX2 and
+//! AVX-512. Only functions compiled for these may come here; everything is inlined into them.
 
 use super::math::Lanes;
 use std::arch::x86_64::*;
@@ -19,8 +19,8 @@ macro_rules! lanes {
 
             #[inline(always)]
             fn num(&mut self, x: f32) -> $v {
-                // SAFETY: for all intrinsics here: callers are compiled for the instruction set (module documentation),
-                // which the processor was found to have.
+                // SAFETY: for all intrinsics here: callers are compiled for the instruction set (module
+                // documentation), which the processor was found to have.
                 unsafe { $set(x) }
             }
             #[inline(always)]
@@ -153,7 +153,8 @@ mod tests {
                 fn run(self) {
                     let All(mut l, scalar, x) = self;
                     for part in x.chunks_exact($lanes) {
-                        // SAFETY: as many lanes as the vector has; the caller is compiled for the instruction set.
+                        // SAFETY: as many lanes as the vector has; the caller is compiled for the instruction
+                        // set.
                         let v = unsafe { $load(part.as_ptr()) };
                         let found = [
                             vector::exp(&mut l, v),

@@ -6,8 +6,8 @@ use headwater_core::plan::{Bindings, Plan};
 use headwater_core::{Graph, Tensor};
 use headwater_cpu::Cpu;
 
-/// Runs a graph on a device and returns its outputs; also with larger workspaces than were asked for, as those that share their
-/// place are, which must not change a bit.
+/// Runs a graph on a device and returns its outputs; also with larger workspaces than were asked for, as
+/// those that share their place are, which must not change a bit.
 pub fn run(device: &Cpu, graph: &Graph, inputs: &[Tensor]) -> headwater_core::Result<Vec<Tensor>> {
     let bindings = Bindings::simple(graph);
     let mut plan = plan(graph, &bindings, device.caps())?;
@@ -43,8 +43,9 @@ fn run_plan(
     let mut memory: Vec<Box<dyn Memory>> =
         plan.segments.iter().map(|s| device.alloc(s.bytes)).collect::<headwater_core::Result<_>>()?;
     let mut loaded: Box<dyn Executable> = device.load(plan)?;
-    // What lies in memory that nobody wrote must not matter, nor what a run leaves in scratch memory: both are no numbers, the
-    // latter after a run on such inputs. Integers may be indices, so they are always given.
+    // What lies in memory that nobody wrote must not matter, nor what a run leaves in scratch memory: both
+    // are no numbers, the latter after a run on such inputs. Integers may be indices, so they are always
+    // given.
     for real in [false, true] {
         for (segment, memory) in plan.segments.iter().zip(&mut memory) {
             memory.write(0, &vec![0xff; segment.bytes])?;

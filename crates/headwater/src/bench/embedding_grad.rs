@@ -1,5 +1,5 @@
-//! `bench embedding-grad`: the gradient of an embedding on a ladder, from the loop everybody writes first to the kernel; with
-//! time, memory, and error against f64 on each rung.
+//! `bench embedding-grad`: the gradient of an embedding on a ladder, from the loop everybody writes first to
+//! the kernel; with time, memory, and error against f64 on each rung.
 
 use super::{Patience, Rated, Times, time};
 use crate::core::DType;
@@ -61,8 +61,8 @@ fn method<S: serde::Serializer>(method: &Method, s: S) -> Result<S::Ok, S::Error
 pub struct Rung {
     /// What it does.
     pub name: &'static str,
-    /// Time, traffic and share of the machine's limit. The bytes are those that no way could avoid: the rows of gradient that
-    /// are added and the indices, read once, and the result, written once.
+    /// Time, traffic and share of the machine's limit. The bytes are those that no way could avoid: the rows
+    /// of gradient that are added and the indices, read once, and the result, written once.
     #[serde(flatten)]
     pub rated: Rated,
     /// Bytes of workspace.
@@ -454,7 +454,8 @@ mod tests {
             assert_eq!(ladder.rungs.len(), 6);
             assert!(ladder.heaviest <= 500 && ladder.distinct <= 300);
             for (i, rung) in ladder.rungs.iter().enumerate() {
-                // Sums in the result's type are off by a rounding for each position; those in f32 by one of the result.
+                // Sums in the result's type are off by a rounding for each position; those in f32 by one of
+                // the result.
                 let roundings = if i < 2 { ladder.heaviest as f64 } else { 1.0 };
                 let f32_sums = 2.0 * ladder.heaviest as f64 * DType::F32.epsilon();
                 assert!(

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 /// Seed of drawn numbers.
 const SEED: u64 = 1;
 
-/// One tensor for each input that the user feeds, in order. Those that `file` does not hold are drawn: floats in [-2, 2),
-/// integers below the smallest limit that an operator on their way sets.
+/// One tensor for each input that the user feeds, in order. Those that `file` does not hold are drawn: floats
+/// in [-2, 2), integers below the smallest limit that an operator on their way sets.
 ///
 /// # Errors
 /// If a tensor of the file has another type than the model's input.
@@ -46,8 +46,8 @@ pub fn draw(ty: &TensorType, limit: Option<usize>, seed: u64) -> Tensor {
     drawn.pop().flatten().expect("one input, which is present")
 }
 
-/// Exclusive upper limits of integer inputs: rows of the tables they index, classes of the scores they are compared with.
-/// Followed through what keeps integers as they are.
+/// Exclusive upper limits of integer inputs: rows of the tables they index, classes of the scores they are
+/// compared with. Followed through what keeps integers as they are.
 fn limits(graph: &Graph) -> HashMap<ValueId, usize> {
     let mut found: HashMap<ValueId, usize> = HashMap::new();
     for node in graph.nodes.iter().rev() {

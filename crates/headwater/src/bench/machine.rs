@@ -16,8 +16,8 @@ pub struct Measured {
     pub tier: &'static str,
     /// Threads in use.
     pub threads: usize,
-    /// Multiply-adds of f32, in 10⁹ floating-point operations a second. Products of f16 have the same limit: it is widened in
-    /// registers.
+    /// Multiply-adds of f32, in 10⁹ floating-point operations a second. Products of f16 have the same limit:
+    /// it is widened in registers.
     pub f32_gflops: f64,
     /// The same for products of bf16: of pairs where there are instructions for these, widened otherwise.
     pub bf16_gflops: f64,

@@ -1,6 +1,7 @@
 //! The yardstick: what the machine can do, and how near kernels and training steps come to it.
 //!
-//! Owns measuring and counting; how results are shown is the command line's business. Times are medians of single runs.
+//! Owns measuring and counting; how results are shown is the command line's business. Times are medians of
+//! single runs.
 
 pub mod embedding_grad;
 pub mod feed;

@@ -17,7 +17,8 @@ use serde::Serialize;
 enum Work {
     /// An operator on the case's inputs, which are of f64 and lowered.
     Operator(&'static OpDef, Case),
-    /// Statistics of the gradients, clipping and AdamW over this many parameters, of which there are f32 masters or not.
+    /// Statistics of the gradients, clipping and AdamW over this many parameters, of which there are f32
+    /// masters or not.
     Update(usize, bool),
 }
 

@@ -22,7 +22,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Scale of the loss in f16: small gradients stay above its least number, and those of a clipped step below its largest.
+/// Scale of the loss in f16: small gradients stay above its least number, and those of a clipped step below
+/// its largest.
 const F16_SCALE: f64 = 1024.0;
 
 /// What to measure.
@@ -146,7 +147,8 @@ pub struct Report {
     pub update: f64,
     /// Sum of the parts' floors: products at the peak of multiply-adds, all else at copy bandwidth.
     pub floor: f64,
-    /// The floor over the time of the steps whose parts were timed, which were in turns with the peak of multiply-adds.
+    /// The floor over the time of the steps whose parts were timed, which were in turns with the peak of
+    /// multiply-adds.
     pub share: f64,
     /// Matrix products and convolutions, attention, and all the rest.
     pub kinds: Vec<Part>,
@@ -294,9 +296,9 @@ impl Running {
         Ok((whole, Times::of(gradients).seconds, Times::of(update).seconds))
     }
 
-    /// Times every step of the plans over `steps` training steps: the median of each, so that a moment in which the machine
-    /// was somewhere else does not count. Between them `arithmetic` measures the peak of multiply-adds, whose median takes the
-    /// place of that in `limits`: clocks change from minute to minute.
+    /// Times every step of the plans over `steps` training steps: the median of each, so that a moment in
+    /// which the machine was somewhere else does not count. Between them `arithmetic` measures the peak of
+    /// multiply-adds, whose median takes the place of that in `limits`: clocks change from minute to minute.
     ///
     /// # Errors
     /// What the device reports.
@@ -337,8 +339,9 @@ impl Running {
     }
 }
 
-/// Measures a model's training step. The machine's limits are measured by `limits` once the steps are done, so that its
-/// buffers are not taken for the model's memory, and their `arithmetic` again in turns with the steps whose parts are timed.
+/// Measures a model's training step. The machine's limits are measured by `limits` once the steps are done,
+/// so that its buffers are not taken for the model's memory, and their `arithmetic` again in turns with the
+/// steps whose parts are timed.
 ///
 /// # Errors
 /// Whatever is wrong with the model, its inputs or the device.

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, anyhow};
 
 #[derive(clap::Args, Debug)]
 pub struct Amp {
-    /// Mixed precision: O0 (f32), O1 (casts around operators), O2 (low-precision weights, f32 masters), O3 (low alone), or a
-    /// policy file as `train --amp auto` writes it.
+    /// Mixed precision: O0 (f32), O1 (casts around operators), O2 (low-precision weights, f32 masters), O3
+    /// (low alone), or a policy file as `train --amp auto` writes it.
     #[arg(long = "amp", value_name = "LEVEL|FILE")]
     level: Option<String>,
     /// The low precision: bf16 (default) or f16.

@@ -121,7 +121,8 @@ struct OpsArgs {
 struct StepArgs {
     /// The exported model; it must return its loss first.
     model: PathBuf,
-    /// f32, bf16 or f16; the low ones stand for `--amp O2 --dtype ...`: weights, activations and gradients in it, f32 masters
+    /// f32, bf16 or f16; the low ones stand for `--amp O2 --dtype ...`: weights, activations and gradients in
+    /// it, f32 masters
     #[arg(long, conflicts_with_all = ["level", "dtype"])]
     precision: Option<String>,
     #[command(flatten)]

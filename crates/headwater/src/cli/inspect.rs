@@ -24,7 +24,8 @@ pub struct Args {
     /// The exported model.
     #[arg(required_unless_present = "operators")]
     model: Option<PathBuf>,
-    /// Size of a symbolic dimension, by its name or place (`input_ids.0=16`); the exported sizes where not given.
+    /// Size of a symbolic dimension, by its name or place (`input_ids.0=16`); the exported sizes where not
+    /// given.
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
     #[command(flatten)]

@@ -44,8 +44,8 @@ Examples:
 /// An option of commands that plan the memory of a training step.
 #[derive(clap::Args, Debug)]
 struct Recompute {
-    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits (default: as in
-    /// the settings, else true).
+    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits
+    /// (default: as in the settings, else true).
     #[arg(long, value_name = "BOOL")]
     recompute: Option<bool>,
 }
@@ -109,7 +109,8 @@ impl Talk {
     }
 }
 
-/// Prints a line on standard output. A reader that has gone (`| head`) does not end the work; a full disk does.
+/// Prints a line on standard output. A reader that has gone (`| head`) does not end the work; a full disk
+/// does.
 fn print(line: &str) {
     match writeln!(std::io::stdout(), "{line}") {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {

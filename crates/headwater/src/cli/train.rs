@@ -48,7 +48,8 @@ pub struct Args {
     /// Batches averaged into one step.
     #[arg(long)]
     accumulate: Option<u32>,
-    /// Optimizer: adadelta, adagrad, adam, adamp, adamw, bertadam, lamb, larc, novograd, rmsprop, rmsproptf or sgd.
+    /// Optimizer: adadelta, adagrad, adam, adamp, adamw, bertadam, lamb, larc, novograd, rmsprop, rmsproptf
+    /// or sgd.
     #[arg(long)]
     optimizer: Option<String>,
     /// Peak learning rate.

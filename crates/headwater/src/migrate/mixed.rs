@@ -144,8 +144,8 @@ struct Judged {
     text: String,
 }
 
-/// Whether the second run is worse than the first by more than chance: runs that differ in rounding alone part ways as runs
-/// of different seeds do.
+/// Whether the second run is worse than the first by more than chance: runs that differ in rounding alone
+/// part ways as runs of different seeds do.
 fn judge(plain: &Summary, mixed: &Summary) -> Judged {
     let both = |of: &dyn Fn(&Evaluation) -> Option<f64>| {
         Some((of(plain.evaluation.as_ref()?)?, of(mixed.evaluation.as_ref()?)?))

@@ -1,4 +1,5 @@
-//! The main job: the eight steps of moving a model to this machine, each with its verdict, and a report to keep.
+//! The main job: the eight steps of moving a model to this machine, each with its verdict, and a report to
+//! keep.
 
 mod job;
 mod mixed;
@@ -44,7 +45,8 @@ pub trait Watcher {
     fn training(&mut self) -> &mut dyn Observer;
 }
 
-/// Runs all steps of a job, which `adjust` may change before. A step that cannot be done is a failed step, not an error; those that need it are left out.
+/// Runs all steps of a job, which `adjust` may change before. A step that cannot be done is a failed step,
+/// not an error; those that need it are left out.
 ///
 /// # Errors
 /// If the job cannot be read or the report cannot be written.

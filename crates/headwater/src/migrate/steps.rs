@@ -1,4 +1,5 @@
-//! The steps but one. Each takes what the one before left and returns what the next needs, with what it found.
+//! The steps but one. Each takes what the one before left and returns what the next needs, with what it
+//! found.
 
 use super::{Found, Job, Watcher};
 use crate::check::{CheckReport, Compared, check};
@@ -21,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Steps over which two correct f32 runs stay together, and how far apart they may be (relative). Later they part ways
-/// whatever one does: training amplifies every rounding.
+/// Steps over which two correct f32 runs stay together, and how far apart they may be (relative). Later they
+/// part ways whatever one does: training amplifies every rounding.
 const CURVE_STEPS: usize = 100;
 const CURVE_LIMIT: f64 = 1e-3;
 
@@ -370,7 +371,8 @@ pub(super) fn bundle(_: &Job, t: Trained, out: &Path) -> Result<((), Found)> {
     Ok(((), Found::new(finite && !file.columns().is_empty(), summary).with(Block::Table(table))))
 }
 
-/// Whether no element is inf or NaN, by its bits and in place: a checkpoint may be larger than what memory is left.
+/// Whether no element is inf or NaN, by its bits and in place: a checkpoint may be larger than what memory is
+/// left.
 fn finite(dtype: DType, bytes: &[u8]) -> bool {
     let size = dtype.size();
     // The exponent, all ones, in the element's last bytes.

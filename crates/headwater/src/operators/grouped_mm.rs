@@ -1,14 +1,14 @@
-//! `transformers::grouped_mm_fallback`, the custom operator of Hugging Face's mixtures of experts: rows sorted by expert,
-//! each multiplied by its expert's matrix. An example of a custom operator: this file and one line in
-//! [`registry`](super::registry) are all there is to it.
+//! `transformers::grouped_mm_fallback`, the custom operator of Hugging Face's mixtures of experts: rows
+//! sorted by expert, each multiplied by its expert's matrix. An example of a custom operator: this file and
+//! one line in [`registry`](super::registry) are all there is to it.
 
 use crate::core::diagnostic::Result;
 use crate::core::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, Sample};
 use crate::core::{Attrs, DType, Shape, Tensor, TensorType, ensure, fail};
 use std::ops::Range;
 
-/// `(input [rows, k], weight [experts, k, n], offs [experts])` to `[rows, n]`. Expert `e` serves the rows from `offs[e − 1]`
-/// (0 for the first) to `offs[e]`; rows after the last give zeros.
+/// `(input [rows, k], weight [experts, k, n], offs [experts])` to `[rows, n]`. Expert `e` serves the rows
+/// from `offs[e − 1]` (0 for the first) to `offs[e]`; rows after the last give zeros.
 pub static GROUPED_MM: OpDef = OpDef {
     name: "grouped_mm_fallback",
     schemas: &["transformers::grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor"],

@@ -1,4 +1,5 @@
-//! What a command found, as plain data: printed as tables for people, as JSON for machines, as one HTML page to keep.
+//! What a command found, as plain data: printed as tables for people, as JSON for machines, as one HTML page
+//! to keep.
 
 pub mod chart;
 pub mod html;

@@ -40,7 +40,8 @@ pub fn table(t: &Table) -> String {
     out
 }
 
-/// A curve in one line of at most `width` characters: the mean of each stretch, between the smallest and the largest.
+/// A curve in one line of at most `width` characters: the mean of each stretch, between the smallest and the
+/// largest.
 pub fn sparkline(values: impl Iterator<Item = f64>, width: usize) -> String {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values: Vec<f64> = values.filter(|x| x.is_finite()).collect();

@@ -1,4 +1,5 @@
-//! What both fuzz targets do: open, bind, and take the graph as far as a compilation goes before it allocates.
+//! What both fuzz targets do: open, bind, and take the graph as far as a compilation goes before it
+//! allocates.
 
 use headwater_core::Registry;
 use headwater_core::graph::verify::verify;
@@ -39,8 +40,8 @@ pub fn exercise(bytes: Vec<u8>) {
     }
 }
 
-/// Builds an archive: `{"model": ..., "weights": ..., "bytes": n}` is the model's JSON, the weights' configuration, and
-/// the size of every storage it names. Other text is taken as the model's JSON itself.
+/// Builds an archive: `{"model": ..., "weights": ..., "bytes": n}` is the model's JSON, the weights'
+/// configuration, and the size of every storage it names. Other text is taken as the model's JSON itself.
 pub fn archive(text: &[u8]) -> Vec<u8> {
     let doc: Value = serde_json::from_slice(text).unwrap_or(Value::Null);
     let part = |key: &str| doc.get(key).map(|v| v.to_string().into_bytes());

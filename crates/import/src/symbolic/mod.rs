@@ -1,5 +1,5 @@
-//! Symbolic sizes: reads the expressions PyTorch writes (SymPy's `srepr`, and plain infix in guards) and evaluates them
-//! exactly, in checked integers. Knows nothing of graphs.
+//! Symbolic sizes: reads the expressions PyTorch writes (SymPy's `srepr`, and plain infix in guards) and
+//! evaluates them exactly, in checked integers. Knows nothing of graphs.
 
 mod number;
 mod parse;
@@ -70,7 +70,8 @@ pub enum Function {
 }
 
 impl Function {
-    /// By any of its names: SymPy's, PyTorch's SymPy functions', Python's `operator` and `math`, and `torch.sym_*`.
+    /// By any of its names: SymPy's, PyTorch's SymPy functions', Python's `operator` and `math`, and
+    /// `torch.sym_*`.
     pub fn named(name: &str) -> Option<Function> {
         use Function::*;
         Some(match name {

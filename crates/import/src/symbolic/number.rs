@@ -1,4 +1,5 @@
-//! Numbers of symbolic expressions, and what functions make of them: exact in integers and quotients, checked.
+//! Numbers of symbolic expressions, and what functions make of them: exact in integers and quotients,
+//! checked.
 
 use super::Function;
 use std::fmt;

@@ -83,7 +83,8 @@ impl<'a> Parser<'a> {
             else {
                 break;
             };
-            // Python reads `a < b < c` as `a < b and b < c`; nobody writes it in guards, so it is not read as anything.
+            // Python reads `a < b < c` as `a < b and b < c`; nobody writes it in guards, so it is not read as
+            // anything.
             if chain > DEPTH || (compared && strength == COMPARES) {
                 return None;
             }

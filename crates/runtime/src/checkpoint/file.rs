@@ -1,4 +1,5 @@
-//! Files of a checkpoint: written once from front to back, hashed on the way, brought to disk before they count.
+//! Files of a checkpoint: written once from front to back, hashed on the way, brought to disk before they
+//! count.
 
 use crate::data::to_safetensors;
 use crate::error::{Error, Result};
@@ -72,8 +73,8 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Writes a safetensors file (<https://github.com/huggingface/safetensors#format>), one tensor in memory at a time: widest
-/// elements first, so that every tensor is aligned.
+/// Writes a safetensors file (<https://github.com/huggingface/safetensors#format>), one tensor in memory at a
+/// time: widest elements first, so that every tensor is aligned.
 pub(super) fn write_tensors<S>(
     create: Create,
     path: &Path,

@@ -7,8 +7,9 @@
 //! | `progress.json` | steps done, optimizer steps applied, loss scales, settings |
 //! | `manifest.json` | size and SHA-256 of each of these |
 //!
-//! A checkpoint is written under another name, brought to disk file by file, and then renamed, which is atomic: a kill or
-//! a full disk at any moment leaves the earlier checkpoints whole, and whatever else is left is removed by the next run.
+//! A checkpoint is written under another name, brought to disk file by file, and then renamed, which is
+//! atomic: a kill or a full disk at any moment leaves the earlier checkpoints whole, and whatever else is
+//! left is removed by the next run.
 
 mod file;
 
@@ -106,7 +107,8 @@ impl Store {
     /// The directory of a run to go on with, and its newest whole checkpoint.
     ///
     /// # Errors
-    /// `Checkpoint` if there are checkpoints but none is whole, `Version` if the newest is of another version, `Io`.
+    /// `Checkpoint` if there are checkpoints but none is whole, `Version` if the newest is of another
+    /// version, `Io`.
     pub fn resume(dir: &Path, keep: usize) -> Result<(Store, Found)> {
         let store = Store::open(dir, keep)?;
         let mut found = Found { checkpoint: None, damaged: Vec::new() };
@@ -174,7 +176,8 @@ impl Store {
         Ok(all)
     }
 
-    /// Saves a run and removes the oldest checkpoints beyond those to keep. Returns the checkpoint's directory.
+    /// Saves a run and removes the oldest checkpoints beyond those to keep. Returns the checkpoint's
+    /// directory.
     ///
     /// # Errors
     /// `Checkpoint` if the disk is full, `Io` if it fails: the checkpoints before are untouched.
@@ -276,7 +279,8 @@ impl Checkpoint {
     /// Opens a checkpoint and verifies every file against its manifest.
     ///
     /// # Errors
-    /// `Checkpoint` if it is damaged, `Version` if it is whole but of another version, `Io` if the system refuses.
+    /// `Checkpoint` if it is damaged, `Version` if it is whole but of another version, `Io` if the system
+    /// refuses.
     pub fn open(path: &Path) -> Result<Checkpoint> {
         let damaged = |m: String| Error::checkpoint(path, m);
         let read = |name: &str| {

@@ -24,13 +24,13 @@ pub struct Feed {
     pub stride: usize,
 }
 
-/// Matches a model's inputs with a data set's tensors. `inputs`: names and types, whose first dimension is the batch;
-/// `names`: input to tensor where they are called differently. Returns the feeds in the order of the inputs, the batch size
-/// and the number of samples.
+/// Matches a model's inputs with a data set's tensors. `inputs`: names and types, whose first dimension is
+/// the batch; `names`: input to tensor where they are called differently. Returns the feeds in the order of
+/// the inputs, the batch size and the number of samples.
 ///
 /// # Errors
-/// `Feed`, naming the input: without a tensor of its name, of another shape, of a dtype that would lose something, or
-/// disagreeing with the others on the number of samples.
+/// `Feed`, naming the input: without a tensor of its name, of another shape, of a dtype that would lose
+/// something, or disagreeing with the others on the number of samples.
 pub fn feeds<'a>(
     inputs: impl Iterator<Item = (&'a str, &'a TensorType)>,
     data: &Dataset,

@@ -9,7 +9,8 @@ use std::path::Path;
 pub struct Mapped(Option<memmap2::Mmap>);
 
 impl Mapped {
-    /// Maps a file. It must not be shortened while it is mapped: the system ends a process that reads what is gone.
+    /// Maps a file. It must not be shortened while it is mapped: the system ends a process that reads what is
+    /// gone.
     ///
     /// # Errors
     /// `Io` if it cannot be opened or mapped.
@@ -23,8 +24,9 @@ impl Mapped {
             // An empty range cannot be mapped.
             return Ok(Mapped(None));
         }
-        // SAFETY: the map is only read, as plain bytes, which have no invalid values. That nobody else changes the file
-        // cannot be ensured on any system; it is stated above and in the user's documentation.
+        // SAFETY: the map is only read, as plain bytes, which have no invalid values. That nobody else
+        // changes the file cannot be ensured on any system; it is stated above and in the user's
+        // documentation.
         #[allow(unsafe_code)]
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(Error::io(path))?;
         Ok(Mapped(Some(map)))

@@ -1,5 +1,6 @@
-//! Data sets: tensors in `.safetensors`, `.npz` or `.npy` files whose first dimension counts samples. Owns files,
-//! conversion, the order of samples and the thread that reads ahead. Knows of the model only what its inputs are called.
+//! Data sets: tensors in `.safetensors`, `.npz` or `.npy` files whose first dimension counts samples. Owns
+//! files, conversion, the order of samples and the thread that reads ahead. Knows of the model only what its
+//! inputs are called.
 
 mod convert;
 mod loader;
@@ -53,8 +54,8 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens a file by its ending: `.safetensors`, `.npz` or `.npy` (one tensor, called after the file). Uncompressed
-    /// tensors stay in the file and are mapped; the file must not be changed meanwhile.
+    /// Opens a file by its ending: `.safetensors`, `.npz` or `.npy` (one tensor, called after the file).
+    /// Uncompressed tensors stay in the file and are mapped; the file must not be changed meanwhile.
     ///
     /// # Errors
     /// `Io`, or `Data` for what the file does not hold as it should.

@@ -1,5 +1,6 @@
-//! NumPy's formats: `.npy` (versions 1 to 3, <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>) and
-//! `.npz`, a zip of them, stored or deflated.
+//! NumPy's formats: `.npy` (versions 1 to 3,
+//! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>) and `.npz`, a zip of them,
+//! stored or deflated.
 
 use super::{Bytes, Column, Mapped};
 use crate::error::{Error, Result};

@@ -1,8 +1,9 @@
 //! Which samples make which batch: a pure function of seed and position, so that a run resumes where it was.
 //!
-//! Shuffling is Fisher–Yates (Durstenfeld 1964), one permutation an epoch, drawn from SplitMix64 (Steele, Lea, Flood 2014)
-//! started at `seed · 0x9E3779B97F4A7C15 ^ epoch · 0xD1B54A32D192ED03`. Numbers below a limit come from Lemire's method
-//! (2019) with rejection, so every permutation is equally likely as far as 64 bits of state go.
+//! Shuffling is Fisher–Yates (Durstenfeld 1964), one permutation an epoch, drawn from SplitMix64 (Steele,
+//! Lea, Flood 2014) started at `seed · 0x9E3779B97F4A7C15 ^ epoch · 0xD1B54A32D192ED03`. Numbers below a
+//! limit come from Lemire's method (2019) with rejection, so every permutation is equally likely as far as 64
+//! bits of state go.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -102,7 +103,8 @@ impl Sampler {
         })
     }
 
-    /// The samples of batch `index`, counted from 0 through all epochs. `None` after the end of a recorded order.
+    /// The samples of batch `index`, counted from 0 through all epochs. `None` after the end of a recorded
+    /// order.
     pub fn batch(&mut self, index: u64) -> Option<Vec<u32>> {
         let (epoch, at) = (index / self.per_epoch, (index % self.per_epoch) as usize * self.batch);
         let span = at..(at + self.batch).min(self.samples);

@@ -22,8 +22,8 @@ impl JsonLines {
         Ok(JsonLines { out: File::create(path).map_err(Error::io(path))?, path: path.to_owned() })
     }
 
-    /// Goes on with the file of an interrupted run that resumes after `step` steps: lines of later steps, and a line cut
-    /// off at the end, are removed first. A run that begins (`step` 0) begins its file anew.
+    /// Goes on with the file of an interrupted run that resumes after `step` steps: lines of later steps, and
+    /// a line cut off at the end, are removed first. A run that begins (`step` 0) begins its file anew.
     ///
     /// # Errors
     /// `Io`.

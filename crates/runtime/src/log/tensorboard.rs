@@ -1,6 +1,6 @@
 //! TensorBoard event files: scalars only. Records are framed as TFRecord
-//! (<https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details>); the messages are `Event` of
-//! tensorboard/compat/proto/event.proto, few enough fields to be written by hand.
+//! (<https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details>); the messages are
+//! `Event` of tensorboard/compat/proto/event.proto, few enough fields to be written by hand.
 
 use crate::error::{Error, Result};
 use crate::trainer::{Event, Observer};
@@ -17,8 +17,8 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// Adds an event file to a directory, which is made if it does not exist. `step`: steps done before, 0 for a new run;
-    /// TensorBoard then forgets what earlier files say of later steps.
+    /// Adds an event file to a directory, which is made if it does not exist. `step`: steps done before, 0
+    /// for a new run; TensorBoard then forgets what earlier files say of later steps.
     ///
     /// # Errors
     /// `Io`.

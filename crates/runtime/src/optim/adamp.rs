@@ -8,8 +8,8 @@ use headwater_core::ops::update::segment::SEGMENT_SPREAD;
 use headwater_core::{Attrs, Builder, TensorType, ValueId};
 use serde::{Deserialize, Serialize};
 
-/// AdamP, with the defaults of its authors' code. A parameter's channels are its first dimension; one of fewer than two dimensions
-/// is not projected.
+/// AdamP, with the defaults of its authors' code. A parameter's channels are its first dimension; one of
+/// fewer than two dimensions is not projected.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdamP {
@@ -47,8 +47,8 @@ impl Default for AdamP {
 }
 
 impl AdamP {
-    /// For every parameter what is projected out of its step, over the whole bucket, and what weight decay is multiplied by, for each
-    /// block.
+    /// For every parameter what is projected out of its step, over the whole bucket, and what weight decay is
+    /// multiplied by, for each block.
     fn projections(
         &self,
         b: &mut Builder,

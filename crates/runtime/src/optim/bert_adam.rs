@@ -7,7 +7,8 @@ use headwater_core::ops::update::gradient_scale::GRADIENT_SCALE;
 use headwater_core::{Attrs, Builder, ValueId};
 use serde::{Deserialize, Serialize};
 
-/// The Adam of BERT's original training, with the defaults of pytorch-pretrained-BERT's BertAdam; warm-up and decay of the rate are the schedule's.
+/// The Adam of BERT's original training, with the defaults of pytorch-pretrained-BERT's BertAdam; warm-up and
+/// decay of the rate are the schedule's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BertAdam {

@@ -1,5 +1,5 @@
-//! Which settings each parameter is trained with: parameters of the same settings form a group, and a group has buckets of its
-//! own.
+//! Which settings each parameter is trained with: parameters of the same settings form a group, and a group
+//! has buckets of its own.
 
 use super::{Optimizer, Rule};
 use crate::error::{Error, Result};
@@ -25,8 +25,8 @@ pub enum Decay {
 pub struct Group {
     /// PyTorch name of the parameters, `*` standing for any characters: `encoder.*.bias`.
     pub parameters: String,
-    /// What differs, by the optimizer's names. A rate `lr` follows the schedule in proportion to the optimizer's own;
-    /// `weight_decay` stands whatever [`Decay`] says.
+    /// What differs, by the optimizer's names. A rate `lr` follows the schedule in proportion to the
+    /// optimizer's own; `weight_decay` stands whatever [`Decay`] says.
     #[serde(flatten)]
     pub settings: BTreeMap<String, serde_json::Value>,
 }
@@ -41,7 +41,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Settings for all parameters, and those of `groups` that differ; a parameter is of the first group that names it.
+    /// Settings for all parameters, and those of `groups` that differ; a parameter is of the first group that
+    /// names it.
     ///
     /// # Errors
     /// `Config` for settings that the optimizer does not have or that are out of range.

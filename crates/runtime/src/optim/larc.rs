@@ -6,14 +6,15 @@ use headwater_core::ops::update::larc::{LARC, LARC_RATE};
 use headwater_core::{Attrs, Builder, DType, TensorType, ValueId};
 use serde::{Deserialize, Serialize};
 
-/// Layer-wise adaptive rates around another optimizer, with the defaults of apex's LARC. Weight decay is the other's setting; it is
-/// added to the gradient before that is scaled, whatever the other does with it alone.
+/// Layer-wise adaptive rates around another optimizer, with the defaults of apex's LARC. Weight decay is the
+/// other's setting; it is added to the gradient before that is scaled, whatever the other does with it alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Larc {
     /// Share of a parameter's norm that one step may move it, at a rate of 1.
     pub trust_coefficient: f64,
-    /// Never moves further than the optimizer's own rate would (LARC); otherwise the rates are multiplied (LARS).
+    /// Never moves further than the optimizer's own rate would (LARC); otherwise the rates are multiplied
+    /// (LARS).
     pub clip: bool,
     /// Added to the norm of the gradient.
     pub eps: f64,

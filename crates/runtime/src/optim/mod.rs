@@ -1,5 +1,6 @@
-//! Optimizers: their settings, what they keep for each parameter, the numbers of each step, and the graph of one step over
-//! the flat buckets. The arithmetic itself is an operator of the core (`ops::update`), one file an optimizer.
+//! Optimizers: their settings, what they keep for each parameter, the numbers of each step, and the graph of
+//! one step over the flat buckets. The arithmetic itself is an operator of the core (`ops::update`), one file
+//! an optimizer.
 
 mod adadelta;
 mod adagrad;
@@ -128,7 +129,8 @@ pub trait Rule {
     fn values(&self, _: u64, lr: f64) -> Vec<f64> {
         vec![lr]
     }
-    /// Appends a step over a bucket to a graph. Returns the new parameters, then the new moments that are there.
+    /// Appends a step over a bucket to a graph. Returns the new parameters, then the new moments that are
+    /// there.
     fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>>;
     /// Peak learning rate.
     fn lr(&self) -> f64;
@@ -221,10 +223,10 @@ pub(crate) const APPLIED: usize = 2;
 /// The graph of one step over all buckets: measure the gradients, find their scale, update.
 ///
 /// Its inputs are `State`: `unscale` (f64, what gradients are multiplied by first) and for each bucket `b`
-/// `parameters/<b>`, `gradients/<b>`, `<moment>/<b>` and `scalar/<b>/<name>`. Its first outputs are the norm of the unscaled
-/// gradients (f64), the largest magnitude of the gradients as they lie in memory (f64) and whether the step was applied: it
-/// is not if the norm is not finite. `accumulated`: gradients are held in [`crate::layout::Bucket::wide`], not in the
-/// parameters' dtype.
+/// `parameters/<b>`, `gradients/<b>`, `<moment>/<b>` and `scalar/<b>/<name>`. Its first outputs are the norm
+/// of the unscaled gradients (f64), the largest magnitude of the gradients as they lie in memory (f64) and
+/// whether the step was applied: it is not if the norm is not finite. `accumulated`: gradients are held in
+/// [`crate::layout::Bucket::wide`], not in the parameters' dtype.
 ///
 /// # Errors
 /// What the operators refuse; none for a layout made by [`BucketLayout::new`].

@@ -79,7 +79,8 @@ impl Span<'_> {
         Ok(b.one(&SEGMENT_SUM, &[blocks], Attrs::new().with("ends", self.ends()))?)
     }
 
-    /// A number for each parameter, `[parameters]`, to one for each of its blocks, `[blocks, 1]`, in the dtype of the step.
+    /// A number for each parameter, `[parameters]`, to one for each of its blocks, `[blocks, 1]`, in the
+    /// dtype of the step.
     pub fn spread(&self, b: &mut Builder, x: ValueId) -> Result<ValueId> {
         let x = b.cast(x, self.bucket.wide())?;
         Ok(b.one(&SEGMENT_SPREAD, &[x], Attrs::new().with("ends", self.ends()))?)

@@ -1,12 +1,14 @@
-//! The loss scale: a pure function of its state and what a step has shown. Owns the rules; knows no session and no device.
+//! The loss scale: a pure function of its state and what a step has shown. Owns the rules; knows no session
+//! and no device.
 //!
-//! The loss is multiplied by the scale before it is differentiated, so that small gradients do not vanish in f16; the
-//! update divides it out. A step whose final gradients are not finite is skipped.
+//! The loss is multiplied by the scale before it is differentiated, so that small gradients do not vanish in
+//! f16; the update divides it out. A step whose final gradients are not finite is skipped.
 //!
-//! A graph has one loss, its first result, and so a run has one scale. apex keeps a scaler for each of several losses
-//! (`num_losses`) because each has a `backward` of its own, at a scale of its own; losses that are trained together are summed
-//! in the exported model here, are differentiated at once, and what is checked is the gradient of the sum. Losses that are
-//! trained in turns are runs of their own, each with its scale in its checkpoints.
+//! A graph has one loss, its first result, and so a run has one scale. apex keeps a scaler for each of
+//! several losses (`num_losses`) because each has a `backward` of its own, at a scale of its own; losses that
+//! are trained together are summed in the exported model here, are differentiated at once, and what is
+//! checked is the gradient of the sum. Losses that are trained in turns are runs of their own, each with its
+//! scale in its checkpoints.
 
 mod predict;
 
@@ -81,7 +83,8 @@ pub struct Numbers {
     pub backoff: f64,
     /// Steps without overflow before the scale grows.
     pub interval: u32,
-    /// The scale is never below this, and an overflow there ends the run. 0: it may sink to 0, as PyTorch's and apex's.
+    /// The scale is never below this, and an overflow there ends the run. 0: it may sink to 0, as PyTorch's
+    /// and apex's.
     pub min: f64,
     /// The scale is never above this. None: as the rule has it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,7 +116,8 @@ impl Default for Numbers {
 pub struct State {
     /// The scale of the next step.
     pub scale: f64,
-    /// Steps without overflow since the scale was last changed or could have grown: PyTorch's growth tracker, apex's `unskipped`.
+    /// Steps without overflow since the scale was last changed or could have grown: PyTorch's growth tracker,
+    /// apex's `unskipped`.
     pub counter: u32,
     /// What the predictive rule has measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -151,7 +155,8 @@ impl Rule {
         State { scale, counter: 0, forecast: predicts.then(predict::Forecast::default) }
     }
 
-    /// The states to go on with after a resume: those saved, unless this rule is another than they were made by.
+    /// The states to go on with after a resume: those saved, unless this rule is another than they were made
+    /// by.
     pub fn resumed(&self, saved: &[State]) -> Vec<State> {
         let start = self.start();
         let fits = |s: &State| self.scale == LossScale::Adaptive(Kind::Dynamic) || s.forecast.is_some();
@@ -176,8 +181,8 @@ impl Rule {
         scale.min(max).max(self.numbers.min)
     }
 
-    /// The state after a step, and what to do with it. Sequences of `Dynamic` equal those of `GradScaler.update` and of
-    /// apex's `update_scale`, where `min` and `max` do not interfere.
+    /// The state after a step, and what to do with it. Sequences of `Dynamic` equal those of
+    /// `GradScaler.update` and of apex's `update_scale`, where `min` and `max` do not interfere.
     pub fn next(&self, state: &State, seen: Seen) -> (State, Action) {
         let kind = match self.scale {
             LossScale::Static(_) => {

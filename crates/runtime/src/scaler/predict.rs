@@ -1,5 +1,6 @@
-//! The scale that looks ahead: from the exponents of the gradients seen so far to the largest scale at which the next ones
-//! should not overflow. The largest, because whatever is below f16's range at that scale is so at any other that is safe.
+//! The scale that looks ahead: from the exponents of the gradients seen so far to the largest scale at which
+//! the next ones should not overflow. The largest, because whatever is below f16's range at that scale is so
+//! at any other that is safe.
 
 use super::{Rule, Seen, State};
 use serde::{Deserialize, Serialize};
@@ -28,8 +29,9 @@ pub struct Forecast {
 }
 
 impl Rule {
-    /// Next power of two below what the forecast allows. An overflow says only that something was too large: the scale
-    /// falls by four, and what this shows about the room needed is unlearned at the pace at which `dynamic` would grow.
+    /// Next power of two below what the forecast allows. An overflow says only that something was too large:
+    /// the scale falls by four, and what this shows about the room needed is unlearned at the pace at which
+    /// `dynamic` would grow.
     pub(super) fn predictive(&self, state: &State, seen: Seen) -> State {
         let mut f = state.forecast.unwrap_or_default();
         let counter = if seen.found_inf { 0 } else { state.counter.saturating_add(1) };

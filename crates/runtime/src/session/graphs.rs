@@ -10,8 +10,8 @@ use headwater_core::pass::precision::{Level, Properties};
 use headwater_core::pass::{self, diff::NoGradient};
 use headwater_core::{Builder, DType, Graph, TensorType};
 
-/// Forward and backward of a model's graph in the precision asked for, its loss as the only result, and the parameters
-/// without a gradient. Not fused yet.
+/// Forward and backward of a model's graph in the precision asked for, its loss as the only result, and the
+/// parameters without a gradient. Not fused yet.
 pub(super) fn differentiated(
     graph: &Graph,
     p: &Properties,

@@ -1,7 +1,7 @@
 //! A model in training on a device: compiles its graphs, owns its state, runs its steps.
 //!
-//! A step is one or more runs of a gradient program (a micro-batch each), then one of the update program. Evaluation and
-//! other batch sizes are further programs on the same state. All programs share one arena.
+//! A step is one or more runs of a gradient program (a micro-batch each), then one of the update program.
+//! Evaluation and other batch sizes are further programs on the same state. All programs share one arena.
 
 mod graphs;
 mod program;
@@ -72,11 +72,13 @@ pub struct Training {
     pub precision: Settings,
     /// Whether low-precision weights without masters are rounded stochastically after each step.
     pub stochastic_rounding: bool,
-    /// Whether the backward pass makes again what is cheap to make, rather than keep it: the same bits in less memory.
+    /// Whether the backward pass makes again what is cheap to make, rather than keep it: the same bits in
+    /// less memory.
     pub recompute: bool,
     /// Whether gradients are those of the loss times [`Session::set_loss_scale`].
     pub scaled: bool,
-    /// A fault to try out what a run does then, at a node of the differentiated graph; see [`Session::set_fault`].
+    /// A fault to try out what a run does then, at a node of the differentiated graph; see
+    /// [`Session::set_fault`].
     pub fault: Option<(NodeId, Fault)>,
 }
 
@@ -145,8 +147,8 @@ impl Session {
     /// Puts a model on a device, for evaluation alone or with `training` also for training.
     ///
     /// # Errors
-    /// `Model` if a tensor is missing or has the wrong size, `Config` for settings out of range, and what the passes and
-    /// the device refuse.
+    /// `Model` if a tensor is missing or has the wrong size, `Config` for settings out of range, and what the
+    /// passes and the device refuse.
     pub fn new(device: Arc<dyn Device>, model: Model, training: Option<Training>) -> Result<Session> {
         let precision =
             training.as_ref().map_or(Settings::default(), |t| t.precision.clone()).properties()?;
@@ -362,8 +364,8 @@ impl Session {
         self.compile_gradients(graph, accumulated)
     }
 
-    /// Compiles a forward graph for [`Session::evaluate`], in evaluation mode: no dropout, running statistics, nothing
-    /// changed.
+    /// Compiles a forward graph for [`Session::evaluate`], in evaluation mode: no dropout, running
+    /// statistics, nothing changed.
     ///
     /// # Errors
     /// As [`Session::new`].
@@ -381,7 +383,8 @@ impl Session {
         }
     }
 
-    /// Runs forward and backward on a micro-batch: one slice of bytes for each of [`Session::inputs`], in order.
+    /// Runs forward and backward on a micro-batch: one slice of bytes for each of [`Session::inputs`], in
+    /// order.
     pub fn gradients(&mut self, program: ProgramId, feeds: &[impl AsRef<[u8]>]) -> Result<()> {
         self.feed(program, feeds)?;
         self.run(program)
@@ -437,8 +440,8 @@ impl Session {
         Ok(update)
     }
 
-    /// Sets what the loss is multiplied by in the next runs, and its gradients divided by in the next update. Has an effect
-    /// in sessions whose [`Training::scaled`] is set; in others it must stay 1.
+    /// Sets what the loss is multiplied by in the next runs, and its gradients divided by in the next update.
+    /// Has an effect in sessions whose [`Training::scaled`] is set; in others it must stay 1.
     ///
     /// # Errors
     /// `Model` in a session for evaluation, or for a scale other than 1 where nothing is scaled.
@@ -530,8 +533,8 @@ impl Session {
         self.state.segments()
     }
 
-    /// Bytes of memory that training uses: state, arena, what the two programs of a step are fed and return. Known before
-    /// anything runs.
+    /// Bytes of memory that training uses: state, arena, what the two programs of a step are fed and return.
+    /// Known before anything runs.
     pub fn planned_bytes(&self) -> usize {
         let state: usize = self.segments().map(|s| s.bytes).sum();
         // A plan's segments: the arena, the state's, its own.

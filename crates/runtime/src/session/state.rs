@@ -93,7 +93,8 @@ impl State {
     /// # Errors
     /// `Model` if there is none.
     pub fn slot(&self, space: Space, name: &str) -> Result<&Slot> {
-        // A key of borrowed parts would need a second map; lookups happen when compiling and saving, not in steps.
+        // A key of borrowed parts would need a second map; lookups happen when compiling and saving, not in
+        // steps.
         let found = self.slots.get(&(space, name.to_string()));
         found.ok_or_else(|| Error::Model(format!("the state has no {space:?} {name}")))
     }

@@ -1,4 +1,5 @@
-//! What of a session outlives it: the model's tensors, the optimizer's moments; and the gradients, to look at.
+//! What of a session outlives it: the model's tensors, the optimizer's moments; and the gradients, to look
+//! at.
 
 use super::Session;
 use super::program::gradient_name;
@@ -37,8 +38,8 @@ impl Session {
         Ok(halves.flat_map(join).collect())
     }
 
-    /// Replaces a parameter, with its master, a buffer or a constant. The bytes are of the tensor's dtype, and are rounded
-    /// to those it is held in.
+    /// Replaces a parameter, with its master, a buffer or a constant. The bytes are of the tensor's dtype,
+    /// and are rounded to those it is held in.
     pub fn write(&mut self, tensor: &ModelTensor, bytes: &[u8]) -> Result<()> {
         let own = self.state.slot(space_of(tensor), &tensor.name)?.clone();
         let name = &tensor.name;

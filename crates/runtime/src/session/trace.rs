@@ -47,9 +47,9 @@ pub(super) struct Trace {
 }
 
 impl Session {
-    /// Runs forward and backward of a micro-batch once more, on the state as it is, and finds the first node whose result
-    /// has an inf or NaN. Changes no state. The first call for a graph compiles it, with room for every result's size to be
-    /// taken as it is made; the arena may grow.
+    /// Runs forward and backward of a micro-batch once more, on the state as it is, and finds the first node
+    /// whose result has an inf or NaN. Changes no state. The first call for a graph compiles it, with room
+    /// for every result's size to be taken as it is made; the arena may grow.
     ///
     /// # Errors
     /// `Model` in a session for evaluation, and what passes and the device refuse.

@@ -11,8 +11,8 @@ use headwater_core::{DType, Graph};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Elements that a backward pass rounded to zero in f16, though they were none: those of the parameters' gradients and of
-/// all gradients on the way to them, each where it was lost.
+/// Elements that a backward pass rounded to zero in f16, though they were none: those of the parameters'
+/// gradients and of all gradients on the way to them, each where it was lost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Underflow {
     /// How many were lost.
@@ -51,8 +51,8 @@ impl Session {
         self.precision.level != Level::O0 && self.precision.dtype == DType::F16
     }
 
-    /// As [`Session::training_program`]: its gradients have the same bits, and [`Session::underflow`] tells what they have
-    /// lost. Every node of its backward pass runs twice, once to f32.
+    /// As [`Session::training_program`]: its gradients have the same bits, and [`Session::underflow`] tells
+    /// what they have lost. Every node of its backward pass runs twice, once to f32.
     ///
     /// # Errors
     /// As [`Session::training_program`].

@@ -22,7 +22,8 @@ impl Trainer<'_> {
     /// Evaluates all held-out samples, in the file's order.
     ///
     /// # Errors
-    /// `Config` if the settings name no held-out data or labels that do not exist; what data and device report.
+    /// `Config` if the settings name no held-out data or labels that do not exist; what data and device
+    /// report.
     pub fn evaluate(&mut self) -> Result<Evaluation> {
         let begin = Instant::now();
         let data = self.eval.clone().ok_or_else(|| Error::config("data.eval", "names no file"))?;

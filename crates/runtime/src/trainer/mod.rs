@@ -1,5 +1,6 @@
-//! The loop of training: batches to gradients to updates, evaluation, checkpoints, events. Everything in it is a function
-//! of the settings and the number of steps done, so that a run that resumes is the run that was interrupted.
+//! The loop of training: batches to gradients to updates, evaluation, checkpoints, events. Everything in it
+//! is a function of the settings and the number of steps done, so that a run that resumes is the run that was
+//! interrupted.
 
 mod evaluate;
 mod event;
@@ -70,8 +71,9 @@ pub struct Summary {
 }
 
 impl<'a> Trainer<'a> {
-    /// Prepares a run: opens the data, compiles the model, opens the directory of checkpoints. With `resume`, goes on from
-    /// the newest whole checkpoint of that directory, or from the beginning if there is none yet.
+    /// Prepares a run: opens the data, compiles the model, opens the directory of checkpoints. With `resume`,
+    /// goes on from the newest whole checkpoint of that directory, or from the beginning if there is none
+    /// yet.
     ///
     /// # Errors
     /// Whatever is wrong with settings, data, model, device or checkpoints, before anything runs.
@@ -170,11 +172,12 @@ impl<'a> Trainer<'a> {
         self.session.measure(program);
     }
 
-    /// Trains until all steps are done or `stop` is set, which ends the run after the current step with a checkpoint.
+    /// Trains until all steps are done or `stop` is set, which ends the run after the current step with a
+    /// checkpoint.
     ///
     /// # Errors
-    /// `NotFinite` if gradients are not and the settings say to stop; what data, device, observers and disk report. After
-    /// `NotFinite`, and when an observer refuses a step, the run so far is saved.
+    /// `NotFinite` if gradients are not and the settings say to stop; what data, device, observers and disk
+    /// report. After `NotFinite`, and when an observer refuses a step, the run so far is saved.
     pub fn run(&mut self, observers: &mut [&mut dyn Observer], stop: &AtomicBool) -> Result<Summary> {
         let begin = Instant::now();
         let mut tell = |event: &Event| observers.iter_mut().try_for_each(|o| o.event(event));
@@ -201,7 +204,8 @@ impl<'a> Trainer<'a> {
             };
             summary.losses.push(done.loss);
             if let Err(e) = tell(&Event::Step(done)) {
-                // Whoever cannot be told of the step may not hear of the checkpoint either; its error is the one that counts.
+                // Whoever cannot be told of the step may not hear of the checkpoint either; its error is the
+                // one that counts.
                 let _ = self.save(&mut |_| Ok(()));
                 return Err(e);
             }

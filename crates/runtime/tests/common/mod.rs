@@ -1,4 +1,5 @@
-//! A small model with everything that a resumed run must continue: dropout, batch statistics, a tied weight, a frozen one.
+//! A small model with everything that a resumed run must continue: dropout, batch statistics, a tied weight,
+//! a frozen one.
 #![allow(dead_code)]
 
 use headwater_core::graph::{InputRole, OutputRole};
@@ -14,7 +15,8 @@ pub const WIDTH: usize = 6;
 pub const CLASSES: usize = 3;
 pub const SAMPLES: usize = 22;
 
-/// `(loss, logits)` of a batch: `linear(dropout(gelu(batch_norm(x · w1ᵀ + b1)))) · frozen`, squared error to one-hot targets.
+/// `(loss, logits)` of a batch: `linear(dropout(gelu(batch_norm(x · w1ᵀ + b1)))) · frozen`, squared error to
+/// one-hot targets.
 pub fn graph(batch: usize, dropout: f64) -> Graph {
     let mut b = Builder::new();
     let w1 = b.parameter("fc1.weight", DType::F32, &[8, WIDTH]);

@@ -10,13 +10,14 @@ use crate::shape::Layout;
 use crate::tensor::{Tensor, TensorType};
 use crate::{ensure, fail};
 
-/// `(query [B, H, L, E], key [B, Hk, S, E], value [B, Hv, S, Ev], mask, rng)` to `[B, H, L, Ev]` and the logarithm of the
-/// softmax's denominator, `[B, H, L]` in f32 (f64 for f64).
+/// `(query [B, H, L, E], key [B, Hk, S, E], value [B, Hv, S, Ev], mask, rng)` to `[B, H, L, Ev]` and the
+/// logarithm of the softmax's denominator, `[B, H, L]` in f32 (f64 for f64).
 ///
-/// Head `h` uses key head `h · Hk / H`; Hk and Hv divide H. The mask (optional) broadcasts to `[B, H, L, S]`: bools say what
-/// takes part, floats are added. With `is_causal`, query `i` sees the keys up to `i`. A query that sees no key gives zeros,
-/// and −∞ as the logarithm. With `dropout_p`, weights survive where the uniform number of their index in `[B, H, L, S]`, from
-/// the stream `stream` under the key `rng`, is less than `1 − dropout_p`, and are scaled up by its inverse.
+/// Head `h` uses key head `h · Hk / H`; Hk and Hv divide H. The mask (optional) broadcasts to `[B, H, L, S]`:
+/// bools say what takes part, floats are added. With `is_causal`, query `i` sees the keys up to `i`. A query
+/// that sees no key gives zeros, and −∞ as the logarithm. With `dropout_p`, weights survive where the uniform
+/// number of their index in `[B, H, L, S]`, from the stream `stream` under the key `rng`, is less than `1 −
+/// dropout_p`, and are scaled up by its inverse.
 pub static ATTENTION: OpDef = OpDef {
     name: "attention",
     schemas: &[
@@ -59,8 +60,8 @@ pub static ATTENTION: OpDef = OpDef {
     },
 };
 
-/// Gradients of [`ATTENTION`]: `(grad_output, query, key, value, output, logarithm, mask, rng)` to those of query, key
-/// and value, and with `mask_grad` that of the mask before broadcasting is undone, `[B, H, L, S]`.
+/// Gradients of [`ATTENTION`]: `(grad_output, query, key, value, output, logarithm, mask, rng)` to those of
+/// query, key and value, and with `mask_grad` that of the mask before broadcasting is undone, `[B, H, L, S]`.
 ///
 /// Dao 2022, "FlashAttention", appendix B.2: `dS = P · (dP − Σ_e dO · O)`.
 pub static ATTENTION_BACKWARD: OpDef = OpDef {

@@ -10,12 +10,12 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
 
-/// `softmax(query · keyᵀ · scale + mask) · value` over `[…, L, E]`, `[…, S, E]`, `[…, S, Ev]`; also the logarithm of the softmax's
-/// denominator, `[…, L]` in f32 (f64 for f64).
+/// `softmax(query · keyᵀ · scale + mask) · value` over `[…, L, E]`, `[…, S, E]`, `[…, S, Ev]`; also the
+/// logarithm of the softmax's denominator, `[…, L]` in f32 (f64 for f64).
 ///
-/// The mask broadcasts to `[…, L, S]`: of bools, true takes part; of floats, it is added. `is_causal` lets query `i` see the
-/// keys up to `i`. `scale` is `1 / √E` unless given. With `enable_gqa` several query heads (dimension -3) share a key head. A query
-/// that sees no key gives zeros.
+/// The mask broadcasts to `[…, L, S]`: of bools, true takes part; of floats, it is added. `is_causal` lets
+/// query `i` see the keys up to `i`. `scale` is `1 / √E` unless given. With `enable_gqa` several query heads
+/// (dimension -3) share a key head. A query that sees no key gives zeros.
 pub static SDPA: OpDef = OpDef {
     name: "scaled_dot_product_attention",
     schemas: &[

@@ -20,8 +20,8 @@ pub static DETACH: OpDef = OpDef {
     cases: || vec![Case::new("matrix").f(&[2, 3])],
 };
 
-/// `value`, in the place of `self`: what a write while gradients are off leaves. PyTorch does not record such a write, so
-/// gradients of the result flow to `self` unchanged, and none flows to `value`.
+/// `value`, in the place of `self`: what a write while gradients are off leaves. PyTorch does not record such
+/// a write, so gradients of the result flow to `self` unchanged, and none flows to `value`.
 pub static OVERWRITE: OpDef = OpDef {
     name: "overwrite",
     schemas: &[],
@@ -37,6 +37,7 @@ pub static OVERWRITE: OpDef = OpDef {
     precision: Precision::Same,
     cost: Cost::PerOutput(0),
     body: Body::Pointwise(|_| Ok(vec![Expr::Input(1)])),
-    // In integers: its derivative is by definition not that of its numbers, which central differences would find.
+    // In integers: its derivative is by definition not that of its numbers, which central differences would
+    // find.
     cases: || vec![Case::new("integers").index(&[2, 3], 9).index(&[2, 3], 9)],
 };

@@ -9,7 +9,8 @@ use crate::tensor::TensorType;
 use crate::{DType, ensure, fail};
 use std::sync::Arc;
 
-/// Runs the attribute `program` on the inputs; `outputs` lists the types of its results, `ops` the operators it is made of.
+/// Runs the attribute `program` on the inputs; `outputs` lists the types of its results, `ops` the operators
+/// it is made of.
 pub static FUSED: OpDef = OpDef {
     name: "fused",
     schemas: &["headwater::fused(Tensor[] inputs, *, str outputs, str ops) -> Tensor[]"],

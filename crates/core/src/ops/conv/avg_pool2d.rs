@@ -8,8 +8,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorType};
 
-/// Sum over sliding windows, divided by the window's size: with `count_include_pad` padding counts, what `ceil_mode` adds
-/// beyond it does not; `divisor_override` replaces it.
+/// Sum over sliding windows, divided by the window's size: with `count_include_pad` padding counts, what
+/// `ceil_mode` adds beyond it does not; `divisor_override` replaces it.
 pub static AVG_POOL2D: OpDef = OpDef {
     name: "avg_pool2d",
     schemas: &[

@@ -1,5 +1,6 @@
 //! Convolution (in truth cross-correlation, as in PyTorch) and its two gradients. The three are closed under
-//! differentiation: each one's gradients are the other two, and a transposed convolution is the input gradient.
+//! differentiation: each one's gradients are the other two, and a transposed convolution is the input
+//! gradient.
 
 use super::geometry::Conv;
 use crate::attr::Attrs;
@@ -11,9 +12,9 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorType};
 
-/// `input [N, C, …]` (N may be missing), `weight [out, C / groups, …]`, `bias [out]` (optional); 1 to 3 spatial dimensions.
-/// `padding` is a number for each dimension, `"same"` or `"valid"`; or twice as many numbers, those before each dimension and then
-/// those after. Sums in f32 or wider, one rounding.
+/// `input [N, C, …]` (N may be missing), `weight [out, C / groups, …]`, `bias [out]` (optional); 1 to 3
+/// spatial dimensions. `padding` is a number for each dimension, `"same"` or `"valid"`; or twice as many
+/// numbers, those before each dimension and then those after. Sums in f32 or wider, one rounding.
 pub static CONVOLUTION: OpDef = OpDef {
     name: "convolution",
     schemas: &[
@@ -75,8 +76,8 @@ pub static CONVOLUTION: OpDef = OpDef {
     },
 };
 
-/// Gradient of a convolution with respect to its input, or a transposed convolution: `(grad_output, weight)` to
-/// `input_size`.
+/// Gradient of a convolution with respect to its input, or a transposed convolution: `(grad_output, weight)`
+/// to `input_size`.
 pub static CONVOLUTION_INPUT_GRAD: OpDef = OpDef {
     name: "convolution_input_grad",
     schemas: &[

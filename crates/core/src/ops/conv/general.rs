@@ -40,8 +40,8 @@ pub static GENERAL: OpDef = OpDef {
     },
 };
 
-/// Transposed convolution: `input [N, C, …]` (N may be missing), `weight [C, out / groups, …]`, `bias [out]` (optional).
-/// It is the gradient of the convolution by the same weight, plus the bias.
+/// Transposed convolution: `input [N, C, …]` (N may be missing), `weight [C, out / groups, …]`, `bias [out]`
+/// (optional). It is the gradient of the convolution by the same weight, plus the bias.
 pub static CONV_TRANSPOSE: OpDef = OpDef {
     name: "conv_transpose",
     schemas: &[

@@ -1,15 +1,17 @@
-//! Index arithmetic of convolutions, for every number of spatial dimensions. Shared by the type rules, the reference and
-//! the devices' kernels.
+//! Index arithmetic of convolutions, for every number of spatial dimensions. Shared by the type rules, the
+//! reference and the devices' kernels.
 
 use crate::diagnostic::Result;
 use crate::ensure;
 use crate::ops::OpCx;
 use crate::shape::Shape;
 
-/// A convolution in canonical form: three spatial dimensions, leading ones of size 1 where the model has fewer.
+/// A convolution in canonical form: three spatial dimensions, leading ones of size 1 where the model has
+/// fewer.
 ///
-/// Input `[batch, groups · cin, input…]`, weight `[groups · cout, cin, kernel…]`, output `[batch, groups · cout, output…]`;
-/// output index `o` meets input index `o · stride + k · dilation − pad` through kernel index `k`.
+/// Input `[batch, groups · cin, input…]`, weight `[groups · cout, cin, kernel…]`, output `[batch, groups ·
+/// cout, output…]`; output index `o` meets input index `o · stride + k · dilation − pad` through kernel index
+/// `k`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conv {
     /// Samples; 1 for an input without a batch dimension.
@@ -97,8 +99,8 @@ impl Conv {
             .ok_or_else(|| crate::fail!(Size, "the kernel spans more than memory can hold"))
     }
 
-    /// Zeros before and after each dimension: the same number, or all numbers before and then all after. `same` puts the odd one
-    /// after, as PyTorch does.
+    /// Zeros before and after each dimension: the same number, or all numbers before and then all after.
+    /// `same` puts the odd one after, as PyTorch does.
     fn padding(&self, cx: &OpCx, spatial: usize) -> Result<([usize; 3], [usize; 3])> {
         use crate::attr::Attr;
         match cx.attrs.get("padding") {
@@ -126,8 +128,8 @@ impl Conv {
         }
     }
 
-    /// Whether padding and what lies between taps are not much larger than the images, so that the former may be held in memory
-    /// for a while.
+    /// Whether padding and what lies between taps are not much larger than the images, so that the former may
+    /// be held in memory for a while.
     pub fn is_compact(&self) -> bool {
         (0..3).all(|d| {
             let outputs = self.output[d].saturating_sub(1).saturating_mul(self.stride[d]);
@@ -164,7 +166,8 @@ impl Conv {
         (at < self.input[d]).then_some(at)
     }
 
-    /// Calls `f(input index, weight index, output index)` for every product of the convolution: its definition.
+    /// Calls `f(input index, weight index, output index)` for every product of the convolution: its
+    /// definition.
     pub fn products(&self, mut f: impl FnMut(usize, usize, usize)) {
         if self.batch * self.groups * self.cin * self.cout == 0 {
             return;
@@ -203,7 +206,8 @@ pub fn spatial_rank(input: &Shape, weight: &Shape) -> Result<usize> {
     Ok(spatial)
 }
 
-/// The attribute `name` as one number for each of `n` dimensions: one given number stands for all, absent is `default`.
+/// The attribute `name` as one number for each of `n` dimensions: one given number stands for all, absent is
+/// `default`.
 pub fn numbers(cx: &OpCx, name: &str, n: usize, default: i64, least: i64) -> Result<Vec<usize>> {
     let given = cx.opt_ints(name)?.filter(|v| !v.is_empty()).unwrap_or(std::slice::from_ref(&default));
     ensure!(given.len() == n || given.len() == 1, Attribute, "`{name}` = {given:?} for {n} dimensions");

@@ -7,8 +7,8 @@ use crate::ensure;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::{Tensor, TensorType};
 
-/// Maximum over sliding windows, and its index in the input plane (`row · W + column`). The first of equals wins; the
-/// last NaN wins over everything, as in PyTorch.
+/// Maximum over sliding windows, and its index in the input plane (`row · W + column`). The first of equals
+/// wins; the last NaN wins over everything, as in PyTorch.
 pub static MAX_POOL2D: OpDef = OpDef {
     name: "max_pool2d_with_indices",
     schemas: &[
@@ -53,7 +53,8 @@ pub static ADAPTIVE_MAX_POOL2D: OpDef = OpDef {
     cases: || vec![Case::new("uneven").distinct(&[1, 2, 5, 4]).attr("output_size", [3, 2])],
 };
 
-/// Gradient of both: `(grad_output, indices)` to `input_size`; each output's gradient goes to the input at its index.
+/// Gradient of both: `(grad_output, indices)` to `input_size`; each output's gradient goes to the input at
+/// its index.
 pub static MAX_POOL2D_BACKWARD: OpDef = OpDef {
     name: "max_pool2d_with_indices_backward",
     schemas: &[

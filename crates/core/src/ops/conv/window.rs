@@ -1,4 +1,5 @@
-//! Which inputs each output of a pooling covers. Shared by the type rules, the reference and the devices' kernels.
+//! Which inputs each output of a pooling covers. Shared by the type rules, the reference and the devices'
+//! kernels.
 
 use super::geometry::numbers;
 use crate::diagnostic::Result;
@@ -50,11 +51,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Windows of `kernel_size`, `stride` (default: the kernel's), `padding`, `dilation`, `ceil_mode` and, in the weights,
-    /// `count_include_pad` (default true), all from the node's attributes.
+    /// Windows of `kernel_size`, `stride` (default: the kernel's), `padding`, `dilation`, `ceil_mode` and, in
+    /// the weights, `count_include_pad` (default true), all from the node's attributes.
     ///
     /// # Errors
-    /// `Shape` or `Attribute` if they do not fit the input, `Unsupported` if a window would lie in the padding alone.
+    /// `Shape` or `Attribute` if they do not fit the input, `Unsupported` if a window would lie in the
+    /// padding alone.
     pub fn sliding(input: &Shape, cx: &OpCx) -> Result<Pool> {
         let kernel = numbers(cx, "kernel_size", 2, 0, 1)?;
         let stride = match cx.opt_ints("stride")? {
@@ -91,7 +93,8 @@ impl Pool {
         })
     }
 
-    /// The input divided into `output_size` windows as equal as can be, overlapping where it does not divide evenly.
+    /// The input divided into `output_size` windows as equal as can be, overlapping where it does not divide
+    /// evenly.
     ///
     /// # Errors
     /// `Shape` or `Attribute` if they do not fit the input.

@@ -6,8 +6,8 @@ use crate::expr::{Expr, float};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// `steps` numbers from `start` to `end`, both included; f32 unless a dtype is given. Computed in f64 from the nearer
-/// end, as PyTorch does, so that both ends are exact; integers are truncated.
+/// `steps` numbers from `start` to `end`, both included; f32 unless a dtype is given. Computed in f64 from
+/// the nearer end, as PyTorch does, so that both ends are exact; integers are truncated.
 pub static LINSPACE: OpDef = OpDef {
     name: "linspace",
     schemas: &[

@@ -1,5 +1,6 @@
-//! Which inputs each output of a resampled dimension is made of, and by which weights. Shared by the type rules, the
-//! reference and the devices' kernels. The formulas are PyTorch's, which for antialiasing are Pillow's.
+//! Which inputs each output of a resampled dimension is made of, and by which weights. Shared by the type
+//! rules, the reference and the devices' kernels. The formulas are PyTorch's, which for antialiasing are
+//! Pillow's.
 
 use crate::diagnostic::Result;
 use crate::ops::OpCx;

@@ -1,4 +1,5 @@
-//! PyTorch's spellings of interpolation: each is [`UPSAMPLE2D`] with its mode, over one dimension with one row.
+//! PyTorch's spellings of interpolation: each is [`UPSAMPLE2D`] with its mode, over one dimension with one
+//! row.
 
 use super::upsample2d::UPSAMPLE2D;
 use crate::attr::{Attr, Attrs};

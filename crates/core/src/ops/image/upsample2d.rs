@@ -6,8 +6,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::{Tensor, TensorType};
 use crate::{ensure, fail};
 
-/// `[…, H, W]` to `[…, output_size]` by `mode` (`nearest`, `nearest-exact`, `bilinear`, `bicubic`): each output is a weighted sum of
-/// the inputs that [`Axis::taps`] names for its row and its column.
+/// `[…, H, W]` to `[…, output_size]` by `mode` (`nearest`, `nearest-exact`, `bilinear`, `bicubic`): each
+/// output is a weighted sum of the inputs that [`Axis::taps`] names for its row and its column.
 pub static UPSAMPLE2D: OpDef = OpDef {
     name: "upsample2d",
     schemas: &[

@@ -5,8 +5,8 @@ use crate::diagnostic::Result;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 use crate::tensor::Tensor;
 
-/// The indices themselves, negative ones counted from the end if `wrap`. One that is not in `0..limit` is a `Value` error,
-/// unless it is `ignore_index` (absent: none is).
+/// The indices themselves, negative ones counted from the end if `wrap`. One that is not in `0..limit` is a
+/// `Value` error, unless it is `ignore_index` (absent: none is).
 pub static CHECK_INDEX: OpDef = OpDef {
     name: "check_index",
     schemas: &[],

@@ -7,8 +7,8 @@ use crate::ensure;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision};
 use crate::tensor::{Tensor, TensorType};
 
-/// `(weight [rows, width], indices)` to `[indices..., width]`. Row `padding_idx` (negative: none) gets no gradient;
-/// `scale_grad_by_freq` divides a row's gradient by how often it is read.
+/// `(weight [rows, width], indices)` to `[indices..., width]`. Row `padding_idx` (negative: none) gets no
+/// gradient; `scale_grad_by_freq` divides a row's gradient by how often it is read.
 pub static EMBEDDING: OpDef = OpDef {
     name: "embedding",
     schemas: &[

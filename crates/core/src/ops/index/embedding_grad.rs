@@ -1,5 +1,6 @@
-//! Gradient of an embedding by its table: `out[v] = Σ grad[i]` over the positions `i` with `indices[i] = v`. ATen's own
-//! operator; one with every policy spelled out; and the rows that are read alone, without the table around them.
+//! Gradient of an embedding by its table: `out[v] = Σ grad[i]` over the positions `i` with `indices[i] = v`.
+//! ATen's own operator; one with every policy spelled out; and the rows that are read alone, without the
+//! table around them.
 
 use super::{given, integers, resolve};
 use crate::diagnostic::Result;
@@ -11,9 +12,10 @@ use crate::{ensure, fail};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Gradient of [`EMBEDDING`](super::embedding::EMBEDDING) by its table: `(grad_output [..., width], indices)` to
-/// `[num_weights, width]`. Sums in f32 or wider, in the order of the indices, rounded once. `grad_output` has a row for
-/// each index, in the same order; the leading dimensions may be divided otherwise, as in PyTorch.
+/// Gradient of [`EMBEDDING`](super::embedding::EMBEDDING) by its table: `(grad_output [..., width], indices)`
+/// to `[num_weights, width]`. Sums in f32 or wider, in the order of the indices, rounded once. `grad_output`
+/// has a row for each index, in the same order; the leading dimensions may be divided otherwise, as in
+/// PyTorch.
 pub static EMBEDDING_DENSE_BACKWARD: OpDef = OpDef {
     name: "embedding_dense_backward",
     schemas: &[
@@ -39,9 +41,10 @@ pub static EMBEDDING_DENSE_BACKWARD: OpDef = OpDef {
     },
 };
 
-/// [`EMBEDDING_DENSE_BACKWARD`] with every policy of [`Options`]: `(grad_output, indices, into?)` to the rows of the shard
-/// `[rows, width]`, a [`Report`] as i64, and with `max_norm` the norm before clipping, f32 (f64 for f64). With `into`
-/// (`[rows, width]`, the gradient so far) the sums are added to it before the one rounding.
+/// [`EMBEDDING_DENSE_BACKWARD`] with every policy of [`Options`]: `(grad_output, indices, into?)` to the rows
+/// of the shard `[rows, width]`, a [`Report`] as i64, and with `max_norm` the norm before clipping, f32 (f64
+/// for f64). With `into` (`[rows, width]`, the gradient so far) the sums are added to it before the one
+/// rounding.
 pub static EMBEDDING_DENSE_BACKWARD_EX: OpDef = OpDef {
     name: "embedding_dense_backward_ex",
     schemas: &[
@@ -91,10 +94,10 @@ pub static EMBEDDING_DENSE_BACKWARD_EX: OpDef = OpDef {
     },
 };
 
-/// The gradient of the rows that are read, alone: `(grad_output, indices)` to `rows` i64 `[capacity]` ascending, `values`
-/// `[capacity, width]`, the number of rows, and a [`Report`]; with `max_norm` the norm. Beyond the number of rows, `rows`
-/// holds -1 and `values` zeros. `capacity` (absent: as many as there can be) is the most rows there is room for; more are a
-/// `Value` error.
+/// The gradient of the rows that are read, alone: `(grad_output, indices)` to `rows` i64 `[capacity]`
+/// ascending, `values` `[capacity, width]`, the number of rows, and a [`Report`]; with `max_norm` the norm.
+/// Beyond the number of rows, `rows` holds -1 and `values` zeros. `capacity` (absent: as many as there can
+/// be) is the most rows there is room for; more are a `Value` error.
 pub static EMBEDDING_SPARSE_BACKWARD: OpDef = OpDef {
     name: "embedding_sparse_backward",
     schemas: &[
@@ -192,8 +195,9 @@ pub struct Options {
     pub shard: usize,
     /// Number of parts; at least 1.
     pub shards: usize,
-    /// Scales the sums of the whole table so that their 2-norm is at most this, as `torch.nn.utils.clip_grad_norm_` does:
-    /// by `min(1, max_norm / (norm + 1e-6))`. A shard is scaled by the norm of all shards.
+    /// Scales the sums of the whole table so that their 2-norm is at most this, as
+    /// `torch.nn.utils.clip_grad_norm_` does: by `min(1, max_norm / (norm + 1e-6))`. A shard is scaled by the
+    /// norm of all shards.
     pub max_norm: Option<f64>,
     /// See [`Method`].
     pub method: Method,
@@ -290,8 +294,8 @@ impl Report {
     /// Number of counters.
     pub const LEN: usize = 7;
 
-    /// i64 `[7]`: skipped, position of the first skipped, its index, overflowed, not finite, row and column of the first.
-    /// A position, row or column is -1 where there is none.
+    /// i64 `[7]`: skipped, position of the first skipped, its index, overflowed, not finite, row and column
+    /// of the first. A position, row or column is -1 where there is none.
     pub fn ty() -> TensorType {
         TensorType::new(DType::I64, [Self::LEN])
     }
@@ -327,7 +331,8 @@ fn problem(cx: &OpCx) -> Result<(usize, usize, Options)> {
     Ok((width, count.unwrap_or(0), options))
 }
 
-/// The sums of the shard's rows that are read, in f64; what was skipped; norm of the whole table if it is asked for.
+/// The sums of the shard's rows that are read, in f64; what was skipped; norm of the whole table if it is
+/// asked for.
 fn sums(cx: &OpCx, inputs: &[Option<&Tensor>]) -> Result<(BTreeMap<usize, Vec<f64>>, Report, Option<f64>)> {
     let (width, _, options) = problem(cx)?;
     let (g, index) = (given(inputs, 0)?.floats(), given(inputs, 1)?.ints());

@@ -7,8 +7,8 @@ use crate::ensure;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::{Tensor, TensorType};
 
-/// `(self, index)`: element `[.., i, ..]` of the result is `self[.., index[.., i, ..], ..]` along `dim`. The index may be
-/// smaller than `self` in the other dimensions. Negative indices are refused, as PyTorch does.
+/// `(self, index)`: element `[.., i, ..]` of the result is `self[.., index[.., i, ..], ..]` along `dim`. The
+/// index may be smaller than `self` in the other dimensions. Negative indices are refused, as PyTorch does.
 pub static GATHER: OpDef = OpDef {
     name: "gather",
     schemas: &["gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor"],

@@ -11,8 +11,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::{Data, Tensor, TensorType};
 use crate::{ensure, fail};
 
-/// `self` with `self[indices]` replaced by `values`, or increased if `accumulate`; see [`INDEX`] for the indices. A mask
-/// may stand alone among the indices if `values` is one number.
+/// `self` with `self[indices]` replaced by `values`, or increased if `accumulate`; see [`INDEX`] for the
+/// indices. A mask may stand alone among the indices if `values` is one number.
 pub static INDEX_PUT: OpDef = OpDef {
     name: "index_put",
     schemas: &[
@@ -63,8 +63,8 @@ fn mask(cx: &OpCx) -> Option<usize> {
     is_mask.then_some(at)
 }
 
-/// [`INDEX_PUT`] by integers. Of values for one place the last in row-major order wins; sums are in f32 or wider, in
-/// row-major order.
+/// [`INDEX_PUT`] by integers. Of values for one place the last in row-major order wins; sums are in f32 or
+/// wider, in row-major order.
 pub static INDEX_PUT_IMPL: OpDef = OpDef {
     name: "_index_put_impl",
     schemas: &[

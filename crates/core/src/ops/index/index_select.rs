@@ -80,8 +80,8 @@ pub static INDEX_COPY: OpDef = OpDef {
     cases: || vec![Case::new("columns").f(&[2, 3]).arg(DType::I64, &[2], once()).f(&[2, 2]).attr("dim", 1)],
 };
 
-/// `self` with its slices `index` along `dim` filled with a number or scalar tensor `value`; negative indices count from the
-/// end.
+/// `self` with its slices `index` along `dim` filled with a number or scalar tensor `value`; negative indices
+/// count from the end.
 pub static INDEX_FILL: OpDef = OpDef {
     name: "index_fill",
     schemas: &[

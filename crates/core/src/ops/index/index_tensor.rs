@@ -9,9 +9,9 @@ use crate::shape::{Layout, Shape};
 use crate::tensor::{Tensor, TensorType};
 use crate::{DType, ensure, fail};
 
-/// `self[indices]`: one integer index for each leading dimension, `None` for a whole one; the indices are broadcast
-/// together. Their dimensions stand where the indexed ones stood if those are neighbours, else first. Negative indices
-/// count from the end (attribute `wrap`, absent is true).
+/// `self[indices]`: one integer index for each leading dimension, `None` for a whole one; the indices are
+/// broadcast together. Their dimensions stand where the indexed ones stood if those are neighbours, else
+/// first. Negative indices count from the end (attribute `wrap`, absent is true).
 pub static INDEX: OpDef = OpDef {
     name: "index",
     schemas: &[
@@ -109,7 +109,8 @@ impl Indexing {
                 *sum += resolve(t.ints()[at], at, x[d], self.wrap)? * strides[d] as usize;
             }
         }
-        // What the other dimensions contribute, walked over the result's shape with the indices standing still.
+        // What the other dimensions contribute, walked over the result's shape with the indices standing
+        // still.
         let rest = (0..x.rank()).filter(|d| !self.dims.contains(d)).map(|d| strides[d]);
         let mut walk: Vec<isize> = rest.collect();
         walk.splice(self.first..self.first, self.index.iter().map(|_| 0));

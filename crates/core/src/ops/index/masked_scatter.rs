@@ -7,8 +7,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample};
 use crate::tensor::TensorType;
 use crate::{DType, ensure, fail};
 
-/// `self` (broadcast with `mask`) with its masked elements, in row-major order, replaced by the first elements of `source`.
-/// A source with fewer elements than the mask has is a `Value` error.
+/// `self` (broadcast with `mask`) with its masked elements, in row-major order, replaced by the first
+/// elements of `source`. A source with fewer elements than the mask has is a `Value` error.
 pub static MASKED_SCATTER: OpDef = OpDef {
     name: "masked_scatter",
     schemas: &["masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor"],

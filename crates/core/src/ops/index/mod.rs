@@ -1,5 +1,5 @@
-//! Operators that read or write at places given by data, and sorting. Every index is checked: one out of range is a
-//! `Value` error with its position, never a wrong number.
+//! Operators that read or write at places given by data, and sorting. Every index is checked: one out of
+//! range is a `Value` error with its position, never a wrong number.
 
 use crate::diagnostic::Result;
 use crate::ops::OpCx;
@@ -23,7 +23,8 @@ operators! {
     topk: TOPK;
 }
 
-/// Index `i`, found at `position` in its tensor, as one in `0..limit`. Negative ones count from the end if `wrap`.
+/// Index `i`, found at `position` in its tensor, as one in `0..limit`. Negative ones count from the end if
+/// `wrap`.
 ///
 /// # Errors
 /// `Value` if it is out of range.

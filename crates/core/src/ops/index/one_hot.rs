@@ -11,8 +11,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::row::{Access, RowBuilder};
 use crate::tensor::TensorType;
 
-/// i64 `[index..., num_classes]`: 1 at each index, 0 elsewhere. The number of classes must be given: taken from the data, the
-/// shape would depend on it.
+/// i64 `[index..., num_classes]`: 1 at each index, 0 elsewhere. The number of classes must be given: taken
+/// from the data, the shape would depend on it.
 pub static ONE_HOT: OpDef = OpDef {
     name: "one_hot",
     schemas: &["one_hot(Tensor self, int num_classes=-1) -> Tensor"],

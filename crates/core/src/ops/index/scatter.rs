@@ -15,8 +15,9 @@ use crate::{ensure, fail};
 /// `(self, index, src)`, or `(self, index)` with a number `value` as the source: `self` with
 /// `self[.., index[.., i, ..], ..]` along `dim` replaced by, or combined with, `src[.., i, ..]`.
 ///
-/// `reduce`: absent (the last in row-major order wins), `add`/`sum`, `multiply`/`prod`, `mean`, `amax`, `amin`; without
-/// `include_self` (absent: true) the old values at written places do not take part. Sums in f32 or wider, in row-major order.
+/// `reduce`: absent (the last in row-major order wins), `add`/`sum`, `multiply`/`prod`, `mean`, `amax`,
+/// `amin`; without `include_self` (absent: true) the old values at written places do not take part. Sums in
+/// f32 or wider, in row-major order.
 pub static SCATTER: OpDef = OpDef {
     name: "scatter",
     schemas: &[

@@ -8,9 +8,9 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::tensor::{Tensor, TensorType};
 use crate::{ensure, fail};
 
-/// `(sorted_sequence, values)`: for each value how many of the ascending boundaries are less than it, with `right` (or `side`
-/// right) less or equal. The boundaries are a vector, or rows that belong to the rows of the values. i64, or i32 with
-/// `out_int32`. Boundaries out of order are not noticed, as in PyTorch.
+/// `(sorted_sequence, values)`: for each value how many of the ascending boundaries are less than it, with
+/// `right` (or `side` right) less or equal. The boundaries are a vector, or rows that belong to the rows of
+/// the values. i64, or i32 with `out_int32`. Boundaries out of order are not noticed, as in PyTorch.
 pub static SEARCHSORTED: OpDef = OpDef {
     name: "searchsorted",
     schemas: &[
@@ -34,7 +34,8 @@ pub static SEARCHSORTED: OpDef = OpDef {
         let (n, right) = (edges.shape()[edges.shape().rank() - 1], right(cx)?);
         let per_row =
             if edges.shape().rank() == 1 { usize::MAX } else { values.shape().last().copied().unwrap_or(1) };
-        // PyTorch compares in the promoted dtype; all of them fit in f64 but large i64, whose order it keeps nearly.
+        // PyTorch compares in the promoted dtype; all of them fit in f64 but large i64, whose order it keeps
+        // nearly.
         let (edges, values) = (edges.to_f64(), values.to_f64());
         let place = |(at, v): (usize, f64)| {
             let row = if per_row == usize::MAX { 0 } else { at / per_row };

@@ -10,8 +10,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::{Data, Tensor, TensorType};
 use std::cmp::Ordering;
 
-/// Values in ascending (or `descending`) order along `dim` (absent: the last), NaN counting as largest, and their i64
-/// indices. Always stable.
+/// Values in ascending (or `descending`) order along `dim` (absent: the last), NaN counting as largest, and
+/// their i64 indices. Always stable.
 pub static SORT: OpDef = OpDef {
     name: "sort",
     schemas: &[

@@ -32,7 +32,8 @@ pub static TAKE: OpDef = OpDef {
     },
 };
 
-/// [`GATHER`] with both operands broadcast in the dimensions other than `dim`; absent `dim`: of the flattened operands.
+/// [`GATHER`] with both operands broadcast in the dimensions other than `dim`; absent `dim`: of the flattened
+/// operands.
 pub static TAKE_ALONG_DIM: OpDef = OpDef {
     name: "take_along_dim",
     schemas: &["take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor"],

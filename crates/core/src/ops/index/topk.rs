@@ -7,8 +7,8 @@ use crate::ensure;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// The `k` largest (unless `largest` is false: smallest) elements along `dim` and their i64 indices, always in order;
-/// of equal ones the first come first. NaN counts as largest.
+/// The `k` largest (unless `largest` is false: smallest) elements along `dim` and their i64 indices, always
+/// in order; of equal ones the first come first. NaN counts as largest.
 pub static TOPK: OpDef = OpDef {
     name: "topk",
     schemas: &[

@@ -7,7 +7,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
 
-/// `beta · self + alpha · (a · b)`, `self` broadcast to the product's shape; with `beta` 0, `self` is not read.
+/// `beta · self + alpha · (a · b)`, `self` broadcast to the product's shape; with `beta` 0, `self` is not
+/// read.
 pub static ADDMM: OpDef = OpDef {
     name: "addmm",
     schemas: &[

@@ -11,8 +11,8 @@ use crate::tensor::TensorType;
 use crate::{ensure, fail};
 use std::collections::BTreeMap;
 
-/// `equation` as in NumPy: letters, `...`, and `->` with the result's labels (else those that occur once, sorted). Sizes of 1
-/// are broadcast. Operands are joined from the left, whatever `path` says.
+/// `equation` as in NumPy: letters, `...`, and `->` with the result's labels (else those that occur once,
+/// sorted). Sizes of 1 are broadcast. Operands are joined from the left, whatever `path` says.
 pub static EINSUM: OpDef = OpDef {
     name: "einsum",
     schemas: &["einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor"],
@@ -103,7 +103,8 @@ impl Equation {
     }
 }
 
-/// Labels of a term. `...` becomes as many dimensions as the rank leaves, or one marker if the rank is not known.
+/// Labels of a term. `...` becomes as many dimensions as the rank leaves, or one marker if the rank is not
+/// known.
 fn labels(term: &str, rank: Option<usize>) -> Option<Vec<Label>> {
     let letters = |s: &str| -> Option<Vec<Label>> {
         s.bytes().map(|c| c.is_ascii_alphabetic().then_some(Label::Letter(c))).collect()

@@ -6,8 +6,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorType};
 
-/// `input · weightᵀ + bias`: `[..., k]`, `[n, k]`, `[n]` (optional) to `[..., n]`. A weight `[k]` without bias gives `[...]`.
-/// The sum and the bias are added in f32 or wider, then rounded once.
+/// `input · weightᵀ + bias`: `[..., k]`, `[n, k]`, `[n]` (optional) to `[..., n]`. A weight `[k]` without
+/// bias gives `[...]`. The sum and the bias are added in f32 or wider, then rounded once.
 pub static LINEAR: OpDef = OpDef {
     name: "linear",
     schemas: &["linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"],

@@ -15,7 +15,8 @@ const REFUSED: Precision = Precision::Refused(
     "probabilities near 1 cannot be told from 1 in low precision: use binary_cross_entropy_with_logits, which takes what goes into the sigmoid",
 );
 
-/// `(input, target, weight?)`: `−w · (t · log x + (1 − t) · log(1 − x))`, the logarithms not below −100, as PyTorch.
+/// `(input, target, weight?)`: `−w · (t · log x + (1 − t) · log(1 − x))`, the logarithms not below −100, as
+/// PyTorch.
 pub static BINARY_CROSS_ENTROPY: OpDef = OpDef {
     name: "binary_cross_entropy",
     schemas: &[
@@ -45,8 +46,8 @@ pub static BINARY_CROSS_ENTROPY: OpDef = OpDef {
     },
 };
 
-/// `(logits, target, weight?, pos_weight?)`: [`BINARY_CROSS_ENTROPY`] of the logistic function of the logits, where
-/// `pos_weight` multiplies the part of the target; nothing overflows.
+/// `(logits, target, weight?, pos_weight?)`: [`BINARY_CROSS_ENTROPY`] of the logistic function of the logits,
+/// where `pos_weight` multiplies the part of the target; nothing overflows.
 pub static WITH_LOGITS: OpDef = OpDef {
     name: "binary_cross_entropy_with_logits",
     schemas: &[
@@ -138,8 +139,8 @@ pub static LOGIT_TERMS: OpDef = OpDef {
     },
 };
 
-/// Gradients of [`LOGIT_TERMS`]: `(grad, x, t, p?)` to those of `(x, t, p)` that `output_mask` names. With q = (p − 1)·t + 1
-/// and s = log(1 + exp(−x)): `g · (1 − t − q · σ(−x))`, `g · ((p − 1) · s − x)`, `g · t · s`.
+/// Gradients of [`LOGIT_TERMS`]: `(grad, x, t, p?)` to those of `(x, t, p)` that `output_mask` names. With q
+/// = (p − 1)·t + 1 and s = log(1 + exp(−x)): `g · (1 − t − q · σ(−x))`, `g · ((p − 1) · s − x)`, `g · t · s`.
 pub static LOGIT_TERMS_BACKWARD: OpDef = OpDef {
     name: "binary_cross_entropy_with_logits_terms_backward",
     schemas: &[
@@ -173,7 +174,8 @@ fn softplus(x: Expr) -> Expr {
     x.clone().max(float(0.0)) + (-x.abs()).exp().log1p()
 }
 
-/// Weight of the logarithm: `(p − 1) · t + 1` with target and `pos_weight` at these inputs, 1 without the latter.
+/// Weight of the logarithm: `(p − 1) · t + 1` with target and `pos_weight` at these inputs, 1 without the
+/// latter.
 fn positive(cx: &OpCx, target: usize, p: usize) -> Expr {
     match cx.opt(p) {
         Some(_) => (input(p) - 1.0) * input(target) + 1.0,

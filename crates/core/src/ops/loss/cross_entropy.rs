@@ -15,9 +15,10 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::{Reduce, ReduceSpace, Reg, RowBuilder};
 use crate::tensor::TensorType;
 
-/// `(scores, target, weight?)` with classes in dimension 1 (0 of a single sample). The target is class indices, each in
-/// range or `ignore_index`, or class probabilities of the scores' shape. The mean over indices is weighted by the targets'
-/// class weights, that over probabilities by nothing. Smoothing as in Szegedy et al. 2015.
+/// `(scores, target, weight?)` with classes in dimension 1 (0 of a single sample). The target is class
+/// indices, each in range or `ignore_index`, or class probabilities of the scores' shape. The mean over
+/// indices is weighted by the targets' class weights, that over probabilities by nothing. Smoothing as in
+/// Szegedy et al. 2015.
 pub static CROSS_ENTROPY_LOSS: OpDef = OpDef {
     name: "cross_entropy_loss",
     schemas: &[
@@ -120,10 +121,10 @@ fn of_probabilities(
     Reduction::of(cx)?.apply(b, rows)
 }
 
-/// Cross-entropy of each row of `(scores, class index, the target's weight, class weights?)`, no index out of range.
-/// Outputs, one number a row: the loss `(1 − s) · w[t] · (log Σ − (x[t] − m)) + s / classes · Σ w · (log Σ − (x − m))`;
-/// `m = max x`; `Σ = Σ exp(x − m)`. `m` and `log Σ` are kept apart: their sum would round away what a small loss
-/// consists of. Rows whose target is `ignore_index` have loss 0.
+/// Cross-entropy of each row of `(scores, class index, the target's weight, class weights?)`, no index out of
+/// range. Outputs, one number a row: the loss `(1 − s) · w[t] · (log Σ − (x[t] − m)) + s / classes · Σ w ·
+/// (log Σ − (x − m))`; `m = max x`; `Σ = Σ exp(x − m)`. `m` and `log Σ` are kept apart: their sum would round
+/// away what a small loss consists of. Rows whose target is `ignore_index` have loss 0.
 pub static CROSS_ENTROPY: OpDef = OpDef {
     name: "cross_entropy",
     schemas: &[],
@@ -177,8 +178,8 @@ pub static CROSS_ENTROPY: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`CROSS_ENTROPY`] by the scores: `(grad, scores, class index, the target's weight, m, Σ, class weights?)`; with
-/// p = exp(x − m) / Σ: `g · ((1 − s) · w[t] · (p − [c = t]) + s / classes · (p · Σ w − w))`.
+/// Gradient of [`CROSS_ENTROPY`] by the scores: `(grad, scores, class index, the target's weight, m, Σ, class
+/// weights?)`; with p = exp(x − m) / Σ: `g · ((1 − s) · w[t] · (p − [c = t]) + s / classes · (p · Σ w − w))`.
 pub static CROSS_ENTROPY_BACKWARD: OpDef = OpDef {
     name: "cross_entropy_backward",
     schemas: &[],

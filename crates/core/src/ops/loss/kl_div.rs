@@ -9,8 +9,8 @@ use crate::ops::pointwise::promoted;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// `(input, target)`, the input a log-probability: `t · (log t − x)`, 0 where `t` is 0; with `log_target` the target is a
-/// log-probability too. The mean is over all elements.
+/// `(input, target)`, the input a log-probability: `t · (log t − x)`, 0 where `t` is 0; with `log_target` the
+/// target is a log-probability too. The mean is over all elements.
 pub static KL_DIV: OpDef = OpDef {
     name: "kl_div",
     schemas: &["kl_div(Tensor self, Tensor target, int reduction=1, *, bool log_target=False) -> Tensor"],

@@ -119,8 +119,8 @@ fn class_terms(cx: &OpCx) -> Result<TensorType> {
     Ok(TensorType::new(term_dtype(x.dtype)?, rows))
 }
 
-/// Checks the terms of a loss of rows: `of` are its scores, target and class weights, `each` the inputs with one number a
-/// row; type of such numbers.
+/// Checks the terms of a loss of rows: `of` are its scores, target and class weights, `each` the inputs with
+/// one number a row; type of such numbers.
 fn row_terms(cx: &OpCx, of: [usize; 3], each: &[usize]) -> Result<TensorType> {
     ignore_index(cx)?;
     let terms = class_terms(&OpCx { inputs: of.map(|i| cx.opt(i)).to_vec(), attrs: cx.attrs })?;

@@ -10,9 +10,9 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::ReduceSpace;
 use crate::tensor::TensorType;
 
-/// `(log-probabilities, target, weight?)` with classes in dimension 1 (0 of a single sample): `−w[t] · x[t]`, the mean
-/// weighted by `w[t]`; rows whose target is `ignore_index` do not count. Outputs: the loss, and the sum of the weights
-/// (0 without reduction, as PyTorch).
+/// `(log-probabilities, target, weight?)` with classes in dimension 1 (0 of a single sample): `−w[t] · x[t]`,
+/// the mean weighted by `w[t]`; rows whose target is `ignore_index` do not count. Outputs: the loss, and the
+/// sum of the weights (0 without reduction, as PyTorch).
 pub static NLL_LOSS: OpDef = OpDef {
     name: "nll_loss",
     schemas: &[
@@ -68,7 +68,8 @@ fn decompose(b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]) -> Result<V
 /// In the place of an input that there is not.
 const ABSENT: usize = usize::MAX;
 
-/// Each row's `−w · x[t]` of `(x, t, w)`, `w` a row's weight; 0 where `t` is `ignore_index`, and no other index out of range.
+/// Each row's `−w · x[t]` of `(x, t, w)`, `w` a row's weight; 0 where `t` is `ignore_index`, and no other
+/// index out of range.
 pub static NLL: OpDef = OpDef {
     name: "nll",
     schemas: &[],

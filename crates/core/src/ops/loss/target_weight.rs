@@ -8,8 +8,9 @@ use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 use crate::row::{Access, RowBuilder, RowProgram};
 use crate::tensor::TensorType;
 
-/// `(class indices, class weights?)`: each index's weight, 1 without weights and 0 of `ignore_index`, in `dtype` (f32 if
-/// absent). An operator of its own, so that their sum, by which a gradient is divided, waits for nothing of a loss.
+/// `(class indices, class weights?)`: each index's weight, 1 without weights and 0 of `ignore_index`, in
+/// `dtype` (f32 if absent). An operator of its own, so that their sum, by which a gradient is divided, waits
+/// for nothing of a loss.
 pub static TARGET_WEIGHT: OpDef = OpDef {
     name: "target_weight",
     schemas: &[],

@@ -8,8 +8,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision};
 use crate::row::{Access, RowBuilder};
 use crate::tensor::TensorType;
 
-/// `(weighted terms, weights)`, of one shape: `Σ terms / Σ weights`. The weights depend on nothing differentiable
-/// ([`TARGET_WEIGHT`](super::target_weight::TARGET_WEIGHT)).
+/// `(weighted terms, weights)`, of one shape: `Σ terms / Σ weights`. The weights depend on nothing
+/// differentiable ([`TARGET_WEIGHT`](super::target_weight::TARGET_WEIGHT)).
 pub static WEIGHTED_MEAN: OpDef = OpDef {
     name: "weighted_mean",
     schemas: &[],

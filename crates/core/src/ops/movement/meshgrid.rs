@@ -6,7 +6,8 @@ use crate::shape::Shape;
 use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
-/// Vector `i` spread along dimension `i` of the grid of all; with `indexing` `xy` the first two dimensions are exchanged.
+/// Vector `i` spread along dimension `i` of the grid of all; with `indexing` `xy` the first two dimensions
+/// are exchanged.
 pub static MESHGRID: OpDef = OpDef {
     name: "meshgrid",
     schemas: &[

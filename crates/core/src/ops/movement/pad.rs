@@ -44,8 +44,8 @@ pub static CONSTANT_PAD_ND: OpDef = OpDef {
     },
 };
 
-/// Borders of a number (`constant`), of the neighbours mirrored (`reflect`), of the edge (`replicate`), or of the other
-/// end (`circular`).
+/// Borders of a number (`constant`), of the neighbours mirrored (`reflect`), of the edge (`replicate`), or of
+/// the other end (`circular`).
 pub static PAD: OpDef = OpDef {
     name: "pad",
     schemas: &[

@@ -12,8 +12,8 @@ use crate::{ensure, fail};
 
 /// Normalises each channel (dimension 1) of `(input, weight?, bias?, running_mean?, running_var?)`.
 ///
-/// Outputs: result; mean and reciprocal standard deviation of the batch (empty unless training); and, if there are
-/// running statistics, their new contents, which are the old ones unless training.
+/// Outputs: result; mean and reciprocal standard deviation of the batch (empty unless training); and, if
+/// there are running statistics, their new contents, which are the old ones unless training.
 pub static BATCH_NORM: OpDef = OpDef {
     name: "batch_norm",
     schemas: &[
@@ -67,9 +67,10 @@ fn decompose(b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]) -> Result<V
     Ok([y, none, none].into_iter().chain(at(3)).chain(at(4)).collect())
 }
 
-/// [`BATCH_NORM`] by the statistics of the batch: `(x − mean) / sqrt(var + eps) · weight + bias`, variance biased. With
-/// running statistics `r`, these become `(1 − momentum) · r + momentum · batch`, the batch's variance unbiased.
-/// Outputs: result, mean, reciprocal standard deviation, new running mean, new running variance.
+/// [`BATCH_NORM`] by the statistics of the batch: `(x − mean) / sqrt(var + eps) · weight + bias`, variance
+/// biased. With running statistics `r`, these become `(1 − momentum) · r + momentum · batch`, the batch's
+/// variance unbiased. Outputs: result, mean, reciprocal standard deviation, new running mean, new running
+/// variance.
 pub static BATCH_NORM_TRAIN: OpDef = OpDef {
     name: "batch_norm_train",
     schemas: &[],
@@ -169,10 +170,11 @@ pub static BATCH_NORM_EVAL: OpDef = OpDef {
     },
 };
 
-/// Gradients of batch norm: `(grad_out, input, weight?, mean, spread)` to those of `(input, weight, bias)`, in evaluation
-/// also of the statistics `(mean, spread)`, that `output_mask` names. Training: `spread` is the reciprocal standard deviation, and with h the normalised input and n
-/// elements a channel, `dx = w · invstd · (g − Σ g / n − h · Σ g·h / n)`. Evaluation: it is the variance, and
-/// `dx = w · invstd · g`. Both: `dweight = Σ g·h`, `dbias = Σ g`.
+/// Gradients of batch norm: `(grad_out, input, weight?, mean, spread)` to those of `(input, weight, bias)`,
+/// in evaluation also of the statistics `(mean, spread)`, that `output_mask` names. Training: `spread` is the
+/// reciprocal standard deviation, and with h the normalised input and n elements a channel, `dx = w · invstd
+/// · (g − Σ g / n − h · Σ g·h / n)`. Evaluation: it is the variance, and `dx = w · invstd · g`. Both:
+/// `dweight = Σ g·h`, `dbias = Σ g`.
 pub static BATCH_NORM_BACKWARD: OpDef = OpDef {
     name: "native_batch_norm_backward",
     schemas: &[],
@@ -242,7 +244,8 @@ pub static BATCH_NORM_BACKWARD: OpDef = OpDef {
     },
 };
 
-/// Number of channels of input `x`; the inputs `params` that are present must be float vectors of that length.
+/// Number of channels of input `x`; the inputs `params` that are present must be float vectors of that
+/// length.
 fn channels(cx: &OpCx, x: usize, params: &[usize]) -> Result<usize> {
     let x = cx.shape(x)?;
     ensure!(x.rank() >= 2, Shape, "batch norm needs [batch, channels, ...], got {x}");

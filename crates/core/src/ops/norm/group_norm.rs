@@ -9,9 +9,9 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::{Access, ReduceSpace, RowBuilder};
 use crate::tensor::TensorType;
 
-/// `(x − mean) / sqrt(var + eps) · weight + bias`, mean and biased variance over each of the groups of channels
-/// (dimension 1) of each sample; `num_groups` groups (`group` in the native form). Outputs: the result; mean and reciprocal
-/// standard deviation, `[samples, groups]`.
+/// `(x − mean) / sqrt(var + eps) · weight + bias`, mean and biased variance over each of the groups of
+/// channels (dimension 1) of each sample; `num_groups` groups (`group` in the native form). Outputs: the
+/// result; mean and reciprocal standard deviation, `[samples, groups]`.
 pub static GROUP_NORM: OpDef = OpDef {
     name: "group_norm",
     schemas: &[
@@ -81,8 +81,8 @@ pub static GROUP_NORM: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`GROUP_NORM`] by its input: `(grad_out, input, mean, rstd, weight?)`. With h the normalised input and n
-/// elements a group: `rstd · (g·w − Σ g·w / n − h · Σ g·w·h / n)`.
+/// Gradient of [`GROUP_NORM`] by its input: `(grad_out, input, mean, rstd, weight?)`. With h the normalised
+/// input and n elements a group: `rstd · (g·w − Σ g·w / n − h · Σ g·w·h / n)`.
 pub static GROUP_NORM_BACKWARD: OpDef = OpDef {
     name: "native_group_norm_backward",
     schemas: &[],
@@ -117,8 +117,8 @@ pub static GROUP_NORM_BACKWARD: OpDef = OpDef {
     },
 };
 
-/// Gradients of [`GROUP_NORM`] by weight and bias: `(grad_out, input, mean, rstd)` to those of `(weight, bias)` that
-/// `output_mask` names: `Σ g·h` and `Σ g` over samples and space.
+/// Gradients of [`GROUP_NORM`] by weight and bias: `(grad_out, input, mean, rstd)` to those of `(weight,
+/// bias)` that `output_mask` names: `Σ g·h` and `Σ g` over samples and space.
 pub static GROUP_NORM_BACKWARD_WEIGHT: OpDef = OpDef {
     name: "native_group_norm_backward_weight",
     schemas: &[],

@@ -9,8 +9,9 @@ use crate::graph::{Builder, ValueId};
 use crate::ops::reduce::mean::MEAN;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 
-/// Batch norm of each sample by itself: `(input, weight?, bias?, running_mean?, running_var?)`. Outputs: the result and, if
-/// there are running statistics, their new contents: the mean over the samples of what batch norm makes of them.
+/// Batch norm of each sample by itself: `(input, weight?, bias?, running_mean?, running_var?)`. Outputs: the
+/// result and, if there are running statistics, their new contents: the mean over the samples of what batch
+/// norm makes of them.
 pub static INSTANCE_NORM: OpDef = OpDef {
     name: "instance_norm",
     schemas: &[

@@ -10,8 +10,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision};
 use crate::row::ReduceSpace;
 use crate::tensor::TensorType;
 
-/// `(x − mean) / sqrt(var + eps) · weight + bias` over the trailing `normalized_shape`, variance biased. Outputs: the
-/// result in the input's dtype; mean and reciprocal standard deviation of each row.
+/// `(x − mean) / sqrt(var + eps) · weight + bias` over the trailing `normalized_shape`, variance biased.
+/// Outputs: the result in the input's dtype; mean and reciprocal standard deviation of each row.
 pub static LAYER_NORM: OpDef = OpDef {
     name: "layer_norm",
     schemas: &[
@@ -60,9 +60,9 @@ pub static LAYER_NORM: OpDef = OpDef {
     },
 };
 
-/// Gradients of [`LAYER_NORM`]: `(grad_out, input, mean, rstd, weight?)` to those of `(input, weight, bias)` that
-/// `output_mask` names. With h the normalised input and n its row length:
-/// `dx = rstd · (g·w − Σ g·w / n − h · Σ g·w·h / n)`, `dweight = Σ_rows g·h`, `dbias = Σ_rows g`.
+/// Gradients of [`LAYER_NORM`]: `(grad_out, input, mean, rstd, weight?)` to those of `(input, weight, bias)`
+/// that `output_mask` names. With h the normalised input and n its row length: `dx = rstd · (g·w − Σ g·w / n
+/// − h · Σ g·w·h / n)`, `dweight = Σ_rows g·h`, `dbias = Σ_rows g`.
 pub static LAYER_NORM_BACKWARD: OpDef = OpDef {
     name: "native_layer_norm_backward",
     schemas: &[],

@@ -46,7 +46,8 @@ fn row_stats(x: &Shape, first: usize) -> Shape {
     (0..x.rank()).map(|d| if d < first { x[d] } else { 1 }).collect()
 }
 
-/// Which of its `n` gradients a backward operator computes: attribute `output_mask`. Its outputs are just those.
+/// Which of its `n` gradients a backward operator computes: attribute `output_mask`. Its outputs are just
+/// those.
 fn output_mask(cx: &OpCx, n: usize) -> Result<Vec<bool>> {
     let mask = cx.ints("output_mask")?;
     ensure!(mask.len() == n, Attribute, "`output_mask` must have {n} entries, got {}", mask.len());
@@ -58,8 +59,8 @@ fn only<T>(mask: &[bool], all: impl IntoIterator<Item = T>) -> impl Iterator<Ite
     all.into_iter().zip(mask.to_vec()).filter_map(|(x, m)| m.then_some(x))
 }
 
-/// Applies the backward operator `op` for the gradients of the inputs `0..arity` that are wanted, and sets them.
-/// `also` is added to that of input 0.
+/// Applies the backward operator `op` for the gradients of the inputs `0..arity` that are wanted, and sets
+/// them. `also` is added to that of input 0.
 fn backward(
     cx: &mut GradCx,
     op: &'static OpDef,
@@ -80,8 +81,9 @@ fn backward(
     Ok(())
 }
 
-/// What flows into the input `x` through the statistics of its rows, outputs of the node, if anything does: with n
-/// elements a row, `∂mean/∂x = 1/n` and `∂rstd/∂x = −rstd³ · (x − mean) / n`. Without a mean (`None`) it counts as 0.
+/// What flows into the input `x` through the statistics of its rows, outputs of the node, if anything does:
+/// with n elements a row, `∂mean/∂x = 1/n` and `∂rstd/∂x = −rstd³ · (x − mean) / n`. Without a mean (`None`)
+/// it counts as 0.
 fn through_statistics(cx: &mut GradCx, mean: Option<usize>, rstd: usize) -> Result<Option<ValueId>> {
     let (g_mean, g_rstd) = (mean.and_then(|i| cx.opt_grad(i)), cx.opt_grad(rstd));
     let (x, stat) = (cx.x(0)?, cx.y(rstd));

@@ -12,10 +12,11 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::{ReduceSpace, Reg, RowBuilder};
 use crate::tensor::TensorType;
 
-/// `x / sqrt(mean(x²) + eps) · weight` over the trailing `normalized_shape`. Without `eps`: the epsilon of the dtype
-/// computed in. Outputs: the result in the input's dtype; the reciprocal root mean square of each row, the normalised
-/// dimensions kept as 1, as PyTorch and CANN (`rstdOut` of `aclnnRmsNorm`) have it. Rounded once, at the end; with the attribute `round` (a dtype) also before the weight, as models
-/// do that convert in between.
+/// `x / sqrt(mean(x²) + eps) · weight` over the trailing `normalized_shape`. Without `eps`: the epsilon of
+/// the dtype computed in. Outputs: the result in the input's dtype; the reciprocal root mean square of each
+/// row, the normalised dimensions kept as 1, as PyTorch and CANN (`rstdOut` of `aclnnRmsNorm`) have it.
+/// Rounded once, at the end; with the attribute `round` (a dtype) also before the weight, as models do that
+/// convert in between.
 pub static RMS_NORM: OpDef = OpDef {
     name: "rms_norm",
     schemas: &[
@@ -67,9 +68,9 @@ pub static RMS_NORM: OpDef = OpDef {
     },
 };
 
-/// Gradients of [`RMS_NORM`]: `(grad_out, input, rstd, weight?)` to those of `(input, weight)` that `output_mask` names.
-/// With h = x·rstd and n the row length: `dx = rstd · (g·w − h · Σ g·w·h / n)`, `dweight = Σ_rows g·h`, this h rounded as it
-/// was before the weight.
+/// Gradients of [`RMS_NORM`]: `(grad_out, input, rstd, weight?)` to those of `(input, weight)` that
+/// `output_mask` names. With h = x·rstd and n the row length: `dx = rstd · (g·w − h · Σ g·w·h / n)`, `dweight
+/// = Σ_rows g·h`, this h rounded as it was before the weight.
 pub static RMS_NORM_BACKWARD: OpDef = OpDef {
     name: "_fused_rms_norm_backward",
     schemas: &[],

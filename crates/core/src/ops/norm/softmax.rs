@@ -9,7 +9,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::{Reduce, ReduceSpace};
 use crate::tensor::TensorType;
 
-/// `exp(x - max) / Σ exp(x - max)` along `dim`, in `dtype` if given. What is less than the smallest normal number may be 0.
+/// `exp(x - max) / Σ exp(x - max)` along `dim`, in `dtype` if given. What is less than the smallest normal
+/// number may be 0.
 pub static SOFTMAX: OpDef = OpDef {
     name: "softmax",
     schemas: &[
@@ -33,7 +34,8 @@ pub static SOFTMAX: OpDef = OpDef {
         let max = b.reduce(Reduce::Max, v);
         let e = b.expr(&(input(0) - input(1)).exp_nonpos(), &[v, max]);
         let sum = b.sum(e);
-        // One division a row rather than one an element, which is slow; at most an ulp further from the quotient.
+        // One division a row rather than one an element, which is slow; at most an ulp further from the
+        // quotient.
         let scale = b.expr(&input(0).recip(), &[sum]);
         let y = b.expr(&(input(0) * input(1)), &[e, scale]);
         b.store(out[0].dtype, space.full.clone(), y);

@@ -9,7 +9,8 @@ use crate::expr::Expr;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// `min(max(self, min), max)`, broadcast and promoted; bounds are numbers or tensors, either may be absent. NaN stays.
+/// `min(max(self, min), max)`, broadcast and promoted; bounds are numbers or tensors, either may be absent.
+/// NaN stays.
 pub static CLAMP: OpDef = OpDef {
     name: "clamp",
     schemas: &[
@@ -89,7 +90,8 @@ pub static CLAMP_MAX: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`CLAMP`] by `self`: `(grad_output, self, min, max)`; `g` where `self` lies between the bounds or on one.
+/// Gradient of [`CLAMP`] by `self`: `(grad_output, self, min, max)`; `g` where `self` lies between the bounds
+/// or on one.
 pub static CLAMP_BACKWARD: OpDef = OpDef {
     name: "clamp_backward",
     schemas: &[

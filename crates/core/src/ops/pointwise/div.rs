@@ -7,8 +7,9 @@ use crate::dtype::Class;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::{ensure, fail};
 
-/// Quotient, broadcast and promoted. `rounding_mode` absent: of integers an f32; `trunc` towards zero, `floor` down: of
-/// integers an integer. With one input, `other` is an attribute. The gradient of a rounded quotient is zero.
+/// Quotient, broadcast and promoted. `rounding_mode` absent: of integers an f32; `trunc` towards zero,
+/// `floor` down: of integers an integer. With one input, `other` is an attribute. The gradient of a rounded
+/// quotient is zero.
 pub static DIV: OpDef = OpDef {
     name: "div",
     schemas: &[

@@ -1,4 +1,5 @@
-//! Exponential linear units: Clevert, Unterthiner and Hochreiter 2016; self-normalizing: Klambauer et al. 2017.
+//! Exponential linear units: Clevert, Unterthiner and Hochreiter 2016; self-normalizing: Klambauer et al.
+//! 2017.
 
 use super::{NO_SECOND, float_only, float_promoted, through_input};
 use crate::attr::Attrs;

@@ -25,8 +25,8 @@ pub static ERFINV: OpDef = OpDef {
     cases: || vec![Case::new("inside").range(&[7], -0.95, 0.95)],
 };
 
-/// Winitzki's approximation, refined by Halley's method until f64 is exhausted. Large arguments go through `erfc`, whose
-/// distance from 1 keeps its digits.
+/// Winitzki's approximation, refined by Halley's method until f64 is exhausted. Large arguments go through
+/// `erfc`, whose distance from 1 keeps its digits.
 fn erfinv(x: f64) -> f64 {
     if x.abs() >= 1.0 || x.is_nan() || x == 0.0 {
         return match x.abs() {

@@ -32,7 +32,8 @@ pub static LOGIT: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`LOGIT`]: `(grad_output, self)`; `g / (x (1 - x))`; outside the bounds 0 with `eps`, else NaN.
+/// Gradient of [`LOGIT`]: `(grad_output, self)`; `g / (x (1 - x))`; outside the bounds 0 with `eps`, else
+/// NaN.
 pub static LOGIT_BACKWARD: OpDef = OpDef {
     name: "logit_backward",
     schemas: &["logit_backward(Tensor grad_output, Tensor self, float? eps=None) -> Tensor"],

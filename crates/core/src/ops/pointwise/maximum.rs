@@ -37,8 +37,8 @@ pub static MINIMUM: OpDef = OpDef {
     cases,
 };
 
-/// Gradients of [`MAXIMUM`] (`largest`) or [`MINIMUM`] by both inputs: `(grad_output, self, other)`. All of it to the one
-/// that wins, half to each of equals; to both where one is NaN, as in PyTorch.
+/// Gradients of [`MAXIMUM`] (`largest`) or [`MINIMUM`] by both inputs: `(grad_output, self, other)`. All of
+/// it to the one that wins, half to each of equals; to both where one is NaN, as in PyTorch.
 pub static MAXIMUM_BACKWARD: OpDef = OpDef {
     name: "maximum_backward",
     schemas: &[

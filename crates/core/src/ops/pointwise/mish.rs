@@ -16,7 +16,8 @@ pub static MISH: OpDef = OpDef {
     cases: || vec![Case::new("plain").range(&[9], -6.0, 6.0), Case::new("far").range(&[3], -100.0, 100.0)],
 };
 
-/// Gradient of [`MISH`]: `(grad_output, self)`; `g · (t + x · sigmoid(x) · (1 - t²))` with `t = tanh(ln(1 + e^x))`.
+/// Gradient of [`MISH`]: `(grad_output, self)`; `g · (t + x · sigmoid(x) · (1 - t²))` with `t = tanh(ln(1 +
+/// e^x))`.
 pub static MISH_BACKWARD: OpDef = OpDef {
     name: "mish_backward",
     schemas: &["mish_backward(Tensor grad_output, Tensor self) -> Tensor"],

@@ -1,4 +1,5 @@
-//! Operators that compute each element from the elements at the same place. A new one is one file and one line here.
+//! Operators that compute each element from the elements at the same place. A new one is one file and one
+//! line here.
 
 use crate::attr::Attr;
 use crate::diagnostic::Result;
@@ -141,12 +142,14 @@ pub fn floating(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::F32 }
 }
 
-/// Input `i` converted to the dtype the operator computes in, or the attribute `other` in place of a missing input 1.
+/// Input `i` converted to the dtype the operator computes in, or the attribute `other` in place of a missing
+/// input 1.
 pub fn operand(cx: &OpCx, i: usize, dtype: DType) -> Result<Expr> {
     operand_or(cx, i, "other", dtype)
 }
 
-/// Input `i` converted to the dtype the operator computes in, or the number attribute `name` if it is missing.
+/// Input `i` converted to the dtype the operator computes in, or the number attribute `name` if it is
+/// missing.
 pub fn operand_or(cx: &OpCx, i: usize, name: &str, dtype: DType) -> Result<Expr> {
     match cx.opt(i) {
         Some(_) => tensor(cx, i, dtype),
@@ -181,8 +184,8 @@ pub fn scalar(cx: &OpCx, name: &str, dtype: DType) -> Result<Expr> {
     opt_scalar(cx, name, dtype)?.ok_or_else(|| fail!(Attribute, "attribute `{name}` is missing"))
 }
 
-/// A constant of `dtype`'s class. Floats are rounded where the dtype is narrower than the computation only at the end,
-/// as PyTorch treats plain numbers.
+/// A constant of `dtype`'s class. Floats are rounded where the dtype is narrower than the computation only at
+/// the end, as PyTorch treats plain numbers.
 pub fn number(x: f64, dtype: DType) -> Expr {
     match dtype.class() {
         Class::Float => Expr::Float(x),
@@ -216,8 +219,8 @@ pub fn through_output(cx: &mut GradCx, backward: &'static OpDef) -> Result<()> {
 /// What operators that only gradients use say of their own derivative.
 pub const NO_SECOND: Derivative = Derivative::NotDifferentiable("second derivatives are not taken");
 
-/// Derivative rule of functions that move in steps: zeros, also at the jumps, as PyTorch. They are stated rather than
-/// left out, because an optimizer still decays and moves a parameter whose gradient is zero.
+/// Derivative rule of functions that move in steps: zeros, also at the jumps, as PyTorch. They are stated
+/// rather than left out, because an optimizer still decays and moves a parameter whose gradient is zero.
 pub const STEPS: Derivative = Derivative::Rule(zero_gradients);
 
 /// The rule of [`STEPS`].

@@ -76,8 +76,8 @@ pub static POW_SCALAR: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`POW`] by `self`: `(grad_output, self, exponent)`, the exponent an attribute if there are two inputs.
-/// `g · e · x^(e - 1)`, and 0 where `e` is 0.
+/// Gradient of [`POW`] by `self`: `(grad_output, self, exponent)`, the exponent an attribute if there are two
+/// inputs. `g · e · x^(e - 1)`, and 0 where `e` is 0.
 pub static POW_BACKWARD_SELF: OpDef = OpDef {
     name: "pow_backward_self",
     schemas: &[
@@ -110,8 +110,8 @@ pub static POW_BACKWARD_SELF: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`POW`] by `exponent`: `(grad_output, self, exponent, output)`. `g · y · ln x`, and 0 where PyTorch
-/// says so: a base of 0 with an exponent that is not negative (of 0, any base that is not).
+/// Gradient of [`POW`] by `exponent`: `(grad_output, self, exponent, output)`. `g · y · ln x`, and 0 where
+/// PyTorch says so: a base of 0 with an exponent that is not negative (of 0, any base that is not).
 pub static POW_BACKWARD_EXPONENT: OpDef = OpDef {
     name: "pow_backward_exponent",
     schemas: &[

@@ -4,7 +4,8 @@ use super::{STEPS, number_like};
 use crate::expr::input;
 use crate::ops::{Body, Case, Cost, OpDef, Precision};
 
-/// To the nearest whole number, ties to even; with `decimals`, to that many decimal places, in the operator's dtype.
+/// To the nearest whole number, ties to even; with `decimals`, to that many decimal places, in the operator's
+/// dtype.
 pub static ROUND: OpDef = OpDef {
     name: "round",
     schemas: &["round(Tensor self) -> Tensor", "round.decimals(Tensor self, *, int decimals) -> Tensor"],

@@ -4,7 +4,8 @@ use super::{chain, float_input, float_like};
 use crate::expr::float;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision};
 
-/// `(e^x - e^-x) / 2`: near 0 without cancellation, far out as a product that overflows only where the result does.
+/// `(e^x - e^-x) / 2`: near 0 without cancellation, far out as a product that overflows only where the result
+/// does.
 pub static SINH: OpDef = OpDef {
     name: "sinh",
     schemas: &["sinh(Tensor self) -> Tensor"],

@@ -30,7 +30,8 @@ pub static SOFTPLUS: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`SOFTPLUS`]: `(grad_output, self)`; `g · sigmoid(beta · x)`, and `g` where `beta · x > threshold`.
+/// Gradient of [`SOFTPLUS`]: `(grad_output, self)`; `g · sigmoid(beta · x)`, and `g` where `beta · x >
+/// threshold`.
 pub static SOFTPLUS_BACKWARD: OpDef = OpDef {
     name: "softplus_backward",
     schemas: &["softplus_backward(Tensor grad_output, Tensor self, Scalar beta, Scalar threshold) -> Tensor"],

@@ -5,7 +5,8 @@ use crate::expr::Expr;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// `self` converted to `dtype` (absent: unchanged); device, layout, copy and memory format do not matter here.
+/// `self` converted to `dtype` (absent: unchanged); device, layout, copy and memory format do not matter
+/// here.
 pub static TO: OpDef = OpDef {
     name: "to",
     schemas: &[

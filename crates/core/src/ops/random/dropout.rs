@@ -9,7 +9,8 @@ use crate::graph::{Builder, ValueId};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// Elements survive with probability `1 − p` and are scaled up by its inverse. The input itself when not training, or with `p` 0.
+/// Elements survive with probability `1 − p` and are scaled up by its inverse. The input itself when not
+/// training, or with `p` 0.
 pub static DROPOUT: OpDef = OpDef {
     name: "dropout",
     schemas: &["dropout(Tensor input, float p, bool train) -> Tensor"],
@@ -71,8 +72,8 @@ pub static FEATURE_DROPOUT: OpDef = OpDef {
     cases: || vec![Case::new("channels").f(&[2, 3, 2, 2]).attr("p", 0.5).attr("train", true)],
 };
 
-/// Dropout that keeps mean and variance of self-normalizing activations: Klambauer, Unterthiner, Mayr and Hochreiter 2017.
-/// What is dropped becomes `−α`, then all is scaled and shifted.
+/// Dropout that keeps mean and variance of self-normalizing activations: Klambauer, Unterthiner, Mayr and
+/// Hochreiter 2017. What is dropped becomes `−α`, then all is scaled and shifted.
 pub static ALPHA_DROPOUT: OpDef = OpDef {
     name: "alpha_dropout",
     schemas: &["alpha_dropout(Tensor input, float p, bool train) -> Tensor"],

@@ -1,6 +1,6 @@
-//! Random numbers, all from one counter-based source. Every importable operator is decomposed in one step into draws from
-//! it, each with a stream of its own, and pointwise transformations: the same seed, step and graph give the same numbers on
-//! every device.
+//! Random numbers, all from one counter-based source. Every importable operator is decomposed in one step
+//! into draws from it, each with a stream of its own, and pointwise transformations: the same seed, step and
+//! graph give the same numbers on every device.
 
 use crate::attr::Attrs;
 use crate::diagnostic::Result;

@@ -7,8 +7,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::random::{Stream, WORDS};
 use crate::tensor::{Tensor, TensorType};
 
-/// `size` numbers uniform in `[0, 1)`, multiples of 2⁻²⁴, in f32 or f64 (`dtype`), the same in both. Element `i` comes from
-/// word `i` of the stream `stream` under the key `rng` (i64[2]: seed, step).
+/// `size` numbers uniform in `[0, 1)`, multiples of 2⁻²⁴, in f32 or f64 (`dtype`), the same in both. Element
+/// `i` comes from word `i` of the stream `stream` under the key `rng` (i64[2]: seed, step).
 pub static PHILOX_UNIFORM: OpDef = OpDef {
     name: "philox_uniform",
     schemas: &[

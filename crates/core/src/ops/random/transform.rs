@@ -1,4 +1,5 @@
-//! Uniform numbers turned into other distributions, element by element. Internal: importable spellings are beside.
+//! Uniform numbers turned into other distributions, element by element. Internal: importable spellings are
+//! beside.
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -36,8 +37,8 @@ pub static UNIFORM_BELOW: OpDef = OpDef {
     },
 };
 
-/// `from + (to − from) · u` in `dtype`, never rounded up to `to` where `from` is 0 and `to` a power of two: the numbers of
-/// f16 and bf16 have as many digits as the dtype.
+/// `from + (to − from) · u` in `dtype`, never rounded up to `to` where `from` is 0 and `to` a power of two:
+/// the numbers of f16 and bf16 have as many digits as the dtype.
 pub static UNIFORM_BETWEEN: OpDef = OpDef {
     name: "uniform_between",
     schemas: &[
@@ -64,7 +65,8 @@ pub static UNIFORM_BETWEEN: OpDef = OpDef {
     },
 };
 
-/// Standard normal numbers of two uniform ones, as `dtype`: `√(−2 ln(1 − u)) · cos(2πv)` (Box and Muller 1958).
+/// Standard normal numbers of two uniform ones, as `dtype`: `√(−2 ln(1 − u)) · cos(2πv)` (Box and Muller
+/// 1958).
 pub static UNIFORM_TO_NORMAL: OpDef = OpDef {
     name: "uniform_to_normal",
     schemas: &["headwater::uniform_to_normal(Tensor uniform, Tensor other, *, ScalarType dtype) -> Tensor"],

@@ -10,7 +10,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::{Instr, Reduce, ReduceSpace, RowProgram};
 use crate::tensor::TensorType;
 
-/// Largest element over `dim` (absent or empty: all); NaN if any is. Its gradient is shared evenly among ties.
+/// Largest element over `dim` (absent or empty: all); NaN if any is. Its gradient is shared evenly among
+/// ties.
 pub static AMAX: OpDef = OpDef {
     name: "amax",
     schemas: &[
@@ -40,8 +41,8 @@ pub static AMIN: OpDef = OpDef {
     cases,
 };
 
-/// Gradient of [`AMAX`] and [`AMIN`]: `(grad, self, result)`, the latter two reduced ones with `dim` kept as 1.
-/// Every element equal to the result gets an even share, as PyTorch's `scale_grad_by_count`.
+/// Gradient of [`AMAX`] and [`AMIN`]: `(grad, self, result)`, the latter two reduced ones with `dim` kept as
+/// 1. Every element equal to the result gets an even share, as PyTorch's `scale_grad_by_count`.
 pub static EVENLY_DISTRIBUTE: OpDef = OpDef {
     name: "evenly_distribute_backward",
     schemas: &[],

@@ -10,7 +10,8 @@ use crate::row::{Instr, Reduce, ReduceSpace, Reg, RowBuilder};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
 
-/// Index (i64) along `dim` of the first largest element, NaN counting as largest; absent `dim`: in the flattened tensor.
+/// Index (i64) along `dim` of the first largest element, NaN counting as largest; absent `dim`: in the
+/// flattened tensor.
 pub static ARGMAX: OpDef = OpDef {
     name: "argmax",
     schemas: &["argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor"],

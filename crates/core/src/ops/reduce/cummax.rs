@@ -8,7 +8,8 @@ use crate::ops::index::scatter::SCATTER;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, Sample};
 use crate::tensor::{Data, Tensor, TensorType};
 
-/// Largest of the elements `0..=i` along `dim` and its i64 index, of equal ones the last; NaN, once met, stays.
+/// Largest of the elements `0..=i` along `dim` and its i64 index, of equal ones the last; NaN, once met,
+/// stays.
 pub static CUMMAX: OpDef = OpDef {
     name: "cummax",
     schemas: &["cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)"],

@@ -45,8 +45,8 @@ pub static CUMPROD: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`CUMPROD`]: `(grad, self)`. With `s[i] = g[i] + x[i+1] · s[i+1]`, element i gets the product of those before
-/// it times `s[i]`: no division, so zeros are no exception.
+/// Gradient of [`CUMPROD`]: `(grad, self)`. With `s[i] = g[i] + x[i+1] · s[i+1]`, element i gets the product
+/// of those before it times `s[i]`: no division, so zeros are no exception.
 pub static CUMPROD_BACKWARD: OpDef = OpDef {
     name: "cumprod_backward",
     schemas: &[],

@@ -5,8 +5,8 @@ use crate::diagnostic::Result;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::{Data, Tensor, TensorType};
 
-/// Element `i` along `dim` is the sum of elements `0..=i`. Attribute `reverse` (ours, absent is false): of `i..`, which
-/// is the gradient. Integers and bools sum in i64; floats in f32 or wider.
+/// Element `i` along `dim` is the sum of elements `0..=i`. Attribute `reverse` (ours, absent is false): of
+/// `i..`, which is the gradient. Integers and bools sum in i64; floats in f32 or wider.
 pub static CUMSUM: OpDef = OpDef {
     name: "cumsum",
     schemas: &["cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor"],

@@ -11,7 +11,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
-/// `n` times the difference of neighbours along `dim`, after joining `prepend` and `append` (inputs 1 and 2, optional).
+/// `n` times the difference of neighbours along `dim`, after joining `prepend` and `append` (inputs 1 and 2,
+/// optional).
 pub static DIFF: OpDef = OpDef {
     name: "diff",
     schemas: &["diff(Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None) -> Tensor"],

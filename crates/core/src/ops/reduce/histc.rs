@@ -5,8 +5,9 @@ use crate::ensure;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::tensor::{Tensor, TensorType};
 
-/// Counts, in the input's dtype, of elements in `bins` equal parts of `[min, max]`; elements outside, and NaN, are not
-/// counted. With `min` = `max` the range is the data's; an empty range is widened by 1 on both sides.
+/// Counts, in the input's dtype, of elements in `bins` equal parts of `[min, max]`; elements outside, and
+/// NaN, are not counted. With `min` = `max` the range is the data's; an empty range is widened by 1 on both
+/// sides.
 pub static HISTC: OpDef = OpDef {
     name: "histc",
     schemas: &["histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor"],

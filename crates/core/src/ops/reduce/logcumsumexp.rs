@@ -37,8 +37,8 @@ pub static LOGCUMSUMEXP: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`LOGCUMSUMEXP`]: `(grad, self, result y)`. With `s[i] = g[i] + exp(y[i] − y[i+1]) · s[i+1]` it is
-/// `exp(x[i] − y[i]) · s[i]`: no exponent is positive.
+/// Gradient of [`LOGCUMSUMEXP`]: `(grad, self, result y)`. With `s[i] = g[i] + exp(y[i] − y[i+1]) · s[i+1]`
+/// it is `exp(x[i] − y[i]) · s[i]`: no exponent is positive.
 pub static LOGCUMSUMEXP_BACKWARD: OpDef = OpDef {
     name: "logcumsumexp_backward",
     schemas: &[],

@@ -10,7 +10,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpDef, Precision, Sample}
 use crate::row::{Instr, Reduce};
 use crate::tensor::TensorType;
 
-/// `log Σ exp(x)` over `dim`, with the largest element taken out so that nothing overflows. Integers count as f32.
+/// `log Σ exp(x)` over `dim`, with the largest element taken out so that nothing overflows. Integers count as
+/// f32.
 pub static LOGSUMEXP: OpDef = OpDef {
     name: "logsumexp",
     schemas: &["logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor"],

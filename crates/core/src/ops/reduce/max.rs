@@ -11,7 +11,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::Reduce;
 use crate::tensor::TensorType;
 
-/// Values and first indices (i64) of the largest elements along `dim`; the gradient goes to that element alone.
+/// Values and first indices (i64) of the largest elements along `dim`; the gradient goes to that element
+/// alone.
 pub static MAX: OpDef = OpDef {
     name: "max",
     schemas: &["max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"],
@@ -39,7 +40,8 @@ pub static MIN: OpDef = OpDef {
     cases,
 };
 
-/// Gradient of [`MAX`] and [`MIN`]: `(grad, indices)`, both with `dim` kept as 1; `sizes` is the input's shape.
+/// Gradient of [`MAX`] and [`MIN`]: `(grad, indices)`, both with `dim` kept as 1; `sizes` is the input's
+/// shape.
 pub static VALUE_SELECTING_REDUCTION_BACKWARD: OpDef = OpDef {
     name: "value_selecting_reduction_backward",
     schemas: &[],

@@ -69,7 +69,8 @@ fn kept_shape(cx: &OpCx, i: usize) -> Result<Vec<usize>> {
     Ok((0..x.rank()).map(|d| if dims.contains(&d) { 1 } else { x[d] }).collect())
 }
 
-/// A reduced value with the reduced dimensions back as 1, ready to broadcast against what it was reduced from.
+/// A reduced value with the reduced dimensions back as 1, ready to broadcast against what it was reduced
+/// from.
 pub fn restore_reduced(cx: &mut GradCx, g: ValueId) -> Result<ValueId> {
     let kept = cx.of(|of| kept_shape(of, 0))?;
     cx.reshape(g, &kept)

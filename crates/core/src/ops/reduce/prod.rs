@@ -46,8 +46,8 @@ pub static PROD: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`PROD`]: `(grad, self)`, the gradient with `dim` kept as 1. Each element gets the product of the others,
-/// without dividing by zero.
+/// Gradient of [`PROD`]: `(grad, self)`, the gradient with `dim` kept as 1. Each element gets the product of
+/// the others, without dividing by zero.
 pub static PROD_BACKWARD: OpDef = OpDef {
     name: "prod_backward",
     schemas: &[],

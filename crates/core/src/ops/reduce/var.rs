@@ -13,8 +13,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::{ReduceSpace, RowProgram};
 use crate::tensor::TensorType;
 
-/// Variance over `dim` (absent or empty: all): `Σ (x − mean)² / max(0, n − correction)`. `correction` is 1 if absent, 0 with
-/// `unbiased` false.
+/// Variance over `dim` (absent or empty: all): `Σ (x − mean)² / max(0, n − correction)`. `correction` is 1 if
+/// absent, 0 with `unbiased` false.
 pub static VAR: OpDef = OpDef {
     name: "var",
     schemas: &[
@@ -88,7 +88,8 @@ pub static STD_MEAN: OpDef = OpDef {
     cases,
 };
 
-/// Gradient of [`VAR`]: `(grad, self)`, the gradient with `dim` kept as 1: `g · 2 / (n − correction) · (x − mean)`.
+/// Gradient of [`VAR`]: `(grad, self)`, the gradient with `dim` kept as 1: `g · 2 / (n − correction) · (x −
+/// mean)`.
 pub static VAR_BACKWARD: OpDef = OpDef {
     name: "var_backward",
     schemas: &[],

@@ -9,8 +9,8 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::row::{Reduce, ReduceSpace};
 use crate::tensor::TensorType;
 
-/// `(Σ |x|^ord)^(1/ord)` over `dim` (absent or empty: all); `ord` inf and -inf are the largest and smallest magnitude, 0 counts
-/// what is not zero. The older spelling calls it `p`; absent it is 2.
+/// `(Σ |x|^ord)^(1/ord)` over `dim` (absent or empty: all); `ord` inf and -inf are the largest and smallest
+/// magnitude, 0 counts what is not zero. The older spelling calls it `p`; absent it is 2.
 pub static VECTOR_NORM: OpDef = OpDef {
     name: "linalg_vector_norm",
     schemas: &[

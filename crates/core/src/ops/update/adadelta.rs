@@ -4,8 +4,8 @@ use super::{applied, case, mean_square, seen, span_types, taken};
 use crate::expr::input;
 use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 
-/// `(param, grad, square_avg, acc_delta, scale, apply, lr)`, with attributes `rho`, `eps` and `weight_decay`, to new `param`,
-/// `square_avg` and `acc_delta`:
+/// `(param, grad, square_avg, acc_delta, scale, apply, lr)`, with attributes `rho`, `eps` and `weight_decay`,
+/// to new `param`, `square_avg` and `acc_delta`:
 ///
 /// ```text
 /// g = scale · grad + weight_decay · param

@@ -4,7 +4,8 @@ use super::{applied, case, seen, span_types, taken};
 use crate::expr::input;
 use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 
-/// `(param, grad, sum, scale, apply, step_size)`, with attributes `eps` and `weight_decay`, to new `param` and `sum`:
+/// `(param, grad, sum, scale, apply, step_size)`, with attributes `eps` and `weight_decay`, to new `param`
+/// and `sum`:
 ///
 /// ```text
 /// g = scale · grad + weight_decay · param

@@ -5,9 +5,9 @@ use crate::diagnostic::Result;
 use crate::expr::{Expr, input};
 use crate::ops::{Body, Cost, Derivative, OpCx, OpDef, Precision};
 
-/// `(param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, scale, apply, step_size, bias_correction2_sqrt)`, with attributes
-/// `beta1`, `beta2`, `eps` and `weight_decay` (added to the gradient), to new `param`, `exp_avg`, `exp_avg_sq` and
-/// `max_exp_avg_sq`:
+/// `(param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, scale, apply, step_size, bias_correction2_sqrt)`, with
+/// attributes `beta1`, `beta2`, `eps` and `weight_decay` (added to the gradient), to new `param`, `exp_avg`,
+/// `exp_avg_sq` and `max_exp_avg_sq`:
 ///
 /// ```text
 /// g = scale · grad + weight_decay · param
@@ -16,8 +16,9 @@ use crate::ops::{Body, Cost, Derivative, OpCx, OpDef, Precision};
 /// p = param − step_size · m / (√v / bias_correction2_sqrt + eps)
 /// ```
 ///
-/// At step t (from 1): `step_size = lr / (1 − beta1^t)`, `bias_correction2_sqrt = √(1 − beta2^t)`. If `max_exp_avg_sq` is
-/// given, the largest `v` so far stands for `v` in the last line (AMSGrad: Reddi, Kale and Kumar 2018).
+/// At step t (from 1): `step_size = lr / (1 − beta1^t)`, `bias_correction2_sqrt = √(1 − beta2^t)`. If
+/// `max_exp_avg_sq` is given, the largest `v` so far stands for `v` in the last line (AMSGrad: Reddi, Kale
+/// and Kumar 2018).
 pub static ADAM: OpDef = OpDef {
     name: "adam",
     schemas: &[

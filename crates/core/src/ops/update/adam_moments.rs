@@ -4,7 +4,8 @@ use super::{applied, case, mean_square, seen, span_types, taken};
 use crate::expr::{float, input};
 use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 
-/// `(exp_avg, grad, exp_avg_sq, scale, apply)`, with attributes `beta1`, `beta2` and `gain`, to new `exp_avg` and `exp_avg_sq`:
+/// `(exp_avg, grad, exp_avg_sq, scale, apply)`, with attributes `beta1`, `beta2` and `gain`, to new `exp_avg`
+/// and `exp_avg_sq`:
 ///
 /// ```text
 /// m = beta1 · exp_avg + gain · scale · grad

@@ -1,6 +1,6 @@
-//! AdamP: Heo et al. 2021 (arXiv:2006.08217): Adam whose step does not lengthen weights that a norm rescales. After
-//! [`ADAM_MOMENTS`](super::adam_moments) come the products of each channel's rows, the choice of the projection from them, and
-//! the step.
+//! AdamP: Heo et al. 2021 (arXiv:2006.08217): Adam whose step does not lengthen weights that a norm rescales.
+//! After [`ADAM_MOMENTS`](super::adam_moments) come the products of each channel's rows, the choice of the
+//! projection from them, and the step.
 
 use super::{applied, seen_gradient, taken};
 use crate::diagnostic::Result;
@@ -11,15 +11,16 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, Sample};
 use crate::row::{Access, Reduce, ReduceSpace, RowBuilder};
 use crate::tensor::TensorType;
 
-/// `(param, grad, exp_avg, exp_avg_sq, scale, bias_correction2_sqrt)`, one parameter as `[channels, size]`, its gradient and moments,
-/// and scalars, with attributes `eps` and `nesterov` (beta1; absent: none), to the sums over each channel `[channels]` of `param²`, `grad²`, `param · grad` and
-/// `param · u`, where
+/// `(param, grad, exp_avg, exp_avg_sq, scale, bias_correction2_sqrt)`, one parameter as `[channels, size]`,
+/// its gradient and moments, and scalars, with attributes `eps` and `nesterov` (beta1; absent: none), to the
+/// sums over each channel `[channels]` of `param²`, `grad²`, `param · grad` and `param · u`, where
 ///
 /// ```text
 /// u = exp_avg / (√exp_avg_sq / bias_correction2_sqrt + eps)
 /// ```
 ///
-/// with `nesterov · exp_avg + (1 − nesterov) · grad` for `exp_avg` if that attribute is given. `grad` is taken times `scale`.
+/// with `nesterov · exp_avg + (1 − nesterov) · grad` for `exp_avg` if that attribute is given. `grad` is
+/// taken times `scale`.
 pub static ADAMP_PRODUCTS: OpDef = OpDef {
     name: "adamp_products",
     schemas: &[
@@ -58,8 +59,9 @@ pub static ADAMP_PRODUCTS: OpDef = OpDef {
     },
 };
 
-/// The four results of [`ADAMP_PRODUCTS`], `[channels]`, with attributes `size` (elements of a channel), `delta`, `wd_ratio` and `eps`,
-/// to `c` `[channels]`, where the step is `u − c · param`, and to what weight decay is multiplied by (a scalar):
+/// The four results of [`ADAMP_PRODUCTS`], `[channels]`, with attributes `size` (elements of a channel),
+/// `delta`, `wd_ratio` and `eps`, to `c` `[channels]`, where the step is `u − c · param`, and to what weight
+/// decay is multiplied by (a scalar):
 ///
 /// ```text
 /// if max over channels |cos(param, grad)| < delta / √size:     each channel's own projection, and wd_ratio
@@ -67,7 +69,8 @@ pub static ADAMP_PRODUCTS: OpDef = OpDef {
 /// else:                                                         0 and 1
 /// ```
 ///
-/// A projection is `c = Σ n · u / (‖param‖ + eps)` with `n = param / (‖param‖ + eps)`, sums and norms over the channel or over all.
+/// A projection is `c = Σ n · u / (‖param‖ + eps)` with `n = param / (‖param‖ + eps)`, sums and norms over
+/// the channel or over all.
 pub static ADAMP_PROJECTION: OpDef = OpDef {
     name: "adamp_projection",
     schemas: &[
@@ -133,9 +136,10 @@ pub static ADAMP_PROJECTION: OpDef = OpDef {
     },
 };
 
-/// `(param, grad, exp_avg, exp_avg_sq, projection, decay, scale, apply, step_size, bias_correction2_sqrt)`, spans `[blocks, width]` (but
-/// `decay`, one number a block, `[blocks, 1]`: what the parameter is multiplied by) and scalars, to
-/// `decay · param − step_size · (u − projection · param)`, `u` and attributes as in [`ADAMP_PRODUCTS`].
+/// `(param, grad, exp_avg, exp_avg_sq, projection, decay, scale, apply, step_size, bias_correction2_sqrt)`,
+/// spans `[blocks, width]` (but `decay`, one number a block, `[blocks, 1]`: what the parameter is multiplied
+/// by) and scalars, to `decay · param − step_size · (u − projection · param)`, `u` and attributes as in
+/// [`ADAMP_PRODUCTS`].
 pub static ADAMP_STEP: OpDef = OpDef {
     name: "adamp_step",
     schemas: &[
@@ -184,7 +188,8 @@ fn direction(cx: &OpCx, m: Expr, v: Expr, g: Expr, correction: Expr) -> Result<E
     Ok(m / (v.sqrt() / correction + cx.float("eps")?))
 }
 
-/// Checks that the inputs `spans` are matrices of one shape and `scalars` scalars; returns the number of rows.
+/// Checks that the inputs `spans` are matrices of one shape and `scalars` scalars; returns the number of
+/// rows.
 fn matrix(cx: &OpCx, spans: std::ops::Range<usize>, scalars: std::ops::Range<usize>) -> Result<usize> {
     let span = cx.shape(0)?;
     let same = spans.clone().all(|i| cx.ty(i).is_ok_and(|t| t.shape == *span && t.dtype.is_float()));

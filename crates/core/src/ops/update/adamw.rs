@@ -5,9 +5,9 @@ use super::{applied, case, seen, span_types, taken};
 use crate::expr::input;
 use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 
-/// `(param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, scale, apply, decay, step_size, bias_correction2_sqrt)`, with
-/// attributes `beta1`, `beta2` and `eps`: [`ADAM`](super::adam::ADAM) from `decay · param` in place of `param`, where
-/// `decay = 1 − lr · weight_decay`.
+/// `(param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, scale, apply, decay, step_size,
+/// bias_correction2_sqrt)`, with attributes `beta1`, `beta2` and `eps`: [`ADAM`](super::adam::ADAM) from
+/// `decay · param` in place of `param`, where `decay = 1 − lr · weight_decay`.
 pub static ADAMW: OpDef = OpDef {
     name: "adamw",
     schemas: &[

@@ -1,11 +1,12 @@
-//! The Adam of BERT's original training (Devlin et al. 2019, `AdamWeightDecayOptimizer`): no bias correction, decay decoupled.
+//! The Adam of BERT's original training (Devlin et al. 2019, `AdamWeightDecayOptimizer`): no bias correction,
+//! decay decoupled.
 
 use super::{applied, case, mean_square, seen, span_types, taken};
 use crate::expr::{float, input};
 use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 
-/// `(param, grad, exp_avg, exp_avg_sq, scale, apply, lr)`, with attributes `beta1`, `beta2`, `eps` and `decay`, to new `param`,
-/// `exp_avg` and `exp_avg_sq`:
+/// `(param, grad, exp_avg, exp_avg_sq, scale, apply, lr)`, with attributes `beta1`, `beta2`, `eps` and
+/// `decay`, to new `param`, `exp_avg` and `exp_avg_sq`:
 ///
 /// ```text
 /// g = scale · grad

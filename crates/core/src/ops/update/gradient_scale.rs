@@ -11,7 +11,8 @@ const CLIP_EPSILON: f64 = 1e-6;
 /// `(sum_of_squares, unscale)`, f64, the latter a scalar, with attribute `max_norm` (absent: no clipping), to
 ///
 /// * the norm of the unscaled gradients, `unscale · √sum_of_squares` (f64),
-/// * what to multiply the gradients by, `unscale · min(1, max_norm / (norm + 1e-6))` as `clip_grad_norm_` does (f64),
+/// * what to multiply the gradients by, `unscale · min(1, max_norm / (norm + 1e-6))` as `clip_grad_norm_`
+///   does (f64),
 /// * whether the norm is finite (bool).
 pub static GRADIENT_SCALE: OpDef = OpDef {
     name: "gradient_scale",

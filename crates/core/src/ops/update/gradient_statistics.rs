@@ -7,8 +7,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::row::{Reduce, ReduceSpace};
 use crate::tensor::TensorType;
 
-/// Gradient `[blocks, width]` to the sum of squares `[blocks]` and the largest magnitude `[blocks]` of each block, in f32
-/// (f64 for f64). A NaN makes both NaN.
+/// Gradient `[blocks, width]` to the sum of squares `[blocks]` and the largest magnitude `[blocks]` of each
+/// block, in f32 (f64 for f64). A NaN makes both NaN.
 pub static GRADIENT_STATISTICS: OpDef = OpDef {
     name: "gradient_statistics",
     schemas: &["headwater::gradient_statistics(Tensor grad) -> (Tensor, Tensor)"],

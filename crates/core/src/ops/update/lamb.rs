@@ -1,5 +1,6 @@
-//! LAMB: You et al. 2020 (arXiv:1904.00962), the variant with bias correction. After [`ADAM_MOMENTS`](super::adam_moments) come
-//! the norms of each parameter and of its step, the trust ratio from them, and the step.
+//! LAMB: You et al. 2020 (arXiv:1904.00962), the variant with bias correction. After
+//! [`ADAM_MOMENTS`](super::adam_moments) come the norms of each parameter and of its step, the trust ratio
+//! from them, and the step.
 
 use super::{applied, taken};
 use crate::diagnostic::Result;
@@ -10,8 +11,9 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, Sample};
 use crate::row::ReduceSpace;
 use crate::tensor::TensorType;
 
-/// `(param, exp_avg, exp_avg_sq, bias_correction1, bias_correction2_sqrt)`, spans `[blocks, width]` and scalars, with attributes
-/// `eps` and `decay`, to the sums of squares of each block `[blocks]` of `param` and of
+/// `(param, exp_avg, exp_avg_sq, bias_correction1, bias_correction2_sqrt)`, spans `[blocks, width]` and
+/// scalars, with attributes `eps` and `decay`, to the sums of squares of each block `[blocks]` of `param` and
+/// of
 ///
 /// ```text
 /// u = (exp_avg / bias_correction1) / (√exp_avg_sq / bias_correction2_sqrt + eps) + decay · param
@@ -47,7 +49,8 @@ pub static LAMB_NORMS: OpDef = OpDef {
     cases: || vec![with_corrections(moments("blocks"))],
 };
 
-/// `(param_squares, step_squares, lr)`, f64 `[segments]` twice and a scalar, to `lr · ‖param‖ / ‖step‖`, or `lr` where a norm is 0.
+/// `(param_squares, step_squares, lr)`, f64 `[segments]` twice and a scalar, to `lr · ‖param‖ / ‖step‖`, or
+/// `lr` where a norm is 0.
 pub static LAMB_RATIO: OpDef = OpDef {
     name: "lamb_ratio",
     schemas: &["headwater::lamb_ratio(Tensor param_squares, Tensor step_squares, Tensor lr) -> Tensor"],
@@ -71,8 +74,9 @@ pub static LAMB_RATIO: OpDef = OpDef {
     },
 };
 
-/// `(param, exp_avg, exp_avg_sq, bias_correction1, bias_correction2_sqrt, apply, step_size)`, with attributes `eps` and `decay`,
-/// to `param − step_size · u`, `u` as in [`LAMB_NORMS`], `step_size` a scalar or one for each block, `[blocks, 1]`.
+/// `(param, exp_avg, exp_avg_sq, bias_correction1, bias_correction2_sqrt, apply, step_size)`, with attributes
+/// `eps` and `decay`, to `param − step_size · u`, `u` as in [`LAMB_NORMS`], `step_size` a scalar or one for
+/// each block, `[blocks, 1]`.
 pub static LAMB_STEP: OpDef = OpDef {
     name: "lamb_step",
     schemas: &[

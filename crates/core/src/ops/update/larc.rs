@@ -1,5 +1,6 @@
-//! Layer-wise adaptive rates around any optimizer: LARS, You, Gitman and Ginsburg 2017 (arXiv:1708.03888), clipped as apex's
-//! LARC does. The norms of each parameter give its factor; the gradient that the optimizer sees is multiplied by it.
+//! Layer-wise adaptive rates around any optimizer: LARS, You, Gitman and Ginsburg 2017 (arXiv:1708.03888),
+//! clipped as apex's LARC does. The norms of each parameter give its factor; the gradient that the optimizer
+//! sees is multiplied by it.
 
 use super::seen_gradient;
 use crate::dtype::DType;
@@ -8,8 +9,9 @@ use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample};
 use crate::tensor::TensorType;
 
-/// `(param_squares, grad_squares, scale, lr)`, f64 `[segments]` twice and f64 scalars, with attributes `trust_coefficient`, `eps`,
-/// `weight_decay` and `clip`, to the factors `[segments]` of the gradient and of the parameter in what the optimizer sees:
+/// `(param_squares, grad_squares, scale, lr)`, f64 `[segments]` twice and f64 scalars, with attributes
+/// `trust_coefficient`, `eps`, `weight_decay` and `clip`, to the factors `[segments]` of the gradient and of
+/// the parameter in what the optimizer sees:
 ///
 /// ```text
 /// rate = trust_coefficient · ‖param‖ / (scale · ‖grad‖ + weight_decay · ‖param‖ + eps)     and with clip min(rate / lr, 1)
@@ -58,8 +60,8 @@ pub static LARC_RATE: OpDef = OpDef {
     },
 };
 
-/// `(grad, param, scale, rate, decay)`, spans `[blocks, width]`, a scalar, and `[blocks, 1]` twice, to the gradient that the optimizer
-/// sees: `rate · scale · grad + decay · param`, in the dtype of `rate`.
+/// `(grad, param, scale, rate, decay)`, spans `[blocks, width]`, a scalar, and `[blocks, 1]` twice, to the
+/// gradient that the optimizer sees: `rate · scale · grad + decay · param`, in the dtype of `rate`.
 pub static LARC: OpDef = OpDef {
     name: "larc",
     schemas: &[

@@ -1,6 +1,7 @@
-//! f32 masters of bf16 weights in the 16 bits that their weights lack: the upper half of a master's bits, rounded by the lower
-//! half, is the weight, and the lower half is kept beside it. Rounding goes to the nearest bf16, of two equally near ones to
-//! the one farther from zero: with ties to even some weights would stand for 65,537 masters, which 16 bits cannot tell apart.
+//! f32 masters of bf16 weights in the 16 bits that their weights lack: the upper half of a master's bits,
+//! rounded by the lower half, is the weight, and the lower half is kept beside it. Rounding goes to the
+//! nearest bf16, of two equally near ones to the one farther from zero: with ties to even some weights would
+//! stand for 65,537 masters, which 16 bits cannot tell apart.
 
 use crate::dtype::DType;
 use crate::ensure;
@@ -13,8 +14,8 @@ const HALF: u32 = 0x8000;
 /// The bits of an f32 that bf16 has.
 const UPPER: u32 = 0xFFFF_0000;
 
-/// `(master)`, f32, to the bf16 weight and the rest (i16), from which [`MASTER_JOIN`] makes the same f32: every number,
-/// infinities included. A NaN comes back as one.
+/// `(master)`, f32, to the bf16 weight and the rest (i16), from which [`MASTER_JOIN`] makes the same f32:
+/// every number, infinities included. A NaN comes back as one.
 pub static MASTER_SPLIT: OpDef = OpDef {
     name: "master_split",
     schemas: &["headwater::master_split(Tensor master) -> (Tensor, Tensor)"],
@@ -95,8 +96,8 @@ mod tests {
         back.to_bits() == bits && error(weight) == error(even)
     }
 
-    /// The halves act on each other by a carry alone: all upper halves with every kind of lower one, and all lower halves with
-    /// every kind of upper one (zeros, subnormals, ends of binades, infinities, NaNs).
+    /// The halves act on each other by a carry alone: all upper halves with every kind of lower one, and all
+    /// lower halves with every kind of upper one (zeros, subnormals, ends of binades, infinities, NaNs).
     #[test]
     fn a_master_comes_back_bit_for_bit_and_its_weight_is_the_nearest() {
         let lower = [0, 1, 2, 0x7FFE, 0x7FFF, 0x8000, 0x8001, 0x8002, 0xFFFE, 0xFFFF, 0x1234, 0xABCD];

@@ -1,4 +1,5 @@
-//! NovoGrad: Ginsburg et al. 2019 (arXiv:1905.11286): a second moment for each parameter, that of its gradient's norm.
+//! NovoGrad: Ginsburg et al. 2019 (arXiv:1905.11286): a second moment for each parameter, that of its
+//! gradient's norm.
 
 use super::{applied, seen_gradient, taken};
 use crate::dtype::DType;
@@ -6,8 +7,9 @@ use crate::ensure;
 use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample};
 
-/// `(exp_avg_sq, grad_squares, scale, apply, kept, bias_correction2_sqrt)`, a span of one number a parameter `[segments]`, its f64
-/// sums of squares, and scalars, with attribute `eps`, to new `exp_avg_sq` and what gradients are multiplied by:
+/// `(exp_avg_sq, grad_squares, scale, apply, kept, bias_correction2_sqrt)`, a span of one number a parameter
+/// `[segments]`, its f64 sums of squares, and scalars, with attribute `eps`, to new `exp_avg_sq` and what
+/// gradients are multiplied by:
 ///
 /// ```text
 /// v = kept · exp_avg_sq + (1 − kept) · scale² · grad_squares
@@ -51,8 +53,8 @@ pub static NOVOGRAD_NORM: OpDef = OpDef {
     },
 };
 
-/// `(param, grad, exp_avg, scale, apply, step_size, factor)`, spans `[blocks, width]`, scalars, and `factor` `[blocks, 1]`, with
-/// attributes `beta1`, `gain` and `weight_decay`, to new `param` and `exp_avg`:
+/// `(param, grad, exp_avg, scale, apply, step_size, factor)`, spans `[blocks, width]`, scalars, and `factor`
+/// `[blocks, 1]`, with attributes `beta1`, `gain` and `weight_decay`, to new `param` and `exp_avg`:
 ///
 /// ```text
 /// m = beta1 · exp_avg + gain · (factor · scale · grad + weight_decay · param)

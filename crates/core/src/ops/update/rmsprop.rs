@@ -1,12 +1,12 @@
-//! RMSprop: Tieleman and Hinton 2012 (lecture 6.5 of Neural Networks for Machine Learning), its centered form by Graves 2013
-//! (arXiv:1308.0850), in the order of operations of `torch.optim.RMSprop`.
+//! RMSprop: Tieleman and Hinton 2012 (lecture 6.5 of Neural Networks for Machine Learning), its centered form
+//! by Graves 2013 (arXiv:1308.0850), in the order of operations of `torch.optim.RMSprop`.
 
 use super::{applied, case, given, lerp, mean_square, seen, span_types, taken};
 use crate::expr::{float, input};
 use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 
-/// `(param, grad, square_avg, grad_avg, momentum_buffer, scale, apply, lr)`, with attributes `alpha`, `eps`, `weight_decay` and
-/// `momentum`, to new `param` and those of the three moments that are given:
+/// `(param, grad, square_avg, grad_avg, momentum_buffer, scale, apply, lr)`, with attributes `alpha`, `eps`,
+/// `weight_decay` and `momentum`, to new `param` and those of the three moments that are given:
 ///
 /// ```text
 /// g = scale · grad + weight_decay · param

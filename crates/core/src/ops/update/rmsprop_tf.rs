@@ -1,13 +1,14 @@
-//! RMSprop as TensorFlow's `tf.compat.v1.train.RMSPropOptimizer` has it: epsilon under the root, the mean square starts at 1,
-//! and the momentum holds learning rates. Tieleman and Hinton 2012; with PyTorch's extras as `timm.optim.RMSpropTF`.
+//! RMSprop as TensorFlow's `tf.compat.v1.train.RMSPropOptimizer` has it: epsilon under the root, the mean
+//! square starts at 1, and the momentum holds learning rates. Tieleman and Hinton 2012; with PyTorch's extras
+//! as `timm.optim.RMSpropTF`.
 
 use super::{applied, case, given, mean_square, seen, span_types, taken};
 use crate::expr::{Expr, float, input};
 use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 
-/// `(param, grad, square_avg, grad_avg, momentum_buffer, scale, apply, decay, lr)`, with attributes `alpha`, `eps`,
-/// `weight_decay` (added to the gradient), `momentum` and `lr_in_momentum`, to new `param` and those of the three moments
-/// that are given:
+/// `(param, grad, square_avg, grad_avg, momentum_buffer, scale, apply, decay, lr)`, with attributes `alpha`,
+/// `eps`, `weight_decay` (added to the gradient), `momentum` and `lr_in_momentum`, to new `param` and those
+/// of the three moments that are given:
 ///
 /// ```text
 /// g = scale · grad + weight_decay · param
@@ -18,7 +19,8 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// p = decay · param − b                without momentum_buffer: decay · param − lr · d
 /// ```
 ///
-/// `decay = 1 − lr · weight_decay` for decoupled decay, otherwise 1. Where rounding makes `s − a²` negative it counts as 0.
+/// `decay = 1 − lr · weight_decay` for decoupled decay, otherwise 1. Where rounding makes `s − a²` negative
+/// it counts as 0.
 pub static RMSPROP_TF: OpDef = OpDef {
     name: "rmsprop_tf",
     schemas: &[

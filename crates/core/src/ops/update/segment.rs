@@ -1,5 +1,6 @@
-//! Sums over each parameter of a flat span, and values spread back over them: what optimizers with a norm for each parameter
-//! need beside row programs. Every parameter begins at a block, so that both work on one number a block.
+//! Sums over each parameter of a flat span, and values spread back over them: what optimizers with a norm for
+//! each parameter need beside row programs. Every parameter begins at a block, so that both work on one
+//! number a block.
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -8,8 +9,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::tensor::{Tensor, TensorType};
 use std::ops::Range;
 
-/// `[blocks]` to the f64 sums `[segments]` of its segments, each from first to last. Attribute `ends`: the block after each
-/// segment's last.
+/// `[blocks]` to the f64 sums `[segments]` of its segments, each from first to last. Attribute `ends`: the
+/// block after each segment's last.
 pub static SEGMENT_SUM: OpDef = OpDef {
     name: "segment_sum",
     schemas: &["headwater::segment_sum(Tensor x, *, int[] ends) -> Tensor"],
@@ -34,7 +35,8 @@ pub static SEGMENT_SUM: OpDef = OpDef {
     cases: || vec![case("empty segment").f(&[6]), case("one").f(&[4]).attr("ends", [4])],
 };
 
-/// `[segments]` to `[blocks, 1]`: every block gets the number of its segment. Attribute `ends` as in [`SEGMENT_SUM`].
+/// `[segments]` to `[blocks, 1]`: every block gets the number of its segment. Attribute `ends` as in
+/// [`SEGMENT_SUM`].
 pub static SEGMENT_SPREAD: OpDef = OpDef {
     name: "segment_spread",
     schemas: &["headwater::segment_spread(Tensor x, *, int[] ends) -> Tensor"],

@@ -4,8 +4,8 @@ use super::{applied, case, given, seen, span_types, taken};
 use crate::expr::{float, input};
 use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 
-/// `(param, grad, momentum_buffer, scale, apply, lr, gain)`, with attributes `momentum`, `weight_decay` and `nesterov`, to new
-/// `param` and `momentum_buffer`:
+/// `(param, grad, momentum_buffer, scale, apply, lr, gain)`, with attributes `momentum`, `weight_decay` and
+/// `nesterov`, to new `param` and `momentum_buffer`:
 ///
 /// ```text
 /// d = scale · grad + weight_decay · param
@@ -13,8 +13,8 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// p = param − lr · (nesterov ? d + momentum · b : b)
 /// ```
 ///
-/// `gain` is 1 in the first step, `1 − dampening` later (the buffer starts at 0). Without momentum the buffer is absent,
-/// there is one output, and `p = param − lr · d`.
+/// `gain` is 1 in the first step, `1 − dampening` later (the buffer starts at 0). Without momentum the buffer
+/// is absent, there is one output, and `p = param − lr · d`.
 pub static SGD: OpDef = OpDef {
     name: "sgd",
     schemas: &[

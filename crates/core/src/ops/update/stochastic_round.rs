@@ -1,5 +1,6 @@
-//! Stochastic rounding: Croci et al. 2022 (Royal Society Open Science 9): up or down with probabilities that make the expectation exact, so that
-//! steps smaller than half a unit of a low-precision weight are not all lost.
+//! Stochastic rounding: Croci et al. 2022 (Royal Society Open Science 9): up or down with probabilities that
+//! make the expectation exact, so that steps smaller than half a unit of a low-precision weight are not all
+//! lost.
 
 use crate::dtype::DType;
 use crate::ensure;
@@ -7,8 +8,9 @@ use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample};
 use crate::tensor::TensorType;
 
-/// `(x, noise)`, floats of one shape, `noise` uniform in `[0, 1)`, to `x` in the attribute `dtype` (f16 or bf16): the nearest number, or the
-/// next one on the other side of `x` if `noise` is below `|x − nearest| / |next − nearest|`. What would round to infinity does; NaN stays.
+/// `(x, noise)`, floats of one shape, `noise` uniform in `[0, 1)`, to `x` in the attribute `dtype` (f16 or
+/// bf16): the nearest number, or the next one on the other side of `x` if `noise` is below `|x − nearest| /
+/// |next − nearest|`. What would round to infinity does; NaN stays.
 pub static STOCHASTIC_ROUND: OpDef = OpDef {
     name: "stochastic_round",
     schemas: &["headwater::stochastic_round(Tensor x, Tensor noise, *, ScalarType dtype) -> Tensor"],
@@ -31,7 +33,8 @@ pub static STOCHASTIC_ROUND: OpDef = OpDef {
     precision: Precision::Full,
     cost: Cost::PerOutput(14),
     body: Body::Pointwise(|cx| {
-        // Half a unit in the last place is between half of `unit · |x|` and that; the smallest subnormal number for those.
+        // Half a unit in the last place is between half of `unit · |x|` and that; the smallest subnormal
+        // number for those.
         let bf16 = cx.opt_dtype("dtype")? == Some(DType::BF16);
         let (to, unit, smallest) = if bf16 {
             (DType::BF16, 2f64.powi(-8), 2f64.powi(-133))

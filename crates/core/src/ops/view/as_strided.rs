@@ -9,8 +9,9 @@ use crate::shape::{Layout, Shape};
 use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
-/// The elements of `self` in row-major order from `storage_offset` on, shown in the shape `size` with the strides
-/// `stride`. PyTorch addresses the memory behind `self`; that is the same where `self` is contiguous and starts it.
+/// The elements of `self` in row-major order from `storage_offset` on, shown in the shape `size` with the
+/// strides `stride`. PyTorch addresses the memory behind `self`; that is the same where `self` is contiguous
+/// and starts it.
 pub static AS_STRIDED: OpDef = OpDef {
     name: "as_strided",
     schemas: &[
@@ -50,7 +51,8 @@ pub static AS_STRIDED: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`AS_STRIDED`]: every element of `grad` added where it was taken from, in a tensor of `input_sizes`.
+/// Gradient of [`AS_STRIDED`]: every element of `grad` added where it was taken from, in a tensor of
+/// `input_sizes`.
 pub static AS_STRIDED_BACKWARD: OpDef = OpDef {
     name: "as_strided_backward",
     schemas: &[

@@ -8,7 +8,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, View};
 use crate::shape::Layout;
 use crate::tensor::{Tensor, TensorType};
 
-/// Every window of `size` indices of `dimension`, one each `step`; the windows' content is a new last dimension.
+/// Every window of `size` indices of `dimension`, one each `step`; the windows' content is a new last
+/// dimension.
 pub static UNFOLD: OpDef = OpDef {
     name: "unfold",
     schemas: &["unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)"],
@@ -43,7 +44,8 @@ pub static UNFOLD: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`UNFOLD`]: every element of `grad_in` added where it was taken from, in a tensor of `input_sizes`.
+/// Gradient of [`UNFOLD`]: every element of `grad_in` added where it was taken from, in a tensor of
+/// `input_sizes`.
 pub static UNFOLD_BACKWARD: OpDef = OpDef {
     name: "unfold_backward",
     schemas: &[

@@ -32,7 +32,8 @@ pub struct Decision {
     pub op: &'static OpDef,
     /// The model's line it comes from.
     pub origin: OriginId,
-    /// The widest float it reads, or without any the one it makes; `None` if it has nothing to do with floats.
+    /// The widest float it reads, or without any the one it makes; `None` if it has nothing to do with
+    /// floats.
     pub dtype: Option<DType>,
     /// Why.
     pub reason: Reason,
@@ -86,20 +87,22 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Inserts the casts that `p` asks for. f64 is left alone, as by autocast. Each value is cast once, however often it is used.
+/// Inserts the casts that `p` asks for. f64 is left alone, as by autocast. Each value is cast once, however
+/// often it is used.
 ///
-/// With lists (O1): as `torch.autocast`, by the policy's class of each operator. Where PyTorch would refuse inputs of
-/// different types, they are cast to the widest.
+/// With lists (O1): as `torch.autocast`, by the policy's class of each operator. Where PyTorch would refuse
+/// inputs of different types, they are cast to the widest.
 ///
 /// With low-precision weights (O2, O3):
-/// * Parameters and float inputs are low; with `keep_batchnorm` those of batch norm are not. Buffers and constants stay f32
-///   (a rotary embedding's frequencies are worthless in bf16), and so does what is computed of them alone; beside a
-///   low-precision operand they are cast to it.
-/// * Losses are computed in f32, as apex does, which casts the model's outputs. Outputs keep the exported type.
-/// * Norms that a model spells out become the operator, which is computed in f32 inside. Models convert to f32 for them, but
-///   a conversion of f32 to f32 leaves no node in an export.
-/// * Where a model converts to f32, it does. The way back, `.to(input.dtype)`, was exported as a conversion of f32 to f32:
-///   one of a value that has been widened goes back to low precision.
+/// * Parameters and float inputs are low; with `keep_batchnorm` those of batch norm are not. Buffers and
+///   constants stay f32 (a rotary embedding's frequencies are worthless in bf16), and so does what is
+///   computed of them alone; beside a low-precision operand they are cast to it.
+/// * Losses are computed in f32, as apex does, which casts the model's outputs. Outputs keep the exported
+///   type.
+/// * Norms that a model spells out become the operator, which is computed in f32 inside. Models convert to
+///   f32 for them, but a conversion of f32 to f32 leaves no node in an export.
+/// * Where a model converts to f32, it does. The way back, `.to(input.dtype)`, was exported as a conversion
+///   of f32 to f32: one of a value that has been widened goes back to low precision.
 ///
 /// The loss, the first `User` output, is cast to f32, so that a loss scale of 2¹⁶ fits.
 ///
@@ -165,7 +168,8 @@ fn batch_norm_inputs(graph: &Graph) -> HashSet<ValueId> {
     nodes.flat_map(|n| n.inputs.iter().skip(1).copied().flatten()).collect()
 }
 
-/// Casts results: new contents of inputs to their type, the loss to f32, at O2 and O3 all to what was exported.
+/// Casts results: new contents of inputs to their type, the loss to f32, at O2 and O3 all to what was
+/// exported.
 fn results(before: &Graph, graph: &mut Graph, p: &Properties) -> Result<()> {
     let mut b = Builder::extend(std::mem::take(graph));
     let mut loss = true;

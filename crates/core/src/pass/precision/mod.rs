@@ -1,8 +1,10 @@
-//! Mixed precision: which operator runs in what, as casts in the graph. Runs on the forward graph as imported, before
-//! decomposition and differentiation: the lists speak of ATen's operators, and the backward pass inherits the casts.
+//! Mixed precision: which operator runs in what, as casts in the graph. Runs on the forward graph as
+//! imported, before decomposition and differentiation: the lists speak of ATen's operators, and the backward
+//! pass inherits the casts.
 //!
-//! Levels are those of NVIDIA apex: O0 all f32; O1 casts around operators, by lists; O2 weights and activations in low
-//! precision, batch norm in f32, f32 master weights; O3 low precision alone. Knows no loss scale: that is the runtime's.
+//! Levels are those of NVIDIA apex: O0 all f32; O1 casts around operators, by lists; O2 weights and
+//! activations in low precision, batch norm in f32, f32 master weights; O3 low precision alone. Knows no loss
+//! scale: that is the runtime's.
 
 mod cast;
 mod policy;

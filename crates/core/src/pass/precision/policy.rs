@@ -89,8 +89,9 @@ struct Lists {
     refused: &'static [&'static str],
 }
 
-/// PyTorch 2.13, the kernels registered for the dispatch key `AutocastCPU` (`aten/src/ATen/autocast_mode.cpp`), as far as
-/// Headwater has the operators. `convolution` is what `conv1d` to `conv3d` are in an export of core ATen.
+/// PyTorch 2.13, the kernels registered for the dispatch key `AutocastCPU`
+/// (`aten/src/ATen/autocast_mode.cpp`), as far as Headwater has the operators. `convolution` is what `conv1d`
+/// to `conv3d` are in an export of core ATen.
 static CPU: Lists = Lists {
     low: &[
         "_addmm_activation",
@@ -162,8 +163,9 @@ static CPU: Lists = Lists {
     refused: &[],
 };
 
-/// PyTorch 2.13, the lists of `ATen/autocast_mode.h` that the dispatch key `AutocastCUDA` registers, as far as Headwater
-/// has the operators. `cross_entropy_loss` is not on them: it is `log_softmax` and `nll_loss`, which both are.
+/// PyTorch 2.13, the lists of `ATen/autocast_mode.h` that the dispatch key `AutocastCUDA` registers, as far
+/// as Headwater has the operators. `cross_entropy_loss` is not on them: it is `log_softmax` and `nll_loss`,
+/// which both are.
 static CUDA: Lists = Lists {
     low: &[
         "_convolution",

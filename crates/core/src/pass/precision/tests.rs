@@ -43,9 +43,10 @@ fn apex_lists_are_apexs() {
         .collect();
     assert!(wrong.is_empty(), "not as listed: {wrong:?}");
     assert!(matches!(found["binary_cross_entropy"], Some(Precision::Refused(_))));
-    // Ours beside apex's. Low: `einsum` is matrix products, and so is `dot`, where apex takes the widest. Full: other names and backward calls of what apex
-    // lists, functions as steep as those, interpolation, sums of
-    // exponentials, and norms that apex has no function of. Widest: operators that write one tensor into another.
+    // Ours beside apex's. Low: `einsum` is matrix products, and so is `dot`, where apex takes the widest.
+    // Full: other names and backward calls of what apex lists, functions as steep as those, interpolation,
+    // sums of exponentials, and norms that apex has no function of. Widest: operators that write one tensor
+    // into another.
     let beside = [
         (Precision::Low, "_convolution _prelu_kernel dot _scaled_dot_product_flash_attention_for_cpu einsum"),
         (
@@ -75,7 +76,8 @@ fn apex_lists_are_apexs() {
     assert!(others.is_empty(), "on no list here, or listed and not so: {others:?}");
 }
 
-/// `loss = mse(softmax(bn(x · wᵀ)) · wᵀ, target)`-like: a weight used twice, batch norm, a buffer, a converted norm.
+/// `loss = mse(softmax(bn(x · wᵀ)) · wᵀ, target)`-like: a weight used twice, batch norm, a buffer, a
+/// converted norm.
 fn model() -> Graph {
     let mut b = Builder::new();
     let f32s = |shape: &[usize]| TensorType::new(DType::F32, shape);

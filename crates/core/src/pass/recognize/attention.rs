@@ -1,5 +1,6 @@
-//! Attention spelled out: product of queries and keys, scale, mask added, softmax, dropout, product with the values; as rank-four
-//! products, or as products of three dimensions between reshapes, which is what exported core graphs have.
+//! Attention spelled out: product of queries and keys, scale, mask added, softmax, dropout, product with the
+//! values; as rank-four products, or as products of three dimensions between reshapes, which is what exported
+//! core graphs have.
 
 use super::{Exactness, Replacement, Sought};
 use crate::attr::Attrs;
@@ -17,9 +18,9 @@ use crate::ops::view::clone::CLONE;
 use crate::ops::{Body, OpDef};
 use crate::shape::{Layout, Shape};
 
-/// The operator that may stand for this node, the product with the values or a reshape of it. In f32 and f64 alone: in low
-/// precision the scores and weights are rounded, which the operator does not do. A query whose keys are all masked by −∞
-/// gives zeros where the spelling gives NaN.
+/// The operator that may stand for this node, the product with the values or a reshape of it. In f32 and f64
+/// alone: in low precision the scores and weights are rounded, which the operator does not do. A query whose
+/// keys are all masked by −∞ gives zeros where the spelling gives NaN.
 pub(super) fn spelled(s: &Sought, node: &Node) -> Option<Replacement> {
     let last = match in_order(s, node) {
         Some(v) if s.once(v) => s.maker(v, &MATMUL)?,

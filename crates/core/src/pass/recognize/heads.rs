@@ -1,5 +1,6 @@
-//! Keys and values repeated for the query heads that share them, as Hugging Face's `repeat_kv` does: `[B, Hk, S, E]` with a new
-//! dimension, expanded to `[B, Hk, n, S, E]`, reshaped to `[B, Hk · n, S, E]`. Attention shares heads without that.
+//! Keys and values repeated for the query heads that share them, as Hugging Face's `repeat_kv` does: `[B, Hk,
+//! S, E]` with a new dimension, expanded to `[B, Hk, n, S, E]`, reshaped to `[B, Hk · n, S, E]`. Attention
+//! shares heads without that.
 
 use super::{Exactness, Replacement, Sought};
 use crate::graph::{Node, ValueId};
@@ -11,8 +12,8 @@ use crate::shape::Layout;
 /// Views between the heads as they are and as they are repeated; models write three to five.
 const MAX_VIEWS: usize = 8;
 
-/// Attention on the heads that are shared, in the place of one on their repetition. The same products and sums; what is
-/// summed over the heads of the gradient is rounded once, no longer head by head.
+/// Attention on the heads that are shared, in the place of one on their repetition. The same products and
+/// sums; what is summed over the heads of the gradient is rounded once, no longer head by head.
 pub(super) fn shared(s: &Sought, node: &Node) -> Option<Replacement> {
     if !std::ptr::eq(node.op, &SDPA) || s.graph.cx(node).flag("enable_gqa").ok()? {
         return None;

@@ -1,8 +1,9 @@
-//! Finds what models spell out in small operators and this project has as one: the operator is more accurate or as accurate,
-//! keeps less for the backward pass, and runs faster. Comes before differentiation, so that gradients are those of the operator.
+//! Finds what models spell out in small operators and this project has as one: the operator is more accurate
+//! or as accurate, keeps less for the backward pass, and runs faster. Comes before differentiation, so that
+//! gradients are those of the operator.
 //!
-//! A recogniser looks at one node and those before it, and names the one node that may stand in its place; what that
-//! leaves unused is removed. Nothing else changes: values used elsewhere stay.
+//! A recogniser looks at one node and those before it, and names the one node that may stand in its place;
+//! what that leaves unused is removed. Nothing else changes: values used elsewhere stay.
 
 mod attention;
 mod heads;
@@ -21,11 +22,12 @@ use crate::ops::{OpCx, OpDef};
 pub enum Exactness {
     /// Nothing: the same bits in the reference interpreter.
     Exact,
-    /// The same operations in the same order, and every rounding that the model asks for by a conversion; a device that
-    /// computes in f32 gives the same bits. The reference, which computes in f64, rounds to f32 less often.
+    /// The same operations in the same order, and every rounding that the model asks for by a conversion; a
+    /// device that computes in f32 gives the same bits. The reference, which computes in f64, rounds to f32
+    /// less often.
     SameAccumulator,
-    /// The same accumulators and every rounding that the model asks for, but sums are taken in another order, and what is
-    /// rounded only because it goes to memory stays in registers.
+    /// The same accumulators and every rounding that the model asks for, but sums are taken in another order,
+    /// and what is rounded only because it goes to memory stays in registers.
     Reordered,
     /// The result is rounded otherwise, within the same bound of error.
     ChangesRounding,
@@ -72,8 +74,8 @@ pub fn recognize(graph: Graph) -> Result<Recognized> {
     Ok(Recognized { graph: shared.graph, found: spelled.found.into_iter().chain(shared.found).collect() })
 }
 
-/// Recognises keys and values that are repeated for each of the query heads that share them, and nothing else: no operator's
-/// precision class changes.
+/// Recognises keys and values that are repeated for each of the query heads that share them, and nothing
+/// else: no operator's precision class changes.
 ///
 /// # Errors
 /// As [`recognize`].

@@ -1,5 +1,5 @@
-//! Root-mean-square normalisation as Hugging Face's models spell it: `to` f32, `pow` 2, `mean`, `add` eps, `rsqrt`, `mul`,
-//! `to`, `mul`; with and without the conversions and the weight, factors in either order.
+//! Root-mean-square normalisation as Hugging Face's models spell it: `to` f32, `pow` 2, `mean`, `add` eps,
+//! `rsqrt`, `mul`, `to`, `mul`; with and without the conversions and the weight, factors in either order.
 
 use super::{Exactness, Replacement, Sought};
 use crate::attr::{Attr, Attrs};

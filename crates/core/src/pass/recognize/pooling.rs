@@ -1,4 +1,5 @@
-//! The mean of a whole image, which models spell as pooling to one position: a reduction, which fuses with its neighbours.
+//! The mean of a whole image, which models spell as pooling to one position: a reduction, which fuses with
+//! its neighbours.
 
 use super::{Exactness, Replacement, Sought};
 use crate::attr::Attrs;

@@ -1,6 +1,6 @@
-//! Constant folding: nodes whose operands are all known run in the reference interpreter now, once. A result of one
-//! number everywhere becomes a `full`, any other a `constant`. Graph inputs are not known, and so neither is what is
-//! drawn at random: its key is an input.
+//! Constant folding: nodes whose operands are all known run in the reference interpreter now, once. A result
+//! of one number everywhere becomes a `full`, any other a `constant`. Graph inputs are not known, and so
+//! neither is what is drawn at random: its key is an input.
 
 use super::identity::reduce;
 use crate::attr::Attrs;
@@ -15,10 +15,12 @@ use crate::tensor::{Data, Tensor, TensorType};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Tensors of more elements are not folded, unless they are one number everywhere: the graph would carry them.
+/// Tensors of more elements are not folded, unless they are one number everywhere: the graph would carry
+/// them.
 pub const LIMIT: usize = 4096;
 
-/// Larger tensors of bools and integers are known up to this many elements, without being written into the graph: masks.
+/// Larger tensors of bools and integers are known up to this many elements, without being written into the
+/// graph: masks.
 const KNOWN: usize = 1 << 20;
 
 /// The reference interpreter is slow: nodes of more operations are left to the device.
@@ -135,8 +137,8 @@ impl Constants {
         Some(results.into_iter().map(Known::new).collect())
     }
 
-    /// Runs a node in the reference interpreter, unless that takes too long. What is wrong with the data is left to
-    /// be said when the graph runs.
+    /// Runs a node in the reference interpreter, unless that takes too long. What is wrong with the data is
+    /// left to be said when the graph runs.
     fn run(&mut self, graph: &Graph, node: &Node, operands: &[Option<&Tensor>]) -> Option<Vec<Tensor>> {
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
         let inputs = operands.iter().map(|t| t.map(|t| &t.ty)).collect();

@@ -14,8 +14,9 @@ pub fn live(graph: &Graph) -> Vec<bool> {
     live
 }
 
-/// Removes the nodes on which no output depends and numbers the rest without gaps; also says how many went. Inputs stay,
-/// used or not: they are the graph's interface. Definitions may be stale on entry, as passes that edit nodes leave them.
+/// Removes the nodes on which no output depends and numbers the rest without gaps; also says how many went.
+/// Inputs stay, used or not: they are the graph's interface. Definitions may be stale on entry, as passes
+/// that edit nodes leave them.
 pub fn remove_dead(graph: Graph) -> (Graph, usize) {
     let live = live(&graph);
     let before = graph.nodes.len();

@@ -1,6 +1,6 @@
-//! Nodes that give an operand back, bit for bit: views that change nothing, padding by nothing, casts to the same dtype or through a wider
-//! one, and arithmetic with neutral numbers where that is exact for every float (`x · 1`, `x − 0`, but not `x + 0`, which
-//! turns −0 into 0).
+//! Nodes that give an operand back, bit for bit: views that change nothing, padding by nothing, casts to the
+//! same dtype or through a wider one, and arithmetic with neutral numbers where that is exact for every float
+//! (`x · 1`, `x − 0`, but not `x + 0`, which turns −0 into 0).
 
 use super::Merged;
 use super::constants::Constants;
@@ -45,7 +45,8 @@ pub(super) fn same_as(graph: &Graph, constants: &Constants, node: &Node) -> Opti
     (graph.ty(same) == graph.ty(out)).then_some(same)
 }
 
-/// An expression without the operations that change nothing; `literal` gives the operands that are one number everywhere.
+/// An expression without the operations that change nothing; `literal` gives the operands that are one number
+/// everywhere.
 pub(super) fn reduce(
     e: &Expr,
     literal: &impl Fn(usize) -> Option<Expr>,

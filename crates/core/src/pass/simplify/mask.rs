@@ -1,5 +1,6 @@
-//! Masks of attention that are known beforehand: one that lets everything through is dropped, one that lets each query see
-//! the keys up to its own position is what `is_causal` says. Models build both from positions, at every step.
+//! Masks of attention that are known beforehand: one that lets everything through is dropped, one that lets
+//! each query see the keys up to its own position is what `is_causal` says. Models build both from positions,
+//! at every step.
 
 use super::constants::Constants;
 use crate::dtype::DType;
@@ -7,7 +8,8 @@ use crate::expr::Expr;
 use crate::graph::{Graph, Node};
 use crate::ops::attention::attention::{ATTENTION, ATTENTION_BACKWARD};
 
-/// Drops a known mask of bools from an attention node or its gradient, if it can be said without; whether it did.
+/// Drops a known mask of bools from an attention node or its gradient, if it can be said without; whether it
+/// did.
 pub(super) fn drop_known(graph: &Graph, constants: &Constants, node: &mut Node) -> bool {
     // Where mask and query stand; the key follows the query.
     let (at, query) = if node.op == &ATTENTION {

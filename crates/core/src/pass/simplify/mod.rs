@@ -1,10 +1,10 @@
-//! Removes what need not be computed: constants are folded, identities dropped, masks that are known beforehand, equal
-//! nodes merged, dead nodes removed.
+//! Removes what need not be computed: constants are folded, identities dropped, masks that are known
+//! beforehand, equal nodes merged, dead nodes removed.
 //!
-//! Every rewrite here is *exact*: in the reference interpreter the outputs keep their bits. Derivatives are not kept
-//! (`detach` is an identity), so this comes after differentiation; and before recomputation, whose duplicates it would
-//! merge again. One walk in topological order reaches the fixed point, because each rewrite looks only at nodes that are
-//! final already; time is linear in the graph's size.
+//! Every rewrite here is *exact*: in the reference interpreter the outputs keep their bits. Derivatives are
+//! not kept (`detach` is an identity), so this comes after differentiation; and before recomputation, whose
+//! duplicates it would merge again. One walk in topological order reaches the fixed point, because each
+//! rewrite looks only at nodes that are final already; time is linear in the graph's size.
 
 mod constants;
 mod dead;
@@ -18,8 +18,8 @@ use crate::graph::{Graph, Node, ValueId};
 use constants::Constants;
 use std::collections::HashMap;
 
-/// A simplified graph and what was done. Inputs and outputs keep their order, names and roles; values and nodes are
-/// numbered anew.
+/// A simplified graph and what was done. Inputs and outputs keep their order, names and roles; values and
+/// nodes are numbered anew.
 #[derive(Debug)]
 pub struct Simplified {
     /// The graph.
@@ -84,8 +84,8 @@ impl Merged {
 
     /// Keeps a node, or lets an equal one stand for it; says whether it did.
     ///
-    /// The text of attributes is exact, so equal texts are equal attributes. Random nodes are equal if their streams
-    /// are, and then so are their numbers.
+    /// The text of attributes is exact, so equal texts are equal attributes. Random nodes are equal if their
+    /// streams are, and then so are their numbers.
     fn push(&mut self, graph: &Graph, node: Node, alias: &mut [ValueId]) -> bool {
         // A large tensor made from nothing is cheaper to make again than to keep.
         let again = node.inputs.is_empty() && node.outputs.iter().any(|&v| graph.ty(v).shape.numel() > LIMIT);

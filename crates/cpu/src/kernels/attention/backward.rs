@@ -1,5 +1,6 @@
-//! The gradient: for each block of keys, the blocks of queries that see it. The sums over queries (gradients of keys and
-//! values) and over keys (of queries) are each in one order, in one thread for all heads that share their keys.
+//! The gradient: for each block of keys, the blocks of queries that see it. The sums over queries (gradients
+//! of keys and values) and over keys (of queries) are each in one order, in one thread for all heads that
+//! share their keys.
 
 use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
 use super::rows::{Dots, Lines, Times};
@@ -22,9 +23,9 @@ const TILES: usize = 12;
 /// Queries whose products of gradient and output are made at a time.
 const DOTS: usize = 16;
 
-/// Elements of a thread's scratch memory: keys and values (across), keys, queries and gradients packed as right operands;
-/// queries and gradients as left ones; weights and slopes; gradients of keys, values and queries, unless they are summed in
-/// place; products of gradient and output; mask; dropout.
+/// Elements of a thread's scratch memory: keys and values (across), keys, queries and gradients packed as
+/// right operands; queries and gradients as left ones; weights and slopes; gradients of keys, values and
+/// queries, unless they are summed in place; products of gradient and output; mask; dropout.
 fn pieces<T: Operand>(a: &Attention, tier: Tier) -> [usize; 15] {
     let kernels = T::kernels(tier);
     let queries = a.heads / a.key_heads * a.l;
@@ -258,7 +259,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 unsafe {
                     let across = |block: &[T::Wide]| Mat { ptr: block.as_ptr(), rs: 1, cs: rows as isize };
                     let places = n.div_ceil(taken);
-                    // Queries before the first that sees a tile's first key add nothing, but the other one of its pair's.
+                    // Queries before the first that sees a tile's first key add nothing, but the other one of
+                    // its pair's.
                     let seeing = |key: usize| {
                         let first = if a.causal { (k0 + key).saturating_sub(q0) } else { 0 };
                         if first < n { first / taken..places } else { places..places }

@@ -13,14 +13,15 @@ use crate::room;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 
-/// Most queries in a block: enough that packing the keys for each block costs little. Whole rows of register tiles.
+/// Most queries in a block: enough that packing the keys for each block costs little. Whole rows of register
+/// tiles.
 const QUERIES: usize = 252;
 const TILES: usize = 12;
 /// Queries whose scores exist at a time, for the first-level cache.
 const STRIP: usize = 2 * TILES;
 
-/// Elements of a thread's scratch memory: keys, values, queries, scores, sums of values unless these are made in place, largest
-/// scores and sums, mask, dropout.
+/// Elements of a thread's scratch memory: keys, values, queries, scores, sums of values unless these are made
+/// in place, largest scores and sums, mask, dropout.
 fn pieces<T: Operand>(a: &Attention, site_tier: crate::tier::Tier) -> [usize; 8] {
     let kernels = T::kernels(site_tier);
     [
@@ -84,7 +85,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         });
         let seen = seen(first + n);
         let sums = product::sums(&out, [sample, head, first], sums, a.ev);
-        // SAFETY: a query's sum of values: scratch memory, or a row of the result, which this block alone writes.
+        // SAFETY: a query's sum of values: scratch memory, or a row of the result, which this block alone
+        // writes.
         let sum_of = |row: usize| unsafe {
             std::slice::from_raw_parts_mut(sums.moved(row as isize * sums.rs).ptr, a.ev)
         };

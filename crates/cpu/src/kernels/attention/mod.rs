@@ -1,10 +1,11 @@
 //! Attention and its gradient in blocks: a few rows of scores exist at a time, never all of them.
 //!
-//! Dao, Fu, Ermon, Rudra and Ré 2022, "FlashAttention", and Milakov and Gimelshein 2018, "Online normalizer calculation for
-//! softmax". Sums are in f32 (f64 for f64), in an order that the sizes alone decide; each result is rounded once. Where products
-//! sum pairs of bf16, weights and the gradients of scores are rounded to bf16 as their operands, as in PyTorch's kernels for bf16;
-//! sums of weights are of those not rounded. A pair may have a key that is not seen, of weight 0: if it is no number, nor are the
-//! results of the queries that see the other.
+//! Dao, Fu, Ermon, Rudra and Ré 2022, "FlashAttention", and Milakov and Gimelshein 2018, "Online normalizer
+//! calculation for softmax". Sums are in f32 (f64 for f64), in an order that the sizes alone decide; each
+//! result is rounded once. Where products sum pairs of bf16, weights and the gradients of scores are rounded
+//! to bf16 as their operands, as in PyTorch's kernels for bf16; sums of weights are of those not rounded. A
+//! pair may have a key that is not seen, of weight 0: if it is no number, nor are the results of the queries
+//! that see the other.
 
 mod backward;
 mod forward;
@@ -74,8 +75,9 @@ fn of_one_kind(site: &Site, a: Result<Attention>) -> bool {
         && (!backward || typed(0, dtype) && typed(4, dtype) && typed(5, wide))
 }
 
-/// Most keys in a block: the more, the fewer sums are interrupted, while blocks of keys and values fit into the second-level
-/// cache. A multiple of the columns of every tier's register tile, as every block but the last is.
+/// Most keys in a block: the more, the fewer sums are interrupted, while blocks of keys and values fit into
+/// the second-level cache. A multiple of the columns of every tier's register tile, as every block but the
+/// last is.
 const KEYS: usize = 256;
 const PANELS: usize = 32;
 /// Elements from one row of a block of scores to the next: rows start in different sets of the cache.
@@ -209,7 +211,8 @@ impl<'a> Mask<'a> {
         Some(Mask { view, strides })
     }
 
-    /// Whether some queries of a head (from `at[2]` on) see none of some keys. Looks no further than to the first that is seen.
+    /// Whether some queries of a head (from `at[2]` on) see none of some keys. Looks no further than to the
+    /// first that is seen.
     fn hides(&self, at: [usize; 3], queries: usize, first: usize, keys: usize) -> bool {
         // What is broadcast is looked at once.
         let queries = if self.strides[2] == 0 { 1 } else { queries };

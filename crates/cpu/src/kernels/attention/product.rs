@@ -65,7 +65,8 @@ pub(super) fn copied<T: Operand>(rows: usize, k: usize) -> usize {
     if copies::<T>() { rows * k } else { 0 }
 }
 
-/// Where rows of a result are summed, from one on: in the result, or in memory that is rounded to it later, in rows of `n`.
+/// Where rows of a result are summed, from one on: in the result, or in memory that is rounded to it later,
+/// in rows of `n`.
 pub(super) fn sums<T: Operand>(
     result: &FourMut<T>,
     [sample, head, row]: [usize; 3],
@@ -79,7 +80,8 @@ pub(super) fn sums<T: Operand>(
     }
 }
 
-/// What a task reads or writes soon, asked for while it multiplies: the first, second, … matrix, as long as there are any.
+/// What a task reads or writes soon, asked for while it multiplies: the first, second, … matrix, as long as
+/// there are any.
 pub(super) struct Upcoming<F> {
     of: F,
     next: usize,
@@ -105,8 +107,9 @@ impl<F: Fn(usize) -> Option<Ahead>> Upcoming<F> {
     }
 }
 
-/// A product of a block: `c [m, n] = a [m, k] · b`, or added to `c`. For the rows `i` and columns `j` of a register tile, only
-/// the part `span(i, j)` of the places of `k` is summed, and nothing is done where it is empty.
+/// A product of a block: `c [m, n] = a [m, k] · b`, or added to `c`. For the rows `i` and columns `j` of a
+/// register tile, only the part `span(i, j)` of the places of `k` is summed, and nothing is done where it is
+/// empty.
 pub(super) struct Product<'a, T: Operand> {
     pub kernels: &'a Kernels<T>,
     pub panels: &'a Panels<T>,
@@ -123,7 +126,8 @@ pub(super) struct Product<'a, T: Operand> {
 
 impl<T: Operand> Product<'_, T> {
     /// # Safety
-    /// The elements named by `a` may be read, those by `c` written; `b` was packed for `k` and `n`; spans lie in `0..k`.
+    /// The elements named by `a` may be read, those by `c` written; `b` was packed for `k` and `n`; spans lie
+    /// in `0..k`.
     #[inline(always)]
     pub unsafe fn run<F: Fn(usize) -> Option<Ahead>>(
         &self,

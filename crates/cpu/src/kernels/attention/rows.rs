@@ -24,8 +24,8 @@ pub(super) fn whole_mut<W>(x: &mut [W]) -> &mut [[W; LANES]] {
     chunks
 }
 
-/// Whole groups of scores that all rows have which see so many: as far as that they are gone through together, for what is done
-/// to one does not wait for what is done to the others.
+/// Whole groups of scores that all rows have which see so many: as far as that they are gone through
+/// together, for what is done to one does not wait for what is done to the others.
 #[inline(always)]
 pub(super) fn together<const ROWS: usize>(n: [usize; ROWS]) -> usize {
     let mut least = n[0];
@@ -127,7 +127,8 @@ impl<W: Wide> Rows<W> for Times<'_, W> {
     }
 }
 
-/// Factors of dropout of consecutive weights: `scale` where the word's upper 24 bits are less than `below`, else 0.
+/// Factors of dropout of consecutive weights: `scale` where the word's upper 24 bits are less than `below`,
+/// else 0.
 pub(super) struct Kept<'a, W> {
     pub stream: Stream,
     /// Index of the first weight.

@@ -19,9 +19,9 @@ pub(super) struct Query<W> {
     pub through: W,
 }
 
-/// The gradient of the scores of two queries with one block of keys. The scores become the weights, dropout included; the
-/// products of the output's gradient and the values become the scores' gradient times `times`. For keys that are not seen both
-/// are 0, whatever the query's numbers are.
+/// The gradient of the scores of two queries with one block of keys. The scores become the weights, dropout
+/// included; the products of the output's gradient and the values become the scores' gradient times `times`.
+/// For keys that are not seen both are 0, whatever the query's numbers are.
 pub(super) struct Slopes<'a, W> {
     /// Products of queries and keys, in rows of [`LINE`] numbers.
     pub scores: &'a mut [W],
@@ -69,8 +69,8 @@ impl<W: Wide> Rows<W> for Slopes<'_, W> {
 }
 
 impl<W: Wide> Slopes<'_, W> {
-    /// Goes through both rows. Of a weight, its gradient and the query's product, and of where they are, `f` makes what the
-    /// weight becomes, and what it is to be multiplied by.
+    /// Goes through both rows. Of a weight, its gradient and the query's product, and of where they are, `f`
+    /// makes what the weight becomes, and what it is to be multiplied by.
     #[inline(always)]
     fn each<V: Vector<E = W>, const PAIRS: bool>(self, f: impl Fn(V, V, V, usize, usize, usize) -> (V, V)) {
         let (factor, by) = (V::splat(self.factor), V::splat(self.times));
@@ -137,9 +137,9 @@ fn write<V: Vector, const PAIRS: bool>(
     }
 }
 
-/// Weights and slopes of two queries rounded to bf16, for products that sum pairs: the weights, in two rows of [`LINE`] numbers,
-/// become pairs of both queries' weights, and of both their slopes; each query's slopes pairs of neighbours, in the first half of
-/// their row. The slopes are multiplied by `factor` first.
+/// Weights and slopes of two queries rounded to bf16, for products that sum pairs: the weights, in two rows
+/// of [`LINE`] numbers, become pairs of both queries' weights, and of both their slopes; each query's slopes
+/// pairs of neighbours, in the first half of their row. The slopes are multiplied by `factor` first.
 pub(super) struct Paired<'a, W> {
     pub weights: &'a mut [W],
     pub slopes: &'a mut [W],

@@ -8,7 +8,8 @@ use super::rows::{Lines, Times, add, halves_mut, score, together, whole, whole_m
 use super::vector::{LANES, Rows, Vector};
 use crate::element::{Float, Wide};
 
-/// The largest of the first `n` scores times `factor` of each of some rows; what is not a number does not count.
+/// The largest of the first `n` scores times `factor` of each of some rows; what is not a number does not
+/// count.
 #[inline(always)]
 fn largest<V: Vector, const ROWS: usize>(scores: &[V::E], n: [usize; ROWS], factor: V::E) -> [V::E; ROWS] {
     let factor = V::splat(factor);
@@ -36,9 +37,9 @@ fn largest<V: Vector, const ROWS: usize>(scores: &[V::E], n: [usize; ROWS], fact
     found
 }
 
-/// The first `n` scores of some rows become weights, e to the power of the score times `factor` less `shift`, and then what `f`
-/// makes of a weight, given its row, group and part; rounded to bf16 if those are wanted; 0 behind them. Gives the sums of the
-/// weights.
+/// The first `n` scores of some rows become weights, e to the power of the score times `factor` less `shift`,
+/// and then what `f` makes of a weight, given its row, group and part; rounded to bf16 if those are wanted; 0
+/// behind them. Gives the sums of the weights.
 #[inline(always)]
 fn weigh<V: Vector, const ROWS: usize, const HALVES: bool>(
     scores: &mut [V::E],
@@ -80,7 +81,8 @@ fn weigh<V: Vector, const ROWS: usize, const HALVES: bool>(
     totals
 }
 
-/// Writes part `i` of a group of a row of weights, which may be rounded to bf16: these take the place of scores before them.
+/// Writes part `i` of a group of a row of weights, which may be rounded to bf16: these take the place of
+/// scores before them.
 #[inline(always)]
 fn write<V: Vector, const HALVES: bool>(x: V, scores: &mut [V::E], row: usize, group: usize, i: usize) {
     let scores = &mut scores[row * LINE..][..LINE];
@@ -109,7 +111,8 @@ pub(super) struct Query<W> {
 
 /// The online softmax of some queries over one block of keys.
 pub(super) struct Softmax<'a, W, F> {
-    /// Products of queries and keys, in rows of [`LINE`] numbers; become the weights, not yet divided by their sum.
+    /// Products of queries and keys, in rows of [`LINE`] numbers; become the weights, not yet divided by
+    /// their sum.
     pub scores: &'a mut [W],
     /// At most [`GROUP`].
     pub queries: &'a mut [Query<W>],
@@ -214,8 +217,8 @@ fn step<'o, V: Vector<E: 'o>, const ROWS: usize, F: Fn(usize) -> &'o mut [V::E]>
     }
 }
 
-/// What is left to do when all keys were seen: each sum of values is divided by the sum of its weights, whose logarithm is added
-/// to the largest score. Where no key was seen these are 0 and −∞.
+/// What is left to do when all keys were seen: each sum of values is divided by the sum of its weights, whose
+/// logarithm is added to the largest score. Where no key was seen these are 0 and −∞.
 pub(super) struct Shares<'a, W, F> {
     /// Of each query; becomes the logarithm.
     pub largest: &'a mut [W],

@@ -1,5 +1,6 @@
-//! Vectors that rows of scores are computed on, one type for each instruction set. What is here for an instruction set may be
-//! called only by functions compiled for it, into which it is inlined: those that [`run`] chooses.
+//! Vectors that rows of scores are computed on, one type for each instruction set. What is here for an
+//! instruction set may be called only by functions compiled for it, into which it is inlined: those that
+//! [`run`] chooses.
 
 // Loops go by index over arrays: what the compiler is sure to turn into vectors.
 #![allow(clippy::needless_range_loop)]
@@ -42,8 +43,8 @@ pub trait Vector: Copy {
     /// The largest lane of a group; its lanes are numbers.
     fn largest(group: [Self; LANES]) -> Self::E;
 
-    /// Part `i` of a group of bf16, whose bits these numbers of 32 bits become. Subnormal ones may become 0: as operands of
-    /// products they are that anyway.
+    /// Part `i` of a group of bf16, whose bits these numbers of 32 bits become. Subnormal ones may become 0:
+    /// as operands of products they are that anyway.
     #[inline(always)]
     fn round(self, group: &mut [u16; LANES], i: usize) {
         let numbers = self.array(i);
@@ -178,8 +179,8 @@ mod x86 {
                 }
                 #[inline(always)]
                 fn load(group: &[f32; LANES], i: usize) -> Self {
-                    // SAFETY: for all intrinsics here: callers are compiled for the instruction set (module documentation),
-                    // which the processor was found to have. A part of the group.
+                    // SAFETY: for all intrinsics here: callers are compiled for the instruction set (module
+                    // documentation), which the processor was found to have. A part of the group.
                     $v(unsafe { $load(group[i * (LANES / $parts)..(i + 1) * (LANES / $parts)].as_ptr()) })
                 }
                 #[inline(always)]

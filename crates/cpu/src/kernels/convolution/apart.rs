@@ -5,7 +5,8 @@ use std::mem::size_of;
 /// Reads elements that lie `apart` to `n` neighbours.
 ///
 /// # Safety
-/// They may be read, and what lies between them; `n` elements at `to` may be written, and overlap none of them.
+/// They may be read, and what lies between them; `n` elements at `to` may be written, and overlap none of
+/// them.
 pub(super) unsafe fn gather<T: Copy>(from: *const T, apart: usize, n: usize, to: *mut T) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -21,7 +22,8 @@ pub(super) unsafe fn gather<T: Copy>(from: *const T, apart: usize, n: usize, to:
 /// Writes `n` neighbours to elements that lie `apart`.
 ///
 /// # Safety
-/// `n` elements at `from` may be read; those at `to` may be written, and nobody else uses these or what lies between them meanwhile.
+/// `n` elements at `from` may be read; those at `to` may be written, and nobody else uses these or what lies
+/// between them meanwhile.
 pub(super) unsafe fn scatter<T: Copy>(from: *const T, n: usize, to: *mut T, apart: usize) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -54,8 +56,8 @@ pub(super) unsafe fn spread<T: Copy>(from: *const T, n: usize, to: *mut T, apart
     }
 }
 
-/// Every second element, by pairs of them. Of a few the first half are the earlier ones of pairs, the others the later ones:
-/// so nothing is touched in front of the first or behind the last.
+/// Every second element, by pairs of them. Of a few the first half are the earlier ones of pairs, the others
+/// the later ones: so nothing is touched in front of the first or behind the last.
 macro_rules! halves {
     ($one:ty, $pair:ty) => {
         impl Halves for $one {
@@ -87,7 +89,8 @@ macro_rules! halves {
                     let early = from.cast::<[$one; H]>().read_unaligned();
                     let late = from.add(H).cast::<[$one; H]>().read_unaligned();
                     let [first, second] = [to, to.add(2 * H - 1)].map(|to| to.cast::<[$pair; H]>());
-                    // Both are read before one is written: they overlap, and what is on its way to memory is slow to read.
+                    // Both are read before one is written: they overlap, and what is on its way to memory is
+                    // slow to read.
                     let mut pairs = [first, second].map(|pairs| pairs.read_unaligned());
                     for (pair, x) in pairs[0].iter_mut().zip(early) {
                         *pair = <$pair>::from_le(pair.to_le() & !LOW | <$pair>::from(x.to_le()));

@@ -1,12 +1,12 @@
-//! A part of some images in scratch memory, channels innermost, with zeros for the padding. Channels are counted in places
-//! ([`Panels::taken`]).
+//! A part of some images in scratch memory, channels innermost, with zeros for the padding. Channels are
+//! counted in places ([`Panels::taken`]).
 
 use super::nest::Meeting;
 use super::{Block, Blocks};
 use crate::gemm::{Mat, Operand, Panels};
 
-/// Of `held` indices of an image's dimension of some size, from `first` on and so far apart: how many lie before the image, how
-/// many in it, and the first of these, if there are any.
+/// Of `held` indices of an image's dimension of some size, from `first` on and so far apart: how many lie
+/// before the image, how many in it, and the first of these, if there are any.
 pub(super) fn within(first: isize, apart: usize, held: usize, size: usize) -> (usize, usize, usize) {
     let before = usize::try_from(-first).unwrap_or(0).div_ceil(apart).min(held);
     let start = first + (before * apart) as isize;
@@ -59,7 +59,8 @@ impl Band {
         self.blocks.together * self.image()
     }
 
-    /// Where the inputs of a cell begin, in columns held: of an image of the block, a line of the block, a column.
+    /// Where the inputs of a cell begin, in columns held: of an image of the block, a line of the block, a
+    /// column.
     pub fn at(&self, [image, line, column]: [usize; 3]) -> usize {
         let held = self.size.iter().product::<usize>();
         image * held + line * self.step[1] * self.size[2] + column * self.step[2]
@@ -70,8 +71,8 @@ impl Band {
         [self.size[1] * self.size[2], self.size[2]]
     }
 
-    /// Fills the band with `elements` channels, not places, of the images of a block. The first channel of sample `n` starts at
-    /// `x[n · sample]`. `moved` has room for a plane.
+    /// Fills the band with `elements` channels, not places, of the images of a block. The first channel of
+    /// sample `n` starts at `x[n · sample]`. `moved` has room for a plane.
     ///
     /// # Safety
     /// `x` points to the channels wanted of the first sample; all samples are there.

@@ -1,5 +1,6 @@
-//! Convolutions of each channel by itself. As vectors these are positions of one channel, where the other kernels' would be
-//! channels, of which there is one. A channel's lines are held as `planes` does, those of a block of results at a time.
+//! Convolutions of each channel by itself. As vectors these are positions of one channel, where the other
+//! kernels' would be channels, of which there is one. A channel's lines are held as `planes` does, those of a
+//! block of results at a time.
 
 use super::nest::Nest;
 use super::planes::Planes;
@@ -25,8 +26,8 @@ pub(super) fn takes(c: &Conv, kind: Kind) -> bool {
     c.cin == 1 && c.cout == 1 && (kind != Kind::Weight || c.groups >= FEW)
 }
 
-/// What is computed of all channels: the forward pass from input and weight, the gradient of the input from that of the output
-/// and weight, or the weight's from that of the output and the input.
+/// What is computed of all channels: the forward pass from input and weight, the gradient of the input from
+/// that of the output and weight, or the weight's from that of the output and the input.
 pub(super) struct Depthwise {
     kind: Kind,
     tier: Tier,
@@ -60,8 +61,8 @@ impl Part {
         self.blocks.columns.next_multiple_of(MAX_LANES)
     }
 
-    /// Elements of a thread's scratch memory: the planes and what vectors read behind them, lines of a block's results or
-    /// gradients, and of the taps the weights or a vector each.
+    /// Elements of a thread's scratch memory: the planes and what vectors read behind them, lines of a
+    /// block's results or gradients, and of the taps the weights or a vector each.
     fn room(&self) -> [usize; 3] {
         let lines = self.blocks.together * self.blocks.lines;
         let planes = (self.planes.elements() + MAX_LANES).next_multiple_of(MAX_LANES);
@@ -119,8 +120,8 @@ impl Depthwise {
         let kernels = T::kernels(self.tier);
         let out = Shared(out.as_mut_ptr());
         let blocks = self.parts.iter().map(|p| p.blocks.count()).max().unwrap_or(0);
-        // Channel after channel of a block, as they lie in memory; and one after the other the parts, whose results lie between
-        // each other.
+        // Channel after channel of a block, as they lie in memory; and one after the other the parts, whose
+        // results lie between each other.
         pool.each_with(self.groups * blocks, scratch, |at, scratch| {
             let (channel, at) = (at % self.groups, at / self.groups);
             for part in self.parts.iter().filter(|p| at < p.blocks.count()) {
@@ -142,7 +143,8 @@ impl Depthwise {
                     out: sums.as_mut_ptr(),
                     pitch: part.pitch(),
                 };
-                // SAFETY: inputs that the planes hold, and room for whole vectors; the results of a block are its own.
+                // SAFETY: inputs that the planes hold, and room for whole vectors; the results of a block are
+                // its own.
                 unsafe {
                     (kernels.lines)(&lines);
                     self.store(part, channel, &block, sums, out);

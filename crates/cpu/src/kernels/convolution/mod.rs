@@ -1,18 +1,20 @@
 //! Convolutions and their two gradients, without ever writing the patches of an image as a matrix.
 //!
-//! A part of the image is copied into scratch memory with its padding around it, where the operands of one sum are runs of
-//! memory at offsets that are the same for many sums: the walking register tile multiplies them in place. For the forward pass
-//! channels are innermost (`band`), so that the taps of an output are long runs (`pass`). The data gradient is the same with
-//! other strides; inputs whose index leaves one remainder modulo the stride sum over taps of their own (`nest`). Which outputs
-//! sum over the same taps is found out before (`tiles`). Where an output has one tap, as in convolutions of 1×1, both are plain
-//! products of positions as they lie in the image (`pass::points`); patches that do not overlap are multiplied as they lie
-//! (`patches`). The weight gradient sums over outputs: for it lines stay as they are in the image as well (`planes`,
-//! `weight`). Of single channels all three are sums of lines (`depthwise`). What strides leave apart is moved by `apart`.
+//! A part of the image is copied into scratch memory with its padding around it, where the operands of one
+//! sum are runs of memory at offsets that are the same for many sums: the walking register tile multiplies
+//! them in place. For the forward pass channels are innermost (`band`), so that the taps of an output are
+//! long runs (`pass`). The data gradient is the same with other strides; inputs whose index leaves one
+//! remainder modulo the stride sum over taps of their own (`nest`). Which outputs sum over the same taps is
+//! found out before (`tiles`). Where an output has one tap, as in convolutions of 1×1, both are plain
+//! products of positions as they lie in the image (`pass::points`); patches that do not overlap are
+//! multiplied as they lie (`patches`). The weight gradient sums over outputs: for it lines stay as they are
+//! in the image as well (`planes`, `weight`). Of single channels all three are sums of lines (`depthwise`).
+//! What strides leave apart is moved by `apart`.
 //!
-//! Padding is made of zeros. What meets nothing else is left out where that saves time (`tiles`); elsewhere they are multiplied
-//! like other numbers, so that a weight or a gradient that is infinite gives NaN there. So does, where pairs of bf16 are summed, an
-//! infinite input in the gradient of weights: of its channel those whose last output in a line, one of an odd number, meets the
-//! input before it.
+//! Padding is made of zeros. What meets nothing else is left out where that saves time (`tiles`); elsewhere
+//! they are multiplied like other numbers, so that a weight or a gradient that is infinite gives NaN there.
+//! So does, where pairs of bf16 are summed, an infinite input in the gradient of weights: of its channel
+//! those whose last output in a line, one of an odd number, meets the input before it.
 
 mod apart;
 mod band;
@@ -118,12 +120,14 @@ fn prepare(site: &Site, kind: Kind) -> Result<Prepared> {
     }))
 }
 
-/// Whether there are channels to sum over, and not much padding. The reference, which does without, computes what nobody means.
+/// Whether there are channels to sum over, and not much padding. The reference, which does without, computes
+/// what nobody means.
 fn sensible(c: &Conv) -> bool {
     c.cin > 0 && c.cout > 0 && c.is_compact()
 }
 
-/// Of the register tiles of a tier: terms of a sum that are taken at once, rows, and whether operands are multiplied as they lie.
+/// Of the register tiles of a tier: terms of a sum that are taken at once, rows, and whether operands are
+/// multiplied as they lie.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     taken: usize,
@@ -158,8 +162,8 @@ fn run(site: &Site, passes: Vec<Pass>) -> Prepared {
     }))
 }
 
-/// Channels taken at a time: as many as make the panel of a right operand, or what a line's sums read, fit into the first-level
-/// cache, in even parts.
+/// Channels taken at a time: as many as make the panel of a right operand, or what a line's sums read, fit
+/// into the first-level cache, in even parts.
 fn channels(taps: usize, all: usize) -> usize {
     let most = (288 / taps.max(1)).next_multiple_of(8).clamp(8, 256);
     even(all, most, 8).min(all).max(1)
@@ -183,7 +187,8 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Of a meeting's results in `samples`, about `positions` of them at a time, whose inputs have this many channels.
+    /// Of a meeting's results in `samples`, about `positions` of them at a time, whose inputs have this many
+    /// channels.
     fn new(m: &Meeting, samples: usize, channels: usize, positions: usize) -> Blocks {
         let (images, [_, height, width]) = (samples * m.result[0], m.result);
         let plane = (height * width).max(1);
@@ -197,7 +202,8 @@ impl Blocks {
             let blocks = plane.div_ceil(positions).min(height);
             Blocks { lines: height.div_ceil(blocks.max(1)).max(1), ..whole }
         } else {
-            // Few blocks are as many as a power of two, if images allow it, which most numbers of threads divide evenly.
+            // Few blocks are as many as a power of two, if images allow it, which most numbers of threads
+            // divide evenly.
             let together = (positions / plane).clamp(1, images.max(1));
             let count = images.div_ceil(together);
             let count = if count < 16 { count.next_power_of_two() } else { count };

@@ -6,8 +6,8 @@ use crate::gemm::{Ahead, Mat};
 use headwater_core::ops::conv::geometry::Conv;
 use std::ops::Range;
 
-/// Where the outputs of a pass find their inputs: along dimension `d`, output `r` meets through tap `t` the input
-/// `r · step[d] + t · tap[d] + base[d]`.
+/// Where the outputs of a pass find their inputs: along dimension `d`, output `r` meets through tap `t` the
+/// input `r · step[d] + t · tap[d] + base[d]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meeting {
     /// Inputs.
@@ -22,8 +22,8 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    /// The inputs that the outputs of a block meet, of so many channels; nothing of images with depth. The first channel of
-    /// sample `n` starts at `x[n · sample]`.
+    /// The inputs that the outputs of a block meet, of so many channels; nothing of images with depth. The
+    /// first channel of sample `n` starts at `x[n · sample]`.
     pub fn ahead<T>(&self, x: *const T, sample: usize, block: &Block, channels: usize) -> Ahead {
         let [depth, height, width] = self.source;
         if depth != 1 || self.result[0] != 1 || block.positions() == 0 {
@@ -46,8 +46,8 @@ impl Meeting {
     }
 }
 
-/// So many elements of each of some channels of some images, which begin `apart` elements after each other: of the first image
-/// alone if that is less than the whole plane of a channel.
+/// So many elements of each of some channels of some images, which begin `apart` elements after each other:
+/// of the first image alone if that is less than the whole plane of a channel.
 pub(super) fn ahead<T>(
     x: *const T,
     (images, apart): (usize, usize),
@@ -67,15 +67,15 @@ pub(super) fn ahead<T>(
 const CELL: usize = 16;
 const MOST: usize = 4096;
 
-/// A pass as a loop nest. Outputs of a plane come in cells of `apart[1] × apart[2]`, one for each output of the meeting, whose
-/// members meet inputs through taps of their own.
+/// A pass as a loop nest. Outputs of a plane come in cells of `apart[1] × apart[2]`, one for each output of
+/// the meeting, whose members meet inputs through taps of their own.
 #[derive(Clone, Debug)]
 pub(super) struct Nest {
     /// What the cells meet, all members together.
     pub meeting: Meeting,
     pub whole: [usize; 3],
-    /// Depth `r` of the meeting is `place[0] + r · apart[0]`. Of a point, lines and columns are as well, and what lies between
-    /// them is no member of any cell.
+    /// Depth `r` of the meeting is `place[0] + r · apart[0]`. Of a point, lines and columns are as well, and
+    /// what lies between them is no member of any cell.
     pub place: [usize; 3],
     pub apart: [usize; 3],
     /// Of each dimension, the members: of depth a single one.
@@ -107,7 +107,8 @@ impl Nest {
         Nest { meeting, whole: result, place: [0; 3], apart: [1; 3], members, elements }
     }
 
-    /// The data gradient: a nest for each remainder of the input's index modulo the stride that any output meets.
+    /// The data gradient: a nest for each remainder of the input's index modulo the stride that any output
+    /// meets.
     pub fn remainders(c: &Conv) -> Vec<Nest> {
         let all = Remainder::all(c);
         let [depths, lines, columns] = [0, 1, 2].map(|d| all[d].len());
@@ -138,7 +139,8 @@ impl Nest {
         few || Nest::remainders(c).iter().all(|nest| single(&nest.meeting))
     }
 
-    /// The same with one nest for all remainders of line and column, unless all are of a single tap and few or very many.
+    /// The same with one nest for all remainders of line and column, unless all are of a single tap and few
+    /// or very many.
     pub fn backward(c: &Conv) -> Vec<Nest> {
         if c.kernel_size() == 1 || c.stride.iter().product::<usize>() > CELL {
             let nests = Nest::remainders(c);
@@ -199,8 +201,8 @@ impl Nest {
     }
 }
 
-/// Inputs of one remainder of their index modulo the stride, along a dimension: input `i` meets through kernel element `k` the
-/// output `(i + pad − k · dilation) / stride`, where that is whole.
+/// Inputs of one remainder of their index modulo the stride, along a dimension: input `i` meets through
+/// kernel element `k` the output `(i + pad − k · dilation) / stride`, where that is whole.
 struct Remainder {
     /// Elements, so that the outputs they meet ascend, and from one of these to the next.
     elements: Vec<usize>,

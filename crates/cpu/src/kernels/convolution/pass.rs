@@ -132,12 +132,14 @@ impl Pass {
         self.weight[0].min(self.weight[1])
     }
 
-    /// Whether weights are packed where they are used, panel by panel: all results are one block, which needs each once.
+    /// Whether weights are packed where they are used, panel by panel: all results are one block, which needs
+    /// each once.
     fn at_once(&self) -> bool {
         self.blocks.count() == 1
     }
 
-    /// Elements of a group's packed weights; of a thread's band, its sums, room to move things, and a panel of weights.
+    /// Elements of a group's packed weights; of a thread's band, its sums, room to move things, and a panel
+    /// of weights.
     fn pieces<T: Operand>(&self, tier: Tier) -> (usize, [usize; 4]) {
         let cols = T::kernels(tier).cols;
         let weights = self.to.next_multiple_of(cols) * self.places() * self.taps;
@@ -235,14 +237,15 @@ impl Pass {
         Job { group: at % self.groups, block: at / self.groups, first: part * RESULTS }
     }
 
-    /// The channels that a job sums over from place `i0` on, of the first sample, and elements to the next one.
+    /// The channels that a job sums over from place `i0` on, of the first sample, and elements to the next
+    /// one.
     fn source<'a, T>(&self, job: &Job, i0: usize, x: &'a [T]) -> (&'a [T], usize) {
         let plane = self.nest.meeting.source.iter().product::<usize>();
         (&x[(job.group * self.from + i0 * self.taken) * plane..], self.groups * self.from * plane)
     }
 
-    /// Weights as right operands: for each part of the source's channels, panel by panel of the result's, in the order of
-    /// the band's runs.
+    /// Weights as right operands: for each part of the source's channels, panel by panel of the result's, in
+    /// the order of the band's runs.
     fn pack<T: Operand>(
         &self,
         tier: Tier,
@@ -271,7 +274,8 @@ impl Pass {
         });
     }
 
-    /// Packs a panel of the result's channels for the source's channels from place `i0` on: `w` are a group's weights.
+    /// Packs a panel of the result's channels for the source's channels from place `i0` on: `w` are a group's
+    /// weights.
     fn panel<T: Operand>(
         &self,
         tier: Tier,
@@ -450,8 +454,8 @@ impl Pass {
                     ahead.step();
                     soon.step();
                     results.step();
-                    // SAFETY: the runs lie in the band or the image, the panel has a row for each of their elements, and the sums have
-                    // a row for each position, of whole panels.
+                    // SAFETY: the runs lie in the band or the image, the panel has a row for each of their
+                    // elements, and the sums have a row for each position, of whole panels.
                     unsafe { (kernels.fast.walk)(&walk) };
                 }
             }
@@ -496,7 +500,8 @@ impl Pass {
         }
     }
 
-    /// Where a channel's results of a block begin in an image: of a block of outputs, or of cells where these have one each.
+    /// Where a channel's results of a block begin in an image: of a block of outputs, or of cells where these
+    /// have one each.
     fn result(&self, job: &Job, image: usize, block: &Block, channel: usize) -> usize {
         let nest = &self.nest;
         let (sample, depth) = (image / nest.meeting.result[0], image % nest.meeting.result[0]);
@@ -520,8 +525,8 @@ enum Weights<'a, T: Operand> {
     Raw(&'a [T], &'a mut [T::Wide]),
 }
 
-/// How weights become panels: as they lie; by elements of the kernel, which are few; by results, whose kernels follow each other; or
-/// by channels of the source, whose kernels do.
+/// How weights become panels: as they lie; by elements of the kernel, which are few; by results, whose
+/// kernels follow each other; or by channels of the source, whose kernels do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Packing {
     Whole,
@@ -538,7 +543,8 @@ struct Job {
     first: usize,
 }
 
-/// Elements from one position's sums to the next: those of different positions start in different sets of the cache.
+/// Elements from one position's sums to the next: those of different positions start in different sets of the
+/// cache.
 fn line(to: usize, cols: usize) -> usize {
     to.min(RESULTS).next_multiple_of(cols) + 16
 }

@@ -1,6 +1,6 @@
-//! Patches, which do not overlap, with nothing around the image: each input is met once by a few panels of weights, so that nothing
-//! is gained by bringing them together. They are multiplied as they lie, a run of memory for each channel and line of a patch,
-//! against kernels as they lie as well.
+//! Patches, which do not overlap, with nothing around the image: each input is met once by a few panels of
+//! weights, so that nothing is gained by bringing them together. They are multiplied as they lie, a run of
+//! memory for each channel and line of a patch, against kernels as they lie as well.
 
 use super::tiles::Part;
 use super::{Block, Shape};

@@ -1,6 +1,7 @@
-//! Inputs of a block of outputs in scratch memory as they lie in the image, channel by channel, with zeros for the padding.
-//! With strides a line holds its columns by their remainders: so those that neighbouring outputs meet through a tap are
-//! neighbours. They are widened, or what they were if sums take several columns at a time.
+//! Inputs of a block of outputs in scratch memory as they lie in the image, channel by channel, with zeros
+//! for the padding. With strides a line holds its columns by their remainders: so those that neighbouring
+//! outputs meet through a tap are neighbours. They are widened, or what they were if sums take several
+//! columns at a time.
 
 use super::apart;
 use super::band::within;
@@ -68,7 +69,8 @@ impl Planes {
         self.blocks.together * self.channels * self.plane() + self.taken - 1
     }
 
-    /// Offset of the first inputs that the outputs of a line meet through tap 0: of each image of a block, line by line.
+    /// Offset of the first inputs that the outputs of a line meet through tap 0: of each image of a block,
+    /// line by line.
     pub fn outputs(&self) -> Vec<isize> {
         let (each, step) = (self.channels * self.plane(), self.meeting.step[1] / self.lines_apart);
         let at = |[image, line]: [usize; 2]| image * each + line * step * self.line();
@@ -96,12 +98,13 @@ impl Planes {
         starts
     }
 
-    /// Holds some channels of the images of a block. The first channel of sample `n` starts at `x[n · sample]`. Rows of a matrix
-    /// go to memory so many elements apart by `place`.
+    /// Holds some channels of the images of a block. The first channel of sample `n` starts at `x[n ·
+    /// sample]`. Rows of a matrix go to memory so many elements apart by `place`.
     ///
     /// # Safety
-    /// `x` points to the channels wanted of the first sample; all samples are there. `place` needs no more than that its
-    /// elements may be read and written; elements are those of `T`, or as wide as what it is computed in.
+    /// `x` points to the channels wanted of the first sample; all samples are there. `place` needs no more
+    /// than that its elements may be read and written; elements are those of `T`, or as wide as what it is
+    /// computed in.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn fill<T: Operand, E: Element>(
         &self,
@@ -121,7 +124,8 @@ impl Planes {
             let start = first(2, block.columns.start) + remainder as isize;
             within(start, self.columns_apart, self.columns, width)
         };
-        // Where all remainders have the same columns, as those of patches, a line is a matrix to be transposed, by whole vectors.
+        // Where all remainders have the same columns, as those of patches, a line is a matrix to be
+        // transposed, by whole vectors.
         let (left, columns, start) = ends(0);
         let transposed = self.taken == panels.taken
             && self.remainders == self.columns_apart

@@ -1,5 +1,6 @@
-//! Tiles of rows that are summed over the same terms. Where an image ends, some taps meet nothing but padding: positions that
-//! meet the same taps make tiles of their own, which leave the others out, where that costs less than it saves.
+//! Tiles of rows that are summed over the same terms. Where an image ends, some taps meet nothing but
+//! padding: positions that meet the same taps make tiles of their own, which leave the others out, where that
+//! costs less than it saves.
 
 use super::band::{Band, within};
 use super::nest::{Meeting, Member, Nest};
@@ -17,8 +18,8 @@ pub(super) fn cut(n: usize, rows: usize) -> impl Iterator<Item = Range<usize>> {
     (0..tiles).map(move |i| i * n / tiles..(i + 1) * n / tiles)
 }
 
-/// What they cost, each row a sum of `terms`: in products of a row. Few rows take as long as half a tile, for they wait for
-/// their own sums.
+/// What they cost, each row a sum of `terms`: in products of a row. Few rows take as long as half a tile, for
+/// they wait for their own sums.
 pub(super) fn cost(n: usize, rows: usize, terms: usize) -> usize {
     cut(n, rows).map(|tile| tile.len().max(rows / 2) * terms + AROUND).sum()
 }

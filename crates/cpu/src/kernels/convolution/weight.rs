@@ -1,5 +1,6 @@
-//! The weight gradient: for each tap and pair of channels the sum over all outputs of input times gradient. The outputs'
-//! blocks are summed in order; where there are few channels, several sequences of blocks are summed apart and then added.
+//! The weight gradient: for each tap and pair of channels the sum over all outputs of input times gradient.
+//! The outputs' blocks are summed in order; where there are few channels, several sequences of blocks are
+//! summed apart and then added.
 
 use super::nest::{Meeting, ahead};
 use super::planes::{Planes, copied};
@@ -17,19 +18,22 @@ use std::ops::Range;
 
 /// Output channels summed at a time.
 const RESULTS: usize = 128;
-/// Positions summed at a time, about, of a single tap and of several: the gradients of a panel lie in the first-level cache.
+/// Positions summed at a time, about, of a single tap and of several: the gradients of a panel lie in the
+/// first-level cache.
 const POSITIONS: [usize; 2] = [128, 256];
 /// Lines summed at a time at least, while that are few positions: the lines around them are held for each.
 const FEW: [usize; 2] = [8, 512];
 /// Tasks that are enough for any number of threads.
 const TASKS: usize = 16;
-/// Parts of the input channels that are enough for gradients to be packed once for all, and the elements of these at most.
+/// Parts of the input channels that are enough for gradients to be packed once for all, and the elements of
+/// these at most.
 const SHARING: usize = 3;
 const SHARED: usize = 1 << 20;
 /// Elements of a line of the caches, of any type.
 const LINE: usize = 16;
 
-/// Gradient `[samples, groups · cout, output…]`, input `[samples, groups · cin, input…]`, weights `[groups · cout, cin, kernel…]`.
+/// Gradient `[samples, groups · cout, output…]`, input `[samples, groups · cin, input…]`, weights `[groups ·
+/// cout, cin, kernel…]`.
 pub(super) struct Weights {
     tier: Tier,
     groups: usize,
@@ -49,15 +53,18 @@ pub(super) struct Weights {
 
 /// Taps that meet the same lines.
 struct Taps {
-    /// These lines, of an image's outputs; and of all of a block's lines those among them, if it has whole images.
+    /// These lines, of an image's outputs; and of all of a block's lines those among them, if it has whole
+    /// images.
     met: Range<usize>,
     lines: Vec<Run>,
-    /// For each channel and these taps of it: where their inputs begin in the planes, in columns, and the row of their sums.
+    /// For each channel and these taps of it: where their inputs begin in the planes, in columns, and the row
+    /// of their sums.
     rows: Vec<Row>,
 }
 
 impl Taps {
-    /// In as many groups as it takes, or in one that sums over all lines, by what costs less: tiles have at most `rows`.
+    /// In as many groups as it takes, or in one that sums over all lines, by what costs less: tiles have at
+    /// most `rows`.
     fn of(m: &Meeting, planes: &Planes, lines: &[Run], rows: usize, taken: usize) -> Vec<Taps> {
         let (height, width) = (m.result[1].max(1), m.result[2].div_ceil(taken));
         let mut groups: Vec<Taps> = Vec::new();
@@ -165,14 +172,15 @@ impl Weights {
         if inputs >= SHARING && all <= SHARED { all.next_multiple_of(LINE) } else { 0 }
     }
 
-    /// Elements of what a thread needs while it sums: a mark of the inputs it holds, these, and packed gradients.
+    /// Elements of what a thread needs while it sums: a mark of the inputs it holds, these, and packed
+    /// gradients.
     fn own(&self, cols: usize) -> [usize; 3] {
         let gradients = if self.before(cols) > 0 { 0 } else { self.packed(cols) };
         [LINE, self.planes.elements(), gradients].map(|n| n.next_multiple_of(LINE))
     }
 
-    /// Elements of a thread's workspace, of the sums that all share, and of the gradients that are packed before. With one
-    /// sequence the sums are a thread's own: it writes them at once, while they are near.
+    /// Elements of a thread's workspace, of the sums that all share, and of the gradients that are packed
+    /// before. With one sequence the sums are a thread's own: it writes them at once, while they are near.
     fn pieces(&self, cols: usize) -> [usize; 3] {
         // While it writes, the total of a panel's sums.
         let own = self.own(cols).iter().sum::<usize>().max(self.panel(cols)).next_multiple_of(LINE);
@@ -262,8 +270,9 @@ impl Weights {
         });
     }
 
-    /// Places that the lines of a block take, of each image: pieces of an image that are packed by themselves, and the positions
-    /// and places of each. Whole images, or line by line if columns are left at its end, which are taken with zeros.
+    /// Places that the lines of a block take, of each image: pieces of an image that are packed by
+    /// themselves, and the positions and places of each. Whole images, or line by line if columns are left at
+    /// its end, which are taken with zeros.
     fn places(&self, block: &Block) -> [usize; 3] {
         let width = block.columns.len();
         let (pieces, piece) = match width.is_multiple_of(self.taken) {
@@ -273,8 +282,8 @@ impl Weights {
         [pieces, piece, piece.div_ceil(self.taken)]
     }
 
-    /// Packs a block's gradients of the panels that begin in some output channels of the job, position by position, at their place
-    /// among those of all panels.
+    /// Packs a block's gradients of the panels that begin in some output channels of the job, position by
+    /// position, at their place among those of all panels.
     ///
     /// # Safety
     /// `out` has room for the gradients of the job in the block; nobody else uses those of these panels.
@@ -296,7 +305,8 @@ impl Weights {
                 for p in 0..pieces {
                     let mat = mat.moved((p * self.meeting.result[2]) as isize);
                     let out = out.wrapping_add(j * positions + (i * pieces + p) * places * cols);
-                    // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do not spill.
+                    // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do
+                    // not spill.
                     unsafe { (kernels.fast.pack)(mat, n, piece, cols, places, out) };
                 }
             }
@@ -308,7 +318,8 @@ impl Weights {
         RESULTS.min(self.cout - job.o0)
     }
 
-    /// Gradients of a job's output channels from `j` on, of a block's positions in an image: a row for each channel.
+    /// Gradients of a job's output channels from `j` on, of a block's positions in an image: a row for each
+    /// channel.
     fn gradients<T: Operand>(&self, job: &Job, g: &[T], image: usize, block: &Block, j: usize) -> Mat<T> {
         let [depths, height, width] = self.meeting.result;
         let (sample, depth) = (image / depths, image % depths);
@@ -361,8 +372,8 @@ impl Weights {
             sums.fill(T::Wide::ZERO);
         }
         let end = blocks.end;
-        // Other output channels of the inputs of a single block find them where they were held for the last ones. The mark is their
-        // part's number and one, of no number it is zero.
+        // Other output channels of the inputs of a single block find them where they were held for the last
+        // ones. The mark is their part's number and one, of no number it is zero.
         let mark = &mut bytemuck::cast_slice_mut::<T::Wide, u32>(mark)[0];
         let part =
             (job.sequence * self.groups + job.group) * self.parts()[0] + job.i0 / self.planes.channels + 1;
@@ -372,7 +383,8 @@ impl Weights {
             let first = &x[(job.group * self.cin + job.i0) * from..];
             let sample = self.groups * self.cin * from;
             if part == 0 || *mark != part {
-                // SAFETY: the channels of the group, of every sample; scratch memory in elements of the images.
+                // SAFETY: the channels of the group, of every sample; scratch memory in elements of the
+                // images.
                 unsafe { self.hold(first.as_ptr(), sample, &block, channels, inputs) };
                 *mark = part;
             }
@@ -439,8 +451,8 @@ impl Weights {
                         add: turn > 0,
                     };
                     soon.iter_mut().for_each(Paced::step);
-                    // SAFETY: inputs that the outputs meet through these taps, a row of gradients for each output, and
-                    // sums of the job.
+                    // SAFETY: inputs that the outputs meet through these taps, a row of gradients for each
+                    // output, and sums of the job.
                     unsafe { (kernels.fast.walk)(&walk) };
                 }
             }
@@ -471,8 +483,8 @@ impl Weights {
         }
     }
 
-    /// Adds up the sums of a panel, which begins with output channel `j` of the job, and writes the weights' gradients. The
-    /// sums of the sequences begin `pitch` apart.
+    /// Adds up the sums of a panel, which begins with output channel `j` of the job, and writes the weights'
+    /// gradients. The sums of the sequences begin `pitch` apart.
     ///
     /// # Safety
     /// `out` is the result, and nobody else uses these elements meanwhile.

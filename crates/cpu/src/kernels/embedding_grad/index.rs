@@ -1,4 +1,5 @@
-//! Positions brought together by row: checked, then sorted by (row, position) in one of three ways that give the same result.
+//! Positions brought together by row: checked, then sorted by (row, position) in one of three ways that give
+//! the same result.
 
 use super::operand::Indices;
 use crate::pool::Pool;
@@ -48,11 +49,11 @@ const DIGIT: u32 = 11;
 const BLOCK: usize = 1 << 14;
 /// Positions looked at to estimate how many rows are distinct.
 const SAMPLE: usize = 1 << 10;
-/// A counter for each row pays up to so many rows for each position: there, counting and sorting take the same time
-/// (BENCHMARKS.md).
+/// A counter for each row pays up to so many rows for each position: there, counting and sorting take the
+/// same time (BENCHMARKS.md).
 const DIRECT: usize = 8;
-/// Share of distinct rows below which the hash table is taken, because its slots in use stay in the first-level cache. With
-/// half of the rows distinct, sorting is ahead by a tenth.
+/// Share of distinct rows below which the hash table is taken, because its slots in use stay in the
+/// first-level cache. With half of the rows distinct, sorting is ahead by a tenth.
 const FEW: f64 = 0.25;
 
 /// Digits of a row number below `rows`, and the bits of each.
@@ -85,7 +86,8 @@ pub(super) fn scratch(method: Method, positions: usize, rows: usize) -> usize {
         _ if few == 0 => 0,
         Method::Direct => rows.div_ceil(2),
         Method::Radix => radix,
-        // The table; row and count of each distinct row; their sort. The radix sort, if the table fills up badly.
+        // The table; row and count of each distinct row; their sort. The radix sort, if the table fills up
+        // badly.
         Method::Hash => (slots(few).div_ceil(2) + few + 2 * few + histograms(rows)).max(radix),
         Method::Auto if direct_pays(positions, rows) => scratch(Method::Direct, positions, rows),
         Method::Auto => scratch(Method::Hash, positions, rows),
@@ -246,8 +248,8 @@ fn radix<'a>(room: Room<'a>, table: usize) -> Segments<'a> {
     Segments { rows: &rows[..found], starts: &starts[..found + 1], order: &order[..count] }
 }
 
-/// Sorts pairs by their upper halves, rows of a table of `rows`, keeping the order of equal ones: least significant digit
-/// first, with as few passes as the rows need. The result is in `a` or `b`.
+/// Sorts pairs by their upper halves, rows of a table of `rows`, keeping the order of equal ones: least
+/// significant digit first, with as few passes as the rows need. The result is in `a` or `b`.
 fn sort<'a>(mut a: &'a mut [u64], mut b: &'a mut [u64], histograms: &mut [u32], rows: usize) -> &'a [u64] {
     let (passes, bits) = digits(rows);
     let mask = (1 << bits) - 1;
@@ -308,8 +310,8 @@ fn hash<'a>(room: Room<'a>, table: usize) -> Segments<'a> {
     Segments { rows: &rows[..found], starts: &starts[..found + 1], order: &order[..total as usize] }
 }
 
-/// Replaces each key by the number of its row in order of first appearance, with the rows in `own` and how often each
-/// appears in `counts`. Gives up after too many collisions, saying how many positions were done.
+/// Replaces each key by the number of its row in order of first appearance, with the rows in `own` and how
+/// often each appears in `counts`. Gives up after too many collisions, saying how many positions were done.
 fn number(
     keys: &mut [u32],
     slots: &mut [u32],

@@ -1,14 +1,16 @@
-//! Gradient of an embedding by its table: dense, added to a gradient, or the rows that are read alone. The core's
-//! `ops::index::embedding_grad` says what is computed; this says how, as the kernels of its operators and as [`EmbeddingGrad`]
-//! for whoever calls it alone.
+//! Gradient of an embedding by its table: dense, added to a gradient, or the rows that are read alone. The
+//! core's `ops::index::embedding_grad` says what is computed; this says how, as the kernels of its operators
+//! and as [`EmbeddingGrad`] for whoever calls it alone.
 //!
-//! Indices are checked and positions brought together by row (`index`), then the rows of each segment are summed and every
-//! row of the result is written once (`sum`, `vector`). There is no atomic addition anywhere: the order of summation is that
-//! of the positions, and the result is the same for every method and number of threads.
+//! Indices are checked and positions brought together by row (`index`), then the rows of each segment are
+//! summed and every row of the result is written once (`sum`, `vector`). There is no atomic addition
+//! anywhere: the order of summation is that of the positions, and the result is the same for every method and
+//! number of threads.
 //!
-//! Error: a sum of `n` rows differs from the exact one by at most `γ(m) Σ|grad|`, `γ(m) = m·u / (1 - m·u)`, with the unit
-//! roundoff `u` of f32 (f64 for f64), `m = n` up to 256 positions and `m = 256 + ⌈n/256⌉` beyond (Higham, Accuracy and Stability
-//! of Numerical Algorithms, section 4.2); division and scaling add one each, the dtype of the result one rounding of its own.
+//! Error: a sum of `n` rows differs from the exact one by at most `γ(m) Σ|grad|`, `γ(m) = m·u / (1 - m·u)`,
+//! with the unit roundoff `u` of f32 (f64 for f64), `m = n` up to 256 positions and `m = 256 + ⌈n/256⌉`
+//! beyond (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2); division and scaling add one
+//! each, the dtype of the result one rounding of its own.
 
 mod index;
 mod operand;
@@ -91,8 +93,8 @@ impl EmbeddingGrad {
     /// For `positions` rows of gradient of `width` elements of `dtype`.
     ///
     /// # Errors
-    /// `DType` if they are no floats, `Unsupported` for more than 2³² - 1 positions or rows of the table, `Attribute` for options
-    /// that do not go together, `Device` if `HEADWATER_TIER` cannot be had.
+    /// `DType` if they are no floats, `Unsupported` for more than 2³² - 1 positions or rows of the table,
+    /// `Attribute` for options that do not go together, `Device` if `HEADWATER_TIER` cannot be had.
     pub fn new(options: Options, dtype: DType, positions: usize, width: usize) -> Result<Self> {
         options.check()?;
         ensure!(dtype.is_float(), DType, "gradients are floats, not {dtype}");
@@ -127,8 +129,8 @@ impl EmbeddingGrad {
         &self.options
     }
 
-    /// Bytes of each part of the workspace: keys, order, rows, starts, room to sort, long segments, their chunks' sums, blocks'
-    /// norms.
+    /// Bytes of each part of the workspace: keys, order, rows, starts, room to sort, long segments, their
+    /// chunks' sums, blocks' norms.
     fn areas(&self) -> [usize; 8] {
         let (n, v) = (self.positions, self.options.num_weights);
         let few = 4 * (index::most(n, v) + 1);
@@ -150,8 +152,8 @@ impl EmbeddingGrad {
     /// The gradient of the shard's rows, `out` `[rows, width]`.
     ///
     /// # Errors
-    /// `Value` for an index outside the table, unless such are skipped; `Shape` for operands of other sizes; `Device` for a
-    /// workspace that is too small or not aligned to 64 bytes.
+    /// `Value` for an index outside the table, unless such are skipped; `Shape` for operands of other sizes;
+    /// `Device` for a workspace that is too small or not aligned to 64 bytes.
     pub fn dense<T: Summed>(
         &self,
         pool: &Pool,
@@ -165,7 +167,8 @@ impl EmbeddingGrad {
         unsafe { self.run(pool, grad, indices, out, None, workspace) }
     }
 
-    /// Adds the gradient to `out` `[rows, width]`, touching only rows that are read. Each element is rounded once.
+    /// Adds the gradient to `out` `[rows, width]`, touching only rows that are read. Each element is rounded
+    /// once.
     ///
     /// # Errors
     /// As [`EmbeddingGrad::dense`]; `Attribute` with `max_norm`, which needs all that is summed.
@@ -183,8 +186,8 @@ impl EmbeddingGrad {
         unsafe { self.run(pool, grad, indices, Out { into: out.ptr, ..out }, None, workspace) }
     }
 
-    /// The rows of the shard that are read, ascending, and their sums, in the first elements of `rows` and `values`
-    /// `[.., width]`; as many as [`Outcome::found`] says. The rest is left as it was.
+    /// The rows of the shard that are read, ascending, and their sums, in the first elements of `rows` and
+    /// `values` `[.., width]`; as many as [`Outcome::found`] says. The rest is left as it was.
     ///
     /// # Errors
     /// As [`EmbeddingGrad::dense`]; `Value` if more rows are read than there is room for.
@@ -303,7 +306,8 @@ impl EmbeddingGrad {
         let (grad, indices) = (Strided::<T>::of_view(args.read(0)?, true), Indices::of_view(args.read(1)?)?);
         let into = args.opt(2).map_or(std::ptr::null(), |v| v.slice::<T>().as_ptr());
         let out = Out { into: Shared(into.cast_mut()), ..self.table(args.writes[0].slice_mut::<T>())? };
-        // SAFETY: `out` is the shard's rows, and `into`, which is only read then, has the same type by the operator's rule.
+        // SAFETY: `out` is the shard's rows, and `into`, which is only read then, has the same type by the
+        // operator's rule.
         let outcome = unsafe { self.run(args.pool, &grad, &indices, out, None, args.workspace) }?;
         tell(&outcome, &mut args.writes[1..]);
         Ok(())

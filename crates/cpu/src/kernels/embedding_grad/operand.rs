@@ -7,8 +7,8 @@ use headwater_core::diagnostic::Result;
 use headwater_core::{DType, ensure, fail};
 use std::marker::PhantomData;
 
-/// Elements at the positions of a shape, in row-major order; at each, `step` apart, as many as the shape's last dimension
-/// had, if that was split off.
+/// Elements at the positions of a shape, in row-major order; at each, `step` apart, as many as the shape's
+/// last dimension had, if that was split off.
 ///
 /// Invariant: every element lies in memory that is readable for `'a` and that nobody writes.
 #[derive(Debug)]
@@ -30,11 +30,12 @@ unsafe impl<T: Element> Send for Strided<'_, T> {}
 unsafe impl<T: Element> Sync for Strided<'_, T> {}
 
 impl<'a, T: Element> Strided<'a, T> {
-    /// The rows of `data`: of its elements at `offset + Σ index·strides`, those along the last dimension belong together.
+    /// The rows of `data`: of its elements at `offset + Σ index·strides`, those along the last dimension
+    /// belong together.
     ///
     /// # Errors
-    /// `Shape` if there is no dimension, strides are not as many, or an element lies outside of `data`; `Unsupported` beyond
-    /// 12 dimensions.
+    /// `Shape` if there is no dimension, strides are not as many, or an element lies outside of `data`;
+    /// `Unsupported` beyond 12 dimensions.
     pub fn rows(data: &'a [T], offset: usize, sizes: &[usize], strides: &[isize]) -> Result<Self> {
         ensure!(!sizes.is_empty(), Shape, "rows have at least one dimension");
         Self::check(data, offset, sizes, strides)?;

@@ -1,8 +1,9 @@
-//! Segment sums: the rows of each segment added in the order of their positions, in f32 or wider, and rounded once.
+//! Segment sums: the rows of each segment added in the order of their positions, in f32 or wider, and rounded
+//! once.
 //!
-//! Work is cut into blocks of nearly equal work, where a row of the result and a position count alike, so that neither many
-//! empty rows nor a few much-read ones fall to one thread. Segments longer than [`CHUNK`] are cut into chunks first, whose
-//! sums are then added in order.
+//! Work is cut into blocks of nearly equal work, where a row of the result and a position count alike, so
+//! that neither many empty rows nor a few much-read ones fall to one thread. Segments longer than [`CHUNK`]
+//! are cut into chunks first, whose sums are then added in order.
 
 use super::index::Segments;
 use super::operand::Strided;
@@ -23,8 +24,8 @@ const BLOCK: usize = 1 << 18;
 /// Bytes of a row that are asked for in advance, beyond which the processor sees the pattern by itself.
 const AHEAD: usize = 1 << 12;
 
-/// Most chunks that the segments of so many positions are cut into: those longer than [`CHUNK`] take `⌈n/CHUNK⌉` each,
-/// which is most, by position, for `CHUNK + 1`.
+/// Most chunks that the segments of so many positions are cut into: those longer than [`CHUNK`] take
+/// `⌈n/CHUNK⌉` each, which is most, by position, for `CHUNK + 1`.
 pub(super) fn most_chunks(positions: usize) -> usize {
     (2 * positions as u128 / (CHUNK as u128 + 1)) as usize
 }
@@ -178,7 +179,8 @@ impl<T: Float> Sums<'_, T> {
         before(first)..before(first + count)
     }
 
-    /// 2-norm of all sums. Squares are added in f64: eight lanes in the order of the columns, rows and blocks in order.
+    /// 2-norm of all sums. Squares are added in f64: eight lanes in the order of the columns, rows and blocks
+    /// in order.
     pub fn norm(&self, blocks: &mut [f64]) -> f64 {
         let (segments, width) = (self.segments.rows.len(), self.grad.width());
         let share = share::<T::Wide>(width);
@@ -265,7 +267,8 @@ impl<T: Float> Sums<'_, T> {
             return;
         }
         let (at, n) = (from * width, (to - from) * width);
-        // SAFETY: the rows are the result's, this block's alone, and as many in `into`, which is another tensor.
+        // SAFETY: the rows are the result's, this block's alone, and as many in `into`, which is another
+        // tensor.
         unsafe {
             let ptr = out.ptr.get().add(at);
             if out.into.get().is_null() {

@@ -1,5 +1,5 @@
-//! The loops over columns: rows added up, sums rounded and stored. Portable, and for AVX2 with F16C; both give the same bits,
-//! because every element is computed alone by the same IEEE operations.
+//! The loops over columns: rows added up, sums rounded and stored. Portable, and for AVX2 with F16C; both
+//! give the same bits, because every element is computed alone by the same IEEE operations.
 
 use crate::element::{Float, Wide};
 use crate::tier::Tier;
@@ -51,8 +51,8 @@ fn largest<T: Float>() -> f64 {
     [F64, F32, F16, BF16].into_iter().find(|d| T::holds(*d)).map_or(f64::MAX, |d| d.max_value())
 }
 
-/// The loops for a type. Each pointer must be valid for `n` elements, read or written; nothing that is written overlaps
-/// anything else.
+/// The loops for a type. Each pointer must be valid for `n` elements, read or written; nothing that is
+/// written overlaps anything else.
 #[derive(Debug)]
 pub(super) struct Loops<T: Float> {
     /// `sums[i] += Σ rows[r][i]`, rows in order; from 0 if `fresh`.
@@ -166,9 +166,11 @@ mod avx2 {
     use half::{bf16, f16};
     use std::arch::x86_64::*;
 
-    /// Eight elements as f32. The functions need AVX2 and F16C, and may only be inlined where these are enabled.
+    /// Eight elements as f32. The functions need AVX2 and F16C, and may only be inlined where these are
+    /// enabled.
     pub(super) trait Lanes: Float<Wide = f32> {
-        /// The smallest magnitude that becomes infinite: midway between the largest number and the next power of two.
+        /// The smallest magnitude that becomes infinite: midway between the largest number and the next power
+        /// of two.
         const LIMIT: f32;
         const MAX: f32;
         /// Alignment of eight elements that are streamed.

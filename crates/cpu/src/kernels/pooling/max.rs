@@ -1,5 +1,6 @@
-//! Maxima and where they lie. Where windows are equally far apart, those of neighbouring outputs are compared side by side,
-//! as vectors: rows of the input are copied into lines that have padding at both ends, so that no output differs.
+//! Maxima and where they lie. Where windows are equally far apart, those of neighbouring outputs are compared
+//! side by side, as vectors: rows of the input are copied into lines that have padding at both ends, so that
+//! no output differs.
 
 use super::{Prepared, Site, Windows, wide};
 use crate::element::{Float, Wide};
@@ -50,8 +51,8 @@ pub(super) fn prepare(site: &Site, pool: Pool) -> Prepared {
     }))
 }
 
-/// How the windows of a row of outputs find their inputs in a padded row: output `c` meets through tap `t` the element
-/// `c · apart + t · step`.
+/// How the windows of a row of outputs find their inputs in a padded row: output `c` meets through tap `t`
+/// the element `c · apart + t · step`.
 struct Lines {
     apart: usize,
     step: usize,
@@ -102,7 +103,8 @@ impl Lines {
     }
 }
 
-/// First input of a window, were there none in the padding; unlike those it has, such inputs ascend from window to window.
+/// First input of a window, were there none in the padding; unlike those it has, such inputs ascend from
+/// window to window.
 fn begin(w: &Window) -> usize {
     w.start.saturating_sub(w.skipped * w.step)
 }
@@ -203,7 +205,8 @@ impl<T: Operand> Plane<'_, T> {
                 for c in columns.indices() {
                     let at = r * width + c;
                     let value = x[at].widen();
-                    // A branch would be guessed wrongly half the time, and choosing between floats would be one.
+                    // A branch would be guessed wrongly half the time, and choosing between floats would be
+                    // one.
                     let take = (value > x[found].widen()) | value.is_nan();
                     found = select_unpredictable(take, at, found);
                 }

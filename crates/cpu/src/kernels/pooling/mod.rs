@@ -1,5 +1,5 @@
-//! Pooling over the last two dimensions, plane by plane: maxima and means over sliding and adaptive windows, and their
-//! gradients. What windows cover is worked out once, when the plan is loaded.
+//! Pooling over the last two dimensions, plane by plane: maxima and means over sliding and adaptive windows,
+//! and their gradients. What windows cover is worked out once, when the plan is loaded.
 
 mod max;
 

@@ -1,6 +1,6 @@
-//! Encodes the few x86-64 instructions that row programs need, and the loop around them: AVX2 and F16C in the VEX form, on vectors
-//! of 32 bytes, or AVX-512 in the EVEX form, on 64.
-//! After Intel's Software Developer's Manual, volume 2.
+//! Encodes the few x86-64 instructions that row programs need, and the loop around them: AVX2 and F16C in the
+//! VEX form, on vectors of 32 bytes, or AVX-512 in the EVEX form, on 64. After Intel's Software Developer's
+//! Manual, volume 2.
 
 use memmap2::{Mmap, MmapMut};
 
@@ -28,8 +28,8 @@ pub(super) enum Rm {
     Pool(usize),
 }
 
-/// An instruction: prefix (0 none, 1 66, 2 F3, 3 F2), map (1 0F, 2 0F38, 3 0F3A), opcode. The same in both forms, for those
-/// that both have.
+/// An instruction: prefix (0 none, 1 66, 2 F3, 3 F2), map (1 0F, 2 0F38, 3 0F3A), opcode. The same in both
+/// forms, for those that both have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Op(pub u8, pub u8, pub u8);
 
@@ -64,7 +64,8 @@ impl Width {
         4 * self.lanes()
     }
 
-    /// Vector registers that values may have. Of AVX-512's the last ones are for what one value takes several instructions.
+    /// Vector registers that values may have. Of AVX-512's the last ones are for what one value takes several
+    /// instructions.
     pub const fn registers(self) -> usize {
         match self {
             Width::Eight => 16,
@@ -137,8 +138,8 @@ pub(super) mod op {
     pub const STORE_ONE: Op = Op(2, 1, 0x11);
     /// Flags, of mask registers: zero if none has a bit.
     pub const TEST_MASKS: Op = Op(0, 1, 0x98);
-    /// From here on in EVEX form alone. Lanes of ones where the mask register `rm` has a bit, and the mask register `reg` of the
-    /// sign bits of `rm`; `reg = v` or, by the mask, `rm`.
+    /// From here on in EVEX form alone. Lanes of ones where the mask register `rm` has a bit, and the mask
+    /// register `reg` of the sign bits of `rm`; `reg = v` or, by the mask, `rm`.
     pub const FROM_MASK: Op = Op(2, 2, 0x38);
     pub const TO_MASK: Op = Op(2, 2, 0x39);
     pub const BLEND_MASK: Op = Op(1, 2, 0x65);
@@ -160,7 +161,8 @@ pub(super) struct Asm {
     pub width: Width,
     code: Vec<u8>,
     pool: Vec<u8>,
-    /// Displacements to be filled in: position, bytes that follow it in its instruction, offset into the constants.
+    /// Displacements to be filled in: position, bytes that follow it in its instruction, offset into the
+    /// constants.
     holes: Vec<(usize, usize, usize)>,
 }
 
@@ -198,8 +200,8 @@ impl Asm {
         })
     }
 
-    /// ModRM, SIB and displacement; `after`: bytes of the instruction that follow them. In EVEX form displacements of a byte
-    /// would count vectors.
+    /// ModRM, SIB and displacement; `after`: bytes of the instruction that follow them. In EVEX form
+    /// displacements of a byte would count vectors.
     fn operand(&mut self, reg: u8, rm: Rm, after: usize) {
         self.operand_in(reg, rm, after, false)
     }
@@ -209,7 +211,8 @@ impl Asm {
         match rm {
             Rm::Reg(r) => self.code.push(0xC0 | reg | (r & 7)),
             Rm::At { base, scale, disp } => {
-                // No displacement, one of a byte, or one of four; without one, `rbp` and `r13` would mean another form.
+                // No displacement, one of a byte, or one of four; without one, `rbp` and `r13` would mean
+                // another form.
                 let short = i8::try_from(disp).ok().filter(|&d| d == 0 || !evex);
                 let form = match short {
                     Some(0) if base & 7 != RBP => 0x00,
@@ -258,7 +261,8 @@ impl Asm {
         self.evex(Length::Half, op, reg, v, rm, None, None)
     }
 
-    /// The same on the lanes of a whole one that a mask register has bits for; in the others `reg` stays as it is.
+    /// The same on the lanes of a whole one that a mask register has bits for; in the others `reg` stays as
+    /// it is.
     pub fn masked(&mut self, op: Op, reg: u8, v: u8, rm: Rm, mask: u8) {
         self.evex(Length::Full, op, reg, v, rm, Some(mask), None)
     }
@@ -366,7 +370,8 @@ impl Asm {
         self.code.extend(n.to_le_bytes());
     }
 
-    /// Counts `[rdi + disp]`, eight bytes, down by one, and goes away when it is 0; gives the place for [`Asm::arrive`].
+    /// Counts `[rdi + disp]`, eight bytes, down by one, and goes away when it is 0; gives the place for
+    /// [`Asm::arrive`].
     pub fn count_down(&mut self, disp: i32) -> usize {
         self.code.extend([0x48, 0x83]);
         self.operand(5, Rm::At { base: RDI, scale: 0, disp }, 1);

@@ -1,5 +1,5 @@
-//! What AVX-512 does otherwise than AVX2: comparisons give mask registers, halves and bytes are cut from lanes, and bf16 is rounded
-//! by an instruction.
+//! What AVX-512 does otherwise than AVX2: comparisons give mask registers, halves and bytes are cut from
+//! lanes, and bf16 is rounded by an instruction.
 
 use super::asm::*;
 
@@ -28,8 +28,9 @@ pub(super) fn blend(asm: &mut Asm, out: u8, a: u8, b: Rm) {
     asm.masked(op::BLEND_MASK, out, a, b, MASK);
 }
 
-/// Rounds to half a vector of bf16, to nearest, ties to even, NaNs quiet. The instruction for it takes subnormal numbers for
-/// zeros: where there are any, all are rounded by integer arithmetic, as the module `round` does it elsewhere.
+/// Rounds to half a vector of bf16, to nearest, ties to even, NaNs quiet. The instruction for it takes
+/// subnormal numbers for zeros: where there are any, all are rounded by integer arithmetic, as the module
+/// `round` does it elsewhere.
 pub(super) fn round(asm: &mut Asm, out: u8, x: u8) {
     asm.vector(op::KIND, MASK, 0, Rm::Reg(x), Some(SUBNORMAL));
     asm.test_mask(MASK);

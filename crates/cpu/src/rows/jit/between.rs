@@ -1,4 +1,5 @@
-//! What is done to numbers of the row before a phase and after the last, where rows are done whole: the same in all lanes.
+//! What is done to numbers of the row before a phase and after the last, where rows are done whole: the same
+//! in all lanes.
 
 use super::super::code::{Code, Reg};
 use super::super::loops::LANES;
@@ -11,8 +12,8 @@ use super::round::Nans;
 use headwater_core::DType;
 use headwater_core::expr::Binary;
 
-/// Translates what comes before a phase, or after the last: reductions of the phase before become numbers of the row, of
-/// which others are computed, read and stored. As [`super::body::body`].
+/// Translates what comes before a phase, or after the last: reductions of the phase before become numbers of
+/// the row, of which others are computed, read and stored. As [`super::body::body`].
 pub(super) fn between(
     code: &Code,
     dtypes: &[DType],

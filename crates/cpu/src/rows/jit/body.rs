@@ -14,8 +14,8 @@ use std::collections::HashMap;
 /// A value: the number of the instruction that makes it.
 pub(super) type Value = usize;
 
-/// One instruction on all lanes. Truth values are lanes of ones or zeros; of integers a lane holds the low 32 bits, and only
-/// what these decide is translated.
+/// One instruction on all lanes. Truth values are lanes of ones or zeros; of integers a lane holds the low 32
+/// bits, and only what these decide is translated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Ins {
     /// Elements of a stream, widened to f32; bools to bytes in lanes of their own.
@@ -53,8 +53,8 @@ pub(super) enum Ins {
     },
     /// To f16 and back.
     RoundHalf(Value),
-    /// To a stream: f32 (or a mask kept for a later phase), f16 and bf16 rounded here, i16 and bf16 that is rounded already given
-    /// as i16 bits, bools given as masks.
+    /// To a stream: f32 (or a mask kept for a later phase), f16 and bf16 rounded here, i16 and bf16 that is
+    /// rounded already given as i16 bits, bools given as masks.
     Store {
         stream: usize,
         dtype: DType,
@@ -181,8 +181,9 @@ pub(super) struct Builder<'a> {
     pub(super) quieted: HashMap<Value, Value>,
 }
 
-/// Translates a phase; `None` if something in it has no translation. `dtypes` are those of the operands, `kept` which NaNs
-/// registers hold that earlier phases keep; `begun` has streams and numbers of the row that are known already.
+/// Translates a phase; `None` if something in it has no translation. `dtypes` are those of the operands,
+/// `kept` which NaNs registers hold that earlier phases keep; `begun` has streams and numbers of the row that
+/// are known already.
 pub(super) fn body(
     code: &Code,
     dtypes: &[DType],

@@ -1,8 +1,10 @@
-//! Machine code of a phase, or of all phases: gives values registers, and writes loops over groups of columns and over rows.
+//! Machine code of a phase, or of all phases: gives values registers, and writes loops over groups of columns
+//! and over rows.
 //!
-//! A function takes a context and a number of columns, a multiple of the group. The context holds how many rows there are and
-//! the pointers of the streams at the first; for a phase alone also the numbers of all rows, what accumulators begin with,
-//! where they go row by row and, for what is less than a group, which lanes are columns.
+//! A function takes a context and a number of columns, a multiple of the group. The context holds how many
+//! rows there are and the pointers of the streams at the first; for a phase alone also the numbers of all
+//! rows, what accumulators begin with, where they go row by row and, for what is less than a group, which
+//! lanes are columns.
 
 use super::super::loops::LANES;
 use super::asm::*;
@@ -39,8 +41,8 @@ pub(super) fn function(asm: &mut Asm, body: &Body, frame: Frame, manner: Manner)
     })
 }
 
-/// What is done to each row: the phases, each after what is computed of numbers of the row before, and last what is computed
-/// after them.
+/// What is done to each row: the phases, each after what is computed of numbers of the row before, and last
+/// what is computed after them.
 pub(super) struct Whole<'a> {
     pub between: &'a [Body],
     pub phases: &'a [Body],
@@ -53,7 +55,8 @@ pub(super) struct Whole<'a> {
     pub steps: &'a [i32],
 }
 
-/// Writes a function that does all phases of a row before it goes on with the next; gives its place in the code.
+/// Writes a function that does all phases of a row before it goes on with the next; gives its place in the
+/// code.
 pub(super) fn rows(asm: &mut Asm, whole: &Whole) -> usize {
     let frame = whole.frame;
     let last = &whole.between[whole.phases.len()];
@@ -88,7 +91,8 @@ pub(super) fn rows(asm: &mut Asm, whole: &Whole) -> usize {
     })
 }
 
-/// A function around its inside, which says how many vectors it puts on the stack; gives its place in the code.
+/// A function around its inside, which says how many vectors it puts on the stack; gives its place in the
+/// code.
 fn framed(asm: &mut Asm, body: &Body, inside: impl FnOnce(&mut Asm) -> i32) -> usize {
     let start = asm.here();
     let held = body.streams.len().min(POINTERS.len());
@@ -104,8 +108,9 @@ fn framed(asm: &mut Asm, body: &Body, inside: impl FnOnce(&mut Asm) -> i32) -> u
     start
 }
 
-/// Writes a loop over the columns, and what `around` writes before and, told so, after it; gives how many vectors are put on
-/// the stack. Tries ways to use the registers, so that `around` is called for more than what is written in the end.
+/// Writes a loop over the columns, and what `around` writes before and, told so, after it; gives how many
+/// vectors are put on the stack. Tries ways to use the registers, so that `around` is called for more than
+/// what is written in the end.
 fn columns(
     asm: &mut Asm,
     body: &Body,
@@ -117,8 +122,8 @@ fn columns(
     let (vectors, registers) = (manner.group / body.width.lanes(), body.width.registers());
     let lanes = body.folds.len() * vectors;
     let pins = if lanes <= registers / 2 { lanes } else { 0 };
-    // As many of the values that are the same for all columns in registers as leave enough to do without the stack: most of
-    // them are operands of instructions, and there are but two loads a cycle.
+    // As many of the values that are the same for all columns in registers as leave enough to do without the
+    // stack: most of them are operands of instructions, and there are but two loads a cycle.
     let same = often(body);
     let most = same.len().min(registers - pins - FEWEST);
     let start = asm.mark();
@@ -152,11 +157,12 @@ fn columns(
     write(fixed)
 }
 
-/// Vectors whose instructions are written in turns: while those of one wait for each other, those of the other run. With more
-/// of them no registers were left for values that are the same for all.
+/// Vectors whose instructions are written in turns: while those of one wait for each other, those of the
+/// other run. With more of them no registers were left for values that are the same for all.
 pub(super) const TOGETHER: usize = 2;
 const _: () = assert!(TOGETHER.is_multiple_of(2), "AVX2 writes halves two vectors at a time");
-/// Fewest registers that what a loop computes is left with: for as many operands as an instruction has, and its result.
+/// Fewest registers that what a loop computes is left with: for as many operands as an instruction has, and
+/// its result.
 const FEWEST: usize = 5;
 
 /// Which instructions are comparisons that only decide between others, if there are mask registers.
@@ -297,7 +303,8 @@ impl<'a> Emitter<'a> {
             Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Column | Ins::Alive => true,
             Ins::Acc(_) | Ins::Lanes(..) => true,
             Ins::Load { dtype: DType::F32, .. } => {
-                // What is read after a store, or stored as it was read, is read first: it may be overwritten meanwhile.
+                // What is read after a store, or stored as it was read, is read first: it may be overwritten
+                // meanwhile.
                 let code = &self.body.code;
                 let early = |at: usize| {
                     let between = &code[v % code.len()..self.order[at].0];

@@ -1,8 +1,9 @@
-//! Row programs as machine code of x86-64, with AVX2 or AVX-512: each phase is one loop over the columns that holds everything
-//! in registers, so that a phase costs what its reads and writes cost, and one around it over rows; or all phases of short rows are one function (`whole`). The interpreter of `tile` does the same,
-//! operation by operation and to the same bits, where this cannot: in other tiers, for layouts whose columns do not lie next
-//! to each other in stretches, in f64, and for functions that have no translation here. Stretches that are no whole groups,
-//! such as small images of a batch, are brought together.
+//! Row programs as machine code of x86-64, with AVX2 or AVX-512: each phase is one loop over the columns that
+//! holds everything in registers, so that a phase costs what its reads and writes cost, and one around it
+//! over rows; or all phases of short rows are one function (`whole`). The interpreter of `tile` does the
+//! same, operation by operation and to the same bits, where this cannot: in other tiers, for layouts whose
+//! columns do not lie next to each other in stretches, in f64, and for functions that have no translation
+//! here. Stretches that are no whole groups, such as small images of a batch, are brought together.
 
 mod asm;
 mod avx512;
@@ -48,8 +49,8 @@ use whole::Whole;
 const LEAST: usize = 24;
 /// Longer code than this is not written four times over for a group of `LANES` columns.
 const SHORT: usize = 32;
-/// Bytes that the rows of a tile should not exceed: later phases find them in the second-level cache, and so does the
-/// first phase of the next tile, which one of them asks for.
+/// Bytes that the rows of a tile should not exceed: later phases find them in the second-level cache, and so
+/// does the first phase of the next tile, which one of them asks for.
 const TILE: usize = 96 << 10;
 /// Bytes ahead of a long stretch that are asked for, or about so many if several whole rows are as long.
 const AHEAD: usize = 2048;
@@ -84,8 +85,8 @@ struct Phase {
     steps: Vec<isize>,
     /// The code takes these steps by itself.
     steady: bool,
-    /// Where a row is longer than a tile, in one stretch: the code takes tile after tile as if they were rows. Bytes from one to
-    /// the next; none if tiles need not be told apart, for nothing is reduced.
+    /// Where a row is longer than a tile, in one stretch: the code takes tile after tile as if they were
+    /// rows. Bytes from one to the next; none if tiles need not be told apart, for nothing is reduced.
     tiles: Option<Vec<i32>>,
     slots: Vec<Slot>,
     /// Number and kind of each reduction.
@@ -112,8 +113,8 @@ struct Slot {
 }
 
 impl Phase {
-    /// Bytes that a thread works in: the frame, copies of what is left of streams, the numbers and lanes of some rows, and
-    /// copies of whole streams.
+    /// Bytes that a thread works in: the frame, copies of what is left of streams, the numbers and lanes of
+    /// some rows, and copies of whole streams.
     fn context(&self) -> usize {
         self.copies_at() + self.copy * self.streams.len()
     }
@@ -186,7 +187,8 @@ impl Program {
         }
     }
 
-    /// Whether the columns of every operand that has any follow each other in memory, in one stretch or in several.
+    /// Whether the columns of every operand that has any follow each other in memory, in one stretch or in
+    /// several.
     fn columns_follow(&self) -> bool {
         let Some((last, outer)) = self.cols.split_last() else { return false };
         let follow = |o: usize| match last.steps[o] {
@@ -196,7 +198,8 @@ impl Program {
         (0..self.sites.len()).all(follow)
     }
 
-    /// Whether the columns are one stretch, or stretches of whole groups: the lanes of sums then go on from one to the next.
+    /// Whether the columns are one stretch, or stretches of whole groups: the lanes of sums then go on from
+    /// one to the next.
     fn whole_stretches(&self) -> bool {
         let size = self.cols.last().map_or(0, |c| c.size);
         self.cols.len() == 1 || size.is_multiple_of(LANES) && self.tiling.tile_cols.is_multiple_of(LANES)
@@ -240,7 +243,8 @@ impl Program {
         Body { width, rounds: self.tier >= Tier::Avx512Bf16, ..Body::default() }
     }
 
-    /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of each stream.
+    /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of
+    /// each stream.
     fn phase_code(&self, asm: &mut Asm, mut body: Body, rest: Body, ahead: &[usize]) -> Phase {
         let copy = match self.whole_stretches() {
             true => 0,
@@ -281,8 +285,8 @@ impl Program {
         }
     }
 
-    /// Marks the streams that may be written past the caches: not of single bytes, of which more than a group may come before
-    /// the first aligned vector.
+    /// Marks the streams that may be written past the caches: not of single bytes, of which more than a group
+    /// may come before the first aligned vector.
     fn mark_past(&self, streams: &mut [Stream]) {
         for s in streams {
             let ends = |o: usize| !self.sites[o].shared && self.cols.last().is_some_and(|c| c.steps[o] == 1);
@@ -310,7 +314,8 @@ impl Program {
         if body.folds.is_empty() {
             return Some(Vec::new());
         }
-        // All tiles have the number of the first one's first column; and without streams there would be no steps to take.
+        // All tiles have the number of the first one's first column; and without streams there would be no
+        // steps to take.
         if body.streams.is_empty()
             || !tile.is_multiple_of(group)
             || body.code.iter().any(|i| matches!(i, Ins::Column | Ins::Ahead(_)))
@@ -329,7 +334,8 @@ impl Program {
         Slot { reg, ty, step: if kind == Kind::Scalar { ty.size() } else { 0 } }
     }
 
-    /// How many elements ahead an operand is asked for: the same of the next tile, if tiles follow each other in memory.
+    /// How many elements ahead an operand is asked for: the same of the next tile, if tiles follow each other
+    /// in memory.
     fn ahead(&self, o: usize) -> usize {
         match (&self.rows[..], &self.cols[..]) {
             (_, [_, _, ..]) if !self.whole_stretches() => 0,
@@ -376,8 +382,8 @@ impl Machine {
             let mut left = w.rows.lens[stretch];
             while left > 0 {
                 let n = if steady { left.min(BATCH) } else { 1 };
-                // SAFETY: the context has room for the frame; registers hold a number for each row; the rest as for this
-                // function.
+                // SAFETY: the context has room for the frame; registers hold a number for each row; the rest
+                // as for this function.
                 unsafe {
                     self.slots(w, phase, row..row + n);
                     if steady {
@@ -474,8 +480,8 @@ impl Machine {
         }
     }
 
-    /// Looks up the elements of a row that are picked, if they are among these columns: the row `ahead` of that which the
-    /// context points to.
+    /// Looks up the elements of a row that are picked, if they are among these columns: the row `ahead` of
+    /// that which the context points to.
     ///
     /// # Safety
     /// As `Run::block`.
@@ -514,7 +520,8 @@ impl Machine {
     /// Whole groups of columns of some rows.
     ///
     /// # Safety
-    /// As `Run::block`; the context points to the rows and holds their numbers; there is room for so many rows' lanes.
+    /// As `Run::block`; the context points to the rows and holds their numbers; there is room for so many
+    /// rows' lanes.
     unsafe fn whole(&self, w: &mut Worker, phase: &Phase, cols: &Range<usize>, rows: usize, lanes: *mut u8) {
         let pointers = w.context.base().cast::<*mut u8>();
         // SAFETY: as for this function.

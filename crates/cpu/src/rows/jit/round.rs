@@ -1,5 +1,5 @@
-//! Rounding to bf16, nearest, ties to even: as many instructions as what is known of a number asks for. What is bf16 already is
-//! not rounded, and NaNs are seen to where one could become a number.
+//! Rounding to bf16, nearest, ties to even: as many instructions as what is known of a number asks for. What
+//! is bf16 already is not rounded, and NaNs are seen to where one could become a number.
 
 use super::super::math::Lanes;
 use super::asm::op;
@@ -18,8 +18,8 @@ pub(super) struct Known {
     pub nans: Nans,
 }
 
-/// NaNs that a number may be, as far as its rounding to bf16 must know. Arithmetic makes quiet ones of the payload of an
-/// operand's, or one without payload.
+/// NaNs that a number may be, as far as its rounding to bf16 must know. Arithmetic makes quiet ones of the
+/// payload of an operand's, or one without payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Nans {
     /// Quiet, or of bf16: the lower half is 0, so that it stays a NaN if it is rounded like a number.
@@ -30,8 +30,8 @@ pub(super) enum Nans {
 }
 
 impl Builder<'_> {
-    /// The bits of the nearest bf16 in the upper half of each lane. Worked out once for each value: blends of blends may use
-    /// one many times.
+    /// The bits of the nearest bf16 in the upper half of each lane. Worked out once for each value: blends of
+    /// blends may use one many times.
     pub(super) fn bf16(&mut self, x: Value) -> Value {
         if let Some(&done) = self.rounded.get(&x) {
             return done;
@@ -126,7 +126,8 @@ impl Builder<'_> {
                 Source::Kept(r) => self.kept[r],
                 _ => Nans::Any,
             },
-            // Of the bits of a power of 2 (`math`): they scale what is a NaN itself where they are none of a number.
+            // Of the bits of a power of 2 (`math`): they scale what is a NaN itself where they are none of a
+            // number.
             Ins::Two(op::SUB_INT, _, b, _) if matches!(self.body.code[b], Ins::Two(op::PICK, ..)) => {
                 Nans::Short
             }

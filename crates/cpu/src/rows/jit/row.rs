@@ -1,5 +1,5 @@
-//! What surrounds the columns of a row in machine code: where everything is, which registers it takes, and the way from row
-//! to row.
+//! What surrounds the columns of a row in machine code: where everything is, which registers it takes, and
+//! the way from row to row.
 
 use super::asm::*;
 use super::body::{Body, Ins, Value};
@@ -10,8 +10,8 @@ pub(super) const POINTERS: [Gpr; 11] = [RDX, 8, 9, 10, 11, RBX, RBP, 12, 13, 14,
 /// How many of these a function may use freely.
 pub(super) const FREE: usize = 5;
 
-/// Where the parts of a context are, in bytes from its beginning, where the pointers of the streams are: two for each, where
-/// it is, and where it was before less than a group of it was copied.
+/// Where the parts of a context are, in bytes from its beginning, where the pointers of the streams are: two
+/// for each, where it is, and where it was before less than a group of it was copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
     /// Bytes of a vector.
@@ -66,7 +66,8 @@ pub(super) struct Row<'a> {
     pub frame: Frame,
     /// Streams whose pointers registers hold.
     pub held: usize,
-    /// Vectors of accumulators; those that have registers, the last ones, which are all or none: they must leave enough.
+    /// Vectors of accumulators; those that have registers, the last ones, which are all or none: they must
+    /// leave enough.
     pub lanes: usize,
     pub pins: usize,
     /// Values that are the same for all columns and have registers, before those.
@@ -89,7 +90,8 @@ impl Row<'_> {
         self.fixed.iter().position(|f| *f == v).map(|i| (self.free() + i) as u8)
     }
 
-    /// Loads values that are the same for all columns: those that are so for all rows, or numbers of the row as well.
+    /// Loads values that are the same for all columns: those that are so for all rows, or numbers of the row
+    /// as well.
     pub fn fix(&self, asm: &mut Asm, numbers: bool) {
         let all = |v: &&Value| numbers || !matches!(self.body.code[**v], Ins::Slot(_));
         for &v in self.fixed.iter().filter(all) {

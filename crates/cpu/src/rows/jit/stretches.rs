@@ -1,5 +1,5 @@
-//! Columns that lie in stretches: one after the other if they are whole groups, on copies that bring them together otherwise;
-//! and the columns at the end that fill no group.
+//! Columns that lie in stretches: one after the other if they are whole groups, on copies that bring them
+//! together otherwise; and the columns at the end that fill no group.
 
 use super::super::run::Run;
 use super::super::scratch::Worker;
@@ -11,7 +11,8 @@ use std::ops::Range;
 const PAST: usize = 1024;
 
 impl Machine {
-    /// The columns of a row that are more than a tile, in one stretch, tile after tile: so many bytes lie from one to the next.
+    /// The columns of a row that are more than a tile, in one stretch, tile after tile: so many bytes lie
+    /// from one to the next.
     ///
     /// # Safety
     /// As `Run::block`; the numbers of the row are where the code finds them.
@@ -104,7 +105,8 @@ impl Machine {
         }
     }
 
-    /// The columns of `w.cols` of a row, `before` of the row's being done, on copies that bring their stretches together.
+    /// The columns of `w.cols` of a row, `before` of the row's being done, on copies that bring their
+    /// stretches together.
     ///
     /// # Safety
     /// As `Run::block`.
@@ -122,7 +124,8 @@ impl Machine {
             Source::Operand(o) if run.p.cols.last().is_some_and(|c| c.steps[o] != 0) => Some(o),
             _ => None,
         };
-        // SAFETY: the stretches are the operands', the context has room for their copies; the rest as for this function.
+        // SAFETY: the stretches are the operands', the context has room for their copies; the rest as for
+        // this function.
         unsafe {
             point(context, &w.parts, |s, part| match (&phase.streams[s], apart(&phase.streams[s])) {
                 (_, Some(_)) => phase.copy_of(context, s),
@@ -203,8 +206,9 @@ impl Machine {
         }
     }
 
-    /// How many of the columns where the pointers in the context are come before those from which on results can be written past
-    /// the caches. None if columns are in no lane of their own: which lane a number is added to would depend on where it lies.
+    /// How many of the columns where the pointers in the context are come before those from which on results
+    /// can be written past the caches. None if columns are in no lane of their own: which lane a number is
+    /// added to would depend on where it lies.
     ///
     /// # Safety
     /// The context points to columns.
@@ -245,7 +249,8 @@ impl Machine {
         let pointers = context.cast::<*mut u8>();
         let origins = pointers.wrapping_add(phase.streams.len());
         let copy = |s: usize| context.wrapping_add(frame.size.next_multiple_of(LINE) + s * REST);
-        // SAFETY: the context has room for the frame and a copy of each stream; rows kept have room for whole groups.
+        // SAFETY: the context has room for the frame and a copy of each stream; rows kept have room for whole
+        // groups.
         unsafe {
             let alive = std::slice::from_raw_parts_mut(context.add(frame.alive).cast::<u32>(), phase.group);
             alive.iter_mut().enumerate().for_each(|(i, a)| *a = if i < n { u32::MAX } else { 0 });

@@ -1,5 +1,5 @@
-//! Machine code against the interpreter: the same bits for every function, dtype and reduction, whole groups and rests,
-//! numbers of all kinds.
+//! Machine code against the interpreter: the same bits for every function, dtype and reduction, whole groups
+//! and rests, numbers of all kinds.
 
 use super::super::tests::{Example, compile, plain, run};
 use super::Form;
@@ -127,8 +127,8 @@ fn functions_have_the_bits_of_the_interpreter() {
     }
 }
 
-/// Rows of odd length that are written past the caches, from where a vector is aligned; what phases keep between them begins
-/// there in the middle of a group. And rows of more tiles than one call takes.
+/// Rows of odd length that are written past the caches, from where a vector is aligned; what phases keep
+/// between them begins there in the middle of a group. And rows of more tiles than one call takes.
 #[test]
 fn long_rows_that_begin_anywhere_have_the_bits_of_the_interpreter() {
     let shapes: [&[usize]; 3] = [&[1201, 5001], &[20, 70_001], &[2, 12_288]];
@@ -156,7 +156,8 @@ fn long_rows_that_begin_anywhere_have_the_bits_of_the_interpreter() {
     }
 }
 
-/// Phases of long rows that read nothing but numbers of the row: their lanes are added up tile by tile as well.
+/// Phases of long rows that read nothing but numbers of the row: their lanes are added up tile by tile as
+/// well.
 #[test]
 fn numbers_of_long_rows_are_summed_by_tiles() {
     for shape in [[2, 12_288 + 7], [20, 70_001]] {
@@ -271,7 +272,8 @@ fn stretches_of_columns_have_the_bits_of_the_interpreter() {
     }
 }
 
-/// Sums of one column of a row, which are looked up where they can be, and rows that are changed in one column.
+/// Sums of one column of a row, which are looked up where they can be, and rows that are changed in one
+/// column.
 #[test]
 fn single_columns_have_the_bits_of_the_interpreter() {
     for (rows, cols) in [(5, 70), (40, 31), (37, 192), (3, 9001), (2, 70_001)] {
@@ -301,8 +303,8 @@ fn single_columns_have_the_bits_of_the_interpreter() {
     }
 }
 
-/// NaNs of all payloads through what does not compute: they are rounded to bf16 as what they were read as, or kept as. The
-/// largest magnitude of a row is a NaN, too.
+/// NaNs of all payloads through what does not compute: they are rounded to bf16 as what they were read as, or
+/// kept as. The largest magnitude of a row is a NaN, too.
 #[test]
 fn nans_stay_nans() {
     let shape: &[usize] = &[40, 300];
@@ -332,7 +334,8 @@ fn nans_stay_nans() {
     }
 }
 
-/// Numbers of the row stay what they are in rows of several tiles, of which the last is no whole number of groups.
+/// Numbers of the row stay what they are in rows of several tiles, of which the last is no whole number of
+/// groups.
 #[test]
 fn numbers_of_the_row_last_to_its_end() {
     for shape in [[1, 150_000], [3, 9_000 + 16], [40, 96]] {
@@ -348,8 +351,8 @@ fn numbers_of_the_row_last_to_its_end() {
     }
 }
 
-/// Rows of several phases from beginning to end: numbers of the row that reductions make, zeros and NaNs among them, which
-/// are stored, used by later phases, and by others of the kind.
+/// Rows of several phases from beginning to end: numbers of the row that reductions make, zeros and NaNs
+/// among them, which are stored, used by later phases, and by others of the kind.
 #[test]
 fn whole_rows_have_the_bits_of_the_interpreter() {
     for (rows, cols) in [(40, 32), (37, 192), (300, 64), (9, 1024), (3, 4096)] {

@@ -1,5 +1,6 @@
-//! Rows from beginning to end: one function does all phases of a row before it goes on with the next, so that later phases find
-//! the row in the first-level cache, and nothing waits between them for other code's stores.
+//! Rows from beginning to end: one function does all phases of a row before it goes on with the next, so that
+//! later phases find the row in the first-level cache, and nothing waits between them for other code's
+//! stores.
 
 use super::super::Program;
 use super::super::run::Run;
@@ -27,8 +28,8 @@ pub(super) struct Whole {
 }
 
 impl Program {
-    /// Writes such code, if there are several phases, rows are short and of whole groups of columns, and numbers of the row are
-    /// floats of 32 bits.
+    /// Writes such code, if there are several phases, rows are short and of whole groups of columns, and
+    /// numbers of the row are floats of 32 bits.
     pub(super) fn whole(&self, asm: &mut Asm, dtypes: &[DType], reads: usize) -> Option<Whole> {
         let ([col], phases) = (&self.cols[..], self.code.vector.len()) else { return None };
         let fits = col.size.is_multiple_of(LANES) && col.size <= self.tiling.tile_cols && !self.tiling.split;
@@ -56,8 +57,8 @@ impl Program {
         // One row that is kept serves all.
         let steps = self.steps(&streams, 0).into_iter().map(|s| i32::try_from(s).ok());
         let steps: Vec<i32> = steps.collect::<Option<_>>()?;
-        // Each phase asks for a coming row of what has been read so far: memory is then busy all the time. That what is on its
-        // way already is asked for again pays as well, by measurement.
+        // Each phase asks for a coming row of what has been read so far: memory is then busy all the time.
+        // That what is on its way already is asked for again pays as well, by measurement.
         let follows = |o: usize| self.rows.last().is_some_and(|r| r.steps[o] == col.size as isize);
         let ahead = |q: usize| -> Vec<usize> {
             let of = |s: &Stream| match s.source {
@@ -119,7 +120,8 @@ impl Machine {
                 w.parts.push(Shared(first));
             }
             let at = whole.past.filter(|_| low.is_multiple_of(whole.frame.vector)).unwrap_or(whole.into);
-            // SAFETY: the context has room for the frame; streams hold these rows; the code was written for just this.
+            // SAFETY: the context has room for the frame; streams hold these rows; the code was written for
+            // just this.
             unsafe {
                 point(context, &w.parts, |_, part| part);
                 *context.add(whole.frame.left).cast::<usize>() = w.rows.lens[stretch];

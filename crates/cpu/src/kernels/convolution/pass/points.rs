@@ -1,5 +1,6 @@
-//! Passes of one tap, as convolutions of 1×1 are: products of the weights with the source, whose channels are rows and whose
-//! positions are columns as they lie. So nothing is turned: positions are packed, and results written where they belong.
+//! Passes of one tap, as convolutions of 1×1 are: products of the weights with the source, whose channels are
+//! rows and whose positions are columns as they lie. So nothing is turned: positions are packed, and results
+//! written where they belong.
 
 use super::super::apart;
 use super::{Block, Blocks, Job, Meeting, Pass, RESULTS, index};
@@ -28,9 +29,9 @@ pub(super) fn blocks(m: &Meeting, samples: usize, places: usize) -> Blocks {
     Blocks::new(m, samples, 1, most.max(32))
 }
 
-/// Elements of a group's packed weights, of a block's packed positions, and whether these are packed before for all threads. Of
-/// what a thread has: positions packed unless they are shared, those of a part brought together, sums, and the bias of some
-/// results, for each column of a panel.
+/// Elements of a group's packed weights, of a block's packed positions, and whether these are packed before
+/// for all threads. Of what a thread has: positions packed unless they are shared, those of a part brought
+/// together, sums, and the bias of some results, for each column of a panel.
 struct Pieces {
     weights: usize,
     right: usize,
@@ -173,15 +174,15 @@ impl Pass {
                 let x =
                     Mat { ptr: w[at..].as_ptr(), rs: self.weight[0] as isize, cs: self.weight[1] as isize };
                 let to = out.get().wrapping_add(g * group + self.left(height, p, first));
-                // SAFETY: weights of these results and channels, and their room, which no other task writes; what packing
-                // spills goes to the part of the sum that follows, or to the room at the end.
+                // SAFETY: weights of these results and channels, and their room, which no other task writes;
+                // what packing spills goes to the part of the sum that follows, or to the room at the end.
                 unsafe { (kernels.fast.pack)(x, n, elements, kernels.rows, depth, to) };
             }
         });
     }
 
-    /// Elements from the packed weights of a block of results to those of the next, which another task packs meanwhile: with
-    /// room for what packing spills.
+    /// Elements from the packed weights of a block of results to those of the next, which another task packs
+    /// meanwhile: with room for what packing spills.
     fn room(&self, height: usize) -> usize {
         height * self.places() + MAX_LANES
     }
@@ -304,7 +305,8 @@ impl Pass {
         let plane: usize = m.source.iter().product();
         let input = |image, line, channel| self.input(job, [image, line], &block, p * self.taken + channel);
         let mut pack = |x: Mat<T>, n: usize, column: usize| {
-            // SAFETY: positions of these channels, and their panels; a panel is whole vectors, so that nothing spills.
+            // SAFETY: positions of these channels, and their panels; a panel is whole vectors, so that
+            // nothing spills.
             unsafe {
                 (kernels.fast.pack)(x, n, elements, kernels.cols, depth, right[column * depth..].as_mut_ptr())
             };
@@ -378,9 +380,9 @@ impl Pass {
         }
     }
 
-    /// Writes a channel's results of a block's image, from a position on, where they belong: `to` is where that of the first
-    /// position does, and lines of the block have `width` of them. Between them zeros if it is known up to where, from `to`, the
-    /// image is written.
+    /// Writes a channel's results of a block's image, from a position on, where they belong: `to` is where
+    /// that of the first position does, and lines of the block have `width` of them. Between them zeros if it
+    /// is known up to where, from `to`, the image is written.
     ///
     /// # Safety
     /// Nobody else uses these elements, or those between them, meanwhile.
@@ -413,8 +415,8 @@ impl Pass {
         }
     }
 
-    /// Whether results of a block follow each other in an image, and nothing lies between its lines and the next ones: what
-    /// does is written along with a line.
+    /// Whether results of a block follow each other in an image, and nothing lies between its lines and the
+    /// next ones: what does is written along with a line.
     fn follows(&self, block: &Block) -> bool {
         self.nest.apart[1..] == [1; 2]
             && (block.lines.len() == 1 || block.columns.len() == self.nest.whole[2])
