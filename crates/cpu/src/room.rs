@@ -2,6 +2,7 @@
 //! thread works where it worked before. A thread's part of the same room then begins at about the same place
 //! in every step of a plan, is still in its caches, and is not fetched from another's.
 
+use crate::pool::Pool;
 use bytemuck::Pod;
 
 /// A line of the caches, in bytes.
@@ -16,22 +17,46 @@ pub(crate) fn all<T: Pod>(workspace: &mut [u8], needs: usize) -> &mut [T] {
     bytemuck::cast_slice_mut(&mut workspace[..bytes])
 }
 
-/// A workspace of which each thread has a part, of so many elements at least.
+/// Scratch memory of threads: parts of one size, spread over a room that may be far larger. A task gets a part
+/// and nothing of what lies between parts, so that its work cannot grow with the room.
+#[derive(Debug)]
+pub(crate) struct Scratch<'a, T> {
+    room: &'a mut [T],
+    /// Elements from the begin of a part to the next, and of a part.
+    apart: usize,
+    size: usize,
+}
+
+/// A workspace of which each thread has a part of so many elements.
 ///
 /// # Panics
 /// As [`all`].
-pub(crate) fn each<T: Pod>(workspace: &mut [u8], each: usize, threads: usize) -> &mut [T] {
-    spread(all(workspace, each * threads * size_of::<T>()), each, threads)
+pub(crate) fn each<T: Pod>(workspace: &mut [u8], size: usize, threads: usize) -> Scratch<'_, T> {
+    spread(all(workspace, size * threads * size_of::<T>()), size, threads)
 }
 
-/// What threads get of a room, at least so many elements each, in whole lines: as far apart as there is room.
+/// Parts of so many elements for threads, in whole lines and as far apart as there is room.
 ///
 /// # Panics
 /// If there is not so much.
-pub(crate) fn spread<T: Pod>(room: &mut [T], each: usize, threads: usize) -> &mut [T] {
+pub(crate) fn spread<T: Pod>(room: &mut [T], size: usize, threads: usize) -> Scratch<'_, T> {
     let line = (LINE / size_of::<T>()).max(1);
-    let part = (room.len() / threads / line * line).max(each);
-    &mut room[..part * threads]
+    let apart = (room.len() / threads / line * line).max(size);
+    Scratch { room: &mut room[..apart * threads], apart, size }
+}
+
+impl<T: Send> Scratch<'_, T> {
+    /// The parts of all threads.
+    pub fn parts(&mut self) -> impl Iterator<Item = &mut [T]> {
+        let size = self.size;
+        self.room.chunks_exact_mut(self.apart.max(1)).map(move |part| &mut part[..size])
+    }
+
+    /// As [`Pool::each`], giving each running block a part of its own, of undefined content.
+    pub fn run(&mut self, pool: &Pool, blocks: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+        let size = self.size;
+        pool.each_with(blocks, self.room, |block, part| f(block, &mut part[..size]));
+    }
 }
 
 #[cfg(test)]
@@ -41,11 +66,26 @@ mod tests {
     #[test]
     fn threads_get_what_they_need_and_whole_lines_of_what_there_is() {
         let mut room = [0f32; 1000];
-        assert_eq!(spread(&mut room, 100, 3).len(), 3 * 320);
-        assert_eq!(spread(&mut room, 333, 3).len(), 3 * 333);
-        assert_eq!(spread(&mut room[..30], 10, 3).len(), 30);
+        assert_eq!(spread(&mut room, 100, 3).room.len(), 3 * 320);
+        assert_eq!(spread(&mut room, 333, 3).room.len(), 3 * 333);
+        assert_eq!(spread(&mut room[..30], 10, 3).room.len(), 30);
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut room);
         assert_eq!(all::<f32>(&mut bytes[..100], 100).len(), 25);
         assert_eq!(all::<f32>(&mut bytes[..100], 40).len(), 16);
+    }
+
+    #[test]
+    fn what_lies_between_parts_is_given_to_nobody() {
+        let mut room = vec![0u64; 8 * 64];
+        let pool = Pool::new(2);
+        let mut scratch = spread(&mut room, 10, 2);
+        scratch.run(&pool, 20, |_, part| {
+            assert_eq!(part.len(), 10);
+            part.fill(1);
+        });
+        assert_eq!(scratch.parts().map(|part| part.len()).collect::<Vec<_>>(), [10, 10]);
+        scratch.parts().for_each(|part| part.fill(2));
+        let written: Vec<usize> = (0..room.len()).filter(|&i| room[i] != 0).collect();
+        assert_eq!(written, (0..10).chain(256..266).collect::<Vec<_>>());
     }
 }

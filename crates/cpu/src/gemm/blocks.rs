@@ -154,8 +154,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             let part = part(slab.m, self.kernels.rows, blocks, block);
             slab.i + part.start..slab.i + part.end
         };
-        let own = room::spread(own, parts.own(), pool.threads());
-        pool.each_with(tasks, own, |g, own| {
+        let mut own = room::spread(own, parts.own(), pool.threads());
+        own.run(pool, tasks, |g, own| {
             let (rows, j) = (of(g / pieces), g % pieces * piece);
             let cols = j..slab.n.min(j + piece);
             // The rows that this thread reads next, unless its share ends here.

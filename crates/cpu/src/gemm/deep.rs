@@ -102,8 +102,8 @@ pub(super) unsafe fn together<T: Operand, O: Operand<Wide = T::Wide>>(
 ) {
     let (sums, own) = workspace.split_at_mut(deep.sums());
     let shared = Shared(sums.as_mut_ptr());
-    let own = room::spread(own, deep.packed(), pool.threads());
-    pool.each_with(deep.tasks(), own, |at, own| {
+    let mut own = room::spread(own, deep.packed(), pool.threads());
+    own.run(pool, deep.tasks(), |at, own| {
         // SAFETY: each task has sums of its own.
         unsafe { sum(p, deep, at, own, shared.get().add(deep.place(at))) };
     });

@@ -200,8 +200,8 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
         if batches >= ALONE && parts.alone {
             // Small products are computed by one thread each, several at a time.
             let group = (GRAIN / size.work().max(1)).clamp(1, batches.div_ceil(ALONE));
-            let rest = room::spread(rest, parts.slab + parts.own(), pool.threads());
-            pool.each_with(batches.div_ceil(group), rest, |g, own| {
+            let mut rest = room::spread(rest, parts.slab + parts.own(), pool.threads());
+            rest.run(pool, batches.div_ceil(group), |g, own| {
                 (g * group..((g + 1) * group).min(batches)).for_each(|i| product(i).alone(own));
             });
         } else {

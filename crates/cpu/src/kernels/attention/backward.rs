@@ -71,8 +71,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     });
     let group = a.heads / a.key_heads;
     let block = even(a.l, QUERIES, TILES);
-    let scratch = room::each(args.workspace, total(&sizes), args.pool.threads());
-    args.pool.each_with(a.batch * a.key_heads, scratch, |at, scratch| {
+    let mut scratch = room::each(args.workspace, total(&sizes), args.pool.threads());
+    scratch.run(args.pool, a.batch * a.key_heads, |at, scratch| {
         let mut scratch = Pieces(scratch);
         let pieces = sizes.map(|n| scratch.take(n));
         let [

@@ -52,8 +52,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
     let block = even(a.l, QUERIES, TILES);
     let blocks = a.l.div_ceil(block);
-    let scratch = room::each(args.workspace, total(&sizes), args.pool.threads());
-    args.pool.each_with(a.batch * a.heads * blocks, scratch, |at, scratch| {
+    let mut scratch = room::each(args.workspace, total(&sizes), args.pool.threads());
+    scratch.run(args.pool, a.batch * a.heads * blocks, |at, scratch| {
         let mut scratch = Pieces(scratch);
         let [keys, values, queries, scores, sums, state, added, kept] = sizes.map(|n| scratch.take(n));
         let (sample, head) = (at / blocks / a.heads, at / blocks % a.heads);

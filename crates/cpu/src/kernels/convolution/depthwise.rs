@@ -9,7 +9,7 @@ use crate::element::{Wide, total};
 use crate::gemm::{Dots, Lines, MAX_LANES, Mat, Operand, same};
 use crate::kernels::Args;
 use crate::pool::{Pool, Shared};
-use crate::room;
+use crate::room::{self, Scratch};
 use crate::tier::Tier;
 use crate::view::View;
 use headwater_core::diagnostic::Result;
@@ -95,11 +95,11 @@ impl Depthwise {
     pub fn run<T: Operand>(&self, args: &mut Args) -> Result<()> {
         let (a, b) = (args.read(0)?.slice::<T>(), args.read(1)?.slice::<T>());
         let bias = args.opt(2).filter(|_| self.kind == Kind::Forward).map(View::slice::<T>);
-        let scratch = room::each(args.workspace, self.room(), args.pool.threads());
+        let mut scratch = room::each(args.workspace, self.room(), args.pool.threads());
         let out = args.writes[0].slice_mut::<T>();
         match self.kind {
-            Kind::Weight => self.weight(args.pool, scratch, a, b, out),
-            _ => self.lines(args.pool, scratch, a, b, bias, out),
+            Kind::Weight => self.weight(args.pool, &mut scratch, a, b, out),
+            _ => self.lines(args.pool, &mut scratch, a, b, bias, out),
         }
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Depthwise {
     fn lines<T: Operand>(
         &self,
         pool: &Pool,
-        scratch: &mut [T::Wide],
+        scratch: &mut Scratch<T::Wide>,
         x: &[T],
         w: &[T],
         bias: Option<&[T]>,
@@ -122,7 +122,7 @@ impl Depthwise {
         let blocks = self.parts.iter().map(|p| p.blocks.count()).max().unwrap_or(0);
         // Channel after channel of a block, as they lie in memory; and one after the other the parts, whose
         // results lie between each other.
-        pool.each_with(self.groups * blocks, scratch, |at, scratch| {
+        scratch.run(pool, self.groups * blocks, |at, scratch| {
             let (channel, at) = (at % self.groups, at / self.groups);
             for part in self.parts.iter().filter(|p| at < p.blocks.count()) {
                 let room = part.room();
@@ -205,14 +205,22 @@ impl Depthwise {
     }
 
     /// Gradients of the weights, from those of the output and the input.
-    fn weight<T: Operand>(&self, pool: &Pool, scratch: &mut [T::Wide], g: &[T], x: &[T], out: &mut [T]) {
+    fn weight<T: Operand>(
+        &self,
+        pool: &Pool,
+        scratch: &mut Scratch<T::Wide>,
+        g: &[T],
+        x: &[T],
+        out: &mut [T],
+    ) {
         let (kernels, part) = (T::kernels(self.tier), &self.parts[0]);
         let ([depths, height, width], pitch, room) = (part.nest.meeting.result, part.pitch(), part.room());
         let lanes = kernels.cols / 2;
         let out = Shared(out.as_mut_ptr());
-        pool.each_with(self.groups, scratch, |channel, scratch| {
+        scratch.run(pool, self.groups, |channel, scratch| {
             let (planes, scratch) = scratch.split_at_mut(room[0]);
             let (gradients, sums) = scratch.split_at_mut(room[1]);
+            let sums = &mut sums[..room[2]];
             sums.fill(T::Wide::ZERO);
             for at in 0..part.blocks.count() {
                 let block = part.blocks.get(at);
@@ -246,5 +254,56 @@ impl Depthwise {
                 unsafe { *out.get().add(channel * self.kernel + tap) = T::narrow(total(all, lanes)) };
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_core::Shape;
+
+    /// Work and writes per channel depend on the convolution, not on the workspace that it shares with other steps.
+    #[test]
+    fn a_large_workspace_is_left_alone_but_for_the_parts_of_threads() {
+        const UNTOUCHED: f32 = -7.0;
+        let c = Conv {
+            batch: 2,
+            groups: 6,
+            cin: 1,
+            cout: 1,
+            input: [1, 7, 9],
+            kernel: [1, 3, 3],
+            output: [1, 7, 9],
+            stride: [1; 3],
+            dilation: [1; 3],
+            pad: [0, 1, 1],
+            out_shape: Shape::from([2, 6, 7, 9]),
+        };
+        let (pool, plane) = (Pool::new(2), 2 * 6 * 7 * 9);
+        let (x, w) = (vec![1.0f32; plane], vec![1.0f32; 6 * 9]);
+        for kind in [Kind::Forward, Kind::Input, Kind::Weight] {
+            let depthwise = Depthwise::new(&c, kind, Tier::detect());
+            let size = depthwise.room();
+            let mut room = vec![UNTOUCHED; 1 << 18];
+            let mut scratch = room::spread(&mut room, size, pool.threads());
+            match kind {
+                Kind::Weight => {
+                    let mut out = vec![0.0; w.len()];
+                    depthwise.weight(&pool, &mut scratch, &x, &x, &mut out);
+                    // Positions of both samples that the middle tap meets, and a corner's.
+                    assert_eq!((out[4], out[0]), (2.0 * 63.0, 2.0 * 48.0));
+                }
+                _ => {
+                    let mut out = vec![0.0; plane];
+                    depthwise.lines(&pool, &mut scratch, &x, &w, None, &mut out);
+                    assert_eq!((out[10], out[0]), (9.0, 4.0));
+                }
+            }
+            let touched = room.iter().filter(|&&x| x != UNTOUCHED).count();
+            assert!(
+                (1..=size * pool.threads()).contains(&touched),
+                "{touched} elements, {size} for each thread"
+            );
+        }
     }
 }

@@ -203,14 +203,14 @@ impl Pass {
         }
         let (group, own) = self.pieces::<T>(tier);
         let (packed, scratch) = scratch.split_at_mut(group * self.groups);
-        let scratch = room::spread(scratch, own.iter().sum(), pool.threads());
+        let mut scratch = room::spread(scratch, own.iter().sum(), pool.threads());
         if !self.at_once() {
-            self.pack::<T>(tier, pool, w, packed, group, scratch);
+            self.pack::<T>(tier, pool, w, packed, group, &mut scratch);
         }
         let packed = &*packed;
         let tasks = self.blocks.count() * self.groups * self.to.div_ceil(RESULTS);
         let out = Shared(out.as_mut_ptr());
-        pool.each_with(tasks, scratch, |at, scratch| {
+        scratch.run(pool, tasks, |at, scratch| {
             let (band, scratch) = scratch.split_at_mut(own[0]);
             let (sums, scratch) = scratch.split_at_mut(own[1]);
             let (moved, panel) = scratch.split_at_mut(own[2]);
@@ -253,12 +253,12 @@ impl Pass {
         w: &[T],
         out: &mut [T::Wide],
         group: usize,
-        scratch: &mut [T::Wide],
+        scratch: &mut room::Scratch<T::Wide>,
     ) {
         let cols = T::kernels(tier).cols;
         let panels = self.to.div_ceil(cols);
         let out = Shared(out.as_mut_ptr());
-        pool.each_with(self.groups * panels, scratch, |at, scratch| {
+        scratch.run(pool, self.groups * panels, |at, scratch| {
             let (g, panel) = (at / panels, at % panels);
             let w = &w[g * self.to * self.from * self.kernel()..];
             for i0 in (0..self.places()).step_by(self.channels) {

@@ -209,16 +209,15 @@ impl Weights {
         let [own, shared, before] = self.pieces(cols);
         let (all, scratch) = room::all::<T::Wide>(args.workspace, bytes).split_at_mut(shared);
         let (packed, scratch) = scratch.split_at_mut(before);
-        let scratch = room::spread(scratch, own, args.pool.threads());
+        let mut scratch = room::spread(scratch, own, args.pool.threads());
         // No thread holds anything yet: its mark lies behind sums of its own.
         let mark = if self.sequences == 1 { sums } else { 0 };
-        let part = scratch.len() / args.pool.threads();
-        scratch.chunks_exact_mut(part).for_each(|own| own[mark..mark + LINE].fill(T::Wide::ZERO));
+        scratch.parts().for_each(|own| own[mark..mark + LINE].fill(T::Wide::ZERO));
         self.pack_before::<T>(args.pool, g, packed);
         let packed = &*packed;
         let out = Shared(out.as_mut_ptr());
         if self.sequences == 1 {
-            args.pool.each_with(jobs, scratch, |at, scratch| {
+            scratch.run(args.pool, jobs, |at, scratch| {
                 let (sums, scratch) = scratch.split_at_mut(sums);
                 let job = self.job(at);
                 // Lines that are written must come first as well.
@@ -234,13 +233,13 @@ impl Weights {
             return Ok(());
         }
         let shared = Shared(all.as_mut_ptr());
-        args.pool.each_with(self.sequences * jobs, scratch, |at, scratch| {
+        scratch.run(args.pool, self.sequences * jobs, |at, scratch| {
             // SAFETY: each task has sums of its own.
             let sums = unsafe { std::slice::from_raw_parts_mut(shared.get().add(at * sums), sums) };
             self.sum::<T>(&self.job(at), g, x, packed, scratch, sums, Ahead::NONE);
         });
         let (all, panels) = (&*all, sums / panel);
-        args.pool.each_with(jobs * panels, scratch, |at, scratch| {
+        scratch.run(args.pool, jobs * panels, |at, scratch| {
             let (job, j) = (self.job(at / panels), at % panels * cols);
             if j < self.outputs(&job) {
                 // SAFETY: each task writes the weights of other output or input channels.

@@ -112,11 +112,11 @@ impl Pass {
         // Few blocks are divided by their results as well: what all of these need is packed before.
         let parts = if shared { all } else { 1 };
         let (positions, scratch) = scratch.split_at_mut(if shared { right * tasks } else { 0 });
-        let scratch = room::spread(scratch, own.iter().sum(), pool.threads());
+        let mut scratch = room::spread(scratch, own.iter().sum(), pool.threads());
         if shared {
             let depths = self.places().div_ceil(self.depth());
             let room = Shared(positions.as_mut_ptr());
-            pool.each_with(tasks * depths, scratch, |at, scratch| {
+            scratch.run(pool, tasks * depths, |at, scratch| {
                 let job = job(at / depths, 0);
                 let (p, padded) = (at % depths * self.depth(), self.padded::<T>(tier, &job));
                 let to = room.get().wrapping_add(at / depths * right + p * padded);
@@ -128,7 +128,7 @@ impl Pass {
         let positions = &*positions;
         let each = all.div_ceil(parts) * height;
         let out = Shared(out.as_mut_ptr());
-        pool.each_with(tasks * parts, scratch, |at, scratch| {
+        scratch.run(pool, tasks * parts, |at, scratch| {
             let (first, at) = (at % parts * each, at / parts);
             let job = job(at, first);
             let results = first..self.to.min(first + each);
