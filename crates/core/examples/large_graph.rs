@@ -1,15 +1,13 @@
 //! Times every pass over synthetic models of 50,000 nodes: `cargo run --release -p headwater-core --example
 //! large_graph`. A first argument sets another number of nodes.
 
-#[path = "../tests/common/any.rs"]
-mod any;
 #[path = "../tests/common/large.rs"]
 mod large;
 
-use any::Any;
 use headwater_core::graph::{parse, verify};
 use headwater_core::pass::{check_plan, decompose, differentiate, fuse, lift, plan, recompute, simplify};
 use headwater_core::plan::Bindings;
+use headwater_core::target::Target;
 use headwater_core::{DType, Graph, Registry, Result};
 use std::time::Instant;
 
@@ -23,6 +21,7 @@ fn timed<T>(what: &str, total: &mut f64, f: impl FnOnce() -> T) -> T {
 }
 
 fn run(name: &str, build: impl FnOnce() -> Graph) -> Result<()> {
+    let target = Target::default();
     println!("{name}");
     // Building by hand and printing are not part of compiling a model.
     let mut aside = 0.0;
@@ -41,10 +40,10 @@ fn run(name: &str, build: impl FnOnce() -> Graph) -> Result<()> {
     let s = timed("simplify", &mut total, || simplify(d.graph));
     let (identities, merged, folded) = (s.identities, s.merged, s.folded);
     println!("  {} nodes ({identities} identities, {merged} merged, {folded} folded)", s.graph.nodes.len());
-    let graph = timed("fuse", &mut total, || fuse(s.graph))?;
-    let graph = timed("recompute", &mut total, || recompute(graph))?;
+    let graph = timed("fuse", &mut total, || fuse(s.graph, &target))?;
+    let graph = timed("recompute", &mut total, || recompute(graph, &target))?;
     timed("verify again", &mut total, || verify(&graph))?;
-    let plan = timed("plan", &mut total, || plan(&graph, &Bindings::simple(&graph), &Any))?;
+    let plan = timed("plan", &mut total, || plan(&graph, &Bindings::simple(&graph), &target))?;
     println!("  {} steps, arena of {} KiB", plan.steps.len(), plan.segments[0].bytes >> 10);
     timed("check plan", &mut total, || check_plan(&plan))?;
     println!("  total           {total:>9.3} s");

@@ -1,53 +1,13 @@
-//! What a device must offer. Passes see a device only through its [`Caps`]; the runtime through [`Device`].
+//! What a device must offer. Passes see a device only through its [`Target`]; the runtime through [`Device`].
 
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Output, OutputRole};
-use crate::ops::{OpCx, OpDef};
 use crate::pass;
 use crate::plan::{Bindings, Place, Plan};
-use crate::tensor::{Tensor, TensorType};
+use crate::target::Target;
+use crate::tensor::Tensor;
 use crate::{ensure, fail};
 use std::any::Any;
-
-/// How well a device runs an operator on given types.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Support {
-    /// By its own kernel, or as a row program.
-    Native,
-    /// Through the slow reference, correctly.
-    Reference,
-    /// Not at all, and why.
-    Missing(String),
-}
-
-/// What a device can do, asked before anything runs.
-pub trait Caps {
-    /// Whether and how it runs an operator whose body is `Kernel`.
-    fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support;
-
-    /// Bytes of scratch memory its kernel needs; exact.
-    fn workspace(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> usize;
-
-    /// Workspaces of at most so many bytes share one place in the arena, from the first step of a plan that
-    /// has one to the last: they are then still in the device's caches. Each kernel is given all of that
-    /// place.
-    fn common_workspace(&self) -> usize {
-        0
-    }
-
-    /// Whether its kernel reads an input through any strides, otherwise the planner makes it contiguous
-    /// first; or writes an output through any strides but the last dimension's, which is 1.
-    fn strided(&self, op: &OpDef, port: Port) -> bool;
-}
-
-/// An operand of a node, by its position.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Port {
-    /// An input.
-    Read(usize),
-    /// An output.
-    Write(usize),
-}
 
 /// Memory on a device, aligned to [`crate::plan::ALIGN`], zeroed when made.
 pub trait Memory: Send {
@@ -82,8 +42,8 @@ pub trait Executable: Send {
 pub trait Device: Send + Sync {
     /// Name, e.g. `cpu`.
     fn name(&self) -> &str;
-    /// What it can do.
-    fn caps(&self) -> &dyn Caps;
+    /// What it can do and what it costs.
+    fn target(&self) -> &Target;
     /// Memory of its own.
     ///
     /// # Errors
@@ -104,7 +64,7 @@ pub trait Device: Send + Sync {
 pub fn evaluate(device: &dyn Device, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     ensure!(inputs.len() == graph.inputs.len(), Graph, "{} inputs for {}", inputs.len(), graph.inputs.len());
     let bindings = Bindings::simple(graph);
-    let plan = pass::plan(graph, &bindings, device.caps())?;
+    let plan = pass::plan(graph, &bindings, device.target())?;
     pass::check_plan(&plan)?;
     let mut memory = plan.segments.iter().map(|s| device.alloc(s.bytes)).collect::<Result<Vec<_>>>()?;
     for ((input, place), tensor) in graph.inputs.iter().zip(&bindings.inputs).zip(inputs) {

@@ -2,7 +2,7 @@
 //! training step.
 //!
 //! Plain data and pure functions. No I/O, no threads, no unsafe code; nothing here knows a device beyond its
-//! `Caps`.
+//! `Target`.
 #![forbid(unsafe_code)]
 
 pub mod attr;
@@ -19,6 +19,7 @@ pub mod reference;
 pub mod row;
 pub mod shape;
 pub mod stats;
+pub mod target;
 pub mod tensor;
 
 pub use attr::{Attr, Attrs};

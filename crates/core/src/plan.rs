@@ -29,7 +29,7 @@ pub enum SegmentKind {
     Constant,
 }
 
-/// A piece of device memory that a plan addresses. Segments are aligned to [`ALIGN`] bytes.
+/// A piece of device memory that a plan addresses. Segments are aligned to [`Plan::alignment`] bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Segment {
     /// Name, e.g. `arena`, `parameters.f32`.
@@ -40,7 +40,8 @@ pub struct Segment {
     pub kind: SegmentKind,
 }
 
-/// Alignment in bytes of segments and of every buffer the planner places.
+/// Least alignment in bytes that any device has for segments and for the buffers in them; memory that is lent
+/// to a device has it too.
 pub const ALIGN: usize = 64;
 
 /// A byte position in a segment.
@@ -132,6 +133,8 @@ pub struct Placement {
 /// An executable plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// Alignment in bytes of segments and of every buffer in the arena.
+    pub alignment: usize,
     /// Segments; the first is the arena.
     pub segments: Vec<Segment>,
     /// Steps in order.

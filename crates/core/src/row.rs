@@ -123,6 +123,12 @@ impl RowProgram {
         self.inner.iter().product()
     }
 
+    /// Whether floats are computed in f64, not in f32: an f64 takes part.
+    pub fn computes_in_f64(&self) -> bool {
+        self.reads.iter().chain(&self.writes).any(|o| o.dtype == DType::F64)
+            || self.body.iter().any(|i| matches!(i, Instr::Cast(DType::F64, _)))
+    }
+
     /// The register of what an instruction computes: that of the same instruction, or of the operand of a
     /// conversion that changes nothing, where there is such; else its own, at the end of the body. Not for
     /// stores.

@@ -9,9 +9,11 @@ use headwater_core::graph::{Graph, OutputRole, parse, verify};
 use headwater_core::ops::schema::ArgType;
 use headwater_core::pass::{check_plan, differentiate, fuse, lift, plan, simplify};
 use headwater_core::plan::{Bindings, Work};
+use headwater_core::target::{Operators, Port, Support, Target};
 use headwater_core::tensor::Data;
-use headwater_core::{DType, OpCx, OpDef, Registry, Tensor, TensorType, device, reference};
+use headwater_core::{DType, OpCx, OpDef, Registry, Tensor, TensorType, reference};
 use quick_gelu::QUICK_GELU;
+use std::sync::Arc;
 
 fn registry() -> Registry {
     let mut registry = Registry::standard().clone();
@@ -20,16 +22,17 @@ fn registry() -> Registry {
 }
 
 /// A device without a single kernel.
+#[derive(Debug)]
 struct Bare;
 
-impl device::Caps for Bare {
-    fn support(&self, op: &OpDef, _: &OpCx, _: &[TensorType]) -> device::Support {
-        device::Support::Missing(format!("no {}", op.name))
+impl Operators for Bare {
+    fn support(&self, op: &OpDef, _: &OpCx, _: &[TensorType]) -> Support {
+        Support::Missing(format!("no {}", op.name))
     }
     fn workspace(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
         0
     }
-    fn strided(&self, _: &OpDef, _: device::Port) -> bool {
+    fn strided(&self, _: &OpDef, _: &OpCx, _: &[TensorType], _: Port) -> bool {
         false
     }
 }
@@ -76,12 +79,12 @@ fn it_trains_by_every_pass_and_needs_no_kernel() {
     let inputs = [Tensor::float(DType::F64, [4], numbers(4)), Tensor::float(DType::F64, [3, 4], numbers(12))];
     let plain = reference::run(&d.graph, &inputs).unwrap();
 
-    let fused = fuse(simplify(d.graph).graph).unwrap();
+    let fused = fuse(simplify(d.graph).graph, &Target::default()).unwrap();
     verify(&fused).unwrap();
     let alone = fused.nodes.iter().filter(|n| n.op.name.starts_with("quick_gelu")).count();
     assert_eq!(alone, 0, "fused with its neighbours\n{fused}");
     assert_eq!(reference::run(&fused, &inputs).unwrap(), plain, "fused or not, the same bits");
-    let plan = plan(&fused, &Bindings::simple(&fused), &Bare).unwrap();
+    let plan = plan(&fused, &Bindings::simple(&fused), &Target::generic(Arc::new(Bare))).unwrap();
     check_plan(&plan).unwrap();
     assert!(plan.steps.iter().all(|s| matches!(s.work, Work::Rows(_))), "row programs alone");
 

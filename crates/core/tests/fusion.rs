@@ -3,6 +3,7 @@
 use headwater_core::graph::{InputRole, OutputRole, Phase, verify};
 use headwater_core::ops::{self, OpDef};
 use headwater_core::pass::{canonical, decompose, differentiate, fuse};
+use headwater_core::target::Target;
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId, reference};
 use proptest::prelude::*;
 
@@ -111,7 +112,7 @@ proptest! {
         let graph = decompose(differentiate(graph, loss).unwrap().graph).unwrap();
         let fed = inputs(&graph);
         let want = reference::run(&graph, &fed).unwrap();
-        let fused = fuse(graph.clone()).unwrap();
+        let fused = fuse(graph.clone(), &Target::default()).unwrap();
         verify(&fused).unwrap();
         prop_assert!(fused.nodes.len() <= graph.nodes.len());
         let got = reference::run(&fused, &fed).unwrap();
@@ -131,7 +132,7 @@ fn a_chain_becomes_one_node_and_stores_what_others_need() {
     let z = b.mul(y, x).unwrap();
     b.output("h", h, OutputRole::User);
     b.output("z", z, OutputRole::User);
-    let fused = fuse(b.finish()).unwrap();
+    let fused = fuse(b.finish(), &Target::default()).unwrap();
     assert_eq!(fused.nodes.len(), 1);
     assert_eq!(fused.nodes[0].outputs.len(), 2);
 }
@@ -147,7 +148,7 @@ fn narrow_values_are_widened_where_they_are_read() {
     let scaled = b.mul(wide, total).unwrap();
     b.output("y", scaled, OutputRole::User);
     let graph = b.finish();
-    let fused = fuse(graph.clone()).unwrap();
+    let fused = fuse(graph.clone(), &Target::default()).unwrap();
     let types = |g: &Graph| {
         let made = g.nodes.iter().flat_map(|n| &n.outputs).map(|&v| g.ty(v).to_string());
         made.collect::<Vec<_>>()
@@ -173,7 +174,7 @@ fn the_gradient_of_a_bias_is_summed_where_what_it_sums_is_made() {
     b.output("dx", dx, OutputRole::User);
     b.output("bias", bias, OutputRole::User);
     let graph = b.finish();
-    let fused = fuse(graph.clone()).unwrap();
+    let fused = fuse(graph.clone(), &Target::default()).unwrap();
     let names: Vec<_> = fused.nodes.iter().map(|n| n.op.name).collect();
     assert_eq!(names, ["fused", "reshape", "matmul"], "{fused}");
     assert_eq!(fused.cx(&fused.nodes[0]).opt_str("ops").unwrap(), Some("mul+sum"));
@@ -197,7 +198,7 @@ fn sums_of_few_long_rows_stay_apart() {
         let bias = b.sum(y, &[0], false).unwrap();
         b.output("y", y, OutputRole::User);
         b.output("bias", bias, OutputRole::User);
-        fuse(b.finish()).unwrap().nodes.len()
+        fuse(b.finish(), &Target::default()).unwrap().nodes.len()
     };
     assert_eq!([nodes(4, 4096), nodes(4, 4097), nodes(128, 4097)], [1, 2, 1]);
     assert_eq!([nodes(128, 1 << 18), nodes(128, (1 << 18) + 1)], [1, 2]);
@@ -229,7 +230,7 @@ fn a_loss_and_its_gradient_are_one_program() {
         ops.collect::<Vec<_>>()
     };
     let graph = classifier(6, 5);
-    let fused = fuse(graph.clone()).unwrap();
+    let fused = fuse(graph.clone(), &Target::default()).unwrap();
     verify(&fused).unwrap();
     let [one] = &labels(&fused)[..] else { panic!("{fused}") };
     assert!(one.contains("cross_entropy+") && one.ends_with("cross_entropy_backward+sum"), "{one}");
@@ -242,7 +243,8 @@ fn a_loss_and_its_gradient_are_one_program() {
     let inputs = inputs(&graph);
     assert_eq!(reference::run(&graph, &inputs).unwrap(), reference::run(&fused, &inputs).unwrap());
     // Few long rows are divided, which no program does that sums over them as well.
-    let [a, b] = [127, 128].map(|rows| labels(&fuse(classifier(rows, 4097)).unwrap())[0].ends_with("sum"));
+    let [a, b] = [127, 128]
+        .map(|rows| labels(&fuse(classifier(rows, 4097), &Target::default()).unwrap())[0].ends_with("sum"));
     assert_eq!([a, b], [false, true]);
 }
 
@@ -259,7 +261,7 @@ fn kernels_do_not_wait() {
         b.output("side", side, OutputRole::User);
         b.output("y", y, OutputRole::User);
         let graph = b.finish();
-        let fused = fuse(graph.clone()).unwrap();
+        let fused = fuse(graph.clone(), &Target::default()).unwrap();
         let inputs = inputs(&graph);
         assert_eq!(reference::run(&graph, &inputs).unwrap(), reference::run(&fused, &inputs).unwrap());
         fused.nodes.iter().map(|n| n.outputs.len()).collect::<Vec<_>>()
@@ -280,7 +282,7 @@ fn a_sum_of_the_backward_pass_takes_nothing_of_the_forward_pass_along() {
     b.output("y", y, OutputRole::User);
     b.output("sum", sum, OutputRole::User);
     let graph = b.finish();
-    let fused = fuse(graph.clone()).unwrap();
+    let fused = fuse(graph.clone(), &Target::default()).unwrap();
     verify(&fused).unwrap();
     let phases: Vec<_> = fused.nodes.iter().map(|n| n.phase).collect();
     assert_eq!(phases, [Phase::Forward, Phase::Forward, Phase::Backward], "{fused}");

@@ -1,26 +1,32 @@
 //! Plans of differentiated graphs: sound by the independent checker, written in place only where that is
 //! safe.
 
-use headwater_core::device::{Caps, Port, Support};
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::{self, OpCx, OpDef};
 use headwater_core::pass::{check_plan, decompose, differentiate, plan};
 use headwater_core::plan::Bindings;
+use headwater_core::target::{Operators, Port, Support, Target};
 use headwater_core::{Attrs, Builder, DType, Graph, TensorType, ValueId};
+use std::sync::Arc;
 
 /// A device whose kernels want contiguous inputs and some scratch memory.
+#[derive(Debug)]
 struct Plain;
 
-impl Caps for Plain {
+impl Operators for Plain {
     fn support(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> Support {
         Support::Native
     }
     fn workspace(&self, _: &OpDef, _: &OpCx, outs: &[TensorType]) -> usize {
         outs[0].bytes() / 2
     }
-    fn strided(&self, _: &OpDef, _: Port) -> bool {
+    fn strided(&self, _: &OpDef, _: &OpCx, _: &[TensorType], _: Port) -> bool {
         false
     }
+}
+
+fn plain() -> Target {
+    Target::generic(Arc::new(Plain))
 }
 
 fn user(b: &mut Builder, name: &str, shape: &[usize]) -> ValueId {
@@ -48,7 +54,7 @@ fn a_differentiated_graph_plans_soundly_and_reuses_memory() {
     let loss = graph.outputs[0].value;
     let d = differentiate(graph, loss).unwrap();
     assert!(d.missing.is_empty());
-    let plan = plan(&d.graph, &Bindings::simple(&d.graph), &Plain).unwrap();
+    let plan = plan(&d.graph, &Bindings::simple(&d.graph), &plain()).unwrap();
     check_plan(&plan).unwrap();
     let total: usize = plan.placements.iter().map(|p| p.bytes).sum();
     assert!(
@@ -61,7 +67,7 @@ fn a_differentiated_graph_plans_soundly_and_reuses_memory() {
 #[test]
 fn the_checker_finds_overlaps() {
     let graph = mlp(3);
-    let mut plan = plan(&graph, &Bindings::simple(&graph), &Plain).unwrap();
+    let mut plan = plan(&graph, &Bindings::simple(&graph), &plain()).unwrap();
     check_plan(&plan).unwrap();
     // Two buffers that live together are put on top of each other.
     let (i, j) = (0..plan.placements.len())
@@ -92,7 +98,7 @@ fn mutations_are_written_in_place_only_after_the_last_read() {
     };
     for (late, steps) in [(false, 3), (true, 4)] {
         let graph = build(late);
-        let plan = plan(&graph, &Bindings::simple(&graph), &Plain).unwrap();
+        let plan = plan(&graph, &Bindings::simple(&graph), &plain()).unwrap();
         check_plan(&plan).unwrap();
         assert_eq!(plan.steps.len(), steps, "late read: {late}");
     }
@@ -106,7 +112,7 @@ fn exchanged_states_are_saved_before_they_are_overwritten() {
     b.output("p", q, OutputRole::Mutation(p));
     b.output("q", p, OutputRole::Mutation(q));
     let graph = b.finish();
-    let plan = plan(&graph, &Bindings::simple(&graph), &Plain).unwrap();
+    let plan = plan(&graph, &Bindings::simple(&graph), &plain()).unwrap();
     check_plan(&plan).unwrap();
     // Both sources are saved, then both written.
     assert_eq!(plan.steps.len(), 4);
@@ -166,7 +172,7 @@ fn results_take_the_place_of_what_nobody_reads_any_more() {
         let y = gelu(&mut b, y);
         b.output("y", y, OutputRole::User);
         let graph = b.finish();
-        let plan = plan(&graph, &Bindings::simple(&graph), &Plain).unwrap();
+        let plan = plan(&graph, &Bindings::simple(&graph), &plain()).unwrap();
         check_plan(&plan).unwrap();
         let large = plan.placements.iter().filter(|p| p.bytes == 64 * 64 * 4).count();
         let arena = plan.segments[0].bytes;
@@ -191,7 +197,7 @@ fn what_lies_turned_is_copied_where_that_pays() {
         let y = b.one(op, &[seen], attrs).unwrap();
         b.output("y", y, OutputRole::User);
         let graph = b.finish();
-        let plan = plan(&graph, &Bindings::simple(&graph), &Plain).unwrap();
+        let plan = plan(&graph, &Bindings::simple(&graph), &plain()).unwrap();
         check_plan(&plan).unwrap();
         assert!(plan.steps.iter().all(|s| matches!(s.work, Work::Rows(_))));
         plan.steps.iter().map(|s| s.reads[0].as_ref().unwrap().layout.is_contiguous()).collect::<Vec<_>>()
@@ -221,7 +227,7 @@ fn what_is_repeated_is_never_copied_for_lying_turned() {
     let y = b.one(&ops::pointwise::exp::EXP, &[seen], Attrs::new()).unwrap();
     b.output("y", y, OutputRole::User);
     let graph = b.finish();
-    let plan = plan(&graph, &Bindings::simple(&graph), &Plain).unwrap();
+    let plan = plan(&graph, &Bindings::simple(&graph), &plain()).unwrap();
     check_plan(&plan).unwrap();
     assert!(matches!(plan.steps[..], [ref s] if matches!(s.work, Work::Rows(_))), "{:?}", plan.steps);
 }

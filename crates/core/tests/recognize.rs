@@ -8,6 +8,7 @@ use headwater_core::ops::pointwise::{add::ADD, mul::MUL, pow::POW, rsqrt::RSQRT,
 use headwater_core::ops::reduce::mean::MEAN;
 use headwater_core::pass::diff::gradients;
 use headwater_core::pass::{decompose, differentiate, fuse, recognize, simplify};
+use headwater_core::target::Target;
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId, reference};
 
 const ROWS: usize = 5;
@@ -224,9 +225,9 @@ fn fuses(
     let y = build(&mut b, &ins);
     b.output("y", y, OutputRole::User);
     let graph = recognize(b.finish()).unwrap().graph;
-    let forward = fuse(decompose(graph.clone()).unwrap()).unwrap();
+    let forward = fuse(decompose(graph.clone()).unwrap(), &Target::default()).unwrap();
     assert_eq!(forward.nodes.len(), 1, "{what}\n{forward}");
-    let both = fuse(with_gradients(graph)).unwrap();
+    let both = fuse(with_gradients(graph), &Target::default()).unwrap();
     assert!(both.nodes.len() <= 1 + backward, "{what}\n{both}");
 }
 

@@ -1,10 +1,7 @@
 //! Recomputation: the same bits, in less memory, by programs that do not sum.
 
-#[path = "common/any.rs"]
-mod any;
 mod common;
 
-use any::Any;
 use common::same_bits;
 use headwater_core::graph::{InputRole, Node, OutputRole, Phase, verify};
 use headwater_core::ops::control::fused::FUSED;
@@ -12,6 +9,7 @@ use headwater_core::ops::{self, Body, OpDef};
 use headwater_core::pass::{check_plan, decompose, differentiate, fuse, plan, recompute, simplify};
 use headwater_core::plan::Bindings;
 use headwater_core::row::Instr;
+use headwater_core::target::Target;
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId, reference};
 use proptest::prelude::*;
 
@@ -36,7 +34,8 @@ fn differentiated(mut b: Builder, y: ValueId) -> Graph {
     );
     let graph = decompose(b.finish()).unwrap();
     let loss = graph.outputs[0].value;
-    fuse(simplify(decompose(differentiate(graph, loss).unwrap().graph).unwrap()).graph).unwrap()
+    fuse(simplify(decompose(differentiate(graph, loss).unwrap().graph).unwrap()).graph, &Target::default())
+        .unwrap()
 }
 
 fn feed(graph: &Graph) -> Vec<Tensor> {
@@ -56,7 +55,7 @@ fn feed(graph: &Graph) -> Vec<Tensor> {
 }
 
 fn arena(graph: &Graph) -> usize {
-    let plan = plan(graph, &Bindings::simple(graph), &Any).unwrap();
+    let plan = plan(graph, &Bindings::simple(graph), &Target::default()).unwrap();
     check_plan(&plan).unwrap();
     plan.segments[0].bytes
 }
@@ -64,7 +63,7 @@ fn arena(graph: &Graph) -> usize {
 /// Recomputes a fused graph, checks that it still computes the same, and returns it with how many programs
 /// were added.
 fn checked(graph: &Graph) -> (Graph, usize) {
-    let again = recompute(graph.clone()).unwrap();
+    let again = recompute(graph.clone(), &Target::default()).unwrap();
     verify(&again).unwrap();
     let fed = feed(graph);
     let want = reference::run(graph, &fed).unwrap();
@@ -135,7 +134,7 @@ fn norms_and_gated_units_are_made_again() {
 #[test]
 fn what_is_made_again_belongs_to_the_backward_pass_and_names_its_line() {
     let graph = gated(2, &ops::norm::rms_norm::RMS_NORM, DType::F32);
-    let again = recompute(graph.clone()).unwrap();
+    let again = recompute(graph.clone(), &Target::default()).unwrap();
     let programs = |g: &Graph| -> Vec<(String, Phase)> {
         g.nodes.iter().filter(|n| n.op == &FUSED).map(|n| (n.attrs.to_string(), n.phase)).collect()
     };

@@ -1,17 +1,15 @@
 //! Passes stay linear: what they make of a model twice as large is twice as large. Counted in nodes, steps
 //! and bytes, not in time; `cargo run --release -p headwater-core --example large_graph` measures that.
 
-#[path = "common/any.rs"]
-mod any;
 #[path = "common/large.rs"]
 mod large;
 
-use any::Any;
 use headwater_core::Graph;
 use headwater_core::graph::verify;
 use headwater_core::pass::{check_plan, differentiate, fuse, plan, simplify};
 use headwater_core::plan::Bindings;
 use headwater_core::stats::operators;
+use headwater_core::target::Target;
 
 /// Sizes after each pass: nodes, operands of all nodes, steps, placements, and floating-point operations.
 fn sizes(graph: Graph) -> (usize, Vec<(&'static str, f64)>) {
@@ -27,11 +25,11 @@ fn sizes(graph: Graph) -> (usize, Vec<(&'static str, f64)>) {
     let s = simplify(d.graph);
     out.push(("simplified nodes", s.graph.nodes.len() as f64));
     verify(&s.graph).unwrap();
-    let fused = fuse(s.graph).unwrap();
+    let fused = fuse(s.graph, &Target::default()).unwrap();
     verify(&fused).unwrap();
     out.push(("fused nodes", fused.nodes.len() as f64));
     out.push(("operands of fused nodes", operands(&fused)));
-    let plan = plan(&fused, &Bindings::simple(&fused), &Any).unwrap();
+    let plan = plan(&fused, &Bindings::simple(&fused), &Target::default()).unwrap();
     check_plan(&plan).unwrap();
     out.push(("steps", plan.steps.len() as f64));
     out.push(("placements", plan.placements.len() as f64));

@@ -4,29 +4,35 @@
 #[allow(dead_code)]
 mod large;
 
-use headwater_core::device::{Caps, Port, Support};
 use headwater_core::graph::{Graph, parse};
 use headwater_core::pass::{check_plan, differentiate, plan};
 use headwater_core::plan::{Bindings, Plan};
 use headwater_core::stats::{Held, live_bytes, modules, operators, peak};
+use headwater_core::target::{Operators, Port, Support, Target};
 use headwater_core::{OpCx, OpDef, Registry, TensorType};
+use std::sync::Arc;
 
-/// A device whose matmul wants 256 bytes of scratch memory, in one place if that is as large as given.
-struct Scratch(usize);
+/// A device whose matmul wants 256 bytes of scratch memory.
+#[derive(Debug)]
+struct Scratch;
 
-impl Caps for Scratch {
+impl Operators for Scratch {
     fn support(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> Support {
         Support::Native
     }
     fn workspace(&self, op: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
         if op.name == "matmul" { 256 } else { 0 }
     }
-    fn common_workspace(&self) -> usize {
-        self.0
-    }
-    fn strided(&self, _: &OpDef, _: Port) -> bool {
+    fn strided(&self, _: &OpDef, _: &OpCx, _: &[TensorType], _: Port) -> bool {
         true
     }
+}
+
+/// That device, with workspaces of at most so many bytes in one place.
+fn scratch(shared_workspace: usize) -> Target {
+    let mut target = Target::generic(Arc::new(Scratch));
+    target.memory.shared_workspace = shared_workspace;
+    target
 }
 
 /// Two products, 4×8 by 8×8, in two modules, and their sum.
@@ -47,7 +53,7 @@ output "loss" = %5
 }
 
 fn planned(graph: &Graph) -> Plan {
-    let plan = plan(graph, &Bindings::simple(graph), &Scratch(255)).unwrap();
+    let plan = plan(graph, &Bindings::simple(graph), &scratch(255)).unwrap();
     check_plan(&plan).unwrap();
     plan
 }
@@ -97,7 +103,7 @@ fn the_peak_by_kind_and_module() {
 #[test]
 fn small_workspaces_share_a_place_and_are_no_activations() {
     let graph = small();
-    let plan = plan(&graph, &Bindings::simple(&graph), &Scratch(256)).unwrap();
+    let plan = plan(&graph, &Bindings::simple(&graph), &scratch(256)).unwrap();
     check_plan(&plan).unwrap();
     let rooms: Vec<_> = plan.steps.iter().filter_map(|s| s.workspace).collect();
     assert_eq!(rooms.len(), 2);

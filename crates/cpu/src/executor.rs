@@ -6,10 +6,11 @@ use crate::pool::{Pool, Shared};
 use crate::rows::{Program, Scratch, ScratchSize};
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
-use headwater_core::device::{Executable, Memory, Port};
+use headwater_core::device::{Executable, Memory};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::graph::Origin;
 use headwater_core::plan::{Plan, Step, Work};
+use headwater_core::target::Port;
 use headwater_core::{OpCx, TensorType, ensure, fail};
 use std::time::Instant;
 

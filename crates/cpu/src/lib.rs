@@ -17,6 +17,7 @@ pub mod memory;
 pub mod pool;
 mod room;
 mod rows;
+mod target;
 pub mod tier;
 pub mod view;
 

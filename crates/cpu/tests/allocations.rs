@@ -93,7 +93,7 @@ fn step(dtype: DType) -> Graph {
         b.output(format!("new.m.{p}"), new[1], OutputRole::Mutation(m));
         b.output(format!("new.v.{p}"), new[2], OutputRole::Mutation(v));
     }
-    pass::fuse(pass::simplify(pass::decompose(b.finish()).unwrap()).graph).unwrap()
+    pass::fuse(pass::simplify(pass::decompose(b.finish()).unwrap()).graph, Cpu::new(2).target()).unwrap()
 }
 
 /// Numbers for an input.
@@ -126,7 +126,7 @@ fn later_steps_allocate_nothing() {
     for dtype in [DType::F32, DType::BF16] {
         let (graph, device) = (step(dtype), Cpu::new(2));
         let bindings = Bindings::simple(&graph);
-        let plan = pass::plan(&graph, &bindings, device.caps()).unwrap();
+        let plan = pass::plan(&graph, &bindings, device.target()).unwrap();
         pass::check_plan(&plan).unwrap();
         let kernels = plan.steps.iter().filter(|s| matches!(s.work, Work::Kernel { .. })).count();
         assert!(kernels >= 7, "matrix products and index kernels belong to the step: {kernels}");

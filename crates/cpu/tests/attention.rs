@@ -40,7 +40,7 @@ fn graph(dtype: DType, merged: bool) -> Graph {
         r = b.scale(r, 1.5).unwrap();
         b.output(format!("result {i}"), r, OutputRole::User);
     }
-    fuse(simplify(b.finish()).graph).unwrap()
+    fuse(simplify(b.finish()).graph, Cpu::new(2).target()).unwrap()
 }
 
 fn inputs(graph: &Graph) -> Vec<Tensor> {
@@ -60,7 +60,7 @@ fn results_are_written_in_the_order_the_model_wants() {
         let inputs = inputs(&own);
         for threads in [1, 2, 7] {
             let device = Cpu::new(threads);
-            let plan = plan(&merged, &Bindings::simple(&merged), device.caps()).unwrap();
+            let plan = plan(&merged, &Bindings::simple(&merged), device.target()).unwrap();
             // Attention, its gradient and four products: no copies.
             assert_eq!(plan.steps.len(), 6, "{:?}", plan.steps.iter().map(|s| s.op).collect::<Vec<_>>());
             let got = evaluate(&device, &merged, &inputs).unwrap();

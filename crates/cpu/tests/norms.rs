@@ -5,6 +5,7 @@
 mod common;
 
 use common::run;
+use headwater_core::device::Device;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::norm::rms_norm::RMS_NORM;
 use headwater_core::pass::diff::gradients;
@@ -43,7 +44,7 @@ fn graph(s: Setting) -> Graph {
     for (v, g) in wanted.iter().zip(gradients(&mut b, &[(out[0], g)], &wanted).unwrap()) {
         b.output(format!("grad.{v}"), g.unwrap(), OutputRole::Gradient(*v));
     }
-    fuse(simplify(decompose(b.finish()).unwrap()).graph).unwrap()
+    fuse(simplify(decompose(b.finish()).unwrap()).graph, Cpu::new(2).target()).unwrap()
 }
 
 fn numbers(ty: &TensorType, seed: usize, scale: f64) -> Tensor {

@@ -5,6 +5,7 @@
 mod common;
 
 use common::run;
+use headwater_core::device::Device;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::{Case, Derivative, OpDef, Sample};
 use headwater_core::pass::bound::error_bounds;
@@ -105,7 +106,7 @@ impl<'a> Truth<'a> {
             inputs.iter().zip(&exact.inputs).map(|(t, i)| t.cast(exact.ty(i.value).dtype)).collect();
         let want = reference::run(exact, &lifted).expect("as in the lower dtype");
         let slopes = sensitivities(exact, &lifted, &want);
-        Truth { graph, own, exact: want, slopes, bounds: error_bounds(graph, false) }
+        Truth { graph, own, exact: want, slopes, bounds: error_bounds(graph, Cpu::new(1).target(), false) }
     }
 
     /// The bound of an element is relative to the largest number of the result and to its own sensitivity.

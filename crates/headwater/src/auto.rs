@@ -253,7 +253,7 @@ fn measure(
     device: &dyn Device,
 ) -> Result<(Vec<Choice>, Vec<Step>)> {
     let s = pass::sensitivity(graph, low)?;
-    let run = pass::fuse(pass::simplify(pass::decompose(s.graph)?).graph)?;
+    let run = pass::fuse(pass::simplify(pass::decompose(s.graph)?).graph, device.target())?;
     let mut groups: HashMap<&str, usize> = HashMap::new();
     let mut choices: Vec<Choice> = Vec::new();
     // By probe: sums over the batches.
@@ -330,7 +330,7 @@ fn tried(
         _ => None,
     };
     let d = pass::differentiate_scaled(b.finish(), loss, scale)?;
-    let graph = pass::fuse(pass::simplify(pass::decompose(d.graph)?).graph)?;
+    let graph = pass::fuse(pass::simplify(pass::decompose(d.graph)?).graph, device.target())?;
     let mut worst = Errors::default();
     for (batch, truth) in batches.iter().zip(truth) {
         let out = evaluate(device, &graph, &feed(&graph, bound, batch)?)?;

@@ -99,9 +99,9 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
     let forward = b.finish();
     let Prepared { graph, terms, missing: without } = Prepared::new(&forward, precision)?;
     let fed = feed(&graph, &bound, golden)?;
-    let bounds = error_bounds(&graph, precision.epsilon() > DType::F32.epsilon());
+    let bounds = error_bounds(&graph, device.target(), precision.epsilon() > DType::F32.epsilon());
     // What runs is what a training session runs; its bounds are those of the operators it is fused from.
-    let got = evaluate(device, &pass::fuse(graph.clone())?, &fed)?;
+    let got = evaluate(device, &pass::fuse(graph.clone(), device.target())?, &fed)?;
     let exact = Prepared::new(&forward, DType::F64)?;
     let condition = conditions(&exact, feed(&exact.graph, &bound, golden)?, device)?;
     let mut report = CheckReport {
@@ -223,7 +223,7 @@ const WORST_CONDITION: f64 = 1e4;
 /// magnified, measured in f64 by changing each element by ±[`NUDGE`]. First-order error bounds scale with it
 /// (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 1.6).
 fn conditions(p: &Prepared, fed: Vec<Tensor>, device: &dyn Device) -> Result<Vec<f64>> {
-    let graph = pass::fuse(p.graph.clone())?;
+    let graph = pass::fuse(p.graph.clone(), device.target())?;
     let base = evaluate(device, &graph, &fed)?;
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut sign = || {

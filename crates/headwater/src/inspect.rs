@@ -1,11 +1,11 @@
 //! What is in a model and what training it needs, without running it and without reading its weights.
 
-use crate::core::device::{Device, Support};
+use crate::core::device::Device;
 use crate::core::graph::{InputRole, OutputRole};
-use crate::core::ops::Body;
 use crate::core::pass::precision::{Level, Properties};
 use crate::core::plan::Bindings;
 use crate::core::stats::{self, Held, OperatorWork};
+use crate::core::target::Support;
 use crate::core::{DType, Graph, TensorType, pass};
 use crate::model::{Bound, Model};
 use crate::precision::{PrecisionUse, summary};
@@ -150,9 +150,9 @@ pub fn inspect(
     };
     let graph = pass::simplify(pass::decompose(graph)?).graph;
     let operators = operators(&graph, device);
-    let fused = pass::fuse(graph.clone())?;
-    let fused = if recompute { pass::recompute(fused)? } else { fused };
-    let plan = pass::plan(&fused, &Bindings::simple(&fused), device.caps())?;
+    let fused = pass::fuse(graph.clone(), device.target())?;
+    let fused = if recompute { pass::recompute(fused, device.target())? } else { fused };
+    let plan = pass::plan(&fused, &Bindings::simple(&fused), device.target())?;
     let peak = stats::peak(&plan, DEPTH).map_or(vec![], |p| p.modules);
     let bytes = |role: &dyn Fn(&InputRole) -> bool| -> usize {
         graph.inputs.iter().filter(|i| role(&i.role)).map(|i| graph.ty(i.value).bytes()).sum()
@@ -202,9 +202,9 @@ pub fn inspect(
 pub(crate) fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> {
     // The worst support of any use counts.
     let mut support: HashMap<&str, String> = HashMap::new();
-    for node in graph.nodes.iter().filter(|n| matches!(n.op.body, Body::Kernel(_))) {
+    for node in &graph.nodes {
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
-        let found = match device.caps().support(node.op, &graph.cx(node), &types) {
+        let found = match device.target().support(node.op, &graph.cx(node), &types) {
             Support::Native => continue,
             Support::Reference => "reference".to_string(),
             Support::Missing(why) => why,

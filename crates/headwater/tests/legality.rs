@@ -1,6 +1,7 @@
 //! Graphs of real models stay legal and print exactly through every pass.
 
 use headwater::core::graph::{Graph, OutputRole, parse, verify};
+use headwater::core::target::Target;
 use headwater::core::{DType, Registry, pass};
 use headwater::model::{Model, parse_dims};
 use std::path::{Path, PathBuf};
@@ -54,9 +55,9 @@ fn every_pass_keeps_real_models_legal() {
         let again = pass::simplify(s.graph.clone());
         let changes = (again.folded, again.identities, again.merged, again.dead);
         assert_eq!(changes, (0, 0, 0, 0), "{}", at("simplify again"));
-        let graph = pass::fuse(s.graph).unwrap();
+        let graph = pass::fuse(s.graph, &Target::default()).unwrap();
         sound(&at("fuse"), &graph, registry);
-        let graph = pass::recompute(graph).unwrap();
+        let graph = pass::recompute(graph, &Target::default()).unwrap();
         sound(&at("recompute"), &graph, registry);
     }
 }

@@ -93,7 +93,7 @@ fn differentiated(graph: Graph) -> Graph {
     let graph = pass::decompose(graph).unwrap();
     let loss = graph.outputs[0].value;
     let d = pass::differentiate(graph, loss).unwrap();
-    pass::fuse(pass::simplify(pass::decompose(d.graph).unwrap()).graph).unwrap()
+    pass::fuse(pass::simplify(pass::decompose(d.graph).unwrap()).graph, Cpu::new(2).target()).unwrap()
 }
 
 #[test]
@@ -434,7 +434,8 @@ fn every_combination_trains_and_fusing_the_update_changes_no_bit() {
                 }
                 let mixed = apply(&family.bound.graph, &settings.properties().unwrap()).unwrap().graph;
                 let mixed = pass::decompose(mixed).unwrap();
-                let limit = error_bounds(&mixed, true)[mixed.outputs[0].value.0 as usize];
+                let limit =
+                    error_bounds(&mixed, Cpu::new(1).target(), true)[mixed.outputs[0].value.0 as usize];
                 let mut first: Option<Run> = None;
                 for scale in [FIXED[0], FIXED[1], DYNAMIC, PREDICTIVE] {
                     let ours = run(&family, &settings, scale, steps, true);

@@ -7,6 +7,7 @@ use headwater::core::pass::{
     self,
     precision::{Level, Policy, Settings},
 };
+use headwater::core::target::Target;
 use headwater::core::{DType, Tensor, TensorType, graph, reference};
 use headwater::golden::Golden;
 use headwater::import::Dims;
@@ -139,7 +140,7 @@ fn the_torch_policy_computes_what_autocast_does() {
             .collect();
         let values = reference::trace(&graph, &inputs).unwrap();
         // Both sides have rounded as often.
-        let bounds = error_bounds(&graph, false);
+        let bounds = error_bounds(&graph, &Target::default(), false);
 
         let bytes = std::fs::read(goldens().join(format!("precision/{family}.safetensors"))).unwrap();
         let recorded = safetensors::SafeTensors::deserialize(&bytes).unwrap();

@@ -46,10 +46,10 @@ fn open(family: &str) -> (Graph, Vec<Tensor>) {
 /// and with.
 fn compared(name: &str, kept: &Graph, fed: &[Tensor]) -> (usize, usize) {
     let device = Cpu::new(2);
-    let again = pass::recompute(kept.clone()).unwrap();
+    let again = pass::recompute(kept.clone(), Cpu::new(2).target()).unwrap();
     verify(&again).unwrap_or_else(|e| panic!("{name}: {e}"));
     let arena = |g: &Graph| {
-        let plan = pass::plan(g, &Bindings::simple(g), device.caps()).unwrap();
+        let plan = pass::plan(g, &Bindings::simple(g), device.target()).unwrap();
         pass::check_plan(&plan).unwrap();
         plan.segments[0].bytes
     };
@@ -66,7 +66,7 @@ fn every_family_has_the_same_gradients_in_less_memory() {
     for family in FAMILIES {
         let (graph, fed) = open(family);
         assert!(graph.outputs.len() > 5);
-        let (before, after) = compared(family, &pass::fuse(graph).unwrap(), &fed);
+        let (before, after) = compared(family, &pass::fuse(graph, Cpu::new(2).target()).unwrap(), &fed);
         assert!(after <= before, "{family}: {before} bytes, {after} with recomputation");
         all = (all.0 + before, all.1 + after);
     }
@@ -99,7 +99,7 @@ fn stacked(dtype: DType, x: &[usize], layer: impl Fn(&mut Builder, ValueId, usiz
     let graph = pass::decompose(b.finish()).unwrap();
     let loss = graph.outputs[0].value;
     let graph = pass::differentiate(graph, loss).unwrap().graph;
-    pass::fuse(pass::simplify(pass::decompose(graph).unwrap()).graph).unwrap()
+    pass::fuse(pass::simplify(pass::decompose(graph).unwrap()).graph, Cpu::new(2).target()).unwrap()
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn update_with(
 }
 
 fn planned(graph: &Graph) -> Plan {
-    let plan = pass::plan(graph, &Bindings::simple(graph), Cpu::new(1).caps()).unwrap();
+    let plan = pass::plan(graph, &Bindings::simple(graph), Cpu::new(1).target()).unwrap();
     pass::check_plan(&plan).unwrap();
     plan
 }
@@ -74,7 +74,8 @@ fn a_step_moves_each_operand_once() {
     for (dtype, optimizer, want) in
         OPTIMIZERS.map(|(o, bytes)| (DType::F32, o, bytes)).into_iter().chain([f16]).chain(bf16)
     {
-        let plan = planned(&pass::fuse(update(optimizer, dtype, &[&[rows, cols]])).unwrap());
+        let plan =
+            planned(&pass::fuse(update(optimizer, dtype, &[&[rows, cols]]), Cpu::new(2).target()).unwrap());
         let large = |elements: usize| elements >= rows * cols;
         let mut bytes = 0;
         for step in &plan.steps {
@@ -98,7 +99,7 @@ fn a_step_moves_each_operand_once() {
 fn step(graph: &Graph, threads: usize, state: &mut [Vec<u8>]) -> Vec<Vec<u8>> {
     let device = Cpu::new(threads);
     let bindings = Bindings::simple(graph);
-    let plan = pass::plan(graph, &bindings, device.caps()).unwrap();
+    let plan = pass::plan(graph, &bindings, device.target()).unwrap();
     pass::check_plan(&plan).unwrap();
     let mut memory: Vec<Box<dyn Memory>> =
         plan.segments.iter().map(|s| device.alloc(s.bytes).unwrap()).collect();
@@ -152,7 +153,7 @@ fn fused_steps_have_the_bits_of_unfused_ones() {
     let types = [DType::F32, DType::BF16, DType::F16];
     for (optimizer, dtype) in OPTIMIZERS.iter().flat_map(|(o, _)| types.map(|d| (*o, d))) {
         let graph = update(optimizer, dtype, &[&[3, 700], &[5], &[40, 9, 3]]);
-        let fused = pass::fuse(graph.clone()).unwrap();
+        let fused = pass::fuse(graph.clone(), Cpu::new(2).target()).unwrap();
         let (mut a, mut b) = (state(&graph, 0), state(&graph, 0));
         for round in 0..3 {
             let gradients = state(&graph, round);
@@ -193,7 +194,10 @@ fn split_masters_are_stepped_as_whole_ones() {
         let graph = update_with(optimizer, DType::BF16, shapes, whole);
         let halves = update(optimizer, DType::BF16, shapes);
         let at = |g: &Graph, name: &str| g.inputs.iter().position(|i| i.name == name).unwrap();
-        let (graph, halves) = (pass::fuse(graph).unwrap(), pass::fuse(halves).unwrap());
+        let (graph, halves) = (
+            pass::fuse(graph, Cpu::new(2).target()).unwrap(),
+            pass::fuse(halves, Cpu::new(2).target()).unwrap(),
+        );
         let mut a = state(&graph, 0);
         // Every eighth is half way between two weights.
         for (i, x) in a[at(&graph, masters)].chunks_exact_mut(4).enumerate().filter(|(i, _)| i % 8 == 0) {
@@ -235,7 +239,9 @@ fn steps_too_small_for_bf16_count_on_average_if_rounded_stochastically() {
     for stochastic in [false, true] {
         let layout = BucketLayout::new([("p", &ty, group)]);
         let layout = if stochastic { layout.with_stochastic_rounding() } else { layout };
-        let graph = pass::fuse(update_graph(&layout, &groups, Clip::default(), false).unwrap()).unwrap();
+        let graph =
+            pass::fuse(update_graph(&layout, &groups, Clip::default(), false).unwrap(), Cpu::new(2).target())
+                .unwrap();
         let at = |name: &str| graph.inputs.iter().position(|i| i.name.starts_with(name));
         // Below 1, bf16 has the step 2⁻⁸: each update is a sixteenth of it.
         let lr = 2f64.powi(-12);

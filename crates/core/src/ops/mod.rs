@@ -186,6 +186,23 @@ impl OpDef {
         schemas.flat_map(|s| s.args).map(|a| a.name).chain(shown).collect()
     }
 
+    /// The row program of one application, if the body is `Pointwise` or `Rows`.
+    ///
+    /// # Errors
+    /// What the body refuses.
+    pub fn row_program(&self, cx: &OpCx, outs: &[TensorType]) -> Result<Option<RowProgram>> {
+        Ok(match self.body {
+            Body::Pointwise(f) => {
+                let exprs = f(cx)?;
+                let inputs: Vec<_> = cx.present().map(|t| (t.dtype, &t.shape[..])).collect();
+                let dtypes: Vec<_> = outs.iter().map(|t| t.dtype).collect();
+                Some(RowProgram::pointwise(&inputs, &outs[0].shape, &dtypes, &exprs))
+            }
+            Body::Rows(f) => Some(f(cx, outs)?),
+            _ => None,
+        })
+    }
+
     /// Floating-point operations and bytes moved (every operand once) of one application.
     pub fn cost_of(&self, cx: &OpCx, outputs: &[TensorType]) -> (f64, f64) {
         let numel = |t: Option<&TensorType>| t.map_or(0.0, |t| t.shape.numel() as f64);

@@ -12,17 +12,19 @@ use super::regroup::{sum_early, widen_late};
 use crate::diagnostic::{Code, Error, Result};
 use crate::graph::{Def, Graph, Node, NodeId, ValueId};
 use crate::ops::Body;
+use crate::target::{RowProgramLimits, Target};
 
 /// So many nodes may wait for one, at most.
 const WAITING: usize = 8;
 
-/// Fuses a graph whose operators have been decomposed. Order, inputs and outputs are kept.
+/// Fuses a graph whose operators have been decomposed, within the target's limits of row programs. Order,
+/// inputs and outputs are kept.
 ///
 /// # Errors
 /// What an operator's own program rule refuses.
-pub fn fuse(graph: Graph) -> Result<Graph> {
-    let graph = sum_early(widen_late(graph)?)?;
-    let mut fuser = Fuser::new(&graph)?;
+pub fn fuse(graph: Graph, target: &Target) -> Result<Graph> {
+    let graph = sum_early(widen_late(graph)?, &target.rows)?;
+    let mut fuser = Fuser::new(&graph, &target.rows)?;
     for n in 0..graph.nodes.len() {
         fuser.absorb_producers(n);
     }
@@ -41,6 +43,7 @@ enum Slot {
 
 struct Fuser<'a> {
     graph: &'a Graph,
+    limits: &'a RowProgramLimits,
     groups: Vec<Slot>,
     /// Node that originally computes a value.
     home: Vec<Option<usize>>,
@@ -56,7 +59,7 @@ struct Fuser<'a> {
 }
 
 impl<'a> Fuser<'a> {
-    fn new(graph: &'a Graph) -> Result<Self> {
+    fn new(graph: &'a Graph, limits: &'a RowProgramLimits) -> Result<Self> {
         let mut users = vec![Vec::new(); graph.values.len()];
         let mut home = vec![None; graph.values.len()];
         let mut groups = Vec::with_capacity(graph.nodes.len());
@@ -72,7 +75,7 @@ impl<'a> Fuser<'a> {
         graph.outputs.iter().for_each(|o| is_output[o.value.0 as usize] = true);
         let into: Vec<usize> = (0..graph.nodes.len()).collect();
         let when = into.iter().map(|&n| (n, 0)).collect();
-        Ok(Fuser { graph, groups, home, into, when, waited: 0, users, is_output })
+        Ok(Fuser { graph, limits, groups, home, into, when, waited: 0, users, is_output })
     }
 
     /// Absorbs into node `n` every producer that may move there.
@@ -99,7 +102,7 @@ impl<'a> Fuser<'a> {
         let later = |u: usize| self.when[self.place(u)] > self.when[n] || waiting.contains(&self.place(u));
         let kept =
             |w: ValueId| self.is_output[w.0 as usize] || self.users[w.0 as usize].iter().any(|&u| later(u));
-        let Some(merged) = merge(self.graph, producer, consumer, &kept) else { return false };
+        let Some(merged) = merge(self.graph, self.limits, producer, consumer, &kept) else { return false };
         self.into[p] = n;
         self.groups[p] = Slot::Gone;
         self.groups[n] = Slot::Group(Box::new(merged));

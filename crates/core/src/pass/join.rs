@@ -5,25 +5,23 @@
 //! *Exact*: the same operations on the same numbers. The program that takes it in may sum, but in an order
 //! that what else it computes does not change: rows that are short, and sums over rows.
 
-use super::merge::{Group, LONG, beside, fused_node, reduces};
+use super::merge::{Group, beside, fused_node, reduces};
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Node, Phase, ValueId};
 use crate::ops::Body;
 use crate::row::Instr;
+use crate::target::{RowProgramLimits, Target};
 use std::collections::{HashMap, HashSet};
 
 /// Nodes that such a program is looked for in, and most that wait for it: what these read is kept as long.
 const WINDOW: usize = 24;
 const WAITING: usize = 8;
-/// How many times the bytes of what is made may be kept longer for it: queries, keys and values wait
-/// together.
-const LONGER: f64 = 3.0;
 
 /// Joins the programs whose results are all among `made` with such ones.
 ///
 /// # Errors
 /// What an operator's own program rule refuses.
-pub(super) fn join(graph: &mut Graph, made: &HashSet<ValueId>) -> Result<()> {
+pub(super) fn join(graph: &mut Graph, target: &Target, made: &HashSet<ValueId>) -> Result<()> {
     let lives = Lives::of(graph);
     // Places that nodes left when they were joined.
     let mut left = vec![false; graph.nodes.len()];
@@ -31,7 +29,7 @@ pub(super) fn join(graph: &mut Graph, made: &HashSet<ValueId>) -> Result<()> {
         if left[at] {
             continue;
         }
-        if let Some((last, nodes)) = joined(graph, at, made, &lives, &left)? {
+        if let Some((last, nodes)) = joined(graph, target, at, made, &lives, &left)? {
             let first = last + 1 - nodes.len();
             for (i, node) in (first..).zip(nodes) {
                 (graph.nodes[i], left[i]) = (node, false);
@@ -47,6 +45,7 @@ pub(super) fn join(graph: &mut Graph, made: &HashSet<ValueId>) -> Result<()> {
 /// If node `at` is joined with a later one: the place of that, and all nodes from `at` up to there anew.
 fn joined(
     graph: &Graph,
+    target: &Target,
     at: usize,
     made: &HashSet<ValueId>,
     lives: &Lives,
@@ -84,11 +83,13 @@ fn joined(
         }
         // As floats: of sizes that nothing could hold, sums would overflow.
         let bytes = |v: &ValueId| graph.ty(*v).bytes() as f64;
-        if longer.iter().map(bytes).sum::<f64>() > LONGER * node.outputs.iter().map(bytes).sum::<f64>() {
+        if longer.iter().map(bytes).sum::<f64>()
+            > target.recompute.longer_lives * node.outputs.iter().map(bytes).sum::<f64>()
+        {
             return Ok(None);
         }
-        let other = Group::of(graph, other)?.filter(keeps_order);
-        let Some(both) = other.and_then(|g| beside(&g, &group)) else { continue };
+        let other = Group::of(graph, other)?.filter(|g| keeps_order(g, &target.rows));
+        let Some(both) = other.and_then(|g| beside(&target.rows, &g, &group)) else { continue };
         let Node { origin, phase, .. } = graph.nodes[p];
         let both = fused_node(graph, both, origin, phase)?;
         let before = (at + 1..p).filter(|i| !left[*i] && !waiting.contains(i));
@@ -132,8 +133,9 @@ impl Lives {
     }
 }
 
-/// Whether a program's sums do not depend on what else it computes.
-fn keeps_order(g: &Group) -> bool {
+/// Whether a program's sums do not depend on what else it computes: rows that the device reduces in one
+/// piece, or sums over rows alone. The rewrite is exact because of it.
+fn keeps_order(g: &Group, limits: &RowProgramLimits) -> bool {
     let rows = g.program.body.iter().any(|i| matches!(i, Instr::Reduce(..)));
-    !rows || g.program.cols() <= LONG
+    !rows || g.program.cols() <= limits.whole_columns
 }

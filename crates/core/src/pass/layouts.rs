@@ -2,12 +2,13 @@
 //! size]` and then wants `[batch, length, heads · size]`, the result is written that way at once, and what
 //! follows is a view.
 
-use crate::device::{Caps, Port};
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Node, ValueId};
 use crate::ops::Body;
 use crate::row::Instr;
 use crate::shape::Layout;
+use crate::target::{Port, Target};
+use crate::tensor::TensorType;
 use std::collections::HashMap;
 
 /// The values that are better laid out otherwise than in row-major order, and how: without gaps, the last
@@ -17,7 +18,7 @@ use std::collections::HashMap;
 /// order; unless another needs the value itself in order.
 pub(super) fn layouts(
     graph: &Graph,
-    caps: &dyn Caps,
+    target: &Target,
     bound: &dyn Fn(ValueId) -> bool,
 ) -> Result<HashMap<ValueId, Layout>> {
     let mut users = vec![Vec::new(); graph.values.len()];
@@ -26,7 +27,7 @@ pub(super) fn layouts(
             v.iter().for_each(|v| users[v.0 as usize].push((n, i)));
         }
     }
-    let search = Search { graph, caps, users };
+    let search = Search { graph, target, users };
     let mut out = HashMap::new();
     for node in &graph.nodes {
         for (i, &v) in node.outputs.iter().enumerate() {
@@ -43,16 +44,22 @@ pub(super) fn layouts(
 
 struct Search<'a> {
     graph: &'a Graph,
-    caps: &'a dyn Caps,
+    target: &'a Target,
     /// Nodes that use a value, and as which operand.
     users: Vec<Vec<(usize, usize)>>,
 }
 
 impl Search<'_> {
+    /// Whether a node's kernel takes an operand in any layout.
+    fn strided(&self, node: &Node, port: Port) -> bool {
+        let types: Vec<TensorType> = node.outputs.iter().map(|&v| self.graph.ty(v).clone()).collect();
+        self.target.operators.strided(node.op, &self.graph.cx(node), &types, port)
+    }
+
     /// Whether a node can write an output in another order.
     fn free(&self, node: &Node, i: usize) -> Result<bool> {
         Ok(match node.op.body {
-            Body::Kernel(_) => self.caps.strided(node.op, Port::Write(i)),
+            Body::Kernel(_) => self.strided(node, Port::Write(i)),
             Body::Pointwise(_) => true,
             Body::Rows(f) => {
                 let types: Vec<_> = node.outputs.iter().map(|&v| self.graph.ty(v).clone()).collect();
@@ -84,7 +91,7 @@ impl Search<'_> {
                         }
                         copied
                     }
-                    Body::Kernel(_) => !self.caps.strided(node.op, Port::Read(i)),
+                    Body::Kernel(_) => !self.strided(node, Port::Read(i)),
                     _ => false,
                 };
                 if needs_order {

@@ -6,7 +6,6 @@ use super::layouts::layouts;
 use super::memory::{self, Buffer};
 use super::reuse;
 use super::turned::turned;
-use crate::device::{Caps, Port};
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
 use crate::ensure;
@@ -15,17 +14,18 @@ use crate::ops::{Body, RegionCopy, Source};
 use crate::plan::{ARENA, Bindings, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work};
 use crate::row::RowProgram;
 use crate::shape::Layout;
+use crate::target::{Port, Support, Target};
 use crate::tensor::TensorType;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Makes a plan of a graph: steps, then the arena.
+/// Makes a plan of a graph for a target: steps, then the arena.
 ///
 /// # Errors
-/// `Graph` if an operator still has to be decomposed or a binding is missing, `Plan` if bindings lie outside
-/// their segments, and what operators refuse.
-pub fn plan(graph: &Graph, bindings: &Bindings, caps: &dyn Caps) -> Result<Plan> {
-    let mut lowering = Lowering::new(graph, bindings, caps)?;
+/// `Unsupported` for what the target does not run, `Graph` if an operator still has to be decomposed or a binding is missing, `Plan` if bindings lie outside their
+/// segments, and what operators refuse.
+pub fn plan(graph: &Graph, bindings: &Bindings, target: &Target) -> Result<Plan> {
+    let mut lowering = Lowering::new(graph, bindings, target)?;
     for node in &graph.nodes {
         lowering.node(node).map_err(|e| e.in_op(node.op.name).at(graph.origin(node)))?;
     }
@@ -43,7 +43,7 @@ pub(super) struct Storage {
 struct Lowering<'a> {
     graph: &'a Graph,
     bindings: &'a Bindings,
-    caps: &'a dyn Caps,
+    target: &'a Target,
     buffers: Vec<Buffer>,
     steps: Vec<Draft>,
     storage: Vec<Option<Storage>>,
@@ -77,7 +77,7 @@ impl Draft {
 }
 
 impl<'a> Lowering<'a> {
-    fn new(graph: &'a Graph, bindings: &'a Bindings, caps: &'a dyn Caps) -> Result<Self> {
+    fn new(graph: &'a Graph, bindings: &'a Bindings, target: &'a Target) -> Result<Self> {
         ensure!(bindings.inputs.len() == graph.inputs.len(), Graph, "every input must be bound");
         ensure!(bindings.outputs.len() == graph.outputs.len(), Graph, "every output must be bound");
         let mut buffers = Vec::new();
@@ -94,10 +94,10 @@ impl<'a> Lowering<'a> {
             buffers.push(Buffer { value: input.value, bytes: ty.bytes(), place: Some(place) });
         }
         let targets = targets(graph, bindings)?;
-        let layouts = layouts(graph, caps, &|v| targets.contains_key(&v))?;
+        let layouts = layouts(graph, target, &|v| targets.contains_key(&v))?;
         let (copies, steps) = (HashMap::new(), Vec::new());
         let common = None;
-        Ok(Lowering { graph, bindings, caps, buffers, steps, storage, copies, targets, layouts, common })
+        Ok(Lowering { graph, bindings, target, buffers, steps, storage, copies, targets, layouts, common })
     }
 
     fn storage(&self, v: ValueId) -> Result<&Storage> {
@@ -151,13 +151,11 @@ impl<'a> Lowering<'a> {
                     self.storage[v.0 as usize] = Some(Storage { layout, ..base });
                 }
             }
-            Body::Pointwise(f) => {
-                let inputs: Vec<_> = cx.present().map(|t| (t.dtype, &t.shape[..])).collect();
-                let dtypes: Vec<_> = types.iter().map(|t| t.dtype).collect();
-                let program = RowProgram::pointwise(&inputs, &types[0].shape, &dtypes, &f(&cx)?);
-                self.rows(node, program, flops)?;
+            Body::Pointwise(_) | Body::Rows(_) => {
+                if let Some(program) = node.op.row_program(&cx, &types)? {
+                    self.rows(node, program, flops)?;
+                }
             }
-            Body::Rows(f) => self.rows(node, f(&cx, &types)?, flops)?,
             Body::Copies(f) => {
                 let copies = f(&cx, &types[0])?;
                 let out = self.define(node.outputs[0]);
@@ -166,17 +164,19 @@ impl<'a> Lowering<'a> {
                 }
             }
             Body::Kernel(_) => {
+                self.supported(self.target.support(node.op, &cx, &types))?;
+                let operators = &self.target.operators;
                 let mut reads = Vec::with_capacity(node.inputs.len());
                 for (i, v) in node.inputs.iter().enumerate() {
                     reads.push(match *v {
                         None => None,
-                        Some(v) if self.caps.strided(node.op, Port::Read(i)) => {
+                        Some(v) if operators.strided(node.op, &cx, &types, Port::Read(i)) => {
                             Some(self.storage(v)?.clone())
                         }
                         Some(v) => Some(self.contiguous(v, node)?),
                     });
                 }
-                let bytes = self.caps.workspace(node.op, &cx, &types);
+                let bytes = operators.workspace(node.op, &cx, &types);
                 let workspace = (bytes > 0).then(|| self.workspace(node, bytes));
                 let writes = node.outputs.iter().map(|&v| self.define(v)).collect();
                 let work = Work::Kernel { op: node.op, attrs: node.attrs.clone() };
@@ -188,7 +188,7 @@ impl<'a> Lowering<'a> {
 
     /// A buffer of at least so many bytes, for one step: one of its own, or that which others have as well.
     fn workspace(&mut self, node: &Node, bytes: usize) -> usize {
-        let shared = bytes <= self.caps.common_workspace();
+        let shared = bytes <= self.target.memory.shared_workspace;
         if let Some(buffer) = self.common.filter(|_| shared) {
             let room = &mut self.buffers[buffer].bytes;
             *room = bytes.max(*room);
@@ -200,6 +200,14 @@ impl<'a> Lowering<'a> {
             self.common = Some(buffer);
         }
         buffer
+    }
+
+    /// Refuses what the device does not run at all.
+    fn supported(&self, support: Support) -> Result<()> {
+        match support {
+            Support::Native | Support::Reference => Ok(()),
+            Support::Missing(why) => Err(Error::new(Code::Unsupported, why)),
+        }
     }
 
     fn push(
@@ -216,12 +224,13 @@ impl<'a> Lowering<'a> {
     }
 
     fn rows(&mut self, node: &Node, program: RowProgram, flops: f64) -> Result<()> {
+        self.supported(self.target.program(&program))?;
         let writes: Vec<Storage> = node.outputs.iter().map(|&v| self.define(v)).collect();
         let operands: Vec<ValueId> = node.operands().collect();
         let mut reads =
             operands.iter().map(|&v| self.storage(v).cloned()).collect::<Result<Vec<Storage>>>()?;
         let layouts = |all: &[Storage]| all.iter().map(|s| s.layout.clone()).collect::<Vec<_>>();
-        for i in turned(&program, &layouts(&reads), &layouts(&writes)) {
+        for i in turned(&program, &self.target.transpose, &layouts(&reads), &layouts(&writes)) {
             reads[i] = self.contiguous(operands[i], node)?;
         }
         let reads = reads.into_iter().map(Some).collect();
@@ -329,11 +338,15 @@ impl<'a> Lowering<'a> {
             let to = self.allocate(o.value, &ty, Some(place));
             self.copy(&end, from, to);
         }
-        let Lowering { buffers, steps: drafts, bindings, .. } = self;
+        let Lowering { buffers, steps: drafts, bindings, target, .. } = self;
         let roots = reuse::roots(&buffers, &drafts);
         let uses: Vec<Vec<usize>> = drafts.iter().map(|d| d.buffers().map(|b| roots[b]).collect()).collect();
-        let (places, placements, bytes) =
-            memory::place(&buffers, &uses, &drafts.iter().map(|d| d.origin).collect::<Vec<_>>());
+        let (places, placements, bytes) = memory::place(
+            &buffers,
+            &uses,
+            target.memory.alignment,
+            &drafts.iter().map(|d| d.origin).collect::<Vec<_>>(),
+        );
         let view = |s: &Storage| TensorView {
             place: places[roots[s.buffer]],
             dtype: s.dtype,
@@ -354,7 +367,13 @@ impl<'a> Lowering<'a> {
             .collect();
         let mut segments = vec![Segment { name: "arena".into(), bytes, kind: SegmentKind::Arena }];
         segments.extend(bindings.segments.iter().cloned());
-        Ok(Plan { segments, steps, placements, origins: graph.origins.clone() })
+        Ok(Plan {
+            alignment: target.memory.alignment,
+            segments,
+            steps,
+            placements,
+            origins: graph.origins.clone(),
+        })
     }
 }
 

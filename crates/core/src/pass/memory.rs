@@ -9,7 +9,7 @@
 use crate::diagnostic::Result;
 use crate::ensure;
 use crate::graph::{OriginId, ValueId};
-use crate::plan::{ALIGN, ARENA, Place, Placement, Plan, SegmentKind, TensorView};
+use crate::plan::{ARENA, Place, Placement, Plan, SegmentKind, TensorView};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A buffer before placement.
@@ -85,11 +85,12 @@ struct Alive {
 /// So many buffers are placed by what they hold: each is compared with all before it.
 const WEIGHED: usize = 4096;
 
-/// Gives every buffer a place. `uses[s]` are the buffers step `s` touches, `origins[s]` its origin.
-/// Returns the places, the arena's placements and the arena's size in bytes.
+/// Gives every buffer a place, aligned to `alignment` bytes. `uses[s]` are the buffers step `s` touches,
+/// `origins[s]` its origin. Returns the places, the arena's placements and the arena's size in bytes.
 pub fn place(
     buffers: &[Buffer],
     uses: &[Vec<usize>],
+    alignment: usize,
     origins: &[OriginId],
 ) -> (Vec<Place>, Vec<Placement>, usize) {
     let mut life: Vec<Option<(usize, usize)>> = vec![None; buffers.len()];
@@ -103,7 +104,7 @@ pub fn place(
     let mut alive: Vec<Alive> = Vec::new();
     for (buffer, (b, life)) in buffers.iter().zip(&life).enumerate() {
         if let (Some((first, last)), None, 1..) = (*life, b.place, b.bytes) {
-            alive.push(Alive { buffer, bytes: b.bytes.next_multiple_of(ALIGN), first, last });
+            alive.push(Alive { buffer, bytes: b.bytes.next_multiple_of(alignment), first, last });
         }
     }
     alive.sort_by_key(|a| (a.first, a.buffer));
@@ -205,7 +206,7 @@ pub fn check_plan(plan: &Plan) -> Result<()> {
             p.first,
             p.last
         );
-        ensure!(p.place.offset.is_multiple_of(ALIGN), Plan, "placement {i} is not aligned");
+        ensure!(p.place.offset.is_multiple_of(plan.alignment), Plan, "placement {i} is not aligned");
         starting[p.first].push(i);
         ending[p.last].push(i);
     }
@@ -294,6 +295,7 @@ pub fn check_plan(plan: &Plan) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::ALIGN;
     use proptest::prelude::*;
 
     #[test]

@@ -5,23 +5,12 @@
 
 use crate::Attrs;
 use crate::diagnostic::{Code, Error, Result};
-use crate::dtype::DType;
 use crate::graph::{Graph, Node, OriginId, Phase, ValueId};
-use crate::ops::Body;
 use crate::ops::control::fused::{FUSED, encode_types};
 use crate::row::{Access, Instr, Operand, Reg, RowProgram};
+use crate::target::RowProgramLimits;
 use crate::tensor::TensorType;
 use std::sync::Arc;
-
-/// Instructions and operands of one program beyond which a tile no longer fits the registers and cache of any
-/// device.
-const MAX_INSTRUCTIONS: usize = 96;
-const MAX_OPERANDS: usize = 20;
-
-/// Rows of more columns than the first, if there are fewer than the second, are not reduced and summed over
-/// in one program: a device divides long rows where rows are few, but not while it sums over them.
-pub(super) const LONG: usize = 4096;
-pub(super) const MANY: usize = 128;
 
 /// A program with its operands' values.
 #[derive(Clone, Debug)]
@@ -52,23 +41,8 @@ impl Group {
 /// The row program of a node, if it is one.
 fn program_of(graph: &Graph, node: &Node) -> Result<Option<RowProgram>> {
     let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
-    let cx = graph.cx(node);
-    let program = match node.op.body {
-        Body::Pointwise(f) => f(&cx).map(|exprs| {
-            let inputs: Vec<_> = cx.present().map(|t| (t.dtype, &t.shape[..])).collect();
-            let dtypes: Vec<_> = types.iter().map(|t| t.dtype).collect();
-            Some(RowProgram::pointwise(&inputs, &types[0].shape, &dtypes, &exprs))
-        }),
-        Body::Rows(f) => f(&cx, &types).map(Some),
-        _ => Ok(None),
-    };
+    let program = node.op.row_program(&graph.cx(node), &types);
     program.map_err(|e| e.in_op(node.op.name).at(graph.origin(node)))
-}
-
-/// Whether a device computes this program's floats in f64.
-pub(super) fn wide(p: &RowProgram) -> bool {
-    p.reads.iter().chain(&p.writes).any(|o| o.dtype == DType::F64)
-        || p.body.iter().any(|i| matches!(i, Instr::Cast(DType::F64, _)))
 }
 
 fn has_floats(p: &RowProgram) -> bool {
@@ -84,16 +58,17 @@ pub(super) fn reduces(p: &RowProgram) -> bool {
 /// stored.
 pub(super) fn merge(
     graph: &Graph,
+    limits: &RowProgramLimits,
     producer: &Group,
     consumer: &Group,
     kept: &dyn Fn(ValueId) -> bool,
 ) -> Option<Group> {
     let (p, c) = (&producer.program, &consumer.program);
-    if has_floats(p) && has_floats(c) && wide(p) != wide(c) {
+    if has_floats(p) && has_floats(c) && p.computes_in_f64() != c.computes_in_f64() {
         return None;
     }
-    if p.body.len() + c.body.len() > MAX_INSTRUCTIONS
-        || p.reads.len() + p.writes.len() + c.reads.len() + c.writes.len() > MAX_OPERANDS
+    if p.body.len() + c.body.len() > limits.instructions
+        || p.reads.len() + p.writes.len() + c.reads.len() + c.writes.len() > limits.operands
     {
         return None;
     }
@@ -154,15 +129,16 @@ pub(super) fn merge(
     debug_assert!(out.program.classes().is_ok(), "{:?}", out.program.classes());
     let has = |what: fn(&Instr) -> bool| out.program.body.iter().any(what);
     let both = has(|i| matches!(i, Instr::Reduce(..))) && has(|i| matches!(i, Instr::Columns(..)));
-    let few = out.program.cols() > LONG && out.program.rows() < MANY;
+    let few = out.program.cols() > limits.long_columns && out.program.rows() < limits.few_rows;
     (!both || !few).then_some(out)
 }
 
 /// One program for two that go over the same space and hand each other nothing: the first one's, with all
-/// results of both. `None` if there is none. The second does not reduce.
-pub(super) fn beside(first: &Group, second: &Group) -> Option<Group> {
+/// results of both.
+/// `None` if there is none. The second does not reduce.
+pub(super) fn beside(limits: &RowProgramLimits, first: &Group, second: &Group) -> Option<Group> {
     let (p, q) = (&first.program, &second.program);
-    if has_floats(p) && has_floats(q) && wide(p) != wide(q) {
+    if has_floats(p) && has_floats(q) && p.computes_in_f64() != q.computes_in_f64() {
         return None;
     }
     let space = |p: &RowProgram| p.outer.iter().chain(&p.inner).copied().collect::<Vec<usize>>();
@@ -186,8 +162,8 @@ pub(super) fn beside(first: &Group, second: &Group) -> Option<Group> {
     append(&mut out, second, None, &|_| None, &|_| true)?;
     debug_assert!(out.program.classes().is_ok(), "{:?}", out.program.classes());
     // Not before: what both compute and read counts once.
-    let fits =
-        out.program.body.len() <= MAX_INSTRUCTIONS && out.reads.len() + out.writes.len() <= MAX_OPERANDS;
+    let fits = out.program.body.len() <= limits.instructions
+        && out.reads.len() + out.writes.len() <= limits.operands;
     fits.then_some(out)
 }
 

@@ -12,33 +12,23 @@
 //! and its sums, so that no device has a reason to sum in another order.
 
 use super::join::join;
-use super::merge::{Group, fused_node, merge, reduces, wide};
+use super::merge::{Group, fused_node, merge, reduces};
 use super::simplify::remove_dead;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::graph::{Def, Graph, Node, NodeId, Phase, ValueId};
 use crate::ops::Body;
 use crate::row::{Instr, RowProgram};
+use crate::target::Target;
 use std::collections::{HashMap, HashSet};
-
-/// Instructions of what is made again for one value: half of what a fused program may have, the rest is its
-/// user's.
-const MAX_INSTRUCTIONS: usize = 48;
-
-/// Reading more than so many times its own bytes for a value costs more than it saves: two operands, and what
-/// is small.
-const MAX_READ: f64 = 2.5;
-
-/// A value that is less than this part of the mean of what is kept is not worth a program.
-const SMALLEST: f64 = 16.0;
 
 /// Makes a fused graph of forward and backward recompute in the backward pass what need not be kept for it.
 /// Inputs and outputs keep their order, names and roles, and their bits.
 ///
 /// # Errors
 /// What an operator's own program rule refuses.
-pub fn recompute(mut graph: Graph) -> Result<Graph> {
-    let choice = Choice::of(&graph)?;
+pub fn recompute(mut graph: Graph, target: &Target) -> Result<Graph> {
+    let choice = Choice::of(&graph, target)?;
     if choice.dropped.is_empty() {
         return Ok(graph);
     }
@@ -47,12 +37,13 @@ pub fn recompute(mut graph: Graph) -> Result<Graph> {
         writer.node(&mut graph, n)?;
     }
     writer.shorten(&mut graph)?;
-    join(&mut graph, &writer.made.into_values().collect())?;
+    join(&mut graph, target, &writer.made.into_values().collect())?;
     Ok(remove_dead(graph).0)
 }
 
 /// What is kept for the backward pass and what is made again.
-struct Choice {
+struct Choice<'a> {
+    target: &'a Target,
     /// The value whose elements a value shows: itself, if it is no view.
     root: Vec<ValueId>,
     /// Roots that are there in the backward pass: inputs, and what is kept for it.
@@ -72,10 +63,11 @@ struct Chain {
     instructions: usize,
 }
 
-impl Choice {
+impl<'a> Choice<'a> {
     /// Walks in the order of the forward pass: whether a value's operands are kept is settled before the
     /// value's turn.
-    fn of(graph: &Graph) -> Result<Choice> {
+    fn of(graph: &Graph, target: &'a Target) -> Result<Choice<'a>> {
+        let costs = &target.recompute;
         let mut root: Vec<ValueId> = (0..graph.values.len() as u32).map(ValueId).collect();
         let mut kept = vec![false; root.len()];
         graph.inputs.iter().for_each(|i| kept[i.value.0 as usize] = true);
@@ -96,9 +88,9 @@ impl Choice {
         let (count, all) = candidates()
             .filter(|v| kept[v.0 as usize])
             .fold((0.0, 0.0), |(count, all), v| (count + 1.0, all + bytes(v)));
-        let mut choice = Choice { root, kept, dropped: HashSet::new(), again: HashMap::new() };
+        let mut choice = Choice { target, root, kept, dropped: HashSet::new(), again: HashMap::new() };
         for v in candidates() {
-            if !choice.kept[v.0 as usize] || fixed[v.0 as usize] || bytes(v) * count * SMALLEST < all {
+            if !choice.kept[v.0 as usize] || fixed[v.0 as usize] || bytes(v) * count * costs.smallest < all {
                 continue;
             }
             let mut chain = Chain::default();
@@ -108,7 +100,7 @@ impl Choice {
             let read: f64 = chain.reads.iter().map(|&r| bytes(r)).sum();
             let more: f64 =
                 chain.reads.iter().filter(|r| !choice.kept[r.0 as usize]).map(|&r| bytes(r)).sum();
-            if more < bytes(v) && read <= MAX_READ * bytes(v) {
+            if more < bytes(v) && read <= costs.reads * bytes(v) {
                 for r in chain.reads {
                     (choice.kept[r.0 as usize], fixed[r.0 as usize]) = (true, true);
                 }
@@ -132,7 +124,7 @@ impl Choice {
         let Some(again) = again else { return Ok(false) };
         // What was tried counts, used or not: that bounds the time, and the depth of this recursion.
         chain.instructions += again.program.body.len();
-        if chain.instructions > MAX_INSTRUCTIONS {
+        if chain.instructions > self.target.recompute.instructions {
             return Ok(false);
         }
         for &r in &again.reads {
@@ -168,7 +160,7 @@ impl Choice {
             g.reads.iter().copied().find(|r| self.is_missing(*r) && !outside.contains(r))
         };
         while let Some(v) = next(&group, &outside) {
-            match merge(graph, &self.again[&v], &group, &|_| false) {
+            match merge(graph, &self.target.rows, &self.again[&v], &group, &|_| false) {
                 Some(merged) => group = merged,
                 None => {
                     outside.insert(v);
@@ -180,14 +172,14 @@ impl Choice {
 }
 
 /// Writes the graph anew.
-struct Writer {
+struct Writer<'a> {
     old: Vec<Node>,
-    choice: Choice,
+    choice: Choice<'a>,
     /// What stands in the backward pass for a value that is not kept.
     made: HashMap<ValueId, ValueId>,
 }
 
-impl Writer {
+impl Writer<'_> {
     /// Appends a node of the old graph, before it what makes its operands again.
     fn node(&mut self, graph: &mut Graph, n: usize) -> Result<()> {
         let mut node = self.old[n].clone();
@@ -278,7 +270,7 @@ impl Writer {
 /// `kept`, and such results as it goes on with them rounded, are read from there.
 fn part(g: &Group, wanted: &[usize], kept: &dyn Fn(usize) -> bool) -> Option<Group> {
     let p = &g.program;
-    let computing = if wide(p) { DType::F64 } else { DType::F32 };
+    let computing = if p.computes_in_f64() { DType::F64 } else { DType::F32 };
     // Which registers come from sums, and which result stands for a register.
     let mut sums: Vec<bool> = Vec::with_capacity(p.body.len());
     let mut stored: Vec<Option<usize>> = vec![None; p.body.len()];

@@ -1,7 +1,7 @@
 //! What is rearranged before fusion, so that more fuses. *Exact*: the same operations on the same numbers in
 //! the same order.
 
-use super::merge::{LONG, MANY, reduces};
+use super::merge::reduces;
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -13,11 +13,8 @@ use crate::ops::reduce::sum::SUM;
 use crate::ops::update::master::MASTER_JOIN;
 use crate::ops::view::reshape::RESHAPE;
 use crate::row::{Access, RowBuilder};
+use crate::target::RowProgramLimits;
 use std::sync::Arc;
-
-/// Sums over rows of more columns than this are a program of their own: a device holds partial sums of all
-/// columns for each block of rows.
-const MAX_COLUMNS: usize = 1 << 18;
 
 /// Widens f16 and bf16 where they are read, and puts split masters together there: that loses nothing and
 /// costs nothing inside a row program, so each program makes its own of the narrow values, and the wide one
@@ -70,11 +67,11 @@ pub(super) fn widen_late(mut graph: Graph) -> Result<Graph> {
 ///
 /// # Errors
 /// What an operator's own program rule refuses.
-pub(super) fn sum_early(mut graph: Graph) -> Result<Graph> {
+pub(super) fn sum_early(mut graph: Graph, limits: &RowProgramLimits) -> Result<Graph> {
     let mut behind: Vec<Vec<Node>> = vec![Vec::new(); graph.nodes.len()];
     let mut moved = vec![false; graph.nodes.len()];
     for (n, moved) in moved.iter_mut().enumerate() {
-        let Some((v, maker)) = summed(&graph, &graph.nodes[n])? else { continue };
+        let Some((v, maker)) = summed(&graph, limits, &graph.nodes[n])? else { continue };
         let sum = by_rows(&graph, &graph.nodes[n], v);
         match maker {
             Some(NodeId(maker)) => {
@@ -98,11 +95,15 @@ pub(super) fn sum_early(mut graph: Graph) -> Result<Graph> {
 }
 
 /// What such a sum sums, and the node that makes it if that is a program over the same rows.
-fn summed(graph: &Graph, node: &Node) -> Result<Option<(ValueId, Option<NodeId>)>> {
+fn summed(
+    graph: &Graph,
+    limits: &RowProgramLimits,
+    node: &Node,
+) -> Result<Option<(ValueId, Option<NodeId>)>> {
     let ([Some(x)], [out]) = (&node.inputs[..], &node.outputs[..]) else { return Ok(None) };
     let (from, to) = (graph.ty(*x), graph.ty(*out));
     let Some((&cols, lead)) = from.shape.split_last() else { return Ok(None) };
-    let fits = (2..=MAX_COLUMNS).contains(&cols);
+    let fits = (2..=limits.column_sums).contains(&cols);
     if node.op != &SUM || from.dtype != to.dtype || !to.dtype.is_float() || lead.is_empty() || !fits {
         return Ok(None);
     }
@@ -128,7 +129,7 @@ fn summed(graph: &Graph, node: &Node) -> Result<Option<(ValueId, Option<NodeId>)
             let types: Vec<_> = makes.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
             let p =
                 f(&graph.cx(makes), &types).map_err(|e| e.in_op(makes.op.name).at(graph.origin(makes)))?;
-            if cols > LONG && p.rows() < MANY && reduces(&p) {
+            if cols > limits.long_columns && p.rows() < limits.few_rows && reduces(&p) {
                 return Ok(None);
             }
             p.outer == outer && p.inner == [cols]

@@ -3,9 +3,9 @@
 //! the channels of an image whose channels lie apart, one transposition costs less than to reduce rows read
 //! so, or to compute functions of what is read so. Little arithmetic does not pay for it.
 
-use crate::expr::Unary;
 use crate::row::{Access, Instr, Operand, RowProgram};
 use crate::shape::Layout;
+use crate::target::TransposeCosts;
 
 /// What lies next to each other in memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -33,23 +33,18 @@ fn lies(p: &RowProgram, access: &Access, layout: &Layout) -> Lies {
     }
 }
 
-/// Whether an instruction pays for a copy of what it works on.
-fn pays(i: &Instr) -> bool {
-    use Unary::*;
-    match i {
-        Instr::Reduce(..) | Instr::Columns(..) => true,
-        Instr::Unary(f, _) => {
-            matches!(
-                f,
-                Exp | ExpNonpos | Expm1 | Log | Log1p | Sin | Cos | Tan | Tanh | Atan | Erf | Ndtr | Sigmoid
-            )
-        }
-        _ => false,
-    }
-}
-
 /// The reads whose rows lie next to each other, where the columns of other operands do.
-pub(super) fn turned(p: &RowProgram, reads: &[Layout], writes: &[Layout]) -> Vec<usize> {
+pub(super) fn turned(
+    p: &RowProgram,
+    costs: &TransposeCosts,
+    reads: &[Layout],
+    writes: &[Layout],
+) -> Vec<usize> {
+    let pays = |i: &Instr| match i {
+        Instr::Reduce(..) | Instr::Columns(..) => costs.reductions,
+        Instr::Unary(f, _) => costs.functions.contains(f),
+        _ => false,
+    };
     if !p.body.iter().any(pays) {
         return Vec::new();
     }

@@ -6,9 +6,9 @@ use crate::float_dtype;
 use crate::gemm::{self, Mat, MatMut, Operand, Size, Start};
 use crate::tier::Tier;
 use crate::view::View;
-use headwater_core::device::Port;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::linear::matmul::Dims;
+use headwater_core::target::Port;
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[

@@ -52,8 +52,8 @@ use space::{Axis, count};
 const FIRST_LEVEL: usize = 24 << 10;
 const SECOND_LEVEL: usize = 256 << 10;
 /// Rows of at most so many columns are reduced in one piece, so that a sum does not depend on what else a
-/// program computes.
-const WHOLE: usize = loops::CHUNK;
+/// program computes. The target says so to passes.
+pub(crate) const WHOLE: usize = loops::CHUNK;
 /// Programs that move more bytes than this write past the caches: nothing of the results would still be there
 /// when they are read.
 const STREAM: usize = 32 << 20;

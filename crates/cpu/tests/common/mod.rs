@@ -10,7 +10,7 @@ use headwater_cpu::Cpu;
 /// those that share their place are, which must not change a bit.
 pub fn run(device: &Cpu, graph: &Graph, inputs: &[Tensor]) -> headwater_core::Result<Vec<Tensor>> {
     let bindings = Bindings::simple(graph);
-    let mut plan = plan(graph, &bindings, device.caps())?;
+    let mut plan = plan(graph, &bindings, device.target())?;
     check_plan(&plan)?;
     let outputs = run_plan(device, graph, &plan, &bindings, inputs)?;
     let mut roomy = false;

@@ -6,6 +6,7 @@ use crate::core::graph::{InputRole, OutputRole};
 use crate::core::ops::case::Sample;
 use crate::core::ops::{Case, attention, conv, create, index, linear, loss, norm, pointwise, view};
 use crate::core::plan::Bindings;
+use crate::core::target::Target;
 use crate::core::{Builder, DType, Graph, OpDef, TensorType, ValueId, pass};
 use crate::cpu::limits::Limits;
 use crate::runtime::layout::{BucketLayout, Master};
@@ -225,7 +226,7 @@ impl Entry {
         let mut directions = vec!["forward"];
         directions.extend(self.gradients.then_some("forward+backward"));
         for direction in directions {
-            let (graph, bytes) = self.graph(dtype, direction != "forward")?;
+            let (graph, bytes) = self.graph(dtype, direction != "forward", device.target())?;
             let mut runner = Runner::new(device, &graph, self)?;
             let times = time(patience, || runner.run())?;
             rows.push(Row {
@@ -248,7 +249,7 @@ impl Entry {
     }
 
     /// The graph as a session would run it, and the bytes it cannot help moving.
-    fn graph(&self, dtype: DType, gradients: bool) -> Result<(Graph, f64)> {
+    fn graph(&self, dtype: DType, gradients: bool, target: &Target) -> Result<(Graph, f64)> {
         let (op, case) = match &self.work {
             Work::Operator(op, case) => (op, case),
             Work::Update(parameters, masters) => {
@@ -267,7 +268,7 @@ impl Entry {
                     Master::None => 2.0 * dtype.size() as f64,
                 };
                 let bytes = bucket.elements as f64 * (2.0 * dtype.size() as f64 + weight + 4.0 * 4.0);
-                return Ok((pass::fuse(pass::simplify(graph).graph)?, bytes));
+                return Ok((pass::fuse(pass::simplify(graph).graph, target)?, bytes));
             }
         };
         let mut b = Builder::new();
@@ -315,7 +316,7 @@ impl Entry {
             b = wide;
         }
         let graph = pass::simplify(pass::decompose(b.finish())?).graph;
-        Ok((pass::fuse(graph)?, bytes as f64))
+        Ok((pass::fuse(graph, target)?, bytes as f64))
     }
 
     /// Limit of an integer input, by its name.
@@ -340,7 +341,7 @@ struct Runner {
 impl Runner {
     fn new(device: &dyn Device, graph: &Graph, entry: &Entry) -> Result<Runner> {
         let bindings = Bindings::simple(graph);
-        let plan = pass::plan(graph, &bindings, device.caps())?;
+        let plan = pass::plan(graph, &bindings, device.target())?;
         let memory = plan.segments.iter().map(|s| device.alloc(s.bytes)).collect::<Result<Vec<_>, _>>()?;
         let mut runner = Runner {
             executable: device.load(&plan)?,
@@ -374,11 +375,13 @@ mod tests {
 
     #[test]
     fn every_line_makes_a_legal_graph_in_every_dtype() {
+        let target = Target::default();
         for entry in table() {
             for dtype in [DType::F32, DType::BF16, DType::F16] {
                 for gradients in [false, entry.gradients] {
-                    let (graph, bytes) =
-                        entry.graph(dtype, gradients).unwrap_or_else(|e| panic!("{}: {e:#}", entry.label()));
+                    let (graph, bytes) = entry
+                        .graph(dtype, gradients, &target)
+                        .unwrap_or_else(|e| panic!("{}: {e:#}", entry.label()));
                     crate::core::graph::verify(&graph).unwrap_or_else(|e| panic!("{}: {e}", entry.label()));
                     let outputs: usize = graph.outputs.iter().map(|o| graph.ty(o.value).bytes()).sum();
                     assert!(bytes >= outputs as f64, "{}", entry.label());

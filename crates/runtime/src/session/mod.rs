@@ -24,6 +24,7 @@ use headwater_core::pass::precision::{Properties, Settings};
 use headwater_core::pass::taps::{FAULT, Fault};
 use headwater_core::pass::{self, diff::NoGradient};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
+use headwater_core::target::Target;
 use headwater_core::{DType, Graph, Tensor, TensorType};
 use program::{Program, gradient_name};
 use state::{Slot, Space, State};
@@ -173,7 +174,7 @@ impl Session {
                 return Err(Error::config("accumulate", "must be at least 1"));
             }
             let (differentiated, missing) = differentiated(model.graph, &precision, t)?;
-            let differentiated = t.fused(differentiated)?;
+            let differentiated = t.fused(differentiated, session.device.target())?;
             let layout = layout(&differentiated, &mut distinct)?;
             let layout = if precision.masters { layout.with_masters() } else { layout };
             session.layout = if t.stochastic_rounding { layout.with_stochastic_rounding() } else { layout };
@@ -196,7 +197,7 @@ impl Session {
             let accumulated = settings.accumulate > 1;
             let program = session.compile_gradients(graph, accumulated)?;
             let graph = optim::update_graph(&session.layout, &groups, settings.clip, accumulated)?;
-            let update = session.compile(&pass::fuse(graph)?)?;
+            let update = session.compile(&pass::fuse(graph, session.device.target())?)?;
             let zero = match accumulated {
                 true => Some(session.compile(&optim::zero_graph(&session.layout)?)?),
                 false => None,
@@ -355,7 +356,7 @@ impl Session {
         let settings = &self.training()?.settings;
         let accumulated = settings.accumulate > 1;
         let (graph, _) = differentiated(graph, &self.precision, settings)?;
-        let graph = settings.fused(graph)?;
+        let graph = settings.fused(graph, self.device.target())?;
         let found = graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_))).count();
         if found != self.layout.entries().count() {
             let message = "the graph's gradients are not those of the graph the session was made from";
@@ -372,7 +373,7 @@ impl Session {
     pub fn evaluation_program(&mut self, graph: &Graph) -> Result<ProgramId> {
         let graph = mixed(&pass::evaluation(graph)?, &self.precision)?;
         let graph = pass::simplify(pass::canonical(graph)?).graph;
-        self.compile(&pass::fuse(graph)?)
+        self.compile(&pass::fuse(graph, self.device.target())?)
     }
 
     /// Starts a step: empties the sum of the gradients, if micro-batches are summed.
@@ -564,9 +565,9 @@ impl Session {
 
 impl Training {
     /// What becomes of a differentiated graph before it is planned.
-    fn fused(&self, graph: Graph) -> Result<Graph> {
-        let graph = pass::fuse(graph)?;
-        Ok(if self.recompute { pass::recompute(graph)? } else { graph })
+    fn fused(&self, graph: Graph, target: &Target) -> Result<Graph> {
+        let graph = pass::fuse(graph, target)?;
+        Ok(if self.recompute { pass::recompute(graph, target)? } else { graph })
     }
 }
 

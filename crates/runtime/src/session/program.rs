@@ -88,7 +88,7 @@ impl Program {
         {
             bindings.segments.push(Segment { name: name.into(), bytes, kind });
         }
-        let plan = pass::plan(graph, &bindings, device.caps())?;
+        let plan = pass::plan(graph, &bindings, device.target())?;
         pass::check_plan(&plan)?;
         Ok(Program {
             executable: device.load(&plan)?,

@@ -61,7 +61,7 @@ impl Session {
                 let settings = &self.training()?.settings;
                 let (graph, _) = differentiated(graph, &self.precision, settings)?;
                 let (tapped, taps) = pass::taps(&graph)?;
-                let fused = settings.fused(tapped)?;
+                let fused = settings.fused(tapped, self.device.target())?;
                 let program = self.compile(&fused)?;
                 self.traces.push(Trace { fed, program, taps, origins: graph.origins });
                 self.traces.len() - 1

@@ -62,7 +62,7 @@ impl Session {
         let (graph, _) = differentiated(graph, &self.precision, settings)?;
         let (graph, taps) = pass::underflow(&graph, DType::F16)?;
         let origins = graph.origins.clone();
-        let fused = settings.fused(graph)?;
+        let fused = settings.fused(graph, self.device.target())?;
         let program = self.compile_gradients(fused, accumulated)?;
         self.counts.push(Counts { program, taps, origins });
         Ok(program)

@@ -24,10 +24,10 @@ use crate::gemm::{Ahead, Mat, even};
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
 use headwater_core::DType;
-use headwater_core::device::Port;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 use headwater_core::random::Stream;
+use headwater_core::target::Port;
 use rows::Kept;
 
 /// The family.

@@ -1,0 +1,87 @@
+//! The CPU as passes see it: every element type, and the figures of its kernels and caches.
+
+use crate::kernels::{self, Site};
+use crate::rows::WHOLE;
+use crate::tier::Tier;
+use headwater_core::ops::OpDef;
+use headwater_core::plan::ALIGN;
+use headwater_core::target::{
+    DTypeSet, DTypeSupport, MemorySpace, Operators, Port, ProductModel, RecomputeCosts, RowProgramLimits,
+    Support, TRANSCENDENTAL, Target, TargetMemory, TransposeCosts,
+};
+use headwater_core::{DType, OpCx, TensorType};
+use std::sync::Arc;
+
+/// Most bytes of workspace, and most for each thread, that lie in one place all through a plan: what packed
+/// operands of most products need. Larger ones would leave the caches anyway.
+const COMMON: usize = 2 << 20;
+const COMMON_EACH: usize = 3 << 20;
+const COMMON_MOST: usize = 16 << 20;
+
+/// The target of `threads` threads with the instructions of a tier.
+pub(crate) fn target(threads: usize, tier: Tier) -> Target {
+    use DType::{BF16, F16, F32, F64};
+    Target {
+        name: "cpu".into(),
+        dtypes: DTypeSupport {
+            storage: DTypeSet::ALL,
+            rows: DTypeSet::ALL,
+            arithmetic: DTypeSet::of(&[F32, F64, DType::I32, DType::I64]),
+            accumulator: F32,
+        },
+        rows: RowProgramLimits {
+            instructions: 96,
+            operands: 20,
+            whole_columns: WHOLE,
+            long_columns: WHOLE,
+            few_rows: 128,
+            column_sums: 1 << 18,
+        },
+        memory: TargetMemory {
+            alignment: ALIGN,
+            spaces: vec![MemorySpace { name: "host".into(), bytes: None, host: true }],
+            block: 1024,
+            shared_workspace: (COMMON + COMMON_EACH * threads).min(COMMON_MOST),
+        },
+        // Vectors of 4 to 16 lanes load columns that are contiguous; others are gathered one by one.
+        transpose: TransposeCosts { reductions: true, functions: TRANSCENDENTAL },
+        // Half of a fused program's instructions, the rest are its user's. Reads: two operands, and what is
+        // small.
+        recompute: RecomputeCosts { instructions: 48, reads: 2.5, smallest: 16.0, longer_lives: 3.0 },
+        products: [(F16, F32), (BF16, F32), (F32, F32), (F64, F64)]
+            .map(|(operands, sums)| ProductModel::plain(operands, sums))
+            .into(),
+        operators: Arc::new(Kernels { threads, tier }),
+    }
+}
+
+/// The table of kernels, for a number of threads and a tier.
+#[derive(Debug)]
+struct Kernels {
+    threads: usize,
+    tier: Tier,
+}
+
+impl Kernels {
+    fn site<'a>(&self, cx: &OpCx<'a>, outs: &'a [TensorType]) -> Site<'a> {
+        Site { cx: cx.clone(), outs, threads: self.threads, tier: self.tier }
+    }
+}
+
+impl Operators for Kernels {
+    fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
+        match kernels::choose(op.name, &self.site(cx, outs)) {
+            Some(_) => Support::Native,
+            None => Support::Reference,
+        }
+    }
+
+    fn workspace(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> usize {
+        let site = self.site(cx, outs);
+        kernels::choose(op.name, &site).map_or(0, |k| (k.workspace)(&site))
+    }
+
+    fn strided(&self, op: &OpDef, _: &OpCx, _: &[TensorType], port: Port) -> bool {
+        kernels::find(op.name).is_none_or(|k| (k.strided)(port))
+    }
+}
