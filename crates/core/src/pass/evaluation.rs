@@ -20,6 +20,30 @@ pub fn evaluation(graph: &Graph) -> Result<Graph> {
     Ok(graph)
 }
 
+/// Sets the rate of every dropout to 0, of attention and recurrent layers too, and leaves all else as in training: batch
+/// norm uses the batch's statistics and counts. Values keep their ids. Returns the number of nodes changed.
+///
+/// Numbers drawn otherwise, such as by `bernoulli`, stay random.
+pub fn without_dropout(graph: &mut Graph) -> usize {
+    let mut changed = 0;
+    for node in &mut graph.nodes {
+        let own = node.op.name.contains("dropout").then_some("p");
+        for rate in own.into_iter().chain(["dropout_p", "dropout"]) {
+            let drops = match node.attrs.get(rate) {
+                Some(Attr::Float(p)) => *p != 0.0,
+                Some(Attr::Int(p)) => *p != 0,
+                _ => false,
+            };
+            let off = matches!(node.attrs.get("train"), Some(Attr::Bool(false)));
+            if drops && !off {
+                node.attrs.set(rate, Attr::Float(0.0));
+                changed += 1;
+            }
+        }
+    }
+    changed
+}
+
 /// A node's attributes in evaluation, under the names that all of ATen's operators share.
 fn evaluating(node: &Node) -> Attrs {
     let mut attrs = node.attrs.clone();
@@ -45,6 +69,22 @@ mod tests {
     use crate::ops::norm::batch_norm::BATCH_NORM;
     use crate::ops::random::dropout::DROPOUT;
     use crate::{Builder, DType, Tensor, TensorType, pass, reference};
+
+    #[test]
+    fn rates_of_dropout_become_zero_and_ids_stay() {
+        let mut b = Builder::new();
+        let x = b.input("x", TensorType::new(DType::F64, [4, 5]), InputRole::User);
+        let with = |p: f64, train: bool| Attrs::new().with("p", p).with("train", train);
+        let on = b.one(&DROPOUT, &[x], with(0.5, true)).unwrap();
+        let off = b.one(&DROPOUT, &[on], with(0.5, false)).unwrap();
+        let never = b.one(&DROPOUT, &[off], with(0.0, true)).unwrap();
+        b.output("y", never, OutputRole::User);
+        let mut graph = b.finish();
+        assert_eq!((without_dropout(&mut graph), without_dropout(&mut graph)), (1, 0));
+        assert_eq!(graph.outputs[0].value, never);
+        let graph = pass::simplify(pass::decompose(graph).unwrap()).graph;
+        assert_eq!(graph.nodes.len(), 0, "all of it is the identity");
+    }
 
     #[test]
     fn dropout_is_gone_and_running_statistics_are_used() {

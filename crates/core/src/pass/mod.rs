@@ -30,7 +30,7 @@ pub mod underflow;
 pub use canonical::{canonical, mixed};
 pub use decompose::decompose;
 pub use diff::{differentiate, differentiate_scaled};
-pub use evaluation::evaluation;
+pub use evaluation::{evaluation, without_dropout};
 pub use fuse::fuse;
 pub use lift::lift;
 pub use lower::plan;
