@@ -4,13 +4,13 @@ use crate::amp::AmpConfig;
 use crate::data::LastBatch;
 use crate::error::{Error, Result};
 use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
-use crate::schedule::{Schedule, Shape};
+use crate::schedule::{Schedule, Shape, spelled};
 use crate::session::Training;
 use headwater_core::graph::NodeId;
 use headwater_core::pass::taps::Fault;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Settings of a training run. Everything has a default but the length of the run and the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,7 @@ pub struct TrainConfig {
     /// Which parameters decay.
     pub decay: Decay,
     /// Course of the learning rate after the warm-up.
+    #[serde(with = "spelled")]
     pub schedule: Shape,
     /// Steps over which the learning rate rises.
     pub warmup: u64,
@@ -198,16 +199,24 @@ impl TrainConfig {
     /// The learning rate over a run of `steps`.
     ///
     /// # Errors
-    /// `Config` for an `end` outside 0 to 1.
+    /// `Config` for settings of the schedule out of range.
     pub fn schedule(&self, steps: u64) -> Result<Schedule> {
-        if !(0.0..=1.0).contains(&self.end) {
-            return Err(Error::config(
-                "end",
-                format!("is a share of the learning rate, 0 to 1; it is {}", self.end),
-            ));
-        }
         let lr = self.optimizer.rule().lr();
-        Ok(Schedule { lr, shape: self.schedule, warmup: self.warmup, steps, end: self.end })
+        Schedule::new(lr, self.schedule.clone(), self.warmup, steps, self.end)
+    }
+
+    /// Makes all paths relative to `dir`, the folder of the file that they were read from.
+    pub fn relative_to(&mut self, dir: &Path) {
+        let join = |p: &mut PathBuf| *p = dir.join(&p);
+        if !self.data.train.as_os_str().is_empty() {
+            join(&mut self.data.train);
+        }
+        let others =
+            [&mut self.data.eval, &mut self.checkpoint.dir, &mut self.log.json, &mut self.log.tensorboard];
+        others.into_iter().flatten().for_each(join);
+        if let Some(order) = &mut self.data.order {
+            *order = dir.join(&order).to_string_lossy().into_owned();
+        }
     }
 
     /// What the session needs to know.
