@@ -47,13 +47,12 @@ pub fn recorded_training(golden: &Golden) -> Result<Training> {
         serde_json::Value::Null => Decay::All,
         v => serde_json::from_value(v).context("`decay` of the golden")?,
     };
-    let norm = take("clip_norm").as_f64();
-    for key in ["schedule", "warmup", "autocast", "total_steps", "min_lr"] {
+    let clip = Clip { norm: take("clip_norm").as_f64(), value: take("clip_value").as_f64() };
+    for key in ["schedule", "warmup", "end", "autocast", "total_steps", "min_lr"] {
         take(key);
     }
     let optimizer: Optimizer =
         serde_json::from_value(settings.clone()).context("the golden's optimizer is not known")?;
-    let clip = Clip { norm, value: None };
     Ok(Training { optimizer, decay, clip, ..Training::default() })
 }
 

@@ -1,6 +1,7 @@
 //! Golden files: what PyTorch computed, as `tools/` records it (`goldens/README.md` has the format).
 
 use crate::core::Tensor;
+use crate::runtime::TrainConfig;
 use crate::tensors::TensorFile;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
@@ -79,6 +80,40 @@ impl Golden {
     pub fn json(&self, key: &str) -> Result<serde_json::Value> {
         let text = self.fact(key).with_context(|| format!("the golden has no `{key}`"))?;
         serde_json::from_str(text).with_context(|| format!("`{key}` of the golden is no JSON"))
+    }
+
+    /// Whether PyTorch ran the model with dropout as the identity, because it has dropout.
+    pub fn without_dropout(&self) -> bool {
+        self.fact("dropout") == Some("identity")
+    }
+
+    /// The archive that was evaluated, if `archive` is another one: its name and the first digits of its hash.
+    ///
+    /// # Errors
+    /// If the archive cannot be read.
+    pub fn of_another(&self, archive: &Path) -> Result<Option<String>> {
+        let Some(recorded) = self.fact("sha256") else { return Ok(None) };
+        let hash = crate::tensors::sha256(archive)?;
+        let short = |h: &str| h.chars().take(12).collect::<String>();
+        Ok((hash != recorded).then(|| {
+            format!(
+                "the golden was recorded from {} with SHA-256 {}…, this archive has {}…",
+                self.fact("archive").unwrap_or("an archive"),
+                short(recorded),
+                short(&hash)
+            )
+        }))
+    }
+
+    /// The settings of the recorded training run, if it was recorded on a data set: what a job needs to repeat it.
+    ///
+    /// # Errors
+    /// If they are not settings that this version knows.
+    pub fn recorded_run(&self) -> Result<Option<TrainConfig>> {
+        let Some(text) = self.fact("train") else { return Ok(None) };
+        serde_json::from_str(text)
+            .map(Some)
+            .context("`train` of the golden holds no settings of a training run")
     }
 
     /// User inputs by their position in the signature.

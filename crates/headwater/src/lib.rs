@@ -18,6 +18,7 @@ pub mod model;
 pub mod operators;
 pub mod precision;
 pub mod report;
+pub mod settings;
 pub mod tensors;
 pub mod train;
 

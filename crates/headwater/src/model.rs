@@ -1,7 +1,7 @@
 //! A PyTorch export as commands use it: opened once, bound to sizes as often as needed.
 
 use crate::core::graph::InputRole;
-use crate::core::{DType, Graph, Registry, Tensor, TensorType, ValueId};
+use crate::core::{DType, Graph, Registry, Tensor, TensorType, ValueId, pass};
 use crate::golden::Golden;
 use crate::import::symbolic::Expr;
 use crate::import::{Dims, Note, Program, StoredTensor};
@@ -20,6 +20,8 @@ pub struct Model {
     pub program: Program,
     /// Operators it is imported with.
     pub registry: Registry,
+    /// Whether dropout is the identity in what is bound, as in the runs that PyTorch recorded to compare with.
+    pub without_dropout: bool,
 }
 
 /// A model bound to concrete sizes.
@@ -35,6 +37,8 @@ pub struct Bound {
     pub sizes: BTreeMap<String, i64>,
     /// What was dropped or assumed.
     pub notes: Vec<Note>,
+    /// Nodes whose dropout was turned off.
+    pub dropouts_off: usize,
     stored: HashMap<String, StoredTensor>,
 }
 
@@ -45,7 +49,8 @@ impl Model {
     /// What the importer refuses.
     pub fn open(path: &Path) -> Result<Model> {
         let program = Program::open(path).with_context(|| format!("cannot import {}", path.display()))?;
-        Ok(Model { path: path.to_path_buf(), program, registry: crate::operators::registry() })
+        let (path, registry) = (path.to_path_buf(), crate::operators::registry());
+        Ok(Model { path, program, registry, without_dropout: false })
     }
 
     /// Lets the system have the memory that the file takes, once a session has copied the weights.
@@ -58,18 +63,24 @@ impl Model {
     /// # Errors
     /// What the importer refuses; all unsupported operators at once.
     pub fn bind(&self, dims: &Dims) -> Result<Bound> {
-        let imported = self
+        self.bound(dims, self.without_dropout)
+    }
+
+    fn bound(&self, dims: &Dims, without_dropout: bool) -> Result<Bound> {
+        let mut imported = self
             .program
             .bind(dims, &self.registry)
             .with_context(|| format!("cannot import {}", self.path.display()))?;
         let inputs = imported.graph.inputs.iter().zip(imported.stored);
         let stored = inputs.filter_map(|(i, s)| Some((i.name.clone(), s?))).collect();
+        let dropouts_off = if without_dropout { pass::without_dropout(&mut imported.graph) } else { 0 };
         Ok(Bound {
             graph: imported.graph,
             names: imported.values,
             positions: self.program.inputs().iter().map(|i| i.position).collect(),
             sizes: imported.sizes,
             notes: imported.notes,
+            dropouts_off,
             stored,
         })
     }
@@ -93,7 +104,7 @@ impl Model {
         Ok(dims.set(symbol.name.clone(), i64::try_from(batch)?))
     }
 
-    /// Binds to the shapes of a golden's inputs.
+    /// Binds to the shapes of a golden's inputs, without dropout where the golden was recorded so.
     ///
     /// # Errors
     /// If an input is missing from the golden, and as [`Model::bind`].
@@ -107,7 +118,7 @@ impl Model {
             })?;
             dims = dims.shape(&input.name, t.shape());
         }
-        self.bind(&dims)
+        self.bound(&dims, self.without_dropout || golden.without_dropout())
     }
 }
 

@@ -5,6 +5,7 @@ use crate::core::{DType, Shape, Tensor, TensorType};
 use crate::runtime::data::{from_safetensors, to_safetensors};
 use anyhow::{Context, Result, bail};
 use safetensors::{SafeTensors, tensor::TensorView};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -75,6 +76,18 @@ impl TensorFile {
     pub fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         Ok(self.get(name)?.to_f64())
     }
+}
+
+/// The SHA-256 of a file, in hexadecimal.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn sha256(path: &Path) -> Result<String> {
+    let failed = || format!("cannot read {}", path.display());
+    let mut file = std::fs::File::open(path).with_context(failed)?;
+    let mut hash = Sha256::new();
+    std::io::copy(&mut file, &mut hash).with_context(failed)?;
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
 /// A scalar tensor.

@@ -4,25 +4,40 @@ use super::amp::Amp;
 use super::progress::Progress;
 use super::{Outcome, Recompute, Talk};
 use crate::core::device::Device;
-use crate::migrate::{Watcher, migrate};
+use crate::migrate::{New, Watcher, migrate, write_new};
 use crate::report::{Block, Section, text};
 use crate::runtime::trainer::Observer;
-use anyhow::{Context, Result};
-use std::path::PathBuf;
+use anyhow::Result;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   headwater migrate examples/digits-vit
+  headwater migrate --new model.pt2 --data train.safetensors --eval heldout.safetensors
   headwater migrate my-job --out results --json
   headwater migrate my-job --amp O2 --dtype f16 --loss-scale predictive
 
-DIR holds a migrate.toml that names the exported model, its golden, the data and the training settings. What is said about mixed
-precision is for the step that trains a second time in it; in the file, that is `[amp]`.")]
+DIR holds a migrate.toml that names the exported model, PyTorch's golden, the data and the training settings; --new writes
+one that runs as it is. Only the model must be named: steps that need more become notes. The options of mixed precision are
+for the step that trains a second time in it; in the file, they are the table [amp].")]
 pub struct Args {
-    /// The job's folder.
-    dir: PathBuf,
+    /// The job's folder, or its file.
+    #[arg(required_unless_present = "new")]
+    dir: Option<PathBuf>,
+    /// Write a migrate.toml for this exported model into DIR (default: the model's folder), and run nothing.
+    #[arg(long, value_name = "MODEL", help_heading = "New job")]
+    new: Option<PathBuf>,
+    /// Samples to train on (default: those of the golden).
+    #[arg(long, value_name = "FILE", requires = "new", help_heading = "New job")]
+    data: Option<PathBuf>,
+    /// Samples held out.
+    #[arg(long, value_name = "FILE", requires = "new", help_heading = "New job")]
+    eval: Option<PathBuf>,
+    /// What PyTorch computed (default: the .golden.safetensors beside the model, if it is there).
+    #[arg(long, value_name = "FILE", requires = "new", help_heading = "New job")]
+    golden: Option<PathBuf>,
     /// Where results go (default: out/<name of DIR>).
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -69,18 +84,38 @@ impl Watcher for Printer {
 }
 
 pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
-    let dir = std::fs::canonicalize(&args.dir)
-        .with_context(|| format!("there is no folder {} with a migrate.toml", args.dir.display()))?;
-    let name = dir.file_name().map(PathBuf::from).unwrap_or_else(|| "model".into());
+    if let Some(model) = &args.new {
+        return new(args, model, talk);
+    }
+    let place = args.dir.as_deref().unwrap_or(Path::new("."));
+    let name = crate::migrate::Job::read(place)?.name;
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
     let mut printer = Printer { talk, progress: Progress::new(talk.json) };
     let adjust = |job: &mut crate::migrate::Job| {
         job.train.recompute = args.recompute.over(job.train.recompute);
         args.amp.over(&mut job.amp)
     };
-    let (report, page) = migrate(&args.dir, &out, device, adjust, &mut printer, super::interrupt()?)?;
+    let (report, page) = migrate(place, &out, device, adjust, &mut printer, super::interrupt()?)?;
     let word = if report.passed() { "every step passed" } else { "NOT every step passed" };
     talk.line(format!("\n{word}; the report is {}", page.display()));
     let passed = report.passed();
     Outcome::of(report, passed)
+}
+
+/// Writes a new job's file.
+fn new(args: &Args, model: &Path, talk: Talk) -> Result<Outcome> {
+    let written = write_new(&New {
+        model: model.to_path_buf(),
+        golden: args.golden.clone(),
+        data: args.data.clone(),
+        eval: args.eval.clone(),
+        dir: args.dir.clone(),
+    })?;
+    written.notes.iter().for_each(|n| talk.line(format!("note: {n}")));
+    talk.line(format!("wrote {}", written.path.display()));
+    talk.line(format!(
+        "run it: headwater migrate {}",
+        written.path.parent().unwrap_or(Path::new(".")).display()
+    ));
+    Outcome::of(written, true)
 }

@@ -23,7 +23,7 @@ Examples:
   headwater train model.pt2 --config train.toml --out run --resume
 
 Data: tensors in .safetensors or .npz, the first dimension counts samples, names as the model's inputs. Every setting can
-stand in a file given with --config; those on the command line win.")]
+stand in a file given with --config, also a migrate.toml; those on the command line win.")]
 pub struct Args {
     /// The exported model; it must return its loss first.
     model: PathBuf,
@@ -61,7 +61,8 @@ pub struct Args {
     /// What decays: matrices (not norms and biases), all or none.
     #[arg(long)]
     decay: Option<String>,
-    /// Learning rate after the warm-up: constant, linear or cosine.
+    /// Learning rate after the warm-up: constant, linear, cosine, polynomial, onecycle or inverse_sqrt; those that need
+    /// settings of their own stand in a file.
     #[arg(long)]
     schedule: Option<String>,
     /// Steps of warm-up.
@@ -177,11 +178,7 @@ fn chosen(
 /// The settings file with the command line laid over it.
 fn settings(args: &Args) -> Result<TrainConfig> {
     let mut c: TrainConfig = match &args.config {
-        Some(path) => {
-            let text =
-                std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            toml::from_str(&text).with_context(|| format!("{} holds no settings", path.display()))?
-        }
+        Some(path) => crate::settings::read(path)?,
         None => TrainConfig::default(),
     };
     if let Some(data) = &args.data {

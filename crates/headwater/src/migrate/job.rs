@@ -1,4 +1,4 @@
-//! What is to be moved: `migrate.toml` in the job's folder.
+//! A job: `migrate.toml` in a folder of its own.
 
 use crate::core::pass::precision::Level;
 use crate::runtime::TrainConfig;
@@ -7,6 +7,9 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
+/// A job's file in its folder.
+pub const FILE: &str = "migrate.toml";
+
 /// A job, its paths made relative to the current directory.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -14,20 +17,21 @@ pub struct Job {
     pub name: String,
     /// The exported model.
     pub export: PathBuf,
-    /// PyTorch's truth for it, with the recorded training run.
-    pub golden: PathBuf,
-    /// How to train.
+    /// PyTorch's truth for it, with the recorded training run. Without one nothing is compared.
+    pub golden: Option<PathBuf>,
+    /// Settings of the training run. Without data nothing is trained.
     pub train: TrainConfig,
     /// The mixed precision to train in beside.
     pub amp: AmpConfig,
-    /// Held-out accuracy that must be reached, 0 to 1.
-    pub accuracy: Option<f64>,
+    /// Limits that the trained model must keep.
+    pub accept: Accept,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     model: ModelFiles,
+    #[serde(default)]
     train: TrainConfig,
     #[serde(default = "default_amp")]
     amp: AmpConfig,
@@ -39,45 +43,54 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct ModelFiles {
     export: PathBuf,
-    golden: PathBuf,
+    golden: Option<PathBuf>,
 }
 
-/// What a job tries that names no level.
+/// Mixed precision of a job that names no level.
 fn default_amp() -> AmpConfig {
     AmpConfig { level: Level::O1, ..AmpConfig::default() }
 }
 
-#[derive(Deserialize, Default)]
+/// Limits that the trained model must keep on held-out data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Accept {
-    accuracy: Option<f64>,
+pub struct Accept {
+    /// Lowest accuracy, 0 to 1.
+    pub accuracy: Option<f64>,
+    /// Highest loss.
+    pub loss: Option<f64>,
 }
 
 impl Job {
-    /// Reads `migrate.toml` of a folder.
+    /// Reads `migrate.toml` of a folder, or a file of that form.
     ///
     /// # Errors
     /// If it is missing or holds something else.
-    pub fn read(dir: &Path) -> Result<Job> {
-        let path = dir.join("migrate.toml");
-        let text = std::fs::read_to_string(&path).with_context(|| {
-            format!("cannot read {}: a job is a folder with a migrate.toml", path.display())
+    pub fn read(place: &Path) -> Result<Job> {
+        let file = if place.is_file() { place.to_path_buf() } else { place.join(FILE) };
+        let text = std::fs::read_to_string(&file).with_context(|| {
+            let advice = "`headwater migrate --new MODEL` writes one";
+            format!("cannot read {}: a job is a folder with a {FILE}; {advice}", file.display())
         })?;
-        let File { model, mut train, amp, accept } =
-            toml::from_str(&text).with_context(|| format!("{} describes no job", path.display()))?;
-        let at = |p: &Path| dir.join(p);
-        train.data.train = at(&train.data.train);
-        train.data.eval = train.data.eval.as_deref().map(at);
-        train.data.order = train.data.order.map(|o| dir.join(o).to_string_lossy().into_owned());
-        let full = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
-        let name = full.file_name().map_or("model".into(), |n| n.to_string_lossy().into_owned());
+        let File { model, mut train, amp, accept } = toml::from_str(&text).with_context(|| {
+            format!("invalid settings in {} (docs/settings.md lists them all)", file.display())
+        })?;
+        let dir = file.parent().unwrap_or(Path::new(""));
+        train.relative_to(dir);
+        let full = std::fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
+        let folder = full.parent().and_then(Path::file_name);
         Ok(Job {
-            name,
-            export: at(&model.export),
-            golden: at(&model.golden),
+            name: folder.map_or("model".into(), |n| n.to_string_lossy().into_owned()),
+            export: dir.join(&model.export),
+            golden: model.golden.map(|g| dir.join(g)),
             train,
             amp,
-            accuracy: accept.accuracy,
+            accept,
         })
+    }
+
+    /// Whether the job names samples to train on.
+    pub fn trains(&self) -> bool {
+        !self.train.data.train.as_os_str().is_empty()
     }
 }

@@ -1,11 +1,15 @@
 //! The main job: the eight steps of moving a model to this machine, each with its verdict, and a report to
 //! keep.
 
+mod comparable;
 mod job;
 mod mixed;
+mod new;
+mod page;
 mod steps;
 
-pub use job::Job;
+pub use job::{Accept, Job};
+pub use new::{New, write_new};
 
 use crate::core::device::Device;
 use crate::report::{Block, Report, Section, Verdict, html};
@@ -67,17 +71,22 @@ pub fn migrate(
     let checked =
         opened.and_then(|o| run.step("Forward against PyTorch", |_| steps::forward(&job, o, &*device)));
     let checked = checked.and_then(|c| run.step("Gradients against PyTorch", |_| steps::gradients(c)));
-    let trained = checked.and_then(|c| {
-        run.step("Training against PyTorch's curve", |w| {
-            steps::training(&job, c, out, device.clone(), w, stop)
-        })
-    });
-    let evaluated =
-        trained.and_then(|t| run.step("Evaluation on held-out data", |_| steps::evaluation(&job, t)));
-    let mixed = evaluated
-        .and_then(|t| run.step("Mixed precision", |w| mixed::mixed(&job, t, out, device.clone(), w, stop)));
-    if let Some(e) = mixed {
-        run.step("Bundle", |_| steps::bundle(&job, e, out));
+    if job.trains() {
+        let trained = checked.and_then(|c| {
+            run.step("Training against PyTorch's curve", |w| {
+                steps::training(&job, c, out, device.clone(), w, stop)
+            })
+        });
+        let evaluated =
+            trained.and_then(|t| run.step("Evaluation on held-out data", |_| steps::evaluation(&job, t)));
+        let mixed = evaluated.and_then(|t| {
+            run.step("Mixed precision", |w| mixed::mixed(&job, t, out, device.clone(), w, stop))
+        });
+        if let Some(e) = mixed {
+            run.step("Bundle", |_| steps::bundle(&job, e, out));
+        }
+    } else if checked.is_some() {
+        run.step("Training", |_| Ok(((), steps::lacking(steps::NO_DATA))));
     }
     let mut facts = vec![("job".to_string(), job.name.clone())];
     facts.extend(machine.unwrap_or_default());

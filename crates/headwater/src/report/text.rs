@@ -86,6 +86,15 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
+/// A number to six digits, with an exponent where that is shorter.
+pub fn number(x: f64) -> String {
+    let rounded: f64 = format!("{x:.5e}").parse().unwrap_or(x);
+    match rounded.abs() {
+        a if a == 0.0 || (1e-4..1e6).contains(&a) || !a.is_finite() => format!("{rounded}"),
+        _ => format!("{rounded:e}"),
+    }
+}
+
 /// An error in scientific notation: `3.1e-12`; an exact zero as `0`.
 pub fn error(x: f64) -> String {
     if x == 0.0 { "0".into() } else { format!("{x:.1e}") }

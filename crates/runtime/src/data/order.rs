@@ -168,6 +168,13 @@ mod tests {
         assert_eq!((s.per_epoch(), s.batch(3).unwrap().len()), (4, 1));
     }
 
+    /// The recorder in `tools/` makes the same orders, and has the same test.
+    #[test]
+    fn orders_stay_what_they_are() {
+        assert_eq!(permutation(10, 7, 0), [0, 1, 3, 5, 6, 4, 8, 9, 2, 7]);
+        assert_eq!(permutation(10, 7, 1), [2, 6, 5, 8, 7, 0, 3, 4, 1, 9]);
+    }
+
     #[test]
     fn permutations_are_uniform() {
         // All 24 orders of 4, each expected 1000 times with a standard deviation of 31.

@@ -156,6 +156,25 @@ impl<'a> Trainer<'a> {
         self.schedule.steps
     }
 
+    /// The learning rate of a step, counted from 0.
+    pub fn rate(&self, step: u64) -> f64 {
+        self.schedule.rate(step)
+    }
+
+    /// Which samples make which batch.
+    pub fn sampler(&self) -> Sampler {
+        self.sampler.clone()
+    }
+
+    /// The batches of the run from the first one on, as they are fed.
+    ///
+    /// # Errors
+    /// None for data that a trainer has accepted.
+    pub fn batches(&self) -> Result<Loader> {
+        let (feeds, ..) = feeds(fed(&self.graph), &self.train, &self.config.data.names)?;
+        Ok(Loader::new(self.train.clone(), feeds, self.sampler.clone(), 0))
+    }
+
     /// The model on its device.
     pub fn session(&self) -> &Session {
         &self.session
