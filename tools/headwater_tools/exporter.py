@@ -8,6 +8,9 @@ import zipfile
 from pathlib import Path
 
 import torch
+from torch.export.graph_signature import OutputKind
+
+from .training import WRAPPER, loss_of
 
 # A stack trace names the line of the model first and its callers above it. The innermost calls are what a reader needs.
 FRAMES = 2
@@ -16,15 +19,21 @@ FRAMES = 2
 def export(module, args, path, dynamic_shapes=None, decompose=False, compress=False):
     """Exports `module(*args)` to the archive `path` and returns the exported program.
 
-    The module is exported in the mode it is in: call `module.train()` before, and set dropout to 0 if the run is to be
-    compared with PyTorch. `decompose=False` keeps the training form, with in-place operators and views;
+    The module is exported in the mode it is in: call `module.train()` before. Dropout stays in the archive, for training;
+    what is compared with PyTorch takes it as the identity. `decompose=False` keeps the training form, with in-place operators and views;
     `decompose=True` writes the functional form, after `run_decompositions({})`. `dynamic_shapes` is torch.export's.
     `compress` deflates the graph to about a tenth of its size and leaves the weights as they are.
 
     Stack traces are shortened to the two innermost calls, with paths relative to the place where packages are installed
     or to the working directory, so that an archive does not tell where its author keeps files.
     """
-    program = torch.export.export(module, tuple(args), strict=False, dynamic_shapes=dynamic_shapes)
+    try:
+        program = torch.export.export(module, tuple(args), strict=False, dynamic_shapes=dynamic_shapes)
+    except Exception as error:
+        if advice := advise(str(error)):
+            raise ValueError(f"torch.export refuses the model. {advice}") from error
+        raise
+    returns_loss(program)
     if decompose:
         program = program.run_decompositions({})
     for graph_module in program.graph_module.modules():
@@ -37,6 +46,30 @@ def export(module, args, path, dynamic_shapes=None, decompose=False, compress=Fa
     if compress:
         deflate_graph(path)
     return program
+
+
+ADVICE = {
+    "Cache": "It returns a cache of keys and values, which is for generating text: set use_cache=False in its config, and " + WRAPPER,
+    "data-dependent": "Its control flow depends on values of tensors, as `if x.sum() > 0` does: compute both sides and choose with "
+    "torch.where, or take the decision out of forward.",
+    "GuardOnDataDependent": "Its control flow or a size depends on values of tensors: choose with torch.where, and keep sizes fixed.",
+    "Constraints violated": "A size that dynamic_shapes names is fixed by the model or by the example: give an example batch of 2 "
+    "or more, and name sizes alone that forward does not fix.",
+    "missing a required argument": "The example does not fit forward: it must have a tensor for each argument, in order.",
+}
+
+
+def advise(message):
+    """The way out of an error of torch.export that is known, or None."""
+    return next((text for sign, text in ADVICE.items() if sign in message), None)
+
+
+def returns_loss(program):
+    """Raises ValueError, with the way out, unless the first output is a loss."""
+    nodes = list(program.graph.nodes)
+    values = {n.name: n.meta.get("val") for n in nodes}
+    outputs = [s.arg for s in program.graph_signature.output_specs if s.kind is OutputKind.USER_OUTPUT]
+    loss_of(tuple(values.get(getattr(o, "name", None)) for o in outputs))
 
 
 def shorten(trace):

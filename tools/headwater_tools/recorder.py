@@ -2,13 +2,15 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import torch
 from safetensors.torch import save as serialize
 from torch.utils import _pytree as pytree
 
-from .training import AdamW, train
+from . import data as samples
+from .training import AdamW, loss_of, train
 from .truth import ATEN, evaluate
 
 SUFFIX = ".golden.safetensors"
@@ -16,28 +18,39 @@ EMPTY = (ATEN.empty, ATEN.empty_like, ATEN.new_empty, ATEN.empty_strided, ATEN.n
 
 
 def record(
-    module, args, path, steps=0, intermediates="modules", optimizer=AdamW(), batches=None, seed=0, extra=None, program=None
-):
+    module, args, path, steps=0, intermediates="modules", optimizer=None, batches=None, seed=0, extra=None, program=None,
+    data=None, eval=None, batch=None, epochs=None, names=None, sequential=False, curve_steps=None,
+):  # fmt: skip
     """Records the golden `<name>.golden.safetensors` of the archive `<name>.pt2` beside it.
 
     The archive is read back and evaluated on `args` with every floating-point dtype lifted to float64: outputs, the
-    gradient of output 0 for every trainable parameter, and the new values of buffers that the graph writes.
+    gradient of output 0 for every trainable parameter, and the new values of buffers that the graph writes. Dropout is the
+    identity in all that is recorded.
+
+    data: the file of samples that the job will train on. The module itself, in the dtype of its weights, is trained as
+        Headwater will train it: `steps` or `epochs`, batches of `batch` samples (default: as many as `args` have) in the order
+        of `seed` (or the file's, if `sequential`), with `optimizer`, which names its schedule too. `names` maps an input to a
+        tensor that the file calls differently. `headwater migrate --new` takes all of this over.
+    eval: a file of held-out samples; loss and accuracy on them at the end of the run are recorded too.
+    curve_steps: so many steps are recorded of a longer run; 100 are compared.
+    steps, without `data`: so many optimizer steps, each on `args`, or on `batches`, a sequence of argument tuples.
+
+    The module is left as it was.
 
     intermediates: "all", "modules" (the last value that each module computes, views left out), "none", or a list of node names.
-    steps: so many optimizer steps of `module` itself, in the dtype of its weights, are recorded as a loss curve; each on
-    `args`, or on `batches`, a sequence of argument tuples. The module is left as it was.
-    seed: written to the file, with which `module` and `args` were made.
+    seed: written to the file; without `data`, that with which `module` and `args` were made.
     extra: further tensors by name for the file.
     program: what `export` returned, for the archives that PyTorch writes and cannot read back.
 
-    Returns the float64 `Truth`. Raises ValueError when the model draws random numbers.
+    Returns the float64 `Truth`. Raises ValueError when the model draws random numbers other than dropout's.
     """
+    optimizer = optimizer or AdamW()
     path = Path(path)
     if not path.name.endswith(SUFFIX):
         raise ValueError(f"a golden file is called <name>{SUFFIX}, not {path.name}")
     archive = path.with_name(path.name.removesuffix(SUFFIX) + ".pt2")
     if not archive.exists():
-        raise FileNotFoundError(f"{archive} is not there: export the module to it first")
+        raise FileNotFoundError(f"{archive} does not exist: export(module, args, \"{archive}\") comes first")
     program = program or torch.export.load(archive)
     truth = evaluate(program, args, selection(program, intermediates))
 
@@ -56,14 +69,23 @@ def record(
         "unreached": json.dumps(truth.unreached),
         "tied": json.dumps(truth.tied),
     }
+    if truth.dropouts:
+        metadata["dropout"] = "identity"
     if any(name.split(".")[0] == "transformers" for name in imported_by(module)):
         import transformers
 
         metadata["transformers"] = transformers.__version__
-    if steps or batches:
-        batches = batches if batches is not None else [args] * steps
-        curve = train(module, batches, optimizer)
+    run = None
+    if data is not None:
+        run = Run(module, args, path, data, eval, batch, steps, epochs, seed, names, sequential)
+        batches, metadata = run.batches(curve_steps), metadata | run.metadata(optimizer)
+    elif batches is None:
+        batches = [args] * steps
+    if len(batches):
+        curve = train(module, batches, optimizer, steps=run and run.steps)
         tensors |= {f"curve.{name}": torch.tensor(getattr(curve, name), dtype=torch.float64) for name in ("loss", "lr", "norm")}
+        if run:
+            tensors |= run.tensors(curve.module)
         metadata |= {
             "steps": str(len(batches)),
             "curve_dtype": str(next(module.parameters()).dtype).removeprefix("torch."),
@@ -72,6 +94,80 @@ def record(
         }
     save(tensors | (extra or {}), path, metadata)
     return truth
+
+
+class Run:
+    """The training run of a job, on a data file."""
+
+    def __init__(self, module, args, path, file, eval, batch, steps, epochs, seed, names, sequential):
+        if bool(steps) == bool(epochs):
+            raise ValueError("give the length of the run, either steps or epochs")
+        self.path, self.file, self.eval, self.names = path, Path(file), eval and Path(eval), names or {}
+        self.module, self.samples = module, samples.inputs(module, samples.load(file), self.names)
+        self.given = {"steps": steps} if steps else {"epochs": epochs}
+        self.batch = batch or len(next(a for a in pytree.tree_leaves(tuple(args)) if torch.is_tensor(a)))
+        per_epoch = len(self.samples[0]) // self.batch
+        self.steps = steps or int(epochs * per_epoch + 1e-9)
+        self.seed, self.sequential = seed, sequential
+
+    def batches(self, count):
+        """Arguments of each step, of the first `count` alone if that is not None."""
+        self.count = min(self.steps, count or self.steps)
+        self.order = samples.batches(len(self.samples[0]), self.batch, self.count, self.seed, self.sequential)
+        return Gathered(self.samples, self.order)
+
+    def relative(self, file):
+        return os.path.relpath(file, self.path.parent)
+
+    def metadata(self, optimizer):
+        files = {"train": self.relative(self.file), "last": "drop"}
+        files |= {"eval": self.relative(self.eval)} if self.eval else {}
+        files |= {"sequential": True} if self.sequential else {}
+        files |= {"names": self.names} if self.names else {}
+        settings = {**self.given, "batch": self.batch, "seed": self.seed, **optimizer.settings(), "data": files}
+        hashed = hashlib.sha256(self.file.read_bytes()).hexdigest()
+        return {"train": json.dumps(settings), "data": self.file.name, "data_sha256": hashed}
+
+    def tensors(self, trained):
+        found = {"curve.order": self.order}
+        if self.eval and self.count == self.steps:
+            loss, accuracy = evaluate_on(trained, samples.inputs(self.module, samples.load(self.eval), self.names), self.batch)
+            found["curve.eval_loss"] = torch.tensor(loss, dtype=torch.float64)
+            if accuracy is not None:
+                found["curve.eval_accuracy"] = torch.tensor(accuracy, dtype=torch.float64)
+        return found
+
+
+class Gathered:
+    """Argument tuples of batches, made when they are asked for."""
+
+    def __init__(self, samples, order):
+        self.samples, self.order = samples, order
+
+    def __len__(self):
+        return len(self.order)
+
+    def __iter__(self):
+        return (tuple(t[indices] for t in self.samples) for indices in self.order)
+
+
+def evaluate_on(module, samples, batch):
+    """Mean loss over held-out samples, and the accuracy if there is one integer input [batch] and an output [batch, classes]."""
+    training = module.training
+    module.eval()
+    labels = [i for i, t in enumerate(samples) if not t.is_floating_point() and t.ndim == 1]
+    total, right, counted = 0.0, 0, False
+    with torch.no_grad():
+        for begin in range(0, len(samples[0]), batch):
+            args = tuple(t[begin : begin + batch] for t in samples)
+            outputs, n = module(*args), len(args[0])
+            total += loss_of(outputs).item() * n
+            results = outputs if isinstance(outputs, (tuple, list)) else [outputs]
+            logits = next((o for o in results if torch.is_tensor(o) and o.ndim == 2 and o.shape[0] == n and o.shape[1] > 1), None)
+            if len(labels) == 1 and logits is not None:
+                right, counted = right + (logits.argmax(1) == args[labels[0]]).sum().item(), True
+    module.train(training)
+    return total / len(samples[0]), right / len(samples[0]) if counted else None
 
 
 def save(tensors, path, metadata):

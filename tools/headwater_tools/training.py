@@ -1,46 +1,142 @@
 """Runs a few optimizer steps in PyTorch, for a loss curve to compare with."""
 
 import copy
+import inspect
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import torch
 
+from .dropout import WithoutDropout
 
-@dataclass(frozen=True)
-class AdamW:
-    """`torch.optim.AdamW` with the settings around it. The defaults are PyTorch's.
+# Arguments of torch.optim's classes that choose an implementation and change no number.
+HOW = {"params", "foreach", "capturable", "differentiable", "fused"}
 
-    decay: "all", or "matrices": weight decay for tensors of two and more dimensions only, none for norms and biases.
-    clip_norm: the gradients' global L2 norm is clipped to this by `clip_grad_norm_`.
+
+class Optimizer:
+    """An optimizer of `torch.optim` by its name, and the settings around it. Defaults are PyTorch's.
+
+        Optimizer("SGD", lr=0.1, momentum=0.9, weight_decay=1e-4, schedule={"name": "step", "every": 1000})
+
+    decay: "all", or "matrices": weight decay for tensors of two and more dimensions only, none for norms and biases; or "none".
+    clip_norm: the gradients' global L2 norm is clipped to this by `clip_grad_norm_`; clip_value: each element.
     warmup: the first `warmup` steps rise linearly, step t (from 0) having lr * (t + 1) / warmup.
-    schedule: after it "constant", "linear" or "cosine" down to 0, which the step after the last would have.
+    schedule: what follows, by Headwater's name of it or a table with `name` and settings (docs/settings.md):
+        "constant", "linear", "cosine", "polynomial", "step", "multistep", "exponential", "onecycle", "restarts", "inverse_sqrt".
+    end: the share of the learning rate that linear, cosine, polynomial and restarts end at.
     autocast: the low precision of `torch.autocast`, such as "bfloat16".
     """
 
-    lr: float = 1e-3
-    betas: tuple = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-    decay: str = "all"
-    clip_norm: float | None = None
-    schedule: str = "constant"
-    warmup: int = 0
-    autocast: str | None = None
+    def __init__(
+        self, name, *, decay="all", clip_norm=None, clip_value=None, schedule="constant", warmup=0, end=0.0, autocast=None, **options
+    ):
+        made = getattr(torch.optim, name, None)
+        if made is None:
+            raise ValueError(f"torch.optim has no {name}")
+        if decay not in ("all", "matrices", "none"):
+            raise ValueError(f"decay is 'all', 'matrices' or 'none', not {decay!r}")
+        known = {n: p.default for n, p in inspect.signature(made).parameters.items() if n not in HOW}
+        if unknown := options.keys() - known.keys():
+            raise ValueError(f"torch.optim.{name} has no {', '.join(sorted(unknown))}; it has: {', '.join(known)}")
+        # Every number is written down; a switch or what may be None only where it differs.
+        self.options = {
+            n: options.get(n, default)
+            for n, default in known.items()
+            if n in options and options[n] != default or isinstance(default, (float, int, tuple)) and not isinstance(default, bool)
+        }
+        self.name, self.decay, self.clip_norm, self.clip_value = name, decay, clip_norm, clip_value
+        self.schedule, self.warmup, self.end, self.autocast = schedule, warmup, end, autocast
+        self.rate(0, 1)  # refuses a schedule that it does not know
 
     def rate(self, step, steps):
         """The learning rate of a step, counted from 0, of a run of `steps`."""
+        lr = self.options["lr"]
         if step < self.warmup:
-            return self.lr * (step + 1) / self.warmup
-        done = (step - self.warmup) / max(1, steps - self.warmup)
-        factor = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}
-        return self.lr * factor[self.schedule]
+            return lr * (step + 1) / self.warmup
+        shape = {"name": self.schedule} if isinstance(self.schedule, str) else dict(self.schedule)
+        every = max(1, steps - self.warmup)
+        return lr * factor(step - self.warmup, every, self.end, self.warmup, **shape)
 
     def decays(self, parameter):
-        return {"all": True, "matrices": parameter.ndim >= 2}[self.decay]
+        return {"all": True, "matrices": parameter.ndim >= 2, "none": False}[self.decay]
+
+    def build(self, parameters):
+        """The optimizer itself; what does not decay is a group of its own."""
+        if not self.options.get("weight_decay"):
+            return getattr(torch.optim, self.name)(parameters, **self.options)
+        groups = [
+            {"params": [p for p in parameters if self.decays(p)]},
+            {"params": [p for p in parameters if not self.decays(p)], "weight_decay": 0.0},
+        ]
+        return getattr(torch.optim, self.name)([g for g in groups if g["params"]], **self.options)
 
     def metadata(self):
-        return {"name": "AdamW", **asdict(self)}
+        found = {"name": self.name, **self.options, "decay": self.decay, "clip_norm": self.clip_norm, "schedule": self.schedule}
+        found |= {"warmup": self.warmup, "autocast": self.autocast}
+        return found | {n: v for n, v in (("clip_value", self.clip_value), ("end", self.end)) if v}
+
+    def settings(self):
+        """The same as Headwater's settings of a training run have it."""
+        found = {"optimizer": {"name": self.name.lower(), **self.options}, "decay": self.decay, "schedule": self.schedule}
+        found |= {"warmup": self.warmup, "end": self.end}
+        return found | {n: v for n, v in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)) if v is not None}
+
+
+def AdamW(**settings):
+    """`torch.optim.AdamW`, see `Optimizer`."""
+    return Optimizer("AdamW", **settings)
+
+
+def factor(t, T, end, warmup, name, **of):
+    """The share of the peak learning rate in step `t` of `T` after the warm-up, as `crates/runtime/src/schedule.rs` has it."""
+
+    def falling(share):
+        return end + (1 - end) * share
+
+    def half_cosine(done):
+        return (1 + math.cos(math.pi * done)) / 2
+
+    def settings(**defaults):
+        if unknown := of.keys() - defaults.keys():
+            raise ValueError(f"the schedule {name} has no {', '.join(sorted(unknown))}")
+        if missing := [n for n, v in defaults.items() if v is None and n not in of]:
+            raise ValueError(f"the schedule {name} needs {', '.join(missing)}")
+        return (of.get(n, v) for n, v in defaults.items())
+
+    done = min(1.0, t / T)
+    if name == "polynomial":
+        (power,) = settings(power=1.0)
+        return falling((1 - done) ** power)
+    if name == "step":
+        every, gamma = settings(every=None, gamma=0.1)
+        return gamma ** (t // every)
+    if name == "multistep":
+        milestones, gamma = settings(milestones=None, gamma=0.1)
+        return gamma ** sum(m <= t for m in milestones)
+    if name == "exponential":
+        (gamma,) = settings(gamma=None)
+        return gamma**t
+    if name == "onecycle":
+        pct_start, div_factor, final_div_factor = settings(pct_start=0.3, div_factor=25.0, final_div_factor=1e4)
+        first, peak, last = 1 / div_factor, pct_start * T - 1, T - 1
+        t = min(t, last)
+        if t < peak:
+            return 1 + (first - 1) * half_cosine(t / peak)
+        low = first / final_div_factor
+        return low + (1 - low) * half_cosine((t - peak) / (last - peak))
+    if name == "restarts":
+        length, longer = settings(t_0=None, t_mult=1)
+        while longer > 1 and t >= length:
+            t, length = t - length, length * longer
+        return falling(half_cosine(t % length / length))
+    settings()
+    simple = {
+        "constant": 1.0, "linear": falling(1 - done), "cosine": falling(half_cosine(done)),
+        "inverse_sqrt": math.sqrt(max(1, warmup) / (t + warmup + 1)),
+    }  # fmt: skip
+    if name not in simple:
+        raise ValueError(f"there is no schedule {name!r}")
+    return simple[name]
 
 
 @dataclass
@@ -51,30 +147,63 @@ class Curve:
     module: torch.nn.Module = None  # as trained
 
 
-def train(module, batches, settings=AdamW()):
-    """Trains a copy of `module` on `batches`, a sequence of argument tuples, one step each. Returns the `Curve`."""
+def train(module, batches, settings=None, steps=None):
+    """Trains a copy of `module` on `batches`, argument tuples with a length, one step each. Returns the `Curve`.
+
+    Dropout is the identity. `steps` is the length of the whole run, where `batches` are only its beginning.
+    Raises ValueError when the module draws other random numbers.
+    """
+    settings = settings or AdamW()
     module = copy.deepcopy(module)
     parameters = [p for p in module.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if settings.decays(p)], "weight_decay": settings.weight_decay},
-        {"params": [p for p in parameters if not settings.decays(p)], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], settings.lr, settings.betas, settings.eps)
+    optimizer = settings.build(parameters)
     low = settings.autocast and getattr(torch, settings.autocast)
-    curve = Curve(module=module)
+    curve, random_state = Curve(module=module), torch.get_rng_state()
     for step, args in enumerate(batches):
-        rate = settings.rate(step, len(batches))
+        rate = settings.rate(step, steps or len(batches))
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=low, enabled=bool(low)):
-            outputs = module(*args)
-        loss = outputs if torch.is_tensor(outputs) else outputs[0]
+        with torch.autocast("cpu", dtype=low, enabled=bool(low)), WithoutDropout():
+            loss = loss_of(module(*args))
         loss.backward()
-        limit = settings.clip_norm if settings.clip_norm is not None else math.inf
-        norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf if settings.clip_norm is None else settings.clip_norm)
+        if settings.clip_value is not None:
+            torch.nn.utils.clip_grad_value_(parameters, settings.clip_value)
         optimizer.step()
         curve.loss.append(loss.item())
         curve.lr.append(rate)
         curve.norm.append(norm.item())
+    if not torch.equal(random_state, torch.get_rng_state()):
+        raise ValueError(RANDOM)
     return curve
+
+
+RANDOM = (
+    "the model draws random numbers that are not dropout's, so that two runs of it cannot be compared: draw them outside and "
+    "feed them as an input"
+)
+WRAPPER = """wrap the model, so that forward takes the data's tensors and returns the loss first:
+
+    class Training(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, labels):  # for a Hugging Face model
+            out = self.model(input_ids=input_ids, labels=labels)
+            return out.loss, out.logits
+
+        def forward(self, x, labels):  # for a module that returns logits
+            logits = self.model(x)
+            return torch.nn.functional.cross_entropy(logits, labels), logits
+"""
+
+
+def loss_of(outputs):
+    """The loss among what a module returns. Raises ValueError, with the way out, if there is none."""
+    loss = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
+    if torch.is_tensor(loss) and loss.numel() == 1 and loss.is_floating_point():
+        return loss
+    kind = f"a tensor of shape {list(loss.shape)}" if torch.is_tensor(loss) else f"a {type(loss).__name__}"
+    raise ValueError(f"forward must return its loss first, one number; it returns {kind}. Please {WRAPPER}")

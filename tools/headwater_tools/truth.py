@@ -11,6 +11,9 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
+from .dropout import silenced
+from .training import RANDOM, loss_of
+
 LIFTED = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64, torch.complex64: torch.complex128}
 ATEN = torch.ops.aten
 SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
@@ -25,6 +28,7 @@ class Truth:
     buffers: dict = field(default_factory=dict)  # after the step, those that the graph writes
     nodes: dict = field(default_factory=dict)
     unreached: list = field(default_factory=list)  # trainable parameters that the loss does not depend on
+    dropouts: int = 0  # dropout operators in the graph, which are the identity here
     tied: dict = field(default_factory=dict)  # other names of a parameter -> the name its gradient has
 
 
@@ -55,6 +59,7 @@ class GivenGraph(torch.fx.Interpreter):
         super().__init__(graph_module)
         self.keep = keep
         self.kept = {}
+        self.dropouts = 0
 
     def run_node(self, node):
         value = super().run_node(node)
@@ -68,11 +73,16 @@ class GivenGraph(torch.fx.Interpreter):
         if target is SET_GRAD:
             enabled, graph_module, *inputs = args
             with torch.set_grad_enabled(enabled):
-                return type(self)(graph_module).run(*inputs)
+                inner = type(self)(graph_module)
+                results = inner.run(*inputs)
+                self.dropouts += inner.dropouts
+                return results
         if target is ATEN.copy.default:  # the functional form of copy_, to which PyTorch gives no derivative
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
         if target is ATEN.view.default:  # PyTorch lays out the results of some operators otherwise in other dtypes
             return view_or_copy(*args)
+        args, kwargs, drops = silenced(target, args, kwargs)
+        self.dropouts += drops
         return super().call_function(target, args, kwargs)
 
 
@@ -117,7 +127,8 @@ def evaluate(program, args, keep=lambda node, value: False, graph=LiftedGraph):
     """Runs an exported program forward and backward in float64, or as another `graph` class does.
 
     `args` are the inputs of the exported module; `keep(node, value)` selects the intermediate values to return.
-    Raises ValueError when the program draws random numbers: what it computes then is not one truth.
+    Dropout is the identity. Raises ValueError when the program draws other random numbers: what it computes then is not one
+    truth.
     """
     truth, values, parameters, buffers, storages = Truth(), [], {}, {}, {}
     inputs = iter(pytree.tree_leaves(tuple(args)))
@@ -145,7 +156,8 @@ def evaluate(program, args, keep=lambda node, value: False, graph=LiftedGraph):
     with graph.context():
         results = interpreter.run(*values)
     if not torch.equal(random_state, torch.get_rng_state()):
-        raise ValueError("the model draws random numbers, as dropout does: set its rate to 0 or call eval()")
+        raise ValueError(RANDOM)
+    truth.dropouts = interpreter.dropouts
 
     # The training form writes to a buffer in place (batch_norm without counting the version up), the functional form
     # returns its new value.
@@ -163,7 +175,7 @@ def evaluate(program, args, keep=lambda node, value: False, graph=LiftedGraph):
 
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     if trainable:
-        grads = torch.autograd.grad(truth.outputs[0], list(trainable.values()), allow_unused=True)
+        grads = torch.autograd.grad(loss_of(truth.outputs), list(trainable.values()), allow_unused=True)
         for name, grad in zip(trainable, grads, strict=True):
             if grad is None:
                 truth.unreached.append(name)

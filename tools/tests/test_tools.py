@@ -6,9 +6,12 @@ import zipfile
 import pytest
 import torch
 import torch.nn.functional as F
-from headwater_tools import AdamW, export, record, train
+from headwater_tools import AdamW, Optimizer, export, record, train
+from headwater_tools.data import permutation
+from headwater_tools.recorder import save
 from safetensors import safe_open
 from torch import nn
+from torch.optim import lr_scheduler as schedules
 
 
 class Model(nn.Module):
@@ -81,12 +84,142 @@ def test_archives_tell_no_paths_and_repeat(case, tmp_path):
     torch.export.load(tmp_path / "a/m.pt2")
 
 
-def test_random_numbers_are_refused(tmp_path):
-    module = nn.Sequential(nn.Linear(4, 1), nn.Dropout(0.5), nn.Flatten(0)).train()
+class Dropping(nn.Module):
+    """Dropout as a module, as a function, in attention and in a recurrent layer."""
+
+    def __init__(self, rate, alpha):
+        super().__init__()
+        self.alpha = alpha
+        self.first = nn.Sequential(nn.Linear(4, 8), nn.Dropout(rate), nn.BatchNorm1d(8))
+        self.attention = nn.MultiheadAttention(8, 2, dropout=rate, batch_first=True)
+        self.recurrent = nn.LSTM(8, 3, num_layers=2, dropout=rate, batch_first=True)
+        self.rate = rate
+
+    def forward(self, x, labels):
+        h = F.dropout(self.first(x), self.rate, self.training).view(-1, 2, 4)
+        h = F.alpha_dropout(h, self.rate, self.training) if self.alpha else h
+        h = torch.cat([h, h], 2)
+        h = self.attention(h, h, h, need_weights=False)[0]
+        h = F.scaled_dot_product_attention(h, h, h, dropout_p=self.rate if self.training else 0.0)
+        logits = self.recurrent(h)[0][:, -1]
+        return F.cross_entropy(logits, labels), logits
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+def test_dropout_is_the_identity_in_what_is_recorded(tmp_path, decompose):
+    torch.manual_seed(0)
+    args = torch.randn(6, 4), torch.randint(3, (6,))
+    found = []
+    for rate in 0.0, 0.5:
+        torch.manual_seed(1)
+        module = Dropping(rate, alpha=not decompose).train()  # decomposed it is `bernoulli`, which may be anything
+        export(module, args, tmp_path / "m.pt2", decompose=decompose)
+        record(module, args, tmp_path / "m.golden.safetensors", steps=3, intermediates="none")
+        with safe_open(tmp_path / "m.golden.safetensors", "pt") as golden:
+            assert golden.metadata().get("dropout") == ("identity" if rate else None)
+            found.append({n: golden.get_tensor(n).clone() for n in golden.keys()})
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        torch.testing.assert_close(found[1][name], value, rtol=0, atol=0, msg=name)
+
+
+def test_other_random_numbers_are_refused(tmp_path):
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return (x * self.w + torch.randn_like(x)).sum()
+
     args = (torch.randn(1, 4),)
+    export(Noisy(), args, tmp_path / "m.pt2")
+    with pytest.raises(ValueError, match="random numbers that are not dropout"):
+        record(Noisy(), args, tmp_path / "m.golden.safetensors")
+    with pytest.raises(ValueError, match="random numbers that are not dropout"):
+        train(Noisy(), [args])
+
+
+def test_what_cannot_be_exported_says_the_way_out(tmp_path):
+    class Branch(nn.Module):
+        def forward(self, x):
+            return x.sum() if x.sum() > 0 else x.mean()
+
+    for module, args, way_out in [
+        (nn.Linear(4, 2), (torch.randn(3, 4),), "a tensor of shape .3, 2.*return out.loss, out.logits"),
+        (Branch(), (torch.randn(3),), "torch.where"),
+    ]:
+        with pytest.raises(ValueError, match=f"(?s){way_out}"):
+            export(module, args, tmp_path / "m.pt2")
+
+
+def test_a_run_on_data_is_recorded_as_a_job_repeats_it(tmp_path):
+    torch.manual_seed(0)
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(4, 3)
+
+        def forward(self, x, y):
+            logits = self.body(x)
+            return F.cross_entropy(logits, y), logits
+
+    module, x, y = Classifier().train(), torch.randn(11, 4), torch.randint(3, (11,))
+    save({"x": x, "target": y}, tmp_path / "d.safetensors", {})
+    args = x[:2], y[:2]
     export(module, args, tmp_path / "m.pt2")
-    with pytest.raises(ValueError, match="random"):
-        record(module, args, tmp_path / "m.golden.safetensors")
+    settings = Optimizer("SGD", lr=0.5, momentum=0.9, schedule={"name": "step", "every": 3}, decay="none")
+    golden = tmp_path / "m.golden.safetensors"
+    record(
+        module, args, golden, data=tmp_path / "d.safetensors", eval=tmp_path / "d.safetensors", batch=4, epochs=3, seed=7,
+        names={"y": "target"}, optimizer=settings,
+    )  # fmt: skip
+    with safe_open(golden, "pt") as file:
+        metadata, order, losses = file.metadata(), file.get_tensor("curve.order"), file.get_tensor("curve.loss")
+        assert file.get_tensor("curve.lr").tolist() == [0.5, 0.5, 0.5, 0.05, 0.05, 0.05]
+        assert 0 <= file.get_tensor("curve.eval_accuracy") <= 1
+    run = json.loads(metadata["train"])
+    assert run["optimizer"] == {"name": "sgd", "lr": 0.5, "momentum": 0.9, "dampening": 0, "weight_decay": 0}
+    assert (run["batch"], run["epochs"], run["seed"], run["schedule"]) == (4, 3, 7, {"name": "step", "every": 3})
+    assert run["data"] == {"train": "d.safetensors", "last": "drop", "eval": "d.safetensors", "names": {"y": "target"}}
+    # Two batches an epoch, no sample twice in one.
+    assert order.shape == (6, 4)
+    assert all(len(set(epoch.tolist())) == 8 for epoch in order.view(3, 8))
+    by_hand = train(module, [(x[i], y[i]) for i in order], settings)
+    assert losses.tolist() == by_hand.loss
+
+
+def test_the_order_is_that_of_the_rust_side():
+    # As in crates/runtime/src/data/order.rs.
+    assert permutation(10, 7, 0) == [0, 1, 3, 5, 6, 4, 8, 9, 2, 7] and permutation(10, 7, 1) == [2, 6, 5, 8, 7, 0, 3, 4, 1, 9]
+
+
+def test_schedules_are_those_of_torch():
+    def rates(make, steps=12):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
+        schedule, found = make(optimizer), []
+        for _ in range(steps):
+            found.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+        return found
+
+    for shape, make in [
+        ({"name": "polynomial", "power": 2.0}, lambda o: schedules.PolynomialLR(o, 12, 2.0)),
+        ({"name": "step", "every": 5}, lambda o: schedules.StepLR(o, 5)),
+        ({"name": "multistep", "milestones": [3, 8], "gamma": 0.5}, lambda o: schedules.MultiStepLR(o, [3, 8], 0.5)),
+        ({"name": "exponential", "gamma": 0.9}, lambda o: schedules.ExponentialLR(o, 0.9)),
+        ("onecycle", lambda o: schedules.OneCycleLR(o, 2.0, total_steps=12, cycle_momentum=False)),
+        ({"name": "restarts", "t_0": 3, "t_mult": 2}, lambda o: schedules.CosineAnnealingWarmRestarts(o, 3, 2)),
+        ("cosine", lambda o: schedules.CosineAnnealingLR(o, 12)),
+    ]:
+        ours = Optimizer("SGD", lr=2.0, schedule=shape)
+        assert [ours.rate(t, 12) for t in range(12)] == pytest.approx(rates(make), rel=1e-12, abs=1e-15), shape
+    for wrong in "cosin", "step", {"name": "step", "every": 3, "gama": 1}:
+        with pytest.raises(ValueError):
+            Optimizer("SGD", schedule=wrong)
+    with pytest.raises(ValueError, match="no momentun"):
+        Optimizer("SGD", momentun=0.9)
 
 
 def test_learning_rates():

@@ -1,0 +1,70 @@
+"""Data files as Headwater reads them, and the order in which it walks their samples: both sides train on the same batches."""
+
+import inspect
+from pathlib import Path
+
+import torch
+
+MASK = (1 << 64) - 1
+
+
+def load(path):
+    """The tensors of a `.safetensors` or `.npz` file, by name."""
+    if Path(path).suffix == ".npz":
+        import numpy
+
+        with numpy.load(path, allow_pickle=False) as file:
+            return {name: torch.from_numpy(file[name]) for name in file.files}
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def inputs(module, tensors, names=None):
+    """The tensors that `module.forward` takes, in its order; `names` maps an input to a tensor that is called differently."""
+    wanted = [p.name for p in inspect.signature(module.forward).parameters.values() if p.default is p.empty]
+    names = {n: (names or {}).get(n, n) for n in wanted}
+    if missing := [n for n in names.values() if n not in tensors]:
+        raise ValueError(f"the data has no {', '.join(missing)}; it has: {', '.join(sorted(tensors))}")
+    found = [tensors[n] for n in names.values()]
+    if len({len(t) for t in found}) != 1:
+        sizes = ", ".join(f"{n} {len(t)}" for n, t in zip(names.values(), found))
+        raise ValueError(f"the first dimension counts samples and must be the same for all inputs: {sizes}")
+    return found
+
+
+def permutation(n, seed, epoch):
+    """The order of an epoch: Durstenfeld's shuffle (1964) by SplitMix64 (Steele, Lea and Flood 2014) with Lemire's bounded
+    numbers (2019), as `crates/runtime/src/data/order.rs` has it."""
+    state = (seed * 0x9E3779B97F4A7C15 & MASK) ^ (epoch * 0xD1B54A32D192ED03 & MASK)
+
+    def below(limit):
+        nonlocal state
+        while True:
+            state = (state + 0x9E3779B97F4A7C15) & MASK
+            z = state
+            z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+            z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
+            wide = (z ^ (z >> 31)) * limit
+            if wide & MASK >= (1 << 64) % limit:
+                return wide >> 64
+
+    order = list(range(n))
+    for i in range(n - 1, 0, -1):
+        j = below(i + 1)
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
+def batches(samples, batch, steps, seed=0, sequential=False):
+    """Indices [steps, batch] of the samples of each step; what does not fill a batch at the end of an epoch is left out."""
+    per_epoch = samples // batch
+    if not per_epoch:
+        raise ValueError(f"{samples} samples do not fill one batch of {batch}")
+    found, epoch = [], 0
+    while len(found) < steps:
+        order = list(range(samples)) if sequential else permutation(samples, seed, epoch)
+        whole = order[: per_epoch * batch]
+        found += [whole[i : i + batch] for i in range(0, len(whole), batch)]
+        epoch += 1
+    return torch.tensor(found[:steps])
