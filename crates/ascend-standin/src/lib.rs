@@ -1,0 +1,23 @@
+//! A stand-in for CANN's libraries and compilers: the same C interface over this machine's memory and threads, so that
+//! tests drive the host path of `headwater-ascend` through the dynamic linker as on a machine with an NPU.
+//!
+//! As a dynamic library it is put in the place of `libascendcl.so`, `libruntime.so` and `libacl_rtc.so` by
+//! [`install`], which also hides the functions that an older CANN lacks. `standin_…` functions ([`exports::control`])
+//! make calls fail, lose a device, and count what is live. Kernels run by [`run`] from the program text that their
+//! binary holds; there is no code of the vendor's here and none is needed.
+//!
+//! Behaviour follows CANN's public reference where it is stated: handles are checked, work of a stream is
+//! asynchronous and in order, a failed task is told to the exception callback and given by the next wait. Device memory
+//! begins with a pattern, at addresses that are aligned to no more than 64 bytes.
+#![allow(unsafe_code)]
+#![deny(unsafe_op_in_unsafe_fn)]
+// The C interface takes raw pointers in safe-looking functions; the host side's wrappers are its only callers.
+#![allow(clippy::not_unsafe_ptr_arg_deref)]
+
+pub mod binary;
+pub mod config;
+pub mod exports;
+pub mod install;
+pub mod run;
+mod stream;
+mod world;

@@ -1,0 +1,150 @@
+//! What kernels do. A few programs of the stand-in's own test the interface itself: they show how arguments
+//! arrive, run for long or for ever, and fail.
+
+use crate::binary::KernelText;
+use crate::stream::Stream;
+use crate::world::{Outcome, WORLD, fail};
+use headwater_ascend::host::acl::types::Status;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A kernel of a loaded binary.
+#[derive(Debug)]
+pub struct Function {
+    /// Symbol.
+    pub name: String,
+    /// Size of each parameter, 8 or 4 bytes.
+    pub parameters: Vec<usize>,
+    action: Action,
+}
+
+#[derive(Debug)]
+enum Action {
+    /// Writes the number of blocks, then every argument but the first as 64 bits, to the address in the first.
+    Probe,
+    /// `z = x + y` for f32: addresses of x, y and z, and the count.
+    AddF32,
+    /// Runs for so many milliseconds.
+    Sleep(u64),
+    /// Runs until it is given up or its time is over.
+    Spin,
+    /// Fails with a status.
+    Fault(Status),
+}
+
+impl Function {
+    /// The function that a program's text describes:
+    ///
+    /// ```text
+    /// standin 1
+    /// parameters 8 8 8 4
+    /// probe | add_f32 | sleep MILLISECONDS | spin | fault STATUS
+    /// ```
+    ///
+    /// # Errors
+    /// What of the text is not understood.
+    pub fn parse(text: &KernelText) -> Result<Function, String> {
+        let mut lines = text.program.lines();
+        if lines.next() != Some("standin 1") {
+            return Err(format!("{}: no program that the stand-in runs", text.name));
+        }
+        let mut parameters = Vec::new();
+        let sizes = lines.next().and_then(|l| l.strip_prefix("parameters")).ok_or("no parameters")?;
+        for size in sizes.split_whitespace() {
+            match size {
+                "8" => parameters.push(8),
+                "4" => parameters.push(4),
+                other => return Err(format!("a parameter of {other} bytes")),
+            }
+        }
+        let words: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
+        let action = match words.as_slice() {
+            ["probe"] => Action::Probe,
+            ["add_f32"] => Action::AddF32,
+            ["spin"] => Action::Spin,
+            ["sleep", ms] => Action::Sleep(ms.parse().map_err(|_| "sleep how long?")?),
+            ["fault", status] => Action::Fault(status.parse().map_err(|_| "which fault?")?),
+            other => return Err(format!("{other:?} is no action")),
+        };
+        Ok(Function { name: text.name.clone(), parameters, action })
+    }
+
+    /// Offset of each parameter in the block of arguments, and the block's size: C's rules.
+    pub fn layout(&self) -> (Vec<usize>, usize) {
+        let mut end = 0usize;
+        let offsets = self.parameters.iter().map(|&size| {
+            let offset = end.next_multiple_of(size);
+            end = offset + size;
+            offset
+        });
+        (offsets.collect(), end.next_multiple_of(8))
+    }
+}
+
+/// Runs a kernel with a block of arguments.
+pub fn kernel(function: &Function, blocks: u32, args: &[u8], stream: &Stream) -> Outcome {
+    let (offsets, size) = function.layout();
+    if args.len() != size {
+        return fail(507_015, format!("{}: {} bytes of arguments, not {size}", function.name, args.len()));
+    }
+    let word = |i: usize| {
+        let mut bytes = [0; 8];
+        let begin = offsets[i];
+        bytes[..function.parameters[i]].copy_from_slice(&args[begin..begin + function.parameters[i]]);
+        u64::from_le_bytes(bytes)
+    };
+    match function.action {
+        Action::Probe => {
+            let count = function.parameters.len();
+            let target = device_slice::<u64>(word(0), count)?;
+            target[0] = u64::from(blocks);
+            for (i, value) in target.iter_mut().enumerate().skip(1) {
+                *value = word(i);
+            }
+            Ok(())
+        }
+        Action::AddF32 => {
+            let count = word(3) as usize;
+            // Read before the target is borrowed: it may be one of the operands.
+            let x = device_slice::<f32>(word(0), count)?.to_vec();
+            let y = device_slice::<f32>(word(1), count)?.to_vec();
+            for (z, (x, y)) in device_slice::<f32>(word(2), count)?.iter_mut().zip(x.iter().zip(&y)) {
+                *z = x + y;
+            }
+            Ok(())
+        }
+        Action::Sleep(ms) => {
+            std::thread::sleep(Duration::from_millis(ms));
+            Ok(())
+        }
+        Action::Spin => {
+            let start = Instant::now();
+            while !stream.abandoned.load(Ordering::SeqCst) {
+                let (limit, lost) = {
+                    let state = WORLD.state();
+                    (u64::from(state.kernel_limit), state.devices[stream.device as usize].lost)
+                };
+                if limit > 0 && start.elapsed() > Duration::from_secs(limit) {
+                    return fail(507_034, format!("{} ran for more than {limit} s", function.name));
+                }
+                if let Some(status) = lost {
+                    return fail(status, "the device is lost");
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        }
+        Action::Fault(status) => fail(status, format!("{} failed", function.name)),
+    }
+}
+
+/// Elements of device memory at an address; a fault as the hardware's if they are not inside of it.
+fn device_slice<T>(address: u64, count: usize) -> Outcome<&'static mut [T]> {
+    let (address, bytes) = (address as usize, count * size_of::<T>());
+    if !WORLD.state().is_device(address, bytes) || !address.is_multiple_of(align_of::<T>()) {
+        return fail(507_035, format!("{bytes} bytes at {address:#x} are not device memory"));
+    }
+    // SAFETY: the range lies in one allocation of the stand-in's; the stream's thread alone works on it now, as the
+    // launches' order says.
+    Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut T, count) })
+}

@@ -1,0 +1,196 @@
+//! The state behind the interface: devices, memory, handles, and what is to fail.
+
+use crate::config::Config;
+use crate::run::Function;
+use crate::stream::{Event, Stream};
+use headwater_ascend::host::acl::codes;
+use headwater_ascend::host::acl::types::Status;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// Outcome of a call: the status of its failure and what the vendor would say.
+pub type Outcome<T = ()> = Result<T, (Status, String)>;
+
+/// Invalid parameter.
+pub const PARAM: Status = codes::PARAM_INVALID;
+/// Invalid handle.
+pub const HANDLE: Status = 107_017;
+/// No context is set.
+pub const CONTEXT: Status = 107_002;
+
+/// A failure with a text.
+pub fn fail<T>(status: Status, text: impl Into<String>) -> Outcome<T> {
+    Err((status, text.into()))
+}
+
+#[derive(Debug)]
+pub struct Injection {
+    pub call: String,
+    /// Which further call of that name fails: 1 is the next.
+    pub countdown: u64,
+    pub status: Status,
+}
+
+#[derive(Debug, Default)]
+pub struct Device {
+    pub set: u32,
+    pub used: usize,
+    /// What every call gives since the device was lost.
+    pub lost: Option<Status>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Allocation {
+    pub bytes: usize,
+    pub device: i32,
+}
+
+#[derive(Debug)]
+pub struct Loaded {
+    pub kernels: Vec<Arc<Function>>,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub initialised: u32,
+    pub calls: HashMap<String, u64>,
+    pub injections: Vec<Injection>,
+    pub devices: Vec<Device>,
+    /// Device memory by address.
+    pub memory: BTreeMap<usize, Allocation>,
+    /// Pinned host memory by address.
+    pub host: BTreeMap<usize, usize>,
+    pub streams: HashMap<usize, Arc<Stream>>,
+    pub events: HashMap<usize, Arc<Event>>,
+    /// Binaries described by `aclrtCreateBinary`.
+    pub described: HashMap<usize, Vec<u8>>,
+    pub binaries: HashMap<usize, Loaded>,
+    pub functions: HashMap<usize, (usize, Arc<Function>)>,
+    /// Functions of libruntime by their stub's address.
+    pub stubs: HashMap<usize, (usize, Arc<Function>)>,
+    pub programs: HashMap<usize, crate::exports::compile::Program>,
+    pub callback: Option<extern "C" fn(*const c_void)>,
+    /// Seconds that a kernel may run; 0 is no limit.
+    pub kernel_limit: u32,
+}
+
+pub struct World {
+    pub config: Config,
+    state: Mutex<State>,
+    next: AtomicUsize,
+    pub next_task: AtomicU32,
+}
+
+pub static WORLD: LazyLock<World> = LazyLock::new(|| {
+    let config = Config::of_this_copy();
+    let devices = (0..config.devices).map(|_| Device::default()).collect();
+    World {
+        config,
+        state: Mutex::new(State { devices, ..State::default() }),
+        next: AtomicUsize::new(0x5_0000),
+        next_task: AtomicU32::new(1),
+    }
+});
+
+thread_local! {
+    /// Device whose context is current; -1 for none.
+    pub static CURRENT: Cell<i32> = const { Cell::new(-1) };
+    /// Number of the last task of the thread.
+    pub static LAST_TASK: Cell<u32> = const { Cell::new(0) };
+    static MESSAGE: RefCell<CString> = RefCell::default();
+    static SHOWN: RefCell<CString> = RefCell::default();
+}
+
+impl World {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A handle that was never given before.
+    pub fn token(&self) -> usize {
+        self.next.fetch_add(16, Ordering::Relaxed)
+    }
+
+    /// Architecture number of the machine's chip.
+    pub fn arch(&self) -> u32 {
+        if self.config.soc.contains("310P") { 2002 } else { 2201 }
+    }
+}
+
+impl State {
+    /// The device of the thread's context.
+    pub fn current(&mut self) -> Outcome<(i32, &mut Device)> {
+        let current = CURRENT.get();
+        match self.devices.get_mut(current as usize).filter(|d| current >= 0 && d.set > 0) {
+            Some(device) => Ok((current, device)),
+            None => fail(CONTEXT, "no context is set on this thread"),
+        }
+    }
+
+    pub fn stream(&self, handle: *mut c_void) -> Outcome<Arc<Stream>> {
+        self.streams.get(&(handle as usize)).cloned().ok_or((HANDLE, "no such stream".into()))
+    }
+
+    pub fn event(&self, handle: *mut c_void) -> Outcome<Arc<Event>> {
+        self.events.get(&(handle as usize)).cloned().ok_or((HANDLE, "no such event".into()))
+    }
+
+    /// Whether `bytes` bytes from `address` lie in one allocation of device memory.
+    pub fn is_device(&self, address: usize, bytes: usize) -> bool {
+        let before = self.memory.range(..=address).next_back();
+        before.is_some_and(|(base, a)| address + bytes <= base + a.bytes)
+    }
+}
+
+/// Calls that work on a lost device: those that give it up, and those that touch none.
+const ALWAYS: [&str; 8] = [
+    "aclInit",
+    "aclFinalize",
+    "aclrtGetDeviceCount",
+    "aclrtResetDevice",
+    "aclrtSetExceptionInfoCallback",
+    "aclrtDestroyStreamForce",
+    "aclrtFreeHost",
+    "aclrtSetCurrentContext",
+];
+
+/// One call of the interface: counted, made to fail if that was asked for, refused if the device is lost.
+pub fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> Status {
+    let refused = {
+        let mut state = WORLD.state();
+        *state.calls.entry(name.into()).or_default() += 1;
+        let lost = usize::try_from(CURRENT.get()).ok().and_then(|d| state.devices.get(d)?.lost);
+        let mut injected = None;
+        state.injections.retain_mut(|i| {
+            if i.call != name {
+                return true;
+            }
+            i.countdown -= 1;
+            if i.countdown == 0 {
+                injected = Some(i.status);
+            }
+            i.countdown > 0
+        });
+        injected.or(lost.filter(|_| !ALWAYS.contains(&name)))
+    };
+    let outcome = match refused {
+        Some(status) => fail(status, format!("{name} was made to fail by the stand-in")),
+        None => body(),
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err((status, text)) => {
+            MESSAGE.set(CString::new(text).unwrap_or_default());
+            status
+        }
+    }
+}
+
+/// The text of the thread's last failure, which is then forgotten; good until the next such call.
+pub fn recent_message() -> *const std::ffi::c_char {
+    SHOWN.set(MESSAGE.take());
+    SHOWN.with_borrow(|text| if text.is_empty() { std::ptr::null() } else { text.as_ptr() })
+}

@@ -1,0 +1,198 @@
+//! Functions of the vendor's libraries, found by name and grouped by what they make possible. A group is there as a
+//! whole or not at all, so that a caller never meets half a rung.
+
+use super::types::*;
+use libloading::Library;
+use std::ffi::{c_char, c_void};
+
+macro_rules! functions {
+    ($($(#[$doc:meta])* $group:ident { $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)* })*) => {
+        $(
+            $(#[$doc])*
+            #[allow(non_snake_case, missing_docs)]
+            #[derive(Clone, Copy, Debug)]
+            pub struct $group {
+                $(pub $name: unsafe extern "C" fn($($arg: $ty),*) $(-> $ret)?,)*
+            }
+
+            impl $group {
+                /// Names of its functions.
+                pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+                /// Looks all of them up; gives the first that is missing.
+                pub(super) fn find(library: &Library) -> Result<$group, &'static str> {
+                    Ok($group {
+                        $($name: {
+                            let name = concat!(stringify!($name), "\0").as_bytes();
+                            // SAFETY: the type is the one that CANN's reference states for a function of this
+                            // name, unchanged since the first version that has it. The pointer stays good
+                            // because libraries are never closed.
+                            *unsafe { library.get(name) }.map_err(|_| stringify!($name))?
+                        },)*
+                    })
+                }
+            }
+        )*
+
+        /// Names of every function that is looked up, by group.
+        pub const GROUPS: &[(&str, &[&str])] = &[$((stringify!($group), $group::NAMES)),*];
+    };
+}
+
+functions! {
+    /// What everything needs; in every CANN since 7.0.
+    Base {
+        fn aclInit(config: *const c_char) -> Status;
+        fn aclFinalize() -> Status;
+        fn aclrtGetDeviceCount(count: *mut u32) -> Status;
+        fn aclrtGetSocName() -> *const c_char;
+        fn aclrtSetDevice(device: i32) -> Status;
+        fn aclrtResetDevice(device: i32) -> Status;
+        fn aclrtGetCurrentContext(context: *mut ContextHandle) -> Status;
+        fn aclrtSetCurrentContext(context: ContextHandle) -> Status;
+        fn aclrtGetMemInfo(kind: u32, free: *mut usize, total: *mut usize) -> Status;
+        fn aclrtMalloc(address: *mut *mut c_void, bytes: usize, policy: u32) -> Status;
+        fn aclrtFree(address: *mut c_void) -> Status;
+        fn aclrtMallocHost(address: *mut *mut c_void, bytes: usize) -> Status;
+        fn aclrtFreeHost(address: *mut c_void) -> Status;
+        fn aclrtMemcpy(to: *mut c_void, room: usize, from: *const c_void, bytes: usize, kind: u32) -> Status;
+        fn aclrtMemcpyAsync(
+            to: *mut c_void, room: usize, from: *const c_void, bytes: usize, kind: u32, stream: StreamHandle
+        ) -> Status;
+        fn aclrtMemsetAsync(
+            address: *mut c_void, room: usize, byte: i32, bytes: usize, stream: StreamHandle
+        ) -> Status;
+        fn aclrtCreateStream(stream: *mut StreamHandle) -> Status;
+        fn aclrtDestroyStream(stream: StreamHandle) -> Status;
+        fn aclrtSynchronizeStreamWithTimeout(stream: StreamHandle, milliseconds: i32) -> Status;
+        fn aclrtCreateEvent(event: *mut EventHandle) -> Status;
+        fn aclrtDestroyEvent(event: EventHandle) -> Status;
+        fn aclrtRecordEvent(event: EventHandle, stream: StreamHandle) -> Status;
+        fn aclrtStreamWaitEvent(stream: StreamHandle, event: EventHandle) -> Status;
+        fn aclrtQueryEventStatus(event: EventHandle, status: *mut u32) -> Status;
+    }
+
+    /// The vendor's own text for the last failure of the thread.
+    Messages {
+        fn aclGetRecentErrMsg() -> *const c_char;
+    }
+
+    /// Versions of installed packages (9.x); older ones are read from files.
+    Versions {
+        fn aclsysGetVersionStr(package: *const c_char, version: *mut c_char) -> Status;
+    }
+
+    /// Exceptions of kernels, told to a function of ours on a thread of CANN's.
+    Exceptions {
+        fn aclrtSetExceptionInfoCallback(callback: Option<extern "C" fn(*const c_void)>) -> Status;
+        fn aclrtGetTaskIdFromExceptionInfo(info: *const c_void) -> u32;
+        fn aclrtGetStreamIdFromExceptionInfo(info: *const c_void) -> u32;
+        fn aclrtGetDeviceIdFromExceptionInfo(info: *const c_void) -> u32;
+        fn aclrtGetErrorCodeFromExceptionInfo(info: *const c_void) -> u32;
+    }
+
+    /// Numbers of streams and tasks, by which an exception is matched with its launch.
+    Tasks {
+        fn aclrtStreamGetId(stream: StreamHandle, id: *mut i32) -> Status;
+        fn aclrtGetThreadLastTaskId(task: *mut u32) -> Status;
+    }
+
+    /// A limit to the time of one kernel, kept by the device.
+    TimeLimit {
+        fn aclrtSetOpExecuteTimeOut(seconds: u32) -> Status;
+    }
+
+    /// Release of a stream whose work will never end.
+    Force {
+        fn aclrtDestroyStreamForce(stream: StreamHandle) -> Status;
+    }
+
+    /// Numbers of cores (8.3 and later).
+    DeviceInfo {
+        fn aclrtGetDeviceInfo(device: u32, attribute: u32, value: *mut i64) -> Status;
+    }
+
+    /// Address through which cube and vector cores of A2 and A3 synchronise (9.0 and later).
+    SyncAddress {
+        fn aclrtGetHardwareSyncAddr(address: *mut *mut c_void) -> Status;
+    }
+
+    /// Kernels of a loaded binary.
+    Binaries {
+        fn aclrtBinaryGetFunction(binary: BinHandle, name: *const c_char, kernel: *mut FuncHandle) -> Status;
+        fn aclrtBinaryUnLoad(binary: BinHandle) -> Status;
+    }
+
+    /// Binaries from memory (8.3 and later).
+    FromData {
+        fn aclrtBinaryLoadFromData(
+            data: *const c_void, bytes: usize, options: *const LoadOptions, binary: *mut BinHandle
+        ) -> Status;
+    }
+
+    /// Binaries from a file (8.1 and later).
+    FromFile {
+        fn aclrtBinaryLoadFromFile(
+            path: *const c_char, options: *mut LoadOptions, binary: *mut BinHandle
+        ) -> Status;
+    }
+
+    /// Binaries described first and loaded then (8.0).
+    Described {
+        fn aclrtCreateBinary(data: *const c_void, bytes: usize) -> BinaryHandle;
+        fn aclrtDestroyBinary(binary: BinaryHandle) -> Status;
+        fn aclrtBinaryLoad(binary: BinaryHandle, loaded: *mut BinHandle) -> Status;
+    }
+
+    /// Launch with an array of pointers to arguments (9.1 and later).
+    ArgsArray {
+        fn aclrtLaunchKernelWithArgsArray(
+            kernel: FuncHandle, blocks: u32, stream: StreamHandle, config: *mut LaunchConfig, args: *mut *mut c_void
+        ) -> Status;
+    }
+
+    /// Launch with a block of arguments in host memory (9.0 and later).
+    HostArgs {
+        fn aclrtLaunchKernelWithHostArgs(
+            kernel: FuncHandle, blocks: u32, stream: StreamHandle, config: *mut LaunchConfig, args: *mut c_void,
+            bytes: usize, placeholders: *mut c_void, placeholder_count: usize
+        ) -> Status;
+    }
+
+    /// Launch with a list of arguments that the runtime keeps (8.1 and later).
+    ArgsList {
+        fn aclrtKernelArgsInit(kernel: FuncHandle, list: *mut ArgsHandle) -> Status;
+        fn aclrtKernelArgsAppend(
+            list: ArgsHandle, value: *mut c_void, bytes: usize, parameter: *mut ParamHandle
+        ) -> Status;
+        fn aclrtKernelArgsFinalize(list: ArgsHandle) -> Status;
+        fn aclrtLaunchKernelWithConfig(
+            kernel: FuncHandle, blocks: u32, stream: StreamHandle, config: *mut LaunchConfig, list: ArgsHandle,
+            reserved: *mut c_void
+        ) -> Status;
+    }
+
+    /// Launch with a block of arguments in device memory (8.0).
+    DeviceArgs {
+        fn aclrtLaunchKernel(
+            kernel: FuncHandle, blocks: u32, args: *const c_void, bytes: usize, stream: StreamHandle
+        ) -> Status;
+    }
+
+    /// Load and launch by libruntime, below ACL: for versions whose ACL has neither.
+    RuntimeCalls {
+        fn rtDevBinaryRegister(binary: *const RuntimeBinary, handle: *mut *mut c_void) -> Status;
+        fn rtDevBinaryUnRegister(handle: *mut c_void) -> Status;
+        fn rtFunctionRegister(
+            binary: *mut c_void, stub: *const c_void, stub_name: *const c_char, kernel: *const c_void, mode: u32
+        ) -> Status;
+        fn rtKernelLaunch(
+            stub: *const c_void, blocks: u32, args: *mut c_void, bytes: u32, memory: *mut c_void, stream: StreamHandle
+        ) -> Status;
+    }
+
+    /// The synchronisation address, as libruntime gives it.
+    RuntimeSyncAddress {
+        fn rtGetC2cCtrlAddr(address: *mut u64, bytes: *mut u32) -> Status;
+    }
+}

@@ -1,0 +1,147 @@
+//! Types, constants and structures of the C interface, as CANN's reference documents them.
+
+use std::ffi::c_void;
+
+/// Value of every `aclError`: 0 is success. [`super::codes`] knows the others.
+pub type Status = i32;
+
+macro_rules! handles {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[repr(transparent)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub struct $name(pub *mut c_void);
+
+        impl $name {
+            /// No handle.
+            pub const NULL: $name = $name(std::ptr::null_mut());
+        }
+
+        // SAFETY: a token that is never dereferenced on this side. CANN takes it on every thread whose current
+        // context is the one it was made in, and wrappers set that context before each call.
+        unsafe impl Send for $name {}
+        // SAFETY: as above; a shared reference gives nothing but a copy of the token.
+        unsafe impl Sync for $name {}
+    )*};
+}
+
+handles! {
+    /// `aclrtContext`.
+    ContextHandle;
+    /// `aclrtStream`.
+    StreamHandle;
+    /// `aclrtEvent`.
+    EventHandle;
+    /// `aclrtBinary`: bytes of a binary, described (CANN 8.0).
+    BinaryHandle;
+    /// `aclrtBinHandle`: a loaded binary; also the handle that `rtDevBinaryRegister` gives.
+    BinHandle;
+    /// `aclrtFuncHandle`: a kernel of a loaded binary.
+    FuncHandle;
+    /// `aclrtArgsHandle`: a list of kernel arguments.
+    ArgsHandle;
+    /// `aclrtParamHandle`: one entry of that list.
+    ParamHandle;
+    /// `aclrtcProg`: a compilation.
+    ProgHandle;
+}
+
+/// `aclrtMemcpyKind`.
+pub mod memcpy_kind {
+    /// From host memory to device memory.
+    pub const HOST_TO_DEVICE: u32 = 1;
+    /// From device memory to host memory.
+    pub const DEVICE_TO_HOST: u32 = 2;
+    /// Inside of a device.
+    pub const DEVICE_TO_DEVICE: u32 = 3;
+}
+
+/// `aclrtMemMallocPolicy`: huge pages where they fit, else normal ones.
+pub const MALLOC_HUGE_FIRST: u32 = 0;
+
+/// `aclrtMemAttr`: memory that kernels see as GM, on chips with HBM and (as the alias) on those with DDR.
+pub mod mem_attr {
+    /// `ACL_DDR_MEM`, which 310P has.
+    pub const DDR: u32 = 0;
+    /// `ACL_HBM_MEM`, which 910B and 910_93 have.
+    pub const HBM: u32 = 1;
+}
+
+/// `aclrtEventRecordedStatus`: everything before the event is done.
+pub const EVENT_COMPLETE: u32 = 1;
+
+/// Magic word of a binary, by the kind of core it runs on.
+pub mod magic {
+    /// Cube and vector together, and every binary of 310P.
+    pub const AICORE: u32 = 0x4355_4245;
+    /// Vector cores alone.
+    pub const VECTOR: u32 = 0x4141_5246;
+    /// Cube cores alone.
+    pub const CUBE: u32 = 0x4149_4343;
+}
+
+/// `aclrtBinaryLoadOption`: one option of a load.
+#[repr(C)]
+pub struct LoadOption {
+    /// Which option.
+    pub kind: u32,
+    /// Its value; 16 bytes, of which the options used here read the first word.
+    pub value: [u32; 4],
+}
+
+/// Option of a load: the binary's magic word, [`magic`].
+pub const LOAD_MAGIC: u32 = 2;
+
+/// `aclrtBinaryLoadOptions`.
+#[repr(C)]
+pub struct LoadOptions {
+    /// First of them.
+    pub options: *mut LoadOption,
+    /// How many.
+    pub count: usize,
+}
+
+/// `aclrtLaunchKernelAttr`: one attribute of a launch.
+#[repr(C)]
+pub struct LaunchAttribute {
+    /// Which attribute.
+    pub kind: u32,
+    /// Its value; 16 bytes.
+    pub value: [u32; 4],
+}
+
+/// Attribute of a launch: 1 starts all blocks together, which a barrier over all of them needs.
+pub const LAUNCH_SCHEDULE: u32 = 1;
+
+/// `aclrtLaunchKernelCfg`.
+#[repr(C)]
+pub struct LaunchConfig {
+    /// First attribute.
+    pub attributes: *mut LaunchAttribute,
+    /// How many.
+    pub count: usize,
+}
+
+/// `rtDevBinary_t`: a binary as libruntime takes it.
+#[repr(C)]
+pub struct RuntimeBinary {
+    /// Kind of core, [`magic`].
+    pub magic: u32,
+    /// 0.
+    pub version: u32,
+    /// The bytes, which must outlive the registration.
+    pub data: *const c_void,
+    /// How many.
+    pub length: u64,
+}
+
+/// `aclrtDevAttr`: cores and memory of a device, by `aclrtGetDeviceInfo`.
+pub mod device_attr {
+    /// AI cores; cube cores where cube and vector are apart.
+    pub const AI_CORES: u32 = 101;
+    /// Vector cores.
+    pub const VECTOR_CORES: u32 = 201;
+}
+
+/// Bytes that `aclsysGetVersionStr` writes at most.
+pub const VERSION_BYTES: usize = 128;

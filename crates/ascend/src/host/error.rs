@@ -1,0 +1,237 @@
+//! Errors of the host side: what failed, in which kernel and line of the model, what the vendor's library says, and
+//! what to do.
+
+use super::acl::codes;
+use super::acl::types::Status;
+use headwater_core::graph::Origin;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Result of the host side.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The place a launch comes from: named in every error about it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Site {
+    /// Name of the kernel, as in its source.
+    pub kernel: String,
+    /// ATen name of the operator.
+    pub op: Option<&'static str>,
+    /// Node, module and line of the model.
+    pub origin: Option<Origin>,
+}
+
+impl Site {
+    /// A launch of which only the kernel is known.
+    pub fn of_kernel(kernel: impl Into<String>) -> Arc<Site> {
+        Arc::new(Site { kernel: kernel.into(), op: None, origin: None })
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kernel `{}`", self.kernel)?;
+        if let Some(op) = self.op {
+            write!(f, " of {op}")?;
+        }
+        if let Some(origin) = &self.origin {
+            write!(f, "\n  at {origin}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why something on the host side failed. Cloned where it stays: a device that failed gives the same error again.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// HW-A001: a library is missing or does not open.
+    #[error(
+        "HW-A001: {}: {cause}\n  to do: source CANN's set_env.sh; `headwater doctor` lists what is missing",
+        path.display()
+    )]
+    Library {
+        /// The library.
+        path: PathBuf,
+        /// What the dynamic linker says.
+        cause: String,
+    },
+    /// HW-A002: a library lacks a function.
+    #[error(
+        "HW-A002: {} has no function {symbol}\n  to do: install CANN 8.0 or later; `headwater doctor` shows the version found",
+        path.display()
+    )]
+    Symbol {
+        /// The library.
+        path: PathBuf,
+        /// The first function that is missing.
+        symbol: String,
+    },
+    /// HW-A003: a call was refused.
+    #[error("HW-A003: {call} on {device}: {}{}\n  to do: {}", codes::describe(*status), vendor_text(detail), codes::advice(*status))]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// The device, e.g. `ascend:0`, or the library.
+        device: String,
+        /// What it returned.
+        status: Status,
+        /// The vendor's text.
+        detail: String,
+    },
+    /// HW-A004: the device has not enough memory.
+    #[error(
+        "HW-A004: {device} has no room for {bytes} bytes: {free} of {total} bytes are free{}\n  to do: {}",
+        vendor_text(detail),
+        codes::advice(codes::MEMORY_ALLOCATION)
+    )]
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes free, as the device says.
+        free: usize,
+        /// Bytes of the device.
+        total: usize,
+        /// The vendor's text.
+        detail: String,
+    },
+    /// HW-A005: a kernel failed.
+    #[error("HW-A005: on {device}: {} in {}{}\n  to do: {}", codes::describe(*status), list_sites(sites, *others), vendor_text(detail), codes::advice(*status))]
+    Kernel {
+        /// The device.
+        device: String,
+        /// What the device reported.
+        status: Status,
+        /// The launch at fault; several where the runtime does not tell them apart, in the order of launching.
+        sites: Vec<Arc<Site>>,
+        /// Further launches that may be at fault.
+        others: usize,
+        /// The vendor's text.
+        detail: String,
+    },
+    /// HW-A006: work was not done in time.
+    #[error("HW-A006: {device} did not finish within {limit:?}: waiting for {}{}\n  to do: {}", list_sites(sites, *others), vendor_text(detail), codes::advice(codes::STREAM_SYNC_TIMEOUT))]
+    Timeout {
+        /// The device.
+        device: String,
+        /// How long was waited.
+        limit: Duration,
+        /// Launches that were not done, oldest first.
+        sites: Vec<Arc<Site>>,
+        /// Further launches behind them.
+        others: usize,
+        /// The vendor's text.
+        detail: String,
+    },
+    /// HW-A007: the device is lost.
+    #[error("HW-A007: {device} is lost: {call}: {}{}\n  to do: {}", codes::describe(*status), vendor_text(detail), codes::advice(*status))]
+    Lost {
+        /// The device.
+        device: String,
+        /// The call that met it.
+        call: &'static str,
+        /// What it returned.
+        status: Status,
+        /// The vendor's text.
+        detail: String,
+    },
+    /// HW-A008: a unit of kernels did not compile.
+    #[error("HW-A008: {tool} did not compile {unit} (kernels {kernels}): {cause}\n{log}")]
+    Compile {
+        /// The compiler.
+        tool: String,
+        /// The unit.
+        unit: String,
+        /// Its kernels.
+        kernels: String,
+        /// Exit status, time-out or missing output.
+        cause: String,
+        /// The end of what the compiler said.
+        log: String,
+    },
+    /// HW-A009: there is no compiler for the chip.
+    #[error(
+        "HW-A009: no compiler for {chip}: {missing}\n  to do: install the CANN toolkit and source its set_env.sh; `headwater doctor` shows where was looked"
+    )]
+    NoCompiler {
+        /// The chip.
+        chip: String,
+        /// What was looked for.
+        missing: String,
+    },
+    /// HW-A010: something was asked that cannot be: a range outside of memory, a kernel that is not in a binary.
+    #[error("HW-A010: {0}")]
+    Usage(String),
+    /// HW-A011: a file could not be read or written.
+    #[error("HW-A011: {}: {cause}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        cause: String,
+    },
+}
+
+/// The vendor's text as a line of an error.
+fn vendor_text(detail: &str) -> String {
+    if detail.is_empty() {
+        String::new()
+    } else {
+        format!("\n  CANN says: {}", detail.replace('\n', "\n    "))
+    }
+}
+
+/// Launches as a list in an error.
+fn list_sites(sites: &[Arc<Site>], others: usize) -> String {
+    match sites {
+        [] => "no launch that is known: a copy or an event".into(),
+        [one] if others == 0 => one.to_string(),
+        many => {
+            let mut text = format!("one of {} launches:", many.len() + others);
+            for site in many {
+                text += &format!("\n  {}", site.to_string().replace('\n', "\n  "));
+            }
+            if others > 0 {
+                text += &format!("\n  and {others} more");
+            }
+            text + "\n  (HEADWATER_ASCEND_BLOCKING=1 waits for every launch and names the one)"
+        }
+    }
+}
+
+impl Error {
+    /// The stable code, as printed.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Library { .. } => "HW-A001",
+            Error::Symbol { .. } => "HW-A002",
+            Error::Call { .. } => "HW-A003",
+            Error::OutOfMemory { .. } => "HW-A004",
+            Error::Kernel { .. } => "HW-A005",
+            Error::Timeout { .. } => "HW-A006",
+            Error::Lost { .. } => "HW-A007",
+            Error::Compile { .. } => "HW-A008",
+            Error::NoCompiler { .. } => "HW-A009",
+            Error::Usage(_) => "HW-A010",
+            Error::File { .. } => "HW-A011",
+        }
+    }
+
+    /// Whether the device can do nothing more after it.
+    pub fn is_sticky(&self) -> bool {
+        matches!(self, Error::Kernel { .. } | Error::Timeout { .. } | Error::Lost { .. })
+    }
+
+    pub(super) fn symbol(path: &Path, symbol: &str) -> Error {
+        Error::Symbol { path: path.to_owned(), symbol: symbol.to_owned() }
+    }
+}
+
+impl From<Error> for headwater_core::Error {
+    fn from(error: Error) -> headwater_core::Error {
+        headwater_core::Error::new(headwater_core::Code::Device, error.to_string())
+    }
+}
