@@ -4,6 +4,7 @@ mod amp;
 mod bench;
 pub(crate) mod check;
 mod doctor;
+mod explain;
 pub(crate) mod inspect;
 mod migrate;
 mod op;
@@ -71,6 +72,8 @@ enum Command {
     Train(Box<train::Args>),
     /// Run one operator, forward or gradient, on tensors from a file.
     Op(op::Args),
+    /// Explain an error code: its meaning, usual causes, and what to do.
+    Explain(explain::Args),
     /// Measure this machine, and how near kernels and training steps come to its limits.
     Bench(bench::Args),
 }
@@ -135,6 +138,7 @@ pub fn run() -> std::process::ExitCode {
         Command::Migrate(args) => migrate::run(args, Arc::new(device), talk),
         Command::Train(args) => train::run(args, Arc::new(device), talk),
         Command::Op(args) => op::run(args, &device, talk),
+        Command::Explain(args) => explain::run(args, talk),
         Command::Bench(args) => bench::run(args, Arc::new(device), talk),
     };
     match outcome {
