@@ -22,8 +22,8 @@ fn check(name: &str, graph: &Graph, inputs: &[Tensor]) -> Graph {
     }
     let twice = simplify(once.clone());
     assert_eq!(
-        (twice.folded, twice.identities, twice.masks, twice.merged, twice.dead),
-        (0, 0, 0, 0, 0),
+        (twice.folded, twice.identities, twice.exchanged, twice.masks, twice.merged, twice.dead),
+        (0, 0, 0, 0, 0, 0),
         "{name}\n{once}"
     );
     once
@@ -329,4 +329,31 @@ proptest! {
         let ints = Tensor::int(DType::I64, [2, 3], vec![0, 1, -1, 7, i64::MAX, i64::MIN]);
         check("random", &random_graph(&choices), &[floats(0.1), floats(-3.0), ints]);
     }
+}
+
+/// A weight that is stored transposed gets its gradient as it is stored, not transposed afterwards.
+#[test]
+fn gradients_of_transposed_experts_are_made_as_they_are_stored() {
+    let apply = |b: &mut Builder, name: &str, inputs: &[ValueId]| {
+        let op = Registry::standard().by_name(name).unwrap();
+        b.one(op, inputs, Attrs::new()).unwrap()
+    };
+    let mut b = Builder::new();
+    let x = b.input("x", TensorType::new(DType::F32, [5, 3]), InputRole::User);
+    let offs = b.input("offs", TensorType::new(DType::I32, [2]), InputRole::User);
+    let w = b.parameter("w", DType::F32, &[2, 4, 3]);
+    let turned = b.permute(w, &[0, 2, 1]).unwrap();
+    let y = apply(&mut b, "_grouped_mm", &[x, turned, offs]);
+    let loss = b.sum(y, &[0, 1], false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    let d = differentiate(b.finish(), loss).unwrap();
+    let numbers = |shape: &[usize]| {
+        let n: usize = shape.iter().product();
+        Tensor::float(DType::F32, shape, (0..n).map(|i| (i as f64 - 5.0) / 4.0).collect())
+    };
+    let ends = Tensor::int(DType::I32, [2], vec![2, 5]);
+    let after = check("experts", &d.graph, &[numbers(&[5, 3]), ends, numbers(&[2, 4, 3])]);
+    let gradient = after.outputs.iter().find(|o| matches!(o.role, OutputRole::Gradient(_))).unwrap();
+    let maker = after.nodes.iter().find(|n| n.outputs.contains(&gradient.value)).unwrap();
+    assert_eq!(maker.op.name, "grouped_mm_weight_backward", "{after}");
 }

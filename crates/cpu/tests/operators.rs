@@ -215,6 +215,10 @@ fn large_operands_agree_with_the_reference() {
         c.attr("scale", 0.3)
     };
     let conv = |x: &[usize], w: &[usize]| case().f(x).f(w);
+    let groups = |x: &[usize], others: &[&[usize]], ends: &[usize]| {
+        let c = others.iter().fold(case().f(x), |c, shape| c.f(shape));
+        c.arg(DType::I32, &[ends.len()], values(ends.len(), &|i| ends[i]))
+    };
     let cases: Vec<(&str, Case)> = vec![
         ("embedding", case().f(&[500, 64]).index(&[40, 20], 500).attr("padding_idx", 3)),
         (
@@ -241,6 +245,11 @@ fn large_operands_agree_with_the_reference() {
         ("cumsum", case().f(&[60, 400]).attr("dim", 1)),
         ("matmul", case().f(&[3, 1, 130, 70]).f(&[2, 70, 40])),
         ("matmul", case().f(&[4, 300, 33]).f(&[33, 520])),
+        // Groups of one row, of none, of some, and of most, by one thread each and by all together.
+        ("_grouped_mm", groups(&[300, 40], &[&[5, 40, 70]], &[1, 1, 40, 280, 297])),
+        ("_grouped_mm", groups(&[130, 200], &[&[3, 200, 700]], &[2, 2, 130])),
+        ("grouped_mm_weight_backward", groups(&[300, 40], &[&[300, 70]], &[1, 1, 40, 280, 297])),
+        ("grouped_mm_weight_backward", groups(&[1300, 90], &[&[1300, 110]], &[0, 1250, 1300])),
         // A small result of a long sum, cut along the sum.
         ("matmul", case().f(&[64, 1300]).f(&[1300, 320])),
         ("linear", case().f(&[5, 100, 64]).f(&[48, 64]).f(&[48])),

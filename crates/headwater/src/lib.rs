@@ -15,7 +15,6 @@ pub mod inspect;
 pub mod machine;
 pub mod migrate;
 pub mod model;
-pub mod operators;
 pub mod precision;
 pub mod report;
 pub mod settings;

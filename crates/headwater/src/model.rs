@@ -43,13 +43,13 @@ pub struct Bound {
 }
 
 impl Model {
-    /// Opens an archive with the operators of [`crate::operators::registry`].
+    /// Opens an archive with the standard operators.
     ///
     /// # Errors
     /// What the importer refuses.
     pub fn open(path: &Path) -> Result<Model> {
         let program = Program::open(path).with_context(|| format!("cannot import {}", path.display()))?;
-        let (path, registry) = (path.to_path_buf(), crate::operators::registry());
+        let (path, registry) = (path.to_path_buf(), Registry::standard().clone());
         Ok(Model { path, program, registry, without_dropout: false })
     }
 

@@ -6,7 +6,7 @@ use headwater::core::ops::registry::Resolved;
 use headwater::core::ops::schema::{Arg, ArgType};
 use headwater::core::pass::{decompose::decompose, diff::gradients};
 use headwater::core::tensor::Data;
-use headwater::core::{Attr, Attrs, Builder, DType, Tensor, ValueId, reference};
+use headwater::core::{Attr, Attrs, Builder, DType, Registry, Tensor, ValueId, reference};
 use headwater::tensors::TensorFile;
 use serde_json::Value;
 use std::path::Path;
@@ -38,7 +38,7 @@ const SIXTH: &str = "PyTorch's float64 gradient multiplies by 1/6 rounded to flo
 fn operators_agree_with_pytorch() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens/ops");
     let only = std::env::var("HEADWATER_OPS").unwrap_or_default();
-    let registry = headwater::operators::registry();
+    let registry = Registry::standard();
     let (mut checked, mut wrong, mut unknown) = (0, Vec::new(), Vec::new());
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
     files.sort();

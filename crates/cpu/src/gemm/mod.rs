@@ -14,6 +14,7 @@ mod ahead;
 mod avx512;
 mod blocks;
 mod deep;
+mod groups;
 mod lanes;
 mod lines;
 mod pairs;
@@ -30,6 +31,7 @@ mod walk;
 mod x86;
 
 pub(crate) use ahead::{Ahead, Paced, Soon};
+pub use groups::{Grouped, gemm_groups, workspace_groups};
 pub(crate) use lanes::MAX_LANES;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use lanes::{Converts, Lanes};

@@ -112,6 +112,47 @@ impl Parts {
         }
     }
 
+    /// The same, but never cut along the sum.
+    pub fn of_whole_sums(self) -> Parts {
+        Parts { deep: None, ..self }
+    }
+
+    /// At least what any product with at most `most.m` rows and a sum of at most `most.k` needs, with `most.n`
+    /// columns; not cut along the sum.
+    pub fn within<T: Operand, O: Operand<Wide = T::Wide>>(kernels: &Kernels<T>, most: Size) -> Parts {
+        let (Size { m, n, .. }, k) = (most, most.k.div_ceil(kernels.fast.taken));
+        let line = |n: usize| n.next_multiple_of(16);
+        let rounds = !same::<O, T::Wide>();
+        let part_k = k.clamp(1, K_PART);
+        let cols = even(n, SLAB_COLS, kernels.cols);
+        let slab_k = (SLAB / cols).max(part_k).min(k);
+        let left = if n < MANY { LEFT } else { LEFT_LONG };
+        // Blocks of one call's rows are as deep as a part may be; those of more rows were made to fit.
+        let rows = LEFT_ROWS.max(2 * kernels.rows).min(m.next_multiple_of(kernels.rows));
+        let left = left.max(2 * kernels.rows * part_k).min(rows * part_k);
+        let chunk = CHUNK.min(m).next_multiple_of(kernels.rows);
+        Parts {
+            k,
+            cols,
+            chunk,
+            part_k,
+            slab_k,
+            rows,
+            bias: 0,
+            slab: line(cols * slab_k + MAX_LANES),
+            waiting: if rounds && slab_k < k { line(chunk * cols) } else { 0 },
+            left: line(left + MAX_LANES),
+            sums: if rounds && part_k < k { line(rows * cols) } else { 0 },
+            alone: true,
+            deep: None,
+        }
+    }
+
+    /// Elements that a thread needs to compute any product by itself that it may.
+    pub fn alone_room(&self) -> usize {
+        self.slab.min((ALONE + MAX_LANES).next_multiple_of(16)) + self.own()
+    }
+
     /// Elements that a thread works in.
     pub fn own(&self) -> usize {
         self.left + self.sums
@@ -124,6 +165,6 @@ impl Parts {
             Some(deep) => deep.sums() + deep.packed() * threads,
             None => self.slab + self.waiting + own * threads,
         };
-        self.bias + if self.alone { together.max((self.slab + own) * threads) } else { together }
+        self.bias + if self.alone { together.max(self.alone_room() * threads) } else { together }
     }
 }

@@ -8,6 +8,7 @@ pub mod attention;
 pub mod convolution;
 pub mod embedding_grad;
 mod fallback;
+pub mod grouped_mm;
 pub mod index;
 pub mod matmul;
 pub mod order;
@@ -115,6 +116,7 @@ const FAMILIES: &[&[Kernel]] = &[
     attention::KERNELS,
     convolution::KERNELS,
     embedding_grad::KERNELS,
+    grouped_mm::KERNELS,
     index::KERNELS,
     matmul::KERNELS,
     order::KERNELS,

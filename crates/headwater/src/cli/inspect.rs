@@ -2,6 +2,7 @@
 
 use super::amp::Amp;
 use super::{Outcome, Recompute, Talk};
+use crate::core::Registry;
 use crate::core::device::Device;
 use crate::core::pass::{self, precision::Properties};
 use crate::inspect::{Inspection, inspect};
@@ -42,7 +43,7 @@ pub struct Args {
 
 pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     if args.operators {
-        let registry = crate::operators::registry();
+        let registry = Registry::standard();
         let names: Vec<&str> = registry.operators().iter().map(|o| o.name).collect();
         names.iter().for_each(|n| talk.line(n));
         return Outcome::of(names, true);

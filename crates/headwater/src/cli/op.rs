@@ -5,7 +5,7 @@ use crate::core::device::{Device, evaluate};
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::ops::schema::{ArgType, Schema};
 use crate::core::pass::{decompose, diff::gradients};
-use crate::core::{Attr, Attrs, Builder, DType, OpDef, Tensor, ValueId, reference};
+use crate::core::{Attr, Attrs, Builder, DType, OpDef, Registry, Tensor, ValueId, reference};
 use crate::report::Table;
 use crate::tensors::TensorFile;
 use anyhow::{Context, Result, anyhow, bail};
@@ -48,7 +48,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
-    let registry = crate::operators::registry();
+    let registry = Registry::standard();
     let (op, schema) = match registry.resolve(&args.name) {
         Some(r) => (r.op, Some(r.schema.clone())),
         None => {

@@ -3,6 +3,7 @@
 operators! {
     addmm: ADDMM, ADDBMM, OUTER, ADDR;
     einsum: EINSUM;
+    grouped_mm: GROUPED_MM, GROUPED_MM_WEIGHT_BACKWARD;
     linear: LINEAR;
     matmul: MATMUL;
 }

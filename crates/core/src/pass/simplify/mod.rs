@@ -1,5 +1,5 @@
 //! Removes what need not be computed: constants are folded, identities dropped, masks that are known
-//! beforehand, equal nodes merged, dead nodes removed.
+//! beforehand, products exchanged, equal nodes merged, dead nodes removed.
 //!
 //! Every rewrite here is *exact*: in the reference interpreter the outputs keep their bits. Derivatives are
 //! not kept (`detach` is an identity), so this comes after differentiation; and before recomputation, whose
@@ -8,6 +8,7 @@
 
 mod constants;
 mod dead;
+mod exchange;
 mod identity;
 mod mask;
 
@@ -20,7 +21,7 @@ use std::collections::HashMap;
 
 /// A simplified graph and what was done. Inputs and outputs keep their order, names and roles; values and
 /// nodes are numbered anew.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Simplified {
     /// The graph.
     pub graph: Graph,
@@ -28,6 +29,8 @@ pub struct Simplified {
     pub folded: usize,
     /// Nodes that gave an operand back unchanged.
     pub identities: usize,
+    /// Products made with their operands exchanged rather than their results.
+    pub exchanged: usize,
     /// Masks of attention that say nothing, or only what `is_causal` says.
     pub masks: usize,
     /// Nodes equal to an earlier one.
@@ -40,8 +43,7 @@ pub struct Simplified {
 pub fn simplify(graph: Graph) -> Simplified {
     // Nothing dead is looked at; what the rewrites leave dead goes at the end.
     let (mut graph, dead) = remove_dead(graph);
-    let mut done =
-        Simplified { graph: Graph::default(), folded: 0, identities: 0, masks: 0, merged: 0, dead };
+    let mut done = Simplified { dead, ..Simplified::default() };
     let mut alias: Vec<ValueId> = (0..graph.values.len() as u32).map(ValueId).collect();
     let mut constants = Constants::default();
     let mut nodes = Merged::default();
@@ -51,6 +53,7 @@ pub fn simplify(graph: Graph) -> Simplified {
         }
         identity::shorten_cast(&graph, &nodes, &mut node);
         done.masks += mask::drop_known(&graph, &constants, &mut node) as usize;
+        done.exchanged += exchange::exchange(&graph, &nodes, &mut node) as usize;
         if let Some(same) = identity::same_as(&graph, &constants, &node) {
             alias[node.outputs[0].0 as usize] = same;
             done.identities += 1;
