@@ -1,0 +1,59 @@
+//! Places of buffers in the memories of a core. Buffers of one memory never overlap; a program that is too large is
+//! refused here, with who needs what, and never overflows on the chip.
+
+use super::{Buffer, Program, Space};
+use crate::finding::{Finding, Result, Rule};
+use std::fmt::Write;
+
+/// Gives every buffer of `program` an address.
+///
+/// Those with a phase come first within 512 bytes as wanted; the others fill the gaps that this leaves where they fit.
+///
+/// # Errors
+/// `Capacity` where a memory is too small, with all its buffers.
+pub fn place(program: &mut Program) -> Result<()> {
+    for &space in Space::ALL.iter().filter(|s| **s != Space::Gm) {
+        let capacity = program.arch.capacity(space);
+        let mut placed: Vec<(u64, u64)> = Vec::new();
+        let mut order: Vec<usize> = (0..program.buffers.len()).collect();
+        order.retain(|&i| program.buffers[i].space == space);
+        order.sort_by_key(|&i| (program.buffers[i].phase.is_none(), i));
+        for i in order {
+            let buffer = &mut program.buffers[i];
+            let address = first_fit(&placed, buffer);
+            buffer.address = Some(address);
+            placed.push((address, address + buffer.bytes));
+            placed.sort_unstable();
+        }
+        let peak = placed.last().map_or(0, |p| p.1);
+        if peak > capacity {
+            let mut message = format!("{space} has {capacity} bytes, the buffers need {peak}:");
+            for buffer in program.buffers.iter().filter(|b| b.space == space) {
+                let _ = write!(message, " {} {}", buffer.name, buffer.bytes);
+            }
+            message.push_str("; take smaller tiles");
+            return Err(Finding::new(Rule::Capacity, program, message));
+        }
+    }
+    Ok(())
+}
+
+/// The lowest address that a buffer can have beside those that are placed, in ascending order.
+fn first_fit(placed: &[(u64, u64)], buffer: &Buffer) -> u64 {
+    let align = buffer.space.align();
+    let aligned = |at: u64| match buffer.phase {
+        None => at.next_multiple_of(align),
+        Some(phase) => {
+            let phase = u64::from(phase) % 512;
+            (at + 512 - phase).div_ceil(512) * 512 - 512 + phase
+        }
+    };
+    let mut address = aligned(0);
+    for &(from, to) in placed {
+        if address + buffer.bytes <= from {
+            break;
+        }
+        address = address.max(aligned(to));
+    }
+    address
+}
