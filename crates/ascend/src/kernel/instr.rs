@@ -146,12 +146,6 @@ words! {
     }
 }
 
-impl Default for UnitFlag {
-    fn default() -> Self {
-        UnitFlag::Off
-    }
-}
-
 macro_rules! map_field {
     (scalar $f:ident $x:expr) => {
         $f(&$x)?

@@ -127,8 +127,10 @@ words! {
 
 words! {
     /// Handshake of `mmad` and `fixpipe` over single fractals of L0C (A2), in place of a flag.
+    #[derive(Default)]
     UnitFlag {
         /// None.
+        #[default]
         Off = "off",
         /// Checks and leaves as it is: more products follow.
         Keep = "keep",
