@@ -12,7 +12,7 @@ def collect(c):
     """Adds every case to `c`, a `Cases`."""
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
-        reductions, norms, products, convolutions, pooling, losses, attention, embedding_gradients,
+        reductions, norms, products, convolutions, pooling, losses, attention, embedding_gradients, recurrent,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -770,3 +770,35 @@ def embedding_gradients(c):
     case((0, 3), torch.zeros(0, dtype=I64), 4)
     case((2, 0), [1, 0], 4)
     case((3, 3), torch.tensor([0, 999, 0], dtype=torch.int32), 1000)
+
+
+def recurrent(c):
+    def parameters(gates, inputs, hidden, layers, directions, biases):
+        for layer in range(layers):
+            for _ in range(directions):
+                yield c.f(gates * hidden, inputs if layer == 0 else hidden * directions)
+                yield c.f(gates * hidden, hidden)
+                yield from (c.f(gates * hidden) for _ in range(2 * biases))
+
+    for name, gates in ("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1):
+        for layers, directions, biases, batch_first, train in (
+            (1, 1, True, False, True),
+            (2, 1, True, True, True),
+            (1, 2, False, False, True),
+            (2, 2, True, True, False),
+        ):
+            steps, batch, inputs, hidden = 4, 3, 5, 2
+            states = [c.f(layers * directions, batch, hidden) for _ in range(2 if name == "lstm" else 1)]
+            weights = list(parameters(gates, inputs, hidden, layers, directions, biases))
+            x = c.f(batch, steps, inputs) if batch_first else c.f(steps, batch, inputs)
+            state = states if name == "lstm" else states[0]
+            dropout = 0.0 if train else 0.3  # random numbers differ, so that dropout is active in no case
+            c(f"{name}.input", x, state, weights, biases, layers, dropout, train, directions == 2, batch_first)
+        one = list(parameters(gates, 3, 4, 1, 1, True))
+        states = [c.f(1, 2, 4) for _ in range(2 if name == "lstm" else 1)]
+        c(f"{name}.input", c.f(1, 2, 3), states if name == "lstm" else states[0], one, True, 1, 0.0, True, False, False)
+        states = [c.f(3, 2) for _ in range(2 if name == "lstm" else 1)]
+        state = states if name == "lstm" else states[0]
+        w = (c.f(2 * gates, 4), c.f(2 * gates, 2))
+        c(f"{name}_cell.default", c.f(3, 4), state, *w, c.f(2 * gates), c.f(2 * gates))
+        c(f"{name}_cell.default", c.f(3, 4), state, *w)

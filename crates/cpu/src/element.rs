@@ -1,5 +1,6 @@
 //! Which Rust type holds the elements of which dtype, and how floats widen and narrow.
 
+use crate::rows::math;
 use half::{bf16, f16};
 use headwater_core::DType;
 use headwater_core::dtype::round_to_odd;
@@ -80,6 +81,10 @@ pub trait Wide:
     fn exp_nonpos(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
+    /// Hyperbolic tangent.
+    fn tanh(self) -> Self;
+    /// `1 / (1 + e⁻ˣ)`.
+    fn sigmoid(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
     /// Whether this is not a number.
@@ -89,7 +94,7 @@ pub trait Wide:
 }
 
 macro_rules! wide {
-    ($t:ident, $exp:path, $exp_nonpos:path, $ln:path) => {
+    ($t:ident, $exp:path, $exp_nonpos:path, $ln:path, $tanh:path, $sigmoid:path) => {
         impl Float for $t {
             type Wide = $t;
             #[inline(always)]
@@ -122,6 +127,14 @@ macro_rules! wide {
                 $ln(self)
             }
             #[inline(always)]
+            fn tanh(self) -> $t {
+                $tanh(self)
+            }
+            #[inline(always)]
+            fn sigmoid(self) -> $t {
+                $sigmoid(self)
+            }
+            #[inline(always)]
             fn sqrt(self) -> $t {
                 $t::sqrt(self)
             }
@@ -137,8 +150,8 @@ macro_rules! wide {
     };
 }
 // Loops over the one for f32 vectorise.
-wide!(f32, crate::rows::math::f32::exp, crate::rows::math::f32::exp_nonpos, crate::rows::math::f32::log);
-wide!(f64, f64::exp, f64::exp, f64::ln);
+wide!(f32, math::f32::exp, math::f32::exp_nonpos, math::f32::log, math::f32::tanh, math::f32::sigmoid);
+wide!(f64, f64::exp, f64::exp, f64::ln, f64::tanh, math::f64::sigmoid);
 
 macro_rules! narrow {
     ($t:ident) => {

@@ -17,8 +17,8 @@ pub(crate) fn all<T: Pod>(workspace: &mut [u8], needs: usize) -> &mut [T] {
     bytemuck::cast_slice_mut(&mut workspace[..bytes])
 }
 
-/// Scratch memory of threads: parts of one size, spread over a room that may be far larger. A task gets a part
-/// and nothing of what lies between parts, so that its work cannot grow with the room.
+/// Scratch memory of threads: parts of one size, spread over a room that may be far larger. A task gets a
+/// part and nothing of what lies between parts, so that its work cannot grow with the room.
 #[derive(Debug)]
 pub(crate) struct Scratch<'a, T> {
     room: &'a mut [T],
@@ -57,6 +57,22 @@ impl<T: Send> Scratch<'_, T> {
         let size = self.size;
         pool.each_with(blocks, self.room, |block, part| f(block, &mut part[..size]));
     }
+}
+
+/// Scratch memory handed out piece by piece, each aligned to a cache line.
+pub(crate) struct Pieces<'a, W>(pub &'a mut [W]);
+
+impl<'a, W> Pieces<'a, W> {
+    pub fn take(&mut self, n: usize) -> &'a mut [W] {
+        let (piece, rest) = std::mem::take(&mut self.0).split_at_mut(n.next_multiple_of(16));
+        self.0 = rest;
+        &mut piece[..n]
+    }
+}
+
+/// Elements that [`Pieces`] of these sizes take.
+pub(crate) fn total(pieces: &[usize]) -> usize {
+    pieces.iter().map(|n| n.next_multiple_of(16)).sum()
 }
 
 #[cfg(test)]

@@ -303,6 +303,22 @@ fn large_operands_agree_with_the_reference() {
                 .attr("padding", [1, 0, 2]),
         ),
     ];
+    // Several blocks of samples and strips of columns; an odd width, whose last place of a pair has one
+    // number.
+    let recurrent = |gates: usize, sequence: [usize; 2], batch: usize, h: usize, states: usize| {
+        let small = |c: Case, shape: &[usize]| c.range(shape, -0.3, 0.3);
+        let c = case().f(&[sequence[0], sequence[1], gates * h]);
+        let c = small(small(c, &[gates * h, h]), &[gates * h]);
+        (0..states).fold(c, |c, _| c.f(&[batch, h]))
+    };
+    let cases = cases.into_iter().chain([
+        ("lstm_layer", recurrent(4, [3, 50], 50, 71, 2)),
+        ("lstm_layer", recurrent(4, [30, 4], 30, 33, 2).attr("batch_first", true).attr("reverse", true)),
+        ("gru_layer", recurrent(3, [3, 50], 50, 71, 1)),
+        ("gru_layer", recurrent(3, [30, 4], 30, 33, 1).attr("batch_first", true).attr("reverse", true)),
+        ("rnn_layer", recurrent(1, [3, 50], 50, 71, 1)),
+        ("rnn_layer", recurrent(1, [30, 4], 30, 33, 1).attr("batch_first", true).attr("relu", true)),
+    ]);
     let (mut wrong, cpus) = (Vec::new(), [Cpu::new(1), Cpu::new(2), Cpu::new(7)]);
     for (name, case) in cases {
         let op = Registry::standard().by_name(name).expect("a known operator");

@@ -2,7 +2,8 @@
 //! registers it.
 //!
 //! Folders by kind: `pointwise`, `create`, `view`, `movement`, `reduce`, `norm`, `loss`, `linear`, `conv`,
-//! `attention`, `image`, `index`, `random`, and `control` (what is understood but computes nothing).
+//! `attention`, `image`, `index`, `random`, `recurrent`, and `control` (what is understood but computes
+//! nothing).
 
 pub mod case;
 pub mod cx;
@@ -238,6 +239,7 @@ pub mod movement;
 pub mod norm;
 pub mod pointwise;
 pub mod random;
+pub mod recurrent;
 pub mod reduce;
 pub mod update;
 pub mod view;
@@ -256,6 +258,7 @@ pub(crate) const FOLDERS: &[&[&OpDef]] = &[
     norm::ALL,
     pointwise::ALL,
     random::ALL,
+    recurrent::ALL,
     reduce::ALL,
     update::ALL,
     view::ALL,

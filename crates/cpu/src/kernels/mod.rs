@@ -14,9 +14,11 @@ pub mod matmul;
 pub mod order;
 pub mod pooling;
 pub mod random;
+pub mod recurrent;
 pub mod scatter;
 pub mod segment;
 pub mod upsample;
+mod vector;
 pub mod walk;
 
 pub(crate) use fallback::reference;
@@ -122,6 +124,7 @@ const FAMILIES: &[&[Kernel]] = &[
     order::KERNELS,
     pooling::KERNELS,
     random::KERNELS,
+    recurrent::KERNELS,
     scatter::KERNELS,
     segment::KERNELS,
     upsample::KERNELS,

@@ -464,7 +464,7 @@ pub(crate) mod vector {
 }
 
 /// In f64.
-pub(super) mod f64 {
+pub(crate) mod f64 {
     #[inline(always)]
     pub fn exp(x: f64) -> f64 {
         x.exp()

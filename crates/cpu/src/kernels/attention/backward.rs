@@ -5,14 +5,14 @@
 use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
 use super::rows::{Dots, Lines, Times};
 use super::slopes::{Paired, Query, Slopes};
-use super::vector::{self, Vectors};
-use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, total};
+use super::{Four, FourMut, KEYS, LINE, Mask, Options};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
 use crate::gemm::{Kernels, Mat, MatMut, Operand, even, same};
+use crate::kernels::vector::{self, Vectors};
 use crate::kernels::{Args, Site};
 use crate::pool::Shared;
-use crate::room;
+use crate::room::{self, Pieces, total};
 use crate::tier::Tier;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;

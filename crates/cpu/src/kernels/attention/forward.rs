@@ -3,13 +3,13 @@
 use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
 use super::rows::Lines;
 use super::softmax::{GROUP, Query, Shares, Softmax};
-use super::vector::{self, Vectors};
-use super::{Four, FourMut, KEYS, LINE, Mask, Options, Pieces, total};
+use super::{Four, FourMut, KEYS, LINE, Mask, Options};
 use crate::element::{Float, Wide};
 use crate::gemm::{Mat, MatMut, Operand, even};
+use crate::kernels::vector::{self, Vectors};
 use crate::kernels::{Args, Site};
 use crate::pool::Shared;
-use crate::room;
+use crate::room::{self, Pieces, total};
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 

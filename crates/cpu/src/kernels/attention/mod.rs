@@ -15,7 +15,6 @@ mod slopes;
 mod softmax;
 #[cfg(test)]
 mod tests;
-mod vector;
 
 use super::{Kernel, Site};
 use crate::element::{Float, Wide};
@@ -264,20 +263,4 @@ impl<'a> Mask<'a> {
             float => float_dtype!(float, M => fill!(M, |x: M| W::from_f64(x.widen().to_f64()))),
         }
     }
-}
-
-/// Scratch memory handed out piece by piece, each aligned to a cache line.
-struct Pieces<'a, W>(&'a mut [W]);
-
-impl<'a, W> Pieces<'a, W> {
-    fn take(&mut self, n: usize) -> &'a mut [W] {
-        let (piece, rest) = std::mem::take(&mut self.0).split_at_mut(n.next_multiple_of(16));
-        self.0 = rest;
-        &mut piece[..n]
-    }
-}
-
-/// Elements that [`Pieces`] of these sizes take.
-fn total(pieces: &[usize]) -> usize {
-    pieces.iter().map(|n| n.next_multiple_of(16)).sum()
 }

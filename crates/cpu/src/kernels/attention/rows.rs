@@ -4,8 +4,8 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::LINE;
-use super::vector::{LANES, Rows, Vector};
 use crate::element::Wide;
+use crate::kernels::vector::{LANES, Rows, Vector};
 use crate::tier::Loop;
 use headwater_core::random::Stream;
 

@@ -5,8 +5,8 @@
 
 use super::LINE;
 use super::rows::{Lines, add, halves_mut, score, together, whole, whole_mut};
-use super::vector::{LANES, Rows, Vector};
 use crate::element::Wide;
+use crate::kernels::vector::{LANES, Rows, Vector};
 
 /// A query whose scores' gradient is made.
 #[derive(Clone, Copy, Default)]

@@ -5,8 +5,8 @@
 
 use super::LINE;
 use super::rows::{Lines, Times, add, halves_mut, score, together, whole, whole_mut};
-use super::vector::{LANES, Rows, Vector};
 use crate::element::{Float, Wide};
+use crate::kernels::vector::{LANES, Rows, Vector};
 
 /// The largest of the first `n` scores times `factor` of each of some rows; what is not a number does not
 /// count.

@@ -4,7 +4,7 @@ use super::LINE;
 use super::rows::{Dots, Lines, Times};
 use super::slopes::{self, Paired, Slopes};
 use super::softmax::{GROUP, Query, Softmax};
-use super::vector::{self, LANES};
+use crate::kernels::vector::{self, LANES};
 use crate::tier::Tier;
 
 /// Numbers of a row, special ones among them from the row's number on.

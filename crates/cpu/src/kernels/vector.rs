@@ -1,6 +1,6 @@
-//! Vectors that rows of scores are computed on, one type for each instruction set. What is here for an
-//! instruction set may be called only by functions compiled for it, into which it is inlined: those that
-//! [`run`] chooses.
+//! Vectors that kernels compute rows on between their products, one type for each instruction set. What is
+//! here for an instruction set may be called only by functions compiled for it, into which it is inlined: those
+//! that [`run`] chooses.
 
 // Loops go by index over arrays: what the compiler is sure to turn into vectors.
 #![allow(clippy::needless_range_loop)]
@@ -38,6 +38,10 @@ pub trait Vector: Copy {
     fn exp_nonpos(self) -> Self;
     /// [`Wide::ln`].
     fn ln(self) -> Self;
+    /// [`Wide::tanh`].
+    fn tanh(self) -> Self;
+    /// [`Wide::sigmoid`].
+    fn sigmoid(self) -> Self;
     /// Sum of the lanes of a group, in the order of [`element::total`].
     fn total(group: [Self; LANES]) -> Self::E;
     /// The largest lane of a group; its lanes are numbers.
@@ -125,6 +129,14 @@ impl<E: Wide> Vector for Plain<E> {
     #[inline(always)]
     fn ln(self) -> Self {
         Plain(std::array::from_fn(|j| self.0[j].ln()))
+    }
+    #[inline(always)]
+    fn tanh(self) -> Self {
+        Plain(std::array::from_fn(|j| self.0[j].tanh()))
+    }
+    #[inline(always)]
+    fn sigmoid(self) -> Self {
+        Plain(std::array::from_fn(|j| self.0[j].sigmoid()))
     }
     #[inline(always)]
     fn total(group: [Self; LANES]) -> E {
@@ -218,6 +230,14 @@ mod x86 {
                 #[inline(always)]
                 fn ln(self) -> Self {
                     $v(vector::log(&mut $lanes, self.0))
+                }
+                #[inline(always)]
+                fn tanh(self) -> Self {
+                    $v(vector::tanh(&mut $lanes, self.0))
+                }
+                #[inline(always)]
+                fn sigmoid(self) -> Self {
+                    $v(vector::sigmoid(&mut $lanes, self.0))
                 }
                 #[inline(always)]
                 fn total(group: [Self; LANES]) -> f32 {
