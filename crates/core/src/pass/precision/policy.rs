@@ -91,7 +91,8 @@ struct Lists {
 
 /// PyTorch 2.13, the kernels registered for the dispatch key `AutocastCPU`
 /// (`aten/src/ATen/autocast_mode.cpp`), as far as Headwater has the operators. `convolution` is what `conv1d`
-/// to `conv3d` are in an export of core ATen.
+/// to `conv3d` are in an export of core ATen. `lstm_layer` is where PyTorch calls the listed
+/// `mkldnn_rnn_layer`; a simple unit's state is that of the listed `linear`, and a gated one's is f32.
 static CPU: Lists = Lists {
     low: &[
         "_addmm_activation",
@@ -109,9 +110,11 @@ static CPU: Lists = Lists {
         "convolution",
         "linalg_vecdot",
         "linear",
+        "lstm_layer",
         "matmul",
         "mm",
         "prelu",
+        "rnn_layer",
         "scaled_dot_product_attention",
     ],
     full: &[
@@ -165,7 +168,7 @@ static CPU: Lists = Lists {
 
 /// PyTorch 2.13, the lists of `ATen/autocast_mode.h` that the dispatch key `AutocastCUDA` registers, as far
 /// as Headwater has the operators. `cross_entropy_loss` is not on them: it is `log_softmax` and `nll_loss`,
-/// which both are.
+/// which both are. Layers of recurrent networks run in cuDNN, to which autocast gives low precision.
 static CUDA: Lists = Lists {
     low: &[
         "_convolution",
@@ -183,12 +186,19 @@ static CUDA: Lists = Lists {
         "conv_transpose3d",
         "convolution",
         "einsum",
+        "gru_cell",
+        "gru_layer",
         "linalg_vecdot",
         "linear",
+        "lstm_cell",
+        "lstm_layer",
         "matmul",
         "mm",
         "mv",
         "prelu",
+        "rnn_layer",
+        "rnn_relu_cell",
+        "rnn_tanh_cell",
         "scaled_dot_product_attention",
     ],
     full: &[
