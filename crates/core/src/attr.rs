@@ -145,7 +145,7 @@ impl fmt::Display for Exact {
 }
 
 /// Items with commas between them.
-struct Listed<'a, T>(&'a [T]);
+pub(crate) struct Listed<'a, T>(pub &'a [T]);
 
 impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

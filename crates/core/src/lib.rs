@@ -19,6 +19,7 @@ pub mod reference;
 pub mod row;
 pub mod shape;
 pub mod stats;
+mod syntax;
 pub mod target;
 pub mod tensor;
 

@@ -22,14 +22,14 @@
 //! `backward` and `update` on a line of their own give the phase of the nodes below. Values and origins are
 //! numbered from 0 without gaps.
 
-use super::{Graph, Input, InputRole, Node, OriginId, Output, OutputRole, Phase};
+use super::{Graph, Input, InputRole, Node, Origin, OriginId, Output, OutputRole, Phase};
 use std::fmt::{self, Display, Formatter};
 
 /// First line of every text; the number changes when the form does.
 pub(super) const HEADER: &str = "headwater graph 1";
 
 /// Words for the phases.
-pub(super) const PHASES: [(Phase, &str); 3] =
+pub(crate) const PHASES: [(Phase, &str); 3] =
     [(Phase::Forward, "forward"), (Phase::Backward, "backward"), (Phase::Update, "update")];
 
 /// Words for the input roles; a parameter's aliases come apart.
@@ -70,22 +70,27 @@ impl Display for Graph {
             write_output(f, output)?;
         }
         f.write_str("\n")?;
-        for (i, origin) in self.origins.iter().enumerate() {
-            write!(f, "@{i} = {:?}", origin.node)?;
-            let parts = [("module", &origin.module), ("class", &origin.class), ("file", &origin.file)];
-            for (name, text) in parts.into_iter().filter(|(_, text)| !text.is_empty()) {
-                write!(f, " {name} {text:?}")?;
-            }
-            if origin.line != 0 {
-                write!(f, " line {}", origin.line)?;
-            }
-            if !origin.code.is_empty() {
-                write!(f, " code {:?}", origin.code)?;
-            }
-            f.write_str("\n")?;
-        }
-        Ok(())
+        write_origins(f, &self.origins)
     }
+}
+
+/// One line for each origin: `@1 = "node" module "path" …`.
+pub(crate) fn write_origins(f: &mut Formatter<'_>, origins: &[Origin]) -> fmt::Result {
+    for (i, origin) in origins.iter().enumerate() {
+        write!(f, "@{i} = {:?}", origin.node)?;
+        let parts = [("module", &origin.module), ("class", &origin.class), ("file", &origin.file)];
+        for (name, text) in parts.into_iter().filter(|(_, text)| !text.is_empty()) {
+            write!(f, " {name} {text:?}")?;
+        }
+        if origin.line != 0 {
+            write!(f, " line {}", origin.line)?;
+        }
+        if !origin.code.is_empty() {
+            write!(f, " code {:?}", origin.code)?;
+        }
+        f.write_str("\n")?;
+    }
+    Ok(())
 }
 
 fn write_input(f: &mut Formatter<'_>, graph: &Graph, input: &Input) -> fmt::Result {
@@ -122,11 +127,16 @@ fn write_node(f: &mut Formatter<'_>, graph: &Graph, node: &Node) -> fmt::Result 
     for (i, &v) in node.outputs.iter().enumerate() {
         write!(f, "{}{}", if i > 0 { ", " } else { " : " }, graph.ty(v))?;
     }
-    if node.origin != OriginId(0) {
-        write!(f, "  @{}", node.origin.0)?;
+    write_origin(f, node.origin, &graph.origins)
+}
+
+/// The end of a line: where its node comes from, by number and, in a comment, by module path.
+pub(crate) fn write_origin(f: &mut Formatter<'_>, origin: OriginId, origins: &[Origin]) -> fmt::Result {
+    if origin != OriginId(0) {
+        write!(f, "  @{}", origin.0)?;
     }
     // A comment: whatever could end the line is escaped.
-    match graph.origins.get(node.origin.0 as usize) {
+    match origins.get(origin.0 as usize) {
         Some(origin) if !origin.module.is_empty() => writeln!(f, "  # {}", origin.module.escape_debug()),
         _ => f.write_str("\n"),
     }

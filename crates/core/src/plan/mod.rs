@@ -2,6 +2,11 @@
 //! beforehand. Plain data; made by `pass::lower` and `pass::memory`, proved by `pass::check_plan`, run by a
 //! device.
 
+pub mod parse;
+pub mod text;
+
+pub use parse::parse;
+
 use crate::attr::Attrs;
 use crate::dtype::DType;
 use crate::graph::{Origin, OriginId, Phase, ValueId};
