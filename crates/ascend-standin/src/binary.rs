@@ -10,6 +10,9 @@ pub const BEGIN: &str = "// headwater-program ";
 /// Line behind it.
 pub const END: &str = "// headwater-program-end";
 
+/// Magic word of a binary whose compiler finds out by itself which cores a kernel needs.
+pub const ANY: u32 = 0;
+
 /// A kernel of a binary.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelText {

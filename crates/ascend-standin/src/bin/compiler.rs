@@ -2,7 +2,7 @@
 //! comments. They take the flags of the vendor's compilers as far as Headwater gives them, and refuse others.
 
 use headwater_ascend::host::acl::types::magic;
-use headwater_ascend_standin::binary::{StandinBinary, programs_of};
+use headwater_ascend_standin::binary::{ANY, StandinBinary, programs_of};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -43,8 +43,9 @@ fn compile(args: &[String]) -> Result<(), String> {
             "--cce-mask-opt" | "-fPIC" => {}
             "--cce-aicore-arch=dav-c220-vec" => target = Some((2201, magic::VECTOR)),
             "--cce-aicore-arch=dav-c220-cube" => target = Some((2201, magic::CUBE)),
-            "--cce-aicore-arch=dav-m200" | "--npu-arch=dav-2002" => target = Some((2002, magic::AICORE)),
-            "--npu-arch=dav-2201" => target = Some((2201, magic::AICORE)),
+            "--cce-aicore-arch=dav-m200" => target = Some((2002, magic::AICORE)),
+            "--npu-arch=dav-2002" => target = Some((2002, ANY)),
+            "--npu-arch=dav-2201" => target = Some((2201, ANY)),
             flag if flag.starts_with("-I") || flag.starts_with("-D") => {}
             flag if flag.starts_with('-') => return Err(format!("error: unknown argument: '{flag}'")),
             file => input = Some(file.to_string()),
@@ -56,6 +57,9 @@ fn compile(args: &[String]) -> Result<(), String> {
     if let Some(ms) = source.lines().find_map(|l| l.strip_prefix("// standin: sleep ")) {
         std::thread::sleep(std::time::Duration::from_millis(ms.trim().parse().unwrap_or(0)));
     }
+    if let Some(place) = source.lines().find_map(|l| l.strip_prefix("// standin: meet ")) {
+        meet(place.trim())?;
+    }
     if source.lines().any(|l| l == "// standin: no output") {
         return Ok(());
     }
@@ -63,6 +67,22 @@ fn compile(args: &[String]) -> Result<(), String> {
     // The older driver leaves linking to `ld.lld`.
     let binary = StandinBinary { arch, magic, linked: !cce, kernels };
     std::fs::write(output, binary.to_bytes()).map_err(|e| format!("{output}: {e}"))
+}
+
+/// Waits until as many compilers as `FOLDER COUNT` says are in the folder: those that run one after the other never
+/// meet.
+fn meet(place: &str) -> Result<(), String> {
+    let (folder, count) = place.split_once(' ').ok_or("meet where, and how many?")?;
+    let count: usize = count.parse().map_err(|_| "meet how many?")?;
+    let own = Path::new(folder).join(std::process::id().to_string());
+    std::fs::write(&own, []).map_err(|e| format!("{}: {e}", own.display()))?;
+    for _ in 0..2000 {
+        if std::fs::read_dir(folder).map_err(|e| e.to_string())?.count() >= count {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    Err(format!("error: waited in vain for {count} compilers"))
 }
 
 fn link(args: &[String]) -> Result<(), String> {

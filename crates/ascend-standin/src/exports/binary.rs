@@ -1,7 +1,7 @@
 //! Loading of binaries and lookup of kernels.
 
 use super::{bytes, exports, put, text};
-use crate::binary::StandinBinary;
+use crate::binary::{ANY, StandinBinary};
 use crate::run::Function;
 use crate::world::{HANDLE, Loaded, Outcome, PARAM, WORLD, fail};
 use headwater_ascend::host::acl::types::{LOAD_MAGIC, LoadOptions};
@@ -18,7 +18,7 @@ pub(super) fn load(data: &[u8], magic: Option<u32>) -> Outcome<usize> {
     if binary.arch != WORLD.arch() {
         return fail(PARAM, format!("a binary for {} on {}", binary.arch, WORLD.config.soc));
     }
-    if magic.is_some_and(|m| m != binary.magic) {
+    if binary.magic != ANY && magic.is_some_and(|m| m != binary.magic) {
         return fail(PARAM, "the magic word is not the binary's");
     }
     let kernels = binary.kernels.iter().map(|k| Function::parse(k).map(Arc::new));

@@ -1,9 +1,8 @@
 //! aclrtc: compilation in the process.
 
 use super::{exports, put, text};
-use crate::binary::{StandinBinary, programs_of};
+use crate::binary::{ANY, StandinBinary, programs_of};
 use crate::world::{Outcome, PARAM, State, WORLD, fail};
-use headwater_ascend::host::acl::types::magic;
 use std::ffi::{c_char, c_int, c_void};
 
 /// A compilation.
@@ -61,7 +60,7 @@ exports! {
         }
         match programs_of(&own.source, &own.name) {
             Ok(kernels) => {
-                let binary = StandinBinary { arch: 2201, magic: magic::AICORE, linked: true, kernels };
+                let binary = StandinBinary { arch: 2201, magic: ANY, linked: true, kernels };
                 own.binary = binary.to_bytes();
                 Ok(())
             }

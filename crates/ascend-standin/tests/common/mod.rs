@@ -26,7 +26,15 @@ impl Machine {
     }
 
     pub fn without(cann: Cann, config: &Config, hidden: &[&str]) -> Machine {
-        let installation = Installation::without(cann, config, None, hidden).unwrap();
+        Machine::of(Installation::without(cann, config, None, hidden).unwrap())
+    }
+
+    /// With the executables of a toolkit.
+    pub fn with_compiler(cann: Cann, config: &Config, compiler: &std::path::Path) -> Machine {
+        Machine::of(Installation::new(cann, config, Some(compiler)).unwrap())
+    }
+
+    fn of(installation: Installation) -> Machine {
         // SAFETY: the stand-in's own library; it has no initialisers.
         let control = unsafe { Library::new(installation.acl()) }.unwrap();
         Machine { installation, control }

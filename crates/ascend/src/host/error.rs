@@ -228,6 +228,10 @@ impl Error {
     pub(super) fn symbol(path: &Path, symbol: &str) -> Error {
         Error::Symbol { path: path.to_owned(), symbol: symbol.to_owned() }
     }
+
+    pub(super) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
+        move |cause| Error::File { path: path.to_owned(), cause: cause.to_string() }
+    }
 }
 
 impl From<Error> for headwater_core::Error {

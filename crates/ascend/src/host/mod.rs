@@ -1,21 +1,25 @@
 //! The host side: CANN's libraries opened at run time, device memory, streams, compilation and launch.
 //!
-//! Nothing of the vendor's is needed to build or to test. The libraries are found and opened when a device is asked
-//! for, and a machine without them gets an error that says what is missing. Objects here own their handles and
+//! Nothing of the vendor's is needed to build or to test. The libraries are found ([`installation`]) and opened
+//! ([`acl`]) when a device is asked for; a machine without them gets an error that says what is missing. Objects here own their handles and
 //! release them when dropped; a device that failed gives its first error again to every later call.
 
 pub mod acl;
+pub mod compile;
 pub mod device;
 pub mod error;
 mod exception;
+pub mod installation;
 pub mod launch;
 pub mod memory;
 pub mod runtime;
 pub mod stream;
 
 pub use acl::{LaunchRung, LoadRung};
+pub use compile::{Compiled, Compiler, Options, Unit};
 pub use device::{Device, MemoryInfo};
 pub use error::{Error, Result, Site};
+pub use installation::Installation;
 pub use launch::{Argument, Binary, CoreKind, Kernel, Launch, Module};
 pub use memory::{DeviceMemory, PinnedMemory};
 pub use runtime::{Live, Runtime, Settings};

@@ -208,6 +208,14 @@ impl Acl {
     }
 }
 
+/// Functions of `libacl_rtc.so`.
+///
+/// # Errors
+/// [`Error::Library`] or [`Error::Symbol`].
+pub(super) fn open_compiler(path: &Path) -> Result<Compilation> {
+    Compilation::find(open(path)?).map_err(|name| Error::symbol(path, name))
+}
+
 /// Opens a library for the rest of the process: threads that it starts may outlive the last call into it.
 fn open(path: &Path) -> Result<&'static Library> {
     // SAFETY: runs the initialisers of the vendor's library, as linking with it would.

@@ -3,7 +3,7 @@
 
 use super::types::*;
 use libloading::Library;
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $group:ident { $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)* })*) => {
@@ -194,5 +194,19 @@ functions! {
     /// The synchronisation address, as libruntime gives it.
     RuntimeSyncAddress {
         fn rtGetC2cCtrlAddr(address: *mut u64, bytes: *mut u32) -> Status;
+    }
+
+    /// Compilation in the process (8.3 and later, A2 and A3).
+    Compilation {
+        fn aclrtcCreateProg(
+            program: *mut ProgHandle, source: *const c_char, name: *const c_char, header_count: c_int,
+            headers: *const *const c_char, include_names: *const *const c_char
+        ) -> Status;
+        fn aclrtcCompileProg(program: ProgHandle, option_count: c_int, options: *const *const c_char) -> Status;
+        fn aclrtcGetBinDataSize(program: ProgHandle, bytes: *mut usize) -> Status;
+        fn aclrtcGetBinData(program: ProgHandle, data: *mut c_char) -> Status;
+        fn aclrtcGetCompileLogSize(program: ProgHandle, bytes: *mut usize) -> Status;
+        fn aclrtcGetCompileLog(program: ProgHandle, log: *mut c_char) -> Status;
+        fn aclrtcDestroyProg(program: *mut ProgHandle) -> Status;
     }
 }
