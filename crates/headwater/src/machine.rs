@@ -43,8 +43,6 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("cuda", "libnvrtc.so"),
     ("cuda", "libnccl.so.2"),
     ("ascend", "libascendcl.so"),
-    ("ascend", "libopapi.so"),
-    ("ascend", "libhccl.so"),
 ];
 
 impl Machine {

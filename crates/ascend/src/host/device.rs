@@ -6,7 +6,7 @@ use super::acl::types::{ContextHandle, Status, device_attr, mem_attr};
 use super::error::{Error, Result, Site};
 use super::runtime::Runtime;
 use super::stream::Log;
-use crate::chip::Arch;
+use crate::chip::{Arch, Chip};
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -109,6 +109,11 @@ impl Device {
     /// Generation of the chip.
     pub fn arch(&self) -> Arch {
         self.arch
+    }
+
+    /// The chip, if it is one whose figures are known.
+    pub fn chip(&self) -> Option<&'static Chip> {
+        Chip::from_name(&self.soc)
     }
 
     /// Free and total memory.

@@ -14,6 +14,7 @@ pub mod launch;
 pub mod memory;
 pub mod runtime;
 pub mod stream;
+pub mod survey;
 
 pub use acl::{LaunchRung, LoadRung};
 pub use compile::{Compiled, Compiler, Options, Unit};
@@ -24,3 +25,4 @@ pub use launch::{Argument, Binary, CoreKind, Kernel, Launch, Module};
 pub use memory::{DeviceMemory, PinnedMemory};
 pub use runtime::{Live, Runtime, Settings};
 pub use stream::{Event, Pending, Stream};
+pub use survey::Survey;

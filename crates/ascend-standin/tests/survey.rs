@@ -1,0 +1,84 @@
+//! What `headwater doctor` says of machines: whole ones, and ones that lack something.
+
+mod common;
+
+use common::*;
+use headwater_ascend::host::survey::Survey;
+use headwater_ascend::host::{Installation as Found, Options};
+use headwater_ascend_standin::config::Config;
+use headwater_ascend_standin::exports::control::LiveHandles;
+use headwater_ascend_standin::install::{Cann, Installation};
+use std::path::Path;
+
+const COMPILER: &str = env!("CARGO_BIN_EXE_headwater-standin-compiler");
+
+fn survey(installation: &Installation) -> Survey {
+    let options = Options { cache: installation.root().join("cache"), ..Options::from_env() };
+    Survey::of(&Found::below(installation.root()), settings(), options)
+}
+
+fn whats(survey: &Survey) -> Vec<&str> {
+    survey.missing.iter().map(|m| m.what.as_str()).collect()
+}
+
+/// Libraries that the stand-in has not, and Headwater's own kernels do not need.
+const ALWAYS: [&str; 2] = ["libopapi.so", "libhccl.so"];
+
+#[test]
+fn a_whole_machine_lacks_nothing_that_kernels_need() {
+    let config = Config { devices: 2, ..Config::default() };
+    let machine = Machine::with_compiler(Cann::V91, &config, Path::new(COMPILER));
+    let survey = survey(&machine.installation);
+    assert_eq!(whats(&survey), ALWAYS);
+    assert_eq!(survey.driver.as_deref(), Some("25.0.rc1"));
+    assert_eq!(survey.firmware.as_deref(), Some("7.7.0.1.231"));
+    assert_eq!((survey.toolkit.as_deref(), survey.runtime.as_deref()), (Some("9.1.0"), Some("9.1.0")));
+    assert_eq!(survey.launches[0], "aclrtLaunchKernelWithArgsArray");
+    assert_eq!(survey.compiler_a2.as_deref(), Some("aclrtc"));
+    let devices: Vec<_> = survey.devices.iter().map(|d| (d.name.as_str(), d.chip.as_str())).collect();
+    assert_eq!(devices, [("ascend:0", "Ascend910B1"), ("ascend:1", "Ascend910B1")]);
+    assert_eq!((survey.devices[0].total, survey.devices[0].cores), (config.memory, Some((48, 24))));
+    // Nothing stays open.
+    assert_eq!(machine.live(), LiveHandles::default());
+}
+
+#[test]
+fn what_is_missing_is_named_with_what_it_is_needed_for() {
+    // An older CANN without a toolkit, with another chip's operators.
+    let installation = Installation::new(Cann::V80, &Config::default(), None).unwrap();
+    let operators = installation.home().join("opp/built-in/op_impl/ai_core/tbe/kernel");
+    std::fs::rename(operators.join("ascend910b"), operators.join("ascend310p")).unwrap();
+    let survey = self::survey(&installation);
+    assert_eq!(survey.operators, ["ascend310p"]);
+    let needed: Vec<_> = survey.missing.iter().map(|m| (m.what.as_str(), m.needed_for.as_str())).collect();
+    let operators = "the vendor's operators; Headwater's own kernels do not need it";
+    assert_eq!(
+        needed[..2],
+        [
+            ("a compiler for A2 and A3", "compiling kernels"),
+            ("the operator package for A2 and A3", operators)
+        ]
+    );
+
+    // `ccec` does not compile for both kinds of core at once.
+    let with = Installation::new(Cann::V81, &Config::default(), Some(Path::new(COMPILER))).unwrap();
+    assert!(whats(&self::survey(&with)).contains(&"a compiler for cube and vector cores together"));
+}
+
+#[test]
+fn a_machine_that_does_not_start_is_reported_and_not_an_error() {
+    let machine = Machine::a2(Cann::V91);
+    machine.inject("aclrtGetDeviceCount", 1, 507_899);
+    let text = format!("{:?}", survey(&machine.installation).missing);
+    assert!(text.contains("internal error of the driver"), "{text}");
+    machine.inject("aclrtSetDevice", 1, 507_033);
+    let found = survey(&machine.installation);
+    assert!(found.devices.is_empty());
+    assert!(format!("{:?}", found.missing).contains("ascend:0"));
+    let none = Machine::new(Cann::V91, &Config { devices: 0, ..Config::default() });
+    assert!(whats(&survey(&none.installation)).contains(&"a device"));
+    let empty = tempfile::tempdir().unwrap();
+    let options = Options { cache: empty.path().into(), ..Options::from_env() };
+    let nothing = Survey::of(&Found::below(empty.path()), settings(), options);
+    assert!(nothing.is_empty() && nothing.missing.is_empty());
+}
