@@ -161,7 +161,7 @@ fn a_compiler_that_hangs_or_writes_nothing_is_an_error() {
     assert!(start.elapsed() < Duration::from_secs(10));
     assert!(error.to_string().contains("200ms"), "{error}");
     let error = compiler.compile(&[with("// standin: no output")]).unwrap_err();
-    assert_eq!(error.code(), "HW-A008", "{error}");
+    assert_eq!(error.code(), "HW-A108", "{error}");
 }
 
 #[test]
@@ -187,12 +187,12 @@ fn what_there_is_no_compiler_for_is_said() {
     let without = Installation::new(Cann::V81, &Config::default(), None).unwrap();
     let error = compiler(&without, Arch::P310).unwrap_err();
     assert!(error.to_string().contains("ccec is not below"), "{error}");
-    assert_eq!(error.code(), "HW-A009");
+    assert_eq!(error.code(), "HW-A109");
     // Cube and vector together need a newer compiler than `ccec`.
     let machine = machine(Cann::V81, Arch::A2);
     let mixed = Unit { core: CoreKind::Mixed, ..unit("u", KERNELS) };
     let error = compiler(&machine.installation, Arch::A2).unwrap().compile(&[mixed]).unwrap_err();
-    assert_eq!(error.code(), "HW-A009", "{error}");
+    assert_eq!(error.code(), "HW-A109", "{error}");
 }
 
 #[test]

@@ -339,7 +339,7 @@ fn misuse_is_refused_before_it_reaches_the_library() {
     let other = Device::open(&runtime, 1).unwrap();
     assert!(Device::open(&runtime, 2).unwrap_err().to_string().contains("RT_INVALID_DEVICEID"));
     let memory = DeviceMemory::alloc(&device, 64).unwrap();
-    let usage = |error: Error| assert_eq!(error.code(), "HW-A010", "{error}");
+    let usage = |error: Error| assert_eq!(error.code(), "HW-A110", "{error}");
     usage(memory.write(60, &[0; 8]).unwrap_err());
     usage(memory.write(usize::MAX, &[0; 8]).unwrap_err());
     usage(memory.read(65, &mut []).unwrap_err());

@@ -85,7 +85,7 @@ fn a_rung_that_is_not_there_is_refused_by_name() {
     let machine = Machine::a2(Cann::V83);
     let asked = Settings { rung: Some(LaunchRung::ArgsArray), ..settings() };
     let error = machine.open(asked).unwrap_err();
-    assert_eq!(error.code(), "HW-A010");
+    assert_eq!(error.code(), "HW-A110");
     assert!(error.to_string().contains("aclrtLaunchKernelWithArgsArray"), "{error}");
 }
 
@@ -97,7 +97,7 @@ fn half_a_rung_is_none() {
     // Without libruntime, and without any way to load, nothing launches.
     let machine = Machine::without(Cann::V80, &Default::default(), &["aclrtBinaryLoad", "rtKernelLaunch"]);
     let error = machine.open(settings()).unwrap_err();
-    assert_eq!(error.code(), "HW-A002", "{error}");
+    assert_eq!(error.code(), "HW-A102", "{error}");
 }
 
 #[test]
@@ -118,5 +118,5 @@ fn a_library_without_its_base_is_named() {
     assert!(error.to_string().contains("aclrtMalloc"), "{error}");
     let missing = machine.installation.root().join("nowhere.so");
     let error = headwater_ascend::host::Runtime::open(&missing, None, settings()).unwrap_err();
-    assert_eq!(error.code(), "HW-A001");
+    assert_eq!(error.code(), "HW-A101");
 }

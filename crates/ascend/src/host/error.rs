@@ -46,9 +46,9 @@ impl fmt::Display for Site {
 /// Why something on the host side failed. Cloned where it stays: a device that failed gives the same error again.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// HW-A001: a library is missing or does not open.
+    /// HW-A101: a library is missing or does not open.
     #[error(
-        "HW-A001: {}: {cause}\n  to do: source CANN's set_env.sh; `headwater doctor` lists what is missing",
+        "HW-A101: {}: {cause}\n  to do: source CANN's set_env.sh; `headwater doctor` lists what is missing",
         path.display()
     )]
     Library {
@@ -57,9 +57,9 @@ pub enum Error {
         /// What the dynamic linker says.
         cause: String,
     },
-    /// HW-A002: a library lacks a function.
+    /// HW-A102: a library lacks a function.
     #[error(
-        "HW-A002: {} has no function {symbol}\n  to do: install CANN 8.0 or later; `headwater doctor` shows the version found",
+        "HW-A102: {} has no function {symbol}\n  to do: install CANN 8.0 or later; `headwater doctor` shows the version found",
         path.display()
     )]
     Symbol {
@@ -68,8 +68,8 @@ pub enum Error {
         /// The first function that is missing.
         symbol: String,
     },
-    /// HW-A003: a call was refused.
-    #[error("HW-A003: {call} on {device}: {}{}\n  to do: {}", codes::describe(*status), vendor_text(detail), codes::advice(*status))]
+    /// HW-A103: a call was refused.
+    #[error("HW-A103: {call} on {device}: {}{}\n  to do: {}", codes::describe(*status), vendor_text(detail), codes::advice(*status))]
     Call {
         /// The function.
         call: &'static str,
@@ -80,9 +80,9 @@ pub enum Error {
         /// The vendor's text.
         detail: String,
     },
-    /// HW-A004: the device has not enough memory.
+    /// HW-A104: the device has not enough memory.
     #[error(
-        "HW-A004: {device} has no room for {bytes} bytes: {free} of {total} bytes are free{}\n  to do: {}",
+        "HW-A104: {device} has no room for {bytes} bytes: {free} of {total} bytes are free{}\n  to do: {}",
         vendor_text(detail),
         codes::advice(codes::MEMORY_ALLOCATION)
     )]
@@ -98,8 +98,8 @@ pub enum Error {
         /// The vendor's text.
         detail: String,
     },
-    /// HW-A005: a kernel failed.
-    #[error("HW-A005: on {device}: {} in {}{}\n  to do: {}", codes::describe(*status), list_sites(sites, *others), vendor_text(detail), codes::advice(*status))]
+    /// HW-A105: a kernel failed.
+    #[error("HW-A105: on {device}: {} in {}{}\n  to do: {}", codes::describe(*status), list_sites(sites, *others), vendor_text(detail), codes::advice(*status))]
     Kernel {
         /// The device.
         device: String,
@@ -112,8 +112,8 @@ pub enum Error {
         /// The vendor's text.
         detail: String,
     },
-    /// HW-A006: work was not done in time.
-    #[error("HW-A006: {device} did not finish within {limit:?}: waiting for {}{}\n  to do: {}", list_sites(sites, *others), vendor_text(detail), codes::advice(codes::STREAM_SYNC_TIMEOUT))]
+    /// HW-A106: work was not done in time.
+    #[error("HW-A106: {device} did not finish within {limit:?}: waiting for {}{}\n  to do: {}", list_sites(sites, *others), vendor_text(detail), codes::advice(codes::STREAM_SYNC_TIMEOUT))]
     Timeout {
         /// The device.
         device: String,
@@ -126,8 +126,8 @@ pub enum Error {
         /// The vendor's text.
         detail: String,
     },
-    /// HW-A007: the device is lost.
-    #[error("HW-A007: {device} is lost: {call}: {}{}\n  to do: {}", codes::describe(*status), vendor_text(detail), codes::advice(*status))]
+    /// HW-A107: the device is lost.
+    #[error("HW-A107: {device} is lost: {call}: {}{}\n  to do: {}", codes::describe(*status), vendor_text(detail), codes::advice(*status))]
     Lost {
         /// The device.
         device: String,
@@ -138,8 +138,8 @@ pub enum Error {
         /// The vendor's text.
         detail: String,
     },
-    /// HW-A008: a unit of kernels did not compile.
-    #[error("HW-A008: {tool} did not compile {unit} (kernels {kernels}): {cause}\n{log}")]
+    /// HW-A108: a unit of kernels did not compile.
+    #[error("HW-A108: {tool} did not compile {unit} (kernels {kernels}): {cause}\n{log}")]
     Compile {
         /// The compiler.
         tool: String,
@@ -152,9 +152,9 @@ pub enum Error {
         /// The end of what the compiler said.
         log: String,
     },
-    /// HW-A009: there is no compiler for the chip.
+    /// HW-A109: there is no compiler for the chip.
     #[error(
-        "HW-A009: no compiler for {chip}: {missing}\n  to do: install the CANN toolkit and source its set_env.sh; `headwater doctor` shows where was looked"
+        "HW-A109: no compiler for {chip}: {missing}\n  to do: install the CANN toolkit and source its set_env.sh; `headwater doctor` shows where was looked"
     )]
     NoCompiler {
         /// The chip.
@@ -162,11 +162,11 @@ pub enum Error {
         /// What was looked for.
         missing: String,
     },
-    /// HW-A010: something was asked that cannot be: a range outside of memory, a kernel that is not in a binary.
-    #[error("HW-A010: {0}")]
+    /// HW-A110: something was asked that cannot be: a range outside of memory, a kernel that is not in a binary.
+    #[error("HW-A110: {0}")]
     Usage(String),
-    /// HW-A011: a file could not be read or written.
-    #[error("HW-A011: {}: {cause}", path.display())]
+    /// HW-A111: a file could not be read or written.
+    #[error("HW-A111: {}: {cause}", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -206,17 +206,17 @@ impl Error {
     /// The stable code, as printed.
     pub fn code(&self) -> &'static str {
         match self {
-            Error::Library { .. } => "HW-A001",
-            Error::Symbol { .. } => "HW-A002",
-            Error::Call { .. } => "HW-A003",
-            Error::OutOfMemory { .. } => "HW-A004",
-            Error::Kernel { .. } => "HW-A005",
-            Error::Timeout { .. } => "HW-A006",
-            Error::Lost { .. } => "HW-A007",
-            Error::Compile { .. } => "HW-A008",
-            Error::NoCompiler { .. } => "HW-A009",
-            Error::Usage(_) => "HW-A010",
-            Error::File { .. } => "HW-A011",
+            Error::Library { .. } => "HW-A101",
+            Error::Symbol { .. } => "HW-A102",
+            Error::Call { .. } => "HW-A103",
+            Error::OutOfMemory { .. } => "HW-A104",
+            Error::Kernel { .. } => "HW-A105",
+            Error::Timeout { .. } => "HW-A106",
+            Error::Lost { .. } => "HW-A107",
+            Error::Compile { .. } => "HW-A108",
+            Error::NoCompiler { .. } => "HW-A109",
+            Error::Usage(_) => "HW-A110",
+            Error::File { .. } => "HW-A111",
         }
     }
 
