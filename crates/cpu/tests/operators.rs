@@ -210,6 +210,8 @@ fn large_operands_agree_with_the_reference() {
     let values = |n: usize, f: &dyn Fn(usize) -> usize| Sample::Values((0..n).map(|i| f(i) as f64).collect());
     let many =
         || case().f(&[300, 70]).constant().index(&[900, 70], 300).f(&[900, 70]).constant().attr("dim", 0);
+    let pairs = |values: &[usize]| case().f(&[400, 9, 9]).none().index(&[50], 9).index(&[50], 9).f(values);
+    let apart = || case().f(&[30, 20, 40, 3]).index(&[25, 1], 30).none().index(&[60], 40);
     let heads = |batch: usize, h: usize, shared: usize, l: usize, s: usize, [e, ev]: [usize; 2]| {
         let c = case().f(&[batch, h, l, e]).f(&[batch, shared, s, e]).f(&[batch, shared, s, ev]);
         c.attr("scale", 0.3)
@@ -229,6 +231,20 @@ fn large_operands_agree_with_the_reference() {
         ("index", case().f(&[30, 20, 40]).none().index(&[50, 1], 20).attr("wrap", true)),
         ("_index_put_impl", case().f(&[30, 600]).index(&[200], 30).f(&[200, 600]).attr("accumulate", true)),
         ("_index_put_impl", case().f(&[20000]).index(&[300], 20000).f(&[1]).attr("accumulate", false)),
+        // Single elements of many outer indices; rows, divided by where they are written; dimensions between
+        // indexed ones; values that are repeated.
+        ("index", case().f(&[400, 9, 9]).none().index(&[50], 9).index(&[50], 9)),
+        ("_index_put_impl", pairs(&[400, 50]).attr("accumulate", true)),
+        ("_index_put_impl", pairs(&[50]).attr("accumulate", true)),
+        ("_index_put_impl", pairs(&[400, 1]).attr("accumulate", false)),
+        ("_index_put_impl", case().f(&[300, 128]).index(&[900], 300).f(&[900, 128]).attr("accumulate", true)),
+        ("_index_put_impl", case().f(&[300, 128]).index(&[900], 300).f(&[900, 1]).attr("accumulate", false)),
+        ("_index_put_impl", case().f(&[6000]).index(&[20000], 6000).f(&[20000]).attr("accumulate", true)),
+        ("index", apart()),
+        ("_index_put_impl", apart().f(&[25, 60, 20, 3]).attr("accumulate", true)),
+        ("_index_put_impl", apart().f(&[60, 20, 1]).attr("accumulate", false)),
+        ("gather", case().f(&[300, 40]).index(&[300, 60], 40).attr("dim", -1)),
+        ("gather", case().f(&[40, 300]).index(&[70, 250], 40).attr("dim", 0)),
         ("scatter", many().attr("reduce", "sum")),
         ("scatter", many().attr("reduce", "mean").attr("include_self", false)),
         ("scatter", many().attr("reduce", "amax")),

@@ -1,22 +1,25 @@
 //! Reading at places given by data: `embedding`, `gather`, `index`, `check_index`; and constants. Indices are
 //! all checked before anything is read; the error names the first that is out of range.
 
+use super::picks::Picks;
 use super::walk::{Grid, Indices, MAX_RANK};
 use super::{Args, Kernel, Prepared, Site, any, contiguous, no_workspace};
 use crate::bits_of;
-use crate::view::View;
+use crate::pool::Pool;
 use headwater_core::attr::Attr;
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::index::index_tensor::Indexing;
+use headwater_core::fail;
 use headwater_core::ops::index::resolve;
-use headwater_core::{Shape, fail};
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
     kernel("check_index", check_index),
     kernel("embedding", embedding),
     kernel("gather", gather),
-    kernel("index", index),
+    Kernel {
+        workspace: |site| Picks::new(site, site.cx.inputs.len()).map_or(0, |p| p.workspace()),
+        ..kernel("index", index)
+    },
     Kernel { takes: any, ..kernel("constant", constant) },
 ];
 
@@ -78,125 +81,97 @@ fn embedding(site: &Site) -> Result<Prepared> {
 }
 
 fn gather(site: &Site) -> Result<Prepared> {
-    let (x, index) = (site.cx.shape(0)?, site.cx.shape(1)?);
-    let dim = site.cx.dim("dim", x.rank())?;
-    let mut strides = x.strides();
-    let (stride, limit) = (strides.get(dim).map_or(1, |&s| s as usize), x.get(dim).copied().unwrap_or(1));
-    // Where each position of the index reads, apart from the index itself.
-    strides.resize(index.rank(), 0);
-    if let Some(s) = strides.get_mut(dim) {
-        *s = 0;
-    }
-    let rest = Grid::new(index, &strides);
-    Ok(Box::new(
-        move |args| bits_of!(args.writes[0].dtype(), T => gather_bits::<T>(&rest, stride, limit, args)),
-    ))
+    let g = Gather::new(site)?;
+    Ok(Box::new(move |args| bits_of!(args.writes[0].dtype(), T => g.run::<T>(args))))
 }
 
-fn gather_bits<T: bytemuck::Pod + Send + Sync>(
-    rest: &Grid,
+/// `gather` by rows of the index, which its last dimension makes.
+struct Gather {
+    /// Offsets in the tensor of the rows, apart from the index.
+    rows: Grid,
+    width: usize,
+    /// Elements of the tensor from one of a row to the next, apart from the index: none along its dimension.
+    step: usize,
+    /// Stride and size of the indexed dimension.
     stride: usize,
     limit: usize,
-    args: &mut Args,
-) -> Result<()> {
-    let (x, index) = (args.read(0)?.bytes(), Indices::of(args.read(1)?)?);
-    let x: &[T] = bytemuck::cast_slice(x);
-    index.check(limit, false)?;
-    args.pool.chunks(bytemuck::cast_slice_mut::<u8, T>(args.writes[0].bytes_mut()), GRAIN, |b, out| {
-        let from = b * GRAIN;
-        for ((i, o), rest) in out.iter_mut().enumerate().zip(rest.from(from)) {
-            *o = x[rest + index.place(from + i, limit) * stride];
+}
+
+impl Gather {
+    fn new(site: &Site) -> Result<Gather> {
+        let (x, index) = (site.cx.shape(0)?, site.cx.shape(1)?);
+        let dim = site.cx.dim("dim", x.rank())?;
+        let mut strides = x.strides();
+        let (stride, limit) = (strides.get(dim).map_or(1, |&s| s as usize), x.get(dim).copied().unwrap_or(1));
+        strides.resize(index.rank(), 0);
+        if let Some(s) = strides.get_mut(dim) {
+            *s = 0;
         }
-    });
-    Ok(())
-}
+        let (width, lead) = index.split_last().map_or((1, &index[..]), |(&n, lead)| (n, lead));
+        let step = strides.last().map_or(0, |&s| s as usize);
+        Ok(Gather { rows: Grid::new(lead, &strides[..lead.len()]), width, step, stride, limit })
+    }
 
-/// Advanced indexing as runs of neighbouring elements: those of the dimensions after the last indexed one.
-pub(super) struct Runs {
-    /// Elements of a run.
-    pub len: usize,
-    /// Shape of the result, and how many of its dimensions count runs; the others are within one.
-    pub out: Shape,
-    pub lead: usize,
-    /// Offset in the tensor of each run, apart from the indices.
-    pub rest: Grid,
-    /// For each index: its input, the offset in it for each run, limit and stride of its dimension.
-    pub picks: Vec<(usize, Grid, usize, usize)>,
-    pub wrap: bool,
-}
+    fn run<T: bytemuck::Pod + Send + Sync>(&self, args: &mut Args) -> Result<()> {
+        let (x, index) = (args.read(0)?.bytes(), Indices::of(args.read(1)?)?);
+        let x: &[T] = bytemuck::cast_slice(x);
+        index.check(self.limit, false)?;
+        let out: &mut [T] = bytemuck::cast_slice_mut(args.writes[0].bytes_mut());
+        match index {
+            Indices::I64(index) => self.rows(args.pool, x, |at| index[at] as usize, out),
+            _ => self.rows(args.pool, x, |at| index.place(at, self.limit), out),
+        }
+        Ok(())
+    }
 
-impl Runs {
-    /// Of input 0 by inputs `1..end`.
-    pub fn new(site: &Site, end: usize) -> Result<Runs> {
-        let (x, indexing) = (site.cx.shape(0)?, Indexing::of(&site.cx, end)?);
-        let strides = x.strides();
-        let Indexing { dims, index, first, out, wrap } = indexing;
-        // Strides in the tensor along the dimensions of the result.
-        let others = (0..x.rank()).filter(|d| !dims.contains(d));
-        let mut rest: Vec<isize> = others.map(|d| strides[d]).collect();
-        rest.splice(first..first, index.iter().map(|_| 0));
-        // Trailing dimensions that neither are indexed nor stand before an indexed one keep their order in
-        // memory.
-        let tail = dims.last().map_or(x.rank(), |&d| x.rank() - 1 - d);
-        let tail = if dims.is_empty() { 0 } else { tail };
-        let lead = out.rank() - tail;
-        let len: usize = out[lead..].iter().product();
-        let picks = dims.iter().map(|&d| {
-            let shape = site.cx.shape(d + 1)?;
-            let (own, skip) = (shape.strides(), index.rank() - shape.rank());
-            let mut walk = vec![0; lead];
-            for i in 0..shape.rank() {
-                walk[first + skip + i] = if shape[i] == 1 { 0 } else { own[i] };
+    fn rows<T: Copy + Send + Sync>(
+        &self,
+        pool: &Pool,
+        x: &[T],
+        place: impl Fn(usize) -> usize + Sync,
+        out: &mut [T],
+    ) {
+        if self.width == 0 {
+            return;
+        }
+        let group = (GRAIN / self.width).max(1);
+        pool.chunks(out, group * self.width, |g, out| {
+            let first = g * group;
+            for ((row, out), from) in out.chunks_exact_mut(self.width).enumerate().zip(self.rows.from(first))
+            {
+                let at = (first + row) * self.width;
+                for (i, o) in out.iter_mut().enumerate() {
+                    *o = x[from + i * self.step + place(at + i) * self.stride];
+                }
             }
-            Ok((d + 1, Grid::new(&out[..lead], &walk), x[d], strides[d] as usize))
         });
-        let picks = picks.collect::<Result<Vec<_>>>()?;
-        let rest = Grid::new(&out[..lead], &rest[..lead]);
-        Ok(Runs { len, rest, picks, wrap, out, lead })
-    }
-
-    /// Checks all indices.
-    pub fn check(&self, args: &Args) -> Result<()> {
-        let one =
-            |pick: &(usize, Grid, usize, usize)| Indices::of(args.read(pick.0)?)?.check(pick.2, self.wrap);
-        self.picks.iter().try_for_each(one)
-    }
-
-    /// First element in the tensor of each run from one on; the indices were checked.
-    pub fn starts<'a>(&'a self, reads: &'a [Option<View>], from: usize) -> impl Iterator<Item = usize> + 'a {
-        let mut walks = [const { None }; MAX_RANK];
-        for (slot, (input, grid, limit, stride)) in walks.iter_mut().zip(&self.picks) {
-            let index = reads[*input].as_ref().and_then(|v| Indices::of(v).ok());
-            *slot = index.map(|index| (index, grid.from(from), *limit, *stride));
-        }
-        let mut rest = self.rest.from(from);
-        std::iter::from_fn(move || {
-            let mut at = rest.next()?;
-            for (index, walk, limit, stride) in walks.iter_mut().flatten() {
-                at += index.place(walk.next()?, *limit) * *stride;
-            }
-            Some(at)
-        })
     }
 }
 
 fn index(site: &Site) -> Result<Prepared> {
-    let runs = Runs::new(site, site.cx.inputs.len())?;
-    Ok(Box::new(move |args| bits_of!(args.writes[0].dtype(), T => index_bits::<T>(&runs, args))))
+    let picks = Picks::new(site, site.cx.inputs.len())?;
+    Ok(Box::new(move |args| bits_of!(args.writes[0].dtype(), T => index_bits::<T>(&picks, args))))
 }
 
-fn index_bits<T: bytemuck::Pod + Send + Sync>(runs: &Runs, args: &mut Args) -> Result<()> {
-    runs.check(args)?;
+fn index_bits<T: bytemuck::Pod + Send + Sync>(picks: &Picks, args: &mut Args) -> Result<()> {
     let x: &[T] = bytemuck::cast_slice(args.read(0)?.bytes());
-    if runs.len == 0 {
+    let places = picks.places(args.reads, args.workspace)?;
+    let row = picks.row;
+    if row == 0 {
         return Ok(());
     }
-    let group = (GRAIN / runs.len).max(1);
-    let reads = args.reads;
+    let group = (GRAIN / row).max(1);
     let out: &mut [T] = bytemuck::cast_slice_mut(args.writes[0].bytes_mut());
-    args.pool.chunks(out, group * runs.len, |g, out| {
-        for (out, from) in out.chunks_exact_mut(runs.len).zip(runs.starts(reads, g * group)) {
-            out.copy_from_slice(&x[from..from + runs.len]);
+    args.pool.chunks(out, group * row, |g, out| {
+        let rows = g * group..g * group + out.len() / row;
+        match row {
+            // Single elements, as of an interaction of features by pairs.
+            1 => out.iter_mut().zip(picks.starts(places, rows)).for_each(|(o, from)| *o = x[from]),
+            _ => {
+                for (out, from) in out.chunks_exact_mut(row).zip(picks.starts(places, rows)) {
+                    out.copy_from_slice(&x[from..from + row]);
+                }
+            }
         }
     });
     Ok(())

@@ -11,8 +11,11 @@ mod fallback;
 pub mod grouped_mm;
 pub mod index;
 pub mod matmul;
+mod meet;
 pub mod order;
+mod picks;
 pub mod pooling;
+pub mod put;
 pub mod random;
 pub mod recurrent;
 pub mod scatter;
@@ -123,6 +126,7 @@ const FAMILIES: &[&[Kernel]] = &[
     matmul::KERNELS,
     order::KERNELS,
     pooling::KERNELS,
+    put::KERNELS,
     random::KERNELS,
     recurrent::KERNELS,
     scatter::KERNELS,

@@ -39,6 +39,11 @@ impl Grid {
         self.sizes.iter().product()
     }
 
+    /// Whether every position is at the offset of its own number.
+    pub fn as_is(&self) -> bool {
+        self.strides.is_empty() || self.strides[..] == [1]
+    }
+
     /// Offsets from a row-major position on, to the end.
     pub fn from(&self, position: usize) -> Walk<'_> {
         let mut walk = Walk { grid: self, index: [0; MAX_RANK], offset: 0, left: self.numel() - position };
@@ -155,7 +160,24 @@ impl<'a> Indices<'a> {
     /// # Errors
     /// `Value` for the first one outside `0..limit` (or `-limit..limit` if `wrap`).
     pub fn check(&self, limit: usize, wrap: bool) -> Result<()> {
-        (0..self.len()).try_for_each(|at| resolve(self.get(at), at, limit, wrap).map(|_| ()))
+        let (low, size) = if wrap { (-(limit as i64), 2 * limit as u64) } else { (0, limit as u64) };
+        // All without a branch; the first that is wrong is looked for only if there is one.
+        macro_rules! outside {
+            ($v:expr) => {
+                $v.iter().fold(false, |any, &i| any | ((i as i64).wrapping_sub(low) as u64 >= size))
+            };
+        }
+        let outside = match self {
+            Indices::U8(v) => outside!(v),
+            Indices::I8(v) => outside!(v),
+            Indices::I16(v) => outside!(v),
+            Indices::I32(v) => outside!(v),
+            Indices::I64(v) => outside!(v),
+        };
+        match outside {
+            true => (0..self.len()).try_for_each(|at| resolve(self.get(at), at, limit, wrap).map(|_| ())),
+            false => Ok(()),
+        }
     }
 
     /// A checked index as a place.
