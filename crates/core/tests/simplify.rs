@@ -22,8 +22,16 @@ fn check(name: &str, graph: &Graph, inputs: &[Tensor]) -> Graph {
     }
     let twice = simplify(once.clone());
     assert_eq!(
-        (twice.folded, twice.identities, twice.exchanged, twice.masks, twice.merged, twice.dead),
-        (0, 0, 0, 0, 0, 0),
+        (
+            twice.folded,
+            twice.identities,
+            twice.exchanged,
+            twice.joined,
+            twice.masks,
+            twice.merged,
+            twice.dead
+        ),
+        (0, 0, 0, 0, 0, 0, 0),
         "{name}\n{once}"
     );
     once
@@ -356,4 +364,37 @@ fn gradients_of_transposed_experts_are_made_as_they_are_stored() {
     let gradient = after.outputs.iter().find(|o| matches!(o.role, OutputRole::Gradient(_))).unwrap();
     let maker = after.nodes.iter().find(|n| n.outputs.contains(&gradient.value)).unwrap();
     assert_eq!(maker.op.name, "grouped_mm_weight_backward", "{after}");
+}
+
+/// Gradients of slices that do not overlap make one tensor, and none of it twice.
+#[test]
+fn slices_that_do_not_overlap_are_joined() {
+    let of = |ranges: &[[i64; 2]], whole: bool| {
+        let mut b = Builder::new();
+        let x = b.parameter("x", DType::F32, &[2, 7, 3]);
+        let slice = |b: &mut Builder, [start, end]: [i64; 2]| {
+            let attrs = Attrs::new().with("dim", 1).with("start", start).with("end", end).with("step", 1);
+            let part = b.one(&ops::view::slice::SLICE, &[x], attrs).unwrap();
+            let square = b.mul(part, part).unwrap();
+            b.sum(square, &[0, 1, 2], false).unwrap()
+        };
+        let parts: Vec<_> = ranges.iter().map(|&r| slice(&mut b, r)).collect();
+        let mut loss = parts.into_iter().reduce(|sum, part| b.add(sum, part).unwrap()).unwrap();
+        if whole {
+            let all = b.sum(x, &[0, 1, 2], false).unwrap();
+            loss = b.add(loss, all).unwrap();
+        }
+        b.output("loss", loss, OutputRole::User);
+        let graph = differentiate(b.finish(), loss).unwrap().graph;
+        let numbers = (0..42).map(|i| if i % 5 == 0 { -0.0 } else { i as f64 / 8.0 - 2.0 }).collect();
+        let after = check("slices", &graph, &[Tensor::float(DType::F32, [2, 7, 3], numbers)]);
+        (simplify(graph).joined, after.nodes.iter().filter(|n| n.op.name == "constant_pad_nd").count())
+    };
+    assert_eq!(of(&[[0, 2], [2, 3], [3, 7]], false), (3, 0));
+    assert_eq!(of(&[[4, 5], [0, 2]], true), (2, 0));
+    // What overlaps begins another tensor.
+    assert_eq!(of(&[[0, 1], [4, 6], [5, 7], [0, 2]], false), (4, 0));
+    assert_eq!(of(&[[0, 2], [4, 5], [1, 4], [5, 7]], false), (3, 1));
+    assert_eq!(of(&[[0, 2], [1, 4]], true), (0, 2));
+    assert_eq!(of(&[[2, 3]], true), (0, 1));
 }

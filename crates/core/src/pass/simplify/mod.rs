@@ -1,5 +1,5 @@
 //! Removes what need not be computed: constants are folded, identities dropped, masks that are known
-//! beforehand, products exchanged, equal nodes merged, dead nodes removed.
+//! beforehand, products exchanged, slices joined, equal nodes merged, dead nodes removed.
 //!
 //! Every rewrite here is *exact*: in the reference interpreter the outputs keep their bits. Derivatives are
 //! not kept (`detach` is an identity), so this comes after differentiation; and before recomputation, whose
@@ -11,6 +11,7 @@ mod dead;
 mod exchange;
 mod identity;
 mod mask;
+mod slices;
 
 pub use constants::LIMIT;
 pub use dead::{live, remove_dead};
@@ -31,6 +32,8 @@ pub struct Simplified {
     pub identities: usize,
     /// Products made with their operands exchanged rather than their results.
     pub exchanged: usize,
+    /// Slices in zeros that were concatenated rather than summed.
+    pub joined: usize,
     /// Masks of attention that say nothing, or only what `is_causal` says.
     pub masks: usize,
     /// Nodes equal to an earlier one.
@@ -42,8 +45,9 @@ pub struct Simplified {
 /// Simplifies a legal graph.
 pub fn simplify(graph: Graph) -> Simplified {
     // Nothing dead is looked at; what the rewrites leave dead goes at the end.
-    let (mut graph, dead) = remove_dead(graph);
-    let mut done = Simplified { dead, ..Simplified::default() };
+    let (graph, dead) = remove_dead(graph);
+    let (mut graph, joined) = slices::join(graph);
+    let mut done = Simplified { joined, dead, ..Simplified::default() };
     let mut alias: Vec<ValueId> = (0..graph.values.len() as u32).map(ValueId).collect();
     let mut constants = Constants::default();
     let mut nodes = Merged::default();
