@@ -43,12 +43,16 @@ fn apex_lists_are_apexs() {
         .collect();
     assert!(wrong.is_empty(), "not as listed: {wrong:?}");
     assert!(matches!(found["binary_cross_entropy"], Some(Precision::Refused(_))));
-    // Ours beside apex's. Low: `einsum` is matrix products, and so is `dot`, where apex takes the widest.
+    // Ours beside apex's. Low: `einsum` and `_grouped_mm` are matrix products, and so is `dot`, where apex takes
+    // the widest.
     // Full: other names and backward calls of what apex lists, functions as steep as those, interpolation,
     // sums of exponentials, and norms that apex has no function of. Widest: operators that write one tensor
     // into another.
     let beside = [
-        (Precision::Low, "_convolution _prelu_kernel dot _scaled_dot_product_flash_attention_for_cpu einsum"),
+        (
+            Precision::Low,
+            "_convolution _grouped_mm _prelu_kernel dot _scaled_dot_product_flash_attention_for_cpu einsum",
+        ),
         (
             Precision::Full,
             "_fused_rms_norm _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d \
