@@ -60,6 +60,20 @@ impl Groups {
         Ok(Groups { base, groups, decay, distinct: Vec::new() })
     }
 
+    /// Refuses groups that no parameter belongs to: what they ask for would silently not happen.
+    ///
+    /// # Errors
+    /// `Config`, naming the pattern and the parameters that there are.
+    pub fn check_patterns<'a>(groups: &[Group], names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
+        const SHOWN: usize = 8;
+        let idle = groups.iter().find(|g| !names.clone().any(|name| matches(&g.parameters, name)));
+        let Some(Group { parameters, .. }) = idle else { return Ok(()) };
+        let (all, shown) = (names.clone().count(), names.take(SHOWN).collect::<Vec<_>>().join(", "));
+        let more = if all > SHOWN { format!(" and {} more", all - SHOWN) } else { String::new() };
+        let message = format!("the pattern `{parameters}` matches no parameter; the model has {shown}{more}");
+        Err(Error::config("groups", message))
+    }
+
     /// The number of a parameter's group: those with equal settings share one.
     ///
     /// # Errors
@@ -160,5 +174,19 @@ mod tests {
         };
         wrong(r#"[{"parameters": "*", "learning_rate": 0.1}]"#);
         wrong(r#"[{"parameters": "*", "lr": -0.1}]"#);
+    }
+
+    #[test]
+    fn a_pattern_that_matches_nothing_is_refused() {
+        let groups: Vec<Group> =
+            serde_json::from_str(r#"[{"parameters": "f.0.*"}, {"parameters": "g.9.*"}]"#).unwrap();
+        let names = |n: usize| (0..n).map(|i| ["f.0.weight", "f.0.bias", "g.0.weight"][i % 3]);
+        let refused = Groups::check_patterns(&groups, names(3)).unwrap_err().to_string();
+        assert!(
+            refused.contains("`g.9.*` matches no parameter; the model has f.0.weight, f.0.bias"),
+            "{refused}"
+        );
+        assert!(Groups::check_patterns(&groups, names(12)).unwrap_err().to_string().ends_with("and 4 more"));
+        Groups::check_patterns(&groups[..1], names(3)).unwrap();
     }
 }
