@@ -123,15 +123,17 @@ pub struct EvalConfig {
 pub struct CheckpointConfig {
     /// Directory of the checkpoints; none: nothing is saved.
     pub dir: Option<PathBuf>,
-    /// Steps between checkpoints; one more at the end. Default: only at the end.
+    /// Steps between checkpoints; one more at the end.
     pub every: Option<u64>,
+    /// Minutes after which the run is saved if no other checkpoint was; 0: never for that reason.
+    pub minutes: f64,
     /// How many are kept.
     pub keep: usize,
 }
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        CheckpointConfig { dir: None, every: None, keep: 2 }
+        CheckpointConfig { dir: None, every: None, minutes: 30.0, keep: 2 }
     }
 }
 
@@ -249,6 +251,10 @@ impl TrainConfig {
         };
         zero(self.eval.every, "eval.every")?;
         zero(self.checkpoint.every, "checkpoint.every")?;
+        if !(self.checkpoint.minutes >= 0.0 && self.checkpoint.minutes.is_finite()) {
+            let message = format!("must be 0 or more, it is {}", self.checkpoint.minutes);
+            return Err(Error::config("checkpoint.minutes", message));
+        }
         zero(Some(self.checkpoint.keep as u64), "checkpoint.keep")?;
         zero(Some(self.accumulate as u64), "accumulate")?;
         zero(self.batch.map(|b| b as u64), "batch")?;

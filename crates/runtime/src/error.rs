@@ -53,8 +53,10 @@ pub enum Error {
     NotFinite {
         /// Step, counted from 0.
         step: u64,
-        /// Loss, norm and the parameters concerned.
+        /// The cause as far as it is known, loss, norm and the parameters concerned.
         detail: String,
+        /// Whether the parameters are to blame: the data are finite, and no loss scale is too large.
+        diverged: bool,
     },
     /// HW-R007: the model's tensors are not what its graph says.
     #[error("HW-R007: {0}")]

@@ -7,7 +7,7 @@
 mod common;
 
 use headwater_cpu::Cpu;
-use headwater_runtime::{Model, TrainConfig, Trainer};
+use headwater_runtime::{Model, Store, TrainConfig, Trainer};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -31,7 +31,9 @@ fn config(dir: &Path) -> TrainConfig {
 fn train(dir: &Path) {
     let (graph, weights) = (common::graph(4, 0.2), common::weights());
     let model = Model { graph: &graph, weights: &weights };
-    let mut trainer = Trainer::new(Arc::new(Cpu::new(1)), model, None, config(dir), true).unwrap();
+    let config = config(dir);
+    let resume = Store::any(config.checkpoint.dir.as_deref().unwrap()).unwrap();
+    let mut trainer = Trainer::new(Arc::new(Cpu::new(1)), model, None, config, resume).unwrap();
     trainer.run(&mut [], &AtomicBool::new(false)).unwrap();
 }
 

@@ -295,8 +295,11 @@ fn gradients_that_are_not_finite_change_nothing() {
 
     let mut stopped = trainer(1, &config, 0.0, false).unwrap();
     let e = stopped.run(&mut [], &AtomicBool::new(false)).unwrap_err();
-    let Error::NotFinite { step: 2, detail } = &e else { panic!("{e}") };
+    let Error::NotFinite { step: 2, detail, diverged: false } = &e else { panic!("{e}") };
     assert!(detail.contains("fc2.weight: 24 NaN and 0 inf of 24"), "{e}");
+    // The data are to blame, and named first: sample 9, its first number.
+    assert!(detail.starts_with("sample 9 of `x` in ") && detail.contains("is NaN (its element 0)"), "{e}");
+    assert!(detail.len() < 500, "{e}");
 
     config.nonfinite = NonFinite::Skip;
     let mut applied = Vec::new();

@@ -7,11 +7,14 @@
 //! | `progress.json` | steps done, optimizer steps applied, loss scales, settings |
 //! | `manifest.json` | size and SHA-256 of each of these |
 //!
-//! A checkpoint is written under another name, brought to disk file by file, and then renamed, which is
-//! atomic: a kill or a full disk at any moment leaves the earlier checkpoints whole, and whatever else is
-//! left is removed by the next run.
+//! A checkpoint is written under another name, brought to disk file by file, and then renamed, which is atomic: a kill or
+//! a full disk at any moment leaves the earlier checkpoints whole, and whatever else is left is removed by the next run.
+//! A damaged checkpoint is renamed to `damaged-step-<n>`; what a run that cannot go on saves is `diverged-step-<n>`. Neither
+//! is resumed from, nor ever removed.
 
 mod file;
+mod name;
+mod space;
 
 use crate::config::TrainConfig;
 use crate::data::Dataset;
@@ -26,18 +29,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
+pub use name::written;
+use name::{DAMAGED, DIVERGED, LOCK, REPLACED, TEMPORARY};
+
 const FORMAT: &str = "headwater-checkpoint-1";
 const MODEL: &str = "model.safetensors";
 const STATE: &str = "state.safetensors";
 const PROGRESS: &str = "progress.json";
 const MANIFEST: &str = "manifest.json";
-/// Names of directories that are not (or no longer) checkpoints begin with this.
-const TEMPORARY: &str = ".tmp-step-";
-/// A checkpoint that another of the same step is about to replace.
-const REPLACED: &str = ".old-";
-/// Locked while a run may save here; the system releases it however the run ends.
-const LOCK: &str = ".lock";
-
 /// Where a run is, beside its tensors. The data's position and the key of random numbers follow from `step`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
@@ -86,7 +85,7 @@ pub struct Checkpoint {
 pub struct Found {
     /// The newest whole checkpoint, if the run got far enough to save one.
     pub checkpoint: Option<Checkpoint>,
-    /// Damaged newer ones, which have been removed.
+    /// Damaged newer ones; see [`Store::set_aside`].
     pub damaged: Vec<PathBuf>,
 }
 
@@ -98,18 +97,23 @@ impl Store {
     pub fn create(dir: &Path, keep: usize) -> Result<Store> {
         let store = Store::open(dir, keep)?;
         if let Some((_, path)) = store.list()?.pop() {
-            let message = "stands here already: resume it, or choose another directory";
+            let message = "already exists: resume it, or choose another directory";
             return Err(Error::checkpoint(&path, message));
         }
         Ok(store)
     }
 
-    /// The directory of a run to go on with, and its newest whole checkpoint.
+    /// The directory of a run to go on with, and its newest whole checkpoint. Nothing is changed but what a killed run left
+    /// half done.
     ///
     /// # Errors
-    /// `Checkpoint` if there are checkpoints but none is whole, `Version` if the newest is of another
-    /// version, `Io`.
+    /// `Checkpoint` if there is no checkpoint or none is whole, `Version` if the newest is of another version, `Io`.
     pub fn resume(dir: &Path, keep: usize) -> Result<(Store, Found)> {
+        let nothing =
+            || Error::checkpoint(dir, "there is no checkpoint to resume; to begin a run, do not resume");
+        if !dir.is_dir() {
+            return Err(nothing());
+        }
         let store = Store::open(dir, keep)?;
         let mut found = Found { checkpoint: None, damaged: Vec::new() };
         let mut why = None;
@@ -126,15 +130,70 @@ impl Store {
                 Err(e) => return Err(e),
             }
         }
-        if let (None, Some(e)) = (&found.checkpoint, why) {
-            return Err(e);
+        match (&found.checkpoint, why) {
+            (Some(_), _) => Ok((store, found)),
+            (None, Some(damage)) => Err(damage),
+            (None, None) => Err(nothing()),
         }
-        found.damaged.iter().try_for_each(|path| store.remove(path))?;
-        Ok((store, found))
+    }
+
+    /// Whether a directory has a checkpoint, whole or not.
+    ///
+    /// # Errors
+    /// `Io` if it cannot be read; one that does not exist has none.
+    pub fn any(dir: &Path) -> Result<bool> {
+        match dir.exists() {
+            true => Ok(!list(dir)?.is_empty()),
+            false => Ok(false),
+        }
+    }
+
+    /// Removes all checkpoints of a directory, if no run is saving there.
+    ///
+    /// # Errors
+    /// `Checkpoint` if another run is saving there, or if something is there that no run writes: nothing is removed then.
+    /// `Io`.
+    pub fn clear(dir: &Path) -> Result<()> {
+        if !dir.exists() {
+            return Ok(());
+        }
+        if let Some((name, path)) = entries(dir)?.into_iter().find(|(name, _)| !written(name)) {
+            return Err(Error::checkpoint(
+                &path,
+                format!("`{name}` is nothing that a run writes; move it away"),
+            ));
+        }
+        let store = Store::open(dir, 1)?;
+        for (name, path) in entries(dir)? {
+            if name != LOCK {
+                store.remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Renames damaged checkpoints to `damaged-step-<n>`, where they count no longer and are never removed. Returns where
+    /// they are now.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn set_aside(&self, damaged: &[PathBuf]) -> Result<Vec<PathBuf>> {
+        let free = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let number = name.strip_prefix("step-").unwrap_or(&name);
+            let first = std::iter::once(format!("{DAMAGED}{number}"));
+            let mut names = first.chain((2..).map(|again| format!("{DAMAGED}{number}-{again}")));
+            names.find_map(|name| Some(self.dir.join(name)).filter(|to| fs::symlink_metadata(to).is_err()))
+        };
+        let moved = damaged.iter().filter_map(|path| {
+            let to = free(path)?;
+            Some(fs::rename(path, &to).map_err(Error::io(path)).map(|()| to))
+        });
+        moved.collect()
     }
 
     fn open(dir: &Path, keep: usize) -> Result<Store> {
-        fs::create_dir_all(dir).map_err(Error::io(dir))?;
+        make_dir(dir)?;
         let path = dir.join(LOCK);
         let lock = File::options().create(true).append(true).open(&path).map_err(Error::io(&path))?;
         // A file system without locks protects nobody, but is no reason not to train.
@@ -143,7 +202,7 @@ impl Store {
         }
         let store = Store { dir: dir.to_owned(), keep: keep.max(1), _lock: lock, create: Create::default() };
         // Left behind by a run that was killed while saving or removing.
-        for (name, path) in store.entries()? {
+        for (name, path) in entries(dir)?.into_iter().filter(|(_, path)| path.is_dir()) {
             if name.starts_with(TEMPORARY) {
                 fs::remove_dir_all(&path).map_err(Error::io(&path))?;
             } else if let Some(name) = name.strip_prefix(REPLACED) {
@@ -158,22 +217,9 @@ impl Store {
         Ok(store)
     }
 
-    fn entries(&self) -> Result<Vec<(String, PathBuf)>> {
-        let mut out = Vec::new();
-        for entry in fs::read_dir(&self.dir).map_err(Error::io(&self.dir))? {
-            let entry = entry.map_err(Error::io(&self.dir))?;
-            out.extend(entry.file_name().into_string().ok().map(|name| (name, entry.path())));
-        }
-        Ok(out)
-    }
-
     /// Checkpoints by step, whole or not, oldest first.
     pub fn list(&self) -> Result<Vec<(u64, PathBuf)>> {
-        let step = |name: &str| name.strip_prefix("step-").and_then(|n| n.parse().ok());
-        let mut all: Vec<(u64, PathBuf)> =
-            self.entries()?.into_iter().filter_map(|(name, path)| Some((step(&name)?, path))).collect();
-        all.sort();
-        Ok(all)
+        list(&self.dir)
     }
 
     /// Saves a run and removes the oldest checkpoints beyond those to keep. Returns the checkpoint's
@@ -182,7 +228,46 @@ impl Store {
     /// # Errors
     /// `Checkpoint` if the disk is full, `Io` if it fails: the checkpoints before are untouched.
     pub fn save(&self, session: &Session, progress: &Progress) -> Result<PathBuf> {
-        let end = self.dir.join(format!("step-{:08}", progress.step));
+        let end = self.save_as(&name::of(progress.step), session, progress)?;
+        let all: Vec<_> = self.list()?.into_iter().filter(|(step, _)| *step <= progress.step).collect();
+        for (_, old) in &all[..all.len().saturating_sub(self.keep)] {
+            self.remove(old)?;
+        }
+        Ok(end)
+    }
+
+    /// Saves a run that cannot go on, as `diverged-step-<n>`: no run resumes from it, and it is never removed.
+    ///
+    /// # Errors
+    /// As [`Store::save`].
+    pub fn save_diverged(&self, session: &Session, progress: &Progress) -> Result<PathBuf> {
+        self.save_as(&format!("{DIVERGED}{:08}", progress.step), session, progress)
+    }
+
+    /// Makes sure that the disk has room for a checkpoint of a session.
+    ///
+    /// # Errors
+    /// `Checkpoint` if it has not. A file system that does not say how much is free is taken to have enough.
+    pub fn room(&self, session: &Session) -> Result<()> {
+        let (model, state) = contents(session);
+        let entries = model.iter().chain(&state);
+        // A header's line for each tensor, and the two JSON files.
+        let need: u64 =
+            entries.map(|e| e.ty.bytes() as u64 + 128 + e.name.len() as u64).sum::<u64>() + (16 << 10);
+        match space::free(&self.dir) {
+            Some(free) if free < need => {
+                let message = format!(
+                    "a checkpoint takes {need} bytes, the disk has {free} left: make room, or save elsewhere"
+                );
+                Err(Error::checkpoint(&self.dir, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn save_as(&self, name: &str, session: &Session, progress: &Progress) -> Result<PathBuf> {
+        let end = self.dir.join(name);
+        self.room(session)?;
         let temporary = self.temporary(&end);
         if let Err(e) = self.write(session, progress, &temporary) {
             // What was written so far only takes space; the error counts, not whether this succeeds.
@@ -196,7 +281,7 @@ impl Store {
             });
         }
         // One of the same step stays until the new one stands in its place, whatever happens in between.
-        let before = self.dir.join(format!("{REPLACED}step-{:08}", progress.step));
+        let before = self.dir.join(format!("{REPLACED}{name}"));
         let replaces = end.exists();
         if replaces {
             fs::rename(&end, &before).map_err(Error::io(&end))?;
@@ -205,10 +290,6 @@ impl Store {
         sync_dir(&self.dir)?;
         if replaces {
             self.remove(&before)?;
-        }
-        let all = self.list()?;
-        for (_, old) in &all[..all.len().saturating_sub(self.keep)] {
-            self.remove(old)?;
         }
         Ok(end)
     }
@@ -224,7 +305,12 @@ impl Store {
         let mut gone = self.temporary(path).into_os_string();
         gone.push("-removed");
         fs::rename(path, &gone).map_err(Error::io(path))?;
-        fs::remove_dir_all(&gone).map_err(Error::io(path))
+        let gone = Path::new(&gone);
+        match fs::symlink_metadata(gone).is_ok_and(|m| m.is_dir()) {
+            true => fs::remove_dir_all(gone),
+            false => fs::remove_file(gone),
+        }
+        .map_err(Error::io(path))
     }
 
     fn write(&self, session: &Session, progress: &Progress, dir: &Path) -> Result<()> {
@@ -319,6 +405,16 @@ impl Checkpoint {
         // It is what was written; settings that are not known here are another version's.
         let progress: Progress =
             serde_json::from_slice(&read(PROGRESS)?).map_err(|e| foreign(format!("{PROGRESS}: {e}")))?;
+        let named = path.file_name().and_then(|n| name::step(&n.to_string_lossy()));
+        if [Some(manifest.step), Some(progress.step)] != [named; 2] || progress.applied > progress.step {
+            let (inside, applied) = (progress.step, progress.applied);
+            let message = format!(
+                "its files contradict each other: step {inside} in {PROGRESS}, with {applied} updates, and {} in \
+                 {MANIFEST}",
+                manifest.step
+            );
+            return Err(damaged(message));
+        }
         Ok(Checkpoint { path: path.to_owned(), progress })
     }
 
@@ -364,6 +460,39 @@ impl Checkpoint {
             return Err(refuse(format!("{name} is {}, the model has {ty}", column.ty)));
         }
         Ok(column.bytes())
+    }
+}
+
+/// What is in a directory, by name.
+fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let mut out = Vec::new();
+    for entry in fs::read_dir(dir).map_err(Error::io(dir))? {
+        let entry = entry.map_err(Error::io(dir))?;
+        out.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+    }
+    Ok(out)
+}
+
+/// Checkpoints of a directory by step, whole or not, oldest first.
+fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let found = entries(dir)?.into_iter().filter(|(_, path)| path.is_dir());
+    let mut all: Vec<_> = found.filter_map(|(name, path)| Some((name::step(&name)?, path))).collect();
+    all.sort();
+    Ok(all)
+}
+
+/// Makes a directory that does not exist, so that it is there after a loss of power too.
+fn make_dir(dir: &Path) -> Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if parent != dir {
+        make_dir(parent)?;
+    }
+    match fs::create_dir(dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(Error::io(dir)(e)),
+        _ => sync_dir(parent),
     }
 }
 

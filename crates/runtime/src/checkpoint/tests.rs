@@ -54,19 +54,106 @@ fn the_last_ones_are_kept_and_the_newest_whole_one_is_found() {
     found.checkpoint.unwrap().restore(&mut restored).unwrap();
     assert_eq!(value(&restored), 4.0);
 
-    // One flipped bit, one missing file: the next older one counts, and damaged ones go.
+    // One flipped bit: the next older one counts; the damaged one stays until the run goes on, and then under another name.
     let model = dir.path().join("step-00000004").join(MODEL);
     let mut bytes = fs::read(&model).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&model, bytes).unwrap();
-    let (_, found) = resume().unwrap();
+    let (store, found) = resume().unwrap();
     assert_eq!((found.checkpoint.unwrap().progress().step, found.damaged.len()), (3, 1));
-    assert_eq!(names(dir.path()), ["step-00000003"]);
+    assert_eq!(names(dir.path()), ["step-00000003", "step-00000004"]);
+    let aside = store.set_aside(&found.damaged).unwrap();
+    assert_eq!(aside, [dir.path().join("damaged-step-00000004")]);
+    assert!(aside[0].join(MODEL).exists());
+    assert_eq!(names(dir.path()), ["damaged-step-00000004", "step-00000003"]);
+    // Damaged again: the earlier one stays too.
+    let again = store.save(&session(4.0), &progress(4)).unwrap();
+    let aside = store.set_aside(&[again]).unwrap();
+    assert_eq!(aside, [dir.path().join("damaged-step-00000004-2")]);
+    drop(store);
 
     // If none is whole, that is an error and nothing is removed.
     fs::remove_file(dir.path().join("step-00000003").join(STATE)).unwrap();
     assert_eq!(resume().unwrap_err().code(), "HW-R005");
-    assert_eq!(names(dir.path()), ["step-00000003"]);
+    assert_eq!(names(dir.path()), ["damaged-step-00000004", "damaged-step-00000004-2", "step-00000003"]);
+}
+
+#[test]
+fn nothing_to_resume_is_an_error_and_makes_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    for empty in [dir.path().join("tpyo"), dir.path().to_owned()] {
+        let e = Store::resume(&empty, 2).unwrap_err();
+        assert!(e.code() == "HW-R005" && e.to_string().contains("no checkpoint to resume"), "{e}");
+        assert!(!Store::any(&empty).unwrap());
+    }
+    assert!(!dir.path().join("tpyo").exists());
+}
+
+#[test]
+fn a_checkpoint_that_contradicts_itself_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path(), 9).unwrap();
+    store.save(&session(1.0), &progress(1)).unwrap();
+    for (step, applied, name) in
+        [(2, 2, "step-18446744073709551615"), (3, u64::MAX, "step-00000003"), (5, 4, "step-00000004")]
+    {
+        let lie = Progress { applied, ..progress(step) };
+        let path = store.save(&session(2.0), &lie).unwrap();
+        let end = dir.path().join(name);
+        if path != end {
+            fs::rename(path, &end).unwrap();
+        }
+        let e = Checkpoint::open(&end).unwrap_err();
+        assert!(matches!(e, Error::Checkpoint { .. }) && e.to_string().contains("contradict"), "{e}");
+    }
+    drop(store);
+    let (_, found) = Store::resume(dir.path(), 9).unwrap();
+    assert_eq!((found.checkpoint.unwrap().progress().step, found.damaged.len()), (1, 3));
+}
+
+#[test]
+fn one_of_a_later_step_does_not_push_out_new_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path(), 1).unwrap();
+    fs::create_dir(dir.path().join("step-18446744073709551615")).unwrap();
+    for step in 1..=3 {
+        store.save(&session(1.0), &progress(step)).unwrap();
+    }
+    assert_eq!(names(dir.path()), ["step-00000003", "step-18446744073709551615"]);
+}
+
+#[test]
+fn foreign_files_of_our_names_are_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    Store::create(dir.path(), 2).unwrap().save(&session(1.0), &progress(1)).unwrap();
+    for file in [".tmp-step-9", "step-00000009", "step-9", ".old-step-00000007"] {
+        fs::write(dir.path().join(file), "mine").unwrap();
+    }
+    let (_, found) = Store::resume(dir.path(), 2).unwrap();
+    assert_eq!((found.checkpoint.unwrap().progress().step, found.damaged.len()), (1, 0));
+    assert_eq!(
+        names(dir.path()),
+        [".old-step-00000007", ".tmp-step-9", "step-00000001", "step-00000009", "step-9"]
+    );
+    // Not to be emptied while something stands there that no run writes.
+    let e = Store::clear(dir.path()).unwrap_err();
+    assert!(e.to_string().contains("`step-9` is nothing that a run writes"), "{e}");
+    fs::remove_file(dir.path().join("step-9")).unwrap();
+    Store::clear(dir.path()).unwrap();
+    assert!(names(dir.path()).is_empty() && dir.path().join(LOCK).exists());
+}
+
+#[test]
+fn what_cannot_go_on_is_saved_and_never_resumed_or_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path(), 1).unwrap();
+    let path = store.save_diverged(&session(1e30), &progress(1)).unwrap();
+    assert!(path.ends_with("diverged-step-00000001") && path.join(MODEL).exists());
+    store.save(&session(2.0), &progress(2)).unwrap();
+    store.save(&session(3.0), &progress(3)).unwrap();
+    assert_eq!(names(dir.path()), ["diverged-step-00000001", "step-00000003"]);
+    drop(store);
+    assert_eq!(Store::resume(dir.path(), 1).unwrap().1.checkpoint.unwrap().progress().step, 3);
 }
 
 #[test]

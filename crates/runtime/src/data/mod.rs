@@ -2,13 +2,16 @@
 //! files, conversion, the order of samples and the thread that reads ahead. Knows of the model only what its
 //! inputs are called.
 
+mod blame;
 mod convert;
 mod loader;
 mod map;
 mod npy;
 mod order;
 
+pub(crate) use blame::{holder, index_of, not_finite};
 pub(crate) use convert::append;
+pub(crate) use loader::gather;
 pub use loader::{Batch, Feed, Loader, feeds};
 pub use map::Mapped;
 pub use order::{LastBatch, Order, Sampler};

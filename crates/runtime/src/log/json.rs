@@ -58,6 +58,10 @@ fn keeps(line: &[u8], step: u64) -> bool {
 }
 
 impl Observer for JsonLines {
+    fn essential(&self) -> bool {
+        false
+    }
+
     fn event(&mut self, event: &Event) -> Result<()> {
         let mut line = serde_json::to_vec(event).map_err(|e| Error::io(&self.path)(e.into()))?;
         line.push(b'\n');

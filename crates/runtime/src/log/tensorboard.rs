@@ -59,6 +59,10 @@ impl TensorBoard {
 }
 
 impl Observer for TensorBoard {
+    fn essential(&self) -> bool {
+        false
+    }
+
     fn event(&mut self, event: &Event) -> Result<()> {
         match event {
             Event::Step(s) => {

@@ -1,10 +1,12 @@
 //! Loss and accuracy on held-out data.
 
+use super::blame::located;
 use super::{Evaluation, Trainer, fed, rebound, returned};
 use crate::data::{Feed, LastBatch, Loader, Order, Sampler, feeds};
 use crate::error::{Error, Result};
 use crate::session::ProgramId;
 use headwater_core::{Graph, Tensor};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Random numbers of evaluations are drawn under keys that no training step reaches.
@@ -25,6 +27,12 @@ impl Trainer<'_> {
     /// `Config` if the settings name no held-out data or labels that do not exist; what data and device
     /// report.
     pub fn evaluate(&mut self) -> Result<Evaluation> {
+        let done = self.evaluate_until(&AtomicBool::new(false))?;
+        done.ok_or_else(|| Error::Feed("the evaluation was interrupted".into()))
+    }
+
+    /// As [`Trainer::evaluate`]; `None` if `stop` was set before the last batch.
+    pub(super) fn evaluate_until(&mut self, stop: &AtomicBool) -> Result<Option<Evaluation>> {
         let begin = Instant::now();
         let data = self.eval.clone().ok_or_else(|| Error::config("data.eval", "names no file"))?;
         let (feeds, batch, samples) = feeds(fed(&self.graph), &data, &self.config.data.names)?;
@@ -44,14 +52,18 @@ impl Trainer<'_> {
             )));
         }
         let last = if fits { LastBatch::Keep } else { LastBatch::Drop };
-        let sampler = Sampler::new(Order::Sequential, samples, batch, last)?;
+        let mut sampler = Sampler::new(Order::Sequential, samples, batch, last)?;
         let (batches, used) = (sampler.per_epoch(), sampler.samples_per_epoch());
-        let loader = Loader::new(data, feeds.clone(), sampler, 0);
+        let loader = Loader::new(data.clone(), feeds.clone(), sampler.clone(), 0);
         let (mut loss, mut right) = (0.0, 0);
         for batch in loader.take(batches as usize) {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
             let program = self.evaluation_program(batch.samples)?;
             self.session.set_rng(self.config.seed, DRAWS + batch.index)?;
-            self.session.evaluate(program, &batch.inputs)?;
+            let ran = self.session.evaluate(program, &batch.inputs);
+            ran.map_err(|e| located(e, &data, &feeds, &batch, &mut sampler))?;
             loss += self.session.output(program, 0)?.to_f64()[0] * batch.samples as f64;
             if let Some(c) = &classes {
                 let logits = self.session.output(program, c.logits)?;
@@ -59,14 +71,14 @@ impl Trainer<'_> {
                 right += hits(&logits, Tensor::from_bytes(&ty, &batch.inputs[c.labels]).ints());
             }
         }
-        Ok(Evaluation {
+        Ok(Some(Evaluation {
             step: self.step,
             loss: loss / used as f64,
             accuracy: classes.map(|_| right as f64 / used as f64),
             samples: used,
             left_out: samples - used,
             seconds: begin.elapsed().as_secs_f64(),
-        })
+        }))
     }
 
     fn evaluation_program(&mut self, batch: usize) -> Result<ProgramId> {

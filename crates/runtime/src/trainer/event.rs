@@ -20,8 +20,13 @@ pub enum Event {
         path: PathBuf,
         /// Settings that differ from those the checkpoint was made with: the run is no longer the one it was.
         changed: Vec<String>,
-        /// Damaged newer checkpoints, which have been removed.
+        /// Damaged newer checkpoints, where they have been set aside.
         damaged: Vec<PathBuf>,
+    },
+    /// Something that does not end the run, but that the user should know.
+    Warning {
+        /// A sentence.
+        message: String,
     },
     /// A step was done.
     Step(Step),
@@ -124,8 +129,49 @@ pub trait Observer {
     /// Called for every event, in order.
     ///
     /// # Errors
-    /// An error ends the run.
+    /// An error of an essential observer ends the run; one that is not is told of nothing any more.
     fn event(&mut self, event: &Event) -> Result<()>;
+
+    /// Whether the run ends when this one fails. A log that cannot be written is no reason to stop training.
+    fn essential(&self) -> bool {
+        true
+    }
+}
+
+/// All observers of a run.
+pub(super) struct Observers<'a, 'b> {
+    all: &'a mut [&'b mut dyn Observer],
+    /// By observer, whether it has failed and is left out.
+    failed: Vec<bool>,
+}
+
+impl<'a, 'b> Observers<'a, 'b> {
+    pub fn new(all: &'a mut [&'b mut dyn Observer]) -> Self {
+        let failed = vec![false; all.len()];
+        Observers { all, failed }
+    }
+
+    /// Tells everybody; what a log could not write becomes a warning to the others.
+    ///
+    /// # Errors
+    /// The first one of an essential observer.
+    pub fn tell(&mut self, event: &Event) -> Result<()> {
+        let mut events = std::collections::VecDeque::from([event.clone()]);
+        while let Some(event) = events.pop_front() {
+            for (observer, failed) in
+                self.all.iter_mut().zip(&mut self.failed).filter(|(_, failed)| !**failed)
+            {
+                let Err(e) = observer.event(&event) else { continue };
+                if observer.essential() {
+                    return Err(e);
+                }
+                *failed = true;
+                let message = format!("{e}; the run goes on without this log");
+                events.push_back(Event::Warning { message });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<F: FnMut(&Event) -> Result<()>> Observer for F {

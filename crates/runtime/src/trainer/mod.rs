@@ -2,27 +2,29 @@
 //! is a function of the settings and the number of steps done, so that a run that resumes is the run that was
 //! interrupted.
 
+mod blame;
 mod evaluate;
 mod event;
 
+use event::Observers;
 pub use event::{Evaluation, Event, Observer, Start, Step};
 
 use crate::checkpoint::{Found, Progress, Store};
 use crate::config::{NonFinite, TrainConfig};
-use crate::data::{Batch, Dataset, Loader, Order, Sampler, feeds};
+use crate::data::{Batch, Dataset, Feed, Loader, Order, Sampler, feeds};
 use crate::error::{Error, Result};
+use crate::optim::Groups;
 use crate::scaler::{Action, LossScale, Rule, Seen, State};
 use crate::schedule::Schedule;
-use crate::session::{Model, ProgramId, Session, Underflow};
+use crate::session::{Model, ModelTensor, ProgramId, Session, Underflow};
 use headwater_core::device::Device;
 use headwater_core::graph::{InputRole, OutputRole};
-use headwater_core::tensor::Data;
 use headwater_core::{Graph, TensorType};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Makes the model's graph for another batch size.
 pub type Rebind<'a> = dyn Fn(usize) -> Result<Graph, Box<dyn std::error::Error + Send + Sync>> + 'a;
@@ -38,8 +40,11 @@ pub struct Trainer<'a> {
     eval: Option<Arc<Dataset>>,
     sampler: Sampler,
     samples: usize,
+    feeds: Vec<Feed>,
     /// Samples of a batch.
     batch: usize,
+    /// Buffers that micro-batches change, such as running statistics; empty where a step is one batch.
+    running: Vec<ModelTensor>,
     /// Programs by batch size: for training, for evaluation.
     training: HashMap<usize, ProgramId>,
     evaluation: HashMap<usize, ProgramId>,
@@ -62,7 +67,7 @@ pub struct Trainer<'a> {
 pub struct Summary {
     /// Steps done.
     pub step: u64,
-    /// Whether all steps were done; false if it was asked to stop.
+    /// Whether all steps, and the evaluation that follows, were done; false if it was asked to stop.
     pub complete: bool,
     /// Loss of every step of this process.
     pub losses: Vec<f64>,
@@ -71,9 +76,8 @@ pub struct Summary {
 }
 
 impl<'a> Trainer<'a> {
-    /// Prepares a run: opens the data, compiles the model, opens the directory of checkpoints. With `resume`,
-    /// goes on from the newest whole checkpoint of that directory, or from the beginning if there is none
-    /// yet.
+    /// Prepares a run: opens the data, compiles the model, opens the directory of checkpoints. With `resume`, goes on from
+    /// the newest whole checkpoint of that directory.
     ///
     /// # Errors
     /// Whatever is wrong with settings, data, model, device or checkpoints, before anything runs.
@@ -87,7 +91,7 @@ impl<'a> Trainer<'a> {
         config.check()?;
         let train = Arc::new(Dataset::open(&config.data.train)?);
         let eval = config.data.eval.as_deref().map(|p| Dataset::open(p).map(Arc::new)).transpose()?;
-        let (_, exported, samples) = feeds(fed(model.graph), &train, &config.data.names)?;
+        let (feeds, exported, samples) = feeds(fed(model.graph), &train, &config.data.names)?;
         let batch = config.batch.unwrap_or(exported);
         let graph = if batch == exported { model.graph.clone() } else { rebound(rebind.as_deref(), batch)? };
         let order = match &config.data.order {
@@ -98,11 +102,14 @@ impl<'a> Trainer<'a> {
         let finite = matches!(order, Order::Recorded { .. });
         let sampler = Sampler::new(order, samples, batch, config.data.last)?;
         let steps = config.total_steps(sampler.per_epoch())?;
-        if finite && steps * config.accumulate as u64 > sampler.per_epoch() {
-            let (have, want) = (sampler.per_epoch(), steps * config.accumulate as u64);
+        let want = steps.checked_mul(config.accumulate as u64);
+        let want = want.ok_or_else(|| Error::config("steps", "the run would have more than 2^64 batches"))?;
+        if finite && want > sampler.per_epoch() {
+            let have = sampler.per_epoch();
             return Err(Error::Feed(format!("the recorded order has {have} batches, the run needs {want}")));
         }
         let schedule = config.schedule(steps)?;
+        Groups::check_patterns(&config.groups, parameters(&graph))?;
         let mut session = Session::new(device, Model { graph: &graph, ..model }, Some(config.training()?))?;
         let rule = config.amp.rule()?;
         let mut scaler = vec![rule.start()];
@@ -110,18 +117,22 @@ impl<'a> Trainer<'a> {
         if let Some(dir) = &config.checkpoint.dir {
             if resume {
                 let (opened, found) = Store::resume(dir, config.checkpoint.keep)?;
-                store = Some(opened);
                 if let Some(before) = found.checkpoint.as_ref().map(|c| &c.progress().scaler) {
                     scaler = rule.resumed(before);
                 }
-                (resumed, step) = resumption(&mut session, &config, found)?;
+                (resumed, step) = resumption(&mut session, &config, steps, &opened, found)?;
+                store = Some(opened);
             } else {
                 store = Some(Store::create(dir, config.checkpoint.keep)?);
             }
         } else if resume {
             return Err(Error::config("checkpoint.dir", "names no directory to resume from"));
         }
+        if let Some(store) = &store {
+            store.room(&session)?;
+        }
         let program = session.program()?;
+        let running = if config.accumulate > 1 { mutated(&graph, &session) } else { Vec::new() };
         Ok(Trainer {
             training: HashMap::from([(batch, program)]),
             evaluation: HashMap::new(),
@@ -136,7 +147,9 @@ impl<'a> Trainer<'a> {
             eval,
             sampler,
             samples,
+            feeds,
             batch,
+            running,
             store,
             rule,
             scaler,
@@ -191,35 +204,50 @@ impl<'a> Trainer<'a> {
         self.session.measure(program);
     }
 
-    /// Trains until all steps are done or `stop` is set, which ends the run after the current step with a
-    /// checkpoint.
+    /// Trains until all steps are done or `stop` is set. The flag is looked at before each batch, of training and of
+    /// evaluation; a step that is half done then is dropped, and the run ends with a checkpoint.
     ///
     /// # Errors
     /// `NotFinite` if gradients are not and the settings say to stop; what data, device, observers and disk
     /// report. After `NotFinite`, and when an observer refuses a step, the run so far is saved.
     pub fn run(&mut self, observers: &mut [&mut dyn Observer], stop: &AtomicBool) -> Result<Summary> {
         let begin = Instant::now();
-        let mut tell = |event: &Event| observers.iter_mut().try_for_each(|o| o.event(event));
+        let mut observers = Observers::new(observers);
+        let mut tell = |event: &Event| observers.tell(event);
         tell(&Event::Start(Box::new(self.start())))?;
         if let Some(event) = self.resumed.take() {
             tell(&event)?;
         }
         let micro = self.config.accumulate as u64;
-        let (feeds, ..) = feeds(fed(&self.graph), &self.train, &self.config.data.names)?;
-        let mut loader = Loader::new(self.train.clone(), feeds, self.sampler.clone(), self.step * micro);
+        let mut loader =
+            Loader::new(self.train.clone(), self.feeds.clone(), self.sampler.clone(), self.step * micro);
         let mut summary = Summary { step: self.step, complete: true, losses: Vec::new(), evaluation: None };
+        let interval =
+            Duration::try_from_secs_f64(60.0 * self.config.checkpoint.minutes).unwrap_or(Duration::MAX);
+        let mut saved = Instant::now();
+        // A run that was interrupted between its last step and the evaluation still owes that.
+        if self.step == self.steps() && self.eval.is_some() {
+            summary.evaluation = self.evaluate_and_tell(&mut tell, stop)?;
+            summary.complete = summary.evaluation.is_some();
+        }
         while self.step < self.steps() {
-            if stop.load(Ordering::Relaxed) {
-                summary.complete = false;
-                break;
-            }
-            let done = match self.train_step(&mut loader) {
+            let done = match self.train_step(&mut loader, stop) {
                 // The step left everything as it was: what was learned before is kept.
-                Err(e @ Error::NotFinite { .. }) => {
-                    self.save(&mut tell)?;
-                    return Err(e);
+                Err(Error::NotFinite { step, detail, diverged }) => {
+                    let saved = match diverged {
+                        false => self.save(&mut tell).map(|()| None)?,
+                        true => self.save_diverged()?,
+                    };
+                    let saved = saved.map_or(String::new(), |path| {
+                        format!("; saved in {}, from which no run resumes", path.display())
+                    });
+                    return Err(Error::NotFinite { step, detail: detail + &saved, diverged });
                 }
                 done => done?,
+            };
+            let Some(done) = done else {
+                summary.complete = false;
+                break;
             };
             summary.losses.push(done.loss);
             if let Err(e) = tell(&Event::Step(done)) {
@@ -230,12 +258,14 @@ impl<'a> Trainer<'a> {
             }
             let last = self.step == self.steps();
             if self.eval.is_some() && (last || due(self.config.eval.every, self.step)) {
-                let evaluation = self.evaluate()?;
-                tell(&Event::Evaluation(evaluation.clone()))?;
-                summary.evaluation = Some(evaluation);
+                let evaluation = self.evaluate_and_tell(&mut tell, stop)?;
+                summary.complete &= !last || evaluation.is_some();
+                summary.evaluation = evaluation.or(summary.evaluation);
             }
-            if due(self.config.checkpoint.every, self.step) {
+            let late = !interval.is_zero() && saved.elapsed() >= interval;
+            if late || due(self.config.checkpoint.every, self.step) {
                 self.save(&mut tell)?;
+                saved = Instant::now();
             }
         }
         self.save(&mut tell)?;
@@ -247,18 +277,41 @@ impl<'a> Trainer<'a> {
         Ok(summary)
     }
 
-    fn train_step(&mut self, loader: &mut Loader) -> Result<Step> {
+    /// Evaluates; `None` if `stop` was set before it was done.
+    fn evaluate_and_tell(
+        &mut self,
+        tell: &mut dyn FnMut(&Event) -> Result<()>,
+        stop: &AtomicBool,
+    ) -> Result<Option<Evaluation>> {
+        let evaluation = self.evaluate_until(stop)?;
+        if let Some(evaluation) = &evaluation {
+            tell(&Event::Evaluation(evaluation.clone()))?;
+        }
+        Ok(evaluation)
+    }
+
+    /// One step; `None` if `stop` was set before its last batch: everything is then as it was before.
+    fn train_step(&mut self, loader: &mut Loader, stop: &AtomicBool) -> Result<Option<Step>> {
         let begin = Instant::now();
+        if stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         let micro = self.config.accumulate;
         self.session.begin_step()?;
         let state = self.scaler[0];
         self.session.set_loss_scale(state.scale)?;
         self.session.set_fault(self.config.fault.is_some_and(|f| f.step == self.step))?;
-        let mut batches = Vec::new();
+        let before = self.running.iter().map(|t| self.session.read(t)).collect::<Result<Vec<_>>>()?;
         let (mut loss, mut samples) = (0.0, 0);
         let counts = self.session.can_underflow() && self.config.amp.counts_underflow(self.step);
         let mut underflow: Option<Underflow> = None;
         for i in 0..micro as u64 {
+            if i > 0 && stop.load(Ordering::Relaxed) {
+                for (tensor, bytes) in self.running.iter().zip(&before) {
+                    self.session.write(tensor, bytes)?;
+                }
+                return Ok(None);
+            }
             let ended = || Error::Feed("the data ended before the run did".into());
             let batch: Batch = loader.next().ok_or_else(ended)?;
             let program = match counts {
@@ -266,37 +319,34 @@ impl<'a> Trainer<'a> {
                 false => self.training_program(batch.samples)?,
             };
             self.session.set_rng(self.config.seed, self.step * micro as u64 + i)?;
-            self.session.gradients(program, &batch.inputs)?;
+            let ran = self.session.gradients(program, &batch.inputs);
+            ran.map_err(|e| blame::located(e, &self.train, &self.feeds, &batch, &mut self.sampler))?;
             loss += self.session.output(program, 0)?.to_f64()[0] / micro as f64;
             samples += batch.samples;
             if counts {
                 let lost = self.session.underflow(program)?;
                 underflow = Some(underflow.unwrap_or_default().and(lost));
             }
-            batches.push(batch);
         }
         let lr = self.schedule.rate(self.step);
         let update = self.session.update(lr)?;
         let (next, action) =
             self.rule.next(&state, Seen { found_inf: !update.applied, largest: update.largest });
         self.skipping = if update.applied { None } else { self.skipping.or(Some(self.step)) };
-        let stop = match self.rule.scale {
+        let halts = match self.rule.scale {
             LossScale::Static(_) => !update.applied && self.config.nonfinite == NonFinite::Stop,
             LossScale::Adaptive(_) => action == Action::Stop,
         };
-        let culprit = match stop || (!update.applied && self.config.amp.trace_skips) {
-            true => self.culprit(&batches)?,
+        let culprit = match halts || (!update.applied && self.config.amp.trace_skips) {
+            true => self.culprit()?,
             false => None,
         };
-        if stop {
-            return Err(Error::NotFinite {
-                step: self.step,
-                detail: self.blame(loss, update.norm, culprit)?,
-            });
+        if halts {
+            return Err(self.not_finite(loss, update.norm, culprit)?);
         }
         self.scaler[0] = next;
         self.step += 1;
-        Ok(Step {
+        Ok(Some(Step {
             step: self.step,
             epoch: (self.step * micro as u64) as f64 / self.sampler.per_epoch() as f64,
             loss,
@@ -309,59 +359,7 @@ impl<'a> Trainer<'a> {
             scale: state.scale,
             samples,
             seconds: begin.elapsed().as_secs_f64(),
-        })
-    }
-
-    /// The first node that was not finite in the step of these micro-batches.
-    fn culprit(&mut self, batches: &[Batch]) -> Result<Option<String>> {
-        for (i, batch) in batches.iter().enumerate() {
-            let draw = self.step * self.config.accumulate as u64 + i as u64;
-            self.session.set_rng(self.config.seed, draw)?;
-            let found = match batch.samples == self.batch {
-                true => self.session.culprit(&self.graph, &batch.inputs)?,
-                false => {
-                    let graph = rebound(self.rebind.as_deref(), batch.samples)?;
-                    self.session.culprit(&graph, &batch.inputs)?
-                }
-            };
-            if let Some(culprit) = found {
-                return Ok(Some(culprit.to_string()));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Which gradients are not finite, the first of the backward pass first.
-    fn blame(&self, loss: f64, norm: f64, culprit: Option<String>) -> Result<String> {
-        const SHOWN: usize = 5;
-        let mut found = Vec::new();
-        for (_, e) in self.session.layout().entries() {
-            let g = self.session.gradient(&e.name)?;
-            let Data::Float(g) = &g.data else { continue };
-            let (nan, inf) =
-                (g.iter().filter(|x| x.is_nan()).count(), g.iter().filter(|x| x.is_infinite()).count());
-            if nan + inf > 0 {
-                found.push(format!("{}: {nan} NaN and {inf} inf of {}", e.name, g.len()));
-            }
-        }
-        let more = found.len().saturating_sub(SHOWN);
-        found.truncate(SHOWN);
-        let list = match (found.is_empty(), more) {
-            (true, _) => "all elements are finite, but their squares overflow".into(),
-            (_, 0) => found.join("; "),
-            _ => format!("{}; and {more} more parameters", found.join("; ")),
-        };
-        let scale = match self.rule.scale {
-            LossScale::Static(1.0) => String::new(),
-            LossScale::Static(scale) => format!(" at loss scale {scale}"),
-            LossScale::Adaptive(_) => format!(
-                " at loss scale {}, which may not fall further; no update since step {}",
-                self.scaler[0].scale,
-                self.skipping.unwrap_or(self.step)
-            ),
-        };
-        let culprit = culprit.map_or(String::new(), |c| format!("; {c}"));
-        Ok(format!("loss {loss}, norm {norm}{scale}{culprit}; {list}"))
+        }))
     }
 
     fn training_program(&mut self, batch: usize) -> Result<ProgramId> {
@@ -394,6 +392,17 @@ impl<'a> Trainer<'a> {
         let path = store.save(&self.session, &Progress { step, applied, scaler, config })?;
         self.saved = Some(step);
         tell(&Event::Checkpoint { step, path })
+    }
+
+    /// Saves parameters from which no further step can be made, apart from the checkpoints of the run: nobody should take
+    /// them for a result. Returns where.
+    fn save_diverged(&self) -> Result<Option<PathBuf>> {
+        let Some(store) = self.store.as_ref().filter(|_| self.saved != Some(self.step)) else {
+            return Ok(None);
+        };
+        let (step, applied) = (self.step, self.session.applied());
+        let (scaler, config) = (self.scaler.clone(), self.config.clone());
+        store.save_diverged(&self.session, &Progress { step, applied, scaler, config }).map(Some)
     }
 
     fn start(&self) -> Start {
@@ -456,14 +465,48 @@ fn recorded(order: &str, batch: usize) -> Result<Order> {
     Ok(Order::Recorded { indices: Arc::new(tensor.ints().iter().map(index).collect::<Result<_>>()?) })
 }
 
-/// Restores what was found, and says what differs from the settings then.
-fn resumption(session: &mut Session, config: &TrainConfig, found: Found) -> Result<(Option<Event>, u64)> {
+/// Restores what was found for a run of `steps`, sets damaged checkpoints aside, and says what differs from the settings then.
+fn resumption(
+    session: &mut Session,
+    config: &TrainConfig,
+    steps: u64,
+    store: &Store,
+    found: Found,
+) -> Result<(Option<Event>, u64)> {
     let Some(checkpoint) = found.checkpoint else { return Ok((None, 0)) };
-    checkpoint.restore(session)?;
     let step = checkpoint.progress().step;
+    if step > steps {
+        let message =
+            format!("has done {step} steps, but the run has only {steps}: ask for more, or begin anew");
+        return Err(Error::checkpoint(checkpoint.path(), message));
+    }
+    checkpoint.restore(session)?;
+    // Only now it is known that the run goes on from here.
+    let damaged = store.set_aside(&found.damaged)?;
     let changed = changes(&checkpoint.progress().config, config);
     let path = checkpoint.path().to_owned();
-    Ok((Some(Event::Resume { step, path, changed, damaged: found.damaged }), step))
+    Ok((Some(Event::Resume { step, path, changed, damaged }), step))
+}
+
+/// Names of a graph's parameters, tied ones under each.
+fn parameters(graph: &Graph) -> impl Iterator<Item = &str> + Clone {
+    graph.inputs.iter().flat_map(|i| {
+        let (own, aliases) = match &i.role {
+            InputRole::Parameter { aliases, .. } => (Some(i.name.as_str()), &aliases[..]),
+            _ => (None, &[][..]),
+        };
+        own.into_iter().chain(aliases.iter().map(String::as_str))
+    })
+}
+
+/// Buffers that a run of the graph changes.
+fn mutated(graph: &Graph, session: &Session) -> Vec<ModelTensor> {
+    let changed = graph.outputs.iter().filter_map(|o| match o.role {
+        OutputRole::Mutation(of) => graph.input_index(of).map(|i| graph.inputs[i].name.as_str()),
+        _ => None,
+    });
+    let changed: Vec<&str> = changed.collect();
+    session.tensors().iter().filter(|t| changed.contains(&t.name.as_str())).cloned().collect()
 }
 
 /// Settings that differ, by name, those left out that change nothing in what is computed.
