@@ -303,14 +303,14 @@ fn feed(graph: &Graph, bound: &crate::model::Bound, golden: &Golden) -> Result<V
 /// only be judged against these. Returns the graph and, by output, the output holding them.
 fn with_terms(graph: Graph) -> Result<(Graph, HashMap<usize, usize>)> {
     let mut b = Builder::extend(graph);
-    let mut terms = HashMap::new();
+    let (mut terms, mut known) = (HashMap::new(), Magnitudes::new());
     for i in 0..b.graph().outputs.len() {
         let o = &b.graph().outputs[i];
         if !matches!(o.role, OutputRole::Gradient(_)) {
             continue;
         }
         let (v, name) = (o.value, format!("terms.{}", o.name));
-        if let Some(size) = magnitude(&mut b, v)? {
+        if let Some(size) = magnitude(&mut b, v, &mut known)? {
             terms.insert(i, b.graph().outputs.len());
             b.output(name, size, OutputRole::User);
         }
@@ -318,9 +318,46 @@ fn with_terms(graph: Graph) -> Result<(Graph, HashMap<usize, usize>)> {
     Ok((b.finish(), terms))
 }
 
-/// The sum of the magnitudes of what a value is a sum of: through additions, and through what only moves
-/// elements. `None` if it is no sum.
-fn magnitude(b: &mut Builder, v: ValueId) -> Result<Option<ValueId>> {
+/// The sums of magnitudes by the value that is a sum, `None` for values that are none: one for each, however many sums it
+/// is part of.
+type Magnitudes = HashMap<ValueId, Option<ValueId>>;
+
+/// The sum of the magnitudes of what a value is a sum of: through additions, and through what only moves elements.
+/// `None` if it is no sum.
+fn magnitude(b: &mut Builder, v: ValueId, known: &mut Magnitudes) -> Result<Option<ValueId>> {
+    // Operands first, by a stack of our own: graphs may be deeper than the system's.
+    let mut stack = vec![v];
+    while let Some(&v) = stack.last() {
+        let operands = match known.contains_key(&v) {
+            true => Vec::new(),
+            false => summed(b.graph(), v),
+        };
+        let before = stack.len();
+        stack.extend(operands.into_iter().filter(|x| !known.contains_key(x)));
+        if stack.len() == before {
+            stack.pop();
+            if !known.contains_key(&v) {
+                let size = own_magnitude(b, v, known)?;
+                known.insert(v, size);
+            }
+        }
+    }
+    Ok(known[&v])
+}
+
+/// The operands whose magnitudes make up that of a value.
+fn summed(graph: &Graph, v: ValueId) -> Vec<ValueId> {
+    let Some((node, _)) = graph.producer(v) else { return Vec::new() };
+    let operands: Vec<ValueId> = node.operands().collect();
+    match (node.op.name, operands.len()) {
+        ("add", 2) if node.attrs.is_empty() => operands,
+        ("reshape" | "permute" | "to", 1) => operands,
+        _ => Vec::new(),
+    }
+}
+
+/// As [`magnitude`], of a value whose operands are known.
+fn own_magnitude(b: &mut Builder, v: ValueId, known: &Magnitudes) -> Result<Option<ValueId>> {
     let Some((node, result)) = b.graph().producer(v).map(|(n, i)| (n.clone(), i)) else { return Ok(None) };
     let inputs: Vec<ValueId> = node.operands().collect();
     let abs = |b: &mut Builder, x: ValueId| b.one(&ops::pointwise::abs::ABS, &[x], Attrs::new());
@@ -332,7 +369,7 @@ fn magnitude(b: &mut Builder, v: ValueId) -> Result<Option<ValueId>> {
         ("add", &[x, y]) if node.attrs.is_empty() => {
             let mut sizes = [x, y];
             for size in &mut sizes {
-                *size = match magnitude(b, *size)? {
+                *size = match known[size] {
                     Some(m) => m,
                     None => abs(b, *size)?,
                 };
@@ -346,7 +383,7 @@ fn magnitude(b: &mut Builder, v: ValueId) -> Result<Option<ValueId>> {
             let size = b.apply(node.op, &inputs, node.attrs.clone())?[result];
             Some(abs(b, size)?)
         }
-        ("reshape" | "permute" | "to", &[x]) => match magnitude(b, x)? {
+        ("reshape" | "permute" | "to", &[x]) => match known[&x] {
             Some(m) => Some(b.one(node.op, &[m], node.attrs.clone())?),
             None => None,
         },
@@ -383,4 +420,46 @@ pub fn difference(got: &Tensor, want: &Tensor, terms: f64) -> f64 {
     let scale = norm(&w.iter().map(|&x| finite(x)).collect::<Vec<_>>()).max(terms);
     let apart = norm(&apart);
     if apart == 0.0 { 0.0 } else { apart / scale }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sum of a sum with itself, `depth` times over, and its gradient's output.
+    fn doubled(depth: usize) -> Graph {
+        let mut b = Builder::new();
+        let x = b.parameter("x", DType::F64, &[4, 4]);
+        let mut w = b.sum(x, &[0], true).unwrap();
+        for _ in 0..depth {
+            let moved =
+                b.one(&ops::view::reshape::RESHAPE, &[w], Attrs::new().with("shape", vec![1i64, 4])).unwrap();
+            w = b.add(w, moved).unwrap();
+        }
+        b.output("grad.x", w, OutputRole::Gradient(x));
+        b.finish()
+    }
+
+    #[test]
+    fn magnitudes_are_made_once_for_each_value() {
+        let (small, large) = (with_terms(doubled(100)).unwrap(), with_terms(doubled(20_000)).unwrap());
+        // A sum and its moved self each get one of their own: as many nodes again, and the magnitude of x.
+        assert_eq!(small.0.nodes.len(), 2 * 201 + 1);
+        assert_eq!(large.0.nodes.len(), 2 * 40_001 + 1);
+        assert_eq!(large.1[&0], 1);
+    }
+
+    #[test]
+    fn the_magnitude_of_a_sum_is_that_of_its_terms() {
+        let (graph, terms) = with_terms(doubled(3)).unwrap();
+        let x = Tensor::float(
+            DType::F64,
+            [4, 4],
+            (0..16).map(|i| if i / 4 % 2 == 0 { 1.0 } else { -1.0 } * i as f64).collect(),
+        );
+        let out = evaluate(&crate::cpu::Cpu::new(1), &graph, &[x]).unwrap();
+        // Column j is j - (4 + j) + (8 + j) - (12 + j), of magnitudes that sum to 24 + 4 j, three times doubled.
+        let want: Vec<f64> = (0..4).map(|j| 8.0 * (24.0 + 4.0 * j as f64)).collect();
+        assert_eq!(out[terms[&0]].to_f64(), want);
+    }
 }
