@@ -1,6 +1,6 @@
 //! `headwater check`.
 
-use super::{Outcome, Talk, op::parse_dtype};
+use super::{Outcome, Status, Talk, op::parse_dtype};
 use crate::check::{CheckReport, Compared, check};
 use crate::core::device::Device;
 use crate::golden::{Golden, Kind};
@@ -55,8 +55,8 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     let verdict =
         if report.passed() { "every value is within its bound" } else { "NOT the numbers PyTorch computes" };
     talk.line(format!("{}: {verdict}", args.model.display()));
-    let passed = report.passed();
-    Outcome::of(report, passed)
+    let status = if report.passed() { Status::Done } else { Status::Differs };
+    Outcome::of(report, status)
 }
 
 /// Counts and worst errors by kind.

@@ -2,7 +2,7 @@
 
 use super::amp::Amp;
 use super::progress::Progress;
-use super::{Outcome, Recompute, Talk};
+use super::{Outcome, Recompute, Status, Talk};
 use crate::core::device::Device;
 use crate::migrate::{New, Watcher, migrate, write_new};
 use crate::report::{Block, Section, text};
@@ -10,6 +10,7 @@ use crate::runtime::trainer::Observer;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -41,6 +42,9 @@ pub struct Args {
     /// Where results go (default: out/<name of DIR>).
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Replace the results of an earlier migration in --out.
+    #[arg(long)]
+    overwrite: bool,
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
@@ -95,11 +99,16 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         job.train.recompute = args.recompute.over(job.train.recompute);
         args.amp.over(&mut job.amp)
     };
-    let (report, page) = migrate(place, &out, device, adjust, &mut printer, super::interrupt()?)?;
+    let stop = super::signals::stop()?;
+    let (report, page) = migrate(&args.dir, &out, args.overwrite, device, adjust, &mut printer, stop)?;
     let word = if report.passed() { "every step passed" } else { "NOT every step passed" };
     talk.line(format!("\n{word}; the report is {}", page.display()));
-    let passed = report.passed();
-    Outcome::of(report, passed)
+    let status = match (report.passed(), stop.load(Ordering::SeqCst)) {
+        (true, _) => Status::Done,
+        (false, true) => Status::Interrupted,
+        (false, false) => Status::Differs,
+    };
+    Outcome::of(report, status)
 }
 
 /// Writes a new job's file.

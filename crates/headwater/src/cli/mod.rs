@@ -3,21 +3,22 @@
 mod amp;
 mod bench;
 pub(crate) mod check;
+mod console;
 mod doctor;
 mod explain;
 pub(crate) mod inspect;
 mod migrate;
 mod op;
 mod progress;
+mod signals;
 mod train;
 
 use crate::cpu::Cpu;
 use crate::report::text;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use std::io::Write;
+use console::{print, say};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Take any PyTorch export and train it on another machine, with proof that every number is right.
 #[derive(Parser, Debug)]
@@ -40,7 +41,10 @@ Examples:
   headwater check model.pt2 model.golden.safetensors --precision f32
   headwater train model.pt2 --data train.safetensors --eval heldout.safetensors --epochs 10 --out run
   headwater op softmax --in in.safetensors --out out.safetensors --attr dim=-1
-  headwater bench machine                      what this machine can do at best";
+  headwater bench machine                      what this machine can do at best
+
+Exit status: 0 done; 1 error, or the model would not run; 2 wrong arguments; 3 numbers differ from PyTorch's, or a step of a
+migration failed; 128 + signal for a run that was interrupted (130 after Ctrl-C, 143 after SIGTERM).";
 
 /// An option of commands that plan the memory of a training step.
 #[derive(clap::Args, Debug)]
@@ -78,15 +82,57 @@ enum Command {
     Bench(bench::Args),
 }
 
-/// What a command leaves behind: its JSON, and whether it counts as success.
+/// How a command ended, for its exit status; errors are beside this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// All of it was done.
+    Done,
+    /// The answer is no, such as a model that would not run here.
+    Failed,
+    /// Numbers are not those that PyTorch computes, or a step of a migration failed.
+    Differs,
+    /// A signal ended it before it was complete.
+    Interrupted,
+}
+
+impl Status {
+    fn code(self) -> u8 {
+        match self {
+            Status::Done => 0,
+            Status::Failed => 1,
+            Status::Differs => 3,
+            Status::Interrupted => signals::status(),
+        }
+    }
+}
+
+impl From<bool> for Status {
+    fn from(success: bool) -> Status {
+        if success { Status::Done } else { Status::Failed }
+    }
+}
+
+/// Arguments that fit no command, found after they were parsed.
+#[derive(Debug)]
+pub(crate) struct Usage(pub String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// What a command leaves behind: its JSON, and how it ended.
 pub(crate) struct Outcome {
     json: serde_json::Value,
-    success: bool,
+    status: Status,
 }
 
 impl Outcome {
-    fn of(value: impl serde::Serialize, success: bool) -> Result<Outcome> {
-        Ok(Outcome { json: serde_json::to_value(value)?, success })
+    fn of(value: impl serde::Serialize, status: impl Into<Status>) -> Result<Outcome> {
+        Ok(Outcome { json: serde_json::to_value(value)?, status: status.into() })
     }
 }
 
@@ -112,18 +158,6 @@ impl Talk {
     }
 }
 
-/// Prints a line on standard output. A reader that has gone (`| head`) does not end the work; a full disk
-/// does.
-fn print(line: &str) {
-    match writeln!(std::io::stdout(), "{line}") {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            eprintln!("error: cannot write to standard output: {e}");
-            std::process::exit(1);
-        }
-        _ => {}
-    }
-}
-
 /// Runs the command line and returns the exit status.
 pub fn run() -> std::process::ExitCode {
     let cli = Cli::parse();
@@ -141,34 +175,26 @@ pub fn run() -> std::process::ExitCode {
         Command::Explain(args) => explain::run(args, talk),
         Command::Bench(args) => bench::run(args, Arc::new(device), talk),
     };
-    match outcome {
+    let code = match outcome {
         Ok(o) => {
             if cli.json {
                 print(&serde_json::to_string_pretty(&o.json).unwrap_or_default());
             }
-            if o.success { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
+            o.status.code()
         }
         Err(e) => {
             if cli.json {
                 print(&serde_json::json!({ "error": format!("{e:#}") }).to_string());
             }
-            eprintln!("error: {e:#}");
-            std::process::ExitCode::FAILURE
+            say(format!("error: {e:#}"));
+            if e.is::<Usage>() { 2 } else { 1 }
         }
+    };
+    match console::lost() {
+        Some(why) if code == 0 => {
+            say(format!("error: part of the result could not be written to standard output: {why}"));
+            1.into()
+        }
+        _ => code.into(),
     }
-}
-
-/// Set when the user presses Ctrl-C; pressed again, the process ends at once.
-///
-/// # Errors
-/// If no handler can be set.
-pub(crate) fn interrupt() -> Result<&'static AtomicBool> {
-    static STOP: AtomicBool = AtomicBool::new(false);
-    ctrlc::set_handler(|| {
-        if STOP.swap(true, Ordering::SeqCst) {
-            std::process::exit(130);
-        }
-        eprintln!("\nstopping after this step; press again to end at once");
-    })?;
-    Ok(&STOP)
 }

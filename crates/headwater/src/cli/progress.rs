@@ -1,5 +1,6 @@
 //! A training run on the terminal: a bar with loss, rate and time left; evaluations and checkpoints as lines.
 
+use super::console::say;
 use crate::report::text;
 use crate::runtime::trainer::{Event, Observer};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -30,7 +31,7 @@ impl Progress {
     /// A line that stays: above the bar, or by itself where standard error is no terminal.
     fn say(&self, line: impl AsRef<str>) {
         match self.bar.is_hidden() {
-            true => eprintln!("{}", line.as_ref()),
+            true => say(line),
             false => self.bar.println(line),
         }
     }
@@ -62,9 +63,12 @@ impl Observer for Progress {
             Event::Resume { step, path, changed, damaged } => {
                 self.say(format!("resumed at step {step} from {}", path.display()));
                 changed.iter().for_each(|c| self.say(format!("warning: the settings differ: {c}")));
-                damaged.iter().for_each(|d| self.say(format!("removed damaged checkpoint {}", d.display())));
+                damaged.iter().for_each(|d| {
+                    self.say(format!("warning: a checkpoint is damaged; it is now {}", d.display()))
+                });
                 self.bar.set_position(*step);
             }
+            Event::Warning { message } => self.say(format!("warning: {message}")),
             Event::Step(s) => {
                 let mean = self.smooth.map_or(s.loss, |m| m + FRESH * (s.loss - m));
                 self.smooth = Some(mean);
@@ -93,11 +97,11 @@ impl Observer for Progress {
             Event::Checkpoint { step, path } => self.say(format!("step {step}: saved {}", path.display())),
             Event::Interrupted { step } => {
                 self.bar.finish();
-                eprintln!("stopped at step {step}; go on with --resume");
+                say(format!("stopped at step {step}; go on with --resume"));
             }
             Event::End { step, seconds } => {
                 self.bar.finish();
-                eprintln!("{step} steps in {}", text::seconds(*seconds));
+                say(format!("{step} steps in {}", text::seconds(*seconds)));
             }
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! `headwater train`.
 
 use super::amp::Amp;
+use super::console::say;
 use super::progress::Progress;
-use super::{Outcome, Recompute, Talk};
+use super::{Outcome, Recompute, Status, Talk, Usage};
 use crate::auto;
 use crate::core::DType;
 use crate::core::device::Device;
@@ -111,9 +112,9 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         config.amp = chosen(args, &config, &model, &*device, talk)?;
     }
     if config.checkpoint.dir.is_none() {
-        eprintln!("warning: the trained model will not be saved; name a directory with --out");
+        say("warning: the trained model will not be saved; name a directory with --out");
     }
-    let stop = super::interrupt()?;
+    let stop = super::signals::stop()?;
     let mut progress = Progress::new(talk.json);
     let dims = parse_dims(&args.dims)?;
     let summary = crate::train::run(&model, dims, config, device, args.resume, &mut [&mut progress], stop)?;
@@ -127,7 +128,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         "last_loss": summary.losses.last(),
         "evaluation": summary.evaluation,
     });
-    Outcome::of(result, true)
+    Outcome::of(result, if summary.complete { Status::Done } else { Status::Interrupted })
 }
 
 /// Chooses the precision of each node by measuring, and writes the choice to a file.
@@ -220,10 +221,10 @@ fn settings(args: &Args) -> Result<TrainConfig> {
         c.log.tensorboard.get_or_insert_with(|| out.join("tensorboard"));
     }
     if c.data.train.as_os_str().is_empty() {
-        bail!("name the samples to train on with --data");
+        bail!(Usage("name the samples to train on with --data".into()));
     }
     if c.epochs.is_none() && c.steps.is_none() {
-        bail!("say how long to train with --epochs or --steps");
+        bail!(Usage("say how long to train with --epochs or --steps".into()));
     }
     Ok(c)
 }
