@@ -1,7 +1,8 @@
 //! Headwater's core: the graph, its operators, and the passes that turn a forward graph into a planned
 //! training step.
 //!
-//! Plain data and pure functions. No I/O, no threads, no unsafe code; nothing here knows a device beyond its `Caps`.
+//! Plain data and pure functions. No I/O, no threads, no unsafe code; nothing here knows a device beyond its
+//! `Target`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 #![forbid(unsafe_code)]
 

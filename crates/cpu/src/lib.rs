@@ -2,8 +2,8 @@
 //! and the kernel families; the only crate with `core::arch`. Knows plans and operators, but nothing of
 //! models, training or files.
 //!
-//! Every view of a plan is checked once, when the plan is loaded; inner loops rely on it. Work is split by sizes alone,
-//! so that results have the same bits for any number of threads.
+//! Every view of a plan is checked once, when the plan is loaded; inner loops rely on it. Work is split by
+//! sizes alone, so that results have the same bits for any number of threads.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]

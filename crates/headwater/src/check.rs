@@ -318,12 +318,12 @@ fn with_terms(graph: Graph) -> Result<(Graph, HashMap<usize, usize>)> {
     Ok((b.finish(), terms))
 }
 
-/// The sums of magnitudes by the value that is a sum, `None` for values that are none: one for each, however many sums it
-/// is part of.
+/// The sums of magnitudes by the value that is a sum, `None` for values that are none: one for each,
+/// however many sums it is part of.
 type Magnitudes = HashMap<ValueId, Option<ValueId>>;
 
-/// The sum of the magnitudes of what a value is a sum of: through additions, and through what only moves elements.
-/// `None` if it is no sum.
+/// The sum of the magnitudes of what a value is a sum of: through additions, and through what only moves
+/// elements. `None` if it is no sum.
 fn magnitude(b: &mut Builder, v: ValueId, known: &mut Magnitudes) -> Result<Option<ValueId>> {
     // Operands first, by a stack of our own: graphs may be deeper than the system's.
     let mut stack = vec![v];
@@ -458,7 +458,8 @@ mod tests {
             (0..16).map(|i| if i / 4 % 2 == 0 { 1.0 } else { -1.0 } * i as f64).collect(),
         );
         let out = evaluate(&crate::cpu::Cpu::new(1), &graph, &[x]).unwrap();
-        // Column j is j - (4 + j) + (8 + j) - (12 + j), of magnitudes that sum to 24 + 4 j, three times doubled.
+        // Column j is j - (4 + j) + (8 + j) - (12 + j), of magnitudes that sum to 24 + 4 j, three times
+        // doubled.
         let want: Vec<f64> = (0..4).map(|j| 8.0 * (24.0 + 4.0 * j as f64)).collect();
         assert_eq!(out[terms[&0]].to_f64(), want);
     }

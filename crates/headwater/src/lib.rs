@@ -1,8 +1,8 @@
 //! Headwater: take any PyTorch model as `torch.export` saves it and train it on another machine, in mixed
 //! precision, with proof that every number is right.
 //!
-//! This crate is the facade: the library that users link and the command line. It owns what people see (reports, tables,
-//! commands) and no computation of its own.
+//! This crate is the facade: the library that users link and the command line. It owns what people see
+//! (reports, tables, commands) and no computation of its own.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 #![forbid(unsafe_code)]
 

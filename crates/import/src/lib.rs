@@ -1,8 +1,8 @@
 //! Reads PyTorch export archives (`.pt2`) into Headwater graphs.
 //!
-//! The only reader of untrusted bytes: whatever a file holds, the answer is a graph or a typed error with a stable code,
-//! never a panic, and never more memory than the file justifies. Pickles are never opened. Stored weights are lent from
-//! a memory map. Knows the core's graph and operators, and no device.
+//! The only reader of untrusted bytes: whatever a file holds, the answer is a graph or a typed error with a
+//! stable code, never a panic, and never more memory than the file justifies. Pickles are never opened.
+//! Stored weights are lent from a memory map. Knows the core's graph and operators, and no device.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 #![deny(unsafe_code)]
 

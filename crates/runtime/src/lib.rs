@@ -1,8 +1,9 @@
 //! Runs plans and owns all mutable state: parameters, moments, buffers, random state, the data's position;
 //! trains, evaluates, logs and saves.
 //!
-//! Knows devices only through `core::device`, and models only as graphs with named inputs: not where they come from. All
-//! files it reads are treated as hostile: what they hold ends in typed errors, never in a panic.
+//! Knows devices only through `core::device`, and models only as graphs with named inputs: not where they
+//! come from. All files it reads are treated as hostile: what they hold ends in typed errors, never in a
+//! panic.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 #![deny(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Interruptions, logs that fail, bad samples and settings that do nothing: what a run does when the world around it fails.
+//! Interruptions, logs that fail, bad samples and settings that do nothing: what a run does when the world
+//! around it fails.
 
 mod common;
 
@@ -202,7 +203,8 @@ fn a_run_saves_after_some_time_without_being_asked() {
 fn parameters_that_diverged_are_no_checkpoint() {
     let dir = data();
     let mut config = config(dir.path());
-    // Finite data, no loss scale, and a NaN in the middle: as parameters make it that a learning rate blew up.
+    // Finite data, no loss scale, and a NaN in the middle: as parameters make it that a learning rate blew
+    // up.
     config.fault = Some(FaultConfig { step: 6, node: NodeId(3), fault: Fault::Nan });
     let e = trainer(&config, false).unwrap().run(&mut [], &AtomicBool::new(false)).unwrap_err();
     assert!(matches!(e, Error::NotFinite { diverged: true, .. }), "{e}");

@@ -1,5 +1,6 @@
-//! Lines on the terminal. A message that cannot be delivered never ends the work: a reader may leave (`| head`), a terminal
-//! may close, a log may stand on a full disk. Nothing else in the program writes to the standard streams.
+//! Lines on the terminal. A message that cannot be delivered never ends the work: a reader may leave (`|
+//! head`), a terminal may close, a log may stand on a full disk. Nothing else in the program writes to the
+//! standard streams.
 
 use std::io::{ErrorKind, Write};
 use std::sync::Mutex;
@@ -13,7 +14,8 @@ pub(crate) fn say(line: impl AsRef<str>) {
     let _ = std::io::stderr().write_all(format!("{}\n", line.as_ref()).as_bytes());
 }
 
-/// Prints a line of a command's result on standard output. Output that a full disk refused is reported by [`lost`].
+/// Prints a line of a command's result on standard output. Output that a full disk refused is reported by
+/// [`lost`].
 pub(crate) fn print(line: &str) {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());

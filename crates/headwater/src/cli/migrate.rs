@@ -100,7 +100,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         args.amp.over(&mut job.amp)
     };
     let stop = super::signals::stop()?;
-    let (report, page) = migrate(&args.dir, &out, args.overwrite, device, adjust, &mut printer, stop)?;
+    let (report, page) = migrate(place, &out, args.overwrite, device, adjust, &mut printer, stop)?;
     let word = if report.passed() { "every step passed" } else { "NOT every step passed" };
     talk.line(format!("\n{word}; the report is {}", page.display()));
     let status = match (report.passed(), stop.load(Ordering::SeqCst)) {

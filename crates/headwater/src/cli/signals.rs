@@ -1,4 +1,5 @@
-//! Signals that ask a run to end: the first one lets it end in order, with a checkpoint; the second ends the process at once.
+//! Signals that ask a run to end: the first one lets it end in order, with a checkpoint; the second ends
+//! the process at once.
 
 use super::console::say;
 use anyhow::Result;
@@ -9,11 +10,12 @@ static STOP: AtomicBool = AtomicBool::new(false);
 /// The signal that set it; 0 for none.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-/// Exit status of a process that a signal ended is this plus the signal's number (POSIX, "Exit Status for Commands").
+/// Exit status of a process that a signal ended is this plus the signal's number (POSIX, "Exit Status for
+/// Commands").
 const BASE: i32 = 128;
 
-/// Lets SIGINT, SIGTERM and SIGHUP set the flag that is returned. SIGHUP stays ignored where it was ignored when the process
-/// began, as `nohup` has it.
+/// Lets SIGINT, SIGTERM and SIGHUP set the flag that is returned. SIGHUP stays ignored where it was ignored
+/// when the process began, as `nohup` has it.
 ///
 /// # Errors
 /// If no handler can be set.
@@ -51,7 +53,8 @@ pub(crate) fn status() -> u8 {
     u8::try_from(BASE + signal).unwrap_or(u8::MAX)
 }
 
-/// Whether a signal is ignored by this process, as it was started. Linux says so in `/proc`; where nobody does, it is not.
+/// Whether a signal is ignored by this process, as it was started. Linux says so in `/proc`; where nobody
+/// does, it is not.
 #[cfg(unix)]
 fn ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -62,8 +62,8 @@ pub struct Args {
     /// What decays: matrices (not norms and biases), all or none.
     #[arg(long)]
     decay: Option<String>,
-    /// Learning rate after the warm-up: constant, linear, cosine, polynomial, onecycle or inverse_sqrt; those that need
-    /// settings of their own stand in a file.
+    /// Learning rate after the warm-up: constant, linear, cosine, polynomial, onecycle or inverse_sqrt;
+    /// those that need settings of their own stand in a file.
     #[arg(long)]
     schedule: Option<String>,
     /// Steps of warm-up.

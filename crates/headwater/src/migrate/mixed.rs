@@ -66,9 +66,6 @@ pub(super) fn mixed(
     config.amp = job.amp.clone();
     (config.checkpoint.dir, config.checkpoint.every) = (None, None);
     config.log.json = Some(out.join("log.mixed.jsonl"));
-    if let Some(old) = config.log.json.as_deref().filter(|p| p.exists()) {
-        std::fs::remove_file(old)?;
-    }
     let mut note =
         Note { inner: watcher.training(), scale: vec![], lost: vec![], skipped: 0, seconds: vec![] };
     let (summary, held) =

@@ -2,6 +2,7 @@
 //! keep.
 
 mod comparable;
+mod folder;
 mod job;
 mod mixed;
 mod new;
@@ -49,14 +50,16 @@ pub trait Watcher {
     fn training(&mut self) -> &mut dyn Observer;
 }
 
-/// Runs all steps of a job, which `adjust` may change before. A step that cannot be done is a failed step,
-/// not an error; those that need it are left out.
+/// Runs all steps of a job, which `adjust` may change before, in the folder `out`; results of an earlier
+/// migration there are replaced with `overwrite` alone. A step that cannot be done is a failed step, not an
+/// error; those that need it are left out.
 ///
 /// # Errors
-/// If the job cannot be read or the report cannot be written.
+/// If the job cannot be read, `out` is in use or not empty, or the report cannot be written.
 pub fn migrate(
     dir: &Path,
     out: &Path,
+    overwrite: bool,
     device: Arc<dyn Device>,
     adjust: impl FnOnce(&mut Job) -> Result<()>,
     watcher: &mut dyn Watcher,
@@ -64,7 +67,8 @@ pub fn migrate(
 ) -> Result<(Report, PathBuf)> {
     let mut job = Job::read(dir)?;
     adjust(&mut job)?;
-    std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    let folder = folder::Folder::lock(out)?;
+    folder.clear(overwrite)?;
     let mut run = Run { sections: vec![], watcher };
     let machine = run.step("Environment", |_| Ok(steps::environment(&*device)));
     let opened = run.step("Analysis of the model", |_| steps::analysis(&job, &*device));

@@ -255,24 +255,6 @@ impl Observer for Note<'_> {
     }
 }
 
-/// Removes what an earlier migration left in its run's folder: checkpoints, and nothing that is not one.
-fn remove_earlier(run: &Path) -> Result<()> {
-    if !run.exists() {
-        return Ok(());
-    }
-    for entry in std::fs::read_dir(run).with_context(|| format!("cannot read {}", run.display()))? {
-        let name = entry?.file_name();
-        let name = name.to_string_lossy();
-        let ours = name == ".lock" || name.starts_with("step-") || name.starts_with(".tmp-step-");
-        ensure!(
-            ours,
-            "{} holds `{name}`, which no migration writes; choose another folder with --out",
-            run.display()
-        );
-    }
-    std::fs::remove_dir_all(run).with_context(|| format!("cannot remove the earlier run {}", run.display()))
-}
-
 /// A run's first losses with dropout as the identity: what a recorded curve of a model with dropout is compared with.
 fn without_dropout(
     opened: &mut Opened,
@@ -311,12 +293,8 @@ pub(super) fn training(
     let curve = opened.golden.as_ref().map(Golden::curve).transpose()?.flatten();
     let mut config = job.train.clone();
     let run = out.join("run");
-    remove_earlier(&run)?;
     config.checkpoint.dir = Some(run.clone());
     config.log.json = Some(out.join("log.jsonl"));
-    if let Some(old) = config.log.json.as_deref().filter(|p| p.exists()) {
-        std::fs::remove_file(old)?;
-    }
     config.log.tensorboard = Some(out.join("tensorboard"));
     let mut note = Note { inner: watcher.training(), checkpoint: None, rate: vec![], seconds: vec![] };
     let mut apart = Vec::new();

@@ -7,10 +7,10 @@
 //! | `progress.json` | steps done, optimizer steps applied, loss scales, settings |
 //! | `manifest.json` | size and SHA-256 of each of these |
 //!
-//! A checkpoint is written under another name, brought to disk file by file, and then renamed, which is atomic: a kill or
-//! a full disk at any moment leaves the earlier checkpoints whole, and whatever else is left is removed by the next run.
-//! A damaged checkpoint is renamed to `damaged-step-<n>`; what a run that cannot go on saves is `diverged-step-<n>`. Neither
-//! is resumed from, nor ever removed.
+//! A checkpoint is written under another name, brought to disk file by file, and then renamed, which is
+//! atomic: a kill or a full disk at any moment leaves the earlier checkpoints whole, and whatever else is
+//! left is removed by the next run. A damaged checkpoint is renamed to `damaged-step-<n>`; what a run that
+//! cannot go on saves is `diverged-step-<n>`. Neither is resumed from, nor ever removed.
 
 mod file;
 mod name;
@@ -103,11 +103,12 @@ impl Store {
         Ok(store)
     }
 
-    /// The directory of a run to go on with, and its newest whole checkpoint. Nothing is changed but what a killed run left
-    /// half done.
+    /// The directory of a run to go on with, and its newest whole checkpoint. Nothing is changed but what a
+    /// killed run left half done.
     ///
     /// # Errors
-    /// `Checkpoint` if there is no checkpoint or none is whole, `Version` if the newest is of another version, `Io`.
+    /// `Checkpoint` if there is no checkpoint or none is whole, `Version` if the newest is of another
+    /// version, `Io`.
     pub fn resume(dir: &Path, keep: usize) -> Result<(Store, Found)> {
         let nothing =
             || Error::checkpoint(dir, "there is no checkpoint to resume; to begin a run, do not resume");
@@ -151,8 +152,8 @@ impl Store {
     /// Removes all checkpoints of a directory, if no run is saving there.
     ///
     /// # Errors
-    /// `Checkpoint` if another run is saving there, or if something is there that no run writes: nothing is removed then.
-    /// `Io`.
+    /// `Checkpoint` if another run is saving there, or if something is there that no run writes: nothing is
+    /// removed then. `Io`.
     pub fn clear(dir: &Path) -> Result<()> {
         if !dir.exists() {
             return Ok(());
@@ -172,8 +173,8 @@ impl Store {
         Ok(())
     }
 
-    /// Renames damaged checkpoints to `damaged-step-<n>`, where they count no longer and are never removed. Returns where
-    /// they are now.
+    /// Renames damaged checkpoints to `damaged-step-<n>`, where they count no longer and are never removed.
+    /// Returns where they are now.
     ///
     /// # Errors
     /// `Io`.
@@ -236,7 +237,8 @@ impl Store {
         Ok(end)
     }
 
-    /// Saves a run that cannot go on, as `diverged-step-<n>`: no run resumes from it, and it is never removed.
+    /// Saves a run that cannot go on, as `diverged-step-<n>`: no run resumes from it, and it is never
+    /// removed.
     ///
     /// # Errors
     /// As [`Store::save`].

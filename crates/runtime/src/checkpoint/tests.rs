@@ -54,7 +54,8 @@ fn the_last_ones_are_kept_and_the_newest_whole_one_is_found() {
     found.checkpoint.unwrap().restore(&mut restored).unwrap();
     assert_eq!(value(&restored), 4.0);
 
-    // One flipped bit: the next older one counts; the damaged one stays until the run goes on, and then under another name.
+    // One flipped bit: the next older one counts; the damaged one stays until the run goes on, and then
+    // under another name.
     let model = dir.path().join("step-00000004").join(MODEL);
     let mut bytes = fs::read(&model).unwrap();
     *bytes.last_mut().unwrap() ^= 1;

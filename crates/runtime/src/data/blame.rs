@@ -18,8 +18,8 @@ fn named(data: &Dataset, of: &Feed, sample: u32) -> String {
     format!("sample {sample} of `{column}` in {}", data.path().display())
 }
 
-/// The first number of a batch that is not finite: "sample 9 of `x` in data.npz is NaN (its element 3)". `samples`: those of
-/// the batch, by their position in the file.
+/// The first number of a batch that is not finite: "sample 9 of `x` in data.npz is NaN (its element 3)".
+/// `samples`: those of the batch, by their position in the file.
 pub(crate) fn not_finite(data: &Dataset, feeds: &[Feed], batch: &Batch, samples: &[u32]) -> Option<String> {
     let floats = feeds.iter().enumerate().filter(|(_, f)| f.dtype.class() == Class::Float);
     floats.into_iter().find_map(|(i, feed)| {
@@ -31,8 +31,9 @@ pub(crate) fn not_finite(data: &Dataset, feeds: &[Feed], batch: &Batch, samples:
     })
 }
 
-/// The sample that holds `index`, which an operator found at `position` of its tensor to be out of range. The column that
-/// has it at that very position is taken, or else the first that has it anywhere: models shift and reshape their labels.
+/// The sample that holds `index`, which an operator found at `position` of its tensor to be out of range.
+/// The column that has it at that very position is taken, or else the first that has it anywhere: models
+/// shift and reshape their labels.
 pub(crate) fn holder(
     data: &Dataset,
     feeds: &[Feed],

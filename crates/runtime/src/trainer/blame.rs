@@ -11,8 +11,8 @@ use headwater_core::tensor::Data;
 const SHOWN: usize = 3;
 
 impl Trainer<'_> {
-    /// The micro-batches of the present step, made again, with their samples: a step that fails is rare, and steps may
-    /// have thousands of micro-batches.
+    /// The micro-batches of the present step, made again, with their samples: a step that fails is rare,
+    /// and steps may have thousands of micro-batches.
     fn again(&mut self) -> impl Iterator<Item = (Batch, Vec<u32>)> + use<> {
         let (mut sampler, data, feeds) = (self.sampler.clone(), self.train.clone(), self.feeds.clone());
         let micro = self.config.accumulate as u64;
@@ -41,8 +41,8 @@ impl Trainer<'_> {
         Ok(None)
     }
 
-    /// The error of a step whose gradients are not finite: the data first, if they are not, then the node, then the
-    /// gradients.
+    /// The error of a step whose gradients are not finite: the data first, if they are not, then the node,
+    /// then the gradients.
     pub(super) fn not_finite(&mut self, loss: f64, norm: f64, culprit: Option<String>) -> Result<Error> {
         let (data, feeds) = (self.train.clone(), self.feeds.clone());
         let input = self.again().find_map(|(batch, samples)| not_finite(&data, &feeds, &batch, &samples));

@@ -76,8 +76,8 @@ pub struct Summary {
 }
 
 impl<'a> Trainer<'a> {
-    /// Prepares a run: opens the data, compiles the model, opens the directory of checkpoints. With `resume`, goes on from
-    /// the newest whole checkpoint of that directory.
+    /// Prepares a run: opens the data, compiles the model, opens the directory of checkpoints. With
+    /// `resume`, goes on from the newest whole checkpoint of that directory.
     ///
     /// # Errors
     /// Whatever is wrong with settings, data, model, device or checkpoints, before anything runs.
@@ -204,8 +204,9 @@ impl<'a> Trainer<'a> {
         self.session.measure(program);
     }
 
-    /// Trains until all steps are done or `stop` is set. The flag is looked at before each batch, of training and of
-    /// evaluation; a step that is half done then is dropped, and the run ends with a checkpoint.
+    /// Trains until all steps are done or `stop` is set. The flag is looked at before each batch, of
+    /// training and of evaluation; a step that is half done then is dropped, and the run ends with a
+    /// checkpoint.
     ///
     /// # Errors
     /// `NotFinite` if gradients are not and the settings say to stop; what data, device, observers and disk
@@ -394,8 +395,8 @@ impl<'a> Trainer<'a> {
         tell(&Event::Checkpoint { step, path })
     }
 
-    /// Saves parameters from which no further step can be made, apart from the checkpoints of the run: nobody should take
-    /// them for a result. Returns where.
+    /// Saves parameters from which no further step can be made, apart from the checkpoints of the run:
+    /// nobody should take them for a result. Returns where.
     fn save_diverged(&self) -> Result<Option<PathBuf>> {
         let Some(store) = self.store.as_ref().filter(|_| self.saved != Some(self.step)) else {
             return Ok(None);
@@ -465,7 +466,8 @@ fn recorded(order: &str, batch: usize) -> Result<Order> {
     Ok(Order::Recorded { indices: Arc::new(tensor.ints().iter().map(index).collect::<Result<_>>()?) })
 }
 
-/// Restores what was found for a run of `steps`, sets damaged checkpoints aside, and says what differs from the settings then.
+/// Restores what was found for a run of `steps`, sets damaged checkpoints aside, and says what differs from
+/// the settings then.
 fn resumption(
     session: &mut Session,
     config: &TrainConfig,

@@ -1,0 +1,182 @@
+//! The folder that a migration writes into: used by one process at a time, and never emptied of what no
+//! migration writes.
+
+use crate::runtime::Store;
+use anyhow::{Context, Result, bail};
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+/// Locked while a migration works in the folder. It is never removed: whoever waits for it would lock a
+/// file that is gone.
+const LOCK: &str = ".lock";
+/// Checkpoints of the training run.
+const RUN: &str = "run";
+/// Event files of TensorBoard.
+const BOARD: &str = "tensorboard";
+/// Everything else that a migration writes.
+const FILES: [&str; 4] = ["log.jsonl", "log.mixed.jsonl", "report.html", "report.json"];
+
+/// A locked folder; the system releases it however the process ends.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    /// Takes a folder, which is made if it does not exist, before anything in it is read or changed.
+    ///
+    /// # Errors
+    /// If another migration works there, or the system refuses.
+    pub fn lock(path: &Path) -> Result<Folder> {
+        fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        let file = path.join(LOCK);
+        let lock = File::options().create(true).append(true).open(&file);
+        let lock = lock.with_context(|| format!("cannot open {}", file.display()))?;
+        // A file system without locks protects nobody, but is no reason not to work.
+        if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+            bail!(
+                "another migration is working in {}: wait for it, or choose another folder with --out",
+                path.display()
+            );
+        }
+        Ok(Folder { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Makes sure that the folder is empty. With `overwrite`, results of an earlier migration are removed,
+    /// and nothing else.
+    ///
+    /// # Errors
+    /// If something is there that may not be removed; nothing is removed then.
+    pub fn clear(&self, overwrite: bool) -> Result<()> {
+        let found = entries(&self.path)?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        let shown = self.path.display();
+        if !overwrite {
+            bail!("{shown} already exists: choose another folder with --out, or replace it with --overwrite");
+        }
+        let foreign = |name: &str| {
+            bail!("{shown} contains `{name}`, which no migration writes; choose another folder with --out")
+        };
+        for name in &found {
+            let known = [RUN, BOARD].contains(&name.as_str()) || FILES.contains(&name.as_str());
+            if !known {
+                return foreign(name);
+            }
+        }
+        let (run, board) = (self.path.join(RUN), self.path.join(BOARD));
+        let events = entries(&board)?;
+        if let Some(name) = events.iter().find(|name| !name.starts_with("events.out.tfevents.")) {
+            return foreign(&format!("{BOARD}/{name}"));
+        }
+        // Checkpoints are removed under the lock of the run that may save them.
+        Store::clear(&run)?;
+        events.iter().try_for_each(|name| remove(&board.join(name)))?;
+        FILES.iter().try_for_each(|name| remove(&self.path.join(name)))
+    }
+}
+
+/// Names in a folder but the lock's; none where there is no folder.
+fn entries(dir: &Path) -> Result<Vec<String>> {
+    let read = match fs::read_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read.with_context(|| format!("cannot read {}", dir.display()))?,
+    };
+    let mut names = Vec::new();
+    for entry in read {
+        let entry = entry.with_context(|| format!("cannot read {}", dir.display()))?;
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    names.retain(|name| name != LOCK);
+    names.sort();
+    Ok(names)
+}
+
+/// Removes a file or a folder, a link without what it points to; what is not there is removed already.
+fn remove(path: &Path) -> Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(e) => Err(e),
+    };
+    match removed {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(path: &Path) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "x").unwrap();
+    }
+
+    #[test]
+    fn a_folder_is_used_by_one_and_keeps_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        let first = Folder::lock(&out).unwrap();
+        let refused = Folder::lock(&out).unwrap_err().to_string();
+        assert!(refused.contains("another migration is working in"), "{refused}");
+        first.clear(true).unwrap();
+        assert!(out.join(LOCK).exists());
+        assert!(Folder::lock(&out).is_err(), "still the same lock");
+        drop(first);
+        Folder::lock(&out).unwrap().clear(false).unwrap();
+    }
+
+    #[test]
+    fn earlier_results_go_only_when_asked_and_foreign_files_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path();
+        for file in [
+            "report.html",
+            "report.json",
+            "log.jsonl",
+            "tensorboard/events.out.tfevents.1.2.headwater",
+            "run/step-00000300/model.safetensors",
+            "run/.old-step-00000300/model.safetensors",
+            "run/.tmp-step-00000301-77/model.safetensors",
+            "run/damaged-step-00000200/model.safetensors",
+            "run/.lock",
+        ] {
+            touch(&out.join(file));
+        }
+        let folder = Folder::lock(out).unwrap();
+        let refused = folder.clear(false).unwrap_err().to_string();
+        assert!(refused.contains("--overwrite"), "{refused}");
+        for foreign in ["notes.txt", "run/step-by-step/thesis.tex", "run/step-", "tensorboard/mine"] {
+            touch(&out.join(foreign));
+            let refused = folder.clear(true).unwrap_err().to_string();
+            assert!(refused.contains(foreign.split("/thesis").next().unwrap()), "{foreign}: {refused}");
+            assert!(
+                out.join("run/step-00000300/model.safetensors").exists() && out.join("report.html").exists()
+            );
+            remove(&out.join(foreign.trim_end_matches("/thesis.tex"))).unwrap();
+        }
+        folder.clear(true).unwrap();
+        assert_eq!(entries(out).unwrap(), [BOARD, RUN]);
+        assert!(entries(&out.join(RUN)).unwrap().is_empty() && out.join("run/.lock").exists());
+        assert!(out.join(LOCK).exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_goes_and_its_target_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, target) = (dir.path().join("out"), dir.path().join("target"));
+        touch(&target.join("file"));
+        fs::create_dir_all(out.join(RUN)).unwrap();
+        std::os::unix::fs::symlink(&target, out.join("run/step-00000001")).unwrap();
+        std::os::unix::fs::symlink(target.join("file"), out.join("log.jsonl")).unwrap();
+        Folder::lock(&out).unwrap().clear(true).unwrap();
+        assert!(target.join("file").exists() && !out.join("log.jsonl").exists());
+    }
+}
