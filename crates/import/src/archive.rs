@@ -52,6 +52,10 @@ impl Bytes {
     /// Maps a file.
     fn map(path: &Path) -> Result<Self> {
         let io = |reason| Error::Io { path: path.display().to_string(), reason };
+        // Asked before it is opened: a pipe would wait for somebody to write to it.
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
+            return Err(io(std::io::Error::other("it is not a file")));
+        }
         let file = std::fs::File::open(path).map_err(io)?;
         #[allow(unsafe_code)]
         // SAFETY: the map is private and read-only and lives as long as any slice of it. Should another
@@ -135,6 +139,11 @@ impl Archive {
     /// `Io`, `Zip`, `Entries`, `Unpack`.
     pub fn open(path: &Path) -> Result<Self> {
         Archive::index(Bytes::map(path)?)
+    }
+
+    /// Size of the whole file.
+    pub fn file_bytes(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Lets the system have the memory that the file takes.

@@ -68,6 +68,7 @@ impl Program {
         let graph = importer.b.finish();
         let mut stored = state.stored;
         stored.resize(graph.inputs.len(), None);
+        crate::weights::check_total(stored.iter().flatten(), self.archive.file_bytes())?;
         Ok(Imported { graph, stored, values: importer.values, sizes, notes: importer.notes.finish() })
     }
 
@@ -132,7 +133,15 @@ impl<'a> Importer<'a> {
                 Ok(()) => {}
                 Err(Obstacle::Fault(e)) => return Err(e.at(&node.trace.origin(node.label()))),
                 Err(obstacle) => {
-                    if let Obstacle::Unsupported(reason) = obstacle {
+                    let reason = match obstacle {
+                        Obstacle::Unsupported(reason) => Some(reason),
+                        // Something must have been reported, or the input that stands in would be invented.
+                        _ if self.unsupported.is_empty() => {
+                            Some("an operand of it is the result of no operator, such as an assertion".into())
+                        }
+                        _ => None,
+                    };
+                    if let Some(reason) = reason {
                         let origin = node.trace.origin(node.label());
                         self.unsupported.add(scope::short(&node.target), reason, &origin);
                     }

@@ -301,7 +301,7 @@ impl State {
                 budget = budget.checked_sub(h.stored.layout.shape.numel() * size).ok_or_else(|| {
                     refuse!(Budget, "too many tensors share the storage `{}`", shown(&h.stored.entry))
                 })?;
-                for at in h.stored.layout.offsets() {
+                for at in crate::weights::walk(&h.stored.layout) {
                     for byte in at as usize * size..(at as usize + 1) * size {
                         let (word, bit) = (&mut claimed[byte / 64], 1 << (byte % 64));
                         if *word & bit != 0 {

@@ -42,7 +42,7 @@ impl StoredTensor {
             None => {
                 let size = self.dtype.size();
                 let mut out = Vec::with_capacity(self.layout.shape.numel() * size);
-                for at in self.layout.offsets() {
+                for at in walk(&self.layout) {
                     let at = at as usize * size;
                     out.extend_from_slice(&self.storage[at..at + size]);
                 }
@@ -136,6 +136,51 @@ impl Weights {
         entries.dedup();
         entries.iter().try_for_each(|e| archive.verify(e))
     }
+}
+
+/// As [`Layout::offsets`], one after the other: a stored `expand` may have far more elements than bytes.
+pub(crate) fn walk(layout: &Layout) -> impl Iterator<Item = isize> + '_ {
+    let mut index = vec![0usize; layout.shape.rank()];
+    let mut next = (layout.shape.numel() > 0).then_some(layout.offset);
+    std::iter::from_fn(move || {
+        let at = next?;
+        let mut to = at;
+        next = (0..index.len()).rev().find_map(|d| {
+            index[d] += 1;
+            to += layout.strides[d];
+            if index[d] < layout.shape[d] {
+                return Some(to);
+            }
+            to -= layout.strides[d] * layout.shape[d] as isize;
+            index[d] = 0;
+            None
+        });
+        Some(at)
+    })
+}
+
+/// Bytes that all tensors of a model may have beyond [`EXPAND_RATIO`] times the size of its file.
+const TOTAL_BASE: usize = 64 << 20;
+
+/// Refuses tensors that together are out of proportion to the file: each may repeat elements and be
+/// compressed.
+///
+/// # Errors
+/// `Budget`.
+pub(crate) fn check_total<'a>(
+    tensors: impl Iterator<Item = &'a StoredTensor>,
+    file_bytes: usize,
+) -> Result<()> {
+    let of = |t: &StoredTensor| t.layout.shape.numel().saturating_mul(t.dtype.size());
+    let total = tensors.map(of).fold(0, usize::saturating_add);
+    if total > file_bytes.saturating_mul(EXPAND_RATIO).saturating_add(TOTAL_BASE) {
+        return Err(refuse!(
+            Budget,
+            "the stored tensors have {total} bytes, out of proportion to a file of {file_bytes}; store them \
+             uncompressed, without `expand`"
+        ));
+    }
+    Ok(())
 }
 
 /// A plain size or stride.

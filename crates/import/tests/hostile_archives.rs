@@ -2,7 +2,8 @@
 
 mod support;
 
-use headwater_import::Program;
+use headwater_core::Registry;
+use headwater_import::{Dims, Program};
 use serde_json::json;
 use support::*;
 
@@ -238,4 +239,37 @@ fn unknown_dtypes_are_refused() {
         with_model(|m| m["graph_module"]["graph"]["tensor_values"]["x"]["layout"] = json!(1)),
         "HW-I011"
     );
+}
+
+#[test]
+fn an_operand_that_no_operator_makes_is_refused_and_never_invented() {
+    let m = meta(7, &[2, 3]);
+    let assertion = node("aten._assert_tensor_metadata.default", &[("a", tensor("x"))], &["c"]);
+    let relu = node("aten.relu.default", &[("self", tensor("c"))], &["y"]);
+    let values = [("x", m.clone()), ("c", m.clone()), ("y", m)];
+    let doc = model(&["x"], vec![assertion, relu], &values, &["y"]);
+    let program = Program::from_bytes(Pt2::new(&doc).bytes()).unwrap();
+    let e = program.bind(&Dims::new(), Registry::standard()).unwrap_err();
+    assert_eq!(e.code(), "HW-I015", "{e}");
+    assert!(e.to_string().contains("an operand of it is the result of no operator"), "{e}");
+}
+
+#[test]
+fn stored_expands_of_compressed_zeros_are_bounded_together() {
+    // 22 KB of file, 16 MiB of zeros, 1 GiB of elements: each step by itself is in proportion.
+    let m = meta(12, &[2, 3]);
+    let n = node("aten.logical_not.default", &[("self", tensor("x"))], &["y"]);
+    let mut doc = model(&["x"], vec![n], &[("x", m.clone()), ("y", m)], &["y"]);
+    let wide = strided(12, &[16 << 20, 64], &[1, 0], 0);
+    add_state(&mut doc, "buffer", "b_mask", "mask", wide.clone());
+    let mut pt2 = Pt2::new(&doc);
+    pt2.compression = zip::CompressionMethod::DEFLATE;
+    let payload = json!({"path_name": "weight_0", "use_pickle": false, "tensor_meta": wide});
+    pt2.weights(&json!({"config": {"mask": payload}}));
+    pt2.set("data/weights/weight_0", vec![0; 16 << 20]);
+    let bytes = pt2.bytes();
+    assert!(bytes.len() < 32 << 10);
+    let program = Program::from_bytes(bytes).unwrap();
+    let e = program.bind(&Dims::new(), Registry::standard()).unwrap_err().to_string();
+    assert!(e.contains("out of proportion to a file of"), "{e}");
 }
