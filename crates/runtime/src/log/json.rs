@@ -19,7 +19,7 @@ impl JsonLines {
     /// # Errors
     /// `Io`.
     pub fn create(path: &Path) -> Result<JsonLines> {
-        Ok(JsonLines { out: File::create(path).map_err(Error::io(path))?, path: path.to_owned() })
+        JsonLines::begin(path, &[])
     }
 
     /// Goes on with the file of an interrupted run that resumes after `step` steps: lines of later steps, and
@@ -36,16 +36,38 @@ impl JsonLines {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(Error::io(path)(e)),
         };
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".tmp");
-        let temporary = PathBuf::from(temporary);
-        let mut out = BufWriter::new(File::create(&temporary).map_err(Error::io(&temporary))?);
-        for line in old.split_inclusive(|&b| b == b'\n').filter(|line| keeps(line, step)) {
-            out.write_all(line).map_err(Error::io(&temporary))?;
+        let lines: Vec<&[u8]> =
+            old.split_inclusive(|&b| b == b'\n').filter(|line| keeps(line, step)).collect();
+        JsonLines::begin(path, &lines)
+    }
+
+    /// A file of these lines, under a name of its own until it is whole: links are not followed, so that a
+    /// folder from elsewhere cannot have other files overwritten. A device or a pipe is written to as it is.
+    fn begin(path: &Path, lines: &[&[u8]]) -> Result<JsonLines> {
+        let kind = fs::symlink_metadata(path).map(|m| m.file_type());
+        if kind.as_ref().is_ok_and(|k| k.is_symlink()) {
+            let message = "is a link, which no log follows: remove it, or name another file";
+            return Err(Error::data(path, message));
         }
-        out.flush().map_err(Error::io(&temporary))?;
-        fs::rename(&temporary, path).map_err(Error::io(path))?;
-        let out = OpenOptions::new().append(true).open(path).map_err(Error::io(path))?;
+        if kind.is_ok_and(|k| !k.is_file() && !k.is_dir()) {
+            let out = OpenOptions::new().write(true).open(path).map_err(Error::io(path))?;
+            return Ok(JsonLines { path: path.to_owned(), out });
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let own = |i: u32| path.with_file_name(format!(".{name}.{}.{i}.tmp", std::process::id()));
+        let mut free = (0..u32::MAX).map(own).filter(|p| fs::symlink_metadata(p).is_err());
+        let temporary =
+            free.next().ok_or_else(|| Error::data(path, "has too many temporary files beside it"))?;
+        let mut out = BufWriter::new(File::create_new(&temporary).map_err(Error::io(&temporary))?);
+        let written = lines.iter().try_for_each(|line| out.write_all(line)).and_then(|()| out.flush());
+        let written =
+            written.and_then(|()| out.get_ref().sync_all()).and_then(|()| fs::rename(&temporary, path));
+        if let Err(e) = written {
+            // What was written so far only takes space.
+            let _ = fs::remove_file(&temporary);
+            return Err(Error::io(path)(e));
+        }
+        let out = out.into_inner().map_err(|e| Error::io(path)(e.into_error()))?;
         Ok(JsonLines { path: path.to_owned(), out })
     }
 }
@@ -66,5 +88,33 @@ impl Observer for JsonLines {
         let mut line = serde_json::to_vec(event).map_err(|e| Error::io(&self.path)(e.into()))?;
         line.push(b'\n');
         self.out.write_all(&line).map_err(Error::io(&self.path))
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_log_follows_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, log) = (dir.path().join("thesis.tex"), dir.path().join("log.jsonl"));
+        fs::write(&target, "years of work").unwrap();
+        symlink(&target, &log).unwrap();
+        for made in [JsonLines::create(&log), JsonLines::resume(&log, 3)] {
+            let e = made.unwrap_err();
+            assert!(e.to_string().contains("is a link"), "{e}");
+        }
+        // Nor one in the place of what was its temporary name.
+        fs::remove_file(&log).unwrap();
+        symlink(&target, dir.path().join("log.jsonl.tmp")).unwrap();
+        fs::write(&log, "{\"event\":\"step\",\"step\":1}\n").unwrap();
+        JsonLines::resume(&log, 3).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "years of work");
+        assert_eq!(fs::read_to_string(&log).unwrap(), "{\"event\":\"step\",\"step\":1}\n");
+        let left = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left, 3, "no temporary file stays");
+        JsonLines::create(Path::new("/dev/null")).unwrap();
     }
 }
