@@ -43,8 +43,16 @@ pub fn feeds<'a>(
     for (input, ty) in inputs {
         let name = names.get(input).map_or(input, String::as_str);
         let column = data.columns().iter().position(|c| c.name == name).ok_or_else(|| {
-            let have: Vec<_> = data.columns().iter().map(|c| c.name.as_str()).collect();
-            refuse(format!("input {input} has no tensor {name} in {file}, which has: {}", have.join(", ")))
+            const SHOWN: usize = 12;
+            let have: Vec<_> = data.columns().iter().map(|c| c.name.as_str()).take(SHOWN).collect();
+            let more = match data.columns().len().saturating_sub(SHOWN) {
+                0 => String::new(),
+                n => format!(" and {n} more"),
+            };
+            let have = have.join(", ");
+            let advice =
+                format!("if it is called otherwise there, set `{input} = \"...\"` below [data.names]");
+            refuse(format!("input {input} has no tensor {name} in {file}, which has: {have}{more}; {advice}"))
         })?;
         let have = &data.columns()[column].ty;
         let (want_batch, want) = sample(ty)
@@ -124,8 +132,10 @@ impl Loader {
         let thread = std::thread::spawn(move || {
             let mut index = start;
             while let Some(samples) = sampler.batch(index) {
-                // Nobody listens any more: the run is over.
-                if send.send(gather(&data, &feeds, index, &samples)).is_err() {
+                let batch = gather(&data, &feeds, index, &samples);
+                // A batch of a file that changed meanwhile is nobody's data. When nobody listens any more,
+                // the run is over.
+                if data.unchanged().is_err() || send.send(batch).is_err() {
                     return;
                 }
                 index += 1;
@@ -138,7 +148,8 @@ impl Loader {
 impl Iterator for Loader {
     type Item = Batch;
 
-    /// The next batch; `None` after the last of a recorded order.
+    /// The next batch; `None` after the last of a recorded order, and when the file was changed: see
+    /// [`Dataset::unchanged`].
     fn next(&mut self) -> Option<Batch> {
         self.batches.as_ref()?.recv().ok()
     }

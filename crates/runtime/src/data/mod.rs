@@ -54,6 +54,7 @@ impl Column {
 pub struct Dataset {
     path: PathBuf,
     columns: Vec<Column>,
+    file: Arc<Mapped>,
 }
 
 impl Dataset {
@@ -63,11 +64,20 @@ impl Dataset {
     /// # Errors
     /// `Io`, or `Data` for what the file does not hold as it should.
     pub fn open(path: &Path) -> Result<Dataset> {
+        Dataset::open_columns(path, &|_| true)
+    }
+
+    /// As [`Dataset::open`], for those who read some of the tensors only: of a compressed one that is not
+    /// wanted there is the type, and no bytes.
+    ///
+    /// # Errors
+    /// As [`Dataset::open`].
+    pub fn open_columns(path: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Dataset> {
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
         let map = Arc::new(Mapped::open(path)?);
         let columns = match ending.as_str() {
             "safetensors" => safetensors_columns(path, &map)?,
-            "npz" => npy::npz(path, &map)?,
+            "npz" => npy::npz(path, &map, wanted)?,
             "npy" => {
                 let name = path.file_stem().and_then(|s| s.to_str()).unwrap_or("data").to_string();
                 vec![npy::mapped(path, name, &map, 0..map.bytes().len())?]
@@ -78,12 +88,20 @@ impl Dataset {
                 return Err(Error::data(path, message));
             }
         };
-        Ok(Dataset { path: path.to_owned(), columns })
+        Ok(Dataset { path: path.to_owned(), columns, file: map })
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Makes sure that the file is still what was opened.
+    ///
+    /// # Errors
+    /// `Data` if it was changed, `Io`.
+    pub fn unchanged(&self) -> Result<()> {
+        self.file.unchanged()
     }
 
     /// All tensors, in the file's order.

@@ -5,6 +5,7 @@
 use super::{Bytes, Column, Mapped};
 use crate::error::{Error, Result};
 use headwater_core::{DType, Shape, TensorType};
+use std::collections::HashSet;
 use std::io::{Cursor, Read};
 use std::ops::Range;
 use std::path::Path;
@@ -14,6 +15,10 @@ use std::sync::Arc;
 const MAX_HEADER: usize = 64 << 10;
 /// Deflate cannot expand more than this many times, so a larger claim is a lie.
 const MAX_INFLATE: usize = 1032;
+/// All tensors of a file may unpack to this many times its size, and [`TOTAL_BASE`] bytes. Padded token ids,
+/// the best compressed data that are worth training on, shrink by a factor of about 50.
+const TOTAL_RATIO: usize = 256;
+const TOTAL_BASE: usize = 64 << 20;
 
 /// A parsed header: the type, and where the elements begin.
 #[derive(Debug, PartialEq)]
@@ -36,18 +41,23 @@ pub(super) fn mapped(path: &Path, name: String, map: &Arc<Mapped>, range: Range<
     Ok(Column { name, bytes: Bytes::Mapped(map.clone(), start..range.end), ty: header.ty })
 }
 
-/// All tensors of a `.npz`.
-pub(super) fn npz(path: &Path, map: &Arc<Mapped>) -> Result<Vec<Column>> {
+/// All tensors of a `.npz`; compressed ones are unpacked if they are wanted, within a budget.
+pub(super) fn npz(path: &Path, map: &Arc<Mapped>, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Column>> {
     let zip_error = |e: zip::result::ZipError| Error::data(path, e.to_string());
     let mut archive = zip::ZipArchive::new(Cursor::new(map.bytes())).map_err(zip_error)?;
+    if archive.has_overlapping_entries().map_err(zip_error)? {
+        return Err(Error::data(path, "entries of the archive overlap"));
+    }
     let mut columns: Vec<Column> = Vec::new();
+    let mut names = HashSet::new();
+    let mut budget = map.bytes().len().saturating_mul(TOTAL_RATIO).saturating_add(TOTAL_BASE);
     for i in 0..archive.len() {
         let mut entry = archive.by_index(i).map_err(zip_error)?;
         let entry_name = entry.name().map_err(zip_error)?.into_owned();
         let Some(name) = entry_name.strip_suffix(".npy").map(str::to_string) else {
             return Err(Error::data(path, format!("entry {entry_name:?} is no .npy")));
         };
-        if columns.iter().any(|c| c.name == name) {
+        if !names.insert(name.clone()) {
             return Err(Error::data(path, format!("{name} stands in the archive twice")));
         }
         let refuse = |m: String| Error::data(path, format!("{name}: {m}"));
@@ -62,19 +72,23 @@ pub(super) fn npz(path: &Path, map: &Arc<Mapped>) -> Result<Vec<Column>> {
             _ => {
                 let packed =
                     usize::try_from(entry.compressed_size()).unwrap_or(usize::MAX).min(map.bytes().len());
-                inflate(&mut entry, packed).map_err(refuse).map(|(ty, bytes)| Column {
-                    name: name.clone(),
-                    ty,
-                    bytes: Bytes::Owned(Arc::new(bytes)),
-                })?
+                let limit = if wanted(&name) { Some(budget) } else { None };
+                let (ty, bytes) = inflate(&mut entry, packed, limit).map_err(refuse)?;
+                budget -= bytes.len();
+                Column { name, ty, bytes: Bytes::Owned(Arc::new(bytes)) }
             }
         });
     }
     Ok(columns)
 }
 
-/// Reads a compressed `.npy`: its header first, then exactly as many bytes as that justifies.
-fn inflate(entry: &mut impl Read, packed: usize) -> Result<(TensorType, Vec<u8>), String> {
+/// Reads a compressed `.npy`: its header first, then exactly as many bytes as that justifies, at most
+/// `limit`. Without a limit, the header alone.
+fn inflate(
+    entry: &mut impl Read,
+    packed: usize,
+    limit: Option<usize>,
+) -> Result<(TensorType, Vec<u8>), String> {
     let mut start = vec![0; 12];
     read_exact(entry, &mut start)?;
     // A header that ends before byte 12 is too short to parse, and is refused below.
@@ -84,6 +98,13 @@ fn inflate(entry: &mut impl Read, packed: usize) -> Result<(TensorType, Vec<u8>)
     let bytes = header.ty.bytes();
     if bytes > packed.saturating_mul(MAX_INFLATE) {
         return Err(format!("{} cannot come out of {packed} compressed bytes", header.ty));
+    }
+    let Some(limit) = limit else { return Ok((header.ty, Vec::new())) };
+    if bytes > limit {
+        return Err(format!(
+            "{} unpacks to {bytes} bytes, out of proportion to the file; save it with numpy.savez, uncompressed",
+            header.ty
+        ));
     }
     let mut data = vec![0; bytes];
     read_exact(entry, &mut data)?;
@@ -255,7 +276,7 @@ mod tests {
     #[test]
     fn a_claim_beyond_what_deflate_can_do_allocates_nothing() {
         let lie = file(1, "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }", &[0; 64]);
-        assert!(inflate(&mut &lie[..], 64).unwrap_err().contains("cannot come out"));
+        assert!(inflate(&mut &lie[..], 64, Some(1 << 50)).unwrap_err().contains("cannot come out"));
     }
 
     #[test]
@@ -263,11 +284,67 @@ mod tests {
         let dict = "{'descr': '<i2', 'fortran_order': False, 'shape': (2,), }";
         for version in [1, 2] {
             let whole = file(version, dict, &[1, 0, 2, 0]);
-            assert_eq!(inflate(&mut &whole[..], 1000).unwrap().1, [1, 0, 2, 0]);
-            assert!(inflate(&mut &whole[..whole.len() - 1], 1000).is_err());
+            assert_eq!(inflate(&mut &whole[..], 1000, Some(1000)).unwrap().1, [1, 0, 2, 0]);
+            assert!(inflate(&mut &whole[..whole.len() - 1], 1000, Some(1000)).is_err());
             let long = file(version, dict, &[1, 0, 2, 0, 9]);
-            assert!(inflate(&mut &long[..], 1000).is_err());
+            assert!(inflate(&mut &long[..], 1000, Some(1000)).is_err());
         }
+    }
+
+    /// A `.npz` of deflated zeros, `elements` bytes in each tensor.
+    fn zeros(names: &[&str], elements: usize) -> Vec<u8> {
+        use std::io::Write;
+        use zip::write::{SimpleFileOptions, ZipWriter};
+        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+        let deflated = SimpleFileOptions::default().compression_method(zip::CompressionMethod::DEFLATE);
+        let dict = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({elements},), }}");
+        for name in names {
+            zip.start_file(format!("{name}.npy"), deflated).unwrap();
+            zip.write_all(&file(1, &dict, &vec![0; elements])).unwrap();
+        }
+        zip.finish().unwrap().into_inner()
+    }
+
+    fn opened(bytes: &[u8], wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Column>> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data.npz");
+        std::fs::write(&path, bytes).unwrap();
+        npz(&path, &Arc::new(Mapped::open(&path)?), wanted)
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_unpacked_and_within_a_budget() {
+        let bytes = zeros(&["a", "b", "c"], 50 << 20);
+        assert!(bytes.len() < 1 << 20);
+        let one = opened(&bytes, &|name| name == "b").unwrap();
+        let sizes: Vec<_> = one.iter().map(|c| (c.ty.shape[0], c.bytes().len())).collect();
+        assert_eq!(sizes, [(50 << 20, 0), (50 << 20, 50 << 20), (50 << 20, 0)]);
+        let e = opened(&bytes, &|_| true).map(|c| c.len()).unwrap_err();
+        assert!(e.to_string().contains("out of proportion to the file"), "{e}");
+    }
+
+    #[test]
+    fn entries_that_overlap_are_refused() {
+        let bytes = zeros(&["a"], 1000);
+        // The directory of one entry: repeated, under other names, for the same place in the file.
+        let end = bytes.len() - 22;
+        let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+        let (size, start) = (field(end + 12), field(end + 16));
+        let entry = &bytes[start..start + size];
+        let name = entry.windows(5).position(|w| w == b"a.npy").unwrap();
+        let mut bomb = bytes[..start].to_vec();
+        for letter in b'a'..=b'z' {
+            let mut entry = entry.to_vec();
+            entry[name] = letter;
+            bomb.extend(entry);
+        }
+        let mut tail = bytes[end..].to_vec();
+        tail[8..10].copy_from_slice(&26u16.to_le_bytes());
+        tail[10..12].copy_from_slice(&26u16.to_le_bytes());
+        tail[12..16].copy_from_slice(&(26 * size as u32).to_le_bytes());
+        bomb.extend(tail);
+        let e = opened(&bomb, &|_| true).map(|c| c.len()).unwrap_err();
+        assert!(e.to_string().contains("overlap"), "{e}");
     }
 
     proptest! {
@@ -276,7 +353,7 @@ mod tests {
             let mut bytes = file(version, &dict, &[0; 8]);
             bytes.truncate(cut);
             let _ = header(&bytes);
-            let _ = inflate(&mut &bytes[..], bytes.len());
+            let _ = inflate(&mut &bytes[..], bytes.len(), Some(bytes.len()));
         }
     }
 }

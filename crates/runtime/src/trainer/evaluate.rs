@@ -71,6 +71,8 @@ impl Trainer<'_> {
                 right += hits(&logits, Tensor::from_bytes(&ty, &batch.inputs[c.labels]).ints());
             }
         }
+        // A file that was changed ends the batches early.
+        data.unchanged()?;
         Ok(Some(Evaluation {
             step: self.step,
             loss: loss / used as f64,

@@ -11,7 +11,7 @@ pub use event::{Evaluation, Event, Observer, Start, Step};
 
 use crate::checkpoint::{Found, Progress, Store};
 use crate::config::{NonFinite, TrainConfig};
-use crate::data::{Batch, Dataset, Feed, Loader, Order, Sampler, feeds};
+use crate::data::{Dataset, Feed, Loader, Order, Sampler, feeds};
 use crate::error::{Error, Result};
 use crate::optim::Groups;
 use crate::scaler::{Action, LossScale, Rule, Seen, State};
@@ -20,7 +20,7 @@ use crate::session::{Model, ModelTensor, ProgramId, Session, Underflow};
 use headwater_core::device::Device;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::{Graph, TensorType};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,8 +89,12 @@ impl<'a> Trainer<'a> {
         resume: bool,
     ) -> Result<Trainer<'a>> {
         config.check()?;
-        let train = Arc::new(Dataset::open(&config.data.train)?);
-        let eval = config.data.eval.as_deref().map(|p| Dataset::open(p).map(Arc::new)).transpose()?;
+        let names = &config.data.names;
+        let wanted: HashSet<&str> =
+            fed(model.graph).map(|(input, _)| names.get(input).map_or(input, String::as_str)).collect();
+        let open = |p: &Path| Dataset::open_columns(p, &|column| wanted.contains(column)).map(Arc::new);
+        let train = open(&config.data.train)?;
+        let eval = config.data.eval.as_deref().map(open).transpose()?;
         let (feeds, exported, samples) = feeds(fed(model.graph), &train, &config.data.names)?;
         let batch = config.batch.unwrap_or(exported);
         let graph = if batch == exported { model.graph.clone() } else { rebound(rebind.as_deref(), batch)? };
@@ -313,8 +317,10 @@ impl<'a> Trainer<'a> {
                 }
                 return Ok(None);
             }
-            let ended = || Error::Feed("the data ended before the run did".into());
-            let batch: Batch = loader.next().ok_or_else(ended)?;
+            let Some(batch) = loader.next() else {
+                self.train.unchanged()?;
+                return Err(Error::Feed("the data ended before the run did".into()));
+            };
             let program = match counts {
                 true => self.counting_program(batch.samples)?,
                 false => self.training_program(batch.samples)?,
