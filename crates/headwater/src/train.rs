@@ -7,7 +7,7 @@ use crate::runtime::TrainConfig;
 use crate::runtime::log::{JsonLines, TensorBoard};
 use crate::runtime::session::Model as SessionModel;
 use crate::runtime::trainer::{Observer, Summary, Trainer};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -62,6 +62,7 @@ pub fn with_trainer<T>(
     resume: bool,
     work: impl FnOnce(&mut Trainer, &TrainConfig) -> Result<T>,
 ) -> Result<T> {
+    model.program.verify_checksums().with_context(|| format!("{} is damaged", model.path.display()))?;
     let bound = model.bind(&dims.clone().or_exported())?;
     let rebind = |batch: usize| -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
         let dims = model.batch(dims.clone(), batch)?.or_exported();
