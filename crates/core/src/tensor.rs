@@ -19,9 +19,10 @@ impl TensorType {
         TensorType { dtype, shape: shape.into() }
     }
 
-    /// Bytes of a dense tensor of this type.
+    /// Bytes of a dense tensor of this type; the largest number there is for one that cannot exist.
     pub fn bytes(&self) -> usize {
-        self.shape.numel() * self.dtype.size()
+        let elements = self.shape.checked_numel();
+        elements.and_then(|n| n.checked_mul(self.dtype.size())).unwrap_or(usize::MAX)
     }
 }
 

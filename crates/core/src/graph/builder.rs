@@ -30,6 +30,9 @@ impl Default for Builder {
     }
 }
 
+/// Bytes of the largest result, 16 TiB: no machine holds more, and sums over a graph stay far from overflow.
+const MAX_BYTES: usize = 1 << 44;
+
 impl Builder {
     /// An empty graph, with one unnamed origin.
     pub fn new() -> Self {
@@ -159,7 +162,14 @@ impl Builder {
         let cx = OpCx { inputs: types, attrs };
         let check = |types: Vec<TensorType>| {
             for t in &types {
-                ensure!(t.shape.checked_numel().is_some(), Size, "result {t} is larger than memory can be");
+                // Dimensions of size 0 hide no others: work is cut by rows, however few columns they have.
+                let sizes = t.shape.iter().map(|&d| d.max(1));
+                let bytes = sizes.into_iter().try_fold(t.dtype.size(), usize::checked_mul);
+                ensure!(
+                    bytes.is_some_and(|n| n <= MAX_BYTES),
+                    Size,
+                    "result {t} is larger than memory can be"
+                );
             }
             Ok(types)
         };

@@ -36,6 +36,9 @@ enum Axis {
     Adaptive,
 }
 
+/// Windows along one dimension; devices work them out beforehand.
+const MAX_WINDOWS: usize = 1 << 24;
+
 /// A pooling over the last two dimensions; those before are independent planes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pool {
@@ -117,6 +120,12 @@ impl Pool {
         ensure!(matches!(rank, 3 | 4), Shape, "pooling needs [N, C, H, W] or [C, H, W], got {input}");
         let sizes = [input[rank - 2], input[rank - 1]];
         let ((rows, a), (columns, b)) = (axis(0, sizes[0])?, axis(1, sizes[1])?);
+        ensure!(
+            rows.max(columns) <= MAX_WINDOWS,
+            Size,
+            "{} windows along one dimension, more than {MAX_WINDOWS}",
+            rows.max(columns)
+        );
         let lead = &input[..rank - 2];
         let out_shape = lead.iter().copied().chain([rows, columns]).collect();
         let planes = lead.iter().product();

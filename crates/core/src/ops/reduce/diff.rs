@@ -48,9 +48,13 @@ pub static DIFF: OpDef = OpDef {
     },
 };
 
+/// Each order is three nodes of the graph.
+const MAX_ORDER: usize = 4096;
+
 fn order(cx: &OpCx) -> Result<(usize, usize)> {
     let rank = cx.shape(0)?.rank();
     let n = if cx.opt_int("n")?.is_some() { cx.size("n")? } else { 1 };
+    ensure!(n <= MAX_ORDER, Size, "differences of order {n}, more than {MAX_ORDER}");
     let dim = if cx.opt_int("dim")?.is_some() { cx.dim("dim", rank)? } else { rank.saturating_sub(1) };
     Ok((n, dim))
 }

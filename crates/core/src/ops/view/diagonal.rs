@@ -13,12 +13,8 @@ pub static DIAGONAL: OpDef = OpDef {
     name: "diagonal",
     schemas: &["diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)"],
     infer: |cx| {
-        let x = cx.ty(0)?;
-        let d = Diagonal::of(cx)?;
-        let mut shape: Vec<usize> =
-            (0..x.shape.rank()).filter(|&i| i != d.dim1 && i != d.dim2).map(|i| x.shape[i]).collect();
-        shape.push(d.len);
-        Ok(vec![TensorType::new(x.dtype, shape)])
+        let (x, d) = (cx.ty(0)?, Diagonal::of(cx)?);
+        Ok(vec![d.ty(x)])
     },
     derivative: Derivative::Rule(scatter_gradient),
     precision: Precision::Same,
@@ -63,6 +59,8 @@ pub static DIAGONAL_SCATTER: OpDef = OpDef {
     infer: |cx| {
         let (x, src) = (cx.ty(0)?, cx.ty(1)?);
         crate::ensure!(x.dtype == src.dtype, DType, "{src} cannot be written into {x}");
+        let diagonal = Diagonal::of(cx)?.ty(x);
+        crate::ensure!(*src == diagonal, Shape, "the diagonal of {x} is {diagonal}, not {src}");
         Ok(vec![x.clone()])
     },
     derivative: Derivative::ByDecomposition,
@@ -141,6 +139,12 @@ struct Diagonal {
 }
 
 impl Diagonal {
+    /// Type of the diagonal of `x`.
+    fn ty(&self, x: &TensorType) -> TensorType {
+        let rest = (0..x.shape.rank()).filter(|&i| i != self.dim1 && i != self.dim2);
+        TensorType::new(x.dtype, rest.map(|i| x.shape[i]).chain([self.len]).collect::<Vec<_>>())
+    }
+
     fn of(cx: &OpCx) -> Result<Diagonal> {
         let x = cx.shape(0)?;
         let wrap = |name: &str, default: i64| -> Result<usize> {
