@@ -134,9 +134,13 @@ impl Chosen {
             )?;
             writeln!(s, "level = \"O1\"\ndtype = \"{d}\"\nlow = [")?;
             for c in &self.choices {
-                let name = format!("\"{}\",", c.node);
+                // Escaped as JSON, which TOML takes: a name may hold quotes and line ends.
+                let name = format!("{},", serde_json::Value::from(c.node.as_str()));
                 let mark = if c.low { "  " } else { "# " };
-                let place = if c.module.is_empty() { String::new() } else { format!(" in {}", c.module) };
+                let place = match c.module.is_empty() {
+                    true => String::new(),
+                    false => format!(" in {}", c.module.escape_debug()),
+                };
                 writeln!(
                     s,
                     "  {mark}{name:<32} # {}{place}: error {:.1e}, loss {:+.1e}, saves {:.1} µs",
@@ -379,4 +383,41 @@ fn feed(graph: &Graph, bound: &Bound, batch: &[Tensor]) -> Result<Vec<Tensor>> {
         Ok(tensor.cast(want.dtype))
     };
     graph.inputs.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_from_a_model_add_no_line_to_a_policy() {
+        let choice = |node: &str, module: &str, low: bool| Choice {
+            node: node.into(),
+            op: "linear".into(),
+            module: module.into(),
+            low,
+            error: 0.0,
+            effect: 0.0,
+            saved: 0.0,
+        };
+        let errors = Errors { loss: 0.0, gradients: 0.0 };
+        let hostile = "a[\n  \"injected_node\", #]";
+        let chosen = Chosen {
+            dtype: "bf16".into(),
+            budget: 1.0,
+            choices: vec![
+                choice("plain", hostile, true),
+                choice(hostile, "m", true),
+                choice(hostile, "m", false),
+            ],
+            errors,
+            full: errors,
+            low: errors,
+            trials: 1,
+        };
+        let policy = chosen.policy();
+        let read: AmpConfig = toml::from_str(&policy).unwrap();
+        assert_eq!(read.low.unwrap(), [hostile.to_string(), "plain".into()].into());
+        assert_eq!(policy.lines().count(), 6 + 1 + 3 + 1, "{policy}");
+    }
 }

@@ -5,7 +5,8 @@ use crate::core::device::{Device, evaluate};
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::ops::schema::{ArgType, Schema};
 use crate::core::pass::{decompose, diff::gradients};
-use crate::core::{Attr, Attrs, Builder, DType, OpDef, Registry, Tensor, ValueId, reference};
+use crate::core::{Attr, Attrs, Builder, DType, OpDef, Registry, Tensor, TensorType, ValueId, reference};
+use crate::machine::Machine;
 use crate::report::Table;
 use crate::tensors::TensorFile;
 use anyhow::{Context, Result, anyhow, bail};
@@ -149,6 +150,9 @@ fn pick_schema(op: &'static OpDef, file: &TensorFile, given: &[(&str, &str)]) ->
     })
 }
 
+/// Absent tensors that may stand in a list of optional ones: dimensions that are not indexed.
+const GAPS: usize = 64;
+
 /// An operator with its arguments in place.
 struct Call {
     op: &'static OpDef,
@@ -173,7 +177,14 @@ impl Call {
                     let named = |i: usize| format!("{}.{i}", arg.name);
                     let index =
                         |n: &String| n.strip_prefix(arg.name)?.strip_prefix('.')?.parse::<usize>().ok();
-                    let count = file.tensors.keys().filter_map(index).max().map_or(0, |m| m + 1);
+                    let count = file.tensors.keys().filter_map(index).count();
+                    // Absent ones may stand between those of an optional list, such as indices; not many.
+                    let gaps = if arg.ty == ArgType::OptTensorList { GAPS } else { 0 };
+                    let last = file.tensors.keys().filter_map(index).max();
+                    if let Some(last) = last.filter(|&last| last >= count + gaps) {
+                        bail!("`{}` is given, but not all of the {last} before it", named(last));
+                    }
+                    let count = last.map_or(0, |last| last + 1);
                     inputs.extend((0..count).map(|i| file.tensors.contains_key(&named(i)).then(|| named(i))));
                 }
                 ArgType::Ignored => {}
@@ -231,6 +242,7 @@ impl Call {
                 if let Some(t) = file.tensors.get(&name) {
                     seeds.push((i, input(&mut b, &name, t.clone())));
                 } else if i == 0 {
+                    affordable(b.ty(v))?;
                     let ones = Tensor::full(&b.ty(v).clone(), 1.0);
                     seeds.push((i, input(&mut b, &name, ones)));
                 }
@@ -261,6 +273,7 @@ impl Call {
             b.finish()
         };
         let graph = decompose(graph)?;
+        graph.values.iter().try_for_each(|v| affordable(&v.ty))?;
         // Decomposition may have asked for the key of random numbers.
         for extra in &graph.inputs[feed.len()..] {
             feed.push(Tensor::full(graph.ty(extra.value), 0.0));
@@ -275,6 +288,17 @@ impl Call {
             [("operator".to_string(), self.op.name.to_string()), ("device".to_string(), args.device.clone())];
         Ok(TensorFile { tensors, metadata: metadata.into() })
     }
+}
+
+/// Refuses a tensor that this machine has no memory for: 8 bytes an element, as tensors of this command have.
+fn affordable(ty: &TensorType) -> Result<()> {
+    let need = ty.shape.checked_numel().and_then(|n| n.checked_mul(8)).unwrap_or(usize::MAX);
+    // Where the system does not say what it has, what no machine has.
+    let have = Machine::detect().available.unwrap_or(1 << 40);
+    if need > have {
+        bail!("a tensor {ty} takes {need} bytes here, this machine has {have} left");
+    }
+    Ok(())
 }
 
 /// An attribute's value from the command line.

@@ -1,6 +1,6 @@
 //! A training run on the terminal: a bar with loss, rate and time left; evaluations and checkpoints as lines.
 
-use super::console::say;
+use super::console::{plain, say};
 use crate::report::text;
 use crate::runtime::trainer::{Event, Observer};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -32,7 +32,7 @@ impl Progress {
     fn say(&self, line: impl AsRef<str>) {
         match self.bar.is_hidden() {
             true => say(line),
-            false => self.bar.println(line),
+            false => self.bar.println(plain(line.as_ref())),
         }
     }
 }
@@ -44,7 +44,7 @@ impl Observer for Progress {
         }
         match event {
             Event::Start(s) => {
-                let style = "{spinner} {bar:32} {pos}/{len} · {msg} · {elapsed} gone, {eta} left";
+                let style = "{spinner} {bar:32} {pos}/{len} · {msg} · elapsed {elapsed}, remaining {eta}";
                 let style =
                     ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
                 self.bar = ProgressBar::new(s.steps).with_style(style);
@@ -73,7 +73,10 @@ impl Observer for Progress {
                 let mean = self.smooth.map_or(s.loss, |m| m + FRESH * (s.loss - m));
                 self.smooth = Some(mean);
                 let rate = s.samples as f64 / s.seconds;
-                let now = format!("loss {mean:.4} · {rate:.0} samples/s");
+                let now = format!(
+                    "epoch {:.2} · loss {mean:.4} · lr {:.2e} · norm {:.3} · {rate:.0} samples/s",
+                    s.epoch, s.lr, s.norm
+                );
                 if self.bar.is_hidden() && self.told.elapsed() >= NOW_AND_THEN {
                     self.told = Instant::now();
                     self.say(format!("step {}: {now}", s.step));
@@ -96,7 +99,7 @@ impl Observer for Progress {
             }
             Event::Checkpoint { step, path } => self.say(format!("step {step}: saved {}", path.display())),
             Event::Interrupted { step } => {
-                self.bar.finish();
+                self.bar.abandon();
                 say(format!("stopped at step {step}; go on with --resume"));
             }
             Event::End { step, seconds } => {

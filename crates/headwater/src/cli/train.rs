@@ -12,7 +12,7 @@ use crate::model::{Model, parse_dims};
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
 use anyhow::{Context, Result, bail};
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(clap::Args, Debug)]
@@ -82,7 +82,7 @@ pub struct Args {
     /// With `--amp auto`: batches to measure on.
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     budget_batches: usize,
-    /// With `--amp auto`: where the choice is written; default `amp.toml`.
+    /// With `--amp auto`: where the choice is written; default `amp.toml` in --out.
     #[arg(long, value_name = "FILE")]
     policy_file: Option<PathBuf>,
     /// Seed of order and random numbers.
@@ -155,7 +155,11 @@ fn chosen(
     let found = auto::choose(&bound, &batches, asked, &limits, device, |what| {
         talk.line(format!("precision: {what}"))
     })?;
-    let file = args.policy_file.clone().unwrap_or_else(|| PathBuf::from("amp.toml"));
+    let beside = || config.checkpoint.dir.as_deref().unwrap_or(Path::new("")).join("amp.toml");
+    let file = args.policy_file.clone().unwrap_or_else(beside);
+    if let Some(dir) = file.parent().filter(|d| !d.as_os_str().is_empty()) {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
     std::fs::write(&file, found.policy()).with_context(|| format!("cannot write {}", file.display()))?;
     talk.line(format!(
         "{} of {} nodes run in {}: loss {:.1e} and gradients {:.1e} from float64 (budget {:.1e}; all f32 {:.1e} and {:.1e}, \
@@ -179,7 +183,19 @@ fn chosen(
 /// The settings file with the command line laid over it.
 fn settings(args: &Args) -> Result<TrainConfig> {
     let mut c: TrainConfig = match &args.config {
-        Some(path) => crate::settings::read(path)?,
+        Some(path) => {
+            let settings: TrainConfig = crate::settings::read(path)?;
+            let log = &settings.log;
+            let dir = settings.checkpoint.dir.as_ref().filter(|_| args.out.is_none());
+            for (key, place) in [
+                ("checkpoint.dir", dir),
+                ("log.json", log.json.as_ref()),
+                ("log.tensorboard", log.tensorboard.as_ref()),
+            ] {
+                place.map_or(Ok(()), |place| confined(path, key, place))?;
+            }
+            settings
+        }
         None => TrainConfig::default(),
     };
     if let Some(data) = &args.data {
@@ -229,6 +245,39 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     Ok(c)
 }
 
+/// Refuses a place to write to that a settings file names outside of its own folder: files from others may not
+/// choose what is written over.
+fn confined(settings: &Path, key: &str, place: &Path) -> Result<()> {
+    let folder = settings.parent().unwrap_or(Path::new(""));
+    let inside = place.strip_prefix(folder).is_ok_and(|rest| {
+        rest.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+    });
+    if !inside {
+        let message = format!(
+            "`{key}` in {} names {}, which is outside of that file's folder: name it on the command line, with --out",
+            settings.display(),
+            place.display()
+        );
+        bail!(Usage(message));
+    }
+    Ok(())
+}
+
 fn parse_word<T: serde::de::DeserializeOwned>(option: &str, word: &str) -> Result<T> {
     serde_json::from_value(serde_json::Value::String(word.into())).with_context(|| format!("{option} {word}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_settings_file_writes_into_its_own_folder_alone() {
+        let ok = |file: &str, place: &str| confined(Path::new(file), "log.json", Path::new(place)).is_ok();
+        assert!(ok("train.toml", "run/log.jsonl") && ok("jobs/train.toml", "jobs/./log.jsonl"));
+        assert!(ok("/home/me/train.toml", "/home/me/log.jsonl"));
+        for place in ["/any/path", "../log.jsonl", "run/../../log.jsonl", "/home/other/log.jsonl"] {
+            assert!(!ok("train.toml", place) && !ok("/home/me/train.toml", place), "{place}");
+        }
+    }
 }
