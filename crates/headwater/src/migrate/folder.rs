@@ -162,7 +162,7 @@ mod tests {
             remove(&out.join(foreign.trim_end_matches("/thesis.tex"))).unwrap();
         }
         folder.clear(true).unwrap();
-        assert_eq!(entries(out).unwrap(), [BOARD, RUN]);
+        assert_eq!(entries(out).unwrap(), [RUN, BOARD]);
         assert!(entries(&out.join(RUN)).unwrap().is_empty() && out.join("run/.lock").exists());
         assert!(out.join(LOCK).exists());
     }
