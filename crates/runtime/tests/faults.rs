@@ -191,7 +191,7 @@ fn a_run_saves_after_some_time_without_being_asked() {
         saved
     };
     for (minutes, want) in [(1e-9, (1..=20).collect()), (0.0, vec![20]), (1e300, vec![20])] {
-        config.checkpoint.dir = Some(dir.path().join(format!("{minutes}")));
+        config.checkpoint.dir = Some(dir.path().join(format!("{minutes:e}")));
         config.checkpoint.minutes = minutes;
         assert_eq!(saves(&config), want, "{minutes}");
     }
