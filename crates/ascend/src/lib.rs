@@ -10,6 +10,7 @@ pub mod finding;
 pub mod host;
 pub mod kernel;
 pub mod kernels;
+pub mod timing;
 
 pub use chip::{Arch, Chip};
 pub use finding::{Finding, Rule};

@@ -1,0 +1,546 @@
+//! Cores, pipes and flags in time: a discrete-event simulation of one launch.
+//!
+//! Each core's scalar unit issues instructions into in-order queues, one for each pipe. A pipe takes the next
+//! instruction when it is free; waits for flags hold it up. Transfers share memory with those of all cores.
+
+use super::bank::Banks;
+use super::cost::{Cost, Port, Transfer, cost};
+use super::gm::{Bandwidth, L2};
+use super::interpret::{Addresses, Interpreter, Next};
+use super::{Launch, Loads};
+use crate::chip::{Arch, Chip};
+use crate::finding::{Finding, Result, Rule};
+use crate::kernel::{Barrier, Instr, Pipe, Program, Stmt, Unit, Value};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+/// Instructions that a pipe's queue takes before the scalar unit has to wait (MTE1's is 32 deep; others assumed alike).
+const QUEUE: usize = 32;
+/// Cycles of a barrier of all cores in hardware. Assumed.
+const CORES: f64 = 500.0;
+/// Instructions of one core after which a launch is given up.
+const ENDLESS: u64 = 200_000_000;
+
+/// Cycles, ordered.
+#[derive(PartialEq)]
+struct Time(f64);
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Eq for Time {}
+
+impl Ord for Time {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// An instruction in a pipe's queue.
+enum Queued {
+    /// Keeps the pipe so many cycles.
+    Busy { busy: u64, tail: u64 },
+    /// Moves bytes.
+    Move(Transfer),
+    /// Sets a flag.
+    Set(Flag),
+    /// Waits for a flag.
+    Wait(Flag),
+    /// Lets the scalar unit go on.
+    Resume,
+}
+
+/// From, to and number.
+type Flag = (Pipe, Pipe, i64);
+
+#[derive(Default)]
+struct Lane {
+    queue: VecDeque<Queued>,
+    /// Something is under way.
+    working: bool,
+    /// Results of all that is done are there at this time.
+    settled: f64,
+    /// Busy cycles so far, waits not counted.
+    busy: f64,
+    /// A transfer under way: its least end, and what comes behind its last byte.
+    transfer: Option<(f64, f64, f64)>,
+}
+
+/// What the scalar unit waits for.
+#[derive(PartialEq)]
+enum Held {
+    No,
+    /// Room in a pipe's queue.
+    Room(usize),
+    /// All pipes idle.
+    Drain,
+    /// All pipes idle, then all cores.
+    Cores,
+    /// An instruction of its own pipe, or a flag.
+    Own,
+    Done,
+}
+
+struct Core<'p> {
+    interpreter: Option<Interpreter<'p>>,
+    lanes: [Lane; 7],
+    /// Flags that are set, and from when.
+    flags: HashMap<Flag, VecDeque<f64>>,
+    held: Held,
+    /// When the scalar unit was last free, and the interpreter's cycles then.
+    time: f64,
+    counted: u64,
+    scalar: f64,
+    issued: u64,
+    blocks: VecDeque<i64>,
+    ended: f64,
+    /// What the scalar unit has come to, at `time`.
+    ready: Option<Next<'p>>,
+    /// An instruction that waits for room.
+    pending: Option<(usize, Queued)>,
+    unit: Unit,
+}
+
+/// Busy cycles of a core by pipe, in the order of [`Pipe::ALL`], and when it was done.
+pub struct CoreTime {
+    /// Kind of core.
+    pub unit: Unit,
+    /// Cycles by pipe.
+    pub busy: [f64; 7],
+    /// Cycles from the launch to the end.
+    pub cycles: f64,
+}
+
+pub struct Engine<'p, 'l> {
+    program: &'p Program,
+    at: &'p Addresses,
+    args: &'p [Value],
+    cores: Vec<Core<'p>>,
+    memory: Bandwidth,
+    l2: &'l mut L2,
+    banks: &'l mut Banks,
+    events: BinaryHeap<Reverse<(Time, usize, usize)>>,
+    loads: &'l mut Loads<'p>,
+    blocks: i64,
+    waiting: usize,
+    /// Bytes over HBM's interface so far, and bytes of all transfers.
+    pub hbm: f64,
+    pub moved: f64,
+}
+
+/// The scalar unit's place among a core's event targets, behind the pipes.
+const SCALAR: usize = 7;
+
+impl<'p, 'l> Engine<'p, 'l> {
+    pub fn new(
+        program: &'p Program,
+        chip: &Chip,
+        at: &'p Addresses,
+        launch: &'p Launch,
+        l2: &'l mut L2,
+        banks: &'l mut Banks,
+        loads: &'l mut Loads<'p>,
+    ) -> Self {
+        let mut cores = Vec::new();
+        for part in &program.parts {
+            let (count, each) = match part.unit {
+                Unit::Vector if program.mixed() => (chip.vector_cores, 2),
+                Unit::Vector => (chip.vector_cores, 1),
+                Unit::Cube | Unit::Whole => (chip.cube_cores, 1),
+            };
+            let blocks = i64::from(launch.blocks) * each;
+            let used = i64::from(count).min(blocks);
+            for c in 0..used {
+                cores.push(Core {
+                    interpreter: None,
+                    lanes: Default::default(),
+                    flags: HashMap::new(),
+                    held: Held::No,
+                    time: 0.0,
+                    counted: 0,
+                    scalar: 0.0,
+                    issued: 0,
+                    blocks: (c..blocks).step_by(used.max(1) as usize).collect(),
+                    ended: 0.0,
+                    ready: None,
+                    pending: None,
+                    unit: part.unit,
+                });
+            }
+        }
+        let per_cycle = |bytes_per_second: f64| bytes_per_second / (f64::from(chip.mhz) * 1e6);
+        let cores_of = f64::from(chip.cube_cores);
+        let (hbm, l2_rate) = match chip.arch {
+            // HBM as measured with 48 cores; L2 at the lower end of what asc-devkit's guide states, 5 to 7 TB/s.
+            Arch::A2 => (per_cycle(1.49e12), per_cycle(5e12)),
+            // Of its platform table, all cores together: not calibrated.
+            Arch::P310 => (17.0 * cores_of, 114.0 * cores_of),
+        };
+        Engine {
+            program,
+            at,
+            args: &launch.args,
+            cores,
+            memory: Bandwidth::new(hbm, l2_rate),
+            l2,
+            banks,
+            events: BinaryHeap::new(),
+            loads,
+            blocks: i64::from(launch.blocks),
+            waiting: 0,
+            hbm: 0.0,
+            moved: 0.0,
+        }
+    }
+
+    /// Runs the launch to its end.
+    pub fn run(&mut self) -> Result<Vec<CoreTime>> {
+        for c in 0..self.cores.len() {
+            self.scalar(c, 0.0)?;
+        }
+        loop {
+            let event = self.events.peek().map(|e| e.0.0.0);
+            let (now, transfer) = match (event, self.memory.next()) {
+                (Some(e), Some(m)) if m <= e => (m, true),
+                (Some(e), _) => (e, false),
+                (None, Some(m)) => (m, true),
+                (None, None) => break,
+            };
+            if transfer {
+                for owner in self.memory.end(now) {
+                    self.arrived(owner / 8, owner % 8, now);
+                }
+            } else if let Some(Reverse((_, core, what))) = self.events.pop() {
+                match what {
+                    SCALAR => self.scalar(core, now)?,
+                    lane => self.finished(core, lane, now)?,
+                }
+            }
+        }
+        if let Some(core) = self.cores.iter().position(|c| c.held != Held::Done) {
+            let message =
+                format!("core {core} waits for a flag, a barrier or room in a queue that never comes");
+            return Err(Finding::new(Rule::Deadlock, self.program, message));
+        }
+        let time = |c: &Core| CoreTime {
+            unit: c.unit,
+            busy: std::array::from_fn(|i| if i == 0 { c.scalar } else { c.lanes[i].busy }),
+            cycles: c.ended,
+        };
+        Ok(self.cores.iter().map(time).collect())
+    }
+
+    fn wake(&mut self, core: usize, what: usize, at: f64) {
+        self.events.push(Reverse((Time(at), core, what)));
+    }
+
+    /// Lets the scalar unit of a core go on at time `now`.
+    fn scalar(&mut self, c: usize, now: f64) -> Result<()> {
+        let core = &mut self.cores[c];
+        core.time = core.time.max(now);
+        core.held = Held::No;
+        if let Some((lane, op)) = core.pending.take() {
+            self.enqueue(c, lane, op)?;
+        }
+        while self.cores[c].held == Held::No {
+            // Never ahead of the others: what is issued later is issued by a later event.
+            let time = self.cores[c].time;
+            if time > now {
+                self.cores[c].held = Held::Own;
+                self.wake(c, SCALAR, time);
+                return Ok(());
+            }
+            match self.cores[c].ready.take() {
+                Some(next) => self.issue(c, next)?,
+                None => self.advance(c)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the scalar unit up to the next instruction.
+    fn advance(&mut self, c: usize) -> Result<()> {
+        let blocks = self.blocks;
+        let (program, args) = (self.program, self.args);
+        let core = &mut self.cores[c];
+        let Some(interpreter) = &mut core.interpreter else {
+            let Some(block) = core.blocks.pop_front() else {
+                core.held = Held::Done;
+                core.ended = core.time;
+                return Ok(());
+            };
+            let part = program.parts.iter().find(|p| p.unit == core.unit);
+            let body = part.map_or(&[] as &[Stmt], |p| &p.body);
+            let sub = if program.mixed() && core.unit == Unit::Vector { block % 2 } else { 0 };
+            core.interpreter = Some(Interpreter::new(program, body, args, [block, blocks, sub]));
+            core.counted = 0;
+            return Ok(());
+        };
+        let next = interpreter.next()?;
+        let spent = (interpreter.cycles - core.counted) as f64;
+        core.counted = interpreter.cycles;
+        core.time += spent;
+        core.scalar += spent;
+        core.issued += 1;
+        if core.issued > ENDLESS {
+            let message = format!("a core issued {ENDLESS} instructions without coming to its end");
+            return Err(Finding::new(Rule::Endless, program, message));
+        }
+        core.ready = Some(next);
+        Ok(())
+    }
+
+    /// Issues what the scalar unit has come to.
+    fn issue(&mut self, c: usize, next: Next<'p>) -> Result<()> {
+        let program = self.program;
+        let (instr, stmt) = match next {
+            Next::Issue(instr, stmt) => (instr, stmt),
+            Next::End => {
+                // The block is done when its pipes are.
+                self.cores[c].interpreter = None;
+                self.drain(c, Held::Drain);
+                return Ok(());
+            }
+        };
+        match &*instr {
+            Instr::Barrier(Barrier::All) => self.drain(c, Held::Drain),
+            Instr::Barrier(Barrier::Cores) | Instr::SyncSoft(_) => self.drain(c, Held::Cores),
+            Instr::CrossSet(_) | Instr::CrossWait(_) => {
+                let message = "flags between cores of both kinds are not in the timing model yet";
+                return Err(Finding::new(Rule::Unsupported, program, message).at(program, "", stmt.source));
+            }
+            Instr::SetFlag(x) => self.queue(c, x.from, Queued::Set((x.from, x.to, x.id.as_int())))?,
+            Instr::WaitFlag(x) => self.queue(c, x.to, Queued::Wait((x.from, x.to, x.id.as_int())))?,
+            Instr::Load(x) => {
+                let value = (self.loads)(&x.src);
+                let value = value.ok_or_else(|| {
+                    let message =
+                        "a value that the scalar unit loads decides what runs: give the launch its data";
+                    Finding::new(Rule::Arguments, program, message).at(program, "", stmt.source)
+                })?;
+                if let Some(interpreter) = &mut self.cores[c].interpreter {
+                    interpreter.assign(x.into, value);
+                }
+                self.own(c, &instr)?;
+            }
+            Instr::Store(_) | Instr::CacheFlush(_) => self.own(c, &instr)?,
+            _ => {
+                let pipe = instr.pipe(program).unwrap_or(Pipe::S);
+                let op = match cost(program, self.at, self.banks, &instr) {
+                    Cost::Fixed { busy, tail } => Queued::Busy { busy, tail },
+                    Cost::Transfer(t) => Queued::Move(t),
+                };
+                self.queue(c, pipe, op)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An instruction of the scalar unit itself: it goes on when that is done.
+    fn own(&mut self, c: usize, instr: &Instr<Value>) -> Result<()> {
+        if let Cost::Fixed { busy, .. } = cost(self.program, self.at, self.banks, instr) {
+            let core = &mut self.cores[c];
+            core.time += busy as f64;
+            core.scalar += busy as f64;
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, c: usize, pipe: Pipe, op: Queued) -> Result<()> {
+        if pipe == Pipe::S {
+            // The scalar unit is a pipe of its own: it sets at once, and stands still while it waits.
+            let core = &mut self.cores[c];
+            match op {
+                Queued::Set(flag) => {
+                    let time = core.time;
+                    core.flags.entry(flag).or_default().push_back(time);
+                    self.serve_all(c, time)?;
+                }
+                Queued::Wait(flag) => {
+                    let queued = core.lanes[0].queue.len();
+                    core.lanes[0].queue.push_back(Queued::Wait(flag));
+                    core.lanes[0].queue.push_back(Queued::Resume);
+                    core.held = Held::Own;
+                    let time = core.time;
+                    if queued == 0 {
+                        self.serve(c, 0, time)?;
+                    }
+                }
+                Queued::Busy { busy, .. } => core.time += busy as f64,
+                Queued::Move(_) | Queued::Resume => {}
+            }
+            return Ok(());
+        }
+        let lane = pipe as usize;
+        if self.cores[c].lanes[lane].queue.len() >= QUEUE {
+            self.cores[c].held = Held::Room(lane);
+            self.cores[c].pending = Some((lane, op));
+            return Ok(());
+        }
+        self.enqueue(c, lane, op)
+    }
+
+    fn enqueue(&mut self, c: usize, lane: usize, op: Queued) -> Result<()> {
+        let time = self.cores[c].time;
+        self.cores[c].lanes[lane].queue.push_back(op);
+        self.serve(c, lane, time)
+    }
+
+    /// The scalar unit waits until all pipes are done, and then, if asked, for all cores.
+    fn drain(&mut self, c: usize, held: Held) {
+        self.cores[c].held = held;
+        self.drained(c);
+    }
+
+    fn drained(&mut self, c: usize) {
+        let core = &mut self.cores[c];
+        if !matches!(core.held, Held::Drain | Held::Cores) {
+            return;
+        }
+        if core.lanes.iter().any(|l| l.working || !l.queue.is_empty()) {
+            return;
+        }
+        let settled = core.lanes.iter().map(|l| l.settled).fold(core.time, f64::max);
+        core.time = settled;
+        if core.held == Held::Drain {
+            self.wake(c, SCALAR, settled);
+            self.cores[c].held = Held::Own;
+            return;
+        }
+        self.waiting += 1;
+        self.cores[c].held = Held::Own;
+        // Cores that are done or have not begun a further block would wait for ever in hardware: a deadlock here too.
+        if self.waiting == self.cores.len() {
+            self.waiting = 0;
+            let last = self.cores.iter().map(|c| c.time).fold(0.0, f64::max) + CORES;
+            for i in 0..self.cores.len() {
+                self.wake(i, SCALAR, last);
+            }
+        }
+    }
+
+    /// Takes what a pipe can take at time `now`.
+    fn serve(&mut self, c: usize, lane: usize, now: f64) -> Result<()> {
+        loop {
+            let core = &mut self.cores[c];
+            let l = &mut core.lanes[lane];
+            if l.working {
+                return Ok(());
+            }
+            let Some(op) = l.queue.front() else {
+                self.drained(c);
+                return Ok(());
+            };
+            match op {
+                Queued::Wait(flag) => {
+                    let Some(set) = core.flags.get(flag).and_then(|f| f.front()).copied() else {
+                        return Ok(());
+                    };
+                    if let Some(times) = core.flags.get_mut(flag) {
+                        times.pop_front();
+                    }
+                    l.queue.pop_front();
+                    l.working = true;
+                    self.wake(c, lane, now.max(set) + 1.0);
+                }
+                Queued::Set(flag) => {
+                    let (flag, time) = (*flag, now.max(l.settled) + 1.0);
+                    core.flags.entry(flag).or_default().push_back(time);
+                    l.queue.pop_front();
+                    l.working = true;
+                    // Setting takes a cycle; the flag comes when what was before it is done.
+                    self.wake(c, lane, now + 1.0);
+                    let to = flag.1 as usize;
+                    if to != lane {
+                        self.serve(c, to, now)?;
+                    }
+                }
+                Queued::Busy { busy, tail } => {
+                    let end = now + *busy as f64;
+                    l.busy += *busy as f64;
+                    l.settled = l.settled.max(end + *tail as f64);
+                    l.queue.pop_front();
+                    l.working = true;
+                    self.wake(c, lane, end);
+                }
+                Queued::Move(_) => {
+                    self.begin(c, lane, now);
+                }
+                Queued::Resume => {
+                    l.queue.pop_front();
+                    core.held = Held::Own;
+                    self.wake(c, SCALAR, now);
+                }
+            }
+            self.room(c, lane, now);
+        }
+    }
+
+    fn serve_all(&mut self, c: usize, now: f64) -> Result<()> {
+        (1..7).try_for_each(|lane| self.serve(c, lane, now))
+    }
+
+    /// Begins the transfer at the head of a pipe's queue.
+    fn begin(&mut self, c: usize, lane: usize, now: f64) {
+        let Some(Queued::Move(t)) = self.cores[c].lanes[lane].queue.pop_front() else { return };
+        let (mut bytes, mut missed, mut hbm) = (0, 0, 0);
+        for &(address, length) in &t.runs {
+            let traffic = self.l2.access(address, length, t.write, t.streamed);
+            bytes += length;
+            missed += traffic.missed;
+            hbm += traffic.hbm;
+        }
+        (self.hbm, self.moved) = (self.hbm + hbm as f64, self.moved + bytes as f64);
+        let l = &mut self.cores[c].lanes[lane];
+        l.working = true;
+        l.transfer = Some((now + t.port.least, now, tail(&t.port, bytes as f64)));
+        if bytes == 0 {
+            l.transfer = None;
+            self.wake(c, lane, now);
+            return;
+        }
+        let share = missed as f64 / bytes as f64;
+        let port = 1.0 / (share / t.port.miss + (1.0 - share) / t.port.hit);
+        self.memory.begin(now, c * 8 + lane, bytes as f64, port, hbm as f64 / bytes as f64);
+    }
+
+    /// The last byte of a transfer has come.
+    fn arrived(&mut self, c: usize, lane: usize, now: f64) {
+        let l = &mut self.cores[c].lanes[lane];
+        let Some((least, begun, tail)) = l.transfer.take() else { return };
+        let end = now.max(least);
+        l.busy += end - begun;
+        l.settled = l.settled.max(end + tail);
+        self.wake(c, lane, end);
+    }
+
+    /// A pipe is free at time `now`.
+    fn finished(&mut self, c: usize, lane: usize, now: f64) -> Result<()> {
+        let l = &mut self.cores[c].lanes[lane];
+        l.working = false;
+        l.transfer = None;
+        self.serve(c, lane, now)?;
+        self.room(c, lane, now);
+        Ok(())
+    }
+
+    /// Lets the scalar unit go on if it waits for room in this queue.
+    fn room(&mut self, c: usize, lane: usize, now: f64) {
+        let core = &mut self.cores[c];
+        if core.held == Held::Room(lane) && core.lanes[lane].queue.len() < QUEUE {
+            core.held = Held::Own;
+            self.wake(c, SCALAR, now);
+        }
+    }
+}
+
+/// Cycles from a transfer's last byte at full rate to its end, where nothing else runs: the latency, less what the
+/// first buffer gains on the steady rate.
+fn tail(port: &Port, bytes: f64) -> f64 {
+    let (buffer, rate) = port.burst;
+    let first = bytes.min(buffer);
+    (port.latency + first / rate - first / port.hit).max(0.0)
+}

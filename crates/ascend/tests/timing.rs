@@ -1,0 +1,137 @@
+//! The timing model beside published times of whole kernels, none of which it was calibrated on.
+
+use headwater_ascend::chip::{Arch, Chip};
+use headwater_ascend::kernel::{
+    Binary, Builder, Elem, Gm, Over, Pipe, Program, Scalar, ScalarType, Unit, Value, View,
+};
+use headwater_ascend::timing::{Launch, Timing, predict};
+
+fn chip() -> &'static Chip {
+    Chip::from_name("910b1").unwrap()
+}
+
+fn time(program: &Program, blocks: u32) -> Timing {
+    let args = vec![Value::Int(0); program.params.len()];
+    predict(program, chip(), &Launch { blocks, args }, &mut |_| None).unwrap()
+}
+
+fn within(what: &str, predicted: f64, measured: f64, share: f64) {
+    let error = predicted / measured - 1.0;
+    println!(
+        "{what}: predicted {predicted:.2} µs, published {measured:.2} µs, error {:+.1} %",
+        100.0 * error
+    );
+    assert!(error.abs() <= share, "{what}: {:+.1} %, allowed {:.0} %", 100.0 * error, 100.0 * share);
+}
+
+/// Sum of `len` elements as asc-devkit's `add_high_performance` example does it: `slots` tiles in flight, results half
+/// a row of banks from the operands or not, inputs past L2 or not.
+fn add(len: u64, tile: u64, slots: u64, streamed: bool, apart: bool) -> Program {
+    let mut k = Builder::new("add", Arch::A2, Unit::Vector);
+    let (x, y) = (k.input("x", Elem::F16, len), k.input("y", Elem::F16, len));
+    let z = k.output("z", Elem::F16, len);
+    if streamed {
+        k.streamed(x);
+        k.streamed(y);
+    }
+    let a = k.ub_phase("a", Elem::F16, slots * tile, 0);
+    let b = k.ub_phase("b", Elem::F16, slots * tile, if apart { 256 } else { 0 });
+    let c = k.ub_phase("c", Elem::F16, slots * tile, 0);
+    for slot in 0..slots {
+        k.set_flag(Pipe::V, Pipe::Mte2, slot);
+        k.set_flag(Pipe::Mte3, Pipe::V, slot);
+    }
+    let round = k.var("round", ScalarType::Int);
+    k.set(round, 0);
+    k.for_each("i", Scalar::BLOCK * tile, len, Scalar::BLOCKS * tile, |k, start| {
+        let slot = k.let_("slot", round % slots);
+        let at = slot.clone() * tile;
+        let read = |k: &mut Builder, to: View, from: Gm| k.copy(to, from.at(&start), tile);
+        k.wait_flag(Pipe::V, Pipe::Mte2, slot.clone());
+        read(k, a.at(at.clone()), x);
+        read(k, b.at(at.clone()), y);
+        k.flag(Pipe::Mte2, Pipe::V, slot.clone());
+        k.wait_flag(Pipe::Mte3, Pipe::V, slot.clone());
+        k.binary(Binary::Add, c.at(at.clone()), a.at(at.clone()), b.at(at.clone()), Over::count(tile));
+        k.set_flag(Pipe::V, Pipe::Mte2, slot.clone());
+        k.flag(Pipe::V, Pipe::Mte3, slot.clone());
+        k.copy(z.at(&start), c.at(at), tile);
+        k.set_flag(Pipe::Mte3, Pipe::V, slot);
+        k.set(round, round + 1);
+    });
+    for slot in 0..slots {
+        k.wait_flag(Pipe::V, Pipe::Mte2, slot);
+        k.wait_flag(Pipe::Mte3, Pipe::V, slot);
+    }
+    k.finish().unwrap()
+}
+
+const ELEMENTS: u64 = 8192 * 8192;
+
+#[test]
+fn queued_additions_take_what_was_measured() {
+    // One block, everything in UB: 1000 additions of 64 repeats, 86 cycles each.
+    let mut k = Builder::new("adds", Arch::A2, Unit::Vector);
+    let a = k.ub_phase("a", Elem::F32, 4096, 0);
+    let b = k.ub_phase("b", Elem::F32, 4096, 256);
+    let c = k.ub_phase("c", Elem::F32, 4096, 0);
+    k.for_each("i", 0, 1000, 1, |k, _| {
+        k.binary(Binary::Add, c.at(0), a.at(0), b.at(0), Over::count(4096));
+    });
+    let mut program = k.finish().unwrap();
+    // Addresses of the published scenario 4.
+    for (buffer, address) in program.buffers.iter_mut().zip([0, 0x10100, 0x4000]) {
+        buffer.address = Some(address);
+    }
+    let timing = time(&program, 1);
+    within("1000 additions", timing.pipe(Pipe::V) * 1.85, 86.0, 0.01);
+}
+
+#[test]
+fn add_beside_its_published_times() {
+    let cases = [
+        ("add, one core, tiles of 4096", add(ELEMENTS, 4096, 2, false, false), 1, 6909.6),
+        ("add, 48 cores, tiles of 4096", add(ELEMENTS, 4096, 2, false, false), 48, 306.58),
+        ("add, tiles of 16384", add(ELEMENTS, 16384, 1, false, false), 48, 268.5),
+        ("add, inputs past L2", add(ELEMENTS, 8192, 2, true, false), 48, 187.68),
+    ];
+    for (what, program, blocks, measured) in cases {
+        let timing = time(&program, blocks);
+        println!("{timing}");
+        within(what, timing.task, measured, 0.25);
+    }
+}
+
+/// Copies a matrix of `size` × `size` f16 into UB, in tiles of `rows` × `cols`, `passes` times over `slices` bands of rows.
+fn copy_in(size: u64, [rows, cols]: [u64; 2], passes: u64, slices: u64) -> Program {
+    let mut k = Builder::new("copy_in", Arch::A2, Unit::Vector);
+    let x = k.input("x", Elem::F16, size * size);
+    let tile = k.ub("tile", Elem::F16, rows * cols);
+    let (band, across) = (size / slices, size / cols);
+    k.for_each("slice", 0, slices, 1, |k, slice| {
+        k.for_each("pass", 0, passes, 1, |k, _| {
+            let tiles = band / rows * across;
+            k.for_each("t", Scalar::BLOCK, tiles, Scalar::BLOCKS, |k, t| {
+                let row = slice.clone() * band + t.clone() / across * rows;
+                let at = row * size + t % across * cols;
+                k.copy_runs(tile.at(0), x.at(at), rows, cols / 16, (size - cols) / 16, 0);
+            });
+        });
+    });
+    k.finish().unwrap()
+}
+
+#[test]
+fn copies_beside_their_published_times() {
+    let cases = [
+        ("copies of 128 bytes", copy_in(12288, [1, 64], 1, 1), 564.84),
+        ("copies of 64 runs of 128 bytes", copy_in(12288, [64, 64], 1, 1), 233.54),
+        ("four passes over the whole", copy_in(12288, [64, 64], 4, 1), 828.06),
+        ("four passes over each of four slices", copy_in(12288, [64, 64], 4, 4), 365.74),
+    ];
+    for (what, program, measured) in cases {
+        let timing = time(&program, 48);
+        println!("{timing}");
+        within(what, timing.task, measured, 0.25);
+    }
+}
