@@ -14,6 +14,7 @@
 // The C interface takes raw pointers in safe-looking functions; the host side's wrappers are its only callers.
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 
+mod arena;
 pub mod binary;
 pub mod config;
 pub mod exports;

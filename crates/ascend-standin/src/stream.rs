@@ -33,7 +33,8 @@ struct Queue {
     tasks: VecDeque<Task>,
     given: u64,
     done: u64,
-    error: Option<Status>,
+    /// The first failure and what it says.
+    error: Option<(Status, String)>,
     closing: bool,
 }
 
@@ -85,10 +86,7 @@ impl Stream {
             let rest = rest.unwrap_or(Duration::from_secs(3600));
             queue = self.changed.wait_timeout(queue, rest).unwrap_or_else(PoisonError::into_inner).0;
         }
-        match queue.error {
-            Some(status) => fail(status, format!("a task of stream {} failed", self.id)),
-            None => Ok(()),
-        }
+        queue.error.clone().map_or(Ok(()), Err)
     }
 
     /// Ends the thread; with `force` whatever it does.
@@ -114,8 +112,8 @@ impl Stream {
             };
             let outcome = if self.abandoned.load(Ordering::SeqCst) { Ok(()) } else { self.perform(&task) };
             let mut queue = self.queue();
-            if let Err((status, _)) = outcome {
-                queue.error.get_or_insert(status);
+            if let Err(failure) = outcome {
+                queue.error.get_or_insert(failure);
             }
             queue.done += 1;
             self.changed.notify_all();

@@ -1,5 +1,6 @@
 //! The state behind the interface: devices, memory, handles, and what is to fail.
 
+use crate::arena::Arena;
 use crate::config::Config;
 use crate::run::Function;
 use crate::stream::{Event, Stream};
@@ -38,6 +39,8 @@ pub struct Injection {
 pub struct Device {
     pub set: u32,
     pub used: usize,
+    /// Made when memory is first asked for.
+    pub arena: Option<Arena>,
     /// What every call gives since the device was lost.
     pub lost: Option<Status>,
 }

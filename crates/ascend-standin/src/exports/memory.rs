@@ -1,6 +1,7 @@
 //! Memory of devices and pinned memory.
 
 use super::{exports, put};
+use crate::arena::Arena;
 use crate::stream::{Stream, Task};
 use crate::world::{Allocation, Outcome, PARAM, State, WORLD, fail};
 use headwater_ascend::host::acl::codes::MEMORY_ALLOCATION;
@@ -9,30 +10,32 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Alignment that CANN promises.
+/// Alignment of pinned memory.
 const ALIGN: usize = 64;
 /// What memory holds before it is written.
 const PATTERN: u8 = 0xA5;
 
-fn layout(bytes: usize) -> Layout {
-    // Aligned to more, and given out one unit further: no address is better aligned than promised.
-    Layout::from_size_align(bytes + ALIGN, 4096).unwrap_or(Layout::new::<u64>())
+/// Aligned to more than promised, and given out one unit further: no address is better aligned than that.
+fn layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes.checked_add(ALIGN)?, 4096).ok()
 }
 
 fn take(bytes: usize) -> *mut c_void {
+    let Some(layout) = layout(bytes) else { return std::ptr::null_mut() };
     // SAFETY: the size is not 0.
-    let base = unsafe { alloc(layout(bytes)) };
+    let base = unsafe { alloc(layout) };
     if base.is_null() {
         return base.cast();
     }
-    // SAFETY: `bytes + ALIGN` bytes were just given.
-    unsafe { base.write_bytes(PATTERN, bytes + ALIGN) };
+    // SAFETY: so many bytes were just given.
+    unsafe { base.write_bytes(PATTERN, layout.size()) };
     base.wrapping_add(ALIGN).cast()
 }
 
 fn give_back(address: usize, bytes: usize) {
+    let Some(layout) = layout(bytes) else { return };
     // SAFETY: made by `take` with this size, and given back once: its entry was just removed.
-    unsafe { dealloc((address - ALIGN) as *mut u8, layout(bytes)) };
+    unsafe { dealloc((address - ALIGN) as *mut u8, layout) };
 }
 
 /// Checks the device's side of a copy, and that the context fits.
@@ -75,13 +78,15 @@ exports! {
         if device.used + bytes > WORLD.config.memory {
             return fail(MEMORY_ALLOCATION, format!("{} bytes are in use", device.used));
         }
-        let taken = take(bytes);
-        if taken.is_null() {
-            return fail(MEMORY_ALLOCATION, "the host has no memory");
+        if device.arena.is_none() {
+            device.arena = Arena::new(WORLD.config.memory);
         }
+        let Some(taken) = device.arena.as_mut().and_then(|arena| arena.take(bytes)) else {
+            return fail(MEMORY_ALLOCATION, "no block is large enough");
+        };
         device.used += bytes;
-        state.memory.insert(taken as usize, Allocation { bytes, device: number });
-        put(address, taken)
+        state.memory.insert(taken, Allocation { bytes, device: number });
+        put(address, taken as *mut c_void)
     }
 
     /// `aclrtFree`.
@@ -90,8 +95,11 @@ exports! {
         let Some(allocation) = state.memory.remove(&(address as usize)) else {
             return fail(PARAM, "no allocation begins there");
         };
-        state.devices[allocation.device as usize].used -= allocation.bytes;
-        give_back(address as usize, allocation.bytes);
+        let device = &mut state.devices[allocation.device as usize];
+        device.used -= allocation.bytes;
+        if let Some(arena) = &mut device.arena {
+            arena.give_back(address as usize, allocation.bytes);
+        }
         Ok(())
     }
 

@@ -120,14 +120,23 @@ impl DeviceMemory {
         device.check("aclrtMemcpy", status)
     }
 
-    /// Address of byte `offset`, from which `bytes` bytes must be inside.
-    pub(super) fn range(&self, offset: usize, bytes: usize) -> Result<*mut c_void> {
+    /// Whether `bytes` bytes from byte `offset` are inside.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if they are not.
+    pub fn check(&self, offset: usize, bytes: usize) -> Result<()> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.0.bytes) {
             return Err(Error::Usage(format!(
                 "bytes {offset} to {offset}+{bytes} of a device memory of {} bytes",
                 self.0.bytes
             )));
         }
+        Ok(())
+    }
+
+    /// Address of byte `offset`, from which `bytes` bytes must be inside.
+    pub(super) fn range(&self, offset: usize, bytes: usize) -> Result<*mut c_void> {
+        self.check(offset, bytes)?;
         Ok((self.0.address + offset as u64) as *mut c_void)
     }
 }
@@ -171,6 +180,16 @@ impl PinnedMemory {
         // SAFETY: `bytes` bytes of host memory that nothing else knows yet.
         unsafe { std::ptr::write_bytes(address.cast::<u8>(), 0, bytes) };
         Ok(PinnedMemory(Arc::new(pinned)))
+    }
+}
+
+impl Pinned {
+    /// Whether it has so many bytes.
+    pub fn check(&self, bytes: usize) -> Result<()> {
+        if bytes <= self.bytes {
+            return Ok(());
+        }
+        Err(Error::Usage(format!("{bytes} bytes of a pinned memory of {}", self.bytes)))
     }
 }
 

@@ -238,19 +238,34 @@ impl Stream {
         Ok(())
     }
 
-    /// Copies pinned memory to byte `offset` of device memory, in order with the stream. The bytes come back when the
-    /// copy is done.
+    /// Copies the whole of pinned memory to byte `offset` of device memory, in order with the stream. The memory comes
+    /// back when the copy is done.
     ///
     /// # Errors
     /// [`Error::Usage`] for a range outside, the device's first error.
     pub fn write(&self, to: &DeviceMemory, offset: usize, from: PinnedMemory) -> Result<Pending> {
-        let address = to.range(offset, from.0.bytes)?;
+        let bytes = from.0.bytes;
+        self.write_part(to, offset, from, bytes)
+    }
+
+    /// The same with the first `bytes` bytes of the pinned memory.
+    ///
+    /// # Errors
+    /// As [`Stream::write`].
+    pub fn write_part(
+        &self,
+        to: &DeviceMemory,
+        offset: usize,
+        from: PinnedMemory,
+        bytes: usize,
+    ) -> Result<Pending> {
+        let address = to.range(offset, bytes)?;
+        from.0.check(bytes)?;
         self.same_device(to)?;
         self.device.enter()?;
-        let f = &self.device.runtime.acl.base;
-        if from.0.bytes > 0 {
-            let (data, bytes) = (from.0.address as *const _, from.0.bytes);
-            // SAFETY: the range was checked. The log holds both memories until the copy is known to be done, and
+        if bytes > 0 {
+            let (f, data) = (&self.device.runtime.acl.base, from.0.address as *const _);
+            // SAFETY: both ranges were checked. The log holds both memories until the copy is known to be done, and
             // nobody writes the bytes meanwhile: `Pending` owns them.
             let status = unsafe {
                 (f.aclrtMemcpyAsync)(address, bytes, data, bytes, memcpy_kind::HOST_TO_DEVICE, self.handle)
@@ -265,13 +280,28 @@ impl Stream {
     /// # Errors
     /// [`Error::Usage`] for a range outside, the device's first error.
     pub fn read(&self, from: &DeviceMemory, offset: usize, into: PinnedMemory) -> Result<Pending> {
-        let address = from.range(offset, into.0.bytes)?;
+        let bytes = into.0.bytes;
+        self.read_part(from, offset, into, bytes)
+    }
+
+    /// The same into the first `bytes` bytes of the pinned memory.
+    ///
+    /// # Errors
+    /// As [`Stream::read`].
+    pub fn read_part(
+        &self,
+        from: &DeviceMemory,
+        offset: usize,
+        into: PinnedMemory,
+        bytes: usize,
+    ) -> Result<Pending> {
+        let address = from.range(offset, bytes)?;
+        into.0.check(bytes)?;
         self.same_device(from)?;
         self.device.enter()?;
-        let f = &self.device.runtime.acl.base;
-        if into.0.bytes > 0 {
-            let (data, bytes) = (into.0.address as *mut _, into.0.bytes);
-            // SAFETY: the range was checked. The log holds both memories until the copy is known to be done, and
+        if bytes > 0 {
+            let (f, data) = (&self.device.runtime.acl.base, into.0.address as *mut _);
+            // SAFETY: both ranges were checked. The log holds both memories until the copy is known to be done, and
             // nobody reads the bytes meanwhile: `Pending` owns them.
             let status = unsafe {
                 (f.aclrtMemcpyAsync)(data, bytes, address, bytes, memcpy_kind::DEVICE_TO_HOST, self.handle)

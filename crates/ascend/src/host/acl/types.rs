@@ -145,3 +145,16 @@ pub mod device_attr {
 
 /// Bytes that `aclsysGetVersionStr` writes at most.
 pub const VERSION_BYTES: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_the_sizes_of_the_interface() {
+        assert_eq!((size_of::<LoadOption>(), size_of::<LoadOptions>()), (20, 16));
+        assert_eq!((size_of::<LaunchAttribute>(), size_of::<LaunchConfig>()), (20, 16));
+        assert_eq!(size_of::<RuntimeBinary>(), 24);
+        assert_eq!(size_of::<StreamHandle>(), size_of::<*mut c_void>());
+    }
+}
