@@ -1,92 +1,195 @@
-//! What a device must offer. Passes see a device only through its [`Target`]; the runtime through [`Device`].
+//! The device contract: memory, streams of work, and plans that run on them.
+//!
+//! Work is submitted to a [`Stream`], which runs it in order, some time later. Two streams are not ordered,
+//! except where one waits for an [`Event`] of the other. The host sees nothing of it before it waits. A
+//! device that does its work while it is submitted is the trivial case, and fulfils the same contract.
+//!
+//! Failures. What can be checked at once (a range, a foreign buffer) is refused at once. What goes wrong
+//! while work runs is kept by the stream: the work behind it on that stream is dropped, and the next call
+//! that waits reports it. An error in data (`Value`, such as an index out of range) is then over, and the
+//! stream takes work again. A failure of the device (`Device`) is sticky: every later call on the stream, and
+//! every later run of the same executable, reports it again. Errors of a plan name the operator and the
+//! model's line.
+//!
+//! Passes see a device through its [`Target`] alone. The interface knows no pass.
 
 use crate::diagnostic::Result;
-use crate::graph::{Graph, Output, OutputRole};
-use crate::pass;
-use crate::plan::{Bindings, Place, Plan};
+use crate::plan::Plan;
 use crate::target::Target;
-use crate::tensor::Tensor;
-use crate::{ensure, fail};
 use std::any::Any;
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Arc;
 
-/// Memory on a device, aligned to [`crate::plan::ALIGN`], zeroed when made.
-pub trait Memory: Send {
-    /// Size in bytes.
-    fn bytes(&self) -> usize;
-    /// Copies `data` to byte `offset`.
-    ///
-    /// # Errors
-    /// `Device` if the range is outside.
-    fn write(&mut self, offset: usize, data: &[u8]) -> Result<()>;
-    /// Copies from byte `offset` into `data`.
-    ///
-    /// # Errors
-    /// `Device` if the range is outside.
-    fn read(&self, offset: usize, data: &mut [u8]) -> Result<()>;
-    /// For the device to find its own type again.
-    fn as_any(&mut self) -> &mut dyn Any;
-}
-
-/// A plan loaded onto a device.
-pub trait Executable: Send {
-    /// Runs the plan once. `memory[i]` is segment `i` (the arena first). With `seconds`, adds each step's
-    /// duration to the entry of its index; timing may serialise what would overlap.
-    ///
-    /// # Errors
-    /// `Value` for data out of range (an index), `Device` for failures; the step's operator and origin are
-    /// named. After a `Device` error every further run fails with the same error.
-    fn run(&mut self, memory: &mut [&mut dyn Memory], seconds: Option<&mut [f64]>) -> Result<()>;
+/// What fresh memory holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// Anything: it is written before it is read.
+    Undefined,
+    /// Zeros.
+    Zero,
 }
 
 /// A place where plans run.
 pub trait Device: Send + Sync {
-    /// Name, e.g. `cpu`.
+    /// Name, e.g. `cpu`, `ascend:0`.
     fn name(&self) -> &str;
+
     /// What it can do and what it costs.
     fn target(&self) -> &Target;
-    /// Memory of its own.
+
+    /// Memory of its own, aligned as the target says. The device frees it when the last handle is dropped and
+    /// no submitted work uses it any more.
     ///
     /// # Errors
     /// `Device` if there is not enough.
-    fn alloc(&self, bytes: usize) -> Result<Box<dyn Memory>>;
-    /// Prepares a plan: picks kernels, compiles programs.
+    fn alloc(&self, bytes: usize, content: Content) -> Result<Arc<dyn Buffer>>;
+
+    /// Host memory of somebody else as a buffer, without a copy. Plans read and write it in place. Memory of
+    /// the device itself that others own is wrapped by the device's own crate.
     ///
     /// # Errors
-    /// `Unsupported` or `Device` if a step cannot run here.
+    /// `Unsupported` if the device does not address host memory, `Device` if the first byte is not aligned to
+    /// [`crate::plan::ALIGN`] bytes.
+    fn borrow(&self, memory: Box<dyn Foreign>) -> Result<Arc<dyn Buffer>>;
+
+    /// A new stream, empty.
+    ///
+    /// # Errors
+    /// `Device` if there are no more.
+    fn stream(&self) -> Result<Box<dyn Stream>>;
+
+    /// Prepares a plan: picks kernels, compiles programs, checks every operand against its segment.
+    ///
+    /// # Errors
+    /// `Unsupported` or `Device` if a step cannot run here, `Plan` if the plan is not sound.
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>>;
 }
 
-/// Runs a graph once on a device and returns its outputs in order: for tests, checks and single operators.
-/// Plans with [`Bindings::simple`] and proves the plan before running it.
-///
-/// # Errors
-/// What planning, the device and the operators refuse; `Graph` if `inputs` are not those of the graph.
-pub fn evaluate(device: &dyn Device, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-    ensure!(inputs.len() == graph.inputs.len(), Graph, "{} inputs for {}", inputs.len(), graph.inputs.len());
-    let bindings = Bindings::simple(graph);
-    let plan = pass::plan(graph, &bindings, device.target())?;
-    pass::check_plan(&plan)?;
-    let mut memory = plan.segments.iter().map(|s| device.alloc(s.bytes)).collect::<Result<Vec<_>>>()?;
-    for ((input, place), tensor) in graph.inputs.iter().zip(&bindings.inputs).zip(inputs) {
-        let want = graph.ty(input.value);
-        ensure!(tensor.ty == *want, Graph, "input {} is {}, expected {want}", input.name, tensor.ty);
-        if let Some(place) = place {
-            memory[place.segment.0 as usize].write(place.offset, &tensor.to_bytes())?;
-        }
+/// Memory on a device. Handles are shared: submitted work holds those that it uses.
+pub trait Buffer: Debug + Send + Sync {
+    /// Size in bytes.
+    fn bytes(&self) -> usize;
+    /// For the device to find its own type again.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// Contiguous host memory that is lent to a device for as long as the buffer made of it lives.
+pub trait Foreign: Send {
+    /// The memory: the same at every call, and nobody else's until this value is dropped.
+    fn memory(&mut self) -> &mut [u8];
+}
+
+/// A queue of work on a device, done in the order in which it was submitted. Ranges are in bytes and are
+/// checked when work is submitted; one that is outside is a `Device` error at once.
+pub trait Stream: Send + Sync {
+    /// Copies host memory to a buffer. `data` is taken before this returns, so it may be reused at once.
+    ///
+    /// # Errors
+    /// As the module says.
+    fn write(&self, to: &Arc<dyn Buffer>, offset: usize, data: &[u8]) -> Result<()>;
+
+    /// Copies from a buffer to host memory, to be taken when it is there.
+    ///
+    /// # Errors
+    /// As the module says.
+    fn fetch(&self, from: &Arc<dyn Buffer>, offset: usize, bytes: usize) -> Result<Box<dyn Fetched>>;
+
+    /// Copies from a buffer to host memory, and waits for it and all work before.
+    ///
+    /// # Errors
+    /// As the module says.
+    fn read(&self, from: &Arc<dyn Buffer>, offset: usize, data: &mut [u8]) -> Result<()> {
+        data.copy_from_slice(&self.fetch(from, offset, data.len())?.wait()?);
+        Ok(())
     }
-    device
-        .load(&plan)?
-        .run(&mut memory.iter_mut().map(|m| m.as_mut() as &mut dyn Memory).collect::<Vec<_>>(), None)?;
-    let read = |(output, place): (&Output, &Option<Place>)| {
-        let place = place.or_else(|| match output.role {
-            OutputRole::Mutation(v) => graph.input_index(v).and_then(|i| bindings.inputs[i]),
-            _ => None,
-        });
-        let place = place.ok_or_else(|| fail!(Graph, "output {} is not bound", output.name))?;
-        let ty = graph.ty(output.value);
-        let mut bytes = vec![0; ty.bytes()];
-        memory[place.segment.0 as usize].read(place.offset, &mut bytes)?;
-        Ok(Tensor::from_bytes(ty, &bytes))
-    };
-    graph.outputs.iter().zip(&bindings.outputs).map(read).collect()
+
+    /// Copies between buffers of the device; the ranges do not overlap.
+    ///
+    /// # Errors
+    /// As the module says.
+    fn copy(
+        &self,
+        from: &Arc<dyn Buffer>,
+        from_offset: usize,
+        to: &Arc<dyn Buffer>,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<()>;
+
+    /// Sets every byte of a range.
+    ///
+    /// # Errors
+    /// As the module says.
+    fn fill(&self, to: &Arc<dyn Buffer>, offset: usize, bytes: usize, value: u8) -> Result<()>;
+
+    /// A mark behind all work submitted so far.
+    ///
+    /// # Errors
+    /// As the module says.
+    fn record(&self) -> Result<Arc<dyn Event>>;
+
+    /// Holds the work submitted from now on until an event of another stream of the same device has come.
+    /// Does not hold the host.
+    ///
+    /// # Errors
+    /// As the module says; `Device` for an event of another device.
+    fn wait(&self, event: &Arc<dyn Event>) -> Result<()>;
+
+    /// Waits until all work submitted so far is done, and reports what went wrong.
+    ///
+    /// # Errors
+    /// As the module says.
+    fn synchronize(&self) -> Result<()>;
+
+    /// For the device to find its own type again.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A mark in a stream.
+pub trait Event: Send + Sync {
+    /// Whether the work before it is done. Does not wait.
+    fn is_done(&self) -> bool;
+    /// Waits for the work before it.
+    ///
+    /// # Errors
+    /// What went wrong before it in its stream, which keeps it to report it too.
+    fn synchronize(&self) -> Result<()>;
+    /// For the device to find its own type again.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// Bytes on their way to the host.
+pub trait Fetched: Send {
+    /// Waits for them.
+    ///
+    /// # Errors
+    /// What went wrong before in the stream.
+    fn wait(self: Box<Self>) -> Result<Vec<u8>>;
+}
+
+/// A plan loaded onto a device.
+pub trait Executable: Send {
+    /// Submits a part of the plan: the steps of a range, in order; `0..steps` is all of it. `memory[i]` is
+    /// segment `i`, the arena first, each a buffer of its own. Parts of one run, in order and on the same
+    /// memory, do what the whole does.
+    ///
+    /// # Errors
+    /// `Device` if the memory is not this device's, too small or too little, and as the module of [`Device`] says.
+    fn submit(&mut self, stream: &dyn Stream, memory: &[Arc<dyn Buffer>], steps: Range<usize>) -> Result<()>;
+
+    /// Measures the duration of every step from now on. That may order what would overlap.
+    fn measure(&mut self);
+
+    /// Seconds that each step has taken in runs that are done, since [`Executable::measure`]; empty before.
+    fn seconds(&self) -> Vec<f64>;
+}
+
+impl Plan {
+    /// The steps from the first of a phase to its last; phases follow each other.
+    pub fn steps_of(&self, phase: crate::graph::Phase) -> Range<usize> {
+        let first = self.steps.iter().position(|s| s.phase == phase);
+        let last = self.steps.iter().rposition(|s| s.phase == phase);
+        first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
+    }
 }

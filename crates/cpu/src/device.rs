@@ -1,15 +1,17 @@
 //! The CPU as a device.
 
+use crate::buffer::CpuBuffer;
 use crate::executor;
-use crate::memory::CpuMemory;
 use crate::pool::Pool;
+use crate::stream::CpuStream;
 use crate::target::target;
 use crate::tier::Tier;
-use headwater_core::device::{Device, Executable, Memory};
+use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, Stream};
 use headwater_core::diagnostic::Result;
 use headwater_core::ensure;
 use headwater_core::plan::Plan;
 use headwater_core::target::Target;
+use std::sync::Arc;
 
 /// The CPU: its threads and instructions.
 #[derive(Clone, Debug)]
@@ -63,8 +65,16 @@ impl Device for Cpu {
         &self.target
     }
 
-    fn alloc(&self, bytes: usize) -> Result<Box<dyn Memory>> {
-        Ok(Box::new(CpuMemory::new(bytes)?))
+    fn alloc(&self, bytes: usize, content: Content) -> Result<Arc<dyn Buffer>> {
+        Ok(Arc::new(CpuBuffer::new(bytes, content)?))
+    }
+
+    fn borrow(&self, memory: Box<dyn Foreign>) -> Result<Arc<dyn Buffer>> {
+        Ok(Arc::new(CpuBuffer::lent(memory)?))
+    }
+
+    fn stream(&self) -> Result<Box<dyn Stream>> {
+        Ok(Box::new(CpuStream::default()))
     }
 
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>> {

@@ -1,29 +1,41 @@
 //! Loads plans and runs them: checks every operand once, prepares each step, then runs the steps in order.
 
+use crate::buffer::CpuBuffer;
 use crate::kernels::{self, Args, Prepared, Site};
-use crate::memory::CpuMemory;
 use crate::pool::{Pool, Shared};
 use crate::rows::{Program, Scratch, ScratchSize};
+use crate::stream::CpuStream;
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
-use headwater_core::device::{Executable, Memory};
+use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::graph::Origin;
-use headwater_core::plan::{Plan, Step, Work};
+use headwater_core::plan::{Plan, SegmentId, Step, Work};
 use headwater_core::target::Port;
-use headwater_core::{OpCx, TensorType, ensure, fail};
+use headwater_core::{OpCx, TensorType, ensure, fail, reference};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A plan ready to run on the CPU.
 pub(crate) struct Loaded {
     steps: Vec<LoadedStep>,
-    /// Smallest size of each segment, and its name.
-    segments: Vec<(usize, String)>,
+    segments: Vec<LoadedSegment>,
     /// Addresses of the segments in the current run.
     bases: Vec<Shared<u8>>,
     pool: Pool,
     scratch: Scratch,
     failure: Option<Error>,
+    /// Of each step, if they are measured.
+    seconds: Vec<f64>,
+}
+
+struct LoadedSegment {
+    name: String,
+    /// Least size.
+    bytes: usize,
+    /// Whether a step writes there.
+    written: bool,
 }
 
 struct LoadedStep {
@@ -34,7 +46,14 @@ struct LoadedStep {
 
 enum LoadedWork {
     Rows(Box<Program>),
-    Kernel { run: Prepared, reads: Vec<Option<View>>, writes: Vec<ViewMut>, workspace: Option<Workspace> },
+    Kernel {
+        run: Prepared,
+        reads: Vec<Option<View>>,
+        writes: Vec<ViewMut>,
+        workspace: Option<Workspace>,
+    },
+    /// Through the core's interpreter: slowly, correctly, on one thread.
+    Reference(Box<Step>),
 }
 
 /// No workspace: aligned as any other, so that kernels may view it as what they like.
@@ -66,21 +85,78 @@ impl Loaded {
                 scratch.reserve(p);
             }
         }
-        let segments: Vec<_> = plan.segments.iter().map(|s| (s.bytes, s.name.clone())).collect();
+        let written = |segment: usize| {
+            let places = plan
+                .steps
+                .iter()
+                .flat_map(|s| s.writes.iter().map(|w| w.place).chain(s.workspace.map(|(place, _)| place)));
+            places.into_iter().any(|p| p.segment.0 as usize == segment)
+        };
+        let segments: Vec<LoadedSegment> = (plan.segments.iter().enumerate())
+            .map(|(i, s)| LoadedSegment { name: s.name.clone(), bytes: s.bytes, written: written(i) })
+            .collect();
         let bases = vec![Shared(std::ptr::null_mut()); segments.len()];
-        Ok(Loaded { steps, segments, bases, pool: pool.clone(), scratch, failure: None })
+        let (pool, seconds) = (pool.clone(), Vec::new());
+        Ok(Loaded { steps, segments, bases, pool, scratch, failure: None, seconds })
     }
 
-    fn bind(&mut self, memory: &mut [&mut dyn Memory]) -> Result<()> {
+    /// Checks the memory of a run and notes its addresses.
+    fn bind(&mut self, memory: &[Arc<dyn Buffer>]) -> Result<()> {
         let (got, want) = (memory.len(), self.segments.len());
         ensure!(got == want, Device, "the plan has {want} segments, the run was given {got}");
-        for ((m, (bytes, name)), base) in memory.iter_mut().zip(&self.segments).zip(&mut self.bases) {
-            let m = m.as_any().downcast_mut::<CpuMemory>();
-            let m = m.ok_or_else(|| fail!(Device, "segment `{name}` is not in the CPU's memory"))?;
-            ensure!(m.bytes() >= *bytes, Device, "segment `{name}` has {} bytes, needs {bytes}", m.bytes());
-            *base = Shared(m.base());
+        for (i, (buffer, segment)) in memory.iter().zip(&self.segments).enumerate() {
+            let LoadedSegment { name, bytes, .. } = segment;
+            let own = CpuBuffer::of(buffer)?;
+            ensure!(
+                own.bytes() >= *bytes,
+                Device,
+                "segment `{name}` has {} bytes, needs {bytes}",
+                own.bytes()
+            );
+            let twice = memory[..i].iter().position(|other| Arc::ptr_eq(other, buffer));
+            ensure!(twice.is_none(), Device, "segment `{name}` is given the memory of another");
+            self.bases[i] = Shared(own.base());
         }
         Ok(())
+    }
+}
+
+/// The memory of a run, taken: to write where a step writes, else to read. Given back when dropped.
+struct Taken<'a> {
+    memory: &'a [Arc<dyn Buffer>],
+    segments: &'a [LoadedSegment],
+    /// How many of the first are taken.
+    count: usize,
+}
+
+impl<'a> Taken<'a> {
+    /// Takes all, or none and tries again until others have given theirs back: so nobody waits for who waits
+    /// for him.
+    fn new(memory: &'a [Arc<dyn Buffer>], segments: &'a [LoadedSegment]) -> Result<Taken<'a>> {
+        loop {
+            let mut taken = Taken { memory, segments, count: 0 };
+            for (buffer, segment) in memory.iter().zip(segments) {
+                if !CpuBuffer::of(buffer)?.take(segment.written) {
+                    break;
+                }
+                taken.count += 1;
+            }
+            if taken.count == segments.len() {
+                return Ok(taken);
+            }
+            drop(taken);
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        for (buffer, segment) in self.memory.iter().zip(self.segments).take(self.count) {
+            if let Ok(buffer) = CpuBuffer::of(buffer) {
+                buffer.release(segment.written);
+            }
+        }
     }
 }
 
@@ -111,7 +187,7 @@ fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier) -> Result<LoadedWork>
             let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
             let site = Site { cx, outs: &outs, threads: pool.threads(), tier };
             let run = match kernels::choose(op.name, &site) {
-                None => kernels::reference(op, attrs, &outs)?,
+                None => return Ok(LoadedWork::Reference(Box::new(step.clone()))),
                 Some(kernel) => {
                     for (i, v) in reads.iter().enumerate() {
                         let fits =
@@ -176,9 +252,15 @@ fn check_apart(reads: &[Option<View>], writes: &[ViewMut], workspace: Option<&Wo
 
 impl LoadedStep {
     /// # Safety
-    /// `bases` are the segments of the plan, at least of their sizes, held exclusively; `scratch` is large
+    /// `bases` are the segments of the plan, at least of their sizes, taken for this run; `scratch` is large
     /// enough.
-    unsafe fn run(&mut self, bases: &[Shared<u8>], pool: &Pool, scratch: &mut Scratch) -> Result<()> {
+    unsafe fn run(
+        &mut self,
+        bases: &[Shared<u8>],
+        segments: &[LoadedSegment],
+        pool: &Pool,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
         match &mut self.work {
             LoadedWork::Rows(program) => {
                 // SAFETY: the caller's promise.
@@ -198,34 +280,83 @@ impl LoadedStep {
                 };
                 run(&mut Args { reads, writes, workspace, pool })
             }
+            LoadedWork::Reference(step) => {
+                // SAFETY: the caller's promise.
+                let mut all = unsafe { Segments::new(bases, segments) };
+                reference::memory::step(step, &mut all)
+            }
         }
         .map_err(|e| e.in_op(self.op).at(&self.origin))
     }
 }
 
+/// The segments of a run, for the interpreter.
+struct Segments<'a> {
+    bases: &'a [Shared<u8>],
+    segments: &'a [LoadedSegment],
+}
+
+impl<'a> Segments<'a> {
+    /// # Safety
+    /// `bases` are the segments of the plan, at least of their sizes, taken for this run; nobody else uses them
+    /// while this lives.
+    unsafe fn new(bases: &'a [Shared<u8>], segments: &'a [LoadedSegment]) -> Segments<'a> {
+        Segments { bases, segments }
+    }
+}
+
+impl reference::memory::Segments for Segments<'_> {
+    fn bytes(&self, segment: SegmentId) -> Option<&[u8]> {
+        let at = segment.0 as usize;
+        let (base, bytes) = (self.bases.get(at)?, self.segments.get(at)?.bytes);
+        // SAFETY: by the promise of `new` the segment has so many bytes, and is borrowed as `self` is.
+        Some(unsafe { std::slice::from_raw_parts(base.get(), bytes) })
+    }
+
+    fn bytes_mut(&mut self, segment: SegmentId) -> Option<&mut [u8]> {
+        let at = segment.0 as usize;
+        // Others may read what no step writes.
+        let LoadedSegment { bytes, .. } = self.segments.get(at).filter(|s| s.written)?;
+        // SAFETY: as above, and a segment that is written was taken to write.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.bases.get(at)?.get(), *bytes) })
+    }
+}
+
 impl Executable for Loaded {
-    fn run(&mut self, memory: &mut [&mut dyn Memory], mut seconds: Option<&mut [f64]>) -> Result<()> {
+    fn submit(&mut self, stream: &dyn Stream, memory: &[Arc<dyn Buffer>], steps: Range<usize>) -> Result<()> {
         if let Some(e) = &self.failure {
             return Err(e.clone());
         }
+        let stream = stream.as_any().downcast_ref::<CpuStream>();
+        let stream = stream.ok_or_else(|| fail!(Device, "the stream is not one of the CPU"))?;
+        let all = self.steps.len();
+        ensure!(steps.start <= steps.end && steps.end <= all, Device, "the plan has no steps {steps:?}");
         self.bind(memory)?;
-        let Loaded { steps, bases, pool, scratch, .. } = self;
-        let (bases, pool) = (&*bases, &*pool);
-        let result: Result<()> = steps.iter_mut().enumerate().try_for_each(|(i, step)| {
-            let start = seconds.is_some().then(Instant::now);
-            // SAFETY: `bind` has checked the memory, which is borrowed exclusively; the scratch memory was
-            // made for all steps.
-            unsafe { step.run(bases, pool, scratch) }?;
-            if let (Some(s), Some(start)) = (seconds.as_mut().and_then(|s| s.get_mut(i)), start) {
-                *s += start.elapsed().as_secs_f64();
+        let Loaded { steps: loaded, segments, bases, pool, scratch, seconds, failure } = self;
+        stream.submit(|| {
+            let _taken = Taken::new(memory, segments)?;
+            for i in steps {
+                let start = (!seconds.is_empty()).then(Instant::now);
+                // SAFETY: `bind` has checked the memory, which is taken as the steps use it; the scratch
+                // memory was made for all steps.
+                let result = unsafe { loaded[i].run(bases, segments, pool, scratch) };
+                if let Err(e) = result {
+                    *failure = (e.code == Code::Device).then(|| e.clone());
+                    return Err(e);
+                }
+                if let Some(start) = start {
+                    seconds[i] += start.elapsed().as_secs_f64();
+                }
             }
             Ok(())
-        });
-        if let Err(e) = &result
-            && e.code == Code::Device
-        {
-            self.failure = Some(e.clone());
-        }
-        result
+        })
+    }
+
+    fn measure(&mut self) {
+        self.seconds.resize(self.steps.len(), 0.0);
+    }
+
+    fn seconds(&self) -> Vec<f64> {
+        self.seconds.clone()
     }
 }

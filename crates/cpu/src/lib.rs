@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod buffer;
 pub mod device;
 pub mod element;
 mod executor;
@@ -18,6 +19,7 @@ pub mod memory;
 pub mod pool;
 mod room;
 mod rows;
+mod stream;
 mod target;
 pub mod tier;
 pub mod view;

@@ -1,12 +1,10 @@
-//! Memory of the CPU device: aligned, zeroed, bounds-checked from outside.
+//! Blocks of memory: aligned, zeroed when made.
 
-use headwater_core::device::Memory;
 use headwater_core::diagnostic::Result;
+use headwater_core::fail;
 use headwater_core::plan::ALIGN;
-use headwater_core::{ensure, fail};
 use memmap2::MmapMut;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::any::Any;
 use std::ptr::NonNull;
 
 /// A block of memory aligned to [`ALIGN`] bytes, zeroed when made.
@@ -51,6 +49,11 @@ impl CpuMemory {
         Ok(CpuMemory { ptr: NonNull::new(ptr).ok_or_else(none)?, bytes, map: None })
     }
 
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The whole block.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `ptr` points to `bytes` initialised bytes (zeroed, then only overwritten) that live as long
@@ -85,57 +88,25 @@ impl Drop for CpuMemory {
     }
 }
 
-fn check(offset: usize, count: usize, bytes: usize) -> Result<()> {
-    let inside = offset.checked_add(count).is_some_and(|end| end <= bytes);
-    ensure!(inside, Device, "{count} bytes at {offset} lie outside a memory of {bytes}");
-    Ok(())
-}
-
-impl Memory for CpuMemory {
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn write(&mut self, offset: usize, data: &[u8]) -> Result<()> {
-        check(offset, data.len(), self.bytes)?;
-        self.as_mut_slice()[offset..offset + data.len()].copy_from_slice(data);
-        Ok(())
-    }
-
-    fn read(&self, offset: usize, data: &mut [u8]) -> Result<()> {
-        check(offset, data.len(), self.bytes)?;
-        data.copy_from_slice(&self.as_slice()[offset..offset + data.len()]);
-        Ok(())
-    }
-
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_zeroed_aligned_and_bounded() {
+    fn memory_is_zeroed_and_aligned() {
         let mut m = CpuMemory::new(100).unwrap();
         assert_eq!(m.base() as usize % ALIGN, 0);
         assert!(m.as_slice().iter().all(|&b| b == 0));
-        m.write(96, &[1, 2, 3, 4]).unwrap();
-        let mut back = [0; 4];
-        m.read(96, &mut back).unwrap();
-        assert_eq!(back, [1, 2, 3, 4]);
-        assert!(m.write(97, &[0; 4]).is_err());
-        assert!(m.read(usize::MAX, &mut back).is_err());
+        m.as_mut_slice()[99] = 4;
+        assert_eq!(m.as_slice()[98..], [0, 4]);
         let mut empty = CpuMemory::new(0).unwrap();
         assert_eq!(empty.base() as usize % ALIGN, 0);
-        assert!(empty.as_slice().is_empty() && empty.write(0, &[]).is_ok());
+        assert!(empty.as_slice().is_empty());
         assert!(CpuMemory::new(usize::MAX / 2).is_err());
         let mut large = CpuMemory::new(LARGE + 1).unwrap();
         assert_eq!(large.base() as usize % ALIGN, 0);
         assert!(large.as_slice().iter().all(|&b| b == 0) && large.bytes() == LARGE + 1);
-        large.write(LARGE, &[7]).unwrap();
+        large.as_mut_slice()[LARGE] = 7;
         assert_eq!(large.as_slice()[LARGE], 7);
     }
 }

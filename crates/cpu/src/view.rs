@@ -2,12 +2,11 @@
 //! checked every one against its segment when the plan was loaded.
 
 use crate::any_dtype;
-use crate::element::{Element, Float};
+use crate::element::Element;
 use crate::pool::Shared;
 use headwater_core::diagnostic::Result;
 use headwater_core::plan::{Plan, SegmentKind, TensorView};
-use headwater_core::tensor::Data;
-use headwater_core::{Class, DType, Layout, Shape, Tensor, TensorType, ensure, fail};
+use headwater_core::{DType, Layout, Shape, TensorType, ensure, fail};
 
 /// An operand that a step reads.
 ///
@@ -172,31 +171,6 @@ impl View {
     pub fn bytes(&self) -> &[u8] {
         any_dtype!(self.dtype, T => bytemuck::cast_slice(self.slice::<T>()))
     }
-
-    /// A copy in the reference's form.
-    pub fn tensor(&self) -> Tensor {
-        let at = self.layout.offsets().into_iter().map(|o| o - self.layout.offset);
-        macro_rules! read {
-            ($t:ty, $f:expr) => {{
-                let p = self.ptr::<$t>();
-                // SAFETY: by the invariant every index of the layout is in bounds, and nobody writes there.
-                at.map(|o| $f(unsafe { *p.offset(o) })).collect()
-            }};
-        }
-        let data = match self.dtype {
-            DType::F64 => Data::Float(read!(f64, |x| x)),
-            DType::F32 => Data::Float(read!(f32, f64::from)),
-            DType::F16 => Data::Float(read!(half::f16, half::f16::to_f64)),
-            DType::BF16 => Data::Float(read!(half::bf16, half::bf16::to_f64)),
-            DType::I64 => Data::Int(read!(i64, |x| x)),
-            DType::I32 => Data::Int(read!(i32, i64::from)),
-            DType::I16 => Data::Int(read!(i16, i64::from)),
-            DType::I8 => Data::Int(read!(i8, i64::from)),
-            DType::U8 => Data::Int(read!(u8, i64::from)),
-            DType::Bool => Data::Int(read!(u8, |x| (x != 0) as i64)),
-        };
-        Tensor { ty: self.ty(), data }
-    }
 }
 
 impl std::ops::Deref for ViewMut {
@@ -232,40 +206,5 @@ impl ViewMut {
     /// All elements in row-major order as raw bytes. Panics as [`View::slice`] does.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         any_dtype!(self.dtype, T => bytemuck::cast_slice_mut(self.slice_mut::<T>()))
-    }
-
-    /// Writes a tensor of this view's shape, rounded to its dtype.
-    ///
-    /// # Errors
-    /// `Graph` if shape or class differ.
-    pub fn store(&mut self, t: &Tensor) -> Result<()> {
-        let same = *t.shape() == self.layout.shape && t.dtype().class() == self.dtype.class();
-        ensure!(same, Graph, "a result is {}, planned as {}", t.ty, self.ty());
-        let at: Vec<isize> = self.layout.offsets().into_iter().map(|o| o - self.layout.offset).collect();
-        macro_rules! write {
-            ($t:ty, $data:expr, $f:expr) => {{
-                let p = self.ptr_mut::<$t>();
-                for (&o, &x) in at.iter().zip($data) {
-                    // SAFETY: by the invariant every index of the layout is in bounds, and nobody else uses
-                    // it.
-                    unsafe { *p.offset(o) = $f(x) };
-                }
-            }};
-        }
-        match (&t.data, self.dtype.class()) {
-            (Data::Float(v), Class::Float) => {
-                crate::float_dtype!(self.dtype, T => write!(T, v, <T as Float>::from_f64))
-            }
-            (Data::Int(v), Class::Int | Class::Bool) => match self.dtype {
-                DType::I64 => write!(i64, v, |x| x),
-                DType::I32 => write!(i32, v, |x| x as i32),
-                DType::I16 => write!(i16, v, |x| x as i16),
-                DType::I8 => write!(i8, v, |x| x as i8),
-                DType::U8 => write!(u8, v, |x| x as u8),
-                _ => write!(u8, v, |x: i64| (x != 0) as u8),
-            },
-            _ => return Err(fail!(Graph, "a result of {} holds numbers of another class", t.ty)),
-        }
-        Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! Attention on the CPU writes its results in the order in which the model wants them: no copy, and the same
 //! bits.
 
-use headwater_core::device::{Device, evaluate};
+use headwater_core::device::Device;
+use headwater_core::evaluate;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::attention::attention::ATTENTION;
 use headwater_core::pass::{diff::gradients, fuse, plan, simplify};

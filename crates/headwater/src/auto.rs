@@ -5,7 +5,8 @@
 //! order) over the time it saves. How many of them may run low is then found by bisection, each candidate set
 //! being *run* and its loss and gradients compared with float64: what is promised has been seen.
 
-use crate::core::device::{Device, evaluate};
+use crate::core::device::Device;
+use crate::core::evaluate;
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::pass::{self, precision};
 use crate::core::{Builder, DType, Graph, Tensor, TensorType, stats};

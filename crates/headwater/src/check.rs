@@ -1,7 +1,8 @@
 //! Comparison of an imported model with PyTorch's recorded truth: outputs, every gradient, every recorded
 //! intermediate.
 
-use crate::core::device::{Device, evaluate};
+use crate::core::device::Device;
+use crate::core::evaluate;
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::pass::{self, bound::error_bounds, diff::NoGradient};
 use crate::core::tensor::Data;

@@ -1,7 +1,8 @@
 //! Mixed precision against what PyTorch computed in it: node by node under autocast, and step by step with
 //! masters.
 
-use headwater::core::device::{Device, evaluate};
+use headwater::core::device::Device;
+use headwater::core::evaluate;
 use headwater::core::graph::{InputRole, OutputRole};
 use headwater::core::ops::update::master::{join, split};
 use headwater::core::pass::bound::error_bounds;

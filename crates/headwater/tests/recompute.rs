@@ -4,7 +4,8 @@
 mod common;
 
 use common::train;
-use headwater::core::device::{Device, evaluate};
+use headwater::core::device::Device;
+use headwater::core::evaluate;
 use headwater::core::graph::{Graph, InputRole, OutputRole, verify};
 use headwater::core::plan::Bindings;
 use headwater::core::{Attrs, Builder, DType, Tensor, TensorType, ValueId, ops, pass};

@@ -1,6 +1,6 @@
 //! The plan of a step: what it moves, and that fusing it changes no bit.
 
-use headwater_core::device::{Device, Memory};
+use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::OutputRole;
 use headwater_core::ops::update::master::split;
 use headwater_core::plan::{Bindings, Plan};
@@ -9,6 +9,7 @@ use headwater_cpu::Cpu;
 use headwater_runtime::BucketLayout;
 use headwater_runtime::layout::Master;
 use headwater_runtime::optim::{Clip, Decay, Groups, Optimizer, update_graph};
+use std::sync::Arc;
 
 /// Every optimizer, and the bytes that a step of its moves for each f32 parameter: 4 to measure the
 /// gradients, then each operand once for each pass over the bucket.
@@ -101,23 +102,23 @@ fn step(graph: &Graph, threads: usize, state: &mut [Vec<u8>]) -> Vec<Vec<u8>> {
     let bindings = Bindings::simple(graph);
     let plan = pass::plan(graph, &bindings, device.target()).unwrap();
     pass::check_plan(&plan).unwrap();
-    let mut memory: Vec<Box<dyn Memory>> =
-        plan.segments.iter().map(|s| device.alloc(s.bytes).unwrap()).collect();
+    let alloc = |bytes| device.alloc(bytes, Content::Undefined).unwrap();
+    let memory: Vec<Arc<dyn Buffer>> = plan.segments.iter().map(|s| alloc(s.bytes)).collect();
+    let stream = device.stream().unwrap();
     for (i, bytes) in state.iter().enumerate() {
-        memory[i + 1].write(0, bytes).unwrap();
+        stream.write(&memory[i + 1], 0, bytes).unwrap();
     }
-    let mut borrowed: Vec<&mut dyn Memory> =
-        memory.iter_mut().map(|m| m.as_mut() as &mut dyn Memory).collect();
-    device.load(&plan).unwrap().run(&mut borrowed, None).unwrap();
+    device.load(&plan).unwrap().submit(stream.as_ref(), &memory, 0..plan.steps.len()).unwrap();
+    stream.synchronize().unwrap();
     for (i, bytes) in state.iter_mut().enumerate() {
-        memory[i + 1].read(0, bytes).unwrap();
+        stream.read(&memory[i + 1], 0, bytes).unwrap();
     }
     let results = memory.iter().skip(1 + state.len());
     results
         .zip(plan.segments.iter().skip(1 + state.len()))
         .map(|(m, s)| {
             let mut bytes = vec![0; s.bytes];
-            m.read(0, &mut bytes).unwrap();
+            stream.read(m, 0, &mut bytes).unwrap();
             bytes
         })
         .collect()

@@ -13,6 +13,7 @@ use crate::graph::{Origin, OriginId, Phase, ValueId};
 use crate::ops::OpDef;
 use crate::row::RowProgram;
 use crate::shape::Layout;
+use crate::tensor::TensorType;
 use std::sync::Arc;
 
 /// Index of a segment in a plan.
@@ -68,6 +69,13 @@ pub struct TensorView {
     pub dtype: DType,
     /// Where its elements lie in the buffer.
     pub layout: Layout,
+}
+
+impl TensorView {
+    /// Its dtype and shape.
+    pub fn ty(&self) -> TensorType {
+        TensorType { dtype: self.dtype, shape: self.layout.shape.clone() }
+    }
 }
 
 /// What a step does.

@@ -1,6 +1,7 @@
 //! The reference interpreter: the oracle every device is judged against. Computes each node in f64 and rounds
-//! its results to their dtypes. Slow and obvious; knows no plan, no fusion, no threads.
+//! its results to their dtypes. Slow and obvious; knows no fusion and no threads, and plans only in `memory`.
 
+pub mod memory;
 pub mod rows;
 pub mod scalar;
 

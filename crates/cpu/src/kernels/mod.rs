@@ -7,7 +7,6 @@
 pub mod attention;
 pub mod convolution;
 pub mod embedding_grad;
-mod fallback;
 pub mod grouped_mm;
 pub mod index;
 pub mod matmul;
@@ -23,8 +22,6 @@ pub mod segment;
 pub mod upsample;
 mod vector;
 pub mod walk;
-
-pub(crate) use fallback::reference;
 
 use crate::pool::Pool;
 use crate::tier::Tier;

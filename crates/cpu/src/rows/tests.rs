@@ -8,6 +8,7 @@ use crate::pool::{Pool, Shared};
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::plan::{Place, Segment, SegmentId, SegmentKind, TensorView};
 use headwater_core::reference;
+use headwater_core::reference::memory::{Segments, load, store};
 use headwater_core::row::{Access, Instr, Operand, Reduce, RowProgram};
 use headwater_core::{Class, DType, Layout, Shape, Tensor, TensorType};
 use proptest::prelude::*;
@@ -223,19 +224,15 @@ pub(super) fn run(ex: &Example, threads: usize, tier: Tier) -> Vec<Tensor> {
         dtype: s.ty.dtype,
         layout: s.layout.clone(),
     };
-    let mut memory: Vec<CpuMemory> = ex.bytes.iter().map(|&b| CpuMemory::new(b).unwrap()).collect();
+    let mut memory = Blocks(ex.bytes.iter().map(|&b| CpuMemory::new(b).unwrap()).collect());
     // What a run leaves is undefined: fill it with something telling.
-    memory.iter_mut().for_each(|m| m.as_mut_slice().fill(0xA5));
-    let bases: Vec<Shared<u8>> = memory.iter_mut().map(|m| Shared(m.base())).collect();
-    let mut reads: Vec<View> =
-        ex.reads.iter().map(|(s, _)| View::checked(&plan, &view(s)).unwrap()).collect();
-    for ((slot, tensor), v) in ex.reads.iter().zip(&mut reads) {
-        let mut w = View::checked_mut(&plan, &view(slot)).unwrap();
-        w.bind(&bases);
-        w.store(tensor).unwrap();
-        v.bind(&bases);
+    memory.0.iter_mut().for_each(|m| m.as_mut_slice().fill(0xA5));
+    let reads: Vec<View> = ex.reads.iter().map(|(s, _)| View::checked(&plan, &view(s)).unwrap()).collect();
+    for (slot, tensor) in &ex.reads {
+        store(&view(slot), tensor, &mut memory).unwrap();
     }
-    let mut writes: Vec<ViewMut> =
+    let bases: Vec<Shared<u8>> = memory.0.iter_mut().map(|m| Shared(m.base())).collect();
+    let writes: Vec<ViewMut> =
         ex.writes.iter().map(|s| View::checked_mut(&plan, &view(s)).unwrap()).collect();
     let program = Program::new(&plan, &ex.program, &reads.iter().collect::<Vec<_>>(), &writes, tier);
     let program = program.unwrap_or_else(|e| panic!("{e}\n{}", ex.program));
@@ -243,8 +240,20 @@ pub(super) fn run(ex: &Example, threads: usize, tier: Tier) -> Vec<Tensor> {
     scratch.reserve(&program);
     // SAFETY: the memory is that of the plan, and the scratch memory that of the program.
     unsafe { program.run(&bases, &Pool::new(threads), &mut scratch) };
-    writes.iter_mut().for_each(|w| w.bind(&bases));
-    writes.iter().map(|w| w.tensor()).collect()
+    ex.writes.iter().map(|s| load(&view(s), &memory).unwrap()).collect()
+}
+
+/// The segments of an example.
+struct Blocks(Vec<CpuMemory>);
+
+impl Segments for Blocks {
+    fn bytes(&self, segment: SegmentId) -> Option<&[u8]> {
+        self.0.get(segment.0 as usize).map(CpuMemory::as_slice)
+    }
+
+    fn bytes_mut(&mut self, segment: SegmentId) -> Option<&mut [u8]> {
+        self.0.get_mut(segment.0 as usize).map(CpuMemory::as_mut_slice)
+    }
 }
 
 /// An element, as text: floats to all digits.

@@ -1,10 +1,11 @@
 //! What tests of kernels share.
 
-use headwater_core::device::{Device, Executable, Memory};
+use headwater_core::device::{Buffer, Content, Device, Executable};
 use headwater_core::pass::{check_plan, plan};
 use headwater_core::plan::{Bindings, Plan};
 use headwater_core::{Graph, Tensor};
 use headwater_cpu::Cpu;
+use std::sync::Arc;
 
 /// Runs a graph on a device and returns its outputs; also with larger workspaces than were asked for, as
 /// those that share their place are, which must not change a bit.
@@ -40,25 +41,26 @@ fn run_plan(
     bindings: &Bindings,
     inputs: &[Tensor],
 ) -> headwater_core::Result<Vec<Tensor>> {
-    let mut memory: Vec<Box<dyn Memory>> =
-        plan.segments.iter().map(|s| device.alloc(s.bytes)).collect::<headwater_core::Result<_>>()?;
+    let alloc = |bytes| device.alloc(bytes, Content::Undefined);
+    let memory: Vec<Arc<dyn Buffer>> =
+        plan.segments.iter().map(|s| alloc(s.bytes)).collect::<headwater_core::Result<_>>()?;
+    let stream = device.stream()?;
     let mut loaded: Box<dyn Executable> = device.load(plan)?;
     // What lies in memory that nobody wrote must not matter, nor what a run leaves in scratch memory: both
     // are no numbers, the latter after a run on such inputs. Integers may be indices, so they are always
     // given.
     for real in [false, true] {
-        for (segment, memory) in plan.segments.iter().zip(&mut memory) {
-            memory.write(0, &vec![0xff; segment.bytes])?;
+        for (segment, memory) in plan.segments.iter().zip(&memory) {
+            stream.fill(memory, 0, segment.bytes, 0xff)?;
         }
         for (tensor, place) in inputs.iter().zip(&bindings.inputs) {
             let place = place.expect("bound");
             if real || !tensor.ty.dtype.is_float() {
-                memory[place.segment.0 as usize].write(place.offset, &tensor.to_bytes())?;
+                stream.write(&memory[place.segment.0 as usize], place.offset, &tensor.to_bytes())?;
             }
         }
-        let mut views: Vec<&mut dyn Memory> =
-            memory.iter_mut().map(|m| &mut **m as &mut dyn Memory).collect();
-        let ran = loaded.run(&mut views, None);
+        loaded.submit(stream.as_ref(), &memory, 0..plan.steps.len())?;
+        let ran = stream.synchronize();
         // Some operators refuse what is no number.
         if real {
             ran?;
@@ -67,7 +69,7 @@ fn run_plan(
     let read = |(o, place): (&headwater_core::graph::Output, &Option<headwater_core::plan::Place>)| {
         let place = place.expect("bound");
         let mut bytes = vec![0; graph.ty(o.value).bytes()];
-        memory[place.segment.0 as usize].read(place.offset, &mut bytes)?;
+        stream.read(&memory[place.segment.0 as usize], place.offset, &mut bytes)?;
         Ok(Tensor::from_bytes(graph.ty(o.value), &bytes))
     };
     graph.outputs.iter().zip(&bindings.outputs).map(read).collect()

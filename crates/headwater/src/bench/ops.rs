@@ -1,7 +1,7 @@
 //! `bench ops`: single operators on the shapes that models have, forward and with their gradients.
 
 use super::{Patience, Rated, feed, time};
-use crate::core::device::{Device, Memory};
+use crate::core::device::{Buffer, Content, Device, Executable, Stream};
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::ops::case::Sample;
 use crate::core::ops::{Case, attention, conv, create, index, linear, loss, norm, pointwise, view};
@@ -13,6 +13,7 @@ use crate::runtime::layout::{BucketLayout, Master};
 use crate::runtime::optim::{Clip, Decay, Groups, Optimizer, update_graph};
 use anyhow::{Context, Result};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// What is run.
 enum Work {
@@ -332,8 +333,10 @@ impl Entry {
 
 /// A graph loaded onto a device with its memory, to be run again and again.
 struct Runner {
-    executable: Box<dyn crate::core::device::Executable>,
-    memory: Vec<Box<dyn Memory>>,
+    executable: Box<dyn Executable>,
+    stream: Box<dyn Stream>,
+    memory: Vec<Arc<dyn Buffer>>,
+    steps: usize,
     flops: f64,
     reference: bool,
 }
@@ -342,10 +345,16 @@ impl Runner {
     fn new(device: &dyn Device, graph: &Graph, entry: &Entry) -> Result<Runner> {
         let bindings = Bindings::simple(graph);
         let plan = pass::plan(graph, &bindings, device.target())?;
-        let memory = plan.segments.iter().map(|s| device.alloc(s.bytes)).collect::<Result<Vec<_>, _>>()?;
-        let mut runner = Runner {
+        let memory = plan
+            .segments
+            .iter()
+            .map(|s| device.alloc(s.bytes, Content::Undefined))
+            .collect::<Result<Vec<_>, _>>()?;
+        let runner = Runner {
             executable: device.load(&plan)?,
+            stream: device.stream()?,
             memory,
+            steps: plan.steps.len(),
             flops: plan.steps.iter().map(|s| s.flops).sum(),
             reference: crate::inspect::operators(graph, device).iter().any(|o| o.support == "reference"),
         };
@@ -357,15 +366,15 @@ impl Runner {
                 InputRole::State => crate::core::Tensor::full(ty, 0.5),
                 _ => feed::draw(ty, entry.limit(&input.name), i as u64),
             };
-            runner.memory[place.segment.0 as usize].write(place.offset, &tensor.to_bytes())?;
+            let memory = &runner.memory[place.segment.0 as usize];
+            runner.stream.write(memory, place.offset, &tensor.to_bytes())?;
         }
         Ok(runner)
     }
 
     fn run(&mut self) -> Result<()> {
-        let mut memory: Vec<&mut dyn Memory> =
-            self.memory.iter_mut().map(|m| m.as_mut() as &mut dyn Memory).collect();
-        Ok(self.executable.run(&mut memory, None)?)
+        self.executable.submit(self.stream.as_ref(), &self.memory, 0..self.steps)?;
+        Ok(self.stream.synchronize()?)
     }
 }
 

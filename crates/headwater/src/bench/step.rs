@@ -314,7 +314,7 @@ impl Running {
         }
         let (mut runs, mut peaks) = (Vec::new(), Vec::new());
         for _ in 0..steps.max(1) {
-            let before = [gradients, update].map(|p| self.session.seconds(p).to_vec());
+            let before = [gradients, update].map(|p| self.session.seconds(p));
             self.step()?;
             let after = [gradients, update].map(|p| self.session.seconds(p));
             let spent = before.iter().flatten().zip(after.into_iter().flatten());

@@ -1,7 +1,8 @@
 //! `headwater op`: the door for other people's operator tests.
 
 use super::{Outcome, Talk};
-use crate::core::device::{Device, evaluate};
+use crate::core::device::Device;
+use crate::core::evaluate;
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::ops::schema::{ArgType, Schema};
 use crate::core::pass::{decompose, diff::gradients};

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::layout::{BucketLayout, Master};
 use crate::optim::{self, Clip, Decay, Group, Groups, Moment, Optimizer, names};
 use graphs::{accumulating, differentiated, layout, mixed};
-use headwater_core::device::{Device, Memory};
+use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::{NodeId, OutputRole};
 use headwater_core::pass::precision::{Properties, Settings};
 use headwater_core::pass::taps::{FAULT, Fault};
@@ -119,7 +119,7 @@ pub struct Update {
 pub struct Session {
     device: Arc<dyn Device>,
     state: State,
-    arena: Box<dyn Memory>,
+    arena: Arc<dyn Buffer>,
     programs: Vec<Program>,
     layout: BucketLayout,
     training: Option<Compiled>,
@@ -154,8 +154,8 @@ impl Session {
         let precision =
             training.as_ref().map_or(Settings::default(), |t| t.precision.clone()).properties()?;
         let mut session = Session {
-            arena: device.alloc(0)?,
-            state: State::default(),
+            arena: device.alloc(0, Content::Undefined)?,
+            state: State::new(device.as_ref())?,
             programs: Vec::new(),
             layout: BucketLayout::default(),
             training: None,
@@ -271,7 +271,7 @@ impl Session {
         scalars.push((Space::State, names::LOSS_SCALE.into(), names::loss_scale_type()));
         scalars.push((Space::State, FAULT.into(), scalar(DType::Bool)));
         scalars.push((Space::Rng, "rng".into(), TensorType::new(DType::I64, [2])));
-        state.pack(device, "scalars", SegmentKind::Input, scalars)?;
+        state.pack_scalars(device, scalars)?;
         let of = |space: Space| {
             let own = self.tensors.iter().filter(move |t| space_of(t) == space);
             own.filter(|t| self.layout.find(&t.name).is_none())
@@ -316,8 +316,8 @@ impl Session {
         let program = Program::new(self.device.as_ref(), &self.state, graph)?;
         if program.arena() > self.arena.bytes() {
             // The old arena goes first: both would not always fit.
-            self.arena = self.device.alloc(0)?;
-            self.arena = self.device.alloc(program.arena())?;
+            self.arena = self.device.alloc(0, Content::Undefined)?;
+            self.arena = self.device.alloc(program.arena(), Content::Undefined)?;
         }
         self.programs.push(program);
         Ok(ProgramId(self.programs.len() - 1))
@@ -397,7 +397,7 @@ impl Session {
     }
 
     fn feed(&mut self, program: ProgramId, feeds: &[impl AsRef<[u8]>]) -> Result<()> {
-        let program = &mut self.programs[program.0];
+        let (program, stream) = (&self.programs[program.0], self.state.stream());
         let want = program.inputs().count();
         if feeds.len() != want {
             return Err(Error::Feed(format!(
@@ -405,11 +405,11 @@ impl Session {
                 feeds.len()
             )));
         }
-        feeds.iter().enumerate().try_for_each(|(i, bytes)| program.feed(i, bytes.as_ref()))
+        feeds.iter().enumerate().try_for_each(|(i, bytes)| program.feed(stream, i, bytes.as_ref()))
     }
 
     fn run(&mut self, program: ProgramId) -> Result<()> {
-        self.programs[program.0].run(&mut self.state, self.arena.as_mut())
+        self.programs[program.0].run(&mut self.state, &self.arena)
     }
 
     /// Updates the parameters from the gradients, with learning rate `lr`.
@@ -429,7 +429,7 @@ impl Session {
         }
         numbers.into_iter().try_for_each(|(slot, x)| self.state.write_number(&slot, x))?;
         self.run(program)?;
-        let number = |i: usize| Ok::<f64, Error>(self.programs[program.0].output(i)?.to_f64()[0]);
+        let number = |i: usize| Ok::<f64, Error>(self.output(program, i)?.to_f64()[0]);
         let update = Update {
             norm: number(optim::NORM)?,
             largest: number(optim::LARGEST)? * unscale,
@@ -485,7 +485,7 @@ impl Session {
 
     /// A result of a program's last run.
     pub fn output(&self, program: ProgramId, i: usize) -> Result<Tensor> {
-        self.programs[program.0].output(i)
+        self.programs[program.0].output(self.state.stream(), i)
     }
 
     /// A program's plan, for reports.
@@ -504,7 +504,7 @@ impl Session {
     }
 
     /// Seconds that every step of a program's plan has taken since [`Session::measure`].
-    pub fn seconds(&self, program: ProgramId) -> &[f64] {
+    pub fn seconds(&self, program: ProgramId) -> Vec<f64> {
         self.programs[program.0].seconds()
     }
 

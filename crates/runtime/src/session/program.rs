@@ -2,11 +2,12 @@
 
 use super::state::{Slot, Space, State};
 use crate::error::{Error, Result};
-use headwater_core::device::{Device, Executable, Memory};
+use headwater_core::device::{Buffer, Content, Device, Executable, Stream};
 use headwater_core::graph::OutputRole;
 use headwater_core::pass;
-use headwater_core::plan::{ALIGN, Bindings, Place, Plan, Segment, SegmentId, SegmentKind};
+use headwater_core::plan::{Bindings, Place, Plan, Segment, SegmentId, SegmentKind};
 use headwater_core::{Graph, Tensor, TensorType};
+use std::sync::Arc;
 
 /// A loaded plan and its own segments.
 pub(crate) struct Program {
@@ -16,21 +17,21 @@ pub(crate) struct Program {
     inputs: Vec<(String, Slot)>,
     /// User outputs in order, at places in `results`.
     outputs: Vec<(String, Slot)>,
-    fed: Box<dyn Memory>,
-    results: Box<dyn Memory>,
-    seconds: Vec<f64>,
+    fed: Arc<dyn Buffer>,
+    results: Arc<dyn Buffer>,
 }
 
 /// Lays out tensors one after the other in a segment.
 struct Packing {
     segment: SegmentId,
     bytes: usize,
+    alignment: usize,
 }
 
 impl Packing {
     fn place(&mut self, ty: &TensorType) -> Place {
         let place = Place { segment: self.segment, offset: self.bytes };
-        self.bytes += ty.bytes().next_multiple_of(ALIGN);
+        self.bytes += ty.bytes().next_multiple_of(self.alignment);
         place
     }
 }
@@ -43,8 +44,9 @@ impl Program {
     pub fn new(device: &dyn Device, state: &State, graph: &Graph) -> Result<Program> {
         let mut bindings = Bindings { segments: state.segments().cloned().collect(), ..Bindings::default() };
         let next = bindings.segments.len() as u32 + 1;
-        let mut fed = Packing { segment: SegmentId(next), bytes: 0 };
-        let mut results = Packing { segment: SegmentId(next + 1), bytes: 0 };
+        let alignment = device.target().memory.alignment;
+        let mut fed = Packing { segment: SegmentId(next), bytes: 0, alignment };
+        let mut results = Packing { segment: SegmentId(next + 1), bytes: 0, alignment };
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for input in &graph.inputs {
             let ty = graph.ty(input.value);
@@ -92,9 +94,8 @@ impl Program {
         pass::check_plan(&plan)?;
         Ok(Program {
             executable: device.load(&plan)?,
-            fed: device.alloc(fed.bytes)?,
-            results: device.alloc(results.bytes)?,
-            seconds: Vec::new(),
+            fed: device.alloc(fed.bytes, Content::Undefined)?,
+            results: device.alloc(results.bytes, Content::Undefined)?,
             plan,
             inputs,
             outputs,
@@ -121,42 +122,40 @@ impl Program {
     }
 
     /// Writes a fed tensor.
-    pub fn feed(&mut self, i: usize, bytes: &[u8]) -> Result<()> {
+    pub fn feed(&self, stream: &dyn Stream, i: usize, bytes: &[u8]) -> Result<()> {
         let (name, slot) = &self.inputs[i];
         if bytes.len() != slot.ty.bytes() {
             let message = format!("input {name} is {}, {} bytes were given", slot.ty, bytes.len());
             return Err(Error::Feed(message));
         }
-        Ok(self.fed.write(slot.place.offset, bytes)?)
+        Ok(stream.write(&self.fed, slot.place.offset, bytes)?)
     }
 
     /// Reads a result of the last run.
-    pub fn output(&self, i: usize) -> Result<Tensor> {
+    pub fn output(&self, stream: &dyn Stream, i: usize) -> Result<Tensor> {
         let slot = &self.outputs[i].1;
         let mut bytes = vec![0; slot.ty.bytes()];
-        self.results.read(slot.place.offset, &mut bytes)?;
+        stream.read(&self.results, slot.place.offset, &mut bytes)?;
         Ok(Tensor::from_bytes(&slot.ty, &bytes))
     }
 
-    /// Runs once.
-    pub fn run(&mut self, state: &mut State, arena: &mut dyn Memory) -> Result<()> {
-        let mut memory: Vec<&mut dyn Memory> = Vec::with_capacity(self.plan.segments.len());
-        memory.push(arena);
-        memory.extend(state.memory());
-        memory.push(self.fed.as_mut());
-        memory.push(self.results.as_mut());
-        let seconds = if self.seconds.is_empty() { None } else { Some(&mut self.seconds[..]) };
-        Ok(self.executable.run(&mut memory, seconds)?)
+    /// Runs once, and waits.
+    pub fn run(&mut self, state: &mut State, arena: &Arc<dyn Buffer>) -> Result<()> {
+        state.send_scalars()?;
+        let own = [&self.fed, &self.results];
+        let memory: Vec<_> = [arena].into_iter().chain(state.memory()).chain(own).cloned().collect();
+        self.executable.submit(state.stream(), &memory, 0..self.plan.steps.len())?;
+        Ok(state.stream().synchronize()?)
     }
 
     /// Measures every step of later runs.
     pub fn measure(&mut self) {
-        self.seconds.resize(self.plan.steps.len(), 0.0);
+        self.executable.measure();
     }
 
     /// Seconds of every step so far; empty if not measured.
-    pub fn seconds(&self) -> &[f64] {
-        &self.seconds
+    pub fn seconds(&self) -> Vec<f64> {
+        self.executable.seconds()
     }
 }
 

@@ -1,11 +1,12 @@
 //! Everything that outlives a step: memory on the device and what lies where in it.
 
 use crate::error::{Error, Result};
-use headwater_core::device::{Device, Memory};
+use headwater_core::device::{Buffer, Content, Device, Stream};
 use headwater_core::graph::{Input, InputRole};
-use headwater_core::plan::{ALIGN, Place, Segment, SegmentId, SegmentKind};
+use headwater_core::plan::{Place, Segment, SegmentId, SegmentKind};
 use headwater_core::{DType, Tensor, TensorType};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Namespaces of the state's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,13 +45,33 @@ pub(crate) struct Slot {
 }
 
 /// Memory in segments, and names for what lies there.
-#[derive(Default)]
 pub(crate) struct State {
-    segments: Vec<(Segment, Box<dyn Memory>)>,
+    /// What all work of the session goes through, in order.
+    stream: Box<dyn Stream>,
+    segments: Vec<(Segment, Arc<dyn Buffer>)>,
     slots: HashMap<(Space, String), Slot>,
+    scalars: Option<Scalars>,
+}
+
+/// The segment of a step's scalars (learning rate, scale, key of random numbers), as the host sets them. They
+/// go to the device as one copy before the next run.
+struct Scalars {
+    segment: SegmentId,
+    bytes: Vec<u8>,
+    changed: bool,
 }
 
 impl State {
+    /// No state yet, on a device.
+    pub fn new(device: &dyn Device) -> Result<State> {
+        Ok(State { stream: device.stream()?, segments: Vec::new(), slots: HashMap::new(), scalars: None })
+    }
+
+    /// What work on the state goes through.
+    pub fn stream(&self) -> &dyn Stream {
+        self.stream.as_ref()
+    }
+
     /// Adds a zeroed segment.
     pub fn segment(
         &mut self,
@@ -59,7 +80,7 @@ impl State {
         bytes: usize,
         kind: SegmentKind,
     ) -> Result<SegmentId> {
-        let memory = device.alloc(bytes)?;
+        let memory = device.alloc(bytes, Content::Zero)?;
         self.segments.push((Segment { name, bytes, kind }, memory));
         Ok(SegmentId(self.segments.len() as u32))
     }
@@ -71,15 +92,35 @@ impl State {
         name: &str,
         kind: SegmentKind,
         tensors: Vec<(Space, String, TensorType)>,
-    ) -> Result<()> {
+    ) -> Result<SegmentId> {
         let segment = SegmentId(self.segments.len() as u32 + 1);
         let mut offset = 0usize;
         for (space, name, ty) in tensors {
             let bytes = ty.bytes();
             self.name(space, name, Slot { place: Place { segment, offset }, ty });
-            offset += bytes.next_multiple_of(ALIGN);
+            offset += bytes.next_multiple_of(device.target().memory.alignment);
         }
-        self.segment(device, name.to_string(), offset, kind)?;
+        self.segment(device, name.to_string(), offset, kind)
+    }
+
+    /// Adds the segment of a step's scalars, zeros at first.
+    pub fn pack_scalars(
+        &mut self,
+        device: &dyn Device,
+        tensors: Vec<(Space, String, TensorType)>,
+    ) -> Result<()> {
+        let segment = self.pack(device, "scalars", SegmentKind::Input, tensors)?;
+        let bytes = vec![0; self.segments[segment.0 as usize - 1].0.bytes];
+        self.scalars = Some(Scalars { segment, bytes, changed: false });
+        Ok(())
+    }
+
+    /// Sends the scalars to the device, if any was set since.
+    pub fn send_scalars(&mut self) -> Result<()> {
+        let Some(scalars) = self.scalars.as_mut().filter(|s| s.changed) else { return Ok(()) };
+        let (_, memory) = &self.segments[scalars.segment.0 as usize - 1];
+        self.stream.write(memory, 0, &scalars.bytes)?;
+        scalars.changed = false;
         Ok(())
     }
 
@@ -105,14 +146,15 @@ impl State {
     }
 
     /// The segments' memory, in the order of their ids.
-    pub fn memory(&mut self) -> impl Iterator<Item = &mut dyn Memory> {
-        self.segments.iter_mut().map(|(_, m)| m.as_mut() as &mut dyn Memory)
+    pub fn memory(&self) -> impl Iterator<Item = &Arc<dyn Buffer>> {
+        self.segments.iter().map(|(_, m)| m)
     }
 
     /// Reads a tensor's bytes.
     pub fn read(&self, slot: &Slot) -> Result<Vec<u8>> {
         let mut bytes = vec![0; slot.ty.bytes()];
-        self.segments[slot.place.segment.0 as usize - 1].1.read(slot.place.offset, &mut bytes)?;
+        let (_, memory) = &self.segments[slot.place.segment.0 as usize - 1];
+        self.stream.read(memory, slot.place.offset, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -124,7 +166,13 @@ impl State {
         if bytes.len() != slot.ty.bytes() {
             return Err(Error::Model(format!("{name} is {}, {} bytes were given", slot.ty, bytes.len())));
         }
-        self.segments[slot.place.segment.0 as usize - 1].1.write(slot.place.offset, bytes)?;
+        if let Some(scalars) = self.scalars.as_mut().filter(|s| s.segment == slot.place.segment) {
+            scalars.bytes[slot.place.offset..slot.place.offset + bytes.len()].copy_from_slice(bytes);
+            scalars.changed = true;
+            return Ok(());
+        }
+        let (_, memory) = &self.segments[slot.place.segment.0 as usize - 1];
+        self.stream.write(memory, slot.place.offset, bytes)?;
         Ok(())
     }
 

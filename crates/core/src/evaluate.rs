@@ -1,0 +1,46 @@
+//! A graph run once on a device: for tests, checks and single operators.
+
+use crate::device::{Buffer, Content, Device};
+use crate::diagnostic::Result;
+use crate::graph::{Graph, Output, OutputRole};
+use crate::pass;
+use crate::plan::{Bindings, Place};
+use crate::tensor::Tensor;
+use crate::{ensure, fail};
+use std::sync::Arc;
+
+/// Runs a graph once on a device and returns its outputs in order. Plans with [`Bindings::simple`] and proves
+/// the plan before running it.
+///
+/// # Errors
+/// What planning, the device and the operators refuse; `Graph` if `inputs` are not those of the graph.
+pub fn evaluate(device: &dyn Device, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    ensure!(inputs.len() == graph.inputs.len(), Graph, "{} inputs for {}", inputs.len(), graph.inputs.len());
+    let bindings = Bindings::simple(graph);
+    let plan = pass::plan(graph, &bindings, device.target())?;
+    pass::check_plan(&plan)?;
+    let alloc = |bytes| device.alloc(bytes, Content::Undefined);
+    let memory = plan.segments.iter().map(|s| alloc(s.bytes)).collect::<Result<Vec<Arc<dyn Buffer>>>>()?;
+    let stream = device.stream()?;
+    for ((input, place), tensor) in graph.inputs.iter().zip(&bindings.inputs).zip(inputs) {
+        let want = graph.ty(input.value);
+        ensure!(tensor.ty == *want, Graph, "input {} is {}, expected {want}", input.name, tensor.ty);
+        if let Some(place) = place {
+            stream.write(&memory[place.segment.0 as usize], place.offset, &tensor.to_bytes())?;
+        }
+    }
+    device.load(&plan)?.submit(stream.as_ref(), &memory, 0..plan.steps.len())?;
+    stream.synchronize()?;
+    let read = |(output, place): (&Output, &Option<Place>)| {
+        let place = place.or_else(|| match output.role {
+            OutputRole::Mutation(v) => graph.input_index(v).and_then(|i| bindings.inputs[i]),
+            _ => None,
+        });
+        let place = place.ok_or_else(|| fail!(Graph, "output {} is not bound", output.name))?;
+        let ty = graph.ty(output.value);
+        let mut bytes = vec![0; ty.bytes()];
+        stream.read(&memory[place.segment.0 as usize], place.offset, &mut bytes)?;
+        Ok(Tensor::from_bytes(ty, &bytes))
+    };
+    graph.outputs.iter().zip(&bindings.outputs).map(read).collect()
+}
