@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod conformance;
 pub mod device;
 pub mod diagnostic;
 pub mod dtype;

@@ -1,0 +1,205 @@
+//! The conformance suite: every operator on every one of its cases, on any device, judged by the f64
+//! reference within derived bounds. A device's tests call it; so does the check of a machine that has one.
+
+use crate::device::Device;
+use crate::diagnostic::{Code, Result};
+use crate::dtype::DType;
+use crate::evaluate::evaluate;
+use crate::graph::{Builder, Graph, InputRole, OutputRole};
+use crate::ops::{Case, Derivative, OpDef, Registry, Sample};
+use crate::pass::bound::error_bounds;
+use crate::pass::decompose;
+use crate::pass::diff::gradients;
+use crate::reference;
+use crate::target::Target;
+use crate::tensor::{Tensor, TensorType};
+use std::collections::BTreeMap;
+
+/// What a device makes of the operators.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Conformance {
+    /// Cases that ran, in each dtype, by operator.
+    pub ran: BTreeMap<&'static str, usize>,
+    /// What the device refuses, and why, by operator and dtype.
+    pub refused: BTreeMap<String, String>,
+    /// Wrong results and failures.
+    pub wrong: Vec<String>,
+}
+
+/// Runs every operator of the standard registry, with its gradients, on each of its cases in some float
+/// dtypes.
+pub fn operators(device: &dyn Device, dtypes: &[DType]) -> Conformance {
+    let mut all = Conformance::default();
+    for op in Registry::standard().operators() {
+        for case in (op.cases)() {
+            for &dtype in dtypes {
+                let ran = one(device, op, &case, dtype, &mut all);
+                *all.ran.entry(op.name).or_default() += ran as usize;
+            }
+        }
+    }
+    all
+}
+
+/// One case in one dtype. Whether it ran.
+fn one(device: &dyn Device, op: &'static OpDef, case: &Case, dtype: DType, all: &mut Conformance) -> bool {
+    let name = format!("{} ({}) in {dtype}", op.name, case.name);
+    let Some(exact) = graph_of(op, case, DType::F64) else {
+        all.wrong.push(format!("{name}: does not take its own case"));
+        return false;
+    };
+    let Some(graph) = graph_of(op, case, dtype) else { return false };
+    let inputs = numbers(&graph, case);
+    // A case may be about refused numbers.
+    let Ok(truth) = Truth::new(&graph, &exact, &inputs, device.target()) else { return false };
+    match evaluate(device, &graph, &inputs) {
+        Ok(got) => truth.judge(&name, &got, &mut all.wrong),
+        Err(e) if e.code == Code::Unsupported => {
+            all.refused.insert(format!("{} in {dtype}", op.name), e.message);
+            return false;
+        }
+        Err(e) => all.wrong.push(format!("{name}: {e}")),
+    }
+    true
+}
+
+/// An operator on a case, its float inputs in `dtype`, with its gradients where it has a rule. `None` if it
+/// does not take that dtype.
+pub fn graph_of(op: &'static OpDef, case: &Case, dtype: DType) -> Option<Graph> {
+    let mut b = Builder::new();
+    let lower = |ty: &TensorType| {
+        let dtype = if ty.dtype == DType::F64 { dtype } else { ty.dtype };
+        TensorType { dtype, shape: ty.shape.clone() }
+    };
+    let inputs: Vec<_> = (case.inputs.iter().enumerate())
+        .map(|(i, a)| a.as_ref().map(|a| b.input(format!("x{i}"), lower(&a.ty), InputRole::User)))
+        .collect();
+    let outputs = b.apply(op, &inputs, case.attrs.clone()).ok()?;
+    for (i, &v) in outputs.iter().enumerate() {
+        b.output(format!("y{i}"), v, OutputRole::User);
+    }
+    if let Derivative::Rule(_) = op.derivative
+        && b.ty(outputs[0]).dtype.is_float()
+    {
+        let ty = b.ty(outputs[0]).clone();
+        let g = b.input("g", ty, InputRole::User);
+        let free = inputs.iter().zip(&case.inputs).filter(|(_, a)| a.as_ref().is_some_and(|a| !a.constant));
+        let wanted: Vec<_> = free.filter_map(|(v, _)| *v).filter(|&v| b.ty(v).dtype.is_float()).collect();
+        for (v, g) in wanted.iter().zip(gradients(&mut b, &[(outputs[0], g)], &wanted).ok()?) {
+            if let Some(g) = g {
+                b.output(format!("grad.{v}"), g, OutputRole::Gradient(*v));
+            }
+        }
+    }
+    decompose(b.finish()).ok()
+}
+
+/// Numbers for the inputs, each one its dtype can hold.
+pub fn numbers(graph: &Graph, case: &Case) -> Vec<Tensor> {
+    let mut drawn: Vec<Tensor> = case.draw(1).into_iter().flatten().collect();
+    for input in &graph.inputs[drawn.len()..] {
+        let shape = &graph.ty(input.value).shape;
+        let cotangent = Case::new("cotangent").arg(DType::F64, shape, Sample::Uniform(-1.0, 1.0));
+        drawn.extend(cotangent.draw(2).into_iter().flatten());
+    }
+    drawn.iter().zip(&graph.inputs).map(|(t, i)| t.cast(graph.ty(i.value).dtype)).collect()
+}
+
+/// How much each output moves, relative to a relative change of the float inputs: errors of the computation
+/// count by this where terms cancel. The largest of a few changes of random signs.
+fn sensitivities(graph: &Graph, inputs: &[Tensor], want: &[Tensor]) -> Vec<Vec<f64>> {
+    const STEP: f64 = 1e-6;
+    let mut out: Vec<Vec<f64>> = want.iter().map(|t| vec![0.0; t.shape().numel()]).collect();
+    let mut bits = 0x9E37_79B9_7F4A_7C15u64;
+    for _ in 0..8 {
+        let moved: Vec<Tensor> = inputs
+            .iter()
+            .map(|t| {
+                if !t.dtype().is_float() {
+                    return t.clone();
+                }
+                let mut step = || {
+                    bits = bits.wrapping_mul(6364136223846793005).wrapping_add(1);
+                    if bits >> 63 == 0 { 1.0 + STEP } else { 1.0 - STEP }
+                };
+                Tensor::float(DType::F64, t.shape().clone(), t.floats().iter().map(|x| x * step()).collect())
+            })
+            .collect();
+        let Ok(moved) = reference::run(graph, &moved) else { continue };
+        for ((out, m), w) in out.iter_mut().zip(&moved).zip(want).filter(|(_, w)| w.dtype().is_float()) {
+            for ((o, m), w) in out.iter_mut().zip(m.floats()).zip(w.floats()) {
+                let slope = (m - w).abs() / STEP;
+                *o = if slope.is_finite() { o.max(slope) } else { *o };
+            }
+        }
+    }
+    out
+}
+
+/// What is right for a graph in some dtype.
+pub struct Truth<'a> {
+    graph: &'a Graph,
+    /// Of the reference in the same dtypes.
+    own: Vec<Tensor>,
+    /// Of the same graph and numbers in f64.
+    exact: Vec<Tensor>,
+    slopes: Vec<Vec<f64>>,
+    bounds: Vec<f64>,
+}
+
+impl<'a> Truth<'a> {
+    /// Runs the reference on the graph, and on the same in f64 with the same numbers. `target` says how the
+    /// device rounds.
+    ///
+    /// # Errors
+    /// What the reference refuses.
+    pub fn new(graph: &'a Graph, exact: &Graph, inputs: &[Tensor], target: &Target) -> Result<Self> {
+        let own = reference::run(graph, inputs)?;
+        let lifted: Vec<Tensor> =
+            inputs.iter().zip(&exact.inputs).map(|(t, i)| t.cast(exact.ty(i.value).dtype)).collect();
+        let want = reference::run(exact, &lifted)?;
+        let slopes = sensitivities(exact, &lifted, &want);
+        let bounds = error_bounds(graph, target, false);
+        Ok(Truth { graph, own, exact: want, slopes, bounds })
+    }
+
+    /// Adds to `wrong` a line for each output that is too far off: the bound of an element is relative to the
+    /// largest number of the result and to its own sensitivity.
+    pub fn judge(&self, name: &str, got: &[Tensor], wrong: &mut Vec<String>) {
+        for (k, o) in self.graph.outputs.iter().enumerate() {
+            let dtype = got[k].dtype();
+            if !dtype.is_float() {
+                if got[k] != self.own[k] {
+                    wrong.push(format!(
+                        "{name}: {} is {:?}, not {:?}",
+                        o.name,
+                        got[k].ints(),
+                        self.own[k].ints()
+                    ));
+                }
+                continue;
+            }
+            let bound = self.bounds[o.value.0 as usize];
+            // Half the distance between subnormal numbers.
+            let tiny = match dtype {
+                DType::F16 => f64::exp2(-25.0),
+                DType::F64 => f64::exp2(-1075.0),
+                _ => f64::exp2(-134.0),
+            };
+            let want = self.exact[k].floats();
+            let norm = want.iter().filter(|x| x.is_finite()).fold(0.0, |m: f64, x| m.max(x.abs()));
+            for (i, (&g, &w)) in got[k].floats().iter().zip(want).enumerate() {
+                let slope = self.slopes[k][i];
+                let near = (g - w).abs() <= bound * (norm + slope) + tiny;
+                // What the reference itself gives in this dtype is right by definition: random numbers,
+                // infinities.
+                let e = self.own[k].floats()[i];
+                if !(near || g == e || (g.is_nan() && e.is_nan())) {
+                    let what = format!("{} element {i} is {g}, not {w}", o.name);
+                    wrong.push(format!("{name}: {what}; bound {bound:e}, sensitivity {slope:e}"));
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The reference as a device: its target, and what it makes.
+
+use crate::executable::Loaded;
+use crate::machine::Machine;
+use crate::memory::ReferenceBuffer;
+use crate::stream::ReferenceStream;
+use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, Stream};
+use headwater_core::diagnostic::Result;
+use headwater_core::ops::{OpCx, OpDef};
+use headwater_core::plan::Plan;
+use headwater_core::target::{
+    DTypeSet, DTypeSupport, MemorySpace, Operators, Port, ProductModel, Support, Target, TargetMemory,
+};
+use headwater_core::{DType, TensorType, fail};
+use std::sync::Arc;
+
+/// The reference device. See the crate's description.
+#[derive(Clone)]
+pub struct Reference {
+    name: String,
+    target: Target,
+    machine: Arc<Machine>,
+}
+
+impl Reference {
+    /// A device without f64 and i64 arithmetic, whose streams are interleaved by a seed.
+    pub fn new(seed: u64) -> Reference {
+        Reference::of("reference", false, seed)
+    }
+
+    /// The same with f64 and i64 arithmetic.
+    pub fn wide(seed: u64) -> Reference {
+        Reference::of("reference:wide", true, seed)
+    }
+
+    fn of(name: &str, wide: bool, seed: u64) -> Reference {
+        Reference { name: name.into(), target: target(wide), machine: Arc::new(Machine::new(seed)) }
+    }
+}
+
+/// The target: as the generic one where nothing speaks for another figure.
+fn target(wide: bool) -> Target {
+    use DType::{BF16, F16, F32, F64, I64};
+    let generic = Target::generic(Arc::new(Kernels { wide }));
+    let all = DTypeSet::ALL;
+    let narrow = |dtypes: &[DType]| if wide { all } else { all.without(dtypes) };
+    let mut products: Vec<ProductModel> =
+        [(F16, F32), (BF16, F32), (F32, F32)].map(|(o, sums)| ProductModel::plain(o, sums)).into();
+    if wide {
+        products.push(ProductModel::plain(F64, F64));
+    }
+    Target {
+        name: "reference".into(),
+        dtypes: DTypeSupport {
+            storage: narrow(&[F64]),
+            rows: narrow(&[F64]),
+            arithmetic: narrow(&[F64, I64]),
+            accumulator: F32,
+        },
+        memory: TargetMemory {
+            alignment: 512,
+            spaces: vec![MemorySpace { name: "reference".into(), bytes: None, host: false }],
+            shared_workspace: 0,
+            ..generic.memory
+        },
+        products,
+        ..generic
+    }
+}
+
+/// Every operator by its interpreter, on contiguous operands, with a little workspace that nobody needs: so
+/// that plans are made with some.
+#[derive(Debug)]
+struct Kernels {
+    wide: bool,
+}
+
+impl Operators for Kernels {
+    fn support(&self, _: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
+        match cx.present().chain(outs).any(|t| t.dtype == DType::F64) && !self.wide {
+            true => Support::Missing("reference has no f64".into()),
+            false => Support::Native,
+        }
+    }
+
+    fn workspace(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
+        64
+    }
+
+    fn strided(&self, _: &OpDef, _: &OpCx, _: &[TensorType], _: Port) -> bool {
+        false
+    }
+}
+
+impl Device for Reference {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn alloc(&self, bytes: usize, content: Content) -> Result<Arc<dyn Buffer>> {
+        Ok(Arc::new(ReferenceBuffer::new(self.machine.clone(), bytes, content)))
+    }
+
+    fn borrow(&self, _: Box<dyn Foreign>) -> Result<Arc<dyn Buffer>> {
+        Err(fail!(Unsupported, "{} does not address host memory: copy it instead", self.name))
+    }
+
+    fn stream(&self) -> Result<Box<dyn Stream>> {
+        Ok(Box::new(ReferenceStream { machine: self.machine.clone(), id: self.machine.stream() }))
+    }
+
+    fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
+        Ok(Box::new(Loaded::new(self.machine.clone(), &self.target, plan)?))
+    }
+}
