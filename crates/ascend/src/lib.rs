@@ -10,6 +10,7 @@ pub mod finding;
 pub mod host;
 pub mod kernel;
 pub mod kernels;
+pub mod sim;
 pub mod timing;
 
 pub use chip::{Arch, Chip};

@@ -26,7 +26,7 @@ use super::operand::{AtomicOp, Base, Compare, Mask, Over, Round, Vector, View};
 use super::scalar::{Scalar, ScalarType};
 use super::{
     Access, Buffer, BufferId, Elem, Param, ParamId, ParamKind, Part, Pipe, Program, Source, SourceId, Space,
-    Stmt, StmtKind, Unit, Var, VarId, place,
+    Stmt, StmtKind, Unit, Var, VarId, place, verify,
 };
 use crate::chip::Arch;
 use crate::finding::Result;
@@ -134,13 +134,14 @@ impl Builder {
         self.program.parts.push(Part { unit: self.unit, body });
     }
 
-    /// Ends the program: places its buffers.
+    /// Ends the program: places its buffers and verifies it.
     ///
     /// # Errors
-    /// `Capacity` where buffers do not fit.
+    /// `Capacity` where buffers do not fit; the first rule that is broken.
     pub fn finish(mut self) -> Result<Program> {
         self.end_part();
         place(&mut self.program)?;
+        verify(&self.program).map_err(|mut findings| Box::new(findings.swap_remove(0)))?;
         Ok(self.program)
     }
 
@@ -204,7 +205,7 @@ impl Builder {
 
     /// A buffer of `len` elements in a memory.
     pub fn buffer(&mut self, name: &str, space: Space, elem: Elem, len: u64, phase: Option<u32>) -> Buf {
-        let bytes = (len * elem.size()).next_multiple_of(space.align());
+        let bytes = len.saturating_mul(elem.size()).div_ceil(space.align()).saturating_mul(space.align());
         let name = self.unique(name);
         self.program.buffers.push(Buffer { name, space, bytes, phase, address: None });
         Buf { id: BufferId(self.program.buffers.len() as u32 - 1), elem, len }

@@ -942,6 +942,73 @@ impl<S> Instr<S> {
     }
 }
 
+/// What a reduction makes one value of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReductionKind {
+    /// A repeat.
+    Whole,
+    /// A block.
+    Block,
+    /// Two neighbours.
+    Pair,
+}
+
+impl Reduction {
+    /// What it makes one value of.
+    pub const fn kind(self) -> ReductionKind {
+        match self {
+            Reduction::WholeSum | Reduction::WholeMax | Reduction::WholeMin => ReductionKind::Whole,
+            Reduction::BlockSum | Reduction::BlockMax | Reduction::BlockMin => ReductionKind::Block,
+            Reduction::PairSum => ReductionKind::Pair,
+        }
+    }
+}
+
+impl<S> Reduce<S> {
+    /// Elements that a whole repeat's reduction writes: a value, or a value and its index.
+    pub const fn results(&self) -> u64 {
+        match self.order {
+            Some(Order::ValueIndex | Order::IndexValue) => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl GatherMask<Value> {
+    /// Whether the pattern picks element `i` of a repeat.
+    pub const fn picks(&self, i: u64) -> bool {
+        match self.pattern {
+            1 => i % 2 == 0,
+            2 => i % 2 == 1,
+            3..=6 => i % 4 == self.pattern as u64 - 3,
+            _ => true,
+        }
+    }
+
+    /// Elements that the pattern picks of a repeat.
+    pub fn picked(&self) -> u64 {
+        (0..self.count.as_int().max(0) as u64).filter(|&i| self.picks(i)).count() as u64
+    }
+}
+
+impl<S> Instr<S> {
+    /// The scalar that is an element's value, and the element's type; all other scalars are integers.
+    pub fn value(&self) -> Option<(&S, Elem)> {
+        Some(match self {
+            Instr::ScaledOp(x) if !matches!(x.op, Scaled::ShiftLeft | Scaled::ShiftRight) => {
+                (&x.scalar, x.dst.view.elem)
+            }
+            Instr::Duplicate(x) => (&x.value, x.dst.view.elem),
+            Instr::CompareScalar(x) => (&x.scalar, x.src.view.elem),
+            Instr::SelectScalar(x) => (&x.scalar, x.dst.view.elem),
+            Instr::Store(x) => (&x.value, x.dst.elem),
+            Instr::InitConst(x) => (&x.value, x.dst.elem),
+            Instr::Ramp(x) => (&x.first, x.dst.elem),
+            _ => return None,
+        })
+    }
+}
+
 /// The pipe of a copy between two memories.
 const fn copy_pipe(dst: Space, src: Space) -> Pipe {
     match (src, dst) {

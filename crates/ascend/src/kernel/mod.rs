@@ -1,26 +1,33 @@
 //! Kernel programs: small typed programs of a chip's own instructions.
 //!
 //! A program is plain data: parameters, buffers with addresses, scalar variables, and for each kind of core a list of
-//! statements. It is made by a [`Builder`], checked against a chip, printed and parsed exactly, emitted as
+//! statements. It is made by a [`Builder`], checked by [`verify()`], printed and parsed exactly, emitted as
 //! Ascend C and executed by the simulator. Nothing here executes anything.
 
 mod builder;
+mod check;
 mod elem;
+mod footprint;
 mod instr;
 mod operand;
 mod parse;
 mod place;
 mod scalar;
 mod text;
+mod verify;
 
 pub use builder::{Buf, Builder, Gm};
+pub use check::{Broken, Known, cast_exists, check, event_exists};
 pub use elem::{Elem, Pipe, Space, Unit};
+pub use footprint::{Runs, Touch, footprint};
 pub use instr::*;
 pub use operand::{AtomicOp, Base, Compare, Mask, Order, Over, Round, Scale, UnitFlag, Vector, View};
 pub use parse::parse;
 pub use place::place;
 pub use scalar::{CoreFact, Real, Scalar, ScalarBinary, ScalarType, ScalarUnary, Value};
+pub(crate) use text::head;
 pub use text::{Show, hash};
+pub use verify::verify;
 
 use crate::chip::Arch;
 use headwater_core::graph::Origin;
@@ -250,6 +257,14 @@ impl Program {
         }
     }
 
+    /// Bytes of a view's base, slack included.
+    pub fn size(&self, base: Base) -> u64 {
+        match base {
+            Base::Param(p) => self.params.get(p.0 as usize).map_or(0, Param::bytes),
+            Base::Buffer(b) => self.buffers.get(b.0 as usize).map_or(0, |b| b.bytes),
+        }
+    }
+
     /// Name of a view's base.
     pub fn base_name(&self, base: Base) -> &str {
         match base {
@@ -270,7 +285,11 @@ impl Program {
 
     /// Highest address in use of a memory, in bytes.
     pub fn peak(&self, space: Space) -> u64 {
-        let ends = self.buffers.iter().filter(|b| b.space == space).map(|b| b.address.unwrap_or(0) + b.bytes);
+        let ends = self
+            .buffers
+            .iter()
+            .filter(|b| b.space == space)
+            .map(|b| b.address.unwrap_or(0).saturating_add(b.bytes));
         ends.max().unwrap_or(0)
     }
 

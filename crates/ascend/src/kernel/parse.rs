@@ -1,5 +1,5 @@
 //! Reads the text form of kernel programs (see [`super::text`]). Takes any text: what is wrong is an error with its line
-//! and column. Checks the form alone; whether the program is legal on its chip is the verifier's business.
+//! and column. Checks the form alone; whether the program is legal on its chip is [`super::verify()`]'s business.
 
 use super::instr::{Fill, Instr, Layout, Quant};
 use super::operand::{AtomicOp, Base, Compare, Mask, Order, Over, Round, Scale, UnitFlag, Vector, View};

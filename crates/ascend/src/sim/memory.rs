@@ -1,0 +1,167 @@
+//! Memories: bytes, and in checked runs whether each has been written.
+
+use super::Fault;
+use crate::finding::Rule;
+use crate::kernel::{Base, Program, Space, Value, View};
+
+/// What unwritten memory of a core is filled with: as halves and floats, a number that stands out.
+const FILLER: u8 = 0xcd;
+
+/// Global memory, shared by all cores.
+pub struct Global<'m> {
+    /// Its bytes.
+    pub bytes: &'m mut [u8],
+    /// For each byte 1 if it has been written; empty in fast runs.
+    pub defined: Vec<u8>,
+    /// Where each parameter begins; 0 for scalars.
+    pub params: Vec<u64>,
+}
+
+/// Memories of one core.
+pub struct Local {
+    bytes: [Vec<u8>; Space::ALL.len()],
+    defined: [Vec<u8>; Space::ALL.len()],
+}
+
+impl Local {
+    /// Memories as large as the program uses them.
+    pub fn new(program: &Program, checked: bool) -> Local {
+        let peak = |space: Space| program.peak(space).min(program.arch.capacity(space)) as usize;
+        let sized = |fill: u8, wanted: bool| {
+            std::array::from_fn(|i| {
+                let space = Space::ALL[i];
+                vec![fill; if wanted && space != Space::Gm { peak(space) } else { 0 }]
+            })
+        };
+        Local { bytes: sized(FILLER, true), defined: sized(0, checked) }
+    }
+
+    /// As before the first block.
+    pub fn reset(&mut self) {
+        self.bytes.iter_mut().for_each(|b| b.fill(FILLER));
+        self.defined.iter_mut().for_each(|b| b.fill(0));
+    }
+}
+
+/// What one instruction reaches: a core's memories and GM.
+pub struct Reach<'x, 'm> {
+    /// The program.
+    pub program: &'x Program,
+    /// The core's memories.
+    pub local: &'x mut Local,
+    /// GM.
+    pub global: &'x mut Global<'m>,
+    /// Whether bytes that nothing has written are followed.
+    pub checked: bool,
+}
+
+impl Reach<'_, '_> {
+    fn place(&self, base: Base, byte: i64) -> Option<(usize, usize)> {
+        let start = match base {
+            Base::Param(p) => *self.global.params.get(p.0 as usize)?,
+            Base::Buffer(b) => self.program.buffers.get(b.0 as usize)?.address?,
+        };
+        let at = i64::try_from(start).ok()?.checked_add(byte)?;
+        Some((self.program.space(base) as usize, usize::try_from(at).ok()?))
+    }
+
+    /// Bounds of a range within its base.
+    fn range(&self, base: Base, byte: i64, len: usize) -> Result<(usize, usize), Fault> {
+        let size = self.program.size(base);
+        let inside = byte >= 0 && (byte as u64).checked_add(len as u64).is_some_and(|end| end <= size);
+        self.place(base, byte).filter(|_| inside).ok_or_else(|| {
+            let message = format!("{len} bytes at {byte} of {size}");
+            Fault::new(Rule::Bounds, message).of(self.program.base_name(base))
+        })
+    }
+
+    /// Bytes of a base.
+    ///
+    /// # Errors
+    /// `Bounds` outside of it.
+    pub fn read(&self, base: Base, byte: i64, len: usize) -> Result<&[u8], Fault> {
+        let (space, at) = self.range(base, byte, len)?;
+        let memory: &[u8] =
+            if space == Space::Gm as usize { self.global.bytes } else { &self.local.bytes[space] };
+        memory.get(at..at + len).ok_or_else(|| Fault::new(Rule::Bounds, "the memory ends before the buffer"))
+    }
+
+    /// Bytes of a base, to write.
+    ///
+    /// # Errors
+    /// `Bounds` outside of it.
+    pub fn write(&mut self, base: Base, byte: i64, len: usize) -> Result<&mut [u8], Fault> {
+        let (space, at) = self.range(base, byte, len)?;
+        let memory: &mut [u8] =
+            if space == Space::Gm as usize { self.global.bytes } else { &mut self.local.bytes[space] };
+        memory
+            .get_mut(at..at + len)
+            .ok_or_else(|| Fault::new(Rule::Bounds, "the memory ends before the buffer"))
+    }
+
+    /// Whether bytes are written, each; `None` in fast runs.
+    pub fn defined(&self, base: Base, byte: i64, len: usize) -> Option<&[u8]> {
+        if !self.checked {
+            return None;
+        }
+        let (space, at) = self.range(base, byte, len).ok()?;
+        let defined =
+            if space == Space::Gm as usize { &self.global.defined } else { &self.local.defined[space] };
+        defined.get(at..at + len)
+    }
+
+    /// The same, to write.
+    pub fn defined_mut(&mut self, base: Base, byte: i64, len: usize) -> Option<&mut [u8]> {
+        if !self.checked {
+            return None;
+        }
+        let (space, at) = self.range(base, byte, len).ok()?;
+        let defined = if space == Space::Gm as usize {
+            &mut self.global.defined
+        } else {
+            &mut self.local.defined[space]
+        };
+        defined.get_mut(at..at + len)
+    }
+
+    /// Marks bytes as written, or as holding nothing.
+    pub fn define(&mut self, base: Base, byte: i64, len: usize, is: bool) {
+        if let Some(defined) = self.defined_mut(base, byte, len) {
+            defined.fill(u8::from(is));
+        }
+    }
+
+    /// Fails if one of the bytes has not been written.
+    ///
+    /// # Errors
+    /// `Uninitialised`, with the first such byte.
+    pub fn must_be_defined(&self, operand: &str, base: Base, byte: i64, len: usize) -> Result<(), Fault> {
+        match self.defined(base, byte, len).and_then(|d| d.iter().position(|&x| x == 0)) {
+            None => Ok(()),
+            Some(i) => {
+                let message = format!("{operand} has byte {}, which nothing has written", byte + i as i64);
+                Err(Fault::new(Rule::Uninitialised, message).of(self.program.base_name(base)))
+            }
+        }
+    }
+
+    /// Copies bytes between memories, with whether they are written.
+    ///
+    /// # Errors
+    /// `Bounds`.
+    pub fn copy(&mut self, from: (Base, i64), to: (Base, i64), len: usize) -> Result<(), Fault> {
+        let bytes = self.read(from.0, from.1, len)?.to_vec();
+        self.write(to.0, to.1, len)?.copy_from_slice(&bytes);
+        if let Some(defined) = self.defined(from.0, from.1, len).map(<[u8]>::to_vec)
+            && let Some(to) = self.defined_mut(to.0, to.1, len)
+        {
+            to.copy_from_slice(&defined);
+        }
+        Ok(())
+    }
+}
+
+/// Beginning of a view.
+pub fn start(view: &View<Value>) -> (Base, i64) {
+    (view.base, view.byte())
+}

@@ -1,0 +1,382 @@
+//! Launches: which cores run which blocks when, and who goes on next.
+
+use super::core::{Core, Peers, State, World};
+use super::issue::{Code, Issuer, Place, sub_blocks};
+use super::memory::{Global, Local};
+use super::order::{Clock, CoreOrder, GlobalOrder};
+use super::{Arg, Mode, Report};
+use crate::chip::{Arch, Chip};
+use crate::finding::{Finding, Rule};
+use crate::kernel::*;
+use std::collections::{HashMap, VecDeque};
+
+/// A kernel, and how it is launched.
+#[derive(Clone, Copy)]
+pub struct Launch<'a> {
+    /// The kernel.
+    pub program: &'a Program,
+    /// The chip; of the program's architecture.
+    pub chip: &'a Chip,
+    /// Blocks: of cores, or of groups of a cube core and two vector cores.
+    pub blocks: u32,
+    /// Arguments, one for each parameter.
+    pub args: &'a [Arg],
+    /// How it is run.
+    pub mode: Mode,
+    /// Steps that each core's scalar unit may take before a loop is taken for endless.
+    pub fuel: u64,
+}
+
+impl<'a> Launch<'a> {
+    /// A launch with as much fuel as any kernel needs.
+    pub const fn new(
+        program: &'a Program,
+        chip: &'a Chip,
+        blocks: u32,
+        args: &'a [Arg],
+        mode: Mode,
+    ) -> Launch<'a> {
+        Launch { program, chip, blocks, args, mode, fuel: 1 << 32 }
+    }
+}
+
+/// Runs a kernel over `memory`, which stands for GM.
+///
+/// # Errors
+/// What was found, the first thing first. The memory is then as the run left it.
+pub fn launch(launch: &Launch, memory: &mut [u8]) -> Result<Report, Vec<Finding>> {
+    let program = launch.program;
+    verify(program)?;
+    let one = |finding: Box<Finding>| vec![*finding];
+    let params = arguments(launch, memory.len()).map_err(one)?;
+    let checked = launch.mode != Mode::Fast;
+    let seed = match launch.mode {
+        Mode::Checked { seed } => seed,
+        Mode::Fast => 0,
+    };
+    let defined = if checked { defined(launch, &params, memory.len()) } else { Vec::new() };
+    let world = World {
+        program,
+        order: GlobalOrder::new(tracked(program, &params), params.clone()),
+        global: Global { bytes: memory, defined, params },
+        caches: Default::default(),
+        cross: HashMap::new(),
+        checked,
+        findings: Vec::new(),
+        instructions: 0,
+        cores: 0,
+    };
+    let codes: Vec<Code> = program.parts.iter().map(Code::new).collect();
+    let values: Vec<Option<Value>> = launch.args.iter().map(|a| a.value()).collect();
+    let mut run =
+        Run { launch, world, codes: &codes, values: &values, seed, random: seed, spare: Vec::new() };
+    let result = run.all();
+    let mut findings = std::mem::take(&mut run.world.findings);
+    if let Err(finding) = result {
+        findings.push(*finding);
+    }
+    match findings.is_empty() {
+        true => Ok(Report { instructions: run.world.instructions }),
+        false => Err(findings),
+    }
+}
+
+/// Checks the arguments; where each parameter's memory begins.
+fn arguments(launch: &Launch, memory: usize) -> Result<Vec<u64>, Box<Finding>> {
+    let program = launch.program;
+    let fail = |message: String| Finding::new(Rule::Arguments, program, message);
+    if launch.chip.arch != program.arch {
+        return Err(fail(format!("the kernel is for architecture {}, {} is not", program.arch, launch.chip)));
+    }
+    if launch.blocks == 0 || launch.blocks > 65535 {
+        return Err(fail(format!("{} blocks; there are 1 to 65535", launch.blocks)));
+    }
+    if launch.args.len() != program.params.len() {
+        return Err(fail(format!("{} arguments for {} parameters", launch.args.len(), program.params.len())));
+    }
+    let mut starts = Vec::new();
+    for (param, arg) in program.params.iter().zip(launch.args) {
+        let fits = matches!(
+            (&param.kind, arg),
+            (ParamKind::Pointer { .. } | ParamKind::Sync, Arg::Pointer(_))
+                | (ParamKind::Int, Arg::Int(_))
+                | (ParamKind::Float, Arg::Float(_))
+        );
+        if !fits {
+            return Err(fail(format!("{arg:?} is no argument for it")).of(&param.name));
+        }
+        let Arg::Pointer(start) = *arg else {
+            starts.push(0);
+            continue;
+        };
+        starts.push(start);
+        if let ParamKind::Pointer { elem, .. } = param.kind {
+            let end = start.checked_add(param.bytes());
+            if end.is_none_or(|end| end > memory as u64) {
+                let message = format!("it needs {} bytes at {start}, the memory has {memory}", param.bytes());
+                return Err(fail(message).of(&param.name));
+            }
+            if start % elem.size() != 0 {
+                return Err(fail(format!("address {start} is not aligned to {elem}")).of(&param.name));
+            }
+        }
+    }
+    Ok(starts)
+}
+
+/// Bytes of GM that hold something: all but what is only written and not lent to a reader too.
+fn defined(launch: &Launch, params: &[u64], memory: usize) -> Vec<u8> {
+    let mut defined = vec![1; memory];
+    for undefined in [true, false] {
+        for (param, &start) in launch.program.params.iter().zip(params) {
+            let ParamKind::Pointer { access, elem, len, .. } = param.kind else { continue };
+            let writes_only = matches!(access, Access::Out | Access::Workspace);
+            if writes_only == undefined {
+                let end = if undefined { param.bytes() } else { len * elem.size() };
+                defined[start as usize..(start + end) as usize].fill(u8::from(!undefined));
+            }
+        }
+    }
+    defined
+}
+
+/// Parameters whose memory a parameter that is written reaches.
+fn tracked(program: &Program, params: &[u64]) -> Vec<bool> {
+    let range = |i: usize| (params[i], params[i] + program.params[i].bytes());
+    let written = |i: usize| matches!(program.params[i].kind, ParamKind::Pointer { access, .. } if access != Access::In);
+    let all = 0..params.len();
+    let meets = |i: usize, j: usize| range(i).0 < range(j).1 && range(j).0 < range(i).1;
+    all.clone().map(|i| all.clone().any(|j| written(j) && meets(i, j))).collect()
+}
+
+struct Run<'a, 'm> {
+    launch: &'a Launch<'a>,
+    world: World<'a, 'm>,
+    codes: &'a [Code<'a>],
+    values: &'a [Option<Value>],
+    seed: u64,
+    random: u64,
+    spare: Vec<(CoreOrder<'a>, Local)>,
+}
+
+/// A core to come: its part, place and number.
+struct Seat {
+    part: usize,
+    place: Place,
+    number: usize,
+    peers: Peers,
+}
+
+impl<'a> Run<'a, '_> {
+    /// A number below `n`, from the seed.
+    fn below(&mut self, n: usize) -> usize {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.random >> 33) as usize) % n.max(1)
+    }
+
+    fn shuffled<T>(&mut self, mut items: Vec<T>) -> Vec<T> {
+        if self.seed != 0 {
+            for i in (1..items.len()).rev() {
+                let j = self.below(i + 1);
+                items.swap(i, j);
+            }
+        }
+        items
+    }
+
+    fn all(&mut self) -> Result<(), Box<Finding>> {
+        let program = self.launch.program;
+        let groups = self.seats();
+        let groups = self.shuffled(groups);
+        let at_a_time = match (program.arch, &program.parts[..]) {
+            (Arch::A2, [part]) if part.unit == Unit::Vector => self.launch.chip.vector_cores,
+            _ => self.launch.chip.cube_cores,
+        };
+        let at_a_time = if meets(program) { at_a_time as usize } else { 1 };
+        let mut waiting: VecDeque<Vec<Seat>> = groups.into();
+        let mut running: Vec<Vec<Core<'a>>> = Vec::new();
+        loop {
+            while running.len() < at_a_time
+                && let Some(seats) = waiting.pop_front()
+            {
+                running.push(seats.into_iter().map(|seat| self.start(seat)).collect());
+            }
+            if running.is_empty() {
+                break;
+            }
+            let mut moved = false;
+            for group in &mut running {
+                for core in group.iter_mut() {
+                    moved |= self.turn(core)?;
+                }
+            }
+            moved |= self.meeting(&mut running);
+            let mut still = Vec::new();
+            for group in running {
+                if !group.iter().all(Core::done) {
+                    still.push(group);
+                    continue;
+                }
+                moved = true;
+                for core in group {
+                    if self.world.checked {
+                        core.end(&mut self.world)?;
+                    }
+                    self.spare.push(core.into_parts());
+                }
+            }
+            running = still;
+            if !moved {
+                let stuck = running.iter().flatten().find_map(|core| core.stuck(program));
+                let nothing = || Finding::new(Rule::Deadlock, program, "nothing goes on");
+                return Err(stuck.unwrap_or_else(nothing));
+            }
+        }
+        let mut left: Vec<_> =
+            self.world.cross.iter().filter(|(_, q)| !q.is_empty()).map(|(k, _)| *k).collect();
+        left.sort_unstable();
+        match left.first() {
+            Some((mode, id, _, _)) if self.world.checked => {
+                let message =
+                    format!("flag {id} between cores, mode {mode}, is set more often than waited for");
+                Err(Finding::new(Rule::Flag, program, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All cores of the launch, by group.
+    fn seats(&mut self) -> Vec<Vec<Seat>> {
+        let program = self.launch.program;
+        let per_group: usize = program.parts.iter().map(|p| sub_blocks(program, p) as usize).sum();
+        self.world.cores = per_group * self.launch.blocks as usize;
+        let mut groups = Vec::new();
+        // Numbers of the cores of each part.
+        let mut kinds: Vec<Vec<usize>> = vec![Vec::new(); program.parts.len()];
+        for block in 0..self.launch.blocks {
+            let mut group: Vec<Seat> = Vec::new();
+            for (part, p) in program.parts.iter().enumerate() {
+                let subs = sub_blocks(program, p);
+                for sub_block in 0..subs {
+                    let number = block as usize * per_group + group.len();
+                    kinds[part].push(number);
+                    let place =
+                        Place { block: block * subs + sub_block, blocks: self.launch.blocks, sub_block };
+                    group.push(Seat { part, place, number, peers: Peers::default() });
+                }
+            }
+            let members: Vec<(usize, usize)> = group.iter().map(|s| (s.part, s.number)).collect();
+            let pick = |wanted: bool, part: usize| {
+                members.iter().filter(|m| (m.0 == part) == wanted).map(|m| m.1).collect::<Vec<_>>()
+            };
+            for seat in &mut group {
+                seat.peers.pair = pick(true, seat.part);
+                seat.peers.other = pick(false, seat.part);
+            }
+            groups.push(group);
+        }
+        // Lists of all cores are needed only where cores meet.
+        if meets(program) {
+            for seat in groups.iter_mut().flatten() {
+                seat.peers.kind = kinds[seat.part].clone();
+            }
+        }
+        groups
+    }
+
+    fn start(&mut self, seat: Seat) -> Core<'a> {
+        let program = self.launch.program;
+        let (order, local) = match self.spare.pop() {
+            Some((mut order, mut local)) => {
+                order.reset(seat.number);
+                local.reset();
+                (order, local)
+            }
+            None => (CoreOrder::new(program, seat.number), Local::new(program, self.world.checked)),
+        };
+        let issuer = Issuer::new(program, &self.codes[seat.part], seat.place, self.values, self.launch.fuel);
+        Core::new(issuer, program.parts[seat.part].unit, order, local, seat.peers)
+    }
+
+    /// Lets a core go on until it cannot, or, in an order of the seed's, for a while; says whether it moved.
+    fn turn(&mut self, core: &mut Core<'a>) -> Result<bool, Box<Finding>> {
+        let mut moved = false;
+        loop {
+            // How far the scalar unit runs ahead of its pipes.
+            let ahead = if self.seed == 0 { 1 } else { 1 + self.below(8) };
+            let mut stepped = false;
+            for _ in 0..ahead {
+                if !core.scalar_step(&mut self.world)? {
+                    break;
+                }
+                stepped = true;
+            }
+            stepped |= self.drain(core)?;
+            moved |= stepped;
+            if !stepped || core.state == State::Meeting {
+                return Ok(moved);
+            }
+        }
+    }
+
+    /// Lets the pipes of a core go on.
+    fn drain(&mut self, core: &mut Core<'a>) -> Result<bool, Box<Finding>> {
+        let mut moved = false;
+        loop {
+            let mut ready: Vec<Pipe> =
+                Pipe::ALL.iter().copied().filter(|&pipe| core.ready(&self.world, pipe)).collect();
+            if ready.is_empty() {
+                return Ok(moved);
+            }
+            if self.seed != 0 {
+                // Some stay behind for now, as slower pipes would.
+                let i = self.below(ready.len() + 1);
+                match ready.get(i).copied() {
+                    Some(pipe) => ready = vec![pipe],
+                    None if moved => return Ok(true),
+                    None => {}
+                }
+            }
+            for pipe in ready {
+                if core.ready(&self.world, pipe) {
+                    core.pipe_step(&mut self.world, pipe)?;
+                    moved = true;
+                }
+            }
+        }
+    }
+
+    /// Lets cores go on that have met; says whether they have.
+    fn meeting(&mut self, running: &mut [Vec<Core<'a>>]) -> bool {
+        let program = self.launch.program;
+        let come = running.iter().flatten().filter(|c| c.state == State::Meeting).count();
+        if come == 0 || come < self.world.cores || program.mixed() {
+            return false;
+        }
+        let clocks: Vec<(usize, Clock)> =
+            running.iter().flatten().map(|c| (c.order.core(), c.order.message(Pipe::S))).collect();
+        let cores = self.world.cores;
+        running.iter_mut().flatten().for_each(|c| c.leave(&clocks, cores));
+        true
+    }
+}
+
+/// Whether cores wait for each other.
+fn meets(program: &Program) -> bool {
+    let mut found = false;
+    for part in &program.parts {
+        Program::walk(&part.body, &mut |stmt| {
+            found |= matches!(
+                stmt.kind,
+                StmtKind::Instr(
+                    Instr::CrossSet(_)
+                        | Instr::CrossWait(_)
+                        | Instr::SyncSoft(_)
+                        | Instr::Barrier(Barrier::Cores)
+                )
+            );
+        });
+    }
+    found
+}

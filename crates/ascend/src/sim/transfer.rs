@@ -1,0 +1,340 @@
+//! Copies: between GM, UB and L1, into L0 and out of L0C.
+
+use super::Fault;
+use super::memory::{Reach, start};
+use super::numbers::*;
+use crate::finding::Rule;
+use crate::kernel::*;
+
+type Done = Result<(), Fault>;
+
+fn n(x: &Value) -> i64 {
+    x.as_int().max(0)
+}
+
+impl Reach<'_, '_> {
+    /// Executes a copy.
+    pub(super) fn transfer(&mut self, instr: &Instr<Value>) -> Done {
+        match instr {
+            Instr::DataCopy(x) => {
+                let unit = if self.program.space(x.dst.base) == Space::Bt { 64 } else { 32 };
+                let len = n(&x.len) * unit;
+                let (from, to) = (start(&x.src), start(&x.dst));
+                for i in 0..n(&x.blocks) {
+                    let from = (from.0, from.1 + i * (len + n(&x.src_gap) * unit));
+                    let to = (to.0, to.1 + i * (len + n(&x.dst_gap) * unit));
+                    self.put(from, to, len as usize, x.dst.elem, x.atomic)?;
+                }
+                Ok(())
+            }
+            Instr::DataCopyPad(x) => self.padded(x),
+            Instr::CopyNdToNz(x) => self.nd_to_nz(x),
+            Instr::LoadData2d(x) => {
+                let (from, to) = (start(&x.src), start(&x.dst));
+                for i in 0..n(&x.repeat) {
+                    let from = (from.0, from.1 + (n(&x.start) + n(&x.src_stride) * i) * 512);
+                    let to = (to.0, to.1 + (n(&x.dst_gap) + 1) * i * 512);
+                    match x.transpose {
+                        false => self.copy(from, to, 512)?,
+                        true => self.transposed(from, to, x.src.elem.size() as usize)?,
+                    }
+                }
+                Ok(())
+            }
+            Instr::LoadDataTransposed(x) => self.blocks_transposed(x),
+            Instr::LoadData3d(x) => self.im2col(x),
+            Instr::InitConst(x) => {
+                let unit = if self.program.space(x.dst.base) == Space::L1 { 32 } else { 512 };
+                let (elem, size) = (x.dst.elem, x.dst.elem.size() as usize);
+                let mut cell = [0; 8];
+                match elem.is_float() {
+                    true => write_number(elem, x.value.to_f64(), Round::Rint, &mut cell),
+                    false => write_int(elem, x.value.as_int(), &mut cell),
+                }
+                let len = (n(&x.len) * unit) as usize;
+                for i in 0..n(&x.repeat) {
+                    let at = x.dst.byte() + i * (n(&x.len) + n(&x.gap)) * unit;
+                    let to = self.write(x.dst.base, at, len)?;
+                    to.chunks_mut(size).for_each(|c| c.copy_from_slice(&cell[..size]));
+                    self.define(x.dst.base, at, len, true);
+                }
+                Ok(())
+            }
+            Instr::Fixpipe(x) => self.fixpipe(x),
+            Instr::CopyL0c(x) => {
+                let (from, to) = (x.src.elem.size() as i64 * 256, x.dst.elem.size() as i64 * 256);
+                for i in 0..n(&x.blocks) {
+                    let source = x.src.byte() + i * (n(&x.len) + n(&x.src_gap)) * from;
+                    let target = x.dst.byte() + i * (n(&x.len) * to + n(&x.dst_gap) * 32);
+                    let count = (n(&x.len) * 256) as usize;
+                    self.converted(&x.src, source, &x.dst, target, count, x.relu, None)?;
+                }
+                Ok(())
+            }
+            _ => Err(Fault::new(Rule::Unsupported, "the simulator does not execute this instruction")),
+        }
+    }
+
+    /// Copies bytes, or joins them with what is there.
+    fn put(
+        &mut self,
+        from: (Base, i64),
+        to: (Base, i64),
+        len: usize,
+        elem: Elem,
+        atomic: Option<AtomicOp>,
+    ) -> Done {
+        if to.0 != from.0 && matches!(to.0, Base::Param(_)) {
+            self.output_is_defined(from, to, len)?;
+        }
+        let Some(op) = atomic else { return self.copy(from, to, len) };
+        self.must_be_defined("what is there", to.0, to.1, len)?;
+        let bytes = self.read(from.0, from.1, len)?.to_vec();
+        let size = elem.size() as usize;
+        for (there, new) in self.write(to.0, to.1, len)?.chunks_mut(size).zip(bytes.chunks(size)) {
+            if elem.is_float() {
+                let (mut a, mut b) = ([0.0], [0.0]);
+                read_floats(elem, there, &mut a);
+                read_floats(elem, new, &mut b);
+                let x = match op {
+                    AtomicOp::Add => a[0] + b[0],
+                    AtomicOp::Max => a[0].max(b[0]),
+                    AtomicOp::Min => a[0].min(b[0]),
+                };
+                write_floats(elem, &[x], there);
+            } else {
+                let (a, b) = (read_int(elem, there), read_int(elem, new));
+                let x = match op {
+                    AtomicOp::Add => a.wrapping_add(b),
+                    AtomicOp::Max => a.max(b),
+                    AtomicOp::Min => a.min(b),
+                };
+                write_int(elem, x, there);
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes part of a tensor has been written; behind its end, in the slack, anything may stand.
+    fn output_is_defined(&self, from: (Base, i64), to: (Base, i64), len: usize) -> Done {
+        let Base::Param(p) = to.0 else { return Ok(()) };
+        let Some(ParamKind::Pointer { elem, len: elements, access, .. }) =
+            self.program.params.get(p.0 as usize).map(|p| &p.kind)
+        else {
+            return Ok(());
+        };
+        if *access == Access::Workspace {
+            return Ok(());
+        }
+        let end = (elements * elem.size()) as i64;
+        let inside = (end - to.1).clamp(0, len as i64) as usize;
+        self.must_be_defined("src", from.0, from.1, inside)
+    }
+
+    fn padded(&mut self, x: &DataCopyPad<Value>) -> Done {
+        let (bytes, elem) = (n(&x.bytes), x.dst.elem);
+        let size = elem.size() as i64;
+        let into = self.program.space(x.src.base) == Space::Gm;
+        for i in 0..n(&x.blocks) {
+            if !into {
+                let from = (x.src.base, x.src.byte() + i * ((bytes + 31) / 32 * 32 + n(&x.src_gap) * 32));
+                let to = (x.dst.base, x.dst.byte() + i * (bytes + n(&x.dst_gap)));
+                self.put(from, to, bytes as usize, elem, x.atomic)?;
+                continue;
+            }
+            let from = (x.src.base, x.src.byte() + i * (bytes + n(&x.src_gap)));
+            let (left, right) = (i64::from(x.left) * size, i64::from(x.right) * size);
+            let row = (left + bytes + right + 31) / 32 * 32;
+            let at = x.dst.byte() + i * (row + n(&x.dst_gap) * 32);
+            self.copy(from, (x.dst.base, at + left), bytes as usize)?;
+            // The fillers: before the row, and behind it up to whole blocks.
+            for (begin, end) in [(at, at + left), (at + left + bytes, at + row)] {
+                for cell in (begin..end).step_by(size as usize) {
+                    match x.fill {
+                        Some(fill) => {
+                            let to = self.write(x.dst.base, cell, size as usize)?;
+                            match elem.is_float() {
+                                true => write_number(elem, fill.0.to_f64(), Round::Rint, to),
+                                false => write_int(elem, fill.0.as_int(), to),
+                            }
+                            self.define(x.dst.base, cell, size as usize, true);
+                        }
+                        None if left + right == 0 => self.copy(from, (x.dst.base, cell), size as usize)?,
+                        None => {
+                            self.write(x.dst.base, cell, size as usize)?.fill(0xab);
+                            self.define(x.dst.base, cell, size as usize, false);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn nd_to_nz(&mut self, x: &CopyNdToNz<Value>) -> Done {
+        let size = x.src.elem.size() as i64;
+        let c0 = 32 / size;
+        for i in 0..n(&x.matrices) {
+            for row in 0..n(&x.n) {
+                let from = x.src.byte() + (i * n(&x.src_matrix) + row * n(&x.src_row)) * size;
+                let to = x.dst.byte() + i * n(&x.dst_matrix) * size + row * n(&x.dst_row) * 32;
+                for block in 0..(n(&x.d) + c0 - 1) / c0 {
+                    let to = to + block * n(&x.dst_c0) * 32;
+                    let len = (n(&x.d) - block * c0).min(c0) * size;
+                    self.copy((x.src.base, from + block * 32), (x.dst.base, to), len as usize)?;
+                    // Columns behind the last are filled with zeros.
+                    let rest = (32 - len) as usize;
+                    self.write(x.dst.base, to + len, rest)?.fill(0);
+                    self.define(x.dst.base, to + len, rest, true);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A fractal of 16-bit elements, transposed.
+    fn transposed(&mut self, from: (Base, i64), to: (Base, i64), size: usize) -> Done {
+        for i in 0..16 {
+            for j in 0..16 {
+                let source = (from.0, from.1 + (i * 16 + j) * size as i64);
+                self.copy(source, (to.0, to.1 + (j * 16 + i) * size as i64), size)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Square blocks of fractals: of 16-bit types one fractal; of 32-bit types two of 16 × 8, which become 16 × 16
+    /// transposed, again in two fractals; of 8-bit types two of 16 × 32, in two.
+    fn blocks_transposed(&mut self, x: &LoadDataTransposed<Value>) -> Done {
+        let size = x.src.elem.size() as i64;
+        let fractals = (size / 2).max(1);
+        let (from, to) = (start(&x.src), start(&x.dst));
+        if size == 1 {
+            return Err(Fault::new(Rule::Unsupported, "the simulator transposes no blocks of 8-bit types"));
+        }
+        let step = (n(&x.dst_fractal_gap) + 1) * 512;
+        let columns = 32 / size;
+        for b in 0..n(&x.repeat) {
+            let from = from.1 + (n(&x.start) + b * n(&x.src_stride)) * fractals * 512;
+            let to = to.1 + b * (fractals * step + n(&x.dst_gap) * 512);
+            for i in 0..16 {
+                for j in 0..16 {
+                    let source = from + j / columns * 512 + (i * columns + j % columns) * size;
+                    let target = to + i / columns * step + (j * columns + i % columns) * size;
+                    self.copy((x.src.base, source), (x.dst.base, target), size as usize)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn im2col(&mut self, x: &LoadData3d<Value>) -> Done {
+        let size = x.src.elem.size() as i64;
+        let c0 = 32 / size;
+        let [height, width] = x.size.map(i64::from);
+        let [filter_h, filter_w] = x.filter.map(i64::from);
+        let [left, right, top, _bottom] = x.pad.map(i64::from);
+        let [stride_h, stride_w] = x.stride.map(i64::from);
+        let [dilation_h, dilation_w] = x.dilation.map(i64::from);
+        let columns = ((width + left + right - dilation_w * (filter_w - 1) - 1) / stride_w + 1).max(1);
+        let (m, k) = ((n(&x.m) + 15) / 16 * 16, (n(&x.k) + c0 - 1) / c0 * c0);
+        let mut pad = [0; 8];
+        write_number(x.src.elem, x.pad_value.to_f64(), Round::Rint, &mut pad);
+        // L0A has rows of fractals one behind the other, L0B columns of them.
+        let (rows, to_b) = ((m / 16), self.program.space(x.dst.base) == Space::L0b);
+        for i in 0..m {
+            let position = n(&x.m_start) + i;
+            let (row, column) = (position / columns * stride_h - top, position % columns * stride_w - left);
+            for j in (0..k).step_by(c0 as usize) {
+                let at = (n(&x.k_start) + j) / c0;
+                let (channel_block, point) = (at / (filter_h * filter_w), at % (filter_h * filter_w));
+                let (h, w) = (row + point / filter_w * dilation_h, column + point % filter_w * dilation_w);
+                let inside = (0..height).contains(&h)
+                    && (0..width).contains(&w)
+                    && channel_block * c0 < n(&x.channels);
+                let source = x.src.byte() + ((channel_block * height + h) * width + w) * 32;
+                for c in 0..c0 {
+                    let j = j + c;
+                    let fractal = match x.transpose {
+                        _ if to_b => (j / c0) * rows + i / 16,
+                        _ => (i / 16) * (k / c0) + j / c0,
+                    };
+                    let inner = match (x.transpose, to_b) {
+                        (true, false) => {
+                            return Err(Fault::new(Rule::Unsupported, "L0A takes no transposed tile here"));
+                        }
+                        _ => i % 16 * c0 + j % c0,
+                    };
+                    let to = x.dst.byte() + fractal * 512 + inner * size;
+                    match inside {
+                        true => {
+                            self.copy((x.src.base, source + c * size), (x.dst.base, to), size as usize)?
+                        }
+                        false => {
+                            self.write(x.dst.base, to, size as usize)?.copy_from_slice(&pad[..size as usize]);
+                            self.define(x.dst.base, to, size as usize, true);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fixpipe(&mut self, x: &Fixpipe<Value>) -> Done {
+        let (from, to) = (x.src.elem.size() as i64, x.dst.elem.size() as i64);
+        for block in 0..(n(&x.n) + 15) / 16 {
+            let columns = (n(&x.n) - block * 16).min(16);
+            for row in 0..n(&x.m) {
+                let source = x.src.byte() + (block * n(&x.src_stride) + row) * 16 * from;
+                let target = x.dst.byte()
+                    + match x.layout {
+                        Layout::Nd => (row * n(&x.dst_stride) + block * 16) * to,
+                        Layout::Nz => block * n(&x.dst_stride) * 32 + row * 16 * to,
+                    };
+                self.converted(&x.src, source, &x.dst, target, columns as usize, x.relu, x.atomic)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Elements out of L0C in another type.
+    #[allow(clippy::too_many_arguments)]
+    fn converted(
+        &mut self,
+        src: &View<Value>,
+        from: i64,
+        dst: &View<Value>,
+        to: i64,
+        count: usize,
+        relu: bool,
+        atomic: Option<AtomicOp>,
+    ) -> Done {
+        let (a, b) = (src.elem.size() as usize, dst.elem.size() as usize);
+        let source = self.read(src.base, from, count * a)?;
+        let mut out = vec![0; count * b];
+        for (x, y) in source.chunks(a).zip(out.chunks_mut(b)) {
+            let x = read_number(src.elem, x);
+            write_number(dst.elem, if relu && x < 0.0 { 0.0 } else { x }, Round::Rint, y);
+        }
+        if matches!(dst.base, Base::Param(_)) {
+            self.must_be_defined("src", src.base, from, count * a)?;
+        }
+        let defined = self
+            .defined(src.base, from, count * a)
+            .map(|d| d.chunks(a).flat_map(|d| vec![d.iter().fold(1, |x, y| x & y); b]).collect::<Vec<u8>>());
+        if atomic == Some(AtomicOp::Add) {
+            self.must_be_defined("what is there", dst.base, to, count * b)?;
+            for (there, new) in self.write(dst.base, to, count * b)?.chunks_mut(b).zip(out.chunks(b)) {
+                let sum = read_number(dst.elem, there) + read_number(dst.elem, new);
+                write_number(dst.elem, sum, Round::Rint, there);
+            }
+            return Ok(());
+        }
+        self.write(dst.base, to, count * b)?.copy_from_slice(&out);
+        if let (Some(from), Some(to)) = (defined, self.defined_mut(dst.base, to, count * b)) {
+            to.copy_from_slice(&from);
+        }
+        Ok(())
+    }
+}
