@@ -22,6 +22,7 @@
 //! ```
 
 use super::instr::*;
+use super::op::*;
 use super::operand::{AtomicOp, Base, Compare, Mask, Over, Round, Vector, View};
 use super::scalar::{Scalar, ScalarType};
 use super::{

@@ -3,8 +3,11 @@
 //! One statement of each rule serves twice: on a program, where only constants are known, and on what a core issues,
 //! where everything is. Sources: asc-devkit's pages on each call, and its page on alignment and overlap.
 
+use super::exists::{cast_exists, event_exists};
 use super::instr::*;
-use super::operand::{AtomicOp, Base, Compare, Mask, Order, Over, Round, UnitFlag, Vector, View};
+use super::meaning::ReductionKind;
+use super::op::*;
+use super::operand::{AtomicOp, Base, Compare, Mask, Order, Over, UnitFlag, Vector, View};
 use super::scalar::{Scalar, Value};
 use super::{Elem, Pipe, Program, Space, Unit};
 use crate::chip::Arch;
@@ -60,45 +63,6 @@ pub fn check<S: Known>(program: &Program, unit: Unit, instr: &Instr<S>) -> Check
     });
     views?;
     c.instr(instr)
-}
-
-/// Flags from one pipe to another that the chips have (`HardEvent`).
-pub fn event_exists(arch: Arch, from: Pipe, to: Pipe) -> bool {
-    use Pipe::*;
-    if from == to || [from, to].contains(&Fix) && arch == Arch::P310 {
-        return from == V && to == V;
-    }
-    !matches!((from, to), (Mte1, S) | (S, Mte1) | (S, M) | (S, Fix) | (Mte3, M) | (M, Mte3) | (Mte3, Fix))
-}
-
-/// Conversions: whether the chip has one, with this rounding.
-pub fn cast_exists(arch: Arch, from: Elem, to: Elem, round: Round, scaled: bool) -> bool {
-    use Elem::{BF16, F16, F32, I8, I16, I32, I64, U8};
-    use Round::{Ceil, Floor, None as No, Odd, Rint, Trunc};
-    let five = matches!(round, Rint | Floor | Ceil | Round::Round | Trunc);
-    let none = round == No;
-    if scaled {
-        return (from, to) == (I32, F16) && none;
-    }
-    match (arch, from, to) {
-        (_, F16, F32) | (_, I32, F32) => none || (from == I32 && arch == Arch::A2 && five),
-        (Arch::A2, F32, F16) => five || none || round == Odd,
-        (Arch::P310, F32, F16) => none || round == Odd,
-        (Arch::A2, BF16, F32) => none,
-        (Arch::A2, F32, BF16) => five,
-        (_, F32, I32) => five,
-        (Arch::A2, F32, I16 | I64 | F32) | (Arch::A2, I64, F32) => five,
-        (Arch::A2, I64, I32) | (Arch::A2, I32, I64) => none,
-        (_, F16, I32) => five,
-        (Arch::A2, F16, I16) => five,
-        (Arch::P310, F16, I16) => round == Rint,
-        (Arch::A2, F16, I8 | U8) => five || none,
-        (Arch::P310, F16, I8 | U8) => none || (five && round != Rint),
-        (_, I8 | U8, F16) => none,
-        (Arch::A2, I16, F16) => five || none,
-        (Arch::A2, I16, F32) => none,
-        _ => false,
-    }
 }
 
 struct Check<'a> {
@@ -751,12 +715,10 @@ impl Check<'_> {
         self.is_in(&x.b, &[Space::L0b])?;
         self.is_in(&x.c, &[Space::L0c])?;
         self.same(&x.a, &x.b)?;
-        let exists = match (self.arch, x.a.elem, x.c.elem) {
-            (_, F16, F32) | (_, I8, I32) => true,
-            (Arch::P310, F16, F16) => true,
-            (Arch::A2, BF16 | F32, F32) => true,
-            _ => false,
-        };
+        let exists = matches!(
+            (self.arch, x.a.elem, x.c.elem),
+            (_, F16, F32) | (_, I8, I32) | (Arch::P310, F16, F16) | (Arch::A2, BF16 | F32, F32)
+        );
         if !exists {
             return broken!(
                 Unsupported,

@@ -2,6 +2,8 @@
 //! about accesses (bounds, order, contents) starts from them.
 
 use super::instr::*;
+use super::meaning::ReductionKind;
+use super::op::*;
 use super::operand::{Base, Mask, Over, Vector, View};
 use super::scalar::Value;
 use super::{Elem, Space};

@@ -7,20 +7,27 @@
 mod builder;
 mod check;
 mod elem;
+mod exists;
 mod footprint;
 mod instr;
+mod meaning;
+mod op;
 mod operand;
 mod parse;
 mod place;
+mod plain;
 mod scalar;
 mod text;
 mod verify;
 
 pub use builder::{Buf, Builder, Gm};
-pub use check::{Broken, Known, cast_exists, check, event_exists};
+pub use check::{Broken, Known, check};
 pub use elem::{Elem, Pipe, Space, Unit};
+pub use exists::{cast_exists, event_exists};
 pub use footprint::{Runs, Touch, footprint};
 pub use instr::*;
+pub use meaning::ReductionKind;
+pub use op::*;
 pub use operand::{AtomicOp, Base, Compare, Mask, Order, Over, Round, Scale, UnitFlag, Vector, View};
 pub use parse::parse;
 pub use place::place;

@@ -1,12 +1,12 @@
 //! Reads the text form of kernel programs (see [`super::text`]). Takes any text: what is wrong is an error with its line
 //! and column. Checks the form alone; whether the program is legal on its chip is [`super::verify()`]'s business.
 
-use super::instr::{Fill, Instr, Layout, Quant};
-use super::operand::{AtomicOp, Base, Compare, Mask, Order, Over, Round, Scale, UnitFlag, Vector, View};
+use super::instr::Instr;
+use super::operand::{Base, Mask, Over, Vector, View};
 use super::scalar::{CoreFact, Real, Scalar, ScalarBinary, ScalarType, ScalarUnary, Value};
-use super::text::{ACCESS, HEADER, float};
+use super::text::{ACCESS, HEADER};
 use super::{
-    Buffer, BufferId, Elem, Param, ParamId, ParamKind, Part, Pipe, Program, Source, SourceId, Space, Stmt,
+    Buffer, BufferId, Elem, Param, ParamId, ParamKind, Part, Program, Source, SourceId, Space, Stmt,
     StmtKind, Unit, Var, VarId,
 };
 use crate::chip::Arch;
@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
         self.rest().chars().next()
     }
 
-    fn fail(&self, wanted: &str) -> Error {
+    pub(super) fn fail(&self, wanted: &str) -> Error {
         let before = &self.text[..self.at];
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
@@ -102,7 +102,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    fn expect(&mut self, token: &str) -> Result<()> {
+    pub(super) fn expect(&mut self, token: &str) -> Result<()> {
         match self.eat(token) {
             true => Ok(()),
             false => Err(self.fail(&format!("`{token}`"))),
@@ -120,7 +120,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn word(&mut self) -> Result<&'a str> {
+    pub(super) fn word(&mut self) -> Result<&'a str> {
         let word = self.peek_word();
         if word.is_empty() {
             return Err(self.fail("a word"));
@@ -138,7 +138,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// One of the words of an enum.
-    fn one_of<T>(&mut self, from_name: impl Fn(&str) -> Option<T>, wanted: &str) -> Result<T> {
+    pub(super) fn one_of<T>(&mut self, from_name: impl Fn(&str) -> Option<T>, wanted: &str) -> Result<T> {
         let before = self.at;
         let word = self.word()?;
         from_name(word).ok_or_else(|| {
@@ -147,7 +147,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    fn number_text(&mut self) -> &'a str {
+    pub(super) fn number_text(&mut self) -> &'a str {
         self.skip_space();
         let rest = self.rest();
         let digits = rest.strip_prefix('-').unwrap_or(rest);
@@ -165,7 +165,7 @@ impl<'a> Cursor<'a> {
         &rest[..end.map_or(rest.len(), |(i, _)| i)]
     }
 
-    fn number<T: FromStr>(&mut self, wanted: &str) -> Result<T> {
+    pub(super) fn number<T: FromStr>(&mut self, wanted: &str) -> Result<T> {
         let text = self.number_text();
         let number = text.parse().map_err(|_| self.fail(wanted))?;
         self.at += text.len();
@@ -173,7 +173,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// An integer, or a float.
-    fn value(&mut self) -> Result<Value> {
+    pub(super) fn value(&mut self) -> Result<Value> {
         if self.peek_word() == "bits" {
             self.expect("bits")?;
             self.expect("(")?;
@@ -212,7 +212,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Items up to a closing bracket, with commas between them.
-    fn list<T>(&mut self, close: &str, item: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+    pub(super) fn list<T>(&mut self, close: &str, item: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let mut out = Vec::new();
         while !self.eat(close) {
             if !out.is_empty() {
@@ -394,7 +394,7 @@ impl<'a> Cursor<'a> {
         Ok(Stmt { kind, note, source })
     }
 
-    fn var(&mut self) -> Result<VarId> {
+    pub(super) fn var(&mut self) -> Result<VarId> {
         let before = self.at;
         let word = self.word()?;
         match self.names.get(word) {
@@ -565,120 +565,3 @@ fn escape(chars: &mut std::str::CharIndices) -> Option<char> {
         _ => return None,
     })
 }
-
-/// Fields of instructions that are no operands: written after `key=`.
-pub(super) trait Plain: Sized {
-    fn print(&self, program: &Program) -> String;
-    fn parse(c: &mut Cursor) -> Result<Self>;
-}
-
-impl Plain for u32 {
-    fn print(&self, _: &Program) -> String {
-        self.to_string()
-    }
-
-    fn parse(c: &mut Cursor) -> Result<Self> {
-        c.number("a number of at most 32 bits")
-    }
-}
-
-impl Plain for bool {
-    fn print(&self, _: &Program) -> String {
-        self.to_string()
-    }
-
-    fn parse(c: &mut Cursor) -> Result<Self> {
-        match c.word()? {
-            "true" => Ok(true),
-            "false" => Ok(false),
-            _ => Err(c.fail("`true` or `false` before this")),
-        }
-    }
-}
-
-impl Plain for Vec<u32> {
-    fn print(&self, _: &Program) -> String {
-        format!("{self:?}")
-    }
-
-    fn parse(c: &mut Cursor) -> Result<Self> {
-        c.expect("[")?;
-        c.list("]", Plain::parse)
-    }
-}
-
-impl<const N: usize> Plain for [u32; N] {
-    fn print(&self, _: &Program) -> String {
-        format!("{self:?}")
-    }
-
-    fn parse(c: &mut Cursor) -> Result<Self> {
-        Vec::parse(c)?.try_into().map_err(|_| c.fail(&format!("{N} numbers before this")))
-    }
-}
-
-impl Plain for VarId {
-    fn print(&self, program: &Program) -> String {
-        program.vars.get(self.0 as usize).map_or("?".into(), |v| v.name.clone())
-    }
-
-    fn parse(c: &mut Cursor) -> Result<Self> {
-        c.var()
-    }
-}
-
-impl Plain for Fill {
-    fn print(&self, _: &Program) -> String {
-        self.to_string()
-    }
-
-    fn parse(c: &mut Cursor) -> Result<Self> {
-        c.value().map(Fill)
-    }
-}
-
-impl Plain for Scale {
-    fn print(&self, _: &Program) -> String {
-        self.map_or(String::new(), |x| float(x.0))
-    }
-
-    fn parse(c: &mut Cursor) -> Result<Self> {
-        match c.value()? {
-            Value::Float(x) => Ok(Some(Real(x))),
-            Value::Int(_) => Err(c.fail("a float before this")),
-        }
-    }
-}
-
-macro_rules! plain_words {
-    ($($ty:ty)+) => { $(
-        impl Plain for $ty {
-            fn print(&self, _: &Program) -> String {
-                self.name().into()
-            }
-
-            fn parse(c: &mut Cursor) -> Result<Self> {
-                c.one_of(<$ty>::from_name, concat!("one of the words for ", stringify!($ty)))
-            }
-        }
-    )+ };
-}
-
-plain_words!(Pipe Round Compare UnitFlag Layout Quant);
-
-macro_rules! optional {
-    ($($ty:ty)+) => { $(
-        impl Plain for Option<$ty> {
-            fn print(&self, program: &Program) -> String {
-                self.as_ref().map_or(String::new(), |x| Plain::print(x, program))
-            }
-
-            fn parse(c: &mut Cursor) -> Result<Self> {
-                Plain::parse(c).map(Some)
-            }
-        }
-    )+ };
-}
-
-plain_words!(AtomicOp Order);
-optional!(AtomicOp Order Fill);

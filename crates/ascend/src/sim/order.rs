@@ -305,7 +305,7 @@ impl GlobalOrder {
                 let stop = end.min((byte / PAGE as u64 + 1) * PAGE as u64);
                 for b in byte..stop {
                     let cell = &mut cells[(b % PAGE as u64) as usize];
-                    if !ordered(cell.write) && !(atomic && cell.write.atomic) {
+                    if !(ordered(cell.write) || atomic && cell.write.atomic) {
                         conflict = conflict.or(Some((cell.write, "written")));
                     }
                     if !touch.write {
