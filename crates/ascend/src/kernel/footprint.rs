@@ -47,16 +47,17 @@ impl Runs {
 
     /// The same bytes in fewer runs where they lie one behind the other.
     const fn joined(mut self) -> Runs {
-        if self.count[1] > 0 && self.stride[1] == self.len {
-            self.len *= self.count[1];
-            self.count[1] = 1;
-        }
-        if self.count[1] == 1 {
-            self.count = [1, self.count[0]];
-            self.stride = [0, self.stride[0]];
+        let mut dim = 2;
+        while dim > 0 {
+            dim -= 1;
             if self.count[1] > 0 && self.stride[1] == self.len {
                 self.len *= self.count[1];
                 self.count[1] = 1;
+            }
+            if self.count[1] == 1 {
+                let outer = if self.count[0] == 1 { 0 } else { self.stride[0] };
+                self.count = [1, self.count[0]];
+                self.stride = [0, outer];
             }
         }
         self

@@ -94,7 +94,13 @@ const RESERVED: &[&str] = &[
 pub(crate) fn is_name(word: &str) -> bool {
     let letters = word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let first = word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());
-    letters && first && word.len() <= 64 && !word.contains("__") && !RESERVED.contains(&word)
+    // Names that end with `_` are the emitted source's own.
+    letters
+        && first
+        && word.len() <= 64
+        && !word.contains("__")
+        && !word.ends_with('_')
+        && !RESERVED.contains(&word)
 }
 
 /// Checks a program.

@@ -1,0 +1,333 @@
+//! Every instruction once on each chip: text, verifier, and the emitted source through a C++ compiler.
+
+use headwater_ascend::emit::{BEGIN, END, emit};
+use headwater_ascend::kernel::*;
+use headwater_ascend::kernels::add;
+use headwater_ascend::{Arch, Rule};
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// Checks a source's syntax and types; false where the machine has no C++ compiler.
+fn compiles(name: &str, arch: Arch, source: &str) -> bool {
+    let Some(compiler) =
+        ["g++", "clang++"].into_iter().find(|c| Command::new(c).arg("--version").output().is_ok())
+    else {
+        eprintln!("no g++ and no clang++ here: the syntax of {name} is not checked");
+        return false;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(format!("{name}.cpp"));
+    std::fs::write(&file, source).unwrap();
+    let header = concat!(env!("CARGO_MANIFEST_DIR"), "/check");
+    let out = Command::new(compiler)
+        .args(["-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"])
+        .args([format!("-D__NPU_ARCH__={arch}"), format!("-isystem{header}")])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}\n{source}", String::from_utf8_lossy(&out.stderr));
+    true
+}
+
+/// Exact text, and a source that compiles and carries it.
+fn goes_through(program: &Program) {
+    let text = program.to_string();
+    let again = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    assert_eq!(again, *program, "{text}");
+    let source = emit(program);
+    let carried: String = source
+        .lines()
+        .skip_while(|l| !l.starts_with(BEGIN))
+        .skip(1)
+        .take_while(|l| *l != END)
+        .map(|l| format!("{}\n", l.trim_start_matches("//").strip_prefix(' ').unwrap_or("")))
+        .collect();
+    assert_eq!(parse(&carried).unwrap(), *program, "the source carries the program");
+    compiles(&program.name, program.arch, &source);
+}
+
+fn names(program: &Program, into: &mut BTreeSet<&'static str>) {
+    for part in &program.parts {
+        Program::walk(&part.body, &mut |stmt| {
+            if let StmtKind::Instr(instr) = &stmt.kind {
+                into.insert(instr.name());
+            }
+        });
+    }
+}
+
+/// Instructions of vector units.
+fn vectors(arch: Arch) -> Program {
+    let unit = if arch == Arch::A2 { Unit::Vector } else { Unit::Whole };
+    let mut k = Builder::new(&format!("vectors_{arch}"), arch, unit);
+    k.doc("every instruction of \"vector\" units, with an odd \\ in the text");
+    let x = k.input("x", Elem::F32, 4096);
+    let y = k.pointer("y", Access::InOut, Elem::F32, 4096);
+    let counters = k.pointer("counters", Access::InOut, Elem::I32, 64);
+    let n = k.int_param("n");
+    let scale = k.float_param("scale");
+    let [a, b, c] = ["a", "b", "c"].map(|name| k.ub(name, Elem::F32, 1024));
+    let bits = k.ub("truths", Elem::U8, 512);
+    let h = a.cast(Elem::F16);
+    let over = || Over::repeats(64, 4);
+    k.copy(a.at(0), x.at(0), 1024);
+    k.copy_runs(b.at(0), x.at(1024), 4, n.clone().min(8), 1, 2);
+    for op in Unary::ALL {
+        let view = if *op == Unary::Not { Elem::U16 } else { Elem::F32 };
+        k.unary(*op, c.cast(view).at(0), a.cast(view).at(0), Over::count(512));
+        k.unary(*op, c.cast(view).at(0).strided(1, 9), a.cast(view).at(0), over());
+    }
+    for op in Binary::ALL {
+        let view = if matches!(op, Binary::And | Binary::Or) { Elem::I16 } else { Elem::F32 };
+        let [d, s, t] = [c, a, b].map(|buffer| buffer.cast(view).at(0));
+        k.binary(*op, &d, &s, &t, Over::count(n.clone()));
+        k.binary(*op, d, s.strided(0, 1), t, Over::bits([0x5555, 0], 3));
+    }
+    for op in Scaled::ALL {
+        let shift = matches!(op, Scaled::ShiftLeft | Scaled::ShiftRight);
+        let view = if shift { Elem::U32 } else { Elem::F32 };
+        let scalar = if shift { Scalar::Int(3) } else { scale.clone() * 2.0f32 };
+        k.scaled(*op, c.cast(view).at(0), a.cast(view).at(0), scalar.clone(), Over::count(100));
+        k.scaled(*op, c.cast(view).at(0), a.cast(view).at(0), scalar, over());
+    }
+    k.duplicate(c.at(0), f32::NEG_INFINITY, Over::count(8));
+    k.duplicate(c.cast(Elem::I16).at(0), 7, Over::bits([1 << 40, 1], 1));
+    k.cast(c.at(0), b.cast(Elem::F16).at(0).strided(1, 4), Round::None, over());
+    k.cast(b.cast(Elem::F16).at(0), c.at(0), Round::None, Over::count(256));
+    let deq = Cast {
+        dst: b.cast(Elem::F16).at(0).into(),
+        src: a.cast(Elem::I32).at(0).into(),
+        round: Round::None,
+        scale: Some(Real(0.5)),
+        over: Over::count(64),
+    };
+    k.issue(deq);
+    for cmp in Compare::ALL {
+        k.compare(bits.at(0), a.at(0), b.at(0), *cmp, Over::count(512));
+    }
+    k.compare(bits.at(0), a.at(0), b.at(0), Compare::Lt, Over::repeats(64, 2));
+    for over in [Over::count(512), Over::repeats(64, 2)] {
+        let (dst, src) = (bits.at(32), Vector::from(a.at(0)));
+        k.issue(CompareScalar { dst, src, scalar: scale.clone(), cmp: Compare::Ge, over: over.clone() });
+        k.select(c.at(0), bits.at(0), a.at(0), b.at(0), over.clone());
+        let (dst, src) = (Vector::from(c.at(0)), Vector::from(a.at(0)));
+        k.issue(SelectScalar { dst, mask: bits.at(0), src, scalar: 0.0f32.into(), over });
+    }
+    for op in Reduction::ALL {
+        let order = matches!(op, Reduction::WholeMax | Reduction::WholeMin).then_some(Order::ValueIndex);
+        for mask in [Mask::First(n.clone()), Mask::Bits([3, 0])] {
+            let src = Vector::from(a.at(0));
+            k.issue(Reduce { op: *op, dst: c.at(0), src, mask, repeat: 4.into(), dst_repeat: 1, order });
+        }
+    }
+    let offsets = b.cast(Elem::U32).at(0);
+    k.issue(Gather { dst: c.at(0), src: a.at(0), offsets, base: 4.into(), count: 64.into() });
+    let src = Vector::from(a.at(0));
+    k.issue(GatherMask { dst: c.at(0), src, pattern: 1, count: 64.into(), repeat: 2.into() });
+    k.issue(Brcb { dst: c.at(0).into(), src: a.at(0), repeat: 2.into() });
+    k.issue(Ramp { dst: c.at(0), first: 1.0f32.into(), count: 64.into() });
+    k.issue(Transpose { dst: c.cast(Elem::F16).at(0), src: h.at(0) });
+    let rows = |buffer: Buf| (0..16).map(|i| buffer.at(i * 8)).collect();
+    k.issue(TransposeRows { dst: rows(c), src: rows(a), repeat: 1.into(), dst_repeat: 2, src_repeat: 0 });
+    k.note("scalars of GM go through a cache");
+    let first = k.load("first", x.at(0));
+    k.store(y.at(0), first);
+    k.issue(CacheFlush { line: y.at(0) });
+    let count = k.load("count", counters.at(n.clone() % 8));
+    k.while_(count.clone().lt(0), |k| k.store(a.cast(Elem::I32).at(0), count.clone()));
+    k.if_else(n.clone().eq(1), |k| k.store(a.at(1), 1.0f32), |k| k.store(a.at(1), scale.clone().sqrt()));
+    k.copy_atomic(y.at(0), c.at(0), 1024, AtomicOp::Add);
+    k.flag(Pipe::Mte2, Pipe::V, 1);
+    k.flag(Pipe::V, Pipe::Mte3, n % 2);
+    let barriers = Barrier::ALL.iter().filter(|b| match arch {
+        Arch::A2 => !matches!(b, Barrier::M | Barrier::Mte1 | Barrier::Fix),
+        Arch::P310 => !matches!(b, Barrier::Cores | Barrier::Fix),
+    });
+    barriers.for_each(|b| k.barrier(*b));
+    k.issue(SyncSoft { gm: counters.at(0), ub: a.cast(Elem::I32).at(0), cores: 8.into() });
+    if arch == Arch::A2 {
+        let fill = Some(Fill(Value::Float(-1.5)));
+        let pad = DataCopyPad {
+            dst: a.at(0),
+            src: x.at(1),
+            blocks: 2.into(),
+            bytes: 20.into(),
+            src_gap: 4.into(),
+            dst_gap: 1.into(),
+            left: 1,
+            right: 2,
+            fill,
+            atomic: None,
+        };
+        k.issue(pad);
+        k.copy_pad(y.at(3), c.at(0), 2, 20, 0, 4);
+        let index = b.cast(Elem::U32).at(0);
+        k.issue(Sort32 { dst: c.at(0), score: a.at(0), index, repeat: 2.into() });
+        let src = vec![c.at(0), c.at(64)];
+        k.issue(MergeSort { dst: a.at(0), src, lengths: vec![32, 32], repeat: 1.into() });
+        k.issue(CrossSet { mode: 0, pipe: Pipe::Mte3, id: 3.into() });
+        k.issue(CrossWait { mode: 0, pipe: Pipe::Mte2, id: 3.into() });
+    }
+    k.finish().unwrap_or_else(|f| panic!("{f}"))
+}
+
+/// Instructions of cube units.
+fn cubes(arch: Arch) -> Program {
+    let unit = if arch == Arch::A2 { Unit::Cube } else { Unit::Whole };
+    let mut k = Builder::new(&format!("cubes_{arch}"), arch, unit);
+    let x = k.input("x", Elem::F16, 65536);
+    let y = k.output("y", Elem::F32, 65536);
+    let l1 = k.buffer("image", Space::L1, Elem::F16, 65536, None);
+    let a = k.buffer("left", Space::L0a, Elem::F16, 16384, None);
+    let b = k.buffer("right", Space::L0b, Elem::F16, 8192, None);
+    let c = k.buffer("sums", Space::L0c, Elem::F32, 4096, None);
+    k.copy(l1.at(0), x.at(0), 4096);
+    k.issue(LoadData2d {
+        dst: a.at(0),
+        src: l1.at(0),
+        start: 1.into(),
+        repeat: 4.into(),
+        src_stride: 2.into(),
+        dst_gap: 0.into(),
+        transpose: true,
+    });
+    k.issue(LoadData3d {
+        dst: a.at(0),
+        src: l1.at(0),
+        size: [8, 8],
+        channels: 16.into(),
+        k: 144.into(),
+        m: 64.into(),
+        k_start: 0.into(),
+        m_start: 0.into(),
+        stride: [1, 1],
+        filter: [3, 3],
+        dilation: [1, 1],
+        pad: [1, 1, 1, 1],
+        pad_value: 0.into(),
+        transpose: false,
+    });
+    let mut product = Mmad {
+        c: c.at(0),
+        a: a.at(0),
+        b: b.at(0),
+        bias: None,
+        m: 64.into(),
+        n: 32.into(),
+        k: 64.into(),
+        init: 1.into(),
+        unit_flag: UnitFlag::Off,
+        hf32: false,
+    };
+    k.issue(product.clone());
+    if arch == Arch::P310 {
+        let out = k.ub("out", Elem::F16, 4096);
+        k.issue(CopyL0c {
+            dst: out.at(0),
+            src: c.at(0),
+            blocks: 2.into(),
+            len: 4.into(),
+            src_gap: 0.into(),
+            dst_gap: 0.into(),
+            relu: true,
+        });
+        k.copy(l1.at(0), out.at(0), 1024);
+        k.copy(y.at(0), out.cast(Elem::F32).at(0), 1024);
+    } else {
+        k.issue(CopyNdToNz {
+            dst: l1.at(0),
+            src: x.at(0),
+            matrices: 1.into(),
+            n: 64.into(),
+            d: 64.into(),
+            src_matrix: 0.into(),
+            src_row: 128.into(),
+            dst_c0: 64.into(),
+            dst_row: 1.into(),
+            dst_matrix: 0.into(),
+        });
+        k.issue(LoadDataTransposed {
+            dst: b.at(0),
+            src: l1.at(0),
+            start: 0.into(),
+            repeat: 4.into(),
+            src_stride: 1.into(),
+            dst_gap: 0.into(),
+            dst_fractal_gap: 0.into(),
+        });
+        let value = 0.0f32.into();
+        k.issue(InitConst { dst: l1.at(0), repeat: 1.into(), len: 8.into(), gap: 0.into(), value });
+        let bias = k.buffer("bias", Space::Bt, Elem::F32, 64, None);
+        k.copy_runs(bias.at(0), l1.cast(Elem::F32).at(0), 1, 2, 0, 0);
+        product.bias = Some(bias.at(0));
+        product.unit_flag = UnitFlag::Set;
+        k.issue(product.clone());
+        product.bias = None;
+        product.hf32 = true;
+        (product.a, product.b) = (a.cast(Elem::F32).at(0), b.cast(Elem::F32).at(0));
+        k.issue(product);
+        for (dst, quant) in [(y.at(0), Quant::Off), (y.at(0).cast(Elem::F16), Quant::F16)] {
+            let (n, m, src_stride, dst_stride) = (32.into(), 64.into(), 64.into(), 32.into());
+            k.issue(Fixpipe {
+                dst,
+                src: c.at(0),
+                n,
+                m,
+                src_stride,
+                dst_stride,
+                layout: Layout::Nd,
+                quant,
+                relu: true,
+                unit_flag: UnitFlag::Set,
+                atomic: Some(AtomicOp::Add),
+            });
+        }
+    }
+    k.finish().unwrap_or_else(|f| panic!("{f}"))
+}
+
+#[test]
+fn every_instruction_prints_parses_and_compiles() {
+    let mut seen = BTreeSet::new();
+    for arch in Arch::ALL {
+        for program in [vectors(arch), cubes(arch), add(arch, Elem::F16, 100_003, 4096).unwrap()] {
+            names(&program, &mut seen);
+            goes_through(&program);
+        }
+    }
+    let barriers = Barrier::ALL.iter().map(|b| b.name()).filter(|b| *b != "barrier_fix").count();
+    let groups = Unary::ALL.len() + Binary::ALL.len() + Scaled::ALL.len() + Reduction::ALL.len() + barriers;
+    // Instructions of their own, counted in the table: a new one must come into this test.
+    assert_eq!(seen.len(), groups + 32, "{seen:?}");
+}
+
+#[test]
+fn what_is_wrong_with_a_source_is_seen() {
+    let source = emit(&add(Arch::P310, Elem::F16, 4096, 1024).unwrap());
+    let wrong = source.replace("DataCopyParams(1,", "DataCopyPadParams(1,");
+    assert_ne!(source, wrong);
+    let result = std::panic::catch_unwind(|| compiles("wrong", Arch::P310, &wrong));
+    assert!(matches!(result, Err(_) | Ok(false)));
+}
+
+#[test]
+fn what_a_chip_has_not_is_refused() {
+    // Programs of one chip on the other.
+    for program in [vectors(Arch::A2), cubes(Arch::A2)] {
+        let mut moved = program.clone();
+        moved.arch = Arch::P310;
+        moved.parts[0].unit = Unit::Whole;
+        moved.buffers.iter_mut().filter(|b| b.space == Space::Bt).for_each(|b| b.bytes = 0);
+        let findings = verify(&moved).unwrap_err();
+        assert!(
+            findings.iter().all(|f| f.rule == Rule::Unsupported || f.rule == Rule::Memory),
+            "{}",
+            findings[0]
+        );
+        assert!(findings.len() > 4, "{}", findings.len());
+    }
+    let mut bf16 = add(Arch::A2, Elem::F16, 4096, 1024).unwrap();
+    bf16.arch = Arch::P310;
+    bf16.parts[0].unit = Unit::Whole;
+    assert!(verify(&bf16).unwrap_err().iter().any(|f| f.message.contains("any number of bytes")));
+}
