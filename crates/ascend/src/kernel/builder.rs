@@ -4,7 +4,7 @@
 //! use headwater_ascend::chip::Arch;
 //! use headwater_ascend::kernel::{Binary, Builder, Elem, Over, Pipe, Scalar, Unit};
 //!
-//! let mut k = Builder::new("double", Arch::P310, Unit::Whole);
+//! let mut k = Builder::new("twice", Arch::P310, Unit::Whole);
 //! let x = k.input("x", Elem::F16, 4096);
 //! let y = k.output("y", Elem::F16, 4096);
 //! let tile = k.ub("tile", Elem::F16, 1024);
