@@ -9,6 +9,7 @@ use crate::report::{Note, Notes, Unsupported};
 use crate::schema::Node;
 use crate::scope::{self, Scope, Sizes, Slot};
 use crate::state::State;
+use crate::ways_out;
 use crate::weights::StoredTensor;
 use headwater_core::graph::{Graph, InputRole, Origin};
 use headwater_core::ops::{Body, OpCx, OpDef};
@@ -173,7 +174,7 @@ impl<'a> Importer<'a> {
         }
         let registry = self.registry;
         let Some(resolved) = registry.resolve(&node.target) else {
-            return Err(Obstacle::Unsupported("no such operator is registered".into()));
+            return Err(Obstacle::Unsupported(ways_out::unknown(&node.target)));
         };
         let call = arguments::call(scope, node, resolved.schema)?;
         if resolved.in_place && matches!(resolved.op.body, Body::View(_)) {

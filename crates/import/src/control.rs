@@ -1,11 +1,13 @@
-//! Nodes that compute no tensor: assertions, symbolic numbers, and sub-graphs to be inlined.
+//! Nodes that compute no tensor: assertions, symbolic numbers, and sub-graphs to be inlined, chosen branches
+//! among them.
 
 use crate::arguments::Obstacle;
-use crate::bind::Importer;
+use crate::bind::{Importer, Made, refused};
 use crate::error::{Result, refuse, shown};
-use crate::schema::{Argument, Node, SymBoolArgument, SymFloatArgument, SymIntArgument};
+use crate::schema::{Argument, GraphArgument, Node, SymBoolArgument, SymFloatArgument, SymIntArgument};
 use crate::scope::{self, Scope, Slot};
 use crate::symbolic::{Function, Number};
+use crate::ways_out;
 use headwater_core::shape::wrap_dim;
 
 impl<'a> Importer<'a> {
@@ -127,8 +129,11 @@ impl<'a> Importer<'a> {
     /// Inlines the sub-graphs that only steer gradients or precision.
     pub fn higher_order(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<(), Obstacle> {
         let Some(at) = node.inputs.iter().position(|i| matches!(i.arg, Argument::AsGraph(_))) else {
-            return Err(Obstacle::Unsupported("no such operator is registered".into()));
+            return Err(Obstacle::Unsupported(ways_out::unknown(&node.target)));
         };
+        if scope::base(&node.target).1 == "cond" {
+            return self.cond(scope, node);
+        }
         let flag = |i: usize| match node.inputs.get(i).map(|i| &i.arg) {
             Some(Argument::AsBool(b)) => Some(*b),
             _ => None,
@@ -146,23 +151,11 @@ impl<'a> Importer<'a> {
                 ));
             }
             "tag_activation_checkpoint" | "wrap_activation_checkpoint" => scope.grad,
-            _ => return Err(Obstacle::Unsupported("sub-graphs of this kind cannot be imported".into())),
+            _ => return Err(Obstacle::Unsupported(ways_out::unknown(&node.target))),
         };
         let Argument::AsGraph(sub) = &node.inputs[at].arg else { return Ok(()) };
         let operands: Vec<Slot> = node.inputs[at + 1..].iter().map(|i| scope.value(&i.arg)).collect();
-        if operands.len() != sub.graph.inputs.len() {
-            let (a, b) = (operands.len(), sub.graph.inputs.len());
-            return Err(
-                refuse!(Argument, "sub-graph `{}` takes {b} operands, got {a}", shown(&sub.name)).into()
-            );
-        }
-        let mut inner = Scope::new(&sub.graph, grad);
-        for (input, operand) in sub.graph.inputs.iter().zip(operands) {
-            input.names(&mut |n| {
-                inner.slots.insert(n, operand);
-            });
-        }
-        self.nodes(&mut inner)?;
+        let inner = self.inline(sub, &operands, grad)?;
         let names = scope::output_names(&node.outputs);
         let results = scope::output_names(&sub.graph.outputs);
         if names.len() > results.len() {
@@ -184,5 +177,83 @@ impl<'a> Importer<'a> {
             scope.slots.insert(name, slot);
         }
         Ok(())
+    }
+
+    /// Imports a sub-graph's nodes on these operands; gives its scope, in which its results are.
+    fn inline(&mut self, sub: &'a GraphArgument, operands: &[Slot], grad: bool) -> Result<Scope<'a>> {
+        if operands.len() != sub.graph.inputs.len() {
+            let (a, b) = (operands.len(), sub.graph.inputs.len());
+            return Err(refuse!(Argument, "sub-graph `{}` takes {b} operands, got {a}", shown(&sub.name)));
+        }
+        let mut inner = Scope::new(&sub.graph, grad);
+        for (input, &operand) in sub.graph.inputs.iter().zip(operands) {
+            input.names(&mut |n| {
+                inner.slots.insert(n, operand);
+            });
+        }
+        self.nodes(&mut inner)?;
+        Ok(inner)
+    }
+
+    /// Takes `torch.cond`: both branches are computed and the predicate chooses; only one of them where the
+    /// sizes decide it. Branches that write are refused.
+    fn cond(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<(), Obstacle> {
+        let mut arguments = node.inputs.iter().map(|i| &i.arg);
+        let (Some(predicate), Some(Argument::AsGraph(yes)), Some(Argument::AsGraph(no))) =
+            (arguments.next(), arguments.next(), arguments.next())
+        else {
+            return Err(refuse!(Argument, "`cond` needs a predicate and two sub-graphs").into());
+        };
+        if [yes, no].iter().any(|sub| scope::writes(&sub.graph, self.registry)) {
+            return Err(Obstacle::Unsupported(
+                "a branch of `torch.cond` writes a tensor in place: return the new value instead".into(),
+            ));
+        }
+        let mut operands = Vec::new();
+        for argument in arguments {
+            match argument {
+                Argument::AsTensors(tensors) => operands.extend(tensors.iter().map(|t| scope.slot(&t.name))),
+                one => operands.push(scope.value(one)),
+            }
+        }
+        let predicate = match scope.value(predicate) {
+            Slot::Tensor(t) => Err(self.operand(scope, t)?.1),
+            Slot::Number(Some(n)) => Ok(n.float() != 0.0),
+            _ => return Err(Obstacle::Reported),
+        };
+        let branches = match predicate {
+            Ok(known) => vec![if known { yes } else { no }],
+            Err(_) => vec![yes, no],
+        };
+        let mut results = Vec::new();
+        for sub in branches {
+            let inner = self.inline(sub, &operands, scope.grad)?;
+            let mut values = Vec::new();
+            for name in scope::output_names(&sub.graph.outputs) {
+                let Some(Slot::Tensor(t)) = name.map(|n| inner.slot(n)) else {
+                    return Err(Obstacle::Unsupported("a branch of `torch.cond` returns no tensor".into()));
+                };
+                values.push(self.tensors.read(&mut self.b, t)?);
+            }
+            results.push(values);
+        }
+        let mut made: Vec<Made> = results[0].iter().map(|&v| Made::Value(v)).collect();
+        if let (Err(predicate), [yes, no]) = (predicate, &results[..]) {
+            if yes.len() != no.len() {
+                let (a, b) = (yes.len(), no.len());
+                return Err(refuse!(Argument, "the branches of `cond` give {a} and {b} results").into());
+            }
+            made.clear();
+            for (&a, &b) in yes.iter().zip(no) {
+                let chosen = self.b.choose(predicate, a, b).map_err(refused)?;
+                made.push(Made::Value(chosen));
+            }
+            self.notes.add(
+                "torch.cond: both branches are computed and the predicate chooses; where the derivative of the \
+                 other branch is not finite, gradients are NaN",
+                &self.origin,
+            );
+        }
+        Ok(self.define(scope, node, &made)?)
     }
 }

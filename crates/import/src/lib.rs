@@ -22,6 +22,7 @@ mod scope;
 mod state;
 pub mod symbolic;
 mod verify;
+mod ways_out;
 pub mod weights;
 
 pub use archive::Archive;

@@ -191,9 +191,14 @@ fn mutates(node: &schema::Node, registry: &Registry) -> bool {
     (name.ends_with('_') && !name.ends_with("__"))
         || registry.resolve(&node.target).is_some_and(|r| r.schema.args.iter().any(|a| a.written))
         || node.inputs.iter().any(|i| match &i.arg {
-            Argument::AsGraph(sub) => sub.graph.nodes.iter().any(|n| mutates(n, registry)),
+            Argument::AsGraph(sub) => writes(&sub.graph, registry),
             _ => false,
         })
+}
+
+/// Whether a node of a graph changes a tensor that it is given.
+pub(crate) fn writes(graph: &Graph, registry: &Registry) -> bool {
+    graph.nodes.iter().any(|n| mutates(n, registry))
 }
 
 /// Assertions: what they compute is only a verdict.

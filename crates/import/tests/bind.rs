@@ -420,12 +420,41 @@ fn autocast_and_other_sub_graphs_are_refused() {
     };
     assert_eq!(wrap("higher_order.wrap_with_autocast", cast(true)), "HW-I015");
     assert_eq!(wrap("higher_order.wrap_with_autocast", cast(false)), "bound");
-    assert_eq!(wrap("higher_order.cond", vec![]), "HW-I015");
+    assert_eq!(wrap("higher_order.while_loop", vec![]), "HW-I015");
+    // It needs a predicate and two branches.
+    assert_eq!(wrap("higher_order.cond", vec![]), "HW-I017");
     assert_eq!(wrap("higher_order.wrap_with_set_grad_enabled", vec![int(1)]), "HW-I017");
     assert_eq!(
         wrap("higher_order.wrap_with_set_grad_enabled", vec![json!({"as_bool": true}), graph.clone()]),
         "HW-I017"
     );
+}
+
+#[test]
+fn a_predicate_chooses_between_branches_that_write_nothing() {
+    let branch = |nodes: Vec<Value>| {
+        json!({"as_graph": {"name": "g", "graph": {"inputs": [tensor("a")], "outputs": [tensor("b")], "nodes": nodes,
+            "tensor_values": {"a": meta(7, &[2]), "b": meta(7, &[2])}}}})
+    };
+    let cond = |yes: Value, no: Value| {
+        let operands = json!({"as_tensors": [{"name": "x"}]});
+        let inputs = [("", tensor("p")), ("", yes), ("", no), ("", operands)];
+        let values = [("p", meta(12, &[])), ("x", meta(7, &[2])), ("y", meta(7, &[2]))];
+        model(&["p", "x"], vec![node("higher_order.cond", &inputs, &["y"])], &values, &["y"])
+    };
+    let imported = bind(&cond(branch(vec![plus("a", 1.0, "b")]), branch(vec![add("a", "a", "b")]))).unwrap();
+    assert!(imported.notes.iter().any(|n| n.message.contains("both branches")), "{:?}", imported.notes);
+    let of = |p: i64| {
+        let inputs = [
+            Tensor::int(DType::Bool, [0usize; 0], vec![p]),
+            Tensor::float(DType::F32, [2usize], vec![3.0, -1.0]),
+        ];
+        reference::run(&imported.graph, &inputs).unwrap()[0].to_f64()
+    };
+    assert_eq!((of(1), of(0)), (vec![4.0, 0.0], vec![6.0, -2.0]));
+    let writes = cond(branch(vec![plus_in_place("a", 1.0, "b")]), branch(vec![add("a", "a", "b")]));
+    let e = bind(&writes).unwrap_err();
+    assert!(e.code() == "HW-I015" && e.to_string().contains("writes a tensor in place"), "{e}");
 }
 
 fn sym(kind: &str, name: &str) -> Value {

@@ -1,0 +1,54 @@
+//! What a user can do about an operator that is not known: a sentence for the report. A fact about models,
+//! not about devices.
+
+use crate::scope;
+
+/// Says that the target is not supported, and the ways around it.
+pub(crate) fn unknown(target: &str) -> String {
+    let (namespace, name) = scope::base(target);
+    if !matches!(namespace, "aten" | "higher_order") {
+        return format!(
+            "no operator of the namespace `{}` is registered under this name: write it as one file and register \
+             it before importing (CONTRIBUTING.md, \"From outside\")",
+            crate::error::shown(namespace)
+        );
+    }
+    let way = match name {
+        "lstm" | "gru" | "rnn_tanh" | "rnn_relu" => {
+            "give the module the padded batch instead of a packed sequence, and mask the padded steps in the loss"
+        }
+        "complex" | "polar" | "view_as_complex" | "view_as_real" | "stft" | "istft" => COMPLEX,
+        name if name.starts_with("fft_") || name.starts_with("_fft_") => COMPLEX,
+        "nonzero" | "masked_select" | "unique_dim" | "_unique2" | "unique_consecutive" => {
+            "its shape depends on data: keep the shape and use `where`, `masked_fill` or `topk` with a fixed count"
+        }
+        "_ctc_loss" | "ctc_loss" => {
+            "compute it outside of the exported model, or write its recursion with `logaddexp`"
+        }
+        "while_loop" | "scan" | "map_impl" => {
+            "write the loop in Python with a fixed number of steps: it is unrolled"
+        }
+        _ => {
+            "export(..., decompose=True) replaces it if PyTorch has a decomposition; otherwise rewrite the line, or \
+             register it as an operator of your own (CONTRIBUTING.md, \"From outside\")"
+        }
+    };
+    format!("not supported yet: {way}; see docs/errors.md, HW-I015")
+}
+
+const COMPLEX: &str = "complex numbers are not supported: keep real and imaginary parts in real tensors, and write a transform as \
+     products with constant matrices of cosines and sines";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_names_a_way_out() {
+        let packed = unknown("torch.ops.aten.lstm.data");
+        assert!(packed.contains("padded batch") && packed.contains("docs/errors.md"), "{packed}");
+        assert!(unknown("torch.ops.aten.fft_rfft.default").contains("cosines"));
+        assert!(unknown("torch.ops.aten.digamma.default").contains("decompose=True"));
+        assert!(unknown("torch.ops.mylib.thing.default").contains("`mylib`"));
+    }
+}
