@@ -12,7 +12,7 @@ def collect(c):
     """Adds every case to `c`, a `Cases`."""
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
-        reductions, norms, products, convolutions, pooling, losses, attention, embedding_gradients, recurrent,
+        reductions, norms, products, convolutions, pooling, losses, attention, embedding_gradients, recurrent, distances, order_statistics, matrices,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -802,3 +802,67 @@ def recurrent(c):
         w = (c.f(2 * gates, 4), c.f(2 * gates, 2))
         c(f"{name}_cell.default", c.f(3, 4), state, *w, c.f(2 * gates), c.f(2 * gates))
         c(f"{name}_cell.default", c.f(3, 4), state, *w)
+
+
+def distances(c):
+    for p in (2.0, 1.0, 3.0, INF):
+        c("cdist.default", c.f(3, 4), c.f(5, 4), p)
+    c("cdist.default", c.f(2, 1, 3, 4), c.f(5, 2, 4), 2.0, None)
+    c("cdist.default", c.f(0, 4), c.f(5, 4))
+    for name in ("trapezoid.dx", "cumulative_trapezoid.dx"):
+        c(name, c.f(2, 5))
+        c(name, c.f(4, 3), dx=0.5, dim=0)
+        c(name, c.f(3, 1))
+    for name in ("trapezoid.x", "cumulative_trapezoid.x"):
+        c(name, c.f(2, 5), c.f(5))
+        c(name, c.f(4, 3), c.f(4, 3), dim=0)
+        c(name, c.f(4, 3), c.f(4), dim=0)
+    c("kron.default", c.f(2, 3), c.f(3, 2))
+    c("kron.default", c.f(2, 2, 2), c.f(3))
+    c("kron.default", c.f(3), c.f(2, 2))
+    c("kron.default", c.i(9, 2), c.i(9, 3))
+    c("bilinear.default", c.f(3, 4), c.f(3, 5), c.f(2, 4, 5), c.f(2))
+    c("bilinear.default", c.f(2, 3, 4), c.f(2, 3, 5), c.f(2, 4, 5))
+    for reduction in (0, 1, 2):
+        c("triplet_margin_loss.default", c.f(4, 3), c.f(4, 3), c.f(4, 3), 2.0, 2.0, 1e-6, False, reduction)
+        c("triplet_margin_loss.default", c.f(4, 3), c.f(4, 3), c.f(4, 3), 3.0, 3.0, 1e-6, True, reduction)
+    c("triplet_margin_loss.default", c.f(4, 3), c.f(1, 3), c.f(4, 3))
+    c("div.out", c.fixed(c.f(2, 3)), c.fixed(c.u(0.5, 2, 3)), out=c.fixed(c.f(2, 3)))
+
+
+def order_statistics(c):
+    c("median.dim", c.d(3, 4), 1)
+    c("median.dim", c.d(3, 5), 0, True)
+    c("median.dim", c.d(2, 3, 2), -1)
+    c("median.dim", torch.tensor([[1.0, float("nan"), 3.0], [3.0, 1.0, 2.0]], dtype=F64), 1)
+    c("median.dim", torch.tensor([3, 1, 2]), 0)
+    c("median.default", c.d(3, 4))
+    c("median.default", c.f())
+    for how in ("linear", "lower", "higher", "nearest", "midpoint"):
+        c("quantile.scalar", c.d(3, 6), 0.3, 1, interpolation=how)
+        c("quantile.default", c.d(5, 2), c.fixed(torch.tensor([0.0, 0.45, 1.0], dtype=F64)), 0, True, interpolation=how)
+    c("quantile.scalar", c.d(3, 4), 0.5)
+    c("quantile.default", c.d(3, 4), c.fixed(torch.tensor(0.25, dtype=F64)))
+    c("quantile.scalar", torch.tensor([1.0, float("nan"), 3.0], dtype=F64), 0.5)
+
+
+def matrices(c):
+    def definite(*shape):
+        x = c.f(*shape)
+        return x @ x.mT + 0.5 * torch.eye(shape[-1], dtype=F64)
+
+    c("linalg_inv.default", c.f(3, 3) + 2 * torch.eye(3, dtype=F64))
+    c("inverse.default", c.f(2, 2, 2) + 2 * torch.eye(2, dtype=F64))
+    for name in ("linalg_det.default", "det.default", "linalg_slogdet.default", "slogdet.default"):
+        c(name, c.f(3, 3))
+        c(name, c.f(2, 2, 2))
+    c("logdet.default", definite(3, 3))
+    c("linalg_solve.default", definite(3, 3), c.f(3, 2))
+    c("linalg_solve.default", c.f(2, 3, 3) + 2 * torch.eye(3, dtype=F64), c.f(2, 3))
+    c("linalg_solve.default", c.f(2, 3, 3) + 2 * torch.eye(3, dtype=F64), c.f(3, 2))
+    c("linalg_solve.default", c.f(2, 3, 3) + 2 * torch.eye(3, dtype=F64), c.f(2, 2, 3), left=False)
+    for name in ("linalg_cholesky.default", "cholesky.default"):
+        c(name, definite(3, 3))
+        c(name, definite(2, 2, 2), upper=True)
+    c("linalg_svdvals.default", c.f(4, 3))
+    c("linalg_svdvals.default", c.f(2, 2, 3))

@@ -1,9 +1,9 @@
 //! Operators: what each is, apart from any device. One operator, one file; one line in its folder's list
 //! registers it.
 //!
-//! Folders by kind: `pointwise`, `create`, `view`, `movement`, `reduce`, `norm`, `loss`, `linear`, `conv`,
-//! `attention`, `image`, `index`, `random`, `recurrent`, and `control` (what is understood but computes
-//! nothing).
+//! Folders by kind: `pointwise`, `create`, `view`, `movement`, `reduce`, `norm`, `loss`, `linear`, `linalg`,
+//! `conv`, `attention`, `image`, `index`, `random`, `recurrent`, and `control` (what is understood but
+//! computes nothing).
 
 pub mod case;
 pub mod cx;
@@ -233,6 +233,7 @@ pub mod conv;
 pub mod create;
 pub mod image;
 pub mod index;
+pub mod linalg;
 pub mod linear;
 pub mod loss;
 pub mod movement;
@@ -252,6 +253,7 @@ pub(crate) const FOLDERS: &[&[&OpDef]] = &[
     create::ALL,
     image::ALL,
     index::ALL,
+    linalg::ALL,
     linear::ALL,
     loss::ALL,
     movement::ALL,

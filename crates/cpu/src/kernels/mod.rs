@@ -9,6 +9,7 @@ pub mod convolution;
 pub mod embedding_grad;
 pub mod grouped_mm;
 pub mod index;
+pub mod linalg;
 pub mod matmul;
 mod meet;
 pub mod order;
@@ -120,6 +121,7 @@ const FAMILIES: &[&[Kernel]] = &[
     embedding_grad::KERNELS,
     grouped_mm::KERNELS,
     index::KERNELS,
+    linalg::KERNELS,
     matmul::KERNELS,
     order::KERNELS,
     pooling::KERNELS,

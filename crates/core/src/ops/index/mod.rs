@@ -15,7 +15,9 @@ operators! {
     index_select: INDEX_SELECT, INDEX_ADD, INDEX_COPY, INDEX_FILL;
     index_tensor: INDEX;
     masked_scatter: MASKED_SCATTER;
+    median: MEDIAN, MEDIAN_DIM;
     one_hot: ONE_HOT, ONE_HOT_ROWS;
+    quantile: QUANTILE;
     scatter: SCATTER, SCATTER_ADD;
     searchsorted: SEARCHSORTED, BUCKETIZE;
     sort: SORT, ARGSORT;

@@ -15,6 +15,7 @@ pub static MATMUL: OpDef = OpDef {
         "bmm(Tensor self, Tensor mat2) -> Tensor",
         "mv(Tensor self, Tensor vec) -> Tensor",
         "dot(Tensor self, Tensor tensor) -> Tensor",
+        "vdot(Tensor self, Tensor other) -> Tensor",
     ],
     infer: |cx| {
         let d = Dims::of(cx)?;

@@ -2,7 +2,9 @@
 
 operators! {
     addmm: ADDMM, ADDBMM, OUTER, ADDR;
+    bilinear: BILINEAR;
     einsum: EINSUM;
+    kron: KRON;
     grouped_mm: GROUPED_MM, GROUPED_MM_WEIGHT_BACKWARD;
     linear: LINEAR;
     matmul: MATMUL;

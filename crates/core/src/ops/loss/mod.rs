@@ -19,6 +19,7 @@ operators! {
     mse: MSE_LOSS, L1_LOSS;
     nll: NLL_LOSS, NLL, NLL_BACKWARD;
     target_weight: TARGET_WEIGHT;
+    triplet_margin: TRIPLET_MARGIN_LOSS;
     weighted_mean: WEIGHTED_MEAN;
 }
 

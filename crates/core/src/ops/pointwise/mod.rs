@@ -29,6 +29,7 @@ operators! {
     cos: COS;
     cosh: COSH;
     div: DIV;
+    div_out: DIV_OUT;
     elu: ELU, SELU, CELU, ELU_BACKWARD;
     erf: ERF;
     erfc: ERFC;

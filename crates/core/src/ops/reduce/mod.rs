@@ -10,6 +10,7 @@ operators! {
     amax: AMAX, AMIN, EVENLY_DISTRIBUTE;
     any: ANY, ALL_TRUE;
     argmax: ARGMAX, ARGMIN;
+    cdist: CDIST;
     cosine_similarity: COSINE_SIMILARITY;
     count_nonzero: COUNT_NONZERO;
     cummax: CUMMAX, CUMMIN;
@@ -23,6 +24,7 @@ operators! {
     mean: MEAN;
     prod: PROD, PROD_BACKWARD;
     sum: SUM;
+    trapezoid: TRAPEZOID, CUMULATIVE_TRAPEZOID;
     var: VAR, STD, VAR_MEAN, STD_MEAN, VAR_BACKWARD;
     vector_norm: VECTOR_NORM, VECTOR_NORM_BACKWARD;
 }

@@ -45,6 +45,8 @@ pub static M_T: OpDef = OpDef {
         "mT(Tensor(a) self) -> Tensor(a)",
         "mT.a(Tensor(a) self) -> Tensor(a)",
         "adjoint(Tensor(a) self) -> Tensor(a)",
+        "mH(Tensor(a) self) -> Tensor(a)",
+        "matrix_H(Tensor(a) self) -> Tensor(a)",
     ],
     infer: |cx| {
         let x = cx.ty(0)?;
