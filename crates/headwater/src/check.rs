@@ -72,11 +72,15 @@ impl CheckReport {
     }
 }
 
-/// Runs forward and backward at `precision` and compares with the golden.
+/// Runs forward and backward at `precision` and compares with the golden. The proof in f64 and the condition
+/// numbers are computed on the CPU, whatever the device: it is judged in its own dtypes.
 ///
 /// # Errors
 /// If the golden does not belong to the model, or something cannot run.
 pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Device) -> Result<CheckReport> {
+    let cpu = crate::devices::prover(device);
+    let prover: &dyn Device = cpu.as_ref().map_or(device, |cpu| cpu);
+    let device = if precision == DType::F64 { prover } else { device };
     let bound = model.bind_to(golden)?;
     ensure!(
         !golden.values(Kind::Output).is_empty(),
@@ -104,7 +108,7 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
     // What runs is what a training session runs; its bounds are those of the operators it is fused from.
     let got = evaluate(device, &pass::fuse(graph.clone(), device.target())?, &fed)?;
     let exact = Prepared::new(&forward, DType::F64)?;
-    let condition = conditions(&exact, feed(&exact.graph, &bound, golden)?, device)?;
+    let condition = conditions(&exact, feed(&exact.graph, &bound, golden)?, prover)?;
     let mut report = CheckReport {
         precision: precision.to_string(),
         compared: vec![],

@@ -11,6 +11,7 @@ pub mod bench;
 pub mod check;
 pub mod cli;
 pub mod curve;
+pub mod devices;
 pub mod golden;
 pub mod inspect;
 pub mod machine;

@@ -13,9 +13,9 @@ mod progress;
 mod signals;
 mod train;
 
-use crate::cpu::Cpu;
+use crate::devices;
 use crate::report::text;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use console::{print, say};
 use std::sync::Arc;
@@ -29,6 +29,10 @@ pub struct Cli {
     /// Print the result as JSON on standard output.
     #[arg(long, global = true)]
     json: bool,
+    /// Where to run: `cpu`; or `reference`, the slow interpreter as a strict device (`reference:wide` with
+    /// f64 and i64 arithmetic).
+    #[arg(long, global = true, value_name = "NAME[:QUALIFIER]", default_value = "cpu")]
+    device: String,
     /// Threads of the CPU device (default: all cores; results do not depend on it).
     #[arg(long, global = true, env = "HEADWATER_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -162,20 +166,7 @@ impl Talk {
 pub fn run() -> std::process::ExitCode {
     let cli = Cli::parse();
     let talk = Talk { json: cli.json };
-    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
-    let threads = cli.threads.map_or_else(cores, usize::from);
-    let device = Cpu::new(threads);
-    let outcome = match &cli.command {
-        Command::Doctor(args) => doctor::run(args, talk),
-        Command::Inspect(args) => inspect::run(args, &device, talk),
-        Command::Check(args) => check::run(args, &device, talk),
-        Command::Migrate(args) => migrate::run(args, Arc::new(device), talk),
-        Command::Train(args) => train::run(args, Arc::new(device), talk),
-        Command::Op(args) => op::run(args, &device, talk),
-        Command::Explain(args) => explain::run(args, talk),
-        Command::Bench(args) => bench::run(args, Arc::new(device), talk),
-    };
-    let code = match outcome {
+    let code = match execute(&cli, talk) {
         Ok(o) => {
             if cli.json {
                 print(&serde_json::to_string_pretty(&o.json).unwrap_or_default());
@@ -196,5 +187,28 @@ pub fn run() -> std::process::ExitCode {
             1.into()
         }
         _ => code.into(),
+    }
+}
+
+/// Opens the device and runs the command.
+fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
+    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = cli.threads.map_or_else(cores, usize::from);
+    let device = devices::open(&cli.device, threads).map_err(|e| Usage(format!("{e:#}")))?;
+    match &cli.command {
+        Command::Doctor(args) => doctor::run(args, talk),
+        Command::Inspect(args) => inspect::run(args, &*device, talk),
+        Command::Check(args) => check::run(args, &*device, talk),
+        Command::Migrate(args) => migrate::run(args, device, talk),
+        Command::Train(args) => train::run(args, device, talk),
+        Command::Op(args) => op::run(args, &*device, talk),
+        Command::Explain(args) => explain::run(args, talk),
+        Command::Bench(args) => {
+            if device.name() != "cpu" {
+                let name = device.name();
+                bail!(Usage(format!("benchmarks rate against the CPU's limits: {name} states none")));
+            }
+            bench::run(args, Arc::new(devices::cpu(threads)), talk)
+        }
     }
 }

@@ -41,9 +41,9 @@ pub struct Args {
     /// Also compute the gradients of all float inputs.
     #[arg(long)]
     grad: bool,
-    /// Where to run: `cpu`, or `reference` for the slow float64 interpreter.
-    #[arg(long, default_value = "cpu")]
-    device: String,
+    /// Run through the slow float64 interpreter instead of a device: what every device is judged by.
+    #[arg(long)]
+    oracle: bool,
     /// Print the operator's schemas and stop.
     #[arg(long)]
     schema: bool,
@@ -86,7 +86,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     out.write(output)?;
     let report = Report {
         operator: schema.target.to_string(),
-        device: args.device.clone(),
+        device: ran_on(args, device),
         tensors: out.tensors.iter().map(Written::of).collect(),
     };
     let title = format!("{} on {}", report.operator, report.device);
@@ -96,6 +96,11 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     }
     talk.table(&table);
     Outcome::of(&report, true)
+}
+
+/// Where the operator ran.
+fn ran_on(args: &Args, device: &dyn Device) -> String {
+    if args.oracle { "oracle".into() } else { device.name().into() }
 }
 
 /// What `--json` prints.
@@ -279,14 +284,15 @@ impl Call {
         for extra in &graph.inputs[feed.len()..] {
             feed.push(Tensor::full(graph.ty(extra.value), 0.0));
         }
-        let values = match args.device.as_str() {
-            "reference" => reference::run(&graph, &feed)?,
-            "cpu" => evaluate(device, &graph, &feed)?,
-            other => bail!("there is no device `{other}`: use cpu or reference"),
+        let values = match args.oracle {
+            true => reference::run(&graph, &feed)?,
+            false => evaluate(device, &graph, &feed)?,
         };
         let tensors = graph.outputs.iter().map(|o| o.name.clone()).zip(values).collect();
-        let metadata =
-            [("operator".to_string(), self.op.name.to_string()), ("device".to_string(), args.device.clone())];
+        let metadata = [
+            ("operator".to_string(), self.op.name.to_string()),
+            ("device".to_string(), ran_on(args, device)),
+        ];
         Ok(TensorFile { tensors, metadata: metadata.into() })
     }
 }

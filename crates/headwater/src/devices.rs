@@ -1,0 +1,89 @@
+//! The registry of devices, by name. Everything else knows a device by its trait; the benchmarks of the CPU's
+//! own kernels alone ask for the CPU.
+
+use crate::core::device::Device;
+use crate::cpu::Cpu;
+use anyhow::{Result, anyhow, bail, ensure};
+use headwater_reference::Reference;
+use std::sync::Arc;
+
+/// A kind of device.
+pub struct DeviceKind {
+    /// Name, e.g. `cpu`.
+    pub name: &'static str,
+    /// What may stand behind the name and a colon; empty if nothing may.
+    pub qualifier: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
+    /// Opens one: with the qualifier, empty if there is none, and a number of threads of the host.
+    open: fn(&str, usize) -> Result<Arc<dyn Device>>,
+}
+
+/// Every kind that is built in.
+pub static DEVICES: &[DeviceKind] = &[
+    DeviceKind {
+        name: "cpu",
+        qualifier: "",
+        about: "this machine's processor",
+        open: |_, threads| Ok(Arc::new(cpu(threads))),
+    },
+    DeviceKind {
+        name: "reference",
+        qualifier: "wide",
+        about: "plans by the interpreter: slow, asynchronous, finds what breaks the device contract; computes in f64 and \
+                i64 only as `reference:wide`",
+        open: |qualifier, _| match qualifier {
+            "" => Ok(Arc::new(Reference::new(0))),
+            "wide" => Ok(Arc::new(Reference::wide(0))),
+            other => Err(anyhow!("`reference` has no form `{other}`: use `reference` or `reference:wide`")),
+        },
+    },
+];
+
+/// Opens the device that `NAME` or `NAME:QUALIFIER` names. `threads` is for those that use the host's.
+///
+/// # Errors
+/// If there is none of that name, or it has no such qualifier.
+pub fn open(device: &str, threads: usize) -> Result<Arc<dyn Device>> {
+    let (name, qualifier) = device.split_once(':').unwrap_or((device, ""));
+    let Some(kind) = DEVICES.iter().find(|d| d.name == name) else {
+        let known: Vec<&str> = DEVICES.iter().map(|d| d.name).collect();
+        bail!("there is no device `{name}`: use {}", known.join(" or "));
+    };
+    let none = kind.qualifier.is_empty() && device.contains(':');
+    ensure!(!none, "the device `{name}` takes no qualifier: use --device {name}");
+    (kind.open)(qualifier, threads)
+}
+
+/// The CPU.
+pub fn cpu(threads: usize) -> Cpu {
+    Cpu::new(threads)
+}
+
+/// The device that proofs in f64 run on: the one given if it is the CPU, else the CPU with all threads. A
+/// device is judged in its own dtypes, and what judges it does not depend on it.
+pub fn prover(device: &dyn Device) -> Option<Cpu> {
+    (device.name() != "cpu").then(Cpu::default)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_open_by_name_and_qualifier() {
+        for name in ["cpu", "reference", "reference:wide"] {
+            assert_eq!(open(name, 1).unwrap().name(), name);
+        }
+        let refused = |name: &str| open(name, 1).err().map(|e| e.to_string()).unwrap_or_default();
+        assert_eq!(refused("tpu"), "there is no device `tpu`: use cpu or reference");
+        assert!(refused("cpu:0").contains("takes no qualifier"));
+        assert!(refused("reference:narrow").contains("no form `narrow`"));
+    }
+
+    #[test]
+    fn what_judges_a_device_is_the_cpu() {
+        assert!(prover(&*open("cpu", 1).unwrap()).is_none());
+        assert_eq!(prover(&*open("reference", 1).unwrap()).unwrap().name(), "cpu");
+    }
+}
