@@ -6,6 +6,7 @@
 //! build. Knows the core's graphs and plans; nothing of models, training or files.
 
 pub mod chip;
+pub mod device;
 pub mod emit;
 pub mod finding;
 pub mod host;

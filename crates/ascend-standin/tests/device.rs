@@ -1,0 +1,104 @@
+//! The device of the core's contract over the stand-in: every operator, errors in data, failures of the device.
+
+mod common;
+
+use common::*;
+use headwater_ascend::device::Ascend;
+use headwater_ascend_standin::config::Config;
+use headwater_ascend_standin::exports::control::LiveHandles;
+use headwater_ascend_standin::install::Cann;
+use headwater_core::DType::{BF16, F16, F32};
+use headwater_core::conformance;
+use headwater_core::device::{Content, Device};
+use headwater_core::evaluate::evaluate;
+use headwater_core::graph::{Builder, InputRole, OutputRole};
+use headwater_core::{Attrs, Code, DType, Registry, Tensor, TensorType};
+
+fn ascend(machine: &Machine) -> Ascend {
+    Ascend::on(machine.device(settings())).unwrap()
+}
+
+#[test]
+fn every_operator_gives_its_results() {
+    let config = Config { soc: "Ascend310P3".into(), ..Config::default() };
+    for machine in [Machine::a2(Cann::V91), Machine::new(Cann::V70, &config)] {
+        let result = conformance::operators(&ascend(&machine), &[F32, F16, BF16]);
+        assert!(result.wrong.is_empty(), "{:#?}", result.wrong);
+        assert!(result.refused.is_empty(), "{:#?}", result.refused);
+        assert!(result.ran.values().sum::<usize>() > 1000, "{} cases", result.ran.len());
+        assert_eq!(machine.live(), LiveHandles::default());
+    }
+}
+
+/// `embedding(weight, indices)` of three rows.
+fn lookup(indices: &[i64]) -> (headwater_core::Graph, [Tensor; 2]) {
+    let mut b = Builder::new();
+    let weight = TensorType { dtype: F32, shape: [3, 2].as_slice().into() };
+    let index = TensorType { dtype: DType::I64, shape: [indices.len()].as_slice().into() };
+    let inputs = [
+        Some(b.input("weight", weight.clone(), InputRole::User)),
+        Some(b.input("indices", index.clone(), InputRole::User)),
+    ];
+    let op = Registry::standard().by_name("embedding").unwrap();
+    let out = b.apply(op, &inputs, Attrs::default()).unwrap();
+    b.output("out", out[0], OutputRole::User);
+    let bytes: Vec<u8> = indices.iter().flat_map(|i| i.to_le_bytes()).collect();
+    let rows: Vec<u8> = (0..6).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    (b.finish(), [Tensor::from_bytes(&weight, &rows), Tensor::from_bytes(&index, &bytes)])
+}
+
+#[test]
+fn an_index_out_of_range_is_reported_and_over() {
+    let machine = Machine::a2(Cann::V91);
+    let device = ascend(&machine);
+    let (graph, inputs) = lookup(&[2, 3]);
+    let error = evaluate(&device, &graph, &inputs).unwrap_err();
+    assert_eq!(error.code, Code::Value, "{error}");
+    let (graph, inputs) = lookup(&[2, 0]);
+    assert_eq!(evaluate(&device, &graph, &inputs).unwrap()[0].floats(), [4.0, 5.0, 0.0, 1.0]);
+}
+
+#[test]
+fn work_is_ordered_on_streams_and_by_events() {
+    let machine = Machine::a2(Cann::V83);
+    let device = ascend(&machine);
+    let buffer = device.alloc(1000, Content::Zero).unwrap();
+    let other = device.alloc(1000, Content::Undefined).unwrap();
+    let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
+    let zeros = a.fetch(&buffer, 0, 1000).unwrap().wait().unwrap();
+    assert_eq!(zeros, vec![0; 1000]);
+    for round in 0..50u8 {
+        let data: Vec<u8> = (0..1000).map(|i| (i % 251) as u8 ^ round).collect();
+        a.write(&buffer, 0, &data).unwrap();
+        let event = a.record().unwrap();
+        b.wait(&event).unwrap();
+        b.copy(&buffer, 0, &other, 0, 1000).unwrap();
+        b.fill(&other, 10, 5, 7).unwrap();
+        let fetched = b.fetch(&other, 8, 9).unwrap();
+        // What follows on the first stream must not overtake the second's copy.
+        a.wait(&b.record().unwrap()).unwrap();
+        let mut want = data[8..17].to_vec();
+        want[2..7].fill(7);
+        assert_eq!(fetched.wait().unwrap(), want);
+        event.synchronize().unwrap();
+        assert!(event.is_done());
+    }
+    for refused in [a.write(&buffer, 999, &[0; 2]), a.fill(&buffer, usize::MAX, 2, 0)] {
+        assert_eq!(refused.unwrap_err().code, Code::Device);
+    }
+}
+
+#[test]
+fn a_lost_device_is_reported_by_everything() {
+    let machine = Machine::a2(Cann::V90);
+    let device = ascend(&machine);
+    let buffer = device.alloc(64, Content::Zero).unwrap();
+    let stream = device.stream().unwrap();
+    machine.lose(0, 507_010);
+    let first = stream.synchronize().unwrap_err();
+    assert_eq!(first.code, Code::Device);
+    assert_eq!(stream.write(&buffer, 0, &[1]).unwrap_err(), first);
+    assert_eq!(device.alloc(64, Content::Zero).unwrap_err(), first);
+    let (graph, inputs) = lookup(&[0]);
+    assert_eq!(evaluate(&device, &graph, &inputs).unwrap_err(), first);
+}
