@@ -1,15 +1,11 @@
 //! The stand-in's binaries: a header and, for each kernel, its symbol and the text of its program. Compilers of the
 //! stand-in make them from sources that carry the text in comments.
 
+use headwater_ascend::emit::{BEGIN, END};
 use std::fmt::Write;
 
 /// First line of every binary.
 const MAGIC: &str = "headwater stand-in binary 1";
-/// Line of a source before the text of a kernel's program; the symbol follows.
-pub const BEGIN: &str = "// headwater-program ";
-/// Line behind it.
-pub const END: &str = "// headwater-program-end";
-
 /// Magic word of a binary whose compiler finds out by itself which cores a kernel needs.
 pub const ANY: u32 = 0;
 

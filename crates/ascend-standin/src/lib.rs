@@ -3,8 +3,8 @@
 //!
 //! As a dynamic library it is put in the place of `libascendcl.so`, `libruntime.so` and `libacl_rtc.so` by
 //! [`install`], which also hides the functions that an older CANN lacks. `standin_…` functions ([`exports::control`])
-//! make calls fail, lose a device, and count what is live. Kernels run by [`run`] from the program text that their
-//! binary holds; there is no code of the vendor's here and none is needed.
+//! make calls fail, lose a device, and count what is live. A binary holds the text of kernel programs, and [`run`] has the
+//! simulator run them; there is no code of the vendor's here and none is needed.
 //!
 //! Behaviour follows CANN's public reference where it is stated: handles are checked, work of a stream is
 //! asynchronous and in order, a failed task is told to the exception callback and given by the next wait. Device memory
@@ -19,6 +19,7 @@ pub mod binary;
 pub mod config;
 pub mod exports;
 pub mod install;
+mod program;
 pub mod run;
 mod stream;
 mod world;

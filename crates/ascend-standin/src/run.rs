@@ -1,10 +1,12 @@
-//! What kernels do. A few programs of the stand-in's own test the interface itself: they show how arguments
-//! arrive, run for long or for ever, and fail.
+//! What kernels do: kernel programs run by the simulator. A few programs of the stand-in's own test the interface
+//! itself: they show how arguments arrive, run for long or for ever, and fail.
 
 use crate::binary::KernelText;
+use crate::program;
 use crate::stream::Stream;
 use crate::world::{Outcome, WORLD, fail};
 use headwater_ascend::host::acl::types::Status;
+use headwater_ascend::kernel::{Param, Program};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -20,6 +22,8 @@ pub struct Function {
 
 #[derive(Debug)]
 enum Action {
+    /// A kernel program.
+    Program(Box<Program>),
     /// Writes the number of blocks, then every argument but the first as 64 bits, to the address in the first.
     Probe,
     /// `z = x + y` for f32: addresses of x, y and z, and the count.
@@ -33,7 +37,7 @@ enum Action {
 }
 
 impl Function {
-    /// The function that a program's text describes:
+    /// The function that a text describes: a kernel program, or
     ///
     /// ```text
     /// standin 1
@@ -46,7 +50,10 @@ impl Function {
     pub fn parse(text: &KernelText) -> Result<Function, String> {
         let mut lines = text.program.lines();
         if lines.next() != Some("standin 1") {
-            return Err(format!("{}: no program that the stand-in runs", text.name));
+            let program = program::parse(&text.program)?;
+            let parameters = program.params.iter().map(Param::abi_size).collect();
+            let action = Action::Program(Box::new(program));
+            return Ok(Function { name: text.name.clone(), parameters, action });
         }
         let mut parameters = Vec::new();
         let sizes = lines.next().and_then(|l| l.strip_prefix("parameters")).ok_or("no parameters")?;
@@ -93,7 +100,8 @@ pub fn kernel(function: &Function, blocks: u32, args: &[u8], stream: &Stream) ->
         bytes[..function.parameters[i]].copy_from_slice(&args[begin..begin + function.parameters[i]]);
         u64::from_le_bytes(bytes)
     };
-    match function.action {
+    match &function.action {
+        Action::Program(program) => program::run(program, blocks, args),
         Action::Probe => {
             let count = function.parameters.len();
             let target = device_slice::<u64>(word(0), count)?;
@@ -114,7 +122,7 @@ pub fn kernel(function: &Function, blocks: u32, args: &[u8], stream: &Stream) ->
             Ok(())
         }
         Action::Sleep(ms) => {
-            std::thread::sleep(Duration::from_millis(ms));
+            std::thread::sleep(Duration::from_millis(*ms));
             Ok(())
         }
         Action::Spin => {
@@ -134,7 +142,7 @@ pub fn kernel(function: &Function, blocks: u32, args: &[u8], stream: &Stream) ->
             }
             Ok(())
         }
-        Action::Fault(status) => fail(status, format!("{} failed", function.name)),
+        Action::Fault(status) => fail(*status, format!("{} failed", function.name)),
     }
 }
 
