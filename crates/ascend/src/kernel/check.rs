@@ -7,7 +7,7 @@ use super::exists::{cast_exists, event_exists};
 use super::instr::*;
 use super::meaning::ReductionKind;
 use super::op::*;
-use super::operand::{AtomicOp, Base, Compare, Mask, Order, Over, UnitFlag, Vector, View};
+use super::operand::{AtomicOp, Base, Compare, Mask, Order, Over, Vector, View};
 use super::scalar::{Scalar, Value};
 use super::{Elem, Pipe, Program, Space, Unit};
 use crate::chip::Arch;
@@ -41,13 +41,15 @@ pub struct Broken {
     pub message: String,
 }
 
-type Checked = Result<(), Broken>;
+pub(super) type Checked = Result<(), Broken>;
 
 macro_rules! broken {
     ($rule:ident, $($arg:tt)+) => {
-        Err(Broken { rule: Rule::$rule, buffer: String::new(), message: format!($($arg)+) })
+        Err($crate::kernel::Broken { rule: $crate::finding::Rule::$rule, buffer: String::new(), message: format!($($arg)+) })
     };
 }
+
+pub(super) use broken;
 
 /// Checks one instruction of a part for cores of kind `unit`.
 ///
@@ -65,24 +67,24 @@ pub fn check<S: Known>(program: &Program, unit: Unit, instr: &Instr<S>) -> Check
     c.instr(instr)
 }
 
-struct Check<'a> {
+pub(super) struct Check<'a> {
     program: &'a Program,
-    arch: Arch,
+    pub(super) arch: Arch,
     unit: Unit,
 }
 
-fn int<S: Known>(x: &S) -> Option<i64> {
+pub(super) fn int<S: Known>(x: &S) -> Option<i64> {
     x.known().map(Value::as_int)
 }
 
-fn range<S: Known>(name: &str, x: &S, low: i64, high: i64) -> Checked {
+pub(super) fn range<S: Known>(name: &str, x: &S, low: i64, high: i64) -> Checked {
     match int(x) {
         Some(x) if !(low..=high).contains(&x) => broken!(Range, "{name} is {x}, outside {low} to {high}"),
         _ => Ok(()),
     }
 }
 
-fn within(name: &str, x: u32, low: u32, high: u32) -> Checked {
+pub(super) fn within(name: &str, x: u32, low: u32, high: u32) -> Checked {
     range(name, &Value::Int(x.into()), low.into(), high.into())
 }
 
@@ -97,11 +99,11 @@ impl Check<'_> {
         self.program.base_name(base).to_string()
     }
 
-    fn space(&self, base: Base) -> Space {
+    pub(super) fn space(&self, base: Base) -> Space {
         self.program.space(base)
     }
 
-    fn about<S>(&self, view: &View<S>, result: Checked) -> Checked {
+    pub(super) fn about<S>(&self, view: &View<S>, result: Checked) -> Checked {
         result.map_err(|mut b| {
             if b.buffer.is_empty() {
                 b.buffer = self.name(view.base);
@@ -129,21 +131,21 @@ impl Check<'_> {
         }
     }
 
-    fn only(&self, arch: Arch, what: &str) -> Checked {
+    pub(super) fn only(&self, arch: Arch, what: &str) -> Checked {
         match self.arch == arch {
             true => Ok(()),
             false => broken!(Unsupported, "{what} does not exist on architecture {}", self.arch),
         }
     }
 
-    fn unit(&self, wanted: Unit, what: &str) -> Checked {
+    pub(super) fn unit(&self, wanted: Unit, what: &str) -> Checked {
         match self.unit == wanted || self.unit == Unit::Whole {
             true => Ok(()),
             false => broken!(Unsupported, "{what} does not exist on a {} core", self.unit),
         }
     }
 
-    fn elem<S>(&self, view: &View<S>, allowed: &[Elem]) -> Checked {
+    pub(super) fn elem<S>(&self, view: &View<S>, allowed: &[Elem]) -> Checked {
         if allowed.contains(&view.elem) {
             return Ok(());
         }
@@ -151,14 +153,14 @@ impl Check<'_> {
         self.about(view, broken!(Unsupported, "type {} is none of {}", view.elem, names.join(", ")))
     }
 
-    fn same<S, T>(&self, a: &View<S>, b: &View<T>) -> Checked {
+    pub(super) fn same<S, T>(&self, a: &View<S>, b: &View<T>) -> Checked {
         match a.elem == b.elem {
             true => Ok(()),
             false => self.about(b, broken!(Unsupported, "types {} and {} differ", a.elem, b.elem)),
         }
     }
 
-    fn is_in<S>(&self, view: &View<S>, spaces: &[Space]) -> Checked {
+    pub(super) fn is_in<S>(&self, view: &View<S>, spaces: &[Space]) -> Checked {
         let space = self.space(view.base);
         match spaces.contains(&space) {
             true => Ok(()),
@@ -170,7 +172,7 @@ impl Check<'_> {
     }
 
     /// The address is a multiple of `align` bytes within its memory; buffers begin at multiples of 32 at least.
-    fn aligned<S: Known>(&self, view: &View<S>, align: i64) -> Checked {
+    pub(super) fn aligned<S: Known>(&self, view: &View<S>, align: i64) -> Checked {
         let Some(offset) = int(&view.offset) else { return Ok(()) };
         let start = match view.base {
             Base::Param(_) => 0,
@@ -233,7 +235,7 @@ impl Check<'_> {
         }
     }
 
-    fn atomic(&self, op: Option<AtomicOp>, elem: Elem, dst: Space) -> Checked {
+    pub(super) fn atomic(&self, op: Option<AtomicOp>, elem: Elem, dst: Space) -> Checked {
         let Some(op) = op else { return Ok(()) };
         if dst != Space::Gm {
             return broken!(Memory, "atomic writes go to gm, not to {dst}");
@@ -649,104 +651,6 @@ impl Check<'_> {
             true => Ok(()),
             false => broken!(Unsupported, "a {} core has no pipe {pipe}", self.unit),
         }
-    }
-
-    fn data_copy<S: Known>(&self, x: &DataCopy<S>) -> Checked {
-        use Space::{Bt, Gm, L1, Ub};
-        let (from, to) = (self.space(x.src.base), self.space(x.dst.base));
-        let exists = match (from, to) {
-            (Gm, Ub) | (Ub, Gm) | (Gm, L1) | (Ub, Ub) => true,
-            (L1, Bt) => self.arch == Arch::A2,
-            (Ub, L1) | (L1, Ub) => self.arch == Arch::P310,
-            _ => false,
-        };
-        if !exists {
-            return broken!(Memory, "there is no copy from {from} to {to} on architecture {}", self.arch);
-        }
-        self.same(&x.dst, &x.src)?;
-        for view in [&x.dst, &x.src] {
-            match self.space(view.base) {
-                Gm => {}
-                Bt => self.aligned(view, 64)?,
-                _ => self.aligned(view, 32)?,
-            }
-        }
-        self.atomic(x.atomic, x.dst.elem, to)?;
-        range("blocks", &x.blocks, 1, 4095)?;
-        range("len", &x.len, 1, 65535)?;
-        range("src_gap", &x.src_gap, 0, 65535)?;
-        range("dst_gap", &x.dst_gap, 0, 65535)
-    }
-
-    fn data_copy_pad<S: Known>(&self, x: &DataCopyPad<S>) -> Checked {
-        self.only(Arch::A2, "a copy of any number of bytes")?;
-        let (from, to) = (self.space(x.src.base), self.space(x.dst.base));
-        if !matches!((from, to), (Space::Gm, Space::Ub) | (Space::Ub, Space::Gm)) {
-            return broken!(Memory, "padded copies go between gm and ub, not from {from} to {to}");
-        }
-        self.same(&x.dst, &x.src)?;
-        let local = if from == Space::Gm { &x.dst } else { &x.src };
-        self.aligned(local, 32)?;
-        self.atomic(x.atomic, x.dst.elem, to)?;
-        range("blocks", &x.blocks, 1, 4095)?;
-        range("bytes", &x.bytes, 1, 2_097_151)?;
-        let size = x.dst.elem.size();
-        match int(&x.bytes) {
-            Some(bytes) if bytes % size as i64 != 0 => {
-                return broken!(Range, "a row of {bytes} bytes is no whole number of {}", x.dst.elem);
-            }
-            _ => {}
-        }
-        let (gm_gap, ub_gap) =
-            if from == Space::Gm { (&x.src_gap, &x.dst_gap) } else { (&x.dst_gap, &x.src_gap) };
-        range("the gap in gm", gm_gap, 0, i64::from(u32::MAX))?;
-        range("the gap in ub", ub_gap, 0, 65535)?;
-        if to == Space::Gm && (x.left, x.right, x.fill) != (0, 0, None) {
-            return broken!(Unsupported, "rows are filled up on their way into ub alone");
-        }
-        within("left", x.left, 0, (32 / size) as u32)?;
-        within("right", x.right, 0, (32 / size) as u32)
-    }
-
-    fn mmad<S: Known>(&self, x: &Mmad<S>) -> Checked {
-        use Elem::{BF16, F16, F32, I8, I32};
-        self.unit(Unit::Cube, "a product of matrices")?;
-        self.is_in(&x.a, &[Space::L0a])?;
-        self.is_in(&x.b, &[Space::L0b])?;
-        self.is_in(&x.c, &[Space::L0c])?;
-        self.same(&x.a, &x.b)?;
-        let exists = matches!(
-            (self.arch, x.a.elem, x.c.elem),
-            (_, F16, F32) | (_, I8, I32) | (Arch::P310, F16, F16) | (Arch::A2, BF16 | F32, F32)
-        );
-        if !exists {
-            return broken!(
-                Unsupported,
-                "there is no product of {} into {} on architecture {}",
-                x.a.elem,
-                x.c.elem,
-                self.arch
-            );
-        }
-        if let Some(bias) = &x.bias {
-            self.only(Arch::A2, "the bias of a product")?;
-            self.is_in(bias, &[Space::Bt])?;
-            self.same(&x.c, bias)?;
-            self.aligned(bias, 64)?;
-        }
-        if x.unit_flag != UnitFlag::Off {
-            self.only(Arch::A2, "the unit flag")?;
-        }
-        if x.hf32 && (x.a.elem != F32 || self.arch != Arch::A2) {
-            return broken!(Unsupported, "hf32 is a way to multiply f32 on A2");
-        }
-        self.aligned(&x.a, 512)?;
-        self.aligned(&x.b, 512)?;
-        self.aligned(&x.c, if x.c.elem.size() == 4 { 1024 } else { 512 })?;
-        range("m", &x.m, 0, 4095)?;
-        range("n", &x.n, 0, 4095)?;
-        range("k", &x.k, 0, 4095)?;
-        range("init", &x.init, 0, 1)
     }
 
     fn reduce<S: Known>(&self, x: &Reduce<S>) -> Checked {

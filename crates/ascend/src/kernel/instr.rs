@@ -660,7 +660,7 @@ instructions! {
     }
 
     /// Transposes 16 rows of 32 bytes: element i of row j becomes element j of row i, rows given one by one. 32-bit
-    /// types: 8 elements to a row, and results i and i + 8 are the halves of column i.
+    /// types: 8 elements to a row, and results 2i and 2i + 1 are the halves of column i.
     TransposeRows ("transpose_rows") {
         /// Sixteen rows of results.
         dst: views Vec<View<S>>,

@@ -6,6 +6,7 @@
 
 mod builder;
 mod check;
+mod check_moves;
 mod elem;
 mod exists;
 mod footprint;

@@ -12,12 +12,13 @@ mod issue;
 mod memory;
 mod numbers;
 mod order;
+mod permute;
 mod schedule;
 mod transfer;
 mod vector;
 
 pub use issue::{Code, Issued, Issuer, Place};
-pub use schedule::{Launch, launch};
+pub use schedule::{Launch, launch, launch_in_orders};
 
 use crate::finding::{Finding, Rule};
 use crate::kernel::{ParamKind, Program, ScalarType, Value};

@@ -81,6 +81,57 @@ pub fn launch(launch: &Launch, memory: &mut [u8]) -> Result<Report, Vec<Finding>
     }
 }
 
+/// Runs a kernel in `orders` orders of its cores and pipes, each checked and over the same contents of `memory`, which is
+/// then as the first left it.
+///
+/// # Errors
+/// What was found; `Order` where two orders leave different bytes, as atomic sums of floats do.
+pub fn launch_in_orders(one: &Launch, memory: &mut [u8], orders: u64) -> Result<Report, Vec<Finding>> {
+    let before = memory.to_vec();
+    let report = launch(&Launch { mode: Mode::Checked { seed: 0 }, ..*one }, memory)?;
+    for seed in 1..orders {
+        let mut again = before.clone();
+        launch(&Launch { mode: Mode::Checked { seed }, ..*one }, &mut again)?;
+        if let Some(byte) = memory.iter().zip(&again).position(|(a, b)| a != b) {
+            return Err(vec![*differs(one, byte as u64)]);
+        }
+    }
+    Ok(report)
+}
+
+/// A finding about a byte of GM that depends on the order of cores.
+fn differs(launch: &Launch, byte: u64) -> Box<Finding> {
+    let program = launch.program;
+    let message = "the result depends on the order in which cores come; sum partial results in a fixed tree";
+    let finding = Finding::new(Rule::Order, program, message);
+    let mut params = program.params.iter().zip(launch.args).enumerate();
+    let holder = params.find(|(_, (param, arg))| {
+        matches!(**arg, Arg::Pointer(start) if (start..start + param.bytes()).contains(&byte))
+    });
+    let Some((index, (param, _))) = holder else { return finding };
+    // The atomic write that is to blame, if there is one.
+    let mut blamed = None;
+    for part in &program.parts {
+        Program::walk(&part.body, &mut |stmt| {
+            let StmtKind::Instr(instr) = &stmt.kind else { return };
+            let (base, atomic) = match instr {
+                Instr::DataCopy(x) => (x.dst.base, x.atomic),
+                Instr::DataCopyPad(x) => (x.dst.base, x.atomic),
+                Instr::Fixpipe(x) => (x.dst.base, x.atomic),
+                _ => return,
+            };
+            if atomic.is_some() && base == Base::Param(ParamId(index as u32)) {
+                blamed = blamed.or(Some(stmt));
+            }
+        });
+    }
+    let finding = finding.of(&param.name);
+    match blamed {
+        Some(stmt) => finding.at(program, &head(program, stmt), stmt.source),
+        None => finding,
+    }
+}
+
 /// Checks the arguments; where each parameter's memory begins.
 fn arguments(launch: &Launch, memory: usize) -> Result<Vec<u64>, Box<Finding>> {
     let program = launch.program;
