@@ -1,14 +1,17 @@
-//! Times every pass over synthetic models of 50,000 nodes: `cargo run --release -p headwater-core --example
-//! large_graph`. A first argument sets another number of nodes.
+//! Times every stage of the compiler over synthetic models of 50,000 nodes: `cargo run --release -p
+//! headwater-core --example large_graph`. A first argument sets another number of nodes.
 
 #[path = "../tests/common/large.rs"]
 mod large;
 
+use headwater_core::compile::{Compiled, Options, Snapshot, Stage, compile};
 use headwater_core::graph::{parse, verify};
-use headwater_core::pass::{check_plan, decompose, differentiate, fuse, lift, plan, recompute, simplify};
+use headwater_core::pass::lift;
+use headwater_core::pass::precision::{Level, Settings};
 use headwater_core::plan::Bindings;
 use headwater_core::target::Target;
-use headwater_core::{DType, Graph, Registry, Result};
+use headwater_core::{DType, Error, Graph, Registry, Result};
+use std::cell::Cell;
 use std::time::Instant;
 
 fn timed<T>(what: &str, total: &mut f64, f: impl FnOnce() -> T) -> T {
@@ -16,7 +19,7 @@ fn timed<T>(what: &str, total: &mut f64, f: impl FnOnce() -> T) -> T {
     let result = f();
     let seconds = start.elapsed().as_secs_f64();
     *total += seconds;
-    println!("  {what:<16}{:>9.3} s", seconds);
+    println!("  {what:<20}{seconds:>9.3} s");
     result
 }
 
@@ -33,20 +36,25 @@ fn run(name: &str, build: impl FnOnce() -> Graph) -> Result<()> {
 
     let mut total = 0.0;
     timed("verify", &mut total, || verify(&graph))?;
-    let graph = timed("decompose", &mut total, || decompose(graph))?;
-    let loss = graph.outputs[0].value;
-    let d = timed("differentiate", &mut total, || differentiate(graph, loss))?;
-    println!("  {} nodes, {} gradients missing", d.graph.nodes.len(), d.missing.len());
-    let s = timed("simplify", &mut total, || simplify(d.graph));
-    let (identities, merged, folded) = (s.identities, s.merged, s.folded);
-    println!("  {} nodes ({identities} identities, {merged} merged, {folded} folded)", s.graph.nodes.len());
-    let graph = timed("fuse", &mut total, || fuse(s.graph, &target))?;
-    let graph = timed("recompute", &mut total, || recompute(graph, &target))?;
-    timed("verify again", &mut total, || verify(&graph))?;
-    let plan = timed("plan", &mut total, || plan(&graph, &Bindings::simple(&graph), &target))?;
-    println!("  {} steps, arena of {} KiB", plan.steps.len(), plan.segments[0].bytes >> 10);
-    timed("check plan", &mut total, || check_plan(&plan))?;
-    println!("  total           {total:>9.3} s");
+    // Every stage that a training step in mixed precision with summed micro-batches goes through.
+    let precision = Settings { level: Level::O1, ..Settings::default() }.properties()?;
+    let (clock, total) = (Cell::new(Instant::now()), Cell::new(total));
+    let watch = |stage: &'static Stage, made: &Snapshot| {
+        let seconds = clock.get().elapsed().as_secs_f64();
+        total.set(total.get() + seconds);
+        println!("  {:<20}{seconds:>9.3} s  {} nodes or steps", stage.name, made.size());
+        clock.set(Instant::now());
+    };
+    let options = Options { precision, accumulate: true, watch: Some(&watch), ..Options::default() };
+    let bind = |compiled: &Compiled| Ok::<_, Error>(Bindings::simple(&compiled.graph));
+    let compiled = compile(graph, &options, &target, bind)?;
+    verify(&compiled.graph)?;
+    let missing = compiled.missing.len();
+    let plan = compiled.into_plan()?;
+    println!("  {missing} gradients missing, arena of {} KiB", plan.segments[0].bytes >> 10);
+    println!("  {:<20}{:>9.3} s", "total", total.get());
+    let text = timed("(print plan)", &mut aside, || plan.to_string());
+    timed("(parse plan)", &mut aside, || headwater_core::plan::parse(&text, Registry::standard()))?;
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod compile;
 pub mod conformance;
 pub mod device;
 pub mod diagnostic;
@@ -25,6 +26,7 @@ pub mod stats;
 mod syntax;
 pub mod target;
 pub mod tensor;
+pub mod train;
 
 pub use attr::{Attr, Attrs};
 pub use diagnostic::{Code, Error, Result};

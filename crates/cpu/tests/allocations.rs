@@ -1,5 +1,6 @@
 //! A training step allocates nothing and starts no thread, from the second run on.
 
+use headwater_core::compile::{Goal, Options, optimize};
 use headwater_core::device::{Content, Device};
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::loss::cross_entropy::CROSS_ENTROPY_LOSS;
@@ -64,9 +65,9 @@ fn step(dtype: DType) -> Graph {
     let attrs = Attrs::new().with("reduction", 1).with("ignore_index", -100).with("label_smoothing", 0.0);
     let loss = b.apply(&CROSS_ENTROPY_LOSS, &[Some(x), Some(labels), None], attrs).unwrap()[0];
     b.output("loss", loss, OutputRole::User);
-    let graph = pass::decompose(b.finish()).unwrap();
-    let loss = graph.outputs[0].value;
-    let d = pass::differentiate(graph, loss).unwrap();
+    let target = Cpu::new(2).target().clone();
+    let options = Options { stop_after: Some("differentiate"), ..Options::default() };
+    let d = optimize(b.finish(), &options, &target).unwrap();
     assert!(d.missing.is_empty());
     let mut b = Builder::extend(d.graph);
     let scalars: Vec<_> = ["scale", "decay", "step_size", "correction"]
@@ -93,7 +94,8 @@ fn step(dtype: DType) -> Graph {
         b.output(format!("new.m.{p}"), new[1], OutputRole::Mutation(m));
         b.output(format!("new.v.{p}"), new[2], OutputRole::Mutation(v));
     }
-    pass::fuse(pass::simplify(pass::decompose(b.finish()).unwrap()).graph, Cpu::new(2).target()).unwrap()
+    let options = Options { goal: Goal::Step, ..Options::default() };
+    optimize(b.finish(), &options, &target).unwrap().graph
 }
 
 /// Numbers for an input.

@@ -5,11 +5,12 @@
 //! order) over the time it saves. How many of them may run low is then found by bisection, each candidate set
 //! being *run* and its loss and gradients compared with float64: what is promised has been seen.
 
+use crate::core::compile::{self, Goal, Options};
 use crate::core::device::Device;
 use crate::core::evaluate;
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::pass::{self, precision};
-use crate::core::{Builder, DType, Graph, Tensor, TensorType, stats};
+use crate::core::{DType, Graph, Tensor, TensorType, stats};
 use crate::cpu::limits::Limits;
 use crate::model::Bound;
 use crate::runtime::TrainConfig;
@@ -258,7 +259,8 @@ fn measure(
     device: &dyn Device,
 ) -> Result<(Vec<Choice>, Vec<Step>)> {
     let s = pass::sensitivity(graph, low)?;
-    let run = pass::fuse(pass::simplify(pass::decompose(s.graph)?).graph, device.target())?;
+    let options = Options { goal: Goal::Step, ..Options::default() };
+    let run = compile::optimize(s.graph, &options, device.target())?.graph;
     let mut groups: HashMap<&str, usize> = HashMap::new();
     let mut choices: Vec<Choice> = Vec::new();
     // By probe: sums over the batches.
@@ -326,20 +328,18 @@ fn tried(
         ..precision::Settings::default()
     };
     // As a training session makes it.
-    let mixed = precision::apply(forward, &settings.properties()?)?.graph;
-    let graph = pass::canonical(mixed)?;
-    let loss = graph.outputs[0].value;
-    let mut b = Builder::extend(graph);
-    let scale = match dtype {
-        DType::F16 => Some(b.input("loss scale", TensorType::new(DType::F32, [0usize; 0]), InputRole::State)),
-        _ => None,
+    let scalar = TensorType::new(DType::F32, [0usize; 0]);
+    let options = Options {
+        precision: settings.properties()?,
+        loss_scale: (dtype == DType::F16).then_some(("loss scale", scalar)),
+        ..Options::default()
     };
-    let d = pass::differentiate_scaled(b.finish(), loss, scale)?;
-    let graph = pass::fuse(pass::simplify(pass::decompose(d.graph)?).graph, device.target())?;
+    let graph = compile::optimize(forward.clone(), &options, device.target())?.graph;
+    let scale = if options.loss_scale.is_some() { F16_SCALE } else { 1.0 };
     let mut worst = Errors::default();
     for (batch, truth) in batches.iter().zip(truth) {
         let out = evaluate(device, &graph, &feed(&graph, bound, batch)?)?;
-        let got = step(&graph, &out, if scale.is_some() { F16_SCALE } else { 1.0 });
+        let got = step(&graph, &out, scale);
         worst = worst.worst(difference(&got, truth)?);
     }
     Ok(worst)

@@ -1,16 +1,19 @@
 //! Comparison of an imported model with PyTorch's recorded truth: outputs, every gradient, every recorded
 //! intermediate.
 
+use crate::core::compile::{self, Instrument, Options};
 use crate::core::device::Device;
 use crate::core::evaluate;
 use crate::core::graph::{InputRole, OutputRole};
-use crate::core::pass::{self, bound::error_bounds, diff::NoGradient};
+use crate::core::pass::{bound::error_bounds, diff::NoGradient};
+use crate::core::target::Target;
 use crate::core::tensor::Data;
 use crate::core::{Attrs, Builder, DType, Graph, Tensor, ValueId, ops};
 use crate::golden::{Golden, Kind};
 use crate::model::Model;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 /// One value compared with its truth.
@@ -102,12 +105,22 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
         b.output(format!("node.{name}"), v, OutputRole::User);
     }
     let forward = b.finish();
-    let Prepared { graph, terms, missing: without } = Prepared::new(&forward, precision)?;
+    let target = device.target();
+    let Prepared { graph, run, terms, missing: without } = Prepared::new(&forward, precision, target)?;
     let fed = feed(&graph, &bound, golden)?;
-    let bounds = error_bounds(&graph, device.target(), precision.epsilon() > DType::F32.epsilon());
-    // What runs is what a training session runs; its bounds are those of the operators it is fused from.
-    let got = evaluate(device, &pass::fuse(graph.clone(), device.target())?, &fed)?;
-    let exact = Prepared::new(&forward, DType::F64)?;
+    // Bounds are those of the operators that the step is fused from.
+    let bounds = error_bounds(&graph, target, precision.epsilon() > DType::F32.epsilon());
+    let mut got = evaluate(device, &run, &fed)?;
+    // Values that are results are neither sliced nor recognised away, so sums may be in another order than in
+    // training: loss, gradients and buffers are those of the plan that trains.
+    let trained = trained(&bound.graph, precision, target)?;
+    let own = evaluate(device, &trained, &feed(&trained, &bound, golden)?)?;
+    for (output, value) in trained.outputs.iter().zip(own) {
+        if let Some(i) = graph.outputs.iter().position(|o| o.name == output.name) {
+            got[i] = value;
+        }
+    }
+    let exact = Prepared::new(&forward, DType::F64, prover.target())?;
     let condition = conditions(&exact, feed(&exact.graph, &bound, golden)?, prover)?;
     let mut report = CheckReport {
         precision: precision.to_string(),
@@ -189,27 +202,41 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
     Ok(report)
 }
 
-/// The graph that is compared: forward and backward in one float dtype, and the sums of magnitudes to judge
-/// by.
+/// The step that trains, in one float dtype.
+fn trained(forward: &Graph, precision: DType, target: &Target) -> Result<Graph> {
+    let options = Options { upcast: Some(precision), ..Options::default() };
+    Ok(compile::optimize(forward.clone(), &options, target)?.graph)
+}
+
+/// The step whose values are compared: as it trains, in one float dtype, with every recorded value as a
+/// result and the sums of magnitudes to judge by.
 struct Prepared {
+    /// Before fusion: bounds are derived from its operators. Inputs and outputs are those of `run`.
     graph: Graph,
+    /// What runs.
+    run: Graph,
     /// By output, the output that holds the size of the terms it is a sum of.
     terms: HashMap<usize, usize>,
     missing: Vec<NoGradient>,
 }
 
 impl Prepared {
-    fn new(forward: &Graph, precision: DType) -> Result<Prepared> {
-        let graph = pass::narrow(pass::canonical(pass::lift(forward, precision)?)?)?;
-        let loss = graph
-            .outputs
-            .iter()
-            .find(|o| o.role == OutputRole::User)
-            .context("the model returns nothing")?
-            .value;
-        let d = pass::differentiate(graph, loss)?;
-        let (graph, terms) = with_terms(pass::simplify(pass::decompose(d.graph)?).graph)?;
-        Ok(Prepared { graph, terms, missing: d.missing })
+    fn new(forward: &Graph, precision: DType, target: &Target) -> Result<Prepared> {
+        let found = RefCell::new((Graph::default(), HashMap::new()));
+        let add_terms = |graph: Graph| {
+            let (graph, terms) = with_terms(graph)?;
+            *found.borrow_mut() = (graph.clone(), terms);
+            Ok(graph)
+        };
+        let options = Options {
+            upcast: Some(precision),
+            all_outputs: true,
+            instrument: Instrument::Custom(&add_terms),
+            ..Options::default()
+        };
+        let compiled = compile::optimize(forward.clone(), &options, target)?;
+        let (graph, terms) = found.into_inner();
+        Ok(Prepared { graph, run: compiled.graph, terms, missing: compiled.missing })
     }
 }
 
@@ -228,8 +255,7 @@ const WORST_CONDITION: f64 = 1e4;
 /// magnified, measured in f64 by changing each element by ±[`NUDGE`]. First-order error bounds scale with it
 /// (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 1.6).
 fn conditions(p: &Prepared, fed: Vec<Tensor>, device: &dyn Device) -> Result<Vec<f64>> {
-    let graph = pass::fuse(p.graph.clone(), device.target())?;
-    let base = evaluate(device, &graph, &fed)?;
+    let base = evaluate(device, &p.run, &fed)?;
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut sign = || {
         // Marsaglia's xorshift64 (2003).
@@ -247,7 +273,7 @@ fn conditions(p: &Prepared, fed: Vec<Tensor>, device: &dyn Device) -> Result<Vec
             Data::Int(_) => t,
         })
         .collect();
-    let moved = evaluate(device, &graph, &nudged)?;
+    let moved = evaluate(device, &p.run, &nudged)?;
     let of = |i: usize| {
         let terms = p.terms.get(&i).map_or(0.0, |&t| norm(&base[t].to_f64()));
         let change = difference(&moved[i], &base[i], terms) / NUDGE;
@@ -306,7 +332,7 @@ fn feed(graph: &Graph, bound: &crate::model::Bound, golden: &Golden) -> Result<V
 
 /// Adds, for every gradient that is a sum, the sum of its terms' magnitudes: where terms cancel, an error can
 /// only be judged against these. Returns the graph and, by output, the output holding them.
-fn with_terms(graph: Graph) -> Result<(Graph, HashMap<usize, usize>)> {
+fn with_terms(graph: Graph) -> crate::core::Result<(Graph, HashMap<usize, usize>)> {
     let mut b = Builder::extend(graph);
     let (mut terms, mut known) = (HashMap::new(), Magnitudes::new());
     for i in 0..b.graph().outputs.len() {
@@ -329,7 +355,7 @@ type Magnitudes = HashMap<ValueId, Option<ValueId>>;
 
 /// The sum of the magnitudes of what a value is a sum of: through additions, and through what only moves
 /// elements. `None` if it is no sum.
-fn magnitude(b: &mut Builder, v: ValueId, known: &mut Magnitudes) -> Result<Option<ValueId>> {
+fn magnitude(b: &mut Builder, v: ValueId, known: &mut Magnitudes) -> crate::core::Result<Option<ValueId>> {
     // Operands first, by a stack of our own: graphs may be deeper than the system's.
     let mut stack = vec![v];
     while let Some(&v) = stack.last() {
@@ -362,7 +388,7 @@ fn summed(graph: &Graph, v: ValueId) -> Vec<ValueId> {
 }
 
 /// As [`magnitude`], of a value whose operands are known.
-fn own_magnitude(b: &mut Builder, v: ValueId, known: &Magnitudes) -> Result<Option<ValueId>> {
+fn own_magnitude(b: &mut Builder, v: ValueId, known: &Magnitudes) -> crate::core::Result<Option<ValueId>> {
     let Some((node, result)) = b.graph().producer(v).map(|(n, i)| (n.clone(), i)) else { return Ok(None) };
     let inputs: Vec<ValueId> = node.operands().collect();
     let abs = |b: &mut Builder, x: ValueId| b.one(&ops::pointwise::abs::ABS, &[x], Attrs::new());
@@ -428,44 +454,4 @@ pub fn difference(got: &Tensor, want: &Tensor, terms: f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A sum of a sum with itself, `depth` times over, and its gradient's output.
-    fn doubled(depth: usize) -> Graph {
-        let mut b = Builder::new();
-        let x = b.parameter("x", DType::F64, &[4, 4]);
-        let mut w = b.sum(x, &[0], true).unwrap();
-        for _ in 0..depth {
-            let moved =
-                b.one(&ops::view::reshape::RESHAPE, &[w], Attrs::new().with("shape", vec![1i64, 4])).unwrap();
-            w = b.add(w, moved).unwrap();
-        }
-        b.output("grad.x", w, OutputRole::Gradient(x));
-        b.finish()
-    }
-
-    #[test]
-    fn magnitudes_are_made_once_for_each_value() {
-        let (small, large) = (with_terms(doubled(100)).unwrap(), with_terms(doubled(20_000)).unwrap());
-        // A sum and its moved self each get one of their own: as many nodes again, and the magnitude of x.
-        assert_eq!(small.0.nodes.len(), 2 * 201 + 1);
-        assert_eq!(large.0.nodes.len(), 2 * 40_001 + 1);
-        assert_eq!(large.1[&0], 1);
-    }
-
-    #[test]
-    fn the_magnitude_of_a_sum_is_that_of_its_terms() {
-        let (graph, terms) = with_terms(doubled(3)).unwrap();
-        let x = Tensor::float(
-            DType::F64,
-            [4, 4],
-            (0..16).map(|i| if i / 4 % 2 == 0 { 1.0 } else { -1.0 } * i as f64).collect(),
-        );
-        let out = evaluate(&crate::cpu::Cpu::new(1), &graph, &[x]).unwrap();
-        // Column j is j - (4 + j) + (8 + j) - (12 + j), of magnitudes that sum to 24 + 4 j, three times
-        // doubled.
-        let want: Vec<f64> = (0..4).map(|j| 8.0 * (24.0 + 4.0 * j as f64)).collect();
-        assert_eq!(out[terms[&0]].to_f64(), want);
-    }
-}
+mod tests;

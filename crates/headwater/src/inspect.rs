@@ -1,5 +1,6 @@
 //! What is in a model and what training it needs, without running it and without reading its weights.
 
+use crate::core::compile::{self, Compiled, Goal, Options, Snapshot, Stage};
 use crate::core::device::Device;
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::pass::precision::{Level, Properties};
@@ -11,6 +12,7 @@ use crate::model::{Bound, Model};
 use crate::precision::{PrecisionUse, summary};
 use anyhow::{Context, Result};
 use serde::Serialize;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 /// One operator of the training step.
@@ -129,30 +131,40 @@ pub fn inspect(
     p: &Properties,
     recompute: bool,
 ) -> Result<Inspection> {
-    let mixed = pass::mixed(&bound.graph, p)?;
-    let precision = (p.level != Level::O0).then(|| summary(&mixed, DEPTH));
-    let graph = pass::canonical(mixed.graph)?;
-    let first = graph.outputs.iter().position(|o| o.role == OutputRole::User);
-    let first = first.context("the model returns nothing")?;
-    let mut notes: Vec<String> = bound.notes.iter().map(|n| n.to_string()).collect();
-    let ty = graph.ty(graph.outputs[first].value).clone();
-    let (graph, missing) = if ty.dtype.is_float() && ty.shape.numel() == 1 {
-        let graph = pass::narrow(graph)?;
-        let loss = graph.outputs[first].value;
-        let d = pass::differentiate(graph, loss)?;
-        (d.graph, d.missing)
-    } else {
-        notes.push(format!(
-            "the first output is {ty} and no loss, so this is the forward pass alone; to train, export a module whose \
-             forward returns the loss first"
-        ));
-        (graph, vec![])
+    let first = bound.graph.outputs.iter().find(|o| o.role == OutputRole::User);
+    let first = bound.graph.ty(first.context("the model returns nothing")?.value);
+    let precision = match p.level {
+        Level::O0 => None,
+        _ => Some(summary(&pass::mixed(&bound.graph, p)?, DEPTH)),
     };
-    let graph = pass::simplify(pass::decompose(graph)?).graph;
+    let mut notes: Vec<String> = bound.notes.iter().map(|n| n.to_string()).collect();
+    let trains = compile::has_loss(&bound.graph);
+    if !trains {
+        notes.push(format!(
+            "the first output is {first} and no loss, so this is the forward pass alone; to train, export a module \
+             whose forward returns the loss first"
+        ));
+    }
+    // Operators are counted before they are fused.
+    let unfused = RefCell::new(Graph::default());
+    let watch = |stage: &'static Stage, made: &Snapshot| {
+        if let ("simplify", Snapshot::Graph(graph)) = (stage.name, made) {
+            *unfused.borrow_mut() = (*graph).clone();
+        }
+    };
+    let options = Options {
+        goal: if trains { Goal::Train } else { Goal::Forward },
+        precision: p.clone(),
+        recompute,
+        watch: Some(&watch),
+        ..Options::default()
+    };
+    let bind = |compiled: &Compiled| Ok::<_, anyhow::Error>(Bindings::simple(&compiled.graph));
+    let mut compiled = compile::compile(bound.graph.clone(), &options, device.target(), bind)?;
+    let missing = std::mem::take(&mut compiled.missing);
+    let plan = compiled.into_plan()?;
+    let graph = unfused.into_inner();
     let operators = operators(&graph, device);
-    let fused = pass::fuse(graph.clone(), device.target())?;
-    let fused = if recompute { pass::recompute(fused, device.target())? } else { fused };
-    let plan = pass::plan(&fused, &Bindings::simple(&fused), device.target())?;
     let peak = stats::peak(&plan, DEPTH).map_or(vec![], |p| p.modules);
     let bytes = |role: &dyn Fn(&InputRole) -> bool| -> usize {
         graph.inputs.iter().filter(|i| role(&i.role)).map(|i| graph.ty(i.value).bytes()).sum()

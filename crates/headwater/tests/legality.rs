@@ -1,9 +1,12 @@
 //! Graphs of real models stay legal and print exactly through every pass.
 
-use headwater::core::graph::{Graph, OutputRole, parse, verify};
+use headwater::core::compile::{Goal, Options, Snapshot, Stage, optimize};
+use headwater::core::graph::{Graph, parse, verify};
+use headwater::core::pass::precision::{Level, Settings};
 use headwater::core::target::Target;
 use headwater::core::{DType, Registry, pass};
 use headwater::model::{Model, parse_dims};
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 fn models() -> Vec<PathBuf> {
@@ -39,25 +42,27 @@ fn every_pass_keeps_real_models_legal() {
         let at = |pass: &str| format!("{} after {pass}", path.file_name().unwrap().display());
         let registry = &model.registry;
         sound(&at("import"), &bound.graph, registry);
-        let lifted = pass::lift(&bound.graph, DType::F64).unwrap();
-        sound(&at("lift"), &lifted, registry);
-        let evaluation = pass::evaluation(&bound.graph).unwrap();
-        sound(&at("evaluation"), &evaluation, registry);
-        let graph = pass::decompose(bound.graph.clone()).unwrap();
-        sound(&at("decompose"), &graph, registry);
-        let loss = graph.outputs.iter().find(|o| o.role == OutputRole::User).unwrap().value;
-        let d = pass::differentiate(graph, loss).unwrap();
-        sound(&at("differentiate"), &d.graph, registry);
-        let graph = pass::decompose(d.graph).unwrap();
-        sound(&at("decompose again"), &graph, registry);
-        let s = pass::simplify(graph);
-        sound(&at("simplify"), &s.graph, registry);
-        let again = pass::simplify(s.graph.clone());
-        let changes = (again.folded, again.identities, again.merged, again.dead);
-        assert_eq!(changes, (0, 0, 0, 0), "{}", at("simplify again"));
-        let graph = pass::fuse(s.graph, &Target::default()).unwrap();
-        sound(&at("fuse"), &graph, registry);
-        let graph = pass::recompute(graph, &Target::default()).unwrap();
-        sound(&at("recompute"), &graph, registry);
+        let precision = Settings { level: Level::O1, ..Settings::default() }.properties().unwrap();
+        for options in [
+            Options { accumulate: true, ..Options::default() },
+            Options { precision, ..Options::default() },
+            Options { upcast: Some(DType::F64), all_outputs: true, ..Options::default() },
+            Options { goal: Goal::Evaluate, ..Options::default() },
+        ] {
+            let stages = Cell::new(0);
+            let watch = |stage: &'static Stage, made: &Snapshot| {
+                stages.set(stages.get() + 1);
+                let Snapshot::Graph(graph) = made else { return };
+                sound(&at(stage.name), graph, registry);
+                if stage.name == "simplify" {
+                    let again = pass::simplify((*graph).clone());
+                    let changes = (again.folded, again.identities, again.merged, again.dead);
+                    assert_eq!(changes, (0, 0, 0, 0), "{}", at("simplify again"));
+                }
+            };
+            let options = Options { watch: Some(&watch), ..options };
+            optimize(bound.graph.clone(), &options, &Target::default()).unwrap();
+            assert!(stages.get() >= 5, "{}: only {} stages ran", path.display(), stages.get());
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Mixed precision against what PyTorch computed in it: node by node under autocast, and step by step with
 //! masters.
 
+use headwater::core::compile::{Options, optimize};
 use headwater::core::device::Device;
 use headwater::core::evaluate;
 use headwater::core::graph::{InputRole, OutputRole};
@@ -91,10 +92,8 @@ fn norm(a: &Tensor) -> f64 {
 
 /// Forward and backward of a graph, the gradients among its outputs.
 fn differentiated(graph: Graph) -> Graph {
-    let graph = pass::decompose(graph).unwrap();
-    let loss = graph.outputs[0].value;
-    let d = pass::differentiate(graph, loss).unwrap();
-    pass::fuse(pass::simplify(pass::decompose(d.graph).unwrap()).graph, Cpu::new(2).target()).unwrap()
+    let options = Options { all_outputs: true, recompute: false, ..Options::default() };
+    optimize(graph, &options, Cpu::new(2).target()).unwrap().graph
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod common;
 
 use common::train;
+use headwater::core::compile::{Options, optimize};
 use headwater::core::device::Device;
 use headwater::core::evaluate;
 use headwater::core::graph::{Graph, InputRole, OutputRole, verify};
@@ -21,17 +22,18 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// Forward and backward of a graph, fused, without recomputation.
+fn saving(graph: Graph) -> Graph {
+    let options = Options { recompute: false, ..Options::default() };
+    optimize(graph, &options, Cpu::new(2).target()).unwrap().graph
+}
+
 /// Forward and backward of a family's model, and what the golden feeds it.
 fn open(family: &str) -> (Graph, Vec<Tensor>) {
     let file = |ext: &str| root().join("goldens").join(family).join(format!("{family}.core.{ext}"));
     let golden = Golden::read(&file("golden.safetensors")).unwrap();
     let bound = Model::open(&file("pt2")).unwrap().bind_to(&golden).unwrap();
-    let mut graph = pass::canonical(bound.graph.clone()).unwrap();
-    let mut first = true;
-    graph.outputs.retain(|o| o.role != OutputRole::User || std::mem::take(&mut first));
-    let loss = graph.outputs.iter().find(|o| o.role == OutputRole::User).unwrap().value;
-    let d = pass::differentiate(graph, loss).unwrap();
-    let graph = pass::simplify(pass::decompose(d.graph).unwrap()).graph;
+    let graph = saving(bound.graph.clone());
     let recorded = golden.inputs();
     let mut users = bound.positions.iter().map(|p| recorded[p].clone());
     let inputs = graph.inputs.iter().map(|i| match i.role {
@@ -67,7 +69,7 @@ fn every_family_has_the_same_gradients_in_less_memory() {
     for family in FAMILIES {
         let (graph, fed) = open(family);
         assert!(graph.outputs.len() > 5);
-        let (before, after) = compared(family, &pass::fuse(graph, Cpu::new(2).target()).unwrap(), &fed);
+        let (before, after) = compared(family, &graph, &fed);
         assert!(after <= before, "{family}: {before} bytes, {after} with recomputation");
         all = (all.0 + before, all.1 + after);
     }
@@ -97,10 +99,7 @@ fn stacked(dtype: DType, x: &[usize], layer: impl Fn(&mut Builder, ValueId, usiz
     let square = b.mul(y, y).unwrap();
     let loss = b.sum(square, &(0..x.len()).collect::<Vec<_>>(), false).unwrap();
     b.output("loss", loss, OutputRole::User);
-    let graph = pass::decompose(b.finish()).unwrap();
-    let loss = graph.outputs[0].value;
-    let graph = pass::differentiate(graph, loss).unwrap().graph;
-    pass::fuse(pass::simplify(pass::decompose(graph).unwrap()).graph, Cpu::new(2).target()).unwrap()
+    saving(b.finish())
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `bench ops`: single operators on the shapes that models have, forward and with their gradients.
 
 use super::{Patience, Rated, feed, time};
+use crate::core::compile::{self, Goal, Options};
 use crate::core::device::{Buffer, Content, Device, Executable, Stream};
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::ops::case::Sample;
@@ -251,6 +252,7 @@ impl Entry {
 
     /// The graph as a session would run it, and the bytes it cannot help moving.
     fn graph(&self, dtype: DType, gradients: bool, target: &Target) -> Result<(Graph, f64)> {
+        let step = Options { goal: Goal::Step, ..Options::default() };
         let (op, case) = match &self.work {
             Work::Operator(op, case) => (op, case),
             Work::Update(parameters, masters) => {
@@ -269,7 +271,8 @@ impl Entry {
                     Master::None => 2.0 * dtype.size() as f64,
                 };
                 let bytes = bucket.elements as f64 * (2.0 * dtype.size() as f64 + weight + 4.0 * 4.0);
-                return Ok((pass::fuse(pass::simplify(graph).graph, target)?, bytes));
+                let update = Options { goal: Goal::Update, ..Options::default() };
+                return Ok((compile::optimize(graph, &update, target)?.graph, bytes));
             }
         };
         let mut b = Builder::new();
@@ -299,7 +302,9 @@ impl Entry {
         }
         if gradients {
             let seed = b.input("grad", b.ty(outputs[0]).clone(), InputRole::User);
-            let mut wide = Builder::extend(pass::canonical(b.finish())?);
+            let forward =
+                Options { goal: Goal::Forward, stop_after: Some("decompose"), ..Options::default() };
+            let mut wide = Builder::extend(compile::optimize(b.finish(), &forward, target)?.graph);
             wide.phase = crate::core::graph::Phase::Backward;
             let (y, find) = (wide.graph().outputs[0].value, |b: &Builder, name: &str| {
                 b.graph().input(name).map(|i| i.value)
@@ -316,8 +321,7 @@ impl Entry {
             }
             b = wide;
         }
-        let graph = pass::simplify(pass::decompose(b.finish())?).graph;
-        Ok((pass::fuse(graph, target)?, bytes as f64))
+        Ok((compile::optimize(b.finish(), &step, target)?.graph, bytes as f64))
     }
 
     /// Limit of an integer input, by its name.

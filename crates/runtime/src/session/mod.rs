@@ -17,16 +17,16 @@ pub use underflow::Underflow;
 use crate::error::{Error, Result};
 use crate::layout::{BucketLayout, Master};
 use crate::optim::{self, Clip, Decay, Group, Groups, Moment, Optimizer, names};
-use graphs::{accumulating, differentiated, layout, mixed};
+use headwater_core::compile::{self, Compiled, Options, ParameterGradient};
 use headwater_core::device::{Buffer, Content, Device};
-use headwater_core::graph::{NodeId, OutputRole};
+use headwater_core::graph::{NodeId, Origin};
+use headwater_core::pass::diff::NoGradient;
 use headwater_core::pass::precision::{Properties, Settings};
-use headwater_core::pass::taps::{FAULT, Fault};
-use headwater_core::pass::{self, diff::NoGradient};
+use headwater_core::pass::taps::{FAULT, Fault, Tap};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
-use headwater_core::target::Target;
+use headwater_core::train::gradient_name;
 use headwater_core::{DType, Graph, Tensor, TensorType};
-use program::{Program, gradient_name};
+use program::{Interface, Program};
 use state::{Slot, Space, State};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -122,7 +122,7 @@ pub struct Session {
     arena: Arc<dyn Buffer>,
     programs: Vec<Program>,
     layout: BucketLayout,
-    training: Option<Compiled>,
+    training: Option<TrainingState>,
     /// Parameters, buffers and constants as the first graph has them.
     tensors: Vec<ModelTensor>,
     precision: Properties,
@@ -131,8 +131,11 @@ pub struct Session {
     counts: Vec<Counts>,
 }
 
+/// Probes, each with the elements that it looks at.
+type Probes = Vec<(Tap, usize)>;
+
 /// The training side of a session.
-struct Compiled {
+struct TrainingState {
     settings: Training,
     groups: Groups,
     program: ProgramId,
@@ -166,47 +169,59 @@ impl Session {
             counts: Vec::new(),
             device,
         };
-        let mut graph = None;
-        if let Some(t) = &training {
-            let mut distinct = Groups::new(t.optimizer.clone(), t.groups.clone(), t.decay)?;
-            check_clip(t.clip)?;
-            if t.accumulate == 0 {
-                return Err(Error::config("accumulate", "must be at least 1"));
-            }
-            let (differentiated, missing) = differentiated(model.graph, &precision, t)?;
-            let differentiated = t.fused(differentiated, session.device.target())?;
-            let layout = layout(&differentiated, &mut distinct)?;
-            let layout = if precision.masters { layout.with_masters() } else { layout };
-            session.layout = if t.stochastic_rounding { layout.with_stochastic_rounding() } else { layout };
-            if t.stochastic_rounding && session.layout.buckets.iter().all(|b| !b.stochastic) {
-                let message = "is for low-precision weights without masters, as at O3; here there are none";
-                return Err(Error::config("amp.stochastic_rounding", message));
-            }
-            session.missing = missing;
-            if session.layout.buckets.is_empty() {
-                let message = "no trainable parameter gets a gradient: there is nothing to train";
-                return Err(Error::Model(message.into()));
-            }
-            graph = Some((differentiated, distinct));
+        session.tensors = tensors(model.graph);
+        let Some(settings) = training else {
+            session.allocate(None)?;
+            session.load(model)?;
+            return Ok(session);
+        };
+        let mut groups = Groups::new(settings.optimizer.clone(), settings.groups.clone(), settings.decay)?;
+        check_clip(settings.clip)?;
+        if settings.accumulate == 0 {
+            return Err(Error::config("accumulate", "must be at least 1"));
         }
-        session.tensors = tensors(&mixed(model.graph, &precision)?);
-        let groups = graph.as_ref().map(|(_, groups)| groups);
-        session.allocate(training.as_ref().zip(groups))?;
+        let accumulated = settings.accumulate > 1;
+        // Flat storage follows from the gradients: the state is laid out when they are known, before the step
+        // is planned.
+        let options = Options { accumulate: accumulated, ..graphs::training(&precision, &settings) };
+        let program = session.compile_with(model.graph.clone(), &options, |session, compiled| {
+            session.tensors = tensors(&compiled.graph);
+            session.missing = compiled.missing.clone();
+            session.layout = session.lay_out(&compiled.gradients, &settings, &mut groups)?;
+            session.allocate(Some((&settings, &groups)))
+        })?;
         session.load(model)?;
-        if let (Some(settings), Some((graph, groups))) = (training, graph) {
-            let accumulated = settings.accumulate > 1;
-            let program = session.compile_gradients(graph, accumulated)?;
-            let graph = optim::update_graph(&session.layout, &groups, settings.clip, accumulated)?;
-            let update = session.compile(&pass::fuse(graph, session.device.target())?)?;
-            let zero = match accumulated {
-                true => Some(session.compile(&optim::zero_graph(&session.layout)?)?),
-                false => None,
-            };
-            session.training =
-                Some(Compiled { settings, groups, program, update, zero, applied: 0, loss_scale: 1.0 });
-            session.set_loss_scale(1.0)?;
-        }
+        let graph = optim::update_graph(&session.layout, &groups, settings.clip, accumulated)?;
+        let update = session.compile(graph, &graphs::update())?;
+        let zero = match accumulated {
+            true => Some(session.compile(optim::zero_graph(&session.layout)?, &graphs::update())?),
+            false => None,
+        };
+        session.training =
+            Some(TrainingState { settings, groups, program, update, zero, applied: 0, loss_scale: 1.0 });
+        session.set_loss_scale(1.0)?;
         Ok(session)
+    }
+
+    /// The flat layout of gradients, with the masters and the rounding that the settings ask for.
+    fn lay_out(
+        &self,
+        gradients: &[ParameterGradient],
+        t: &Training,
+        groups: &mut Groups,
+    ) -> Result<BucketLayout> {
+        let layout = graphs::layout(gradients, groups)?;
+        let layout = if self.precision.masters { layout.with_masters() } else { layout };
+        let layout = if t.stochastic_rounding { layout.with_stochastic_rounding() } else { layout };
+        if t.stochastic_rounding && layout.buckets.iter().all(|b| !b.stochastic) {
+            let message = "is for low-precision weights without masters, as at O3; here there are none";
+            return Err(Error::config("amp.stochastic_rounding", message));
+        }
+        if layout.buckets.is_empty() {
+            let message = "no trainable parameter gets a gradient: there is nothing to train";
+            return Err(Error::Model(message.into()));
+        }
+        Ok(layout)
     }
 
     /// Reserves the state's memory: flat buckets for what is trained, packed segments for the rest.
@@ -312,8 +327,29 @@ impl Session {
         Ok(())
     }
 
-    fn compile(&mut self, graph: &Graph) -> Result<ProgramId> {
-        let program = Program::new(self.device.as_ref(), &self.state, graph)?;
+    fn compile(&mut self, graph: Graph, options: &Options) -> Result<ProgramId> {
+        self.compile_with(graph, options, |_, _| Ok(()))
+    }
+
+    /// Compiles a graph against the state and loads it. `prepare` sees what is compiled before it is bound to
+    /// the state.
+    fn compile_with(
+        &mut self,
+        graph: Graph,
+        options: &Options,
+        prepare: impl FnOnce(&mut Session, &Compiled) -> Result<()>,
+    ) -> Result<ProgramId> {
+        let device = self.device.clone();
+        let mut interface = None;
+        let compiled = compile::compile(graph, options, device.target(), |compiled| {
+            prepare(self, compiled)?;
+            let alignment = device.target().memory.alignment;
+            let (own, bindings) = Interface::bind(&self.state, alignment, &compiled.graph)?;
+            interface = Some(own);
+            Ok::<_, Error>(bindings)
+        })?;
+        let interface = interface.ok_or_else(|| Error::Model("a graph was not bound".into()))?;
+        let program = Program::load(device.as_ref(), compiled.into_plan()?, interface)?;
         if program.arena() > self.arena.bytes() {
             // The old arena goes first: both would not always fit.
             self.arena = self.device.alloc(0, Content::Undefined)?;
@@ -323,11 +359,21 @@ impl Session {
         Ok(ProgramId(self.programs.len() - 1))
     }
 
-    fn compile_gradients(&mut self, graph: Graph, accumulated: bool) -> Result<ProgramId> {
-        if accumulated { self.compile(&accumulating(graph)?) } else { self.compile(&graph) }
+    /// Compiles a graph with probes; also returns these and the origins that they name.
+    fn compile_probed(
+        &mut self,
+        graph: &Graph,
+        options: &Options,
+    ) -> Result<(ProgramId, Probes, Arc<Vec<Origin>>)> {
+        let (mut probes, mut origins) = (Vec::new(), Arc::default());
+        let program = self.compile_with(graph.clone(), options, |_, compiled| {
+            (probes, origins) = (compiled.probes.clone(), compiled.graph.origins.clone());
+            Ok(())
+        })?;
+        Ok((program, probes, origins))
     }
 
-    fn training(&self) -> Result<&Compiled> {
+    fn training(&self) -> Result<&TrainingState> {
         let none = || Error::Model("the session was made for evaluation only".into());
         self.training.as_ref().ok_or_else(none)
     }
@@ -354,15 +400,15 @@ impl Session {
     /// As [`Session::new`]; `Model` if other parameters get gradients than in the first graph.
     pub fn training_program(&mut self, graph: &Graph) -> Result<ProgramId> {
         let settings = &self.training()?.settings;
-        let accumulated = settings.accumulate > 1;
-        let (graph, _) = differentiated(graph, &self.precision, settings)?;
-        let graph = settings.fused(graph, self.device.target())?;
-        let found = graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_))).count();
-        if found != self.layout.entries().count() {
+        let accumulate = settings.accumulate > 1;
+        let options = Options { accumulate, ..graphs::training(&self.precision, settings) };
+        self.compile_with(graph.clone(), &options, |session, compiled| {
+            if compiled.gradients.len() == session.layout.entries().count() {
+                return Ok(());
+            }
             let message = "the graph's gradients are not those of the graph the session was made from";
-            return Err(Error::Model(message.into()));
-        }
-        self.compile_gradients(graph, accumulated)
+            Err(Error::Model(message.into()))
+        })
     }
 
     /// Compiles a forward graph for [`Session::evaluate`], in evaluation mode: no dropout, running
@@ -371,9 +417,8 @@ impl Session {
     /// # Errors
     /// As [`Session::new`].
     pub fn evaluation_program(&mut self, graph: &Graph) -> Result<ProgramId> {
-        let graph = mixed(&pass::evaluation(graph)?, &self.precision)?;
-        let graph = pass::simplify(pass::canonical(graph)?).graph;
-        self.compile(&pass::fuse(graph, self.device.target())?)
+        let options = graphs::evaluation(&self.precision);
+        self.compile(graph.clone(), &options)
     }
 
     /// Starts a step: empties the sum of the gradients, if micro-batches are summed.
@@ -563,15 +608,7 @@ impl Session {
     }
 }
 
-impl Training {
-    /// What becomes of a differentiated graph before it is planned.
-    fn fused(&self, graph: Graph, target: &Target) -> Result<Graph> {
-        let graph = pass::fuse(graph, target)?;
-        Ok(if self.recompute { pass::recompute(graph, target)? } else { graph })
-    }
-}
-
-impl Compiled {
+impl TrainingState {
     /// What the gradients in memory are multiplied by.
     fn unscale(&self) -> f64 {
         1.0 / (self.settings.accumulate as f64 * self.loss_scale)

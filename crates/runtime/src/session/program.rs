@@ -4,8 +4,8 @@ use super::state::{Slot, Space, State};
 use crate::error::{Error, Result};
 use headwater_core::device::{Buffer, Content, Device, Executable, Stream};
 use headwater_core::graph::OutputRole;
-use headwater_core::pass;
 use headwater_core::plan::{Bindings, Place, Plan, Segment, SegmentId, SegmentKind};
+use headwater_core::train::gradient_name;
 use headwater_core::{Graph, Tensor, TensorType};
 use std::sync::Arc;
 
@@ -36,15 +36,23 @@ impl Packing {
     }
 }
 
-impl Program {
-    /// Plans a graph whose parameters, buffers, constants and state are those of `state`, and loads it.
+/// Where the inputs and outputs of a graph lie: in the state, or in segments of its program's own.
+pub(crate) struct Interface {
+    inputs: Vec<(String, Slot)>,
+    outputs: Vec<(String, Slot)>,
+    /// Bytes of all that is fed, and of all results.
+    bytes: [usize; 2],
+}
+
+impl Interface {
+    /// Binds a graph whose parameters, buffers, constants and state are those of `state`; what is its own
+    /// lies at multiples of `alignment` bytes.
     ///
     /// # Errors
-    /// `Model` if the state lacks a tensor or has it in another type; what planning and the device refuse.
-    pub fn new(device: &dyn Device, state: &State, graph: &Graph) -> Result<Program> {
+    /// `Model` if the state lacks a tensor or has it in another type.
+    pub fn bind(state: &State, alignment: usize, graph: &Graph) -> Result<(Interface, Bindings)> {
         let mut bindings = Bindings { segments: state.segments().cloned().collect(), ..Bindings::default() };
         let next = bindings.segments.len() as u32 + 1;
-        let alignment = device.target().memory.alignment;
         let mut fed = Packing { segment: SegmentId(next), bytes: 0, alignment };
         let mut results = Packing { segment: SegmentId(next + 1), bytes: 0, alignment };
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
@@ -90,12 +98,21 @@ impl Program {
         {
             bindings.segments.push(Segment { name: name.into(), bytes, kind });
         }
-        let plan = pass::plan(graph, &bindings, device.target())?;
-        pass::check_plan(&plan)?;
+        Ok((Interface { inputs, outputs, bytes: [fed.bytes, results.bytes] }, bindings))
+    }
+}
+
+impl Program {
+    /// Loads a plan that was bound by [`Interface::bind`].
+    ///
+    /// # Errors
+    /// What the device refuses.
+    pub fn load(device: &dyn Device, plan: Plan, interface: Interface) -> Result<Program> {
+        let Interface { inputs, outputs, bytes: [fed, results] } = interface;
         Ok(Program {
             executable: device.load(&plan)?,
-            fed: device.alloc(fed.bytes, Content::Undefined)?,
-            results: device.alloc(results.bytes, Content::Undefined)?,
+            fed: device.alloc(fed, Content::Undefined)?,
+            results: device.alloc(results, Content::Undefined)?,
             plan,
             inputs,
             outputs,
@@ -157,9 +174,4 @@ impl Program {
     pub fn seconds(&self) -> Vec<f64> {
         self.executable.seconds()
     }
-}
-
-/// Name of a parameter's gradient in the state.
-pub(crate) fn gradient_name(parameter: &str) -> String {
-    format!("gradient.{parameter}")
 }

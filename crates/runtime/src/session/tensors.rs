@@ -2,12 +2,12 @@
 //! at.
 
 use super::Session;
-use super::program::gradient_name;
 use super::state::Space;
 use crate::data::append;
 use crate::error::Result;
 use headwater_core::graph::InputRole;
 use headwater_core::ops::update::master;
+use headwater_core::train::gradient_name;
 use headwater_core::{DType, Graph, Shape, Tensor, TensorType};
 use std::borrow::Cow;
 

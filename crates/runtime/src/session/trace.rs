@@ -1,10 +1,10 @@
 //! Which node made the first number that is none: the step's graph once more, every node looked at.
 
-use super::graphs::differentiated;
-use super::{ProgramId, Session};
+use super::{ProgramId, Session, graphs};
 use crate::error::Result;
+use headwater_core::compile::{Instrument, Options};
 use headwater_core::graph::{Origin, Phase};
-use headwater_core::pass::{self, taps::Tap};
+use headwater_core::pass::taps::Tap;
 use headwater_core::{DType, Graph};
 use std::fmt;
 use std::sync::Arc;
@@ -59,11 +59,11 @@ impl Session {
             Some(at) => at,
             None => {
                 let settings = &self.training()?.settings;
-                let (graph, _) = differentiated(graph, &self.precision, settings)?;
-                let (tapped, taps) = pass::taps(&graph)?;
-                let fused = settings.fused(tapped, self.device.target())?;
-                let program = self.compile(&fused)?;
-                self.traces.push(Trace { fed, program, taps, origins: graph.origins });
+                let instrument = Instrument::Probes;
+                let options = Options { instrument, ..graphs::training(&self.precision, settings) };
+                let (program, taps, origins) = self.compile_probed(graph, &options)?;
+                let taps = taps.into_iter().map(|(tap, _)| tap).collect();
+                self.traces.push(Trace { fed, program, taps, origins });
                 self.traces.len() - 1
             }
         };

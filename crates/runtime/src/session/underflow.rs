@@ -1,12 +1,12 @@
 //! How much of the gradients low precision flushes to zero: a step's program with counts beside it.
 
-use super::graphs::differentiated;
 use super::trace::place;
-use super::{ProgramId, Session};
+use super::{ProgramId, Session, graphs};
 use crate::error::{Error, Result};
+use headwater_core::compile::{Instrument, Options};
 use headwater_core::graph::Origin;
 use headwater_core::pass::precision::Level;
-use headwater_core::pass::{self, taps::Tap};
+use headwater_core::pass::taps::Tap;
 use headwater_core::{DType, Graph};
 use serde::Serialize;
 use std::sync::Arc;
@@ -58,12 +58,9 @@ impl Session {
     /// As [`Session::training_program`].
     pub fn counting_program(&mut self, graph: &Graph) -> Result<ProgramId> {
         let settings = &self.training()?.settings;
-        let accumulated = settings.accumulate > 1;
-        let (graph, _) = differentiated(graph, &self.precision, settings)?;
-        let (graph, taps) = pass::underflow(&graph, DType::F16)?;
-        let origins = graph.origins.clone();
-        let fused = settings.fused(graph, self.device.target())?;
-        let program = self.compile_gradients(fused, accumulated)?;
+        let (instrument, accumulate) = (Instrument::Underflow(DType::F16), settings.accumulate > 1);
+        let options = Options { instrument, accumulate, ..graphs::training(&self.precision, settings) };
+        let (program, taps, origins) = self.compile_probed(graph, &options)?;
         self.counts.push(Counts { program, taps, origins });
         Ok(program)
     }

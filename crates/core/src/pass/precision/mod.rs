@@ -78,6 +78,20 @@ pub struct Properties {
     pub masters: bool,
 }
 
+impl Default for Properties {
+    /// Those of [`Settings::default`]: O0, all as the model has it.
+    fn default() -> Self {
+        Properties {
+            level: Level::O0,
+            dtype: DType::BF16,
+            lists: None,
+            weights: false,
+            keep_batchnorm: false,
+            masters: false,
+        }
+    }
+}
+
 impl Settings {
     /// The properties of the level, with what is overridden.
     ///

@@ -1,0 +1,242 @@
+//! The compiler: a forward graph to a plan, by one table of named stages.
+//!
+//! Every caller compiles here: sessions, reports, checks, benchmarks, tests. They differ in [`Options`]
+//! alone, so that what is inspected and proved is what trains. [`STAGES`] is the order of passes, written
+//! once.
+
+mod stages;
+
+pub use stages::{Form, STAGES, Stage, stage};
+
+use crate::diagnostic::{Error, Result};
+use crate::graph::{Graph, NodeId, OutputRole};
+use crate::pass::precision::Properties;
+use crate::pass::taps::{Fault, Tap};
+use crate::pass::{self, diff::NoGradient};
+use crate::plan::{Bindings, Plan};
+use crate::target::Target;
+use crate::tensor::TensorType;
+use crate::{DType, ValueId, fail};
+
+/// What a graph is compiled for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Goal {
+    /// Forward and backward of the first user output, a scalar float: a gradient for every trainable
+    /// parameter.
+    #[default]
+    Train,
+    /// Forward alone, as the model was exported.
+    Forward,
+    /// Forward alone, as after `module.eval()`: no dropout, running statistics, no buffer written.
+    Evaluate,
+    /// A graph that already holds its backward nodes, or needs none.
+    Step,
+    /// A graph built from the operators that are to run, such as an optimizer's update: fused and planned as
+    /// it is.
+    Update,
+}
+
+/// Nodes added to the differentiated graph to look at it.
+#[derive(Clone, Copy, Default)]
+pub enum Instrument<'a> {
+    /// None: the plan that trains.
+    #[default]
+    None,
+    /// A probe of every node that tells whether its result is finite: the only output is a vector of them.
+    Probes,
+    /// A count, at every gradient rounded to this dtype, of elements that the rounding flushed to zero.
+    Underflow(DType),
+    /// The caller's own nodes.
+    Custom(&'a dyn Fn(Graph) -> Result<Graph>),
+}
+
+/// Called with the graph or plan that a stage has made.
+pub type Watch<'a> = &'a dyn Fn(&'static Stage, &Snapshot);
+
+/// What the compilations of a model differ in. The default trains in f32 with recomputation.
+#[derive(Clone)]
+pub struct Options<'a> {
+    /// What for.
+    pub goal: Goal,
+    /// Casts of mixed precision.
+    pub precision: Properties,
+    /// One float dtype for every float of the model instead, as the proof in f64 has it.
+    pub upcast: Option<DType>,
+    /// Whether a training step returns every user output, or its loss alone.
+    pub all_outputs: bool,
+    /// Name and type of the input that the loss is multiplied by before it is differentiated.
+    pub loss_scale: Option<(&'a str, TensorType)>,
+    /// A fault at a node of the differentiated graph, switched on by an input.
+    pub fault: Option<(NodeId, Fault)>,
+    /// Nodes added to look at the step.
+    pub instrument: Instrument<'a>,
+    /// Whether the backward pass recomputes what is cheap, rather than read what the forward pass saved.
+    pub recompute: bool,
+    /// Whether gradients are added to sums over micro-batches, in f32 or wider.
+    pub accumulate: bool,
+    /// Name of the last stage to run.
+    pub stop_after: Option<&'a str>,
+    /// Observer of every stage that runs.
+    pub watch: Option<Watch<'a>>,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Options {
+            goal: Goal::default(),
+            precision: Properties::default(),
+            upcast: None,
+            all_outputs: false,
+            loss_scale: None,
+            fault: None,
+            instrument: Instrument::None,
+            recompute: true,
+            accumulate: false,
+            stop_after: None,
+            watch: None,
+        }
+    }
+}
+
+/// The result of a stage.
+#[derive(Clone, Copy, Debug)]
+pub enum Snapshot<'a> {
+    /// A graph.
+    Graph(&'a Graph),
+    /// A plan.
+    Plan(&'a Plan),
+}
+
+impl Snapshot<'_> {
+    /// Nodes of a graph, steps of a plan.
+    pub fn size(&self) -> usize {
+        match self {
+            Snapshot::Graph(graph) => graph.nodes.len(),
+            Snapshot::Plan(plan) => plan.steps.len(),
+        }
+    }
+}
+
+/// A gradient that a training step computes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParameterGradient {
+    /// Name of the parameter.
+    pub parameter: String,
+    /// Type of parameter and gradient.
+    pub ty: TensorType,
+}
+
+/// What a stage did.
+#[derive(Clone, Copy, Debug)]
+pub struct StageReport {
+    /// The stage.
+    pub stage: &'static Stage,
+    /// Nodes it was given.
+    pub before: usize,
+    /// Nodes, or steps of the plan, that it made.
+    pub after: usize,
+}
+
+/// A compiled graph.
+#[derive(Debug, Default)]
+pub struct Compiled {
+    /// The graph after the last graph stage: what was planned.
+    pub graph: Graph,
+    /// The plan, unless [`Options::stop_after`] names an earlier stage.
+    pub plan: Option<Plan>,
+    /// Gradients in the order in which the backward pass completes them.
+    pub gradients: Vec<ParameterGradient>,
+    /// Trainable parameters that get no gradient, and why.
+    pub missing: Vec<NoGradient>,
+    /// Probes of [`Instrument::Probes`] and [`Instrument::Underflow`], each with the elements it looks at.
+    pub probes: Vec<(Tap, usize)>,
+    /// One entry for each stage that ran.
+    pub report: Vec<StageReport>,
+}
+
+impl Compiled {
+    /// The plan.
+    ///
+    /// # Errors
+    /// `Plan` if the compilation was stopped before it.
+    pub fn into_plan(self) -> Result<Plan> {
+        self.plan.ok_or_else(|| fail!(Plan, "the compilation was stopped before the plan"))
+    }
+}
+
+/// Compiles a model's forward graph for a device. `bind` places inputs and outputs of the graph that is
+/// planned; it is not called if the compilation stops earlier. [`Bindings::simple`] serves where nothing else
+/// shares the memory.
+///
+/// # Errors
+/// What the stages, the operators and `bind` refuse; `Attribute` for a stage to stop after that there is not.
+pub fn compile<E: From<Error>>(
+    model: Graph,
+    options: &Options,
+    target: &Target,
+    bind: impl FnOnce(&Compiled) -> Result<Bindings, E>,
+) -> Result<Compiled, E> {
+    let last = match options.stop_after {
+        Some(name) => Some(stage(name).ok_or_else(|| unknown_stage(name))?),
+        None => None,
+    };
+    let mut done = Compiled { graph: model, ..Compiled::default() };
+    let mut bind = Some(bind);
+    for stage in &STAGES {
+        if (stage.runs)(options) {
+            let before = done.graph.nodes.len();
+            if stage.output == Form::Plan
+                && let Some(bind) = bind.take()
+            {
+                let bindings = bind(&done)?;
+                done.plan = Some(pass::plan(&done.graph, &bindings, target)?);
+            }
+            (stage.run)(&mut done, options, target)?;
+            let snapshot = match &done.plan {
+                Some(plan) => Snapshot::Plan(plan),
+                None => Snapshot::Graph(&done.graph),
+            };
+            let after = snapshot.size();
+            if let Some(watch) = options.watch {
+                watch(stage, &snapshot);
+            }
+            done.report.push(StageReport { stage, before, after });
+        }
+        if last.is_some_and(|last| last.name == stage.name) {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Compiles as far as the graph that is planned.
+///
+/// # Errors
+/// As [`compile`].
+pub fn optimize(model: Graph, options: &Options, target: &Target) -> Result<Compiled> {
+    let options =
+        Options { stop_after: Some(options.stop_after.unwrap_or(LAST_OF_GRAPHS)), ..options.clone() };
+    compile(model, &options, target, |done| Ok::<_, Error>(Bindings::simple(&done.graph)))
+}
+
+/// The stage whose graph is planned.
+const LAST_OF_GRAPHS: &str = "accumulate";
+
+fn unknown_stage(name: &str) -> Error {
+    let names: Vec<&str> = STAGES.iter().map(|s| s.name).collect();
+    fail!(Attribute, "there is no stage `{name}`; the stages are {}", names.join(", "))
+}
+
+/// Whether the first user output of a graph can be trained: it is one float.
+pub fn has_loss(graph: &Graph) -> bool {
+    let first = graph.outputs.iter().find(|o| o.role == OutputRole::User);
+    first.map(|o| graph.ty(o.value)).is_some_and(|ty| ty.dtype.is_float() && ty.shape.numel() == 1)
+}
+
+/// The value of the loss: the first user output.
+fn loss(graph: &Graph) -> Result<ValueId> {
+    let first = graph.outputs.iter().find(|o| o.role == OutputRole::User);
+    first
+        .map(|o| o.value)
+        .ok_or_else(|| fail!(Graph, "the model returns nothing; its first output must be the loss"))
+}

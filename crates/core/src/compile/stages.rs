@@ -1,0 +1,269 @@
+//! The table of stages.
+
+use super::{Compiled, Goal, Instrument, Options, ParameterGradient, loss};
+use crate::diagnostic::Result;
+use crate::graph::{Builder, Def, Graph, InputRole, OutputRole};
+use crate::pass::precision::Level;
+use crate::pass::{self, recognize::Exactness};
+use crate::target::Target;
+use crate::{fail, train};
+
+/// What a stage is given or makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// The forward graph of a model.
+    Forward,
+    /// Forward and backward.
+    Step,
+    /// A graph of fused row programs.
+    Fused,
+    /// Steps on bytes.
+    Plan,
+}
+
+/// A named step of the compilation.
+pub struct Stage {
+    /// Its name, for `--dump-after` and reports.
+    pub name: &'static str,
+    /// What it is given. A graph compiled without differentiation stays in its form.
+    pub input: Form,
+    /// What it makes.
+    pub output: Form,
+    /// What it may change in results; `None` where the settings ask for other results, or results are added.
+    pub exactness: Option<Exactness>,
+    /// One sentence.
+    pub summary: &'static str,
+    /// Whether the options ask for it.
+    pub(super) runs: fn(&Options) -> bool,
+    /// Does it.
+    pub(super) run: fn(&mut Compiled, &Options, &Target) -> Result<()>,
+}
+
+impl std::fmt::Debug for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Stage {
+    /// The exactness label in words.
+    pub fn label(&self) -> &'static str {
+        match self.exactness {
+            Some(Exactness::Exact) => "exact",
+            Some(Exactness::SameAccumulator) => "same accumulators",
+            Some(Exactness::Reordered) => "sums reordered",
+            Some(Exactness::ChangesRounding) => "changes rounding",
+            None => "as asked",
+        }
+    }
+}
+
+/// The stage of a name.
+pub fn stage(name: &str) -> Option<&'static Stage> {
+    STAGES.iter().find(|s| s.name == name)
+}
+
+use Form::{Forward, Fused, Plan, Step};
+
+/// Every stage, in order.
+pub static STAGES: [Stage; 15] = [
+    Stage {
+        name: "evaluation",
+        input: Forward,
+        output: Forward,
+        exactness: None,
+        summary: "turns dropout off and batch norm to running statistics, as `module.eval()` does",
+        runs: |o| o.goal == Goal::Evaluate,
+        run: |c, _, _| rewrite(c, |g| pass::evaluation(&g)),
+    },
+    Stage {
+        name: "upcast",
+        input: Forward,
+        output: Forward,
+        exactness: None,
+        summary: "gives every float one dtype, as the proof in f64 needs",
+        runs: |o| o.upcast.is_some(),
+        run: |c, o, _| match o.upcast {
+            Some(dtype) => rewrite(c, |g| pass::lift(&g, dtype)),
+            None => Ok(()),
+        },
+    },
+    Stage {
+        name: "precision",
+        input: Forward,
+        output: Forward,
+        exactness: None,
+        summary: "inserts the casts of a level of mixed precision",
+        runs: |o| o.precision.level != Level::O0,
+        run: |c, o, _| rewrite(c, |g| Ok(pass::mixed(&g, &o.precision)?.graph)),
+    },
+    Stage {
+        name: "recognize",
+        input: Forward,
+        output: Forward,
+        exactness: Some(Exactness::Reordered),
+        summary: "replaces decomposed norms, attention, padding and pooling by single operators",
+        runs: |o| !matches!(o.goal, Goal::Step | Goal::Update),
+        run: |c, _, _| rewrite(c, |g| Ok(pass::recognize(g)?.graph)),
+    },
+    Stage {
+        name: "decompose",
+        input: Forward,
+        output: Forward,
+        exactness: Some(Exactness::Exact),
+        summary: "expands operators that stand for others",
+        runs: |o| o.goal != Goal::Update,
+        run: |c, _, _| rewrite(c, pass::decompose),
+    },
+    Stage {
+        name: "demand",
+        input: Forward,
+        output: Forward,
+        exactness: Some(Exactness::Reordered),
+        summary: "drops results that training does not read, and computes only demanded slices of others",
+        runs: |o| o.goal == Goal::Train,
+        run: |c, o, _| rewrite(c, |g| pass::narrow(if o.all_outputs { g } else { loss_alone(g) })),
+    },
+    Stage {
+        name: "differentiate",
+        input: Forward,
+        output: Step,
+        exactness: None,
+        summary: "appends the backward pass and a gradient for every trainable parameter",
+        runs: |o| o.goal == Goal::Train,
+        run: differentiate,
+    },
+    Stage {
+        name: "decompose-gradients",
+        input: Step,
+        output: Step,
+        exactness: Some(Exactness::Exact),
+        summary: "expands what derivative rules are written in",
+        runs: |o| o.goal == Goal::Train,
+        run: |c, _, _| rewrite(c, pass::decompose),
+    },
+    Stage {
+        name: "inject-fault",
+        input: Step,
+        output: Step,
+        exactness: None,
+        summary: "lets one node fail on purpose, to try out what a run does then",
+        runs: |o| o.fault.is_some(),
+        run: |c, o, _| match o.fault {
+            Some((node, fault)) => rewrite(c, |g| pass::inject(&g, node, fault)),
+            None => Ok(()),
+        },
+    },
+    Stage {
+        name: "simplify",
+        input: Step,
+        output: Step,
+        exactness: Some(Exactness::Exact),
+        summary: "folds constants, merges equal nodes, removes identities and dead code",
+        runs: |o| o.goal != Goal::Update,
+        run: |c, _, _| rewrite(c, |g| Ok(pass::simplify(g).graph)),
+    },
+    Stage {
+        name: "instrument",
+        input: Step,
+        output: Step,
+        exactness: Some(Exactness::Exact),
+        summary: "adds probes: what each node makes, what rounding flushes to zero, magnitudes of terms",
+        runs: |o| !matches!(o.instrument, Instrument::None),
+        run: instrument,
+    },
+    Stage {
+        name: "fuse",
+        input: Step,
+        output: Fused,
+        exactness: Some(Exactness::Exact),
+        summary: "joins neighbouring row programs, a loss with its gradient among them",
+        runs: |_| true,
+        run: |c, _, target| rewrite(c, |g| pass::fuse(g, target)),
+    },
+    Stage {
+        name: "recompute",
+        input: Fused,
+        output: Fused,
+        exactness: Some(Exactness::SameAccumulator),
+        summary: "recomputes cheap activations in the backward pass rather than save them",
+        runs: |o| o.goal == Goal::Train && o.recompute,
+        run: |c, _, target| rewrite(c, |g| pass::recompute(g, target)),
+    },
+    Stage {
+        name: "accumulate",
+        input: Fused,
+        output: Fused,
+        exactness: None,
+        summary: "adds gradients to sums over micro-batches, in f32 or wider",
+        runs: |o| o.goal == Goal::Train,
+        run: |c, o, _| {
+            c.gradients = gradients(&c.graph)?;
+            if o.accumulate { rewrite(c, train::accumulate) } else { Ok(()) }
+        },
+    },
+    Stage {
+        name: "plan",
+        input: Fused,
+        output: Plan,
+        exactness: Some(Exactness::Exact),
+        summary: "lowers nodes to steps on bytes: layouts, results in place, the arena; and proves the plan",
+        runs: |_| true,
+        run: |c, _, _| c.plan.as_ref().map_or(Ok(()), pass::check_plan),
+    },
+];
+
+fn rewrite(c: &mut Compiled, pass: impl FnOnce(Graph) -> Result<Graph>) -> Result<()> {
+    c.graph = pass(std::mem::take(&mut c.graph))?;
+    Ok(())
+}
+
+/// Drops all user outputs but the first: what only leads to them is not computed.
+fn loss_alone(mut graph: Graph) -> Graph {
+    let mut first = true;
+    graph.outputs.retain(|o| o.role != OutputRole::User || std::mem::take(&mut first));
+    graph
+}
+
+fn differentiate(c: &mut Compiled, o: &Options, _: &Target) -> Result<()> {
+    let loss = loss(&c.graph)?;
+    let mut b = Builder::extend(std::mem::take(&mut c.graph));
+    let scale = o.loss_scale.as_ref().map(|(name, ty)| b.input(*name, ty.clone(), InputRole::State));
+    let d = pass::differentiate_scaled(b.finish(), loss, scale)?;
+    (c.graph, c.missing) = (d.graph, d.missing);
+    Ok(())
+}
+
+fn instrument(c: &mut Compiled, o: &Options, _: &Target) -> Result<()> {
+    match o.instrument {
+        Instrument::None => Ok(()),
+        Instrument::Probes => {
+            let (graph, taps) = pass::taps(&c.graph)?;
+            (c.graph, c.probes) = (graph, taps.into_iter().map(|tap| (tap, 1)).collect());
+            Ok(())
+        }
+        Instrument::Underflow(dtype) => {
+            (c.graph, c.probes) = pass::underflow(&c.graph, dtype)?;
+            Ok(())
+        }
+        Instrument::Custom(add) => rewrite(c, add),
+    }
+}
+
+/// The gradients of a graph in the order in which its nodes complete them.
+fn gradients(graph: &Graph) -> Result<Vec<ParameterGradient>> {
+    let mut found = Vec::new();
+    for o in &graph.outputs {
+        let OutputRole::Gradient(p) = o.role else { continue };
+        let completed = match graph.value(o.value).def {
+            Def::Node(n, _) => n.0,
+            Def::Input(_) => 0,
+        };
+        let input =
+            graph.input_index(p).ok_or_else(|| fail!(Graph, "{} is a gradient of no input", o.name))?;
+        let parameter = graph.inputs[input].name.clone();
+        found.push((completed, ParameterGradient { parameter, ty: graph.ty(p).clone() }));
+    }
+    found.sort_by_key(|f| f.0);
+    Ok(found.into_iter().map(|(_, gradient)| gradient).collect())
+}

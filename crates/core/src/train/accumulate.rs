@@ -1,0 +1,35 @@
+//! Gradient accumulation over micro-batches.
+
+use crate::diagnostic::Result;
+use crate::graph::{Builder, Graph, InputRole, OutputRole, Phase};
+use crate::tensor::TensorType;
+use crate::{DType, fail};
+
+/// Name of the input that holds the sum of a parameter's gradients.
+pub fn gradient_name(parameter: &str) -> String {
+    format!("gradient.{parameter}")
+}
+
+/// Turns gradients into additions to their sums, in f32 or wider: inputs named by [`gradient_name`].
+///
+/// # Errors
+/// `Graph` for a gradient of something other than an input.
+pub fn accumulate(graph: Graph) -> Result<Graph> {
+    let mut b = Builder::extend(graph);
+    b.phase = Phase::Backward;
+    for i in 0..b.graph().outputs.len() {
+        let output = &b.graph().outputs[i];
+        let OutputRole::Gradient(p) = output.role else { continue };
+        let (gradient, input) = (output.value, b.graph().input_index(p));
+        let input = input.ok_or_else(|| fail!(Graph, "{} is a gradient of no input", output.name))?;
+        let name = gradient_name(&b.graph().inputs[input].name);
+        let ty = b.ty(gradient).clone();
+        let wide = if ty.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let sum = b.input(name, TensorType::new(wide, ty.shape), InputRole::State);
+        let gradient = b.cast(gradient, wide)?;
+        let new = b.add(sum, gradient)?;
+        let output = &mut b.graph_mut().outputs[i];
+        (output.value, output.role) = (new, OutputRole::Mutation(sum));
+    }
+    Ok(b.finish())
+}

@@ -1,0 +1,5 @@
+//! Training state as passes see it: flat storage of what is trained, and gradients summed over micro-batches.
+
+mod accumulate;
+
+pub use accumulate::{accumulate, gradient_name};

@@ -1,0 +1,152 @@
+//! The table of stages: written once, shown where it is documented, and the only order in which passes are
+//! called.
+
+use headwater_core::compile::{
+    Compiled, Form, Goal, Options, STAGES, Snapshot, Stage, compile, optimize, stage,
+};
+use headwater_core::graph::{InputRole, OutputRole, parse, verify};
+use headwater_core::ops::pointwise::gelu::GELU;
+use headwater_core::pass::precision::{Level, Properties, Settings};
+use headwater_core::plan::{self, Bindings};
+use headwater_core::target::Target;
+use headwater_core::{Builder, Code, DType, Error, Graph, Registry, TensorType};
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+fn model() -> Graph {
+    let mut b = Builder::new();
+    let w = b.parameter("w", DType::F32, &[4, 3]);
+    let unused = b.parameter("unused", DType::F32, &[2]);
+    let x = b.input("x", TensorType::new(DType::F32, [8, 4]), InputRole::User);
+    let h = b.matmul(x, w).unwrap();
+    let h = b.call(&GELU, &[h]).unwrap();
+    let loss = b.sum(h, &[0, 1], false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    b.output("hidden", h, OutputRole::User);
+    let twice = b.add(unused, unused).unwrap();
+    b.output("twice", twice, OutputRole::User);
+    b.finish()
+}
+
+fn simple(compiled: &Compiled) -> Result<Bindings, Error> {
+    Ok(Bindings::simple(&compiled.graph))
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[test]
+fn default_options_are_those_of_default_settings() {
+    assert_eq!(Properties::default(), Settings::default().properties().unwrap());
+}
+
+#[test]
+fn names_are_unique_and_forms_meet() {
+    for (i, s) in STAGES.iter().enumerate() {
+        assert!(STAGES[..i].iter().all(|other| other.name != s.name), "{} twice", s.name);
+        assert!(std::ptr::eq(stage(s.name).unwrap(), s));
+        let given = STAGES[..i].last().map_or(Form::Forward, |before| before.output);
+        assert_eq!(s.input, given, "{} is given what {i} makes", s.name);
+    }
+    assert!(STAGES.last().unwrap().output == Form::Plan);
+}
+
+#[test]
+fn every_stages_text_reads_back() {
+    let precision = Settings { level: Level::O2, ..Settings::default() }.properties().unwrap();
+    for options in [
+        Options { precision, accumulate: true, ..Options::default() },
+        Options { upcast: Some(DType::F64), all_outputs: true, ..Options::default() },
+        Options { goal: Goal::Evaluate, ..Options::default() },
+    ] {
+        let seen = RefCell::new(Vec::new());
+        let watch = |stage: &'static Stage, made: &Snapshot| {
+            seen.borrow_mut().push(stage.name);
+            match made {
+                Snapshot::Graph(graph) => {
+                    verify(graph).unwrap_or_else(|e| panic!("{}: {e}", stage.name));
+                    let text = graph.to_string();
+                    assert_eq!(parse(&text, Registry::standard()).unwrap().to_string(), text);
+                }
+                Snapshot::Plan(made) => {
+                    let text = made.to_string();
+                    assert_eq!(plan::parse(&text, Registry::standard()).unwrap().to_string(), text);
+                }
+            }
+        };
+        let options = Options { watch: Some(&watch), ..options };
+        let compiled = compile(model(), &options, &Target::default(), simple).unwrap();
+        let reported: Vec<&str> = compiled.report.iter().map(|r| r.stage.name).collect();
+        assert_eq!(*seen.borrow(), reported);
+        assert_eq!(seen.borrow().last(), Some(&"plan"));
+        assert!(compiled.report.windows(2).all(|w| w[0].after == w[1].before), "{:?}", compiled.report);
+    }
+}
+
+#[test]
+fn gradients_and_missing_ones_are_reported() {
+    let compiled = compile(model(), &Options::default(), &Target::default(), simple).unwrap();
+    assert_eq!(compiled.gradients.len(), 1);
+    assert_eq!(
+        (compiled.gradients[0].parameter.as_str(), compiled.missing[0].parameter.as_str()),
+        ("w", "unused")
+    );
+    assert_eq!(compiled.graph.outputs.iter().filter(|o| o.role == OutputRole::User).count(), 1);
+    assert!(compiled.into_plan().is_ok());
+}
+
+#[test]
+fn compilation_stops_where_it_is_told_to() {
+    let options = Options { stop_after: Some("differentiate"), ..Options::default() };
+    let compiled = compile(model(), &options, &Target::default(), simple).unwrap();
+    assert_eq!(compiled.report.last().unwrap().stage.name, "differentiate");
+    assert_eq!(compiled.into_plan().unwrap_err().code, Code::Plan);
+    let options = Options { stop_after: Some("nowhere"), ..Options::default() };
+    let e = optimize(model(), &options, &Target::default()).unwrap_err();
+    assert!(e.message.starts_with("there is no stage `nowhere`; the stages are evaluation, upcast"), "{e}");
+}
+
+/// The row of a stage in ARCHITECTURE.md.
+fn row(s: &Stage) -> String {
+    let form = |f: Form| format!("{f:?}").to_lowercase();
+    format!("| `{}` | {} → {} | {} | {} |", s.name, form(s.input), form(s.output), s.label(), s.summary)
+}
+
+#[test]
+fn the_architecture_shows_the_table() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let rows: Vec<String> = STAGES.iter().map(row).collect();
+    assert!(text.contains(&rows.join("\n")), "ARCHITECTURE.md should have these rows:\n{}", rows.join("\n"));
+}
+
+/// Rust files below a folder.
+fn sources(folder: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+#[test]
+fn the_order_of_passes_is_written_once() {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    assert!(files.len() > 300, "only {} files found", files.len());
+    // Tests of passes call them one by one; whatever compiles a model has its order from the table.
+    let own = ["core/src/pass", "core/src/compile", "core/tests"].map(|f| root().join("crates").join(f));
+    let others = files.iter().filter(|f| !own.iter().any(|own| f.starts_with(own)));
+    let both = others.filter(|file| {
+        let text = std::fs::read_to_string(file).unwrap();
+        let calls = |names: &[&str]| names.iter().any(|n| text.contains(&format!("pass::{n}(")));
+        let [fuse, differentiate] =
+            [&["fuse"][..], &["differentiate", "differentiate_scaled", "diff::gradients"]].map(calls);
+        fuse && differentiate
+    });
+    let both: Vec<&PathBuf> = both.collect();
+    assert!(both.is_empty(), "these call `fuse` and `differentiate` themselves: {both:?}");
+}
