@@ -10,6 +10,7 @@ pub mod auto;
 pub mod bench;
 pub mod check;
 pub mod cli;
+pub mod compile;
 pub mod curve;
 pub mod devices;
 pub mod golden;

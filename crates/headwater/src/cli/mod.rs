@@ -3,6 +3,7 @@
 mod amp;
 mod bench;
 pub(crate) mod check;
+mod compile;
 mod console;
 mod doctor;
 mod explain;
@@ -42,6 +43,7 @@ const EXAMPLES: &str = "\
 Examples:
   headwater migrate examples/digits-vit        the whole move, step by step, with a report
   headwater inspect model.pt2                  what is in a model and what it needs
+  headwater compile model.pt2 --dump-after all --out stages
   headwater check model.pt2 model.golden.safetensors --precision f32
   headwater train model.pt2 --data train.safetensors --eval heldout.safetensors --epochs 10 --out run
   headwater op softmax --in in.safetensors --out out.safetensors --attr dim=-1
@@ -72,6 +74,8 @@ enum Command {
     Doctor(doctor::Args),
     /// What is in a model, what it needs, and what would not run.
     Inspect(inspect::Args),
+    /// Compile a model stage by stage, and write what each stage makes.
+    Compile(compile::Args),
     /// Compare a model's outputs, gradients and intermediates with PyTorch's recorded ones.
     Check(check::Args),
     /// The main job: move a model here in eight steps, each proved.
@@ -198,6 +202,7 @@ fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
     match &cli.command {
         Command::Doctor(args) => doctor::run(args, talk),
         Command::Inspect(args) => inspect::run(args, &*device, talk),
+        Command::Compile(args) => compile::run(args, &*device, talk),
         Command::Check(args) => check::run(args, &*device, talk),
         Command::Migrate(args) => migrate::run(args, device, talk),
         Command::Train(args) => train::run(args, device, talk),

@@ -1,0 +1,95 @@
+//! `headwater compile`.
+
+use super::amp::Amp;
+use super::{Outcome, Recompute, Talk};
+use crate::compile::{Dump, compile};
+use crate::core::compile::Goal;
+use crate::core::device::Device;
+use crate::model::{Model, parse_dims};
+use crate::report::Table;
+use crate::runtime::amp::AmpConfig;
+use anyhow::Result;
+use clap::ValueEnum;
+use std::path::PathBuf;
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  headwater compile model.pt2
+  headwater compile model.pt2 --amp O2 --dump-after all --out stages
+  headwater compile model.pt2 --goal evaluate --stop-after simplify --dump-after simplify
+
+Files are named NN-STAGE.graph and NN-STAGE.plan. In a plan each input and output has a segment of its own.")]
+pub struct Args {
+    /// The exported model.
+    model: PathBuf,
+    /// Size of a symbolic dimension, by its name or place (`input_ids.0=16`); the exported sizes where not
+    /// given.
+    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    dims: Vec<String>,
+    /// What to compile for (default: train if the first output is a loss, else forward).
+    #[arg(long, value_enum)]
+    goal: Option<GoalArg>,
+    #[command(flatten)]
+    amp: Amp,
+    #[command(flatten)]
+    recompute: Recompute,
+    /// Add gradients to sums over micro-batches.
+    #[arg(long)]
+    accumulate: bool,
+    /// Write what this stage makes, or `all` of them; may be given several times.
+    #[arg(long, value_name = "STAGE|all")]
+    dump_after: Vec<String>,
+    /// Run no stage after this one.
+    #[arg(long, value_name = "STAGE")]
+    stop_after: Option<String>,
+    /// Folder to write to (default: standard output).
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// What a model is compiled for.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum GoalArg {
+    /// Forward and backward of the loss.
+    Train,
+    /// The forward pass as it was exported.
+    Forward,
+    /// The forward pass in evaluation mode.
+    Evaluate,
+}
+
+pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
+    let model = Model::open(&args.model)?;
+    let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
+    let mut amp = AmpConfig::default();
+    args.amp.over(&mut amp)?;
+    let goal = args.goal.map(|goal| match goal {
+        GoalArg::Train => Goal::Train,
+        GoalArg::Forward => Goal::Forward,
+        GoalArg::Evaluate => Goal::Evaluate,
+    });
+    let dump = Dump { after: &args.dump_after, out: args.out.as_deref() };
+    let options = crate::core::compile::Options {
+        precision: amp.properties()?,
+        recompute: args.recompute.over(true),
+        accumulate: args.accumulate,
+        stop_after: args.stop_after.as_deref(),
+        ..crate::core::compile::Options::default()
+    };
+    let stages = compile(&bound.graph, goal, options, dump, device.target(), |text| talk.line(text))?;
+    let mut table =
+        Table::new("Stages", &["stage", ">nodes before", ">after", ">ms", "results", "what it does"]);
+    for s in &stages {
+        table.row([
+            s.stage.to_string(),
+            s.before.to_string(),
+            format!("{}{}", s.after, if s.plan { " steps" } else { "" }),
+            format!("{:.1}", s.seconds * 1e3),
+            s.exactness.to_string(),
+            s.summary.to_string(),
+        ]);
+    }
+    talk.table(&table);
+    Outcome::of(stages, true)
+}

@@ -1,0 +1,109 @@
+//! A compilation that is watched: the text of what stages make, and a line about each.
+
+use crate::core::Graph;
+use crate::core::compile::{self, Compiled, Form, Goal, Options, STAGES, Snapshot, Stage};
+use crate::core::plan::Bindings;
+use crate::core::target::Target;
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::time::Instant;
+
+/// A stage that ran.
+#[derive(Clone, Debug, Serialize)]
+pub struct StageRun {
+    /// Its name.
+    pub stage: &'static str,
+    /// Nodes of the graph it was given.
+    pub before: usize,
+    /// Nodes of the graph, or steps of the plan, that it made.
+    pub after: usize,
+    /// Whether it made the plan.
+    pub plan: bool,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// What it may change in results.
+    pub exactness: &'static str,
+    /// One sentence.
+    pub summary: &'static str,
+}
+
+/// Which texts to write, and where.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dump<'a> {
+    /// Names of stages, or `all`.
+    pub after: &'a [String],
+    /// A folder; without one the texts are printed.
+    pub out: Option<&'a Path>,
+}
+
+/// Compiles a forward graph stage by stage. The goal is training if none is given and the first output is a
+/// loss, else the forward pass. `print` takes the texts for which there is no folder.
+///
+/// # Errors
+/// For a stage that there is not, what the stages refuse, and what the system refuses to write.
+pub fn compile(
+    graph: &Graph,
+    goal: Option<Goal>,
+    options: Options,
+    dump: Dump,
+    target: &Target,
+    print: impl Fn(&str),
+) -> Result<Vec<StageRun>> {
+    if let Some(name) = dump.after.iter().find(|n| *n != "all" && compile::stage(n).is_none()) {
+        let names: Vec<&str> = STAGES.iter().map(|s| s.name).collect();
+        bail!("there is no stage `{name}`; the stages are {}", names.join(", "));
+    }
+    if let Some(out) = dump.out {
+        std::fs::create_dir_all(out).with_context(|| format!("cannot make the folder {}", out.display()))?;
+    }
+    let fallback = if compile::has_loss(graph) { Goal::Train } else { Goal::Forward };
+    let (clock, seconds, failed) = (Cell::new(Instant::now()), RefCell::new(Vec::new()), RefCell::new(None));
+    let watch = |stage: &'static Stage, made: &Snapshot| {
+        seconds.borrow_mut().push(clock.get().elapsed().as_secs_f64());
+        let wanted = dump.after.iter().any(|n| n == "all" || n == stage.name);
+        if wanted && failed.borrow().is_none() {
+            // Stages are numbered as in the table, so that files sort in their order.
+            let number = STAGES.iter().position(|s| s.name == stage.name).unwrap_or(0) + 1;
+            let result = write(number, stage, made, dump.out, &print);
+            *failed.borrow_mut() = result.err();
+        }
+        clock.set(Instant::now());
+    };
+    let options = Options { goal: goal.unwrap_or(fallback), watch: Some(&watch), ..options };
+    let bind = |c: &Compiled| Ok::<_, anyhow::Error>(Bindings::simple(&c.graph));
+    let compiled = compile::compile(graph.clone(), &options, target, bind)?;
+    if let Some(e) = failed.take() {
+        return Err(e);
+    }
+    let run = |(r, seconds): (&compile::StageReport, f64)| StageRun {
+        stage: r.stage.name,
+        before: r.before,
+        after: r.after,
+        plan: r.stage.output == Form::Plan,
+        seconds,
+        exactness: r.stage.label(),
+        summary: r.stage.summary,
+    };
+    Ok(compiled.report.iter().zip(seconds.take()).map(run).collect())
+}
+
+fn write(
+    number: usize,
+    stage: &Stage,
+    made: &Snapshot,
+    out: Option<&Path>,
+    print: &impl Fn(&str),
+) -> Result<()> {
+    let (text, ending) = match made {
+        Snapshot::Graph(graph) => (graph.to_string(), "graph"),
+        Snapshot::Plan(plan) => (plan.to_string(), "plan"),
+    };
+    let Some(out) = out else {
+        print(&format!("# after {}\n{text}", stage.name));
+        return Ok(());
+    };
+    let file = out.join(format!("{number:02}-{}.{ending}", stage.name));
+    std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+}
