@@ -5,10 +5,10 @@ use crate::core::compile::{self, Instrument, Options};
 use crate::core::device::Device;
 use crate::core::evaluate;
 use crate::core::graph::{InputRole, OutputRole};
-use crate::core::pass::{bound::error_bounds, diff::NoGradient};
+use crate::core::pass::bound::{MAGNIFIED, confidence, error_bounds, sampled};
+use crate::core::pass::{self, diff::NoGradient};
 use crate::core::target::Target;
-use crate::core::tensor::Data;
-use crate::core::{Attrs, Builder, DType, Graph, Tensor, ValueId, ops};
+use crate::core::{Builder, DType, Graph, Tensor, ValueId};
 use crate::golden::{Golden, Kind};
 use crate::model::Model;
 use anyhow::{Context, Result, ensure};
@@ -23,13 +23,17 @@ pub struct Compared {
     pub kind: Kind,
     /// Its name: output index, parameter, buffer, or node of the exported graph.
     pub name: String,
-    /// `‖got − want‖ / max(‖want‖, ‖terms‖)`; for integers the share of elements that differ.
+    /// `‖got − want‖ / size`; for integers the share of elements that differ.
     pub error: f64,
-    /// The bound derived for this value: `pass::bound` times its measured condition, at most
-    /// [`LARGEST_BOUND`]; 0 for integers.
+    /// The bound derived for this value by `pass::bound`, at most [`LARGEST_BOUND`]; 0 for integers.
     pub bound: f64,
     /// Euclidean norm of the truth.
     pub norm: f64,
+    /// What the error is relative to: the norm of the truth, or the size of what cancels in it, if that is
+    /// larger.
+    pub size: f64,
+    /// Whether the truth and the value are both zero up to rounding: what they are made of cancels.
+    pub zero: bool,
     /// Whether the error is within the bound.
     pub passed: bool,
     /// Where in the model the value is computed.
@@ -51,6 +55,8 @@ pub struct CheckReport {
     /// that is not stable leaves equal keys: PyTorch does not specify it. What is computed from them is
     /// compared.
     pub reordered: Vec<String>,
+    /// The archive that the golden was recorded from, if it is another one.
+    pub foreign: Option<String>,
 }
 
 impl CheckReport {
@@ -67,6 +73,51 @@ impl CheckReport {
     /// The comparisons of one kind.
     pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Compared> {
         self.compared.iter().filter(move |c| c.kind == kind)
+    }
+
+    /// What the comparison shows where something differs, its likely cause, and what to try next, in sentences;
+    /// nothing where all agree.
+    pub fn evidence(&self) -> Vec<String> {
+        if self.passed() {
+            return vec![];
+        }
+        let mut said = Vec::new();
+        let wrong = |kind: Kind| self.of(kind).filter(|c| !c.passed).count();
+        let counts = Kind::ALL.iter().filter(|(k, _)| wrong(*k) > 0).map(|(k, _)| {
+            format!("{} of {} {}s", wrong(*k), self.of(*k).count(), format!("{k:?}").to_lowercase())
+        });
+        let counts: Vec<String> = counts.collect();
+        if !counts.is_empty() {
+            said.push(format!("out of their bounds in {}: {}", self.precision, counts.join(", ")));
+        }
+        let forward = wrong(Kind::Output) + wrong(Kind::Node) + wrong(Kind::Buffer);
+        if let Some(foreign) = &self.foreign {
+            said.push(format!("likely cause: {foreign}. Next: record the golden of this archive"));
+        } else if self.precision != DType::F64.to_string() {
+            said.push(
+                "next: run the check in f64. If that agrees, the operators are right and the model magnifies rounding"
+                    .into(),
+            );
+        } else if let Some(first) = self.first_difference() {
+            said.push(format!(
+                "likely cause: the operator of {}, the first that differs, at {}; what follows from it differs too. Next: \
+                 run it alone with `headwater op`, or record with intermediates=\"all\" if it stands for a whole module",
+                first.name, first.origin
+            ));
+        } else if forward == 0 && wrong(Kind::Gradient) > 0 {
+            said.push(
+                "outputs and intermediates agree: likely cause is the derivative of an operator between these parameters and \
+                 the loss. Next: record with intermediates=\"all\", and take the operators beside the parameters through \
+                 `headwater op --grad`"
+                    .into(),
+            );
+        } else if forward > 0 {
+            said.push(
+                "next: record with intermediates=\"modules\", which shows where the first difference is"
+                    .into(),
+            );
+        }
+        said
     }
 
     /// The comparison of a kind with the largest error.
@@ -106,10 +157,12 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
     }
     let forward = b.finish();
     let target = device.target();
-    let Prepared { graph, run, terms, missing: without } = Prepared::new(&forward, precision, target)?;
+    let Prepared { graph, run, missing: without } = Prepared::new(&forward, precision, target)?;
     let fed = feed(&graph, &bound, golden)?;
     // Bounds are those of the operators that the step is fused from.
-    let bounds = error_bounds(&graph, target, precision.epsilon() > DType::F32.epsilon());
+    let rounded = precision.epsilon() > DType::F32.epsilon();
+    let bounds = error_bounds(&graph, target, rounded);
+    let confidence = confidence(&graph);
     let mut got = evaluate(device, &run, &fed)?;
     // Values that are results are neither sliced nor recognised away, so sums may be in another order than in
     // training: loss, gradients and buffers are those of the plan that trains.
@@ -120,14 +173,16 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
             got[i] = value;
         }
     }
-    let exact = Prepared::new(&forward, DType::F64, prover.target())?;
-    let condition = conditions(&exact, feed(&exact.graph, &bound, golden)?, prover)?;
+    let exact = Prepared::new(&forward, DType::F64, prover.target())?.graph;
+    let deviations =
+        deviations(&exact, precision, rounded, target, prover, |graph| feed(graph, &bound, golden))?;
     let mut report = CheckReport {
         precision: precision.to_string(),
         compared: vec![],
         missing: vec![],
         unmatched,
         reordered: vec![],
+        foreign: golden.of_another(&model.path)?,
     };
     let tied = follows_ties(&graph);
     let by_name: HashMap<&str, usize> =
@@ -136,21 +191,26 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
         let o = &graph.outputs[output];
         let t = &got[output];
         ensure!(t.shape() == want.shape(), "{name} is {}, the golden has {}", t.ty, want.ty);
-        let size = terms.get(&output).map_or(0.0, |&i| norm(&got[i].to_f64()));
-        let error = difference(t, want, size);
-        let derived = bounds[o.value.0 as usize] * condition[output];
+        // The size of which the derived bound is the error that was sampled: where terms cancel, that of the
+        // terms.
+        let derived = bounds[o.value.0 as usize];
+        let cancels = if derived > 0.0 { confidence * deviations[output] / derived } else { 0.0 };
+        let error = difference(t, want, cancels);
         let bound = match t.dtype().is_float() {
             true if derived < LARGEST_BOUND => derived,
             true => LARGEST_BOUND,
             false => 0.0,
         };
         let origin = graph.producer(o.value).map_or(String::new(), |(n, _)| graph.origin(n).to_string());
-        let (norm, passed) = (norm(&want.to_f64()), error <= bound);
+        let (length, passed) = (norm(&want.to_f64()), error <= bound);
+        let size = length.max(cancels);
+        let zero = passed && t.dtype().is_float() && cancels > 0.0 && length <= bound * size;
         if kind == Kind::Node && !passed && tied[o.value.0 as usize] && same_multiset(t, want, bound) {
             report.reordered.push(name.to_string());
             return Ok(());
         }
-        report.compared.push(Compared { kind, name: name.to_string(), error, bound, norm, passed, origin });
+        let name = name.to_string();
+        report.compared.push(Compared { kind, name, error, bound, norm: length, size, zero, passed, origin });
         Ok(())
     };
     // The model's own; recorded nodes come after them.
@@ -208,35 +268,30 @@ fn trained(forward: &Graph, precision: DType, target: &Target) -> Result<Graph> 
     Ok(compile::optimize(forward.clone(), &options, target)?.graph)
 }
 
-/// The step whose values are compared: as it trains, in one float dtype, with every recorded value as a
-/// result and the sums of magnitudes to judge by.
+/// The step whose values are compared: as it trains, in one float dtype, with every recorded value as a result.
 struct Prepared {
     /// Before fusion: bounds are derived from its operators. Inputs and outputs are those of `run`.
     graph: Graph,
     /// What runs.
     run: Graph,
-    /// By output, the output that holds the size of the terms it is a sum of.
-    terms: HashMap<usize, usize>,
     missing: Vec<NoGradient>,
 }
 
 impl Prepared {
     fn new(forward: &Graph, precision: DType, target: &Target) -> Result<Prepared> {
-        let found = RefCell::new((Graph::default(), HashMap::new()));
-        let add_terms = |graph: Graph| {
-            let (graph, terms) = with_terms(graph)?;
-            *found.borrow_mut() = (graph.clone(), terms);
+        let found = RefCell::new(Graph::default());
+        let keep = |graph: Graph| {
+            *found.borrow_mut() = graph.clone();
             Ok(graph)
         };
         let options = Options {
             upcast: Some(precision),
             all_outputs: true,
-            instrument: Instrument::Custom(&add_terms),
+            instrument: Instrument::Custom(&keep),
             ..Options::default()
         };
         let compiled = compile::optimize(forward.clone(), &options, target)?;
-        let (graph, terms) = found.into_inner();
-        Ok(Prepared { graph, run: compiled.graph, terms, missing: compiled.missing })
+        Ok(Prepared { graph: found.into_inner(), run: compiled.graph, missing: compiled.missing })
     }
 }
 
@@ -244,42 +299,55 @@ impl Prepared {
 /// it.
 pub const LARGEST_BOUND: f64 = 0.5;
 
-/// Relative change of the inputs by which conditions are measured: far above f64's rounding, far below
-/// anything's curvature.
-const NUDGE: f64 = 1e-8;
+/// Relative size of the roundings by which deviations are sampled: far above f64's own, far below anything's
+/// curvature.
+const MAGNIFICATION: f64 = 1e-8;
 
-/// A condition beyond this is not believed: something discrete has flipped.
-const WORST_CONDITION: f64 = 1e4;
+/// How the deviation must grow with the roundings. It doubles with them; where something discrete has flipped
+/// it stays.
+const GROWTH: f64 = 1.5;
 
-/// The condition number of every output, at least 1: how much a relative change of all float inputs is
-/// magnified, measured in f64 by changing each element by ±[`NUDGE`]. First-order error bounds scale with it
-/// (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 1.6).
-fn conditions(p: &Prepared, fed: Vec<Tensor>, device: &dyn Device) -> Result<Vec<f64>> {
-    let base = evaluate(device, &p.run, &fed)?;
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
-    let mut sign = || {
-        // Marsaglia's xorshift64 (2003).
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        if state >> 63 == 0 { 1.0 } else { -1.0 }
+/// By output, a sample of the standard deviation of its error (Euclidean norm) when the graph, which is in
+/// f64, runs at `precision`; 0 where the sample says nothing, because something discrete has flipped. `feed`
+/// makes a graph's inputs.
+fn deviations(
+    graph: &Graph,
+    precision: DType,
+    rounded: bool,
+    target: &Target,
+    prover: &dyn Device,
+    feed: impl Fn(&Graph) -> Result<Vec<Tensor>>,
+) -> Result<Vec<f64>> {
+    let graph = pass::fuse(sampled(graph, target, precision, rounded)?, prover.target())?;
+    let fed = feed(&graph)?;
+    let run = |key: f64, magnified: f64| {
+        let inputs = graph.inputs.iter().zip(&fed).map(|(input, tensor)| match input.role {
+            InputRole::Rng => Tensor::full(&tensor.ty, key),
+            InputRole::State if input.name == MAGNIFIED => Tensor::full(&tensor.ty, magnified),
+            _ => tensor.clone(),
+        });
+        evaluate(prover, &graph, &inputs.collect::<Vec<_>>())
     };
-    let nudged: Vec<Tensor> = fed
-        .into_iter()
-        .map(|t| match t.data {
-            Data::Float(v) => {
-                Tensor::float(t.ty.dtype, t.ty.shape, v.iter().map(|x| x * (1.0 + NUDGE * sign())).collect())
-            }
-            Data::Int(_) => t,
+    let exact = run(0.0, 0.0)?;
+    let (half, whole, other) =
+        (run(0.0, MAGNIFICATION / 2.0)?, run(0.0, MAGNIFICATION)?, run(1.0, MAGNIFICATION)?);
+    let moved = |to: &[Tensor], i: usize| match exact[i].dtype().is_float() {
+        true => distance(&to[i].to_f64(), &exact[i].to_f64()),
+        false => 0.0,
+    };
+    let unit = precision.epsilon() / 2.0;
+    Ok((0..exact.len())
+        .map(|i| {
+            let (half, whole) = (moved(&half, i), moved(&whole, i));
+            let deviation = whole.max(moved(&other, i)) / MAGNIFICATION * unit;
+            if deviation.is_finite() && whole >= GROWTH * half { deviation } else { 0.0 }
         })
-        .collect();
-    let moved = evaluate(device, &p.run, &nudged)?;
-    let of = |i: usize| {
-        let terms = p.terms.get(&i).map_or(0.0, |&t| norm(&base[t].to_f64()));
-        let change = difference(&moved[i], &base[i], terms) / NUDGE;
-        if change.is_finite() { change.clamp(1.0, WORST_CONDITION) } else { 1.0 }
-    };
-    Ok((0..base.len()).map(of).collect())
+        .collect())
+}
+
+/// Euclidean distance of two tensors where both are finite.
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    norm(&a.iter().zip(b).map(|(a, b)| a - b).filter(|d| d.is_finite()).collect::<Vec<_>>())
 }
 
 /// Which values depend on the order in which a sort leaves equal keys.
@@ -328,98 +396,6 @@ fn feed(graph: &Graph, bound: &crate::model::Bound, golden: &Golden) -> Result<V
             Ok(tensor.cast(want.dtype))
         })
         .collect()
-}
-
-/// Adds, for every gradient that is a sum, the sum of its terms' magnitudes: where terms cancel, an error can
-/// only be judged against these. Returns the graph and, by output, the output holding them.
-fn with_terms(graph: Graph) -> crate::core::Result<(Graph, HashMap<usize, usize>)> {
-    let mut b = Builder::extend(graph);
-    let (mut terms, mut known) = (HashMap::new(), Magnitudes::new());
-    for i in 0..b.graph().outputs.len() {
-        let o = &b.graph().outputs[i];
-        if !matches!(o.role, OutputRole::Gradient(_)) {
-            continue;
-        }
-        let (v, name) = (o.value, format!("terms.{}", o.name));
-        if let Some(size) = magnitude(&mut b, v, &mut known)? {
-            terms.insert(i, b.graph().outputs.len());
-            b.output(name, size, OutputRole::User);
-        }
-    }
-    Ok((b.finish(), terms))
-}
-
-/// The sums of magnitudes by the value that is a sum, `None` for values that are none: one for each,
-/// however many sums it is part of.
-type Magnitudes = HashMap<ValueId, Option<ValueId>>;
-
-/// The sum of the magnitudes of what a value is a sum of: through additions, and through what only moves
-/// elements. `None` if it is no sum.
-fn magnitude(b: &mut Builder, v: ValueId, known: &mut Magnitudes) -> crate::core::Result<Option<ValueId>> {
-    // Operands first, by a stack of our own: graphs may be deeper than the system's.
-    let mut stack = vec![v];
-    while let Some(&v) = stack.last() {
-        let operands = match known.contains_key(&v) {
-            true => Vec::new(),
-            false => summed(b.graph(), v),
-        };
-        let before = stack.len();
-        stack.extend(operands.into_iter().filter(|x| !known.contains_key(x)));
-        if stack.len() == before {
-            stack.pop();
-            if !known.contains_key(&v) {
-                let size = own_magnitude(b, v, known)?;
-                known.insert(v, size);
-            }
-        }
-    }
-    Ok(known[&v])
-}
-
-/// The operands whose magnitudes make up that of a value.
-fn summed(graph: &Graph, v: ValueId) -> Vec<ValueId> {
-    let Some((node, _)) = graph.producer(v) else { return Vec::new() };
-    let operands: Vec<ValueId> = node.operands().collect();
-    match (node.op.name, operands.len()) {
-        ("add", 2) if node.attrs.is_empty() => operands,
-        ("reshape" | "permute" | "to", 1) => operands,
-        _ => Vec::new(),
-    }
-}
-
-/// As [`magnitude`], of a value whose operands are known.
-fn own_magnitude(b: &mut Builder, v: ValueId, known: &Magnitudes) -> crate::core::Result<Option<ValueId>> {
-    let Some((node, result)) = b.graph().producer(v).map(|(n, i)| (n.clone(), i)) else { return Ok(None) };
-    let inputs: Vec<ValueId> = node.operands().collect();
-    let abs = |b: &mut Builder, x: ValueId| b.one(&ops::pointwise::abs::ABS, &[x], Attrs::new());
-    Ok(match (node.op.name, &inputs[..]) {
-        ("sum", &[x]) => {
-            let size = abs(b, x)?;
-            Some(b.one(node.op, &[size], node.attrs.clone())?)
-        }
-        ("add", &[x, y]) if node.attrs.is_empty() => {
-            let mut sizes = [x, y];
-            for size in &mut sizes {
-                *size = match known[size] {
-                    Some(m) => m,
-                    None => abs(b, *size)?,
-                };
-            }
-            Some(b.add(sizes[0], sizes[1])?)
-        }
-        // Weights' gradients are sums over the first operand, in which these are linear.
-        (name, &[g, ..]) if name.contains("norm_backward") => {
-            let mut inputs = node.inputs.clone();
-            inputs[0] = Some(abs(b, g)?);
-            let size = b.apply(node.op, &inputs, node.attrs.clone())?[result];
-            Some(abs(b, size)?)
-        }
-        ("reshape" | "permute" | "to", &[x]) => match known[&x] {
-            Some(m) => Some(b.one(node.op, &[m], node.attrs.clone())?),
-            None => None,
-        },
-        _ => None,
-    })
 }
 
 fn norm(x: &[f64]) -> f64 {

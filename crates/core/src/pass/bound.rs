@@ -9,11 +9,17 @@
 //! error analysis", SIAM J. Sci. Comput. 41, 2019, theorem 2.4). Bounds are relative to the norm of a value,
 //! or of the terms it is a sum of where these cancel.
 
+use super::rebuild::{rebuild, same};
+use crate::attr::Attrs;
+use crate::diagnostic::Result;
 use crate::dtype::DType;
-use crate::graph::{Graph, Node};
-use crate::ops::{Body, Cost, OpCx, Precision};
+use crate::graph::{Builder, Graph, InputRole, Node, ValueId};
+use crate::ops::random::philox::PHILOX_UNIFORM;
+use crate::ops::{Body, Cost, Precision};
+use crate::row::{Instr, Reduce};
 use crate::target::{ProductModel, Target};
 use crate::tensor::TensorType;
+use std::collections::HashMap;
 
 /// Chance that an honest result breaks its bound.
 const DELTA: f64 = 1e-9;
@@ -25,52 +31,164 @@ pub fn error_bounds(graph: &Graph, target: &Target, rounded: bool) -> Vec<f64> {
     for input in graph.inputs.iter().filter(|_| rounded) {
         variance[input.value.0 as usize] = (graph.ty(input.value).dtype.epsilon() / 2.0).powi(2);
     }
-    let mut operations = 1.0;
     for node in &graph.nodes {
-        let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
         let inherited = node.operands().map(|v| variance[v.0 as usize]).fold(0.0, f64::max);
-        let cx = graph.cx(node);
-        operations += node.op.cost_of(&cx, &types).0;
-        for (&v, ty) in node.outputs.iter().zip(&types) {
+        for &v in &node.outputs {
+            let ty = graph.ty(v);
             if ty.dtype.is_float() {
-                variance[v.0 as usize] = inherited + own_variance(node, target, &cx, ty);
+                variance[v.0 as usize] = inherited + Rounding::of(graph, node, target, ty, None).variance();
             }
         }
     }
-    let lambda = (2.0 * (2.0 * operations / DELTA).ln()).sqrt();
+    let lambda = confidence(graph);
     variance.into_iter().map(|v| lambda * v.sqrt()).collect()
 }
 
-/// Variance of the roundings a node makes itself, relative to its result.
-fn own_variance(node: &Node, target: &Target, cx: &OpCx, ty: &TensorType) -> f64 {
-    let unit = |d: DType| d.epsilon() / 2.0;
-    let moves = matches!(node.op.body, Body::View(_) | Body::Copies(_)) || matches!(node.op.cost, Cost::Free);
-    if moves {
-        // Nothing is computed; a change of dtype alone rounds.
-        let same = cx.present().any(|t| t.dtype == ty.dtype);
-        return if same { 0.0 } else { unit(ty.dtype).powi(2) };
+/// `λ = √(2 ln(2F/δ))`: standard deviations that none of the graph's `F` operations exceeds but with a chance
+/// of `δ`, 1e-9.
+pub fn confidence(graph: &Graph) -> f64 {
+    let operations = graph.nodes.iter().map(|node| {
+        let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
+        node.op.cost_of(&graph.cx(node), &types).0
+    });
+    (2.0 * (2.0 * (1.0 + operations.sum::<f64>()) / DELTA).ln()).sqrt()
+}
+
+/// Standard deviations of the roundings a node makes itself, relative to its result.
+struct Rounding {
+    /// Of storing the result.
+    result: f64,
+    /// Of summing terms into one element of it.
+    sum: f64,
+    /// Of the terms: roundings of operands and products, which differ from term to term.
+    terms: f64,
+}
+
+impl Rounding {
+    /// Roundings of a node on a target; `ty` is one of its results. In a graph that was lifted to f64,
+    /// `lowered` is the dtype that it stands for.
+    fn of(graph: &Graph, node: &Node, target: &Target, ty: &TensorType, lowered: Option<DType>) -> Rounding {
+        let dtype = lowered.unwrap_or(ty.dtype);
+        let unit = dtype.epsilon() / 2.0;
+        let cx = &graph.cx(node);
+        if moves(node) {
+            // Nothing is computed; a change of dtype alone rounds.
+            let same = cx.present().any(|t| t.dtype == ty.dtype);
+            return Rounding { result: if same { 0.0 } else { unit }, sum: 0.0, terms: 0.0 };
+        }
+        let operands = cx.present().map(|t| t.dtype).filter(|d| d.is_float()).min_by_key(|d| d.size());
+        let multiplies = matches!(node.op.body, Body::Kernel(_)) && node.op.precision == Precision::Low;
+        let operands = operands.filter(|_| multiplies).map(|d| lowered.unwrap_or(d));
+        let product = operands.and_then(|d| target.product(d));
+        let accumulator = if dtype == DType::F64 { DType::F64 } else { target.dtypes.accumulator };
+        let plain = ProductModel::plain(dtype, accumulator);
+        let p = product.unwrap_or(&plain);
+        let terms = (2.0 * p.operand.powi(2) + p.product.powi(2)).sqrt();
+        Rounding { result: unit, sum: summed(graph, node, ty).sqrt() * p.accumulator, terms }
     }
-    // Terms summed into one element: the work done for each element of the result, on average.
-    let flops = node.op.cost_of(cx, std::slice::from_ref(ty)).0;
-    let terms = (flops / ty.shape.numel().max(1) as f64).max(1.0);
-    let operands = cx.present().map(|t| t.dtype).filter(|d| d.is_float()).min_by_key(|d| d.size());
-    let multiplies = matches!(node.op.body, Body::Kernel(_)) && node.op.precision == Precision::Low;
-    let product = operands.filter(|_| multiplies).and_then(|d| target.product(d));
-    let plain = ProductModel::plain(
-        ty.dtype,
-        if ty.dtype == DType::F64 { DType::F64 } else { target.dtypes.accumulator },
-    );
-    let p = product.unwrap_or(&plain);
-    // Roundings of operands and products differ from term to term: they do not add up as those of the sum do.
-    let entering = 2.0 * p.operand.powi(2) + p.product.powi(2);
-    unit(ty.dtype).powi(2) + terms * p.accumulator.powi(2) + entering
+
+    fn variance(&self) -> f64 {
+        self.result.powi(2) + self.sum.powi(2) + self.terms.powi(2)
+    }
+}
+
+fn moves(node: &Node) -> bool {
+    matches!(node.op.body, Body::View(_) | Body::Copies(_)) || matches!(node.op.cost, Cost::Free)
+}
+
+/// Terms that are summed into one element of a result: the work done for each, on average, or the length of
+/// the sums that its row program makes, if that is more.
+fn summed(graph: &Graph, node: &Node, ty: &TensorType) -> f64 {
+    let cx = &graph.cx(node);
+    let work = node.op.cost_of(cx, std::slice::from_ref(ty)).0 / ty.shape.numel().max(1) as f64;
+    let program = match node.op.body {
+        Body::Rows(program) => {
+            let all: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
+            program(cx, &all).ok()
+        }
+        _ => None,
+    };
+    let long = program.map_or(0, |p| {
+        let any = |f: fn(&Instr) -> bool, n: usize| if p.body.iter().any(f) { n } else { 0 };
+        any(|i| matches!(i, Instr::Reduce(Reduce::Sum, _)), p.cols())
+            .max(any(|i| matches!(i, Instr::Columns(..)), p.rows()))
+    });
+    work.max(long as f64).max(1.0)
+}
+
+/// Name of the input of [`sampled`] graphs, a number of role `State`, by which roundings are magnified.
+pub const MAGNIFIED: &str = "magnified";
+
+/// Streams of random numbers from here on are free for roundings: a model's are counted from 0.
+const STREAMS: i64 = 1 << 30;
+
+/// The graph, in f64, with a random rounding wherever running it in `dtype` rounds: results and the terms of
+/// sums are off by the standard deviations that [`error_bounds`] counts, times the input [`MAGNIFIED`] over
+/// the unit roundoff of `dtype`. For 0 it is the graph itself. `rounded`: float inputs are off by one
+/// rounding too. What an output moves by is a sample of its error, cancellation included (Monte Carlo
+/// arithmetic: Parker, "Monte Carlo arithmetic", UCLA 1997).
+///
+/// # Errors
+/// What type rules refuse: none for a legal graph in f64.
+pub fn sampled(graph: &Graph, target: &Target, dtype: DType, rounded: bool) -> Result<Graph> {
+    let unit = dtype.epsilon() / 2.0;
+    let mut stream = STREAMS;
+    let mut magnified = None;
+    let mut inputs: HashMap<ValueId, ValueId> = HashMap::new();
+    rebuild(graph, same, |b, node, operands| {
+        let by = *magnified.get_or_insert_with(|| {
+            b.input(MAGNIFIED, TensorType::new(DType::F64, [0usize; 0]), InputRole::State)
+        });
+        let mut off = |b: &mut Builder, v: ValueId, deviation: f64| -> Result<ValueId> {
+            let shape = b.ty(v).shape.clone();
+            if b.ty(v).dtype != DType::F64 || deviation == 0.0 || shape.numel() == 0 {
+                return Ok(v);
+            }
+            stream += 1;
+            let attrs =
+                Attrs::new().with("size", shape.to_ints()).with("dtype", DType::F64).with("stream", stream);
+            let key = b.rng();
+            let drawn = b.one(&PHILOX_UNIFORM, &[key], attrs)?;
+            // Uniform in ±√3 has the deviation 1.
+            let width = b.scale(drawn, 12f64.sqrt() * deviation / unit)?;
+            let half =
+                b.full(&TensorType::new(DType::F64, [0usize; 0]), -(3f64.sqrt()) * deviation / unit)?;
+            let centred = b.add(width, half)?;
+            let relative = b.mul(centred, by)?;
+            let change = b.mul(v, relative)?;
+            b.add(v, change)
+        };
+        let own: Vec<Rounding> = node
+            .outputs
+            .iter()
+            .map(|&v| Rounding::of(graph, node, target, graph.ty(v), Some(dtype)))
+            .collect();
+        let sums = own.iter().map(|r| r.sum.hypot(r.terms)).fold(0.0, f64::max);
+        // A pointwise operator sums nothing: its own roundings are its result's.
+        let accumulates = matches!(node.op.body, Body::Rows(_) | Body::Kernel(_)) && !moves(node);
+        let mut operands = operands.to_vec();
+        for (v, old) in operands.iter_mut().zip(&node.inputs) {
+            let (Some(v), Some(old)) = (v, old) else { continue };
+            if rounded && graph.producer(*old).is_none() {
+                *v = match inputs.get(v) {
+                    Some(off) => *off,
+                    None => *inputs.entry(*v).or_insert(off(b, *v, unit)?),
+                };
+            }
+        }
+        for v in operands.iter_mut().flatten().filter(|_| accumulates) {
+            *v = off(b, *v, sums)?;
+        }
+        let outputs = b.apply(node.op, &operands, node.attrs.clone())?;
+        outputs.into_iter().zip(own).map(|(v, r)| off(b, v, r.variance().sqrt())).collect()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Builder;
-    use crate::graph::InputRole;
+    use crate::graph::OutputRole;
+    use crate::{Tensor, reference};
 
     #[test]
     fn longer_sums_and_coarser_types_get_wider_bounds() {
@@ -83,5 +201,43 @@ mod tests {
         assert!(bound(DType::F32, 1000) > 5.0 * bound(DType::F32, 10));
         assert!(bound(DType::F64, 1000) < 1e-11);
         assert!(bound(DType::BF16, 10) > DType::BF16.epsilon());
+    }
+
+    #[test]
+    fn samples_show_what_cancels_and_what_does_not() {
+        let mut b = Builder::new();
+        let x = b.input("x", TensorType::new(DType::F64, [256]), InputRole::User);
+        let minus = b.scale(x, -1.0).unwrap();
+        let (one, zero) = (b.mul(x, x).unwrap(), b.add(x, minus).unwrap());
+        for (name, v) in [("one", one), ("zero", zero)] {
+            let sum = b.sum(v, &[0], false).unwrap();
+            b.output(name, sum, OutputRole::User);
+        }
+        let graph = b.finish();
+        let unit = DType::F64.epsilon() / 2.0;
+        let sample = |magnified: f64| {
+            let sampled = sampled(&graph, &Target::default(), DType::F64, false).unwrap();
+            let fed: Vec<Tensor> = sampled
+                .inputs
+                .iter()
+                .map(|i| match i.name.as_str() {
+                    "x" => Tensor::float(DType::F64, [256], vec![1.0; 256]),
+                    MAGNIFIED => Tensor::full(sampled.ty(i.value), magnified),
+                    _ => Tensor::full(sampled.ty(i.value), 0.0),
+                })
+                .collect();
+            let out = reference::run(&sampled, &fed).unwrap();
+            (out[0].floats()[0], out[1].floats()[0])
+        };
+        assert_eq!(sample(0.0), (256.0, 0.0), "the graph itself");
+        let (one, zero) = sample(1e-8);
+        let (one, zero) = ((one - 256.0).abs() / 1e-8 * unit, zero.abs() / 1e-8 * unit);
+        // A sum of 256 ones is off by about √256 units of itself; what cancels by about √256 units of its
+        // terms' root.
+        let about = 256.0 * 16.0 * unit;
+        assert!(one > about / 50.0 && one < about * 5.0, "{one:e} {about:e}");
+        assert!(zero > 16.0 * unit / 10.0 && zero < about * 5.0, "{zero:e}");
+        let (twice, _) = sample(2e-8);
+        assert!(((twice - 256.0).abs() / 2e-8 * unit / one - 1.0).abs() < 1e-6, "it is linear");
     }
 }

@@ -20,8 +20,9 @@ pub fn evaluation(graph: &Graph) -> Result<Graph> {
     Ok(graph)
 }
 
-/// Sets the rate of every dropout to 0, of attention and recurrent layers too, and leaves all else as in training: batch
-/// norm uses the batch's statistics and counts. Values keep their ids. Returns the number of nodes changed.
+/// Sets the rate of every dropout to 0, of attention and recurrent layers too, and leaves all else as in
+/// training: batch norm uses the batch's statistics and counts. Values keep their ids. Returns the number of
+/// nodes changed.
 ///
 /// Numbers drawn otherwise, such as by `bernoulli`, stay random.
 pub fn without_dropout(graph: &mut Graph) -> usize {

@@ -1,6 +1,7 @@
-//! The bits of the training plan, and the magnitudes that errors are judged by.
+//! The bits of the training plan, and the cost of sampling errors.
 
 use super::*;
+use crate::core::{Attrs, ops};
 use crate::cpu::Cpu;
 use crate::curve::recorded_training;
 use crate::runtime::session::{Model as SessionModel, Session};
@@ -64,25 +65,8 @@ fn doubled(depth: usize) -> Graph {
 }
 
 #[test]
-fn magnitudes_are_made_once_for_each_value() {
-    let (small, large) = (with_terms(doubled(100)).unwrap(), with_terms(doubled(20_000)).unwrap());
-    // A sum and its moved self each get one of their own: as many nodes again, and the magnitude of x.
-    assert_eq!(small.0.nodes.len(), 2 * 201 + 1);
-    assert_eq!(large.0.nodes.len(), 2 * 40_001 + 1);
-    assert_eq!(large.1[&0], 1);
-}
-
-#[test]
-fn the_magnitude_of_a_sum_is_that_of_its_terms() {
-    let (graph, terms) = with_terms(doubled(3)).unwrap();
-    let x = Tensor::float(
-        DType::F64,
-        [4, 4],
-        (0..16).map(|i| if i / 4 % 2 == 0 { 1.0 } else { -1.0 } * i as f64).collect(),
-    );
-    let out = evaluate(&crate::cpu::Cpu::new(1), &graph, &[x]).unwrap();
-    // Column j is j - (4 + j) + (8 + j) - (12 + j), of magnitudes that sum to 24 + 4 j, three times
-    // doubled.
-    let want: Vec<f64> = (0..4).map(|j| 8.0 * (24.0 + 4.0 * j as f64)).collect();
-    assert_eq!(out[terms[&0]].to_f64(), want);
+fn sampling_grows_with_the_graph_and_no_faster() {
+    let nodes = |depth| sampled(&doubled(depth), &Target::default(), DType::F64, false).unwrap().nodes.len();
+    assert_eq!(nodes(300) - nodes(200), nodes(200) - nodes(100));
+    assert!(nodes(20_000) < 50 * 20_000);
 }

@@ -6,7 +6,7 @@ use crate::core::device::Device;
 use crate::golden::{Golden, Kind};
 use crate::model::Model;
 use crate::report::{Table, text};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::path::PathBuf;
 
 #[derive(clap::Args, Debug)]
@@ -15,8 +15,9 @@ Examples:
   headwater check model.pt2 model.golden.safetensors
   headwater check model.pt2 model.golden.safetensors --precision f32 --all
 
-The golden is recorded next to PyTorch with headwater_tools.record (see tools/README.md). Bounds are derived from the
-dtype, the lengths of the sums and the depth of the graph; an error is relative to the norm of the truth.")]
+The golden is recorded next to PyTorch with headwater_tools.record (see tools/README.md). Bounds are derived from the dtype, the
+lengths of the sums and the depth of the graph. An error is relative to the norm of the truth or, where terms cancel, to the
+size at which they leave what rounding was sampled to leave; a value that is all rounding is `zero`.")]
 pub struct Args {
     /// The exported model.
     model: PathBuf,
@@ -35,7 +36,10 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     anyhow::ensure!(precision.is_float(), "--precision must be f64, f32, bf16 or f16");
     let model = Model::open(&args.model)?;
     let golden = Golden::read(&args.golden)?;
-    let report = check(&model, &golden, precision, device)?;
+    let report = check(&model, &golden, precision, device).with_context(|| {
+        let foreign = golden.of_another(&args.model).ok().flatten();
+        foreign.map_or("the comparison cannot run".into(), |f| format!("the comparison cannot run: {f}"))
+    })?;
     talk.table(&summary(&report));
     let shown = |c: &&Compared| args.all || !c.passed;
     let rows: Vec<&Compared> = report.compared.iter().filter(shown).collect();
@@ -49,12 +53,19 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     if !report.reordered.is_empty() {
         talk.line(format!("equal but for the order of equal sort keys: {}", report.reordered.join(", ")));
     }
-    if let Some(first) = report.first_difference() {
-        talk.line(format!("first node that differs: {} at {}", first.name, first.origin));
+    let zeros = report.compared.iter().filter(|c| c.zero).count();
+    if zeros > 0 {
+        talk.line(format!("{zeros} values are zero up to rounding: what they are made of cancels"));
     }
-    let verdict =
-        if report.passed() { "every value is within its bound" } else { "NOT the numbers PyTorch computes" };
-    talk.line(format!("{}: {verdict}", args.model.display()));
+    report.evidence().iter().for_each(|e| talk.line(e));
+    let model = args.model.display();
+    match (report.passed(), &report.foreign) {
+        (true, None) => talk.line(format!("{model}: every value is within its bound")),
+        (true, Some(foreign)) => {
+            talk.line(format!("{model}: every value is within its bound, although {foreign}"));
+        }
+        (false, _) => talk.line(format!("{model}: the numbers differ from PyTorch's")),
+    }
     let status = if report.passed() { Status::Done } else { Status::Differs };
     Outcome::of(report, status)
 }
@@ -90,7 +101,11 @@ pub(crate) fn listing(title: &str, rows: &[&Compared]) -> Table {
             text::error(c.error),
             text::error(c.bound),
             text::error(c.norm),
-            if c.passed { "ok".into() } else { "DIFFERS".into() },
+            match (c.passed, c.zero) {
+                (true, false) => "ok".into(),
+                (true, true) => "zero".into(),
+                (false, _) => "DIFFERS".into(),
+            },
             c.origin.clone(),
         ]);
     }

@@ -170,7 +170,7 @@ pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(C
         r.first_difference().or_else(last).map(|c| differs(r, c))
     };
     let summary = match reports.iter().find_map(first) {
-        Some(difference) => difference + &opened.because(),
+        Some(difference) => difference,
         None => format!(
             "{} values agree{}; largest relative error {} in f64, {} in f32",
             kinds.iter().map(|&k| reports[0].of(k).count()).sum::<usize>(),
@@ -199,8 +199,9 @@ fn differs(r: &CheckReport, c: &Compared) -> String {
     let kind = format!("{:?}", c.kind).to_lowercase();
     let (error, bound) = (text::error(c.error), text::error(c.bound));
     let at = if c.origin.is_empty() { String::new() } else { format!(", computed at {}", c.origin) };
+    let next = r.evidence().last().map_or(String::new(), |e| format!("; {e}"));
     format!(
-        "in {} the first that differs is {kind} {}: error {error}, bound {bound}{at}",
+        "in {} the first that differs is {kind} {}: error {error}, bound {bound}{at}{next}",
         r.precision, c.name
     )
 }
@@ -215,7 +216,7 @@ pub(super) fn gradients(c: Checked) -> Result<(Checked, Found)> {
     let missing: Vec<&str> = c.reports[0].missing.iter().map(String::as_str).collect();
     let wrong = c.reports.iter().find_map(|r| Some((r, r.of(Kind::Gradient).find(|c| !c.passed)?)));
     let summary = match (&missing[..], wrong) {
-        ([], Some((r, wrong))) => differs(r, wrong) + &c.opened.because(),
+        ([], Some((r, wrong))) => differs(r, wrong),
         ([], None) => format!(
             "{} gradients, by name; largest relative error {} in f64, {} in f32",
             c.reports[0].of(Kind::Gradient).count(),
@@ -255,7 +256,8 @@ impl Observer for Note<'_> {
     }
 }
 
-/// A run's first losses with dropout as the identity: what a recorded curve of a model with dropout is compared with.
+/// A run's first losses with dropout as the identity: what a recorded curve of a model with dropout is
+/// compared with.
 fn without_dropout(
     opened: &mut Opened,
     mut config: TrainConfig,
