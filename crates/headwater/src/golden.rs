@@ -87,7 +87,8 @@ impl Golden {
         self.fact("dropout") == Some("identity")
     }
 
-    /// The archive that was evaluated, if `archive` is another one: its name and the first digits of its hash.
+    /// The archive that was evaluated, if `archive` is another one: its name and the first digits of its
+    /// hash.
     ///
     /// # Errors
     /// If the archive cannot be read.
@@ -105,7 +106,8 @@ impl Golden {
         }))
     }
 
-    /// The settings of the recorded training run, if it was recorded on a data set: what a job needs to repeat it.
+    /// The settings of the recorded training run, if it was recorded on a data set: what a job needs to
+    /// repeat it.
     ///
     /// # Errors
     /// If they are not settings that this version knows.

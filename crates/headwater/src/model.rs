@@ -20,7 +20,8 @@ pub struct Model {
     pub program: Program,
     /// Operators it is imported with.
     pub registry: Registry,
-    /// Whether dropout is the identity in what is bound, as in the runs that PyTorch recorded to compare with.
+    /// Whether dropout is the identity in what is bound, as in the runs that PyTorch recorded to compare
+    /// with.
     pub without_dropout: bool,
 }
 

@@ -11,7 +11,8 @@ struct Job {
     train: TrainConfig,
 }
 
-/// Reads the settings of a training run, at the top of the file or under `[train]`. Paths in it are relative to its folder.
+/// Reads the settings of a training run, at the top of the file or under `[train]`. Paths in it are relative
+/// to its folder.
 ///
 /// # Errors
 /// If the file cannot be read or a setting is not known; the message points at it.

@@ -7,6 +7,7 @@ use crate::runtime::TrainConfig;
 use crate::runtime::log::{JsonLines, TensorBoard};
 use crate::runtime::session::Model as SessionModel;
 use crate::runtime::trainer::{Observer, Summary, Trainer};
+use crate::weights::{Overlay, WeightFiles};
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -68,7 +69,13 @@ pub fn with_trainer<T>(
         let dims = model.batch(dims.clone(), batch)?.or_exported();
         Ok(model.bind(&dims)?.graph)
     };
-    let session = SessionModel { graph: &bound.graph, weights: &bound };
+    // A run that is resumed has its weights from the checkpoint.
+    let files = config.init.weights.as_deref().filter(|_| !resume).map(WeightFiles::open).transpose()?;
+    let overlay = match &files {
+        Some(files) => Overlay::new(&bound, files, &config.init)?,
+        None => Overlay::none(&bound),
+    };
+    let session = SessionModel { graph: &bound.graph, weights: &overlay };
     let mut trainer = Trainer::new(device, session, Some(Box::new(rebind)), config.clone(), resume)?;
     model.release();
     work(&mut trainer, &config)

@@ -38,7 +38,7 @@ pub struct TrainConfig {
     pub schedule: Shape,
     /// Steps over which the learning rate rises.
     pub warmup: u64,
-    /// Share of the learning rate that is left at the end of a linear or cosine schedule.
+    /// Share of the learning rate that linear, cosine, polynomial and restarts end at.
     pub end: f64,
     /// Largest global norm of the gradients.
     #[serde(alias = "max_grad_norm")]
@@ -57,6 +57,8 @@ pub struct TrainConfig {
     pub fault: Option<FaultConfig>,
     /// The data.
     pub data: DataConfig,
+    /// Weights to begin with, in place of the archive's.
+    pub init: InitConfig,
     /// Evaluation.
     pub eval: EvalConfig,
     /// Checkpoints.
@@ -104,6 +106,20 @@ pub struct DataConfig {
     pub order: Option<String>,
     /// Samples that do not fill the last batch of an epoch.
     pub last: LastBatch,
+}
+
+/// Weights to begin a run with.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InitConfig {
+    /// A `.safetensors` or `.npz` file, a checkpoint, a run's folder (its newest checkpoint), or a folder as
+    /// `save_pretrained` writes it, of one file or of shards. Tensors it does not have stay as exported.
+    pub weights: Option<PathBuf>,
+    /// Names of the model by those of the file, with one `*` for any characters on both sides:
+    /// `"bert.*" = "model.bert.*"`. Default: as they are, or with the one prefix by which most names differ.
+    pub names: BTreeMap<String, String>,
+    /// Whether a tensor that is missing or left over ends the run before it begins.
+    pub strict: bool,
 }
 
 /// When and what to evaluate.
@@ -168,6 +184,7 @@ impl Default for TrainConfig {
             nonfinite: NonFinite::default(),
             fault: None,
             data: DataConfig::default(),
+            init: InitConfig::default(),
             eval: EvalConfig::default(),
             checkpoint: CheckpointConfig::default(),
             log: LogConfig::default(),
@@ -213,8 +230,13 @@ impl TrainConfig {
         if !self.data.train.as_os_str().is_empty() {
             join(&mut self.data.train);
         }
-        let others =
-            [&mut self.data.eval, &mut self.checkpoint.dir, &mut self.log.json, &mut self.log.tensorboard];
+        let others = [
+            &mut self.data.eval,
+            &mut self.init.weights,
+            &mut self.checkpoint.dir,
+            &mut self.log.json,
+            &mut self.log.tensorboard,
+        ];
         others.into_iter().flatten().for_each(join);
         if let Some(order) = &mut self.data.order {
             *order = dir.join(&order).to_string_lossy().into_owned();

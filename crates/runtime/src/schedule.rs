@@ -4,9 +4,9 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
-/// Course of the learning rate after the warm-up, as `torch.optim.lr_scheduler` computes it. Steps are optimizer steps: `t`
-/// those since the warm-up, `T` all that follow it. In a file a name, `"cosine"`, or a table,
-/// `{ name = "step", every = 1000 }`.
+/// Course of the learning rate after the warm-up, as `torch.optim.lr_scheduler` computes it. Steps are
+/// optimizer steps: `t` those since the warm-up, `T` all that follow it. In a file a name, `"cosine"`, or a
+/// table, `{ name = "step", every = 1000 }`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Shape {
@@ -65,8 +65,8 @@ pub enum Shape {
         #[serde(default = "default::t_mult")]
         t_mult: u64,
     },
-    /// Falls with the root of the step: `√(w / (step + 1))` after a warm-up of `w` steps, as Vaswani et al. 2017 have it.
-    /// Without a warm-up `w` is 1.
+    /// Falls with the root of the step: `√(w / (step + 1))` after a warm-up of `w` steps, as Vaswani et al.
+    /// 2017 have it. Without a warm-up `w` is 1.
     InverseSqrt,
 }
 

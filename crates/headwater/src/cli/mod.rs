@@ -6,10 +6,13 @@ pub(crate) mod check;
 mod compile;
 mod console;
 mod doctor;
+mod eval;
 mod explain;
+mod export;
 pub(crate) mod inspect;
 mod migrate;
 mod op;
+mod predict;
 mod progress;
 mod signals;
 mod train;
@@ -46,6 +49,8 @@ Examples:
   headwater compile model.pt2 --dump-after all --out stages
   headwater check model.pt2 model.golden.safetensors --precision f32
   headwater train model.pt2 --data train.safetensors --eval heldout.safetensors --epochs 10 --out run
+  headwater eval model.pt2 --data heldout.safetensors --weights run
+  headwater predict model.pt2 --data new.safetensors --weights run --out predictions.safetensors
   headwater op softmax --in in.safetensors --out out.safetensors --attr dim=-1
   headwater bench machine                      what this machine can do at best
 
@@ -82,6 +87,12 @@ enum Command {
     Migrate(migrate::Args),
     /// Train a model on your data.
     Train(Box<train::Args>),
+    /// Measure a model on held-out samples: loss, accuracy, perplexity, F1, R² and more.
+    Eval(eval::Args),
+    /// Write a model's outputs for the samples of a file.
+    Predict(predict::Args),
+    /// Write trained weights as safetensors under the names that others expect, or as a .pt2.
+    Export(export::Args),
     /// Run one operator, forward or gradient, on tensors from a file.
     Op(op::Args),
     /// Explain an error code: its meaning, usual causes, and what to do.
@@ -206,6 +217,9 @@ fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
         Command::Check(args) => check::run(args, &*device, talk),
         Command::Migrate(args) => migrate::run(args, device, talk),
         Command::Train(args) => train::run(args, device, talk),
+        Command::Eval(args) => eval::run(args, device, talk),
+        Command::Predict(args) => predict::run(args, device, talk),
+        Command::Export(args) => export::run(args, talk),
         Command::Op(args) => op::run(args, &*device, talk),
         Command::Explain(args) => explain::run(args, talk),
         Command::Bench(args) => {

@@ -11,6 +11,7 @@ use crate::cpu::{Pool, Tier, limits};
 use crate::model::{Model, parse_dims};
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
+use crate::weights::{Overlay, WeightFiles};
 use anyhow::{Context, Result, bail};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +38,10 @@ pub struct Args {
     /// Samples held out.
     #[arg(long, value_name = "FILE")]
     eval: Option<PathBuf>,
+    /// Weights to begin with: a checkpoint, a .safetensors file, or a folder of Hugging Face's (default:
+    /// those of the model).
+    #[arg(long, value_name = "PATH", conflicts_with = "resume")]
+    init: Option<PathBuf>,
     /// Passes over the data.
     #[arg(long)]
     epochs: Option<f64>,
@@ -46,30 +51,30 @@ pub struct Args {
     /// Samples in a batch (default: as exported).
     #[arg(long)]
     batch: Option<usize>,
-    /// Batches averaged into one step.
+    /// Batches averaged into one step (default: 1).
     #[arg(long)]
     accumulate: Option<u32>,
-    /// Optimizer: adadelta, adagrad, adam, adamp, adamw, bertadam, lamb, larc, novograd, rmsprop, rmsproptf
-    /// or sgd.
+    /// Optimizer: adadelta, adagrad, adam, adamp, adamw (default), bertadam, lamb, larc, novograd, rmsprop,
+    /// rmsproptf or sgd.
     #[arg(long)]
     optimizer: Option<String>,
-    /// Peak learning rate.
+    /// Peak learning rate (default: the optimizer's; of adamw 1e-3).
     #[arg(long, allow_negative_numbers = true)]
     lr: Option<f64>,
-    /// Weight decay.
+    /// Weight decay (default: the optimizer's; of adamw 1e-2).
     #[arg(long, allow_negative_numbers = true)]
     weight_decay: Option<f64>,
-    /// What decays: matrices (not norms and biases), all or none.
+    /// What decays: matrices (not norms and biases), all or none (default: matrices).
     #[arg(long)]
     decay: Option<String>,
-    /// Learning rate after the warm-up: constant, linear, cosine, polynomial, onecycle or inverse_sqrt;
-    /// those that need settings of their own stand in a file.
+    /// Learning rate after the warm-up: constant, linear, cosine, polynomial, onecycle or inverse_sqrt; those
+    /// that need settings of their own stand in a file (default: constant).
     #[arg(long)]
     schedule: Option<String>,
-    /// Steps of warm-up.
+    /// Steps of warm-up (default: 0).
     #[arg(long)]
     warmup: Option<u64>,
-    /// Largest norm of the gradients.
+    /// Largest norm of the gradients (default: no limit).
     #[arg(long, allow_negative_numbers = true)]
     clip_norm: Option<f64>,
     #[command(flatten)]
@@ -85,16 +90,16 @@ pub struct Args {
     /// With `--amp auto`: where the choice is written; default `amp.toml` in --out.
     #[arg(long, value_name = "FILE")]
     policy_file: Option<PathBuf>,
-    /// Seed of order and random numbers.
+    /// Seed of order and random numbers (default: 0).
     #[arg(long)]
     seed: Option<u64>,
     /// Directory of checkpoints and logs.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Steps between checkpoints.
+    /// Steps between checkpoints, of which two are kept (default: one at the end).
     #[arg(long)]
     save_every: Option<u64>,
-    /// Steps between evaluations.
+    /// Steps between evaluations (default: one at the end).
     #[arg(long)]
     eval_every: Option<u64>,
     /// Go on from the newest checkpoint in --out.
@@ -108,6 +113,12 @@ pub struct Args {
 pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
     let mut config = settings(args)?;
     let model = Model::open(&args.model)?;
+    if let Some(path) = config.init.weights.as_deref().filter(|_| !args.resume) {
+        let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
+        let files = WeightFiles::open(path)?;
+        let mapping = Overlay::new(&bound, &files, &config.init)?.mapping;
+        mapping.lines().iter().for_each(|l| talk.line(l));
+    }
     if args.amp.is_auto() {
         config.amp = chosen(args, &config, &model, &*device, talk)?;
     }
@@ -202,6 +213,7 @@ fn settings(args: &Args) -> Result<TrainConfig> {
         c.data.train = data.clone();
     }
     c.data.eval = args.eval.clone().or(c.data.eval);
+    c.init.weights = args.init.clone().or(c.init.weights);
     if args.epochs.is_some() || args.steps.is_some() {
         (c.epochs, c.steps) = (args.epochs, args.steps);
     }

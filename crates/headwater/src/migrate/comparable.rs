@@ -13,8 +13,8 @@ use anyhow::Result;
 /// Learning rates that differ by less, relative, are the same number computed in another order.
 const SAME_RATE: f64 = 1e-9;
 
-/// Everything in which a run differs from the recorded one over its first `steps` steps, in words. Nothing: the curves must
-/// agree. The model must be bound as it was recorded, dropout included.
+/// Everything in which a run differs from the recorded one over its first `steps` steps, in words. Nothing:
+/// the curves must agree. The model must be bound as it was recorded, dropout included.
 ///
 /// # Errors
 /// If the golden's files cannot be read.
@@ -33,6 +33,12 @@ pub(super) fn differences(
     if let Some((i, &lr)) = rates.into_iter().find(|(i, lr)| apart(**lr, trainer.rate(*i as u64))) {
         let ours = text::number(trainer.rate(i as u64));
         found.push(format!("the learning rate of step {} is {} there, {ours} here", i + 1, text::number(lr)));
+    }
+    if let Some(weights) = &config.init.weights {
+        found.push(format!(
+            "the run begins with the archive's weights there, with {} here",
+            weights.display()
+        ));
     }
     if config.accumulate > 1 {
         found.push(format!("a step averages {} batches here, it is one batch there", config.accumulate));

@@ -1,5 +1,5 @@
-//! A job's file written for a model: what is known is filled in, everything else stands beside it as a comment, and the job runs
-//! as it is.
+//! A job's file written for a model: what is known is filled in, everything else stands beside it as a
+//! comment, and the job runs as it is.
 
 use super::job::FILE;
 use super::page::{Files, text};
@@ -11,6 +11,7 @@ use crate::import::symbolic::Expr;
 use crate::model::Model;
 use crate::runtime::{Dataset, TrainConfig};
 use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 /// What a new job is made from.
@@ -73,7 +74,7 @@ pub fn write_new(new: &New) -> Result<Written> {
     config.eval.every = None;
     let data = settings(new, &model, golden.as_deref().zip(truth.as_ref()), &mut config, &mut notes)?;
     if let Some(data) = &data {
-        config.data.names = names(&model, &Dataset::open(data)?)?;
+        names(&model, &Dataset::open(data)?, &mut config.data.names)?;
     }
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let shown = |p: &Path| relative(p, &dir);
@@ -88,7 +89,8 @@ pub fn write_new(new: &New) -> Result<Written> {
     Ok(Written { path, notes })
 }
 
-/// Fills in the settings from the run that the golden records, or from defaults. Returns the samples to train on, if any.
+/// Fills in the settings from the run that the golden records, or from defaults. Returns the samples to train
+/// on, if any.
 fn settings(
     new: &New,
     model: &Model,
@@ -183,12 +185,16 @@ fn samples(data: &Path) -> Result<usize> {
     Ok(file.columns().first().and_then(|c| c.ty.shape.first().copied()).unwrap_or(0))
 }
 
-/// The file's tensor for each input that is called differently: the golden's by position, another's where one alone fits.
-fn names(model: &Model, data: &Dataset) -> Result<std::collections::BTreeMap<String, String>> {
+/// Adds the file's tensor for each input that is called differently and not named yet: the golden's by
+/// position, another's where one alone fits.
+fn names(model: &Model, data: &Dataset, named: &mut BTreeMap<String, String>) -> Result<()> {
     let inputs = model.program.inputs();
     let free: Vec<_> = data.columns().iter().filter(|c| inputs.iter().all(|i| i.name != c.name)).collect();
-    let mut found = std::collections::BTreeMap::new();
+    named.retain(|_, tensor| data.column(tensor).is_some());
     for input in inputs.iter().filter(|i| data.column(&i.name).is_none()) {
+        if named.contains_key(&input.name) {
+            continue;
+        }
         let recorded = format!("input.{}", input.position);
         let mut fitting = free.iter().filter(|c| c.name == recorded || fits(input, &c.ty));
         let name = match (data.column(&recorded), fitting.next(), fitting.next()) {
@@ -205,9 +211,9 @@ fn names(model: &Model, data: &Dataset) -> Result<std::collections::BTreeMap<Str
                 )
             }
         };
-        found.insert(input.name.clone(), name);
+        named.insert(input.name.clone(), name);
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Whether samples of this type could be an input's: dtype of the same kind, same rank, same fixed sizes.

@@ -1,0 +1,53 @@
+//! `headwater export`.
+
+use super::{Outcome, Status, Talk};
+use crate::export;
+use crate::model::Model;
+use crate::weights::WeightFiles;
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  headwater export run --out trained.safetensors --strip model.
+  headwater export run/step-00000200 --model model.pt2 --out trained.pt2
+
+A .safetensors file holds the weights under their PyTorch names, without the prefix that a wrapper gave them: what load_state_dict and,
+beside a config.json, from_pretrained take. A .pt2 is the model's own archive with the trained weights in it: what torch.export.load
+and Headwater open.")]
+pub struct Args {
+    /// A checkpoint, a run's folder (its newest one) or a file of weights.
+    weights: PathBuf,
+    /// The file: .safetensors or .pt2.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Prefix that names lose, such as `model.`.
+    #[arg(long, value_name = "PREFIX", default_value = "")]
+    strip: String,
+    /// The exported model, for a .pt2.
+    #[arg(long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// Replace the file if it exists.
+    #[arg(long)]
+    overwrite: bool,
+}
+
+pub fn run(args: &Args, talk: Talk) -> Result<Outcome> {
+    let weights = WeightFiles::open(&args.weights)?;
+    let tensors = match args.out.extension().and_then(|e| e.to_str()) {
+        Some("safetensors") => export::safetensors(&weights, &args.strip, &args.out, args.overwrite)?.len(),
+        Some("pt2") => {
+            let model = args
+                .model
+                .as_deref()
+                .context("a .pt2 is made from the exported model: name it with --model")?;
+            let mapping = export::archive(&Model::open(model)?, &weights, &args.out, args.overwrite)?;
+            mapping.lines().iter().for_each(|l| talk.line(l));
+            mapping.taken
+        }
+        _ => bail!("{}: an export is a .safetensors or a .pt2 file", args.out.display()),
+    };
+    talk.line(format!("{tensors} tensors; wrote {}", args.out.display()));
+    Outcome::of(serde_json::json!({ "tensors": tensors, "file": args.out }), Status::Done)
+}

@@ -1,0 +1,355 @@
+//! Weights from files, in place of those that an archive holds: checkpoints, safetensors of one file or of
+//! several shards, with names that differ by a prefix or a pattern.
+
+use crate::core::graph::InputRole;
+use crate::core::{Tensor, TensorType};
+use crate::model::Bound;
+use crate::runtime::Dataset;
+use crate::runtime::config::InitConfig;
+use crate::runtime::data::Column;
+use crate::runtime::session::Weights;
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+/// The tensors of one or several files, by name.
+#[derive(Debug)]
+pub struct WeightFiles {
+    /// The file or folder that was named.
+    pub path: PathBuf,
+    files: Vec<Dataset>,
+    tensors: BTreeMap<String, (usize, usize)>,
+}
+
+/// The part of Hugging Face's index of shards that is needed here.
+#[derive(serde::Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+const ONE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+impl WeightFiles {
+    /// Opens a `.safetensors` or `.npz` file, a checkpoint, a run's folder (its newest checkpoint), or a
+    /// folder as `save_pretrained` writes it, of one file or of shards.
+    ///
+    /// # Errors
+    /// If there is none of these, or a file is damaged.
+    pub fn open(path: &Path) -> Result<WeightFiles> {
+        let files = files(path)?;
+        let files: Vec<Dataset> = files.iter().map(|f| Ok(Dataset::open(f)?)).collect::<Result<_>>()?;
+        let mut tensors = BTreeMap::new();
+        for (i, file) in files.iter().enumerate() {
+            for (j, column) in file.columns().iter().enumerate() {
+                tensors.insert(column.name.clone(), (i, j));
+            }
+        }
+        ensure!(!tensors.is_empty(), "{} holds no tensors", path.display());
+        Ok(WeightFiles { path: path.to_owned(), files, tensors })
+    }
+
+    /// Names and tensors, sorted by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &Column)> {
+        self.tensors.iter().map(|(name, at)| (name.as_str(), self.column(*at)))
+    }
+
+    fn column(&self, (file, column): (usize, usize)) -> &Column {
+        &self.files[file].columns()[column]
+    }
+}
+
+/// The files that hold the weights that `path` names.
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+        if matches!(ending, "bin" | "pt" | "pth" | "ckpt") {
+            bail!(
+                "{} is a pickle, which is not opened here: where PyTorch is, write it with \
+                 safetensors.torch.save_file(module.state_dict(), \"weights.safetensors\")",
+                path.display()
+            );
+        }
+        return Ok(vec![path.to_owned()]);
+    }
+    if path.join(INDEX).is_file() {
+        let file = path.join(INDEX);
+        let text = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let index: Index = serde_json::from_slice(&text)
+            .with_context(|| format!("{} is no index of shards", file.display()))?;
+        let shards: BTreeSet<String> = index.weight_map.into_values().collect();
+        for shard in &shards {
+            // Names from a file stay within its folder.
+            let plain = Path::new(shard).components().count() == 1 && !shard.starts_with('.');
+            ensure!(plain, "{} names the shard {shard:?}, which is no file beside it", file.display());
+        }
+        return Ok(shards.into_iter().map(|s| path.join(s)).collect());
+    }
+    if path.join(ONE).is_file() {
+        return Ok(vec![path.join(ONE)]);
+    }
+    let entries = std::fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let newest = entries
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.join(ONE).is_file())
+        .filter_map(|p| Some((p.file_name()?.to_str()?.strip_prefix("step-")?.parse::<u64>().ok()?, p)))
+        .max();
+    let Some((_, newest)) = newest else {
+        bail!("{} holds neither {ONE}, nor {INDEX}, nor a checkpoint step-…", path.display());
+    };
+    Ok(vec![newest.join(ONE)])
+}
+
+/// How a file's names were found in a model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Mapping {
+    /// The file or folder.
+    pub source: PathBuf,
+    /// Tensors of the model that the files have.
+    pub taken: usize,
+    /// Tensors of the model that they do not have: they stay as the archive has them.
+    pub missing: Vec<String>,
+    /// Tensors of the files that the model does not have.
+    pub left_over: Vec<String>,
+    /// In words, a prefix by which all names differ.
+    pub prefix: Option<String>,
+}
+
+/// A model's weights with those of files laid over them.
+#[derive(Debug)]
+pub struct Overlay<'a> {
+    base: &'a Bound,
+    files: Option<&'a WeightFiles>,
+    /// By the model's name: the file's tensor, and the type that the model has.
+    found: HashMap<String, ((usize, usize), TensorType)>,
+    /// What was found.
+    pub mapping: Mapping,
+}
+
+impl<'a> Overlay<'a> {
+    /// The archive's weights alone.
+    pub fn none(base: &'a Bound) -> Overlay<'a> {
+        Overlay { base, files: None, found: HashMap::new(), mapping: Mapping::default() }
+    }
+
+    /// Finds the model's tensors in files. Names that differ are mapped by `init.names`, or else by the one
+    /// prefix that most names have in one of both and not in the other.
+    ///
+    /// # Errors
+    /// If a tensor has another shape, if none is found, or, where the settings are strict, if any is missing
+    /// or left over.
+    pub fn new(base: &'a Bound, files: &'a WeightFiles, init: &InitConfig) -> Result<Overlay<'a>> {
+        let model: Vec<(Vec<&String>, &TensorType)> = base
+            .graph
+            .inputs
+            .iter()
+            .filter_map(|i| {
+                let names = match &i.role {
+                    InputRole::Parameter { aliases, .. } => std::iter::once(&i.name).chain(aliases).collect(),
+                    InputRole::Buffer { persistent: true } => vec![&i.name],
+                    _ => return None,
+                };
+                Some((names, base.graph.ty(i.value)))
+            })
+            .collect();
+        let all: BTreeSet<&str> = model.iter().flat_map(|(n, _)| n).map(|n| n.as_str()).collect();
+        let (renamed, prefix) = renamed(files, init, &all);
+        let mut mapping = Mapping { source: files.path.clone(), prefix, ..Mapping::default() };
+        let mut found = HashMap::new();
+        for (names, ty) in &model {
+            let Some((name, at)) = names.iter().find_map(|n| Some((n, *renamed.get(n.as_str())?))) else {
+                mapping.missing.push(names[0].clone());
+                continue;
+            };
+            let have = &files.column(at).ty;
+            ensure!(
+                have.shape == ty.shape,
+                "{name} is {} in {}, the model has {}",
+                have.shape,
+                files.path.display(),
+                ty.shape
+            );
+            found.insert(names[0].clone(), (at, (*ty).clone()));
+        }
+        mapping.taken = found.len();
+        let own = |name: &str| all.contains(name);
+        mapping.left_over = renamed.keys().filter(|n| !own(n)).cloned().collect();
+        if found.is_empty() {
+            let of = |names: Vec<&str>| names.into_iter().take(3).collect::<Vec<_>>().join(", ");
+            bail!(
+                "no tensor of {} has the name of one of the model's: it has {}…, the model {}…; map them with `names` under \
+                 [init], as in \"encoder.*\" = \"model.encoder.*\"",
+                files.path.display(),
+                of(files.tensors.keys().map(String::as_str).collect()),
+                of(all.into_iter().collect())
+            );
+        }
+        if init.strict && !(mapping.missing.is_empty() && mapping.left_over.is_empty()) {
+            bail!("{}: [init] is strict", mapping.lines().join("; "));
+        }
+        Ok(Overlay { base, files: Some(files), found, mapping })
+    }
+}
+
+impl Weights for Overlay<'_> {
+    fn bytes(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        let Some((&(at, ref want), files)) = self.found.get(name).zip(self.files) else {
+            return self.base.bytes(name);
+        };
+        let column = files.column(at);
+        let (from, bytes) = (column.ty.dtype, column.bytes());
+        if from == want.dtype {
+            return Some(Cow::Borrowed(bytes));
+        }
+        // In pieces: the conversion goes by way of f64.
+        let piece = from.size() << 16;
+        let converted = bytes.chunks(piece).flat_map(|b| {
+            let ty = TensorType::new(from, [b.len() / from.size()]);
+            Tensor::from_bytes(&ty, b).cast(want.dtype).to_bytes()
+        });
+        Some(Cow::Owned(converted.collect()))
+    }
+}
+
+impl Mapping {
+    /// In sentences, for people.
+    pub fn lines(&self) -> Vec<String> {
+        let list = |names: &[String]| {
+            let more = names.len().saturating_sub(8);
+            let shown = names[..names.len() - more].join(", ");
+            if more > 0 { format!("{shown} and {more} more") } else { shown }
+        };
+        let source = self.source.display();
+        let prefix = self.prefix.as_ref().map_or(String::new(), |p| format!(", {p}"));
+        let mut lines = vec![format!("{} tensors taken from {source}{prefix}", self.taken)];
+        if !self.missing.is_empty() {
+            lines.push(format!("not in {source}, as in the archive: {}", list(&self.missing)));
+        }
+        if !self.left_over.is_empty() {
+            lines.push(format!("in {source} and not in the model: {}", list(&self.left_over)));
+        }
+        lines
+    }
+}
+
+/// The files' tensors under the model's names, and in words the prefix by which they differ.
+fn renamed(
+    files: &WeightFiles,
+    init: &InitConfig,
+    model: &BTreeSet<&str>,
+) -> (BTreeMap<String, (usize, usize)>, Option<String>) {
+    let each = |f: &dyn Fn(&str) -> String| files.tensors.iter().map(|(n, at)| (f(n), *at)).collect();
+    if !init.names.is_empty() {
+        let by_pattern = |name: &str| init.names.iter().find_map(|(from, to)| replaced(from, to, name));
+        return (each(&|n| by_pattern(n).unwrap_or_else(|| n.to_string())), None);
+    }
+    let same = files.tensors.keys().filter(|n| model.contains(n.as_str())).count();
+    // Of each name the parts behind a dot, with the prefix before them.
+    let prefixes = |name: &str| {
+        let name = name.to_string();
+        let dots: Vec<usize> = name.match_indices('.').map(|(i, _)| i + 1).collect();
+        dots.into_iter().map(move |i| (name[..i].to_string(), name[i..].to_string()))
+    };
+    let mut added: BTreeMap<String, usize> = BTreeMap::new();
+    let mut removed: BTreeMap<String, usize> = BTreeMap::new();
+    for (prefix, rest) in model.iter().flat_map(|n| prefixes(n)) {
+        if files.tensors.contains_key(&rest) {
+            *added.entry(prefix).or_default() += 1;
+        }
+    }
+    for (prefix, rest) in files.tensors.keys().flat_map(|n| prefixes(n)) {
+        if model.contains(rest.as_str()) {
+            *removed.entry(prefix).or_default() += 1;
+        }
+    }
+    let most =
+        |of: BTreeMap<String, usize>| of.into_iter().max_by_key(|(_, n)| *n).filter(|(_, n)| *n > same);
+    match (most(added), most(removed)) {
+        (Some((p, n)), other) if other.as_ref().is_none_or(|(_, m)| n >= *m) => (
+            each(&|name| format!("{p}{name}")),
+            Some(format!("under names without the model's prefix `{p}`")),
+        ),
+        (_, Some((p, _))) => (
+            each(&|name| name.strip_prefix(p.as_str()).unwrap_or(name).to_string()),
+            Some(format!("under names with the prefix `{p}`, which the model's have not")),
+        ),
+        _ => (each(&|n| n.to_string()), None),
+    }
+}
+
+/// The name by a pattern: `*` stands for any characters, which go where `to` has its own.
+fn replaced(from: &str, to: &str, name: &str) -> Option<String> {
+    match from.split_once('*') {
+        None => (from == name).then(|| to.to_string()),
+        Some((head, tail)) => {
+            let middle = name.strip_prefix(head)?.strip_suffix(tail)?;
+            Some(to.replacen('*', middle, 1))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::DType;
+    use crate::tensors::TensorFile;
+
+    fn file(dir: &Path, name: &str, tensors: &[&str]) -> PathBuf {
+        let tensors = tensors.iter().map(|n| (n.to_string(), Tensor::float(DType::F32, [1], vec![1.0])));
+        let path = dir.join(name);
+        TensorFile { tensors: tensors.collect(), ..TensorFile::default() }.write(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn names_are_found_by_pattern_or_prefix() {
+        let dir = tempfile::tempdir().unwrap();
+        let files =
+            WeightFiles::open(&file(dir.path(), "a.safetensors", &["enc.0.w", "enc.0.b", "head.w"])).unwrap();
+        let of = |model: &[&str], names: &[(&str, &str)]| {
+            let names = names.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
+            let init = InitConfig { names, ..InitConfig::default() };
+            let (found, prefix) = renamed(&files, &init, &model.iter().copied().collect());
+            (found.into_keys().collect::<Vec<_>>(), prefix.is_some())
+        };
+        let strings = |s: &[&str]| s.iter().map(|s| s.to_string()).collect::<Vec<_>>();
+        assert_eq!(of(&["enc.0.w", "other"], &[]), (strings(&["enc.0.b", "enc.0.w", "head.w"]), false));
+        let longer = ["model.enc.0.w", "model.enc.0.b", "head.w"];
+        assert_eq!(of(&longer, &[]).0, strings(&["model.enc.0.b", "model.enc.0.w", "model.head.w"]));
+        assert_eq!(of(&["0.w", "0.b"], &[]).0, strings(&["0.b", "0.w", "head.w"]));
+        let by_hand = of(&["x"], &[("enc.*.w", "layer_*.weight"), ("head.w", "out")]).0;
+        assert_eq!(by_hand, strings(&["enc.0.b", "layer_0.weight", "out"]));
+    }
+
+    #[test]
+    fn folders_of_shards_and_runs_are_weights() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = |p: &Path| {
+            WeightFiles::open(p).unwrap().tensors().map(|(n, _)| n.to_string()).collect::<Vec<_>>()
+        };
+        let shards = dir.path().join("shards");
+        std::fs::create_dir(&shards).unwrap();
+        file(&shards, "1.safetensors", &["a"]);
+        file(&shards, "2.safetensors", &["b"]);
+        let index = |second: &str| {
+            let text =
+                format!(r#"{{"metadata": {{}}, "weight_map": {{"a": "1.safetensors", "b": "{second}"}}}}"#);
+            std::fs::write(shards.join(INDEX), text).unwrap();
+        };
+        index("2.safetensors");
+        assert_eq!(names(&shards), ["a", "b"]);
+        for outside in ["../2.safetensors", "/2.safetensors"] {
+            index(outside);
+            assert!(WeightFiles::open(&shards).unwrap_err().to_string().contains("no file beside it"));
+        }
+        for (step, tensor) in [("step-9", "old"), ("step-10", "new")] {
+            std::fs::create_dir(dir.path().join(step)).unwrap();
+            file(&dir.path().join(step), ONE, &[tensor]);
+        }
+        assert_eq!(names(dir.path()), ["new"]);
+        let pickle = WeightFiles::open(Path::new("x.bin")).unwrap_err().to_string();
+        assert!(pickle.contains("save_file"), "{pickle}");
+    }
+}
