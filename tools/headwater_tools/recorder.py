@@ -103,12 +103,18 @@ class Run:
         if bool(steps) == bool(epochs):
             raise ValueError("give the length of the run, either steps or epochs")
         self.path, self.file, self.eval, self.names = path, Path(file), eval and Path(eval), names or {}
-        self.module, self.samples = module, samples.inputs(module, samples.load(file), self.names)
+        self.module, self.dtypes = module, [a.dtype for a in pytree.tree_leaves(tuple(args)) if torch.is_tensor(a)]
+        self.samples = self.read(self.file)
         self.given = {"steps": steps} if steps else {"epochs": epochs}
         self.batch = batch or len(next(a for a in pytree.tree_leaves(tuple(args)) if torch.is_tensor(a)))
         per_epoch = len(self.samples[0]) // self.batch
         self.steps = steps or int(epochs * per_epoch + 1e-9)
         self.seed, self.sequential = seed, sequential
+
+    def read(self, file):
+        """The inputs' samples in the dtypes that the module takes: files may hold narrower ones."""
+        found = samples.inputs(self.module, samples.load(file), self.names)
+        return [t.to(d) for t, d in zip(found, self.dtypes, strict=True)]
 
     def batches(self, count):
         """Arguments of each step, of the first `count` alone if that is not None."""
@@ -131,7 +137,7 @@ class Run:
     def tensors(self, trained):
         found = {"curve.order": self.order}
         if self.eval and self.count == self.steps:
-            loss, accuracy = evaluate_on(trained, samples.inputs(self.module, samples.load(self.eval), self.names), self.batch)
+            loss, accuracy = evaluate_on(trained, self.read(self.eval), self.batch)
             found["curve.eval_loss"] = torch.tensor(loss, dtype=torch.float64)
             if accuracy is not None:
                 found["curve.eval_accuracy"] = torch.tensor(accuracy, dtype=torch.float64)

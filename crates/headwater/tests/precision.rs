@@ -30,7 +30,8 @@ fn autocast_lists_are_pytorchs() {
     let text = std::fs::read_to_string(goldens().join("precision/autocast.json")).unwrap();
     let recorded: Recorded = serde_json::from_str(&text).unwrap();
     let registry = Registry::standard();
-    // `dot` is one operator with `matmul` here. `gru_cell` is on PyTorch's list; the recorder's fake tensors lack its kernel.
+    // `dot` is one operator with `matmul` here. `gru_cell` is on PyTorch's list; the recorder's fake tensors
+    // lack its kernel.
     let deviations = [(Policy::TorchCuda, "aten.dot.default"), (Policy::TorchCuda, "aten.gru_cell.default")];
     for (policy, choices) in [(Policy::Torch, &recorded.cpu), (Policy::TorchCuda, &recorded.cuda)] {
         for (target, kind) in

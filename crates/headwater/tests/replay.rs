@@ -1,12 +1,15 @@
-//! Replay: every model of the goldens compiles to the plans, and trains to the bits, that `replay.txt` records.
+//! Replay: every model of the goldens compiles to the plans, and trains to the bits, that `replay.txt`
+//! records.
 //!
-//! A change that claims to change no plan shows it here. One that means to records anew and commits the file with it:
+//! A change that claims to change no plan shows it here. One that means to records anew and commits the file
+//! with it:
 //!
 //! ```text
 //! HEADWATER_RECORD=replay cargo test -p headwater --test replay
 //! ```
 //!
-//! Each run leaves the plans as text under `target/tmp/replay`: keep the folder of the older revision to compare them.
+//! Each run leaves the plans as text under `target/tmp/replay`: keep the folder of the older revision to
+//! compare them.
 
 use headwater::core::DType;
 use headwater::core::pass::precision::{Level, Settings};

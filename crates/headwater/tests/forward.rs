@@ -1,0 +1,146 @@
+//! Running trained models forward, and taking their weights elsewhere: `eval`, `predict`, `export`, `train --init`.
+
+use headwater::core::Tensor;
+use headwater::cpu::Cpu;
+use headwater::export::{self, Predictions};
+use headwater::import::Dims;
+use headwater::infer::{self, Asked};
+use headwater::model::Model;
+use headwater::runtime::config::InitConfig;
+use headwater::runtime::{Dataset, TrainConfig};
+use headwater::score::Scorer;
+use headwater::weights::WeightFiles;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+fn digits(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit").join(file)
+}
+
+fn config(steps: u64) -> TrainConfig {
+    let mut c = TrainConfig { steps: Some(steps), batch: Some(64), ..TrainConfig::default() };
+    (c.data.train, c.data.eval) = (digits("train.safetensors"), Some(digits("heldout.safetensors")));
+    c
+}
+
+/// Runs the training and returns its losses and the loss and accuracy on the held-out samples.
+fn train(model: &Model, config: TrainConfig) -> (Vec<f64>, f64, f64) {
+    let (device, stop) = (Arc::new(Cpu::new(2)), AtomicBool::new(false));
+    let s = headwater::train::run(model, Dims::new(), config, device, false, &mut [], &stop)
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    let e = s.evaluation.unwrap();
+    (s.losses, e.loss, e.accuracy.unwrap())
+}
+
+fn weights(path: &Path) -> Option<InitConfig> {
+    Some(InitConfig { weights: Some(path.to_owned()), ..InitConfig::default() })
+}
+
+/// Logits of all held-out samples.
+fn logits(model: &Model, asked: Asked) -> Vec<f64> {
+    let mut all = Vec::new();
+    let asked = Asked { outputs: Some(vec![1]), pad: true, ..asked };
+    let device = Arc::new(Cpu::new(2));
+    infer::run(model, Dims::new(), &digits("heldout.safetensors"), &asked, device, &mut |ran| {
+        all.extend(ran.outputs[0].to_f64());
+        Ok(())
+    })
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    all
+}
+
+#[test]
+fn trained_weights_go_everywhere_with_the_same_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, model) = (dir.path().join("run"), Model::open(&digits("digits_vit.pt2")).unwrap());
+    let mut c = config(4);
+    c.checkpoint.dir = Some(run.clone());
+    let (losses, loss, accuracy) = train(&model, c);
+
+    // `eval` of the run's folder is the trainer's own evaluation.
+    let bound = model.bind(&Dims::new().or_exported()).unwrap();
+    let inputs: Vec<_> = bound.user_inputs().map(|(n, t)| (n.to_string(), t.clone())).collect();
+    let outputs: Vec<_> = bound.graph.outputs.iter().map(|o| bound.graph.ty(o.value).clone()).collect();
+    let mut scorer = Scorer::new(&inputs, &outputs, None, 5).unwrap();
+    let asked = Asked { batch: Some(64), weights: weights(&run), ..Asked::default() };
+    let device = Arc::new(Cpu::new(2));
+    let heldout = digits("heldout.safetensors");
+    let done = infer::run(&model, Dims::new(), &heldout, &asked, device, &mut |ran| {
+        scorer.add(&ran);
+        Ok(())
+    })
+    .unwrap();
+    let scores = scorer.finish();
+    assert_eq!((done.samples, done.left_out, scores.samples), (360, 0, 360));
+    assert_eq!((scores.loss, scores.accuracy), (loss, Some(accuracy)));
+    assert_eq!(done.mapping.unwrap().missing, Vec::<String>::new());
+
+    // An archive with these weights in it computes the same, and so do the weights in a file of their own.
+    let trained = dir.path().join("trained.pt2");
+    let files = WeightFiles::open(&run).unwrap();
+    export::archive(&model, &files, &trained, false).unwrap();
+    let want = logits(&model, asked.clone());
+    let untrained = logits(&model, Asked { weights: None, ..asked.clone() });
+    assert!(want.len() == 3600 && want != untrained, "training changes the logits");
+    let opened = Model::open(&trained).unwrap();
+    opened.program.verify_checksums().unwrap();
+    assert_eq!(logits(&opened, Asked { weights: None, ..asked.clone() }), want);
+    let refused = export::archive(&model, &files, &trained, false).unwrap_err().to_string();
+    assert!(refused.contains("already exists"), "{refused}");
+    let file = dir.path().join("w.safetensors");
+    let names = export::safetensors(&files, "blocks.", &file, false).unwrap();
+    assert!(names.contains(&"0.proj.weight".to_string()) && names.len() == files.tensors().count());
+
+    // A run that begins with them goes on from there: its first loss is not that of the archive's weights.
+    let mut c = config(1);
+    c.init.weights = Some(run);
+    let (resumed, ..) = train(&model, c);
+    let (fresh, ..) = train(&model, config(1));
+    assert_eq!(fresh[0], losses[0]);
+    assert!(resumed[0] < fresh[0], "{resumed:?} {fresh:?}");
+}
+
+#[test]
+fn predictions_are_written_batch_by_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Model::open(&digits("digits_vit.pt2")).unwrap();
+    // Logits do not depend on the labels: data without them will do.
+    let all = Dataset::open(&digits("heldout.safetensors")).unwrap();
+    let images = all.column("images").unwrap();
+    let mut file = headwater::tensors::TensorFile::default();
+    file.tensors.insert("images".into(), Tensor::from_bytes(&images.ty, images.bytes()));
+    let data = dir.path().join("new.safetensors");
+    file.write(&data).unwrap();
+    let want = logits(&model, Asked { batch: Some(360), ..Asked::default() });
+    for name in ["p.safetensors", "p.npz"] {
+        let out = dir.path().join(name);
+        let mut predictions = Predictions::new(&out, false, vec!["output.1".into()]).unwrap();
+        let asked = Asked { batch: Some(100), outputs: Some(vec![1]), pad: true, ..Asked::default() };
+        let device = Arc::new(Cpu::new(2));
+        infer::run(&model, Dims::new(), &data, &asked, device, &mut |ran| {
+            predictions.add(ran.samples, &ran.outputs)
+        })
+        .unwrap_or_else(|e| panic!("{e:#}"));
+        predictions.finish().unwrap();
+        let read = Dataset::open(&out).unwrap();
+        let column = read.column("output.1").unwrap();
+        assert_eq!(column.ty.shape[..], [360, 10]);
+        let got = Tensor::from_bytes(&column.ty, column.bytes()).to_f64();
+        // Products of another batch size may add in another order: f32's rounding over sums of 48.
+        let near = |a: &f64, b: &f64| (a - b).abs() <= 1e-5 * b.abs().max(1.0);
+        assert!(got.iter().zip(&want).all(|(a, b)| near(a, b)), "{name}");
+        assert_eq!(
+            std::fs::read_dir(dir.path())
+                .unwrap()
+                .filter(|e| { e.as_ref().unwrap().file_name().to_string_lossy().contains("part") })
+                .count(),
+            0,
+            "no part is left behind"
+        );
+    }
+    let wrong =
+        infer::run(&model, Dims::new(), &data, &Asked::default(), Arc::new(Cpu::new(1)), &mut |_| Ok(()));
+    let message = format!("{:#}", wrong.unwrap_err());
+    assert!(message.contains("labels"), "the loss needs them: {message}");
+}
