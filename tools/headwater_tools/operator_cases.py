@@ -12,7 +12,8 @@ def collect(c):
     """Adds every case to `c`, a `Cases`."""
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
-        reductions, norms, products, convolutions, pooling, losses, attention, embedding_gradients, recurrent, distances, order_statistics, matrices,
+        reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
+        distances, order_statistics, matrices,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -650,6 +651,22 @@ def convolutions(c):
     c("convolution.default", c.f(2, 3, 5, 5), c.f(4, 3, 3, 3), c.f(4), [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     c("convolution.default", c.f(1, 4, 3, 3), c.f(4, 2, 2, 2), None, [2, 2], [0, 0], [1, 1], True, [0, 0], 1)
     c("convolution.default", c.f(1, 4, 6), c.f(4, 2, 3), c.f(4), [1], [1], [2], False, [0], 2)
+
+
+def volumes(c):
+    for name in ("max_pool3d.default", "max_pool3d_with_indices.default"):
+        c(name, c.d(1, 2, 2, 4, 6), [2, 2, 3])
+        c(name, c.d(2, 4, 5, 5), [3, 3, 2], [2, 1, 2], [1, 1, 0])
+        c(name, c.d(1, 1, 6, 5, 5), [2, 2, 2], [1, 2, 1], [1, 0, 1], [3, 2, 2])
+        c(name, c.d(1, 2, 5, 3, 4), [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], True)
+    c("avg_pool3d.default", c.f(1, 2, 4, 4, 3), [2, 2, 2])
+    c("avg_pool3d.default", c.f(2, 5, 4, 4), [3, 3, 2], [2, 1, 2], [1, 1, 0])
+    c("avg_pool3d.default", c.f(1, 1, 5, 4, 4), [3, 2, 3], [2, 2, 2], [1, 1, 1], False, False)  # padding is not counted
+    c("avg_pool3d.default", c.f(1, 1, 5, 6, 4), [2, 3, 3], [2, 2, 2], [1, 0, 1], True, True)
+    c("avg_pool3d.default", c.f(1, 1, 3, 4, 4), [2, 2, 2], [1, 2, 2], [0, 0, 0], True, True, 5)
+    for size in ([1, 1, 1], [3, 2, 2], [2, 5, 3]):
+        c("adaptive_avg_pool3d.default", c.f(1, 2, 4, 5, 3), size)
+    c("_adaptive_avg_pool3d.default", c.f(1, 2, 3, 4, 5), [2, 3, 2])
 
 
 def pooling(c):

@@ -1,0 +1,57 @@
+//! The largest input of each window of three dimensions.
+
+use super::max_pool2d::MAX_POOL2D;
+use super::volume::Volume;
+use crate::attr::Attrs;
+use crate::ops::index::gather::GATHER;
+use crate::ops::pointwise::{add::ADD, div::DIV, mul::MUL};
+use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, required};
+
+/// Maximum over sliding windows of `[…, D, H, W]`, and its index in the volume (`(depth · H + row) · W + column`). As of
+/// [`MAX_POOL2D`], the first of equals wins, and the last NaN over everything.
+pub static MAX_POOL3D: OpDef = OpDef {
+    name: "max_pool3d_with_indices",
+    schemas: &[
+        "max_pool3d_with_indices(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
+        "max_pool3d(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> Tensor",
+    ],
+    infer: |cx| Volume::of(cx)?.infer(cx.dtype(0)?, &MAX_POOL2D),
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Same,
+    cost: Cost::Free,
+    body: Body::Decompose(|b, cx, inputs| {
+        let parts = Volume::of(cx)?.pool(b, required(inputs, 0)?, &MAX_POOL2D)?;
+        let types = (MAX_POOL3D.infer)(cx)?;
+        let (best, within) = (parts.depth[0], parts.depth[1]);
+        let best = b.reshape(best, &types[0].shape)?;
+        let best = b.cast(best, types[0].dtype)?;
+        // The index among all planes' maxima names the plane, and where its maximum lies there.
+        let [channels, _, columns] = b.ty(within).shape[..] else { unreachable!("three dimensions") };
+        let planes =
+            b.reshape(parts.planes[1], &[channels, b.ty(parts.planes[1]).shape.numel() / channels.max(1)])?;
+        let flat = b.reshape(within, &[channels, b.ty(within).shape.numel() / channels.max(1)])?;
+        let inside = b.one(&GATHER, &[planes, flat], Attrs::new().with("dim", 1))?;
+        let by = Attrs::new().with("other", columns.max(1) as i64).with("rounding_mode", "floor");
+        let depth = b.one(&DIV, &[flat], by)?;
+        let x = cx.shape(0)?;
+        let plane = x[x.rank() - 2] * x[x.rank() - 1];
+        let start = b.one(&MUL, &[depth], Attrs::new().with("other", plane as i64))?;
+        let at = b.one(&ADD, &[start, inside], Attrs::new())?;
+        Ok(vec![best, b.reshape(at, &types[1].shape)?])
+    }),
+    cases: || {
+        let pool = |name, shape: &[usize]| Case::new(name).distinct(shape);
+        vec![
+            pool("plain", &[1, 2, 2, 3, 4]).attr("kernel_size", [2, 3, 2]),
+            pool("overlapping, padded", &[1, 3, 4, 3])
+                .attr("kernel_size", [3, 2, 2])
+                .attr("stride", [1, 1, 2])
+                .attr("padding", [1, 1, 0]),
+            pool("dilated", &[1, 1, 5, 4, 2])
+                .attr("kernel_size", [2, 2, 1])
+                .attr("stride", [1])
+                .attr("dilation", [3, 2, 1]),
+            pool("ceil", &[2, 3, 3, 3]).attr("kernel_size", [2]).attr("stride", [2]).attr("ceil_mode", true),
+        ]
+    },
+};
