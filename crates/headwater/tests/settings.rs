@@ -25,7 +25,7 @@ fn items(file: &str, name: &str) -> (String, Vec<Item>) {
     let text = std::fs::read_to_string(root().join("crates").join(file)).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     let opens = |l: &&str| [" struct ", " enum "].iter().any(|k| l.contains(&format!("pub{k}{name} {{")));
-    let begin = lines.iter().position(|l| opens(&l)).unwrap_or_else(|| panic!("{file} has no {name}"));
+    let begin = lines.iter().position(opens).unwrap_or_else(|| panic!("{file} has no {name}"));
     let mut above: Vec<&str> = Vec::new();
     for l in lines[..begin].iter().rev().take_while(|l| l.starts_with("///") || l.starts_with("#[")) {
         above.extend(l.strip_prefix("///").map(str::trim));
