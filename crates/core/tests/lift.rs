@@ -94,7 +94,13 @@ fn every_operator_lifts_to_every_float_dtype() {
             continue;
         }
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
-            let lifted = lift(&graph, dtype).unwrap_or_else(|e| panic!("{name} to {dtype}: {e}"));
+            let lifted = match lift(&graph, dtype) {
+                // As in PyTorch, decompositions of matrices have no form in 16 bits.
+                Err(e) if dtype.size() == 2 && e.message.contains("linear algebra is in f32 or f64") => {
+                    continue;
+                }
+                lifted => lifted.unwrap_or_else(|e| panic!("{name} to {dtype}: {e}")),
+            };
             verify(&lifted).unwrap_or_else(|e| panic!("{name} to {dtype}: {e}"));
             for (a, b) in graph.outputs.iter().zip(&lifted.outputs) {
                 let (a, b) = (graph.ty(a.value), lifted.ty(b.value));

@@ -55,6 +55,8 @@ fn autocast_lists_are_pytorchs() {
             (Policy::Torch, "convolution"),
             (Policy::TorchCuda, "cross_entropy_loss"),
             (Policy::TorchCuda, "upsample_bicubic2d"),
+            // Recorded as `_adaptive_avg_pool3d`, which the listed `adaptive_avg_pool3d` calls.
+            (Policy::Torch, "_adaptive_avg_pool3d"),
         ];
         for op in registry.operators() {
             let targets: Vec<String> =

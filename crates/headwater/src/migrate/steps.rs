@@ -303,7 +303,8 @@ pub(super) fn training(
     let measured =
         with_trainer(&opened.model, Dims::new(), config, device.clone(), false, |trainer, config| {
             if let (Some(golden), Some(curve)) = (&opened.golden, &curve) {
-                apart = differences(golden, curve, config, &opened.model, trainer, CURVE_STEPS)?;
+                let steps = CURVE_STEPS.min(usize::try_from(trainer.steps()).unwrap_or(CURVE_STEPS));
+                apart = differences(golden, curve, config, &opened.model, trainer, steps)?;
             }
             trainer.measure();
             let summary = crate::train::run_logged(trainer, config, &mut [&mut note], stop)?;

@@ -12,7 +12,7 @@ pub static DIV_OUT: OpDef = OpDef {
     schemas: &["div.out(Tensor self, Tensor other, *, Tensor(a!) out) -> Tensor(a!)"],
     infer: |cx| Ok(vec![result(cx)?; 2]),
     derivative: Derivative::ByDecomposition,
-    precision: Precision::Same,
+    precision: Precision::Widest,
     cost: Cost::PerOutput(1),
     body: Body::Decompose(|b, cx, inputs| {
         let out = result(cx)?;
