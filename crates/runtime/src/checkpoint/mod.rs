@@ -198,8 +198,14 @@ impl Store {
         let path = dir.join(LOCK);
         let lock = File::options().create(true).append(true).open(&path).map_err(Error::io(&path))?;
         // A file system without locks protects nobody, but is no reason not to train.
-        if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            return Err(Error::checkpoint(dir, "another run is saving here"));
+        // A child process that is just being started shares the lock until it runs its own program: try again.
+        let mut tries = 20;
+        while let Err(TryLockError::WouldBlock) = lock.try_lock() {
+            tries -= 1;
+            if tries == 0 {
+                return Err(Error::checkpoint(dir, "another run is saving here"));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
         }
         let store = Store { dir: dir.to_owned(), keep: keep.max(1), _lock: lock, create: Create::default() };
         // Left behind by a run that was killed while saving or removing.

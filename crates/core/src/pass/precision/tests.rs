@@ -43,26 +43,29 @@ fn apex_lists_are_apexs() {
         .collect();
     assert!(wrong.is_empty(), "not as listed: {wrong:?}");
     assert!(matches!(found["binary_cross_entropy"], Some(Precision::Refused(_))));
-    // Ours beside apex's. Low: `einsum` and `_grouped_mm` are matrix products, and so is `dot`, where apex takes
-    // the widest.
-    // Full: other names and backward calls of what apex lists, functions as steep as those, interpolation,
+    // Ours beside apex's. Low: `einsum` and `_grouped_mm` are matrix products, and so are `bilinear` and the layers
+    // of recurrent networks, which apex casts too, and `dot` and `vdot`, where apex takes the widest.
+    // Full: distances, decompositions of matrices, integrals and quantiles; other names and backward calls of what apex lists, functions as steep as those, interpolation,
     // sums of exponentials, and norms that apex has no function of. Widest: operators that write one tensor
     // into another.
     let beside = [
         (
             Precision::Low,
-            "_convolution _grouped_mm _prelu_kernel dot _scaled_dot_product_flash_attention_for_cpu einsum",
+            "_convolution _grouped_mm _prelu_kernel bilinear dot _scaled_dot_product_flash_attention_for_cpu einsum gru \
+             gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell vdot",
         ),
         (
             Precision::Full,
             "_fused_rms_norm _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d \
              _upsample_nearest_exact2d upsample_linear1d _weight_norm arccos arcsin digamma exp2 gelu_backward instance_norm lgamma log1p logaddexp logcumsumexp logsumexp nll_loss2d \
              nll_loss2d_forward nll_loss_nd pow_ softplus_backward special_digamma special_erfinv special_exp2 \
-             special_expm1 special_gammaln special_log1p special_xlogy std_mean var_mean xlogy",
+             special_expm1 special_gammaln special_log1p special_xlogy std_mean var_mean xlogy _cdist_forward cdist \
+             cholesky cumulative_trapezoid det inverse linalg_cholesky linalg_det linalg_inv linalg_slogdet \
+             linalg_solve linalg_svdvals logdet quantile slogdet trapezoid trapz triplet_margin_loss",
         ),
         (
             Precision::Widest,
-            "arctan2 concat concatenate dstack ger greater greater_equal hstack index_add index_copy index_put less \
+            "arctan2 concat concatenate kron dstack ger greater greater_equal hstack index_add index_copy index_put less \
              less_equal multiply not_equal outer row_stack rsub scatter scatter_add scatter_reduce subtract divide \
              true_divide vstack _unsafe_index_put",
         ),
