@@ -127,6 +127,11 @@ impl<'a> Issuer<'a> {
         self.place
     }
 
+    /// Steps that it may still take. Each statement, and each round of a loop, takes one.
+    pub const fn fuel(&self) -> u64 {
+        self.fuel
+    }
+
     /// Gives a variable a value: what a load has read.
     pub fn set(&mut self, var: VarId, value: Value) {
         if let Some(slot) = self.vars.get_mut(var.0 as usize) {

@@ -5,8 +5,8 @@
 //! the cost model of pto-isa; cube and copies likewise. What no source states is marked as assumed. 310P has no
 //! published measurement: the same rules are used, scaled by its bytes a cycle, and are not calibrated.
 
+use super::address::Addresses;
 use super::bank::{Access, Banks};
-use super::interpret::Addresses;
 use crate::chip::Arch;
 use crate::kernel::{
     Base, Binary, Elem, Instr, Mask, Over, Program, Quant, Reduction, Scaled, Space, Unary, Value, Vector,

@@ -3,14 +3,15 @@
 //! Each core's scalar unit issues instructions into in-order queues, one for each pipe. A pipe takes the next
 //! instruction when it is free; waits for flags hold it up. Transfers share memory with those of all cores.
 
+use super::Loads;
+use super::address::Addresses;
 use super::bank::Banks;
 use super::cost::{Cost, Port, Transfer, cost};
 use super::gm::{Bandwidth, L2};
-use super::interpret::{Addresses, Interpreter, Next};
-use super::{Launch, Loads};
 use crate::chip::{Arch, Chip};
 use crate::finding::{Finding, Result, Rule};
-use crate::kernel::{Barrier, Instr, Pipe, Program, Stmt, Unit, Value};
+use crate::kernel::{Barrier, Instr, Pipe, Program, Unit, Value};
+use crate::sim::{Code, Issued, Issuer, Place};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
@@ -18,8 +19,21 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 const QUEUE: usize = 32;
 /// Cycles of a barrier of all cores in hardware. Assumed.
 const CORES: f64 = 500.0;
-/// Instructions of one core after which a launch is given up.
-const ENDLESS: u64 = 200_000_000;
+/// Steps of one block after which a loop is taken for endless.
+const ENDLESS: u64 = 1_000_000_000;
+/// Cycles that the scalar unit takes for a statement: to compute its operands, to branch, to issue. Assumed: no public
+/// measurement tells them apart.
+const STATEMENT: u64 = 4;
+
+/// The scalar unit's part of a launch: the statements of each part, and the values of scalar parameters.
+pub struct Issue<'p> {
+    /// By part of the program.
+    pub codes: &'p [Code<'p>],
+    /// By parameter; `None` for pointers.
+    pub args: &'p [Option<Value>],
+    /// Number of blocks.
+    pub blocks: u32,
+}
 
 /// Cycles, ordered.
 #[derive(PartialEq)]
@@ -85,23 +99,24 @@ enum Held {
 }
 
 struct Core<'p> {
-    interpreter: Option<Interpreter<'p>>,
+    issuer: Option<Issuer<'p>>,
     lanes: [Lane; 7],
     /// Flags that are set, and from when.
     flags: HashMap<Flag, VecDeque<f64>>,
     held: Held,
-    /// When the scalar unit was last free, and the interpreter's cycles then.
+    /// When the scalar unit was last free, and the steps that it had left then.
     time: f64,
-    counted: u64,
+    fuel: u64,
     scalar: f64,
-    issued: u64,
     blocks: VecDeque<i64>,
     ended: f64,
     /// What the scalar unit has come to, at `time`.
-    ready: Option<Next<'p>>,
+    ready: Option<Option<Box<Issued<'p>>>>,
     /// An instruction that waits for room.
     pending: Option<(usize, Queued)>,
     unit: Unit,
+    /// Which part of the program it runs.
+    part: usize,
 }
 
 /// Busy cycles of a core by pipe, in the order of [`Pipe::ALL`], and when it was done.
@@ -117,14 +132,13 @@ pub struct CoreTime {
 pub struct Engine<'p, 'l> {
     program: &'p Program,
     at: &'p Addresses,
-    args: &'p [Value],
+    issue: Issue<'p>,
     cores: Vec<Core<'p>>,
     memory: Bandwidth,
     l2: &'l mut L2,
     banks: &'l mut Banks,
     events: BinaryHeap<Reverse<(Time, usize, usize)>>,
     loads: &'l mut Loads<'p>,
-    blocks: i64,
     waiting: usize,
     /// Bytes over HBM's interface so far, and bytes of all transfers.
     pub hbm: f64,
@@ -138,31 +152,31 @@ impl<'p, 'l> Engine<'p, 'l> {
     pub fn new(
         program: &'p Program,
         chip: &Chip,
+        issue: Issue<'p>,
         at: &'p Addresses,
-        launch: &'p Launch,
         l2: &'l mut L2,
         banks: &'l mut Banks,
         loads: &'l mut Loads<'p>,
     ) -> Self {
         let mut cores = Vec::new();
-        for part in &program.parts {
+        for (index, part) in program.parts.iter().enumerate() {
             let (count, each) = match part.unit {
                 Unit::Vector if program.mixed() => (chip.vector_cores, 2),
                 Unit::Vector => (chip.vector_cores, 1),
                 Unit::Cube | Unit::Whole => (chip.cube_cores, 1),
             };
-            let blocks = i64::from(launch.blocks) * each;
+            let blocks = i64::from(issue.blocks) * each;
             let used = i64::from(count).min(blocks);
             for c in 0..used {
                 cores.push(Core {
-                    interpreter: None,
+                    issuer: None,
                     lanes: Default::default(),
                     flags: HashMap::new(),
                     held: Held::No,
                     time: 0.0,
-                    counted: 0,
+                    fuel: 0,
+                    part: index,
                     scalar: 0.0,
-                    issued: 0,
                     blocks: (c..blocks).step_by(used.max(1) as usize).collect(),
                     ended: 0.0,
                     ready: None,
@@ -182,14 +196,13 @@ impl<'p, 'l> Engine<'p, 'l> {
         Engine {
             program,
             at,
-            args: &launch.args,
+            issue,
             cores,
             memory: Bandwidth::new(hbm, l2_rate),
             l2,
             banks,
             events: BinaryHeap::new(),
             loads,
-            blocks: i64::from(launch.blocks),
             waiting: 0,
             hbm: 0.0,
             moved: 0.0,
@@ -263,49 +276,45 @@ impl<'p, 'l> Engine<'p, 'l> {
 
     /// Runs the scalar unit up to the next instruction.
     fn advance(&mut self, c: usize) -> Result<()> {
-        let blocks = self.blocks;
-        let (program, args) = (self.program, self.args);
+        let program = self.program;
         let core = &mut self.cores[c];
-        let Some(interpreter) = &mut core.interpreter else {
+        let Some(issuer) = &mut core.issuer else {
             let Some(block) = core.blocks.pop_front() else {
                 core.held = Held::Done;
                 core.ended = core.time;
                 return Ok(());
             };
-            let part = program.parts.iter().find(|p| p.unit == core.unit);
-            let body = part.map_or(&[] as &[Stmt], |p| &p.body);
-            let sub = if program.mixed() && core.unit == Unit::Vector { block % 2 } else { 0 };
-            core.interpreter = Some(Interpreter::new(program, body, args, [block, blocks, sub]));
-            core.counted = 0;
+            let pairs = program.mixed() && core.unit == Unit::Vector;
+            let place = Place {
+                block: block as u32,
+                blocks: self.issue.blocks,
+                sub_block: if pairs { block as u32 % 2 } else { 0 },
+            };
+            let code = &self.issue.codes[core.part];
+            core.issuer = Some(Issuer::new(program, code, place, self.issue.args, ENDLESS));
+            core.fuel = ENDLESS;
             return Ok(());
         };
-        let next = interpreter.next()?;
-        let spent = (interpreter.cycles - core.counted) as f64;
-        core.counted = interpreter.cycles;
+        let next = issuer.next()?;
+        let spent = ((core.fuel - issuer.fuel()) * STATEMENT) as f64;
+        core.fuel = issuer.fuel();
         core.time += spent;
         core.scalar += spent;
-        core.issued += 1;
-        if core.issued > ENDLESS {
-            let message = format!("a core issued {ENDLESS} instructions without coming to its end");
-            return Err(Finding::new(Rule::Endless, program, message));
-        }
-        core.ready = Some(next);
+        core.ready = Some(next.map(Box::new));
         Ok(())
     }
 
     /// Issues what the scalar unit has come to.
-    fn issue(&mut self, c: usize, next: Next<'p>) -> Result<()> {
+    fn issue(&mut self, c: usize, next: Option<Box<Issued<'p>>>) -> Result<()> {
         let program = self.program;
-        let (instr, stmt) = match next {
-            Next::Issue(instr, stmt) => (instr, stmt),
-            Next::End => {
-                // The block is done when its pipes are.
-                self.cores[c].interpreter = None;
-                self.drain(c, Held::Drain);
-                return Ok(());
-            }
+        let Some(issued) = next else {
+            // The block is done when its pipes are.
+            self.cores[c].issuer = None;
+            self.drain(c, Held::Drain);
+            return Ok(());
         };
-        match &*instr {
+        let Issued { instr, stmt } = *issued;
+        match &instr {
             Instr::Barrier(Barrier::All) => self.drain(c, Held::Drain),
             Instr::Barrier(Barrier::Cores) | Instr::SyncSoft(_) => self.drain(c, Held::Cores),
             Instr::CrossSet(_) | Instr::CrossWait(_) => {
@@ -321,8 +330,8 @@ impl<'p, 'l> Engine<'p, 'l> {
                         "a value that the scalar unit loads decides what runs: give the launch its data";
                     Finding::new(Rule::Arguments, program, message).at(program, "", stmt.source)
                 })?;
-                if let Some(interpreter) = &mut self.cores[c].interpreter {
-                    interpreter.assign(x.into, value);
+                if let Some(issuer) = &mut self.cores[c].issuer {
+                    issuer.set(x.into, value);
                 }
                 self.own(c, &instr)?;
             }

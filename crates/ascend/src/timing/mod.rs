@@ -5,19 +5,20 @@
 //! and "copies" of `docs/ascend-timing.md`), and judged on published times of whole kernels that it was not
 //! calibrated on. For 310P no measurement is public: its figures are scaled from its platform table.
 
+mod address;
 mod bank;
 mod cost;
 mod engine;
 mod gm;
-mod interpret;
 
 use crate::chip::{Arch, Chip};
 use crate::finding::{Finding, Result, Rule};
-use crate::kernel::{Pipe, Program, Unit, Value, View};
+use crate::kernel::{Param, Pipe, Program, Unit, Value, View};
+use crate::sim::Code;
+use address::Addresses;
 use bank::Banks;
-use engine::{CoreTime, Engine};
+use engine::{CoreTime, Engine, Issue};
 use gm::L2;
-use interpret::Addresses;
 use std::fmt;
 
 /// Microseconds of scheduling that a task takes beside its cores, with one core and for each further one: the
@@ -69,11 +70,15 @@ pub fn predict(program: &Program, chip: &'static Chip, launch: &Launch, loads: &
         return Err(Finding::new(Rule::Arguments, program, message));
     }
     let at = Addresses::new(program);
+    let codes: Vec<Code> = program.parts.iter().map(Code::new).collect();
+    let scalar = |(p, &v): (&Param, &Value)| p.scalar().map(|_| v);
+    let args: Vec<Option<Value>> = program.params.iter().zip(&launch.args).map(scalar).collect();
     let (mut l2, mut banks) = (L2::new(chip.l2, at.gm), Banks::default());
     let mut last = None;
     // Twice: the first launch leaves L2 as a training step finds it.
     for _ in 0..2 {
-        let mut engine = Engine::new(program, chip, &at, launch, &mut l2, &mut banks, loads);
+        let issue = Issue { codes: &codes, args: &args, blocks: launch.blocks };
+        let mut engine = Engine::new(program, chip, issue, &at, &mut l2, &mut banks, loads);
         let cores = engine.run()?;
         last = Some((cores, [engine.hbm, engine.moved]));
     }
