@@ -1,8 +1,9 @@
 //! Elementwise sum, the smallest whole kernel: tiles in turn for each core, two of each in flight.
 
+use super::copies::{read, write};
 use crate::chip::Arch;
 use crate::finding::Result;
-use crate::kernel::{Binary, Builder, Elem, Gm, Over, Pipe, Program, Scalar, Unit, View};
+use crate::kernel::{Binary, Builder, Elem, Over, Pipe, Program, Scalar, Unit};
 
 /// `z = x + y` over `len` elements, `tile` elements at a time (a multiple of a repeat's elements).
 ///
@@ -41,8 +42,8 @@ pub fn add(arch: Arch, elem: Elem, len: u64, tile: u64) -> Result<Program> {
         let at = slot.clone() * tile;
 
         k.wait_flag(Pipe::V, Pipe::Mte2, slot.clone());
-        read(k, a.at(at.clone()), x, &start, &count);
-        read(k, b.at(at.clone()), y, &start, &count);
+        read(k, a.at(at.clone()), x.at(&start), &count);
+        read(k, b.at(at.clone()), y.at(&start), &count);
         k.flag(Pipe::Mte2, Pipe::V, slot.clone());
 
         k.wait_flag(Pipe::Mte3, Pipe::V, slot.clone());
@@ -51,7 +52,7 @@ pub fn add(arch: Arch, elem: Elem, len: u64, tile: u64) -> Result<Program> {
         k.set_flag(Pipe::V, Pipe::Mte2, slot.clone());
         k.flag(Pipe::V, Pipe::Mte3, slot.clone());
 
-        write(k, z, c.at(at), &start, &count);
+        write(k, z.at(&start), c.at(at), &count);
         k.set_flag(Pipe::Mte3, Pipe::V, slot);
         k.set(round, round + 1);
     });
@@ -60,28 +61,4 @@ pub fn add(arch: Arch, elem: Elem, len: u64, tile: u64) -> Result<Program> {
         k.wait_flag(Pipe::Mte3, Pipe::V, slot);
     }
     k.finish()
-}
-
-/// Copies `count` elements of `from` into UB; where the chip copies whole blocks alone, rounded up.
-fn read(k: &mut Builder, into: View, from: Gm, start: &Scalar, count: &Scalar) {
-    let size = from.elem.size();
-    match k.arch() {
-        Arch::A2 => k.copy_pad(into, from.at(start), 1, count.clone() * size, 0, 0),
-        Arch::P310 => {
-            let blocks = count.clone().div_ceil(from.elem.per_block() as i64);
-            k.copy_runs(into, from.at(start), 1, blocks, 0, 0);
-        }
-    }
-}
-
-/// The way back.
-fn write(k: &mut Builder, to: Gm, from: View, start: &Scalar, count: &Scalar) {
-    let size = to.elem.size();
-    match k.arch() {
-        Arch::A2 => k.copy_pad(to.at(start), from, 1, count.clone() * size, 0, 0),
-        Arch::P310 => {
-            let blocks = count.clone().div_ceil(to.elem.per_block() as i64);
-            k.copy_runs(to.at(start), from, 1, blocks, 0, 0);
-        }
-    }
 }

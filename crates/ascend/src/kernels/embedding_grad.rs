@@ -4,11 +4,13 @@
 //! a task adds the gradients of its rows in the order of the indices. No element is summed by two cores, so the bits are
 //! the same for any number of blocks, and there are no atomic sums.
 
+use super::copies::{read, write_rows};
+use super::refusal;
 use crate::chip::Arch;
-use crate::finding::{Finding, Result, Rule};
+use crate::finding::{Result, Rule};
 use crate::kernel::{
     Barrier, Binary, Buf, Builder, Elem, Gm, Over, Pipe, Program, Round, Scalar, ScalarBinary, ScalarType,
-    Scaled, Unit, View,
+    Scaled, Unit,
 };
 
 /// Sums of a task, f32 elements.
@@ -157,7 +159,7 @@ pub fn embedding_grad(arch: Arch, shape: &EmbeddingGrad) -> Result<Program> {
         };
         k.flag(Pipe::V, Pipe::Mte3, 0);
         let to = table.at(first * dim + column);
-        write(k, to, result.at(0), &count, &columns, [dim, pitch]);
+        write_rows(k, to, result.at(0), &count, &columns, [dim, pitch]);
         k.set_flag(Pipe::Mte3, Pipe::V, 0);
         k.if_(task.eq(0), |k| {
             k.store(report.at(0), wrong);
@@ -178,18 +180,7 @@ pub fn embedding_grad(arch: Arch, shape: &EmbeddingGrad) -> Result<Program> {
 
 fn check(arch: Arch, shape: &EmbeddingGrad, name: &str) -> Result<()> {
     let EmbeddingGrad { elem, indices, rows, dim, padding } = *shape;
-    let fail = |rule: Rule, message: String| {
-        Err(Box::new(Finding {
-            rule,
-            message,
-            kernel: name.into(),
-            statement: String::new(),
-            buffer: String::new(),
-            block: None,
-            op: "embedding_dense_backward".into(),
-            origin: None,
-        }))
-    };
+    let fail = |rule, message| Err(refusal(name, "embedding_dense_backward", rule, message));
     if !matches!(elem, Elem::F16 | Elem::F32) {
         return fail(Rule::Unsupported, format!("gradients are {elem}; f32 and f16 are supported"));
     }
@@ -228,31 +219,4 @@ fn not_below(x: &Scalar, limit: impl Into<Scalar>) -> Scalar {
 fn read_indices(k: &mut Builder, near: Buf, index: Gm, start: &Scalar, len: &Scalar) {
     read(k, near.at(0), index.at(start), len);
     k.flag(Pipe::Mte2, Pipe::S, 0);
-}
-
-/// Copies `count` elements from GM into UB; where the chip copies whole blocks alone, rounded up.
-fn read(k: &mut Builder, into: View, from: View, count: &Scalar) {
-    let elem = into.elem;
-    match k.arch() {
-        Arch::A2 => k.copy_pad(into, from, 1, count.clone() * elem.size(), 0, 0),
-        Arch::P310 => {
-            let blocks = count.clone().div_ceil(elem.per_block() as i64);
-            k.copy_runs(into, from, 1, blocks, 0, 0);
-        }
-    }
-}
-
-/// Copies rows of `columns` elements to GM; rows begin `dim` elements apart there, and `pitch` in UB.
-fn write(k: &mut Builder, to: View, from: View, rows: &Scalar, columns: &Scalar, [dim, pitch]: [u64; 2]) {
-    let elem = to.elem;
-    let blocks = columns.clone().div_ceil(elem.per_block() as i64);
-    let gap = Scalar::from(pitch / elem.per_block()) - blocks.clone();
-    let rest = Scalar::from(dim) - columns.clone();
-    match k.arch() {
-        Arch::A2 => {
-            let bytes = columns.clone() * elem.size();
-            k.copy_pad(to, from, rows.clone(), bytes, gap, rest * elem.size());
-        }
-        Arch::P310 => k.copy_runs(to, from, rows.clone(), blocks, gap, rest / elem.per_block()),
-    }
 }

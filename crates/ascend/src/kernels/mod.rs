@@ -1,7 +1,24 @@
 //! Kernels written by hand.
 
 mod add;
+mod copies;
 mod embedding_grad;
 
 pub use add::add;
 pub use embedding_grad::{EmbeddingGrad, embedding_grad};
+
+use crate::finding::{Finding, Rule};
+
+/// A finding about a kernel that cannot be written for the shape that is asked for.
+fn refusal(kernel: &str, op: &str, rule: Rule, message: String) -> Box<Finding> {
+    Box::new(Finding {
+        rule,
+        message,
+        kernel: kernel.into(),
+        statement: String::new(),
+        buffer: String::new(),
+        block: None,
+        op: op.into(),
+        origin: None,
+    })
+}
