@@ -3,9 +3,11 @@
 mod add;
 mod copies;
 mod embedding_grad;
+mod rms_norm;
 
 pub use add::add;
 pub use embedding_grad::{EmbeddingGrad, embedding_grad};
+pub use rms_norm::{RmsNorm, rms_norm};
 
 use crate::finding::{Finding, Rule};
 
