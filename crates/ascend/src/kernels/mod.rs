@@ -4,10 +4,12 @@ mod add;
 mod copies;
 mod embedding_grad;
 mod rms_norm;
+mod rms_norm_grad;
 
 pub use add::add;
 pub use embedding_grad::{EmbeddingGrad, embedding_grad};
 pub use rms_norm::{RmsNorm, rms_norm};
+pub use rms_norm_grad::{rms_norm_grad, rms_norm_grad_gamma, rms_norm_grad_partials};
 
 use crate::finding::{Finding, Rule};
 

@@ -120,7 +120,8 @@ pub fn rms_norm(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     k.finish()
 }
 
-fn check(arch: Arch, shape: &RmsNorm, name: &str) -> Result<()> {
+/// Refuses shapes that kernels of the norm cannot have.
+pub(super) fn check(arch: Arch, shape: &RmsNorm, name: &str) -> Result<()> {
     let RmsNorm { elem, rows, dim, .. } = *shape;
     let fail = |rule, message| Err(refusal(name, "_fused_rms_norm", rule, message));
     if !matches!(elem, Elem::F16 | Elem::F32) {
@@ -139,7 +140,7 @@ fn check(arch: Arch, shape: &RmsNorm, name: &str) -> Result<()> {
 }
 
 /// Converts f16 to f32; nothing where it is f32 already and in place.
-fn widen(k: &mut Builder, to: Buf, from: Buf, over: Over) {
+pub(super) fn widen(k: &mut Builder, to: Buf, from: Buf, over: Over) {
     if from.elem == Elem::F16 {
         k.cast(to.at(0), from.at(0).strided(1, 4), Round::None, over);
         k.barrier(Barrier::V);
@@ -147,7 +148,7 @@ fn widen(k: &mut Builder, to: Buf, from: Buf, over: Over) {
 }
 
 /// Converts f32 to f16, to nearest, ties to even.
-fn round(k: &mut Builder, to: View, from: View, over: Over) {
+pub(super) fn round(k: &mut Builder, to: View, from: View, over: Over) {
     // 310P rounds so where no rounding is named.
     let rounding = if k.arch() == Arch::A2 { Round::Rint } else { Round::None };
     k.cast(to.strided(1, 4), from, rounding, over);
@@ -155,7 +156,7 @@ fn round(k: &mut Builder, to: View, from: View, over: Over) {
 
 /// Sum of `len` elements, whole repeats and at most 64 of them: a tree of neighbours over each repeat, and one over
 /// their sums. The scalar unit has the sum, and the vector unit may go on.
-fn row_sum(k: &mut Builder, of: Buf, partial: Buf, total: Buf, len: u64) -> Scalar {
+pub(super) fn row_sum(k: &mut Builder, of: Buf, partial: Buf, total: Buf, len: u64) -> Scalar {
     let repeats = len / Elem::F32.per_repeat();
     k.reduce(Reduction::WholeSum, partial.at(0), of.at(0), Elem::F32.per_repeat(), repeats, 1);
     k.barrier(Barrier::V);
