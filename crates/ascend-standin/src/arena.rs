@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const ALIGN: usize = 64;
 /// Granule of allocations.
 const UNIT: usize = 512;
-/// What memory holds before it is written.
+/// Byte that fills memory before it is written.
 const PATTERN: u8 = 0xA5;
 
 /// The memory of a device.

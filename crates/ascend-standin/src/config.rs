@@ -3,7 +3,7 @@
 
 /// Bytes that hold the settings in the library.
 pub const ROOM: usize = 256;
-/// What they begin with.
+/// Their first bytes.
 pub const MARK: &[u8; 16] = b"STANDIN-SETTINGS";
 
 /// In the data of the library; [`crate::install`] overwrites it in copies.

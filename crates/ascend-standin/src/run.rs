@@ -46,7 +46,7 @@ impl Function {
     /// ```
     ///
     /// # Errors
-    /// What of the text is not understood.
+    /// The part of the text that is not understood.
     pub fn parse(text: &KernelText) -> Result<Function, String> {
         let mut lines = text.program.lines();
         if lines.next() != Some("standin 1") {

@@ -20,7 +20,7 @@ pub enum Task {
     Kernel { function: Arc<Function>, blocks: u32, args: Arguments, task: u32 },
 }
 
-/// Where a kernel's arguments are.
+/// Place of a kernel's arguments.
 pub enum Arguments {
     /// Taken over when the launch was given.
     Bytes(Vec<u8>),

@@ -41,7 +41,7 @@ pub struct Device {
     pub used: usize,
     /// Made when memory is first asked for.
     pub arena: Option<Arena>,
-    /// What every call gives since the device was lost.
+    /// The code of every call since the device was lost.
     pub lost: Option<Status>,
 }
 

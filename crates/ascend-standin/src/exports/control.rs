@@ -1,11 +1,11 @@
-//! What tests ask of the stand-in, beside the interface.
+//! Counters and faults that tests read and set, beside the interface.
 
 use super::{put, text};
 use crate::world::{Injection, WORLD};
 use headwater_ascend::host::acl::types::Status;
 use std::ffi::c_char;
 
-/// What is live now, in the order of the fields.
+/// Live handles, in the order of the fields.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LiveHandles {
@@ -45,7 +45,7 @@ pub extern "C" fn standin_forget() {
     WORLD.state().injections.clear();
 }
 
-/// How often a function was called.
+/// Number of calls of a function.
 #[unsafe(no_mangle)]
 pub extern "C" fn standin_calls(call: *const c_char) -> u64 {
     text(call).ok().and_then(|call| WORLD.state().calls.get(&call).copied()).unwrap_or(0)
@@ -59,7 +59,7 @@ pub extern "C" fn standin_lose(device: u32, status: Status) {
     }
 }
 
-/// What is live now.
+/// Live handles.
 #[unsafe(no_mangle)]
 pub extern "C" fn standin_live(live: *mut LiveHandles) {
     let state = WORLD.state();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Alignment of pinned memory.
 const ALIGN: usize = 64;
-/// What memory holds before it is written.
+/// Byte that fills memory before it is written.
 const PATTERN: u8 = 0xA5;
 
 /// Aligned to more than promised, and given out one unit further: no address is better aligned than that.
