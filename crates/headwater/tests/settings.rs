@@ -167,6 +167,7 @@ fn page() -> String {
     for (setting, file, name) in [
         ("decay", "runtime/src/optim/groups.rs", "Decay"),
         ("data.last", "runtime/src/data/order.rs", "LastBatch"),
+        ("eval.metric", config, "Metric"),
         ("nonfinite", config, "NonFinite"),
         ("amp.scaler.rule", "runtime/src/scaler/mod.rs", "Flavor"),
     ] {

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
 use crate::schedule::{Schedule, Shape, spelled};
 use crate::session::Training;
+use crate::trainer::Evaluation;
 use headwater_core::graph::NodeId;
 use headwater_core::pass::taps::Fault;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,10 @@ pub struct TrainConfig {
     pub clip_norm: Option<f64>,
     /// Largest magnitude of an element of the gradients.
     pub clip_value: Option<f64>,
+    /// Decay of an exponential moving average of the weights, as `AveragedModel` with `get_ema_multi_avg_fn`
+    /// has it: 0.999 is usual. Evaluations are then of the average, and checkpoints have it as
+    /// `ema.safetensors`. Each step reads the weights from the device. Default: there is none.
+    pub ema: Option<f64>,
     /// Mixed precision.
     pub amp: AmpConfig,
     /// The backward pass makes again what is cheap to make, rather than keep it: the same bits in less
@@ -131,6 +136,43 @@ pub struct EvalConfig {
     /// Input with the class of each sample, for the accuracy. Default: the only integer input `[batch]`, if
     /// an output is `[batch, classes]`.
     pub labels: Option<String>,
+    /// By which evaluations are compared, for all that follows here and for the plateau schedule.
+    pub metric: Metric,
+    /// Evaluations without a better one after which the run ends early. Default: it never does.
+    pub patience: Option<u64>,
+    /// By how much an evaluation must be better to count as such.
+    pub min_delta: f64,
+    /// Keep the checkpoint of the best evaluation, as `best-step-<n>` beside the others.
+    pub keep_best: bool,
+}
+
+/// By which evaluations are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Metric {
+    /// The mean loss: lower is better.
+    #[default]
+    Loss,
+    /// The share of samples whose class is predicted: higher is better.
+    Accuracy,
+}
+
+impl Metric {
+    /// The metric of an evaluation; NaN where it has none.
+    pub fn of(self, e: &Evaluation) -> f64 {
+        match self {
+            Metric::Loss => e.loss,
+            Metric::Accuracy => e.accuracy.unwrap_or(f64::NAN),
+        }
+    }
+
+    /// As it is called in sentences.
+    pub fn word(self) -> &'static str {
+        match self {
+            Metric::Loss => "loss",
+            Metric::Accuracy => "accuracy",
+        }
+    }
 }
 
 /// When and where to save.
@@ -179,6 +221,7 @@ impl Default for TrainConfig {
             end: 0.0,
             clip_norm: None,
             clip_value: None,
+            ema: None,
             amp: AmpConfig::default(),
             recompute: true,
             nonfinite: NonFinite::default(),
@@ -262,6 +305,37 @@ impl TrainConfig {
         })
     }
 
+    /// Refuses settings that need evaluations which the run does not have.
+    fn check_course(&self) -> Result<()> {
+        let eval = &self.eval;
+        if eval.patience == Some(0) {
+            return Err(Error::config("eval.patience", "must be at least 1"));
+        }
+        if !(eval.min_delta >= 0.0 && eval.min_delta.is_finite()) {
+            let message = format!("must be 0 or more, it is {}", eval.min_delta);
+            return Err(Error::config("eval.min_delta", message));
+        }
+        let plateau = matches!(self.schedule, Shape::Plateau { .. });
+        let needs = [
+            (eval.patience.is_some(), "eval.patience"),
+            (eval.keep_best, "eval.keep_best"),
+            (plateau, "schedule"),
+        ];
+        for (_, setting) in needs.into_iter().filter(|(given, _)| *given) {
+            if self.data.eval.is_none() {
+                return Err(Error::config(setting, "needs held-out data: name them with data.eval"));
+            }
+            if eval.every.is_none() {
+                let message = "needs evaluations on the way: say how often with eval.every";
+                return Err(Error::config(setting, message));
+            }
+        }
+        if eval.keep_best && self.checkpoint.dir.is_none() {
+            return Err(Error::config("eval.keep_best", "needs a directory: name one with checkpoint.dir"));
+        }
+        Ok(())
+    }
+
     /// Refuses settings that cannot be meant, before anything is read.
     ///
     /// # Errors
@@ -286,6 +360,8 @@ impl TrainConfig {
         if self.checkpoint.every.is_some() && self.checkpoint.dir.is_none() {
             return Err(Error::config("checkpoint.dir", "names no directory, but checkpoint.every is given"));
         }
+        self.check_course()?;
+        crate::average::check(self.ema)?;
         self.amp.rule()?;
         Groups::new(self.optimizer.clone(), self.groups.clone(), self.decay).map(drop)
     }

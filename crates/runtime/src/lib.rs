@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 pub mod amp;
+mod average;
 pub mod checkpoint;
 pub mod config;
 pub mod data;
@@ -20,6 +21,7 @@ pub mod schedule;
 pub mod session;
 pub mod trainer;
 
+pub use average::Average;
 pub use checkpoint::Store;
 pub use config::TrainConfig;
 pub use data::Dataset;

@@ -68,6 +68,25 @@ pub enum Shape {
     /// Falls with the root of the step: `√(w / (step + 1))` after a warm-up of `w` steps, as Vaswani et al.
     /// 2017 have it. Without a warm-up `w` is 1.
     InverseSqrt,
+    /// Is multiplied by `factor` when evaluations stop getting better, as `ReduceLROnPlateau` called after
+    /// each evaluation. Which metric counts is `eval.metric`.
+    Plateau {
+        /// The factor.
+        #[serde(default = "default::gamma")]
+        factor: f64,
+        /// Evaluations without a better one that are borne; the next lowers the rate.
+        #[serde(default = "default::patience")]
+        patience: u64,
+        /// By which share of the best an evaluation must be better.
+        #[serde(default = "default::threshold")]
+        threshold: f64,
+        /// Evaluations after a fall that are not counted.
+        #[serde(default)]
+        cooldown: u64,
+        /// The rate is never below this.
+        #[serde(default)]
+        min_lr: f64,
+    },
 }
 
 /// Defaults of the shapes' settings: those of `torch.optim.lr_scheduler`.
@@ -89,6 +108,12 @@ mod default {
     }
     pub fn t_mult() -> u64 {
         1
+    }
+    pub fn patience() -> u64 {
+        10
+    }
+    pub fn threshold() -> f64 {
+        1e-4
     }
 }
 
@@ -145,6 +170,15 @@ impl Shape {
             Shape::Onecycle { div_factor: a, final_div_factor: b, .. } if !positive(a) || !positive(b) => {
                 "`div_factor` and `final_div_factor` must be positive"
             }
+            Shape::Plateau { factor, .. } if !(factor > 0.0 && factor < 1.0) => {
+                "`factor` must be above 0 and below 1"
+            }
+            Shape::Plateau { threshold, .. } if !(0.0..1.0).contains(&threshold) => {
+                "`threshold` must be at least 0 and below 1"
+            }
+            Shape::Plateau { min_lr, .. } if !(min_lr >= 0.0 && min_lr.is_finite()) => {
+                "`min_lr` must be 0 or more"
+            }
             Shape::Restarts { t_0, t_mult } if t_0 == 0 || t_mult == 0 => {
                 "`t_0` and `t_mult` must be at least 1"
             }
@@ -194,7 +228,8 @@ impl Schedule {
         let falling = |share: f64| self.end + (1.0 - self.end) * share;
         let half_cosine = |done: f64| (1.0 + (PI * done).cos()) / 2.0;
         let factor = match self.shape {
-            Shape::Constant => 1.0,
+            // Evaluations, not the step, decide what a plateau leaves of it.
+            Shape::Constant | Shape::Plateau { .. } => 1.0,
             Shape::Linear => falling(1.0 - done),
             Shape::Cosine => falling(half_cosine(done)),
             Shape::Polynomial { power } => falling((1.0 - done).powf(power)),
@@ -375,6 +410,9 @@ mod tests {
             r#"{"name": "exponential", "gamma": -1}"#,
             r#"{"name": "onecycle", "pct_start": 1.0}"#,
             r#"{"name": "restarts", "t_0": 0}"#,
+            r#"{"name": "plateau", "factor": 1.0}"#,
+            r#"{"name": "plateau", "threshold": 1.0}"#,
+            r#"{"name": "plateau", "min_lr": -1}"#,
         ] {
             let shape: Shape = serde_json::from_str(text).unwrap();
             assert!(Schedule::new(1.0, shape, 0, 10, 0.0).is_err(), "{text}");

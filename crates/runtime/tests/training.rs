@@ -407,3 +407,132 @@ fn every_optimizer_resumes_with_the_same_bits() {
         }
     }
 }
+
+/// Losses of the run's evaluations, and what else it told.
+fn told(trainer: &mut Trainer, stop_after: Option<u64>) -> (Vec<Event>, Summary) {
+    let (stop, mut events) = (AtomicBool::new(false), Vec::new());
+    let mut hear = |e: &Event| {
+        if matches!(e, Event::Step(s) if Some(s.step) == stop_after) {
+            stop.store(true, Ordering::Relaxed);
+        }
+        events.push(e.clone());
+        Ok(())
+    };
+    let summary = trainer.run(&mut [&mut hear], &stop).unwrap();
+    (events, summary)
+}
+
+#[test]
+fn a_run_ends_early_and_keeps_its_best_evaluation_also_when_interrupted() {
+    // At this rate the loss soon gets worse.
+    let settings = |dir: &Path| {
+        let mut config = config(dir);
+        config.steps = Some(200);
+        config.schedule =
+            serde_json::from_str(r#"{"name": "plateau", "factor": 0.5, "patience": 0}"#).unwrap();
+        config.optimizer = serde_json::from_str(r#"{"name": "sgd", "lr": 1.5, "momentum": 0.9}"#).unwrap();
+        (config.eval.every, config.eval.patience, config.eval.keep_best) = (Some(2), Some(4), true);
+        config
+    };
+    let whole = data();
+    let (events, summary) = told(&mut trainer(1, &settings(whole.path()), 0.3, false).unwrap(), None);
+    let evaluations: Vec<_> = events
+        .iter()
+        .filter_map(|e| match e {
+            Event::Evaluation(e) => Some((e.step, e.loss)),
+            _ => None,
+        })
+        .collect();
+    let best = *evaluations.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+    assert!(summary.complete && summary.step < 200, "{}", summary.step);
+    assert_eq!(summary.best.map(|b| (b.step, b.value)), Some(best));
+    assert_eq!(evaluations[evaluations.len() - 5], best, "four evaluations follow the best");
+    assert!(events.iter().any(|e| matches!(e, Event::EarlyStop { since: 4, .. })));
+    let kept = |dir: &Path| -> Vec<String> {
+        let names = std::fs::read_dir(dir.join("checkpoints")).unwrap();
+        names
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .filter(|n| n.starts_with("best-"))
+            .collect()
+    };
+    assert_eq!(kept(whole.path()), [format!("best-step-{:08}", best.0)]);
+    // The rate fell by half after each evaluation that was not better.
+    let rates: Vec<f64> =
+        events.iter().filter_map(|e| if let Event::Step(s) = e { Some(s.lr) } else { None }).collect();
+    let falls = evaluations[..evaluations.len() - 1]
+        .iter()
+        .scan(f64::INFINITY, |level, e| {
+            let better = e.1 < *level * (1.0 - 1e-4);
+            *level = if better { e.1 } else { *level };
+            Some(!better as i32)
+        })
+        .sum::<i32>();
+    assert_eq!(rates.last(), Some(&(1.5 * 0.5f64.powi(falls))));
+
+    // Interrupted in the middle and at an evaluation that is then owed: the same end.
+    for at in [best.0, best.0 + 3] {
+        let dir = data();
+        let (_, first) = told(&mut trainer(1, &settings(dir.path()), 0.3, false).unwrap(), Some(at));
+        assert_eq!((first.step, first.complete), (at, false));
+        let (_, second) = told(&mut trainer(1, &settings(dir.path()), 0.3, true).unwrap(), None);
+        assert_eq!((second.step, second.best), (summary.step, summary.best));
+        assert_eq!(model(dir.path(), second.step), model(whole.path(), summary.step));
+        assert_eq!(kept(dir.path()), kept(whole.path()));
+        // Resumed once more, the run is over and says so.
+        let (_, third) = told(&mut trainer(1, &settings(dir.path()), 0.3, true).unwrap(), None);
+        assert!(third.complete && third.losses.is_empty() && third.evaluation.is_some());
+    }
+}
+
+#[test]
+fn averaged_weights_are_those_of_the_formula_and_resume() {
+    let settings = |dir: &Path| {
+        let mut config = config(dir);
+        config.ema = Some(0.75);
+        (config.checkpoint.every, config.checkpoint.keep) = (Some(1), 100);
+        config
+    };
+    let whole = data();
+    let summary = run(&mut trainer(1, &settings(whole.path()), 0.0, false).unwrap());
+    let file = |dir: &Path, step: u64, name: &str| {
+        Dataset::open(&dir.join(format!("checkpoints/step-{step:08}/{name}.safetensors"))).unwrap()
+    };
+    let floats = |d: &Dataset, name: &str| {
+        let c = d.column(name).unwrap();
+        Tensor::from_bytes(&c.ty, c.bytes()).floats().to_vec()
+    };
+    for name in ["fc1.weight", "fc2.weight", "head.tied"] {
+        let mut want = floats(&file(whole.path(), 1, "model"), name);
+        for step in 2..=20 {
+            let p = floats(&file(whole.path(), step, "model"), name);
+            want.iter_mut().zip(p).for_each(|(e, p)| *e += 0.25 * (p - *e));
+        }
+        let got = floats(&file(whole.path(), 20, "ema"), name);
+        // Three roundings a step to f32, of values below 1, each damped by 0.75 in every later step.
+        let bound = 3.0 * f32::EPSILON as f64 / 2.0 / (1.0 - 0.75);
+        assert!(want.iter().zip(&got).all(|(a, b)| (a - b).abs() <= bound), "{name}");
+        assert!(
+            want.iter()
+                .zip(floats(&file(whole.path(), 20, "model"), name))
+                .any(|(a, b)| (a - b).abs() > bound)
+        );
+    }
+    // A frozen parameter and buffers are as they are; evaluation is of the average, and changes nothing.
+    for name in ["frozen", "bn.running_mean"] {
+        let (a, b) = (file(whole.path(), 20, "ema"), file(whole.path(), 20, "model"));
+        assert_eq!(a.column(name).unwrap().bytes(), b.column(name).unwrap().bytes());
+    }
+    let plain = data();
+    let without = run(&mut trainer(1, &config(plain.path()), 0.0, false).unwrap());
+    assert_eq!(model(plain.path(), 20), model(whole.path(), 20));
+    assert_ne!(without.evaluation.unwrap().loss, summary.evaluation.unwrap().loss);
+
+    let dir = data();
+    told(&mut trainer(1, &settings(dir.path()), 0.0, false).unwrap(), Some(7));
+    told(&mut trainer(1, &settings(dir.path()), 0.0, true).unwrap(), None);
+    let bytes = |dir: &Path| std::fs::read(dir.join("checkpoints/step-00000020/ema.safetensors")).unwrap();
+    assert_eq!(bytes(dir.path()), bytes(whole.path()));
+    let mut wrong = config(dir.path());
+    wrong.ema = Some(1.0);
+    assert_eq!(trainer(1, &wrong, 0.0, false).err().unwrap().code(), "HW-R004");
+}

@@ -97,7 +97,18 @@ impl Observer for Progress {
                     e.step, e.loss, e.samples
                 ));
             }
-            Event::Checkpoint { step, path } => self.say(format!("step {step}: saved {}", path.display())),
+            Event::Checkpoint { step, path, best } => {
+                let what = if *best { "the best so far, saved" } else { "saved" };
+                self.say(format!("step {step}: {what} {}", path.display()));
+            }
+            Event::EarlyStop { step, best, since } => {
+                let best = best.map_or("none was finite".to_string(), |b| {
+                    format!("the best, {:.4}, was at step {}", b.value, b.step)
+                });
+                self.say(format!(
+                    "step {step}: ends early, {since} evaluations without a better one; {best}"
+                ));
+            }
             Event::Interrupted { step } => {
                 self.bar.abandon();
                 say(format!("stopped at step {step}; go on with --resume"));

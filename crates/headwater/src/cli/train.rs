@@ -67,8 +67,8 @@ pub struct Args {
     /// What decays: matrices (not norms and biases), all or none (default: matrices).
     #[arg(long)]
     decay: Option<String>,
-    /// Learning rate after the warm-up: constant, linear, cosine, polynomial, onecycle or inverse_sqrt; those
-    /// that need settings of their own stand in a file (default: constant).
+    /// Learning rate after the warm-up: constant, linear, cosine, polynomial, onecycle, inverse_sqrt or
+    /// plateau; those that need settings of their own stand in a file (default: constant).
     #[arg(long)]
     schedule: Option<String>,
     /// Steps of warm-up (default: 0).
@@ -102,6 +102,18 @@ pub struct Args {
     /// Steps between evaluations (default: one at the end).
     #[arg(long)]
     eval_every: Option<u64>,
+    /// Evaluations without a better one after which the run ends early (default: it never does).
+    #[arg(long, value_name = "COUNT")]
+    patience: Option<u64>,
+    /// Keep the checkpoint of the best evaluation, as best-step-<n> in --out.
+    #[arg(long)]
+    keep_best: bool,
+    /// By which evaluations are compared: loss (default) or accuracy.
+    #[arg(long)]
+    metric: Option<String>,
+    /// Decay of an exponential moving average of the weights, such as 0.999; evaluations are of the average.
+    #[arg(long, value_name = "DECAY")]
+    ema: Option<f64>,
     /// Go on from the newest checkpoint in --out.
     #[arg(long)]
     resume: bool,
@@ -127,17 +139,22 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
     }
     let stop = super::signals::stop()?;
     let mut progress = Progress::new(talk.json);
+    let metric = config.eval.metric.word();
     let dims = parse_dims(&args.dims)?;
     let summary = crate::train::run(&model, dims, config, device, args.resume, &mut [&mut progress], stop)?;
     if let Some(e) = &summary.evaluation {
         let accuracy = e.accuracy.map_or(String::new(), |a| format!(", accuracy {a:.4}"));
         talk.line(format!("held-out loss {:.4}{accuracy}", e.loss));
     }
+    if let Some(best) = summary.best.filter(|b| b.step != summary.step) {
+        talk.line(format!("best held-out {metric} {:.4}, at step {}", best.value, best.step));
+    }
     let result = serde_json::json!({
         "step": summary.step,
         "complete": summary.complete,
         "last_loss": summary.losses.last(),
         "evaluation": summary.evaluation,
+        "best": summary.best,
     });
     Outcome::of(result, if summary.complete { Status::Done } else { Status::Interrupted })
 }
@@ -226,6 +243,12 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     c.checkpoint.every = args.save_every.or(c.checkpoint.every);
     args.amp.over(&mut c.amp)?;
     c.recompute = args.recompute.over(c.recompute);
+    c.eval.patience = args.patience.or(c.eval.patience);
+    c.eval.keep_best |= args.keep_best;
+    c.ema = args.ema.or(c.ema);
+    if let Some(word) = &args.metric {
+        c.eval.metric = parse_word("--metric", word)?;
+    }
     if let Some(word) = &args.decay {
         c.decay = parse_word("--decay", word)?;
     }

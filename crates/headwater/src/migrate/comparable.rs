@@ -7,6 +7,7 @@ use crate::model::Model;
 use crate::report::text;
 use crate::runtime::TrainConfig;
 use crate::runtime::optim::{Decay, Optimizer};
+use crate::runtime::schedule::Shape;
 use crate::runtime::trainer::Trainer;
 use anyhow::Result;
 
@@ -39,6 +40,9 @@ pub(super) fn differences(
             "the run begins with the archive's weights there, with {} here",
             weights.display()
         ));
+    }
+    if matches!(config.schedule, Shape::Plateau { .. }) {
+        found.push("the learning rate follows the held-out data here (`plateau`)".into());
     }
     if config.accumulate > 1 {
         found.push(format!("a step averages {} batches here, it is one batch there", config.accumulate));

@@ -181,6 +181,7 @@ mod tests {
             complete: true,
             losses: vec![loss; 20],
             evaluation: held_out.then_some(evaluation),
+            best: None,
         }
     }
 

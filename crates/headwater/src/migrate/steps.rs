@@ -245,7 +245,7 @@ struct Note<'a> {
 impl Observer for Note<'_> {
     fn event(&mut self, event: &Event) -> crate::runtime::Result<()> {
         match event {
-            Event::Checkpoint { path, .. } => self.checkpoint = Some(path.clone()),
+            Event::Checkpoint { path, best: false, .. } => self.checkpoint = Some(path.clone()),
             Event::Step(s) => {
                 self.rate.push(s.samples as f64 / s.seconds);
                 self.seconds.push(s.seconds);

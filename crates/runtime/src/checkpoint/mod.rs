@@ -4,22 +4,26 @@
 //! |---|---|
 //! | `model.safetensors` | parameters (their f32 masters, where they have such) and persistent buffers under their PyTorch names, tied ones under each name: what `load_state_dict` takes |
 //! | `state.safetensors` | moments as `exp_avg.<parameter>`, buffers that are not persistent |
-//! | `progress.json` | steps done, optimizer steps applied, loss scales, settings |
+//! | `ema.safetensors` | where the settings ask for it: the model's file with averaged parameters, in f32 or wider |
+//! | `progress.json` | steps done, optimizer steps applied, loss scales, what evaluations have shown, settings |
 //! | `manifest.json` | size and SHA-256 of each of these |
 //!
 //! A checkpoint is written under another name, brought to disk file by file, and then renamed, which is
 //! atomic: a kill or a full disk at any moment leaves the earlier checkpoints whole, and whatever else is
 //! left is removed by the next run. A damaged checkpoint is renamed to `damaged-step-<n>`; what a run that
-//! cannot go on saves is `diverged-step-<n>`. Neither is resumed from, nor ever removed.
+//! cannot go on saves is `diverged-step-<n>`. Neither is resumed from, nor ever removed. `best-step-<n>` is
+//! that of the best evaluation, of which there is one.
 
 mod file;
 mod name;
 mod space;
 
+use crate::average::Average;
 use crate::config::TrainConfig;
 use crate::data::Dataset;
 use crate::error::{Error, Result};
 use crate::session::{ModelTensor, Session};
+use crate::trainer::Course;
 use file::{Create, Entry, Written, write_json, write_tensors};
 use headwater_core::TensorType;
 use headwater_core::graph::InputRole;
@@ -30,13 +34,16 @@ use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 pub use name::written;
-use name::{DAMAGED, DIVERGED, LOCK, REPLACED, TEMPORARY};
+use name::{BEST, DAMAGED, DIVERGED, LOCK, REPLACED, TEMPORARY};
 
 const FORMAT: &str = "headwater-checkpoint-1";
 const MODEL: &str = "model.safetensors";
 const STATE: &str = "state.safetensors";
+/// Weights averaged over the run, if its settings ask for them.
+pub const AVERAGE: &str = "ema.safetensors";
 const PROGRESS: &str = "progress.json";
 const MANIFEST: &str = "manifest.json";
+
 /// Where a run is, beside its tensors. The data's position and the key of random numbers follow from `step`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
@@ -47,6 +54,9 @@ pub struct Progress {
     /// State of the loss scale, of each loss.
     #[serde(default)]
     pub scaler: Vec<crate::scaler::State>,
+    /// The course of held-out evaluations so far.
+    #[serde(default)]
+    pub course: Course,
     /// The settings of the run.
     pub config: TrainConfig,
 }
@@ -234,8 +244,9 @@ impl Store {
     ///
     /// # Errors
     /// `Checkpoint` if the disk is full, `Io` if it fails: the checkpoints before are untouched.
-    pub fn save(&self, session: &Session, progress: &Progress) -> Result<PathBuf> {
-        let end = self.save_as(&name::of(progress.step), session, progress)?;
+    pub fn save(&self, state: Snapshot) -> Result<PathBuf> {
+        let progress = state.progress;
+        let end = self.save_as(&name::of(progress.step), state)?;
         let all: Vec<_> = self.list()?.into_iter().filter(|(step, _)| *step <= progress.step).collect();
         for (_, old) in &all[..all.len().saturating_sub(self.keep)] {
             self.remove(old)?;
@@ -248,20 +259,36 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::save`].
-    pub fn save_diverged(&self, session: &Session, progress: &Progress) -> Result<PathBuf> {
-        self.save_as(&format!("{DIVERGED}{:08}", progress.step), session, progress)
+    pub fn save_diverged(&self, state: Snapshot) -> Result<PathBuf> {
+        self.save_as(&format!("{DIVERGED}{:08}", state.progress.step), state)
+    }
+
+    /// Saves the run with the best evaluation so far, as `best-step-<n>`, and removes the one before.
+    ///
+    /// # Errors
+    /// As [`Store::save`].
+    pub fn save_best(&self, state: Snapshot) -> Result<PathBuf> {
+        let end = self.save_as(&format!("{BEST}{}", name::of(state.progress.step)), state)?;
+        let best = |name: &str| name.strip_prefix(BEST).is_some_and(|rest| name::step(rest).is_some());
+        for (_, path) in entries(&self.dir)?.iter().filter(|(name, path)| best(name) && *path != end) {
+            self.remove(path)?;
+        }
+        Ok(end)
     }
 
     /// Makes sure that the disk has room for a checkpoint of a session.
     ///
     /// # Errors
     /// `Checkpoint` if it has not. A file system that does not say how much is free is taken to have enough.
-    pub fn room(&self, session: &Session) -> Result<()> {
-        let (model, state) = contents(session);
-        let entries = model.iter().chain(&state);
+    pub fn room(&self, session: &Session, average: Option<&Average>) -> Result<()> {
+        let files = contents(session, average);
         // A header's line for each tensor, and the two JSON files.
-        let need: u64 =
-            entries.map(|e| e.ty.bytes() as u64 + 128 + e.name.len() as u64).sum::<u64>() + (16 << 10);
+        let need: u64 = files
+            .iter()
+            .flat_map(|(_, entries)| entries)
+            .map(|e| e.ty.bytes() as u64 + 128 + e.name.len() as u64)
+            .sum::<u64>()
+            + (16 << 10);
         match space::free(&self.dir) {
             Some(free) if free < need => {
                 let message = format!(
@@ -273,11 +300,11 @@ impl Store {
         }
     }
 
-    fn save_as(&self, name: &str, session: &Session, progress: &Progress) -> Result<PathBuf> {
+    fn save_as(&self, name: &str, state: Snapshot) -> Result<PathBuf> {
         let end = self.dir.join(name);
-        self.room(session)?;
+        self.room(state.session, state.average)?;
         let temporary = self.temporary(&end);
-        if let Err(e) = self.write(session, progress, &temporary) {
+        if let Err(e) = self.write(state, &temporary) {
             // What was written so far only takes space; the error counts, not whether this succeeds.
             let _ = fs::remove_dir_all(&temporary);
             return Err(match e {
@@ -321,14 +348,14 @@ impl Store {
         .map_err(Error::io(path))
     }
 
-    fn write(&self, session: &Session, progress: &Progress, dir: &Path) -> Result<()> {
+    fn write(&self, Snapshot { session, progress, average }: Snapshot, dir: &Path) -> Result<()> {
         fs::create_dir(dir).map_err(Error::io(dir))?;
         let mut files = BTreeMap::new();
-        let (model, state) = contents(session);
-        for (name, entries) in [(MODEL, model), (STATE, state)] {
+        for (name, entries) in contents(session, average) {
             let written = write_tensors(self.create, &dir.join(name), entries, |source| match source {
                 Source::Tensor(t) => session.read(t),
                 Source::Moment(name) => session.read_moment(name),
+                Source::Average(i) => Ok(average.map(|a| a.bytes(*i)).unwrap_or_default()),
             })?;
             files.insert(name.to_string(), written);
         }
@@ -339,14 +366,28 @@ impl Store {
     }
 }
 
+/// Everything that a checkpoint saves.
+#[derive(Clone, Copy)]
+pub struct Snapshot<'a> {
+    /// The model on its device, with the optimizer's state.
+    pub session: &'a Session,
+    /// The position of the run.
+    pub progress: &'a Progress,
+    /// The averaged weights, where there are any.
+    pub average: Option<&'a Average>,
+}
+
 /// Where the bytes of a saved tensor are.
+#[derive(Clone)]
 enum Source {
     Tensor(ModelTensor),
     Moment(String),
+    /// By position among the averaged tensors.
+    Average(usize),
 }
 
-/// What goes into the model's and the state's file.
-fn contents(session: &Session) -> (Vec<Entry<Source>>, Vec<Entry<Source>>) {
+/// The tensors of each file.
+fn contents(session: &Session, average: Option<&Average>) -> Vec<(&'static str, Vec<Entry<Source>>)> {
     let (mut model, mut state) = (Vec::new(), Vec::new());
     let entry = |name: &str, t: &ModelTensor| Entry {
         name: name.to_string(),
@@ -366,7 +407,20 @@ fn contents(session: &Session) -> (Vec<Entry<Source>>, Vec<Entry<Source>>) {
     for (name, ty) in session.moments() {
         state.push(Entry { name: name.clone(), ty, source: Source::Moment(name) });
     }
-    (model, state)
+    let averaged = average.map(|average| {
+        let mut entries = Vec::new();
+        for e in &model {
+            let Source::Tensor(t) = &e.source else { continue };
+            let found = average.types().enumerate().find(|(_, (a, _))| a.name == t.name);
+            let (ty, source) = match found {
+                Some((i, (_, ty))) => (ty, Source::Average(i)),
+                None => (e.ty.clone(), e.source.clone()),
+            };
+            entries.push(Entry { name: e.name.clone(), ty, source });
+        }
+        (AVERAGE, entries)
+    });
+    [(MODEL, model), (STATE, state)].into_iter().chain(averaged).collect()
 }
 
 impl Checkpoint {
@@ -393,7 +447,8 @@ impl Checkpoint {
         }
         let manifest: Manifest =
             serde_json::from_slice(&manifest).map_err(|e| damaged(format!("{MANIFEST}: {e}")))?;
-        for name in [MODEL, STATE, PROGRESS] {
+        let average = manifest.files.contains_key(AVERAGE).then_some(AVERAGE);
+        for name in [MODEL, STATE, PROGRESS].into_iter().chain(average) {
             let want = manifest
                 .files
                 .get(name)
@@ -413,7 +468,8 @@ impl Checkpoint {
         // It is what was written; settings that are not known here are another version's.
         let progress: Progress =
             serde_json::from_slice(&read(PROGRESS)?).map_err(|e| foreign(format!("{PROGRESS}: {e}")))?;
-        let named = path.file_name().and_then(|n| name::step(&n.to_string_lossy()));
+        let named = path.file_name().map(|n| n.to_string_lossy());
+        let named = named.and_then(|n| name::step(n.strip_prefix(BEST).unwrap_or(&n)));
         if [Some(manifest.step), Some(progress.step)] != [named; 2] || progress.applied > progress.step {
             let (inside, applied) = (progress.step, progress.applied);
             let message = format!(
@@ -441,8 +497,7 @@ impl Checkpoint {
     /// # Errors
     /// `Checkpoint` if names, dtypes or shapes differ.
     pub fn restore(&self, session: &mut Session) -> Result<()> {
-        let (model, state) = contents(session);
-        for (file, entries) in [(MODEL, model), (STATE, state)] {
+        for (file, entries) in contents(session, None) {
             let data = Dataset::open(&self.path.join(file))?;
             if data.columns().len() != entries.len() {
                 let (have, want) = (data.columns().len(), entries.len());
@@ -454,11 +509,26 @@ impl Checkpoint {
                 match &e.source {
                     Source::Tensor(t) => session.write(t, bytes)?,
                     Source::Moment(name) => session.write_moment(name, bytes)?,
+                    // Restored by itself, where the settings ask for it.
+                    Source::Average(_) => {}
                 }
             }
         }
         session.set_applied(self.progress.applied);
         Ok(())
+    }
+
+    /// Puts the averaged weights back. A checkpoint of a run without any leaves the average to begin anew.
+    ///
+    /// # Errors
+    /// `Checkpoint` if names, dtypes or shapes differ.
+    pub fn restore_average(&self, average: &mut Average) -> Result<()> {
+        let file = self.path.join(AVERAGE);
+        if !file.exists() {
+            return Ok(());
+        }
+        let data = Dataset::open(&file)?;
+        average.restore(|name, ty| Ok(self.tensor(&data, AVERAGE, name, ty)?.to_vec()))
     }
 
     fn tensor<'a>(&self, data: &'a Dataset, file: &str, name: &str, ty: &TensorType) -> Result<&'a [u8]> {

@@ -8,6 +8,8 @@ pub(super) const REPLACED: &str = ".old-";
 pub(super) const DAMAGED: &str = "damaged-step-";
 /// Begins the name of what a run saved that could not go on.
 pub(super) const DIVERGED: &str = "diverged-step-";
+/// Begins the name of the checkpoint of the best evaluation.
+pub(super) const BEST: &str = "best-";
 /// Locked while a run may save here; the system releases it however the run ends.
 pub(super) const LOCK: &str = ".lock";
 
@@ -28,7 +30,7 @@ pub fn written(name: &str) -> bool {
     let numbered = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
     name == LOCK
         || step(name).is_some()
-        || name.strip_prefix(REPLACED).is_some_and(written)
+        || [REPLACED, BEST].iter().any(|p| name.strip_prefix(p).is_some_and(written))
         || [TEMPORARY, DAMAGED, DIVERGED].iter().any(|p| name.strip_prefix(p).is_some_and(numbered))
 }
 
@@ -52,6 +54,8 @@ mod tests {
             ".tmp-step-00000012-77",
             ".old-step-00000012",
             "damaged-step-00000012-2",
+            "best-step-00000012",
+            ".old-best-step-00000012",
             "diverged-step-00000012",
             ".lock",
         ];
@@ -61,6 +65,7 @@ mod tests {
             "step-",
             ".old-",
             ".old-photos",
+            "best-photos",
             ".old-.lock2",
             ".tmp-step-",
             "damaged-step-",

@@ -17,7 +17,12 @@ fn session(value: f32) -> Session {
 }
 
 fn progress(step: u64) -> Progress {
-    Progress { step, applied: step, scaler: Vec::new(), config: TrainConfig::default() }
+    let (scaler, course) = (Vec::new(), Course::default());
+    Progress { step, applied: step, scaler, course, config: TrainConfig::default() }
+}
+
+fn snapshot<'a>(session: &'a Session, progress: &'a Progress) -> Snapshot<'a> {
+    Snapshot { session, progress, average: None }
 }
 
 fn value(session: &Session) -> f32 {
@@ -38,7 +43,7 @@ fn the_last_ones_are_kept_and_the_newest_whole_one_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::create(dir.path(), 2).unwrap();
     for step in 1..=4 {
-        store.save(&session(step as f32), &progress(step)).unwrap();
+        store.save(snapshot(&session(step as f32), &progress(step))).unwrap();
     }
     assert_eq!(names(dir.path()), ["step-00000003", "step-00000004"]);
     // Two runs must not save into one directory.
@@ -68,7 +73,7 @@ fn the_last_ones_are_kept_and_the_newest_whole_one_is_found() {
     assert!(aside[0].join(MODEL).exists());
     assert_eq!(names(dir.path()), ["damaged-step-00000004", "step-00000003"]);
     // Damaged again: the earlier one stays too.
-    let again = store.save(&session(4.0), &progress(4)).unwrap();
+    let again = store.save(snapshot(&session(4.0), &progress(4))).unwrap();
     let aside = store.set_aside(&[again]).unwrap();
     assert_eq!(aside, [dir.path().join("damaged-step-00000004-2")]);
     drop(store);
@@ -94,12 +99,12 @@ fn nothing_to_resume_is_an_error_and_makes_no_directory() {
 fn a_checkpoint_that_contradicts_itself_is_damaged() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::create(dir.path(), 9).unwrap();
-    store.save(&session(1.0), &progress(1)).unwrap();
+    store.save(snapshot(&session(1.0), &progress(1))).unwrap();
     for (step, applied, name) in
         [(2, 2, "step-18446744073709551615"), (3, u64::MAX, "step-00000003"), (5, 4, "step-00000004")]
     {
         let lie = Progress { applied, ..progress(step) };
-        let path = store.save(&session(2.0), &lie).unwrap();
+        let path = store.save(snapshot(&session(2.0), &lie)).unwrap();
         let end = dir.path().join(name);
         if path != end {
             fs::rename(path, &end).unwrap();
@@ -118,7 +123,7 @@ fn one_of_a_later_step_does_not_push_out_new_ones() {
     let store = Store::create(dir.path(), 1).unwrap();
     fs::create_dir(dir.path().join("step-18446744073709551615")).unwrap();
     for step in 1..=3 {
-        store.save(&session(1.0), &progress(step)).unwrap();
+        store.save(snapshot(&session(1.0), &progress(step))).unwrap();
     }
     assert_eq!(names(dir.path()), ["step-00000003", "step-18446744073709551615"]);
 }
@@ -126,7 +131,7 @@ fn one_of_a_later_step_does_not_push_out_new_ones() {
 #[test]
 fn foreign_files_of_our_names_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    Store::create(dir.path(), 2).unwrap().save(&session(1.0), &progress(1)).unwrap();
+    Store::create(dir.path(), 2).unwrap().save(snapshot(&session(1.0), &progress(1))).unwrap();
     for file in [".tmp-step-9", "step-00000009", "step-9", ".old-step-00000007"] {
         fs::write(dir.path().join(file), "mine").unwrap();
     }
@@ -148,10 +153,10 @@ fn foreign_files_of_our_names_are_left_alone() {
 fn what_cannot_go_on_is_saved_and_never_resumed_or_removed() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::create(dir.path(), 1).unwrap();
-    let path = store.save_diverged(&session(1e30), &progress(1)).unwrap();
+    let path = store.save_diverged(snapshot(&session(1e30), &progress(1))).unwrap();
     assert!(path.ends_with("diverged-step-00000001") && path.join(MODEL).exists());
-    store.save(&session(2.0), &progress(2)).unwrap();
-    store.save(&session(3.0), &progress(3)).unwrap();
+    store.save(snapshot(&session(2.0), &progress(2))).unwrap();
+    store.save(snapshot(&session(3.0), &progress(3))).unwrap();
     assert_eq!(names(dir.path()), ["diverged-step-00000001", "step-00000003"]);
     drop(store);
     assert_eq!(Store::resume(dir.path(), 1).unwrap().1.checkpoint.unwrap().progress().step, 3);
@@ -162,7 +167,7 @@ fn one_of_another_version_is_no_damage() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::create(dir.path(), 3).unwrap();
     for step in 1..=2 {
-        store.save(&session(step as f32), &progress(step)).unwrap();
+        store.save(snapshot(&session(step as f32), &progress(step))).unwrap();
     }
     drop(store);
     let newer = dir.path().join("step-00000002");
@@ -188,8 +193,8 @@ fn one_of_another_version_is_no_damage() {
 fn a_checkpoint_that_is_replaced_is_never_missing() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::create(dir.path(), 1).unwrap();
-    let path = store.save(&session(1.0), &progress(1)).unwrap();
-    store.save(&session(2.0), &progress(1)).unwrap();
+    let path = store.save(snapshot(&session(1.0), &progress(1))).unwrap();
+    store.save(snapshot(&session(2.0), &progress(1))).unwrap();
     assert_eq!(names(dir.path()), ["step-00000001"]);
     drop(store);
     // Killed between the two renames: the old one is taken back; after the second: it goes.
@@ -208,7 +213,7 @@ fn a_checkpoint_that_is_replaced_is_never_missing() {
 fn a_full_disk_leaves_the_checkpoint_before_whole() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path(), 1).unwrap();
-    store.save(&session(1.0), &progress(1)).unwrap();
+    store.save(snapshot(&session(1.0), &progress(1))).unwrap();
     // The system's own file that is always full, in place of each file in turn.
     for full in [MODEL, STATE, PROGRESS, MANIFEST] {
         store.create = match full {
@@ -217,7 +222,7 @@ fn a_full_disk_leaves_the_checkpoint_before_whole() {
             PROGRESS => Create(|p| open_full(p, PROGRESS)),
             _ => Create(|p| open_full(p, MANIFEST)),
         };
-        let e = store.save(&session(2.0), &progress(2)).unwrap_err();
+        let e = store.save(snapshot(&session(2.0), &progress(2))).unwrap_err();
         assert!(
             matches!(e, Error::Checkpoint { .. }) && e.to_string().contains("disk is full"),
             "{full}: {e}"
@@ -241,7 +246,7 @@ fn open_full(path: &Path, name: &str) -> std::io::Result<File> {
 #[test]
 fn a_checkpoint_of_another_model_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let path = Store::create(dir.path(), 1).unwrap().save(&session(1.0), &progress(1)).unwrap();
+    let path = Store::create(dir.path(), 1).unwrap().save(snapshot(&session(1.0), &progress(1))).unwrap();
     let mut b = Builder::new();
     b.parameter("w", DType::F32, &[299]);
     let graph = b.finish();

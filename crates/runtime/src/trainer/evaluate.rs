@@ -2,6 +2,7 @@
 
 use super::blame::located;
 use super::{Evaluation, Trainer, fed, rebound, returned};
+use crate::average::Average;
 use crate::data::{Feed, LastBatch, Loader, Order, Sampler, feeds};
 use crate::error::{Error, Result};
 use crate::session::ProgramId;
@@ -31,8 +32,21 @@ impl Trainer<'_> {
         done.ok_or_else(|| Error::Feed("the evaluation was interrupted".into()))
     }
 
-    /// As [`Trainer::evaluate`]; `None` if `stop` was set before the last batch.
+    /// As [`Trainer::evaluate`]; `None` if `stop` was set before the last batch. The averaged weights are
+    /// evaluated, where there are any.
     pub(super) fn evaluate_until(&mut self, stop: &AtomicBool) -> Result<Option<Evaluation>> {
+        if !self.average.as_ref().is_some_and(Average::begun) {
+            return self.evaluate_weights(stop);
+        }
+        let Some(average) = self.average.take() else { return self.evaluate_weights(stop) };
+        let before = average.install(&mut self.session)?;
+        let done = self.evaluate_weights(stop);
+        average.remove(&mut self.session, &before)?;
+        self.average = Some(average);
+        done
+    }
+
+    fn evaluate_weights(&mut self, stop: &AtomicBool) -> Result<Option<Evaluation>> {
         let begin = Instant::now();
         let data = self.eval.clone().ok_or_else(|| Error::config("data.eval", "names no file"))?;
         let (feeds, batch, samples) = feeds(fed(&self.graph), &data, &self.config.data.names)?;

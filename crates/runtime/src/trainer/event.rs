@@ -1,5 +1,6 @@
 //! What a run reports while it goes on.
 
+use super::course::Best;
 use crate::config::TrainConfig;
 use crate::error::Result;
 use crate::session::Underflow;
@@ -38,6 +39,17 @@ pub enum Event {
         step: u64,
         /// Its directory.
         path: PathBuf,
+        /// True for that of the best evaluation, which is kept apart from the others.
+        best: bool,
+    },
+    /// Evaluations have not got better for as long as the settings bear it: the run ends early.
+    EarlyStop {
+        /// Steps done.
+        step: u64,
+        /// The best evaluation, if any had a finite metric.
+        best: Option<Best>,
+        /// Evaluations since.
+        since: u64,
     },
     /// The run was asked to stop, and did.
     Interrupted {

@@ -3,13 +3,16 @@
 //! interrupted.
 
 mod blame;
+mod course;
 mod evaluate;
 mod event;
 
+pub use course::{Best, Course};
 use event::Observers;
 pub use event::{Evaluation, Event, Observer, Start, Step};
 
-use crate::checkpoint::{Found, Progress, Store};
+use crate::average::Average;
+use crate::checkpoint::{Found, Progress, Snapshot, Store};
 use crate::config::{NonFinite, TrainConfig};
 use crate::data::{Dataset, Feed, Loader, Order, Sampler, feeds};
 use crate::error::{Error, Result};
@@ -51,6 +54,9 @@ pub struct Trainer<'a> {
     /// Those for training that count underflow.
     counting: HashMap<usize, ProgramId>,
     store: Option<Store>,
+    /// Weights averaged over the steps, if the settings ask for it.
+    average: Option<Average>,
+    course: Course,
     rule: Rule,
     /// Of each loss.
     scaler: Vec<State>,
@@ -73,6 +79,8 @@ pub struct Summary {
     pub losses: Vec<f64>,
     /// The last evaluation.
     pub evaluation: Option<Evaluation>,
+    /// The best evaluation of the run, by the settings' metric.
+    pub best: Option<Best>,
 }
 
 impl<'a> Trainer<'a> {
@@ -118,11 +126,17 @@ impl<'a> Trainer<'a> {
         let rule = config.amp.rule()?;
         let mut scaler = vec![rule.start()];
         let (mut store, mut resumed, mut step) = (None, None, 0);
+        let mut course = Course::default();
+        let mut average = config.ema.map(|decay| Average::new(&session, decay));
         if let Some(dir) = &config.checkpoint.dir {
             if resume {
                 let (opened, found) = Store::resume(dir, config.checkpoint.keep)?;
                 if let Some(before) = found.checkpoint.as_ref().map(|c| &c.progress().scaler) {
                     scaler = rule.resumed(before);
+                }
+                if let Some(checkpoint) = &found.checkpoint {
+                    course = checkpoint.progress().course.clone();
+                    average.as_mut().map_or(Ok(()), |a| checkpoint.restore_average(a))?;
                 }
                 (resumed, step) = resumption(&mut session, &config, steps, &opened, found)?;
                 store = Some(opened);
@@ -133,7 +147,7 @@ impl<'a> Trainer<'a> {
             return Err(Error::config("checkpoint.dir", "names no directory to resume from"));
         }
         if let Some(store) = &store {
-            store.room(&session)?;
+            store.room(&session, average.as_ref())?;
         }
         let program = session.program()?;
         let running = if config.accumulate > 1 { mutated(&graph, &session) } else { Vec::new() };
@@ -155,6 +169,8 @@ impl<'a> Trainer<'a> {
             batch,
             running,
             store,
+            average,
+            course,
             rule,
             scaler,
             skipping: None,
@@ -226,16 +242,35 @@ impl<'a> Trainer<'a> {
         let micro = self.config.accumulate as u64;
         let mut loader =
             Loader::new(self.train.clone(), self.feeds.clone(), self.sampler.clone(), self.step * micro);
-        let mut summary = Summary { step: self.step, complete: true, losses: Vec::new(), evaluation: None };
+        let mut summary = Summary {
+            step: self.step,
+            complete: true,
+            losses: Vec::new(),
+            evaluation: None,
+            best: self.course.best,
+        };
         let interval =
             Duration::try_from_secs_f64(60.0 * self.config.checkpoint.minutes).unwrap_or(Duration::MAX);
         let mut saved = Instant::now();
-        // A run that was interrupted between its last step and the evaluation still owes that.
-        if self.step == self.steps() && self.eval.is_some() {
-            summary.evaluation = self.evaluate_and_tell(&mut tell, stop)?;
-            summary.complete = summary.evaluation.is_some();
-        }
-        while self.step < self.steps() {
+        // A run that is resumed at its end is asked for its evaluation.
+        let mut owes = self.eval.is_some() && self.ended();
+        loop {
+            if owes || self.owes_evaluation() {
+                owes = false;
+                let Some(evaluation) = self.evaluate_and_tell(&mut tell, stop)? else {
+                    summary.complete = false;
+                    break;
+                };
+                (summary.evaluation, summary.best) = (Some(evaluation), self.course.best);
+            }
+            let late = !interval.is_zero() && saved.elapsed() >= interval;
+            if self.step > 0 && (late || due(self.config.checkpoint.every, self.step)) {
+                self.save(&mut tell)?;
+                saved = Instant::now();
+            }
+            if self.ended() {
+                break;
+            }
             let done = match self.train_step(&mut loader, stop) {
                 // The step left everything as it was: what was learned before is kept.
                 Err(Error::NotFinite { step, detail, diverged }) => {
@@ -261,20 +296,13 @@ impl<'a> Trainer<'a> {
                 let _ = self.save(&mut |_| Ok(()));
                 return Err(e);
             }
-            let last = self.step == self.steps();
-            if self.eval.is_some() && (last || due(self.config.eval.every, self.step)) {
-                let evaluation = self.evaluate_and_tell(&mut tell, stop)?;
-                summary.complete &= !last || evaluation.is_some();
-                summary.evaluation = evaluation.or(summary.evaluation);
-            }
-            let late = !interval.is_zero() && saved.elapsed() >= interval;
-            if late || due(self.config.checkpoint.every, self.step) {
-                self.save(&mut tell)?;
-                saved = Instant::now();
-            }
         }
         self.save(&mut tell)?;
         summary.step = self.step;
+        if summary.complete && self.step < self.steps() {
+            let (step, best, since) = (self.step, self.course.best, self.course.since);
+            tell(&Event::EarlyStop { step, best, since })?;
+        }
         tell(&match summary.complete {
             true => Event::End { step: self.step, seconds: begin.elapsed().as_secs_f64() },
             false => Event::Interrupted { step: self.step },
@@ -282,7 +310,18 @@ impl<'a> Trainer<'a> {
         Ok(summary)
     }
 
-    /// Evaluates; `None` if `stop` was set before it was done.
+    /// True when nothing is left to train: all steps are done, or evaluations have ended the run.
+    fn ended(&self) -> bool {
+        self.step == self.steps() || self.course.ends(&self.config.eval)
+    }
+
+    /// True when an evaluation is due at this step and was not done yet.
+    fn owes_evaluation(&self) -> bool {
+        let due = self.step == self.steps() || due(self.config.eval.every, self.step);
+        self.eval.is_some() && self.step > 0 && due && self.course.evaluated != Some(self.step)
+    }
+
+    /// Evaluates; `None` if `stop` was set before it was done. The best so far is saved, if it is to be kept.
     fn evaluate_and_tell(
         &mut self,
         tell: &mut dyn FnMut(&Event) -> Result<()>,
@@ -291,6 +330,13 @@ impl<'a> Trainer<'a> {
         let evaluation = self.evaluate_until(stop)?;
         if let Some(evaluation) = &evaluation {
             tell(&Event::Evaluation(evaluation.clone()))?;
+            let (eval, shape) = (&self.config.eval, &self.config.schedule);
+            let better = self.course.add(evaluation, eval, shape, self.schedule.lr);
+            if let (Some(store), true) = (&self.store, better && eval.keep_best) {
+                let progress = self.progress();
+                let path = store.save_best(self.snapshot(&progress))?;
+                tell(&Event::Checkpoint { step: self.step, path, best: true })?;
+            }
         }
         Ok(evaluation)
     }
@@ -335,8 +381,11 @@ impl<'a> Trainer<'a> {
                 underflow = Some(underflow.unwrap_or_default().and(lost));
             }
         }
-        let lr = self.schedule.rate(self.step);
+        let lr = self.schedule.rate(self.step) * self.course.factor;
         let update = self.session.update(lr)?;
+        if let (Some(average), true) = (&mut self.average, update.applied) {
+            average.add(&self.session)?;
+        }
         let (next, action) =
             self.rule.next(&state, Seen { found_inf: !update.applied, largest: update.largest });
         self.skipping = if update.applied { None } else { self.skipping.or(Some(self.step)) };
@@ -394,11 +443,24 @@ impl<'a> Trainer<'a> {
         let Some(store) = self.store.as_ref().filter(|_| self.saved != Some(self.step)) else {
             return Ok(());
         };
-        let (step, applied) = (self.step, self.session.applied());
-        let (scaler, config) = (self.scaler.clone(), self.config.clone());
-        let path = store.save(&self.session, &Progress { step, applied, scaler, config })?;
-        self.saved = Some(step);
-        tell(&Event::Checkpoint { step, path })
+        let path = store.save(self.snapshot(&self.progress()))?;
+        self.saved = Some(self.step);
+        tell(&Event::Checkpoint { step: self.step, path, best: false })
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            step: self.step,
+            applied: self.session.applied(),
+            scaler: self.scaler.clone(),
+            course: self.course.clone(),
+            config: self.config.clone(),
+        }
+    }
+
+    fn snapshot<'b>(&'b self, progress: &'b Progress) -> Snapshot<'b> {
+        let average = self.average.as_ref().filter(|a| a.begun());
+        Snapshot { session: &self.session, progress, average }
     }
 
     /// Saves parameters from which no further step can be made, apart from the checkpoints of the run:
@@ -407,9 +469,7 @@ impl<'a> Trainer<'a> {
         let Some(store) = self.store.as_ref().filter(|_| self.saved != Some(self.step)) else {
             return Ok(None);
         };
-        let (step, applied) = (self.step, self.session.applied());
-        let (scaler, config) = (self.scaler.clone(), self.config.clone());
-        store.save_diverged(&self.session, &Progress { step, applied, scaler, config }).map(Some)
+        store.save_diverged(self.snapshot(&self.progress())).map(Some)
     }
 
     fn start(&self) -> Start {
@@ -524,9 +584,13 @@ fn changes(old: &TrainConfig, new: &TrainConfig) -> Vec<String> {
         _ => serde_json::Map::new(),
     };
     let (old, new) = (object(old), object(new));
-    let harmless = ["recompute", "eval", "checkpoint", "log"];
+    let harmless = ["recompute", "checkpoint", "log"];
+    // Evaluations change nothing, unless they decide on the rate or on the end.
+    let decides = new["schedule"].get("name").is_some_and(|n| n == "plateau")
+        || [&old, &new].iter().any(|c| !c["eval"]["patience"].is_null());
     let differs = |(name, value): (&String, &serde_json::Value)| {
-        let was = old.get(name).filter(|was| *was != value && !harmless.contains(&name.as_str()))?;
+        let passes = harmless.contains(&name.as_str()) || (name == "eval" && !decides);
+        let was = old.get(name).filter(|was| *was != value && !passes)?;
         Some(format!("{name}: {was} then, {value} now"))
     };
     new.iter().filter_map(differs).collect()
