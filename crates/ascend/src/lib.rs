@@ -12,6 +12,7 @@ pub mod finding;
 pub mod host;
 pub mod kernel;
 pub mod kernels;
+pub mod lower;
 pub mod sim;
 pub mod timing;
 

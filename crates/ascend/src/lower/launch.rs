@@ -1,0 +1,80 @@
+//! Launches: a kernel program with the places of its arguments.
+
+use crate::finding::Finding;
+use crate::kernel::Program;
+use std::fmt;
+use std::sync::Arc;
+
+/// One launch of a kernel for a step of a plan.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The kernel.
+    pub program: Arc<Program>,
+    /// One argument for each parameter of the kernel, in order, but for the synchronisation address.
+    pub args: Vec<Arg>,
+    /// Blocks: cores that take part, at least one.
+    pub blocks: u32,
+}
+
+/// An argument of a launch. Operands are numbered as in the step.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Arg {
+    /// Address of an operand that is read: its element of index 0 (`place.offset` and the layout's offset), and `bytes`
+    /// behind it.
+    Read {
+        /// Position among the step's reads.
+        operand: usize,
+        /// Bytes behind the operand's first element.
+        bytes: u64,
+    },
+    /// Address of an operand that is written.
+    Write {
+        /// Position among the step's writes.
+        operand: usize,
+        /// Bytes behind the operand's first element.
+        bytes: u64,
+    },
+    /// Address in scratch memory, which all launches of a device's executable share, one after the other. It begins
+    /// at 512 bytes.
+    Scratch {
+        /// Bytes from the start of the scratch memory.
+        bytes: u64,
+    },
+    /// An integer.
+    Int(i64),
+    /// A float.
+    Float(f32),
+}
+
+/// A step as launches, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Lowered {
+    /// The launches; each sees what the ones before it wrote.
+    pub launches: Vec<Launch>,
+    /// Bytes of scratch memory that they need together.
+    pub scratch: u64,
+}
+
+/// A step has no kernel: the construct that lacks one, for reports, such as `f64` or `i64 arithmetic`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal(pub String);
+
+impl Refusal {
+    /// A refusal with its reason.
+    pub fn new(reason: impl Into<String>) -> Refusal {
+        Refusal(reason.into())
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A kernel that cannot be written for the shapes that are asked for.
+impl From<Box<Finding>> for Refusal {
+    fn from(finding: Box<Finding>) -> Refusal {
+        Refusal(finding.message)
+    }
+}
