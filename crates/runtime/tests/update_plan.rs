@@ -3,6 +3,7 @@
 use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::OutputRole;
 use headwater_core::ops::update::master::split;
+use headwater_core::pass::wide::{scalar_bytes, scalar_value};
 use headwater_core::plan::{Bindings, Plan};
 use headwater_core::{DType, Graph, Tensor, TensorType, pass};
 use headwater_cpu::Cpu;
@@ -176,6 +177,42 @@ fn fused_steps_have_the_bits_of_unfused_ones() {
                 assert!(written || a[i] == before[i], "{optimizer}, {}", input.name);
                 let parameters = input.name.starts_with("parameters");
                 assert!(!parameters || a[i] != before[i], "{optimizer}, {}", input.name);
+            }
+        }
+    }
+}
+
+/// A target without f64 steps in pairs of f32: the norm keeps the bound of double-word arithmetic, and what is
+/// stepped differs by roundings of f32 alone.
+#[test]
+fn steps_without_f64_are_those_with_it() {
+    for (optimizer, _) in OPTIMIZERS {
+        let graph = update(optimizer, DType::F32, &[&[3, 700], &[5], &[40, 9, 3]]);
+        let split = pass::split_wide(graph.clone()).unwrap();
+        assert!(split.values.iter().all(|v| v.ty.dtype != DType::F64), "{optimizer}");
+        let split = pass::fuse(split, Cpu::new(2).target()).unwrap();
+        let mut a = state(&graph, 0);
+        let mut b = a.clone();
+        for (i, input) in split.inputs.iter().enumerate().filter(|(_, i)| i.name == "unscale") {
+            b[i] = scalar_bytes(split.ty(input.value), 1.0);
+        }
+        let (want, got) = (step(&graph, 1, &mut a), step(&split, 2, &mut b));
+        let number = |graph: &Graph, results: &[Vec<u8>], i: usize| {
+            scalar_value(&Tensor::from_bytes(graph.ty(graph.outputs[i].value), &results[i]))
+        };
+        // Norm: two levels of sums of 32 u² each, halved by the root of 4 u², and a product of 7 u².
+        let bounds = [f64::exp2(-48.0) * (32.0 + 4.0 + 7.0), 0.0, 0.0];
+        for (i, bound) in bounds.into_iter().enumerate() {
+            let (want, got) = (number(&graph, &want, i), number(&split, &got, i));
+            let near = (got - want).abs() <= bound * want;
+            assert!(near, "{optimizer}: {} is {got}, not {want}", graph.outputs[i].name);
+        }
+        for (i, input) in graph.inputs.iter().enumerate().filter(|(_, i)| i.name != "unscale") {
+            let numbers = |bytes: &[u8]| Tensor::from_bytes(graph.ty(input.value), bytes).to_f64();
+            for (want, got) in numbers(&a[i]).into_iter().zip(numbers(&b[i])) {
+                // The scale of the gradients, and rates of a parameter, may round the other way.
+                let near = (got - want).abs() <= 4.0 * f32::EPSILON as f64 * want.abs().max(1.0);
+                assert!(near, "{optimizer}: {} is {got}, not {want}", input.name);
             }
         }
     }

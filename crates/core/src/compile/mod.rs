@@ -183,7 +183,7 @@ pub fn compile<E: From<Error>>(
     let mut done = Compiled { graph: model, ..Compiled::default() };
     let mut bind = Some(bind);
     for stage in &STAGES {
-        if (stage.runs)(options) {
+        if (stage.runs)(options, target) {
             let before = done.graph.nodes.len();
             if stage.output == Form::Plan
                 && let Some(bind) = bind.take()

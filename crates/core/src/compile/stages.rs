@@ -6,7 +6,7 @@ use crate::graph::{Builder, Def, Graph, InputRole, OutputRole};
 use crate::pass::precision::Level;
 use crate::pass::{self, recognize::Exactness};
 use crate::target::Target;
-use crate::{fail, train};
+use crate::{DType, fail, train};
 
 /// What a stage is given or makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,8 +33,8 @@ pub struct Stage {
     pub exactness: Option<Exactness>,
     /// One sentence.
     pub summary: &'static str,
-    /// Whether the options ask for it.
-    pub(super) runs: fn(&Options) -> bool,
+    /// True if the options ask for it, or the target needs it.
+    pub(super) runs: fn(&Options, &Target) -> bool,
     /// Does it.
     pub(super) run: fn(&mut Compiled, &Options, &Target) -> Result<()>,
 }
@@ -66,14 +66,14 @@ pub fn stage(name: &str) -> Option<&'static Stage> {
 use Form::{Forward, Fused, Plan, Step};
 
 /// Every stage, in order.
-pub static STAGES: [Stage; 15] = [
+pub static STAGES: [Stage; 16] = [
     Stage {
         name: "evaluation",
         input: Forward,
         output: Forward,
         exactness: None,
         summary: "turns dropout off and batch norm to running statistics, as `module.eval()` does",
-        runs: |o| o.goal == Goal::Evaluate,
+        runs: |o, _| o.goal == Goal::Evaluate,
         run: |c, _, _| rewrite(c, |g| pass::evaluation(&g)),
     },
     Stage {
@@ -82,7 +82,7 @@ pub static STAGES: [Stage; 15] = [
         output: Forward,
         exactness: None,
         summary: "gives every float one dtype, as the proof in f64 needs",
-        runs: |o| o.upcast.is_some(),
+        runs: |o, _| o.upcast.is_some(),
         run: |c, o, _| match o.upcast {
             Some(dtype) => rewrite(c, |g| pass::lift(&g, dtype)),
             None => Ok(()),
@@ -94,7 +94,7 @@ pub static STAGES: [Stage; 15] = [
         output: Forward,
         exactness: None,
         summary: "inserts the casts of a level of mixed precision",
-        runs: |o| o.precision.level != Level::O0,
+        runs: |o, _| o.precision.level != Level::O0,
         run: |c, o, _| rewrite(c, |g| Ok(pass::mixed(&g, &o.precision)?.graph)),
     },
     Stage {
@@ -103,7 +103,7 @@ pub static STAGES: [Stage; 15] = [
         output: Forward,
         exactness: Some(Exactness::Reordered),
         summary: "replaces decomposed norms, attention, padding and pooling by single operators",
-        runs: |o| !matches!(o.goal, Goal::Step | Goal::Update),
+        runs: |o, _| !matches!(o.goal, Goal::Step | Goal::Update),
         run: |c, _, _| rewrite(c, |g| Ok(pass::recognize(g)?.graph)),
     },
     Stage {
@@ -112,7 +112,7 @@ pub static STAGES: [Stage; 15] = [
         output: Forward,
         exactness: Some(Exactness::Exact),
         summary: "expands operators that stand for others",
-        runs: |o| o.goal != Goal::Update,
+        runs: |o, _| o.goal != Goal::Update,
         run: |c, _, _| rewrite(c, pass::decompose),
     },
     Stage {
@@ -121,7 +121,7 @@ pub static STAGES: [Stage; 15] = [
         output: Forward,
         exactness: Some(Exactness::Reordered),
         summary: "drops results that training does not read, and computes only demanded slices of others",
-        runs: |o| o.goal == Goal::Train,
+        runs: |o, _| o.goal == Goal::Train,
         run: |c, o, _| rewrite(c, |g| pass::narrow(if o.all_outputs { g } else { loss_alone(g) })),
     },
     Stage {
@@ -130,7 +130,7 @@ pub static STAGES: [Stage; 15] = [
         output: Step,
         exactness: None,
         summary: "appends the backward pass and a gradient for every trainable parameter",
-        runs: |o| o.goal == Goal::Train,
+        runs: |o, _| o.goal == Goal::Train,
         run: differentiate,
     },
     Stage {
@@ -139,7 +139,7 @@ pub static STAGES: [Stage; 15] = [
         output: Step,
         exactness: Some(Exactness::Exact),
         summary: "expands what derivative rules are written in",
-        runs: |o| o.goal == Goal::Train,
+        runs: |o, _| o.goal == Goal::Train,
         run: |c, _, _| rewrite(c, pass::decompose),
     },
     Stage {
@@ -148,7 +148,7 @@ pub static STAGES: [Stage; 15] = [
         output: Step,
         exactness: None,
         summary: "lets one node fail on purpose, to try out what a run does then",
-        runs: |o| o.fault.is_some(),
+        runs: |o, _| o.fault.is_some(),
         run: |c, o, _| match o.fault {
             Some((node, fault)) => rewrite(c, |g| pass::inject(&g, node, fault)),
             None => Ok(()),
@@ -160,7 +160,7 @@ pub static STAGES: [Stage; 15] = [
         output: Step,
         exactness: Some(Exactness::Exact),
         summary: "folds constants, merges equal nodes, removes identities and dead code",
-        runs: |o| o.goal != Goal::Update,
+        runs: |o, _| o.goal != Goal::Update,
         run: |c, _, _| rewrite(c, |g| Ok(pass::simplify(g).graph)),
     },
     Stage {
@@ -169,8 +169,17 @@ pub static STAGES: [Stage; 15] = [
         output: Step,
         exactness: Some(Exactness::Exact),
         summary: "adds probes: what each node makes, what rounding flushes to zero, magnitudes of terms",
-        runs: |o| !matches!(o.instrument, Instrument::None),
+        runs: |o, _| !matches!(o.instrument, Instrument::None),
         run: instrument,
+    },
+    Stage {
+        name: "split-wide",
+        input: Step,
+        output: Step,
+        exactness: Some(Exactness::ChangesRounding),
+        summary: "computes an update's f64 in pairs of f32, where the target has no f64 arithmetic",
+        runs: |o, t| o.goal == Goal::Update && !t.dtypes.arithmetic.contains(DType::F64),
+        run: |c, _, _| rewrite(c, pass::split_wide),
     },
     Stage {
         name: "fuse",
@@ -178,7 +187,7 @@ pub static STAGES: [Stage; 15] = [
         output: Fused,
         exactness: Some(Exactness::Exact),
         summary: "joins neighbouring row programs, a loss with its gradient among them",
-        runs: |_| true,
+        runs: |_, _| true,
         run: |c, _, target| rewrite(c, |g| pass::fuse(g, target)),
     },
     Stage {
@@ -187,7 +196,7 @@ pub static STAGES: [Stage; 15] = [
         output: Fused,
         exactness: Some(Exactness::SameAccumulator),
         summary: "recomputes cheap activations in the backward pass rather than save them",
-        runs: |o| o.goal == Goal::Train && o.recompute,
+        runs: |o, _| o.goal == Goal::Train && o.recompute,
         run: |c, _, target| rewrite(c, |g| pass::recompute(g, target)),
     },
     Stage {
@@ -196,7 +205,7 @@ pub static STAGES: [Stage; 15] = [
         output: Fused,
         exactness: None,
         summary: "adds gradients to sums over micro-batches, in f32 or wider",
-        runs: |o| o.goal == Goal::Train,
+        runs: |o, _| o.goal == Goal::Train,
         run: |c, o, _| {
             c.gradients = gradients(&c.graph)?;
             if o.accumulate { rewrite(c, train::accumulate) } else { Ok(()) }
@@ -208,7 +217,7 @@ pub static STAGES: [Stage; 15] = [
         output: Plan,
         exactness: Some(Exactness::Exact),
         summary: "lowers nodes to steps on bytes: layouts, results in place, the arena; and proves the plan",
-        runs: |_| true,
+        runs: |_, _| true,
         run: |c, _, _| c.plan.as_ref().map_or(Ok(()), pass::check_plan),
     },
 ];

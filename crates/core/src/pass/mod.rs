@@ -26,6 +26,7 @@ pub mod simplify;
 pub mod taps;
 mod turned;
 pub mod underflow;
+pub mod wide;
 
 pub use canonical::{canonical, mixed};
 pub use decompose::decompose;
@@ -42,3 +43,4 @@ pub use sensitivity::sensitivity;
 pub use simplify::simplify;
 pub use taps::{inject, taps};
 pub use underflow::underflow;
+pub use wide::split_wide;

@@ -23,6 +23,7 @@ use headwater_core::graph::{NodeId, Origin};
 use headwater_core::pass::diff::NoGradient;
 use headwater_core::pass::precision::{Properties, Settings};
 use headwater_core::pass::taps::{FAULT, Fault, Tap};
+use headwater_core::pass::wide::{scalar_value, wide_scalar};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
 use headwater_core::train::gradient_name;
 use headwater_core::{DType, Graph, Tensor, TensorType};
@@ -282,7 +283,7 @@ impl Session {
                 rule.scalars().into_iter().map(|s| (Space::State, names::scalar(i, s), scalar(wide))),
             );
         }
-        scalars.push((Space::State, names::UNSCALE.into(), scalar(DType::F64)));
+        scalars.push((Space::State, names::UNSCALE.into(), wide_scalar(device.target())));
         scalars.push((Space::State, names::LOSS_SCALE.into(), names::loss_scale_type()));
         scalars.push((Space::State, FAULT.into(), scalar(DType::Bool)));
         scalars.push((Space::Rng, "rng".into(), TensorType::new(DType::I64, [2])));
@@ -474,7 +475,7 @@ impl Session {
         }
         numbers.into_iter().try_for_each(|(slot, x)| self.state.write_number(&slot, x))?;
         self.run(program)?;
-        let number = |i: usize| Ok::<f64, Error>(self.output(program, i)?.to_f64()[0]);
+        let number = |i: usize| Ok::<f64, Error>(scalar_value(&self.output(program, i)?));
         let update = Update {
             norm: number(optim::NORM)?,
             largest: number(optim::LARGEST)? * unscale,

@@ -3,8 +3,9 @@
 use crate::error::{Error, Result};
 use headwater_core::device::{Buffer, Content, Device, Stream};
 use headwater_core::graph::{Input, InputRole};
+use headwater_core::pass::wide::scalar_bytes;
 use headwater_core::plan::{Place, Segment, SegmentId, SegmentKind};
-use headwater_core::{DType, Tensor, TensorType};
+use headwater_core::{Tensor, TensorType};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -176,13 +177,9 @@ impl State {
         Ok(())
     }
 
-    /// Writes a float scalar.
+    /// Writes a float scalar, or a wide one.
     pub fn write_number(&mut self, slot: &Slot, x: f64) -> Result<()> {
-        let bytes = match slot.ty.dtype {
-            DType::F64 => x.to_le_bytes().to_vec(),
-            _ => (x as f32).to_le_bytes().to_vec(),
-        };
-        self.write(slot, "a scalar", &bytes)
+        self.write(slot, "a scalar", &scalar_bytes(&slot.ty, x))
     }
 
     /// Sets every element of a float tensor.
