@@ -6,10 +6,13 @@ mod blame;
 mod course;
 mod evaluate;
 mod event;
+mod spans;
 
 pub use course::{Best, Course};
 use event::Observers;
 pub use event::{Evaluation, Event, Observer, Start, Step};
+use spans::Recorder;
+pub use spans::Span;
 
 use crate::average::Average;
 use crate::checkpoint::{Found, Progress, Snapshot, Store};
@@ -57,6 +60,7 @@ pub struct Trainer<'a> {
     /// Weights averaged over the steps, if the settings ask for it.
     average: Option<Average>,
     course: Course,
+    recorder: Option<Recorder>,
     rule: Rule,
     /// Of each loss.
     scaler: Vec<State>,
@@ -171,6 +175,7 @@ impl<'a> Trainer<'a> {
             store,
             average,
             course,
+            recorder: None,
             rule,
             scaler,
             skipping: None,
@@ -344,6 +349,7 @@ impl<'a> Trainer<'a> {
     /// One step; `None` if `stop` was set before its last batch: everything is then as it was before.
     fn train_step(&mut self, loader: &mut Loader, stop: &AtomicBool) -> Result<Option<Step>> {
         let begin = Instant::now();
+        let recorded = self.recorder.as_ref().filter(|r| r.on()).map(Recorder::now);
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
@@ -363,7 +369,8 @@ impl<'a> Trainer<'a> {
                 }
                 return Ok(None);
             }
-            let Some(batch) = loader.next() else {
+            let next = self.timed("wait for data", None, |_| Ok(loader.next()))?;
+            let Some(batch) = next else {
                 self.train.unchanged()?;
                 return Err(Error::Feed("the data ended before the run did".into()));
             };
@@ -372,7 +379,7 @@ impl<'a> Trainer<'a> {
                 false => self.training_program(batch.samples)?,
             };
             self.session.set_rng(self.config.seed, self.step * micro as u64 + i)?;
-            let ran = self.session.gradients(program, &batch.inputs);
+            let ran = self.timed("gradients", Some(program), |t| t.session.gradients(program, &batch.inputs));
             ran.map_err(|e| blame::located(e, &self.train, &self.feeds, &batch, &mut self.sampler))?;
             loss += self.session.output(program, 0)?.to_f64()[0] / micro as f64;
             samples += batch.samples;
@@ -382,7 +389,8 @@ impl<'a> Trainer<'a> {
             }
         }
         let lr = self.schedule.rate(self.step) * self.course.factor;
-        let update = self.session.update(lr)?;
+        let program = self.session.update_program()?;
+        let update = self.timed("update", Some(program), |t| t.session.update(lr))?;
         if let (Some(average), true) = (&mut self.average, update.applied) {
             average.add(&self.session)?;
         }
@@ -402,6 +410,9 @@ impl<'a> Trainer<'a> {
         }
         self.scaler[0] = next;
         self.step += 1;
+        if let (Some(start), Some(recorder)) = (recorded, &mut self.recorder) {
+            recorder.step(self.step, start);
+        }
         Ok(Some(Step {
             step: self.step,
             epoch: (self.step * micro as u64) as f64 / self.sampler.per_epoch() as f64,
