@@ -25,6 +25,7 @@ pub mod report;
 pub mod score;
 pub mod settings;
 pub mod tensors;
+pub mod trace;
 pub mod train;
 pub mod weights;
 

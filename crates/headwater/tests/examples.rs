@@ -1,7 +1,7 @@
 //! The jobs of `examples/`, a few steps of each: every step of the move passes, and the loss falls.
 
 use headwater::cpu::Cpu;
-use headwater::migrate::{Accept, Watcher, migrate};
+use headwater::migrate::{Accept, Begin, Watcher, migrate};
 use headwater::report::{Report, Section, Verdict};
 use headwater::runtime::trainer::{Event, Observer};
 use std::path::Path;
@@ -42,8 +42,9 @@ fn run(name: &str, steps: u64) -> (Report, Vec<Vec<f64>>) {
         Ok(())
     };
     let device = Arc::new(Cpu::new(2));
-    let (report, _) = migrate(&dir, out.path(), true, device, short, &mut losses, &AtomicBool::new(false))
-        .unwrap_or_else(|e| panic!("{name}: {e:#}"));
+    let (report, _) =
+        migrate(&dir, out.path(), Begin::Overwrite, device, short, &mut losses, &AtomicBool::new(false))
+            .unwrap_or_else(|e| panic!("{name}: {e:#}"));
     for s in &report.sections {
         assert_ne!(s.verdict, Verdict::Fail, "{name}: {}: {}", s.title, s.summary);
     }

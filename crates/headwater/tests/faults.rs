@@ -223,3 +223,37 @@ fn weights_that_are_damaged_are_not_trained_on() {
     assert_eq!(code(&output), Some(1));
     assert!(stderr(&output).contains("damaged"), "{}", stderr(&output));
 }
+
+#[test]
+fn a_run_leaves_its_page_and_its_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, trace) = (dir.path().join("run"), dir.path().join("trace.json"));
+    let more =
+        ["--steps", "4", "--accumulate", "2", "--trace-steps", "3", "--trace", trace.to_str().unwrap()];
+    let output = train(&out, &more).output().unwrap();
+    assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(
+        page.contains("complete: step 4 of 4")
+            && page.contains("optimizer.lr")
+            && !page.contains("http-equiv")
+    );
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of = |category: &str| events.iter().filter(|e| e["cat"] == category).collect::<Vec<_>>();
+    let number = |e: &serde_json::Value, key: &str| e[key].as_f64().unwrap();
+    let within = |inner: &serde_json::Value, outer: &serde_json::Value| {
+        let end = |e| number(e, "ts") + number(e, "dur");
+        number(inner, "ts") >= number(outer, "ts") && end(inner) <= end(outer) + 1e-3
+    };
+    assert_eq!(of("step").len(), 3);
+    // Two batches waited for and run, and one update a step.
+    assert_eq!(of("host").len(), 3 * 5);
+    for category in ["host", "forward", "backward", "update"] {
+        let events = of(category);
+        assert!(
+            !events.is_empty() && events.iter().all(|e| of("step").iter().any(|s| within(e, s))),
+            "{category}"
+        );
+    }
+}

@@ -2,12 +2,14 @@
 //! golden.
 
 use headwater::cpu::Cpu;
-use headwater::migrate::{Job, New, Watcher, migrate, write_new};
-use headwater::report::{Report, Section, Verdict};
+use headwater::migrate::{Begin, Job, New, Watcher, migrate, write_new};
+use headwater::report::{Report, Section, Verdict, html};
 use headwater::runtime::trainer::{Event, Observer};
+use headwater::tensors::TensorFile;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 struct Quiet;
 
@@ -29,8 +31,8 @@ fn digits(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit").join(file)
 }
 
-/// Runs the job of these settings, of a few steps.
-fn run(settings: &str) -> Report {
+/// A folder with the job of these settings.
+fn job(settings: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for file in
         ["digits_vit.pt2", "digits_vit.golden.safetensors", "train.safetensors", "heldout.safetensors"]
@@ -38,15 +40,22 @@ fn run(settings: &str) -> Report {
         std::fs::copy(digits(file), dir.path().join(file)).unwrap();
     }
     std::fs::write(dir.path().join("migrate.toml"), settings).unwrap();
-    run_in(dir.path())
+    dir
+}
+
+/// Runs the job of these settings, of a few steps.
+fn run(settings: &str) -> Report {
+    run_in(job(settings).path())
 }
 
 fn run_in(dir: &Path) -> Report {
     let out = tempfile::tempdir().unwrap();
-    let (device, stop) = (Arc::new(Cpu::new(2)), AtomicBool::new(false));
-    migrate(dir, out.path(), true, device, |_| Ok(()), &mut Quiet, &stop)
-        .unwrap_or_else(|e| panic!("{e:#}"))
-        .0
+    run_into(dir, out.path(), Begin::Anew, &mut Quiet, &AtomicBool::new(false))
+}
+
+fn run_into(dir: &Path, out: &Path, begin: Begin, watcher: &mut dyn Watcher, stop: &AtomicBool) -> Report {
+    let device = Arc::new(Cpu::new(2));
+    migrate(dir, out, begin, device, |_| Ok(()), watcher, stop).unwrap_or_else(|e| panic!("{e:#}")).0
 }
 
 fn step<'a>(report: &'a Report, title: &str) -> &'a Section {
@@ -160,5 +169,116 @@ fn a_golden_of_another_archive_is_known_by_its_hash() {
     let report = run_in(dir.path());
     assert!(!report.passed());
     let wrong = report.sections.iter().find(|s| s.verdict == Verdict::Fail).unwrap();
-    assert!(wrong.summary.contains("recorded from slices.core.pt2"), "{}", wrong.summary);
+    let next = wrong.next.as_deref().unwrap_or_default();
+    assert!(next.contains("recorded from slices.core.pt2"), "{next}");
+}
+
+/// Sets the flag after so many steps of all runs.
+struct StopsAt<'a>(usize, &'a AtomicBool);
+
+impl Observer for StopsAt<'_> {
+    fn event(&mut self, event: &Event) -> headwater::runtime::Result<()> {
+        if matches!(event, Event::Step(_)) {
+            self.0 -= 1;
+            if self.0 == 0 {
+                self.1.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Watcher for StopsAt<'_> {
+    fn begin(&mut self, _: usize, _: &str) {}
+    fn end(&mut self, _: usize, _: &Section) {}
+    fn training(&mut self) -> &mut dyn Observer {
+        self
+    }
+}
+
+#[test]
+fn an_interrupted_migration_goes_on_and_ends_as_an_undisturbed_one() {
+    let settings = recorded(8, |job| job).replace("level = \"O0\"", "level = \"O2\"");
+    let dir = job(&settings);
+    let read = |out: &Path, file: &str| std::fs::read(out.join(file)).unwrap();
+    let whole = tempfile::tempdir().unwrap();
+    let (quiet, never) = (&mut Quiet, AtomicBool::new(false));
+    let report = run_into(dir.path(), whole.path(), Begin::Anew, quiet, &never);
+    assert!(report.passed());
+    // In the first run of 8 steps, and in the second, in mixed precision.
+    for at in [5, 11] {
+        let out = tempfile::tempdir().unwrap();
+        let nothing = migrate(
+            dir.path(),
+            out.path(),
+            Begin::Resume,
+            Arc::new(Cpu::new(2)),
+            |_| Ok(()),
+            &mut Quiet,
+            &never,
+        );
+        assert!(nothing.unwrap_err().to_string().contains("no migration to resume"));
+        let stop = AtomicBool::new(false);
+        let first = run_into(dir.path(), out.path(), Begin::Anew, &mut StopsAt(at, &stop), &stop);
+        let stopped = first.sections.last().unwrap();
+        assert!(!first.passed() && stopped.summary.contains("go on with --resume"), "{}", stopped.summary);
+        let second = run_into(dir.path(), out.path(), Begin::Resume, &mut Quiet, &never);
+        assert!(second.passed());
+        for key in ["losses", "steps", "last_loss", "curve_distance"] {
+            assert_eq!(step(&second, "curve").values[key], step(&report, "curve").values[key], "{at}: {key}");
+        }
+        let mixed = |r: &Report| step(r, "Mixed").values["losses"].clone();
+        assert_eq!(mixed(&second), mixed(&report), "{at}");
+        assert_eq!(step(&second, "curve").values["resumed_at"], if at == 5 { 5 } else { 8 });
+        let model = "run/step-00000008/model.safetensors";
+        assert!(read(out.path(), model) == read(whole.path(), model), "{at}");
+    }
+}
+
+#[test]
+fn results_have_the_keys_that_the_page_documents() {
+    let report = run(&recorded(3, |job| job).replace("level = \"O0\"", "level = \"O2\""));
+    let results = report.results();
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md")).unwrap();
+    let documented: BTreeSet<String> = page
+        .lines()
+        .filter_map(|l| l.strip_prefix("| `")?.split_once('`'))
+        .map(|(key, _)| key.to_string())
+        .filter(|key| key.contains('.'))
+        .collect();
+    let common = ["title", "verdict", "summary", "next", "seconds"];
+    let mut found = BTreeSet::new();
+    for (step, values) in results["steps"].as_object().unwrap() {
+        for key in values.as_object().unwrap().keys().filter(|k| !common.contains(&k.as_str())) {
+            found.insert(format!("{step}.{key}"));
+        }
+    }
+    assert_eq!(found, documented);
+    let steps = &results["steps"];
+    assert_eq!((&results["passed"], &steps["forward"]["verdict"]), (&true.into(), &"pass".into()));
+    assert!(steps["forward"]["largest_error"]["f64"].as_f64().unwrap() < 1e-13);
+    assert_eq!(steps["training"]["losses"].as_array().unwrap().len(), 3);
+    let facts = results["facts"].as_object().unwrap();
+    for (name, part) in
+        [("date", "Z"), ("model", "SHA-256 "), ("golden", "SHA-256 "), ("training data", "SHA-256 ")]
+    {
+        assert!(facts[name].as_str().unwrap().contains(part), "{name}: {}", facts[name]);
+    }
+}
+
+#[test]
+fn a_failed_step_says_what_to_do_next() {
+    let dir = job(&recorded(2, |job| job));
+    // One weight is another than the one that was recorded.
+    let golden = dir.path().join("digits_vit.golden.safetensors");
+    let mut file = TensorFile::read(&golden).unwrap();
+    let loss = file.get("output.0").unwrap().clone();
+    file.tensors.insert("output.0".into(), headwater::core::Tensor::full(&loss.ty, 9.0));
+    file.write(&golden).unwrap();
+    let report = run_in(dir.path());
+    let forward = step(&report, "Forward");
+    assert_eq!(forward.verdict, Verdict::Fail);
+    assert!(forward.next.as_ref().is_some_and(|n| n.contains("ext: ")), "{:?}", forward.next);
+    assert!(html::page(&report, None).contains("class=\"next\""));
 }

@@ -14,6 +14,7 @@ use crate::machine::resident;
 use crate::model::Model;
 use crate::runtime::optim::Clip;
 use crate::runtime::session::{Model as SessionModel, Session, Training};
+use crate::runtime::trainer::Span;
 use crate::tensors::TensorFile;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -169,7 +170,7 @@ pub struct Report {
     /// The machine's limits that all this is held against.
     #[serde(skip)]
     pub limits: Limits,
-    /// Every step of the plans, in order.
+    /// Every step of the plans, in order; see [`Report::spans`].
     #[serde(skip)]
     pub trace: Vec<Traced>,
 }
@@ -392,6 +393,28 @@ pub fn run(
         limits,
         trace,
     })
+}
+
+impl Report {
+    /// The measured steps one after the other, each as long as its median: a typical training step.
+    pub fn spans(&self) -> Vec<Span> {
+        let mut start = 0.0;
+        let spans = self.trace.iter().map(|t| {
+            let args = vec![
+                ("module", t.module.clone().into()),
+                ("line", t.line.clone().into()),
+                ("operands", t.operands.clone().into()),
+                ("product", t.product.into()),
+                ("flops", t.flops.into()),
+                ("bytes", t.bytes.into()),
+                ("seconds_at_the_limit", t.floor.into()),
+            ];
+            let span = Span { name: t.op.into(), category: t.phase, args, start, seconds: t.seconds };
+            start += t.seconds;
+            span
+        });
+        spans.collect()
+    }
 }
 
 fn trace(plan: &Plan, step: &Step, seconds: f64, limits: &Limits) -> Traced {

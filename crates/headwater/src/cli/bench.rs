@@ -147,7 +147,7 @@ struct StepArgs {
     /// Limit of the gradients' norm.
     #[arg(long, default_value_t = 1.0)]
     clip_norm: f64,
-    /// Write the time of every single step of the plans to this file, as JSON.
+    /// Write the time of every single step of the plans to this file, as a trace that ui.perfetto.dev opens.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
@@ -252,8 +252,7 @@ fn steps(
     let report = step::run(&args.model, inputs.as_ref(), &settings, device.clone(), limits, once)?;
     let measured = Measured::new(&report.limits);
     if let Some(path) = &args.trace {
-        let trace = serde_json::to_string_pretty(&report.trace)?;
-        std::fs::write(path, trace).with_context(|| format!("cannot write {}", path.display()))?;
+        crate::trace::write(path, &report.spans())?;
     }
     talk.table(&measured.table());
     for t in tables(&report) {

@@ -4,7 +4,7 @@ use super::amp::Amp;
 use super::progress::Progress;
 use super::{Outcome, Recompute, Status, Talk};
 use crate::core::device::Device;
-use crate::migrate::{New, Watcher, migrate, write_new};
+use crate::migrate::{Begin, New, Watcher, migrate, write_new};
 use crate::report::{Block, Section, text};
 use crate::runtime::trainer::Observer;
 use anyhow::Result;
@@ -45,6 +45,9 @@ pub struct Args {
     /// Replace the results of an earlier migration in --out.
     #[arg(long)]
     overwrite: bool,
+    /// Go on with a migration in --out that was interrupted: its training runs from their newest checkpoints.
+    #[arg(long, conflicts_with = "overwrite")]
+    resume: bool,
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
@@ -68,16 +71,23 @@ impl Watcher for Printer {
             section.summary,
             text::seconds(section.seconds)
         ));
+        if let Some(next) = &section.next {
+            self.talk.line(format!("         next: {next}"));
+        }
         // Curves over the steps of a run, in a line each.
         for block in &section.blocks {
             let Block::Chart(chart) = block else { continue };
-            for s in chart.series.iter().filter(|_| chart.x == "step") {
+            // Numbers over decades are drawn by their logarithm, a loss as it is.
+            let by_log = chart.log && chart.y != "loss";
+            for s in chart.series.iter().filter(|_| chart.x == "step" && !chart.aside) {
                 let (Some(first), Some(last)) = (s.points.first(), s.points.last()) else { continue };
-                let line = text::sparkline(s.points.iter().map(|p| p.1), 40);
-                self.talk.line(format!(
-                    "         {line:<40}  {:.4} → {:.4}  {} ({})",
-                    first.1, last.1, s.name, chart.y
-                ));
+                let line =
+                    text::sparkline(s.points.iter().map(|p| if by_log { p.1.log10() } else { p.1 }), 40);
+                let (first, last) = match by_log {
+                    true => (text::number(first.1), text::number(last.1)),
+                    false => (format!("{:.4}", first.1), format!("{:.4}", last.1)),
+                };
+                self.talk.line(format!("         {line:<40}  {first} → {last}  {} ({})", s.name, chart.y));
             }
         }
     }
@@ -100,7 +110,12 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         args.amp.over(&mut job.amp)
     };
     let stop = super::signals::stop()?;
-    let (report, page) = migrate(place, &out, args.overwrite, device, adjust, &mut printer, stop)?;
+    let begin = match (args.overwrite, args.resume) {
+        (true, _) => Begin::Overwrite,
+        (_, true) => Begin::Resume,
+        _ => Begin::Anew,
+    };
+    let (report, page) = migrate(place, &out, begin, device, adjust, &mut printer, stop)?;
     let word = if report.passed() { "every step passed" } else { "NOT every step passed" };
     talk.line(format!("\n{word}; the report is {}", page.display()));
     let status = match (report.passed(), stop.load(Ordering::SeqCst)) {
@@ -108,7 +123,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         (false, true) => Status::Interrupted,
         (false, false) => Status::Differs,
     };
-    Outcome::of(report, status)
+    Outcome::of(report.results(), status)
 }
 
 /// Writes a new job's file.

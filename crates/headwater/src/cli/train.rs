@@ -9,8 +9,14 @@ use crate::core::DType;
 use crate::core::device::Device;
 use crate::cpu::{Pool, Tier, limits};
 use crate::model::{Model, parse_dims};
+use crate::report::history::History;
+use crate::report::live::Live;
+use crate::report::{Block, facts};
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
+use crate::runtime::trainer::{Observer, Trainer};
+use crate::trace;
+use crate::train::with_trainer;
 use crate::weights::{Overlay, WeightFiles};
 use anyhow::{Context, Result, bail};
 use std::path::{Component, Path, PathBuf};
@@ -90,6 +96,12 @@ pub struct Args {
     /// With `--amp auto`: where the choice is written; default `amp.toml` in --out.
     #[arg(long, value_name = "FILE")]
     policy_file: Option<PathBuf>,
+    /// Write a trace of the first steps, which ui.perfetto.dev opens; every step is measured then.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// With `--trace`: steps to record.
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    trace_steps: usize,
     /// Seed of order and random numbers (default: 0).
     #[arg(long)]
     seed: Option<u64>,
@@ -141,7 +153,20 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
     let mut progress = Progress::new(talk.json);
     let metric = config.eval.metric.word();
     let dims = parse_dims(&args.dims)?;
-    let summary = crate::train::run(&model, dims, config, device, args.resume, &mut [&mut progress], stop)?;
+    let summary = with_trainer(&model, dims, config, device, args.resume, |trainer, config| {
+        if args.trace.is_some() {
+            trainer.record(args.trace_steps)?;
+        }
+        let mut page = live(&model, trainer, config)?;
+        let mut observers: Vec<&mut dyn Observer> = vec![&mut progress];
+        observers.extend(page.as_mut().map(|p| p as &mut dyn Observer));
+        let summary = crate::train::run_logged(trainer, config, &mut observers, stop);
+        if let Some(path) = &args.trace {
+            trace::write(path, trainer.spans())?;
+            say(format!("wrote {}: open it in ui.perfetto.dev", path.display()));
+        }
+        summary
+    })?;
     if let Some(e) = &summary.evaluation {
         let accuracy = e.accuracy.map_or(String::new(), |a| format!(", accuracy {a:.4}"));
         talk.line(format!("held-out loss {:.4}{accuracy}", e.loss));
@@ -157,6 +182,23 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         "best": summary.best,
     });
     Outcome::of(result, if summary.complete { Status::Done } else { Status::Interrupted })
+}
+
+/// The page of the run in its folder, if it has one.
+fn live(model: &Model, trainer: &Trainer, config: &TrainConfig) -> Result<Option<Live>> {
+    let Some(dir) = &config.checkpoint.dir else { return Ok(None) };
+    let history = match &config.log.json {
+        Some(log) => History::read(log, trainer.step())?,
+        None => History::default(),
+    };
+    let mut facts = facts::run();
+    facts.push(("PyTorch of the export".into(), model.program.torch_version().to_string()));
+    facts.push(facts::file("model", &model.path));
+    facts.push(facts::file("training data", &config.data.train));
+    facts.extend(config.data.eval.as_ref().map(|p| facts::file("held-out data", p)));
+    let blocks = vec![Block::Table(facts::settings(config))];
+    let name = model.path.file_name().unwrap_or_default().to_string_lossy();
+    Ok(Some(Live::new(&dir.join("report.html"), format!("Training of {name}"), facts, blocks, history)))
 }
 
 /// Chooses the precision of each node by measuring, and writes the choice to a file.

@@ -1,6 +1,7 @@
 //! The folder that a migration writes into: used by one process at a time, and never emptied of what no
 //! migration writes.
 
+use super::Begin;
 use crate::runtime::Store;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File, TryLockError};
@@ -9,8 +10,9 @@ use std::path::{Path, PathBuf};
 /// Locked while a migration works in the folder. It is never removed: whoever waits for it would lock a
 /// file that is gone.
 const LOCK: &str = ".lock";
-/// Checkpoints of the training run.
+/// Checkpoints of the training run, and of that in mixed precision.
 const RUN: &str = "run";
+const MIXED: &str = "run.mixed";
 /// Event files of TensorBoard.
 const BOARD: &str = "tensorboard";
 /// Everything else that a migration writes.
@@ -43,25 +45,31 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), _lock: lock })
     }
 
-    /// Makes sure that the folder is empty. With `overwrite`, results of an earlier migration are removed,
-    /// and nothing else.
+    /// Makes sure that the folder is empty, or that there is something to go on with. Results of an earlier
+    /// migration are removed where that is asked for, and nothing else.
     ///
     /// # Errors
     /// If something is there that may not be removed; nothing is removed then.
-    pub fn clear(&self, overwrite: bool) -> Result<()> {
+    pub fn clear(&self, begin: Begin) -> Result<()> {
         let found = entries(&self.path)?;
-        if found.is_empty() {
-            return Ok(());
-        }
         let shown = self.path.display();
-        if !overwrite {
-            bail!("{shown} already exists: choose another folder with --out, or replace it with --overwrite");
+        match begin {
+            Begin::Resume if !found.iter().any(|name| name == "report.json") => {
+                bail!("{shown} has no migration to resume; to begin one, leave out --resume");
+            }
+            Begin::Resume => return Ok(()),
+            _ if found.is_empty() => return Ok(()),
+            Begin::Anew => bail!(
+                "{shown} already exists: choose another folder with --out, replace it with --overwrite, or go on with \
+                 --resume"
+            ),
+            Begin::Overwrite => {}
         }
         let foreign = |name: &str| {
             bail!("{shown} contains `{name}`, which no migration writes; choose another folder with --out")
         };
         for name in &found {
-            let known = [RUN, BOARD].contains(&name.as_str()) || FILES.contains(&name.as_str());
+            let known = [RUN, MIXED, BOARD].contains(&name.as_str()) || FILES.contains(&name.as_str());
             if !known {
                 return foreign(name);
             }
@@ -73,6 +81,7 @@ impl Folder {
         }
         // Checkpoints are removed under the lock of the run that may save them.
         Store::clear(&run)?;
+        Store::clear(&self.path.join(MIXED))?;
         events.iter().try_for_each(|name| remove(&board.join(name)))?;
         FILES.iter().try_for_each(|name| remove(&self.path.join(name)))
     }
@@ -125,11 +134,11 @@ mod tests {
         let first = Folder::lock(&out).unwrap();
         let refused = Folder::lock(&out).unwrap_err().to_string();
         assert!(refused.contains("another migration is working in"), "{refused}");
-        first.clear(true).unwrap();
+        first.clear(Begin::Overwrite).unwrap();
         assert!(out.join(LOCK).exists());
         assert!(Folder::lock(&out).is_err(), "still the same lock");
         drop(first);
-        Folder::lock(&out).unwrap().clear(false).unwrap();
+        Folder::lock(&out).unwrap().clear(Begin::Anew).unwrap();
     }
 
     #[test]
@@ -146,23 +155,24 @@ mod tests {
             "run/.tmp-step-00000301-77/model.safetensors",
             "run/damaged-step-00000200/model.safetensors",
             "run/.lock",
+            "run.mixed/step-00000001/model.safetensors",
         ] {
             touch(&out.join(file));
         }
         let folder = Folder::lock(out).unwrap();
-        let refused = folder.clear(false).unwrap_err().to_string();
+        let refused = folder.clear(Begin::Anew).unwrap_err().to_string();
         assert!(refused.contains("--overwrite"), "{refused}");
         for foreign in ["notes.txt", "run/step-by-step/thesis.tex", "run/step-", "tensorboard/mine"] {
             touch(&out.join(foreign));
-            let refused = folder.clear(true).unwrap_err().to_string();
+            let refused = folder.clear(Begin::Overwrite).unwrap_err().to_string();
             assert!(refused.contains(foreign.split("/thesis").next().unwrap()), "{foreign}: {refused}");
             assert!(
                 out.join("run/step-00000300/model.safetensors").exists() && out.join("report.html").exists()
             );
             remove(&out.join(foreign.trim_end_matches("/thesis.tex"))).unwrap();
         }
-        folder.clear(true).unwrap();
-        assert_eq!(entries(out).unwrap(), [RUN, BOARD]);
+        folder.clear(Begin::Overwrite).unwrap();
+        assert_eq!(entries(out).unwrap(), [RUN, MIXED, BOARD]);
         assert!(entries(&out.join(RUN)).unwrap().is_empty() && out.join("run/.lock").exists());
         assert!(out.join(LOCK).exists());
     }
@@ -176,7 +186,7 @@ mod tests {
         fs::create_dir_all(out.join(RUN)).unwrap();
         std::os::unix::fs::symlink(&target, out.join("run/step-00000001")).unwrap();
         std::os::unix::fs::symlink(target.join("file"), out.join("log.jsonl")).unwrap();
-        Folder::lock(&out).unwrap().clear(true).unwrap();
+        Folder::lock(&out).unwrap().clear(Begin::Overwrite).unwrap();
         assert!(target.join("file").exists() && !out.join("log.jsonl").exists());
     }
 }

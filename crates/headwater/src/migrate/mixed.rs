@@ -1,43 +1,15 @@
 //! The step that trains the job once more in mixed precision, and says whether that cost accuracy.
 
-use super::steps::Trained;
+use super::training::{Frame, Places, Ran, Trained, run};
 use super::{Found, Job, Watcher};
-use crate::core::device::Device;
 use crate::core::pass::precision::Level;
-use crate::import::Dims;
-use crate::report::{Block, Chart, Series, Table, Verdict, text};
+use crate::report::{Block, Chart, Series, Table, text};
 use crate::runtime::amp::AmpConfig;
-use crate::runtime::trainer::{Evaluation, Event, Observer, Summary};
-use crate::train::with_trainer;
-use anyhow::{Result, ensure};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use crate::runtime::trainer::{Evaluation, Summary};
+use anyhow::Result;
 
 /// How much higher the loss may be, relative, where there is no accuracy to judge by.
 const LOSS_LIMIT: f64 = 0.01;
-
-/// Notes what a run tells about its precision, beside the observer that draws.
-struct Note<'a> {
-    inner: &'a mut dyn Observer,
-    /// By step: log₂ of the loss scale, and the share of the gradients that underflowed.
-    scale: Vec<(f64, f64)>,
-    lost: Vec<(f64, f64)>,
-    skipped: usize,
-    seconds: Vec<f64>,
-}
-
-impl Observer for Note<'_> {
-    fn event(&mut self, event: &Event) -> crate::runtime::Result<()> {
-        if let Event::Step(s) = event {
-            self.scale.push((s.step as f64, s.scale.log2()));
-            self.lost.extend(s.underflow.as_ref().map(|u| (s.step as f64, u.share())));
-            self.skipped += !s.applied as usize;
-            self.seconds.push(s.seconds);
-        }
-        self.inner.event(event)
-    }
-}
 
 /// The level and what of it is not the default, in a few words.
 fn named(amp: &AmpConfig) -> Result<String> {
@@ -52,30 +24,24 @@ fn named(amp: &AmpConfig) -> Result<String> {
 pub(super) fn mixed(
     job: &Job,
     trained: Trained,
-    out: &Path,
-    device: Arc<dyn Device>,
+    frame: &Frame,
     watcher: &mut dyn Watcher,
-    stop: &AtomicBool,
 ) -> Result<(Trained, Found)> {
     let (plain, chosen) = (named(&job.train.amp)?, named(&job.amp)?);
     if job.amp.level == Level::O0 {
-        let summary = "the job asks for none: `[amp]` names level O0".into();
-        return Ok((trained, Found { verdict: Verdict::Note, summary, blocks: vec![] }));
+        let summary = "the job asks for none: `[amp]` names level O0";
+        return Ok((trained, Found::note(summary)));
     }
     let mut config = job.train.clone();
     config.amp = job.amp.clone();
-    (config.checkpoint.dir, config.checkpoint.every) = (None, None);
-    config.log.json = Some(out.join("log.mixed.jsonl"));
-    let mut note =
-        Note { inner: watcher.training(), scale: vec![], lost: vec![], skipped: 0, seconds: vec![] };
-    let (summary, held) =
-        with_trainer(&trained.opened.model, Dims::new(), config, device, false, |trainer, config| {
-            let held = trainer.session().planned_bytes();
-            Ok((crate::train::run_logged(trainer, config, &mut [&mut note], stop)?, held))
-        })?;
-    ensure!(summary.complete, "the run was stopped at step {}", summary.step);
-    let Note { scale, lost, skipped, mut seconds, .. } = note;
-    let verdict = judge(&trained.summary, &summary);
+    let places = Places { run: "run.mixed", log: "log.mixed.jsonl" };
+    let opened = &trained.opened;
+    let ran = run(opened, config, frame, places, watcher, |_, _| Ok(()), |_, _| ())?;
+    let Ran { summary, note, held, .. } = ran;
+    let (history, lost) = (&note.history, &note.lost);
+    let (skipped, losses, plain_losses) = (history.skipped(), history.losses(), trained.history.losses());
+    let side = |summary, losses| Side { summary, tail: tail(losses) };
+    let verdict = judge(&side(&trained.summary, &plain_losses), &side(&summary, &losses));
     let mut table = Table::new("Both runs", &["what", &format!(">{plain}"), &format!(">{chosen}")]);
     let shown = |x: Option<f64>| x.map_or("—".to_string(), |x| format!("{x:.4}"));
     let mut row = |what: &str, of: &dyn Fn(&Summary) -> Option<f64>| {
@@ -83,57 +49,70 @@ pub(super) fn mixed(
     };
     row("held-out accuracy", &|s| s.evaluation.as_ref().and_then(|e| e.accuracy));
     row("held-out loss", &|s| s.evaluation.as_ref().map(|e| e.loss));
-    row("loss, mean over the last tenth", &|s| Some(tail(s)));
     let mut both = |what: &str, a: String, b: String| table.row([what.to_string(), a, b]);
-    both("planned memory", text::bytes(trained.held), text::bytes(held));
     both(
-        "median of a step",
-        text::seconds(trained.seconds),
-        text::seconds(super::steps::median(&mut seconds)),
+        "loss, mean over the last tenth",
+        format!("{:.4}", tail(&plain_losses)),
+        format!("{:.4}", tail(&losses)),
     );
+    both("planned memory", text::bytes(trained.held), text::bytes(held));
+    both("median of a step", text::seconds(trained.history.speed().0), text::seconds(history.speed().0));
     both("steps skipped", "—".into(), skipped.to_string());
-    let last = |points: &[(f64, f64)]| points.last().map(|p| p.1);
-    both("loss scale at the end", "1".into(), last(&scale).map_or("—".into(), |s| s.exp2().to_string()));
+    let scale = history.scale();
+    let last = scale.points.last().map(|p| p.1);
+    both("loss scale at the end", "1".into(), last.map_or("—".into(), |s| s.to_string()));
     let most = lost.iter().map(|p| p.1).fold(None, |a: Option<f64>, x| Some(a.map_or(x, |a| a.max(x))));
     let share = |x: f64| format!("{:.4} %", 100.0 * x);
     both("gradient elements lost to underflow, at the most", "—".into(), most.map_or("—".into(), share));
-    let line = |name: &str, loss: &[f64]| Series {
-        name: name.into(),
-        points: loss.iter().enumerate().map(|(i, &l)| (i as f64 + 1.0, l)).collect(),
-    };
-    let chart = |title: &str, y: &str, series| {
-        Block::Chart(Chart { title: title.into(), x: "step".into(), y: y.into(), series, filled: false })
-    };
-    let curves = vec![line(&chosen, &summary.losses), line(&plain, &trained.summary.losses)];
+    let chart = |title: &str, y: &str, series| Chart::new(title, "step", y, series);
+    let curves = vec![history.loss(&chosen), trained.history.loss(&plain)];
     let skips = match skipped {
         0 => "no step skipped".to_string(),
         1 => "1 step skipped".to_string(),
         n => format!("{n} steps skipped"),
     };
-    let summary = format!("{chosen}: {}; {skips}", verdict.text);
-    let mut found = Found::new(!verdict.cost, summary).with(Block::Table(table)).with(chart(
-        "Loss of each step in both precisions",
-        "loss",
-        curves,
-    ));
-    if scale.iter().any(|p| p.1 != 0.0) {
-        let series = vec![Series { name: "loss scale".into(), points: scale }];
-        found = found.with(chart("Loss scale", "log₂", series));
+    let found = format!("{chosen}: {}; {skips}", verdict.text);
+    let curves = chart("Loss of each step in both precisions", "loss", curves).log(true);
+    let next = "name what must stay in f32 (`headwater train --amp auto` chooses it by measuring), take O1 in place of O2 or \
+                O3, or bf16 in place of f16";
+    let mut found = Found::new(!verdict.cost, found)
+        .next(next)
+        .value("level", job.amp.level.to_string())
+        .value("dtype", job.amp.properties()?.dtype.to_string())
+        .value("loss", summary.evaluation.as_ref().map(|e| e.loss))
+        .value("accuracy", summary.evaluation.as_ref().and_then(|e| e.accuracy))
+        .value("losses", &losses)
+        .value("step_seconds", history.speed().0)
+        .value("planned_bytes", held)
+        .value("steps_skipped", skipped)
+        .value("loss_scale", last)
+        .value("underflow_share", most)
+        .value("resumed_at", note.resumed.as_ref().map(|r| r.0))
+        .with(Block::Table(table))
+        .with(Block::Chart(curves));
+    if scale.points.iter().any(|p| p.1 != 1.0) {
+        found = found.with(Block::Chart(chart("Loss scale", "factor", vec![scale]).log(true)));
     }
     if most.is_some_and(|m| m > 0.0) {
-        let series = vec![Series {
-            name: "elements lost".into(),
-            points: lost.iter().map(|p| (p.0, 100.0 * p.1)).collect(),
-        }];
-        found = found.with(chart("Gradient elements that underflow to zero, where counted", "%", series));
+        let points = lost.iter().map(|p| (p.0, 100.0 * p.1)).collect();
+        let series = vec![Series { name: "elements lost".into(), points }];
+        let title = "Gradient elements that underflow to zero, where counted";
+        found = found.with(Block::Chart(chart(title, "%", series)));
     }
     Ok((trained, found))
 }
 
 /// Mean loss over the last tenth of a run.
-fn tail(s: &Summary) -> f64 {
-    let last = &s.losses[s.losses.len() - s.losses.len().div_ceil(10)..];
+fn tail(losses: &[f64]) -> f64 {
+    let last = &losses[losses.len() - losses.len().div_ceil(10)..];
     last.iter().sum::<f64>() / last.len() as f64
+}
+
+/// One of two runs that are compared.
+struct Side<'a> {
+    summary: &'a Summary,
+    /// Mean loss over its last tenth.
+    tail: f64,
 }
 
 struct Judged {
@@ -143,11 +122,11 @@ struct Judged {
 
 /// Whether the second run is worse than the first by more than chance: runs that differ in rounding alone
 /// part ways as runs of different seeds do.
-fn judge(plain: &Summary, mixed: &Summary) -> Judged {
+fn judge(plain: &Side, mixed: &Side) -> Judged {
     let both = |of: &dyn Fn(&Evaluation) -> Option<f64>| {
-        Some((of(plain.evaluation.as_ref()?)?, of(mixed.evaluation.as_ref()?)?))
+        Some((of(plain.summary.evaluation.as_ref()?)?, of(mixed.summary.evaluation.as_ref()?)?))
     };
-    if let (Some((a, b)), Some(e)) = (both(&|e| e.accuracy), &mixed.evaluation) {
+    if let (Some((a, b)), Some(e)) = (both(&|e| e.accuracy), &mixed.summary.evaluation) {
         // Two standard errors of a difference of two shares, and one sample.
         let n = e.samples as f64;
         let chance = 2.0 * ((a * (1.0 - a) + b * (1.0 - b)) / n).sqrt() + 1.0 / n;
@@ -161,7 +140,7 @@ fn judge(plain: &Summary, mixed: &Summary) -> Judged {
     }
     let (what, (a, b)) = match both(&|e| Some(e.loss)) {
         Some(losses) => ("held-out loss", losses),
-        None => ("mean loss over the last tenth of the run", (tail(plain), tail(mixed))),
+        None => ("mean loss over the last tenth of the run", (plain.tail, mixed.tail)),
     };
     // A NaN is no loss to be within anything.
     let within = b - a <= LOSS_LIMIT * a.abs();
@@ -173,6 +152,10 @@ fn judge(plain: &Summary, mixed: &Summary) -> Judged {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn side(summary: &Summary) -> Side<'_> {
+        Side { summary, tail: tail(&summary.losses) }
+    }
 
     fn run(accuracy: Option<f64>, loss: f64, held_out: bool) -> Summary {
         let evaluation = Evaluation { step: 9, loss, accuracy, samples: 400, left_out: 0, seconds: 0.0 };
@@ -187,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_verdict_knows_chance_from_cost() {
-        let cost = |a: &Summary, b: &Summary| judge(a, b).cost;
+        let cost = |a: &Summary, b: &Summary| judge(&side(a), &side(b)).cost;
         let at = |a| run(Some(a), 1.0, true);
         // Two standard errors around 0.95 and 400 samples are 3 points.
         assert!(!cost(&at(0.95), &at(0.93)));
@@ -199,6 +182,6 @@ mod tests {
             assert!(!cost(&by(2.0), &by(2.01)));
             assert!(cost(&by(2.0), &by(2.03)) && cost(&by(2.0), &by(f64::NAN)));
         }
-        assert!(judge(&at(0.95), &at(0.9)).text.contains("COSTS accuracy: 0.9000 of 400"));
+        assert!(judge(&side(&at(0.95)), &side(&at(0.9))).text.contains("COSTS accuracy: 0.9000 of 400"));
     }
 }

@@ -1,6 +1,7 @@
 //! The main job: the eight steps of moving a model to this machine, each with its verdict, and a report to
 //! keep.
 
+mod bundle;
 mod comparable;
 mod folder;
 mod job;
@@ -8,14 +9,17 @@ mod mixed;
 mod new;
 mod page;
 mod steps;
+mod training;
 
 pub use job::{Accept, Job};
 pub use new::{New, write_new};
 
 use crate::core::device::Device;
-use crate::report::{Block, Report, Section, Verdict, html};
+use crate::report::live::{REFRESH, replace};
+use crate::report::{Block, Report, Section, Verdict, facts, html};
 use crate::runtime::trainer::Observer;
 use anyhow::{Context, Result};
+use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -26,12 +30,30 @@ pub(crate) struct Found {
     verdict: Verdict,
     summary: String,
     blocks: Vec<Block>,
+    next: Option<String>,
+    values: Map<String, Value>,
 }
 
 impl Found {
     fn new(passed: bool, summary: impl Into<String>) -> Found {
         let verdict = if passed { Verdict::Pass } else { Verdict::Fail };
-        Found { verdict, summary: summary.into(), blocks: vec![] }
+        Found { verdict, summary: summary.into(), blocks: vec![], next: None, values: Map::new() }
+    }
+
+    fn note(summary: impl Into<String>) -> Found {
+        Found { verdict: Verdict::Note, ..Found::new(true, summary) }
+    }
+
+    /// A typed value for programs; `docs/json.md` has the keys.
+    fn value(mut self, key: &str, value: impl serde::Serialize) -> Found {
+        self.values.insert(key.into(), serde_json::json!(value));
+        self
+    }
+
+    /// The advice of a step, should it have failed.
+    fn next(mut self, next: impl Into<String>) -> Found {
+        self.next = Some(next.into()).filter(|n| self.verdict == Verdict::Fail && !n.is_empty());
+        self
     }
 
     fn with(mut self, block: Block) -> Found {
@@ -50,8 +72,19 @@ pub trait Watcher {
     fn training(&mut self) -> &mut dyn Observer;
 }
 
-/// Runs all steps of a job, which `adjust` may change before, in the folder `out`; results of an earlier
-/// migration there are replaced with `overwrite` alone. A step that cannot be done is a failed step, not an
+/// The treatment of an earlier migration's results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// There must be none.
+    Anew,
+    /// They are replaced.
+    Overwrite,
+    /// Training runs that were interrupted are gone on with; everything else is done again.
+    Resume,
+}
+
+/// Runs all steps of a job, which `adjust` may change before, in the folder `out`. The report is written after
+/// each step. A step that cannot be done is a failed step, not an
 /// error; those that need it are left out.
 ///
 /// # Errors
@@ -59,7 +92,7 @@ pub trait Watcher {
 pub fn migrate(
     dir: &Path,
     out: &Path,
-    overwrite: bool,
+    begin: Begin,
     device: Arc<dyn Device>,
     adjust: impl FnOnce(&mut Job) -> Result<()>,
     watcher: &mut dyn Watcher,
@@ -68,66 +101,113 @@ pub fn migrate(
     let mut job = Job::read(dir)?;
     adjust(&mut job)?;
     let folder = folder::Folder::lock(out)?;
-    folder.clear(overwrite)?;
-    let mut run = Run { sections: vec![], watcher };
-    let machine = run.step("Environment", |_| Ok(steps::environment(&*device)));
-    let opened = run.step("Analysis of the model", |_| steps::analysis(&job, &*device));
+    folder.clear(begin)?;
+    let mut facts = vec![("job".to_string(), job.name.clone())];
+    facts.extend(facts::run());
+    let title = format!("Migration of {}", job.name);
+    let mut run = Run { report: Report { title, facts, sections: vec![] }, out, watcher, failed: None };
+    let machine = run.step("environment", "Environment", |_| Ok(steps::environment(&*device)));
+    run.report.facts.extend(machine.unwrap_or_default());
+    run.report.facts.extend(files(&job));
+    let opened = run.step("analysis", "Analysis of the model", |_| steps::analysis(&job, &*device));
+    let checked = opened
+        .and_then(|o| run.step("forward", "Forward against PyTorch", |_| steps::forward(&job, o, &*device)));
     let checked =
-        opened.and_then(|o| run.step("Forward against PyTorch", |_| steps::forward(&job, o, &*device)));
-    let checked = checked.and_then(|c| run.step("Gradients against PyTorch", |_| steps::gradients(c)));
+        checked.and_then(|c| run.step("gradients", "Gradients against PyTorch", |_| steps::gradients(c)));
     if job.trains() {
+        let frame = training::Frame { out, begin, device: device.clone(), stop };
         let trained = checked.and_then(|c| {
-            run.step("Training against PyTorch's curve", |w| {
-                steps::training(&job, c, out, device.clone(), w, stop)
+            run.step("training", "Training against PyTorch's curve", |w| {
+                training::training(&job, c, &frame, w)
             })
         });
-        let evaluated =
-            trained.and_then(|t| run.step("Evaluation on held-out data", |_| steps::evaluation(&job, t)));
-        let mixed = evaluated.and_then(|t| {
-            run.step("Mixed precision", |w| mixed::mixed(&job, t, out, device.clone(), w, stop))
+        let evaluated = trained.and_then(|t| {
+            run.step("evaluation", "Evaluation on held-out data", |_| steps::evaluation(&job, t))
         });
-        if let Some(e) = mixed {
-            run.step("Bundle", |_| steps::bundle(&job, e, out));
+        let mixed = evaluated.and_then(|t| {
+            run.step("mixed_precision", "Mixed precision", |w| mixed::mixed(&job, t, &frame, w))
+        });
+        if let Some(t) = mixed {
+            run.step("bundle", "Bundle", |_| bundle::bundle(t, out));
         }
     } else if checked.is_some() {
-        run.step("Training", |_| Ok(((), steps::lacking(steps::NO_DATA))));
+        run.step("training", "Training", |_| Ok(((), steps::lacking(steps::NO_DATA))));
     }
-    let mut facts = vec![("job".to_string(), job.name.clone())];
-    facts.extend(machine.unwrap_or_default());
-    let report = Report { title: format!("Migration of {}", job.name), facts, sections: run.sections };
-    let page = out.join("report.html");
-    write(&page, html::page(&report).as_bytes())?;
-    write(&out.join("report.json"), &serde_json::to_vec_pretty(&report)?)?;
-    Ok((report, page))
+    let written = run.write(None);
+    match run.failed.or(written.err()) {
+        Some(e) => Err(e),
+        None => Ok((run.report, out.join("report.html"))),
+    }
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+/// The job's files with their hashes.
+fn files(job: &Job) -> Vec<(String, String)> {
+    let data = &job.train.data;
+    let named = [
+        ("model", Some(&job.export)),
+        ("golden", job.golden.as_ref()),
+        ("training data", Some(&data.train).filter(|p| !p.as_os_str().is_empty())),
+        ("held-out data", data.eval.as_ref()),
+        ("first weights", job.train.init.weights.as_ref().filter(|p| p.is_file())),
+    ];
+    named.into_iter().filter_map(|(what, path)| Some(facts::file(what, path?))).collect()
 }
 
+/// Steps done so far, and the report of them in `out`.
 struct Run<'a> {
-    sections: Vec<Section>,
+    report: Report,
+    out: &'a Path,
     watcher: &'a mut dyn Watcher,
+    /// The first failure to write the report.
+    failed: Option<anyhow::Error>,
 }
 
 impl Run<'_> {
     /// Runs a step; `None` if it failed in a way that leaves nothing to go on with.
     fn step<T>(
         &mut self,
+        key: &'static str,
         title: &str,
         work: impl FnOnce(&mut dyn Watcher) -> Result<(T, Found)>,
     ) -> Option<T> {
-        let number = self.sections.len() + 1;
+        let number = self.report.sections.len() + 1;
         self.watcher.begin(number, title);
         let begin = Instant::now();
         let (result, found) = match work(self.watcher) {
             Ok((t, found)) => (Some(t), found),
-            Err(e) => (None, Found::new(false, format!("{e:#}"))),
+            Err(e) => (None, failure(&e)),
         };
-        let Found { verdict, summary, blocks } = found;
+        let Found { verdict, summary, blocks, next, values } = found;
         let seconds = begin.elapsed().as_secs_f64();
-        self.sections.push(Section { title: title.to_string(), verdict, summary, blocks, seconds });
-        self.watcher.end(number, &self.sections[number - 1]);
+        let title = title.to_string();
+        self.report.sections.push(Section { key, title, verdict, summary, next, values, blocks, seconds });
+        self.watcher.end(number, &self.report.sections[number - 1]);
+        let written = self.write(Some(REFRESH));
+        self.failed = self.failed.take().or(written.err());
         result
     }
+
+    /// Writes the report as it is now, for people and for programs. With `refresh`, steps are still to come.
+    fn write(&self, refresh: Option<u64>) -> Result<()> {
+        let results = serde_json::to_vec_pretty(&self.report.results())?;
+        for (name, bytes) in
+            [("report.html", html::page(&self.report, refresh).into_bytes()), ("report.json", results)]
+        {
+            let path = self.out.join(name);
+            replace(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A step that ended in an error, and where its code is explained.
+fn failure(e: &anyhow::Error) -> Found {
+    let text = format!("{e:#}");
+    let code = text.find("HW-").map(|at| {
+        text[at..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect::<String>()
+    });
+    let next = code.map_or(String::new(), |code| {
+        format!("`headwater explain {code}` says what this means and what to do")
+    });
+    Found::new(false, text).next(next)
 }

@@ -1,54 +1,44 @@
-//! The steps but one. Each takes what the one before left and returns what the next needs, with what it
+//! The steps that compare and judge. Each takes what the one before left and returns what the next needs, with what it
 //! found.
 
-use super::comparable::differences;
 use super::job::Accept;
-use super::{Found, Job, Watcher};
+use super::training::Trained;
+use super::{Found, Job};
 use crate::check::{CheckReport, Compared, check};
 use crate::cli::{check as check_tables, inspect as inspect_tables};
 use crate::core::device::Device;
 use crate::core::pass::precision::Settings;
 use crate::core::{DType, pass};
-use crate::golden::{Curve, Golden, Kind};
+use crate::golden::{Golden, Kind};
 use crate::import::Dims;
 use crate::inspect::inspect;
 use crate::machine::Machine;
 use crate::model::Model;
-use crate::report::{Bars, Block, Chart, Series, Table, Verdict, text};
-use crate::runtime::trainer::{Evaluation, Event, Observer, Summary};
-use crate::runtime::{Dataset, TrainConfig};
-use crate::train::with_trainer;
+use crate::report::{Block, Chart, Series, Table, Verdict, text};
+use crate::runtime::trainer::Evaluation;
 use anyhow::{Context, Result, ensure};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Steps over which two correct f32 runs stay together, and how far apart they may be (relative). Later they
-/// part ways whatever one does: training amplifies every rounding.
-const CURVE_STEPS: usize = 100;
-const CURVE_LIMIT: f64 = 1e-3;
 
 /// An opened model with its truth, if the job names one.
 pub(super) struct Opened {
     pub(super) model: Model,
-    golden: Option<Golden>,
+    pub(super) golden: Option<Golden>,
     /// Why the golden is not of this archive, if it is of another.
     foreign: Option<String>,
     /// Nodes that drop out in training.
-    dropouts: usize,
+    pub(super) dropouts: usize,
 }
 
 impl Opened {
     /// A reason beside a failure: numbers of another archive differ for a start.
-    fn because(&self) -> String {
-        self.foreign.as_ref().map_or(String::new(), |f| format!("; likely because {f}: record it again"))
+    pub(super) fn because(&self, failed: bool) -> String {
+        let foreign = self.foreign.as_ref().filter(|_| failed);
+        foreign.map_or(String::new(), |f| format!("; likely because {f}: record it again"))
     }
 }
 
 /// The verdict of a step that needs what the job does not name.
 pub(super) fn lacking(summary: &str) -> Found {
-    Found { verdict: Verdict::Note, summary: summary.into(), blocks: vec![] }
+    Found::note(summary)
 }
 
 /// Said where there is no golden.
@@ -61,25 +51,8 @@ pub(super) const NO_DATA: &str =
 
 /// A model whose numbers have been compared.
 pub(super) struct Checked {
-    opened: Opened,
-    reports: Vec<CheckReport>,
-}
-
-/// A model that has been trained.
-pub(super) struct Trained {
     pub(super) opened: Opened,
-    pub(super) summary: Summary,
-    /// Bytes of memory that the plans use, and the median seconds of a step.
-    pub(super) held: usize,
-    pub(super) seconds: f64,
-    curve: Option<Curve>,
-    checkpoint: Option<PathBuf>,
-}
-
-/// Of seconds or rates; 0 for none.
-pub(super) fn median(of: &mut [f64]) -> f64 {
-    of.sort_by(f64::total_cmp);
-    of.get(of.len() / 2).copied().unwrap_or(0.0)
+    reports: Vec<CheckReport>,
 }
 
 /// 1: what this machine is.
@@ -87,7 +60,7 @@ pub(super) fn environment(device: &dyn Device) -> (Vec<(String, String)>, Found)
     let m = Machine::detect();
     let memory = m.memory.map_or("unknown".to_string(), text::bytes);
     let facts = vec![
-        ("headwater".to_string(), env!("CARGO_PKG_VERSION").to_string()),
+        ("device".to_string(), device.name().to_string()),
         ("processor".to_string(), m.processor.clone()),
         ("threads".to_string(), m.threads.to_string()),
         ("memory".to_string(), memory.clone()),
@@ -100,7 +73,12 @@ pub(super) fn environment(device: &dyn Device) -> (Vec<(String, String)>, Found)
     t.row(["vector instructions".into(), m.features.join(" ")]);
     t.row(["system".into(), m.system]);
     t.row(["memory available".into(), m.available.map_or("unknown".into(), text::bytes)]);
-    (facts, Found::new(true, summary).with(Block::Table(t)))
+    let found = Found::new(true, summary)
+        .value("device", device.name())
+        .value("processor", &m.processor)
+        .value("threads", m.threads)
+        .value("memory_bytes", m.memory);
+    (facts, found.with(Block::Table(t)))
 }
 
 /// 2: what the model needs, and whether the device has it.
@@ -138,15 +116,29 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     for t in inspect_tables::tables(&found, device.name()) {
         out = out.with(Block::Table(t));
     }
+    let memory = found.memory;
+    out = out
+        .next(
+            "write the operators that are lacking in terms of others before exporting, or as an operator of your own \
+             (CONTRIBUTING.md, \"From outside\")",
+        )
+        .value("pytorch", &found.torch)
+        .value("parameters", found.parameters.0)
+        .value("trained_parameters", found.parameters.1)
+        .value("operators", found.operators.iter().map(|o| o.forward + o.backward).sum::<usize>())
+        .value("flops", found.flops())
+        .value("memory_bytes", memory.total())
+        .value("arena_bytes", memory.arena)
+        .value("lacking", &missing)
+        .value("kinds_by_reference", slow);
     let points =
         found.live.iter().enumerate().map(|(i, &b)| (i as f64, b as f64 / (1 << 20) as f64)).collect();
-    let chart = Chart {
-        title: "Memory over a training step".into(),
-        x: "step of the plan: forward, then backward".into(),
-        y: "MiB".into(),
-        series: vec![Series { name: "activations, temporary gradients and workspace".into(), points }],
-        filled: true,
-    };
+    let title = format!(
+        "Memory over a training step, beside {} that is held all the time (weights, gradients, optimizer state)",
+        text::bytes(memory.total() - memory.arena)
+    );
+    let series = vec![Series { name: "activations, temporary gradients and workspace".into(), points }];
+    let chart = Chart::new(&title, "step of the plan: forward, then backward", "MiB", series).filled(true);
     Ok((Opened { model, golden, foreign, dropouts }, out.with(Block::Chart(chart))))
 }
 
@@ -158,7 +150,7 @@ pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(C
     let mut reports = Vec::new();
     for precision in [DType::F64, DType::F32] {
         let report = check(&opened.model, golden, precision, device);
-        reports.push(report.with_context(|| format!("the comparison cannot run{}", opened.because()))?);
+        reports.push(report.with_context(|| format!("the comparison cannot run{}", opened.because(true)))?);
     }
     let kinds = [Kind::Output, Kind::Buffer, Kind::Node];
     let good = reports.iter().all(|r| kinds.iter().all(|&k| r.of(k).all(|c| c.passed)));
@@ -183,7 +175,7 @@ pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(C
             text::error(worst(&reports[1])),
         ),
     };
-    let mut found = Found::new(good, summary);
+    let mut found = with_errors(Found::new(good, summary), &reports, &kinds);
     for r in &reports {
         let all: Vec<_> = r.compared.iter().filter(|c| c.kind != Kind::Gradient).collect();
         found = found.with(Block::Table(check_tables::listing(
@@ -199,11 +191,29 @@ fn differs(r: &CheckReport, c: &Compared) -> String {
     let kind = format!("{:?}", c.kind).to_lowercase();
     let (error, bound) = (text::error(c.error), text::error(c.bound));
     let at = if c.origin.is_empty() { String::new() } else { format!(", computed at {}", c.origin) };
-    let next = r.evidence().last().map_or(String::new(), |e| format!("; {e}"));
     format!(
-        "in {} the first that differs is {kind} {}: error {error}, bound {bound}{at}{next}",
+        "in {} the first that differs is {kind} {}: error {error}, bound {bound}{at}",
         r.precision, c.name
     )
+}
+
+/// Adds what comparisons found of some kinds, for programs, and what to try where they failed.
+fn with_errors(found: Found, reports: &[CheckReport], kinds: &[Kind]) -> Found {
+    let of = |r: &CheckReport| -> Vec<Compared> { kinds.iter().flat_map(|&k| r.of(k)).cloned().collect() };
+    let worst = |r: &CheckReport| of(r).iter().map(|c| c.error).fold(0.0, f64::max);
+    let by_precision = |of: &dyn Fn(&CheckReport) -> serde_json::Value| -> serde_json::Value {
+        reports.iter().map(|r| (r.precision.clone(), of(r))).collect::<serde_json::Map<_, _>>().into()
+    };
+    let differ = by_precision(&|r| {
+        let wrong: Vec<Compared> = of(r).into_iter().filter(|c| !c.passed).collect();
+        serde_json::json!(wrong)
+    });
+    let next = reports.iter().find_map(|r| r.evidence().pop()).unwrap_or_default();
+    found
+        .next(next)
+        .value("values", reports.first().map_or(0, |r| of(r).len()))
+        .value("largest_error", by_precision(&|r| worst(r).into()))
+        .value("different", differ)
 }
 
 /// 4: every gradient by name.
@@ -223,174 +233,16 @@ pub(super) fn gradients(c: Checked) -> Result<(Checked, Found)> {
             text::error(worst(0)),
             text::error(worst(1)),
         ),
-        (names, _) => names.join("; ") + &c.opened.because(),
+        (names, _) => names.join("; ") + &c.opened.because(true),
     };
-    let mut found = Found::new(good, summary);
+    let mut found = with_errors(Found::new(good, summary), &c.reports, &[Kind::Gradient])
+        .value("missing", &c.reports[0].missing);
     for r in &c.reports {
         let rows: Vec<_> = r.of(Kind::Gradient).collect();
         found =
             found.with(Block::Table(check_tables::listing(&format!("Gradients in {}", r.precision), &rows)));
     }
     Ok((c, found))
-}
-
-/// Notes where checkpoints went, beside the observer that draws.
-struct Note<'a> {
-    inner: &'a mut dyn Observer,
-    checkpoint: Option<PathBuf>,
-    rate: Vec<f64>,
-    seconds: Vec<f64>,
-}
-
-impl Observer for Note<'_> {
-    fn event(&mut self, event: &Event) -> crate::runtime::Result<()> {
-        match event {
-            Event::Checkpoint { path, best: false, .. } => self.checkpoint = Some(path.clone()),
-            Event::Step(s) => {
-                self.rate.push(s.samples as f64 / s.seconds);
-                self.seconds.push(s.seconds);
-            }
-            _ => {}
-        }
-        self.inner.event(event)
-    }
-}
-
-/// A run's first losses with dropout as the identity: what a recorded curve of a model with dropout is
-/// compared with.
-fn without_dropout(
-    opened: &mut Opened,
-    mut config: TrainConfig,
-    steps: usize,
-    device: Arc<dyn Device>,
-    stop: &AtomicBool,
-) -> Result<Vec<f64>> {
-    (config.checkpoint.dir, config.checkpoint.every) = (None, None);
-    (config.eval.every, config.log.json, config.log.tensorboard) = (None, None, None);
-    let enough = AtomicBool::new(false);
-    let mut count = 0;
-    let mut counter = |event: &Event| -> crate::runtime::Result<()> {
-        count += matches!(event, Event::Step(_)) as usize;
-        enough.store(count >= steps || stop.load(Ordering::Relaxed), Ordering::Relaxed);
-        Ok(())
-    };
-    opened.model.without_dropout = true;
-    let run = with_trainer(&opened.model, Dims::new(), config, device, false, |trainer, _| {
-        Ok(trainer.run(&mut [&mut counter], &enough)?.losses)
-    });
-    opened.model.without_dropout = false;
-    run
-}
-
-/// 5: the training run, beside the one PyTorch recorded.
-pub(super) fn training(
-    job: &Job,
-    checked: Checked,
-    out: &Path,
-    device: Arc<dyn Device>,
-    watcher: &mut dyn Watcher,
-    stop: &AtomicBool,
-) -> Result<(Trained, Found)> {
-    let Checked { mut opened, .. } = checked;
-    let curve = opened.golden.as_ref().map(Golden::curve).transpose()?.flatten();
-    let mut config = job.train.clone();
-    let run = out.join("run");
-    config.checkpoint.dir = Some(run.clone());
-    config.log.json = Some(out.join("log.jsonl"));
-    config.log.tensorboard = Some(out.join("tensorboard"));
-    let mut note = Note { inner: watcher.training(), checkpoint: None, rate: vec![], seconds: vec![] };
-    let mut apart = Vec::new();
-    let measured =
-        with_trainer(&opened.model, Dims::new(), config, device.clone(), false, |trainer, config| {
-            if let (Some(golden), Some(curve)) = (&opened.golden, &curve) {
-                let steps = CURVE_STEPS.min(usize::try_from(trainer.steps()).unwrap_or(CURVE_STEPS));
-                apart = differences(golden, curve, config, &opened.model, trainer, steps)?;
-            }
-            trainer.measure();
-            let summary = crate::train::run_logged(trainer, config, &mut [&mut note], stop)?;
-            let program = trainer.program();
-            let session = trainer.session();
-            let mut time: BTreeMap<&str, f64> = BTreeMap::new();
-            for (step, s) in session.plan(program).steps.iter().zip(session.seconds(program)) {
-                *time.entry(step.op).or_default() += s;
-            }
-            let time: Vec<(String, f64)> = time.into_iter().map(|(n, s)| (n.to_string(), s)).collect();
-            Ok((summary, time, session.planned_bytes()))
-        });
-    let (summary, mut time, held) = measured?;
-    ensure!(summary.complete, "the run was stopped at step {}", summary.step);
-    let Note { checkpoint, mut rate, mut seconds, .. } = note;
-    let (speed, seconds) = (median(&mut rate), median(&mut seconds));
-    let steps = summary.losses.len();
-    let last = summary.losses.last().copied().unwrap_or(f64::NAN);
-    let line = |name: &str, loss: &[f64]| Series {
-        name: name.into(),
-        points: loss.iter().enumerate().map(|(i, &l)| (i as f64 + 1.0, l)).collect(),
-    };
-    let trained = format!("{steps} steps, last loss {last:.4}; {speed:.0} samples/s");
-    let mut series = vec![line("Headwater, f32", &summary.losses)];
-    // What is compared: this run, or its beginning again without dropout where PyTorch's curve is without it.
-    let (mut compared, mut again) = (&summary.losses, None);
-    let mut found = match &curve {
-        None => {
-            let summary = format!("{trained}; there is no curve of PyTorch's to compare with");
-            Found { verdict: Verdict::Note, summary, blocks: vec![] }
-        }
-        Some(c) if !apart.is_empty() => {
-            series.push(line("PyTorch, another run", &c.loss));
-            let summary = format!(
-                "{trained}; PyTorch's curve is of another run and proves nothing about this one: {}. To compare, record \
-                 this job's run (`record` with `data=`, in tools/README.md)",
-                apart.join("; ")
-            );
-            Found { verdict: Verdict::Note, summary, blocks: vec![] }
-        }
-        Some(c) => {
-            series.push(line("PyTorch, f32, recorded", &c.loss));
-            let mut how = "";
-            let count = CURVE_STEPS.min(c.loss.len()).min(steps);
-            if opened.dropouts > 0 && opened.golden.as_ref().is_some_and(Golden::without_dropout) {
-                how = " with dropout as the identity, in a run of their own,";
-                let proof = without_dropout(&mut opened, job.train.clone(), count, device, stop)?;
-                series.push(line("Headwater, f32, without dropout", &proof));
-                compared = again.insert(proof);
-            }
-            let (at, distance) = crate::curve::worst(compared, &c.loss, CURVE_STEPS);
-            let good = distance <= CURVE_LIMIT && count > 0;
-            let text = format!(
-                "{trained}; over the first {count} steps{how} the loss is at most {} from PyTorch's (relative, step {}; limit \
-                 {}){}",
-                text::error(distance),
-                at + 1,
-                text::error(CURVE_LIMIT),
-                if good { String::new() } else { opened.because() },
-            );
-            Found::new(good, text)
-        }
-    };
-    let chart = |title: &str, series, filled| {
-        Block::Chart(Chart { title: title.into(), x: "step".into(), y: "loss".into(), series, filled })
-    };
-    found = found.with(chart("Loss of each step", series, false));
-    if let (Some(c), true) = (&curve, apart.is_empty()) {
-        let ratio =
-            compared.iter().zip(&c.loss).enumerate().map(|(i, (a, b))| (i as f64 + 1.0, ((a - b) / b).abs()));
-        let different = ratio.take(CURVE_STEPS).filter(|(_, d)| *d != 0.0);
-        let first: Vec<(f64, f64)> = different.map(|(x, y)| (x, y.log10())).collect();
-        found = found.with(Block::Chart(Chart {
-            title: format!("Relative distance of the two curves over the first {CURVE_STEPS} steps (equal losses left out)"),
-            x: "step".into(),
-            y: "log₁₀".into(),
-            series: vec![Series { name: "distance".into(), points: first }],
-            filled: false,
-        }));
-    }
-    drop(again);
-    time.sort_by(|a, b| b.1.total_cmp(&a.1));
-    time.truncate(16);
-    let bars = Bars { title: "Time by operator, all steps".into(), unit: "s".into(), bars: time };
-    let curve = curve.filter(|_| apart.is_empty());
-    Ok((Trained { opened, summary, held, seconds, curve, checkpoint }, found.with(Block::Bars(bars))))
 }
 
 /// 6: how well the trained model does on held-out data.
@@ -400,9 +252,9 @@ pub(super) fn evaluation(job: &Job, t: Trained) -> Result<(Trained, Found)> {
             job.accept == Accept::default(),
             "[accept] demands something of held-out data, but the job names none: name it under [train.data] as `eval`"
         );
-        let summary =
+        let summary: String =
             "the job names no held-out data: nothing says how well the model does on other samples".into();
-        return Ok((t, Found { verdict: Verdict::Note, summary, blocks: vec![] }));
+        return Ok((t, Found::note(summary)));
     };
     let mut table = Table::new("Held-out data", &["what", ">Headwater", ">PyTorch, recorded"]);
     let theirs = t.curve.as_ref().and_then(|c| c.accuracy);
@@ -432,63 +284,16 @@ pub(super) fn evaluation(job: &Job, t: Trained) -> Result<(Trained, Found)> {
         None => said.push(format!("loss {:.4}", e.loss)),
     }
     let text = format!("{} on {} samples", said.join(", "), e.samples);
-    Ok((t, Found::new(good, text).with(Block::Table(table))))
-}
-
-/// 8: what is left to use: the checkpoint in PyTorch's names, read back from disk.
-pub(super) fn bundle(_: &Job, t: Trained, out: &Path) -> Result<((), Found)> {
-    let checkpoint = t.checkpoint.context("no checkpoint was written")?;
-    let weights = checkpoint.join("model.safetensors");
-    let file = Dataset::open(&weights)?;
-    let finite = file.columns().iter().all(|c| finite(c.ty.dtype, c.bytes()));
-    let mut table = Table::new("Files", &["file", ">bytes", "what"]);
-    let mut list = |path: PathBuf, what: &str| {
-        let bytes = std::fs::metadata(&path).map_or(0, |m| m.len() as usize);
-        table.row([path.display().to_string(), text::bytes(bytes), what.to_string()]);
-    };
-    list(weights, "parameters and buffers under their PyTorch names: load_state_dict takes them");
-    list(checkpoint.join("state.safetensors"), "the optimizer's moments, for --resume");
-    list(out.join("log.jsonl"), "every event of the run");
-    let summary = format!(
-        "{} tensors in {}, {}",
-        file.columns().len(),
-        checkpoint.display(),
-        if finite { "all finite" } else { "SOME NOT FINITE" }
-    );
-    Ok(((), Found::new(finite && !file.columns().is_empty(), summary).with(Block::Table(table))))
-}
-
-/// Whether no element is inf or NaN, by its bits and in place: a checkpoint may be larger than what memory is
-/// left.
-fn finite(dtype: DType, bytes: &[u8]) -> bool {
-    let size = dtype.size();
-    // The exponent, all ones, in the element's last bytes.
-    let mask: u64 = match dtype {
-        DType::F16 => 0x7c00,
-        DType::BF16 => 0x7f80,
-        DType::F32 => 0x7f80_0000,
-        DType::F64 => 0x7ff0_0000_0000_0000,
-        _ => return true,
-    };
-    bytes.chunks_exact(size).all(|element| {
-        let mut bits = [0; 8];
-        bits[..size].copy_from_slice(element);
-        u64::from_le_bytes(bits) & mask != mask
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::core::Tensor;
-
-    #[test]
-    fn what_is_not_finite_is_seen_in_every_dtype() {
-        for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
-            let of = |x: f64| finite(dtype, &Tensor::float(dtype, [3], vec![0.0, x, -1.0]).to_bytes());
-            assert!(of(1.5) && of(-0.0) && of(if dtype == DType::F16 { 65504.0 } else { 1e38 }), "{dtype}");
-            assert!(!of(f64::INFINITY) && !of(f64::NEG_INFINITY) && !of(f64::NAN), "{dtype}");
-        }
-        assert!(finite(DType::I64, &[0xff; 16]));
-    }
+    let found = Found::new(good, text)
+        .next("train longer, at another learning rate, or look at the curves of held-out loss and training loss above")
+        .value("loss", e.loss)
+        .value("accuracy", e.accuracy)
+        .value("samples", e.samples)
+        .value("left_out", e.left_out)
+        .value("accuracy_demanded", job.accept.accuracy)
+        .value("loss_demanded", job.accept.loss)
+        .value("pytorch_loss", t.curve.as_ref().and_then(|c| c.eval_loss))
+        .value("pytorch_accuracy", theirs)
+        .value("best", t.summary.best);
+    Ok((t, found.with(Block::Table(table))))
 }

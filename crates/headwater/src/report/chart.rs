@@ -1,12 +1,13 @@
-//! Charts as inline SVG, without scripts or outside resources.
+//! Charts as inline SVG, without outside resources. Names and points of the lines are in attributes, for the
+//! page's script.
 
-use super::{Bars, Chart};
+use super::{Bars, Chart, text};
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 300.0;
 /// Left, right, top, bottom of the plotting area.
-const BOX: (f64, f64, f64, f64) = (72.0, WIDTH - 16.0, 16.0, HEIGHT - 44.0);
+const BOX: (f64, f64, f64, f64) = (84.0, WIDTH - 16.0, 16.0, HEIGHT - 44.0);
 /// At most this many points are drawn per line; more are thinned by keeping extremes.
 const POINTS: usize = 1200;
 
@@ -52,32 +53,108 @@ fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     out
 }
 
-/// A line chart.
+/// The mapping of a chart's y axis.
+#[derive(Clone, Copy, PartialEq)]
+enum Scale {
+    Linear,
+    Log,
+}
+
+impl Scale {
+    /// A value as it lies on the axis.
+    fn of(self, y: f64) -> f64 {
+        match self {
+            Scale::Linear => y,
+            Scale::Log => y.log10(),
+        }
+    }
+
+    /// Values with a line and a label, between `lo` and `hi`.
+    fn ticks(self, lo: f64, hi: f64) -> Vec<f64> {
+        if self == Scale::Linear {
+            return ticks(lo, hi, 5.0);
+        }
+        let (first, last) = (lo.log10().floor() as i32, hi.log10().ceil() as i32);
+        let within = |steps: &[f64]| -> Vec<f64> {
+            let decades = (first..=last).map(|e| 10f64.powi(e));
+            let all = decades.flat_map(|d| steps.iter().map(move |s| s * d));
+            all.filter(|t| (lo..=hi).contains(t)).collect()
+        };
+        let decades = within(&[1.0]);
+        match decades.len() {
+            0 | 1 if within(&[1.0, 2.0, 5.0]).len() < 3 => {
+                ticks(lo, hi, 4.0).into_iter().filter(|t| *t > 0.0).collect()
+            }
+            0..=3 => within(&[1.0, 2.0, 5.0]),
+            n => decades.into_iter().step_by(n.div_ceil(6)).collect(),
+        }
+    }
+}
+
+/// A line chart. One whose y axis may be logarithmic is drawn twice, and a box says which is shown.
 pub fn lines(c: &Chart) -> String {
     let series: Vec<_> = c.series.iter().map(|s| thin(&s.points)).collect();
+    if series.iter().all(Vec::is_empty) {
+        return String::new();
+    }
+    let positive = series.iter().flatten().all(|p| p.1 > 0.0);
+    let mut s = String::new();
+    let _ = write!(s, "<figure><figcaption>{}</figcaption>", escape(&c.title));
+    if c.log && positive {
+        s.push_str(r#"<label class="scale"><input type="checkbox"> log scale</label>"#);
+        draw(&mut s, c, &series, Scale::Linear);
+        draw(&mut s, c, &series, Scale::Log);
+    } else {
+        draw(&mut s, c, &series, Scale::Linear);
+    }
+    if c.series.len() > 1 {
+        s.push_str(r#"<div class="legend">"#);
+        for (i, line) in c.series.iter().enumerate() {
+            let _ = write!(s, r#"<span><i class="s{i}"></i>{}</span>"#, escape(&line.name));
+        }
+        s.push_str("</div>");
+    }
+    s.push_str("</figure>");
+    s
+}
+
+/// One drawing of a chart. Each line carries its points for the script that shows them under the pointer.
+fn draw(s: &mut String, c: &Chart, series: &[Vec<(f64, f64)>], scale: Scale) {
     let all = || series.iter().flatten();
     let fold =
         |f: fn(f64, f64) -> f64, from: f64, pick: fn(&(f64, f64)) -> f64| all().map(pick).fold(from, f);
     let (x0, x1) = (fold(f64::min, f64::INFINITY, |p| p.0), fold(f64::max, f64::NEG_INFINITY, |p| p.0));
     let (mut y0, mut y1) =
         (fold(f64::min, f64::INFINITY, |p| p.1), fold(f64::max, f64::NEG_INFINITY, |p| p.1));
-    if all().next().is_none() {
-        return String::new();
-    }
-    if c.filled {
+    if c.filled && scale == Scale::Linear {
         y0 = y0.min(0.0);
     }
     if y0 == y1 {
-        (y0, y1) = (y0 - 0.5, y1 + 0.5);
+        (y0, y1) = match scale {
+            Scale::Linear => (y0 - 0.5, y1 + 0.5),
+            Scale::Log => (y0 / 2.0, y1 * 2.0),
+        };
     }
+    let marks = scale.ticks(y0, y1);
+    // The axis ends at marks, so that both of its ends have a number.
+    if let (Scale::Linear, [first, second, ..]) = (scale, &marks[..]) {
+        let step = second - first;
+        (y0, y1) = ((y0 / step + 1e-9).floor() * step, (y1 / step - 1e-9).ceil() * step);
+    }
+    let marks = scale.ticks(y0, y1 + (y1 - y0) * 1e-9);
     let x1 = if x0 == x1 { x0 + 1.0 } else { x1 };
     let (left, right, top, bottom) = BOX;
     let px = |x: f64| left + (x - x0) / (x1 - x0) * (right - left);
-    let py = |y: f64| bottom - (y - y0) / (y1 - y0) * (bottom - top);
-    let mut s = String::new();
-    let _ = write!(s, r#"<figure><figcaption>{}</figcaption>"#, escape(&c.title));
-    let _ = write!(s, r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">"#, escape(&c.title));
-    for t in ticks(y0, y1, 5.0) {
+    let (low, high) = (scale.of(y0), scale.of(y1));
+    let py = |y: f64| bottom - (scale.of(y) - low) / (high - low) * (bottom - top);
+    let class = if scale == Scale::Log { "log" } else { "linear" };
+    let _ = write!(
+        s,
+        r#"<svg class="{class}" data-x="{}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">"#,
+        escape(&c.x),
+        escape(&c.title)
+    );
+    for t in marks {
         let y = py(t);
         let _ = write!(s, r#"<line class="grid" x1="{left}" x2="{right}" y1="{y:.1}" y2="{y:.1}"/>"#);
         let _ = write!(
@@ -126,18 +203,17 @@ pub fn lines(c: &Chart) -> String {
                 r#"<path class="fill s{i}" d="M{first:.1} {base:.1} L{area} L{last:.1} {base:.1} Z"/>"#
             );
         }
-        let _ = write!(s, r#"<path class="line s{i}" d="M{}"/>"#, path.join(" L"));
+        let values: Vec<String> =
+            points.iter().map(|&(x, y)| format!("{} {}", text::number(x), text::number(y))).collect();
+        let _ = write!(
+            s,
+            r#"<path class="line s{i}" d="M{}" data-name="{}" data-points="{}"/>"#,
+            path.join(" L"),
+            escape(&c.series[i].name),
+            values.join(",")
+        );
     }
     s.push_str("</svg>");
-    if c.series.len() > 1 {
-        s.push_str(r#"<div class="legend">"#);
-        for (i, line) in c.series.iter().enumerate() {
-            let _ = write!(s, r#"<span><i class="s{i}"></i>{}</span>"#, escape(&line.name));
-        }
-        s.push_str("</div>");
-    }
-    s.push_str("</figure>");
-    s
 }
 
 /// Horizontal bars with their share of the sum.
@@ -181,10 +257,26 @@ mod tests {
             vec![(0.0, 3.0), (5.0, 3.0)],
         ] {
             let series = vec![Series { name: "<a>".into(), points }];
-            let c = Chart { title: "t".into(), x: "x".into(), y: "y".into(), series, filled: true };
-            let svg = lines(&c);
-            assert!(!svg.contains("NaN") && !svg.contains("inf"));
+            for (log, filled) in [(false, true), (true, false)] {
+                let svg = lines(&Chart::new("t", "x", "y", series.clone()).log(log).filled(filled));
+                assert!(!svg.contains("NaN") && !svg.contains("inf"));
+            }
         }
+    }
+
+    #[test]
+    fn a_log_scale_is_offered_for_positive_numbers_and_marks_them() {
+        let chart = |points| {
+            let series = vec![Series { name: "l\"<x>".into(), points }];
+            lines(&Chart::new("t", "step", "loss", series).log(true))
+        };
+        let both = chart(vec![(1.0, 0.002), (2.0, 30.0)]);
+        assert!(both.contains("class=\"linear\"") && both.contains("class=\"log\""), "{both}");
+        assert!(both.contains("data-points=\"1 0.002,2 30\"") && both.contains("l&quot;&lt;x&gt;"));
+        assert!(!chart(vec![(1.0, 0.0), (2.0, 30.0)]).contains("class=\"log\""));
+        assert_eq!(Scale::Log.ticks(0.002, 30.0), [0.01, 0.1, 1.0, 10.0]);
+        assert_eq!(Scale::Log.ticks(0.3, 2.4), [0.5, 1.0, 2.0]);
+        assert!(Scale::Log.ticks(0.50, 0.55).len() > 2);
     }
 
     #[test]

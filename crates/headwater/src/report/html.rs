@@ -1,26 +1,37 @@
-//! A report as one HTML page that needs nothing else: no scripts, no fonts, no links out.
+//! A report as one HTML page that needs nothing else: no fonts, no links out. Its script shows numbers under
+//! the pointer; the page is complete without it.
 
 use super::chart::{bars, escape, lines};
 use super::{Block, Report, Section, Table, text};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("page.js");
 
-/// The page.
-pub fn page(r: &Report) -> String {
+/// Facts of more bytes have a line of their own.
+const WIDE: usize = 32;
+
+/// The page. With `refresh`, browsers load it again after so many seconds.
+pub fn page(r: &Report, refresh: Option<u64>) -> String {
     let mut s = String::new();
     let _ = write!(
         s,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <title>{}</title><style>{STYLE}</style></head><body><main>",
+         {}<title>{}</title><style>{STYLE}</style></head><body><main>",
+        refresh.map_or(String::new(), |s| format!("<meta http-equiv=\"refresh\" content=\"{s}\">")),
         escape(&r.title)
     );
-    let (class, word) = if r.passed() { ("pass", "every step passed") } else { ("fail", "a step failed") };
+    let (class, word) = match (r.passed(), refresh) {
+        (false, _) => ("fail", "a step failed"),
+        (true, Some(_)) => ("note", "running"),
+        (true, None) => ("pass", "no step failed"),
+    };
     let _ = write!(s, "<header><h1>{}</h1><p class=\"badge {class}\">{word}</p></header>", escape(&r.title));
     s.push_str("<dl class=\"facts\">");
     for (name, value) in &r.facts {
-        let _ = write!(s, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value));
+        let wide = if value.len() > WIDE { " class=\"wide\"" } else { "" };
+        let _ = write!(s, "<div{wide}><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value));
     }
     s.push_str("</dl><ol class=\"steps\">");
     for (i, section) in r.sections.iter().enumerate() {
@@ -36,7 +47,7 @@ pub fn page(r: &Report) -> String {
     for (i, section) in r.sections.iter().enumerate() {
         write_section(&mut s, i, section);
     }
-    s.push_str("</main></body></html>\n");
+    let _ = writeln!(s, "</main><script>{SCRIPT}</script></body></html>");
     s
 }
 
@@ -60,6 +71,9 @@ fn write_section(s: &mut String, i: usize, section: &Section) {
         text::seconds(section.seconds),
         escape(&section.summary)
     );
+    if let Some(next) = &section.next {
+        let _ = write!(s, "<p class=\"next\"><b>Next</b> {}</p>", escape(next));
+    }
     for block in &section.blocks {
         match block {
             Block::Chart(c) => s.push_str(&lines(c)),

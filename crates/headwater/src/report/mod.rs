@@ -2,18 +2,23 @@
 //! to keep.
 
 pub mod chart;
+pub mod facts;
+pub mod history;
 pub mod html;
+pub mod live;
 pub mod text;
 
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 /// How a step ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Everything as it must be.
     Pass,
     /// It works, and the reader should know something.
+    #[default]
     Note,
     /// It is wrong; the summary says what to do.
     Fail,
@@ -85,6 +90,40 @@ pub struct Chart {
     pub series: Vec<Series>,
     /// Whether the area below the lines is filled.
     pub filled: bool,
+    /// A logarithmic y axis is offered too, if all numbers are positive.
+    pub log: bool,
+    /// Left out on the terminal.
+    pub aside: bool,
+}
+
+impl Chart {
+    /// A chart of lines.
+    pub fn new(title: &str, x: &str, y: &str, series: Vec<Series>) -> Chart {
+        Chart {
+            title: title.into(),
+            x: x.into(),
+            y: y.into(),
+            series,
+            filled: false,
+            log: false,
+            aside: false,
+        }
+    }
+
+    /// Fills the area below the lines.
+    pub fn filled(self, filled: bool) -> Chart {
+        Chart { filled, ..self }
+    }
+
+    /// Leaves it out on the terminal.
+    pub fn aside(self) -> Chart {
+        Chart { aside: true, ..self }
+    }
+
+    /// Offers a logarithmic y axis.
+    pub fn log(self, log: bool) -> Chart {
+        Chart { log, ..self }
+    }
 }
 
 /// Shares of a whole, as bars.
@@ -111,14 +150,20 @@ pub enum Block {
 }
 
 /// One step of a report.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Section {
+    /// Name of the step for programs; it does not change.
+    pub key: &'static str,
     /// Name of the step.
     pub title: String,
     /// How it ended.
     pub verdict: Verdict,
-    /// What was found, in a sentence or two; on failure also what to do.
+    /// The findings in a sentence or two.
     pub summary: String,
+    /// The advice where something failed.
+    pub next: Option<String>,
+    /// Numbers and names for programs, by keys that do not change.
+    pub values: Map<String, Value>,
     /// Details.
     pub blocks: Vec<Block>,
     /// Wall-clock seconds it took.
@@ -137,6 +182,28 @@ pub struct Report {
 }
 
 impl Report {
+    /// The verdicts and typed values of all steps, by their keys: what `docs/json.md` documents.
+    pub fn results(&self) -> Value {
+        let steps = self.sections.iter().map(|s| {
+            let mut step = Map::from_iter([
+                ("title".to_string(), json!(s.title)),
+                ("verdict".to_string(), json!(s.verdict)),
+                ("summary".to_string(), json!(s.summary)),
+                ("next".to_string(), json!(s.next)),
+                ("seconds".to_string(), json!(s.seconds)),
+            ]);
+            step.extend(s.values.clone());
+            (s.key.to_string(), Value::Object(step))
+        });
+        let facts: Map<String, Value> = self.facts.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+        json!({
+            "title": self.title,
+            "passed": self.passed(),
+            "facts": facts,
+            "steps": Map::from_iter(steps),
+        })
+    }
+
     /// Whether no step failed.
     pub fn passed(&self) -> bool {
         self.sections.iter().all(|s| s.verdict != Verdict::Fail)

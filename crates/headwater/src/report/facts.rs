@@ -1,0 +1,114 @@
+//! The facts that make a report a record: when, by which command and version, on which files, with which
+//! settings.
+
+use super::Table;
+use crate::runtime::TrainConfig;
+use crate::tensors::sha256;
+use serde_json::Value;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Date, command and version.
+pub fn run() -> Vec<(String, String)> {
+    let fact = |name: &str, value: String| (name.to_string(), value);
+    vec![
+        fact("date", now()),
+        fact("command", command()),
+        fact("headwater", env!("CARGO_PKG_VERSION").to_string()),
+    ]
+}
+
+/// A file and its SHA-256; one that cannot be read says so.
+pub fn file(what: &str, path: &Path) -> (String, String) {
+    let hash = sha256(path).unwrap_or_else(|e| format!("unknown: {e:#}"));
+    (what.to_string(), format!("{} · SHA-256 {hash}", path.display()))
+}
+
+/// All settings of a run that are given, or have a default, by the names that files use.
+pub fn settings(config: &TrainConfig) -> Table {
+    let mut table = Table::new("Settings of the run", &["setting", "value"]);
+    fn walk(at: &str, value: &Value, table: &mut Table) {
+        match value {
+            Value::Null => {}
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    let at = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
+                    walk(&at, value, table);
+                }
+            }
+            Value::String(text) => table.row([at.to_string(), text.clone()]),
+            other => table.row([at.to_string(), other.to_string()]),
+        }
+    }
+    walk("", &serde_json::to_value(config).unwrap_or_default(), &mut table);
+    table
+}
+
+/// The time in UTC, as RFC 3339 has it.
+fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    utc(seconds)
+}
+
+/// Seconds since 1970 as a date, in the proleptic Gregorian calendar.
+fn utc(seconds: u64) -> String {
+    let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
+    let leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
+    // 400 years have 146,097 days, whichever they are.
+    let (mut year, mut month) = (1970 + days / 146_097 * 400, 1);
+    days %= 146_097;
+    while days >= 365 + leap(year) as u64 {
+        days -= 365 + leap(year) as u64;
+        year += 1;
+    }
+    for length in [31, 28 + leap(year) as u64, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", days + 1)
+}
+
+/// The command line, with words quoted that a shell would take apart.
+fn command() -> String {
+    let plain = |w: &str| !w.is_empty() && w.chars().all(|c| c.is_alphanumeric() || "-_./=:,+%@".contains(c));
+    let quoted = |w: std::ffi::OsString| {
+        let w = w.to_string_lossy().into_owned();
+        if plain(&w) { w } else { format!("'{}'", w.replace('\'', r"'\''")) }
+    };
+    let mut words = std::env::args_os();
+    let program = words.next().unwrap_or_default();
+    let name = Path::new(&program).file_name().unwrap_or_default().to_os_string();
+    std::iter::once(name).chain(words).map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        // As `date -u -d @N` prints them.
+        for (seconds, date) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (978_307_199, "2000-12-31T23:59:59Z"),
+            (1_764_028_800, "2025-11-25T00:00:00Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(seconds), date);
+        }
+    }
+
+    #[test]
+    fn settings_are_listed_by_their_names() {
+        let rows = settings(&TrainConfig::default()).rows;
+        let value = |name: &str| rows.iter().find(|r| r[0] == name).map(|r| r[1].as_str());
+        assert_eq!((value("optimizer.name"), value("optimizer.lr")), (Some("adamw"), Some("0.001")));
+        assert_eq!((value("schedule"), value("clip_norm")), (Some("constant"), None));
+    }
+}

@@ -1,0 +1,189 @@
+//! The numbers that a training run tells, kept for its report: loss, learning rate, norm, throughput, evaluations.
+
+use super::{Block, Chart, Series};
+use crate::runtime::trainer::Event;
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use std::path::Path;
+
+/// A step, as logs have it. A number that is not finite is `null` there.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+struct Step {
+    step: u64,
+    loss: Option<f64>,
+    lr: Option<f64>,
+    norm: Option<f64>,
+    scale: Option<f64>,
+    #[serde(default)]
+    applied: bool,
+    #[serde(default)]
+    samples: usize,
+    #[serde(default)]
+    seconds: f64,
+}
+
+/// An evaluation, as logs have it.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+struct Evaluation {
+    step: u64,
+    loss: Option<f64>,
+    accuracy: Option<f64>,
+}
+
+/// A line of a log; events that no chart shows are left out.
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Line {
+    Step(Step),
+    Evaluation(Evaluation),
+    #[serde(other)]
+    Other,
+}
+
+/// The steps and evaluations of a run, in order.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    steps: Vec<Step>,
+    evaluations: Vec<Evaluation>,
+    /// Steps of the whole run, once it has begun.
+    pub planned: Option<u64>,
+}
+
+impl History {
+    /// The first `until` steps of a run that is resumed, from its log; what the log does not have is missing.
+    ///
+    /// # Errors
+    /// If the log is there and cannot be read.
+    pub fn read(log: &Path, until: u64) -> Result<History> {
+        let text = match std::fs::read_to_string(log) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+            read => read.with_context(|| format!("cannot read {}", log.display()))?,
+        };
+        let mut history = History::default();
+        // A line cut off by a crash is no line.
+        for line in text.lines().filter_map(|l| serde_json::from_str(l).ok()) {
+            match line {
+                Line::Step(s) if s.step <= until => history.steps.push(s),
+                Line::Evaluation(e) if e.step <= until => history.evaluations.push(e),
+                _ => {}
+            }
+        }
+        Ok(history)
+    }
+
+    /// Takes in an event.
+    pub fn add(&mut self, event: &Event) {
+        let number = |x: f64| Some(x).filter(|x| x.is_finite());
+        match event {
+            Event::Start(s) => self.planned = Some(s.steps),
+            Event::Step(s) => self.steps.push(Step {
+                step: s.step,
+                loss: number(s.loss),
+                lr: number(s.lr),
+                norm: number(s.norm),
+                scale: number(s.scale),
+                applied: s.applied,
+                samples: s.samples,
+                seconds: s.seconds,
+            }),
+            Event::Evaluation(e) => {
+                self.evaluations.push(Evaluation { step: e.step, loss: number(e.loss), accuracy: e.accuracy })
+            }
+            _ => {}
+        }
+    }
+
+    /// Loss of every step.
+    pub fn losses(&self) -> Vec<f64> {
+        self.steps.iter().map(|s| s.loss.unwrap_or(f64::NAN)).collect()
+    }
+
+    /// Steps done.
+    pub fn step(&self) -> u64 {
+        self.steps.last().map_or(0, |s| s.step)
+    }
+
+    /// Steps whose gradients were not finite.
+    pub fn skipped(&self) -> usize {
+        self.steps.iter().filter(|s| !s.applied).count()
+    }
+
+    /// Median seconds of a step, and median samples in a second; 0 for none.
+    pub fn speed(&self) -> (f64, f64) {
+        let timed = || self.steps.iter().filter(|s| s.seconds > 0.0);
+        let mut seconds: Vec<f64> = timed().map(|s| s.seconds).collect();
+        let mut rate: Vec<f64> = timed().map(|s| s.samples as f64 / s.seconds).collect();
+        (median(&mut seconds), median(&mut rate))
+    }
+
+    /// A line of a chart: the numbers of all steps that have one.
+    fn line(&self, name: &str, of: impl Fn(&Step) -> Option<f64>) -> Series {
+        let points = self.steps.iter().filter_map(|s| Some((s.step as f64, of(s)?)));
+        Series { name: name.into(), points: points.collect() }
+    }
+
+    /// The loss of every step.
+    pub fn loss(&self, name: &str) -> Series {
+        self.line(name, |s| s.loss)
+    }
+
+    /// The loss scale of every step.
+    pub fn scale(&self) -> Series {
+        self.line("loss scale", |s| s.scale)
+    }
+
+    /// Charts of learning rate, gradient norm, held-out loss and accuracy, and throughput.
+    pub fn charts(&self) -> Vec<Block> {
+        let held_out = |name: &str, of: fn(&Evaluation) -> Option<f64>| {
+            let points = self.evaluations.iter().filter_map(|e| Some((e.step as f64, of(e)?)));
+            Series { name: name.into(), points: points.collect() }
+        };
+        let all = [
+            ("Held-out loss", "loss", true, held_out("held-out loss", |e| e.loss)),
+            ("Held-out accuracy", "accuracy", false, held_out("held-out accuracy", |e| e.accuracy)),
+            ("Learning rate", "learning rate", true, self.line("learning rate", |s| s.lr)),
+            ("Norm of the gradients before clipping", "norm", true, self.line("gradient norm", |s| s.norm)),
+            (
+                "Throughput",
+                "samples/s",
+                false,
+                self.line("samples/s", |s| (s.seconds > 0.0).then(|| s.samples as f64 / s.seconds)),
+            ),
+        ];
+        let drawn = all.into_iter().filter(|(.., line)| line.points.len() > 1);
+        let chart = |(title, y, log, line): (&str, &str, bool, Series)| {
+            Block::Chart(Chart::new(title, "step", y, vec![line]).log(log).aside())
+        };
+        drawn.map(chart).collect()
+    }
+}
+
+/// The middle one of some numbers; 0 for none.
+pub fn median(of: &mut [f64]) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of.get(of.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_read_up_to_a_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log.jsonl");
+        let text = r#"{"event":"start","steps":9}
+{"event":"step","step":1,"loss":2.5,"lr":0.1,"norm":3.0,"scale":1.0,"applied":true,"samples":8,"seconds":0.5}
+{"event":"evaluation","step":1,"loss":2.0,"accuracy":null,"samples":4,"left_out":0,"seconds":0.1}
+{"event":"step","step":2,"loss":null,"lr":0.1,"norm":null,"scale":1.0,"applied":false,"samples":8,"seconds":0.25}
+{"event":"step","step":3,"loss":1.0,"lr":0.1,"norm":3.0,"scale":1.0,"applied":true,"samples":8,"seconds":0.5}
+{"event":"st"#;
+        std::fs::write(&log, text).unwrap();
+        let h = History::read(&log, 2).unwrap();
+        assert!(h.losses()[0] == 2.5 && h.losses()[1].is_nan() && h.losses().len() == 2);
+        assert_eq!((h.step(), h.skipped(), h.evaluations.len()), (2, 1, 1));
+        assert_eq!(h.loss("x").points, [(1.0, 2.5)]);
+        assert_eq!(h.speed(), (0.5, 32.0));
+        assert!(History::read(&dir.path().join("none"), 2).unwrap().losses().is_empty());
+    }
+}

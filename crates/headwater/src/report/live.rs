@@ -1,0 +1,142 @@
+//! A page that shows a training run while it goes on, and stays as its record: `report.html` beside the
+//! checkpoints.
+
+use super::history::History;
+use super::{Block, Chart, Report, Section, Verdict, html, text};
+use crate::runtime::trainer::{Event, Observer};
+use crate::runtime::{Error, Result};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Seconds after which a browser loads the page of a run that goes on again.
+pub(crate) const REFRESH: u64 = 10;
+/// Time between two writes, at least.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Writing takes at most one in so many seconds of the run.
+const SHARE: u32 = 50;
+
+/// Writes the page now and then, and at the end. A page that cannot be written does not end the run.
+#[derive(Debug)]
+pub struct Live {
+    path: PathBuf,
+    title: String,
+    facts: Vec<(String, String)>,
+    blocks: Vec<Block>,
+    history: History,
+    begun: Instant,
+    /// When the page is due again; at once at first.
+    due: Option<Instant>,
+}
+
+impl Live {
+    /// A page at `path`, with facts and tables that stay; `history` has the steps of a run that is resumed.
+    pub fn new(
+        path: &Path,
+        title: String,
+        facts: Vec<(String, String)>,
+        blocks: Vec<Block>,
+        history: History,
+    ) -> Live {
+        let (path, begun) = (path.to_owned(), Instant::now());
+        Live { path, title, facts, blocks, history, begun, due: None }
+    }
+
+    fn report(&self, state: &str, verdict: Verdict) -> Report {
+        let (seconds, rate) = self.history.speed();
+        let last = self.history.losses().last().copied();
+        let loss = last.map_or(String::new(), |l| format!(", last loss {l:.4}"));
+        let of = self.history.planned.map_or(String::new(), |n| format!(" of {n}"));
+        let speed = match rate > 0.0 {
+            true => format!("; {rate:.0} samples/s, {} a step", text::seconds(seconds)),
+            false => String::new(),
+        };
+        let summary = format!("{state}: step {}{of}{loss}{speed}", self.history.step());
+        let curve = vec![self.history.loss("loss")];
+        let mut blocks = vec![Block::Chart(Chart::new("Loss of each step", "step", "loss", curve).log(true))];
+        blocks.extend(self.history.charts());
+        blocks.extend(self.blocks.iter().cloned());
+        let section = Section {
+            title: "Training".into(),
+            verdict,
+            summary,
+            blocks,
+            seconds: self.begun.elapsed().as_secs_f64(),
+            ..Section::default()
+        };
+        Report { title: self.title.clone(), facts: self.facts.clone(), sections: vec![section] }
+    }
+
+    fn write(&mut self, state: &str, verdict: Verdict, refresh: Option<u64>) -> Result<()> {
+        let begin = Instant::now();
+        let report = self.report(state, verdict);
+        let failed = |cause| Error::Io { path: self.path.clone(), cause };
+        replace(&self.path, html::page(&report, refresh).as_bytes()).map_err(failed)?;
+        self.due = Some(Instant::now() + INTERVAL.max(begin.elapsed() * SHARE));
+        Ok(())
+    }
+}
+
+/// Puts a file in the place of another: a reader sees the old one or the new one. Links are not followed.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    // One that a killed process of the same number left; a link there goes, and its target stays.
+    match fs::remove_file(&temporary) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let written = fs::File::create_new(&temporary).and_then(|mut file| file.write_all(bytes));
+    let done = written.and_then(|()| fs::rename(&temporary, path));
+    if done.is_err() {
+        // It only takes space.
+        let _ = fs::remove_file(&temporary);
+    }
+    done
+}
+
+impl Observer for Live {
+    fn essential(&self) -> bool {
+        false
+    }
+
+    fn event(&mut self, event: &Event) -> Result<()> {
+        self.history.add(event);
+        match event {
+            Event::Step(_) if self.due.is_none_or(|due| Instant::now() >= due) => {
+                self.write("running", Verdict::Note, Some(REFRESH))
+            }
+            Event::Interrupted { .. } => self.write("interrupted", Verdict::Note, None),
+            Event::End { .. } => self.write("complete", Verdict::Pass, None),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Live {
+    /// A run that ends in an error leaves a page that says so.
+    fn drop(&mut self) {
+        let page = fs::read_to_string(&self.path).unwrap_or_default();
+        if self.due.is_some() && page.contains("http-equiv=\"refresh\"") {
+            let _ = self.write("ended before it was complete", Verdict::Fail, None);
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_takes_the_place_of_a_link_and_not_of_its_target() {
+        let dir = tempfile::tempdir().unwrap();
+        let (page, target) = (dir.path().join("report.html"), dir.path().join("thesis.tex"));
+        fs::write(&target, "years of work").unwrap();
+        std::os::unix::fs::symlink(&target, &page).unwrap();
+        replace(&page, b"a page").unwrap();
+        assert_eq!(fs::read(&page).unwrap(), b"a page");
+        assert_eq!(fs::read_to_string(&target).unwrap(), "years of work");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+}
