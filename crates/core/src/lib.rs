@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod axes;
 pub mod compile;
 pub mod conformance;
 pub mod device;
