@@ -106,6 +106,17 @@ pub fn to_int(x: f64, elem: Elem, round: Round) -> i64 {
     x.clamp(low, high) as i64
 }
 
+/// `x` as a whole number, as conversions of f32 to f32 give it.
+pub fn whole(x: f32, round: Round) -> f32 {
+    match round {
+        Round::Floor => x.floor(),
+        Round::Ceil => x.ceil(),
+        Round::Trunc => x.trunc(),
+        Round::Round => x.round(),
+        Round::None | Round::Rint | Round::Odd => x.round_ties_even(),
+    }
+}
+
 /// A number of a floating-point type beside `x`: one unit in the last place up or down.
 fn neighbour(elem: Elem, x: f64, up: bool) -> f64 {
     let step16 = |bits: u16| -> u16 {
@@ -215,6 +226,13 @@ mod tests {
         assert_eq!(to_int(f64::NAN, Elem::I16, Round::Rint), 0);
         assert_eq!([2.5, 3.5, -2.5].map(|x| to_int(x, Elem::I32, Round::Rint)), [2, 4, -2]);
         assert_eq!([2.5, -2.5].map(|x| to_int(x, Elem::I32, Round::Round)), [3, -3]);
+    }
+
+    #[test]
+    fn floats_become_whole_numbers_by_each_rounding() {
+        let rounds = [Round::Rint, Round::Floor, Round::Ceil, Round::Round, Round::Trunc];
+        assert_eq!(rounds.map(|r| whole(-2.5, r)), [-2.0, -3.0, -2.0, -3.0, -2.0]);
+        assert_eq!(rounds.map(|r| whole(1.5e9, r)), [1.5e9; 5]);
     }
 
     #[test]

@@ -299,7 +299,13 @@ impl Reach<'_, '_> {
         for run in chunks(runs(&operands, &x.over, wide), sizes) {
             let bytes = self.read(x.src.view.base, run.starts[1], run.len * from.size() as usize)?;
             let mut out = vec![0; run.len * to.size() as usize];
-            if from.is_float() && to.is_float() && matches!(x.round, Round::None | Round::Rint) {
+            if (from, to) == (Elem::F32, Elem::F32) {
+                // To whole numbers.
+                let mut data = vec![0.0; run.len];
+                read_floats(from, bytes, &mut data);
+                data.iter_mut().for_each(|v| *v = whole(*v, x.round));
+                write_floats(to, &data, &mut out);
+            } else if from.is_float() && to.is_float() && matches!(x.round, Round::None | Round::Rint) {
                 let mut data = vec![0.0; run.len];
                 read_floats(from, bytes, &mut data);
                 write_floats(to, &data, &mut out);
