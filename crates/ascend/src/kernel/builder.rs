@@ -258,6 +258,14 @@ impl Builder {
         self.open.pop().unwrap_or_default()
     }
 
+    /// Statements that come before all of the part, whenever they are written; not inside a loop or branch.
+    pub fn at_start(&mut self, write: impl FnOnce(&mut Self)) {
+        let body = self.block(write);
+        if let Some(part) = self.open.first_mut() {
+            part.splice(0..0, body);
+        }
+    }
+
     /// Issues an instruction.
     pub fn issue(&mut self, instr: impl Into<Instr>) {
         self.push(StmtKind::Instr(instr.into()));

@@ -1,0 +1,510 @@
+//! The body of a kernel for a row program: its operands, where they come from, and what becomes of the values.
+
+use super::ints::WORD;
+use super::route::{self, Extent, Route, Staged, Way};
+use super::space::{Space, Tile, words};
+use super::table::Shape;
+use super::transfer::Outgoing;
+use super::value::{Held, Ty, Unit};
+use super::writer::Writer;
+use crate::chip::Arch;
+use crate::kernel::{Buf, Cast, Compare, Duplicate, Elem, Gather, Gm, Over, Round, Scalar, Scaled, ScaledOp};
+use crate::lower::Refusal;
+use headwater_core::DType;
+use headwater_core::axes::Axis;
+use headwater_core::row::{Instr, RowProgram};
+
+/// The value of a register: a constant, or numbers in UB with the range of integers. Without a range they may be the
+/// nearest 32-bit ones of 64-bit integers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Value {
+    Float(f64),
+    Int(i64),
+    Bool(bool),
+    Held(Held, Option<(i64, i64)>),
+}
+
+/// An operand in memory, or a counter.
+pub(super) struct Operand {
+    pub dtype: DType,
+    /// Type of its words.
+    pub elem: Elem,
+    /// Its beginning; counters have no memory.
+    pub gm: Option<Gm>,
+    pub extent: Extent,
+    pub route: Route,
+    pub way: Way,
+    /// Offsets of the gather of a staged route, or a counter's values.
+    pub table: Option<Buf>,
+    /// Offsets of the last block of each run.
+    pub tail: Option<Buf>,
+    /// True if it is the same in all tiles.
+    pub fixed: bool,
+}
+
+/// A kernel's body.
+pub(super) struct Body<'a> {
+    pub u: Unit,
+    pub p: &'a RowProgram,
+    pub space: &'a Space,
+    pub operands: Vec<Operand>,
+    pub regs: Vec<Option<Value>>,
+    /// Values that stay.
+    pub kept: Vec<bool>,
+    /// Indices of axes outside the tile, and of the first of the tile on the leading axis.
+    pub position: Vec<(Scalar, Axis)>,
+    /// Indices of the leading axis in the tile in hand.
+    pub lead: Scalar,
+    /// Columns of the tile in hand, of one row.
+    pub count: Scalar,
+    /// Operands that have been read into UB.
+    pub landed: Vec<Option<Buf>>,
+    pub outgoing: Vec<Outgoing>,
+    /// Column sums by result.
+    pub accs: Vec<Option<Buf>>,
+}
+
+/// Type of the words of an operand; `None` for f64.
+pub(super) const fn elem(dtype: DType) -> Option<Elem> {
+    if matches!(dtype, DType::I64) { Some(Elem::I32) } else { Elem::of(dtype) }
+}
+
+impl<'a> Body<'a> {
+    pub fn new(
+        w: Writer,
+        p: &'a RowProgram,
+        space: &'a Space,
+        tile: &Tile,
+        operands: Vec<Operand>,
+    ) -> Body<'a> {
+        let u = Unit::new(w, tile.clone());
+        let count = ((tile.most * tile.inner) as u64).into();
+        Body {
+            u,
+            p,
+            space,
+            landed: vec![None; operands.len()],
+            operands,
+            regs: vec![None; p.body.len()],
+            kept: vec![false; p.body.len()],
+            position: Vec::new(),
+            lead: (tile.most as u64).into(),
+            count,
+            outgoing: Vec::new(),
+            accs: vec![None; p.writes.len()],
+        }
+    }
+
+    /// Tables that operands need, before anything else.
+    pub fn tables(&mut self) {
+        let mut made: Vec<(Shape, Option<u64>, Buf)> = Vec::new();
+        for o in 0..self.operands.len() {
+            let operand = &self.operands[o];
+            let store = (self.p.reads.len()..self.p.reads.len() + self.p.writes.len()).contains(&o);
+            let len = self.u.len(operand.extent);
+            let mut wanted: [Option<(Shape, Option<u64>)>; 2] = [None, None];
+            if operand.gm.is_none() {
+                wanted[0] = Some((self.counted(o), None));
+            } else if let Some(Staged { len: room, table }) = &operand.route.staged {
+                let words = words(operand.dtype) as u64;
+                let bound = if store { len * words } else { *room + 1 - words };
+                wanted[0] = Some((table.clone(), Some((bound - 1) * 4)));
+            }
+            if store && operand.way == Way::Overlapping {
+                let block = operand.elem.per_block();
+                let rows = operand.route.others.iter().map(|s| (s.size.most, s.local as i64 * 4)).collect();
+                wanted[1] = Some((Shape { rows, cols: vec![(block, 4)], pitch: block }, None));
+            }
+            for (i, wanted) in wanted.into_iter().enumerate() {
+                let Some((shape, limit)) = wanted else { continue };
+                let known = made.iter().find(|m| m.0 == shape && m.1 == limit).map(|m| m.2);
+                let buf = known.unwrap_or_else(|| {
+                    let buf = self.u.w.table(&shape, limit);
+                    made.push((shape, limit, buf));
+                    buf
+                });
+                let operand = &mut self.operands[o];
+                *(if i == 0 { &mut operand.table } else { &mut operand.tail }) = Some(buf);
+            }
+        }
+    }
+
+    /// The part of a counter's values that is the same in all tiles.
+    fn counted(&self, o: usize) -> Shape {
+        let (rows, cols) = self.operands[o].extent.moves();
+        let tile = &self.u.tile;
+        let dims = self.space.dims(tile);
+        let pick = |row: bool| {
+            let own = dims.iter().filter(move |d| d.row == row);
+            own.map(|d| (d.most as u64, d.axis.steps[o] as i64)).collect::<Vec<_>>()
+        };
+        let len = self.u.len(self.operands[o].extent);
+        match (rows, cols, tile.grid) {
+            (true, true, true) => Shape { rows: pick(true), cols: pick(false), pitch: tile.pitch as u64 },
+            (true, false, true) => Shape { rows: Vec::new(), cols: pick(true), pitch: len },
+            _ => Shape { rows: Vec::new(), cols: pick(false), pitch: len },
+        }
+    }
+
+    /// Offset of the tile in hand in an operand, in its words, or the part of a counter that it adds.
+    pub fn offset(&mut self, o: usize) -> Scalar {
+        let mut sum = Scalar::Int(0);
+        for (index, axis) in &self.position {
+            if axis.steps[o] != 0 {
+                sum = sum + index.clone() * axis.steps[o] as i64;
+            }
+        }
+        match sum {
+            Scalar::Int(_) | Scalar::Var(_) => sum,
+            sum => self.u.w.k.let_("begin", sum),
+        }
+    }
+
+    /// A register's value.
+    pub fn get(&self, reg: usize) -> Result<Value, Refusal> {
+        self.regs[reg].ok_or_else(|| Refusal::new("a value that is not there"))
+    }
+
+    /// An operand that has been read, as a value.
+    pub fn arrived(&mut self, o: usize) -> Result<Value, Refusal> {
+        let Some(buf) = self.landed[o].take() else {
+            return Err(Refusal::new("an operand that is not there"));
+        };
+        let Operand { dtype, extent, table, .. } = self.operands[o];
+        let room = self.operands[o].route.staged.as_ref().map_or(self.u.len(extent), |s| s.len);
+        let wide = match dtype {
+            DType::F32 | DType::I32 | DType::I64 => buf,
+            _ => {
+                let wide = self.u.w.take(Elem::F32, room);
+                self.widen_to(wide, buf, room);
+                self.u.w.release(buf);
+                wide
+            }
+        };
+        let ty = if wide.elem == Elem::F32 { Ty::F32 } else { Ty::I32 };
+        let held = match (table, extent) {
+            (Some(table), _) => {
+                let held = self.gathered(wide, table, extent, ty, 0);
+                if dtype == DType::I64 && !self.wraps(o) {
+                    let high = self.gathered(wide, table, extent, ty, 4);
+                    self.saturate(held, high);
+                    self.u.give(high);
+                }
+                self.u.w.release(wide);
+                held
+            }
+            (None, Extent::One) => self.u.first_lane(wide),
+            (None, _) => Held { buf: wide, extent, ty },
+        };
+        Ok(match dtype {
+            DType::Bool => {
+                let bits = self.u.compared_with(held, 0.0f32, Compare::Ne);
+                self.u.give(held);
+                Value::Held(bits, None)
+            }
+            DType::U8 | DType::I8 => {
+                let whole = self.u.cast(held, Ty::I32, Round::Rint);
+                self.u.give(held);
+                let range = if dtype == DType::U8 { (0, 255) } else { (-128, 127) };
+                Value::Held(whole, Some(range))
+            }
+            DType::I32 => Value::Held(held, Some(WORD)),
+            DType::I64 if self.wraps(o) => Value::Held(held, Some(WORD)),
+            _ => Value::Held(held, None),
+        })
+    }
+
+    /// If 64-bit integers of an operand are only converted to 32 bits, which takes their lower words.
+    fn wraps(&self, o: usize) -> bool {
+        let loads: Vec<usize> =
+            (0..self.p.body.len()).filter(|&at| self.p.body[at] == Instr::Load(o)).collect();
+        self.p.body.iter().all(|instr| {
+            let mut uses = false;
+            instr.map(|r| {
+                uses |= loads.contains(&r);
+                r
+            });
+            !uses || matches!(instr, Instr::Cast(DType::I32, _))
+        })
+    }
+
+    fn gathered(&mut self, src: Buf, table: Buf, extent: Extent, ty: Ty, base: u64) -> Held {
+        let held = self.u.take(extent, ty);
+        let count = self.u.len(extent);
+        self.gather(held.buf, src, table, base.into(), count.into());
+        held
+    }
+
+    fn gather(&mut self, dst: Buf, src: Buf, table: Buf, base: Scalar, count: Scalar) {
+        let offsets = Buf { elem: Elem::U32, ..table }.at(0);
+        let src = Buf { elem: dst.elem, ..src }.at(0);
+        self.u.w.vector(Gather { dst: dst.at(0), src, offsets, base, count });
+    }
+
+    /// Makes lower words of 64-bit integers the nearest 32-bit integers: where the upper word is more than their sign,
+    /// the largest or the smallest.
+    fn saturate(&mut self, low: Held, high: Held) {
+        let len = self.u.len(low.extent);
+        let sign = self.u.take(low.extent, Ty::I32);
+        self.u.scaled_to(Scaled::ShiftRight, sign, low, 31);
+        let fits = self.u.compared(sign, high, Compare::Eq);
+        // The sign of the number, and from it 0x7fffffff or 0x80000000: bits after bits, no sum overflows.
+        self.u.scaled_to(Scaled::ShiftRight, sign, high, 31);
+        let negative = self.u.compared_with(sign, -1, Compare::Eq);
+        let bound = |u: &mut Unit, value: i64| {
+            let held = u.take(low.extent, Ty::I32);
+            let (dst, over) = (held.buf.at(0).into(), Over::count(len));
+            u.w.vector(Duplicate { dst, value: value.into(), over });
+            held
+        };
+        let (least, most) = (bound(&mut self.u, i32::MIN.into()), bound(&mut self.u, i32::MAX.into()));
+        self.u.select_to(most, negative, least, most);
+        self.u.select_to(low, fits, low, most);
+        [sign, fits, negative, least, most].into_iter().for_each(|t| self.u.give(t));
+    }
+
+    /// A counter's value in the tile in hand.
+    pub fn counter(&mut self, at: usize) -> Result<Value, Refusal> {
+        let Some(o) = self.space.counters[at] else { return Err(Refusal::new("a counter")) };
+        let axes = || self.space.rows.iter().chain(&self.space.cols);
+        let reach = |sign: i128| -> i128 {
+            axes().map(|a| (a.size as i128 - 1).max(0) * (a.steps[o] as i128 * sign).max(0) * sign).sum()
+        };
+        let range = (reach(-1), reach(1));
+        if range.0 < i32::MIN.into() || range.1 > i32::MAX.into() {
+            return Err(Refusal::new("counters beyond 32 bits"));
+        }
+        let range = Some((range.0 as i64, range.1 as i64));
+        let base = self.offset(o);
+        let extent = self.operands[o].extent;
+        let held = self.u.take(extent, Ty::I32);
+        match (extent, self.operands[o].table) {
+            (Extent::One, _) | (_, None) => self.u.fill(held, base),
+            (_, Some(table)) => {
+                self.u.scaled_to(Scaled::Adds, held, Held { buf: table, extent, ty: Ty::I32 }, base)
+            }
+        }
+        Ok(Value::Held(held, range))
+    }
+
+    /// Widens `len` elements to f32: 16-bit floats, and bytes by way of f16, which has them exactly.
+    pub fn widen_to(&mut self, dst: Buf, src: Buf, len: u64) {
+        let cast = |u: &mut Unit, dst: Buf, src: Buf| {
+            let src =
+                if src.elem.size() < dst.elem.size() { src.at(0).strided(1, 4) } else { src.at(0).into() };
+            let over = Over::count(len);
+            u.w.vector(Cast { dst: dst.at(0).into(), src, round: Round::None, scale: None, over });
+        };
+        if src.elem.size() == 1 {
+            let half = self.u.w.take(Elem::F16, len);
+            cast(&mut self.u, half, src);
+            cast(&mut self.u, dst, half);
+            self.u.w.release(half);
+        } else {
+            cast(&mut self.u, dst, src);
+        }
+    }
+
+    /// `len` elements of f32 as a narrower type: to nearest, ties to even.
+    pub fn narrowed(&mut self, src: Buf, len: u64, dtype: DType) -> Buf {
+        let (elem, round) = match (dtype, self.u.arch()) {
+            (DType::BF16, _) => (Elem::BF16, Round::Rint),
+            (_, Arch::A2) => (Elem::F16, Round::Rint),
+            // 310P rounds so where no rounding is named.
+            (_, Arch::P310) => (Elem::F16, Round::None),
+        };
+        let half = self.u.w.take(elem, len);
+        let cast = |dst: Buf, src: Buf, round| Cast {
+            dst: dst.at(0).strided(1, 4),
+            src: src.at(0).into(),
+            round,
+            scale: None,
+            over: Over::count(len),
+        };
+        self.u.w.vector(cast(half, src, round));
+        if dtype != DType::Bool {
+            return half;
+        }
+        let bytes = self.u.w.take(Elem::U8, len);
+        self.u.w.vector(cast(bytes, half, Round::None));
+        self.u.w.release(half);
+        bytes
+    }
+
+    /// Completes a result, to be written when the tile is done.
+    pub fn store(&mut self, w: usize, value: Value) -> Result<(), Refusal> {
+        let o = self.p.reads.len() + w;
+        let extent = self.operands[o].extent;
+        if !matches!(self.operands[o].dtype, DType::Bool) && self.operands[o].elem.size() == 1
+            || self.operands[o].elem == Elem::I16
+        {
+            return Err(Refusal::new(format!("{} results", self.operands[o].dtype)));
+        }
+        let held = self.held(value)?;
+        let held = if self.u.tile.rows() == 1 {
+            // A single row's values are one number, and its elements columns.
+            let (_, cols) = held.extent.moves();
+            Held { extent: Extent::new(extent.moves().0, cols), ..held }
+        } else {
+            held
+        };
+        if held.extent.join(extent) != extent {
+            return Err(Refusal::new("a vector that is stored to one element"));
+        }
+        let held = match held.ty {
+            Ty::Bits => {
+                let number = self.u.number(held);
+                self.u.give(held);
+                number
+            }
+            _ => held,
+        };
+        let wide = self.u.widened(held, extent);
+        self.u.give(held);
+        self.send(o, wide.buf);
+        self.u.give(wide);
+        Ok(())
+    }
+
+    /// Completes a result of 32-bit elements that lie as the tile does.
+    pub fn send(&mut self, o: usize, wide: Buf) {
+        let Operand { dtype, extent, table, tail, elem, .. } = self.operands[o];
+        let len = self.u.len(extent);
+        let (src, len) = match (table, self.operands[o].route.staged.as_ref().map(|s| s.len)) {
+            (Some(table), Some(room)) => {
+                let source = if dtype == DType::I64 { self.words(wide, len) } else { wide };
+                let dst = self.u.w.take(wide.elem, room);
+                self.gather(dst, source, table, 0.into(), room.into());
+                if dtype == DType::I64 {
+                    self.u.w.release(source);
+                }
+                (dst, room)
+            }
+            _ => {
+                self.u.w.retain(wide);
+                (wide, len)
+            }
+        };
+        let narrow = |body: &mut Self, src: Buf, len: u64| match dtype {
+            DType::F32 | DType::I32 | DType::I64 => {
+                body.u.w.retain(src);
+                src
+            }
+            _ => body.narrowed(src, len, dtype),
+        };
+        let buf = narrow(self, src, len);
+        let tail = tail.map(|table| {
+            let route = &self.operands[o].route;
+            let block = elem.per_block();
+            let count: u64 = route.others.iter().map(|s| s.size.most).product::<u64>() * block;
+            let base = (route.run.at(&self.lead) - block) * 4u64;
+            let last = self.u.w.take(src.elem, count);
+            self.gather(last, src, table, base, count.into());
+            let narrow = narrow(self, last, count.next_multiple_of(64));
+            self.u.w.release(last);
+            narrow
+        });
+        self.u.w.release(src);
+        self.outgoing.push(Outgoing { operand: o, buf, tail });
+    }
+
+    /// Lower words, and behind them the upper ones.
+    fn words(&mut self, low: Buf, len: u64) -> Buf {
+        let both = self.u.w.take(Elem::I32, len * 2);
+        for (at, op, by) in [(0, Scaled::Adds, 0), (len, Scaled::ShiftRight, 31)] {
+            let (dst, src, over) = (both.at(at).into(), low.at(0).into(), Over::count(len));
+            self.u.w.vector(ScaledOp { op, dst, src, scalar: by.into(), over });
+        }
+        both
+    }
+
+    /// Computes instructions in order. Values that no later one of them needs are given up, but for those that are kept.
+    pub fn run(&mut self, list: &[usize]) -> Result<(), Refusal> {
+        let mut last = vec![usize::MAX; self.p.body.len()];
+        for &at in list {
+            self.p.body[at].map(|r| {
+                last[r] = at;
+                r
+            });
+        }
+        for &at in list {
+            match self.p.body[at] {
+                Instr::Store(w, r) => {
+                    let value = self.get(r)?;
+                    self.store(w, value)?;
+                }
+                Instr::Columns(w, r) => self.sum(w, r)?,
+                _ => {
+                    let value = self.value(at)?;
+                    self.regs[at] = Some(value);
+                    if last[at] == usize::MAX && !self.kept[at] {
+                        self.drop_reg(at);
+                    }
+                }
+            }
+            let mut used = Vec::new();
+            self.p.body[at].map(|r| {
+                used.push(r);
+                r
+            });
+            used.sort_unstable();
+            used.dedup();
+            for r in used {
+                if last[r] == at && !self.kept[r] {
+                    self.drop_reg(r);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a register's value up.
+    pub fn drop_reg(&mut self, r: usize) {
+        if let Some(Value::Held(x, _)) = self.regs[r].take() {
+            self.u.give(x);
+        }
+    }
+
+    fn sum(&mut self, w: usize, r: usize) -> Result<(), Refusal> {
+        let Some(acc) = self.accs[w] else { return Err(Refusal::new("column sums of this form")) };
+        let value = self.get(r)?;
+        let x = self.held(value)?;
+        if x.ty != Ty::F32 {
+            return Err(Refusal::new("column sums of integers"));
+        }
+        let full = self.u.widened(x, Extent::Full);
+        self.u.give(x);
+        if self.u.tile.grid {
+            self.u.add_columns(full, acc);
+        } else {
+            let count = self.u.full.clone();
+            self.u.add_to(acc.at(0), full.buf.at(0), count);
+        }
+        self.u.give(full);
+        Ok(())
+    }
+}
+
+/// The operand of a step, with its routes through a tile.
+pub(super) fn operand(
+    space: &Space,
+    tile: &Tile,
+    o: usize,
+    dtype: DType,
+    gm: Option<Gm>,
+    store: bool,
+    arch: Arch,
+) -> Result<Operand, Refusal> {
+    let Some(elem) = elem(dtype) else { return Err(Refusal::new("f64")) };
+    let extent = route::extent(space, tile, o);
+    let words = words(dtype) as u64;
+    let (route, way) = match store {
+        true => route::store(space, tile, o, extent, elem, words, arch),
+        false => (route::load(space, tile, o, extent, elem, words), Way::Whole),
+    };
+    let (rows, cols) = space.outside(tile);
+    let lead = if tile.grid { &space.rows[tile.lead] } else { &space.cols[tile.lead] };
+    let still = |a: &Axis| a.steps[o] == 0;
+    let fixed = rows.iter().chain(cols).all(still) && (tile.tiles == 1 || still(lead));
+    Ok(Operand { dtype, elem, gm, extent, route, way, table: None, tail: None, fixed })
+}

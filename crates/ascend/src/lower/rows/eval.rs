@@ -1,0 +1,410 @@
+//! Instructions of row programs as vector instructions.
+
+use super::body::{Body, Value};
+use super::ints::{WORD, int};
+use super::route::Extent;
+use super::value::{Held, Ty};
+use crate::kernel::{Binary as V, Buf, Compare, Elem, Round, Scaled, Unary as U};
+use crate::lower::Refusal;
+use headwater_core::expr::{Binary, Unary};
+use headwater_core::reference::scalar;
+use headwater_core::row::{Instr, Reduce};
+
+pub(super) type Done<T = Value> = Result<T, Refusal>;
+
+pub(super) fn refuse<T>(what: impl Into<String>) -> Done<T> {
+    Err(Refusal::new(what))
+}
+
+pub(super) const fn float(x: Held) -> Value {
+    Value::Held(x, None)
+}
+
+pub(super) const fn compare(op: Binary) -> Option<Compare> {
+    Some(match op {
+        Binary::Eq => Compare::Eq,
+        Binary::Ne => Compare::Ne,
+        Binary::Lt => Compare::Lt,
+        Binary::Le => Compare::Le,
+        Binary::Gt => Compare::Gt,
+        Binary::Ge => Compare::Ge,
+        _ => return None,
+    })
+}
+
+/// The comparison with its operands exchanged.
+const fn mirrored(op: Binary) -> Binary {
+    match op {
+        Binary::Lt => Binary::Gt,
+        Binary::Le => Binary::Ge,
+        Binary::Gt => Binary::Lt,
+        Binary::Ge => Binary::Le,
+        other => other,
+    }
+}
+
+impl Body<'_> {
+    /// Computes what an instruction defines.
+    pub(super) fn value(&mut self, at: usize) -> Done {
+        match &self.p.body[at] {
+            Instr::Load(o) => self.arrived(*o),
+            Instr::Iota(_) => self.counter(at),
+            Instr::Float(x) => Ok(Value::Float(*x)),
+            Instr::Int(x) => Ok(Value::Int(*x)),
+            Instr::Bool(x) => Ok(Value::Bool(*x)),
+            Instr::Unary(op, a) => {
+                let a = self.get(*a)?;
+                self.unary(*op, a)
+            }
+            Instr::Binary(op, a, b) => {
+                let (a, b) = (self.get(*a)?, self.get(*b)?);
+                self.binary(*op, a, b)
+            }
+            Instr::Select(c, a, b) => {
+                let (c, a, b) = (self.get(*c)?, self.get(*a)?, self.get(*b)?);
+                self.select(c, a, b)
+            }
+            Instr::Cast(dtype, a) => {
+                let a = self.get(*a)?;
+                self.cast(*dtype, a)
+            }
+            Instr::Reduce(op, a) => {
+                let a = self.get(*a)?;
+                self.reduce(*op, a)
+            }
+            Instr::Store(..) | Instr::Columns(..) => refuse("a result that is read"),
+        }
+    }
+
+    /// The same value once more.
+    pub(super) fn alias(&mut self, x: Value) -> Value {
+        if let Value::Held(x, _) = x {
+            self.u.w.retain(x.buf);
+        }
+        x
+    }
+
+    /// A value in UB: constants in 64 lanes, kept for the rest of the kernel where they are floats.
+    pub(super) fn held(&mut self, x: Value) -> Done<Held> {
+        Ok(match x {
+            Value::Held(x, _) => {
+                self.u.w.retain(x.buf);
+                x
+            }
+            Value::Float(x) => {
+                let held = self.u.constant(x as f32);
+                self.u.w.retain(held.buf);
+                held
+            }
+            Value::Int(x) if !(WORD.0..=WORD.1).contains(&x) => return refuse("constants beyond 32 bits"),
+            Value::Int(x) => {
+                let dst = self.u.take(Extent::One, Ty::I32);
+                self.u.fill(dst, x);
+                dst
+            }
+            Value::Bool(x) => {
+                let number = self.u.constant(x as u8 as f32);
+                self.u.compared_with(number, 0.0f32, Compare::Ne)
+            }
+        })
+    }
+
+    fn unary(&mut self, op: Unary, a: Value) -> Done {
+        let u = &mut self.u;
+        Ok(match a {
+            Value::Float(x) => match op {
+                Unary::IsNan | Unary::IsInf => Value::Bool(scalar::unary_test(op, x)),
+                Unary::Bits => Value::Int(scalar::bits(x)),
+                _ => Value::Float(scalar::unary_f(op, x)),
+            },
+            Value::Int(x) if op == Unary::FromBits => Value::Float(scalar::from_bits(x)),
+            Value::Int(x) => Value::Int(scalar::unary_i(op, x)),
+            Value::Bool(x) => Value::Bool(!x),
+            Value::Held(x, _) if x.ty == Ty::Bits => float(u.not(x)),
+            Value::Held(x, range) if x.ty == Ty::I32 => return self.unary_int(op, x, range),
+            Value::Held(x, _) => float(match op {
+                Unary::Neg => u.scaled(Scaled::Muls, x, -1.0f32),
+                Unary::Abs => u.unary(U::Abs, x),
+                Unary::Sign => u.sign(x),
+                Unary::Exp | Unary::ExpNonpos => u.unary(U::Exp, x),
+                Unary::Expm1 => u.expm1(x),
+                Unary::Log => u.unary(U::Ln, x),
+                Unary::Log1p => u.log1p(x),
+                Unary::Sqrt => u.unary(U::Sqrt, x),
+                Unary::Rsqrt => u.rsqrt(x),
+                Unary::Recip => u.recip(x),
+                Unary::Sin => u.sine(x, false),
+                Unary::Cos => u.sine(x, true),
+                Unary::Tan => {
+                    let (sine, cosine) = (u.sine(x, false), u.sine(x, true));
+                    u.binary_to(V::Div, sine, sine, cosine);
+                    u.give(cosine);
+                    sine
+                }
+                Unary::Tanh => u.tanh(x),
+                Unary::Erf => u.erf(x),
+                Unary::Ndtr => u.ndtr(x),
+                Unary::Floor => u.round(x, Round::Floor),
+                Unary::Ceil => u.round(x, Round::Ceil),
+                Unary::Trunc => u.round(x, Round::Trunc),
+                Unary::Round => u.round(x, Round::Rint),
+                Unary::Sigmoid => u.sigmoid(x),
+                Unary::IsNan => {
+                    let same = u.compared(x, x, Compare::Eq);
+                    let not = u.not(same);
+                    u.give(same);
+                    not
+                }
+                Unary::IsInf => {
+                    let a = u.unary(U::Abs, x);
+                    let is = u.compared_with(a, f32::INFINITY, Compare::Eq);
+                    u.give(a);
+                    is
+                }
+                Unary::Bits => {
+                    u.w.retain(x.buf);
+                    let bits = Held { buf: Buf { elem: Elem::I32, ..x.buf }, ty: Ty::I32, ..x };
+                    return Ok(Value::Held(bits, Some(WORD)));
+                }
+                Unary::Atan | Unary::Not | Unary::FromBits => return refuse(format!("{op:?} of floats")),
+            }),
+        })
+    }
+
+    fn binary(&mut self, op: Binary, a: Value, b: Value) -> Done {
+        match (a, b) {
+            (Value::Float(x), Value::Float(y)) => Ok(match compare(op) {
+                Some(_) => Value::Bool(scalar::compare(op, &x, &y)),
+                None => Value::Float(scalar::binary_f(op, x, y)),
+            }),
+            (Value::Int(x), Value::Int(y)) => Ok(match compare(op) {
+                Some(_) => Value::Bool(scalar::compare(op, &x, &y)),
+                None => Value::Int(scalar::binary_i(op, x, y)),
+            }),
+            (Value::Bool(x), Value::Bool(y)) => {
+                Ok(Value::Bool(scalar::binary_i(op, x.into(), y.into()) != 0))
+            }
+            (Value::Held(x, _), Value::Float(y)) if x.ty == Ty::F32 => self.with_float(op, x, y),
+            (Value::Float(x), Value::Held(y, _)) if y.ty == Ty::F32 => self.float_with(op, x, y),
+            (Value::Held(x, _), Value::Held(y, _)) if x.ty == Ty::F32 && y.ty == Ty::F32 => {
+                self.floats(op, x, y)
+            }
+            (Value::Held(x, _), _) | (_, Value::Held(x, _)) if x.ty == Ty::I32 => self.ints(op, a, b),
+            _ => {
+                let (x, y) = (self.held(a)?, self.held(b)?);
+                let result = self.bits(op, x, y);
+                self.u.give(x);
+                self.u.give(y);
+                result
+            }
+        }
+    }
+
+    fn floats(&mut self, op: Binary, x: Held, y: Held) -> Done {
+        let u = &mut self.u;
+        Ok(float(match op {
+            Binary::Add => u.binary(V::Add, x, y),
+            Binary::Sub => u.binary(V::Sub, x, y),
+            Binary::Mul => u.binary(V::Mul, x, y),
+            Binary::Div => u.binary(V::Div, x, y),
+            Binary::Min => u.binary(V::Min, x, y),
+            Binary::Max => u.binary(V::Max, x, y),
+            _ => match compare(op) {
+                Some(cmp) => u.compared(x, y, cmp),
+                None => return refuse(format!("{op:?} of floats")),
+            },
+        }))
+    }
+
+    fn with_float(&mut self, op: Binary, x: Held, y: f64) -> Done {
+        let u = &mut self.u;
+        let scalar = y as f32;
+        Ok(float(match op {
+            Binary::Add => u.scaled(Scaled::Adds, x, scalar),
+            Binary::Sub => u.scaled(Scaled::Adds, x, -scalar),
+            Binary::Mul => u.scaled(Scaled::Muls, x, scalar),
+            Binary::Min => u.scaled(Scaled::Mins, x, scalar),
+            Binary::Max => u.scaled(Scaled::Maxs, x, scalar),
+            Binary::Pow => return self.power(x, y),
+            _ => match compare(op) {
+                Some(cmp) => u.compared_with(x, scalar, cmp),
+                None => {
+                    let y = u.constant(scalar);
+                    return self.floats(op, x, y);
+                }
+            },
+        }))
+    }
+
+    fn float_with(&mut self, op: Binary, x: f64, y: Held) -> Done {
+        match op {
+            Binary::Add | Binary::Mul | Binary::Min | Binary::Max => self.with_float(op, y, x),
+            Binary::Sub => {
+                let minus = self.u.scaled(Scaled::Muls, y, -1.0f32);
+                self.u.scaled_to(Scaled::Adds, minus, minus, x as f32);
+                Ok(float(minus))
+            }
+            _ if compare(op).is_some() => self.with_float(mirrored(op), y, x),
+            _ => {
+                let x = self.u.constant(x as f32);
+                self.floats(op, x, y)
+            }
+        }
+    }
+
+    /// Powers with a small whole exponent or half of one, by products and a root.
+    fn power(&mut self, x: Held, y: f64) -> Done {
+        let twice = y * 2.0;
+        if twice.fract() != 0.0 || twice.abs() > 16.0 {
+            return refuse("powers but those of small exponents");
+        }
+        let u = &mut self.u;
+        let whole = y.abs().trunc() as u32;
+        let p = u.filled(x.extent, 1.0);
+        for _ in 0..whole {
+            u.binary_to(V::Mul, p, p, x);
+        }
+        if y.fract() != 0.0 {
+            let root = u.unary(U::Sqrt, x);
+            u.binary_to(V::Mul, p, p, root);
+            u.give(root);
+        }
+        if y < 0.0 {
+            let one = u.constant(1.0);
+            u.binary_to(V::Div, p, one, p);
+        }
+        Ok(float(p))
+    }
+
+    fn bits(&mut self, op: Binary, x: Held, y: Held) -> Done {
+        let u = &mut self.u;
+        let differ = |u: &mut super::value::Unit| {
+            let (any, both) = (u.logic(V::Or, x, y), u.logic(V::And, x, y));
+            let not = u.not(both);
+            let differ = u.logic(V::And, any, not);
+            [any, both, not].into_iter().for_each(|t| u.give(t));
+            differ
+        };
+        Ok(float(match op {
+            Binary::And | Binary::Mul | Binary::Min => u.logic(V::And, x, y),
+            Binary::Or | Binary::Max => u.logic(V::Or, x, y),
+            Binary::Xor | Binary::Ne => differ(u),
+            Binary::Eq => {
+                let differ = differ(u);
+                let same = u.not(differ);
+                u.give(differ);
+                same
+            }
+            _ => return refuse(format!("{op:?} of truth values")),
+        }))
+    }
+
+    fn select(&mut self, c: Value, a: Value, b: Value) -> Done {
+        let mask = match c {
+            Value::Bool(true) => return Ok(self.alias(a)),
+            Value::Bool(false) => return Ok(self.alias(b)),
+            Value::Held(mask, _) => mask,
+            _ => return refuse("a choice by a number"),
+        };
+        let u = &mut self.u;
+        match (a, b) {
+            (Value::Held(a, _), Value::Float(b)) => Ok(float(u.selected_or(mask, a, b as f32))),
+            (Value::Float(a), Value::Held(b, _)) => {
+                let not = u.not(mask);
+                let x = u.selected_or(not, b, a as f32);
+                u.give(not);
+                Ok(float(x))
+            }
+            (Value::Float(a), Value::Float(b)) => {
+                let x = u.filled(mask.extent, a as f32);
+                u.select_or_to(x, mask, x, b as f32);
+                Ok(float(x))
+            }
+            _ => {
+                let range = |x: &Value| match *x {
+                    Value::Int(x) => Some((x, x)),
+                    Value::Held(_, range) => range,
+                    _ => None,
+                };
+                let union = range(&a).zip(range(&b)).map(|((a, b), (c, d))| (a.min(c), b.max(d)));
+                let (x, y) = (self.held(a)?, self.held(b)?);
+                let u = &mut self.u;
+                let result = if x.ty == Ty::Bits {
+                    let not = u.not(mask);
+                    let (first, second) = (u.logic(V::And, mask, x), u.logic(V::And, not, y));
+                    let result = u.logic(V::Or, first, second);
+                    [not, first, second].into_iter().for_each(|t| u.give(t));
+                    result
+                } else {
+                    u.selected(mask, x, y)
+                };
+                u.give(x);
+                u.give(y);
+                Ok(Value::Held(result, union))
+            }
+        }
+    }
+
+    fn reduce(&mut self, op: Reduce, a: Value) -> Done {
+        let cols = headwater_core::axes::count(&self.space.cols);
+        if cols == 0 {
+            return refuse("a reduction of nothing");
+        }
+        if cols == 1 {
+            return Ok(self.alias(a));
+        }
+        if op == Reduce::Prod {
+            return refuse("a product over rows");
+        }
+        let x = self.held(a)?;
+        let (number, back) = match x.ty {
+            Ty::F32 => (x, None),
+            Ty::Bits if op != Reduce::Sum => {
+                let number = self.u.number(x);
+                self.u.give(x);
+                (number, Some((0, 1)))
+            }
+            Ty::I32 => {
+                let range = if let Value::Held(_, range) = a { range } else { None };
+                let times = if op == Reduce::Sum { cols as i64 } else { 1 };
+                let exact = |x: i64| x.checked_mul(times).is_some_and(|x| x.abs() < 1 << 24);
+                let Some((low, high)) = range.filter(|r| exact(r.0) && exact(r.1)) else {
+                    return refuse("a reduction of large integers");
+                };
+                let number = self.u.cast(x, Ty::F32, Round::None);
+                self.u.give(x);
+                (number, Some((low * times, high * times)))
+            }
+            Ty::Bits => return refuse("a sum of truth values"),
+        };
+        let full = self.u.widened(number, Extent::Full);
+        self.u.give(number);
+        let result = self.fold(op, full);
+        self.u.give(full);
+        let Some(result) = result else { return refuse("this reduction") };
+        match (back, x.ty) {
+            (None, _) => Ok(float(result)),
+            (Some(_), Ty::Bits) => {
+                let bits = self.u.compared_with(result, 0.0f32, Compare::Ne);
+                self.u.give(result);
+                Ok(float(bits))
+            }
+            (Some((low, high)), _) => {
+                let whole = self.u.cast(result, Ty::I32, Round::Rint);
+                self.u.give(result);
+                int(whole, low.min(high).into(), high.max(low).into())
+            }
+        }
+    }
+
+    /// Reduces a full value of which the tile has whole rows.
+    fn fold(&mut self, op: Reduce, full: Held) -> Option<Held> {
+        if self.u.tile.grid {
+            return self.u.reduce_rows(op, full);
+        }
+        let acc = self.u.reduction(op)?;
+        let count = self.count.clone();
+        self.u.reduce_tile(op, full, &count, acc);
+        Some(self.u.first_lane(acc))
+    }
+}

@@ -1,0 +1,240 @@
+//! Integers in 32 bits, and conversions.
+//!
+//! Row programs compute in 64 bits; the chips do not. Each value carries the range of its numbers, from the types of
+//! operands, the sizes of counters and constants. Where a result might leave 32 bits the program is refused. 64-bit
+//! integers that are read count as of any size: they stand as the nearest 32-bit ones, which compare with smaller ones as
+//! they themselves do.
+
+use super::body::{Body, Value};
+use super::eval::{Done, compare, float, refuse};
+use super::value::{Held, Ty};
+use crate::chip::Arch;
+use crate::kernel::{
+    Binary as V, BinaryOp, Buf, Compare, Elem, Over, Round, Scaled, Unary as U, UnaryOp, Vector,
+};
+use headwater_core::DType;
+use headwater_core::expr::{Binary, Unary};
+
+/// Integers that are certain to fit 32 bits.
+pub(super) const WORD: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
+
+/// An integer value, if its numbers fit 32 bits.
+pub(super) fn int(x: Held, low: i128, high: i128) -> Done {
+    match low >= WORD.0.into() && high <= WORD.1.into() {
+        true => Ok(Value::Held(x, Some((low as i64, high as i64)))),
+        false => refuse("i64 arithmetic"),
+    }
+}
+
+impl Body<'_> {
+    pub(super) fn unary_int(&mut self, op: Unary, x: Held, range: Option<(i64, i64)>) -> Done {
+        let u = &mut self.u;
+        if op == Unary::FromBits {
+            u.w.retain(x.buf);
+            return Ok(float(Held { buf: Buf { elem: Elem::F32, ..x.buf }, ty: Ty::F32, ..x }));
+        }
+        let Some((low, high)) = range else { return refuse("i64 arithmetic") };
+        let (low, high) = (i128::from(low), i128::from(high));
+        match op {
+            Unary::Neg => int(u.scaled(Scaled::Muls, x, -1), -high, -low),
+            Unary::Abs => {
+                let minus = u.scaled(Scaled::Muls, x, -1);
+                u.binary_to(V::Max, minus, minus, x);
+                int(minus, 0, high.max(-low))
+            }
+            Unary::Not => {
+                let dst = u.take(x.extent, Ty::I32);
+                let view = |x: Held| Vector::from(Buf { elem: Elem::U16, ..x.buf }.at(0));
+                let over = Over::count(u.len(x.extent) * 2);
+                u.w.vector(UnaryOp { op: U::Not, dst: view(dst), src: view(x), over });
+                int(dst, -high - 1, -low - 1)
+            }
+            Unary::Floor | Unary::Ceil | Unary::Trunc | Unary::Round => Ok(self.alias(Value::Held(x, range))),
+            _ => refuse(format!("{op:?} of integers")),
+        }
+    }
+
+    pub(super) fn ints(&mut self, op: Binary, a: Value, b: Value) -> Done {
+        let range = |x: &Value| match *x {
+            Value::Int(x) => Some((x, x)),
+            Value::Held(_, range) => range,
+            _ => None,
+        };
+        let ranges = (range(&a), range(&b));
+        if let Some(cmp) = compare(op) {
+            // Integers beyond 32 bits are the largest or smallest here: they differ from all that are certain to lie
+            // between.
+            let certain = |r: Option<(i64, i64)>| r.is_some_and(|(low, high)| low > WORD.0 && high < WORD.1);
+            if !(certain(ranges.0) || certain(ranges.1) || (ranges.0.is_some() && ranges.1.is_some())) {
+                return refuse("i64 comparisons");
+            }
+            let (x, y) = (self.held(a)?, self.held(b)?);
+            let bits = self.compare_ints(cmp, x, y);
+            self.u.give(x);
+            self.u.give(y);
+            return Ok(float(bits));
+        }
+        let (Some((al, ah)), Some((bl, bh))) = ranges else { return refuse("i64 arithmetic") };
+        let [al, ah, bl, bh] = [al, ah, bl, bh].map(i128::from);
+        let (x, y) = (self.held(a)?, self.held(b)?);
+        let products = [al * bl, al * bh, ah * bl, ah * bh];
+        let (low, high) = match op {
+            Binary::Add => (al + bl, ah + bh),
+            Binary::Sub => (al - bh, ah - bl),
+            Binary::Mul => (*products.iter().min().unwrap_or(&0), *products.iter().max().unwrap_or(&0)),
+            Binary::Min => (al.min(bl), ah.min(bh)),
+            Binary::Max => (al.max(bl), ah.max(bh)),
+            _ => (WORD.0.into(), WORD.1.into()),
+        };
+        let result = match op {
+            Binary::Add => int(self.u.binary(V::Add, x, y), low, high),
+            Binary::Sub => int(self.u.binary(V::Sub, x, y), low, high),
+            Binary::Mul => int(self.u.binary(V::Mul, x, y), low, high),
+            Binary::Min => int(self.u.binary(V::Min, x, y), low, high),
+            Binary::Max => int(self.u.binary(V::Max, x, y), low, high),
+            Binary::And | Binary::Or => {
+                let extent = x.extent.join(y.extent);
+                let (wide_x, wide_y) = (self.u.widened(x, extent), self.u.widened(y, extent));
+                let dst = self.u.take(extent, Ty::I32);
+                let view = |x: Held| Vector::from(Buf { elem: Elem::U16, ..x.buf }.at(0));
+                let op = if op == Binary::And { V::And } else { V::Or };
+                let over = Over::count(self.u.len(extent) * 2);
+                let (dst_view, src0, src1) = (view(dst), view(wide_x), view(wide_y));
+                self.u.w.vector(BinaryOp { op, dst: dst_view, src0, src1, over });
+                self.u.give(wide_x);
+                self.u.give(wide_y);
+                int(dst, low, high)
+            }
+            Binary::FloorDiv | Binary::Rem
+                if bl == bh && bl > 0 && al > -(1 << 21) && ah < 1 << 21 && bl < 1 << 21 =>
+            {
+                // (x + ½) / y is at least 1 / 2y from a whole number; the roundings of f32 are less.
+                let u = &mut self.u;
+                let t = u.cast(x, Ty::F32, Round::None);
+                u.scaled_to(Scaled::Adds, t, t, 0.5f32);
+                u.scaled_to(Scaled::Muls, t, t, 1.0 / bl as f32);
+                let q = u.cast(t, Ty::I32, Round::Floor);
+                u.give(t);
+                match op {
+                    Binary::FloorDiv => int(q, al.div_euclid(bl), ah.div_euclid(bl)),
+                    _ => {
+                        u.scaled_to(Scaled::Muls, q, q, -(bl as i64));
+                        u.binary_to(V::Add, q, q, x);
+                        int(q, 0, bl - 1)
+                    }
+                }
+            }
+            _ => refuse(format!("{op:?} of integers")),
+        };
+        self.u.give(x);
+        self.u.give(y);
+        result
+    }
+
+    /// Integers have one comparison, for equality: `a ≥ b` is `max(a, b) = a`.
+    fn compare_ints(&mut self, cmp: Compare, x: Held, y: Held) -> Held {
+        let u = &mut self.u;
+        let (op, of, negated) = match cmp {
+            Compare::Eq => return u.compared(x, y, Compare::Eq),
+            Compare::Ne => {
+                let same = u.compared(x, y, Compare::Eq);
+                let not = u.not(same);
+                u.give(same);
+                return not;
+            }
+            Compare::Ge => (V::Max, x, false),
+            Compare::Le => (V::Min, x, false),
+            Compare::Lt => (V::Max, x, true),
+            Compare::Gt => (V::Min, x, true),
+        };
+        let most = u.binary(op, x, y);
+        let is = u.compared(most, of, Compare::Eq);
+        u.give(most);
+        if !negated {
+            return is;
+        }
+        let not = u.not(is);
+        u.give(is);
+        not
+    }
+
+    pub(super) fn cast(&mut self, dtype: DType, a: Value) -> Done {
+        if dtype == DType::F64 {
+            return refuse("f64");
+        }
+        if dtype == DType::BF16 && self.u.arch() == Arch::P310 {
+            return refuse("bf16");
+        }
+        let limits = match dtype {
+            DType::I8 => (-128, 127),
+            DType::U8 => (0, 255),
+            DType::I16 => (-32768, 32767),
+            _ => WORD,
+        };
+        match a {
+            Value::Float(x) if dtype.is_float() => Ok(Value::Float(dtype.round(x))),
+            Value::Float(x) if dtype == DType::Bool => Ok(Value::Bool(x != 0.0)),
+            Value::Float(x) => Ok(Value::Int(x as i64)),
+            Value::Int(x) if dtype.is_float() => Ok(Value::Float(dtype.round(x as f64))),
+            Value::Int(x) if dtype == DType::Bool => Ok(Value::Bool(x != 0)),
+            Value::Int(x) if dtype == DType::I64 || (limits.0..=limits.1).contains(&x) => Ok(Value::Int(x)),
+            Value::Bool(x) if dtype.is_float() => Ok(Value::Float(x as u8 as f64)),
+            Value::Bool(x) if dtype == DType::Bool => Ok(Value::Bool(x)),
+            Value::Bool(x) => Ok(Value::Int(x.into())),
+            Value::Held(x, _) if x.ty == Ty::Bits => {
+                if dtype == DType::Bool {
+                    return Ok(self.alias(a));
+                }
+                let number = self.u.number(x);
+                if dtype.is_float() {
+                    return Ok(float(number));
+                }
+                let whole = self.u.cast(number, Ty::I32, Round::Rint);
+                self.u.give(number);
+                int(whole, 0, 1)
+            }
+            Value::Held(x, _) if x.ty == Ty::F32 => match dtype {
+                DType::F32 => Ok(self.alias(a)),
+                DType::F16 | DType::BF16 => Ok(float(self.rounded(x, dtype))),
+                DType::Bool => Ok(float(self.u.compared_with(x, 0.0f32, Compare::Ne))),
+                DType::I32 => int(self.u.cast(x, Ty::I32, Round::Trunc), WORD.0.into(), WORD.1.into()),
+                _ => refuse(format!("{dtype} of floats")),
+            },
+            Value::Held(x, range) => match dtype {
+                DType::Bool => {
+                    let zero = self.u.compared_with(x, 0, Compare::Eq);
+                    let not = self.u.not(zero);
+                    self.u.give(zero);
+                    Ok(float(not))
+                }
+                DType::I64 => Ok(self.alias(a)),
+                _ if dtype.is_float() => {
+                    if range.is_none() {
+                        return refuse("floats of i64");
+                    }
+                    let number = self.u.cast(x, Ty::F32, Round::None);
+                    if dtype == DType::F32 {
+                        return Ok(float(number));
+                    }
+                    let rounded = self.rounded(number, dtype);
+                    self.u.give(number);
+                    Ok(float(rounded))
+                }
+                _ if range.is_some_and(|(low, high)| low >= limits.0 && high <= limits.1) => {
+                    Ok(self.alias(a))
+                }
+                _ => refuse(format!("{dtype} of wider integers")),
+            },
+            Value::Int(_) => refuse(format!("a constant beyond {dtype}")),
+        }
+    }
+
+    /// Rounded to a narrower type, in f32.
+    fn rounded(&mut self, x: Held, dtype: DType) -> Held {
+        let narrow = self.narrowed(x.buf, self.u.len(x.extent), dtype);
+        let dst = self.u.take(x.extent, Ty::F32);
+        self.widen_to(dst.buf, narrow, self.u.len(x.extent));
+        self.u.w.release(narrow);
+        dst
+    }
+}

@@ -1,0 +1,233 @@
+//! One kernel: parameters, the cut into tiles, and the loops over them.
+
+use super::body::{Body, Operand, elem, operand};
+use super::loops::Loops;
+use super::route::{self, Way};
+use super::space::{Space, Tile, words};
+use super::writer::Writer;
+use crate::chip::{Arch, Chip};
+use crate::finding::Rule;
+use crate::kernel::{Elem, Program, Source};
+use crate::lower::Refusal;
+use headwater_core::DType;
+use headwater_core::plan::TensorView;
+use headwater_core::row::{Instr, RowProgram};
+use sha2::{Digest, Sha256};
+
+/// The division of rows that are summed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Split {
+    /// In ranges, if there are enough for several.
+    Ranges,
+    /// Not at all.
+    Whole,
+}
+
+/// A kernel to be written.
+pub(super) struct Kernel<'a> {
+    pub chip: &'a Chip,
+    pub p: &'a RowProgram,
+    /// Operands: reads, then writes.
+    pub views: &'a [&'a TensorView],
+    pub source: &'a Source,
+    pub split: Split,
+}
+
+/// A kernel, and what its launch needs.
+pub(super) struct Built {
+    pub program: Program,
+    pub blocks: u32,
+    /// Partial column sums, if they are partial: in place of each result, f32 \[ranges, pitch\].
+    pub partial: Option<Partial>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Partial {
+    pub ranges: usize,
+    pub pitch: usize,
+}
+
+impl Kernel<'_> {
+    /// # Errors
+    /// The construct that has no kernel yet.
+    pub fn build(&self) -> Result<Built, Refusal> {
+        let space = Space::new(self.p, self.views)?;
+        let mut largest = usize::MAX;
+        loop {
+            let (built, size) = self.attempt(&space, largest)?;
+            match built {
+                Some(built) => return Ok(built),
+                None if size <= 64 => return Err(Refusal::new("more values at a time than UB has room for")),
+                // Tiles of three quarters.
+                None => largest = size - size.div_ceil(4),
+            }
+        }
+    }
+
+    pub fn arch(&self) -> Arch {
+        self.chip.arch
+    }
+
+    fn reads(&self) -> usize {
+        self.p.reads.len()
+    }
+
+    pub fn dtype(&self, space: &Space, o: usize) -> DType {
+        if space.words { DType::I32 } else { self.views[o].dtype }
+    }
+
+    /// True if a result is a sum over rows.
+    pub fn summed(&self, w: usize) -> bool {
+        self.p.body.iter().any(|i| matches!(i, Instr::Columns(x, _) if *x == w))
+    }
+
+    /// A kernel with tiles of at most `largest` elements, and the elements that its tiles have; none if UB is too small.
+    fn attempt(&self, space: &Space, largest: usize) -> Result<(Option<Built>, usize), Refusal> {
+        let arch = self.arch();
+        let mut unit = 8;
+        for o in 0..self.views.len() {
+            let elem = elem(self.dtype(space, o)).ok_or_else(|| Refusal::new("f64"))?;
+            if elem == Elem::BF16 && arch == Arch::P310 {
+                return Err(Refusal::new("bf16"));
+            }
+            unit = unit.max(elem.per_block() as usize);
+        }
+        let fits = |tile: &Tile, lead: usize| {
+            (0..self.p.writes.len()).all(|w| {
+                let o = self.reads() + w;
+                let dtype = self.dtype(space, o);
+                let Some(elem) = elem(dtype) else { return false };
+                let extent = route::extent(space, tile, o);
+                let (route, _) = route::store(space, tile, o, extent, elem, words(dtype) as u64, arch);
+                route.way(arch, elem, lead) < Way::Single
+            })
+        };
+        let tile = space
+            .tile(arch, largest, unit, fits)
+            .ok_or_else(|| Refusal::new("more values at a time than UB has room for"))?;
+        let size = tile.rows() * tile.pitch;
+        let mut loops = Loops::new(self, space, &tile)?;
+        let mut w = Writer::new(&self.name(), arch);
+        w.k.source(&self.source.op, &self.source.origin);
+        for line in self.formula() {
+            w.k.doc(line);
+        }
+        let operands = self.operands(&mut w, space, &tile, &mut loops)?;
+        let partial = loops.partial;
+        let blocks = loops.tasks.min(self.chip.vector_cores as usize).max(1) as u32;
+        let blocks = if loops.alone { 1 } else { blocks };
+        let mut body = Body::new(w, self.p, space, &tile, operands);
+        loops.write(self, &mut body)?;
+        match body.u.w.finish() {
+            Ok(program) => Ok((Some(Built { program, blocks, partial }), size)),
+            Err(finding) if finding.rule == Rule::Capacity => Ok((None, size)),
+            Err(finding) => Err(Refusal::new(format!("a fault of the lowering: {finding}"))),
+        }
+    }
+
+    /// Symbol: the operator, and a number of the program, its operands and how it is split.
+    fn name(&self) -> String {
+        let mut text = format!("{} {:?}", self.p, self.split);
+        for v in self.views {
+            text += &format!(" {:?}", v.layout);
+        }
+        let hash = Sha256::digest(text.as_bytes());
+        let op: String =
+            self.source.op.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let words: Vec<&str> = op.split('_').filter(|w| !w.is_empty()).collect();
+        let op: String = words.join("_").chars().take(32).collect();
+        format!(
+            "rows_{}_{:02x}{:02x}{:02x}{:02x}",
+            op.trim_end_matches('_'),
+            hash[0],
+            hash[1],
+            hash[2],
+            hash[3]
+        )
+    }
+
+    /// The program for people, an instruction a line.
+    fn formula(&self) -> Vec<String> {
+        let text = self.p.to_string();
+        let mut lines: Vec<String> = text.split("; ").map(str::to_string).collect();
+        if let Some(first) = lines.first_mut() {
+            *first = first.replace('{', ":");
+        }
+        lines
+            .iter()
+            .map(|l| l.trim_end_matches(['}', ';', ' ']).to_string())
+            .filter(|l| !l.is_empty())
+            .collect()
+    }
+
+    /// Parameters and routes.
+    fn operands(
+        &self,
+        w: &mut Writer,
+        space: &Space,
+        tile: &Tile,
+        loops: &mut Loops,
+    ) -> Result<Vec<Operand>, Refusal> {
+        let arch = self.arch();
+        let mut operands = Vec::new();
+        let span = |o: usize| -> u64 {
+            let axes = space.rows.iter().chain(&space.cols);
+            let last: u64 = axes.map(|a| (a.size as u64 - 1) * a.steps[o] as u64).sum();
+            last + if space.words { 1 } else { words(self.views[o].dtype) as u64 }
+        };
+        let spans: Vec<u64> = (0..self.views.len()).map(span).collect();
+        for (o, &span) in spans.iter().enumerate() {
+            let dtype = self.dtype(space, o);
+            let store = o >= self.reads();
+            if store && loops.partial.is_some() && self.summed(o - self.reads()) {
+                let Some(partial) = loops.partial else { continue };
+                let len = (partial.ranges * partial.pitch) as u64;
+                let gm = w.k.output(&format!("partial{}", o - self.reads()), Elem::F32, len);
+                let mut operand = operand(space, tile, o, DType::F32, Some(gm), false, arch)?;
+                operand.route.others.clear();
+                operands.push(operand);
+                continue;
+            }
+            let elem = elem(dtype).ok_or_else(|| Refusal::new("f64"))?;
+            let gm = match store {
+                true => w.k.output(&format!("y{}", o - self.reads()), elem, span),
+                false => w.k.input(&format!("x{o}"), elem, span),
+            };
+            if !store && arch == Arch::P310 {
+                w.k.slack(gm, elem.per_block() - 1);
+            }
+            let operand = operand(space, tile, o, dtype, Some(gm), store, arch)?;
+            loops.alone |= operand.way == Way::Single;
+            operands.push(operand);
+        }
+        for (at, counter) in space.counters.iter().enumerate() {
+            if let (Some(o), Instr::Iota(_)) = (counter, &self.p.body[at]) {
+                operands.push(operand(space, tile, *o, DType::I32, None, false, arch)?);
+            }
+        }
+        // One core alone keeps the order where reads reach bytes that belong to results.
+        if arch == Arch::P310 {
+            let bytes = |o: usize| {
+                let v = self.views[o];
+                let start = v.place.offset as i64 + v.layout.offset as i64 * v.dtype.size() as i64;
+                (v.place.segment, start, start + (spans[o] * operands[o].elem.size()) as i64 + 31)
+            };
+            for o in 0..self.reads() {
+                for w in self.reads()..self.views.len() {
+                    let ((s, from, to), (t, low, high)) = (bytes(o), bytes(w));
+                    let exact = |o: usize| {
+                        let per_block = operands[o].elem.per_block();
+                        operands[o].route.run.most.is_multiple_of(per_block)
+                    };
+                    let same = from == low && self.views[o].layout == self.views[w].layout && exact(o);
+                    loops.alone |= s == t
+                        && from < high
+                        && low < to
+                        && !same
+                        && !(loops.partial.is_some() && self.summed(w - self.reads()));
+                }
+            }
+        }
+        Ok(operands)
+    }
+}

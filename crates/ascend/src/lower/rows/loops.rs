@@ -1,0 +1,394 @@
+//! The loops of a kernel over ranges, tiles and passes.
+
+use super::body::{Body, Value};
+use super::kernel::{Kernel, Partial, Split};
+use super::route::Extent;
+use super::schedule::{Pass, Schedule, operands_of, reduced};
+use super::space::{Space, Tile};
+use super::value::{Held, Ty};
+use super::writer::Writer;
+use crate::kernel::{Buf, Duplicate, Gm, Over, Pipe, Scalar};
+use crate::lower::Refusal;
+use headwater_core::axes::{Axis, count};
+use headwater_core::row::Instr;
+
+/// Ranges of rows whose sums are taken apart, at most.
+const RANGES: usize = 64;
+
+/// Loops of a kernel.
+pub(super) struct Loops {
+    schedule: Schedule,
+    /// True if rows come in several tiles that depend on each other.
+    passes: bool,
+    pub partial: Option<Partial>,
+    /// Tasks: what blocks take in turn.
+    pub tasks: usize,
+    /// Tiles, or rows, of a range.
+    per: usize,
+    ranges: usize,
+    /// True if one core does everything.
+    pub alone: bool,
+    columns: bool,
+}
+
+impl Loops {
+    pub fn new(kernel: &Kernel, space: &Space, tile: &Tile) -> Result<Loops, Refusal> {
+        let p = kernel.p;
+        let reduces = p.body.iter().any(|i| matches!(i, Instr::Reduce(..)));
+        let columns = p.body.iter().any(|i| matches!(i, Instr::Columns(..)));
+        let (rows, cols) = space.outside(tile);
+        let (rows, cols) = (count(rows), count(cols));
+        // Tiles of one row, and those that are independent.
+        let of_row = if tile.grid { 1 } else { cols * tile.tiles };
+        let passes = !tile.grid && reduces && of_row > 1;
+        let scalar_stores = p.body.iter().any(|i| matches!(i, Instr::Store(_, r) if p.scalars()[*r]));
+        if passes && columns {
+            return Err(Refusal::new("column sums beside reductions of rows longer than a tile"));
+        }
+        if !tile.grid && !reduces && of_row > 1 && scalar_stores && !space.pointwise {
+            return Err(Refusal::new("row values beside rows longer than a tile"));
+        }
+        if !tile.grid && columns && cols > 1 {
+            return Err(Refusal::new("column sums of long rows over several axes"));
+        }
+        let units = if tile.grid { rows * tile.tiles } else { rows };
+        let (mut per, mut ranges) = (1, units);
+        if columns {
+            per = if kernel.split == Split::Ranges { units.div_ceil(RANGES) } else { units };
+            ranges = units.div_ceil(per.max(1));
+        }
+        let across = if tile.grid || passes { 1 } else { of_row };
+        let pitch = count(&space.cols).next_multiple_of(64);
+        let partial = (columns && ranges > 1).then_some(Partial { ranges, pitch });
+        let schedule = Schedule::new(kernel, space, tile, passes)?;
+        Ok(Loops { schedule, passes, partial, tasks: ranges * across, per, ranges, alone: false, columns })
+    }
+
+    /// Writes the kernel's statements.
+    pub fn write(&self, kernel: &Kernel, b: &mut Body) -> Result<(), Refusal> {
+        b.tables();
+        for &at in &self.schedule.fixed {
+            b.kept[at] = true;
+        }
+        let reads = operands_of(b.p, &self.schedule.fixed);
+        b.fetch(&reads);
+        b.run(&self.schedule.fixed)?;
+        let mut result = Ok(());
+        let (from, step) =
+            if self.alone { (Scalar::Int(0), Scalar::Int(1)) } else { (Scalar::BLOCK, Scalar::BLOCKS) };
+        let tasks = self.tasks as u64;
+        let mut all = |b: &mut Body| {
+            each(b, "task", from.clone(), tasks.into(), step.clone(), |b, task| {
+                if result.is_ok() {
+                    result = self.task(kernel, b, task);
+                }
+            });
+        };
+        if self.alone {
+            within(b, Scalar::BLOCK.eq(0), &mut all);
+        } else {
+            all(b);
+        }
+        result
+    }
+
+    fn task(&self, kernel: &Kernel, b: &mut Body, task: Scalar) -> Result<(), Refusal> {
+        let tile = b.u.tile.clone();
+        let (rows, cols) = b.space.outside(&tile);
+        let (rows, cols) = (rows.to_vec(), cols.to_vec());
+        b.position.clear();
+        if tile.grid {
+            if !self.columns {
+                self.place_grid(b, &rows, task);
+                return self.straight(b);
+            }
+            return self.range(kernel, b, task, &mut |b, unit| {
+                b.position.clear();
+                self.place_grid(b, &rows, unit);
+                self.straight(b)
+            });
+        }
+        if self.passes {
+            let indices = decode(b, task, &sizes(&rows));
+            b.position = indices.into_iter().zip(rows).collect();
+            return self.row(b, &cols);
+        }
+        // Which of the ranges of rows, and which tile of columns.
+        let indices = decode(b, task, &[&[self.ranges], &sizes(&cols)[..], &[tile.tiles]].concat());
+        let [range, middle @ .., part] = &indices[..] else { return Ok(()) };
+        let outer: Vec<(Scalar, Axis)> = middle.iter().cloned().zip(cols).collect();
+        b.position.clone_from(&outer);
+        place_lead(b, part.clone());
+        let place = b.position.clone();
+        let at_row = |b: &mut Body, row: Scalar| {
+            b.position.clone_from(&place);
+            let indices = decode(b, row, &sizes(&rows));
+            b.position.extend(indices.into_iter().zip(rows.clone()));
+        };
+        if !self.columns {
+            at_row(b, range.clone());
+            return self.straight(b);
+        }
+        self.range(kernel, b, range.clone(), &mut |b, unit| {
+            at_row(b, unit);
+            self.straight(b)
+        })?;
+        Ok(())
+    }
+
+    /// Runs over the units of a range and writes its column sums.
+    fn range(
+        &self,
+        kernel: &Kernel,
+        b: &mut Body,
+        range: Scalar,
+        unit: &mut dyn FnMut(&mut Body, Scalar) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let tile = b.u.tile.clone();
+        let extent = if tile.grid { Extent::Column } else { Extent::Full };
+        let sums: Vec<usize> = (0..b.p.writes.len()).filter(|&w| kernel.summed(w)).collect();
+        for &w in &sums {
+            let acc = b.u.take(extent, Ty::F32);
+            let over = Over::count(b.u.len(extent));
+            b.u.w.vector(Duplicate { dst: acc.buf.at(0).into(), value: 0.0f32.into(), over });
+            b.accs[w] = Some(acc.buf);
+        }
+        let units =
+            if tile.grid { count(b.space.outside(&tile).0) * tile.tiles } else { count(&b.space.rows) };
+        let before = b.position.clone();
+        let first = b.u.w.k.let_("first", range.clone() * self.per as u64);
+        let end = b.u.w.k.let_("end", (first.clone() + self.per as u64).min(units as u64));
+        let mut result = Ok(());
+        each(b, "unit", first, end, 1.into(), |b, i| {
+            if result.is_ok() {
+                result = unit(b, i);
+            }
+        });
+        result?;
+        b.position = before;
+        for &w in &sums {
+            let Some(acc) = b.accs[w].take() else { continue };
+            let o = b.p.reads.len() + w;
+            match self.partial {
+                None => {
+                    b.send(o, acc);
+                    b.u.w.release(acc);
+                }
+                Some(partial) => self.send_partial(b, o, acc, &range, partial, extent),
+            }
+        }
+        b.flush();
+        Ok(())
+    }
+
+    /// Writes the sums of a range into its row of the partial sums: whole blocks, for the pitch is a multiple of them.
+    fn send_partial(
+        &self,
+        b: &mut Body,
+        o: usize,
+        acc: Buf,
+        range: &Scalar,
+        partial: Partial,
+        extent: Extent,
+    ) {
+        let Some(gm) = b.operands[o].gm else { return };
+        let mut at = range.clone() * partial.pitch as u64;
+        if extent == Extent::Full {
+            let tile = &b.u.tile;
+            let first = b.position.last().map_or(Scalar::Int(0), |p| p.0.clone());
+            at = at + first * tile.inner as u64;
+        }
+        b.u.w.flag(Pipe::V, Pipe::Mte3);
+        let len = b.u.len(extent).min(partial.pitch as u64);
+        let blocks: Scalar = match extent {
+            Extent::Full => b.u.full.clone() / 8,
+            _ => (len / 8).into(),
+        };
+        write_run(b, gm, at, acc, blocks);
+        b.u.w.flag(Pipe::Mte3, Pipe::V);
+        b.u.w.release(acc);
+    }
+
+    /// Places the tile of a task on the rows of a grid.
+    fn place_grid(&self, b: &mut Body, rows: &[Axis], task: Scalar) {
+        let tiles = b.u.tile.tiles;
+        let mut indices = decode(b, task, &[&sizes(rows)[..], &[tiles]].concat());
+        let part = indices.pop().unwrap_or(Scalar::Int(0));
+        b.position.extend(indices.into_iter().zip(rows.iter().cloned()));
+        place_lead(b, part);
+    }
+
+    /// A tile whose values depend on no other tile.
+    fn straight(&self, b: &mut Body) -> Result<(), Refusal> {
+        let Some(pass) = self.schedule.passes.first() else { return Ok(()) };
+        let reads = operands_of(b.p, &pass.tile);
+        b.fetch(&reads);
+        b.run(&pass.tile)?;
+        b.flush();
+        Ok(())
+    }
+
+    /// A row in several passes over its tiles.
+    fn row(&self, b: &mut Body, cols: &[Axis]) -> Result<(), Refusal> {
+        let tile = b.u.tile.clone();
+        let before = b.position.clone();
+        let row_values: Vec<usize> = (self.schedule.passes.iter())
+            .flat_map(|p| p.row.iter().chain(&p.reductions).copied())
+            .filter(|&at| !matches!(b.p.body[at], Instr::Store(..)))
+            .collect();
+        for &at in &row_values {
+            b.kept[at] = true;
+        }
+        for pass in &self.schedule.passes {
+            let reads = operands_of(b.p, &pass.row);
+            b.fetch(&reads);
+            b.run(&pass.row)?;
+            b.flush();
+            if pass.tile.is_empty() {
+                continue;
+            }
+            let mut rooms = Vec::new();
+            for &at in &pass.reductions {
+                let Instr::Reduce(op, _) = b.p.body[at] else { continue };
+                let room = b.u.reduction(op).ok_or_else(|| Refusal::new("a product over rows"))?;
+                rooms.push((at, room));
+            }
+            let parts = [&sizes(cols)[..], &[tile.tiles]].concat();
+            let number: usize = parts.iter().product();
+            let mut result = Ok(());
+            each(b, "part", 0.into(), (number as u64).into(), 1.into(), |b, part| {
+                let mut indices = decode(b, part, &parts);
+                let lead = indices.pop().unwrap_or(Scalar::Int(0));
+                b.position.clone_from(&before);
+                b.position.extend(indices.into_iter().zip(cols.iter().cloned()));
+                place_lead(b, lead);
+                let reads = operands_of(b.p, &pass.tile);
+                b.fetch(&reads);
+                if result.is_ok() {
+                    result = self.part(b, pass, &rooms);
+                }
+                b.flush();
+            });
+            result?;
+            b.position.clone_from(&before);
+            for (at, room) in rooms {
+                let held = b.u.first_lane(room);
+                b.regs[at] = Some(Value::Held(held, None));
+            }
+        }
+        for at in row_values {
+            b.drop_reg(at);
+        }
+        Ok(())
+    }
+
+    fn part(&self, b: &mut Body, pass: &Pass, rooms: &[(usize, Buf)]) -> Result<(), Refusal> {
+        let wanted: Vec<usize> = rooms.iter().filter_map(|(at, _)| reduced(b.p, *at)).collect();
+        for &r in &wanted {
+            b.kept[r] = true;
+        }
+        b.run(&pass.tile)?;
+        for (at, room) in rooms {
+            let Instr::Reduce(op, r) = b.p.body[*at] else { continue };
+            let value = b.get(r)?;
+            let x = b.held(value)?;
+            if x.ty != Ty::F32 {
+                return Err(Refusal::new("a reduction of integers over rows longer than a tile"));
+            }
+            let full: Held = b.u.widened(x, Extent::Full);
+            b.u.give(x);
+            let count = b.count.clone();
+            b.u.reduce_tile(op, full, &count, *room);
+            b.u.give(full);
+        }
+        for r in wanted {
+            let own = pass.tile.contains(&r);
+            if own {
+                b.kept[r] = false;
+                b.drop_reg(r);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sizes(axes: &[Axis]) -> Vec<usize> {
+    axes.iter().map(|a| a.size).collect()
+}
+
+/// A number as indices, the last one the fastest.
+fn decode(b: &mut Body, number: Scalar, sizes: &[usize]) -> Vec<Scalar> {
+    let mut out = vec![Scalar::Int(0); sizes.len()];
+    let moving: Vec<usize> = (0..sizes.len()).filter(|&i| sizes[i] > 1).collect();
+    let mut rest = number;
+    for (k, &i) in moving.iter().enumerate().rev() {
+        if k == 0 {
+            out[i] = rest.clone();
+        } else {
+            out[i] = b.u.w.k.let_("index", rest.clone() % sizes[i] as u64);
+            rest = b.u.w.k.let_("rest", rest / sizes[i] as u64);
+        }
+    }
+    out
+}
+
+/// Places the tile on its leading axis.
+fn place_lead(b: &mut Body, part: Scalar) {
+    let tile = b.u.tile.clone();
+    let axis = if tile.grid { &b.space.rows[tile.lead] } else { &b.space.cols[tile.lead] };
+    let axis = axis.clone();
+    let first = match tile.tiles {
+        1 => Scalar::Int(0),
+        _ => b.u.w.k.let_("first", part * tile.most as u64),
+    };
+    if tile.tiles > 1 {
+        let k = &mut b.u.w.k;
+        b.lead = k.let_("lead", (Scalar::from(axis.size as u64) - first.clone()).min(tile.most as u64));
+        let elements = b.lead.clone() * tile.inner as u64;
+        if tile.grid {
+            b.u.rows = k.let_("rows", elements.clone());
+            let full = (b.u.rows.clone() * tile.pitch as u64).div_ceil(64) * 64u64;
+            b.u.full = k.let_("full", full);
+        } else {
+            b.count = k.let_("count", elements.clone());
+            b.u.full = k.let_("full", b.count.clone().div_ceil(64) * 64u64);
+        }
+    }
+    b.position.push((first, axis));
+}
+
+/// Whole blocks from UB to GM.
+fn write_run(b: &mut Body, gm: Gm, at: Scalar, from: Buf, blocks: Scalar) {
+    b.u.w.k.copy_runs(gm.at(at), from.at(0), 1, blocks, 0, 0);
+}
+
+/// A loop around a body.
+fn each(
+    b: &mut Body,
+    name: &str,
+    from: Scalar,
+    to: Scalar,
+    step: Scalar,
+    mut write: impl FnMut(&mut Body, Scalar),
+) {
+    let arch = b.u.arch();
+    let mut w = std::mem::replace(&mut b.u.w, Writer::new("none", arch));
+    w.for_each(name, from, to, step, |w, i| {
+        std::mem::swap(w, &mut b.u.w);
+        write(b, i);
+        std::mem::swap(w, &mut b.u.w);
+    });
+    b.u.w = w;
+}
+
+/// Statements of a body under a condition.
+fn within(b: &mut Body, cond: Scalar, write: &mut dyn FnMut(&mut Body)) {
+    let arch = b.u.arch();
+    let mut w = std::mem::replace(&mut b.u.w, Writer::new("none", arch));
+    w.if_(cond, |w| {
+        std::mem::swap(w, &mut b.u.w);
+        write(b);
+        std::mem::swap(w, &mut b.u.w);
+    });
+    b.u.w = w;
+}

@@ -1,0 +1,108 @@
+//! Row programs as kernels of the vector unit.
+//!
+//! A program's axes are merged over the operands' layouts (`space`). Where rows are short, a tile has all columns of
+//! several rows; where they are long, columns of one row. Operands come into UB as they lie or through a gather
+//! (`route`), 16-bit floats are widened, and everything is computed in f32 and i32 (`eval`, `math`, `fold`) and rounded
+//! once at the store. Row values stand in a vector, a lane for each row. A row that is longer than a tile is read again
+//! for each reduction that others depend on.
+//!
+//! Tiles depend on sizes and the chip alone, sums are fixed trees, and sums over rows are taken in ranges of rows, whose
+//! partial sums a second launch adds. So results have the same bits for any number of cores.
+
+mod body;
+mod eval;
+mod fold;
+mod ints;
+mod kernel;
+mod loops;
+mod math;
+mod route;
+mod schedule;
+mod space;
+mod table;
+mod transfer;
+mod value;
+mod writer;
+
+use super::launch::{Arg, Launch, Lowered, Refusal};
+use crate::chip::Chip;
+use crate::kernel::Source;
+use headwater_core::dtype::DType;
+use headwater_core::plan::{Place, SegmentId, TensorView};
+use headwater_core::row::{Access, Instr, Operand, RowProgram};
+use headwater_core::shape::Layout;
+use kernel::{Kernel, Split};
+use std::sync::Arc;
+
+/// The launches of a row program on a chip. `reads` and `writes` are the operands in order; `source` is the operator and
+/// the model's line that the kernel names. On 310P reads may reach up to 31 bytes behind an operand's last element.
+///
+/// # Errors
+/// The construct that has no kernel yet.
+pub fn rows(
+    chip: &Chip,
+    program: &RowProgram,
+    reads: &[&TensorView],
+    writes: &[&TensorView],
+    source: &Source,
+) -> Result<Lowered, Refusal> {
+    if reads.len() != program.reads.len() || writes.len() != program.writes.len() {
+        return Err(Refusal::new("other operands than the program's"));
+    }
+    program.classes().map_err(Refusal::new)?;
+    if writes.iter().all(|v| v.layout.shape.numel() == 0) {
+        return Ok(Lowered::default());
+    }
+    if program.rows() == 0 || program.cols() == 0 {
+        return Err(Refusal::new("a reduction of nothing"));
+    }
+    if program.computes_in_f64() {
+        return Err(Refusal::new("f64"));
+    }
+    let views: Vec<&TensorView> = reads.iter().chain(writes).copied().collect();
+    let first = Kernel { chip, p: program, views: &views, source, split: Split::Ranges }.build()?;
+    let mut args: Vec<Arg> = (0..reads.len()).map(|operand| Arg::Read { operand, bytes: 0 }).collect();
+    let Some(partial) = first.partial else {
+        args.extend((0..writes.len()).map(|operand| Arg::Write { operand, bytes: 0 }));
+        let launch = Launch { program: Arc::new(first.program), args, blocks: first.blocks };
+        return Ok(Lowered { launches: vec![launch], scratch: 0 });
+    };
+    // Column sums: partial sums of ranges of rows, and a program that adds them.
+    let columns: Vec<(usize, usize)> = (program.body.iter())
+        .filter_map(|i| if let Instr::Columns(w, r) = i { Some((*w, *r)) } else { None })
+        .collect();
+    let size = (partial.ranges * partial.pitch * 4) as u64;
+    let scratch = |i: usize| Arg::Scratch { bytes: i as u64 * size.next_multiple_of(512) };
+    let place_of = |w: usize| columns.iter().position(|c| c.0 == w);
+    args.extend((0..writes.len()).map(|operand| match place_of(operand) {
+        Some(i) => scratch(i),
+        None => Arg::Write { operand, bytes: 0 },
+    }));
+    let mut sum =
+        RowProgram { outer: vec![partial.ranges], inner: program.inner.clone(), ..RowProgram::default() };
+    let inner = program.outer.len();
+    let mut layout = Layout::contiguous(&[&[partial.ranges], &program.inner[..]].concat().into());
+    layout.strides[0] = partial.pitch as isize;
+    let place = Place { segment: SegmentId(0), offset: 0 };
+    let from = TensorView { place, dtype: DType::F32, layout };
+    let rank = 1 + program.inner.len();
+    let (mut sum_views, mut to, mut sum_args) = (Vec::new(), Vec::new(), Vec::new());
+    for (i, &(w, _)) in columns.iter().enumerate() {
+        let Operand { dtype, access } = &program.writes[w];
+        sum.reads.push(Operand { dtype: DType::F32, access: Access::identity(rank) });
+        let own = std::iter::once(None).chain(access.0[inner..].iter().copied());
+        sum.writes.push(Operand { dtype: *dtype, access: Access(own.collect()) });
+        sum.body.extend([Instr::Load(i), Instr::Columns(i, 2 * i)]);
+        sum_views.push(&from);
+        to.push(writes[w]);
+        sum_args.push(scratch(i));
+    }
+    sum_args.extend(columns.iter().map(|&(operand, _)| Arg::Write { operand, bytes: 0 }));
+    sum_views.extend(to);
+    let second = Kernel { chip, p: &sum, views: &sum_views, source, split: Split::Whole }.build()?;
+    let launches = vec![
+        Launch { program: Arc::new(first.program), args, blocks: first.blocks },
+        Launch { program: Arc::new(second.program), args: sum_args, blocks: second.blocks },
+    ];
+    Ok(Lowered { launches, scratch: columns.len() as u64 * size.next_multiple_of(512) })
+}
