@@ -3,10 +3,10 @@
 use crate::device::{Buffer, Content, Device};
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Output, OutputRole};
-use crate::pass;
+use crate::pass::{self, integers::check_words};
 use crate::plan::{Bindings, Place};
 use crate::tensor::Tensor;
-use crate::{ensure, fail};
+use crate::{DType, ensure, fail};
 use std::sync::Arc;
 
 /// Runs a graph once on a device and returns its outputs in order. Plans with [`Bindings::simple`] and proves
@@ -16,8 +16,10 @@ use std::sync::Arc;
 /// What planning, the device and the operators refuse; `Graph` if `inputs` are not those of the graph.
 pub fn evaluate(device: &dyn Device, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     ensure!(inputs.len() == graph.inputs.len(), Graph, "{} inputs for {}", inputs.len(), graph.inputs.len());
+    let target = device.target();
+    let graph = &pass::narrow_integers(graph.clone(), target)?;
     let bindings = Bindings::simple(graph);
-    let plan = pass::plan(graph, &bindings, device.target())?;
+    let plan = pass::plan(graph, &bindings, target)?;
     pass::check_plan(&plan)?;
     let alloc = |bytes| device.alloc(bytes, Content::Undefined);
     let memory = plan.segments.iter().map(|s| alloc(s.bytes)).collect::<Result<Vec<Arc<dyn Buffer>>>>()?;
@@ -26,7 +28,11 @@ pub fn evaluate(device: &dyn Device, graph: &Graph, inputs: &[Tensor]) -> Result
         let want = graph.ty(input.value);
         ensure!(tensor.ty == *want, Graph, "input {} is {}, expected {want}", input.name, tensor.ty);
         if let Some(place) = place {
-            stream.write(&memory[place.segment.0 as usize], place.offset, &tensor.to_bytes())?;
+            let bytes = tensor.to_bytes();
+            if !target.dtypes.arithmetic.contains(DType::I64) {
+                check_words(&input.name, &input.role, want, &bytes)?;
+            }
+            stream.write(&memory[place.segment.0 as usize], place.offset, &bytes)?;
         }
     }
     device.load(&plan)?.submit(stream.as_ref(), &memory, 0..plan.steps.len())?;

@@ -129,6 +129,57 @@ impl RowProgram {
             || self.body.iter().any(|i| matches!(i, Instr::Cast(DType::F64, _)))
     }
 
+    /// True if integers are computed in i64: not in i32, as where each operation on integers of 32 bits is
+    /// followed by a `Cast` to an integer of at most 32 (`pass::integers`). Of an i64 operand the low word is
+    /// read then, and words are stored with their signs extended.
+    pub fn computes_in_i64(&self) -> bool {
+        let Ok(classes) = self.classes() else { return true };
+        let fits = |x: i128| i32::try_from(x).is_ok();
+        let word = |d: DType| d.class() == Class::Int && d != DType::I64;
+        // Integers that are certainly numbers of 32 bits; all others must be cut to them before they are used,
+        // but for i64 that are moved from memory to memory.
+        let mut whole = vec![true; self.body.len()];
+        let mut moved = vec![false; self.body.len()];
+        for (at, instr) in self.body.iter().enumerate() {
+            let (cut, moves) = match *instr {
+                Instr::Cast(d, _) => (word(d), d == DType::I64),
+                Instr::Store(w, _) => (word(self.writes[w].dtype), self.writes[w].dtype == DType::I64),
+                _ => (false, false),
+            };
+            let mut missing = false;
+            let _ = instr.map(|r| {
+                missing |= !(whole[r] || cut || moves && moved[r]);
+                r
+            });
+            let sums = matches!(*instr, Instr::Columns(_, a) if classes[a] == Some(Class::Int));
+            if missing || sums {
+                return true;
+            }
+            if classes[at] != Some(Class::Int) {
+                continue;
+            }
+            whole[at] = match *instr {
+                Instr::Load(i) => self.reads[i].dtype != DType::I64,
+                Instr::Iota(ref c) => {
+                    let sizes = self.outer.iter().chain(&self.inner);
+                    let ends = || c.iter().zip(sizes.clone()).map(|(&c, &n)| c as i128 * n as i128);
+                    fits(ends().map(|e| e.max(0)).sum()) && fits(ends().map(|e| e.min(0)).sum())
+                }
+                Instr::Int(x) => fits(x as i128),
+                Instr::Cast(d, a) => word(d) || classes[a] != Some(Class::Float) && whole[a],
+                Instr::Unary(op, _) => op == Unary::Bits,
+                Instr::Select(..) => true,
+                _ => false,
+            };
+            moved[at] = match *instr {
+                Instr::Load(_) => !whole[at],
+                Instr::Cast(DType::I64, a) => moved[a],
+                _ => false,
+            };
+        }
+        false
+    }
+
     /// The register of what an instruction computes: that of the same instruction, or of the operand of a
     /// conversion that changes nothing, where there is such; else its own, at the end of the body. Not for
     /// stores.

@@ -88,7 +88,8 @@ pub struct DTypeSupport {
     /// Types that row programs load and store.
     pub rows: DTypeSet,
     /// Types that row programs compute in: of floats F32 and F64, of integers I32 and I64. Boolean logic is
-    /// always there.
+    /// always there. Without F64, updates are computed in pairs of f32 (`pass::wide`); without I64, integers in
+    /// i32 where ranges prove that they fit (`pass::integers`), and i64 is storage alone.
     pub arithmetic: DTypeSet,
     /// Narrowest type in which row programs sum f32 and narrower floats.
     pub accumulator: DType,
@@ -269,8 +270,13 @@ impl Target {
             return missing("f64 arithmetic".into());
         }
         let integers = p.classes().is_ok_and(|c| c.contains(&Some(Class::Int)));
-        if integers && !self.dtypes.arithmetic.contains(DType::I64) {
-            return missing("i64 arithmetic".into());
+        let missing_in = |dtype| integers && !self.dtypes.arithmetic.contains(dtype);
+        match p.computes_in_i64() {
+            true if missing_in(DType::I64) => return missing("i64 arithmetic".into()),
+            false if missing_in(DType::I64) && missing_in(DType::I32) => {
+                return missing("integer arithmetic".into());
+            }
+            _ => {}
         }
         self.operators.program(p)
     }

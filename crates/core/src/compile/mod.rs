@@ -220,7 +220,7 @@ pub fn optimize(model: Graph, options: &Options, target: &Target) -> Result<Comp
 }
 
 /// The stage whose graph is planned.
-const LAST_OF_GRAPHS: &str = "accumulate";
+const LAST_OF_GRAPHS: &str = "narrow-integers";
 
 fn unknown_stage(name: &str) -> Error {
     let names: Vec<&str> = STAGES.iter().map(|s| s.name).collect();

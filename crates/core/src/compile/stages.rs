@@ -66,7 +66,7 @@ pub fn stage(name: &str) -> Option<&'static Stage> {
 use Form::{Forward, Fused, Plan, Step};
 
 /// Every stage, in order.
-pub static STAGES: [Stage; 16] = [
+pub static STAGES: [Stage; 17] = [
     Stage {
         name: "evaluation",
         input: Forward,
@@ -210,6 +210,15 @@ pub static STAGES: [Stage; 16] = [
             c.gradients = gradients(&c.graph)?;
             if o.accumulate { rewrite(c, train::accumulate) } else { Ok(()) }
         },
+    },
+    Stage {
+        name: "narrow-integers",
+        input: Fused,
+        output: Fused,
+        exactness: Some(Exactness::Exact),
+        summary: "computes integers in i32 where the target has no i64 arithmetic, and proves that they fit",
+        runs: |_, t| !t.dtypes.arithmetic.contains(DType::I64),
+        run: |c, _, target| rewrite(c, |g| pass::narrow_integers(g, target)),
     },
     Stage {
         name: "plan",

@@ -19,8 +19,9 @@ use crate::layout::{BucketLayout, Master};
 use crate::optim::{self, Clip, Decay, Group, Groups, Moment, Optimizer, names};
 use headwater_core::compile::{self, Compiled, Options, ParameterGradient};
 use headwater_core::device::{Buffer, Content, Device};
-use headwater_core::graph::{NodeId, Origin};
+use headwater_core::graph::{InputRole, NodeId, Origin};
 use headwater_core::pass::diff::NoGradient;
+use headwater_core::pass::integers::check_words;
 use headwater_core::pass::precision::{Properties, Settings};
 use headwater_core::pass::taps::{FAULT, Fault, Tap};
 use headwater_core::pass::wide::{scalar_value, wide_scalar};
@@ -451,7 +452,18 @@ impl Session {
                 feeds.len()
             )));
         }
+        for (feed, (name, ty)) in feeds.iter().zip(program.inputs()) {
+            self.check_integers(name, &InputRole::User, ty, feed.as_ref())?;
+        }
         feeds.iter().enumerate().try_for_each(|(i, bytes)| program.feed(stream, i, bytes.as_ref()))
+    }
+
+    /// Refuses integers that a device without i64 arithmetic would not compute with.
+    fn check_integers(&self, name: &str, role: &InputRole, ty: &TensorType, bytes: &[u8]) -> Result<()> {
+        match self.device.target().dtypes.arithmetic.contains(DType::I64) {
+            true => Ok(()),
+            false => Ok(check_words(name, role, ty, bytes)?),
+        }
     }
 
     fn run(&mut self, program: ProgramId) -> Result<()> {

@@ -26,6 +26,9 @@ impl Session {
     /// Bytes of a parameter (its f32 master, if it has one), buffer or constant of [`Session::tensors`].
     pub fn read(&self, tensor: &ModelTensor) -> Result<Vec<u8>> {
         let held = self.state.read(self.state.slot(space_of(tensor), &tensor.name)?)?;
+        if tensor.ty.dtype == DType::I64 {
+            self.check_integers(&tensor.name, &tensor.role, &tensor.ty, &held)?;
+        }
         let Ok(master) = self.state.slot(Space::State, &master_name(&tensor.name)) else { return Ok(held) };
         let master_bytes = self.state.read(master)?;
         if master.ty.dtype != DType::I16 {
@@ -43,6 +46,7 @@ impl Session {
     pub fn write(&mut self, tensor: &ModelTensor, bytes: &[u8]) -> Result<()> {
         let own = self.state.slot(space_of(tensor), &tensor.name)?.clone();
         let name = &tensor.name;
+        self.check_integers(name, &tensor.role, &tensor.ty, bytes)?;
         let Ok(master) = self.state.slot(Space::State, &master_name(name)).cloned() else {
             return self.state.write(&own, name, &converted(tensor.ty.dtype, own.ty.dtype, bytes));
         };

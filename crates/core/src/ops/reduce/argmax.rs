@@ -59,7 +59,9 @@ pub(super) fn extremum(
     let mut position = vec![0; space.outer.len()];
     position.extend(Shape::new(&space.inner).strides().iter().map(|&s| s as i64));
     let position = b.push(Instr::Iota(position));
-    let candidate = b.expr(&hit.select(input(2), Expr::Int(i64::MAX)), &[v, best, position]);
+    // There is a hit in every row: the last index stands for none, and results are indices by their range.
+    let last = space.inner.iter().product::<usize>().saturating_sub(1);
+    let candidate = b.expr(&hit.select(input(2), Expr::Int(last as i64)), &[v, best, position]);
     let index = b.reduce(Reduce::Min, candidate);
     let best = if class == Class::Bool { b.push(Instr::Cast(DType::Bool, best)) } else { best };
     Ok((best, index))
