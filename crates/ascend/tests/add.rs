@@ -3,7 +3,7 @@
 use half::f16;
 use headwater_ascend::kernel::{Elem, Instr, Pipe, Program, StmtKind, parse};
 use headwater_ascend::kernels::add;
-use headwater_ascend::sim::{Arg, Launch, Mode, launch};
+use headwater_ascend::sim::{Arg, Bytes, Launch, Mode, Region, launch, launch_verified};
 use headwater_ascend::{Arch, Chip, Finding, Rule};
 
 const LEN: usize = 100_003;
@@ -104,4 +104,38 @@ fn a_removed_flag_is_found() {
         let text = findings[0].to_string();
         assert!(text.contains("a flag from mte2 to v") && text.contains("add dst=c:f16"), "{text}");
     }
+}
+
+#[test]
+fn threads_and_pieces_of_memory_change_no_bit() {
+    for arch in Arch::ALL {
+        let program = add(arch, Elem::F16, LEN as u64, 4096).unwrap();
+        let read = |seed| {
+            let mut x: Vec<u8> = (0..LEN).flat_map(|i| value(i, seed).to_le_bytes()).collect();
+            x.resize(STRIDE, 0);
+            x
+        };
+        let (x, y) = (read(0), read(1));
+        let starts = [3 << 20, 1 << 20, 7 << 20];
+        let args = starts.map(Arg::Pointer);
+        for threads in [1, 2, 3, 64] {
+            let mut z = vec![0; STRIDE];
+            let bytes = [Bytes::Read(&x), Bytes::Read(&y), Bytes::Write(&mut z)];
+            let regions = starts.iter().zip(bytes).map(|(&start, bytes)| Region { start, bytes }).collect();
+            let run = Launch::new(&program, chip(arch), 7, &args, Mode::Fast);
+            launch_verified(&run, regions, threads).unwrap();
+            assert_eq!(z[..2 * LEN], wanted(), "{arch}, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn memory_lent_for_reading_is_not_written() {
+    let program = add(Arch::A2, Elem::F16, 64, 64).unwrap();
+    let memory = vec![0; 3 * 512];
+    let args = [0, 512, 1024].map(Arg::Pointer);
+    let run = Launch::new(&program, chip(Arch::A2), 1, &args, Mode::Fast);
+    let lent = vec![Region { start: 0, bytes: Bytes::Read(&memory) }];
+    let found = launch_verified(&run, lent, 1).unwrap_err();
+    assert_eq!(found[0].rule, Rule::Memory, "{}", found[0]);
 }

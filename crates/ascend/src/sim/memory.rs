@@ -7,14 +7,73 @@ use crate::kernel::{Base, Program, Space, Value, View};
 /// What unwritten memory of a core is filled with: as halves and floats, a number that stands out.
 const FILLER: u8 = 0xcd;
 
+/// A piece of GM: the bytes from an address on.
+#[derive(Debug)]
+pub struct Region<'m> {
+    /// Address of the first byte.
+    pub start: u64,
+    /// The bytes.
+    pub bytes: Bytes<'m>,
+}
+
+/// Bytes of a piece of GM.
+#[derive(Debug)]
+pub enum Bytes<'m> {
+    /// For kernels that only read them.
+    Read(&'m [u8]),
+    /// For all.
+    Write(&'m mut [u8]),
+}
+
+impl Bytes<'_> {
+    /// The bytes, to read.
+    pub fn get(&self) -> &[u8] {
+        match self {
+            Bytes::Read(bytes) => bytes,
+            Bytes::Write(bytes) => bytes,
+        }
+    }
+}
+
+impl Region<'_> {
+    /// The same piece, with writes going to a copy of its bytes.
+    pub fn over<'x>(&'x self, copy: &'x mut [u8]) -> Region<'x> {
+        let bytes = match &self.bytes {
+            Bytes::Read(bytes) => Bytes::Read(bytes),
+            Bytes::Write(_) => Bytes::Write(copy),
+        };
+        Region { start: self.start, bytes }
+    }
+
+    /// Whether bytes lie in it.
+    fn holds(&self, start: u64, len: u64) -> bool {
+        let end = start.checked_add(len);
+        start >= self.start && end.is_some_and(|end| end - self.start <= self.bytes.get().len() as u64)
+    }
+}
+
 /// Global memory, shared by all cores.
 pub struct Global<'m> {
-    /// Its bytes.
-    pub bytes: &'m mut [u8],
-    /// For each byte 1 if it has been written; empty in fast runs.
-    pub defined: Vec<u8>,
+    /// Its pieces, which do not overlap.
+    pub regions: Vec<Region<'m>>,
+    /// For each byte of each piece 1 if it has been written; empty in fast runs.
+    pub defined: Vec<Vec<u8>>,
     /// Where each parameter begins; 0 for scalars.
     pub params: Vec<u64>,
+    /// The piece in which each parameter lies.
+    holders: Vec<usize>,
+}
+
+impl<'m> Global<'m> {
+    /// Memory in which parameters begin at `params`.
+    pub fn new(regions: Vec<Region<'m>>, params: Vec<u64>, holders: Vec<usize>) -> Global<'m> {
+        Global { regions, defined: Vec::new(), params, holders }
+    }
+}
+
+/// The piece that holds bytes.
+pub fn holder(regions: &[Region], start: u64, len: u64) -> Option<usize> {
+    regions.iter().position(|r| r.holds(start, len))
 }
 
 /// Memories of one core.
@@ -43,6 +102,13 @@ impl Local {
     }
 }
 
+/// A memory: a piece of GM, or one of the core's by its number.
+#[derive(Clone, Copy)]
+enum Memory {
+    Gm(usize),
+    Local(usize),
+}
+
 /// What one instruction reaches: a core's memories and GM.
 pub struct Reach<'x, 'm> {
     /// The program.
@@ -56,17 +122,24 @@ pub struct Reach<'x, 'm> {
 }
 
 impl Reach<'_, '_> {
-    fn place(&self, base: Base, byte: i64) -> Option<(usize, usize)> {
-        let start = match base {
-            Base::Param(p) => *self.global.params.get(p.0 as usize)?,
-            Base::Buffer(b) => self.program.buffers.get(b.0 as usize)?.address?,
+    fn place(&self, base: Base, byte: i64) -> Option<(Memory, usize)> {
+        let (memory, start) = match base {
+            Base::Param(p) => {
+                let region = *self.global.holders.get(p.0 as usize)?;
+                let start = *self.global.params.get(p.0 as usize)?;
+                (Memory::Gm(region), start - self.global.regions.get(region)?.start)
+            }
+            Base::Buffer(b) => {
+                let address = self.program.buffers.get(b.0 as usize)?.address?;
+                (Memory::Local(self.program.space(base) as usize), address)
+            }
         };
         let at = i64::try_from(start).ok()?.checked_add(byte)?;
-        Some((self.program.space(base) as usize, usize::try_from(at).ok()?))
+        Some((memory, usize::try_from(at).ok()?))
     }
 
     /// Bounds of a range within its base.
-    fn range(&self, base: Base, byte: i64, len: usize) -> Result<(usize, usize), Fault> {
+    fn range(&self, base: Base, byte: i64, len: usize) -> Result<(Memory, usize), Fault> {
         let size = self.program.size(base);
         let inside = byte >= 0 && (byte as u64).checked_add(len as u64).is_some_and(|end| end <= size);
         self.place(base, byte).filter(|_| inside).ok_or_else(|| {
@@ -80,20 +153,31 @@ impl Reach<'_, '_> {
     /// # Errors
     /// `Bounds` outside of it.
     pub fn read(&self, base: Base, byte: i64, len: usize) -> Result<&[u8], Fault> {
-        let (space, at) = self.range(base, byte, len)?;
-        let memory: &[u8] =
-            if space == Space::Gm as usize { self.global.bytes } else { &self.local.bytes[space] };
+        let (memory, at) = self.range(base, byte, len)?;
+        let memory: &[u8] = match memory {
+            Memory::Gm(region) => self.global.regions[region].bytes.get(),
+            Memory::Local(space) => &self.local.bytes[space],
+        };
         memory.get(at..at + len).ok_or_else(|| Fault::new(Rule::Bounds, "the memory ends before the buffer"))
     }
 
     /// Bytes of a base, to write.
     ///
     /// # Errors
-    /// `Bounds` outside of it.
+    /// `Bounds` outside of it, `Memory` where it is only lent for reading.
     pub fn write(&mut self, base: Base, byte: i64, len: usize) -> Result<&mut [u8], Fault> {
-        let (space, at) = self.range(base, byte, len)?;
-        let memory: &mut [u8] =
-            if space == Space::Gm as usize { self.global.bytes } else { &mut self.local.bytes[space] };
+        let (memory, at) = self.range(base, byte, len)?;
+        let memory: &mut [u8] = match memory {
+            Memory::Gm(region) => match &mut self.global.regions[region].bytes {
+                Bytes::Write(bytes) => bytes,
+                Bytes::Read(_) => {
+                    let fault =
+                        Fault::new(Rule::Memory, "the parameter's memory is only read by this kernel");
+                    return Err(fault.of(self.program.base_name(base)));
+                }
+            },
+            Memory::Local(space) => &mut self.local.bytes[space],
+        };
         memory
             .get_mut(at..at + len)
             .ok_or_else(|| Fault::new(Rule::Bounds, "the memory ends before the buffer"))
@@ -104,9 +188,11 @@ impl Reach<'_, '_> {
         if !self.checked {
             return None;
         }
-        let (space, at) = self.range(base, byte, len).ok()?;
-        let defined =
-            if space == Space::Gm as usize { &self.global.defined } else { &self.local.defined[space] };
+        let (memory, at) = self.range(base, byte, len).ok()?;
+        let defined = match memory {
+            Memory::Gm(region) => self.global.defined.get(region)?,
+            Memory::Local(space) => &self.local.defined[space],
+        };
         defined.get(at..at + len)
     }
 
@@ -115,11 +201,10 @@ impl Reach<'_, '_> {
         if !self.checked {
             return None;
         }
-        let (space, at) = self.range(base, byte, len).ok()?;
-        let defined = if space == Space::Gm as usize {
-            &mut self.global.defined
-        } else {
-            &mut self.local.defined[space]
+        let (memory, at) = self.range(base, byte, len).ok()?;
+        let defined = match memory {
+            Memory::Gm(region) => self.global.defined.get_mut(region)?,
+            Memory::Local(space) => &mut self.local.defined[space],
         };
         defined.get_mut(at..at + len)
     }

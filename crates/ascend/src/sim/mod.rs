@@ -18,7 +18,8 @@ mod transfer;
 mod vector;
 
 pub use issue::{Code, Issued, Issuer, Place};
-pub use schedule::{Launch, launch, launch_in_orders};
+pub use memory::{Bytes, Region};
+pub use schedule::{Launch, launch, launch_in_orders, launch_verified};
 
 use crate::finding::{Finding, Rule};
 use crate::kernel::{ParamKind, Program, ScalarType, Value};

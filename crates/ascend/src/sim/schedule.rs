@@ -2,13 +2,14 @@
 
 use super::core::{Core, Peers, State, World};
 use super::issue::{Code, Issuer, Place, sub_blocks};
-use super::memory::{Global, Local};
+use super::memory::{Bytes, Global, Local, Region, holder};
 use super::order::{Clock, CoreOrder, GlobalOrder};
 use super::{Arg, Mode, Report};
 use crate::chip::{Arch, Chip};
 use crate::finding::{Finding, Rule};
 use crate::kernel::*;
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 /// A kernel, and how it is launched.
 #[derive(Clone, Copy)]
@@ -40,25 +41,109 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Runs a kernel over `memory`, which stands for GM.
+/// Runs a kernel over `memory`, which stands for GM from address 0 on.
 ///
 /// # Errors
 /// What was found, the first thing first. The memory is then as the run left it.
 pub fn launch(launch: &Launch, memory: &mut [u8]) -> Result<Report, Vec<Finding>> {
-    let program = launch.program;
-    verify(program)?;
+    verify(launch.program)?;
+    launch_verified(launch, vec![Region { start: 0, bytes: Bytes::Write(memory) }], 1)
+}
+
+/// Runs a kernel that [`verify`] has passed over pieces of GM that do not overlap. Each pointer's memory lies in one of
+/// them. A fast run divides blocks that do not wait for each other among so many threads, to the same bits.
+///
+/// # Errors
+/// What was found, the first thing first. The memory is then as the run left it.
+pub fn launch_verified(
+    launch: &Launch,
+    mut regions: Vec<Region>,
+    threads: usize,
+) -> Result<Report, Vec<Finding>> {
     let one = |finding: Box<Finding>| vec![*finding];
-    let params = arguments(launch, memory.len()).map_err(one)?;
+    let (params, holders) = arguments(launch, &regions).map_err(one)?;
+    let codes: Vec<Code> = launch.program.parts.iter().map(Code::new).collect();
+    let values: Vec<Option<Value>> = launch.args.iter().map(|a| a.value()).collect();
+    let threads = if divides(launch, &regions) { threads.clamp(1, launch.blocks as usize) } else { 1 };
+    let run = |regions, blocks| run(launch, &codes, &values, regions, (&params, &holders), blocks);
+    if threads == 1 {
+        return run(regions, 0..launch.blocks);
+    }
+    // Each thread has copies of what the kernel writes. A byte that it changed is its result: no two blocks write the
+    // same bytes.
+    let written = |region: &Region| match &region.bytes {
+        Bytes::Read(_) => Vec::new(),
+        Bytes::Write(bytes) => bytes.to_vec(),
+    };
+    let mut copies: Vec<Vec<Vec<u8>>> = vec![regions.iter().map(written).collect(); threads];
+    let share = |t: usize| (launch.blocks as usize * t / threads) as u32;
+    let reports: Vec<Result<Report, Vec<Finding>>> = std::thread::scope(|scope| {
+        let mut handles = Vec::new();
+        for (t, copy) in copies.iter_mut().enumerate() {
+            let own = regions.iter().zip(copy).map(|(region, copy)| region.over(copy)).collect();
+            let run = &run;
+            handles.push(scope.spawn(move || run(own, share(t)..share(t + 1))));
+        }
+        let lost = |_| Err(vec![*Finding::new(Rule::Deadlock, launch.program, "a thread was lost")]);
+        handles.into_iter().map(|handle| handle.join().unwrap_or_else(lost)).collect()
+    });
+    let before: Vec<Vec<u8>> = regions.iter().map(written).collect();
+    for copy in &copies {
+        for ((region, copy), before) in regions.iter_mut().zip(copy).zip(&before) {
+            if let Bytes::Write(bytes) = &mut region.bytes {
+                let bytes = bytes.iter_mut().zip(copy).zip(before);
+                bytes.filter(|((_, new), old)| new != old).for_each(|((byte, new), _)| *byte = *new);
+            }
+        }
+    }
+    let instructions = reports.into_iter().map(|r| r.map(|r| r.instructions)).sum::<Result<u64, _>>()?;
+    Ok(Report { instructions })
+}
+
+/// Bytes from which on threads are worth their start.
+const LARGE: usize = 64 << 10;
+
+/// Whether blocks may run on several threads: the run is fast, no block waits for another, and none adds to what others
+/// have written.
+fn divides(launch: &Launch, regions: &[Region]) -> bool {
+    let large = regions.iter().map(|r| r.bytes.get().len()).sum::<usize>() >= LARGE;
+    let mut alone = launch.mode == Mode::Fast && large && !meets(launch.program);
+    for part in &launch.program.parts {
+        Program::walk(&part.body, &mut |stmt| {
+            alone &= match &stmt.kind {
+                StmtKind::Instr(Instr::DataCopy(x)) => x.atomic.is_none(),
+                StmtKind::Instr(Instr::DataCopyPad(x)) => x.atomic.is_none(),
+                StmtKind::Instr(Instr::Fixpipe(x)) => x.atomic.is_none(),
+                _ => true,
+            };
+        });
+    }
+    alone
+}
+
+/// Runs some blocks of a kernel.
+fn run(
+    launch: &Launch,
+    codes: &[Code],
+    values: &[Option<Value>],
+    regions: Vec<Region>,
+    (params, holders): (&[u64], &[usize]),
+    blocks: Range<u32>,
+) -> Result<Report, Vec<Finding>> {
+    let program = launch.program;
     let checked = launch.mode != Mode::Fast;
     let seed = match launch.mode {
         Mode::Checked { seed } => seed,
         Mode::Fast => 0,
     };
-    let defined = if checked { defined(launch, &params, memory.len()) } else { Vec::new() };
+    let mut global = Global::new(regions, params.to_vec(), holders.to_vec());
+    if checked {
+        global.defined = defined(launch, &global.regions, params, holders);
+    }
     let world = World {
         program,
-        order: GlobalOrder::new(tracked(program, &params), params.clone()),
-        global: Global { bytes: memory, defined, params },
+        order: GlobalOrder::new(tracked(program, params), params.to_vec()),
+        global,
         caches: Default::default(),
         cross: HashMap::new(),
         checked,
@@ -66,10 +151,7 @@ pub fn launch(launch: &Launch, memory: &mut [u8]) -> Result<Report, Vec<Finding>
         instructions: 0,
         cores: 0,
     };
-    let codes: Vec<Code> = program.parts.iter().map(Code::new).collect();
-    let values: Vec<Option<Value>> = launch.args.iter().map(|a| a.value()).collect();
-    let mut run =
-        Run { launch, world, codes: &codes, values: &values, seed, random: seed, spare: Vec::new() };
+    let mut run = Run { launch, world, codes, values, blocks, seed, random: seed, spare: Vec::new() };
     let result = run.all();
     let mut findings = std::mem::take(&mut run.world.findings);
     if let Err(finding) = result {
@@ -132,8 +214,8 @@ fn differs(launch: &Launch, byte: u64) -> Box<Finding> {
     }
 }
 
-/// Checks the arguments; where each parameter's memory begins.
-fn arguments(launch: &Launch, memory: usize) -> Result<Vec<u64>, Box<Finding>> {
+/// Checks the arguments; where each parameter's memory begins, and in which piece.
+fn arguments(launch: &Launch, regions: &[Region]) -> Result<(Vec<u64>, Vec<usize>), Box<Finding>> {
     let program = launch.program;
     let fail = |message: String| Finding::new(Rule::Arguments, program, message);
     if launch.chip.arch != program.arch {
@@ -145,7 +227,7 @@ fn arguments(launch: &Launch, memory: usize) -> Result<Vec<u64>, Box<Finding>> {
     if launch.args.len() != program.params.len() {
         return Err(fail(format!("{} arguments for {} parameters", launch.args.len(), program.params.len())));
     }
-    let mut starts = Vec::new();
+    let (mut starts, mut holders) = (Vec::new(), Vec::new());
     for (param, arg) in program.params.iter().zip(launch.args) {
         let fits = matches!(
             (&param.kind, arg),
@@ -158,13 +240,15 @@ fn arguments(launch: &Launch, memory: usize) -> Result<Vec<u64>, Box<Finding>> {
         }
         let Arg::Pointer(start) = *arg else {
             starts.push(0);
+            holders.push(0);
             continue;
         };
         starts.push(start);
+        let holder = holder(regions, start, param.bytes());
+        holders.push(holder.unwrap_or(0));
         if let ParamKind::Pointer { elem, .. } = param.kind {
-            let end = start.checked_add(param.bytes());
-            if end.is_none_or(|end| end > memory as u64) {
-                let message = format!("it needs {} bytes at {start}, the memory has {memory}", param.bytes());
+            if holder.is_none() {
+                let message = format!("it needs {} bytes at {start}, which are not memory", param.bytes());
                 return Err(fail(message).of(&param.name));
             }
             if start % elem.size() != 0 {
@@ -172,19 +256,20 @@ fn arguments(launch: &Launch, memory: usize) -> Result<Vec<u64>, Box<Finding>> {
             }
         }
     }
-    Ok(starts)
+    Ok((starts, holders))
 }
 
-/// Bytes of GM that hold something: all but what is only written and not lent to a reader too.
-fn defined(launch: &Launch, params: &[u64], memory: usize) -> Vec<u8> {
-    let mut defined = vec![1; memory];
+/// Bytes of GM that hold something, by piece: all but what is only written and not lent to a reader too.
+fn defined(launch: &Launch, regions: &[Region], params: &[u64], holders: &[usize]) -> Vec<Vec<u8>> {
+    let mut defined: Vec<Vec<u8>> = regions.iter().map(|r| vec![1; r.bytes.get().len()]).collect();
     for undefined in [true, false] {
-        for (param, &start) in launch.program.params.iter().zip(params) {
+        for ((param, &start), &holder) in launch.program.params.iter().zip(params).zip(holders) {
             let ParamKind::Pointer { access, elem, len, .. } = param.kind else { continue };
             let writes_only = matches!(access, Access::Out | Access::Workspace);
             if writes_only == undefined {
-                let end = if undefined { param.bytes() } else { len * elem.size() };
-                defined[start as usize..(start + end) as usize].fill(u8::from(!undefined));
+                let bytes = if undefined { param.bytes() } else { len * elem.size() };
+                let first = (start - regions[holder].start) as usize;
+                defined[holder][first..first + bytes as usize].fill(u8::from(!undefined));
             }
         }
     }
@@ -205,6 +290,8 @@ struct Run<'a, 'm> {
     world: World<'a, 'm>,
     codes: &'a [Code<'a>],
     values: &'a [Option<Value>],
+    /// The blocks that run here.
+    blocks: Range<u32>,
     seed: u64,
     random: u64,
     spare: Vec<(CoreOrder<'a>, Local)>,
@@ -305,7 +392,7 @@ impl<'a> Run<'a, '_> {
         let mut groups = Vec::new();
         // Numbers of the cores of each part.
         let mut kinds: Vec<Vec<usize>> = vec![Vec::new(); program.parts.len()];
-        for block in 0..self.launch.blocks {
+        for block in self.blocks.clone() {
             let mut group: Vec<Seat> = Vec::new();
             for (part, p) in program.parts.iter().enumerate() {
                 let subs = sub_blocks(program, p);
