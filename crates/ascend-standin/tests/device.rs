@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use headwater_ascend::device::Ascend;
+use headwater_ascend::host::{Installation as Found, Options};
 use headwater_ascend_standin::config::Config;
 use headwater_ascend_standin::exports::control::LiveHandles;
 use headwater_ascend_standin::install::Cann;
@@ -15,7 +16,9 @@ use headwater_core::graph::{Builder, InputRole, OutputRole};
 use headwater_core::{Attrs, Code, DType, Registry, Tensor, TensorType};
 
 fn ascend(machine: &Machine) -> Ascend {
-    Ascend::on(machine.device(settings())).unwrap()
+    let found = Found::below(machine.installation.root());
+    let options = Options { cache: machine.installation.root().join("cache"), ..Options::from_env() };
+    Ascend::on(machine.device(settings()), &found, options).unwrap()
 }
 
 #[test]

@@ -3,7 +3,8 @@
 
 use crate::core::device::Device;
 use crate::cpu::Cpu;
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use headwater_ascend::device::{Ascend, AscendSim};
 use headwater_reference::Reference;
 use std::sync::Arc;
 
@@ -37,6 +38,24 @@ pub static DEVICES: &[DeviceKind] = &[
             "wide" => Ok(Arc::new(Reference::wide(0))),
             other => Err(anyhow!("`reference` has no form `{other}`: use `reference` or `reference:wide`")),
         },
+    },
+    DeviceKind {
+        name: "ascend",
+        qualifier: "N",
+        about: "an NPU of this machine, by its number from 0 (Atlas A2, A3, 300I/V Pro); needs CANN 8.0 or later",
+        open: |qualifier, _| {
+            let number = if qualifier.is_empty() { "0" } else { qualifier };
+            let number =
+                number.parse().with_context(|| format!("`ascend:{number}` is no number of a device"))?;
+            Ok(Arc::new(Ascend::open(number)?))
+        },
+    },
+    DeviceKind {
+        name: "ascend-sim",
+        qualifier: "CHIP[,checked]",
+        about: "an NPU simulated: runs the same kernels as `ascend`; 910b1 to 910b4, 910_9391 or 310p; `checked` \
+                reports what hardware would punish, slowly",
+        open: |qualifier, threads| Ok(Arc::new(AscendSim::from_name(qualifier, threads)?)),
     },
 ];
 
@@ -72,13 +91,17 @@ mod tests {
 
     #[test]
     fn devices_open_by_name_and_qualifier() {
-        for name in ["cpu", "reference", "reference:wide"] {
+        let simulated = ["ascend-sim:910b1", "ascend-sim:310p,checked"];
+        for name in ["cpu", "reference", "reference:wide"].into_iter().chain(simulated) {
             assert_eq!(open(name, 1).unwrap().name(), name);
         }
         let refused = |name: &str| open(name, 1).err().map(|e| e.to_string()).unwrap_or_default();
-        assert_eq!(refused("tpu"), "there is no device `tpu`: use cpu or reference");
+        assert_eq!(refused("tpu"), "there is no device `tpu`: use cpu or reference or ascend or ascend-sim");
         assert!(refused("cpu:0").contains("takes no qualifier"));
         assert!(refused("reference:narrow").contains("no form `narrow`"));
+        assert!(refused("ascend:x").contains("no number"));
+        assert!(refused("ascend-sim:tpu").contains("use one of 910b1"));
+        assert!(refused("ascend-sim:310p,quick").contains("use `ascend-sim:310p`"));
     }
 
     #[test]

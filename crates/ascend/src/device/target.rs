@@ -1,42 +1,52 @@
-//! What passes see of an NPU. Every step runs through the reference as long as no kernels are made for it here, so
-//! types are those of the interpreter, and no kernel needs a workspace.
+//! The target of a chip, for passes.
 
-use crate::chip::Arch;
+use crate::chip::{Arch, Chip};
 use crate::host::memory::ALIGN;
+use crate::lower;
 use headwater_core::TensorType;
 use headwater_core::ops::{OpCx, OpDef};
-use headwater_core::row::RowProgram;
 use headwater_core::target::{MemorySpace, Operators, Port, Support, Target};
 use std::sync::Arc;
 
-/// Operators of an NPU.
+/// Operators of a chip.
 #[derive(Debug)]
-struct OnHost;
+struct Kernels {
+    /// `None` where no kernel can be run: all steps run on the host.
+    chip: Option<&'static Chip>,
+}
 
-impl Operators for OnHost {
-    fn support(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> Support {
-        Support::Reference
+impl Kernels {
+    /// True if an operator has a kernel.
+    fn native(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bool {
+        self.chip.is_some_and(|chip| lower::has_kernel(chip, op, cx, outs))
+    }
+}
+
+impl Operators for Kernels {
+    fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
+        match self.native(op, cx, outs) {
+            true => Support::Native,
+            false => Support::Reference,
+        }
     }
 
+    /// Kernels have their scratch memory from the executable.
     fn workspace(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
         0
     }
 
-    fn strided(&self, _: &OpDef, _: &OpCx, _: &[TensorType], _: Port) -> bool {
-        true
-    }
-
-    fn program(&self, _: &RowProgram) -> Support {
-        Support::Reference
+    /// Kernels have contiguous operands; the host reads and writes any.
+    fn strided(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType], _: Port) -> bool {
+        !self.native(op, cx, outs)
     }
 }
 
 /// The target of a device with so many bytes of memory.
-pub(super) fn target(name: &str, arch: Arch, bytes: usize) -> Target {
+pub(super) fn target(name: &str, arch: Arch, chip: Option<&'static Chip>, bytes: u64) -> Target {
     let space = if arch == Arch::P310 { "ddr" } else { "hbm" };
-    let mut target = Target::generic(Arc::new(OnHost));
+    let mut target = Target::generic(Arc::new(Kernels { chip }));
     target.name = name.into();
     target.memory.alignment = ALIGN;
-    target.memory.spaces = vec![MemorySpace { name: space.into(), bytes: Some(bytes as u64), host: false }];
+    target.memory.spaces = vec![MemorySpace { name: space.into(), bytes: Some(bytes), host: false }];
     target
 }

@@ -291,6 +291,25 @@ impl Program {
         self.parts.len() > 1
     }
 
+    /// True if cores wait for each other: all blocks must run at the same time.
+    pub fn cores_meet(&self) -> bool {
+        let mut found = false;
+        for part in &self.parts {
+            Self::walk(&part.body, &mut |stmt| {
+                found |= matches!(
+                    stmt.kind,
+                    StmtKind::Instr(
+                        Instr::CrossSet(_)
+                            | Instr::CrossWait(_)
+                            | Instr::SyncSoft(_)
+                            | Instr::Barrier(Barrier::Cores)
+                    )
+                );
+            });
+        }
+        found
+    }
+
     /// Highest address in use of a memory, in bytes.
     pub fn peak(&self, space: Space) -> u64 {
         let ends = self

@@ -40,6 +40,12 @@ pub enum Arg {
         /// Bytes from the start of the scratch memory.
         bytes: u64,
     },
+    /// Address of eight i32 in which the kernel reports indices out of range: their number, the position of the first,
+    /// and the low and the high half of that index. The device makes an error in data of it.
+    Fault {
+        /// Indices are at least 0 and below it.
+        limit: u64,
+    },
     /// An integer.
     Int(i64),
     /// A float.

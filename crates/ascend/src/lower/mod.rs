@@ -4,8 +4,34 @@
 //! it runs through the reference on the host, and reports list it with that reason. Devices lower steps when they load a
 //! plan; nothing here executes anything.
 
+mod kernel;
 mod launch;
 mod rows;
 
+pub use kernel::has_kernel;
 pub use launch::{Arg, Launch, Lowered, Refusal};
 pub use rows::rows;
+
+use crate::chip::Chip;
+use crate::kernel::Source;
+use headwater_core::graph::Origin;
+use headwater_core::plan::{Step, Work};
+
+/// The launches of a step on a chip. `origin` is the model's line.
+///
+/// # Errors
+/// The construct that has no kernel.
+pub fn step(chip: &Chip, step: &Step, origin: &Origin) -> Result<Lowered, Refusal> {
+    // A step that writes no element does nothing, except that a kernel may still refuse its indices.
+    let writes_nothing = step.writes.iter().all(|view| view.layout.shape.contains(&0));
+    let source = Source { op: step.op.into(), origin: origin.clone() };
+    match &step.work {
+        Work::Rows(_) if writes_nothing => Ok(Lowered::default()),
+        Work::Rows(program) => {
+            let reads: Option<Vec<_>> = step.reads.iter().map(Option::as_ref).collect();
+            let reads = reads.ok_or_else(|| Refusal::new("a row program without an operand"))?;
+            rows(chip, program, &reads, &step.writes.iter().collect::<Vec<_>>(), &source)
+        }
+        Work::Kernel { op, attrs } => kernel::kernel(chip, op, attrs, step, &source),
+    }
+}

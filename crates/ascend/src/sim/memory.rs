@@ -45,7 +45,7 @@ impl Region<'_> {
         Region { start: self.start, bytes }
     }
 
-    /// Whether bytes lie in it.
+    /// True if bytes lie in it.
     fn holds(&self, start: u64, len: u64) -> bool {
         let end = start.checked_add(len);
         start >= self.start && end.is_some_and(|end| end - self.start <= self.bytes.get().len() as u64)

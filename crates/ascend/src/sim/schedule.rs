@@ -44,7 +44,7 @@ impl<'a> Launch<'a> {
 /// Runs a kernel over `memory`, which stands for GM from address 0 on.
 ///
 /// # Errors
-/// What was found, the first thing first. The memory is then as the run left it.
+/// Findings, the first thing first. The memory is then as the run left it.
 pub fn launch(launch: &Launch, memory: &mut [u8]) -> Result<Report, Vec<Finding>> {
     verify(launch.program)?;
     launch_verified(launch, vec![Region { start: 0, bytes: Bytes::Write(memory) }], 1)
@@ -54,7 +54,7 @@ pub fn launch(launch: &Launch, memory: &mut [u8]) -> Result<Report, Vec<Finding>
 /// them. A fast run divides blocks that do not wait for each other among so many threads, to the same bits.
 ///
 /// # Errors
-/// What was found, the first thing first. The memory is then as the run left it.
+/// Findings, the first thing first. The memory is then as the run left it.
 pub fn launch_verified(
     launch: &Launch,
     mut regions: Vec<Region>,
@@ -103,11 +103,11 @@ pub fn launch_verified(
 /// Bytes from which on threads are worth their start.
 const LARGE: usize = 64 << 10;
 
-/// Whether blocks may run on several threads: the run is fast, no block waits for another, and none adds to what others
+/// True if blocks may run on several threads: the run is fast, no block waits for another, and none adds to what others
 /// have written.
 fn divides(launch: &Launch, regions: &[Region]) -> bool {
     let large = regions.iter().map(|r| r.bytes.get().len()).sum::<usize>() >= LARGE;
-    let mut alone = launch.mode == Mode::Fast && large && !meets(launch.program);
+    let mut alone = launch.mode == Mode::Fast && large && !launch.program.cores_meet();
     for part in &launch.program.parts {
         Program::walk(&part.body, &mut |stmt| {
             alone &= match &stmt.kind {
@@ -331,7 +331,7 @@ impl<'a> Run<'a, '_> {
             (Arch::A2, [part]) if part.unit == Unit::Vector => self.launch.chip.vector_cores,
             _ => self.launch.chip.cube_cores,
         };
-        let at_a_time = if meets(program) { at_a_time as usize } else { 1 };
+        let at_a_time = if program.cores_meet() { at_a_time as usize } else { 1 };
         let mut waiting: VecDeque<Vec<Seat>> = groups.into();
         let mut running: Vec<Vec<Core<'a>>> = Vec::new();
         loop {
@@ -415,7 +415,7 @@ impl<'a> Run<'a, '_> {
             groups.push(group);
         }
         // Lists of all cores are needed only where cores meet.
-        if meets(program) {
+        if program.cores_meet() {
             for seat in groups.iter_mut().flatten() {
                 seat.peers.kind = kinds[seat.part].clone();
             }
@@ -498,23 +498,4 @@ impl<'a> Run<'a, '_> {
         running.iter_mut().flatten().for_each(|c| c.leave(&clocks, cores));
         true
     }
-}
-
-/// Whether cores wait for each other.
-fn meets(program: &Program) -> bool {
-    let mut found = false;
-    for part in &program.parts {
-        Program::walk(&part.body, &mut |stmt| {
-            found |= matches!(
-                stmt.kind,
-                StmtKind::Instr(
-                    Instr::CrossSet(_)
-                        | Instr::CrossWait(_)
-                        | Instr::SyncSoft(_)
-                        | Instr::Barrier(Barrier::Cores)
-                )
-            );
-        });
-    }
-    found
 }

@@ -89,6 +89,7 @@ impl Memory {
                     Arg::Read { operand, bytes } => address(reads[operand], bytes),
                     Arg::Write { operand, bytes } => address(&step.writes[operand], bytes),
                     Arg::Scratch { bytes } => Pointer::Pointer(scratch as u64 + bytes),
+                    Arg::Fault { .. } => panic!("row programs check no indices"),
                     Arg::Int(x) => Pointer::Int(x),
                     Arg::Float(x) => Pointer::Float(x),
                 })

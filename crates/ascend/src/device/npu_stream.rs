@@ -1,10 +1,13 @@
 //! Streams, events and copies of the contract, over those of the host side.
 //!
-//! Errors in data come from steps that run on the host. The stream keeps the first one and drops work until a call
-//! that waits has reported it. Failures of the device are kept by the host side and come again by themselves.
+//! Errors in data come from steps that run on the host, and from kernels that check indices: their reports are copied
+//! behind the launch, and read by the next call that waits or gives the stream a plan's steps. The stream keeps the first
+//! error and drops work until a call that waits has reported it. Failures of the device are kept by the host side and
+//! come again by themselves.
 
-use super::memory_of;
-use crate::host::{self, Pending, PinnedMemory};
+use super::machine::Fault;
+use super::npu;
+use crate::host::{self, DeviceMemory, Pending, PinnedMemory};
 use headwater_core::device::{Buffer, Event, Fetched, Stream};
 use headwater_core::diagnostic::{Error, Result};
 use headwater_core::fail;
@@ -22,6 +25,12 @@ pub(super) struct AscendStream {
     /// Copies to the device whose memory is not free yet.
     sent: Mutex<Vec<Pending>>,
     error: Mutex<Option<Error>>,
+    /// Reports of kernels on their way.
+    reports: Mutex<Vec<(Pending, Fault)>>,
+}
+
+fn memory_of<'a>(device: &Arc<host::Device>, buffer: &'a Arc<dyn Buffer>) -> Result<&'a DeviceMemory> {
+    npu::memory_of(device, buffer).ok_or_else(|| fail!(Device, "a buffer is not one of {}", device.name()))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -36,6 +45,7 @@ impl AscendStream {
             spare: Arc::default(),
             sent: Mutex::default(),
             error: Mutex::default(),
+            reports: Mutex::default(),
         })
     }
 
@@ -47,6 +57,34 @@ impl AscendStream {
     /// Keeps an error in data until a call that waits.
     pub fn keep(&self, error: Error) {
         lock(&self.error).get_or_insert(error);
+    }
+
+    /// Copies a kernel's report behind its launch.
+    pub fn watch(&self, faults: &DeviceMemory, at: usize, fault: Fault) -> Result<()> {
+        let pending = self.stream.read_part(faults, at, self.pinned(Fault::BYTES)?, Fault::BYTES)?;
+        lock(&self.reports).push((pending, fault));
+        Ok(())
+    }
+
+    /// Waits for reports of kernels, and keeps the first error.
+    pub fn hear(&self) -> Result<()> {
+        let reports = std::mem::take(&mut *lock(&self.reports));
+        for (pending, fault) in reports {
+            let memory = pending.wait(None)?;
+            if let Err(error) = fault.check(&memory[..Fault::BYTES]) {
+                self.keep(error);
+            }
+            self.give_back(memory);
+        }
+        Ok(())
+    }
+
+    /// Keeps pinned memory for the next copy.
+    fn give_back(&self, memory: PinnedMemory) {
+        let mut spare = lock(&self.spare);
+        if spare.len() < SPARE {
+            spare.push(memory);
+        }
     }
 
     /// Reports a kept error, which is then over.
@@ -132,6 +170,7 @@ impl Stream for AscendStream {
     fn fetch(&self, from: &Arc<dyn Buffer>, offset: usize, bytes: usize) -> Result<Box<dyn Fetched>> {
         let memory = memory_of(&self.device, from)?;
         memory.check(offset, bytes)?;
+        self.hear()?;
         // The error is this call's to report, once the bytes are waited for.
         let error = lock(&self.error).take();
         let pinned = self.pinned(bytes)?;
@@ -179,6 +218,7 @@ impl Stream for AscendStream {
 
     fn synchronize(&self) -> Result<()> {
         self.stream.synchronize(None)?;
+        self.hear()?;
         self.report()
     }
 

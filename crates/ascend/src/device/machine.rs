@@ -1,0 +1,160 @@
+//! The difference between the devices that run plans here: an NPU and the simulator.
+
+use crate::chip::Chip;
+use crate::host::Site;
+use crate::kernel::Program;
+use crate::lower::Refusal;
+use headwater_core::device::{Buffer, Stream};
+use headwater_core::diagnostic::{Error, Result};
+use headwater_core::fail;
+use std::sync::Arc;
+
+/// A place where launches run.
+pub(super) trait Machine: Send + Sync + 'static {
+    /// Memory of the device; clones share it.
+    type Memory: Clone + Send;
+    /// Its streams.
+    type Stream: 'static;
+    /// A kernel that is ready to be launched.
+    type Kernel: Send;
+
+    /// Name of the device.
+    fn name(&self) -> &str;
+
+    /// The chip that kernels are written for, or why none can be run.
+    fn chip(&self) -> Result<&'static Chip, Refusal>;
+
+    /// The memory of one of its buffers.
+    fn memory<'a>(&self, buffer: &'a Arc<dyn Buffer>) -> Option<&'a Self::Memory>;
+
+    /// One of its streams.
+    fn stream<'a>(&self, stream: &'a dyn Stream) -> Option<&'a Self::Stream>;
+
+    /// Takes memory of unknown content.
+    ///
+    /// # Errors
+    /// `Device` if there is not enough.
+    fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Self::Memory>;
+
+    /// Makes kernels of programs, whose names differ.
+    ///
+    /// # Errors
+    /// `Device` with the kernel that does not compile or load.
+    fn load(&self, programs: &[Arc<Program>]) -> Result<Vec<Self::Kernel>>;
+
+    /// Gives a launch to a stream.
+    ///
+    /// # Errors
+    /// `Device` if it is refused, or with what the kernel failed with.
+    fn launch(&self, stream: &Self::Stream, launch: &Launch<Self>) -> Result<()>
+    where
+        Self: Sized;
+
+    /// Has a stream report a [`Fault`] that the launch before leaves at byte `at`, once that is known: at once, or with
+    /// the next call that waits.
+    ///
+    /// # Errors
+    /// The fault; the device's failure.
+    fn report(&self, stream: &Self::Stream, faults: &Self::Memory, at: usize, fault: Fault) -> Result<()>;
+
+    /// Waits for reports of kernels that were launched before, and keeps an error among them.
+    ///
+    /// # Errors
+    /// The device's failure.
+    fn hear(&self, stream: &Self::Stream) -> Result<()>;
+
+    /// Waits for all work of a stream. What is kept by [`Machine::keep`] stays there.
+    ///
+    /// # Errors
+    /// The device's failure.
+    fn settle(&self, stream: &Self::Stream) -> Result<()>;
+
+    /// True while a stream drops work, because of an error that nobody has heard of.
+    fn is_dropping(&self, stream: &Self::Stream) -> bool;
+
+    /// Keeps an error in data until a call that waits.
+    fn keep(&self, stream: &Self::Stream, error: Error);
+
+    /// Bytes of a memory.
+    fn bytes(&self, memory: &Self::Memory) -> usize;
+
+    /// Reads bytes, without order.
+    ///
+    /// # Errors
+    /// `Device`
+    fn read(&self, from: &Self::Memory, offset: usize, data: &mut [u8]) -> Result<()>;
+
+    /// Writes bytes, without order.
+    ///
+    /// # Errors
+    /// `Device`
+    fn write(&self, to: &Self::Memory, offset: usize, data: &[u8]) -> Result<()>;
+}
+
+/// A launch with its arguments at hand.
+pub(super) struct Launch<'a, M: Machine> {
+    /// The kernel.
+    pub kernel: &'a M::Kernel,
+    /// Blocks.
+    pub blocks: u32,
+    /// An argument for each parameter but the synchronisation address.
+    pub args: Vec<Argument<'a, M::Memory>>,
+    /// Kernel, operator and line of the model.
+    pub site: &'a Arc<Site>,
+}
+
+/// An argument of a launch.
+pub(super) enum Argument<'a, T> {
+    /// Address of a byte of memory.
+    Memory(&'a T, usize),
+    /// An integer.
+    Int(i64),
+    /// A float.
+    Float(f32),
+}
+
+/// A bound on the indices that a kernel checks, for the error about one outside.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    /// Indices are below it.
+    pub limit: u64,
+    /// Operator and line.
+    pub site: Arc<Site>,
+}
+
+impl Fault {
+    /// Words that a kernel writes: the number of wrong indices, the position of the first, its low and its high half.
+    pub const WORDS: usize = 8;
+    /// Bytes of them.
+    pub const BYTES: usize = 4 * Fault::WORDS;
+
+    /// The error that the words of a kernel stand for.
+    ///
+    /// # Errors
+    /// `Value` if an index was out of range.
+    pub fn check(&self, words: &[u8]) -> Result<()> {
+        let word = |i: usize| {
+            let bytes = words.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok());
+            bytes.map_or(0, i32::from_le_bytes)
+        };
+        if word(0) == 0 {
+            return Ok(());
+        }
+        let (low, high) = (word(2) as u32, word(3));
+        let index = (i64::from(high) << 32) | i64::from(low);
+        let error = fail!(Value, "index {index} at position {} is outside 0..{}", word(1), self.limit);
+        Err(named(error, &self.site))
+    }
+}
+
+/// An error with the operator and the line of a site.
+pub(super) fn named(error: Error, site: &Site) -> Error {
+    let error = match site.op {
+        Some(op) => error.in_op(op),
+        None => error,
+    };
+    match &site.origin {
+        Some(origin) => error.at(origin),
+        None => error,
+    }
+}

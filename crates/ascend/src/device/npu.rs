@@ -1,0 +1,247 @@
+//! An NPU of this machine, over the host side: kernels are compiled by what the installation has and launched by
+//! whichever rung the runtime has.
+
+use super::executable::Loaded;
+use super::machine::{Argument, Fault, Launch, Machine};
+use super::npu_stream::AscendStream;
+use super::target;
+use crate::chip::{Arch, Chip};
+use crate::emit::emit;
+use crate::host::{
+    self, Compiler, CoreKind, DeviceMemory, Installation, Kernel, Module, Options, Runtime, Settings,
+};
+use crate::kernel::{ParamKind, Program, Unit};
+use crate::lower::Refusal;
+use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, Stream};
+use headwater_core::diagnostic::{Error, Result};
+use headwater_core::fail;
+use headwater_core::plan::Plan;
+use headwater_core::target::Target;
+use std::any::Any;
+use std::sync::Arc;
+
+/// An NPU of this machine.
+#[derive(Debug)]
+pub struct Ascend {
+    npu: Arc<Npu>,
+    target: Target,
+    /// For memory that must hold zeros before anybody has a stream.
+    setup: host::Stream,
+}
+
+/// Shared by the parts of the device.
+#[derive(Debug)]
+pub(super) struct Npu {
+    device: Arc<host::Device>,
+    name: String,
+    /// The chip and a compiler for it, or why there are no kernels.
+    kernels: Result<(&'static Chip, Compiler), Refusal>,
+}
+
+impl Ascend {
+    /// Device `ordinal` of the installation that the environment names.
+    ///
+    /// # Errors
+    /// `Device` with what is missing or failed.
+    pub fn open(ordinal: u32) -> Result<Ascend> {
+        let installation = Installation::find();
+        let library = installation.library("libascendcl.so").ok_or_else(|| {
+            fail!(
+                Device,
+                "ascend:{ordinal}: libascendcl.so is not found; install CANN and source its set_env.sh \
+                 (`headwater doctor` lists what is missing)"
+            )
+        })?;
+        let below = installation.library("libruntime.so");
+        let runtime = Runtime::open(&library, below.as_deref(), Settings::from_env()?)?;
+        Ascend::on(host::Device::open(&runtime, ordinal)?, &installation, Options::from_env())
+    }
+
+    /// A device that is open already, with the compiler of an installation. Without one every step runs on the host.
+    ///
+    /// # Errors
+    /// `Device` if it makes no stream.
+    pub fn on(device: Arc<host::Device>, installation: &Installation, options: Options) -> Result<Ascend> {
+        let setup = host::Stream::new(&device)?;
+        let kernels = match device.chip() {
+            None => Err(Refusal(format!("kernels for {} are not written", device.soc()))),
+            Some(chip) => match Compiler::find(installation, device.arch(), options) {
+                Ok(compiler) => Ok((chip, compiler)),
+                Err(e) => Err(Refusal(format!("there is no compiler: {e}"))),
+            },
+        };
+        let name = device.name();
+        let target = target::target(
+            &name,
+            device.arch(),
+            kernels.as_ref().ok().map(|k| k.0),
+            device.memory()?.total as u64,
+        );
+        Ok(Ascend { npu: Arc::new(Npu { device, name, kernels }), target, setup })
+    }
+
+    /// Generation of its chip.
+    pub fn arch(&self) -> Arch {
+        self.npu.device.arch()
+    }
+}
+
+/// Memory of the device as a buffer.
+#[derive(Debug)]
+struct AscendBuffer(DeviceMemory);
+
+impl Buffer for AscendBuffer {
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The device memory of a buffer.
+pub(super) fn memory_of<'a>(
+    device: &Arc<host::Device>,
+    buffer: &'a Arc<dyn Buffer>,
+) -> Option<&'a DeviceMemory> {
+    let own = buffer.as_any().downcast_ref::<AscendBuffer>().map(|b| &b.0);
+    own.filter(|memory| Arc::ptr_eq(memory.device(), device))
+}
+
+impl Machine for Npu {
+    type Memory = DeviceMemory;
+    type Stream = AscendStream;
+    /// With the parameters' kinds, which say where the synchronisation address goes.
+    type Kernel = (Kernel, Arc<Program>);
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn chip(&self) -> Result<&'static Chip, Refusal> {
+        self.kernels.as_ref().map(|(chip, _)| *chip).map_err(Refusal::clone)
+    }
+
+    fn memory<'a>(&self, buffer: &'a Arc<dyn Buffer>) -> Option<&'a DeviceMemory> {
+        memory_of(&self.device, buffer)
+    }
+
+    fn stream<'a>(&self, stream: &'a dyn Stream) -> Option<&'a AscendStream> {
+        let own = stream.as_any().downcast_ref::<AscendStream>();
+        own.filter(|stream| Arc::ptr_eq(&stream.device, &self.device))
+    }
+
+    fn alloc(self: &Arc<Self>, bytes: usize) -> Result<DeviceMemory> {
+        Ok(DeviceMemory::alloc(&self.device, bytes)?)
+    }
+
+    fn load(&self, programs: &[Arc<Program>]) -> Result<Vec<Self::Kernel>> {
+        let Ok((_, compiler)) = &self.kernels else { return Ok(Vec::new()) };
+        let unit = |program: &Arc<Program>| host::Unit {
+            name: program.name.clone(),
+            source: emit(program),
+            kernels: vec![program.name.clone()],
+            core: match &program.parts[..] {
+                [part] if part.unit == Unit::Vector => CoreKind::Vector,
+                [part] if part.unit == Unit::Cube => CoreKind::Cube,
+                _ => CoreKind::Mixed,
+            },
+        };
+        let units: Vec<host::Unit> = programs.iter().map(unit).collect();
+        let binaries = compiler.compile(&units)?.binaries;
+        let load = |(binary, program): (host::Binary, &Arc<Program>)| {
+            Ok((Module::load(&self.device, binary)?.kernel(&program.name)?, program.clone()))
+        };
+        binaries.into_iter().zip(programs).map(load).collect()
+    }
+
+    fn launch(&self, stream: &AscendStream, launch: &Launch<Self>) -> Result<()> {
+        let (kernel, program) = launch.kernel;
+        let mut args = Vec::new();
+        if program.params.first().is_some_and(|p| p.kind == ParamKind::Sync) {
+            let address = self.device.sync_address()?;
+            let missing =
+                || fail!(Device, "{}: the runtime has no address for cores to meet by", launch.site);
+            args.push(host::Argument::Word(address.ok_or_else(missing)?));
+        }
+        args.extend(launch.args.iter().map(|arg| match arg {
+            Argument::Memory(memory, at) => host::Argument::Memory((*memory).clone(), *at),
+            Argument::Int(x) => host::Argument::Word(*x as u64),
+            Argument::Float(x) => host::Argument::Float(*x),
+        }));
+        let mut ready = host::Launch::new(kernel, launch.blocks, &args, launch.site.clone())?;
+        if program.cores_meet() {
+            let cores = self.chip().map_or(1, |chip| match &program.parts[..] {
+                [part] if part.unit == Unit::Vector => chip.vector_cores,
+                _ => chip.cube_cores,
+            });
+            ready = ready.together(cores)?;
+        }
+        Ok(stream.stream.launch(&ready)?)
+    }
+
+    fn report(&self, stream: &AscendStream, faults: &DeviceMemory, at: usize, fault: Fault) -> Result<()> {
+        stream.watch(faults, at, fault)
+    }
+
+    fn hear(&self, stream: &AscendStream) -> Result<()> {
+        stream.hear()
+    }
+
+    fn settle(&self, stream: &AscendStream) -> Result<()> {
+        stream.stream.synchronize(None)?;
+        stream.hear()
+    }
+
+    fn is_dropping(&self, stream: &AscendStream) -> bool {
+        stream.is_dropping()
+    }
+
+    fn keep(&self, stream: &AscendStream, error: Error) {
+        stream.keep(error);
+    }
+
+    fn bytes(&self, memory: &DeviceMemory) -> usize {
+        memory.bytes()
+    }
+
+    fn read(&self, from: &DeviceMemory, offset: usize, data: &mut [u8]) -> Result<()> {
+        Ok(from.read(offset, data)?)
+    }
+
+    fn write(&self, to: &DeviceMemory, offset: usize, data: &[u8]) -> Result<()> {
+        Ok(to.write(offset, data)?)
+    }
+}
+
+impl Device for Ascend {
+    fn name(&self) -> &str {
+        &self.npu.name
+    }
+
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn alloc(&self, bytes: usize, content: Content) -> Result<Arc<dyn Buffer>> {
+        let memory = DeviceMemory::alloc(&self.npu.device, bytes)?;
+        if content == Content::Zero {
+            self.setup.fill(&memory, 0, bytes, 0)?;
+            self.setup.synchronize(None)?;
+        }
+        Ok(Arc::new(AscendBuffer(memory)))
+    }
+
+    fn borrow(&self, _: Box<dyn Foreign>) -> Result<Arc<dyn Buffer>> {
+        Err(fail!(Unsupported, "{} does not address host memory", self.npu.name))
+    }
+
+    fn stream(&self) -> Result<Box<dyn Stream>> {
+        Ok(Box::new(AscendStream::new(&self.npu.device)?))
+    }
+
+    fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
+        Ok(Box::new(Loaded::new(&self.npu, &self.target, plan)?))
+    }
+}

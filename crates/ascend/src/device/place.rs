@@ -1,0 +1,179 @@
+//! Operands of steps in the segments of their plan, and launches whose arguments are found there.
+
+use super::machine::Fault;
+use crate::host::Site;
+use crate::kernel::{Access, Param, ParamKind};
+use crate::lower::{self, Arg};
+use headwater_core::diagnostic::Result;
+use headwater_core::plan::{Plan, SegmentId, SegmentKind, Step, TensorView};
+use headwater_core::{ensure, fail};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Alignment of memory in bytes. Up to the next multiple of it, bytes behind the end of a memory may be read.
+pub(super) use crate::host::memory::ALIGN;
+
+/// Bytes of its segment that a view lies in; empty for a view without elements.
+///
+/// # Errors
+/// `Plan` if it leaves its segment.
+pub(super) fn hull(plan: &Plan, view: &TensorView) -> Result<Range<usize>> {
+    let id = view.place.segment.0;
+    let segment = plan.segments.get(id as usize).ok_or_else(|| fail!(Plan, "there is no segment {id}"))?;
+    let bytes = segment.bytes;
+    let outside = || fail!(Plan, "the view {view:?} lies outside its segment of {bytes} bytes");
+    if view.layout.shape.contains(&0) {
+        return Ok(0..0);
+    }
+    let (mut low, mut high) = (view.layout.offset, view.layout.offset);
+    for (&size, &stride) in view.layout.shape.iter().zip(&view.layout.strides) {
+        let span = isize::try_from(size - 1).ok().and_then(|last| last.checked_mul(stride));
+        let span = span.ok_or_else(outside)?;
+        let end = if span < 0 { &mut low } else { &mut high };
+        *end = end.checked_add(span).ok_or_else(outside)?;
+    }
+    let byte = |element: isize| {
+        let offset = element.checked_mul(view.dtype.size() as isize)?;
+        view.place.offset.checked_add_signed(offset)
+    };
+    let start = byte(low).ok_or_else(outside)?;
+    let end = high.checked_add(1).and_then(byte).filter(|&end| end <= bytes).ok_or_else(outside)?;
+    Ok(start..end)
+}
+
+/// Refuses a step whose operands leave their segments, or that writes what is only read.
+///
+/// # Errors
+/// `Plan`
+pub(super) fn check(plan: &Plan, step: &Step) -> Result<()> {
+    for view in step.reads.iter().flatten().chain(&step.writes) {
+        hull(plan, view)?;
+    }
+    for view in &step.writes {
+        let kind = plan.segments[view.place.segment.0 as usize].kind;
+        let read_only = matches!(kind, SegmentKind::Input | SegmentKind::Constant);
+        ensure!(!read_only, Plan, "a step writes {view:?}, which is only read");
+    }
+    Ok(())
+}
+
+/// A launch of a loaded kernel, its arguments in segments.
+#[derive(Clone, Debug)]
+pub(super) struct Bound {
+    /// Number of the kernel in its executable.
+    pub kernel: usize,
+    /// Blocks.
+    pub blocks: u32,
+    /// Arguments, without the synchronisation address.
+    pub args: Vec<Where>,
+    /// Kernel, operator and line.
+    pub site: Arc<Site>,
+    /// Byte at which the kernel reports indices out of range, and their bound.
+    pub fault: Option<(usize, Fault)>,
+}
+
+/// The place of an argument.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Where {
+    /// A byte of a segment.
+    Segment(SegmentId, usize),
+    /// A byte of the executable's scratch memory.
+    Scratch(usize),
+    /// A byte of the executable's memory for reports of kernels.
+    Fault(usize),
+    /// An integer.
+    Int(i64),
+    /// A float.
+    Float(f32),
+}
+
+impl Bound {
+    /// The places of a launch's arguments, in a plan, with `scratch` bytes of scratch memory. Reports of kernels begin
+    /// at byte `faults`.
+    ///
+    /// # Errors
+    /// `Plan` where an argument does not fit its parameter: a bug of the lowering, which must not become an access to
+    /// memory of others.
+    pub fn new(
+        plan: &Plan,
+        step: &Step,
+        launch: &lower::Launch,
+        scratch: u64,
+        (kernel, site): (usize, Arc<Site>),
+        faults: usize,
+    ) -> Result<Bound> {
+        let program = &*launch.program;
+        let wrong = |what: &str| fail!(Plan, "kernel `{}`: {what}", program.name);
+        let params: Vec<&Param> = program.params.iter().filter(|p| p.kind != ParamKind::Sync).collect();
+        ensure!(params.len() == launch.args.len(), Plan, "kernel `{}`: arguments are missing", program.name);
+        let mut fault = None;
+        let mut args = Vec::new();
+        for (param, arg) in params.iter().zip(&launch.args) {
+            let view = match *arg {
+                Arg::Read { operand, bytes } => {
+                    step.reads.get(operand).and_then(Option::as_ref).map(|v| (v, bytes))
+                }
+                Arg::Write { operand, bytes } => step.writes.get(operand).map(|v| (v, bytes)),
+                _ => None,
+            };
+            let writes = matches!(param.kind, ParamKind::Pointer { access, .. } if access != Access::In);
+            let place = match *arg {
+                Arg::Read { .. } | Arg::Write { .. } => {
+                    let (view, bytes) = view.ok_or_else(|| wrong("there is no such operand"))?;
+                    ensure!(
+                        !writes || matches!(arg, Arg::Write { .. }),
+                        Plan,
+                        "kernel `{}` writes an operand that is only read",
+                        program.name
+                    );
+                    Where::Segment(view.place.segment, address(plan, view, bytes, param)?)
+                }
+                Arg::Scratch { bytes } => {
+                    let end = bytes.checked_add(param.bytes());
+                    ensure!(
+                        end.is_some_and(|end| end <= scratch),
+                        Plan,
+                        "kernel `{}` leaves its scratch memory",
+                        program.name
+                    );
+                    Where::Scratch(bytes as usize)
+                }
+                Arg::Fault { limit } => {
+                    ensure!(
+                        fault.is_none() && param.bytes() <= Fault::BYTES as u64,
+                        Plan,
+                        "kernel `{}` has more than one report",
+                        program.name
+                    );
+                    fault = Some((faults, Fault { limit, site: site.clone() }));
+                    Where::Fault(faults)
+                }
+                Arg::Int(x) => Where::Int(x),
+                Arg::Float(x) => Where::Float(x),
+            };
+            let fits = matches!(
+                (&param.kind, place),
+                (ParamKind::Int, Where::Int(_))
+                    | (ParamKind::Float, Where::Float(_))
+                    | (ParamKind::Pointer { .. }, Where::Segment(..) | Where::Scratch(_) | Where::Fault(_))
+            );
+            ensure!(fits, Plan, "kernel `{}`: no argument for `{}`", program.name, param.name);
+            args.push(place);
+        }
+        Ok(Bound { kernel, blocks: launch.blocks, args, site, fault })
+    }
+}
+
+/// The byte of its segment at which a parameter begins, `bytes` behind a view's first element.
+fn address(plan: &Plan, view: &TensorView, bytes: u64, param: &Param) -> Result<usize> {
+    let outside = || fail!(Plan, "parameter `{}` leaves the segment of {view:?}", param.name);
+    let size = view.dtype.size() as isize;
+    let first = view.layout.offset.checked_mul(size).and_then(|o| view.place.offset.checked_add_signed(o));
+    let start =
+        first.and_then(|first| first.checked_add(usize::try_from(bytes).ok()?)).ok_or_else(outside)?;
+    let end =
+        usize::try_from(param.bytes()).ok().and_then(|len| start.checked_add(len)).ok_or_else(outside)?;
+    let held = plan.segments[view.place.segment.0 as usize].bytes.next_multiple_of(ALIGN);
+    ensure!(end <= held, Plan, "parameter `{}` leaves the segment of {view:?}", param.name);
+    Ok(start)
+}
