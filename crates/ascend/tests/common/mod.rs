@@ -1,12 +1,15 @@
 //! Plans whose row programs run as kernels in the simulator, every step in several ways; the rest runs through the
 //! reference.
+#![allow(dead_code)]
 
 use headwater_ascend::lower::{Arg, Lowered, rows};
 use headwater_ascend::sim::{Arg as Pointer, Launch, Mode, launch};
 use headwater_ascend::{Chip, kernel::Source};
 use headwater_core::plan::{Plan, Step, TensorView, Work};
 use headwater_core::reference::memory as interpreter;
+use headwater_core::row::{Instr, Reduce, RowProgram};
 use headwater_core::target::{AnyOperator, Target};
+use headwater_core::{Class, DType, Tensor};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -169,4 +172,93 @@ fn untouched(step: &Step, memory: &Memory, before: &[u8]) -> Result<(), String> 
     }
     let other = (0..before.len()).find(|&i| !own[i] && before[i] != memory.bytes[i]);
     other.map_or(Ok(()), |i| Err(format!("byte {i}, which is no result, is written")))
+}
+
+/// Numbers from 0.05 to 0.95, and integers 0 and 1.
+pub fn drawn(v: &TensorView, state: &mut u64) -> Tensor {
+    let (shape, n) = (v.layout.shape.clone(), v.layout.shape.numel());
+    let mut next = || {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) as f64 / 2f64.powi(31)
+    };
+    match v.dtype.class() {
+        Class::Float => Tensor::float(v.dtype, shape, (0..n).map(|_| next() * 0.9 + 0.05).collect()),
+        _ => Tensor::int(v.dtype, shape, (0..n).map(|_| (next() * 2.0) as i64).collect()),
+    }
+}
+
+/// A program's results through the reference, in f64 from inputs that `change` has changed.
+pub fn exact(
+    p: &RowProgram,
+    step: &Step,
+    inputs: &[Tensor],
+    mut change: impl FnMut(f64) -> f64,
+) -> Vec<Tensor> {
+    let wide = |d: DType| if d.is_float() { DType::F64 } else { d };
+    let mut p = p.clone();
+    p.reads.iter_mut().chain(&mut p.writes).for_each(|o| o.dtype = wide(o.dtype));
+    let inputs: Vec<Tensor> = (inputs.iter())
+        .map(|t| match t.dtype().is_float() {
+            true => {
+                Tensor::float(DType::F64, t.shape().clone(), t.floats().iter().map(|&x| change(x)).collect())
+            }
+            false => t.clone(),
+        })
+        .collect();
+    let mut types: Vec<_> = step.writes.iter().map(TensorView::ty).collect();
+    types.iter_mut().for_each(|t| t.dtype = wide(t.dtype));
+    headwater_core::reference::rows::run(&p, &inputs.iter().collect::<Vec<_>>(), &types).unwrap()
+}
+
+/// Relative error bound of a program: standard deviations of as many roundings as it has instructions and terms of sums,
+/// as of `core::pass::bound`, times the factor that none of its operations exceeds but with a chance of 1e-9.
+pub fn bound(p: &RowProgram, dtype: DType) -> f64 {
+    let has = |f: fn(&Instr) -> bool| p.body.iter().any(f);
+    let sum = if has(|i| matches!(i, Instr::Reduce(Reduce::Sum, _))) { p.cols() } else { 0 };
+    let columns = if has(|i| matches!(i, Instr::Columns(..))) { p.rows() } else { 0 };
+    let unit = |d: DType| d.epsilon() / 2.0;
+    let casts = p.body.iter().filter_map(|i| if let Instr::Cast(d, _) = i { Some(*d) } else { None });
+    let rounded: f64 = casts.filter(|d| d.is_float()).map(|d| unit(d).powi(2)).sum();
+    let computed = (p.body.len() + sum + columns) as f64 * unit(DType::F32).powi(2);
+    let operations = (p.body.len() * p.rows() * p.cols()) as f64;
+    let confidence = (2.0 * (2.0 * (1.0 + operations) / 1e-9).ln()).sqrt();
+    confidence * (computed + rounded + unit(dtype).powi(2)).sqrt()
+}
+
+/// Compares a step's results with f64, relative to the largest number and to the sensitivity of each element to the inputs
+/// and to roundings within.
+pub fn judge(p: &RowProgram, step: &Step, inputs: &[Tensor], got: &[Tensor]) -> Result<(), String> {
+    const STEP: f64 = 1e-6;
+    let want = exact(p, step, inputs, |x| x);
+    let mut bits = 0x9E37_79B9_7F4A_7C15u64;
+    let mut slopes: Vec<Vec<f64>> = want.iter().map(|t| vec![0.0; t.shape().numel()]).collect();
+    for _ in 0..8 {
+        let moved = exact(p, step, inputs, |x| {
+            bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            x * if bits >> 63 == 0 { 1.0 + STEP } else { 1.0 - STEP }
+        });
+        for ((slope, m), w) in slopes.iter_mut().zip(&moved).zip(&want).filter(|(_, w)| w.dtype().is_float())
+        {
+            for ((s, m), w) in slope.iter_mut().zip(m.floats()).zip(w.floats()) {
+                *s = s.max((m - w).abs() / STEP);
+            }
+        }
+    }
+    for (((v, got), want), slopes) in step.writes.iter().zip(got).zip(&want).zip(&slopes) {
+        if !v.dtype.is_float() {
+            if got != want {
+                return Err(format!("{:?} are not {:?}", got.ints(), want.ints()));
+            }
+            continue;
+        }
+        let bound = bound(p, v.dtype);
+        let norm = want.floats().iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        for ((g, w), slope) in got.floats().iter().zip(want.floats()).zip(slopes) {
+            // A comparison or a rounding to whole numbers may fall on the other side.
+            if (g - w).abs() > bound * (norm + slope) {
+                return Err(format!("{g} is not {w}: bound {bound:e}, sensitivity {slope:e}, norm {norm:e}"));
+            }
+        }
+    }
+    Ok(())
 }

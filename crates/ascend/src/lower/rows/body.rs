@@ -13,6 +13,7 @@ use crate::lower::Refusal;
 use headwater_core::DType;
 use headwater_core::axes::Axis;
 use headwater_core::row::{Instr, RowProgram};
+use std::collections::HashMap;
 
 /// The value of a register: a constant, or numbers in UB with the range of integers. Without a range they may be the
 /// nearest 32-bit ones of 64-bit integers.
@@ -57,11 +58,20 @@ pub(super) struct Body<'a> {
     pub lead: Scalar,
     /// Columns of the tile in hand, of one row.
     pub count: Scalar,
+    /// The first of them.
+    pub column: Scalar,
+    /// True if column sums stand for whole rows, otherwise for a tile.
+    pub long_sums: bool,
     /// Operands that have been read into UB.
     pub landed: Vec<Option<Buf>>,
     pub outgoing: Vec<Outgoing>,
     /// Column sums by result.
     pub accs: Vec<Option<Buf>>,
+    /// Room of operands that are read ahead and of results that leave behind: by operand, set, and whether it is for the
+    /// last blocks of runs.
+    pub boxes: HashMap<(usize, usize, bool), Buf>,
+    /// The set that results are written for; none where the vector unit waits for each.
+    pub set: Option<usize>,
 }
 
 /// Type of the words of an operand; `None` for f64.
@@ -90,8 +100,12 @@ impl<'a> Body<'a> {
             position: Vec::new(),
             lead: (tile.most as u64).into(),
             count,
+            column: Scalar::Int(0),
+            long_sums: false,
             outgoing: Vec::new(),
             accs: vec![None; p.writes.len()],
+            boxes: HashMap::new(),
+            set: None,
         }
     }
 
@@ -305,15 +319,14 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// `len` elements of f32 as a narrower type: to nearest, ties to even.
-    pub fn narrowed(&mut self, src: Buf, len: u64, dtype: DType) -> Buf {
+    /// `len` elements of f32 as a narrower type in `to`, or in a buffer of its own: to nearest, ties to even.
+    pub fn narrowed(&mut self, src: Buf, len: u64, dtype: DType, to: Option<Buf>) -> Buf {
         let (elem, round) = match (dtype, self.u.arch()) {
             (DType::BF16, _) => (Elem::BF16, Round::Rint),
             (_, Arch::A2) => (Elem::F16, Round::Rint),
             // 310P rounds so where no rounding is named.
             (_, Arch::P310) => (Elem::F16, Round::None),
         };
-        let half = self.u.w.take(elem, len);
         let cast = |dst: Buf, src: Buf, round| Cast {
             dst: dst.at(0).strided(1, 4),
             src: src.at(0).into(),
@@ -321,14 +334,17 @@ impl<'a> Body<'a> {
             scale: None,
             over: Over::count(len),
         };
-        self.u.w.vector(cast(half, src, round));
-        if dtype != DType::Bool {
-            return half;
+        if dtype == DType::Bool {
+            let half = self.u.w.take(elem, len);
+            self.u.w.vector(cast(half, src, round));
+            let bytes = to.unwrap_or_else(|| self.u.w.take(Elem::U8, len));
+            self.u.w.vector(cast(bytes, half, Round::None));
+            self.u.w.release(half);
+            return bytes;
         }
-        let bytes = self.u.w.take(Elem::U8, len);
-        self.u.w.vector(cast(bytes, half, Round::None));
-        self.u.w.release(half);
-        bytes
+        let half = to.unwrap_or_else(|| self.u.w.take(elem, len));
+        self.u.w.vector(cast(half, src, round));
+        half
     }
 
     /// Completes a result, to be written when the tile is done.
@@ -370,10 +386,17 @@ impl<'a> Body<'a> {
     pub fn send(&mut self, o: usize, wide: Buf) {
         let Operand { dtype, extent, table, tail, elem, .. } = self.operands[o];
         let len = self.u.len(extent);
-        let (src, len) = match (table, self.operands[o].route.staged.as_ref().map(|s| s.len)) {
+        let narrow = elem.size() < 4;
+        let room = self.operands[o].route.staged.as_ref().map(|s| s.len);
+        let to = self.set.map(|set| self.boxed((o, set, false), elem, room.unwrap_or(len)));
+        let (src, len) = match (table, room) {
             (Some(table), Some(room)) => {
                 let source = if dtype == DType::I64 { self.words(wide, len) } else { wide };
-                let dst = self.u.w.take(wide.elem, room);
+                let dst = to.filter(|_| !narrow).map(|to| {
+                    self.u.w.retain(to);
+                    Buf { elem: wide.elem, ..to }
+                });
+                let dst = dst.unwrap_or_else(|| self.u.w.take(wide.elem, room));
                 self.gather(dst, source, table, 0.into(), room.into());
                 if dtype == DType::I64 {
                     self.u.w.release(source);
@@ -385,24 +408,38 @@ impl<'a> Body<'a> {
                 (wide, len)
             }
         };
-        let narrow = |body: &mut Self, src: Buf, len: u64| match dtype {
-            DType::F32 | DType::I32 | DType::I64 => {
-                body.u.w.retain(src);
+        let buf = match (narrow, to) {
+            (true, to) => self.narrowed(src, len, dtype, to),
+            (false, Some(to)) => {
+                if src.id != to.id {
+                    let ty = if wide.elem == Elem::F32 { Ty::F32 } else { Ty::I32 };
+                    let held = |buf: Buf| Held { buf: Buf { elem: wide.elem, ..buf }, extent, ty };
+                    self.u.copy_to(held(to), held(src));
+                }
+                to
+            }
+            (false, None) => {
+                self.u.w.retain(src);
                 src
             }
-            _ => body.narrowed(src, len, dtype),
         };
-        let buf = narrow(self, src, len);
         let tail = tail.map(|table| {
             let route = &self.operands[o].route;
             let block = elem.per_block();
             let count: u64 = route.others.iter().map(|s| s.size.most).product::<u64>() * block;
             let base = (route.run.at(&self.lead) - block) * 4u64;
-            let last = self.u.w.take(src.elem, count);
+            let to = self.set.map(|set| self.boxed((o, set, true), elem, count.next_multiple_of(64)));
+            let last = match to.filter(|_| !narrow) {
+                Some(to) => Buf { elem: src.elem, ..to },
+                None => self.u.w.take(src.elem, count),
+            };
             self.gather(last, src, table, base, count.into());
-            let narrow = narrow(self, last, count.next_multiple_of(64));
+            if !narrow {
+                return last;
+            }
+            let short = self.narrowed(last, count.next_multiple_of(64), dtype, to);
             self.u.w.release(last);
-            narrow
+            short
         });
         self.u.w.release(src);
         self.outgoing.push(Outgoing { operand: o, buf, tail });
@@ -477,8 +514,9 @@ impl<'a> Body<'a> {
         if self.u.tile.grid {
             self.u.add_columns(full, acc);
         } else {
-            let count = self.u.full.clone();
-            self.u.add_to(acc.at(0), full.buf.at(0), count);
+            let count = self.count.clone();
+            let first = if self.long_sums { self.column.clone() } else { Scalar::Int(0) };
+            self.u.add_to(acc.at(first), full.buf.at(0), count);
         }
         self.u.give(full);
         Ok(())

@@ -161,7 +161,7 @@ impl Unit {
             });
             rows = half;
         }
-        self.add_to(acc.at(0), sums.at(0), pitch.into());
+        self.add_to(acc.at(0), sums.at(0), (self.tile.cols as u64).into());
         self.w.release(sums);
     }
 

@@ -231,7 +231,7 @@ impl Body<'_> {
 
     /// Rounded to a narrower type, in f32.
     fn rounded(&mut self, x: Held, dtype: DType) -> Held {
-        let narrow = self.narrowed(x.buf, self.u.len(x.extent), dtype);
+        let narrow = self.narrowed(x.buf, self.u.len(x.extent), dtype, None);
         let dst = self.u.take(x.extent, Ty::F32);
         self.widen_to(dst.buf, narrow, self.u.len(x.extent));
         self.u.w.release(narrow);

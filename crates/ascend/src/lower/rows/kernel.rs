@@ -52,16 +52,25 @@ impl Kernel<'_> {
     /// The construct that has no kernel yet.
     pub fn build(&self) -> Result<Built, Refusal> {
         let space = Space::new(self.p, self.views)?;
-        let mut largest = usize::MAX;
-        loop {
-            let (built, size) = self.attempt(&space, largest)?;
-            match built {
-                Some(built) => return Ok(built),
-                None if size <= 64 => return Err(Refusal::new("more values at a time than UB has room for")),
+        // Programs without dependences may also be cut along their columns.
+        let mut all =
+            space.crossed(self.views.len()).then(|| space.cut(64)).flatten().into_iter().collect::<Vec<_>>();
+        let (cut, line) = (space.cut(64), space.line());
+        all.push(space);
+        all.extend(cut);
+        all.extend(line);
+        for space in &all {
+            let mut largest = usize::MAX;
+            while let Some(tile) = self.tile(space, largest)? {
+                let size = tile.rows() * tile.pitch;
+                if let Some(built) = self.attempt(space, &tile)? {
+                    return Ok(built);
+                }
                 // Tiles of three quarters.
-                None => largest = size - size.div_ceil(4),
+                largest = size.min(largest) / 4 * 3;
             }
         }
+        Err(Refusal::new("more values at a time than UB has room for"))
     }
 
     pub fn arch(&self) -> Arch {
@@ -81,8 +90,8 @@ impl Kernel<'_> {
         self.p.body.iter().any(|i| matches!(i, Instr::Columns(x, _) if *x == w))
     }
 
-    /// A kernel with tiles of at most `largest` elements, and the elements that its tiles have; none if UB is too small.
-    fn attempt(&self, space: &Space, largest: usize) -> Result<(Option<Built>, usize), Refusal> {
+    /// Tiles of at most `largest` elements, if there are such.
+    fn tile(&self, space: &Space, largest: usize) -> Result<Option<Tile>, Refusal> {
         let arch = self.arch();
         let mut unit = 8;
         for o in 0..self.views.len() {
@@ -102,25 +111,27 @@ impl Kernel<'_> {
                 route.way(arch, elem, lead) < Way::Single
             })
         };
-        let tile = space
-            .tile(arch, largest, unit, fits)
-            .ok_or_else(|| Refusal::new("more values at a time than UB has room for"))?;
-        let size = tile.rows() * tile.pitch;
-        let mut loops = Loops::new(self, space, &tile)?;
+        Ok(space.tile(arch, largest, unit, fits))
+    }
+
+    /// A kernel with such tiles; none if UB is too small.
+    fn attempt(&self, space: &Space, tile: &Tile) -> Result<Option<Built>, Refusal> {
+        let arch = self.arch();
+        let mut loops = Loops::new(self, space, tile)?;
         let mut w = Writer::new(&self.name(), arch);
         w.k.source(&self.source.op, &self.source.origin);
         for line in self.formula() {
             w.k.doc(line);
         }
-        let operands = self.operands(&mut w, space, &tile, &mut loops)?;
+        let operands = self.operands(&mut w, space, tile, &mut loops)?;
         let partial = loops.partial;
         let blocks = loops.tasks.min(self.chip.vector_cores as usize).max(1) as u32;
         let blocks = if loops.alone { 1 } else { blocks };
-        let mut body = Body::new(w, self.p, space, &tile, operands);
+        let mut body = Body::new(w, self.p, space, tile, operands);
         loops.write(self, &mut body)?;
         match body.u.w.finish() {
-            Ok(program) => Ok((Some(Built { program, blocks, partial }), size)),
-            Err(finding) if finding.rule == Rule::Capacity => Ok((None, size)),
+            Ok(program) => Ok(Some(Built { program, blocks, partial })),
+            Err(finding) if finding.rule == Rule::Capacity => Ok(None),
             Err(finding) => Err(Refusal::new(format!("a fault of the lowering: {finding}"))),
         }
     }
@@ -212,12 +223,13 @@ impl Kernel<'_> {
                 let start = v.place.offset as i64 + v.layout.offset as i64 * v.dtype.size() as i64;
                 (v.place.segment, start, start + (spans[o] * operands[o].elem.size()) as i64 + 31)
             };
+            let leads = route::leads(space, tile);
             for o in 0..self.reads() {
                 for w in self.reads()..self.views.len() {
                     let ((s, from, to), (t, low, high)) = (bytes(o), bytes(w));
                     let exact = |o: usize| {
-                        let per_block = operands[o].elem.per_block();
-                        operands[o].route.run.most.is_multiple_of(per_block)
+                        let Operand { route, elem, .. } = &operands[o];
+                        leads.iter().all(|&lead| route.way(arch, *elem, lead) == Way::Whole)
                     };
                     let same = from == low && self.views[o].layout == self.views[w].layout && exact(o);
                     loops.alone |= s == t

@@ -7,7 +7,7 @@ use super::schedule::{Pass, Schedule, operands_of, reduced};
 use super::space::{Space, Tile};
 use super::value::{Held, Ty};
 use super::writer::Writer;
-use crate::kernel::{Buf, Duplicate, Gm, Over, Pipe, Scalar};
+use crate::kernel::{Buf, Duplicate, Elem, Gm, Over, Pipe, Scalar};
 use crate::lower::Refusal;
 use headwater_core::axes::{Axis, count};
 use headwater_core::row::Instr;
@@ -42,8 +42,8 @@ impl Loops {
         let of_row = if tile.grid { 1 } else { cols * tile.tiles };
         let passes = !tile.grid && reduces && of_row > 1;
         let scalar_stores = p.body.iter().any(|i| matches!(i, Instr::Store(_, r) if p.scalars()[*r]));
-        if passes && columns {
-            return Err(Refusal::new("column sums beside reductions of rows longer than a tile"));
+        if passes && columns && !(tile.most * tile.inner).is_multiple_of(64) {
+            return Err(Refusal::new("column sums of rows that are cut in odd pieces"));
         }
         if !tile.grid && !reduces && of_row > 1 && scalar_stores && !space.pointwise {
             return Err(Refusal::new("row values beside rows longer than a tile"));
@@ -59,7 +59,8 @@ impl Loops {
         }
         let across = if tile.grid || passes { 1 } else { of_row };
         let pitch = count(&space.cols).next_multiple_of(64);
-        let partial = (columns && ranges > 1).then_some(Partial { ranges, pitch });
+        // Sums of rows that come in several tiles are partial at any rate.
+        let partial = (columns && (ranges > 1 || passes)).then_some(Partial { ranges, pitch });
         let schedule = Schedule::new(kernel, space, tile, passes)?;
         Ok(Loops { schedule, passes, partial, tasks: ranges * across, per, ranges, alone: false, columns })
     }
@@ -77,12 +78,19 @@ impl Loops {
         let (from, step) =
             if self.alone { (Scalar::Int(0), Scalar::Int(1)) } else { (Scalar::BLOCK, Scalar::BLOCKS) };
         let tasks = self.tasks as u64;
+        let each_core = self.tasks.div_ceil(kernel.chip.vector_cores as usize);
         let mut all = |b: &mut Body| {
-            each(b, "task", from.clone(), tasks.into(), step.clone(), |b, task| {
-                if result.is_ok() {
-                    result = self.task(kernel, b, task);
-                }
-            });
+            let bounds = [from.clone(), tasks.into(), step.clone()];
+            if self.columns || self.passes {
+                each(b, "task", bounds, |b, task| {
+                    if result.is_ok() {
+                        result = self.task(kernel, b, task);
+                    }
+                });
+            } else {
+                result =
+                    self.pipeline(b, "task", bounds, each_core, 0, &mut |b, task| self.place(b, task), &[]);
+            }
         };
         if self.alone {
             within(b, Scalar::BLOCK.eq(0), &mut all);
@@ -97,43 +105,110 @@ impl Loops {
         let (rows, cols) = b.space.outside(&tile);
         let (rows, cols) = (rows.to_vec(), cols.to_vec());
         b.position.clear();
-        if tile.grid {
-            if !self.columns {
-                self.place_grid(b, &rows, task);
-                return self.straight(b);
-            }
-            return self.range(kernel, b, task, &mut |b, unit| {
-                b.position.clear();
-                self.place_grid(b, &rows, unit);
-                self.straight(b)
-            });
+        if self.passes && self.columns {
+            return self.long_range(kernel, b, task, &rows, &cols);
         }
         if self.passes {
             let indices = decode(b, task, &sizes(&rows));
             b.position = indices.into_iter().zip(rows).collect();
             return self.row(b, &cols);
         }
-        // Which of the ranges of rows, and which tile of columns.
-        let indices = decode(b, task, &[&[self.ranges], &sizes(&cols)[..], &[tile.tiles]].concat());
-        let [range, middle @ .., part] = &indices[..] else { return Ok(()) };
-        let outer: Vec<(Scalar, Axis)> = middle.iter().cloned().zip(cols).collect();
-        b.position.clone_from(&outer);
+        if tile.grid {
+            return self.range(kernel, b, task, &mut |b, unit| self.place(b, unit));
+        }
+        // A range of rows and a tile of columns.
+        let indices = decode(b, task, &[self.ranges, tile.tiles]);
+        let [range, part] = &indices[..] else { return Ok(()) };
         place_lead(b, part.clone());
-        let place = b.position.clone();
-        let at_row = |b: &mut Body, row: Scalar| {
-            b.position.clone_from(&place);
+        let lead = b.position.clone();
+        self.range(kernel, b, range.clone(), &mut |b, row| {
+            b.position.clone_from(&lead);
             let indices = decode(b, row, &sizes(&rows));
             b.position.extend(indices.into_iter().zip(rows.clone()));
-        };
-        if !self.columns {
-            at_row(b, range.clone());
-            return self.straight(b);
+        })
+    }
+
+    /// Places the tile of a task: on the rows of a grid; or on a row and its columns.
+    fn place(&self, b: &mut Body, task: Scalar) {
+        let tile = b.u.tile.clone();
+        let (rows, cols) = b.space.outside(&tile);
+        let axes: Vec<Axis> = rows.iter().chain(cols).cloned().collect();
+        let mut indices = decode(b, task, &[&sizes(&axes)[..], &[tile.tiles]].concat());
+        let part = indices.pop().unwrap_or(Scalar::Int(0));
+        b.position = indices.into_iter().zip(axes).collect();
+        place_lead(b, part);
+    }
+
+    /// Runs over tiles. Operands of the next tile are read and results of the last are written while one is computed,
+    /// in two sets of room; where there is one tile, or one core keeps an order, in one.
+    #[allow(clippy::too_many_arguments)]
+    fn pipeline(
+        &self,
+        b: &mut Body,
+        name: &str,
+        [from, to, step]: [Scalar; 3],
+        number: usize,
+        pass: usize,
+        place: &mut dyn FnMut(&mut Body, Scalar),
+        rooms: &[(usize, Buf)],
+    ) -> Result<(), Refusal> {
+        let Some(pass) = self.schedule.passes.get(pass) else { return Ok(()) };
+        let reads = operands_of(b.p, &pass.tile);
+        let writes = pass.tile.iter().any(|&at| matches!(b.p.body[at], Instr::Store(..)));
+        let sets = if self.alone || number <= 1 { 1 } else { 2 };
+        let flags: Vec<(Pipe, Pipe)> =
+            [(!reads.is_empty(), Pipe::V, Pipe::Mte2), (writes, Pipe::Mte3, Pipe::V)]
+                .into_iter()
+                .filter_map(|(wanted, from, to)| wanted.then_some((from, to)))
+                .collect();
+        for set in 0..sets {
+            flags.iter().for_each(|&(from, to)| b.u.w.k.set_flag(from, to, set));
         }
-        self.range(kernel, b, range.clone(), &mut |b, unit| {
-            at_row(b, unit);
-            self.straight(b)
-        })?;
-        Ok(())
+        let mut result = Ok(());
+        let before = b.position.clone();
+        each(b, name, [from, to.clone(), step.clone() * sets as u64], |b, first| {
+            let tiles: Vec<Scalar> = (0..sets)
+                .map(|set| match set {
+                    0 => first.clone(),
+                    _ => b.u.w.k.let_("next", first.clone() + step.clone() * set as u64),
+                })
+                .collect();
+            for (set, tile) in tiles.iter().enumerate() {
+                guarded(b, set, tile, &to, &mut |b| {
+                    place(b, tile.clone());
+                    b.fetch_ahead(&reads, set);
+                });
+            }
+            for (set, tile) in tiles.iter().enumerate() {
+                guarded(b, set, tile, &to, &mut |b| {
+                    if sets > 1 {
+                        place(b, tile.clone());
+                    }
+                    b.receive(&reads, set);
+                    if writes {
+                        b.u.w.k.wait_flag(Pipe::Mte3, Pipe::V, set);
+                    }
+                    b.set = Some(set);
+                    if result.is_ok() {
+                        result = if rooms.is_empty() { b.run(&pass.tile) } else { self.part(b, pass, rooms) };
+                    }
+                    b.set = None;
+                    if !reads.is_empty() {
+                        b.u.w.k.set_flag(Pipe::V, Pipe::Mte2, set);
+                    }
+                    if writes {
+                        b.flush_behind(set);
+                    }
+                });
+            }
+        });
+        for set in 0..sets {
+            flags.iter().for_each(|&(from, to)| b.u.w.k.wait_flag(from, to, set));
+        }
+        // The flags may be set again.
+        flags.iter().for_each(|&(from, to)| b.u.w.k.flag(to, from, sets));
+        b.position = before;
+        result
     }
 
     /// Runs over the units of a range and writes its column sums.
@@ -142,7 +217,7 @@ impl Loops {
         kernel: &Kernel,
         b: &mut Body,
         range: Scalar,
-        unit: &mut dyn FnMut(&mut Body, Scalar) -> Result<(), Refusal>,
+        place: &mut dyn FnMut(&mut Body, Scalar),
     ) -> Result<(), Refusal> {
         let tile = b.u.tile.clone();
         let extent = if tile.grid { Extent::Column } else { Extent::Full };
@@ -155,17 +230,9 @@ impl Loops {
         }
         let units =
             if tile.grid { count(b.space.outside(&tile).0) * tile.tiles } else { count(&b.space.rows) };
-        let before = b.position.clone();
         let first = b.u.w.k.let_("first", range.clone() * self.per as u64);
         let end = b.u.w.k.let_("end", (first.clone() + self.per as u64).min(units as u64));
-        let mut result = Ok(());
-        each(b, "unit", first, end, 1.into(), |b, i| {
-            if result.is_ok() {
-                result = unit(b, i);
-            }
-        });
-        result?;
-        b.position = before;
+        self.pipeline(b, "unit", [first, end, 1.into()], self.per, 0, place, &[])?;
         for &w in &sums {
             let Some(acc) = b.accs[w].take() else { continue };
             let o = b.p.reads.len() + w;
@@ -178,6 +245,47 @@ impl Loops {
             }
         }
         b.flush();
+        Ok(())
+    }
+
+    /// The same for rows that come in several tiles: sums of all columns stand in UB.
+    fn long_range(
+        &self,
+        kernel: &Kernel,
+        b: &mut Body,
+        range: Scalar,
+        rows: &[Axis],
+        cols: &[Axis],
+    ) -> Result<(), Refusal> {
+        let Some(Partial { pitch, .. }) = self.partial else { return Ok(()) };
+        b.long_sums = true;
+        let pitch = pitch as u64;
+        let sums: Vec<usize> = (0..b.p.writes.len()).filter(|&w| kernel.summed(w)).collect();
+        for &w in &sums {
+            let acc = b.u.w.take(Elem::F32, pitch);
+            b.u.w.vector(Duplicate { dst: acc.at(0).into(), value: 0.0f32.into(), over: Over::count(pitch) });
+            b.accs[w] = Some(acc);
+        }
+        let first = b.u.w.k.let_("first", range.clone() * self.per as u64);
+        let end = b.u.w.k.let_("end", (first.clone() + self.per as u64).min(count(rows) as u64));
+        let mut result = Ok(());
+        each(b, "row", [first, end, 1.into()], |b, row| {
+            let indices = decode(b, row, &sizes(rows));
+            b.position = indices.into_iter().zip(rows.iter().cloned()).collect();
+            if result.is_ok() {
+                result = self.row(b, cols);
+            }
+        });
+        result?;
+        b.u.w.flag(Pipe::V, Pipe::Mte3);
+        for &w in &sums {
+            let (Some(acc), Some(gm)) = (b.accs[w].take(), b.operands[b.p.reads.len() + w].gm) else {
+                continue;
+            };
+            write_run(b, gm, range.clone() * pitch, acc, (pitch / 8).into());
+            b.u.w.release(acc);
+        }
+        b.u.w.flag(Pipe::Mte3, Pipe::V);
         Ok(())
     }
 
@@ -209,25 +317,6 @@ impl Loops {
         b.u.w.release(acc);
     }
 
-    /// Places the tile of a task on the rows of a grid.
-    fn place_grid(&self, b: &mut Body, rows: &[Axis], task: Scalar) {
-        let tiles = b.u.tile.tiles;
-        let mut indices = decode(b, task, &[&sizes(rows)[..], &[tiles]].concat());
-        let part = indices.pop().unwrap_or(Scalar::Int(0));
-        b.position.extend(indices.into_iter().zip(rows.iter().cloned()));
-        place_lead(b, part);
-    }
-
-    /// A tile whose values depend on no other tile.
-    fn straight(&self, b: &mut Body) -> Result<(), Refusal> {
-        let Some(pass) = self.schedule.passes.first() else { return Ok(()) };
-        let reads = operands_of(b.p, &pass.tile);
-        b.fetch(&reads);
-        b.run(&pass.tile)?;
-        b.flush();
-        Ok(())
-    }
-
     /// A row in several passes over its tiles.
     fn row(&self, b: &mut Body, cols: &[Axis]) -> Result<(), Refusal> {
         let tile = b.u.tile.clone();
@@ -239,7 +328,7 @@ impl Loops {
         for &at in &row_values {
             b.kept[at] = true;
         }
-        for pass in &self.schedule.passes {
+        for (number, pass) in self.schedule.passes.iter().enumerate() {
             let reads = operands_of(b.p, &pass.row);
             b.fetch(&reads);
             b.run(&pass.row)?;
@@ -254,23 +343,16 @@ impl Loops {
                 rooms.push((at, room));
             }
             let parts = [&sizes(cols)[..], &[tile.tiles]].concat();
-            let number: usize = parts.iter().product();
-            let mut result = Ok(());
-            each(b, "part", 0.into(), (number as u64).into(), 1.into(), |b, part| {
+            let count: usize = parts.iter().product();
+            let bounds = [0.into(), (count as u64).into(), 1.into()];
+            let place = &mut |b: &mut Body, part| {
                 let mut indices = decode(b, part, &parts);
                 let lead = indices.pop().unwrap_or(Scalar::Int(0));
                 b.position.clone_from(&before);
                 b.position.extend(indices.into_iter().zip(cols.iter().cloned()));
                 place_lead(b, lead);
-                let reads = operands_of(b.p, &pass.tile);
-                b.fetch(&reads);
-                if result.is_ok() {
-                    result = self.part(b, pass, &rooms);
-                }
-                b.flush();
-            });
-            result?;
-            b.position.clone_from(&before);
+            };
+            self.pipeline(b, "part", bounds, count, number, place, &rooms)?;
             for (at, room) in rooms {
                 let held = b.u.first_lane(room);
                 b.regs[at] = Some(Value::Held(held, None));
@@ -354,6 +436,7 @@ fn place_lead(b: &mut Body, part: Scalar) {
             b.u.full = k.let_("full", b.count.clone().div_ceil(64) * 64u64);
         }
     }
+    b.column = if tile.grid { Scalar::Int(0) } else { first.clone() * tile.inner as u64 };
     b.position.push((first, axis));
 }
 
@@ -362,15 +445,8 @@ fn write_run(b: &mut Body, gm: Gm, at: Scalar, from: Buf, blocks: Scalar) {
     b.u.w.k.copy_runs(gm.at(at), from.at(0), 1, blocks, 0, 0);
 }
 
-/// A loop around a body.
-fn each(
-    b: &mut Body,
-    name: &str,
-    from: Scalar,
-    to: Scalar,
-    step: Scalar,
-    mut write: impl FnMut(&mut Body, Scalar),
-) {
+/// A loop around a body: from, to, step.
+fn each(b: &mut Body, name: &str, [from, to, step]: [Scalar; 3], mut write: impl FnMut(&mut Body, Scalar)) {
     let arch = b.u.arch();
     let mut w = std::mem::replace(&mut b.u.w, Writer::new("none", arch));
     w.for_each(name, from, to, step, |w, i| {
@@ -379,6 +455,14 @@ fn each(
         std::mem::swap(w, &mut b.u.w);
     });
     b.u.w = w;
+}
+
+/// Statements for a set's tile, if there is one; the first of a round there is.
+fn guarded(b: &mut Body, set: usize, tile: &Scalar, end: &Scalar, write: &mut dyn FnMut(&mut Body)) {
+    match set {
+        0 => write(b),
+        _ => within(b, tile.clone().lt(end.clone()), write),
+    }
 }
 
 /// Statements of a body under a condition.

@@ -213,11 +213,11 @@ impl Unit {
     /// Sine, or cosine, of numbers up to 2¹⁵ π in magnitude within 2⁻²², of larger ones with a growing error.
     ///
     /// x less the nearest multiple n of π (cosine: odd multiple of π/2), which stands in four parts: products of the
-    /// first three with n are exact below 2¹⁶ (Cody and Waite). Then an odd Taylor polynomial to x¹¹, off by less than
+    /// first three, of 8 bits, with n are exact below 2¹⁵ (Cody and Waite). Then an odd Taylor polynomial to x¹¹, off by less than
     /// 6e-8 at π/2, and the sign of n.
     pub fn sine(&mut self, x: Held, cosine: bool) -> Held {
         const PARTS: [f32; 4] =
-            [3.140625, 0.0009670257568359375, 6.277114152908325e-07, 1.215420125655342e-10];
+            [3.140625, 0.000965118408203125, 2.5331974029541016e-06, 1.984187258941006e-09];
         let (before, behind) = if cosine { (0.5, -0.5) } else { (0.0, 0.0) };
         let t = self.scaled(Scaled::Muls, x, std::f32::consts::FRAC_1_PI);
         if cosine {

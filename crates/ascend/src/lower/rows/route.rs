@@ -281,12 +281,11 @@ pub(super) fn store(
     words: u64,
     arch: Arch,
 ) -> (Route, Way) {
-    let size = space_lead(space, tile);
-    let last = if size.is_multiple_of(tile.most) { tile.most } else { size % tile.most };
+    let leads = leads(space, tile);
     let dims = dims(space, tile, o, extent);
     let direct = if words == 1 { direct(&dims, elem) } else { None };
     let rated = |route: Route| {
-        let way = route.way(arch, elem, tile.most).max(route.way(arch, elem, last));
+        let way = leads.map(|lead| route.way(arch, elem, lead)).into_iter().max().unwrap_or(Way::Single);
         (route, way)
     };
     match direct.map(rated) {
@@ -304,7 +303,8 @@ pub(super) fn store(
     }
 }
 
-/// Size of the axis that tiles are cut along.
-fn space_lead(space: &Space, tile: &Tile) -> usize {
-    if tile.grid { space.rows[tile.lead].size } else { space.cols[tile.lead].size }
+/// Indices of the leading axis in a tile, and in the last one.
+pub(super) fn leads(space: &Space, tile: &Tile) -> [usize; 2] {
+    let size = if tile.grid { space.rows[tile.lead].size } else { space.cols[tile.lead].size };
+    [tile.most, if size.is_multiple_of(tile.most) { tile.most } else { size % tile.most }]
 }

@@ -86,12 +86,15 @@ impl Schedule {
             for &at in &reductions {
                 args(at).into_iter().for_each(|r| wanted[r] = true);
             }
-            for &at in &rest {
-                if let Instr::Store(w, _) = p.body[at] {
-                    let o = p.reads.len() + w;
-                    let vector = space.cols.iter().any(|a| a.size > 1 && a.steps[o] != 0);
-                    wanted[at] |= last && vector;
-                }
+            for &at in rest.iter().filter(|_| last) {
+                wanted[at] |= match p.body[at] {
+                    Instr::Store(w, _) => {
+                        let o = p.reads.len() + w;
+                        space.cols.iter().any(|a| a.size > 1 && a.steps[o] != 0)
+                    }
+                    Instr::Columns(..) => true,
+                    _ => false,
+                };
             }
             for at in (0..n).rev() {
                 if wanted[at] && !(scalars[at] || fixed[at]) {

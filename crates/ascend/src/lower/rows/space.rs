@@ -26,6 +26,8 @@ pub(super) struct Space {
     pub pointwise: bool,
     /// True if 64-bit integers are moved as two words, along an axis of their own.
     pub words: bool,
+    /// True if tiles have one row however short rows are.
+    line: bool,
 }
 
 /// The cut of a space: a tile has some indices of the leading axis and all of those behind it.
@@ -133,7 +135,44 @@ impl Space {
                 list.push(Axis { size: 1, steps: vec![0; operands] });
             }
         }
-        Ok(Space { rows, cols, counters, pointwise, words: moves })
+        Ok(Space { rows, cols, counters, pointwise, words: moves, line: false })
+    }
+
+    /// True if an operand lies along another axis than the columns, of which there are many.
+    pub fn crossed(&self, operands: usize) -> bool {
+        let [cols] = &self.cols[..] else { return false };
+        let across = |o: usize| cols.steps[o] > 1 && self.rows.iter().any(|a| a.size > 1 && a.steps[o] == 1);
+        self.pointwise && cols.size > 64 && (0..operands).any(across)
+    }
+
+    /// The same space with at most so many columns to a row, as many as divide them; for programs without dependences.
+    pub fn cut(&self, most: usize) -> Option<Space> {
+        let [cols] = &self.cols[..] else { return None };
+        let size = (16..=most)
+            .rev()
+            .find(|&n| cols.size > n && cols.size.is_multiple_of(n))
+            .filter(|_| self.pointwise)?;
+        let outer = Axis {
+            size: cols.size / size,
+            steps: cols.steps.iter().map(|s| s.checked_mul(size as isize)).collect::<Option<_>>()?,
+        };
+        let inner = Axis { size, steps: cols.steps.clone() };
+        // The axis behind which an operand lies closest is cut into tiles: the longest of the rows.
+        let mut rows: Vec<Axis> = self.rows.iter().filter(|a| a.size > 1).cloned().collect();
+        rows.insert(rows.len().saturating_sub(1), outer);
+        Some(Space { rows, cols: vec![inner], counters: self.counters.clone(), ..*self })
+    }
+
+    /// The same space in tiles of one row; for programs without dependences.
+    pub fn line(&self) -> Option<Space> {
+        let copy = || Space {
+            rows: self.rows.clone(),
+            cols: self.cols.clone(),
+            counters: self.counters.clone(),
+            line: true,
+            ..*self
+        };
+        self.pointwise.then(copy)
     }
 
     /// Tiles of at most `largest` elements, or `None` if there are no smaller ones than before. `unit` elements are 32
@@ -149,7 +188,7 @@ impl Space {
         let largest = largest.min(LARGEST);
         let (rows, cols) = (count(&self.rows), count(&self.cols));
         let pitch = cols.next_multiple_of(unit);
-        let grid = pitch <= WIDEST && (rows > 1 || self.cols.len() > 1);
+        let grid = pitch <= WIDEST && (rows > 1 || self.cols.len() > 1) && !self.line;
         let (axes, each, limit) = match grid {
             true => (&self.rows, pitch, (largest / pitch).min(TALLEST)),
             false => (&self.cols, 1, largest),
@@ -165,9 +204,10 @@ impl Space {
             return None;
         }
         let size = axes[lead].size;
-        // As many tiles as there are cores on the largest chip, if they do not become too small for it.
-        let wanted =
-            size.div_ceil(64).max((2048 / (inner * each)).max(1)).min(limit / inner).min(size).max(1);
+        // As many tiles as there are cores on the largest chip, if they do not become too small for it; of rows that are
+        // reduced, as few as can be.
+        let enough = if grid || self.pointwise { size.div_ceil(64).max(2048 / (inner * each)) } else { size };
+        let wanted = enough.min(limit / inner).min(size).max(1);
         let of = |most: usize| Tile {
             grid,
             lead,

@@ -1,10 +1,10 @@
 //! Copies between memory and UB, and the flags around them.
 
-use super::body::{Body, Operand};
+use super::body::Body;
 use super::route::{Route, Way};
 use super::writer::Writer;
 use crate::chip::Arch;
-use crate::kernel::{Barrier, Buf, CacheFlush, Gm, Pipe, Scalar};
+use crate::kernel::{Barrier, Buf, CacheFlush, Elem, Gm, Pipe, Scalar};
 
 /// A result that is complete and waits for its copy.
 pub(super) struct Outgoing {
@@ -22,17 +22,65 @@ impl Body<'_> {
         }
         self.u.w.flag(Pipe::V, Pipe::Mte2);
         for &o in reads {
-            let operand = &self.operands[o];
-            let (Some(gm), elem) = (operand.gm, operand.elem) else { continue };
-            let room = operand.route.staged.as_ref().map_or(self.u.len(operand.extent), |s| s.len);
-            // Whole blocks of the narrowest types reach further than 32-bit ones.
-            let buf = self.u.w.take(elem, room.max(elem.per_repeat()));
-            let route = operand.route.clone();
-            let at = self.offset(o);
-            self.copy(gm, at, buf, &route, true, None);
+            let Some(len) = self.room(o) else { continue };
+            let buf = self.u.w.take(self.operands[o].elem, len);
+            self.read(o, buf);
             self.landed[o] = Some(buf);
         }
         self.u.w.flag(Pipe::Mte2, Pipe::V);
+    }
+
+    /// The same into the room of a set, as soon as the vector unit has done with what is there.
+    pub fn fetch_ahead(&mut self, reads: &[usize], set: usize) {
+        if reads.is_empty() {
+            return;
+        }
+        self.u.w.k.wait_flag(Pipe::V, Pipe::Mte2, set);
+        for &o in reads {
+            let Some(len) = self.room(o) else { continue };
+            let buf = self.boxed((o, set, false), self.operands[o].elem, len);
+            self.read(o, buf);
+        }
+        self.u.w.k.set_flag(Pipe::Mte2, Pipe::V, set);
+    }
+
+    /// Waits for operands that were fetched ahead.
+    pub fn receive(&mut self, reads: &[usize], set: usize) {
+        if !reads.is_empty() {
+            self.u.w.k.wait_flag(Pipe::Mte2, Pipe::V, set);
+        }
+        for &o in reads {
+            if let Some(buf) = self.boxes.get(&(o, set, false)) {
+                self.u.w.retain(*buf);
+                self.landed[o] = Some(*buf);
+            }
+        }
+    }
+
+    /// Elements that an operand takes in UB as it is read: at least a repeat, for whole blocks of narrow types reach
+    /// further than 32-bit ones.
+    fn room(&self, o: usize) -> Option<u64> {
+        let operand = &self.operands[o];
+        operand.gm?;
+        let len = operand.route.staged.as_ref().map_or(self.u.len(operand.extent), |s| s.len);
+        Some(len.max(operand.elem.per_repeat()))
+    }
+
+    /// Room that a set keeps. What computes the other set's tile never uses it, for copies are under way meanwhile.
+    pub fn boxed(&mut self, key: (usize, usize, bool), elem: Elem, len: u64) -> Buf {
+        if let Some(buf) = self.boxes.get(&key) {
+            return *buf;
+        }
+        let buf = self.u.w.fresh(elem, len);
+        self.boxes.insert(key, buf);
+        buf
+    }
+
+    fn read(&mut self, o: usize, buf: Buf) {
+        let Some(gm) = self.operands[o].gm else { return };
+        let route = self.operands[o].route.clone();
+        let at = self.offset(o);
+        self.copy(gm, at, buf, &route, true, None);
     }
 
     /// Copies the runs of a route, or the last block of each (`tail`).
@@ -111,23 +159,54 @@ impl Body<'_> {
         route.others.last().map_or(1, |s| s.local)
     }
 
-    /// Writes the results of the tile. The vector unit waits for it, and with it all that waits for the vector unit.
+    /// Writes results. The vector unit waits for it, and with it all that waits for the vector unit.
     pub fn flush(&mut self) {
         let outgoing = std::mem::take(&mut self.outgoing);
         if outgoing.is_empty() {
             return;
         }
-        let single = |o: &Outgoing, operands: &[Operand]| operands[o.operand].way == Way::Single;
-        let scalar = outgoing.iter().any(|o| single(o, &self.operands));
+        let scalar = outgoing.iter().any(|o| self.singly(o));
         if scalar {
             self.u.w.flag(Pipe::V, Pipe::S);
         }
         self.u.w.flag(Pipe::V, Pipe::Mte3);
-        for out in &outgoing {
+        self.write(&outgoing);
+        for out in outgoing {
+            self.u.w.release(out.buf);
+            out.tail.into_iter().for_each(|t| self.u.w.release(t));
+        }
+        self.u.w.flag(Pipe::Mte3, Pipe::V);
+        if scalar {
+            self.u.w.flag(Pipe::S, Pipe::V);
+        }
+    }
+
+    /// The same for results in the room of a set, which the next of the set wait for.
+    pub fn flush_behind(&mut self, set: usize) {
+        let outgoing = std::mem::take(&mut self.outgoing);
+        let scalar = outgoing.iter().any(|o| self.singly(o));
+        if scalar {
+            self.u.w.flag(Pipe::V, Pipe::S);
+        }
+        self.u.w.k.set_flag(Pipe::V, Pipe::Mte3, set);
+        self.u.w.k.wait_flag(Pipe::V, Pipe::Mte3, set);
+        self.write(&outgoing);
+        self.u.w.k.set_flag(Pipe::Mte3, Pipe::V, set);
+        if scalar {
+            self.u.w.flag(Pipe::S, Pipe::V);
+        }
+    }
+
+    fn singly(&self, out: &Outgoing) -> bool {
+        self.operands[out.operand].way == Way::Single
+    }
+
+    fn write(&mut self, outgoing: &[Outgoing]) {
+        for out in outgoing {
             let route = self.operands[out.operand].route.clone();
             let Some(gm) = self.operands[out.operand].gm else { continue };
             let at = self.offset(out.operand);
-            if single(out, &self.operands) {
+            if self.singly(out) {
                 self.write_singly(gm, at, out.buf, &route);
                 continue;
             }
@@ -139,14 +218,6 @@ impl Body<'_> {
                 self.u.w.k.barrier(Barrier::Mte3);
                 self.copy(gm, at, tail, &route, false, Some(()));
             }
-        }
-        for out in outgoing {
-            self.u.w.release(out.buf);
-            out.tail.into_iter().for_each(|t| self.u.w.release(t));
-        }
-        self.u.w.flag(Pipe::Mte3, Pipe::V);
-        if scalar {
-            self.u.w.flag(Pipe::S, Pipe::V);
         }
     }
 

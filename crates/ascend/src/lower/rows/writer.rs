@@ -40,14 +40,17 @@ impl Writer {
             .filter(|(_, (_, size))| (bytes..=bytes.saturating_mul(2)).contains(size))
             .min_by_key(|(_, (_, size))| *size)
             .map(|(i, _)| i);
-        let (id, bytes) = match best {
-            Some(i) => self.free.swap_remove(i),
-            None => {
-                let buf = self.k.ub(&format!("v{}", self.made.len() + 1), Elem::U8, bytes);
-                self.made.push((buf.id, bytes));
-                (buf.id, bytes)
-            }
-        };
+        let Some(i) = best else { return self.fresh(elem, len) };
+        let (id, bytes) = self.free.swap_remove(i);
+        self.held.insert(id, (bytes, 1));
+        Buf { id, elem, len: bytes / elem.size() }
+    }
+
+    /// The same in a buffer that nothing has used before.
+    pub fn fresh(&mut self, elem: Elem, len: u64) -> Buf {
+        let bytes = (len * elem.size()).next_multiple_of(256);
+        let Buf { id, .. } = self.k.ub(&format!("v{}", self.made.len() + 1), Elem::U8, bytes);
+        self.made.push((id, bytes));
         self.held.insert(id, (bytes, 1));
         Buf { id, elem, len: bytes / elem.size() }
     }
@@ -129,9 +132,9 @@ impl Writer {
         self.k.finish()
     }
 
-    /// `to` goes on when `from` is done.
+    /// `to` goes on when `from` is done. The flag is another than those of [`super::loops`]' sets.
     pub fn flag(&mut self, from: Pipe, to: Pipe) {
-        self.k.flag(from, to, 0);
+        self.k.flag(from, to, 4);
     }
 
     /// A loop; barriers stand at its begin and end.
