@@ -187,6 +187,26 @@ impl ProductModel {
     }
 }
 
+/// Nominal rates, for predictions of time before anything runs. They are those of a device's data sheet or of
+/// its instructions, not measured; only ratios of predictions are meant to be used.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rates {
+    /// Floating-point operations a second on f32 and wider operands.
+    pub flops: f64,
+    /// The same on f16 and bf16.
+    pub low_flops: f64,
+    /// Bytes a second read and written.
+    pub bytes: f64,
+}
+
+impl Rates {
+    /// Seconds of some work on operands of a type: the longer of arithmetic and memory traffic.
+    pub fn seconds(&self, operands: Option<DType>, flops: f64, bytes: f64) -> f64 {
+        let low = matches!(operands, Some(DType::F16 | DType::BF16));
+        (flops / if low { self.low_flops } else { self.flops }).max(bytes / self.bytes)
+    }
+}
+
 /// A device, for passes.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -202,6 +222,8 @@ pub struct Target {
     pub transpose: TransposeCosts,
     /// Recomputation.
     pub recompute: RecomputeCosts,
+    /// Predictions of time.
+    pub rates: Rates,
     /// Products, by the type of their operands; a type that is missing has no products.
     pub products: Vec<ProductModel>,
     /// What depends on an operator.
@@ -237,6 +259,7 @@ impl Target {
             },
             transpose: TransposeCosts { reductions: true, functions: TRANSCENDENTAL },
             recompute: RecomputeCosts { instructions: 48, reads: 2.5, smallest: 16.0, longer_lives: 3.0 },
+            rates: Rates { flops: 1e11, low_flops: 1e11, bytes: 1e10 },
             products: [(F16, F32), (BF16, F32), (F32, F32), (F64, F64)]
                 .map(|(operands, sums)| ProductModel::plain(operands, sums))
                 .into(),

@@ -6,8 +6,8 @@ use crate::tier::Tier;
 use headwater_core::ops::OpDef;
 use headwater_core::plan::ALIGN;
 use headwater_core::target::{
-    DTypeSet, DTypeSupport, MemorySpace, Operators, Port, ProductModel, RecomputeCosts, RowProgramLimits,
-    Support, TRANSCENDENTAL, Target, TargetMemory, TransposeCosts,
+    DTypeSet, DTypeSupport, MemorySpace, Operators, Port, ProductModel, Rates, RecomputeCosts,
+    RowProgramLimits, Support, TRANSCENDENTAL, Target, TargetMemory, TransposeCosts,
 };
 use headwater_core::{DType, OpCx, TensorType};
 use std::sync::Arc;
@@ -48,11 +48,25 @@ pub(crate) fn target(threads: usize, tier: Tier) -> Target {
         // Half of a fused program's instructions, the rest are its user's. Reads: two operands, and what is
         // small.
         recompute: RecomputeCosts { instructions: 48, reads: 2.5, smallest: 16.0, longer_lives: 3.0 },
+        rates: rates(threads, tier),
         products: [(F16, F32), (BF16, F32), (F32, F32), (F64, F64)]
             .map(|(operands, sums)| ProductModel::plain(operands, sums))
             .into(),
         operators: Arc::new(Kernels { threads, tier }),
     }
+}
+
+/// Nominal rates: two fused multiply-adds of full vectors a cycle at 3 GHz on every thread, and 10 GB/s of
+/// memory traffic for each of at most 16 threads.
+fn rates(threads: usize, tier: Tier) -> Rates {
+    let lanes = match tier {
+        Tier::Pairs | Tier::Portable => 4.0,
+        Tier::Avx2 => 8.0,
+        Tier::Avx512 | Tier::Avx512Bf16 => 16.0,
+    };
+    let flops = threads as f64 * 3e9 * 4.0 * lanes;
+    let low_flops = if tier == Tier::Avx512Bf16 { 2.0 * flops } else { flops };
+    Rates { flops, low_flops, bytes: threads.min(16) as f64 * 1e10 }
 }
 
 /// The table of kernels, for a number of threads and a tier.

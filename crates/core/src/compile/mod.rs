@@ -72,6 +72,9 @@ pub struct Options<'a> {
     pub instrument: Instrument<'a>,
     /// Whether the backward pass recomputes what is cheap, rather than read what the forward pass saved.
     pub recompute: bool,
+    /// Bytes that a training step may take: all segments of its plan and the arena. What does not fit is
+    /// computed a second time in the backward pass.
+    pub memory_budget: Option<usize>,
     /// Whether gradients are added to sums over micro-batches, in f32 or wider.
     pub accumulate: bool,
     /// Name of the last stage to run.
@@ -91,6 +94,7 @@ impl Default for Options<'_> {
             fault: None,
             instrument: Instrument::None,
             recompute: true,
+            memory_budget: None,
             accumulate: false,
             stop_after: None,
             watch: None,
@@ -148,10 +152,14 @@ pub struct Compiled {
     pub gradients: Vec<ParameterGradient>,
     /// Trainable parameters that get no gradient, and why.
     pub missing: Vec<NoGradient>,
+    /// Cost of what [`Options::memory_budget`] demanded; `None` if the step fits as it is.
+    pub rematerialized: Option<pass::Rematerialized>,
     /// Probes of [`Instrument::Probes`] and [`Instrument::Underflow`], each with the elements it looks at.
     pub probes: Vec<(Tap, usize)>,
     /// One entry for each stage that ran.
     pub report: Vec<StageReport>,
+    /// Places of inputs and outputs, once they are known.
+    bindings: Bindings,
 }
 
 impl Compiled {
@@ -185,11 +193,10 @@ pub fn compile<E: From<Error>>(
     for stage in &STAGES {
         if (stage.runs)(options, target) {
             let before = done.graph.nodes.len();
-            if stage.output == Form::Plan
+            if stage.is_bound()
                 && let Some(bind) = bind.take()
             {
-                let bindings = bind(&done)?;
-                done.plan = Some(pass::plan(&done.graph, &bindings, target)?);
+                done.bindings = bind(&done)?;
             }
             (stage.run)(&mut done, options, target)?;
             let snapshot = match &done.plan {

@@ -46,6 +46,11 @@ impl std::fmt::Debug for Stage {
 }
 
 impl Stage {
+    /// True if it needs the places of inputs and outputs.
+    pub(super) fn is_bound(&self) -> bool {
+        matches!(self.name, "rematerialize" | "plan")
+    }
+
     /// The exactness label in words.
     pub fn label(&self) -> &'static str {
         match self.exactness {
@@ -66,7 +71,7 @@ pub fn stage(name: &str) -> Option<&'static Stage> {
 use Form::{Forward, Fused, Plan, Step};
 
 /// Every stage, in order.
-pub static STAGES: [Stage; 17] = [
+pub static STAGES: [Stage; 18] = [
     Stage {
         name: "evaluation",
         input: Forward,
@@ -221,13 +226,32 @@ pub static STAGES: [Stage; 17] = [
         run: |c, _, target| rewrite(c, |g| pass::narrow_integers(g, target)),
     },
     Stage {
+        name: "rematerialize",
+        input: Fused,
+        output: Fused,
+        exactness: Some(Exactness::SameAccumulator),
+        summary: "computes more of the forward pass a second time, to keep a memory budget",
+        runs: |o, _| o.goal == Goal::Train && o.memory_budget.is_some(),
+        run: |c, o, target| {
+            let Some(budget) = o.memory_budget else { return Ok(()) };
+            let graph = std::mem::take(&mut c.graph);
+            (c.graph, c.rematerialized) = pass::rematerialize(graph, &c.bindings, budget, target)?;
+            Ok(())
+        },
+    },
+    Stage {
         name: "plan",
         input: Fused,
         output: Plan,
         exactness: Some(Exactness::Exact),
         summary: "lowers nodes to steps on bytes: layouts, results in place, the arena; and proves the plan",
         runs: |_, _| true,
-        run: |c, _, _| c.plan.as_ref().map_or(Ok(()), pass::check_plan),
+        run: |c, _, target| {
+            let plan = pass::plan(&c.graph, &c.bindings, target)?;
+            pass::check_plan(&plan)?;
+            c.plan = Some(plan);
+            Ok(())
+        },
     },
 ];
 

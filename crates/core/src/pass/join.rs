@@ -135,7 +135,7 @@ impl Lives {
 
 /// Whether a program's sums do not depend on what else it computes: rows that the device reduces in one
 /// piece, or sums over rows alone. The rewrite is exact because of it.
-fn keeps_order(g: &Group, limits: &RowProgramLimits) -> bool {
+pub(super) fn keeps_order(g: &Group, limits: &RowProgramLimits) -> bool {
     let rows = g.program.body.iter().any(|i| matches!(i, Instr::Reduce(..)));
     !rows || g.program.cols() <= limits.whole_columns
 }

@@ -15,7 +15,7 @@ use super::join::join;
 use super::merge::{Group, fused_node, merge, reduces};
 use super::simplify::remove_dead;
 use crate::diagnostic::Result;
-use crate::dtype::DType;
+use crate::dtype::{Class, DType};
 use crate::graph::{Def, Graph, Node, NodeId, Phase, ValueId};
 use crate::ops::Body;
 use crate::row::{Instr, RowProgram};
@@ -145,7 +145,7 @@ impl<'a> Choice<'a> {
         let Some((node, result)) = graph.producer(v) else { return Ok(None) };
         let Some(whole) = Group::of(graph, node)? else { return Ok(None) };
         let kept = |w: usize| self.kept[node.outputs[w].0 as usize];
-        Ok(part(&whole, &[result], &kept).filter(|g| !reduces(&g.program)))
+        Ok(part(&whole, &[result], &kept, false).filter(|g| !reduces(&g.program)))
     }
 
     /// Whether a value is not there in the backward pass unless it is made again.
@@ -258,7 +258,7 @@ impl Writer<'_> {
             }
             let rest: Vec<usize> = (0..node.outputs.len()).filter(|&i| !unused(&node.outputs[i])).collect();
             let whole = Group::of(graph, node)?.filter(|g| !reduces(&g.program));
-            if let Some(group) = whole.and_then(|g| part(&g, &rest, &|_| false)) {
+            if let Some(group) = whole.and_then(|g| part(&g, &rest, &|_| false, false)) {
                 graph.nodes[n] = fused_node(graph, group, node.origin, node.phase)?;
             }
         }
@@ -267,8 +267,9 @@ impl Writer<'_> {
 }
 
 /// The part of a group that makes the results `wanted`. Sums that it stores to other results which are
-/// `kept`, and such results as it goes on with them rounded, are read from there.
-fn part(g: &Group, wanted: &[usize], kept: &dyn Fn(usize) -> bool) -> Option<Group> {
+/// `kept`, and such results as it goes on with them rounded, are read from there; with `all`, so is whatever
+/// else it stores unrounded.
+pub(super) fn part(g: &Group, wanted: &[usize], kept: &dyn Fn(usize) -> bool, all: bool) -> Option<Group> {
     let p = &g.program;
     let computing = if p.computes_in_f64() { DType::F64 } else { DType::F32 };
     // Which registers come from sums, and which result stands for a register.
@@ -286,13 +287,15 @@ fn part(g: &Group, wanted: &[usize], kept: &dyn Fn(usize) -> bool) -> Option<Gro
             needed[at] = wanted.contains(&w);
         }
     }
+    let classes = if all { p.classes().ok() } else { None };
     for instr in &p.body {
         let Instr::Store(w, r) = *instr else { continue };
         if wanted.contains(&w) || !kept(w) {
             continue;
         }
         let dtype = p.writes[w].dtype;
-        if sums[r] && dtype == computing {
+        let float = || classes.as_ref().is_some_and(|c| c.get(r) == Some(&Some(Class::Float)));
+        if dtype == computing && (sums[r] || all && float()) {
             stored[r] = Some(w);
         }
         for (at, later) in p.body.iter().enumerate() {
