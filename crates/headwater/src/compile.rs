@@ -2,8 +2,8 @@
 
 use crate::core::Graph;
 use crate::core::compile::{self, Compiled, Form, Goal, Options, STAGES, Snapshot, Stage};
-use crate::core::plan::Bindings;
 use crate::core::target::Target;
+use crate::inspect::bindings;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -72,7 +72,7 @@ pub fn compile(
         clock.set(Instant::now());
     };
     let options = Options { goal: goal.unwrap_or(fallback), watch: Some(&watch), ..options };
-    let bind = |c: &Compiled| Ok::<_, anyhow::Error>(Bindings::simple(&c.graph));
+    let bind = |c: &Compiled| Ok::<_, anyhow::Error>(bindings(c, &options));
     let compiled = compile::compile(graph.clone(), &options, target, bind)?;
     if let Some(e) = failed.take() {
         return Err(e);

@@ -4,12 +4,13 @@ use crate::core::compile::{self, Compiled, Goal, Options, Snapshot, Stage};
 use crate::core::device::Device;
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::pass::precision::{Level, Properties};
-use crate::core::plan::Bindings;
+use crate::core::plan::{Bindings, Segment, SegmentKind};
 use crate::core::stats::{self, Held, OperatorWork};
 use crate::core::target::Support;
 use crate::core::{DType, Graph, TensorType, pass};
 use crate::model::{Bound, Model};
 use crate::precision::{PrecisionUse, summary};
+use crate::runtime::trainer::Recomputation;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::cell::RefCell;
@@ -99,6 +100,9 @@ pub struct Inspection {
     pub modules: Vec<ModuleUse>,
     /// Memory of a training step.
     pub memory: MemoryUse,
+    /// Cost of the memory budget, if it demanded anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recomputed: Option<Recomputation>,
     /// Bytes of the arena in use at every step of the plan.
     pub live: Vec<usize>,
     /// Trained parameters that get no gradient, with the reason.
@@ -119,8 +123,17 @@ impl Inspection {
     }
 }
 
-/// Inspects a bound model for training on a device in a precision, with or without recomputation; its forward
-/// pass alone if it returns no loss.
+/// Choices in planning the memory of a training step.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryPlan {
+    /// True if the backward pass recomputes what is cheap.
+    pub recompute: bool,
+    /// Bytes that training may take in all.
+    pub budget: Option<usize>,
+}
+
+/// Inspects a bound model for training on a device in a precision, with its memory planned as asked; its
+/// forward pass alone if it returns no loss.
 ///
 /// # Errors
 /// What the passes refuse.
@@ -129,7 +142,7 @@ pub fn inspect(
     bound: &Bound,
     device: &dyn Device,
     p: &Properties,
-    recompute: bool,
+    memory: &MemoryPlan,
 ) -> Result<Inspection> {
     let first = bound.graph.outputs.iter().find(|o| o.role == OutputRole::User);
     let first = bound.graph.ty(first.context("the model returns nothing")?.value);
@@ -155,13 +168,15 @@ pub fn inspect(
     let options = Options {
         goal: if trains { Goal::Train } else { Goal::Forward },
         precision: p.clone(),
-        recompute,
+        recompute: memory.recompute,
+        memory_budget: memory.budget,
         watch: Some(&watch),
         ..Options::default()
     };
-    let bind = |compiled: &Compiled| Ok::<_, anyhow::Error>(Bindings::simple(&compiled.graph));
+    let bind = |compiled: &Compiled| Ok::<_, anyhow::Error>(bindings(compiled, &options));
     let mut compiled = compile::compile(bound.graph.clone(), &options, device.target(), bind)?;
     let missing = std::mem::take(&mut compiled.missing);
+    let ([masters, moments], recomputed) = (optimizer_bytes(&compiled, p), compiled.rematerialized);
     let plan = compiled.into_plan()?;
     let graph = unfused.into_inner();
     let operators = operators(&graph, device);
@@ -170,21 +185,14 @@ pub fn inspect(
         graph.inputs.iter().filter(|i| role(&i.role)).map(|i| graph.ty(i.value).bytes()).sum()
     };
     let gradients = || graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_)));
-    let wide = |t: &TensorType| t.shape.numel() * t.dtype.size().max(DType::F32.size());
-    // Of bf16 weights the master is kept as what they lack of it.
-    let master = |t: &TensorType| match t.dtype {
-        DType::BF16 => t.bytes(),
-        _ if wide(t) > t.bytes() => wide(t),
-        _ => 0,
-    };
     let returned: usize =
         graph.outputs.iter().filter(|o| o.role == OutputRole::User).map(|o| graph.ty(o.value).bytes()).sum();
-    let memory = MemoryUse {
+    let used = MemoryUse {
         parameters: bytes(&|r| matches!(r, InputRole::Parameter { .. })),
         buffers: bytes(&|r| matches!(r, InputRole::Buffer { .. } | InputRole::Constant)),
         gradients: gradients().map(|o| graph.ty(o.value).bytes()).sum(),
-        masters: if p.masters { gradients().map(|o| master(graph.ty(o.value))).sum() } else { 0 },
-        moments: gradients().map(|o| 2 * wide(graph.ty(o.value))).sum(),
+        masters,
+        moments,
         arena: plan.segments[0].bytes,
         inputs_outputs: bytes(&|r| *r == InputRole::User) + returned,
     };
@@ -204,11 +212,37 @@ pub fn inspect(
         precision,
         operators,
         modules: modules(&graph, &peak),
-        memory,
+        memory: used,
+        recomputed: recomputed.map(Recomputation::from),
         live: stats::live_bytes(&plan),
         without_gradient: missing.iter().map(|m| format!("{}: {}", m.parameter, m.reason)).collect(),
         notes,
     })
+}
+
+/// Places of inputs and outputs, each in a segment of its own. Where there is a memory budget, AdamW's state
+/// counts in it; no graph has that as an input here.
+pub(crate) fn bindings(compiled: &Compiled, options: &Options) -> Bindings {
+    let mut bindings = Bindings::simple(&compiled.graph);
+    if options.memory_budget.is_some() {
+        let bytes = optimizer_bytes(compiled, &options.precision).iter().sum();
+        bindings.segments.push(Segment { name: "optimizer".into(), bytes, kind: SegmentKind::State });
+    }
+    bindings
+}
+
+/// Bytes of masters and of AdamW's two moments.
+fn optimizer_bytes(compiled: &Compiled, p: &Properties) -> [usize; 2] {
+    let wide = |t: &TensorType| t.shape.numel() * t.dtype.size().max(DType::F32.size());
+    // The master of a bf16 weight is kept as what the weight lacks of it.
+    let master = |t: &TensorType| match t.dtype {
+        _ if !p.masters => 0,
+        DType::BF16 => t.bytes(),
+        _ if wide(t) > t.bytes() => wide(t),
+        _ => 0,
+    };
+    let types = || compiled.gradients.iter().map(|g| &g.ty);
+    [types().map(master).sum(), types().map(|t| 2 * wide(t)).sum()]
 }
 
 pub(crate) fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> {

@@ -13,6 +13,7 @@ use headwater::core::{Attrs, Builder, DType, Tensor, TensorType, ValueId, ops, p
 use headwater::cpu::Cpu;
 use headwater::golden::Golden;
 use headwater::model::Model;
+use headwater::runtime::Bytes;
 use std::path::{Path, PathBuf};
 
 const FAMILIES: [&str; 9] =
@@ -159,5 +160,23 @@ fn a_run_with_recomputation_ends_with_the_same_bits() {
         assert!(kept.same_losses(&again), "{amp}: other losses");
         assert!(kept.tensors == again.tensors, "{amp}: other parameters");
         assert!(again.arena < kept.arena, "{amp}: {} bytes, {} with recomputation", kept.arena, again.arena);
+    }
+}
+
+#[test]
+fn a_memory_budget_is_kept_and_ends_with_the_same_bits() {
+    for amp in ["", "level = \"O2\"\ndtype = \"bf16\""] {
+        let run = |budget: Option<usize>| {
+            train(2, |config| {
+                config.amp = toml::from_str(amp).unwrap();
+                config.memory_budget = budget.map(Bytes);
+            })
+        };
+        let plain = run(None);
+        let budget = plain.planned - plain.arena / 5;
+        let tight = run(Some(budget));
+        assert!(tight.planned <= budget, "{amp}: {} bytes, {budget} allowed", tight.planned);
+        assert!(plain.same_losses(&tight), "{amp}: other losses");
+        assert!(plain.tensors == tight.tensors, "{amp}: other parameters");
     }
 }

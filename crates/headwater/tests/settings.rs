@@ -93,6 +93,7 @@ fn kind(ty: &str) -> String {
         "String" => "text".into(),
         "(f64, f64)" => "two numbers".into(),
         "Vec<u64>" => "whole numbers".into(),
+        "Bytes" => "size, as `\"8GiB\"`".into(),
         "DType" => "bf16 or f16".into(),
         t if t.starts_with("BTreeMap<String, String") => "table of texts".into(),
         t if t.starts_with("BTreeSet<String") => "texts".into(),

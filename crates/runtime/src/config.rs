@@ -1,5 +1,6 @@
 //! All settings of a training run, as written in a file or on the command line.
 
+use crate::Bytes;
 use crate::amp::AmpConfig;
 use crate::data::LastBatch;
 use crate::error::{Error, Result};
@@ -55,6 +56,10 @@ pub struct TrainConfig {
     /// The backward pass makes again what is cheap to make, rather than keep it: the same bits in less
     /// memory.
     pub recompute: bool,
+    /// Bytes that training may take, as inspected and planned: parameters, optimizer, activations, what is fed.
+    /// If they do not suffice, more of the forward pass is computed a second time, products included:
+    /// the same bits in more time. Refused before anything runs if it cannot be kept. Default: no limit.
+    pub memory_budget: Option<Bytes>,
     /// What happens when gradients are not finite and no rule adapts the loss scale.
     pub nonfinite: NonFinite,
     /// A fault to try out what the run does then; not part of the settings that are written.
@@ -224,6 +229,7 @@ impl Default for TrainConfig {
             ema: None,
             amp: AmpConfig::default(),
             recompute: true,
+            memory_budget: None,
             nonfinite: NonFinite::default(),
             fault: None,
             data: DataConfig::default(),
@@ -300,6 +306,7 @@ impl TrainConfig {
             precision: self.amp.settings(),
             stochastic_rounding: self.amp.stochastic_rounding,
             recompute: self.recompute,
+            memory_budget: self.memory_budget.map(|b| b.0),
             scaled: self.amp.rule()?.scales(),
             fault: self.fault.map(|f| (f.node, f.fault)),
         })

@@ -9,6 +9,7 @@
 
 pub mod amp;
 mod average;
+mod bytes;
 pub mod checkpoint;
 pub mod config;
 pub mod data;
@@ -22,6 +23,7 @@ pub mod session;
 pub mod trainer;
 
 pub use average::Average;
+pub use bytes::Bytes;
 pub use checkpoint::Store;
 pub use config::TrainConfig;
 pub use data::Dataset;

@@ -38,6 +38,8 @@ pub struct Settings {
     pub precision: precision::Settings,
     /// Whether the backward pass makes again what is cheap to make.
     pub recompute: bool,
+    /// Bytes that training may take in all.
+    pub memory_budget: Option<usize>,
     /// Learning rate.
     pub lr: f64,
     /// Limit of the gradients' norm.
@@ -217,6 +219,7 @@ impl Running {
             accumulate: 1,
             precision: settings.precision.clone(),
             recompute: settings.recompute,
+            memory_budget: settings.memory_budget,
             scaled,
             ..Training::default()
         };

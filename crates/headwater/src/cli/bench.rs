@@ -2,7 +2,7 @@
 
 use super::amp::Amp;
 use super::op::parse_dtype;
-use super::{Outcome, Recompute, Talk};
+use super::{Memory, Outcome, Talk};
 use crate::bench::Patience;
 use crate::bench::embedding_grad::{self, Distribution, Problem};
 use crate::bench::machine::{self, Measured};
@@ -128,7 +128,7 @@ struct StepArgs {
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
-    recompute: Recompute,
+    memory: Memory,
     /// Samples in a batch (default: as exported).
     #[arg(long)]
     batch: Option<usize>,
@@ -242,7 +242,8 @@ fn steps(
         dims: parse_dims(&args.dims)?,
         batch: args.batch,
         precision: args.precision()?,
-        recompute: args.recompute.over(true),
+        recompute: args.memory.recompute(true),
+        memory_budget: args.memory.budget(),
         lr: args.lr,
         clip: args.clip_norm,
         patience: Patience { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },

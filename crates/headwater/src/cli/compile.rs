@@ -1,7 +1,7 @@
 //! `headwater compile`.
 
 use super::amp::Amp;
-use super::{Outcome, Recompute, Talk};
+use super::{Memory, Outcome, Talk};
 use crate::compile::{Dump, compile};
 use crate::core::compile::Goal;
 use crate::core::device::Device;
@@ -19,7 +19,7 @@ Examples:
   headwater compile model.pt2 --amp O2 --dump-after all --out stages
   headwater compile model.pt2 --goal evaluate --stop-after simplify --dump-after simplify
 
-Files are named NN-STAGE.graph and NN-STAGE.plan. In a plan each input and output has a segment of its own.")]
+Files are named NN-STAGE.graph and NN-STAGE.plan. In a plan each input and output has a segment of its own; with --memory-budget AdamW's state has one too.")]
 pub struct Args {
     /// The exported model.
     model: PathBuf,
@@ -33,7 +33,7 @@ pub struct Args {
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
-    recompute: Recompute,
+    memory: Memory,
     /// Add gradients to sums over micro-batches.
     #[arg(long)]
     accumulate: bool,
@@ -72,7 +72,8 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     let dump = Dump { after: &args.dump_after, out: args.out.as_deref() };
     let options = crate::core::compile::Options {
         precision: amp.properties()?,
-        recompute: args.recompute.over(true),
+        recompute: args.memory.recompute(true),
+        memory_budget: args.memory.budget(),
         accumulate: args.accumulate,
         stop_after: args.stop_after.as_deref(),
         ..crate::core::compile::Options::default()

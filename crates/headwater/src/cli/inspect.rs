@@ -1,11 +1,11 @@
 //! `headwater inspect`.
 
 use super::amp::Amp;
-use super::{Outcome, Recompute, Talk};
+use super::{Memory, Outcome, Talk};
 use crate::core::Registry;
 use crate::core::device::Device;
 use crate::core::pass::{self, precision::Properties};
-use crate::inspect::{Inspection, inspect};
+use crate::inspect::{Inspection, MemoryPlan, inspect};
 use crate::model::{Model, parse_dims};
 use crate::precision::PrecisionUse;
 use crate::report::{Table, text};
@@ -20,6 +20,7 @@ Examples:
   headwater inspect model.pt2 --dim batch=16 --graph
   headwater inspect model.pt2 --amp O1 --policy torch --dtype bf16
   headwater inspect model.pt2 --recompute false
+  headwater inspect model.pt2 --memory-budget 8GiB
   headwater inspect --operators")]
 pub struct Args {
     /// The exported model.
@@ -32,7 +33,7 @@ pub struct Args {
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
-    recompute: Recompute,
+    memory: Memory,
     /// Print the forward graph in its text form.
     #[arg(long)]
     graph: bool,
@@ -59,7 +60,8 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         talk.line(&text);
         return Outcome::of(text, true);
     }
-    let found = inspect(&model, &bound, device, &precision, args.recompute.over(true))?;
+    let plan = MemoryPlan { recompute: args.memory.recompute(true), budget: args.memory.budget() };
+    let found = inspect(&model, &bound, device, &precision, &plan)?;
     talk.line(format!("{}, exported by PyTorch {}\n", path.display(), found.torch));
     for t in tables(&found, device.name()) {
         talk.table(&t);
@@ -92,6 +94,10 @@ fn precision_tables(used: &PrecisionUse, p: &Properties) -> [Table; 2] {
         modules.row([m.path.clone(), full.to_string(), low.to_string(), other.to_string()]);
     }
     [operators, modules]
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
 }
 
 /// The inspection as tables.
@@ -149,5 +155,14 @@ pub(crate) fn tables(i: &Inspection, device: &str) -> Vec<Table> {
             text::bytes(u.peak),
         ]);
     }
-    vec![facts, memory, ops, modules]
+    let recomputed = i.recomputed.as_ref().map(|r| {
+        let mut t = Table::new("Recomputation for the memory budget", &["what", ">predicted"]);
+        t.row(["memory without".into(), text::bytes(r.before)]);
+        t.row(["memory".into(), text::bytes(r.after)]);
+        t.row(["results computed a second time".into(), r.results.to_string()]);
+        t.row(["operations added".into(), percent(r.more_operations)]);
+        t.row(["time added, by nominal rates".into(), percent(r.more_time)]);
+        t
+    });
+    [facts, memory].into_iter().chain(recomputed).chain([ops, modules]).collect()
 }

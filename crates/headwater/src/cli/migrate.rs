@@ -2,7 +2,7 @@
 
 use super::amp::Amp;
 use super::progress::Progress;
-use super::{Outcome, Recompute, Status, Talk};
+use super::{Memory, Outcome, Status, Talk};
 use crate::core::device::Device;
 use crate::migrate::{Begin, New, Watcher, migrate, write_new};
 use crate::report::{Block, Section, text};
@@ -51,7 +51,7 @@ pub struct Args {
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
-    recompute: Recompute,
+    memory: Memory,
 }
 
 struct Printer {
@@ -106,7 +106,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
     let mut printer = Printer { talk, progress: Progress::new(talk.json) };
     let adjust = |job: &mut crate::migrate::Job| {
-        job.train.recompute = args.recompute.over(job.train.recompute);
+        args.memory.over(&mut job.train);
         args.amp.over(&mut job.amp)
     };
     let stop = super::signals::stop()?;

@@ -19,6 +19,7 @@ mod train;
 
 use crate::devices;
 use crate::report::text;
+use crate::runtime::{Bytes, TrainConfig};
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use console::{print, say};
@@ -57,19 +58,34 @@ Examples:
 Exit status: 0 done; 1 error, or the model would not run; 2 wrong arguments; 3 numbers differ from PyTorch's, or a step of a
 migration failed; 128 + signal for a run that was interrupted (130 after Ctrl-C, 143 after SIGTERM).";
 
-/// An option of commands that plan the memory of a training step.
+/// Options of commands that plan the memory of a training step.
 #[derive(clap::Args, Debug)]
-struct Recompute {
+struct Memory {
     /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits
     /// (default: as in the settings, else true).
     #[arg(long, value_name = "BOOL")]
     recompute: Option<bool>,
+    /// Bytes that training may take, such as 8GiB: what does not fit is computed a second time in the backward
+    /// pass, products included; the same bits in more time (default: as in the settings, else no limit).
+    #[arg(long, value_name = "SIZE")]
+    memory_budget: Option<Bytes>,
 }
 
-impl Recompute {
-    /// What was given, or else what was so far.
-    fn over(&self, before: bool) -> bool {
+impl Memory {
+    /// The switch, as given or else as it was.
+    fn recompute(&self, before: bool) -> bool {
         self.recompute.unwrap_or(before)
+    }
+
+    /// The budget in bytes.
+    fn budget(&self) -> Option<usize> {
+        self.memory_budget.map(|b| b.0)
+    }
+
+    /// Lays the options over settings.
+    fn over(&self, c: &mut TrainConfig) {
+        c.recompute = self.recompute(c.recompute);
+        c.memory_budget = self.memory_budget.or(c.memory_budget);
     }
 }
 

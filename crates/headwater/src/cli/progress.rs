@@ -58,6 +58,17 @@ impl Observer for Progress {
                     s.decayed.len() + s.undecayed.len(),
                     s.decayed.len(),
                 ));
+                if let Some(r) = s.rematerialized {
+                    self.say(format!(
+                        "memory budget: {} planned instead of {}; {} results are computed a second time, which adds {:.1} % \
+                         operations and about {:.1} % time to forward and backward (predicted from nominal rates)",
+                        text::bytes(r.after),
+                        text::bytes(r.before),
+                        r.results,
+                        100.0 * r.more_operations,
+                        100.0 * r.more_time,
+                    ));
+                }
                 s.unreached.iter().for_each(|u| self.say(format!("not trained, it gets no gradient: {u}")));
             }
             Event::Resume { step, path, changed, damaged } => {

@@ -3,7 +3,7 @@
 use super::amp::Amp;
 use super::console::say;
 use super::progress::Progress;
-use super::{Outcome, Recompute, Status, Talk, Usage};
+use super::{Memory, Outcome, Status, Talk, Usage};
 use crate::auto;
 use crate::core::DType;
 use crate::core::device::Device;
@@ -86,7 +86,7 @@ pub struct Args {
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
-    recompute: Recompute,
+    memory: Memory,
     /// With `--amp auto`: largest relative error of loss and gradients against float64.
     #[arg(long, default_value_t = 1e-2)]
     budget: f64,
@@ -284,7 +284,7 @@ fn settings(args: &Args) -> Result<TrainConfig> {
     c.eval.every = args.eval_every.or(c.eval.every);
     c.checkpoint.every = args.save_every.or(c.checkpoint.every);
     args.amp.over(&mut c.amp)?;
-    c.recompute = args.recompute.over(c.recompute);
+    args.memory.over(&mut c);
     c.eval.patience = args.patience.or(c.eval.patience);
     c.eval.keep_best |= args.keep_best;
     c.ema = args.ema.or(c.ema);

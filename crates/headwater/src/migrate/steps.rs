@@ -11,7 +11,7 @@ use crate::core::pass::precision::Settings;
 use crate::core::{DType, pass};
 use crate::golden::{Golden, Kind};
 use crate::import::Dims;
-use crate::inspect::inspect;
+use crate::inspect::{MemoryPlan, inspect};
 use crate::machine::Machine;
 use crate::model::Model;
 use crate::report::{Block, Chart, Series, Table, Verdict, text};
@@ -93,7 +93,9 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     let dims = dims.or_exported();
     let bound = model.bind(&dims)?;
     let dropouts = pass::without_dropout(&mut bound.graph.clone());
-    let found = inspect(&model, &bound, device, &Settings::default().properties()?, job.train.recompute)?;
+    // The budget is for the precision that is trained in, which training keeps or refuses by itself.
+    let plan = MemoryPlan { recompute: job.train.recompute, budget: None };
+    let found = inspect(&model, &bound, device, &Settings::default().properties()?, &plan)?;
     let missing: Vec<&str> = found.missing().map(|o| o.name.as_str()).collect();
     let slow = found.operators.iter().filter(|o| o.support == "reference").count();
     let summary = format!(

@@ -17,6 +17,9 @@ pub struct Run {
     /// Bytes of the arena. Not every test asks.
     #[allow(dead_code)]
     pub arena: usize,
+    /// Bytes that all of training takes, as planned.
+    #[allow(dead_code)]
+    pub planned: usize,
 }
 
 impl Run {
@@ -46,7 +49,8 @@ pub fn train(threads: usize, set: impl FnOnce(&mut TrainConfig)) -> Run {
         let session = trainer.session();
         let tensors = session.tensors().iter().map(|t| Ok((t.name.clone(), session.read(t)?)));
         let tensors = tensors.collect::<anyhow::Result<_>>()?;
-        Ok(Run { losses: summary.losses, tensors, arena: session.arena_bytes() })
+        let (arena, planned) = (session.arena_bytes(), session.planned_bytes());
+        Ok(Run { losses: summary.losses, tensors, arena, planned })
     })
     .unwrap()
 }

@@ -7,6 +7,9 @@ use crate::optim::{Groups, names};
 use headwater_core::compile::{Goal, Options, ParameterGradient};
 use headwater_core::pass::precision::Properties;
 
+/// Bytes of a budget that are left to what an update returns: a few numbers for each bucket.
+const UPDATE_RESULTS: usize = 16 << 10;
+
 /// Options of a training step that sums no micro-batches.
 pub(super) fn training(precision: &Properties, t: &Training) -> Options<'static> {
     Options {
@@ -15,6 +18,7 @@ pub(super) fn training(precision: &Properties, t: &Training) -> Options<'static>
         loss_scale: t.scaled.then(|| (names::LOSS_SCALE, names::loss_scale_type())),
         fault: t.fault,
         recompute: t.recompute,
+        memory_budget: t.memory_budget.map(|b| b.saturating_sub(UPDATE_RESULTS)),
         ..Options::default()
     }
 }

@@ -20,6 +20,7 @@ use crate::optim::{self, Clip, Decay, Group, Groups, Moment, Optimizer, names};
 use headwater_core::compile::{self, Compiled, Options, ParameterGradient};
 use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::{InputRole, NodeId, Origin};
+use headwater_core::pass::Rematerialized;
 use headwater_core::pass::diff::NoGradient;
 use headwater_core::pass::integers::check_words;
 use headwater_core::pass::precision::{Properties, Settings};
@@ -78,6 +79,8 @@ pub struct Training {
     /// Whether the backward pass makes again what is cheap to make, rather than keep it: the same bits in
     /// less memory.
     pub recompute: bool,
+    /// Bytes that training may take in all, kept by recomputing more.
+    pub memory_budget: Option<usize>,
     /// Whether gradients are those of the loss times [`Session::set_loss_scale`].
     pub scaled: bool,
     /// A fault to try out what a run does then, at a node of the differentiated graph; see
@@ -96,6 +99,7 @@ impl Default for Training {
             precision: Settings::default(),
             stochastic_rounding: false,
             recompute: true,
+            memory_budget: None,
             scaled: false,
             fault: None,
         }
@@ -129,6 +133,8 @@ pub struct Session {
     tensors: Vec<ModelTensor>,
     precision: Properties,
     missing: Vec<NoGradient>,
+    /// Cost of keeping the memory budget.
+    rematerialized: Option<Rematerialized>,
     traces: Vec<Trace>,
     counts: Vec<Counts>,
 }
@@ -167,6 +173,7 @@ impl Session {
             tensors: Vec::new(),
             precision: precision.clone(),
             missing: Vec::new(),
+            rematerialized: None,
             traces: Vec::new(),
             counts: Vec::new(),
             device,
@@ -202,7 +209,20 @@ impl Session {
         session.training =
             Some(TrainingState { settings, groups, program, update, zero, applied: 0, loss_scale: 1.0 });
         session.set_loss_scale(1.0)?;
+        session.keeps_budget()?;
         Ok(session)
+    }
+
+    /// Refuses a budget that the update or its results alone exceed.
+    fn keeps_budget(&self) -> Result<()> {
+        let (budget, planned) = (self.training()?.settings.memory_budget, self.planned_bytes());
+        match budget.filter(|b| planned > *b) {
+            Some(budget) => Err(Error::config(
+                "memory_budget",
+                format!("is {budget} bytes, training with its update takes {planned}: raise it"),
+            )),
+            None => Ok(()),
+        }
     }
 
     /// The flat layout of gradients, with the masters and the rounding that the settings ask for.
@@ -351,6 +371,7 @@ impl Session {
             Ok::<_, Error>(bindings)
         })?;
         let interface = interface.ok_or_else(|| Error::Model("a graph was not bound".into()))?;
+        self.rematerialized = compiled.rematerialized.or(self.rematerialized);
         let program = Program::load(device.as_ref(), compiled.into_plan()?, interface)?;
         if program.arena() > self.arena.bytes() {
             // The old arena goes first: both would not always fit.
@@ -590,6 +611,11 @@ impl Session {
     /// Memory held for the model's and the optimizer's state.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
         self.state.segments()
+    }
+
+    /// Cost of keeping [`Training::memory_budget`]; `None` if there is none, or nothing had to be done.
+    pub fn rematerialized(&self) -> Option<Rematerialized> {
+        self.rematerialized
     }
 
     /// Bytes of memory that training uses: state, arena, what the two programs of a step are fed and return.

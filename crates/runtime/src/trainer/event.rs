@@ -4,6 +4,7 @@ use super::course::Best;
 use crate::config::TrainConfig;
 use crate::error::Result;
 use crate::session::Underflow;
+use headwater_core::pass::Rematerialized;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -65,6 +66,34 @@ pub enum Event {
     },
 }
 
+/// Cost of keeping a memory budget.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Recomputation {
+    /// Bytes planned without.
+    pub before: usize,
+    /// Bytes planned now.
+    pub after: usize,
+    /// Results of the forward pass that are computed a second time.
+    pub results: usize,
+    /// Floating-point operations added, as a share of forward and backward.
+    pub more_operations: f64,
+    /// Time added, as a share of forward and backward: predicted from nominal rates, not measured.
+    pub more_time: f64,
+}
+
+impl From<Rematerialized> for Recomputation {
+    fn from(r: Rematerialized) -> Recomputation {
+        let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
+        Recomputation {
+            before: r.before,
+            after: r.after,
+            results: r.results,
+            more_operations: share(r.more_flops, r.flops),
+            more_time: share(r.more_seconds, r.seconds),
+        }
+    }
+}
+
 /// What is known before the first step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Start {
@@ -78,6 +107,11 @@ pub struct Start {
     pub samples: usize,
     /// Elements of all trained parameters.
     pub parameters: usize,
+    /// Bytes that training uses, as planned.
+    pub planned_bytes: usize,
+    /// Cost of the memory budget, if it demanded anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rematerialized: Option<Recomputation>,
     /// Names of the parameters that weight decay applies to.
     pub decayed: Vec<String>,
     /// Names of those it does not apply to.

@@ -10,7 +10,7 @@ mod spans;
 
 pub use course::{Best, Course};
 use event::Observers;
-pub use event::{Evaluation, Event, Observer, Start, Step};
+pub use event::{Evaluation, Event, Observer, Recomputation, Start, Step};
 use spans::Recorder;
 pub use spans::Span;
 
@@ -503,6 +503,8 @@ impl<'a> Trainer<'a> {
                 .iter()
                 .map(|m| format!("{}: {}", m.parameter, m.reason))
                 .collect(),
+            planned_bytes: self.session.planned_bytes(),
+            rematerialized: self.session.rematerialized().map(Recomputation::from),
             config: self.config.clone(),
         }
     }
@@ -595,7 +597,7 @@ fn changes(old: &TrainConfig, new: &TrainConfig) -> Vec<String> {
         _ => serde_json::Map::new(),
     };
     let (old, new) = (object(old), object(new));
-    let harmless = ["recompute", "checkpoint", "log"];
+    let harmless = ["recompute", "memory_budget", "checkpoint", "log"];
     // Evaluations change nothing, unless they decide on the rate or on the end.
     let decides = new["schedule"].get("name").is_some_and(|n| n == "plateau")
         || [&old, &new].iter().any(|c| !c["eval"]["patience"].is_null());
