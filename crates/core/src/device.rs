@@ -14,8 +14,8 @@
 //! Passes see a device through its [`Target`] alone. The interface knows no pass.
 
 use crate::diagnostic::Result;
-use crate::plan::Plan;
-use crate::target::Target;
+use crate::plan::{Plan, Step};
+use crate::target::{Support, Target};
 use std::any::Any;
 use std::fmt::Debug;
 use std::ops::Range;
@@ -64,6 +64,32 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// `Unsupported` or `Device` if a step cannot run here, `Plan` if the plan is not sound.
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>>;
+
+    /// The way it would run each step of a plan, for reports; nothing is compiled or run.
+    fn survey(&self, plan: &Plan) -> Vec<StepUse> {
+        let used = |step: &Step| match self.target().step(step) {
+            Support::Native => StepUse { launches: 1, ..StepUse::default() },
+            Support::Reference => StepUse { host: Some("no kernel".into()), ..StepUse::default() },
+            Support::Missing(why) => StepUse { host: Some(why), ..StepUse::default() },
+        };
+        plan.steps.iter().map(used).collect()
+    }
+
+    /// A remark that belongs beside every figure of this device, such as that it is simulated.
+    fn remark(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// The way a device runs a step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepUse {
+    /// The reason why it runs through the reference, if it does.
+    pub host: Option<String>,
+    /// Kernels that it launches.
+    pub launches: usize,
+    /// Seconds of them, launches included, where the device predicts them.
+    pub seconds: Option<f64>,
 }
 
 /// Memory on a device. Handles are shared: submitted work holds those that it uses.

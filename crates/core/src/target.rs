@@ -7,6 +7,7 @@
 use crate::dtype::{Class, DType};
 use crate::expr::Unary;
 use crate::ops::{Body, OpCx, OpDef};
+use crate::plan::{Step, TensorView, Work};
 use crate::row::RowProgram;
 use crate::tensor::TensorType;
 use std::fmt::Debug;
@@ -302,6 +303,20 @@ impl Target {
             _ => {}
         }
         self.operators.program(p)
+    }
+
+    /// The support for a step of a plan.
+    pub fn step(&self, step: &Step) -> Support {
+        match &step.work {
+            Work::Rows(program) => self.program(program),
+            Work::Kernel { op, attrs } => {
+                let types: Vec<Option<TensorType>> =
+                    step.reads.iter().map(|v| v.as_ref().map(TensorView::ty)).collect();
+                let outs: Vec<TensorType> = step.writes.iter().map(TensorView::ty).collect();
+                let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
+                self.operators.support(op, &cx, &outs)
+            }
+        }
     }
 
     /// Rounding of products of operands of a type.

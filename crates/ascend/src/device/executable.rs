@@ -1,18 +1,16 @@
 //! Plans on a device: steps as launches of kernels, the rest on the host.
 
 use super::host_step::HostStep;
-use super::machine::{Argument, Fault, Launch, Machine, named};
-use super::place::{Bound, Where, check};
+use super::machine::{Argument, Launch, Machine, named};
+use super::place::{ALIGN, Bound, Where, check};
 use crate::host::Site;
-use crate::kernel::Program;
-use crate::lower::{self, Lowered, Refusal};
+use crate::lower::{self, Distinct, Lowered, Refusal};
 use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::graph::Origin;
 use headwater_core::plan::{Plan, Step};
 use headwater_core::target::Target;
 use headwater_core::{ensure, fail};
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,28 +41,6 @@ enum Work {
     Host(HostStep),
 }
 
-/// Distinct kernels of a plan. Two that differ in the model's lines alone are one.
-#[derive(Default)]
-struct Distinct {
-    programs: Vec<Arc<Program>>,
-    by_text: HashMap<String, usize>,
-}
-
-impl Distinct {
-    /// The number of a program.
-    fn number(&mut self, program: &Program) -> usize {
-        let mut plain = program.clone();
-        plain.sources.iter_mut().for_each(|source| source.origin = Origin::default());
-        let text = plain.to_string();
-        *self.by_text.entry(text).or_insert_with_key(|text| {
-            // Names of kernels are unique in what is compiled.
-            plain.name = format!("{}_{:016x}", plain.name, crate::kernel::hash(text));
-            self.programs.push(Arc::new(plain));
-            self.programs.len() - 1
-        })
-    }
-}
-
 impl<M: Machine> Loaded<M> {
     /// Lowers the steps of a plan, compiles the kernels and takes their memory.
     ///
@@ -91,9 +67,9 @@ impl<M: Machine> Loaded<M> {
                     let mut bound = Vec::with_capacity(launches.len());
                     for launch in &launches {
                         let kernel = distinct.number(&launch.program);
-                        let place = (kernel, site(&distinct.programs[kernel].name));
+                        let place = (kernel, site(&distinct.programs()[kernel].name));
                         let launch = Bound::new(plan, step, launch, needs, place, faults).map_err(named)?;
-                        faults += if launch.fault.is_some() { Fault::BYTES } else { 0 };
+                        faults += launch.fault.as_ref().map_or(0, |(_, f)| f.bytes.next_multiple_of(ALIGN));
                         bound.push(launch);
                     }
                     Work::Kernels(bound)
@@ -102,7 +78,7 @@ impl<M: Machine> Loaded<M> {
             };
             steps.push(Prepared { work, site: site("") });
         }
-        let kernels = machine.load(&distinct.programs)?;
+        let kernels = machine.load(distinct.programs())?;
         let alloc = |bytes: usize| (bytes > 0).then(|| machine.alloc(bytes)).transpose();
         let scratch =
             usize::try_from(scratch).map_err(|_| fail!(Device, "{scratch} bytes of scratch memory"))?;

@@ -118,28 +118,28 @@ pub(super) enum Argument<'a, T> {
 pub(super) struct Fault {
     /// Indices are below it.
     pub limit: u64,
+    /// Bytes of the kernel's reports.
+    pub bytes: usize,
     /// Operator and line.
     pub site: Arc<Site>,
 }
 
 impl Fault {
-    /// Words that a kernel writes: the number of wrong indices, the position of the first, its low and its high half.
-    pub const WORDS: usize = 8;
-    /// Bytes of them.
-    pub const BYTES: usize = 4 * Fault::WORDS;
+    /// Bytes of a report: the number of wrong indices, the position of the first, its low and its high half, and zeros.
+    pub const REPORT: usize = 32;
 
-    /// The error that the words of a kernel stand for.
+    /// The error that the reports of a kernel stand for: of the first wrong index.
     ///
     /// # Errors
     /// `Value` if an index was out of range.
-    pub fn check(&self, words: &[u8]) -> Result<()> {
-        let word = |i: usize| {
-            let bytes = words.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok());
+    pub fn check(&self, reports: &[u8]) -> Result<()> {
+        let number = |report: &[u8], i: usize| {
+            let bytes = report.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok());
             bytes.map_or(0, i32::from_le_bytes)
         };
-        if word(0) == 0 {
-            return Ok(());
-        }
+        let wrong = reports.chunks(Fault::REPORT).find(|report| number(report, 0) != 0);
+        let Some(report) = wrong else { return Ok(()) };
+        let word = |i| number(report, i);
         let (low, high) = (word(2) as u32, word(3));
         let index = (i64::from(high) << 32) | i64::from(low);
         let error = fail!(Value, "index {index} at position {} is outside 0..{}", word(1), self.limit);

@@ -12,7 +12,9 @@ mod npu;
 mod npu_stream;
 mod place;
 mod simulator;
+mod survey;
 mod target;
 
 pub use npu::Ascend;
 pub use simulator::AscendSim;
+pub use survey::LAUNCH;

@@ -4,6 +4,7 @@
 use super::executable::Loaded;
 use super::machine::{Argument, Fault, Launch, Machine};
 use super::npu_stream::AscendStream;
+use super::survey::survey;
 use super::target;
 use crate::chip::{Arch, Chip};
 use crate::emit::emit;
@@ -12,7 +13,7 @@ use crate::host::{
 };
 use crate::kernel::{ParamKind, Program, Unit};
 use crate::lower::Refusal;
-use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, Stream};
+use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, StepUse, Stream};
 use headwater_core::diagnostic::{Error, Result};
 use headwater_core::fail;
 use headwater_core::plan::Plan;
@@ -243,5 +244,9 @@ impl Device for Ascend {
 
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
         Ok(Box::new(Loaded::new(&self.npu, &self.target, plan)?))
+    }
+
+    fn survey(&self, plan: &Plan) -> Vec<StepUse> {
+        survey(self.npu.chip(), plan)
     }
 }

@@ -61,7 +61,7 @@ impl AscendStream {
 
     /// Copies a kernel's report behind its launch.
     pub fn watch(&self, faults: &DeviceMemory, at: usize, fault: Fault) -> Result<()> {
-        let pending = self.stream.read_part(faults, at, self.pinned(Fault::BYTES)?, Fault::BYTES)?;
+        let pending = self.stream.read_part(faults, at, self.pinned(fault.bytes)?, fault.bytes)?;
         lock(&self.reports).push((pending, fault));
         Ok(())
     }
@@ -71,7 +71,7 @@ impl AscendStream {
         let reports = std::mem::take(&mut *lock(&self.reports));
         for (pending, fault) in reports {
             let memory = pending.wait(None)?;
-            if let Err(error) = fault.check(&memory[..Fault::BYTES]) {
+            if let Err(error) = fault.check(&memory[..fault.bytes]) {
                 self.keep(error);
             }
             self.give_back(memory);

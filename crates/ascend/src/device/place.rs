@@ -139,13 +139,9 @@ impl Bound {
                     Where::Scratch(bytes as usize)
                 }
                 Arg::Fault { limit } => {
-                    ensure!(
-                        fault.is_none() && param.bytes() <= Fault::BYTES as u64,
-                        Plan,
-                        "kernel `{}` has more than one report",
-                        program.name
-                    );
-                    fault = Some((faults, Fault { limit, site: site.clone() }));
+                    ensure!(fault.is_none(), Plan, "kernel `{}` has more than one report", program.name);
+                    fault =
+                        Some((faults, Fault { limit, bytes: param.bytes() as usize, site: site.clone() }));
                     Where::Fault(faults)
                 }
                 Arg::Int(x) => Where::Int(x),

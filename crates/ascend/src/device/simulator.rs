@@ -6,12 +6,13 @@
 use super::executable::Loaded;
 use super::machine::{Argument, Fault, Launch, Machine};
 use super::place::ALIGN;
+use super::survey::survey;
 use super::target;
-use crate::chip::Chip;
+use crate::chip::{Arch, Chip};
 use crate::kernel::{Access, ParamKind, Program, verify};
 use crate::lower::Refusal;
 use crate::sim::{self, Arg, Bytes, Mode, Region};
-use headwater_core::device::{Buffer, Content, Device, Event, Executable, Fetched, Foreign, Stream};
+use headwater_core::device::{Buffer, Content, Device, Event, Executable, Fetched, Foreign, StepUse, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::plan::Plan;
 use headwater_core::target::Target;
@@ -369,7 +370,7 @@ impl Machine for Simulated {
     }
 
     fn report(&self, _: &SimStream, faults: &Arc<SimBuffer>, at: usize, fault: Fault) -> Result<()> {
-        let range = faults.range(at, Fault::BYTES)?;
+        let range = faults.range(at, fault.bytes)?;
         fault.check(&faults.lock()[range])
     }
 
@@ -438,5 +439,18 @@ impl Device for AscendSim {
 
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
         Ok(Box::new(Loaded::new(&self.chip, &self.target, plan)?))
+    }
+
+    fn survey(&self, plan: &Plan) -> Vec<StepUse> {
+        survey(Ok(self.chip.chip), plan)
+    }
+
+    fn remark(&self) -> Option<&str> {
+        Some(match self.chip.chip.arch {
+            Arch::A2 => "simulated; times are predicted by a model, none is measured on hardware",
+            Arch::P310 => {
+                "simulated; times are scaled from the chip's table, not calibrated: no measurement of it is public"
+            }
+        })
     }
 }

@@ -291,6 +291,13 @@ impl Program {
         self.parts.len() > 1
     }
 
+    /// The same without the model's lines: kernels of equal text are one kernel.
+    pub fn plain(&self) -> Program {
+        let mut plain = self.clone();
+        plain.sources.iter_mut().for_each(|source| source.origin = Origin::default());
+        plain
+    }
+
     /// True if cores wait for each other: all blocks must run at the same time.
     pub fn cores_meet(&self) -> bool {
         let mut found = false;

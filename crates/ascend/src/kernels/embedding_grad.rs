@@ -5,12 +5,13 @@
 //! the same for any number of blocks, and there are no atomic sums.
 
 use super::copies::{read, write_rows};
+use super::indices::{Indices, below, not_below, not_inside, read_indices};
 use super::refusal;
 use crate::chip::Arch;
 use crate::finding::{Result, Rule};
 use crate::kernel::{
-    Barrier, Binary, Buf, Builder, Elem, Gm, Over, Pipe, Program, Round, Scalar, ScalarBinary, ScalarType,
-    Scaled, Unit,
+    Barrier, Binary, Builder, Elem, Over, Pipe, Program, Round, Scalar, ScalarBinary, ScalarType, Scaled,
+    Unit,
 };
 
 /// Sums of a task, f32 elements.
@@ -31,6 +32,8 @@ const FAULT: u64 = 8;
 pub struct EmbeddingGrad {
     /// Type of gradients, f32 or f16. Sums are f32, rounded once at the end.
     pub elem: Elem,
+    /// Type of indices, i32 or i64.
+    pub index: Elem,
     /// Number of indices, n.
     pub indices: u64,
     /// Rows of the table, r.
@@ -43,25 +46,22 @@ pub struct EmbeddingGrad {
 
 /// `grad_table[index[i], :] += grad[i, :]` for i = 0, 1, … below n, onto zeros.
 ///
-/// Parameters: `index` \[n\] i32, `grad` \[n, d\], `grad_table` \[r, d\], `fault` \[8\] i32. Indices outside 0 to r - 1
-/// add nothing. `fault` has their number, then the position of the first or -1, then zeros. The host has to look at
-/// it.
+/// Parameters: `index` \[n\], `grad` \[n, d\], `grad_table` \[r, d\], `fault` \[8\] i32. Indices outside 0 to r - 1
+/// add nothing. `fault` has their number, the position of the first or -1, that index as i64 or 0, then zeros. The host
+/// has to look at it.
 ///
 /// # Errors
 /// `Unsupported` for other types. `Range` for an empty shape, or one whose rows or positions are no i32. `Alignment`
 /// on 310P, which has no copy of part of 32 bytes, where a row is no multiple of them.
 pub fn embedding_grad(arch: Arch, shape: &EmbeddingGrad) -> Result<Program> {
-    let EmbeddingGrad { elem, indices, rows, dim, padding } = *shape;
+    let EmbeddingGrad { elem, index, indices, rows, dim, padding } = *shape;
     let name = format!("embedding_grad_{elem}");
     check(arch, shape, &name)?;
     let unit = if arch.split() { Unit::Vector } else { Unit::Whole };
     let mut k = Builder::new(&name, arch, unit);
     k.doc(format!("grad_table[index[i]] += grad[i]: {indices} indices, table {rows} x {dim}, {elem}"));
     k.doc("each element is summed by one core, in f32, in the order of the indices");
-    let index = k.input("index", Elem::I32, indices);
-    if arch == Arch::P310 {
-        k.slack(index, indices.next_multiple_of(Elem::I32.per_block()) - indices);
-    }
+    let from = Indices::input(&mut k, index, indices);
     let grad = k.input("grad", elem, indices * dim);
     let table = k.output("grad_table", elem, rows * dim);
     let fault = k.output("fault", Elem::I32, FAULT);
@@ -74,7 +74,7 @@ pub fn embedding_grad(arch: Arch, shape: &EmbeddingGrad) -> Result<Program> {
     let sums = k.ub("sums", Elem::F32, SUMS);
     let narrow = (elem == Elem::F16).then(|| k.ub("narrow", elem, SUMS));
     let row = k.ub("row", elem, SLOTS * pitch);
-    let near = k.ub("near", Elem::I32, INDICES.min(indices.next_multiple_of(Elem::I32.per_block())));
+    let near = from.buffer(&mut k, INDICES);
     let report = k.ub("report", Elem::I32, FAULT);
 
     // Flags: a slot is free; the sums may be overwritten.
@@ -83,11 +83,12 @@ pub fn embedding_grad(arch: Arch, shape: &EmbeddingGrad) -> Result<Program> {
     }
     k.set_flag(Pipe::Mte3, Pipe::V, 0);
     if indices <= INDICES {
-        read_indices(&mut k, near, index, &Scalar::Int(0), &indices.into());
+        read_indices(&mut k, near, from.gm, &Scalar::Int(0), &indices.into());
     }
     let round = k.var("round", ScalarType::Int);
     k.set(round, 0);
     let (wrong, first_wrong) = (k.var("wrong", ScalarType::Int), k.var("first_wrong", ScalarType::Int));
+    let first_index = k.var("first_index", ScalarType::Int);
     let share = (Scalar::from(rows) + Scalar::BLOCKS - 1) / Scalar::BLOCKS;
     let share = k.let_("share", share.min(most));
     let tasks = k.let_("tasks", (share.clone() + (rows - 1)) / share.clone() * tiles);
@@ -100,6 +101,7 @@ pub fn embedding_grad(arch: Arch, shape: &EmbeddingGrad) -> Result<Program> {
         let all = Over::count(count.clone() * pitch);
         k.set(wrong, 0);
         k.set(first_wrong, -1);
+        k.set(first_index, 0);
 
         k.wait_flag(Pipe::Mte3, Pipe::V, 0);
         k.duplicate(sums.at(0), 0.0, all.clone());
@@ -110,14 +112,16 @@ pub fn embedding_grad(arch: Arch, shape: &EmbeddingGrad) -> Result<Program> {
             let len = k.let_("len", Scalar::from(INDICES).min(Scalar::from(indices) - start.clone()));
             if pieces > 1 {
                 k.flag(Pipe::S, Pipe::Mte2, 0);
-                read_indices(k, near, index, &start, &len);
+                read_indices(k, near, from.gm, &start, &len);
             }
             k.for_each("i", 0, len, 1, |k, i| {
                 let target = k.load("target", near.at(&i));
                 let position = start + i;
-                let outside = below(&target, 0).binary(ScalarBinary::Or, not_below(&target, rows));
-                k.if_(outside, |k| {
-                    k.if_(Scalar::Var(wrong).eq(0), |k| k.set(first_wrong, position.clone()));
+                k.if_(not_inside(&target, rows), |k| {
+                    k.if_(Scalar::Var(wrong).eq(0), |k| {
+                        k.set(first_wrong, position.clone());
+                        k.set(first_index, target.clone());
+                    });
                     k.set(wrong, wrong + 1);
                 });
                 let mine = not_below(&target, first.clone())
@@ -164,7 +168,8 @@ pub fn embedding_grad(arch: Arch, shape: &EmbeddingGrad) -> Result<Program> {
         k.if_(task.eq(0), |k| {
             k.store(report.at(0), wrong);
             k.store(report.at(1), first_wrong);
-            for word in 2..FAULT {
+            k.store(report.cast(Elem::I64).at(1), first_index);
+            for word in 4..FAULT {
                 k.store(report.at(word), 0);
             }
             k.flag(Pipe::S, Pipe::Mte3, 0);
@@ -179,10 +184,13 @@ pub fn embedding_grad(arch: Arch, shape: &EmbeddingGrad) -> Result<Program> {
 }
 
 fn check(arch: Arch, shape: &EmbeddingGrad, name: &str) -> Result<()> {
-    let EmbeddingGrad { elem, indices, rows, dim, padding } = *shape;
+    let EmbeddingGrad { elem, index, indices, rows, dim, padding } = *shape;
     let fail = |rule, message| Err(refusal(name, "embedding_dense_backward", rule, message));
     if !matches!(elem, Elem::F16 | Elem::F32) {
         return fail(Rule::Unsupported, format!("gradients are {elem}; f32 and f16 are supported"));
+    }
+    if !matches!(index, Elem::I32 | Elem::I64) {
+        return fail(Rule::Unsupported, format!("indices are {index}; i32 and i64 are supported"));
     }
     let limit = i32::MAX as u64;
     for (what, size) in [("indices", indices), ("rows", rows), ("elements of a row", dim)] {
@@ -205,18 +213,4 @@ fn check(arch: Arch, shape: &EmbeddingGrad, name: &str) -> Result<()> {
         return fail(Rule::Range, format!("a row of {dim} elements is too long for copies of parts of it"));
     }
     Ok(())
-}
-
-fn below(x: &Scalar, limit: impl Into<Scalar>) -> Scalar {
-    x.clone().lt(limit)
-}
-
-fn not_below(x: &Scalar, limit: impl Into<Scalar>) -> Scalar {
-    x.clone().binary(ScalarBinary::Ge, limit)
-}
-
-/// Copies `len` indices into UB, and lets the scalar unit wait for them.
-fn read_indices(k: &mut Builder, near: Buf, index: Gm, start: &Scalar, len: &Scalar) {
-    read(k, near.at(0), index.at(start), len);
-    k.flag(Pipe::Mte2, Pipe::S, 0);
 }

@@ -1,11 +1,16 @@
 //! Operators with a kernel of their own, by kernels that are written by hand.
+//!
+//! The kernels take contiguous operands; the planner makes them so where an operator has a kernel ([`has_kernel`]).
 
-use super::launch::{Lowered, Refusal};
+use super::launch::{Arg, Launch, Lowered, Refusal};
 use crate::chip::Chip;
-use crate::kernel::Source;
+use crate::kernel::{Elem, Program, Source, SourceId, Stmt, StmtKind};
+use crate::kernels::{EmbeddingGrad, GatherRows, embedding_grad, gather_rows};
+use headwater_core::ops::index::embedding_grad::Options;
 use headwater_core::ops::{OpCx, OpDef};
-use headwater_core::plan::Step;
-use headwater_core::{Attrs, TensorType};
+use headwater_core::plan::{Step, TensorView};
+use headwater_core::{Attrs, DType, TensorType};
+use std::sync::Arc;
 
 /// The launches of an operator.
 ///
@@ -18,12 +23,114 @@ pub fn kernel(
     step: &Step,
     source: &Source,
 ) -> Result<Lowered, Refusal> {
-    let _ = (chip, attrs, step, source);
-    Err(Refusal(format!("`{}` has no kernel yet", op.name)))
+    let types: Vec<Option<TensorType>> = step.reads.iter().map(|v| v.as_ref().map(TensorView::ty)).collect();
+    let outs: Vec<TensorType> = step.writes.iter().map(TensorView::ty).collect();
+    let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
+    let (program, args, blocks) = choose(chip, op, &cx, &outs)?;
+    if !step.reads.iter().flatten().chain(&step.writes).all(|v| v.layout.is_contiguous()) {
+        return Err(Refusal::new("operands that are not contiguous"));
+    }
+    let program = Arc::new(attributed(program, source));
+    Ok(Lowered { launches: vec![Launch { program, args, blocks }], scratch: 0 })
 }
 
 /// True if an operator has a kernel on a chip, for contiguous operands of these types.
 pub fn has_kernel(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bool {
-    let _ = (chip, op, cx, outs);
-    false
+    choose(chip, op, cx, outs).is_ok()
+}
+
+type Chosen = (Program, Vec<Arg>, u32);
+
+/// The kernel of an operator on contiguous operands, its arguments and blocks.
+fn choose(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusal> {
+    match op.name {
+        "embedding" => embedding(chip, cx, outs),
+        "embedding_dense_backward" => embedding_backward(chip, cx),
+        name => Err(Refusal(format!("`{name}` has no kernel yet"))),
+    }
+}
+
+/// Address of a whole operand.
+const fn read(operand: usize) -> Arg {
+    Arg::Read { operand, bytes: 0 }
+}
+
+const fn write(operand: usize) -> Arg {
+    Arg::Write { operand, bytes: 0 }
+}
+
+/// Type of an input, which is there.
+fn input<'a>(cx: &OpCx<'a>, i: usize) -> Result<&'a TensorType, Refusal> {
+    cx.inputs.get(i).copied().flatten().ok_or_else(|| Refusal(format!("input {i} is missing")))
+}
+
+/// Type of indices as kernels read them.
+fn index_type(dtype: DType) -> Result<Elem, Refusal> {
+    Elem::of(dtype)
+        .filter(|e| matches!(e, Elem::I32 | Elem::I64))
+        .ok_or_else(|| Refusal(format!("indices in {dtype}")))
+}
+
+fn embedding(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusal> {
+    let (table, index) = (input(cx, 0)?, input(cx, 1)?);
+    let elem = match table.dtype.size() {
+        2 => Elem::U16,
+        4 => Elem::U32,
+        _ => return Err(Refusal(format!("rows of {}", table.dtype))),
+    };
+    let shape = GatherRows {
+        elem,
+        index: index_type(index.dtype)?,
+        indices: index.shape.numel() as u64,
+        rows: table.shape[0] as u64,
+        dim: table.shape[1] as u64,
+    };
+    if outs[0].shape.contains(&0) {
+        return Err(Refusal::new("no elements"));
+    }
+    let program = gather_rows(chip.arch, &shape)?;
+    let args = vec![read(1), read(0), write(0), Arg::Fault { limit: shape.rows }];
+    let blocks = shape.reports().min(u64::from(chip.vector_cores)) as u32;
+    Ok((program, args, blocks))
+}
+
+fn embedding_backward(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
+    let (grad, index) = (input(cx, 0)?, input(cx, 1)?);
+    let options = Options::of(cx).map_err(|e| Refusal(e.message))?;
+    if options.scale_grad_by_freq {
+        return Err(Refusal::new("scaling by frequency"));
+    }
+    let elem = Elem::of(grad.dtype).ok_or_else(|| Refusal(format!("gradients in {}", grad.dtype)))?;
+    let rows = options.num_weights as u64;
+    let shape = EmbeddingGrad {
+        elem,
+        index: index_type(index.dtype)?,
+        indices: index.shape.numel() as u64,
+        rows,
+        dim: grad.shape.last().map_or(0, |&d| d as u64),
+        padding: u64::try_from(options.padding_idx).ok().filter(|&row| row < rows),
+    };
+    let program = embedding_grad(chip.arch, &shape)?;
+    let args = vec![read(1), read(0), write(0), Arg::Fault { limit: rows }];
+    Ok((program, args, chip.vector_cores))
+}
+
+/// The program, all of whose statements come from one source.
+fn attributed(mut program: Program, source: &Source) -> Program {
+    fn all(body: &mut [Stmt], id: SourceId) {
+        for stmt in body {
+            stmt.source = id;
+            match &mut stmt.kind {
+                StmtKind::For { body, .. } | StmtKind::While { body, .. } => all(body, id),
+                StmtKind::If { then, otherwise, .. } => {
+                    all(then, id);
+                    all(otherwise, id);
+                }
+                StmtKind::Instr(_) | StmtKind::Let(..) => {}
+            }
+        }
+    }
+    program.sources = vec![source.clone()];
+    program.parts.iter_mut().for_each(|part| all(&mut part.body, SourceId(1)));
+    program
 }

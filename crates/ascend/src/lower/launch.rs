@@ -40,8 +40,8 @@ pub enum Arg {
         /// Bytes from the start of the scratch memory.
         bytes: u64,
     },
-    /// Address of eight i32 in which the kernel reports indices out of range: their number, the position of the first,
-    /// and the low and the high half of that index. The device makes an error in data of it.
+    /// Address of reports of indices out of range, eight i32 each: their number, the position of the first, the low and
+    /// the high half of that index, and zeros. The device makes an error in data of the first.
     Fault {
         /// Indices are at least 0 and below it.
         limit: u64,

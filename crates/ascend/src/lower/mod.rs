@@ -4,10 +4,12 @@
 //! it runs through the reference on the host, and reports list it with that reason. Devices lower steps when they load a
 //! plan; nothing here executes anything.
 
+mod distinct;
 mod kernel;
 mod launch;
 mod rows;
 
+pub use distinct::Distinct;
 pub use kernel::has_kernel;
 pub use launch::{Arg, Launch, Lowered, Refusal};
 pub use rows::rows;

@@ -1,0 +1,166 @@
+//! Rows of a table at given indices: ATen's `embedding` and `index_select` along the first dimension.
+//!
+//! A task is a range of positions. Their indices lie in UB, where the scalar unit checks each before a row is copied, so
+//! no index reaches memory that is not the table's.
+
+use super::copies::{read, write};
+use super::indices::{Indices, not_inside, read_indices};
+use super::refusal;
+use crate::chip::Arch;
+use crate::finding::{Result, Rule};
+use crate::kernel::{Builder, Elem, Over, Pipe, Program, Scalar, ScalarType, Unit};
+
+/// Positions of a task: few enough that all cores have some, many enough that their indices are one copy.
+const POSITIONS: u64 = 256;
+/// Rows in flight.
+const SLOTS: u64 = 4;
+/// Bytes of a slot: a longer row is copied in pieces.
+const SLOT: u64 = 16 << 10;
+
+/// Shapes of [`gather_rows`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GatherRows {
+    /// Type of the table's elements, which are moved as they are.
+    pub elem: Elem,
+    /// Type of indices, i32 or i64.
+    pub index: Elem,
+    /// Number of indices, n.
+    pub indices: u64,
+    /// Rows of the table, r.
+    pub rows: u64,
+    /// Elements of a row, d.
+    pub dim: u64,
+}
+
+impl GatherRows {
+    /// Reports that the kernel writes: one for each task.
+    pub const fn reports(&self) -> u64 {
+        self.indices.div_ceil(POSITIONS)
+    }
+}
+
+/// `out[i, :] = table[index[i], :]` for i below n.
+///
+/// Parameters: `index` \[n\], `table` \[r, d\], `out` \[n, d\], `fault` \[reports, 8\] i32. An index outside 0 to r - 1
+/// gives a row of zeros. Each report has the number of such indices among a task's positions, the position of the first
+/// or -1, and that index as i64, then zeros. The host has to look at them.
+///
+/// # Errors
+/// `Unsupported` for other types of indices. `Range` for an empty shape, or one whose rows or positions are no i32.
+/// `Alignment` on 310P, which has no copy of part of 32 bytes, where a row is no multiple of them.
+pub fn gather_rows(arch: Arch, shape: &GatherRows) -> Result<Program> {
+    let GatherRows { elem, index, indices, rows, dim } = *shape;
+    let name = format!("gather_rows_{elem}");
+    check(arch, shape, &name)?;
+    let unit = if arch.split() { Unit::Vector } else { Unit::Whole };
+    let mut k = Builder::new(&name, arch, unit);
+    k.doc(format!("out[i] = table[index[i]]: {indices} indices, table {rows} x {dim}, {elem}"));
+    let from = Indices::input(&mut k, index, indices);
+    let table = k.input("table", elem, rows * dim);
+    let out = k.output("out", elem, indices * dim);
+    let fault = k.output("fault", Elem::I32, shape.reports() * 8);
+
+    let width = dim.min(SLOT / elem.size());
+    let pitch = width.next_multiple_of(elem.per_block());
+    let pieces = dim.div_ceil(width);
+    let near = from.buffer(&mut k, POSITIONS);
+    let row = k.ub("row", elem, SLOTS * pitch);
+    let report = k.ub("report", Elem::I32, 8);
+    let round = k.var("round", ScalarType::Int);
+    let (wrong, first, index_of_first) = (
+        k.var("wrong", ScalarType::Int),
+        k.var("first", ScalarType::Int),
+        k.var("first_index", ScalarType::Int),
+    );
+    k.set(round, 0);
+
+    // Flags: a slot may be filled again; the report may be written again.
+    for slot in 0..SLOTS {
+        k.set_flag(Pipe::Mte3, Pipe::Mte2, slot);
+    }
+    k.set_flag(Pipe::Mte3, Pipe::S, 0);
+    k.for_each("task", Scalar::BLOCK, shape.reports(), Scalar::BLOCKS, |k, task| {
+        let start = k.let_("start", task.clone() * POSITIONS);
+        let len = k.let_("len", Scalar::from(POSITIONS).min(Scalar::from(indices) - start.clone()));
+        k.set(wrong, 0);
+        k.set(first, -1);
+        k.set(index_of_first, 0);
+        k.flag(Pipe::S, Pipe::Mte2, 0);
+        read_indices(k, near, from.gm, &start, &len);
+        k.for_each("i", 0, len, 1, |k, i| {
+            let target = k.load("target", near.at(&i));
+            let position = k.let_("position", start.clone() + i);
+            let outside = k.let_("outside", not_inside(&target, rows));
+            k.if_(outside.clone(), |k| {
+                k.if_(Scalar::Var(wrong).eq(0), |k| {
+                    k.set(first, position.clone());
+                    k.set(index_of_first, target.clone());
+                });
+                k.set(wrong, wrong + 1);
+            });
+            k.for_each("piece", 0, pieces, 1, |k, piece| {
+                let column = k.let_("column", piece * width);
+                let columns = k.let_("columns", Scalar::from(width).min(Scalar::from(dim) - column.clone()));
+                let slot = k.let_("slot", round % SLOTS);
+                let near = row.at(slot.clone() * pitch);
+                k.wait_flag(Pipe::Mte3, Pipe::Mte2, slot.clone());
+                k.if_else(
+                    outside.clone(),
+                    |k| {
+                        // A row of zeros by the vector unit, behind what the slot was copied to before.
+                        k.flag(Pipe::Mte2, Pipe::V, slot.clone());
+                        let words = row.cast(Elem::I16).at(slot.clone() * (pitch * elem.size() / 2));
+                        k.duplicate(words, 0, Over::count(pitch * elem.size() / 2));
+                        k.flag(Pipe::V, Pipe::Mte3, slot.clone());
+                    },
+                    |k| {
+                        read(k, near.clone(), table.at(target.clone() * dim + column.clone()), &columns);
+                        k.flag(Pipe::Mte2, Pipe::Mte3, slot.clone());
+                    },
+                );
+                write(k, out.at(position.clone() * dim + column), near, &columns);
+                k.set_flag(Pipe::Mte3, Pipe::Mte2, slot);
+                k.set(round, round + 1);
+            });
+        });
+        k.wait_flag(Pipe::Mte3, Pipe::S, 0);
+        k.store(report.at(0), wrong);
+        k.store(report.at(1), first);
+        k.store(report.cast(Elem::I64).at(1), index_of_first);
+        for word in 4..8 {
+            k.store(report.at(word), 0);
+        }
+        k.flag(Pipe::S, Pipe::Mte3, 0);
+        k.copy(fault.at(task * 8), report.at(0), 8);
+        k.set_flag(Pipe::Mte3, Pipe::S, 0);
+    });
+    for slot in 0..SLOTS {
+        k.wait_flag(Pipe::Mte3, Pipe::Mte2, slot);
+    }
+    k.wait_flag(Pipe::Mte3, Pipe::S, 0);
+    k.finish()
+}
+
+fn check(arch: Arch, shape: &GatherRows, name: &str) -> Result<()> {
+    let GatherRows { elem, index, indices, rows, dim } = *shape;
+    let fail = |rule, message| Err(refusal(name, "embedding", rule, message));
+    if !matches!(index, Elem::I32 | Elem::I64) {
+        return fail(Rule::Unsupported, format!("indices are {index}; i32 and i64 are supported"));
+    }
+    let limit = i32::MAX as u64;
+    for (what, size) in [("indices", indices), ("rows", rows), ("elements of a row", dim)] {
+        if !(1..=limit).contains(&size) {
+            return fail(Rule::Range, format!("there are {size} {what}, outside 1 to {limit}"));
+        }
+    }
+    let block = elem.per_block();
+    if arch == Arch::P310 && dim % block != 0 {
+        return fail(
+            Rule::Alignment,
+            format!(
+                "a row has {dim} elements, no multiple of {block} (32 bytes), the least that the chip copies"
+            ),
+        );
+    }
+    Ok(())
+}
