@@ -4,7 +4,7 @@ use crate::core::compile::{self, Compiled, Goal, Options, Snapshot, Stage};
 use crate::core::device::Device;
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::pass::precision::{Level, Properties};
-use crate::core::plan::{Bindings, Segment, SegmentKind};
+use crate::core::plan::{Bindings, Plan, Segment, SegmentKind};
 use crate::core::stats::{self, Held, OperatorWork};
 use crate::core::target::Support;
 use crate::core::{DType, Graph, TensorType, pass};
@@ -31,6 +31,21 @@ pub struct OperatorUse {
     pub bytes: f64,
     /// How the device runs it: `native`, `reference`, or why not.
     pub support: String,
+}
+
+/// The way steps of one operator run on the device.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct StepsUse {
+    /// The operator, as steps name it.
+    pub name: String,
+    /// Steps of the plan.
+    pub steps: usize,
+    /// Kernels that they launch.
+    pub launches: usize,
+    /// Steps that run through the reference on the host, by the reason why.
+    pub host: BTreeMap<String, usize>,
+    /// Predicted seconds of its kernels with their launches, where the device predicts them.
+    pub predicted: Option<f64>,
 }
 
 /// What a module of the model holds and does.
@@ -96,6 +111,11 @@ pub struct Inspection {
     pub precision: Option<PrecisionUse>,
     /// Operators by work, most first.
     pub operators: Vec<OperatorUse>,
+    /// Steps of the gradient's plan by operator, slowest first.
+    pub steps: Vec<StepsUse>,
+    /// A remark of the device's that belongs beside its figures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
     /// Modules by path.
     pub modules: Vec<ModuleUse>,
     /// Memory of a training step.
@@ -211,6 +231,8 @@ pub fn inspect(
         parameters: (all.1, trained.1),
         precision,
         operators,
+        steps: steps(&plan, device),
+        remark: device.remark().map(str::to_string),
         modules: modules(&graph, &peak),
         memory: used,
         recomputed: recomputed.map(Recomputation::from),
@@ -243,6 +265,27 @@ fn optimizer_bytes(compiled: &Compiled, p: &Properties) -> [usize; 2] {
     };
     let types = || compiled.gradients.iter().map(|g| &g.ty);
     [types().map(master).sum(), types().map(|t| 2 * wide(t)).sum()]
+}
+
+/// Steps of a plan by operator.
+fn steps(plan: &Plan, device: &dyn Device) -> Vec<StepsUse> {
+    let mut by_name: BTreeMap<&str, StepsUse> = BTreeMap::new();
+    for (step, used) in plan.steps.iter().zip(device.survey(plan)) {
+        let all = by_name
+            .entry(step.op)
+            .or_insert_with(|| StepsUse { name: step.op.into(), ..StepsUse::default() });
+        all.steps += 1;
+        all.launches += used.launches;
+        if let Some(why) = used.host {
+            *all.host.entry(why).or_default() += 1;
+        }
+        if let Some(seconds) = used.seconds {
+            *all.predicted.get_or_insert(0.0) += seconds;
+        }
+    }
+    let mut steps: Vec<StepsUse> = by_name.into_values().collect();
+    steps.sort_by(|a, b| b.predicted.unwrap_or(0.0).total_cmp(&a.predicted.unwrap_or(0.0)));
+    steps
 }
 
 pub(crate) fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> {

@@ -5,7 +5,7 @@ use super::{Memory, Outcome, Talk};
 use crate::core::Registry;
 use crate::core::device::Device;
 use crate::core::pass::{self, precision::Properties};
-use crate::inspect::{Inspection, MemoryPlan, inspect};
+use crate::inspect::{Inspection, MemoryPlan, StepsUse, inspect};
 use crate::model::{Model, parse_dims};
 use crate::precision::PrecisionUse;
 use crate::report::{Table, text};
@@ -164,5 +164,38 @@ pub(crate) fn tables(i: &Inspection, device: &str) -> Vec<Table> {
         t.row(["time added, by nominal rates".into(), percent(r.more_time)]);
         t
     });
-    [facts, memory].into_iter().chain(recomputed).chain([ops, modules]).collect()
+    let steps = steps(i, device);
+    [facts, memory].into_iter().chain(recomputed).chain([ops]).chain(steps).chain([modules]).collect()
+}
+
+/// The way steps run, where the device says more than that all are its own.
+fn steps(i: &Inspection, device: &str) -> Option<Table> {
+    let told = |s: &StepsUse| !s.host.is_empty() || s.predicted.is_some();
+    if !i.steps.iter().any(told) {
+        return None;
+    }
+    let remark = i.remark.as_deref().map_or(String::new(), |r| format!(" ({r})"));
+    let mut table = Table::new(
+        &format!("Steps on {device}{remark}"),
+        &["operator", ">steps", ">kernels", ">predicted, with 20 µs a launch", ">on the host", "because"],
+    );
+    let mut total = StepsUse { name: "all".into(), ..StepsUse::default() };
+    for s in &i.steps {
+        total.steps += s.steps;
+        total.launches += s.launches;
+        s.host.values().for_each(|n| *total.host.entry(String::new()).or_default() += n);
+        total.predicted = s.predicted.map(|t| t + total.predicted.unwrap_or(0.0)).or(total.predicted);
+    }
+    for s in i.steps.iter().chain([&total]) {
+        let reasons: Vec<&str> = s.host.keys().map(String::as_str).collect();
+        table.row([
+            s.name.clone(),
+            s.steps.to_string(),
+            s.launches.to_string(),
+            s.predicted.map_or("—".into(), text::seconds),
+            s.host.values().sum::<usize>().to_string(),
+            reasons.join("; "),
+        ]);
+    }
+    Some(table)
 }
