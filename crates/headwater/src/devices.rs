@@ -4,6 +4,7 @@
 use crate::core::device::Device;
 use crate::cpu::Cpu;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use headwater_ascend::Chip;
 use headwater_ascend::device::{Ascend, AscendSim};
 use headwater_reference::Reference;
 use std::sync::Arc;
@@ -72,6 +73,12 @@ pub fn open(device: &str, threads: usize) -> Result<Arc<dyn Device>> {
     let none = kind.qualifier.is_empty() && device.contains(':');
     ensure!(!none, "the device `{name}` takes no qualifier: use --device {name}");
     (kind.open)(qualifier, threads)
+}
+
+/// The chip that a device name such as `ascend-sim:910b1` simulates.
+pub fn simulated(device: &str) -> Option<&'static Chip> {
+    let chip = device.strip_prefix("ascend-sim:")?;
+    Chip::from_name(chip.split_once(',').map_or(chip, |(chip, _)| chip))
 }
 
 /// The CPU.

@@ -17,6 +17,7 @@ pub mod export;
 pub mod golden;
 pub mod infer;
 pub mod inspect;
+pub mod kernels;
 pub mod machine;
 pub mod migrate;
 pub mod model;

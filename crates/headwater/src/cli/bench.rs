@@ -2,17 +2,19 @@
 
 use super::amp::Amp;
 use super::op::parse_dtype;
-use super::{Memory, Outcome, Talk};
+use super::{Memory, Outcome, Talk, Usage, kernel_times};
 use crate::bench::Patience;
 use crate::bench::embedding_grad::{self, Distribution, Problem};
 use crate::bench::machine::{self, Measured};
 use crate::bench::ops;
 use crate::bench::step::{self, Part, Report, Settings};
 use crate::core::DType;
+use crate::core::device::Device;
 use crate::core::ops::index::embedding_grad::Method;
 use crate::core::pass::precision::{self, Level};
 use crate::cpu::Cpu;
 use crate::cpu::limits::{Effort, Limits};
+use crate::devices;
 use crate::model::parse_dims;
 use crate::report::{Table, text};
 use crate::runtime::amp::AmpConfig;
@@ -37,6 +39,7 @@ Examples:
   headwater bench step model.pt2 --precision bf16 --trace steps.json
   headwater bench step model.pt2 --amp O1 --policy torch
   headwater bench embedding-grad
+  headwater bench kernel rms_norm --shape 4096x4096 --dtype f16 --device ascend-sim:910b1
   headwater bench embedding-grad --rows 151936 --width 4096 --positions 65536 --dtype bf16 --indices zipf"
 )]
 pub struct Args {
@@ -49,6 +52,14 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum What {
+    #[command(flatten)]
+    Cpu(OnCpu),
+    /// A kernel of an Ascend chip, predicted by the timing model (--device ascend-sim:CHIP).
+    Kernel(kernel_times::Args),
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum OnCpu {
     /// What this machine can do: multiply-adds, copies, reads.
     Machine,
     /// Single operators, forward and with their gradients, on the shapes that models have.
@@ -166,19 +177,28 @@ impl StepArgs {
     }
 }
 
-pub fn run(args: &Args, device: Arc<Cpu>, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: &dyn Device, threads: usize, talk: Talk) -> Result<Outcome> {
+    let what = match &args.what {
+        What::Kernel(kernel) => return kernel_times::run(kernel, device.name(), talk),
+        What::Cpu(what) => what,
+    };
+    if device.name() != "cpu" {
+        let name = device.name();
+        bail!(Usage(format!("benchmarks rate against the CPU's limits: {name} states none")));
+    }
+    let device = Arc::new(devices::cpu(threads));
     let effort =
         if args.quick { Effort { runs: 3, rounds: 1 << 16, bytes: 16 << 20 } } else { Effort::default() };
     let limits = || machine::measure(&device, effort);
-    match &args.what {
-        What::Machine => {
+    match what {
+        OnCpu::Machine => {
             let measured = Measured::new(&limits()?);
             talk.table(&measured.table());
             Outcome::of(measured, true)
         }
-        What::Ops(ops) => operators(ops, &device, &limits()?, talk),
-        What::Step(step) => steps(step, device.clone(), effort, limits, talk),
-        What::EmbeddingGrad(embedding) => ladders(embedding, args.quick, &device, &limits()?, talk),
+        OnCpu::Ops(ops) => operators(ops, &device, &limits()?, talk),
+        OnCpu::Step(step) => steps(step, device.clone(), effort, limits, talk),
+        OnCpu::EmbeddingGrad(embedding) => ladders(embedding, args.quick, &device, &limits()?, talk),
     }
 }
 

@@ -10,6 +10,8 @@ mod eval;
 mod explain;
 mod export;
 pub(crate) mod inspect;
+mod kernel_times;
+mod kernels;
 mod migrate;
 mod op;
 mod predict;
@@ -20,10 +22,9 @@ mod train;
 use crate::devices;
 use crate::report::text;
 use crate::runtime::{Bytes, TrainConfig};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 use console::{print, say};
-use std::sync::Arc;
 
 /// Take any PyTorch export and train it on another machine, with proof that every number is right.
 #[derive(Parser, Debug)]
@@ -111,6 +112,8 @@ enum Command {
     Export(export::Args),
     /// Run one operator, forward or gradient, on tensors from a file.
     Op(op::Args),
+    /// Write the Ascend C sources of a model's kernels.
+    Kernels(kernels::Args),
     /// Explain an error code: its meaning, usual causes, and what to do.
     Explain(explain::Args),
     /// Measure this machine, and how near kernels and training steps come to its limits.
@@ -238,12 +241,7 @@ fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
         Command::Export(args) => export::run(args, talk),
         Command::Op(args) => op::run(args, &*device, talk),
         Command::Explain(args) => explain::run(args, talk),
-        Command::Bench(args) => {
-            if device.name() != "cpu" {
-                let name = device.name();
-                bail!(Usage(format!("benchmarks rate against the CPU's limits: {name} states none")));
-            }
-            bench::run(args, Arc::new(devices::cpu(threads)), talk)
-        }
+        Command::Kernels(args) => kernels::run(args, talk),
+        Command::Bench(args) => bench::run(args, &*device, threads, talk),
     }
 }

@@ -1,0 +1,223 @@
+//! Kernels of Ascend chips: the sources of a model's, and predicted times of single ones.
+
+use crate::core::DType;
+use crate::core::compile::{self, Compiled, Goal, Options};
+use crate::core::device::Device;
+use crate::core::graph::{Builder, InputRole, Origin, OutputRole};
+use crate::core::pass;
+use crate::core::plan::{Bindings, Plan};
+use crate::core::{Attrs, Registry, TensorType};
+use crate::inspect::bindings;
+use crate::model::Bound;
+use anyhow::{Context, Result, bail, ensure};
+use headwater_ascend::device::AscendSim;
+use headwater_ascend::emit::emit;
+use headwater_ascend::kernel::{Elem, Param, ParamKind, Pipe, Program, Value};
+use headwater_ascend::kernels::{
+    EmbeddingGrad, GatherRows, RmsNorm, add, embedding_grad, gather_rows, rms_norm, rms_norm_grad,
+    rms_norm_grad_gamma,
+};
+use headwater_ascend::lower::{self, Arg, Distinct, Refusal};
+use headwater_ascend::{Chip, timing};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The sources of a plan's kernels.
+#[derive(Clone, Debug, Serialize)]
+pub struct Written {
+    /// Files, one for each distinct kernel.
+    pub files: Vec<String>,
+    /// Steps of the plan, and those by kernels.
+    pub steps: (usize, usize),
+    /// Steps without a kernel, by operator and reason.
+    pub host: BTreeMap<String, usize>,
+}
+
+/// Writes the Ascend C source of each distinct kernel of a model's training step, or of its forward pass where it
+/// returns no loss, into a folder.
+///
+/// # Errors
+/// Refusals of the passes; a file that cannot be written.
+pub fn write(bound: &Bound, chip: &'static Chip, options: Options, out: &Path) -> Result<Written> {
+    let device = AscendSim::new(chip, false, 1);
+    let goal = if compile::has_loss(&bound.graph) { Goal::Train } else { Goal::Forward };
+    let options = Options { goal, ..options };
+    let bind = |compiled: &Compiled| Ok::<_, anyhow::Error>(bindings(compiled, &options));
+    let plan = compile::compile(bound.graph.clone(), &options, device.target(), bind)?.into_plan()?;
+    let (distinct, native, host) = lowered(chip, &plan);
+    std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    let mut files = Vec::new();
+    for program in distinct.programs() {
+        let name = format!("{}.cpp", program.name);
+        let path = out.join(&name);
+        std::fs::write(&path, emit(program)).with_context(|| format!("cannot write {}", path.display()))?;
+        files.push(name);
+    }
+    Ok(Written { files, steps: (plan.steps.len(), native), host })
+}
+
+/// The distinct kernels of a plan, the steps that have some, and the others by operator and reason.
+fn lowered(chip: &Chip, plan: &Plan) -> (Distinct, usize, BTreeMap<String, usize>) {
+    let (mut distinct, mut native, mut host) = (Distinct::default(), 0, BTreeMap::new());
+    for step in &plan.steps {
+        let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
+        match lower::step(chip, step, &origin) {
+            Ok(lowered) => {
+                native += 1;
+                lowered.launches.iter().for_each(|launch| {
+                    distinct.number(&launch.program);
+                });
+            }
+            Err(Refusal(why)) => *host.entry(format!("{}: {why}", step.op)).or_default() += 1,
+        }
+    }
+    (distinct, native, host)
+}
+
+/// A kernel to be timed.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// Its name: one of [`NAMES`], or an operator of one tensor.
+    pub name: String,
+    /// Sizes: of the tensor; rows and columns for norms, rows of the table and their length for embeddings.
+    pub shape: Vec<u64>,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Indices of an embedding.
+    pub indices: u64,
+    /// Most cores to use.
+    pub cores: Option<u32>,
+}
+
+/// Kernels with sizes of their own.
+pub const NAMES: [&str; 5] = ["add", "rms_norm", "rms_norm_grad", "embedding", "embedding_grad"];
+
+/// Predicted times of one launch, in microseconds, named as in msprof's table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Times {
+    /// The kernel.
+    pub kernel: String,
+    /// Blocks.
+    pub block_dim: u32,
+    /// From the first core's start to the last one's end.
+    pub task_duration: f64,
+    /// Mean time of a core.
+    pub core_time: f64,
+    /// Mean busy time of each pipe.
+    pub pipes: BTreeMap<&'static str, f64>,
+    /// Bytes over the interface of the chip's memory.
+    pub hbm_bytes: f64,
+    /// Bytes that all copies move from and to global memory, caches included.
+    pub moved_bytes: f64,
+    /// A remark on how far the figures can be trusted.
+    pub label: &'static str,
+}
+
+/// Predicts the launches of a kernel on a chip. Where data decide what runs, such as indices, they count as if each row
+/// were used in turn.
+///
+/// # Errors
+/// A name that is not known, a shape that the kernel refuses.
+pub fn time(chip: &'static Chip, problem: &Problem) -> Result<Vec<Times>> {
+    let mut turn = 0;
+    let rows = problem.shape.first().copied().unwrap_or(1).max(1) as i64;
+    let launches = launches(chip, problem)?;
+    let times = launches.into_iter().map(|(program, blocks, args)| {
+        let blocks = problem.cores.map_or(blocks, |cores| blocks.min(cores.max(1)));
+        let mut loads = |view: &headwater_ascend::kernel::View<Value>| {
+            turn += 1;
+            Some(if view.elem.is_float() { Value::Float(1.0) } else { Value::Int(turn % rows) })
+        };
+        let launch = timing::Launch { blocks, args };
+        let t = timing::predict(&program, chip, &launch, &mut loads).map_err(|f| anyhow::anyhow!("{f}"))?;
+        Ok(Times {
+            kernel: program.name.clone(),
+            block_dim: blocks,
+            task_duration: t.task,
+            core_time: t.core,
+            pipes: Pipe::ALL.iter().map(|p| (p.name(), t.pipe(*p))).collect(),
+            hbm_bytes: t.bytes[0],
+            moved_bytes: t.bytes[1],
+            label: t.label(),
+        })
+    });
+    times.collect()
+}
+
+/// A kernel, its blocks, and a value for each parameter.
+type Timed = (Program, u32, Vec<Value>);
+
+fn launches(chip: &'static Chip, problem: &Problem) -> Result<Vec<Timed>> {
+    let Problem { name, shape, dtype, indices, .. } = problem;
+    let elem = Elem::of(*dtype).with_context(|| format!("the chip has no {dtype}"))?;
+    let elements = shape.iter().try_fold(1u64, |n, &s| n.checked_mul(s)).context("the shape is too large")?;
+    let matrix = || -> Result<(u64, u64)> {
+        ensure!(shape.len() == 2, "`{name}` takes a shape of rows and columns, such as 4096x4096");
+        Ok((shape[0], shape[1]))
+    };
+    let zeros = |program: Program| {
+        let args = program.params.iter().map(|p: &Param| match p.kind {
+            ParamKind::Float => Value::Float(0.0),
+            _ => Value::Int(0),
+        });
+        let args = args.collect();
+        (program, chip.vector_cores, args)
+    };
+    let found = |f: Box<headwater_ascend::Finding>| anyhow::anyhow!("{}", f.message);
+    let norm = || -> Result<RmsNorm> {
+        let (rows, dim) = matrix()?;
+        Ok(RmsNorm { elem, rows, dim, eps: 1e-6 })
+    };
+    Ok(match name.as_str() {
+        "add" => vec![zeros(add(chip.arch, elem, elements, 16 << 10).map_err(found)?)],
+        "rms_norm" => vec![zeros(rms_norm(chip.arch, &norm()?).map_err(found)?)],
+        "rms_norm_grad" => vec![
+            zeros(rms_norm_grad(chip.arch, &norm()?).map_err(found)?),
+            zeros(rms_norm_grad_gamma(chip.arch, &norm()?).map_err(found)?),
+        ],
+        "embedding" => {
+            let (rows, dim) = matrix()?;
+            let shape = GatherRows { elem, index: Elem::I32, indices: *indices, rows, dim };
+            vec![zeros(gather_rows(chip.arch, &shape).map_err(found)?)]
+        }
+        "embedding_grad" => {
+            let (rows, dim) = matrix()?;
+            let shape = EmbeddingGrad { elem, index: Elem::I32, indices: *indices, rows, dim, padding: None };
+            vec![zeros(embedding_grad(chip.arch, &shape).map_err(found)?)]
+        }
+        name => operator(chip, name, shape, *dtype)?,
+    })
+}
+
+/// The kernels of an operator of one tensor.
+fn operator(chip: &'static Chip, name: &str, shape: &[u64], dtype: DType) -> Result<Vec<Timed>> {
+    let registry = Registry::standard();
+    let Some(op) = registry.by_name(name) else {
+        bail!("there is no kernel or operator `{name}`: kernels are {}", NAMES.join(", "));
+    };
+    let shape: Vec<usize> = shape.iter().map(|&s| s as usize).collect();
+    let mut b = Builder::new();
+    let x = b.input("x", TensorType::new(dtype, shape), InputRole::User);
+    let outs = b.apply(op, &[Some(x)], Attrs::new()).with_context(|| format!("`{name}` of one tensor"))?;
+    outs.iter().enumerate().for_each(|(i, &v)| b.output(format!("y{i}"), v, OutputRole::User));
+    let graph = pass::decompose::decompose(b.finish())?;
+    let device = AscendSim::new(chip, false, 1);
+    let plan = pass::plan(&graph, &Bindings::simple(&graph), device.target())?;
+    let mut all = Vec::new();
+    for step in &plan.steps {
+        let lowered = lower::step(chip, step, &Origin::default());
+        let lowered =
+            lowered.map_err(|Refusal(why)| anyhow::anyhow!("`{}` has no kernel: {why}", step.op))?;
+        for launch in lowered.launches {
+            let args = launch.args.iter().map(|arg| match arg {
+                Arg::Float(x) => Value::Float(*x),
+                Arg::Int(x) => Value::Int(*x),
+                _ => Value::Int(0),
+            });
+            let args = args.collect();
+            all.push((Program::clone(&launch.program), launch.blocks, args));
+        }
+    }
+    Ok(all)
+}
