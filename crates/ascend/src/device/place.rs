@@ -10,7 +10,8 @@ use headwater_core::{ensure, fail};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Alignment of memory in bytes. Up to the next multiple of it, bytes behind the end of a memory may be read.
+/// Alignment of memory in bytes. Behind the end of a memory, the bytes up to the next multiple and as many more may be
+/// read.
 pub(super) use crate::host::memory::ALIGN;
 
 /// Bytes of its segment that a view lies in; empty for a view without elements.
@@ -167,9 +168,17 @@ fn address(plan: &Plan, view: &TensorView, bytes: u64, param: &Param) -> Result<
     let first = view.layout.offset.checked_mul(size).and_then(|o| view.place.offset.checked_add_signed(o));
     let start =
         first.and_then(|first| first.checked_add(usize::try_from(bytes).ok()?)).ok_or_else(outside)?;
-    let end =
-        usize::try_from(param.bytes()).ok().and_then(|len| start.checked_add(len)).ok_or_else(outside)?;
-    let held = plan.segments[view.place.segment.0 as usize].bytes.next_multiple_of(ALIGN);
-    ensure!(end <= held, Plan, "parameter `{}` leaves the segment of {view:?}", param.name);
+    let ends =
+        |len: u64| usize::try_from(len).ok().and_then(|len| start.checked_add(len)).ok_or_else(outside);
+    let segment = plan.segments[view.place.segment.0 as usize].bytes;
+    let (own, reads) = match param.kind {
+        ParamKind::Pointer { access, elem, len, .. } => {
+            (len.saturating_mul(elem.size()), access == Access::In)
+        }
+        _ => (0, true),
+    };
+    let held = segment.next_multiple_of(ALIGN) + if reads { ALIGN } else { 0 };
+    let fits = ends(own)? <= segment && ends(param.bytes())? <= held;
+    ensure!(fits, Plan, "parameter `{}` leaves the segment of {view:?}", param.name);
     Ok(start)
 }

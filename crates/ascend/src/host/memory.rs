@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Alignment of device memory in bytes: that of the largest unit which a copy of the cube unit takes. CANN promises 64.
-/// An allocation is followed by bytes that nobody else has, up to the next multiple.
+/// An allocation is followed by bytes that nobody else has, up to the next multiple and as many more.
 pub const ALIGN: usize = 512;
-/// Bytes behind an allocation and the rest of its last [`ALIGN`] bytes, which kernels may read; CANN asks for 32.
+/// Bytes behind all that kernels may read; CANN asks for 32.
 const TAIL: usize = 32;
 
 /// Bytes of device memory. Clones share them; they are freed when the last clone is gone and no work that was given
@@ -40,7 +40,7 @@ impl DeviceMemory {
         let room = bytes
             .max(1)
             .checked_next_multiple_of(ALIGN)
-            .and_then(|bytes| bytes.checked_add(ALIGN + TAIL))
+            .and_then(|bytes| bytes.checked_add(2 * ALIGN + TAIL))
             .ok_or_else(|| Error::Usage(format!("{bytes} bytes of device memory")))?;
         let runtime = device.runtime();
         let mut base: *mut c_void = std::ptr::null_mut();
