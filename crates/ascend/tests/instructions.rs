@@ -2,7 +2,7 @@
 
 use headwater_ascend::emit::{BEGIN, END, emit};
 use headwater_ascend::kernel::*;
-use headwater_ascend::kernels::add;
+use headwater_ascend::kernels::{Matmul, Matrix, add, matmul};
 use headwater_ascend::{Arch, Rule};
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -53,6 +53,23 @@ fn names(program: &Program, into: &mut BTreeSet<&'static str>) {
                 into.insert(instr.name());
             }
         });
+    }
+}
+
+/// Products with tails in every dimension and a bias; a and b lie transposed or not.
+fn product([a, b]: [bool; 2]) -> Matmul {
+    let matrix = |row, transposed| Matrix { transposed, row, batch: [row * row, 0] };
+    Matmul {
+        elem: Elem::F16,
+        out: Elem::F16,
+        m: 130,
+        n: 67,
+        k: 300,
+        batch: [2, 1],
+        a: matrix(300, a),
+        b: matrix(300, b),
+        c: matrix(300, false),
+        bias: true,
     }
 }
 
@@ -290,7 +307,11 @@ fn cubes(arch: Arch) -> Program {
 fn every_instruction_prints_parses_and_compiles() {
     let mut seen = BTreeSet::new();
     for arch in Arch::ALL {
-        for program in [vectors(arch), cubes(arch), add(arch, Elem::F16, 100_003, 4096).unwrap()] {
+        let mut programs = vec![vectors(arch), cubes(arch), add(arch, Elem::F16, 100_003, 4096).unwrap()];
+        for transposed in [[false, false], [false, true], [true, false], [true, true]] {
+            programs.push(matmul(arch, &product(transposed)).unwrap());
+        }
+        for program in programs {
             names(&program, &mut seen);
             goes_through(&program);
         }

@@ -5,12 +5,15 @@ mod copies;
 mod embedding_grad;
 mod gather_rows;
 mod indices;
+mod matmul;
+mod matmul_store;
 mod rms_norm;
 mod rms_norm_grad;
 
 pub use add::add;
 pub use embedding_grad::{EmbeddingGrad, embedding_grad};
 pub use gather_rows::{GatherRows, gather_rows};
+pub use matmul::{Matmul, Matrix, matmul};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rms_norm_grad::{rms_norm_grad, rms_norm_grad_gamma, rms_norm_grad_partials};
 
