@@ -1,8 +1,8 @@
 //! Optimizers against PyTorch's recorded steps, and what clipping and skipping do, on the reference
 //! interpreter in f64.
 
+use headwater_core::train::BucketLayout;
 use headwater_core::{DType, Graph, Tensor, TensorType, reference};
-use headwater_runtime::BucketLayout;
 use headwater_runtime::optim::{Clip, Decay, Groups, Optimizer, update_graph};
 use safetensors::SafeTensors;
 use std::collections::HashMap;

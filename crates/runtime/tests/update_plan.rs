@@ -5,10 +5,9 @@ use headwater_core::graph::OutputRole;
 use headwater_core::ops::update::master::split;
 use headwater_core::pass::wide::{scalar_bytes, scalar_value};
 use headwater_core::plan::{Bindings, Plan};
+use headwater_core::train::{BucketLayout, Master};
 use headwater_core::{DType, Graph, Tensor, TensorType, pass};
 use headwater_cpu::Cpu;
-use headwater_runtime::BucketLayout;
-use headwater_runtime::layout::Master;
 use headwater_runtime::optim::{Clip, Decay, Groups, Optimizer, update_graph};
 use std::sync::Arc;
 

@@ -33,7 +33,6 @@ pub use sgd::Sgd;
 pub use span::Span;
 
 use crate::error::{Error, Result};
-use crate::layout::{Bucket, BucketLayout, Master};
 use headwater_core::graph::{InputRole, OutputRole, Phase};
 use headwater_core::ops::movement::cat::CAT;
 use headwater_core::ops::random::philox::PHILOX_UNIFORM;
@@ -42,6 +41,7 @@ use headwater_core::ops::update::gradient_scale::GRADIENT_SCALE;
 use headwater_core::ops::update::gradient_statistics::GRADIENT_STATISTICS;
 use headwater_core::ops::update::master::{MASTER_JOIN, MASTER_SPLIT};
 use headwater_core::ops::update::stochastic_round::STOCHASTIC_ROUND;
+use headwater_core::train::{Bucket, BucketLayout, Master};
 use headwater_core::{Attrs, Builder, DType, Graph, TensorType, ValueId};
 use serde::{Deserialize, Serialize};
 
@@ -226,7 +226,7 @@ pub(crate) const APPLIED: usize = 2;
 /// `parameters/<b>`, `gradients/<b>`, `<moment>/<b>` and `scalar/<b>/<name>`. Its first outputs are the norm
 /// of the unscaled gradients (f64), the largest magnitude of the gradients as they lie in memory (f64) and
 /// whether the step was applied: it is not if the norm is not finite. `accumulated`: gradients are held in
-/// [`crate::layout::Bucket::wide`], not in the parameters' dtype.
+/// [`Bucket::wide`], not in the parameters' dtype.
 ///
 /// # Errors
 /// What the operators refuse; none for a layout made by [`BucketLayout::new`].

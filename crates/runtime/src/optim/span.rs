@@ -1,9 +1,9 @@
 //! A bucket in the graph of a step, as an optimizer sees it.
 
 use crate::error::Result;
-use crate::layout::{BLOCK, Bucket};
 use headwater_core::ops::update::gradient_statistics::GRADIENT_STATISTICS;
 use headwater_core::ops::update::segment::{SEGMENT_SPREAD, SEGMENT_SUM};
+use headwater_core::train::{BLOCK, Bucket};
 use headwater_core::{Attrs, Builder, DType, OpDef, ValueId};
 
 /// A bucket's values and the numbers of the step. Spans are `[blocks, BLOCK]`.

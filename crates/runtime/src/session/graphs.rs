@@ -2,10 +2,10 @@
 
 use super::Training;
 use crate::error::Result;
-use crate::layout::BucketLayout;
 use crate::optim::{Groups, names};
 use headwater_core::compile::{Goal, Options, ParameterGradient};
 use headwater_core::pass::precision::Properties;
+use headwater_core::train::BucketLayout;
 
 /// Bytes of a budget that are left to what an update returns: a few numbers for each bucket.
 const UPDATE_RESULTS: usize = 16 << 10;

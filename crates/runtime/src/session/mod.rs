@@ -15,7 +15,6 @@ pub use trace::Culprit;
 pub use underflow::Underflow;
 
 use crate::error::{Error, Result};
-use crate::layout::{BucketLayout, Master};
 use crate::optim::{self, Clip, Decay, Group, Groups, Moment, Optimizer, names};
 use headwater_core::compile::{self, Compiled, Options, ParameterGradient};
 use headwater_core::device::{Buffer, Content, Device};
@@ -27,7 +26,7 @@ use headwater_core::pass::precision::{Properties, Settings};
 use headwater_core::pass::taps::{FAULT, Fault, Tap};
 use headwater_core::pass::wide::{scalar_value, wide_scalar};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
-use headwater_core::train::gradient_name;
+use headwater_core::train::{BucketLayout, Master, gradient_name};
 use headwater_core::{DType, Graph, Tensor, TensorType};
 use program::{Interface, Program};
 use state::{Slot, Space, State};

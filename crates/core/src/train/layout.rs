@@ -2,7 +2,7 @@
 //! bucket have the same offsets in elements, so that an optimizer step, a norm or a collective is one pass
 //! over contiguous spans. Knows no memory and no device.
 
-use headwater_core::{DType, Shape, TensorType};
+use crate::{DType, Shape, TensorType};
 use std::collections::HashMap;
 
 /// Every parameter starts at a multiple of this many elements, and a bucket's length is one: the width of one
@@ -42,7 +42,7 @@ pub enum Master {
     /// Beside the parameters.
     Whole,
     /// Of bf16 parameters, as what these lack: the lower half of the bits
-    /// (`headwater_core::ops::update::master`).
+    /// (`crate::ops::update::master`).
     Rest,
 }
 
