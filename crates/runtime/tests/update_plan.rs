@@ -5,10 +5,10 @@ use headwater_core::graph::OutputRole;
 use headwater_core::ops::update::master::split;
 use headwater_core::pass::wide::{scalar_bytes, scalar_value};
 use headwater_core::plan::{Bindings, Plan};
-use headwater_core::train::{BucketLayout, Master};
+use headwater_core::train::{BucketLayout, Master, update_graph};
 use headwater_core::{DType, Graph, Tensor, TensorType, pass};
 use headwater_cpu::Cpu;
-use headwater_runtime::optim::{Clip, Decay, Groups, Optimizer, update_graph};
+use headwater_runtime::optim::{Clip, Decay, Groups, Optimizer};
 use std::sync::Arc;
 
 /// Every optimizer, and the bytes that a step of its moves for each f32 parameter: 4 to measure the
@@ -53,7 +53,7 @@ fn update_with(
     let named: Vec<_> = types.iter().enumerate().map(|(i, t)| (i.to_string(), t)).collect();
     let grouped = named.iter().map(|(name, t)| (name.as_str(), *t, groups.of(name, t).unwrap()));
     let layout = change(BucketLayout::new(grouped.collect::<Vec<_>>()).with_masters());
-    update_graph(&layout, &groups, Clip { norm: Some(1.0), value: None }, false).unwrap()
+    update_graph(&layout, |g| groups.rule(g), Clip { norm: Some(1.0), value: None }, false).unwrap()
 }
 
 fn planned(graph: &Graph) -> Plan {
@@ -276,9 +276,11 @@ fn steps_too_small_for_bf16_count_on_average_if_rounded_stochastically() {
     for stochastic in [false, true] {
         let layout = BucketLayout::new([("p", &ty, group)]);
         let layout = if stochastic { layout.with_stochastic_rounding() } else { layout };
-        let graph =
-            pass::fuse(update_graph(&layout, &groups, Clip::default(), false).unwrap(), Cpu::new(2).target())
-                .unwrap();
+        let graph = pass::fuse(
+            update_graph(&layout, |g| groups.rule(g), Clip::default(), false).unwrap(),
+            Cpu::new(2).target(),
+        )
+        .unwrap();
         let at = |name: &str| graph.inputs.iter().position(|i| i.name.starts_with(name));
         // Below 1, bf16 has the step 2⁻⁸: each update is a sixteenth of it.
         let lr = 2f64.powi(-12);

@@ -1,7 +1,12 @@
-//! Training state as passes see it: flat storage of what is trained, and gradients summed over micro-batches.
+//! Training state as passes see it: flat storage of what is trained, gradients summed over micro-batches, and
+//! the update of a step.
 
 mod accumulate;
 pub mod layout;
+mod span;
+pub mod update;
 
 pub use accumulate::{accumulate, gradient_name};
 pub use layout::{BLOCK, Bucket, BucketLayout, Entry, Master};
+pub use span::Span;
+pub use update::{Clip, Moment, UpdateRule, update_graph, zero_graph};

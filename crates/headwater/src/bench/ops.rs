@@ -8,10 +8,10 @@ use crate::core::ops::case::Sample;
 use crate::core::ops::{Case, attention, conv, create, index, linear, loss, norm, pointwise, view};
 use crate::core::plan::Bindings;
 use crate::core::target::Target;
-use crate::core::train::{BucketLayout, Master};
+use crate::core::train::{BucketLayout, Master, update_graph};
 use crate::core::{Builder, DType, Graph, OpDef, TensorType, ValueId, pass};
 use crate::cpu::limits::Limits;
-use crate::runtime::optim::{Clip, Decay, Groups, Optimizer, update_graph};
+use crate::runtime::optim::{Clip, Decay, Groups, Optimizer};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::sync::Arc;
@@ -261,7 +261,7 @@ impl Entry {
                 let layout = BucketLayout::new([("weight", &ty, groups.of("weight", &ty)?)]);
                 let layout = if *masters { layout.with_masters() } else { layout };
                 let clip = Clip { norm: Some(1.0), value: None };
-                let graph = update_graph(&layout, &groups, clip, false)?;
+                let graph = update_graph(&layout, |g| groups.rule(g), clip, false)?;
                 // The gradient is read twice: it must all be seen before any of it is used. Moments are f32.
                 let bucket = &layout.buckets[0];
                 let weight = match bucket.master {

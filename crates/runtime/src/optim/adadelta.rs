@@ -1,6 +1,6 @@
 //! Adadelta: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, check_eps, rates, within};
+use super::{Moment, Rule, Span, UpdateRule, check_eps, rates, within};
 use crate::error::Result;
 use headwater_core::ops::update::adadelta::ADADELTA;
 use headwater_core::{Attrs, Builder, ValueId};
@@ -28,12 +28,12 @@ impl Default for Adadelta {
     }
 }
 
-impl Rule for Adadelta {
+impl UpdateRule for Adadelta {
     fn moments(&self) -> Vec<Option<Moment>> {
         vec![Some(Moment::new("square_avg")), Some(Moment::new("acc_delta"))]
     }
 
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let attrs = Attrs::new()
             .with("rho", self.rho)
             .with("eps", self.eps)
@@ -41,7 +41,9 @@ impl Rule for Adadelta {
             .with("maximize", self.maximize);
         span.apply(b, &ADADELTA, attrs)
     }
+}
 
+impl Rule for Adadelta {
     fn lr(&self) -> f64 {
         self.lr
     }

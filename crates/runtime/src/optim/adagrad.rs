@@ -1,6 +1,6 @@
 //! Adagrad: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, check_eps, rates, within};
+use super::{Moment, Rule, Span, UpdateRule, check_eps, rates, within};
 use crate::error::Result;
 use headwater_core::ops::update::adagrad::ADAGRAD;
 use headwater_core::{Attrs, Builder, ValueId};
@@ -37,7 +37,7 @@ impl Default for Adagrad {
     }
 }
 
-impl Rule for Adagrad {
+impl UpdateRule for Adagrad {
     fn moments(&self) -> Vec<Option<Moment>> {
         vec![Some(Moment { initial: self.initial_accumulator_value, ..Moment::new("sum") })]
     }
@@ -46,16 +46,18 @@ impl Rule for Adagrad {
         vec!["step_size"]
     }
 
-    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
-        vec![lr / (1.0 + (t - 1) as f64 * self.lr_decay)]
-    }
-
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let attrs = Attrs::new()
             .with("eps", self.eps)
             .with("weight_decay", self.weight_decay)
             .with("maximize", self.maximize);
         span.apply(b, &ADAGRAD, attrs)
+    }
+}
+
+impl Rule for Adagrad {
+    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
+        vec![lr / (1.0 + (t - 1) as f64 * self.lr_decay)]
     }
 
     fn lr(&self) -> f64 {

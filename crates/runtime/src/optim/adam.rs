@@ -1,6 +1,6 @@
 //! Adam: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, check_betas, check_eps, rates};
+use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates};
 use crate::error::Result;
 use headwater_core::ops::update::adam::ADAM;
 use headwater_core::{Attrs, Builder, ValueId};
@@ -30,7 +30,7 @@ impl Default for Adam {
     }
 }
 
-impl Rule for Adam {
+impl UpdateRule for Adam {
     fn moments(&self) -> Vec<Option<Moment>> {
         let largest = self.amsgrad.then(|| Moment::new("max_exp_avg_sq"));
         vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq")), largest]
@@ -40,12 +40,7 @@ impl Rule for Adam {
         vec!["step_size", "bias_correction2_sqrt"]
     }
 
-    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
-        let correction = |beta: f64| 1.0 - beta.powf(t as f64);
-        vec![lr / correction(self.betas.0), correction(self.betas.1).sqrt()]
-    }
-
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let attrs = Attrs::new()
             .with("beta1", self.betas.0)
             .with("beta2", self.betas.1)
@@ -53,6 +48,13 @@ impl Rule for Adam {
             .with("weight_decay", self.weight_decay)
             .with("maximize", self.maximize);
         span.apply(b, &ADAM, attrs)
+    }
+}
+
+impl Rule for Adam {
+    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
+        let correction = |beta: f64| 1.0 - beta.powf(t as f64);
+        vec![lr / correction(self.betas.0), correction(self.betas.1).sqrt()]
     }
 
     fn lr(&self) -> f64 {

@@ -1,6 +1,6 @@
 //! AdamP: settings, the numbers of each step, and the step.
 
-use super::{Moment, Rule, Span, check_betas, check_eps, rates, within};
+use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates, within};
 use crate::error::Result;
 use headwater_core::ops::update::adam_moments::ADAM_MOMENTS;
 use headwater_core::ops::update::adamp::{ADAMP_PRODUCTS, ADAMP_PROJECTION, ADAMP_STEP};
@@ -56,7 +56,7 @@ impl AdamP {
         state: [ValueId; 4],
         inputs: [ValueId; 2],
         attrs: &Attrs,
-    ) -> Result<(ValueId, ValueId)> {
+    ) -> headwater_core::Result<(ValueId, ValueId)> {
         let (bucket, wide) = (span.bucket, span.bucket.wide());
         let flat = state.map(|v| b.reshape(v, &[bucket.elements]));
         let (mut ends, mut projections, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
@@ -97,7 +97,7 @@ impl AdamP {
     }
 }
 
-impl Rule for AdamP {
+impl UpdateRule for AdamP {
     fn moments(&self) -> Vec<Option<Moment>> {
         vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq"))]
     }
@@ -106,12 +106,7 @@ impl Rule for AdamP {
         vec!["decay", "step_size", "bias_correction2_sqrt"]
     }
 
-    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
-        let correction = |beta: f64| 1.0 - beta.powf(t as f64);
-        vec![lr * self.weight_decay, lr / correction(self.betas.0), correction(self.betas.1).sqrt()]
-    }
-
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let (m, v) = (span.moments[0].expect("kept"), span.moments[1].expect("kept"));
         let [decay, step_size, correction] = span.scalars[..] else { unreachable!("as many as named") };
         let (beta1, beta2) = self.betas;
@@ -136,6 +131,13 @@ impl Rule for AdamP {
             .collect();
         let param = b.apply(&ADAMP_STEP, &inputs, span.clipped(attrs))?[0];
         Ok(vec![param, new[0], new[1]])
+    }
+}
+
+impl Rule for AdamP {
+    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
+        let correction = |beta: f64| 1.0 - beta.powf(t as f64);
+        vec![lr * self.weight_decay, lr / correction(self.betas.0), correction(self.betas.1).sqrt()]
     }
 
     fn lr(&self) -> f64 {

@@ -1,6 +1,6 @@
 //! AdamW: settings and the numbers of each step, computed in f64.
 
-use super::{Moment, Rule, Span, check_betas, check_eps, rates};
+use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates};
 use crate::error::Result;
 use headwater_core::ops::update::adamw::ADAMW;
 use headwater_core::{Attrs, Builder, ValueId};
@@ -37,7 +37,7 @@ impl Default for AdamW {
     }
 }
 
-impl Rule for AdamW {
+impl UpdateRule for AdamW {
     fn moments(&self) -> Vec<Option<Moment>> {
         let largest = self.amsgrad.then(|| Moment::new("max_exp_avg_sq"));
         vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq")), largest]
@@ -47,18 +47,20 @@ impl Rule for AdamW {
         vec!["decay", "step_size", "bias_correction2_sqrt"]
     }
 
-    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
-        let correction = |beta: f64| 1.0 - beta.powf(t as f64);
-        vec![1.0 - lr * self.weight_decay, lr / correction(self.betas.0), correction(self.betas.1).sqrt()]
-    }
-
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let attrs = Attrs::new()
             .with("beta1", self.betas.0)
             .with("beta2", self.betas.1)
             .with("eps", self.eps)
             .with("maximize", self.maximize);
         span.apply(b, &ADAMW, attrs)
+    }
+}
+
+impl Rule for AdamW {
+    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
+        let correction = |beta: f64| 1.0 - beta.powf(t as f64);
+        vec![1.0 - lr * self.weight_decay, lr / correction(self.betas.0), correction(self.betas.1).sqrt()]
     }
 
     fn lr(&self) -> f64 {

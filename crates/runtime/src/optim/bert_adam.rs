@@ -1,6 +1,6 @@
 //! BERT's Adam: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, check_betas, check_eps, rates, within};
+use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates, within};
 use crate::error::Result;
 use headwater_core::ops::update::bert_adam::BERT_ADAM;
 use headwater_core::ops::update::gradient_scale::GRADIENT_SCALE;
@@ -39,12 +39,12 @@ impl Default for BertAdam {
     }
 }
 
-impl Rule for BertAdam {
+impl UpdateRule for BertAdam {
     fn moments(&self) -> Vec<Option<Moment>> {
         vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq"))]
     }
 
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let attrs = Attrs::new()
             .with("beta1", self.betas.0)
             .with("beta2", self.betas.1)
@@ -61,7 +61,9 @@ impl Rule for BertAdam {
         };
         span.apply_scaled(b, &BERT_ADAM, scale, attrs)
     }
+}
 
+impl Rule for BertAdam {
     fn lr(&self) -> f64 {
         self.lr
     }

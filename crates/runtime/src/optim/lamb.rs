@@ -1,6 +1,6 @@
 //! LAMB: settings, the numbers of each step, and the step.
 
-use super::{Moment, Rule, Span, check_betas, check_eps, rates};
+use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates};
 use crate::error::Result;
 use headwater_core::ops::update::adam_moments::ADAM_MOMENTS;
 use headwater_core::ops::update::lamb::{LAMB_NORMS, LAMB_RATIO, LAMB_STEP};
@@ -44,7 +44,7 @@ impl Default for Lamb {
     }
 }
 
-impl Rule for Lamb {
+impl UpdateRule for Lamb {
     fn moments(&self) -> Vec<Option<Moment>> {
         vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq"))]
     }
@@ -53,12 +53,7 @@ impl Rule for Lamb {
         vec!["lr", "bias_correction1", "bias_correction2_sqrt"]
     }
 
-    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
-        let correction = |beta: f64| if self.bias_correction { 1.0 - beta.powf(t as f64) } else { 1.0 };
-        vec![lr, correction(self.betas.0), correction(self.betas.1).sqrt()]
-    }
-
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let (m, v) = (span.moments[0].expect("kept"), span.moments[1].expect("kept"));
         let [lr, correction1, correction2] = span.scalars[..] else { unreachable!("as many as named") };
         let gain = if self.grad_averaging { 1.0 - self.betas.0 } else { 1.0 };
@@ -84,6 +79,13 @@ impl Rule for Lamb {
         let inputs = state.into_iter().chain([span.apply, step_size]).map(Some).collect::<Vec<_>>();
         let param = b.apply(&LAMB_STEP, &inputs, attrs)?[0];
         Ok(vec![param, new[0], new[1]])
+    }
+}
+
+impl Rule for Lamb {
+    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
+        let correction = |beta: f64| if self.bias_correction { 1.0 - beta.powf(t as f64) } else { 1.0 };
+        vec![lr, correction(self.betas.0), correction(self.betas.1).sqrt()]
     }
 
     fn lr(&self) -> f64 {

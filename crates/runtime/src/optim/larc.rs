@@ -1,6 +1,6 @@
 //! LARC: settings, and the step of the optimizer inside.
 
-use super::{Moment, Optimizer, Rule, Sgd, Span, check_eps, within};
+use super::{Moment, Optimizer, Rule, Sgd, Span, UpdateRule, check_eps, within};
 use crate::error::{Error, Result};
 use headwater_core::ops::update::larc::{LARC, LARC_RATE};
 use headwater_core::{Attrs, Builder, DType, TensorType, ValueId};
@@ -37,7 +37,7 @@ impl Larc {
     }
 }
 
-impl Rule for Larc {
+impl UpdateRule for Larc {
     fn moments(&self) -> Vec<Option<Moment>> {
         self.optimizer.rule().moments()
     }
@@ -48,13 +48,7 @@ impl Rule for Larc {
         all
     }
 
-    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
-        let mut all = vec![lr];
-        all.extend(self.inner().rule().values(t, lr));
-        all
-    }
-
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let (p, g) = (span.squares_of(b, span.param)?, span.gradient_squares(b)?);
         let lr = span.double(b, span.scalars[0])?;
         let attrs = Attrs::new()
@@ -76,6 +70,14 @@ impl Rule for Larc {
             ..span.clone()
         };
         self.inner().rule().step(b, &inner)
+    }
+}
+
+impl Rule for Larc {
+    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
+        let mut all = vec![lr];
+        all.extend(self.inner().rule().values(t, lr));
+        all
     }
 
     fn lr(&self) -> f64 {

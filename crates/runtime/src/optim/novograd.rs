@@ -1,6 +1,6 @@
 //! NovoGrad: settings, the numbers of each step, and the step.
 
-use super::{Moment, Rule, Span, check_betas, check_eps, rates};
+use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates};
 use crate::error::Result;
 use headwater_core::ops::update::novograd::{NOVOGRAD, NOVOGRAD_NORM};
 use headwater_core::{Attrs, Builder, ValueId};
@@ -43,7 +43,7 @@ impl Default for NovoGrad {
     }
 }
 
-impl Rule for NovoGrad {
+impl UpdateRule for NovoGrad {
     fn moments(&self) -> Vec<Option<Moment>> {
         vec![Some(Moment::new("exp_avg")), Some(Moment { single: true, ..Moment::new("exp_avg_sq") })]
     }
@@ -52,13 +52,7 @@ impl Rule for NovoGrad {
         vec!["step_size", "kept", "bias_correction2_sqrt"]
     }
 
-    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
-        let correction = |beta: f64| if self.bias_correction { 1.0 - beta.powf(t as f64) } else { 1.0 };
-        let kept = if t == 1 && !self.init_zero { 0.0 } else { self.betas.1 };
-        vec![lr / correction(self.betas.0), kept, correction(self.betas.1).sqrt()]
-    }
-
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let (m, v) = (span.moments[0].expect("kept"), span.moments[1].expect("kept"));
         let [step_size, kept, correction] = span.scalars[..] else { unreachable!("as many as named") };
         let squares = span.gradient_squares(b)?;
@@ -75,6 +69,14 @@ impl Rule for NovoGrad {
         let inputs = [span.param, span.gradient, m, scale, span.apply, step_size, factor].map(Some);
         let new = b.apply(&NOVOGRAD, &inputs, span.clipped(attrs))?;
         Ok(vec![new[0], new[1], norm[0]])
+    }
+}
+
+impl Rule for NovoGrad {
+    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
+        let correction = |beta: f64| if self.bias_correction { 1.0 - beta.powf(t as f64) } else { 1.0 };
+        let kept = if t == 1 && !self.init_zero { 0.0 } else { self.betas.1 };
+        vec![lr / correction(self.betas.0), kept, correction(self.betas.1).sqrt()]
     }
 
     fn lr(&self) -> f64 {

@@ -1,6 +1,6 @@
 //! RMSprop: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, check_eps, rates, within};
+use super::{Moment, Rule, Span, UpdateRule, check_eps, rates, within};
 use crate::error::Result;
 use headwater_core::ops::update::rmsprop::RMSPROP;
 use headwater_core::{Attrs, Builder, ValueId};
@@ -40,14 +40,14 @@ impl Default for RmsProp {
     }
 }
 
-impl Rule for RmsProp {
+impl UpdateRule for RmsProp {
     fn moments(&self) -> Vec<Option<Moment>> {
         let average = self.centered.then(|| Moment::new("grad_avg"));
         let buffer = (self.momentum != 0.0).then(|| Moment::new("momentum_buffer"));
         vec![Some(Moment::new("square_avg")), average, buffer]
     }
 
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let attrs = Attrs::new()
             .with("alpha", self.alpha)
             .with("eps", self.eps)
@@ -56,7 +56,9 @@ impl Rule for RmsProp {
             .with("maximize", self.maximize);
         span.apply(b, &RMSPROP, attrs)
     }
+}
 
+impl Rule for RmsProp {
     fn lr(&self) -> f64 {
         self.lr
     }

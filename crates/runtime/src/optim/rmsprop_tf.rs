@@ -1,6 +1,6 @@
 //! RMSprop as TensorFlow's: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, check_eps, rates, within};
+use super::{Moment, Rule, Span, UpdateRule, check_eps, rates, within};
 use crate::error::Result;
 use headwater_core::ops::update::rmsprop_tf::RMSPROP_TF;
 use headwater_core::{Attrs, Builder, ValueId};
@@ -46,7 +46,7 @@ impl Default for RmsPropTf {
     }
 }
 
-impl Rule for RmsPropTf {
+impl UpdateRule for RmsPropTf {
     fn moments(&self) -> Vec<Option<Moment>> {
         let average = self.centered.then(|| Moment::new("grad_avg"));
         let buffer = (self.momentum != 0.0).then(|| Moment::new("momentum_buffer"));
@@ -57,11 +57,7 @@ impl Rule for RmsPropTf {
         vec!["decay", "lr"]
     }
 
-    fn values(&self, _: u64, lr: f64) -> Vec<f64> {
-        vec![if self.decoupled_decay { 1.0 - lr * self.weight_decay } else { 1.0 }, lr]
-    }
-
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let coupled = if self.decoupled_decay { 0.0 } else { self.weight_decay };
         let attrs = Attrs::new()
             .with("weight_decay", coupled)
@@ -71,6 +67,12 @@ impl Rule for RmsPropTf {
             .with("lr_in_momentum", self.lr_in_momentum)
             .with("maximize", self.maximize);
         span.apply(b, &RMSPROP_TF, attrs)
+    }
+}
+
+impl Rule for RmsPropTf {
+    fn values(&self, _: u64, lr: f64) -> Vec<f64> {
+        vec![if self.decoupled_decay { 1.0 - lr * self.weight_decay } else { 1.0 }, lr]
     }
 
     fn lr(&self) -> f64 {

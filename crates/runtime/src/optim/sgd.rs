@@ -1,6 +1,6 @@
 //! SGD: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, rates, within};
+use super::{Moment, Rule, Span, UpdateRule, rates, within};
 use crate::error::{Error, Result};
 use headwater_core::ops::update::sgd::SGD;
 use headwater_core::{Attrs, Builder, ValueId};
@@ -38,7 +38,7 @@ impl Default for Sgd {
     }
 }
 
-impl Rule for Sgd {
+impl UpdateRule for Sgd {
     fn moments(&self) -> Vec<Option<Moment>> {
         vec![(self.momentum != 0.0).then(|| Moment::new("momentum_buffer"))]
     }
@@ -47,17 +47,19 @@ impl Rule for Sgd {
         vec!["lr", "gain"]
     }
 
-    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
-        vec![lr, if t == 1 { 1.0 } else { 1.0 - self.dampening }]
-    }
-
-    fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>> {
+    fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {
         let attrs = Attrs::new()
             .with("momentum", self.momentum)
             .with("weight_decay", self.weight_decay)
             .with("nesterov", self.nesterov)
             .with("maximize", self.maximize);
         span.apply(b, &SGD, attrs)
+    }
+}
+
+impl Rule for Sgd {
+    fn values(&self, t: u64, lr: f64) -> Vec<f64> {
+        vec![lr, if t == 1 { 1.0 } else { 1.0 - self.dampening }]
     }
 
     fn lr(&self) -> f64 {

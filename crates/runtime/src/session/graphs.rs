@@ -2,10 +2,11 @@
 
 use super::Training;
 use crate::error::Result;
-use crate::optim::{Groups, names};
+use crate::optim::Groups;
 use headwater_core::compile::{Goal, Options, ParameterGradient};
 use headwater_core::pass::precision::Properties;
 use headwater_core::train::BucketLayout;
+use headwater_core::train::update::names;
 
 /// Bytes of a budget that are left to what an update returns: a few numbers for each bucket.
 const UPDATE_RESULTS: usize = 16 << 10;

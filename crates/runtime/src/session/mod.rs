@@ -15,7 +15,7 @@ pub use trace::Culprit;
 pub use underflow::Underflow;
 
 use crate::error::{Error, Result};
-use crate::optim::{self, Clip, Decay, Group, Groups, Moment, Optimizer, names};
+use crate::optim::{Clip, Decay, Group, Groups, Moment, Optimizer};
 use headwater_core::compile::{self, Compiled, Options, ParameterGradient};
 use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::{InputRole, NodeId, Origin};
@@ -26,7 +26,8 @@ use headwater_core::pass::precision::{Properties, Settings};
 use headwater_core::pass::taps::{FAULT, Fault, Tap};
 use headwater_core::pass::wide::{scalar_value, wide_scalar};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
-use headwater_core::train::{BucketLayout, Master, gradient_name};
+use headwater_core::train::update::{self, names};
+use headwater_core::train::{BucketLayout, Master, gradient_name, update_graph, zero_graph};
 use headwater_core::{DType, Graph, Tensor, TensorType};
 use program::{Interface, Program};
 use state::{Slot, Space, State};
@@ -199,10 +200,10 @@ impl Session {
             session.allocate(Some((&settings, &groups)))
         })?;
         session.load(model)?;
-        let graph = optim::update_graph(&session.layout, &groups, settings.clip, accumulated)?;
+        let graph = update_graph(&session.layout, |g| groups.rule(g), settings.clip, accumulated)?;
         let update = session.compile(graph, &graphs::update())?;
         let zero = match accumulated {
-            true => Some(session.compile(optim::zero_graph(&session.layout)?, &graphs::update())?),
+            true => Some(session.compile(zero_graph(&session.layout)?, &graphs::update())?),
             false => None,
         };
         session.training =
@@ -509,9 +510,9 @@ impl Session {
         self.run(program)?;
         let number = |i: usize| Ok::<f64, Error>(scalar_value(&self.output(program, i)?));
         let update = Update {
-            norm: number(optim::NORM)?,
-            largest: number(optim::LARGEST)? * unscale,
-            applied: number(optim::APPLIED)? != 0.0,
+            norm: number(update::NORM)?,
+            largest: number(update::LARGEST)? * unscale,
+            applied: number(update::APPLIED)? != 0.0,
         };
         if let Some(t) = &mut self.training {
             t.applied += update.applied as u64;

@@ -1,10 +1,9 @@
 //! A bucket in the graph of a step, as an optimizer sees it.
 
-use crate::error::Result;
-use headwater_core::ops::update::gradient_statistics::GRADIENT_STATISTICS;
-use headwater_core::ops::update::segment::{SEGMENT_SPREAD, SEGMENT_SUM};
-use headwater_core::train::{BLOCK, Bucket};
-use headwater_core::{Attrs, Builder, DType, OpDef, ValueId};
+use super::layout::{BLOCK, Bucket};
+use crate::ops::update::gradient_statistics::GRADIENT_STATISTICS;
+use crate::ops::update::segment::{SEGMENT_SPREAD, SEGMENT_SUM};
+use crate::{Attrs, Builder, DType, OpDef, Result, ValueId};
 
 /// A bucket's values and the numbers of the step. Spans are `[blocks, BLOCK]`.
 #[derive(Clone, Debug)]
@@ -17,13 +16,13 @@ pub struct Span<'a> {
     pub gradient: ValueId,
     /// Sums of the gradients' squares, `[blocks]`.
     pub squares: ValueId,
-    /// What [`super::Rule::moments`] names.
+    /// What [`super::UpdateRule::moments`] names.
     pub moments: Vec<Option<ValueId>>,
     /// What gradients are multiplied by, an f64 scalar.
     pub scale: ValueId,
     /// Whether the step takes place.
     pub apply: ValueId,
-    /// What [`super::Rule::scalars`] names.
+    /// What [`super::UpdateRule::scalars`] names.
     pub scalars: Vec<ValueId>,
     /// Largest magnitude of a gradient's element.
     pub clip_value: Option<f64>,
