@@ -1,13 +1,15 @@
-//! The conformance suite: every operator on every one of its cases, on any device, judged by the f64
-//! reference within derived bounds. A device's tests call it; so does the check of a machine that has one.
+//! The conformance suite: every operator on every one of its cases, and training steps of models, on any
+//! device, judged by the f64 reference within derived bounds. A device's tests call it; so does the check of a
+//! machine that has one.
 
+use crate::compile::{self, Options};
 use crate::device::Device;
-use crate::diagnostic::{Code, Result};
+use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
 use crate::evaluate::evaluate;
-use crate::graph::{Builder, Graph, InputRole, OutputRole};
+use crate::graph::{Builder, Graph, Input, InputRole, OutputRole};
 use crate::ops::{Case, Derivative, OpDef, Registry, Sample};
-use crate::pass::bound::error_bounds;
+use crate::pass::bound::{MAGNIFIED, confidence, error_bounds, sampled};
 use crate::pass::decompose;
 use crate::pass::diff::gradients;
 use crate::reference;
@@ -18,9 +20,9 @@ use std::collections::BTreeMap;
 /// What a device makes of the operators.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conformance {
-    /// Cases that ran, in each dtype, by operator.
+    /// Cases that ran, in each dtype, by operator; and training steps.
     pub ran: BTreeMap<&'static str, usize>,
-    /// What the device refuses, and why, by operator and dtype.
+    /// What the device refuses, and why, by operator and dtype, or by model.
     pub refused: BTreeMap<String, String>,
     /// Wrong results and failures.
     pub wrong: Vec<String>,
@@ -61,6 +63,87 @@ fn one(device: &dyn Device, op: &'static OpDef, case: &Case, dtype: DType, all: 
         Err(e) => all.wrong.push(format!("{name}: {e}")),
     }
     true
+}
+
+/// Runs one training step of a model's forward graph in f32, as it is compiled for the device: its loss, every
+/// gradient and every new content of a buffer are judged by the step of the same model in f64. Where terms
+/// cancel, errors count by roundings that are sampled ([`sampled`]). `tensor` gives the inputs of the compiled
+/// graph, in the dtypes that it asks for.
+///
+/// # Errors
+/// What compilation for the generic target and the reference refuse: the model is at fault then, not the
+/// device.
+pub fn training_step(
+    device: &dyn Device,
+    name: &str,
+    model: &Graph,
+    tensor: impl Fn(&Input, &TensorType) -> Result<Tensor>,
+    all: &mut Conformance,
+) -> Result<()> {
+    // Unfused: roundings are sampled at each node.
+    let in_f64 = Options { upcast: Some(DType::F64), stop_after: Some("simplify"), ..Options::default() };
+    let exact = compile::optimize(model.clone(), &in_f64, &Target::default())?.graph;
+    let mut refuse = |e: Error| match e.code {
+        Code::Unsupported => {
+            all.refused.insert(name.to_string(), e.to_string());
+        }
+        _ => all.wrong.push(format!("{name}: {e}")),
+    };
+    let step = match compile::optimize(model.clone(), &Options::default(), device.target()) {
+        Ok(compiled) => compiled.graph,
+        Err(e) => {
+            refuse(e);
+            return Ok(());
+        }
+    };
+    let inputs = step.inputs.iter().map(|i| tensor(i, step.ty(i.value))).collect::<Result<Vec<_>>>()?;
+    let mut truth = Truth::new(&step, &exact, &inputs, device.target())?;
+    truth.count_cancellation(deviations(&exact, device.target(), tensor)?);
+    match evaluate(device, &step, &inputs) {
+        Ok(got) => {
+            truth.judge(name, &got, &mut all.wrong);
+            *all.ran.entry("training step").or_default() += 1;
+        }
+        Err(e) => refuse(e),
+    }
+    Ok(())
+}
+
+/// By output of a graph in f64, the standard deviation of its error (Euclidean norm) in f32: the largest of a
+/// few samples.
+fn deviations(
+    graph: &Graph,
+    target: &Target,
+    tensor: impl Fn(&Input, &TensorType) -> Result<Tensor>,
+) -> Result<Vec<f64>> {
+    /// Far above the roundings of f64, and small enough to be linear.
+    const MAGNIFICATION: f64 = 1e-8;
+    let graph = sampled(graph, target, DType::F32, false)?;
+    let mut largest = vec![0.0f64; graph.outputs.len()];
+    // Other keys draw other roundings.
+    for draw in 0..3 {
+        let run = |magnified: f64| {
+            let inputs = graph.inputs.iter().map(|i| match &i.role {
+                InputRole::State if i.name == MAGNIFIED => Ok(Tensor::full(graph.ty(i.value), magnified)),
+                InputRole::Rng => Ok(Tensor::int(DType::I64, [2], vec![draw, 0])),
+                _ => tensor(i, graph.ty(i.value)),
+            });
+            reference::run(&graph, &inputs.collect::<Result<Vec<_>>>()?)
+        };
+        let (still, half, whole) = (run(0.0)?, run(MAGNIFICATION / 2.0)?, run(MAGNIFICATION)?);
+        for (i, exact) in still.iter().enumerate().filter(|(_, t)| t.dtype().is_float()) {
+            let moved = |to: &[Tensor]| {
+                let squares = exact.floats().iter().zip(to[i].floats()).map(|(a, b)| (a - b).powi(2));
+                squares.sum::<f64>().sqrt()
+            };
+            // Errors grow with the roundings; where something discrete has flipped they stay.
+            let (half, whole) = (moved(&half), moved(&whole));
+            if whole.is_finite() && whole >= 1.5 * half {
+                largest[i] = largest[i].max(whole / MAGNIFICATION * DType::F32.epsilon() / 2.0);
+            }
+        }
+    }
+    Ok(largest)
 }
 
 /// An operator on a case, its float inputs in `dtype`, with its gradients where it has a rule. `None` if it
@@ -161,6 +244,17 @@ impl<'a> Truth<'a> {
         let slopes = sensitivities(exact, &lifted, &want);
         let bounds = error_bounds(graph, target, false);
         Ok(Truth { graph, own, exact: want, slopes, bounds })
+    }
+
+    /// Lets the error of an output be what its `deviation` makes it with confidence, if that is more than what
+    /// its own size and sensitivity allow.
+    fn count_cancellation(&mut self, deviations: Vec<f64>) {
+        let confidence = confidence(self.graph);
+        for ((slopes, o), deviation) in self.slopes.iter_mut().zip(&self.graph.outputs).zip(deviations) {
+            let bound = self.bounds[o.value.0 as usize];
+            let size = if bound > 0.0 { confidence * deviation / bound } else { 0.0 };
+            slopes.iter_mut().for_each(|slope| *slope = slope.max(size));
+        }
     }
 
     /// Adds to `wrong` a line for each output that is too far off: the bound of an element is relative to the
