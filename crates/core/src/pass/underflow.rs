@@ -17,7 +17,7 @@ use crate::ops::pointwise::{
     logical::LOGICAL_AND,
 };
 
-/// The graph with one more result, the last: f64 `[taps]`, the elements that underflowed to zero in each
+/// The graph with one more result, the last: i64 `[taps]`, the elements that underflowed to zero in each
 /// result in `low` of a node of the backward pass that rounds. Absent where there is no such node. The other
 /// results keep their bits.
 ///
@@ -47,8 +47,8 @@ pub fn underflow(graph: &Graph, low: DType) -> Result<(Graph, Vec<(Tap, usize)>)
             let zero = Attrs::new().with("other", 0.0);
             let (gone, there) = (b.one(&EQ, &[v], zero.clone())?, b.one(&NE, &[twin], zero)?);
             let lost = b.call(&LOGICAL_AND, &[gone, there])?;
-            // Counted in f64, which is exact.
-            let lost = b.cast(lost, DType::F64)?;
+            // Counted in integers, which every device has.
+            let lost = b.cast(lost, DType::I64)?;
             let all: Vec<usize> = (0..b.ty(lost).shape.rank()).collect();
             let count = b.sum(lost, &all, false)?;
             counts.push(b.reshape(count, &[1])?);
