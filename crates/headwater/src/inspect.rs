@@ -291,9 +291,11 @@ fn steps(plan: &Plan, device: &dyn Device) -> Vec<StepsUse> {
 pub(crate) fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> {
     // The worst support of any use counts.
     let mut support: HashMap<&str, String> = HashMap::new();
-    for node in &graph.nodes {
+    // Programs as they run, node by node; integers that do not fit are shown as missing.
+    let run = pass::narrow_integers(graph.clone(), device.target()).unwrap_or_else(|_| graph.clone());
+    for (node, runs) in graph.nodes.iter().zip(&run.nodes) {
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
-        let found = match device.target().support(node.op, &graph.cx(node), &types) {
+        let found = match device.target().support(runs.op, &run.cx(runs), &types) {
             Support::Native => continue,
             Support::Reference => "reference".to_string(),
             Support::Missing(why) => why,
