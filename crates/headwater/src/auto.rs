@@ -331,7 +331,7 @@ fn tried(
     let scalar = TensorType::new(DType::F32, [0usize; 0]);
     let options = Options {
         precision: settings.properties()?,
-        loss_scale: (dtype == DType::F16).then_some(("loss scale", scalar)),
+        loss_scale: (dtype == DType::F16).then_some(scalar),
         ..Options::default()
     };
     let graph = compile::optimize(forward.clone(), &options, device.target())?.graph;

@@ -8,7 +8,7 @@ use headwater::core::graph::{InputRole, OutputRole};
 use headwater::core::ops::update::master::{join, split};
 use headwater::core::pass::bound::error_bounds;
 use headwater::core::pass::precision::{Level, Policy, Settings, apply};
-use headwater::core::train::{Master, update_graph};
+use headwater::core::train::{Master, StateKey, update_graph};
 use headwater::core::{Builder, DType, Graph, Tensor, TensorType, pass};
 use headwater::cpu::Cpu;
 use headwater::golden::Golden;
@@ -265,7 +265,10 @@ fn run(family: &Family, settings: &Settings, scale: LossScale, steps: usize, unf
 fn read(session: &Session, name: &str) -> Vec<u8> {
     match session.tensors().iter().find(|t| t.name == name) {
         Some(t) => session.read(t).unwrap(),
-        None => session.read_moment(name).unwrap(),
+        None => {
+            let (moment, parameter) = name.split_once('.').unwrap();
+            session.read_moment(&StateKey::moment(moment, parameter)).unwrap()
+        }
     }
 }
 
@@ -288,7 +291,7 @@ fn updated(session: &Session, scale: f64) -> (f64, Vec<(String, Vec<u8>)>) {
     let held = |kind: &str, parameter: &str| match kind {
         "parameters" | "masters" => read(session, parameter),
         "gradients" => session.gradient(parameter).unwrap().to_bytes(),
-        moment => session.read_moment(&format!("{moment}.{parameter}")).unwrap(),
+        moment => session.read_moment(&StateKey::moment(moment, parameter)).unwrap(),
     };
     let feed = |name: &str, ty: &TensorType| {
         let mut parts = name.split('/');

@@ -64,8 +64,8 @@ pub struct Options<'a> {
     pub upcast: Option<DType>,
     /// Whether a training step returns every user output, or its loss alone.
     pub all_outputs: bool,
-    /// Name and type of the input that the loss is multiplied by before it is differentiated.
-    pub loss_scale: Option<(&'a str, TensorType)>,
+    /// Type of the input that the loss is multiplied by before it is differentiated: `StateKey::LossScale`.
+    pub loss_scale: Option<TensorType>,
     /// A fault at a node of the differentiated graph, switched on by an input.
     pub fault: Option<(NodeId, Fault)>,
     /// Nodes added to look at the step.

@@ -6,7 +6,8 @@ use crate::graph::{Builder, Def, Graph, InputRole, OutputRole};
 use crate::pass::precision::Level;
 use crate::pass::{self, recognize::Exactness};
 use crate::target::Target;
-use crate::{DType, fail, train};
+use crate::train::{self, StateKey};
+use crate::{DType, fail};
 
 /// What a stage is given or makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -270,7 +271,8 @@ fn loss_alone(mut graph: Graph) -> Graph {
 fn differentiate(c: &mut Compiled, o: &Options, _: &Target) -> Result<()> {
     let loss = loss(&c.graph)?;
     let mut b = Builder::extend(std::mem::take(&mut c.graph));
-    let scale = o.loss_scale.as_ref().map(|(name, ty)| b.input(*name, ty.clone(), InputRole::State));
+    let name = StateKey::LossScale.to_string();
+    let scale = o.loss_scale.clone().map(|ty| b.input(name, ty, InputRole::State));
     let d = pass::differentiate_scaled(b.finish(), loss, scale)?;
     (c.graph, c.missing) = (d.graph, d.missing);
     Ok(())

@@ -1,16 +1,12 @@
 //! Gradient accumulation over micro-batches.
 
+use super::key::StateKey;
 use crate::diagnostic::Result;
 use crate::graph::{Builder, Graph, InputRole, OutputRole, Phase};
 use crate::tensor::TensorType;
 use crate::{DType, fail};
 
-/// Name of the input that holds the sum of a parameter's gradients.
-pub fn gradient_name(parameter: &str) -> String {
-    format!("gradient.{parameter}")
-}
-
-/// Turns gradients into additions to their sums, in f32 or wider: inputs named by [`gradient_name`].
+/// Turns gradients into additions to their sums, in f32 or wider: inputs named by [`StateKey::gradient`].
 ///
 /// # Errors
 /// `Graph` for a gradient of something other than an input.
@@ -22,7 +18,7 @@ pub fn accumulate(graph: Graph) -> Result<Graph> {
         let OutputRole::Gradient(p) = output.role else { continue };
         let (gradient, input) = (output.value, b.graph().input_index(p));
         let input = input.ok_or_else(|| fail!(Graph, "{} is a gradient of no input", output.name))?;
-        let name = gradient_name(&b.graph().inputs[input].name);
+        let name = StateKey::gradient(&b.graph().inputs[input].name).to_string();
         let ty = b.ty(gradient).clone();
         let wide = if ty.dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let sum = b.input(name, TensorType::new(wide, ty.shape), InputRole::State);

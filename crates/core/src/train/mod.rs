@@ -2,11 +2,13 @@
 //! the update of a step.
 
 mod accumulate;
+mod key;
 pub mod layout;
 mod span;
 pub mod update;
 
-pub use accumulate::{accumulate, gradient_name};
+pub use accumulate::accumulate;
+pub use key::{Kept, StateKey};
 pub use layout::{BLOCK, Bucket, BucketLayout, Entry, Master};
 pub use span::Span;
 pub use update::{Clip, Moment, UpdateRule, update_graph, zero_graph};

@@ -1,6 +1,7 @@
 //! The update of a training step as a graph over flat buckets: statistics of the gradients, their scale, and
 //! each bucket's optimizer, which states how its operators are put together as an [`UpdateRule`].
 
+use super::key::{Kept, StateKey};
 use super::layout::{Bucket, BucketLayout, Master};
 use super::span::Span;
 use crate::graph::{InputRole, OutputRole, Phase};
@@ -62,38 +63,9 @@ pub struct Clip {
     pub value: Option<f64>,
 }
 
-/// Names of the state that the update graph reads and writes, by bucket.
-pub mod names {
-    use crate::{DType, TensorType};
-
-    /// What gradients are multiplied by first (f64): 1 / (micro-batches · loss scale).
-    pub const UNSCALE: &str = "unscale";
-    /// What the loss is multiplied by before it is differentiated.
-    pub const LOSS_SCALE: &str = "loss_scale";
-    /// Type of [`LOSS_SCALE`].
-    pub fn loss_scale_type() -> TensorType {
-        TensorType::new(DType::F32, [0usize; 0])
-    }
-    /// f32 masters of low-precision parameters, which the optimizer steps, or what they have beyond these.
-    pub fn masters(bucket: usize) -> String {
-        format!("masters/{bucket}")
-    }
-    /// The parameters, or their low-precision copies.
-    pub fn parameters(bucket: usize) -> String {
-        format!("parameters/{bucket}")
-    }
-    /// Their gradients.
-    pub fn gradients(bucket: usize) -> String {
-        format!("gradients/{bucket}")
-    }
-    /// A moment of the optimizer.
-    pub fn moment(bucket: usize, moment: &str) -> String {
-        format!("{moment}/{bucket}")
-    }
-    /// A number of the step.
-    pub fn scalar(bucket: usize, scalar: &str) -> String {
-        format!("scalar/{bucket}/{scalar}")
-    }
+/// Type of [`StateKey::LossScale`].
+pub fn loss_scale_type() -> TensorType {
+    TensorType::new(DType::F32, [0usize; 0])
 }
 
 /// Output of the update graph: norm of the unscaled gradients.
@@ -105,8 +77,8 @@ pub const APPLIED: usize = 2;
 
 /// The graph of one step over all buckets: measure the gradients, find their scale, update.
 ///
-/// Its inputs are `State`: `unscale` (f64, what gradients are multiplied by first) and for each bucket `b`
-/// `parameters/<b>`, `gradients/<b>`, `<moment>/<b>` and `scalar/<b>/<name>`. Its first outputs are the norm
+/// Its inputs are named by [`StateKey`]: `Unscale` (f64), and for each bucket its parameters, gradients, masters,
+/// moments and scalars. Its first outputs are the norm
 /// of the unscaled gradients (f64), the largest magnitude of the gradients as they lie in memory (f64) and
 /// whether the step was applied: it is not if the norm is not finite. `rule` gives the rule of a group of
 /// settings. `accumulated`: gradients are held in [`Bucket::wide`], not in the parameters' dtype.
@@ -126,7 +98,7 @@ pub fn update_graph<'a>(
     let (mut squares, mut magnitudes) = (Vec::new(), Vec::new());
     for (i, bucket) in layout.buckets.iter().enumerate() {
         let dtype = if accumulated { bucket.wide() } else { bucket.dtype };
-        let g = b.input(names::gradients(i), bucket.span(dtype), InputRole::State);
+        let g = input(&mut b, StateKey::Bucket(i, Kept::Gradients), bucket.span(dtype));
         let stats = b.apply(&GRADIENT_STATISTICS, &[Some(g)], Attrs::new())?;
         gradients.push((g, stats[0]));
         // Sums over blocks are in f64: a narrow sum of millions of them would lose the small ones.
@@ -135,7 +107,7 @@ pub fn update_graph<'a>(
     }
     let squares = b.one(&CAT, &squares, Attrs::new().with("dim", 0))?;
     let squares = b.one(&SUM, &[squares], Attrs::new())?;
-    let unscale = b.input(names::UNSCALE, scalar(DType::F64), InputRole::State);
+    let unscale = input(&mut b, StateKey::Unscale, scalar(DType::F64));
     let mut attrs = Attrs::new();
     if let Some(limit) = clip.norm {
         attrs.set("max_norm", limit);
@@ -149,15 +121,15 @@ pub fn update_graph<'a>(
     b.output("applied", finite, OutputRole::User);
     for (i, bucket) in layout.buckets.iter().enumerate() {
         let (wide, rule) = (bucket.wide(), rule(bucket.group));
-        let low = b.input(names::parameters(i), bucket.span(bucket.dtype), InputRole::State);
+        let low = input(&mut b, StateKey::Parameters(i), bucket.span(bucket.dtype));
         // The master is what is stepped; the parameter is it, rounded.
         let (param, target) = match (bucket.master, bucket.stochastic) {
             (Master::Whole, _) => {
-                let master = b.input(names::masters(i), bucket.span(wide), InputRole::State);
+                let master = input(&mut b, StateKey::Bucket(i, Kept::Masters), bucket.span(wide));
                 (master, master)
             }
             (Master::Rest, _) => {
-                let rest = b.input(names::masters(i), bucket.span(DType::I16), InputRole::State);
+                let rest = input(&mut b, StateKey::Bucket(i, Kept::Masters), bucket.span(DType::I16));
                 (b.one(&MASTER_JOIN, &[low, rest], Attrs::new())?, rest)
             }
             (Master::None, true) => (b.cast(low, wide)?, low),
@@ -166,12 +138,15 @@ pub fn update_graph<'a>(
         let mut targets = vec![target];
         let mut moments = Vec::new();
         for moment in rule.moments() {
-            let m = moment.map(|m| b.input(names::moment(i, m.name), m.span(bucket), InputRole::State));
+            let m = moment.map(|m| {
+                let key = StateKey::Bucket(i, Kept::Moment(m.name.into()));
+                input(&mut b, key, m.span(bucket))
+            });
             targets.extend(m);
             moments.push(m);
         }
         let scalars = rule.scalars().into_iter();
-        let scalars = scalars.map(|s| b.input(names::scalar(i, s), scalar(wide), InputRole::State)).collect();
+        let scalars = scalars.map(|s| input(&mut b, StateKey::Scalar(i, s.into()), scalar(wide))).collect();
         let span = Span {
             bucket,
             param,
@@ -223,9 +198,14 @@ pub fn zero_graph(layout: &BucketLayout) -> Result<Graph> {
     b.phase = Phase::Update;
     for (i, bucket) in layout.buckets.iter().enumerate() {
         let ty = bucket.span(bucket.wide());
-        let g = b.input(names::gradients(i), ty.clone(), InputRole::State);
+        let g = input(&mut b, StateKey::Bucket(i, Kept::Gradients), ty.clone());
         let zero = b.full(&ty, 0.0)?;
-        b.output(names::gradients(i), zero, OutputRole::Mutation(g));
+        b.output(StateKey::Bucket(i, Kept::Gradients).to_string(), zero, OutputRole::Mutation(g));
     }
     Ok(b.finish())
+}
+
+/// An input of the state.
+fn input(b: &mut Builder, key: StateKey, ty: TensorType) -> ValueId {
+    b.input(key.to_string(), ty, InputRole::State)
 }

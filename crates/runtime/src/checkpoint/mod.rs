@@ -27,6 +27,7 @@ use crate::trainer::Course;
 use file::{Create, Entry, Written, write_json, write_tensors};
 use headwater_core::TensorType;
 use headwater_core::graph::InputRole;
+use headwater_core::train::StateKey;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -354,7 +355,7 @@ impl Store {
         for (name, entries) in contents(session, average) {
             let written = write_tensors(self.create, &dir.join(name), entries, |source| match source {
                 Source::Tensor(t) => session.read(t),
-                Source::Moment(name) => session.read_moment(name),
+                Source::Moment(key) => session.read_moment(key),
                 Source::Average(i) => Ok(average.map(|a| a.bytes(*i)).unwrap_or_default()),
             })?;
             files.insert(name.to_string(), written);
@@ -381,7 +382,7 @@ pub struct Snapshot<'a> {
 #[derive(Clone)]
 enum Source {
     Tensor(ModelTensor),
-    Moment(String),
+    Moment(StateKey),
     /// By position among the averaged tensors.
     Average(usize),
 }
@@ -404,8 +405,8 @@ fn contents(session: &Session, average: Option<&Average>) -> Vec<(&'static str, 
             _ => {}
         }
     }
-    for (name, ty) in session.moments() {
-        state.push(Entry { name: name.clone(), ty, source: Source::Moment(name) });
+    for (key, ty) in session.moments() {
+        state.push(Entry { name: key.to_string(), ty, source: Source::Moment(key) });
     }
     let averaged = average.map(|average| {
         let mut entries = Vec::new();
@@ -508,7 +509,7 @@ impl Checkpoint {
                 let bytes = self.tensor(&data, file, &e.name, &e.ty)?;
                 match &e.source {
                     Source::Tensor(t) => session.write(t, bytes)?,
-                    Source::Moment(name) => session.write_moment(name, bytes)?,
+                    Source::Moment(key) => session.write_moment(key, bytes)?,
                     // Restored by itself, where the settings ask for it.
                     Source::Average(_) => {}
                 }

@@ -6,7 +6,7 @@ use crate::optim::Groups;
 use headwater_core::compile::{Goal, Options, ParameterGradient};
 use headwater_core::pass::precision::Properties;
 use headwater_core::train::BucketLayout;
-use headwater_core::train::update::names;
+use headwater_core::train::update::loss_scale_type;
 
 /// Bytes of a budget that are left to what an update returns: a few numbers for each bucket.
 const UPDATE_RESULTS: usize = 16 << 10;
@@ -16,7 +16,7 @@ pub(super) fn training(precision: &Properties, t: &Training) -> Options<'static>
     Options {
         goal: Goal::Train,
         precision: precision.clone(),
-        loss_scale: t.scaled.then(|| (names::LOSS_SCALE, names::loss_scale_type())),
+        loss_scale: t.scaled.then(loss_scale_type),
         fault: t.fault,
         recompute: t.recompute,
         memory_budget: t.memory_budget.map(|b| b.saturating_sub(UPDATE_RESULTS)),

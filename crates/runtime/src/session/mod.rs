@@ -26,15 +26,15 @@ use headwater_core::pass::precision::{Properties, Settings};
 use headwater_core::pass::taps::{FAULT, Fault, Tap};
 use headwater_core::pass::wide::{scalar_value, wide_scalar};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
-use headwater_core::train::update::{self, names};
-use headwater_core::train::{BucketLayout, Master, gradient_name, update_graph, zero_graph};
+use headwater_core::train::update::{self, loss_scale_type};
+use headwater_core::train::{BucketLayout, Kept, Master, StateKey, update_graph, zero_graph};
 use headwater_core::{DType, Graph, Tensor, TensorType};
 use program::{Interface, Program};
-use state::{Slot, Space, State};
+use state::{Slot, State};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tensors::{master_name, moment_name, space_of, tensors};
+use tensors::tensors;
 use trace::Trace;
 use underflow::Counts;
 
@@ -255,37 +255,40 @@ impl Session {
             let Some((t, groups)) = training else { break };
             let (wide, rule) = (bucket.wide(), groups.rule(bucket.group));
             let held = if t.accumulate > 1 { wide } else { bucket.dtype };
-            let mut flat = |name: String, ty: TensorType, kind: &str| -> Result<Place> {
+            let mut flat = |key: StateKey, ty: TensorType, kind: &str| -> Result<Place> {
                 let label = format!("{kind}.{}", bucket.name());
                 let segment = state.segment(device, label, ty.bytes(), SegmentKind::State)?;
                 let place = Place { segment, offset: 0 };
-                state.name(Space::State, name, Slot { place, ty });
+                state.name(key, Slot { place, ty });
                 Ok(place)
             };
-            let parameters = flat(names::parameters(i), bucket.span(bucket.dtype), "parameters")?;
+            let parameters = flat(StateKey::Parameters(i), bucket.span(bucket.dtype), "parameters")?;
             let kept = match bucket.master {
                 Master::None => None,
                 Master::Whole => Some(("masters", wide)),
                 Master::Rest => Some(("master rests", DType::I16)),
             };
             let masters = match kept {
-                Some((kind, dtype)) => Some((flat(names::masters(i), bucket.span(dtype), kind)?, dtype)),
+                Some((kind, dtype)) => {
+                    Some((flat(StateKey::Bucket(i, Kept::Masters), bucket.span(dtype), kind)?, dtype))
+                }
                 None => None,
             };
-            let gradients = flat(names::gradients(i), bucket.span(held), "gradients")?;
+            let gradients = flat(StateKey::Bucket(i, Kept::Gradients), bucket.span(held), "gradients")?;
             let moments: Vec<Moment> = rule.moments().into_iter().flatten().collect();
-            let places = moments.iter().map(|m| flat(names::moment(i, m.name), m.span(bucket), m.name));
+            let moment = |m: &Moment| StateKey::Bucket(i, Kept::Moment(m.name.into()));
+            let places = moments.iter().map(|m| flat(moment(m), m.span(bucket), m.name));
             let places = places.collect::<Result<Vec<_>>>()?;
             for (number, e) in bucket.entries.iter().enumerate() {
                 let slot = |base: Place, dtype: DType| Slot {
                     place: Place { offset: base.offset + e.offset * dtype.size(), ..base },
                     ty: TensorType::new(dtype, e.shape.clone()),
                 };
-                state.name(Space::Parameter, e.name.clone(), slot(parameters, bucket.dtype));
+                state.name(StateKey::Parameter(e.name.clone()), slot(parameters, bucket.dtype));
                 if let Some((masters, dtype)) = masters {
-                    state.name(Space::State, master_name(&e.name), slot(masters, dtype));
+                    state.name(StateKey::master(&e.name), slot(masters, dtype));
                 }
-                state.name(Space::State, gradient_name(&e.name), slot(gradients, held));
+                state.name(StateKey::gradient(&e.name), slot(gradients, held));
                 for (m, base) in moments.iter().zip(&places) {
                     let slot = if m.single {
                         let place = Place { offset: number * wide.size(), ..*base };
@@ -293,36 +296,33 @@ impl Session {
                     } else {
                         slot(*base, wide)
                     };
-                    state.name(Space::State, moment_name(m.name, &e.name), slot);
+                    state.name(StateKey::moment(m.name, &e.name), slot);
                 }
             }
             for m in moments.iter().filter(|m| m.initial != 0.0) {
-                let slot = state.slot(Space::State, &names::moment(i, m.name))?.clone();
+                let slot = state.slot(&moment(m))?.clone();
                 state.fill(&slot, m.initial)?;
             }
-            scalars.extend(
-                rule.scalars().into_iter().map(|s| (Space::State, names::scalar(i, s), scalar(wide))),
-            );
+            scalars.extend(rule.scalars().into_iter().map(|s| (StateKey::Scalar(i, s.into()), scalar(wide))));
         }
-        scalars.push((Space::State, names::UNSCALE.into(), wide_scalar(device.target())));
-        scalars.push((Space::State, names::LOSS_SCALE.into(), names::loss_scale_type()));
-        scalars.push((Space::State, FAULT.into(), scalar(DType::Bool)));
-        scalars.push((Space::Rng, "rng".into(), TensorType::new(DType::I64, [2])));
+        scalars.push((StateKey::Unscale, wide_scalar(device.target())));
+        scalars.push((StateKey::LossScale, loss_scale_type()));
+        scalars.push((StateKey::Fault, scalar(DType::Bool)));
+        scalars.push((StateKey::Rng, TensorType::new(DType::I64, [2])));
         state.pack_scalars(device, scalars)?;
-        let of = |space: Space| {
-            let own = self.tensors.iter().filter(move |t| space_of(t) == space);
-            own.filter(|t| self.layout.find(&t.name).is_none())
-                .map(|t| (space, t.name.clone(), t.ty.clone()))
-                .collect::<Vec<_>>()
-        };
-        for (name, space, kind) in [
-            ("frozen parameters", Space::Parameter, SegmentKind::Constant),
-            ("buffers", Space::Buffer, SegmentKind::State),
-            ("constants", Space::Constant, SegmentKind::Constant),
-        ] {
-            let tensors = of(space);
-            state.pack(device, name, kind, tensors)?;
+        let (mut parameters, mut buffers, mut constants) = (Vec::new(), Vec::new(), Vec::new());
+        for t in self.tensors.iter().filter(|t| self.layout.find(&t.name).is_none()) {
+            let key = t.key();
+            let own = match key {
+                StateKey::Parameter(_) => &mut parameters,
+                StateKey::Buffer(_) => &mut buffers,
+                _ => &mut constants,
+            };
+            own.push((key, t.ty.clone()));
         }
+        state.pack(device, "frozen parameters", SegmentKind::Constant, parameters)?;
+        state.pack(device, "buffers", SegmentKind::State, buffers)?;
+        state.pack(device, "constants", SegmentKind::Constant, constants)?;
         Ok(())
     }
 
@@ -503,7 +503,7 @@ impl Session {
         for (i, bucket) in self.layout.buckets.iter().enumerate() {
             let scalars = t.groups.rule(bucket.group).scalars().into_iter();
             for (name, x) in scalars.zip(t.groups.values(bucket.group, step, lr)) {
-                numbers.push((self.state.slot(Space::State, &names::scalar(i, name))?.clone(), x));
+                numbers.push((self.state.slot(&StateKey::Scalar(i, name.into()))?.clone(), x));
             }
         }
         numbers.into_iter().try_for_each(|(slot, x)| self.state.write_number(&slot, x))?;
@@ -532,8 +532,8 @@ impl Session {
         let Some(t) = &mut self.training else { return Ok(()) };
         t.loss_scale = scale;
         let unscale = t.unscale();
-        for (name, x) in [(names::UNSCALE, unscale), (names::LOSS_SCALE, scale)] {
-            let slot = self.state.slot(Space::State, name)?.clone();
+        for (key, x) in [(StateKey::Unscale, unscale), (StateKey::LossScale, scale)] {
+            let slot = self.state.slot(&key)?.clone();
             self.state.write_number(&slot, x)?;
         }
         Ok(())
@@ -541,13 +541,13 @@ impl Session {
 
     /// Turns the fault of [`Training::fault`] on or off.
     pub fn set_fault(&mut self, on: bool) -> Result<()> {
-        let slot = self.state.slot(Space::State, FAULT)?.clone();
+        let slot = self.state.slot(&StateKey::Fault)?.clone();
         self.state.write(&slot, FAULT, &[on as u8])
     }
 
     /// Sets the key of all random numbers of the next runs.
     pub fn set_rng(&mut self, seed: u64, draw: u64) -> Result<()> {
-        let slot = self.state.slot(Space::Rng, "rng")?.clone();
+        let slot = self.state.slot(&StateKey::Rng)?.clone();
         let bytes: Vec<u8> = seed.to_le_bytes().into_iter().chain(draw.to_le_bytes()).collect();
         self.state.write(&slot, "rng", &bytes)
     }

@@ -1,11 +1,11 @@
 //! A graph compiled against the state: a plan on the device, with memory for what is fed and what comes out.
 
-use super::state::{Slot, Space, State};
+use super::state::{Slot, State};
 use crate::error::{Error, Result};
 use headwater_core::device::{Buffer, Content, Device, Executable, Stream};
-use headwater_core::graph::OutputRole;
+use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::plan::{Bindings, Place, Plan, Segment, SegmentId, SegmentKind};
-use headwater_core::train::gradient_name;
+use headwater_core::train::StateKey;
 use headwater_core::{Graph, Tensor, TensorType};
 use std::sync::Arc;
 
@@ -58,14 +58,15 @@ impl Interface {
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for input in &graph.inputs {
             let ty = graph.ty(input.value);
-            let place = match Space::of(input) {
-                None => {
+            let place = match input.role {
+                InputRole::User => {
                     let place = fed.place(ty);
                     inputs.push((input.name.clone(), Slot { place, ty: ty.clone() }));
                     place
                 }
-                Some(space) => {
-                    let slot = state.slot(space, &input.name)?;
+                _ => {
+                    let unknown = || Error::Model(format!("no state is called {}", input.name));
+                    let slot = state.slot(&StateKey::of(input).ok_or_else(unknown)?)?;
                     if slot.ty != *ty {
                         let (name, have) = (&input.name, &slot.ty);
                         return Err(Error::Model(format!(
@@ -88,7 +89,7 @@ impl Interface {
                 OutputRole::Gradient(v) => {
                     let at =
                         graph.input_index(v).ok_or_else(|| Error::Model("a gradient of no input".into()))?;
-                    Some(state.slot(Space::State, &gradient_name(&graph.inputs[at].name))?.place)
+                    Some(state.slot(&StateKey::gradient(&graph.inputs[at].name))?.place)
                 }
                 OutputRole::Mutation(_) => None,
             });

@@ -2,41 +2,12 @@
 
 use crate::error::{Error, Result};
 use headwater_core::device::{Buffer, Content, Device, Stream};
-use headwater_core::graph::{Input, InputRole};
 use headwater_core::pass::wide::scalar_bytes;
 use headwater_core::plan::{Place, Segment, SegmentId, SegmentKind};
+use headwater_core::train::StateKey;
 use headwater_core::{Tensor, TensorType};
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Namespaces of the state's tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Space {
-    /// Weights, frozen ones included.
-    Parameter,
-    /// The model's buffers.
-    Buffer,
-    /// The model's constants.
-    Constant,
-    /// The key of random numbers.
-    Rng,
-    /// What the training step itself keeps: gradients, moments, scalars.
-    State,
-}
-
-impl Space {
-    /// Where a graph input lives; `None` for what the user feeds.
-    pub fn of(input: &Input) -> Option<Space> {
-        match input.role {
-            InputRole::Parameter { .. } => Some(Space::Parameter),
-            InputRole::Buffer { .. } => Some(Space::Buffer),
-            InputRole::Constant => Some(Space::Constant),
-            InputRole::Rng => Some(Space::Rng),
-            InputRole::State => Some(Space::State),
-            InputRole::User => None,
-        }
-    }
-}
 
 /// A tensor of the state.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +21,7 @@ pub(crate) struct State {
     /// What all work of the session goes through, in order.
     stream: Box<dyn Stream>,
     segments: Vec<(Segment, Arc<dyn Buffer>)>,
-    slots: HashMap<(Space, String), Slot>,
+    slots: HashMap<StateKey, Slot>,
     scalars: Option<Scalars>,
 }
 
@@ -92,24 +63,20 @@ impl State {
         device: &dyn Device,
         name: &str,
         kind: SegmentKind,
-        tensors: Vec<(Space, String, TensorType)>,
+        tensors: Vec<(StateKey, TensorType)>,
     ) -> Result<SegmentId> {
         let segment = SegmentId(self.segments.len() as u32 + 1);
         let mut offset = 0usize;
-        for (space, name, ty) in tensors {
+        for (key, ty) in tensors {
             let bytes = ty.bytes();
-            self.name(space, name, Slot { place: Place { segment, offset }, ty });
+            self.name(key, Slot { place: Place { segment, offset }, ty });
             offset += bytes.next_multiple_of(device.target().memory.alignment);
         }
         self.segment(device, name.to_string(), offset, kind)
     }
 
     /// Adds the segment of a step's scalars, zeros at first.
-    pub fn pack_scalars(
-        &mut self,
-        device: &dyn Device,
-        tensors: Vec<(Space, String, TensorType)>,
-    ) -> Result<()> {
+    pub fn pack_scalars(&mut self, device: &dyn Device, tensors: Vec<(StateKey, TensorType)>) -> Result<()> {
         let segment = self.pack(device, "scalars", SegmentKind::Input, tensors)?;
         let bytes = vec![0; self.segments[segment.0 as usize - 1].0.bytes];
         self.scalars = Some(Scalars { segment, bytes, changed: false });
@@ -126,19 +93,17 @@ impl State {
     }
 
     /// Names a tensor.
-    pub fn name(&mut self, space: Space, name: String, slot: Slot) {
-        self.slots.insert((space, name), slot);
+    pub fn name(&mut self, key: StateKey, slot: Slot) {
+        self.slots.insert(key, slot);
     }
 
     /// Finds a tensor.
     ///
     /// # Errors
     /// `Model` if there is none.
-    pub fn slot(&self, space: Space, name: &str) -> Result<&Slot> {
-        // A key of borrowed parts would need a second map; lookups happen when compiling and saving, not in
-        // steps.
-        let found = self.slots.get(&(space, name.to_string()));
-        found.ok_or_else(|| Error::Model(format!("the state has no {space:?} {name}")))
+    pub fn slot(&self, key: &StateKey) -> Result<&Slot> {
+        let found = self.slots.get(key);
+        found.ok_or_else(|| Error::Model(format!("the state has no {key}: {key:?}")))
     }
 
     /// The segments' descriptions, in the order of their ids.

@@ -2,12 +2,11 @@
 //! at.
 
 use super::Session;
-use super::state::Space;
 use crate::data::append;
 use crate::error::Result;
 use headwater_core::graph::InputRole;
 use headwater_core::ops::update::master;
-use headwater_core::train::gradient_name;
+use headwater_core::train::StateKey;
 use headwater_core::{DType, Graph, Shape, Tensor, TensorType};
 use std::borrow::Cow;
 
@@ -22,14 +21,26 @@ pub struct ModelTensor {
     pub role: InputRole,
 }
 
+impl ModelTensor {
+    /// Its key in the state.
+    pub(super) fn key(&self) -> StateKey {
+        let name = self.name.clone();
+        match self.role {
+            InputRole::Parameter { .. } => StateKey::Parameter(name),
+            InputRole::Buffer { .. } => StateKey::Buffer(name),
+            _ => StateKey::Constant(name),
+        }
+    }
+}
+
 impl Session {
     /// Bytes of a parameter (its f32 master, if it has one), buffer or constant of [`Session::tensors`].
     pub fn read(&self, tensor: &ModelTensor) -> Result<Vec<u8>> {
-        let held = self.state.read(self.state.slot(space_of(tensor), &tensor.name)?)?;
+        let held = self.state.read(self.state.slot(&tensor.key())?)?;
         if tensor.ty.dtype == DType::I64 {
             self.check_integers(&tensor.name, &tensor.role, &tensor.ty, &held)?;
         }
-        let Ok(master) = self.state.slot(Space::State, &master_name(&tensor.name)) else { return Ok(held) };
+        let Ok(master) = self.state.slot(&StateKey::master(&tensor.name)) else { return Ok(held) };
         let master_bytes = self.state.read(master)?;
         if master.ty.dtype != DType::I16 {
             return Ok(master_bytes);
@@ -44,10 +55,10 @@ impl Session {
     /// Replaces a parameter, with its master, a buffer or a constant. The bytes are of the tensor's dtype,
     /// and are rounded to those it is held in.
     pub fn write(&mut self, tensor: &ModelTensor, bytes: &[u8]) -> Result<()> {
-        let own = self.state.slot(space_of(tensor), &tensor.name)?.clone();
+        let own = self.state.slot(&tensor.key())?.clone();
         let name = &tensor.name;
         self.check_integers(name, &tensor.role, &tensor.ty, bytes)?;
-        let Ok(master) = self.state.slot(Space::State, &master_name(name)).cloned() else {
+        let Ok(master) = self.state.slot(&StateKey::master(name)).cloned() else {
             return self.state.write(&own, name, &converted(tensor.ty.dtype, own.ty.dtype, bytes));
         };
         let wide = converted(tensor.ty.dtype, DType::F32, bytes);
@@ -66,34 +77,34 @@ impl Session {
         self.state.write(&master, name, &rests)
     }
 
-    /// Names and types of the moments, by parameter: `exp_avg.<parameter>`.
-    pub fn moments(&self) -> Vec<(String, TensorType)> {
+    /// Keys and types of the moments, by parameter.
+    pub fn moments(&self) -> Vec<(StateKey, TensorType)> {
         let Some(t) = &self.training else { return Vec::new() };
         let mut out = Vec::new();
         for (bucket, e) in self.layout.entries() {
             let bucket = &self.layout.buckets[bucket];
             for moment in t.groups.rule(bucket.group).moments().into_iter().flatten() {
                 let shape = if moment.single { Shape::default() } else { e.shape.clone() };
-                out.push((moment_name(moment.name, &e.name), TensorType::new(bucket.wide(), shape)));
+                out.push((StateKey::moment(moment.name, &e.name), TensorType::new(bucket.wide(), shape)));
             }
         }
         out
     }
 
-    /// Bytes of a moment, by its name in [`Session::moments`].
-    pub fn read_moment(&self, name: &str) -> Result<Vec<u8>> {
-        self.state.read(self.state.slot(Space::State, name)?)
+    /// Bytes of a moment of [`Session::moments`].
+    pub fn read_moment(&self, key: &StateKey) -> Result<Vec<u8>> {
+        self.state.read(self.state.slot(key)?)
     }
 
     /// Replaces a moment.
-    pub fn write_moment(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let slot = self.state.slot(Space::State, name)?.clone();
-        self.state.write(&slot, name, bytes)
+    pub fn write_moment(&mut self, key: &StateKey, bytes: &[u8]) -> Result<()> {
+        let slot = self.state.slot(key)?.clone();
+        self.state.write(&slot, &key.to_string(), bytes)
     }
 
     /// The gradient of a trained parameter as it lies in memory: the sum over the micro-batches of the step.
     pub fn gradient(&self, parameter: &str) -> Result<Tensor> {
-        self.state.tensor(self.state.slot(Space::State, &gradient_name(parameter))?)
+        self.state.tensor(self.state.slot(&StateKey::gradient(parameter))?)
     }
 }
 
@@ -106,22 +117,6 @@ fn converted(from: DType, to: DType, bytes: &[u8]) -> Cow<'_, [u8]> {
     // In pieces: the conversion goes by way of f64.
     bytes.chunks(from.size() << 16).for_each(|piece| append(from, to, piece, &mut out));
     out.into()
-}
-
-pub(super) fn master_name(parameter: &str) -> String {
-    format!("master.{parameter}")
-}
-
-pub(super) fn moment_name(moment: &str, parameter: &str) -> String {
-    format!("{moment}.{parameter}")
-}
-
-pub(super) fn space_of(t: &ModelTensor) -> Space {
-    match t.role {
-        InputRole::Parameter { .. } => Space::Parameter,
-        InputRole::Buffer { .. } => Space::Buffer,
-        _ => Space::Constant,
-    }
 }
 
 /// Parameters, buffers and constants of a graph.
