@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 pub struct Conformance {
     /// Cases that ran, in each dtype, by operator; and training steps.
     pub ran: BTreeMap<&'static str, usize>,
-    /// What the device refuses, and why, by operator and dtype, or by model.
+    /// Refusals of the device, and why, by operator and dtype, or by model.
     pub refused: BTreeMap<String, String>,
     /// Wrong results and failures.
     pub wrong: Vec<String>,
@@ -71,7 +71,7 @@ fn one(device: &dyn Device, op: &'static OpDef, case: &Case, dtype: DType, all: 
 /// graph, in the dtypes that it asks for.
 ///
 /// # Errors
-/// What compilation for the generic target and the reference refuse: the model is at fault then, not the
+/// Refusals of compilation for the generic target and of the reference: the model is at fault then, not the
 /// device.
 pub fn training_step(
     device: &dyn Device,

@@ -16,13 +16,13 @@ pub struct Span<'a> {
     pub gradient: ValueId,
     /// Sums of the gradients' squares, `[blocks]`.
     pub squares: ValueId,
-    /// What [`super::UpdateRule::moments`] names.
+    /// The moments that [`super::UpdateRule::moments`] names.
     pub moments: Vec<Option<ValueId>>,
     /// What gradients are multiplied by, an f64 scalar.
     pub scale: ValueId,
     /// Whether the step takes place.
     pub apply: ValueId,
-    /// What [`super::UpdateRule::scalars`] names.
+    /// The numbers that [`super::UpdateRule::scalars`] names.
     pub scalars: Vec<ValueId>,
     /// Largest magnitude of a gradient's element.
     pub clip_value: Option<f64>,

@@ -14,12 +14,12 @@ use crate::ops::update::master::{MASTER_JOIN, MASTER_SPLIT};
 use crate::ops::update::stochastic_round::STOCHASTIC_ROUND;
 use crate::{Attrs, Builder, DType, Graph, Result, TensorType, ValueId};
 
-/// What an optimizer keeps for each parameter, in f32 or wider.
+/// A quantity that an optimizer keeps for each parameter, in f32 or wider.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moment {
     /// PyTorch's name.
     pub name: &'static str,
-    /// What it is before the first step.
+    /// Its value before the first step.
     pub initial: f64,
     /// One number for the whole parameter instead of one for each element.
     pub single: bool,
@@ -38,7 +38,7 @@ impl Moment {
     }
 }
 
-/// How an optimizer updates a bucket.
+/// The update of a bucket by an optimizer.
 pub trait UpdateRule {
     /// The moments in the operator's order; `None` where the operator has one that this setting leaves out.
     fn moments(&self) -> Vec<Option<Moment>>;
@@ -50,11 +50,11 @@ pub trait UpdateRule {
     /// there.
     ///
     /// # Errors
-    /// What the operators refuse.
+    /// Refusals of the operators.
     fn step(&self, b: &mut Builder, span: &Span) -> Result<Vec<ValueId>>;
 }
 
-/// How gradients are limited before the update.
+/// Limits of gradients before the update.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Clip {
     /// Largest global L2 norm, as `clip_grad_norm_`.
@@ -84,7 +84,7 @@ pub const APPLIED: usize = 2;
 /// settings. `accumulated`: gradients are held in [`Bucket::wide`], not in the parameters' dtype.
 ///
 /// # Errors
-/// What the operators refuse; none for a layout made by [`BucketLayout::new`].
+/// Refusals of the operators; none for a layout made by [`BucketLayout::new`].
 pub fn update_graph<'a>(
     layout: &BucketLayout,
     rule: impl Fn(usize) -> &'a dyn UpdateRule,

@@ -82,7 +82,7 @@ impl Default for Optimizer {
     }
 }
 
-/// What an optimizer states about itself, beside its update of a bucket.
+/// Settings of an optimizer as numbers, beside its update of a bucket.
 pub trait Rule: UpdateRule {
     /// Values of [`UpdateRule::scalars`] at optimizer step `t`, counted from 1.
     fn values(&self, _: u64, lr: f64) -> Vec<f64> {
