@@ -446,7 +446,7 @@ fn read(k: &mut Builder, to: View, from: View, rows: &Scalar, columns: &Scalar, 
     match k.arch() {
         Arch::A2 if row <= 65535 => k.issue(fractals(to, from, rows.clone(), row)),
         Arch::A2 => each_row(k, &|dst, src| fractals(dst, src, 1.into(), 1).into()),
-        Arch::P310 if row % c0 == 0 && row / c0 <= 65536 => k.for_each("c", 0, blocks, 1, |k, c| {
+        Arch::P310 if row.is_multiple_of(c0) && row / c0 <= 65536 => k.for_each("c", 0, blocks, 1, |k, c| {
             let dst = to.add(c.clone() * pitch.clone() * c0);
             k.issue(run(dst, from.add(c * c0), rows.clone(), (row / c0 - 1).into(), 0.into()));
         }),
@@ -494,7 +494,7 @@ fn read_down(
 ) {
     let (columns, row) = (&sizes.columns, shape.b.row);
     read(k, to.clone(), from.clone(), columns, depth, row, pitch);
-    if k.arch() == Arch::P310 && shape.n >= SIDE && shape.n % SIDE != 0 {
+    if k.arch() == Arch::P310 && shape.n >= SIDE && !shape.n.is_multiple_of(SIDE) {
         let whole = columns.clone() / SIDE * SIDE;
         k.if_((columns.clone() % SIDE).ne(0), |k| {
             // Rows of the first copy lie there.

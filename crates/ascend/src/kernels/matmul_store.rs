@@ -146,7 +146,7 @@ impl Store {
         };
         let whole = k.let_("whole", tile.columns.clone() / SIDE);
         copy(k, 0.into(), 0.into(), whole.clone());
-        if self.n % SIDE != 0 {
+        if !self.n.is_multiple_of(SIDE) {
             k.if_((tile.columns.clone() % SIDE).ne(0), |k| {
                 k.barrier(Barrier::Mte3);
                 let from = whole * tile.pitch.clone() * SIDE;
