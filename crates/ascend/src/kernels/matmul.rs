@@ -171,8 +171,12 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
     let across = if ragged { (n / width).max(1) } else { n.div_ceil(width) };
     let down = m.div_ceil(ROWS);
     let tasks = batch[0] * batch[1] * down * across;
-    let first = if store.alone() { Scalar::BLOCK * tasks } else { Scalar::BLOCK };
-    k.for_each("task", first, tasks, Scalar::BLOCKS, |k, task| {
+    // Block 0 has every task, or tasks go round the blocks.
+    let (first, step) = match store.alone() {
+        true => (Scalar::BLOCK * tasks, Scalar::Int(1)),
+        false => (Scalar::BLOCK, Scalar::BLOCKS),
+    };
+    k.for_each("task", first, tasks, step, |k, task| {
         let several = batch != [1, 1];
         let matrix = several.then(|| k.let_("matrix", task.clone() / (down * across)));
         let tile = k.let_("tile", task % (down * across));
