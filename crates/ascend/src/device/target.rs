@@ -35,9 +35,9 @@ impl Operators for Kernels {
         0
     }
 
-    /// Kernels have contiguous operands; the host reads and writes any.
+    /// Kernels have contiguous operands, but for products; the host reads and writes any.
     fn strided(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType], _: Port) -> bool {
-        !self.native(op, cx, outs)
+        lower::takes_strides(op) || !self.native(op, cx, outs)
     }
 }
 

@@ -3,13 +3,15 @@
 //! The kernels take contiguous operands; the planner makes them so where an operator has a kernel ([`has_kernel`]).
 
 use super::launch::{Arg, Launch, Lowered, Refusal};
+use super::product::{affine, product};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source, SourceId, Stmt, StmtKind};
 use crate::kernels::{EmbeddingGrad, GatherRows, embedding_grad, gather_rows};
+use headwater_core::graph::Origin;
 use headwater_core::ops::index::embedding_grad::Options;
 use headwater_core::ops::{OpCx, OpDef};
-use headwater_core::plan::{Step, TensorView};
-use headwater_core::{Attrs, DType, TensorType};
+use headwater_core::plan::{Place, SegmentId, Step, TensorView};
+use headwater_core::{Attrs, DType, Layout, TensorType};
 use std::sync::Arc;
 
 /// The launches of an operator.
@@ -26,6 +28,9 @@ pub fn kernel(
     let types: Vec<Option<TensorType>> = step.reads.iter().map(|v| v.as_ref().map(TensorView::ty)).collect();
     let outs: Vec<TensorType> = step.writes.iter().map(TensorView::ty).collect();
     let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
+    if is_product(op) {
+        return of_product(chip, op, &cx, &step.reads, &step.writes, source);
+    }
     let (program, args, blocks) = choose(chip, op, &cx, &outs)?;
     if !step.reads.iter().flatten().chain(&step.writes).all(|v| v.layout.is_contiguous()) {
         return Err(Refusal::new("operands that are not contiguous"));
@@ -36,7 +41,46 @@ pub fn kernel(
 
 /// True if an operator has a kernel on a chip, for contiguous operands of these types.
 pub fn has_kernel(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bool {
-    choose(chip, op, cx, outs).is_ok()
+    if !is_product(op) {
+        return choose(chip, op, cx, outs).is_ok();
+    }
+    let view = |ty: &TensorType| TensorView {
+        place: Place { segment: SegmentId(0), offset: 0 },
+        dtype: ty.dtype,
+        layout: Layout::contiguous(&ty.shape),
+    };
+    let reads: Vec<Option<TensorView>> = cx.inputs.iter().map(|ty| ty.map(view)).collect();
+    let writes: Vec<TensorView> = outs.iter().map(view).collect();
+    let source = Source { op: op.name.into(), origin: Origin::default() };
+    of_product(chip, op, cx, &reads, &writes, &source).is_ok()
+}
+
+/// True if the kernel of an operator takes operands as they lie.
+pub fn takes_strides(op: &OpDef) -> bool {
+    is_product(op)
+}
+
+fn is_product(op: &OpDef) -> bool {
+    matches!(op.name, "matmul" | "linear")
+}
+
+fn of_product(
+    chip: &Chip,
+    op: &OpDef,
+    cx: &OpCx,
+    reads: &[Option<TensorView>],
+    writes: &[TensorView],
+    source: &Source,
+) -> Result<Lowered, Refusal> {
+    let reads: Vec<&TensorView> = reads.iter().flatten().collect();
+    let [write] = writes else { return Err(Refusal::new("a product with more than one result")) };
+    if reads.iter().chain([&write]).any(|view| view.layout.shape.contains(&0)) {
+        return Err(Refusal::new("a product without elements"));
+    }
+    match op.name {
+        "linear" => affine(chip, cx, &reads, write, source),
+        _ => product(chip, cx, &reads, write, source),
+    }
 }
 
 type Chosen = (Program, Vec<Arg>, u32);
@@ -116,7 +160,7 @@ fn embedding_backward(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
 }
 
 /// The program, all of whose statements come from one source.
-fn attributed(mut program: Program, source: &Source) -> Program {
+pub(super) fn attributed(mut program: Program, source: &Source) -> Program {
     fn all(body: &mut [Stmt], id: SourceId) {
         for stmt in body {
             stmt.source = id;

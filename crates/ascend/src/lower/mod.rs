@@ -7,10 +7,11 @@
 mod distinct;
 mod kernel;
 mod launch;
+mod product;
 mod rows;
 
 pub use distinct::Distinct;
-pub use kernel::has_kernel;
+pub use kernel::{has_kernel, takes_strides};
 pub use launch::{Arg, Launch, Lowered, Refusal};
 pub use rows::rows;
 
