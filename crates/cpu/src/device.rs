@@ -8,9 +8,9 @@ use crate::target::target;
 use crate::tier::Tier;
 use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, Stream};
 use headwater_core::diagnostic::Result;
-use headwater_core::ensure;
 use headwater_core::plan::Plan;
 use headwater_core::target::Target;
+use headwater_core::{ensure, fail};
 use std::sync::Arc;
 
 /// The CPU: its threads and instructions.
@@ -31,8 +31,22 @@ impl Default for Cpu {
 
 impl Cpu {
     /// The CPU with a chosen number of threads (at least one). Results do not depend on it.
+    ///
+    /// # Panics
+    /// If the system does not start so many; see [`Cpu::start`].
     pub fn new(threads: usize) -> Self {
         Cpu::on(Pool::new(threads), None)
+    }
+
+    /// As [`Cpu::new`], for a number of threads from outside.
+    ///
+    /// # Errors
+    /// `Device` if the system does not start so many.
+    pub fn start(threads: usize) -> Result<Self> {
+        let pool = Pool::start(threads).map_err(|e| {
+            fail!(Device, "the system does not start {threads} threads: {e}; ask for fewer, or raise its limit (ulimit -u)")
+        })?;
+        Ok(Cpu::on(pool, None))
     }
 
     /// The same threads with the instructions of a tier. Results are the same but for matrix products.

@@ -54,6 +54,8 @@ enum LoadedWork {
     },
     /// Through the core's interpreter: slowly, correctly, on one thread.
     Reference(Box<Step>),
+    /// Every result has no elements: there is nothing to compute, however many rows they count.
+    Nothing,
 }
 
 /// No workspace: aligned as any other, so that kernels may view it as what they like.
@@ -175,6 +177,9 @@ fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier) -> Result<LoadedWork>
         Ok(Workspace { segment, byte: place.offset, bytes })
     });
     let workspace = workspace.transpose()?;
+    if !writes.is_empty() && writes.iter().all(|w| w.shape().contains(&0)) {
+        return Ok(LoadedWork::Nothing);
+    }
     match &step.work {
         Work::Rows(program) => {
             let reads: Vec<&View> = reads.iter().flatten().collect();
@@ -280,6 +285,7 @@ impl LoadedStep {
                 };
                 run(&mut Args { reads, writes, workspace, pool })
             }
+            LoadedWork::Nothing => Ok(()),
             LoadedWork::Reference(step) => {
                 // SAFETY: the caller's promise.
                 let mut all = unsafe { Segments::new(bases, segments) };

@@ -12,7 +12,8 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Condvar, Mutex, TryLockError};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::thread::JoinHandle;
 
 /// A pool of threads. Cloning shares it.
@@ -25,11 +26,19 @@ pub struct Pool {
 impl Pool {
     /// A pool of `threads` threads (at least one), the caller's among them.
     ///
-    /// # Panics
-    /// If the system starts no threads.
-    pub fn new(threads: usize) -> Self {
+    /// # Errors
+    /// If the system does not start so many.
+    pub fn start(threads: usize) -> std::io::Result<Self> {
         let threads = threads.max(1);
-        Pool { crew: Arc::new(Crew::new(threads)), threads }
+        Ok(Pool { crew: Arc::new(Crew::start(threads)?), threads })
+    }
+
+    /// As [`Pool::start`], where a few threads are sure to be had: tests, a pool of one.
+    ///
+    /// # Panics
+    /// If the system does not start so many.
+    pub fn new(threads: usize) -> Self {
+        Pool::start(threads).expect("the system starts threads")
     }
 
     /// A pool of as many threads as `HEADWATER_THREADS` says, or as there are cores.
@@ -103,25 +112,27 @@ struct Crew {
 }
 
 impl Crew {
-    fn new(threads: usize) -> Crew {
+    fn start(threads: usize) -> std::io::Result<Crew> {
         // Looking out pays only on a core of one's own.
         let patience = if threads <= cores() { LOOKS } else { 0 };
         let shares = (0..threads).map(|_| Share::default()).collect();
         let post = Arc::new(Post { patience, shares, ..Post::default() });
+        let mut crew = Crew { members: Vec::new(), turn: Mutex::new(()), post };
         // What a thread does to begin belongs to no step: all have begun before the pool is used.
-        let begun = Arc::new(Barrier::new(threads));
-        let start = |thread| {
-            let (post, begun) = (Arc::clone(&post), Arc::clone(&begun));
+        let (begins, begun) = channel();
+        for thread in 1..threads {
+            let (post, begins) = (Arc::clone(&crew.post), begins.clone());
             let named = std::thread::Builder::new().name(format!("headwater-{thread}"));
             let serve = move || {
-                begun.wait();
+                // The channel is open until all have begun, or the crew is dismissed.
+                let _ = begins.send(());
                 post.serve(thread);
             };
-            named.spawn(serve).expect("the system starts threads")
-        };
-        let members = (1..threads).map(start).collect();
-        begun.wait();
-        Crew { members, turn: Mutex::new(()), post }
+            // Dropping the crew dismisses those that were started.
+            crew.members.push(named.spawn(serve)?);
+        }
+        begun.iter().take(threads - 1).for_each(drop);
+        Ok(crew)
     }
 }
 

@@ -27,7 +27,7 @@ pub static DEVICES: &[DeviceKind] = &[
         name: "cpu",
         qualifier: "",
         about: "this machine's processor",
-        open: |_, threads| Ok(Arc::new(cpu(threads))),
+        open: |_, threads| Ok(Arc::new(cpu(threads)?)),
     },
     DeviceKind {
         name: "reference",
@@ -82,8 +82,11 @@ pub fn simulated(device: &str) -> Option<&'static Chip> {
 }
 
 /// The CPU.
-pub fn cpu(threads: usize) -> Cpu {
-    Cpu::new(threads)
+///
+/// # Errors
+/// If the system does not start so many threads.
+pub fn cpu(threads: usize) -> Result<Cpu> {
+    Ok(Cpu::start(threads)?)
 }
 
 /// The device that proofs in f64 run on: the one given if it is the CPU, else the CPU with all threads. A

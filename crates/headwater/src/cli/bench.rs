@@ -186,7 +186,7 @@ pub fn run(args: &Args, device: &dyn Device, threads: usize, talk: Talk) -> Resu
         let name = device.name();
         bail!(Usage(format!("benchmarks rate against the CPU's limits: {name} states none")));
     }
-    let device = Arc::new(devices::cpu(threads));
+    let device = Arc::new(devices::cpu(threads)?);
     let effort =
         if args.quick { Effort { runs: 3, rounds: 1 << 16, bytes: 16 << 20 } } else { Effort::default() };
     let limits = || machine::measure(&device, effort);

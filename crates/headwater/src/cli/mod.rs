@@ -228,7 +228,10 @@ pub fn run() -> std::process::ExitCode {
 fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
     let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = cli.threads.map_or_else(cores, usize::from);
-    let device = devices::open(&cli.device, threads).map_err(|e| Usage(format!("{e:#}")))?;
+    let device = devices::open(&cli.device, threads).map_err(|e| match e.is::<crate::core::Error>() {
+        true => e,
+        false => Usage(format!("{e:#}")).into(),
+    })?;
     match &cli.command {
         Command::Doctor(args) => doctor::run(args, talk),
         Command::Inspect(args) => inspect::run(args, &*device, talk),
