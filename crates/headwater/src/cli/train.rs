@@ -295,19 +295,24 @@ fn settings(args: &Args) -> Result<TrainConfig> {
         c.decay = parse_word("--decay", word)?;
     }
     if let Some(word) = &args.schedule {
-        c.schedule = parse_word("--schedule", word)?;
+        let named = serde_json::json!({ "name": word });
+        c.schedule = serde_json::from_value(named).with_context(|| format!("--schedule {word}"))?;
     }
     // The optimizer's settings are changed by name, so that only those it has are taken.
-    let mut optimizer = serde_json::to_value(&c.optimizer)?;
     if let Some(name) = &args.optimizer {
-        optimizer = serde_json::json!({ "name": name });
+        let named = serde_json::json!({ "name": name });
+        c.optimizer = serde_json::from_value(named).with_context(|| format!("--optimizer {name}"))?;
     }
-    for (key, value) in [("lr", args.lr), ("weight_decay", args.weight_decay)] {
-        if let Some(value) = value {
-            optimizer[key] = serde_json::json!(value);
+    for (option, key, value) in
+        [("--lr", "lr", args.lr), ("--weight-decay", "weight_decay", args.weight_decay)]
+    {
+        let Some(value) = value else { continue };
+        if !value.is_finite() {
+            bail!(Usage(format!("{option} must be a finite number, it is {value}")));
         }
+        let changed = c.optimizer.with([(key.to_string(), serde_json::json!(value))]);
+        c.optimizer = changed.with_context(|| format!("{option} {value}"))?;
     }
-    c.optimizer = serde_json::from_value(optimizer).context("the optimizer's settings do not fit it")?;
     if let Some(out) = &args.out {
         c.checkpoint.dir = Some(out.clone());
         c.log.json.get_or_insert_with(|| out.join("log.jsonl"));

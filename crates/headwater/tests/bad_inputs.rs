@@ -1,0 +1,383 @@
+//! Two hundred bad inputs: each ends with the right exit status, in a message that names the thing and a way
+//! out, and leaves nothing behind that was not there.
+
+use headwater::core::{DType, Tensor, TensorType};
+use headwater::tensors::TensorFile;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A bad input: the command line, and what its message must have in it.
+struct Bad {
+    args: Vec<String>,
+    status: i32,
+    /// The thing that is wrong, and a part of the way out. An error code is a way out: `explain` has it.
+    names: Vec<String>,
+}
+
+fn bad(args: &[&str], status: i32, names: &[&str]) -> Bad {
+    let strings = |list: &[&str]| list.iter().map(|s| s.to_string()).collect();
+    Bad { args: strings(args), status, names: strings(names) }
+}
+
+fn example(file: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit");
+    folder.join(file).to_str().unwrap().to_string()
+}
+
+/// A folder of bad files.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_string()
+    }
+}
+
+/// Settings that make no sense: the file's text, and what the message names.
+fn settings(place: &Place, all: &mut Vec<Bad>) {
+    let known = "docs/settings.md";
+    let texts: &[(&str, &str, &str)] = &[
+        ("steps = 0", "`steps`", "HW-R004"),
+        ("steps = -1", "steps = -1", known),
+        ("steps = 'x'", "steps = 'x'", known),
+        ("steps = 1.5", "steps = 1.5", known),
+        ("epochs = 0", "`epochs`", "HW-R004"),
+        ("epochs = -3", "`epochs`", "HW-R004"),
+        ("epochs = nan", "`epochs`", "HW-R004"),
+        ("epochs = inf", "`epochs`", "HW-R004"),
+        ("steps = 1\nepochs = 1", "`steps`", "HW-R004"),
+        ("steps = 1\nbatch = 0", "`batch`", "HW-R004"),
+        ("steps = 1\nbatch = 1000000", "1000000", "HW-R003"),
+        ("steps = 1\naccumulate = 0", "`accumulate`", "HW-R004"),
+        ("steps = 1\naccumulate = -1", "accumulate = -1", known),
+        ("steps = 1\nwarmup = -1", "warmup = -1", known),
+        ("steps = 1\nseed = -1", "seed = -1", known),
+        ("steps = 1\nend = 2", "`end`", "HW-R004"),
+        ("steps = 1\nend = -0.1", "`end`", "HW-R004"),
+        ("steps = 1\nclip_norm = -1", "`clip_norm`", "HW-R004"),
+        ("steps = 1\nclip_norm = 0", "`clip_norm`", "HW-R004"),
+        ("steps = 1\nclip_norm = nan", "`clip_norm`", "HW-R004"),
+        ("steps = 1\nclip_norm = 'a'", "clip_norm = 'a'", known),
+        ("steps = 1\nclip_value = -1", "`clip_value`", "HW-R004"),
+        ("steps = 1\nema = 1", "`ema`", "HW-R004"),
+        ("steps = 1\nema = -0.5", "`ema`", "HW-R004"),
+        ("steps = 1\nema = nan", "`ema`", "HW-R004"),
+        ("steps = 1\ndecay = 'some'", "`some`", "`matrices`"),
+        ("steps = 1\nnonfinite = 'x'", "`x`", "`skip`"),
+        ("steps = 1\nrecompute = 1", "recompute = 1", known),
+        ("steps = 1\nschedule = 'cosin'", "`cosin`", "`cosine`"),
+        ("steps = 1\nschedule = 'step'", "`every`", known),
+        ("steps = 1\nschedule = { name = 'step', every = 0 }", "`every`", "HW-R004"),
+        ("steps = 1\nschedule = { name = 'step', evry = 1 }", "`evry`", "`every`"),
+        ("steps = 1\nschedule = { name = 'exponential', gamma = -1 }", "`gamma`", "HW-R004"),
+        ("steps = 1\nschedule = { name = 'polynomial', power = 0 }", "`power`", "HW-R004"),
+        ("steps = 1\nschedule = { name = 'onecycle', pct_start = 1 }", "`pct_start`", "HW-R004"),
+        ("steps = 1\nschedule = { name = 'restarts', t_0 = 0 }", "`t_0`", "HW-R004"),
+        (
+            "steps = 1\ndata.eval = 'x.npz'\neval.every = 1\nschedule = { name = 'plateau', factor = 2 }",
+            "x.npz",
+            "HW-R001",
+        ),
+        ("steps = 1\nschedule = 'plateau'", "`schedule`", "data.eval"),
+        ("steps = 1\n[eval]\npatience = 0", "`eval.patience`", "HW-R004"),
+        ("steps = 1\n[eval]\npatience = 2", "`eval.patience`", "data.eval"),
+        ("steps = 1\n[eval]\nkeep_best = true", "`eval.keep_best`", "data.eval"),
+        ("steps = 1\n[eval]\nmin_delta = -1", "`eval.min_delta`", "HW-R004"),
+        ("steps = 1\n[eval]\nmetric = 'f2'", "`f2`", "`accuracy`"),
+        ("steps = 1\n[eval]\nevery = 0", "`eval.every`", "HW-R004"),
+        ("steps = 1\n[eval]\nevry = 1", "`evry`", "`every`"),
+        ("steps = 1\n[checkpoint]\nkeep = 0", "`checkpoint.keep`", "HW-R004"),
+        ("steps = 1\n[checkpoint]\nevery = 3", "`checkpoint.dir`", "HW-R004"),
+        ("steps = 1\n[checkpoint]\nminutes = -1", "`checkpoint.minutes`", "HW-R004"),
+        ("steps = 1\n[checkpoint]\nminutes = inf", "`checkpoint.minutes`", "HW-R004"),
+        ("steps = 1\n[checkpoint]\ndirr = 'x'", "`dirr`", "`dir`"),
+        ("steps = 1\n[log]\njson = 1", "json = 1", known),
+        ("steps = 1\n[log]\njason = 'x'", "`jason`", "`json`"),
+        ("steps = 1\n[data]\nlast = 'maybe'", "`maybe`", "`keep`"),
+        ("steps = 1\n[data]\norder = 'x'", "`data.order`", "file:tensor"),
+        ("steps = 1\n[data]\norder = 'nowhere.npz:x'", "nowhere.npz", "HW-R001"),
+        ("steps = 1\n[data]\nname = 1", "`name`", "`names`"),
+        ("steps = 1\n[data]\nnames = { images = 'pixels' }", "pixels", "data.names"),
+        ("steps = 1\n[init]\nweights = 'nowhere.safetensors'", "nowhere.safetensors", "HW-R001"),
+        ("steps = 1\n[init]\nwieghts = 'x'", "`wieghts`", "`weights`"),
+        ("steps = 1\n[amp]\nlevel = 'O9'", "O9", known),
+        ("steps = 1\n[amp]\ndtype = 'f8'", "f8", known),
+        ("steps = 1\n[amp]\nleval = 'O1'", "`leval`", "`level`"),
+        ("steps = 1\n[amp]\nlevel = 'O2'\nloss_scale = -1", "loss_scale", "HW-R004"),
+        ("steps = 1\n[amp.scaler]\nrule = 'x'", "`x`", "`torch`"),
+        ("steps = 1\n[amp]\nlevel = 'O2'\ndtype = 'f16'\n[amp.scaler]\ngrowth = 0.5", "growth", "HW-R004"),
+        ("steps = 1\n[[groups]]\nparameters = 'nothing.*'\nlr = 0.0", "nothing.*", "HW-R004"),
+        ("steps = 1\n[[groups]]\nparameters = '*'\nlearning = 0.0", "learning", "HW-R004"),
+        ("steps = 1\n[datta]\nx = 1", "`datta`", "`data`"),
+        ("stepss = 1", "`stepss`", "`steps`"),
+        ("steps = ", "steps = ", known),
+        ("steps = 1\nsteps = 2", "steps", known),
+        ("[[[", "[[[", known),
+    ];
+    let optimizers: &[(&str, &str)] = &[
+        ("name = 'sdg'", "`sdg`"),
+        ("lr = 1", "`name`"),
+        ("name = 'sgd'\nlr = -1", "`lr`"),
+        ("name = 'sgd'\nlr = nan", "`lr`"),
+        ("name = 'sgd'\nlr = inf", "`lr`"),
+        ("name = 'sgd'\nmomentum = -1", "`momentum`"),
+        ("name = 'sgd'\nnesterov = true", "nesterov"),
+        ("name = 'sgd'\nbetas = [0.9, 0.9]", "`betas`"),
+        ("name = 'adam'\nbetas = [2, 0.9]", "`betas`"),
+        ("name = 'adam'\nbetas = [0.9]", "[optimizer]"),
+        ("name = 'adamw'\neps = -1", "`eps`"),
+        ("name = 'adamw'\nweight_decay = -1", "`weight_decay`"),
+        ("name = 'rmsprop'\nalpha = 2", "`alpha`"),
+        ("name = 'adagrad'\nlr_decay = -1", "`lr_decay`"),
+        ("name = 'adadelta'\nrho = 2", "`rho`"),
+    ];
+    let optimizers =
+        optimizers.iter().map(|(text, named)| (format!("steps = 1\n[optimizer]\n{text}"), *named, ""));
+    let texts = texts.iter().map(|(text, named, way)| (text.to_string(), *named, *way)).chain(optimizers);
+    for (i, (text, named, way)) in texts.enumerate() {
+        let file = place.write(&format!("settings{i}.toml"), text);
+        let (model, data) = (example("digits_vit.pt2"), example("train.safetensors"));
+        all.push(bad(&["train", &model, "--data", &data, "--config", &file], 1, &[named, way]));
+    }
+}
+
+/// Files that are not what they should be, in every place where a command takes one.
+fn files(place: &Place, all: &mut Vec<Bad>) {
+    let (model, train) = (example("digits_vit.pt2"), example("train.safetensors"));
+    let golden = example("digits_vit.golden.safetensors");
+    let cut = |file: &str, part: f64| {
+        let bytes = std::fs::read(file).unwrap();
+        bytes[..(bytes.len() as f64 * part) as usize].to_vec()
+    };
+    std::fs::create_dir(place.path("folder")).unwrap();
+    for (ending, whole) in [("pt2", &model), ("safetensors", &train), ("golden.safetensors", &golden)] {
+        let mut found = vec![
+            place.path(&format!("nowhere.{ending}")),
+            place.path("folder"),
+            place.write(&format!("empty.{ending}"), ""),
+            place.write(&format!("garbage.{ending}"), "this is no such file"),
+        ];
+        for part in [0.001, 0.1, 0.5, 0.9, 0.999] {
+            found.push(place.write(&format!("cut{part}.{ending}"), cut(whole, part)));
+        }
+        for file in found {
+            let name = Path::new(&file).file_name().unwrap().to_str().unwrap();
+            match ending {
+                "pt2" => {
+                    all.push(bad(&["inspect", &file], 1, &[name, "HW-I"]));
+                    all.push(bad(&["train", &file, "--data", &train, "--steps", "1"], 1, &[name, "HW-I"]));
+                }
+                "safetensors" => {
+                    all.push(bad(&["train", &model, "--data", &file, "--steps", "1"], 1, &[name, "HW-R"]));
+                    all.push(bad(&["eval", &model, "--data", &file], 1, &[name, "HW-R"]));
+                    let init = ["train", &model, "--data", &train, "--steps", "1", "--init", &file];
+                    all.push(bad(&init, 1, &[name]));
+                }
+                _ => all.push(bad(&["check", &model, &file], 1, &[name])),
+            }
+        }
+    }
+    for (ending, way) in [("csv", ".npz"), ("pt", ".npz"), ("parquet", ".npz"), ("", ".npz")] {
+        let file = place.write(&format!("data.{ending}"), "a,b\n1,2\n");
+        all.push(bad(&["train", &model, "--data", &file, "--steps", "1"], 1, &["data", way]));
+    }
+    let pickle = place.write("weights.pth", "pickle");
+    let init = ["train", &model, "--data", &train, "--steps", "1", "--init", &pickle];
+    all.push(bad(&init, 1, &["weights.pth", "save_file"]));
+    all.push(bad(&["migrate", &place.path("folder")], 1, &["migrate.toml", "--new"]));
+    let job = place.write("job.toml", "[model]\nexprt = 'x'\n");
+    all.push(bad(&["migrate", &job], 1, &["`exprt`", "`export`"]));
+}
+
+/// Samples that do not fit the model.
+fn samples(place: &Place, all: &mut Vec<Bad>) {
+    let model = example("digits_vit.pt2");
+    let whole = TensorFile::read(Path::new(&example("heldout.safetensors"))).unwrap();
+    let tensor = |name: &str| whole.get(name).unwrap().clone();
+    let write = |name: &str, change: &dyn Fn(&mut TensorFile)| {
+        let mut file = whole.clone();
+        change(&mut file);
+        let path = place.path(&format!("{name}.safetensors"));
+        file.write(Path::new(&path)).unwrap();
+        path
+    };
+    let (images, labels) = (tensor("images"), tensor("labels"));
+    let set = |t: &Tensor, at: usize, x: f64| {
+        let mut values = t.to_f64();
+        values[at] = x;
+        match t.dtype().is_float() {
+            true => Tensor::float(t.dtype(), t.shape().clone(), values),
+            false => Tensor::from_bytes(
+                &t.ty,
+                &values.iter().flat_map(|x| (*x as i64).to_le_bytes()).collect::<Vec<u8>>(),
+            ),
+        }
+    };
+    let mut case = |name: &str, names: &[&str], change: &dyn Fn(&mut TensorFile)| {
+        let file = write(name, change);
+        all.push(bad(&["train", &model, "--data", &file, "--batch", "8", "--epochs", "1"], 1, names));
+    };
+    case("without_images", &["images", "[data.names]"], &|f| drop(f.tensors.remove("images")));
+    case("without_labels", &["labels", "[data.names]"], &|f| drop(f.tensors.remove("labels")));
+    case("in_f64", &["images", "convert"], &|f| {
+        f.tensors.insert("images".into(), images.cast(DType::F64));
+    });
+    case("labels_in_float", &["labels", "convert"], &|f| {
+        f.tensors.insert("labels".into(), labels.cast(DType::F32));
+    });
+    case("scalar", &["labels", "scalar"], &|f| {
+        f.tensors.insert("labels".into(), Tensor::full(&TensorType::new(DType::I64, [0usize; 0]), 1.0));
+    });
+    case("other_shape", &["images", "[1, 8, 8]"], &|f| {
+        f.tensors.insert("images".into(), Tensor::full(&TensorType::new(DType::F32, [360, 8, 8]), 1.0));
+    });
+    case("other_count", &["labels", "360"], &|f| {
+        f.tensors.insert("labels".into(), Tensor::full(&TensorType::new(DType::I64, [359]), 1.0));
+    });
+    case("none", &["0 samples", "HW-R003"], &|f| {
+        f.tensors.insert("labels".into(), Tensor::full(&TensorType::new(DType::I64, [0]), 1.0));
+        f.tensors.insert("images".into(), Tensor::full(&TensorType::new(DType::F32, [0, 1, 8, 8]), 1.0));
+    });
+    for at in [0, 99, 359] {
+        let sample = format!("sample {at}");
+        for label in [-1.0, 10.0, 1e9] {
+            let name = format!("label{label}at{at}");
+            case(&name, &["labels", &sample, &name], &|f| {
+                f.tensors.insert("labels".into(), set(&labels, at, label));
+            });
+        }
+        for (word, x) in [("nan", f64::NAN), ("inf", f64::INFINITY), ("minus_inf", f64::NEG_INFINITY)] {
+            let name = format!("{word}at{at}");
+            case(&name, &["images", &sample, &name], &|f| {
+                f.tensors.insert("images".into(), set(&images, at * 64, x));
+            });
+        }
+    }
+}
+
+/// Command lines that fit no command, or ask for what is not there.
+fn lines(place: &Place, all: &mut Vec<Bad>) {
+    let (model, train) = (example("digits_vit.pt2"), example("train.safetensors"));
+    let usage = "--help";
+    all.push(bad(&["fly"], 2, &["fly", usage]));
+    for command in
+        ["inspect", "compile", "check", "train", "eval", "predict", "export", "op", "explain", "migrate"]
+    {
+        all.push(bad(&[command, "--no-such-flag"], 2, &["--no-such-flag", usage]));
+        if command != "migrate" && command != "explain" {
+            all.push(bad(&[command], 2, &["required", usage]));
+        }
+    }
+    let run = |more: &[&str], status: i32, names: &[&str]| {
+        let args = [&["train", &model, "--data", &train], more].concat();
+        bad(&args, status, names)
+    };
+    all.extend([
+        run(&[], 2, &["--epochs", "--steps"]),
+        run(&["--steps", "x"], 2, &["'x'", "--steps"]),
+        run(&["--steps", "-1"], 2, &["-1", "--help"]),
+        run(&["--steps", "1", "--epochs", "1"], 2, &["--epochs", "--steps"]),
+        run(&["--steps", "1", "--lr", "nan"], 2, &["--lr", "finite"]),
+        run(&["--steps", "1", "--lr", "-1"], 1, &["`lr`", "HW-R004"]),
+        run(&["--steps", "1", "--optimizer", "sdg"], 1, &["sdg", "`sgd`"]),
+        run(&["--steps", "1", "--schedule", "cosin"], 1, &["cosin", "`cosine`"]),
+        run(&["--steps", "1", "--decay", "some"], 1, &["some", "`all`"]),
+        run(&["--steps", "1", "--metric", "f2"], 1, &["f2", "`accuracy`"]),
+        run(&["--steps", "1", "--dim", "batch"], 1, &["batch", "name=value"]),
+        run(&["--steps", "1", "--dim", "nosuch=3"], 1, &["nosuch", "HW-I"]),
+        run(&["--steps", "1", "--threads", "0"], 2, &["--threads", "1..=1024"]),
+        run(&["--steps", "1", "--device", "tpu"], 2, &["tpu", "cpu"]),
+        run(&["--steps", "1", "--device", "cpu:0"], 2, &["cpu", "qualifier"]),
+        run(&["--steps", "1", "--resume"], 1, &["checkpoint.dir", "HW-R004"]),
+        run(&["--steps", "1", "--resume", "--out", &place.path("tpyo")], 1, &["tpyo", "do not resume"]),
+        run(&["--steps", "1", "--keep-best"], 1, &["eval.keep_best", "data.eval"]),
+        run(&["--steps", "1", "--patience", "0"], 1, &["eval.patience", "HW-R004"]),
+        bad(&["explain", "HW-X999"], 1, &["HW-X999"]),
+        bad(
+            &["op", "no_such_operator", "--in", &train, "--out", &place.path("o")],
+            1,
+            &["no_such_operator", "--operators"],
+        ),
+        bad(
+            &["op", "softmax", "--in", &train, "--out", &place.path("o"), "--attr", "dim"],
+            1,
+            &["dim", "key=value"],
+        ),
+        bad(
+            &["op", "softmax", "--in", &train, "--out", &place.path("o"), "--attr", "dim=x"],
+            1,
+            &["softmax"],
+        ),
+        bad(&["eval", &model, "--data", &train, "--labels", "nosuch"], 1, &["nosuch", "labels"]),
+        bad(&["eval", &model, "--data", &train, "--weights", &place.path("nowhere")], 1, &["nowhere"]),
+        bad(&["eval", &model, "--data", &train, "--name", "images"], 1, &["images", "input=tensor"]),
+        bad(
+            &["predict", &model, "--data", &train, "--out", &place.path("no/such/folder.npz")],
+            1,
+            &["folder.npz"],
+        ),
+        bad(
+            &["export", &place.path("nowhere"), "--model", &model, "--out", &place.path("x.pt2")],
+            1,
+            &["nowhere"],
+        ),
+    ]);
+}
+
+#[test]
+fn bad_inputs_end_in_a_message_that_names_them_and_a_way_out() {
+    let place = Place(tempfile::tempdir().unwrap());
+    let mut all = Vec::new();
+    settings(&place, &mut all);
+    files(&place, &mut all);
+    samples(&place, &mut all);
+    lines(&place, &mut all);
+    assert!(all.len() >= 200, "{} bad inputs", all.len());
+    let names = |dir: &Path| -> Vec<PathBuf> {
+        let mut all: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+        all.sort();
+        all
+    };
+    let before = names(place.0.path());
+    let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let run = |args: &[String]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+        command.args(args).stdin(Stdio::null()).current_dir(place.0.path());
+        // A backtrace is no part of a message.
+        let output = command.env_remove("RUST_BACKTRACE").output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(b) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (status, said) = run(&b.args);
+                    let lacks: Vec<&String> = b.names.iter().filter(|n| !said.contains(n.as_str())).collect();
+                    if status != Some(b.status) || !lacks.is_empty() || said.contains("panicked") {
+                        let line = b.args.join(" ");
+                        wrong.lock().unwrap().push(format!("{line}\n  {status:?}, lacks {lacks:?}: {said}"));
+                    }
+                    // A code is a way out if it is explained.
+                    let code = said.find("HW-").map(|at| said[at..].chars().take(7).collect::<String>());
+                    if let Some(code) = code
+                        && run(&["explain".into(), code.clone()]).0 != Some(0)
+                        && b.args[0] != "explain"
+                    {
+                        wrong.lock().unwrap().push(format!("{code} is not explained"));
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+    assert_eq!(names(place.0.path()), before, "a bad input left something behind");
+}
