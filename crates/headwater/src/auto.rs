@@ -171,8 +171,10 @@ pub fn batches(bound: &Bound, config: &TrainConfig, count: usize) -> Result<Vec<
         if config.data.sequential { Order::Sequential } else { Order::Shuffled { seed: config.seed } };
     let sampler = Sampler::new(order, samples, batch, config.data.last)?;
     let whole = |b: &crate::runtime::data::Batch| b.samples == batch;
-    let batches: Vec<Vec<Tensor>> = Loader::new(data, feeds, sampler, 0)
+    let batches: Vec<Vec<Tensor>> = Loader::new(data, feeds, sampler, 0)?
         .take(count)
+        .collect::<crate::runtime::Result<Vec<_>>>()?
+        .into_iter()
         .filter(whole)
         .map(|b| types.iter().zip(&b.inputs).map(|(ty, bytes)| Tensor::from_bytes(ty, bytes)).collect())
         .collect();

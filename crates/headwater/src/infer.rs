@@ -113,7 +113,8 @@ pub fn run(
     }
     for (sampler, count) in parts {
         let batches = sampler.per_epoch() as usize;
-        for b in Loader::new(data.clone(), fed.clone(), sampler, 0).take(batches) {
+        for b in Loader::new(data.clone(), fed.clone(), sampler, 0)?.take(batches) {
+            let b = b?;
             let program = match programs.get(&b.samples) {
                 Some(&program) => program,
                 None => {

@@ -170,6 +170,10 @@ fn every_kind_of_end_has_its_status() {
     let (code, said) = status(&["train", path, "--steps", "1"]);
     assert!(code == Some(2) && said.contains("--data"), "{said}");
     assert_eq!(status(&["train", path, "--data", "no/such/file.npz", "--steps", "1"]).0, Some(1));
+    let data = example("train.safetensors");
+    let data = data.to_str().unwrap();
+    let (code, said) = status(&["train", path, "--data", data, "--steps", "1", "--schedule", "cosine"]);
+    assert_eq!(code, Some(0), "{said}");
 
     let dir = tempfile::tempdir().unwrap();
     let wrong = dir.path().join("wrong.golden.safetensors");
@@ -256,4 +260,59 @@ fn a_run_leaves_its_page_and_its_trace() {
             "{category}"
         );
     }
+}
+
+#[test]
+fn threads_that_the_system_does_not_start_are_an_error() {
+    // The stacks of 1024 threads take more than this address space, in KiB.
+    let script = r#"ulimit -v 1200000 && exec "$0" doctor --threads 1024"#;
+    let output = Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_headwater")]).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(code(&output), Some(1), "{said}");
+    assert!(said.contains("does not start 1024 threads") && said.contains("ask for fewer"), "{said}");
+}
+
+#[test]
+fn rows_without_columns_are_no_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let (input, output) = (dir.path().join("in.safetensors"), dir.path().join("out.safetensors"));
+    // A file of 80 bytes: 2^40 rows of nothing.
+    let header =
+        format!("{:<72}", r#"{"self":{"dtype":"F32","shape":[1099511627776,0],"data_offsets":[0,0]}}"#);
+    std::fs::write(&input, [&72u64.to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
+    for op in ["gelu", "cumsum", "softmax"] {
+        let mut command = headwater();
+        command.args(["op", op, "--in"]).arg(&input).arg("--out").arg(&output);
+        if op != "gelu" {
+            command.args(["--attr", "dim=-1"]);
+        }
+        let done = command.output().unwrap();
+        assert_eq!(code(&done), Some(0), "{op}: {}", stderr(&done));
+    }
+}
+
+#[test]
+fn a_mapped_file_that_shrinks_ends_in_a_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (dir.path().join("large.safetensors"), dir.path().join("run"));
+    // Sparse samples, of more bytes than are read into memory.
+    let samples = 400_000usize;
+    let (image, label) = (samples * 256, samples * 8);
+    let header = format!(
+        r#"{{"images":{{"dtype":"F32","shape":[{samples},1,8,8],"data_offsets":[0,{image}]}},"labels":{{"dtype":"I64","shape":[{samples}],"data_offsets":[{image},{}]}}}}"#,
+        image + label
+    );
+    std::fs::write(&data, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
+    let file = File::options().write(true).open(&data).unwrap();
+    file.set_len((8 + header.len() + image + label) as u64).unwrap();
+    let mut command = headwater();
+    command.arg("train").arg(example("digits_vit.pt2")).arg("--data").arg(&data).arg("--out").arg(&out);
+    let mut child =
+        command.args(["--batch", "16", "--steps", "1000000", "--save-every", "2"]).spawn().unwrap();
+    let rest = wait_for(&mut child, "saved");
+    file.set_len(100).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let said = rest.join().unwrap();
+    assert!(said.contains("HW-R002") && said.contains("was changed while in use"), "{said}");
+    assert!(!checkpoints(&out).is_empty());
 }

@@ -104,7 +104,8 @@ pub enum NonFinite {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
-    /// Samples to train on: `.safetensors`, `.npz` or `.npy`.
+    /// Samples to train on: `.safetensors`, `.npz` or `.npy`, or a folder of images with an `images.toml`
+    /// (`docs/data.md`).
     pub train: PathBuf,
     /// Samples held out for evaluation.
     pub eval: Option<PathBuf>,

@@ -68,7 +68,7 @@ fn batches_are_gathered_converted_and_read_ahead() {
     assert_eq!((batch, samples), (2, 5));
     let order = Order::Recorded { indices: Arc::new(vec![4, 0, 2, 2]) };
     let sampler = Sampler::new(order, samples, batch, data::LastBatch::Drop).unwrap();
-    let all: Vec<_> = Loader::new(data.clone(), feeds, sampler, 0).collect();
+    let all: Vec<_> = Loader::new(data.clone(), feeds, sampler, 0).unwrap().map(Result::unwrap).collect();
     assert_eq!(all.len(), 2);
     let floats =
         |b: &[u8]| b.chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect::<Vec<_>>();

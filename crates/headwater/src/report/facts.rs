@@ -18,8 +18,11 @@ pub fn run() -> Vec<(String, String)> {
     ]
 }
 
-/// A file and its SHA-256; one that cannot be read says so.
+/// A file and its SHA-256; one that cannot be read says so. A folder is not hashed.
 pub fn file(what: &str, path: &Path) -> (String, String) {
+    if path.is_dir() {
+        return (what.to_string(), format!("{} · a folder, not hashed", path.display()));
+    }
     let hash = sha256(path).unwrap_or_else(|e| format!("unknown: {e:#}"));
     (what.to_string(), format!("{} · SHA-256 {hash}", path.display()))
 }

@@ -14,8 +14,7 @@ fn tensor(batch: &Batch, feed: usize, of: &Feed) -> Tensor {
 }
 
 fn named(data: &Dataset, of: &Feed, sample: u32) -> String {
-    let column = &data.columns()[of.column].name;
-    format!("sample {sample} of `{column}` in {}", data.path().display())
+    data.place(of.column, sample as usize)
 }
 
 /// The first number of a batch that is not finite: "sample 9 of `x` in data.npz is NaN (its element 3)".

@@ -104,53 +104,60 @@ pub struct Batch {
 }
 
 /// Makes the batch of these samples.
-pub fn gather(data: &Dataset, feeds: &[Feed], index: u64, samples: &[u32]) -> Batch {
+///
+/// # Errors
+/// Errors of images that cannot be decoded.
+pub fn gather(data: &Dataset, feeds: &[Feed], index: u64, samples: &[u32]) -> Result<Batch> {
     let inputs = feeds.iter().map(|feed| {
         let column = &data.columns()[feed.column];
-        let from = column.ty.dtype;
-        let mut out = Vec::with_capacity(samples.len() * feed.stride / from.size() * feed.dtype.size());
-        for &i in samples {
-            let at = i as usize * feed.stride;
-            convert::append(from, feed.dtype, &column.bytes()[at..at + feed.stride], &mut out);
-        }
-        out
+        let mut out =
+            Vec::with_capacity(samples.len() * feed.stride / column.ty.dtype.size() * feed.dtype.size());
+        samples.iter().try_for_each(|&i| column.append(i as usize, feed.dtype, &mut out))?;
+        Ok(out)
     });
-    Batch { index, samples: samples.len(), inputs: inputs.collect() }
+    Ok(Batch { index, samples: samples.len(), inputs: inputs.collect::<Result<_>>()? })
 }
 
 /// Batches from `start` on, made on a thread of their own.
 #[derive(Debug)]
 pub struct Loader {
-    batches: Option<Receiver<Batch>>,
+    batches: Option<Receiver<Result<Batch>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Loader {
     /// Starts reading at batch `start`.
-    pub fn new(data: Arc<Dataset>, feeds: Vec<Feed>, mut sampler: Sampler, start: u64) -> Loader {
+    ///
+    /// # Errors
+    /// `Io` if the system starts no thread.
+    pub fn new(data: Arc<Dataset>, feeds: Vec<Feed>, mut sampler: Sampler, start: u64) -> Result<Loader> {
         let (send, batches) = sync_channel(AHEAD);
-        let thread = std::thread::spawn(move || {
+        let path = data.path().to_owned();
+        let work = move || {
             let mut index = start;
             while let Some(samples) = sampler.batch(index) {
                 let batch = gather(&data, &feeds, index, &samples);
+                let failed = batch.is_err();
                 // A batch of a file that changed meanwhile is nobody's data. When nobody listens any more,
                 // the run is over.
-                if data.unchanged().is_err() || send.send(batch).is_err() {
+                if data.unchanged().is_err() || send.send(batch).is_err() || failed {
                     return;
                 }
                 index += 1;
             }
-        });
-        Loader { batches: Some(batches), thread: Some(thread) }
+        };
+        let named = std::thread::Builder::new().name("headwater-data".into());
+        let thread = named.spawn(work).map_err(Error::io(&path))?;
+        Ok(Loader { batches: Some(batches), thread: Some(thread) })
     }
 }
 
 impl Iterator for Loader {
-    type Item = Batch;
+    type Item = Result<Batch>;
 
-    /// The next batch; `None` after the last of a recorded order, and when the file was changed: see
+    /// The next batch, or the error of an image that cannot be decoded; `None` after the last of a recorded order, and when the file was changed: see
     /// [`Dataset::unchanged`].
-    fn next(&mut self) -> Option<Batch> {
+    fn next(&mut self) -> Option<Result<Batch>> {
         self.batches.as_ref()?.recv().ok()
     }
 }

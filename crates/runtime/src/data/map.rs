@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use std::fs::{self, File};
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -79,6 +80,27 @@ impl Mapped {
         }
     }
 
+    /// Appends some of its bytes. What is mapped is read through the file, so that one which was shortened
+    /// meanwhile is an error here, and no signal.
+    ///
+    /// # Errors
+    /// `Data` if the file no longer has them, `Io`.
+    pub fn append(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        #[cfg(unix)]
+        if let Content::Map { file, .. } = &self.content {
+            use std::os::unix::fs::FileExt;
+            let begin = out.len();
+            out.resize(begin + range.len(), 0);
+            return file.read_exact_at(&mut out[begin..], range.start as u64).map_err(|e| {
+                let changed = self.unchanged().err();
+                changed.unwrap_or_else(|| Error::io(&self.path)(e))
+            });
+        }
+        let bytes = self.bytes().get(range);
+        out.extend(bytes.ok_or_else(|| Error::data(&self.path, "is shorter than its header says"))?);
+        Ok(())
+    }
+
     /// Makes sure that the file is still what was opened. One that was replaced by another of its name is.
     ///
     /// # Errors
@@ -113,12 +135,26 @@ mod tests {
         fs::rename(dir.path().join("other"), &path).unwrap();
         large.unchanged().unwrap();
         assert_eq!(large.bytes(), [1; 100]);
+        for map in [&small, &large] {
+            let mut out = vec![7];
+            map.append(98..100, &mut out).unwrap();
+            assert_eq!(out, [7, 1, 1]);
+            assert!(map.append(99..101, &mut out).is_err());
+        }
 
         let watched = Mapped::read_up_to(&path, 99).unwrap();
         File::options().append(true).open(&path).unwrap().write_all(&[3]).unwrap();
         let e = watched.unchanged().unwrap_err();
         assert!(e.code() == "HW-R002" && e.to_string().contains("was changed while in use"), "{e}");
         small.unchanged().unwrap();
+
+        // Shortened: an error, where reading the map would end the process.
+        #[cfg(unix)]
+        {
+            File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
+            let e = watched.append(50..60, &mut Vec::new()).unwrap_err();
+            assert!(e.code() == "HW-R002" && e.to_string().contains("was changed while in use"), "{e}");
+        }
     }
 
     #[cfg(unix)]

@@ -1,9 +1,10 @@
-//! Data sets: tensors in `.safetensors`, `.npz` or `.npy` files whose first dimension counts samples. Owns
-//! files, conversion, the order of samples and the thread that reads ahead. Knows of the model only what its
+//! Data sets: tensors in `.safetensors`, `.npz` or `.npy` files whose first dimension counts samples, and folders
+//! of images. Owns files, conversion, the order of samples and the thread that reads ahead. Knows of the model only what its
 //! inputs are called.
 
 mod blame;
 mod convert;
+mod images;
 mod loader;
 mod map;
 mod npy;
@@ -18,6 +19,7 @@ pub use order::{LastBatch, Order, Sampler};
 
 use crate::error::{Error, Result};
 use headwater_core::{DType, Shape, TensorType};
+use images::Images;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +29,8 @@ use std::sync::Arc;
 enum Bytes {
     Mapped(Arc<Mapped>, Range<usize>),
     Owned(Arc<Vec<u8>>),
+    /// Decoded when a batch needs them.
+    Images(Arc<Images>),
 }
 
 /// A tensor of a data set.
@@ -40,12 +44,50 @@ pub struct Column {
 }
 
 impl Column {
-    /// Row-major little-endian bytes.
+    /// Row-major little-endian bytes; none of images, see [`Column::append`].
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Mapped(map, range) => &map.bytes()[range.clone()],
             Bytes::Owned(bytes) => bytes,
+            Bytes::Images(_) => &[],
         }
+    }
+
+    /// Bytes of a sample.
+    fn stride(&self) -> usize {
+        self.ty.shape.iter().skip(1).product::<usize>() * self.ty.dtype.size()
+    }
+
+    /// Appends a sample's elements to `out`, converted to another dtype.
+    ///
+    /// # Errors
+    /// `Data` or `Io` for an image that cannot be decoded.
+    pub fn append(&self, sample: usize, to: DType, out: &mut Vec<u8>) -> Result<()> {
+        let from = self.ty.dtype;
+        match &self.bytes {
+            Bytes::Images(images) if to == DType::F32 => images.append(sample, out)?,
+            Bytes::Images(images) => {
+                let mut values = Vec::new();
+                images.append(sample, &mut values)?;
+                convert::append(from, to, &values, out);
+            }
+            Bytes::Mapped(map, range) if from == to && from != DType::Bool => {
+                let at = range.start + sample * self.stride();
+                map.append(at..at + self.stride(), out)?;
+            }
+            Bytes::Mapped(map, range) => {
+                let at = range.start + sample * self.stride();
+                let mut bytes = Vec::new();
+                map.append(at..at + self.stride(), &mut bytes)?;
+                convert::append(from, to, &bytes, out);
+            }
+            Bytes::Owned(bytes) => {
+                let at = sample * self.stride();
+                let bytes = bytes.get(at..at + self.stride());
+                convert::append(from, to, bytes.unwrap_or_default(), out);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -54,11 +96,13 @@ impl Column {
 pub struct Dataset {
     path: PathBuf,
     columns: Vec<Column>,
-    file: Arc<Mapped>,
+    /// None for a folder.
+    file: Option<Arc<Mapped>>,
 }
 
 impl Dataset {
-    /// Opens a file by its ending: `.safetensors`, `.npz` or `.npy` (one tensor, called after the file).
+    /// Opens a file by its ending: `.safetensors`, `.npz` or `.npy` (one tensor, called after the file); or a
+    /// folder with an `images.toml`: `images` f32 `[n, channels, height, width]`, and `labels` i64 `[n]`.
     /// Uncompressed tensors stay in the file and are mapped; the file must not be changed meanwhile.
     ///
     /// # Errors
@@ -73,6 +117,9 @@ impl Dataset {
     /// # Errors
     /// As [`Dataset::open`].
     pub fn open_columns(path: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Dataset> {
+        if path.is_dir() {
+            return Dataset::of_images(path);
+        }
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
         let map = Arc::new(Mapped::open(path)?);
         let columns = match ending.as_str() {
@@ -83,12 +130,43 @@ impl Dataset {
                 vec![npy::mapped(path, name, &map, 0..map.bytes().len())?]
             }
             other => {
-                let message =
-                    format!("`.{other}` is no kind of data file: it must be .safetensors, .npz or .npy");
+                let message = format!(
+                    "`.{other}` is no kind of data file: it must be .safetensors, .npz or .npy, or a folder of images"
+                );
                 return Err(Error::data(path, message));
             }
         };
-        Ok(Dataset { path: path.to_owned(), columns, file: map })
+        Ok(Dataset { path: path.to_owned(), columns, file: Some(map) })
+    }
+
+    fn of_images(path: &Path) -> Result<Dataset> {
+        let images = Arc::new(Images::open(path)?);
+        let [channels, height, width] = images.shape();
+        let ty = TensorType::new(DType::F32, [images.len(), channels, height, width]);
+        let mut columns = Vec::new();
+        if let Some(labels) = &images.labels {
+            let bytes = labels.iter().flat_map(|l| l.to_le_bytes()).collect();
+            let ty = TensorType::new(DType::I64, [labels.len()]);
+            columns.push(Column { name: "labels".into(), ty, bytes: Bytes::Owned(Arc::new(bytes)) });
+        }
+        columns.insert(0, Column { name: "images".into(), ty, bytes: Bytes::Images(images) });
+        Ok(Dataset { path: path.to_owned(), columns, file: None })
+    }
+
+    /// Names of the classes in the order of their labels, of a folder of images.
+    pub fn classes(&self) -> Option<&[String]> {
+        self.columns.iter().find_map(|c| match &c.bytes {
+            Bytes::Images(images) if images.labels.is_some() => Some(&images.classes[..]),
+            _ => None,
+        })
+    }
+
+    /// A sample's place, for messages: its file, or its number in the data set's.
+    pub fn place(&self, column: usize, sample: usize) -> String {
+        match &self.columns[column].bytes {
+            Bytes::Images(images) => images.file(sample).display().to_string(),
+            _ => format!("sample {sample} of `{}` in {}", self.columns[column].name, self.path.display()),
+        }
     }
 
     /// The file.
@@ -96,12 +174,12 @@ impl Dataset {
         &self.path
     }
 
-    /// Makes sure that the file is still what was opened.
+    /// Makes sure that the file is still what was opened. Images are read when they are needed, and not watched.
     ///
     /// # Errors
     /// `Data` if it was changed, `Io`.
     pub fn unchanged(&self) -> Result<()> {
-        self.file.unchanged()
+        self.file.as_ref().map_or(Ok(()), |file| file.unchanged())
     }
 
     /// All tensors, in the file's order.

@@ -19,7 +19,7 @@ impl Trainer<'_> {
         let first = self.step * micro;
         (first..first + micro).map_while(move |index| {
             let samples = sampler.batch(index)?;
-            Some((gather(&data, &feeds, index, &samples), samples))
+            Some((gather(&data, &feeds, index, &samples).ok()?, samples))
         })
     }
 

@@ -68,9 +68,10 @@ impl Trainer<'_> {
         let last = if fits { LastBatch::Keep } else { LastBatch::Drop };
         let mut sampler = Sampler::new(Order::Sequential, samples, batch, last)?;
         let (batches, used) = (sampler.per_epoch(), sampler.samples_per_epoch());
-        let loader = Loader::new(data.clone(), feeds.clone(), sampler.clone(), 0);
+        let loader = Loader::new(data.clone(), feeds.clone(), sampler.clone(), 0)?;
         let (mut loss, mut right) = (0.0, 0);
         for batch in loader.take(batches as usize) {
+            let batch = batch?;
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }

@@ -107,6 +107,7 @@ impl<'a> Trainer<'a> {
         let open = |p: &Path| Dataset::open_columns(p, &|column| wanted.contains(column)).map(Arc::new);
         let train = open(&config.data.train)?;
         let eval = config.data.eval.as_deref().map(open).transpose()?;
+        same_classes(&train, eval.as_deref())?;
         let (feeds, exported, samples) = feeds(fed(model.graph), &train, &config.data.names)?;
         let batch = config.batch.unwrap_or(exported);
         let graph = if batch == exported { model.graph.clone() } else { rebound(rebind.as_deref(), batch)? };
@@ -207,10 +208,10 @@ impl<'a> Trainer<'a> {
     /// The batches of the run from the first one on, as they are fed.
     ///
     /// # Errors
-    /// None for data that a trainer has accepted.
+    /// `Io` if the system starts no thread to read.
     pub fn batches(&self) -> Result<Loader> {
         let (feeds, ..) = feeds(fed(&self.graph), &self.train, &self.config.data.names)?;
-        Ok(Loader::new(self.train.clone(), feeds, self.sampler.clone(), 0))
+        Loader::new(self.train.clone(), feeds, self.sampler.clone(), 0)
     }
 
     /// The model on its device.
@@ -246,7 +247,7 @@ impl<'a> Trainer<'a> {
         }
         let micro = self.config.accumulate as u64;
         let mut loader =
-            Loader::new(self.train.clone(), self.feeds.clone(), self.sampler.clone(), self.step * micro);
+            Loader::new(self.train.clone(), self.feeds.clone(), self.sampler.clone(), self.step * micro)?;
         let mut summary = Summary {
             step: self.step,
             complete: true,
@@ -374,6 +375,7 @@ impl<'a> Trainer<'a> {
                 self.train.unchanged()?;
                 return Err(Error::Feed("the data ended before the run did".into()));
             };
+            let batch = batch?;
             let program = match counts {
                 true => self.counting_program(batch.samples)?,
                 false => self.training_program(batch.samples)?,
@@ -508,6 +510,23 @@ impl<'a> Trainer<'a> {
             config: self.config.clone(),
         }
     }
+}
+
+/// Refuses held-out images whose labels mean other classes than those trained on.
+fn same_classes(train: &Dataset, eval: Option<&Dataset>) -> Result<()> {
+    let (Some(ours), Some(theirs)) = (train.classes(), eval.and_then(Dataset::classes)) else {
+        return Ok(());
+    };
+    if ours != theirs {
+        let message = format!(
+            "the classes are {} here, {} in {}: name the same `classes` in both images.toml",
+            theirs.join(", "),
+            ours.join(", "),
+            train.path().display()
+        );
+        return Err(Error::config("data.eval", message));
+    }
+    Ok(())
 }
 
 /// What the user feeds: names and types.

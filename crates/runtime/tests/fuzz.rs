@@ -1,0 +1,178 @@
+//! Mutated data files and checkpoints: a value or a typed error, and never a panic. Any run that is resumed
+//! from a mutated checkpoint ends in an error, or at its last step.
+
+mod common;
+#[path = "common/fuzz.rs"]
+mod fuzz;
+#[path = "../../import/tests/support/mutate.rs"]
+mod mutate;
+
+use common::{config, graph, weights, write_data};
+use fuzz::Random;
+use headwater_cpu::Cpu;
+use headwater_runtime::{Dataset, Error, Model, Trainer};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::io::{Cursor, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use zip::write::{SimpleFileOptions, ZipWriter};
+
+/// Opens a data file and touches every byte of it.
+fn open(path: &Path) -> bool {
+    match Dataset::open(path) {
+        Ok(data) => {
+            for c in data.columns() {
+                assert_eq!(c.bytes().len(), c.ty.bytes(), "{}", c.name);
+                std::hint::black_box(c.bytes().iter().fold(0u8, |a, b| a ^ b));
+            }
+            true
+        }
+        Err(e) => {
+            assert!(e.to_string().starts_with(e.code()) && e.to_string().len() < 1 << 16, "{e}");
+            false
+        }
+    }
+}
+
+/// A `.npy` of a few elements.
+fn npy(random: &mut Random) -> Vec<u8> {
+    let descr =
+        *random.pick(&["<f4", "<f8", "<f2", "|i1", "|u1", "<i2", "<i4", "<i8", "|b1", ">f4", "<c8", "|O"]);
+    let size: usize = descr[2..].parse().unwrap_or(8);
+    let shape: Vec<usize> = (0..random.below(4)).map(|_| random.below(4)).collect();
+    let tuple: String = shape.iter().map(|d| format!("{d},")).collect();
+    let order = if random.one_in(8) { "True" } else { "False" };
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': ({tuple}), }}");
+    let version: u8 = 1 + random.below(3) as u8;
+    let prefix = if version == 1 { 10 } else { 12 };
+    header.push_str(&" ".repeat(64 - (prefix + header.len() + 1) % 64));
+    header.push('\n');
+    let mut out = b"\x93NUMPY".to_vec();
+    out.extend([version, 0]);
+    match version {
+        1 => out.extend((header.len() as u16).to_le_bytes()),
+        _ => out.extend((header.len() as u32).to_le_bytes()),
+    }
+    out.extend(header.into_bytes());
+    out.extend((0..shape.iter().product::<usize>() * size).map(|i| i as u8));
+    out
+}
+
+#[test]
+fn npz() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data.npz");
+    fuzz::run("npz", |random| {
+        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+        for i in 0..1 + random.below(3) {
+            let method = *random.pick(&[zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated]);
+            let name = if random.one_in(16) { "x".to_string() } else { format!("x{i}.npy") };
+            if zip.start_file(name, SimpleFileOptions::default().compression_method(method)).is_err() {
+                return false;
+            }
+            let mut content = npy(random);
+            // The archive's own checksum is right for what was changed inside.
+            if random.one_in(3) {
+                random.bytes(&mut content);
+            }
+            zip.write_all(&content).unwrap();
+        }
+        let mut bytes = zip.finish().unwrap().into_inner();
+        if random.one_in(2) {
+            random.bytes(&mut bytes);
+        }
+        std::fs::write(&path, bytes).unwrap();
+        open(&path)
+    });
+}
+
+/// Changes a safetensors file: its header as JSON, or its bytes.
+fn safetensors_bytes(random: &mut Random, bytes: &mut Vec<u8>) {
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    if random.one_in(3) {
+        return random.bytes(bytes);
+    }
+    let mut header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    random.json(&mut header);
+    let header = header.to_string();
+    let rest = bytes.split_off(8 + length);
+    *bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.into_bytes());
+    bytes.extend(rest);
+}
+
+#[test]
+fn safetensors() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data.safetensors");
+    write_data(&path);
+    let seed = std::fs::read(&path).unwrap();
+    fuzz::run("safetensors", |random| {
+        let mut bytes = seed.clone();
+        safetensors_bytes(random, &mut bytes);
+        std::fs::write(&path, bytes).unwrap();
+        open(&path)
+    });
+}
+
+#[test]
+fn checkpoints() {
+    let dir = tempfile::tempdir().unwrap();
+    write_data(&dir.path().join("data.safetensors"));
+    let (graph, weights) = (graph(4, 0.1), weights());
+    let mut settings = config(dir.path());
+    (settings.steps, settings.ema) = (Some(3), Some(0.5));
+    settings.eval.every = Some(1);
+    let train = |resume: bool, steps: u64| {
+        let model = Model { graph: &graph, weights: &weights };
+        let settings = headwater_runtime::TrainConfig { steps: Some(steps), ..settings.clone() };
+        let mut trainer = Trainer::new(Arc::new(Cpu::new(1)), model, None, settings, resume)?;
+        trainer.run(&mut [], &AtomicBool::new(false))
+    };
+    let store = dir.path().join("checkpoints");
+    train(false, 2).unwrap();
+    let names =
+        ["model.safetensors", "state.safetensors", "ema.safetensors", "progress.json", "manifest.json"];
+    let whole = names.map(|name| std::fs::read(store.join("step-00000002").join(name)).unwrap());
+    fuzz::run("checkpoints", |random| {
+        let _ = std::fs::remove_dir_all(&store);
+        let place = store.join("step-00000002");
+        std::fs::create_dir_all(&place).unwrap();
+        let mut files = whole.clone();
+        let changed = random.below(names.len());
+        match names[changed] {
+            name if name.ends_with(".json") && !random.one_in(4) => {
+                let mut doc: Value = serde_json::from_slice(&files[changed]).unwrap();
+                random.json(&mut doc);
+                files[changed] = doc.to_string().into_bytes();
+            }
+            name if name.ends_with(".json") => random.bytes(&mut files[changed]),
+            _ => safetensors_bytes(random, &mut files[changed]),
+        }
+        // A manifest that vouches for what was changed, as somebody who means harm would write it.
+        if names[changed] != "manifest.json" && !random.one_in(8) {
+            let mut manifest: Value = serde_json::from_slice(&files[4]).unwrap();
+            let hash: String = Sha256::digest(&files[changed]).iter().map(|b| format!("{b:02x}")).collect();
+            manifest["files"][names[changed]] =
+                serde_json::json!({ "bytes": files[changed].len(), "sha256": hash });
+            files[4] = manifest.to_string().into_bytes();
+        }
+        for (name, bytes) in names.iter().zip(&files) {
+            std::fs::write(place.join(name), bytes).unwrap();
+        }
+        match train(true, 3) {
+            Ok(summary) => {
+                assert!(summary.complete && (summary.step == 3 || !summary.losses.is_empty()), "{summary:?}");
+                true
+            }
+            Err(e) => {
+                assert!(e.to_string().starts_with(e.code()), "{e}");
+                // The data and the settings are as they should be.
+                assert!(!matches!(e, Error::Feed(_) | Error::Data { .. }) || changed < 3, "{e}");
+                false
+            }
+        }
+    });
+}
