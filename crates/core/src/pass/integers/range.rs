@@ -160,12 +160,17 @@ pub(super) fn of_node(graph: &Graph, node: &Node, ranges: &[Range]) -> Vec<Range
                 let size = |name| graph.cx(node).int(name).unwrap_or(i64::MAX) as i128;
                 Range::new(0, size("row").max(size("col")))
             }
-            // Elements of the operands.
-            (
-                "sort" | "topk" | "cummax" | "cummin" | "gather" | "index" | "index_select" | "scatter"
-                | "_index_put_impl" | "check_index",
-                0,
-            ) => alike(i),
+            // Elements of the operands. Those that add up, or that write a number of their own, are not.
+            ("sort" | "topk" | "cummax" | "cummin" | "gather" | "index" | "index_select", 0) => alike(i),
+            ("scatter", 0) if node.attrs.get("reduce").is_none() && node.attrs.get("value").is_none() => {
+                alike(i)
+            }
+            ("_index_put_impl", 0) if matches!(graph.cx(node).flag("accumulate"), Ok(false)) => alike(i),
+            // Negative indices become those from the end.
+            ("check_index", 0) => match graph.cx(node).size("limit") {
+                Ok(limit) => alike(i).union(Range::below(limit)),
+                Err(_) => Range::ALL,
+            },
             ("cumsum", 0) => alike(i).times(elements),
             _ => Range::ALL,
         }

@@ -5,6 +5,7 @@ use super::*;
 use crate::expr::{Binary, Expr, Unary, float, input};
 use crate::graph::{Builder, OutputRole};
 use crate::ops::create::arange::ARANGE;
+use crate::ops::index::scatter::SCATTER;
 use crate::ops::pointwise::{add::ADD, compare::EQ, where_self::WHERE};
 use crate::ops::reduce::sum::SUM;
 use crate::reference::{self, rows};
@@ -125,6 +126,22 @@ fn a_model_computes_the_same_integers_in_32_bits() {
     let wide = model(5, 3);
     let same = narrow_integers(wide.clone(), &Target::default()).unwrap();
     assert_eq!(same.to_string(), wide.to_string());
+}
+
+#[test]
+fn kernels_that_add_up_are_not_bounded_by_their_operands() {
+    let scattered = |reduce: Option<&str>| {
+        let mut b = Builder::new();
+        let ids = b.input("ids", TensorType::new(DType::I64, [4]), InputRole::User);
+        let attrs = Attrs::new().with("dim", 0);
+        let attrs = reduce.map_or(attrs.clone(), |r| attrs.with("reduce", r));
+        let out = b.one(&SCATTER, &[ids, ids, ids], attrs).unwrap();
+        b.output("out", out, OutputRole::User);
+        let graph = b.finish();
+        range::of_node(&graph, &graph.nodes[0], &vec![Range::below(4); graph.values.len()])[0]
+    };
+    assert_eq!(scattered(None), Range::below(4));
+    assert_eq!(scattered(Some("add")), Range::ALL);
 }
 
 #[test]
