@@ -46,12 +46,12 @@ impl Span<'_> {
         let mut inputs = vec![Some(self.param), Some(self.gradient)];
         inputs.extend(&self.moments);
         inputs.extend([scale, self.apply].iter().chain(&self.scalars).copied().map(Some));
-        Ok(b.apply(op, &inputs, self.clipped(attrs))?)
+        b.apply(op, &inputs, self.clipped(attrs))
     }
 
     /// The scale in the dtype that the step is computed in.
     pub fn wide_scale(&self, b: &mut Builder) -> Result<ValueId> {
-        Ok(b.cast(self.scale, self.bucket.wide())?)
+        b.cast(self.scale, self.bucket.wide())
     }
 
     /// Attributes with the limit of a gradient's elements.
@@ -75,19 +75,19 @@ impl Span<'_> {
 
     /// Sums over each parameter's blocks: `[blocks]` to f64 `[parameters]`.
     pub fn sum(&self, b: &mut Builder, blocks: ValueId) -> Result<ValueId> {
-        Ok(b.one(&SEGMENT_SUM, &[blocks], Attrs::new().with("ends", self.ends()))?)
+        b.one(&SEGMENT_SUM, &[blocks], Attrs::new().with("ends", self.ends()))
     }
 
     /// A number for each parameter, `[parameters]`, to one for each of its blocks, `[blocks, 1]`, in the
     /// dtype of the step.
     pub fn spread(&self, b: &mut Builder, x: ValueId) -> Result<ValueId> {
         let x = b.cast(x, self.bucket.wide())?;
-        Ok(b.one(&SEGMENT_SPREAD, &[x], Attrs::new().with("ends", self.ends()))?)
+        b.one(&SEGMENT_SPREAD, &[x], Attrs::new().with("ends", self.ends()))
     }
 
     /// An f64 copy of a scalar.
     pub fn double(&self, b: &mut Builder, x: ValueId) -> Result<ValueId> {
-        Ok(b.cast(x, DType::F64)?)
+        b.cast(x, DType::F64)
     }
 
     /// The block after each parameter's last.
