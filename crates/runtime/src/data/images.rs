@@ -121,7 +121,8 @@ impl Images {
     pub fn append(&self, sample: usize, out: &mut Vec<u8>) -> Result<()> {
         let path = &self.files[sample];
         let [_, height, width] = self.shape();
-        let image = Image::read(path)?.in_channels(self.settings.channels).covering(height, width);
+        let image = Image::read(path)?.in_channels(self.settings.channels);
+        let image = image.covering(height, width).map_err(|m| Error::data(path, m))?;
         for (c, (factor, summand)) in self.affine.iter().enumerate() {
             let plane = image.values.iter().skip(c).step_by(image.channels);
             out.extend(plane.flat_map(|x| ((*x as f64 * factor + summand) as f32).to_le_bytes()));
@@ -216,9 +217,16 @@ impl Image {
     }
 
     /// Scaled so that it covers the size, cut to its middle.
-    fn covering(self, height: usize, width: usize) -> Image {
+    ///
+    /// # Errors
+    /// If it is so narrow that rows of the new width, one for each of its own, are more than [`PIXELS`].
+    fn covering(self, height: usize, width: usize) -> Result<Image, String> {
         if (self.height, self.width) == (height, width) {
-            return self;
+            return Ok(self);
+        }
+        if self.height.checked_mul(width).is_none_or(|n| n > PIXELS) {
+            let size = format!("{} × {}", self.height, self.width);
+            return Err(format!("has {size} pixels, too narrow to be scaled to {height} × {width}"));
         }
         let scale = (height as f64 / self.height as f64).max(width as f64 / self.width as f64);
         let scaled = |n: usize, least: usize| ((n as f64 * scale).round() as usize).max(least);
@@ -242,7 +250,7 @@ impl Image {
                 out.iter_mut().zip(from).for_each(|(p, x)| *p += *w as f32 * x);
             }
         }
-        Image { height, width, channels: c, values }
+        Ok(Image { height, width, channels: c, values })
     }
 }
 
@@ -363,14 +371,17 @@ mod tests {
         let line = image(1, 8, 1, &[0.0, 8.0, 16.0, 24.0, 32.0, 40.0, 48.0, 56.0]);
         let half = weights(8, 4, 1, 1);
         assert_eq!(half, [(1, vec![0.125, 0.375, 0.375, 0.125])]);
-        let small = line.clone().covering(1, 4);
+        let small = line.clone().covering(1, 4).unwrap();
         // The height asked for needs no scaling, the width a half: it covers, and its middle stays.
         assert_eq!((small.height, small.width), (1, 4));
         for (h, w) in [(3, 5), (7, 2), (1, 1), (9, 9)] {
-            let flat = image(4, 6, 3, &[50.0; 72]).covering(h, w);
+            let flat = image(4, 6, 3, &[50.0; 72]).covering(h, w).unwrap();
             assert_eq!((flat.height, flat.width, flat.values.len()), (h, w, h * w * 3));
             assert!(flat.values.iter().all(|x| (x - 50.0).abs() < 1e-4), "{h} × {w}");
         }
+        // A column scaled to a wide image would have rows of the new width first, one for each of its own.
+        let column = image(1 << 20, 1, 1, &vec![1.0; 1 << 20]);
+        assert!(column.covering(256, 256).unwrap_err().contains("too narrow"));
     }
 
     #[test]
