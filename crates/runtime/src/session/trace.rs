@@ -49,7 +49,7 @@ pub(super) struct Trace {
 impl Session {
     /// Runs forward and backward of a micro-batch once more, on the state as it is, and finds the first node
     /// whose result has an inf or NaN. Changes no state. The first call for a graph compiles it, with room
-    /// for every result's size to be taken as it is made; the arena may grow.
+    /// for every result's size to be taken as it is made; the arena may grow, beyond a memory budget too.
     ///
     /// # Errors
     /// `Model` in a session for evaluation, and what passes and the device refuse.
@@ -60,7 +60,8 @@ impl Session {
             None => {
                 let settings = &self.training()?.settings;
                 let instrument = Instrument::Probes;
-                let options = Options { instrument, ..graphs::training(&self.precision, settings) };
+                let options = graphs::training(&self.precision, settings);
+                let options = Options { instrument, memory_budget: None, ..options };
                 let (program, taps, origins) = self.compile_probed(graph, &options)?;
                 let taps = taps.into_iter().map(|(tap, _)| tap).collect();
                 self.traces.push(Trace { fed, program, taps, origins });

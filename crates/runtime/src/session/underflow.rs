@@ -52,14 +52,16 @@ impl Session {
     }
 
     /// As [`Session::training_program`]: its gradients have the same bits, and [`Session::underflow`] tells
-    /// what they have lost. Every node of its backward pass runs twice, once to f32.
+    /// what they have lost. Every node of its backward pass runs twice, once
+    /// to f32. A memory budget does not hold for it.
     ///
     /// # Errors
     /// As [`Session::training_program`].
     pub fn counting_program(&mut self, graph: &Graph) -> Result<ProgramId> {
         let settings = &self.training()?.settings;
         let (instrument, accumulate) = (Instrument::Underflow(DType::F16), settings.accumulate > 1);
-        let options = Options { instrument, accumulate, ..graphs::training(&self.precision, settings) };
+        let options = graphs::training(&self.precision, settings);
+        let options = Options { instrument, accumulate, memory_budget: None, ..options };
         let (program, taps, origins) = self.compile_probed(graph, &options)?;
         self.counts.push(Counts { program, taps, origins });
         Ok(program)
