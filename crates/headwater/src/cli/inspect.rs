@@ -177,7 +177,14 @@ fn steps(i: &Inspection, device: &str) -> Option<Table> {
     let remark = i.remark.as_deref().map_or(String::new(), |r| format!(" ({r})"));
     let mut table = Table::new(
         &format!("Steps on {device}{remark}"),
-        &["operator", ">steps", ">kernels", ">predicted, with 20 µs a launch", ">on the host", "because"],
+        &[
+            "operator",
+            ">steps",
+            ">kernels",
+            ">kernels alone, predicted, with 20 µs a launch",
+            ">on the host",
+            "because",
+        ],
     );
     let mut total = StepsUse { name: "all".into(), ..StepsUse::default() };
     for s in &i.steps {

@@ -35,8 +35,9 @@ pub struct Cli {
     /// Print the result as JSON on standard output.
     #[arg(long, global = true)]
     json: bool,
-    /// Where to run: `cpu`; or `reference`, the slow interpreter as a strict device (`reference:wide` with
-    /// f64 and i64 arithmetic).
+    /// Where to run: `cpu`; `ascend-sim:CHIP`, an Ascend chip in a simulator (`910b1` to `910b4`, `910_9391`,
+    /// `310p`; `CHIP,checked` checks every access); `ascend:N`, an NPU; or `reference`, the slow interpreter as
+    /// a strict device (`reference:wide` with f64 and i64 arithmetic).
     #[arg(long, global = true, value_name = "NAME[:QUALIFIER]", default_value = "cpu")]
     device: String,
     /// Threads of the CPU device (default: all cores; results do not depend on it).
@@ -232,6 +233,10 @@ fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
         true => e,
         false => Usage(format!("{e:#}")).into(),
     })?;
+    if let Some(remark) = device.remark() {
+        let name = device.name();
+        say(format!("{name}: {remark}; durations of a run are this machine's"));
+    }
     match &cli.command {
         Command::Doctor(args) => doctor::run(args, talk),
         Command::Inspect(args) => inspect::run(args, &*device, talk),

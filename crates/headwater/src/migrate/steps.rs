@@ -59,16 +59,17 @@ pub(super) struct Checked {
 pub(super) fn environment(device: &dyn Device) -> (Vec<(String, String)>, Found) {
     let m = Machine::detect();
     let memory = m.memory.map_or("unknown".to_string(), text::bytes);
+    let remark = device.remark().map_or(String::new(), |remark| format!(" ({remark})"));
+    let label = format!("{}{remark}", device.name());
     let facts = vec![
-        ("device".to_string(), device.name().to_string()),
+        ("device".to_string(), label.clone()),
         ("processor".to_string(), m.processor.clone()),
         ("threads".to_string(), m.threads.to_string()),
         ("memory".to_string(), memory.clone()),
     ];
     let found = m.libraries.iter().filter(|l| l.path.is_some()).map(|l| l.library).collect::<Vec<_>>();
     let others = if found.is_empty() { "no other device's libraries".to_string() } else { found.join(", ") };
-    let summary =
-        format!("device {}; {}, {} threads, {memory}; {others}", device.name(), m.processor, m.threads);
+    let summary = format!("device {label}; {}, {} threads, {memory}; {others}", m.processor, m.threads);
     let mut t = Table::new("Machine", &["what", "found"]);
     t.row(["vector instructions".into(), m.features.join(" ")]);
     t.row(["system".into(), m.system]);
