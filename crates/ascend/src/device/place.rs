@@ -130,14 +130,16 @@ impl Bound {
                     Where::Segment(view.place.segment, address(plan, view, bytes, param)?)
                 }
                 Arg::Scratch { bytes } => {
-                    let end = bytes.checked_add(param.bytes());
+                    let start =
+                        usize::try_from(bytes).map_err(|_| wrong("its scratch memory is too large"))?;
+                    let held = usize::try_from(scratch).unwrap_or(usize::MAX);
                     ensure!(
-                        end.is_some_and(|end| end <= scratch),
+                        reaches(param, start).is_some_and(|ends| inside(ends, held)),
                         Plan,
                         "kernel `{}` leaves its scratch memory",
                         program.name
                     );
-                    Where::Scratch(bytes as usize)
+                    Where::Scratch(start)
                 }
                 Arg::Fault { limit } => {
                     ensure!(fault.is_none(), Plan, "kernel `{}` has more than one report", program.name);
@@ -168,17 +170,33 @@ fn address(plan: &Plan, view: &TensorView, bytes: u64, param: &Param) -> Result<
     let first = view.layout.offset.checked_mul(size).and_then(|o| view.place.offset.checked_add_signed(o));
     let start =
         first.and_then(|first| first.checked_add(usize::try_from(bytes).ok()?)).ok_or_else(outside)?;
-    let ends =
-        |len: u64| usize::try_from(len).ok().and_then(|len| start.checked_add(len)).ok_or_else(outside);
     let segment = plan.segments[view.place.segment.0 as usize].bytes;
-    let (own, reads) = match param.kind {
-        ParamKind::Pointer { access, elem, len, .. } => {
-            (len.saturating_mul(elem.size()), access == Access::In)
-        }
-        _ => (0, true),
-    };
-    let held = segment.next_multiple_of(ALIGN) + if reads { ALIGN } else { 0 };
-    let fits = ends(own)? <= segment && ends(param.bytes())? <= held;
+    let fits = reaches(param, start).is_some_and(|ends| inside(ends, segment));
     ensure!(fits, Plan, "parameter `{}` leaves the segment of {view:?}", param.name);
     Ok(start)
+}
+
+/// Ends of the bytes that belong to a parameter, and of those that its kernel writes or reads: whole blocks reach beyond
+/// the operand.
+struct Ends {
+    own: usize,
+    written: usize,
+    read: usize,
+}
+
+fn reaches(param: &Param, start: usize) -> Option<Ends> {
+    let end = |bytes: u64| start.checked_add(usize::try_from(bytes).ok()?);
+    let ParamKind::Pointer { access, elem, len, .. } = param.kind else {
+        return Some(Ends { own: start, written: start, read: start });
+    };
+    let (own, read) = (end(len.checked_mul(elem.size())?)?, end(param.bytes())?);
+    // All that a kernel may touch counts as written, if anything is.
+    Some(Ends { own, written: if access == Access::In { own } else { read }, read })
+}
+
+/// True if a parameter's bytes are inside of a memory, and what its kernel touches beside is nobody else's.
+fn inside(ends: Ends, bytes: usize) -> bool {
+    let aligned = bytes.checked_next_multiple_of(ALIGN);
+    aligned
+        .is_some_and(|end| ends.own <= bytes && ends.written <= end && ends.read <= end.saturating_add(ALIGN))
 }
