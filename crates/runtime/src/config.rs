@@ -58,7 +58,8 @@ pub struct TrainConfig {
     pub recompute: bool,
     /// Bytes that training may take, as inspected and planned: parameters, optimizer, activations, what is fed.
     /// If they do not suffice, more of the forward pass is computed a second time, products included:
-    /// the same bits in more time. Refused before anything runs if it cannot be kept. Default: no limit.
+    /// the same bits in more time. Refused before anything runs if it cannot be kept.
+    /// Evaluation, and steps that look for underflow or NaN, are not held to it. Default: no limit.
     pub memory_budget: Option<Bytes>,
     /// What happens when gradients are not finite and no rule adapts the loss scale.
     pub nonfinite: NonFinite,

@@ -35,7 +35,7 @@ pub struct Cli {
     /// Print the result as JSON on standard output.
     #[arg(long, global = true)]
     json: bool,
-    /// Where to run: `cpu`; `ascend-sim:CHIP`, an Ascend chip in a simulator (`910b1` to `910b4`, `910_9391`,
+    /// Device to run on: `cpu`; `ascend-sim:CHIP`, an Ascend chip in a simulator (`910b1` to `910b4`, `910_9391`,
     /// `310p`; `CHIP,checked` checks every access); `ascend:N`, an NPU; or `reference`, the slow interpreter as
     /// a strict device (`reference:wide` with f64 and i64 arithmetic).
     #[arg(long, global = true, value_name = "NAME[:QUALIFIER]", default_value = "cpu")]
