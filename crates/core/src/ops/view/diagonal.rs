@@ -106,7 +106,14 @@ pub static DIAGONAL_SELECT: OpDef = OpDef {
     schemas: &[
         "headwater::diagonal_select(Tensor self, Tensor other, int offset=0, int dim1=0, int dim2=1) -> Tensor",
     ],
-    infer: |cx| Ok(vec![cx.ty(0)?.clone()]),
+    infer: |cx| {
+        let (x, other) = (cx.ty(0)?, cx.ty(1)?);
+        Diagonal::of(cx)?;
+        crate::ensure!(x.dtype == other.dtype, DType, "{other} cannot be written into {x}");
+        let fits = x.shape.broadcast(&other.shape).is_some_and(|s| s == x.shape);
+        crate::ensure!(fits, Shape, "{other} is not broadcast to {x}");
+        Ok(vec![x.clone()])
+    },
     derivative: Derivative::Rule(|cx| {
         let (g, attrs, types) = (cx.grad(0)?, cx.attrs().clone(), cx.types());
         let ty = types[0].clone().ok_or_else(|| crate::fail!(Attribute, "an input is missing"))?;
