@@ -190,18 +190,21 @@ impl OpDef {
     /// The row program of one application, if the body is `Pointwise` or `Rows`.
     ///
     /// # Errors
-    /// What the body refuses.
+    /// What the body refuses; `DType` for operands whose types do not fit together in it.
     pub fn row_program(&self, cx: &OpCx, outs: &[TensorType]) -> Result<Option<RowProgram>> {
-        Ok(match self.body {
+        let program = match self.body {
             Body::Pointwise(f) => {
                 let exprs = f(cx)?;
                 let inputs: Vec<_> = cx.present().map(|t| (t.dtype, &t.shape[..])).collect();
                 let dtypes: Vec<_> = outs.iter().map(|t| t.dtype).collect();
-                Some(RowProgram::pointwise(&inputs, &outs[0].shape, &dtypes, &exprs))
+                RowProgram::pointwise(&inputs, &outs[0].shape, &dtypes, &exprs)
             }
-            Body::Rows(f) => Some(f(cx, outs)?),
-            _ => None,
-        })
+            Body::Rows(f) => f(cx, outs)?,
+            _ => return Ok(None),
+        };
+        let types = || cx.list_types();
+        program.classes().map_err(|m| crate::fail!(DType, "{} of {}: {m}", self.name, types()))?;
+        Ok(Some(program))
     }
 
     /// Floating-point operations and bytes moved (every operand once) of one application.
