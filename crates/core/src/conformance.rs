@@ -162,13 +162,14 @@ pub fn graph_of(op: &'static OpDef, case: &Case, dtype: DType) -> Option<Graph> 
         b.output(format!("y{i}"), v, OutputRole::User);
     }
     if let Derivative::Rule(_) = op.derivative
-        && b.ty(outputs[0]).dtype.is_float()
+        && let Some(&first) = outputs.first()
+        && b.ty(first).dtype.is_float()
     {
-        let ty = b.ty(outputs[0]).clone();
+        let ty = b.ty(first).clone();
         let g = b.input("g", ty, InputRole::User);
         let free = inputs.iter().zip(&case.inputs).filter(|(_, a)| a.as_ref().is_some_and(|a| !a.constant));
         let wanted: Vec<_> = free.filter_map(|(v, _)| *v).filter(|&v| b.ty(v).dtype.is_float()).collect();
-        for (v, g) in wanted.iter().zip(gradients(&mut b, &[(outputs[0], g)], &wanted).ok()?) {
+        for (v, g) in wanted.iter().zip(gradients(&mut b, &[(first, g)], &wanted).ok()?) {
             if let Some(g) = g {
                 b.output(format!("grad.{v}"), g, OutputRole::Gradient(*v));
             }

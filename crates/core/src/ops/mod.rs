@@ -197,7 +197,9 @@ impl OpDef {
                 let exprs = f(cx)?;
                 let inputs: Vec<_> = cx.present().map(|t| (t.dtype, &t.shape[..])).collect();
                 let dtypes: Vec<_> = outs.iter().map(|t| t.dtype).collect();
-                RowProgram::pointwise(&inputs, &outs[0].shape, &dtypes, &exprs)
+                let first =
+                    outs.first().ok_or_else(|| crate::fail!(Attribute, "{} makes no result", self.name))?;
+                RowProgram::pointwise(&inputs, &first.shape, &dtypes, &exprs)
             }
             Body::Rows(f) => f(cx, outs)?,
             _ => return Ok(None),

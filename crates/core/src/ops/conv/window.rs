@@ -72,6 +72,7 @@ impl Pool {
         let count_padding = cx.opt_int("count_include_pad")?.unwrap_or(1) != 0;
         Pool::new(input, |d, n| {
             let (k, s, p) = (kernel[d], stride[d], padding[d]);
+            ensure!(n <= i32::MAX as usize, Size, "{n} inputs along a dimension are too many to pool");
             ensure!(p <= k / 2, Attribute, "`padding` {p} must be at most half the kernel size {k}");
             // With `ceil_mode` a window may reach beyond the input, even the only one.
             let reach = ((k - 1) * dilation[d] + 1) as i64;
