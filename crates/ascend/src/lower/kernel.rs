@@ -1,9 +1,11 @@
-//! Operators with a kernel of their own, by kernels that are written by hand.
+//! Operators with kernels of their own.
 //!
-//! The kernels take contiguous operands; the planner makes them so where an operator has a kernel ([`has_kernel`]).
+//! Kernels that are written by hand take contiguous operands; the planner makes them so where an operator has a kernel
+//! ([`has_kernel`]). Operators that are composed of products take them as they lie ([`takes_strides`]).
 
 use super::launch::{Arg, Launch, Lowered, Refusal};
 use super::product::{affine, product};
+use super::{attention, convolution};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source, SourceId, Stmt, StmtKind};
 use crate::kernels::{EmbeddingGrad, GatherRows, embedding_grad, gather_rows};
@@ -28,8 +30,8 @@ pub fn kernel(
     let types: Vec<Option<TensorType>> = step.reads.iter().map(|v| v.as_ref().map(TensorView::ty)).collect();
     let outs: Vec<TensorType> = step.writes.iter().map(TensorView::ty).collect();
     let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
-    if is_product(op) {
-        return of_product(chip, op, &cx, &step.reads, &step.writes, source);
+    if takes_strides(op) {
+        return composed(chip, op, &cx, &step.reads, &step.writes, source);
     }
     let (program, args, blocks) = choose(chip, op, &cx, &outs)?;
     if !step.reads.iter().flatten().chain(&step.writes).all(|v| v.layout.is_contiguous()) {
@@ -41,7 +43,7 @@ pub fn kernel(
 
 /// True if an operator has a kernel on a chip, for contiguous operands of these types.
 pub fn has_kernel(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bool {
-    if !is_product(op) {
+    if !takes_strides(op) {
         return choose(chip, op, cx, outs).is_ok();
     }
     let view = |ty: &TensorType| TensorView {
@@ -52,19 +54,25 @@ pub fn has_kernel(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bo
     let reads: Vec<Option<TensorView>> = cx.inputs.iter().map(|ty| ty.map(view)).collect();
     let writes: Vec<TensorView> = outs.iter().map(view).collect();
     let source = Source { op: op.name.into(), origin: Origin::default() };
-    of_product(chip, op, cx, &reads, &writes, &source).is_ok()
+    composed(chip, op, cx, &reads, &writes, &source).is_ok()
 }
 
-/// True if the kernel of an operator takes operands as they lie.
+/// True if the kernels of an operator take operands as they lie: those that are composed of products.
 pub fn takes_strides(op: &OpDef) -> bool {
-    is_product(op)
+    matches!(
+        op.name,
+        "matmul"
+            | "linear"
+            | "attention"
+            | "attention_backward"
+            | "convolution"
+            | "convolution_input_grad"
+            | "convolution_weight_grad"
+    )
 }
 
-fn is_product(op: &OpDef) -> bool {
-    matches!(op.name, "matmul" | "linear")
-}
-
-fn of_product(
+/// The launches of an operator that [`takes_strides`].
+fn composed(
     chip: &Chip,
     op: &OpDef,
     cx: &OpCx,
@@ -72,14 +80,19 @@ fn of_product(
     writes: &[TensorView],
     source: &Source,
 ) -> Result<Lowered, Refusal> {
-    let reads: Vec<&TensorView> = reads.iter().flatten().collect();
-    let [write] = writes else { return Err(Refusal::new("a product with more than one result")) };
-    if reads.iter().chain([&write]).any(|view| view.layout.shape.contains(&0)) {
-        return Err(Refusal::new("a product without elements"));
-    }
     match op.name {
-        "linear" => affine(chip, cx, &reads, write, source),
-        _ => product(chip, cx, &reads, write, source),
+        "attention" => return attention::attention(chip, cx, reads, writes, source),
+        "attention_backward" => return attention::attention_backward(chip, cx, reads, writes, source),
+        _ => {}
+    }
+    let [write] = writes else { return Err(Refusal::new("more than one result")) };
+    match op.name {
+        "linear" => affine(chip, cx, reads, write, source),
+        "matmul" => product(chip, cx, reads, write, source),
+        "convolution" => convolution::convolution(chip, cx, reads, write, source),
+        "convolution_input_grad" => convolution::convolution_input_grad(chip, cx, reads, write, source),
+        "convolution_weight_grad" => convolution::convolution_weight_grad(chip, cx, reads, write, source),
+        name => Err(Refusal(format!("`{name}` has no kernel yet"))),
     }
 }
 

@@ -4,11 +4,16 @@
 //! it runs through the reference on the host, and reports list it with that reason. Devices lower steps when they load a
 //! plan; nothing here executes anything.
 
+mod attention;
+mod convolution;
 mod distinct;
 mod kernel;
 mod launch;
 mod product;
 mod rows;
+mod sequence;
+#[cfg(test)]
+mod tests;
 
 pub use distinct::Distinct;
 pub use kernel::{has_kernel, takes_strides};

@@ -2,21 +2,20 @@
 //!
 //! Operands are taken as they lie where the kernel can: plain or transposed, any row stride, two dimensions of batch.
 //! Others are first copied into scratch memory by a row program, as are f32 operands whose rows do not run along the
-//! sums, since the cube transposes 16-bit elements alone.
+//! sums, since the cube transposes 16-bit elements alone. Further dimensions of batch are launches of their own.
 
-use super::launch::{Arg, Launch, Lowered, Refusal};
-use super::rows;
+use super::launch::{Launch, Lowered, Refusal};
+use super::sequence::{Sequence, Tensor, behind};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Source};
 use crate::kernels::{Matmul, Matrix, matmul};
+use headwater_core::axes::{Axis, merge};
 use headwater_core::ops::{OpCx, linear};
-use headwater_core::plan::{Place, SegmentId, TensorView};
-use headwater_core::row::RowProgram;
-use headwater_core::{Layout, Shape};
+use headwater_core::plan::TensorView;
 use std::sync::Arc;
 
-/// Scratch memory begins at multiples of it; as many bytes more hold what whole blocks read behind an operand.
-const ALIGN: u64 = 512;
+/// Most launches of a product with more than two dimensions of batch.
+const LAUNCHES: usize = 4096;
 
 /// A matrix or a batch of some in memory, its strides in elements.
 #[derive(Clone, Debug)]
@@ -28,10 +27,11 @@ struct Operand {
 }
 
 impl Operand {
-    /// A view whose last two dimensions are a matrix, with `batch` dimensions before them.
-    fn new(view: &TensorView, batch: &[usize]) -> Operand {
+    /// A tensor whose last two dimensions are a matrix, with `batch` dimensions before them.
+    fn new(tensor: &Tensor, batch: &[usize]) -> Operand {
+        let layout = &tensor.view.layout;
         let dims: Vec<(usize, isize)> =
-            view.layout.shape.iter().copied().zip(view.layout.strides.iter().copied()).collect();
+            layout.shape.iter().copied().zip(layout.strides.iter().copied()).collect();
         let (lead, matrix) = dims.split_at(dims.len() - 2);
         let missing = batch.len() - lead.len();
         let repeated = |(i, &size): (usize, &usize)| match i.checked_sub(missing).map(|i| lead[i]) {
@@ -62,17 +62,17 @@ impl Operand {
 pub fn product(
     chip: &Chip,
     cx: &OpCx,
-    reads: &[&TensorView],
+    reads: &[Option<TensorView>],
     write: &TensorView,
     source: &Source,
 ) -> Result<Lowered, Refusal> {
     let dims = linear::matmul::Dims::of(cx).map_err(|e| Refusal(e.message))?;
-    let (m, n) = (dims.m, dims.n);
-    let c_shape: Shape = [&dims.batch[..], &[m, n]].concat().as_slice().into();
-    let a = reshaped(reads[0], &dims.left)?;
-    let b = reshaped(reads[1], &dims.right)?;
-    let c = reshaped(write, &c_shape)?;
-    lowered(chip, &[a, b], None, &c, &dims.batch, source)
+    let mut s = Sequence::new(chip, source);
+    let a = even(&input(reads, 0)?, &dims.left)?;
+    let b = even(&input(reads, 1)?, &dims.right)?;
+    let c = even(&Tensor::write(0, write), &[&dims.batch[..], &[dims.m, dims.n]].concat())?;
+    s.product(&a, &b, None, &c)?;
+    Ok(s.lowered)
 }
 
 /// The launches of a `linear` node.
@@ -82,159 +82,140 @@ pub fn product(
 pub fn affine(
     chip: &Chip,
     cx: &OpCx,
-    reads: &[&TensorView],
+    reads: &[Option<TensorView>],
     write: &TensorView,
     source: &Source,
 ) -> Result<Lowered, Refusal> {
     let dims = linear::linear::Dims::of(cx).map_err(|e| Refusal(e.message))?;
-    let (m, k, n) = (dims.m, dims.k, dims.n);
-    let a = reshaped(reads[0], &[m, k].into())?;
-    let weight = reshaped(reads[1], &[n, k].into())?;
-    let b = TensorView { layout: permuted(&weight.layout), ..weight };
-    let c = reshaped(write, &[m, n].into())?;
-    if let Some(bias) = reads.get(2)
-        && !bias.layout.is_contiguous()
-    {
-        return Err(Refusal::new("a bias that is not contiguous"));
-    }
-    lowered(chip, &[a, b], reads.get(2).map(|_| 2), &c, &[], source)
+    let mut s = Sequence::new(chip, source);
+    let a = even(&input(reads, 0)?, &[dims.m, dims.k])?;
+    let b = even(&input(reads, 1)?, &[dims.n, dims.k])?.transposed();
+    let bias = reads.get(2).and_then(Option::as_ref).map(|view| Tensor::read(2, view));
+    let c = even(&Tensor::write(0, write), &[dims.m, dims.n])?;
+    s.product(&a, &b, bias.as_ref(), &c)?;
+    Ok(s.lowered)
 }
 
-/// A view with another shape of the same elements in the same order.
-fn reshaped(view: &TensorView, shape: &Shape) -> Result<TensorView, Refusal> {
-    let layout = view.layout.reshape(shape);
-    let layout = layout.ok_or_else(|| Refusal::new("rows of a product that lie at no even distance"))?;
-    Ok(TensorView { layout, ..view.clone() })
+/// Input `i` of a step, which is there.
+pub(super) fn input(reads: &[Option<TensorView>], i: usize) -> Result<Tensor, Refusal> {
+    let view = reads.get(i).and_then(Option::as_ref);
+    view.map(|view| Tensor::read(i, view)).ok_or_else(|| Refusal(format!("input {i} is missing")))
 }
 
-/// A layout with its last two dimensions exchanged.
-fn permuted(layout: &Layout) -> Layout {
-    let rank = layout.shape.len();
-    let (mut shape, mut strides) = (layout.shape.to_vec(), layout.strides.clone());
-    shape.swap(rank - 2, rank - 1);
-    strides.swap(rank - 2, rank - 1);
-    Layout { shape: shape.into(), strides, offset: layout.offset }
+/// An operand with another shape of the same elements in the same order.
+pub(super) fn even(tensor: &Tensor, shape: &[usize]) -> Result<Tensor, Refusal> {
+    let found = tensor.reshaped(shape);
+    found.ok_or_else(|| Refusal::new("an operand of a product whose elements lie at no even distance"))
 }
 
-fn lowered(
-    chip: &Chip,
-    operands: &[TensorView; 2],
-    bias: Option<usize>,
-    c: &TensorView,
-    batch: &[usize],
-    source: &Source,
-) -> Result<Lowered, Refusal> {
-    let elem = Elem::of(c.dtype).ok_or_else(|| Refusal(format!("products of {}", c.dtype)))?;
-    let mut all = Lowered::default();
-    let (mut sides, mut args) = (Vec::new(), Vec::new());
-    for (i, view) in operands.iter().enumerate() {
-        // Sums run along the rows of a and the columns of b.
-        let along = i == 1;
-        let own = Operand::new(view, batch);
-        let fits = own.matrix(along).filter(|x| elem != Elem::F32 || x.transposed == along);
-        match fits {
-            Some(_) => {
+impl Sequence<'_> {
+    /// `c = a · b`, and a bias for each column: a `[batch…, m, k]`, b `[batch…, k, n]`, c `[batch…, m, n]`. Dimensions of
+    /// the batch that an operand lacks, has of size 1 or of stride 0 repeat it. Sums are f32, rounded once to c's dtype.
+    ///
+    /// # Errors
+    /// Types and shapes that the kernel does not take.
+    pub fn product(
+        &mut self,
+        a: &Tensor,
+        b: &Tensor,
+        bias: Option<&Tensor>,
+        c: &Tensor,
+    ) -> Result<(), Refusal> {
+        let elem =
+            |t: &Tensor| Elem::of(t.dtype()).ok_or_else(|| Refusal(format!("products of {}", t.dtype())));
+        let (elem, out) = (elem(a)?, elem(c)?);
+        if [a, b, c].iter().any(|t| t.shape().contains(&0)) {
+            return Err(Refusal::new("a product without elements"));
+        }
+        if bias.is_some_and(|bias| !bias.view.layout.is_contiguous()) {
+            return Err(Refusal::new("a bias that is not contiguous"));
+        }
+        let mark = self.mark();
+        let batch = &c.shape()[..c.shape().rank() - 2];
+        let (mut sides, mut args) = (Vec::new(), Vec::new());
+        for (i, side) in [a, b].into_iter().enumerate() {
+            // Sums run along the rows of a and the columns of b.
+            let along = i == 1;
+            let own = Operand::new(side, batch);
+            let fits = own.matrix(along).filter(|x| elem != Elem::F32 || x.transposed == along);
+            if fits.is_some() {
                 sides.push(own);
-                args.push(Arg::Read { operand: i, bytes: 0 });
+                args.push(side.arg);
+                continue;
             }
-            None => {
-                let (packed, start) = copied(chip, view, i, along, &mut all, source)?;
-                sides.push(Operand::new(&packed, batch));
-                args.push(Arg::Scratch { bytes: start });
-            }
+            let packed = self.packed(side, along)?;
+            sides.push(Operand::new(&packed, batch));
+            args.push(packed.arg);
         }
+        sides.push(Operand::new(c, batch));
+        args.extend(bias.map(|bias| bias.arg));
+        args.push(c.arg);
+        // Dimensions of the batch, joined where all operands allow it, and each operand's strides in them.
+        let dims = merge(
+            (0..batch.len())
+                .map(|d| Axis { size: batch[d], steps: sides.iter().map(|s| s.batch[d].1).collect() })
+                .collect(),
+        );
+        let strides = |i: usize| -> Result<Vec<u64>, Refusal> {
+            let stride = dims.iter().map(|d| u64::try_from(d.steps[i]));
+            stride.collect::<Result<_, _>>().map_err(|_| Refusal::new("a product of a reversed batch"))
+        };
+        let strides = [strides(0)?, strides(1)?, strides(2)?];
+        // The largest two dimensions are the kernel's.
+        let mut order: Vec<usize> = (0..dims.len()).collect();
+        order.sort_by_key(|&d| std::cmp::Reverse(dims[d].size));
+        let (own, further) = order.split_at(order.len().min(2));
+        let of = |i: usize, d: usize| own.get(d).map_or(0, |&d| strides[i][d]);
+        let size = |d: usize| own.get(d).map_or(1, |&d| dims[d].size as u64);
+        let matrix = |i: usize, transposed: bool| {
+            let found = sides[i].matrix(transposed);
+            let found = found.ok_or_else(|| Refusal::new("a product's result that is written with gaps"))?;
+            Ok::<_, Refusal>(Matrix { batch: [of(i, 0), of(i, 1)], ..found })
+        };
+        let shape = Matmul {
+            elem,
+            out,
+            m: sides[2].rows.0 as u64,
+            n: sides[2].columns.0 as u64,
+            k: sides[0].columns.0 as u64,
+            batch: [size(0), size(1)],
+            a: matrix(0, false)?,
+            b: matrix(1, true)?,
+            c: matrix(2, false)?,
+            bias: bias.is_some(),
+        };
+        let program = Arc::new(super::kernel::attributed(matmul(self.chip.arch, &shape)?, self.source));
+        let count = further.iter().try_fold(1usize, |n, &d| n.checked_mul(dims[d].size));
+        let count = count.filter(|&n| n <= LAUNCHES);
+        let count = count.ok_or_else(|| Refusal::new("a product of too many batches"))?;
+        let bytes = [a, b, c].map(|t| t.dtype().size() as u64);
+        let last = args.len() - 1;
+        for mut index in 0..count {
+            let mut args = args.clone();
+            for &d in further {
+                let at = (index % dims[d].size) as u64;
+                index /= dims[d].size;
+                for (i, arg) in [0, 1, last].into_iter().enumerate() {
+                    args[arg] = behind(args[arg], at * strides[i][d] * bytes[i]);
+                }
+            }
+            let launch = Launch { program: program.clone(), args, blocks: self.chip.cube_cores };
+            self.lowered.launches.push(launch);
+        }
+        self.release(mark);
+        Ok(())
     }
-    sides.push(Operand::new(c, batch));
-    args.extend(bias.map(|operand| Arg::Read { operand, bytes: 0 }));
-    args.push(Arg::Write { operand: 0, bytes: 0 });
-    let (batch, strides) = merged(&sides)?;
-    let matrix = |i: usize, transposed: bool| {
-        let found = sides[i].matrix(transposed);
-        let found = found.ok_or_else(|| Refusal::new("a product's result that is written with gaps"))?;
-        Ok::<_, Refusal>(Matrix { batch: strides[i], ..found })
-    };
-    let shape = Matmul {
-        elem,
-        out: elem,
-        m: sides[2].rows.0 as u64,
-        n: sides[2].columns.0 as u64,
-        k: sides[0].columns.0 as u64,
-        batch,
-        a: matrix(0, false)?,
-        b: matrix(1, true)?,
-        c: matrix(2, false)?,
-        bias: bias.is_some(),
-    };
-    let program = Arc::new(super::kernel::attributed(matmul(chip.arch, &shape)?, source));
-    all.launches.push(Launch { program, args, blocks: chip.cube_cores });
-    Ok(all)
-}
 
-/// Has an operand copied into scratch memory, transposed in the last two dimensions or not. Its view there, seen as
-/// before, and the byte at which it begins.
-fn copied(
-    chip: &Chip,
-    view: &TensorView,
-    operand: usize,
-    transposed: bool,
-    all: &mut Lowered,
-    source: &Source,
-) -> Result<(TensorView, u64), Refusal> {
-    let from = if transposed { permuted(&view.layout) } else { view.layout.clone() };
-    let to = Layout::contiguous(&from.shape);
-    let program = RowProgram::copy(view.dtype, view.dtype, &from.shape);
-    let place = Place { segment: SegmentId(u32::MAX), offset: 0 };
-    let read = TensorView { layout: from.clone(), ..view.clone() };
-    let write = TensorView { place, dtype: view.dtype, layout: to.clone() };
-    let copy = rows(chip, &program, &[&read], &[&write], source)?;
-    let start = all.scratch.next_multiple_of(ALIGN);
-    let bytes = (from.shape.numel() * view.dtype.size()) as u64;
-    let inner = (start + bytes).next_multiple_of(ALIGN) + ALIGN;
-    for mut launch in copy.launches {
-        for arg in &mut launch.args {
-            *arg = match *arg {
-                Arg::Read { bytes, .. } => Arg::Read { operand, bytes },
-                Arg::Write { bytes, .. } => Arg::Scratch { bytes: start + bytes },
-                Arg::Scratch { bytes } => Arg::Scratch { bytes: inner + bytes },
-                other => other,
-            };
-        }
-        all.launches.push(launch);
+    /// A copy of an operand in scratch memory, transposed in the last two dimensions or not, and seen as before.
+    /// Matrices that repeat are copied once.
+    fn packed(&mut self, side: &Tensor, transposed: bool) -> Result<Tensor, Refusal> {
+        let layout = &side.view.layout;
+        let lead = layout.shape.rank() - 2;
+        let once = |d: usize| if d < lead && layout.strides[d] == 0 { 1 } else { layout.shape[d] };
+        let dims: Vec<_> = (0..lead + 2).map(|d| (once(d), Some((d, 1)))).collect();
+        let from = side.walked(&dims)?;
+        let from = if transposed { from.transposed() } else { from };
+        let copy = self.copied(&from)?;
+        Ok(if transposed { copy.transposed() } else { copy })
     }
-    all.scratch = inner + copy.scratch;
-    let layout = if transposed { permuted(&to) } else { to };
-    Ok((TensorView { layout, ..write }, start))
-}
-
-/// The dimensions of the batch, made two at the most, and each operand's strides in them.
-fn merged(sides: &[Operand]) -> Result<([u64; 2], Vec<[u64; 2]>), Refusal> {
-    let mut dims: Vec<(usize, Vec<isize>)> = Vec::new();
-    for d in 0..sides[0].batch.len() {
-        let size = sides[0].batch[d].0;
-        let strides: Vec<isize> = sides.iter().map(|s| s.batch[d].1).collect();
-        if size == 1 {
-            continue;
-        }
-        match dims.last_mut() {
-            Some((before, outer))
-                if outer.iter().zip(&strides).all(|(&outer, &inner)| outer == inner * size as isize) =>
-            {
-                *before *= size;
-                *outer = strides;
-            }
-            _ => dims.push((size, strides)),
-        }
-    }
-    if dims.len() > 2 {
-        return Err(Refusal::new("a product with more than two dimensions of batch"));
-    }
-    while dims.len() < 2 {
-        dims.insert(0, (1, vec![0; sides.len()]));
-    }
-    let negative = || Refusal::new("a product of a reversed batch");
-    let strides = (0..sides.len()).map(|i| {
-        let stride = |d: usize| u64::try_from(dims[d].1[i]).map_err(|_| negative());
-        Ok([stride(0)?, stride(1)?])
-    });
-    Ok(([dims[0].0 as u64, dims[1].0 as u64], strides.collect::<Result<_, Refusal>>()?))
 }

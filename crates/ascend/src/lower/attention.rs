@@ -1,0 +1,302 @@
+//! Attention and its gradient in separate launches: products on the cube, softmax and its gradient by row programs.
+//!
+//! Scores are f32 in scratch memory, block by block of samples, heads and queries, so that it stays bounded. Weights and
+//! the gradients of scores are rounded to the operands' dtype before they are multiplied. Gradients of keys and values
+//! are summed in f32 over blocks of queries.
+
+use super::launch::{Lowered, Refusal};
+use super::product::{even, input};
+use super::sequence::{Sequence, Sum, Tensor};
+use crate::chip::Chip;
+use crate::kernel::Source;
+use headwater_core::DType;
+use headwater_core::expr::{Expr, float, input as x};
+use headwater_core::ops::OpCx;
+use headwater_core::ops::attention::attention::Attention;
+use headwater_core::plan::TensorView;
+use headwater_core::row::{Access, Instr, Reduce, Reg, RowBuilder};
+
+/// Most bytes of scores and of what is computed of them, but for a single query's. Few in unit tests, which cut.
+const SCORES: usize = if cfg!(test) { 4 << 10 } else { 128 << 20 };
+
+/// Queries of a block are a multiple of it where there are more: rows of a tile of the cube.
+const QUERIES: usize = 128;
+
+/// The launches of an `attention` node.
+///
+/// # Errors
+/// Types and shapes that the kernels do not take; dropout.
+pub fn attention(
+    chip: &Chip,
+    cx: &OpCx,
+    reads: &[Option<TensorView>],
+    writes: &[TensorView],
+    source: &Source,
+) -> Result<Lowered, Refusal> {
+    let a = Attention::of(cx, [0, 1, 2, 3, 4]).map_err(|e| Refusal(e.message))?;
+    let s = &mut Sequence::new(chip, source);
+    let [out, log] = writes else { return Err(Refusal::new("attention without its two results")) };
+    let (out, log) = (Tensor::write(0, out), Tensor::write(1, log));
+    if empty(&a)? {
+        s.fill(&out, 0.0)?;
+        s.fill(&log, f64::NEG_INFINITY)?;
+        return Ok(std::mem::take(&mut s.lowered));
+    }
+    let (q, k, v) = (input(reads, 0)?, input(reads, 1)?, input(reads, 2)?);
+    let mask = mask(&a, reads, 3)?;
+    let dtype = q.dtype();
+    for block in Block::all(&a, 4 + dtype.size()) {
+        let mark = s.mark();
+        let scores = block.scores(s, &a, &q, &k)?;
+        let weights = s.scratch(dtype, scores.shape())?;
+        let (own, mask) = (block.of(&log)?, mask.as_ref().map(|m| block.of(m)).transpose()?);
+        let mut b = RowBuilder::new(&scores.shape()[..3], &scores.shape()[3..]);
+        let score = masked(&mut b, &a, mask.as_ref(), block.queries.0);
+        let most = b.reduce(Reduce::Max, score);
+        // A query that sees no key has weights of 0, and minus infinity as the logarithm.
+        let none = x(0).eq(float(f64::NEG_INFINITY));
+        let shift = b.expr(&none.select(float(0.0), x(0)), &[most]);
+        let e = b.expr(&(x(0) - x(1)).exp_nonpos(), &[score, shift]);
+        let sum = b.sum(e);
+        let scale = b.expr(&x(0).eq(float(0.0)).select(float(0.0), x(0).recip()), &[sum]);
+        let weight = b.expr(&(x(0) * x(1)), &[e, scale]);
+        b.store(dtype, Access::identity(4), weight);
+        let logarithm = b.expr(&(x(0) + x(1).log()), &[most, sum]);
+        b.store(log.dtype(), by_query(), logarithm);
+        let reads: Vec<&Tensor> = [&scores].into_iter().chain(&mask).collect();
+        s.rows(&b.finish(), &reads, &[&weights, &own])?;
+        let values = block.repeated(&v, &a)?;
+        let weights = grouped(&weights, a.heads / a.value_heads)?;
+        s.product(&weights, &values, None, &grouped(&block.of(&out)?, a.heads / a.value_heads)?)?;
+        s.release(mark);
+    }
+    Ok(std::mem::take(&mut s.lowered))
+}
+
+/// The launches of an `attention_backward` node.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_backward(
+    chip: &Chip,
+    cx: &OpCx,
+    reads: &[Option<TensorView>],
+    writes: &[TensorView],
+    source: &Source,
+) -> Result<Lowered, Refusal> {
+    let a = Attention::of_backward(cx).map_err(|e| Refusal(e.message))?;
+    let s = &mut Sequence::new(chip, source);
+    let results: Vec<Tensor> = writes.iter().enumerate().map(|(i, view)| Tensor::write(i, view)).collect();
+    let [dq, dk, dv, dmask @ ..] = &results[..] else {
+        return Err(Refusal::new("a gradient of attention without its three results"));
+    };
+    if empty(&a)? {
+        results.iter().try_for_each(|result| s.fill(result, 0.0))?;
+        return Ok(std::mem::take(&mut s.lowered));
+    }
+    let (g, q, k, v) = (input(reads, 0)?, input(reads, 1)?, input(reads, 2)?, input(reads, 3)?);
+    let (y, log) = (input(reads, 4)?, input(reads, 5)?);
+    let mask = mask(&a, reads, 6)?;
+    let dtype = q.dtype();
+    if g.dtype() != dtype {
+        return Err(Refusal::new("a gradient of another type than the queries'"));
+    }
+    let groups = [a.heads / a.key_heads, a.heads / a.value_heads];
+    let blocks = Block::all(&a, 2 * (4 + dtype.size()));
+    // Blocks of queries of the same samples and heads follow each other.
+    for same in blocks.chunk_by(|b, c| (b.samples, b.heads) == (c.samples, c.heads)) {
+        let mark = s.mark();
+        let parts = [(dk, groups[0]), (dv, groups[1])];
+        let parts = parts.map(|(t, group)| same[0].of_group(t, group));
+        let [own_dk, own_dv] = parts;
+        let (own_dk, own_dv) = (own_dk?, own_dv?);
+        let mut sums = [Sum::new(s, &own_dk, same.len())?, Sum::new(s, &own_dv, same.len())?];
+        for block in same {
+            let mark = s.mark();
+            let (own_q, own_g) = (block.of(&q)?, block.of(&g)?);
+            let through = through(s, &own_g, &block.of(&y)?)?;
+            let scores = block.scores(s, &a, &q, &k)?;
+            // The gradient of the weights.
+            let d = s.scratch(DType::F32, scores.shape())?;
+            let values = block.repeated(&v, &a)?.transposed();
+            s.product(&grouped(&own_g, groups[1])?, &values, None, &grouped(&d, groups[1])?)?;
+
+            let (weights, slopes) = (s.scratch(dtype, scores.shape())?, s.scratch(dtype, scores.shape())?);
+            let own_mask = mask.as_ref().map(|m| block.of(m)).transpose()?;
+            let own_log = block.of(&log)?;
+            let own_dmask = dmask.iter().map(|t| block.of(t)).collect::<Result<Vec<_>, _>>()?;
+            let mut b = RowBuilder::new(&scores.shape()[..3], &scores.shape()[3..]);
+            let score = masked(&mut b, &a, own_mask.as_ref(), block.queries.0);
+            let logarithm = b.read(log.dtype(), by_query());
+            let d_weight = b.read(DType::F32, Access::identity(4));
+            let through_row = b.read(DType::F32, by_query());
+            let none = x(1).eq(float(f64::NEG_INFINITY));
+            let weight = none.select(float(0.0), (x(0) - x(1)).exp_nonpos());
+            let weight = b.expr(&weight, &[score, logarithm]);
+            b.store(dtype, Access::identity(4), weight);
+            let slope = b.expr(&(x(0) * (x(1) - x(2))), &[weight, d_weight, through_row]);
+            let scaled = b.expr(&(x(0) * a.scale), &[slope]);
+            b.store(dtype, Access::identity(4), scaled);
+            for t in &own_dmask {
+                b.store(t.dtype(), Access::identity(4), slope);
+            }
+            let reads = [&scores].into_iter().chain(&own_mask).chain([&own_log, &d, &through]);
+            let writes = [&weights, &slopes].into_iter().chain(&own_dmask);
+            s.rows(&b.finish(), &reads.collect::<Vec<_>>(), &writes.collect::<Vec<_>>())?;
+
+            let keys = block.repeated(&k, &a)?;
+            s.product(&grouped(&slopes, groups[0])?, &keys, None, &grouped(&block.of(dq)?, groups[0])?)?;
+            for (sum, [left, right], group) in
+                [(0, [&slopes, &own_q], groups[0]), (1, [&weights, &own_g], groups[1])]
+            {
+                // The sum runs over all queries of a group of heads.
+                let (left, right) = (joined(s, left, group)?, joined(s, right, group)?);
+                sums[sum].add(s, &left.transposed(), &right)?;
+            }
+            s.release(mark);
+        }
+        s.release(mark);
+    }
+    Ok(std::mem::take(&mut s.lowered))
+}
+
+/// True if there is nothing to multiply: results are zeros.
+fn empty(a: &Attention) -> Result<bool, Refusal> {
+    let nothing = [a.batch, a.heads, a.l, a.s].contains(&0);
+    if !nothing && a.ev == 0 {
+        return Err(Refusal::new("attention to values without elements"));
+    }
+    if a.dropout > 0.0 {
+        return Err(Refusal::new("dropout of attention's weights"));
+    }
+    Ok(nothing)
+}
+
+/// The mask in `[batch, heads, queries, keys]`, if there is one.
+fn mask(a: &Attention, reads: &[Option<TensorView>], at: usize) -> Result<Option<Tensor>, Refusal> {
+    if reads.get(at).is_none_or(Option::is_none) {
+        return Ok(None);
+    }
+    let mask = input(reads, at)?;
+    let sizes = [a.batch, a.heads, a.l, a.s];
+    let way = |d: usize| (sizes[d], (mask.shape()[d] != 1).then_some((d, 1)));
+    Ok(Some(mask.walked(&[0, 1, 2, 3].map(way))?))
+}
+
+/// One number for each query of `[batch, heads, queries]`.
+fn by_query() -> Access {
+    Access::dims(&[Some(0), Some(1), Some(2), None])
+}
+
+/// Reads scores, and a mask if there is one: scaled, masked scores of queries that begin at `first`.
+fn masked(b: &mut RowBuilder, a: &Attention, mask: Option<&Tensor>, first: usize) -> Reg {
+    let score = b.read(DType::F32, Access::identity(4));
+    let mut score = b.expr(&(x(0) * a.scale), &[score]);
+    let choice = |seen: Expr| seen.select(x(0), float(f64::NEG_INFINITY));
+    if let Some(mask) = mask {
+        let read = b.read(mask.dtype(), Access::identity(4));
+        let with = if mask.dtype() == DType::Bool { choice(x(1)) } else { x(0) + x(1) };
+        score = b.expr(&with, &[score, read]);
+    }
+    if a.causal {
+        let ahead = b.push(Instr::Iota(vec![0, 0, -1, 1]));
+        score = b.expr(&choice(x(1).le(Expr::Int(first as i64))), &[score, ahead]);
+    }
+    score
+}
+
+/// `Σ_e g · y` of each query, in f32.
+fn through(s: &mut Sequence, g: &Tensor, y: &Tensor) -> Result<Tensor, Refusal> {
+    let to = s.scratch(DType::F32, &g.shape()[..3])?;
+    let mut b = RowBuilder::new(&g.shape()[..3], &g.shape()[3..]);
+    let (own_g, own_y) = (b.read(g.dtype(), Access::identity(4)), b.read(y.dtype(), Access::identity(4)));
+    let term = b.expr(&(x(0) * x(1)), &[own_g, own_y]);
+    let sum = b.sum(term);
+    b.store(DType::F32, by_query(), sum);
+    s.rows(&b.finish(), &[g, y], &[&to])?;
+    Ok(to)
+}
+
+/// `[n, heads, …]` as `[n, heads / group, group, …]`.
+fn grouped(t: &Tensor, group: usize) -> Result<Tensor, Refusal> {
+    let [n, heads, rows, columns] = t.shape()[..] else { return Err(Refusal::new("heads of no matrices")) };
+    let shape = [n, heads / group, group, rows, columns];
+    even(t, &shape)
+}
+
+/// `[n, heads, queries, e]` as `[n, heads / group, group · queries, e]`, copied if it does not lie so.
+fn joined(s: &mut Sequence, t: &Tensor, group: usize) -> Result<Tensor, Refusal> {
+    let [n, heads, rows, columns] = t.shape()[..] else { return Err(Refusal::new("heads of no matrices")) };
+    s.shaped(t, &[n, heads / group, group * rows, columns])
+}
+
+/// Samples, heads and queries that are computed together: the first of each, and how many.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Block {
+    samples: (usize, usize),
+    heads: (usize, usize),
+    queries: (usize, usize),
+}
+
+impl Block {
+    /// All blocks in order, for scores of so many bytes. Heads of a block are whole groups of keys and of values.
+    fn all(a: &Attention, bytes: usize) -> Vec<Block> {
+        let room = SCORES / bytes;
+        let fit = |each: usize, all: usize| (room / each.max(1)).clamp(1, all);
+        let group = (a.heads / a.key_heads).max(a.heads / a.value_heads);
+        let smaller = (a.heads / a.key_heads).min(a.heads / a.value_heads);
+        // The least number of heads that both divide.
+        let unit = (1..=a.heads / group).map(|n| n * group).find(|n| n % smaller == 0).unwrap_or(a.heads);
+        let queries = fit(unit.saturating_mul(a.s), a.l);
+        let queries = if queries == a.l || queries < QUERIES { queries } else { queries / QUERIES * QUERIES };
+        let per_head = a.l.saturating_mul(a.s);
+        let heads = match queries == a.l {
+            true => fit(unit.saturating_mul(per_head), a.heads / unit) * unit,
+            false => unit,
+        };
+        let samples = if heads == a.heads { fit(heads.saturating_mul(per_head), a.batch) } else { 1 };
+        let cut =
+            |all: usize, each: usize| (0..all).step_by(each).map(move |first| (first, each.min(all - first)));
+        cut(a.batch, samples)
+            .flat_map(|samples| cut(a.heads, heads).map(move |heads| (samples, heads)))
+            .flat_map(|(samples, heads)| {
+                cut(a.l, queries).map(move |queries| Block { samples, heads, queries })
+            })
+            .collect()
+    }
+
+    /// The block's part of `[batch, heads, queries, …]`.
+    fn of(&self, t: &Tensor) -> Result<Tensor, Refusal> {
+        let parts = [self.samples, self.heads, self.queries];
+        parts.iter().enumerate().try_fold(t.clone(), |t, (d, &(first, len))| t.part(d, first, len))
+    }
+
+    /// The block's part of `[batch, heads / group, …]`.
+    fn of_group(&self, t: &Tensor, group: usize) -> Result<Tensor, Refusal> {
+        let samples = t.part(0, self.samples.0, self.samples.1)?;
+        samples.part(1, self.heads.0 / group, self.heads.1 / group)
+    }
+
+    /// Keys or values of the block's heads as `[samples, heads / group, group, keys, e]`.
+    fn repeated(&self, t: &Tensor, a: &Attention) -> Result<Tensor, Refusal> {
+        let group = a.heads / t.shape()[1];
+        let own = self.of_group(t, group)?;
+        let [n, heads, rows, columns] = own.shape()[..] else { return Err(Refusal::new("no heads")) };
+        own.walked(&[
+            (n, Some((0, 1))),
+            (heads, Some((1, 1))),
+            (group, None),
+            (rows, Some((2, 1))),
+            (columns, Some((3, 1))),
+        ])
+    }
+
+    /// f32 scores of the block's queries, without scale and mask.
+    fn scores(&self, s: &mut Sequence, a: &Attention, q: &Tensor, k: &Tensor) -> Result<Tensor, Refusal> {
+        let group = a.heads / a.key_heads;
+        let scores = s.scratch(DType::F32, &[self.samples.1, self.heads.1, self.queries.1, a.s])?;
+        let keys = self.repeated(k, a)?.transposed();
+        s.product(&grouped(&self.of(q)?, group)?, &keys, None, &grouped(&scores, group)?)?;
+        Ok(scores)
+    }
+}

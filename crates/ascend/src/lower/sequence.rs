@@ -1,0 +1,240 @@
+//! Launches that follow each other over a step's operands and scratch memory: operators of several kernels.
+
+use super::launch::{Arg, Lowered, Refusal};
+use super::rows;
+use crate::chip::Chip;
+use crate::kernel::Source;
+use headwater_core::expr::Expr;
+use headwater_core::plan::{Place, SegmentId, TensorView};
+use headwater_core::row::RowProgram;
+use headwater_core::{DType, Layout, Shape};
+
+/// Scratch memory begins at multiples of it; as many bytes more hold what whole blocks read behind an operand.
+const ALIGN: u64 = 512;
+
+/// A tensor that launches read or write: an operand, a part of one, or scratch memory.
+#[derive(Clone, Debug)]
+pub(super) struct Tensor {
+    /// Address of its element of index 0.
+    pub arg: Arg,
+    /// Its elements, with the place that the address has in the plan.
+    pub view: TensorView,
+}
+
+impl Tensor {
+    /// An operand that is read.
+    pub fn read(operand: usize, view: &TensorView) -> Tensor {
+        Tensor { arg: Arg::Read { operand, bytes: 0 }, view: view.clone() }
+    }
+
+    /// An operand that is written.
+    pub fn write(operand: usize, view: &TensorView) -> Tensor {
+        Tensor { arg: Arg::Write { operand, bytes: 0 }, view: view.clone() }
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.view.dtype
+    }
+
+    pub fn shape(&self) -> &Shape {
+        &self.view.layout.shape
+    }
+
+    fn with(&self, layout: Layout) -> Tensor {
+        Tensor { arg: self.arg, view: TensorView { layout, ..self.view.clone() } }
+    }
+
+    /// The same elements in the same order under another shape, if they lie so.
+    pub fn reshaped(&self, shape: &[usize]) -> Option<Tensor> {
+        Some(self.with(self.view.layout.reshape(&shape.into())?))
+    }
+
+    /// Dimension `i` is dimension `order[i]` of this one.
+    pub fn permuted(&self, order: &[usize]) -> Tensor {
+        let l = &self.view.layout;
+        let shape = order.iter().map(|&d| l.shape[d]).collect();
+        let strides = order.iter().map(|&d| l.strides[d]).collect();
+        self.with(Layout { shape, strides, offset: l.offset })
+    }
+
+    /// The same with its last two dimensions exchanged.
+    pub fn transposed(&self) -> Tensor {
+        let rank = self.shape().rank();
+        let mut order: Vec<usize> = (0..rank).collect();
+        order.swap(rank - 2, rank - 1);
+        self.permuted(&order)
+    }
+
+    /// The same elements along other dimensions: for each a size, the dimension that it moves along, and by how many
+    /// indices of it; `None` repeats. Sizes keep within the tensor.
+    pub fn walked(&self, dims: &[(usize, Option<(usize, usize)>)]) -> Result<Tensor, Refusal> {
+        let l = &self.view.layout;
+        let stride = |&(_, way): &(usize, Option<(usize, usize)>)| match way {
+            None => Some(0),
+            Some((dim, times)) => l.strides[dim].checked_mul(isize::try_from(times).ok()?),
+        };
+        let strides = dims.iter().map(stride).collect::<Option<_>>();
+        let strides = strides.ok_or_else(|| Refusal::new("strides beyond 64 bits"))?;
+        Ok(self.with(Layout { shape: dims.iter().map(|d| d.0).collect(), strides, offset: l.offset }))
+    }
+
+    /// Indices `start` to `start + len` along a dimension.
+    pub fn part(&self, dim: usize, start: usize, len: usize) -> Result<Tensor, Refusal> {
+        let mut layout = self.view.layout.clone();
+        let moved = layout.strides[dim].checked_mul(start as isize).filter(|&m| m >= 0);
+        let moved = moved.ok_or_else(|| Refusal::new("an operand that runs backwards"))?;
+        layout.offset += moved;
+        let mut shape = layout.shape.to_vec();
+        shape[dim] = len;
+        layout.shape = shape.into();
+        let arg = behind(self.arg, moved as u64 * self.dtype().size() as u64);
+        Ok(Tensor { arg, ..self.with(layout) })
+    }
+}
+
+/// The address so many bytes behind another.
+pub(super) fn behind(arg: Arg, more: u64) -> Arg {
+    match arg {
+        Arg::Read { operand, bytes } => Arg::Read { operand, bytes: bytes + more },
+        Arg::Write { operand, bytes } => Arg::Write { operand, bytes: bytes + more },
+        Arg::Scratch { bytes } => Arg::Scratch { bytes: bytes + more },
+        other => other,
+    }
+}
+
+/// Launches in order, and the scratch memory that they use.
+pub(super) struct Sequence<'a> {
+    pub chip: &'a Chip,
+    pub source: &'a Source,
+    pub lowered: Lowered,
+    /// End of the scratch memory that is taken.
+    taken: u64,
+}
+
+impl<'a> Sequence<'a> {
+    pub fn new(chip: &'a Chip, source: &'a Source) -> Sequence<'a> {
+        Sequence { chip, source, lowered: Lowered::default(), taken: 0 }
+    }
+
+    /// A contiguous tensor in scratch memory. It is there until [`Sequence::release`].
+    pub fn scratch(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor, Refusal> {
+        let shape = Shape::new(shape);
+        let bytes = shape.checked_numel().and_then(|n| n.checked_mul(dtype.size()));
+        let ends = bytes.and_then(|bytes| {
+            let start = self.taken.checked_next_multiple_of(ALIGN)?;
+            let end = start.checked_add(bytes as u64)?.checked_next_multiple_of(ALIGN)?.checked_add(ALIGN)?;
+            Some((start, end))
+        });
+        let (start, end) = ends
+            .filter(|&(_, end)| end <= i64::MAX as u64)
+            .ok_or_else(|| Refusal::new(format!("scratch memory for {shape} does not exist")))?;
+        self.taken = end;
+        self.lowered.scratch = self.lowered.scratch.max(end);
+        let place = Place { segment: SegmentId(u32::MAX), offset: start as usize };
+        let view = TensorView { place, dtype, layout: Layout::contiguous(&shape) };
+        Ok(Tensor { arg: Arg::Scratch { bytes: start }, view })
+    }
+
+    /// A mark to go back to.
+    pub fn mark(&self) -> u64 {
+        self.taken
+    }
+
+    /// Gives back scratch memory that was taken since a mark: later launches may overwrite it.
+    pub fn release(&mut self, mark: u64) {
+        self.taken = mark;
+    }
+
+    /// Runs a row program.
+    pub fn rows(
+        &mut self,
+        program: &RowProgram,
+        reads: &[&Tensor],
+        writes: &[&Tensor],
+    ) -> Result<(), Refusal> {
+        let views = |tensors: &[&'_ Tensor]| tensors.iter().map(|t| t.view.clone()).collect::<Vec<_>>();
+        let (read_views, write_views) = (views(reads), views(writes));
+        let (r, w): (Vec<&TensorView>, Vec<&TensorView>) =
+            (read_views.iter().collect(), write_views.iter().collect());
+        let made = rows(self.chip, program, &r, &w, self.source)?;
+        let inner = self.taken.next_multiple_of(ALIGN);
+        for mut launch in made.launches {
+            for arg in &mut launch.args {
+                *arg = match *arg {
+                    Arg::Read { operand, bytes } => behind(reads[operand].arg, bytes),
+                    Arg::Write { operand, bytes } => behind(writes[operand].arg, bytes),
+                    Arg::Scratch { bytes } => Arg::Scratch { bytes: inner + bytes },
+                    other => other,
+                };
+            }
+            self.lowered.launches.push(launch);
+        }
+        if made.scratch > 0 {
+            self.lowered.scratch = self.lowered.scratch.max(inner + made.scratch + ALIGN);
+        }
+        Ok(())
+    }
+
+    /// Copies a tensor to one of the same shape, rounded to its dtype.
+    pub fn copy(&mut self, from: &Tensor, to: &Tensor) -> Result<(), Refusal> {
+        self.rows(&RowProgram::copy(from.dtype(), to.dtype(), to.shape()), &[from], &[to])
+    }
+
+    /// Writes one number everywhere.
+    pub fn fill(&mut self, to: &Tensor, value: f64) -> Result<(), Refusal> {
+        let program = RowProgram::pointwise(&[], to.shape(), &[to.dtype()], &[Expr::Float(value)]);
+        self.rows(&program, &[], &[to])
+    }
+
+    /// A contiguous copy in scratch memory.
+    pub fn copied(&mut self, from: &Tensor) -> Result<Tensor, Refusal> {
+        let to = self.scratch(from.dtype(), from.shape())?;
+        self.copy(from, &to)?;
+        Ok(to)
+    }
+
+    /// The tensor under another shape, copied into scratch memory if it does not lie so.
+    pub fn shaped(&mut self, from: &Tensor, shape: &[usize]) -> Result<Tensor, Refusal> {
+        if let Some(same) = from.reshaped(shape) {
+            return Ok(same);
+        }
+        let copy = self.copied(from)?;
+        copy.reshaped(shape).ok_or_else(|| Refusal::new("another number of elements"))
+    }
+}
+
+/// f32 sums of products that are made one after the other.
+pub(super) struct Sum<'a> {
+    to: &'a Tensor,
+    parts: usize,
+    /// Parts so far, and their sum where there are several.
+    done: usize,
+    sum: Option<Tensor>,
+}
+
+impl<'a> Sum<'a> {
+    /// A sum of so many parts, rounded once into `to`. Its scratch memory is taken now.
+    pub fn new(s: &mut Sequence, to: &'a Tensor, parts: usize) -> Result<Sum<'a>, Refusal> {
+        let sum = if parts > 1 { Some(s.scratch(DType::F32, to.shape())?) } else { None };
+        Ok(Sum { to, parts, done: 0, sum })
+    }
+
+    /// Adds the product of two batches of matrices.
+    pub fn add(&mut self, s: &mut Sequence, a: &Tensor, b: &Tensor) -> Result<(), Refusal> {
+        self.done += 1;
+        let Some(sum) = &self.sum else { return s.product(a, b, None, self.to) };
+        if self.done == 1 {
+            return s.product(a, b, None, sum);
+        }
+        let mark = s.mark();
+        let part = s.scratch(DType::F32, self.to.shape())?;
+        s.product(a, b, None, &part)?;
+        let to = if self.done == self.parts { self.to } else { sum };
+        let shape: &[usize] = to.shape();
+        let inputs = [(DType::F32, shape), (DType::F32, shape)];
+        let added = headwater_core::expr::input(0) + headwater_core::expr::input(1);
+        s.rows(&RowProgram::pointwise(&inputs, shape, &[to.dtype()], &[added]), &[sum, &part], &[to])?;
+        s.release(mark);
+        Ok(())
+    }
+}

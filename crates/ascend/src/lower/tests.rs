@@ -1,0 +1,105 @@
+//! Operators that are composed of several kernels, on every one of their cases and on larger ones, with every check of the
+//! simulator: no finding, and results within the derived bounds of f64. Fast runs give the same bits. Blocks of scratch
+//! memory are small here, so that larger cases are cut.
+
+use crate::device::AscendSim;
+use headwater_core::DType::{BF16, Bool, F16, F32, F64};
+use headwater_core::conformance::{Truth, graph_of, numbers};
+use headwater_core::device::Device;
+use headwater_core::evaluate::evaluate;
+use headwater_core::ops::attention::attention::{ATTENTION, ATTENTION_BACKWARD};
+use headwater_core::ops::conv::convolution::{CONVOLUTION, CONVOLUTION_INPUT_GRAD, CONVOLUTION_WEIGHT_GRAD};
+use headwater_core::ops::{Case, OpDef, Sample};
+use headwater_core::{DType, Registry};
+
+/// Cases of an operator run in each dtype, and the gradients with them.
+fn conforms(chip: &str, op: &str, more: Vec<Case>, dtypes: &[DType]) {
+    let checked = AscendSim::from_name(&format!("{chip},checked"), 1).unwrap();
+    let fast = AscendSim::from_name(chip, 2).unwrap();
+    let op: &'static OpDef = Registry::standard().operators().iter().find(|o| o.name == op).unwrap();
+    let mut wrong = Vec::new();
+    for case in (op.cases)().into_iter().chain(more) {
+        let exact = graph_of(op, &case, F64).unwrap();
+        for &dtype in dtypes {
+            let name = format!("{} ({}) in {dtype} on {chip}", op.name, case.name);
+            let graph = graph_of(op, &case, dtype).unwrap();
+            let inputs = numbers(&graph, &case);
+            let truth = Truth::new(&graph, &exact, &inputs, checked.target()).unwrap();
+            let got = match evaluate(&checked, &graph, &inputs) {
+                Ok(got) => got,
+                Err(e) => {
+                    wrong.push(format!("{name}: {e}"));
+                    continue;
+                }
+            };
+            truth.judge(&name, &got, &mut wrong);
+            let again = evaluate(&fast, &graph, &inputs).unwrap();
+            let bits = |all: &[headwater_core::Tensor]| all.iter().map(|t| t.to_bytes()).collect::<Vec<_>>();
+            if bits(&got) != bits(&again) {
+                wrong.push(format!("{name}: a fast run gives other bits"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn on_both(op: &'static OpDef, more: fn() -> Vec<Case>) {
+    conforms("910b1", op.name, more(), &[F32, F16, BF16]);
+    conforms("310p", op.name, more(), &[F16]);
+}
+
+/// Two tiles of the cube, tails, groups of heads of two sizes, masks of both kinds.
+fn attentions() -> Vec<Case> {
+    let qkv = |name, heads: [usize; 3], [l, s]: [usize; 2], [e, ev]: [usize; 2]| {
+        Case::new(name).f(&[2, heads[0], l, e]).f(&[2, heads[1], s, e]).f(&[2, heads[2], s, ev])
+    };
+    vec![
+        qkv("tiles", [1, 1, 1], [130, 17], [16, 16])
+            .none()
+            .none()
+            .attr("is_causal", true)
+            .attr("scale", 0.25),
+        qkv("groups", [4, 2, 1], [5, 18], [24, 8]).none().none().attr("scale", 0.2),
+        qkv("masked", [2, 1, 2], [3, 19], [8, 16])
+            .arg(Bool, &[2, 1, 3, 19], Sample::Values((0..114).map(|i| f64::from(i % 3 != 0)).collect()))
+            .none()
+            .attr("scale", 0.3),
+    ]
+}
+
+#[test]
+fn attention() {
+    on_both(&ATTENTION, attentions);
+}
+
+#[test]
+fn gradients_of_attention() {
+    on_both(&ATTENTION_BACKWARD, Vec::new);
+}
+
+/// Several channels and samples, strides and padding, groups.
+fn convolutions() -> Vec<Case> {
+    vec![
+        Case::new("images").f(&[3, 3, 9, 11]).f(&[20, 3, 3, 3]).f(&[20]).attr("padding", [1, 1]),
+        Case::new("strided images")
+            .f(&[2, 4, 9, 8])
+            .f(&[6, 2, 3, 2])
+            .none()
+            .attr("groups", 2)
+            .attr("stride", [2, 3])
+            .attr("padding", [2, 1])
+            .attr("dilation", [2, 1]),
+        Case::new("patches").f(&[2, 3, 8, 8]).f(&[17, 3, 4, 4]).f(&[17]).attr("stride", [4, 4]),
+    ]
+}
+
+#[test]
+fn convolution() {
+    on_both(&CONVOLUTION, convolutions);
+}
+
+#[test]
+fn gradients_of_convolutions() {
+    on_both(&CONVOLUTION_INPUT_GRAD, Vec::new);
+    on_both(&CONVOLUTION_WEIGHT_GRAD, Vec::new);
+}
