@@ -1,0 +1,130 @@
+//! The operators that training spends its time in run by kernels: any other case is listed here with its reason. Cases
+//! are small: rows of embeddings that 310P can copy are longer than theirs (`gather_rows`, `embedding_grad`).
+
+use headwater_ascend::device::AscendSim;
+use headwater_core::DType::{BF16, F16, F32};
+use headwater_core::conformance::graph_of;
+use headwater_core::device::Device;
+use headwater_core::plan::{Bindings, Work};
+use headwater_core::{DType, Registry, pass};
+use std::collections::BTreeSet;
+
+const OPERATORS: [&str; 9] = [
+    "matmul",
+    "linear",
+    "embedding",
+    "embedding_dense_backward",
+    "attention",
+    "attention_backward",
+    "convolution",
+    "convolution_input_grad",
+    "convolution_weight_grad",
+];
+
+/// Steps of these operators that run on the host, in the plans of all operators' cases: operator, dtype and reason.
+fn on_the_host(chip: &str, dtypes: &[DType]) -> BTreeSet<String> {
+    let device = AscendSim::from_name(chip, 1).unwrap();
+    let (mut host, mut native) = (BTreeSet::new(), BTreeSet::new());
+    for op in Registry::standard().operators().iter().filter(|op| OPERATORS.contains(&op.name)) {
+        for case in (op.cases)() {
+            for &dtype in dtypes {
+                let Some(graph) = graph_of(op, &case, dtype) else { continue };
+                let plan = pass::plan(&graph, &Bindings::simple(&graph), device.target()).unwrap();
+                for (step, used) in plan.steps.iter().zip(device.survey(&plan)) {
+                    let Work::Kernel { op: own, .. } = &step.work else { continue };
+                    if !OPERATORS.contains(&own.name) {
+                        continue;
+                    }
+                    match used.host {
+                        Some(why) => host.insert(format!("{} in {dtype}: {why}", own.name)),
+                        None => native.insert(format!("{} in {dtype}", own.name)),
+                    };
+                }
+            }
+        }
+    }
+    // No case at all of these runs by kernels.
+    for op in OPERATORS {
+        for dtype in dtypes.iter().map(|d| format!("{op} in {d}")).filter(|d| !native.contains(d)) {
+            host.insert(format!("{dtype}: never"));
+        }
+    }
+    host
+}
+
+fn expected(lines: &[&str]) -> BTreeSet<String> {
+    lines.iter().map(|line| line.to_string()).collect()
+}
+
+#[test]
+fn what_has_no_kernel_is_known() {
+    assert_eq!(
+        on_the_host("910b1", &[F32, F16, BF16]),
+        expected(&[
+            "attention in bf16: dropout of attention's weights",
+            "attention in f16: dropout of attention's weights",
+            "attention in f32: dropout of attention's weights",
+            "attention_backward in bf16: dropout of attention's weights",
+            "attention_backward in f16: dropout of attention's weights",
+            "attention_backward in f32: dropout of attention's weights",
+            "embedding in bf16: no elements",
+            "embedding in f16: no elements",
+            "embedding in f32: no elements",
+            "embedding_dense_backward in bf16: gradients are bf16; f32 and f16 are supported",
+            "embedding_dense_backward in bf16: never",
+            "embedding_dense_backward in bf16: scaling by frequency",
+            "embedding_dense_backward in f16: scaling by frequency",
+            "embedding_dense_backward in f16: there are 0 indices, outside 1 to 2147483647",
+            "embedding_dense_backward in f32: scaling by frequency",
+            "embedding_dense_backward in f32: there are 0 indices, outside 1 to 2147483647",
+            "linear in bf16: a product without elements",
+            "linear in f16: a product without elements",
+            "linear in f32: a product without elements",
+            "matmul in bf16: a product without elements",
+            "matmul in f16: a product without elements",
+            "matmul in f32: a product without elements",
+        ])
+    );
+}
+
+#[test]
+fn what_has_no_kernel_on_310p_is_known() {
+    assert_eq!(
+        on_the_host("310p", &[F32, F16]),
+        expected(&[
+            "attention in f16: dropout of attention's weights",
+            "attention in f32: dropout of attention's weights",
+            "attention in f32: f32 to f32 is no product that the kernel has on 2002",
+            "attention_backward in f16: dropout of attention's weights",
+            "attention_backward in f32: dropout of attention's weights",
+            "attention_backward in f32: f32 to f32 is no product that the kernel has on 2002",
+            "convolution in f32: f32 to f32 is no product that the kernel has on 2002",
+            "convolution_input_grad in f32: f32 to f32 is no product that the kernel has on 2002",
+            "convolution_weight_grad in f32: f32 to f32 is no product that the kernel has on 2002",
+            "embedding in f16: a row has 3 elements, no multiple of 16 (32 bytes), the least that the chip copies",
+            "embedding in f16: never",
+            "embedding in f16: no elements",
+            "embedding in f32: a row has 3 elements, no multiple of 8 (32 bytes), the least that the chip copies",
+            "embedding in f32: never",
+            "embedding in f32: no elements",
+            "embedding_dense_backward in f16: a row has 2 elements, no multiple of 16 (32 bytes); pad the table's rows",
+            "embedding_dense_backward in f16: a row has 3 elements, no multiple of 16 (32 bytes); pad the table's rows",
+            "embedding_dense_backward in f16: never",
+            "embedding_dense_backward in f16: scaling by frequency",
+            "embedding_dense_backward in f16: there are 0 indices, outside 1 to 2147483647",
+            "embedding_dense_backward in f32: a row has 2 elements, no multiple of 8 (32 bytes); pad the table's rows",
+            "embedding_dense_backward in f32: a row has 3 elements, no multiple of 8 (32 bytes); pad the table's rows",
+            "embedding_dense_backward in f32: never",
+            "embedding_dense_backward in f32: scaling by frequency",
+            "embedding_dense_backward in f32: there are 0 indices, outside 1 to 2147483647",
+            "linear in f16: a product without elements",
+            "linear in f32: a product without elements",
+            "linear in f32: f32 to f32 is no product that the kernel has on 2002",
+            "linear in f32: never",
+            "matmul in f16: a product without elements",
+            "matmul in f32: a product without elements",
+            "matmul in f32: f32 to f32 is no product that the kernel has on 2002",
+            "matmul in f32: never",
+        ])
+    );
+}
