@@ -6,6 +6,7 @@ use super::memory::Reach;
 use super::numbers::*;
 use crate::finding::Rule;
 use crate::kernel::*;
+use std::ops::Range;
 
 impl Reach<'_, '_> {
     /// Executes a product.
@@ -32,7 +33,7 @@ impl Reach<'_, '_> {
                     row.iter_mut().for_each(|c| *c = super::vector::round_float(Elem::F16, *c));
                 }
             }
-            return self.put_accumulators(x, m, n, |b, i| write_floats(x.c.elem, &[c[i]], b));
+            return self.put_accumulators(x, m, n, |b, row| write_floats(x.c.elem, &c[row], b));
         }
         // Sums of products of 8 bits are exact in f64.
         let mut sums = vec![0f64; m * n];
@@ -44,8 +45,10 @@ impl Reach<'_, '_> {
                 }
             }
         }
-        self.put_accumulators(x, m, n, |b, i| {
-            write_int(Elem::I32, before[i].wrapping_add(sums[i] as i64), b);
+        self.put_accumulators(x, m, n, |b, row| {
+            for (b, i) in b.chunks_mut(4).zip(row) {
+                write_int(Elem::I32, before[i].wrapping_add(sums[i] as i64), b);
+            }
         })
     }
 
@@ -120,13 +123,13 @@ impl Reach<'_, '_> {
             return Ok(c);
         }
         for i in 0..m {
-            for j in 0..n {
-                let (base, at) = match &x.bias {
-                    Some(bias) => (bias.base, bias.byte() + (j * size) as i64),
-                    None => (x.c.base, Self::accumulator(x, m, i, j)),
+            for (block, row) in c[i * n..(i + 1) * n].chunks_mut(16).enumerate() {
+                let (name, base, at) = match &x.bias {
+                    Some(bias) => ("bias", bias.base, bias.byte() + (block * 16 * size) as i64),
+                    None => ("c", x.c.base, Self::accumulator(x, m, i, block * 16)),
                 };
-                self.must_be_defined(if x.bias.is_some() { "bias" } else { "c" }, base, at, size)?;
-                read_floats(x.c.elem, self.read(base, at, size)?, &mut c[i * n + j..=i * n + j]);
+                self.must_be_defined(name, base, at, row.len() * size)?;
+                read_floats(x.c.elem, self.read(base, at, row.len() * size)?, row);
             }
         }
         Ok(c)
@@ -151,17 +154,18 @@ impl Reach<'_, '_> {
         x: &Mmad<Value>,
         m: usize,
         n: usize,
-        put: impl Fn(&mut [u8], usize),
+        put: impl Fn(&mut [u8], Range<usize>),
     ) -> Result<(), Fault> {
         let size = x.c.elem.size() as usize;
         if size != 4 && size != 2 {
             return Err(Fault::new(Rule::Unsupported, "accumulators of another size"));
         }
         for i in 0..m {
-            for j in 0..n {
-                let at = Self::accumulator(x, m, i, j);
-                put(self.write(x.c.base, at, size)?, i * n + j);
-                self.define(x.c.base, at, size, true);
+            // A row of a fractal lies together.
+            for j in (0..n).step_by(16) {
+                let (at, len) = (Self::accumulator(x, m, i, j), (n - j).min(16));
+                put(self.write(x.c.base, at, len * size)?, i * n + j..i * n + j + len);
+                self.define(x.c.base, at, len * size, true);
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use super::Fault;
 use crate::finding::Rule;
 use crate::kernel::{Base, Program, Space, Value, View};
 
-/// What unwritten memory of a core is filled with: as halves and floats, a number that stands out.
+/// Content of unwritten memory of a core in checked runs: as halves and floats, a number that stands out.
 const FILLER: u8 = 0xcd;
 
 /// A piece of GM: the bytes from an address on.
@@ -92,13 +92,17 @@ impl Local {
                 vec![fill; if wanted && space != Space::Gm { peak(space) } else { 0 }]
             })
         };
-        Local { bytes: sized(FILLER, true), defined: sized(0, checked) }
+        Local { bytes: sized(if checked { FILLER } else { 0 }, true), defined: sized(0, checked) }
     }
 
-    /// As before the first block.
+    /// Forgets what a block has left. In fast runs it stays: no result of a program without findings depends on it.
     pub fn reset(&mut self) {
-        self.bytes.iter_mut().for_each(|b| b.fill(FILLER));
-        self.defined.iter_mut().for_each(|b| b.fill(0));
+        for (bytes, defined) in self.bytes.iter_mut().zip(&mut self.defined) {
+            if !defined.is_empty() {
+                bytes.fill(FILLER);
+                defined.fill(0);
+            }
+        }
     }
 }
 
@@ -235,8 +239,41 @@ impl Reach<'_, '_> {
     /// # Errors
     /// `Bounds`.
     pub fn copy(&mut self, from: (Base, i64), to: (Base, i64), len: usize) -> Result<(), Fault> {
-        let bytes = self.read(from.0, from.1, len)?.to_vec();
-        self.write(to.0, to.1, len)?.copy_from_slice(&bytes);
+        let (source, target) = (self.range(from.0, from.1, len)?, self.range(to.0, to.1, len)?);
+        let ends = || Fault::new(Rule::Bounds, "the memory ends before the buffer");
+        let ranges = (source.1..source.1 + len, target.1..target.1 + len);
+        match (source.0, target.0) {
+            (Memory::Gm(a), Memory::Local(b)) => {
+                let bytes = self.global.regions[a].bytes.get().get(ranges.0).ok_or_else(ends)?;
+                self.local.bytes[b].get_mut(ranges.1).ok_or_else(ends)?.copy_from_slice(bytes);
+            }
+            (Memory::Local(a), Memory::Local(b)) if a != b => {
+                let [a, b] = self.local.bytes.get_disjoint_mut([a, b]).map_err(|_| ends())?;
+                let bytes = a.get(ranges.0).ok_or_else(ends)?;
+                b.get_mut(ranges.1).ok_or_else(ends)?.copy_from_slice(bytes);
+            }
+            (Memory::Local(a), Memory::Local(_)) => {
+                let memory = &mut self.local.bytes[a];
+                if ranges.0.end.max(ranges.1.end) > memory.len() {
+                    return Err(ends());
+                }
+                memory.copy_within(ranges.0, ranges.1.start);
+            }
+            (Memory::Local(a), Memory::Gm(_)) => {
+                let local = std::mem::take(&mut self.local.bytes[a]);
+                let bytes = local.get(ranges.0).ok_or_else(ends);
+                let done = self.write(to.0, to.1, len).and_then(|to| {
+                    to.copy_from_slice(bytes?);
+                    Ok(())
+                });
+                self.local.bytes[a] = local;
+                done?;
+            }
+            (Memory::Gm(_), Memory::Gm(_)) => {
+                let bytes = self.read(from.0, from.1, len)?.to_vec();
+                self.write(to.0, to.1, len)?.copy_from_slice(&bytes);
+            }
+        }
         if let Some(defined) = self.defined(from.0, from.1, len).map(<[u8]>::to_vec)
             && let Some(to) = self.defined_mut(to.0, to.1, len)
         {

@@ -114,12 +114,15 @@ pub struct GlobalOrder {
 }
 
 impl<'a> CoreOrder<'a> {
-    /// A core that has done nothing.
-    pub fn new(program: &Program, core: usize) -> CoreOrder<'a> {
+    /// A core that has done nothing. Accesses are followed in checked runs alone.
+    pub fn new(program: &Program, core: usize, checked: bool) -> CoreOrder<'a> {
         let cells = std::array::from_fn(|i| {
             let space = Space::ALL[i];
-            let bytes =
-                if space == Space::Gm { 0 } else { program.peak(space).min(program.arch.capacity(space)) };
+            let bytes = match space {
+                Space::Gm => 0,
+                _ if !checked => 0,
+                _ => program.peak(space).min(program.arch.capacity(space)),
+            };
             vec![Cell::default(); (bytes as usize).div_ceil(GRAIN)]
         });
         CoreOrder {

@@ -431,7 +431,10 @@ impl<'a> Run<'a, '_> {
                 local.reset();
                 (order, local)
             }
-            None => (CoreOrder::new(program, seat.number), Local::new(program, self.world.checked)),
+            None => {
+                let checked = self.world.checked;
+                (CoreOrder::new(program, seat.number, checked), Local::new(program, checked))
+            }
         };
         let issuer = Issuer::new(program, &self.codes[seat.part], seat.place, self.values, self.launch.fuel);
         Core::new(issuer, program.parts[seat.part].unit, order, local, seat.peers)

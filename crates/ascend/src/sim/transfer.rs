@@ -192,13 +192,21 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// A fractal of 16-bit elements, transposed.
+    /// A fractal of 16 × 16 elements, transposed.
     fn transposed(&mut self, from: (Base, i64), to: (Base, i64), size: usize) -> Done {
-        for i in 0..16 {
-            for j in 0..16 {
-                let source = (from.0, from.1 + (i * 16 + j) * size as i64);
-                self.copy(source, (to.0, to.1 + (j * 16 + i) * size as i64), size)?;
+        let turned = |cells: &[u8]| {
+            let mut out = vec![0; cells.len()];
+            for (i, to) in out.chunks_mut(size).enumerate() {
+                to.copy_from_slice(&cells[(i % 16 * 16 + i / 16) * size..][..size]);
             }
+            out
+        };
+        let bytes = turned(self.read(from.0, from.1, 256 * size)?);
+        self.write(to.0, to.1, bytes.len())?.copy_from_slice(&bytes);
+        if let Some(defined) = self.defined(from.0, from.1, bytes.len()).map(turned)
+            && let Some(to) = self.defined_mut(to.0, to.1, bytes.len())
+        {
+            to.copy_from_slice(&defined);
         }
         Ok(())
     }
@@ -313,9 +321,18 @@ impl Reach<'_, '_> {
         let (a, b) = (src.elem.size() as usize, dst.elem.size() as usize);
         let source = self.read(src.base, from, count * a)?;
         let mut out = vec![0; count * b];
-        for (x, y) in source.chunks(a).zip(out.chunks_mut(b)) {
-            let x = read_number(src.elem, x);
-            write_number(dst.elem, if relu && x < 0.0 { 0.0 } else { x }, Round::Rint, y);
+        match (src.elem, dst.elem.is_float(), relu) {
+            (Elem::F32, true, false) => {
+                let mut numbers = vec![0.0; count];
+                read_floats(src.elem, source, &mut numbers);
+                write_floats(dst.elem, &numbers, &mut out);
+            }
+            _ => {
+                for (x, y) in source.chunks(a).zip(out.chunks_mut(b)) {
+                    let x = read_number(src.elem, x);
+                    write_number(dst.elem, if relu && x < 0.0 { 0.0 } else { x }, Round::Rint, y);
+                }
+            }
         }
         if matches!(dst.base, Base::Param(_)) {
             self.must_be_defined("src", src.base, from, count * a)?;

@@ -141,13 +141,15 @@ impl Reach<'_, '_> {
         let elem = operands[0].view.elem;
         let size = elem.size() as usize;
         for run in chunks(runs(operands, over, elem), [size as i64; 4]) {
-            let mut out = vec![0; run.len * size];
-            for (i, out) in out.chunks_mut(size).enumerate() {
-                let mut x = [0; 3];
-                for (j, v) in operands.iter().enumerate().skip(1) {
-                    let bytes = self.read(v.view.base, run.starts[j] + (i * size) as i64, size)?;
-                    x[j - 1] = read_int(v.view.elem, bytes);
+            let mut x = vec![[0; 3]; run.len];
+            for (j, v) in operands.iter().enumerate().skip(1) {
+                let bytes = self.read(v.view.base, run.starts[j], run.len * size)?;
+                for (x, b) in x.iter_mut().zip(bytes.chunks(size)) {
+                    x[j - 1] = read_int(v.view.elem, b);
                 }
+            }
+            let mut out = vec![0; run.len * size];
+            for (x, out) in x.into_iter().zip(out.chunks_mut(size)) {
                 write_int(elem, f(x), out);
             }
             self.write(operands[0].view.base, run.starts[0], out.len())?.copy_from_slice(&out);
@@ -371,6 +373,16 @@ impl Reach<'_, '_> {
         out
     }
 
+    /// All lanes as one run, where they are contiguous and numbered in order. Fast runs alone take this way: it follows
+    /// no written bytes.
+    fn stretch(&self, operands: &[&Vector<Value>], over: &Over<Value>) -> Option<Run> {
+        if self.checked || matches!(over, Over::Repeats { mask: Mask::Bits(_), .. }) {
+            return None;
+        }
+        let mut runs = runs(operands, over, operands[0].view.elem);
+        runs.pop().filter(|_| runs.is_empty())
+    }
+
     fn element(&self, v: &Vector<Value>, at: i64) -> Result<f64, Fault> {
         Ok(read_number(v.view.elem, self.read(v.view.base, at, v.view.elem.size() as usize)?))
     }
@@ -392,17 +404,28 @@ impl Reach<'_, '_> {
         let scalar =
             if a.view.elem.is_float() { f64::from(round_to(a.view.elem, scalar)) } else { scalar.to_f64() };
         let (base, byte) = start(dst);
+        if let Some(run) = self.stretch(&operands, over) {
+            let size = a.view.elem.size() as usize;
+            let numbers = |v: &Vector<Value>, at: i64| {
+                let bytes = self.read(v.view.base, at, run.len * size)?;
+                Ok::<_, Fault>(bytes.chunks(size).map(|b| read_number(v.view.elem, b)).collect::<Vec<f64>>())
+            };
+            let x = numbers(a, run.starts[0])?;
+            let y = match b {
+                Some(b) => numbers(b, run.starts[1])?,
+                None => vec![scalar; run.len],
+            };
+            let cells = self.write(base, byte, run.len.div_ceil(8))?;
+            for (i, (x, y)) in x.into_iter().zip(y).enumerate() {
+                let cell = &mut cells[i / 8];
+                *cell = *cell & !(1 << (i % 8)) | u8::from(holds(cmp, x, y)) << (i % 8);
+            }
+            return Ok(());
+        }
         for (bit, at) in Self::lanes(&operands, over) {
             let x = self.element(a, at[0])?;
             let y = if b.is_some() { self.element(operands[1], at[1])? } else { scalar };
-            let truth = match cmp {
-                Compare::Lt => x < y,
-                Compare::Gt => x > y,
-                Compare::Eq => x == y,
-                Compare::Le => x <= y,
-                Compare::Ge => x >= y,
-                Compare::Ne => x != y,
-            };
+            let truth = holds(cmp, x, y);
             let defined = self.is_defined(a, at[0]) && self.is_defined(operands[1], at[1]);
             let place = byte + (bit / 8) as i64;
             let cell = &mut self.write(base, place, 1)?[0];
@@ -429,6 +452,22 @@ impl Reach<'_, '_> {
         let size = elem.size() as usize;
         let scalar = round_to(elem, scalar);
         let (base, byte) = start(mask);
+        if let Some(run) = self.stretch(&operands, over) {
+            let bits = self.read(base, byte, run.len.div_ceil(8))?.to_vec();
+            let mut out = self.read(a.view.base, run.starts[1], run.len * size)?.to_vec();
+            let mut other = vec![0; run.len * size];
+            match b {
+                Some(b) => other.copy_from_slice(self.read(b.view.base, run.starts[2], run.len * size)?),
+                None => write_floats(elem, &vec![scalar; run.len], &mut other),
+            }
+            for (i, (out, other)) in out.chunks_mut(size).zip(other.chunks(size)).enumerate() {
+                if bits[i / 8] >> (i % 8) & 1 == 0 {
+                    out.copy_from_slice(other);
+                }
+            }
+            self.write(dst.view.base, run.starts[0], out.len())?.copy_from_slice(&out);
+            return Ok(());
+        }
         for (bit, at) in Self::lanes(&operands, over) {
             let place = byte + (bit / 8) as i64;
             let first = self.read(base, place, 1)?[0] >> (bit % 8) & 1 == 1;
@@ -461,9 +500,15 @@ impl Reach<'_, '_> {
             let over = Over::Repeats { mask: x.mask.clone(), repeat: Value::Int(1) };
             let mut values: Vec<Option<f32>> = vec![None; lanes];
             let mut defined = vec![true; lanes];
-            for (lane, at) in Self::lanes(&[&view], &over) {
-                values[lane as usize] = Some(self.element(&view, at[0])? as f32);
-                defined[lane as usize] = self.is_defined(&view, at[0]);
+            if let Some(run) = self.stretch(&[&view], &over).filter(|_| elem.is_float()) {
+                let mut numbers = vec![0.0; run.len];
+                read_floats(elem, self.read(view.view.base, run.starts[0], run.len * size)?, &mut numbers);
+                values.iter_mut().zip(numbers).for_each(|(value, number)| *value = Some(number));
+            } else {
+                for (lane, at) in Self::lanes(&[&view], &over) {
+                    values[lane as usize] = Some(self.element(&view, at[0])? as f32);
+                    defined[lane as usize] = self.is_defined(&view, at[0]);
+                }
             }
             let (group, step) = match x.op.kind() {
                 ReductionKind::Whole => (lanes, x.dst_repeat as i64 * (x.results() as usize * size) as i64),
@@ -493,6 +538,18 @@ impl Reach<'_, '_> {
     }
 }
 
+/// True if a comparison holds.
+fn holds(cmp: Compare, x: f64, y: f64) -> bool {
+    match cmp {
+        Compare::Lt => x < y,
+        Compare::Gt => x > y,
+        Compare::Eq => x == y,
+        Compare::Le => x <= y,
+        Compare::Ge => x >= y,
+        Compare::Ne => x != y,
+    }
+}
+
 /// The larger; NaN if one is.
 fn larger(a: f32, b: f32) -> f32 {
     if a.is_nan() || a > b { a } else { b }
@@ -518,7 +575,11 @@ fn reduced(op: Reduction, elem: Elem, lanes: &[Option<f32>]) -> (f32, usize) {
         Reduction::WholeSum | Reduction::BlockSum | Reduction::PairSum => {
             let mut level: Vec<f32> = lanes.iter().map(|x| x.unwrap_or(0.0)).collect();
             while level.len() > 1 {
-                level = level.chunks(2).map(|c| round_float(elem, c[0] + c.get(1).unwrap_or(&0.0))).collect();
+                let half = level.len().div_ceil(2);
+                for i in 0..half {
+                    level[i] = round_float(elem, level[2 * i] + level.get(2 * i + 1).unwrap_or(&0.0));
+                }
+                level.truncate(half);
             }
             (level.first().copied().unwrap_or(0.0), 0)
         }
