@@ -2,7 +2,7 @@
 //! called.
 
 use headwater_core::compile::{
-    Compiled, Form, Goal, Options, STAGES, Snapshot, Stage, compile, optimize, stage,
+    Compiled, Derivative, Form, Goal, Options, STAGES, Snapshot, Stage, compile, optimize, stage,
 };
 use headwater_core::graph::{InputRole, OutputRole, parse, verify};
 use headwater_core::ops::pointwise::gelu::GELU;
@@ -97,6 +97,29 @@ fn gradients_and_missing_ones_are_reported() {
 }
 
 #[test]
+fn a_step_differentiates_given_outputs_with_respect_to_given_inputs() {
+    let derivative = Derivative::Vjp { outputs: &["hidden", "loss"], inputs: &["x", "w", "unused"] };
+    let options = Options { derivative, ..Options::default() };
+    let compiled = compile(model(), &options, &Target::default(), simple).unwrap();
+    let mut got: Vec<&str> = compiled.gradients.iter().map(|g| g.parameter.as_str()).collect();
+    got.sort_unstable();
+    assert_eq!(got, ["w", "x"]);
+    assert_eq!(compiled.missing[0].parameter, "unused");
+    let fed: Vec<&str> = compiled.graph.inputs.iter().skip(3).map(|i| i.name.as_str()).collect();
+    assert_eq!(fed, ["cotangent.hidden", "cotangent.loss"]);
+    assert_eq!(compiled.graph.outputs.iter().filter(|o| o.role == OutputRole::User).count(), 3);
+    assert!(compiled.into_plan().is_ok());
+    for (outputs, inputs, says) in
+        [(["nothing"], ["x"], "no user output `nothing`"), (["loss"], ["y"], "no input `y`")]
+    {
+        let derivative = Derivative::Vjp { outputs: &outputs, inputs: &inputs };
+        let e = optimize(model(), &Options { derivative, ..Options::default() }, &Target::default());
+        let e = e.unwrap_err();
+        assert!(e.code == Code::Attribute && e.message.contains(says), "{e}");
+    }
+}
+
+#[test]
 fn compilation_stops_where_it_is_told_to() {
     let options = Options { stop_after: Some("differentiate"), ..Options::default() };
     let compiled = compile(model(), &options, &Target::default(), simple).unwrap();
@@ -144,7 +167,7 @@ fn the_order_of_passes_is_written_once() {
         let text = std::fs::read_to_string(file).unwrap();
         let calls = |names: &[&str]| names.iter().any(|n| text.contains(&format!("pass::{n}(")));
         let [fuse, differentiate] =
-            [&["fuse"][..], &["differentiate", "differentiate_scaled", "diff::gradients"]].map(calls);
+            [&["fuse"][..], &["differentiate", "differentiate_scaled", "vjp", "diff::gradients"]].map(calls);
         fuse && differentiate
     });
     let both: Vec<&PathBuf> = both.collect();

@@ -1,7 +1,7 @@
 //! Differentiation as a pass: against central differences on whole graphs, and its promises about parameters.
 
 use headwater_core::graph::{Graph, InputRole, OutputRole, Phase, parse, verify};
-use headwater_core::pass::{diff::Differentiated, differentiate};
+use headwater_core::pass::{diff::Differentiated, differentiate, vjp};
 use headwater_core::tensor::Data;
 use headwater_core::{Attrs, Builder, Code, DType, Registry, Tensor, TensorType, ValueId, ops, reference};
 
@@ -341,4 +341,139 @@ fn fifty_thousand_nodes_deep_takes_no_stack() {
         assert_eq!((got[0].floats(), got[1].floats()), (&[2.0][..], &[2.0][..]));
     };
     std::thread::Builder::new().stack_size(64 << 10).spawn(deep).unwrap().join().unwrap();
+}
+
+/// Compares the vector-Jacobian product of a graph's outputs, with a further input for each cotangent, with
+/// central differences of `Σ cotangent · output`, in f64. Steps and tolerance are those of [`check`].
+#[track_caller]
+fn check_vjp(nodes: &str, wanted: &[&str]) {
+    let mut b = Builder::extend(parsed(nodes));
+    let results: Vec<ValueId> = b.graph().outputs.iter().map(|o| o.value).collect();
+    let mut cotangents = Vec::new();
+    for (i, &v) in results.iter().enumerate() {
+        let ty = b.ty(v).clone();
+        cotangents.push((v, b.input(format!("c{i}"), ty, InputRole::User)));
+    }
+    let wanted: Vec<ValueId> = wanted.iter().map(|name| b.graph().input(name).unwrap().value).collect();
+    let d = vjp(b.finish(), &cotangents, &wanted).unwrap();
+    verify(&d.graph).unwrap();
+    assert!(d.missing.is_empty(), "{:?}", d.missing);
+    let number = |i: usize, k: usize| ((i * 31 + k * 17 + 5) % 23) as f64 / 11.5 - 0.9;
+    let tensor = |(i, input): (usize, &headwater_core::graph::Input)| {
+        let ty = d.graph.ty(input.value);
+        Tensor::float(ty.dtype, ty.shape.clone(), (0..ty.shape.numel()).map(|k| number(i, k)).collect())
+    };
+    let inputs: Vec<Tensor> = d.graph.inputs.iter().enumerate().map(tensor).collect();
+    let first = d.graph.inputs.len() - results.len();
+    let product = |inputs: &[Tensor]| -> f64 {
+        let outputs = reference::run(&d.graph, inputs).unwrap();
+        let dot =
+            |(y, c): (&Tensor, &Tensor)| y.floats().iter().zip(c.floats()).map(|(y, c)| y * c).sum::<f64>();
+        outputs.iter().zip(&inputs[first..]).map(dot).sum()
+    };
+    let got = reference::run(&d.graph, &inputs).unwrap();
+    let mut compared = 0;
+    for (o, got) in d.graph.outputs.iter().zip(&got) {
+        let OutputRole::Gradient(target) = o.role else { continue };
+        let at = d.graph.input_index(target).unwrap();
+        for (e, got) in got.floats().iter().enumerate() {
+            let moved = |x: f64| {
+                let mut inputs = inputs.clone();
+                let Data::Float(v) = &mut inputs[at].data else { unreachable!() };
+                v[e] = x;
+                product(&inputs)
+            };
+            let (x, h) = (inputs[at].floats()[e], 1e-5);
+            let want = (moved(x + h) - moved(x - h)) / (2.0 * h);
+            assert!((got - want).abs() <= 1e-8 * want.abs().max(1.0), "{}[{e}]: {got}, not {want}", o.name);
+            compared += 1;
+        }
+    }
+    assert!(compared >= wanted.len());
+}
+
+#[test]
+fn vector_jacobian_products_agree_with_central_differences() {
+    // A layer with two results, of which one is made from the other, with respect to input and parameters.
+    check_vjp(
+        "%0 = parameter \"w\" : f64[3, 2]
+        %1 = frozen \"b\" : f64[2]
+        %2 = user \"x\" : f64[4, 3]
+        %3 = matmul(%2, %0) : f64[4, 2]
+        %4 = add(%3, %1) : f64[4, 2]
+        %5 = gelu(%4) : f64[4, 2]
+        %6 = sum(%5, dim=[1]) : f64[4]
+        output \"hidden\" = %5
+        output \"sums\" = %6",
+        &["x", "w", "b"],
+    );
+    // An input that is a result itself, and one value returned twice.
+    check_vjp(
+        "%0 = user \"x\" : f64[3]
+        %1 = softmax(%0, dim=0) : f64[3]
+        %2 = mul(%1, %0) : f64[3]
+        output \"x\" = %0
+        output \"y\" = %2
+        output \"again\" = %2",
+        &["x"],
+    );
+    // Results with two different ways from one input.
+    check_vjp(
+        "%0 = user \"q\" : f64[2, 3]
+        %1 = permute(%0, dims=[1, 0]) : f64[3, 2]
+        %2 = matmul(%0, %1) : f64[2, 2]
+        %3 = exp(%1) : f64[3, 2]
+        output \"scores\" = %2
+        output \"powers\" = %3",
+        &["q"],
+    );
+}
+
+#[test]
+fn a_scalar_loss_is_the_product_with_cotangent_one() {
+    let nodes = "%0 = parameter \"w\" : f64[3]
+        %1 = gelu(%0) : f64[3]
+        %2 = mul(%1, %0) : f64[3]
+        %3 = sum(%2) : f64[]
+        output \"loss\" = %3";
+    let loss = differentiated(nodes);
+    let mut b = Builder::extend(parsed(nodes));
+    let (w, y) = (b.graph().inputs[0].value, b.graph().outputs[0].value);
+    b.phase = Phase::Backward;
+    let one = b.full(&TensorType::new(DType::F64, [0usize; 0]), 1.0).unwrap();
+    let product = vjp(b.finish(), &[(y, one)], &[w]).unwrap();
+    assert_eq!(product.graph.to_string(), loss.graph.to_string());
+}
+
+#[test]
+fn cotangents_and_wanted_inputs_that_do_not_fit_are_refused() {
+    let graph = || {
+        parsed(
+            "%0 = user \"x\" : f64[2]
+            %1 = user \"c\" : f32[2]
+            %2 = user \"i\" : i64[2]
+            %3 = user \"aside\" : f64[2]
+            %4 = neg(%0) : f64[2]
+            output \"y\" = %4",
+        )
+    };
+    let v = ValueId;
+    for (cotangents, wanted, says) in [
+        (vec![(v(4), v(1))], vec![v(0)], "it must have the same type"),
+        (vec![(v(2), v(2))], vec![v(0)], "only floats have cotangents"),
+        (vec![(v(4), v(9))], vec![v(0)], "there is no value %9"),
+        (vec![(v(4), v(3))], vec![v(4)], "%4 is no input of the graph"),
+        (vec![(v(4), v(3))], vec![v(0), v(0)], "wanted twice"),
+    ] {
+        let e = vjp(graph(), &cotangents, &wanted).unwrap_err();
+        assert!(e.code == Code::Gradient && e.to_string().contains(says), "{e}");
+    }
+    // No silent zero: an input on no way is reported.
+    let d = vjp(graph(), &[(v(4), v(3))], &[v(0), v(2), v(1)]).unwrap();
+    assert_eq!(gradients(&d), ["grad.x"]);
+    let reasons: Vec<_> = d.missing.iter().map(|m| (m.parameter.as_str(), m.reason.as_str())).collect();
+    assert_eq!(
+        reasons,
+        [("i", "it is i64[2], and only floats have gradients"), ("c", "the model never uses it")]
+    );
 }

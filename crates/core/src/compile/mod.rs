@@ -21,8 +21,7 @@ use crate::{DType, ValueId, fail};
 /// What a graph is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Goal {
-    /// Forward and backward of the first user output, a scalar float: a gradient for every trainable
-    /// parameter.
+    /// Forward and backward: the gradients of [`Options::derivative`].
     #[default]
     Train,
     /// Forward alone, as the model was exported.
@@ -34,6 +33,27 @@ pub enum Goal {
     /// A graph built from the operators that are to run, such as an optimizer's update: fused and planned as
     /// it is.
     Update,
+}
+
+/// The derivative that [`Goal::Train`] computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Derivative<'a> {
+    /// Gradients of the loss, the first user output, a scalar float, for every trainable parameter.
+    #[default]
+    Loss,
+    /// A vector-Jacobian product of user outputs. Every user output is returned.
+    Vjp {
+        /// Names of float user outputs. For each there is a further user input, named by [`cotangent`], of
+        /// the type that the output has in the compiled graph.
+        outputs: &'a [&'a str],
+        /// Names of float inputs, of any role, that get a gradient.
+        inputs: &'a [&'a str],
+    },
+}
+
+/// Name of the input that takes the cotangent of a user output.
+pub fn cotangent(output: &str) -> String {
+    format!("cotangent.{output}")
 }
 
 /// Nodes added to the differentiated graph to look at it.
@@ -58,11 +78,13 @@ pub type Watch<'a> = &'a dyn Fn(&'static Stage, &Snapshot);
 pub struct Options<'a> {
     /// What for.
     pub goal: Goal,
+    /// Outputs that are differentiated and inputs that get gradients, if [`Goal::Train`] is the goal.
+    pub derivative: Derivative<'a>,
     /// Casts of mixed precision.
     pub precision: Properties,
     /// One float dtype for every float of the model instead, as the proof in f64 has it.
     pub upcast: Option<DType>,
-    /// Whether a training step returns every user output, or its loss alone.
+    /// True if a training step returns every user output, not its loss alone. [`Derivative::Vjp`] returns all.
     pub all_outputs: bool,
     /// Type of the input that the loss is multiplied by before it is differentiated: `StateKey::LossScale`.
     pub loss_scale: Option<TensorType>,
@@ -87,6 +109,7 @@ impl Default for Options<'_> {
     fn default() -> Self {
         Options {
             goal: Goal::default(),
+            derivative: Derivative::default(),
             precision: Properties::default(),
             upcast: None,
             all_outputs: false,
@@ -124,7 +147,7 @@ impl Snapshot<'_> {
 /// A gradient that a training step computes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParameterGradient {
-    /// Name of the parameter.
+    /// Name of the parameter, or of the input that [`Derivative::Vjp`] names.
     pub parameter: String,
     /// Type of parameter and gradient.
     pub ty: TensorType,
@@ -150,7 +173,7 @@ pub struct Compiled {
     pub plan: Option<Plan>,
     /// Gradients in the order in which the backward pass completes them.
     pub gradients: Vec<ParameterGradient>,
-    /// Trainable parameters that get no gradient, and why.
+    /// Trainable parameters, or inputs that [`Derivative::Vjp`] names, that get no gradient, and why.
     pub missing: Vec<NoGradient>,
     /// Cost of what [`Options::memory_budget`] demanded; `None` if the step fits as it is.
     pub rematerialized: Option<pass::Rematerialized>,

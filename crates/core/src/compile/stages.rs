@@ -1,13 +1,13 @@
 //! The table of stages.
 
-use super::{Compiled, Goal, Instrument, Options, ParameterGradient, loss};
+use super::{Compiled, Derivative, Goal, Instrument, Options, ParameterGradient, cotangent, loss};
 use crate::diagnostic::Result;
-use crate::graph::{Builder, Def, Graph, InputRole, OutputRole};
+use crate::graph::{Builder, Def, Graph, InputRole, Output, OutputRole};
 use crate::pass::precision::Level;
 use crate::pass::{self, recognize::Exactness};
 use crate::target::Target;
 use crate::train::{self, StateKey};
-use crate::{DType, fail};
+use crate::{DType, ensure, fail};
 
 /// What a stage is given or makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,14 +128,14 @@ pub static STAGES: [Stage; 18] = [
         exactness: Some(Exactness::Reordered),
         summary: "drops results that training does not read, and computes only demanded slices of others",
         runs: |o, _| o.goal == Goal::Train,
-        run: |c, o, _| rewrite(c, |g| pass::narrow(if o.all_outputs { g } else { loss_alone(g) })),
+        run: |c, o, _| rewrite(c, |g| pass::narrow(if all_outputs(o) { g } else { loss_alone(g) })),
     },
     Stage {
         name: "differentiate",
         input: Forward,
         output: Step,
         exactness: None,
-        summary: "appends the backward pass and a gradient for every trainable parameter",
+        summary: "appends the backward pass: gradients of the loss, or of given outputs from given cotangents",
         runs: |o, _| o.goal == Goal::Train,
         run: differentiate,
     },
@@ -261,6 +261,11 @@ fn rewrite(c: &mut Compiled, pass: impl FnOnce(Graph) -> Result<Graph>) -> Resul
     Ok(())
 }
 
+/// True if a training step returns every user output.
+fn all_outputs(o: &Options) -> bool {
+    o.all_outputs || o.derivative != Derivative::Loss
+}
+
 /// Drops all user outputs but the first: what only leads to them is not computed.
 fn loss_alone(mut graph: Graph) -> Graph {
     let mut first = true;
@@ -269,11 +274,34 @@ fn loss_alone(mut graph: Graph) -> Graph {
 }
 
 fn differentiate(c: &mut Compiled, o: &Options, _: &Target) -> Result<()> {
-    let loss = loss(&c.graph)?;
-    let mut b = Builder::extend(std::mem::take(&mut c.graph));
-    let name = StateKey::LossScale.to_string();
-    let scale = o.loss_scale.clone().map(|ty| b.input(name, ty, InputRole::State));
-    let d = pass::differentiate_scaled(b.finish(), loss, scale)?;
+    let d = match o.derivative {
+        Derivative::Loss => {
+            let loss = loss(&c.graph)?;
+            let mut b = Builder::extend(std::mem::take(&mut c.graph));
+            let name = StateKey::LossScale.to_string();
+            let scale = o.loss_scale.clone().map(|ty| b.input(name, ty, InputRole::State));
+            pass::differentiate_scaled(b.finish(), loss, scale)?
+        }
+        Derivative::Vjp { outputs, inputs } => {
+            ensure!(o.loss_scale.is_none(), Attribute, "cotangents that are given carry the loss scale");
+            let mut b = Builder::extend(std::mem::take(&mut c.graph));
+            let mut cotangents = Vec::with_capacity(outputs.len());
+            for name in outputs {
+                let user = |o: &&Output| o.role == OutputRole::User && o.name == *name;
+                let output = b.graph().outputs.iter().find(user);
+                let unknown = || fail!(Attribute, "there is no user output `{name}` to differentiate");
+                let value = output.ok_or_else(unknown)?.value;
+                let ty = b.ty(value).clone();
+                cotangents.push((value, b.input(cotangent(name), ty, InputRole::User)));
+            }
+            let wanted = inputs.iter().map(|name| {
+                let unknown = || fail!(Attribute, "there is no input `{name}` to compute a gradient for");
+                b.graph().input(name).map(|i| i.value).ok_or_else(unknown)
+            });
+            let wanted = wanted.collect::<Result<Vec<_>>>()?;
+            pass::vjp(b.finish(), &cotangents, &wanted)?
+        }
+    };
     (c.graph, c.missing) = (d.graph, d.missing);
     Ok(())
 }

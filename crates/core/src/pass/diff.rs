@@ -1,16 +1,17 @@
-//! Reverse-mode differentiation: appends the backward nodes and names a gradient for every trainable
-//! parameter.
+//! Reverse-mode differentiation: appends the backward nodes that turn cotangents of some values into gradients
+//! of some inputs (a vector-Jacobian product). Training is the case of one scalar, the loss, with cotangent 1
+//! and every trainable parameter wanted.
 //!
 //! Gradients of a value used several times are added in the reverse order of its uses, so the result does not
-//! depend on anything but the graph. There is no silent zero: a parameter without a gradient is reported with
-//! a reason.
+//! depend on anything but the graph. There is no silent zero: an input without a gradient is reported with a
+//! reason.
 
 use crate::diagnostic::{Code, Error, Result};
-use crate::ensure;
 use crate::graph::{Builder, Graph, Input, InputRole, OutputRole, Phase, ValueId};
 use crate::ops::{Body, Derivative, GradCx};
+use crate::{ensure, fail};
 
-/// A trainable parameter that gets no gradient, and why.
+/// A trainable parameter, or another wanted input, that gets no gradient, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoGradient {
     /// Its name.
@@ -22,9 +23,9 @@ pub struct NoGradient {
 /// A differentiated graph.
 #[derive(Debug)]
 pub struct Differentiated {
-    /// Forward and backward; gradients are outputs of role `Gradient`, named `grad.<parameter>`.
+    /// Forward and backward; gradients are outputs of role `Gradient`, named `grad.<input>`.
     pub graph: Graph,
-    /// Parameters without one.
+    /// Wanted inputs without one.
     pub missing: Vec<NoGradient>,
 }
 
@@ -43,8 +44,7 @@ pub fn differentiate(graph: Graph, loss: ValueId) -> Result<Differentiated> {
 /// As [`differentiate`].
 pub fn differentiate_scaled(graph: Graph, loss: ValueId, scale: Option<ValueId>) -> Result<Differentiated> {
     let trainable = |i: &&Input| matches!(i.role, InputRole::Parameter { trainable: true, .. });
-    let (wanted, names): (Vec<ValueId>, Vec<String>) =
-        graph.inputs.iter().filter(trainable).map(|i| (i.value, i.name.clone())).unzip();
+    let wanted: Vec<ValueId> = graph.inputs.iter().filter(trainable).map(|i| i.value).collect();
     let ty = graph.ty(loss).clone();
     ensure!(ty.dtype.is_float() && ty.shape.numel() == 1, Gradient, "the loss must be one float, it is {ty}");
     let forward = graph.nodes.len();
@@ -57,14 +57,55 @@ pub fn differentiate_scaled(graph: Graph, loss: ValueId, scale: Option<ValueId>)
         }
         None => b.full(&ty, 1.0)?,
     };
-    let grads = gradients(&mut b, &[(loss, seed)], &wanted)?;
-    let reaches = reaching(b.graph(), loss);
+    append(b, forward, "loss", &[(loss, seed)], &wanted)
+}
+
+/// The vector-Jacobian product: gradients of the inputs `wanted`, given the cotangents of some values as
+/// further values of the graph, such as inputs. Each cotangent has its value's type. A value that is listed
+/// twice counts with the sum of its cotangents.
+///
+/// # Errors
+/// `Gradient` if a value with a cotangent is not of floats, or is not of its cotangent's type; if what is
+/// wanted is no input of the graph, or is wanted twice; or if an operator on the way has no derivative here.
+pub fn vjp(graph: Graph, cotangents: &[(ValueId, ValueId)], wanted: &[ValueId]) -> Result<Differentiated> {
+    for &(v, cotangent) in cotangents {
+        for v in [v, cotangent] {
+            ensure!((v.0 as usize) < graph.values.len(), Gradient, "there is no value {v}");
+        }
+        let (ty, given) = (graph.ty(v), graph.ty(cotangent));
+        ensure!(ty.dtype.is_float(), Gradient, "{v} is {ty}, and only floats have cotangents");
+        ensure!(ty == given, Gradient, "{v} is {ty}, its cotangent is {given}: it must have the same type");
+    }
+    for (i, v) in wanted.iter().enumerate() {
+        let input = graph.inputs.iter().any(|input| input.value == *v);
+        ensure!(input, Gradient, "{v} is no input of the graph: only inputs get gradients");
+        ensure!(!wanted[..i].contains(v), Gradient, "the gradient of {v} is wanted twice");
+    }
+    let forward = graph.nodes.len();
+    let mut b = Builder::extend(graph);
+    b.phase = Phase::Backward;
+    append(b, forward, "result", cotangents, wanted)
+}
+
+/// Appends the gradients of `wanted` as outputs. `forward` is the number of nodes of the forward pass, `end`
+/// what reasons call the values with cotangents.
+fn append(
+    mut b: Builder,
+    forward: usize,
+    end: &str,
+    cotangents: &[(ValueId, ValueId)],
+    wanted: &[ValueId],
+) -> Result<Differentiated> {
+    let grads = gradients(&mut b, cotangents, wanted)?;
+    let reaches = reaching(b.graph(), cotangents.iter().map(|c| c.0));
     let mut missing = Vec::new();
-    for ((v, name), grad) in wanted.into_iter().zip(names).zip(grads) {
+    for (&v, grad) in wanted.iter().zip(grads) {
+        let input = b.graph().input_index(v).ok_or_else(|| fail!(Gradient, "{v} is no input"))?;
+        let name = b.graph().inputs[input].name.clone();
         match grad {
             Some(g) => b.output(format!("grad.{name}"), g, OutputRole::Gradient(v)),
             None => {
-                let reason = why_none(b.graph(), forward, &reaches, v);
+                let reason = why_none(b.graph(), forward, &reaches, end, v);
                 missing.push(NoGradient { parameter: name, reason });
             }
         }
@@ -146,10 +187,10 @@ fn accumulate(b: &mut Builder, grads: &mut [Option<ValueId>], v: ValueId, g: Val
     Ok(())
 }
 
-/// Which values the loss depends on, through whatever operators.
-fn reaching(graph: &Graph, loss: ValueId) -> Vec<bool> {
+/// The values that some of `ends` depend on, through whatever operators.
+fn reaching(graph: &Graph, ends: impl Iterator<Item = ValueId>) -> Vec<bool> {
     let mut reaches = vec![false; graph.values.len()];
-    reaches[loss.0 as usize] = true;
+    ends.for_each(|v| reaches[v.0 as usize] = true);
     for node in graph.nodes.iter().rev() {
         if node.outputs.iter().any(|v| reaches[v.0 as usize]) {
             node.operands().for_each(|v| reaches[v.0 as usize] = true);
@@ -158,8 +199,8 @@ fn reaching(graph: &Graph, loss: ValueId) -> Vec<bool> {
     reaches
 }
 
-/// Why no gradient reaches a parameter from the first `forward` nodes: where its way to the loss ends.
-fn why_none(graph: &Graph, forward: usize, reaches: &[bool], parameter: ValueId) -> String {
+/// The reason why no gradient reaches an input from the first `forward` nodes: where its way to the `end` stops.
+fn why_none(graph: &Graph, forward: usize, reaches: &[bool], end: &str, parameter: ValueId) -> String {
     if !graph.ty(parameter).dtype.is_float() {
         return format!("it is {}, and only floats have gradients", graph.ty(parameter));
     }
@@ -173,11 +214,11 @@ fn why_none(graph: &Graph, forward: usize, reaches: &[bool], parameter: ValueId)
         }
         let at = format!("{} ({})", node.op.name, graph.origin(node));
         if let Derivative::NotDifferentiable(why) = node.op.derivative {
-            return format!("its way to the loss ends at {at}: {why}");
+            return format!("its way to the {end} ends at {at}: {why}");
         }
         let floats = |v: &&ValueId| graph.ty(**v).dtype.is_float();
         if !node.outputs.iter().any(|v| floats(&v)) {
-            return format!("its way to the loss ends at {at}, whose result is not of floats");
+            return format!("its way to the {end} ends at {at}, whose result is not of floats");
         }
         node.outputs.iter().filter(floats).for_each(|v| from[v.0 as usize] = true);
         first.get_or_insert(at);
@@ -185,10 +226,10 @@ fn why_none(graph: &Graph, forward: usize, reaches: &[bool], parameter: ValueId)
     let used = graph.nodes[..forward].iter().find(|n| n.operands().any(|v| v == parameter));
     match (first, used) {
         (Some(at), _) => {
-            format!("the loss does not change with it, by the derivatives of the operators from {at} on")
+            format!("the {end} does not change with it, by the derivatives of the operators from {at} on")
         }
         (None, Some(user)) => format!(
-            "it is used, first by {} ({}), but the loss does not depend on that",
+            "it is used, first by {} ({}), but the {end} does not depend on that",
             user.op.name,
             graph.origin(user)
         ),

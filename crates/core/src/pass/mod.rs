@@ -32,7 +32,7 @@ pub mod wide;
 
 pub use canonical::{canonical, mixed};
 pub use decompose::decompose;
-pub use diff::{differentiate, differentiate_scaled};
+pub use diff::{differentiate, differentiate_scaled, vjp};
 pub use evaluation::{evaluation, without_dropout};
 pub use fuse::fuse;
 pub use integers::narrow_integers;
