@@ -5,11 +5,11 @@ mod common;
 
 use common::{Memory, Tally, WAYS, drawn, judge, run};
 use headwater_ascend::Chip;
-use headwater_core::expr::{Expr, Unary, input};
+use headwater_core::expr::{Binary, Expr, Unary, input};
 use headwater_core::graph::{OriginId, Phase};
 use headwater_core::plan::{Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work};
 use headwater_core::reference::memory as interpreter;
-use headwater_core::row::{Access, Reduce, RowBuilder, RowProgram};
+use headwater_core::row::{Access, Instr, Reduce, RowBuilder, RowProgram};
 use headwater_core::{DType, Layout, Shape, Tensor};
 use std::sync::Arc;
 
@@ -216,6 +216,32 @@ fn parts_of_larger_tensors() {
             right("every other", &pointwise(dtype, &[90, c]), &layouts);
         }
     }
+}
+
+/// Integers that leave 32 bits and are cut to their lower words, as in hashes: the same in every bit.
+#[test]
+fn integers_beyond_words_are_cut() {
+    let n = 1000;
+    let flat = || Access::dims(&[Some(0), None]);
+    let mut b = RowBuilder::new(&[n], &[1]);
+    let x = b.read(DType::I64, flat());
+    let word = |b: &mut RowBuilder, op: Binary, x: usize, y: usize| {
+        let raw = b.push(Instr::Binary(op, x, y));
+        b.push(Instr::Cast(DType::I32, raw))
+    };
+    let low = b.push(Instr::Cast(DType::I32, x));
+    let counter = b.push(Instr::Iota(vec![1, 0]));
+    let golden = b.push(Instr::Int(-1_640_531_527));
+    let hash = word(&mut b, Binary::Mul, counter, golden);
+    let sum = word(&mut b, Binary::Add, hash, hash);
+    let difference = word(&mut b, Binary::Sub, low, sum);
+    let mixed = word(&mut b, Binary::Xor, difference, hash);
+    let below = b.push(Instr::Binary(Binary::Lt, mixed, sum));
+    b.store(DType::I32, flat(), mixed);
+    b.store(DType::I64, flat(), difference);
+    b.store(DType::Bool, flat(), below);
+    let layouts = [whole(&[n]), whole(&[n]), whole(&[n]), whole(&[n])];
+    right("integers", &b.finish(), &layouts);
 }
 
 #[test]

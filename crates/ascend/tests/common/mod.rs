@@ -23,10 +23,12 @@ pub struct Tally {
     pub refused: BTreeMap<String, usize>,
 }
 
-/// A target whose plans a chip's memory suits.
+/// A target whose plans a chip's memory suits, without i64. Row programs in f64 have no kernel and run through the
+/// reference.
 pub fn target() -> Target {
     let mut target = Target::generic(Arc::new(AnyOperator));
     target.memory.alignment = ALIGN;
+    target.dtypes.arithmetic = target.dtypes.arithmetic.without(&[DType::I64]);
     target
 }
 

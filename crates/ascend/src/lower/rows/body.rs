@@ -8,15 +8,15 @@ use super::transfer::Outgoing;
 use super::value::{Held, Ty, Unit};
 use super::writer::Writer;
 use crate::chip::Arch;
-use crate::kernel::{Buf, Cast, Compare, Duplicate, Elem, Gather, Gm, Over, Round, Scalar, Scaled, ScaledOp};
+use crate::kernel::{Buf, Cast, Compare, Elem, Gather, Gm, Over, Round, Scalar, Scaled, ScaledOp};
 use crate::lower::Refusal;
 use headwater_core::DType;
 use headwater_core::axes::Axis;
 use headwater_core::row::{Instr, RowProgram};
 use std::collections::HashMap;
 
-/// The value of a register: a constant, or numbers in UB with the range of integers. Without a range they may be the
-/// nearest 32-bit ones of 64-bit integers.
+/// The value of a register: a constant, or numbers in UB with the range of integers. Integers without a range are the
+/// lower words of 64-bit ones.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Value {
     Float(f64),
@@ -198,12 +198,7 @@ impl<'a> Body<'a> {
         let ty = if wide.elem == Elem::F32 { Ty::F32 } else { Ty::I32 };
         let held = match (table, extent) {
             (Some(table), _) => {
-                let held = self.gathered(wide, table, extent, ty, 0);
-                if dtype == DType::I64 && !self.wraps(o) {
-                    let high = self.gathered(wide, table, extent, ty, 4);
-                    self.saturate(held, high);
-                    self.u.give(high);
-                }
+                let held = self.gathered(wide, table, extent, ty);
                 self.u.w.release(wide);
                 held
             }
@@ -223,29 +218,14 @@ impl<'a> Body<'a> {
                 Value::Held(whole, Some(range))
             }
             DType::I32 => Value::Held(held, Some(WORD)),
-            DType::I64 if self.wraps(o) => Value::Held(held, Some(WORD)),
             _ => Value::Held(held, None),
         })
     }
 
-    /// If 64-bit integers of an operand are only converted to 32 bits, which takes their lower words.
-    fn wraps(&self, o: usize) -> bool {
-        let loads: Vec<usize> =
-            (0..self.p.body.len()).filter(|&at| self.p.body[at] == Instr::Load(o)).collect();
-        self.p.body.iter().all(|instr| {
-            let mut uses = false;
-            instr.map(|r| {
-                uses |= loads.contains(&r);
-                r
-            });
-            !uses || matches!(instr, Instr::Cast(DType::I32, _))
-        })
-    }
-
-    fn gathered(&mut self, src: Buf, table: Buf, extent: Extent, ty: Ty, base: u64) -> Held {
+    fn gathered(&mut self, src: Buf, table: Buf, extent: Extent, ty: Ty) -> Held {
         let held = self.u.take(extent, ty);
         let count = self.u.len(extent);
-        self.gather(held.buf, src, table, base.into(), count.into());
+        self.gather(held.buf, src, table, 0.into(), count.into());
         held
     }
 
@@ -253,28 +233,6 @@ impl<'a> Body<'a> {
         let offsets = Buf { elem: Elem::U32, ..table }.at(0);
         let src = Buf { elem: dst.elem, ..src }.at(0);
         self.u.w.vector(Gather { dst: dst.at(0), src, offsets, base, count });
-    }
-
-    /// Makes lower words of 64-bit integers the nearest 32-bit integers: where the upper word is more than their sign,
-    /// the largest or the smallest.
-    fn saturate(&mut self, low: Held, high: Held) {
-        let len = self.u.len(low.extent);
-        let sign = self.u.take(low.extent, Ty::I32);
-        self.u.scaled_to(Scaled::ShiftRight, sign, low, 31);
-        let fits = self.u.compared(sign, high, Compare::Eq);
-        // The sign of the number, and from it 0x7fffffff or 0x80000000: bits after bits, no sum overflows.
-        self.u.scaled_to(Scaled::ShiftRight, sign, high, 31);
-        let negative = self.u.compared_with(sign, -1, Compare::Eq);
-        let bound = |u: &mut Unit, value: i64| {
-            let held = u.take(low.extent, Ty::I32);
-            let (dst, over) = (held.buf.at(0).into(), Over::count(len));
-            u.w.vector(Duplicate { dst, value: value.into(), over });
-            held
-        };
-        let (least, most) = (bound(&mut self.u, i32::MIN.into()), bound(&mut self.u, i32::MAX.into()));
-        self.u.select_to(most, negative, least, most);
-        self.u.select_to(low, fits, low, most);
-        [sign, fits, negative, least, most].into_iter().for_each(|t| self.u.give(t));
     }
 
     /// A counter's value in the tile in hand.
@@ -355,6 +313,11 @@ impl<'a> Body<'a> {
             || self.operands[o].elem == Elem::I16
         {
             return Err(Refusal::new(format!("{} results", self.operands[o].dtype)));
+        }
+        if let Value::Held(Held { ty: Ty::I32, .. }, None) = value
+            && self.operands[o].dtype == DType::I64
+        {
+            return Err(Refusal::new("i64 that are moved beside other values"));
         }
         let held = self.held(value)?;
         let held = if self.u.tile.rows() == 1 {

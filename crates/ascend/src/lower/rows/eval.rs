@@ -392,7 +392,7 @@ impl Body<'_> {
             (Some((low, high)), _) => {
                 let whole = self.u.cast(result, Ty::I32, Round::Rint);
                 self.u.give(result);
-                int(whole, low.min(high).into(), high.max(low).into())
+                Ok(int(whole, low.into(), high.into()))
             }
         }
     }

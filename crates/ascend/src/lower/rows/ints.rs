@@ -1,9 +1,9 @@
 //! Integers in 32 bits, and conversions.
 //!
-//! Row programs compute in 64 bits; the chips do not. Each value carries the range of its numbers, from the types of
-//! operands, the sizes of counters and constants. Where a result might leave 32 bits the program is refused. 64-bit
-//! integers that are read count as of any size: they stand as the nearest 32-bit ones, which compare with smaller ones as
-//! they themselves do.
+//! The chips compute integers in 32 bits, and so do the programs that come here (`RowProgram::computes_in_i64`): what
+//! leaves 32 bits, such as sums and products, is cut to its lower word before anything else is made of it. Each value
+//! carries the range of its numbers, from the types of operands, the sizes of counters and constants: divisions and
+//! reductions go through f32 and are exact for small numbers alone.
 
 use super::body::{Body, Value};
 use super::eval::{Done, compare, float, refuse};
@@ -15,15 +15,13 @@ use crate::kernel::{
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 
-/// Integers that are certain to fit 32 bits.
+/// Integers of 32 bits.
 pub(super) const WORD: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 
-/// An integer value, if its numbers fit 32 bits.
-pub(super) fn int(x: Held, low: i128, high: i128) -> Done {
-    match low >= WORD.0.into() && high <= WORD.1.into() {
-        true => Ok(Value::Held(x, Some((low as i64, high as i64)))),
-        false => refuse("i64 arithmetic"),
-    }
+/// An integer value whose numbers lie between two; of numbers beyond 32 bits the lower words.
+pub(super) fn int(x: Held, low: i128, high: i128) -> Value {
+    let fits = low >= WORD.0.into() && high <= WORD.1.into();
+    Value::Held(x, Some(if fits { (low as i64, high as i64) } else { WORD }))
 }
 
 impl Body<'_> {
@@ -35,7 +33,7 @@ impl Body<'_> {
         }
         let Some((low, high)) = range else { return refuse("i64 arithmetic") };
         let (low, high) = (i128::from(low), i128::from(high));
-        match op {
+        Ok(match op {
             Unary::Neg => int(u.scaled(Scaled::Muls, x, -1), -high, -low),
             Unary::Abs => {
                 let minus = u.scaled(Scaled::Muls, x, -1);
@@ -49,9 +47,9 @@ impl Body<'_> {
                 u.w.vector(UnaryOp { op: U::Not, dst: view(dst), src: view(x), over });
                 int(dst, -high - 1, -low - 1)
             }
-            Unary::Floor | Unary::Ceil | Unary::Trunc | Unary::Round => Ok(self.alias(Value::Held(x, range))),
-            _ => refuse(format!("{op:?} of integers")),
-        }
+            Unary::Floor | Unary::Ceil | Unary::Trunc | Unary::Round => self.alias(Value::Held(x, range)),
+            _ => return refuse(format!("{op:?} of integers")),
+        })
     }
 
     pub(super) fn ints(&mut self, op: Binary, a: Value, b: Value) -> Done {
@@ -60,54 +58,48 @@ impl Body<'_> {
             Value::Held(_, range) => range,
             _ => None,
         };
-        let ranges = (range(&a), range(&b));
+        let (Some((al, ah)), Some((bl, bh))) = (range(&a), range(&b)) else {
+            return refuse("i64 arithmetic");
+        };
         if let Some(cmp) = compare(op) {
-            // Integers beyond 32 bits are the largest or smallest here: they differ from all that are certain to lie
-            // between.
-            let certain = |r: Option<(i64, i64)>| r.is_some_and(|(low, high)| low > WORD.0 && high < WORD.1);
-            if !(certain(ranges.0) || certain(ranges.1) || (ranges.0.is_some() && ranges.1.is_some())) {
-                return refuse("i64 comparisons");
-            }
             let (x, y) = (self.held(a)?, self.held(b)?);
             let bits = self.compare_ints(cmp, x, y);
             self.u.give(x);
             self.u.give(y);
             return Ok(float(bits));
         }
-        let (Some((al, ah)), Some((bl, bh))) = ranges else { return refuse("i64 arithmetic") };
         let [al, ah, bl, bh] = [al, ah, bl, bh].map(i128::from);
-        let (x, y) = (self.held(a)?, self.held(b)?);
         let products = [al * bl, al * bh, ah * bl, ah * bh];
+        // By a constant, of numbers that f32 has with a half added.
+        let divides = bl == bh && (1..1 << 21).contains(&bl) && al > -(1 << 21) && ah < 1 << 21;
         let (low, high) = match op {
             Binary::Add => (al + bl, ah + bh),
             Binary::Sub => (al - bh, ah - bl),
             Binary::Mul => (*products.iter().min().unwrap_or(&0), *products.iter().max().unwrap_or(&0)),
             Binary::Min => (al.min(bl), ah.min(bh)),
             Binary::Max => (al.max(bl), ah.max(bh)),
-            _ => (WORD.0.into(), WORD.1.into()),
+            Binary::FloorDiv if divides => (al.div_euclid(bl), ah.div_euclid(bl)),
+            Binary::Rem if divides => (0, bl - 1),
+            Binary::And | Binary::Or | Binary::Xor => (WORD.0.into(), WORD.1.into()),
+            _ => return refuse(format!("{op:?} of integers")),
         };
+        let (x, y) = (self.held(a)?, self.held(b)?);
         let result = match op {
-            Binary::Add => int(self.u.binary(V::Add, x, y), low, high),
-            Binary::Sub => int(self.u.binary(V::Sub, x, y), low, high),
-            Binary::Mul => int(self.u.binary(V::Mul, x, y), low, high),
-            Binary::Min => int(self.u.binary(V::Min, x, y), low, high),
-            Binary::Max => int(self.u.binary(V::Max, x, y), low, high),
-            Binary::And | Binary::Or => {
-                let extent = x.extent.join(y.extent);
-                let (wide_x, wide_y) = (self.u.widened(x, extent), self.u.widened(y, extent));
-                let dst = self.u.take(extent, Ty::I32);
-                let view = |x: Held| Vector::from(Buf { elem: Elem::U16, ..x.buf }.at(0));
-                let op = if op == Binary::And { V::And } else { V::Or };
-                let over = Over::count(self.u.len(extent) * 2);
-                let (dst_view, src0, src1) = (view(dst), view(wide_x), view(wide_y));
-                self.u.w.vector(BinaryOp { op, dst: dst_view, src0, src1, over });
-                self.u.give(wide_x);
-                self.u.give(wide_y);
-                int(dst, low, high)
+            Binary::Add => self.u.binary(V::Add, x, y),
+            Binary::Sub => self.u.binary(V::Sub, x, y),
+            Binary::Mul => self.u.binary(V::Mul, x, y),
+            Binary::Min => self.u.binary(V::Min, x, y),
+            Binary::Max => self.u.binary(V::Max, x, y),
+            Binary::And => self.bitwise(V::And, x, y),
+            Binary::Or => self.bitwise(V::Or, x, y),
+            Binary::Xor => {
+                // The bits of either without those of both: nothing is borrowed.
+                let (any, both) = (self.bitwise(V::Or, x, y), self.bitwise(V::And, x, y));
+                self.u.binary_to(V::Sub, any, any, both);
+                self.u.give(both);
+                any
             }
-            Binary::FloorDiv | Binary::Rem
-                if bl == bh && bl > 0 && al > -(1 << 21) && ah < 1 << 21 && bl < 1 << 21 =>
-            {
+            _ => {
                 // (x + ½) / y is at least 1 / 2y from a whole number; the roundings of f32 are less.
                 let u = &mut self.u;
                 let t = u.cast(x, Ty::F32, Round::None);
@@ -115,20 +107,29 @@ impl Body<'_> {
                 u.scaled_to(Scaled::Muls, t, t, 1.0 / bl as f32);
                 let q = u.cast(t, Ty::I32, Round::Floor);
                 u.give(t);
-                match op {
-                    Binary::FloorDiv => int(q, al.div_euclid(bl), ah.div_euclid(bl)),
-                    _ => {
-                        u.scaled_to(Scaled::Muls, q, q, -(bl as i64));
-                        u.binary_to(V::Add, q, q, x);
-                        int(q, 0, bl - 1)
-                    }
+                if op == Binary::Rem {
+                    u.scaled_to(Scaled::Muls, q, q, -(bl as i64));
+                    u.binary_to(V::Add, q, q, x);
                 }
+                q
             }
-            _ => refuse(format!("{op:?} of integers")),
         };
         self.u.give(x);
         self.u.give(y);
-        result
+        Ok(int(result, low, high))
+    }
+
+    fn bitwise(&mut self, op: V, x: Held, y: Held) -> Held {
+        let u = &mut self.u;
+        let extent = x.extent.join(y.extent);
+        let (wide_x, wide_y) = (u.widened(x, extent), u.widened(y, extent));
+        let dst = u.take(extent, Ty::I32);
+        let view = |x: Held| Vector::from(Buf { elem: Elem::U16, ..x.buf }.at(0));
+        let over = Over::count(u.len(extent) * 2);
+        u.w.vector(BinaryOp { op, dst: view(dst), src0: view(wide_x), src1: view(wide_y), over });
+        u.give(wide_x);
+        u.give(wide_y);
+        dst
     }
 
     /// Integers have one comparison, for equality: `a ≥ b` is `max(a, b) = a`.
@@ -177,7 +178,7 @@ impl Body<'_> {
             Value::Float(x) => Ok(Value::Int(x as i64)),
             Value::Int(x) if dtype.is_float() => Ok(Value::Float(dtype.round(x as f64))),
             Value::Int(x) if dtype == DType::Bool => Ok(Value::Bool(x != 0)),
-            Value::Int(x) if dtype == DType::I64 || (limits.0..=limits.1).contains(&x) => Ok(Value::Int(x)),
+            Value::Int(x) => Ok(Value::Int(dtype.wrap(x))),
             Value::Bool(x) if dtype.is_float() => Ok(Value::Float(x as u8 as f64)),
             Value::Bool(x) if dtype == DType::Bool => Ok(Value::Bool(x)),
             Value::Bool(x) => Ok(Value::Int(x.into())),
@@ -191,13 +192,13 @@ impl Body<'_> {
                 }
                 let whole = self.u.cast(number, Ty::I32, Round::Rint);
                 self.u.give(number);
-                int(whole, 0, 1)
+                Ok(int(whole, 0, 1))
             }
             Value::Held(x, _) if x.ty == Ty::F32 => match dtype {
                 DType::F32 => Ok(self.alias(a)),
                 DType::F16 | DType::BF16 => Ok(float(self.rounded(x, dtype))),
                 DType::Bool => Ok(float(self.u.compared_with(x, 0.0f32, Compare::Ne))),
-                DType::I32 => int(self.u.cast(x, Ty::I32, Round::Trunc), WORD.0.into(), WORD.1.into()),
+                DType::I32 => Ok(Value::Held(self.u.cast(x, Ty::I32, Round::Trunc), Some(WORD))),
                 _ => refuse(format!("{dtype} of floats")),
             },
             Value::Held(x, range) => match dtype {
@@ -208,10 +209,11 @@ impl Body<'_> {
                     Ok(float(not))
                 }
                 DType::I64 => Ok(self.alias(a)),
+                DType::I32 => {
+                    self.u.w.retain(x.buf);
+                    Ok(Value::Held(x, range.or(Some(WORD))))
+                }
                 _ if dtype.is_float() => {
-                    if range.is_none() {
-                        return refuse("floats of i64");
-                    }
                     let number = self.u.cast(x, Ty::F32, Round::None);
                     if dtype == DType::F32 {
                         return Ok(float(number));
@@ -225,7 +227,6 @@ impl Body<'_> {
                 }
                 _ => refuse(format!("{dtype} of wider integers")),
             },
-            Value::Int(_) => refuse(format!("a constant beyond {dtype}")),
         }
     }
 

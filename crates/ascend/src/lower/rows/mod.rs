@@ -59,6 +59,9 @@ pub fn rows(
     if program.computes_in_f64() {
         return Err(Refusal::new("f64"));
     }
+    if program.computes_in_i64() {
+        return Err(Refusal::new("i64 arithmetic"));
+    }
     let views: Vec<&TensorView> = reads.iter().chain(writes).copied().collect();
     let first = Kernel { chip, p: program, views: &views, source, split: Split::Ranges }.build()?;
     let mut args: Vec<Arg> = (0..reads.len()).map(|operand| Arg::Read { operand, bytes: 0 }).collect();
