@@ -4,8 +4,9 @@
 use headwater_core::compile::{
     Compiled, Derivative, Form, Goal, Options, STAGES, Snapshot, Stage, compile, optimize, stage,
 };
-use headwater_core::graph::{InputRole, OutputRole, parse, verify};
-use headwater_core::ops::pointwise::gelu::GELU;
+use headwater_core::graph::{InputRole, OutputRole, Phase, parse, verify};
+use headwater_core::ops::pointwise::{exp::EXP, gelu::GELU};
+use headwater_core::pass::check_plan;
 use headwater_core::pass::precision::{Level, Properties, Settings};
 use headwater_core::plan::{self, Bindings};
 use headwater_core::target::Target;
@@ -172,4 +173,64 @@ fn the_order_of_passes_is_written_once() {
     });
     let both: Vec<&PathBuf> = both.collect();
     assert!(both.is_empty(), "these call `fuse` and `differentiate` themselves: {both:?}");
+}
+
+#[test]
+fn a_step_in_halves_lists_what_crosses_and_the_checker_misses_nothing() {
+    let options = Options { halves: true, all_outputs: true, ..Options::default() };
+    let compiled = compile(model(), &options, &Target::default(), simple).unwrap();
+    let plan = compiled.into_plan().unwrap();
+    let text = plan.to_string();
+    assert_eq!(plan::parse(&text, Registry::standard()).unwrap().to_string(), text);
+    let halves = plan.halves.clone().unwrap();
+    assert!(!halves.crossing.is_empty() && halves.returned.len() == 3, "{halves:?}");
+    let refused = |change: &dyn Fn(&mut plan::Halves)| {
+        let mut broken = plan.clone();
+        change(broken.halves.as_mut().unwrap());
+        check_plan(&broken).unwrap_err().message
+    };
+    assert!(refused(&|h| h.boundary -= 1).contains("on the other side of the boundary"));
+    assert!(refused(&|h| h.returned[0].1 += 1 << 20).contains("without writing them all"));
+    let arena = halves.crossing.iter().position(|c| c.place.segment == plan::ARENA).unwrap();
+    assert!(refused(&|h| drop(h.crossing.remove(arena))).contains("not listed as crossing"));
+    assert!(refused(&|h| h.returned.truncate(2)).contains("does not return them"));
+    assert!(refused(&|h| h.returned[0].0.segment = plan::ARENA).contains("without writing them all"));
+    // A backward step writes its result over one that the caller has been given.
+    let mut broken = plan.clone();
+    let (place, bytes) = halves.returned[1];
+    let step = broken.steps[halves.boundary..].iter_mut().find(|s| !s.writes.is_empty()).unwrap();
+    step.writes[0] = plan::TensorView {
+        place,
+        dtype: DType::U8,
+        layout: headwater_core::Layout::contiguous(&[bytes].into()),
+    };
+    let e = check_plan(&broken).unwrap_err();
+    assert!(e.message.contains("which the forward half returns"), "{e}");
+    // One completed behind the boundary.
+    let mut broken = plan.clone();
+    let writes = |s: &plan::Step| s.writes.iter().any(|w| w.place == place);
+    let step = broken.steps.iter_mut().rfind(|s| writes(s)).unwrap();
+    step.writes.retain(|w| w.place != place);
+    let e = check_plan(&broken).unwrap_err();
+    assert!(e.message.contains("without writing them all"), "{e}");
+    let budget = Options { memory_budget: Some(1 << 20), ..options };
+    assert_eq!(optimize(model(), &budget, &Target::default()).unwrap_err().code, Code::Attribute);
+}
+
+#[test]
+fn a_gradient_that_the_forward_half_computes_is_delivered_by_the_backward_half() {
+    let mut b = Builder::new();
+    let w = b.parameter("w", DType::F32, &[4]);
+    let e = b.call(&EXP, &[w]).unwrap();
+    let loss = b.sum(e, &[0], false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    let options = Options { halves: true, recompute: false, ..Options::default() };
+    let compiled = compile(b.finish(), &options, &Target::default(), simple).unwrap();
+    let gradient = compiled.graph.outputs.iter().find(|o| o.role == OutputRole::Gradient(w)).unwrap();
+    let (producer, _) = compiled.graph.producer(gradient.value).unwrap();
+    assert_eq!(producer.phase, Phase::Forward, "equal nodes are merged: {}", compiled.graph);
+    let plan = compiled.into_plan().unwrap();
+    let halves = plan.halves.unwrap();
+    assert_eq!((halves.returned.len(), halves.crossing.len()), (1, 1), "{halves:?}");
+    assert!(plan.steps[halves.boundary..].iter().any(|s| s.writes.iter().any(|w| w.place.segment.0 == 3)));
 }

@@ -94,6 +94,9 @@ pub struct Options<'a> {
     pub instrument: Instrument<'a>,
     /// Whether the backward pass recomputes what is cheap, rather than read what the forward pass saved.
     pub recompute: bool,
+    /// True if a training step is planned as two runs, forward and backward ([`Plan::halves`]). Not together
+    /// with a memory budget.
+    pub halves: bool,
     /// Bytes that a training step may take: all segments of its plan and the arena. What does not fit is
     /// computed a second time in the backward pass.
     pub memory_budget: Option<usize>,
@@ -117,6 +120,7 @@ impl Default for Options<'_> {
             fault: None,
             instrument: Instrument::None,
             recompute: true,
+            halves: false,
             memory_budget: None,
             accumulate: false,
             stop_after: None,
@@ -211,6 +215,10 @@ pub fn compile<E: From<Error>>(
         Some(name) => Some(stage(name).ok_or_else(|| unknown_stage(name))?),
         None => None,
     };
+    if options.halves && options.memory_budget.is_some() {
+        let message = "a memory budget is not kept by a step that is run in halves: choose one";
+        return Err(fail!(Attribute, "{message}").into());
+    }
     let mut done = Compiled { graph: model, ..Compiled::default() };
     let mut bind = Some(bind);
     for stage in &STAGES {

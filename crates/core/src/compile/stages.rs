@@ -194,7 +194,10 @@ pub static STAGES: [Stage; 18] = [
         exactness: Some(Exactness::Exact),
         summary: "joins neighbouring row programs, a loss with its gradient among them",
         runs: |_, _| true,
-        run: |c, _, target| rewrite(c, |g| pass::fuse(g, target)),
+        run: |c, o, target| match in_halves(o) {
+            true => rewrite(c, |g| pass::fuse_halves(g, target)),
+            false => rewrite(c, |g| pass::fuse(g, target)),
+        },
     },
     Stage {
         name: "recompute",
@@ -247,8 +250,9 @@ pub static STAGES: [Stage; 18] = [
         exactness: Some(Exactness::Exact),
         summary: "lowers nodes to steps on bytes: layouts, results in place, the arena; and proves the plan",
         runs: |_, _| true,
-        run: |c, _, target| {
-            let plan = pass::plan(&c.graph, &c.bindings, target)?;
+        run: |c, o, target| {
+            let plan = if in_halves(o) { pass::plan_halves } else { pass::plan };
+            let plan = plan(&c.graph, &c.bindings, target)?;
             pass::check_plan(&plan)?;
             c.plan = Some(plan);
             Ok(())
@@ -259,6 +263,11 @@ pub static STAGES: [Stage; 18] = [
 fn rewrite(c: &mut Compiled, pass: impl FnOnce(Graph) -> Result<Graph>) -> Result<()> {
     c.graph = pass(std::mem::take(&mut c.graph))?;
     Ok(())
+}
+
+/// True if the plan is one of two runs.
+fn in_halves(o: &Options) -> bool {
+    o.halves && o.goal == Goal::Train
 }
 
 /// True if a training step returns every user output.

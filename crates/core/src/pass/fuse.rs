@@ -7,10 +7,11 @@
 //! that others use later are still stored. The rewrite is *exact*: the same bits as unfused, on a device that
 //! computes in the same type (`merge`).
 
+use super::halves::{in_order_of_phases, made_forward};
 use super::merge::{Group, fused_node, merge};
 use super::regroup::{sum_early, widen_late};
 use crate::diagnostic::{Code, Error, Result};
-use crate::graph::{Def, Graph, Node, NodeId, ValueId};
+use crate::graph::{Def, Graph, Node, NodeId, Phase, ValueId};
 use crate::ops::Body;
 use crate::target::{RowProgramLimits, Target};
 
@@ -24,7 +25,26 @@ const WAITING: usize = 8;
 /// What an operator's own program rule refuses.
 pub fn fuse(graph: Graph, target: &Target) -> Result<Graph> {
     let graph = sum_early(widen_late(graph)?, &target.rows)?;
-    let mut fuser = Fuser::new(&graph, &target.rows)?;
+    let held = vec![false; graph.values.len()];
+    fuse_around(graph, target, held)
+}
+
+/// As [`fuse`], of a step that is run in halves: results of the forward pass that the graph returns are made
+/// there, and forward comes before backward.
+///
+/// # Errors
+/// As [`fuse`]; `Unsupported` for a result that only the backward pass makes.
+pub fn fuse_halves(graph: Graph, target: &Target) -> Result<Graph> {
+    let graph = in_order_of_phases(sum_early(widen_late(graph)?, &target.rows)?);
+    let mut held = vec![false; graph.values.len()];
+    for (o, forward) in graph.outputs.iter().zip(made_forward(&graph)?) {
+        held[o.value.0 as usize] = forward;
+    }
+    fuse_around(graph, target, held)
+}
+
+fn fuse_around(graph: Graph, target: &Target, held: Vec<bool>) -> Result<Graph> {
+    let mut fuser = Fuser::new(&graph, &target.rows, held)?;
     for n in 0..graph.nodes.len() {
         fuser.absorb_producers(n);
     }
@@ -56,10 +76,12 @@ struct Fuser<'a> {
     /// Nodes that use a value, ascending.
     users: Vec<Vec<usize>>,
     is_output: Vec<bool>,
+    /// Values that may not move from their phase into a later one.
+    held: Vec<bool>,
 }
 
 impl<'a> Fuser<'a> {
-    fn new(graph: &'a Graph, limits: &'a RowProgramLimits) -> Result<Self> {
+    fn new(graph: &'a Graph, limits: &'a RowProgramLimits, held: Vec<bool>) -> Result<Self> {
         let mut users = vec![Vec::new(); graph.values.len()];
         let mut home = vec![None; graph.values.len()];
         let mut groups = Vec::with_capacity(graph.nodes.len());
@@ -75,7 +97,7 @@ impl<'a> Fuser<'a> {
         graph.outputs.iter().for_each(|o| is_output[o.value.0 as usize] = true);
         let into: Vec<usize> = (0..graph.nodes.len()).collect();
         let when = into.iter().map(|&n| (n, 0)).collect();
-        Ok(Fuser { graph, limits, groups, home, into, when, waited: 0, users, is_output })
+        Ok(Fuser { graph, limits, groups, home, into, when, waited: 0, users, is_output, held })
     }
 
     /// Absorbs into node `n` every producer that may move there.
@@ -99,6 +121,12 @@ impl<'a> Fuser<'a> {
         };
         // Nobody may need a result of the producer before node `n` runs.
         let Some(waiting) = self.waiting(n, p) else { return false };
+        let leaves = |u: usize| {
+            self.phase(u) != self.phase(n) && self.results(u).iter().any(|v| self.held[v.0 as usize])
+        };
+        if waiting.iter().chain([&p]).any(|&u| leaves(u)) {
+            return false;
+        }
         let later = |u: usize| self.when[self.place(u)] > self.when[n] || waiting.contains(&self.place(u));
         let kept =
             |w: ValueId| self.is_output[w.0 as usize] || self.users[w.0 as usize].iter().any(|&u| later(u));
@@ -186,6 +214,11 @@ impl<'a> Fuser<'a> {
         let mut order: Vec<usize> = (0..self.graph.nodes.len()).collect();
         order.sort_by_key(|&n| self.when[n]);
         order.into_iter().map(|n| (n, self.when[n].0)).collect()
+    }
+
+    /// The phase in which the group or node at `n` runs.
+    fn phase(&self, n: usize) -> Phase {
+        self.graph.nodes[n].phase.max(self.graph.nodes[self.when[n].0].phase)
     }
 
     /// Where a node is computed now.

@@ -2,6 +2,7 @@
 //! to their places where that is safe. Which bytes of the arena each buffer gets is decided by `memory`
 //! afterwards.
 
+use super::halves;
 use super::layouts::layouts;
 use super::memory::{self, Buffer};
 use super::reuse;
@@ -11,7 +12,9 @@ use crate::dtype::DType;
 use crate::ensure;
 use crate::graph::{Def, Graph, Node, OutputRole, Phase, ValueId};
 use crate::ops::{Body, RegionCopy, Source};
-use crate::plan::{ARENA, Bindings, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work};
+use crate::plan::{
+    ARENA, Bindings, Halves, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work,
+};
 use crate::row::RowProgram;
 use crate::shape::Layout;
 use crate::target::{Port, Support, Target};
@@ -26,10 +29,35 @@ use std::sync::Arc;
 /// segments, and what operators refuse.
 pub fn plan(graph: &Graph, bindings: &Bindings, target: &Target) -> Result<Plan> {
     let mut lowering = Lowering::new(graph, bindings, target)?;
-    for node in &graph.nodes {
-        lowering.node(node).map_err(|e| e.in_op(node.op.name).at(graph.origin(node)))?;
+    lowering.nodes(&graph.nodes)?;
+    lowering.deliver(&|_| true, Phase::Update)?;
+    lowering.finish(None)
+}
+
+/// As [`plan`], of a step that is run in halves: what the forward pass returns is complete before the backward
+/// pass begins, and the plan lists what crosses. The graph's forward nodes come first, as
+/// [`super::fuse_halves`] leaves them.
+///
+/// # Errors
+/// As [`plan`]; `Unsupported` for a result that the forward pass writes over what the backward pass reads, such
+/// as changed state, and for one that only the backward pass makes.
+pub fn plan_halves(graph: &Graph, bindings: &Bindings, target: &Target) -> Result<Plan> {
+    let (first, made) = (halves::backward(graph)?, halves::made_forward(graph)?);
+    halves::check_overwritten(graph, bindings, first, &made)?;
+    let mut lowering = Lowering::new(graph, bindings, target)?;
+    // The forward half writes what it returns and the arena, nothing else.
+    for (o, _) in graph.outputs.iter().zip(&made).filter(|(_, made)| !**made) {
+        if graph.producer(o.value).is_some_and(|(node, _)| node.phase == Phase::Forward) {
+            lowering.targets.remove(&o.value);
+        }
     }
-    lowering.finish()
+    lowering.nodes(&graph.nodes[..first])?;
+    let mut returned = lowering.deliver(&|o| made[o], Phase::Forward)?;
+    let boundary = lowering.steps.len();
+    lowering.nodes(&graph.nodes[first..])?;
+    lowering.deliver(&|o| !made[o], Phase::Update)?;
+    returned.retain(|(_, bytes)| *bytes > 0);
+    lowering.finish(Some((boundary, returned)))
 }
 
 /// Where a value's elements are: a buffer and a layout in it.
@@ -98,6 +126,12 @@ impl<'a> Lowering<'a> {
         let (copies, steps) = (HashMap::new(), Vec::new());
         let common = None;
         Ok(Lowering { graph, bindings, target, buffers, steps, storage, copies, targets, layouts, common })
+    }
+
+    fn nodes(&mut self, nodes: &'a [Node]) -> Result<()> {
+        nodes.iter().try_for_each(|node| {
+            self.node(node).map_err(|e| e.in_op(node.op.name).at(self.graph.origin(node)))
+        })
     }
 
     fn storage(&self, v: ValueId) -> Result<&Storage> {
@@ -297,14 +331,20 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Brings every output that is not there yet to its place, then places the arena.
-    fn finish(mut self) -> Result<Plan> {
+    /// Brings the outputs that are asked for, by number, to their places. Returns places and bytes of those that
+    /// steps have written.
+    fn deliver(&mut self, asked: &dyn Fn(usize) -> bool, phase: Phase) -> Result<Vec<(Place, usize)>> {
         let graph = self.graph;
-        let mut moves = Vec::new();
-        for (o, place) in graph.outputs.iter().zip(&self.bindings.outputs) {
+        let (mut moves, mut delivered) = (Vec::new(), Vec::new());
+        let outputs = graph.outputs.iter().zip(&self.bindings.outputs).enumerate();
+        for (_, (o, place)) in outputs.filter(|(i, _)| asked(*i)) {
             let Some(place) = output_place(graph, self.bindings, o.role, *place) else { continue };
             let from = self.storage(o.value)?.clone();
             let there = self.buffers[from.buffer].place == Some(place) && from.layout.is_contiguous();
+            let given = there && graph.inputs.iter().any(|i| i.value == self.buffers[from.buffer].value);
+            if !given {
+                delivered.push((place, graph.ty(o.value).bytes()));
+            }
             if !there {
                 moves.push((o, place, from));
             }
@@ -317,7 +357,7 @@ impl<'a> Lowering<'a> {
             attrs: crate::Attrs::new(),
             outputs: vec![],
             origin: crate::graph::OriginId(0),
-            phase: Phase::Update,
+            phase,
         };
         let written: Vec<(Place, usize)> =
             moves.iter().map(|(o, p, _)| (*p, graph.ty(o.value).bytes())).collect();
@@ -338,6 +378,13 @@ impl<'a> Lowering<'a> {
             let to = self.allocate(o.value, &ty, Some(place));
             self.copy(&end, from, to);
         }
+        Ok(delivered)
+    }
+
+    /// Places the arena. `halves`: the first step of the backward half, and places and bytes of what the
+    /// forward half returns.
+    fn finish(self, halves: Option<(usize, Vec<(Place, usize)>)>) -> Result<Plan> {
+        let graph = self.graph;
         let Lowering { buffers, steps: drafts, bindings, target, .. } = self;
         let roots = reuse::roots(&buffers, &drafts);
         let uses: Vec<Vec<usize>> = drafts.iter().map(|d| d.buffers().map(|b| roots[b]).collect()).collect();
@@ -347,6 +394,11 @@ impl<'a> Lowering<'a> {
             target.memory.alignment,
             &drafts.iter().map(|d| d.origin).collect::<Vec<_>>(),
         );
+        let halves = halves.map(|(boundary, returned)| {
+            let place = |buffer: usize| places[roots[buffer]];
+            let crossing = halves::crossing(graph, &buffers, drafts.split_at(boundary), &place);
+            Halves { boundary, crossing, returned }
+        });
         let view = |s: &Storage| TensorView {
             place: places[roots[s.buffer]],
             dtype: s.dtype,
@@ -372,20 +424,26 @@ impl<'a> Lowering<'a> {
             segments,
             steps,
             placements,
+            halves,
             origins: graph.origins.clone(),
         })
     }
 }
 
 /// Where an output goes: its own binding, or for a mutation its target's.
-fn output_place(graph: &Graph, bindings: &Bindings, role: OutputRole, own: Option<Place>) -> Option<Place> {
+pub(super) fn output_place(
+    graph: &Graph,
+    bindings: &Bindings,
+    role: OutputRole,
+    own: Option<Place>,
+) -> Option<Place> {
     own.or_else(|| match role {
         OutputRole::Mutation(v) => graph.input_index(v).and_then(|i| bindings.inputs[i]),
         _ => None,
     })
 }
 
-fn overlap(a: Place, a_bytes: usize, b: Place, b_bytes: usize) -> bool {
+pub(super) fn overlap(a: Place, a_bytes: usize, b: Place, b_bytes: usize) -> bool {
     a.segment == b.segment && a.offset < b.offset + b_bytes && b.offset < a.offset + a_bytes
 }
 

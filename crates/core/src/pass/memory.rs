@@ -6,6 +6,7 @@
 //! so that all is near-linear in their number, and taken where it needs less. The checker knows nothing of
 //! that: it reads the finished plan.
 
+use super::halves::check_halves;
 use crate::diagnostic::Result;
 use crate::ensure;
 use crate::graph::{OriginId, ValueId};
@@ -171,7 +172,7 @@ fn by_weight(alive: &[Alive]) -> (Vec<usize>, usize) {
 }
 
 /// Bytes a view touches: first byte and one past the last, in its segment; `None` if it has no element.
-fn extent(v: &TensorView) -> Option<(isize, isize)> {
+pub(super) fn extent(v: &TensorView) -> Option<(isize, isize)> {
     let (mut low, mut high) = (v.layout.offset, v.layout.offset);
     for (&d, &s) in v.layout.shape.iter().zip(&v.layout.strides) {
         if d == 0 {
@@ -187,7 +188,8 @@ fn extent(v: &TensorView) -> Option<(isize, isize)> {
 
 /// Proves a plan sound from its steps alone: every view lies in its segment; in the arena, in a placement
 /// that is live at that step and has been written before it is read; placements that are live together do not
-/// overlap.
+/// overlap. Of a plan in halves also that the second reads nothing of the first but what is listed, and that
+/// the first completes what it returns (`halves`).
 ///
 /// # Errors
 /// `Plan`, naming the step and what is wrong.
@@ -289,7 +291,7 @@ pub fn check_plan(plan: &Plan) -> Result<()> {
             live.remove(&plan.placements[i].place.offset);
         }
     }
-    Ok(())
+    plan.halves.as_ref().map_or(Ok(()), |halves| check_halves(plan, halves))
 }
 
 #[cfg(test)]

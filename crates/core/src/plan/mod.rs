@@ -143,6 +143,32 @@ pub struct Placement {
     pub origin: OriginId,
 }
 
+/// A training step in two runs, forward and backward, with the caller in between: as an automatic
+/// differentiation of another framework calls a layer. The steps before `boundary` are one run, the rest the
+/// other, on the same memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Halves {
+    /// First step of the backward half.
+    pub boundary: usize,
+    /// Values that the backward half reads and the forward half has made or read: their memory is left as it
+    /// is between the two runs. The rest of the arena is free for others.
+    pub crossing: Vec<Crossing>,
+    /// Results of the forward half: their first bytes, and how many. Complete at the boundary, not changed
+    /// behind it.
+    pub returned: Vec<(Place, usize)>,
+}
+
+/// A value that crosses from the forward half of a plan to the backward half.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Crossing {
+    /// Name of the input, or module path and operator that made it.
+    pub name: String,
+    /// Dtype and shape.
+    pub ty: TensorType,
+    /// First byte of its buffer, which holds its elements without gaps, in an order of the planner's.
+    pub place: Place,
+}
+
 /// An executable plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -154,6 +180,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What lies where in the arena and when.
     pub placements: Vec<Placement>,
+    /// The two halves of a step that is run in two parts.
+    pub halves: Option<Halves>,
     /// Origins of the steps.
     pub origins: Arc<Vec<Origin>>,
 }

@@ -2,7 +2,7 @@
 //! Checks the form alone; whether the plan may run is `pass::check_plan`'s business, and the device's.
 
 use super::text::{HEADER, KINDS};
-use super::{ALIGN, Place, Placement, Plan, Segment, SegmentId, Step, TensorView, Work};
+use super::{ALIGN, Crossing, Halves, Place, Placement, Plan, Segment, SegmentId, Step, TensorView, Work};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::graph::text::PHASES;
@@ -24,6 +24,7 @@ pub fn parse(text: &str, registry: &Registry) -> Result<Plan> {
         segments: Vec::new(),
         steps: Vec::new(),
         placements: Vec::new(),
+        halves: None,
         origins: BTreeMap::new(),
         origin_uses: Vec::new(),
         phase: Phase::Forward,
@@ -40,6 +41,7 @@ pub fn parse(text: &str, registry: &Registry) -> Result<Plan> {
         segments: reader.segments,
         steps: reader.steps,
         placements: reader.placements,
+        halves: reader.halves,
         origins: Arc::new(reader.origins.into_values().collect()),
     })
 }
@@ -51,6 +53,7 @@ struct Reader<'a> {
     segments: Vec<Segment>,
     steps: Vec<Step>,
     placements: Vec<Placement>,
+    halves: Option<Halves>,
     origins: BTreeMap<u32, Origin>,
     /// Origins named, and where, to look up at the end: they are defined further down.
     origin_uses: Vec<(u32, Spot)>,
@@ -76,6 +79,24 @@ impl Reader<'_> {
                 }
                 "step" => self.step(line),
                 "place" => self.placement(line),
+                "boundary" => {
+                    if self.halves.is_some() {
+                        return Err(line.fail("one boundary alone"));
+                    }
+                    let boundary = line.number("the number of a step")?;
+                    self.halves = Some(Halves { boundary, crossing: Vec::new(), returned: Vec::new() });
+                    Ok(())
+                }
+                "cross" => {
+                    let (name, place, ty) = (line.string()?, place(line)?, line.ty()?);
+                    self.halves(line)?.crossing.push(Crossing { name, ty, place });
+                    Ok(())
+                }
+                "return" => {
+                    let returned = (place(line)?, line.number("a number of bytes")?);
+                    self.halves(line)?.returned.push(returned);
+                    Ok(())
+                }
                 word => match PHASES.into_iter().find(|(_, w)| *w == word) {
                     Some((phase, _)) => {
                         self.phase = phase;
@@ -149,6 +170,11 @@ impl Reader<'_> {
         let origin = self.origin(line)?;
         self.placements.push(Placement { value, place, bytes, first, last, origin });
         Ok(())
+    }
+
+    /// The halves that a boundary further up has begun.
+    fn halves(&mut self, line: &mut Line) -> Result<&mut Halves> {
+        self.halves.as_mut().ok_or_else(|| line.fail("a boundary before this"))
     }
 
     /// The origin at the end of a line, `@0` where none stands.

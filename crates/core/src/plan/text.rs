@@ -21,9 +21,15 @@
 //! `alignment` is that of segments and buffers in bytes. `$1[64]` is byte 64 of segment 1. A view is a place, a dtype, a shape, strides in elements, and `+ n` where its first
 //! element is not the place's first. A step names its operator, its work (a kernel with attributes, or a row program), views
 //! read and written, workspace and floating-point operations. `place` is a value's share of the arena from its first step to
-//! its last. Phases and origins are as in the text form of graphs.
+//! its last. Phases and origins are as in the text form of graphs. A plan in halves says so behind its placements:
+//!
+//! ```text
+//! boundary 12
+//! cross "fc addmm" $0[64] f32[2, 4]
+//! return $2[0] 32
+//! ```
 
-use super::{Place, Placement, Plan, SegmentKind, Step, TensorView, Work};
+use super::{Crossing, Place, Placement, Plan, SegmentKind, Step, TensorView, Work};
 use crate::attr::{Exact, Listed};
 use crate::graph::text::{write_origin, write_origins};
 use std::fmt::{self, Display, Formatter};
@@ -78,6 +84,15 @@ impl Display for Plan {
             let Placement { value, place, bytes, first, last, origin } = p;
             write!(f, "place {value} {place} {bytes} steps {first} to {last}")?;
             write_origin(f, *origin, &self.origins)?;
+        }
+        if let Some(halves) = &self.halves {
+            writeln!(f, "\nboundary {}", halves.boundary)?;
+            for Crossing { name, ty, place } in &halves.crossing {
+                writeln!(f, "cross {name:?} {place} {ty}")?;
+            }
+            for (place, bytes) in &halves.returned {
+                writeln!(f, "return {place} {bytes}")?;
+            }
         }
         f.write_str("\n")?;
         write_origins(f, &self.origins)

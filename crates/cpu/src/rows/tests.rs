@@ -217,8 +217,14 @@ fn body(rng: &mut Rng, ex: &mut Example, operand: &MakeOperand, plain: bool, out
 pub(super) fn run(ex: &Example, threads: usize, tier: Tier) -> Vec<Tensor> {
     let kind = SegmentKind::Arena;
     let segments = ex.bytes.iter().map(|&bytes| Segment { name: "t".into(), bytes, kind }).collect();
-    let plan =
-        Plan { alignment: ALIGN, segments, steps: vec![], placements: vec![], origins: Arc::new(vec![]) };
+    let plan = Plan {
+        alignment: ALIGN,
+        segments,
+        steps: vec![],
+        placements: vec![],
+        halves: None,
+        origins: Arc::new(vec![]),
+    };
     let view = |s: &Slot| TensorView {
         place: Place { segment: SegmentId(s.segment as u32), offset: 0 },
         dtype: s.ty.dtype,
@@ -351,8 +357,14 @@ fn compile_plain(ex: &Example) -> Result<Program> {
 pub(super) fn compile(ex: &Example, tier: Tier) -> Result<Program> {
     let kind = SegmentKind::Arena;
     let segments = ex.bytes.iter().map(|&bytes| Segment { name: "t".into(), bytes, kind }).collect();
-    let plan =
-        Plan { alignment: ALIGN, segments, steps: vec![], placements: vec![], origins: Arc::new(vec![]) };
+    let plan = Plan {
+        alignment: ALIGN,
+        segments,
+        steps: vec![],
+        placements: vec![],
+        halves: None,
+        origins: Arc::new(vec![]),
+    };
     let view = |s: &Slot| TensorView {
         place: Place { segment: SegmentId(s.segment as u32), offset: 0 },
         dtype: s.ty.dtype,
