@@ -14,9 +14,9 @@ impl Shape {
         Shape(SmallVec::from_slice(dims))
     }
 
-    /// Number of elements. Graph construction refuses shapes whose product overflows, so this cannot.
+    /// Number of elements; `usize::MAX` where the product overflows, which graph construction refuses.
     pub fn numel(&self) -> usize {
-        self.0.iter().product()
+        if self.0.contains(&0) { 0 } else { self.0.iter().fold(1, |n, &d| n.saturating_mul(d)) }
     }
 
     /// Number of elements, or `None` if it does not fit in `isize`.
@@ -219,11 +219,12 @@ impl Layout {
                 }
                 d -= 1;
                 index[d] += 1;
-                at += self.strides[d];
+                // Modulo 2^64: the stride of a dimension of size 1 is any number, added and taken back.
+                at = at.wrapping_add(self.strides[d]);
                 if index[d] < self.shape[d] {
                     break;
                 }
-                at -= self.strides[d] * self.shape[d] as isize;
+                at = at.wrapping_sub(self.strides[d].wrapping_mul(self.shape[d] as isize));
                 index[d] = 0;
             }
         }

@@ -70,10 +70,10 @@ impl Conv {
             pad: [0; 3],
             out_shape: Shape::default(),
         };
+        ensure!(!c.kernel.contains(&0), Shape, "the kernel of {weight} is empty");
         let (before, after) = c.padding(cx, spatial)?;
         c.pad = before;
         for d in 0..3 {
-            ensure!(c.kernel[d] > 0, Shape, "the kernel of {weight} is empty");
             let reach = c.reach(d)?;
             let padded = c.input[d].checked_add(before[d]).and_then(|n| n.checked_add(after[d]));
             let Some(padded) = padded else { return Err(crate::fail!(Size, "the padding is too large")) };
