@@ -87,7 +87,16 @@ pub fn sha256(path: &Path) -> Result<String> {
     let mut file = std::fs::File::open(path).with_context(failed)?;
     let mut hash = Sha256::new();
     std::io::copy(&mut file, &mut hash).with_context(failed)?;
-    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+    Ok(hexadecimal(hash))
+}
+
+/// The SHA-256 of bytes, in hexadecimal.
+pub fn sha256_of(bytes: &[u8]) -> String {
+    hexadecimal(Sha256::new().chain_update(bytes))
+}
+
+fn hexadecimal(hash: Sha256) -> String {
+    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// A scalar tensor.

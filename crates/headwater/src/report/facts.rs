@@ -3,7 +3,7 @@
 
 use super::Table;
 use crate::runtime::TrainConfig;
-use crate::tensors::sha256;
+use crate::tensors::{sha256, sha256_of};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,6 +22,17 @@ pub fn run() -> Vec<(String, String)> {
 pub fn file(what: &str, path: &Path) -> (String, String) {
     if path.is_dir() {
         return (what.to_string(), format!("{} · a folder, not hashed", path.display()));
+    }
+    // A pattern is hashed as its files' hashes, in the order of their names.
+    let files = crate::runtime::data::files(path).unwrap_or_else(|_| vec![path.to_owned()]);
+    if files.len() > 1 || files.first().is_some_and(|f| f != path) {
+        let hashes = files.iter().map(|f| sha256(f)).collect::<anyhow::Result<Vec<_>>>();
+        let hash =
+            hashes.map(|h| sha256_of(h.concat().as_bytes())).unwrap_or_else(|e| format!("unknown: {e:#}"));
+        return (
+            what.to_string(),
+            format!("{} · {} files · SHA-256 of theirs {hash}", path.display(), files.len()),
+        );
     }
     let hash = sha256(path).unwrap_or_else(|e| format!("unknown: {e:#}"));
     (what.to_string(), format!("{} · SHA-256 {hash}", path.display()))

@@ -64,7 +64,7 @@ impl Images {
         let refuse = |m: String| Error::data(&file, m);
         let text = std::fs::read_to_string(&file).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => {
-                Error::data(folder, format!("is a folder without {FILE}: one of images needs it, with `channels`, `height` and `width`"))
+                Error::data(folder, format!("is a folder without {FILE} (`channels`, `height`, `width`) or text.toml (`tokenizer`, `length`), of which a data set has one"))
             }
             _ => Error::io(&file)(e),
         })?;
@@ -76,7 +76,7 @@ impl Images {
             return Err(refuse(format!("images of more than {PIXELS} pixels are not supported")));
         }
         let affine = affine(&settings).map_err(refuse)?;
-        let folders = entries(folder)?.into_iter().filter(|p| p.is_dir()).collect::<Vec<_>>();
+        let folders = super::entries(folder)?.into_iter().filter(|p| p.is_dir()).collect::<Vec<_>>();
         let name = |p: &Path| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let found: Vec<String> = folders.iter().map(|p| name(p)).collect();
         let classes = settings.classes.clone().unwrap_or_else(|| found.clone());
@@ -146,22 +146,13 @@ fn affine(s: &Settings) -> Result<Vec<(f64, f64)>, String> {
     Ok(mean.iter().zip(std).map(|(mean, std)| (1.0 / (255.0 * std), -mean / std)).collect())
 }
 
-/// A folder's entries, sorted by name.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let read = std::fs::read_dir(folder).map_err(Error::io(folder))?;
-    let mut all = read.map(|e| e.map(|e| e.path()).map_err(Error::io(folder))).collect::<Result<Vec<_>>>()?;
-    all.retain(|p| p.file_name().is_some_and(|n| !n.to_string_lossy().starts_with('.')));
-    all.sort();
-    Ok(all)
-}
-
 /// A folder's images, sorted by name. Other files are passed over.
 fn images(folder: &Path) -> Result<Vec<PathBuf>> {
     let image = |p: &PathBuf| {
         let ending = p.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
         p.is_file() && ["png", "jpg", "jpeg"].contains(&ending.as_str())
     };
-    Ok(entries(folder)?.into_iter().filter(image).collect())
+    Ok(super::entries(folder)?.into_iter().filter(image).collect())
 }
 
 /// An image: rows of pixels, channels innermost, values from 0 to 255.

@@ -1,5 +1,5 @@
-//! Data sets: tensors in `.safetensors`, `.npz` or `.npy` files whose first dimension counts samples, and folders
-//! of images. Owns files, conversion, the order of samples and the thread that reads ahead. Knows of the model only what its
+//! Data sets: tensors in `.safetensors`, `.npz` or `.npy` files whose first dimension counts samples, folders of
+//! images and of texts, and several files as one. Owns files, conversion, the order of samples and the thread that reads ahead. Knows of the model only what its
 //! inputs are called.
 
 mod blame;
@@ -9,6 +9,8 @@ mod loader;
 mod map;
 mod npy;
 mod order;
+mod shards;
+mod text;
 
 pub(crate) use blame::{holder, index_of, not_finite};
 pub(crate) use convert::append;
@@ -16,10 +18,12 @@ pub(crate) use loader::gather;
 pub use loader::{Batch, Feed, Loader, feeds};
 pub use map::Mapped;
 pub use order::{LastBatch, Order, Sampler};
+pub use shards::files;
 
 use crate::error::{Error, Result};
 use headwater_core::{DType, Shape, TensorType};
 use images::Images;
+use shards::Shards;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +35,8 @@ enum Bytes {
     Owned(Arc<Vec<u8>>),
     /// Decoded when a batch needs them.
     Images(Arc<Images>),
+    /// In several files.
+    Shards(Arc<Shards>),
 }
 
 /// A tensor of a data set.
@@ -44,12 +50,12 @@ pub struct Column {
 }
 
 impl Column {
-    /// Row-major little-endian bytes; none of images, see [`Column::append`].
+    /// Row-major little-endian bytes; none of images and of several files, see [`Column::append`].
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Mapped(map, range) => &map.bytes()[range.clone()],
             Bytes::Owned(bytes) => bytes,
-            Bytes::Images(_) => &[],
+            Bytes::Images(_) | Bytes::Shards(_) => &[],
         }
     }
 
@@ -65,6 +71,10 @@ impl Column {
     pub fn append(&self, sample: usize, to: DType, out: &mut Vec<u8>) -> Result<()> {
         let from = self.ty.dtype;
         match &self.bytes {
+            Bytes::Shards(shards) => {
+                let (column, sample) = shards.of(sample);
+                column.append(sample, to, out)?;
+            }
             Bytes::Images(images) if to == DType::F32 => images.append(sample, out)?,
             Bytes::Images(images) => {
                 let mut values = Vec::new();
@@ -97,12 +107,18 @@ pub struct Dataset {
     path: PathBuf,
     columns: Vec<Column>,
     /// None for a folder.
-    file: Option<Arc<Mapped>>,
+    files: Vec<Arc<Mapped>>,
+    /// Names of the labels of texts, if these are strings.
+    classes: Option<Vec<String>>,
+    /// File and line of each sample of texts.
+    places: Option<Arc<text::Places>>,
 }
 
 impl Dataset {
     /// Opens a file by its ending: `.safetensors`, `.npz` or `.npy` (one tensor, called after the file); or a
-    /// folder with an `images.toml`: `images` f32 `[n, channels, height, width]`, and `labels` i64 `[n]`.
+    /// folder with an `images.toml`: `images` f32 `[n, channels, height, width]`, and `labels` i64 `[n]`; or a
+    /// folder with a `text.toml`: `input_ids` i32 `[n, length]`, `attention_mask` bool, `labels`. A `*` in the
+    /// file's name makes one data set of all that it matches.
     /// Uncompressed tensors stay in the file and are mapped; the file must not be changed meanwhile.
     ///
     /// # Errors
@@ -117,6 +133,14 @@ impl Dataset {
     /// # Errors
     /// As [`Dataset::open`].
     pub fn open_columns(path: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Dataset> {
+        if shards::is_pattern(path) {
+            return Dataset::of_shards(path, wanted);
+        }
+        if path.join(text::FILE).is_file() {
+            let texts = text::Texts::open(path)?;
+            let (classes, places) = (texts.classes, texts.places.map(Arc::new));
+            return Ok(Dataset { columns: texts.columns, classes, places, ..Dataset::empty(path) });
+        }
         if path.is_dir() {
             return Dataset::of_images(path);
         }
@@ -131,12 +155,23 @@ impl Dataset {
             }
             other => {
                 let message = format!(
-                    "`.{other}` is no kind of data file: it must be .safetensors, .npz or .npy, or a folder of images"
+                    "`.{other}` is no kind of data file: it must be .safetensors, .npz or .npy, or a folder of images or texts"
                 );
                 return Err(Error::data(path, message));
             }
         };
-        Ok(Dataset { path: path.to_owned(), columns, file: Some(map) })
+        Ok(Dataset { columns, files: vec![map], ..Dataset::empty(path) })
+    }
+
+    fn empty(path: &Path) -> Dataset {
+        Dataset { path: path.to_owned(), columns: Vec::new(), files: Vec::new(), classes: None, places: None }
+    }
+
+    fn of_shards(pattern: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Dataset> {
+        let paths = shards::files(pattern)?;
+        let sets = paths.iter().map(|p| Dataset::open_columns(p, wanted)).collect::<Result<Vec<_>>>()?;
+        let files = sets.iter().flat_map(|s| s.files.iter().cloned()).collect();
+        Ok(Dataset { columns: shards::join(paths, &sets)?, files, ..Dataset::empty(pattern) })
     }
 
     fn of_images(path: &Path) -> Result<Dataset> {
@@ -150,21 +185,28 @@ impl Dataset {
             columns.push(Column { name: "labels".into(), ty, bytes: Bytes::Owned(Arc::new(bytes)) });
         }
         columns.insert(0, Column { name: "images".into(), ty, bytes: Bytes::Images(images) });
-        Ok(Dataset { path: path.to_owned(), columns, file: None })
+        Ok(Dataset { columns, ..Dataset::empty(path) })
     }
 
-    /// Names of the classes in the order of their labels, of a folder of images.
+    /// Names of the classes in the order of their labels, of a folder of images or texts.
     pub fn classes(&self) -> Option<&[String]> {
-        self.columns.iter().find_map(|c| match &c.bytes {
-            Bytes::Images(images) if images.labels.is_some() => Some(&images.classes[..]),
-            _ => None,
+        self.classes.as_deref().or_else(|| {
+            self.columns.iter().find_map(|c| match &c.bytes {
+                Bytes::Images(images) if images.labels.is_some() => Some(&images.classes[..]),
+                _ => None,
+            })
         })
     }
 
     /// A sample's place, for messages: its file, or its number in the data set's.
     pub fn place(&self, column: usize, sample: usize) -> String {
+        let name = &self.columns[column].name;
+        if let Some(place) = self.places.as_ref().and_then(|p| p.place(sample)) {
+            return format!("`{name}` of {place}");
+        }
         match &self.columns[column].bytes {
             Bytes::Images(images) => images.file(sample).display().to_string(),
+            Bytes::Shards(shards) => shards.place(name, sample),
             _ => format!("sample {sample} of `{}` in {}", self.columns[column].name, self.path.display()),
         }
     }
@@ -174,12 +216,12 @@ impl Dataset {
         &self.path
     }
 
-    /// Makes sure that the file is still what was opened. Images are read when they are needed, and not watched.
+    /// Makes sure that the files are still what was opened. Images are read when they are needed, and not watched.
     ///
     /// # Errors
     /// `Data` if it was changed, `Io`.
     pub fn unchanged(&self) -> Result<()> {
-        self.file.as_ref().map_or(Ok(()), |file| file.unchanged())
+        self.files.iter().try_for_each(|file| file.unchanged())
     }
 
     /// All tensors, in the file's order.
@@ -243,6 +285,15 @@ pub fn to_safetensors(d: DType) -> safetensors::Dtype {
         DType::F32 => S::F32,
         DType::F64 => S::F64,
     }
+}
+
+/// A folder's entries, sorted by name; hidden ones are passed over.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let read = std::fs::read_dir(folder).map_err(Error::io(folder))?;
+    let mut all = read.map(|e| e.map(|e| e.path()).map_err(Error::io(folder))).collect::<Result<Vec<_>>>()?;
+    all.retain(|p| p.file_name().is_some_and(|n| !n.to_string_lossy().starts_with('.')));
+    all.sort();
+    Ok(all)
 }
 
 /// Bytes of one sample of a column; `None` for a scalar, which has no samples.

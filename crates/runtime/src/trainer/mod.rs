@@ -512,14 +512,14 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// Refuses held-out images whose labels mean other classes than those trained on.
+/// Refuses held-out samples whose labels mean other classes than those trained on.
 fn same_classes(train: &Dataset, eval: Option<&Dataset>) -> Result<()> {
     let (Some(ours), Some(theirs)) = (train.classes(), eval.and_then(Dataset::classes)) else {
         return Ok(());
     };
     if ours != theirs {
         let message = format!(
-            "the classes are {} here, {} in {}: name the same `classes` in both images.toml",
+            "the classes are {} here, {} in {}: name the same `classes` in both folders' images.toml or text.toml",
             theirs.join(", "),
             ours.join(", "),
             train.path().display()
