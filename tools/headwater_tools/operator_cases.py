@@ -13,7 +13,7 @@ def collect(c):
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
-        distances, order_statistics, matrices,
+        distances, order_statistics, matrices, sampling,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -883,3 +883,20 @@ def matrices(c):
         c(name, definite(2, 2, 2), upper=True)
     c("linalg_svdvals.default", c.f(4, 3))
     c("linalg_svdvals.default", c.f(2, 2, 3))
+
+
+def sampling(c):
+    for name in ("grid_sampler.default", "grid_sampler_2d.default"):
+        for padding in range(3):
+            for corners in (False, True):
+                c(name, c.f(2, 2, 3, 4), c.u(-1.6, 1.6, 2, 3, 2, 2), 0, padding, corners)
+    edges = torch.tensor([-3.5, -1.0, -0.5, 0.0, 0.5, 1.0, 3.5], dtype=F64)  # borders and pixels' centres exactly
+    edges = torch.stack(torch.meshgrid(edges, edges, indexing="xy"), -1)[None]
+    for padding in range(3):
+        for corners in (False, True):
+            c("grid_sampler_2d.default", c.f(1, 1, 3, 3), c.fixed(edges), 0, padding, corners)
+            c("grid_sampler_2d.default", c.f(1, 2, 3, 4), c.fixed(c.u(-1.6, 1.6, 1, 2, 3, 2)), 1, padding, corners)
+            c("grid_sampler_3d.default", c.f(1, 2, 2, 3, 4), c.u(-1.6, 1.6, 1, 2, 1, 3, 3), 0, padding, corners)
+            c("grid_sampler_3d.default", c.f(1, 1, 2, 3, 4), c.fixed(c.u(-1.6, 1.6, 1, 2, 2, 2, 3)), 1, padding, corners)
+    for padding in (1, 2):  # a place at the border gets no gradient
+        c("grid_sampler_2d.default", c.f(1, 1, 3, 3), edges[:, ::6, ::6], 0, padding, True)

@@ -61,6 +61,11 @@ fn autocast_lists_are_pytorchs() {
             (Policy::Torch, "avg_pool3d"),
             (Policy::Torch, "max_pool3d"),
             (Policy::Torch, "max_pool3d_with_indices"),
+            (Policy::Torch, "grid_sampler"),
+            (Policy::Torch, "grid_sampler_2d"),
+            (Policy::Torch, "grid_sampler_3d"),
+            // On PyTorch's documented list, as `grid_sample`.
+            (Policy::TorchCuda, "grid_sampler"),
         ];
         for op in registry.operators() {
             let targets: Vec<String> =

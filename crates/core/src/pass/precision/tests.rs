@@ -65,9 +65,9 @@ fn apex_lists_are_apexs() {
         ),
         (
             Precision::Widest,
-            "arctan2 concat concatenate kron dstack ger greater greater_equal hstack index_add index_copy index_put less \
-             less_equal multiply not_equal outer row_stack rsub scatter scatter_add scatter_reduce subtract divide \
-             true_divide vstack _unsafe_index_put",
+            "arctan2 concat concatenate grid_sampler grid_sampler_2d grid_sampler_3d kron dstack ger greater \
+             greater_equal hstack index_add index_copy index_put less less_equal multiply not_equal outer row_stack \
+             rsub scatter scatter_add scatter_reduce subtract divide true_divide vstack _unsafe_index_put",
         ),
     ];
     let mut others = Vec::new();
