@@ -13,7 +13,7 @@ def collect(c):
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
-        distances, order_statistics, matrices, sampling,
+        distances, order_statistics, matrices, sampling, bags,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -900,3 +900,14 @@ def sampling(c):
             c("grid_sampler_3d.default", c.f(1, 1, 2, 3, 4), c.fixed(c.u(-1.6, 1.6, 1, 2, 2, 2, 3)), 1, padding, corners)
     for padding in (1, 2):  # a place at the border gets no gradient
         c("grid_sampler_2d.default", c.f(1, 1, 3, 3), edges[:, ::6, ::6], 0, padding, True)
+
+
+def bags(c):
+    indices, offsets = torch.tensor([4, 0, 1, 1, 3, 0, 2]), torch.tensor([0, 3, 3, 5])  # the second bag is empty
+    for mode in (0, 1, 2):
+        c("embedding_bag.default", c.d(5, 3), indices, offsets, False, mode)
+        c("embedding_bag.default", c.d(5, 3), indices, torch.tensor([0, 2, 7]), False, mode, False, None, True)
+        c("embedding_bag.padding_idx", c.d(5, 3), indices, offsets, False, mode, False, None, False, 1)
+    c("embedding_bag.default", c.d(5, 3), indices, offsets, True, 0)  # divided by how often a row is used
+    c("embedding_bag.default", c.d(5, 3), indices, offsets, False, 0, False, c.f(7))
+    c("embedding_bag.padding_idx", c.d(5, 3), indices, offsets, False, 0, False, c.f(7), False, 0)

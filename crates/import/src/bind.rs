@@ -34,6 +34,11 @@ pub struct Imported {
     pub notes: Vec<Note>,
 }
 
+/// The note on a gradient that is asked to be sparse.
+const DENSE: &str = "`sparse=True`: the gradient is dense here. The results of SGD without momentum and of Adagrad, both \
+     without weight decay, are the same; other optimizers also move rows that a step does not read, which \
+     SparseAdam leaves alone";
+
 impl Program {
     /// Binds symbolic sizes and builds the graph. `registry` holds the operators known; users add their own
     /// to a copy of [`Registry::standard`].
@@ -123,7 +128,8 @@ pub(crate) struct Importer<'a> {
 impl<'a> Importer<'a> {
     /// Imports the nodes of a graph whose inputs have their slots.
     pub fn nodes(&mut self, scope: &mut Scope<'a>) -> Result<()> {
-        let live = scope::live(scope.graph, self.registry);
+        let (live, needed) = scope::live(scope.graph, self.registry);
+        scope.needed = needed;
         for (node, live) in scope.graph.nodes.iter().zip(live) {
             self.origin = node.trace.origin(node.label());
             let origin = self.b.at(self.origin.clone());
@@ -183,6 +189,9 @@ impl<'a> Importer<'a> {
             ));
         }
         let outputs = self.apply(scope, resolved.op, &call)?;
+        if call.attrs.get("sparse") == Some(&Attr::Bool(true)) {
+            self.notes.add(DENSE, &self.origin);
+        }
         if resolved.in_place {
             let Some(target) = call.tensors.first().copied().flatten() else {
                 return Err(refuse!(Argument, "an in-place operator needs a tensor to change").into());
@@ -208,7 +217,7 @@ impl<'a> Importer<'a> {
                 }
             }
         }
-        Ok(self.define(scope, node, results)?)
+        Ok(self.define_first(scope, node, results, resolved.schema.results)?)
     }
 
     /// Applies an operator.
@@ -287,13 +296,29 @@ impl<'a> Importer<'a> {
 
     /// Binds a node's output names to its results and checks them against what PyTorch recorded.
     pub fn define(&mut self, scope: &mut Scope<'a>, node: &'a Node, results: &[Made]) -> Result<()> {
+        self.define_first(scope, node, results, results.len())
+    }
+
+    /// As [`Importer::define`], of an operator that makes the first of the results that its schema `declared`.
+    /// The others stay undefined, as what `embedding_bag` keeps for ATen's backward pass; nothing may read them.
+    fn define_first(
+        &mut self,
+        scope: &mut Scope<'a>,
+        node: &'a Node,
+        results: &[Made],
+        declared: usize,
+    ) -> Result<()> {
         let names = scope::output_names(&node.outputs);
-        if names.len() > results.len() {
+        let have = results.len();
+        if names.len() > have.max(declared) {
+            return Err(refuse!(Argument, "{} results are named, the operator has {have}", names.len()));
+        }
+        let read =
+            names.iter().enumerate().skip(have).find(|(_, n)| n.is_some_and(|n| scope.needed.contains(n)));
+        if let Some((at, _)) = read {
             return Err(refuse!(
                 Argument,
-                "{} results are named, the operator has {}",
-                names.len(),
-                results.len()
+                "the model reads result {at}, of which only the first {have} are made here: export a model that does not"
             ));
         }
         for (name, &made) in names.into_iter().zip(results) {

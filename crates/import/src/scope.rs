@@ -26,13 +26,15 @@ pub(crate) enum Slot {
 pub(crate) struct Scope<'a> {
     pub graph: &'a Graph,
     pub slots: HashMap<&'a str, Slot>,
+    /// Names that the outputs and the writes depend on.
+    pub needed: HashSet<&'a str>,
     /// Whether gradients are on.
     pub grad: bool,
 }
 
 impl<'a> Scope<'a> {
     pub fn new(graph: &'a Graph, grad: bool) -> Self {
-        Scope { graph, slots: HashMap::new(), grad }
+        Scope { graph, slots: HashMap::new(), needed: HashSet::new(), grad }
     }
 
     /// What a name stands for. Names are defined: the model was verified.
@@ -217,8 +219,8 @@ pub(crate) fn is_assertion(target: &str) -> bool {
         )
 }
 
-/// Which nodes the outputs and the writes depend on.
-pub(crate) fn live(graph: &Graph, registry: &Registry) -> Vec<bool> {
+/// Nodes that the outputs and the writes depend on, and the names of all that they read.
+pub(crate) fn live<'a>(graph: &'a Graph, registry: &Registry) -> (Vec<bool>, HashSet<&'a str>) {
     let mut needed: HashSet<&str> = HashSet::new();
     graph.outputs.iter().for_each(|o| {
         o.names(&mut |n| {
@@ -241,5 +243,5 @@ pub(crate) fn live(graph: &Graph, registry: &Registry) -> Vec<bool> {
             });
         }
     }
-    live
+    (live, needed)
 }

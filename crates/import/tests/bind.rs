@@ -609,3 +609,25 @@ fn intermediate_values_keep_their_exported_names() {
     assert_eq!(i.values["y"], i.graph.outputs[0].value);
     assert_eq!(i.graph.ty(i.values["a"]).dtype, DType::F32);
 }
+
+#[test]
+fn results_that_an_operator_lacks_may_be_named_if_nothing_reads_them() {
+    let bags = |sparse: bool, outputs: &[&str]| {
+        let arguments = [
+            ("weight", tensor("w")),
+            ("indices", tensor("i")),
+            ("offsets", tensor("o")),
+            ("sparse", json!({"as_bool": sparse})),
+        ];
+        let bag = node("aten.embedding_bag.default", &arguments, &["y", "a", "b", "c"]);
+        let (rows, numbers) = (meta(7, &[2, 3]), meta(5, &[2]));
+        let values = [("w", meta(7, &[4, 3])), ("i", meta(5, &[5])), ("o", numbers.clone()), ("y", rows)];
+        let unread = ["a", "b", "c"].map(|n| (n, numbers.clone()));
+        model(&["w", "i", "o"], vec![bag], &[&values[..], &unread].concat(), outputs)
+    };
+    assert!(bind(&bags(false, &["y"])).unwrap().notes.is_empty());
+    let e = bind(&bags(false, &["y", "b"])).unwrap_err();
+    assert!(e.to_string().contains("reads result 2, of which only the first 1 are made here"), "{e}");
+    let notes = bind(&bags(true, &["y"])).unwrap().notes;
+    assert!(notes.len() == 1 && notes[0].to_string().contains("the gradient is dense here"), "{notes:?}");
+}

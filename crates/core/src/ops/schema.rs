@@ -65,6 +65,8 @@ pub struct Schema {
     pub target: String,
     /// Arguments in order.
     pub args: Vec<Arg>,
+    /// Number of results declared; an operator may make only the first of them.
+    pub results: usize,
 }
 
 impl Schema {
@@ -89,7 +91,12 @@ impl Schema {
             }
             args.push(Arg::parse(part).ok_or_else(|| bad(part))?);
         }
-        Ok(Schema { target: format!("{ns}.{name}.{overload}"), args })
+        let results = match rest[end..].split_once("->").map_or("()", |(_, r)| r.trim()) {
+            "()" => 0,
+            list if list.starts_with('(') => split_top(list.trim_matches(['(', ')'])).len(),
+            _ => 1,
+        };
+        Ok(Schema { target: format!("{ns}.{name}.{overload}"), args, results })
     }
 }
 
@@ -208,7 +215,13 @@ mod tests {
     #[test]
     fn parses_pytorch_schemas() {
         let s = Schema::parse("add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor").unwrap();
-        assert_eq!(s.target, "aten.add.Tensor");
+        assert_eq!((s.target.as_str(), s.results), ("aten.add.Tensor", 1));
+        let results = |text| Schema::parse(text).unwrap().results;
+        assert_eq!(results("f(Tensor x) -> (Tensor y, Tensor(a!)[], Tensor)"), 3);
+        assert_eq!(
+            (results("f(Tensor x) -> ()"), results("f(Tensor x)"), results("f(int x=1) -> Tensor(a!)")),
+            (0, 0, 1)
+        );
         assert_eq!(s.args[2].default, Some(Attr::Int(1)));
         let s = Schema::parse(
             "conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=1, SymInt[2] padding=0) -> Tensor",

@@ -9,6 +9,7 @@ use crate::{ensure, fail};
 operators! {
     check_index: CHECK_INDEX;
     embedding: EMBEDDING;
+    embedding_bag: EMBEDDING_BAG;
     embedding_grad: EMBEDDING_DENSE_BACKWARD, EMBEDDING_DENSE_BACKWARD_EX, EMBEDDING_SPARSE_BACKWARD;
     gather: GATHER;
     index_put: INDEX_PUT, INDEX_PUT_IMPL;
