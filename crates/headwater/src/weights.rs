@@ -44,6 +44,8 @@ impl WeightFiles {
         let mut tensors = BTreeMap::new();
         for (i, file) in files.iter().enumerate() {
             for (j, column) in file.columns().iter().enumerate() {
+                let whole = column.bytes().len() == column.ty.bytes();
+                ensure!(whole, "{}: weights are files of tensors, or a folder of them", path.display());
                 tensors.insert(column.name.clone(), (i, j));
             }
         }

@@ -190,7 +190,7 @@ impl OpDef {
     /// The row program of one application, if the body is `Pointwise` or `Rows`.
     ///
     /// # Errors
-    /// What the body refuses; `DType` for operands whose types do not fit together in it.
+    /// The body's own; `DType` for operands whose types do not fit together in it.
     pub fn row_program(&self, cx: &OpCx, outs: &[TensorType]) -> Result<Option<RowProgram>> {
         let program = match self.body {
             Body::Pointwise(f) => {

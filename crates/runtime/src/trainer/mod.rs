@@ -559,6 +559,9 @@ fn recorded(order: &str, batch: usize) -> Result<Order> {
     if column.ty.dtype.is_float() || column.ty.shape.rank() != 2 || column.ty.shape[1] != batch {
         return Err(refuse(format!("{tensor} must be integers [batches, {batch}], it is {}", column.ty)));
     }
+    if column.bytes().len() != column.ty.bytes() {
+        return Err(refuse(format!("{tensor} must lie in one file, {file} names several")));
+    }
     let tensor = headwater_core::Tensor::from_bytes(&column.ty, column.bytes());
     let index = |&i: &i64| u32::try_from(i).map_err(|_| refuse(format!("{i} is no index of a sample")));
     Ok(Order::Recorded { indices: Arc::new(tensor.ints().iter().map(index).collect::<Result<_>>()?) })
