@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub fn evaluate(device: &dyn Device, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     ensure!(inputs.len() == graph.inputs.len(), Graph, "{} inputs for {}", inputs.len(), graph.inputs.len());
     let target = device.target();
-    let graph = &pass::narrow_integers(graph.clone(), target)?;
+    let graph = &pass::narrow_integers(pass::on_host(graph.clone(), target)?, target)?;
     let bindings = Bindings::simple(graph);
     let plan = pass::plan(graph, &bindings, target)?;
     pass::check_plan(&plan)?;

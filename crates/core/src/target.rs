@@ -227,6 +227,9 @@ pub struct Target {
     pub rates: Rates,
     /// Products, by the type of their operands; a type that is missing has no products.
     pub products: Vec<ProductModel>,
+    /// True if row programs that it does not compute run on the host, through the reference definition, as
+    /// operators without a kernel do (`pass::on_host`). Otherwise they are refused.
+    pub has_host: bool,
     /// What depends on an operator.
     pub operators: Arc<dyn Operators>,
 }
@@ -264,6 +267,7 @@ impl Target {
             products: [(F16, F32), (BF16, F32), (F32, F32), (F64, F64)]
                 .map(|(operands, sums)| ProductModel::plain(operands, sums))
                 .into(),
+            has_host: false,
             operators,
         }
     }
@@ -280,6 +284,12 @@ impl Target {
             Ok(None) => Support::Native,
             Err(e) => Support::Missing(e.message),
         }
+    }
+
+    /// True if it computes in every element type that row programs have.
+    pub fn computes_all(&self) -> bool {
+        let computes = |dtype| self.dtypes.arithmetic.contains(dtype);
+        self.dtypes.rows == DTypeSet::ALL && computes(DType::F64) && computes(DType::I64)
     }
 
     /// How the device runs a row program.

@@ -52,6 +52,7 @@ pub(crate) fn target(threads: usize, tier: Tier) -> Target {
         products: [(F16, F32), (BF16, F32), (F32, F32), (F64, F64)]
             .map(|(operands, sums)| ProductModel::plain(operands, sums))
             .into(),
+        has_host: true,
         operators: Arc::new(Kernels { threads, tier }),
     }
 }

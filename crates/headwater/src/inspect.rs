@@ -291,8 +291,10 @@ fn steps(plan: &Plan, device: &dyn Device) -> Vec<StepsUse> {
 pub(crate) fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> {
     // The worst support of any use counts.
     let mut support: HashMap<&str, String> = HashMap::new();
-    // Programs as they run, node by node; integers that do not fit are shown as missing.
-    let run = pass::narrow_integers(graph.clone(), device.target()).unwrap_or_else(|_| graph.clone());
+    // Programs as they run, node by node; integers that do not fit and go nowhere else are shown as missing.
+    let target = device.target();
+    let run = pass::on_host(graph.clone(), target).and_then(|g| pass::narrow_integers(g, target));
+    let run = run.unwrap_or_else(|_| graph.clone());
     for (node, runs) in graph.nodes.iter().zip(&run.nodes) {
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
         let found = match device.target().support(runs.op, &run.cx(runs), &types) {

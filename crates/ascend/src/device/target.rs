@@ -43,13 +43,14 @@ impl Operators for Kernels {
 }
 
 /// The target of a device with so many bytes of memory. No chip computes in f64 or i64: updates are computed in pairs of
-/// f32, and integers in i32 where they are proved to fit. Memory holds both; operators without a row program compute in
-/// them on the host.
+/// f32, and integers in i32 where they are proved to fit. Memory holds both; what has to compute in them otherwise does so
+/// on the host.
 pub(super) fn target(name: &str, arch: Arch, chip: Option<&'static Chip>, bytes: u64) -> Target {
     let space = if arch == Arch::P310 { "ddr" } else { "hbm" };
     let mut target = Target::generic(Arc::new(Kernels { chip }));
     target.name = name.into();
     target.dtypes.arithmetic = target.dtypes.arithmetic.without(&[F64, I64]);
+    target.has_host = true;
     target.memory.alignment = ALIGN;
     target.memory.spaces = vec![MemorySpace { name: space.into(), bytes: Some(bytes), host: false }];
     target

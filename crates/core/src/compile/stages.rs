@@ -72,7 +72,7 @@ pub fn stage(name: &str) -> Option<&'static Stage> {
 use Form::{Forward, Fused, Plan, Step};
 
 /// Every stage, in order.
-pub static STAGES: [Stage; 18] = [
+pub static STAGES: [Stage; 19] = [
     Stage {
         name: "evaluation",
         input: Forward,
@@ -186,6 +186,15 @@ pub static STAGES: [Stage; 18] = [
         summary: "computes an update's f64 in pairs of f32, where the target has no f64 arithmetic",
         runs: |o, t| o.goal == Goal::Update && !t.dtypes.arithmetic.contains(DType::F64),
         run: |c, _, _| rewrite(c, pass::split_wide),
+    },
+    Stage {
+        name: "host",
+        input: Step,
+        output: Step,
+        exactness: Some(Exactness::Exact),
+        summary: "gives the host, operator by operator, the row programs that the target does not compute",
+        runs: |_, t| t.has_host && !t.computes_all(),
+        run: |c, _, target| rewrite(c, |g| pass::on_host(g, target)),
     },
     Stage {
         name: "fuse",

@@ -42,10 +42,11 @@ pub static FUSED: OpDef = OpDef {
     },
 };
 
-fn program(cx: &OpCx) -> Result<Arc<RowProgram>> {
+/// The row program of a node that carries it.
+pub(super) fn program(cx: &OpCx) -> Result<Arc<RowProgram>> {
     match cx.attrs.get("program") {
         Some(Attr::Program(p)) => Ok(p.clone()),
-        _ => Err(fail!(Attribute, "a fused node needs a program")),
+        _ => Err(fail!(Attribute, "the node carries no row program")),
     }
 }
 

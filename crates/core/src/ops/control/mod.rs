@@ -3,4 +3,5 @@
 operators! {
     detach: DETACH, OVERWRITE;
     fused: FUSED;
+    on_host: ON_HOST;
 }

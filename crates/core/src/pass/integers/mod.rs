@@ -6,7 +6,7 @@
 //! before a run ([`check_words`]). Sums, differences and products may leave 32 bits if only their low words
 //! are used. It states the proof in the programs: each integer operation is followed by a `Cast` to i32
 //! ([`crate::row::RowProgram::computes_in_i64`]). Values keep their types. *Exact*: what it cannot prove is
-//! refused.
+//! refused, unless it has gone to the host before (`super::host`).
 //!
 //! An i64 buffer that a step moves, such as a count of batches, is taken to stay below [`BUFFER_LIMIT`]; the
 //! host checks this when it writes and when it reads one. Kernels read i64 operands in their own way.
@@ -22,8 +22,9 @@ use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
 use crate::ensure;
-use crate::graph::{Graph, InputRole};
+use crate::graph::{Graph, InputRole, Node};
 use crate::ops::control::fused::{FUSED, encode_types};
+use crate::row::RowProgram;
 use crate::target::Target;
 use crate::tensor::TensorType;
 use range::Range;
@@ -39,42 +40,68 @@ pub fn narrow_integers(mut graph: Graph, target: &Target) -> Result<Graph> {
     if target.dtypes.arithmetic.contains(DType::I64) {
         return Ok(graph);
     }
-    let mut ranges: Vec<Range> = graph.values.iter().map(|v| Range::of(v.ty.dtype)).collect();
-    for i in &graph.inputs {
-        ranges[i.value.0 as usize] = range::of_input(&i.role, graph.ty(i.value).dtype);
-    }
+    let mut ranges = Ranges::new(&graph);
     for at in 0..graph.nodes.len() {
         let node = &graph.nodes[at];
-        let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
         let named = |e: crate::diagnostic::Error| e.in_op(node.op.name).at(graph.origin(node));
-        let found = match node.op.row_program(&graph.cx(node), &types).map_err(named)? {
-            None => range::of_node(&graph, node, &ranges),
-            Some(program) => {
-                let reads: Vec<Range> = node.operands().map(|v| ranges[v.0 as usize]).collect();
-                let wide = program.computes_in_i64();
-                let (narrowed, found) = match program::narrow(&program, &reads) {
-                    // It moves numbers of any size, or has none.
-                    Err(_) if !wide => (program, types.iter().map(|t| Range::of(t.dtype)).collect()),
-                    other => other.map_err(named)?,
-                };
-                if wide {
-                    let ops = graph.cx(node).opt_str("ops")?.unwrap_or(node.op.name).to_string();
-                    let inputs = node.operands().map(Some).collect();
-                    let node = &mut graph.nodes[at];
-                    node.attrs = Attrs::new()
-                        .with("outputs", encode_types(&types))
-                        .with("ops", ops)
-                        .with("program", Arc::new(narrowed));
-                    (node.op, node.inputs) = (&FUSED, inputs);
-                }
-                found
-            }
-        };
-        for (v, range) in graph.nodes[at].outputs.iter().zip(found) {
-            ranges[v.0 as usize] = range;
+        if let Some(narrowed) = ranges.node(&graph, node).map_err(named)? {
+            let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
+            let ops = graph.cx(node).opt_str("ops")?.unwrap_or(node.op.name).to_string();
+            let inputs = node.operands().map(Some).collect();
+            let node = &mut graph.nodes[at];
+            node.attrs = Attrs::new()
+                .with("outputs", encode_types(&types))
+                .with("ops", ops)
+                .with("program", Arc::new(narrowed));
+            (node.op, node.inputs) = (&FUSED, inputs);
         }
     }
     Ok(graph)
+}
+
+/// Ranges of a graph's values, in the order of its nodes.
+pub(super) struct Ranges(Vec<Range>);
+
+impl Ranges {
+    /// The ranges of the inputs.
+    pub(super) fn new(graph: &Graph) -> Ranges {
+        let mut ranges: Vec<Range> = graph.values.iter().map(|v| Range::of(v.ty.dtype)).collect();
+        for i in &graph.inputs {
+            ranges[i.value.0 as usize] = range::of_input(&i.role, graph.ty(i.value).dtype);
+        }
+        Ranges(ranges)
+    }
+
+    /// Finds those of a node's results, and returns its row program in i32 where its own computes in i64.
+    ///
+    /// # Errors
+    /// As [`narrow_integers`]. Results are then taken to be any numbers of their dtypes.
+    pub(super) fn node(&mut self, graph: &Graph, node: &Node) -> Result<Option<RowProgram>> {
+        let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
+        let of_types = || types.iter().map(|t| Range::of(t.dtype)).collect();
+        let (narrowed, found) = match node.op.row_program(&graph.cx(node), &types)? {
+            None => (None, range::of_node(graph, node, &self.0)),
+            Some(program) => {
+                let reads: Vec<Range> = node.operands().map(|v| self.0[v.0 as usize]).collect();
+                let wide = program.computes_in_i64();
+                match program::narrow(&program, &reads) {
+                    Ok((narrowed, found)) => (wide.then_some(narrowed), found),
+                    // It moves numbers of any size, or has none.
+                    Err(_) if !wide => (None, of_types()),
+                    Err(e) => return Err(e),
+                }
+            }
+        };
+        for (v, range) in node.outputs.iter().zip(found) {
+            self.0[v.0 as usize] = range;
+        }
+        Ok(narrowed)
+    }
+
+    /// Takes a node's results to be any numbers of their dtypes.
+    pub(super) fn forget(&mut self, graph: &Graph, node: &Node) {
+        node.outputs.iter().for_each(|v| self.0[v.0 as usize] = Range::of(graph.ty(*v).dtype));
+    }
 }
 
 /// Checks the numbers of a tensor that a target without i64 arithmetic is given: i64 must fit in 32 bits, and
