@@ -10,6 +10,7 @@ use crate::session::Training;
 use crate::trainer::Evaluation;
 use headwater_core::graph::NodeId;
 use headwater_core::pass::taps::Fault;
+use headwater_core::train::BucketSize;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,9 @@ pub struct TrainConfig {
     /// the same bits in more time. Refused before anything runs if it cannot be kept.
     /// Evaluation, and steps that look for underflow or NaN, are not held to it. Default: no limit.
     pub memory_budget: Option<Bytes>,
+    /// Bytes of gradients, in the parameters' dtype, at which a bucket is closed, as `bucket_cap_mb` of PyTorch's
+    /// `DistributedDataParallel`; the first bucket is closed at 1 MiB at most. Changes no number.
+    pub bucket_size: Bytes,
     /// What happens when gradients are not finite and no rule adapts the loss scale.
     pub nonfinite: NonFinite,
     /// A fault to try out what the run does then; not part of the settings that are written.
@@ -232,6 +236,7 @@ impl Default for TrainConfig {
             amp: AmpConfig::default(),
             recompute: true,
             memory_budget: None,
+            bucket_size: Bytes(BucketSize::default().rest),
             nonfinite: NonFinite::default(),
             fault: None,
             data: DataConfig::default(),
@@ -309,6 +314,7 @@ impl TrainConfig {
             stochastic_rounding: self.amp.stochastic_rounding,
             recompute: self.recompute,
             memory_budget: self.memory_budget.map(|b| b.0),
+            bucket_size: BucketSize::of(self.bucket_size.0),
             scaled: self.amp.rule()?.scales(),
             fault: self.fault.map(|f| (f.node, f.fault)),
         })

@@ -13,7 +13,7 @@ use headwater_runtime::data::{Dataset, LastBatch};
 use headwater_runtime::log::{JsonLines, TensorBoard};
 use headwater_runtime::optim::Optimizer;
 use headwater_runtime::session::Training;
-use headwater_runtime::{Error, Event, Model, Session, Summary, TrainConfig, Trainer};
+use headwater_runtime::{Bytes, Error, Event, Model, Session, Summary, TrainConfig, Trainer};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -92,6 +92,7 @@ fn an_interrupted_run_ends_as_an_undisturbed_one_would() {
     let mut first = trainer(1, &config, 0.3, false).unwrap();
     let summary = first.run(&mut [&mut json, &mut at_seven], &stop).unwrap();
     assert_eq!((summary.step, summary.complete), (7, false));
+    let first_buckets = first.session().layout().buckets.len();
     drop(first);
     // A line of a later step, as a run killed after its checkpoint leaves it, and one cut off.
     let mut text = std::fs::read_to_string(&log).unwrap();
@@ -100,6 +101,8 @@ fn an_interrupted_run_ends_as_an_undisturbed_one_would() {
 
     // What changes no number may be changed on the way.
     config.recompute = true;
+    assert_eq!(first_buckets, 2, "one for each group of settings, as where nothing limits them");
+    config.bucket_size = Bytes(1);
     let mut resumed = None;
     let mut seen = |e: &Event| {
         if let Event::Resume { changed, .. } = e {
@@ -109,6 +112,7 @@ fn an_interrupted_run_ends_as_an_undisturbed_one_would() {
     };
     let mut second = trainer(2, &config, 0.3, true).unwrap();
     assert_eq!(second.step(), 7);
+    assert_eq!(second.session().layout().buckets.len(), 3, "one for each parameter");
     let mut json = JsonLines::resume(&log, 7).unwrap();
     let mut board = TensorBoard::create(&dir.path().join("board"), 7).unwrap();
     let summary = second.run(&mut [&mut json, &mut board, &mut seen], &AtomicBool::new(false)).unwrap();

@@ -5,7 +5,7 @@ use headwater_core::graph::OutputRole;
 use headwater_core::ops::update::master::split;
 use headwater_core::pass::wide::{scalar_bytes, scalar_value};
 use headwater_core::plan::{Bindings, Plan};
-use headwater_core::train::{BucketLayout, Master, update_graph};
+use headwater_core::train::{BucketLayout, BucketSize, Master, update_graph};
 use headwater_core::{DType, Graph, Tensor, TensorType, pass};
 use headwater_cpu::Cpu;
 use headwater_runtime::optim::{Clip, Decay, Groups, Optimizer};
@@ -52,7 +52,7 @@ fn update_with(
     let types: Vec<_> = shapes.iter().map(|s| TensorType::new(dtype, *s)).collect();
     let named: Vec<_> = types.iter().enumerate().map(|(i, t)| (i.to_string(), t)).collect();
     let grouped = named.iter().map(|(name, t)| (name.as_str(), *t, groups.of(name, t).unwrap()));
-    let layout = change(BucketLayout::new(grouped.collect::<Vec<_>>()).with_masters());
+    let layout = change(BucketLayout::new(grouped.collect::<Vec<_>>(), BucketSize::UNLIMITED).with_masters());
     update_graph(&layout, |g| groups.rule(g), Clip { norm: Some(1.0), value: None }, false).unwrap()
 }
 
@@ -274,7 +274,7 @@ fn steps_too_small_for_bf16_count_on_average_if_rounded_stochastically() {
     let ty = TensorType::new(DType::BF16, [elements]);
     let group = groups.of("p", &ty).unwrap();
     for stochastic in [false, true] {
-        let layout = BucketLayout::new([("p", &ty, group)]);
+        let layout = BucketLayout::new([("p", &ty, group)], BucketSize::UNLIMITED);
         let layout = if stochastic { layout.with_stochastic_rounding() } else { layout };
         let graph = pass::fuse(
             update_graph(&layout, |g| groups.rule(g), Clip::default(), false).unwrap(),

@@ -103,7 +103,9 @@ fn choose(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Result<Cho
     match op.name {
         "embedding" => embedding(chip, cx, outs),
         "embedding_dense_backward" => embedding_backward(chip, cx),
-        "on_host" => Err(Refusal::new(cx.opt_str("reason").ok().flatten().unwrap_or("a row program on the host"))),
+        "on_host" => {
+            Err(Refusal::new(cx.opt_str("reason").ok().flatten().unwrap_or("a row program on the host")))
+        }
         name => Err(Refusal(format!("`{name}` has no kernel yet"))),
     }
 }

@@ -9,21 +9,55 @@ use std::collections::HashMap;
 /// block of a reduction over it, so that sums over blocks are sums over parameters too.
 pub const BLOCK: usize = 1024;
 
-/// All trainable parameters, in buckets.
+/// All trainable parameters, in buckets. Sizes of buckets change no number: sums and random numbers are taken in
+/// the order of kinds and elements ([`Bucket::kind`], [`Bucket::start`]), however these are cut.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct BucketLayout {
-    /// The buckets, in the order of their first parameter.
+    /// The buckets, in the order in which the backward pass completes their gradients.
     pub buckets: Vec<Bucket>,
     index: HashMap<String, (usize, usize)>,
 }
 
-/// Parameters of one dtype and group of settings. Elements between parameters are zero and stay so.
+/// Bytes of gradients, in the parameters' dtype, at which a bucket is closed. A parameter is never divided: the
+/// one that reaches the limit is the bucket's last, as in PyTorch's `DistributedDataParallel`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketSize {
+    /// Limit of the bucket that is closed first, small so that its collective begins early.
+    pub first: usize,
+    /// Limit of all others.
+    pub rest: usize,
+}
+
+impl BucketSize {
+    /// One bucket for each kind.
+    pub const UNLIMITED: BucketSize = BucketSize { first: usize::MAX, rest: usize::MAX };
+
+    /// So many bytes, and at most 1 MiB in the first bucket.
+    pub const fn of(bytes: usize) -> BucketSize {
+        BucketSize { first: if bytes < 1 << 20 { bytes } else { 1 << 20 }, rest: bytes }
+    }
+}
+
+impl Default for BucketSize {
+    /// 25 MiB, as PyTorch has it.
+    fn default() -> BucketSize {
+        BucketSize::of(25 << 20)
+    }
+}
+
+/// Parameters of one kind: of one dtype and group of settings. Elements between parameters are zero and stay so.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucket {
     /// Dtype of the parameters.
     pub dtype: DType,
     /// Number of the group of settings.
     pub group: usize,
+    /// Number of its kind, in the order of the kinds' first parameters.
+    pub kind: usize,
+    /// Its number among the buckets of its kind.
+    pub part: usize,
+    /// Its first element among all elements of its kind, a multiple of [`BLOCK`].
+    pub start: usize,
     /// The f32 masters that the optimizer steps, and from which the parameters are rounded.
     pub master: Master,
     /// Whether the parameters, without masters, are rounded stochastically after each step.
@@ -80,28 +114,65 @@ impl BucketLayout {
 
     /// Lays out parameters given as name, type and number of their group of settings, in the order in which
     /// their gradients appear.
-    pub fn new<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a TensorType, usize)>) -> Self {
-        let mut layout = BucketLayout::default();
-        for (name, ty, group) in parameters {
-            let same = |b: &Bucket| b.dtype == ty.dtype && b.group == group;
-            let at = layout.buckets.iter().position(same).unwrap_or_else(|| {
-                layout.buckets.push(Bucket {
-                    dtype: ty.dtype,
-                    group,
-                    master: Master::None,
-                    stochastic: false,
-                    elements: 0,
-                    entries: Vec::new(),
-                });
-                layout.buckets.len() - 1
+    pub fn new<'a>(
+        parameters: impl IntoIterator<Item = (&'a str, &'a TensorType, usize)>,
+        size: BucketSize,
+    ) -> Self {
+        /// A kind, with the bucket that takes its next parameter.
+        struct Kind {
+            dtype: DType,
+            group: usize,
+            open: Option<usize>,
+            parts: usize,
+            elements: usize,
+        }
+        let mut kinds: Vec<Kind> = Vec::new();
+        // Buckets, each with the number of its last parameter.
+        let mut buckets: Vec<(usize, Bucket)> = Vec::new();
+        let mut limit = size.first;
+        for (number, (name, ty, group)) in parameters.into_iter().enumerate() {
+            let dtype = ty.dtype;
+            let same = |k: &Kind| k.dtype == dtype && k.group == group;
+            let kind = kinds.iter().position(same).unwrap_or_else(|| {
+                kinds.push(Kind { dtype, group, open: None, parts: 0, elements: 0 });
+                kinds.len() - 1
             });
-            let bucket = &mut layout.buckets[at];
-            layout.index.insert(name.to_string(), (at, bucket.entries.len()));
+            let own = &mut kinds[kind];
+            let at = *own.open.get_or_insert_with(|| {
+                let (part, start) = (own.parts, own.elements);
+                own.parts += 1;
+                let (master, stochastic) = (Master::None, false);
+                let (elements, entries) = (0, Vec::new());
+                let bucket =
+                    Bucket { dtype, group, kind, part, start, master, stochastic, elements, entries };
+                buckets.push((number, bucket));
+                buckets.len() - 1
+            });
+            let (last, bucket) = &mut buckets[at];
+            *last = number;
             let (shape, offset) = (ty.shape.clone(), bucket.elements);
             bucket.elements = (offset + shape.numel()).next_multiple_of(BLOCK);
+            own.elements += bucket.elements - offset;
             bucket.entries.push(Entry { name: name.to_string(), shape, offset });
+            if bucket.elements.saturating_mul(dtype.size()) >= limit {
+                own.open = None;
+                limit = size.rest;
+            }
         }
-        layout
+        buckets.sort_by_key(|(last, _)| *last);
+        let buckets: Vec<Bucket> = buckets.into_iter().map(|(_, bucket)| bucket).collect();
+        let places = buckets.iter().enumerate().flat_map(|(i, b)| {
+            b.entries.iter().enumerate().map(move |(entry, e)| (e.name.clone(), (i, entry)))
+        });
+        let index = places.collect();
+        BucketLayout { buckets, index }
+    }
+
+    /// Numbers of the buckets in the order of kinds and elements: that of one bucket for each kind.
+    pub fn by_kind(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.buckets.len()).collect();
+        order.sort_by_key(|&i| (self.buckets[i].kind, self.buckets[i].part));
+        order
     }
 
     /// The bucket's number and the entry of a parameter.
@@ -116,9 +187,9 @@ impl BucketLayout {
 }
 
 impl Bucket {
-    /// Name for segments and reports, e.g. `f32.group0`.
+    /// Name for segments and reports, e.g. `f32.group0.1` for the second bucket of its kind.
     pub fn name(&self) -> String {
-        format!("{}.group{}", self.dtype, self.group)
+        format!("{}.group{}.{}", self.dtype, self.group, self.part)
     }
 
     /// Type of one value for each element, as programs over the whole bucket see it: `[blocks, BLOCK]`.
@@ -140,7 +211,8 @@ mod tests {
     proptest! {
         #[test]
         fn spans_are_aligned_disjoint_and_complete(
-            params in prop::collection::vec((0..3usize, 0..3usize, prop::collection::vec(0..40usize, 0..3)), 0..40)
+            params in prop::collection::vec((0..3usize, 0..3usize, prop::collection::vec(0..40usize, 0..3)), 0..40),
+            (first, rest) in (prop_oneof![1..20_000usize, Just(usize::MAX)], prop_oneof![1..40_000usize, Just(usize::MAX)]),
         ) {
             let dtypes = [DType::F32, DType::BF16, DType::F64];
             let named: Vec<(String, TensorType, usize)> = params
@@ -148,7 +220,8 @@ mod tests {
                 .enumerate()
                 .map(|(i, (d, group, shape))| (format!("p{i}"), TensorType::new(dtypes[d], shape), group))
                 .collect();
-            let layout = BucketLayout::new(named.iter().map(|(n, t, d)| (n.as_str(), t, *d)));
+            let size = BucketSize { first, rest };
+            let layout = BucketLayout::new(named.iter().map(|(n, t, d)| (n.as_str(), t, *d)), size);
             prop_assert_eq!(layout.entries().count(), named.len());
             for (name, ty, group) in &named {
                 let (b, e) = layout.find(name).unwrap();
@@ -164,6 +237,26 @@ mod tests {
                 }
                 prop_assert!(end <= b.elements);
             }
+            // In the order in which they are complete; closed by the parameter that reaches the limit.
+            let number = |e: &Entry| named.iter().position(|(n, ..)| *n == e.name).unwrap();
+            let last: Vec<usize> = layout.buckets.iter().map(|b| number(b.entries.last().unwrap())).collect();
+            prop_assert!(last.is_sorted());
+            for b in &layout.buckets {
+                let before = b.entries.last().unwrap().offset * b.dtype.size();
+                prop_assert!(before < first.max(rest));
+            }
+            // Cut otherwise, every parameter has the same place among the elements of its kind.
+            let whole = BucketLayout::new(named.iter().map(|(n, t, d)| (n.as_str(), t, *d)), BucketSize::UNLIMITED);
+            for (i, e) in layout.entries() {
+                let (j, f) = whole.find(&e.name).unwrap();
+                prop_assert_eq!(layout.buckets[i].start + e.offset, f.offset);
+                prop_assert_eq!(layout.buckets[i].kind, whole.buckets[j].kind);
+            }
+            let names = |l: &BucketLayout| {
+                let entries = l.by_kind().into_iter().flat_map(|i| &l.buckets[i].entries);
+                entries.map(|e| e.name.clone()).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(names(&layout), names(&whole));
         }
     }
 }

@@ -9,6 +9,6 @@ pub mod update;
 
 pub use accumulate::accumulate;
 pub use key::{Kept, StateKey};
-pub use layout::{BLOCK, Bucket, BucketLayout, Entry, Master};
+pub use layout::{BLOCK, Bucket, BucketLayout, BucketSize, Entry, Master};
 pub use span::Span;
 pub use update::{Clip, Moment, UpdateRule, update_graph, zero_graph};

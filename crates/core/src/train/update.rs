@@ -105,6 +105,8 @@ pub fn update_graph<'a>(
         squares.push(b.cast(stats[0], DType::F64)?);
         magnitudes.push(b.cast(stats[1], DType::F64)?);
     }
+    // In an order that the buckets' sizes do not change, so that they change no bit of the sum.
+    let squares: Vec<ValueId> = layout.by_kind().into_iter().map(|i| squares[i]).collect();
     let squares = b.one(&CAT, &squares, Attrs::new().with("dim", 0))?;
     let squares = b.one(&SUM, &[squares], Attrs::new())?;
     let unscale = input(&mut b, StateKey::Unscale, scalar(DType::F64));
@@ -160,9 +162,13 @@ pub fn update_graph<'a>(
         };
         let mut outputs = rule.step(&mut b, &span)?;
         if bucket.stochastic {
-            // Streams that no node of a model draws from: those are counted from 0.
+            // Streams that no node of a model draws from: those are counted from 0. One for each kind: where
+            // its buckets begin changes no number.
             let attrs = Attrs::new().with("size", bucket.span(wide).shape.to_ints());
-            let attrs = attrs.with("dtype", wide).with("stream", (1i64 << 31) + i as i64);
+            let mut attrs = attrs.with("dtype", wide).with("stream", (1i64 << 31) + bucket.kind as i64);
+            if bucket.start > 0 {
+                attrs.set("first", bucket.start as i64);
+            }
             let key = b.rng();
             let noise = b.one(&PHILOX_UNIFORM, &[key], attrs)?;
             let to = Attrs::new().with("dtype", bucket.dtype);

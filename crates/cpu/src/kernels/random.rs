@@ -22,18 +22,19 @@ const GROUP: usize = 1 << 14;
 
 fn prepare(site: &Site) -> Result<Prepared> {
     let (stream, tier) = (philox::number(&site.cx)?, site.tier);
-    Ok(float_dtype!(site.outs[0].dtype, T => Box::new(move |args| run::<T>(tier, stream, args))))
+    let first = philox::first(&site.cx)? as usize;
+    Ok(float_dtype!(site.outs[0].dtype, T => Box::new(move |args| run::<T>(tier, stream, first, args))))
 }
 
-fn run<T: Float>(tier: Tier, stream: u32, args: &mut Args) -> Result<()> {
+fn run<T: Float>(tier: Tier, stream: u32, first: usize, args: &mut Args) -> Result<()> {
     let key = args.read(0)?.slice::<i64>();
     let stream = Stream::new(key[0], key[1], stream);
     let out = args.writes[0].slice_mut::<T>();
-    args.pool.chunks(out, GROUP, |i, out| tier.run(Uniform { stream, first: i * GROUP, out }));
+    args.pool.chunks(out, GROUP, |i, out| tier.run(Uniform { stream, first: first + i * GROUP, out }));
     Ok(())
 }
 
-/// Numbers from word `first` on.
+/// Numbers from word `first` on, a multiple of 4.
 struct Uniform<'a, T> {
     stream: Stream,
     first: usize,

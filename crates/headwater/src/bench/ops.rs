@@ -8,7 +8,7 @@ use crate::core::ops::case::Sample;
 use crate::core::ops::{Case, attention, conv, create, index, linear, loss, norm, pointwise, view};
 use crate::core::plan::Bindings;
 use crate::core::target::Target;
-use crate::core::train::{BucketLayout, Master, update_graph};
+use crate::core::train::{BucketLayout, BucketSize, Master, update_graph};
 use crate::core::{Builder, DType, Graph, OpDef, TensorType, ValueId, pass};
 use crate::cpu::limits::Limits;
 use crate::runtime::optim::{Clip, Decay, Groups, Optimizer};
@@ -258,7 +258,8 @@ impl Entry {
             Work::Update(parameters, masters) => {
                 let ty = TensorType::new(dtype, [*parameters]);
                 let mut groups = Groups::new(Optimizer::default(), Vec::new(), Decay::All)?;
-                let layout = BucketLayout::new([("weight", &ty, groups.of("weight", &ty)?)]);
+                let parameters = [("weight", &ty, groups.of("weight", &ty)?)];
+                let layout = BucketLayout::new(parameters, BucketSize::UNLIMITED);
                 let layout = if *masters { layout.with_masters() } else { layout };
                 let clip = Clip { norm: Some(1.0), value: None };
                 let graph = update_graph(&layout, |g| groups.rule(g), clip, false)?;

@@ -6,6 +6,7 @@ use crate::core::graph::Phase;
 use crate::core::ops::Precision;
 use crate::core::pass::precision::{self, Level};
 use crate::core::plan::{Plan, Step, TensorView, Work};
+use crate::core::train::BucketSize;
 use crate::core::{DType, Tensor, TensorType};
 use crate::cpu::Cpu;
 use crate::cpu::limits::{Arithmetic, Limits};
@@ -40,6 +41,8 @@ pub struct Settings {
     pub recompute: bool,
     /// Bytes that training may take in all.
     pub memory_budget: Option<usize>,
+    /// Sizes of buckets.
+    pub bucket_size: BucketSize,
     /// Learning rate.
     pub lr: f64,
     /// Limit of the gradients' norm.
@@ -220,6 +223,7 @@ impl Running {
             precision: settings.precision.clone(),
             recompute: settings.recompute,
             memory_budget: settings.memory_budget,
+            bucket_size: settings.bucket_size,
             scaled,
             ..Training::default()
         };

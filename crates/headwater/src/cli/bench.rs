@@ -264,6 +264,7 @@ fn steps(
         precision: args.precision()?,
         recompute: args.memory.recompute(true),
         memory_budget: args.memory.budget(),
+        bucket_size: args.memory.buckets(),
         lr: args.lr,
         clip: args.clip_norm,
         patience: Patience { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },

@@ -19,6 +19,7 @@ mod progress;
 mod signals;
 mod train;
 
+use crate::core::train::BucketSize;
 use crate::devices;
 use crate::report::text;
 use crate::runtime::{Bytes, TrainConfig};
@@ -71,6 +72,10 @@ struct Memory {
     /// pass, products included; the same bits in more time (default: as in the settings, else no limit).
     #[arg(long, value_name = "SIZE")]
     memory_budget: Option<Bytes>,
+    /// Bytes of gradients at which a bucket is closed, the first at 1 MiB at most (default: as in the settings,
+    /// else 25MiB). Changes no number.
+    #[arg(long, value_name = "SIZE")]
+    bucket_size: Option<Bytes>,
 }
 
 impl Memory {
@@ -84,10 +89,16 @@ impl Memory {
         self.memory_budget.map(|b| b.0)
     }
 
+    /// Sizes of buckets.
+    fn buckets(&self) -> BucketSize {
+        self.bucket_size.map_or(BucketSize::default(), |b| BucketSize::of(b.0))
+    }
+
     /// Lays the options over settings.
     fn over(&self, c: &mut TrainConfig) {
         c.recompute = self.recompute(c.recompute);
         c.memory_budget = self.memory_budget.or(c.memory_budget);
+        c.bucket_size = self.bucket_size.unwrap_or(c.bucket_size);
     }
 }
 

@@ -5,8 +5,8 @@ use crate::error::Result;
 use crate::optim::Groups;
 use headwater_core::compile::{Goal, Options, ParameterGradient};
 use headwater_core::pass::precision::Properties;
-use headwater_core::train::BucketLayout;
 use headwater_core::train::update::loss_scale_type;
+use headwater_core::train::{BucketLayout, BucketSize};
 
 /// Bytes of a budget that are left to what an update returns: a few numbers for each bucket.
 const UPDATE_RESULTS: usize = 16 << 10;
@@ -35,8 +35,12 @@ pub(super) fn update() -> Options<'static> {
 }
 
 /// The flat layout of gradients, in the order in which they are computed.
-pub(super) fn layout(gradients: &[ParameterGradient], groups: &mut Groups) -> Result<BucketLayout> {
+pub(super) fn layout(
+    gradients: &[ParameterGradient],
+    groups: &mut Groups,
+    size: BucketSize,
+) -> Result<BucketLayout> {
     let grouped =
         gradients.iter().map(|g| Ok((g.parameter.as_str(), &g.ty, groups.of(&g.parameter, &g.ty)?)));
-    Ok(BucketLayout::new(grouped.collect::<Result<Vec<_>>>()?))
+    Ok(BucketLayout::new(grouped.collect::<Result<Vec<_>>>()?, size))
 }

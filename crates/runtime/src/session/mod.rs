@@ -27,7 +27,7 @@ use headwater_core::pass::taps::{FAULT, Fault, Tap};
 use headwater_core::pass::wide::{scalar_value, wide_scalar};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
 use headwater_core::train::update::{self, loss_scale_type};
-use headwater_core::train::{BucketLayout, Kept, Master, StateKey, update_graph, zero_graph};
+use headwater_core::train::{BucketLayout, BucketSize, Kept, Master, StateKey, update_graph, zero_graph};
 use headwater_core::{DType, Graph, Tensor, TensorType};
 use program::{Interface, Program};
 use state::{Slot, State};
@@ -81,6 +81,8 @@ pub struct Training {
     pub recompute: bool,
     /// Bytes that training may take in all, kept by recomputing more.
     pub memory_budget: Option<usize>,
+    /// Sizes of the buckets that gradients, parameters and moments lie in; they change no number.
+    pub bucket_size: BucketSize,
     /// Whether gradients are those of the loss times [`Session::set_loss_scale`].
     pub scaled: bool,
     /// A fault to try out what a run does then, at a node of the differentiated graph; see
@@ -100,6 +102,7 @@ impl Default for Training {
             stochastic_rounding: false,
             recompute: true,
             memory_budget: None,
+            bucket_size: BucketSize::default(),
             scaled: false,
             fault: None,
         }
@@ -232,7 +235,7 @@ impl Session {
         t: &Training,
         groups: &mut Groups,
     ) -> Result<BucketLayout> {
-        let layout = graphs::layout(gradients, groups)?;
+        let layout = graphs::layout(gradients, groups, t.bucket_size)?;
         let layout = if self.precision.masters { layout.with_masters() } else { layout };
         let layout = if t.stochastic_rounding { layout.with_stochastic_rounding() } else { layout };
         if t.stochastic_rounding && layout.buckets.iter().all(|b| !b.stochastic) {
