@@ -182,6 +182,19 @@ impl Graph {
         &self.origins[node.origin.0 as usize]
     }
 
+    /// Puts the nodes in the order of a key of their number and themselves; equal keys keep their order. Values
+    /// must stay behind what they are made from.
+    pub(crate) fn sort_nodes<K: Ord>(&mut self, key: impl Fn(usize, &Node) -> K) {
+        let mut nodes: Vec<(usize, Node)> = std::mem::take(&mut self.nodes).into_iter().enumerate().collect();
+        nodes.sort_by_cached_key(|(n, node)| key(*n, node));
+        self.nodes = nodes.into_iter().map(|(_, node)| node).collect();
+        for (n, node) in self.nodes.iter().enumerate() {
+            for (i, v) in node.outputs.iter().enumerate() {
+                self.values[v.0 as usize].def = Def::Node(NodeId(n as u32), i as u32);
+            }
+        }
+    }
+
     /// The input named `name`.
     pub fn input(&self, name: &str) -> Option<&Input> {
         self.inputs.iter().find(|i| i.name == name)

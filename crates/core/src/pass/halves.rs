@@ -5,7 +5,7 @@
 use super::lower::{Draft, output_place, overlap};
 use super::memory::{Buffer, extent};
 use crate::diagnostic::Result;
-use crate::graph::{Def, Graph, InputRole, NodeId, OutputRole, Phase, ValueId};
+use crate::graph::{Def, Graph, InputRole, OutputRole, Phase, ValueId};
 use crate::ops::Body;
 use crate::plan::{ARENA, Bindings, Crossing, Halves, Place, Plan, TensorView};
 use crate::{ensure, fail};
@@ -13,12 +13,7 @@ use std::collections::{BTreeMap, HashSet};
 
 /// The graph with its forward nodes first. Legal: a node reads nothing of a later phase (rule V13).
 pub(super) fn in_order_of_phases(mut graph: Graph) -> Graph {
-    graph.nodes.sort_by_key(|n| n.phase);
-    for (n, node) in graph.nodes.iter().enumerate() {
-        for (i, v) in node.outputs.iter().enumerate() {
-            graph.values[v.0 as usize].def = Def::Node(NodeId(n as u32), i as u32);
-        }
-    }
+    graph.sort_nodes(|_, node| node.phase);
     graph
 }
 

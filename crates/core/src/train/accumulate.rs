@@ -2,15 +2,20 @@
 
 use super::key::StateKey;
 use crate::diagnostic::Result;
-use crate::graph::{Builder, Graph, InputRole, OutputRole, Phase};
+use crate::graph::{Builder, Def, Graph, InputRole, OutputRole, Phase};
 use crate::tensor::TensorType;
 use crate::{DType, fail};
 
-/// Turns gradients into additions to their sums, in f32 or wider: inputs named by [`StateKey::gradient`].
+/// Turns gradients into additions to their sums, in f32 or wider: inputs named by [`StateKey::gradient`]. Each
+/// comes right behind what makes the gradient: so it frees the gradient's memory, and the sum is complete early.
 ///
 /// # Errors
 /// `Graph` for a gradient of something other than an input.
 pub fn accumulate(graph: Graph) -> Result<Graph> {
+    let made = graph.nodes.len();
+    let forward = graph.nodes.iter().rposition(|n| n.phase == Phase::Forward).unwrap_or(0);
+    // For each added node, the one that it comes behind.
+    let mut behind = Vec::new();
     let mut b = Builder::extend(graph);
     b.phase = Phase::Backward;
     for i in 0..b.graph().outputs.len() {
@@ -18,14 +23,22 @@ pub fn accumulate(graph: Graph) -> Result<Graph> {
         let OutputRole::Gradient(p) = output.role else { continue };
         let (gradient, input) = (output.value, b.graph().input_index(p));
         let input = input.ok_or_else(|| fail!(Graph, "{} is a gradient of no input", output.name))?;
+        let after = match b.graph().value(gradient).def {
+            Def::Node(n, _) if b.graph().node(n).phase == Phase::Forward => forward,
+            Def::Node(n, _) => n.0 as usize,
+            Def::Input(_) => forward,
+        };
         let name = StateKey::gradient(&b.graph().inputs[input].name).to_string();
         let ty = b.ty(gradient).clone();
         let wide = if ty.dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let sum = b.input(name, TensorType::new(wide, ty.shape), InputRole::State);
         let gradient = b.cast(gradient, wide)?;
         let new = b.add(sum, gradient)?;
+        behind.resize(b.graph().nodes.len() - made, after);
         let output = &mut b.graph_mut().outputs[i];
         (output.value, output.role) = (new, OutputRole::Mutation(sum));
     }
-    Ok(b.finish())
+    let mut graph = b.finish();
+    graph.sort_nodes(|n, _| behind.get(n.wrapping_sub(made)).map_or((n, 0), |after| (*after, 1)));
+    Ok(graph)
 }
