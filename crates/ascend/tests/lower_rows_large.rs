@@ -47,6 +47,7 @@ fn plan(p: &RowProgram, layouts: &[Layout]) -> Plan {
         segments: segments.collect(),
         steps: vec![step],
         placements: Vec::new(),
+        completions: vec![],
         halves: None,
         origins: Arc::new(vec![Default::default()]),
     }

@@ -8,8 +8,9 @@ use headwater_core::graph::{InputRole, OutputRole, Phase, parse, verify};
 use headwater_core::ops::pointwise::{exp::EXP, gelu::GELU};
 use headwater_core::pass::check_plan;
 use headwater_core::pass::precision::{Level, Properties, Settings};
-use headwater_core::plan::{self, Bindings};
+use headwater_core::plan::{self, Bindings, Plan};
 use headwater_core::target::Target;
+use headwater_core::train::{self, BucketLayout, BucketSize};
 use headwater_core::{Builder, Code, DType, Error, Graph, Registry, TensorType};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -233,4 +234,50 @@ fn a_gradient_that_the_forward_half_computes_is_delivered_by_the_backward_half()
     let halves = plan.halves.unwrap();
     assert_eq!((halves.returned.len(), halves.crossing.len()), (1, 1), "{halves:?}");
     assert!(plan.steps[halves.boundary..].iter().any(|s| s.writes.iter().any(|w| w.place.segment.0 == 3)));
+}
+
+#[test]
+fn the_plan_names_the_step_that_completes_each_bucket_and_the_checker_misses_nothing() {
+    let mut b = Builder::new();
+    let mut x = b.input("x", TensorType::new(DType::F32, [8, 4]), InputRole::User);
+    for i in 0..4 {
+        let w = b.parameter(&format!("{i}"), DType::F32, &[4, 4]);
+        let h = b.matmul(x, w).unwrap();
+        x = b.call(&GELU, &[h]).unwrap();
+    }
+    let loss = b.sum(x, &[0, 1], false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    let model = b.finish();
+    for (accumulate, size) in
+        [(false, BucketSize::of(1)), (true, BucketSize::of(1)), (true, BucketSize::UNLIMITED)]
+    {
+        let bind = |c: &Compiled| {
+            let parameters = c.gradients.iter().map(|g| (g.parameter.as_str(), &g.ty, 0));
+            Ok::<_, Error>(train::bind(&c.graph, &BucketLayout::new(parameters, size)))
+        };
+        let options = Options { accumulate, ..Options::default() };
+        let plan = compile(model.clone(), &options, &Target::default(), bind).unwrap().into_plan().unwrap();
+        let text = plan.to_string();
+        assert_eq!(plan::parse(&text, Registry::standard()).unwrap().completions, plan.completions);
+        let complete: Vec<(u32, usize)> = plan.completions.iter().map(|c| (c.segment.0, c.step)).collect();
+        assert_eq!(complete.len(), if size == BucketSize::UNLIMITED { 1 } else { 4 });
+        assert!(complete.is_sorted_by_key(|c| c.1), "{complete:?}");
+        for (segment, step) in &complete {
+            let writes = |s: &plan::Step| s.writes.iter().any(|w| w.place.segment.0 == *segment);
+            assert!(text.contains(&format!("complete ${segment} step {step}\n")));
+            assert_eq!(plan.steps.iter().rposition(writes), Some(*step));
+        }
+        let refused = |change: &dyn Fn(&mut Plan)| {
+            let mut broken = plan.clone();
+            change(&mut broken);
+            check_plan(&broken).unwrap_err().message
+        };
+        let first = plan.completions[0];
+        assert!(refused(&|p| p.completions[0].step = p.steps.len()).contains("does not write it"));
+        assert!(refused(&|p| p.completions[0].segment.0 = 99).contains("cannot be complete"));
+        assert!(refused(&|p| p.completions.push(first)).contains("complete twice"));
+        // The step that completes the bucket runs once more at the end.
+        let later = refused(&|p| p.steps.push(plan::Step { reads: vec![], ..p.steps[first.step].clone() }));
+        assert!(later.contains("said to be complete after step"), "{later}");
+    }
 }

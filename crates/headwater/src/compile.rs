@@ -3,7 +3,8 @@
 use crate::core::Graph;
 use crate::core::compile::{self, Compiled, Form, Goal, Options, STAGES, Snapshot, Stage};
 use crate::core::target::Target;
-use crate::inspect::bindings;
+use crate::core::train::BucketSize;
+use crate::inspect::{BucketUse, bindings, buckets};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -29,6 +30,15 @@ pub struct StageRun {
     pub summary: &'static str,
 }
 
+/// A compilation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Compilation {
+    /// Stages, in their order.
+    pub stages: Vec<StageRun>,
+    /// Buckets of gradients, in the order in which the plan completes them.
+    pub buckets: Vec<BucketUse>,
+}
+
 /// Which texts to write, and where.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dump<'a> {
@@ -47,10 +57,11 @@ pub fn compile(
     graph: &Graph,
     goal: Option<Goal>,
     options: Options,
+    size: BucketSize,
     dump: Dump,
     target: &Target,
     print: impl Fn(&str),
-) -> Result<Vec<StageRun>> {
+) -> Result<Compilation> {
     if let Some(name) = dump.after.iter().find(|n| *n != "all" && compile::stage(n).is_none()) {
         let names: Vec<&str> = STAGES.iter().map(|s| s.name).collect();
         bail!("there is no stage `{name}`; the stages are {}", names.join(", "));
@@ -72,7 +83,7 @@ pub fn compile(
         clock.set(Instant::now());
     };
     let options = Options { goal: goal.unwrap_or(fallback), watch: Some(&watch), ..options };
-    let bind = |c: &Compiled| Ok::<_, anyhow::Error>(bindings(c, &options));
+    let bind = |c: &Compiled| Ok::<_, anyhow::Error>(bindings(c, &options, size));
     let compiled = compile::compile(graph.clone(), &options, target, bind)?;
     if let Some(e) = failed.take() {
         return Err(e);
@@ -86,7 +97,8 @@ pub fn compile(
         exactness: r.stage.label(),
         summary: r.stage.summary,
     };
-    Ok(compiled.report.iter().zip(seconds.take()).map(run).collect())
+    let stages = compiled.report.iter().zip(seconds.take()).map(run).collect();
+    Ok(Compilation { stages, buckets: compiled.plan.as_ref().map_or(vec![], buckets) })
 }
 
 fn write(

@@ -7,6 +7,7 @@ use crate::core::pass::precision::{Level, Properties};
 use crate::core::plan::{Bindings, Plan, Segment, SegmentKind};
 use crate::core::stats::{self, Held, OperatorWork};
 use crate::core::target::Support;
+use crate::core::train::{self, BucketLayout, BucketSize};
 use crate::core::{DType, Graph, TensorType, pass};
 use crate::model::{Bound, Model};
 use crate::precision::{PrecisionUse, summary};
@@ -123,6 +124,8 @@ pub struct Inspection {
     /// Cost of the memory budget, if it demanded anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recomputed: Option<Recomputation>,
+    /// Buckets of gradients, in the order in which they are complete, for parameters of one group of settings.
+    pub buckets: Vec<BucketUse>,
     /// Bytes of the arena in use at every step of the plan.
     pub live: Vec<usize>,
     /// Trained parameters that get no gradient, with the reason.
@@ -150,6 +153,8 @@ pub struct MemoryPlan {
     pub recompute: bool,
     /// Bytes that training may take in all.
     pub budget: Option<usize>,
+    /// Sizes of the buckets of gradients.
+    pub buckets: BucketSize,
 }
 
 /// Inspects a bound model for training on a device in a precision, with its memory planned as asked; its
@@ -193,7 +198,7 @@ pub fn inspect(
         watch: Some(&watch),
         ..Options::default()
     };
-    let bind = |compiled: &Compiled| Ok::<_, anyhow::Error>(bindings(compiled, &options));
+    let bind = |compiled: &Compiled| Ok::<_, anyhow::Error>(bindings(compiled, &options, memory.buckets));
     let mut compiled = compile::compile(bound.graph.clone(), &options, device.target(), bind)?;
     let missing = std::mem::take(&mut compiled.missing);
     let ([masters, moments], recomputed) = (optimizer_bytes(&compiled, p), compiled.rematerialized);
@@ -236,21 +241,48 @@ pub fn inspect(
         modules: modules(&graph, &peak),
         memory: used,
         recomputed: recomputed.map(Recomputation::from),
+        buckets: buckets(&plan),
         live: stats::live_bytes(&plan),
         without_gradient: missing.iter().map(|m| format!("{}: {}", m.parameter, m.reason)).collect(),
         notes,
     })
 }
 
-/// Places of inputs and outputs, each in a segment of its own. Where there is a memory budget, AdamW's state
-/// counts in it; no graph has that as an input here.
-pub(crate) fn bindings(compiled: &Compiled, options: &Options) -> Bindings {
-    let mut bindings = Bindings::simple(&compiled.graph);
+/// Places of inputs and outputs: gradients in buckets, all else in segments of their own. Where there is a memory
+/// budget, AdamW's state counts in it; no graph has that as an input here.
+pub(crate) fn bindings(compiled: &Compiled, options: &Options, size: BucketSize) -> Bindings {
+    let parameters = compiled.gradients.iter().map(|g| (g.parameter.as_str(), &g.ty, 0));
+    let mut bindings = train::bind(&compiled.graph, &BucketLayout::new(parameters, size));
     if options.memory_budget.is_some() {
         let bytes = optimizer_bytes(compiled, &options.precision).iter().sum();
         bindings.segments.push(Segment { name: "optimizer".into(), bytes, kind: SegmentKind::State });
     }
     bindings
+}
+
+/// A bucket of gradients in a plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct BucketUse {
+    /// Name of its segment.
+    pub name: String,
+    /// Bytes.
+    pub bytes: usize,
+    /// The step behind which it is complete, counted from 0.
+    pub complete: usize,
+    /// Steps of the plan.
+    pub steps: usize,
+}
+
+/// The buckets of a plan, in the order in which they are complete.
+pub fn buckets(plan: &Plan) -> Vec<BucketUse> {
+    let used = plan.completions.iter().map(|c| {
+        let segment = &plan.segments[c.segment.0 as usize];
+        let (name, bytes) = (segment.name.clone(), segment.bytes);
+        BucketUse { name, bytes, complete: c.step, steps: plan.steps.len() }
+    });
+    let mut used: Vec<BucketUse> = used.collect();
+    used.sort_by_key(|b| b.complete);
+    used
 }
 
 /// Bytes of masters and of AdamW's two moments.

@@ -6,6 +6,7 @@ use crate::core::device::Device;
 use crate::core::graph::{Builder, InputRole, Origin, OutputRole};
 use crate::core::pass;
 use crate::core::plan::{Bindings, Plan};
+use crate::core::train::BucketSize;
 use crate::core::{Attrs, Registry, TensorType};
 use crate::inspect::bindings;
 use crate::model::Bound;
@@ -39,11 +40,17 @@ pub struct Written {
 ///
 /// # Errors
 /// Refusals of the passes; a file that cannot be written.
-pub fn write(bound: &Bound, chip: &'static Chip, options: Options, out: &Path) -> Result<Written> {
+pub fn write(
+    bound: &Bound,
+    chip: &'static Chip,
+    options: Options,
+    buckets: BucketSize,
+    out: &Path,
+) -> Result<Written> {
     let device = AscendSim::new(chip, false, 1);
     let goal = if compile::has_loss(&bound.graph) { Goal::Train } else { Goal::Forward };
     let options = Options { goal, ..options };
-    let bind = |compiled: &Compiled| Ok::<_, anyhow::Error>(bindings(compiled, &options));
+    let bind = |compiled: &Compiled| Ok::<_, anyhow::Error>(bindings(compiled, &options, buckets));
     let plan = compile::compile(bound.graph.clone(), &options, device.target(), bind)?.into_plan()?;
     let (distinct, native, host) = lowered(chip, &plan);
     std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;

@@ -13,7 +13,7 @@ use crate::ensure;
 use crate::graph::{Def, Graph, Node, OutputRole, Phase, ValueId};
 use crate::ops::{Body, RegionCopy, Source};
 use crate::plan::{
-    ARENA, Bindings, Halves, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work,
+    ARENA, Bindings, Completion, Halves, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work,
 };
 use crate::row::RowProgram;
 use crate::shape::Layout;
@@ -404,7 +404,7 @@ impl<'a> Lowering<'a> {
             dtype: s.dtype,
             layout: s.layout.clone(),
         };
-        let steps = drafts
+        let steps: Vec<Step> = drafts
             .into_iter()
             .map(|d| Step {
                 reads: d.reads.iter().map(|r| r.as_ref().map(view)).collect(),
@@ -417,6 +417,7 @@ impl<'a> Lowering<'a> {
                 flops: d.flops,
             })
             .collect();
+        let completions = completions(&steps, &bindings.buckets);
         let mut segments = vec![Segment { name: "arena".into(), bytes, kind: SegmentKind::Arena }];
         segments.extend(bindings.segments.iter().cloned());
         Ok(Plan {
@@ -424,10 +425,23 @@ impl<'a> Lowering<'a> {
             segments,
             steps,
             placements,
+            completions,
             halves,
             origins: graph.origins.clone(),
         })
     }
+}
+
+/// The last step that writes each segment, for those that some step writes.
+fn completions(steps: &[Step], segments: &[SegmentId]) -> Vec<Completion> {
+    let mut last: HashMap<SegmentId, usize> = HashMap::new();
+    for (s, step) in steps.iter().enumerate() {
+        for v in step.writes.iter().filter(|v| !v.layout.shape.contains(&0)) {
+            last.insert(v.place.segment, s);
+        }
+    }
+    let of = |segment: &SegmentId| Some(Completion { segment: *segment, step: *last.get(segment)? });
+    segments.iter().filter_map(of).collect()
 }
 
 /// Where an output goes: its own binding, or for a mutation its target's.
@@ -567,24 +581,29 @@ fn is_view_of(graph: &Graph, mut w: ValueId, v: ValueId) -> bool {
 impl Bindings {
     /// Every input in a segment of its own kind and every output in one: for tests and single runs.
     pub fn simple(graph: &Graph) -> Bindings {
-        let mut b = Bindings::default();
+        Bindings::around(graph, Vec::new(), |_| None)
+    }
+
+    /// The same for all inputs and outputs that `given` gives no place in the first segments.
+    pub fn around(graph: &Graph, segments: Vec<Segment>, given: impl Fn(Port) -> Option<Place>) -> Bindings {
+        let mut b = Bindings { segments, ..Bindings::default() };
         let mut add = |name: &str, bytes: usize, kind| {
             b.segments.push(Segment { name: name.to_string(), bytes, kind });
             Some(Place { segment: SegmentId(b.segments.len() as u32), offset: 0 })
         };
-        let inputs = graph
-            .inputs
-            .iter()
-            .map(|i| add(&i.name, graph.ty(i.value).bytes(), SegmentKind::State))
-            .collect();
-        let outputs = graph
-            .outputs
-            .iter()
-            .map(|o| match o.role {
+        let mut inputs = Vec::with_capacity(graph.inputs.len());
+        for (i, input) in graph.inputs.iter().enumerate() {
+            let bytes = graph.ty(input.value).bytes();
+            inputs.push(given(Port::Read(i)).or_else(|| add(&input.name, bytes, SegmentKind::State)));
+        }
+        let mut outputs = Vec::with_capacity(graph.outputs.len());
+        for (i, output) in graph.outputs.iter().enumerate() {
+            let bytes = graph.ty(output.value).bytes();
+            outputs.push(match output.role {
                 OutputRole::Mutation(_) => None,
-                _ => add(&o.name, graph.ty(o.value).bytes(), SegmentKind::Output),
-            })
-            .collect();
+                _ => given(Port::Write(i)).or_else(|| add(&output.name, bytes, SegmentKind::Output)),
+            });
+        }
         Bindings { inputs, outputs, ..b }
     }
 }

@@ -1,16 +1,12 @@
-//! Places every buffer of a plan in one arena, and proves the result independently.
+//! Places every buffer of a plan in one arena.
 //!
 //! Those that hold most bytes for most steps are placed first, each in the smallest gap that is free while it
 //! lives; small and short-lived ones find room between them. Placing in the order of time instead leaves gaps
 //! that are a little too small for what comes next; it is what the many small buffers of a large graph get,
-//! so that all is near-linear in their number, and taken where it needs less. The checker knows nothing of
-//! that: it reads the finished plan.
+//! so that all is near-linear in their number, and taken where it needs less.
 
-use super::halves::check_halves;
-use crate::diagnostic::Result;
-use crate::ensure;
 use crate::graph::{OriginId, ValueId};
-use crate::plan::{ARENA, Place, Placement, Plan, SegmentKind, TensorView};
+use crate::plan::{ARENA, Place, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A buffer before placement.
@@ -169,129 +165,6 @@ fn by_weight(alive: &[Alive]) -> (Vec<usize>, usize) {
     let (behind, more) = in_time(&rest);
     light.into_iter().zip(behind).for_each(|(i, offset)| offsets[i] = end + offset);
     (offsets, end + more)
-}
-
-/// Bytes a view touches: first byte and one past the last, in its segment; `None` if it has no element.
-pub(super) fn extent(v: &TensorView) -> Option<(isize, isize)> {
-    let (mut low, mut high) = (v.layout.offset, v.layout.offset);
-    for (&d, &s) in v.layout.shape.iter().zip(&v.layout.strides) {
-        if d == 0 {
-            return None;
-        }
-        let span = s * (d as isize - 1);
-        if span < 0 { low += span } else { high += span }
-    }
-    let size = v.dtype.size() as isize;
-    let base = v.place.offset as isize;
-    Some((base + low * size, base + (high + 1) * size))
-}
-
-/// Proves a plan sound from its steps alone: every view lies in its segment; in the arena, in a placement
-/// that is live at that step and has been written before it is read; placements that are live together do not
-/// overlap. Of a plan in halves also that the second reads nothing of the first but what is listed, and that
-/// the first completes what it returns (`halves`).
-///
-/// # Errors
-/// `Plan`, naming the step and what is wrong.
-pub fn check_plan(plan: &Plan) -> Result<()> {
-    ensure!(
-        plan.segments.first().is_some_and(|s| s.kind == SegmentKind::Arena),
-        Plan,
-        "segment 0 must be the arena"
-    );
-    let (mut starting, mut ending) = (vec![Vec::new(); plan.steps.len()], vec![Vec::new(); plan.steps.len()]);
-    for (i, p) in plan.placements.iter().enumerate() {
-        ensure!(
-            p.first <= p.last && p.last < plan.steps.len(),
-            Plan,
-            "placement {i} lives from {} to {}",
-            p.first,
-            p.last
-        );
-        ensure!(p.place.offset.is_multiple_of(plan.alignment), Plan, "placement {i} is not aligned");
-        starting[p.first].push(i);
-        ending[p.last].push(i);
-    }
-    // Live placements by offset, with whether they have been written.
-    let mut live: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
-    for (s, step) in plan.steps.iter().enumerate() {
-        for &i in &starting[s] {
-            let p = &plan.placements[i];
-            let (start, end) = (p.place.offset, p.place.offset + p.bytes);
-            let before = live.range(..end).next_back().filter(|(o, (b, _))| *o + b > start);
-            ensure!(
-                before.is_none(),
-                Plan,
-                "step {s}: the buffer of {} overlaps a live one at byte {start}",
-                p.value
-            );
-            live.insert(start, (p.bytes, false));
-        }
-        let mut inside = |v: &TensorView, write: bool| -> Result<()> {
-            let Some((low, high)) = extent(v) else { return Ok(()) };
-            let segment = plan.segments.get(v.place.segment.0 as usize);
-            let Some(segment) = segment else { return Err(crate::fail!(Plan, "step {s} names no segment")) };
-            ensure!(
-                low >= 0 && high as usize <= segment.bytes,
-                Plan,
-                "step {s} ({}) leaves {}",
-                step.op,
-                segment.name
-            );
-            ensure!(
-                v.place.offset.is_multiple_of(v.dtype.size()),
-                Plan,
-                "step {s} ({}): an operand is not aligned",
-                step.op
-            );
-            if v.place.segment != ARENA {
-                let read_only = matches!(segment.kind, SegmentKind::Input | SegmentKind::Constant);
-                ensure!(!(write && read_only), Plan, "step {s} ({}) writes {}", step.op, segment.name);
-                return Ok(());
-            }
-            let at =
-                live.range_mut(..=low as usize).next_back().filter(|(o, (b, _))| **o + *b >= high as usize);
-            let Some((_, (_, written))) = at else {
-                return Err(crate::fail!(
-                    Plan,
-                    "step {s} ({}) uses arena bytes {low}..{high} that are not live",
-                    step.op
-                ));
-            };
-            ensure!(
-                write || *written,
-                Plan,
-                "step {s} ({}) reads arena bytes {low}..{high} before writing",
-                step.op
-            );
-            *written |= write;
-            Ok(())
-        };
-        for v in step.reads.iter().flatten() {
-            inside(v, false)?;
-        }
-        for v in &step.writes {
-            inside(v, true)?;
-        }
-        if let Some((place, bytes)) = step.workspace {
-            let layout = crate::Layout::contiguous(&[bytes].into());
-            let room = TensorView { place, dtype: crate::DType::U8, layout };
-            inside(&room, true)?;
-            let (start, end) = (place.offset as isize, (place.offset + bytes) as isize);
-            for v in step.reads.iter().flatten().chain(&step.writes).filter(|v| v.place.segment == ARENA) {
-                let apart = extent(v).is_none_or(|(low, high)| high <= start || end <= low);
-                ensure!(apart, Plan, "step {s} ({}) has an operand in its workspace", step.op);
-            }
-            // What a kernel leaves there is nobody's.
-            if let Some((_, (_, written))) = live.range_mut(..=place.offset).next_back() {
-                *written = false;
-            }
-        }
-        for &i in &ending[s] {
-            live.remove(&plan.placements[i].place.offset);
-        }
-    }
-    plan.halves.as_ref().map_or(Ok(()), |halves| check_halves(plan, halves))
 }
 
 #[cfg(test)]

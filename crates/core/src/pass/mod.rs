@@ -4,6 +4,7 @@
 
 pub mod bound;
 mod canonical;
+mod check;
 pub mod decompose;
 pub mod diff;
 pub mod evaluation;
@@ -33,6 +34,7 @@ pub mod underflow;
 pub mod wide;
 
 pub use canonical::{canonical, mixed};
+pub use check::check_plan;
 pub use decompose::decompose;
 pub use diff::{differentiate, differentiate_scaled, vjp};
 pub use evaluation::{evaluation, without_dropout};
@@ -41,7 +43,6 @@ pub use host::on_host;
 pub use integers::narrow_integers;
 pub use lift::lift;
 pub use lower::{plan, plan_halves};
-pub use memory::check_plan;
 pub use narrow::narrow;
 pub use recognize::recognize;
 pub use recompute::recompute;

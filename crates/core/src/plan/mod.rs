@@ -124,6 +124,8 @@ pub struct Bindings {
     pub inputs: Vec<Option<Place>>,
     /// Place of each graph output, in order; `Mutation` outputs default to their target's place.
     pub outputs: Vec<Option<Place>>,
+    /// Segments of which the plan tells when they are complete ([`Plan::completions`]): buckets of gradients.
+    pub buckets: Vec<SegmentId>,
 }
 
 /// A value's share of the arena, for reports and for the checker.
@@ -169,6 +171,15 @@ pub struct Crossing {
     pub place: Place,
 }
 
+/// The step that completes a segment: it writes there, and none after it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The segment, such as a bucket of gradients.
+    pub segment: SegmentId,
+    /// The step.
+    pub step: usize,
+}
+
 /// An executable plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -180,6 +191,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What lies where in the arena and when.
     pub placements: Vec<Placement>,
+    /// When segments that the caller named are complete, in the order of [`Bindings::buckets`]. Those that no step
+    /// writes are left out.
+    pub completions: Vec<Completion>,
     /// The two halves of a step that is run in two parts.
     pub halves: Option<Halves>,
     /// Origins of the steps.

@@ -2,7 +2,9 @@
 //! Checks the form alone; whether the plan may run is `pass::check_plan`'s business, and the device's.
 
 use super::text::{HEADER, KINDS};
-use super::{ALIGN, Crossing, Halves, Place, Placement, Plan, Segment, SegmentId, Step, TensorView, Work};
+use super::{
+    ALIGN, Completion, Crossing, Halves, Place, Placement, Plan, Segment, SegmentId, Step, TensorView, Work,
+};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::graph::text::PHASES;
@@ -24,6 +26,7 @@ pub fn parse(text: &str, registry: &Registry) -> Result<Plan> {
         segments: Vec::new(),
         steps: Vec::new(),
         placements: Vec::new(),
+        completions: Vec::new(),
         halves: None,
         origins: BTreeMap::new(),
         origin_uses: Vec::new(),
@@ -41,6 +44,7 @@ pub fn parse(text: &str, registry: &Registry) -> Result<Plan> {
         segments: reader.segments,
         steps: reader.steps,
         placements: reader.placements,
+        completions: reader.completions,
         halves: reader.halves,
         origins: Arc::new(reader.origins.into_values().collect()),
     })
@@ -53,6 +57,7 @@ struct Reader<'a> {
     segments: Vec<Segment>,
     steps: Vec<Step>,
     placements: Vec<Placement>,
+    completions: Vec<Completion>,
     halves: Option<Halves>,
     origins: BTreeMap<u32, Origin>,
     /// Origins named, and where, to look up at the end: they are defined further down.
@@ -79,6 +84,14 @@ impl Reader<'_> {
                 }
                 "step" => self.step(line),
                 "place" => self.placement(line),
+                "complete" => {
+                    line.expect("$")?;
+                    let segment = SegmentId(line.number("the number of a segment")?);
+                    line.expect("step")?;
+                    let step = line.number("the number of a step")?;
+                    self.completions.push(Completion { segment, step });
+                    Ok(())
+                }
                 "boundary" => {
                     if self.halves.is_some() {
                         return Err(line.fail("one boundary alone"));

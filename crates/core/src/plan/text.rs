@@ -21,7 +21,8 @@
 //! `alignment` is that of segments and buffers in bytes. `$1[64]` is byte 64 of segment 1. A view is a place, a dtype, a shape, strides in elements, and `+ n` where its first
 //! element is not the place's first. A step names its operator, its work (a kernel with attributes, or a row program), views
 //! read and written, workspace and floating-point operations. `place` is a value's share of the arena from its first step to
-//! its last. Phases and origins are as in the text form of graphs. A plan in halves says so behind its placements:
+//! its last; `complete $1 step 1` names the step behind which segment 1 is complete. Phases and origins are as in the text
+//! form of graphs. A plan in halves says so behind these:
 //!
 //! ```text
 //! boundary 12
@@ -29,7 +30,7 @@
 //! return $2[0] 32
 //! ```
 
-use super::{Crossing, Place, Placement, Plan, SegmentKind, Step, TensorView, Work};
+use super::{Completion, Crossing, Place, Placement, Plan, SegmentKind, Step, TensorView, Work};
 use crate::attr::{Exact, Listed};
 use crate::graph::text::{write_origin, write_origins};
 use std::fmt::{self, Display, Formatter};
@@ -84,6 +85,9 @@ impl Display for Plan {
             let Placement { value, place, bytes, first, last, origin } = p;
             write!(f, "place {value} {place} {bytes} steps {first} to {last}")?;
             write_origin(f, *origin, &self.origins)?;
+        }
+        for Completion { segment, step } in &self.completions {
+            writeln!(f, "complete ${} step {step}", segment.0)?;
         }
         if let Some(halves) = &self.halves {
             writeln!(f, "\nboundary {}", halves.boundary)?;

@@ -2,12 +2,14 @@
 //! the update of a step.
 
 mod accumulate;
+mod bind;
 mod key;
 pub mod layout;
 mod span;
 pub mod update;
 
 pub use accumulate::accumulate;
+pub use bind::bind;
 pub use key::{Kept, StateKey};
 pub use layout::{BLOCK, Bucket, BucketLayout, BucketSize, Entry, Master};
 pub use span::Span;

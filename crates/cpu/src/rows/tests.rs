@@ -222,6 +222,7 @@ pub(super) fn run(ex: &Example, threads: usize, tier: Tier) -> Vec<Tensor> {
         segments,
         steps: vec![],
         placements: vec![],
+        completions: vec![],
         halves: None,
         origins: Arc::new(vec![]),
     };
@@ -362,6 +363,7 @@ pub(super) fn compile(ex: &Example, tier: Tier) -> Result<Program> {
         segments,
         steps: vec![],
         placements: vec![],
+        completions: vec![],
         halves: None,
         origins: Arc::new(vec![]),
     };

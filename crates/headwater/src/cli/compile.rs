@@ -1,6 +1,7 @@
 //! `headwater compile`.
 
 use super::amp::Amp;
+use super::inspect::buckets;
 use super::{Memory, Outcome, Talk};
 use crate::compile::{Dump, compile};
 use crate::core::compile::Goal;
@@ -19,7 +20,7 @@ Examples:
   headwater compile model.pt2 --amp O2 --dump-after all --out stages
   headwater compile model.pt2 --goal evaluate --stop-after simplify --dump-after simplify
 
-Files are named NN-STAGE.graph and NN-STAGE.plan. In a plan each input and output has a segment of its own; with --memory-budget AdamW's state has one too.")]
+Files are named NN-STAGE.graph and NN-STAGE.plan. In a plan gradients lie in buckets, every other input and output has a segment of its own; with --memory-budget AdamW's state has one too.")]
 pub struct Args {
     /// The exported model.
     model: PathBuf,
@@ -78,10 +79,11 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         stop_after: args.stop_after.as_deref(),
         ..crate::core::compile::Options::default()
     };
-    let stages = compile(&bound.graph, goal, options, dump, device.target(), |text| talk.line(text))?;
+    let (size, target) = (args.memory.buckets(), device.target());
+    let made = compile(&bound.graph, goal, options, size, dump, target, |text| talk.line(text))?;
     let mut table =
         Table::new("Stages", &["stage", ">nodes before", ">after", ">ms", "results", "what it does"]);
-    for s in &stages {
+    for s in &made.stages {
         table.row([
             s.stage.to_string(),
             s.before.to_string(),
@@ -92,5 +94,6 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         ]);
     }
     talk.table(&table);
-    Outcome::of(stages, true)
+    buckets(&made.buckets).iter().for_each(|table| talk.table(table));
+    Outcome::of(made, true)
 }

@@ -5,7 +5,7 @@ use super::{Memory, Outcome, Talk};
 use crate::core::Registry;
 use crate::core::device::Device;
 use crate::core::pass::{self, precision::Properties};
-use crate::inspect::{Inspection, MemoryPlan, StepsUse, inspect};
+use crate::inspect::{BucketUse, Inspection, MemoryPlan, StepsUse, inspect};
 use crate::model::{Model, parse_dims};
 use crate::precision::PrecisionUse;
 use crate::report::{Table, text};
@@ -60,7 +60,11 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         talk.line(&text);
         return Outcome::of(text, true);
     }
-    let plan = MemoryPlan { recompute: args.memory.recompute(true), budget: args.memory.budget() };
+    let plan = MemoryPlan {
+        recompute: args.memory.recompute(true),
+        budget: args.memory.budget(),
+        buckets: args.memory.buckets(),
+    };
     let found = inspect(&model, &bound, device, &precision, &plan)?;
     talk.line(format!("{}, exported by PyTorch {}\n", path.display(), found.torch));
     for t in tables(&found, device.name()) {
@@ -165,7 +169,24 @@ pub(crate) fn tables(i: &Inspection, device: &str) -> Vec<Table> {
         t
     });
     let steps = steps(i, device);
-    [facts, memory].into_iter().chain(recomputed).chain([ops]).chain(steps).chain([modules]).collect()
+    let buckets = buckets(&i.buckets);
+    [facts, memory]
+        .into_iter()
+        .chain(recomputed)
+        .chain(buckets)
+        .chain([ops])
+        .chain(steps)
+        .chain([modules])
+        .collect()
+}
+
+/// Buckets of gradients, if there are any.
+pub(super) fn buckets(buckets: &[BucketUse]) -> Option<Table> {
+    let mut table = Table::new("Buckets of gradients", &["bucket", ">bytes", ">complete after step", ">of"]);
+    for b in buckets {
+        table.row([b.name.clone(), text::bytes(b.bytes), b.complete.to_string(), b.steps.to_string()]);
+    }
+    (!buckets.is_empty()).then_some(table)
 }
 
 /// The way steps run, where the device says more than that all are its own.

@@ -50,7 +50,7 @@ pub fn run(args: &Args, talk: Talk) -> Result<Outcome> {
         memory_budget: args.memory.budget(),
         ..Options::default()
     };
-    let written = write(&bound, chip, options, &args.out)?;
+    let written = write(&bound, chip, options, args.memory.buckets(), &args.out)?;
     let (steps, native) = written.steps;
     talk.line(format!(
         "{} kernels for {chip} in {}: {native} of {steps} steps",

@@ -8,6 +8,7 @@ use crate::check::{CheckReport, Compared, check};
 use crate::cli::{check as check_tables, inspect as inspect_tables};
 use crate::core::device::Device;
 use crate::core::pass::precision::Settings;
+use crate::core::train::BucketSize;
 use crate::core::{DType, pass};
 use crate::golden::{Golden, Kind};
 use crate::import::Dims;
@@ -95,7 +96,8 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     let bound = model.bind(&dims)?;
     let dropouts = pass::without_dropout(&mut bound.graph.clone());
     // The budget is for the precision that is trained in, which training keeps or refuses by itself.
-    let plan = MemoryPlan { recompute: job.train.recompute, budget: None };
+    let buckets = BucketSize::of(job.train.bucket_size.0);
+    let plan = MemoryPlan { recompute: job.train.recompute, budget: None, buckets };
     let found = inspect(&model, &bound, device, &Settings::default().properties()?, &plan)?;
     let missing: Vec<&str> = found.missing().map(|o| o.name.as_str()).collect();
     let slow = found.operators.iter().filter(|o| o.support == "reference").count();

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use headwater_core::device::{Buffer, Content, Device, Executable, Stream};
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::plan::{Bindings, Place, Plan, Segment, SegmentId, SegmentKind};
-use headwater_core::train::StateKey;
+use headwater_core::train::{Kept, StateKey};
 use headwater_core::{Graph, Tensor, TensorType};
 use std::sync::Arc;
 
@@ -94,6 +94,7 @@ impl Interface {
                 OutputRole::Mutation(_) => None,
             });
         }
+        bindings.buckets = buckets(state, graph)?;
         for (name, bytes, kind) in
             [("inputs", fed.bytes, SegmentKind::Input), ("outputs", results.bytes, SegmentKind::Output)]
         {
@@ -101,6 +102,25 @@ impl Interface {
         }
         Ok((Interface { inputs, outputs, bytes: [fed.bytes, results.bytes] }, bindings))
     }
+}
+
+/// The segments of a graph's gradients, or of their sums over micro-batches.
+///
+/// # Errors
+/// `Model` if the state has no room for a gradient.
+fn buckets(state: &State, graph: &Graph) -> Result<Vec<SegmentId>> {
+    let input = |v| graph.input_index(v).map(|at| &graph.inputs[at]);
+    let sum = |key: &StateKey| matches!(key, StateKey::Part(_, Kept::Gradients));
+    let gradients = graph.outputs.iter().filter_map(|o| match o.role {
+        OutputRole::Gradient(v) => Some(StateKey::gradient(&input(v)?.name)),
+        OutputRole::Mutation(v) => input(v).and_then(StateKey::of).filter(sum),
+        OutputRole::User => None,
+    });
+    let segments = gradients.map(|key| Ok(state.slot(&key)?.place.segment));
+    let mut segments = segments.collect::<Result<Vec<_>>>()?;
+    segments.sort_unstable();
+    segments.dedup();
+    Ok(segments)
 }
 
 impl Program {

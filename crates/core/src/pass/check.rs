@@ -1,0 +1,171 @@
+//! Proof of a finished plan, from its steps alone: it knows nothing of how they were placed and ordered.
+
+use super::halves::check_halves;
+use crate::diagnostic::Result;
+use crate::ensure;
+use crate::plan::{ARENA, Plan, SegmentKind, TensorView};
+use std::collections::{BTreeMap, HashMap};
+
+/// Bytes a view touches: first byte and one past the last, in its segment; `None` if it has no element.
+pub(super) fn extent(v: &TensorView) -> Option<(isize, isize)> {
+    let (mut low, mut high) = (v.layout.offset, v.layout.offset);
+    for (&d, &s) in v.layout.shape.iter().zip(&v.layout.strides) {
+        if d == 0 {
+            return None;
+        }
+        let span = s * (d as isize - 1);
+        if span < 0 { low += span } else { high += span }
+    }
+    let size = v.dtype.size() as isize;
+    let base = v.place.offset as isize;
+    Some((base + low * size, base + (high + 1) * size))
+}
+
+/// Proves a plan sound from its steps alone: every view lies in its segment; in the arena, in a placement
+/// that is live at that step and has been written before it is read; placements that are live together do not
+/// overlap; segments are complete when the plan says so. Of a plan in halves also that the second reads nothing
+/// of the first but what is listed, and that the first completes what it returns (`halves`).
+///
+/// # Errors
+/// `Plan`, naming the step and what is wrong.
+pub fn check_plan(plan: &Plan) -> Result<()> {
+    ensure!(
+        plan.segments.first().is_some_and(|s| s.kind == SegmentKind::Arena),
+        Plan,
+        "segment 0 must be the arena"
+    );
+    let (mut starting, mut ending) = (vec![Vec::new(); plan.steps.len()], vec![Vec::new(); plan.steps.len()]);
+    for (i, p) in plan.placements.iter().enumerate() {
+        ensure!(
+            p.first <= p.last && p.last < plan.steps.len(),
+            Plan,
+            "placement {i} lives from {} to {}",
+            p.first,
+            p.last
+        );
+        ensure!(p.place.offset.is_multiple_of(plan.alignment), Plan, "placement {i} is not aligned");
+        starting[p.first].push(i);
+        ending[p.last].push(i);
+    }
+    // Live placements by offset, with whether they have been written.
+    let mut live: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
+    for (s, step) in plan.steps.iter().enumerate() {
+        for &i in &starting[s] {
+            let p = &plan.placements[i];
+            let (start, end) = (p.place.offset, p.place.offset + p.bytes);
+            let before = live.range(..end).next_back().filter(|(o, (b, _))| *o + b > start);
+            ensure!(
+                before.is_none(),
+                Plan,
+                "step {s}: the buffer of {} overlaps a live one at byte {start}",
+                p.value
+            );
+            live.insert(start, (p.bytes, false));
+        }
+        let mut inside = |v: &TensorView, write: bool| -> Result<()> {
+            let Some((low, high)) = extent(v) else { return Ok(()) };
+            let segment = plan.segments.get(v.place.segment.0 as usize);
+            let Some(segment) = segment else { return Err(crate::fail!(Plan, "step {s} names no segment")) };
+            ensure!(
+                low >= 0 && high as usize <= segment.bytes,
+                Plan,
+                "step {s} ({}) leaves {}",
+                step.op,
+                segment.name
+            );
+            ensure!(
+                v.place.offset.is_multiple_of(v.dtype.size()),
+                Plan,
+                "step {s} ({}): an operand is not aligned",
+                step.op
+            );
+            if v.place.segment != ARENA {
+                let read_only = matches!(segment.kind, SegmentKind::Input | SegmentKind::Constant);
+                ensure!(!(write && read_only), Plan, "step {s} ({}) writes {}", step.op, segment.name);
+                return Ok(());
+            }
+            let at =
+                live.range_mut(..=low as usize).next_back().filter(|(o, (b, _))| **o + *b >= high as usize);
+            let Some((_, (_, written))) = at else {
+                return Err(crate::fail!(
+                    Plan,
+                    "step {s} ({}) uses arena bytes {low}..{high} that are not live",
+                    step.op
+                ));
+            };
+            ensure!(
+                write || *written,
+                Plan,
+                "step {s} ({}) reads arena bytes {low}..{high} before writing",
+                step.op
+            );
+            *written |= write;
+            Ok(())
+        };
+        for v in step.reads.iter().flatten() {
+            inside(v, false)?;
+        }
+        for v in &step.writes {
+            inside(v, true)?;
+        }
+        if let Some((place, bytes)) = step.workspace {
+            let layout = crate::Layout::contiguous(&[bytes].into());
+            let room = TensorView { place, dtype: crate::DType::U8, layout };
+            inside(&room, true)?;
+            let (start, end) = (place.offset as isize, (place.offset + bytes) as isize);
+            for v in step.reads.iter().flatten().chain(&step.writes).filter(|v| v.place.segment == ARENA) {
+                let apart = extent(v).is_none_or(|(low, high)| high <= start || end <= low);
+                ensure!(apart, Plan, "step {s} ({}) has an operand in its workspace", step.op);
+            }
+            // A kernel leaves nothing there that anybody reads.
+            if let Some((_, (_, written))) = live.range_mut(..=place.offset).next_back() {
+                *written = false;
+            }
+        }
+        for &i in &ending[s] {
+            live.remove(&plan.placements[i].place.offset);
+        }
+    }
+    check_completions(plan)?;
+    plan.halves.as_ref().map_or(Ok(()), |halves| check_halves(plan, halves))
+}
+
+/// Proves that segments are complete when the plan says so: the step writes there, and every other that does
+/// comes before it.
+///
+/// # Errors
+/// `Plan`, naming the step.
+fn check_completions(plan: &Plan) -> Result<()> {
+    let mut writers: HashMap<u32, Vec<usize>> = HashMap::new();
+    for c in &plan.completions {
+        let exists = (c.segment.0 as usize) < plan.segments.len() && c.segment != ARENA;
+        ensure!(exists, Plan, "segment {}, which cannot be complete, is said to be", c.segment.0);
+        ensure!(writers.insert(c.segment.0, Vec::new()).is_none(), Plan, "{} is complete twice", c.segment.0);
+    }
+    for (s, step) in plan.steps.iter().enumerate() {
+        for v in step.writes.iter().filter(|v| extent(v).is_some()) {
+            if let Some(all) = writers.get_mut(&v.place.segment.0) {
+                all.push(s);
+            }
+        }
+    }
+    for c in &plan.completions {
+        let (all, name) = (&writers[&c.segment.0], &plan.segments[c.segment.0 as usize].name);
+        ensure!(
+            all.contains(&c.step),
+            Plan,
+            "step {} is said to complete {name}, and does not write it",
+            c.step
+        );
+        let late = all.iter().find(|&&s| s > c.step);
+        if let Some(&s) = late {
+            let op = plan.steps[s].op;
+            return Err(crate::fail!(
+                Plan,
+                "step {s} ({op}) writes {name}, which is said to be complete after step {}",
+                c.step
+            ));
+        }
+    }
+    Ok(())
+}
