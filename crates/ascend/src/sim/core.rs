@@ -3,7 +3,7 @@
 use super::Fault;
 use super::cache::Caches;
 use super::issue::{Issued, Issuer};
-use super::memory::{Global, Local, Reach};
+use super::memory::{Global, Local, Reach, Spots};
 use super::numbers::{read_int, read_number, write_int, write_number};
 use super::order::{Clock, CoreOrder, GlobalOrder};
 use crate::finding::{Finding, Rule};
@@ -16,7 +16,8 @@ type Flag = (Pipe, Pipe, i64);
 /// An instruction that a pipe was given.
 struct Task<'a> {
     issued: Issued<'a>,
-    clock: Clock,
+    /// The scalar unit's knowledge at its issue; `None` in fast runs.
+    clock: Option<Clock>,
 }
 
 /// State of a flag.
@@ -34,6 +35,8 @@ pub struct World<'x, 'm> {
     pub program: &'x Program,
     /// GM.
     pub global: Global<'m>,
+    /// Places of parameters and buffers.
+    pub spots: Spots,
     /// Order of accesses to GM.
     pub order: GlobalOrder,
     /// Caches of the scalar units.
@@ -79,7 +82,11 @@ pub struct Core<'a> {
     issuer: Issuer<'a>,
     unit: Unit,
     queues: [VecDeque<Task<'a>>; Pipe::ALL.len()],
+    /// Instructions in all queues.
+    queued: usize,
     flags: HashMap<Flag, FlagState>,
+    /// The same in fast runs: by pipes, a bit for each number that is set.
+    set: [[u64; Pipe::ALL.len()]; Pipe::ALL.len()],
     /// The instruction at which the scalar unit stands.
     held: Option<Issued<'a>>,
     /// Where it stands.
@@ -97,7 +104,9 @@ impl<'a> Core<'a> {
             issuer,
             unit,
             queues: std::array::from_fn(|_| VecDeque::new()),
+            queued: 0,
             flags: HashMap::new(),
+            set: Default::default(),
             held: None,
             state: State::Running,
             order,
@@ -120,8 +129,9 @@ impl<'a> Core<'a> {
         self.state == State::Ended && self.idle()
     }
 
-    fn idle(&self) -> bool {
-        self.queues.iter().all(VecDeque::is_empty)
+    /// True if pipes have nothing to do.
+    pub const fn idle(&self) -> bool {
+        self.queued == 0
     }
 
     fn fail(&self, program: &Program, stmt: &Stmt, fault: Fault) -> Box<Finding> {
@@ -156,7 +166,7 @@ impl<'a> Core<'a> {
             },
         };
         self.state = State::Running;
-        match &issued.instr {
+        match &*issued.instr {
             Instr::Barrier(Barrier::All) => {
                 if !self.idle() {
                     return Ok(self.hold(issued, State::Waiting));
@@ -173,17 +183,21 @@ impl<'a> Core<'a> {
                 self.hold(issued, State::Meeting);
                 Ok(true)
             }
-            Instr::WaitFlag(x) if x.to == Pipe::S && !self.is_set((x.from, x.to, x.id.as_int())) => {
+            Instr::WaitFlag(x) if x.to == Pipe::S && !self.is_set(world, (x.from, x.to, x.id.as_int())) => {
                 Ok(self.hold(issued, State::Waiting))
-            }
-            instr if instr.pipe(world.program) == Some(Pipe::S) => {
-                self.execute(world, Pipe::S, Task { issued, clock: Clock::default() })?;
-                Ok(true)
             }
             instr => {
                 let pipe = instr.pipe(world.program).unwrap_or(Pipe::S);
-                let clock = self.order.issue_clock();
+                // Whatever a pipe can do at once, it does at once in a fast run.
+                let at_once = pipe == Pipe::S
+                    || !world.checked && self.queues[pipe as usize].is_empty() && self.can(world, instr);
+                if at_once {
+                    self.execute(world, pipe, &Task { issued, clock: None })?;
+                    return Ok(true);
+                }
+                let clock = world.checked.then(|| self.order.issue_clock());
                 self.queues[pipe as usize].push_back(Task { issued, clock });
+                self.queued += 1;
                 Ok(true)
             }
         }
@@ -197,7 +211,7 @@ impl<'a> Core<'a> {
 
     /// What a meeting of all cores needs of this one.
     fn arrive(&mut self, world: &mut World, issued: &Issued<'a>) -> Result<(), Box<Finding>> {
-        let Instr::SyncSoft(x) = &issued.instr else { return Ok(()) };
+        let Instr::SyncSoft(x) = &*issued.instr else { return Ok(()) };
         let fail = |core: &Self, rule, message: String| {
             Err(core.fail(
                 world.program,
@@ -242,15 +256,22 @@ impl<'a> Core<'a> {
         self.state = State::Running;
     }
 
-    fn is_set(&self, flag: Flag) -> bool {
-        self.flags.get(&flag).is_some_and(|f| f.set.is_some())
+    fn is_set(&self, world: &World, flag: Flag) -> bool {
+        match world.checked {
+            true => self.flags.get(&flag).is_some_and(|f| f.set.is_some()),
+            false => self.set[flag.0 as usize][flag.1 as usize] & bit(flag.2) != 0,
+        }
     }
 
     /// Whether a pipe could do its next instruction now.
     pub fn ready(&self, world: &World, pipe: Pipe) -> bool {
-        let Some(task) = self.queues[pipe as usize].front() else { return false };
-        match &task.issued.instr {
-            Instr::WaitFlag(x) => self.is_set((x.from, x.to, x.id.as_int())),
+        self.queues[pipe as usize].front().is_some_and(|task| self.can(world, &task.issued.instr))
+    }
+
+    /// True if nothing that an instruction waits for is missing.
+    fn can(&self, world: &World, instr: &Instr<Value>) -> bool {
+        match instr {
+            Instr::WaitFlag(x) => self.is_set(world, (x.from, x.to, x.id.as_int())),
             Instr::CrossWait(x) => {
                 let sources = self.sources(x.mode);
                 let waiting = |from: &usize| world.cross.get(&(x.mode, x.id.as_int(), self.id(), *from));
@@ -274,7 +295,10 @@ impl<'a> Core<'a> {
     /// What ends the run.
     pub fn pipe_step(&mut self, world: &mut World, pipe: Pipe) -> Result<(), Box<Finding>> {
         match self.queues[pipe as usize].pop_front() {
-            Some(task) => self.execute(world, pipe, task),
+            Some(task) => {
+                self.queued -= 1;
+                self.execute(world, pipe, &task)
+            }
             None => Ok(()),
         }
     }
@@ -287,22 +311,23 @@ impl<'a> Core<'a> {
             program: world.program,
             local: &mut self.local,
             global: &mut world.global,
+            spots: &world.spots,
             checked: world.checked,
         }
     }
 
-    fn execute(&mut self, world: &mut World, pipe: Pipe, task: Task<'a>) -> Result<(), Box<Finding>> {
+    fn execute(&mut self, world: &mut World, pipe: Pipe, task: &Task<'a>) -> Result<(), Box<Finding>> {
         let stmt = task.issued.stmt;
-        let instr = &task.issued.instr;
+        let instr = &*task.issued.instr;
         if world.checked {
-            self.order.begin(pipe, stmt, (pipe != Pipe::S).then_some(&task.clock));
+            self.order.begin(pipe, stmt, task.clock.as_ref());
             self.note_accesses(world, pipe, instr, stmt)?;
         }
         let program = world.program;
         let done = match instr {
             Instr::SetFlag(x) => self.set_flag(world.checked, (x.from, x.to, x.id.as_int())),
             Instr::WaitFlag(x) => {
-                self.wait_flag((x.from, x.to, x.id.as_int()));
+                self.wait_flag(world.checked, (x.from, x.to, x.id.as_int()));
                 Ok(())
             }
             Instr::CrossSet(x) => self.cross_set(world, pipe, x.mode, x.id.as_int()),
@@ -407,23 +432,30 @@ impl<'a> Core<'a> {
 
     fn set_flag(&mut self, checked: bool, flag: Flag) -> Result<(), Fault> {
         let (from, to, id) = flag;
+        if !checked {
+            self.set[from as usize][to as usize] |= bit(id);
+            return Ok(());
+        }
         let message = self.order.message(from);
         let state = self.flags.entry(flag).or_default();
-        if checked {
-            let name = format!("flag {id} from {from} to {to}");
-            if state.set.is_some() {
-                return Err(Fault::new(Rule::Flag, format!("{name} is set twice without a wait between")));
-            }
-            if !self.order.knows(from, to, state.waited) {
-                let message = format!("{name} may be set before {to} has waited for it the last time");
-                return Err(Fault::new(Rule::Flag, format!("{message}; let {from} wait for {to} first")));
-            }
+        let name = || format!("flag {id} from {from} to {to}");
+        if state.set.is_some() {
+            let message = format!("{} is set twice without a wait between", name());
+            return Err(Fault::new(Rule::Flag, message));
+        }
+        if !self.order.knows(from, to, state.waited) {
+            let message = format!("{} may be set before {to} has waited for it the last time", name());
+            return Err(Fault::new(Rule::Flag, format!("{message}; let {from} wait for {to} first")));
         }
         state.set = Some(message);
         Ok(())
     }
 
-    fn wait_flag(&mut self, flag: Flag) {
+    fn wait_flag(&mut self, checked: bool, flag: Flag) {
+        if !checked {
+            self.set[flag.0 as usize][flag.1 as usize] &= !bit(flag.2);
+            return;
+        }
         let time = self.order.time(flag.1);
         let state = self.flags.entry(flag).or_default();
         state.waited = time;
@@ -510,7 +542,7 @@ impl<'a> Core<'a> {
                 .at(program, &head(program, issued.stmt), issued.stmt.source)
                 .in_block(block)
         };
-        if let Some(issued) = self.held.as_ref().filter(|i| matches!(i.instr, Instr::WaitFlag(_))) {
+        if let Some(issued) = self.held.as_ref().filter(|i| matches!(*i.instr, Instr::WaitFlag(_))) {
             return Some(name(issued, Rule::Flag, "the core waits for a flag that nobody sets"));
         }
         if self.state == State::Meeting {
@@ -520,13 +552,18 @@ impl<'a> Core<'a> {
             return Some(name(issued, Rule::Deadlock, message));
         }
         let task = self.queues.iter().find_map(VecDeque::front)?;
-        Some(match task.issued.instr {
+        Some(match *task.issued.instr {
             Instr::CrossWait(_) => {
                 name(&task.issued, Rule::Deadlock, "the pipe waits for other cores for ever")
             }
             _ => name(&task.issued, Rule::Flag, "the pipe waits for a flag that nobody sets"),
         })
     }
+}
+
+/// The bit of a flag's number; numbers that no chip has share one.
+fn bit(id: i64) -> u64 {
+    1 << id.clamp(0, 63)
 }
 
 fn param_index(base: Base) -> usize {

@@ -1,12 +1,20 @@
 //! The cube unit. Sums run over ascending k, in f32 (or i32), each product exact: the chips' own order is not published,
 //! so that the last bits of products are the simulator's alone.
+//!
+//! Operands are decoded into panels of f32 first: the left one by rows, the right one by columns of fractals, as
+//! accumulators lie.
 
 use super::Fault;
 use super::memory::Reach;
 use super::numbers::*;
 use crate::finding::Rule;
 use crate::kernel::*;
-use std::ops::Range;
+
+/// Rows and columns of a fractal of accumulators.
+const SIDE: usize = 16;
+/// Rows and columns of sums that are computed together, so many that a processor's registers hold them.
+const ROWS: usize = 4;
+const COLUMNS: usize = 8;
 
 impl Reach<'_, '_> {
     /// Executes a product.
@@ -16,159 +24,214 @@ impl Reach<'_, '_> {
             return Ok(());
         }
         let k0 = 32 / x.a.elem.size() as usize;
-        let a = self.left(x, m, k, k0)?;
-        let b = self.right(x, n, k, k0)?;
-        let mut c = self.accumulators(x, m, n)?;
-        if x.a.elem.is_float() {
-            let half = x.c.elem == Elem::F16;
-            for i in 0..m {
-                let row = &mut c[i * n..(i + 1) * n];
-                for (p, &a) in a[i * k..(i + 1) * k].iter().enumerate() {
-                    let a = if x.hf32 { hf32(a) } else { a };
-                    for (c, &b) in row.iter_mut().zip(&b[p * n..(p + 1) * n]) {
-                        *c += a * if x.hf32 { hf32(b) } else { b };
+        let [mut left, mut right] = std::mem::take(&mut self.local.panels);
+        let done = self
+            .left(x, [m, k, k0], &mut left)
+            .and_then(|()| self.right(x, [n, k, k0], &mut right))
+            .and_then(|()| match x.a.elem.is_float() {
+                true => self.sums(x, [m, n, k], &left, &right),
+                false => self.integer_sums(x, [m, n, k], &left, &right),
+            });
+        self.local.panels = [left, right];
+        done
+    }
+
+    /// The left operand by rows.
+    fn left(&self, x: &Mmad<Value>, [m, k, k0]: [usize; 3], out: &mut Vec<f32>) -> Result<(), Fault> {
+        let (columns, size) = (k.div_ceil(k0), x.a.elem.size() as usize);
+        // A single row is read as it lies, not in fractals.
+        let place = |i: usize, block: usize| match m {
+            1 => block * 32,
+            _ => (i / SIDE * columns + block) * 512 + i % SIDE * 32,
+        };
+        let len = |block: usize| k0.min(k - block * k0) * size;
+        let bytes = self.operand(x, &x.a, "a", [m, columns], &place, &len)?;
+        out.resize(m * k, 0.0);
+        for (i, row) in out.chunks_mut(k).enumerate() {
+            for (block, to) in row.chunks_mut(k0).enumerate() {
+                decode(x, x.a.elem, &bytes[place(i, block)..][..to.len() * size], to);
+            }
+        }
+        Ok(())
+    }
+
+    /// The right operand: for each column of fractals, `k` rows of 16 numbers. Columns behind the last are zeros.
+    fn right(&self, x: &Mmad<Value>, [n, k, k0]: [usize; 3], out: &mut Vec<f32>) -> Result<(), Fault> {
+        let (columns, size) = (n.div_ceil(SIDE), x.b.elem.size() as usize);
+        let place = |j: usize, block: usize| (block * columns + j / SIDE) * 512 + j % SIDE * 32;
+        let len = |block: usize| k0.min(k - block * k0) * size;
+        let bytes = self.operand(x, &x.b, "b", [n, k.div_ceil(k0)], &place, &len)?;
+        out.resize(columns * k * SIDE, 0.0);
+        let mut fractal = [[0.0; 32]; SIDE];
+        for (column, panel) in out.chunks_mut(k * SIDE).enumerate() {
+            let width = (n - column * SIDE).min(SIDE);
+            for (block, rows) in panel.chunks_mut(k0 * SIDE).enumerate() {
+                let depth = rows.len() / SIDE;
+                for (j, to) in fractal[..width].iter_mut().enumerate() {
+                    let from = &bytes[place(column * SIDE + j, block)..][..depth * size];
+                    decode(x, x.b.elem, from, &mut to[..depth]);
+                }
+                for (p, row) in rows.as_chunks_mut::<SIDE>().0.iter_mut().enumerate() {
+                    for (j, to) in row.iter_mut().enumerate() {
+                        *to = if j < width { fractal[j][p] } else { 0.0 };
                     }
                 }
-                if half {
-                    row.iter_mut().for_each(|c| *c = super::vector::round_float(Elem::F16, *c));
-                }
             }
-            return self.put_accumulators(x, m, n, |b, row| write_floats(x.c.elem, &c[row], b));
-        }
-        // Sums of products of 8 bits are exact in f64.
-        let mut sums = vec![0f64; m * n];
-        let before = self.integers(x, m, n)?;
-        for i in 0..m {
-            for (p, &a) in a[i * k..(i + 1) * k].iter().enumerate() {
-                for (c, &b) in sums[i * n..(i + 1) * n].iter_mut().zip(&b[p * n..(p + 1) * n]) {
-                    *c += f64::from(a) * f64::from(b);
-                }
-            }
-        }
-        self.put_accumulators(x, m, n, |b, row| {
-            for (b, i) in b.chunks_mut(4).zip(row) {
-                write_int(Elem::I32, before[i].wrapping_add(sums[i] as i64), b);
-            }
-        })
-    }
-
-    /// The left operand, row by row.
-    fn left(&self, x: &Mmad<Value>, m: usize, k: usize, k0: usize) -> Result<Vec<f32>, Fault> {
-        let columns = k.div_ceil(k0);
-        let size = x.a.elem.size() as usize;
-        let mut out = vec![0.0; m * k];
-        for i in 0..m {
-            for block in 0..columns {
-                let len = k0.min(k - block * k0);
-                let at = match m {
-                    // A single row is read as it lies, not in fractals.
-                    1 => block * 32,
-                    _ => (i / 16 * columns + block) * 512 + i % 16 * 32,
-                };
-                let to = &mut out[i * k + block * k0..][..len];
-                self.numbers("a", &x.a, at, len * size, to)?;
-            }
-        }
-        Ok(out)
-    }
-
-    /// The right operand, row by row.
-    fn right(&self, x: &Mmad<Value>, n: usize, k: usize, k0: usize) -> Result<Vec<f32>, Fault> {
-        let columns = n.div_ceil(16);
-        let size = x.b.elem.size() as usize;
-        let mut out = vec![0.0; k * n];
-        let mut column = vec![0.0; k0];
-        for block in 0..k.div_ceil(k0) {
-            let len = k0.min(k - block * k0);
-            for j in 0..n {
-                let at = (block * columns + j / 16) * 512 + j % 16 * 32;
-                self.numbers("b", &x.b, at, len * size, &mut column[..len])?;
-                for (p, x) in column[..len].iter().enumerate() {
-                    out[(block * k0 + p) * n + j] = *x;
-                }
-            }
-        }
-        Ok(out)
-    }
-
-    fn numbers(
-        &self,
-        name: &str,
-        view: &View<Value>,
-        at: usize,
-        len: usize,
-        to: &mut [f32],
-    ) -> Result<(), Fault> {
-        let at = view.byte() + at as i64;
-        self.must_be_defined(name, view.base, at, len)?;
-        let bytes = self.read(view.base, at, len)?;
-        match view.elem.is_float() {
-            true => read_floats(view.elem, bytes, to),
-            false => to.iter_mut().zip(bytes).for_each(|(x, b)| *x = f32::from(*b as i8)),
         }
         Ok(())
     }
 
-    /// Where accumulator (i, j) lies.
-    fn accumulator(x: &Mmad<Value>, m: usize, i: usize, j: usize) -> i64 {
-        let size = x.c.elem.size() as usize;
-        x.c.byte() + ((j / 16 * m.div_ceil(16) + i / 16) * 256 + i % 16 * 16 + j % 16) as i64 * size as i64
-    }
-
-    /// What the sums begin with.
-    fn accumulators(&self, x: &Mmad<Value>, m: usize, n: usize) -> Result<Vec<f32>, Fault> {
-        let mut c = vec![0.0; m * n];
-        let size = x.c.elem.size() as usize;
-        if !x.c.elem.is_float() || (x.init.as_int() != 0 && x.bias.is_none()) {
-            return Ok(c);
-        }
-        for i in 0..m {
-            for (block, row) in c[i * n..(i + 1) * n].chunks_mut(16).enumerate() {
-                let (name, base, at) = match &x.bias {
-                    Some(bias) => ("bias", bias.base, bias.byte() + (block * 16 * size) as i64),
-                    None => ("c", x.c.base, Self::accumulator(x, m, i, block * 16)),
-                };
-                self.must_be_defined(name, base, at, row.len() * size)?;
-                read_floats(x.c.elem, self.read(base, at, row.len() * size)?, row);
-            }
-        }
-        Ok(c)
-    }
-
-    fn integers(&self, x: &Mmad<Value>, m: usize, n: usize) -> Result<Vec<i64>, Fault> {
-        let mut c = vec![0; m * n];
-        if x.init.as_int() == 0 {
-            for i in 0..m {
-                for j in 0..n {
-                    let at = Self::accumulator(x, m, i, j);
-                    self.must_be_defined("c", x.c.base, at, 4)?;
-                    c[i * n + j] = read_int(Elem::I32, self.read(x.c.base, at, 4)?);
+    /// Bytes of an operand, up to the end of its last row in its last block. Of each `rows` row and block, `len` bytes at
+    /// `place` have to be written.
+    fn operand(
+        &self,
+        x: &Mmad<Value>,
+        view: &View<Value>,
+        name: &str,
+        [rows, blocks]: [usize; 2],
+        place: &dyn Fn(usize, usize) -> usize,
+        len: &dyn Fn(usize) -> usize,
+    ) -> Result<&[u8], Fault> {
+        debug_assert_eq!(x.a.elem.size(), view.elem.size());
+        if self.checked {
+            for i in 0..rows {
+                for block in 0..blocks {
+                    let at = view.byte() + place(i, block) as i64;
+                    self.must_be_defined(name, view.base, at, len(block))?;
                 }
             }
         }
-        Ok(c)
+        self.read(view.base, view.byte(), place(rows - 1, blocks - 1) + len(blocks - 1))
     }
 
-    fn put_accumulators(
+    /// Sums in f32, by columns of fractals.
+    fn sums(
         &mut self,
         x: &Mmad<Value>,
-        m: usize,
-        n: usize,
-        put: impl Fn(&mut [u8], Range<usize>),
+        [m, n, k]: [usize; 3],
+        left: &[f32],
+        right: &[f32],
     ) -> Result<(), Fault> {
-        let size = x.c.elem.size() as usize;
-        if size != 4 && size != 2 {
-            return Err(Fault::new(Rule::Unsupported, "accumulators of another size"));
-        }
-        for i in 0..m {
-            // A row of a fractal lies together.
-            for j in (0..n).step_by(16) {
-                let (at, len) = (Self::accumulator(x, m, i, j), (n - j).min(16));
-                put(self.write(x.c.base, at, len * size)?, i * n + j..i * n + j + len);
-                self.define(x.c.base, at, len * size, true);
+        let elem = x.c.elem;
+        let size = match elem.size() as usize {
+            size @ (2 | 4) if elem.is_float() => size,
+            _ => return Err(Fault::new(Rule::Unsupported, "accumulators of another type")),
+        };
+        let before = x.init.as_int() == 0;
+        for (column, panel) in right.chunks(k * SIDE).enumerate() {
+            let width = (n - column * SIDE).min(SIDE);
+            // Accumulators of a column of fractals lie row behind row.
+            let at = x.c.byte() + (column * m.div_ceil(SIDE) * SIDE * SIDE * size) as i64;
+            let bytes = ((m - 1) * SIDE + width) * size;
+            let bias = match &x.bias {
+                None => None,
+                Some(bias) => {
+                    let at = bias.byte() + (column * SIDE * size) as i64;
+                    self.must_be_defined("bias", bias.base, at, width * size)?;
+                    let mut row = [0.0; SIDE];
+                    read_floats(elem, self.read(bias.base, at, width * size)?, &mut row[..width]);
+                    Some(row)
+                }
+            };
+            if self.checked && before && bias.is_none() {
+                for i in 0..m {
+                    self.must_be_defined("c", x.c.base, at + (i * SIDE * size) as i64, width * size)?;
+                }
+            }
+            let sums = self.write(x.c.base, at, bytes)?;
+            let panel = panel.as_chunks::<SIDE>().0;
+            for first in (0..m).step_by(ROWS) {
+                let rows = (m - first).min(ROWS);
+                let mut c = [[0.0; SIDE]; ROWS];
+                for (i, c) in c[..rows].iter_mut().enumerate() {
+                    match &bias {
+                        Some(bias) => *c = *bias,
+                        None if before => {
+                            let from = &sums[(first + i) * SIDE * size..][..width * size];
+                            read_floats(elem, from, &mut c[..width]);
+                        }
+                        None => {}
+                    }
+                }
+                // Rows behind the last are computed as the last and not used.
+                let a = std::array::from_fn(|i| &left[(first + i.min(rows - 1)) * k..][..k]);
+                multiply(&mut c, a, panel);
+                for (i, c) in c[..rows].iter().enumerate() {
+                    let to = &mut sums[(first + i) * SIDE * size..][..width * size];
+                    write_floats(elem, &c[..width], to);
+                }
+            }
+            for i in 0..m {
+                self.define(x.c.base, at + (i * SIDE * size) as i64, width * size, true);
             }
         }
         Ok(())
+    }
+
+    /// Sums of products of 8 bits, in i32.
+    fn integer_sums(
+        &mut self,
+        x: &Mmad<Value>,
+        [m, n, k]: [usize; 3],
+        left: &[f32],
+        right: &[f32],
+    ) -> Result<(), Fault> {
+        if x.c.elem.size() != 4 {
+            return Err(Fault::new(Rule::Unsupported, "accumulators of another type"));
+        }
+        for i in 0..m {
+            for j in 0..n {
+                let panel = &right[j / SIDE * k * SIDE..][..k * SIDE];
+                // Exact in f64.
+                let products = left[i * k..(i + 1) * k].iter().zip(panel[j % SIDE..].iter().step_by(SIDE));
+                let sum: f64 = products.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+                let at = ((j / SIDE * m.div_ceil(SIDE) + i / SIDE) * 256 + i % SIDE * SIDE + j % SIDE) as i64;
+                let at = x.c.byte() + at * 4;
+                let before = match x.init.as_int() {
+                    0 => {
+                        self.must_be_defined("c", x.c.base, at, 4)?;
+                        read_int(Elem::I32, self.read(x.c.base, at, 4)?)
+                    }
+                    _ => 0,
+                };
+                write_int(Elem::I32, before.wrapping_add(sum as i64), self.write(x.c.base, at, 4)?);
+                self.define(x.c.base, at, 4, true);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds the products of four rows with a panel to sums, over ascending k.
+fn multiply(c: &mut [[f32; SIDE]; ROWS], a: [&[f32]; ROWS], panel: &[[f32; SIDE]]) {
+    for half in 0..SIDE / COLUMNS {
+        let mut sums = [[0.0; COLUMNS]; ROWS];
+        for (sums, c) in sums.iter_mut().zip(c.iter()) {
+            sums.copy_from_slice(&c[half * COLUMNS..][..COLUMNS]);
+        }
+        let [a0, a1, a2, a3] = a;
+        for ((((b, a0), a1), a2), a3) in panel.iter().zip(a0).zip(a1).zip(a2).zip(a3) {
+            let b = &b[half * COLUMNS..][..COLUMNS];
+            for (sums, a) in sums.iter_mut().zip([a0, a1, a2, a3]) {
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    *sum += a * b;
+                }
+            }
+        }
+        for (sums, c) in sums.iter().zip(c.iter_mut()) {
+            c[half * COLUMNS..][..COLUMNS].copy_from_slice(sums);
+        }
+    }
+}
+
+/// Numbers as the cube multiplies them.
+fn decode(x: &Mmad<Value>, elem: Elem, from: &[u8], to: &mut [f32]) {
+    match elem.is_float() {
+        true => read_floats(elem, from, to),
+        false => to.iter_mut().zip(from).for_each(|(x, b)| *x = f32::from(*b as i8)),
+    }
+    if x.hf32 {
+        to.iter_mut().for_each(|x| *x = hf32(*x));
     }
 }
 

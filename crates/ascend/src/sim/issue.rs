@@ -5,6 +5,7 @@ use crate::finding::{Finding, Result, Rule};
 use crate::kernel::{
     CoreFact, Instr, Part, Program, Scalar, ScalarBinary, Stmt, StmtKind, Value, VarId, head,
 };
+use std::borrow::Cow;
 
 /// What a core knows of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +26,8 @@ pub struct Code<'a> {
 
 enum Step<'a> {
     Issue(&'a Stmt, &'a Instr),
+    /// An instruction whose scalars are constants.
+    Ready(&'a Stmt, Instr<Value>),
     Let(&'a Stmt, VarId, &'a Scalar),
     /// Computes the bounds of loop `slot` and goes to `end` if they are empty.
     Enter {
@@ -53,7 +56,13 @@ impl<'a> Code<'a> {
     fn body(&mut self, body: &'a [Stmt]) {
         for stmt in body {
             match &stmt.kind {
-                StmtKind::Instr(instr) => self.steps.push(Step::Issue(stmt, instr)),
+                StmtKind::Instr(instr) => {
+                    let constant = instr.map(&mut |x: &Scalar| x.constant().ok_or(()));
+                    self.steps.push(match constant {
+                        Ok(instr) => Step::Ready(stmt, instr),
+                        Err(()) => Step::Issue(stmt, instr),
+                    });
+                }
                 StmtKind::Let(var, value) => self.steps.push(Step::Let(stmt, *var, value)),
                 StmtKind::For { body, .. } => {
                     let slot = self.loops;
@@ -90,7 +99,7 @@ impl<'a> Code<'a> {
 #[derive(Clone)]
 pub struct Issued<'a> {
     /// With numbers for scalars.
-    pub instr: Instr<Value>,
+    pub instr: Cow<'a, Instr<Value>>,
     /// The statement that it comes from.
     pub stmt: &'a Stmt,
 }
@@ -151,8 +160,12 @@ impl<'a> Issuer<'a> {
             match step {
                 Step::Issue(stmt, instr) => {
                     self.spend(stmt)?;
-                    let instr = instr.map(&mut |x| self.value(stmt, x))?;
+                    let instr = Cow::Owned(instr.map(&mut |x| self.value(stmt, x))?);
                     return Ok(Some(Issued { instr, stmt }));
+                }
+                Step::Ready(stmt, instr) => {
+                    self.spend(stmt)?;
+                    return Ok(Some(Issued { instr: Cow::Borrowed(instr), stmt }));
                 }
                 Step::Let(stmt, var, x) => {
                     self.spend(stmt)?;
@@ -219,47 +232,54 @@ impl<'a> Issuer<'a> {
     }
 
     fn value(&self, stmt: &Stmt, x: &Scalar) -> Result<Value> {
-        self.eval(x).map_err(|message| self.fail(stmt, Rule::Scalar, &message))
+        self.eval(x).ok_or_else(|| self.fail(stmt, Rule::Scalar, &self.reason(x)))
     }
 
-    fn eval(&self, x: &Scalar) -> Result<Value, String> {
+    /// The value of a scalar; `None` where it is not defined.
+    fn eval(&self, x: &Scalar) -> Option<Value> {
         match x {
-            Scalar::Int(x) => Ok(Value::Int(*x)),
-            Scalar::Float(x) => Ok(Value::Float(x.0)),
-            Scalar::Var(v) => self.vars.get(v.0 as usize).copied().flatten().ok_or_else(|| {
-                let name = self.program.vars.get(v.0 as usize).map_or("?", |v| &v.name);
-                format!("variable {name} has no value")
-            }),
-            Scalar::Param(p) => self
-                .args
-                .get(p.0 as usize)
-                .copied()
-                .flatten()
-                .ok_or_else(|| "a parameter has no value".into()),
-            Scalar::Core(fact) => Ok(Value::Int(i64::from(match fact {
+            Scalar::Int(x) => Some(Value::Int(*x)),
+            Scalar::Float(x) => Some(Value::Float(x.0)),
+            Scalar::Var(v) => *self.vars.get(v.0 as usize)?,
+            Scalar::Param(p) => *self.args.get(p.0 as usize)?,
+            Scalar::Core(fact) => Some(Value::Int(i64::from(match fact {
                 CoreFact::Block => self.place.block,
                 CoreFact::Blocks => self.place.blocks,
                 CoreFact::SubBlock => self.place.sub_block,
             }))),
-            Scalar::Unary(op, x) => {
-                let x = self.eval(x)?;
-                op.of(x).ok_or_else(|| format!("{op} of {x:?} is not defined"))
+            Scalar::Unary(op, x) => op.of(self.eval(x)?),
+            Scalar::Binary(op, a, b) => match (self.eval(a)?, self.eval(b)?) {
+                (Value::Int(a), Value::Int(b)) => op.of_ints(a, b).map(Value::Int),
+                (Value::Float(a), Value::Float(b)) => op.of_floats(a, b),
+                _ => None,
+            },
+        }
+    }
+
+    /// Why a scalar is not defined.
+    #[cold]
+    fn reason(&self, x: &Scalar) -> String {
+        match x {
+            Scalar::Var(v) => {
+                let name = self.program.vars.get(v.0 as usize).map_or("?", |v| &v.name);
+                format!("variable {name} has no value")
             }
-            Scalar::Binary(op, a, b) => {
-                let (a, b) = (self.eval(a)?, self.eval(b)?);
-                let result = match (a, b) {
-                    (Value::Int(a), Value::Int(b)) => op.of_ints(a, b).map(Value::Int),
-                    (Value::Float(a), Value::Float(b)) => op.of_floats(a, b),
-                    _ => None,
-                };
-                result.ok_or_else(|| {
+            Scalar::Unary(op, x) => match self.eval(x) {
+                Some(x) => format!("{op} of {x:?} is not defined"),
+                None => self.reason(x),
+            },
+            Scalar::Binary(op, a, b) => match (self.eval(a), self.eval(b)) {
+                (Some(a), Some(b)) => {
                     let why = match op {
                         ScalarBinary::Div | ScalarBinary::Rem => " (division by zero?)",
                         _ => "",
                     };
                     format!("{a:?} {op} {b:?} is not defined{why}")
-                })
-            }
+                }
+                (None, _) => self.reason(a),
+                (_, None) => self.reason(b),
+            },
+            _ => "a parameter has no value".into(),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Memories: bytes, and in checked runs whether each has been written.
 
 use super::Fault;
+use super::lanes::LaneRoom;
 use crate::finding::Rule;
-use crate::kernel::{Base, Program, Space, Value, View};
+use crate::kernel::{Base, Buffer, Param, Program, Space, Value, View};
+use std::ops::Range;
 
 /// Content of unwritten memory of a core in checked runs: as halves and floats, a number that stands out.
 const FILLER: u8 = 0xcd;
@@ -60,14 +62,58 @@ pub struct Global<'m> {
     pub defined: Vec<Vec<u8>>,
     /// Where each parameter begins; 0 for scalars.
     pub params: Vec<u64>,
-    /// The piece in which each parameter lies.
-    holders: Vec<usize>,
+    /// Pieces and byte ranges in them that instructions have written, in order; `None` where nobody asks.
+    pub written: Option<Vec<(usize, Range<usize>)>>,
 }
 
 impl<'m> Global<'m> {
     /// Memory in which parameters begin at `params`.
-    pub fn new(regions: Vec<Region<'m>>, params: Vec<u64>, holders: Vec<usize>) -> Global<'m> {
-        Global { regions, defined: Vec::new(), params, holders }
+    pub fn new(regions: Vec<Region<'m>>, params: Vec<u64>) -> Global<'m> {
+        Global { regions, defined: Vec::new(), params, written: None }
+    }
+
+    /// Bytes of a piece, to write; `None` where they are not there, or are only lent for reading.
+    fn bytes_mut(&mut self, region: usize, range: Range<usize>) -> Option<&mut [u8]> {
+        let Bytes::Write(bytes) = &mut self.regions.get_mut(region)?.bytes else { return None };
+        if let Some(written) = &mut self.written {
+            match written.last_mut() {
+                Some((last, held)) if *last == region && held.end == range.start => held.end = range.end,
+                _ => written.push((region, range.clone())),
+            }
+        }
+        bytes.get_mut(range)
+    }
+}
+
+/// Place of a parameter or a buffer.
+#[derive(Clone, Copy)]
+struct Spot {
+    memory: Memory,
+    start: usize,
+    bytes: u64,
+}
+
+/// Places of all parameters and buffers of a program; `None` for those that have no memory.
+pub struct Spots {
+    params: Vec<Option<Spot>>,
+    buffers: Vec<Option<Spot>>,
+}
+
+impl Spots {
+    /// The places where parameters begin at `params` in the pieces `holders`.
+    pub fn new(program: &Program, regions: &[Region], params: &[u64], holders: &[usize]) -> Spots {
+        let param = |((param, &start), &holder): ((&Param, &u64), &usize)| {
+            let start = usize::try_from(start.checked_sub(regions.get(holder)?.start)?).ok()?;
+            Some(Spot { memory: Memory::Gm(holder), start, bytes: param.bytes() })
+        };
+        let buffer = |buffer: &Buffer| {
+            let start = usize::try_from(buffer.address?).ok()?;
+            Some(Spot { memory: Memory::Local(buffer.space as usize), start, bytes: buffer.bytes })
+        };
+        Spots {
+            params: program.params.iter().zip(params).zip(holders).map(param).collect(),
+            buffers: program.buffers.iter().map(buffer).collect(),
+        }
     }
 }
 
@@ -80,6 +126,12 @@ pub fn holder(regions: &[Region], start: u64, len: u64) -> Option<usize> {
 pub struct Local {
     bytes: [Vec<u8>; Space::ALL.len()],
     defined: [Vec<u8>; Space::ALL.len()],
+    /// Room of the simulator's own: lanes of the vector unit.
+    pub lanes: LaneRoom,
+    /// Offsets of a gather.
+    pub offsets: Vec<i64>,
+    /// The same of the cube unit: its left operand by rows, its right one by columns of fractals.
+    pub panels: [Vec<f32>; 2],
 }
 
 impl Local {
@@ -92,7 +144,13 @@ impl Local {
                 vec![fill; if wanted && space != Space::Gm { peak(space) } else { 0 }]
             })
         };
-        Local { bytes: sized(if checked { FILLER } else { 0 }, true), defined: sized(0, checked) }
+        Local {
+            bytes: sized(if checked { FILLER } else { 0 }, true),
+            defined: sized(0, checked),
+            lanes: LaneRoom::default(),
+            offsets: Vec::new(),
+            panels: Default::default(),
+        }
     }
 
     /// Forgets what a block has left. In fast runs it stays: no result of a program without findings depends on it.
@@ -121,35 +179,35 @@ pub struct Reach<'x, 'm> {
     pub local: &'x mut Local,
     /// GM.
     pub global: &'x mut Global<'m>,
+    /// Places of the program's parameters and buffers.
+    pub spots: &'x Spots,
     /// Whether bytes that nothing has written are followed.
     pub checked: bool,
 }
 
 impl Reach<'_, '_> {
-    fn place(&self, base: Base, byte: i64) -> Option<(Memory, usize)> {
-        let (memory, start) = match base {
-            Base::Param(p) => {
-                let region = *self.global.holders.get(p.0 as usize)?;
-                let start = *self.global.params.get(p.0 as usize)?;
-                (Memory::Gm(region), start - self.global.regions.get(region)?.start)
-            }
-            Base::Buffer(b) => {
-                let address = self.program.buffers.get(b.0 as usize)?.address?;
-                (Memory::Local(self.program.space(base) as usize), address)
-            }
+    /// Bounds of a range within its base: the memory, and where the range begins in it.
+    #[inline]
+    fn range(&self, base: Base, byte: i64, len: usize) -> Result<(Memory, usize), Fault> {
+        let spot = match base {
+            Base::Param(p) => self.spots.params.get(p.0 as usize),
+            Base::Buffer(b) => self.spots.buffers.get(b.0 as usize),
         };
-        let at = i64::try_from(start).ok()?.checked_add(byte)?;
-        Some((memory, usize::try_from(at).ok()?))
+        match spot {
+            Some(Some(spot))
+                if byte >= 0
+                    && (byte as u64).checked_add(len as u64).is_some_and(|end| end <= spot.bytes) =>
+            {
+                Ok((spot.memory, spot.start + byte as usize))
+            }
+            _ => Err(self.outside(base, byte, len)),
+        }
     }
 
-    /// Bounds of a range within its base.
-    fn range(&self, base: Base, byte: i64, len: usize) -> Result<(Memory, usize), Fault> {
-        let size = self.program.size(base);
-        let inside = byte >= 0 && (byte as u64).checked_add(len as u64).is_some_and(|end| end <= size);
-        self.place(base, byte).filter(|_| inside).ok_or_else(|| {
-            let message = format!("{len} bytes at {byte} of {size}");
-            Fault::new(Rule::Bounds, message).of(self.program.base_name(base))
-        })
+    #[cold]
+    fn outside(&self, base: Base, byte: i64, len: usize) -> Fault {
+        let message = format!("{len} bytes at {byte} of {}", self.program.size(base));
+        Fault::new(Rule::Bounds, message).of(self.program.base_name(base))
     }
 
     /// Bytes of a base.
@@ -162,7 +220,7 @@ impl Reach<'_, '_> {
             Memory::Gm(region) => self.global.regions[region].bytes.get(),
             Memory::Local(space) => &self.local.bytes[space],
         };
-        memory.get(at..at + len).ok_or_else(|| Fault::new(Rule::Bounds, "the memory ends before the buffer"))
+        memory.get(at..at + len).ok_or_else(ends)
     }
 
     /// Bytes of a base, to write.
@@ -171,20 +229,45 @@ impl Reach<'_, '_> {
     /// `Bounds` outside of it, `Memory` where it is only lent for reading.
     pub fn write(&mut self, base: Base, byte: i64, len: usize) -> Result<&mut [u8], Fault> {
         let (memory, at) = self.range(base, byte, len)?;
-        let memory: &mut [u8] = match memory {
-            Memory::Gm(region) => match &mut self.global.regions[region].bytes {
-                Bytes::Write(bytes) => bytes,
-                Bytes::Read(_) => {
-                    let fault =
-                        Fault::new(Rule::Memory, "the parameter's memory is only read by this kernel");
-                    return Err(fault.of(self.program.base_name(base)));
+        let program = self.program;
+        let bytes = match memory {
+            Memory::Gm(region) => {
+                if let Some(Region { bytes: Bytes::Read(_), .. }) = self.global.regions.get(region) {
+                    let message = "the parameter's memory is only read by this kernel";
+                    return Err(Fault::new(Rule::Memory, message).of(program.base_name(base)));
                 }
-            },
-            Memory::Local(space) => &mut self.local.bytes[space],
+                self.global.bytes_mut(region, at..at + len)
+            }
+            Memory::Local(space) => self.local.bytes[space].get_mut(at..at + len),
         };
-        memory
-            .get_mut(at..at + len)
-            .ok_or_else(|| Fault::new(Rule::Bounds, "the memory ends before the buffer"))
+        bytes.ok_or_else(ends)
+    }
+
+    /// Bytes to read and bytes of another memory to write; `None` where both are in one memory, or not to be written.
+    ///
+    /// # Errors
+    /// `Bounds` outside of a base.
+    pub fn between(
+        &mut self,
+        from: (Base, i64, usize),
+        to: (Base, i64, usize),
+    ) -> Result<Option<(&[u8], &mut [u8])>, Fault> {
+        let (source, target) = (self.range(from.0, from.1, from.2)?, self.range(to.0, to.1, to.2)?);
+        let (read, write) = (source.1..source.1 + from.2, target.1..target.1 + to.2);
+        Ok(match (source.0, target.0) {
+            (Memory::Gm(a), Memory::Local(b)) => {
+                let bytes = self.global.regions[a].bytes.get().get(read);
+                bytes.zip(self.local.bytes[b].get_mut(write))
+            }
+            (Memory::Local(a), Memory::Gm(b)) => {
+                self.local.bytes[a].get(read).zip(self.global.bytes_mut(b, write))
+            }
+            (Memory::Local(a), Memory::Local(b)) => {
+                let pair = self.local.bytes.get_disjoint_mut([a, b]);
+                pair.ok().and_then(|[a, b]| a.get(read).zip(b.get_mut(write)))
+            }
+            (Memory::Gm(_), Memory::Gm(_)) => None,
+        })
     }
 
     /// Whether bytes are written, each; `None` in fast runs.
@@ -239,40 +322,27 @@ impl Reach<'_, '_> {
     /// # Errors
     /// `Bounds`.
     pub fn copy(&mut self, from: (Base, i64), to: (Base, i64), len: usize) -> Result<(), Fault> {
-        let (source, target) = (self.range(from.0, from.1, len)?, self.range(to.0, to.1, len)?);
-        let ends = || Fault::new(Rule::Bounds, "the memory ends before the buffer");
-        let ranges = (source.1..source.1 + len, target.1..target.1 + len);
-        match (source.0, target.0) {
-            (Memory::Gm(a), Memory::Local(b)) => {
-                let bytes = self.global.regions[a].bytes.get().get(ranges.0).ok_or_else(ends)?;
-                self.local.bytes[b].get_mut(ranges.1).ok_or_else(ends)?.copy_from_slice(bytes);
-            }
-            (Memory::Local(a), Memory::Local(b)) if a != b => {
-                let [a, b] = self.local.bytes.get_disjoint_mut([a, b]).map_err(|_| ends())?;
-                let bytes = a.get(ranges.0).ok_or_else(ends)?;
-                b.get_mut(ranges.1).ok_or_else(ends)?.copy_from_slice(bytes);
-            }
-            (Memory::Local(a), Memory::Local(_)) => {
-                let memory = &mut self.local.bytes[a];
-                if ranges.0.end.max(ranges.1.end) > memory.len() {
-                    return Err(ends());
+        match self.between((from.0, from.1, len), (to.0, to.1, len))? {
+            Some((from, to)) => to.copy_from_slice(from),
+            None => {
+                let (source, target) = (self.range(from.0, from.1, len)?, self.range(to.0, to.1, len)?);
+                match (source.0, target.0) {
+                    (Memory::Local(a), Memory::Local(b)) if a == b => {
+                        let memory = &mut self.local.bytes[a];
+                        if (source.1 + len).max(target.1 + len) > memory.len() {
+                            return Err(ends());
+                        }
+                        memory.copy_within(source.1..source.1 + len, target.1);
+                    }
+                    _ => {
+                        let bytes = self.read(from.0, from.1, len)?.to_vec();
+                        self.write(to.0, to.1, len)?.copy_from_slice(&bytes);
+                    }
                 }
-                memory.copy_within(ranges.0, ranges.1.start);
             }
-            (Memory::Local(a), Memory::Gm(_)) => {
-                let local = std::mem::take(&mut self.local.bytes[a]);
-                let bytes = local.get(ranges.0).ok_or_else(ends);
-                let done = self.write(to.0, to.1, len).and_then(|to| {
-                    to.copy_from_slice(bytes?);
-                    Ok(())
-                });
-                self.local.bytes[a] = local;
-                done?;
-            }
-            (Memory::Gm(_), Memory::Gm(_)) => {
-                let bytes = self.read(from.0, from.1, len)?.to_vec();
-                self.write(to.0, to.1, len)?.copy_from_slice(&bytes);
-            }
+        }
+        if !self.checked {
+            return Ok(());
         }
         if let Some(defined) = self.defined(from.0, from.1, len).map(<[u8]>::to_vec)
             && let Some(to) = self.defined_mut(to.0, to.1, len)
@@ -281,6 +351,11 @@ impl Reach<'_, '_> {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn ends() -> Fault {
+    Fault::new(Rule::Bounds, "the memory ends before the buffer")
 }
 
 /// Beginning of a view.

@@ -7,6 +7,7 @@ use crate::kernel::{Elem, Round};
 use half::{bf16, f16};
 
 /// Reads elements of a floating-point type as f32; `from` has a multiple of the element's size.
+#[inline]
 pub fn read_floats(elem: Elem, from: &[u8], to: &mut [f32]) {
     match elem {
         Elem::F32 => {
@@ -16,18 +17,19 @@ pub fn read_floats(elem: Elem, from: &[u8], to: &mut [f32]) {
         }
         Elem::F16 => {
             for (x, b) in to.iter_mut().zip(from.as_chunks::<2>().0) {
-                *x = f16::from_le_bytes(*b).to_f32();
+                *x = f16_to_f32(u16::from_le_bytes(*b));
             }
         }
         _ => {
             for (x, b) in to.iter_mut().zip(from.as_chunks::<2>().0) {
-                *x = bf16::from_le_bytes(*b).to_f32();
+                *x = bf16_to_f32(u16::from_le_bytes(*b));
             }
         }
     }
 }
 
 /// Writes f32 as elements of a floating-point type, to nearest, ties to even.
+#[inline]
 pub fn write_floats(elem: Elem, from: &[f32], to: &mut [u8]) {
     match elem {
         Elem::F32 => {
@@ -37,15 +39,58 @@ pub fn write_floats(elem: Elem, from: &[f32], to: &mut [u8]) {
         }
         Elem::F16 => {
             for (x, b) in from.iter().zip(to.as_chunks_mut::<2>().0) {
-                *b = f16::from_f32(*x).to_le_bytes();
+                *b = f32_to_f16(*x).to_le_bytes();
             }
         }
         _ => {
             for (x, b) in from.iter().zip(to.as_chunks_mut::<2>().0) {
-                *b = bf16::from_f32(*x).to_le_bytes();
+                *b = f32_to_bf16(*x).to_le_bytes();
             }
         }
     }
+}
+
+// Conversions of 16-bit floats without branches, which compilers turn into vector code. NaN keeps its sign and the bits
+// of its payload that fit, and becomes quiet.
+
+/// A half's value. The product with 2¹¹² moves the exponent's bias and makes subnormal halves normal, exactly.
+#[inline]
+fn f16_to_f32(half: u16) -> f32 {
+    let magnitude = u32::from(half & 0x7fff) << 13;
+    let finite = (f32::from_bits(magnitude) * f32::from_bits(0x7780_0000)).to_bits();
+    let quiet = if half & 0x3ff != 0 { 0x40_0000 } else { 0 };
+    let bits = if half & 0x7c00 == 0x7c00 { magnitude | 0x7f80_0000 | quiet } else { finite };
+    f32::from_bits(bits | u32::from(half & 0x8000) << 16)
+}
+
+/// The half nearest to a float, ties to even. Below 2⁻¹⁴, adding 0.5 lets the float's own addition round to 2⁻²⁴.
+#[inline]
+fn f32_to_f16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let magnitude = bits & 0x7fff_ffff;
+    let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
+    let small = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
+    let nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
+    let large = if magnitude > 0x7f80_0000 { nan } else { 0x7c00 };
+    let half = if magnitude < 113 << 23 { small } else { normal };
+    let half = if magnitude >= 143 << 23 { large } else { half };
+    (half | bits >> 16 & 0x8000) as u16
+}
+
+/// A bf16's value.
+#[inline]
+fn bf16_to_f32(x: u16) -> f32 {
+    let quiet = if x & 0x7fff > 0x7f80 { 0x40 } else { 0 };
+    f32::from_bits(u32::from(x | quiet) << 16)
+}
+
+/// The bf16 nearest to a float, ties to even.
+#[inline]
+fn f32_to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let nan = bits >> 16 | 0x40;
+    (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { nearest }) as u16
 }
 
 /// Reads one integer.
@@ -66,6 +111,43 @@ pub fn read_int(elem: Elem, b: &[u8]) -> i64 {
 pub fn write_int(elem: Elem, x: i64, b: &mut [u8]) {
     let size = elem.size() as usize;
     b[..size].copy_from_slice(&x.to_le_bytes()[..size]);
+}
+
+/// Reads integers; of floating-point types the bits.
+pub fn read_ints(elem: Elem, from: &[u8], to: &mut [i64]) {
+    match elem {
+        Elem::I32 | Elem::F32 => {
+            for (x, b) in to.iter_mut().zip(from.as_chunks::<4>().0) {
+                *x = i64::from(i32::from_le_bytes(*b));
+            }
+        }
+        Elem::U32 => {
+            for (x, b) in to.iter_mut().zip(from.as_chunks::<4>().0) {
+                *x = i64::from(u32::from_le_bytes(*b));
+            }
+        }
+        _ => {
+            for (x, b) in to.iter_mut().zip(from.chunks_exact(elem.size() as usize)) {
+                *x = read_int(elem, b);
+            }
+        }
+    }
+}
+
+/// Writes the low bits of integers.
+pub fn write_ints(elem: Elem, from: &[i64], to: &mut [u8]) {
+    match elem.size() {
+        4 => {
+            for (x, b) in from.iter().zip(to.as_chunks_mut::<4>().0) {
+                *b = (*x as i32).to_le_bytes();
+            }
+        }
+        size => {
+            for (x, b) in from.iter().zip(to.chunks_exact_mut(size as usize)) {
+                write_int(elem, *x, b);
+            }
+        }
+    }
 }
 
 /// Reads one number of any type but i64 exactly.
@@ -215,6 +297,28 @@ mod tests {
                     round => round,
                 };
                 assert_eq!(to_float(-1.0 - part * ulp, Elem::F16, mirrored), -1.0 - wanted * ulp, "{round}");
+            }
+        }
+    }
+
+    #[test]
+    fn conversions_of_16_bit_floats_are_those_of_half() {
+        for bits in 0..=u16::MAX {
+            assert_eq!(f16_to_f32(bits).to_bits(), f16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
+            assert_eq!(bf16_to_f32(bits).to_bits(), bf16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
+            // Each 16-bit float, what lies in the middle to the next, and what lies beside both.
+            let between = |value: f32, half: u32| {
+                let around = [0, 1, half - 1, half, half + 1];
+                around.map(|more| f32::from_bits(value.to_bits().wrapping_add(more)))
+            };
+            let wide = f16::from_bits(bits).to_f32();
+            let step = if wide.abs() < 2f32.powi(-14) { 2f32.powi(-25) } else { 0.0 };
+            for x in between(wide, 0x1000).into_iter().chain([wide + step, (wide + step).next_down()]) {
+                assert_eq!(f32_to_f16(x), f16::from_f32(x).to_bits(), "{x:e}");
+            }
+            for x in between(bf16::from_bits(bits).to_f32(), 0x8000) {
+                assert_eq!(f32_to_bf16(x), bf16::from_f32(x).to_bits(), "{x:e}");
+                assert_eq!(f32_to_f16(x), f16::from_f32(x).to_bits(), "{x:e}");
             }
         }
     }

@@ -12,24 +12,7 @@ impl Reach<'_, '_> {
     /// Gathers, compactions, transpositions and sorts.
     pub(super) fn permute(&mut self, instr: &Instr<Value>) -> Done {
         match instr {
-            Instr::Gather(x) => {
-                let size = x.dst.elem.size() as usize;
-                if !self.checked {
-                    return self.gather(x, size);
-                }
-                for i in 0..x.count.as_int().max(0) {
-                    let at = x.offsets.byte() + i * 4;
-                    self.must_be_defined("offsets", x.offsets.base, at, 4)?;
-                    let offset = read_int(Elem::U32, self.read(x.offsets.base, at, 4)?);
-                    if offset % size as i64 != 0 {
-                        let message = format!("offset {offset} is no multiple of {size} bytes");
-                        return Err(Fault::new(Rule::Alignment, message));
-                    }
-                    let from = x.src.byte() + x.base.as_int() + offset;
-                    self.copy((x.src.base, from), (x.dst.base, x.dst.byte() + i * size as i64), size)?;
-                }
-                Ok(())
-            }
+            Instr::Gather(x) => self.gather(x),
             Instr::GatherMask(x) => {
                 let over = Over::Repeats { mask: Mask::First(x.count), repeat: x.repeat };
                 let (size, lanes) = (x.dst.elem.size() as usize, x.dst.elem.per_repeat());
@@ -48,24 +31,28 @@ impl Reach<'_, '_> {
                     let to = x.dst.view.byte()
                         + (i / 8) * i64::from(x.dst.repeat) * 32
                         + (i % 8) * i64::from(x.dst.block) * 32;
-                    for j in 0..32 / size as i64 {
-                        let from = x.src.byte() + i * size as i64;
-                        self.copy((x.src.base, from), (x.dst.view.base, to + j * size as i64), size)?;
+                    let from = x.src.byte() + i * size as i64;
+                    let mut cell = [0; 8];
+                    cell[..size].copy_from_slice(self.read(x.src.base, from, size)?);
+                    let block = self.write(x.dst.view.base, to, 32)?;
+                    block.chunks_exact_mut(size).for_each(|to| to.copy_from_slice(&cell[..size]));
+                    if let Some(defined) = self.defined(x.src.base, from, size).map(|d| [d[0], d[size - 1]]) {
+                        self.define(x.dst.view.base, to, 32, defined == [1; 2]);
                     }
                 }
                 Ok(())
             }
             Instr::Ramp(x) => {
                 let (elem, size) = (x.dst.elem, x.dst.elem.size() as usize);
-                for i in 0..x.count.as_int().max(0) {
-                    let at = x.dst.byte() + i * size as i64;
-                    let to = self.write(x.dst.base, at, size)?;
+                let len = x.count.as_int().max(0) as usize * size;
+                let cells = self.write(x.dst.base, x.dst.byte(), len)?.chunks_exact_mut(size);
+                for (i, to) in (0..).zip(cells) {
                     match elem.is_float() {
                         true => write_number(elem, x.first.to_f64() + i as f64, Round::Rint, to),
                         false => write_int(elem, x.first.as_int().wrapping_add(i), to),
                     }
-                    self.define(x.dst.base, at, size, true);
                 }
+                self.define(x.dst.base, x.dst.byte(), len, true);
                 Ok(())
             }
             Instr::Transpose(x) => {
@@ -128,23 +115,56 @@ impl Reach<'_, '_> {
         }
     }
 
-    /// A gather of a fast run: to the same bits, without following written bytes.
-    fn gather(&mut self, x: &Gather<Value>, size: usize) -> Done {
+    fn gather(&mut self, x: &Gather<Value>) -> Done {
+        let size = x.dst.elem.size() as usize;
         let count = x.count.as_int().max(0) as usize;
-        let all = self.read(x.src.base, 0, self.program.size(x.src.base) as usize)?;
-        let start = x.src.byte() + x.base.as_int();
-        let mut out = vec![0; count * size];
-        let offsets = self.read(x.offsets.base, x.offsets.byte(), count * 4)?;
-        for (offset, to) in offsets.as_chunks::<4>().0.iter().zip(out.chunks_mut(size)) {
-            let from = start.saturating_add(i64::from(u32::from_le_bytes(*offset)));
-            let bytes = usize::try_from(from).ok().and_then(|from| all.get(from..from.checked_add(size)?));
-            let outside = || {
-                let fault = Fault::new(Rule::Bounds, format!("{size} bytes at {from}"));
-                fault.of(self.program.base_name(x.src.base))
-            };
-            to.copy_from_slice(bytes.ok_or_else(outside)?);
+        let offsets = (x.offsets.base, x.offsets.byte());
+        let len = count.saturating_mul(4);
+        self.must_be_defined("offsets", offsets.0, offsets.1, len)?;
+        self.read(offsets.0, offsets.1, len)?;
+        let mut room = std::mem::take(&mut self.local.offsets);
+        room.resize(count, 0);
+        let read = self.read(offsets.0, offsets.1, len).map(|bytes| read_ints(Elem::U32, bytes, &mut room));
+        let done = read.and_then(|()| {
+            let first = x.src.byte().saturating_add(x.base.as_int());
+            match size {
+                2 => self.gathered::<2>(x, first, &room),
+                4 => self.gathered::<4>(x, first, &room),
+                _ => Err(Fault::new(Rule::Unsupported, "gathers have 16 or 32 bits")),
+            }
+        });
+        self.local.offsets = room;
+        done
+    }
+
+    /// Gathers elements of so many bytes, at `offsets` bytes behind `first`.
+    fn gathered<const SIZE: usize>(&mut self, x: &Gather<Value>, first: i64, offsets: &[i64]) -> Done {
+        if let Some(offset) = offsets.iter().find(|&offset| offset % SIZE as i64 != 0) {
+            let message = format!("offset {offset} is no multiple of {SIZE} bytes");
+            return Err(Fault::new(Rule::Alignment, message));
         }
-        self.write(x.dst.base, x.dst.byte(), out.len())?.copy_from_slice(&out);
+        // Elements in hand, for source and result share a memory.
+        let mut cells = [[0; SIZE]; 256];
+        let mut to = x.dst.byte();
+        for offsets in offsets.chunks(cells.len()) {
+            let (low, high) = offsets.iter().fold((i64::MAX, 0), |(low, high), &x| (low.min(x), high.max(x)));
+            let begin = first.saturating_add(low);
+            let bytes = self.read(x.src.base, begin, (high - low) as usize + SIZE)?;
+            for (cell, offset) in cells.iter_mut().zip(offsets) {
+                let at = (offset - low) as usize;
+                cell.copy_from_slice(&bytes[at..at + SIZE]);
+            }
+            let len = offsets.len() * SIZE;
+            self.write(x.dst.base, to, len)?.copy_from_slice(cells[..offsets.len()].as_flattened());
+            if self.checked {
+                for (i, offset) in offsets.iter().enumerate() {
+                    let from = self.defined(x.src.base, first + offset, SIZE);
+                    let defined = from.is_none_or(|d| d.iter().all(|&d| d == 1));
+                    self.define(x.dst.base, to + (i * SIZE) as i64, SIZE, defined);
+                }
+            }
+            to += len as i64;
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::core::{Core, Peers, State, World};
 use super::issue::{Code, Issuer, Place, sub_blocks};
-use super::memory::{Bytes, Global, Local, Region, holder};
+use super::memory::{Bytes, Global, Local, Region, Spots, holder};
 use super::order::{Clock, CoreOrder, GlobalOrder};
 use super::{Arg, Mode, Report};
 use crate::chip::{Arch, Chip};
@@ -65,38 +65,42 @@ pub fn launch_verified(
     let codes: Vec<Code> = launch.program.parts.iter().map(Code::new).collect();
     let values: Vec<Option<Value>> = launch.args.iter().map(|a| a.value()).collect();
     let threads = if divides(launch, &regions) { threads.clamp(1, launch.blocks as usize) } else { 1 };
-    let run = |regions, blocks| run(launch, &codes, &values, regions, (&params, &holders), blocks);
+    let run =
+        |regions, blocks, note| run(launch, &codes, &values, regions, (&params, &holders), blocks, note);
     if threads == 1 {
-        return run(regions, 0..launch.blocks);
+        return run(regions, 0..launch.blocks, false).map(|(report, _)| report);
     }
-    // Each thread has copies of what the kernel writes. A byte that it changed is its result: no two blocks write the
-    // same bytes.
-    let written = |region: &Region| match &region.bytes {
-        Bytes::Read(_) => Vec::new(),
-        Bytes::Write(bytes) => bytes.to_vec(),
-    };
-    let mut copies: Vec<Vec<Vec<u8>>> = vec![regions.iter().map(written).collect(); threads];
+    // Each thread has copies of what the kernel writes, and notes what it wrote: no two blocks write the same bytes.
+    let mut copies: Vec<Vec<Vec<u8>>> = Vec::new();
+    for _ in 0..threads {
+        let written = |region: &Region| match &region.bytes {
+            Bytes::Read(_) => Vec::new(),
+            Bytes::Write(bytes) => bytes.to_vec(),
+        };
+        copies.push(regions.iter().map(written).collect());
+    }
     let share = |t: usize| (launch.blocks as usize * t / threads) as u32;
-    let reports: Vec<Result<Report, Vec<Finding>>> = std::thread::scope(|scope| {
+    type Outcome = Result<(Report, Vec<(usize, Range<usize>)>), Vec<Finding>>;
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for (t, copy) in copies.iter_mut().enumerate() {
             let own = regions.iter().zip(copy).map(|(region, copy)| region.over(copy)).collect();
             let run = &run;
-            handles.push(scope.spawn(move || run(own, share(t)..share(t + 1))));
+            handles.push(scope.spawn(move || run(own, share(t)..share(t + 1), true)));
         }
         let lost = |_| Err(vec![*Finding::new(Rule::Deadlock, launch.program, "a thread was lost")]);
         handles.into_iter().map(|handle| handle.join().unwrap_or_else(lost)).collect()
     });
-    let before: Vec<Vec<u8>> = regions.iter().map(written).collect();
-    for copy in &copies {
-        for ((region, copy), before) in regions.iter_mut().zip(copy).zip(&before) {
-            if let Bytes::Write(bytes) = &mut region.bytes {
-                let bytes = bytes.iter_mut().zip(copy).zip(before);
-                bytes.filter(|((_, new), old)| new != old).for_each(|((byte, new), _)| *byte = *new);
+    let mut instructions = 0;
+    for (outcome, copy) in outcomes.into_iter().zip(&copies) {
+        let (report, written) = outcome?;
+        instructions += report.instructions;
+        for (region, range) in written {
+            if let Bytes::Write(bytes) = &mut regions[region].bytes {
+                bytes[range.clone()].copy_from_slice(&copy[region][range]);
             }
         }
     }
-    let instructions = reports.into_iter().map(|r| r.map(|r| r.instructions)).sum::<Result<u64, _>>()?;
     Ok(Report { instructions })
 }
 
@@ -121,7 +125,7 @@ fn divides(launch: &Launch, regions: &[Region]) -> bool {
     alone
 }
 
-/// Runs some blocks of a kernel.
+/// Runs some blocks of a kernel; with `note`, says what they have written: pieces and byte ranges in them.
 fn run(
     launch: &Launch,
     codes: &[Code],
@@ -129,14 +133,17 @@ fn run(
     regions: Vec<Region>,
     (params, holders): (&[u64], &[usize]),
     blocks: Range<u32>,
-) -> Result<Report, Vec<Finding>> {
+    note: bool,
+) -> Result<(Report, Vec<(usize, Range<usize>)>), Vec<Finding>> {
     let program = launch.program;
     let checked = launch.mode != Mode::Fast;
     let seed = match launch.mode {
         Mode::Checked { seed } => seed,
         Mode::Fast => 0,
     };
-    let mut global = Global::new(regions, params.to_vec(), holders.to_vec());
+    let spots = Spots::new(program, &regions, params, holders);
+    let mut global = Global::new(regions, params.to_vec());
+    global.written = note.then(Vec::new);
     if checked {
         global.defined = defined(launch, &global.regions, params, holders);
     }
@@ -144,6 +151,7 @@ fn run(
         program,
         order: GlobalOrder::new(tracked(program, params), params.to_vec()),
         global,
+        spots,
         caches: Default::default(),
         cross: HashMap::new(),
         checked,
@@ -158,7 +166,10 @@ fn run(
         findings.push(*finding);
     }
     match findings.is_empty() {
-        true => Ok(Report { instructions: run.world.instructions }),
+        true => {
+            let written = run.world.global.written.take().unwrap_or_default();
+            Ok((Report { instructions: run.world.instructions }, written))
+        }
         false => Err(findings),
     }
 }
@@ -464,6 +475,9 @@ impl<'a> Run<'a, '_> {
     /// Lets the pipes of a core go on.
     fn drain(&mut self, core: &mut Core<'a>) -> Result<bool, Box<Finding>> {
         let mut moved = false;
+        if core.idle() {
+            return Ok(false);
+        }
         loop {
             let mut ready: Vec<Pipe> =
                 Pipe::ALL.iter().copied().filter(|&pipe| core.ready(&self.world, pipe)).collect();

@@ -31,12 +31,19 @@ impl Reach<'_, '_> {
             Instr::CopyNdToNz(x) => self.nd_to_nz(x),
             Instr::LoadData2d(x) => {
                 let (from, to) = (start(&x.src), start(&x.dst));
+                if self.fractals(x)? {
+                    return Ok(());
+                }
                 for i in 0..n(&x.repeat) {
                     let from = (from.0, from.1 + (n(&x.start) + n(&x.src_stride) * i) * 512);
                     let to = (to.0, to.1 + (n(&x.dst_gap) + 1) * i * 512);
                     match x.transpose {
                         false => self.copy(from, to, 512)?,
-                        true => self.transposed(from, to, x.src.elem.size() as usize)?,
+                        true => match x.src.elem.size() {
+                            2 => self.transposed::<2>(from, to)?,
+                            4 => self.transposed::<4>(from, to)?,
+                            _ => self.transposed::<1>(from, to)?,
+                        },
                     }
                 }
                 Ok(())
@@ -73,6 +80,17 @@ impl Reach<'_, '_> {
             }
             _ => Err(Fault::new(Rule::Unsupported, "the simulator does not execute this instruction")),
         }
+    }
+
+    /// Copies fractals that lie one behind the other at both ends; says whether they do.
+    fn fractals(&mut self, x: &LoadData2d<Value>) -> Result<bool, Fault> {
+        let joined = n(&x.src_stride) == 1 && n(&x.dst_gap) == 0 && !x.transpose && n(&x.repeat) > 0;
+        if joined {
+            let (from, to) = (start(&x.src), start(&x.dst));
+            let from = (from.0, from.1.saturating_add(n(&x.start).saturating_mul(512)));
+            self.copy(from, to, n(&x.repeat).saturating_mul(512) as usize)?;
+        }
+        Ok(joined)
     }
 
     /// Copies bytes, or joins them with what is there.
@@ -173,40 +191,66 @@ impl Reach<'_, '_> {
 
     fn nd_to_nz(&mut self, x: &CopyNdToNz<Value>) -> Done {
         let size = x.src.elem.size() as i64;
-        let c0 = 32 / size;
+        let (row_bytes, c0) = (n(&x.d).saturating_mul(size), 32 / size);
+        let blocks = (n(&x.d) + c0 - 1) / c0;
+        let step = n(&x.dst_c0) * 32;
         for i in 0..n(&x.matrices) {
             for row in 0..n(&x.n) {
                 let from = x.src.byte() + (i * n(&x.src_matrix) + row * n(&x.src_row)) * size;
                 let to = x.dst.byte() + i * n(&x.dst_matrix) * size + row * n(&x.dst_row) * 32;
-                for block in 0..(n(&x.d) + c0 - 1) / c0 {
-                    let to = to + block * n(&x.dst_c0) * 32;
-                    let len = (n(&x.d) - block * c0).min(c0) * size;
-                    self.copy((x.src.base, from + block * 32), (x.dst.base, to), len as usize)?;
-                    // Columns behind the last are filled with zeros.
-                    let rest = (32 - len) as usize;
-                    self.write(x.dst.base, to + len, rest)?.fill(0);
-                    self.define(x.dst.base, to + len, rest, true);
+                let reach = (blocks - 1).max(0).saturating_mul(step).saturating_add(32);
+                let source = (x.src.base, from, row_bytes as usize);
+                let Some((bytes, cells)) = self.between(source, (x.dst.base, to, reach as usize))? else {
+                    return Err(Fault::new(Rule::Memory, "no copy between these memories"));
+                };
+                // Columns behind the last are filled with zeros.
+                for (block, bytes) in bytes.chunks(32).enumerate() {
+                    let cells = &mut cells[block * step as usize..][..32];
+                    match <&[u8; 32]>::try_from(bytes) {
+                        Ok(bytes) => cells.copy_from_slice(bytes),
+                        Err(_) => {
+                            cells[..bytes.len()].copy_from_slice(bytes);
+                            cells[bytes.len()..].fill(0);
+                        }
+                    }
+                }
+                if self.checked {
+                    self.follow_row(source, (x.dst.base, to), step);
                 }
             }
         }
         Ok(())
     }
 
-    /// A fractal of 16 × 16 elements, transposed.
-    fn transposed(&mut self, from: (Base, i64), to: (Base, i64), size: usize) -> Done {
-        let turned = |cells: &[u8]| {
-            let mut out = vec![0; cells.len()];
-            for (i, to) in out.chunks_mut(size).enumerate() {
-                to.copy_from_slice(&cells[(i % 16 * 16 + i / 16) * size..][..size]);
+    /// Marks blocks of 32 bytes, `step` bytes apart, as written where the row is that they come from, and behind it.
+    fn follow_row(&mut self, (base, from, len): (Base, i64, usize), to: (Base, i64), step: i64) {
+        let Some(row) = self.defined(base, from, len).map(<[u8]>::to_vec) else { return };
+        for (block, row) in row.chunks(32).enumerate() {
+            if let Some(defined) = self.defined_mut(to.0, to.1 + block as i64 * step, 32) {
+                defined[..row.len()].copy_from_slice(row);
+                defined[row.len()..].fill(1);
             }
-            out
+        }
+    }
+
+    /// A fractal of 16 × 16 elements of `SIZE` bytes, transposed.
+    fn transposed<const SIZE: usize>(&mut self, from: (Base, i64), to: (Base, i64)) -> Done {
+        let turn = |from: &[u8], to: &mut [u8]| {
+            let (from, to) = (from.as_chunks::<SIZE>().0, to.as_chunks_mut::<SIZE>().0);
+            for (i, row) in to.chunks_mut(16).enumerate() {
+                row.iter_mut().enumerate().for_each(|(j, cell)| *cell = from[j * 16 + i]);
+            }
         };
-        let bytes = turned(self.read(from.0, from.1, 256 * size)?);
-        self.write(to.0, to.1, bytes.len())?.copy_from_slice(&bytes);
-        if let Some(defined) = self.defined(from.0, from.1, bytes.len()).map(turned)
-            && let Some(to) = self.defined_mut(to.0, to.1, bytes.len())
-        {
-            to.copy_from_slice(&defined);
+        let mut cells = [[0; SIZE]; 256];
+        let cells = cells.as_flattened_mut();
+        let len = cells.len();
+        turn(self.read(from.0, from.1, len)?, cells);
+        self.write(to.0, to.1, len)?.copy_from_slice(cells);
+        if let Some(defined) = self.defined(from.0, from.1, len) {
+            turn(defined, cells);
+            if let Some(to) = self.defined_mut(to.0, to.1, len) {
+                to.copy_from_slice(cells);
+            }
         }
         Ok(())
     }
@@ -250,6 +294,9 @@ impl Reach<'_, '_> {
         write_number(x.src.elem, x.pad_value.to_f64(), Round::Rint, &mut pad);
         // L0A has rows of fractals one behind the other, L0B columns of them.
         let (rows, to_b) = ((m / 16), self.program.space(x.dst.base) == Space::L0b);
+        if x.transpose && !to_b {
+            return Err(Fault::new(Rule::Unsupported, "L0A takes no transposed tile here"));
+        }
         for i in 0..m {
             let position = n(&x.m_start) + i;
             let (row, column) = (position / columns * stride_h - top, position % columns * stride_w - left);
@@ -261,27 +308,17 @@ impl Reach<'_, '_> {
                     && (0..width).contains(&w)
                     && channel_block * c0 < n(&x.channels);
                 let source = x.src.byte() + ((channel_block * height + h) * width + w) * 32;
-                for c in 0..c0 {
-                    let j = j + c;
-                    let fractal = match x.transpose {
-                        _ if to_b => (j / c0) * rows + i / 16,
-                        _ => (i / 16) * (k / c0) + j / c0,
-                    };
-                    let inner = match (x.transpose, to_b) {
-                        (true, false) => {
-                            return Err(Fault::new(Rule::Unsupported, "L0A takes no transposed tile here"));
-                        }
-                        _ => i % 16 * c0 + j % c0,
-                    };
-                    let to = x.dst.byte() + fractal * 512 + inner * size;
-                    match inside {
-                        true => {
-                            self.copy((x.src.base, source + c * size), (x.dst.base, to), size as usize)?
-                        }
-                        false => {
-                            self.write(x.dst.base, to, size as usize)?.copy_from_slice(&pad[..size as usize]);
-                            self.define(x.dst.base, to, size as usize, true);
-                        }
+                let fractal = match to_b {
+                    true => (j / c0) * rows + i / 16,
+                    false => (i / 16) * (k / c0) + j / c0,
+                };
+                let to = x.dst.byte() + fractal * 512 + i % 16 * 32;
+                match inside {
+                    true => self.copy((x.src.base, source), (x.dst.base, to), 32)?,
+                    false => {
+                        let cells = self.write(x.dst.base, to, 32)?.chunks_exact_mut(size as usize);
+                        cells.for_each(|cell| cell.copy_from_slice(&pad[..size as usize]));
+                        self.define(x.dst.base, to, 32, true);
                     }
                 }
             }
@@ -319,20 +356,26 @@ impl Reach<'_, '_> {
         atomic: Option<AtomicOp>,
     ) -> Done {
         let (a, b) = (src.elem.size() as usize, dst.elem.size() as usize);
+        if !self.checked
+            && atomic.is_none()
+            && (src.elem, dst.elem.is_float(), relu) == (Elem::F32, true, false)
+        {
+            let ends = ((src.base, from, count * a), (dst.base, to, count * b));
+            if let Some((source, target)) = self.between(ends.0, ends.1)? {
+                let mut numbers = [0.0; 256];
+                for (source, target) in source.chunks(256 * a).zip(target.chunks_mut(256 * b)) {
+                    let numbers = &mut numbers[..source.len() / a];
+                    read_floats(src.elem, source, numbers);
+                    write_floats(dst.elem, numbers, target);
+                }
+                return Ok(());
+            }
+        }
         let source = self.read(src.base, from, count * a)?;
         let mut out = vec![0; count * b];
-        match (src.elem, dst.elem.is_float(), relu) {
-            (Elem::F32, true, false) => {
-                let mut numbers = vec![0.0; count];
-                read_floats(src.elem, source, &mut numbers);
-                write_floats(dst.elem, &numbers, &mut out);
-            }
-            _ => {
-                for (x, y) in source.chunks(a).zip(out.chunks_mut(b)) {
-                    let x = read_number(src.elem, x);
-                    write_number(dst.elem, if relu && x < 0.0 { 0.0 } else { x }, Round::Rint, y);
-                }
-            }
+        for (x, y) in source.chunks(a).zip(out.chunks_mut(b)) {
+            let x = read_number(src.elem, x);
+            write_number(dst.elem, if relu && x < 0.0 { 0.0 } else { x }, Round::Rint, y);
         }
         if matches!(dst.base, Base::Param(_)) {
             self.must_be_defined("src", src.base, from, count * a)?;

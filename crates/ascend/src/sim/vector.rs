@@ -1,160 +1,40 @@
 //! The vector unit: what each instruction computes.
 //!
-//! Operands are cut into runs in which all of them are contiguous; a run is read, computed in f32 (integers in i64) and
-//! written. Maxima and minima of NaN are NaN: the chips' rule is not published.
+//! Lanes are read, computed in f32 (integers in i64) and written. Maxima and minima of NaN are NaN: the chips' rule is not
+//! published.
 
 use super::Fault;
+use super::lanes::{Batch, Lanes, Walk};
 use super::memory::{Reach, start};
 use super::numbers::*;
 use crate::kernel::*;
 
-/// Elements that are computed at a time.
-const CHUNK: usize = 1024;
-
 type Done = Result<(), Fault>;
 
-/// A stretch of elements that is contiguous in every operand: where each begins, in bytes, and how many.
-struct Run {
-    starts: [i64; 4],
-    len: usize,
-}
-
-/// Runs of an instruction over operands (at most four); `wide` is the type by which the mask counts.
-fn runs(operands: &[&Vector<Value>], over: &Over<Value>, wide: Elem) -> Vec<Run> {
-    let mut starts = [0; 4];
-    for (to, v) in starts.iter_mut().zip(operands) {
-        *to = v.view.byte();
-    }
-    let (mask, repeat) = match over {
-        Over::Count(n) => return vec![Run { starts, len: n.as_int().max(0) as usize }],
-        Over::Repeats { mask, repeat } => (mask, repeat.as_int().max(0)),
-    };
-    let lanes = wide.per_repeat();
-    let first = match mask {
-        Mask::First(n) => (n.as_int().max(0) as u64).min(lanes),
-        Mask::Bits(_) => 0,
-    };
-    let dense = operands.iter().all(|v| v.block == 1);
-    let joined = operands.iter().all(|v| u64::from(v.repeat) * 32 == lanes * v.view.elem.size());
-    if dense && joined && first == lanes {
-        return vec![Run { starts, len: (lanes as i64 * repeat) as usize }];
-    }
-    // Contiguous in all operands at least within a block of the widest.
-    let step = if dense { lanes } else { wide.per_block() };
-    let mut out = Vec::new();
-    for r in 0..repeat {
-        let mut lane = 0;
-        while lane < lanes {
-            let end = (lane / step + 1) * step;
-            let active = |i: u64| match mask {
-                Mask::First(_) => i < first,
-                Mask::Bits(words) => words[(i / 64) as usize & 1] >> (i % 64) & 1 == 1,
-            };
-            let from = (lane..end).find(|&i| active(i)).unwrap_or(end);
-            let to = (from..end).find(|&i| !active(i)).unwrap_or(end);
-            if from < to {
-                let mut at = starts;
-                for (at, v) in at.iter_mut().zip(operands) {
-                    let per_block = v.view.elem.per_block();
-                    let (block, rest) = (from / per_block, from % per_block);
-                    *at += r * i64::from(v.repeat) * 32
-                        + (block * u64::from(v.block) * 32 + rest * v.view.elem.size()) as i64;
-                }
-                out.push(Run { starts: at, len: (to - from) as usize });
-            }
-            lane = to.max(from);
-        }
-    }
-    out
-}
-
-/// Runs cut into chunks.
-fn chunks(runs: Vec<Run>, sizes: [i64; 4]) -> impl Iterator<Item = Run> {
-    runs.into_iter().flat_map(move |run| {
-        (0..run.len).step_by(CHUNK).map(move |i| {
-            let mut starts = run.starts;
-            for (start, size) in starts.iter_mut().zip(sizes) {
-                *start += i as i64 * size;
-            }
-            Run { starts, len: CHUNK.min(run.len - i) }
-        })
-    })
-}
-
-/// Results and up to three operands of a floating-point type, as f32.
-struct Floats {
-    out: [f32; CHUNK],
-    x: [[f32; CHUNK]; 3],
-}
-
 impl Reach<'_, '_> {
-    /// Marks results as written where all their operands are. `sources` are operands as in `run`, from 1.
-    fn follow(&mut self, run: &Run, operands: &[&Vector<Value>]) {
-        if !self.checked {
-            return;
-        }
-        let mut all = vec![1u8; run.len];
-        for (v, &at) in operands.iter().zip(&run.starts).skip(1) {
-            let size = v.view.elem.size() as usize;
-            if let Some(defined) = self.defined(v.view.base, at, run.len * size) {
-                for (all, d) in all.iter_mut().zip(defined.chunks(size)) {
-                    *all &= d.iter().fold(1, |a, b| a & b);
-                }
-            }
-        }
-        let size = operands[0].view.elem.size() as usize;
-        if let Some(to) = self.defined_mut(operands[0].view.base, run.starts[0], run.len * size) {
-            for (to, all) in to.chunks_mut(size).zip(&all) {
-                to.fill(*all);
-            }
-        }
-    }
-
-    /// `operands[0] = f(operands[1..])`, elementwise.
+    /// `operands[0] = f(operands[1..])`, lane by lane, of a floating-point type.
     fn floats(
         &mut self,
         operands: &[&Vector<Value>],
         over: &Over<Value>,
-        mut f: impl FnMut(&mut Floats, usize),
+        mut f: impl FnMut(&mut Lanes<f32>, usize),
     ) -> Done {
-        let mut sizes = [0; 4];
-        for (size, v) in sizes.iter_mut().zip(operands) {
-            *size = v.view.elem.size() as i64;
-        }
-        let wide = operands[0].view.elem;
-        let mut data = Box::new(Floats { out: [0.0; CHUNK], x: [[0.0; CHUNK]; 3] });
-        for run in chunks(runs(operands, over, wide), sizes) {
-            for (i, v) in operands.iter().enumerate().skip(1) {
-                let bytes = self.read(v.view.base, run.starts[i], run.len * sizes[i] as usize)?;
-                read_floats(v.view.elem, bytes, &mut data.x[i - 1][..run.len]);
-            }
-            f(&mut data, run.len);
-            let to = self.write(operands[0].view.base, run.starts[0], run.len * sizes[0] as usize)?;
-            write_floats(wide, &data.out[..run.len], to);
-            self.follow(&run, operands);
-        }
+        let walk = Walk::new(operands, over, operands[0].view.elem);
+        self.each(walk, Some(operands[0]), &operands[1..], |lanes, batch| f(lanes, batch.len()))?;
+        self.follow(walk, operands[0], &operands[1..]);
         Ok(())
     }
 
-    /// The same for integers, one by one.
-    fn ints(&mut self, operands: &[&Vector<Value>], over: &Over<Value>, f: impl Fn([i64; 3]) -> i64) -> Done {
-        let elem = operands[0].view.elem;
-        let size = elem.size() as usize;
-        for run in chunks(runs(operands, over, elem), [size as i64; 4]) {
-            let mut x = vec![[0; 3]; run.len];
-            for (j, v) in operands.iter().enumerate().skip(1) {
-                let bytes = self.read(v.view.base, run.starts[j], run.len * size)?;
-                for (x, b) in x.iter_mut().zip(bytes.chunks(size)) {
-                    x[j - 1] = read_int(v.view.elem, b);
-                }
+    /// The same of integers.
+    fn ints(&mut self, operands: &[&Vector<Value>], over: &Over<Value>, f: impl Fn(i64, i64) -> i64) -> Done {
+        let walk = Walk::new(operands, over, operands[0].view.elem);
+        self.each::<i64>(walk, Some(operands[0]), &operands[1..], |lanes, batch| {
+            let [x0, x1, _] = &lanes.x;
+            for ((o, a), b) in lanes.out[..batch.len()].iter_mut().zip(x0).zip(x1) {
+                *o = f(*a, *b);
             }
-            let mut out = vec![0; run.len * size];
-            for (x, out) in x.into_iter().zip(out.chunks_mut(size)) {
-                write_int(elem, f(x), out);
-            }
-            self.write(operands[0].view.base, run.starts[0], out.len())?.copy_from_slice(&out);
-            self.follow(&run, operands);
-        }
+        })?;
+        self.follow(walk, operands[0], &operands[1..]);
         Ok(())
     }
 
@@ -171,7 +51,7 @@ impl Reach<'_, '_> {
                         let value = round_to(elem, x.value);
                         self.floats(&[&x.dst], &x.over, |d, n| d.out[..n].fill(value))
                     }
-                    false => self.ints(&[&x.dst], &x.over, |_| x.value.as_int()),
+                    false => self.ints(&[&x.dst], &x.over, |_, _| x.value.as_int()),
                 }
             }
             Instr::Cast(x) => self.cast(x),
@@ -189,7 +69,10 @@ impl Reach<'_, '_> {
     fn unary(&mut self, x: &UnaryOp<Value>) -> Done {
         let operands = [&x.dst, &x.src];
         if !x.dst.view.elem.is_float() {
-            return self.ints(&operands, &x.over, |[a, ..]| if x.op == Unary::Not { !a } else { a.max(0) });
+            return match x.op {
+                Unary::Not => self.ints(&operands, &x.over, |a, _| !a),
+                _ => self.ints(&operands, &x.over, |a, _| a.max(0)),
+            };
         }
         let f: fn(f32) -> f32 = match x.op {
             Unary::Abs => f32::abs,
@@ -210,15 +93,16 @@ impl Reach<'_, '_> {
     fn binary(&mut self, x: &BinaryOp<Value>) -> Done {
         let elem = x.dst.view.elem;
         if !elem.is_float() {
-            return self.ints(&[&x.dst, &x.src0, &x.src1], &x.over, |[a, b, _]| match x.op {
-                Binary::Add => a.wrapping_add(b),
-                Binary::Sub => a.wrapping_sub(b),
-                Binary::Max => a.max(b),
-                Binary::Min => a.min(b),
-                Binary::And => a & b,
-                Binary::Or => a | b,
-                _ => a.wrapping_mul(b),
-            });
+            let operands = [&x.dst, &x.src0, &x.src1];
+            return match x.op {
+                Binary::Add => self.ints(&operands, &x.over, i64::wrapping_add),
+                Binary::Sub => self.ints(&operands, &x.over, i64::wrapping_sub),
+                Binary::Max => self.ints(&operands, &x.over, i64::max),
+                Binary::Min => self.ints(&operands, &x.over, i64::min),
+                Binary::And => self.ints(&operands, &x.over, |a, b| a & b),
+                Binary::Or => self.ints(&operands, &x.over, |a, b| a | b),
+                _ => self.ints(&operands, &x.over, i64::wrapping_mul),
+            };
         }
         macro_rules! each {
             (|$a:ident, $b:ident| $e:expr) => {
@@ -252,20 +136,16 @@ impl Reach<'_, '_> {
         if !elem.is_float() {
             let s = x.scalar.as_int();
             let bits = elem.size() as i64 * 8;
-            return self.ints(&[&x.dst, &x.src], &x.over, |[a, ..]| match x.op {
-                Scaled::Adds => a.wrapping_add(s),
-                Scaled::Muls => a.wrapping_mul(s),
-                Scaled::Maxs => a.max(s),
-                Scaled::Mins => a.min(s),
-                Scaled::ShiftLeft => {
-                    if s < bits {
-                        a << s
-                    } else {
-                        0
-                    }
-                }
-                _ => a >> s.clamp(0, 63),
-            });
+            let operands = [&x.dst, &x.src];
+            return match x.op {
+                Scaled::Adds => self.ints(&operands, &x.over, |a, _| a.wrapping_add(s)),
+                Scaled::Muls => self.ints(&operands, &x.over, |a, _| a.wrapping_mul(s)),
+                Scaled::Maxs => self.ints(&operands, &x.over, |a, _| a.max(s)),
+                Scaled::Mins => self.ints(&operands, &x.over, |a, _| a.min(s)),
+                Scaled::ShiftLeft if s < bits => self.ints(&operands, &x.over, |a, _| a << s.max(0)),
+                Scaled::ShiftLeft => self.ints(&operands, &x.over, |_, _| 0),
+                _ => self.ints(&operands, &x.over, |a, _| a >> s.clamp(0, 63)),
+            };
         }
         let s = round_to(elem, x.scalar);
         macro_rules! each {
@@ -295,57 +175,64 @@ impl Reach<'_, '_> {
 
     fn cast(&mut self, x: &Cast<Value>) -> Done {
         let (from, to) = (x.src.view.elem, x.dst.view.elem);
-        let operands = [&x.dst, &x.src];
+        let (operands, round) = ([&x.dst, &x.src], x.round);
         let wide = if to.size() >= from.size() { to } else { from };
-        let sizes = [to.size() as i64, from.size() as i64, 0, 0];
-        for run in chunks(runs(&operands, &x.over, wide), sizes) {
-            let bytes = self.read(x.src.view.base, run.starts[1], run.len * from.size() as usize)?;
-            let mut out = vec![0; run.len * to.size() as usize];
-            if (from, to) == (Elem::F32, Elem::F32) {
-                // To whole numbers.
-                let mut data = vec![0.0; run.len];
-                read_floats(from, bytes, &mut data);
-                data.iter_mut().for_each(|v| *v = whole(*v, x.round));
-                write_floats(to, &data, &mut out);
-            } else if from.is_float() && to.is_float() && matches!(x.round, Round::None | Round::Rint) {
-                let mut data = vec![0.0; run.len];
-                read_floats(from, bytes, &mut data);
-                write_floats(to, &data, &mut out);
-            } else {
-                let cells = bytes.chunks(from.size() as usize).zip(out.chunks_mut(to.size() as usize));
-                for (b, o) in cells {
-                    match (from, to) {
-                        (Elem::I64, Elem::I32) | (_, Elem::I64) if !from.is_float() => {
-                            write_int(to, read_int(from, b), o);
-                        }
-                        (Elem::I64, _) => write_number(to, odd_f64(read_int(from, b)), x.round, o),
-                        _ => {
-                            let n = read_number(from, b) * x.scale.map_or(1.0, |s| f64::from(s.0));
-                            write_number(to, n, x.round, o);
-                        }
-                    }
+        let walk = Walk::new(&operands, &x.over, wide);
+        let (dst, src) = (Some(operands[0]), &operands[1..]);
+        if (from, to) == (Elem::F32, Elem::F32) {
+            // To whole numbers.
+            self.each::<f32>(walk, dst, src, |lanes, batch| {
+                let Lanes { out, x: [x, ..] } = lanes;
+                out[..batch.len()].iter_mut().zip(x).for_each(|(o, x)| *o = whole(*x, round));
+            })?;
+        } else if from.is_float() && to.is_float() && matches!(round, Round::None | Round::Rint) {
+            self.each::<f32>(walk, dst, src, |lanes, batch| {
+                lanes.out[..batch.len()].copy_from_slice(&lanes.x[0][..batch.len()]);
+            })?;
+        } else if !from.is_float() && (to == Elem::I64 || (from, to) == (Elem::I64, Elem::I32)) {
+            self.each::<i64>(walk, dst, src, |lanes, batch| {
+                lanes.out[..batch.len()].copy_from_slice(&lanes.x[0][..batch.len()]);
+            })?;
+        } else if from == Elem::I64 {
+            // Numbers of 64 bits are no f64: rounded to odd they are rounded once.
+            let mut wide = Vec::new();
+            self.each::<i64>(walk, None, src, |lanes, batch| {
+                wide.extend_from_slice(&lanes.x[0][..batch.len()])
+            })?;
+            let mut wide = wide.into_iter();
+            self.each::<f64>(walk, dst, &[], |lanes, batch| {
+                for (o, x) in lanes.out[..batch.len()].iter_mut().zip(&mut wide) {
+                    *o = to_number(odd_f64(x), to, round);
                 }
-            }
-            self.write(x.dst.view.base, run.starts[0], out.len())?.copy_from_slice(&out);
-            self.follow(&run, &operands);
+            })?;
+        } else {
+            let scale = x.scale.map_or(1.0, |s| f64::from(s.0));
+            self.each::<f64>(walk, dst, src, |lanes, batch| {
+                let Lanes { out, x: [x, ..] } = lanes;
+                for (o, x) in out[..batch.len()].iter_mut().zip(x) {
+                    *o = to_number(*x * scale, to, round);
+                }
+            })?;
         }
+        self.follow(walk, operands[0], &operands[1..]);
         Ok(())
     }
 
-    /// Active elements of operands repeat by repeat: number within the repeat, and where each operand has it.
+    /// Active lanes of operands of one type: number within the instruction, and where each operand has it.
     pub(super) fn lanes(operands: &[&Vector<Value>], over: &Over<Value>) -> Vec<(u64, [i64; 4])> {
-        let elem = operands[0].view.elem;
-        let (size, lanes) = (elem.size() as i64, elem.per_repeat());
-        // A lane that is one element far from the first in a contiguous stretch has its number in address order.
         let mut out = Vec::new();
+        let lanes = operands[0].view.elem.per_repeat();
+        let mut place = |number: u64, to: &dyn Fn(&Vector<Value>) -> i64| {
+            let mut at = [0; 4];
+            for (at, v) in at.iter_mut().zip(operands) {
+                *at = v.view.byte() + to(v);
+            }
+            out.push((number, at));
+        };
         match over {
             Over::Count(n) => {
                 for i in 0..n.as_int().max(0) {
-                    let mut at = [0; 4];
-                    for (at, v) in at.iter_mut().zip(operands) {
-                        *at = v.view.byte() + i * size;
-                    }
-                    out.push((i as u64, at));
+                    place(i as u64, &|v| i * v.view.elem.size() as i64);
                 }
             }
             Over::Repeats { mask, repeat } => {
@@ -356,35 +243,18 @@ impl Reach<'_, '_> {
                             Mask::Bits(words) => words[(lane / 64) as usize & 1] >> (lane % 64) & 1 == 1,
                         };
                         if active {
-                            let mut at = [0; 4];
-                            for (at, v) in at.iter_mut().zip(operands) {
+                            place(r as u64 * lanes + lane, &|v| {
+                                let elem = v.view.elem;
                                 let (block, rest) = (lane / elem.per_block(), lane % elem.per_block());
-                                *at = v.view.byte()
-                                    + r * i64::from(v.repeat) * 32
-                                    + (block * u64::from(v.block) * 32) as i64
-                                    + rest as i64 * size;
-                            }
-                            out.push((r as u64 * lanes + lane, at));
+                                r * i64::from(v.repeat) * 32
+                                    + (block * u64::from(v.block) * 32 + rest * elem.size()) as i64
+                            });
                         }
                     }
                 }
             }
         }
         out
-    }
-
-    /// All lanes as one run, where they are contiguous and numbered in order. Fast runs alone take this way: it follows
-    /// no written bytes.
-    fn stretch(&self, operands: &[&Vector<Value>], over: &Over<Value>) -> Option<Run> {
-        if self.checked || matches!(over, Over::Repeats { mask: Mask::Bits(_), .. }) {
-            return None;
-        }
-        let mut runs = runs(operands, over, operands[0].view.elem);
-        runs.pop().filter(|_| runs.is_empty())
-    }
-
-    fn element(&self, v: &Vector<Value>, at: i64) -> Result<f64, Fault> {
-        Ok(read_number(v.view.elem, self.read(v.view.base, at, v.view.elem.size() as usize)?))
     }
 
     fn is_defined(&self, v: &Vector<Value>, at: i64) -> bool {
@@ -401,38 +271,44 @@ impl Reach<'_, '_> {
         over: &Over<Value>,
     ) -> Done {
         let operands = [a, b.unwrap_or(a)];
-        let scalar =
-            if a.view.elem.is_float() { f64::from(round_to(a.view.elem, scalar)) } else { scalar.to_f64() };
+        let elem = a.view.elem;
+        let scalar = if elem.is_float() { f64::from(round_to(elem, scalar)) } else { scalar.to_f64() };
         let (base, byte) = start(dst);
-        if let Some(run) = self.stretch(&operands, over) {
-            let size = a.view.elem.size() as usize;
-            let numbers = |v: &Vector<Value>, at: i64| {
-                let bytes = self.read(v.view.base, at, run.len * size)?;
-                Ok::<_, Fault>(bytes.chunks(size).map(|b| read_number(v.view.elem, b)).collect::<Vec<f64>>())
-            };
-            let x = numbers(a, run.starts[0])?;
-            let y = match b {
-                Some(b) => numbers(b, run.starts[1])?,
-                None => vec![scalar; run.len],
-            };
-            let cells = self.write(base, byte, run.len.div_ceil(8))?;
-            for (i, (x, y)) in x.into_iter().zip(y).enumerate() {
-                let cell = &mut cells[i / 8];
-                *cell = *cell & !(1 << (i % 8)) | u8::from(holds(cmp, x, y)) << (i % 8);
+        let walk = Walk::new(&operands, over, elem);
+        // Truth of lanes that lie together, and where the first stands.
+        let mut truths: Vec<bool> = Vec::new();
+        let mut places: Vec<(usize, usize)> = Vec::new();
+        let sources = if b.is_some() { &operands[..] } else { &operands[..1] };
+        self.each::<f64>(walk, None, sources, |lanes, batch| {
+            let [x, y, _] = &mut lanes.x;
+            if b.is_none() {
+                y[..batch.len()].fill(scalar);
             }
-            return Ok(());
+            for r in 0..batch.repeats {
+                places.push((walk.number(batch, r, 0, elem), truths.len()));
+                truths.extend(held(cmp, &x[r * batch.lanes..][..batch.lanes], &y[r * batch.lanes..]));
+            }
+        })?;
+        for (i, &(number, from)) in places.iter().enumerate() {
+            let to = places.get(i + 1).map_or(truths.len(), |next| next.1);
+            let truths = &truths[from..to];
+            let bytes = self.write(base, byte + (number / 8) as i64, truths.len().div_ceil(8))?;
+            // Repeats and chunks begin at whole bytes.
+            for (i, (truths, cell)) in truths.chunks(8).zip(bytes).enumerate() {
+                for (bit, &truth) in truths.iter().enumerate() {
+                    if walk.is_active(8 * i + bit) {
+                        *cell = *cell & !(1 << bit) | u8::from(truth) << bit;
+                    }
+                }
+            }
         }
-        for (bit, at) in Self::lanes(&operands, over) {
-            let x = self.element(a, at[0])?;
-            let y = if b.is_some() { self.element(operands[1], at[1])? } else { scalar };
-            let truth = holds(cmp, x, y);
-            let defined = self.is_defined(a, at[0]) && self.is_defined(operands[1], at[1]);
-            let place = byte + (bit / 8) as i64;
-            let cell = &mut self.write(base, place, 1)?[0];
-            *cell = *cell & !(1 << (bit % 8)) | u8::from(truth) << (bit % 8);
-            // A byte of bits is written when its first is, and undefined when one of its bits is.
-            if let Some(d) = self.defined_mut(base, place, 1) {
-                d[0] = if bit % 8 == 0 { u8::from(defined) } else { d[0] & u8::from(defined) };
+        if self.checked {
+            for (bit, at) in Self::lanes(&operands, over) {
+                let defined = self.is_defined(a, at[0]) && self.is_defined(operands[1], at[1]);
+                // A byte of bits is written when its first is, and undefined when one of its bits is.
+                if let Some(d) = self.defined_mut(base, byte + (bit / 8) as i64, 1) {
+                    d[0] = if bit % 8 == 0 { u8::from(defined) } else { d[0] & u8::from(defined) };
+                }
             }
         }
         Ok(())
@@ -449,105 +325,142 @@ impl Reach<'_, '_> {
     ) -> Done {
         let operands = [dst, a, b.unwrap_or(a)];
         let elem = dst.view.elem;
-        let size = elem.size() as usize;
-        let scalar = round_to(elem, scalar);
+        // Bits move, whatever number they are.
+        let mut word = [0; 8];
+        write_floats(elem, &[round_to(elem, scalar)], &mut word);
+        let mut other = [0];
+        read_ints(elem, &word[..elem.size() as usize], &mut other);
         let (base, byte) = start(mask);
-        if let Some(run) = self.stretch(&operands, over) {
-            let bits = self.read(base, byte, run.len.div_ceil(8))?.to_vec();
-            let mut out = self.read(a.view.base, run.starts[1], run.len * size)?.to_vec();
-            let mut other = vec![0; run.len * size];
-            match b {
-                Some(b) => other.copy_from_slice(self.read(b.view.base, run.starts[2], run.len * size)?),
-                None => write_floats(elem, &vec![scalar; run.len], &mut other),
+        let walk = Walk::new(&operands, over, elem);
+        let last = walk.batches().last().map_or(0, |b| walk.number(&b, b.repeats - 1, b.lanes, elem));
+        let bits = self.read(base, byte, last.div_ceil(8))?.to_vec();
+        let sources = if b.is_some() { &operands[1..] } else { &operands[1..2] };
+        self.each::<i64>(walk, Some(dst), sources, |lanes, batch| {
+            let Lanes { out, x: [x, y, _] } = lanes;
+            if b.is_none() {
+                y[..batch.len()].fill(other[0]);
             }
-            for (i, (out, other)) in out.chunks_mut(size).zip(other.chunks(size)).enumerate() {
-                if bits[i / 8] >> (i % 8) & 1 == 0 {
-                    out.copy_from_slice(other);
+            for r in 0..batch.repeats {
+                let first = walk.number(batch, r, 0, elem);
+                let own = r * batch.lanes..(r + 1) * batch.lanes;
+                let lanes = out[own.clone()].iter_mut().zip(&x[own.clone()]).zip(&y[own]);
+                for (i, ((o, x), y)) in (first..).zip(lanes) {
+                    *o = if bits[i / 8] >> (i % 8) & 1 == 1 { *x } else { *y };
                 }
             }
-            self.write(dst.view.base, run.starts[0], out.len())?.copy_from_slice(&out);
-            return Ok(());
-        }
-        for (bit, at) in Self::lanes(&operands, over) {
-            let place = byte + (bit / 8) as i64;
-            let first = self.read(base, place, 1)?[0] >> (bit % 8) & 1 == 1;
-            let mut out = [0; 4];
-            let mut defined = self.defined(base, place, 1).is_none_or(|d| d[0] == 1);
-            match (first, b) {
-                (false, None) => write_floats(elem, &[scalar], &mut out[..size]),
-                _ => {
+        })?;
+        if self.checked {
+            for (bit, at) in Self::lanes(&operands, over) {
+                let place = byte + (bit / 8) as i64;
+                let first = bits[bit as usize / 8] >> (bit % 8) & 1 == 1;
+                let mut defined = self.defined(base, place, 1).is_none_or(|d| d[0] == 1);
+                if first || b.is_some() {
                     let i = if first { 1 } else { 2 };
-                    out[..size].copy_from_slice(self.read(operands[i].view.base, at[i], size)?);
                     defined &= self.is_defined(operands[i], at[i]);
                 }
+                self.define(dst.view.base, at[0], elem.size() as usize, defined);
             }
-            self.write(dst.view.base, at[0], size)?.copy_from_slice(&out[..size]);
-            self.define(dst.view.base, at[0], size, defined);
         }
         Ok(())
     }
 
     fn reduce(&mut self, x: &Reduce<Value>) -> Done {
         let elem = x.src.view.elem;
-        let (size, lanes) = (elem.size() as usize, elem.per_repeat() as usize);
+        let (size, all) = (elem.size() as usize, elem.per_repeat() as usize);
         let (base, byte) = start(&x.dst);
-        let repeats = x.repeat.as_int().max(0);
-        for r in 0..repeats {
-            let mut view = x.src.clone();
-            view.view.offset = Value::Int(
-                x.src.view.offset.as_int() + r * i64::from(x.src.repeat) * elem.per_block() as i64,
-            );
-            let over = Over::Repeats { mask: x.mask.clone(), repeat: Value::Int(1) };
-            let mut values: Vec<Option<f32>> = vec![None; lanes];
-            let mut defined = vec![true; lanes];
-            if let Some(run) = self.stretch(&[&view], &over).filter(|_| elem.is_float()) {
-                let mut numbers = vec![0.0; run.len];
-                read_floats(elem, self.read(view.view.base, run.starts[0], run.len * size)?, &mut numbers);
-                values.iter_mut().zip(numbers).for_each(|(value, number)| *value = Some(number));
-            } else {
-                for (lane, at) in Self::lanes(&[&view], &over) {
-                    values[lane as usize] = Some(self.element(&view, at[0])? as f32);
-                    defined[lane as usize] = self.is_defined(&view, at[0]);
+        let (group, step) = match x.op.kind() {
+            ReductionKind::Whole => (all, x.dst_repeat as i64 * (x.results() as usize * size) as i64),
+            ReductionKind::Block => (32 / size, x.dst_repeat as i64 * 8 * size as i64),
+            ReductionKind::Pair => (2, x.dst_repeat as i64 * 128),
+        };
+        let walk = Walk::repeats(&x.mask, &x.repeat, elem);
+        let identity = match x.op {
+            Reduction::WholeSum | Reduction::BlockSum | Reduction::PairSum => 0.0,
+            Reduction::WholeMax | Reduction::BlockMax => f32::NEG_INFINITY,
+            _ => f32::INFINITY,
+        };
+        let mut numbers = [identity; 128];
+        let width = x.results() as usize * size;
+        let mut out = [0; 512];
+        for r in 0..x.repeat.as_int().max(0) {
+            let batch = Batch { first: r as usize, repeats: 1, lanes: walk.lanes };
+            if walk.lanes > 0 {
+                self.read_lanes(&walk, &x.src, &batch, &mut numbers)?;
+            }
+            (0..walk.lanes).filter(|&i| !walk.is_active(i)).for_each(|i| numbers[i] = identity);
+            let results = &mut out[..all / group * width];
+            for ((g, to), numbers) in results.chunks_mut(width).enumerate().zip(numbers.chunks(group)) {
+                let active = |i: usize| g * group + i < walk.lanes && walk.is_active(g * group + i);
+                let (value, index) = reduced(x.op, elem, numbers, &active);
+                let (low, high) = to.split_at_mut(size.min(to.len()));
+                let place = if size == 2 { Elem::U16 } else { Elem::U32 };
+                match x.order {
+                    None | Some(Order::OnlyValue) => write_floats(elem, &[value], low),
+                    Some(Order::OnlyIndex) => write_int(place, index as i64, low),
+                    Some(Order::ValueIndex) => {
+                        write_floats(elem, &[value], low);
+                        write_int(place, index as i64, high);
+                    }
+                    Some(Order::IndexValue) => {
+                        write_int(place, index as i64, low);
+                        write_floats(elem, &[value], high);
+                    }
                 }
             }
-            let (group, step) = match x.op.kind() {
-                ReductionKind::Whole => (lanes, x.dst_repeat as i64 * (x.results() as usize * size) as i64),
-                ReductionKind::Block => (32 / size, x.dst_repeat as i64 * 8 * size as i64),
-                ReductionKind::Pair => (2, x.dst_repeat as i64 * 128),
-            };
-            for (g, lanes) in values.chunks(group).enumerate() {
-                let at = byte + r * step + (g * x.results() as usize * size) as i64;
-                let all = defined[g * group..(g + 1) * group].iter().all(|&d| d);
-                let (value, index) = reduced(x.op, elem, lanes);
-                let any = lanes.iter().any(Option::is_some) || x.op.kind() != ReductionKind::Block;
-                let mut number = [0; 4];
-                write_floats(elem, &[value], &mut number[..size]);
-                let mut place = [0; 4];
-                write_int(if size == 2 { Elem::U16 } else { Elem::U32 }, index as i64, &mut place[..size]);
-                let out: Vec<u8> = match x.order {
-                    None | Some(Order::OnlyValue) => number[..size].to_vec(),
-                    Some(Order::OnlyIndex) => place[..size].to_vec(),
-                    Some(Order::ValueIndex) => [&number[..size], &place[..size]].concat(),
-                    Some(Order::IndexValue) => [&place[..size], &number[..size]].concat(),
-                };
-                self.write(base, at, out.len())?.copy_from_slice(&out);
-                self.define(base, at, out.len(), all && any);
+            let at = byte + r * step;
+            self.write(base, at, results.len())?.copy_from_slice(results);
+            if self.checked {
+                self.follow_reduction(x, &walk, r, at, group, width);
             }
         }
         Ok(())
     }
+
+    /// Marks the results of a repeat as written where the lanes that they come from are, and, of blocks and pairs, there
+    /// are any.
+    fn follow_reduction(
+        &mut self,
+        x: &Reduce<Value>,
+        walk: &Walk,
+        r: i64,
+        at: i64,
+        group: usize,
+        width: usize,
+    ) {
+        let one = Over::Repeats { mask: x.mask.clone(), repeat: Value::Int(1) };
+        let mut defined = vec![(true, x.op.kind() != ReductionKind::Block); walk.lanes.div_ceil(group)];
+        for (lane, place) in Self::lanes(&[&x.src], &one) {
+            let place = place[0] + r * i64::from(x.src.repeat) * 32;
+            let result = &mut defined[lane as usize / group];
+            *result = (result.0 && self.is_defined(&x.src, place), true);
+        }
+        let none = (true, x.op.kind() != ReductionKind::Block);
+        for g in 0..x.src.view.elem.per_repeat() as usize / group {
+            let (all, any) = defined.get(g).copied().unwrap_or(none);
+            self.define(x.dst.base, at + (g * width) as i64, width, all && any);
+        }
+    }
 }
 
-/// True if a comparison holds.
-fn holds(cmp: Compare, x: f64, y: f64) -> bool {
-    match cmp {
+/// A number as a type has it, as f64.
+fn to_number(x: f64, elem: Elem, round: Round) -> f64 {
+    match elem {
+        Elem::F32 if matches!(round, Round::None | Round::Rint) => f64::from(x as f32),
+        _ if elem.is_float() => to_float(x, elem, round),
+        _ => to_int(x, elem, round) as f64,
+    }
+}
+
+/// Truth of a comparison, lane by lane.
+fn held<'x>(cmp: Compare, x: &'x [f64], y: &'x [f64]) -> impl Iterator<Item = bool> + use<'x> {
+    x.iter().zip(y).map(move |(x, y)| match cmp {
         Compare::Lt => x < y,
         Compare::Gt => x > y,
         Compare::Eq => x == y,
         Compare::Le => x <= y,
         Compare::Ge => x >= y,
         Compare::Ne => x != y,
-    }
+    })
 }
 
 /// The larger; NaN if one is.
@@ -568,26 +481,31 @@ pub fn round_to(elem: Elem, x: Value) -> f32 {
     to_float(x.to_f64(), elem, Round::Rint) as f32
 }
 
-/// The reduction of some lanes, of which some take part, and the first lane that has a maximum or minimum. A sum is a
-/// tree of neighbours, rounded at each node; lanes that take no part are zeros.
-fn reduced(op: Reduction, elem: Elem, lanes: &[Option<f32>]) -> (f32, usize) {
+/// The reduction of some lanes, and the first lane that has a maximum or minimum. A sum is a tree of neighbours, rounded
+/// at each node; lanes that take no part have the identity.
+fn reduced(op: Reduction, elem: Elem, lanes: &[f32], active: &dyn Fn(usize) -> bool) -> (f32, usize) {
     match op {
         Reduction::WholeSum | Reduction::BlockSum | Reduction::PairSum => {
-            let mut level: Vec<f32> = lanes.iter().map(|x| x.unwrap_or(0.0)).collect();
-            while level.len() > 1 {
-                let half = level.len().div_ceil(2);
-                for i in 0..half {
-                    level[i] = round_float(elem, level[2 * i] + level.get(2 * i + 1).unwrap_or(&0.0));
+            let mut level = [0.0; 128];
+            level[..lanes.len()].copy_from_slice(lanes);
+            let mut len = lanes.len();
+            while len > 1 {
+                len /= 2;
+                for i in 0..len {
+                    level[i] = level[2 * i] + level[2 * i + 1];
                 }
-                level.truncate(half);
+                if elem != Elem::F32 {
+                    level[..len].iter_mut().for_each(|x| *x = round_float(elem, *x));
+                }
             }
-            (level.first().copied().unwrap_or(0.0), 0)
+            (level[0], 0)
         }
         _ => {
             let sign = if matches!(op, Reduction::WholeMax | Reduction::BlockMax) { 1.0 } else { -1.0 };
             let mut best = (f32::NEG_INFINITY, 0, false);
-            for (i, x) in lanes.iter().enumerate().filter_map(|(i, x)| Some((i, sign * (*x)?))) {
-                let beats = !best.2 || x > best.0 || (x.is_nan() && !best.0.is_nan());
+            for (i, x) in lanes.iter().enumerate() {
+                let x = sign * x;
+                let beats = !best.2 && active(i) || x > best.0 || (x.is_nan() && !best.0.is_nan());
                 if beats && !(best.2 && best.0.is_nan()) {
                     best = (x, i, true);
                 }

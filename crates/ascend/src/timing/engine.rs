@@ -314,7 +314,7 @@ impl<'p, 'l> Engine<'p, 'l> {
             return Ok(());
         };
         let Issued { instr, stmt } = *issued;
-        match &instr {
+        match &*instr {
             Instr::Barrier(Barrier::All) => self.drain(c, Held::Drain),
             Instr::Barrier(Barrier::Cores) | Instr::SyncSoft(_) => self.drain(c, Held::Cores),
             Instr::CrossSet(_) | Instr::CrossWait(_) => {
