@@ -9,7 +9,8 @@ use headwater_core::plan::{Bindings, Work};
 use headwater_core::{DType, Registry, pass};
 use std::collections::BTreeSet;
 
-const OPERATORS: [&str; 9] = [
+const OPERATORS: [&str; 10] = [
+    "check_index",
     "matmul",
     "linear",
     "embedding",

@@ -1,6 +1,7 @@
 //! Kernels written by hand.
 
 mod add;
+mod check_index;
 mod copies;
 mod embedding_grad;
 mod gather_rows;
@@ -11,6 +12,7 @@ mod rms_norm;
 mod rms_norm_grad;
 
 pub use add::add;
+pub use check_index::{CheckIndex, check_index};
 pub use embedding_grad::{EmbeddingGrad, embedding_grad};
 pub use gather_rows::{GatherRows, gather_rows};
 pub use matmul::{Matmul, Matrix, matmul};

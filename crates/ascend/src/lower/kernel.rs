@@ -8,7 +8,7 @@ use super::product::{affine, product};
 use super::{attention, convolution};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source, SourceId, Stmt, StmtKind};
-use crate::kernels::{EmbeddingGrad, GatherRows, embedding_grad, gather_rows};
+use crate::kernels::{CheckIndex, EmbeddingGrad, GatherRows, check_index, embedding_grad, gather_rows};
 use headwater_core::graph::Origin;
 use headwater_core::ops::index::embedding_grad::Options;
 use headwater_core::ops::{OpCx, OpDef};
@@ -106,6 +106,7 @@ fn choose(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Result<Cho
         "on_host" => {
             Err(Refusal::new(cx.opt_str("reason").ok().flatten().unwrap_or("a row program on the host")))
         }
+        "check_index" => checked_index(chip, cx),
         name => Err(Refusal(format!("`{name}` has no kernel yet"))),
     }
 }
@@ -150,6 +151,22 @@ fn embedding(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refu
     }
     let program = gather_rows(chip.arch, &shape)?;
     let args = vec![read(1), read(0), write(0), Arg::Fault { limit: shape.rows }];
+    let blocks = shape.reports().min(u64::from(chip.vector_cores)) as u32;
+    Ok((program, args, blocks))
+}
+
+fn checked_index(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
+    let index = input(cx, 0)?;
+    let fact = |e: headwater_core::diagnostic::Error| Refusal(e.message);
+    let shape = CheckIndex {
+        index: index_type(index.dtype)?,
+        indices: index.shape.numel() as u64,
+        limit: cx.size("limit").map_err(fact)? as u64,
+        wrap: cx.flag("wrap").map_err(fact)?,
+        ignored: cx.opt_int("ignore_index").map_err(fact)?,
+    };
+    let program = check_index(chip.arch, &shape)?;
+    let args = vec![read(0), write(0), Arg::Fault { limit: shape.limit }];
     let blocks = shape.reports().min(u64::from(chip.vector_cores)) as u32;
     Ok((program, args, blocks))
 }
