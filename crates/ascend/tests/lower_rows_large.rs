@@ -41,11 +41,13 @@ fn plan(p: &RowProgram, layouts: &[Layout]) -> Plan {
         origin: OriginId(0),
         phase: Phase::Forward,
         flops: 0.0,
+        stream: 0,
     };
     Plan {
         alignment: 512,
         segments: segments.collect(),
         steps: vec![step],
+        waits: vec![],
         placements: Vec::new(),
         completions: vec![],
         halves: None,

@@ -198,7 +198,8 @@ pub trait Fetched: Send {
 pub trait Executable: Send {
     /// Submits a part of the plan: the steps of a range, in order; `0..steps` is all of it. `memory[i]` is
     /// segment `i`, the arena first, each a buffer of its own. Parts of one run, in order and on the same
-    /// memory, do what the whole does.
+    /// memory, do what the whole does. The plan's own streams begin behind the work of `stream`, and what is
+    /// submitted to it next waits for all of them. A device may as well run all steps on it in their order.
     ///
     /// # Errors
     /// `Device` if the memory is not this device's, too small or too little, and as the module of [`Device`] says.

@@ -4,7 +4,7 @@ mod common;
 
 use common::graphs_of_all_operators;
 use headwater_core::graph::{InputRole, Origin, OriginId};
-use headwater_core::plan::{Bindings, Place, Plan, SegmentId, parse};
+use headwater_core::plan::{Bindings, Completion, Place, Plan, SegmentId, Wait, parse};
 use headwater_core::target::{Operators, Port, Support, Target};
 use headwater_core::{Builder, Code, DType, OpCx, OpDef, Registry, TensorType, pass};
 use proptest::prelude::*;
@@ -81,6 +81,10 @@ fn every_field_reads_back() {
     (step.origin, step.flops) = (last, 0.1);
     step.workspace = Some((Place { segment: SegmentId(0), offset: 192 }, 77));
     step.reads.push(None);
+    step.stream = 3;
+    plan.waits = vec![Wait { step: 1, on: 0 }];
+    plan.completions = vec![Completion { segment: SegmentId(1), step: 1 }];
+    let step = &mut plan.steps[0];
     step.writes[0].layout.offset = -3;
     step.writes[0].layout.strides.iter_mut().for_each(|s| *s = -*s);
     round_trip("every field", &plan);
@@ -177,6 +181,9 @@ const PIECES: &[&str] = &[
     "place",
     "flops",
     "workspace",
+    "stream",
+    "wait",
+    "complete",
     "+ 3",
 ];
 

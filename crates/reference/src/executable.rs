@@ -1,14 +1,16 @@
 //! Plans as work on a stream: a task for each step.
 
-use crate::machine::Machine;
+use crate::machine::{Machine, StreamId};
 use crate::memory::{Memory, ReferenceBuffer, User};
 use crate::stream::ReferenceStream;
 use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
+use headwater_core::pass::STREAMS;
 use headwater_core::plan::{ARENA, Plan, SegmentId, SegmentKind, Step, TensorView, Work};
 use headwater_core::reference::memory::{self as interpreter, Segments};
 use headwater_core::target::{Support, Target};
 use headwater_core::{OpCx, TensorType, ensure, fail};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -25,8 +27,13 @@ struct Shared {
     /// Of each step, the arena bytes that no step uses before it, and those that none uses after it.
     begins: Vec<Vec<Range<usize>>>,
     ends: Vec<Vec<Range<usize>>>,
+    /// The plan's streams beside the one that it is submitted to, from number 1.
+    side: Vec<StreamId>,
     progress: Mutex<Progress>,
 }
+
+/// Shared by the tasks of one submission: a failure on one of the plan's streams stops all.
+type Failure = Arc<Mutex<Option<Error>>>;
 
 #[derive(Default)]
 struct Progress {
@@ -53,7 +60,17 @@ impl Loaded {
             begins[p.first].push(bytes.clone());
             ends[p.last].push(bytes);
         }
-        let shared = Shared { plan: plan.clone(), begins, ends, progress: Mutex::default() };
+        let streams = plan.steps.iter().map(|s| s.stream).max().unwrap_or(0);
+        ensure!((streams as usize) < STREAMS, Plan, "stream {streams}, of {STREAMS} that a plan may have");
+        for w in &plan.waits {
+            ensure!(w.on < w.step && w.step < steps, Plan, "step {} waits for step {}", w.step, w.on);
+        }
+        if streams > 0 {
+            // The last step of a buffer in the plan's order may not be the last that runs.
+            ends.iter_mut().for_each(Vec::clear);
+        }
+        let side = (0..streams).map(|_| machine.stream()).collect();
+        let shared = Shared { plan: plan.clone(), begins, ends, side, progress: Mutex::default() };
         Ok(Loaded { machine, shared: Arc::new(shared) })
     }
 }
@@ -148,6 +165,16 @@ impl Shared {
         Ok(())
     }
 
+    /// Runs a step and adds the time it takes.
+    fn timed(&self, i: usize, all: &mut Locked, user: User) -> Result<()> {
+        let start = Instant::now();
+        let result = self.step(i, all, user);
+        if let Some(s) = self.progress().seconds.get_mut(i) {
+            *s += start.elapsed().as_secs_f64();
+        }
+        result
+    }
+
     fn step(&self, i: usize, all: &mut Locked, user: User) -> Result<()> {
         let step = &self.plan.steps[i];
         self.begins[i].iter().for_each(|b| all.0[0].poison(b.clone()));
@@ -177,6 +204,91 @@ impl Shared {
     }
 }
 
+/// One submission.
+#[derive(Clone)]
+struct Run {
+    shared: Arc<Shared>,
+    machine: Arc<Machine>,
+    memory: Arc<[Arc<dyn Buffer>]>,
+    failure: Failure,
+}
+
+impl Run {
+    /// Submits steps: the plan's own streams begin behind the work of `stream`, which waits for them at the end.
+    fn submit(self, stream: StreamId, steps: Range<usize>) -> Result<()> {
+        let plan = &self.shared.plan;
+        let on = |i: usize| match plan.steps[i].stream as usize {
+            0 => stream,
+            own => self.shared.side[own - 1],
+        };
+        let mut side: Vec<StreamId> = steps.clone().map(on).filter(|s| *s != stream).collect();
+        side.sort_unstable();
+        side.dedup();
+        if steps.start == 0 && !steps.is_empty() {
+            self.task(stream, 0, |run, all, user| run.shared.begin(all, user))?;
+        }
+        if !side.is_empty() {
+            let begin = self.machine.mark(stream)?;
+            side.iter().try_for_each(|s| self.machine.wait(*s, begin))?;
+        }
+        let mut marks = HashMap::new();
+        for i in steps.clone() {
+            // Parts of a run that are submitted before are over.
+            for w in plan.waits.iter().filter(|w| w.step == i && w.on >= steps.start) {
+                if let Some(mark) = marks.get(&w.on) {
+                    self.machine.wait(on(i), *mark)?;
+                }
+            }
+            self.task(on(i), i, move |run, all, user| run.shared.timed(i, all, user))?;
+            if plan.waits.iter().any(|w| w.on == i) {
+                marks.insert(i, self.machine.mark(on(i))?);
+            }
+        }
+        for s in &side {
+            let end = self.machine.mark(*s)?;
+            self.machine.wait(stream, end)?;
+        }
+        if !side.is_empty() {
+            // A failure on a stream of the plan's own is one of the stream that it was submitted to.
+            let failure = self.failure.clone();
+            self.machine.submit(stream, move |_| locked(&failure).clone().map_or(Ok(()), Err))?;
+        }
+        Ok(())
+    }
+
+    /// Appends work on the memory of the run, for a step.
+    fn task(
+        &self,
+        stream: StreamId,
+        step: usize,
+        work: impl FnOnce(&Run, &mut Locked, User) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let run = self.clone();
+        let own = self.shared.side.contains(&stream);
+        self.machine.submit(stream, move |user| {
+            if locked(&run.failure).is_some() {
+                return Ok(());
+            }
+            let locks = run.memory.iter().map(|b| Ok(ReferenceBuffer::of(&run.machine, b)?.lock()));
+            let mut all = Locked(locks.collect::<Result<_>>()?);
+            let step = &run.shared.plan.steps[step];
+            let result = work(&run, &mut all, user);
+            let result = result.map_err(|e| e.in_op(step.op).at(&origin(&run.shared.plan, step)));
+            let Err(e) = result else { return Ok(()) };
+            if e.code == Code::Device {
+                run.shared.progress().failure = Some(e.clone());
+            }
+            *locked(&run.failure) = Some(e.clone());
+            // The streams of the plan's own take work again in the next run.
+            if own { Ok(()) } else { Err(e) }
+        })
+    }
+}
+
+fn locked(failure: &Failure) -> MutexGuard<'_, Option<Error>> {
+    failure.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Executable for Loaded {
     fn submit(&mut self, stream: &dyn Stream, memory: &[Arc<dyn Buffer>], steps: Range<usize>) -> Result<()> {
         if let Some(e) = &self.shared.progress().failure {
@@ -197,30 +309,13 @@ impl Executable for Loaded {
         }
         let all = plan.steps.len();
         ensure!(steps.start <= steps.end && steps.end <= all, Device, "the plan has no steps {steps:?}");
-        let memory: Arc<[Arc<dyn Buffer>]> = memory.into();
-        for i in steps {
-            let (shared, machine, memory) = (self.shared.clone(), self.machine.clone(), memory.clone());
-            self.machine.submit(stream.id, move |user| {
-                let start = Instant::now();
-                let locks = memory.iter().map(|b| Ok(ReferenceBuffer::of(&machine, b)?.lock()));
-                let mut all = Locked(locks.collect::<Result<_>>()?);
-                let begun = if i == 0 { shared.begin(&mut all, user) } else { Ok(()) };
-                let result = begun.and_then(|()| shared.step(i, &mut all, user));
-                let step = &shared.plan.steps[i];
-                let result = result.map_err(|e| e.in_op(step.op).at(&origin(&shared.plan, step)));
-                let mut progress = shared.progress();
-                if let Some(s) = progress.seconds.get_mut(i) {
-                    *s += start.elapsed().as_secs_f64();
-                }
-                if let Err(e) = &result
-                    && e.code == Code::Device
-                {
-                    progress.failure = Some(e.clone());
-                }
-                result
-            })?;
-        }
-        Ok(())
+        let run = Run {
+            shared: self.shared.clone(),
+            machine: self.machine.clone(),
+            memory: memory.into(),
+            failure: Failure::default(),
+        };
+        run.submit(stream.id, steps)
     }
 
     fn measure(&mut self) {

@@ -97,6 +97,8 @@ pub struct Options<'a> {
     /// True if a training step is planned as two runs, forward and backward ([`Plan::halves`]). Not together
     /// with a memory budget.
     pub halves: bool,
+    /// Streams of nodes, for a plan on several; all on one if there are none. Not for halves.
+    pub streams: Option<pass::Streams<'a>>,
     /// Bytes that a training step may take: all segments of its plan and the arena. What does not fit is
     /// computed a second time in the backward pass.
     pub memory_budget: Option<usize>,
@@ -121,6 +123,7 @@ impl Default for Options<'_> {
             instrument: Instrument::None,
             recompute: true,
             halves: false,
+            streams: None,
             memory_budget: None,
             accumulate: false,
             stop_after: None,
@@ -218,6 +221,11 @@ pub fn compile<E: From<Error>>(
     if options.halves && options.memory_budget.is_some() {
         let message = "a memory budget is not kept by a step that is run in halves: choose one";
         return Err(fail!(Attribute, "{message}").into());
+    }
+    if options.halves && options.streams.is_some() {
+        return Err(
+            fail!(Attribute, "a step that is run in halves is planned on one stream: choose one").into()
+        );
     }
     let mut done = Compiled { graph: model, ..Compiled::default() };
     let mut bind = Some(bind);

@@ -260,8 +260,10 @@ pub static STAGES: [Stage; 19] = [
         summary: "lowers nodes to steps on bytes: layouts, results in place, the arena; and proves the plan",
         runs: |_, _| true,
         run: |c, o, target| {
-            let plan = if in_halves(o) { pass::plan_halves } else { pass::plan };
-            let plan = plan(&c.graph, &c.bindings, target)?;
+            let plan = match in_halves(o) {
+                true => pass::plan_halves(&c.graph, &c.bindings, target)?,
+                false => pass::plan_on_streams(&c.graph, &c.bindings, target, o.streams)?,
+            };
             pass::check_plan(&plan)?;
             c.plan = Some(plan);
             Ok(())

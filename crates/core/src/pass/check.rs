@@ -1,9 +1,10 @@
 //! Proof of a finished plan, from its steps alone: it knows nothing of how they were placed and ordered.
 
 use super::halves::check_halves;
+use super::order::{Order, Touch, Uses};
 use crate::diagnostic::Result;
 use crate::ensure;
-use crate::plan::{ARENA, Plan, SegmentKind, TensorView};
+use crate::plan::{ARENA, Plan, SegmentKind, Step, TensorView};
 use std::collections::{BTreeMap, HashMap};
 
 /// Bytes a view touches: first byte and one past the last, in its segment; `None` if it has no element.
@@ -23,7 +24,8 @@ pub(super) fn extent(v: &TensorView) -> Option<(isize, isize)> {
 
 /// Proves a plan sound from its steps alone: every view lies in its segment; in the arena, in a placement
 /// that is live at that step and has been written before it is read; placements that are live together do not
-/// overlap; segments are complete when the plan says so. Of a plan in halves also that the second reads nothing
+/// overlap; steps on several streams that use the same bytes are ordered by waits; segments are complete when
+/// the plan says so. Of a plan in halves also that the second reads nothing
 /// of the first but what is listed, and that the first completes what it returns (`halves`).
 ///
 /// # Errors
@@ -126,8 +128,58 @@ pub fn check_plan(plan: &Plan) -> Result<()> {
             live.remove(&plan.placements[i].place.offset);
         }
     }
-    check_completions(plan)?;
+    let order = Order::of(plan)?;
+    if plan.steps.iter().any(|s| s.stream != 0) {
+        check_order(plan, &order)?;
+    }
+    check_completions(plan, &order)?;
     plan.halves.as_ref().map_or(Ok(()), |halves| check_halves(plan, halves))
+}
+
+/// The bytes that a step uses: segment, bytes, and whether it writes them.
+fn touches(step: &Step) -> impl Iterator<Item = Touch> + '_ {
+    let view = |v: &TensorView, writes: bool| {
+        let (low, high) = extent(v)?;
+        let bytes = low.max(0) as usize..high.max(0) as usize;
+        Some(Touch { space: v.place.segment.0 as u64, bytes, writes })
+    };
+    let reads = step.reads.iter().flatten().filter_map(move |v| view(v, false));
+    let writes = step.writes.iter().filter_map(move |v| view(v, true));
+    let workspace = step.workspace.map(|(place, bytes)| {
+        let bytes = place.offset..place.offset.saturating_add(bytes);
+        Touch { space: place.segment.0 as u64, bytes, writes: true }
+    });
+    reads.chain(writes).chain(workspace)
+}
+
+/// Proves that steps which use the same bytes, one of them writing, are ordered, whatever streams they run on.
+///
+/// # Errors
+/// `Plan`, naming both steps.
+fn check_order(plan: &Plan, order: &Order) -> Result<()> {
+    let mut uses = Uses::default();
+    for (s, step) in plan.steps.iter().enumerate() {
+        for touch in touches(step) {
+            let conflicts = uses.note(&touch, s, step.stream);
+            for other in conflicts.iter().filter_map(|c| c.checked_sub(1)) {
+                ensure!(
+                    order.before(other, s),
+                    Plan,
+                    "step {s} ({}) on stream {} {} bytes {}..{} of segment {}, which step {other} ({}) on stream \
+                     {} uses: a wait is missing",
+                    step.op,
+                    step.stream,
+                    if touch.writes { "writes" } else { "reads" },
+                    touch.bytes.start,
+                    touch.bytes.end,
+                    touch.space,
+                    plan.steps[other].op,
+                    plan.steps[other].stream
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Proves that segments are complete when the plan says so: the step writes there, and every other that does
@@ -135,7 +187,7 @@ pub fn check_plan(plan: &Plan) -> Result<()> {
 ///
 /// # Errors
 /// `Plan`, naming the step.
-fn check_completions(plan: &Plan) -> Result<()> {
+fn check_completions(plan: &Plan, order: &Order) -> Result<()> {
     let mut writers: HashMap<u32, Vec<usize>> = HashMap::new();
     for c in &plan.completions {
         let exists = (c.segment.0 as usize) < plan.segments.len() && c.segment != ARENA;
@@ -157,7 +209,7 @@ fn check_completions(plan: &Plan) -> Result<()> {
             "step {} is said to complete {name}, and does not write it",
             c.step
         );
-        let late = all.iter().find(|&&s| s > c.step);
+        let late = all.iter().find(|&&s| s != c.step && !order.before(s, c.step));
         if let Some(&s) = late {
             let op = plan.steps[s].op;
             return Err(crate::fail!(

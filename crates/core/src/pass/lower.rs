@@ -6,6 +6,7 @@ use super::halves;
 use super::layouts::layouts;
 use super::memory::{self, Buffer};
 use super::reuse;
+use super::streams;
 use super::turned::turned;
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
@@ -28,7 +29,24 @@ use std::sync::Arc;
 /// `Unsupported` for what the target does not run, `Graph` if an operator still has to be decomposed or a binding is missing, `Plan` if bindings lie outside their
 /// segments, and what operators refuse.
 pub fn plan(graph: &Graph, bindings: &Bindings, target: &Target) -> Result<Plan> {
+    plan_on_streams(graph, bindings, target, None)
+}
+
+/// The stream that the steps of a node run on: 0, or another below 16.
+pub type Streams<'a> = &'a dyn Fn(&Node) -> u32;
+
+/// As [`plan`], on several streams: the plan's waits order what uses the same bytes, and nothing else.
+///
+/// # Errors
+/// As [`plan`]; `Plan` for a stream beyond those that a plan may have.
+pub fn plan_on_streams(
+    graph: &Graph,
+    bindings: &Bindings,
+    target: &Target,
+    streams: Option<Streams>,
+) -> Result<Plan> {
     let mut lowering = Lowering::new(graph, bindings, target)?;
+    lowering.streams = streams;
     lowering.nodes(&graph.nodes)?;
     lowering.deliver(&|_| true, Phase::Update)?;
     lowering.finish(None)
@@ -72,6 +90,8 @@ struct Lowering<'a> {
     graph: &'a Graph,
     bindings: &'a Bindings,
     target: &'a Target,
+    /// Streams of nodes; all on one if there are none.
+    streams: Option<Streams<'a>>,
     buffers: Vec<Buffer>,
     steps: Vec<Draft>,
     storage: Vec<Option<Storage>>,
@@ -81,8 +101,8 @@ struct Lowering<'a> {
     targets: HashMap<ValueId, Place>,
     /// Values that are not laid out in row-major order.
     layouts: HashMap<ValueId, Layout>,
-    /// The buffer that small workspaces share.
-    common: Option<usize>,
+    /// The buffer that small workspaces share, on each stream.
+    common: HashMap<u32, usize>,
 }
 
 /// A step whose operands still name buffers.
@@ -90,11 +110,12 @@ pub(super) struct Draft {
     pub(super) work: Work,
     pub(super) reads: Vec<Option<Storage>>,
     pub(super) writes: Vec<Storage>,
-    workspace: Option<usize>,
+    pub(super) workspace: Option<usize>,
     op: &'static str,
     origin: crate::graph::OriginId,
     phase: Phase,
     flops: f64,
+    pub(super) stream: u32,
 }
 
 impl Draft {
@@ -124,8 +145,20 @@ impl<'a> Lowering<'a> {
         let targets = targets(graph, bindings)?;
         let layouts = layouts(graph, target, &|v| targets.contains_key(&v))?;
         let (copies, steps) = (HashMap::new(), Vec::new());
-        let common = None;
-        Ok(Lowering { graph, bindings, target, buffers, steps, storage, copies, targets, layouts, common })
+        let (common, streams) = (HashMap::new(), None);
+        Ok(Lowering {
+            graph,
+            bindings,
+            target,
+            streams,
+            buffers,
+            steps,
+            storage,
+            copies,
+            targets,
+            layouts,
+            common,
+        })
     }
 
     fn nodes(&mut self, nodes: &'a [Node]) -> Result<()> {
@@ -223,7 +256,8 @@ impl<'a> Lowering<'a> {
     /// A buffer of at least so many bytes, for one step: one of its own, or that which others have as well.
     fn workspace(&mut self, node: &Node, bytes: usize) -> usize {
         let shared = bytes <= self.target.memory.shared_workspace;
-        if let Some(buffer) = self.common.filter(|_| shared) {
+        let stream = self.stream(node);
+        if let Some(&buffer) = self.common.get(&stream).filter(|_| shared) {
             let room = &mut self.buffers[buffer].bytes;
             *room = bytes.max(*room);
             return buffer;
@@ -231,9 +265,14 @@ impl<'a> Lowering<'a> {
         self.buffers.push(Buffer { value: node.outputs[0], bytes, place: None });
         let buffer = self.buffers.len() - 1;
         if shared {
-            self.common = Some(buffer);
+            self.common.insert(stream, buffer);
         }
         buffer
+    }
+
+    /// The stream that a node's steps run on.
+    fn stream(&self, node: &Node) -> u32 {
+        self.streams.map_or(0, |of| of(node))
     }
 
     /// Refuses what the device does not run at all.
@@ -254,7 +293,8 @@ impl<'a> Lowering<'a> {
         flops: f64,
     ) {
         let (op, origin, phase) = (node.op.name, node.origin, node.phase);
-        self.steps.push(Draft { work, reads, writes, workspace, op, origin, phase, flops });
+        let stream = self.stream(node);
+        self.steps.push(Draft { work, reads, writes, workspace, op, origin, phase, flops, stream });
     }
 
     fn rows(&mut self, node: &Node, program: RowProgram, flops: f64) -> Result<()> {
@@ -388,9 +428,11 @@ impl<'a> Lowering<'a> {
         let Lowering { buffers, steps: drafts, bindings, target, .. } = self;
         let roots = reuse::roots(&buffers, &drafts);
         let uses: Vec<Vec<usize>> = drafts.iter().map(|d| d.buffers().map(|b| roots[b]).collect()).collect();
+        let (waits, beside) = streams::waits(&buffers, &drafts, &roots, &bindings.buckets)?;
         let (places, placements, bytes) = memory::place(
             &buffers,
             &uses,
+            &beside,
             target.memory.alignment,
             &drafts.iter().map(|d| d.origin).collect::<Vec<_>>(),
         );
@@ -415,6 +457,7 @@ impl<'a> Lowering<'a> {
                 origin: d.origin,
                 phase: d.phase,
                 flops: d.flops,
+                stream: d.stream,
             })
             .collect();
         let completions = completions(&steps, &bindings.buckets);
@@ -424,6 +467,7 @@ impl<'a> Lowering<'a> {
             alignment: target.memory.alignment,
             segments,
             steps,
+            waits,
             placements,
             completions,
             halves,

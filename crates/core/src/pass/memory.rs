@@ -83,17 +83,19 @@ struct Alive {
 const WEIGHED: usize = 4096;
 
 /// Gives every buffer a place, aligned to `alignment` bytes. `uses[s]` are the buffers step `s` touches,
-/// `origins[s]` its origin. Returns the places, the arena's placements and the arena's size in bytes.
+/// `beside[s]` is the last step that may run at the same time, `origins[s]` its origin. Returns the places, the arena's placements and the arena's size in bytes.
 pub fn place(
     buffers: &[Buffer],
     uses: &[Vec<usize>],
+    beside: &[usize],
     alignment: usize,
     origins: &[OriginId],
 ) -> (Vec<Place>, Vec<Placement>, usize) {
     let mut life: Vec<Option<(usize, usize)>> = vec![None; buffers.len()];
     for (s, used) in uses.iter().enumerate() {
         for &b in used {
-            life[b] = Some((life[b].map_or(s, |l| l.0), s));
+            let last = life[b].map_or(0, |l| l.1);
+            life[b] = Some((life[b].map_or(s, |l| l.0), beside[s].max(last)));
         }
     }
     let mut places: Vec<Place> =

@@ -10,8 +10,12 @@ use crate::row::RowProgram;
 pub(super) fn roots(buffers: &[Buffer], steps: &[Draft]) -> Vec<usize> {
     let mut root: Vec<usize> = (0..buffers.len()).collect();
     let mut life: Vec<Option<(usize, usize)>> = vec![None; buffers.len()];
+    // The one stream on which all steps that use it run, if there is one.
+    let mut stream: Vec<Option<u32>> = vec![None; buffers.len()];
     for (s, step) in steps.iter().enumerate() {
         for b in step.buffers() {
+            let first = life[b].is_none();
+            stream[b] = if first { Some(step.stream) } else { stream[b].filter(|own| *own == step.stream) };
             life[b] = Some((life[b].map_or(s, |l| l.0), s));
         }
     }
@@ -25,7 +29,8 @@ pub(super) fn roots(buffers: &[Buffer], steps: &[Draft]) -> Vec<usize> {
             }
             let old = step.reads.iter().flatten().enumerate().find_map(|(r, from)| {
                 let old = root[from.buffer];
-                let dies = buffers[old].place.is_none() && life[old].is_some_and(|l| l.1 == s);
+                let last = life[old].is_some_and(|l| l.1 == s);
+                let dies = buffers[old].place.is_none() && last && stream[old].is_some();
                 // Whoever else reads it here does so at the same places, and no other result lies there.
                 let alone = step.writes.iter().all(|v| root[v.buffer] != old);
                 let alike = step.reads.iter().flatten().enumerate().all(|(q, v)| {
@@ -39,6 +44,7 @@ pub(super) fn roots(buffers: &[Buffer], steps: &[Draft]) -> Vec<usize> {
             });
             if let Some(old) = old {
                 root[own] = old;
+                stream[old] = stream[old].filter(|own_stream| stream[own] == Some(*own_stream));
                 life[old] = life[old].zip(life[own]).map(|(a, b)| (a.0, b.1));
             }
         }

@@ -113,6 +113,9 @@ pub struct Step {
     pub phase: Phase,
     /// Floating-point operations.
     pub flops: f64,
+    /// The stream it runs on; 0 is the one that the plan is submitted to. Steps of a stream run in their order,
+    /// others side by side but for [`Plan::waits`].
+    pub stream: u32,
 }
 
 /// Where the caller has put a graph's inputs and wants its outputs.
@@ -139,7 +142,7 @@ pub struct Placement {
     pub bytes: usize,
     /// First step that writes it.
     pub first: usize,
-    /// Last step that uses it.
+    /// Last step that uses it, or that may run at the same time as one that does.
     pub last: usize,
     /// The model's line that made it.
     pub origin: OriginId,
@@ -171,6 +174,15 @@ pub struct Crossing {
     pub place: Place,
 }
 
+/// A step that waits for one on another stream: an event recorded behind `on`, awaited before `step`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The step that waits.
+    pub step: usize,
+    /// The step that is over before it begins; it comes earlier in the plan.
+    pub on: usize,
+}
+
 /// The step that completes a segment: it writes there, and none after it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -187,8 +199,10 @@ pub struct Plan {
     pub alignment: usize,
     /// Segments; the first is the arena.
     pub segments: Vec<Segment>,
-    /// Steps in order.
+    /// Steps in order. To run them one by one in it is right whatever their streams.
     pub steps: Vec<Step>,
+    /// The order between steps of different streams, by the steps that wait.
+    pub waits: Vec<Wait>,
     /// What lies where in the arena and when.
     pub placements: Vec<Placement>,
     /// When segments that the caller named are complete, in the order of [`Bindings::buckets`]. Those that no step

@@ -3,7 +3,8 @@
 
 use super::text::{HEADER, KINDS};
 use super::{
-    ALIGN, Completion, Crossing, Halves, Place, Placement, Plan, Segment, SegmentId, Step, TensorView, Work,
+    ALIGN, Completion, Crossing, Halves, Place, Placement, Plan, Segment, SegmentId, Step, TensorView, Wait,
+    Work,
 };
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
@@ -25,6 +26,7 @@ pub fn parse(text: &str, registry: &Registry) -> Result<Plan> {
         alignment: ALIGN,
         segments: Vec::new(),
         steps: Vec::new(),
+        waits: Vec::new(),
         placements: Vec::new(),
         completions: Vec::new(),
         halves: None,
@@ -43,6 +45,7 @@ pub fn parse(text: &str, registry: &Registry) -> Result<Plan> {
         alignment: reader.alignment,
         segments: reader.segments,
         steps: reader.steps,
+        waits: reader.waits,
         placements: reader.placements,
         completions: reader.completions,
         halves: reader.halves,
@@ -56,6 +59,7 @@ struct Reader<'a> {
     alignment: usize,
     segments: Vec<Segment>,
     steps: Vec<Step>,
+    waits: Vec<Wait>,
     placements: Vec<Placement>,
     completions: Vec<Completion>,
     halves: Option<Halves>,
@@ -84,6 +88,12 @@ impl Reader<'_> {
                 }
                 "step" => self.step(line),
                 "place" => self.placement(line),
+                "wait" => {
+                    let step = line.number("the number of a step")?;
+                    line.expect("for")?;
+                    self.waits.push(Wait { step, on: line.number("the number of a step")? });
+                    Ok(())
+                }
                 "complete" => {
                     line.expect("$")?;
                     let segment = SegmentId(line.number("the number of a segment")?);
@@ -167,10 +177,11 @@ impl Reader<'_> {
             true => Some((place(line)?, line.number("a number of bytes")?)),
             false => None,
         };
+        let stream = if line.eat("stream") { line.number("the number of a stream")? } else { 0 };
         line.expect("flops")?;
         let flops = line.float()?;
         let (origin, phase) = (self.origin(line)?, self.phase);
-        self.steps.push(Step { work, reads, writes, workspace, op, origin, phase, flops });
+        self.steps.push(Step { work, reads, writes, workspace, op, origin, phase, flops, stream });
         Ok(())
     }
 

@@ -20,7 +20,8 @@
 //!
 //! `alignment` is that of segments and buffers in bytes. `$1[64]` is byte 64 of segment 1. A view is a place, a dtype, a shape, strides in elements, and `+ n` where its first
 //! element is not the place's first. A step names its operator, its work (a kernel with attributes, or a row program), views
-//! read and written, workspace and floating-point operations. `place` is a value's share of the arena from its first step to
+//! read and written, workspace, `stream 1` where it runs on another stream than 0, and floating-point operations. `wait 7 for 5`
+//! says that step 7 begins when step 5, of another stream, is over. `place` is a value's share of the arena from its first step to
 //! its last; `complete $1 step 1` names the step behind which segment 1 is complete. Phases and origins are as in the text
 //! form of graphs. A plan in halves says so behind these:
 //!
@@ -30,7 +31,7 @@
 //! return $2[0] 32
 //! ```
 
-use super::{Completion, Crossing, Place, Placement, Plan, SegmentKind, Step, TensorView, Work};
+use super::{Completion, Crossing, Place, Placement, Plan, SegmentKind, Step, TensorView, Wait, Work};
 use crate::attr::{Exact, Listed};
 use crate::graph::text::{write_origin, write_origins};
 use std::fmt::{self, Display, Formatter};
@@ -81,6 +82,9 @@ impl Display for Plan {
             write_step(f, self, step)?;
         }
         f.write_str("\n")?;
+        for Wait { step, on } in &self.waits {
+            writeln!(f, "wait {step} for {on}")?;
+        }
         for p in &self.placements {
             let Placement { value, place, bytes, first, last, origin } = p;
             write!(f, "place {value} {place} {bytes} steps {first} to {last}")?;
@@ -104,7 +108,7 @@ impl Display for Plan {
 }
 
 fn write_step(f: &mut Formatter<'_>, plan: &Plan, step: &Step) -> fmt::Result {
-    let Step { work, reads, writes, workspace, op, origin, phase: _, flops } = step;
+    let Step { work, reads, writes, workspace, op, origin, phase: _, flops, stream } = step;
     match work {
         Work::Rows(program) => write!(f, "step {op} {program}")?,
         Work::Kernel { op: kernel, attrs } => write!(f, "step {op} kernel {}({attrs})", kernel.name)?,
@@ -120,6 +124,9 @@ fn write_step(f: &mut Formatter<'_>, plan: &Plan, step: &Step) -> fmt::Result {
     write!(f, ") -> ({})", Listed(writes))?;
     if let Some((place, bytes)) = workspace {
         write!(f, " workspace {place} {bytes}")?;
+    }
+    if *stream != 0 {
+        write!(f, " stream {stream}")?;
     }
     write!(f, " flops {}", Exact(*flops))?;
     write_origin(f, *origin, &plan.origins)
