@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use headwater_ascend::device::Ascend;
+use headwater_ascend::device::{Ascend, AscendSim};
 use headwater_ascend::host::{Installation as Found, Options};
 use headwater_ascend_standin::config::Config;
 use headwater_ascend_standin::exports::control::LiveHandles;
@@ -13,7 +13,8 @@ use headwater_core::conformance;
 use headwater_core::device::{Content, Device};
 use headwater_core::evaluate::evaluate;
 use headwater_core::graph::{Builder, InputRole, OutputRole};
-use headwater_core::{Attrs, Code, DType, Registry, Tensor, TensorType};
+use headwater_core::plan::Bindings;
+use headwater_core::{Attrs, Code, DType, Registry, Tensor, TensorType, pass};
 
 fn ascend(machine: &Machine) -> Ascend {
     let found = Found::below(machine.installation.root());
@@ -33,6 +34,52 @@ fn every_operator_gives_its_results() {
             assert!(result.ran[operator] > 0, "{operator} does not run");
         }
         assert!(result.ran.values().sum::<usize>() > 1000, "{} cases", result.ran.len());
+        assert_eq!(machine.live(), LiveHandles::default());
+    }
+}
+
+/// Operators of several launches, of products and of kernels that report to the host.
+const LAUNCHED: [&str; 8] = [
+    "matmul",
+    "linear",
+    "attention",
+    "attention_backward",
+    "convolution",
+    "convolution_input_grad",
+    "convolution_weight_grad",
+    "check_index",
+];
+
+#[test]
+fn kernels_give_the_bits_of_the_simulated_device() {
+    let config = Config { soc: "Ascend310P3".into(), ..Config::default() };
+    let compiler = std::path::Path::new(env!("CARGO_BIN_EXE_headwater-standin-compiler"));
+    let machines = [
+        (Machine::a2(Cann::V91), "910b1", &[F32, F16, BF16][..]),
+        // Kernels of 310P are compiled by the toolkit's executables.
+        (Machine::with_compiler(Cann::V91, &config, compiler), "310p", &[F16][..]),
+    ];
+    for (machine, chip, dtypes) in machines {
+        let (npu, simulated) = (ascend(&machine), AscendSim::from_name(chip, 1).unwrap());
+        for op in Registry::standard().operators().iter().filter(|op| LAUNCHED.contains(&op.name)) {
+            let mut launches = 0;
+            for case in (op.cases)() {
+                for &dtype in dtypes {
+                    let Some(graph) = conformance::graph_of(op, &case, dtype) else { continue };
+                    let inputs = conformance::numbers(&graph, &case);
+                    let bits = |device: &dyn Device| -> Vec<Vec<u8>> {
+                        let name = format!("{} ({}) in {dtype} on {}", op.name, case.name, device.name());
+                        let out = evaluate(device, &graph, &inputs).unwrap_or_else(|e| panic!("{name}: {e}"));
+                        out.iter().map(Tensor::to_bytes).collect()
+                    };
+                    assert!(bits(&npu) == bits(&simulated), "{} ({}) in {dtype}", op.name, case.name);
+                    let plan = pass::plan(&graph, &Bindings::simple(&graph), npu.target()).unwrap();
+                    launches += npu.survey(&plan).iter().map(|step| step.launches).sum::<usize>();
+                }
+            }
+            assert!(launches > 0, "{} runs by no kernel on {chip}", op.name);
+        }
+        drop(npu);
         assert_eq!(machine.live(), LiveHandles::default());
     }
 }
