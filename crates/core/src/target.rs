@@ -280,7 +280,9 @@ impl Target {
         }
         match op.row_program(cx, outs) {
             Ok(Some(program)) => self.program(&program),
-            Ok(None) if matches!(op.body, Body::Kernel(_)) => self.operators.support(op, cx, outs),
+            Ok(None) if matches!(op.body, Body::Kernel(_) | Body::Update(_)) => {
+                self.operators.support(op, cx, outs)
+            }
             Ok(None) => Support::Native,
             Err(e) => Support::Missing(e.message),
         }

@@ -6,7 +6,7 @@ use crate::memory::ReferenceBuffer;
 use crate::stream::ReferenceStream;
 use headwater_core::device::{Buffer, Content, Device, Executable, Foreign, Stream};
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::{OpCx, OpDef};
+use headwater_core::ops::{Body, OpCx, OpDef};
 use headwater_core::plan::Plan;
 use headwater_core::target::{
     DTypeSet, DTypeSupport, MemorySpace, Operators, Port, ProductModel, Support, Target, TargetMemory,
@@ -83,8 +83,9 @@ impl Operators for Kernels {
         }
     }
 
-    fn workspace(&self, _: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
-        64
+    fn workspace(&self, op: &OpDef, _: &OpCx, _: &[TensorType]) -> usize {
+        // An update in place has none.
+        if matches!(op.body, Body::Update(_)) { 0 } else { 64 }
     }
 
     fn strided(&self, _: &OpDef, _: &OpCx, _: &[TensorType], _: Port) -> bool {

@@ -161,6 +161,10 @@ pub enum Body {
     /// A kernel family written by hand for each device, found there by the operator's name. The function is
     /// the reference: slow and obvious, in f64, `(context, inputs, output types)`.
     Kernel(fn(&OpCx, &[Option<&Tensor>], &[TensorType]) -> Result<Vec<Tensor>>),
+    /// A kernel that changes a part of input 0 where it lies: the planner gives output 0, the only one, that
+    /// input's memory, or copies it there first. A device then sees no input 0: it is what output 0 holds. The
+    /// function is the reference, which returns the whole of it. It has no workspace.
+    Update(fn(&OpCx, &[Option<&Tensor>], &[TensorType]) -> Result<Vec<Tensor>>),
     /// Expanded into other operators right after import: `(builder, context, inputs)` to outputs.
     Decompose(fn(&mut Builder, &OpCx, &[Option<ValueId>]) -> Result<Vec<ValueId>>),
 }

@@ -67,7 +67,7 @@ impl Search<'_> {
                 // Sums over rows go to a vector.
                 !program.body.iter().any(|k| matches!(k, Instr::Columns(w, _) if *w == i))
             }
-            Body::View(_) | Body::Copies(_) | Body::Decompose(_) => false,
+            Body::View(_) | Body::Copies(_) | Body::Update(_) | Body::Decompose(_) => false,
         })
     }
 
@@ -92,6 +92,7 @@ impl Search<'_> {
                         copied
                     }
                     Body::Kernel(_) => !self.strided(node, Port::Read(i)),
+                    Body::Update(_) => true,
                     _ => false,
                 };
                 if needs_order {

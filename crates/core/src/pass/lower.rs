@@ -249,6 +249,22 @@ impl<'a> Lowering<'a> {
                 let work = Work::Kernel { op: node.op, attrs: node.attrs.clone() };
                 self.push(node, work, reads, writes, workspace, flops);
             }
+            Body::Update(_) => {
+                self.supported(self.target.support(node.op, &cx, &types))?;
+                let operands: Vec<ValueId> = node.operands().collect();
+                let from = self.storage(operands[0])?.clone();
+                let out = self.define(node.outputs[0]);
+                let place = |s: &Storage| self.buffers[s.buffer].place;
+                if place(&from).is_none() || place(&from) != place(&out) || !from.layout.is_contiguous() {
+                    self.copy(node, from, out.clone());
+                }
+                let mut reads = vec![None];
+                for &v in &operands[1..] {
+                    reads.push(Some(self.contiguous(v, node)?));
+                }
+                let work = Work::Kernel { op: node.op, attrs: node.attrs.clone() };
+                self.push(node, work, reads, vec![out], None, flops);
+            }
         }
         Ok(())
     }
@@ -605,6 +621,10 @@ fn elementwise(graph: &Graph, node: &Node, v: ValueId, out: ValueId) -> bool {
                 let mut reads = p.reads.iter().zip(node.operands()).filter(|(_, w)| *w == v);
                 reuse::covers(&p, w) && reads.all(|(r, _)| r.access == p.writes[w].access)
             })
+        }
+        // The rest of it stays as it is.
+        Body::Update(_) => {
+            node.operands().next() == Some(v) && node.operands().filter(|w| *w == v).count() == 1
         }
         _ => false,
     };

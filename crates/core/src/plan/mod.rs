@@ -93,6 +93,14 @@ pub enum Work {
     },
 }
 
+impl Work {
+    /// True if it changes a part of what its first result's memory holds ([`crate::ops::Body::Update`]): then it
+    /// has no operand 0, which is just that.
+    pub fn is_update(&self) -> bool {
+        matches!(self, Work::Kernel { op, .. } if matches!(op.body, crate::ops::Body::Update(_)))
+    }
+}
+
 /// One step of a plan.
 #[derive(Clone, Debug)]
 pub struct Step {

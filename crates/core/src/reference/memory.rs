@@ -31,7 +31,11 @@ impl Segments for Vec<Vec<u8>> {
 /// # Errors
 /// `Plan` for a view outside its segment, `Value` for data out of range, and what the operator refuses.
 pub fn step(step: &Step, segments: &mut dyn Segments) -> Result<()> {
-    let inputs = step.reads.iter().map(|v| v.as_ref().map(|v| load(v, segments)).transpose());
+    let mut reads: Vec<Option<&TensorView>> = step.reads.iter().map(Option::as_ref).collect();
+    if let (true, Some(first)) = (step.work.is_update(), reads.first_mut()) {
+        *first = step.writes.first();
+    }
+    let inputs = reads.into_iter().map(|v| v.map(|v| load(v, segments)).transpose());
     let inputs = inputs.collect::<Result<Vec<Option<Tensor>>>>()?;
     let outs: Vec<TensorType> = step.writes.iter().map(TensorView::ty).collect();
     let results = match &step.work {

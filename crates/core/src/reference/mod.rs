@@ -75,7 +75,7 @@ pub fn apply(
             })
             .collect(),
         Body::Copies(f) => f(&cx, &outs[0]).map(|copies| vec![copy_regions(&copies, inputs, &outs[0])]),
-        Body::Kernel(reference) => reference(&cx, inputs, outs),
+        Body::Kernel(reference) | Body::Update(reference) => reference(&cx, inputs, outs),
         Body::Decompose(f) => decomposed(f, &cx, attrs, inputs),
     };
     result.map_err(|e| e.in_op(op.name))

@@ -18,6 +18,7 @@ pub mod pooling;
 pub mod put;
 pub mod random;
 pub mod recurrent;
+pub mod rows;
 pub mod scatter;
 pub mod segment;
 pub mod upsample;
@@ -69,7 +70,7 @@ pub struct Site<'a> {
 pub struct Args<'a> {
     /// Inputs in order; absent ones `None`.
     pub reads: &'a [Option<View>],
-    /// Outputs in order, of undefined content.
+    /// Outputs in order, of undefined content but for an operator that updates one in place.
     pub writes: &'a mut [ViewMut],
     /// Scratch memory of at least the size asked for, aligned to 64 bytes, of undefined content. Kernels that
     /// share a place in the arena get all of it: they take what they need, or spread what threads work in
@@ -128,6 +129,7 @@ const FAMILIES: &[&[Kernel]] = &[
     put::KERNELS,
     random::KERNELS,
     recurrent::KERNELS,
+    rows::KERNELS,
     scatter::KERNELS,
     segment::KERNELS,
     upsample::KERNELS,

@@ -32,6 +32,7 @@ operators! {
     novograd: NOVOGRAD_NORM, NOVOGRAD;
     rmsprop: RMSPROP;
     rmsprop_tf: RMSPROP_TF;
+    rows: GATHER_ROWS, UPDATE_ROWS;
     segment: SEGMENT_SUM, SEGMENT_SUM_PAIR, SEGMENT_SPREAD;
     sgd: SGD;
     stochastic_round: STOCHASTIC_ROUND;
