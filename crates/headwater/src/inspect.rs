@@ -7,10 +7,11 @@ use crate::core::pass::precision::{Level, Properties};
 use crate::core::plan::{Bindings, Plan, Segment, SegmentKind};
 use crate::core::stats::{self, Held, OperatorWork};
 use crate::core::target::Support;
-use crate::core::train::{self, BucketLayout, BucketSize};
-use crate::core::{DType, Graph, TensorType, pass};
+use crate::core::train::{self, BucketLayout, BucketSize, Kept, StateKey};
+use crate::core::{DType, Graph, TensorType, ValueId, pass};
 use crate::model::{Bound, Model};
 use crate::precision::{PrecisionUse, summary};
+use crate::runtime::session::Sparse;
 use crate::runtime::trainer::Recomputation;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -155,6 +156,8 @@ pub struct MemoryPlan {
     pub budget: Option<usize>,
     /// Sizes of the buckets of gradients.
     pub buckets: BucketSize,
+    /// Embeddings with sparse gradients.
+    pub sparse: Sparse,
 }
 
 /// Inspects a bound model for training on a device in a precision, with its memory planned as asked; its
@@ -195,6 +198,7 @@ pub fn inspect(
         precision: p.clone(),
         recompute: memory.recompute,
         memory_budget: memory.budget,
+        sparse: memory.sparse.choice(),
         watch: Some(&watch),
         ..Options::default()
     };
@@ -209,13 +213,21 @@ pub fn inspect(
     let bytes = |role: &dyn Fn(&InputRole) -> bool| -> usize {
         graph.inputs.iter().filter(|i| role(&i.role)).map(|i| graph.ty(i.value).bytes()).sum()
     };
-    let gradients = || graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_)));
+    let sparse = |v: ValueId| {
+        let key = graph.input_index(v).and_then(|i| StateKey::of(&graph.inputs[i]));
+        matches!(key, Some(StateKey::Part(_, Kept::Gradients | Kept::GradientRows)))
+    };
+    let gradients = graph.outputs.iter().filter(|o| match o.role {
+        OutputRole::Gradient(_) => true,
+        OutputRole::Mutation(v) => sparse(v),
+        OutputRole::User => false,
+    });
     let returned: usize =
         graph.outputs.iter().filter(|o| o.role == OutputRole::User).map(|o| graph.ty(o.value).bytes()).sum();
     let used = MemoryUse {
         parameters: bytes(&|r| matches!(r, InputRole::Parameter { .. })),
         buffers: bytes(&|r| matches!(r, InputRole::Buffer { .. } | InputRole::Constant)),
-        gradients: gradients().map(|o| graph.ty(o.value).bytes()).sum(),
+        gradients: gradients.map(|o| graph.ty(o.value).bytes()).sum(),
         masters,
         moments,
         arena: plan.segments[0].bytes,
@@ -251,7 +263,8 @@ pub fn inspect(
 /// Places of inputs and outputs: gradients in buckets, all else in segments of their own. Where there is a memory
 /// budget, AdamW's state counts in it; no graph has that as an input here.
 pub(crate) fn bindings(compiled: &Compiled, options: &Options, size: BucketSize) -> Bindings {
-    let parameters = compiled.gradients.iter().map(|g| (g.parameter.as_str(), &g.ty, 0));
+    let dense = compiled.gradients.iter().filter(|g| g.rows.is_none());
+    let parameters = dense.map(|g| (g.parameter.as_str(), &g.ty, 0));
     let mut bindings = train::bind(&compiled.graph, &BucketLayout::new(parameters, size));
     if options.memory_budget.is_some() {
         let bytes = optimizer_bytes(compiled, &options.precision).iter().sum();

@@ -169,6 +169,7 @@ fn page() -> String {
         ("decay", "runtime/src/optim/groups.rs", "Decay"),
         ("data.last", "runtime/src/data/order.rs", "LastBatch"),
         ("eval.metric", config, "Metric"),
+        ("sparse_embeddings", "runtime/src/session/mod.rs", "Sparse"),
         ("nonfinite", config, "NonFinite"),
         ("amp.scaler.rule", "runtime/src/scaler/mod.rs", "Flavor"),
     ] {

@@ -35,9 +35,8 @@ pub struct Imported {
 }
 
 /// The note on a gradient that is asked to be sparse.
-const DENSE: &str = "`sparse=True`: the gradient is dense here. The results of SGD without momentum and of Adagrad, both \
-     without weight decay, are the same; other optimizers also move rows that a step does not read, which \
-     SparseAdam leaves alone";
+const SPARSE: &str = "`sparse=True`: a training step updates only the rows that its batch reads, as SparseAdam does, where the \
+     optimizer steps each element by itself and no micro-batches are summed; `sparse_embeddings` has the choice";
 
 impl Program {
     /// Binds symbolic sizes and builds the graph. `registry` holds the operators known; users add their own
@@ -190,7 +189,7 @@ impl<'a> Importer<'a> {
         }
         let outputs = self.apply(scope, resolved.op, &call)?;
         if call.attrs.get("sparse") == Some(&Attr::Bool(true)) {
-            self.notes.add(DENSE, &self.origin);
+            self.notes.add(SPARSE, &self.origin);
         }
         if resolved.in_place {
             let Some(target) = call.tensors.first().copied().flatten() else {

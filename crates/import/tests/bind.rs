@@ -629,5 +629,8 @@ fn results_that_an_operator_lacks_may_be_named_if_nothing_reads_them() {
     let e = bind(&bags(false, &["y", "b"])).unwrap_err();
     assert!(e.to_string().contains("reads result 2, of which only the first 1 are made here"), "{e}");
     let notes = bind(&bags(true, &["y"])).unwrap().notes;
-    assert!(notes.len() == 1 && notes[0].to_string().contains("the gradient is dense here"), "{notes:?}");
+    assert!(
+        notes.len() == 1 && notes[0].to_string().contains("updates only the rows that its batch reads"),
+        "{notes:?}"
+    );
 }

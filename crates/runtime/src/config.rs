@@ -6,7 +6,7 @@ use crate::data::LastBatch;
 use crate::error::{Error, Result};
 use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
 use crate::schedule::{Schedule, Shape, spelled};
-use crate::session::Training;
+use crate::session::{Sparse, Training};
 use crate::trainer::Evaluation;
 use headwater_core::graph::NodeId;
 use headwater_core::pass::taps::Fault;
@@ -65,6 +65,12 @@ pub struct TrainConfig {
     /// Bytes of gradients, in the parameters' dtype, at which a bucket is closed, as `bucket_cap_mb` of PyTorch's
     /// `DistributedDataParallel`; the first bucket is closed at 1 MiB at most. Changes no number.
     pub bucket_size: Bytes,
+    /// Embeddings whose gradients have only the rows that a batch reads, and whose update steps only these:
+    /// `marked` (those with `sparse=True` in the model), `all` (and others of which a batch reads at most half the
+    /// rows) or `none`. Rows that a step does not read keep their values, moments and decay, as with SparseAdam.
+    /// Gradients are dense where batches are accumulated, and for optimizers that do not step each element by
+    /// itself: LAMB, LARC, NovoGrad, AdamP, BertAdam, SGD with momentum.
+    pub sparse_embeddings: Sparse,
     /// What happens when gradients are not finite and no rule adapts the loss scale.
     pub nonfinite: NonFinite,
     /// A fault to try out what the run does then; not part of the settings that are written.
@@ -237,6 +243,7 @@ impl Default for TrainConfig {
             recompute: true,
             memory_budget: None,
             bucket_size: Bytes(BucketSize::default().rest),
+            sparse_embeddings: Sparse::default(),
             nonfinite: NonFinite::default(),
             fault: None,
             data: DataConfig::default(),
@@ -315,6 +322,7 @@ impl TrainConfig {
             recompute: self.recompute,
             memory_budget: self.memory_budget.map(|b| b.0),
             bucket_size: BucketSize::of(self.bucket_size.0),
+            sparse_embeddings: self.sparse_embeddings,
             scaled: self.amp.rule()?.scales(),
             fault: self.fault.map(|f| (f.node, f.fault)),
         })

@@ -16,6 +16,7 @@ use crate::pass::{self, diff::NoGradient};
 use crate::plan::{Bindings, Plan};
 use crate::target::Target;
 use crate::tensor::TensorType;
+use crate::train::SparseEmbeddings;
 use crate::{DType, ValueId, fail};
 
 /// What a graph is compiled for.
@@ -104,6 +105,8 @@ pub struct Options<'a> {
     pub memory_budget: Option<usize>,
     /// Whether gradients are added to sums over micro-batches, in f32 or wider.
     pub accumulate: bool,
+    /// Embeddings whose gradients have only the rows that are read. Not together with [`Options::accumulate`].
+    pub sparse: Option<SparseEmbeddings<'a>>,
     /// Name of the last stage to run.
     pub stop_after: Option<&'a str>,
     /// Observer of every stage that runs.
@@ -126,6 +129,7 @@ impl Default for Options<'_> {
             streams: None,
             memory_budget: None,
             accumulate: false,
+            sparse: None,
             stop_after: None,
             watch: None,
         }
@@ -156,8 +160,10 @@ impl Snapshot<'_> {
 pub struct ParameterGradient {
     /// Name of the parameter, or of the input that [`Derivative::Vjp`] names.
     pub parameter: String,
-    /// Type of parameter and gradient.
+    /// Type of the parameter, and of its gradient unless that is sparse.
     pub ty: TensorType,
+    /// Most rows that a sparse gradient has ([`Options::sparse`]).
+    pub rows: Option<usize>,
 }
 
 /// What a stage did.
@@ -226,6 +232,9 @@ pub fn compile<E: From<Error>>(
         return Err(
             fail!(Attribute, "a step that is run in halves is planned on one stream: choose one").into()
         );
+    }
+    if options.sparse.is_some() && options.accumulate {
+        return Err(fail!(Attribute, "sparse gradients are not summed over micro-batches: choose one").into());
     }
     let mut done = Compiled { graph: model, ..Compiled::default() };
     let mut bind = Some(bind);

@@ -72,7 +72,7 @@ pub fn stage(name: &str) -> Option<&'static Stage> {
 use Form::{Forward, Fused, Plan, Step};
 
 /// Every stage, in order.
-pub static STAGES: [Stage; 19] = [
+pub static STAGES: [Stage; 20] = [
     Stage {
         name: "evaluation",
         input: Forward,
@@ -147,6 +147,18 @@ pub static STAGES: [Stage; 19] = [
         summary: "expands what derivative rules are written in",
         runs: |o, _| o.goal == Goal::Train,
         run: |c, _, _| rewrite(c, pass::decompose),
+    },
+    Stage {
+        name: "sparse-gradients",
+        input: Step,
+        output: Step,
+        exactness: Some(Exactness::Exact),
+        summary: "gives embeddings gradients of only the rows that are read",
+        runs: |o, _| o.goal == Goal::Train && o.sparse.is_some(),
+        run: |c, o, _| match o.sparse {
+            Some(which) => rewrite(c, |g| train::sparse_gradients(g, which)),
+            None => Ok(()),
+        },
     },
     Stage {
         name: "inject-fault",
@@ -354,7 +366,14 @@ fn gradients(graph: &Graph) -> Result<Vec<ParameterGradient>> {
         let input =
             graph.input_index(p).ok_or_else(|| fail!(Graph, "{} is a gradient of no input", o.name))?;
         let parameter = graph.inputs[input].name.clone();
-        found.push((completed, ParameterGradient { parameter, ty: graph.ty(p).clone() }));
+        found.push((completed, ParameterGradient { parameter, ty: graph.ty(p).clone(), rows: None }));
+    }
+    for (made, parameter, ty, rows) in train::sparse_tables(graph) {
+        let completed = match graph.value(made).def {
+            Def::Node(n, _) => n.0,
+            Def::Input(_) => 0,
+        };
+        found.push((completed, ParameterGradient { parameter, ty, rows: Some(rows) }));
     }
     found.sort_by_key(|f| f.0);
     Ok(found.into_iter().map(|(_, gradient)| gradient).collect())

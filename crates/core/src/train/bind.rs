@@ -7,13 +7,13 @@ use crate::plan::{Bindings, Place, Segment, SegmentId, SegmentKind};
 use crate::target::Port;
 
 /// As [`Bindings::simple`], but gradients, or their sums over micro-batches, lie in the buckets of a layout: a
-/// segment for each, in its order.
+/// segment for each, in its order. A sparse gradient lies in segments of its own; the layout has none of them.
 pub fn bind(graph: &Graph, layout: &BucketLayout) -> Bindings {
     let sum = |i: usize| match StateKey::of(&graph.inputs[i]) {
         Some(StateKey::Part(parameter, Kept::Gradients)) => Some(parameter),
         _ => None,
     };
-    let accumulated = (0..graph.inputs.len()).any(|i| sum(i).is_some());
+    let accumulated = (0..graph.inputs.len()).any(|i| sum(i).is_some_and(|p| layout.find(&p).is_some()));
     let held = |bucket: usize| {
         let bucket = &layout.buckets[bucket];
         if accumulated { bucket.wide() } else { bucket.dtype }

@@ -37,8 +37,10 @@ pub enum StateKey {
 pub enum Kept {
     /// f32 masters of low-precision parameters, which the optimizer steps, or what they have beyond these.
     Masters,
-    /// Gradients.
+    /// Gradients; of a table whose gradient is sparse, those of the rows that were read.
     Gradients,
+    /// Numbers of these rows, ascending, with -1 behind the last.
+    GradientRows,
     /// A moment of the optimizer, by PyTorch's name.
     Moment(String),
 }
@@ -65,8 +67,10 @@ impl StateKey {
             FAULT => return Some(StateKey::Fault),
             _ => {}
         }
-        if let Some(parameter) = name.strip_prefix(GRADIENT) {
-            return Some(StateKey::Part(parameter.into(), Kept::Gradients));
+        for (prefix, kept) in [(GRADIENT, Kept::Gradients), (GRADIENT_ROWS, Kept::GradientRows)] {
+            if let Some(parameter) = name.strip_prefix(prefix) {
+                return Some(StateKey::Part(parameter.into(), kept));
+            }
         }
         let (kind, rest) = name.split_once('/')?;
         if kind == "scalar" {
@@ -78,6 +82,7 @@ impl StateKey {
             "parameters" => StateKey::Parameters(bucket),
             "masters" => StateKey::Bucket(bucket, Kept::Masters),
             "gradients" => StateKey::Bucket(bucket, Kept::Gradients),
+            "gradient_rows" => StateKey::Bucket(bucket, Kept::GradientRows),
             moment => StateKey::Bucket(bucket, Kept::Moment(moment.into())),
         })
     }
@@ -92,6 +97,11 @@ impl StateKey {
         StateKey::Part(parameter.into(), Kept::Gradients)
     }
 
+    /// Numbers of the rows of a table that its sparse gradient has.
+    pub fn gradient_rows(parameter: &str) -> StateKey {
+        StateKey::Part(parameter.into(), Kept::GradientRows)
+    }
+
     /// The master of a parameter.
     pub fn master(parameter: &str) -> StateKey {
         StateKey::Part(parameter.into(), Kept::Masters)
@@ -101,6 +111,7 @@ impl StateKey {
 const UNSCALE: &str = "unscale";
 const LOSS_SCALE: &str = "loss_scale";
 const GRADIENT: &str = "gradient.";
+const GRADIENT_ROWS: &str = "gradient_rows.";
 
 impl fmt::Display for StateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -116,9 +127,11 @@ impl fmt::Display for StateKey {
             StateKey::Parameters(bucket) => write!(f, "parameters/{bucket}"),
             StateKey::Bucket(bucket, Kept::Masters) => write!(f, "masters/{bucket}"),
             StateKey::Bucket(bucket, Kept::Gradients) => write!(f, "gradients/{bucket}"),
+            StateKey::Bucket(bucket, Kept::GradientRows) => write!(f, "gradient_rows/{bucket}"),
             StateKey::Bucket(bucket, Kept::Moment(moment)) => write!(f, "{moment}/{bucket}"),
             StateKey::Part(parameter, Kept::Masters) => write!(f, "master.{parameter}"),
             StateKey::Part(parameter, Kept::Gradients) => write!(f, "{GRADIENT}{parameter}"),
+            StateKey::Part(parameter, Kept::GradientRows) => write!(f, "{GRADIENT_ROWS}{parameter}"),
             StateKey::Part(parameter, Kept::Moment(moment)) => write!(f, "{moment}.{parameter}"),
         }
     }
@@ -141,7 +154,9 @@ mod tests {
             StateKey::Bucket(1, Kept::Masters),
             StateKey::Bucket(12, Kept::Gradients),
             StateKey::Bucket(2, moment),
+            StateKey::Bucket(0, Kept::GradientRows),
             StateKey::gradient("layers.0.weight"),
+            StateKey::gradient_rows("table.weight"),
         ] {
             let input = Input { value: ValueId(0), name: key.to_string(), role: InputRole::State };
             assert_eq!(StateKey::of(&input), Some(key));

@@ -58,11 +58,14 @@ pub struct Bucket {
     pub part: usize,
     /// Its first element among all elements of its kind, a multiple of [`BLOCK`].
     pub start: usize,
+    /// Most rows of the gradient, if the bucket is one table with a sparse gradient. Such a bucket is that table,
+    /// `[rows, width]`, and nothing else.
+    pub rows: Option<usize>,
     /// The f32 masters that the optimizer steps, and from which the parameters are rounded.
     pub master: Master,
     /// Whether the parameters, without masters, are rounded stochastically after each step.
     pub stochastic: bool,
-    /// Length in elements, a multiple of [`BLOCK`].
+    /// Length in elements, a multiple of [`BLOCK`] but for a table with a sparse gradient.
     pub elements: usize,
     /// The parameters, in the order in which the backward pass produces their gradients.
     pub entries: Vec<Entry>,
@@ -142,9 +145,9 @@ impl BucketLayout {
                 let (part, start) = (own.parts, own.elements);
                 own.parts += 1;
                 let (master, stochastic) = (Master::None, false);
-                let (elements, entries) = (0, Vec::new());
+                let (elements, entries, rows) = (0, Vec::new(), None);
                 let bucket =
-                    Bucket { dtype, group, kind, part, start, master, stochastic, elements, entries };
+                    Bucket { dtype, group, kind, part, start, rows, master, stochastic, elements, entries };
                 buckets.push((number, bucket));
                 buckets.len() - 1
             });
@@ -168,6 +171,31 @@ impl BucketLayout {
         BucketLayout { buckets, index }
     }
 
+    /// Adds tables with sparse gradients, each a bucket and a kind of its own, given as name, type, number of the
+    /// group of settings and most rows of the gradient.
+    pub fn with_sparse<'a>(
+        mut self,
+        tables: impl IntoIterator<Item = (&'a str, &'a TensorType, usize, usize)>,
+    ) -> Self {
+        for (name, ty, group, rows) in tables {
+            let kind = self.buckets.iter().map(|b| b.kind + 1).max().unwrap_or(0);
+            self.index.insert(name.to_string(), (self.buckets.len(), 0));
+            self.buckets.push(Bucket {
+                dtype: ty.dtype,
+                group,
+                kind,
+                part: 0,
+                start: 0,
+                rows: Some(rows),
+                master: Master::None,
+                stochastic: false,
+                elements: ty.shape.numel(),
+                entries: vec![Entry { name: name.to_string(), shape: ty.shape.clone(), offset: 0 }],
+            });
+        }
+        self
+    }
+
     /// Numbers of the buckets in the order of kinds and elements: that of one bucket for each kind.
     pub fn by_kind(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.buckets.len()).collect();
@@ -187,14 +215,31 @@ impl BucketLayout {
 }
 
 impl Bucket {
-    /// Name for segments and reports, e.g. `f32.group0.1` for the second bucket of its kind.
+    /// Name for segments and reports, e.g. `f32.group0.1` for the second bucket of its kind, `f32.group0.emb.weight`
+    /// for a table with a sparse gradient.
     pub fn name(&self) -> String {
-        format!("{}.group{}.{}", self.dtype, self.group, self.part)
+        match (self.rows, &self.entries[..]) {
+            (Some(_), [table]) => format!("{}.group{}.{}", self.dtype, self.group, table.name),
+            _ => format!("{}.group{}.{}", self.dtype, self.group, self.part),
+        }
     }
 
-    /// Type of one value for each element, as programs over the whole bucket see it: `[blocks, BLOCK]`.
+    /// Type of one value for each element, as programs over the whole bucket see it: `[blocks, BLOCK]`, or the
+    /// table's.
     pub fn span(&self, dtype: DType) -> TensorType {
-        TensorType::new(dtype, [self.elements / BLOCK, BLOCK])
+        match (self.rows, &self.entries[..]) {
+            (Some(_), [table]) => TensorType::new(dtype, table.shape.clone()),
+            _ => TensorType::new(dtype, [self.elements / BLOCK, BLOCK]),
+        }
+    }
+
+    /// Type of the gradients: [`Bucket::span`], or the rows that there can be.
+    pub fn gradients(&self, dtype: DType) -> TensorType {
+        let mut ty = self.span(dtype);
+        if let Some(rows) = self.rows {
+            ty.shape = [rows, ty.shape[1]].into();
+        }
+        ty
     }
 
     /// What moments are kept in and the step is computed in: f32, or f64 for f64 parameters.

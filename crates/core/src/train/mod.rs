@@ -6,6 +6,7 @@ mod bind;
 mod key;
 pub mod layout;
 mod span;
+mod sparse;
 pub mod update;
 
 pub use accumulate::accumulate;
@@ -13,4 +14,6 @@ pub use bind::bind;
 pub use key::{Kept, StateKey};
 pub use layout::{BLOCK, Bucket, BucketLayout, BucketSize, Entry, Master};
 pub use span::Span;
+pub(crate) use sparse::sparse_tables;
+pub use sparse::{SparseEmbeddings, sparse_gradients};
 pub use update::{Clip, Moment, UpdateRule, update_graph, zero_graph};

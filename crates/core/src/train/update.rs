@@ -11,6 +11,7 @@ use crate::ops::reduce::{amax::AMAX, sum::SUM};
 use crate::ops::update::gradient_scale::GRADIENT_SCALE;
 use crate::ops::update::gradient_statistics::GRADIENT_STATISTICS;
 use crate::ops::update::master::{MASTER_JOIN, MASTER_SPLIT};
+use crate::ops::update::rows::{GATHER_ROWS, UPDATE_ROWS};
 use crate::ops::update::stochastic_round::STOCHASTIC_ROUND;
 use crate::{Attrs, Builder, DType, Graph, Result, TensorType, ValueId};
 
@@ -46,6 +47,11 @@ pub trait UpdateRule {
     fn scalars(&self) -> Vec<&'static str> {
         vec!["lr"]
     }
+    /// True if each element's step depends on that element alone, so that the rows of a table can be stepped that
+    /// have a gradient, and no others.
+    fn by_element(&self) -> bool {
+        false
+    }
     /// Appends a step over a bucket to a graph. Returns the new parameters, then the new moments that are
     /// there.
     ///
@@ -80,7 +86,8 @@ pub const APPLIED: usize = 2;
 /// Its inputs are named by [`StateKey`]: `Unscale` (f64), and for each bucket its parameters, gradients, masters,
 /// moments and scalars. Its first outputs are the norm
 /// of the unscaled gradients (f64), the largest magnitude of the gradients as they lie in memory (f64) and
-/// whether the step was applied: it is not if the norm is not finite. `rule` gives the rule of a group of
+/// whether the step was applied: it is not if the norm is not finite. Of a table with a sparse gradient, the rows
+/// that have one are stepped, and all that is kept of the others stays as it is. `rule` gives the rule of a group of
 /// settings. `accumulated`: gradients are held in [`Bucket::wide`], not in the parameters' dtype.
 ///
 /// # Errors
@@ -98,7 +105,7 @@ pub fn update_graph<'a>(
     let (mut squares, mut magnitudes) = (Vec::new(), Vec::new());
     for (i, bucket) in layout.buckets.iter().enumerate() {
         let dtype = if accumulated { bucket.wide() } else { bucket.dtype };
-        let g = input(&mut b, StateKey::Bucket(i, Kept::Gradients), bucket.span(dtype));
+        let g = input(&mut b, StateKey::Bucket(i, Kept::Gradients), bucket.gradients(dtype));
         let stats = b.apply(&GRADIENT_STATISTICS, &[Some(g)], Attrs::new())?;
         gradients.push((g, stats[0]));
         // Sums over blocks are in f64: a narrow sum of millions of them would lose the small ones.
@@ -123,19 +130,25 @@ pub fn update_graph<'a>(
     b.output("applied", finite, OutputRole::User);
     for (i, bucket) in layout.buckets.iter().enumerate() {
         let (wide, rule) = (bucket.wide(), rule(bucket.group));
-        let low = input(&mut b, StateKey::Parameters(i), bucket.span(bucket.dtype));
+        let rows = bucket.rows.map(|n| {
+            let key = StateKey::Bucket(i, Kept::GradientRows);
+            input(&mut b, key, TensorType::new(DType::I64, [n]))
+        });
+        let whole_low = input(&mut b, StateKey::Parameters(i), bucket.span(bucket.dtype));
+        let low = seen(&mut b, whole_low, rows)?;
         // The master is what is stepped; the parameter is it, rounded.
         let (param, target) = match (bucket.master, bucket.stochastic) {
             (Master::Whole, _) => {
                 let master = input(&mut b, StateKey::Bucket(i, Kept::Masters), bucket.span(wide));
-                (master, master)
+                (seen(&mut b, master, rows)?, master)
             }
             (Master::Rest, _) => {
-                let rest = input(&mut b, StateKey::Bucket(i, Kept::Masters), bucket.span(DType::I16));
-                (b.one(&MASTER_JOIN, &[low, rest], Attrs::new())?, rest)
+                let whole = input(&mut b, StateKey::Bucket(i, Kept::Masters), bucket.span(DType::I16));
+                let rest = seen(&mut b, whole, rows)?;
+                (b.one(&MASTER_JOIN, &[low, rest], Attrs::new())?, whole)
             }
-            (Master::None, true) => (b.cast(low, wide)?, low),
-            (Master::None, false) => (low, low),
+            (Master::None, true) => (b.cast(low, wide)?, whole_low),
+            (Master::None, false) => (low, whole_low),
         };
         let mut targets = vec![target];
         let mut moments = Vec::new();
@@ -145,7 +158,7 @@ pub fn update_graph<'a>(
                 input(&mut b, key, m.span(bucket))
             });
             targets.extend(m);
-            moments.push(m);
+            moments.push(m.map(|m| seen(&mut b, m, rows)).transpose()?);
         }
         let scalars = rule.scalars().into_iter();
         let scalars = scalars.map(|s| input(&mut b, StateKey::Scalar(i, s.into()), scalar(wide))).collect();
@@ -164,7 +177,7 @@ pub fn update_graph<'a>(
         if bucket.stochastic {
             // Streams that no node of a model draws from: those are counted from 0. One for each kind: where
             // its buckets begin changes no number.
-            let attrs = Attrs::new().with("size", bucket.span(wide).shape.to_ints());
+            let attrs = Attrs::new().with("size", bucket.gradients(wide).shape.to_ints());
             let mut attrs = attrs.with("dtype", wide).with("stream", (1i64 << 31) + bucket.kind as i64);
             if bucket.start > 0 {
                 attrs.set("first", bucket.start as i64);
@@ -185,14 +198,25 @@ pub fn update_graph<'a>(
         };
         if let Some(rounded) = rounded {
             outputs.push(rounded);
-            targets.push(low);
+            targets.push(whole_low);
         }
-        for (target, new) in targets.into_iter().zip(outputs) {
+        for (target, mut new) in targets.into_iter().zip(outputs) {
+            if let Some(rows) = rows {
+                new = b.one(&UPDATE_ROWS, &[target, rows, new], Attrs::new())?;
+            }
             let name = b.graph().inputs[b.graph().input_index(target).expect("a state input")].name.clone();
             b.output(name, new, OutputRole::Mutation(target));
         }
     }
     Ok(b.finish())
+}
+
+/// A bucket's values as its rule sees them: all, or the rows of a table that has a sparse gradient.
+fn seen(b: &mut Builder, whole: ValueId, rows: Option<ValueId>) -> Result<ValueId> {
+    match rows {
+        Some(rows) => b.one(&GATHER_ROWS, &[whole, rows], Attrs::new()),
+        None => Ok(whole),
+    }
 }
 
 /// Sets all gradients to zero before the first micro-batch is accumulated.

@@ -14,7 +14,7 @@ use crate::import::Dims;
 use crate::machine::resident;
 use crate::model::Model;
 use crate::runtime::optim::Clip;
-use crate::runtime::session::{Model as SessionModel, Session, Training};
+use crate::runtime::session::{Model as SessionModel, Session, Sparse, Training};
 use crate::runtime::trainer::Span;
 use crate::tensors::TensorFile;
 use anyhow::{Context, Result};
@@ -43,6 +43,8 @@ pub struct Settings {
     pub memory_budget: Option<usize>,
     /// Sizes of buckets.
     pub bucket_size: BucketSize,
+    /// Embeddings with sparse gradients.
+    pub sparse_embeddings: Sparse,
     /// Learning rate.
     pub lr: f64,
     /// Limit of the gradients' norm.
@@ -224,6 +226,7 @@ impl Running {
             recompute: settings.recompute,
             memory_budget: settings.memory_budget,
             bucket_size: settings.bucket_size,
+            sparse_embeddings: settings.sparse_embeddings,
             scaled,
             ..Training::default()
         };

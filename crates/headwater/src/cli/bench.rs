@@ -265,6 +265,7 @@ fn steps(
         recompute: args.memory.recompute(true),
         memory_budget: args.memory.budget(),
         bucket_size: args.memory.buckets(),
+        sparse_embeddings: args.memory.sparse(),
         lr: args.lr,
         clip: args.clip_norm,
         patience: Patience { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },

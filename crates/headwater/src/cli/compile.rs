@@ -76,6 +76,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         recompute: args.memory.recompute(true),
         memory_budget: args.memory.budget(),
         accumulate: args.accumulate,
+        sparse: args.memory.sparse().choice().filter(|_| !args.accumulate),
         stop_after: args.stop_after.as_deref(),
         ..crate::core::compile::Options::default()
     };

@@ -64,6 +64,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         recompute: args.memory.recompute(true),
         budget: args.memory.budget(),
         buckets: args.memory.buckets(),
+        sparse: args.memory.sparse(),
     };
     let found = inspect(&model, &bound, device, &precision, &plan)?;
     talk.line(format!("{}, exported by PyTorch {}\n", path.display(), found.torch));

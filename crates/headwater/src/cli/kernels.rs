@@ -48,6 +48,7 @@ pub fn run(args: &Args, talk: Talk) -> Result<Outcome> {
         precision: config.properties()?,
         recompute: args.memory.recompute(true),
         memory_budget: args.memory.budget(),
+        sparse: args.memory.sparse().choice(),
         ..Options::default()
     };
     let written = write(&bound, chip, options, args.memory.buckets(), &args.out)?;

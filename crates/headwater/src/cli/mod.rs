@@ -22,6 +22,7 @@ mod train;
 use crate::core::train::BucketSize;
 use crate::devices;
 use crate::report::text;
+use crate::runtime::session::Sparse;
 use crate::runtime::{Bytes, TrainConfig};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -76,6 +77,20 @@ struct Memory {
     /// else 25MiB). Changes no number.
     #[arg(long, value_name = "SIZE")]
     bucket_size: Option<Bytes>,
+    /// Embeddings whose update steps only the rows that a batch reads: `marked` (by `sparse=True` in the model),
+    /// `all` of which a batch reads at most half the rows, or `none` (default: as in the settings, else `marked`).
+    #[arg(long, value_name = "WHICH", value_parser = sparse)]
+    sparse_embeddings: Option<Sparse>,
+}
+
+/// Reads a choice of embeddings.
+fn sparse(text: &str) -> Result<Sparse, String> {
+    match text {
+        "marked" => Ok(Sparse::Marked),
+        "all" => Ok(Sparse::All),
+        "none" => Ok(Sparse::None),
+        _ => Err("it is marked, all or none".into()),
+    }
 }
 
 impl Memory {
@@ -94,11 +109,17 @@ impl Memory {
         self.bucket_size.map_or(BucketSize::default(), |b| BucketSize::of(b.0))
     }
 
+    /// Embeddings with sparse gradients, as given or else those that are marked.
+    fn sparse(&self) -> Sparse {
+        self.sparse_embeddings.unwrap_or_default()
+    }
+
     /// Lays the options over settings.
     fn over(&self, c: &mut TrainConfig) {
         c.recompute = self.recompute(c.recompute);
         c.memory_budget = self.memory_budget.or(c.memory_budget);
         c.bucket_size = self.bucket_size.unwrap_or(c.bucket_size);
+        c.sparse_embeddings = self.sparse_embeddings.unwrap_or(c.sparse_embeddings);
     }
 }
 

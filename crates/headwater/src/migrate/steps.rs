@@ -96,8 +96,9 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     let bound = model.bind(&dims)?;
     let dropouts = pass::without_dropout(&mut bound.graph.clone());
     // The budget is for the precision that is trained in, which training keeps or refuses by itself.
-    let buckets = BucketSize::of(job.train.bucket_size.0);
-    let plan = MemoryPlan { recompute: job.train.recompute, budget: None, buckets };
+    let train = &job.train;
+    let (recompute, sparse) = (train.recompute, train.sparse_embeddings);
+    let plan = MemoryPlan { recompute, budget: None, buckets: BucketSize::of(train.bucket_size.0), sparse };
     let found = inspect(&model, &bound, device, &Settings::default().properties()?, &plan)?;
     let missing: Vec<&str> = found.missing().map(|o| o.name.as_str()).collect();
     let slow = found.operators.iter().filter(|o| o.support == "reference").count();

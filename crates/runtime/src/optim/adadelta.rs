@@ -29,6 +29,9 @@ impl Default for Adadelta {
 }
 
 impl UpdateRule for Adadelta {
+    fn by_element(&self) -> bool {
+        true
+    }
     fn moments(&self) -> Vec<Option<Moment>> {
         vec![Some(Moment::new("square_avg")), Some(Moment::new("acc_delta"))]
     }

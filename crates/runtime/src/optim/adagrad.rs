@@ -38,6 +38,9 @@ impl Default for Adagrad {
 }
 
 impl UpdateRule for Adagrad {
+    fn by_element(&self) -> bool {
+        true
+    }
     fn moments(&self) -> Vec<Option<Moment>> {
         vec![Some(Moment { initial: self.initial_accumulator_value, ..Moment::new("sum") })]
     }

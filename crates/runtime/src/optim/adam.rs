@@ -31,6 +31,9 @@ impl Default for Adam {
 }
 
 impl UpdateRule for Adam {
+    fn by_element(&self) -> bool {
+        true
+    }
     fn moments(&self) -> Vec<Option<Moment>> {
         let largest = self.amsgrad.then(|| Moment::new("max_exp_avg_sq"));
         vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq")), largest]

@@ -38,6 +38,9 @@ impl Default for AdamW {
 }
 
 impl UpdateRule for AdamW {
+    fn by_element(&self) -> bool {
+        true
+    }
     fn moments(&self) -> Vec<Option<Moment>> {
         let largest = self.amsgrad.then(|| Moment::new("max_exp_avg_sq"));
         vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq")), largest]

@@ -102,6 +102,12 @@ impl Groups {
         self.distinct[group].rule()
     }
 
+    /// True if every optimizer of the run steps each element by itself ([`super::UpdateRule::by_element`]).
+    pub fn by_element(&self) -> bool {
+        let others = self.groups.iter().map(|g| self.base.with(g.settings.clone()));
+        self.base.rule().by_element() && others.into_iter().all(|o| o.is_ok_and(|o| o.rule().by_element()))
+    }
+
     /// Values of the group's scalars at step `t`, where the schedule gives the optimizer's own rate as `lr`.
     pub fn values(&self, group: usize, t: u64, lr: f64) -> Vec<f64> {
         let (own, base) = (self.rule(group).lr(), self.base.rule().lr());

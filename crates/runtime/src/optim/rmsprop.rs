@@ -41,6 +41,9 @@ impl Default for RmsProp {
 }
 
 impl UpdateRule for RmsProp {
+    fn by_element(&self) -> bool {
+        true
+    }
     fn moments(&self) -> Vec<Option<Moment>> {
         let average = self.centered.then(|| Moment::new("grad_avg"));
         let buffer = (self.momentum != 0.0).then(|| Moment::new("momentum_buffer"));

@@ -39,6 +39,10 @@ impl Default for Sgd {
 }
 
 impl UpdateRule for Sgd {
+    fn by_element(&self) -> bool {
+        // With momentum, PyTorch moves rows that no gradient names.
+        self.momentum == 0.0
+    }
     fn moments(&self) -> Vec<Option<Moment>> {
         vec![(self.momentum != 0.0).then(|| Moment::new("momentum_buffer"))]
     }

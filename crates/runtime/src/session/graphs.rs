@@ -6,14 +6,19 @@ use crate::optim::Groups;
 use headwater_core::compile::{Goal, Options, ParameterGradient};
 use headwater_core::pass::precision::Properties;
 use headwater_core::train::update::loss_scale_type;
-use headwater_core::train::{BucketLayout, BucketSize};
+use headwater_core::train::{BucketLayout, BucketSize, SparseEmbeddings};
 
 /// Bytes of a budget that are left to what an update returns: a few numbers for each bucket.
 const UPDATE_RESULTS: usize = 16 << 10;
 
-/// Options of a training step that sums no micro-batches.
-pub(super) fn training(precision: &Properties, t: &Training) -> Options<'static> {
+/// Options of a training step that sums no micro-batches. `sparse`: tables with sparse gradients, and their rows.
+pub(super) fn training<'a>(
+    precision: &Properties,
+    t: &Training,
+    sparse: &'a [(String, usize)],
+) -> Options<'a> {
     Options {
+        sparse: (!sparse.is_empty()).then_some(SparseEmbeddings::Given(sparse)),
         goal: Goal::Train,
         precision: precision.clone(),
         loss_scale: t.scaled.then(loss_scale_type),
@@ -34,13 +39,19 @@ pub(super) fn update() -> Options<'static> {
     Options { goal: Goal::Update, ..Options::default() }
 }
 
-/// The flat layout of gradients, in the order in which they are computed.
+/// The flat layout of gradients, in the order in which they are computed; tables with sparse ones are last.
 pub(super) fn layout(
     gradients: &[ParameterGradient],
     groups: &mut Groups,
     size: BucketSize,
 ) -> Result<BucketLayout> {
-    let grouped =
-        gradients.iter().map(|g| Ok((g.parameter.as_str(), &g.ty, groups.of(&g.parameter, &g.ty)?)));
-    Ok(BucketLayout::new(grouped.collect::<Result<Vec<_>>>()?, size))
+    let (mut dense, mut sparse) = (Vec::new(), Vec::new());
+    for g in gradients {
+        let (name, group) = (g.parameter.as_str(), groups.of(&g.parameter, &g.ty)?);
+        match g.rows {
+            None => dense.push((name, &g.ty, group)),
+            Some(rows) => sparse.push((name, &g.ty, group, rows)),
+        }
+    }
+    Ok(BucketLayout::new(dense, size).with_sparse(sparse))
 }

@@ -27,9 +27,12 @@ use headwater_core::pass::taps::{FAULT, Fault, Tap};
 use headwater_core::pass::wide::{scalar_value, wide_scalar};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
 use headwater_core::train::update::{self, loss_scale_type};
-use headwater_core::train::{BucketLayout, BucketSize, Kept, Master, StateKey, update_graph, zero_graph};
+use headwater_core::train::{
+    BucketLayout, BucketSize, Kept, Master, SparseEmbeddings, StateKey, update_graph, zero_graph,
+};
 use headwater_core::{DType, Graph, Tensor, TensorType};
 use program::{Interface, Program};
+use serde::{Deserialize, Serialize};
 use state::{Slot, State};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -83,6 +86,8 @@ pub struct Training {
     pub memory_budget: Option<usize>,
     /// Sizes of the buckets that gradients, parameters and moments lie in; they change no number.
     pub bucket_size: BucketSize,
+    /// Embeddings whose gradients have only the rows that a batch reads, and whose update steps only these.
+    pub sparse_embeddings: Sparse,
     /// Whether gradients are those of the loss times [`Session::set_loss_scale`].
     pub scaled: bool,
     /// A fault to try out what a run does then, at a node of the differentiated graph; see
@@ -103,8 +108,34 @@ impl Default for Training {
             recompute: true,
             memory_budget: None,
             bucket_size: BucketSize::default(),
+            sparse_embeddings: Sparse::default(),
             scaled: false,
             fault: None,
+        }
+    }
+}
+
+/// Choice of embeddings whose gradients are sparse. They are dense all the same where micro-batches are summed, or
+/// where an optimizer does not step each element by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sparse {
+    /// Those that the model marks by `sparse=True`.
+    #[default]
+    Marked,
+    /// Those, and every other of which a batch reads at most half the rows.
+    All,
+    /// None.
+    None,
+}
+
+impl Sparse {
+    /// As the compiler takes it.
+    pub fn choice(self) -> Option<SparseEmbeddings<'static>> {
+        match self {
+            Sparse::Marked => Some(SparseEmbeddings::Marked),
+            Sparse::All => Some(SparseEmbeddings::All),
+            Sparse::None => None,
         }
     }
 }
@@ -131,6 +162,8 @@ pub struct Session {
     arena: Arc<dyn Buffer>,
     programs: Vec<Program>,
     layout: BucketLayout,
+    /// Tables with sparse gradients, and the most rows of these.
+    sparse: Vec<(String, usize)>,
     training: Option<TrainingState>,
     /// Parameters, buffers and constants as the first graph has them.
     tensors: Vec<ModelTensor>,
@@ -172,6 +205,7 @@ impl Session {
             state: State::new(device.as_ref())?,
             programs: Vec::new(),
             layout: BucketLayout::default(),
+            sparse: Vec::new(),
             training: None,
             tensors: Vec::new(),
             precision: precision.clone(),
@@ -195,10 +229,14 @@ impl Session {
         let accumulated = settings.accumulate > 1;
         // Flat storage follows from the gradients: the state is laid out when they are known, before the step
         // is planned.
-        let options = Options { accumulate: accumulated, ..graphs::training(&precision, &settings) };
+        let sparse = settings.sparse_embeddings.choice().filter(|_| !accumulated && groups.by_element());
+        let options =
+            Options { accumulate: accumulated, sparse, ..graphs::training(&precision, &settings, &[]) };
         let program = session.compile_with(model.graph.clone(), &options, |session, compiled| {
             session.tensors = tensors(&compiled.graph);
             session.missing = compiled.missing.clone();
+            let rows = |g: &ParameterGradient| Some((g.parameter.clone(), g.rows?));
+            session.sparse = compiled.gradients.iter().filter_map(rows).collect();
             session.layout = session.lay_out(&compiled.gradients, &settings, &mut groups)?;
             session.allocate(Some((&settings, &groups)))
         })?;
@@ -277,7 +315,15 @@ impl Session {
                 }
                 None => None,
             };
-            let gradients = flat(StateKey::Bucket(i, Kept::Gradients), bucket.span(held), "gradients")?;
+            let gradients = flat(StateKey::Bucket(i, Kept::Gradients), bucket.gradients(held), "gradients")?;
+            let rows = match bucket.rows {
+                Some(n) => {
+                    let (key, ty) =
+                        (StateKey::Bucket(i, Kept::GradientRows), TensorType::new(DType::I64, [n]));
+                    Some(Slot { place: flat(key, ty.clone(), "rows of gradients")?, ty })
+                }
+                None => None,
+            };
             let moments: Vec<Moment> = rule.moments().into_iter().flatten().collect();
             let moment = |m: &Moment| StateKey::Bucket(i, Kept::Moment(m.name.into()));
             let places = moments.iter().map(|m| flat(moment(m), m.span(bucket), m.name));
@@ -291,7 +337,14 @@ impl Session {
                 if let Some((masters, dtype)) = masters {
                     state.name(StateKey::master(&e.name), slot(masters, dtype));
                 }
-                state.name(StateKey::gradient(&e.name), slot(gradients, held));
+                let gradient = match &rows {
+                    Some(rows) => {
+                        state.name(StateKey::gradient_rows(&e.name), rows.clone());
+                        Slot { place: gradients, ty: bucket.gradients(held) }
+                    }
+                    None => slot(gradients, held),
+                };
+                state.name(StateKey::gradient(&e.name), gradient);
                 for (m, base) in moments.iter().zip(&places) {
                     let slot = if m.single {
                         let place = Place { offset: number * wide.size(), ..*base };
@@ -425,9 +478,9 @@ impl Session {
     /// # Errors
     /// As [`Session::new`]; `Model` if other parameters get gradients than in the first graph.
     pub fn training_program(&mut self, graph: &Graph) -> Result<ProgramId> {
-        let settings = &self.training()?.settings;
+        let (settings, sparse) = (&self.training()?.settings, self.sparse.clone());
         let accumulate = settings.accumulate > 1;
-        let options = Options { accumulate, ..graphs::training(&self.precision, settings) };
+        let options = Options { accumulate, ..graphs::training(&self.precision, settings, &sparse) };
         self.compile_with(graph.clone(), &options, |session, compiled| {
             if compiled.gradients.len() == session.layout.entries().count() {
                 return Ok(());
@@ -599,6 +652,11 @@ impl Session {
     pub fn decays(&self, bucket: usize) -> bool {
         let group = self.layout.buckets[bucket].group;
         self.training.as_ref().is_some_and(|t| t.groups.rule(group).weight_decay() != 0.0)
+    }
+
+    /// Tables with sparse gradients, and the most rows that these have.
+    pub fn sparse(&self) -> &[(String, usize)] {
+        &self.sparse
     }
 
     /// Trainable parameters that get no gradient, and why; they are not updated, weight decay included.

@@ -58,9 +58,9 @@ impl Session {
         let at = match self.traces.iter().position(|t| t.fed == fed) {
             Some(at) => at,
             None => {
-                let settings = &self.training()?.settings;
+                let (settings, sparse) = (&self.training()?.settings, self.sparse.clone());
                 let instrument = Instrument::Probes;
-                let options = graphs::training(&self.precision, settings);
+                let options = graphs::training(&self.precision, settings, &sparse);
                 let options = Options { instrument, memory_budget: None, ..options };
                 let (program, taps, origins) = self.compile_probed(graph, &options)?;
                 let taps = taps.into_iter().map(|(tap, _)| tap).collect();

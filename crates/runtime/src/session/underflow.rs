@@ -58,9 +58,9 @@ impl Session {
     /// # Errors
     /// As [`Session::training_program`].
     pub fn counting_program(&mut self, graph: &Graph) -> Result<ProgramId> {
-        let settings = &self.training()?.settings;
+        let (settings, sparse) = (&self.training()?.settings, self.sparse.clone());
         let (instrument, accumulate) = (Instrument::Underflow(DType::F16), settings.accumulate > 1);
-        let options = graphs::training(&self.precision, settings);
+        let options = graphs::training(&self.precision, settings, &sparse);
         let options = Options { instrument, accumulate, memory_budget: None, ..options };
         let (program, taps, origins) = self.compile_probed(graph, &options)?;
         self.counts.push(Counts { program, taps, origins });
