@@ -51,6 +51,39 @@ class Averaged(nn.Module):
         return self.conv(x).mean()
 
 
+class TwoNorms(nn.Module):
+    """The mean of a group norm over a batch norm: the gradient of the lower one's bias is zero, and so are the terms of its sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm, self.over = nn.Linear(8, 8), nn.BatchNorm3d(1), nn.GroupNorm(1, 1)
+
+    def forward(self, x):
+        return self.over(self.norm(self.linear(x).view(-1, 1, 2, 2, 2))).mean()
+
+
+class BatchNormed(nn.Module):
+    """The mean of a batch norm: a bias before it changes nothing, to any order."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8, track_running_stats=False)
+
+    def forward(self, x):
+        return self.norm(self.linear(x)).mean()
+
+
+class Transposed(nn.Module):
+    """The mean of a transposed convolution: as `Averaged`, with a bias of its own in the graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.conv = nn.Linear(8, 8), nn.ConvTranspose1d(1, 2, 3, stride=2)
+
+    def forward(self, x):
+        return self.conv(self.linear(x).unsqueeze(1)).mean()
+
+
 def main(folder):
     hashes = {}
     torch.set_num_threads(1)
@@ -58,6 +91,9 @@ def main(folder):
         ("one_key", OneKey, [(3, 7, 8), (3, 1, 8)]),
         ("normed", Normed, [(8, 16)]),
         ("averaged", Averaged, [(64, 3, 33)]),
+        ("two_norms", TwoNorms, [(4, 8)]),
+        ("batch_normed", BatchNormed, [(4, 8)]),
+        ("transposed", Transposed, [(4, 8)]),
     ):
         torch.manual_seed(0)
         module, args = make(), tuple(torch.randn(s) for s in shapes)

@@ -13,7 +13,7 @@ use crate::golden::{Golden, Kind};
 use crate::model::Model;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 /// One value compared with its truth.
@@ -157,12 +157,13 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
     }
     let forward = b.finish();
     let target = device.target();
-    let Prepared { graph, run, missing: without } = Prepared::new(&forward, precision, target)?;
+    let Prepared { graph, run, unfolded, missing: without } = Prepared::new(&forward, precision, target)?;
     let fed = feed(&graph, &bound, golden)?;
-    // Bounds are those of the operators that the step is fused from.
+    // Bounds are those of the operators that the step is fused from. What was folded to a constant was
+    // computed as well: simplification keeps all bits, so the graph before it has the same errors.
     let rounded = precision.epsilon() > DType::F32.epsilon();
-    let bounds = error_bounds(&graph, target, rounded);
-    let confidence = confidence(&graph);
+    let bounds = error_bounds(&unfolded, target, rounded);
+    let confidence = confidence(&unfolded);
     let mut got = evaluate(device, &run, &fed)?;
     // Values that are results are neither sliced nor recognised away, so sums may be in another order than in
     // training: loss, gradients and buffers are those of the plan that trains.
@@ -193,7 +194,7 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
         ensure!(t.shape() == want.shape(), "{name} is {}, the golden has {}", t.ty, want.ty);
         // The size of which the derived bound is the error that was sampled: where terms cancel, that of the
         // terms.
-        let derived = bounds[o.value.0 as usize];
+        let derived = bounds[unfolded.outputs[output].value.0 as usize];
         let cancels = if derived > 0.0 { confidence * deviations[output] / derived } else { 0.0 };
         let error = difference(t, want, cancels);
         let bound = match t.dtype().is_float() {
@@ -270,8 +271,10 @@ fn trained(forward: &Graph, precision: DType, target: &Target) -> Result<Graph> 
 
 /// The step whose values are compared: as it trains, in one float dtype, with every recorded value as a result.
 struct Prepared {
-    /// Before fusion: bounds are derived from its operators. Inputs and outputs are those of `run`.
+    /// Before fusion: errors are sampled in its operators. Inputs and outputs are those of `run`.
     graph: Graph,
+    /// Before simplification: bounds are derived from its operators. Outputs are those of `run`.
+    unfolded: Graph,
     /// What runs.
     run: Graph,
     missing: Vec<NoGradient>,
@@ -284,14 +287,27 @@ impl Prepared {
             *found.borrow_mut() = graph.clone();
             Ok(graph)
         };
+        let (unfolded, folded) = (RefCell::new(Graph::default()), Cell::new(false));
+        let watch = |stage: &'static compile::Stage, made: &compile::Snapshot| match made {
+            _ if folded.get() => {}
+            _ if stage.name == "simplify" => folded.set(true),
+            compile::Snapshot::Graph(graph) => *unfolded.borrow_mut() = (*graph).clone(),
+            compile::Snapshot::Plan(_) => {}
+        };
         let options = Options {
             upcast: Some(precision),
             all_outputs: true,
             instrument: Instrument::Custom(&keep),
+            watch: Some(&watch),
             ..Options::default()
         };
         let compiled = compile::optimize(forward.clone(), &options, target)?;
-        Ok(Prepared { graph: found.into_inner(), run: compiled.graph, missing: compiled.missing })
+        Ok(Prepared {
+            graph: found.into_inner(),
+            unfolded: pass::simplify::remove_dead(unfolded.into_inner()).0,
+            run: compiled.graph,
+            missing: compiled.missing,
+        })
     }
 }
 

@@ -105,7 +105,9 @@ fn every_golden_opens_through_its_memory_map_and_is_whole() {
         let program = Program::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         program.verify_checksums().unwrap();
         assert!(!program.inputs().is_empty());
-        assert!(program.torch_version().starts_with("2.13"));
+        // `cancelling` was recorded later than the others.
+        let version = if path.components().any(|c| c.as_os_str() == "cancelling") { "2.15" } else { "2.13" };
+        assert!(program.torch_version().starts_with(version), "{}", path.display());
     }
     let missing = Program::open("no/such/file.pt2").unwrap_err();
     assert_eq!(missing.code(), "HW-I001");

@@ -9,17 +9,22 @@
 //! error analysis", SIAM J. Sci. Comput. 41, 2019, theorem 2.4). Bounds are relative to the norm of a value,
 //! or of the terms it is a sum of where these cancel.
 
+mod rows;
+
 use super::rebuild::{rebuild, same};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
 use crate::graph::{Builder, Graph, InputRole, Node, ValueId};
+use crate::ops::control::fused::{FUSED, encode_types};
 use crate::ops::random::philox::PHILOX_UNIFORM;
 use crate::ops::{Body, Cost, Precision};
 use crate::row::{Instr, Reduce};
 use crate::target::{ProductModel, Target};
 use crate::tensor::TensorType;
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Chance that an honest result breaks its bound.
 const DELTA: f64 = 1e-9;
@@ -80,8 +85,7 @@ impl Rounding {
         let multiplies = matches!(node.op.body, Body::Kernel(_)) && node.op.precision == Precision::Low;
         let operands = operands.filter(|_| multiplies).map(|d| lowered.unwrap_or(d));
         let product = operands.and_then(|d| target.product(d));
-        let accumulator = if dtype == DType::F64 { DType::F64 } else { target.dtypes.accumulator };
-        let plain = ProductModel::plain(dtype, accumulator);
+        let plain = ProductModel::plain(dtype, accumulator(dtype, target));
         let p = product.unwrap_or(&plain);
         let terms = (2.0 * p.operand.powi(2) + p.product.powi(2)).sqrt();
         Rounding { result: unit, sum: summed(graph, node, ty).sqrt() * p.accumulator, terms }
@@ -90,6 +94,11 @@ impl Rounding {
     fn variance(&self) -> f64 {
         self.result.powi(2) + self.sum.powi(2) + self.terms.powi(2)
     }
+}
+
+/// The dtype in which a target computes and sums what is of `dtype`.
+fn accumulator(dtype: DType, target: &Target) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { target.dtypes.accumulator }
 }
 
 fn moves(node: &Node) -> bool {
@@ -123,40 +132,45 @@ pub const MAGNIFIED: &str = "magnified";
 const STREAMS: i64 = 1 << 30;
 
 /// The graph, in f64, with a random rounding wherever running it in `dtype` rounds: results and the terms of
-/// sums are off by the standard deviations that [`error_bounds`] counts, times the input [`MAGNIFIED`] over
-/// the unit roundoff of `dtype`. For 0 it is the graph itself. `rounded`: float inputs are off by one
-/// rounding too. What an output moves by is a sample of its error, cancellation included (Monte Carlo
-/// arithmetic: Parker, "Monte Carlo arithmetic", UCLA 1997).
+/// sums are off by the standard deviations that [`error_bounds`] counts, and so is each instruction of a row
+/// program, times the input [`MAGNIFIED`] over the unit roundoff of `dtype`. For 0 it is the graph itself.
+/// `rounded`: float inputs are off by one rounding too. What an output moves by is a sample of its error,
+/// cancellation included (Monte Carlo arithmetic: Parker, "Monte Carlo arithmetic", UCLA 1997).
 ///
 /// # Errors
 /// What type rules refuse: none for a legal graph in f64.
 pub fn sampled(graph: &Graph, target: &Target, dtype: DType, rounded: bool) -> Result<Graph> {
     let unit = dtype.epsilon() / 2.0;
-    let mut stream = STREAMS;
+    let stream = Cell::new(STREAMS);
     let mut magnified = None;
     let mut inputs: HashMap<ValueId, ValueId> = HashMap::new();
     rebuild(graph, same, |b, node, operands| {
         let by = *magnified.get_or_insert_with(|| {
             b.input(MAGNIFIED, TensorType::new(DType::F64, [0usize; 0]), InputRole::State)
         });
-        let mut off = |b: &mut Builder, v: ValueId, deviation: f64| -> Result<ValueId> {
+        let uniform = |b: &mut Builder, size: Vec<i64>| {
+            stream.set(stream.get() + 1);
+            let attrs =
+                Attrs::new().with("size", size).with("dtype", DType::F64).with("stream", stream.get());
+            let key = b.rng();
+            b.one(&PHILOX_UNIFORM, &[key], attrs)
+        };
+        let off = |b: &mut Builder, v: ValueId, deviation: f64| -> Result<ValueId> {
             let shape = b.ty(v).shape.clone();
             if b.ty(v).dtype != DType::F64 || deviation == 0.0 || shape.numel() == 0 {
                 return Ok(v);
             }
-            stream += 1;
-            let attrs =
-                Attrs::new().with("size", shape.to_ints()).with("dtype", DType::F64).with("stream", stream);
-            let key = b.rng();
-            let drawn = b.one(&PHILOX_UNIFORM, &[key], attrs)?;
+            let drawn = uniform(b, shape.to_ints())?;
             // Uniform in ±√3 has the deviation 1.
             let width = b.scale(drawn, 12f64.sqrt() * deviation / unit)?;
-            let half =
-                b.full(&TensorType::new(DType::F64, [0usize; 0]), -(3f64.sqrt()) * deviation / unit)?;
+            let scalar = TensorType::new(DType::F64, [0usize; 0]);
+            let half = b.full(&scalar, -(3f64.sqrt()) * deviation / unit)?;
             let centred = b.add(width, half)?;
             let relative = b.mul(centred, by)?;
-            let change = b.mul(v, relative)?;
-            b.add(v, change)
+            // A factor, so that what is infinite stays it.
+            let one = b.full(&scalar, 1.0)?;
+            let factor = b.add(relative, one)?;
+            b.mul(v, factor)
         };
         let own: Vec<Rounding> = node
             .outputs
@@ -164,8 +178,10 @@ pub fn sampled(graph: &Graph, target: &Target, dtype: DType, rounded: bool) -> R
             .map(|&v| Rounding::of(graph, node, target, graph.ty(v), Some(dtype)))
             .collect();
         let sums = own.iter().map(|r| r.sum.hypot(r.terms)).fold(0.0, f64::max);
+        let noisy = rows::noisy(graph, node, unit, accumulator(dtype, target).epsilon() / 2.0);
         // A pointwise operator sums nothing: its own roundings are its result's.
-        let accumulates = matches!(node.op.body, Body::Rows(_) | Body::Kernel(_)) && !moves(node);
+        let accumulates =
+            noisy.is_none() && matches!(node.op.body, Body::Rows(_) | Body::Kernel(_)) && !moves(node);
         let mut operands = operands.to_vec();
         for (v, old) in operands.iter_mut().zip(&node.inputs) {
             let (Some(v), Some(old)) = (v, old) else { continue };
@@ -179,7 +195,22 @@ pub fn sampled(graph: &Graph, target: &Target, dtype: DType, rounded: bool) -> R
         for v in operands.iter_mut().flatten().filter(|_| accumulates) {
             *v = off(b, *v, sums)?;
         }
-        let outputs = b.apply(node.op, &operands, node.attrs.clone())?;
+        let outputs = match noisy {
+            None => b.apply(node.op, &operands, node.attrs.clone())?,
+            Some(noisy) => {
+                let mut reads: Vec<Option<ValueId>> =
+                    operands.into_iter().flatten().chain([by]).map(Some).collect();
+                for size in noisy.draws {
+                    reads.push(Some(uniform(b, size)?));
+                }
+                let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
+                let attrs = Attrs::new()
+                    .with("outputs", encode_types(&types))
+                    .with("ops", node.op.name)
+                    .with("program", Arc::new(noisy.program));
+                b.apply(&FUSED, &reads, attrs)?
+            }
+        };
         outputs.into_iter().zip(own).map(|(v, r)| off(b, v, r.variance().sqrt())).collect()
     })
 }
@@ -245,5 +276,43 @@ mod tests {
         assert!(zero > 16.0 * unit / 10.0 && zero < about * 5.0, "{zero:e}");
         let (twice, _) = sample(0.0, 2e-8);
         assert!(((twice - 256.0).abs() / 2e-8 * unit / one - 1.0).abs() < 1e-6, "it is linear");
+    }
+
+    #[test]
+    fn samples_show_what_cancels_inside_an_operator() {
+        // The gradient of batch norm's bias for a constant cotangent: zeros, whatever the operands are off by.
+        let mut b = Builder::new();
+        let f64s = |shape: &[usize]| TensorType::new(DType::F64, shape.to_vec());
+        let [g, x] = ["g", "x"].map(|n| b.input(n, f64s(&[16, 1]), InputRole::User));
+        let [weight, mean, rstd] =
+            ["weight", "mean", "rstd"].map(|n| b.input(n, f64s(&[1]), InputRole::User));
+        let attrs = Attrs::new().with("training", true).with("output_mask", vec![1i64, 1, 1]);
+        let operands = [g, x, weight, mean, rstd].map(Some);
+        let op = &crate::ops::norm::batch_norm::BATCH_NORM_BACKWARD;
+        let input_grad = b.apply(op, &operands, attrs).unwrap()[0];
+        let sum = b.sum(input_grad, &[0], false).unwrap();
+        b.output("sum", sum, OutputRole::User);
+        let graph = sampled(&b.finish(), &Target::default(), DType::F64, false).unwrap();
+        // Values that are no round numbers.
+        let values: Vec<f64> = (0..16).map(|i| (i as f64 * 0.7).sin()).collect();
+        let average = values.iter().sum::<f64>() / 16.0;
+        let variance = values.iter().map(|x| (x - average).powi(2)).sum::<f64>() / 16.0;
+        let sample = |key: i64, magnified: f64| {
+            let fed = graph.inputs.iter().map(|i| match i.name.as_str() {
+                "g" => Tensor::full(graph.ty(i.value), 0.3),
+                "x" => Tensor::float(DType::F64, [16, 1], values.clone()),
+                "weight" => Tensor::full(graph.ty(i.value), 1.0),
+                "mean" => Tensor::full(graph.ty(i.value), average),
+                "rstd" => Tensor::full(graph.ty(i.value), 1.0 / variance.sqrt()),
+                MAGNIFIED => Tensor::full(graph.ty(i.value), magnified),
+                _ => Tensor::int(DType::I64, [2], vec![key, 0]),
+            });
+            reference::run(&graph, &fed.collect::<Vec<_>>()).unwrap()[0].floats()[0].abs()
+        };
+        // 16 times the rounding of the mean of the cotangent, √16 units of it at most.
+        let unit = 0.3 / variance.sqrt() * 1e-8;
+        let largest = (0..4).map(|key| sample(key, 1e-8)).fold(0.0, f64::max);
+        assert!(largest > unit && largest < 16.0 * 16.0 * unit, "{largest:e}, unit {unit:e}");
+        assert!(sample(0, 0.0) < 1e-14);
     }
 }
