@@ -245,3 +245,36 @@ fn a_class_out_of_range_is_named_by_file_column_and_sample() {
     let e = trainer.run(&mut [], &AtomicBool::new(false)).unwrap_err().to_string();
     assert!(e.contains(&format!("2 in sample {first} of `label` in ")), "{e}");
 }
+
+#[test]
+fn data_that_cannot_be_read_end_the_run_with_a_checkpoint() {
+    use headwater_core::graph::{InputRole, OutputRole};
+    use headwater_core::{Builder, DType, TensorType};
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("images.toml"), "channels = 1\nheight = 1\nwidth = 2").unwrap();
+    for i in 0..8u8 {
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, 2, 1);
+        encoder.set_color(png::ColorType::Grayscale);
+        encoder.write_header().unwrap().write_image_data(&[i, 255]).unwrap();
+        // Batches of two: the third one fails.
+        let bytes = if i == 5 { b"no image".to_vec() } else { bytes };
+        std::fs::write(dir.path().join(format!("{i}.png")), bytes).unwrap();
+    }
+    let mut b = Builder::new();
+    let w = b.parameter("w", DType::F32, &[2]);
+    let x = b.input("images", TensorType::new(DType::F32, [2, 1, 1, 2]), InputRole::User);
+    let y = b.mul(x, w).unwrap();
+    let loss = b.sum(y, &[0, 1, 2, 3], false).unwrap();
+    b.output("loss", loss, OutputRole::User);
+    let graph = b.finish();
+    let weights = std::collections::HashMap::from([("w".to_string(), vec![0; 8])]);
+    let mut config = config(dir.path());
+    (config.data.train, config.data.eval, config.data.sequential) = (dir.path().into(), None, true);
+    config.warmup = 0;
+    let model = Model { graph: &graph, weights: &weights };
+    let mut trainer = Trainer::new(Arc::new(Cpu::new(1)), model, None, config, false).unwrap();
+    let e = trainer.run(&mut [], &AtomicBool::new(false)).unwrap_err();
+    assert!(e.code() == "HW-R002" && e.to_string().contains("5.png"), "{e}");
+    assert!(!saved(dir.path(), 2)[0].is_empty());
+}

@@ -1,7 +1,8 @@
 //! Names the place in a data file of a value that made a step fail.
 
 use super::{Batch, Dataset, Feed};
-use headwater_core::{Class, Tensor, TensorType};
+use crate::error::Error;
+use headwater_core::{Class, Code, Tensor, TensorType};
 
 /// Elements that one sample has in a column of a batch.
 fn elements(batch: &Batch, feed: usize, of: &Feed) -> usize {
@@ -33,7 +34,7 @@ pub(crate) fn not_finite(data: &Dataset, feeds: &[Feed], batch: &Batch, samples:
 /// The sample that holds `index`, which an operator found at `position` of its tensor to be out of range.
 /// The column that has it at that very position is taken, or else the first that has it anywhere: models
 /// shift and reshape their labels.
-pub(crate) fn holder(
+fn holder(
     data: &Dataset,
     feeds: &[Feed],
     batch: &Batch,
@@ -53,8 +54,21 @@ pub(crate) fn holder(
     place(true).or_else(|| place(false))
 }
 
+/// An error of a program, with the sample it is due to where a value of the data is out of range. `samples`: those
+/// of the batch, by their position in the file.
+pub fn located(e: Error, data: &Dataset, feeds: &[Feed], batch: &Batch, samples: &[u32]) -> Error {
+    let Error::Core(mut core) = e else { return e };
+    if core.code == Code::Value
+        && let Some(found) = index_of(&core.message)
+        && let Some(place) = holder(data, feeds, batch, samples, found)
+    {
+        core.message = format!("{}: {} in {place}", core.message, found.0);
+    }
+    Error::Core(core)
+}
+
 /// Index and position of the message that `headwater_core::ops::index::resolve` gives; `None` for any other.
-pub(crate) fn index_of(message: &str) -> Option<(i64, usize)> {
+fn index_of(message: &str) -> Option<(i64, usize)> {
     let (index, rest) = message.strip_prefix("index ")?.split_once(" at position ")?;
     Some((index.parse().ok()?, rest.split(' ').next()?.parse().ok()?))
 }

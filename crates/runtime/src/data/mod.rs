@@ -12,7 +12,8 @@ mod order;
 mod shards;
 mod text;
 
-pub(crate) use blame::{holder, index_of, not_finite};
+pub use blame::located;
+pub(crate) use blame::not_finite;
 pub(crate) use convert::append;
 pub(crate) use loader::gather;
 pub use loader::{Batch, Feed, Loader, feeds};

@@ -1,10 +1,9 @@
 //! What is to blame for a step that failed: the data, by file, column and sample; a node; the parameters.
 
 use super::{Trainer, rebound};
-use crate::data::{Batch, Dataset, Feed, Sampler, gather, holder, index_of, not_finite};
+use crate::data::{Batch, gather, not_finite};
 use crate::error::{Error, Result};
 use crate::scaler::LossScale;
-use headwater_core::Code;
 use headwater_core::tensor::Data;
 
 /// Parameters that are listed.
@@ -80,23 +79,4 @@ impl Trainer<'_> {
         let detail = format!("{cause}loss {loss}, norm {norm}{scale}; {list}");
         Ok(Error::NotFinite { step: self.step, detail, diverged })
     }
-}
-
-/// An error of a program, with the sample it is due to where a value of the data is out of range.
-pub(super) fn located(
-    e: Error,
-    data: &Dataset,
-    feeds: &[Feed],
-    batch: &Batch,
-    sampler: &mut Sampler,
-) -> Error {
-    let Error::Core(mut core) = e else { return e };
-    if core.code == Code::Value
-        && let Some(found) = index_of(&core.message)
-        && let Some(samples) = sampler.batch(batch.index)
-        && let Some(place) = holder(data, feeds, batch, &samples, found)
-    {
-        core.message = format!("{}: {} in {place}", core.message, found.0);
-    }
-    Error::Core(core)
 }

@@ -1,9 +1,8 @@
 //! Loss and accuracy on held-out data.
 
-use super::blame::located;
 use super::{Evaluation, Trainer, fed, rebound, returned};
 use crate::average::Average;
-use crate::data::{Feed, LastBatch, Loader, Order, Sampler, feeds};
+use crate::data::{Feed, LastBatch, Loader, Order, Sampler, feeds, located};
 use crate::error::{Error, Result};
 use crate::session::ProgramId;
 use headwater_core::{Graph, Tensor};
@@ -78,7 +77,9 @@ impl Trainer<'_> {
             let program = self.evaluation_program(batch.samples)?;
             self.session.set_rng(self.config.seed, DRAWS + batch.index)?;
             let ran = self.session.evaluate(program, &batch.inputs);
-            ran.map_err(|e| located(e, &data, &feeds, &batch, &mut sampler))?;
+            ran.map_err(|e| {
+                located(e, &data, &feeds, &batch, &sampler.batch(batch.index).unwrap_or_default())
+            })?;
             loss += self.session.output(program, 0)?.to_f64()[0] * batch.samples as f64;
             if let Some(c) = &classes {
                 let logits = self.session.output(program, c.logits)?;

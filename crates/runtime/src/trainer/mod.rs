@@ -17,7 +17,7 @@ pub use spans::Span;
 use crate::average::Average;
 use crate::checkpoint::{Found, Progress, Snapshot, Store};
 use crate::config::{NonFinite, TrainConfig};
-use crate::data::{Dataset, Feed, Loader, Order, Sampler, feeds};
+use crate::data::{Batch, Dataset, Feed, Loader, Order, Sampler, feeds, located};
 use crate::error::{Error, Result};
 use crate::optim::Groups;
 use crate::scaler::{Action, LossScale, Rule, Seen, State};
@@ -236,7 +236,8 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// `NotFinite` if gradients are not and the settings say to stop; what data, device, observers and disk
-    /// report. After `NotFinite`, and when an observer refuses a step, the run so far is saved.
+    /// report. After `NotFinite`, when data cannot be read, and when an observer refuses a step, the run so far
+    /// is saved.
     pub fn run(&mut self, observers: &mut [&mut dyn Observer], stop: &AtomicBool) -> Result<Summary> {
         let begin = Instant::now();
         let mut observers = Observers::new(observers);
@@ -288,6 +289,11 @@ impl<'a> Trainer<'a> {
                         format!("; saved in {}, from which no run resumes", path.display())
                     });
                     return Err(Error::NotFinite { step, detail: detail + &saved, diverged });
+                }
+                // No batch, so no step: likewise.
+                Err(e @ (Error::Data { .. } | Error::Io { .. } | Error::Feed(_))) if self.step > 0 => {
+                    self.save(&mut tell)?;
+                    return Err(e);
                 }
                 done => done?,
             };
@@ -364,25 +370,27 @@ impl<'a> Trainer<'a> {
         let counts = self.session.can_underflow() && self.config.amp.counts_underflow(self.step);
         let mut underflow: Option<Underflow> = None;
         for i in 0..micro as u64 {
-            if i > 0 && stop.load(Ordering::Relaxed) {
+            let next = match i > 0 && stop.load(Ordering::Relaxed) {
+                true => Ok(None),
+                false => self.timed("wait for data", None, |t| t.next(loader).map(Some)),
+            };
+            // Without a batch the step never was: running statistics are as before it.
+            if !matches!(next, Ok(Some(_))) {
                 for (tensor, bytes) in self.running.iter().zip(&before) {
                     self.session.write(tensor, bytes)?;
                 }
-                return Ok(None);
             }
-            let next = self.timed("wait for data", None, |_| Ok(loader.next()))?;
-            let Some(batch) = next else {
-                self.train.unchanged()?;
-                return Err(Error::Feed("the data ended before the run did".into()));
-            };
-            let batch = batch?;
+            let Some(batch) = next? else { return Ok(None) };
             let program = match counts {
                 true => self.counting_program(batch.samples)?,
                 false => self.training_program(batch.samples)?,
             };
             self.session.set_rng(self.config.seed, self.step * micro as u64 + i)?;
             let ran = self.timed("gradients", Some(program), |t| t.session.gradients(program, &batch.inputs));
-            ran.map_err(|e| blame::located(e, &self.train, &self.feeds, &batch, &mut self.sampler))?;
+            if let Err(e) = ran {
+                let samples = self.sampler.batch(batch.index).unwrap_or_default();
+                return Err(located(e, &self.train, &self.feeds, &batch, &samples));
+            }
             loss += self.session.output(program, 0)?.to_f64()[0] / micro as f64;
             samples += batch.samples;
             if counts {
@@ -429,6 +437,17 @@ impl<'a> Trainer<'a> {
             samples,
             seconds: begin.elapsed().as_secs_f64(),
         }))
+    }
+
+    /// The next batch.
+    ///
+    /// # Errors
+    /// `Data`, `Io` or `Feed` if there is none.
+    fn next(&self, loader: &mut Loader) -> Result<Batch> {
+        loader.next().unwrap_or_else(|| {
+            self.train.unchanged()?;
+            Err(Error::Feed("the data ended before the run did".into()))
+        })
     }
 
     fn training_program(&mut self, batch: usize) -> Result<ProgramId> {
