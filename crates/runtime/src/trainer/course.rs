@@ -6,6 +6,9 @@ use crate::config::{EvalConfig, Metric};
 use crate::schedule::Shape;
 use serde::{Deserialize, Serialize};
 
+/// `ReduceLROnPlateau`'s `eps`: the least by which the learning rate falls.
+const EPS: f64 = 1e-8;
+
 /// The evaluation that was best so far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
@@ -81,8 +84,10 @@ impl Course {
             (self.resting, self.bad) = (self.resting - 1, 0);
         }
         if self.bad > patience {
-            if lr > 0.0 {
-                self.factor = self.factor.min((self.factor * factor).max(min_lr / lr));
+            let lower = self.factor.min((self.factor * factor).max(min_lr / lr));
+            // Smaller falls than its `eps` are none; they begin the cooldown all the same.
+            if lr > 0.0 && (self.factor - lower) * lr > EPS {
+                self.factor = lower;
             }
             (self.resting, self.bad) = (cooldown, 0);
         }
@@ -129,6 +134,9 @@ mod tests {
         let losses = [0.9, 0.8, 0.79, 0.79, 0.7];
         assert_eq!(factors(&losses, &shape(0), Metric::Accuracy, 2.0), [1.0, 1.0, 1.0, 0.5, 0.5]);
         assert_eq!(factors(&losses, &Shape::Constant, Metric::Loss, 1.0), [1.0; 5]);
+        // From 1.5e-8 to 7.5e-9 is less than `eps`, from 3e-8 to 1.5e-8 more.
+        let shape = Shape::Plateau { factor: 0.5, patience: 0, threshold: 0.1, cooldown: 0, min_lr: 0.0 };
+        assert_eq!(factors(&[1.0; 4], &shape, Metric::Loss, 3e-8), [1.0, 0.5, 0.5, 0.5]);
     }
 
     #[test]
