@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use headwater_core::{DType, TensorType};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokenizers::{Encoding, Tokenizer, TruncationParams};
@@ -274,6 +275,13 @@ fn samples(path: &Path, file: u32, settings: &Settings) -> Result<Vec<Sample>> {
         .collect()
 }
 
+/// What `f` gives; a panic of the `tokenizers` crate, which some tokenizers cause, is a message.
+fn unless_panic<T>(f: impl FnOnce() -> T) -> Result<T, String> {
+    let message = "is no usable tokenizer: the `tokenizers` library stopped at it; save it again with the version of \
+                   Hugging Face's transformers that made it";
+    catch_unwind(AssertUnwindSafe(f)).map_err(|_| message.into())
+}
+
 /// A text's tokens, with the number of the text of a pair that each belongs to.
 #[derive(Default)]
 struct Encoded {
@@ -289,16 +297,18 @@ impl Tokens {
         let path = folder.join(&settings.tokenizer);
         let refuse = |m: String| Error::data(&path, m);
         let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
-        let mut tokenizer = Tokenizer::from_bytes(bytes)
+        let read = unless_panic(|| Tokenizer::from_bytes(&bytes)).map_err(refuse)?;
+        let mut tokenizer = read
             .map_err(|e| refuse(format!("is no tokenizer as Hugging Face saves it (tokenizer.json): {e}")))?;
         // Lengths are settings of the data set, whatever the file was saved with.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|e| refuse(e.to_string()))?;
         if settings.truncate {
-            let empty = match settings.fields().len() {
+            let empty = unless_panic(|| match settings.fields().len() {
                 2 => tokenizer.encode(("", ""), settings.special()),
                 _ => tokenizer.encode("", settings.special()),
-            };
+            });
+            let empty = empty.map_err(refuse)?;
             let added = empty.map_err(|e| refuse(e.to_string()))?.len();
             if added >= settings.length {
                 let length = settings.length;
@@ -338,12 +348,17 @@ impl Tokens {
         };
         let pairs = settings.fields().len() == 2;
         let special = settings.special();
-        let encoded = if pairs {
-            let all = samples.iter().map(|s| (s.text.as_str(), s.pair.as_deref().unwrap_or(""))).collect();
-            tokenizer.encode_batch::<(&str, &str)>(all, special)
-        } else {
-            tokenizer.encode_batch(samples.iter().map(|s| s.text.as_str()).collect::<Vec<_>>(), special)
+        let encode = || {
+            if pairs {
+                let all =
+                    samples.iter().map(|s| (s.text.as_str(), s.pair.as_deref().unwrap_or(""))).collect();
+                tokenizer.encode_batch::<(&str, &str)>(all, special)
+            } else {
+                tokenizer.encode_batch(samples.iter().map(|s| s.text.as_str()).collect::<Vec<_>>(), special)
+            }
         };
+        let encoded = unless_panic(encode)
+            .map_err(|m| format!("could not be tokenized: {} {m}", settings.tokenizer))?;
         let number = |&n: &u32| i32::try_from(n).map_err(|_| format!("a token is {n}, more than 2^31"));
         let convert = |e: Encoding| {
             let ids = e.get_ids().iter().map(number).collect::<Result<_, _>>()?;
@@ -582,6 +597,13 @@ mod tests {
         let texts = Texts::open(dir.path()).unwrap();
         assert_eq!(ints(&texts, "input_ids"), [1, 4, 2, 5, 2, 3]);
         assert_eq!(ints(&texts, "token_type_ids"), [0, 0, 0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_panic_of_the_tokenizer_is_a_message() {
+        let said = unless_panic(|| Vec::<u8>::new()[3]).unwrap_err();
+        assert!(said.contains("no usable tokenizer"), "{said}");
+        assert_eq!(unless_panic(|| 7), Ok(7));
     }
 
     #[test]
