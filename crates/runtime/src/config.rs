@@ -115,8 +115,9 @@ pub enum NonFinite {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
-    /// Samples to train on: `.safetensors`, `.npz` or `.npy` (several files by a `*` in the name), or a folder of
-    /// images with an `images.toml` or of texts with a `text.toml` (`docs/data.md`).
+    /// Samples to train on: `.safetensors`, `.npz`, `.npy` or `.parquet` (several files by a `*` in the name), or a
+    /// folder of images with an `images.toml`, of texts with a `text.toml`, or of Parquet files with a `table.toml`
+    /// (`docs/data.md`).
     pub train: PathBuf,
     /// Samples held out for evaluation.
     pub eval: Option<PathBuf>,

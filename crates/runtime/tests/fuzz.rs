@@ -118,6 +118,55 @@ fn safetensors() {
 }
 
 #[test]
+fn parquet() {
+    use parquet::data_type::{FloatType, Int64Type};
+    use parquet::file::writer::SerializedFileWriter;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data.parquet");
+    let schema = "message m { optional float x; required group ids (LIST) { repeated group list { required int64 element; } } }";
+    let schema = Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
+    let mut writer =
+        SerializedFileWriter::new(std::fs::File::create(&path).unwrap(), schema, Default::default()).unwrap();
+    for rows in [5usize, 3] {
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<FloatType>().write_batch(&vec![0.5; rows], Some(&vec![1; rows]), None).unwrap();
+        column.close().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let (values, starts): (Vec<i64>, Vec<i16>) =
+            (0..2 * rows as i64).map(|i| (i, (i % 2) as i16)).unzip();
+        column.typed::<Int64Type>().write_batch(&values, Some(&vec![1; 2 * rows]), Some(&starts)).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+    }
+    writer.close().unwrap();
+    let seed = std::fs::read(&path).unwrap();
+    // A panic inside the decoder is caught and becomes a message; it need not be printed each time.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    fuzz::run("parquet", |random| {
+        let mut bytes = seed.clone();
+        random.bytes(&mut bytes);
+        std::fs::write(&path, bytes).unwrap();
+        match Dataset::open(&path) {
+            Ok(data) => {
+                for c in data.columns() {
+                    let mut out = Vec::new();
+                    (0..c.ty.shape[0]).for_each(|i| c.append(i, c.ty.dtype, &mut out).unwrap());
+                    assert_eq!(out.len(), c.ty.bytes(), "{}", c.name);
+                }
+                true
+            }
+            Err(e) => {
+                assert!(e.to_string().starts_with(e.code()) && e.to_string().len() < 1 << 16, "{e}");
+                false
+            }
+        }
+    });
+    std::panic::set_hook(hook);
+}
+
+#[test]
 fn checkpoints() {
     let dir = tempfile::tempdir().unwrap();
     write_data(&dir.path().join("data.safetensors"));

@@ -29,7 +29,7 @@ const BYTES: u64 = 1 << 28;
 /// Contents of `images.toml`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+pub(super) struct Settings {
     /// 1 (grey) or 3 (red, green, blue).
     channels: usize,
     height: usize,
@@ -44,17 +44,57 @@ struct Settings {
     classes: Option<Vec<String>>,
 }
 
+/// Encoded images as tensors of one shape.
+#[derive(Debug)]
+pub(super) struct Layout {
+    settings: Settings,
+    /// By channel: factor and summand of a byte.
+    affine: Vec<(f64, f64)>,
+}
+
+impl Layout {
+    /// # Errors
+    /// The setting that makes no sense.
+    pub fn new(settings: Settings) -> Result<Layout, String> {
+        if ![1, 3].contains(&settings.channels) || settings.height == 0 || settings.width == 0 {
+            return Err("`channels` must be 1 or 3, `height` and `width` at least 1".into());
+        }
+        if settings.height.checked_mul(settings.width).is_none_or(|n| n > PIXELS) {
+            return Err(format!("images of more than {PIXELS} pixels are not supported"));
+        }
+        let affine = affine(&settings)?;
+        Ok(Layout { settings, affine })
+    }
+
+    /// Channels, height and width.
+    pub fn shape(&self) -> [usize; 3] {
+        [self.settings.channels, self.settings.height, self.settings.width]
+    }
+
+    /// Appends the values of a PNG or JPEG file as f32, little-endian.
+    ///
+    /// # Errors
+    /// That it is damaged, of another kind, or too large.
+    pub fn append(&self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+        let [channels, height, width] = self.shape();
+        let image = Image::decode(bytes)?.in_channels(channels).covering(height, width)?;
+        for (c, (factor, summand)) in self.affine.iter().enumerate() {
+            let plane = image.values.iter().skip(c).step_by(image.channels);
+            out.extend(plane.flat_map(|x| ((*x as f64 * factor + summand) as f32).to_le_bytes()));
+        }
+        Ok(())
+    }
+}
+
 /// The images of a folder.
 #[derive(Debug)]
 pub(super) struct Images {
-    settings: Settings,
+    layout: Layout,
     /// Files, by class and name.
     files: Vec<PathBuf>,
     /// Class of each file; none without subfolders.
     pub labels: Option<Vec<i64>>,
     pub classes: Vec<String>,
-    /// By channel: factor and summand of a byte.
-    affine: Vec<(f64, f64)>,
 }
 
 impl Images {
@@ -69,17 +109,11 @@ impl Images {
             _ => Error::io(&file)(e),
         })?;
         let settings: Settings = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
-        if ![1, 3].contains(&settings.channels) || settings.height == 0 || settings.width == 0 {
-            return Err(refuse("`channels` must be 1 or 3, `height` and `width` at least 1".into()));
-        }
-        if settings.height.checked_mul(settings.width).is_none_or(|n| n > PIXELS) {
-            return Err(refuse(format!("images of more than {PIXELS} pixels are not supported")));
-        }
-        let affine = affine(&settings).map_err(refuse)?;
+        let layout = Layout::new(settings).map_err(refuse)?;
         let folders = super::entries(folder)?.into_iter().filter(|p| p.is_dir()).collect::<Vec<_>>();
         let name = |p: &Path| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let found: Vec<String> = folders.iter().map(|p| name(p)).collect();
-        let classes = settings.classes.clone().unwrap_or_else(|| found.clone());
+        let classes = layout.settings.classes.clone().unwrap_or_else(|| found.clone());
         let (mut files, mut labels) = (Vec::new(), Vec::new());
         for (path, class) in folders.iter().zip(&found) {
             let label = classes.iter().position(|c| c == class).ok_or_else(|| {
@@ -96,7 +130,7 @@ impl Images {
         if files.is_empty() {
             return Err(Error::data(folder, "holds no .png, .jpg or .jpeg"));
         }
-        Ok(Images { settings, files, labels, classes, affine })
+        Ok(Images { layout, files, labels, classes })
     }
 
     /// Number of images.
@@ -106,7 +140,7 @@ impl Images {
 
     /// Channels, height and width.
     pub fn shape(&self) -> [usize; 3] {
-        [self.settings.channels, self.settings.height, self.settings.width]
+        self.layout.shape()
     }
 
     /// The file of an image.
@@ -120,14 +154,13 @@ impl Images {
     /// `Data` if it is damaged, of another kind, or too large; `Io`.
     pub fn append(&self, sample: usize, out: &mut Vec<u8>) -> Result<()> {
         let path = &self.files[sample];
-        let [_, height, width] = self.shape();
-        let image = Image::read(path)?.in_channels(self.settings.channels);
-        let image = image.covering(height, width).map_err(|m| Error::data(path, m))?;
-        for (c, (factor, summand)) in self.affine.iter().enumerate() {
-            let plane = image.values.iter().skip(c).step_by(image.channels);
-            out.extend(plane.flat_map(|x| ((*x as f64 * factor + summand) as f32).to_le_bytes()));
+        let size = std::fs::metadata(path).map_err(Error::io(path))?.len();
+        if size > BYTES {
+            let message = format!("is larger than {BYTES} bytes, which no image here may be");
+            return Err(Error::data(path, message));
         }
-        Ok(())
+        let bytes = std::fs::read(path).map_err(Error::io(path))?;
+        self.layout.append(&bytes, out).map_err(|m| Error::data(path, m))
     }
 }
 
@@ -146,13 +179,25 @@ fn affine(s: &Settings) -> Result<Vec<(f64, f64)>, String> {
     Ok(mean.iter().zip(std).map(|(mean, std)| (1.0 / (255.0 * std), -mean / std)).collect())
 }
 
-/// A folder's images, sorted by name. Other files are passed over.
+/// Endings of images that are not read.
+const OTHERS: [&str; 12] =
+    ["webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "jp2", "jxl", "ppm", "pgm"];
+
+/// A folder's images, sorted by name. Files that are no images are passed over.
+///
+/// # Errors
+/// `Data` for an image of a kind that is not read: without it the data set would be another one.
 fn images(folder: &Path) -> Result<Vec<PathBuf>> {
-    let image = |p: &PathBuf| {
-        let ending = p.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-        p.is_file() && ["png", "jpg", "jpeg"].contains(&ending.as_str())
-    };
-    Ok(super::entries(folder)?.into_iter().filter(image).collect())
+    let mut images = super::entries(folder)?;
+    images.retain(|p| p.is_file());
+    let ending = |p: &Path| p.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    if let Some(other) = images.iter().find(|p| OTHERS.contains(&ending(p).as_str())) {
+        let message =
+            "is an image of a kind that is not read: convert it to PNG or JPEG, or move it elsewhere";
+        return Err(Error::data(other, message));
+    }
+    images.retain(|p| ["png", "jpg", "jpeg"].contains(&ending(p).as_str()));
+    Ok(images)
 }
 
 /// An image: rows of pixels, channels innermost, values from 0 to 255.
@@ -166,19 +211,12 @@ struct Image {
 
 impl Image {
     /// Decodes a file by what it begins with.
-    fn read(path: &Path) -> Result<Image> {
-        let refuse = |m: String| Error::data(path, m);
-        let size = std::fs::metadata(path).map_err(Error::io(path))?.len();
-        if size > BYTES {
-            return Err(refuse(format!("is larger than {BYTES} bytes, which no image here may be")));
-        }
-        let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    fn decode(bytes: &[u8]) -> Result<Image, String> {
         match &bytes[..bytes.len().min(3)] {
-            [0x89, b'P', b'N'] => png(&bytes),
-            [0xff, 0xd8, 0xff] => jpeg(&bytes),
+            [0x89, b'P', b'N'] => png(bytes),
+            [0xff, 0xd8, 0xff] => jpeg(bytes),
             _ => Err("is neither a PNG nor a JPEG file".into()),
         }
-        .map_err(refuse)
     }
 
     fn new(height: usize, width: usize, channels: usize, bytes: &[u8]) -> Result<Image, String> {
@@ -373,6 +411,18 @@ mod tests {
         // A column scaled to a wide image would have rows of the new width first, one for each of its own.
         let column = image(1 << 20, 1, 1, &vec![1.0; 1 << 20]);
         assert!(column.covering(256, 256).unwrap_err().contains("too narrow"));
+    }
+
+    #[test]
+    fn an_image_of_another_kind_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(FILE), "channels = 1\nheight = 1\nwidth = 1").unwrap();
+        std::fs::write(dir.path().join("a.png"), "").unwrap();
+        std::fs::write(dir.path().join("notes.txt"), "").unwrap();
+        assert_eq!(Images::open(dir.path()).unwrap().len(), 1);
+        std::fs::write(dir.path().join("b.WebP"), "").unwrap();
+        let said = Images::open(dir.path()).map(drop).unwrap_err().to_string();
+        assert!(said.contains("b.WebP") && said.contains("convert it to PNG or JPEG"), "{said}");
     }
 
     #[test]

@@ -43,6 +43,9 @@ pub fn feeds<'a>(
     for (input, ty) in inputs {
         let name = names.get(input).map_or(input, String::as_str);
         let column = data.columns().iter().position(|c| c.name == name).ok_or_else(|| {
+            if let Some(holds) = data.other(name) {
+                return refuse(format!("input {input} takes numbers, {name} in {file} holds {holds}"));
+            }
             const SHOWN: usize = 12;
             let have: Vec<_> = data.columns().iter().map(|c| c.name.as_str()).take(SHOWN).collect();
             let more = match data.columns().len().saturating_sub(SHOWN) {

@@ -1,6 +1,6 @@
-//! Data sets: tensors in `.safetensors`, `.npz` or `.npy` files whose first dimension counts samples, folders of
-//! images and of texts, and several files as one. Owns files, conversion, the order of samples and the thread that reads ahead. Knows of the model only what its
-//! inputs are called.
+//! Data sets: tensors in `.safetensors`, `.npz` or `.npy` files whose first dimension counts samples, Parquet files,
+//! folders of images and of texts, and several files as one. Owns files, conversion, the order of samples and the
+//! thread that reads ahead. Knows of the model only what its inputs are called.
 
 mod blame;
 mod convert;
@@ -10,6 +10,7 @@ mod map;
 mod npy;
 mod order;
 mod shards;
+mod table;
 mod text;
 
 pub use blame::located;
@@ -38,6 +39,8 @@ enum Bytes {
     Images(Arc<Images>),
     /// In several files.
     Shards(Arc<Shards>),
+    /// In a Parquet file.
+    Table(Arc<table::Leaf>),
 }
 
 /// A tensor of a data set.
@@ -51,12 +54,12 @@ pub struct Column {
 }
 
 impl Column {
-    /// Row-major little-endian bytes; none of images and of several files, see [`Column::append`].
+    /// Row-major little-endian bytes; none of images, Parquet and several files, see [`Column::append`].
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Mapped(map, range) => &map.bytes()[range.clone()],
             Bytes::Owned(bytes) => bytes,
-            Bytes::Images(_) | Bytes::Shards(_) => &[],
+            Bytes::Images(_) | Bytes::Shards(_) | Bytes::Table(_) => &[],
         }
     }
 
@@ -68,7 +71,7 @@ impl Column {
     /// Appends a sample's elements to `out`, converted to another dtype.
     ///
     /// # Errors
-    /// `Data` or `Io` for an image that cannot be decoded.
+    /// `Data` or `Io` for an image that cannot be decoded, or a Parquet file that was changed.
     pub fn append(&self, sample: usize, to: DType, out: &mut Vec<u8>) -> Result<()> {
         let from = self.ty.dtype;
         match &self.bytes {
@@ -76,6 +79,7 @@ impl Column {
                 let (column, sample) = shards.of(sample);
                 column.append(sample, to, out)?;
             }
+            Bytes::Table(leaf) => leaf.append(&self.ty, sample, to, out)?,
             Bytes::Images(images) if to == DType::F32 => images.append(sample, out)?,
             Bytes::Images(images) => {
                 let mut values = Vec::new();
@@ -113,13 +117,16 @@ pub struct Dataset {
     classes: Option<Vec<String>>,
     /// File and line of each sample of texts.
     places: Option<Arc<text::Places>>,
+    /// Columns of Parquet files that are no tensors, and what they hold.
+    others: Vec<(String, String)>,
 }
 
 impl Dataset {
     /// Opens a file by its ending: `.safetensors`, `.npz` or `.npy` (one tensor, called after the file); or a
     /// folder with an `images.toml`: `images` f32 `[n, channels, height, width]`, and `labels` i64 `[n]`; or a
-    /// folder with a `text.toml`: `input_ids` i32 `[n, length]`, `attention_mask` bool, `labels`. A `*` in the
-    /// file's name makes one data set of all that it matches.
+    /// folder with a `text.toml`: `input_ids` i32 `[n, length]`, `attention_mask` bool, `labels`; or a
+    /// `.parquet`, or a folder of them with a `table.toml`. A `*` in the file's name makes one data set of all
+    /// that it matches.
     /// Uncompressed tensors stay in the file and are mapped; the file must not be changed meanwhile.
     ///
     /// # Errors
@@ -142,10 +149,18 @@ impl Dataset {
             let (classes, places) = (texts.classes, texts.places.map(Arc::new));
             return Ok(Dataset { columns: texts.columns, classes, places, ..Dataset::empty(path) });
         }
+        if path.join(table::FILE).is_file() {
+            let (settings, files) = table::Settings::open(path)?;
+            let sets = files.iter().map(|f| Dataset::of_table(f, &settings, wanted));
+            return Dataset::join(path, files.clone(), sets.collect::<Result<Vec<_>>>()?);
+        }
         if path.is_dir() {
             return Dataset::of_images(path);
         }
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
+        if ending == "parquet" {
+            return Dataset::of_table(path, &table::Settings::default(), wanted);
+        }
         let map = Arc::new(Mapped::open(path)?);
         let columns = match ending.as_str() {
             "safetensors" => safetensors_columns(path, &map)?,
@@ -156,7 +171,7 @@ impl Dataset {
             }
             other => {
                 let message = format!(
-                    "`.{other}` is no kind of data file: it must be .safetensors, .npz or .npy, or a folder of images or texts"
+                    "`.{other}` is no kind of data file: it must be .safetensors, .npz, .npy or .parquet, or a folder of images, texts or Parquet files"
                 );
                 return Err(Error::data(path, message));
             }
@@ -165,14 +180,38 @@ impl Dataset {
     }
 
     fn empty(path: &Path) -> Dataset {
-        Dataset { path: path.to_owned(), columns: Vec::new(), files: Vec::new(), classes: None, places: None }
+        Dataset {
+            path: path.to_owned(),
+            columns: Vec::new(),
+            files: Vec::new(),
+            classes: None,
+            places: None,
+            others: Vec::new(),
+        }
+    }
+
+    fn of_table(path: &Path, settings: &table::Settings, wanted: &dyn Fn(&str) -> bool) -> Result<Dataset> {
+        let map = Arc::new(Mapped::open(path)?);
+        let (columns, others) = table::columns(path, &map, settings, wanted)?;
+        Ok(Dataset { columns, others, files: vec![map], ..Dataset::empty(path) })
     }
 
     fn of_shards(pattern: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Dataset> {
         let paths = shards::files(pattern)?;
         let sets = paths.iter().map(|p| Dataset::open_columns(p, wanted)).collect::<Result<Vec<_>>>()?;
+        Dataset::join(pattern, paths, sets)
+    }
+
+    /// One data set of several, those of `paths`.
+    fn join(path: &Path, paths: Vec<PathBuf>, sets: Vec<Dataset>) -> Result<Dataset> {
         let files = sets.iter().flat_map(|s| s.files.iter().cloned()).collect();
-        Ok(Dataset { columns: shards::join(paths, &sets)?, files, ..Dataset::empty(pattern) })
+        let others = sets.first().map_or(Vec::new(), |s| s.others.clone());
+        Ok(Dataset { columns: shards::join(paths, &sets)?, files, others, ..Dataset::empty(path) })
+    }
+
+    /// What a column that is no tensor holds.
+    fn other(&self, name: &str) -> Option<&str> {
+        self.others.iter().find(|(n, _)| n == name).map(|(_, holds)| holds.as_str())
     }
 
     fn of_images(path: &Path) -> Result<Dataset> {
