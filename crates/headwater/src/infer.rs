@@ -7,7 +7,7 @@ use crate::import::Dims;
 use crate::model::Model;
 use crate::runtime::Dataset;
 use crate::runtime::config::InitConfig;
-use crate::runtime::data::{Feed, LastBatch, Loader, Order, Sampler, feeds};
+use crate::runtime::data::{Feed, LastBatch, Loader, Order, Sampler, feeds, located};
 use crate::runtime::session::{Model as SessionModel, ProgramId, Session};
 use crate::weights::{Mapping, Overlay, WeightFiles};
 use anyhow::{Context, Result, ensure};
@@ -111,9 +111,9 @@ pub fn run(
         let order = Order::Recorded { indices: Arc::new(indices) };
         parts.push((Sampler::new(order, samples, batch, LastBatch::Keep)?, Some(rest)));
     }
-    for (sampler, count) in parts {
+    for (mut sampler, count) in parts {
         let batches = sampler.per_epoch() as usize;
-        for b in Loader::new(data.clone(), fed.clone(), sampler, 0)?.take(batches) {
+        for b in Loader::new(data.clone(), fed.clone(), sampler.clone(), 0)?.take(batches) {
             let b = b?;
             let program = match programs.get(&b.samples) {
                 Some(&program) => program,
@@ -130,7 +130,9 @@ pub fn run(
                 given.map_or_else(|| vec![0; ty.bytes()], |i| b.inputs[i].clone())
             });
             session.set_rng(0, b.index)?;
-            session.evaluate(program, &bytes.collect::<Vec<_>>())?;
+            session
+                .evaluate(program, &bytes.collect::<Vec<_>>())
+                .map_err(|e| located(e, &data, &fed, &b, &sampler.batch(b.index).unwrap_or_default()))?;
             let samples = count.unwrap_or(b.samples);
             let inputs = fed.iter().zip(&b.inputs).filter_map(|(f, bytes)| {
                 let (name, ty) = types.iter().find(|(n, _)| *n == f.input)?;

@@ -221,6 +221,9 @@ fn samples(place: &Place, all: &mut Vec<Bad>) {
             ),
         }
     };
+    // A prediction reads no labels.
+    let file = write("label_of_eval", &|f| drop(f.tensors.insert("labels".into(), set(&labels, 99, 10.0))));
+    all.push(bad(&["eval", &model, "--data", &file], 1, &["labels", "sample 99", "label_of_eval"]));
     let mut case = |name: &str, names: &[&str], change: &dyn Fn(&mut TensorFile)| {
         let file = write(name, change);
         all.push(bad(&["train", &model, "--data", &file, "--batch", "8", "--epochs", "1"], 1, names));

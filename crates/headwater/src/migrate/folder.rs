@@ -69,7 +69,9 @@ impl Folder {
             bail!("{shown} contains `{name}`, which no migration writes; choose another folder with --out")
         };
         for name in &found {
-            let known = [RUN, MIXED, BOARD].contains(&name.as_str()) || FILES.contains(&name.as_str());
+            let known = [RUN, MIXED, BOARD].contains(&name.as_str())
+                || FILES.contains(&name.as_str())
+                || leftover(name);
             if !known {
                 return foreign(name);
             }
@@ -83,8 +85,20 @@ impl Folder {
         Store::clear(&run)?;
         Store::clear(&self.path.join(MIXED))?;
         events.iter().try_for_each(|name| remove(&board.join(name)))?;
-        FILES.iter().try_for_each(|name| remove(&self.path.join(name)))
+        let leftovers = found.iter().map(String::as_str).filter(|name| leftover(name));
+        FILES.into_iter().chain(leftovers).try_for_each(|name| remove(&self.path.join(name)))
     }
+}
+
+/// True of a file that a process which was killed left while it wrote one of [`FILES`]: `.report.html.77.tmp`.
+fn leftover(name: &str) -> bool {
+    let inner = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp"));
+    inner.is_some_and(|inner| {
+        let rest = FILES.iter().find_map(|file| inner.strip_prefix(file)?.strip_prefix('.'));
+        rest.is_some_and(|rest| {
+            rest.split('.').all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        })
+    })
 }
 
 /// Names in a folder but the lock's; none where there is no folder.
@@ -148,6 +162,8 @@ mod tests {
         for file in [
             "report.html",
             "report.json",
+            ".report.html.4711.tmp",
+            ".log.jsonl.4711.0.tmp",
             "log.jsonl",
             "tensorboard/events.out.tfevents.1.2.headwater",
             "run/step-00000300/model.safetensors",
@@ -162,7 +178,14 @@ mod tests {
         let folder = Folder::lock(out).unwrap();
         let refused = folder.clear(Begin::Anew).unwrap_err().to_string();
         assert!(refused.contains("--overwrite"), "{refused}");
-        for foreign in ["notes.txt", "run/step-by-step/thesis.tex", "run/step-", "tensorboard/mine"] {
+        for foreign in [
+            "notes.txt",
+            ".report.html.mine.tmp",
+            ".notes.4711.tmp",
+            "run/step-by-step/thesis.tex",
+            "run/step-",
+            "tensorboard/mine",
+        ] {
             touch(&out.join(foreign));
             let refused = folder.clear(Begin::Overwrite).unwrap_err().to_string();
             assert!(refused.contains(foreign.split("/thesis").next().unwrap()), "{foreign}: {refused}");
