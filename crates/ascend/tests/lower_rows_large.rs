@@ -258,3 +258,20 @@ fn flat_tensors_of_any_length() {
         }
     }
 }
+
+#[test]
+fn a_number_for_each_row_longer_than_strides_reach() {
+    for dtype in TYPES {
+        for (outer, cols) in [(vec![3], 4096), (vec![2, 48], 2048), (vec![5], 3000)] {
+            let (rank, shape) = (outer.len() + 1, [&outer[..], &[cols]].concat());
+            let mut b = RowBuilder::new(&outer, &[cols]);
+            let x = b.read(dtype, Access::identity(rank));
+            let own = (0..rank).map(|d| (d == rank - 2).then_some(0)).collect::<Vec<_>>();
+            let bias = b.read(dtype, Access::dims(&own));
+            let y = b.expr(&(input(0) + input(1)), &[x, bias]);
+            b.store(dtype, Access::identity(rank), y);
+            let layouts = [whole(&shape), whole(&outer[rank - 2..]), whole(&shape)];
+            right(&format!("{shape:?} in {dtype}"), &b.finish(), &layouts);
+        }
+    }
+}

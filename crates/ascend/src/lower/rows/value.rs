@@ -119,7 +119,8 @@ impl Unit {
             return self.w.vector(make(view(&dst), &operands, over));
         }
         // Chunks of 64 columns, each of all rows at once.
-        let pitch = (self.tile.pitch / 8) as u32;
+        // A tile of one row has one repeat, and may be longer than a stride reaches.
+        let pitch = if self.tile.grid { (self.tile.pitch / 8) as u32 } else { 8 };
         let lanes: Vec<Option<Buf>> =
             srcs.iter().map(|x| (x.extent == Extent::Lanes).then(|| self.spread(*x))).collect();
         let rows = self.rows.clone();
