@@ -1,6 +1,6 @@
 //! Sparse gradients of embeddings: the rows that a batch reads, instead of a table of zeros around them.
 //!
-//! Where a table's gradient is one [`EMBEDDING_DENSE_BACKWARD`], it becomes an [`EMBEDDING_SPARSE_BACKWARD`]:
+//! A table's gradient that is one [`EMBEDDING_DENSE_BACKWARD`] becomes an [`EMBEDDING_SPARSE_BACKWARD`]:
 //! numbers of rows and their sums, as PyTorch has them for `sparse=True`. They are written to state, for an update
 //! that steps these rows alone ([`super::update_graph`]). Sums are the same.
 
@@ -17,9 +17,9 @@ use crate::{DType, ensure, fail};
 /// Tables whose gradients are sparse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SparseEmbeddings<'a> {
-    /// Those that the model marks by `sparse=True`.
+    /// Embeddings that the model marks by `sparse=True`.
     Marked,
-    /// Those, and every other of which a batch reads at most half the rows.
+    /// These, and every other of which a batch reads at most half the rows.
     All,
     /// These parameters, each with the most rows that a batch reads.
     Given(&'a [(String, usize)]),

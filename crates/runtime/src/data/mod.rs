@@ -30,7 +30,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where a column's bytes are.
+/// Place of a column's bytes.
 #[derive(Clone, Debug)]
 enum Bytes {
     Mapped(Arc<Mapped>, Range<usize>),
@@ -209,7 +209,7 @@ impl Dataset {
         Ok(Dataset { columns: shards::join(paths, &sets)?, files, others, ..Dataset::empty(path) })
     }
 
-    /// What a column that is no tensor holds.
+    /// The contents of a column that is no tensor.
     fn other(&self, name: &str) -> Option<&str> {
         self.others.iter().find(|(n, _)| n == name).map(|(_, holds)| holds.as_str())
     }

@@ -275,7 +275,7 @@ fn samples(path: &Path, file: u32, settings: &Settings) -> Result<Vec<Sample>> {
         .collect()
 }
 
-/// What `f` gives; a panic of the `tokenizers` crate, which some tokenizers cause, is a message.
+/// The result of `f`; a panic of the `tokenizers` crate, which some tokenizers cause, is a message.
 fn unless_panic<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     let message = "is no usable tokenizer: the `tokenizers` library stopped at it; save it again with the version of \
                    Hugging Face's transformers that made it";

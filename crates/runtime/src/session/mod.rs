@@ -120,10 +120,10 @@ impl Default for Training {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sparse {
-    /// Those that the model marks by `sparse=True`.
+    /// Embeddings that the model marks by `sparse=True`.
     #[default]
     Marked,
-    /// Those, and every other of which a batch reads at most half the rows.
+    /// These, and every other of which a batch reads at most half the rows.
     All,
     /// None.
     None,

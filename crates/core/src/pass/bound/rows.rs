@@ -1,6 +1,6 @@
 //! Row programs with a random rounding at each instruction.
 //!
-//! What an operator computes on the way may be much larger than its result: a norm's gradient is the difference of a
+//! Intermediate numbers of an operator may be much larger than its result: a norm's gradient is the difference of a
 //! cotangent and its means, and is zero for a constant one. Only roundings inside show how far off such a zero is.
 
 use super::moves;

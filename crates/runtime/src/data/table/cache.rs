@@ -33,7 +33,7 @@ fn size(block: &Block) -> usize {
 }
 
 fn with<T>(f: impl FnOnce(&mut Kept) -> T) -> T {
-    // What is kept is whole between two calls, whatever happened to a thread.
+    // The cache is whole between two calls, whatever happened to a thread.
     f(KEPT.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 

@@ -19,7 +19,7 @@ const ELEMENTS: u64 = 1 << 28;
 #[derive(Debug, Default)]
 pub(super) struct Block {
     pub(super) bytes: Vec<u8>,
-    /// Where each row ends, of rows of several sizes.
+    /// Ends of the rows, if they have several sizes.
     pub(super) ends: Vec<usize>,
 }
 
@@ -44,7 +44,7 @@ impl From<ParquetError> for Fault {
 /// The dtype of a column's elements; `None` for strings of bytes.
 ///
 /// # Errors
-/// What it holds, for what is no number.
+/// For a column of no numbers, the kind that it holds.
 pub(super) fn dtype(column: &ColumnDescriptor) -> Result<Option<DType>, String> {
     let integer = match (column.logical_type_ref(), column.converted_type()) {
         (Some(LogicalType::Integer(int)), _) => Some((int.bit_width, int.is_signed)),

@@ -91,7 +91,7 @@ impl Settings {
     }
 }
 
-/// What becomes of the elements of a row.
+/// Treatment of the elements of a row.
 #[derive(Clone, Debug)]
 enum Kind {
     /// The one element.
@@ -190,7 +190,7 @@ pub(super) struct Leaf {
     leaf: usize,
     dtype: Option<DType>,
     kind: Kind,
-    /// What its decoded blocks are kept by.
+    /// Key of its decoded blocks in the cache.
     key: u64,
 }
 
@@ -263,7 +263,7 @@ impl Leaf {
     }
 }
 
-/// What `f` gives; a panic of the decoder, which a damaged file can cause, is a message.
+/// The result of `f`; a panic of the decoder, which a damaged file can cause, is a message.
 fn unless_panic<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|_| "is damaged: its decoder stopped at it".into())
 }

@@ -90,7 +90,7 @@ fn columns_are_tensors_whose_rows_are_read_in_any_order() {
     assert_eq!(floats(&data, "pair", &order), [6., 7., 0., 1., 4., 5., 2., 3.]);
     assert_eq!(floats(&data, "b", &[3]), [1.]);
 
-    // What is no tensor says what it is where it is asked for.
+    // A column that is no tensor is named with its kind where it is asked for.
     let ty = TensorType::new(DType::F32, [1]);
     let refused = feeds([("text", &ty)].into_iter(), &data, &Default::default()).unwrap_err().to_string();
     assert!(refused.contains("text in") && refused.contains("holds strings"), "{refused}");
