@@ -8,6 +8,7 @@
 use crate::dtype::{Class, DType};
 use crate::expr::{Binary, Expr, Unary};
 use crate::shape::Shape;
+use crate::tensor::TensorType;
 use std::fmt;
 
 /// How one operand is walked: for every iteration dimension (`outer` then `inner`) the operand's dimension it
@@ -113,6 +114,30 @@ pub struct RowProgram {
 }
 
 impl RowProgram {
+    /// Whether operands of these types and shapes are what the program reads and writes: as many, of its
+    /// dtypes, and no access leaves its operand. Returns the reason where they are not.
+    pub fn agrees<'a>(
+        &self,
+        reads: impl IntoIterator<Item = &'a TensorType>,
+        writes: &[TensorType],
+    ) -> Result<(), String> {
+        let reads: Vec<&TensorType> = reads.into_iter().collect();
+        let sizes: Vec<usize> = self.outer.iter().chain(&self.inner).copied().collect();
+        let all = |operands: &[Operand], types: &[&TensorType], verb: &str| {
+            if operands.len() != types.len() {
+                return Err(format!("the program {verb} {} operands, not {}", operands.len(), types.len()));
+            }
+            for (o, ty) in operands.iter().zip(types) {
+                if o.dtype != ty.dtype || !o.access.stays_within(&sizes, &ty.shape) {
+                    return Err(format!("the program {verb} another operand than {ty}"));
+                }
+            }
+            Ok(())
+        };
+        all(&self.reads, &reads, "reads")?;
+        all(&self.writes, &writes.iter().collect::<Vec<_>>(), "writes")
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.outer.iter().product()
@@ -329,6 +354,24 @@ impl Access {
     /// Stands still everywhere.
     pub fn still(dims: usize) -> Self {
         Access(vec![None; dims])
+    }
+
+    /// True if walking an iteration space of these sizes stays within an operand of the shape.
+    fn stays_within(&self, sizes: &[usize], shape: &[usize]) -> bool {
+        if self.0.len() != sizes.len() {
+            return false;
+        }
+        if sizes.contains(&0) {
+            return true;
+        }
+        let mut last = vec![0usize; shape.len()];
+        for (&walk, &size) in self.0.iter().zip(sizes) {
+            let Some((dim, step)) = walk else { continue };
+            let Some(at) = last.get_mut(dim) else { return false };
+            let Some(end) = step.checked_mul(size - 1).and_then(|s| s.checked_add(*at)) else { return false };
+            *at = end;
+        }
+        last.iter().zip(shape).all(|(at, size)| at < size)
     }
 
     /// Iteration dimension `i` is operand dimension `dims[i]`; `None` stands still.

@@ -6,7 +6,7 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::row::{Instr, RowProgram};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
-use crate::{DType, ensure, fail};
+use crate::{DType, fail};
 use std::sync::Arc;
 
 /// Runs the attribute `program` on the inputs; `outputs` lists the types of its results, `ops` the operators
@@ -15,11 +15,11 @@ pub static FUSED: OpDef = OpDef {
     name: "fused",
     schemas: &["headwater::fused(Tensor[] inputs, *, str outputs, str ops) -> Tensor[]"],
     infer: |cx| {
+        let outputs = decode_types(cx.opt_str("outputs")?.unwrap_or(""))?;
         if let Some(Attr::Program(p)) = cx.attrs.get("program") {
-            let agree = cx.present().map(|t| t.dtype).eq(p.reads.iter().map(|r| r.dtype));
-            ensure!(agree, DType, "the program reads other types than {}", cx.list_types());
+            p.agrees(cx.present(), &outputs).map_err(|m| fail!(Shape, "{m}"))?;
         }
-        decode_types(cx.opt_str("outputs")?.unwrap_or(""))
+        Ok(outputs)
     },
     derivative: Derivative::NotDifferentiable("fusion comes after differentiation"),
     precision: Precision::Same,
