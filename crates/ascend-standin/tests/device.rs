@@ -57,7 +57,7 @@ fn kernels_give_the_bits_of_the_simulated_device() {
     let machines = [
         (Machine::a2(Cann::V91), "910b1", &[F32, F16, BF16][..]),
         // Kernels of 310P are compiled by the toolkit's executables.
-        (Machine::with_compiler(Cann::V91, &config, compiler), "310p", &[F16][..]),
+        (Machine::with_compiler(Cann::V91, &config, compiler), "310p", &[F32, F16][..]),
     ];
     for (machine, chip, dtypes) in machines {
         let (npu, simulated) = (ascend(&machine), AscendSim::from_name(chip, 1).unwrap());

@@ -12,6 +12,7 @@ mod launch;
 mod product;
 mod rows;
 mod sequence;
+mod split;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ pub use distinct::Distinct;
 pub use kernel::{has_kernel, takes_strides};
 pub use launch::{Arg, Launch, Lowered, Refusal};
 pub use rows::rows;
+pub use split::MODEL as SPLIT;
 
 use crate::chip::Chip;
 use crate::kernel::Source;

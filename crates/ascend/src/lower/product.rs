@@ -2,11 +2,12 @@
 //!
 //! Operands are taken as they lie where the kernel can: plain or transposed, any row stride, two dimensions of batch.
 //! Others are first copied into scratch memory by a row program, as are f32 operands whose rows do not run along the
-//! sums, since the cube transposes 16-bit elements alone. Further dimensions of batch are launches of their own.
+//! sums, since the cube transposes 16-bit elements alone. Further dimensions of batch are launches of their own. On 310P,
+//! whose cube has no f32, such operands are split into parts of f16 (`split`).
 
 use super::launch::{Launch, Lowered, Refusal};
 use super::sequence::{Sequence, Tensor, behind};
-use crate::chip::Chip;
+use crate::chip::{Arch, Chip};
 use crate::kernel::{Elem, Source};
 use crate::kernels::{Matmul, Matrix, matmul};
 use headwater_core::axes::{Axis, merge};
@@ -129,6 +130,9 @@ impl Sequence<'_> {
         }
         if bias.is_some_and(|bias| !bias.view.layout.is_contiguous()) {
             return Err(Refusal::new("a bias that is not contiguous"));
+        }
+        if self.chip.arch == Arch::P310 && elem == Elem::F32 {
+            return self.split_product(a, b, bias, c);
         }
         let mark = self.mark();
         let batch = &c.shape()[..c.shape().rank() - 2];

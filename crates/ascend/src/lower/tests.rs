@@ -45,7 +45,7 @@ fn conforms(chip: &str, op: &str, more: Vec<Case>, dtypes: &[DType]) {
 
 fn on_both(op: &'static OpDef, more: fn() -> Vec<Case>) {
     conforms("910b1", op.name, more(), &[F32, F16, BF16]);
-    conforms("310p", op.name, more(), &[F16]);
+    conforms("310p", op.name, more(), &[F32, F16]);
 }
 
 /// Two tiles of the cube, tails, groups of heads of two sizes, masks of both kinds.
