@@ -39,7 +39,7 @@ fn every_operator_gives_its_results() {
 }
 
 /// Operators of several launches, of products and of kernels that report to the host.
-const LAUNCHED: [&str; 8] = [
+const LAUNCHED: [&str; 9] = [
     "matmul",
     "linear",
     "attention",
@@ -48,6 +48,7 @@ const LAUNCHED: [&str; 8] = [
     "convolution_input_grad",
     "convolution_weight_grad",
     "check_index",
+    "philox_uniform",
 ];
 
 #[test]

@@ -8,6 +8,7 @@ mod gather_rows;
 mod indices;
 mod matmul;
 mod matmul_store;
+mod philox;
 mod rms_norm;
 mod rms_norm_grad;
 
@@ -16,6 +17,7 @@ pub use check_index::{CheckIndex, check_index};
 pub use embedding_grad::{EmbeddingGrad, embedding_grad};
 pub use gather_rows::{GatherRows, gather_rows};
 pub use matmul::{Matmul, Matrix, matmul};
+pub use philox::{philox_uniform, uniform_blocks};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rms_norm_grad::{rms_norm_grad, rms_norm_grad_gamma, rms_norm_grad_partials};
 

@@ -2,7 +2,8 @@
 //!
 //! Scores are f32 in scratch memory, block by block of samples, heads and queries, so that it stays bounded. Weights and
 //! the gradients of scores are rounded to the operands' dtype before they are multiplied. Gradients of keys and values
-//! are summed in f32 over blocks of queries.
+//! are summed in f32 over blocks of queries. With dropout, the uniform numbers of a block's weights are drawn again in both
+//! directions.
 
 use super::launch::{Lowered, Refusal};
 use super::product::{even, input};
@@ -13,6 +14,7 @@ use headwater_core::DType;
 use headwater_core::expr::{Expr, float, input as x};
 use headwater_core::ops::OpCx;
 use headwater_core::ops::attention::attention::Attention;
+use headwater_core::ops::random::philox;
 use headwater_core::plan::TensorView;
 use headwater_core::row::{Access, Instr, Reduce, Reg, RowBuilder};
 
@@ -25,7 +27,7 @@ const QUERIES: usize = 128;
 /// The launches of an `attention` node.
 ///
 /// # Errors
-/// Types and shapes that the kernels do not take; dropout.
+/// Types and shapes that the kernels do not take.
 pub fn attention(
     chip: &Chip,
     cx: &OpCx,
@@ -45,11 +47,13 @@ pub fn attention(
     let (q, k, v) = (input(reads, 0)?, input(reads, 1)?, input(reads, 2)?);
     let mask = mask(&a, reads, 3)?;
     let dtype = q.dtype();
-    for block in Block::all(&a, 4 + dtype.size()) {
+    let dropout = Dropout::of(&a, cx, reads, 4)?;
+    for block in Block::all(&a, 4 + dtype.size() + dropout.bytes()) {
         let mark = s.mark();
         let scores = block.scores(s, &a, &q, &k)?;
         let weights = s.scratch(dtype, scores.shape())?;
         let (own, mask) = (block.of(&log)?, mask.as_ref().map(|m| block.of(m)).transpose()?);
+        let drawn = dropout.drawn(s, &a, &block)?;
         let mut b = RowBuilder::new(&scores.shape()[..3], &scores.shape()[3..]);
         let score = masked(&mut b, &a, mask.as_ref(), block.queries.0);
         let most = b.reduce(Reduce::Max, score);
@@ -60,10 +64,12 @@ pub fn attention(
         let sum = b.sum(e);
         let scale = b.expr(&x(0).eq(float(0.0)).select(float(0.0), x(0).recip()), &[sum]);
         let weight = b.expr(&(x(0) * x(1)), &[e, scale]);
+        let kept = dropout.kept(&mut b);
+        let weight = kept.map_or(weight, |kept| b.expr(&(x(0) * x(1)), &[weight, kept]));
         b.store(dtype, Access::identity(4), weight);
         let logarithm = b.expr(&(x(0) + x(1).log()), &[most, sum]);
         b.store(log.dtype(), by_query(), logarithm);
-        let reads: Vec<&Tensor> = [&scores].into_iter().chain(&mask).collect();
+        let reads: Vec<&Tensor> = [&scores].into_iter().chain(&mask).chain(&drawn).collect();
         s.rows(&b.finish(), &reads, &[&weights, &own])?;
         let values = block.repeated(&v, &a)?;
         let weights = grouped(&weights, a.heads / a.value_heads)?;
@@ -102,7 +108,8 @@ pub fn attention_backward(
         return Err(Refusal::new("a gradient of another type than the queries'"));
     }
     let groups = [a.heads / a.key_heads, a.heads / a.value_heads];
-    let blocks = Block::all(&a, 2 * (4 + dtype.size()));
+    let dropout = Dropout::of(&a, cx, reads, 7)?;
+    let blocks = Block::all(&a, 2 * (4 + dtype.size()) + dropout.bytes());
     // Blocks of queries of the same samples and heads follow each other.
     for same in blocks.chunk_by(|b, c| (b.samples, b.heads) == (c.samples, c.heads)) {
         let mark = s.mark();
@@ -124,6 +131,7 @@ pub fn attention_backward(
             let (weights, slopes) = (s.scratch(dtype, scores.shape())?, s.scratch(dtype, scores.shape())?);
             let own_mask = mask.as_ref().map(|m| block.of(m)).transpose()?;
             let own_log = block.of(&log)?;
+            let drawn = dropout.drawn(s, &a, block)?;
             let own_dmask = dmask.iter().map(|t| block.of(t)).collect::<Result<Vec<_>, _>>()?;
             let mut b = RowBuilder::new(&scores.shape()[..3], &scores.shape()[3..]);
             let score = masked(&mut b, &a, own_mask.as_ref(), block.queries.0);
@@ -133,14 +141,18 @@ pub fn attention_backward(
             let none = x(1).eq(float(f64::NEG_INFINITY));
             let weight = none.select(float(0.0), (x(0) - x(1)).exp_nonpos());
             let weight = b.expr(&weight, &[score, logarithm]);
-            b.store(dtype, Access::identity(4), weight);
-            let slope = b.expr(&(x(0) * (x(1) - x(2))), &[weight, d_weight, through_row]);
+            let (mut used, mut d_used) = (weight, d_weight);
+            if let Some(kept) = dropout.kept(&mut b) {
+                [used, d_used] = [used, d_used].map(|own| b.expr(&(x(0) * x(1)), &[own, kept]));
+            }
+            b.store(dtype, Access::identity(4), used);
+            let slope = b.expr(&(x(0) * (x(1) - x(2))), &[weight, d_used, through_row]);
             let scaled = b.expr(&(x(0) * a.scale), &[slope]);
             b.store(dtype, Access::identity(4), scaled);
             for t in &own_dmask {
                 b.store(t.dtype(), Access::identity(4), slope);
             }
-            let reads = [&scores].into_iter().chain(&own_mask).chain([&own_log, &d, &through]);
+            let reads = [&scores].into_iter().chain(&own_mask).chain([&own_log, &d, &through]).chain(&drawn);
             let writes = [&weights, &slopes].into_iter().chain(&own_dmask);
             s.rows(&b.finish(), &reads.collect::<Vec<_>>(), &writes.collect::<Vec<_>>())?;
 
@@ -165,9 +177,6 @@ fn empty(a: &Attention) -> Result<bool, Refusal> {
     let nothing = [a.batch, a.heads, a.l, a.s].contains(&0);
     if !nothing && a.ev == 0 {
         return Err(Refusal::new("attention to values without elements"));
-    }
-    if a.dropout > 0.0 {
-        return Err(Refusal::new("dropout of attention's weights"));
     }
     Ok(nothing)
 }
@@ -228,6 +237,62 @@ fn grouped(t: &Tensor, group: usize) -> Result<Tensor, Refusal> {
 fn joined(s: &mut Sequence, t: &Tensor, group: usize) -> Result<Tensor, Refusal> {
     let [n, heads, rows, columns] = t.shape()[..] else { return Err(Refusal::new("heads of no matrices")) };
     s.shaped(t, &[n, heads / group, group * rows, columns])
+}
+
+/// Dropout of weights: the key and the stream of their uniform numbers, if there is one.
+struct Dropout {
+    from: Option<(Tensor, u32)>,
+    below: f64,
+    scale: f64,
+}
+
+impl Dropout {
+    fn of(a: &Attention, cx: &OpCx, reads: &[Option<TensorView>], key: usize) -> Result<Dropout, Refusal> {
+        let stream = || philox::number(cx).map_err(|e| Refusal(e.message));
+        let from = if a.dropout > 0.0 { Some((input(reads, key)?, stream()?)) } else { None };
+        // Uniform numbers are multiples of 2⁻²⁴: those below 1 - p are below the next multiple, which f32 holds.
+        let steps = f64::exp2(24.0);
+        let below = ((1.0 - a.dropout) * steps).ceil() / steps;
+        Ok(Dropout { from, below, scale: a.survivor_scale() })
+    }
+
+    /// Bytes for each weight.
+    fn bytes(&self) -> usize {
+        if self.from.is_some() { 4 } else { 0 }
+    }
+
+    /// Uniform numbers of a block's weights: those of their indices in `[batch, heads, queries, keys]`.
+    fn drawn(&self, s: &mut Sequence, a: &Attention, block: &Block) -> Result<Option<Tensor>, Refusal> {
+        let Some((key, stream)) = &self.from else { return Ok(None) };
+        let Block { samples, heads, queries } = *block;
+        // Numbers that follow one another: of all heads of the block, or of some queries of each.
+        let whole = queries.1 == a.l;
+        let (pieces, len) = match whole {
+            true => (1, samples.1 * heads.1 * a.l * a.s),
+            false => (heads.1, queries.1 * a.s),
+        };
+        // Each piece is drawn from a multiple of four numbers on: up to three lie before it.
+        let pitch = if whole { a.l * a.s } else { len + 4 };
+        let room = s.scratch(DType::F32, &[4 + if whole { len } else { pieces * pitch }])?;
+        for piece in 0..pieces {
+            let head = (samples.0 * a.heads + heads.0 + piece) as u64;
+            let first = (head * a.l as u64 + queries.0 as u64) * a.s as u64;
+            let before = (first % 4) as usize;
+            let to = room.part(0, 4 + piece * pitch - before, len + before)?;
+            s.uniform(key, *stream, first / 4, &to)?;
+        }
+        let dims = [(samples.1, heads.1 * a.l * a.s), (heads.1, pitch), (queries.1, a.s), (a.s, 1)];
+        let drawn = room.part(0, 4, 1)?.walked(&dims.map(|(size, times)| (size, Some((0, times)))))?;
+        Ok(Some(drawn))
+    }
+
+    /// Reads uniform numbers: what weights are multiplied by.
+    fn kept(&self, b: &mut RowBuilder) -> Option<Reg> {
+        self.from.as_ref()?;
+        let drawn = b.read(DType::F32, Access::identity(4));
+        let kept = x(0).lt(float(self.below)).select(float(self.scale), float(0.0));
+        Some(b.expr(&kept, &[drawn]))
+    }
 }
 
 /// Samples, heads and queries that are computed together: the first of each, and how many.

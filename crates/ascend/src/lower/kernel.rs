@@ -8,9 +8,13 @@ use super::product::{affine, product};
 use super::{attention, convolution};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source, SourceId, Stmt, StmtKind};
-use crate::kernels::{CheckIndex, EmbeddingGrad, GatherRows, check_index, embedding_grad, gather_rows};
+use crate::kernels::{
+    CheckIndex, EmbeddingGrad, GatherRows, check_index, embedding_grad, gather_rows, philox_uniform,
+    uniform_blocks,
+};
 use headwater_core::graph::Origin;
 use headwater_core::ops::index::embedding_grad::Options;
+use headwater_core::ops::random::philox;
 use headwater_core::ops::{OpCx, OpDef};
 use headwater_core::plan::{Place, SegmentId, Step, TensorView};
 use headwater_core::{Attrs, DType, Layout, TensorType};
@@ -107,6 +111,7 @@ fn choose(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Result<Cho
             Err(Refusal::new(cx.opt_str("reason").ok().flatten().unwrap_or("a row program on the host")))
         }
         "check_index" => checked_index(chip, cx),
+        "philox_uniform" => uniform(chip, cx, outs),
         name => Err(Refusal(format!("`{name}` has no kernel yet"))),
     }
 }
@@ -190,6 +195,18 @@ fn embedding_backward(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
     let program = embedding_grad(chip.arch, &shape)?;
     let args = vec![read(1), read(0), write(0), Arg::Fault { limit: rows }];
     Ok((program, args, chip.vector_cores))
+}
+
+fn uniform(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusal> {
+    let fact = |e: headwater_core::diagnostic::Error| Refusal(e.message);
+    if outs[0].dtype != DType::F32 {
+        return Err(Refusal(format!("random numbers in {}", outs[0].dtype)));
+    }
+    let (stream, first) = (philox::number(cx).map_err(fact)?, philox::first(cx).map_err(fact)?);
+    let numbers = outs[0].shape.numel() as u64;
+    let program = philox_uniform(chip.arch, numbers)?;
+    let args = vec![read(0), write(0), Arg::Int(stream.into()), Arg::Int(first as i64 / 4)];
+    Ok((program, args, uniform_blocks(numbers).min(chip.vector_cores)))
 }
 
 /// The program, all of whose statements come from one source.

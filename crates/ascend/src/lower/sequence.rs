@@ -1,13 +1,16 @@
 //! Launches that follow each other over a step's operands and scratch memory: operators of several kernels.
 
-use super::launch::{Arg, Lowered, Refusal};
+use super::kernel::attributed;
+use super::launch::{Arg, Launch, Lowered, Refusal};
 use super::rows;
 use crate::chip::Chip;
 use crate::kernel::Source;
+use crate::kernels::{philox_uniform, uniform_blocks};
 use headwater_core::expr::Expr;
 use headwater_core::plan::{Place, SegmentId, TensorView};
 use headwater_core::row::RowProgram;
 use headwater_core::{DType, Layout, Shape};
+use std::sync::Arc;
 
 /// Scratch memory begins at multiples of it; as many bytes more hold what whole blocks read behind an operand.
 const ALIGN: u64 = 512;
@@ -172,6 +175,17 @@ impl<'a> Sequence<'a> {
         if made.scratch > 0 {
             self.lowered.scratch = self.lowered.scratch.max(inner + made.scratch + ALIGN);
         }
+        Ok(())
+    }
+
+    /// Uniform numbers of a stream from a block of four on, into contiguous f32 of any number.
+    pub fn uniform(&mut self, key: &Tensor, stream: u32, block: u64, to: &Tensor) -> Result<(), Refusal> {
+        let numbers = to.shape().numel() as u64;
+        let program = Arc::new(attributed(philox_uniform(self.chip.arch, numbers)?, self.source));
+        let first = i64::try_from(block).map_err(|_| Refusal::new("random numbers beyond a stream"))?;
+        let args = vec![key.arg, to.arg, Arg::Int(stream.into()), Arg::Int(first)];
+        let blocks = uniform_blocks(numbers).min(self.chip.vector_cores);
+        self.lowered.launches.push(Launch { program, args, blocks });
         Ok(())
     }
 

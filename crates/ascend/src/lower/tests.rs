@@ -64,7 +64,14 @@ fn attentions() -> Vec<Case> {
             .arg(Bool, &[2, 1, 3, 19], Sample::Values((0..114).map(|i| f64::from(i % 3 != 0)).collect()))
             .none()
             .attr("scale", 0.3),
+        dropped(qkv("dropped", [2, 1, 2], [3, 19], [8, 16])),
+        // Queries of each head are drawn apart.
+        dropped(qkv("dropped in blocks", [2, 2, 1], [25, 17], [8, 8])),
     ]
+}
+
+fn dropped(case: Case) -> Case {
+    case.none().index(&[2], 1000).attr("scale", 0.3).attr("dropout_p", 0.3).attr("stream", 5)
 }
 
 #[test]
