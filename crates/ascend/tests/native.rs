@@ -9,7 +9,7 @@ use headwater_core::plan::{Bindings, Work};
 use headwater_core::{DType, Registry, pass};
 use std::collections::BTreeSet;
 
-const OPERATORS: [&str; 11] = [
+const OPERATORS: [&str; 18] = [
     "check_index",
     "matmul",
     "linear",
@@ -20,6 +20,13 @@ const OPERATORS: [&str; 11] = [
     "convolution",
     "convolution_input_grad",
     "convolution_weight_grad",
+    "max_pool2d_with_indices",
+    "adaptive_max_pool2d",
+    "max_pool2d_with_indices_backward",
+    "avg_pool2d",
+    "avg_pool2d_backward",
+    "adaptive_avg_pool2d",
+    "_adaptive_avg_pool2d_backward",
     "philox_uniform",
 ];
 

@@ -11,6 +11,7 @@ mod matmul_store;
 mod philox;
 mod rms_norm;
 mod rms_norm_grad;
+mod scatter_sum;
 
 pub use add::add;
 pub use check_index::{CheckIndex, check_index};
@@ -20,6 +21,7 @@ pub use matmul::{Matmul, Matrix, matmul};
 pub use philox::{philox_uniform, uniform_blocks};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rms_norm_grad::{rms_norm_grad, rms_norm_grad_gamma, rms_norm_grad_partials};
+pub use scatter_sum::{ScatterSum, scatter_sum};
 
 use crate::finding::{Finding, Rule};
 

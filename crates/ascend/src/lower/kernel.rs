@@ -5,14 +5,15 @@
 
 use super::launch::{Arg, Launch, Lowered, Refusal};
 use super::product::{affine, product};
-use super::{attention, convolution};
+use super::{attention, convolution, pooling};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source, SourceId, Stmt, StmtKind};
 use crate::kernels::{
-    CheckIndex, EmbeddingGrad, GatherRows, check_index, embedding_grad, gather_rows, philox_uniform,
-    uniform_blocks,
+    CheckIndex, EmbeddingGrad, GatherRows, ScatterSum, check_index, embedding_grad, gather_rows,
+    philox_uniform, scatter_sum, uniform_blocks,
 };
 use headwater_core::graph::Origin;
+use headwater_core::ops::conv::window::Pool;
 use headwater_core::ops::index::embedding_grad::Options;
 use headwater_core::ops::random::philox;
 use headwater_core::ops::{OpCx, OpDef};
@@ -72,6 +73,12 @@ pub fn takes_strides(op: &OpDef) -> bool {
             | "convolution"
             | "convolution_input_grad"
             | "convolution_weight_grad"
+            | "max_pool2d_with_indices"
+            | "adaptive_max_pool2d"
+            | "avg_pool2d"
+            | "avg_pool2d_backward"
+            | "adaptive_avg_pool2d"
+            | "_adaptive_avg_pool2d_backward"
     )
 }
 
@@ -87,6 +94,9 @@ fn composed(
     match op.name {
         "attention" => return attention::attention(chip, cx, reads, writes, source),
         "attention_backward" => return attention::attention_backward(chip, cx, reads, writes, source),
+        "max_pool2d_with_indices" | "adaptive_max_pool2d" => {
+            return pooling::maximum(chip, &pool(op, cx)?, reads, writes, source);
+        }
         _ => {}
     }
     let [write] = writes else { return Err(Refusal::new("more than one result")) };
@@ -96,8 +106,25 @@ fn composed(
         "convolution" => convolution::convolution(chip, cx, reads, write, source),
         "convolution_input_grad" => convolution::convolution_input_grad(chip, cx, reads, write, source),
         "convolution_weight_grad" => convolution::convolution_weight_grad(chip, cx, reads, write, source),
+        "avg_pool2d" | "adaptive_avg_pool2d" => pooling::mean(chip, cx, &pool(op, cx)?, reads, write, source),
+        "avg_pool2d_backward" | "_adaptive_avg_pool2d_backward" => {
+            pooling::mean_backward(chip, cx, &pool(op, cx)?, reads, write, source)
+        }
         name => Err(Refusal(format!("`{name}` has no kernel yet"))),
     }
+}
+
+/// The windows of a pooling, or of the pooling whose gradient is taken.
+fn pool(op: &OpDef, cx: &OpCx) -> Result<Pool, Refusal> {
+    let input = match op.name.ends_with("_backward") {
+        true => cx.sizes("input_size"),
+        false => cx.shape(0).cloned(),
+    };
+    let pool = input.and_then(|input| match op.name.contains("adaptive") {
+        true => Pool::adaptive(&input, cx),
+        false => Pool::sliding(&input, cx),
+    });
+    pool.map_err(|e| Refusal(e.message))
 }
 
 type Chosen = (Program, Vec<Arg>, u32);
@@ -111,6 +138,7 @@ fn choose(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Result<Cho
             Err(Refusal::new(cx.opt_str("reason").ok().flatten().unwrap_or("a row program on the host")))
         }
         "check_index" => checked_index(chip, cx),
+        "max_pool2d_with_indices_backward" => maximum_backward(chip, cx, outs),
         "philox_uniform" => uniform(chip, cx, outs),
         name => Err(Refusal(format!("`{name}` has no kernel yet"))),
     }
@@ -195,6 +223,23 @@ fn embedding_backward(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
     let program = embedding_grad(chip.arch, &shape)?;
     let args = vec![read(1), read(0), write(0), Arg::Fault { limit: rows }];
     Ok((program, args, chip.vector_cores))
+}
+
+fn maximum_backward(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusal> {
+    let (g, index) = (input(cx, 0)?, input(cx, 1)?);
+    let plane = |shape: &[usize]| shape[shape.len() - 2..].iter().map(|&n| n as u64).product();
+    let to = &outs[0].shape;
+    let shape = ScatterSum {
+        elem: Elem::of(g.dtype).ok_or_else(|| Refusal(format!("gradients in {}", g.dtype)))?,
+        index: index_type(index.dtype)?,
+        planes: to[..to.rank() - 2].iter().map(|&n| n as u64).product(),
+        from: plane(&g.shape),
+        to: plane(to),
+    };
+    let program = scatter_sum(chip.arch, &shape)?;
+    let args = vec![read(1), read(0), write(0), Arg::Fault { limit: shape.to }];
+    let blocks = shape.reports().min(u64::from(chip.vector_cores)) as u32;
+    Ok((program, args, blocks))
 }
 
 fn uniform(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusal> {

@@ -9,6 +9,7 @@ mod convolution;
 mod distinct;
 mod kernel;
 mod launch;
+mod pooling;
 mod product;
 mod rows;
 mod sequence;

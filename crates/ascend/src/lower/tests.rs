@@ -8,7 +8,11 @@ use headwater_core::conformance::{Truth, graph_of, numbers};
 use headwater_core::device::Device;
 use headwater_core::evaluate::evaluate;
 use headwater_core::ops::attention::attention::{ATTENTION, ATTENTION_BACKWARD};
+use headwater_core::ops::conv::avg_pool2d::{
+    ADAPTIVE_AVG_POOL2D, ADAPTIVE_AVG_POOL2D_BACKWARD, AVG_POOL2D, AVG_POOL2D_BACKWARD,
+};
 use headwater_core::ops::conv::convolution::{CONVOLUTION, CONVOLUTION_INPUT_GRAD, CONVOLUTION_WEIGHT_GRAD};
+use headwater_core::ops::conv::max_pool2d::{ADAPTIVE_MAX_POOL2D, MAX_POOL2D};
 use headwater_core::ops::{Case, OpDef, Sample};
 use headwater_core::{DType, Registry};
 
@@ -109,4 +113,61 @@ fn convolution() {
 fn gradients_of_convolutions() {
     on_both(&CONVOLUTION_INPUT_GRAD, Vec::new);
     on_both(&CONVOLUTION_WEIGHT_GRAD, Vec::new);
+}
+
+/// Windows that overlap, are cut by padding, leave gaps, are dilated; results of several tasks.
+fn poolings() -> Vec<Case> {
+    let pool = |name, shape: &[usize], kernel: i64, stride: i64, padding: i64| {
+        let case = Case::new(name).distinct(shape).attr("kernel_size", [kernel, kernel]);
+        case.attr("stride", [stride, stride]).attr("padding", [padding, padding])
+    };
+    vec![
+        pool("halves", &[2, 3, 8, 20], 2, 2, 0),
+        pool("overlapping", &[2, 2, 11, 9], 3, 2, 1),
+        pool("every place", &[1, 2, 9, 10], 3, 1, 1),
+        pool("gaps", &[1, 2, 10, 17], 2, 3, 0),
+        pool("ceil", &[1, 2, 10, 7], 3, 2, 1).attr("ceil_mode", true),
+    ]
+}
+
+fn adaptive_poolings() -> Vec<Case> {
+    let pool =
+        |name, shape: &[usize], size: [i64; 2]| Case::new(name).distinct(shape).attr("output_size", size);
+    vec![
+        pool("whole planes", &[2, 5, 7, 6], [1, 1]),
+        pool("even", &[2, 3, 8, 12], [4, 3]),
+        pool("uneven", &[1, 2, 10, 11], [7, 4]),
+    ]
+}
+
+/// Dilated windows; equal numbers, of which the first wins, and NaN, of which the last does.
+fn maxima() -> Vec<Case> {
+    let case = Case::new("dilated").distinct(&[1, 2, 9, 12]).attr("kernel_size", [3, 2]);
+    let dilated = case.attr("dilation", [2, 3]).attr("padding", [1, 1]);
+    let values = (0..96).map(|i| if i % 7 == 3 { f64::NAN } else { f64::from(i / 5 % 4) }).collect();
+    let equal = Case::new("equal numbers and NaN").arg(F64, &[2, 1, 6, 8], Sample::Values(values));
+    let more =
+        vec![dilated, equal.attr("kernel_size", [3, 3]).attr("stride", [2, 2]).attr("padding", [1, 1])];
+    poolings().into_iter().chain(more).collect()
+}
+
+#[test]
+fn maxima_of_windows() {
+    on_both(&MAX_POOL2D, maxima);
+    on_both(&ADAPTIVE_MAX_POOL2D, adaptive_poolings);
+}
+
+#[test]
+fn means_of_windows() {
+    on_both(&AVG_POOL2D, || {
+        let uncounted = poolings().into_iter().map(|case| case.attr("count_include_pad", false));
+        uncounted.chain(poolings()).collect()
+    });
+    on_both(&ADAPTIVE_AVG_POOL2D, adaptive_poolings);
+}
+
+#[test]
+fn gradients_of_means_of_windows() {
+    on_both(&AVG_POOL2D_BACKWARD, Vec::new);
+    on_both(&ADAPTIVE_AVG_POOL2D_BACKWARD, Vec::new);
 }
