@@ -12,10 +12,11 @@ use crate::core::graph::{InputRole, OutputRole};
 use crate::core::pass::{self, precision};
 use crate::core::{DType, Graph, Tensor, TensorType, stats};
 use crate::cpu::limits::Limits;
-use crate::model::Bound;
+use crate::import::Dims;
+use crate::model::{Bound, Model};
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
-use crate::runtime::data::{Dataset, Loader, Order, Sampler, feeds};
+use crate::runtime::data::{Dataset, Loader, Order};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
@@ -159,19 +160,26 @@ impl Chosen {
     }
 }
 
-/// Reads the first batches of the training data, in the order of the run.
+/// Reads the first batches of the training data, in the order of the run, and binds the model to them. Samples keep their
+/// padding.
 ///
 /// # Errors
 /// What the data refuses.
-pub fn batches(bound: &Bound, config: &TrainConfig, count: usize) -> Result<Vec<Vec<Tensor>>> {
+pub fn batches(
+    model: &Model,
+    dims: &Dims,
+    config: &TrainConfig,
+    count: usize,
+) -> Result<(Bound, Vec<Vec<Tensor>>)> {
     let data = Arc::new(Dataset::open(&config.data.train)?);
-    let types: Vec<TensorType> = bound.user_inputs().map(|(_, ty)| ty.clone()).collect();
-    let (feeds, batch, samples) = feeds(bound.user_inputs(), &data, &config.data.names)?;
+    let (bound, feeding) = model.bind_to_data(dims, data, config)?;
+    let batch = feeding.batch();
     let order =
         if config.data.sequential { Order::Sequential } else { Order::Shuffled { seed: config.seed } };
-    let sampler = Sampler::new(order, samples, batch, config.data.last)?;
+    let sampler = feeding.sampler(order, config.data.last)?;
+    let types: Vec<TensorType> = bound.user_inputs().map(|(_, ty)| ty.clone()).collect();
     let whole = |b: &crate::runtime::data::Batch| b.samples == batch;
-    let batches: Vec<Vec<Tensor>> = Loader::new(data, feeds, sampler, 0)?
+    let batches: Vec<Vec<Tensor>> = Loader::new(feeding, sampler, 0)?
         .take(count)
         .collect::<crate::runtime::Result<Vec<_>>>()?
         .into_iter()
@@ -179,7 +187,7 @@ pub fn batches(bound: &Bound, config: &TrainConfig, count: usize) -> Result<Vec<
         .map(|b| types.iter().zip(&b.inputs).map(|(ty, bytes)| Tensor::from_bytes(ty, bytes)).collect())
         .collect();
     ensure!(!batches.is_empty(), "the training data has no whole batch of {batch} samples");
-    Ok(batches)
+    Ok((bound, batches))
 }
 
 /// Loss and gradients.

@@ -6,8 +6,8 @@ use crate::core::{Graph, Tensor, TensorType};
 use crate::import::Dims;
 use crate::model::Model;
 use crate::runtime::Dataset;
-use crate::runtime::config::InitConfig;
-use crate::runtime::data::{Feed, LastBatch, Loader, Order, Sampler, feeds, located};
+use crate::runtime::config::{DataConfig, InitConfig};
+use crate::runtime::data::{Feeding, LastBatch, Loader, Order, Shapes, located};
 use crate::runtime::session::{Model as SessionModel, ProgramId, Session};
 use crate::weights::{Mapping, Overlay, WeightFiles};
 use anyhow::{Context, Result, ensure};
@@ -23,12 +23,13 @@ const BATCH: usize = 32;
 pub struct Asked {
     /// Samples in a batch; by default as exported, or 32 where the model takes any number.
     pub batch: Option<usize>,
-    /// Tensor of the file for each input of the model that is called differently.
-    pub names: BTreeMap<String, String>,
+    /// Tensor of the file for each input of the model that is called differently, and buckets of length.
+    pub data: DataConfig,
     /// Outputs that are wanted, by position; none: all.
     pub outputs: Option<Vec<usize>>,
-    /// Whether samples that fill no batch of a fixed size are run beside repeated ones, rather than left out.
-    pub pad: bool,
+    /// True if outputs go to a file. Samples that fill no batch of a fixed size are then run beside repeated ones, rather
+    /// than left out, and outputs of shorter batches are filled up with zeros.
+    pub whole: bool,
     /// Weights in place of the archive's.
     pub weights: Option<InitConfig>,
 }
@@ -68,59 +69,72 @@ pub fn run(
 ) -> Result<Done> {
     let data = Arc::new(Dataset::open(data)?);
     let exported = model.bind(&dims.clone().or_exported())?;
-    let (fed, given, samples) = matched(&wanted(&exported.graph, asked)?, &data, &asked.names)?;
-    // Where the model takes any number, the one that it was exported with is an example's.
-    let batch = match asked.batch {
-        Some(batch) => batch,
-        None if model.batch(dims.clone(), given).is_ok() => BATCH.min(samples),
-        None => given,
+    let inputs = used(&exported.graph, &data, asked)?;
+    let given = inputs.first().and_then(|(_, ty)| ty.shape.first()).copied().unwrap_or(0);
+    let rebound = |shapes: &Shapes| -> Result<Graph> {
+        Ok(model.bind(&model.shaped(dims.clone(), shapes)?.or_exported())?.graph)
     };
+    let types = |shapes: &Shapes| {
+        let graph = rebound(shapes).map_err(|e| crate::runtime::Error::Rebind {
+            batch: shapes.batch,
+            cause: format!("{e:#}").into(),
+        })?;
+        let users = graph.inputs.iter().filter(|i| i.role == InputRole::User);
+        let types = users.map(|i| (i.name.clone(), graph.ty(i.value).clone()));
+        Ok(types.filter(|(name, _)| inputs.iter().any(|(n, _)| n == name)).collect())
+    };
+    // The batch of the export is an example's where the model takes any number.
+    let any = asked.batch.is_none() && model.batch(dims.clone(), given).is_ok();
+    let feeding = Feeding::new(data.clone(), &asked.data, &inputs, asked.batch, &types)?;
+    let samples = feeding.samples();
+    let feeding = if any { feeding.with_batch(BATCH.min(samples)) } else { feeding };
+    let batch = feeding.batch();
     ensure!(batch > 0 && samples > 0, "{} holds no samples", data.path().display());
-    let rebound = |n: usize| -> Result<Graph> {
-        Ok(match n == given {
-            true => exported.graph.clone(),
-            false => model.bind(&model.batch(dims.clone(), n)?.or_exported())?.graph,
-        })
-    };
     let files =
         asked.weights.as_ref().and_then(|w| w.weights.as_deref()).map(WeightFiles::open).transpose()?;
     let overlay = match (&files, &asked.weights) {
         (Some(files), Some(init)) => Overlay::new(&exported, files, init)?,
         _ => Overlay::none(&exported),
     };
-    let graph = rebound(batch)?;
+    let graph = rebound(&feeding.largest())?;
+    let full: Vec<Vec<usize>> = {
+        let graph = selected(graph.clone(), asked)?;
+        graph.outputs.iter().map(|o| graph.ty(o.value).shape.to_vec()).collect()
+    };
     let mut session = Session::new(device, SessionModel { graph: &graph, weights: &overlay }, None)?;
     model.release();
-    let mut programs: HashMap<usize, ProgramId> = HashMap::new();
+    let mut programs: HashMap<Shapes, ProgramId> = HashMap::new();
     let rest = samples % batch;
-    let fits = rest == 0 || rebound(rest).is_ok();
+    let fits = rest == 0 || rebound(&feeding.largest().with_batch(rest)).is_ok();
     let mut done = Done { mapping: files.is_some().then(|| overlay.mapping.clone()), ..Done::default() };
     ensure!(
-        samples >= batch || fits || asked.pad,
+        samples >= batch || fits || asked.whole,
         "{} has {samples} samples, which do not fill a batch of {batch}, and the model takes no other",
         data.path().display()
     );
     let mut parts = Vec::new();
     if samples >= batch || fits {
         let last = if fits { LastBatch::Keep } else { LastBatch::Drop };
-        parts.push((Sampler::new(Order::Sequential, samples, batch, last)?, None));
+        parts.push((feeding.sampler(Order::Sequential, last)?, None));
     }
-    if !fits && asked.pad {
+    if !fits && asked.whole {
         // The last samples, and the very last one again until the batch is full.
         let indices = (0..batch).map(|i| (samples - rest + i).min(samples - 1) as u32).collect();
         let order = Order::Recorded { indices: Arc::new(indices) };
-        parts.push((Sampler::new(order, samples, batch, LastBatch::Keep)?, Some(rest)));
+        parts.push((feeding.sampler(order, LastBatch::Keep)?, Some(rest)));
     }
     for (mut sampler, count) in parts {
         let batches = sampler.per_epoch() as usize;
-        for b in Loader::new(data.clone(), fed.clone(), sampler.clone(), 0)?.take(batches) {
+        for b in Loader::new(feeding.clone(), sampler.clone(), 0)?.take(batches) {
             let b = b?;
-            let program = match programs.get(&b.samples) {
+            let fed = feeding.feeds(b.bucket);
+            let shapes = feeding.shapes(b.bucket, b.samples);
+            let program = match programs.get(&shapes) {
                 Some(&program) => program,
                 None => {
-                    let graph = selected(rebound(b.samples)?, asked)?;
+                    let graph = selected(rebound(&shapes)?, asked)?;
                     let program = session.evaluation_program(&graph)?;
-                    *programs.entry(b.samples).or_insert(program)
+                    *programs.entry(shapes).or_insert(program)
                 }
             };
             let types: Vec<(String, TensorType)> =
@@ -132,16 +146,18 @@ pub fn run(
             session.set_rng(0, b.index)?;
             session
                 .evaluate(program, &bytes.collect::<Vec<_>>())
-                .map_err(|e| located(e, &data, &fed, &b, &sampler.batch(b.index).unwrap_or_default()))?;
+                .map_err(|e| located(e, &feeding, &b, &sampler.batch(b.index).unwrap_or_default()))?;
             let samples = count.unwrap_or(b.samples);
             let inputs = fed.iter().zip(&b.inputs).filter_map(|(f, bytes)| {
                 let (name, ty) = types.iter().find(|(n, _)| *n == f.input)?;
                 Some((name.as_str(), cut(Tensor::from_bytes(ty, bytes), b.samples, samples)))
             });
             let inputs = inputs.collect();
-            let outputs = (0..session.outputs(program).count())
-                .map(|i| Ok(cut(session.output(program, i)?, b.samples, samples)))
-                .collect::<Result<_>>()?;
+            let outputs = (0..session.outputs(program).count()).map(|i| {
+                let t = cut(session.output(program, i)?, b.samples, samples);
+                Ok(if asked.whole { filled(t, &full[i]) } else { t })
+            });
+            let outputs = outputs.collect::<Result<_>>()?;
             each(Ran { samples, inputs, outputs })?;
             done.samples += samples;
         }
@@ -160,6 +176,33 @@ fn cut(t: Tensor, batch: usize, samples: usize) -> Tensor {
     shape[0] = samples;
     let ty = TensorType::new(t.dtype(), shape);
     Tensor::from_bytes(&ty, &bytes[..ty.bytes()])
+}
+
+/// A batch of samples that are as large as those of `full`, of which it may have a first part in each dimension; zeros
+/// after it.
+fn filled(t: Tensor, full: &[usize]) -> Tensor {
+    let shape = t.shape().to_vec();
+    if shape.len() != full.len() || shape.is_empty() || shape[1..] == full[1..] {
+        return t;
+    }
+    let all: Vec<usize> = std::iter::once(shape[0]).chain(full[1..].iter().copied()).collect();
+    let size = t.dtype().size();
+    let row = shape[shape.len() - 1];
+    let mut out = vec![0; all.iter().product::<usize>() * size];
+    let bytes = t.to_bytes();
+    let mut index = vec![0; shape.len()];
+    for source in bytes.chunks_exact((row * size).max(1)) {
+        let at = index.iter().zip(&all).fold(0, |at, (i, n)| at * n + i) * size;
+        out[at..at + source.len()].copy_from_slice(source);
+        for d in (0..shape.len() - 1).rev() {
+            index[d] += 1;
+            if index[d] < shape[d] {
+                break;
+            }
+            index[d] = 0;
+        }
+    }
+    Tensor::from_bytes(&TensorType::new(t.dtype(), all), &out)
 }
 
 /// The graph with the wanted outputs alone.
@@ -191,13 +234,26 @@ fn wanted(graph: &Graph, asked: &Asked) -> Result<Vec<(String, TensorType, bool)
     Ok(users.map(|i| (i.name.clone(), graph.ty(i.value).clone(), needed.contains(&i.value.0))).collect())
 }
 
-/// Feeds for the inputs that are needed or that the file has; the batch of the export, and the samples.
-fn matched(
-    inputs: &[(String, TensorType, bool)],
-    data: &Dataset,
-    names: &BTreeMap<String, String>,
-) -> Result<(Vec<Feed>, usize, usize)> {
-    let there = |name: &String| data.column(names.get(name).unwrap_or(name)).is_some();
-    let used = inputs.iter().filter(|(name, _, needed)| *needed || there(name));
-    Ok(feeds(used.map(|(name, ty, _)| (name.as_str(), ty)), data, names)?)
+/// Inputs that are fed: those that are needed, and others that the file has.
+fn used(graph: &Graph, data: &Dataset, asked: &Asked) -> Result<Vec<(String, TensorType)>> {
+    let there = |name: &String| data.column(asked.data.names.get(name).unwrap_or(name)).is_some();
+    let used = wanted(graph, asked)?.into_iter().filter(|(name, _, needed)| *needed || there(name));
+    Ok(used.map(|(name, ty, _)| (name, ty)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::DType;
+
+    #[test]
+    fn shorter_outputs_are_filled_up_with_zeros() {
+        let t = Tensor::float(DType::F32, [2, 2, 2], (1..=8).map(f64::from).collect());
+        let long = filled(t.clone(), &[9, 3, 2]);
+        assert_eq!(long.shape()[..], [2, 3, 2]);
+        assert_eq!(long.floats(), [1., 2., 3., 4., 0., 0., 5., 6., 7., 8., 0., 0.]);
+        let square = filled(t.clone(), &[9, 3, 3]);
+        assert_eq!(square.floats()[..9], [1., 2., 0., 3., 4., 0., 0., 0., 0.]);
+        assert_eq!(filled(t.clone(), &[9, 2, 2]), t);
+    }
 }

@@ -5,11 +5,15 @@ use crate::core::{DType, Graph, Registry, Tensor, TensorType, ValueId, pass};
 use crate::golden::Golden;
 use crate::import::symbolic::Expr;
 use crate::import::{Dims, Note, Program, StoredTensor};
+use crate::runtime::config::DataConfig;
+use crate::runtime::data::{Feeding, Shapes};
 use crate::runtime::session::Weights;
+use crate::runtime::{Dataset, Error as RunError, TrainConfig};
 use anyhow::{Context, Result, bail};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// An opened export and the operators it may use.
 #[derive(Debug)]
@@ -103,6 +107,55 @@ impl Model {
             );
         };
         Ok(dims.set(symbol.name.clone(), i64::try_from(batch)?))
+    }
+
+    /// Sets the symbolic sizes to those of what is fed, the batch included. Sizes that the export fixes stay, whatever is
+    /// fed.
+    ///
+    /// # Errors
+    /// If the batch is fixed and another one is fed.
+    pub fn shaped(&self, dims: Dims, shapes: &Shapes) -> Result<Dims> {
+        let fixed = |e: &Expr| matches!(e, Expr::Number(_));
+        let inputs = self.program.inputs();
+        let first = inputs.iter().find_map(|i| i.sizes.first());
+        let batch = i64::try_from(shapes.batch)?;
+        let mut dims = match first {
+            Some(Expr::Number(n)) if n.int() == Some(batch) => dims,
+            _ => self.batch(dims, shapes.batch)?,
+        };
+        for input in inputs {
+            let Some(sizes) = shapes.samples.get(&input.name) else { continue };
+            for (d, (expr, &size)) in input.sizes.iter().skip(1).zip(sizes).enumerate() {
+                if !fixed(expr) {
+                    dims = dims.set(format!("{}.{}", input.name, d + 1), i64::try_from(size)?);
+                }
+            }
+        }
+        Ok(dims)
+    }
+
+    /// Binds to the samples of a data set as they are stored, and to the batch of the settings. Also returns what feeds the
+    /// model from them.
+    ///
+    /// # Errors
+    /// Errors of the importer and of the data.
+    pub fn bind_to_data(
+        &self,
+        dims: &Dims,
+        data: Arc<Dataset>,
+        config: &TrainConfig,
+    ) -> Result<(Bound, Feeding)> {
+        let inputs = |bound: &Bound| bound.user_inputs().map(|(n, t)| (n.to_string(), t.clone())).collect();
+        let bind = |shapes: &Shapes| self.bind(&self.shaped(dims.clone(), shapes)?.or_exported());
+        let types = |shapes: &Shapes| {
+            let refused =
+                |e: anyhow::Error| RunError::Rebind { batch: shapes.batch, cause: format!("{e:#}").into() };
+            bind(shapes).map(|bound| inputs(&bound)).map_err(refused)
+        };
+        let settings = DataConfig { buckets: None, lengths: None, ..config.data.clone() };
+        let exported: Vec<_> = inputs(&self.bind(&dims.clone().or_exported())?);
+        let feeding = Feeding::new(data, &settings, &exported, config.batch, &types)?;
+        Ok((bind(&feeding.largest())?, feeding))
     }
 
     /// Binds to the shapes of a golden's inputs, without dropout where the golden was recorded so.

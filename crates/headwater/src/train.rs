@@ -4,6 +4,7 @@ use crate::core::device::Device;
 use crate::import::Dims;
 use crate::model::Model;
 use crate::runtime::TrainConfig;
+use crate::runtime::data::Shapes;
 use crate::runtime::log::{JsonLines, TensorBoard};
 use crate::runtime::session::Model as SessionModel;
 use crate::runtime::trainer::{Observer, Summary, Trainer};
@@ -65,9 +66,10 @@ pub fn with_trainer<T>(
 ) -> Result<T> {
     model.program.verify_checksums().with_context(|| format!("{} is damaged", model.path.display()))?;
     let bound = model.bind(&dims.clone().or_exported())?;
-    let rebind = |batch: usize| -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
-        let dims = model.batch(dims.clone(), batch)?.or_exported();
-        Ok(model.bind(&dims)?.graph)
+    let rebind = |shapes: &Shapes| -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
+        let bound = model.shaped(dims.clone(), shapes).and_then(|dims| model.bind(&dims.or_exported()));
+        // With all causes: the error is a part of a sentence.
+        Ok(bound.map_err(|e| format!("{e:#}"))?.graph)
     };
     // A run that is resumed has its weights from the checkpoint.
     let files = config.init.weights.as_deref().filter(|_| !resume).map(WeightFiles::open).transpose()?;

@@ -15,10 +15,9 @@ use std::path::Path;
 fn the_choice_keeps_its_budget_and_its_file_repeats_it() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit");
     let model = Model::open(&example.join("digits_vit.pt2")).unwrap();
-    let bound = model.bind(&model.batch(Dims::new(), 16).unwrap().or_exported()).unwrap();
-    let mut config = TrainConfig::default();
+    let mut config = TrainConfig { batch: Some(16), ..TrainConfig::default() };
     config.data.train = example.join("train.safetensors");
-    let batches = batches(&bound, &config, 2).unwrap();
+    let (bound, batches) = batches(&model, &Dims::new(), &config, 2).unwrap();
     assert_eq!(batches.len(), 2);
     let (pool, device) = (Pool::new(2), Cpu::new(2));
     let effort = Effort { runs: 1, rounds: 1000, bytes: 1 << 20 };

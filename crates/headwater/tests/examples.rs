@@ -89,3 +89,11 @@ fn an_encoder_begins_with_saved_weights() {
     assert!(s.verdict == Verdict::Note && s.summary.contains("no curve"), "{}", s.summary);
     falls("encoder-finetune", &losses);
 }
+
+#[test]
+fn sentences_of_several_lengths_train_in_buckets() {
+    let (report, losses) = run("lengths", 120);
+    let s = training(&report);
+    assert!(s.verdict == Verdict::Note && s.summary.contains("no curve"), "{}", s.summary);
+    falls("lengths", &losses);
+}

@@ -40,7 +40,7 @@ fn weights(path: &Path) -> Option<InitConfig> {
 /// Logits of all held-out samples.
 fn logits(model: &Model, asked: Asked) -> Vec<f64> {
     let mut all = Vec::new();
-    let asked = Asked { outputs: Some(vec![1]), pad: true, ..asked };
+    let asked = Asked { outputs: Some(vec![1]), whole: true, ..asked };
     let device = Arc::new(Cpu::new(2));
     infer::run(model, Dims::new(), &digits("heldout.safetensors"), &asked, device, &mut |ran| {
         all.extend(ran.outputs[0].to_f64());
@@ -116,7 +116,7 @@ fn predictions_are_written_batch_by_batch() {
     for name in ["p.safetensors", "p.npz"] {
         let out = dir.path().join(name);
         let mut predictions = Predictions::new(&out, false, vec!["output.1".into()]).unwrap();
-        let asked = Asked { batch: Some(100), outputs: Some(vec![1]), pad: true, ..Asked::default() };
+        let asked = Asked { batch: Some(100), outputs: Some(vec![1]), whole: true, ..Asked::default() };
         let device = Arc::new(Cpu::new(2));
         infer::run(&model, Dims::new(), &data, &asked, device, &mut |ran| {
             predictions.add(ran.samples, &ran.outputs)

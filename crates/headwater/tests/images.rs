@@ -77,3 +77,41 @@ fn a_folder_trains_and_evaluates_as_its_pixels_in_a_file() {
     let (ok, _, said) = headwater(&["eval", model, "--data", folder]);
     assert!(!ok && said.contains("HW-R002") && said.contains(image.to_str().unwrap()), "{said}");
 }
+
+#[test]
+fn images_are_changed_in_training_alone_and_by_their_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, file) = (dir.path().join("digits"), dir.path().join("digits.safetensors"));
+    write(&folder, &file);
+    let (model, data) = (example("digits_vit.pt2"), folder.to_str().unwrap().to_string());
+    let settings = dir.path().join("train.toml");
+    let text = "steps = 6\nbatch = 32\nseed = 3\n[optimizer]\nname = \"adamw\"\n[data.augment]\nflip = 0.5\ncrop = 2\n";
+    std::fs::write(&settings, text).unwrap();
+    let run = |data: &str, out: Option<&str>, more: &[&str]| {
+        let out = out.map(|o| dir.path().join(o).to_str().unwrap().to_string());
+        let mut args = vec!["train", model.to_str().unwrap(), "--data", data, "--eval", data];
+        out.iter().for_each(|o| args.extend(["--out", o.as_str()]));
+        args.extend(more);
+        let (ok, trained, said) = headwater(&args);
+        assert!(ok, "{said}");
+        [trained["last_loss"].as_f64().unwrap(), trained["evaluation"]["loss"].as_f64().unwrap()]
+    };
+    let config = ["--config", settings.to_str().unwrap()];
+    let of = |more: &[&'static str]| [&config[..], more].concat();
+    let one = run(&data, None, &of(&["--threads", "1"]));
+    let two = run(&data, None, &of(&["--threads", "2"]));
+    assert_eq!(one, two);
+    // Black is 0 here, as around tensors.
+    assert_eq!(run(file.to_str().unwrap(), None, &config), one);
+    let plain = run(&data, None, &["--steps", "6", "--batch", "32", "--seed", "3"]);
+    assert!(one[0] != plain[0] && one[1] != plain[1], "{one:?} {plain:?}");
+    // Interrupted by its number of steps, and gone on with: into the second pass of 12 steps over the data.
+    let whole = run(&data, Some("whole"), &of(&["--steps", "14"]));
+    run(&data, Some("parts"), &of(&["--steps", "5"]));
+    let parts = run(&data, Some("parts"), &of(&["--steps", "14", "--resume"]));
+    assert_eq!(parts, whole);
+    // Evaluation sees the images as they are: at a rate of 0 those of the export.
+    let still = run(&data, None, &of(&["--steps", "1", "--lr", "0"]));
+    let (_, scores, _) = headwater(&["eval", model.to_str().unwrap(), "--data", &data, "--batch", "32"]);
+    assert_eq!(Some(still[1]), scores["scores"]["loss"].as_f64());
+}

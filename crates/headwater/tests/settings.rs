@@ -93,6 +93,8 @@ fn kind(ty: &str) -> String {
         "String" => "text".into(),
         "(f64, f64)" => "two numbers".into(),
         "Vec<u64>" => "whole numbers".into(),
+        "Vec<String>" => "texts".into(),
+        "Buckets" => "`\"auto\"` or whole numbers".into(),
         "Bytes" => "size, as `\"8GiB\"`".into(),
         "DType" => "bf16 or f16".into(),
         t if t.starts_with("BTreeMap<String, String") => "table of texts".into(),
@@ -140,7 +142,12 @@ fn page() -> String {
     ] {
         let (doc, fields) = items(config, name);
         let _ = write!(out, "## `[{table}]`\n\n{doc}\n\n");
-        rows(&mut out, &fields, &defaults[table], &[]);
+        rows(&mut out, &fields, &defaults[table], &["augment"]);
+        if table == "data" {
+            let (doc, fields) = items(config, "AugmentConfig");
+            let _ = write!(out, "## `[data.augment]`\n\n{doc}\n\n");
+            rows(&mut out, &fields, &defaults["data"]["augment"], &[]);
+        }
     }
     out.push_str("## `[amp]`\n\nMixed precision; `docs/mixed-precision.md` explains the levels.\n\n");
     rows(&mut out, &items("runtime/src/amp.rs", "AmpConfig").1, &defaults["amp"], &["scaler"]);
@@ -278,7 +285,7 @@ fn every_setting_is_on_the_page() {
     let mut look = |at: &str, value: &Value| {
         for key in value.as_object().unwrap().keys() {
             let shown = page.contains(&format!("| `{key}` |")) || page.contains(&format!("`[{key}]`"));
-            let tables = ["groups", "name", "scaler"];
+            let tables = ["groups", "name", "scaler", "augment"];
             if !shown && !tables.contains(&key.as_str()) {
                 missing.push(format!("{at}{key}"));
             }
@@ -289,6 +296,7 @@ fn every_setting_is_on_the_page() {
     for table in ["data", "init", "eval", "checkpoint", "log", "amp"] {
         look(&format!("{table}."), &defaults[table]);
     }
+    look("data.augment.", &defaults["data"]["augment"]);
     OPTIMIZERS.iter().for_each(|(_, n)| look(&format!("{n}."), &optimizer(&n.to_ascii_lowercase())));
     assert!(missing.is_empty(), "{missing:?}");
     assert!(!page.contains("|  |"), "a setting has no documentation");

@@ -61,3 +61,56 @@ fn a_folder_of_texts_and_shards_train_as_one_file_of_tokens() {
     let (ok, _, said) = headwater(&args);
     assert!(!ok && said.contains("-100") && said.contains("line 2 of ") && said.contains("a.txt"), "{said}");
 }
+
+/// Numbers of a tensor of a file.
+fn numbers(file: &Path, name: &str) -> (Vec<usize>, Vec<f64>) {
+    let file = TensorFile::read(file).unwrap();
+    let t = file.get(name).unwrap();
+    (t.shape().to_vec(), t.to_f64())
+}
+
+#[test]
+fn lengths_are_those_of_the_data_and_buckets_change_rounding_alone() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/lengths");
+    let at = |name: &str| example.join(name).to_str().unwrap().to_string();
+    let (model, heldout) = (at("classifier.pt2"), at("heldout"));
+    let dir = tempfile::tempdir().unwrap();
+    // Exported with 24, filled up to 64: no size is named.
+    let eval = |more: &[&str]| {
+        let (ok, json, said) =
+            headwater(&[&["eval", &model, "--data", &heldout, "--batch", "32"], more].concat());
+        assert!(ok, "{said}");
+        json["scores"].clone()
+    };
+    let (whole, cut) = (eval(&[]), eval(&["--buckets", "16,32,64"]));
+    assert_eq!(whole["samples"], 400);
+    assert_eq!(whole["accuracy"], cut["accuracy"]);
+    let predict = |name: &str, more: &[&str]| {
+        let out = dir.path().join(name);
+        let args = ["predict", &model, "--data", &heldout, "--batch", "32", "--out", out.to_str().unwrap()];
+        let (ok, _, said) = headwater(&[&args, more].concat());
+        assert!(ok, "{said}");
+        numbers(&out, "output.1")
+    };
+    let (whole, cut) =
+        (predict("whole.safetensors", &[]), predict("cut.safetensors", &["--buckets", "auto"]));
+    assert_eq!((&whole.0, &cut.0), (&vec![400, 2], &vec![400, 2]));
+    // Buckets leave out zeros among at most 64 summands of magnitude about one, in two layers.
+    let largest = whole.1.iter().fold(0.0, |a: f64, x| a.max(x.abs()));
+    for (a, b) in whole.1.iter().zip(&cut.1) {
+        assert!((a - b).abs() <= 2.0 * 64.0 * f32::EPSILON as f64 * largest.max(1.0), "{a} and {b}");
+    }
+
+    // A length that the model was not exported for is refused with the range that it was.
+    std::fs::create_dir(dir.path().join("long")).unwrap();
+    std::fs::copy(at("heldout/texts.jsonl"), dir.path().join("long/texts.jsonl")).unwrap();
+    let settings = "tokenizer = \"bytes\"\nlength = 65\npad = \" \"\nlabel = \"label\"\n";
+    std::fs::write(dir.path().join("long/text.toml"), settings).unwrap();
+    let long = dir.path().join("long");
+    let (ok, _, said) = headwater(&["train", &model, "--data", long.to_str().unwrap(), "--steps", "1"]);
+    assert!(!ok && said.contains("[24]") && said.contains("[65]") && said.contains("2 to 64"), "{said}");
+    // As is a bound below it.
+    let args = ["train", &model, "--data", &heldout, "--steps", "1", "--buckets", "1,64"];
+    let (ok, _, said) = headwater(&args);
+    assert!(!ok && said.contains("`data.buckets`") && said.contains("2 to 64"), "{said}");
+}

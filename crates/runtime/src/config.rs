@@ -129,6 +129,71 @@ pub struct DataConfig {
     pub order: Option<String>,
     /// Samples that do not fill the last batch of an epoch.
     pub last: LastBatch,
+    /// Buckets of length, for samples of several lengths and a model exported with a dynamic length: ascending bounds,
+    /// as `[32, 64, 128]`, or `"auto"` for an eighth, a quarter, a half and all of the length that samples are filled up
+    /// to. Shuffled samples make batches within buckets; every batch is cut to the smallest bound that its longest
+    /// sample fits. Each bucket takes a plan. Default: samples keep their padding.
+    pub buckets: Option<Buckets>,
+    /// Column of integers with the length of each sample, for buckets. Default: those of a `text.toml` or `table.toml`.
+    pub lengths: Option<String>,
+    /// Random changes of the training images.
+    pub augment: AugmentConfig,
+}
+
+/// Random changes of images, in training alone. They follow from the seed, the epoch and the sample's number: the same for
+/// any number of threads, and after a resumption. Mean and standard deviation are settings of `images.toml` and
+/// `table.toml`, since evaluation needs them too.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AugmentConfig {
+    /// Inputs of the model whose last two dimensions are height and width; all are changed in the same way. Default: the
+    /// only one with samples `[channels, height, width]`.
+    pub inputs: Vec<String>,
+    /// Probability that an image is flipped left to right, as torchvision's `RandomHorizontalFlip`.
+    pub flip: f64,
+    /// Pixels of black around an image, out of which a random part of its size is cut: `RandomCrop(size, padding=crop)`.
+    /// Black is 0 where the images are tensors.
+    pub crop: usize,
+}
+
+impl AugmentConfig {
+    /// True if anything is changed.
+    pub fn changes(&self) -> bool {
+        self.flip > 0.0 || self.crop > 0
+    }
+}
+
+/// Bounds of length.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Buckets {
+    /// Shares of the longest sample's length.
+    Auto(Auto),
+    /// Ascending bounds.
+    Bounds(Vec<usize>),
+}
+
+/// The word `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auto {
+    /// The word.
+    Auto,
+}
+
+impl std::str::FromStr for Buckets {
+    type Err = String;
+
+    /// From a command line: `auto`, or bounds with commas between.
+    fn from_str(s: &str) -> Result<Buckets, String> {
+        if s == "auto" {
+            return Ok(Buckets::Auto(Auto::Auto));
+        }
+        let bounds = s.split(',').map(|b| b.trim().parse()).collect::<Result<_, _>>();
+        bounds
+            .map(Buckets::Bounds)
+            .map_err(|_| format!("`{s}` is neither auto nor lengths such as 32,64,128"))
+    }
 }
 
 /// Weights to begin a run with.
@@ -380,6 +445,9 @@ impl TrainConfig {
         zero(self.batch.map(|b| b as u64), "batch")?;
         if self.data.train.as_os_str().is_empty() {
             return Err(Error::config("data.train", "names no file"));
+        }
+        if self.data.lengths.is_some() && self.data.buckets.is_none() {
+            return Err(Error::config("data.lengths", "is for buckets of length: set data.buckets too"));
         }
         if self.checkpoint.every.is_some() && self.checkpoint.dir.is_none() {
             return Err(Error::config("checkpoint.dir", "names no directory, but checkpoint.every is given"));

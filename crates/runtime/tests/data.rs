@@ -1,7 +1,8 @@
 //! Data files: what NumPy and safetensors write is read, what lies is refused.
 
 use headwater_core::{DType, TensorType};
-use headwater_runtime::data::{Dataset, Loader, Order, Sampler, feeds};
+use headwater_runtime::config::DataConfig;
+use headwater_runtime::data::{Dataset, Feeding, Loader, Order};
 use headwater_runtime::{Error, data};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -63,12 +64,13 @@ fn batches_are_gathered_converted_and_read_ahead() {
         Arc::new(Dataset::open(&put(&dir, "a.npz", &npz(&five(), CompressionMethod::Stored))).unwrap());
     let types = [("images", TensorType::new(DType::F32, [2, 2])), ("y", TensorType::new(DType::I64, [2]))];
     let names = BTreeMap::from([("images".to_string(), "x".to_string())]);
-    let inputs = || types.iter().map(|(n, t)| (*n, t));
-    let (feeds, batch, samples) = feeds(inputs(), &data, &names).unwrap();
-    assert_eq!((batch, samples), (2, 5));
+    let settings = DataConfig { names: names.clone(), ..DataConfig::default() };
+    let types = types.map(|(n, t)| (n.to_string(), t));
+    let feeding = Feeding::new(data.clone(), &settings, &types, None, &|_| unreachable!()).unwrap();
+    assert_eq!((feeding.batch(), feeding.samples()), (2, 5));
     let order = Order::Recorded { indices: Arc::new(vec![4, 0, 2, 2]) };
-    let sampler = Sampler::new(order, samples, batch, data::LastBatch::Drop).unwrap();
-    let all: Vec<_> = Loader::new(data.clone(), feeds, sampler, 0).unwrap().map(Result::unwrap).collect();
+    let sampler = feeding.sampler(order, data::LastBatch::Drop).unwrap();
+    let all: Vec<_> = Loader::new(feeding, sampler, 0).unwrap().map(Result::unwrap).collect();
     assert_eq!(all.len(), 2);
     let floats =
         |b: &[u8]| b.chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect::<Vec<_>>();

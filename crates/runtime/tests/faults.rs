@@ -8,7 +8,7 @@ use headwater_core::graph::NodeId;
 use headwater_core::pass::taps::Fault;
 use headwater_cpu::Cpu;
 use headwater_runtime::config::FaultConfig;
-use headwater_runtime::data::Dataset;
+use headwater_runtime::data::{Dataset, Shapes};
 use headwater_runtime::log::{JsonLines, TensorBoard};
 use headwater_runtime::{Error, Event, Model, Observer, Result, Summary, TrainConfig, Trainer};
 use std::path::Path;
@@ -23,7 +23,7 @@ fn data() -> tempfile::TempDir {
 
 fn trainer(config: &TrainConfig, resume: bool) -> Result<Trainer<'static>> {
     let (graph, weights) = (graph(4, 0.2), weights());
-    let rebind = move |batch: usize| Ok(common::graph(batch, 0.2));
+    let rebind = move |shapes: &Shapes| Ok(common::graph(shapes.batch, 0.2));
     let model = Model { graph: &graph, weights: &weights };
     Trainer::new(Arc::new(Cpu::new(1)), model, Some(Box::new(rebind)), config.clone(), resume)
 }

@@ -9,7 +9,7 @@ use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::{Builder, DType, Tensor, TensorType};
 use headwater_cpu::Cpu;
 use headwater_runtime::config::NonFinite;
-use headwater_runtime::data::{Dataset, LastBatch};
+use headwater_runtime::data::{Dataset, LastBatch, Shapes};
 use headwater_runtime::log::{JsonLines, TensorBoard};
 use headwater_runtime::optim::Optimizer;
 use headwater_runtime::session::Training;
@@ -39,7 +39,7 @@ fn trainer(
 ) -> Result<Trainer<'static>, Error> {
     let (graph, weights) = (graph(BATCH, dropout), weights());
     let model = Model { graph: &graph, weights: &weights };
-    let rebind = move |batch: usize| Ok(common::graph(batch, dropout));
+    let rebind = move |shapes: &Shapes| Ok(common::graph(shapes.batch, dropout));
     Trainer::new(cpu(threads), model, Some(Box::new(rebind)), config.clone(), resume)
 }
 

@@ -6,7 +6,7 @@ use crate::import::Dims;
 use crate::infer::{self, Asked};
 use crate::model::{Model, parse_dims};
 use crate::report::{Table, text};
-use crate::runtime::config::InitConfig;
+use crate::runtime::config::{Buckets, DataConfig, InitConfig};
 use crate::score::{Scorer, Scores};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
@@ -32,9 +32,15 @@ pub(crate) struct Forward {
     /// The file's tensor for an input that is called differently there.
     #[arg(long = "name", value_name = "INPUT=TENSOR")]
     names: Vec<String>,
-    /// Size of a symbolic dimension other than the batch.
+    /// Size of a symbolic dimension other than the batch (default: as in the data).
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
+    /// Cut each batch to the smallest of these lengths that its longest sample fits: auto, or lengths such as 32,64,128.
+    #[arg(long, value_name = "LENGTHS")]
+    buckets: Option<Buckets>,
+    /// The file's column with the length of each sample (default: what a text.toml or table.toml says).
+    #[arg(long, value_name = "TENSOR", requires = "buckets")]
+    lengths: Option<String>,
 }
 
 impl Forward {
@@ -59,7 +65,9 @@ impl Forward {
             })
             .collect::<Result<_>>()?;
         let weights = self.weights.clone().map(|w| InitConfig { weights: Some(w), ..InitConfig::default() });
-        Ok(Asked { batch: self.batch, names, weights, ..Asked::default() })
+        let (buckets, lengths) = (self.buckets.clone(), self.lengths.clone());
+        let data = DataConfig { names, buckets, lengths, ..DataConfig::default() };
+        Ok(Asked { batch: self.batch, data, weights, ..Asked::default() })
     }
 }
 

@@ -18,7 +18,7 @@ Examples:
 
 Runs in evaluation mode, samples in the file's order, and writes as it goes: the file may be larger than memory. An input on which
 none of the wanted outputs depends, such as the labels, may be missing. Outputs are called output.1, output.2, …; output.0 is the
-loss, which is no prediction.")]
+loss, which is no prediction. With --buckets, outputs of shorter batches are filled up with zeros.")]
 pub struct Args {
     #[command(flatten)]
     forward: Forward,
@@ -49,7 +49,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
     );
     let names = wanted.iter().map(|i| format!("output.{i}")).collect();
     let mut out = Predictions::new(&args.out, args.overwrite, names)?;
-    let asked = Asked { outputs: Some(wanted), pad: true, ..args.forward.asked()? };
+    let asked = Asked { outputs: Some(wanted), whole: true, ..args.forward.asked()? };
     let done = infer::run(&model, dims, args.forward.data(), &asked, device, &mut |ran| {
         out.add(ran.samples, &ran.outputs)
     })?;

@@ -60,6 +60,11 @@ impl Observer for Progress {
                 ));
                 if let Some(r) = s.rematerialized {
                     self.say(format!(
+                if !s.buckets.is_empty() {
+                    let bucket = |(bound, n): &(usize, usize)| format!("{n} up to {bound}");
+                    let buckets: Vec<String> = s.buckets.iter().map(bucket).collect();
+                    self.say(format!("samples by length: {}", buckets.join(", ")));
+                }
                         "memory budget: {} planned instead of {}; {} results are computed a second time, which adds {:.1} % \
                          operations and about {:.1} % time to forward and backward (predicted from nominal rates)",
                         text::bytes(r.after),

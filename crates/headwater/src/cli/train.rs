@@ -14,6 +14,7 @@ use crate::report::live::Live;
 use crate::report::{Block, facts};
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
+use crate::runtime::config::Buckets;
 use crate::runtime::trainer::{Observer, Trainer};
 use crate::trace;
 use crate::train::with_trainer;
@@ -129,9 +130,12 @@ pub struct Args {
     /// Go on from the newest checkpoint in --out.
     #[arg(long)]
     resume: bool,
-    /// Size of a symbolic dimension other than the batch.
+    /// Size of a symbolic dimension other than the batch (default: as in the data).
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
+    /// Make batches of samples of like length, cut to the smallest of these that fits: auto, or lengths such as 32,64,128.
+    #[arg(long, value_name = "LENGTHS")]
+    buckets: Option<Buckets>,
 }
 
 pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
@@ -209,18 +213,12 @@ fn chosen(
     device: &dyn Device,
     talk: Talk,
 ) -> Result<AmpConfig> {
-    let dims = parse_dims(&args.dims)?;
-    let dims = match config.batch {
-        Some(batch) => model.batch(dims, batch)?,
-        None => dims,
-    };
-    let bound = model.bind(&dims.or_exported())?;
     let asked = auto::Asked {
         low: config.amp.dtype.unwrap_or(DType::BF16),
         budget: args.budget,
         batches: args.budget_batches,
     };
-    let batches = auto::batches(&bound, config, asked.batches)?;
+    let (bound, batches) = auto::batches(model, &parse_dims(&args.dims)?, config, asked.batches)?;
     let limits = limits::measure(&Pool::from_env(), Tier::current()?, limits::Effort::default())?;
     let found = auto::choose(&bound, &batches, asked, &limits, device, |what| {
         talk.line(format!("precision: {what}"))
@@ -272,6 +270,7 @@ fn settings(args: &Args) -> Result<TrainConfig> {
         c.data.train = data.clone();
     }
     c.data.eval = args.eval.clone().or(c.data.eval);
+    c.data.buckets = args.buckets.clone().or(c.data.buckets);
     c.init.weights = args.init.clone().or(c.init.weights);
     if args.epochs.is_some() || args.steps.is_some() {
         (c.epochs, c.steps) = (args.epochs, args.steps);

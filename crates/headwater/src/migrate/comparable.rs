@@ -44,6 +44,9 @@ pub(super) fn differences(
     if matches!(config.schedule, Shape::Plateau { .. }) {
         found.push("the learning rate follows the held-out data here (`plateau`)".into());
     }
+    if config.data.augment.changes() {
+        found.push("images are changed at random here (`data.augment`)".into());
+    }
     if config.accumulate > 1 {
         found.push(format!("a step averages {} batches here, it is one batch there", config.accumulate));
     }

@@ -14,10 +14,12 @@ use crate::golden::{Golden, Kind};
 use crate::import::Dims;
 use crate::inspect::{MemoryPlan, inspect};
 use crate::machine::Machine;
-use crate::model::Model;
+use crate::model::{Bound, Model};
 use crate::report::{Block, Chart, Series, Table, Verdict, text};
+use crate::runtime::Dataset;
 use crate::runtime::trainer::Evaluation;
 use anyhow::{Context, Result, ensure};
+use std::sync::Arc;
 
 /// An opened model with its truth, if the job names one.
 pub(super) struct Opened {
@@ -88,12 +90,7 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     let model = Model::open(&job.export)?;
     let golden = job.golden.as_deref().map(Golden::read).transpose()?;
     let foreign = golden.as_ref().map(|g| g.of_another(&job.export)).transpose()?.flatten();
-    let dims = match job.train.batch {
-        Some(b) if !model.program.symbols().is_empty() => model.batch(Dims::new(), b)?,
-        _ => Dims::new(),
-    };
-    let dims = dims.or_exported();
-    let bound = model.bind(&dims)?;
+    let bound = sized(job, &model)?;
     let dropouts = pass::without_dropout(&mut bound.graph.clone());
     // The budget is for the precision that is trained in, which training keeps or refuses by itself.
     let train = &job.train;
@@ -146,6 +143,22 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     let series = vec![Series { name: "activations, temporary gradients and workspace".into(), points }];
     let chart = Chart::new(&title, "step of the plan: forward, then backward", "MiB", series).filled(true);
     Ok((Opened { model, golden, foreign, dropouts }, out.with(Block::Chart(chart))))
+}
+
+/// The model in the sizes of the job: those of its data, where the model leaves some open.
+fn sized(job: &Job, model: &Model) -> Result<Bound> {
+    let batch = job.train.batch;
+    let sizes = model.program.symbols().len();
+    // One of them is the batch.
+    if job.trains() && sizes > 1 {
+        let data = Arc::new(Dataset::open(&job.train.data.train)?);
+        return Ok(model.bind_to_data(&Dims::new(), data, &job.train)?.0);
+    }
+    let dims = match batch {
+        Some(b) if sizes > 0 => model.batch(Dims::new(), b)?,
+        _ => Dims::new(),
+    };
+    model.bind(&dims.or_exported())
 }
 
 /// 3: outputs and intermediates, in f64 to prove the operators and in f32 as it will train.

@@ -166,13 +166,15 @@ struct Times {
 impl Times {
     fn of(session: &Session, trainer: &Trainer) -> Times {
         let mut times = Times::default();
-        let plan = session.plan(trainer.program());
-        for (step, seconds) in plan.steps.iter().zip(session.seconds(trainer.program())) {
-            *times.operators.entry(step.op).or_default() += seconds;
-            let module = plan.origins.get(step.origin.0 as usize).map_or("", |o| o.module.as_str());
-            let module = if module.is_empty() { "(root)" } else { module };
-            times.modules.entry(module.to_string()).or_default()[(step.phase != Phase::Forward) as usize] +=
-                seconds;
+        for program in trainer.programs() {
+            let plan = session.plan(program);
+            for (step, seconds) in plan.steps.iter().zip(session.seconds(program)) {
+                *times.operators.entry(step.op).or_default() += seconds;
+                let module = plan.origins.get(step.origin.0 as usize).map_or("", |o| o.module.as_str());
+                let module = if module.is_empty() { "(root)" } else { module };
+                let phase = (step.phase != Phase::Forward) as usize;
+                times.modules.entry(module.to_string()).or_default()[phase] += seconds;
+            }
         }
         times
     }

@@ -1,6 +1,6 @@
 //! Names the place in a data file of a value that made a step fail.
 
-use super::{Batch, Dataset, Feed};
+use super::{Batch, Dataset, Feed, Feeding};
 use crate::error::Error;
 use headwater_core::{Class, Code, Tensor, TensorType};
 
@@ -20,7 +20,8 @@ fn named(data: &Dataset, of: &Feed, sample: u32) -> String {
 
 /// The first number of a batch that is not finite: "sample 9 of `x` in data.npz is NaN (its element 3)".
 /// `samples`: those of the batch, by their position in the file.
-pub(crate) fn not_finite(data: &Dataset, feeds: &[Feed], batch: &Batch, samples: &[u32]) -> Option<String> {
+pub(crate) fn not_finite(feeding: &Feeding, batch: &Batch, samples: &[u32]) -> Option<String> {
+    let (data, feeds) = (feeding.data(), feeding.feeds(batch.bucket));
     let floats = feeds.iter().enumerate().filter(|(_, f)| f.dtype.class() == Class::Float);
     floats.into_iter().find_map(|(i, feed)| {
         let (tensor, size) = (tensor(batch, i, feed), elements(batch, i, feed));
@@ -35,12 +36,12 @@ pub(crate) fn not_finite(data: &Dataset, feeds: &[Feed], batch: &Batch, samples:
 /// The column that has it at that very position is taken, or else the first that has it anywhere: models
 /// shift and reshape their labels.
 fn holder(
-    data: &Dataset,
-    feeds: &[Feed],
+    feeding: &Feeding,
     batch: &Batch,
     samples: &[u32],
     (index, position): (i64, usize),
 ) -> Option<String> {
+    let (data, feeds) = (feeding.data(), feeding.feeds(batch.bucket));
     let integers: Vec<usize> = (0..feeds.len()).filter(|&i| feeds[i].dtype.class() == Class::Int).collect();
     let place = |exact: bool| {
         integers.iter().find_map(|&i| {
@@ -56,11 +57,11 @@ fn holder(
 
 /// An error of a program, with the sample it is due to where a value of the data is out of range. `samples`: those
 /// of the batch, by their position in the file.
-pub fn located(e: Error, data: &Dataset, feeds: &[Feed], batch: &Batch, samples: &[u32]) -> Error {
+pub fn located(e: Error, feeding: &Feeding, batch: &Batch, samples: &[u32]) -> Error {
     let Error::Core(mut core) = e else { return e };
     if core.code == Code::Value
         && let Some(found) = index_of(&core.message)
-        && let Some(place) = holder(data, feeds, batch, samples, found)
+        && let Some(place) = holder(feeding, batch, samples, found)
     {
         core.message = format!("{}: {} in {place}", core.message, found.0);
     }

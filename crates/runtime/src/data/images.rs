@@ -71,6 +71,11 @@ impl Layout {
         [self.settings.channels, self.settings.height, self.settings.width]
     }
 
+    /// The value of a black pixel in each channel.
+    pub fn black(&self) -> Vec<f64> {
+        self.affine.iter().map(|(_, summand)| *summand).collect()
+    }
+
     /// Appends the values of a PNG or JPEG file as f32, little-endian.
     ///
     /// # Errors
@@ -141,6 +146,11 @@ impl Images {
     /// Channels, height and width.
     pub fn shape(&self) -> [usize; 3] {
         self.layout.shape()
+    }
+
+    /// The value of a black pixel in each channel.
+    pub fn black(&self) -> Vec<f64> {
+        self.layout.black()
     }
 
     /// The file of an image.

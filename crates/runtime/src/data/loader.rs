@@ -1,10 +1,9 @@
 //! Batches made ahead on a thread: gathers rows, converts them, and hands over the bytes a program is fed.
 
-use super::{Dataset, Sampler, convert, sample};
+use super::{Dataset, Feeding, Sampler, convert, sample};
 use crate::error::{Error, Result};
 use headwater_core::{DType, TensorType};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
@@ -22,6 +21,8 @@ pub struct Feed {
     pub dtype: DType,
     /// Bytes of one sample in the file.
     pub stride: usize,
+    /// Elements of a sample that are fed: the first ones of those in the file.
+    pub elements: usize,
 }
 
 /// Matches a model's inputs with a data set's tensors. `inputs`: names and types, whose first dimension is
@@ -35,6 +36,16 @@ pub fn feeds<'a>(
     inputs: impl Iterator<Item = (&'a str, &'a TensorType)>,
     data: &Dataset,
     names: &BTreeMap<String, String>,
+) -> Result<(Vec<Feed>, usize, usize)> {
+    cut_feeds(inputs, data, names, &|_| None)
+}
+
+/// As [`feeds`]; of a sample of a column the model may take the first part of the length `cut`.
+pub(super) fn cut_feeds<'a>(
+    inputs: impl Iterator<Item = (&'a str, &'a TensorType)>,
+    data: &Dataset,
+    names: &BTreeMap<String, String>,
+    cut: &dyn Fn(&str) -> Option<usize>,
 ) -> Result<(Vec<Feed>, usize, usize)> {
     let file = data.path().display();
     let refuse = |m: String| Error::Feed(m);
@@ -62,7 +73,10 @@ pub fn feeds<'a>(
             .ok_or_else(|| refuse(format!("input {input} is a scalar, which cannot be fed from samples")))?;
         let (have_samples, have_shape) =
             sample(have).ok_or_else(|| refuse(format!("{name} in {file} is a scalar, not samples")))?;
-        if have_shape != want {
+        let part = want.first().is_some_and(|w| Some(*w) == cut(name) && have_shape.first() > Some(w))
+            && want.rank() == have_shape.rank()
+            && want[1..] == have_shape[1..];
+        if have_shape != want && !part {
             return Err(refuse(format!(
                 "input {input} takes samples of {want}, {name} in {file} has {have_shape}"
             )));
@@ -87,7 +101,8 @@ pub fn feeds<'a>(
             )));
         }
         let stride = have_shape.numel() * have.dtype.size();
-        feeds.push(Feed { input: input.to_string(), column, dtype: ty.dtype, stride });
+        let elements = want.numel();
+        feeds.push(Feed { input: input.to_string(), column, dtype: ty.dtype, stride, elements });
     }
     match (batch, samples) {
         (Some(batch), Some(samples)) => Ok((feeds, batch, samples)),
@@ -102,23 +117,34 @@ pub struct Batch {
     pub index: u64,
     /// Samples in it.
     pub samples: usize,
+    /// Its bucket of length; 0 where there are none.
+    pub bucket: usize,
     /// Bytes of every input, in order.
     pub inputs: Vec<Vec<u8>>,
 }
 
-/// Makes the batch of these samples.
+/// Makes the batch of a number; `None` after the end of a recorded order. Also returns its samples.
 ///
 /// # Errors
 /// Errors of images that cannot be decoded.
-pub fn gather(data: &Dataset, feeds: &[Feed], index: u64, samples: &[u32]) -> Result<Batch> {
-    let inputs = feeds.iter().map(|feed| {
-        let column = &data.columns()[feed.column];
-        let mut out =
-            Vec::with_capacity(samples.len() * feed.stride / column.ty.dtype.size() * feed.dtype.size());
-        samples.iter().try_for_each(|&i| column.append(i as usize, feed.dtype, &mut out))?;
+pub fn gather(feeding: &Feeding, sampler: &mut Sampler, index: u64) -> Option<Result<(Batch, Vec<u32>)>> {
+    let (samples, epoch) = (sampler.batch(index)?, sampler.epoch(index));
+    let bucket = feeding.bucket(&samples);
+    let gathered = |(number, feed): (usize, &Feed)| {
+        let column = &feeding.data().columns()[feed.column];
+        let bytes = feed.elements * feed.dtype.size();
+        let mut out = Vec::with_capacity(samples.len() * bytes);
+        for (n, &sample) in samples.iter().enumerate() {
+            column.append(sample as usize, feed.dtype, &mut out)?;
+            out.truncate((n + 1) * bytes);
+            if let Some(augment) = feeding.augment() {
+                augment.apply(number, epoch, sample, &mut out[n * bytes..]);
+            }
+        }
         Ok(out)
-    });
-    Ok(Batch { index, samples: samples.len(), inputs: inputs.collect::<Result<_>>()? })
+    };
+    let inputs = feeding.feeds(bucket).iter().enumerate().map(gathered).collect::<Result<_>>();
+    Some(inputs.map(|inputs| (Batch { index, samples: samples.len(), bucket, inputs }, samples)))
 }
 
 /// Batches from `start` on, made on a thread of their own.
@@ -133,17 +159,17 @@ impl Loader {
     ///
     /// # Errors
     /// `Io` if the system starts no thread.
-    pub fn new(data: Arc<Dataset>, feeds: Vec<Feed>, mut sampler: Sampler, start: u64) -> Result<Loader> {
+    pub fn new(feeding: Feeding, mut sampler: Sampler, start: u64) -> Result<Loader> {
         let (send, batches) = sync_channel(AHEAD);
-        let path = data.path().to_owned();
+        let path = feeding.data().path().to_owned();
         let work = move || {
             let mut index = start;
-            while let Some(samples) = sampler.batch(index) {
-                let batch = gather(&data, &feeds, index, &samples);
+            while let Some(batch) = gather(&feeding, &mut sampler, index) {
                 let failed = batch.is_err();
+                let batch = batch.map(|(batch, _)| batch);
                 // A batch of a file that changed meanwhile is nobody's data. When nobody listens any more,
                 // the run is over.
-                if data.unchanged().is_err() || send.send(batch).is_err() || failed {
+                if feeding.data().unchanged().is_err() || send.send(batch).is_err() || failed {
                     return;
                 }
                 index += 1;

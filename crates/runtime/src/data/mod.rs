@@ -2,8 +2,10 @@
 //! folders of images and of texts, and several files as one. Owns files, conversion, the order of samples and the
 //! thread that reads ahead. Knows of the model only what its inputs are called.
 
+mod augment;
 mod blame;
 mod convert;
+mod feeding;
 mod images;
 mod loader;
 mod map;
@@ -16,6 +18,7 @@ mod text;
 pub use blame::located;
 pub(crate) use blame::not_finite;
 pub(crate) use convert::append;
+pub use feeding::{Feeding, Lengths, Shapes, Types};
 pub(crate) use loader::gather;
 pub use loader::{Batch, Feed, Loader, feeds};
 pub use map::Mapped;
@@ -66,6 +69,16 @@ impl Column {
     /// Bytes of a sample.
     fn stride(&self) -> usize {
         self.ty.shape.iter().skip(1).product::<usize>() * self.ty.dtype.size()
+    }
+
+    /// The value of a black pixel in each channel, of images.
+    fn black(&self) -> Option<Vec<f64>> {
+        match &self.bytes {
+            Bytes::Images(images) => Some(images.black()),
+            Bytes::Shards(shards) => shards.of(0).0.black(),
+            Bytes::Table(leaf) => leaf.black(),
+            Bytes::Mapped(..) | Bytes::Owned(_) => None,
+        }
     }
 
     /// Appends a sample's elements to `out`, converted to another dtype.
@@ -119,6 +132,8 @@ pub struct Dataset {
     places: Option<Arc<text::Places>>,
     /// Columns of Parquet files that are no tensors, and what they hold.
     others: Vec<(String, String)>,
+    /// Lengths of samples that were filled up.
+    lengths: Option<Lengths>,
 }
 
 impl Dataset {
@@ -147,7 +162,8 @@ impl Dataset {
         if path.join(text::FILE).is_file() {
             let texts = text::Texts::open(path)?;
             let (classes, places) = (texts.classes, texts.places.map(Arc::new));
-            return Ok(Dataset { columns: texts.columns, classes, places, ..Dataset::empty(path) });
+            let (columns, lengths) = (texts.columns, texts.lengths);
+            return Ok(Dataset { columns, classes, places, lengths, ..Dataset::empty(path) });
         }
         if path.join(table::FILE).is_file() {
             let (settings, files) = table::Settings::open(path)?;
@@ -187,13 +203,14 @@ impl Dataset {
             classes: None,
             places: None,
             others: Vec::new(),
+            lengths: None,
         }
     }
 
     fn of_table(path: &Path, settings: &table::Settings, wanted: &dyn Fn(&str) -> bool) -> Result<Dataset> {
         let map = Arc::new(Mapped::open(path)?);
-        let (columns, others) = table::columns(path, &map, settings, wanted)?;
-        Ok(Dataset { columns, others, files: vec![map], ..Dataset::empty(path) })
+        let table::Columns { columns, others, lengths } = table::columns(path, &map, settings, wanted)?;
+        Ok(Dataset { columns, others, lengths, files: vec![map], ..Dataset::empty(path) })
     }
 
     fn of_shards(pattern: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Dataset> {
@@ -206,7 +223,12 @@ impl Dataset {
     fn join(path: &Path, paths: Vec<PathBuf>, sets: Vec<Dataset>) -> Result<Dataset> {
         let files = sets.iter().flat_map(|s| s.files.iter().cloned()).collect();
         let others = sets.first().map_or(Vec::new(), |s| s.others.clone());
-        Ok(Dataset { columns: shards::join(paths, &sets)?, files, others, ..Dataset::empty(path) })
+        let lengths = sets.iter().map(Dataset::lengths).collect::<Option<Vec<_>>>();
+        let lengths = lengths.filter(|l| !l.is_empty()).map(|all| Lengths {
+            of: Arc::new(all.iter().flat_map(|l| l.of.iter().copied()).collect()),
+            columns: all[0].columns.clone(),
+        });
+        Ok(Dataset { columns: shards::join(paths, &sets)?, files, others, lengths, ..Dataset::empty(path) })
     }
 
     /// The contents of a column that is no tensor.
@@ -249,6 +271,11 @@ impl Dataset {
             Bytes::Shards(shards) => shards.place(name, sample),
             _ => format!("sample {sample} of `{}` in {}", self.columns[column].name, self.path.display()),
         }
+    }
+
+    /// The lengths of the samples, if a `text.toml` or `table.toml` has them filled up.
+    pub fn lengths(&self) -> Option<&Lengths> {
+        self.lengths.as_ref()
     }
 
     /// The file.

@@ -46,7 +46,9 @@ pub struct Sampler {
     samples: usize,
     batch: usize,
     per_epoch: u64,
-    /// The permutation of the epoch asked for last.
+    /// Bucket of each sample, if batches are made within buckets.
+    buckets: Option<Arc<Vec<u8>>>,
+    /// The order of the epoch asked for last.
     epoch: Option<(u64, Vec<u32>)>,
 }
 
@@ -87,7 +89,13 @@ impl Sampler {
                 _ => samples / batch,
             },
         };
-        Ok(Sampler { order, samples, batch, per_epoch: per_epoch as u64, epoch: None })
+        Ok(Sampler { order, samples, batch, per_epoch: per_epoch as u64, buckets: None, epoch: None })
+    }
+
+    /// Makes the batches of shuffled samples within buckets, given for each sample. Samples that do not fill a batch of
+    /// their bucket go with those of the next one, so that an epoch has as many batches as without.
+    pub(super) fn in_buckets(self, buckets: Arc<Vec<u8>>) -> Sampler {
+        Sampler { buckets: Some(buckets), ..self }
     }
 
     /// Batches in one epoch (of a recorded order: all there are).
@@ -103,6 +111,14 @@ impl Sampler {
         })
     }
 
+    /// The epoch of a batch; of a recorded order, which may name a sample again, the number of the batch.
+    pub(super) fn epoch(&self, index: u64) -> u64 {
+        match self.order {
+            Order::Recorded { .. } => index,
+            _ => index / self.per_epoch,
+        }
+    }
+
     /// The samples of batch `index`, counted from 0 through all epochs. `None` after the end of a recorded
     /// order.
     pub fn batch(&mut self, index: u64) -> Option<Vec<u32>> {
@@ -113,7 +129,12 @@ impl Sampler {
             Order::Sequential => Some(span.map(|i| i as u32).collect()),
             Order::Shuffled { seed } => {
                 if self.epoch.as_ref().is_none_or(|(e, _)| *e != epoch) {
-                    self.epoch = Some((epoch, permutation(self.samples, *seed, epoch)));
+                    let order = permutation(self.samples, *seed, epoch);
+                    let order = match &self.buckets {
+                        Some(buckets) => bucketed(order, buckets, self.batch),
+                        None => order,
+                    };
+                    self.epoch = Some((epoch, order));
                 }
                 self.epoch.as_ref().map(|(_, p)| p[span].to_vec())
             }
@@ -143,6 +164,32 @@ fn permutation(n: usize, seed: u64, epoch: u64) -> Vec<u32> {
         p.swap(i, below(i as u64 + 1));
     }
     p
+}
+
+/// An order whose batches are of one bucket each, as soon as it has enough samples. At its end are batches of what is
+/// left of a bucket and of those below.
+fn bucketed(order: Vec<u32>, buckets: &[u8], batch: usize) -> Vec<u32> {
+    let mut out = Vec::with_capacity(order.len());
+    // Samples with their places in the order.
+    let mut open: Vec<Vec<(usize, u32)>> = vec![Vec::new(); 1 + u8::MAX as usize];
+    for (at, sample) in order.into_iter().enumerate() {
+        let own = &mut open[buckets[sample as usize] as usize];
+        own.push((at, sample));
+        if own.len() == batch {
+            out.extend(own.drain(..).map(|(_, s)| s));
+        }
+    }
+    let mut left: Vec<(usize, u32)> = Vec::new();
+    for own in open {
+        left.extend(own);
+        // In the order again, so that no length is likelier to be left out.
+        left.sort_unstable();
+        if left.len() >= batch {
+            out.extend(left.drain(..batch).map(|(_, s)| s));
+        }
+    }
+    out.extend(left.into_iter().map(|(_, s)| s));
+    out
 }
 
 #[cfg(test)]
@@ -184,6 +231,27 @@ mod tests {
         }
         assert_eq!(counts.len(), 24);
         assert!(counts.values().all(|&c: &i32| (c - 1000).abs() < 5 * 31), "{counts:?}");
+    }
+
+    #[test]
+    fn batches_are_of_one_bucket_but_for_what_is_left() {
+        let (samples, batch) = (103, 8);
+        let buckets: Vec<u8> = (0..samples).map(|i| (i % 7 % 3) as u8).collect();
+        let order = Order::Shuffled { seed: 5 };
+        let new = |last| Sampler::new(order.clone(), samples, batch, last).unwrap();
+        let mut s = new(LastBatch::Keep).in_buckets(Arc::new(buckets.clone()));
+        assert_eq!(s.per_epoch(), new(LastBatch::Keep).per_epoch());
+        for epoch in 0..3 {
+            let batches: Vec<Vec<u32>> = (0..13).map(|b| s.batch(epoch * 13 + b).unwrap()).collect();
+            let mixed = |b: &Vec<u32>| b.iter().any(|&i| buckets[i as usize] != buckets[b[0] as usize]);
+            assert!(batches.iter().filter(|b| mixed(b)).count() <= 3, "{batches:?}");
+            let mut every = batches.concat();
+            assert_eq!(every.len(), samples);
+            every.sort_unstable();
+            assert_eq!(every, (0..samples as u32).collect::<Vec<_>>());
+        }
+        let mut again = new(LastBatch::Keep).in_buckets(Arc::new(buckets));
+        assert_eq!(again.batch(20), s.batch(20), "a batch depends on its number alone");
     }
 
     #[test]

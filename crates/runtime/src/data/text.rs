@@ -4,7 +4,7 @@
 //! Face's `tokenizers` saves it, or the text's bytes. Samples are windows of all texts joined (`packed`), as
 //! language models are trained on, or one text each, padded to the same length.
 
-use super::{Bytes, Column};
+use super::{Bytes, Column, Lengths};
 use crate::error::{Error, Result};
 use headwater_core::{DType, TensorType};
 use serde::Deserialize;
@@ -93,6 +93,8 @@ pub(super) struct Texts {
     pub classes: Option<Vec<String>>,
     /// None of a packed data set, whose samples have no place of their own.
     pub places: Option<Places>,
+    /// Likewise.
+    pub lengths: Option<Lengths>,
 }
 
 /// A text, or a pair of texts.
@@ -162,7 +164,14 @@ impl Texts {
             None => None,
             Some(_) => Some(label_column(labels, &mut classes, places.as_ref()).map_err(refuse)?),
         };
-        Ok(Texts { columns: out.columns(samples, labels), classes, places })
+        let lengths = out.lengths().map_err(refuse)?;
+        let columns = out.columns(samples, labels);
+        let of_tokens = |c: &&Column| c.ty.shape.rank() == 2;
+        let lengths = lengths.map(|of| Lengths {
+            of: Arc::new(of),
+            columns: columns.iter().filter(of_tokens).map(|c| c.name.clone()).collect(),
+        });
+        Ok(Texts { columns, classes, places, lengths })
     }
 }
 
@@ -430,6 +439,12 @@ impl Output {
 
     fn samples(&self) -> usize {
         self.ids.len() / self.length
+    }
+
+    /// Tokens of each sample; none of a packed data set.
+    fn lengths(&self) -> Result<Option<Vec<u32>>, String> {
+        let length = |&n: &usize| u32::try_from(n).map_err(|_| format!("a text has {n} tokens"));
+        (!self.packed).then(|| self.sizes.iter().map(length).collect()).transpose()
     }
 
     fn columns(self, samples: usize, labels: Option<Column>) -> Vec<Column> {

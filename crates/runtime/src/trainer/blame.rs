@@ -1,6 +1,6 @@
 //! What is to blame for a step that failed: the data, by file, column and sample; a node; the parameters.
 
-use super::{Trainer, rebound};
+use super::Trainer;
 use crate::data::{Batch, gather, not_finite};
 use crate::error::{Error, Result};
 use crate::scaler::LossScale;
@@ -13,26 +13,18 @@ impl Trainer<'_> {
     /// The micro-batches of the present step, made again, with their samples: a step that fails is rare,
     /// and steps may have thousands of micro-batches.
     fn again(&mut self) -> impl Iterator<Item = (Batch, Vec<u32>)> + use<> {
-        let (mut sampler, data, feeds) = (self.sampler.clone(), self.train.clone(), self.feeds.clone());
+        let (mut sampler, train) = (self.sampler.clone(), self.train.clone());
         let micro = self.config.accumulate as u64;
         let first = self.step * micro;
-        (first..first + micro).map_while(move |index| {
-            let samples = sampler.batch(index)?;
-            Some((gather(&data, &feeds, index, &samples).ok()?, samples))
-        })
+        (first..first + micro).map_while(move |index| gather(&train, &mut sampler, index)?.ok())
     }
 
     /// The first node that was not finite in the present step.
     pub(super) fn culprit(&mut self) -> Result<Option<String>> {
         for (batch, _) in self.again() {
             self.session.set_rng(self.config.seed, batch.index)?;
-            let found = match batch.samples == self.batch {
-                true => self.session.culprit(&self.graph, &batch.inputs)?,
-                false => {
-                    let graph = rebound(self.rebind.as_deref(), batch.samples)?;
-                    self.session.culprit(&graph, &batch.inputs)?
-                }
-            };
+            let graph = self.bound(&self.train.shapes(batch.bucket, batch.samples))?;
+            let found = self.session.culprit(&graph, &batch.inputs)?;
             if let Some(culprit) = found {
                 return Ok(Some(culprit.to_string()));
             }
@@ -43,8 +35,8 @@ impl Trainer<'_> {
     /// The error of a step whose gradients are not finite: the data first, if they are not, then the node,
     /// then the gradients.
     pub(super) fn not_finite(&mut self, loss: f64, norm: f64, culprit: Option<String>) -> Result<Error> {
-        let (data, feeds) = (self.train.clone(), self.feeds.clone());
-        let input = self.again().find_map(|(batch, samples)| not_finite(&data, &feeds, &batch, &samples));
+        let train = self.train.clone();
+        let input = self.again().find_map(|(batch, samples)| not_finite(&train, &batch, &samples));
         let mut found = Vec::new();
         for (_, e) in self.session.layout().entries() {
             let g = self.session.gradient(&e.name)?;

@@ -1,8 +1,8 @@
 //! Loss and accuracy on held-out data.
 
-use super::{Evaluation, Trainer, fed, rebound, returned};
+use super::{Evaluation, Trainer, fed, returned};
 use crate::average::Average;
-use crate::data::{Feed, LastBatch, Loader, Order, Sampler, feeds, located};
+use crate::data::{Feed, LastBatch, Loader, Order, Shapes, located};
 use crate::error::{Error, Result};
 use crate::session::ProgramId;
 use headwater_core::{Graph, Tensor};
@@ -47,13 +47,15 @@ impl Trainer<'_> {
 
     fn evaluate_weights(&mut self, stop: &AtomicBool) -> Result<Option<Evaluation>> {
         let begin = Instant::now();
-        let data = self.eval.clone().ok_or_else(|| Error::config("data.eval", "names no file"))?;
-        let (feeds, batch, samples) = feeds(fed(&self.graph), &data, &self.config.data.names)?;
-        let classes = classes(&self.graph, &feeds, self.config.eval.labels.as_deref())?;
+        let feeding = self.eval.clone().ok_or_else(|| Error::config("data.eval", "names no file"))?;
+        let (data, batch, samples) = (feeding.data(), feeding.batch(), feeding.samples());
+        // Which input holds the labels does not depend on lengths.
+        let feeds = feeding.feeds(0);
+        let classes = classes(&self.graph, feeds, self.config.eval.labels.as_deref())?;
         let rest = samples % batch;
         // The rest is evaluated too where the model can be bound to it.
         let fits = rest == 0
-            || match self.evaluation_program(rest) {
+            || match self.evaluation_program(feeding.largest().with_batch(rest)) {
                 Ok(_) => true,
                 Err(Error::Rebind { .. }) => false,
                 Err(e) => return Err(e),
@@ -65,21 +67,19 @@ impl Trainer<'_> {
             )));
         }
         let last = if fits { LastBatch::Keep } else { LastBatch::Drop };
-        let mut sampler = Sampler::new(Order::Sequential, samples, batch, last)?;
+        let mut sampler = feeding.sampler(Order::Sequential, last)?;
         let (batches, used) = (sampler.per_epoch(), sampler.samples_per_epoch());
-        let loader = Loader::new(data.clone(), feeds.clone(), sampler.clone(), 0)?;
+        let loader = Loader::new(feeding.clone(), sampler.clone(), 0)?;
         let (mut loss, mut right) = (0.0, 0);
         for batch in loader.take(batches as usize) {
             let batch = batch?;
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let program = self.evaluation_program(batch.samples)?;
+            let program = self.evaluation_program(feeding.shapes(batch.bucket, batch.samples))?;
             self.session.set_rng(self.config.seed, DRAWS + batch.index)?;
             let ran = self.session.evaluate(program, &batch.inputs);
-            ran.map_err(|e| {
-                located(e, &data, &feeds, &batch, &sampler.batch(batch.index).unwrap_or_default())
-            })?;
+            ran.map_err(|e| located(e, &feeding, &batch, &sampler.batch(batch.index).unwrap_or_default()))?;
             loss += self.session.output(program, 0)?.to_f64()[0] * batch.samples as f64;
             if let Some(c) = &classes {
                 let logits = self.session.output(program, c.logits)?;
@@ -99,15 +99,12 @@ impl Trainer<'_> {
         }))
     }
 
-    fn evaluation_program(&mut self, batch: usize) -> Result<ProgramId> {
-        if let Some(&program) = self.evaluation.get(&batch) {
+    fn evaluation_program(&mut self, shapes: Shapes) -> Result<ProgramId> {
+        if let Some(&program) = self.evaluation.get(&shapes) {
             return Ok(program);
         }
-        let program = match batch == self.batch {
-            true => self.session.evaluation_program(&self.graph)?,
-            false => self.session.evaluation_program(&rebound(self.rebind.as_deref(), batch)?)?,
-        };
-        self.evaluation.insert(batch, program);
+        let program = self.session.evaluation_program(&self.bound(&shapes)?)?;
+        self.evaluation.insert(shapes, program);
         Ok(program)
     }
 }

@@ -105,6 +105,9 @@ pub struct Start {
     pub batches_per_epoch: u64,
     /// Samples in the training data.
     pub samples: usize,
+    /// Bounds of the buckets of length, each with its samples; empty if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub buckets: Vec<(usize, usize)>,
     /// Elements of all trained parameters.
     pub parameters: usize,
     /// Bytes that training uses, as planned.

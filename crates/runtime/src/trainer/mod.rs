@@ -17,7 +17,7 @@ pub use spans::Span;
 use crate::average::Average;
 use crate::checkpoint::{Found, Progress, Snapshot, Store};
 use crate::config::{NonFinite, TrainConfig};
-use crate::data::{Batch, Dataset, Feed, Loader, Order, Sampler, feeds, located};
+use crate::data::{Batch, Dataset, Feeding, Loader, Order, Sampler, Shapes, located};
 use crate::error::{Error, Result};
 use crate::optim::Groups;
 use crate::scaler::{Action, LossScale, Rule, Seen, State};
@@ -32,8 +32,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Makes the model's graph for another batch size.
-pub type Rebind<'a> = dyn Fn(usize) -> Result<Graph, Box<dyn std::error::Error + Send + Sync>> + 'a;
+/// Makes the model's graph for inputs of other shapes. Sizes that the model does not leave open stay as exported.
+pub type Rebind<'a> = dyn Fn(&Shapes) -> Result<Graph, Box<dyn std::error::Error + Send + Sync>> + 'a;
 
 /// A run: model, data, settings, and how far it is.
 pub struct Trainer<'a> {
@@ -42,25 +42,25 @@ pub struct Trainer<'a> {
     rebind: Option<Box<Rebind<'a>>>,
     config: TrainConfig,
     schedule: Schedule,
-    train: Arc<Dataset>,
-    eval: Option<Arc<Dataset>>,
+    train: Feeding,
+    eval: Option<Feeding>,
     sampler: Sampler,
-    samples: usize,
-    feeds: Vec<Feed>,
-    /// Samples of a batch.
-    batch: usize,
+    /// Shapes that `graph` is bound to: those of the largest batch.
+    shapes: Shapes,
     /// Buffers that micro-batches change, such as running statistics; empty where a step is one batch.
     running: Vec<ModelTensor>,
-    /// Programs by batch size: for training, for evaluation.
-    training: HashMap<usize, ProgramId>,
-    evaluation: HashMap<usize, ProgramId>,
+    /// Programs by what they are fed: for training, for evaluation.
+    training: HashMap<Shapes, ProgramId>,
+    evaluation: HashMap<Shapes, ProgramId>,
     /// Those for training that count underflow.
-    counting: HashMap<usize, ProgramId>,
+    counting: HashMap<Shapes, ProgramId>,
     store: Option<Store>,
     /// Weights averaged over the steps, if the settings ask for it.
     average: Option<Average>,
     course: Course,
     recorder: Option<Recorder>,
+    /// True if programs are measured.
+    measures: bool,
     rule: Rule,
     /// Of each loss.
     scaler: Vec<State>,
@@ -104,20 +104,35 @@ impl<'a> Trainer<'a> {
         let names = &config.data.names;
         let wanted: HashSet<&str> =
             fed(model.graph).map(|(input, _)| names.get(input).map_or(input, String::as_str)).collect();
-        let open = |p: &Path| Dataset::open_columns(p, &|column| wanted.contains(column)).map(Arc::new);
+        let lengths = config.data.lengths.as_deref();
+        let open =
+            |p: &Path| Dataset::open_columns(p, &|c| wanted.contains(c) || lengths == Some(c)).map(Arc::new);
         let train = open(&config.data.train)?;
         let eval = config.data.eval.as_deref().map(open).transpose()?;
         same_classes(&train, eval.as_deref())?;
-        let (feeds, exported, samples) = feeds(fed(model.graph), &train, &config.data.names)?;
-        let batch = config.batch.unwrap_or(exported);
-        let graph = if batch == exported { model.graph.clone() } else { rebound(rebind.as_deref(), batch)? };
+        let exported: Vec<(String, TensorType)> =
+            fed(model.graph).map(|(name, ty)| (name.to_string(), ty.clone())).collect();
+        let types = |shapes: &Shapes| {
+            let graph = rebound(rebind.as_deref(), shapes)?;
+            Ok(fed(&graph).map(|(name, ty)| (name.to_string(), ty.clone())).collect())
+        };
+        let train = Feeding::new(train, &config.data, &exported, config.batch, &types)?
+            .augmented(&config.data.augment, config.seed)?;
+        let eval = eval
+            .map(|e| Feeding::new(e, &config.data, &exported, Some(train.batch()), &types))
+            .transpose()?;
+        let (batch, shapes) = (train.batch(), train.largest());
+        let graph = match shapes == Shapes::of(fed(model.graph)) {
+            true => model.graph.clone(),
+            false => rebound(rebind.as_deref(), &shapes)?,
+        };
         let order = match &config.data.order {
             Some(order) => recorded(order, batch)?,
             None if config.data.sequential => Order::Sequential,
             None => Order::Shuffled { seed: config.seed },
         };
         let finite = matches!(order, Order::Recorded { .. });
-        let sampler = Sampler::new(order, samples, batch, config.data.last)?;
+        let sampler = train.sampler(order, config.data.last)?;
         let steps = config.total_steps(sampler.per_epoch())?;
         let want = steps.checked_mul(config.accumulate as u64);
         let want = want.ok_or_else(|| Error::config("steps", "the run would have more than 2^64 batches"))?;
@@ -157,7 +172,7 @@ impl<'a> Trainer<'a> {
         let program = session.program()?;
         let running = if config.accumulate > 1 { mutated(&graph, &session) } else { Vec::new() };
         Ok(Trainer {
-            training: HashMap::from([(batch, program)]),
+            training: HashMap::from([(shapes.clone(), program)]),
             evaluation: HashMap::new(),
             counting: HashMap::new(),
             saved: resumed.as_ref().map(|_| step),
@@ -169,14 +184,13 @@ impl<'a> Trainer<'a> {
             train,
             eval,
             sampler,
-            samples,
-            feeds,
-            batch,
+            shapes,
             running,
             store,
             average,
             course,
             recorder: None,
+            measures: false,
             rule,
             scaler,
             skipping: None,
@@ -210,8 +224,7 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// `Io` if the system starts no thread to read.
     pub fn batches(&self) -> Result<Loader> {
-        let (feeds, ..) = feeds(fed(&self.graph), &self.train, &self.config.data.names)?;
-        Loader::new(self.train.clone(), feeds, self.sampler.clone(), 0)
+        Loader::new(self.train.clone(), self.sampler.clone(), 0)
     }
 
     /// The model on its device.
@@ -219,15 +232,20 @@ impl<'a> Trainer<'a> {
         &self.session
     }
 
-    /// The program that computes gradients, for reports.
+    /// The program that computes gradients, for reports: that of the largest batch.
     pub fn program(&self) -> ProgramId {
-        self.training[&self.batch]
+        self.training[&self.shapes]
+    }
+
+    /// The programs that compute gradients so far, one for each size of batch.
+    pub fn programs(&self) -> impl Iterator<Item = ProgramId> {
+        self.training.values().copied()
     }
 
     /// Measures every kernel of later steps, for [`Session::seconds`].
     pub fn measure(&mut self) {
-        let program = self.program();
-        self.session.measure(program);
+        self.measures = true;
+        self.training.values().for_each(|&p| self.session.measure(p));
     }
 
     /// Trains until all steps are done or `stop` is set. The flag is looked at before each batch, of
@@ -247,8 +265,7 @@ impl<'a> Trainer<'a> {
             tell(&event)?;
         }
         let micro = self.config.accumulate as u64;
-        let mut loader =
-            Loader::new(self.train.clone(), self.feeds.clone(), self.sampler.clone(), self.step * micro)?;
+        let mut loader = Loader::new(self.train.clone(), self.sampler.clone(), self.step * micro)?;
         let mut summary = Summary {
             step: self.step,
             complete: true,
@@ -381,15 +398,16 @@ impl<'a> Trainer<'a> {
                 }
             }
             let Some(batch) = next? else { return Ok(None) };
+            let shapes = self.train.shapes(batch.bucket, batch.samples);
             let program = match counts {
-                true => self.counting_program(batch.samples)?,
-                false => self.training_program(batch.samples)?,
+                true => self.counting_program(shapes)?,
+                false => self.training_program(shapes)?,
             };
             self.session.set_rng(self.config.seed, self.step * micro as u64 + i)?;
             let ran = self.timed("gradients", Some(program), |t| t.session.gradients(program, &batch.inputs));
             if let Err(e) = ran {
                 let samples = self.sampler.batch(batch.index).unwrap_or_default();
-                return Err(located(e, &self.train, &self.feeds, &batch, &samples));
+                return Err(located(e, &self.train, &batch, &samples));
             }
             loss += self.session.output(program, 0)?.to_f64()[0] / micro as f64;
             samples += batch.samples;
@@ -445,29 +463,37 @@ impl<'a> Trainer<'a> {
     /// `Data`, `Io` or `Feed` if there is none.
     fn next(&self, loader: &mut Loader) -> Result<Batch> {
         loader.next().unwrap_or_else(|| {
-            self.train.unchanged()?;
+            self.train.data().unchanged()?;
             Err(Error::Feed("the data ended before the run did".into()))
         })
     }
 
-    fn training_program(&mut self, batch: usize) -> Result<ProgramId> {
-        if let Some(&program) = self.training.get(&batch) {
+    /// The forward graph for these shapes.
+    fn bound(&self, shapes: &Shapes) -> Result<Graph> {
+        match *shapes == self.shapes {
+            true => Ok(self.graph.clone()),
+            false => rebound(self.rebind.as_deref(), shapes),
+        }
+    }
+
+    fn training_program(&mut self, shapes: Shapes) -> Result<ProgramId> {
+        if let Some(&program) = self.training.get(&shapes) {
             return Ok(program);
         }
-        let program = self.session.training_program(&rebound(self.rebind.as_deref(), batch)?)?;
-        self.training.insert(batch, program);
+        let program = self.session.training_program(&self.bound(&shapes)?)?;
+        if self.measures {
+            self.session.measure(program);
+        }
+        self.training.insert(shapes, program);
         Ok(program)
     }
 
-    fn counting_program(&mut self, batch: usize) -> Result<ProgramId> {
-        if let Some(&program) = self.counting.get(&batch) {
+    fn counting_program(&mut self, shapes: Shapes) -> Result<ProgramId> {
+        if let Some(&program) = self.counting.get(&shapes) {
             return Ok(program);
         }
-        let program = match batch == self.batch {
-            true => self.session.counting_program(&self.graph)?,
-            false => self.session.counting_program(&rebound(self.rebind.as_deref(), batch)?)?,
-        };
-        self.counting.insert(batch, program);
+        let program = self.session.counting_program(&self.bound(&shapes)?)?;
+        self.counting.insert(shapes, program);
         Ok(program)
     }
 
@@ -512,9 +538,10 @@ impl<'a> Trainer<'a> {
         };
         Start {
             steps: self.steps(),
-            batch: self.batch,
+            batch: self.train.batch(),
             batches_per_epoch: self.sampler.per_epoch(),
-            samples: self.samples,
+            samples: self.train.samples(),
+            buckets: self.train.counts(),
             parameters: layout.entries().map(|(_, e)| e.shape.numel()).sum(),
             decayed: named(true),
             undecayed: named(false),
@@ -559,9 +586,10 @@ fn returned(graph: &Graph) -> impl Iterator<Item = &TensorType> {
     graph.outputs.iter().filter(|o| o.role == OutputRole::User).map(|o| graph.ty(o.value))
 }
 
-fn rebound(rebind: Option<&Rebind>, batch: usize) -> Result<Graph> {
+fn rebound(rebind: Option<&Rebind>, shapes: &Shapes) -> Result<Graph> {
     let none = || Err("it was exported for a fixed batch; export it with a dynamic first dimension".into());
-    rebind.map_or_else(none, |f| f(batch)).map_err(|cause| Error::Rebind { batch, cause })
+    let batch = shapes.batch;
+    rebind.map_or_else(none, |f| f(shapes)).map_err(|cause| Error::Rebind { batch, cause })
 }
 
 fn due(every: Option<u64>, step: u64) -> bool {

@@ -84,8 +84,9 @@ impl super::Trainer<'_> {
     /// # Errors
     /// `Model` if the session does not train.
     pub fn record(&mut self, steps: usize) -> Result<()> {
-        let programs = [self.program(), self.session.update_program()?];
-        programs.into_iter().for_each(|p| self.session.measure(p));
+        let update = self.session.update_program()?;
+        self.session.measure(update);
+        self.measure();
         self.recorder = Some(Recorder::new(steps));
         Ok(())
     }

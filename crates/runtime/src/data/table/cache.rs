@@ -29,7 +29,9 @@ impl Kept {
 }
 
 fn size(block: &Block) -> usize {
-    block.bytes.capacity() + block.ends.capacity() * size_of::<usize>()
+    block.bytes.capacity()
+        + block.ends.capacity() * size_of::<usize>()
+        + block.sizes.capacity() * size_of::<u32>()
 }
 
 fn with<T>(f: impl FnOnce(&mut Kept) -> T) -> T {

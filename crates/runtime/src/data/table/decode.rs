@@ -21,6 +21,8 @@ pub(super) struct Block {
     pub(super) bytes: Vec<u8>,
     /// Ends of the rows, if they have several sizes.
     pub(super) ends: Vec<usize>,
+    /// Elements of the rows before they were filled up.
+    pub(super) sizes: Vec<u32>,
 }
 
 /// A mistake in a row, counted in the row group, or in the whole of it.

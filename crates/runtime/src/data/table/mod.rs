@@ -11,7 +11,7 @@ mod source;
 mod tests;
 
 use super::images::{self, Layout};
-use super::{Bytes, Column, Mapped, convert};
+use super::{Bytes, Column, Lengths, Mapped, convert};
 use crate::error::{Error, Result};
 use decode::{Block, Fault};
 use headwater_core::{Class, DType, Shape, Tensor, TensorType};
@@ -133,6 +133,9 @@ impl Kind {
             return Err(fault(format!("has {have} elements, {advice}")));
         }
         let have = have.min(length);
+        if fills {
+            block.sizes.push(have as u32);
+        }
         if block.bytes.len() + length * 8 > GROUP {
             return Err(fault(too_large()));
         }
@@ -234,10 +237,22 @@ impl Leaf {
         Ok(())
     }
 
-    /// Decodes all row groups once: afterwards only a file that was changed is refused.
-    fn validate(&self) -> Result<()> {
-        (0..self.table.begins.len() - 1)
-            .try_for_each(|group| cache::get((self.key, group), || self.block(group)).map(drop))
+    /// The value of a black pixel in each channel, of images.
+    pub(super) fn black(&self) -> Option<Vec<f64>> {
+        match &self.kind {
+            Kind::Image(layout) => Some(layout.black()),
+            _ => None,
+        }
+    }
+
+    /// Decodes all row groups once: afterwards only a file that was changed is refused. Returns the elements of each row,
+    /// where rows are filled up.
+    fn validate(&self) -> Result<Vec<u32>> {
+        let mut sizes = Vec::new();
+        for group in 0..self.table.begins.len() - 1 {
+            sizes.extend(&cache::get((self.key, group), || self.block(group))?.sizes);
+        }
+        Ok(sizes)
     }
 
     fn block(&self, group: usize) -> Result<Block> {
@@ -278,14 +293,22 @@ fn name(column: &ColumnDescriptor) -> Result<String, String> {
     }
 }
 
-/// The columns of a file, and those that are no tensors: their names and why. Those that are wanted are decoded
-/// once, to check them.
+/// The columns of a file.
+pub(super) struct Columns {
+    pub(super) columns: Vec<Column>,
+    /// Columns that are no tensors, and what they hold.
+    pub(super) others: Vec<(String, String)>,
+    /// Elements of each row before it was filled up: the most in any wanted column.
+    pub(super) lengths: Option<Lengths>,
+}
+
+/// The columns of a file. Those that are wanted are decoded once, to check them.
 pub(super) fn columns(
     path: &Path,
     map: &Arc<Mapped>,
     settings: &Settings,
     wanted: &dyn Fn(&str) -> bool,
-) -> Result<(Vec<Column>, Vec<(String, String)>)> {
+) -> Result<Columns> {
     let table = Arc::new(Table::open(path, map)?);
     let schema = table.reader.metadata().file_metadata().schema_descr_ptr();
     let unknown = |known: &dyn Fn(&String) -> bool| {
@@ -295,6 +318,7 @@ pub(super) fn columns(
     };
     unknown(&|wanted| schema.columns().iter().any(|c| name(c).is_ok_and(|name| name == *wanted)))?;
     let (mut columns, mut others): (Vec<Column>, Vec<(String, String)>) = (Vec::new(), Vec::new());
+    let (mut filled, mut lengths): (Vec<String>, Vec<u32>) = (Vec::new(), Vec::new());
     for (at, column) in schema.columns().iter().enumerate() {
         let path_name = column.path().string();
         let found = name(column).and_then(|name| Ok((name, decode::dtype(column)?)));
@@ -331,9 +355,14 @@ pub(super) fn columns(
             {
                 return Err(Error::data(path, format!("`{name}`: {ty} is larger than memory can be")));
             }
+            if matches!(kind, Kind::Padded { .. } | Kind::Mask { .. }) {
+                filled.push(name.clone());
+            }
             let leaf = Leaf::new(table.clone(), name.clone(), at, dtype, kind);
             if wanted(&name) {
-                leaf.validate()?;
+                let sizes = leaf.validate()?;
+                lengths.resize(lengths.len().max(sizes.len()), 0);
+                lengths.iter_mut().zip(sizes).for_each(|(most, size)| *most = size.max(*most));
             }
             columns.push(Column { name, ty, bytes: Bytes::Table(Arc::new(leaf)) });
         }
@@ -344,7 +373,8 @@ pub(super) fn columns(
             others.iter().map(|(name, holds)| format!("`{name}` holds {holds}")).collect();
         return Err(Error::data(path, format!("has no column of numbers: {}", others.join("; "))));
     }
-    Ok((columns, others))
+    let lengths = (!filled.is_empty()).then(|| Lengths { of: Arc::new(lengths), columns: filled });
+    Ok(Columns { columns, others, lengths })
 }
 
 /// The columns that are made of one of the file: itself, and the mask of a padded list.
