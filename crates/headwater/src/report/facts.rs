@@ -18,10 +18,14 @@ pub fn run() -> Vec<(String, String)> {
     ]
 }
 
-/// A file and its SHA-256; one that cannot be read says so. A folder is not hashed.
+/// Bytes of a folder whose files' contents are hashed; of a larger one, their sizes are.
+const FOLDER: u64 = 4 << 30;
+
+/// A file and its SHA-256; one that cannot be read says so. That of a folder is of a line for each of its files, sorted.
 pub fn file(what: &str, path: &Path) -> (String, String) {
     if path.is_dir() {
-        return (what.to_string(), format!("{} · a folder, not hashed", path.display()));
+        let hash = folder(path, FOLDER).unwrap_or_else(|e| format!("hash unknown: {e:#}"));
+        return (what.to_string(), format!("{} · {hash}", path.display()));
     }
     // A pattern is hashed as its files' hashes, in the order of their names.
     let files = crate::runtime::data::files(path).unwrap_or_else(|_| vec![path.to_owned()]);
@@ -36,6 +40,38 @@ pub fn file(what: &str, path: &Path) -> (String, String) {
     }
     let hash = sha256(path).unwrap_or_else(|e| format!("unknown: {e:#}"));
     (what.to_string(), format!("{} · SHA-256 {hash}", path.display()))
+}
+
+/// The hash of a folder: of a line "hash  name" for each file below it, as `sha256sum` prints them, sorted by name. If it
+/// has more than `most` bytes, sizes stand in place of hashes.
+fn folder(path: &Path, most: u64) -> anyhow::Result<String> {
+    let mut files: Vec<(String, std::path::PathBuf, u64)> = Vec::new();
+    let mut open = vec![path.to_path_buf()];
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let entry = entry?;
+            let file = entry.path();
+            // Links to folders could lead in circles; what they name is followed as a file alone.
+            if entry.file_type()?.is_dir() {
+                open.push(file);
+                continue;
+            }
+            let name = file.strip_prefix(path).unwrap_or(&file).to_string_lossy().into_owned();
+            let bytes = std::fs::metadata(&file)?.len();
+            files.push((name, file, bytes));
+        }
+    }
+    files.sort();
+    let total = files.iter().fold(0u64, |sum, f| sum.saturating_add(f.2));
+    let whole = total <= most;
+    let mut lines = String::new();
+    for (name, file, bytes) in &files {
+        let of = if whole && file.is_file() { sha256(file)? } else { bytes.to_string() };
+        lines += &format!("{of}  {name}\n");
+    }
+    let hash = sha256_of(lines.as_bytes());
+    let what = if whole { "names and contents" } else { "names and sizes, not of contents" };
+    Ok(format!("{} files, {total} bytes · SHA-256 of their {what} {hash}", files.len()))
 }
 
 /// All settings of a run that are given, or have a default, by the names that files use.
@@ -116,6 +152,28 @@ mod tests {
         ] {
             assert_eq!(utc(seconds), date);
         }
+    }
+
+    #[test]
+    fn a_folder_is_hashed_by_names_and_contents() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("b")).unwrap();
+        std::fs::write(dir.path().join("b/x"), "one").unwrap();
+        std::fs::write(dir.path().join("a"), "two").unwrap();
+        let hash = |most| folder(dir.path(), most).unwrap();
+        // `printf two | sha256sum`, `printf one | sha256sum`, and `sha256sum` of these two lines.
+        let lines = "3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3  a\n\
+                     7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed  b/x\n";
+        assert_eq!(
+            hash(6),
+            format!("2 files, 6 bytes · SHA-256 of their names and contents {}", sha256_of(lines.as_bytes()))
+        );
+        let sizes = hash(5);
+        assert!(sizes.contains("names and sizes"), "{sizes}");
+        let before = hash(6);
+        std::fs::write(dir.path().join("b/x"), "One").unwrap();
+        assert_ne!(hash(6), before);
+        assert_eq!(hash(5), sizes);
     }
 
     #[test]
