@@ -38,7 +38,7 @@ pub(super) fn mixed(
     let opened = &trained.opened;
     let ran = run(opened, config, frame, places, watcher, |_, _| Ok(()), |_, _| ())?;
     let Ran { summary, note, held, .. } = ran;
-    let (history, lost) = (&note.history, &note.lost);
+    let (history, lost) = (&note.history, note.history.underflow());
     let (skipped, losses, plain_losses) = (history.skipped(), history.losses(), trained.history.losses());
     let side = |summary, losses| Side { summary, tail: tail(losses) };
     let verdict = judge(&side(&trained.summary, &plain_losses), &side(&summary, &losses));

@@ -41,15 +41,13 @@ pub(super) struct Note<'a> {
     inner: &'a mut dyn Observer,
     pub(super) history: History,
     checkpoint: Option<PathBuf>,
-    /// By step: the share of the gradients that underflowed, where that is counted.
-    pub(super) lost: Vec<(f64, f64)>,
     /// Steps done when the run was resumed, and settings that differ from those it began with.
     pub(super) resumed: Option<(u64, Vec<String>)>,
 }
 
 impl Note<'_> {
     fn new(inner: &mut dyn Observer) -> Note<'_> {
-        Note { inner, history: History::default(), checkpoint: None, lost: vec![], resumed: None }
+        Note { inner, history: History::default(), checkpoint: None, resumed: None }
     }
 }
 
@@ -58,7 +56,6 @@ impl Observer for Note<'_> {
         self.history.add(event);
         match event {
             Event::Checkpoint { path, best: false, .. } => self.checkpoint = Some(path.clone()),
-            Event::Step(s) => self.lost.extend(s.underflow.as_ref().map(|u| (s.step as f64, u.share()))),
             Event::Resume { step, path, changed, .. } => {
                 self.checkpoint = Some(path.clone());
                 self.resumed = Some((*step, changed.clone()));

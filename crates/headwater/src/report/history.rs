@@ -20,6 +20,14 @@ struct Step {
     samples: usize,
     #[serde(default)]
     seconds: f64,
+    underflow: Option<Lost>,
+}
+
+/// Elements of gradients that underflowed, of those that were counted.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+struct Lost {
+    lost: u64,
+    elements: u64,
 }
 
 /// An evaluation, as logs have it.
@@ -85,6 +93,7 @@ impl History {
                 applied: s.applied,
                 samples: s.samples,
                 seconds: s.seconds,
+                underflow: s.underflow.as_ref().map(|u| Lost { lost: u.lost, elements: u.elements }),
             }),
             Event::Evaluation(e) => {
                 self.evaluations.push(Evaluation { step: e.step, loss: number(e.loss), accuracy: e.accuracy })
@@ -132,6 +141,12 @@ impl History {
         self.line("loss scale", |s| s.scale)
     }
 
+    /// The share of the gradients' elements that underflowed, at the steps that counted it.
+    pub fn underflow(&self) -> Vec<(f64, f64)> {
+        let share = |u: Lost| u.lost as f64 / u.elements.max(1) as f64;
+        self.steps.iter().filter_map(|s| Some((s.step as f64, share(s.underflow?)))).collect()
+    }
+
     /// Charts of learning rate, gradient norm, held-out loss and accuracy, and throughput.
     pub fn charts(&self) -> Vec<Block> {
         let held_out = |name: &str, of: fn(&Evaluation) -> Option<f64>| {
@@ -175,7 +190,7 @@ mod tests {
         let text = r#"{"event":"start","steps":9}
 {"event":"step","step":1,"loss":2.5,"lr":0.1,"norm":3.0,"scale":1.0,"applied":true,"samples":8,"seconds":0.5}
 {"event":"evaluation","step":1,"loss":2.0,"accuracy":null,"samples":4,"left_out":0,"seconds":0.1}
-{"event":"step","step":2,"loss":null,"lr":0.1,"norm":null,"scale":1.0,"applied":false,"samples":8,"seconds":0.25}
+{"event":"step","step":2,"loss":null,"lr":0.1,"norm":null,"scale":1.0,"applied":false,"samples":8,"seconds":0.25,"underflow":{"lost":3,"elements":12,"worst":["mul",0.5]}}
 {"event":"step","step":3,"loss":1.0,"lr":0.1,"norm":3.0,"scale":1.0,"applied":true,"samples":8,"seconds":0.5}
 {"event":"st"#;
         std::fs::write(&log, text).unwrap();
@@ -184,6 +199,7 @@ mod tests {
         assert_eq!((h.step(), h.skipped(), h.evaluations.len()), (2, 1, 1));
         assert_eq!(h.loss("x").points, [(1.0, 2.5)]);
         assert_eq!(h.speed(), (0.5, 32.0));
+        assert_eq!(h.underflow(), [(2.0, 0.25)]);
         assert!(History::read(&dir.path().join("none"), 2).unwrap().losses().is_empty());
     }
 }
