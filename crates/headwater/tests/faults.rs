@@ -316,3 +316,30 @@ fn a_mapped_file_that_shrinks_ends_in_a_message() {
     assert!(said.contains("HW-R002") && said.contains("was changed while in use"), "{said}");
     assert!(!checkpoints(&out).is_empty());
 }
+
+/// The golden is a pipe: the model is mapped when somebody writes to it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_model_that_shrinks_ends_in_a_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, golden) = (dir.path().join("model.pt2"), dir.path().join("model.golden.safetensors"));
+    std::fs::copy(example("digits_vit.pt2"), &model).unwrap();
+    assert!(Command::new("mkfifo").arg(&golden).status().unwrap().success());
+    let child = headwater().arg("check").arg(&model).arg(&golden).spawn().unwrap();
+    let maps = format!("/proc/{}/maps", child.id());
+    let mapped = || std::fs::read_to_string(&maps).unwrap_or_default().contains("model.pt2");
+    let begun = std::time::Instant::now();
+    while !mapped() {
+        assert!(begun.elapsed().as_secs() < 60, "the model was not mapped before the golden was read");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    // Opening the pipe waits until the program reads it, which it does when the model is open.
+    let mut pipe = File::options().write(true).open(&golden).unwrap();
+    File::options().write(true).open(&model).unwrap().set_len(0).unwrap();
+    let bytes = std::fs::read(example("digits_vit.golden.safetensors")).unwrap();
+    std::io::Write::write_all(&mut pipe, &bytes).unwrap();
+    drop(pipe);
+    let output = child.wait_with_output().unwrap();
+    let said = stderr(&output);
+    assert!(code(&output) == Some(1) && said.contains("HW-I001") && said.contains("was shortened"), "{said}");
+}

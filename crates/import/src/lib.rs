@@ -25,7 +25,7 @@ mod verify;
 mod ways_out;
 pub mod weights;
 
-pub use archive::Archive;
+pub use archive::{Archive, on_lost_file};
 pub use bind::Imported;
 pub use dims::Dims;
 pub use error::{Code, Error, Result};

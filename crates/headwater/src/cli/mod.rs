@@ -233,6 +233,7 @@ impl Talk {
 pub fn run() -> std::process::ExitCode {
     let cli = Cli::parse();
     let talk = Talk { json: cli.json };
+    signals::explain_lost_files();
     let code = match execute(&cli, talk) {
         Ok(o) => {
             if cli.json {

@@ -43,6 +43,19 @@ pub(crate) fn stop() -> Result<&'static AtomicBool> {
     Ok(&STOP)
 }
 
+/// Says so and ends when a part of a mapped file is read that is gone. Models are mapped, and large files of weights;
+/// checkpoints that were saved before are whole.
+pub(crate) fn explain_lost_files() {
+    crate::import::on_lost_file(|| {
+        say(
+            "error: HW-I001: a model or a file of weights was shortened while it was read, or its disk failed (SIGBUS): \
+             put it back, and write new files under another name or rename them into place",
+        );
+        #[cfg(unix)]
+        signal_hook::low_level::exit(1);
+    });
+}
+
 /// Exit status of a run that a signal interrupted.
 pub(crate) fn status() -> u8 {
     let signal = match SIGNAL.load(Ordering::SeqCst) {
