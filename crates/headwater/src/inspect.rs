@@ -50,6 +50,21 @@ pub struct StepsUse {
     pub predicted: Option<f64>,
 }
 
+/// A value that lies in the arena at its fullest moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct HeldValue {
+    /// The operator that makes it.
+    pub op: String,
+    /// Its place in the model.
+    pub place: String,
+    /// Bytes.
+    pub bytes: usize,
+    /// First and last step of the plan at which it is needed.
+    pub steps: (usize, usize),
+    /// True of room that its operator works in, which holds no value.
+    pub workspace: bool,
+}
+
 /// What a module of the model holds and does.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ModuleUse {
@@ -129,6 +144,8 @@ pub struct Inspection {
     pub buckets: Vec<BucketUse>,
     /// Bytes of the arena in use at every step of the plan.
     pub live: Vec<usize>,
+    /// Step of the plan at which most are, and what takes most of them, the largest first.
+    pub peak: (usize, Vec<HeldValue>),
     /// Trained parameters that get no gradient, with the reason.
     pub without_gradient: Vec<String>,
     /// What was dropped or assumed when importing.
@@ -209,7 +226,7 @@ pub fn inspect(
     let plan = compiled.into_plan()?;
     let graph = unfused.into_inner();
     let operators = operators(&graph, device);
-    let peak = stats::peak(&plan, DEPTH).map_or(vec![], |p| p.modules);
+    let (peak_step, peak) = stats::peak(&plan, DEPTH).map_or((0, vec![]), |p| (p.step, p.modules));
     let bytes = |role: &dyn Fn(&InputRole) -> bool| -> usize {
         graph.inputs.iter().filter(|i| role(&i.role)).map(|i| graph.ty(i.value).bytes()).sum()
     };
@@ -255,6 +272,7 @@ pub fn inspect(
         recomputed: recomputed.map(Recomputation::from),
         buckets: buckets(&plan),
         live: stats::live_bytes(&plan),
+        peak: (peak_step, held(&plan, peak_step)),
         without_gradient: missing.iter().map(|m| format!("{}: {}", m.parameter, m.reason)).collect(),
         notes,
     })
@@ -365,6 +383,32 @@ pub(crate) fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> 
 
 /// How deep module paths are told apart.
 const DEPTH: usize = 3;
+
+/// Values of the peak that are listed.
+const LISTED: usize = 14;
+
+/// The largest of what lies in the arena at a step.
+fn held(plan: &Plan, step: usize) -> Vec<HeldValue> {
+    let there = plan.placements.iter().filter(|p| p.first <= step && step <= p.last);
+    let mut all: Vec<_> = there.collect();
+    all.sort_by_key(|p| (std::cmp::Reverse(p.bytes), p.first));
+    let value = |p: &crate::core::plan::Placement| {
+        let by = &plan.steps[p.first];
+        let workspace = by.workspace.is_some_and(|(place, _)| place == p.place);
+        let shared = workspace && p.first < p.last;
+        HeldValue {
+            op: if shared { "several".into() } else { by.op.to_string() },
+            place: match plan.origins.get(p.origin.0 as usize).filter(|_| !shared) {
+                Some(origin) => origin.to_string(),
+                None => String::new(),
+            },
+            bytes: p.bytes,
+            steps: (p.first, p.last),
+            workspace,
+        }
+    };
+    all.into_iter().take(LISTED).map(value).collect()
+}
 
 fn modules(graph: &Graph, peak: &[(String, Held)]) -> Vec<ModuleUse> {
     let mut by_path: BTreeMap<String, ModuleUse> = BTreeMap::new();

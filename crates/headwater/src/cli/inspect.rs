@@ -160,6 +160,19 @@ pub(crate) fn tables(i: &Inspection, device: &str) -> Vec<Table> {
             text::bytes(u.peak),
         ]);
     }
+    let mut peak = Table::new(
+        &format!(
+            "Largest in memory at the fullest moment, step {} of {} of the plan",
+            i.peak.0,
+            i.live.len()
+        ),
+        &["made by", "in the model", ">bytes", ">from step", ">to step"],
+    );
+    for v in &i.peak.1 {
+        let op = if v.workspace { format!("workspace of {}", v.op) } else { v.op.clone() };
+        let (first, last) = (v.steps.0.to_string(), v.steps.1.to_string());
+        peak.row([op, v.place.clone(), text::bytes(v.bytes), first, last]);
+    }
     let recomputed = i.recomputed.as_ref().map(|r| {
         let mut t = Table::new("Recomputation for the memory budget", &["what", ">predicted"]);
         t.row(["memory without".into(), text::bytes(r.before)]);
@@ -177,7 +190,7 @@ pub(crate) fn tables(i: &Inspection, device: &str) -> Vec<Table> {
         .chain(buckets)
         .chain([ops])
         .chain(steps)
-        .chain([modules])
+        .chain([modules, peak])
         .collect()
 }
 
