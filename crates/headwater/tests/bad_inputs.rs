@@ -201,6 +201,15 @@ fn files(place: &Place, all: &mut Vec<Bad>) {
         let file = place.write(&format!("data.{ending}"), "a,b\n1,2\n");
         all.push(bad(&["train", &model, "--data", &file, "--steps", "1"], 1, &["data", way]));
     }
+    // A pattern names data. Weights and orders lie in one file, or in the shards of an index.
+    for part in ["shard-1.safetensors", "shard-2.safetensors"] {
+        std::fs::copy(&train, place.path(part)).unwrap();
+    }
+    let pattern = place.path("shard-*.safetensors");
+    let init = ["train", &model, "--data", &train, "--steps", "1", "--init", &pattern];
+    all.push(bad(&init, 1, &["shard-*.safetensors", "weights are files of tensors"]));
+    let order = place.write("order.toml", format!("steps = 1\n[data]\norder = '{pattern}:labels'"));
+    all.push(bad(&["train", &model, "--data", &train, "--config", &order], 1, &["labels", "HW-R004"]));
     let pickle = place.write("weights.pth", "pickle");
     let init = ["train", &model, "--data", &train, "--steps", "1", "--init", &pickle];
     all.push(bad(&init, 1, &["weights.pth", "save_file"]));

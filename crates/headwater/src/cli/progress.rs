@@ -44,6 +44,8 @@ impl Observer for Progress {
         }
         match event {
             Event::Start(s) => {
+                // A migration trains several times.
+                self.smooth = None;
                 let style = "{spinner} {bar:32} {pos}/{len} · {msg} · elapsed {elapsed}, remaining {eta}";
                 let style =
                     ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -58,13 +60,13 @@ impl Observer for Progress {
                     s.decayed.len() + s.undecayed.len(),
                     s.decayed.len(),
                 ));
-                if let Some(r) = s.rematerialized {
-                    self.say(format!(
                 if !s.buckets.is_empty() {
                     let bucket = |(bound, n): &(usize, usize)| format!("{n} up to {bound}");
                     let buckets: Vec<String> = s.buckets.iter().map(bucket).collect();
                     self.say(format!("samples by length: {}", buckets.join(", ")));
                 }
+                if let Some(r) = s.rematerialized {
+                    self.say(format!(
                         "memory budget: {} planned instead of {}; {} results are computed a second time, which adds {:.1} % \
                          operations and about {:.1} % time to forward and backward (predicted from nominal rates)",
                         text::bytes(r.after),
