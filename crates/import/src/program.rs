@@ -95,6 +95,13 @@ impl Program {
             let bytes = archive.entry(name)?;
             Ok(String::from_utf8_lossy(&bytes[..bytes.len().min(64)]).trim().to_string())
         };
+        if !archive.contains("archive_format") && archive.contains("data.pkl") {
+            return Err(refuse!(
+                Pickle,
+                "this is what `torch.save` writes, a pickle, which is never opened; export the model with \
+                 `torch.export.save`, for which tools/README.md has a function"
+            ));
+        }
         let order = text("byteorder")?;
         if order != "little" {
             return Err(refuse!(ByteOrder, "byte order `{}`: only little-endian is read", shown(&order)));

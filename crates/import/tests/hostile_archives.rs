@@ -132,6 +132,11 @@ fn what_the_archive_says_of_itself_is_checked() {
     assert_eq!(changed(|p| p.set("byteorder", "big")), "HW-I006");
     assert_eq!(changed(|p| p.remove("byteorder")), "HW-I005");
     assert_eq!(changed(|p| p.set("archive_version", "1")), "HW-I007");
+    let saved = |p: &mut Pt2| {
+        p.remove("archive_format");
+        p.set("data.pkl", "a pickle");
+    };
+    assert_eq!(changed(saved), "HW-I009", "an archive of torch.save");
     assert_eq!(changed(|p| p.remove("models/model.json")), "HW-I005");
     assert_eq!(with_model(|m| m["schema_version"]["major"] = json!(9)), "HW-I007");
     assert_eq!(with_model(|m| m["schema_version"]["minor"] = json!(99)), "opened");
