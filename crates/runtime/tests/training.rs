@@ -540,3 +540,19 @@ fn averaged_weights_are_those_of_the_formula_and_resume() {
     wrong.ema = Some(1.0);
     assert_eq!(trainer(1, &wrong, 0.0, false).err().unwrap().code(), "HW-R004");
 }
+
+#[test]
+fn settings_that_differ_on_resuming_are_named_one_by_one() {
+    let dir = data();
+    let mut config = TrainConfig { steps: Some(4), ..config(dir.path()) };
+    run(&mut trainer(1, &config, 0.0, false).unwrap());
+    config.steps = Some(6);
+    config.optimizer = serde_json::from_str(r#"{"name": "AdamW", "lr": 0.002}"#).unwrap();
+    let (events, _) = told(&mut trainer(1, &config, 0.0, true).unwrap(), None);
+    let mut changed = events.iter().find_map(|e| match e {
+        Event::Resume { changed, .. } => Some(changed.clone()),
+        _ => None,
+    });
+    changed.as_mut().unwrap().sort();
+    assert_eq!(changed.unwrap(), ["optimizer.lr: 0.001 then, 0.002 now", "steps: 4 then, 6 now"]);
+}

@@ -670,10 +670,31 @@ fn changes(old: &TrainConfig, new: &TrainConfig) -> Vec<String> {
     // Evaluations change nothing, unless they decide on the rate or on the end.
     let decides = new["schedule"].get("name").is_some_and(|n| n == "plateau")
         || [&old, &new].iter().any(|c| !c["eval"]["patience"].is_null());
-    let differs = |(name, value): (&String, &serde_json::Value)| {
+    let mut found = Vec::new();
+    for (name, value) in &new {
         let passes = harmless.contains(&name.as_str()) || (name == "eval" && !decides);
-        let was = old.get(name).filter(|was| *was != value && !passes)?;
-        Some(format!("{name}: {was} then, {value} now"))
-    };
-    new.iter().filter_map(differs).collect()
+        if let Some(was) = old.get(name).filter(|_| !passes) {
+            differing(name, was, value, &mut found);
+        }
+    }
+    found
+}
+
+/// Adds the settings below `name` that differ, one by one.
+fn differing(name: &str, was: &serde_json::Value, now: &serde_json::Value, found: &mut Vec<String>) {
+    use serde_json::Value::{Null, Object};
+    match (was, now) {
+        (Object(was), Object(now)) if was.get("name") == now.get("name") => {
+            let new = now.keys().filter(|key| !was.contains_key(*key));
+            for key in was.keys().chain(new) {
+                let of = |all: &serde_json::Map<_, _>| all.get(key).cloned().unwrap_or(Null);
+                differing(&format!("{name}.{key}"), &of(was), &of(now), found);
+            }
+        }
+        _ if was == now => {}
+        _ => {
+            let spelled = |v: &serde_json::Value| if v.is_null() { "none".into() } else { v.to_string() };
+            found.push(format!("{name}: {} then, {} now", spelled(was), spelled(now)));
+        }
+    }
 }
