@@ -7,7 +7,7 @@ use std::fmt::Write;
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 300.0;
 /// Left, right, top, bottom of the plotting area.
-const BOX: (f64, f64, f64, f64) = (84.0, WIDTH - 16.0, 16.0, HEIGHT - 44.0);
+const BOX: (f64, f64, f64, f64) = (84.0, WIDTH - 28.0, 16.0, HEIGHT - 44.0);
 /// At most this many points are drawn per line; more are thinned by keeping extremes.
 const POINTS: usize = 1200;
 
@@ -131,17 +131,19 @@ fn draw(s: &mut String, c: &Chart, series: &[Vec<(f64, f64)>], scale: Scale) {
     }
     if y0 == y1 {
         (y0, y1) = match scale {
-            Scale::Linear => (y0 - 0.5, y1 + 0.5),
+            Scale::Linear if y0 == 0.0 => (-0.5, 0.5),
+            Scale::Linear => (y0 - y0.abs() / 2.0, y1 + y0.abs() / 2.0),
             Scale::Log => (y0 / 2.0, y1 * 2.0),
         };
     }
-    let marks = scale.ticks(y0, y1);
+    let mut marks = scale.ticks(y0, y1);
     // The axis ends at marks, so that both of its ends have a number.
     if let (Scale::Linear, [first, second, ..]) = (scale, &marks[..]) {
         let step = second - first;
-        (y0, y1) = ((y0 / step + 1e-9).floor() * step, (y1 / step - 1e-9).ceil() * step);
+        let (low, high) = ((y0 / step + 1e-9).floor(), (y1 / step - 1e-9).ceil());
+        (y0, y1) = (low * step, high * step);
+        marks = (0..=(high - low) as u32).map(|i| (low + i as f64) * step).collect();
     }
-    let marks = scale.ticks(y0, y1 + (y1 - y0) * 1e-9);
     let x1 = if x0 == x1 { x0 + 1.0 } else { x1 };
     let (left, right, top, bottom) = BOX;
     let px = |x: f64| left + (x - x0) / (x1 - x0) * (right - left);
@@ -246,6 +248,22 @@ mod tests {
     fn ticks_are_round_and_cover() {
         assert_eq!(ticks(0.0, 1.0, 5.0), vec![0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
         assert_eq!(ticks(0.0, 100.0, 5.0), vec![0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+    }
+
+    #[test]
+    fn axes_end_at_numbers_and_show_what_is_constant() {
+        let svg = |points: Vec<(f64, f64)>| {
+            lines(&Chart::new("t", "x", "y", vec![Series { name: "a".into(), points }]))
+        };
+        let marks = |svg: &str| -> Vec<String> {
+            let ends = svg.split("text-anchor=\"end\">").skip(1);
+            ends.map(|t| t.split('<').next().unwrap().to_string()).collect()
+        };
+        let falling = svg(vec![(0.0, 2.57), (9.0, 0.77)]);
+        assert_eq!(marks(&falling), ["0.5", "1", "1.5", "2", "2.5", "3"]);
+        let constant = svg(vec![(0.0, 1e-3), (9.0, 1e-3)]);
+        let shown = |m: &String| ["0.001", "1.0e-3"].contains(&m.as_str());
+        assert!(marks(&constant).iter().any(shown), "{:?}", marks(&constant));
     }
 
     #[test]

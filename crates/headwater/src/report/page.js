@@ -1,5 +1,5 @@
 // The numbers of a chart under the pointer, and a part of it at its full width. The page is complete without.
-const LEFT = 84, RIGHT = 744, TOP = 16, BOTTOM = 256;
+const LEFT = 84, RIGHT = 732, TOP = 16, BOTTOM = 256;
 const made = (parent, name, attributes) => {
   const child = parent.appendChild(document.createElementNS("http://www.w3.org/2000/svg", name));
   for (const key in attributes) child.setAttribute(key, attributes[key]);
