@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -233,3 +234,14 @@ def test_curve_goes_down(case):
     module, args = case
     curve = train(module, [args] * 20, AdamW(lr=0.05, decay="matrices", clip_norm=1.0))
     assert curve.loss[-1] < curve.loss[0] / 2
+
+
+def test_pyarrow_writes_the_rows_that_the_reader_is_tested_with(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    from headwater_tools import tables
+
+    tables.write(tmp_path / "new.parquet")
+    kept = Path(__file__).parents[2] / "crates/runtime/tests/files/pyarrow.parquet"
+    for file in tmp_path / "new.parquet", kept:
+        assert pq.read_table(file).to_pylist() == [tables.row(i) for i in range(tables.ROWS)]
+    assert pq.ParquetFile(kept).num_row_groups == 3

@@ -1,13 +1,13 @@
 //! Data files: what NumPy and safetensors write is read, what lies is refused.
 
-use headwater_core::{DType, TensorType};
+use headwater_core::{DType, Tensor, TensorType};
 use headwater_runtime::config::DataConfig;
 use headwater_runtime::data::{Dataset, Feeding, Loader, Order};
 use headwater_runtime::{Error, data};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::io::{Cursor, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zip::CompressionMethod;
 use zip::write::SimpleFileOptions;
@@ -148,4 +148,43 @@ proptest! {
             }
         }
     }
+}
+
+/// The rows of `tools/headwater_tools/tables.py`.
+#[test]
+fn what_pyarrow_writes_is_read() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/pyarrow.parquet");
+    let dir = tempfile::tempdir().unwrap();
+    let settings = format!(
+        "files = [{:?}]\n[sequences.ids]\nlength = 6\npad = -1\nmask = \"mask\"\n",
+        file.to_str().unwrap()
+    );
+    std::fs::write(dir.path().join("table.toml"), settings).unwrap();
+    let data = Dataset::open(dir.path()).unwrap();
+    let rows = 300usize;
+    type Row = fn(i64) -> Vec<f64>;
+    let columns: [(&str, DType, Row); 8] = [
+        ("small", DType::I8, |i| vec![(i % 100 - 50) as f64]),
+        ("large", DType::I64, |i| vec![(i * 1_000_003 - 77) as f64]),
+        ("real", DType::F32, |i| vec![i as f64 / 8.0 - 3.5]),
+        ("even", DType::Bool, |i| vec![(i % 2 == 0) as u8 as f64]),
+        ("ids", DType::I32, |i| (0..6).map(|j| if j < i % 7 { (i * 7 + j) as f64 } else { -1.0 }).collect()),
+        ("mask", DType::Bool, |i| (0..6).map(|j| (j < i % 7) as u8 as f64).collect()),
+        ("pair", DType::F64, |i| vec![i as f64 * 0.5, i as f64 * -0.25]),
+        ("inner.depth", DType::I32, |i| vec![(i % 11) as f64]),
+    ];
+    assert_eq!(data.columns().len(), columns.len(), "strings are no column");
+    for (name, dtype, row) in columns {
+        let column = data.column(name).expect(name);
+        assert_eq!((column.ty.dtype, column.ty.shape[0]), (dtype, rows), "{name}");
+        let (mut bytes, mut want) = (Vec::new(), Vec::new());
+        for i in (0..rows).rev() {
+            column.append(i, dtype, &mut bytes).unwrap();
+            want.extend(row(i as i64));
+        }
+        let got = Tensor::from_bytes(&TensorType::new(dtype, [want.len()]), &bytes).to_f64();
+        assert_eq!(got, want, "{name}");
+    }
+    let lengths = data.lengths().unwrap();
+    assert!(lengths.of.iter().enumerate().all(|(i, &l)| l as usize == i % 7), "{lengths:?}");
 }

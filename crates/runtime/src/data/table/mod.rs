@@ -31,6 +31,9 @@ pub(super) const FILE: &str = "table.toml";
 /// Bytes of the largest decoded column of a row group.
 const GROUP: usize = 1 << 30;
 
+/// Bytes of the largest packed column of a file, which is kept in memory.
+const JOINED: usize = 2 << 30;
+
 fn too_large() -> String {
     format!("takes its row group beyond {GROUP} bytes: write smaller row groups")
 }
@@ -55,13 +58,36 @@ pub(super) struct Settings {
 struct Sequence {
     /// Elements of a sample.
     length: usize,
-    /// The element that fills shorter lists up.
-    pad: toml::Value,
+    /// The element that fills shorter lists up; not if packed.
+    pad: Option<toml::Value>,
+    /// All lists of a file joined and cut into windows, rather than one list a sample.
+    #[serde(default)]
+    packed: bool,
+    /// The element after each list, if packed. Default: there is none.
+    end: Option<toml::Value>,
+    /// Name of a column with the element that follows each, if packed. Default: there is none.
+    next: Option<String>,
     /// Longer lists lose their end, rather than being refused.
     #[serde(default)]
     truncate: bool,
     /// Name of a column of bools, false at what fills up. Default: there is none.
     mask: Option<String>,
+}
+
+impl Sequence {
+    /// Refuses settings that do not go together.
+    fn check(&self) -> Result<(), String> {
+        let odd = match self.packed {
+            true => [("pad", self.pad.is_some()), ("truncate", self.truncate), ("mask", self.mask.is_some())],
+            false => [("end", self.end.is_some()), ("next", self.next.is_some()), ("", false)],
+        };
+        match odd.iter().find(|o| o.1) {
+            Some((name, _)) if self.packed => Err(format!("`{name}` does not go with `packed`")),
+            Some((name, _)) => Err(format!("`{name}` goes with `packed` only")),
+            None if !self.packed && self.pad.is_none() => Err("`pad` is missing, or `packed = true`".into()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Settings {
@@ -71,6 +97,9 @@ impl Settings {
         let refuse = |m: String| Error::data(&file, m);
         let text = std::fs::read_to_string(&file).map_err(Error::io(&file))?;
         let settings: Settings = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
+        for (name, s) in &settings.sequences {
+            s.check().map_err(|m| refuse(format!("[sequences.{name}]: {m}")))?;
+        }
         if let Some((name, s)) = settings.sequences.iter().find(|(_, s)| !(1..=1 << 24).contains(&s.length)) {
             return Err(refuse(format!("`length` {} of `{name}` must be from 1 to {}", s.length, 1 << 24)));
         }
@@ -104,6 +133,8 @@ enum Kind {
     Mask { length: usize, truncate: bool },
     /// An encoded image.
     Image(Arc<Layout>),
+    /// All elements of a list, with the bytes of one more behind them.
+    Joined { end: Vec<u8> },
 }
 
 impl Kind {
@@ -118,6 +149,7 @@ impl Kind {
         let fault = |message| Fault { row: Some(row), message };
         let (length, truncate) = match *self {
             Kind::One | Kind::Image(_) => (1, false),
+            Kind::Joined { .. } => (values.len(), false),
             Kind::List(length) => (length, false),
             Kind::Padded { length, truncate, .. } | Kind::Mask { length, truncate } => (length, truncate),
         };
@@ -146,8 +178,10 @@ impl Kind {
         for value in &values[..have] {
             append(value, &mut block.bytes).map_err(|m| fault(format!("holds {m}")))?;
         }
-        if let Kind::Padded { pad, .. } = self {
-            (have..length).for_each(|_| block.bytes.extend(pad));
+        match self {
+            Kind::Padded { pad, .. } => (have..length).for_each(|_| block.bytes.extend(pad)),
+            Kind::Joined { end } => block.bytes.extend(end),
+            _ => {}
         }
         Ok(())
     }
@@ -255,6 +289,20 @@ impl Leaf {
         Ok(sizes)
     }
 
+    /// The elements of all rows, one after the other.
+    fn joined(&self) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        for group in 0..self.table.begins.len() - 1 {
+            all.extend(self.block(group)?.bytes);
+            if all.len() > JOINED {
+                return Err(
+                    self.wrong(None, &format!("has more than {JOINED} bytes to pack: split the file"))
+                );
+            }
+        }
+        Ok(all)
+    }
+
     fn block(&self, group: usize) -> Result<Block> {
         let rows = self.table.begins[group + 1] - self.table.begins[group];
         let decode = || {
@@ -337,6 +385,11 @@ pub(super) fn columns(
         if columns.iter().any(|c| c.name == name) {
             return Err(Error::data(path, format!("`{name}` stands in the file twice")));
         }
+        if let Some((sequence, dtype)) = settings.sequences.get(&name).filter(|s| s.packed).zip(dtype) {
+            let wants = wanted(&name) || sequence.next.as_deref().is_some_and(wanted);
+            columns.extend(packed(&table, at, name, dtype, sequence, column.max_rep_level(), wants)?);
+            continue;
+        }
         for (name, kind, dtype) in kinds(&table, at, column, name, dtype, settings)? {
             let mut sizes = vec![table.rows()];
             match &kind {
@@ -345,6 +398,7 @@ pub(super) fn columns(
                     sizes.push(*length)
                 }
                 Kind::Image(layout) => sizes.extend(layout.shape()),
+                Kind::Joined { .. } => {}
             }
             let shape = Shape::new(&sizes);
             let ty = match kind {
@@ -415,7 +469,8 @@ fn kinds(
             Ok(vec![(name, Kind::List(length), dtype)])
         }
         (_, Some(s)) => {
-            let pad = element(&s.pad, dtype_of).map_err(refuse)?;
+            let pad = s.pad.as_ref().ok_or_else(|| refuse("`pad` is missing".into()))?;
+            let pad = element("pad", pad, dtype_of).map_err(refuse)?;
             let (length, truncate) = (s.length, s.truncate);
             let mut made = Vec::new();
             if let Some(mask) = &s.mask {
@@ -427,9 +482,46 @@ fn kinds(
     }
 }
 
+/// Windows of all lists of a column joined, and what follows each element. Of one that nobody wants there is the type of
+/// no samples.
+fn packed(
+    table: &Arc<Table>,
+    at: usize,
+    name: String,
+    dtype: DType,
+    s: &Sequence,
+    nesting: i16,
+    wanted: bool,
+) -> Result<Vec<Column>> {
+    let refuse = |m: String| Error::data(&table.path, format!("`{name}`: {m}"));
+    if nesting == 0 {
+        return Err(refuse(format!("holds no lists, {FILE} names it below [sequences]")));
+    }
+    let end = s.end.as_ref().map(|e| element("end", e, dtype)).transpose().map_err(refuse)?;
+    let end = end.unwrap_or_default();
+    let all = match wanted {
+        true => Leaf::new(table.clone(), name.clone(), at, Some(dtype), Kind::Joined { end }).joined()?,
+        false => Vec::new(),
+    };
+    let size = dtype.size();
+    // Each window is followed by an element, which is the last label of the one before.
+    let ahead = s.next.is_some() as usize;
+    let samples = (all.len() / size).saturating_sub(ahead) / s.length;
+    if samples == 0 && wanted {
+        return Err(refuse(format!("the lists hold no sample of {} elements", s.length)));
+    }
+    let ty = TensorType::new(dtype, [samples, s.length]);
+    let column = |name: &str, first: usize| {
+        let bytes = all[first * size..][..ty.bytes()].to_vec();
+        Column { name: name.into(), ty: ty.clone(), bytes: Bytes::Owned(Arc::new(bytes)) }
+    };
+    let next = s.next.iter().map(|next| column(next, ahead.min(all.len() / size)));
+    Ok(std::iter::once(column(&name, 0)).chain(next).collect())
+}
+
 /// The bytes of a number of the settings.
-fn element(value: &toml::Value, dtype: DType) -> Result<Vec<u8>, String> {
-    let wrong = || format!("`pad` is {value}, which is no {dtype}");
+fn element(setting: &str, value: &toml::Value, dtype: DType) -> Result<Vec<u8>, String> {
+    let wrong = || format!("`{setting}` is {value}, which is no {dtype}");
     let tensor = match (value, dtype.class()) {
         (toml::Value::Integer(x), Class::Int) => {
             let (low, high) = dtype.int_range();

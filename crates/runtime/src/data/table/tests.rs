@@ -145,6 +145,11 @@ fn lists_are_filled_up_as_the_settings_say() {
     assert_eq!(floats(&data, "ids", &[2, 0, 1]), [1., 2., 3., -1., 7., -1., -1., -1., -1., -1., -1., -1.]);
     assert_eq!(floats(&data, "attention_mask", &[2, 0]), [1., 1., 1., 0., 1., 0., 0., 0.]);
     assert_eq!(data.column("attention_mask").unwrap().ty, TensorType::new(DType::Bool, [3, 4]));
+    let lengths = data.lengths().unwrap();
+    assert_eq!(
+        (&lengths.of[..], &lengths.columns[..]),
+        (&[1, 0, 3][..], &["ids".into(), "attention_mask".into()][..])
+    );
 
     settings("[sequences.ids]\nlength = 2\npad = 0");
     let message = said(dir.path());
@@ -155,12 +160,35 @@ fn lists_are_filled_up_as_the_settings_say() {
         ("[sequences.ids]\nlength = 0\npad = 0", "`length` 0"),
         ("[sequences.ids]\nlength = 4\npad = 0.5", "`pad` is 0.5"),
         ("[sequences.other]\nlength = 4\npad = 0", "no column `other`"),
+        ("[sequences.ids]\nlength = 4", "`pad` is missing"),
+        ("[sequences.ids]\nlength = 4\npad = 0\nend = 1", "`end` goes with `packed` only"),
+        ("[sequences.ids]\nlength = 4\npacked = true\npad = 0", "`pad` does not go with `packed`"),
+        ("[sequences.ids]\nlength = 5\npacked = true", "no sample of 5 elements"),
+        ("[sequences.ids]\nlength = 2\npacked = true\nend = 0.5", "`end` is 0.5"),
         ("files = [\"none-*.parquet\"]", "matches no file"),
         ("length = 4", "unknown field"),
     ] {
         settings(text);
         assert!(said(dir.path()).contains(want), "{text}: {}", said(dir.path()));
     }
+}
+
+#[test]
+fn lists_are_joined_and_cut_into_windows() {
+    let dir = tempfile::tempdir().unwrap();
+    lists(&dir.path().join("a.parquet"));
+    lists(&dir.path().join("b.parquet"));
+    let settings = |text: &str| std::fs::write(dir.path().join(FILE), text).unwrap();
+    // 7 9 | 9 | 1 2 3 9, in each file.
+    settings("[sequences.ids]\nlength = 3\npacked = true\nend = 9\nnext = \"next_ids\"");
+    let data = Dataset::open(dir.path()).unwrap();
+    assert_eq!(data.column("ids").unwrap().ty, TensorType::new(DType::I64, [4, 3]));
+    assert_eq!(floats(&data, "ids", &[0, 1, 3]), [7., 9., 9., 1., 2., 3., 1., 2., 3.]);
+    assert_eq!(floats(&data, "next_ids", &[0, 1]), [9., 9., 1., 2., 3., 9.]);
+    assert!(data.lengths().is_none());
+    settings("[sequences.ids]\nlength = 2\npacked = true");
+    let data = Dataset::open(dir.path()).unwrap();
+    assert_eq!(floats(&data, "ids", &[0, 1, 2, 3]), [7., 1., 2., 3., 7., 1., 2., 3.]);
 }
 
 #[test]

@@ -1,0 +1,36 @@
+"""A Parquet file as pyarrow writes it, for the test of Headwater's reader: `python -m headwater_tools.tables FILE`."""
+
+import sys
+
+ROWS = 300
+
+
+def row(i):
+    """Row `i`: numbers, a list of 0 to 6 elements, a list of two, and a struct, all functions of `i`."""
+    return {
+        "small": i % 100 - 50,
+        "large": i * 1_000_003 - 77,
+        "real": i / 8 - 3.5,
+        "even": i % 2 == 0,
+        "ids": [i * 7 + j for j in range(i % 7)],
+        "pair": [i * 0.5, -i * 0.25],
+        "inner": {"depth": i % 11},
+        "note": f"row {i}",
+    }
+
+
+def write(path):
+    """Writes the rows with dictionaries, in pages of the second version, several row groups, Snappy."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([
+        ("small", pa.int8()), ("large", pa.int64()), ("real", pa.float32()), ("even", pa.bool_()), ("ids", pa.list_(pa.int32())),
+        ("pair", pa.list_(pa.float64(), 2)), ("inner", pa.struct([("depth", pa.uint16())])), ("note", pa.string()),
+    ])  # fmt: skip
+    table = pa.Table.from_pylist([row(i) for i in range(ROWS)], schema=schema)
+    pq.write_table(table, path, row_group_size=128, data_page_version="2.0", compression="snappy", data_page_size=512)
+
+
+if __name__ == "__main__":
+    write(sys.argv[1])
