@@ -119,6 +119,8 @@ pub struct Inspection {
     pub inputs: Vec<(String, String)>,
     /// Symbolic sizes and what they were bound to.
     pub sizes: BTreeMap<String, i64>,
+    /// A dimension of an input that each of them is, as `--dim` takes it.
+    pub places: BTreeMap<String, String>,
     /// Parameter tensors, and how many of them are trained.
     pub tensors: (usize, usize),
     /// Elements of all parameters, and of the trained ones.
@@ -261,6 +263,12 @@ pub fn inspect(
         torch: model.program.torch_version().to_string(),
         inputs: bound.user_inputs().map(|(n, t)| (n.to_string(), t.to_string())).collect(),
         sizes: bound.sizes.clone(),
+        places: model
+            .program
+            .symbols()
+            .iter()
+            .filter_map(|s| Some((s.name.clone(), s.places.first()?.clone())))
+            .collect(),
         tensors: (all.0, trained.0),
         parameters: (all.1, trained.1),
         precision,

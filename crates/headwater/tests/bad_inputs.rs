@@ -210,6 +210,16 @@ fn files(place: &Place, all: &mut Vec<Bad>) {
     all.push(bad(&init, 1, &["shard-*.safetensors", "weights are files of tensors"]));
     let order = place.write("order.toml", format!("steps = 1\n[data]\norder = '{pattern}:labels'"));
     all.push(bad(&["train", &model, "--data", &train, "--config", &order], 1, &["labels", "HW-R004"]));
+    // A pickle of torch.save in the place of a model: a zip with `data.pkl` and no `archive_format`.
+    let saved = place.path("saved.pt");
+    let mut zip = zip::ZipWriter::new(std::fs::File::create(&saved).unwrap());
+    zip.start_file("saved/data.pkl", zip::write::SimpleFileOptions::default()).unwrap();
+    zip.finish().unwrap();
+    all.push(bad(&["inspect", &saved], 1, &["HW-I009", "torch.export.save"]));
+    let here = place.write("amp.toml", "mine");
+    let auto = ["train", &model, "--data", &train, "--steps", "1", "--amp", "auto"];
+    all.push(bad(&auto, 2, &["amp.toml", "--policy-file"]));
+    assert_eq!(std::fs::read_to_string(here).unwrap(), "mine");
     let pickle = place.write("weights.pth", "pickle");
     let init = ["train", &model, "--data", &train, "--steps", "1", "--init", &pickle];
     all.push(bad(&init, 1, &["weights.pth", "save_file"]));

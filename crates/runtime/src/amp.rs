@@ -19,7 +19,7 @@ pub struct AmpConfig {
     /// The low precision: bf16 (default) or f16.
     #[serde(with = "text::option", skip_serializing_if = "Option::is_none")]
     pub dtype: Option<DType>,
-    /// Whose lists O1 goes by: apex (default), torch or torch-cuda.
+    /// Lists of operators that O1 goes by: apex (default), torch or torch-cuda.
     #[serde(with = "text::option", skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
     /// In place of a policy: names of the exported graph's nodes that run low; all others that round run in

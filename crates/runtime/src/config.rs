@@ -54,8 +54,7 @@ pub struct TrainConfig {
     pub ema: Option<f64>,
     /// Mixed precision.
     pub amp: AmpConfig,
-    /// The backward pass makes again what is cheap to make, rather than keep it: the same bits in less
-    /// memory.
+    /// Cheap activations are computed again in the backward pass rather than kept: the same bits in less memory.
     pub recompute: bool,
     /// Bytes that training may take, as inspected and planned: parameters, optimizer, activations, what is fed.
     /// If they do not suffice, more of the forward pass is computed a second time, products included:

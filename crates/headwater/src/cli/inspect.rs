@@ -17,7 +17,8 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   headwater inspect model.pt2
-  headwater inspect model.pt2 --dim batch=16 --graph
+  headwater inspect model.pt2 --batch 16
+  headwater inspect model.pt2 --dim input_ids.1=128 --graph
   headwater inspect model.pt2 --amp O1 --policy torch --dtype bf16
   headwater inspect model.pt2 --recompute false
   headwater inspect model.pt2 --memory-budget 8GiB
@@ -30,6 +31,9 @@ pub struct Args {
     /// given.
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
+    /// Samples in a batch (default: as exported).
+    #[arg(long)]
+    batch: Option<usize>,
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
@@ -51,7 +55,9 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     }
     let Some(path) = &args.model else { bail!("which model?") };
     let model = Model::open(path)?;
-    let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
+    let dims = parse_dims(&args.dims)?;
+    let dims = args.batch.map_or(Ok(dims.clone()), |batch| model.batch(dims, batch))?;
+    let bound = model.bind(&dims.or_exported())?;
     let mut amp = AmpConfig::default();
     args.amp.over(&mut amp)?;
     let precision = amp.properties()?;
@@ -112,7 +118,8 @@ pub(crate) fn tables(i: &Inspection, device: &str) -> Vec<Table> {
         facts.row([format!("input {name}"), ty.clone()]);
     }
     for (name, size) in &i.sizes {
-        facts.row([format!("size {name}"), size.to_string()]);
+        let place = i.places.get(name).map_or(String::new(), |p| format!(" ({p})"));
+        facts.row([format!("size {name}{place}"), size.to_string()]);
     }
     facts.row([
         "parameters".into(),
@@ -166,12 +173,12 @@ pub(crate) fn tables(i: &Inspection, device: &str) -> Vec<Table> {
             i.peak.0,
             i.live.len()
         ),
-        &["made by", "in the model", ">bytes", ">from step", ">to step"],
+        &[">bytes", "made by", "in the model", ">from step", ">to step"],
     );
     for v in &i.peak.1 {
         let op = if v.workspace { format!("workspace of {}", v.op) } else { v.op.clone() };
         let (first, last) = (v.steps.0.to_string(), v.steps.1.to_string());
-        peak.row([op, v.place.clone(), text::bytes(v.bytes), first, last]);
+        peak.row([text::bytes(v.bytes), op, v.place.clone(), first, last]);
     }
     let recomputed = i.recomputed.as_ref().map(|r| {
         let mut t = Table::new("Recomputation for the memory budget", &["what", ">predicted"]);

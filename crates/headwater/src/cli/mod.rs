@@ -65,7 +65,7 @@ migration failed; 128 + signal for a run that was interrupted (130 after Ctrl-C,
 /// Options of commands that plan the memory of a training step.
 #[derive(clap::Args, Debug)]
 struct Memory {
-    /// Make again in the backward pass what is cheap to make, rather than keep it: less memory, the same bits
+    /// Compute cheap activations again in the backward pass rather than keep them: less memory, the same bits
     /// (default: as in the settings, else true).
     #[arg(long, value_name = "BOOL")]
     recompute: Option<bool>,

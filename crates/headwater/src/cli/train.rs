@@ -40,101 +40,101 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Samples to train on.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Data")]
     data: Option<PathBuf>,
     /// Samples held out.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Data")]
     eval: Option<PathBuf>,
     /// Weights to begin with: a checkpoint, a .safetensors file, or a folder of Hugging Face's (default:
     /// those of the model).
-    #[arg(long, value_name = "PATH", conflicts_with = "resume")]
+    #[arg(long, value_name = "PATH", conflicts_with = "resume", help_heading = "Output")]
     init: Option<PathBuf>,
     /// Passes over the data.
-    #[arg(long)]
+    #[arg(long, help_heading = "Length")]
     epochs: Option<f64>,
     /// Optimizer steps, in place of --epochs.
-    #[arg(long, conflicts_with = "epochs")]
+    #[arg(long, conflicts_with = "epochs", help_heading = "Length")]
     steps: Option<u64>,
     /// Samples in a batch (default: as exported).
-    #[arg(long)]
+    #[arg(long, help_heading = "Data")]
     batch: Option<usize>,
     /// Batches averaged into one step (default: 1).
-    #[arg(long)]
+    #[arg(long, help_heading = "Length")]
     accumulate: Option<u32>,
     /// Optimizer: adadelta, adagrad, adam, adamp, adamw (default), bertadam, lamb, larc, novograd, rmsprop,
     /// rmsproptf or sgd.
-    #[arg(long)]
+    #[arg(long, help_heading = "Optimizer")]
     optimizer: Option<String>,
     /// Peak learning rate (default: the optimizer's; of adamw 1e-3).
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, help_heading = "Optimizer")]
     lr: Option<f64>,
     /// Weight decay (default: the optimizer's; of adamw 1e-2).
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, help_heading = "Optimizer")]
     weight_decay: Option<f64>,
-    /// What decays: matrices (not norms and biases), all or none (default: matrices).
-    #[arg(long)]
+    /// Parameters with weight decay: matrices (not norms and biases), all or none (default: matrices).
+    #[arg(long, help_heading = "Optimizer")]
     decay: Option<String>,
     /// Learning rate after the warm-up: constant, linear, cosine, polynomial, onecycle, inverse_sqrt or
     /// plateau; those that need settings of their own stand in a file (default: constant).
-    #[arg(long)]
+    #[arg(long, help_heading = "Optimizer")]
     schedule: Option<String>,
     /// Steps of warm-up (default: 0).
-    #[arg(long)]
+    #[arg(long, help_heading = "Optimizer")]
     warmup: Option<u64>,
     /// Largest norm of the gradients (default: no limit).
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, help_heading = "Optimizer")]
     clip_norm: Option<f64>,
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
     memory: Memory,
     /// With `--amp auto`: largest relative error of loss and gradients against float64.
-    #[arg(long, default_value_t = 1e-2)]
+    #[arg(long, default_value_t = 1e-2, help_heading = "Mixed precision")]
     budget: f64,
     /// With `--amp auto`: batches to measure on.
-    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    #[arg(long, value_name = "COUNT", default_value_t = 2, help_heading = "Mixed precision")]
     budget_batches: usize,
     /// With `--amp auto`: where the choice is written; default `amp.toml` in --out.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Mixed precision")]
     policy_file: Option<PathBuf>,
     /// Write a trace of the first steps, which ui.perfetto.dev opens; every step is measured then.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     trace: Option<PathBuf>,
     /// With `--trace`: steps to record.
-    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    #[arg(long, value_name = "COUNT", default_value_t = 20, help_heading = "Output")]
     trace_steps: usize,
     /// Seed of order and random numbers (default: 0).
-    #[arg(long)]
+    #[arg(long, help_heading = "Data")]
     seed: Option<u64>,
     /// Directory of checkpoints and logs.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     /// Steps between checkpoints, of which two are kept (default: one at the end).
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     save_every: Option<u64>,
     /// Steps between evaluations (default: one at the end).
-    #[arg(long)]
+    #[arg(long, help_heading = "Evaluation")]
     eval_every: Option<u64>,
     /// Evaluations without a better one after which the run ends early (default: it never does).
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", help_heading = "Evaluation")]
     patience: Option<u64>,
     /// Keep the checkpoint of the best evaluation, as best-step-<n> in --out.
-    #[arg(long)]
+    #[arg(long, help_heading = "Evaluation")]
     keep_best: bool,
     /// By which evaluations are compared: loss (default) or accuracy.
-    #[arg(long)]
+    #[arg(long, help_heading = "Evaluation")]
     metric: Option<String>,
     /// Decay of an exponential moving average of the weights, such as 0.999; evaluations are of the average.
-    #[arg(long, value_name = "DECAY")]
+    #[arg(long, value_name = "DECAY", help_heading = "Optimizer")]
     ema: Option<f64>,
     /// Go on from the newest checkpoint in --out.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     resume: bool,
     /// Size of a symbolic dimension other than the batch (default: as in the data).
-    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    #[arg(long = "dim", value_name = "NAME=SIZE", help_heading = "Data")]
     dims: Vec<String>,
     /// Make batches of samples of like length, cut to the smallest of these that fits: auto, or lengths such as 32,64,128.
-    #[arg(long, value_name = "LENGTHS")]
+    #[arg(long, value_name = "LENGTHS", help_heading = "Data")]
     buckets: Option<Buckets>,
 }
 
@@ -213,6 +213,13 @@ fn chosen(
     device: &dyn Device,
     talk: Talk,
 ) -> Result<AmpConfig> {
+    let beside = || config.checkpoint.dir.as_deref().unwrap_or(Path::new("")).join("amp.toml");
+    let file = args.policy_file.clone().unwrap_or_else(beside);
+    if args.policy_file.is_none() && config.checkpoint.dir.is_none() && file.exists() {
+        let message =
+            "amp.toml, where the choice is written, already exists here: name the file with --policy-file";
+        bail!(Usage(message.into()));
+    }
     let asked = auto::Asked {
         low: config.amp.dtype.unwrap_or(DType::BF16),
         budget: args.budget,
@@ -223,8 +230,6 @@ fn chosen(
     let found = auto::choose(&bound, &batches, asked, &limits, device, |what| {
         talk.line(format!("precision: {what}"))
     })?;
-    let beside = || config.checkpoint.dir.as_deref().unwrap_or(Path::new("")).join("amp.toml");
-    let file = args.policy_file.clone().unwrap_or_else(beside);
     if let Some(dir) = file.parent().filter(|d| !d.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }

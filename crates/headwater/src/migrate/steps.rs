@@ -106,8 +106,8 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
         text::count(found.flops()),
         text::bytes(found.memory.total()),
         match (&missing[..], slow) {
-            ([], 0) => "every one runs natively".to_string(),
-            ([], n) => format!("every one runs, {n} kinds through the slow reference"),
+            ([], 0) => "all of them run natively".to_string(),
+            ([], n) => format!("all of them run, {n} kinds through the slow reference"),
             (names, _) => format!("the device lacks {}", names.join(", ")),
         }
     );
