@@ -56,3 +56,15 @@ fn the_cpu_trains_every_family() {
 fn the_reference_device_trains_every_family() {
     conforms("reference");
 }
+
+/// By the kernels of simulated NPUs, but for what they lack.
+#[test]
+fn a_simulated_910b1_trains_every_family() {
+    conforms("ascend-sim:910b1");
+}
+
+/// Its cube has no f32: products are made of f16.
+#[test]
+fn a_simulated_310p_trains_every_family() {
+    conforms("ascend-sim:310p");
+}
