@@ -87,7 +87,8 @@ fn lowered(chip: &Chip, plan: &Plan) -> (Distinct, usize, BTreeMap<String, usize
 pub struct Problem {
     /// Its name: one of [`NAMES`], or an operator of one tensor.
     pub name: String,
-    /// Sizes: of the tensor; rows and columns for norms, rows of the table and their length for embeddings.
+    /// Sizes: of the tensor; rows and columns for norms, rows of the table and their length for embeddings; rows, columns
+    /// and terms of a sum for products; samples, heads, positions and size of a head for attention.
     pub shape: Vec<u64>,
     /// Type of the elements.
     pub dtype: DType,
@@ -98,7 +99,8 @@ pub struct Problem {
 }
 
 /// Kernels with sizes of their own.
-pub const NAMES: [&str; 5] = ["add", "rms_norm", "rms_norm_grad", "embedding", "embedding_grad"];
+pub const NAMES: [&str; 7] =
+    ["add", "rms_norm", "rms_norm_grad", "embedding", "embedding_grad", "matmul", "attention"];
 
 /// Predicted times of one launch, in microseconds, named as in msprof's table.
 #[derive(Clone, Debug, Serialize)]
@@ -197,16 +199,39 @@ fn launches(chip: &'static Chip, problem: &Problem) -> Result<Vec<Timed>> {
     })
 }
 
-/// The kernels of an operator of one tensor.
+/// The launches of an operator: of a product, of attention, or of any operator of one tensor.
 fn operator(chip: &'static Chip, name: &str, shape: &[u64], dtype: DType) -> Result<Vec<Timed>> {
     let registry = Registry::standard();
     let Some(op) = registry.by_name(name) else {
         bail!("there is no kernel or operator `{name}`: kernels are {}", NAMES.join(", "));
     };
     let shape: Vec<usize> = shape.iter().map(|&s| s as usize).collect();
+    let (operands, attrs) = match name {
+        "matmul" => {
+            let [m, n, k] = shape[..] else {
+                bail!("`matmul` takes rows, columns and terms, such as 4096x4096x4096")
+            };
+            (vec![Some(vec![m, k]), Some(vec![k, n])], Attrs::new())
+        }
+        "attention" => {
+            let [.., e] = shape[..] else {
+                bail!("`attention` takes samples, heads, positions and size of a head")
+            };
+            let tensor = || Some(shape.clone());
+            (
+                vec![tensor(), tensor(), tensor(), None, None],
+                Attrs::new().with("scale", 1.0 / (e as f64).sqrt()),
+            )
+        }
+        _ => (vec![Some(shape)], Attrs::new()),
+    };
     let mut b = Builder::new();
-    let x = b.input("x", TensorType::new(dtype, shape), InputRole::User);
-    let outs = b.apply(op, &[Some(x)], Attrs::new()).with_context(|| format!("`{name}` of one tensor"))?;
+    let inputs: Vec<_> = (operands.into_iter().enumerate())
+        .map(|(i, shape)| {
+            shape.map(|shape| b.input(format!("x{i}"), TensorType::new(dtype, shape), InputRole::User))
+        })
+        .collect();
+    let outs = b.apply(op, &inputs, attrs).with_context(|| format!("`{name}` of such tensors"))?;
     outs.iter().enumerate().for_each(|(i, &v)| b.output(format!("y{i}"), v, OutputRole::User));
     let graph = pass::decompose::decompose(b.finish())?;
     let device = AscendSim::new(chip, false, 1);

@@ -106,3 +106,26 @@ fn operators_are_held_against_the_limits() {
         assert!(number(&r["share"]) > 0.0);
     }
 }
+
+#[test]
+fn kernels_of_a_chip_are_timed() {
+    for device in ["ascend-sim:910b1", "ascend-sim:310p"] {
+        for (name, shape) in [
+            ("matmul", "256x384x512"),
+            ("attention", "1x2x128x64"),
+            ("gelu", "256x256"),
+            ("rms_norm", "64x256"),
+            ("embedding_grad", "100x64"),
+        ] {
+            let args = ["bench", "kernel", name, "--shape", shape, "--dtype", "f16", "--device", device];
+            let launches = headwater(&args);
+            let launches = launches.as_array().unwrap();
+            assert!(!launches.is_empty(), "{name} on {device}");
+            for launch in launches {
+                let task = number(&launch["task_duration"]);
+                let busiest = launch["pipes"].as_object().unwrap().values().map(number).fold(0.0, f64::max);
+                assert!(busiest > 0.0 && busiest <= task, "{name} on {device}: {launch}");
+            }
+        }
+    }
+}

@@ -9,9 +9,10 @@ use anyhow::{Context, Result, bail};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// add, rms_norm, rms_norm_grad, embedding, embedding_grad, or an operator of one tensor such as gelu.
+    /// add, rms_norm, rms_norm_grad, embedding, embedding_grad, matmul, attention, or an operator of one tensor such as gelu.
     name: String,
-    /// Sizes: of the tensor; rows and columns of norms; rows of the table and their length of embeddings.
+    /// Sizes: of the tensor; rows and columns of norms; rows of the table and their length of embeddings; rows, columns and
+    /// terms of a product; samples, heads, positions and size of a head of attention.
     #[arg(long, value_name = "AxB", default_value = "4096x4096")]
     shape: String,
     /// Type of the elements: f32, f16 or bf16.
