@@ -129,7 +129,7 @@ fn page() -> String {
          `migrate.toml` of a job, which `headwater migrate --new MODEL` writes; `train --config` takes that file too. Options of the command line win\n\
          over the file. Paths are relative to the file. A setting that is not known is refused.\n\n",
     );
-    let config = "runtime/src/config.rs";
+    let (config, data) = ("runtime/src/config.rs", "runtime/src/data/settings.rs");
     let tables = ["optimizer", "groups", "amp", "data", "init", "eval", "checkpoint", "log"];
     out.push_str("## A training run\n\nAt the top of `train.toml`, or under `[train]`. Either `steps` or `epochs` must be given, and `data.train`.\n\n");
     rows(&mut out, &items(config, "TrainConfig").1, &defaults, &tables);
@@ -140,11 +140,12 @@ fn page() -> String {
         ("checkpoint", "CheckpointConfig"),
         ("log", "LogConfig"),
     ] {
-        let (doc, fields) = items(config, name);
+        let file = if table == "data" { data } else { config };
+        let (doc, fields) = items(file, name);
         let _ = write!(out, "## `[{table}]`\n\n{doc}\n\n");
         rows(&mut out, &fields, &defaults[table], &["augment"]);
         if table == "data" {
-            let (doc, fields) = items(config, "AugmentConfig");
+            let (doc, fields) = items(data, "AugmentConfig");
             let _ = write!(out, "## `[data.augment]`\n\n{doc}\n\n");
             rows(&mut out, &fields, &defaults["data"]["augment"], &[]);
         }

@@ -1,8 +1,7 @@
 //! Random changes of images in training: a crop out of the image with a border around it, and a flip. What happens to a
 //! sample follows from the run's seed, the epoch and the sample's number alone.
 
-use super::{Column, Feed};
-use crate::config::AugmentConfig;
+use super::{AugmentConfig, Column, Feed};
 use crate::error::{Error, Result};
 use headwater_core::random::{Stream, uniform};
 use headwater_core::{DType, Tensor};

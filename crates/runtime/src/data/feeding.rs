@@ -4,8 +4,7 @@
 //! its longest sample fits, and the model is bound to that length.
 
 use super::augment::Augment;
-use super::{Dataset, Feed, LastBatch, Order, Sampler, loader};
-use crate::config::{AugmentConfig, Buckets, DataConfig};
+use super::{AugmentConfig, Buckets, DataConfig, Dataset, Feed, LastBatch, Order, Sampler, loader};
 use crate::error::{Error, Result};
 use headwater_core::{Class, DType, Tensor, TensorType};
 use std::collections::BTreeMap;

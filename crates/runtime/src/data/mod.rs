@@ -11,6 +11,7 @@ mod loader;
 mod map;
 mod npy;
 mod order;
+mod settings;
 mod shards;
 mod table;
 mod text;
@@ -23,6 +24,7 @@ pub(crate) use loader::gather;
 pub use loader::{Batch, Feed, Loader, feeds};
 pub use map::Mapped;
 pub use order::{LastBatch, Order, Sampler};
+pub use settings::{AugmentConfig, Auto, Buckets, DataConfig};
 pub use shards::files;
 
 use crate::error::{Error, Result};

@@ -1,0 +1,91 @@
+//! Settings of the data of a run.
+
+use super::LastBatch;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The data of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataConfig {
+    /// Samples to train on: `.safetensors`, `.npz`, `.npy` or `.parquet` (several files by a `*` in the name), or a
+    /// folder of images with an `images.toml`, of texts with a `text.toml`, or of Parquet files with a `table.toml`
+    /// (`docs/data.md`).
+    pub train: PathBuf,
+    /// Samples held out for evaluation.
+    pub eval: Option<PathBuf>,
+    /// Tensor of the files for each input of the model that is called differently.
+    pub names: BTreeMap<String, String>,
+    /// Samples stay in the file's order.
+    pub sequential: bool,
+    /// A recorded order: a file and the integer tensor `[batches, batch]` in it, written `file:tensor`.
+    pub order: Option<String>,
+    /// Samples that do not fill the last batch of an epoch.
+    pub last: LastBatch,
+    /// Buckets of length, for samples of several lengths and a model exported with a dynamic length: ascending bounds,
+    /// as `[32, 64, 128]`, or `"auto"` for an eighth, a quarter, a half and all of the length that samples are filled up
+    /// to. Shuffled samples make batches within buckets; every batch is cut to the smallest bound that its longest
+    /// sample fits. Each bucket takes a plan. Default: samples keep their padding.
+    pub buckets: Option<Buckets>,
+    /// Column of integers with the length of each sample, for buckets. Default: those of a `text.toml` or `table.toml`.
+    pub lengths: Option<String>,
+    /// Random changes of the training images.
+    pub augment: AugmentConfig,
+}
+
+/// Random changes of images, in training alone. They follow from the seed, the epoch and the sample's number: the same for
+/// any number of threads, and after a resumption. Mean and standard deviation are settings of `images.toml` and
+/// `table.toml`, since evaluation needs them too.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AugmentConfig {
+    /// Inputs of the model whose last two dimensions are height and width; all are changed in the same way. Default: the
+    /// only one with samples `[channels, height, width]`.
+    pub inputs: Vec<String>,
+    /// Probability that an image is flipped left to right, as torchvision's `RandomHorizontalFlip`.
+    pub flip: f64,
+    /// Pixels of black around an image, out of which a random part of its size is cut: `RandomCrop(size, padding=crop)`.
+    /// Black is 0 where the images are tensors.
+    pub crop: usize,
+}
+
+impl AugmentConfig {
+    /// True if anything is changed.
+    pub fn changes(&self) -> bool {
+        self.flip > 0.0 || self.crop > 0
+    }
+}
+
+/// Bounds of length.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Buckets {
+    /// Shares of the longest sample's length.
+    Auto(Auto),
+    /// Ascending bounds.
+    Bounds(Vec<usize>),
+}
+
+/// The word `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auto {
+    /// The word.
+    Auto,
+}
+
+impl std::str::FromStr for Buckets {
+    type Err = String;
+
+    /// From a command line: `auto`, or bounds with commas between.
+    fn from_str(s: &str) -> Result<Buckets, String> {
+        if s == "auto" {
+            return Ok(Buckets::Auto(Auto::Auto));
+        }
+        let bounds = s.split(',').map(|b| b.trim().parse()).collect::<Result<_, _>>();
+        bounds
+            .map(Buckets::Bounds)
+            .map_err(|_| format!("`{s}` is neither auto nor lengths such as 32,64,128"))
+    }
+}
