@@ -108,15 +108,11 @@ pub fn arithmetic(pool: &Pool, tier: Tier, effort: Effort) -> Arithmetic {
     let adds = |lanes: usize| 2.0 * (registers(tier) * lanes * effort.rounds * threads) as f64;
     let f32 = best(effort.runs, adds(lanes(tier, 4)), || each(&|| f64::from(fma_f32(tier, effort.rounds))));
     let f64 = best(effort.runs, adds(lanes(tier, 8)), || each(&|| fma_f64(tier, effort.rounds)));
-    let bf16 = match tier {
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx512Bf16 => best(effort.runs, 2.0 * adds(lanes(tier, 4)), || {
-            each(&|| {
-                // SAFETY: a tier is in use only where the processor has its instructions.
-                f64::from(unsafe { x86::avx512_bf16(effort.rounds) })
-            });
+    let bf16 = match pairs(tier) {
+        true => best(effort.runs, 2.0 * adds(lanes(tier, 4)), || {
+            each(&|| f64::from(fma_bf16(tier, effort.rounds)));
         }),
-        _ => f32,
+        false => f32,
     };
     Arithmetic { f32, f64, bf16 }
 }
@@ -168,24 +164,41 @@ const REGISTERS: usize = 12;
 
 /// Those of a tier with 32: a product of pairs of bf16 takes 6 cycles on Zen 5, of which twelve would hide
 /// just that, and a tenth of the peak was missed with them.
-#[cfg(target_arch = "x86_64")]
-const REGISTERS_512: usize = 24;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+const REGISTERS_OF_32: usize = 24;
 
 /// Accumulators of the tier.
 fn registers(tier: Tier) -> usize {
     match tier {
+        #[cfg(target_arch = "aarch64")]
+        Tier::Neon | Tier::NeonBf16 => REGISTERS_OF_32,
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 | Tier::Avx512Bf16 => REGISTERS_512,
+        Tier::Avx512 | Tier::Avx512Bf16 => REGISTERS_OF_32,
         _ => REGISTERS,
     }
 }
 
 /// Elements of `size` bytes in a register of the tier.
-fn lanes(tier: Tier, size: usize) -> usize {
+pub(crate) fn lanes(tier: Tier, size: usize) -> usize {
     match tier {
         Tier::Pairs | Tier::Portable => 16 / size,
+        #[cfg(target_arch = "aarch64")]
+        Tier::Neon | Tier::NeonBf16 => 16 / size,
+        #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => 32 / size,
+        #[cfg(target_arch = "x86_64")]
         Tier::Avx512 | Tier::Avx512Bf16 => 64 / size,
+    }
+}
+
+/// True if the tier has instructions for products of pairs of bf16.
+pub(crate) fn pairs(tier: Tier) -> bool {
+    match tier {
+        #[cfg(target_arch = "aarch64")]
+        Tier::NeonBf16 => true,
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512Bf16 => true,
+        _ => false,
     }
 }
 
@@ -208,33 +221,77 @@ macro_rules! portable_fma {
 portable_fma!(portable_f32, f32, 4);
 portable_fma!(portable_f64, f64, 2);
 
+/// `$registers` accumulators of `$lanes` elements, `rounds` times multiplied and added to.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! fma {
+    ($name:ident, $float:ty, $features:literal, $set:ident, $fma:expr, $add:ident, $store:ident, $lanes:literal, $registers:ident) => {
+        #[target_feature(enable = $features)]
+        pub fn $name(rounds: usize) -> $float {
+            let (a, b) = ($set(black_box(0.999)), $set(black_box(1e-3)));
+            let mut acc = [$set(0.0); $registers];
+            for _ in 0..rounds {
+                for x in &mut acc {
+                    *x = $fma(*x, a, b);
+                }
+            }
+            let mut total = $set(0.0);
+            for x in acc {
+                total = $add(total, x);
+            }
+            let mut out = [0.0; $lanes];
+            // SAFETY: `out` has room for one register.
+            unsafe { $store(out.as_mut_ptr(), total) };
+            out.iter().sum()
+        }
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use super::{REGISTERS_OF_32, black_box};
+    use std::arch::aarch64::*;
+
+    #[target_feature(enable = "neon")]
+    #[inline]
+    fn fma_f32(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        vfmaq_f32(c, a, b)
+    }
+    #[target_feature(enable = "neon")]
+    #[inline]
+    fn fma_f64(a: float64x2_t, b: float64x2_t, c: float64x2_t) -> float64x2_t {
+        vfmaq_f64(c, a, b)
+    }
+    fma!(neon_f32, f32, "neon", vdupq_n_f32, fma_f32, vaddq_f32, vst1q_f32, 4, REGISTERS_OF_32);
+    /// Products of pairs of bf16, as [`neon_f32`] multiplies f32: 2⁻⁸ · 2⁻⁸ + 2⁻⁸ · 0 is added, round after round.
+    #[target_feature(enable = "neon,bf16")]
+    pub fn neon_bf16(rounds: usize) -> f32 {
+        // 2⁻⁸ twice, and 2⁻⁸ with 0.
+        let (a, b) = (vdupq_n_u32(black_box(0x3b80_3b80)), vdupq_n_u32(black_box(0x3b80)));
+        let mut acc = [vdupq_n_f32(0.0); REGISTERS_OF_32];
+        for _ in 0..rounds {
+            for x in &mut acc {
+                // SAFETY: the processor has the instruction, which works on registers alone.
+                unsafe {
+                    std::arch::asm!(
+                        "bfdot {x:v}.4s, {a:v}.8h, {b:v}.8h",
+                        x = inout(vreg) *x,
+                        a = in(vreg) a,
+                        b = in(vreg) b,
+                        options(pure, nomem, nostack, preserves_flags),
+                    );
+                }
+            }
+        }
+        acc.into_iter().map(|x| vaddvq_f32(x)).sum()
+    }
+    fma!(neon_f64, f64, "neon", vdupq_n_f64, fma_f64, vaddq_f64, vst1q_f64, 2, REGISTERS_OF_32);
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{REGISTERS, REGISTERS_512, black_box};
+    use super::{REGISTERS, REGISTERS_OF_32, black_box};
     use std::arch::x86_64::*;
 
-    macro_rules! fma {
-        ($name:ident, $float:ty, $features:literal, $set:ident, $fma:ident, $add:ident, $store:ident, $lanes:literal, $registers:ident) => {
-            #[target_feature(enable = $features)]
-            pub fn $name(rounds: usize) -> $float {
-                let (a, b) = ($set(black_box(0.999)), $set(black_box(1e-3)));
-                let mut acc = [$set(0.0); $registers];
-                for _ in 0..rounds {
-                    for x in &mut acc {
-                        *x = $fma(*x, a, b);
-                    }
-                }
-                let mut total = $set(0.0);
-                for x in acc {
-                    total = $add(total, x);
-                }
-                let mut out = [0.0; $lanes];
-                // SAFETY: `out` has room for one register.
-                unsafe { $store(out.as_mut_ptr(), total) };
-                out.iter().sum()
-            }
-        };
-    }
     fma!(
         avx2_f32,
         f32,
@@ -266,7 +323,7 @@ mod x86 {
         _mm512_add_ps,
         _mm512_storeu_ps,
         16,
-        REGISTERS_512
+        REGISTERS_OF_32
     );
     fma!(
         avx512_f64,
@@ -277,7 +334,7 @@ mod x86 {
         _mm512_add_pd,
         _mm512_storeu_pd,
         8,
-        REGISTERS_512
+        REGISTERS_OF_32
     );
 
     /// The same by products of pairs of bf16: 2⁻⁸ · 2⁻⁸ + 2⁻⁸ · 0 is added, round after round.
@@ -287,7 +344,7 @@ mod x86 {
         let pairs = |x: u32| unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(x as i32)) };
         // 2⁻⁸ twice, and 2⁻⁸ with 0.
         let (a, b) = (pairs(black_box(0x3b80_3b80)), pairs(black_box(0x3b80_0000)));
-        let mut acc = [_mm512_setzero_ps(); REGISTERS_512];
+        let mut acc = [_mm512_setzero_ps(); REGISTERS_OF_32];
         for _ in 0..rounds {
             for x in &mut acc {
                 *x = _mm512_dpbf16_ps(*x, a, b);
@@ -340,6 +397,9 @@ fn fma_f32(tier: Tier, rounds: usize) -> f32 {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => unsafe { x86::avx2_f32(rounds) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Tier::Neon | Tier::NeonBf16 => unsafe { neon::neon_f32(rounds) },
         _ => portable_f32(rounds),
     }
 }
@@ -352,7 +412,23 @@ fn fma_f64(tier: Tier, rounds: usize) -> f64 {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => unsafe { x86::avx2_f64(rounds) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Tier::Neon | Tier::NeonBf16 => unsafe { neon::neon_f64(rounds) },
         _ => portable_f64(rounds),
+    }
+}
+
+/// Products of pairs of bf16, of which the tier must have instructions.
+fn fma_bf16(tier: Tier, rounds: usize) -> f32 {
+    match tier {
+        // SAFETY: a tier is in use only where the processor has its instructions.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512Bf16 => unsafe { x86::avx512_bf16(rounds) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Tier::NeonBf16 => unsafe { neon::neon_bf16(rounds) },
+        _ => unreachable!("{} has no products of pairs ({rounds} rounds)", tier.name()),
     }
 }
 
@@ -419,10 +495,8 @@ mod tests {
             let want = |size| (registers(tier) * lanes(tier, size)) as f64;
             assert!((fma_f64(tier, 40_000) - want(8)).abs() < 1e-9);
             assert!((f64::from(fma_f32(tier, 40_000)) - want(4)).abs() < 1e-2);
-            #[cfg(target_arch = "x86_64")]
-            if tier == Tier::Avx512Bf16 {
-                // SAFETY: the processor has the tier.
-                assert_eq!(f64::from(unsafe { x86::avx512_bf16(1 << 16) }), want(4));
+            if pairs(tier) {
+                assert_eq!(f64::from(fma_bf16(tier, 1 << 16)), want(4));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The CPU as passes see it: every element type, and the figures of its kernels and caches.
 
 use crate::kernels::{self, Site};
+use crate::limits::{lanes, pairs};
 use crate::rows::WHOLE;
 use crate::tier::Tier;
 use headwater_core::ops::OpDef;
@@ -60,13 +61,8 @@ pub(crate) fn target(threads: usize, tier: Tier) -> Target {
 /// Nominal rates: two fused multiply-adds of full vectors a cycle at 3 GHz on every thread, and 10 GB/s of
 /// memory traffic for each of at most 16 threads.
 fn rates(threads: usize, tier: Tier) -> Rates {
-    let lanes = match tier {
-        Tier::Pairs | Tier::Portable => 4.0,
-        Tier::Avx2 => 8.0,
-        Tier::Avx512 | Tier::Avx512Bf16 => 16.0,
-    };
-    let flops = threads as f64 * 3e9 * 4.0 * lanes;
-    let low_flops = if tier == Tier::Avx512Bf16 { 2.0 * flops } else { flops };
+    let flops = threads as f64 * 3e9 * 4.0 * lanes(tier, 4) as f64;
+    let low_flops = if pairs(tier) { 2.0 * flops } else { flops };
     Rates { flops, low_flops, bytes: threads.min(16) as f64 * 1e10 }
 }
 

@@ -4,43 +4,58 @@
 //! instruction sets (Rust never contracts or reorders floating point by itself) or written on their vectors,
 //! or by machine code that `rows` writes. So all give the same bits, except in products (of matrices, in
 //! convolutions and attention): the higher tiers multiply and add with one rounding, and the highest takes
-//! pairs of bf16, for which subnormal numbers are zero.
+//! pairs of bf16, for which subnormal numbers are zero. NEON's products have AVX2's lanes, blocks and order of sums, and
+//! so should have its bits; no machine has compared them.
 
 use headwater_core::diagnostic::Result;
 use headwater_core::fail;
 use std::sync::OnceLock;
 
-/// An instruction set, lowest first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Tier {
+/// Declares the tiers, lowest first: the name that `HEADWATER_TIER` takes, and the architecture that has it.
+macro_rules! tiers {
+    ($($(#[$doc:meta])* $tier:ident $name:literal $(on $arch:literal)?;)*) => {
+        /// An instruction set of this architecture, lowest first.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Tier {
+            $($(#[$doc])* $(#[cfg(target_arch = $arch)])? $tier,)*
+        }
+
+        /// Their number.
+        const TIERS: usize = [$($(#[cfg(target_arch = $arch)])? $name,)*].len();
+
+        impl Tier {
+            /// Every tier.
+            pub const ALL: [Tier; TIERS] = [$($(#[cfg(target_arch = $arch)])? Tier::$tier,)*];
+
+            /// Name, as `HEADWATER_TIER` takes it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($(#[cfg(target_arch = $arch)])? Tier::$tier => $name,)*
+                }
+            }
+        }
+    };
+}
+tiers! {
     /// As the portable one, with products of bf16 by pairs as AVX512_BF16 takes them: to test these on any
     /// processor.
-    Pairs,
-    /// What every processor of the target has.
-    Portable,
+    Pairs "pairs";
+    /// The instructions that every processor of the target has.
+    Portable "portable";
+    /// NEON. Every processor of the target has it, and compilers use it in the portable tier as well; here are
+    /// kernels written for it.
+    Neon "neon" on "aarch64";
+    /// The same with BF16: products of matrices in bf16 take pairs of numbers.
+    NeonBf16 "neonbf16" on "aarch64";
     /// AVX2, FMA, F16C.
-    Avx2,
+    Avx2 "avx2" on "x86_64";
     /// AVX-512 F, BW, DQ, VL.
-    Avx512,
+    Avx512 "avx512" on "x86_64";
     /// The same with AVX512_BF16: products of matrices in bf16 take pairs of numbers.
-    Avx512Bf16,
+    Avx512Bf16 "avx512bf16" on "x86_64";
 }
 
 impl Tier {
-    /// Every tier.
-    pub const ALL: [Tier; 5] = [Tier::Pairs, Tier::Portable, Tier::Avx2, Tier::Avx512, Tier::Avx512Bf16];
-
-    /// Name, as `HEADWATER_TIER` takes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Tier::Pairs => "pairs",
-            Tier::Portable => "portable",
-            Tier::Avx2 => "avx2",
-            Tier::Avx512 => "avx512",
-            Tier::Avx512Bf16 => "avx512bf16",
-        }
-    }
-
     /// The highest tier of this processor.
     pub fn detect() -> Tier {
         #[cfg(target_arch = "x86_64")]
@@ -53,7 +68,11 @@ impl Tier {
             if avx2 {
                 return Tier::Avx2;
             }
+            Tier::Portable
         }
+        #[cfg(target_arch = "aarch64")]
+        return if std::arch::is_aarch64_feature_detected!("bf16") { Tier::NeonBf16 } else { Tier::Neon };
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         Tier::Portable
     }
 
@@ -73,7 +92,8 @@ fn choose(asked: Option<&str>, highest: Tier) -> Result<Tier> {
     let Some(name) = asked.filter(|s| !s.is_empty()) else { return Ok(highest) };
     let tier = Tier::ALL.into_iter().find(|t| t.name() == name);
     let tier = tier.ok_or_else(|| {
-        fail!(Device, "HEADWATER_TIER={name}: the tiers are pairs, portable, avx2, avx512, avx512bf16")
+        let names = Tier::ALL.map(Tier::name).join(", ");
+        fail!(Device, "HEADWATER_TIER={name}: the tiers of {} are {names}", std::env::consts::ARCH)
     })?;
     if tier > highest {
         return Err(fail!(Device, "HEADWATER_TIER={name}: this processor has {} at most", highest.name()));
@@ -141,10 +161,15 @@ mod tests {
 
     #[test]
     fn a_tier_is_forced_downwards_only() {
-        assert_eq!(choose(None, Tier::Avx2), Ok(Tier::Avx2));
-        assert_eq!(choose(Some("portable"), Tier::Avx512), Ok(Tier::Portable));
-        assert!(choose(Some("avx512"), Tier::Avx2).is_err());
-        assert!(choose(Some("sse9"), Tier::Avx512).is_err());
+        for (i, highest) in Tier::ALL.into_iter().enumerate() {
+            assert_eq!(choose(None, highest), Ok(highest));
+            for (j, asked) in Tier::ALL.into_iter().enumerate() {
+                let chosen = choose(Some(asked.name()), highest);
+                assert_eq!(chosen.ok(), (j <= i).then_some(asked), "{asked:?} of {highest:?}");
+            }
+            let unknown = choose(Some("sse9"), highest).unwrap_err().to_string();
+            assert!(Tier::ALL.iter().all(|t| unknown.contains(t.name())), "{unknown}");
+        }
         assert!(Tier::current().is_ok());
     }
 }

@@ -1,7 +1,7 @@
 //! Memory that is read or written soon, asked for while something else is computed.
 
 use super::Mat;
-use super::tile::PLACES;
+use super::lanes::PLACES;
 use std::ptr::without_provenance;
 
 const LINE: usize = 64;
@@ -159,14 +159,37 @@ impl Soon {
 /// Asks for a line of memory, which need not exist, up to the first-level cache: asked for up to the second
 /// one, a line of a page whose place the processor has to look up was seen not to come (Zen 5).
 #[inline(always)]
-pub(super) fn ask(at: *const u8) {
+pub(crate) fn ask(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: part of every such processor; a prefetch may name any address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, nomem));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
+}
+
+/// The same up to the second-level cache.
+#[inline(always)]
+pub(crate) fn ask_second(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: part of every such processor; a prefetch may name any address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(at.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl2keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, nomem));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;
 }
 
@@ -176,27 +199,42 @@ pub(super) fn ask(at: *const u8) {
 /// `last` bytes behind it.
 #[inline(always)]
 pub(super) fn claim(first: *const u8, rows: usize, stride: isize, last: usize) {
+    // A number: no memory is touched.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    let mut at = first.addr();
     #[cfg(target_arch = "x86_64")]
-    {
-        // A number: no memory is touched.
-        let mut at = first.addr();
-        for _ in 0..rows {
-            // SAFETY: it does nothing but ask and add; any address may be named. Where a processor does not
-            // know it, it does nothing.
-            unsafe {
-                std::arch::asm!(
-                    "prefetchw [{at}]",
-                    "prefetchw [{at} + {last}]",
-                    "lea {at}, [{at} + {stride}]",
-                    at = inout(reg) at,
-                    last = in(reg) last,
-                    stride = in(reg) stride,
-                    options(nostack, preserves_flags, nomem),
-                );
-            }
+    for _ in 0..rows {
+        // SAFETY: it does nothing but ask and add; any address may be named. Where a processor does not
+        // know it, it does nothing.
+        unsafe {
+            std::arch::asm!(
+                "prefetchw [{at}]",
+                "prefetchw [{at} + {last}]",
+                "lea {at}, [{at} + {stride}]",
+                at = inout(reg) at,
+                last = in(reg) last,
+                stride = in(reg) stride,
+                options(nostack, preserves_flags, nomem),
+            );
         }
-        let _ = at;
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    for _ in 0..rows {
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!(
+                "prfm pstl1keep, [{at}]",
+                "prfm pstl1keep, [{at}, {last}]",
+                "add {at}, {at}, {stride}",
+                at = inout(reg) at,
+                last = in(reg) last,
+                stride = in(reg) stride,
+                options(nostack, preserves_flags, nomem),
+            );
+        }
+    }
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    let _ = at;
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = (first, rows, stride, last);
 }

@@ -3,12 +3,12 @@
 use super::Mat;
 use super::lanes::{Converts, Lanes, MAX_LANES, Packs};
 use super::pairs;
-use super::x86::{NEAREST, lanes};
+use super::x86::{NEAREST, lanes, largest_8, sum_8};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
 lanes!(__m512: f32, 16, 12; _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_fmadd_ps
-    _mm512_add_ps _mm512_and_ps few_loaded_ps few_stored_ps last_ps transpose_16x16);
+    _mm512_add_ps _mm512_and_ps few_loaded_ps few_stored_ps last_ps transpose_16x16 sum_16 largest_16);
 lanes!(__m512d: f64, 8, 8; _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_fmadd_pd
     _mm512_add_pd _mm512_and_pd few_loaded_pd few_stored_pd);
 
@@ -75,6 +75,22 @@ unsafe fn transpose_16x16(r: &mut [__m512; MAX_LANES]) {
             r[j + 12] = _mm512_shuffle_f32x4::<0xdd>(ab, cd);
         }
     }
+}
+
+/// # Safety
+/// The processor has AVX-512, for which the caller is compiled.
+#[inline(always)]
+unsafe fn sum_16(x: __m512) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe { sum_8(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))) }
+}
+
+/// # Safety
+/// As [`sum_16`].
+#[inline(always)]
+unsafe fn largest_16(x: __m512) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe { largest_8(_mm256_max_ps(_mm512_extractf32x8_ps::<1>(x), _mm512_castps512_ps256(x))) }
 }
 
 /// The first `n` of sixteen halves of words, and zeros.
@@ -230,10 +246,6 @@ impl Lanes for Pairs {
     #[inline(always)]
     fn add(self, x: Self) -> Self {
         Pairs(self.0.add(x.0))
-    }
-    #[inline(always)]
-    fn prefetch(p: *const f32) {
-        <__m512 as Lanes>::prefetch(p)
     }
     #[inline(always)]
     fn transpose(rows: &mut [Self; MAX_LANES]) {

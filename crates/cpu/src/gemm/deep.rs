@@ -4,8 +4,9 @@
 
 use super::ahead::Ahead;
 use super::blocks::{Product, TOGETHER};
+use super::lanes::PLACES;
 use super::parts::{even, limit, part};
-use super::tile::{PLACES, Tile};
+use super::tile::Tile;
 use super::{GRAIN, Operand, Size, Start};
 use crate::element::Wide;
 use crate::pool::{Pool, Shared};

@@ -4,12 +4,15 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::{Mat, turn};
-use crate::element::{Float, Wide, total};
+use crate::element::{Float, Wide, halved, total};
 
 /// Most lanes of any vector: the size of buffers for one.
 pub(crate) const MAX_LANES: usize = 16;
 /// Most elements in a place ([`Packs::TAKEN`]).
 pub(super) const MAX_TAKEN: usize = 2;
+/// Places of `k` at a time: fewer instructions besides the multiplications, which share the processor's front
+/// end.
+pub(super) const PLACES: usize = 4;
 
 /// A vector of `N` numbers, and the block of the output that its instruction set holds in registers.
 pub(crate) trait Lanes: Copy + 'static {
@@ -109,17 +112,70 @@ pub(crate) trait Lanes: Copy + 'static {
         unsafe { Self::load(lanes.as_ptr()) }
     }
 
-    /// Asks for the line of memory at `p`, which need not be valid.
-    #[inline(always)]
-    fn prefetch(_: *const Self::E) {}
+    /// True if products take single lanes of vectors. Numbers of a left operand that are neighbours are then
+    /// read as vectors, by [`Lanes::outer`] and [`Lanes::inner`], and not each into all lanes of one.
+    const BY_LANE: bool = false;
 
-    /// Sum of the lanes, in a fixed order.
+    /// `sums[i][j] += a[i] · b[j]`, as [`Lanes::fma`] rounds.
+    ///
+    /// # Safety
+    /// `R` numbers may be read at `a`.
+    #[inline(always)]
+    unsafe fn outer<const R: usize, const C: usize>(
+        sums: &mut [[Self; C]; R],
+        a: *const Self::E,
+        b: [Self; C],
+    ) {
+        for i in 0..R {
+            // SAFETY: the caller's promise.
+            let left = Self::splat(unsafe { a.add(i).read_unaligned() });
+            for j in 0..C {
+                sums[i][j] = sums[i][j].fma(left, b[j]);
+            }
+        }
+    }
+
+    /// [`PLACES`] places of `k`: `sums[i][j] += a[i][p] · b[p · brs + j · N ..]`, one place after the other.
+    ///
+    /// # Safety
+    /// `PLACES` numbers may be read at each of `a`, and `C` vectors at each row of `b`.
+    #[inline(always)]
+    unsafe fn inner<const R: usize, const C: usize>(
+        sums: &mut [[Self; C]; R],
+        a: [*const Self::E; R],
+        b: *const Self::E,
+        brs: isize,
+    ) {
+        for p in 0..PLACES {
+            for i in 0..R {
+                // SAFETY: the caller's promise.
+                let left = Self::splat(unsafe { a[i].add(p).read_unaligned() });
+                for j in 0..C {
+                    // SAFETY: as above.
+                    let right = unsafe { Self::load(b.offset(p as isize * brs).add(j * Self::N)) };
+                    sums[i][j] = sums[i][j].fma(left, right);
+                }
+            }
+        }
+    }
+
+    /// Sum of the lanes: the upper half is added to the lower one until one is left.
     #[inline(always)]
     fn sum(self) -> Self::E {
         let mut lanes = [Self::E::ZERO; MAX_LANES];
         // SAFETY: the buffer holds any vector.
         unsafe { self.store(lanes.as_mut_ptr()) };
         total(lanes, Self::N)
+    }
+
+    /// The largest lane, where all are numbers: of the halves, as [`Lanes::sum`] takes them, the upper one
+    /// where it is greater.
+    #[inline(always)]
+    fn largest(self) -> Self::E {
+        let mut lanes = [Self::E::ZERO; MAX_LANES];
+        // SAFETY: the buffer holds any vector.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        halved(lanes, Self::N, |a, b| if b > a { b } else { a })
     }
 
     /// Transposes the matrix whose rows are the first `N` vectors.

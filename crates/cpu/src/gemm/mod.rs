@@ -12,11 +12,16 @@
 mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod bfdot;
 mod blocks;
 mod deep;
+mod dot;
 mod groups;
 mod lanes;
 mod lines;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod pairs;
 mod parts;
 mod skinny;
@@ -30,12 +35,12 @@ mod walk;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub(crate) use ahead::{Ahead, Paced, Soon};
+pub(crate) use ahead::{Ahead, Paced, Soon, ask, ask_second};
 pub use groups::{Grouped, gemm_groups, workspace_groups};
-pub(crate) use lanes::MAX_LANES;
-#[cfg(target_arch = "x86_64")]
-pub(crate) use lanes::{Converts, Lanes};
+pub(crate) use lanes::{Converts, Lanes, MAX_LANES};
 pub(crate) use lines::{Dots, Lines};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Eight;
 pub(crate) use parts::even;
 pub(crate) use taps::room as taps_room;
 pub use tiers::{Kernels, Operand, Panels};

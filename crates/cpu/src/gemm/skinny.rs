@@ -2,7 +2,7 @@
 //! packing.
 
 use super::blocks::Product;
-use super::tile::{DOT_COLS, DOT_ROWS, Dot};
+use super::dot::{DOT_COLS, DOT_ROWS, Dot};
 use super::{GRAIN, Operand, Size, Start};
 use crate::element::Wide;
 use crate::pool::Pool;

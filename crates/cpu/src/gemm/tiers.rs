@@ -1,10 +1,11 @@
 //! The innermost kernels compiled for each instruction set, and the table that names them.
 
 use super::Mat;
+use super::dot::{self, DOT_COLS, DOT_ROWS, Dot};
 use super::lanes::{Array, Converts, Lanes, Packs};
 use super::lines::{self, Dots, Lines};
 use super::taps;
-use super::tile::{self, DOT_COLS, DOT_ROWS, Dot, Tile};
+use super::tile::{self, Tile};
 use super::turn;
 use super::walk::{self, Walk};
 use crate::element::Float;
@@ -179,14 +180,14 @@ macro_rules! tier {
             }
 
             /// # Safety
-            /// As [`tile::dot`].
+            /// As [`dot::dot`].
             $(#[$features])?
             unsafe fn dot<L: Converts<T>, T: Float<Wide = L::E>>(
                 d: &Dot<T>,
                 out: &mut [L::E; DOT_ROWS * DOT_COLS],
             ) {
                 // SAFETY: the caller's promise.
-                unsafe { tile::dot::<L, T>(d, out) }
+                unsafe { dot::dot::<L, T>(d, out) }
             }
 
             const fn panels<P: Packs<T>, T: Float<Wide = P::E>>() -> Panels<T> {
@@ -227,6 +228,8 @@ macro_rules! tier {
     };
 }
 tier!(portable);
+#[cfg(target_arch = "aarch64")]
+tier!(neonbf16, #[target_feature(enable = "neon,bf16")]);
 #[cfg(target_arch = "x86_64")]
 tier!(avx2, #[target_feature(enable = "avx2,fma,f16c")]);
 #[cfg(target_arch = "x86_64")]
@@ -242,7 +245,7 @@ pub trait Operand: Float {
 }
 
 macro_rules! operand {
-    ($($t:ty: $wide:ident $m256:ident $m512:ident $(pairs $pairs:ident $avx512:ident)?;)*) => { $(
+    ($($t:ty: $wide:ident $neon:ident $m256:ident $m512:ident $(pairs $pairs:ident $bfdot:ident $avx512:ident)?;)*) => { $(
         impl Operand for $t {
             fn kernels(tier: Tier) -> &'static Kernels<Self> {
                 static PORTABLE: Kernels<$t> = portable::kernels::<Array<$wide>, Array<$wide>, $t>();
@@ -252,6 +255,22 @@ macro_rules! operand {
                         return &PAIRS;
                     }
                 )?
+                #[cfg(target_arch = "aarch64")]
+                {
+                    // The portable functions are compiled for NEON as well.
+                    use super::neon::$neon;
+                    static NEON: Kernels<$t> = portable::kernels::<$neon, $neon, $t>();
+                    $(
+                        static NEON_BF16: Kernels<$t> = neonbf16::kernels::<$neon, super::bfdot::$bfdot, $t>();
+                        if tier == Tier::NeonBf16 {
+                            return &NEON_BF16;
+                        }
+                    )?
+                    match tier {
+                        Tier::Pairs | Tier::Portable => {}
+                        Tier::Neon | Tier::NeonBf16 => return &NEON,
+                    }
+                }
                 #[cfg(target_arch = "x86_64")]
                 {
                     use std::arch::x86_64::{$m256, $m512};
@@ -277,8 +296,8 @@ macro_rules! operand {
     )* };
 }
 operand! {
-    f32: f32 __m256 __m512;
-    f64: f64 __m256d __m512d;
-    f16: f32 __m256 __m512;
-    bf16: f32 __m256 __m512 pairs Pairs Pairs;
+    f32: f32 Eight __m256 __m512;
+    f64: f64 Four __m256d __m512d;
+    f16: f32 Eight __m256 __m512;
+    bf16: f32 Eight __m256 __m512 pairs Pairs Pairs Pairs;
 }

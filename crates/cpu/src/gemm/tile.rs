@@ -1,12 +1,13 @@
-//! The innermost kernels, generic over vectors: a block of the output in registers, packing, and products of
-//! few rows by dot products. Everything is inlined into the functions of `tiers`: hence loops by index, for
-//! closures would be compiled apart, without the instructions of the tier.
+//! The innermost kernels, generic over vectors: a block of the output in registers, and packing. Everything is
+//! inlined into the functions of `tiers`: hence loops by index, for closures would be compiled apart, without
+//! the instructions of the tier.
 #![allow(clippy::needless_range_loop)]
 
 use super::Mat;
 use super::ahead::{Soon, ask, claim};
-use super::lanes::{Converts, Lanes, MAX_LANES, Packs};
+use super::lanes::{Converts, Lanes, MAX_LANES, PLACES, Packs};
 use crate::element::{Float, Wide};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Most rows and columns of any block held in registers.
@@ -97,10 +98,6 @@ const PACKED: u8 = 1;
 const ALONG: u8 = 2;
 const ACROSS: u8 = 3;
 
-/// Places of `k` at a time: fewer instructions besides the multiplications, which share the processor's front
-/// end.
-pub(super) const PLACES: usize = 4;
-
 /// Blocks of `R` rows and `C` vectors of columns.
 ///
 /// # Safety
@@ -155,12 +152,17 @@ unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile
                 // SAFETY: row `p` of `b` and column `p` of `a` are the tile's.
                 rights[j] = unsafe { L::load(right.add(j * L::N)) };
             }
-            for i in 0..R {
-                // SAFETY: as above.
-                let left = unsafe { *a[i / 3].offset((i % 3) as isize * ars).offset($p * acs) };
-                let left = L::splat(left);
-                for j in 0..C {
-                    sums[i][j] = sums[i][j].fma(left, rights[j]);
+            if L::BY_LANE && matches!(LEFT, PACKED | ACROSS) {
+                // SAFETY: as above; rows of `a` are neighbours.
+                unsafe { L::outer(&mut sums, a[0].offset($p * acs), rights) };
+            } else {
+                for i in 0..R {
+                    // SAFETY: as above.
+                    let left = unsafe { *a[i / 3].offset((i % 3) as isize * ars).offset($p * acs) };
+                    let left = L::splat(left);
+                    for j in 0..C {
+                        sums[i][j] = sums[i][j].fma(left, rights[j]);
+                    }
                 }
             }
         };
@@ -181,7 +183,15 @@ unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile
             let (mut soon, pace, most) = t.soon.of(block, part, b);
             let now = steps.min(most);
             for _ in 0..now {
-                if LEFT == ACROSS && R > 6 {
+                if L::BY_LANE && LEFT == ALONG {
+                    let mut rows = [a[0]; R];
+                    for i in 0..R {
+                        rows[i] = a[i / 3].wrapping_offset((i % 3) as isize * ars);
+                    }
+                    // SAFETY: places of these rows, which are neighbours, and of `b`.
+                    unsafe { L::inner(&mut sums, rows, b, brs) };
+                    further!(4);
+                } else if LEFT == ACROSS && R > 6 {
                     // Written one after the other, the compiler would read all four first, for which there
                     // are no registers.
                     for _ in 0..std::hint::black_box(PLACES) {
@@ -236,11 +246,25 @@ unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile
         for j in 0..C {
             few[j] = t.cols.saturating_sub(j * L::N).min(L::N);
         }
+        // Storing some lanes takes several instructions without masks: the loop over rows is not unrolled then,
+        // and would keep its sums in memory from the beginning. So they go there now.
+        let mut memory = MaybeUninit::<[[L::E; MAX_COLS]; R]>::uninit();
+        let memory: *mut L::E = memory.as_mut_ptr().cast();
+        if L::BY_LANE {
+            for i in 0..R {
+                for j in 0..C {
+                    sums[i][j].store(memory.add(i * MAX_COLS + j * L::N));
+                }
+            }
+        }
         for i in 0..R {
             let c = to.wrapping_offset(i as isize * t.crs);
             let start = start.wrapping_offset(i as isize * t.srs);
             for j in 0..C {
-                let mut sum = sums[i][j];
+                let mut sum = match L::BY_LANE {
+                    true => L::load(memory.add(i * MAX_COLS + j * L::N)),
+                    false => sums[i][j],
+                };
                 if adds {
                     sum = L::load_few(start.wrapping_add(j * L::N), few[j]).add(sum);
                 }
@@ -253,7 +277,7 @@ unsafe fn one<L: Lanes, const R: usize, const C: usize, const LEFT: u8>(t: &Tile
 /// Keeps the compiler from reading for the next place what registers have no room for while this one is
 /// multiplied.
 #[inline(always)]
-fn apart() {
+pub(super) fn apart() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
@@ -361,7 +385,7 @@ unsafe fn pack_rows<L: Packs<T>, T: Float<Wide = L::E>>(
             // The next columns, each a stretch of its own, come while these are written.
             for p in end * L::TAKEN..places.min(end + PLACES) * L::TAKEN {
                 for i in (start..rows_end).step_by(LINE / size_of::<T>()) {
-                    L::prefetch(x.at(i, p).ptr.cast());
+                    ask(x.at(i, p).ptr.cast());
                 }
             }
             for i in (start..rows_end).step_by(group) {
@@ -514,82 +538,5 @@ pub(super) unsafe fn narrow<L: Converts<T>, T: Float<Wide = L::E>>(from: *const 
     for i in i..n {
         // SAFETY: the others.
         unsafe { *to.add(i) = T::narrow(*from.add(i)) };
-    }
-}
-
-/// Dot products of `rows` by `cols` rows (at most [`DOT_ROWS`] by [`DOT_COLS`]) of `k` neighbouring elements:
-/// `a[i·ars ..]` and `b[j·brs ..]`, to `out[i · DOT_COLS + j]`. Each is summed in `N` parts, by position
-/// modulo `N`.
-///
-/// # Safety
-/// These elements may be read.
-#[inline(always)]
-pub(super) unsafe fn dot<L: Converts<T>, T: Float<Wide = L::E>>(
-    d: &Dot<T>,
-    out: &mut [L::E; DOT_ROWS * DOT_COLS],
-) {
-    macro_rules! sizes {
-        ($($r:literal $c:literal),*) => {
-            match (d.rows, d.cols) {
-                // SAFETY: the caller's promise.
-                $(($r, $c) => unsafe { dots::<L, T, $r, $c>(d, out) },)*
-                _ => unreachable!("at most {DOT_ROWS} × {DOT_COLS} dot products at a time"),
-            }
-        };
-    }
-    sizes!(1 1, 1 2, 1 3, 1 4, 2 1, 2 2, 2 3, 2 4, 3 1, 3 2, 3 3, 3 4);
-}
-
-pub(super) const DOT_ROWS: usize = 3;
-pub(super) const DOT_COLS: usize = 4;
-
-/// See [`dot`].
-#[derive(Clone, Copy)]
-pub(super) struct Dot<T> {
-    pub rows: usize,
-    pub cols: usize,
-    pub k: usize,
-    pub a: *const T,
-    pub ars: isize,
-    pub b: *const T,
-    pub brs: isize,
-}
-
-/// # Safety
-/// As [`dot`], with `d.rows == R` and `d.cols == C`.
-#[inline(always)]
-unsafe fn dots<L: Converts<T>, T: Float<Wide = L::E>, const R: usize, const C: usize>(
-    d: &Dot<T>,
-    out: &mut [L::E; DOT_ROWS * DOT_COLS],
-) {
-    let mut sums = [[L::zero(); C]; R];
-    let mut p = 0;
-    while p + L::N <= d.k {
-        let mut right = [L::zero(); C];
-        for j in 0..C {
-            // SAFETY: `N` elements of a row.
-            right[j] = unsafe { L::read(d.b.offset(j as isize * d.brs).add(p)) };
-        }
-        for i in 0..R {
-            // SAFETY: as above.
-            let left = unsafe { L::read(d.a.offset(i as isize * d.ars).add(p)) };
-            for j in 0..C {
-                sums[i][j] = sums[i][j].fma(left, right[j]);
-            }
-        }
-        p += L::N;
-    }
-    for i in 0..R {
-        for j in 0..C {
-            let mut sum = sums[i][j].sum();
-            for p in p..d.k {
-                // SAFETY: the rest of each row.
-                let (x, y) = unsafe {
-                    (*d.a.offset(i as isize * d.ars).add(p), *d.b.offset(j as isize * d.brs).add(p))
-                };
-                sum += x.widen() * y.widen();
-            }
-            out[i * DOT_COLS + j] = sum;
-        }
     }
 }

@@ -3,7 +3,7 @@
 //! as they lie.
 
 use super::Mat;
-use super::lanes::{Converts, Lanes, MAX_LANES, MAX_TAKEN, Packs};
+use super::lanes::{Converts, Lanes, MAX_LANES, MAX_TAKEN, PLACES, Packs};
 use super::tile::MAX_ROWS;
 use crate::element::Float;
 use std::mem::MaybeUninit;
@@ -100,11 +100,21 @@ unsafe fn rows<L: Lanes, const R: usize, const C: usize>(w: &Walk<L::E>) {
     for run in w.runs {
         let (mut at, mut b) = (run.left, w.b.wrapping_add(run.right * w.pitch * width));
         // Four at a time: fewer instructions besides the multiplications.
-        for _ in 0..w.inner / 4 {
-            one!(at, b);
-            one!(at + 1, b.wrapping_add(width));
-            one!(at + 2, b.wrapping_add(2 * width));
-            one!(at + 3, b.wrapping_add(3 * width));
+        for _ in 0..w.inner / PLACES {
+            const { assert!(PLACES == 4) };
+            if L::BY_LANE {
+                let mut left = a;
+                for i in 0..R {
+                    left[i] = a[i].wrapping_offset(at);
+                }
+                // SAFETY: rows of `b`, and elements of each row of `a` that are neighbours.
+                unsafe { L::inner(&mut sums, left, b, width as isize) };
+            } else {
+                one!(at, b);
+                one!(at + 1, b.wrapping_add(width));
+                one!(at + 2, b.wrapping_add(2 * width));
+                one!(at + 3, b.wrapping_add(3 * width));
+            }
             (at, b) = (at + 4, b.wrapping_add(4 * width));
         }
         for _ in 0..w.inner % 4 {

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 macro_rules! lanes {
     ($v:ty: $e:ty, $n:literal, $rows:literal; $zero:ident $splat:ident $load:ident $store:ident $stream:ident $fma:ident $add:ident $and:ident
-        $few_loaded:ident $few_stored:ident $($last:ident $transpose:ident)?) => {
+        $few_loaded:ident $few_stored:ident $($last:ident $transpose:ident $sum:ident $largest:ident)?) => {
         impl Lanes for $v {
             type E = $e;
             const N: usize = $n;
@@ -59,11 +59,6 @@ macro_rules! lanes {
                 // SAFETY: as above.
                 unsafe { $and(self, mask) }
             }
-            #[inline(always)]
-            fn prefetch(p: *const $e) {
-                // SAFETY: as above; a prefetch may name any address.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-            }
             $(#[inline(always)]
             fn last(self, n: usize) -> Self {
                 // SAFETY: as above.
@@ -73,6 +68,16 @@ macro_rules! lanes {
             fn transpose(rows: &mut [Self; MAX_LANES]) {
                 // SAFETY: as above.
                 unsafe { $transpose(rows) }
+            }
+            #[inline(always)]
+            fn sum(self) -> $e {
+                // SAFETY: as above.
+                unsafe { $sum(self) }
+            }
+            #[inline(always)]
+            fn largest(self) -> $e {
+                // SAFETY: as above.
+                unsafe { $largest(self) }
             })?
         }
         impl Converts<$e> for $v {
@@ -106,7 +111,7 @@ macro_rules! lanes {
 pub(super) use lanes;
 
 lanes!(__m256: f32, 8, 6; _mm256_setzero_ps _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_stream_ps _mm256_fmadd_ps
-    _mm256_add_ps _mm256_and_ps few_loaded_ps few_stored_ps last_ps transpose_8x8);
+    _mm256_add_ps _mm256_and_ps few_loaded_ps few_stored_ps last_ps transpose_8x8 sum_8 largest_8);
 lanes!(__m256d: f64, 4, 4; _mm256_setzero_pd _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_stream_pd _mm256_fmadd_pd
     _mm256_add_pd _mm256_and_pd few_loaded_pd few_stored_pd);
 
@@ -177,6 +182,30 @@ unsafe fn transpose_8x8(r: &mut [__m256; MAX_LANES]) {
             r[i] = _mm256_permute2f128_ps::<0x20>(low[i], high[i]);
             r[i + 4] = _mm256_permute2f128_ps::<0x31>(low[i], high[i]);
         }
+    }
+}
+
+/// # Safety
+/// The processor has AVX2, for which the caller is compiled.
+#[inline(always)]
+pub(super) unsafe fn sum_8(x: __m256) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+        _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps::<1>(x, x)))
+    }
+}
+
+/// # Safety
+/// As [`sum_8`].
+#[inline(always)]
+pub(super) unsafe fn largest_8(x: __m256) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let x = _mm_max_ps(_mm256_extractf128_ps::<1>(x), _mm256_castps256_ps128(x));
+        let x = _mm_max_ps(_mm_movehl_ps(x, x), x);
+        _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps::<1>(x, x), x))
     }
 }
 

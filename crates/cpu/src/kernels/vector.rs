@@ -6,8 +6,15 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::element::{self, Wide};
+use crate::gemm::{self, Converts};
+use crate::rows::math::{self, vector};
 use crate::rows::real::bf16_bits;
+#[cfg(target_arch = "aarch64")]
+use crate::rows::vectors::Neon;
+#[cfg(target_arch = "x86_64")]
+use crate::rows::vectors::{Avx2, Avx512};
 use crate::tier::{Loop, Tier};
+use half::bf16;
 use std::marker::PhantomData;
 
 /// Lanes of sums and maxima, which make a group. The same in every tier, so that all give the same bits.
@@ -156,202 +163,221 @@ impl<E: Wide> Vector for Plain<E> {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{LANES, Vector};
-    use crate::rows::math::{Lanes, vector};
-    use crate::rows::vectors::{Avx2, Avx512};
-    use std::arch::x86_64::*;
-
-    /// Vectors of AVX2.
-    #[derive(Clone, Copy)]
-    pub struct Of256(__m256);
-    /// Vectors of AVX-512.
-    #[derive(Clone, Copy)]
-    pub struct Of512(__m512);
-    /// The same, rounded to bf16 by the instruction for it.
-    #[derive(Clone, Copy)]
-    pub struct Rounding(__m512);
-
-    macro_rules! vectors {
-        ($v:ident $lanes:ident $parts:literal $load:ident $store:ident $total:expr, $largest:expr; $($more:item)*) => {
-            impl Vector for $v {
-                type E = f32;
-                const PARTS: usize = $parts;
-
-                #[inline(always)]
-                fn splat(x: f32) -> Self {
-                    $v($lanes.num(x))
-                }
-                #[inline(always)]
-                fn numbers(i: usize) -> Self {
-                    const NUMBERS: [f32; LANES] =
-                        [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
-                    Self::load(&NUMBERS, i)
-                }
-                #[inline(always)]
-                fn load(group: &[f32; LANES], i: usize) -> Self {
-                    // SAFETY: for all intrinsics here: callers are compiled for the instruction set (module
-                    // documentation), which the processor was found to have. A part of the group.
-                    $v(unsafe { $load(group[i * (LANES / $parts)..(i + 1) * (LANES / $parts)].as_ptr()) })
-                }
-                #[inline(always)]
-                fn store(self, group: &mut [f32; LANES], i: usize) {
-                    // SAFETY: as above.
-                    unsafe {
-                        $store(group[i * (LANES / $parts)..(i + 1) * (LANES / $parts)].as_mut_ptr(), self.0)
-                    }
-                }
-                #[inline(always)]
-                fn add(self, x: Self) -> Self {
-                    $v($lanes.add(self.0, x.0))
-                }
-                #[inline(always)]
-                fn sub(self, x: Self) -> Self {
-                    $v($lanes.sub(self.0, x.0))
-                }
-                #[inline(always)]
-                fn mul(self, x: Self) -> Self {
-                    $v($lanes.mul(self.0, x.0))
-                }
-                #[inline(always)]
-                fn larger(self, x: Self) -> Self {
-                    $v($lanes.max(self.0, x.0))
-                }
-                #[inline(always)]
-                fn less(self, x: Self, yes: Self, no: Self) -> Self {
-                    let less = $lanes.lt(self.0, x.0);
-                    $v($lanes.select(less, yes.0, no.0))
-                }
-                #[inline(always)]
-                fn exp_nonpos(self) -> Self {
-                    $v(vector::exp_nonpos(&mut $lanes, self.0))
-                }
-                #[inline(always)]
-                fn ln(self) -> Self {
-                    $v(vector::log(&mut $lanes, self.0))
-                }
-                #[inline(always)]
-                fn tanh(self) -> Self {
-                    $v(vector::tanh(&mut $lanes, self.0))
-                }
-                #[inline(always)]
-                fn sigmoid(self) -> Self {
-                    $v(vector::sigmoid(&mut $lanes, self.0))
-                }
-                #[inline(always)]
-                fn total(group: [Self; LANES]) -> f32 {
-                    // SAFETY: as above.
-                    unsafe { $total(group) }
-                }
-                #[inline(always)]
-                fn largest(group: [Self; LANES]) -> f32 {
-                    // SAFETY: as above.
-                    unsafe { $largest(group) }
-                }
-                $($more)*
-            }
-        };
-    }
-
+/// Groups of bf16, as vectors become them.
+trait Rounds<V> {
     /// # Safety
-    /// The processor has AVX2, for which the caller is compiled.
-    #[inline(always)]
-    unsafe fn total(x: __m256) -> f32 {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
-            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-            _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps::<1>(x, x)))
-        }
-    }
-
+    /// As many numbers as the vector has may be written.
+    unsafe fn round(x: V, to: *mut u16);
+    /// Numbers of `low` in the lower halves, of `high` in the upper ones.
+    ///
     /// # Safety
-    /// As [`total`].
-    #[inline(always)]
-    unsafe fn largest(x: __m256) -> f32 {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let x = _mm_max_ps(_mm256_extractf128_ps::<1>(x), _mm256_castps256_ps128(x));
-            let x = _mm_max_ps(_mm_movehl_ps(x, x), x);
-            _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps::<1>(x, x), x))
-        }
-    }
-
-    /// # Safety
-    /// The processor has AVX-512, for which the caller is compiled.
-    #[inline(always)]
-    unsafe fn total_16(x: __m512) -> f32 {
-        // SAFETY: the caller's promise.
-        unsafe { total(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))) }
-    }
-
-    /// # Safety
-    /// As [`total_16`].
-    #[inline(always)]
-    unsafe fn largest_16(x: __m512) -> f32 {
-        // SAFETY: the caller's promise.
-        unsafe { largest(_mm256_max_ps(_mm512_extractf32x8_ps::<1>(x), _mm512_castps512_ps256(x))) }
-    }
-
-    vectors!(Of256 Avx2 2 _mm256_loadu_ps _mm256_storeu_ps
-        |g: [Self; LANES]| total(_mm256_add_ps(g[0].0, g[1].0)),
-        |g: [Self; LANES]| largest(_mm256_max_ps(g[1].0, g[0].0)););
-    vectors!(Of512 Avx512 1 _mm512_loadu_ps _mm512_storeu_ps
-        |g: [Self; LANES]| total_16(g[0].0), |g: [Self; LANES]| largest_16(g[0].0););
-    vectors!(Rounding Avx512 1 _mm512_loadu_ps _mm512_storeu_ps
-        |g: [Self; LANES]| total_16(g[0].0), |g: [Self; LANES]| largest_16(g[0].0);
-
-    #[inline(always)]
-    fn round(self, group: &mut [u16; LANES], _: usize) {
-        // SAFETY: as above; a group has these bits.
-        unsafe {
-            let bits = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(self.0));
-            _mm256_storeu_si256(group.as_mut_ptr().cast(), bits);
-        }
-    }
-
-    #[inline(always)]
-    fn round_pairs(self, x: Self, group: &mut [u32; LANES], _: usize) {
-        const IN_TURNS: [u16; 32] = {
-            let (mut turns, mut i) = ([0; 32], 0);
-            while i < 16 {
-                (turns[2 * i], turns[2 * i + 1]) = (i as u16, 16 + i as u16);
-                i += 1;
-            }
-            turns
-        };
-        // SAFETY: as above; a group has these bits.
-        unsafe {
-            let bits = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(x.0, self.0));
-            let turns = _mm512_loadu_si512(IN_TURNS.as_ptr().cast());
-            _mm512_storeu_si512(group.as_mut_ptr().cast(), _mm512_permutexvar_epi16(turns, bits));
-        }
-    });
+    /// As [`Rounds::round`], of pairs.
+    unsafe fn round_pairs(low: V, high: V, to: *mut u32);
 }
 
-/// A type with vectors.
+/// Rounded as everywhere.
+#[derive(Clone, Copy)]
+pub struct Nearest;
+
+impl<V: gemm::Lanes<E = f32> + Converts<bf16>> Rounds<V> for Nearest {
+    #[inline(always)]
+    unsafe fn round(x: V, to: *mut u16) {
+        // SAFETY: the caller's promise; a bf16 is its bits.
+        unsafe { Converts::<bf16>::write(x, to.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn round_pairs(low: V, high: V, to: *mut u32) {
+        // SAFETY: the caller's promise.
+        unsafe { Converts::<bf16>::pair(low, high).store(to.cast()) }
+    }
+}
+
+/// Part of a group in a vector of an instruction set, `M`, and a way to round it.
+pub struct Of<M: math::Lanes, R = Nearest>(M::V, PhantomData<R>);
+
+impl<M: math::Lanes, R> Of<M, R> {
+    #[inline(always)]
+    fn new(x: M::V) -> Self {
+        Of(x, PhantomData)
+    }
+}
+
+impl<M: math::Lanes, R> Clone for Of<M, R> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M: math::Lanes, R> Copy for Of<M, R> {}
+
+impl<M: math::Lanes<V: gemm::Lanes<E = f32>> + Default, R: Rounds<M::V>> Vector for Of<M, R> {
+    type E = f32;
+    const PARTS: usize = LANES / <M::V as gemm::Lanes>::N;
+
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        Of::new(M::default().num(x))
+    }
+    #[inline(always)]
+    fn numbers(i: usize) -> Self {
+        const NUMBERS: [f32; LANES] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
+        Self::load(&NUMBERS, i)
+    }
+    #[inline(always)]
+    fn load(group: &[f32; LANES], i: usize) -> Self {
+        let part = LANES / Self::PARTS;
+        // SAFETY: a part of the group; callers are compiled for the instruction set (module documentation).
+        Of::new(unsafe { gemm::Lanes::load(group[i * part..(i + 1) * part].as_ptr()) })
+    }
+    #[inline(always)]
+    fn store(self, group: &mut [f32; LANES], i: usize) {
+        let part = LANES / Self::PARTS;
+        // SAFETY: as above.
+        unsafe { gemm::Lanes::store(self.0, group[i * part..(i + 1) * part].as_mut_ptr()) }
+    }
+    #[inline(always)]
+    fn add(self, x: Self) -> Self {
+        Of::new(M::default().add(self.0, x.0))
+    }
+    #[inline(always)]
+    fn sub(self, x: Self) -> Self {
+        Of::new(M::default().sub(self.0, x.0))
+    }
+    #[inline(always)]
+    fn mul(self, x: Self) -> Self {
+        Of::new(M::default().mul(self.0, x.0))
+    }
+    #[inline(always)]
+    fn larger(self, x: Self) -> Self {
+        Of::new(M::default().max(self.0, x.0))
+    }
+    #[inline(always)]
+    fn less(self, x: Self, yes: Self, no: Self) -> Self {
+        let mut l = M::default();
+        let less = l.lt(self.0, x.0);
+        Of::new(l.select(less, yes.0, no.0))
+    }
+    #[inline(always)]
+    fn exp_nonpos(self) -> Self {
+        Of::new(vector::exp_nonpos(&mut M::default(), self.0))
+    }
+    #[inline(always)]
+    fn ln(self) -> Self {
+        Of::new(vector::log(&mut M::default(), self.0))
+    }
+    #[inline(always)]
+    fn tanh(self) -> Self {
+        Of::new(vector::tanh(&mut M::default(), self.0))
+    }
+    #[inline(always)]
+    fn sigmoid(self) -> Self {
+        Of::new(vector::sigmoid(&mut M::default(), self.0))
+    }
+    #[inline(always)]
+    fn total(mut group: [Self; LANES]) -> f32 {
+        let mut n = Self::PARTS;
+        while n > 1 {
+            n /= 2;
+            for i in 0..n {
+                group[i] = group[i].add(group[i + n]);
+            }
+        }
+        gemm::Lanes::sum(group[0].0)
+    }
+    #[inline(always)]
+    fn largest(mut group: [Self; LANES]) -> f32 {
+        let mut n = Self::PARTS;
+        while n > 1 {
+            n /= 2;
+            for i in 0..n {
+                group[i] = group[i + n].larger(group[i]);
+            }
+        }
+        gemm::Lanes::largest(group[0].0)
+    }
+    #[inline(always)]
+    fn round(self, group: &mut [u16; LANES], i: usize) {
+        let part = LANES / Self::PARTS;
+        // SAFETY: a part of the group.
+        unsafe { R::round(self.0, group[i * part..(i + 1) * part].as_mut_ptr()) }
+    }
+    #[inline(always)]
+    fn round_pairs(self, x: Self, group: &mut [u32; LANES], i: usize) {
+        let part = LANES / Self::PARTS;
+        // SAFETY: as above.
+        unsafe { R::round_pairs(self.0, x.0, group[i * part..(i + 1) * part].as_mut_ptr()) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    /// Rounded to bf16 by the instruction for it.
+    #[derive(Clone, Copy)]
+    pub struct ByInstruction;
+
+    impl super::Rounds<__m512> for ByInstruction {
+        #[inline(always)]
+        unsafe fn round(x: __m512, to: *mut u16) {
+            // SAFETY: callers are compiled for the instruction, which the processor was found to have; the
+            // caller's promise.
+            unsafe {
+                let bits = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x));
+                _mm256_storeu_si256(to.cast(), bits);
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn round_pairs(low: __m512, high: __m512, to: *mut u32) {
+            const IN_TURNS: [u16; 32] = {
+                let (mut turns, mut i) = ([0; 32], 0);
+                while i < 16 {
+                    (turns[2 * i], turns[2 * i + 1]) = (i as u16, 16 + i as u16);
+                    i += 1;
+                }
+                turns
+            };
+            // SAFETY: as above.
+            unsafe {
+                let bits = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+                let turns = _mm512_loadu_si512(IN_TURNS.as_ptr().cast());
+                _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi16(turns, bits));
+            }
+        }
+    }
+}
+
+/// A type with vectors, for each tier.
 pub trait Vectors: Wide {
+    #[cfg(target_arch = "aarch64")]
+    type Neon: Vector<E = Self>;
+    #[cfg(target_arch = "x86_64")]
     type Avx2: Vector<E = Self>;
+    #[cfg(target_arch = "x86_64")]
     type Avx512: Vector<E = Self>;
+    #[cfg(target_arch = "x86_64")]
     type Avx512Bf16: Vector<E = Self>;
 }
 
-#[cfg(target_arch = "x86_64")]
 impl Vectors for f32 {
-    type Avx2 = x86::Of256;
-    type Avx512 = x86::Of512;
-    type Avx512Bf16 = x86::Rounding;
-}
-#[cfg(not(target_arch = "x86_64"))]
-impl Vectors for f32 {
-    type Avx2 = Plain<f32>;
-    type Avx512 = Plain<f32>;
-    type Avx512Bf16 = Plain<f32>;
+    #[cfg(target_arch = "aarch64")]
+    type Neon = Of<Neon>;
+    #[cfg(target_arch = "x86_64")]
+    type Avx2 = Of<Avx2>;
+    #[cfg(target_arch = "x86_64")]
+    type Avx512 = Of<Avx512>;
+    #[cfg(target_arch = "x86_64")]
+    type Avx512Bf16 = Of<Avx512, x86::ByInstruction>;
 }
 impl Vectors for f64 {
+    #[cfg(target_arch = "aarch64")]
+    type Neon = Plain<f64>;
+    #[cfg(target_arch = "x86_64")]
     type Avx2 = Plain<f64>;
+    #[cfg(target_arch = "x86_64")]
     type Avx512 = Plain<f64>;
+    #[cfg(target_arch = "x86_64")]
     type Avx512Bf16 = Plain<f64>;
 }
 
@@ -389,6 +415,10 @@ pub fn run<E: Vectors, R: Rows<E>>(tier: Tier, rows: R) -> R::Out {
             // SAFETY: as above.
             return unsafe { crate::tier::avx512bf16(On::<E::Avx512Bf16, R>(rows, PhantomData)) };
         }
+    }
+    #[cfg(target_arch = "aarch64")]
+    if tier >= Tier::Neon {
+        return On::<E::Neon, R>(rows, PhantomData).run();
     }
     let _ = tier;
     On::<Plain<E>, R>(rows, PhantomData).run()

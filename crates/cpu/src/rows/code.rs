@@ -19,6 +19,10 @@ pub(super) enum What {
 
 /// One operation on a tile, or, in scalar code, on one number for each row of a tile.
 #[derive(Clone, Debug)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "machine code alone asks which function it is")
+)]
 pub(super) enum Op {
     /// Reads an operand. `alias`: its memory may stand for the register where it is laid out like one.
     Load { operand: usize, f: Move, out: Reg, alias: bool },

@@ -1,20 +1,27 @@
-//! Floats in memory to f32 and back, a vector at a time, by the instructions of x86: nearest, ties to even,
-//! as everywhere. What fills no vector goes the way of the portable loops.
+//! A vector at a time, by the processor's instructions: floats in memory to f32 and back, to nearest, ties to
+//! even, as everywhere; and elementary functions. What fills no vector goes the way of the portable loops.
 
-use super::loops::{LoadLoop, MapLoop, MoveLoop, StoreLoop};
+use super::loops::{LoadLoop, MapLoop, MoveLoop, StoreLoop, UNARY, UnaryLoop};
+use super::math::{self, vector};
 use super::real::Memory;
 use crate::element::Float;
 use crate::gemm::{Converts, Lanes};
-use std::arch::x86_64::__m256;
+use headwater_core::expr::Unary;
 use std::marker::PhantomData;
 
+/// Vectors of the lowest tier that has such instructions.
+#[cfg(target_arch = "aarch64")]
+type Vector = crate::gemm::Eight;
+#[cfg(target_arch = "x86_64")]
+type Vector = std::arch::x86_64::__m256;
+
 /// Elements of a vector.
-const WIDE: usize = 8;
+const WIDE: usize = <Vector as Lanes>::N;
 
 pub(super) struct Load<D>(PhantomData<D>);
 impl<D: Memory<f32> + Float<Wide = f32>> MoveLoop for Load<D>
 where
-    __m256: Converts<D>,
+    Vector: Converts<D>,
 {
     #[inline(always)]
     unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
@@ -23,7 +30,7 @@ where
         // SAFETY: the contract of `loops`; this tier has the instructions.
         unsafe {
             for i in (0..whole).step_by(WIDE) {
-                <__m256 as Converts<D>>::read(from.add(i)).store(to.add(i));
+                <Vector as Converts<D>>::read(from.add(i)).store(to.add(i));
             }
             LoadLoop::<D, f32>::run(from.add(whole).cast(), to.add(whole).cast(), step, n - whole);
         }
@@ -34,7 +41,7 @@ where
 pub(super) struct Store<D, const STREAM: bool>(PhantomData<D>);
 impl<D: Memory<f32> + Float<Wide = f32>, const STREAM: bool> MoveLoop for Store<D, STREAM>
 where
-    __m256: Converts<D>,
+    Vector: Converts<D>,
 {
     #[inline(always)]
     unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
@@ -49,7 +56,7 @@ where
         unsafe {
             StoreLoop::<D, f32>::run(src, dst, 1, head);
             for i in (head..head + whole).step_by(WIDE) {
-                let x = __m256::load(from.add(i));
+                let x = Vector::load(from.add(i));
                 if STREAM {
                     Converts::<D>::stream(x, to.add(i));
                 } else {
@@ -66,7 +73,7 @@ where
 pub(super) struct Round<D>(PhantomData<D>);
 impl<D: Memory<f32> + Float<Wide = f32>> MapLoop for Round<D>
 where
-    __m256: Converts<D>,
+    Vector: Converts<D>,
 {
     #[inline(always)]
     unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
@@ -75,11 +82,41 @@ where
         // SAFETY: the contract of `loops`; this tier has the instructions.
         unsafe {
             for i in (0..whole).step_by(WIDE) {
-                Converts::<D>::rounded(__m256::load(from.add(i))).store(to.add(i));
+                Converts::<D>::rounded(Vector::load(from.add(i))).store(to.add(i));
             }
             for i in whole..n {
                 *to.add(i) = <D as Memory<f32>>::of(*from.add(i)).get();
             }
+        }
+    }
+}
+
+/// An elementary function of f32, on the vectors of `M`.
+pub(super) struct Function<M, const OP: usize>(PhantomData<M>);
+impl<M: math::Lanes<V: Lanes<E = f32>> + Default, const OP: usize> MapLoop for Function<M, OP> {
+    #[inline(always)]
+    unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
+        let (from, to, mut l) = (args[0].cast::<f32>(), out.cast::<f32>(), M::default());
+        let wide = <M::V as Lanes>::N;
+        let whole = n / wide * wide;
+        // SAFETY: the contract of `loops`; this tier has the instructions.
+        unsafe {
+            for i in (0..whole).step_by(wide) {
+                let x = <M::V as Lanes>::load(from.add(i));
+                let y = match const { UNARY[OP] } {
+                    Unary::Exp => vector::exp(&mut l, x),
+                    Unary::ExpNonpos => vector::exp_nonpos(&mut l, x),
+                    Unary::Log => vector::log(&mut l, x),
+                    Unary::Tanh => vector::tanh(&mut l, x),
+                    Unary::Erf => vector::erf(&mut l, x),
+                    Unary::Ndtr => vector::ndtr(&mut l, x),
+                    Unary::Sigmoid => vector::sigmoid(&mut l, x),
+                    _ => unreachable!("no function of vectors"),
+                };
+                y.store(to.add(i));
+            }
+            let rest = [from.add(whole).cast(), args[1], args[2]];
+            UnaryLoop::<f32, OP>::run(rest, to.add(whole).cast(), n - whole);
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) trait DotLoop {
     unsafe fn run(a: *const u8, b: *const u8, slow: usize, fast: usize, acc: *mut u8);
 }
 
-const UNARY: [Unary; 26] = {
+pub(super) const UNARY: [Unary; 26] = {
     use Unary::*;
     [
         Neg, Abs, Sign, Exp, ExpNonpos, Expm1, Log, Log1p, Sqrt, Rsqrt, Recip, Sin, Cos, Tan, Tanh, Atan,

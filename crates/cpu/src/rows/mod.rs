@@ -16,7 +16,7 @@
 
 mod code;
 mod compile;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod convert;
 #[cfg(target_arch = "x86_64")]
 mod jit;
@@ -32,7 +32,6 @@ mod space;
 mod tests;
 mod tile;
 mod transpose;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod vectors;
 
 use crate::tier::Tier;

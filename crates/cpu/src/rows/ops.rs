@@ -1,9 +1,11 @@
 //! The functions of row programs, looked up by operation and type when a program is compiled. The loops are
 //! in `loops`; here each is compiled once for every tier.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::convert;
 use super::loops::*;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use super::vectors;
 use crate::tier::Tier;
 use half::{bf16, f16};
 use headwater_core::expr::{Binary, Unary};
@@ -111,12 +113,12 @@ pub(super) fn table(tier: Tier) -> Table {
     }
     match tier {
         Tier::Pairs | Tier::Portable => of::<Portable>(),
+        #[cfg(target_arch = "aarch64")]
+        Tier::Neon | Tier::NeonBf16 => of::<Neon>(),
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => of::<Avx2>(),
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512 | Tier::Avx512Bf16 => of::<Avx512>(),
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => unreachable!("`Tier::current` gives no tier that this processor lacks"),
     }
 }
 
@@ -131,6 +133,8 @@ trait Vector {
     fn load(from: DType) -> Move;
     fn store(to: DType, stream: bool) -> Move;
     fn round(to: DType) -> Map;
+    /// An elementary function of f32, by its number.
+    fn function<const OP: usize>() -> Map;
 }
 
 /// How the portable tier converts: by plain loops, into the caches.
@@ -150,6 +154,8 @@ mod plain {
         }
     }
 
+    pub type Function<const OP: usize> = UnaryLoop<f32, OP>;
+
     pub struct Round<D>(PhantomData<D>);
     impl<D: Memory<f32>> MapLoop for Round<D> {
         #[inline(always)]
@@ -164,7 +170,7 @@ mod plain {
 }
 
 macro_rules! vector {
-    ($name:ident, $ways:ident $(, $features:literal, $cfg:meta)?) => {
+    ($name:ident, $ways:ident $(, $lanes:ty, $features:literal, $cfg:meta)?) => {
         $(#[cfg($cfg)])?
         struct $name;
 
@@ -225,12 +231,22 @@ macro_rules! vector {
                     _ => Self::map::<$ways::Round<bf16>>(),
                 }
             }
+            fn function<const OP: usize>() -> Map {
+                Self::map::<$ways::Function<$($lanes,)? OP>>()
+            }
         }
     };
 }
 vector!(Portable, plain);
-vector!(Avx2, convert, "avx2,fma,f16c,bmi2", target_arch = "x86_64");
-vector!(Avx512, convert, "avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl", target_arch = "x86_64");
+vector!(Neon, convert, vectors::Neon, "neon", target_arch = "aarch64");
+vector!(Avx2, convert, vectors::Avx2, "avx2,fma,f16c,bmi2", target_arch = "x86_64");
+vector!(
+    Avx512,
+    convert,
+    vectors::Avx512,
+    "avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl",
+    target_arch = "x86_64"
+);
 
 /// Evaluates `$body` with the constant `$I` equal to a number known only at run time, one of those listed.
 macro_rules! numbered {
@@ -273,6 +289,12 @@ macro_rules! int_dtype {
     };
 }
 
+/// Elementary functions that vectors of f32 have.
+const FUNCTIONS: [Unary; 7] = {
+    use Unary::*;
+    [Exp, ExpNonpos, Log, Tanh, Erf, Ndtr, Sigmoid]
+};
+
 fn unary<V: Vector>(ty: Ty, op: Unary, to: Ty) -> Map {
     macro_rules! of {
         ($OP:ident => $l:ty) => {
@@ -287,6 +309,9 @@ fn unary<V: Vector>(ty: Ty, op: Unary, to: Ty) -> Map {
         Ty::I64 if op == Unary::FromBits && to == Ty::F32 => V::map::<FromBitsLoop<f32>>(),
         Ty::I64 if op == Unary::FromBits => V::map::<FromBitsLoop<f64>>(),
         Ty::F32 if test => of!(OP => TestLoop<f32, OP>),
+        Ty::F32 if FUNCTIONS.contains(&op) => {
+            numbered!(op as usize, OP => V::function::<OP>(); 3 4 6 14 16 17 22)
+        }
         Ty::F64 if test => of!(OP => TestLoop<f64, OP>),
         Ty::F32 => of!(OP => UnaryLoop<f32, OP>),
         Ty::F64 => of!(OP => UnaryLoop<f64, OP>),

@@ -30,6 +30,7 @@ pub(crate) struct ScratchSize {
 pub(super) struct Worker {
     pub(super) buffer: CpuMemory,
     /// What machine code works on besides operands.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "there is no machine code"))]
     pub(super) context: CpuMemory,
     /// Where each register is at the moment: in the buffer or in an operand.
     pub(super) at: Vec<Shared<u8>>,

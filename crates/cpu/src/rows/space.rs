@@ -73,6 +73,7 @@ impl Runs {
     }
 
     /// Offset of an operand at the start of a stretch.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "machine code alone asks"))]
     #[inline(always)]
     pub fn offset(&self, stretch: usize, operand: usize) -> isize {
         self.offsets[stretch * self.operands + operand]

@@ -1,6 +1,6 @@
 //! Transpositions of matrices of plain elements, which may be anything of 1, 2, 4 or 8 bytes.
 
-use crate::gemm::{Mat, Operand};
+use crate::gemm::{Mat, Operand, ask_second};
 use crate::tier::Tier;
 
 /// Element `(r, c)`, at `from + r · step + c`, becomes element `(c, r)`, at `to + c · pitch + r`, in elements
@@ -22,12 +22,8 @@ impl Transposition {
     /// the caches hold few of them, and nothing that is asked for long before.
     #[inline]
     pub fn ask(&self) {
-        #[cfg(target_arch = "x86_64")]
         for r in 0..self.rows as isize {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            let row = self.from.wrapping_offset(r * self.step * self.size as isize);
-            // SAFETY: SSE is part of the architecture; any address may be asked for.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(row.cast()) };
+            ask_second(self.from.wrapping_offset(r * self.step * self.size as isize));
         }
     }
 
@@ -119,7 +115,36 @@ unsafe fn block(from: *const u16, step: isize, to: *mut u16, pitch: usize) {
 
 /// # Safety
 /// As [`Transposition::run`], of a block.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn block(from: *const u16, step: isize, to: *mut u16, pitch: usize) {
+    use std::arch::aarch64::*;
+    // SAFETY: the caller's promise; NEON is part of the architecture.
+    unsafe {
+        let x: [uint16x8_t; EIGHT] =
+            std::array::from_fn(|i| vld1q_u16(from.wrapping_offset(i as isize * step)));
+        // Pairs of rows, then fours, then all.
+        let pair = |i: usize| {
+            [vzip1q_u16(x[i], x[i + 1]), vzip2q_u16(x[i], x[i + 1])].map(|x| vreinterpretq_u32_u16(x))
+        };
+        let four = |a: uint32x4_t, b: uint32x4_t| {
+            [vzip1q_u32(a, b), vzip2q_u32(a, b)].map(|x| vreinterpretq_u64_u32(x))
+        };
+        let ([a, b], [c, d]) = (pair(0), pair(2));
+        let ([e, f], [g, h]) = (pair(4), pair(6));
+        let upper = [four(a, c), four(b, d)];
+        let lower = [four(e, g), four(f, h)];
+        for i in 0..4 {
+            let (u, l) = (upper[i / 2][i % 2], lower[i / 2][i % 2]);
+            vst1q_u16(to.wrapping_add(2 * i * pitch), vreinterpretq_u16_u64(vzip1q_u64(u, l)));
+            vst1q_u16(to.wrapping_add((2 * i + 1) * pitch), vreinterpretq_u16_u64(vzip2q_u64(u, l)));
+        }
+    }
+}
+
+/// # Safety
+/// As [`Transposition::run`], of a block.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[inline(always)]
 unsafe fn block(from: *const u16, step: isize, to: *mut u16, pitch: usize) {
     for c in 0..EIGHT {

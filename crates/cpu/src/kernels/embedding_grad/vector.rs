@@ -1,7 +1,12 @@
-//! The loops over columns: rows added up, sums rounded and stored. Portable, and for AVX2 with F16C; both
-//! give the same bits, because every element is computed alone by the same IEEE operations.
+//! The loops over columns: rows added up, sums rounded and stored. Portable, and on vectors of AVX2 and NEON;
+//! all give the same bits, because every element is computed alone by the same IEEE operations.
 
 use crate::element::{Float, Wide};
+use crate::gemm::ask;
+#[cfg(target_arch = "x86_64")]
+use crate::rows::vectors::Avx2;
+#[cfg(target_arch = "aarch64")]
+use crate::rows::vectors::Neon;
 use crate::tier::Tier;
 use half::{bf16, f16};
 
@@ -86,9 +91,13 @@ macro_rules! summed {
     ($($t:ty),*) => { $(
         impl Summed for $t {
             fn loops(tier: Tier) -> (Table<$t>, Table<f32>) {
+                #[cfg(target_arch = "aarch64")]
+                if tier >= Tier::Neon {
+                    return (Table(vectors::loops::<Neon, $t>()), Table(vectors::loops::<Neon, f32>()));
+                }
                 #[cfg(target_arch = "x86_64")]
                 if tier >= Tier::Avx2 {
-                    return (Table(avx2::loops()), Table(avx2::loops()));
+                    return (Table(vectors::loops::<Avx2, $t>()), Table(vectors::loops::<Avx2, f32>()));
                 }
                 let _ = tier;
                 (Table(portable()), Table(portable()))
@@ -139,14 +148,9 @@ fn portable<T: Float>() -> Loops<T> {
 /// Asks for `bytes` bytes to be brought near.
 #[inline(always)]
 pub(super) fn prefetch(ptr: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
     for at in (0..bytes).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, which may name any address; SSE is there on every x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr.wrapping_add(at).cast()) };
+        ask(ptr.wrapping_add(at));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (ptr, bytes);
 }
 
 /// Makes what was streamed visible to whoever is told next that this thread is done.
@@ -159,135 +163,75 @@ pub(super) fn fence() {
     };
 }
 
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use super::{Class, Finish, Loops};
-    use crate::element::Float;
-    use half::{bf16, f16};
-    use std::arch::x86_64::*;
+/// A type whose elements vectors of f32 are read from.
+trait Element: Float<Wide = f32> {
+    /// The smallest magnitude that becomes infinite: midway between the largest number and the next power of
+    /// two.
+    const LIMIT: f32;
+    const MAX: f32;
+}
 
-    /// Eight elements as f32. The functions need AVX2 and F16C, and may only be inlined where these are
-    /// enabled.
-    pub(super) trait Lanes: Float<Wide = f32> {
-        /// The smallest magnitude that becomes infinite: midway between the largest number and the next power
-        /// of two.
-        const LIMIT: f32;
-        const MAX: f32;
-        /// Alignment of eight elements that are streamed.
-        const ALIGN: usize = 8 * size_of::<Self>();
-        /// # Safety
-        /// The features; eight elements at `p`.
-        unsafe fn load(p: *const Self) -> __m256;
-        /// Rounded to nearest, ties to even.
-        ///
-        /// # Safety
-        /// The features; room for eight elements at `p`, aligned to `ALIGN` if `stream`.
-        unsafe fn store(p: *mut Self, x: __m256, stream: bool);
+impl Element for f32 {
+    const LIMIT: f32 = f32::INFINITY;
+    const MAX: f32 = f32::MAX;
+}
+impl Element for f16 {
+    const LIMIT: f32 = 65520.0;
+    const MAX: f32 = 65504.0;
+}
+impl Element for bf16 {
+    const LIMIT: f32 = f32::from_bits(0x7F7F_8000);
+    const MAX: f32 = f32::from_bits(0x7F7F_0000);
+}
+
+/// The loops on the vectors of the lowest tier that has some, which all higher ones have as well.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod vectors {
+    use super::{Class, Element, Finish, Loops};
+    use crate::gemm::{Converts, Lanes, MAX_LANES};
+    use crate::rows::math;
+
+    pub(super) fn loops<M, T: Element>() -> Loops<T>
+    where
+        M: math::Lanes<V: Lanes<E = f32> + Converts<T>> + Default,
+    {
+        Loops { add: add::<M::V, T>, finish: finish::<M, T>, zero: zero::<T> }
     }
 
-    impl Lanes for f32 {
-        const LIMIT: f32 = f32::INFINITY;
-        const MAX: f32 = f32::MAX;
-        #[inline(always)]
-        unsafe fn load(p: *const f32) -> __m256 {
-            // SAFETY: the trait's contract.
-            unsafe { _mm256_loadu_ps(p) }
-        }
-        #[inline(always)]
-        unsafe fn store(p: *mut f32, x: __m256, stream: bool) {
-            // SAFETY: the trait's contract.
-            unsafe { if stream { _mm256_stream_ps(p, x) } else { _mm256_storeu_ps(p, x) } }
-        }
-    }
-
-    /// # Safety
-    /// As [`Lanes::store`].
-    #[inline(always)]
-    unsafe fn store_half(p: *mut __m128i, x: __m128i, stream: bool) {
-        // SAFETY: the caller's promise.
-        unsafe { if stream { _mm_stream_si128(p, x) } else { _mm_storeu_si128(p, x) } }
-    }
-
-    impl Lanes for f16 {
-        const LIMIT: f32 = 65520.0;
-        const MAX: f32 = 65504.0;
-        #[inline(always)]
-        unsafe fn load(p: *const f16) -> __m256 {
-            // SAFETY: the trait's contract.
-            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
-        }
-        #[inline(always)]
-        unsafe fn store(p: *mut f16, x: __m256, stream: bool) {
-            // SAFETY: the trait's contract.
-            unsafe { store_half(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x), stream) }
-        }
-    }
-
-    impl Lanes for bf16 {
-        const LIMIT: f32 = f32::from_bits(0x7F7F_8000);
-        const MAX: f32 = f32::from_bits(0x7F7F_0000);
-        #[inline(always)]
-        unsafe fn load(p: *const bf16) -> __m256 {
-            // SAFETY: the trait's contract.
-            unsafe {
-                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-            }
-        }
-        #[inline(always)]
-        unsafe fn store(p: *mut bf16, x: __m256, stream: bool) {
-            // SAFETY: the trait's contract.
-            unsafe {
-                let bits = _mm256_castps_si256(x);
-                // Half a unit less one, and one more where the kept part is odd.
-                let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-                let up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
-                // A NaN keeps its upper bits and becomes quiet.
-                let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
-                let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
-                let kept = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(up, quiet, nan));
-                let packed =
-                    _mm_packus_epi32(_mm256_castsi256_si128(kept), _mm256_extracti128_si256::<1>(kept));
-                store_half(p.cast(), packed, stream)
-            }
-        }
-    }
-
-    pub(super) fn loops<T: Lanes>() -> Loops<T> {
-        Loops { add: add::<T>, finish: finish::<T>, zero: zero::<T> }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-    unsafe fn add<T: Lanes>(rows: &[*const T], fresh: bool, sums: *mut f32, n: usize) {
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,bmi2"))]
+    unsafe fn add<V, T: Element>(rows: &[*const T], fresh: bool, sums: *mut f32, n: usize)
+    where
+        V: Lanes<E = f32> + Converts<T>,
+    {
         // Columns of one block are kept in registers while the rows pass by.
         const BLOCK: usize = 4;
         // SAFETY: the contract of `Loops`: all accesses are below `n`.
         unsafe {
             let mut i = 0;
-            while i + 8 * BLOCK <= n {
-                let mut s = [_mm256_setzero_ps(); BLOCK];
+            while i + V::N * BLOCK <= n {
+                let mut s = [V::zero(); BLOCK];
                 if !fresh {
                     for (k, s) in s.iter_mut().enumerate() {
-                        *s = _mm256_loadu_ps(sums.add(i + 8 * k));
+                        *s = V::load(sums.add(i + V::N * k));
                     }
                 }
                 for &row in rows {
                     for (k, s) in s.iter_mut().enumerate() {
-                        *s = _mm256_add_ps(*s, T::load(row.add(i + 8 * k)));
+                        *s = s.add(<V as Converts<T>>::read(row.add(i + V::N * k)));
                     }
                 }
                 for (k, s) in s.iter().enumerate() {
-                    _mm256_storeu_ps(sums.add(i + 8 * k), *s);
+                    s.store(sums.add(i + V::N * k));
                 }
-                i += 8 * BLOCK;
+                i += V::N * BLOCK;
             }
-            while i + 8 <= n {
-                let mut s = if fresh { _mm256_setzero_ps() } else { _mm256_loadu_ps(sums.add(i)) };
+            while i + V::N <= n {
+                let mut s = if fresh { V::zero() } else { V::load(sums.add(i)) };
                 for &row in rows {
-                    s = _mm256_add_ps(s, T::load(row.add(i)));
+                    s = s.add(<V as Converts<T>>::read(row.add(i)));
                 }
-                _mm256_storeu_ps(sums.add(i), s);
-                i += 8;
+                s.store(sums.add(i));
+                i += V::N;
             }
             while i < n {
                 let mut s = if fresh { 0.0 } else { *sums.add(i) };
@@ -300,8 +244,12 @@ mod avx2 {
         }
     }
 
-    #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-    unsafe fn finish<T: Lanes>(how: &Finish<f32>, sums: *const f32, out: *mut T, n: usize) -> bool {
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,bmi2"))]
+    unsafe fn finish<M, T: Element>(how: &Finish<f32>, sums: *const f32, out: *mut T, n: usize) -> bool
+    where
+        M: math::Lanes<V: Lanes<E = f32> + Converts<T>> + Default,
+    {
+        let width = <M::V as Lanes>::N;
         let mut fits = true;
         let mut one = |i: usize| {
             // SAFETY: `i < n`, by the contract of `Loops`.
@@ -314,49 +262,59 @@ mod avx2 {
         let mut i = 0;
         if how.stream {
             // Up to an aligned address.
-            while i < n && !(out as usize + i * size_of::<T>()).is_multiple_of(T::ALIGN) {
+            while i < n && !(out as usize + i * size_of::<T>()).is_multiple_of(width * size_of::<T>()) {
                 one(i);
                 i += 1;
             }
         }
-        let (divisor, factor) =
-            (_mm256_set1_ps(how.divisor.unwrap_or(1.0)), _mm256_set1_ps(how.factor.unwrap_or(1.0)));
-        let magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(i32::MAX));
-        let (limit, infinity, max) =
-            (_mm256_set1_ps(T::LIMIT), _mm256_set1_ps(f32::INFINITY), _mm256_set1_ps(T::MAX));
-        let mut good = _mm256_castsi256_ps(_mm256_set1_epi32(-1));
-        while i + 8 <= n {
+        let mut l = M::default();
+        let (divisor, factor) = (l.num(how.divisor.unwrap_or(1.0)), l.num(how.factor.unwrap_or(1.0)));
+        let (limit, infinity, max) = (l.num(T::LIMIT), l.num(f32::INFINITY), l.num(T::MAX));
+        let (sign, none, some) = (l.bits(1 << 31), l.num(0.0), l.num(1.0));
+        // Lanes of 1 where some number did not fit.
+        let mut bad = none;
+        while i + width <= n {
             // SAFETY: the contract of `Loops`, and the address is aligned where it must be.
             unsafe {
-                let mut s = _mm256_loadu_ps(sums.add(i));
+                let mut s = <M::V as Lanes>::load(sums.add(i));
                 if how.divisor.is_some() {
-                    s = _mm256_div_ps(s, divisor);
+                    s = l.div(s, divisor);
                 }
                 if how.factor.is_some() {
-                    s = _mm256_mul_ps(s, factor);
+                    s = l.mul(s, factor);
                 }
-                let size = _mm256_and_ps(s, magnitude);
-                good = _mm256_and_ps(good, _mm256_cmp_ps::<_CMP_LT_OQ>(size, limit));
+                let size = math::vector::abs(&mut l, s);
+                let good = l.lt(size, limit);
+                bad = l.select(good, bad, some);
                 if how.saturate {
-                    let finite = _mm256_cmp_ps::<_CMP_LT_OQ>(size, infinity);
-                    let signed = _mm256_or_ps(_mm256_min_ps(size, max), _mm256_andnot_ps(magnitude, s));
-                    s = _mm256_blendv_ps(s, signed, finite);
+                    let finite = l.lt(size, infinity);
+                    let (size, sign) = (l.min(size, max), l.and(s, sign));
+                    let signed = l.or(size, sign);
+                    s = l.select(finite, signed, s);
                 }
-                T::store(out.add(i), s, how.stream);
+                match how.stream {
+                    true => Converts::<T>::stream(s, out.add(i)),
+                    false => Converts::<T>::write(s, out.add(i)),
+                }
             }
-            i += 8;
+            i += width;
         }
         (i..n).for_each(one);
-        fits & (_mm256_movemask_ps(good) == 0xFF)
+        let mut lanes = [0.0; MAX_LANES];
+        // SAFETY: the buffer holds any vector.
+        unsafe { bad.store(lanes.as_mut_ptr()) };
+        fits & (lanes == [0.0; MAX_LANES])
     }
 
-    #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-    unsafe fn zero<T: Lanes>(out: *mut T, n: usize, stream: bool) {
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,bmi2"))]
+    unsafe fn zero<T: Element>(out: *mut T, n: usize, stream: bool) {
         // SAFETY: the contract of `Loops`; streamed stores are aligned.
         unsafe {
             let (mut i, out) = (0, out.cast::<u8>());
             let bytes = n * size_of::<T>();
+            #[cfg(target_arch = "x86_64")]
             if stream {
+                use std::arch::x86_64::{_mm256_setzero_si256, _mm256_stream_si256};
                 i = out.align_offset(32).min(bytes);
                 out.write_bytes(0, i);
                 while i + 32 <= bytes {
@@ -364,6 +322,8 @@ mod avx2 {
                     i += 32;
                 }
             }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = (&mut i, stream);
             out.add(i).write_bytes(0, bytes - i);
         }
     }
