@@ -4,7 +4,7 @@
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::{self, OpCx, OpDef};
 use headwater_core::pass::{check_plan, decompose, differentiate, plan};
-use headwater_core::plan::Bindings;
+use headwater_core::plan::{Bindings, SegmentKind};
 use headwater_core::target::{Operators, Port, Support, Target};
 use headwater_core::{Attrs, Builder, DType, Graph, TensorType, ValueId};
 use std::sync::Arc;
@@ -230,4 +230,30 @@ fn what_is_repeated_is_never_copied_for_lying_turned() {
     let plan = plan(&graph, &Bindings::simple(&graph), &plain()).unwrap();
     check_plan(&plan).unwrap();
     assert!(matches!(plan.steps[..], [ref s] if matches!(s.work, Work::Rows(_))), "{:?}", plan.steps);
+}
+
+#[test]
+fn gradients_that_are_views_are_delivered_when_they_are_there() {
+    // The weights are used transposed, and so are the gradients that the backward pass makes of them.
+    let graph = decompose(mlp(4)).unwrap();
+    let loss = graph.outputs[0].value;
+    let graph = differentiate(graph, loss).unwrap().graph;
+    let plan = plan(&graph, &Bindings::simple(&graph), &plain()).unwrap();
+    check_plan(&plan).unwrap();
+    let of = |name: &str| {
+        plan.segments.iter().position(|s| s.name.contains(name) && s.kind == SegmentKind::Output)
+    };
+    let written = |name: &str| {
+        let segment = of(name).unwrap_or_else(|| panic!("{:?}", plan.segments));
+        plan.steps
+            .iter()
+            .rposition(|s| s.writes.iter().any(|w| w.place.segment.0 as usize == segment))
+            .unwrap()
+    };
+    let [last, first] = ["w3", "w0"].map(written);
+    let between = plan.steps[last..first].iter().filter(|s| s.op == "matmul").count();
+    assert!(
+        between >= 3,
+        "{last} {first}: {between} products of earlier layers come behind the last one's gradient"
+    );
 }

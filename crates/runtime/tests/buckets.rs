@@ -74,13 +74,15 @@ fn run(training: &Training, size: BucketSize) -> (Vec<u64>, Vec<(String, Vec<u8>
     let moments = moments.iter().map(|(key, _)| (key.to_string(), session.read_moment(key).unwrap()));
     let mut state: Vec<_> = tensors.chain(moments).collect();
     state.sort();
-    // The plan names the step that completes each bucket.
+    // The plan names the step that completes each bucket, in their order.
     let buckets = &session.layout().buckets;
     let plan = session.plan(program);
     let complete: Vec<&str> =
         plan.completions.iter().map(|c| plan.segments[c.segment.0 as usize].name.as_str()).collect();
     let names: Vec<String> = buckets.iter().map(|b| format!("gradients.{}", b.name())).collect();
     assert_eq!(complete, names);
+    assert!(plan.completions.is_sorted_by_key(|c| c.step), "{:?}", plan.completions);
+    assert!(plan.completions.is_sorted_by_key(|c| c.step), "{:?}", plan.completions);
     (bits, state, buckets.len())
 }
 

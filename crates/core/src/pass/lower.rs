@@ -20,7 +20,7 @@ use crate::row::RowProgram;
 use crate::shape::Layout;
 use crate::target::{Port, Support, Target};
 use crate::tensor::TensorType;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Makes a plan of a graph for a target: steps, then the arena.
@@ -69,6 +69,7 @@ pub fn plan_halves(graph: &Graph, bindings: &Bindings, target: &Target) -> Resul
             lowering.targets.remove(&o.value);
         }
     }
+    lowering.early.clear();
     lowering.nodes(&graph.nodes[..first])?;
     let mut returned = lowering.deliver(&|o| made[o], Phase::Forward)?;
     let boundary = lowering.steps.len();
@@ -103,6 +104,10 @@ struct Lowering<'a> {
     layouts: HashMap<ValueId, Layout>,
     /// The buffer that small workspaces share, on each stream.
     common: HashMap<u32, usize>,
+    /// Outputs that are brought to their places as soon as their value is there, by value.
+    early: HashMap<ValueId, Vec<usize>>,
+    /// By output, true if it has been brought to its place so.
+    delivered: Vec<bool>,
 }
 
 /// A step whose operands still name buffers.
@@ -146,6 +151,7 @@ impl<'a> Lowering<'a> {
         let layouts = layouts(graph, target, &|v| targets.contains_key(&v))?;
         let (copies, steps) = (HashMap::new(), Vec::new());
         let (common, streams) = (HashMap::new(), None);
+        let (early, delivered) = (early(graph, bindings), vec![false; graph.outputs.len()]);
         Ok(Lowering {
             graph,
             bindings,
@@ -158,13 +164,33 @@ impl<'a> Lowering<'a> {
             targets,
             layouts,
             common,
+            early,
+            delivered,
         })
     }
 
     fn nodes(&mut self, nodes: &'a [Node]) -> Result<()> {
         nodes.iter().try_for_each(|node| {
-            self.node(node).map_err(|e| e.in_op(node.op.name).at(self.graph.origin(node)))
+            let lowered = self.node(node).and_then(|()| self.deliver_early(node));
+            lowered.map_err(|e| e.in_op(node.op.name).at(self.graph.origin(node)))
         })
+    }
+
+    /// Brings to their places those of a node's results that need not wait for the end.
+    fn deliver_early(&mut self, node: &Node) -> Result<()> {
+        for &v in &node.outputs {
+            for i in self.early.remove(&v).unwrap_or_default() {
+                let Some(place) = self.bindings.outputs[i] else { continue };
+                let from = self.storage(v)?.clone();
+                if self.buffers[from.buffer].place != Some(place) || !from.layout.is_contiguous() {
+                    let ty = self.graph.ty(v).clone();
+                    let to = self.allocate(v, &ty, Some(place));
+                    self.copy(node, from, to);
+                }
+                self.delivered[i] = true;
+            }
+        }
+        Ok(())
     }
 
     fn storage(&self, v: ValueId) -> Result<&Storage> {
@@ -393,7 +419,8 @@ impl<'a> Lowering<'a> {
         let graph = self.graph;
         let (mut moves, mut delivered) = (Vec::new(), Vec::new());
         let outputs = graph.outputs.iter().zip(&self.bindings.outputs).enumerate();
-        for (_, (o, place)) in outputs.filter(|(i, _)| asked(*i)) {
+        let early = self.delivered.clone();
+        for (_, (o, place)) in outputs.filter(|(i, _)| asked(*i) && !early[*i]) {
             let Some(place) = output_place(graph, self.bindings, o.role, *place) else { continue };
             let from = self.storage(o.value)?.clone();
             let there = self.buffers[from.buffer].place == Some(place) && from.layout.is_contiguous();
@@ -502,6 +529,20 @@ fn completions(steps: &[Step], segments: &[SegmentId]) -> Vec<Completion> {
     }
     let of = |segment: &SegmentId| Some(Completion { segment: *segment, step: *last.get(segment)? });
     segments.iter().filter_map(of).collect()
+}
+
+/// Gradients in segments that hold no input, by value: what a bucket lacks should not wait for the end of the
+/// backward pass, nor hold memory until then.
+fn early(graph: &Graph, bindings: &Bindings) -> HashMap<ValueId, Vec<usize>> {
+    let read: HashSet<SegmentId> = bindings.inputs.iter().flatten().map(|place| place.segment).collect();
+    let mut out: HashMap<ValueId, Vec<usize>> = HashMap::new();
+    for (i, (o, place)) in graph.outputs.iter().zip(&bindings.outputs).enumerate() {
+        let apart = place.is_some_and(|place| !read.contains(&place.segment));
+        if matches!(o.role, OutputRole::Gradient(_)) && apart {
+            out.entry(o.value).or_default().push(i);
+        }
+    }
+    out
 }
 
 /// Where an output goes: its own binding, or for a mutation its target's.
