@@ -20,7 +20,6 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("ascend-standin", "", &["exports", "program", "run", "stream", "world"]),
     ("core", "", &["attr", "row"]),
     ("core", "", &["diagnostic", "graph", "ops", "plan", "reference", "syntax"]),
-    ("core", "pass", &["check", "halves", "lower", "reuse", "streams"]),
     ("core", "pass::simplify", &["constants", "identity"]),
     ("cpu", "", &["element", "gemm", "rows", "view"]),
     ("cpu", "gemm", &["ahead", "lanes", "tile", "turn", "walk"]),

@@ -1,26 +1,12 @@
 //! Proof of a finished plan, from its steps alone: it knows nothing of how they were placed and ordered.
 
+use super::draft::extent;
 use super::halves::check_halves;
 use super::order::{Order, Touch, Uses};
 use crate::diagnostic::Result;
 use crate::ensure;
 use crate::plan::{ARENA, Plan, SegmentKind, Step, TensorView};
 use std::collections::{BTreeMap, HashMap};
-
-/// Bytes a view touches: first byte and one past the last, in its segment; `None` if it has no element.
-pub(super) fn extent(v: &TensorView) -> Option<(isize, isize)> {
-    let (mut low, mut high) = (v.layout.offset, v.layout.offset);
-    for (&d, &s) in v.layout.shape.iter().zip(&v.layout.strides) {
-        if d == 0 {
-            return None;
-        }
-        let span = s * (d as isize - 1);
-        if span < 0 { low += span } else { high += span }
-    }
-    let size = v.dtype.size() as isize;
-    let base = v.place.offset as isize;
-    Some((base + low * size, base + (high + 1) * size))
-}
 
 /// Proves a plan sound from its steps alone: every view lies in its segment; in the arena, in a placement
 /// that is live at that step and has been written before it is read; placements that are live together do not

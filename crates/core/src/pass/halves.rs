@@ -2,9 +2,7 @@
 //! framework's automatic differentiation is called. Owns the rules of the fence between them; `fuse` and `lower`
 //! keep it, and `check_halves` proves it from the finished plan.
 
-use super::check::extent;
-use super::lower::{Draft, output_place, overlap};
-use super::memory::Buffer;
+use super::draft::{Buffer, Draft, extent, output_place, overlap};
 use crate::diagnostic::Result;
 use crate::graph::{Def, Graph, InputRole, OutputRole, Phase, ValueId};
 use crate::ops::Body;

@@ -2,14 +2,14 @@
 //! to their places where that is safe. Which bytes of the arena each buffer gets is decided by `memory`
 //! afterwards.
 
+use super::draft::{Buffer, Draft, Storage, output_place, overlap};
 use super::halves;
 use super::layouts::layouts;
-use super::memory::{self, Buffer};
+use super::memory;
 use super::reuse;
 use super::streams;
 use super::turned::turned;
 use crate::diagnostic::{Code, Error, Result};
-use crate::dtype::DType;
 use crate::ensure;
 use crate::graph::{Def, Graph, Node, OutputRole, Phase, ValueId};
 use crate::ops::{Body, RegionCopy, Source};
@@ -79,14 +79,6 @@ pub fn plan_halves(graph: &Graph, bindings: &Bindings, target: &Target) -> Resul
     lowering.finish(Some((boundary, returned)))
 }
 
-/// Where a value's elements are: a buffer and a layout in it.
-#[derive(Clone, Debug)]
-pub(super) struct Storage {
-    pub(super) buffer: usize,
-    pub(super) dtype: DType,
-    pub(super) layout: Layout,
-}
-
 struct Lowering<'a> {
     graph: &'a Graph,
     bindings: &'a Bindings,
@@ -108,26 +100,6 @@ struct Lowering<'a> {
     early: HashMap<ValueId, Vec<usize>>,
     /// By output, true if it has been brought to its place so.
     delivered: Vec<bool>,
-}
-
-/// A step whose operands still name buffers.
-pub(super) struct Draft {
-    pub(super) work: Work,
-    pub(super) reads: Vec<Option<Storage>>,
-    pub(super) writes: Vec<Storage>,
-    pub(super) workspace: Option<usize>,
-    op: &'static str,
-    origin: crate::graph::OriginId,
-    phase: Phase,
-    flops: f64,
-    pub(super) stream: u32,
-}
-
-impl Draft {
-    /// The buffers it uses, its workspace's included.
-    pub(super) fn buffers(&self) -> impl Iterator<Item = usize> {
-        self.reads.iter().flatten().chain(&self.writes).map(|s| s.buffer).chain(self.workspace)
-    }
 }
 
 impl<'a> Lowering<'a> {
@@ -543,23 +515,6 @@ fn early(graph: &Graph, bindings: &Bindings) -> HashMap<ValueId, Vec<usize>> {
         }
     }
     out
-}
-
-/// Where an output goes: its own binding, or for a mutation its target's.
-pub(super) fn output_place(
-    graph: &Graph,
-    bindings: &Bindings,
-    role: OutputRole,
-    own: Option<Place>,
-) -> Option<Place> {
-    own.or_else(|| match role {
-        OutputRole::Mutation(v) => graph.input_index(v).and_then(|i| bindings.inputs[i]),
-        _ => None,
-    })
-}
-
-pub(super) fn overlap(a: Place, a_bytes: usize, b: Place, b_bytes: usize) -> bool {
-    a.segment == b.segment && a.offset < b.offset + b_bytes && b.offset < a.offset + a_bytes
 }
 
 fn check_place(bindings: &Bindings, place: Place, ty: &TensorType) -> Result<()> {

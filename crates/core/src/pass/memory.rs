@@ -5,20 +5,10 @@
 //! that are a little too small for what comes next; it is what the many small buffers of a large graph get,
 //! so that all is near-linear in their number, and taken where it needs less.
 
-use crate::graph::{OriginId, ValueId};
+use super::draft::Buffer;
+use crate::graph::OriginId;
 use crate::plan::{ARENA, Place, Placement};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A buffer before placement.
-#[derive(Clone, Debug)]
-pub struct Buffer {
-    /// The value it is for.
-    pub value: ValueId,
-    /// Size.
-    pub bytes: usize,
-    /// Where it lies, if the caller decided; otherwise it goes into the arena.
-    pub place: Option<Place>,
-}
 
 /// Free gaps of the arena, by offset and by size.
 #[derive(Default)]
@@ -84,7 +74,7 @@ const WEIGHED: usize = 4096;
 
 /// Gives every buffer a place, aligned to `alignment` bytes. `uses[s]` are the buffers step `s` touches,
 /// `beside[s]` is the last step that may run at the same time, `origins[s]` its origin. Returns the places, the arena's placements and the arena's size in bytes.
-pub fn place(
+pub(super) fn place(
     buffers: &[Buffer],
     uses: &[Vec<usize>],
     beside: &[usize],

@@ -1,8 +1,7 @@
 //! Results that take the place of an operand: a row program writes over what nobody reads afterwards, where
 //! both are walked alike. Less memory, and nothing is fetched only to be overwritten.
 
-use super::lower::{Draft, Storage};
-use super::memory::Buffer;
+use super::draft::{Buffer, Draft, Storage};
 use crate::plan::Work;
 use crate::row::RowProgram;
 

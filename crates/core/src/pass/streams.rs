@@ -1,8 +1,6 @@
 //! Steps on several streams: the waits that order them, before buffers have places.
 
-use super::check::extent;
-use super::lower::{Draft, Storage};
-use super::memory::Buffer;
+use super::draft::{Buffer, Draft, Storage, extent};
 use super::order::{STREAMS, Touch, ordered};
 use crate::diagnostic::Result;
 use crate::ensure;
