@@ -6,7 +6,7 @@ mod large;
 
 use headwater_core::compile::{Compiled, Options, Snapshot, Stage, compile};
 use headwater_core::graph::{parse, verify};
-use headwater_core::pass::lift;
+use headwater_core::pass::upcast;
 use headwater_core::pass::precision::{Level, Settings};
 use headwater_core::plan::Bindings;
 use headwater_core::target::Target;
@@ -32,7 +32,7 @@ fn run(name: &str, build: impl FnOnce() -> Graph) -> Result<()> {
     println!("  {} nodes, {} parameters", graph.nodes.len(), graph.parameters().count());
     let text = timed("(print)", &mut aside, || graph.to_string());
     timed("(parse)", &mut aside, || parse(&text, Registry::standard()))?;
-    timed("(lift to f64)", &mut aside, || lift(&graph, DType::F64))?;
+    timed("(lift to f64)", &mut aside, || upcast(&graph, DType::F64))?;
 
     let mut total = 0.0;
     timed("verify", &mut total, || verify(&graph))?;

@@ -11,7 +11,7 @@ use crate::graph::{Builder, Graph, Input, InputRole, OutputRole};
 use crate::ops::{Case, Derivative, OpDef, Registry, Sample};
 use crate::pass::bound::{MAGNIFIED, confidence, error_bounds, sampled};
 use crate::pass::decompose;
-use crate::pass::diff::gradients;
+use crate::pass::differentiate::gradients;
 use crate::reference;
 use crate::target::Target;
 use crate::tensor::{Tensor, TensorType};

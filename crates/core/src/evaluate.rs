@@ -3,7 +3,7 @@
 use crate::device::{Buffer, Content, Device};
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Output, OutputRole};
-use crate::pass::{self, integers::check_words};
+use crate::pass::{self, narrow_integers::check_words};
 use crate::plan::{Bindings, Place};
 use crate::tensor::Tensor;
 use crate::{DType, ensure, fail};

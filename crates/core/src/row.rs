@@ -155,7 +155,7 @@ impl RowProgram {
     }
 
     /// True if integers are computed in i64: not in i32, as where each operation on integers of 32 bits is
-    /// followed by a `Cast` to an integer of at most 32 (`pass::integers`). Of an i64 operand the low word is
+    /// followed by a `Cast` to an integer of at most 32 (`pass::narrow_integers`). Of an i64 operand the low word is
     /// read then, and words are stored with their signs extended.
     pub fn computes_in_i64(&self) -> bool {
         let Ok(classes) = self.classes() else { return true };

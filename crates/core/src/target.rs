@@ -89,8 +89,8 @@ pub struct DTypeSupport {
     /// Types that row programs load and store.
     pub rows: DTypeSet,
     /// Types that row programs compute in: of floats F32 and F64, of integers I32 and I64. Boolean logic is
-    /// always there. Without F64, updates are computed in pairs of f32 (`pass::wide`); without I64, integers in
-    /// i32 where ranges prove that they fit (`pass::integers`), and i64 is storage alone.
+    /// always there. Without F64, updates are computed in pairs of f32 (`pass::split_wide`); without I64, integers in
+    /// i32 where ranges prove that they fit (`pass::narrow_integers`), and i64 is storage alone.
     pub arithmetic: DTypeSet,
     /// Narrowest type in which row programs sum f32 and narrower floats.
     pub accumulator: DType,

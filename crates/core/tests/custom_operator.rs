@@ -7,7 +7,7 @@ mod quick_gelu;
 
 use headwater_core::graph::{Graph, OutputRole, parse, verify};
 use headwater_core::ops::schema::ArgType;
-use headwater_core::pass::{check_plan, differentiate, fuse, lift, plan, simplify};
+use headwater_core::pass::{check_plan, differentiate, fuse, upcast, plan, simplify};
 use headwater_core::plan::{Bindings, Work};
 use headwater_core::target::{Operators, Port, Support, Target};
 use headwater_core::tensor::Data;
@@ -113,7 +113,7 @@ fn it_has_a_text_form_and_lifts() {
     let graph = model();
     let back = parse(&graph.to_string(), &registry()).unwrap();
     assert_eq!(back.to_string(), graph.to_string());
-    verify(&lift(&graph, DType::F16).unwrap()).unwrap();
+    verify(&upcast(&graph, DType::F16).unwrap()).unwrap();
 }
 
 /// The page that explains this shows the very files.

@@ -3,7 +3,7 @@
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::{Case, Derivative, OpDef};
 use headwater_core::pass::decompose::decompose;
-use headwater_core::pass::diff::gradients;
+use headwater_core::pass::differentiate::gradients;
 use headwater_core::tensor::{Data, Tensor};
 use headwater_core::{Builder, Graph, Registry, ValueId, reference};
 

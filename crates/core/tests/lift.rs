@@ -4,7 +4,7 @@ mod common;
 
 use common::forward_graphs_of_all_operators;
 use headwater_core::graph::{Graph, parse, verify};
-use headwater_core::pass::lift;
+use headwater_core::pass::upcast;
 use headwater_core::{Code, DType, Registry, Tensor, ops, reference};
 
 fn parsed(nodes: &str) -> Graph {
@@ -16,7 +16,7 @@ fn parsed(nodes: &str) -> Graph {
 /// The types of all values, and the text.
 #[track_caller]
 fn lifted(nodes: &str, dtype: DType) -> String {
-    let graph = lift(&parsed(nodes), dtype).unwrap();
+    let graph = upcast(&parsed(nodes), dtype).unwrap();
     verify(&graph).unwrap();
     graph.to_string()
 }
@@ -77,9 +77,9 @@ fn what_f16_cannot_hold_becomes_infinite() {
         "%0 = full(dtype=f32, fill_value=-3.4028234663852886e38, size=[1]) : f32[1]
         output \"mask\" = %0",
     );
-    let got = reference::run(&lift(&graph, DType::F16).unwrap(), &[]).unwrap();
+    let got = reference::run(&upcast(&graph, DType::F16).unwrap(), &[]).unwrap();
     assert_eq!(got[0], Tensor::float(DType::F16, [1], vec![f64::NEG_INFINITY]));
-    assert_eq!(lift(&graph, DType::I64).unwrap_err().code, Code::DType);
+    assert_eq!(upcast(&graph, DType::I64).unwrap_err().code, Code::DType);
 }
 
 #[test]
@@ -88,13 +88,13 @@ fn every_operator_lifts_to_every_float_dtype() {
         // Operators that only passes make come after lifting, and state their own dtypes.
         let ours = |op: &ops::OpDef| op.schemas.iter().all(|s| s.starts_with("headwater::"));
         if graph.nodes.iter().any(|n| n.op.name == "fused") {
-            assert_eq!(lift(&graph, DType::F32).unwrap_err().code, Code::Graph);
+            assert_eq!(upcast(&graph, DType::F32).unwrap_err().code, Code::Graph);
         }
         if graph.nodes.iter().any(|n| ours(n.op)) {
             continue;
         }
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
-            let lifted = match lift(&graph, dtype) {
+            let lifted = match upcast(&graph, dtype) {
                 // As in PyTorch, decompositions of matrices and quantiles have no form in 16 bits.
                 Err(e) if dtype.size() == 2 && e.message.contains("f32 or f64, got") => {
                     continue;

@@ -8,7 +8,7 @@ use headwater_core::ops::linear::linear::LINEAR;
 use headwater_core::ops::norm::layer_norm::LAYER_NORM;
 use headwater_core::ops::pointwise::gelu::GELU;
 use headwater_core::ops::view::{select::SELECT, slice::SLICE, transpose::TRANSPOSE};
-use headwater_core::pass::{decompose, differentiate, narrow, simplify};
+use headwater_core::pass::{decompose, differentiate, demand, simplify};
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, ValueId, reference};
 
 const BATCH: usize = 2;
@@ -130,7 +130,7 @@ fn shapes(graph: &Graph, op: &str) -> Vec<Vec<usize>> {
 /// Narrows a model, compares what it computes, and gives the shapes of its linear layers' and attention's
 /// results.
 fn narrowed(model: Model) -> [Vec<Vec<usize>>; 2] {
-    let (whole, small) = (graph(model), narrow(graph(model)).unwrap());
+    let (whole, small) = (graph(model), demand(graph(model)).unwrap());
     let found = ["linear", "attention"].map(|op| shapes(&small, op));
     let (want, got) = (trained(whole), trained(small));
     assert_eq!(want.len(), got.len());
@@ -209,7 +209,7 @@ fn further_results_and_different_parts_stay() {
     let sum = b.add(sum, read).unwrap();
     b.output("sum", sum, OutputRole::User);
     let graph = b.finish();
-    let small = narrow(graph.clone()).unwrap();
+    let small = demand(graph.clone()).unwrap();
     assert!(small.nodes.iter().any(|n| small.ty(n.outputs[0]).shape[..] == [2, 1]));
     let x = Tensor::float(DType::F64, [2, 4], vec![0.5, 3.0, 2.0, 1.0, 7.0, -1.0, 8.0, 9.0]);
     let run = |g: &Graph| reference::run(g, std::slice::from_ref(&x)).unwrap()[0].floats().to_vec();

@@ -6,7 +6,7 @@ use headwater_core::ops::attention::sdpa::SDPA;
 use headwater_core::ops::norm::{layer_norm::LAYER_NORM, rms_norm::RMS_NORM};
 use headwater_core::ops::pointwise::{add::ADD, mul::MUL, pow::POW, rsqrt::RSQRT, silu::SILU, tanh::TANH};
 use headwater_core::ops::reduce::mean::MEAN;
-use headwater_core::pass::diff::gradients;
+use headwater_core::pass::differentiate::gradients;
 use headwater_core::pass::{decompose, differentiate, fuse, recognize, simplify};
 use headwater_core::target::Target;
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId, reference};

@@ -3,7 +3,7 @@
 
 use headwater_core::graph::{Graph, InputRole, OutputRole, parse, verify};
 use headwater_core::ops::{linear::linear::LINEAR, norm::rms_norm::RMS_NORM, reduce::mean::MEAN};
-use headwater_core::pass::sensitivity;
+use headwater_core::pass::precision::sensitivity;
 use headwater_core::{Attrs, Builder, DType, OpDef, Registry, Tensor, TensorType, ValueId, reference};
 
 /// A hidden layer with a norm, and the mean square of its result, in f64; `linear` and `norm` run in the

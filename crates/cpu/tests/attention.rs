@@ -5,7 +5,7 @@ use headwater_core::device::Device;
 use headwater_core::evaluate;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::attention::attention::ATTENTION;
-use headwater_core::pass::{diff::gradients, fuse, plan, simplify};
+use headwater_core::pass::{differentiate::gradients, fuse, plan, simplify};
 use headwater_core::plan::Bindings;
 use headwater_core::reference;
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, ValueId};

@@ -7,7 +7,7 @@ use common::run;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::conv::convolution::CONVOLUTION;
 use headwater_core::pass::decompose;
-use headwater_core::pass::diff::gradients;
+use headwater_core::pass::differentiate::gradients;
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType, reference};
 use headwater_cpu::{Cpu, Tier};
 use proptest::prelude::*;

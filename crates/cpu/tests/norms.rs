@@ -8,7 +8,7 @@ use common::run;
 use headwater_core::device::Device;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::norm::rms_norm::RMS_NORM;
-use headwater_core::pass::diff::gradients;
+use headwater_core::pass::differentiate::gradients;
 use headwater_core::pass::{decompose, fuse, simplify};
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, TensorType};
 use headwater_cpu::Cpu;

@@ -8,7 +8,7 @@ use headwater_core::ops::reduce::sum::SUM;
 use headwater_core::ops::update::gradient_scale::GRADIENT_SCALE;
 use headwater_core::ops::update::larc::LARC_RATE;
 use headwater_core::ops::update::segment::SEGMENT_SUM;
-use headwater_core::pass::wide::scalar_bytes;
+use headwater_core::pass::split_wide::scalar_bytes;
 use headwater_core::{Attrs, Builder, DType, Tensor, TensorType, pass, reference};
 use headwater_cpu::{Cpu, Tier};
 

@@ -268,7 +268,7 @@ fn measure(
     limits: &Limits,
     device: &dyn Device,
 ) -> Result<(Vec<Choice>, Vec<Step>)> {
-    let s = pass::sensitivity(graph, low)?;
+    let s = pass::precision::sensitivity(graph, low)?;
     let options = Options { goal: Goal::Step, ..Options::default() };
     let run = compile::optimize(s.graph, &options, device.target())?.graph;
     let mut groups: HashMap<&str, usize> = HashMap::new();

@@ -6,7 +6,7 @@ use crate::core::device::Device;
 use crate::core::evaluate;
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::pass::bound::{MAGNIFIED, confidence, error_bounds, sampled};
-use crate::core::pass::{self, diff::NoGradient};
+use crate::core::pass::{self, differentiate::NoGradient};
 use crate::core::target::Target;
 use crate::core::{Builder, DType, Graph, Tensor, ValueId};
 use crate::golden::{Golden, Kind};

@@ -128,7 +128,7 @@ fn the_torch_policy_is_autocast_node_by_node() {
             };
             let mixed = apply(&forward, &settings.properties().unwrap()).unwrap().graph;
             let ours = differentiated(mixed);
-            let exact = differentiated(pass::lift(&forward, DType::F64).unwrap());
+            let exact = differentiated(pass::upcast(&forward, DType::F64).unwrap());
             let inputs = family.feed(&exact);
             // Of the inputs as they are, which PyTorch's are of.
             let mut truths: Vec<Tensor> = Vec::new();

@@ -4,7 +4,7 @@
 use headwater::core::graph::{InputRole, OutputRole};
 use headwater::core::ops::registry::Resolved;
 use headwater::core::ops::schema::{Arg, ArgType};
-use headwater::core::pass::{decompose::decompose, diff::gradients};
+use headwater::core::pass::{decompose::decompose, differentiate::gradients};
 use headwater::core::tensor::Data;
 use headwater::core::{Attr, Attrs, Builder, DType, Registry, Tensor, ValueId, reference};
 use headwater::tensors::TensorFile;

@@ -9,7 +9,7 @@ use crate::schedule::{Schedule, Shape, spelled};
 use crate::session::{Sparse, Training};
 use crate::trainer::Evaluation;
 use headwater_core::graph::NodeId;
-use headwater_core::pass::taps::Fault;
+use headwater_core::pass::instrument::Fault;
 use headwater_core::train::BucketSize;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

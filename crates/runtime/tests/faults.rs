@@ -5,7 +5,7 @@ mod common;
 
 use common::{config, graph, weights, write_data};
 use headwater_core::graph::NodeId;
-use headwater_core::pass::taps::Fault;
+use headwater_core::pass::instrument::Fault;
 use headwater_cpu::Cpu;
 use headwater_runtime::config::FaultConfig;
 use headwater_runtime::data::{Dataset, Shapes};

@@ -3,7 +3,7 @@
 use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::OutputRole;
 use headwater_core::ops::update::master::split;
-use headwater_core::pass::wide::{scalar_bytes, scalar_value};
+use headwater_core::pass::split_wide::{scalar_bytes, scalar_value};
 use headwater_core::plan::{Bindings, Plan};
 use headwater_core::train::{BucketLayout, BucketSize, Master, update_graph};
 use headwater_core::{DType, Graph, Tensor, TensorType, pass};

@@ -90,7 +90,7 @@ pub static STAGES: [Stage; 20] = [
         summary: "gives every float one dtype, as the proof in f64 needs",
         runs: |o, _| o.upcast.is_some(),
         run: |c, o, _| match o.upcast {
-            Some(dtype) => rewrite(c, |g| pass::lift(&g, dtype)),
+            Some(dtype) => rewrite(c, |g| pass::upcast(&g, dtype)),
             None => Ok(()),
         },
     },
@@ -128,7 +128,7 @@ pub static STAGES: [Stage; 20] = [
         exactness: Some(Exactness::Reordered),
         summary: "drops results that training does not read, and computes only demanded slices of others",
         runs: |o, _| o.goal == Goal::Train,
-        run: |c, o, _| rewrite(c, |g| pass::narrow(if all_outputs(o) { g } else { loss_alone(g) })),
+        run: |c, o, _| rewrite(c, |g| pass::demand(if all_outputs(o) { g } else { loss_alone(g) })),
     },
     Stage {
         name: "differentiate",

@@ -1,7 +1,7 @@
 //! Names of what a training step keeps, typed.
 
 use crate::graph::{Input, InputRole};
-use crate::pass::taps::FAULT;
+use crate::pass::instrument::FAULT;
 use std::fmt;
 
 /// A tensor that outlives a step, as graphs name it: an input whose role is not `User`. Its text form is the

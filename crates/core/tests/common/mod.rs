@@ -3,7 +3,7 @@
 
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::{Case, Derivative, OpDef, Sample};
-use headwater_core::pass::diff::gradients;
+use headwater_core::pass::differentiate::gradients;
 use headwater_core::{Builder, Graph, Registry, Tensor};
 
 /// One operator on one of its cases, with its gradients for a cotangent that is a further input where it has

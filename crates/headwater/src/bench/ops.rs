@@ -314,7 +314,7 @@ impl Entry {
             let floats: Vec<ValueId> = wide.graph().inputs.iter().map(|i| i.value).collect();
             let wanted: Vec<ValueId> =
                 floats.into_iter().filter(|&v| v != seed && wide.ty(v).dtype.is_float()).collect();
-            let grads = pass::diff::gradients(&mut wide, &[(y, seed)], &wanted)?;
+            let grads = pass::differentiate::gradients(&mut wide, &[(y, seed)], &wanted)?;
             let grads: Vec<ValueId> = grads.into_iter().flatten().collect();
             bytes += size(&wide, &given) + size(&wide, &[seed]) + size(&wide, &grads);
             for (i, g) in grads.into_iter().enumerate() {

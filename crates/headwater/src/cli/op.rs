@@ -5,7 +5,7 @@ use crate::core::device::Device;
 use crate::core::evaluate;
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::ops::schema::{ArgType, Schema};
-use crate::core::pass::{decompose, diff::gradients};
+use crate::core::pass::{decompose, differentiate::gradients};
 use crate::core::{Attr, Attrs, Builder, DType, OpDef, Registry, Tensor, TensorType, ValueId, reference};
 use crate::machine::Machine;
 use crate::report::Table;

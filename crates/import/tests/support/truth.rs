@@ -1,7 +1,7 @@
 //! Goldens: an imported graph, lifted to float64, against what PyTorch recorded.
 
 use headwater_core::graph::OutputRole;
-use headwater_core::pass::{decompose, differentiate, lift};
+use headwater_core::pass::{decompose, differentiate, upcast};
 use headwater_core::tensor::{Tensor, TensorType};
 use headwater_core::{DType, Registry, reference};
 use headwater_import::{Dims, Imported, Program};
@@ -69,7 +69,7 @@ pub fn check(archive: &Path, tolerance: f64) {
     let golden = Golden::of(archive);
     let (program, imported) = import(archive, &golden);
     headwater_core::graph::verify::verify(&imported.graph).unwrap();
-    let graph = decompose(lift(&imported.graph, DType::F64).unwrap()).unwrap();
+    let graph = decompose(upcast(&imported.graph, DType::F64).unwrap()).unwrap();
     let loss = graph.outputs[0].value;
     let forward = differentiate(graph, loss).unwrap();
     let mut inputs = Vec::new();

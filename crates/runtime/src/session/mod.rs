@@ -20,11 +20,11 @@ use headwater_core::compile::{self, Compiled, Options, ParameterGradient};
 use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::{InputRole, NodeId, Origin};
 use headwater_core::pass::Rematerialized;
-use headwater_core::pass::diff::NoGradient;
-use headwater_core::pass::integers::check_words;
+use headwater_core::pass::differentiate::NoGradient;
+use headwater_core::pass::narrow_integers::check_words;
 use headwater_core::pass::precision::{Properties, Settings};
-use headwater_core::pass::taps::{FAULT, Fault, Tap};
-use headwater_core::pass::wide::{scalar_value, wide_scalar};
+use headwater_core::pass::instrument::{FAULT, Fault, Tap};
+use headwater_core::pass::split_wide::{scalar_value, wide_scalar};
 use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
 use headwater_core::train::update::{self, loss_scale_type};
 use headwater_core::train::{

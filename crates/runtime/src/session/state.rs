@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use headwater_core::device::{Buffer, Content, Device, Stream};
-use headwater_core::pass::wide::scalar_bytes;
+use headwater_core::pass::split_wide::scalar_bytes;
 use headwater_core::plan::{Place, Segment, SegmentId, SegmentKind};
 use headwater_core::train::StateKey;
 use headwater_core::{Tensor, TensorType};

@@ -4,7 +4,7 @@ use super::{ProgramId, Session, graphs};
 use crate::error::Result;
 use headwater_core::compile::{Instrument, Options};
 use headwater_core::graph::{Origin, Phase};
-use headwater_core::pass::taps::Tap;
+use headwater_core::pass::instrument::Tap;
 use headwater_core::{DType, Graph};
 use std::fmt;
 use std::sync::Arc;

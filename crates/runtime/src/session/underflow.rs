@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use headwater_core::compile::{Instrument, Options};
 use headwater_core::graph::Origin;
 use headwater_core::pass::precision::Level;
-use headwater_core::pass::taps::Tap;
+use headwater_core::pass::instrument::Tap;
 use headwater_core::{DType, Graph};
 use serde::Serialize;
 use std::sync::Arc;

@@ -8,9 +8,11 @@
 
 mod cast;
 mod policy;
+mod sensitivity;
 
 pub use cast::{Decision, Mixed, Reason, apply};
 pub use policy::Policy;
+pub use sensitivity::{Probe, Sensitivity, rounds, sensitivity};
 
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;

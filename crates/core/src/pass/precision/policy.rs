@@ -1,9 +1,9 @@
 //! Which operator runs in what, by list: apex's, as each operator states it, and those of PyTorch's autocast.
 
+use super::sensitivity::rounds;
 use crate::graph::{Graph, Node};
 use crate::ops::schema::Schema;
 use crate::ops::{OpDef, Precision};
-use crate::pass::sensitivity::rounds;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;

@@ -4,8 +4,8 @@
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Node, Phase};
 use crate::ops::Body;
-use crate::pass::join::keeps_order;
-use crate::pass::merge::{Group, fused_node, reduces};
+use crate::pass::fuse::merge::{Group, fused_node, reduces};
+use crate::pass::recompute::join::keeps_order;
 use crate::pass::recompute::part;
 use crate::row::Instr;
 use crate::target::Target;

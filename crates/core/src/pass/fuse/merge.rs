@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 /// A program with its operands' values.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
-    pub(super) program: RowProgram,
-    pub(super) reads: Vec<ValueId>,
-    pub(super) writes: Vec<ValueId>,
+pub(in crate::pass) struct Group {
+    pub(in crate::pass) program: RowProgram,
+    pub(in crate::pass) reads: Vec<ValueId>,
+    pub(in crate::pass) writes: Vec<ValueId>,
     /// Names of the operators inside, in order.
-    pub(super) label: Vec<String>,
+    pub(in crate::pass) label: Vec<String>,
 }
 
 impl Group {
@@ -27,7 +27,7 @@ impl Group {
     ///
     /// # Errors
     /// What the operator's own program rule refuses.
-    pub(super) fn of(graph: &Graph, node: &Node) -> Result<Option<Group>> {
+    pub(in crate::pass) fn of(graph: &Graph, node: &Node) -> Result<Option<Group>> {
         let Some(program) = program_of(graph, node)? else { return Ok(None) };
         Ok(Some(Group {
             program,
@@ -49,14 +49,14 @@ fn has_floats(p: &RowProgram) -> bool {
     p.reads.iter().chain(&p.writes).any(|o| o.dtype.is_float())
 }
 
-pub(super) fn reduces(p: &RowProgram) -> bool {
+pub(in crate::pass) fn reduces(p: &RowProgram) -> bool {
     p.body.iter().any(|i| matches!(i, Instr::Reduce(..) | Instr::Columns(..)))
 }
 
 /// One program for both, over the consumer's space, or the producer's if only that one reduces; `None` if
 /// there is none. The consumer reads something of the producer's; `kept` tells which results must still be
 /// stored.
-pub(super) fn merge(
+pub(in crate::pass) fn merge(
     graph: &Graph,
     limits: &RowProgramLimits,
     producer: &Group,
@@ -136,7 +136,7 @@ pub(super) fn merge(
 /// One program for two that go over the same space and hand each other nothing: the first one's, with all
 /// results of both.
 /// `None` if there is none. The second does not reduce.
-pub(super) fn beside(limits: &RowProgramLimits, first: &Group, second: &Group) -> Option<Group> {
+pub(in crate::pass) fn beside(limits: &RowProgramLimits, first: &Group, second: &Group) -> Option<Group> {
     let (p, q) = (&first.program, &second.program);
     if has_floats(p) && has_floats(q) && p.computes_in_f64() != q.computes_in_f64() {
         return None;
@@ -274,7 +274,7 @@ fn append(
     Some(regs)
 }
 
-pub(super) fn fused_node(graph: &Graph, g: Group, origin: OriginId, phase: Phase) -> Result<Node> {
+pub(in crate::pass) fn fused_node(graph: &Graph, g: Group, origin: OriginId, phase: Phase) -> Result<Node> {
     let types: Vec<TensorType> = g.writes.iter().map(|&v| graph.ty(v).clone()).collect();
     let mut label = g.label;
     label.dedup();

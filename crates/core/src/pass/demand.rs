@@ -47,7 +47,7 @@ struct Narrowed {
 ///
 /// # Errors
 /// Those of the operators' type rules: none for a legal graph.
-pub fn narrow(graph: Graph) -> Result<Graph> {
+pub fn demand(graph: Graph) -> Result<Graph> {
     let live = live(&graph);
     let parts = parts(&graph, &live);
     if parts.iter().all(Option::is_none) {

@@ -3,8 +3,6 @@
 //! off, and how far that moves the loss to first order (through the gradient at the node's result), become
 //! outputs. The choice of a precision for each node is made from these numbers.
 
-use super::diff::gradients;
-use super::lift::{attributes, lift_with};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -12,6 +10,8 @@ use crate::ensure;
 use crate::graph::{Builder, Graph, InputRole, Node, OutputRole, Phase, ValueId};
 use crate::ops::pointwise::{mul::MUL, sub::SUB};
 use crate::ops::{Body, Cost};
+use crate::pass::differentiate::gradients;
+use crate::pass::upcast::{attributes, upcast_with};
 
 /// A graph in f64 that measures another.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub fn sensitivity(graph: &Graph, low: DType) -> Result<Sensitivity> {
         results: Vec<[ValueId; 4]>,
     }
     let (mut twins, mut at) = (Vec::new(), 0);
-    let lifted = lift_with(graph, DType::F64, |b, node, operands, results| {
+    let lifted = upcast_with(graph, DType::F64, |b, node, operands, results| {
         let index = at;
         at += 1;
         if !rounds(graph, node) {

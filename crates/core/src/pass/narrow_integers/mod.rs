@@ -60,11 +60,11 @@ pub fn narrow_integers(mut graph: Graph, target: &Target) -> Result<Graph> {
 }
 
 /// Ranges of a graph's values, in the order of its nodes.
-pub(super) struct Ranges(Vec<Range>);
+pub(in crate::pass) struct Ranges(Vec<Range>);
 
 impl Ranges {
     /// The ranges of the inputs.
-    pub(super) fn new(graph: &Graph) -> Ranges {
+    pub(in crate::pass) fn new(graph: &Graph) -> Ranges {
         let mut ranges: Vec<Range> = graph.values.iter().map(|v| Range::of(v.ty.dtype)).collect();
         for i in &graph.inputs {
             ranges[i.value.0 as usize] = range::of_input(&i.role, graph.ty(i.value).dtype);
@@ -76,7 +76,7 @@ impl Ranges {
     ///
     /// # Errors
     /// As [`narrow_integers`]. Results are then taken to be any numbers of their dtypes.
-    pub(super) fn node(&mut self, graph: &Graph, node: &Node) -> Result<Option<RowProgram>> {
+    pub(in crate::pass) fn node(&mut self, graph: &Graph, node: &Node) -> Result<Option<RowProgram>> {
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| graph.ty(v).clone()).collect();
         let of_types = || types.iter().map(|t| Range::of(t.dtype)).collect();
         let (narrowed, found) = match node.op.row_program(&graph.cx(node), &types)? {
@@ -99,7 +99,7 @@ impl Ranges {
     }
 
     /// Takes a node's results to be any numbers of their dtypes.
-    pub(super) fn forget(&mut self, graph: &Graph, node: &Node) {
+    pub(in crate::pass) fn forget(&mut self, graph: &Graph, node: &Node) {
         node.outputs.iter().for_each(|v| self.0[v.0 as usize] = Range::of(graph.ty(*v).dtype));
     }
 }

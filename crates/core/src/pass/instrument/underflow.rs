@@ -4,9 +4,6 @@
 //! zero in both and do not count, nor do those that follow from an element lost earlier: each loss counts
 //! once, where it happens.
 
-use super::lift::attributes;
-use super::rebuild::{rebuild, same};
-use super::sensitivity::rounds;
 use super::taps::Tap;
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
@@ -16,6 +13,9 @@ use crate::ops::pointwise::{
     compare::{EQ, NE},
     logical::LOGICAL_AND,
 };
+use crate::pass::precision::rounds;
+use crate::pass::rebuild::{rebuild, same};
+use crate::pass::upcast::attributes;
 
 /// The graph with one more result, the last: i64 `[taps]`, the elements that underflowed to zero in each
 /// result in `low` of a node of the backward pass that rounds. Absent where there is no such node. The other

@@ -7,13 +7,16 @@
 //! that others use later are still stored. The rewrite is *exact*: the same bits as unfused, on a device that
 //! computes in the same type (`merge`).
 
-use super::halves::{in_order_of_phases, made_forward};
-use super::merge::{Group, fused_node, merge};
-use super::regroup::{sum_early, widen_late};
+pub(in crate::pass) mod merge;
+mod regroup;
+
+use super::phases::{in_order_of_phases, made_forward};
 use crate::diagnostic::{Code, Error, Result};
 use crate::graph::{Def, Graph, Node, NodeId, Phase, ValueId};
 use crate::ops::Body;
 use crate::target::{RowProgramLimits, Target};
+use merge::{Group, fused_node, merge};
+use regroup::{sum_early, widen_late};
 
 /// So many nodes may wait for one, at most.
 const WAITING: usize = 8;

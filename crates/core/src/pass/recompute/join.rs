@@ -5,10 +5,10 @@
 //! *Exact*: the same operations on the same numbers. The program that takes it in may sum, but in an order
 //! that what else it computes does not change: rows that are short, and sums over rows.
 
-use super::merge::{Group, beside, fused_node, reduces};
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Node, Phase, ValueId};
 use crate::ops::Body;
+use crate::pass::fuse::merge::{Group, beside, fused_node, reduces};
 use crate::row::Instr;
 use crate::target::{RowProgramLimits, Target};
 use std::collections::{HashMap, HashSet};
@@ -135,7 +135,7 @@ impl Lives {
 
 /// Whether a program's sums do not depend on what else it computes: rows that the device reduces in one
 /// piece, or sums over rows alone. The rewrite is exact because of it.
-pub(super) fn keeps_order(g: &Group, limits: &RowProgramLimits) -> bool {
+pub(in crate::pass) fn keeps_order(g: &Group, limits: &RowProgramLimits) -> bool {
     let rows = g.program.body.iter().any(|i| matches!(i, Instr::Reduce(..)));
     !rows || g.program.cols() <= limits.whole_columns
 }

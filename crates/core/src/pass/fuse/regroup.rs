@@ -58,7 +58,7 @@ pub(super) fn widen_late(mut graph: Graph) -> Result<Graph> {
         }
         graph.nodes.push(node);
     }
-    Ok(super::simplify::remove_dead(graph).0)
+    Ok(crate::pass::simplify::remove_dead(graph).0)
 }
 
 /// Sums over all dimensions but the last, as of a bias's gradient, row by row: into as many sums as there are

@@ -26,13 +26,13 @@ use std::sync::Arc;
 /// # Errors
 /// `DType` if `dtype` is no float; `Graph` for a fused program, which is made after this; what a type rule
 /// refuses.
-pub fn lift(graph: &Graph, dtype: DType) -> Result<Graph> {
-    lift_with(graph, dtype, |_, _, _, _| Ok(()))
+pub fn upcast(graph: &Graph, dtype: DType) -> Result<Graph> {
+    upcast_with(graph, dtype, |_, _, _, _| Ok(()))
 }
 
 /// As [`lift`]; `built` sees each node as it was, with its operands and results in the new graph, and may add
 /// nodes.
-pub(super) fn lift_with(
+pub(crate) fn upcast_with(
     graph: &Graph,
     dtype: DType,
     mut built: impl FnMut(&mut Builder, &Node, &[Option<ValueId>], &[ValueId]) -> Result<()>,
@@ -57,7 +57,7 @@ pub(super) fn lift_with(
 }
 
 /// A node's attributes with `dtype` for every floating-point dtype.
-pub(super) fn attributes(node: &Node, dtype: DType) -> Result<Attrs> {
+pub(crate) fn attributes(node: &Node, dtype: DType) -> Result<Attrs> {
     let mut out = Attrs::new();
     for (name, attr) in node.attrs.iter() {
         out.set(

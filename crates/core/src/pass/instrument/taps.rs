@@ -1,6 +1,5 @@
 //! Looking into a graph, and breaking it on purpose: what each node makes, and a fault at one of them.
 
-use super::rebuild::{rebuild, same};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -9,6 +8,7 @@ use crate::ops::OpDef;
 use crate::ops::movement::cat::CAT;
 use crate::ops::pointwise::{abs::ABS, where_self::WHERE};
 use crate::ops::reduce::amax::AMAX;
+use crate::pass::rebuild::{rebuild, same};
 use crate::tensor::TensorType;
 
 /// A node that is looked at.

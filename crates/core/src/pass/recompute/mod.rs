@@ -11,8 +11,9 @@
 //! in. This comes after `fuse`: what is stored is known then, and nothing is put between what a program reads
 //! and its sums, so that no device has a reason to sum in another order.
 
-use super::join::join;
-use super::merge::{Group, fused_node, merge, reduces};
+pub(in crate::pass) mod join;
+
+use super::fuse::merge::{Group, fused_node, merge, reduces};
 use super::simplify::remove_dead;
 use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
@@ -20,6 +21,7 @@ use crate::graph::{Def, Graph, Node, NodeId, Phase, ValueId};
 use crate::ops::Body;
 use crate::row::{Instr, RowProgram};
 use crate::target::Target;
+use join::join;
 use std::collections::{HashMap, HashSet};
 
 /// Makes a fused graph of forward and backward recompute in the backward pass what need not be kept for it.
@@ -269,7 +271,12 @@ impl Writer<'_> {
 /// The part of a group that makes the results `wanted`. Sums that it stores to other results which are
 /// `kept`, and such results as it goes on with them rounded, are read from there; with `all`, so is whatever
 /// else it stores unrounded.
-pub(super) fn part(g: &Group, wanted: &[usize], kept: &dyn Fn(usize) -> bool, all: bool) -> Option<Group> {
+pub(in crate::pass) fn part(
+    g: &Group,
+    wanted: &[usize],
+    kept: &dyn Fn(usize) -> bool,
+    all: bool,
+) -> Option<Group> {
     let p = &g.program;
     let computing = if p.computes_in_f64() { DType::F64 } else { DType::F32 };
     // Which registers come from sums, and which result stands for a register.
