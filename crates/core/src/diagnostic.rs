@@ -1,6 +1,6 @@
 //! Typed errors of the core: what, where, and what to do. Every error carries a stable code.
 
-use crate::graph::Origin;
+use crate::origin::Origin;
 use std::fmt;
 
 /// Why a graph, an operator or a pass was refused.

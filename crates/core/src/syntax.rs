@@ -5,8 +5,7 @@ use crate::attr::{Attr, Attrs};
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
 use crate::expr::{Binary, Unary};
-use crate::graph::{Origin, ValueId};
-use crate::ops::Registry;
+use crate::origin::Origin;
 use crate::row::{Access, Instr, Operand, Reduce, RowProgram};
 use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorType};
@@ -36,10 +35,14 @@ pub(crate) fn statements<'a>(
     if text.is_empty() { Err(Line::new(0, text).fail(&format!("`{header}`"))) } else { Ok(()) }
 }
 
-/// Reads `name=value` into `attrs`; `registry` must know the name.
-pub(crate) fn attribute(line: &mut Line, registry: &Registry, attrs: &mut Attrs) -> Result<()> {
+/// Reads `name=value` into `attrs`, where `known` gives the name as attributes have it.
+pub(crate) fn attribute(
+    line: &mut Line,
+    known: impl Fn(&str) -> Option<&'static str>,
+    attrs: &mut Attrs,
+) -> Result<()> {
     let word = line.word()?;
-    let Some(name) = registry.attr_name(word) else {
+    let Some(name) = known(word) else {
         return Err(line.fail_at(word, "an operand or a known attribute"));
     };
     if attrs.get(name).is_some() {
@@ -149,9 +152,9 @@ impl<'a> Line<'a> {
         word.parse().map_err(|_| self.fail_at(word, what))
     }
 
-    pub(crate) fn value(&mut self) -> Result<ValueId> {
+    pub(crate) fn value(&mut self) -> Result<u32> {
         self.expect("%")?;
-        Ok(ValueId(self.number("the number of a value")?))
+        self.number("the number of a value")
     }
 
     pub(crate) fn origin(&mut self) -> Result<u32> {

@@ -2,6 +2,7 @@
 //! within a budget. Knows nothing of what the entries mean.
 
 use crate::error::{Error, Result, refuse, shown};
+use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{Cursor, Read};
@@ -148,6 +149,13 @@ struct Reader {
 }
 
 impl Archive {
+    /// Reads a JSON entry, checksum included.
+    pub(crate) fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        self.verify(name)?;
+        serde_json::from_slice(&self.entry(name)?)
+            .map_err(|e| refuse!(Json, "`{}`: {}", shown(name), shown(&e.to_string())))
+    }
+
     /// Maps and indexes a file.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 //! among them.
 
 use crate::arguments::Obstacle;
-use crate::bind::{Importer, Made, refused};
 use crate::error::{Result, refuse, shown};
+use crate::importer::{Importer, Made, refused};
 use crate::schema::{Argument, GraphArgument, Node, SymBoolArgument, SymFloatArgument, SymIntArgument};
 use crate::scope::{self, Scope, Slot};
 use crate::symbolic::{Function, Number};

@@ -1,5 +1,7 @@
 //! Typed errors of the importer: a stable code, what, where, and what to do.
 
+pub(crate) use crate::escape::shown;
+
 use crate::report::Unsupported;
 use headwater_core::graph::Origin;
 use std::fmt;
@@ -164,12 +166,3 @@ macro_rules! refuse {
     };
 }
 pub(crate) use refuse;
-
-/// A name from the file, cut and escaped so that a hostile one cannot flood a message.
-pub(crate) fn shown(name: &str) -> String {
-    let mut s: String = name.chars().take(120).flat_map(char::escape_debug).collect();
-    if name.chars().nth(120).is_some() {
-        s.push('…');
-    }
-    s
-}

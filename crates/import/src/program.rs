@@ -7,7 +7,6 @@ use crate::symbolic::Expr;
 use crate::verify;
 use crate::weights::{StoredTensor, Weights};
 use headwater_core::DType;
-use serde::de::DeserializeOwned;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -117,7 +116,7 @@ impl Program {
         }
         let name = model_name(&archive)?;
         let json = format!("models/{name}.json");
-        let head: schema::Head = read_json(&archive, &json)?;
+        let head: schema::Head = archive.json(&json)?;
         if head.schema_version.major != schema::MAJOR {
             return Err(refuse!(
                 Version,
@@ -127,7 +126,7 @@ impl Program {
                 schema::MAJOR
             ));
         }
-        let model: Model = read_json(&archive, &json)?;
+        let model: Model = archive.json(&json)?;
         verify::model(&model)?;
         let weights = Weights::read(&archive, &name)?;
         let mut ranges = Vec::new();
@@ -249,13 +248,6 @@ fn model_name(archive: &Archive) -> Result<String> {
         many if many.contains(&"model") => Ok("model".into()),
         many => Err(refuse!(Missing, "the archive has {} models and none is named `model`", many.len())),
     }
-}
-
-/// Reads a JSON entry, checksum included.
-pub(crate) fn read_json<T: DeserializeOwned>(archive: &Archive, name: &str) -> Result<T> {
-    archive.verify(name)?;
-    serde_json::from_slice(&archive.entry(name)?)
-        .map_err(|e| refuse!(Json, "`{}`: {}", shown(name), shown(&e.to_string())))
 }
 
 /// A size as an expression.

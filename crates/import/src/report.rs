@@ -29,7 +29,7 @@ pub struct Unsupported {
 impl Unsupported {
     /// Adds one use.
     pub(crate) fn add(&mut self, target: &str, reason: impl Into<String>, origin: &Origin) {
-        let (count, places) = self.uses.entry((crate::error::shown(target), reason.into())).or_default();
+        let (count, places) = self.uses.entry((crate::escape::shown(target), reason.into())).or_default();
         *count += 1;
         if places.len() < PLACES {
             places.push(origin.clone());

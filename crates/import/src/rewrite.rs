@@ -2,9 +2,9 @@
 //! content.
 
 use crate::arguments::Obstacle;
-use crate::bind::{Importer, Made, refused};
 use crate::error::{Error, Result};
 use crate::functionalize::TensorId;
+use crate::importer::{Importer, Made, refused};
 use crate::schema::{Argument, Node};
 use crate::scope::{self, Scope, Slot};
 use crate::symbolic::Number;

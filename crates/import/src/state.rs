@@ -1,9 +1,9 @@
 //! The signature: makes graph inputs of parameters, buffers, constants and user inputs, and graph outputs of
 //! results and of the new contents of what the model writes. Tied weights become one input.
 
-use crate::bind::Importer;
 use crate::error::{Result, refuse, shown};
 use crate::functionalize::TensorId;
+use crate::importer::Importer;
 use crate::program::Program;
 use crate::schema::{Argument, InputSpec, Named, OutputSpec, SymIntArgument};
 use crate::scope::{Scope, Slot};

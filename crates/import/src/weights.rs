@@ -93,7 +93,7 @@ impl Weights {
             if !archive.contains(&name) {
                 continue;
             }
-            let config: Payloads = crate::program::read_json(archive, &name)?;
+            let config: Payloads = archive.json(&name)?;
             for (key, payload) in config.config.0 {
                 // PyTorch looks weights up first; a constant of the same name is another object.
                 payloads.entry(key).or_insert((folder, payload));

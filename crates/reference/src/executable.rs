@@ -1,7 +1,8 @@
 //! Plans as work on a stream: a task for each step.
 
+use crate::machine::User;
 use crate::machine::{Machine, StreamId};
-use crate::memory::{Memory, ReferenceBuffer, User};
+use crate::memory::{Memory, ReferenceBuffer};
 use crate::stream::ReferenceStream;
 use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};

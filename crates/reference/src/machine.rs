@@ -1,6 +1,5 @@
 //! Streams of work on one device: delayed, interleaved by a seed, and ordered by events alone.
 
-use crate::memory::User;
 use headwater_core::diagnostic::{Code, Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -43,6 +42,14 @@ impl Clock {
 pub(crate) struct Mark {
     pub stream: StreamId,
     pub time: u64,
+}
+
+/// A user of memory: work on a stream, and what it knows of the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct User<'a> {
+    pub stream: StreamId,
+    pub time: u64,
+    pub clock: &'a Clock,
 }
 
 type Task = Box<dyn FnOnce(User) -> Result<()> + Send>;

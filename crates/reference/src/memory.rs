@@ -1,6 +1,6 @@
 //! Memory that knows which of its bytes somebody has written, and who uses them.
 
-use crate::machine::{Clock, Machine, StreamId};
+use crate::machine::{Machine, StreamId, User};
 use headwater_core::device::{Buffer, Content};
 use headwater_core::diagnostic::Result;
 use headwater_core::{ensure, fail};
@@ -36,14 +36,6 @@ struct Use {
     /// Number of the work on its stream.
     time: u64,
     writes: bool,
-}
-
-/// Who uses memory: work on a stream, and what it knows of the others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct User<'a> {
-    pub stream: StreamId,
-    pub time: u64,
-    pub clock: &'a Clock,
 }
 
 impl fmt::Debug for ReferenceBuffer {

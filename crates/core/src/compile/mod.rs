@@ -10,8 +10,8 @@ pub use stages::{Form, STAGES, Stage, stage};
 
 use crate::diagnostic::{Error, Result};
 use crate::graph::{Graph, NodeId, OutputRole};
-use crate::pass::precision::Properties;
 use crate::pass::instrument::{Fault, Tap};
+use crate::pass::precision::Properties;
 use crate::pass::{self, differentiate::NoGradient};
 use crate::plan::{Bindings, Plan};
 use crate::target::Target;

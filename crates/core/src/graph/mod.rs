@@ -3,13 +3,12 @@
 
 pub mod builder;
 mod ops;
-pub mod origin;
 pub mod parse;
 pub mod text;
 pub mod verify;
 
+pub use crate::origin::{Origin, OriginId};
 pub use builder::Builder;
-pub use origin::{Origin, OriginId};
 pub use parse::parse;
 pub use verify::verify;
 

@@ -81,7 +81,7 @@ impl<'a> Reader<'a> {
         }
         loop {
             let spot = line.spot();
-            out.push((line.value()?, spot));
+            out.push((ValueId(line.value()?), spot));
             if !line.eat(",") {
                 return Ok(out);
             }
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
                 inputs.push(None);
             } else {
                 line.rest = before;
-                attribute(line, self.registry, &mut attrs)?;
+                attribute(line, |name| self.registry.attr_name(name), &mut attrs)?;
             }
         }
         let node = NodeId(self.graph.nodes.len() as u32);
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
 
     fn used(&mut self, line: &mut Line) -> Result<ValueId> {
         let spot = line.spot();
-        let v = line.value()?;
+        let v = ValueId(line.value()?);
         self.uses.push((v, spot));
         Ok(v)
     }

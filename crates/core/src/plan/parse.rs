@@ -9,7 +9,7 @@ use super::{
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::graph::text::PHASES;
-use crate::graph::{Origin, OriginId, Phase};
+use crate::graph::{Origin, OriginId, Phase, ValueId};
 use crate::ops::{OpDef, Registry};
 use crate::shape::Layout;
 use crate::syntax::{Line, Spot, attribute, no_gap, statements};
@@ -162,7 +162,7 @@ impl Reader<'_> {
                     if !attrs.is_empty() {
                         line.expect(",")?;
                     }
-                    attribute(line, self.registry, &mut attrs)?;
+                    attribute(line, |name| self.registry.attr_name(name), &mut attrs)?;
                 }
                 Work::Kernel { op: kernel, attrs }
             }
@@ -186,7 +186,7 @@ impl Reader<'_> {
     }
 
     fn placement(&mut self, line: &mut Line) -> Result<()> {
-        let (value, place, bytes) = (line.value()?, place(line)?, line.number("a number of bytes")?);
+        let (value, place, bytes) = (ValueId(line.value()?), place(line)?, line.number("a number of bytes")?);
         line.expect("steps")?;
         let first = line.number("the number of a step")?;
         line.expect("to")?;

@@ -32,7 +32,7 @@
 //! ```
 
 use super::{Completion, Crossing, Place, Placement, Plan, SegmentKind, Step, TensorView, Wait, Work};
-use crate::attr::{Exact, Listed};
+use crate::exact::{Exact, Listed};
 use crate::graph::text::{write_origin, write_origins};
 use std::fmt::{self, Display, Formatter};
 

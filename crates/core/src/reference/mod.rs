@@ -2,8 +2,9 @@
 //! its results to their dtypes. Slow and obvious; knows no fusion and no threads, and plans only in `memory`.
 
 pub mod memory;
-pub mod rows;
-pub mod scalar;
+
+pub use crate::expr::scalar;
+pub use crate::row::evaluate as rows;
 
 use crate::diagnostic::{Code, Error, Result};
 use crate::graph::{Graph, ValueId};

@@ -20,10 +20,10 @@ mod space;
 
 use crate::average::Average;
 use crate::config::TrainConfig;
+use crate::course::Course;
 use crate::data::Dataset;
 use crate::error::{Error, Result};
 use crate::session::{ModelTensor, Session};
-use crate::trainer::Course;
 use file::{Create, Entry, Written, write_json, write_tensors};
 use headwater_core::TensorType;
 use headwater_core::graph::InputRole;

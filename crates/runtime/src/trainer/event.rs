@@ -1,8 +1,9 @@
 //! What a run reports while it goes on.
 
-use super::course::Best;
 use crate::config::TrainConfig;
+use crate::course::Best;
 use crate::error::Result;
+use crate::evaluation::Evaluation;
 use crate::session::Underflow;
 use headwater_core::pass::Rematerialized;
 use serde::Serialize;
@@ -153,23 +154,6 @@ pub struct Step {
     /// Samples in the step.
     pub samples: usize,
     /// Seconds it took, waiting for data included.
-    pub seconds: f64,
-}
-
-/// An evaluation on held-out data.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Evaluation {
-    /// Steps done before it.
-    pub step: u64,
-    /// Mean loss over the batches, weighted by their samples.
-    pub loss: f64,
-    /// Share of samples whose largest logit is that of their class, if the model has logits and labels.
-    pub accuracy: Option<f64>,
-    /// Samples evaluated.
-    pub samples: usize,
-    /// Samples left out because they fill no batch and the model cannot be bound to a smaller one.
-    pub left_out: usize,
-    /// Seconds it took.
     pub seconds: f64,
 }
 

@@ -3,14 +3,14 @@
 //! interrupted.
 
 mod blame;
-mod course;
 mod evaluate;
 mod event;
 mod spans;
 
-pub use course::{Best, Course};
+pub use crate::course::{Best, Course};
+pub use crate::evaluation::Evaluation;
 use event::Observers;
-pub use event::{Evaluation, Event, Observer, Recomputation, Start, Step};
+pub use event::{Event, Observer, Recomputation, Start, Step};
 use spans::Recorder;
 pub use spans::Span;
 

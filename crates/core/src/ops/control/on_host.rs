@@ -3,8 +3,7 @@
 use super::fused::{FUSED, program};
 use crate::DType;
 use crate::ops::{Body, Case, Derivative, OpDef, Precision};
-use crate::reference::rows;
-use crate::row::RowProgram;
+use crate::row::{RowProgram, evaluate};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ pub static ON_HOST: OpDef = OpDef {
     cost: FUSED.cost,
     body: Body::Kernel(|cx, inputs, outs| {
         let present: Vec<&Tensor> = inputs.iter().copied().flatten().collect();
-        rows::run(&*program(cx)?, &present, outs)
+        evaluate::run(&*program(cx)?, &present, outs)
     }),
     cases: || {
         let program = RowProgram::copy(DType::F64, DType::F64, &[3]);

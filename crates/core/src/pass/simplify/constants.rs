@@ -2,7 +2,7 @@
 //! of one number everywhere becomes a `full`, any other a `constant`. Graph inputs are not known, and so
 //! neither is what is drawn at random: its key is an input.
 
-use super::identity::reduce;
+use super::expression::reduce;
 use crate::attr::Attrs;
 use crate::dtype::Class;
 use crate::expr::Expr;

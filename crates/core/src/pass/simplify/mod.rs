@@ -9,6 +9,7 @@
 mod constants;
 mod dead;
 mod exchange;
+mod expression;
 mod identity;
 mod mask;
 mod slices;

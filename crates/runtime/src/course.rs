@@ -1,8 +1,8 @@
 //! Held-out evaluations as a run goes by: which was the best, when the run ends early, and when a plateau
 //! lowers the learning rate. Part of every checkpoint, so that a run that resumes decides as it would have.
 
-use super::Evaluation;
 use crate::config::{EvalConfig, Metric};
+use crate::evaluation::Evaluation;
 use crate::schedule::Shape;
 use serde::{Deserialize, Serialize};
 

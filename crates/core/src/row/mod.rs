@@ -5,6 +5,8 @@
 //! scalars, stores. Everything is stated in the operands' logical dimensions, so that one program serves any
 //! memory layout. Owns the form and its rules; evaluation belongs to the devices and the reference.
 
+pub mod evaluate;
+
 use crate::dtype::{Class, DType};
 use crate::expr::{Binary, Expr, Unary};
 use crate::shape::Shape;
@@ -539,7 +541,7 @@ impl fmt::Display for RowProgram {
             match instr {
                 Instr::Load(r) => write!(f, "load {r};")?,
                 Instr::Iota(c) => write!(f, "iota {c:?};")?,
-                Instr::Float(x) => write!(f, "float {};", crate::attr::Exact(*x))?,
+                Instr::Float(x) => write!(f, "float {};", crate::exact::Exact(*x))?,
                 Instr::Int(x) => write!(f, "int {x};")?,
                 Instr::Bool(x) => write!(f, "bool {x};")?,
                 Instr::Unary(op, a) => write!(f, "{op:?} %{a};")?,

@@ -1,5 +1,7 @@
-//! Scalar expressions: the bodies of pointwise operators. Plain data; evaluation lives in the
-//! reference interpreter and in the devices.
+//! Scalar expressions: the bodies of pointwise operators. Plain data; `scalar` defines their functions, which
+//! devices implement.
+
+pub mod scalar;
 
 use crate::dtype::{Class, DType};
 

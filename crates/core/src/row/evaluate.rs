@@ -1,9 +1,9 @@
 //! Row programs on reference tensors: one row after the other, whole vectors, all in f64 and i64.
 
-use super::scalar;
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::{Class, DType};
 use crate::expr::Unary;
+use crate::expr::scalar;
 use crate::row::{Access, Instr, Reduce, RowProgram};
 use crate::shape::{Layout, Shape};
 use crate::tensor::{Data, Tensor, TensorType};

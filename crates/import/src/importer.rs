@@ -1,0 +1,312 @@
+//! An import under way: nodes of the export to nodes of the graph, in their order.
+
+use crate::arguments::{self, Call, Obstacle};
+use crate::error::{Error, Result, refuse, shown};
+use crate::functionalize::{TensorId, Tensors};
+use crate::report::{Notes, Unsupported};
+use crate::schema::Node;
+use crate::scope::{self, Scope, Sizes, Slot};
+use crate::symbolic::Environment;
+use crate::ways_out;
+use headwater_core::graph::{InputRole, Origin};
+use headwater_core::ops::{Body, OpCx, OpDef};
+use headwater_core::tensor::TensorType;
+use headwater_core::{Attr, Builder, Layout, Registry, ValueId};
+use std::collections::HashMap;
+
+/// The note on a gradient that is asked to be sparse.
+const SPARSE: &str = "`sparse=True`: a training step updates only the rows that its batch reads, as SparseAdam does, where the \
+     optimizer steps each element by itself and no micro-batches are summed; `sparse_embeddings` has the choice";
+
+/// A result of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Made {
+    /// A new tensor of this value.
+    Value(ValueId),
+    /// A tensor there is: a view just made, or the tensor that was written.
+    Tensor(TensorId),
+}
+
+/// An operator's refusal, for the report.
+pub(crate) fn refused(e: headwater_core::Error) -> Obstacle {
+    Obstacle::Unsupported(format!("{}: {}", e.code.as_str(), e.message))
+}
+
+/// Values a graph may have beyond [`BUDGET_RATIO`] for each name of the export: writes through views cost
+/// several.
+const BUDGET_BASE: usize = 1 << 16;
+const BUDGET_RATIO: usize = 64;
+
+/// The state of an import.
+#[derive(Debug)]
+pub(crate) struct Importer<'a> {
+    pub registry: &'a Registry,
+    pub b: Builder,
+    pub tensors: Tensors,
+    pub sizes: Sizes,
+    pub notes: Notes,
+    pub unsupported: Unsupported,
+    pub values: HashMap<String, ValueId>,
+    budget: usize,
+    /// Of the node at hand.
+    pub origin: Origin,
+}
+
+impl<'a> Importer<'a> {
+    /// An import that has not begun, of an export with so many named tensors.
+    pub fn new(registry: &'a Registry, env: Environment, notes: Notes, names: usize) -> Self {
+        Importer {
+            registry,
+            b: Builder::new(),
+            tensors: Tensors::default(),
+            sizes: Sizes::new(env),
+            notes,
+            unsupported: Unsupported::default(),
+            values: HashMap::new(),
+            budget: BUDGET_BASE + BUDGET_RATIO * names,
+            origin: Origin::default(),
+        }
+    }
+
+    /// Imports the nodes of a graph whose inputs have their slots.
+    pub fn nodes(&mut self, scope: &mut Scope<'a>) -> Result<()> {
+        let (live, needed) = scope::live(scope.graph, self.registry);
+        scope.needed = needed;
+        for (node, live) in scope.graph.nodes.iter().zip(live) {
+            self.origin = node.trace.origin(node.label());
+            let origin = self.b.at(self.origin.clone());
+            let done = self.node(scope, node, live);
+            // A sub-graph may have changed it.
+            self.b.origin = origin;
+            match done {
+                Ok(()) => {}
+                Err(Obstacle::Fault(e)) => return Err(e.at(&node.trace.origin(node.label()))),
+                Err(obstacle) => {
+                    let reason = match obstacle {
+                        Obstacle::Unsupported(reason) => Some(reason),
+                        // Something must have been reported, or the input that stands in would be invented.
+                        _ if self.unsupported.is_empty() => {
+                            Some("an operand of it is the result of no operator, such as an assertion".into())
+                        }
+                        _ => None,
+                    };
+                    if let Some(reason) = reason {
+                        let origin = node.trace.origin(node.label());
+                        self.unsupported.add(scope::short(&node.target), reason, &origin);
+                    }
+                    self.stand_in(scope, node)?;
+                }
+            }
+            if self.b.graph().values.len() > self.budget {
+                return Err(refuse!(
+                    Budget,
+                    "the graph grows out of proportion to the file: writes through many views"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, scope: &mut Scope<'a>, node: &'a Node, live: bool) -> Result<(), Obstacle> {
+        if scope::is_assertion(&node.target) {
+            return Ok(self.assertion(scope, node)?);
+        }
+        if self.symbolic(scope, node)? || !live {
+            return Ok(());
+        }
+        if scope::base(&node.target).0 == "higher_order" {
+            return self.higher_order(scope, node);
+        }
+        if self.same_tensor(scope, node)? || self.replacement(scope, node)? {
+            return Ok(());
+        }
+        let registry = self.registry;
+        let Some(resolved) = registry.resolve(&node.target) else {
+            return Err(Obstacle::Unsupported(ways_out::unknown(&node.target)));
+        };
+        let call = arguments::call(scope, node, resolved.schema)?;
+        if resolved.in_place && matches!(resolved.op.body, Body::View(_)) {
+            return Err(Obstacle::Unsupported(
+                "it changes a tensor's shape in place; use the form without `_`".into(),
+            ));
+        }
+        let outputs = self.apply(scope, resolved.op, &call)?;
+        if call.attrs.get("sparse") == Some(&Attr::Bool(true)) {
+            self.notes.add(SPARSE, &self.origin);
+        }
+        if resolved.in_place {
+            let Some(target) = call.tensors.first().copied().flatten() else {
+                return Err(refuse!(Argument, "an in-place operator needs a tensor to change").into());
+            };
+            let Some(&Made::Value(new)) = outputs.first() else {
+                return Err(refuse!(Argument, "an in-place operator without result").into());
+            };
+            self.write(scope, target, new)?;
+            return Ok(self.define(scope, node, &[Made::Tensor(target)])?);
+        }
+        // New contents of written arguments come last. An evaluating norm writes nothing.
+        let idle =
+            ["training", "use_input_stats"].iter().any(|a| call.attrs.get(a) == Some(&Attr::Bool(false)));
+        let written = call.written.len();
+        if outputs.len() < written {
+            return Err(refuse!(Argument, "{} results for {written} written arguments", outputs.len()).into());
+        }
+        let (results, contents) = outputs.split_at(outputs.len() - written);
+        if !idle {
+            for (&target, new) in call.written.iter().zip(contents) {
+                if let Made::Value(new) = *new {
+                    self.write(scope, target, new)?;
+                }
+            }
+        }
+        Ok(self.define_first(scope, node, results, resolved.schema.results)?)
+    }
+
+    /// Applies an operator.
+    fn apply(&mut self, scope: &Scope<'a>, op: &'static OpDef, call: &Call) -> Result<Vec<Made>, Obstacle> {
+        let mut operands = Vec::with_capacity(call.tensors.len());
+        for t in &call.tensors {
+            operands.push(match t {
+                Some(t) => Some(self.operand(scope, *t)?),
+                None => None,
+            });
+        }
+        let inputs: Vec<Option<ValueId>> = operands.iter().map(|o| o.map(|(_, v)| v)).collect();
+        let first = self.b.graph().nodes.len();
+        let values = match op.body {
+            // Its results may be views, which only what it stands for tells.
+            Body::Decompose(expand) if op.schemas.iter().any(|s| s.contains("(a)")) => {
+                let types = self.types(&inputs);
+                let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs: &call.attrs };
+                (op.infer)(&cx).and_then(|_| expand(&mut self.b, &cx, &inputs)).map_err(refused)?
+            }
+            body => {
+                let values = self.b.apply(op, &inputs, call.attrs.clone()).map_err(refused)?;
+                if !matches!(body, Body::View(_)) {
+                    return Ok(values.into_iter().map(Made::Value).collect());
+                }
+                values
+            }
+        };
+        let mut tensors: HashMap<ValueId, TensorId> =
+            operands.iter().flatten().map(|&(t, v)| (v, t)).collect();
+        for at in first..self.b.graph().nodes.len() {
+            let node = self.b.graph().nodes[at].clone();
+            let parent = node.inputs.first().copied().flatten().and_then(|v| tensors.get(&v));
+            let (Body::View(view), Some(&parent)) = (node.op.body, parent) else { continue };
+            let types = self.types(&node.inputs);
+            let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs: &node.attrs };
+            let base = self.tensors.layout(parent).clone();
+            let layouts =
+                (0..node.outputs.len()).map(|i| (view.layout)(&cx, &base, i)).collect::<Result<_, _>>();
+            // Where PyTorch's memory does not allow a view, `reshape` and its like copy.
+            let Some(layouts): Option<Vec<Layout>> = layouts.map_err(refused)? else { continue };
+            let views = node.outputs.iter().copied().zip(layouts).collect();
+            let views =
+                self.tensors.views(parent, node.op, node.inputs[1..].to_vec(), node.attrs.clone(), views);
+            tensors.extend(node.outputs.into_iter().zip(views));
+        }
+        Ok(values.into_iter().map(|v| tensors.get(&v).map_or(Made::Value(v), |&t| Made::Tensor(t))).collect())
+    }
+
+    fn types(&self, values: &[Option<ValueId>]) -> Vec<Option<TensorType>> {
+        values.iter().map(|v| v.map(|v| self.b.ty(v).clone())).collect()
+    }
+
+    /// An operand as the scope sees it, with its present value.
+    pub fn operand(&mut self, scope: &Scope<'a>, t: TensorId) -> Result<(TensorId, ValueId)> {
+        let t = if scope.grad { t } else { self.tensors.without_gradient(&mut self.b, t)? };
+        Ok((t, self.tensors.read(&mut self.b, t)?))
+    }
+
+    /// Writes `new` over a tensor, in the tensor's dtype.
+    pub fn write(&mut self, scope: &Scope<'a>, target: TensorId, new: ValueId) -> Result<(), Obstacle> {
+        let target = if scope.grad { target } else { self.tensors.without_gradient(&mut self.b, target)? };
+        let ty = self.tensors.ty(&self.b, target).clone();
+        if self.b.ty(new).shape != ty.shape {
+            let got = self.b.ty(new);
+            return Err(refuse!(Mismatch, "{got} cannot be written over a tensor of type {ty}").into());
+        }
+        let new = self.b.cast(new, ty.dtype).map_err(Error::from)?;
+        match self.tensors.write(&mut self.b, target, new)? {
+            Ok(()) => Ok(()),
+            Err(view) => Err(Obstacle::Unsupported(format!(
+                "it writes through `{view}`, which shows elements several times; write to a copy (`clone`)"
+            ))),
+        }
+    }
+
+    /// Binds a node's output names to its results and checks them against what PyTorch recorded.
+    pub fn define(&mut self, scope: &mut Scope<'a>, node: &'a Node, results: &[Made]) -> Result<()> {
+        self.define_first(scope, node, results, results.len())
+    }
+
+    /// As [`Importer::define`], of an operator that makes the first of the results that its schema `declared`.
+    /// The others stay undefined, as what `embedding_bag` keeps for ATen's backward pass; nothing may read them.
+    fn define_first(
+        &mut self,
+        scope: &mut Scope<'a>,
+        node: &'a Node,
+        results: &[Made],
+        declared: usize,
+    ) -> Result<()> {
+        let names = scope::output_names(&node.outputs);
+        let have = results.len();
+        if names.len() > have.max(declared) {
+            return Err(refuse!(Argument, "{} results are named, the operator has {have}", names.len()));
+        }
+        let read =
+            names.iter().enumerate().skip(have).find(|(_, n)| n.is_some_and(|n| scope.needed.contains(n)));
+        if let Some((at, _)) = read {
+            return Err(refuse!(
+                Argument,
+                "the model reads result {at}, of which only the first {have} are made here: export a model that does not"
+            ));
+        }
+        for (name, &made) in names.into_iter().zip(results) {
+            let Some(name) = name else { continue };
+            let meta = scope.meta(name)?;
+            let want = self.sizes.ty(meta, name)?;
+            let t = match made {
+                Made::Tensor(t) => {
+                    self.check(name, &want, self.tensors.ty(&self.b, t))?;
+                    t
+                }
+                Made::Value(v) => {
+                    self.check(name, &want, self.b.ty(v))?;
+                    let layout = self.sizes.layout(meta, &want)?;
+                    self.tensors.root(v, layout)
+                }
+            };
+            let value = self.tensors.read(&mut self.b, t)?;
+            self.values.entry(name.to_string()).or_insert(value);
+            scope.slots.insert(name, Slot::Tensor(t));
+        }
+        Ok(())
+    }
+
+    /// A tensor must be what PyTorch recorded.
+    pub fn check(&self, name: &str, want: &TensorType, got: &TensorType) -> Result<()> {
+        if got != want {
+            return Err(refuse!(Mismatch, "`{}` is {got} here, PyTorch recorded {want}", shown(name)));
+        }
+        Ok(())
+    }
+
+    /// Results of the recorded types in the place of what cannot be imported, so that the rest can be looked
+    /// at.
+    fn stand_in(&mut self, scope: &mut Scope<'a>, node: &'a Node) -> Result<()> {
+        for name in scope::output_names(&node.outputs).into_iter().flatten() {
+            let slot = match scope.graph.tensor_values.get(name).map(|meta| self.sizes.ty(meta, name)) {
+                Some(Ok(ty)) => {
+                    let layout = Layout::contiguous(&ty.shape);
+                    let value = self.b.input(name, ty, InputRole::User);
+                    Slot::Tensor(self.tensors.root(value, layout))
+                }
+                _ => Slot::Nothing,
+            };
+            scope.slots.insert(name, slot);
+        }
+        Ok(())
+    }
+}
