@@ -1,10 +1,12 @@
 //! A compilation that is watched: the text of what stages make, and a line about each.
 
-use crate::core::Graph;
 use crate::core::compile::{self, Compiled, Form, Goal, Options, STAGES, Snapshot, Stage};
+use crate::core::pass::precision::Properties;
+use crate::core::plan::{Bindings, Segment, SegmentKind};
 use crate::core::target::Target;
-use crate::core::train::BucketSize;
-use crate::inspect::{BucketUse, bindings, buckets};
+use crate::core::train::{self, BucketLayout, BucketSize};
+use crate::core::{DType, Graph, TensorType};
+use crate::inspect::{BucketUse, buckets};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -99,6 +101,33 @@ pub fn compile(
     };
     let stages = compiled.report.iter().zip(seconds.take()).map(run).collect();
     Ok(Compilation { stages, buckets: compiled.plan.as_ref().map_or(vec![], buckets) })
+}
+
+/// Places of inputs and outputs: gradients in buckets, all else in segments of their own. Where there is a memory
+/// budget, AdamW's state counts in it; no graph has that as an input here.
+pub(crate) fn bindings(compiled: &Compiled, options: &Options, size: BucketSize) -> Bindings {
+    let dense = compiled.gradients.iter().filter(|g| g.rows.is_none());
+    let parameters = dense.map(|g| (g.parameter.as_str(), &g.ty, 0));
+    let mut bindings = train::bind(&compiled.graph, &BucketLayout::new(parameters, size));
+    if options.memory_budget.is_some() {
+        let bytes = optimizer_bytes(compiled, &options.precision).iter().sum();
+        bindings.segments.push(Segment { name: "optimizer".into(), bytes, kind: SegmentKind::State });
+    }
+    bindings
+}
+
+/// Bytes of masters and of AdamW's two moments.
+fn optimizer_bytes(compiled: &Compiled, p: &Properties) -> [usize; 2] {
+    let wide = |t: &TensorType| t.shape.numel() * t.dtype.size().max(DType::F32.size());
+    // The master of a bf16 weight is kept as what the weight lacks of it.
+    let master = |t: &TensorType| match t.dtype {
+        _ if !p.masters => 0,
+        DType::BF16 => t.bytes(),
+        _ if wide(t) > t.bytes() => wide(t),
+        _ => 0,
+    };
+    let types = || compiled.gradients.iter().map(|g| &g.ty);
+    [types().map(master).sum(), types().map(|t| 2 * wide(t)).sum()]
 }
 
 fn write(

@@ -1,17 +1,17 @@
 //! What is in a model and what training it needs, without running it and without reading its weights.
 
-use crate::core::compile::{self, Compiled, Goal, Options, Snapshot, Stage};
+use crate::core::compile::{self, Snapshot, Stage};
 use crate::core::device::Device;
 use crate::core::graph::{InputRole, OutputRole};
-use crate::core::pass::precision::{Level, Properties};
-use crate::core::plan::{Bindings, Plan, Segment, SegmentKind};
+use crate::core::pass::precision::Level;
+use crate::core::plan::Plan;
 use crate::core::stats::{self, Held, OperatorWork};
 use crate::core::target::Support;
-use crate::core::train::{self, BucketLayout, BucketSize, Kept, StateKey};
-use crate::core::{DType, Graph, TensorType, ValueId, pass};
+use crate::core::{Graph, TensorType, pass};
 use crate::model::{Bound, Model};
 use crate::precision::{PrecisionUse, summary};
-use crate::runtime::session::Sparse;
+pub use crate::runtime::session::MemoryUse;
+use crate::runtime::session::{Planned, Training};
 use crate::runtime::trainer::Recomputation;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -78,38 +78,6 @@ pub struct ModuleUse {
     pub peak: usize,
 }
 
-/// Bytes by kind.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct MemoryUse {
-    /// Parameters.
-    pub parameters: usize,
-    /// Buffers and constants.
-    pub buffers: usize,
-    /// Gradients.
-    pub gradients: usize,
-    /// f32 copies of low-precision weights.
-    pub masters: usize,
-    /// AdamW's two moments, in f32 or wider.
-    pub moments: usize,
-    /// The arena: activations, temporary gradients and workspaces at their peak.
-    pub arena: usize,
-    /// What the user feeds and the model returns.
-    pub inputs_outputs: usize,
-}
-
-impl MemoryUse {
-    /// All of it.
-    pub fn total(&self) -> usize {
-        self.parameters
-            + self.buffers
-            + self.masters
-            + self.gradients
-            + self.moments
-            + self.arena
-            + self.inputs_outputs
-    }
-}
-
 /// What an inspection found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inspection {
@@ -137,8 +105,11 @@ pub struct Inspection {
     pub remark: Option<String>,
     /// Modules by path.
     pub modules: Vec<ModuleUse>,
-    /// Memory of a training step.
+    /// Memory of a training step, as a run of it takes.
     pub memory: MemoryUse,
+    /// The optimizer whose state is counted, if the model trains.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<String>,
     /// Cost of the memory budget, if it demanded anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recomputed: Option<Recomputation>,
@@ -166,31 +137,13 @@ impl Inspection {
     }
 }
 
-/// Choices in planning the memory of a training step.
-#[derive(Clone, Copy, Debug)]
-pub struct MemoryPlan {
-    /// True if the backward pass recomputes what is cheap.
-    pub recompute: bool,
-    /// Bytes that training may take in all.
-    pub budget: Option<usize>,
-    /// Sizes of the buckets of gradients.
-    pub buckets: BucketSize,
-    /// Embeddings with sparse gradients.
-    pub sparse: Sparse,
-}
-
-/// Inspects a bound model for training on a device in a precision, with its memory planned as asked; its
-/// forward pass alone if it returns no loss.
+/// Inspects a bound model for training on a device with these settings, planned as a run plans it; its forward
+/// pass alone if it returns no loss.
 ///
 /// # Errors
-/// What the passes refuse.
-pub fn inspect(
-    model: &Model,
-    bound: &Bound,
-    device: &dyn Device,
-    p: &Properties,
-    memory: &MemoryPlan,
-) -> Result<Inspection> {
+/// What the passes refuse; `Config` for settings out of range.
+pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device, settings: &Training) -> Result<Inspection> {
+    let p = &settings.precision.properties()?;
     let first = bound.graph.outputs.iter().find(|o| o.role == OutputRole::User);
     let first = bound.graph.ty(first.context("the model returns nothing")?.value);
     let precision = match p.level {
@@ -212,46 +165,14 @@ pub fn inspect(
             *unfused.borrow_mut() = (*graph).clone();
         }
     };
-    let options = Options {
-        goal: if trains { Goal::Train } else { Goal::Forward },
-        precision: p.clone(),
-        recompute: memory.recompute,
-        memory_budget: memory.budget,
-        sparse: memory.sparse.choice(),
-        watch: Some(&watch),
-        ..Options::default()
+    let planned = match trains {
+        true => Planned::training(&bound.graph, settings, device.target(), Some(&watch))?,
+        false => Planned::forward(&bound.graph, p, device.target(), Some(&watch))?,
     };
-    let bind = |compiled: &Compiled| Ok::<_, anyhow::Error>(bindings(compiled, &options, memory.buckets));
-    let mut compiled = compile::compile(bound.graph.clone(), &options, device.target(), bind)?;
-    let missing = std::mem::take(&mut compiled.missing);
-    let ([masters, moments], recomputed) = (optimizer_bytes(&compiled, p), compiled.rematerialized);
-    let plan = compiled.into_plan()?;
+    let plan = planned.plan();
     let graph = unfused.into_inner();
     let operators = operators(&graph, device);
-    let (peak_step, peak) = stats::peak(&plan, DEPTH).map_or((0, vec![]), |p| (p.step, p.modules));
-    let bytes = |role: &dyn Fn(&InputRole) -> bool| -> usize {
-        graph.inputs.iter().filter(|i| role(&i.role)).map(|i| graph.ty(i.value).bytes()).sum()
-    };
-    let sparse = |v: ValueId| {
-        let key = graph.input_index(v).and_then(|i| StateKey::of(&graph.inputs[i]));
-        matches!(key, Some(StateKey::Part(_, Kept::Gradients | Kept::GradientRows)))
-    };
-    let gradients = graph.outputs.iter().filter(|o| match o.role {
-        OutputRole::Gradient(_) => true,
-        OutputRole::Mutation(v) => sparse(v),
-        OutputRole::User => false,
-    });
-    let returned: usize =
-        graph.outputs.iter().filter(|o| o.role == OutputRole::User).map(|o| graph.ty(o.value).bytes()).sum();
-    let used = MemoryUse {
-        parameters: bytes(&|r| matches!(r, InputRole::Parameter { .. })),
-        buffers: bytes(&|r| matches!(r, InputRole::Buffer { .. } | InputRole::Constant)),
-        gradients: gradients.map(|o| graph.ty(o.value).bytes()).sum(),
-        masters,
-        moments,
-        arena: plan.segments[0].bytes,
-        inputs_outputs: bytes(&|r| *r == InputRole::User) + returned,
-    };
+    let (peak_step, peak) = stats::peak(plan, DEPTH).map_or((0, vec![]), |p| (p.step, p.modules));
     let counted = |trained: bool| {
         let all = graph
             .parameters()
@@ -273,30 +194,22 @@ pub fn inspect(
         parameters: (all.1, trained.1),
         precision,
         operators,
-        steps: steps(&plan, device),
+        steps: steps(plan, device),
         remark: device.remark().map(str::to_string),
         modules: modules(&graph, &peak),
-        memory: used,
-        recomputed: recomputed.map(Recomputation::from),
-        buckets: buckets(&plan),
-        live: stats::live_bytes(&plan),
-        peak: (peak_step, held(&plan, peak_step)),
-        without_gradient: missing.iter().map(|m| format!("{}: {}", m.parameter, m.reason)).collect(),
+        memory: planned.memory(),
+        optimizer: trains.then(|| settings.optimizer.name().to_string()),
+        recomputed: planned.rematerialized().map(Recomputation::from),
+        buckets: buckets(plan),
+        live: stats::live_bytes(plan),
+        peak: (peak_step, held(plan, peak_step)),
+        without_gradient: planned
+            .missing()
+            .iter()
+            .map(|m| format!("{}: {}", m.parameter, m.reason))
+            .collect(),
         notes,
     })
-}
-
-/// Places of inputs and outputs: gradients in buckets, all else in segments of their own. Where there is a memory
-/// budget, AdamW's state counts in it; no graph has that as an input here.
-pub(crate) fn bindings(compiled: &Compiled, options: &Options, size: BucketSize) -> Bindings {
-    let dense = compiled.gradients.iter().filter(|g| g.rows.is_none());
-    let parameters = dense.map(|g| (g.parameter.as_str(), &g.ty, 0));
-    let mut bindings = train::bind(&compiled.graph, &BucketLayout::new(parameters, size));
-    if options.memory_budget.is_some() {
-        let bytes = optimizer_bytes(compiled, &options.precision).iter().sum();
-        bindings.segments.push(Segment { name: "optimizer".into(), bytes, kind: SegmentKind::State });
-    }
-    bindings
 }
 
 /// A bucket of gradients in a plan.
@@ -322,20 +235,6 @@ pub fn buckets(plan: &Plan) -> Vec<BucketUse> {
     let mut used: Vec<BucketUse> = used.collect();
     used.sort_by_key(|b| b.complete);
     used
-}
-
-/// Bytes of masters and of AdamW's two moments.
-fn optimizer_bytes(compiled: &Compiled, p: &Properties) -> [usize; 2] {
-    let wide = |t: &TensorType| t.shape.numel() * t.dtype.size().max(DType::F32.size());
-    // The master of a bf16 weight is kept as what the weight lacks of it.
-    let master = |t: &TensorType| match t.dtype {
-        _ if !p.masters => 0,
-        DType::BF16 => t.bytes(),
-        _ if wide(t) > t.bytes() => wide(t),
-        _ => 0,
-    };
-    let types = || compiled.gradients.iter().map(|g| &g.ty);
-    [types().map(master).sum(), types().map(|t| 2 * wide(t)).sum()]
 }
 
 /// Steps of a plan by operator.

@@ -1,5 +1,6 @@
 //! Kernels of Ascend chips: the sources of a model's, and predicted times of single ones.
 
+use crate::compile::bindings;
 use crate::core::DType;
 use crate::core::compile::{self, Compiled, Goal, Options};
 use crate::core::device::Device;
@@ -8,7 +9,6 @@ use crate::core::pass;
 use crate::core::plan::{Bindings, Plan};
 use crate::core::train::BucketSize;
 use crate::core::{Attrs, Registry, TensorType};
-use crate::inspect::bindings;
 use crate::model::Bound;
 use anyhow::{Context, Result, bail, ensure};
 use headwater_ascend::device::AscendSim;

@@ -8,12 +8,16 @@ use headwater::core::compile::{Options, optimize};
 use headwater::core::device::Device;
 use headwater::core::evaluate;
 use headwater::core::graph::{Graph, InputRole, OutputRole, verify};
+use headwater::core::pass::precision::Level;
 use headwater::core::plan::Bindings;
 use headwater::core::{Attrs, Builder, DType, Tensor, TensorType, ValueId, ops, pass};
 use headwater::cpu::Cpu;
 use headwater::golden::Golden;
+use headwater::import::Dims;
+use headwater::inspect::inspect;
 use headwater::model::Model;
 use headwater::runtime::Bytes;
+use headwater::runtime::optim::Optimizer;
 use std::path::{Path, PathBuf};
 
 const FAMILIES: [&str; 9] =
@@ -178,5 +182,28 @@ fn a_memory_budget_is_kept_and_ends_with_the_same_bits() {
         assert!(tight.planned <= budget, "{amp}: {} bytes, {budget} allowed", tight.planned);
         assert!(plain.same_losses(&tight), "{amp}: other losses");
         assert!(plain.tensors == tight.tensors, "{amp}: other parameters");
+    }
+}
+
+#[test]
+fn inspect_plans_the_memory_that_a_run_takes() {
+    let model = Model::open(&root().join("examples/digits-vit/digits_vit.pt2")).unwrap();
+    let bound = model.bind(&model.batch(Dims::new(), 32).unwrap().or_exported()).unwrap();
+    let sgd: Optimizer = serde_json::from_str(r#"{"name": "sgd", "momentum": 0.9}"#).unwrap();
+    for (level, accumulate, optimizer) in [
+        (Level::O0, 1, Optimizer::default()),
+        (Level::O0, 2, sgd),
+        (Level::O2, 1, Optimizer::default()),
+        (Level::O3, 2, Optimizer::default()),
+    ] {
+        let mut settings = None;
+        let run = train(2, |c| {
+            (c.amp.level, c.accumulate, c.optimizer) = (level, accumulate, optimizer);
+            settings = Some(c.training().unwrap());
+        });
+        let found = inspect(&model, &bound, &Cpu::new(2), &settings.unwrap()).unwrap();
+        assert_eq!(found.memory.total(), run.planned, "{level:?}, {accumulate} micro-batches");
+        assert!(found.memory.gradients > 0 && found.memory.moments > 0 && found.memory.arena > 0);
+        assert_eq!(found.memory.masters > 0, level == Level::O2);
     }
 }

@@ -5,11 +5,12 @@ use super::{Memory, Outcome, Talk};
 use crate::core::Registry;
 use crate::core::device::Device;
 use crate::core::pass::{self, precision::Properties};
-use crate::inspect::{BucketUse, Inspection, MemoryPlan, StepsUse, inspect};
+use crate::inspect::{BucketUse, Inspection, StepsUse, inspect};
 use crate::model::{Model, parse_dims};
 use crate::precision::PrecisionUse;
 use crate::report::{Table, text};
 use crate::runtime::amp::AmpConfig;
+use crate::runtime::session::Training;
 use anyhow::{Result, bail};
 use std::path::PathBuf;
 
@@ -66,13 +67,15 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         talk.line(&text);
         return Outcome::of(text, true);
     }
-    let plan = MemoryPlan {
+    let settings = Training {
+        precision: amp.settings(),
         recompute: args.memory.recompute(true),
-        budget: args.memory.budget(),
-        buckets: args.memory.buckets(),
-        sparse: args.memory.sparse(),
+        memory_budget: args.memory.budget(),
+        bucket_size: args.memory.buckets(),
+        sparse_embeddings: args.memory.sparse(),
+        ..Training::default()
     };
-    let found = inspect(&model, &bound, device, &precision, &plan)?;
+    let found = inspect(&model, &bound, device, &settings)?;
     talk.line(format!("{}, exported by PyTorch {}\n", path.display(), found.torch));
     for t in tables(&found, device.name()) {
         talk.table(&t);
@@ -130,7 +133,11 @@ pub(crate) fn tables(i: &Inspection, device: &str) -> Vec<Table> {
         format!("{} in {} tensors", text::count(i.parameters.1 as f64), i.tensors.1),
     ]);
     facts.row(["training step".into(), format!("{}FLOP", text::count(i.flops()))]);
-    let mut memory = Table::new("Memory of a training step with AdamW", &["kind", ">bytes"]);
+    let title = match &i.optimizer {
+        Some(optimizer) => format!("Memory of a training step with {optimizer}"),
+        None => "Memory of the forward pass".to_string(),
+    };
+    let mut memory = Table::new(&title, &["kind", ">bytes"]);
     let m = &i.memory;
     for (kind, bytes) in [
         ("parameters", m.parameters),

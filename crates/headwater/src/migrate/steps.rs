@@ -8,15 +8,15 @@ use crate::check::{CheckReport, Compared, check};
 use crate::cli::{check as check_tables, inspect as inspect_tables};
 use crate::core::device::Device;
 use crate::core::pass::precision::Settings;
-use crate::core::train::BucketSize;
 use crate::core::{DType, pass};
 use crate::golden::{Golden, Kind};
 use crate::import::Dims;
-use crate::inspect::{MemoryPlan, inspect};
+use crate::inspect::inspect;
 use crate::machine::Machine;
 use crate::model::{Bound, Model};
 use crate::report::{Block, Chart, Series, Table, Verdict, text};
 use crate::runtime::Dataset;
+use crate::runtime::session::Training;
 use crate::runtime::trainer::Evaluation;
 use anyhow::{Context, Result, ensure};
 use std::sync::Arc;
@@ -93,10 +93,14 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     let bound = sized(job, &model)?;
     let dropouts = pass::without_dropout(&mut bound.graph.clone());
     // The budget is for the precision that is trained in, which training keeps or refuses by itself.
-    let train = &job.train;
-    let (recompute, sparse) = (train.recompute, train.sparse_embeddings);
-    let plan = MemoryPlan { recompute, budget: None, buckets: BucketSize::of(train.bucket_size.0), sparse };
-    let found = inspect(&model, &bound, device, &Settings::default().properties()?, &plan)?;
+    let settings = Training {
+        memory_budget: None,
+        precision: Settings::default(),
+        stochastic_rounding: false,
+        scaled: false,
+        ..job.train.training()?
+    };
+    let found = inspect(&model, &bound, device, &settings)?;
     let missing: Vec<&str> = found.missing().map(|o| o.name.as_str()).collect();
     let slow = found.operators.iter().filter(|o| o.support == "reference").count();
     let summary = format!(

@@ -115,6 +115,24 @@ impl Optimizer {
         }
     }
 
+    /// Its name as papers and PyTorch spell it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Optimizer::Adadelta(_) => "Adadelta",
+            Optimizer::Adagrad(_) => "Adagrad",
+            Optimizer::Adam(_) => "Adam",
+            Optimizer::AdamP(_) => "AdamP",
+            Optimizer::AdamW(_) => "AdamW",
+            Optimizer::BertAdam(_) => "BertAdam",
+            Optimizer::Lamb(_) => "LAMB",
+            Optimizer::Larc(_) => "LARC",
+            Optimizer::NovoGrad(_) => "NovoGrad",
+            Optimizer::RmsProp(_) => "RMSprop",
+            Optimizer::RmsPropTf(_) => "RMSpropTF",
+            Optimizer::Sgd(_) => "SGD",
+        }
+    }
+
     /// The same with other settings, by name.
     ///
     /// # Errors

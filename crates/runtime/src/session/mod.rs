@@ -4,19 +4,22 @@
 //! Evaluation and other batch sizes are further programs on the same state. All programs share one arena.
 
 mod graphs;
+mod layout;
+mod planned;
 mod program;
 mod state;
 mod tensors;
 mod trace;
 mod underflow;
 
+pub use planned::{MemoryUse, Planned};
 pub use tensors::ModelTensor;
 pub use trace::Culprit;
 pub use underflow::Underflow;
 
 use crate::error::{Error, Result};
-use crate::optim::{Clip, Decay, Group, Groups, Moment, Optimizer};
-use headwater_core::compile::{self, Compiled, Options, ParameterGradient};
+use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
+use headwater_core::compile::{Compiled, Options};
 use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::{InputRole, NodeId, Origin};
 use headwater_core::pass::Rematerialized;
@@ -24,16 +27,16 @@ use headwater_core::pass::differentiate::NoGradient;
 use headwater_core::pass::instrument::{FAULT, Fault, Tap};
 use headwater_core::pass::narrow_integers::check_words;
 use headwater_core::pass::precision::{Properties, Settings};
-use headwater_core::pass::split_wide::{scalar_value, wide_scalar};
-use headwater_core::plan::{Place, Plan, Segment, SegmentKind};
-use headwater_core::train::update::{self, loss_scale_type};
-use headwater_core::train::{
-    BucketLayout, BucketSize, Kept, Master, SparseEmbeddings, StateKey, update_graph, zero_graph,
-};
+use headwater_core::pass::split_wide::scalar_value;
+use headwater_core::plan::{Plan, Segment};
+use headwater_core::train::update;
+use headwater_core::train::{BucketLayout, BucketSize, Master, SparseEmbeddings, StateKey};
 use headwater_core::{DType, Graph, Tensor, TensorType};
+use layout::StateLayout;
+use planned::{Bound, bound};
 use program::{Interface, Program};
 use serde::{Deserialize, Serialize};
-use state::{Slot, State};
+use state::State;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -198,188 +201,55 @@ impl Session {
     /// `Model` if a tensor is missing or has the wrong size, `Config` for settings out of range, and what the
     /// passes and the device refuse.
     pub fn new(device: Arc<dyn Device>, model: Model, training: Option<Training>) -> Result<Session> {
-        let precision =
-            training.as_ref().map_or(Settings::default(), |t| t.precision.clone()).properties()?;
-        let mut session = Session {
+        let Some(settings) = training else {
+            let (layout, tensors) = (BucketLayout::default(), tensors(model.graph));
+            let state = StateLayout::new(device.target(), &layout, &tensors, None);
+            let mut session =
+                Session::empty(device, state, layout, tensors, Settings::default().properties()?)?;
+            session.load(model)?;
+            return Ok(session);
+        };
+        let planned = Planned::training(model.graph, &settings, device.target(), None)?;
+        let Planned { state, layout, tensors, precision, groups, sparse, missing, program, update, zero } =
+            planned;
+        let (Some(groups), Some(update)) = (groups, update) else {
+            return Err(Error::Model("a step was planned without its update".into()));
+        };
+        let mut session = Session::empty(device, state, layout, tensors, precision)?;
+        (session.sparse, session.missing) = (sparse, missing);
+        let program = session.add(program)?;
+        session.load(model)?;
+        let update = session.add(update)?;
+        let zero = zero.map(|zero| session.add(zero)).transpose()?;
+        session.training =
+            Some(TrainingState { settings, groups, program, update, zero, applied: 0, loss_scale: 1.0 });
+        session.set_loss_scale(1.0)?;
+        Ok(session)
+    }
+
+    /// A session without programs, whose state is zero.
+    fn empty(
+        device: Arc<dyn Device>,
+        state: StateLayout,
+        layout: BucketLayout,
+        tensors: Vec<ModelTensor>,
+        precision: Properties,
+    ) -> Result<Session> {
+        Ok(Session {
             arena: device.alloc(0, Content::Undefined)?,
-            state: State::new(device.as_ref())?,
+            state: State::new(device.as_ref(), state)?,
             programs: Vec::new(),
-            layout: BucketLayout::default(),
+            layout,
             sparse: Vec::new(),
             training: None,
-            tensors: Vec::new(),
-            precision: precision.clone(),
+            tensors,
+            precision,
             missing: Vec::new(),
             rematerialized: None,
             traces: Vec::new(),
             counts: Vec::new(),
             device,
-        };
-        session.tensors = tensors(model.graph);
-        let Some(settings) = training else {
-            session.allocate(None)?;
-            session.load(model)?;
-            return Ok(session);
-        };
-        let mut groups = Groups::new(settings.optimizer.clone(), settings.groups.clone(), settings.decay)?;
-        check_clip(settings.clip)?;
-        if settings.accumulate == 0 {
-            return Err(Error::config("accumulate", "must be at least 1"));
-        }
-        let accumulated = settings.accumulate > 1;
-        // Flat storage follows from the gradients: the state is laid out when they are known, before the step
-        // is planned.
-        let sparse = settings.sparse_embeddings.choice().filter(|_| !accumulated && groups.by_element());
-        let options =
-            Options { accumulate: accumulated, sparse, ..graphs::training(&precision, &settings, &[]) };
-        let program = session.compile_with(model.graph.clone(), &options, |session, compiled| {
-            session.tensors = tensors(&compiled.graph);
-            session.missing = compiled.missing.clone();
-            let rows = |g: &ParameterGradient| Some((g.parameter.clone(), g.rows?));
-            session.sparse = compiled.gradients.iter().filter_map(rows).collect();
-            session.layout = session.lay_out(&compiled.gradients, &settings, &mut groups)?;
-            session.allocate(Some((&settings, &groups)))
-        })?;
-        session.load(model)?;
-        let graph = update_graph(&session.layout, |g| groups.rule(g), settings.clip, accumulated)?;
-        let update = session.compile(graph, &graphs::update())?;
-        let zero = match accumulated {
-            true => Some(session.compile(zero_graph(&session.layout)?, &graphs::update())?),
-            false => None,
-        };
-        session.training =
-            Some(TrainingState { settings, groups, program, update, zero, applied: 0, loss_scale: 1.0 });
-        session.set_loss_scale(1.0)?;
-        session.keeps_budget()?;
-        Ok(session)
-    }
-
-    /// Refuses a budget that the update or its results alone exceed.
-    fn keeps_budget(&self) -> Result<()> {
-        let (budget, planned) = (self.training()?.settings.memory_budget, self.planned_bytes());
-        match budget.filter(|b| planned > *b) {
-            Some(budget) => Err(Error::config(
-                "memory_budget",
-                format!("is {budget} bytes, training with its update takes {planned}: raise it"),
-            )),
-            None => Ok(()),
-        }
-    }
-
-    /// The flat layout of gradients, with the masters and the rounding that the settings ask for.
-    fn lay_out(
-        &self,
-        gradients: &[ParameterGradient],
-        t: &Training,
-        groups: &mut Groups,
-    ) -> Result<BucketLayout> {
-        let layout = graphs::layout(gradients, groups, t.bucket_size)?;
-        let layout = if self.precision.masters { layout.with_masters() } else { layout };
-        let layout = if t.stochastic_rounding { layout.with_stochastic_rounding() } else { layout };
-        if t.stochastic_rounding && layout.buckets.iter().all(|b| !b.stochastic) {
-            let message = "is for low-precision weights without masters, as at O3; here there are none";
-            return Err(Error::config("amp.stochastic_rounding", message));
-        }
-        if layout.buckets.is_empty() {
-            let message = "no trainable parameter gets a gradient: there is nothing to train";
-            return Err(Error::Model(message.into()));
-        }
-        Ok(layout)
-    }
-
-    /// Reserves the state's memory: flat buckets for what is trained, packed segments for the rest.
-    fn allocate(&mut self, training: Option<(&Training, &Groups)>) -> Result<()> {
-        let (device, state) = (self.device.as_ref(), &mut self.state);
-        let scalar = |dtype| TensorType::new(dtype, [0usize; 0]);
-        let mut scalars = Vec::new();
-        for (i, bucket) in self.layout.buckets.iter().enumerate() {
-            let Some((t, groups)) = training else { break };
-            let (wide, rule) = (bucket.wide(), groups.rule(bucket.group));
-            let held = if t.accumulate > 1 { wide } else { bucket.dtype };
-            let mut flat = |key: StateKey, ty: TensorType, kind: &str| -> Result<Place> {
-                let label = format!("{kind}.{}", bucket.name());
-                let segment = state.segment(device, label, ty.bytes(), SegmentKind::State)?;
-                let place = Place { segment, offset: 0 };
-                state.name(key, Slot { place, ty });
-                Ok(place)
-            };
-            let parameters = flat(StateKey::Parameters(i), bucket.span(bucket.dtype), "parameters")?;
-            let kept = match bucket.master {
-                Master::None => None,
-                Master::Whole => Some(("masters", wide)),
-                Master::Rest => Some(("master rests", DType::I16)),
-            };
-            let masters = match kept {
-                Some((kind, dtype)) => {
-                    Some((flat(StateKey::Bucket(i, Kept::Masters), bucket.span(dtype), kind)?, dtype))
-                }
-                None => None,
-            };
-            let gradients = flat(StateKey::Bucket(i, Kept::Gradients), bucket.gradients(held), "gradients")?;
-            let rows = match bucket.rows {
-                Some(n) => {
-                    let (key, ty) =
-                        (StateKey::Bucket(i, Kept::GradientRows), TensorType::new(DType::I64, [n]));
-                    Some(Slot { place: flat(key, ty.clone(), "rows of gradients")?, ty })
-                }
-                None => None,
-            };
-            let moments: Vec<Moment> = rule.moments().into_iter().flatten().collect();
-            let moment = |m: &Moment| StateKey::Bucket(i, Kept::Moment(m.name.into()));
-            let places = moments.iter().map(|m| flat(moment(m), m.span(bucket), m.name));
-            let places = places.collect::<Result<Vec<_>>>()?;
-            for (number, e) in bucket.entries.iter().enumerate() {
-                let slot = |base: Place, dtype: DType| Slot {
-                    place: Place { offset: base.offset + e.offset * dtype.size(), ..base },
-                    ty: TensorType::new(dtype, e.shape.clone()),
-                };
-                state.name(StateKey::Parameter(e.name.clone()), slot(parameters, bucket.dtype));
-                if let Some((masters, dtype)) = masters {
-                    state.name(StateKey::master(&e.name), slot(masters, dtype));
-                }
-                let gradient = match &rows {
-                    Some(rows) => {
-                        state.name(StateKey::gradient_rows(&e.name), rows.clone());
-                        Slot { place: gradients, ty: bucket.gradients(held) }
-                    }
-                    None => slot(gradients, held),
-                };
-                state.name(StateKey::gradient(&e.name), gradient);
-                for (m, base) in moments.iter().zip(&places) {
-                    let slot = if m.single {
-                        let place = Place { offset: number * wide.size(), ..*base };
-                        Slot { place, ty: scalar(wide) }
-                    } else {
-                        slot(*base, wide)
-                    };
-                    state.name(StateKey::moment(m.name, &e.name), slot);
-                }
-            }
-            for m in moments.iter().filter(|m| m.initial != 0.0) {
-                let slot = state.slot(&moment(m))?.clone();
-                state.fill(&slot, m.initial)?;
-            }
-            scalars.extend(rule.scalars().into_iter().map(|s| (StateKey::Scalar(i, s.into()), scalar(wide))));
-        }
-        scalars.push((StateKey::Unscale, wide_scalar(device.target())));
-        scalars.push((StateKey::LossScale, loss_scale_type()));
-        scalars.push((StateKey::Fault, scalar(DType::Bool)));
-        scalars.push((StateKey::Rng, TensorType::new(DType::I64, [2])));
-        state.pack_scalars(device, scalars)?;
-        let (mut parameters, mut buffers, mut constants) = (Vec::new(), Vec::new(), Vec::new());
-        for t in self.tensors.iter().filter(|t| self.layout.find(&t.name).is_none()) {
-            let key = t.key();
-            let own = match key {
-                StateKey::Parameter(_) => &mut parameters,
-                StateKey::Buffer(_) => &mut buffers,
-                _ => &mut constants,
-            };
-            own.push((key, t.ty.clone()));
-        }
-        state.pack(device, "frozen parameters", SegmentKind::Constant, parameters)?;
-        state.pack(device, "buffers", SegmentKind::State, buffers)?;
-        state.pack(device, "constants", SegmentKind::Constant, constants)?;
-        Ok(())
+        })
     }
 
     fn load(&mut self, model: Model) -> Result<()> {
@@ -418,17 +288,17 @@ impl Session {
         prepare: impl FnOnce(&mut Session, &Compiled) -> Result<()>,
     ) -> Result<ProgramId> {
         let device = self.device.clone();
-        let mut interface = None;
-        let compiled = compile::compile(graph, options, device.target(), |compiled| {
+        let bound = bound(graph, options, device.target(), |compiled| {
             prepare(self, compiled)?;
-            let alignment = device.target().memory.alignment;
-            let (own, bindings) = Interface::bind(&self.state, alignment, &compiled.graph)?;
-            interface = Some(own);
-            Ok::<_, Error>(bindings)
+            Interface::bind(self.state.layout(), &compiled.graph)
         })?;
-        let interface = interface.ok_or_else(|| Error::Model("a graph was not bound".into()))?;
-        self.rematerialized = compiled.rematerialized.or(self.rematerialized);
-        let program = Program::load(device.as_ref(), compiled.into_plan()?, interface)?;
+        self.add(bound)
+    }
+
+    /// Loads a plan, with an arena that is large enough.
+    fn add(&mut self, bound: Bound) -> Result<ProgramId> {
+        self.rematerialized = bound.rematerialized.or(self.rematerialized);
+        let program = Program::load(self.device.as_ref(), bound.plan, bound.interface)?;
         if program.arena() > self.arena.bytes() {
             // The old arena goes first: both would not always fit.
             self.arena = self.device.alloc(0, Content::Undefined)?;
@@ -715,14 +585,3 @@ impl TrainingState {
     }
 }
 
-fn check_clip(clip: Clip) -> Result<()> {
-    for (setting, limit) in [("clip_norm", clip.norm), ("clip_value", clip.value)] {
-        if limit.is_some_and(|x| x.is_nan() || x <= 0.0) {
-            return Err(Error::config(setting, "must be positive"));
-        }
-    }
-    if clip.norm.is_some() && clip.value.is_some() {
-        return Err(Error::config("clip_value", "cannot be combined with clip_norm: choose one"));
-    }
-    Ok(())
-}

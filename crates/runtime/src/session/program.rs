@@ -1,6 +1,7 @@
 //! A graph compiled against the state: a plan on the device, with memory for what is fed and what comes out.
 
-use super::state::{Slot, State};
+use super::layout::{Slot, StateLayout};
+use super::state::State;
 use crate::error::{Error, Result};
 use headwater_core::device::{Buffer, Content, Device, Executable, Stream};
 use headwater_core::graph::{InputRole, OutputRole};
@@ -41,20 +42,19 @@ pub(crate) struct Interface {
     inputs: Vec<(String, Slot)>,
     outputs: Vec<(String, Slot)>,
     /// Bytes of all that is fed, and of all results.
-    bytes: [usize; 2],
+    pub(super) bytes: [usize; 2],
 }
 
 impl Interface {
-    /// Binds a graph whose parameters, buffers, constants and state are those of `state`; what is its own
-    /// lies at multiples of `alignment` bytes.
+    /// Binds a graph whose parameters, buffers, constants and state are those of `state`.
     ///
     /// # Errors
     /// `Model` if the state lacks a tensor or has it in another type.
-    pub fn bind(state: &State, alignment: usize, graph: &Graph) -> Result<(Interface, Bindings)> {
+    pub fn bind(state: &StateLayout, graph: &Graph) -> Result<(Interface, Bindings)> {
         let mut bindings = Bindings { segments: state.segments().cloned().collect(), ..Bindings::default() };
         let next = bindings.segments.len() as u32 + 1;
-        let mut fed = Packing { segment: SegmentId(next), bytes: 0, alignment };
-        let mut results = Packing { segment: SegmentId(next + 1), bytes: 0, alignment };
+        let mut fed = Packing { segment: SegmentId(next), bytes: 0, alignment: state.alignment };
+        let mut results = Packing { segment: SegmentId(next + 1), bytes: 0, alignment: state.alignment };
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for input in &graph.inputs {
             let ty = graph.ty(input.value);
@@ -108,7 +108,7 @@ impl Interface {
 ///
 /// # Errors
 /// `Model` if the state has no room for a gradient.
-fn buckets(state: &State, graph: &Graph) -> Result<Vec<SegmentId>> {
+fn buckets(state: &StateLayout, graph: &Graph) -> Result<Vec<SegmentId>> {
     let input = |v| graph.input_index(v).map(|at| &graph.inputs[at]);
     let sum = |key: &StateKey| matches!(key, StateKey::Part(_, Kept::Gradients));
     let gradients = graph.outputs.iter().filter_map(|o| match o.role {

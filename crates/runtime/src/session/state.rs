@@ -1,100 +1,58 @@
-//! Everything that outlives a step: memory on the device and what lies where in it.
+//! Everything that outlives a step: memory on the device, laid out by [`StateLayout`].
 
+use super::layout::{Slot, StateLayout};
 use crate::error::{Error, Result};
 use headwater_core::device::{Buffer, Content, Device, Stream};
 use headwater_core::pass::split_wide::scalar_bytes;
-use headwater_core::plan::{Place, Segment, SegmentId, SegmentKind};
+use headwater_core::plan::{Segment, SegmentId};
 use headwater_core::train::StateKey;
-use headwater_core::{Tensor, TensorType};
-use std::collections::HashMap;
+use headwater_core::Tensor;
 use std::sync::Arc;
 
-/// A tensor of the state.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Slot {
-    pub place: Place,
-    pub ty: TensorType,
-}
-
-/// Memory in segments, and names for what lies there.
+/// Memory in segments.
 pub(crate) struct State {
-    /// What all work of the session goes through, in order.
+    /// The stream of all work of the session, in order.
     stream: Box<dyn Stream>,
-    segments: Vec<(Segment, Arc<dyn Buffer>)>,
-    slots: HashMap<StateKey, Slot>,
-    scalars: Option<Scalars>,
-}
-
-/// The segment of a step's scalars (learning rate, scale, key of random numbers), as the host sets them. They
-/// go to the device as one copy before the next run.
-struct Scalars {
-    segment: SegmentId,
-    bytes: Vec<u8>,
+    layout: StateLayout,
+    /// The segments, in the order of their ids.
+    memory: Vec<Arc<dyn Buffer>>,
+    /// A step's scalars as the host sets them. They go to the device as one copy before the next run.
+    scalars: Vec<u8>,
+    /// Whether a scalar was set since.
     changed: bool,
 }
 
 impl State {
-    /// No state yet, on a device.
-    pub fn new(device: &dyn Device) -> Result<State> {
-        Ok(State { stream: device.stream()?, segments: Vec::new(), slots: HashMap::new(), scalars: None })
+    /// Memory on a device: zeros, but for tensors that begin with another number.
+    pub fn new(device: &dyn Device, layout: StateLayout) -> Result<State> {
+        let memory = layout.segments().map(|s| Ok(device.alloc(s.bytes, Content::Zero)?));
+        let memory = memory.collect::<Result<Vec<_>>>()?;
+        let scalars = layout.scalars.and_then(|s| layout.segments().nth(s.0 as usize - 1));
+        let scalars = vec![0; scalars.map_or(0, |s| s.bytes)];
+        let mut state = State { stream: device.stream()?, layout, memory, scalars, changed: false };
+        for (key, x) in std::mem::take(&mut state.layout.initial) {
+            let slot = state.slot(&key)?.clone();
+            state.fill(&slot, x)?;
+        }
+        Ok(state)
     }
 
-    /// What work on the state goes through.
+    /// The stream of work on the state.
     pub fn stream(&self) -> &dyn Stream {
         self.stream.as_ref()
     }
 
-    /// Adds a zeroed segment.
-    pub fn segment(
-        &mut self,
-        device: &dyn Device,
-        name: String,
-        bytes: usize,
-        kind: SegmentKind,
-    ) -> Result<SegmentId> {
-        let memory = device.alloc(bytes, Content::Zero)?;
-        self.segments.push((Segment { name, bytes, kind }, memory));
-        Ok(SegmentId(self.segments.len() as u32))
-    }
-
-    /// Adds a segment holding tensors one after the other.
-    pub fn pack(
-        &mut self,
-        device: &dyn Device,
-        name: &str,
-        kind: SegmentKind,
-        tensors: Vec<(StateKey, TensorType)>,
-    ) -> Result<SegmentId> {
-        let segment = SegmentId(self.segments.len() as u32 + 1);
-        let mut offset = 0usize;
-        for (key, ty) in tensors {
-            let bytes = ty.bytes();
-            self.name(key, Slot { place: Place { segment, offset }, ty });
-            offset += bytes.next_multiple_of(device.target().memory.alignment);
-        }
-        self.segment(device, name.to_string(), offset, kind)
-    }
-
-    /// Adds the segment of a step's scalars, zeros at first.
-    pub fn pack_scalars(&mut self, device: &dyn Device, tensors: Vec<(StateKey, TensorType)>) -> Result<()> {
-        let segment = self.pack(device, "scalars", SegmentKind::Input, tensors)?;
-        let bytes = vec![0; self.segments[segment.0 as usize - 1].0.bytes];
-        self.scalars = Some(Scalars { segment, bytes, changed: false });
-        Ok(())
+    /// The layout.
+    pub fn layout(&self) -> &StateLayout {
+        &self.layout
     }
 
     /// Sends the scalars to the device, if any was set since.
     pub fn send_scalars(&mut self) -> Result<()> {
-        let Some(scalars) = self.scalars.as_mut().filter(|s| s.changed) else { return Ok(()) };
-        let (_, memory) = &self.segments[scalars.segment.0 as usize - 1];
-        self.stream.write(memory, 0, &scalars.bytes)?;
-        scalars.changed = false;
+        let Some(segment) = self.layout.scalars.filter(|_| self.changed) else { return Ok(()) };
+        self.stream.write(self.segment(segment), 0, &self.scalars)?;
+        self.changed = false;
         Ok(())
-    }
-
-    /// Names a tensor.
-    pub fn name(&mut self, key: StateKey, slot: Slot) {
-        self.slots.insert(key, slot);
     }
 
     /// Finds a tensor.
@@ -102,25 +60,27 @@ impl State {
     /// # Errors
     /// `Model` if there is none.
     pub fn slot(&self, key: &StateKey) -> Result<&Slot> {
-        let found = self.slots.get(key);
-        found.ok_or_else(|| Error::Model(format!("the state has no {key}: {key:?}")))
+        self.layout.slot(key)
     }
 
     /// The segments' descriptions, in the order of their ids.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
-        self.segments.iter().map(|(s, _)| s)
+        self.layout.segments()
     }
 
     /// The segments' memory, in the order of their ids.
     pub fn memory(&self) -> impl Iterator<Item = &Arc<dyn Buffer>> {
-        self.segments.iter().map(|(_, m)| m)
+        self.memory.iter()
+    }
+
+    fn segment(&self, id: SegmentId) -> &Arc<dyn Buffer> {
+        &self.memory[id.0 as usize - 1]
     }
 
     /// Reads a tensor's bytes.
     pub fn read(&self, slot: &Slot) -> Result<Vec<u8>> {
         let mut bytes = vec![0; slot.ty.bytes()];
-        let (_, memory) = &self.segments[slot.place.segment.0 as usize - 1];
-        self.stream.read(memory, slot.place.offset, &mut bytes)?;
+        self.stream.read(self.segment(slot.place.segment), slot.place.offset, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -132,13 +92,12 @@ impl State {
         if bytes.len() != slot.ty.bytes() {
             return Err(Error::Model(format!("{name} is {}, {} bytes were given", slot.ty, bytes.len())));
         }
-        if let Some(scalars) = self.scalars.as_mut().filter(|s| s.segment == slot.place.segment) {
-            scalars.bytes[slot.place.offset..slot.place.offset + bytes.len()].copy_from_slice(bytes);
-            scalars.changed = true;
+        if self.layout.scalars == Some(slot.place.segment) {
+            self.scalars[slot.place.offset..slot.place.offset + bytes.len()].copy_from_slice(bytes);
+            self.changed = true;
             return Ok(());
         }
-        let (_, memory) = &self.segments[slot.place.segment.0 as usize - 1];
-        self.stream.write(memory, slot.place.offset, bytes)?;
+        self.stream.write(self.segment(slot.place.segment), slot.place.offset, bytes)?;
         Ok(())
     }
 
@@ -148,7 +107,7 @@ impl State {
     }
 
     /// Sets every element of a float tensor.
-    pub fn fill(&mut self, slot: &Slot, x: f64) -> Result<()> {
+    fn fill(&mut self, slot: &Slot, x: f64) -> Result<()> {
         let bytes = Tensor::full(&slot.ty, x).to_bytes();
         self.write(slot, "a tensor", &bytes)
     }

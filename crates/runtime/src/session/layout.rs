@@ -1,0 +1,196 @@
+//! The state's segments and what lies where in them, known before any memory is taken.
+
+use super::Training;
+use super::tensors::ModelTensor;
+use crate::error::{Error, Result};
+use crate::optim::{Groups, Moment};
+use headwater_core::pass::split_wide::wide_scalar;
+use headwater_core::plan::{Place, Segment, SegmentId, SegmentKind};
+use headwater_core::target::Target;
+use headwater_core::train::update::loss_scale_type;
+use headwater_core::train::{BucketLayout, Kept, Master, StateKey};
+use headwater_core::{DType, TensorType};
+use std::collections::HashMap;
+
+/// A tensor of the state.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Slot {
+    pub place: Place,
+    pub ty: TensorType,
+}
+
+/// Content of a segment of the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holds {
+    Parameters,
+    Masters,
+    Gradients,
+    Moments,
+    /// Buffers and constants.
+    Buffers,
+    /// A step's learning rate, scale, key of random numbers.
+    Scalars,
+}
+
+/// Segments, and names for what lies there.
+#[derive(Debug)]
+pub(crate) struct StateLayout {
+    /// Bytes at whose multiples packed tensors lie.
+    pub(super) alignment: usize,
+    segments: Vec<(Segment, Holds)>,
+    slots: HashMap<StateKey, Slot>,
+    /// The segment of a step's scalars.
+    pub(super) scalars: Option<SegmentId>,
+    /// Tensors that are not zero at first, and the number that fills them.
+    pub(super) initial: Vec<(StateKey, f64)>,
+}
+
+impl StateLayout {
+    /// Flat buckets for what is trained, packed segments for the rest.
+    pub fn new(
+        target: &Target,
+        layout: &BucketLayout,
+        tensors: &[ModelTensor],
+        training: Option<(&Training, &Groups)>,
+    ) -> StateLayout {
+        let mut state = StateLayout {
+            alignment: target.memory.alignment,
+            segments: Vec::new(),
+            slots: HashMap::new(),
+            scalars: None,
+            initial: Vec::new(),
+        };
+        let scalar = |dtype| TensorType::new(dtype, [0usize; 0]);
+        let mut scalars = Vec::new();
+        for (i, bucket) in layout.buckets.iter().enumerate() {
+            let Some((t, groups)) = training else { break };
+            let (wide, rule) = (bucket.wide(), groups.rule(bucket.group));
+            let held = if t.accumulate > 1 { wide } else { bucket.dtype };
+            let mut flat = |key: StateKey, ty: TensorType, kind: &str, holds: Holds| -> Place {
+                let label = format!("{kind}.{}", bucket.name());
+                let segment = state.segment(label, ty.bytes(), SegmentKind::State, holds);
+                let place = Place { segment, offset: 0 };
+                state.name(key, Slot { place, ty });
+                place
+            };
+            let parameters = flat(StateKey::Parameters(i), bucket.span(bucket.dtype), "parameters", Holds::Parameters);
+            let kept = match bucket.master {
+                Master::None => None,
+                Master::Whole => Some(("masters", wide)),
+                Master::Rest => Some(("master rests", DType::I16)),
+            };
+            let masters = kept.map(|(kind, dtype)| {
+                let key = StateKey::Bucket(i, Kept::Masters);
+                (flat(key, bucket.span(dtype), kind, Holds::Masters), dtype)
+            });
+            let key = StateKey::Bucket(i, Kept::Gradients);
+            let gradients = flat(key, bucket.gradients(held), "gradients", Holds::Gradients);
+            let rows = bucket.rows.map(|n| {
+                let (key, ty) = (StateKey::Bucket(i, Kept::GradientRows), TensorType::new(DType::I64, [n]));
+                Slot { place: flat(key, ty.clone(), "rows of gradients", Holds::Gradients), ty }
+            });
+            let moments: Vec<Moment> = rule.moments().into_iter().flatten().collect();
+            let moment = |m: &Moment| StateKey::Bucket(i, Kept::Moment(m.name.into()));
+            let places = moments.iter().map(|m| flat(moment(m), m.span(bucket), m.name, Holds::Moments));
+            let places: Vec<Place> = places.collect();
+            for (number, e) in bucket.entries.iter().enumerate() {
+                let slot = |base: Place, dtype: DType| Slot {
+                    place: Place { offset: base.offset + e.offset * dtype.size(), ..base },
+                    ty: TensorType::new(dtype, e.shape.clone()),
+                };
+                state.name(StateKey::Parameter(e.name.clone()), slot(parameters, bucket.dtype));
+                if let Some((masters, dtype)) = masters {
+                    state.name(StateKey::master(&e.name), slot(masters, dtype));
+                }
+                let gradient = match &rows {
+                    Some(rows) => {
+                        state.name(StateKey::gradient_rows(&e.name), rows.clone());
+                        Slot { place: gradients, ty: bucket.gradients(held) }
+                    }
+                    None => slot(gradients, held),
+                };
+                state.name(StateKey::gradient(&e.name), gradient);
+                for (m, base) in moments.iter().zip(&places) {
+                    let slot = if m.single {
+                        let place = Place { offset: number * wide.size(), ..*base };
+                        Slot { place, ty: scalar(wide) }
+                    } else {
+                        slot(*base, wide)
+                    };
+                    state.name(StateKey::moment(m.name, &e.name), slot);
+                }
+            }
+            let filled = moments.iter().filter(|m| m.initial != 0.0);
+            state.initial.extend(filled.map(|m| (moment(m), m.initial)));
+            scalars.extend(rule.scalars().into_iter().map(|s| (StateKey::Scalar(i, s.into()), scalar(wide))));
+        }
+        scalars.push((StateKey::Unscale, wide_scalar(target)));
+        scalars.push((StateKey::LossScale, loss_scale_type()));
+        scalars.push((StateKey::Fault, scalar(DType::Bool)));
+        scalars.push((StateKey::Rng, TensorType::new(DType::I64, [2])));
+        let numbers = state.pack("scalars", SegmentKind::Input, Holds::Scalars, scalars);
+        state.scalars = Some(numbers);
+        let (mut parameters, mut buffers, mut constants) = (Vec::new(), Vec::new(), Vec::new());
+        for t in tensors.iter().filter(|t| layout.find(&t.name).is_none()) {
+            let key = t.key();
+            let own = match key {
+                StateKey::Parameter(_) => &mut parameters,
+                StateKey::Buffer(_) => &mut buffers,
+                _ => &mut constants,
+            };
+            own.push((key, t.ty.clone()));
+        }
+        state.pack("frozen parameters", SegmentKind::Constant, Holds::Parameters, parameters);
+        state.pack("buffers", SegmentKind::State, Holds::Buffers, buffers);
+        state.pack("constants", SegmentKind::Constant, Holds::Buffers, constants);
+        state
+    }
+
+    /// Adds a segment.
+    fn segment(&mut self, name: String, bytes: usize, kind: SegmentKind, holds: Holds) -> SegmentId {
+        self.segments.push((Segment { name, bytes, kind }, holds));
+        SegmentId(self.segments.len() as u32)
+    }
+
+    /// Adds a segment holding tensors one after the other.
+    fn pack(
+        &mut self,
+        name: &str,
+        kind: SegmentKind,
+        holds: Holds,
+        tensors: Vec<(StateKey, TensorType)>,
+    ) -> SegmentId {
+        let segment = SegmentId(self.segments.len() as u32 + 1);
+        let mut offset = 0usize;
+        for (key, ty) in tensors {
+            let bytes = ty.bytes();
+            self.name(key, Slot { place: Place { segment, offset }, ty });
+            offset += bytes.next_multiple_of(self.alignment);
+        }
+        self.segment(name.to_string(), offset, kind, holds)
+    }
+
+    /// Names a tensor.
+    fn name(&mut self, key: StateKey, slot: Slot) {
+        self.slots.insert(key, slot);
+    }
+
+    /// Finds a tensor.
+    ///
+    /// # Errors
+    /// `Model` if there is none.
+    pub fn slot(&self, key: &StateKey) -> Result<&Slot> {
+        let found = self.slots.get(key);
+        found.ok_or_else(|| Error::Model(format!("the state has no {key}: {key:?}")))
+    }
+
+    /// The segments, in the order of their ids.
+    pub fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().map(|(s, _)| s)
+    }
+
+    /// Bytes of the segments with some content.
+    pub(super) fn bytes(&self, holds: Holds) -> usize {
+        self.segments.iter().filter(|(_, h)| *h == holds).map(|(s, _)| s.bytes).sum()
+    }
+}

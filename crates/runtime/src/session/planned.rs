@@ -1,0 +1,239 @@
+//! A training step before any memory is taken: the layout of its state, its plans, and what these will hold.
+
+use super::graphs;
+use super::layout::{Holds, StateLayout};
+use super::program::Interface;
+use super::tensors::{ModelTensor, tensors};
+use super::Training;
+use crate::error::{Error, Result};
+use crate::optim::{Clip, Groups};
+use headwater_core::Graph;
+use headwater_core::compile::{self, Compiled, Goal, Options, ParameterGradient, Watch};
+use headwater_core::pass::Rematerialized;
+use headwater_core::pass::differentiate::NoGradient;
+use headwater_core::pass::precision::Properties;
+use headwater_core::plan::{Bindings, Plan};
+use headwater_core::target::Target;
+use headwater_core::train::{BucketLayout, update_graph, zero_graph};
+use serde::Serialize;
+
+/// A plan and the places of what it is fed and returns.
+pub(super) struct Bound {
+    pub(super) plan: Plan,
+    pub(super) interface: Interface,
+    pub(super) rematerialized: Option<Rematerialized>,
+}
+
+/// Compiles a graph; `interface` binds it when it is known what is compiled.
+pub(super) fn bound(
+    graph: Graph,
+    options: &Options,
+    target: &Target,
+    interface: impl FnOnce(&Compiled) -> Result<(Interface, Bindings)>,
+) -> Result<Bound> {
+    let mut own = None;
+    let compiled = compile::compile(graph, options, target, |compiled| {
+        let (interface, bindings) = interface(compiled)?;
+        own = Some(interface);
+        Ok::<_, Error>(bindings)
+    })?;
+    let interface = own.ok_or_else(|| Error::Model("a graph was not bound".into()))?;
+    Ok(Bound { rematerialized: compiled.rematerialized, plan: compiled.into_plan()?, interface })
+}
+
+/// Memory by kind, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryUse {
+    /// Parameters.
+    pub parameters: usize,
+    /// Buffers and constants.
+    pub buffers: usize,
+    /// Gradients.
+    pub gradients: usize,
+    /// f32 copies of low-precision weights.
+    pub masters: usize,
+    /// The optimizer's moments, in f32 or wider.
+    pub moments: usize,
+    /// The arena: activations, temporary gradients and workspaces at their peak.
+    pub arena: usize,
+    /// Numbers and tensors that a step is fed, and its results.
+    pub inputs_outputs: usize,
+}
+
+impl MemoryUse {
+    /// All of it.
+    pub fn total(&self) -> usize {
+        self.parameters
+            + self.buffers
+            + self.masters
+            + self.gradients
+            + self.moments
+            + self.arena
+            + self.inputs_outputs
+    }
+}
+
+/// See the module's description. Of a model that is not trained, its forward pass.
+pub struct Planned {
+    pub(super) state: StateLayout,
+    pub(super) layout: BucketLayout,
+    pub(super) tensors: Vec<ModelTensor>,
+    pub(super) precision: Properties,
+    pub(super) groups: Option<Groups>,
+    /// Tables with sparse gradients, and the most rows of these.
+    pub(super) sparse: Vec<(String, usize)>,
+    pub(super) missing: Vec<NoGradient>,
+    pub(super) program: Bound,
+    pub(super) update: Option<Bound>,
+    pub(super) zero: Option<Bound>,
+}
+
+impl Planned {
+    /// Plans a training step on a target. `watch` sees every stage of the compilation of its gradients.
+    ///
+    /// # Errors
+    /// `Config` for settings out of range, and what the passes refuse.
+    pub fn training(
+        graph: &Graph,
+        settings: &Training,
+        target: &Target,
+        watch: Option<Watch>,
+    ) -> Result<Planned> {
+        let precision = settings.precision.properties()?;
+        let mut groups = Groups::new(settings.optimizer.clone(), settings.groups.clone(), settings.decay)?;
+        check_clip(settings.clip)?;
+        if settings.accumulate == 0 {
+            return Err(Error::config("accumulate", "must be at least 1"));
+        }
+        let accumulate = settings.accumulate > 1;
+        // Flat storage follows from the gradients: the state is laid out when they are known, before the step
+        // is planned.
+        let sparse = settings.sparse_embeddings.choice().filter(|_| !accumulate && groups.by_element());
+        let options = Options { accumulate, sparse, watch, ..graphs::training(&precision, settings, &[]) };
+        let mut made = None;
+        let program = bound(graph.clone(), &options, target, |compiled| {
+            let layout = lay_out(&compiled.gradients, settings, precision.masters, &mut groups)?;
+            let tensors = tensors(&compiled.graph);
+            let state = StateLayout::new(target, &layout, &tensors, Some((settings, &groups)));
+            let bound = Interface::bind(&state, &compiled.graph)?;
+            let rows = |g: &ParameterGradient| Some((g.parameter.clone(), g.rows?));
+            let sparse: Vec<(String, usize)> = compiled.gradients.iter().filter_map(rows).collect();
+            made = Some((layout, tensors, state, sparse, compiled.missing.clone()));
+            Ok(bound)
+        })?;
+        let unbound = || Error::Model("a graph was not bound".into());
+        let (layout, tensors, state, sparse, missing) = made.ok_or_else(unbound)?;
+        let updating = |graph: Graph| {
+            bound(graph, &graphs::update(), target, |compiled| Interface::bind(&state, &compiled.graph))
+        };
+        let update = updating(update_graph(&layout, |g| groups.rule(g), settings.clip, accumulate)?)?;
+        let zero = accumulate.then(|| updating(zero_graph(&layout)?)).transpose()?;
+        let (groups, update) = (Some(groups), Some(update));
+        let planned =
+            Planned { state, layout, tensors, precision, groups, sparse, missing, program, update, zero };
+        let total = planned.memory().total();
+        // The gradients keep to the budget; the update or its results alone may exceed it.
+        match settings.memory_budget.filter(|b| total > *b) {
+            Some(budget) => Err(Error::config(
+                "memory_budget",
+                format!("is {budget} bytes, training with its update takes {total}: raise it"),
+            )),
+            None => Ok(planned),
+        }
+    }
+
+    /// Plans a forward pass as the model was exported.
+    ///
+    /// # Errors
+    /// What the passes refuse.
+    pub fn forward(
+        graph: &Graph,
+        precision: &Properties,
+        target: &Target,
+        watch: Option<Watch>,
+    ) -> Result<Planned> {
+        let options =
+            Options { goal: Goal::Forward, precision: precision.clone(), watch, ..Options::default() };
+        let (layout, tensors) = (BucketLayout::default(), tensors(graph));
+        let mut made = None;
+        let program = bound(graph.clone(), &options, target, |compiled| {
+            let state = StateLayout::new(target, &layout, &self::tensors(&compiled.graph), None);
+            let bound = Interface::bind(&state, &compiled.graph)?;
+            made = Some(state);
+            Ok(bound)
+        })?;
+        let state = made.ok_or_else(|| Error::Model("a graph was not bound".into()))?;
+        let (groups, sparse, missing) = (None, Vec::new(), Vec::new());
+        let (update, zero, precision) = (None, None, precision.clone());
+        Ok(Planned { state, layout, tensors, precision, groups, sparse, missing, program, update, zero })
+    }
+
+    /// The plan of the gradients, or of the forward pass.
+    pub fn plan(&self) -> &Plan {
+        &self.program.plan
+    }
+
+    /// The plan of the update.
+    pub fn update_plan(&self) -> Option<&Plan> {
+        self.update.as_ref().map(|u| &u.plan)
+    }
+
+    /// Trainable parameters that get no gradient, and why.
+    pub fn missing(&self) -> &[NoGradient] {
+        &self.missing
+    }
+
+    /// Cost of keeping [`Training::memory_budget`]; `None` if there is none, or nothing had to be done.
+    pub fn rematerialized(&self) -> Option<Rematerialized> {
+        self.program.rematerialized
+    }
+
+    /// Bytes that a step will hold: the state, the arena that its plans share, what they are fed and return.
+    pub fn memory(&self) -> MemoryUse {
+        let held = |holds| self.state.bytes(holds);
+        let all = || [&self.program].into_iter().chain(&self.update).chain(&self.zero);
+        let own: usize = all().flat_map(|b| b.interface.bytes).sum();
+        MemoryUse {
+            parameters: held(Holds::Parameters),
+            buffers: held(Holds::Buffers),
+            gradients: held(Holds::Gradients),
+            masters: held(Holds::Masters),
+            moments: held(Holds::Moments),
+            arena: all().map(|b| b.plan.segments[0].bytes).max().unwrap_or(0),
+            inputs_outputs: held(Holds::Scalars) + own,
+        }
+    }
+}
+
+/// The flat layout of gradients, with the masters and the rounding that the settings ask for.
+fn lay_out(
+    gradients: &[ParameterGradient],
+    t: &Training,
+    masters: bool,
+    groups: &mut Groups,
+) -> Result<BucketLayout> {
+    let layout = graphs::layout(gradients, groups, t.bucket_size)?;
+    let layout = if masters { layout.with_masters() } else { layout };
+    let layout = if t.stochastic_rounding { layout.with_stochastic_rounding() } else { layout };
+    if t.stochastic_rounding && layout.buckets.iter().all(|b| !b.stochastic) {
+        let message = "is for low-precision weights without masters, as at O3; here there are none";
+        return Err(Error::config("amp.stochastic_rounding", message));
+    }
+    if layout.buckets.is_empty() {
+        let message = "no trainable parameter gets a gradient: there is nothing to train";
+        return Err(Error::Model(message.into()));
+    }
+    Ok(layout)
+}
+
+fn check_clip(clip: Clip) -> Result<()> {
+    for (setting, limit) in [("clip_norm", clip.norm), ("clip_value", clip.value)] {
+        if limit.is_some_and(|x| x.is_nan() || x <= 0.0) {
+            return Err(Error::config(setting, "must be positive"));
+        }
+    }
+    if clip.norm.is_some() && clip.value.is_some() {
+        return Err(Error::config("clip_value", "cannot be combined with clip_norm: choose one"));
+    }
+    Ok(())
+}
