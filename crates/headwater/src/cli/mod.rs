@@ -286,3 +286,78 @@ fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
         Command::Bench(args) => bench::run(args, &*device, threads, talk),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use std::path::Path;
+
+    /// Commands of a text, one a line, each with its line: `headwater …`, without what is set apart behind it.
+    fn commands(text: &str) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        let mut open = false;
+        for line in text.lines() {
+            let (part, more) =
+                line.trim().strip_suffix('\\').map_or((line.trim(), false), |part| (part, true));
+            match lines.last_mut().filter(|_| open) {
+                Some(last) => last.push_str(part),
+                None => lines.push(part.to_string()),
+            }
+            open = more;
+        }
+        // Explanations stand behind a sign, or after a gap.
+        let first = |l: &String, gap: &str| l.split(gap).next().unwrap_or(l).to_string();
+        let commands = lines.iter().filter(|l| l.starts_with("headwater "));
+        commands.map(|l| first(&first(l, " #"), "   ")).collect()
+    }
+
+    /// Markdown files of a folder and those below it.
+    fn pages(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                pages(&path, found);
+            } else if path.extension().is_some_and(|e| e == "md") {
+                found.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn commands_in_documents_and_help_are_understood() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut files = Vec::new();
+        for folder in ["docs", "examples", "tools"] {
+            pages(&root.join(folder), &mut files);
+        }
+        for file in ["README.md", "README.zh-CN.md", "BENCHMARKS.md", "CONTRIBUTING.md", "ARCHITECTURE.md"] {
+            files.push(root.join(file));
+        }
+        let mut texts: Vec<(String, String)> = Vec::new();
+        for file in files {
+            texts.push((file.display().to_string(), std::fs::read_to_string(&file).unwrap()));
+        }
+        let mut all = vec![Cli::command()];
+        while let Some(command) = all.pop() {
+            if let Some(help) = command.get_after_help() {
+                texts.push((format!("{} --help", command.get_name()), help.to_string()));
+            }
+            all.extend(command.get_subcommands().cloned());
+        }
+        let (mut count, mut refused) = (0, Vec::new());
+        for (place, text) in &texts {
+            for command in commands(text) {
+                count += 1;
+                if let Err(e) = Cli::try_parse_from(command.split_whitespace()) {
+                    refused.push(format!(
+                        "{place}: `{command}`: {}",
+                        e.to_string().lines().next().unwrap_or("")
+                    ));
+                }
+            }
+        }
+        assert!(count > 60, "only {count} commands were found");
+        assert!(refused.is_empty(), "{}", refused.join("\n"));
+    }
+}
