@@ -178,6 +178,7 @@ fn page() -> String {
         ("data.last", "runtime/src/data/order.rs", "LastBatch"),
         ("eval.metric", config, "Metric"),
         ("sparse_embeddings", "runtime/src/session/mod.rs", "Sparse"),
+        ("moments", "runtime/src/session/mod.rs", "Moments"),
         ("nonfinite", config, "NonFinite"),
         ("amp.scaler.rule", "runtime/src/scaler/mod.rs", "Flavor"),
     ] {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::evaluation::Evaluation;
 use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
 use crate::schedule::{Schedule, Shape, spelled};
-use crate::session::{Sparse, Training};
+use crate::session::{Moments, Sparse, Training};
 use headwater_core::graph::NodeId;
 use headwater_core::pass::instrument::Fault;
 use headwater_core::train::BucketSize;
@@ -70,6 +70,10 @@ pub struct TrainConfig {
     /// Gradients are dense where batches are accumulated, and for optimizers that do not step each element by
     /// itself: LAMB, LARC, NovoGrad, AdamP, BertAdam, SGD with momentum.
     pub sparse_embeddings: Sparse,
+    /// Form in which the optimizer keeps its moments between steps: `f32`, `bf16` or `int8`. With AdamW a parameter takes
+    /// 16 bytes in f32, 12 with moments in bf16, 10 with moments in 8 bits. Steps are computed in f32 and rounded
+    /// stochastically.
+    pub moments: Moments,
     /// What happens when gradients are not finite and no rule adapts the loss scale.
     pub nonfinite: NonFinite,
     /// A fault to try out what the run does then; not part of the settings that are written.
@@ -224,6 +228,7 @@ impl Default for TrainConfig {
             memory_budget: None,
             bucket_size: Bytes(BucketSize::default().rest),
             sparse_embeddings: Sparse::default(),
+            moments: Moments::default(),
             nonfinite: NonFinite::default(),
             fault: None,
             data: DataConfig::default(),
@@ -303,6 +308,7 @@ impl TrainConfig {
             memory_budget: self.memory_budget.map(|b| b.0),
             bucket_size: BucketSize::of(self.bucket_size.0),
             sparse_embeddings: self.sparse_embeddings,
+            moments: self.moments,
             scaled: self.amp.rule()?.scales(),
             fault: self.fault.map(|f| (f.node, f.fault)),
         })

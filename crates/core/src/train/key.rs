@@ -43,6 +43,8 @@ pub enum Kept {
     GradientRows,
     /// A moment of the optimizer, by PyTorch's name.
     Moment(String),
+    /// Scales of a moment that is kept in codes ([`MomentForm::Int8`](super::MomentForm)), by PyTorch's name.
+    Scales(String),
 }
 
 impl StateKey {
@@ -83,13 +85,21 @@ impl StateKey {
             "masters" => StateKey::Bucket(bucket, Kept::Masters),
             "gradients" => StateKey::Bucket(bucket, Kept::Gradients),
             "gradient_rows" => StateKey::Bucket(bucket, Kept::GradientRows),
-            moment => StateKey::Bucket(bucket, Kept::Moment(moment.into())),
+            kind => match kind.strip_prefix(SCALES) {
+                Some(moment) => StateKey::Bucket(bucket, Kept::Scales(moment.into())),
+                None => StateKey::Bucket(bucket, Kept::Moment(kind.into())),
+            },
         })
     }
 
     /// A moment of a parameter.
     pub fn moment(moment: &str, parameter: &str) -> StateKey {
         StateKey::Part(parameter.into(), Kept::Moment(moment.into()))
+    }
+
+    /// Scales of a moment of a parameter.
+    pub fn scales(moment: &str, parameter: &str) -> StateKey {
+        StateKey::Part(parameter.into(), Kept::Scales(moment.into()))
     }
 
     /// The gradient of a parameter.
@@ -110,6 +120,7 @@ impl StateKey {
 
 const UNSCALE: &str = "unscale";
 const LOSS_SCALE: &str = "loss_scale";
+const SCALES: &str = "scales.";
 const GRADIENT: &str = "gradient.";
 const GRADIENT_ROWS: &str = "gradient_rows.";
 
@@ -129,10 +140,12 @@ impl fmt::Display for StateKey {
             StateKey::Bucket(bucket, Kept::Gradients) => write!(f, "gradients/{bucket}"),
             StateKey::Bucket(bucket, Kept::GradientRows) => write!(f, "gradient_rows/{bucket}"),
             StateKey::Bucket(bucket, Kept::Moment(moment)) => write!(f, "{moment}/{bucket}"),
+            StateKey::Bucket(bucket, Kept::Scales(moment)) => write!(f, "{SCALES}{moment}/{bucket}"),
             StateKey::Part(parameter, Kept::Masters) => write!(f, "master.{parameter}"),
             StateKey::Part(parameter, Kept::Gradients) => write!(f, "{GRADIENT}{parameter}"),
             StateKey::Part(parameter, Kept::GradientRows) => write!(f, "{GRADIENT_ROWS}{parameter}"),
             StateKey::Part(parameter, Kept::Moment(moment)) => write!(f, "{moment}.{parameter}"),
+            StateKey::Part(parameter, Kept::Scales(moment)) => write!(f, "{SCALES}{moment}.{parameter}"),
         }
     }
 }
@@ -154,6 +167,7 @@ mod tests {
             StateKey::Bucket(1, Kept::Masters),
             StateKey::Bucket(12, Kept::Gradients),
             StateKey::Bucket(2, moment),
+            StateKey::Bucket(2, Kept::Scales("exp_avg".into())),
             StateKey::Bucket(0, Kept::GradientRows),
             StateKey::gradient("layers.0.weight"),
             StateKey::gradient_rows("table.weight"),

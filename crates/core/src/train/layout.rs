@@ -65,6 +65,8 @@ pub struct Bucket {
     pub master: Master,
     /// Whether the parameters, without masters, are rounded stochastically after each step.
     pub stochastic: bool,
+    /// How the moments with a number for each element are kept.
+    pub moments: MomentForm,
     /// Length in elements, a multiple of [`BLOCK`] but for a table with a sparse gradient.
     pub elements: usize,
     /// The parameters, in the order in which the backward pass produces their gradients.
@@ -81,6 +83,20 @@ pub enum Master {
     /// Of bf16 parameters, as what these lack: the lower half of the bits
     /// (`crate::ops::update::master`).
     Rest,
+}
+
+/// Form in which an optimizer's moments are kept between steps; they are computed in f32 in any case. Moments of f64
+/// parameters, and those that are one number for a parameter, stay as they are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum MomentForm {
+    /// As they are computed: f32.
+    #[default]
+    Wide,
+    /// bf16, rounded stochastically.
+    Bf16,
+    /// Codes of 8 bits on logarithmic levels, with a scale for each [`BLOCK`], or for each row of a table with a
+    /// sparse gradient (`crate::ops::update::moment_codes`).
+    Int8,
 }
 
 /// A parameter in its bucket.
@@ -115,6 +131,14 @@ impl BucketLayout {
         self
     }
 
+    /// Keeps the moments of f32 in a form.
+    pub fn with_moments(mut self, form: MomentForm) -> Self {
+        for b in self.buckets.iter_mut().filter(|b| b.wide() == DType::F32) {
+            b.moments = form;
+        }
+        self
+    }
+
     /// Lays out parameters given as name, type and number of their group of settings, in the order in which
     /// their gradients appear.
     pub fn new<'a>(
@@ -144,10 +168,21 @@ impl BucketLayout {
             let at = *own.open.get_or_insert_with(|| {
                 let (part, start) = (own.parts, own.elements);
                 own.parts += 1;
-                let (master, stochastic) = (Master::None, false);
+                let (master, stochastic, moments) = (Master::None, false, MomentForm::Wide);
                 let (elements, entries, rows) = (0, Vec::new(), None);
-                let bucket =
-                    Bucket { dtype, group, kind, part, start, rows, master, stochastic, elements, entries };
+                let bucket = Bucket {
+                    dtype,
+                    group,
+                    kind,
+                    part,
+                    start,
+                    rows,
+                    master,
+                    stochastic,
+                    moments,
+                    elements,
+                    entries,
+                };
                 buckets.push((number, bucket));
                 buckets.len() - 1
             });
@@ -189,6 +224,7 @@ impl BucketLayout {
                 rows: Some(rows),
                 master: Master::None,
                 stochastic: false,
+                moments: MomentForm::Wide,
                 elements: ty.shape.numel(),
                 entries: vec![Entry { name: name.to_string(), shape: ty.shape.clone(), offset: 0 }],
             });

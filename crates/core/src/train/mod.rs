@@ -12,7 +12,7 @@ pub mod update;
 pub use accumulate::accumulate;
 pub use bind::bind;
 pub use key::{Kept, StateKey};
-pub use layout::{BLOCK, Bucket, BucketLayout, BucketSize, Entry, Master};
+pub use layout::{BLOCK, Bucket, BucketLayout, BucketSize, Entry, Master, MomentForm};
 pub use span::Span;
 pub(crate) use sparse::sparse_tables;
 pub use sparse::{SparseEmbeddings, sparse_gradients};

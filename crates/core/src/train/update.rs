@@ -2,18 +2,20 @@
 //! each bucket's optimizer, which states how its operators are put together as an [`UpdateRule`].
 
 use super::key::{Kept, StateKey};
-use super::layout::{Bucket, BucketLayout, Master};
+use super::layout::{Bucket, BucketLayout, Master, MomentForm};
 use super::span::Span;
 use crate::graph::{InputRole, OutputRole, Phase};
 use crate::ops::movement::cat::CAT;
+use crate::ops::pointwise::frac::FRAC;
 use crate::ops::random::philox::PHILOX_UNIFORM;
 use crate::ops::reduce::{amax::AMAX, sum::SUM};
 use crate::ops::update::gradient_scale::GRADIENT_SCALE;
 use crate::ops::update::gradient_statistics::GRADIENT_STATISTICS;
 use crate::ops::update::master::{MASTER_JOIN, MASTER_SPLIT};
+use crate::ops::update::moment_codes::{DEQUANTIZE_BLOCK, QUANTIZE_BLOCK};
 use crate::ops::update::rows::{GATHER_ROWS, UPDATE_ROWS};
 use crate::ops::update::stochastic_round::STOCHASTIC_ROUND;
-use crate::{Attrs, Builder, DType, Graph, Result, TensorType, ValueId};
+use crate::{Attrs, Builder, DType, Error, Graph, Result, TensorType, ValueId};
 
 /// A quantity that an optimizer keeps for each parameter, in f32 or wider.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,18 +26,46 @@ pub struct Moment {
     pub initial: f64,
     /// One number for the whole parameter instead of one for each element.
     pub single: bool,
+    /// A sum or mean of squares: never negative, and a divisor of the step.
+    pub squares: bool,
 }
 
 impl Moment {
     /// One for each element that starts at 0.
     pub fn new(name: &'static str) -> Moment {
-        Moment { name, initial: 0.0, single: false }
+        Moment { name, initial: 0.0, single: false, squares: false }
+    }
+
+    /// The same of squares.
+    pub fn squares(name: &'static str) -> Moment {
+        Moment { squares: true, ..Moment::new(name) }
+    }
+
+    /// The form in which it is kept in a bucket.
+    pub fn form(&self, bucket: &Bucket) -> MomentForm {
+        if self.single { MomentForm::Wide } else { bucket.moments }
+    }
+
+    /// Dtype in which it is kept in a bucket.
+    pub fn dtype(&self, bucket: &Bucket) -> DType {
+        match self.form(bucket) {
+            MomentForm::Wide => bucket.wide(),
+            MomentForm::Bf16 => DType::BF16,
+            MomentForm::Int8 if self.squares => DType::U8,
+            MomentForm::Int8 => DType::I8,
+        }
     }
 
     /// Its type over a whole bucket.
     pub fn span(&self, bucket: &Bucket) -> TensorType {
-        let all = bucket.span(bucket.wide());
+        let all = bucket.span(self.dtype(bucket));
         if self.single { TensorType::new(all.dtype, [bucket.entries.len()]) } else { all }
+    }
+
+    /// Type of its scales over a whole bucket, if it is kept in codes.
+    pub fn scales(&self, bucket: &Bucket) -> Option<TensorType> {
+        let blocks = bucket.span(DType::F32).shape[0];
+        (self.form(bucket) == MomentForm::Int8).then(|| TensorType::new(DType::F32, [blocks, 1]))
     }
 }
 
@@ -150,15 +180,16 @@ pub fn update_graph<'a>(
             (Master::None, true) => (b.cast(low, wide)?, whole_low),
             (Master::None, false) => (low, whole_low),
         };
-        let mut targets = vec![target];
+        let mut kept = Vec::new();
         let mut moments = Vec::new();
         for moment in rule.moments() {
-            let m = moment.map(|m| {
-                let key = StateKey::Bucket(i, Kept::Moment(m.name.into()));
-                input(&mut b, key, m.span(bucket))
-            });
-            targets.extend(m);
-            moments.push(m.map(|m| seen(&mut b, m, rows)).transpose()?);
+            let Some(moment) = moment else {
+                moments.push(None);
+                continue;
+            };
+            let own = KeptMoment::read(&mut b, i, bucket, &moment, rows)?;
+            moments.push(Some(own.wide(&mut b, wide)?));
+            kept.push(own);
         }
         let scalars = rule.scalars().into_iter();
         let scalars = scalars.map(|s| input(&mut b, StateKey::Scalar(i, s.into()), scalar(wide))).collect();
@@ -174,16 +205,9 @@ pub fn update_graph<'a>(
             clip_value: clip.value,
         };
         let mut outputs = rule.step(&mut b, &span)?;
+        // Streams that no node of a model draws from: those are counted from 0.
         if bucket.stochastic {
-            // Streams that no node of a model draws from: those are counted from 0. One for each kind: where
-            // its buckets begin changes no number.
-            let attrs = Attrs::new().with("size", bucket.gradients(wide).shape.to_ints());
-            let mut attrs = attrs.with("dtype", wide).with("stream", (1i64 << 31) + bucket.kind as i64);
-            if bucket.start > 0 {
-                attrs.set("first", bucket.start as i64);
-            }
-            let key = b.rng();
-            let noise = b.one(&PHILOX_UNIFORM, &[key], attrs)?;
+            let noise = noise(&mut b, bucket, 1 << 31)?;
             let to = Attrs::new().with("dtype", bucket.dtype);
             outputs[0] = b.one(&STOCHASTIC_ROUND, &[outputs[0], noise], to)?;
         }
@@ -196,11 +220,14 @@ pub fn update_graph<'a>(
                 Some(parts[0])
             }
         };
-        if let Some(rounded) = rounded {
-            outputs.push(rounded);
-            targets.push(whole_low);
+        let mut written = vec![(target, outputs[0])];
+        let narrow = kept.iter().any(|m| m.form != MomentForm::Wide);
+        let mut noise = narrow.then(|| noise(&mut b, bucket, (1 << 31) + (1 << 30))).transpose()?;
+        for (moment, &new) in kept.iter().zip(&outputs[1..]) {
+            written.extend(moment.written(&mut b, new, &mut noise, finite)?);
         }
-        for (target, mut new) in targets.into_iter().zip(outputs) {
+        written.extend(rounded.map(|rounded| (whole_low, rounded)));
+        for (target, mut new) in written {
             if let Some(rows) = rows {
                 new = b.one(&UPDATE_ROWS, &[target, rows, new], Attrs::new())?;
             }
@@ -209,6 +236,80 @@ pub fn update_graph<'a>(
         }
     }
     Ok(b.finish())
+}
+
+/// Uniform numbers for a bucket's elements. A stream for each kind from `first`: where its buckets begin changes no
+/// number.
+fn noise(b: &mut Builder, bucket: &Bucket, first: i64) -> Result<ValueId> {
+    let attrs = Attrs::new().with("size", bucket.gradients(bucket.wide()).shape.to_ints());
+    let mut attrs = attrs.with("dtype", bucket.wide()).with("stream", first + bucket.kind as i64);
+    if bucket.start > 0 {
+        attrs.set("first", bucket.start as i64);
+    }
+    let key = b.rng();
+    b.one(&PHILOX_UNIFORM, &[key], attrs)
+}
+
+/// A moment of a bucket between steps.
+struct KeptMoment {
+    form: MomentForm,
+    /// Its input: numbers, or codes.
+    whole: ValueId,
+    /// The part of it that is stepped.
+    seen: ValueId,
+    /// Of codes: the scales, and those that are stepped.
+    scales: Option<(ValueId, ValueId)>,
+}
+
+impl KeptMoment {
+    fn read(
+        b: &mut Builder,
+        i: usize,
+        bucket: &Bucket,
+        moment: &Moment,
+        rows: Option<ValueId>,
+    ) -> Result<KeptMoment> {
+        let key = |kept: fn(String) -> Kept| StateKey::Bucket(i, kept(moment.name.into()));
+        let whole = input(b, key(Kept::Moment), moment.span(bucket));
+        let scales = moment.scales(bucket).map(|ty| input(b, key(Kept::Scales), ty));
+        let scales = scales.map(|s| Ok::<_, Error>((s, seen(b, s, rows)?))).transpose()?;
+        Ok(KeptMoment { form: moment.form(bucket), whole, seen: seen(b, whole, rows)?, scales })
+    }
+
+    /// Its numbers in the dtype that the step is computed in.
+    fn wide(&self, b: &mut Builder, wide: DType) -> Result<ValueId> {
+        match self.scales {
+            Some((_, scales)) => b.call(&DEQUANTIZE_BLOCK, &[self.seen, scales]),
+            None => b.cast(self.seen, wide),
+        }
+    }
+
+    /// New contents of its inputs. Rounding takes `noise`, and leaves digits of it that were not looked at.
+    fn written(
+        &self,
+        b: &mut Builder,
+        new: ValueId,
+        noise: &mut Option<ValueId>,
+        apply: ValueId,
+    ) -> Result<Vec<(ValueId, ValueId)>> {
+        let (form, Some(own)) = (self.form, *noise) else { return Ok(vec![(self.whole, new)]) };
+        let written = match (form, self.scales) {
+            (MomentForm::Int8, Some((scales, old))) => {
+                let codes =
+                    b.apply(&QUANTIZE_BLOCK, &[new, own, apply, self.seen, old].map(Some), Attrs::new())?;
+                vec![(self.whole, codes[0]), (scales, codes[1])]
+            }
+            (MomentForm::Bf16, _) => {
+                let to = Attrs::new().with("dtype", DType::BF16);
+                vec![(self.whole, b.one(&STOCHASTIC_ROUND, &[new, own], to)?)]
+            }
+            _ => return Ok(vec![(self.whole, new)]),
+        };
+        // Uniform numbers are multiples of 2⁻²⁴: the next moment gets their lower digits.
+        let shifted = b.scale(own, 256.0)?;
+        *noise = Some(b.call(&FRAC, &[shifted])?);
+        Ok(written)
+    }
 }
 
 /// A bucket's values as its rule sees them: all, or the rows of a table that has a sparse gradient.

@@ -14,7 +14,7 @@ use crate::import::Dims;
 use crate::machine::resident;
 use crate::model::Model;
 use crate::runtime::optim::Clip;
-use crate::runtime::session::{Model as SessionModel, Session, Sparse, Training};
+use crate::runtime::session::{Model as SessionModel, Moments, Session, Sparse, Training};
 use crate::runtime::trainer::Span;
 use crate::tensors::TensorFile;
 use anyhow::{Context, Result};
@@ -45,6 +45,8 @@ pub struct Settings {
     pub bucket_size: BucketSize,
     /// Embeddings with sparse gradients.
     pub sparse_embeddings: Sparse,
+    /// Form of the optimizer's moments.
+    pub moments: Moments,
     /// Learning rate.
     pub lr: f64,
     /// Limit of the gradients' norm.
@@ -227,6 +229,7 @@ impl Running {
             memory_budget: settings.memory_budget,
             bucket_size: settings.bucket_size,
             sparse_embeddings: settings.sparse_embeddings,
+            moments: settings.moments,
             scaled,
             ..Training::default()
         };

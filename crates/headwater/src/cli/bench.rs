@@ -266,6 +266,7 @@ fn steps(
         memory_budget: args.memory.budget(),
         bucket_size: args.memory.buckets(),
         sparse_embeddings: args.memory.sparse(),
+        moments: args.memory.moments(),
         lr: args.lr,
         clip: args.clip_norm,
         patience: Patience { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },

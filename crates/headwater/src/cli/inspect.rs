@@ -73,6 +73,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         memory_budget: args.memory.budget(),
         bucket_size: args.memory.buckets(),
         sparse_embeddings: args.memory.sparse(),
+        moments: args.memory.moments(),
         ..Training::default()
     };
     let found = inspect(&model, &bound, device, &settings)?;

@@ -22,7 +22,7 @@ mod train;
 use crate::core::train::BucketSize;
 use crate::devices;
 use crate::report::text;
-use crate::runtime::session::Sparse;
+use crate::runtime::session::{Moments, Sparse};
 use crate::runtime::{Bytes, TrainConfig};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -81,6 +81,20 @@ struct Memory {
     /// `all` of which a batch reads at most half the rows, or `none` (default: as in the settings, else `marked`).
     #[arg(long, value_name = "WHICH", value_parser = sparse)]
     sparse_embeddings: Option<Sparse>,
+    /// Form in which the optimizer keeps its moments: `f32`, `bf16` (2 bytes an element) or `int8` (1 byte), rounded
+    /// stochastically (default: as in the settings, else `f32`).
+    #[arg(long, value_name = "FORM", value_parser = moments)]
+    moments: Option<Moments>,
+}
+
+/// Reads a form of moments.
+fn moments(text: &str) -> Result<Moments, String> {
+    match text {
+        "f32" => Ok(Moments::F32),
+        "bf16" => Ok(Moments::Bf16),
+        "int8" => Ok(Moments::Int8),
+        _ => Err("it is f32, bf16 or int8".into()),
+    }
 }
 
 /// Reads a choice of embeddings.
@@ -114,12 +128,18 @@ impl Memory {
         self.sparse_embeddings.unwrap_or_default()
     }
 
+    /// Form of the moments, as given or else f32.
+    fn moments(&self) -> Moments {
+        self.moments.unwrap_or_default()
+    }
+
     /// Lays the options over settings.
     fn over(&self, c: &mut TrainConfig) {
         c.recompute = self.recompute(c.recompute);
         c.memory_budget = self.memory_budget.or(c.memory_budget);
         c.bucket_size = self.bucket_size.unwrap_or(c.bucket_size);
         c.sparse_embeddings = self.sparse_embeddings.unwrap_or(c.sparse_embeddings);
+        c.moments = self.moments.unwrap_or(c.moments);
     }
 }
 

@@ -33,7 +33,7 @@ impl UpdateRule for Adadelta {
         true
     }
     fn moments(&self) -> Vec<Option<Moment>> {
-        vec![Some(Moment::new("square_avg")), Some(Moment::new("acc_delta"))]
+        vec![Some(Moment::squares("square_avg")), Some(Moment::squares("acc_delta"))]
     }
 
     fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {

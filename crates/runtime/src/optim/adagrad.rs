@@ -42,7 +42,7 @@ impl UpdateRule for Adagrad {
         true
     }
     fn moments(&self) -> Vec<Option<Moment>> {
-        vec![Some(Moment { initial: self.initial_accumulator_value, ..Moment::new("sum") })]
+        vec![Some(Moment { initial: self.initial_accumulator_value, ..Moment::squares("sum") })]
     }
 
     fn scalars(&self) -> Vec<&'static str> {

@@ -35,8 +35,8 @@ impl UpdateRule for Adam {
         true
     }
     fn moments(&self) -> Vec<Option<Moment>> {
-        let largest = self.amsgrad.then(|| Moment::new("max_exp_avg_sq"));
-        vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq")), largest]
+        let largest = self.amsgrad.then(|| Moment::squares("max_exp_avg_sq"));
+        vec![Some(Moment::new("exp_avg")), Some(Moment::squares("exp_avg_sq")), largest]
     }
 
     fn scalars(&self) -> Vec<&'static str> {

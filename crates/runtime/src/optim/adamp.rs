@@ -99,7 +99,7 @@ impl AdamP {
 
 impl UpdateRule for AdamP {
     fn moments(&self) -> Vec<Option<Moment>> {
-        vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq"))]
+        vec![Some(Moment::new("exp_avg")), Some(Moment::squares("exp_avg_sq"))]
     }
 
     fn scalars(&self) -> Vec<&'static str> {

@@ -41,7 +41,7 @@ impl Default for BertAdam {
 
 impl UpdateRule for BertAdam {
     fn moments(&self) -> Vec<Option<Moment>> {
-        vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq"))]
+        vec![Some(Moment::new("exp_avg")), Some(Moment::squares("exp_avg_sq"))]
     }
 
     fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {

@@ -46,7 +46,7 @@ impl Default for Lamb {
 
 impl UpdateRule for Lamb {
     fn moments(&self) -> Vec<Option<Moment>> {
-        vec![Some(Moment::new("exp_avg")), Some(Moment::new("exp_avg_sq"))]
+        vec![Some(Moment::new("exp_avg")), Some(Moment::squares("exp_avg_sq"))]
     }
 
     fn scalars(&self) -> Vec<&'static str> {

@@ -45,7 +45,7 @@ impl Default for NovoGrad {
 
 impl UpdateRule for NovoGrad {
     fn moments(&self) -> Vec<Option<Moment>> {
-        vec![Some(Moment::new("exp_avg")), Some(Moment { single: true, ..Moment::new("exp_avg_sq") })]
+        vec![Some(Moment::new("exp_avg")), Some(Moment { single: true, ..Moment::squares("exp_avg_sq") })]
     }
 
     fn scalars(&self) -> Vec<&'static str> {

@@ -47,7 +47,7 @@ impl UpdateRule for RmsProp {
     fn moments(&self) -> Vec<Option<Moment>> {
         let average = self.centered.then(|| Moment::new("grad_avg"));
         let buffer = (self.momentum != 0.0).then(|| Moment::new("momentum_buffer"));
-        vec![Some(Moment::new("square_avg")), average, buffer]
+        vec![Some(Moment::squares("square_avg")), average, buffer]
     }
 
     fn step(&self, b: &mut Builder, span: &Span) -> headwater_core::Result<Vec<ValueId>> {

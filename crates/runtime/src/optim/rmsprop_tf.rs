@@ -53,7 +53,7 @@ impl UpdateRule for RmsPropTf {
     fn moments(&self) -> Vec<Option<Moment>> {
         let average = self.centered.then(|| Moment::new("grad_avg"));
         let buffer = (self.momentum != 0.0).then(|| Moment::new("momentum_buffer"));
-        vec![Some(Moment { initial: 1.0, ..Moment::new("square_avg") }), average, buffer]
+        vec![Some(Moment { initial: 1.0, ..Moment::squares("square_avg") }), average, buffer]
     }
 
     fn scalars(&self) -> Vec<&'static str> {

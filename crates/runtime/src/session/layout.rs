@@ -8,7 +8,7 @@ use headwater_core::pass::split_wide::wide_scalar;
 use headwater_core::plan::{Place, Segment, SegmentId, SegmentKind};
 use headwater_core::target::Target;
 use headwater_core::train::update::loss_scale_type;
-use headwater_core::train::{BucketLayout, Kept, Master, StateKey};
+use headwater_core::train::{BLOCK, Bucket, BucketLayout, Entry, Kept, Master, StateKey};
 use headwater_core::{DType, TensorType};
 use std::collections::HashMap;
 
@@ -73,7 +73,8 @@ impl StateLayout {
                 state.name(key, Slot { place, ty });
                 place
             };
-            let parameters = flat(StateKey::Parameters(i), bucket.span(bucket.dtype), "parameters", Holds::Parameters);
+            let parameters =
+                flat(StateKey::Parameters(i), bucket.span(bucket.dtype), "parameters", Holds::Parameters);
             let kept = match bucket.master {
                 Master::None => None,
                 Master::Whole => Some(("masters", wide)),
@@ -90,9 +91,16 @@ impl StateLayout {
                 Slot { place: flat(key, ty.clone(), "rows of gradients", Holds::Gradients), ty }
             });
             let moments: Vec<Moment> = rule.moments().into_iter().flatten().collect();
-            let moment = |m: &Moment| StateKey::Bucket(i, Kept::Moment(m.name.into()));
-            let places = moments.iter().map(|m| flat(moment(m), m.span(bucket), m.name, Holds::Moments));
-            let places: Vec<Place> = places.collect();
+            let bucket_key = |kept: fn(String) -> Kept, m: &Moment| StateKey::Bucket(i, kept(m.name.into()));
+            let places = moments.iter().map(|m| {
+                let place = flat(bucket_key(Kept::Moment, m), m.span(bucket), m.name, Holds::Moments);
+                let scales = m.scales(bucket).map(|ty| {
+                    let kind = format!("scales of {}", m.name);
+                    flat(bucket_key(Kept::Scales, m), ty, &kind, Holds::Moments)
+                });
+                (place, scales)
+            });
+            let places: Vec<(Place, Option<Place>)> = places.collect();
             for (number, e) in bucket.entries.iter().enumerate() {
                 let slot = |base: Place, dtype: DType| Slot {
                     place: Place { offset: base.offset + e.offset * dtype.size(), ..base },
@@ -110,18 +118,29 @@ impl StateLayout {
                     None => slot(gradients, held),
                 };
                 state.name(StateKey::gradient(&e.name), gradient);
-                for (m, base) in moments.iter().zip(&places) {
-                    let slot = if m.single {
+                for (m, (base, scales)) in moments.iter().zip(&places) {
+                    let own = if m.single {
                         let place = Place { offset: number * wide.size(), ..*base };
                         Slot { place, ty: scalar(wide) }
                     } else {
-                        slot(*base, wide)
+                        slot(*base, m.dtype(bucket))
                     };
-                    state.name(StateKey::moment(m.name, &e.name), slot);
+                    state.name(StateKey::moment(m.name, &e.name), own);
+                    if let Some(scales) = scales {
+                        let (first, count) = blocks(bucket, e);
+                        let place = Place { offset: first * DType::F32.size(), ..*scales };
+                        let ty = TensorType::new(DType::F32, [count]);
+                        state.name(StateKey::scales(m.name, &e.name), Slot { place, ty });
+                    }
                 }
             }
-            let filled = moments.iter().filter(|m| m.initial != 0.0);
-            state.initial.extend(filled.map(|m| (moment(m), m.initial)));
+            for m in moments.iter().filter(|m| m.initial != 0.0) {
+                // Of a moment in codes, the highest code, for its scale.
+                let top = if m.dtype(bucket) == DType::U8 { u8::MAX as f64 } else { i8::MAX as f64 };
+                let coded = m.scales(bucket).is_some();
+                state.initial.push((bucket_key(Kept::Moment, m), if coded { top } else { m.initial }));
+                state.initial.extend(coded.then(|| (bucket_key(Kept::Scales, m), m.initial)));
+            }
             scalars.extend(rule.scalars().into_iter().map(|s| (StateKey::Scalar(i, s.into()), scalar(wide))));
         }
         scalars.push((StateKey::Unscale, wide_scalar(target)));
@@ -192,5 +211,14 @@ impl StateLayout {
     /// Bytes of the segments with some content.
     pub(super) fn bytes(&self, holds: Holds) -> usize {
         self.segments.iter().filter(|(_, h)| *h == holds).map(|(s, _)| s.bytes).sum()
+    }
+}
+
+/// The first block of a parameter and how many it has, as its moments in codes have scales: rows of a table with a
+/// sparse gradient, else [`BLOCK`] elements each.
+pub(super) fn blocks(bucket: &Bucket, e: &Entry) -> (usize, usize) {
+    match bucket.rows {
+        Some(_) => (0, e.shape[0]),
+        None => (e.offset / BLOCK, e.shape.numel().div_ceil(BLOCK)),
     }
 }

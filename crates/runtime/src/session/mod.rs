@@ -30,7 +30,7 @@ use headwater_core::pass::precision::{Properties, Settings};
 use headwater_core::pass::split_wide::scalar_value;
 use headwater_core::plan::{Plan, Segment};
 use headwater_core::train::update;
-use headwater_core::train::{BucketLayout, BucketSize, Master, SparseEmbeddings, StateKey};
+use headwater_core::train::{BucketLayout, BucketSize, Master, MomentForm, SparseEmbeddings, StateKey};
 use headwater_core::{DType, Graph, Tensor, TensorType};
 use layout::StateLayout;
 use planned::{Bound, bound};
@@ -91,6 +91,8 @@ pub struct Training {
     pub bucket_size: BucketSize,
     /// Embeddings whose gradients have only the rows that a batch reads, and whose update steps only these.
     pub sparse_embeddings: Sparse,
+    /// Form in which the optimizer's moments are kept between steps.
+    pub moments: Moments,
     /// Whether gradients are those of the loss times [`Session::set_loss_scale`].
     pub scaled: bool,
     /// A fault to try out what a run does then, at a node of the differentiated graph; see
@@ -112,6 +114,7 @@ impl Default for Training {
             memory_budget: None,
             bucket_size: BucketSize::default(),
             sparse_embeddings: Sparse::default(),
+            moments: Moments::default(),
             scaled: false,
             fault: None,
         }
@@ -139,6 +142,31 @@ impl Sparse {
             Sparse::Marked => Some(SparseEmbeddings::Marked),
             Sparse::All => Some(SparseEmbeddings::All),
             Sparse::None => None,
+        }
+    }
+}
+
+/// Form in which the moments of f32 are kept between steps. They are computed in f32 in any case. Checkpoints hold them in f32,
+/// so that a run can go on in another form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Moments {
+    /// f32: 4 bytes an element.
+    #[default]
+    F32,
+    /// bf16, rounded stochastically: 2 bytes.
+    Bf16,
+    /// 8 bits on logarithmic levels with a scale for each block of 1024, rounded stochastically: 1 byte.
+    Int8,
+}
+
+impl Moments {
+    /// As layouts have it.
+    pub fn form(self) -> MomentForm {
+        match self {
+            Moments::F32 => MomentForm::Wide,
+            Moments::Bf16 => MomentForm::Bf16,
+            Moments::Int8 => MomentForm::Int8,
         }
     }
 }
@@ -584,4 +612,3 @@ impl TrainingState {
         1.0 / (self.settings.accumulate as f64 * self.loss_scale)
     }
 }
-

@@ -1,10 +1,10 @@
 //! A training step before any memory is taken: the layout of its state, its plans, and what these will hold.
 
+use super::Training;
 use super::graphs;
 use super::layout::{Holds, StateLayout};
 use super::program::Interface;
 use super::tensors::{ModelTensor, tensors};
-use super::Training;
 use crate::error::{Error, Result};
 use crate::optim::{Clip, Groups};
 use headwater_core::Graph;
@@ -213,6 +213,7 @@ fn lay_out(
     groups: &mut Groups,
 ) -> Result<BucketLayout> {
     let layout = graphs::layout(gradients, groups, t.bucket_size)?;
+    let layout = layout.with_moments(t.moments.form());
     let layout = if masters { layout.with_masters() } else { layout };
     let layout = if t.stochastic_rounding { layout.with_stochastic_rounding() } else { layout };
     if t.stochastic_rounding && layout.buckets.iter().all(|b| !b.stochastic) {

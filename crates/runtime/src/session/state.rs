@@ -2,11 +2,11 @@
 
 use super::layout::{Slot, StateLayout};
 use crate::error::{Error, Result};
+use headwater_core::Tensor;
 use headwater_core::device::{Buffer, Content, Device, Stream};
 use headwater_core::pass::split_wide::scalar_bytes;
 use headwater_core::plan::{Segment, SegmentId};
 use headwater_core::train::StateKey;
-use headwater_core::Tensor;
 use std::sync::Arc;
 
 /// Memory in segments.

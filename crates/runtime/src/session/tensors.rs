@@ -2,11 +2,12 @@
 //! at.
 
 use super::Session;
+use super::layout::Slot;
 use crate::data::append;
 use crate::error::Result;
 use headwater_core::graph::InputRole;
-use headwater_core::ops::update::master;
-use headwater_core::train::StateKey;
+use headwater_core::ops::update::{master, moment_codes};
+use headwater_core::train::{BLOCK, Kept, StateKey};
 use headwater_core::{DType, Graph, Shape, Tensor, TensorType};
 use std::borrow::Cow;
 
@@ -91,21 +92,61 @@ impl Session {
         out
     }
 
-    /// Bytes of a moment of [`Session::moments`].
+    /// Bytes of a moment of [`Session::moments`], in the type given there, however it is kept.
     pub fn read_moment(&self, key: &StateKey) -> Result<Vec<u8>> {
-        self.state.read(self.state.slot(key)?)
+        let slot = self.state.slot(key)?;
+        let held = self.state.read(slot)?;
+        let Some((scales, width)) = self.scales(key)? else {
+            return Ok(converted(slot.ty.dtype, wide(slot.ty.dtype), &held).into_owned());
+        };
+        let unsigned = slot.ty.dtype == DType::U8;
+        let scales = self.state.tensor(scales)?;
+        let mut out = Vec::with_capacity(held.len() * DType::F32.size());
+        for (codes, &scale) in held.chunks(width).zip(scales.floats()) {
+            out.extend(
+                codes.iter().flat_map(|&c| moment_codes::decode(c, scale as f32, unsigned).to_le_bytes()),
+            );
+        }
+        Ok(out)
     }
 
-    /// Replaces a moment.
+    /// Replaces a moment. What was read from one kept in the same form gives the same bits again.
     pub fn write_moment(&mut self, key: &StateKey, bytes: &[u8]) -> Result<()> {
         let slot = self.state.slot(key)?.clone();
-        self.state.write(&slot, &key.to_string(), bytes)
+        let name = key.to_string();
+        let Some((scales, width)) = self.scales(key)?.map(|(s, width)| (s.clone(), width)) else {
+            return self.state.write(&slot, &name, &converted(wide(slot.ty.dtype), slot.ty.dtype, bytes));
+        };
+        let numbers: Vec<f32> =
+            bytes.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect();
+        let (mut codes, mut found) = (Vec::with_capacity(numbers.len()), Vec::new());
+        for block in numbers.chunks(width) {
+            let (own, scale) = moment_codes::encode(block, slot.ty.dtype == DType::U8);
+            codes.extend(own);
+            found.extend(scale.to_le_bytes());
+        }
+        self.state.write(&slot, &name, &codes)?;
+        self.state.write(&scales, &name, &found)
+    }
+
+    /// Scales of a moment that is kept in codes, and elements of a block.
+    fn scales(&self, key: &StateKey) -> Result<Option<(&Slot, usize)>> {
+        let StateKey::Part(parameter, Kept::Moment(moment)) = key else { return Ok(None) };
+        let Ok(slot) = self.state.slot(&StateKey::scales(moment, parameter)) else { return Ok(None) };
+        let bucket = self.layout.find(parameter).map(|(bucket, _)| &self.layout.buckets[bucket]);
+        let table = bucket.filter(|b| b.rows.is_some()).map(|b| b.span(DType::F32).shape[1]);
+        Ok(Some((slot, table.unwrap_or(BLOCK))))
     }
 
     /// The gradient of a trained parameter as it lies in memory: the sum over the micro-batches of the step.
     pub fn gradient(&self, parameter: &str) -> Result<Tensor> {
         self.state.tensor(self.state.slot(&StateKey::gradient(parameter))?)
     }
+}
+
+/// The type that moments kept in this one are computed in.
+fn wide(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
 /// Elements of another dtype, rounded to nearest.

@@ -29,6 +29,7 @@ operators! {
     lamb: LAMB_NORMS, LAMB_RATIO, LAMB_STEP;
     larc: LARC_RATE, LARC;
     master: MASTER_SPLIT, MASTER_JOIN;
+    moment_codes: QUANTIZE_BLOCK, DEQUANTIZE_BLOCK;
     novograd: NOVOGRAD_NORM, NOVOGRAD;
     rmsprop: RMSPROP;
     rmsprop_tf: RMSPROP_TF;
