@@ -13,7 +13,6 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("ascend", "host", &["device", "memory", "stream"]),
     ("ascend", "kernel", &["instr", "parse", "plain", "text"]),
     ("ascend", "kernels", &["matmul", "matmul_store"]),
-    ("ascend", "lower", &["attention", "convolution", "kernel", "product"]),
     ("ascend", "lower::rows", &["body", "eval", "ints", "transfer"]),
     ("ascend", "lower::rows", &["kernel", "loops", "schedule"]),
     ("ascend", "sim", &["lanes", "memory"]),

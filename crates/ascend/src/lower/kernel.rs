@@ -5,9 +5,10 @@
 
 use super::launch::{Arg, Launch, Lowered, Refusal};
 use super::product::{affine, product};
+use super::source::attributed;
 use super::{attention, convolution, pooling};
 use crate::chip::Chip;
-use crate::kernel::{Elem, Program, Source, SourceId, Stmt, StmtKind};
+use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
     CheckIndex, EmbeddingGrad, GatherRows, ScatterSum, check_index, embedding_grad, gather_rows,
     philox_uniform, scatter_sum, uniform_blocks,
@@ -252,24 +253,4 @@ fn uniform(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusa
     let program = philox_uniform(chip.arch, numbers)?;
     let args = vec![read(0), write(0), Arg::Int(stream.into()), Arg::Int(first as i64 / 4)];
     Ok((program, args, uniform_blocks(numbers).min(chip.vector_cores)))
-}
-
-/// The program, all of whose statements come from one source.
-pub(super) fn attributed(mut program: Program, source: &Source) -> Program {
-    fn all(body: &mut [Stmt], id: SourceId) {
-        for stmt in body {
-            stmt.source = id;
-            match &mut stmt.kind {
-                StmtKind::For { body, .. } | StmtKind::While { body, .. } => all(body, id),
-                StmtKind::If { then, otherwise, .. } => {
-                    all(then, id);
-                    all(otherwise, id);
-                }
-                StmtKind::Instr(_) | StmtKind::Let(..) => {}
-            }
-        }
-    }
-    program.sources = vec![source.clone()];
-    program.parts.iter_mut().for_each(|part| all(&mut part.body, SourceId(1)));
-    program
 }

@@ -13,6 +13,7 @@ mod pooling;
 mod product;
 mod rows;
 mod sequence;
+mod source;
 mod split;
 #[cfg(test)]
 mod tests;

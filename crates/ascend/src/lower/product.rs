@@ -7,6 +7,7 @@
 
 use super::launch::{Launch, Lowered, Refusal};
 use super::sequence::{Sequence, Tensor, behind};
+use super::source::attributed;
 use crate::chip::{Arch, Chip};
 use crate::kernel::{Elem, Source};
 use crate::kernels::{Matmul, Matrix, matmul};
@@ -188,7 +189,7 @@ impl Sequence<'_> {
             c: matrix(2, false)?,
             bias: bias.is_some(),
         };
-        let program = Arc::new(super::kernel::attributed(matmul(self.chip.arch, &shape)?, self.source));
+        let program = Arc::new(attributed(matmul(self.chip.arch, &shape)?, self.source));
         let count = further.iter().try_fold(1usize, |n, &d| n.checked_mul(dims[d].size));
         let count = count.filter(|&n| n <= LAUNCHES);
         let count = count.ok_or_else(|| Refusal::new("a product of too many batches"))?;

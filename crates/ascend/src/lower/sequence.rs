@@ -1,8 +1,8 @@
 //! Launches that follow each other over a step's operands and scratch memory: operators of several kernels.
 
-use super::kernel::attributed;
 use super::launch::{Arg, Launch, Lowered, Refusal};
 use super::rows;
+use super::source::attributed;
 use crate::chip::Chip;
 use crate::kernel::Source;
 use crate::kernels::{philox_uniform, uniform_blocks};
