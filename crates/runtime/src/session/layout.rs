@@ -1,7 +1,7 @@
 //! The state's segments and what lies where in them, known before any memory is taken.
 
 use super::Training;
-use super::tensors::ModelTensor;
+use super::model::ModelTensor;
 use crate::error::{Error, Result};
 use crate::optim::{Groups, Moment};
 use headwater_core::pass::split_wide::wide_scalar;

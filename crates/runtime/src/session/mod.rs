@@ -5,6 +5,7 @@
 
 mod graphs;
 mod layout;
+mod model;
 mod planned;
 mod program;
 mod state;
@@ -12,8 +13,9 @@ mod tensors;
 mod trace;
 mod underflow;
 
+pub use model::ModelTensor;
 pub use planned::{MemoryUse, Planned};
-pub use tensors::ModelTensor;
+
 pub use trace::Culprit;
 pub use underflow::Underflow;
 
@@ -33,6 +35,7 @@ use headwater_core::train::update;
 use headwater_core::train::{BucketLayout, BucketSize, Master, MomentForm, SparseEmbeddings, StateKey};
 use headwater_core::{DType, Graph, Tensor, TensorType};
 use layout::StateLayout;
+use model::tensors;
 use planned::{Bound, bound};
 use program::{Interface, Program};
 use serde::{Deserialize, Serialize};
@@ -40,7 +43,6 @@ use state::State;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tensors::tensors;
 use trace::Trace;
 use underflow::Counts;
 

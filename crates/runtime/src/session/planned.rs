@@ -3,8 +3,8 @@
 use super::Training;
 use super::graphs;
 use super::layout::{Holds, StateLayout};
+use super::model::{ModelTensor, tensors};
 use super::program::Interface;
-use super::tensors::{ModelTensor, tensors};
 use crate::error::{Error, Result};
 use crate::optim::{Clip, Groups};
 use headwater_core::Graph;

@@ -3,36 +3,13 @@
 
 use super::Session;
 use super::layout::Slot;
+use super::model::ModelTensor;
 use crate::data::append;
 use crate::error::Result;
-use headwater_core::graph::InputRole;
 use headwater_core::ops::update::{master, moment_codes};
 use headwater_core::train::{BLOCK, Kept, StateKey};
-use headwater_core::{DType, Graph, Shape, Tensor, TensorType};
+use headwater_core::{DType, Shape, Tensor, TensorType};
 use std::borrow::Cow;
-
-/// A tensor of the model that the session holds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ModelTensor {
-    /// PyTorch name.
-    pub name: String,
-    /// Dtype and shape.
-    pub ty: TensorType,
-    /// What it is.
-    pub role: InputRole,
-}
-
-impl ModelTensor {
-    /// Its key in the state.
-    pub(super) fn key(&self) -> StateKey {
-        let name = self.name.clone();
-        match self.role {
-            InputRole::Parameter { .. } => StateKey::Parameter(name),
-            InputRole::Buffer { .. } => StateKey::Buffer(name),
-            _ => StateKey::Constant(name),
-        }
-    }
-}
 
 impl Session {
     /// Bytes of a parameter (its f32 master, if it has one), buffer or constant of [`Session::tensors`].
@@ -158,15 +135,4 @@ fn converted(from: DType, to: DType, bytes: &[u8]) -> Cow<'_, [u8]> {
     // In pieces: the conversion goes by way of f64.
     bytes.chunks(from.size() << 16).for_each(|piece| append(from, to, piece, &mut out));
     out.into()
-}
-
-/// Parameters, buffers and constants of a graph.
-pub(super) fn tensors(graph: &Graph) -> Vec<ModelTensor> {
-    let held = |r: &InputRole| {
-        matches!(r, InputRole::Parameter { .. } | InputRole::Buffer { .. } | InputRole::Constant)
-    };
-    let inputs = graph.inputs.iter().filter(|i| held(&i.role));
-    inputs
-        .map(|i| ModelTensor { name: i.name.clone(), ty: graph.ty(i.value).clone(), role: i.role.clone() })
-        .collect()
 }
