@@ -6,8 +6,8 @@ mod large;
 
 use headwater_core::compile::{Compiled, Options, Snapshot, Stage, compile};
 use headwater_core::graph::{parse, verify};
-use headwater_core::pass::upcast;
 use headwater_core::pass::precision::{Level, Settings};
+use headwater_core::pass::upcast;
 use headwater_core::plan::Bindings;
 use headwater_core::target::Target;
 use headwater_core::{DType, Error, Graph, Registry, Result};

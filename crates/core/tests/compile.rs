@@ -169,7 +169,8 @@ fn the_order_of_passes_is_written_once() {
         let text = std::fs::read_to_string(file).unwrap();
         let calls = |names: &[&str]| names.iter().any(|n| text.contains(&format!("pass::{n}(")));
         let [fuse, differentiate] =
-            [&["fuse"][..], &["differentiate", "differentiate_scaled", "vjp", "differentiate::gradients"]].map(calls);
+            [&["fuse"][..], &["differentiate", "differentiate_scaled", "vjp", "differentiate::gradients"]]
+                .map(calls);
         fuse && differentiate
     });
     let both: Vec<&PathBuf> = both.collect();

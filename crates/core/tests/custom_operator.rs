@@ -7,7 +7,7 @@ mod quick_gelu;
 
 use headwater_core::graph::{Graph, OutputRole, parse, verify};
 use headwater_core::ops::schema::ArgType;
-use headwater_core::pass::{check_plan, differentiate, fuse, upcast, plan, simplify};
+use headwater_core::pass::{check_plan, differentiate, fuse, plan, simplify, upcast};
 use headwater_core::plan::{Bindings, Work};
 use headwater_core::target::{Operators, Port, Support, Target};
 use headwater_core::tensor::Data;

@@ -1,7 +1,7 @@
 //! Differentiation as a pass: against central differences on whole graphs, and its promises about parameters.
 
 use headwater_core::graph::{Graph, InputRole, OutputRole, Phase, parse, verify};
-use headwater_core::pass::{differentiate::Differentiated, differentiate, vjp};
+use headwater_core::pass::{differentiate, differentiate::Differentiated, vjp};
 use headwater_core::tensor::Data;
 use headwater_core::{Attrs, Builder, Code, DType, Registry, Tensor, TensorType, ValueId, ops, reference};
 

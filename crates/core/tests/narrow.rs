@@ -8,7 +8,7 @@ use headwater_core::ops::linear::linear::LINEAR;
 use headwater_core::ops::norm::layer_norm::LAYER_NORM;
 use headwater_core::ops::pointwise::gelu::GELU;
 use headwater_core::ops::view::{select::SELECT, slice::SLICE, transpose::TRANSPOSE};
-use headwater_core::pass::{decompose, differentiate, demand, simplify};
+use headwater_core::pass::{decompose, demand, differentiate, simplify};
 use headwater_core::{Attrs, Builder, DType, Graph, Tensor, ValueId, reference};
 
 const BATCH: usize = 2;

@@ -141,7 +141,7 @@ impl Inspection {
 /// pass alone if it returns no loss.
 ///
 /// # Errors
-/// What the passes refuse; `Config` for settings out of range.
+/// Refusals of the passes; `Config` for settings out of range.
 pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device, settings: &Training) -> Result<Inspection> {
     let p = &settings.precision.properties()?;
     let first = bound.graph.outputs.iter().find(|o| o.role == OutputRole::User);

@@ -48,7 +48,7 @@ pub(crate) struct Importer<'a> {
     pub unsupported: Unsupported,
     pub values: HashMap<String, ValueId>,
     budget: usize,
-    /// Of the node at hand.
+    /// Origin of the node at hand.
     pub origin: Origin,
 }
 
@@ -199,7 +199,7 @@ impl<'a> Importer<'a> {
             let base = self.tensors.layout(parent).clone();
             let layouts =
                 (0..node.outputs.len()).map(|i| (view.layout)(&cx, &base, i)).collect::<Result<_, _>>();
-            // Where PyTorch's memory does not allow a view, `reshape` and its like copy.
+            // If PyTorch's memory does not allow a view, `reshape` and its like copy.
             let Some(layouts): Option<Vec<Layout>> = layouts.map_err(refused)? else { continue };
             let views = node.outputs.iter().copied().zip(layouts).collect();
             let views =

@@ -1,4 +1,4 @@
-//! What an evaluation found.
+//! The result of an evaluation.
 
 use serde::Serialize;
 

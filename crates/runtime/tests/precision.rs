@@ -4,8 +4,8 @@ mod common;
 
 use common::{config, graph, noise, weights, write_data};
 use headwater_core::graph::{InputRole, NodeId, Origin, OriginId, OutputRole, Phase};
-use headwater_core::pass::precision::{Level, Settings};
 use headwater_core::pass::instrument::Fault;
+use headwater_core::pass::precision::{Level, Settings};
 use headwater_core::train::Master;
 use headwater_core::{Builder, DType, Graph, TensorType, pass};
 use headwater_cpu::Cpu;

@@ -65,7 +65,7 @@ pub struct Bucket {
     pub master: Master,
     /// Whether the parameters, without masters, are rounded stochastically after each step.
     pub stochastic: bool,
-    /// How the moments with a number for each element are kept.
+    /// Form in which moments with a number for each element are kept.
     pub moments: MomentForm,
     /// Length in elements, a multiple of [`BLOCK`] but for a table with a sparse gradient.
     pub elements: usize,

@@ -257,7 +257,7 @@ struct KeptMoment {
     whole: ValueId,
     /// The part of it that is stepped.
     seen: ValueId,
-    /// Of codes: the scales, and those that are stepped.
+    /// Scales of codes, and those of them that are stepped.
     scales: Option<(ValueId, ValueId)>,
 }
 

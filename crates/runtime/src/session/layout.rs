@@ -135,7 +135,7 @@ impl StateLayout {
                 }
             }
             for m in moments.iter().filter(|m| m.initial != 0.0) {
-                // Of a moment in codes, the highest code, for its scale.
+                // A moment in codes begins with the highest code, which stands for its scale.
                 let top = if m.dtype(bucket) == DType::U8 { u8::MAX as f64 } else { i8::MAX as f64 };
                 let coded = m.scales(bucket).is_some();
                 state.initial.push((bucket_key(Kept::Moment, m), if coded { top } else { m.initial }));

@@ -11,7 +11,7 @@ pub struct ModelTensor {
     pub name: String,
     /// Dtype and shape.
     pub ty: TensorType,
-    /// What it is.
+    /// Role among the inputs of a graph.
     pub role: InputRole,
 }
 

@@ -145,7 +145,7 @@ impl Planned {
     /// Plans a forward pass as the model was exported.
     ///
     /// # Errors
-    /// What the passes refuse.
+    /// Refusals of the passes.
     pub fn forward(
         graph: &Graph,
         precision: &Properties,

@@ -18,7 +18,7 @@ pub(crate) struct State {
     memory: Vec<Arc<dyn Buffer>>,
     /// A step's scalars as the host sets them. They go to the device as one copy before the next run.
     scalars: Vec<u8>,
-    /// Whether a scalar was set since.
+    /// True if a scalar was set since.
     changed: bool,
 }
 

@@ -12,7 +12,7 @@ pub(super) struct Buffer {
     pub(super) value: ValueId,
     /// Size.
     pub(super) bytes: usize,
-    /// Where it lies, if the caller decided; otherwise it goes into the arena.
+    /// Its place, if the caller decided; otherwise it goes into the arena.
     pub(super) place: Option<Place>,
 }
 

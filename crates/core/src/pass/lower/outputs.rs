@@ -186,7 +186,7 @@ pub(super) fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<Valu
     Ok(out)
 }
 
-/// Whether a node reads input `v` (itself, not a view of it) only in the row of `out` that it writes, so that
+/// True if a node reads input `v` (itself, not a view of it) only in the row of `out` that it writes, so that
 /// `out` may take `v`'s place.
 fn elementwise(graph: &Graph, node: &Node, v: ValueId, out: ValueId) -> bool {
     let direct = node.operands().all(|w| w == v || !is_view_of(graph, w, v));
@@ -211,7 +211,7 @@ fn elementwise(graph: &Graph, node: &Node, v: ValueId, out: ValueId) -> bool {
     direct && alike && graph.ty(out) == graph.ty(v)
 }
 
-/// Whether `w` is `v` under other layouts.
+/// True if `w` is `v` under other layouts.
 fn is_view_of(graph: &Graph, mut w: ValueId, v: ValueId) -> bool {
     while let Some((node, _)) = graph.producer(w) {
         match node.operands().next() {

@@ -41,7 +41,7 @@ fn commutes(op: Binary) -> bool {
     matches!(op, Binary::Add | Binary::Mul | Binary::And | Binary::Or)
 }
 
-/// Whether `x op b` is `x` for every `x`.
+/// True if `x op b` is `x` for every `x`.
 fn neutral(op: Binary, b: &Expr) -> bool {
     let float = |x: f64| matches!(b, Expr::Float(v) if v.to_bits() == x.to_bits());
     let int = |x: i64| matches!(b, Expr::Int(v) if *v == x);
