@@ -116,7 +116,7 @@ pub struct RowProgram {
 }
 
 impl RowProgram {
-    /// Whether operands of these types and shapes are what the program reads and writes: as many, of its
+    /// Checks that operands of these types and shapes are what the program reads and writes: as many, of its
     /// dtypes, and no access leaves its operand. Returns the reason where they are not.
     pub fn agrees<'a>(
         &self,
