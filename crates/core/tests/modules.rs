@@ -20,7 +20,6 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("cpu", "", &["element", "gemm", "rows", "view"]),
     ("cpu", "gemm", &["ahead", "lanes", "tile", "turn", "walk"]),
     ("cpu", "gemm", &["blocks", "deep", "parts", "skinny"]),
-    ("cpu", "kernels", &["index", "picks"]),
     ("cpu", "kernels::convolution", &["band", "nest"]),
     ("cpu", "kernels::convolution", &["patches", "tiles"]),
     ("cpu", "rows", &["convert", "loops", "ops"]),

@@ -17,12 +17,12 @@ pub mod kernels;
 pub mod limits;
 pub mod memory;
 pub mod pool;
-mod room;
 mod rows;
 mod stream;
 mod target;
 pub mod tier;
 pub mod view;
+mod workspace;
 
 pub use device::Cpu;
 pub use memory::CpuMemory;

@@ -8,7 +8,7 @@ use super::tile::{MAX_COLS, MAX_ROWS, Tile};
 use super::{GRAIN, Mat, MatMut, Size, Start, deep, same, skinny};
 use crate::element::Float;
 use crate::pool::{Pool, Shared};
-use crate::room;
+use crate::workspace;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -154,7 +154,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
             let part = part(slab.m, self.kernels.rows, blocks, block);
             slab.i + part.start..slab.i + part.end
         };
-        let mut own = room::spread(own, parts.own(), pool.threads());
+        let mut own = workspace::spread(own, parts.own(), pool.threads());
         own.run(pool, tasks, |g, own| {
             let (rows, j) = (of(g / pieces), g % pieces * piece);
             let cols = j..slab.n.min(j + piece);

@@ -10,7 +10,7 @@ use super::tile::Tile;
 use super::{GRAIN, Operand, Size, Start};
 use crate::element::Wide;
 use crate::pool::{Pool, Shared};
-use crate::room;
+use crate::workspace;
 use std::ptr::null;
 
 /// Rows and columns of the result that a thread sums at a time, the shorter side and the longer one: the
@@ -103,7 +103,7 @@ pub(super) unsafe fn together<T: Operand, O: Operand<Wide = T::Wide>>(
 ) {
     let (sums, own) = workspace.split_at_mut(deep.sums());
     let shared = Shared(sums.as_mut_ptr());
-    let mut own = room::spread(own, deep.packed(), pool.threads());
+    let mut own = workspace::spread(own, deep.packed(), pool.threads());
     own.run(pool, deep.tasks(), |at, own| {
         // SAFETY: each task has sums of its own.
         unsafe { sum(p, deep, at, own, shared.get().add(deep.place(at))) };

@@ -5,8 +5,8 @@ use super::blocks::Product;
 use super::parts::Parts;
 use super::{GRAIN, Mat, MatMut, Operand, Size, Start};
 use crate::pool::Pool;
-use crate::room;
 use crate::tier::Tier;
+use crate::workspace;
 
 /// Products of less work than this are computed by one thread each, several at a time: with more, what threads
 /// wait for each other is little.
@@ -58,10 +58,11 @@ pub unsafe fn gemm_groups<T: Operand>(
     let some = |i: usize| Some(product(i)).filter(|p| p.size.m > 0 && p.size.n > 0);
     let alone = |p: &Product<T, T>| p.parts.alone && p.size.work() < SMALL;
     let within = Parts::within::<T, T>(kernels, most);
-    let workspace: &mut [T::Wide] = room::all(workspace, within.total(pool.threads()) * size_of::<T::Wide>());
+    let workspace: &mut [T::Wide] =
+        workspace::all(workspace, within.total(pool.threads()) * size_of::<T::Wide>());
     // SAFETY: products write different elements, all among those the caller vouches for.
     unsafe {
-        let mut each = room::spread(workspace, within.alone_room(), pool.threads());
+        let mut each = workspace::spread(workspace, within.alone_room(), pool.threads());
         each.run(pool, count, |i, own| {
             if let Some(p) = some(i).filter(alone) {
                 p.alone(own);

@@ -49,8 +49,8 @@ pub(crate) use walk::{Row, Run, Walk};
 
 use crate::element::Wide;
 use crate::pool::Pool;
-use crate::room;
 use crate::tier::Tier;
+use crate::workspace;
 use blocks::Product;
 use parts::Parts;
 use std::any::TypeId;
@@ -180,7 +180,7 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
     let kernels = T::kernels(tier);
     let parts = Parts::new::<T, O>(kernels, size);
     let needs = parts.total(pool.threads()) * size_of::<T::Wide>();
-    let workspace: &mut [T::Wide] = room::all(workspace, needs);
+    let workspace: &mut [T::Wide] = workspace::all(workspace, needs);
     let (bias, rest) = workspace.split_at_mut(parts.bias);
     if let Start::Bias(v) = start {
         for (j, x) in bias.iter_mut().enumerate() {
@@ -207,7 +207,7 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
         if batches >= ALONE && parts.alone {
             // Small products are computed by one thread each, several at a time.
             let group = (GRAIN / size.work().max(1)).clamp(1, batches.div_ceil(ALONE));
-            let mut rest = room::spread(rest, parts.slab + parts.own(), pool.threads());
+            let mut rest = workspace::spread(rest, parts.slab + parts.own(), pool.threads());
             rest.run(pool, batches.div_ceil(group), |g, own| {
                 (g * group..((g + 1) * group).min(batches)).for_each(|i| product(i).alone(own));
             });

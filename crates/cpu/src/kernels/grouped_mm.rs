@@ -1,7 +1,7 @@
 //! Products of groups of rows with matrices of their own: `_grouped_mm` and the gradient of its weight. The groups
 //! are read from the offsets in every run; how a group is multiplied depends on its size alone.
 
-use super::walk::Indices;
+use super::grid::Indices;
 use super::{Args, Kernel, Site, any};
 use crate::element::Float;
 use crate::float_dtype;

@@ -1,8 +1,8 @@
 //! Reading at places given by data: `embedding`, `gather`, `index`, `check_index`; and constants. Indices are
 //! all checked before anything is read; the error names the first that is out of range.
 
-use super::picks::Picks;
-use super::walk::{Grid, Indices, MAX_RANK};
+use super::advanced_index::AdvancedIndex;
+use super::grid::{GRAIN, Grid, Indices, small_rank};
 use super::{Args, Kernel, Prepared, Site, any, contiguous, no_workspace};
 use crate::bits_of;
 use crate::pool::Pool;
@@ -17,7 +17,7 @@ pub static KERNELS: &[Kernel] = &[
     kernel("embedding", embedding),
     kernel("gather", gather),
     Kernel {
-        workspace: |site| Picks::new(site, site.cx.inputs.len()).map_or(0, |p| p.workspace()),
+        workspace: |site| AdvancedIndex::new(site, site.cx.inputs.len()).map_or(0, |p| p.workspace()),
         ..kernel("index", index)
     },
     Kernel { takes: any, ..kernel("constant", constant) },
@@ -26,14 +26,6 @@ pub static KERNELS: &[Kernel] = &[
 const fn kernel(name: &'static str, prepare: fn(&Site) -> Result<Prepared>) -> Kernel {
     Kernel { name, takes: small_rank, workspace: no_workspace, strided: contiguous, prepare }
 }
-
-/// For [`Kernel::takes`]: no operand has more than [`MAX_RANK`] dimensions.
-pub(super) fn small_rank(site: &Site) -> bool {
-    site.cx.present().chain(site.outs).all(|t| t.shape.rank() <= MAX_RANK)
-}
-
-/// Elements that a thread copies at a time.
-pub(super) const GRAIN: usize = 1 << 14;
 
 fn check_index(site: &Site) -> Result<Prepared> {
     let (limit, wrap) = (site.cx.size("limit")?, site.cx.flag("wrap")?);
@@ -149,11 +141,11 @@ impl Gather {
 }
 
 fn index(site: &Site) -> Result<Prepared> {
-    let picks = Picks::new(site, site.cx.inputs.len())?;
+    let picks = AdvancedIndex::new(site, site.cx.inputs.len())?;
     Ok(Box::new(move |args| bits_of!(args.writes[0].dtype(), T => index_bits::<T>(&picks, args))))
 }
 
-fn index_bits<T: bytemuck::Pod + Send + Sync>(picks: &Picks, args: &mut Args) -> Result<()> {
+fn index_bits<T: bytemuck::Pod + Send + Sync>(picks: &AdvancedIndex, args: &mut Args) -> Result<()> {
     let x: &[T] = bytemuck::cast_slice(args.read(0)?.bytes());
     let places = picks.places(args.reads, args.workspace)?;
     let row = picks.row;

@@ -4,18 +4,19 @@
 //!
 //! To add a family: a file with `pub static KERNELS: &[Kernel]`, and its name in [`FAMILIES`].
 
+mod accumulate;
+mod advanced_index;
 pub mod attention;
 pub mod convolution;
 pub mod embedding_grad;
+pub mod grid;
 pub mod grouped_mm;
 pub mod index;
+pub mod index_put;
 pub mod linalg;
 pub mod matmul;
-mod meet;
 pub mod order;
-mod picks;
 pub mod pooling;
-pub mod put;
 pub mod random;
 pub mod recurrent;
 pub mod rows;
@@ -23,7 +24,6 @@ pub mod scatter;
 pub mod segment;
 pub mod upsample;
 mod vector;
-pub mod walk;
 
 use crate::pool::Pool;
 use crate::tier::Tier;
@@ -74,7 +74,7 @@ pub struct Args<'a> {
     pub writes: &'a mut [ViewMut],
     /// Scratch memory of at least the size asked for, aligned to 64 bytes, of undefined content. Kernels that
     /// share a place in the arena get all of it: they take what they need, or spread what threads work in
-    /// over it ([`crate::room`]).
+    /// over it ([`crate::workspace`]).
     pub workspace: &'a mut [u8],
     /// Threads.
     pub pool: &'a Pool,
@@ -122,11 +122,11 @@ const FAMILIES: &[&[Kernel]] = &[
     embedding_grad::KERNELS,
     grouped_mm::KERNELS,
     index::KERNELS,
+    index_put::KERNELS,
     linalg::KERNELS,
     matmul::KERNELS,
     order::KERNELS,
     pooling::KERNELS,
-    put::KERNELS,
     random::KERNELS,
     recurrent::KERNELS,
     rows::KERNELS,

@@ -1,7 +1,7 @@
 //! Sorting and scanning along a dimension: `sort`, `topk`, `cumsum`. Lanes are independent; each is done by
 //! one thread.
 
-use super::index::GRAIN;
+use super::grid::GRAIN;
 use super::{Args, Kernel, Prepared, Site, contiguous};
 use crate::element::{Element, Float, Wide};
 use crate::pool::Shared;

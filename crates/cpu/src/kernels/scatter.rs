@@ -2,9 +2,9 @@
 //! they meet in the order of their positions, in f32 or wider, and are rounded once. Threads divide what
 //! cannot meet: lanes beside the indexed dimension.
 
-use super::index::{GRAIN, small_rank};
-use super::meet::{Meet, accumulate, widened};
-use super::walk::{Grid, Indices};
+use super::accumulate::{Accumulate, accumulate, widened};
+use super::grid::{GRAIN, small_rank};
+use super::grid::{Grid, Indices};
 use super::{Args, Kernel, Site, contiguous};
 use crate::any_dtype;
 use crate::pool::{Pool, Shared};
@@ -92,7 +92,7 @@ impl Scatter {
         self.wide() + if self.counts() { 4 * self.numel } else { 0 }
     }
 
-    fn run<T: Meet>(&self, args: &mut Args) -> Result<()> {
+    fn run<T: Accumulate>(&self, args: &mut Args) -> Result<()> {
         let (x, index) = (args.read(0)?.slice::<T>(), Indices::of(args.read(1)?)?);
         let (src, pool) = (args.opt(2).map(|s| s.slice::<T>()), args.pool);
         index.check(self.limit, false)?;
@@ -119,7 +119,7 @@ impl Scatter {
                 unsafe {
                     let sum = sums.get().add(to);
                     let first = counted && *met.get().add(to) == 0;
-                    *sum = if first { v } else { T::meet(self.how, *sum, v) };
+                    *sum = if first { v } else { T::combine(self.how, *sum, v) };
                     if counted {
                         *met.get().add(to) += 1;
                     }

@@ -2,7 +2,7 @@
 //! so that one thread is soon done; spreading may write a number for every element, so that it is cut over
 //! threads.
 
-use super::index::GRAIN;
+use super::grid::GRAIN;
 use super::{Kernel, Prepared, Site, contiguous, floats, no_workspace};
 use crate::element::{Float, Wide};
 use crate::float_dtype;

@@ -12,8 +12,8 @@ use crate::gemm::{Kernels, Mat, MatMut, Operand, even, same};
 use crate::kernels::vector::{self, Vectors};
 use crate::kernels::{Args, Site};
 use crate::pool::Shared;
-use crate::room::{self, Pieces, total};
 use crate::tier::Tier;
+use crate::workspace::{self, Pieces, total};
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 
@@ -71,7 +71,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     });
     let group = a.heads / a.key_heads;
     let block = even(a.l, QUERIES, TILES);
-    let mut scratch = room::each(args.workspace, total(&sizes), args.pool.threads());
+    let mut scratch = workspace::each(args.workspace, total(&sizes), args.pool.threads());
     scratch.run(args.pool, a.batch * a.key_heads, |at, scratch| {
         let mut scratch = Pieces(scratch);
         let pieces = sizes.map(|n| scratch.take(n));

@@ -9,7 +9,7 @@ use crate::gemm::{Mat, MatMut, Operand, even};
 use crate::kernels::vector::{self, Vectors};
 use crate::kernels::{Args, Site};
 use crate::pool::Shared;
-use crate::room::{self, Pieces, total};
+use crate::workspace::{self, Pieces, total};
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::attention::attention::Attention;
 
@@ -52,7 +52,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
     let block = even(a.l, QUERIES, TILES);
     let blocks = a.l.div_ceil(block);
-    let mut scratch = room::each(args.workspace, total(&sizes), args.pool.threads());
+    let mut scratch = workspace::each(args.workspace, total(&sizes), args.pool.threads());
     scratch.run(args.pool, a.batch * a.heads * blocks, |at, scratch| {
         let mut scratch = Pieces(scratch);
         let [keys, values, queries, scores, sums, state, added, kept] = sizes.map(|n| scratch.take(n));

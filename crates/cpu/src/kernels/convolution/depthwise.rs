@@ -9,9 +9,9 @@ use crate::element::{Wide, total};
 use crate::gemm::{Dots, Lines, MAX_LANES, Mat, Operand, same};
 use crate::kernels::Args;
 use crate::pool::{Pool, Shared};
-use crate::room::{self, Scratch};
 use crate::tier::Tier;
 use crate::view::View;
+use crate::workspace::{self, Scratch};
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::geometry::Conv;
 
@@ -95,7 +95,7 @@ impl Depthwise {
     pub fn run<T: Operand>(&self, args: &mut Args) -> Result<()> {
         let (a, b) = (args.read(0)?.slice::<T>(), args.read(1)?.slice::<T>());
         let bias = args.opt(2).filter(|_| self.kind == Kind::Forward).map(View::slice::<T>);
-        let mut scratch = room::each(args.workspace, self.room(), args.pool.threads());
+        let mut scratch = workspace::each(args.workspace, self.room(), args.pool.threads());
         let out = args.writes[0].slice_mut::<T>();
         match self.kind {
             Kind::Weight => self.weight(args.pool, &mut scratch, a, b, out),
@@ -285,7 +285,7 @@ mod tests {
             let depthwise = Depthwise::new(&c, kind, Tier::detect());
             let size = depthwise.room();
             let mut room = vec![UNTOUCHED; 1 << 18];
-            let mut scratch = room::spread(&mut room, size, pool.threads());
+            let mut scratch = workspace::spread(&mut room, size, pool.threads());
             match kind {
                 Kind::Weight => {
                     let mut out = vec![0.0; w.len()];

@@ -10,8 +10,8 @@ use super::{Block, Blocks, Shape, channels};
 use crate::element::Wide;
 use crate::gemm::{Ahead, Mat, Operand, Walk, even, taps_room};
 use crate::pool::{Pool, Shared};
-use crate::room;
 use crate::tier::Tier;
+use crate::workspace;
 use headwater_core::ops::conv::geometry::Conv;
 
 /// Results' channels computed at a time.
@@ -197,13 +197,13 @@ impl Pass {
             return;
         }
         let bytes = self.workspace::<T>(tier, pool.threads());
-        let scratch: &mut [T::Wide] = room::all(workspace, bytes);
+        let scratch: &mut [T::Wide] = workspace::all(workspace, bytes);
         if self.point {
             return self.points(tier, pool, scratch, x, w, bias, out);
         }
         let (group, own) = self.pieces::<T>(tier);
         let (packed, scratch) = scratch.split_at_mut(group * self.groups);
-        let mut scratch = room::spread(scratch, own.iter().sum(), pool.threads());
+        let mut scratch = workspace::spread(scratch, own.iter().sum(), pool.threads());
         if !self.at_once() {
             self.pack::<T>(tier, pool, w, packed, group, &mut scratch);
         }
@@ -253,7 +253,7 @@ impl Pass {
         w: &[T],
         out: &mut [T::Wide],
         group: usize,
-        scratch: &mut room::Scratch<T::Wide>,
+        scratch: &mut workspace::Scratch<T::Wide>,
     ) {
         let cols = T::kernels(tier).cols;
         let panels = self.to.div_ceil(cols);

@@ -10,8 +10,8 @@ use crate::element::Wide;
 use crate::gemm::{Ahead, Mat, MatMut, Operand, Paced, Row, Run, Walk, same};
 use crate::kernels::Args;
 use crate::pool::{Pool, Shared};
-use crate::room;
 use crate::tier::Tier;
+use crate::workspace;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::geometry::Conv;
 use std::ops::Range;
@@ -207,9 +207,9 @@ impl Weights {
         let (sums, panel, jobs) = (self.sums(cols), self.panel(cols), self.jobs());
         let bytes = self.workspace::<T>(args.pool.threads());
         let [own, shared, before] = self.pieces(cols);
-        let (all, scratch) = room::all::<T::Wide>(args.workspace, bytes).split_at_mut(shared);
+        let (all, scratch) = workspace::all::<T::Wide>(args.workspace, bytes).split_at_mut(shared);
         let (packed, scratch) = scratch.split_at_mut(before);
-        let mut scratch = room::spread(scratch, own, args.pool.threads());
+        let mut scratch = workspace::spread(scratch, own, args.pool.threads());
         // No thread holds anything yet: its mark lies behind sums of its own.
         let mark = if self.sequences == 1 { sums } else { 0 };
         scratch.parts().for_each(|own| own[mark..mark + LINE].fill(T::Wide::ZERO));

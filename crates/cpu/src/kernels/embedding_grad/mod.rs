@@ -21,7 +21,7 @@ pub use index::Choice;
 pub use operand::{Indices, Strided};
 pub use vector::{Summed, Table};
 
-use super::index::{GRAIN, small_rank};
+use super::grid::{GRAIN, small_rank};
 use super::{Args, Kernel, Site};
 use crate::element::Float;
 use crate::float_dtype;

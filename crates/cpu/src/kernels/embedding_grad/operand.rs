@@ -1,6 +1,6 @@
 //! Operands of any strides: rows of numbers by position, and indices of any integer type.
 
-use super::super::walk::{Grid, MAX_RANK};
+use super::super::grid::{Grid, MAX_RANK};
 use crate::element::Element;
 use crate::view::{View, reach};
 use headwater_core::diagnostic::Result;

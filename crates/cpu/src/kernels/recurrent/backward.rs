@@ -11,8 +11,8 @@ use crate::gemm::{Mat, Operand};
 use crate::kernels::Args;
 use crate::kernels::vector::{self, Vectors};
 use crate::pool::Shared;
-use crate::room::{self, Pieces, total};
 use crate::view::View;
+use crate::workspace::{self, Pieces, total};
 use headwater_core::diagnostic::Result;
 
 /// Most blocks of scratch memory that a cell needs.
@@ -85,8 +85,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(s: &Setup, args: &mut Args) -> Resu
     let o = Operands::<T>::of(s.cell, args)?;
     let (sizes, own) = (shared(s, &cut), total(&[BLOCKS * cut.block()]));
     let needs = (total(&sizes) + own * pool.threads()) * size_of::<T::Wide>();
-    let (common, scratch) = room::all::<T::Wide>(args.workspace, needs).split_at_mut(total(&sizes));
-    let mut scratch = room::spread(scratch, own, pool.threads());
+    let (common, scratch) = workspace::all::<T::Wide>(args.workspace, needs).split_at_mut(total(&sizes));
+    let mut scratch = workspace::spread(scratch, own, pool.threads());
     let mut common = Pieces(common);
     let [packed, after, before, carried] = sizes.map(|n| common.take(n));
     carried.fill(T::Wide::ZERO);

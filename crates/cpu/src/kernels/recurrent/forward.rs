@@ -8,8 +8,8 @@ use crate::gemm::{Mat, Operand};
 use crate::kernels::Args;
 use crate::kernels::vector::{self, Vectors};
 use crate::pool::Shared;
-use crate::room::{self, Pieces, total};
 use crate::view::{View, ViewMut};
+use crate::workspace::{self, Pieces, total};
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::recurrent::{gru_layer, lstm_layer};
 
@@ -41,8 +41,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(s: &Setup, args: &mut Args) -> Resu
     let start = if s.cell == Cell::Lstm { args.read(4)?.slice::<T>() } else { initial };
     let (sizes, own) = (shared(s, &cut), total(&[BLOCKS * cut.block()]));
     let needs = (total(&sizes) + own * pool.threads()) * size_of::<T::Wide>();
-    let (common, scratch) = room::all::<T::Wide>(args.workspace, needs).split_at_mut(total(&sizes));
-    let mut scratch = room::spread(scratch, own, pool.threads());
+    let (common, scratch) = workspace::all::<T::Wide>(args.workspace, needs).split_at_mut(total(&sizes));
+    let mut scratch = workspace::spread(scratch, own, pool.threads());
     let mut common = Pieces(common);
     let [packed, before, after, carried, biases] = sizes.map(|n| common.take(n));
     for (gate, row) in biases.chunks_exact_mut(cut.padded()).enumerate() {

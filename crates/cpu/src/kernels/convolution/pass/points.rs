@@ -6,8 +6,8 @@ use super::super::apart;
 use super::{Block, Blocks, Job, Meeting, Pass, RESULTS, index};
 use crate::gemm::{MAX_LANES, Mat, Operand, Soon, Tile, even, same};
 use crate::pool::{Pool, Shared};
-use crate::room;
 use crate::tier::Tier;
+use crate::workspace;
 use std::ops::Range;
 
 /// Places that are summed over at a time, at most: panels of both operands then lie in the first-level cache.
@@ -112,7 +112,7 @@ impl Pass {
         // Few blocks are divided by their results as well: what all of these need is packed before.
         let parts = if shared { all } else { 1 };
         let (positions, scratch) = scratch.split_at_mut(if shared { right * tasks } else { 0 });
-        let mut scratch = room::spread(scratch, own.iter().sum(), pool.threads());
+        let mut scratch = workspace::spread(scratch, own.iter().sum(), pool.threads());
         if shared {
             let depths = self.places().div_ceil(self.depth());
             let room = Shared(positions.as_mut_ptr());

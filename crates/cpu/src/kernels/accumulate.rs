@@ -1,25 +1,25 @@
-//! Values that meet in one place of a tensor: what several of them make, in the type they are computed in.
+//! Accumulation of several values in one element of a tensor, as `scatter` and `index_put` do, in f32 or wider.
 
-use super::index::GRAIN;
+use super::grid::GRAIN;
 use crate::element::{Element, Float};
 use crate::pool::Pool;
 use half::{bf16, f16};
 use headwater_core::DType;
 use headwater_core::ops::index::scatter::Combine;
 
-/// An element and the type in which several meet.
-pub(super) trait Meet: Element {
+/// An element, and the type in which several are accumulated.
+pub(super) trait Accumulate: Element {
     type Sum: bytemuck::Pod + Send + Sync;
     fn lift(self) -> Self::Sum;
     fn lower(sum: Self::Sum) -> Self;
     fn of(number: f64) -> Self;
-    fn meet(how: Combine, a: Self::Sum, b: Self::Sum) -> Self::Sum;
+    fn combine(how: Combine, a: Self::Sum, b: Self::Sum) -> Self::Sum;
     fn divide(a: Self::Sum, n: u32) -> Self::Sum;
 }
 
-macro_rules! meet_floats {
+macro_rules! accumulate_floats {
     ($($t:ident)*) => { $(
-        impl Meet for $t {
+        impl Accumulate for $t {
             type Sum = <$t as Float>::Wide;
             #[inline(always)]
             fn lift(self) -> Self::Sum {
@@ -33,7 +33,7 @@ macro_rules! meet_floats {
                 <$t as Float>::from_f64(number)
             }
             #[inline(always)]
-            fn meet(how: Combine, a: Self::Sum, b: Self::Sum) -> Self::Sum {
+            fn combine(how: Combine, a: Self::Sum, b: Self::Sum) -> Self::Sum {
                 match how {
                     Combine::Replace => b,
                     Combine::Sum | Combine::Mean => a + b,
@@ -48,11 +48,11 @@ macro_rules! meet_floats {
         }
     )* };
 }
-meet_floats!(f16 bf16 f32 f64);
+accumulate_floats!(f16 bf16 f32 f64);
 
-macro_rules! meet_ints {
+macro_rules! accumulate_ints {
     ($($t:ident)*) => { $(
-        impl Meet for $t {
+        impl Accumulate for $t {
             type Sum = $t;
             #[inline(always)]
             fn lift(self) -> $t {
@@ -66,7 +66,7 @@ macro_rules! meet_ints {
                 number as i64 as $t
             }
             #[inline(always)]
-            fn meet(how: Combine, a: $t, b: $t) -> $t {
+            fn combine(how: Combine, a: $t, b: $t) -> $t {
                 match how {
                     Combine::Replace => b,
                     Combine::Sum | Combine::Mean => a.wrapping_add(b),
@@ -81,16 +81,16 @@ macro_rules! meet_ints {
         }
     )* };
 }
-meet_ints!(u8 i8 i16 i32 i64);
+accumulate_ints!(u8 i8 i16 i32 i64);
 
-/// Whether values of a dtype meet in a type of their own, and so need room for it.
+/// True if values of a dtype are accumulated in another type, which needs room.
 pub(super) fn widened(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
 /// Runs `f` on accumulators that start as `x` and end, rounded, in `out`: `out` itself, or `wide` for the
 /// narrow floats.
-pub(super) fn accumulate<T: Meet>(
+pub(super) fn accumulate<T: Accumulate>(
     pool: &Pool,
     x: &[T],
     out: &mut [T],

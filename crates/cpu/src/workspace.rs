@@ -1,6 +1,5 @@
-//! Scratch memory as kernels take it: they ask for so much at least, and use what they are given so that each
-//! thread works where it worked before. A thread's part of the same room then begins at about the same place
-//! in every step of a plan, is still in its caches, and is not fetched from another's.
+//! Workspaces of kernels, and their slices for threads. A kernel asks for a least size and uses all that it is given,
+//! spread so that each thread works where it worked before: its slice is then still in its caches.
 
 use crate::pool::Pool;
 use bytemuck::Pod;
@@ -8,21 +7,21 @@ use bytemuck::Pod;
 /// A line of the caches, in bytes.
 const LINE: usize = 64;
 
-/// All of a workspace as numbers, in whole lines, but at least the bytes that were asked for.
+/// All of a workspace as numbers, in whole cache lines, but at least the bytes that were asked for.
 ///
 /// # Panics
-/// If the workspace is smaller, or lies badly.
+/// If the workspace is smaller, or not aligned.
 pub(crate) fn all<T: Pod>(workspace: &mut [u8], needs: usize) -> &mut [T] {
     let bytes = (workspace.len() / LINE * LINE).max(needs);
     bytemuck::cast_slice_mut(&mut workspace[..bytes])
 }
 
-/// Scratch memory of threads: parts of one size, spread over a room that may be far larger. A task gets a
-/// part and nothing of what lies between parts, so that its work cannot grow with the room.
+/// Slices of one size for threads, spread over a workspace that may be far larger. A task gets a slice and nothing
+/// between slices, so that its work cannot grow with the workspace.
 #[derive(Debug)]
 pub(crate) struct Scratch<'a, T> {
     room: &'a mut [T],
-    /// Elements from the begin of a part to the next, and of a part.
+    /// Elements from the beginning of a slice to the next, and of a slice.
     apart: usize,
     size: usize,
 }
@@ -35,7 +34,7 @@ pub(crate) fn each<T: Pod>(workspace: &mut [u8], size: usize, threads: usize) ->
     spread(all(workspace, size * threads * size_of::<T>()), size, threads)
 }
 
-/// Parts of so many elements for threads, in whole lines and as far apart as there is room.
+/// Slices of so many elements for threads, in whole cache lines and as far apart as the workspace allows.
 ///
 /// # Panics
 /// If there is not so much.

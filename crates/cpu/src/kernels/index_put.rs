@@ -1,10 +1,10 @@
 //! Writing through tensors as indices: `_index_put_impl`. Where several values meet in one place, they meet in the
 //! order of their positions, in f32 or wider, and are rounded once.
 
-use super::index::{GRAIN, small_rank};
-use super::meet::{Meet, accumulate, widened};
-use super::picks::Picks;
-use super::walk::Grid;
+use super::accumulate::{Accumulate, accumulate, widened};
+use super::advanced_index::AdvancedIndex;
+use super::grid::Grid;
+use super::grid::{GRAIN, small_rank};
 use super::{Args, Kernel, Site, contiguous};
 use crate::any_dtype;
 use crate::pool::Shared;
@@ -28,7 +28,7 @@ pub static KERNELS: &[Kernel] = &[Kernel {
 
 /// Rows written one after the other.
 struct Put {
-    picks: Picks,
+    picks: AdvancedIndex,
     values: usize,
     /// Whether a value stands for each element that is written; offsets in the values of each row, and within
     /// a row, if some stand for several.
@@ -43,7 +43,7 @@ struct Put {
 impl Put {
     fn new(site: &Site) -> Result<Self> {
         let values = site.cx.inputs.len() - 1;
-        let picks = Picks::new(site, values)?;
+        let picks = AdvancedIndex::new(site, values)?;
         let (out, own) = (&picks.out, site.cx.shape(values)?);
         let (strides, skip) = (own.strides(), out.len() - own.rank());
         let walk: Vec<isize> = (0..out.len())
@@ -71,7 +71,7 @@ impl Put {
         self.picks.workspace() + self.wide()
     }
 
-    fn run<T: Meet>(&self, args: &mut Args) -> Result<()> {
+    fn run<T: Accumulate>(&self, args: &mut Args) -> Result<()> {
         let (x, values) = (args.read(0)?.slice::<T>(), args.read(self.values)?.slice::<T>());
         let (reads, pool) = (args.reads, args.pool);
         let (places, wide) = args.workspace[..self.workspace()].split_at_mut(self.picks.workspace());
@@ -79,7 +79,9 @@ impl Put {
         let out = args.writes[0].slice_mut::<T>();
         if self.accumulate {
             accumulate(pool, x, out, wide, |sums| {
-                self.each(pool, places, values, sums, |sum, x| *sum = T::meet(Combine::Sum, *sum, x.lift()));
+                self.each(pool, places, values, sums, |sum, x| {
+                    *sum = T::combine(Combine::Sum, *sum, x.lift())
+                });
             });
         } else {
             pool.chunks(out, GRAIN, |b, out| out.copy_from_slice(&x[b * GRAIN..][..out.len()]));
@@ -89,7 +91,7 @@ impl Put {
     }
 
     /// Calls `f(place, value)` for all elements that are written, those of a place in order.
-    fn each<T: Meet, O: Send>(
+    fn each<T: Accumulate, O: Send>(
         &self,
         pool: &crate::Pool,
         places: &[usize],
@@ -100,7 +102,7 @@ impl Put {
         let row = self.picks.row;
         let out = Shared(out.as_mut_ptr());
         self.picks.each(pool, places, |to, at| {
-            // SAFETY: a row of the result, which no other thread writes: see `Picks::each`.
+            // SAFETY: a row of the result, which no other thread writes: see `AdvancedIndex::each`.
             let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(to), row) };
             let from = if self.whole { at * row } else { self.lead.at(at) as usize };
             match self.whole || self.tail.as_is() {

@@ -1,6 +1,7 @@
-//! Walking tensors in the order of another's elements, and reading indices: what the index kernels share. No
-//! allocation.
+//! Strided iteration over a tensor in the order of another's elements, and tensors of indices: shared by the index
+//! kernels. Nothing is allocated.
 
+use super::Site;
 use crate::view::View;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::index::resolve;
@@ -9,6 +10,14 @@ use smallvec::SmallVec;
 
 /// Most dimensions the index kernels take; tensors of more go to the reference.
 pub const MAX_RANK: usize = 12;
+
+/// For [`super::Kernel::takes`]: no operand has more than [`MAX_RANK`] dimensions.
+pub(super) fn small_rank(site: &Site) -> bool {
+    site.cx.present().chain(site.outs).all(|t| t.shape.rank() <= MAX_RANK)
+}
+
+/// Elements that a thread copies at a time.
+pub(super) const GRAIN: usize = 1 << 14;
 
 /// Offsets over a shape: element `index` is at `Σ index·strides`.
 #[derive(Clone, Debug)]
@@ -45,17 +54,18 @@ impl Grid {
     }
 
     /// Offsets from a row-major position on, to the end.
-    pub fn from(&self, position: usize) -> Walk<'_> {
-        let mut walk = Walk { grid: self, index: [0; MAX_RANK], offset: 0, left: self.numel() - position };
+    pub fn from(&self, position: usize) -> GridIter<'_> {
+        let mut iter =
+            GridIter { grid: self, index: [0; MAX_RANK], offset: 0, left: self.numel() - position };
         let mut rest = position;
         for d in (0..self.sizes.len()).rev() {
-            if walk.left > 0 {
-                walk.index[d] = rest % self.sizes[d];
+            if iter.left > 0 {
+                iter.index[d] = rest % self.sizes[d];
                 rest /= self.sizes[d];
-                walk.offset += walk.index[d] as isize * self.strides[d];
+                iter.offset += iter.index[d] as isize * self.strides[d];
             }
         }
-        walk
+        iter
     }
 
     /// Offset of a row-major position.
@@ -66,14 +76,14 @@ impl Grid {
 
 /// See [`Grid::from`].
 #[derive(Clone, Debug)]
-pub struct Walk<'a> {
+pub struct GridIter<'a> {
     grid: &'a Grid,
     index: [usize; MAX_RANK],
     offset: isize,
     left: usize,
 }
 
-impl Iterator for Walk<'_> {
+impl Iterator for GridIter<'_> {
     type Item = usize;
 
     #[inline]

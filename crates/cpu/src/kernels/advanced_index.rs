@@ -6,8 +6,8 @@
 //! that begins at `o · span + places[p] + beside[b]`.
 
 use super::Site;
-use super::index::GRAIN;
-use super::walk::{Grid, Indices};
+use super::grid::GRAIN;
+use super::grid::{Grid, Indices};
 use crate::pool::Pool;
 use crate::view::View;
 use headwater_core::diagnostic::Result;
@@ -16,7 +16,7 @@ use headwater_core::ops::index::index_tensor::Indexing;
 use std::ops::Range;
 
 /// Rows indexed by tensors.
-pub(super) struct Picks {
+pub(super) struct AdvancedIndex {
     /// Sizes of the dimensions before the indexed ones, of the indices, and of a row.
     pub outer: usize,
     pub picked: usize,
@@ -33,9 +33,9 @@ pub(super) struct Picks {
     pub lead: usize,
 }
 
-impl Picks {
+impl AdvancedIndex {
     /// Of input 0 by inputs `1..end`.
-    pub fn new(site: &Site, end: usize) -> Result<Picks> {
+    pub fn new(site: &Site, end: usize) -> Result<AdvancedIndex> {
         let (x, indexing) = (site.cx.shape(0)?, Indexing::of(&site.cx, end)?);
         let strides = x.strides();
         let Indexing { dims, index, first, out, wrap } = indexing;
@@ -58,7 +58,7 @@ impl Picks {
             }
             Ok((d + 1, Grid::new(&index, &walk), x[d], strides[d] as usize))
         });
-        Ok(Picks {
+        Ok(AdvancedIndex {
             outer: out[..first].iter().product(),
             picked: index.numel(),
             row: out[lead..].iter().product(),
@@ -121,8 +121,8 @@ impl Picks {
         })
     }
 
-    /// Calls `f(start of a row in the tensor, row of the result)` for every row. Rows at one place are met one
-    /// after the other, by one thread.
+    /// Calls `f(start of a row in the tensor, row of the result)` for every row. Rows at one place are visited
+    /// one after the other, by one thread.
     ///
     /// Threads divide what cannot meet: outer indices if these are many, places otherwise, where a thread looks
     /// at all picks and takes those of its part of the tensor.
