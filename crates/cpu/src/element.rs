@@ -1,9 +1,10 @@
 //! Which Rust type holds the elements of which dtype, and how floats widen and narrow.
 
-use crate::rows::math;
+use crate::math;
 use half::{bf16, f16};
 use headwater_core::DType;
 use headwater_core::dtype::round_to_odd;
+use std::any::TypeId;
 
 /// A type whose values lie in tensors. `u8` holds both `u8` and `bool` (bytes 0 and 1).
 pub trait Element: bytemuck::Pod + Send + Sync + PartialEq + PartialOrd + std::fmt::Debug {
@@ -32,6 +33,11 @@ pub trait Float: Element {
     fn narrow(x: Self::Wide) -> Self;
     /// Rounded to nearest, ties to even, once.
     fn from_f64(x: f64) -> Self;
+}
+
+/// True if both are one type: decided when the caller is compiled.
+pub(crate) fn same<A: 'static, B: 'static>() -> bool {
+    TypeId::of::<A>() == TypeId::of::<B>()
 }
 
 /// The first `n` lanes, a power of two, as one: the upper half is combined with the lower one until one is

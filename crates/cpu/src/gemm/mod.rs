@@ -1,115 +1,45 @@
-//! Matrix products: batched, any strides, summed in f32 or wider, rounded once. f16 and bf16 are widened
-//! while they are packed, or bf16 brought together in pairs where there are instructions for these; no matrix
-//! is ever copied whole.
+//! Matrix products (GEMM): batched, any strides, accumulated in f32 or wider, rounded once.
 //!
-//! The method is the usual one: columns of the right operand are packed into panels that all threads share,
-//! rows of the left one into panels of a thread's own, and a block of the output is held in registers while a
-//! panel of each streams by. Every element is the sum, in order, of sums over parts of `k`; the parts depend
-//! on the sizes alone, and which thread computes what does not matter to the bits.
+//! The method is Goto's (Goto and van de Geijn, *Anatomy of High-Performance Matrix Multiplication*, ACM TOMS
+//! 34, 2008), with the names of BLIS (Van Zee and van de Geijn, ACM TOMS 41, 2015): a microkernel keeps MR × NR
+//! sums in registers ([`microkernel`]), operands are packed into micro-panels ([`pack`]), and loops are blocked
+//! for the caches ([`blocking`], [`goto`]). Small results of long sums are split along `k` ([`split_k`]); few
+//! rows or columns are dot products ([`gemv`]). f16 is widened while it is packed; bf16 is widened too, or
+//! interleaved in VNNI-2 groups where there are instructions for dot products of pairs. No matrix is ever
+//! copied whole. `ARCHITECTURE.md` in this folder has a figure, the cost model and rejected variants.
+//!
+//! Every element is the sum, in order, of sums over parts of `k`. The parts depend on the sizes alone, so the
+//! bits do not depend on the number of threads.
 //!
 //! Knows nothing of operators: callers vouch for their pointers.
 
-mod ahead;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(target_arch = "aarch64")]
-mod bfdot;
-mod blocks;
-mod deep;
-mod dot;
-mod groups;
-mod lanes;
-mod lines;
-#[cfg(target_arch = "aarch64")]
-mod neon;
-mod pairs;
-mod parts;
-mod skinny;
-mod taps;
+mod blocking;
+mod epilogue;
+mod gemv;
+mod goto;
+mod grouped;
+mod microkernel;
+mod pack;
+mod product;
+mod split_k;
 #[cfg(test)]
 mod tests;
-mod tiers;
-mod tile;
-mod turn;
-mod walk;
-#[cfg(target_arch = "x86_64")]
-mod x86;
 
-pub(crate) use ahead::{Ahead, Paced, Soon, ask, ask_second};
-pub use groups::{Grouped, gemm_groups, workspace_groups};
-pub(crate) use lanes::{Converts, Lanes, MAX_LANES};
-pub(crate) use lines::{Dots, Lines};
-#[cfg(target_arch = "aarch64")]
-pub(crate) use neon::Eight;
-pub(crate) use parts::even;
-pub(crate) use taps::room as taps_room;
-pub use tiers::{Kernels, Operand, Panels};
-pub(crate) use tile::Tile;
-pub(crate) use walk::{Row, Run, Walk};
+pub(crate) use blocking::even;
+pub use grouped::{Grouped, gemm_groups, workspace_groups};
+pub(crate) use microkernel::{
+    DepthwiseLines, DepthwiseWeightSums, IndirectRow, IndirectRun, IndirectTile, Tile,
+};
+pub use microkernel::{Kernels, Operand, PanelKernels};
+pub(crate) use pack::filters_scratch;
 
 use crate::element::Wide;
+use crate::matrix::{Mat, MatMut};
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::workspace;
-use blocks::Product;
-use parts::Parts;
-use std::any::TypeId;
-
-/// A matrix to read: element `(i, j)` lies at `ptr + i·rs + j·cs`.
-#[derive(Clone, Copy, Debug)]
-pub struct Mat<T> {
-    /// Element (0, 0).
-    pub ptr: *const T,
-    /// Row stride in elements; any.
-    pub rs: isize,
-    /// Column stride in elements; any.
-    pub cs: isize,
-}
-
-/// A matrix to write: element `(i, j)` lies at `ptr + i·rs + j`. Its elements lie apart.
-#[derive(Clone, Copy, Debug)]
-pub struct MatMut<T> {
-    /// Element (0, 0).
-    pub ptr: *mut T,
-    /// Row stride in elements.
-    pub rs: isize,
-}
-
-// SAFETY: pointers alone do nothing; each dereference carries its own argument.
-unsafe impl<T: Send + Sync> Sync for Mat<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send + Sync> Send for Mat<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for MatMut<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send + Sync> Send for MatMut<T> {}
-
-impl<T: Copy> Mat<T> {
-    fn at(self, i: usize, j: usize) -> Self {
-        self.moved(i as isize * self.rs + j as isize * self.cs)
-    }
-
-    /// The matrix whose element (0, 0) lies this many elements further.
-    pub fn moved(self, offset: isize) -> Self {
-        Mat { ptr: self.ptr.wrapping_offset(offset), ..self }
-    }
-
-    /// The same matrix, rows and columns exchanged.
-    pub fn transposed(self) -> Self {
-        Mat { ptr: self.ptr, rs: self.cs, cs: self.rs }
-    }
-}
-
-impl<T: Copy> MatMut<T> {
-    /// The matrix whose element (0, 0) lies this many elements further.
-    pub fn moved(self, offset: isize) -> Self {
-        MatMut { ptr: self.ptr.wrapping_offset(offset), ..self }
-    }
-
-    fn at(self, i: usize, j: usize) -> Self {
-        self.moved(i as isize * self.rs + j as isize)
-    }
-}
+use blocking::Blocking;
+use product::Product;
 
 /// Sizes of a product `[m, k] × [k, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,21 +73,17 @@ pub enum Start<T> {
 /// Work worth handing to a thread, in multiplications.
 const GRAIN: usize = 1 << 19;
 
-pub(crate) fn same<A: 'static, B: 'static>() -> bool {
-    TypeId::of::<A>() == TypeId::of::<B>()
-}
-
 /// Bytes of workspace [`gemm`] needs for products of this size on `threads` threads.
 pub fn workspace<T: Operand, O: Operand<Wide = T::Wide>>(tier: Tier, size: Size, threads: usize) -> usize {
-    Parts::new::<T, O>(T::kernels(tier), size).total(threads) * size_of::<T::Wide>()
+    Blocking::new::<T, O>(T::kernels(tier), size).workspace(threads) * size_of::<T::Wide>()
 }
 
 /// `c[i] = start + a[i] · b[i]` for each `i` in `0..batches`, summed in `T::Wide`, each element rounded once
 /// to `O`.
 ///
 /// # Safety
-/// For every batch, all elements that the sizes name lie in memory that lives through the call; those of the
-/// outputs lie apart from each other and from all inputs, and nobody else uses them meanwhile. The processor
+/// For every batch, all elements that the sizes name are in memory that lives through the call; those of the
+/// outputs are distinct from each other and from all inputs, and nobody else uses them meanwhile. The processor
 /// has the tier.
 ///
 /// # Panics
@@ -178,10 +104,10 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
         return;
     }
     let kernels = T::kernels(tier);
-    let parts = Parts::new::<T, O>(kernels, size);
-    let needs = parts.total(pool.threads()) * size_of::<T::Wide>();
+    let blocking = Blocking::new::<T, O>(kernels, size);
+    let needs = blocking.workspace(pool.threads()) * size_of::<T::Wide>();
     let workspace: &mut [T::Wide] = workspace::all(workspace, needs);
-    let (bias, rest) = workspace.split_at_mut(parts.bias);
+    let (bias, rest) = workspace.split_at_mut(blocking.bias);
     if let Start::Bias(v) = start {
         for (j, x) in bias.iter_mut().enumerate() {
             // SAFETY: element `j` of the bias, for which the caller vouches; behind its end stand zeros.
@@ -191,7 +117,7 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
     let product = |i: usize| Product::<T, O> {
         kernels,
         narrow: O::kernels(tier).narrow,
-        parts,
+        blocking,
         size,
         a: a(i),
         b: b(i),
@@ -204,18 +130,50 @@ pub unsafe fn gemm<T: Operand, O: Operand<Wide = T::Wide>>(
     };
     // SAFETY: products of different batches write different elements, all among those the caller vouches for.
     unsafe {
-        if batches >= ALONE && parts.alone {
+        if batches >= SERIAL && blocking.serial {
             // Small products are computed by one thread each, several at a time.
-            let group = (GRAIN / size.work().max(1)).clamp(1, batches.div_ceil(ALONE));
-            let mut rest = workspace::spread(rest, parts.slab + parts.own(), pool.threads());
+            let group = (GRAIN / size.work().max(1)).clamp(1, batches.div_ceil(SERIAL));
+            let mut rest =
+                workspace::spread(rest, blocking.b_panel + blocking.thread_workspace(), pool.threads());
             rest.run(pool, batches.div_ceil(group), |g, own| {
-                (g * group..((g + 1) * group).min(batches)).for_each(|i| product(i).alone(own));
+                (g * group..((g + 1) * group).min(batches)).for_each(|i| product(i).serial(own));
             });
         } else {
-            (0..batches).for_each(|i| product(i).together(pool, rest));
+            (0..batches).for_each(|i| product(i).parallel(pool, rest));
         }
     }
 }
 
 /// Batches from which on small products are computed by one thread each.
-const ALONE: usize = 4;
+const SERIAL: usize = 4;
+
+impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
+    /// Computes the product on one thread, by the method for its sizes.
+    ///
+    /// # Safety
+    /// As [`gemm`], for this product; `own` is a thread's workspace, and the blocking allows one thread.
+    unsafe fn serial(&self, own: &mut [T::Wide]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match gemv::takes(self) {
+                true => gemv::tiles(self, 0..self.size.m, 0..self.size.n),
+                false => self.goto_serial(own),
+            }
+        }
+    }
+
+    /// Computes the product on all threads, by the method for its sizes.
+    ///
+    /// # Safety
+    /// As [`gemm`], for this product; `workspace` is as large as the blocking says, without the bias.
+    unsafe fn parallel(&self, pool: &Pool, workspace: &mut [T::Wide]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.blocking.split_k {
+                _ if gemv::takes(self) => gemv::parallel(self, pool),
+                Some(split) => split_k::parallel(self, split, pool, workspace),
+                None => self.goto_parallel(pool, workspace),
+            }
+        }
+    }
+}

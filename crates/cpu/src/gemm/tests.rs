@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::element::Float;
+use crate::simd::MAX_LANES;
 use half::{bf16, f16};
 
 /// Numbers in [-1, 1) with few bits, the same everywhere.
@@ -137,13 +138,13 @@ fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
 /// that fill none are stored whole.
 fn interleaves<T: Operand>(kernels: &Kernels<T>) {
     let layouts = |rows: usize, k: usize| [(1, rows as isize), (k as isize, 1), (2 * k as isize, 2)];
-    let rows = (1..=kernels.cols + 1).chain([2 * kernels.cols, 3 * kernels.cols + 1]);
-    for (rows, k) in rows.flat_map(|rows| (1..=2 * kernels.cols).map(move |k| (rows, k))) {
-        let (panels, numbers) = (&kernels.fast, numbers::<T>(2 * rows * k, 5));
+    let rows = (1..=kernels.nr + 1).chain([2 * kernels.nr, 3 * kernels.nr + 1]);
+    for (rows, k) in rows.flat_map(|rows| (1..=2 * kernels.nr).map(move |k| (rows, k))) {
+        let (panels, numbers) = (&kernels.panels, numbers::<T>(2 * rows * k, 5));
         for (apart, (rs, cs)) in [0, 3].into_iter().flat_map(|apart| layouts(rows, k).map(|l| (apart, l))) {
             // No more than the matrix.
             let x = &numbers[..=((rows - 1) as isize * rs + (k - 1) as isize * cs) as usize].to_vec();
-            let places = rows.div_ceil(panels.taken);
+            let places = rows.div_ceil(panels.k_group);
             let pitch = places + apart;
             let mut out = vec![T::Wide::ZERO; pitch * k + 2 * MAX_LANES];
             let at = |i: usize, p: usize| x[(i as isize * rs + p as isize * cs) as usize].widen();
@@ -151,7 +152,7 @@ fn interleaves<T: Operand>(kernels: &Kernels<T>) {
             unsafe { (panels.interleave)(Mat { ptr: x.as_ptr(), rs, cs }, rows, k, out.as_mut_ptr(), pitch) };
             for (i, p) in (0..pitch).flat_map(|i| (0..k).map(move |p| (i, p))) {
                 let got = out[p * pitch + i];
-                let right = match panels.taken {
+                let right = match panels.k_group {
                     _ if i >= places => got == T::Wide::ZERO,
                     1 => got == at(i, p),
                     _ => {
@@ -161,7 +162,11 @@ fn interleaves<T: Operand>(kernels: &Kernels<T>) {
                         (got.to_f64() as f32).to_bits() == bits[0] >> 16 | bits[1]
                     }
                 };
-                assert!(right, "{rows} by {k}, {} taken, {apart} apart: place ({i}, {p})", panels.taken);
+                assert!(
+                    right,
+                    "{rows} by {k}, {} k_group, {apart} apart: k-group ({i}, {p})",
+                    panels.k_group
+                );
             }
             assert!(out[pitch * k..].iter().all(|&z| z == T::Wide::ZERO), "{rows} by {k}");
         }
@@ -180,9 +185,9 @@ fn columns_of_any_size_are_interleaved() {
 
 /// Every element where it belongs, rounded as it is alone, and nothing between columns or behind the last
 /// one.
-fn turns<T: Operand>(kernels: &Kernels<T>) {
+fn stores_transposed<T: Operand>(kernels: &Kernels<T>) {
     let sizes = |n: usize| (1..=n + 2).chain([2 * n - 1, 2 * n, 2 * n + 3, 4 * n + 1]);
-    for (rows, cols) in sizes(kernels.cols).flat_map(|r| sizes(kernels.cols / 2).map(move |c| (r, c))) {
+    for (rows, cols) in sizes(kernels.nr).flat_map(|r| sizes(kernels.nr / 2).map(move |c| (r, c))) {
         for (rs, pitch) in [(cols, rows), (cols + 3, rows + 1)] {
             let wide = |i: usize| T::Wide::from_f64(((i * 7919 + 5) % 2003) as f64 / 7.0 - 143.0);
             let mut x: Vec<T::Wide> = (0..(rows - 1) * rs + cols).map(wide).collect();
@@ -190,7 +195,7 @@ fn turns<T: Operand>(kernels: &Kernels<T>) {
             let mut out = vec![T::from_f64(0.0); pitch * cols + 64];
             let mat = Mat { ptr: x.as_ptr(), rs: rs as isize, cs: 1 };
             // SAFETY: all elements are among the numbers, and there is room for them.
-            unsafe { (kernels.turn)(mat, rows, cols, out.as_mut_ptr(), pitch) };
+            unsafe { (kernels.store_transposed)(mat, rows, cols, out.as_mut_ptr(), pitch) };
             for (at, got) in out.iter().enumerate() {
                 let (i, j) = (at % pitch, at / pitch);
                 let want = if i < rows && j < cols { T::narrow(x[i * rs + j]) } else { T::from_f64(0.0) };
@@ -202,26 +207,26 @@ fn turns<T: Operand>(kernels: &Kernels<T>) {
 }
 
 #[test]
-fn matrices_of_any_size_are_turned() {
+fn matrices_of_any_size_are_stored_transposed() {
     for tier in tiers() {
-        turns(f32::kernels(tier));
-        turns(f64::kernels(tier));
-        turns(f16::kernels(tier));
-        turns(bf16::kernels(tier));
+        stores_transposed(f32::kernels(tier));
+        stores_transposed(f64::kernels(tier));
+        stores_transposed(f16::kernels(tier));
+        stores_transposed(bf16::kernels(tier));
     }
 }
 
 /// Every element where it belongs, and nothing between rows.
 fn widens<T: Operand>(kernels: &Kernels<T>) {
-    const ROWS: usize = 3;
-    for (k, cs) in (1..=2 * kernels.cols + 1).flat_map(|k| [(k, 1), (k, 2)]) {
+    const MR: usize = 3;
+    for (k, cs) in (1..=2 * kernels.nr + 1).flat_map(|k| [(k, 1), (k, 2)]) {
         let (rs, pitch) = (cs * k + 1, k + 2);
-        let x = numbers::<T>(ROWS * rs, 5);
-        let mut out = vec![T::Wide::ZERO; ROWS * pitch];
+        let x = numbers::<T>(MR * rs, 5);
+        let mut out = vec![T::Wide::ZERO; MR * pitch];
         let mat = Mat { ptr: x.as_ptr(), rs: rs as isize, cs: cs as isize };
         // SAFETY: all elements are among the numbers, and there is room for them.
-        unsafe { (kernels.widen)(mat, ROWS, k, out.as_mut_ptr(), pitch) };
-        for (i, p) in (0..ROWS).flat_map(|i| (0..pitch).map(move |p| (i, p))) {
+        unsafe { (kernels.widen)(mat, MR, k, out.as_mut_ptr(), pitch) };
+        for (i, p) in (0..MR).flat_map(|i| (0..pitch).map(move |p| (i, p))) {
             let want = if p < k { x[i * rs + p * cs].widen() } else { T::Wide::ZERO };
             assert!(out[i * pitch + p] == want, "{k} columns {cs} apart: ({i}, {p})");
         }
@@ -239,21 +244,23 @@ fn rows_of_any_length_are_widened() {
 }
 
 /// Kernels of results, element by element, against a plain loop over bits: NaN lies behind each row.
-fn packs_taps<T: Operand>(kernels: &Kernels<T>) {
-    let (cols, taken) = (kernels.cols, kernels.fast.taken);
+fn packs_filters<T: Operand>(kernels: &Kernels<T>) {
+    let (cols, k_group) = (kernels.nr, kernels.panels.k_group);
     for (taps, elements) in
         [1usize, 2, 4, 9, 25].into_iter().flat_map(|t| [1usize, 2, 7, 32, 33, 66].map(|e| (t, e)))
     {
         for n in [1, cols - 1, cols] {
-            let (rs, places) = (taps * elements + 3, elements.div_ceil(taken));
+            let (rs, places) = (taps * elements + 3, elements.div_ceil(k_group));
             let mut x = numbers::<T>(n * rs, 5);
             x.chunks_exact_mut(rs).for_each(|row| row[taps * elements..].fill(T::from_f64(f64::NAN)));
             let mut out = vec![T::Wide::from_f64(f64::NAN); taps * places * cols];
-            let mut scratch = vec![T::Wide::from_f64(f64::NAN); taps_room(taps)];
+            let mut scratch = vec![T::Wide::from_f64(f64::NAN); filters_scratch(taps)];
             let mat = Mat { ptr: x.as_ptr(), rs: rs as isize, cs: 1 };
             let sizes = [elements, taps];
             // SAFETY: rows of the numbers, and room for them; the processor has the tier.
-            unsafe { (kernels.fast.taps)(mat, n, sizes, out.as_mut_ptr(), cols, scratch.as_mut_ptr()) };
+            unsafe {
+                (kernels.panels.pack_filters)(mat, n, sizes, out.as_mut_ptr(), cols, scratch.as_mut_ptr())
+            };
             for ((t, p), o) in (0..taps)
                 .flat_map(|t| (0..places).map(move |p| (t, p)))
                 .flat_map(|at| (0..cols).map(move |o| (at, o)))
@@ -261,9 +268,9 @@ fn packs_taps<T: Operand>(kernels: &Kernels<T>) {
                 let at = |i: usize| (o < n && i < elements).then(|| x[o * rs + i * taps + t]);
                 let got = out[(t * places + p) * cols + o];
                 let what = format!(
-                    "{n} results of {elements} channels and {taps} taps: tap {t}, place {p}, result {o}"
+                    "{n} results of {elements} channels and {taps} taps: tap {t}, k-group {p}, result {o}"
                 );
-                if taken == 1 {
+                if k_group == 1 {
                     assert!(got == at(p).map_or(T::Wide::ZERO, Float::widen), "{what}");
                 } else {
                     let bits: &[u16] = bytemuck::cast_slice(std::slice::from_ref(&got));
@@ -279,10 +286,10 @@ fn packs_taps<T: Operand>(kernels: &Kernels<T>) {
 #[test]
 fn kernels_of_results_are_packed_tap_by_tap() {
     for tier in tiers() {
-        packs_taps(f32::kernels(tier));
-        packs_taps(f64::kernels(tier));
-        packs_taps(bf16::kernels(tier));
-        packs_taps(f16::kernels(tier));
+        packs_filters(f32::kernels(tier));
+        packs_filters(f64::kernels(tier));
+        packs_filters(bf16::kernels(tier));
+        packs_filters(f16::kernels(tier));
     }
 }
 
@@ -307,7 +314,7 @@ fn narrows<T: Operand<Wide = f32>>(tier: Tier) {
     }
 }
 
-/// Pairs of a row are read where they lie if they are whole and begin where a place may, packed otherwise.
+/// VNNI-2 groups of a row are read in place if they are whole and aligned, and packed otherwise.
 #[test]
 fn bits_do_not_depend_on_where_rows_of_the_left_operand_begin() {
     for k in [33, 34] {

@@ -3,7 +3,8 @@
 use super::{Args, Kernel, Prepared, Site, floats};
 use crate::element::Float;
 use crate::float_dtype;
-use crate::gemm::{self, Mat, MatMut, Operand, Size, Start};
+use crate::gemm::{self, Operand, Size, Start};
+use crate::matrix::{Mat, MatMut};
 use crate::tier::Tier;
 use crate::view::View;
 use headwater_core::diagnostic::Result;

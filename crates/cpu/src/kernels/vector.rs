@@ -6,15 +6,15 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::element::{self, Wide};
-use crate::gemm::{self, Converts};
-use crate::rows::math::{self, vector};
+use crate::math::vector;
 use crate::rows::real::bf16_bits;
 #[cfg(target_arch = "aarch64")]
-use crate::rows::vectors::Neon;
-#[cfg(target_arch = "x86_64")]
-use crate::rows::vectors::{Avx2, Avx512};
+use crate::simd::neon::Eight;
+use crate::simd::{Convert, Native, Simd, SimdF32};
 use crate::tier::{Loop, Tier};
 use half::bf16;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{__m256, __m512};
 use std::marker::PhantomData;
 
 /// Lanes of sums and maxima, which make a group. The same in every tier, so that all give the same bits.
@@ -179,44 +179,44 @@ trait Rounds<V> {
 #[derive(Clone, Copy)]
 pub struct Nearest;
 
-impl<V: gemm::Lanes<E = f32> + Converts<bf16>> Rounds<V> for Nearest {
+impl<V: Simd<E = f32> + Convert<bf16>> Rounds<V> for Nearest {
     #[inline(always)]
     unsafe fn round(x: V, to: *mut u16) {
         // SAFETY: the caller's promise; a bf16 is its bits.
-        unsafe { Converts::<bf16>::write(x, to.cast()) }
+        unsafe { Convert::<bf16>::store_narrow(x, to.cast()) }
     }
     #[inline(always)]
     unsafe fn round_pairs(low: V, high: V, to: *mut u32) {
         // SAFETY: the caller's promise.
-        unsafe { Converts::<bf16>::pair(low, high).store(to.cast()) }
+        unsafe { Convert::<bf16>::narrow_pair(low, high).store(to.cast()) }
     }
 }
 
-/// Part of a group in a vector of an instruction set, `M`, and a way to round it.
-pub struct Of<M: math::Lanes, R = Nearest>(M::V, PhantomData<R>);
+/// Part of a group in a vector of an instruction set, `S`, and a way to round it.
+pub struct Of<S, R = Nearest>(S, PhantomData<R>);
 
-impl<M: math::Lanes, R> Of<M, R> {
+impl<S, R> Of<S, R> {
     #[inline(always)]
-    fn new(x: M::V) -> Self {
+    fn new(x: S) -> Self {
         Of(x, PhantomData)
     }
 }
 
-impl<M: math::Lanes, R> Clone for Of<M, R> {
+impl<S: Copy, R> Clone for Of<S, R> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<M: math::Lanes, R> Copy for Of<M, R> {}
+impl<S: Copy, R> Copy for Of<S, R> {}
 
-impl<M: math::Lanes<V: gemm::Lanes<E = f32>> + Default, R: Rounds<M::V>> Vector for Of<M, R> {
+impl<S: SimdF32, R: Rounds<S>> Vector for Of<S, R> {
     type E = f32;
-    const PARTS: usize = LANES / <M::V as gemm::Lanes>::N;
+    const PARTS: usize = LANES / S::N;
 
     #[inline(always)]
     fn splat(x: f32) -> Self {
-        Of::new(M::default().num(x))
+        Of::new(S::splat(x))
     }
     #[inline(always)]
     fn numbers(i: usize) -> Self {
@@ -227,51 +227,49 @@ impl<M: math::Lanes<V: gemm::Lanes<E = f32>> + Default, R: Rounds<M::V>> Vector 
     fn load(group: &[f32; LANES], i: usize) -> Self {
         let part = LANES / Self::PARTS;
         // SAFETY: a part of the group; callers are compiled for the instruction set (module documentation).
-        Of::new(unsafe { gemm::Lanes::load(group[i * part..(i + 1) * part].as_ptr()) })
+        Of::new(unsafe { S::load(group[i * part..(i + 1) * part].as_ptr()) })
     }
     #[inline(always)]
     fn store(self, group: &mut [f32; LANES], i: usize) {
         let part = LANES / Self::PARTS;
         // SAFETY: as above.
-        unsafe { gemm::Lanes::store(self.0, group[i * part..(i + 1) * part].as_mut_ptr()) }
+        unsafe { self.0.store(group[i * part..(i + 1) * part].as_mut_ptr()) }
     }
     #[inline(always)]
     fn add(self, x: Self) -> Self {
-        Of::new(M::default().add(self.0, x.0))
+        Of::new(self.0.add(x.0))
     }
     #[inline(always)]
     fn sub(self, x: Self) -> Self {
-        Of::new(M::default().sub(self.0, x.0))
+        Of::new(self.0.sub(x.0))
     }
     #[inline(always)]
     fn mul(self, x: Self) -> Self {
-        Of::new(M::default().mul(self.0, x.0))
+        Of::new(self.0.mul(x.0))
     }
     #[inline(always)]
     fn larger(self, x: Self) -> Self {
-        Of::new(M::default().max(self.0, x.0))
+        Of::new(self.0.max(x.0))
     }
     #[inline(always)]
     fn less(self, x: Self, yes: Self, no: Self) -> Self {
-        let mut l = M::default();
-        let less = l.lt(self.0, x.0);
-        Of::new(l.select(less, yes.0, no.0))
+        Of::new(S::select(self.0.lt(x.0), yes.0, no.0))
     }
     #[inline(always)]
     fn exp_nonpos(self) -> Self {
-        Of::new(vector::exp_nonpos(&mut M::default(), self.0))
+        Of::new(vector::exp_nonpos(&mut Native::default(), self.0))
     }
     #[inline(always)]
     fn ln(self) -> Self {
-        Of::new(vector::log(&mut M::default(), self.0))
+        Of::new(vector::log(&mut Native::default(), self.0))
     }
     #[inline(always)]
     fn tanh(self) -> Self {
-        Of::new(vector::tanh(&mut M::default(), self.0))
+        Of::new(vector::tanh(&mut Native::default(), self.0))
     }
     #[inline(always)]
     fn sigmoid(self) -> Self {
-        Of::new(vector::sigmoid(&mut M::default(), self.0))
+        Of::new(vector::sigmoid(&mut Native::default(), self.0))
     }
     #[inline(always)]
     fn total(mut group: [Self; LANES]) -> f32 {
@@ -282,7 +280,7 @@ impl<M: math::Lanes<V: gemm::Lanes<E = f32>> + Default, R: Rounds<M::V>> Vector 
                 group[i] = group[i].add(group[i + n]);
             }
         }
-        gemm::Lanes::sum(group[0].0)
+        group[0].0.reduce_sum()
     }
     #[inline(always)]
     fn largest(mut group: [Self; LANES]) -> f32 {
@@ -293,7 +291,7 @@ impl<M: math::Lanes<V: gemm::Lanes<E = f32>> + Default, R: Rounds<M::V>> Vector 
                 group[i] = group[i + n].larger(group[i]);
             }
         }
-        gemm::Lanes::largest(group[0].0)
+        group[0].0.reduce_max()
     }
     #[inline(always)]
     fn round(self, group: &mut [u16; LANES], i: usize) {
@@ -362,13 +360,13 @@ pub trait Vectors: Wide {
 
 impl Vectors for f32 {
     #[cfg(target_arch = "aarch64")]
-    type Neon = Of<Neon>;
+    type Neon = Of<Eight>;
     #[cfg(target_arch = "x86_64")]
-    type Avx2 = Of<Avx2>;
+    type Avx2 = Of<__m256>;
     #[cfg(target_arch = "x86_64")]
-    type Avx512 = Of<Avx512>;
+    type Avx512 = Of<__m512>;
     #[cfg(target_arch = "x86_64")]
-    type Avx512Bf16 = Of<Avx512, x86::ByInstruction>;
+    type Avx512Bf16 = Of<__m512, x86::ByInstruction>;
 }
 impl Vectors for f64 {
     #[cfg(target_arch = "aarch64")]

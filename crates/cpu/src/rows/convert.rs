@@ -2,26 +2,26 @@
 //! even, as everywhere; and elementary functions. What fills no vector goes the way of the portable loops.
 
 use super::loops::{LoadLoop, MapLoop, MoveLoop, StoreLoop, UNARY, UnaryLoop};
-use super::math::{self, vector};
 use super::real::Memory;
 use crate::element::Float;
-use crate::gemm::{Converts, Lanes};
+use crate::math::vector;
+use crate::simd::{Convert, Native, Simd, SimdF32};
 use headwater_core::expr::Unary;
 use std::marker::PhantomData;
 
 /// Vectors of the lowest tier that has such instructions.
 #[cfg(target_arch = "aarch64")]
-type Vector = crate::gemm::Eight;
+type Vector = crate::simd::neon::Eight;
 #[cfg(target_arch = "x86_64")]
 type Vector = std::arch::x86_64::__m256;
 
 /// Elements of a vector.
-const WIDE: usize = <Vector as Lanes>::N;
+const WIDE: usize = <Vector as Simd>::N;
 
 pub(super) struct Load<D>(PhantomData<D>);
 impl<D: Memory<f32> + Float<Wide = f32>> MoveLoop for Load<D>
 where
-    Vector: Converts<D>,
+    Vector: Convert<D>,
 {
     #[inline(always)]
     unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
@@ -30,7 +30,7 @@ where
         // SAFETY: the contract of `loops`; this tier has the instructions.
         unsafe {
             for i in (0..whole).step_by(WIDE) {
-                <Vector as Converts<D>>::read(from.add(i)).store(to.add(i));
+                <Vector as Convert<D>>::load_widen(from.add(i)).store(to.add(i));
             }
             LoadLoop::<D, f32>::run(from.add(whole).cast(), to.add(whole).cast(), step, n - whole);
         }
@@ -41,7 +41,7 @@ where
 pub(super) struct Store<D, const STREAM: bool>(PhantomData<D>);
 impl<D: Memory<f32> + Float<Wide = f32>, const STREAM: bool> MoveLoop for Store<D, STREAM>
 where
-    Vector: Converts<D>,
+    Vector: Convert<D>,
 {
     #[inline(always)]
     unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
@@ -58,9 +58,9 @@ where
             for i in (head..head + whole).step_by(WIDE) {
                 let x = Vector::load(from.add(i));
                 if STREAM {
-                    Converts::<D>::stream(x, to.add(i));
+                    Convert::<D>::stream_narrow(x, to.add(i));
                 } else {
-                    Converts::<D>::write(x, to.add(i));
+                    Convert::<D>::store_narrow(x, to.add(i));
                 }
             }
             let done = head + whole;
@@ -73,7 +73,7 @@ where
 pub(super) struct Round<D>(PhantomData<D>);
 impl<D: Memory<f32> + Float<Wide = f32>> MapLoop for Round<D>
 where
-    Vector: Converts<D>,
+    Vector: Convert<D>,
 {
     #[inline(always)]
     unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
@@ -82,7 +82,7 @@ where
         // SAFETY: the contract of `loops`; this tier has the instructions.
         unsafe {
             for i in (0..whole).step_by(WIDE) {
-                Converts::<D>::rounded(Vector::load(from.add(i))).store(to.add(i));
+                Convert::<D>::round_through(Vector::load(from.add(i))).store(to.add(i));
             }
             for i in whole..n {
                 *to.add(i) = <D as Memory<f32>>::of(*from.add(i)).get();
@@ -91,18 +91,18 @@ where
     }
 }
 
-/// An elementary function of f32, on the vectors of `M`.
-pub(super) struct Function<M, const OP: usize>(PhantomData<M>);
-impl<M: math::Lanes<V: Lanes<E = f32>> + Default, const OP: usize> MapLoop for Function<M, OP> {
+/// An elementary function of f32, on the vectors `V`.
+pub(super) struct Function<V, const OP: usize>(PhantomData<V>);
+impl<V: SimdF32, const OP: usize> MapLoop for Function<V, OP> {
     #[inline(always)]
     unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
-        let (from, to, mut l) = (args[0].cast::<f32>(), out.cast::<f32>(), M::default());
-        let wide = <M::V as Lanes>::N;
+        let (from, to, mut l) = (args[0].cast::<f32>(), out.cast::<f32>(), Native::<V>::default());
+        let wide = V::N;
         let whole = n / wide * wide;
         // SAFETY: the contract of `loops`; this tier has the instructions.
         unsafe {
             for i in (0..whole).step_by(wide) {
-                let x = <M::V as Lanes>::load(from.add(i));
+                let x = V::load(from.add(i));
                 let y = match const { UNARY[OP] } {
                     Unary::Exp => vector::exp(&mut l, x),
                     Unary::ExpNonpos => vector::exp_nonpos(&mut l, x),

@@ -21,7 +21,6 @@ mod convert;
 #[cfg(target_arch = "x86_64")]
 mod jit;
 mod loops;
-pub(crate) mod math;
 mod ops;
 pub(crate) mod real;
 mod run;
@@ -32,7 +31,6 @@ mod space;
 mod tests;
 mod tile;
 mod transpose;
-pub(crate) mod vectors;
 
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};

@@ -4,8 +4,6 @@
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::convert;
 use super::loops::*;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-use super::vectors;
 use crate::tier::Tier;
 use half::{bf16, f16};
 use headwater_core::expr::{Binary, Unary};
@@ -95,7 +93,7 @@ pub(super) struct Table {
 
 /// The functions of a tier, which this processor must have.
 pub(super) fn table(tier: Tier) -> Table {
-    const fn of<V: Vector>() -> Table {
+    const fn of<V: Isa>() -> Table {
         Table {
             unary: unary::<V>,
             binary: binary::<V>,
@@ -122,8 +120,8 @@ pub(super) fn table(tier: Tier) -> Table {
     }
 }
 
-/// A tier: compiles loops for its instruction set. The functions may run only on processors that have it.
-trait Vector {
+/// An instruction set: compiles loops for it. The functions may run only on processors that have it.
+trait Isa {
     fn map<L: MapLoop>() -> Map;
     fn mov<L: MoveLoop>() -> Move;
     fn fold<L: FoldLoop>() -> Fold;
@@ -169,13 +167,13 @@ mod plain {
     }
 }
 
-macro_rules! vector {
+macro_rules! isa {
     ($name:ident, $ways:ident $(, $lanes:ty, $features:literal, $cfg:meta)?) => {
         $(#[cfg($cfg)])?
         struct $name;
 
         $(#[cfg($cfg)])?
-        impl Vector for $name {
+        impl Isa for $name {
             fn map<L: MapLoop>() -> Map {
                 $(#[target_feature(enable = $features)])?
                 unsafe fn f<L: MapLoop>(args: [*const u8; 3], out: *mut u8, n: usize) {
@@ -237,13 +235,13 @@ macro_rules! vector {
         }
     };
 }
-vector!(Portable, plain);
-vector!(Neon, convert, vectors::Neon, "neon", target_arch = "aarch64");
-vector!(Avx2, convert, vectors::Avx2, "avx2,fma,f16c,bmi2", target_arch = "x86_64");
-vector!(
+isa!(Portable, plain);
+isa!(Neon, convert, crate::simd::neon::Eight, "neon", target_arch = "aarch64");
+isa!(Avx2, convert, std::arch::x86_64::__m256, "avx2,fma,f16c,bmi2", target_arch = "x86_64");
+isa!(
     Avx512,
     convert,
-    vectors::Avx512,
+    std::arch::x86_64::__m512,
     "avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl",
     target_arch = "x86_64"
 );
@@ -295,7 +293,7 @@ const FUNCTIONS: [Unary; 7] = {
     [Exp, ExpNonpos, Log, Tanh, Erf, Ndtr, Sigmoid]
 };
 
-fn unary<V: Vector>(ty: Ty, op: Unary, to: Ty) -> Map {
+fn unary<V: Isa>(ty: Ty, op: Unary, to: Ty) -> Map {
     macro_rules! of {
         ($OP:ident => $l:ty) => {
             numbered!(op as usize, $OP => V::map::<$l>();
@@ -320,7 +318,7 @@ fn unary<V: Vector>(ty: Ty, op: Unary, to: Ty) -> Map {
     }
 }
 
-fn binary<V: Vector>(ty: Ty, op: Binary) -> Map {
+fn binary<V: Isa>(ty: Ty, op: Binary) -> Map {
     macro_rules! of {
         ($OP:ident => $l:ty) => {
             numbered!(op as usize, $OP => V::map::<$l>(); 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19)
@@ -338,7 +336,7 @@ fn binary<V: Vector>(ty: Ty, op: Binary) -> Map {
     }
 }
 
-fn select<V: Vector>(ty: Ty) -> Map {
+fn select<V: Isa>(ty: Ty) -> Map {
     match ty {
         Ty::F32 => V::map::<SelectLoop<f32>>(),
         Ty::F64 => V::map::<SelectLoop<f64>>(),
@@ -347,7 +345,7 @@ fn select<V: Vector>(ty: Ty) -> Map {
     }
 }
 
-fn cast<V: Vector>(from: Ty, to: DType, float: Ty) -> Map {
+fn cast<V: Isa>(from: Ty, to: DType, float: Ty) -> Map {
     macro_rules! of {
         ($TO:ident => $l:ty) => {
             numbered!(to as usize, $TO => V::map::<$l>(); 1 2 3 4 5 6 7 8 9)
@@ -372,7 +370,7 @@ fn cast<V: Vector>(from: Ty, to: DType, float: Ty) -> Map {
     }
 }
 
-fn load<V: Vector>(from: DType, to: Ty) -> Move {
+fn load<V: Isa>(from: DType, to: Ty) -> Move {
     match (from, to) {
         (DType::F32 | DType::BF16 | DType::F16, Ty::F32) => V::load(from),
         (DType::F64, _) => V::mov::<LoadLoop<f64, f64>>(),
@@ -384,7 +382,7 @@ fn load<V: Vector>(from: DType, to: Ty) -> Move {
     }
 }
 
-fn store<V: Vector>(from: Ty, to: DType) -> Move {
+fn store<V: Isa>(from: Ty, to: DType) -> Move {
     match (from, to) {
         (Ty::F32, to) => V::store(to, false),
         (Ty::F64, DType::F32) => V::mov::<StoreLoop<f32, f64>>(),
@@ -396,11 +394,11 @@ fn store<V: Vector>(from: Ty, to: DType) -> Move {
     }
 }
 
-fn stream<V: Vector>(from: Ty, to: DType) -> Move {
+fn stream<V: Isa>(from: Ty, to: DType) -> Move {
     if from == Ty::F32 { V::store(to, true) } else { store::<V>(from, to) }
 }
 
-fn spread<V: Vector>(ty: Ty, op: Binary, one: usize) -> Option<Map> {
+fn spread<V: Isa>(ty: Ty, op: Binary, one: usize) -> Option<Map> {
     macro_rules! of {
         ($t:ty) => {
             match (op, one) {
@@ -423,7 +421,7 @@ fn spread<V: Vector>(ty: Ty, op: Binary, one: usize) -> Option<Map> {
     }
 }
 
-fn dot<V: Vector>(ty: Ty) -> Dot {
+fn dot<V: Isa>(ty: Ty) -> Dot {
     match ty {
         Ty::F32 => V::dot::<DotFast<f32>>(),
         Ty::F64 => V::dot::<DotFast<f64>>(),
@@ -433,7 +431,7 @@ fn dot<V: Vector>(ty: Ty) -> Dot {
 
 macro_rules! fold {
     ($name:ident, $float:ident, $other:ident) => {
-        fn $name<V: Vector>(ty: Ty, op: Reduce) -> Fold {
+        fn $name<V: Isa>(ty: Ty, op: Reduce) -> Fold {
             macro_rules! of {
                                         ($l:ident, $t:ty) => {
                                             numbered!(op as usize, OP => V::fold::<$l<$t, OP>>(); 0 1 2 3)
@@ -451,7 +449,7 @@ macro_rules! fold {
 fold!(fold_fast, FoldFastFloat, FoldFastOther);
 fold!(fold_slow, FoldSlowFloat, FoldSlowOther);
 
-fn sum_slow<V: Vector>(ty: Ty) -> Fold {
+fn sum_slow<V: Isa>(ty: Ty) -> Fold {
     match ty {
         Ty::F32 => V::fold::<SumSlow>(),
         _ => fold_slow::<V>(ty, Reduce::Sum),

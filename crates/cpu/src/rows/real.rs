@@ -1,7 +1,7 @@
 //! The scalar functions of row programs on f32, f64, i64 and bool, written so that loops over them vectorise.
 //! What they mean is defined by the core's `reference::scalar`.
 
-use super::math;
+use crate::math;
 use half::{bf16, f16};
 use headwater_core::DType;
 use headwater_core::dtype::round_to_odd;

@@ -153,7 +153,7 @@ impl Run<'_> {
                 // SAFETY: elements of the part; the copy has room for so many.
                 unsafe {
                     if load {
-                        turn.ask();
+                        turn.prefetch_l1();
                         turn.run();
                     }
                     for i in 0..rows {

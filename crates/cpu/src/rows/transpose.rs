@@ -1,6 +1,8 @@
 //! Transpositions of matrices of plain elements, which may be anything of 1, 2, 4 or 8 bytes.
 
-use crate::gemm::{Mat, Operand, ask_second};
+use crate::gemm::Operand;
+use crate::matrix::Mat;
+use crate::prefetch::prefetch_l2;
 use crate::tier::Tier;
 
 /// Element `(r, c)`, at `from + r · step + c`, becomes element `(c, r)`, at `to + c · pitch + r`, in elements
@@ -21,9 +23,9 @@ impl Transposition {
     /// Asks for the first line of memory of each row, all at once. Rows often lie whole pages apart, so that
     /// the caches hold few of them, and nothing that is asked for long before.
     #[inline]
-    pub fn ask(&self) {
+    pub fn prefetch_l1(&self) {
         for r in 0..self.rows as isize {
-            ask_second(self.from.wrapping_offset(r * self.step * self.size as isize));
+            prefetch_l2(self.from.wrapping_offset(r * self.step * self.size as isize));
         }
     }
 

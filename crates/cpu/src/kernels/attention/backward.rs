@@ -6,11 +6,13 @@ use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed
 use super::rows::{Dots, Lines, Times};
 use super::slopes::{Paired, Query, Slopes};
 use super::{Four, FourMut, KEYS, LINE, Mask, Options};
+use crate::element::same;
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::{Kernels, Mat, MatMut, Operand, even, same};
+use crate::gemm::{Kernels, Operand, even};
 use crate::kernels::vector::{self, Vectors};
 use crate::kernels::{Args, Site};
+use crate::matrix::{Mat, MatMut};
 use crate::pool::Shared;
 use crate::tier::Tier;
 use crate::workspace::{self, Pieces, total};
@@ -59,9 +61,9 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
     let logs = Four::<T::Wide>::of(args.read(5)?);
     let (mask, survivors) = (Mask::of(args.opt(6)), options.survivors(args.opt(7)));
     let kernels = T::kernels(options.tier);
-    let (panels, taken) = (&kernels.fast, kernels.fast.taken);
+    let (panels, k_group) = (&kernels.panels, kernels.panels.k_group);
     // From one row of weights or slopes across to the next: of pairs, weights and slopes take turns.
-    let rows = taken * LINE;
+    let rows = k_group * LINE;
     let sizes = pieces::<T>(a, options.tier);
     let [dq, dk, dv, rest @ ..] = args.writes else { unreachable!("three gradients and the mask's") };
     let (dq, dk, dv) = (FourMut::<T>::of(dq), FourMut::<T>::of(dk), FourMut::<T>::of(dv));
@@ -120,7 +122,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         let next = at + 1;
         let (sample_next, shared_next) = (next / a.key_heads, next % a.key_heads);
         let tiles = a.s.div_ceil(options.keys) * group * a.l.div_ceil(block);
-        let tiles = tiles * (2 * options.keys + 2 * a.e + a.ev).div_ceil(kernels.cols);
+        let tiles = tiles * (2 * options.keys + 2 * a.e + a.ev).div_ceil(kernels.nr);
         let tiles = if a.causal { tiles / 2 } else { tiles };
         let mut soon = Upcoming::new(tiles, |i| match i {
             _ if next >= a.batch * a.key_heads || i >= 4 + 4 * group => None,
@@ -193,7 +195,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                     let scores = (query, &*k_across, a.e, &mut *weights);
                     for (x, b, size, to) in [scores, (grad, &*v_across, a.ev, &mut *slopes)] {
                         let (k, c) =
-                            (size.div_ceil(taken), MatMut { ptr: to.as_mut_ptr(), rs: LINE as isize });
+                            (size.div_ceil(k_group), MatMut { ptr: to.as_mut_ptr(), rs: LINE as isize });
                         Product { kernels, panels, m: n, n: cols, k, a: x, b, c, add: false }.run(
                             &mut soon,
                             |rows, cols| {
@@ -236,7 +238,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                         times,
                         added: mask.as_ref().map(|m| Lines(added, if m.of_all() { 0 } else { KEYS })),
                         kept: survivors.as_ref().map(|_| Lines(kept, KEYS)),
-                        pairs: taken > 1 && mask_grad.is_none(),
+                        pairs: k_group > 1 && mask_grad.is_none(),
                     };
                     vector::run(options.tier, rows);
                     let Some((dtype, dm)) = mask_grad else { continue };
@@ -249,7 +251,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                         });
                     }
                     let factor = T::Wide::from_f64(a.scale);
-                    if taken > 1 {
+                    if k_group > 1 {
                         vector::run(options.tier, Paired { weights, slopes, width, factor });
                     } else {
                         vector::run(options.tier, Times { x: slopes, factor });
@@ -258,14 +260,14 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 // SAFETY: as above; the rows of the queries' gradients are those of this block.
                 unsafe {
                     let across = |block: &[T::Wide]| Mat { ptr: block.as_ptr(), rs: 1, cs: rows as isize };
-                    let places = n.div_ceil(taken);
+                    let places = n.div_ceil(k_group);
                     // Queries before the first that sees a tile's first key add nothing, but the other one of
                     // its pair's.
                     let seeing = |key: usize| {
                         let first = if a.causal { (k0 + key).saturating_sub(q0) } else { 0 };
-                        if first < n { first / taken..places } else { places..places }
+                        if first < n { first / k_group..places } else { places..places }
                     };
-                    let slopes_across = if taken > 1 { across(&weights[LINE..]) } else { across(slopes) };
+                    let slopes_across = if k_group > 1 { across(&weights[LINE..]) } else { across(slopes) };
                     let values = (across(weights), &*g_along, a.ev, sum_v);
                     for (x, b, n, c) in [values, (slopes_across, &*q_along, a.e, sum_k)] {
                         Product { kernels, panels, m: here, n, k: places, a: x, b, c, add: true }
@@ -273,9 +275,9 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                     }
                     let a_slopes = Mat { ptr: slopes.as_ptr(), rs: LINE as isize, cs: 1 };
                     let c = MatMut { ptr: sum_q(inner, q0), rs: queries };
-                    let k = here.div_ceil(taken);
+                    let k = here.div_ceil(k_group);
                     Product { kernels, panels, m: n, n: a.e, k, a: a_slopes, b: k_along, c, add: true }
-                        .run(&mut soon, |rows, _| 0..visible(rows.end - 1).div_ceil(taken));
+                        .run(&mut soon, |rows, _| 0..visible(rows.end - 1).div_ceil(k_group));
                 }
             }
             if copies::<T>() {

@@ -5,9 +5,10 @@ use super::rows::Lines;
 use super::softmax::{GROUP, Query, Shares, Softmax};
 use super::{Four, FourMut, KEYS, LINE, Mask, Options};
 use crate::element::{Float, Wide};
-use crate::gemm::{Mat, MatMut, Operand, even};
+use crate::gemm::{Operand, even};
 use crate::kernels::vector::{self, Vectors};
 use crate::kernels::{Args, Site};
+use crate::matrix::{Mat, MatMut};
 use crate::pool::Shared;
 use crate::workspace::{self, Pieces, total};
 use headwater_core::diagnostic::Result;
@@ -46,7 +47,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         (Four::<T>::of(args.read(0)?), Four::<T>::of(args.read(1)?), Four::<T>::of(args.read(2)?));
     let (mask, survivors) = (Mask::of(args.opt(3)), options.survivors(args.opt(4)));
     let kernels = T::kernels(options.tier);
-    let taken = kernels.fast.taken;
+    let k_group = kernels.panels.k_group;
     let sizes = pieces::<T>(a, options.tier);
     let [out, log] = args.writes else { unreachable!("attention has two results") };
     let (out, log) = (FourMut::<T>::of(out), Shared(log.ptr_mut::<T::Wide>()));
@@ -62,7 +63,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         let first = (blocks - 1 - at % blocks) * block;
         let n = block.min(a.l - first);
         // SAFETY: rows of the queries.
-        let query = unsafe { left(&kernels.fast, q.rows(sample, head, first), n, a.e, queries) };
+        let query = unsafe { left(&kernels.panels, q.rows(sample, head, first), n, a.e, queries) };
         let (largest, totals) = state.split_at_mut(QUERIES);
         largest[..n].fill(T::Wide::NEG_INFINITY);
         totals[..n].fill(T::Wide::ZERO);
@@ -74,7 +75,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         let first_next = (blocks - 1 - next % blocks) * block;
         let n_next = block.min(a.l - first_next);
         let tiles = n.div_ceil(STRIP)
-            * (seen(first + n) + seen(first + n).div_ceil(options.keys) * a.ev).div_ceil(kernels.cols);
+            * (seen(first + n) + seen(first + n).div_ceil(options.keys) * a.ev).div_ceil(kernels.nr);
         let mut soon = Upcoming::new(tiles, |i| match i {
             0 => Some(out.ahead(sample, head, first, n, a.ev)),
             _ if next >= a.batch * a.heads * blocks => None,
@@ -99,8 +100,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
             let visible = |row: usize| options.visible(first + row, k0);
             // SAFETY: rows of keys and values.
             unsafe {
-                pack(&kernels.fast, k.rows(sample, shared, k0).transposed(), a.e, here, keys);
-                pack(&kernels.fast, v.rows(sample, shared, k0), here, a.ev, values);
+                pack(&kernels.panels, k.rows(sample, shared, k0).transposed(), a.e, here, keys);
+                pack(&kernels.panels, v.rows(sample, shared, k0), here, a.ev, values);
             }
             if let Some(m) = mask.as_ref().filter(|m| m.of_all()) {
                 m.read([sample, head, first], k0, &mut added[..here]);
@@ -112,8 +113,8 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 }
                 // SAFETY: products of blocks that were made for their sizes.
                 unsafe {
-                    let panels = &kernels.fast;
-                    let (a, k) = (query.moved(top as isize * query.rs), a.e.div_ceil(panels.taken));
+                    let panels = &kernels.panels;
+                    let (a, k) = (query.moved(top as isize * query.rs), a.e.div_ceil(panels.k_group));
                     let c = MatMut { ptr: scores.as_mut_ptr(), rs: LINE as isize };
                     // Whole vectors: the panels' last columns are zeros.
                     let n = here.next_multiple_of(panels.lanes);
@@ -127,10 +128,10 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                     let group = &mut group[..GROUP.min(top + rows - first_row)];
                     for (i, query) in group.iter_mut().enumerate() {
                         let row = first_row + i;
-                        let most = visible((row / kernels.rows + 1) * kernels.rows - 1);
+                        let most = visible((row / kernels.mr + 1) * kernels.mr - 1);
                         *query = Query {
                             n: visible(row),
-                            width: most.next_multiple_of(taken),
+                            width: most.next_multiple_of(k_group),
                             largest: largest[row],
                             sum: totals[row],
                         };
@@ -151,7 +152,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                         added: mask.as_ref().map(|m| Lines(added, if m.of_all() { 0 } else { KEYS })),
                         kept: survivors.as_ref().map(|_| Lines(kept, KEYS)),
                         sums: begun.then_some(|i| sum_of(first_row + i)),
-                        halves: taken > 1,
+                        halves: k_group > 1,
                     };
                     vector::run(options.tier, softmax);
                     for (i, query) in group.iter().enumerate() {
@@ -162,9 +163,9 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 unsafe {
                     let weights = Mat { ptr: scores.as_ptr(), rs: LINE as isize, cs: 1 };
                     let c = sums.moved(top as isize * sums.rs);
-                    let (panels, k) = (&kernels.fast, here.div_ceil(taken));
+                    let (panels, k) = (&kernels.panels, here.div_ceil(k_group));
                     Product { kernels, panels, m: rows, n: a.ev, k, a: weights, b: values, c, add: begun }
-                        .run(&mut soon, |rows, _| 0..visible(top + rows.end - 1).div_ceil(taken));
+                        .run(&mut soon, |rows, _| 0..visible(top + rows.end - 1).div_ceil(k_group));
                 }
             }
             begun = true;

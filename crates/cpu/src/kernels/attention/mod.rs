@@ -19,7 +19,9 @@ mod tests;
 use super::{Kernel, Site};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::{Ahead, Mat, even};
+use crate::gemm::even;
+use crate::matrix::Mat;
+use crate::prefetch::Prefetch;
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
 use headwater_core::DType;
@@ -154,8 +156,8 @@ impl<T: crate::element::Element> Four<T> {
     }
 
     /// `n` rows of `size` elements of a head of a sample, to be asked for.
-    fn ahead(&self, sample: usize, head: usize, row: usize, n: usize, size: usize) -> Ahead {
-        Ahead::matrix(self.rows(sample, head, row), n, size)
+    fn ahead(&self, sample: usize, head: usize, row: usize, n: usize, size: usize) -> Prefetch {
+        Prefetch::matrix(self.rows(sample, head, row), n, size)
     }
 
     /// Rows from `row` on, of a head of a sample.
@@ -185,8 +187,8 @@ impl<T: crate::element::Element> FourMut<T> {
     }
 
     /// As [`Four::ahead`].
-    fn ahead(&self, sample: usize, head: usize, row: usize, n: usize, size: usize) -> Ahead {
-        Ahead::matrix(Mat { ptr: self.row(sample, head, row), rs: self.strides[2], cs: 1 }, n, size)
+    fn ahead(&self, sample: usize, head: usize, row: usize, n: usize, size: usize) -> Prefetch {
+        Prefetch::matrix(Mat { ptr: self.row(sample, head, row), rs: self.strides[2], cs: 1 }, n, size)
     }
 
     /// A row of a head of a sample.

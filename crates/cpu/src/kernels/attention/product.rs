@@ -1,27 +1,30 @@
 //! Products of blocks, and their operands packed.
 
 use super::FourMut;
-use crate::gemm::{Ahead, Kernels, Mat, MatMut, Operand, Panels, Soon, Tile, same};
+use crate::element::same;
+use crate::gemm::{Kernels, Operand, PanelKernels, Tile};
+use crate::matrix::{Mat, MatMut};
+use crate::prefetch::{Prefetch, TilePrefetch};
 use std::ops::Range;
 
 /// Elements of a right operand `[k, n]` packed into panels.
 pub(super) fn packed<T: Operand>(kernels: &Kernels<T>, k: usize, n: usize) -> usize {
-    n.next_multiple_of(kernels.cols) * k + crate::gemm::MAX_LANES
+    n.next_multiple_of(kernels.nr) * k + crate::simd::MAX_LANES
 }
 
 /// Packs a right operand `[k, n]` as `panels` want it.
 ///
 /// # Safety
-/// As [`Panels::pack`]: its elements may be read.
+/// As [`PanelKernels::pack`]: its elements may be read.
 pub(super) unsafe fn pack<T: Operand>(
-    panels: &Panels<T>,
+    panels: &PanelKernels<T>,
     x: Mat<T>,
     k: usize,
     n: usize,
     out: &mut [T::Wide],
 ) {
-    let (cols, pitch) = (2 * panels.lanes, k.div_ceil(panels.taken));
-    debug_assert!(n.next_multiple_of(cols) * pitch + crate::gemm::MAX_LANES <= out.len());
+    let (cols, pitch) = (2 * panels.lanes, k.div_ceil(panels.k_group));
+    debug_assert!(n.next_multiple_of(cols) * pitch + crate::simd::MAX_LANES <= out.len());
     // SAFETY: the caller's promise; the room was measured for it.
     unsafe { (panels.pack)(x.transposed(), n, k, cols, pitch, out.as_mut_ptr()) }
 }
@@ -31,7 +34,7 @@ pub(super) unsafe fn pack<T: Operand>(
 /// # Safety
 /// Its elements may be read.
 pub(super) unsafe fn left<T: Operand>(
-    panels: &Panels<T>,
+    panels: &PanelKernels<T>,
     x: Mat<T>,
     rows: usize,
     k: usize,
@@ -46,10 +49,10 @@ pub(super) unsafe fn left<T: Operand>(
                 k,
                 rows,
                 out[..rows * k].as_mut_ptr(),
-                k.div_ceil(panels.taken),
+                k.div_ceil(panels.k_group),
             )
         };
-        Mat { ptr: out.as_ptr(), rs: k.div_ceil(panels.taken) as isize, cs: 1 }
+        Mat { ptr: out.as_ptr(), rs: k.div_ceil(panels.k_group) as isize, cs: 1 }
     } else {
         Mat { ptr: x.ptr.cast(), rs: x.rs, cs: x.cs }
     }
@@ -85,22 +88,22 @@ pub(super) fn sums<T: Operand>(
 pub(super) struct Upcoming<F> {
     of: F,
     next: usize,
-    now: Ahead,
+    now: Prefetch,
     quota: usize,
 }
 
-impl<F: Fn(usize) -> Option<Ahead>> Upcoming<F> {
+impl<F: Fn(usize) -> Option<Prefetch>> Upcoming<F> {
     /// To be asked for in so many tiles.
     pub fn new(tiles: usize, of: F) -> Self {
         let stretches: usize = (0..).map_while(&of).map(|a| a.len()).sum();
-        Upcoming { of, next: 0, now: Ahead::NONE, quota: stretches.div_ceil(tiles.max(1)) }
+        Upcoming { of, next: 0, now: Prefetch::NONE, quota: stretches.div_ceil(tiles.max(1)) }
     }
 
     /// What a tile of so many whole blocks, summed over `k`, asks for.
     #[inline(always)]
-    fn take(&mut self, blocks: usize, k: usize) -> Soon {
+    fn take(&mut self, blocks: usize, k: usize) -> TilePrefetch {
         while self.now.len() == 0 {
-            let Some(now) = (self.of)(self.next) else { return Soon::NONE };
+            let Some(now) = (self.of)(self.next) else { return TilePrefetch::NONE };
             (self.now, self.next) = (now, self.next + 1);
         }
         self.now.take(self.quota, blocks, k)
@@ -112,7 +115,7 @@ impl<F: Fn(usize) -> Option<Ahead>> Upcoming<F> {
 /// empty.
 pub(super) struct Product<'a, T: Operand> {
     pub kernels: &'a Kernels<T>,
-    pub panels: &'a Panels<T>,
+    pub panels: &'a PanelKernels<T>,
     pub m: usize,
     pub n: usize,
     /// Places.
@@ -129,12 +132,12 @@ impl<T: Operand> Product<'_, T> {
     /// The elements named by `a` may be read, those by `c` written; `b` was packed for `k` and `n`; spans lie
     /// in `0..k`.
     #[inline(always)]
-    pub unsafe fn run<F: Fn(usize) -> Option<Ahead>>(
+    pub unsafe fn run<F: Fn(usize) -> Option<Prefetch>>(
         &self,
-        soon: &mut Upcoming<F>,
+        prefetch: &mut Upcoming<F>,
         span: impl Fn(Range<usize>, Range<usize>) -> Range<usize>,
     ) {
-        let (rows, cols) = (self.kernels.rows, self.kernels.cols);
+        let (rows, cols) = (self.kernels.mr, self.kernels.nr);
         for j in (0..self.n).step_by(cols) {
             let panel = self.b[j * self.k..].as_ptr();
             let n = cols.min(self.n - j);
@@ -173,7 +176,7 @@ impl<T: Operand> Product<'_, T> {
                     srs: self.c.rs,
                     c,
                     crs: self.c.rs,
-                    soon: soon.take(m / rows, k.len()),
+                    prefetch: prefetch.take(m / rows, k.len()),
                 };
                 // SAFETY: the tile's elements are some of those that the caller vouches for.
                 unsafe { (self.panels.tile)(&tile) };

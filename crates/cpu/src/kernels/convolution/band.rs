@@ -1,9 +1,10 @@
 //! A part of some images in scratch memory, channels innermost, with zeros for the padding. Channels are
-//! counted in places ([`Panels::taken`]).
+//! counted in places ([`PanelKernels::k_group`]).
 
 use super::nest::Meeting;
 use super::{Block, Blocks};
-use crate::gemm::{Mat, Operand, Panels};
+use crate::gemm::{Operand, PanelKernels};
+use crate::matrix::Mat;
 
 /// Of `held` indices of an image's dimension of some size, from `first` on and so far apart: how many lie
 /// before the image, how many in it, and the first of these, if there are any.
@@ -79,7 +80,7 @@ impl Band {
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn fill<T: Operand>(
         &self,
-        panels: &Panels<T>,
+        panels: &PanelKernels<T>,
         x: *const T,
         sample: usize,
         block: &Block,
@@ -88,7 +89,7 @@ impl Band {
         out: &mut [T::Wide],
     ) {
         let m = &self.meeting;
-        let channels = elements.div_ceil(panels.taken);
+        let channels = elements.div_ceil(panels.k_group);
         let size: usize = m.source.iter().product();
         let zero = <T::Wide as crate::element::Wide>::ZERO;
         let (width, stride) = (self.size[2], self.stride[2]);

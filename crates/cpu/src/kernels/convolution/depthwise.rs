@@ -5,10 +5,13 @@
 use super::nest::Nest;
 use super::planes::Planes;
 use super::{Block, Blocks, Kind};
+use crate::element::same;
 use crate::element::{Wide, total};
-use crate::gemm::{Dots, Lines, MAX_LANES, Mat, Operand, same};
+use crate::gemm::{DepthwiseLines, DepthwiseWeightSums, Operand};
 use crate::kernels::Args;
+use crate::matrix::Mat;
 use crate::pool::{Pool, Shared};
+use crate::simd::MAX_LANES;
 use crate::tier::Tier;
 use crate::view::View;
 use crate::workspace::{self, Scratch};
@@ -133,7 +136,7 @@ impl Depthwise {
                 for (weight, element) in weights.iter_mut().zip(&part.nest.elements) {
                     *weight = w[channel * self.kernel + element].widen();
                 }
-                let lines = Lines {
+                let lines = DepthwiseLines {
                     inputs: planes.as_ptr(),
                     rows: &part.rows[..block.images.len() * block.lines.len()],
                     taps: &part.taps,
@@ -146,7 +149,7 @@ impl Depthwise {
                 // SAFETY: inputs that the planes hold, and room for whole vectors; the results of a block are
                 // its own.
                 unsafe {
-                    (kernels.lines)(&lines);
+                    (kernels.depthwise_lines)(&lines);
                     self.store(part, channel, &block, sums, out);
                 }
             }
@@ -160,7 +163,7 @@ impl Depthwise {
         // SAFETY: the channel's plane of each sample.
         unsafe {
             let (of, sample) = (x.as_ptr(), self.groups * plane);
-            part.planes.fill(&kernels.fast, kernels.widen, of, sample, block, 1, planes);
+            part.planes.fill(&kernels.panels, kernels.widen, of, sample, block, 1, planes);
         }
     }
 
@@ -215,7 +218,7 @@ impl Depthwise {
     ) {
         let (kernels, part) = (T::kernels(self.tier), &self.parts[0]);
         let ([depths, height, width], pitch, room) = (part.nest.meeting.result, part.pitch(), part.room());
-        let lanes = kernels.cols / 2;
+        let lanes = kernels.nr / 2;
         let out = Shared(out.as_mut_ptr());
         scratch.run(pool, self.groups, |channel, scratch| {
             let (planes, scratch) = scratch.split_at_mut(room[0]);
@@ -235,7 +238,7 @@ impl Depthwise {
                     // SAFETY: the block's gradients of an image, and room for its lines.
                     unsafe { (kernels.widen)(g, lines, columns, to, pitch) };
                 }
-                let dots = Dots {
+                let dots = DepthwiseWeightSums {
                     inputs: planes.as_ptr(),
                     rows: &part.rows[..block.images.len() * lines],
                     taps: &part.taps,
@@ -245,7 +248,7 @@ impl Depthwise {
                     sums: sums.as_mut_ptr(),
                 };
                 // SAFETY: inputs that the planes hold, gradients in whole vectors, and a vector for each tap.
-                unsafe { (kernels.dots)(&dots) };
+                unsafe { (kernels.depthwise_weight_sums)(&dots) };
             }
             for (tap, sums) in sums.chunks_exact(lanes).take(self.kernel).enumerate() {
                 let mut all = [T::Wide::ZERO; MAX_LANES];

@@ -28,8 +28,9 @@ mod weight;
 
 use super::{Kernel, Prepared, Site};
 use crate::element::Float;
+use crate::element::same;
 use crate::float_dtype;
-use crate::gemm::{Operand, even, same};
+use crate::gemm::{Operand, even};
 use crate::view::View;
 use depthwise::Depthwise;
 use headwater_core::diagnostic::Result;
@@ -130,7 +131,7 @@ fn sensible(c: &Conv) -> bool {
 /// multiplied as they lie.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    taken: usize,
+    k_group: usize,
     rows: usize,
     in_place: bool,
 }
@@ -139,8 +140,8 @@ impl Shape {
     fn of(site: &Site) -> Shape {
         float_dtype!(site.outs[0].dtype, T => {
             let kernels = T::kernels(site.tier);
-            let taken = kernels.fast.taken;
-            Shape { taken, rows: kernels.rows, in_place: taken > 1 || same::<T, <T as Float>::Wide>() }
+            let k_group = kernels.panels.k_group;
+            Shape { k_group, rows: kernels.mr, in_place: k_group > 1 || same::<T, <T as Float>::Wide>() }
         })
     }
 }

@@ -2,7 +2,8 @@
 
 use super::band::within;
 use super::{Block, spatial};
-use crate::gemm::{Ahead, Mat};
+use crate::matrix::Mat;
+use crate::prefetch::Prefetch;
 use headwater_core::ops::conv::geometry::Conv;
 use std::ops::Range;
 
@@ -24,10 +25,10 @@ pub(super) struct Meeting {
 impl Meeting {
     /// The inputs that the outputs of a block meet, of so many channels; nothing of images with depth. The
     /// first channel of sample `n` starts at `x[n · sample]`.
-    pub fn ahead<T>(&self, x: *const T, sample: usize, block: &Block, channels: usize) -> Ahead {
+    pub fn ahead<T>(&self, x: *const T, sample: usize, block: &Block, channels: usize) -> Prefetch {
         let [depth, height, width] = self.source;
         if depth != 1 || self.result[0] != 1 || block.positions() == 0 {
-            return Ahead::NONE;
+            return Prefetch::NONE;
         }
         let met = |d: usize, outputs: &Range<usize>| {
             let inside = |i: isize| usize::try_from(i).unwrap_or(0).min(self.source[d]);
@@ -54,8 +55,8 @@ pub(super) fn ahead<T>(
     channels: usize,
     elements: usize,
     plane: usize,
-) -> Ahead {
-    let matrix = |rows, rs: usize, k| Ahead::matrix(Mat { ptr: x, rs: rs as isize, cs: 1 }, rows, k);
+) -> Prefetch {
+    let matrix = |rows, rs: usize, k| Prefetch::matrix(Mat { ptr: x, rs: rs as isize, cs: 1 }, rows, k);
     match elements == plane {
         // Whole channels follow each other.
         true => matrix(images, apart, channels * plane),

@@ -8,8 +8,10 @@ use super::patches::Patches;
 use super::tiles::{Inputs, Tilings};
 use super::{Block, Blocks, Shape, channels};
 use crate::element::Wide;
-use crate::gemm::{Ahead, Mat, Operand, Walk, even, taps_room};
+use crate::gemm::{IndirectTile, Operand, even, filters_scratch};
+use crate::matrix::Mat;
 use crate::pool::{Pool, Shared};
+use crate::prefetch::Prefetch;
 use crate::tier::Tier;
 use crate::workspace;
 use headwater_core::ops::conv::geometry::Conv;
@@ -31,7 +33,7 @@ pub(super) struct Pass {
     from: usize,
     to: usize,
     /// Channels of the source in a place of its band.
-    taken: usize,
+    k_group: usize,
     nest: Nest,
     /// One tap of each input: see `points`, which needs no band.
     point: bool,
@@ -71,8 +73,8 @@ impl Pass {
         patches: Option<Patches>,
     ) -> Pass {
         // Of patches columns are taken together, of others channels.
-        let taken = if patches.is_some() { 1 } else { shape.taken };
-        let (m, samples, places) = (nest.meeting, c.batch, from.div_ceil(taken));
+        let k_group = if patches.is_some() { 1 } else { shape.k_group };
+        let (m, samples, places) = (nest.meeting, c.batch, from.div_ceil(k_group));
         let members: usize = nest.members.iter().map(Vec::len).product();
         let point = single(&m) && members == 1;
         let (channels, taps) = match patches {
@@ -98,7 +100,7 @@ impl Pass {
             groups,
             from,
             to,
-            taken,
+            k_group,
             nest,
             point,
             weight,
@@ -119,7 +121,7 @@ impl Pass {
 
     /// Places that the source's channels take.
     fn places(&self) -> usize {
-        self.from.div_ceil(self.taken)
+        self.from.div_ceil(self.k_group)
     }
 
     /// Positions of a block at most.
@@ -141,7 +143,7 @@ impl Pass {
     /// Elements of a group's packed weights; of a thread's band, its sums, room to move things, and a panel
     /// of weights.
     fn pieces<T: Operand>(&self, tier: Tier) -> (usize, [usize; 4]) {
-        let cols = T::kernels(tier).cols;
+        let cols = T::kernels(tier).nr;
         let weights = self.to.next_multiple_of(cols) * self.places() * self.taps;
         let panel = cols * self.channels * self.taps;
         let (weights, panel) = if self.at_once() { (0, panel) } else { (weights, 0) };
@@ -150,7 +152,7 @@ impl Pass {
         // Weights on their way to a panel.
         let turned = match self.packing() {
             Packing::Whole | Packing::Elements => 0,
-            Packing::Results => taps_room(self.kernel()),
+            Packing::Results => filters_scratch(self.kernel()),
             Packing::Sources => self.kernel() * TURNED * cols,
         };
         let (held, plane) = match &self.inputs {
@@ -241,7 +243,7 @@ impl Pass {
     /// one.
     fn source<'a, T>(&self, job: &Job, i0: usize, x: &'a [T]) -> (&'a [T], usize) {
         let plane = self.nest.meeting.source.iter().product::<usize>();
-        (&x[(job.group * self.from + i0 * self.taken) * plane..], self.groups * self.from * plane)
+        (&x[(job.group * self.from + i0 * self.k_group) * plane..], self.groups * self.from * plane)
     }
 
     /// Weights as right operands: for each part of the source's channels, panel by panel of the result's, in
@@ -255,7 +257,7 @@ impl Pass {
         group: usize,
         scratch: &mut workspace::Scratch<T::Wide>,
     ) {
-        let cols = T::kernels(tier).cols;
+        let cols = T::kernels(tier).nr;
         let panels = self.to.div_ceil(cols);
         let out = Shared(out.as_mut_ptr());
         scratch.run(pool, self.groups * panels, |at, scratch| {
@@ -286,15 +288,15 @@ impl Pass {
         scratch: &mut [T::Wide],
     ) {
         let kernels = T::kernels(tier);
-        let (cols, columns) = (kernels.cols, self.kernel());
+        let (cols, columns) = (kernels.nr, self.kernel());
         let (channels, elements) = self.part(i0);
         let n = cols.min(self.to - panel * cols);
-        let w = &w[panel * cols * self.weight[0] + i0 * self.taken * self.weight[1]..];
+        let w = &w[panel * cols * self.weight[0] + i0 * self.k_group * self.weight[1]..];
         let packing = self.packing();
         if packing == Packing::Whole {
             let (x, k) = (Mat { ptr: w.as_ptr(), rs: self.weight[0] as isize, cs: 1 }, elements * columns);
             // SAFETY: the kernels of these results and channels; groups of whole vectors do not spill.
-            unsafe { (kernels.fast.pack)(x, n, k, cols, channels * self.taps, out.as_mut_ptr()) };
+            unsafe { (kernels.panels.pack)(x, n, k, cols, channels * self.taps, out.as_mut_ptr()) };
             return;
         }
         if packing == Packing::Elements {
@@ -302,7 +304,7 @@ impl Pass {
                 let ptr = w[element..].as_ptr();
                 let x = Mat { ptr, rs: self.weight[0] as isize, cs: self.weight[1] as isize };
                 // SAFETY: weights of `n` channels of the result; groups of whole vectors do not spill.
-                unsafe { (kernels.fast.pack)(x, n, elements, cols, channels, out.as_mut_ptr()) };
+                unsafe { (kernels.panels.pack)(x, n, elements, cols, channels, out.as_mut_ptr()) };
             }
             return;
         }
@@ -310,20 +312,22 @@ impl Pass {
             let x = Mat { ptr: w.as_ptr(), rs: self.weight[0] as isize, cs: 1 };
             let sizes = [elements, columns];
             // SAFETY: the kernels of these results and channels, and places for them.
-            unsafe { (kernels.fast.taps)(x, n, sizes, out.as_mut_ptr(), cols, scratch.as_mut_ptr()) };
+            unsafe {
+                (kernels.panels.pack_filters)(x, n, sizes, out.as_mut_ptr(), cols, scratch.as_mut_ptr())
+            };
             return;
         }
         // Of some channels of the source, these become innermost, then the results.
         for first in (0..channels).step_by(TURNED) {
             let places = TURNED.min(channels - first);
-            let some = (places * self.taken).min(elements - first * self.taken);
+            let some = (places * self.k_group).min(elements - first * self.k_group);
             let x = Mat {
-                ptr: w[first * self.taken * self.weight[1]..].as_ptr(),
+                ptr: w[first * self.k_group * self.weight[1]..].as_ptr(),
                 rs: self.weight[1] as isize,
                 cs: 1,
             };
             // SAFETY: the kernels of these channels, and places for them.
-            unsafe { (kernels.fast.interleave)(x, some, n * columns, scratch.as_mut_ptr(), TURNED) };
+            unsafe { (kernels.panels.interleave)(x, some, n * columns, scratch.as_mut_ptr(), TURNED) };
             for (tap, &element) in self.nest.elements.iter().enumerate() {
                 let out = &mut out[(tap * channels + first) * cols..][..places * cols];
                 let ptr = scratch[element * TURNED..].as_ptr();
@@ -338,28 +342,28 @@ impl Pass {
     }
 
     /// What [`Pass::panel`] reads.
-    fn ahead<T: Operand>(&self, w: &[T], i0: usize, panel: usize, cols: usize) -> Ahead {
+    fn ahead<T: Operand>(&self, w: &[T], i0: usize, panel: usize, cols: usize) -> Prefetch {
         let (n, (_, elements)) = (cols.min(self.to - panel * cols), self.part(i0));
-        let ptr = w[panel * cols * self.weight[0] + i0 * self.taken * self.weight[1]..].as_ptr();
+        let ptr = w[panel * cols * self.weight[0] + i0 * self.k_group * self.weight[1]..].as_ptr();
         let columns = self.kernel();
         let [results, sources] = self.weight.map(|w| w as isize);
         match results < sources {
-            true => Ahead::matrix(Mat { ptr, rs: sources, cs: 1 }, elements, n * columns),
-            false => Ahead::matrix(Mat { ptr, rs: results, cs: 1 }, n, elements * columns),
+            true => Prefetch::matrix(Mat { ptr, rs: sources, cs: 1 }, elements, n * columns),
+            false => Prefetch::matrix(Mat { ptr, rs: results, cs: 1 }, n, elements * columns),
         }
     }
 
     /// Of the channels held together from place `i0` on: places, and elements.
     fn part(&self, i0: usize) -> (usize, usize) {
         let channels = self.channels.min(self.places() - i0);
-        (channels, (channels * self.taken).min(self.from - i0 * self.taken))
+        (channels, (channels * self.k_group).min(self.from - i0 * self.k_group))
     }
 
     /// Where the results of a block are written; nothing of results with depth.
-    fn results<T>(&self, job: &Job, block: &Block, out: Shared<T>) -> Ahead {
+    fn results<T>(&self, job: &Job, block: &Block, out: Shared<T>) -> Prefetch {
         let [depth, height, width] = self.nest.whole;
         if depth != 1 || block.positions() == 0 {
-            return Ahead::NONE;
+            return Prefetch::NONE;
         }
         let first = out.get().wrapping_add(self.result(job, block.images.start, block, job.first));
         // Whole planes, also of which some results are written.
@@ -382,7 +386,7 @@ impl Pass {
         [band, sums, moved]: [&mut [T::Wide]; 3],
     ) {
         let kernels = T::kernels(tier);
-        let (cols, taps, m) = (kernels.cols, self.taps, &self.nest.meeting);
+        let (cols, taps, m) = (kernels.nr, self.taps, &self.nest.meeting);
         let block = self.blocks.get(job.block);
         let tiling = self.tilings.get(&self.blocks, job.block);
         let members = self.nest.members_of(&block);
@@ -398,26 +402,26 @@ impl Pass {
                 false => next_job.map(|job| (job, 0)),
             };
             let (first, sample) = self.source(job, i0, x);
-            let (a, place) = match &self.inputs {
+            let (a, step) = match &self.inputs {
                 Inputs::Held(layout) => {
                     let first = first.as_ptr();
                     // SAFETY: the channels of the group, of every sample.
-                    unsafe { layout.fill(&kernels.fast, first, sample, &block, elements, moved, band) };
+                    unsafe { layout.fill(&kernels.panels, first, sample, &block, elements, moved, band) };
                     (band.as_ptr(), channels * size_of::<T::Wide>())
                 }
                 Inputs::Image(patches) => (first[patches.first(&block)..].as_ptr().cast(), size_of::<T>()),
             };
-            let soon = next.map_or(Ahead::NONE, |(job, i0)| {
+            let soon = next.map_or(Prefetch::NONE, |(job, i0)| {
                 let ((first, sample), (_, elements)) = (self.source(job, i0, x), self.part(i0));
                 m.ahead(first.as_ptr(), sample, &self.blocks.get(job.block), elements)
             });
             let mut soon = soon.paced(mine.len() * tiling.tiles.len());
             // And the results' places, when they are about to be written.
             let last = i0 + channels == self.places();
-            let results = if last { self.results(job, &members, out) } else { Ahead::NONE };
+            let results = if last { self.results(job, &members, out) } else { Prefetch::NONE };
             let mut results = results.paced(mine.len() * tiling.tiles.len());
             for panel in mine.clone() {
-                let mut ahead = Ahead::NONE;
+                let mut ahead = Prefetch::NONE;
                 let b = match &mut weights {
                     Weights::Packed(w) => {
                         &w[(i0 * panels + panel * channels) * taps * cols..][..taps * channels * cols]
@@ -438,10 +442,10 @@ impl Pass {
                 let column = panel * cols - job.first;
                 for tile in &tiling.tiles {
                     let sum = &tiling.sums[tile.sum][part];
-                    let walk = Walk {
+                    let walk = IndirectTile {
                         rows: &tiling.rows[tile.rows.clone()],
                         a,
-                        place,
+                        step,
                         runs: &sum.runs,
                         inner: sum.inner,
                         pitch: sum.pitch,
@@ -456,7 +460,7 @@ impl Pass {
                     results.step();
                     // SAFETY: the runs lie in the band or the image, the panel has a row for each of their
                     // elements, and the sums have a row for each position, of whole panels.
-                    unsafe { (kernels.fast.walk)(&walk) };
+                    unsafe { (kernels.panels.indirect)(&walk) };
                 }
             }
         }
@@ -475,7 +479,7 @@ impl Pass {
         out: Shared<T>,
     ) {
         let kernels = T::kernels(tier);
-        let crs = line(self.to, kernels.cols);
+        let crs = line(self.to, kernels.nr);
         let block = self.nest.members_of(&self.blocks.get(job.block));
         let of_image = block.of_image();
         let plane: usize = self.nest.whole.iter().product();
@@ -495,7 +499,7 @@ impl Pass {
                 let to = out.get().wrapping_add(first + line * width);
                 let x = Mat { ptr: sums[(i * of_image + from) * crs..].as_ptr(), rs: crs as isize, cs: 1 };
                 // SAFETY: sums of these positions and channels, and their results.
-                unsafe { (kernels.turn)(x, some, channels, to, plane) };
+                unsafe { (kernels.store_transposed)(x, some, channels, to, plane) };
             }
         }
     }

@@ -4,7 +4,7 @@
 
 use super::tiles::Part;
 use super::{Block, Shape};
-use crate::gemm::Run;
+use crate::gemm::IndirectRun;
 use headwater_core::ops::conv::geometry::Conv;
 
 /// The inputs of such a convolution.
@@ -21,16 +21,16 @@ pub(super) struct Patches {
     apart: usize,
     /// Columns of a patch, and those that are multiplied at once.
     columns: usize,
-    taken: usize,
+    k_group: usize,
 }
 
 impl Patches {
     /// Of a forward pass, if operands may be multiplied as they lie.
     pub fn new(c: &Conv, shape: Shape) -> Option<Patches> {
-        let ([_, height, width], taken) = (c.input, shape.taken);
+        let ([_, height, width], k_group) = (c.input, shape.k_group);
         let flat = c.input[0] == 1 && c.kernel[0] == 1 && c.kernel_size() > 1;
-        let whole = width.is_multiple_of(taken) && c.kernel[2].is_multiple_of(taken);
-        let apart = c.dilation[2] == 1 && c.stride[2] >= c.kernel[2] && c.kernel[2] > taken;
+        let whole = width.is_multiple_of(k_group) && c.kernel[2].is_multiple_of(k_group);
+        let apart = c.dilation[2] == 1 && c.stride[2] >= c.kernel[2] && c.kernel[2] > k_group;
         let inside = |d: usize| {
             let last = c.output[d].saturating_sub(1) * c.stride[d] + (c.kernel[d] - 1) * c.dilation[d];
             c.pad[d] == 0 && last < c.input[d]
@@ -44,7 +44,7 @@ impl Patches {
             lines: c.kernel[1],
             apart: c.dilation[1],
             columns: c.kernel[2],
-            taken,
+            k_group,
         })
     }
 
@@ -60,15 +60,16 @@ impl Patches {
 
     /// Places of the sum for each channel.
     pub fn places(&self) -> usize {
-        self.lines * self.columns / self.taken
+        self.lines * self.columns / self.k_group
     }
 
     /// What patches sum over, of some channels.
     pub fn part(&self, channels: usize) -> Part {
         let lines = (0..channels).flat_map(|i| (0..self.lines).map(move |y| [i, y]));
-        let starts = lines.map(|[i, y]| (i * self.plane + y * self.apart * self.width) / self.taken);
-        let runs = starts.enumerate().map(|(right, left)| Run { left: left as isize, right }).collect();
-        let inner = self.columns / self.taken;
+        let starts = lines.map(|[i, y]| (i * self.plane + y * self.apart * self.width) / self.k_group);
+        let runs =
+            starts.enumerate().map(|(right, left)| IndirectRun { left: left as isize, right }).collect();
+        let inner = self.columns / self.k_group;
         Part { runs, inner, pitch: inner }
     }
 }

@@ -8,7 +8,8 @@ use super::band::within;
 use super::nest::Meeting;
 use super::{Block, Blocks};
 use crate::element::Element;
-use crate::gemm::{Mat, Operand, Panels};
+use crate::gemm::{Operand, PanelKernels};
+use crate::matrix::Mat;
 
 /// For each image of a block and each of its channels, `depths × lines × remainders × columns`.
 #[derive(Clone, Copy, Debug)]
@@ -26,11 +27,11 @@ pub(super) struct Planes {
     remainders: usize,
     columns_apart: usize,
     /// Columns that are taken at a time: lines begin at multiples of them.
-    taken: usize,
+    k_group: usize,
 }
 
 impl Planes {
-    pub fn new(mut meeting: Meeting, blocks: Blocks, channels: usize, taken: usize) -> Planes {
+    pub fn new(mut meeting: Meeting, blocks: Blocks, channels: usize, k_group: usize) -> Planes {
         // A single output has no neighbour a stride away.
         (0..3).filter(|&d| meeting.result[d] <= 1).for_each(|d| meeting.step[d] = 1);
         let m = &meeting;
@@ -40,8 +41,8 @@ impl Planes {
         let lines_apart = if m.taps[1] == 1 { m.step[1] } else { 1 };
         let remainders = if m.taps[2] == 1 { 1 } else { m.step[2] };
         // What is taken with the last of an odd number of columns belongs to no other line.
-        let whole = [blocks.columns, blocks.width].iter().all(|n| n.is_multiple_of(taken));
-        let behind = if whole { 0 } else { taken - 1 };
+        let whole = [blocks.columns, blocks.width].iter().all(|n| n.is_multiple_of(k_group));
+        let behind = if whole { 0 } else { k_group - 1 };
         Planes {
             meeting,
             blocks,
@@ -52,12 +53,12 @@ impl Planes {
             columns: held(2, blocks.columns).div_ceil(m.step[2]) + behind,
             remainders,
             columns_apart: m.step[2],
-            taken,
+            k_group,
         }
     }
 
     fn line(&self) -> usize {
-        (self.remainders * self.columns).next_multiple_of(self.taken)
+        (self.remainders * self.columns).next_multiple_of(self.k_group)
     }
 
     fn plane(&self) -> usize {
@@ -66,7 +67,7 @@ impl Planes {
 
     /// Elements of scratch memory; the last one's neighbours may be taken with it.
     pub fn elements(&self) -> usize {
-        self.blocks.together * self.channels * self.plane() + self.taken - 1
+        self.blocks.together * self.channels * self.plane() + self.k_group - 1
     }
 
     /// Offset of the first inputs that the outputs of a line meet through tap 0: of each image of a block,
@@ -108,7 +109,7 @@ impl Planes {
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn fill<T: Operand, E: Element>(
         &self,
-        panels: &Panels<T>,
+        panels: &PanelKernels<T>,
         place: unsafe fn(Mat<T>, usize, usize, *mut E, usize),
         x: *const T,
         sample: usize,
@@ -127,12 +128,12 @@ impl Planes {
         // Where all remainders have the same columns, as those of patches, a line is a matrix to be
         // transposed, by whole vectors.
         let (left, columns, start) = ends(0);
-        let transposed = self.taken == panels.taken
+        let transposed = self.k_group == panels.k_group
             && self.remainders == self.columns_apart
             && self.remainders >= panels.lanes
             && ends(self.remainders - 1) == (left, columns, start + self.remainders - 1)
-            && [left, self.columns].iter().all(|n| n.is_multiple_of(self.taken));
-        out[..block.images.len() * self.channels * self.plane() + self.taken - 1].fill(E::zeroed());
+            && [left, self.columns].iter().all(|n| n.is_multiple_of(self.k_group));
+        out[..block.images.len() * self.channels * self.plane() + self.k_group - 1].fill(E::zeroed());
         for (i, image) in block.images.clone().enumerate() {
             let (n, result) = (image / m.result[0], image % m.result[0]);
             let (before, depths, z) = within(first(0, result), 1, self.depths, depth);
@@ -153,7 +154,7 @@ impl Planes {
                     let out = out[to + left..to + pitch].as_mut_ptr().cast();
                     // SAFETY: a line of the image, and where it is held.
                     unsafe {
-                        (panels.interleave)(x, columns, self.remainders, out, self.columns / self.taken)
+                        (panels.interleave)(x, columns, self.remainders, out, self.columns / self.k_group)
                     };
                 }
                 continue;

@@ -6,7 +6,7 @@ use super::band::{Band, within};
 use super::nest::{Meeting, Member, Nest};
 use super::patches::Patches;
 use super::{Block, Blocks};
-use crate::gemm::{Row, Run};
+use crate::gemm::{IndirectRow, IndirectRun};
 use std::ops::Range;
 
 /// What a tile takes besides its products, in products of one row.
@@ -33,10 +33,10 @@ pub(super) struct Tile {
     pub sum: usize,
 }
 
-/// What positions sum over, of some channels: see [`crate::gemm::Walk`].
+/// What positions sum over, of some channels: see [`crate::gemm::IndirectTile`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Part {
-    pub runs: Vec<Run>,
+    pub runs: Vec<IndirectRun>,
     pub inner: usize,
     pub pitch: usize,
 }
@@ -51,7 +51,7 @@ pub(super) enum Inputs {
 /// The positions of a block, each where the inputs of its cell begin.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tiles {
-    pub rows: Vec<Row>,
+    pub rows: Vec<IndirectRow>,
     pub tiles: Vec<Tile>,
     /// Of as many channels as are summed at a time, and of those left at the end.
     pub sums: Vec<[Part; 2]>,
@@ -140,7 +140,7 @@ impl Tiles {
                 for (&line, &column) in lines.iter().flat_map(|l| columns.iter().map(move |c| (l, c))) {
                     let position = (image * met[0].len() + line) * met[1].len() + column;
                     let cell = [image, line / members[1].len(), column / members[2].len()];
-                    tiles.rows.push(Row { position, place: inputs.at(cell) });
+                    tiles.rows.push(IndirectRow { position, offset: inputs.at(cell) });
                 }
             }
             for tile in cut(tiles.rows.len() - first, rows) {
@@ -179,7 +179,10 @@ impl Inputs {
             for c in x.1.clone().step_by(columns.max(1)) {
                 let [z, y, x] = [(depth, a), (line, b), (column, c)].map(|(m, t)| m.offset + t * m.apart);
                 let left = ((z * plane + y * pitch + x) * channels) as isize;
-                runs.push(Run { left, right: (a * all[0] + line.first + b) * all[1] + column.first + c });
+                runs.push(IndirectRun {
+                    left,
+                    right: (a * all[0] + line.first + b) * all[1] + column.first + c,
+                });
             }
         }
         Part { runs, inner: columns * channels, pitch: channels }

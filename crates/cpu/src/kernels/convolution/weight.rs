@@ -7,9 +7,12 @@ use super::planes::{Planes, copied};
 use super::tiles::{cost, cut};
 use super::{Block, Blocks, Shape, channels, spatial};
 use crate::element::Wide;
-use crate::gemm::{Ahead, Mat, MatMut, Operand, Paced, Row, Run, Walk, same};
+use crate::element::same;
+use crate::gemm::{IndirectRow, IndirectRun, IndirectTile, Operand};
 use crate::kernels::Args;
+use crate::matrix::{Mat, MatMut};
 use crate::pool::{Pool, Shared};
+use crate::prefetch::{PacedPrefetch, Prefetch};
 use crate::tier::Tier;
 use crate::workspace;
 use headwater_core::diagnostic::Result;
@@ -43,9 +46,9 @@ pub(super) struct Weights {
     blocks: Blocks,
     planes: Planes,
     /// Columns summed at a time.
-    taken: usize,
+    k_group: usize,
     /// Where the inputs of the lines of a block begin in the planes, in columns taken at a time.
-    lines: Vec<Run>,
+    lines: Vec<IndirectRun>,
     groups_of_taps: Vec<Taps>,
     /// Sequences of blocks that are summed apart.
     sequences: usize,
@@ -56,20 +59,24 @@ struct Taps {
     /// These lines, of an image's outputs; and of all of a block's lines those among them, if it has whole
     /// images.
     met: Range<usize>,
-    lines: Vec<Run>,
+    lines: Vec<IndirectRun>,
     /// For each channel and these taps of it: where their inputs begin in the planes, in columns, and the row
     /// of their sums.
-    rows: Vec<Row>,
+    rows: Vec<IndirectRow>,
 }
 
 impl Taps {
     /// In as many groups as it takes, or in one that sums over all lines, by what costs less: tiles have at
     /// most `rows`.
-    fn of(m: &Meeting, planes: &Planes, lines: &[Run], rows: usize, taken: usize) -> Vec<Taps> {
-        let (height, width) = (m.result[1].max(1), m.result[2].div_ceil(taken));
+    fn of(m: &Meeting, planes: &Planes, lines: &[IndirectRun], rows: usize, k_group: usize) -> Vec<Taps> {
+        let (height, width) = (m.result[1].max(1), m.result[2].div_ceil(k_group));
         let mut groups: Vec<Taps> = Vec::new();
-        let starts: Vec<Row> =
-            planes.taps().into_iter().enumerate().map(|(position, place)| Row { place, position }).collect();
+        let starts: Vec<IndirectRow> = planes
+            .taps()
+            .into_iter()
+            .enumerate()
+            .map(|(position, offset)| IndirectRow { offset, position })
+            .collect();
         for row in &starts {
             let met = m.meeting(1, row.position / m.taps[2] % m.taps[1]);
             match groups.iter_mut().find(|group| group.met == met) {
@@ -89,7 +96,7 @@ impl Taps {
     }
 
     /// Lines of a block that the outputs of these taps are among.
-    fn lines<'a>(&'a self, all: &'a [Run], block: &Block) -> &'a [Run] {
+    fn lines<'a>(&'a self, all: &'a [IndirectRun], block: &Block) -> &'a [IndirectRun] {
         let met = self.met.start.max(block.lines.start)..self.met.end.min(block.lines.end);
         match block.images.len() {
             _ if met.is_empty() => &[],
@@ -101,19 +108,19 @@ impl Taps {
 
 impl Weights {
     pub fn new(c: &Conv, tier: Tier, shape: Shape) -> Weights {
-        let Shape { taken, rows, .. } = shape;
+        let Shape { k_group, rows, .. } = shape;
         let [source, result, taps, step, tap, pad] = spatial(c);
         let meeting = Meeting { source, result, taps, step, tap, base: pad.map(|p| -(p as isize)) };
         let held = channels(c.kernel_size(), c.cin);
         let positions = POSITIONS[usize::from(c.kernel_size() > 1)];
         let positions = (FEW[0] * result[2]).clamp(positions, FEW[1]);
         let blocks = Blocks::new(&meeting, c.batch, held, positions);
-        let planes = Planes::new(meeting, blocks, held, taken);
+        let planes = Planes::new(meeting, blocks, held, k_group);
         let tasks = c.groups * c.cin.div_ceil(held) * c.cout.div_ceil(RESULTS);
         let sequences = TASKS.div_ceil(tasks.max(1)).min(blocks.count()).max(1);
-        let place = |(right, at): (usize, isize)| Run { left: at / taken as isize, right };
-        let lines: Vec<Run> = planes.outputs().into_iter().enumerate().map(place).collect();
-        let groups_of_taps = Taps::of(&meeting, &planes, &lines, rows, taken);
+        let place = |(right, at): (usize, isize)| IndirectRun { left: at / k_group as isize, right };
+        let lines: Vec<IndirectRun> = planes.outputs().into_iter().enumerate().map(place).collect();
+        let groups_of_taps = Taps::of(&meeting, &planes, &lines, rows, k_group);
         Weights {
             tier,
             groups: c.groups,
@@ -122,7 +129,7 @@ impl Weights {
             meeting,
             blocks,
             planes,
-            taken,
+            k_group,
             lines,
             groups_of_taps,
             sequences,
@@ -192,7 +199,7 @@ impl Weights {
 
     /// Bytes of workspace.
     pub fn workspace<T: Operand>(&self, threads: usize) -> usize {
-        let [own, sums, gradients] = self.pieces(T::kernels(self.tier).cols);
+        let [own, sums, gradients] = self.pieces(T::kernels(self.tier).nr);
         (sums + gradients + own * threads) * size_of::<T::Wide>()
     }
 
@@ -203,7 +210,7 @@ impl Weights {
             out.fill(T::from_f64(0.0));
             return Ok(());
         }
-        let cols = T::kernels(self.tier).cols;
+        let cols = T::kernels(self.tier).nr;
         let (sums, panel, jobs) = (self.sums(cols), self.panel(cols), self.jobs());
         let bytes = self.workspace::<T>(args.pool.threads());
         let [own, shared, before] = self.pieces(cols);
@@ -223,7 +230,7 @@ impl Weights {
                 // Lines that are written must come first as well.
                 let MatMut { ptr, rs } = self.results(&job, out);
                 let results =
-                    Ahead::matrix(Mat { ptr, rs, cs: 1 }, self.outputs(&job), self.each(&job)).written();
+                    Prefetch::matrix(Mat { ptr, rs, cs: 1 }, self.outputs(&job), self.each(&job)).written();
                 self.sum::<T>(&job, g, x, packed, scratch, sums, results);
                 for (j, sums) in (0..self.outputs(&job)).step_by(cols).zip(sums.chunks_exact(panel)) {
                     // SAFETY: jobs write other weights.
@@ -236,7 +243,7 @@ impl Weights {
         scratch.run(args.pool, self.sequences * jobs, |at, scratch| {
             // SAFETY: each task has sums of its own.
             let sums = unsafe { std::slice::from_raw_parts_mut(shared.get().add(at * sums), sums) };
-            self.sum::<T>(&self.job(at), g, x, packed, scratch, sums, Ahead::NONE);
+            self.sum::<T>(&self.job(at), g, x, packed, scratch, sums, Prefetch::NONE);
         });
         let (all, panels) = (&*all, sums / panel);
         scratch.run(args.pool, jobs * panels, |at, scratch| {
@@ -251,7 +258,7 @@ impl Weights {
 
     /// Packs all gradients, if that is done before: those of the jobs of a block one after the other.
     fn pack_before<T: Operand>(&self, pool: &Pool, g: &[T], packed: &mut [T::Wide]) {
-        let cols = T::kernels(self.tier).cols;
+        let cols = T::kernels(self.tier).nr;
         if packed.is_empty() {
             return;
         }
@@ -274,11 +281,11 @@ impl Weights {
     /// its end, which are taken with zeros.
     fn places(&self, block: &Block) -> [usize; 3] {
         let width = block.columns.len();
-        let (pieces, piece) = match width.is_multiple_of(self.taken) {
+        let (pieces, piece) = match width.is_multiple_of(self.k_group) {
             true => (1, block.of_image()),
             false => (block.lines.len(), width),
         };
-        [pieces, piece, piece.div_ceil(self.taken)]
+        [pieces, piece, piece.div_ceil(self.k_group)]
     }
 
     /// Packs a block's gradients of the panels that begin in some output channels of the job, position by
@@ -295,7 +302,7 @@ impl Weights {
         out: *mut T::Wide,
     ) {
         let kernels = T::kernels(self.tier);
-        let cols = kernels.cols;
+        let cols = kernels.nr;
         let [pieces, piece, places] = self.places(block);
         let positions = block.images.len() * pieces * places;
         for (i, image) in block.images.clone().enumerate() {
@@ -306,7 +313,7 @@ impl Weights {
                     let out = out.wrapping_add(j * positions + (i * pieces + p) * places * cols);
                     // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do
                     // not spill.
-                    unsafe { (kernels.fast.pack)(mat, n, piece, cols, places, out) };
+                    unsafe { (kernels.panels.pack)(mat, n, piece, cols, places, out) };
                 }
             }
         }
@@ -354,10 +361,10 @@ impl Weights {
         packed: &[T::Wide],
         scratch: &mut [T::Wide],
         sums: &mut [T::Wide],
-        results: Ahead,
+        results: Prefetch,
     ) {
         let kernels = T::kernels(self.tier);
-        let cols = kernels.cols;
+        let cols = kernels.nr;
         let plane = |size: [usize; 3]| size.iter().product::<usize>();
         let (from, to) = (plane(self.meeting.source), plane(self.meeting.result));
         let channels = self.planes.channels.min(self.cin - job.i0);
@@ -402,44 +409,43 @@ impl Weights {
                 }
             };
             // Several columns are taken as they lie.
-            let place = if self.taken == 1 { size_of::<T::Wide>() } else { size_of::<T>() };
+            let step = if self.k_group == 1 { size_of::<T::Wide>() } else { size_of::<T>() };
             let of_channels = |group: &Taps| group.rows.len() / self.planes.channels * channels;
             let tiles =
-                self.groups_of_taps.iter().map(|g| of_channels(g).div_ceil(kernels.rows)).sum::<usize>();
+                self.groups_of_taps.iter().map(|g| of_channels(g).div_ceil(kernels.mr)).sum::<usize>();
             let tiles = outputs.div_ceil(cols) * tiles;
             // While these are multiplied, the next ones come.
             let next = (at + 1 < end).then(|| self.blocks.get(at + 1));
             let flat = self.meeting.result[0] == 1;
             let inputs_soon = match &next {
                 Some(next) if flat => self.meeting.ahead(first.as_ptr(), sample, next, channels),
-                _ => Ahead::NONE,
+                _ => Prefetch::NONE,
             };
             let gradients_soon = match &next {
                 // The following panels, which another thread may have packed.
                 _ if !packed.is_empty() => {
                     let mat = Mat { ptr: gradients.as_ptr(), rs: 0, cs: 1 };
-                    Ahead::matrix(mat, 1, outputs.next_multiple_of(cols) * positions)
+                    Prefetch::matrix(mat, 1, outputs.next_multiple_of(cols) * positions)
                 }
                 Some(next) if flat => {
                     let g = self.gradients(job, g, next.images.start, next, 0).ptr;
                     let sample_g = self.groups * self.cout * to;
                     ahead(g, (next.images.len(), sample_g), outputs, next.of_image(), to)
                 }
-                _ => Ahead::NONE,
+                _ => Prefetch::NONE,
             };
-            let soon = [gradients_soon, inputs_soon, if next.is_none() { results } else { Ahead::NONE }];
+            let soon = [gradients_soon, inputs_soon, if next.is_none() { results } else { Prefetch::NONE }];
             let mut soon = soon.map(|ahead| ahead.paced(tiles));
             for j in (0..outputs).step_by(cols) {
                 let b = gradients[j * positions..].as_ptr();
                 let sums = &mut sums[j / cols * panel..];
                 let all = self.groups_of_taps.iter();
-                for (group, tile) in all.flat_map(|g| cut(of_channels(g), kernels.rows).map(move |t| (g, t)))
-                {
-                    let inner = width.div_ceil(self.taken);
-                    let walk = Walk {
+                for (group, tile) in all.flat_map(|g| cut(of_channels(g), kernels.mr).map(move |t| (g, t))) {
+                    let inner = width.div_ceil(self.k_group);
+                    let walk = IndirectTile {
                         rows: &group.rows[tile],
                         a: inputs.as_ptr(),
-                        place,
+                        step,
                         runs: group.lines(&self.lines, &block),
                         inner,
                         pitch: inner,
@@ -449,10 +455,10 @@ impl Weights {
                         crs: cols,
                         add: turn > 0,
                     };
-                    soon.iter_mut().for_each(Paced::step);
+                    soon.iter_mut().for_each(PacedPrefetch::step);
                     // SAFETY: inputs that the outputs meet through these taps, a row of gradients for each
                     // output, and sums of the job.
-                    unsafe { (kernels.fast.walk)(&walk) };
+                    unsafe { (kernels.panels.indirect)(&walk) };
                 }
             }
         }
@@ -473,11 +479,11 @@ impl Weights {
         let kernels = T::kernels(self.tier);
         // SAFETY: the caller's promise.
         unsafe {
-            if self.taken == 1 && !same::<T, T::Wide>() {
-                self.planes.fill(&kernels.fast, kernels.widen, x, sample, block, channels, inputs);
+            if self.k_group == 1 && !same::<T, T::Wide>() {
+                self.planes.fill(&kernels.panels, kernels.widen, x, sample, block, channels, inputs);
             } else {
                 let inputs = std::slice::from_raw_parts_mut(inputs.as_mut_ptr().cast::<T>(), inputs.len());
-                self.planes.fill(&kernels.fast, copied, x, sample, block, channels, inputs);
+                self.planes.fill(&kernels.panels, copied, x, sample, block, channels, inputs);
             }
         }
     }
@@ -497,19 +503,21 @@ impl Weights {
         out: Shared<T>,
     ) {
         let kernels = T::kernels(self.tier);
-        let (cols, each) = (kernels.cols, self.each(job));
+        let (cols, each) = (kernels.nr, self.each(job));
         let part = each * cols;
         let mut sum = &sums[..(self.sequences - 1) * pitch + part];
         if self.sequences > 1 {
             let total = &mut scratch[..part];
             // SAFETY: as many sums of each sequence, and their total.
-            unsafe { (kernels.total)(sum.as_ptr(), pitch, self.sequences, part, total.as_mut_ptr()) };
+            unsafe { (kernels.sum_rows)(sum.as_ptr(), pitch, self.sequences, part, total.as_mut_ptr()) };
             sum = total;
         }
         let x = Mat { ptr: sum.as_ptr(), rs: cols as isize, cs: 1 };
         let (outputs, out) = (cols.min(self.outputs(job) - j), self.results(job, out));
         // SAFETY: the weights of these outputs and channels.
-        unsafe { (kernels.turn)(x, each, outputs, out.moved(j as isize * out.rs).ptr, out.rs as usize) };
+        unsafe {
+            (kernels.store_transposed)(x, each, outputs, out.moved(j as isize * out.rs).ptr, out.rs as usize)
+        };
     }
 }
 

@@ -185,17 +185,17 @@ fn choose(asked: Method, keys: &[u32], rows: usize) -> Choice {
 /// Share of distinct rows among some positions, evenly spread.
 fn sample(keys: &[u32]) -> f64 {
     let mut seen = [NONE; 4 * SAMPLE];
-    let (mut distinct, mut taken) = (0, 0);
+    let (mut distinct, mut k_group) = (0, 0);
     for &key in keys.iter().step_by((keys.len() / SAMPLE).max(1)).take(SAMPLE).filter(|k| **k != NONE) {
         let mut slot = spread(key, 2 + SAMPLE.ilog2());
         while seen[slot] != NONE && seen[slot] != key {
             slot = (slot + 1) % seen.len();
         }
         distinct += (seen[slot] == NONE) as usize;
-        taken += 1;
+        k_group += 1;
         seen[slot] = key;
     }
-    distinct as f64 / taken.max(1) as f64
+    distinct as f64 / k_group.max(1) as f64
 }
 
 /// Multiplicative hashing (Knuth, The Art of Computer Programming 3, section 6.4) to `bits` bits, at least 1.

@@ -2,13 +2,13 @@
 //! all give the same bits, because every element is computed alone by the same IEEE operations.
 
 use crate::element::{Float, Wide};
-use crate::gemm::ask;
-#[cfg(target_arch = "x86_64")]
-use crate::rows::vectors::Avx2;
+use crate::prefetch::prefetch_l1;
 #[cfg(target_arch = "aarch64")]
-use crate::rows::vectors::Neon;
+use crate::simd::neon::Eight;
 use crate::tier::Tier;
 use half::{bf16, f16};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::__m256;
 
 /// How sums become elements.
 #[derive(Clone, Copy, Debug)]
@@ -93,11 +93,11 @@ macro_rules! summed {
             fn loops(tier: Tier) -> (Table<$t>, Table<f32>) {
                 #[cfg(target_arch = "aarch64")]
                 if tier >= Tier::Neon {
-                    return (Table(vectors::loops::<Neon, $t>()), Table(vectors::loops::<Neon, f32>()));
+                    return (Table(vectors::loops::<Eight, $t>()), Table(vectors::loops::<Eight, f32>()));
                 }
                 #[cfg(target_arch = "x86_64")]
                 if tier >= Tier::Avx2 {
-                    return (Table(vectors::loops::<Avx2, $t>()), Table(vectors::loops::<Avx2, f32>()));
+                    return (Table(vectors::loops::<__m256, $t>()), Table(vectors::loops::<__m256, f32>()));
                 }
                 let _ = tier;
                 (Table(portable()), Table(portable()))
@@ -149,7 +149,7 @@ fn portable<T: Float>() -> Loops<T> {
 #[inline(always)]
 pub(super) fn prefetch(ptr: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(64) {
-        ask(ptr.wrapping_add(at));
+        prefetch_l1(ptr.wrapping_add(at));
     }
 }
 
@@ -188,20 +188,20 @@ impl Element for bf16 {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vectors {
     use super::{Class, Element, Finish, Loops};
-    use crate::gemm::{Converts, Lanes, MAX_LANES};
-    use crate::rows::math;
+    use crate::math::{Ops, vector::abs};
+    use crate::simd::{Convert, MAX_LANES, Native, Simd, SimdF32};
 
-    pub(super) fn loops<M, T: Element>() -> Loops<T>
+    pub(super) fn loops<V, T: Element>() -> Loops<T>
     where
-        M: math::Lanes<V: Lanes<E = f32> + Converts<T>> + Default,
+        V: SimdF32 + Convert<T>,
     {
-        Loops { add: add::<M::V, T>, finish: finish::<M, T>, zero: zero::<T> }
+        Loops { add: add::<V, T>, finish: finish::<V, T>, zero: zero::<T> }
     }
 
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,bmi2"))]
     unsafe fn add<V, T: Element>(rows: &[*const T], fresh: bool, sums: *mut f32, n: usize)
     where
-        V: Lanes<E = f32> + Converts<T>,
+        V: Simd<E = f32> + Convert<T>,
     {
         // Columns of one block are kept in registers while the rows pass by.
         const BLOCK: usize = 4;
@@ -217,7 +217,7 @@ mod vectors {
                 }
                 for &row in rows {
                     for (k, s) in s.iter_mut().enumerate() {
-                        *s = s.add(<V as Converts<T>>::read(row.add(i + V::N * k)));
+                        *s = s.add(<V as Convert<T>>::load_widen(row.add(i + V::N * k)));
                     }
                 }
                 for (k, s) in s.iter().enumerate() {
@@ -228,7 +228,7 @@ mod vectors {
             while i + V::N <= n {
                 let mut s = if fresh { V::zero() } else { V::load(sums.add(i)) };
                 for &row in rows {
-                    s = s.add(<V as Converts<T>>::read(row.add(i)));
+                    s = s.add(<V as Convert<T>>::load_widen(row.add(i)));
                 }
                 s.store(sums.add(i));
                 i += V::N;
@@ -245,11 +245,11 @@ mod vectors {
     }
 
     #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c,bmi2"))]
-    unsafe fn finish<M, T: Element>(how: &Finish<f32>, sums: *const f32, out: *mut T, n: usize) -> bool
+    unsafe fn finish<V, T: Element>(how: &Finish<f32>, sums: *const f32, out: *mut T, n: usize) -> bool
     where
-        M: math::Lanes<V: Lanes<E = f32> + Converts<T>> + Default,
+        V: SimdF32 + Convert<T>,
     {
-        let width = <M::V as Lanes>::N;
+        let width = V::N;
         let mut fits = true;
         let mut one = |i: usize| {
             // SAFETY: `i < n`, by the contract of `Loops`.
@@ -267,23 +267,23 @@ mod vectors {
                 i += 1;
             }
         }
-        let mut l = M::default();
+        let mut l = Native::<V>::default();
         let (divisor, factor) = (l.num(how.divisor.unwrap_or(1.0)), l.num(how.factor.unwrap_or(1.0)));
         let (limit, infinity, max) = (l.num(T::LIMIT), l.num(f32::INFINITY), l.num(T::MAX));
         let (sign, none, some) = (l.bits(1 << 31), l.num(0.0), l.num(1.0));
-        // Lanes of 1 where some number did not fit.
+        // Simd of 1 where some number did not fit.
         let mut bad = none;
         while i + width <= n {
             // SAFETY: the contract of `Loops`, and the address is aligned where it must be.
             unsafe {
-                let mut s = <M::V as Lanes>::load(sums.add(i));
+                let mut s = V::load(sums.add(i));
                 if how.divisor.is_some() {
                     s = l.div(s, divisor);
                 }
                 if how.factor.is_some() {
                     s = l.mul(s, factor);
                 }
-                let size = math::vector::abs(&mut l, s);
+                let size = abs(&mut l, s);
                 let good = l.lt(size, limit);
                 bad = l.select(good, bad, some);
                 if how.saturate {
@@ -293,8 +293,8 @@ mod vectors {
                     s = l.select(finite, signed, s);
                 }
                 match how.stream {
-                    true => Converts::<T>::stream(s, out.add(i)),
-                    false => Converts::<T>::write(s, out.add(i)),
+                    true => Convert::<T>::stream_narrow(s, out.add(i)),
+                    false => Convert::<T>::store_narrow(s, out.add(i)),
                 }
             }
             i += width;

@@ -5,7 +5,8 @@
 use super::{Prepared, Site, Windows, wide};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::{Kernels, Mat, Operand};
+use crate::gemm::{Kernels, Operand};
+use crate::matrix::Mat;
 use crate::pool::Shared;
 use crate::tier::Loop;
 use headwater_core::diagnostic::Result;

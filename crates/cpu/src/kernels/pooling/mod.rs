@@ -4,9 +4,9 @@
 mod max;
 
 use super::{Args, Kernel, Prepared, Site, contiguous, floats, no_workspace};
+use crate::element::same;
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::same;
 use crate::pool::Shared;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::window::{Pool, Window};

@@ -1,8 +1,11 @@
 //! How a step is cut into tasks, and the operands of its products.
 
-use crate::gemm::{Kernels, MAX_LANES, Mat, Operand, Soon, Tile, even};
+use crate::gemm::{Kernels, Operand, Tile, even};
 use crate::kernels::vector::LANES;
+use crate::matrix::Mat;
 use crate::pool::{Pool, Shared};
+use crate::prefetch::TilePrefetch;
+use crate::simd::MAX_LANES;
 use crate::tier::Tier;
 use headwater_core::ops::recurrent::layer::Layer;
 use std::ops::Range;
@@ -46,7 +49,7 @@ impl<T: Operand> Cut<T> {
     /// Of a layer whose step has `matrices` products that sum over `segments` segments.
     pub fn new(layer: &Layer, tier: Tier, matrices: usize, segments: usize) -> Self {
         let kernels = T::kernels(tier);
-        let strip = kernels.cols.max(LANES);
+        let strip = kernels.nr.max(LANES);
         let samples = even(layer.batch.max(1), SAMPLES, TILES);
         let strips = layer.hidden.div_ceil(strip);
         let work = samples.saturating_mul(strip * matrices * segments).saturating_mul(layer.hidden);
@@ -56,7 +59,7 @@ impl<T: Operand> Cut<T> {
             batch: layer.batch,
             hidden: layer.hidden,
             segments,
-            places: layer.hidden.div_ceil(kernels.fast.taken),
+            places: layer.hidden.div_ceil(kernels.panels.k_group),
             samples,
             strip,
             columns: even(strips, least, 1) * strip,
@@ -118,7 +121,7 @@ impl<T: Operand> Cut<T> {
         out: &mut [T::Wide],
     ) {
         assert!(out.len() >= matrices * self.right());
-        let cols = self.kernels.cols;
+        let cols = self.kernels.nr;
         let panels = self.hidden.div_ceil(cols);
         let to = Shared(out.as_mut_ptr());
         pool.each(matrices * self.segments * panels, |i| {
@@ -131,7 +134,7 @@ impl<T: Operand> Cut<T> {
             let out = to.get().wrapping_add(matrix * self.right() + within);
             // SAFETY: rows of the source; each panel of each segment has its own part of the room. Panels are
             // whole vectors, which do not spill.
-            unsafe { (self.kernels.fast.pack)(x, rows, self.hidden, cols, self.places, out) };
+            unsafe { (self.kernels.panels.pack)(x, rows, self.hidden, cols, self.places, out) };
         });
     }
 
@@ -146,10 +149,10 @@ impl<T: Operand> Cut<T> {
         left: *mut T::Wide,
         (row, segment, column): (usize, usize, usize),
     ) {
-        let place = segment * self.places + column / self.kernels.fast.taken;
+        let place = segment * self.places + column / self.kernels.panels.k_group;
         let out = left.wrapping_add(row * self.pitch() + place);
         // SAFETY: the caller's promise; a place beyond the last column is filled with zeros.
-        unsafe { (self.kernels.fast.interleave)(x.transposed(), n, rows, out, self.pitch()) };
+        unsafe { (self.kernels.panels.interleave)(x.transposed(), n, rows, out, self.pitch()) };
     }
 
     /// The product of rows of a left operand, from `row` on, with a strip of a right one from `column` on;
@@ -167,7 +170,7 @@ impl<T: Operand> Cut<T> {
         add: bool,
     ) {
         assert!(rows * self.strip <= out.len());
-        let (cols, pitch) = (self.kernels.cols, self.pitch());
+        let (cols, pitch) = (self.kernels.nr, self.pitch());
         let a = left.wrapping_add(row * pitch);
         for within in (0..self.strip.min(self.hidden - column)).step_by(cols) {
             let panel = right.wrapping_add((column + within) * self.segments * self.places);
@@ -180,18 +183,18 @@ impl<T: Operand> Cut<T> {
                     a: a.wrapping_add(segment * self.places),
                     ars: pitch as isize,
                     acs: 1,
-                    blocks: (self.kernels.rows * pitch) as isize,
+                    blocks: (self.kernels.mr * pitch) as isize,
                     b: panel.wrapping_add(segment * self.places * cols),
                     brs: cols as isize,
                     start: if add || segment > 0 { c } else { std::ptr::null() },
                     srs: self.strip as isize,
                     c,
                     crs: self.strip as isize,
-                    soon: Soon::NONE,
+                    prefetch: TilePrefetch::NONE,
                 };
                 // SAFETY: rows of the left operand, whole panels of the right one, and rows of `out`, of
                 // which a strip holds all columns.
-                unsafe { (self.kernels.fast.tile)(&tile) };
+                unsafe { (self.kernels.panels.tile)(&tile) };
             }
         }
     }

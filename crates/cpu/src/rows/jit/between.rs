@@ -3,12 +3,12 @@
 
 use super::super::code::{Code, Reg};
 use super::super::loops::LANES;
-use super::super::math::Lanes;
 use super::super::ops::Ty;
 use super::asm::{Width, op};
 use super::body::{Body, Builder, Ins, Source};
 use super::reduction;
 use super::round::Nans;
+use crate::math::Ops;
 use headwater_core::DType;
 use headwater_core::expr::Binary;
 

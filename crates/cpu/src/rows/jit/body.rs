@@ -1,11 +1,11 @@
 //! What a phase does to one vector of columns, as straight-line code without registers yet.
 
 use super::super::code::{Code, Kind, Op, Reg, Register, What};
-use super::super::math::{self, Lanes};
 use super::super::ops::Ty;
 use super::asm::{Op as Instruction, Width, op};
 use super::reduction;
 use super::round::{Known, Nans};
+use crate::math::{self, Ops};
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
@@ -30,7 +30,7 @@ pub(super) enum Ins {
     /// These bits, a lane each, and again in the next eight if there are more.
     Eight([u32; 8]),
     /// How far a column, whose number is a number of the row, lies ahead of the first of the group.
-    Ahead(usize),
+    Prefetch(usize),
     /// The number of each column in its group.
     Column,
     /// Ones in the lanes that are columns; in code for less than a whole group of them.
@@ -98,7 +98,7 @@ impl Ins {
 
     /// Whether it is the same in all vectors of a group.
     pub fn same(&self) -> bool {
-        matches!(self, Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Ahead(_))
+        matches!(self, Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Prefetch(_))
     }
 }
 
@@ -439,7 +439,7 @@ impl Builder<'_> {
     /// Where the number of the column is that of the row.
     fn column_is(&mut self, index: Reg) -> Value {
         let slot = self.slot(index);
-        let (ahead, column) = (self.push(Ins::Ahead(slot)), self.push(Ins::Column));
+        let (ahead, column) = (self.push(Ins::Prefetch(slot)), self.push(Ins::Column));
         self.two(op::EQ_INT, ahead, column)
     }
 

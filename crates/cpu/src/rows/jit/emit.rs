@@ -140,7 +140,7 @@ fn columns(
             (0..e.order.len()).for_each(|at| e.ins(at));
             spills = spills.max(e.spills);
         }
-        row.ask(asm, &manner);
+        row.prefetch_l1(asm, &manner);
         asm.advance(manner.group as u8, next);
         around(asm, &row, true);
         spills
@@ -475,7 +475,7 @@ impl<'a> Emitter<'a> {
                     self.asm.vector(op::SHIFT, 6, out, Rm::Reg(out), Some(16));
                 }
             }
-            Ins::Ahead(i) => {
+            Ins::Prefetch(i) => {
                 let out = self.make(own, &[]);
                 let other = self.take(&[out]);
                 let first = self.context(self.frame.first(self.body.slots.len()));

@@ -1,10 +1,10 @@
 //! The elementary functions as instructions: what `math` is written in, on vectors of machine code.
 
-use super::super::math::Lanes;
 use super::asm::op;
 use super::body::{Builder, Ins, Value};
+use crate::math::Ops;
 
-impl Lanes for Builder<'_> {
+impl Ops for Builder<'_> {
     type V = Value;
     type M = Value;
 
@@ -62,7 +62,7 @@ impl Lanes for Builder<'_> {
     fn shift_right(&mut self, a: Value, n: u8) -> Value {
         self.push(Ins::Shift(4, a, n))
     }
-    fn pick(&mut self, table: [u32; 8], a: Value) -> Value {
+    fn lookup(&mut self, table: [u32; 8], a: Value) -> Value {
         let table = self.push(Ins::Eight(table));
         self.two(op::PICK, a, table)
     }

@@ -318,7 +318,7 @@ impl Program {
         // steps to take.
         if body.streams.is_empty()
             || !tile.is_multiple_of(group)
-            || body.code.iter().any(|i| matches!(i, Ins::Column | Ins::Ahead(_)))
+            || body.code.iter().any(|i| matches!(i, Ins::Column | Ins::Prefetch(_)))
         {
             return None;
         }

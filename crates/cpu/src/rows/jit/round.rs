@@ -1,9 +1,9 @@
 //! Rounding to bf16, nearest, ties to even: as many instructions as what is known of a number asks for. What
 //! is bf16 already is not rounded, and NaNs are seen to where one could become a number.
 
-use super::super::math::Lanes;
 use super::asm::op;
 use super::body::{Builder, Ins, Source, Value};
+use crate::math::Ops;
 use headwater_core::DType;
 
 /// The predicate of a comparison that a NaN fulfils, and the digit of the opcode that shifts left.

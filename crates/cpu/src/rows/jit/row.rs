@@ -140,7 +140,7 @@ impl Row<'_> {
     }
 
     /// Asks for what lies ahead of a group of columns.
-    pub fn ask(&self, asm: &mut Asm, manner: &Manner) {
+    pub fn prefetch_l1(&self, asm: &mut Asm, manner: &Manner) {
         for (i, &bytes) in manner.ahead.iter().enumerate().filter(|(i, b)| **b > 0 && *i < self.held) {
             let width = self.body.streams[i].width;
             for line in (0..manner.group * width).step_by(64) {

@@ -45,7 +45,7 @@ impl Program {
             if q < phases {
                 last = body::body(&self.code, dtypes, q, false, &mut kept, &last)?;
                 // Single columns are found by integers of the row, of which there are none here.
-                if !last.picks.is_empty() || last.code.iter().any(|i| matches!(i, Ins::Ahead(_))) {
+                if !last.picks.is_empty() || last.code.iter().any(|i| matches!(i, Ins::Prefetch(_))) {
                     return None;
                 }
                 bodies.push(last.clone());

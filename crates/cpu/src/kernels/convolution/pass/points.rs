@@ -4,8 +4,12 @@
 
 use super::super::apart;
 use super::{Block, Blocks, Job, Meeting, Pass, RESULTS, index};
-use crate::gemm::{MAX_LANES, Mat, Operand, Soon, Tile, even, same};
+use crate::element::same;
+use crate::gemm::{Operand, Tile, even};
+use crate::matrix::Mat;
 use crate::pool::{Pool, Shared};
+use crate::prefetch::TilePrefetch;
+use crate::simd::MAX_LANES;
 use crate::tier::Tier;
 use crate::workspace;
 use std::ops::Range;
@@ -50,7 +54,7 @@ impl Pass {
 
     /// Results computed at a time, in whole blocks of rows.
     fn height<T: Operand>(&self, tier: Tier) -> usize {
-        even(self.to, RESULTS, T::kernels(tier).rows)
+        even(self.to, RESULTS, T::kernels(tier).mr)
     }
 
     /// Places summed over at a time.
@@ -60,7 +64,7 @@ impl Pass {
 
     /// Columns of a block, in whole panels.
     fn columns<T: Operand>(&self, tier: Tier) -> usize {
-        self.blocks.positions().next_multiple_of(T::kernels(tier).cols)
+        self.blocks.positions().next_multiple_of(T::kernels(tier).nr)
     }
 
     fn point_pieces<T: Operand>(&self, tier: Tier) -> Pieces {
@@ -70,9 +74,9 @@ impl Pass {
         let own = [
             if shared { 0 } else { right },
             // Of the source's type, which is no wider.
-            self.depth() * self.taken * columns,
+            self.depth() * self.k_group * columns,
             height * columns,
-            height * T::kernels(tier).cols,
+            height * T::kernels(tier).nr,
         ];
         let weights = round(self.to.div_ceil(height) * self.room(height));
         Pieces { weights, right, shared, own: own.map(round) }
@@ -155,7 +159,7 @@ impl Pass {
 
     /// Columns of a block in whole panels.
     fn padded<T: Operand>(&self, tier: Tier, job: &Job) -> usize {
-        self.blocks.get(job.block).positions().next_multiple_of(T::kernels(tier).cols)
+        self.blocks.get(job.block).positions().next_multiple_of(T::kernels(tier).nr)
     }
 
     /// Weights as left operands: for each block of results all parts of the sum.
@@ -170,13 +174,13 @@ impl Pass {
             let w = &w[g * self.to * self.from * self.kernel()..];
             for p in (0..self.places()).step_by(self.depth()) {
                 let (depth, elements) = self.summed(p);
-                let at = first * self.weight[0] + p * self.taken * self.weight[1] + self.nest.elements[0];
+                let at = first * self.weight[0] + p * self.k_group * self.weight[1] + self.nest.elements[0];
                 let x =
                     Mat { ptr: w[at..].as_ptr(), rs: self.weight[0] as isize, cs: self.weight[1] as isize };
                 let to = out.get().wrapping_add(g * group + self.left(height, p, first));
                 // SAFETY: weights of these results and channels, and their room, which no other task writes;
                 // what packing spills goes to the part of the sum that follows, or to the room at the end.
-                unsafe { (kernels.fast.pack)(x, n, elements, kernels.rows, depth, to) };
+                unsafe { (kernels.panels.pack)(x, n, elements, kernels.mr, depth, to) };
             }
         });
     }
@@ -195,7 +199,7 @@ impl Pass {
     /// Of the part of the sum from place `p` on: places, and elements.
     fn summed(&self, p: usize) -> (usize, usize) {
         let depth = self.depth().min(self.places() - p);
-        (depth, (depth * self.taken).min(self.from - p * self.taken))
+        (depth, (depth * self.k_group).min(self.from - p * self.k_group))
     }
 
     /// A block: some results of its positions, which are packed.
@@ -215,7 +219,7 @@ impl Pass {
         out: Shared<T>,
     ) {
         let kernels = T::kernels(tier);
-        let cols = kernels.cols;
+        let cols = kernels.nr;
         let block = self.blocks.get(job.block);
         let (images, of_image) = (block.images.clone(), block.of_image());
         let (columns, pitch) = (block.positions(), self.columns::<T>(tier));
@@ -254,18 +258,18 @@ impl Pass {
                         k: depth,
                         a: left,
                         ars: 1,
-                        acs: kernels.rows as isize,
-                        blocks: (kernels.rows * depth) as isize,
+                        acs: kernels.mr as isize,
+                        blocks: (kernels.mr * depth) as isize,
                         b: right[p * padded + column * depth..].as_ptr(),
                         brs: cols as isize,
                         start,
                         srs,
                         c,
                         crs: crs as isize,
-                        soon: Soon::NONE,
+                        prefetch: TilePrefetch::NONE,
                     };
                     // SAFETY: packed panels, and sums or results of this block.
-                    unsafe { (kernels.fast.tile)(&tile) };
+                    unsafe { (kernels.panels.tile)(&tile) };
                 }
             }
             if !direct {
@@ -303,15 +307,15 @@ impl Pass {
         let (depth, elements) = self.summed(p);
         let (width, of_image) = (columns.len(), block.of_image());
         let plane: usize = m.source.iter().product();
-        let input = |image, line, channel| self.input(job, [image, line], &block, p * self.taken + channel);
+        let input = |image, line, channel| self.input(job, [image, line], &block, p * self.k_group + channel);
         let mut pack = |x: Mat<T>, n: usize, column: usize| {
             // SAFETY: positions of these channels, and their panels; a panel is whole vectors, so that
             // nothing spills.
             unsafe {
-                (kernels.fast.pack)(x, n, elements, kernels.cols, depth, right[column * depth..].as_mut_ptr())
+                (kernels.panels.pack)(x, n, elements, kernels.nr, depth, right[column * depth..].as_mut_ptr())
             };
         };
-        let whole = images.len() == 1 || of_image.is_multiple_of(kernels.cols);
+        let whole = images.len() == 1 || of_image.is_multiple_of(kernels.nr);
         let follow = lines.len() == 1 || m.step[1] == 1 && width == m.source[2];
         if whole && m.step[2] == 1 && follow {
             for (i, image) in images.enumerate() {

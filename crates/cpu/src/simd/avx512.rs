@@ -1,16 +1,22 @@
-//! Vectors of AVX-512, as `x86` has those of AVX2; and of its BF16 extension, which sums products of pairs.
+//! Vectors of AVX-512, and of its BF16 extension, which sums products of pairs (VDPBF16PS).
 
-use super::Mat;
-use super::lanes::{Converts, Lanes, MAX_LANES, Packs};
-use super::pairs;
-use super::x86::{NEAREST, lanes, largest_8, sum_8};
+use super::avx2::{NEAREST, largest_8, simd, simd_f32, sum_8};
+use super::pack::Pack;
+use super::{Convert, MAX_LANES, Simd, SimdF32, portable_bf16};
+use crate::matrix::Mat;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
-lanes!(__m512: f32, 16, 12; _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_fmadd_ps
+simd!(__m512: f32, 16, 12; _mm512_setzero_ps _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_fmadd_ps
     _mm512_add_ps _mm512_and_ps few_loaded_ps few_stored_ps last_ps transpose_16x16 sum_16 largest_16);
-lanes!(__m512d: f64, 8, 8; _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_fmadd_pd
+simd!(__m512d: f64, 8, 8; _mm512_setzero_pd _mm512_set1_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_fmadd_pd
     _mm512_add_pd _mm512_and_pd few_loaded_pd few_stored_pd);
+
+simd_f32!(__m512, __mmask16; _mm512_sub_ps _mm512_mul_ps _mm512_div_ps _mm512_max_ps _mm512_min_ps _mm512_or_ps; _mm512_sub_epi32
+    _mm512_set1_epi32 _mm512_sll_epi32 _mm512_sra_epi32 _mm512_cvtepi32_ps _mm512_castps_si512 _mm512_castsi512_ps;
+    _mm512_cmp_ps_mask |m, a, b| _mm512_mask_blend_ps(m, b, a),
+    // Twice the table: the fourth bit is of no matter.
+    |table, a| _mm512_permutexvar_epi32(a, _mm512_broadcast_i64x4(table)));
 
 macro_rules! few {
     ($v:ty, $e:ty, $mask:ty: $load:ident $store:ident $loaded:ident $stored:ident) => {
@@ -103,24 +109,24 @@ unsafe fn few_halves(p: *const i16, n: usize) -> __m256i {
     unsafe { _mm256_maskz_loadu_epi16(((1_u32 << n) - 1) as __mmask16, p) }
 }
 
-impl Converts<f16> for __m512 {
+impl Convert<f16> for __m512 {
     #[inline(always)]
-    unsafe fn read(p: *const f16) -> Self {
+    unsafe fn load_widen(p: *const f16) -> Self {
         // SAFETY: sixteen numbers may be read (the caller's promise); the processor has AVX-512.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }
     #[inline(always)]
-    unsafe fn read_few(p: *const f16, n: usize) -> Self {
+    unsafe fn load_widen_partial(p: *const f16, n: usize) -> Self {
         // SAFETY: as above, `n` numbers.
         unsafe { _mm512_cvtph_ps(few_halves(p.cast(), n)) }
     }
     #[inline(always)]
-    unsafe fn write(self, p: *mut f16) {
+    unsafe fn store_narrow(self, p: *mut f16) {
         // SAFETY: as above, written.
         unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(self)) }
     }
     #[inline(always)]
-    fn pair(self, high: Self) -> Self {
+    fn narrow_pair(self, high: Self) -> Self {
         // SAFETY: the processor has AVX-512.
         unsafe {
             let low = _mm512_cvtepu16_epi32(_mm512_cvtps_ph::<NEAREST>(self));
@@ -130,9 +136,9 @@ impl Converts<f16> for __m512 {
     }
 }
 
-impl Converts<bf16> for __m512 {
+impl Convert<bf16> for __m512 {
     #[inline(always)]
-    unsafe fn read(p: *const bf16) -> Self {
+    unsafe fn load_widen(p: *const bf16) -> Self {
         // SAFETY: sixteen numbers may be read (the caller's promise); the processor has AVX-512.
         unsafe {
             let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
@@ -140,7 +146,7 @@ impl Converts<bf16> for __m512 {
         }
     }
     #[inline(always)]
-    unsafe fn read_few(p: *const bf16, n: usize) -> Self {
+    unsafe fn load_widen_partial(p: *const bf16, n: usize) -> Self {
         // SAFETY: as above, `n` numbers.
         unsafe {
             let bits = _mm512_cvtepu16_epi32(few_halves(p.cast(), n));
@@ -148,12 +154,12 @@ impl Converts<bf16> for __m512 {
         }
     }
     #[inline(always)]
-    unsafe fn write(self, p: *mut bf16) {
+    unsafe fn store_narrow(self, p: *mut bf16) {
         // SAFETY: as above, written.
         unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(nearest_bf16(self))) }
     }
     #[inline(always)]
-    fn pair(self, high: Self) -> Self {
+    fn narrow_pair(self, high: Self) -> Self {
         // SAFETY: the processor has AVX-512.
         unsafe {
             let (low, high) = (nearest_bf16(self), nearest_bf16(high));
@@ -185,25 +191,25 @@ unsafe fn nearest_bf16(x: __m512) -> __m512i {
 /// is defined.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct Pairs(__m512);
+pub(crate) struct Pairs(__m512);
 
-impl Lanes for Pairs {
+impl Simd for Pairs {
     type E = f32;
-    const N: usize = <__m512 as Lanes>::N;
-    const ROWS: usize = <__m512 as Lanes>::ROWS;
+    const N: usize = <__m512 as Simd>::N;
+    const MR: usize = <__m512 as Simd>::MR;
 
     #[inline(always)]
     fn zero() -> Self {
-        Pairs(Lanes::zero())
+        Pairs(Simd::zero())
     }
     #[inline(always)]
     fn splat(x: f32) -> Self {
-        Pairs(Lanes::splat(x))
+        Pairs(Simd::splat(x))
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: the caller's promise.
-        Pairs(unsafe { Lanes::load(p) })
+        Pairs(unsafe { Simd::load(p) })
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
@@ -211,14 +217,14 @@ impl Lanes for Pairs {
         unsafe { self.0.store(p) }
     }
     #[inline(always)]
-    unsafe fn load_few(p: *const f32, n: usize) -> Self {
+    unsafe fn load_partial(p: *const f32, n: usize) -> Self {
         // SAFETY: the caller's promise.
-        Pairs(unsafe { Lanes::load_few(p, n) })
+        Pairs(unsafe { Simd::load_partial(p, n) })
     }
     #[inline(always)]
-    unsafe fn store_few(self, p: *mut f32, n: usize) {
+    unsafe fn store_partial(self, p: *mut f32, n: usize) {
         // SAFETY: the caller's promise.
-        unsafe { self.0.store_few(p, n) }
+        unsafe { self.0.store_partial(p, n) }
     }
     #[inline(always)]
     fn last(self, n: usize) -> Self {
@@ -254,11 +260,11 @@ impl Lanes for Pairs {
     }
 }
 
-impl Packs<bf16> for Pairs {
-    const TAKEN: usize = 2;
+impl Pack<bf16> for Pairs {
+    const K_GROUP: usize = 2;
 
     #[inline(always)]
-    unsafe fn across(x: Mat<bf16>, i: usize, p: usize) -> Self {
+    unsafe fn rows(x: Mat<bf16>, i: usize, p: usize) -> Self {
         // SAFETY: sixteen numbers of each of two columns (the caller's promise).
         unsafe {
             let low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.at(i, 2 * p).ptr.cast()));
@@ -267,7 +273,7 @@ impl Packs<bf16> for Pairs {
         }
     }
     #[inline(always)]
-    unsafe fn across_last(x: Mat<bf16>, i: usize, p: usize) -> Self {
+    unsafe fn rows_tail(x: Mat<bf16>, i: usize, p: usize) -> Self {
         // SAFETY: sixteen numbers of a column (the caller's promise).
         unsafe {
             let low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.at(i, 2 * p).ptr.cast()));
@@ -275,22 +281,22 @@ impl Packs<bf16> for Pairs {
         }
     }
     #[inline(always)]
-    unsafe fn along(x: Mat<bf16>, i: usize, p: usize) -> Self {
+    unsafe fn k_groups(x: Mat<bf16>, i: usize, p: usize) -> Self {
         // SAFETY: thirty-two numbers of a row (the caller's promise).
-        Pairs(unsafe { Lanes::load(x.at(i, 2 * p).ptr.cast()) })
+        Pairs(unsafe { Simd::load(x.at(i, 2 * p).ptr.cast()) })
     }
     #[inline(always)]
-    unsafe fn along_few(x: Mat<bf16>, i: usize, p: usize, n: usize) -> Self {
+    unsafe fn k_groups_partial(x: Mat<bf16>, i: usize, p: usize, n: usize) -> Self {
         // SAFETY: twice as many numbers of a row (the caller's promise).
-        Pairs(unsafe { Lanes::load_few(x.at(i, 2 * p).ptr.cast(), n) })
+        Pairs(unsafe { Simd::load_partial(x.at(i, 2 * p).ptr.cast(), n) })
     }
     #[inline(always)]
-    unsafe fn one(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
+    unsafe fn single(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
         // SAFETY: the caller's promise.
-        unsafe { pairs::Pairs::one(x, i, p, k) }
+        unsafe { portable_bf16::Pairs::single(x, i, p, k) }
     }
     #[inline(always)]
-    fn joined(self, next: Self, late: bool, next_late: bool) -> Self {
+    fn merge(self, next: Self, late: bool, next_late: bool) -> Self {
         // SAFETY: callers are compiled for AVX-512, which the processor was found to have.
         unsafe {
             let [first, second] = [self, next].map(|x| _mm512_castps_si512(x.0));

@@ -1,8 +1,8 @@
 //! Dot products of a few rows by a few others, along memory: no packing.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::Converts;
 use crate::element::Float;
+use crate::simd::Convert;
 
 /// Dot products of `rows` by `cols` rows (at most [`DOT_ROWS`] by [`DOT_COLS`]) of `k` neighbouring elements:
 /// `a[i·ars ..]` and `b[j·brs ..]`, to `out[i · DOT_COLS + j]`. Each is summed in `N` parts, by position
@@ -11,8 +11,8 @@ use crate::element::Float;
 /// # Safety
 /// These elements may be read.
 #[inline(always)]
-pub(super) unsafe fn dot<L: Converts<T>, T: Float<Wide = L::E>>(
-    d: &Dot<T>,
+pub(in crate::gemm) unsafe fn dot<L: Convert<T>, T: Float<Wide = L::E>>(
+    d: &DotTile<T>,
     out: &mut [L::E; DOT_ROWS * DOT_COLS],
 ) {
     macro_rules! sizes {
@@ -27,12 +27,12 @@ pub(super) unsafe fn dot<L: Converts<T>, T: Float<Wide = L::E>>(
     sizes!(1 1, 1 2, 1 3, 1 4, 2 1, 2 2, 2 3, 2 4, 3 1, 3 2, 3 3, 3 4);
 }
 
-pub(super) const DOT_ROWS: usize = 3;
-pub(super) const DOT_COLS: usize = 4;
+pub(in crate::gemm) const DOT_ROWS: usize = 3;
+pub(in crate::gemm) const DOT_COLS: usize = 4;
 
 /// See [`dot`].
 #[derive(Clone, Copy)]
-pub(super) struct Dot<T> {
+pub(in crate::gemm) struct DotTile<T> {
     pub rows: usize,
     pub cols: usize,
     pub k: usize,
@@ -45,8 +45,8 @@ pub(super) struct Dot<T> {
 /// # Safety
 /// As [`dot`], with `d.rows == R` and `d.cols == C`.
 #[inline(always)]
-unsafe fn dots<L: Converts<T>, T: Float<Wide = L::E>, const R: usize, const C: usize>(
-    d: &Dot<T>,
+unsafe fn dots<L: Convert<T>, T: Float<Wide = L::E>, const R: usize, const C: usize>(
+    d: &DotTile<T>,
     out: &mut [L::E; DOT_ROWS * DOT_COLS],
 ) {
     let mut sums = [[L::zero(); C]; R];
@@ -56,11 +56,11 @@ unsafe fn dots<L: Converts<T>, T: Float<Wide = L::E>, const R: usize, const C: u
         let mut left = [L::zero(); R];
         for i in 0..R {
             // SAFETY: `N` elements of a row.
-            left[i] = unsafe { L::read(d.a.offset(i as isize * d.ars).add(p)) };
+            left[i] = unsafe { L::load_widen(d.a.offset(i as isize * d.ars).add(p)) };
         }
         for j in 0..C {
             // SAFETY: as above.
-            let right = unsafe { L::read(d.b.offset(j as isize * d.brs).add(p)) };
+            let right = unsafe { L::load_widen(d.b.offset(j as isize * d.brs).add(p)) };
             for i in 0..R {
                 sums[i][j] = sums[i][j].fma(left[i], right);
             }
@@ -69,7 +69,7 @@ unsafe fn dots<L: Converts<T>, T: Float<Wide = L::E>, const R: usize, const C: u
     }
     for i in 0..R {
         for j in 0..C {
-            let mut sum = sums[i][j].sum();
+            let mut sum = sums[i][j].reduce_sum();
             for p in p..d.k {
                 // SAFETY: the rest of each row.
                 let (x, y) = unsafe {

@@ -1,15 +1,27 @@
-//! The innermost kernels compiled for each instruction set, and the table that names them.
+//! Microkernels: the innermost loops, generic over vectors ([`crate::simd::Simd`]), compiled here for each
+//! instruction set, and the table of them that a product is computed with. Packing and epilogues are compiled
+//! here as well.
+//!
+//! Everything generic is inlined into the functions of this file, which alone have the instructions of the
+//! instruction set enabled. Hence loops go by index: closures would be compiled apart.
 
-use super::Mat;
-use super::dot::{self, DOT_COLS, DOT_ROWS, Dot};
-use super::lanes::{Array, Converts, Lanes, Packs};
-use super::lines::{self, Dots, Lines};
-use super::taps;
-use super::tile::{self, Tile};
-use super::turn;
-use super::walk::{self, Walk};
+mod depthwise;
+pub(super) mod dot;
+mod indirect;
+mod tile;
+
+pub(crate) use depthwise::{DepthwiseLines, DepthwiseWeightSums};
+pub(crate) use indirect::{IndirectRow, IndirectRun, IndirectTile};
+pub(crate) use tile::Tile;
+pub(super) use tile::{MAX_COLS, MAX_ROWS};
+
+use super::{epilogue, pack};
 use crate::element::Float;
+use crate::matrix::Mat;
+use crate::simd::pack::Pack;
+use crate::simd::{Array, Convert, Simd};
 use crate::tier::Tier;
+use dot::{DOT_COLS, DOT_ROWS, DotTile};
 use half::{bf16, f16};
 
 /// The kernels of one instruction set for operands of type `T`.
@@ -17,39 +29,39 @@ use half::{bf16, f16};
 /// All are `unsafe`: besides what the generic function asks for, the processor must have the instructions.
 #[derive(Debug)]
 pub struct Kernels<T: Float> {
-    /// Size of the block held in registers.
-    pub(crate) rows: usize,
-    pub(crate) cols: usize,
-    /// As sums of products take operands fastest: widened, or pairs of them together.
-    pub(crate) fast: Panels<T>,
-    /// [`Panels::interleave`] of numbers that are wide already.
+    /// MR × NR, the size of the register tile.
+    pub(crate) mr: usize,
+    pub(crate) nr: usize,
+    /// Kernels on packed micro-panels, in the form that is fastest: widened elements, or VNNI-2 groups.
+    pub(crate) panels: PanelKernels<T>,
+    /// [`PanelKernels::interleave`] of accumulators: a transposition.
     pub(crate) transpose: unsafe fn(Mat<T::Wide>, usize, usize, *mut T::Wide, usize),
     /// Widens a matrix row by row.
     pub(crate) widen: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
     pub(crate) narrow: unsafe fn(*const T::Wide, usize, *mut T),
-    /// The same of a matrix, column after column.
-    pub(crate) turn: unsafe fn(Mat<T::Wide>, usize, usize, *mut T, usize),
+    /// The same of a matrix, transposed.
+    pub(crate) store_transposed: unsafe fn(Mat<T::Wide>, usize, usize, *mut T, usize),
     /// Adds up rows.
-    pub(crate) total: unsafe fn(*const T::Wide, usize, usize, usize, *mut T::Wide),
-    /// Of one channel: lines convolved with a kernel, and with lines.
-    pub(crate) lines: unsafe fn(&Lines<T::Wide>),
-    pub(crate) dots: unsafe fn(&Dots<T::Wide>),
-    pub(super) dot: unsafe fn(&Dot<T>, &mut [T::Wide; DOT_ROWS * DOT_COLS]),
+    pub(crate) sum_rows: unsafe fn(*const T::Wide, usize, usize, usize, *mut T::Wide),
+    /// Direct depthwise convolution, and the gradient of its weights.
+    pub(crate) depthwise_lines: unsafe fn(&DepthwiseLines<T::Wide>),
+    pub(crate) depthwise_weight_sums: unsafe fn(&DepthwiseWeightSums<T::Wide>),
+    pub(in crate::gemm) dot: unsafe fn(&DotTile<T>, &mut [T::Wide; DOT_ROWS * DOT_COLS]),
 }
 
-/// How operands are packed and panels of them multiplied.
+/// Packing of operands, and the microkernels on packed micro-panels.
 #[derive(Debug)]
-pub struct Panels<T: Float> {
-    /// Elements that are summed over, in a place of a panel.
-    pub(crate) taken: usize,
-    /// Places in a vector.
+pub struct PanelKernels<T: Float> {
+    /// Elements along `k` in a k-group ([`Pack::K_GROUP`]).
+    pub(crate) k_group: usize,
+    /// k-groups in a vector.
     pub(crate) lanes: usize,
-    /// What is packed is counted in elements, what is multiplied in places.
+    /// Packing counts `k` in elements, microkernels count it in k-groups.
     pub(crate) pack: unsafe fn(Mat<T>, usize, usize, usize, usize, *mut T::Wide),
     pub(crate) interleave: unsafe fn(Mat<T>, usize, usize, *mut T::Wide, usize),
-    pub(crate) taps: unsafe fn(Mat<T>, usize, [usize; 2], *mut T::Wide, usize, *mut T::Wide),
+    pub(crate) pack_filters: unsafe fn(Mat<T>, usize, [usize; 2], *mut T::Wide, usize, *mut T::Wide),
     pub(crate) tile: unsafe fn(&Tile<T::Wide>),
-    pub(crate) walk: unsafe fn(&Walk<T::Wide>),
+    pub(crate) indirect: unsafe fn(&IndirectTile<T::Wide>),
 }
 
 macro_rules! tier {
@@ -60,39 +72,39 @@ macro_rules! tier {
             /// # Safety
             /// As [`tile::tile`].
             $(#[$features])?
-            unsafe fn tile<L: Lanes>(t: &Tile<L::E>) {
+            unsafe fn tile<L: Simd>(t: &Tile<L::E>) {
                 // SAFETY: the caller's promise.
                 unsafe { tile::tile::<L>(t) }
             }
 
             /// # Safety
-            /// As [`walk::walk`].
+            /// As [`indirect::indirect`].
             $(#[$features])?
-            unsafe fn walk<L: Lanes>(w: &Walk<L::E>) {
+            unsafe fn indirect<L: Simd>(w: &IndirectTile<L::E>) {
                 // SAFETY: the caller's promise.
-                unsafe { walk::walk::<L>(w) }
+                unsafe { indirect::indirect::<L>(w) }
             }
 
             /// # Safety
-            /// As [`lines::lines`].
+            /// As [`depthwise::lines`].
             $(#[$features])?
-            unsafe fn lines<L: Lanes>(x: &Lines<L::E>) {
+            unsafe fn depthwise_lines<L: Simd>(x: &DepthwiseLines<L::E>) {
                 // SAFETY: the caller's promise.
-                unsafe { lines::lines::<L>(x) }
+                unsafe { depthwise::lines::<L>(x) }
             }
 
             /// # Safety
-            /// As [`lines::dots`].
+            /// As [`depthwise::weight_sums`].
             $(#[$features])?
-            unsafe fn dots<L: Lanes>(x: &Dots<L::E>) {
+            unsafe fn depthwise_weight_sums<L: Simd>(x: &DepthwiseWeightSums<L::E>) {
                 // SAFETY: the caller's promise.
-                unsafe { lines::dots::<L>(x) }
+                unsafe { depthwise::weight_sums::<L>(x) }
             }
 
             /// # Safety
-            /// As [`walk::interleave`].
+            /// As [`pack::interleave`].
             $(#[$features])?
-            unsafe fn interleave<L: Packs<T>, T: Float<Wide = L::E>>(
+            unsafe fn interleave<L: Pack<T>, T: Float<Wide = L::E>>(
                 x: Mat<T>,
                 rows: usize,
                 k: usize,
@@ -100,13 +112,13 @@ macro_rules! tier {
                 pitch: usize,
             ) {
                 // SAFETY: the caller's promise.
-                unsafe { walk::interleave::<L, T>(x, rows, k, out, pitch) }
+                unsafe { pack::interleave::<L, T>(x, rows, k, out, pitch) }
             }
 
             /// # Safety
-            /// As [`taps::taps`].
+            /// As [`pack::pack_filters`].
             $(#[$features])?
-            unsafe fn taps<L: Packs<T>, T: Float<Wide = L::E>>(
+            unsafe fn pack_filters<L: Pack<T>, T: Float<Wide = L::E>>(
                 x: Mat<T>,
                 n: usize,
                 sizes: [usize; 2],
@@ -115,13 +127,13 @@ macro_rules! tier {
                 scratch: *mut L::E,
             ) {
                 // SAFETY: the caller's promise.
-                unsafe { taps::taps::<L, T>(x, n, sizes, out, cols, scratch) }
+                unsafe { pack::pack_filters::<L, T>(x, n, sizes, out, cols, scratch) }
             }
 
             /// # Safety
-            /// As [`tile::pack`].
+            /// As [`pack::pack`].
             $(#[$features])?
-            unsafe fn pack<L: Packs<T>, T: Float<Wide = L::E>>(
+            unsafe fn pack<L: Pack<T>, T: Float<Wide = L::E>>(
                 x: Mat<T>,
                 rows: usize,
                 k: usize,
@@ -130,13 +142,13 @@ macro_rules! tier {
                 out: *mut L::E,
             ) {
                 // SAFETY: the caller's promise.
-                unsafe { tile::pack::<L, T>(x, rows, k, group, pitch, out) }
+                unsafe { pack::pack::<L, T>(x, rows, k, group, pitch, out) }
             }
 
             /// # Safety
-            /// As [`walk::widen`].
+            /// As [`pack::widen`].
             $(#[$features])?
-            unsafe fn widen<L: Converts<T>, T: Float<Wide = L::E>>(
+            unsafe fn widen<L: Convert<T>, T: Float<Wide = L::E>>(
                 x: Mat<T>,
                 rows: usize,
                 k: usize,
@@ -144,83 +156,83 @@ macro_rules! tier {
                 pitch: usize,
             ) {
                 // SAFETY: the caller's promise.
-                unsafe { walk::widen::<L, T>(x, rows, k, out, pitch) }
+                unsafe { pack::widen::<L, T>(x, rows, k, out, pitch) }
             }
 
             /// # Safety
-            /// As [`tile::narrow`].
+            /// As [`epilogue::narrow`].
             $(#[$features])?
-            unsafe fn narrow<L: Converts<T>, T: Float<Wide = L::E>>(from: *const L::E, n: usize, to: *mut T) {
+            unsafe fn narrow<L: Convert<T>, T: Float<Wide = L::E>>(from: *const L::E, n: usize, to: *mut T) {
                 // SAFETY: the caller's promise.
-                unsafe { tile::narrow::<L, T>(from, n, to) }
+                unsafe { epilogue::narrow::<L, T>(from, n, to) }
             }
 
             /// # Safety
-            /// As [`turn::turn`].
+            /// As [`epilogue::store_transposed`].
             $(#[$features])?
-            unsafe fn turn<L, T: Float<Wide = L::E>>(
+            unsafe fn store_transposed<L, T: Float<Wide = L::E>>(
                 x: Mat<L::E>,
                 rows: usize,
                 cols: usize,
                 out: *mut T,
                 pitch: usize,
             ) where
-                L: Converts<T> + Converts<<L as Lanes>::E>,
+                L: Convert<T> + Convert<<L as Simd>::E>,
             {
                 // SAFETY: the caller's promise.
-                unsafe { turn::turn::<L, T>(x, rows, cols, out, pitch) }
+                unsafe { epilogue::store_transposed::<L, T>(x, rows, cols, out, pitch) }
             }
 
             /// # Safety
-            /// As [`tile::total`].
+            /// As [`epilogue::sum_rows`].
             $(#[$features])?
-            unsafe fn total<L: Lanes>(from: *const L::E, pitch: usize, rows: usize, n: usize, to: *mut L::E) {
+            unsafe fn sum_rows<L: Simd>(from: *const L::E, pitch: usize, rows: usize, n: usize, to: *mut L::E) {
                 // SAFETY: the caller's promise.
-                unsafe { tile::total::<L>(from, pitch, rows, n, to) }
+                unsafe { epilogue::sum_rows::<L>(from, pitch, rows, n, to) }
             }
 
             /// # Safety
             /// As [`dot::dot`].
             $(#[$features])?
-            unsafe fn dot<L: Converts<T>, T: Float<Wide = L::E>>(
-                d: &Dot<T>,
+            unsafe fn dot<L: Convert<T>, T: Float<Wide = L::E>>(
+                d: &DotTile<T>,
                 out: &mut [L::E; DOT_ROWS * DOT_COLS],
             ) {
                 // SAFETY: the caller's promise.
                 unsafe { dot::dot::<L, T>(d, out) }
             }
 
-            const fn panels<P: Packs<T>, T: Float<Wide = P::E>>() -> Panels<T> {
-                Panels {
-                    taken: P::TAKEN,
+            const fn panels<P: Pack<T>, T: Float<Wide = P::E>>() -> PanelKernels<T> {
+                PanelKernels {
+                    k_group: P::K_GROUP,
                     lanes: P::N,
                     pack: pack::<P, T>,
                     interleave: interleave::<P, T>,
-                    taps: taps::<P, T>,
+                    pack_filters: pack_filters::<P, T>,
                     tile: tile::<P>,
-                    walk: walk::<P>,
+                    indirect: indirect::<P>,
                 }
             }
 
             pub(super) const fn kernels<L, P, T: Float<Wide = L::E>>() -> Kernels<T>
             where
-                L: Converts<T> + Converts<<L as Lanes>::E>,
-                P: Packs<T, E = L::E>,
+                L: Convert<T> + Convert<<L as Simd>::E>,
+                P: Pack<T, E = L::E>,
             {
-                assert!(P::N == L::N && P::ROWS == L::ROWS);
+                assert!(P::N == L::N && P::MR == L::MR);
                 // What moves rows of panels takes eight columns at a time.
                 assert!((2 * L::N).is_multiple_of(8));
                 Kernels {
-                    rows: L::ROWS,
-                    cols: 2 * L::N,
-                    fast: panels::<P, T>(),
+                    mr: L::MR,
+                    nr: 2 * L::N,
+                    panels: panels::<P, T>(),
                     transpose: interleave::<L, L::E>,
                     widen: widen::<L, T>,
                     narrow: narrow::<L, T>,
-                    turn: turn::<L, T>,
-                    total: total::<L>,
-                    lines: lines::<L>,
-                    dots: dots::<L>,
+                    store_transposed: store_transposed::<L, T>,
+                    sum_rows: sum_rows::<L>,
+                    depthwise_lines: depthwise_lines::<L>,
+                    depthwise_weight_sums: depthwise_weight_sums::<L>,
                     dot: dot::<L, T>,
                 }
             }
@@ -250,7 +262,7 @@ macro_rules! operand {
             fn kernels(tier: Tier) -> &'static Kernels<Self> {
                 static PORTABLE: Kernels<$t> = portable::kernels::<Array<$wide>, Array<$wide>, $t>();
                 $(
-                    static PAIRS: Kernels<$t> = portable::kernels::<Array<$wide>, super::pairs::$pairs, $t>();
+                    static PAIRS: Kernels<$t> = portable::kernels::<Array<$wide>, crate::simd::portable_bf16::$pairs, $t>();
                     if tier == Tier::Pairs {
                         return &PAIRS;
                     }
@@ -258,10 +270,10 @@ macro_rules! operand {
                 #[cfg(target_arch = "aarch64")]
                 {
                     // The portable functions are compiled for NEON as well.
-                    use super::neon::$neon;
+                    use crate::simd::neon::$neon;
                     static NEON: Kernels<$t> = portable::kernels::<$neon, $neon, $t>();
                     $(
-                        static NEON_BF16: Kernels<$t> = neonbf16::kernels::<$neon, super::bfdot::$bfdot, $t>();
+                        static NEON_BF16: Kernels<$t> = neonbf16::kernels::<$neon, crate::simd::neon_bf16::$bfdot, $t>();
                         if tier == Tier::NeonBf16 {
                             return &NEON_BF16;
                         }
@@ -278,7 +290,7 @@ macro_rules! operand {
                     static AVX512: Kernels<$t> = avx512::kernels::<$m512, $m512, $t>();
                     $(
                         static AVX512_BF16: Kernels<$t> =
-                            avx512bf16::kernels::<$m512, super::avx512::$avx512, $t>();
+                            avx512bf16::kernels::<$m512, crate::simd::avx512::$avx512, $t>();
                         if tier == Tier::Avx512Bf16 {
                             return &AVX512_BF16;
                         }

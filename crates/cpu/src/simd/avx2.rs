@@ -1,17 +1,17 @@
-//! Vectors of x86: AVX2 with FMA and F16C. Only functions compiled for these instructions (see `tiers`) may
-//! come here; everything is inlined into them.
+//! Vectors of AVX2 with FMA and F16C. Only functions compiled for these instructions may come here; everything is
+//! inlined into them.
 
-use super::lanes::{Converts, Lanes, MAX_LANES};
+use super::{Convert, MAX_LANES, Simd, SimdF32};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
-macro_rules! lanes {
+macro_rules! simd {
     ($v:ty: $e:ty, $n:literal, $rows:literal; $zero:ident $splat:ident $load:ident $store:ident $stream:ident $fma:ident $add:ident $and:ident
         $few_loaded:ident $few_stored:ident $($last:ident $transpose:ident $sum:ident $largest:ident)?) => {
-        impl Lanes for $v {
+        impl Simd for $v {
             type E = $e;
             const N: usize = $n;
-            const ROWS: usize = $rows;
+            const MR: usize = $rows;
 
             #[inline(always)]
             fn zero() -> Self {
@@ -35,12 +35,12 @@ macro_rules! lanes {
                 unsafe { $store(p, self) }
             }
             #[inline(always)]
-            unsafe fn load_few(p: *const $e, n: usize) -> Self {
+            unsafe fn load_partial(p: *const $e, n: usize) -> Self {
                 // SAFETY: as above, and the caller's promise.
                 unsafe { $few_loaded(p, n) }
             }
             #[inline(always)]
-            unsafe fn store_few(self, p: *mut $e, n: usize) {
+            unsafe fn store_partial(self, p: *mut $e, n: usize) {
                 // SAFETY: as above, and the caller's promise.
                 unsafe { $few_stored(p, n, self) }
             }
@@ -55,7 +55,7 @@ macro_rules! lanes {
                 unsafe { $add(self, x) }
             }
             #[inline(always)]
-            fn kept(self, mask: Self) -> Self {
+            fn masked(self, mask: Self) -> Self {
                 // SAFETY: as above.
                 unsafe { $and(self, mask) }
             }
@@ -70,50 +70,148 @@ macro_rules! lanes {
                 unsafe { $transpose(rows) }
             }
             #[inline(always)]
-            fn sum(self) -> $e {
+            fn reduce_sum(self) -> $e {
                 // SAFETY: as above.
                 unsafe { $sum(self) }
             }
             #[inline(always)]
-            fn largest(self) -> $e {
+            fn reduce_max(self) -> $e {
                 // SAFETY: as above.
                 unsafe { $largest(self) }
             })?
         }
-        impl Converts<$e> for $v {
+        impl Convert<$e> for $v {
             #[inline(always)]
-            unsafe fn read(p: *const $e) -> Self {
+            unsafe fn load_widen(p: *const $e) -> Self {
                 // SAFETY: the caller's promise.
                 unsafe { Self::load(p) }
             }
             #[inline(always)]
-            unsafe fn read_few(p: *const $e, n: usize) -> Self {
+            unsafe fn load_widen_partial(p: *const $e, n: usize) -> Self {
                 // SAFETY: the caller's promise.
-                unsafe { Self::load_few(p, n) }
+                unsafe { Self::load_partial(p, n) }
             }
             #[inline(always)]
-            unsafe fn write(self, p: *mut $e) {
+            unsafe fn store_narrow(self, p: *mut $e) {
                 // SAFETY: the caller's promise.
                 unsafe { self.store(p) }
             }
             #[inline(always)]
-            unsafe fn stream(self, p: *mut $e) {
+            unsafe fn stream_narrow(self, p: *mut $e) {
                 // SAFETY: as above, and the caller's promise.
                 unsafe { $stream(p, self) }
             }
             #[inline(always)]
-            fn rounded(self) -> Self {
+            fn round_through(self) -> Self {
                 self
             }
         }
     };
 }
-pub(super) use lanes;
+pub(super) use simd;
 
-lanes!(__m256: f32, 8, 6; _mm256_setzero_ps _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_stream_ps _mm256_fmadd_ps
+simd!(__m256: f32, 8, 6; _mm256_setzero_ps _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_stream_ps _mm256_fmadd_ps
     _mm256_add_ps _mm256_and_ps few_loaded_ps few_stored_ps last_ps transpose_8x8 sum_8 largest_8);
-lanes!(__m256d: f64, 4, 4; _mm256_setzero_pd _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_stream_pd _mm256_fmadd_pd
+simd!(__m256d: f64, 4, 4; _mm256_setzero_pd _mm256_set1_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_stream_pd _mm256_fmadd_pd
     _mm256_add_pd _mm256_and_pd few_loaded_pd few_stored_pd);
+
+macro_rules! simd_f32 {
+    ($v:ty, $m:ty; $sub:ident $mul:ident $div:ident $max:ident $min:ident $or:ident; $sub_int:ident $set_int:ident $left:ident
+        $right:ident $to_float:ident $to_int:ident $of_int:ident; $compare:ident $select:expr, $lookup:expr) => {
+        impl SimdF32 for $v {
+            type Mask = $m;
+
+            #[inline(always)]
+            fn sub(self, x: Self) -> Self {
+                // SAFETY: for all intrinsics here: callers are compiled for the instruction set (module
+                // documentation), which the processor was found to have.
+                unsafe { $sub(self, x) }
+            }
+            #[inline(always)]
+            fn mul(self, x: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $mul(self, x) }
+            }
+            #[inline(always)]
+            fn div(self, x: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $div(self, x) }
+            }
+            #[inline(always)]
+            fn max(self, x: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $max(self, x) }
+            }
+            #[inline(always)]
+            fn min(self, x: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $min(self, x) }
+            }
+            #[inline(always)]
+            fn lt(self, x: Self) -> $m {
+                // SAFETY: as above.
+                unsafe { $compare::<_CMP_LT_OQ>(self, x) }
+            }
+            #[inline(always)]
+            fn eq(self, x: Self) -> $m {
+                // SAFETY: as above.
+                unsafe { $compare::<_CMP_EQ_OQ>(self, x) }
+            }
+            #[inline(always)]
+            fn is_nan(self) -> $m {
+                // SAFETY: as above.
+                unsafe { $compare::<_CMP_UNORD_Q>(self, self) }
+            }
+            #[inline(always)]
+            fn select(mask: $m, yes: Self, no: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $select(mask, yes, no) }
+            }
+            #[inline(always)]
+            fn from_bits(x: u32) -> Self {
+                // SAFETY: as above.
+                unsafe { $of_int($set_int(x.cast_signed())) }
+            }
+            #[inline(always)]
+            fn or(self, x: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $or(self, x) }
+            }
+            #[inline(always)]
+            fn sub_int(self, x: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $of_int($sub_int($to_int(self), $to_int(x))) }
+            }
+            #[inline(always)]
+            fn shift_left(self, n: u8) -> Self {
+                // SAFETY: as above.
+                unsafe { $of_int($left($to_int(self), _mm_cvtsi32_si128(n.into()))) }
+            }
+            #[inline(always)]
+            fn shift_right(self, n: u8) -> Self {
+                // SAFETY: as above.
+                unsafe { $of_int($right($to_int(self), _mm_cvtsi32_si128(n.into()))) }
+            }
+            #[inline(always)]
+            fn int_to_float(self) -> Self {
+                // SAFETY: as above.
+                unsafe { $to_float($to_int(self)) }
+            }
+            #[inline(always)]
+            fn lookup(self, table: [u32; 8]) -> Self {
+                // SAFETY: as above; the table has eight entries.
+                unsafe { $of_int($lookup(_mm256_loadu_si256(table.as_ptr().cast()), $to_int(self))) }
+            }
+        }
+    };
+}
+pub(super) use simd_f32;
+
+simd_f32!(__m256, __m256; _mm256_sub_ps _mm256_mul_ps _mm256_div_ps _mm256_max_ps _mm256_min_ps _mm256_or_ps; _mm256_sub_epi32
+    _mm256_set1_epi32 _mm256_sll_epi32 _mm256_sra_epi32 _mm256_cvtepi32_ps _mm256_castps_si256 _mm256_castsi256_ps;
+    // One instruction is left of these if one of them is zero.
+    _mm256_cmp_ps |m, a, b| _mm256_or_ps(_mm256_and_ps(m, a), _mm256_andnot_ps(m, b)),
+    |table, a| _mm256_permutevar8x32_epi32(table, a));
 
 /// From place `8 - n` on: the mask of the first `n` of eight words.
 static FIRST: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -211,29 +309,29 @@ pub(super) unsafe fn largest_8(x: __m256) -> f32 {
 
 pub(super) const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
 
-impl Converts<f16> for __m256 {
+impl Convert<f16> for __m256 {
     #[inline(always)]
-    unsafe fn read(p: *const f16) -> Self {
+    unsafe fn load_widen(p: *const f16) -> Self {
         // SAFETY: eight numbers may be read (the caller's promise); the processor has F16C.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
     }
     #[inline(always)]
-    unsafe fn write(self, p: *mut f16) {
+    unsafe fn store_narrow(self, p: *mut f16) {
         // SAFETY: as above, written.
         unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<NEAREST>(self)) }
     }
     #[inline(always)]
-    unsafe fn stream(self, p: *mut f16) {
+    unsafe fn stream_narrow(self, p: *mut f16) {
         // SAFETY: as above, aligned.
         unsafe { _mm_stream_si128(p.cast(), _mm256_cvtps_ph::<NEAREST>(self)) }
     }
     #[inline(always)]
-    fn rounded(self) -> Self {
+    fn round_through(self) -> Self {
         // SAFETY: the processor has F16C.
         unsafe { _mm256_cvtph_ps(_mm256_cvtps_ph::<NEAREST>(self)) }
     }
     #[inline(always)]
-    fn pair(self, high: Self) -> Self {
+    fn narrow_pair(self, high: Self) -> Self {
         // SAFETY: as above, and AVX2.
         unsafe {
             let low = _mm256_cvtepu16_epi32(_mm256_cvtps_ph::<NEAREST>(self));
@@ -245,9 +343,9 @@ impl Converts<f16> for __m256 {
 
 // A bf16 is the upper half of an f32. Rounding to nearest, ties to even: add half of the last place, less a
 // bit if it is even, and cut; a NaN is made quiet instead, so that cutting leaves one.
-impl Converts<bf16> for __m256 {
+impl Convert<bf16> for __m256 {
     #[inline(always)]
-    unsafe fn read(p: *const bf16) -> Self {
+    unsafe fn load_widen(p: *const bf16) -> Self {
         // SAFETY: eight numbers may be read (the caller's promise); the processor has AVX2.
         unsafe {
             let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
@@ -255,22 +353,22 @@ impl Converts<bf16> for __m256 {
         }
     }
     #[inline(always)]
-    unsafe fn write(self, p: *mut bf16) {
+    unsafe fn store_narrow(self, p: *mut bf16) {
         // SAFETY: as above, written.
         unsafe { _mm_storeu_si128(p.cast(), bf16_halves(nearest_bf16(self))) }
     }
     #[inline(always)]
-    unsafe fn stream(self, p: *mut bf16) {
+    unsafe fn stream_narrow(self, p: *mut bf16) {
         // SAFETY: as above, written and aligned.
         unsafe { _mm_stream_si128(p.cast(), bf16_halves(nearest_bf16(self))) }
     }
     #[inline(always)]
-    fn rounded(self) -> Self {
+    fn round_through(self) -> Self {
         // SAFETY: the processor has AVX2.
         unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(nearest_bf16(self))) }
     }
     #[inline(always)]
-    fn pair(self, high: Self) -> Self {
+    fn narrow_pair(self, high: Self) -> Self {
         // SAFETY: the processor has AVX2.
         unsafe {
             let (low, high) = (nearest_bf16(self), nearest_bf16(high));

@@ -6,7 +6,7 @@
 
 /// What the functions are written in: vectors of f32, masks and the bits of either. One implementation is a
 /// plain number, another a vector of the processor, a third writes machine code; so all compute the same.
-pub(crate) trait Lanes {
+pub(crate) trait Ops {
     /// A vector of f32, or of their bits.
     type V: Copy;
     /// A truth value for each lane.
@@ -36,7 +36,7 @@ pub(crate) trait Lanes {
     /// Copies of the sign come in.
     fn shift_right(&mut self, a: Self::V, n: u8) -> Self::V;
     /// The entry of a table that the three lowest bits of each lane name.
-    fn pick(&mut self, table: [u32; 8], a: Self::V) -> Self::V;
+    fn lookup(&mut self, table: [u32; 8], a: Self::V) -> Self::V;
     /// The number of an integer, exactly if it is small.
     fn int_to_float(&mut self, a: Self::V) -> Self::V;
 }
@@ -44,7 +44,7 @@ pub(crate) trait Lanes {
 /// One number.
 struct One;
 
-impl Lanes for One {
+impl Ops for One {
     type V = f32;
     type M = bool;
 
@@ -121,7 +121,7 @@ impl Lanes for One {
         f32::from_bits((a.to_bits() as i32 >> n) as u32)
     }
     #[inline(always)]
-    fn pick(&mut self, table: [u32; 8], a: f32) -> f32 {
+    fn lookup(&mut self, table: [u32; 8], a: f32) -> f32 {
         f32::from_bits(table[(a.to_bits() & 7) as usize])
     }
     #[inline(always)]
@@ -147,10 +147,10 @@ pub(crate) mod f32 {
     one!(exp exp_nonpos log tanh erf ndtr sigmoid);
 }
 
-/// In f32, in whatever [`Lanes`] are.
+/// In f32, in whatever [`Ops`] are.
 #[allow(clippy::excessive_precision)]
 pub(crate) mod vector {
-    use super::Lanes;
+    use super::Ops;
 
     /// Adding and subtracting this rounds to the nearest integer, ties to even, for |x| < 2²²; meanwhile the
     /// integer stands in the low bits.
@@ -160,7 +160,7 @@ pub(crate) mod vector {
 
     /// `c[0]·xⁿ⁻¹ + … + c[n-1]`.
     #[inline(always)]
-    fn polynomial<L: Lanes, const N: usize>(l: &mut L, x: L::V, c: [f32; N]) -> L::V {
+    fn polynomial<L: Ops, const N: usize>(l: &mut L, x: L::V, c: [f32; N]) -> L::V {
         let mut p = l.num(c[0]);
         let mut i = 1;
         while i < N {
@@ -173,7 +173,7 @@ pub(crate) mod vector {
 
     /// The same, for long ones: even and odd powers apart, so that less of it waits for the rest.
     #[inline(always)]
-    fn halves<L: Lanes, const N: usize>(l: &mut L, x: L::V, c: [f32; N]) -> L::V {
+    fn halves<L: Ops, const N: usize>(l: &mut L, x: L::V, c: [f32; N]) -> L::V {
         let z = l.mul(x, x);
         let mut sums = [l.num(c[0]), l.num(c[1])];
         let mut i = 2;
@@ -188,14 +188,14 @@ pub(crate) mod vector {
 
     /// The magnitude.
     #[inline(always)]
-    pub fn abs<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+    pub fn abs<L: Ops>(l: &mut L, x: L::V) -> L::V {
         let mask = l.bits(0x7FFF_FFFF);
         l.and(x, mask)
     }
 
     /// A magnitude with the sign of another number.
     #[inline(always)]
-    fn with_sign<L: Lanes>(l: &mut L, magnitude: L::V, of: L::V) -> L::V {
+    fn with_sign<L: Ops>(l: &mut L, magnitude: L::V, of: L::V) -> L::V {
         let mask = l.bits(1 << 31);
         let (sign, magnitude) = (l.and(of, mask), abs(l, magnitude));
         l.or(magnitude, sign)
@@ -226,7 +226,7 @@ pub(crate) mod vector {
 
     /// eˣ, within 2 ulp, subnormal results included.
     #[inline(always)]
-    pub fn exp<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+    pub fn exp<L: Ops>(l: &mut L, x: L::V) -> L::V {
         // Beyond these the result is infinite or 0 anyway. A NaN passes: it stands second.
         let (high, low) = (l.num(89.0), l.num(-105.0));
         let t = l.min(high, x);
@@ -244,7 +244,7 @@ pub(crate) mod vector {
         let half = l.shift_left(half, 23);
         let rest = l.shift_left(shifted, 20);
         let rest = l.sub_int(rest, half);
-        let eighths = l.pick(EIGHTHS, shifted);
+        let eighths = l.lookup(EIGHTHS, shifted);
         let rest = l.sub_int(rest, eighths);
         let y = l.mul(y, half);
         l.mul(y, rest)
@@ -255,17 +255,17 @@ pub(crate) mod vector {
 
     /// 2 to the power of eighths that were added to [`BIASED`], and of `r` further ones, from -½ to ½.
     #[inline(always)]
-    fn power<L: Lanes>(l: &mut L, shifted: L::V, r: L::V) -> L::V {
+    fn power<L: Ops>(l: &mut L, shifted: L::V, r: L::V) -> L::V {
         let y = polynomial(l, r, [0.000_108_391_054, 0.003_754_025_6, 0.086_643_405, 1.0]);
         let scale = l.shift_left(shifted, 20);
-        let eighths = l.pick(EIGHTHS, shifted);
+        let eighths = l.lookup(EIGHTHS, shifted);
         let scale = l.sub_int(scale, eighths);
         l.mul(y, scale)
     }
 
     /// 2 to the power of t/8, for t in [-1000, 1016].
     #[inline(always)]
-    fn exp2<L: Lanes>(l: &mut L, t: L::V) -> L::V {
+    fn exp2<L: Ops>(l: &mut L, t: L::V) -> L::V {
         let shift = l.num(BIASED);
         let shifted = l.add(t, shift);
         let less = l.sub(shift, shifted);
@@ -276,7 +276,7 @@ pub(crate) mod vector {
     /// The power of 2 that eˣ is: eighths as [`power`] takes them, and what is left of them, off by as much
     /// as log₂ e is rounded.
     #[inline(always)]
-    fn eighths<L: Lanes>(l: &mut L, x: L::V) -> (L::V, L::V) {
+    fn eighths<L: Ops>(l: &mut L, x: L::V) -> (L::V, L::V) {
         let (log2e, shift) = (l.num(8.0 * std::f32::consts::LOG2_E), l.num(BIASED));
         let shifted = l.fma(x, log2e, shift);
         let less = l.sub(shift, shifted);
@@ -286,7 +286,7 @@ pub(crate) mod vector {
     /// eˣ for x in [-87, 88], within 2 + |x| / 8 ulp, for log₂ e is rounded; no normal number below that, and
     /// 0 at -88.03.
     #[inline(always)]
-    fn quick<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+    fn quick<L: Ops>(l: &mut L, x: L::V) -> L::V {
         let (shifted, r) = eighths(l, x);
         power(l, shifted, r)
     }
@@ -295,7 +295,7 @@ pub(crate) mod vector {
     /// and between that and -87.3 no normal number. Within 2 + |x| / 8 ulp: beyond 5.4 no more than a
     /// rounding of x makes.
     #[inline(always)]
-    pub fn exp_nonpos<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+    pub fn exp_nonpos<L: Ops>(l: &mut L, x: L::V) -> L::V {
         // The power of 2 whose exponent is 0, and no eighths more: bits of 0.
         let low = l.num(-88.03);
         let x = l.max(low, x);
@@ -304,7 +304,7 @@ pub(crate) mod vector {
 
     /// Natural logarithm, within 2 ulp.
     #[inline(always)]
-    pub fn log<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+    pub fn log<L: Ops>(l: &mut L, x: L::V) -> L::V {
         let (least, up) = (l.num(f32::MIN_POSITIVE), l.num(8_388_608.0));
         let subnormal = l.lt(x, least);
         let larger = l.mul(x, up);
@@ -356,7 +356,7 @@ pub(crate) mod vector {
 
     /// Hyperbolic tangent, within 2 ulp.
     #[inline(always)]
-    pub fn tanh<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+    pub fn tanh<L: Ops>(l: &mut L, x: L::V) -> L::V {
         let a = abs(l, x);
         let z = l.mul(x, x);
         let p = polynomial(l, z, [-0.0062742396, 0.02107168, -0.05385231, 0.13332586, -0.33333316]);
@@ -377,7 +377,7 @@ pub(crate) mod vector {
 
     /// Error function, within 2 ulp.
     #[inline(always)]
-    pub fn erf<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+    pub fn erf<L: Ops>(l: &mut L, x: L::V) -> L::V {
         let a = abs(l, x);
         let z = l.mul(x, x);
         let p = polynomial(
@@ -414,7 +414,7 @@ pub(crate) mod vector {
     /// Distribution function Φ of the standard normal, within 2⁻²³, for negative numbers within (1 + x²) ·
     /// 2⁻²² · Φ(x), and 0 below -5.7.
     #[inline(always)]
-    pub fn ndtr<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+    pub fn ndtr<L: Ops>(l: &mut L, x: L::V) -> L::V {
         let a = abs(l, x);
         // Eighths of log₂ Φ(-a).
         let t = halves(
@@ -445,7 +445,7 @@ pub(crate) mod vector {
 
     /// 1 / (1 + e⁻ˣ), within 4 ulp; below -87.3 no normal number, and 0 below -88.1.
     #[inline(always)]
-    pub fn sigmoid<L: Lanes>(l: &mut L, x: L::V) -> L::V {
+    pub fn sigmoid<L: Ops>(l: &mut L, x: L::V) -> L::V {
         // exp of a negative number cannot overflow.
         let (sign, one, zero, low) = (l.bits(1 << 31), l.num(1.0), l.num(0.0), l.num(-88.03));
         let down = l.or(x, sign);

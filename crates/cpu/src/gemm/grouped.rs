@@ -1,9 +1,11 @@
-//! Products whose sizes are known only when they are computed, such as those of groups of rows: each has a size
-//! of its own, within one that is known before.
+//! Grouped products, as of a mixture of experts: sizes are known only when they are computed, within bounds that
+//! are known before.
 
-use super::blocks::Product;
-use super::parts::Parts;
-use super::{GRAIN, Mat, MatMut, Operand, Size, Start};
+use super::blocking::Blocking;
+use super::microkernel::Operand;
+use super::product::Product;
+use super::{GRAIN, Size, Start};
+use crate::matrix::{Mat, MatMut};
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::workspace;
@@ -28,7 +30,7 @@ pub struct Grouped<T> {
 /// Bytes of workspace [`gemm_groups`] needs on `threads` threads for products with at most as many rows and as
 /// long a sum as `most`, and with its columns.
 pub fn workspace_groups<T: Operand>(tier: Tier, most: Size, threads: usize) -> usize {
-    Parts::within::<T, T>(T::kernels(tier), most).total(threads) * size_of::<T::Wide>()
+    Blocking::upper_bound::<T, T>(T::kernels(tier), most).workspace(threads) * size_of::<T::Wide>()
 }
 
 /// Computes `count` products, summed in `T::Wide`, each element rounded once. How a product is cut depends on
@@ -52,23 +54,23 @@ pub unsafe fn gemm_groups<T: Operand>(
     let product = |i: usize| {
         let Grouped { size, a, b, c } = group(i);
         assert!(size.m <= most.m && size.n == most.n && size.k <= most.k, "{size:?} is not within {most:?}");
-        let parts = Parts::new::<T, T>(kernels, size).of_whole_sums();
-        Product::<T, T> { kernels, narrow, parts, size, a, b, c, start: Start::Zero }
+        let blocking = Blocking::new::<T, T>(kernels, size).without_split_k();
+        Product::<T, T> { kernels, narrow, blocking, size, a, b, c, start: Start::Zero }
     };
     let some = |i: usize| Some(product(i)).filter(|p| p.size.m > 0 && p.size.n > 0);
-    let alone = |p: &Product<T, T>| p.parts.alone && p.size.work() < SMALL;
-    let within = Parts::within::<T, T>(kernels, most);
+    let serial = |p: &Product<T, T>| p.blocking.serial && p.size.work() < SMALL;
+    let within = Blocking::upper_bound::<T, T>(kernels, most);
     let workspace: &mut [T::Wide] =
-        workspace::all(workspace, within.total(pool.threads()) * size_of::<T::Wide>());
+        workspace::all(workspace, within.workspace(pool.threads()) * size_of::<T::Wide>());
     // SAFETY: products write different elements, all among those the caller vouches for.
     unsafe {
-        let mut each = workspace::spread(workspace, within.alone_room(), pool.threads());
+        let mut each = workspace::spread(workspace, within.serial_workspace(), pool.threads());
         each.run(pool, count, |i, own| {
-            if let Some(p) = some(i).filter(alone) {
-                p.alone(own);
+            if let Some(p) = some(i).filter(serial) {
+                p.serial(own);
             }
         });
-        (0..count).filter_map(some).filter(|p| !alone(p)).for_each(|p| p.together(pool, workspace));
+        (0..count).filter_map(some).filter(|p| !serial(p)).for_each(|p| p.parallel(pool, workspace));
     }
 }
 
@@ -83,15 +85,23 @@ mod tests {
         let sizes = [1, 2, 15, 16, 17, 33, 64, 97, 130, 193, 300];
         for (m, n, k) in sizes.iter().flat_map(|&m| sizes.iter().flat_map(move |&n| sizes.map(|k| (m, n, k))))
         {
-            let within = Parts::within::<T, T>(kernels, Size { m, n, k });
+            let within = Blocking::upper_bound::<T, T>(kernels, Size { m, n, k });
             // Sizes just below those at which something is cut are among the first.
             for (m, k) in
                 (1..=m).step_by(7).chain([m]).flat_map(|m| (0..=k).step_by(5).chain([k]).map(move |k| (m, k)))
             {
-                let parts = Parts::new::<T, T>(kernels, Size { m, n, k }).of_whole_sums();
-                let what = format!("{m} by {n} by {k} in {within:?}: {parts:?}");
-                assert!(parts.slab + parts.waiting + 3 * parts.own() <= within.total(3), "{what}");
-                assert!(!parts.alone || parts.slab + parts.own() <= within.alone_room(), "{what}");
+                let blocking = Blocking::new::<T, T>(kernels, Size { m, n, k }).without_split_k();
+                let what = format!("{m} by {n} by {k} in {within:?}: {blocking:?}");
+                assert!(
+                    blocking.b_panel + blocking.partial + 3 * blocking.thread_workspace()
+                        <= within.workspace(3),
+                    "{what}"
+                );
+                assert!(
+                    !blocking.serial
+                        || blocking.b_panel + blocking.thread_workspace() <= within.serial_workspace(),
+                    "{what}"
+                );
             }
         }
     }

@@ -1,19 +1,20 @@
 //! Sums of products of pairs of bf16 without an instruction for them: slow, for tests of what takes pairs on
 //! any processor.
 
-use super::Mat;
-use super::lanes::{Lanes, Packs};
+use super::Simd;
+use super::pack::Pack;
+use crate::matrix::Mat;
 use half::bf16;
 
 /// Four sums in f32, or in operands the bits of four pairs. The arithmetic of the instruction (see `avx512`),
 /// but that subnormal numbers count.
 #[derive(Clone, Copy)]
-pub(super) struct Pairs([f32; 4]);
+pub(crate) struct Pairs([f32; 4]);
 
-impl Lanes for Pairs {
+impl Simd for Pairs {
     type E = f32;
     const N: usize = 4;
-    const ROWS: usize = 4;
+    const MR: usize = 4;
 
     #[inline(always)]
     fn zero() -> Self {
@@ -49,34 +50,34 @@ impl Lanes for Pairs {
     }
 }
 
-impl Packs<bf16> for Pairs {
-    const TAKEN: usize = 2;
+impl Pack<bf16> for Pairs {
+    const K_GROUP: usize = 2;
 
     #[inline(always)]
-    unsafe fn across(x: Mat<bf16>, i: usize, p: usize) -> Self {
+    unsafe fn rows(x: Mat<bf16>, i: usize, p: usize) -> Self {
         // SAFETY: the caller's promise.
-        Pairs(std::array::from_fn(|j| unsafe { Self::one(x, i + j, p, usize::MAX) }))
+        Pairs(std::array::from_fn(|j| unsafe { Self::single(x, i + j, p, usize::MAX) }))
     }
     #[inline(always)]
-    unsafe fn across_last(x: Mat<bf16>, i: usize, p: usize) -> Self {
+    unsafe fn rows_tail(x: Mat<bf16>, i: usize, p: usize) -> Self {
         // SAFETY: the caller's promise.
-        Pairs(std::array::from_fn(|j| unsafe { Self::one(x, i + j, p, 2 * p + 1) }))
+        Pairs(std::array::from_fn(|j| unsafe { Self::single(x, i + j, p, 2 * p + 1) }))
     }
     #[inline(always)]
-    unsafe fn along(x: Mat<bf16>, i: usize, p: usize) -> Self {
+    unsafe fn k_groups(x: Mat<bf16>, i: usize, p: usize) -> Self {
         // SAFETY: the caller's promise.
-        Pairs(std::array::from_fn(|j| unsafe { Self::one(x, i, p + j, usize::MAX) }))
+        Pairs(std::array::from_fn(|j| unsafe { Self::single(x, i, p + j, usize::MAX) }))
     }
     #[inline(always)]
-    unsafe fn along_few(x: Mat<bf16>, i: usize, p: usize, n: usize) -> Self {
+    unsafe fn k_groups_partial(x: Mat<bf16>, i: usize, p: usize, n: usize) -> Self {
         let place = |j| {
             // SAFETY: the caller's promise.
-            if j < n { unsafe { Self::one(x, i, p + j, usize::MAX) } } else { 0.0 }
+            if j < n { unsafe { Self::single(x, i, p + j, usize::MAX) } } else { 0.0 }
         };
         Pairs(std::array::from_fn(place))
     }
     #[inline(always)]
-    unsafe fn one(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
+    unsafe fn single(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
         let mut high = 0;
         if 2 * p + 1 < k {
             // SAFETY: the second number of a row's two (the caller's promise).
@@ -87,7 +88,7 @@ impl Packs<bf16> for Pairs {
         f32::from_bits(low | high << 16)
     }
     #[inline(always)]
-    fn joined(self, next: Self, late: bool, next_late: bool) -> Self {
+    fn merge(self, next: Self, late: bool, next_late: bool) -> Self {
         let element = |x: f32, late: bool| if late { x.to_bits() >> 16 } else { x.to_bits() & 0xffff };
         Pairs(std::array::from_fn(|i| {
             f32::from_bits(element(self.0[i], late) | element(next.0[i], next_late) << 16)

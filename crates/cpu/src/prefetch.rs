@@ -1,36 +1,35 @@
-//! Memory that is read or written soon, asked for while something else is computed.
+//! Software prefetch: cache lines that are read or written soon, spread over the computation before it.
 
-use super::Mat;
-use super::lanes::PLACES;
+use crate::matrix::Mat;
+use crate::simd::K_UNROLL;
 use std::ptr::without_provenance;
 
 const LINE: usize = 64;
 
-/// Stretches of memory to be asked for, in the order of memory.
+/// Contiguous runs of memory to prefetch, in the order of memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
-    /// Address of the stretch that comes next, bytes of a stretch, bytes from one to the next, stretches
-    /// left.
+pub(crate) struct Prefetch {
+    /// Address of the next run, bytes of a run, bytes from one run to the next, runs left.
     at: usize,
     bytes: usize,
     hop: isize,
     left: usize,
-    /// Whether it will be written.
+    /// True if it will be written.
     write: bool,
 }
 
-impl Ahead {
+impl Prefetch {
     /// Nothing.
-    pub const NONE: Ahead = Ahead { at: 0, bytes: 0, hop: 0, left: 0, write: false };
+    pub const NONE: Prefetch = Prefetch { at: 0, bytes: 0, hop: 0, left: 0, write: false };
 
-    /// All of a matrix of which rows or columns lie together; nothing of any other.
-    pub fn matrix<T>(x: Mat<T>, rows: usize, cols: usize) -> Ahead {
+    /// All of a matrix whose rows or columns are contiguous; nothing of any other.
+    pub fn matrix<T>(x: Mat<T>, rows: usize, cols: usize) -> Prefetch {
         let (left, stride, elements) = match (x.rs, x.cs) {
             (_, 1) => (rows, x.rs, cols),
             (1, _) => (cols, x.cs, rows),
-            _ => return Ahead::NONE,
+            _ => return Prefetch::NONE,
         };
-        Ahead {
+        Prefetch {
             at: x.ptr.addr(),
             bytes: elements * size_of::<T>(),
             hop: stride * size_of::<T>() as isize,
@@ -39,48 +38,48 @@ impl Ahead {
         }
     }
 
-    /// The same to be written: what another thread holds of it is taken from there.
-    pub fn written(self) -> Ahead {
-        Ahead { write: true, ..self }
+    /// The same to be written (prefetchw): lines are taken from another core that owns them.
+    pub fn written(self) -> Prefetch {
+        Prefetch { write: true, ..self }
     }
 
     /// Part `i` of `n` of it.
-    pub fn part(self, i: usize, n: usize) -> Ahead {
+    pub fn part(self, i: usize, n: usize) -> Prefetch {
         let (start, end) = (self.left * i / n, self.left * (i + 1) / n);
-        Ahead { at: self.at.wrapping_add_signed(start as isize * self.hop), left: end - start, ..self }
+        Prefetch { at: self.at.wrapping_add_signed(start as isize * self.hop), left: end - start, ..self }
     }
 
-    /// To be asked for in so many steps.
-    pub fn paced(self, steps: usize) -> Paced {
+    /// Spread over `steps` steps.
+    pub fn paced(self, steps: usize) -> PacedPrefetch {
         let lines = self.left * self.bytes.div_ceil(LINE);
-        Paced { ahead: self, offset: 0, lines, steps: steps.max(1), due: 0 }
+        PacedPrefetch { ahead: self, offset: 0, lines, steps: steps.max(1), due: 0 }
     }
 
-    /// Asks for all of it at once, where there is nothing to compute meanwhile.
+    /// Prefetches all of it at once, where there is nothing to compute meanwhile.
     pub fn now(self) {
         self.paced(1).step();
     }
 
-    /// Stretches left.
+    /// Runs left.
     pub fn len(&self) -> usize {
         self.left
     }
 
-    /// The next stretches, at most `n`, for a tile of so many whole blocks that are summed over `k`: none if
-    /// it has none.
+    /// The next runs, at most `n`, for a call of the microkernel on `blocks` register tiles of depth `k`: none if
+    /// it has no whole tile.
     #[inline(always)]
-    pub fn take(&mut self, n: usize, blocks: usize, k: usize) -> Soon {
-        let (steps, n) = (k / PLACES, n.min(self.left));
+    pub fn take(&mut self, n: usize, blocks: usize, k: usize) -> TilePrefetch {
+        let (steps, n) = (k / K_UNROLL, n.min(self.left));
         if n == 0 || blocks == 0 || steps == 0 {
-            return Soon::NONE;
+            return TilePrefetch::NONE;
         }
         let each = n.div_ceil(blocks);
         let steps = (steps / each).max(1);
-        // Of a stretch too long for its time the beginning is asked for.
-        let soon = Soon {
+        // A run too long for its time is prefetched in part, from its beginning.
+        let soon = TilePrefetch {
             at: self.at,
             hop: self.hop,
-            stretches: n,
+            runs: n,
             each,
             steps,
             pace: self.bytes.div_ceil(steps).min(2 * LINE),
@@ -91,11 +90,11 @@ impl Ahead {
     }
 }
 
-/// Stretches that are asked for step by step, an even part of their lines in each.
+/// A prefetch in steps, an even part of its lines in each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Paced {
-    ahead: Ahead,
-    /// Bytes of the first stretch asked for.
+pub(crate) struct PacedPrefetch {
+    ahead: Prefetch,
+    /// Bytes of the first run that were prefetched.
     offset: usize,
     lines: usize,
     steps: usize,
@@ -103,8 +102,8 @@ pub(crate) struct Paced {
     due: usize,
 }
 
-impl Paced {
-    /// Asks for the lines of the next step.
+impl PacedPrefetch {
+    /// Prefetches the lines of the next step.
     #[inline]
     pub fn step(&mut self) {
         self.due += self.lines;
@@ -112,8 +111,8 @@ impl Paced {
             self.due -= self.steps;
             let line = without_provenance(self.ahead.at.wrapping_add(self.offset));
             match self.ahead.write {
-                true => claim(line, 1, 0, 0),
-                false => ask(line),
+                true => prefetch_write(line, 1, 0, 0),
+                false => prefetch_l1(line),
             }
             self.offset += LINE;
             if self.offset >= self.ahead.bytes {
@@ -124,31 +123,32 @@ impl Paced {
     }
 }
 
-/// Stretches that a tile asks for, evenly while it sums: so loads that the tile itself waits for do not queue
-/// behind many that go to memory.
+/// A prefetch by a call of the microkernel, evenly while it sums: so loads that the tile itself waits for do not
+/// queue behind many that go to memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Soon {
+pub(crate) struct TilePrefetch {
     at: usize,
     hop: isize,
-    stretches: usize,
-    /// Stretches in each block.
+    runs: usize,
+    /// Runs for each register tile.
     each: usize,
-    /// Steps of [`PLACES`] places for a stretch, and bytes in each.
+    /// Steps of [`K_UNROLL`] k-groups for a run, and bytes in each.
     steps: usize,
     pace: usize,
 }
 
-impl Soon {
+impl TilePrefetch {
     /// Nothing.
-    pub const NONE: Soon = Soon { at: 0, hop: 0, stretches: 0, each: 0, steps: usize::MAX, pace: 0 };
+    pub const NONE: TilePrefetch =
+        TilePrefetch { at: 0, hop: 0, runs: 0, each: 0, steps: usize::MAX, pace: 0 };
 
-    /// Where part `i` of a block begins to ask, its pace, and its steps. Where there is nothing to ask for,
-    /// it is for a line that is `near`.
+    /// Address, bytes a step and steps of run `i` of a register tile. Without one, a line that is in the cache
+    /// (`near`), again and again.
     #[inline(always)]
     pub fn of<E>(&self, block: usize, i: usize, near: *const E) -> (*const u8, usize, usize) {
-        let stretch = block * self.each + i;
-        if i < self.each && stretch < self.stretches {
-            let at = self.at.wrapping_add_signed(stretch as isize * self.hop);
+        let run = block * self.each + i;
+        if i < self.each && run < self.runs {
+            let at = self.at.wrapping_add_signed(run as isize * self.hop);
             (without_provenance(at), self.pace, self.steps)
         } else {
             (near.cast(), 0, usize::MAX)
@@ -156,10 +156,10 @@ impl Soon {
     }
 }
 
-/// Asks for a line of memory, which need not exist, up to the first-level cache: asked for up to the second
-/// one, a line of a page whose place the processor has to look up was seen not to come (Zen 5).
+/// Prefetches a line, which need not exist, into the first-level cache. Prefetches into the second one were
+/// seen to be dropped on a TLB miss (Zen 5).
 #[inline(always)]
-pub(crate) fn ask(at: *const u8) {
+pub(crate) fn prefetch_l1(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: part of every such processor; a prefetch may name any address.
     unsafe {
@@ -175,9 +175,9 @@ pub(crate) fn ask(at: *const u8) {
     let _ = at;
 }
 
-/// The same up to the second-level cache.
+/// Prefetches a line into the second-level cache.
 #[inline(always)]
-pub(crate) fn ask_second(at: *const u8) {
+pub(crate) fn prefetch_l2(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: part of every such processor; a prefetch may name any address.
     unsafe {
@@ -193,12 +193,11 @@ pub(crate) fn ask_second(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for lines of memory that are written soon, up to the first-level cache, and takes them from whoever
-/// has them: another thread, often, which wrote there before. Read first, they would have to be asked for
-/// again when they are written. Of `rows` rows, `stride` bytes apart, the lines of the first byte and of that
-/// `last` bytes behind it.
+/// Prefetches lines for writing (prefetchw): into the first-level cache, in the exclusive state, often from another
+/// core that wrote there before. Of `rows` rows, `stride` bytes apart, the lines of the first byte and of the
+/// byte `last` behind it.
 #[inline(always)]
-pub(super) fn claim(first: *const u8, rows: usize, stride: isize, last: usize) {
+pub(crate) fn prefetch_write(first: *const u8, rows: usize, stride: isize, last: usize) {
     // A number: no memory is touched.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     let mut at = first.addr();

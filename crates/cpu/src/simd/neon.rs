@@ -1,12 +1,11 @@
 //! Vectors of NEON, two registers each: as many lanes as vectors of AVX2 have, and blocks of as many rows, so
 //! that products have the same bits. Of the 32 registers 24 hold a block of f32 and 16 one of f64. A
-//! multiplication takes a lane of its operand, so that neighbours of a left operand are read four at a time.
+//! multiplication takes a lane of its operand, so that contiguous elements of a left operand are read four at a time.
 //!
 //! Every processor of the architecture has these instructions, and every function is compiled for them.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{Converts, Lanes, MAX_LANES, PLACES};
-use super::tile::apart;
+use super::{Convert, K_UNROLL, MAX_LANES, Simd, SimdF32, barrier};
 use half::{bf16, f16};
 use std::arch::aarch64::*;
 
@@ -17,14 +16,14 @@ pub struct Eight(pub(crate) [float32x4_t; 2]);
 #[derive(Clone, Copy)]
 pub struct Four([float64x2_t; 2]);
 
-macro_rules! lanes {
+macro_rules! simd {
     ($name:ident: $e:ty, $register:literal lanes, $rows:literal rows; $dup:ident $load:ident $store:ident $fma:ident $add:ident $and:ident;
         $few:ident $few_stored:ident $by_lane:ident [$($lane:literal)*]; $zip:ident $zip_high:ident $sum:ident $largest:ident $transpose:ident) => {
-        impl Lanes for $name {
+        impl Simd for $name {
             type E = $e;
             const N: usize = 2 * $register;
-            const ROWS: usize = $rows;
-            const BY_LANE: bool = true;
+            const MR: usize = $rows;
+            const FMA_BY_LANE: bool = true;
 
             #[inline(always)]
             fn zero() -> Self {
@@ -49,7 +48,7 @@ macro_rules! lanes {
                 }
             }
             #[inline(always)]
-            unsafe fn load_few(p: *const $e, n: usize) -> Self {
+            unsafe fn load_partial(p: *const $e, n: usize) -> Self {
                 // SAFETY: as above, and the caller's promise.
                 $name(unsafe {
                     if n < $register {
@@ -60,7 +59,7 @@ macro_rules! lanes {
                 })
             }
             #[inline(always)]
-            unsafe fn store_few(self, p: *mut $e, n: usize) {
+            unsafe fn store_partial(self, p: *mut $e, n: usize) {
                 // SAFETY: as above, and the caller's promise.
                 unsafe {
                     if n < $register {
@@ -82,7 +81,7 @@ macro_rules! lanes {
                 $name(unsafe { [$add(self.0[0], x.0[0]), $add(self.0[1], x.0[1])] })
             }
             #[inline(always)]
-            fn kept(self, mask: Self) -> Self {
+            fn masked(self, mask: Self) -> Self {
                 $name([$and(self.0[0], mask.0[0]), $and(self.0[1], mask.0[1])])
             }
             #[inline(always)]
@@ -91,12 +90,12 @@ macro_rules! lanes {
                 [0, 1].map(|i| $name(unsafe { [$zip(self.0[i], x.0[i]), $zip_high(self.0[i], x.0[i])] }))
             }
             #[inline(always)]
-            fn sum(self) -> $e {
+            fn reduce_sum(self) -> $e {
                 // SAFETY: as above.
                 unsafe { $sum($add(self.0[0], self.0[1])) }
             }
             #[inline(always)]
-            fn largest(self) -> $e {
+            fn reduce_max(self) -> $e {
                 $largest(self.0)
             }
             #[inline(always)]
@@ -120,7 +119,7 @@ macro_rules! lanes {
             }
 
             #[inline(always)]
-            unsafe fn outer<const R: usize, const C: usize>(
+            unsafe fn fma_outer<const R: usize, const C: usize>(
                 sums: &mut [[Self; C]; R],
                 a: *const $e,
                 b: [Self; C],
@@ -140,13 +139,13 @@ macro_rules! lanes {
                 }
             }
             #[inline(always)]
-            unsafe fn inner<const R: usize, const C: usize>(
+            unsafe fn fma_unrolled<const R: usize, const C: usize>(
                 sums: &mut [[Self; C]; R],
                 a: [*const $e; R],
                 b: *const $e,
                 brs: isize,
             ) {
-                const PARTS: usize = PLACES / $register;
+                const PARTS: usize = K_UNROLL / $register;
                 // SAFETY: for all that is read here: the caller's promise.
                 let mut left = [[unsafe { $dup(0.0) }; PARTS]; R];
                 for i in 0..R {
@@ -155,7 +154,7 @@ macro_rules! lanes {
                         left[i][part] = unsafe { $load(a[i].add(part * $register)) };
                     }
                 }
-                const { assert!(PLACES == 4) };
+                const { assert!(K_UNROLL == 4) };
                 macro_rules! place {
                     ($p:literal) => {
                         let b = b.wrapping_offset($p * brs);
@@ -169,9 +168,8 @@ macro_rules! lanes {
                                 }
                             }
                         }
-                        // Read before they are multiplied, right operands of other places would find no
-                        // registers.
-                        apart();
+                        // Hoisted, right operands of other steps would find no registers.
+                        barrier();
                     };
                 }
                 place!(0);
@@ -181,35 +179,35 @@ macro_rules! lanes {
             }
         }
 
-        impl Converts<$e> for $name {
+        impl Convert<$e> for $name {
             #[inline(always)]
-            unsafe fn read(p: *const $e) -> Self {
+            unsafe fn load_widen(p: *const $e) -> Self {
                 // SAFETY: the caller's promise.
                 unsafe { Self::load(p) }
             }
             #[inline(always)]
-            unsafe fn read_few(p: *const $e, n: usize) -> Self {
+            unsafe fn load_widen_partial(p: *const $e, n: usize) -> Self {
                 // SAFETY: the caller's promise.
-                unsafe { Self::load_few(p, n) }
+                unsafe { Self::load_partial(p, n) }
             }
             #[inline(always)]
-            unsafe fn write(self, p: *mut $e) {
+            unsafe fn store_narrow(self, p: *mut $e) {
                 // SAFETY: the caller's promise.
                 unsafe { self.store(p) }
             }
             #[inline(always)]
-            fn rounded(self) -> Self {
+            fn round_through(self) -> Self {
                 self
             }
         }
     };
 }
-pub(super) use lanes;
+pub(super) use simd;
 
-lanes!(Eight: f32, 4 lanes, 6 rows; vdupq_n_f32 vld1q_f32 vst1q_f32 vfmaq_f32 vaddq_f32
+simd!(Eight: f32, 4 lanes, 6 rows; vdupq_n_f32 vld1q_f32 vst1q_f32 vfmaq_f32 vaddq_f32
     and_f32;
     few_loaded_f32 few_stored_f32 fma_lane_f32 [0 1 2 3]; vzip1q_f32 vzip2q_f32 sum_f32 largest_f32 transpose_4x4);
-lanes!(Four: f64, 2 lanes, 4 rows; vdupq_n_f64 vld1q_f64 vst1q_f64 vfmaq_f64 vaddq_f64
+simd!(Four: f64, 2 lanes, 4 rows; vdupq_n_f64 vld1q_f64 vst1q_f64 vfmaq_f64 vaddq_f64
     and_f64;
     few_loaded_f64 few_stored_f64 fma_lane_f64 [0 1]; vzip1q_f64 vzip2q_f64 sum_f64 largest_f64 transpose_2x2);
 
@@ -404,9 +402,9 @@ fn nearest_bf16(x: float32x4_t) -> uint16x4_t {
 
 macro_rules! halves {
     ($t:ty: $wide:ident $nearest:ident) => {
-        impl Converts<$t> for Eight {
+        impl Convert<$t> for Eight {
             #[inline(always)]
-            unsafe fn read(p: *const $t) -> Self {
+            unsafe fn load_widen(p: *const $t) -> Self {
                 // SAFETY: eight numbers may be read (the caller's promise); NEON is part of the architecture.
                 unsafe {
                     let x = vld1q_u16(p.cast());
@@ -414,16 +412,16 @@ macro_rules! halves {
                 }
             }
             #[inline(always)]
-            unsafe fn write(self, p: *mut $t) {
+            unsafe fn store_narrow(self, p: *mut $t) {
                 // SAFETY: as above, written.
                 unsafe { vst1q_u16(p.cast(), vcombine_u16($nearest(self.0[0]), $nearest(self.0[1]))) }
             }
             #[inline(always)]
-            fn rounded(self) -> Self {
+            fn round_through(self) -> Self {
                 Eight(self.0.map(|x| $wide($nearest(x))))
             }
             #[inline(always)]
-            fn pair(self, high: Self) -> Self {
+            fn narrow_pair(self, high: Self) -> Self {
                 // SAFETY: as above.
                 Eight([0, 1].map(|i| unsafe {
                     let (low, high) = (vmovl_u16($nearest(self.0[i])), $nearest(high.0[i]));
@@ -435,3 +433,112 @@ macro_rules! halves {
 }
 halves!(f16: wide_f16 nearest_f16);
 halves!(bf16: wide_bf16 nearest_bf16);
+
+/// The same of both registers.
+macro_rules! both {
+    (|$($x:ident = $v:tt),*| $f:expr) => {
+        Eight([0, 1].map(|i| {
+            $(let $x = $v.0[i];)*
+            // SAFETY: for all intrinsics here: NEON is part of the architecture.
+            unsafe { $f }
+        }))
+    };
+}
+
+#[inline(always)]
+fn int(x: float32x4_t) -> int32x4_t {
+    // SAFETY: NEON is part of the architecture.
+    unsafe { vreinterpretq_s32_f32(x) }
+}
+
+#[inline(always)]
+fn float(x: int32x4_t) -> float32x4_t {
+    // SAFETY: NEON is part of the architecture.
+    unsafe { vreinterpretq_f32_s32(x) }
+}
+
+/// All bits of a lane, or none.
+#[inline(always)]
+fn mask(x: uint32x4_t) -> float32x4_t {
+    // SAFETY: NEON is part of the architecture.
+    unsafe { vreinterpretq_f32_u32(x) }
+}
+
+impl SimdF32 for Eight {
+    type Mask = Eight;
+
+    #[inline(always)]
+    fn sub(self, x: Eight) -> Eight {
+        both!(|a = self, b = x| vsubq_f32(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, x: Eight) -> Eight {
+        both!(|a = self, b = x| vmulq_f32(a, b))
+    }
+    #[inline(always)]
+    fn div(self, x: Eight) -> Eight {
+        both!(|a = self, b = x| vdivq_f32(a, b))
+    }
+    // The instructions for these would give a NaN wherever one takes part.
+    #[inline(always)]
+    fn max(self, x: Eight) -> Eight {
+        both!(|a = self, b = x| vbslq_f32(vcgtq_f32(a, b), a, b))
+    }
+    #[inline(always)]
+    fn min(self, x: Eight) -> Eight {
+        both!(|a = self, b = x| vbslq_f32(vcltq_f32(a, b), a, b))
+    }
+    #[inline(always)]
+    fn lt(self, x: Eight) -> Eight {
+        both!(|a = self, b = x| mask(vcltq_f32(a, b)))
+    }
+    #[inline(always)]
+    fn eq(self, x: Eight) -> Eight {
+        both!(|a = self, b = x| mask(vceqq_f32(a, b)))
+    }
+    #[inline(always)]
+    fn is_nan(self) -> Eight {
+        both!(|a = self| mask(vmvnq_u32(vceqq_f32(a, a))))
+    }
+    #[inline(always)]
+    fn select(mask: Eight, yes: Eight, no: Eight) -> Eight {
+        both!(|m = mask, a = yes, b = no| vbslq_f32(vreinterpretq_u32_f32(m), a, b))
+    }
+    #[inline(always)]
+    fn from_bits(x: u32) -> Eight {
+        Self::splat(f32::from_bits(x))
+    }
+    #[inline(always)]
+    fn or(self, x: Eight) -> Eight {
+        both!(|a = self, b = x| float(vorrq_s32(int(a), int(b))))
+    }
+    #[inline(always)]
+    fn sub_int(self, x: Eight) -> Eight {
+        both!(|a = self, b = x| float(vsubq_s32(int(a), int(b))))
+    }
+    #[inline(always)]
+    fn shift_left(self, n: u8) -> Eight {
+        both!(|a = self| float(vshlq_s32(int(a), vdupq_n_s32(n.into()))))
+    }
+    #[inline(always)]
+    fn shift_right(self, n: u8) -> Eight {
+        // A negative number shifts right.
+        both!(|a = self| float(vshlq_s32(int(a), vdupq_n_s32(-i32::from(n)))))
+    }
+    #[inline(always)]
+    fn lookup(self, table: [u32; 8]) -> Eight {
+        // Bytes of the table: those of the entry, four times its number and on.
+        // SAFETY: NEON is part of the architecture; the table has 32 bytes.
+        let bytes = unsafe { vld1q_u8_x2(table.as_ptr().cast()) };
+        both!(|a = self| {
+            let entry = vandq_u32(vreinterpretq_u32_f32(a), vdupq_n_u32(7));
+            let first = vdupq_n_u32(u32::from_le_bytes([0, 1, 2, 3]));
+            let at = vmlaq_u32(first, entry, vdupq_n_u32(0x0404_0404));
+            vreinterpretq_f32_u8(vqtbl2q_u8(bytes, vreinterpretq_u8_u32(at)))
+        })
+    }
+    #[inline(always)]
+    fn int_to_float(self) -> Eight {
+        both!(|a = self| vcvtq_f32_s32(int(a)))
+    }
+}

@@ -5,19 +5,19 @@
 //! place, to either side. BFMMLA would need half as many again, and blocks of two by two in other places.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{Converts, Lanes, MAX_LANES, PLACES, Packs};
 use super::neon::*;
-use super::tile::apart;
-use super::{Mat, pairs};
+use super::pack::Pack;
+use super::{Convert, K_UNROLL, MAX_LANES, Simd, barrier, portable_bf16};
+use crate::matrix::Mat;
 use half::bf16;
 use std::arch::aarch64::*;
 use std::arch::asm;
 
 /// Eight sums in f32, or in operands the bits of eight pairs.
 #[derive(Clone, Copy)]
-pub struct Pairs([float32x4_t; 2]);
+pub(crate) struct Pairs([float32x4_t; 2]);
 
-lanes!(Pairs: f32, 4 lanes, 6 rows; vdupq_n_f32 vld1q_f32 vst1q_f32 bfdot vaddq_f32 and_f32;
+simd!(Pairs: f32, 4 lanes, 6 rows; vdupq_n_f32 vld1q_f32 vst1q_f32 bfdot vaddq_f32 and_f32;
     few_loaded_f32 few_stored_f32 bfdot_lane [0 1 2 3]; vzip1q_f32 vzip2q_f32 sum_f32 largest_f32 transpose_4x4);
 
 /// `c + a · b` of pairs.
@@ -63,36 +63,36 @@ fn paired(first: uint16x8_t, second: uint16x8_t) -> Pairs {
     Pairs(unsafe { [vzip1q_u16(first, second), vzip2q_u16(first, second)].map(|x| vreinterpretq_f32_u16(x)) })
 }
 
-impl Packs<bf16> for Pairs {
-    const TAKEN: usize = 2;
+impl Pack<bf16> for Pairs {
+    const K_GROUP: usize = 2;
 
     #[inline(always)]
-    unsafe fn across(x: Mat<bf16>, i: usize, p: usize) -> Self {
+    unsafe fn rows(x: Mat<bf16>, i: usize, p: usize) -> Self {
         // SAFETY: eight numbers of each of two columns (the caller's promise).
         unsafe { paired(vld1q_u16(x.at(i, 2 * p).ptr.cast()), vld1q_u16(x.at(i, 2 * p + 1).ptr.cast())) }
     }
     #[inline(always)]
-    unsafe fn across_last(x: Mat<bf16>, i: usize, p: usize) -> Self {
+    unsafe fn rows_tail(x: Mat<bf16>, i: usize, p: usize) -> Self {
         // SAFETY: eight numbers of a column (the caller's promise).
         unsafe { paired(vld1q_u16(x.at(i, 2 * p).ptr.cast()), vdupq_n_u16(0)) }
     }
     #[inline(always)]
-    unsafe fn along(x: Mat<bf16>, i: usize, p: usize) -> Self {
+    unsafe fn k_groups(x: Mat<bf16>, i: usize, p: usize) -> Self {
         // SAFETY: sixteen numbers of a row (the caller's promise).
-        unsafe { Lanes::load(x.at(i, 2 * p).ptr.cast()) }
+        unsafe { Simd::load(x.at(i, 2 * p).ptr.cast()) }
     }
     #[inline(always)]
-    unsafe fn along_few(x: Mat<bf16>, i: usize, p: usize, n: usize) -> Self {
+    unsafe fn k_groups_partial(x: Mat<bf16>, i: usize, p: usize, n: usize) -> Self {
         // SAFETY: twice as many numbers of a row (the caller's promise).
-        unsafe { Lanes::load_few(x.at(i, 2 * p).ptr.cast(), n) }
+        unsafe { Simd::load_partial(x.at(i, 2 * p).ptr.cast(), n) }
     }
     #[inline(always)]
-    unsafe fn one(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
+    unsafe fn single(x: Mat<bf16>, i: usize, p: usize, k: usize) -> f32 {
         // SAFETY: the caller's promise.
-        unsafe { pairs::Pairs::one(x, i, p, k) }
+        unsafe { portable_bf16::Pairs::single(x, i, p, k) }
     }
     #[inline(always)]
-    fn joined(self, next: Self, late: bool, next_late: bool) -> Self {
+    fn merge(self, next: Self, late: bool, next_late: bool) -> Self {
         Pairs([0, 1].map(|i| {
             // SAFETY: NEON is part of the architecture.
             unsafe {

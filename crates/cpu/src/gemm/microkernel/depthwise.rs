@@ -1,9 +1,9 @@
-//! Lines of positions of one channel, convolved with its kernel or with another channel's lines. Positions
-//! are the lanes: a few lines or parts of one are held in registers while the taps go by, or a few taps while
-//! the positions do.
+//! Microkernels of direct depthwise convolution: lines of positions of one channel, convolved with its filter
+//! or correlated with lines of gradients. Positions are the lanes; a few lines, or parts of one, stay in
+//! registers while the taps go by, or a few taps while the positions do.
 
-use super::lanes::{Lanes, MAX_LANES};
 use crate::element::Wide;
+use crate::simd::{MAX_LANES, Simd};
 
 /// Vectors of results held in registers.
 const HELD: usize = 8;
@@ -11,7 +11,7 @@ const HELD: usize = 8;
 /// Sums over taps: position `p` of line `i` is `start + Σ weights[t] · inputs[rows[i] + taps[t] + p]`, in the
 /// order of the taps.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lines<'a, E> {
+pub(crate) struct DepthwiseLines<'a, E> {
     pub inputs: *const E,
     /// Where the inputs of each line begin, and what each tap adds to that.
     pub rows: &'a [isize],
@@ -32,7 +32,7 @@ pub(crate) struct Lines<'a, E> {
 /// All elements named may be read or written, in vectors that begin at or before the last of a line; `out`
 /// overlaps nothing else.
 #[inline(always)]
-pub(super) unsafe fn lines<L: Lanes>(x: &Lines<L::E>) {
+pub(super) unsafe fn lines<L: Simd>(x: &DepthwiseLines<L::E>) {
     let vectors = x.width.div_ceil(L::N);
     if vectors == 0 || x.rows.is_empty() {
         return;
@@ -61,7 +61,7 @@ pub(super) unsafe fn lines<L: Lanes>(x: &Lines<L::E>) {
 /// As [`lines`].
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
-unsafe fn columns<L: Lanes, const R: usize, const V: usize>(x: &Lines<L::E>, first: usize) {
+unsafe fn columns<L: Simd, const R: usize, const V: usize>(x: &DepthwiseLines<L::E>, first: usize) {
     let taps = x.taps.len().min(x.weights.len());
     for line in (0..x.rows.len()).step_by(R) {
         // Lines behind the last one are the last one.
@@ -93,7 +93,7 @@ unsafe fn columns<L: Lanes, const R: usize, const V: usize>(x: &Lines<L::E>, fir
 /// Sums over positions: for each tap and lane `l`, `sums[t][l] += Σ gradients[i · pitch + p] · inputs[rows[i]
 /// + taps[t] + p]`, where the positions `p < width` leave the remainder `l`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dots<'a, E> {
+pub(crate) struct DepthwiseWeightSums<'a, E> {
     pub inputs: *const E,
     pub rows: &'a [isize],
     pub taps: &'a [usize],
@@ -114,7 +114,7 @@ const TAPS: usize = 9;
 /// All elements named may be read or written, in vectors that begin at or before the last of a line; `sums`
 /// overlaps nothing else.
 #[inline(always)]
-pub(super) unsafe fn dots<L: Lanes>(x: &Dots<L::E>) {
+pub(super) unsafe fn weight_sums<L: Simd>(x: &DepthwiseWeightSums<L::E>) {
     if x.taps.is_empty() {
         return;
     }
@@ -141,15 +141,15 @@ pub(super) unsafe fn dots<L: Lanes>(x: &Dots<L::E>) {
 /// Sums of `T` taps.
 ///
 /// # Safety
-/// As [`dots`].
+/// As [`weight_sums`].
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
-unsafe fn some<L: Lanes, const T: usize>(x: &Dots<L::E>, taps: &[usize], to: *mut L::E) {
+unsafe fn some<L: Simd, const T: usize>(x: &DepthwiseWeightSums<L::E>, taps: &[usize], to: *mut L::E) {
     let mut tap = [0; T];
     tap.copy_from_slice(taps);
     let mut sums = [L::zero(); T];
     let (whole, rest) = (x.width / L::N, x.width % L::N);
-    // What lies behind a line belongs to others: a zero would not hide an infinity.
+    // Elements behind a line belong to others: multiplying them by zero would not hide an infinity.
     let mut mask = [L::E::ZERO; MAX_LANES];
     bytemuck::cast_slice_mut::<L::E, u8>(&mut mask[..rest]).fill(0xff);
     // SAFETY: the buffer holds any vector.
@@ -172,7 +172,7 @@ unsafe fn some<L: Lanes, const T: usize>(x: &Dots<L::E>, taps: &[usize], to: *mu
             unsafe {
                 let gradient = L::load(gradients);
                 for t in 0..T {
-                    sums[t] = sums[t].fma(gradient, L::load(inputs.wrapping_add(tap[t])).kept(mask));
+                    sums[t] = sums[t].fma(gradient, L::load(inputs.wrapping_add(tap[t])).masked(mask));
                 }
             }
         }
