@@ -17,8 +17,6 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("ascend", "lower::rows", &["kernel", "loops", "schedule"]),
     ("ascend", "sim", &["lanes", "memory"]),
     ("ascend-standin", "", &["exports", "program", "run", "stream", "world"]),
-    ("cpu", "kernels::convolution", &["band", "nest"]),
-    ("cpu", "kernels::convolution", &["patches", "tiles"]),
     ("cpu", "rows", &["convert", "loops", "ops"]),
     ("cpu", "rows", &["run", "scratch", "tile"]),
     ("cpu", "rows::jit", &["body", "round"]),

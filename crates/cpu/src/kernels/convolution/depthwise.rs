@@ -1,12 +1,11 @@
-//! Convolutions of each channel by itself. As vectors these are positions of one channel, where the other
-//! kernels' would be channels, of which there is one. A channel's lines are held as `planes` does, those of a
-//! block of results at a time.
+//! Direct depthwise convolution: one channel a group, so that vectors hold positions of one channel instead of
+//! channels. Lines of a block of results are held as in `nchw_tile`.
 
+use super::Kind;
+use super::blocks::{Block, Blocks};
+use super::nchw_tile::NchwTile;
 use super::nest::Nest;
-use super::planes::Planes;
-use super::{Block, Blocks, Kind};
-use crate::element::same;
-use crate::element::{Wide, total};
+use crate::element::{Wide, same, total};
 use crate::gemm::{DepthwiseLines, DepthwiseWeightSums, Operand};
 use crate::kernels::Args;
 use crate::matrix::Mat;
@@ -18,45 +17,45 @@ use crate::workspace::{self, Scratch};
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::geometry::Conv;
 
-/// Positions of a block, about: they and what they read lie in the first-level cache.
+/// Positions of a block, about: they and their inputs fit into the first-level cache.
 const POSITIONS: usize = 2048;
 
 /// A channel's sums of weights' gradients are a task: fewer channels than this are left to the other kernel.
 const FEW: usize = 4;
 
-/// Whether each channel is convolved by itself.
+/// True if each channel is convolved by itself.
 pub(super) fn takes(c: &Conv, kind: Kind) -> bool {
     c.cin == 1 && c.cout == 1 && (kind != Kind::Weight || c.groups >= FEW)
 }
 
-/// What is computed of all channels: the forward pass from input and weight, the gradient of the input from
-/// that of the output and weight, or the weight's from that of the output and the input.
+/// A depthwise convolution: the forward pass from input and weight, the gradient of the input from that of the
+/// output and weight, or the weight's from that of the output and the input.
 pub(super) struct Depthwise {
     kind: Kind,
     tier: Tier,
     groups: usize,
     /// Elements of a channel's kernel.
     kernel: usize,
-    parts: Vec<Part>,
-    /// Whether the parts leave results out, which are zeros.
+    parts: Vec<PhasePass>,
+    /// True if the phases leave results out, which are zeros.
     gaps: bool,
 }
 
 /// A loop nest, and how it is cut and holds its source.
-struct Part {
+struct PhasePass {
     nest: Nest,
     blocks: Blocks,
-    planes: Planes,
-    /// Where the inputs of each line of a block begin in the planes, and what the taps add.
+    planes: NchwTile,
+    /// Offsets of the inputs of each line of a block in the tile, and what the taps add.
     rows: Vec<isize>,
     taps: Vec<usize>,
 }
 
-impl Part {
-    fn new(nest: Nest, samples: usize) -> Part {
-        let blocks = Blocks::new(&nest.meeting, samples, 1, POSITIONS);
-        let planes = Planes::new(nest.meeting, blocks, 1, 1);
-        Part { blocks, planes, rows: planes.outputs(), taps: planes.taps(), nest }
+impl PhasePass {
+    fn new(nest: Nest, samples: usize) -> PhasePass {
+        let blocks = Blocks::new(&nest.map, samples, 1, POSITIONS);
+        let planes = NchwTile::new(nest.map, blocks, 1, 1);
+        PhasePass { blocks, planes, rows: planes.outputs(), taps: planes.taps(), nest }
     }
 
     /// Elements from one line of results to the next: whole vectors.
@@ -67,7 +66,7 @@ impl Part {
     /// Elements of a thread's scratch memory: the planes and what vectors read behind them, lines of a
     /// block's results or gradients, and of the taps the weights or a vector each.
     fn room(&self) -> [usize; 3] {
-        let lines = self.blocks.together * self.blocks.lines;
+        let lines = self.blocks.images_per_block * self.blocks.lines;
         let planes = (self.planes.elements() + MAX_LANES).next_multiple_of(MAX_LANES);
         [planes, lines * self.pitch(), self.taps.len() * MAX_LANES]
     }
@@ -76,12 +75,12 @@ impl Part {
 impl Depthwise {
     pub fn new(c: &Conv, kind: Kind, tier: Tier) -> Depthwise {
         let nests = match kind {
-            Kind::Input => Nest::remainders(c),
+            Kind::Input => Nest::per_phase(c),
             _ => vec![Nest::forward(c)],
         };
-        let written: usize = nests.iter().map(|n| n.meeting.result.iter().product::<usize>()).sum();
+        let written: usize = nests.iter().map(|n| n.map.result.iter().product::<usize>()).sum();
         let gaps = kind == Kind::Input && written < c.input_plane();
-        let parts = nests.into_iter().map(|nest| Part::new(nest, c.batch)).collect();
+        let parts = nests.into_iter().map(|nest| PhasePass::new(nest, c.batch)).collect();
         Depthwise { kind, tier, groups: c.groups, kernel: c.kernel_size(), parts, gaps }
     }
 
@@ -123,8 +122,8 @@ impl Depthwise {
         let kernels = T::kernels(self.tier);
         let out = Shared(out.as_mut_ptr());
         let blocks = self.parts.iter().map(|p| p.blocks.count()).max().unwrap_or(0);
-        // Channel after channel of a block, as they lie in memory; and one after the other the parts, whose
-        // results lie between each other.
+        // Channel after channel of a block, in the order of memory; and one after the other the phases, whose
+        // results alternate.
         scratch.run(pool, self.groups * blocks, |at, scratch| {
             let (channel, at) = (at % self.groups, at / self.groups);
             for part in self.parts.iter().filter(|p| at < p.blocks.count()) {
@@ -157,8 +156,15 @@ impl Depthwise {
     }
 
     /// Holds what a block reads of a channel.
-    fn hold<T: Operand>(&self, part: &Part, x: &[T], channel: usize, block: &Block, planes: &mut [T::Wide]) {
-        let plane: usize = part.nest.meeting.source.iter().product();
+    fn hold<T: Operand>(
+        &self,
+        part: &PhasePass,
+        x: &[T],
+        channel: usize,
+        block: &Block,
+        planes: &mut [T::Wide],
+    ) {
+        let plane: usize = part.nest.map.source.iter().product();
         let (kernels, x) = (T::kernels(self.tier), &x[channel * plane..]);
         // SAFETY: the channel's plane of each sample.
         unsafe {
@@ -173,34 +179,35 @@ impl Depthwise {
     /// `out` is the result, and nobody else uses the elements of this block meanwhile.
     unsafe fn store<T: Operand>(
         &self,
-        part: &Part,
+        part: &PhasePass,
         channel: usize,
         block: &Block,
         sums: &[T::Wide],
         out: Shared<T>,
     ) {
         let kernels = T::kernels(self.tier);
-        let Nest { meeting, whole, place, apart, .. } = &part.nest;
-        let (depths, width, pitch) = (meeting.result[0], block.columns.len(), part.pitch());
+        let Nest { map, output, origin, stride, .. } = &part.nest;
+        let (depths, width, pitch) = (map.result[0], block.columns.len(), part.pitch());
         let each = block.lines.len() * pitch;
         for (image, sums) in block.images.clone().zip(sums.chunks(each.max(1))) {
-            let at = |d: usize, r: usize| r * apart[d] + place[d];
-            let line = (image / depths * self.groups + channel) * whole[0] + at(0, image % depths);
-            let first = (line * whole[1] + at(1, block.lines.start)) * whole[2] + at(2, block.columns.start);
-            let (out, apart_y) = (out.get().wrapping_add(first), apart[1] * whole[2]);
+            let at = |d: usize, r: usize| r * stride[d] + origin[d];
+            let line = (image / depths * self.groups + channel) * output[0] + at(0, image % depths);
+            let first =
+                (line * output[1] + at(1, block.lines.start)) * output[2] + at(2, block.columns.start);
+            let (out, stride_y) = (out.get().wrapping_add(first), stride[1] * output[2]);
             // SAFETY: results of this block.
             unsafe {
-                if apart[2] == 1 && same::<T, T::Wide>() {
+                if stride[2] == 1 && same::<T, T::Wide>() {
                     let sums = Mat { ptr: sums.as_ptr().cast(), rs: pitch as isize, cs: 1 };
-                    (kernels.widen)(sums, block.lines.len(), width, out.cast(), apart_y);
+                    (kernels.widen)(sums, block.lines.len(), width, out.cast(), stride_y);
                     continue;
                 }
                 for (i, sums) in sums.chunks_exact(pitch).take(block.lines.len()).enumerate() {
-                    let out = out.wrapping_add(i * apart_y);
-                    if apart[2] == 1 {
+                    let out = out.wrapping_add(i * stride_y);
+                    if stride[2] == 1 {
                         (kernels.narrow)(sums.as_ptr(), width, out);
                     } else {
-                        (0..width).for_each(|j| *out.add(j * apart[2]) = T::narrow(sums[j]));
+                        (0..width).for_each(|j| *out.add(j * stride[2]) = T::narrow(sums[j]));
                     }
                 }
             }
@@ -217,7 +224,7 @@ impl Depthwise {
         out: &mut [T],
     ) {
         let (kernels, part) = (T::kernels(self.tier), &self.parts[0]);
-        let ([depths, height, width], pitch, room) = (part.nest.meeting.result, part.pitch(), part.room());
+        let ([depths, height, width], pitch, room) = (part.nest.map.result, part.pitch(), part.room());
         let lanes = kernels.nr / 2;
         let out = Shared(out.as_mut_ptr());
         scratch.run(pool, self.groups, |channel, scratch| {

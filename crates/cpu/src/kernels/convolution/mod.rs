@@ -1,45 +1,54 @@
-//! Convolutions and their two gradients, without ever writing the patches of an image as a matrix.
+//! Convolutions and their two gradients, on ATen's layouts (images NCHW, filters OIHW), without im2col.
 //!
-//! A part of the image is copied into scratch memory with its padding around it, where the operands of one
-//! sum are runs of memory at offsets that are the same for many sums: the walking register tile multiplies
-//! them in place. For the forward pass channels are innermost (`band`), so that the taps of an output are
-//! long runs (`pass`). The data gradient is the same with other strides; inputs whose index leaves one
-//! remainder modulo the stride sum over taps of their own (`nest`). Which outputs sum over the same taps is
-//! found out before (`tiles`). Where an output has one tap, as in convolutions of 1×1, both are plain
-//! products of positions as they lie in the image (`pass::points`); patches that do not overlap are
-//! multiplied as they lie (`patches`). The weight gradient sums over outputs: for it lines stay as they are
-//! in the image as well (`planes`, `weight`). Of single channels all three are sums of lines (`depthwise`).
-//! What strides leave apart is moved by `apart`.
+//! | what | method | file |
+//! |---|---|---|
+//! | forward, input gradient | implicit GEMM on a padded channels-last tile | `implicit_gemm`, `nhwc_tile`, `pack_filters` |
+//! | input gradient | the same, by stride phases | `input_gradient` |
+//! | 1×1, one tap without padding | matrix product in place | `pointwise` |
+//! | patches that do not overlap | implicit GEMM in place | `patchify` |
+//! | weight gradient | implicit GEMM over outputs, on a padded channels-first tile | `weight_gradient`, `nchw_tile` |
+//! | one channel a group | direct | `depthwise` |
 //!
-//! Padding is made of zeros. What meets nothing else is left out where that saves time (`tiles`); elsewhere
+//! An output reads its inputs by an affine index map (`index_map`); a pass (`pass`) is a loop nest (`nest`) over
+//! blocks of outputs (`blocks`) and register tiles of outputs with the same valid taps (`tiling`).
+//! `ARCHITECTURE.md` in this folder has a figure, the cost model and rejected variants.
+//!
+//! Padding is made of zeros. Taps that read nothing else are skipped where that saves time (`tiling`); elsewhere
 //! they are multiplied like other numbers, so that a weight or a gradient that is infinite gives NaN there.
-//! So does, where pairs of bf16 are summed, an infinite input in the gradient of weights: of its channel
-//! those whose last output in a line, one of an odd number, meets the input before it.
+//! So does, where pairs of bf16 are summed, an infinite input in the gradient of weights, in its channel: for
+//! weights whose last output in a line of odd length reads the input before it.
 
-mod apart;
-mod band;
+mod blocks;
 mod depthwise;
+mod implicit_gemm;
+mod index_map;
+mod input_gradient;
+mod nchw_tile;
 mod nest;
+mod nhwc_tile;
+mod pack_filters;
 mod pass;
-mod patches;
-mod planes;
-mod tiles;
-mod weight;
+mod patchify;
+mod pointwise;
+mod strided;
+mod tiling;
+mod weight_gradient;
 
 use super::{Kernel, Prepared, Site};
-use crate::element::Float;
-use crate::element::same;
+use crate::element::{Float, same};
 use crate::float_dtype;
 use crate::gemm::{Operand, even};
+use crate::pool::Pool;
+use crate::tier::Tier;
 use crate::view::View;
+use crate::workspace;
 use depthwise::Depthwise;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::conv::convolution;
 use headwater_core::ops::conv::geometry::Conv;
-use nest::{Meeting, Nest};
+use nest::Nest;
 use pass::Pass;
-use std::ops::Range;
-use weight::Weights;
+use weight_gradient::WeightGradient;
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
@@ -66,7 +75,7 @@ pub static KERNELS: &[Kernel] = &[
     },
 ];
 
-/// What is computed of a convolution.
+/// Forward pass, input gradient or weight gradient.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Forward,
@@ -86,7 +95,7 @@ impl Kind {
     /// Loop nests of the forward pass, or of the gradient of inputs.
     fn passes(self, c: &Conv, site: &Site) -> Vec<Pass> {
         match self {
-            Kind::Input => Pass::backward(c, Shape::of(site)),
+            Kind::Input => Pass::input_gradient(c, Shape::of(site)),
             _ => vec![Pass::forward(c, Shape::of(site))],
         }
     }
@@ -98,7 +107,7 @@ fn workspace(site: &Site, kind: Kind) -> usize {
         if depthwise::takes(&c, kind) {
             Depthwise::new(&c, kind, site.tier).workspace::<T>(site.threads)
         } else if kind == Kind::Weight {
-            Weights::new(&c, site.tier, Shape::of(site)).workspace::<T>(site.threads)
+            WeightGradient::new(&c, site.tier, Shape::of(site)).workspace::<T>(site.threads)
         } else {
             let passes = kind.passes(&c, site);
             passes.iter().map(|p| p.workspace::<T>(site.tier, site.threads)).max().unwrap_or(0)
@@ -113,7 +122,7 @@ fn prepare(site: &Site, kind: Kind) -> Result<Prepared> {
             let depthwise = Depthwise::new(&c, kind, tier);
             Box::new(move |args| depthwise.run::<T>(args))
         } else if kind == Kind::Weight {
-            let weights = Weights::new(&c, tier, Shape::of(site));
+            let weights = WeightGradient::new(&c, tier, Shape::of(site));
             Box::new(move |args| weights.run::<T>(args))
         } else {
             run(site, kind.passes(&c, site))
@@ -121,18 +130,17 @@ fn prepare(site: &Site, kind: Kind) -> Result<Prepared> {
     }))
 }
 
-/// Whether there are channels to sum over, and not much padding. The reference, which does without, computes
-/// what nobody means.
+/// True if there are channels to sum over, and not much padding. The reference computes other convolutions.
 fn sensible(c: &Conv) -> bool {
     c.cin > 0 && c.cout > 0 && c.is_compact()
 }
 
-/// Of the register tiles of a tier: terms of a sum that are taken at once, rows, and whether operands are
-/// multiplied as they lie.
+/// Register tiles of an instruction set: elements of a k-group, MR, and whether operands may be multiplied in
+/// place.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     k_group: usize,
-    rows: usize,
+    mr: usize,
     in_place: bool,
 }
 
@@ -141,7 +149,7 @@ impl Shape {
         float_dtype!(site.outs[0].dtype, T => {
             let kernels = T::kernels(site.tier);
             let k_group = kernels.panels.k_group;
-            Shape { k_group, rows: kernels.mr, in_place: k_group > 1 || same::<T, <T as Float>::Wide>() }
+            Shape { k_group, mr: kernels.mr, in_place: k_group > 1 || same::<T, <T as Float>::Wide>() }
         })
     }
 }
@@ -163,107 +171,42 @@ fn run(site: &Site, passes: Vec<Pass>) -> Prepared {
     }))
 }
 
-/// Channels taken at a time: as many as make the panel of a right operand, or what a line's sums read, fit
-/// into the first-level cache, in even parts.
+/// Channels summed over at a time, in even parts: a micro-panel of the right operand, or the inputs of a line's
+/// sums, fit into the first-level cache.
 fn channels(taps: usize, all: usize) -> usize {
     let most = (288 / taps.max(1)).next_multiple_of(8).clamp(8, 256);
     even(all, most, 8).min(all).max(1)
 }
 
-/// Inputs that a block holds at most, about: what the second-level cache has room for.
-const HELD: usize = 48 << 10;
+impl Pass {
+    /// Bytes of workspace.
+    fn workspace<T: Operand>(&self, tier: Tier, threads: usize) -> usize {
+        let (all, each) = match self.pointwise {
+            true => self.pointwise_workspace::<T>(tier),
+            false => self.implicit_gemm_workspace::<T>(tier),
+        };
+        (all + each * threads) * size_of::<T::Wide>()
+    }
 
-/// How the outputs of many images are cut into blocks: whole images, lines of one, or columns of a line.
-#[derive(Clone, Copy, Debug)]
-struct Blocks {
-    /// Images, and those in a block.
-    images: usize,
-    together: usize,
-    /// Lines of an image, and those in a block.
-    height: usize,
-    lines: usize,
-    /// Columns of a line, and those in a block.
-    width: usize,
-    columns: usize,
-}
-
-impl Blocks {
-    /// Of a meeting's results in `samples`, about `positions` of them at a time, whose inputs have this many
-    /// channels.
-    fn new(m: &Meeting, samples: usize, channels: usize, positions: usize) -> Blocks {
-        let (images, [_, height, width]) = (samples * m.result[0], m.result);
-        let plane = (height * width).max(1);
-        // Inputs that one more result brings along.
-        let each = (0..3).filter(|&d| m.taps[d] > 1).fold(channels, |n, d| n.saturating_mul(m.step[d]));
-        let positions = positions.min(HELD / each.max(1)).max(1);
-        let whole = Blocks { images, together: 1, height, lines: height.max(1), width, columns: width };
-        if width >= 2 * positions {
-            Blocks { lines: 1, columns: even(width, positions, 1), ..whole }
-        } else if plane >= positions {
-            let blocks = plane.div_ceil(positions).min(height);
-            Blocks { lines: height.div_ceil(blocks.max(1)).max(1), ..whole }
-        } else {
-            // Few blocks are as many as a power of two, if images allow it, which most numbers of threads
-            // divide evenly.
-            let together = (positions / plane).clamp(1, images.max(1));
-            let count = images.div_ceil(together);
-            let count = if count < 16 { count.next_power_of_two() } else { count };
-            Blocks { together: images.div_ceil(count).max(1), ..whole }
+    /// Computes the pass.
+    #[allow(clippy::too_many_arguments)]
+    fn run<T: Operand>(
+        &self,
+        tier: Tier,
+        pool: &Pool,
+        workspace: &mut [u8],
+        x: &[T],
+        w: &[T],
+        bias: Option<&[T]>,
+        out: &mut [T],
+    ) {
+        if self.written() == 0 {
+            return;
+        }
+        let scratch: &mut [T::Wide] = workspace::all(workspace, self.workspace::<T>(tier, pool.threads()));
+        match self.pointwise {
+            true => self.pointwise(tier, pool, scratch, x, w, bias, out),
+            false => self.implicit_gemm(tier, pool, scratch, x, w, bias, out),
         }
     }
-
-    /// Blocks of a line, and of the lines of an image.
-    fn per_image(&self) -> [usize; 2] {
-        [self.width.div_ceil(self.columns.max(1)).max(1), self.height.div_ceil(self.lines)]
-    }
-
-    fn count(&self) -> usize {
-        self.images.div_ceil(self.together) * self.per_image().iter().product::<usize>()
-    }
-
-    /// Positions of a block at most.
-    fn positions(&self) -> usize {
-        self.together * self.lines * self.columns
-    }
-
-    /// Lines of a block, of all its images: image, and line of the block.
-    fn each_line(&self) -> impl Iterator<Item = [usize; 2]> {
-        let lines = self.lines;
-        (0..self.together).flat_map(move |image| (0..lines).map(move |line| [image, line]))
-    }
-
-    fn get(&self, at: usize) -> Block {
-        let [of_line, of_image] = self.per_image();
-        let (column, at) = (at % of_line * self.columns, at / of_line);
-        let (line, image) = (at % of_image * self.lines, at / of_image * self.together);
-        Block {
-            images: image..self.images.min(image + self.together),
-            lines: line..self.height.min(line + self.lines),
-            columns: column..self.width.min(column + self.columns),
-        }
-    }
-}
-
-/// Images, lines and columns of a block of outputs. An image is a depth of the output of a sample.
-#[derive(Clone, Debug)]
-struct Block {
-    images: Range<usize>,
-    lines: Range<usize>,
-    columns: Range<usize>,
-}
-
-impl Block {
-    /// Positions in each image.
-    fn of_image(&self) -> usize {
-        self.lines.len() * self.columns.len()
-    }
-
-    fn positions(&self) -> usize {
-        self.images.len() * self.of_image()
-    }
-}
-
-/// Spatial sizes: input, output, kernel, stride, dilation, padding.
-fn spatial(c: &Conv) -> [[usize; 3]; 6] {
-    [c.input, c.output, c.kernel, c.stride, c.dilation, c.pad]
 }

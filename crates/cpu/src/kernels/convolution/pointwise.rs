@@ -1,9 +1,10 @@
-//! Passes of one tap, as convolutions of 1×1 are: products of the weights with the source, whose channels are
-//! rows and whose positions are columns as they lie. So nothing is turned: positions are packed, and results
-//! written where they belong.
+//! Pointwise convolutions (1×1), and every pass of one tap without padding: plain matrix products of the filters
+//! with the image, whose input channels are rows and whose positions are columns, as they are in memory. With
+//! strides, positions are gathered first and results scattered.
 
-use super::super::apart;
-use super::{Block, Blocks, Job, Meeting, Pass, RESULTS, index};
+use super::blocks::Block;
+use super::pass::{Job, Pass, RESULTS, index};
+use super::strided;
 use crate::element::same;
 use crate::gemm::{Operand, Tile, even};
 use crate::matrix::Mat;
@@ -14,28 +15,16 @@ use crate::tier::Tier;
 use crate::workspace;
 use std::ops::Range;
 
-/// Places that are summed over at a time, at most: panels of both operands then lie in the first-level cache.
+/// k-groups summed over at a time, at most: micro-panels of both operands then fit into the first-level cache.
 const DEPTH: usize = 512;
-/// Elements of the source that a block packs, about: half of the second-level cache. Positions, at most.
-const PACKED: usize = 128 << 10;
-const POSITIONS: usize = 512;
 /// Positions rounded together, if their results do not follow each other.
 const MOVED: usize = 64;
-/// Blocks that few positions are cut into as well, of 32 at least.
-const BLOCKS: usize = 8;
 /// Fewer blocks than this are divided by their results as well, and packed before.
 const FEW: usize = 16;
 
-/// The blocks of such a pass, whose channels take so many places.
-pub(super) fn blocks(m: &Meeting, samples: usize, places: usize) -> Blocks {
-    let all = samples * m.result.iter().product::<usize>();
-    let most = (PACKED / places.max(1)).min(POSITIONS).min(all / BLOCKS);
-    Blocks::new(m, samples, 1, most.max(32))
-}
-
-/// Elements of a group's packed weights, of a block's packed positions, and whether these are packed before
-/// for all threads. Of what a thread has: positions packed unless they are shared, those of a part brought
-/// together, sums, and the bias of some results, for each column of a panel.
+/// Elements of a group's packed filters, of a block's packed positions, and whether these are packed before for all
+/// threads. Each thread has positions packed unless they are shared, those of a part gathered, sums, and the bias of
+/// some results, for each column of a micro-panel.
 struct Pieces {
     weights: usize,
     right: usize,
@@ -44,22 +33,14 @@ struct Pieces {
 }
 
 impl Pass {
-    /// Whether it writes the zeros between its results.
-    pub fn fills(&self) -> bool {
-        self.point
-            && self.nest.apart[0] == 1
-            && self.nest.place == [0; 3]
-            && self.nest.whole[0] == self.nest.meeting.result[0]
-    }
-
     /// Results computed at a time, in whole blocks of rows.
     fn height<T: Operand>(&self, tier: Tier) -> usize {
         even(self.to, RESULTS, T::kernels(tier).mr)
     }
 
-    /// Places summed over at a time.
+    /// k-groups summed over at a time.
     fn depth(&self) -> usize {
-        even(self.places(), DEPTH, 1)
+        even(self.k_groups(), DEPTH, 1)
     }
 
     /// Columns of a block, in whole panels.
@@ -67,10 +48,10 @@ impl Pass {
         self.blocks.positions().next_multiple_of(T::kernels(tier).nr)
     }
 
-    fn point_pieces<T: Operand>(&self, tier: Tier) -> Pieces {
+    fn pointwise_pieces<T: Operand>(&self, tier: Tier) -> Pieces {
         let (height, columns) = (self.height::<T>(tier), self.columns::<T>(tier));
         let round = |n: usize| n.next_multiple_of(16);
-        let (right, shared) = (round(self.places() * columns), self.tasks() < FEW);
+        let (right, shared) = (round(self.k_groups() * columns), self.tasks() < FEW);
         let own = [
             if shared { 0 } else { right },
             // Of the source's type, which is no wider.
@@ -83,8 +64,8 @@ impl Pass {
     }
 
     /// Elements of workspace: of all threads, and of each.
-    pub(super) fn point_workspace<T: Operand>(&self, tier: Tier) -> (usize, usize) {
-        let Pieces { weights, right, shared, own } = self.point_pieces::<T>(tier);
+    pub fn pointwise_workspace<T: Operand>(&self, tier: Tier) -> (usize, usize) {
+        let Pieces { weights, right, shared, own } = self.pointwise_pieces::<T>(tier);
         let right = if shared { right * self.tasks() } else { 0 };
         (weights * self.groups + right, own.iter().sum())
     }
@@ -96,7 +77,7 @@ impl Pass {
 
     /// Computes such a pass.
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn points<T: Operand>(
+    pub fn pointwise<T: Operand>(
         &self,
         tier: Tier,
         pool: &Pool,
@@ -106,9 +87,9 @@ impl Pass {
         bias: Option<&[T]>,
         out: &mut [T],
     ) {
-        let Pieces { weights, right, shared, own } = self.point_pieces::<T>(tier);
+        let Pieces { weights, right, shared, own } = self.pointwise_pieces::<T>(tier);
         let (packed, scratch) = scratch.split_at_mut(weights * self.groups);
-        self.pack_points::<T>(tier, pool, w, packed, weights);
+        self.pack_pointwise_filters::<T>(tier, pool, w, packed, weights);
         let (packed, tasks) = (&*packed, self.tasks());
         let job = |at: usize, first: usize| Job { group: at % self.groups, block: at / self.groups, first };
         let height = self.height::<T>(tier);
@@ -118,7 +99,7 @@ impl Pass {
         let (positions, scratch) = scratch.split_at_mut(if shared { right * tasks } else { 0 });
         let mut scratch = workspace::spread(scratch, own.iter().sum(), pool.threads());
         if shared {
-            let depths = self.places().div_ceil(self.depth());
+            let depths = self.k_groups().div_ceil(self.depth());
             let room = Shared(positions.as_mut_ptr());
             scratch.run(pool, tasks * depths, |at, scratch| {
                 let job = job(at / depths, 0);
@@ -139,21 +120,23 @@ impl Pass {
             let weights = &packed[job.group * weights..][..weights];
             let bias = bias.map(|b| &b[job.group * self.to..][..self.to]);
             let (own_right, scratch) = scratch.split_at_mut(own[0]);
-            let (together, scratch) = scratch.split_at_mut(own[1]);
+            let (gathered, scratch) = scratch.split_at_mut(own[1]);
             let right = match shared {
                 true => &positions[at * right..][..right],
                 false => {
                     let padded = self.padded::<T>(tier, &job);
-                    for p in (0..self.places()).step_by(self.depth()) {
+                    for p in (0..self.k_groups()).step_by(self.depth()) {
                         let to = &mut own_right[p * padded..][..self.summed(p).0 * padded];
-                        self.pack_positions::<T>(tier, &job, p, x, together, to);
+                        self.pack_positions::<T>(tier, &job, p, x, gathered, to);
                     }
                     &*own_right
                 }
             };
             let (sums, biases) = scratch.split_at_mut(own[2]);
             // SAFETY: blocks, groups and parts of the channels have results of their own.
-            unsafe { self.point_block::<T>(tier, &job, results, right, weights, bias, [sums, biases], out) };
+            unsafe {
+                self.pointwise_block::<T>(tier, &job, results, right, weights, bias, [sums, biases], out)
+            };
         });
     }
 
@@ -163,7 +146,14 @@ impl Pass {
     }
 
     /// Weights as left operands: for each block of results all parts of the sum.
-    fn pack_points<T: Operand>(&self, tier: Tier, pool: &Pool, w: &[T], out: &mut [T::Wide], group: usize) {
+    fn pack_pointwise_filters<T: Operand>(
+        &self,
+        tier: Tier,
+        pool: &Pool,
+        w: &[T],
+        out: &mut [T::Wide],
+        group: usize,
+    ) {
         let kernels = T::kernels(tier);
         let height = self.height::<T>(tier);
         let parts = self.to.div_ceil(height);
@@ -172,7 +162,7 @@ impl Pass {
             let (g, first) = (at / parts, at % parts * height);
             let n = height.min(self.to - first);
             let w = &w[g * self.to * self.from * self.kernel()..];
-            for p in (0..self.places()).step_by(self.depth()) {
+            for p in (0..self.k_groups()).step_by(self.depth()) {
                 let (depth, elements) = self.summed(p);
                 let at = first * self.weight[0] + p * self.k_group * self.weight[1] + self.nest.elements[0];
                 let x =
@@ -188,17 +178,17 @@ impl Pass {
     /// Elements from the packed weights of a block of results to those of the next, which another task packs
     /// meanwhile: with room for what packing spills.
     fn room(&self, height: usize) -> usize {
-        height * self.places() + MAX_LANES
+        height * self.k_groups() + MAX_LANES
     }
 
-    /// Where the packed weights of a block of results lie, for the part of the sum from place `p` on.
+    /// Offset of the packed weights of a block of results, for the part of the sum from k-group `p` on.
     fn left(&self, height: usize, p: usize, first: usize) -> usize {
         first / height * self.room(height) + p * height
     }
 
-    /// Of the part of the sum from place `p` on: places, and elements.
+    /// The part of the sum from k-group `p` on: k-groups, and elements.
     fn summed(&self, p: usize) -> (usize, usize) {
-        let depth = self.depth().min(self.places() - p);
+        let depth = self.depth().min(self.k_groups() - p);
         (depth, (depth * self.k_group).min(self.from - p * self.k_group))
     }
 
@@ -207,7 +197,7 @@ impl Pass {
     /// # Safety
     /// `out` is the result, and nobody else uses these elements meanwhile.
     #[allow(clippy::too_many_arguments)]
-    unsafe fn point_block<T: Operand>(
+    unsafe fn pointwise_block<T: Operand>(
         &self,
         tier: Tier,
         job: &Job,
@@ -224,7 +214,7 @@ impl Pass {
         let (images, of_image) = (block.images.clone(), block.of_image());
         let (columns, pitch) = (block.positions(), self.columns::<T>(tier));
         let padded = columns.next_multiple_of(cols);
-        // Panels whose positions all lie in one image are written where they belong.
+        // Micro-panels whose positions are all in one image are written in place.
         let whole = images.len() == 1 || of_image.is_multiple_of(cols);
         let direct = same::<T, T::Wide>() && whole && self.follows(&block);
         let height = self.height::<T>(tier);
@@ -235,7 +225,7 @@ impl Pass {
                     row.fill(b.widen());
                 }
             }
-            for p in (0..self.places()).step_by(self.depth()) {
+            for p in (0..self.k_groups()).step_by(self.depth()) {
                 let depth = self.summed(p).0;
                 let left = weights[self.left(height, p, first)..].as_ptr();
                 for column in (0..columns).step_by(cols) {
@@ -243,7 +233,7 @@ impl Pass {
                         true => {
                             let image = images.start + column / of_image;
                             let to = self.result(job, image, &block, first) + column % of_image;
-                            (out.get().wrapping_add(to).cast(), self.nest.whole.iter().product())
+                            (out.get().wrapping_add(to).cast(), self.nest.output.iter().product())
                         }
                         false => (sums[column..].as_mut_ptr(), pitch),
                     };
@@ -281,27 +271,27 @@ impl Pass {
         }
     }
 
-    /// Where the inputs begin that a line of a block meets in a channel.
+    /// Index of the first input that a line of a block reads in a channel.
     fn input(&self, job: &Job, [image, line]: [usize; 2], block: &Block, channel: usize) -> usize {
-        let m = &self.nest.meeting;
+        let m = &self.nest.map;
         let (sample, depth) = (image / m.result[0], image % m.result[0]);
         let at = |d: usize, i: usize| i * m.step[d] + m.base[d].unsigned_abs();
         let channel = (sample * self.groups + job.group) * self.from + channel;
         index(channel, m.source, [at(0, depth), at(1, line), at(2, block.columns.start)])
     }
 
-    /// Packs the positions of a block, of the part of the sum from place `p` on.
+    /// Packs the positions of a block, of the part of the sum from k-group `p` on.
     fn pack_positions<T: Operand>(
         &self,
         tier: Tier,
         job: &Job,
         p: usize,
         x: &[T],
-        together: &mut [T::Wide],
+        gathered: &mut [T::Wide],
         right: &mut [T::Wide],
     ) {
         let kernels = T::kernels(tier);
-        let m = &self.nest.meeting;
+        let m = &self.nest.map;
         let block = self.blocks.get(job.block);
         let Block { images, lines, columns } = block.clone();
         let (depth, elements) = self.summed(p);
@@ -325,23 +315,23 @@ impl Pass {
             return;
         }
         let columns = block.positions();
-        let together = &mut bytemuck::cast_slice_mut::<T::Wide, T>(together)[..elements * columns];
-        for (channel, row) in together.chunks_exact_mut(columns).enumerate() {
+        let gathered = &mut bytemuck::cast_slice_mut::<T::Wide, T>(gathered)[..elements * columns];
+        for (channel, row) in gathered.chunks_exact_mut(columns).enumerate() {
             let each = images.clone().flat_map(|image| lines.clone().map(move |line| (image, line)));
             for ((image, line), to) in each.zip(row.chunks_exact_mut(width)) {
                 let from = &x[input(image, line, channel)..];
                 let from = &from[..(width - 1) * m.step[2] + 1];
                 // SAFETY: `width` elements of the line, and as many places.
-                unsafe { apart::gather(from.as_ptr(), m.step[2], width, to.as_mut_ptr()) };
+                unsafe { strided::gather(from.as_ptr(), m.step[2], width, to.as_mut_ptr()) };
             }
         }
-        pack(Mat { ptr: together.as_ptr(), rs: 1, cs: columns as isize }, columns, 0);
+        pack(Mat { ptr: gathered.as_ptr(), rs: 1, cs: columns as isize }, columns, 0);
     }
 
     /// Writes a channel's sums of a block where they belong.
     ///
     /// # Safety
-    /// As [`Pass::point_block`].
+    /// As [`Pass::pointwise_block`].
     unsafe fn place_row<T: Operand>(
         &self,
         tier: Tier,
@@ -353,7 +343,7 @@ impl Pass {
         let kernels = T::kernels(tier);
         let block = self.blocks.get(job.block);
         let (width, of_image) = (block.columns.len(), block.of_image());
-        let plane = self.nest.whole[1] * self.nest.whole[2];
+        let plane = self.nest.output[1] * self.nest.output[2];
         for (image, sums) in block.images.clone().zip(sums.chunks_exact(of_image)) {
             let start = self.result(job, image, &block, channel);
             if self.follows(&block) {
@@ -398,20 +388,20 @@ impl Pass {
         to: *mut T,
         mut written: Option<&mut usize>,
     ) {
-        let [_, apart_y, apart_x] = self.nest.apart;
-        let pitch = apart_y * self.nest.whole[2];
+        let [_, stride_y, stride_x] = self.nest.stride;
+        let pitch = stride_y * self.nest.output[2];
         let (mut line, mut column) = (first / width, first % width);
         while !results.is_empty() {
             let (some, rest) = results.split_at((width - column).min(results.len()));
-            let at = line * pitch + column * apart_x;
+            let at = line * pitch + column * stride_x;
             // SAFETY: the caller's promise.
             unsafe {
                 match &mut written {
-                    None => apart::scatter(some.as_ptr(), some.len(), to.add(at), apart_x),
+                    None => strided::scatter(some.as_ptr(), some.len(), to.add(at), stride_x),
                     Some(written) => {
                         to.add(**written).write_bytes(0, at - **written);
-                        apart::spread(some.as_ptr(), some.len(), to.add(at), apart_x);
-                        **written = at + (some.len() - 1) * apart_x + 1;
+                        strided::scatter_zero(some.as_ptr(), some.len(), to.add(at), stride_x);
+                        **written = at + (some.len() - 1) * stride_x + 1;
                     }
                 }
             }
@@ -419,10 +409,10 @@ impl Pass {
         }
     }
 
-    /// Whether results of a block follow each other in an image, and nothing lies between its lines and the
+    /// True if results of a block are contiguous in an image, and nothing is between its lines and the
     /// next ones: what does is written along with a line.
     fn follows(&self, block: &Block) -> bool {
-        self.nest.apart[1..] == [1; 2]
-            && (block.lines.len() == 1 || block.columns.len() == self.nest.whole[2])
+        self.nest.stride[1..] == [1; 2]
+            && (block.lines.len() == 1 || block.columns.len() == self.nest.output[2])
     }
 }

@@ -1,24 +1,15 @@
-//! A part of some images in scratch memory, channels innermost, with zeros for the padding. Channels are
-//! counted in places ([`PanelKernels::k_group`]).
+//! A padded tile of the input, channels last (NHWC): inputs of a block of outputs in scratch memory, with zeros for the
+//! padding. Channels are counted in k-groups ([`PanelKernels::k_group`]).
 
-use super::nest::Meeting;
-use super::{Block, Blocks};
+use super::blocks::{Block, Blocks};
+use super::index_map::{IndexMap, within};
 use crate::gemm::{Operand, PanelKernels};
 use crate::matrix::Mat;
 
-/// Of `held` indices of an image's dimension of some size, from `first` on and so far apart: how many lie
-/// before the image, how many in it, and the first of these, if there are any.
-pub(super) fn within(first: isize, apart: usize, held: usize, size: usize) -> (usize, usize, usize) {
-    let before = usize::try_from(-first).unwrap_or(0).div_ceil(apart).min(held);
-    let start = first + (before * apart) as isize;
-    let inside = usize::try_from(size as isize - start).unwrap_or(0).div_ceil(apart);
-    (before, inside.min(held - before), usize::try_from(start).unwrap_or(0))
-}
-
-/// A band: for each image of a block `depth × height × width` inputs of `channels`.
+/// For each image of a block `depth × height × width` inputs of `channels`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Band {
-    meeting: Meeting,
+pub(super) struct NhwcTile {
+    map: IndexMap,
     blocks: Blocks,
     /// Channels held at a time.
     channels: usize,
@@ -29,20 +20,20 @@ pub(super) struct Band {
     step: [usize; 3],
 }
 
-impl Band {
-    pub fn new(meeting: Meeting, blocks: Blocks, channels: usize) -> Band {
-        let m = &meeting;
+impl NhwcTile {
+    pub fn new(map: IndexMap, blocks: Blocks, channels: usize) -> NhwcTile {
+        let m = &map;
         let (mut size, mut stride, mut step) = ([1; 3], [1; 3], m.step);
         for d in 0..3 {
             let outputs = [1, blocks.lines, blocks.columns][d];
             if m.taps[d] == 1 {
-                // What lies between the outputs' inputs is not needed.
+                // Inputs between those of the outputs are not needed.
                 (size[d], stride[d], step[d]) = (outputs, m.step[d], 1);
             } else {
                 size[d] = outputs.saturating_sub(1) * m.step[d] + (m.taps[d] - 1) * m.tap[d] + 1;
             }
         }
-        Band { meeting, blocks, channels, size, stride, step }
+        NhwcTile { map, blocks, channels, size, stride, step }
     }
 
     /// Elements of one image.
@@ -57,11 +48,10 @@ impl Band {
 
     /// Elements of scratch memory.
     pub fn elements(&self) -> usize {
-        self.blocks.together * self.image()
+        self.blocks.images_per_block * self.image()
     }
 
-    /// Where the inputs of a cell begin, in columns held: of an image of the block, a line of the block, a
-    /// column.
+    /// Offset of the inputs of a cell, in columns held: of an image of the block, a line of the block, a column.
     pub fn at(&self, [image, line, column]: [usize; 3]) -> usize {
         let held = self.size.iter().product::<usize>();
         image * held + line * self.step[1] * self.size[2] + column * self.step[2]
@@ -72,7 +62,7 @@ impl Band {
         [self.size[1] * self.size[2], self.size[2]]
     }
 
-    /// Fills the band with `elements` channels, not places, of the images of a block. The first channel of
+    /// Fills the tile with `elements` channels, not k-groups, of the images of a block. The first channel of
     /// sample `n` starts at `x[n · sample]`. `moved` has room for a plane.
     ///
     /// # Safety
@@ -88,7 +78,7 @@ impl Band {
         moved: &mut [T::Wide],
         out: &mut [T::Wide],
     ) {
-        let m = &self.meeting;
+        let m = &self.map;
         let channels = elements.div_ceil(panels.k_group);
         let size: usize = m.source.iter().product();
         let zero = <T::Wide as crate::element::Wide>::ZERO;
@@ -98,18 +88,18 @@ impl Band {
         let (before, inside, start) = within(first, stride, width, m.source[2]);
         // Lines that are no whole vectors are moved together where they follow each other.
         let follow = self.stride[1] == 1 && stride == 1 && inside == m.source[2];
-        let together = follow && !inside.is_multiple_of(panels.lanes);
+        let merge = follow && !inside.is_multiple_of(panels.lanes);
         let mut to = 0;
         for image in block.images.clone() {
             let (n, depth) = (image / m.result[0], image % m.result[0]);
             for d in 0..self.size[0] {
-                let place = |axis: usize, first: usize, i: usize| {
+                let input = |axis: usize, first: usize, i: usize| {
                     let at = (first * m.step[axis] + i * self.stride[axis]) as isize + m.base[axis];
                     usize::try_from(at).ok().filter(|&at| at < m.source[axis])
                 };
                 let plane = &mut out[to..][..self.size[1] * width * channels];
                 to += plane.len();
-                let Some(z) = place(0, depth, d) else {
+                let Some(z) = input(0, depth, d) else {
                     plane.fill(zero);
                     continue;
                 };
@@ -117,7 +107,7 @@ impl Band {
                 let source = |y: usize, columns: usize, to: &mut [T::Wide]| {
                     let row = n * sample + (z * m.source[1] + y) * m.source[2] + start;
                     let x = Mat { ptr: x.wrapping_add(row), rs: size as isize, cs: stride as isize };
-                    // SAFETY: columns of each channel, and their places.
+                    // SAFETY: columns of each channel, and room for them.
                     unsafe {
                         (panels.interleave)(
                             x,
@@ -128,15 +118,15 @@ impl Band {
                         )
                     };
                 };
-                let mut inner = (0..self.size[1]).filter_map(|h| place(1, block.lines.start, h));
+                let mut inner = (0..self.size[1]).filter_map(|h| input(1, block.lines.start, h));
                 let first = inner.next();
                 let count = inner.count() + usize::from(first.is_some());
                 let first = first.unwrap_or(0);
-                if together {
+                if merge {
                     source(first, count * inside, moved);
                 }
                 for (h, line) in plane.chunks_exact_mut(width * channels).enumerate() {
-                    let Some(y) = place(1, block.lines.start, h) else {
+                    let Some(y) = input(1, block.lines.start, h) else {
                         line.fill(zero);
                         continue;
                     };
@@ -144,7 +134,7 @@ impl Band {
                     let (line, right) = line.split_at_mut(inside * channels);
                     left.fill(zero);
                     right.fill(zero);
-                    if together {
+                    if merge {
                         line.copy_from_slice(&moved[(y - first) * line.len()..][..line.len()]);
                     } else if inside > 0 {
                         source(y, inside, line);

@@ -1,13 +1,13 @@
-//! The weight gradient: for each tap and pair of channels the sum over all outputs of input times gradient.
-//! The outputs' blocks are summed in order; where there are few channels, several sequences of blocks are
-//! summed apart and then added.
+//! The weight gradient: implicit GEMM that sums over outputs, for each tap and pair of channels input times output
+//! gradient. Blocks of outputs are summed in order; with few channels, several sequences of blocks are summed by tasks
+//! of their own and then added (split-K).
 
-use super::nest::{Meeting, ahead};
-use super::planes::{Planes, copied};
-use super::tiles::{cost, cut};
-use super::{Block, Blocks, Shape, channels, spatial};
-use crate::element::Wide;
-use crate::element::same;
+use super::blocks::{Block, Blocks, prefetch_channels};
+use super::index_map::{IndexMap, spatial};
+use super::nchw_tile::{NchwTile, copy_rows};
+use super::tiling::{cost, cut};
+use super::{Shape, channels};
+use crate::element::{Wide, same};
 use crate::gemm::{IndirectRow, IndirectRun, IndirectTile, Operand};
 use crate::kernels::Args;
 use crate::matrix::{Mat, MatMut};
@@ -21,7 +21,7 @@ use std::ops::Range;
 
 /// Output channels summed at a time.
 const RESULTS: usize = 128;
-/// Positions summed at a time, about, of a single tap and of several: the gradients of a panel lie in the
+/// Positions summed at a time, about, of a single tap and of several: the gradients of a micro-panel fit into the
 /// first-level cache.
 const POSITIONS: [usize; 2] = [128, 256];
 /// Lines summed at a time at least, while that are few positions: the lines around them are held for each.
@@ -37,25 +37,25 @@ const LINE: usize = 16;
 
 /// Gradient `[samples, groups · cout, output…]`, input `[samples, groups · cin, input…]`, weights `[groups ·
 /// cout, cin, kernel…]`.
-pub(super) struct Weights {
+pub(super) struct WeightGradient {
     tier: Tier,
     groups: usize,
     cin: usize,
     cout: usize,
-    meeting: Meeting,
+    map: IndexMap,
     blocks: Blocks,
-    planes: Planes,
+    planes: NchwTile,
     /// Columns summed at a time.
     k_group: usize,
     /// Where the inputs of the lines of a block begin in the planes, in columns taken at a time.
     lines: Vec<IndirectRun>,
-    groups_of_taps: Vec<Taps>,
+    tap_groups: Vec<TapGroup>,
     /// Sequences of blocks that are summed apart.
     sequences: usize,
 }
 
-/// Taps that meet the same lines.
-struct Taps {
+/// Taps that read the same lines.
+struct TapGroup {
     /// These lines, of an image's outputs; and of all of a block's lines those among them, if it has whole
     /// images.
     met: Range<usize>,
@@ -65,12 +65,18 @@ struct Taps {
     rows: Vec<IndirectRow>,
 }
 
-impl Taps {
+impl TapGroup {
     /// In as many groups as it takes, or in one that sums over all lines, by what costs less: tiles have at
     /// most `rows`.
-    fn of(m: &Meeting, planes: &Planes, lines: &[IndirectRun], rows: usize, k_group: usize) -> Vec<Taps> {
+    fn of(
+        m: &IndexMap,
+        planes: &NchwTile,
+        lines: &[IndirectRun],
+        rows: usize,
+        k_group: usize,
+    ) -> Vec<TapGroup> {
         let (height, width) = (m.result[1].max(1), m.result[2].div_ceil(k_group));
-        let mut groups: Vec<Taps> = Vec::new();
+        let mut groups: Vec<TapGroup> = Vec::new();
         let starts: Vec<IndirectRow> = planes
             .taps()
             .into_iter()
@@ -78,15 +84,15 @@ impl Taps {
             .map(|(position, offset)| IndirectRow { offset, position })
             .collect();
         for row in &starts {
-            let met = m.meeting(1, row.position / m.taps[2] % m.taps[1]);
+            let met = m.outputs_inside(1, row.position / m.taps[2] % m.taps[1]);
             match groups.iter_mut().find(|group| group.met == met) {
                 Some(group) => group.rows.push(*row),
-                None => groups.push(Taps { met, lines: Vec::new(), rows: vec![*row] }),
+                None => groups.push(TapGroup { met, lines: Vec::new(), rows: vec![*row] }),
             }
         }
-        let apart: usize = groups.iter().map(|g| cost(g.rows.len(), rows, g.met.len() * width)).sum();
-        if apart >= cost(starts.len(), rows, height * width) {
-            groups = vec![Taps { met: 0..height, lines: Vec::new(), rows: starts }];
+        let split: usize = groups.iter().map(|g| cost(g.rows.len(), rows, g.met.len() * width)).sum();
+        if split >= cost(starts.len(), rows, height * width) {
+            groups = vec![TapGroup { met: 0..height, lines: Vec::new(), rows: starts }];
         }
         for group in &mut groups {
             group.lines =
@@ -106,38 +112,38 @@ impl Taps {
     }
 }
 
-impl Weights {
-    pub fn new(c: &Conv, tier: Tier, shape: Shape) -> Weights {
-        let Shape { k_group, rows, .. } = shape;
+impl WeightGradient {
+    pub fn new(c: &Conv, tier: Tier, shape: Shape) -> WeightGradient {
+        let Shape { k_group, mr, .. } = shape;
         let [source, result, taps, step, tap, pad] = spatial(c);
-        let meeting = Meeting { source, result, taps, step, tap, base: pad.map(|p| -(p as isize)) };
+        let map = IndexMap { source, result, taps, step, tap, base: pad.map(|p| -(p as isize)) };
         let held = channels(c.kernel_size(), c.cin);
         let positions = POSITIONS[usize::from(c.kernel_size() > 1)];
         let positions = (FEW[0] * result[2]).clamp(positions, FEW[1]);
-        let blocks = Blocks::new(&meeting, c.batch, held, positions);
-        let planes = Planes::new(meeting, blocks, held, k_group);
+        let blocks = Blocks::new(&map, c.batch, held, positions);
+        let planes = NchwTile::new(map, blocks, held, k_group);
         let tasks = c.groups * c.cin.div_ceil(held) * c.cout.div_ceil(RESULTS);
         let sequences = TASKS.div_ceil(tasks.max(1)).min(blocks.count()).max(1);
         let place = |(right, at): (usize, isize)| IndirectRun { left: at / k_group as isize, right };
         let lines: Vec<IndirectRun> = planes.outputs().into_iter().enumerate().map(place).collect();
-        let groups_of_taps = Taps::of(&meeting, &planes, &lines, rows, k_group);
-        Weights {
+        let tap_groups = TapGroup::of(&map, &planes, &lines, mr, k_group);
+        WeightGradient {
             tier,
             groups: c.groups,
             cin: c.cin,
             cout: c.cout,
-            meeting,
+            map,
             blocks,
             planes,
             k_group,
             lines,
-            groups_of_taps,
+            tap_groups,
             sequences,
         }
     }
 
     fn taps(&self) -> usize {
-        self.meeting.taps.iter().product()
+        self.map.taps.iter().product()
     }
 
     /// Parts of the input and the output channels.
@@ -187,7 +193,7 @@ impl Weights {
     }
 
     /// Elements of a thread's workspace, of the sums that all share, and of the gradients that are packed
-    /// before. With one sequence the sums are a thread's own: it writes them at once, while they are near.
+    /// before. With one sequence the sums are a thread's own: it writes them at once, while they are in its cache.
     fn pieces(&self, cols: usize) -> [usize; 3] {
         // While it writes, the total of a panel's sums.
         let own = self.own(cols).iter().sum::<usize>().max(self.panel(cols)).next_multiple_of(LINE);
@@ -309,7 +315,7 @@ impl Weights {
             for j in outputs.clone().step_by(cols) {
                 let (mat, n) = (self.gradients(job, g, image, block, j), cols.min(self.outputs(job) - j));
                 for p in 0..pieces {
-                    let mat = mat.moved((p * self.meeting.result[2]) as isize);
+                    let mat = mat.moved((p * self.map.result[2]) as isize);
                     let out = out.wrapping_add(j * positions + (i * pieces + p) * places * cols);
                     // SAFETY: gradients of this image's lines, and their places; groups of whole vectors do
                     // not spill.
@@ -327,7 +333,7 @@ impl Weights {
     /// Gradients of a job's output channels from `j` on, of a block's positions in an image: a row for each
     /// channel.
     fn gradients<T: Operand>(&self, job: &Job, g: &[T], image: usize, block: &Block, j: usize) -> Mat<T> {
-        let [depths, height, width] = self.meeting.result;
+        let [depths, height, width] = self.map.result;
         let (sample, depth) = (image / depths, image % depths);
         let channel = (sample * self.groups + job.group) * self.cout + job.o0 + j;
         let each = depths * height * width;
@@ -351,7 +357,7 @@ impl Weights {
         MatMut { ptr: out.get().wrapping_add(first), rs: of_output as isize }
     }
 
-    /// Sums a job; meanwhile asks for the `results`.
+    /// Sums a job; meanwhile prefetches the `results` for writing.
     #[allow(clippy::too_many_arguments)]
     fn sum<T: Operand>(
         &self,
@@ -366,7 +372,7 @@ impl Weights {
         let kernels = T::kernels(self.tier);
         let cols = kernels.nr;
         let plane = |size: [usize; 3]| size.iter().product::<usize>();
-        let (from, to) = (plane(self.meeting.source), plane(self.meeting.result));
+        let (from, to) = (plane(self.map.source), plane(self.map.result));
         let channels = self.planes.channels.min(self.cin - job.i0);
         let (outputs, panel) = (self.outputs(job), self.panel(cols));
         let own = self.own(cols);
@@ -408,17 +414,16 @@ impl Weights {
                     &packed[at * self.packed(cols)..][..self.packed(cols)]
                 }
             };
-            // Several columns are taken as they lie.
+            // k-groups of several columns are read in place.
             let step = if self.k_group == 1 { size_of::<T::Wide>() } else { size_of::<T>() };
-            let of_channels = |group: &Taps| group.rows.len() / self.planes.channels * channels;
-            let tiles =
-                self.groups_of_taps.iter().map(|g| of_channels(g).div_ceil(kernels.mr)).sum::<usize>();
+            let of_channels = |group: &TapGroup| group.rows.len() / self.planes.channels * channels;
+            let tiles = self.tap_groups.iter().map(|g| of_channels(g).div_ceil(kernels.mr)).sum::<usize>();
             let tiles = outputs.div_ceil(cols) * tiles;
-            // While these are multiplied, the next ones come.
+            // While these are multiplied, the next ones are prefetched.
             let next = (at + 1 < end).then(|| self.blocks.get(at + 1));
-            let flat = self.meeting.result[0] == 1;
+            let flat = self.map.result[0] == 1;
             let inputs_soon = match &next {
-                Some(next) if flat => self.meeting.ahead(first.as_ptr(), sample, next, channels),
+                Some(next) if flat => next.prefetch_inputs(&self.map, first.as_ptr(), sample, channels),
                 _ => Prefetch::NONE,
             };
             let gradients_soon = match &next {
@@ -430,19 +435,20 @@ impl Weights {
                 Some(next) if flat => {
                     let g = self.gradients(job, g, next.images.start, next, 0).ptr;
                     let sample_g = self.groups * self.cout * to;
-                    ahead(g, (next.images.len(), sample_g), outputs, next.of_image(), to)
+                    prefetch_channels(g, (next.images.len(), sample_g), outputs, next.of_image(), to)
                 }
                 _ => Prefetch::NONE,
             };
-            let soon = [gradients_soon, inputs_soon, if next.is_none() { results } else { Prefetch::NONE }];
-            let mut soon = soon.map(|ahead| ahead.paced(tiles));
+            let prefetch =
+                [gradients_soon, inputs_soon, if next.is_none() { results } else { Prefetch::NONE }];
+            let mut prefetch = prefetch.map(|ahead| ahead.paced(tiles));
             for j in (0..outputs).step_by(cols) {
                 let b = gradients[j * positions..].as_ptr();
                 let sums = &mut sums[j / cols * panel..];
-                let all = self.groups_of_taps.iter();
+                let all = self.tap_groups.iter();
                 for (group, tile) in all.flat_map(|g| cut(of_channels(g), kernels.mr).map(move |t| (g, t))) {
                     let inner = width.div_ceil(self.k_group);
-                    let walk = IndirectTile {
+                    let tile = IndirectTile {
                         rows: &group.rows[tile],
                         a: inputs.as_ptr(),
                         step,
@@ -455,10 +461,10 @@ impl Weights {
                         crs: cols,
                         add: turn > 0,
                     };
-                    soon.iter_mut().for_each(PacedPrefetch::step);
-                    // SAFETY: inputs that the outputs meet through these taps, a row of gradients for each
+                    prefetch.iter_mut().for_each(PacedPrefetch::step);
+                    // SAFETY: inputs that the outputs read through these taps, a row of gradients for each
                     // output, and sums of the job.
-                    unsafe { (kernels.panels.indirect)(&walk) };
+                    unsafe { (kernels.panels.indirect)(&tile) };
                 }
             }
         }
@@ -467,7 +473,7 @@ impl Weights {
     /// Holds the inputs of a block. Bits stay as they are, unless numbers are widened.
     ///
     /// # Safety
-    /// As [`Planes::fill`].
+    /// As [`NchwTile::fill`].
     unsafe fn hold<T: Operand>(
         &self,
         x: *const T,
@@ -483,7 +489,7 @@ impl Weights {
                 self.planes.fill(&kernels.panels, kernels.widen, x, sample, block, channels, inputs);
             } else {
                 let inputs = std::slice::from_raw_parts_mut(inputs.as_mut_ptr().cast::<T>(), inputs.len());
-                self.planes.fill(&kernels.panels, copied, x, sample, block, channels, inputs);
+                self.planes.fill(&kernels.panels, copy_rows, x, sample, block, channels, inputs);
             }
         }
     }

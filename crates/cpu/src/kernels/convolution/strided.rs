@@ -1,38 +1,38 @@
-//! Elements of a line that lie apart, as strides leave them: read to be neighbours, or written from there.
+//! Strided gather and scatter of the elements of a line.
 
 use std::mem::size_of;
 
-/// Reads elements that lie `apart` to `n` neighbours.
+/// Gathers `n` elements that are `stride` elements apart.
 ///
 /// # Safety
 /// They may be read, and what lies between them; `n` elements at `to` may be written, and overlap none of
 /// them.
-pub(super) unsafe fn gather<T: Copy>(from: *const T, apart: usize, n: usize, to: *mut T) {
+pub(super) unsafe fn gather<T: Copy>(from: *const T, stride: usize, n: usize, to: *mut T) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (apart, size_of::<T>()) {
+        match (stride, size_of::<T>()) {
             (1, _) => to.copy_from_nonoverlapping(from, n),
             (2, 2) => u16::gather(from.cast(), n, to.cast()),
             (2, 4) => u32::gather(from.cast(), n, to.cast()),
-            _ => (0..n).for_each(|i| *to.add(i) = *from.add(i * apart)),
+            _ => (0..n).for_each(|i| *to.add(i) = *from.add(i * stride)),
         }
     }
 }
 
-/// Writes `n` neighbours to elements that lie `apart`.
+/// Scatters `n` elements to memory, `stride` elements apart.
 ///
 /// # Safety
 /// `n` elements at `from` may be read; those at `to` may be written, and nobody else uses these or what lies
 /// between them meanwhile.
-pub(super) unsafe fn scatter<T: Copy>(from: *const T, n: usize, to: *mut T, apart: usize) {
+pub(super) unsafe fn scatter<T: Copy>(from: *const T, n: usize, to: *mut T, stride: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (apart, size_of::<T>()) {
+        match (stride, size_of::<T>()) {
             (1, _) => to.copy_from_nonoverlapping(from, n),
             // Fewer are written one by one: nothing need be read before.
             (2, 2) if n >= 16 => u16::scatter(from.cast(), n, to.cast()),
             (2, 4) if n >= 16 => u32::scatter(from.cast(), n, to.cast()),
-            _ => (0..n).for_each(|i| *to.add(i * apart) = *from.add(i)),
+            _ => (0..n).for_each(|i| *to.add(i * stride) = *from.add(i)),
         }
     }
 }
@@ -41,16 +41,16 @@ pub(super) unsafe fn scatter<T: Copy>(from: *const T, n: usize, to: *mut T, apar
 ///
 /// # Safety
 /// As [`scatter`]. Numbers whose bits are all zero are zero.
-pub(super) unsafe fn spread<T: Copy>(from: *const T, n: usize, to: *mut T, apart: usize) {
+pub(super) unsafe fn scatter_zero<T: Copy>(from: *const T, n: usize, to: *mut T, stride: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (apart, size_of::<T>()) {
+        match (stride, size_of::<T>()) {
             (1, _) => to.copy_from_nonoverlapping(from, n),
             (2, 2) => u16::spread(from.cast(), n, to.cast()),
             (2, 4) => u32::spread(from.cast(), n, to.cast()),
             _ => {
-                to.write_bytes(0, n.saturating_sub(1) * apart + usize::from(n > 0));
-                (0..n).for_each(|i| *to.add(i * apart) = *from.add(i));
+                to.write_bytes(0, n.saturating_sub(1) * stride + usize::from(n > 0));
+                (0..n).for_each(|i| *to.add(i * stride) = *from.add(i));
             }
         }
     }
@@ -192,30 +192,30 @@ mod tests {
 
     /// Of so many elements, so far apart, nothing is lost and nothing else touched.
     fn check<T: Copy + PartialEq + std::fmt::Debug>(number: impl Fn(usize) -> T) {
-        for apart in 1..4 {
+        for stride in 1..4 {
             for n in (0..40_usize).chain([64, 67]) {
-                let size = n.saturating_sub(1) * apart + usize::from(n > 0);
+                let size = n.saturating_sub(1) * stride + usize::from(n > 0);
                 let line: Vec<T> = (0..size).map(&number).collect();
                 let mut to: Vec<T> = (0..n + 1).map(|_| number(7)).collect();
                 // SAFETY: as many elements as there are.
-                unsafe { gather(line.as_ptr(), apart, n, to.as_mut_ptr()) };
-                let want: Vec<T> = (0..n).map(|i| number(i * apart)).chain([number(7)]).collect();
-                assert_eq!(to, want, "{n} elements {apart} apart");
+                unsafe { gather(line.as_ptr(), stride, n, to.as_mut_ptr()) };
+                let want: Vec<T> = (0..n).map(|i| number(i * stride)).chain([number(7)]).collect();
+                assert_eq!(to, want, "{n} elements {stride} stride");
 
                 let few: Vec<T> = (0..n).map(|i| number(1000 + i)).collect();
                 // An element in front, and one behind.
                 let mut all: Vec<T> = [number(7)].into_iter().chain(line).chain([number(7)]).collect();
                 let mut want = all.clone();
                 // SAFETY: as above.
-                unsafe { scatter(few.as_ptr(), n, all[1..].as_mut_ptr(), apart) };
-                (0..n).for_each(|i| want[1 + i * apart] = number(1000 + i));
-                assert_eq!(all, want, "{n} elements {apart} apart");
+                unsafe { scatter(few.as_ptr(), n, all[1..].as_mut_ptr(), stride) };
+                (0..n).for_each(|i| want[1 + i * stride] = number(1000 + i));
+                assert_eq!(all, want, "{n} elements {stride} stride");
 
                 // SAFETY: as above.
-                unsafe { spread(few.as_ptr(), n, all[1..].as_mut_ptr(), apart) };
+                unsafe { scatter_zero(few.as_ptr(), n, all[1..].as_mut_ptr(), stride) };
                 want[1..1 + size].fill(number(0));
-                (0..n).for_each(|i| want[1 + i * apart] = number(1000 + i));
-                assert_eq!(all, want, "{n} elements {apart} apart, and zeros");
+                (0..n).for_each(|i| want[1 + i * stride] = number(1000 + i));
+                assert_eq!(all, want, "{n} elements {stride} stride, and zeros");
             }
         }
     }
