@@ -7,7 +7,7 @@
 
 use crate::element::{self, Wide};
 use crate::math::vector;
-use crate::rows::real::bf16_bits;
+use crate::rows::interpret::functions::bf16_bits;
 #[cfg(target_arch = "aarch64")]
 use crate::simd::neon::Eight;
 use crate::simd::{Convert, Native, Simd, SimdF32};

@@ -1,6 +1,6 @@
-//! Compiled programs: operations on tiles, registers and which memory holds them.
+//! The scheduled program: operations on tiles, and registers with the memory that holds them.
 
-use super::ops::{Dot, Fold, Map, Move, Ty};
+use super::types::{Dot, Fold, Map, Move, Ty};
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
@@ -46,7 +46,7 @@ pub(super) enum Op {
     Dot { fold: usize, f: Dot, args: [Reg; 2] },
     /// Adds the element of a register in column `index` of each row, if there is one, to the accumulators of
     /// a sum.
-    Pick { fold: usize, from: Reg, index: Reg },
+    Lookup { fold: usize, from: Reg, index: Reg },
     /// Adds a register to a column sum.
     Sum { sum: usize, from: Reg },
     /// Writes a register.
@@ -62,7 +62,7 @@ impl Op {
             Op::Spread { args: [a, b], .. } | Op::Dot { args: [a, b], .. } => [a, b, NONE],
             Op::Choose { cond, args: [a, b], .. } => [cond, a, b],
             Op::Patch { from, with, index, .. } => [from, with, index],
-            Op::Pick { from, index, .. } => [from, index, NONE],
+            Op::Lookup { from, index, .. } => [from, index, NONE],
             Op::Expand { from, .. }
             | Op::Fold { from, .. }
             | Op::Sum { from, .. }

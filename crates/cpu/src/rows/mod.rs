@@ -1,67 +1,59 @@
-//! The row-program evaluator: the one mechanism for pointwise chains, norms, softmax, losses, reductions and
-//! updates.
+//! Row programs: the one mechanism for pointwise chains, norms, softmax, losses, reductions and updates.
 //!
-//! A program is checked against its operands (`source`), cut into phases and loops (`compile`), divided into
-//! tiles that fit the first-level cache and blocks that threads take (here), and run (`run`). The loops
-//! themselves (`loops`, `real`, `math`) are plain Rust, compiled for every tier (`ops`). On x86-64 with AVX2,
-//! phases over columns that lie next to each other become machine code instead (`jit`), a loop each or one
-//! function for all, to the same bits.
+//! A program is checked against its operands ([`check`]) and scheduled ([`schedule`]): cut into phases at its
+//! reductions, and into tiles that fit the first-level cache and blocks that threads take. Then it is interpreted,
+//! operation by operation on tiles ([`interpret`]), or compiled to machine code on x86-64 with AVX2 (`x86`), to the
+//! same bits. `ARCHITECTURE.md` in this folder has a figure, the cost model and rejected variants.
 //!
 //! Numbers: floats are computed in f32, or in f64 if an f64 takes part, and rounded to memory once, to
 //! nearest even; integers in i64, exactly. Sums of f32 over a row are taken in 32 lanes of at most 128 terms
-//! each, and sums over rows in stretches of at most 128 rows; their totals are carried on in f64. Sums over
-//! columns that do not lie next to each other are in f64 throughout. So a sum of `n` f32 is off by at most
+//! each, and sums over rows in pieces of at most 128 rows; their totals are carried on in f64. Sums over
+//! columns that are not contiguous are in f64 throughout. So a sum of `n` f32 is off by at most
 //! `min(n, 134) · 2⁻²⁴ · Σ|x|`, plus one rounding of the result, plus f64 noise. All divisions depend on
 //! sizes and layouts alone: results have the same bits on any number of threads and in every tier.
 
+mod check;
 mod code;
-mod compile;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-mod convert;
-#[cfg(target_arch = "x86_64")]
-mod jit;
-mod loops;
-mod ops;
-pub(crate) mod real;
-mod run;
-mod scratch;
-mod source;
+pub(crate) mod interpret;
+mod schedule;
 mod space;
 #[cfg(test)]
 mod tests;
-mod tile;
-mod transpose;
+mod types;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use crate::tier::Tier;
 use crate::view::{View, ViewMut};
+use check::{Checked, Site};
 use code::{Code, Kind, Op, slot_class};
-use compile::compile;
 use headwater_core::diagnostic::Result;
 use headwater_core::plan::{ALIGN, Plan};
 use headwater_core::row::RowProgram;
-use loops::LANES;
-pub(crate) use scratch::{Scratch, ScratchSize};
-use source::{Site, Source};
+use interpret::dispatch;
+use interpret::loops::{self, LANES};
+pub(crate) use interpret::scratch::{Scratch, ScratchSize};
+use schedule::schedule;
 use space::{Axis, count};
 
-/// Bytes of vector registers that a tile should not exceed, so that they stay in the first-level cache, and
-/// those up to which vectors are kept for whole rows, in the second.
+/// Bytes of vector registers that a tile should not exceed, so that they stay in the first-level cache.
 const FIRST_LEVEL: usize = 24 << 10;
+/// Bytes up to which vectors are kept for whole rows, in the second.
 const SECOND_LEVEL: usize = 256 << 10;
 /// Rows of at most so many columns are reduced in one piece, so that a sum does not depend on what else a
 /// program computes. The target says so to passes.
 pub(crate) const WHOLE: usize = loops::CHUNK;
-/// Programs that move more bytes than this write past the caches: nothing of the results would still be there
-/// when they are read.
+/// Programs that move more bytes than this use non-temporal stores: nothing of the results would still be in the
+/// caches when they are read.
 const STREAM: usize = 32 << 20;
 /// Rows that are summed in f32 before their sums are added up in f64.
 const SUMMED: usize = 128;
 /// Elements worth handing to a thread.
 const GRAIN: usize = 1 << 15;
-/// Of what is read along one axis and written along the other: bytes of a tile's columns as they are written,
-/// and columns of a block.
-const STRETCH: usize = 256;
-const TURNED: usize = 256;
+/// Programs that read along one axis and write along the other: bytes of a tile's columns as they are written.
+const RUN: usize = 256;
+/// Columns of a block of such a program.
+const TRANSPOSED: usize = 256;
 /// Fewer blocks than this are too few for many threads: long rows are then cut as well.
 const FEW: usize = 16;
 
@@ -74,12 +66,12 @@ pub(crate) struct Program {
     operands: usize,
     tiling: Tiling,
     code: Code,
-    /// Results pass by the caches.
+    /// Results are written by non-temporal stores.
     stream: bool,
     tier: Tier,
     /// The phases as machine code, where there is such for this tier and all that they do.
     #[cfg(target_arch = "x86_64")]
-    machine: Option<jit::Machine>,
+    machine: Option<x86::Machine>,
     /// Byte offset of each register in a thread's buffer, of each reduction's accumulators, and the buffer's
     /// size.
     homes: Vec<usize>,
@@ -114,14 +106,14 @@ impl Program {
         writes: &[ViewMut],
         tier: Tier,
     ) -> Result<Program> {
-        let source = Source::new(plan, program, reads, writes)?;
-        let table = ops::table(tier);
+        let source = Checked::new(plan, program, reads, writes)?;
+        let table = dispatch::table(tier);
         let stream = source.bytes() > STREAM;
-        let kept = compile(&source, &table, true, stream);
+        let kept = schedule(&source, &table, true, stream);
         let (code, tiling) = match Tiling::choose(&source, &kept) {
             Some(tiling) => (kept, tiling),
             None => {
-                let code = compile(&source, &table, false, stream);
+                let code = schedule(&source, &table, false, stream);
                 let tiling = Tiling::choose(&source, &code).expect("any tiling will do without keeping");
                 (code, tiling)
             }
@@ -198,7 +190,7 @@ impl Program {
 
 impl Tiling {
     /// Chooses the tiling; `None` if rows are too long for what the code keeps of them.
-    fn choose(source: &Source, code: &Code) -> Option<Tiling> {
+    fn choose(source: &Checked, code: &Code) -> Option<Tiling> {
         let (rows, cols) = (count(&source.rows).max(1), count(&source.cols).max(1));
         let across = source.across();
         // Elements of a tile; even parts of a long row are multiples of whole vectors.
@@ -210,7 +202,7 @@ impl Tiling {
             (r, (tile / r).clamp(1, cols))
         } else if source.crosswise() {
             let width = source.sites.last().map_or(1, |s| s.dtype.size());
-            let c = cols.min(STRETCH / width);
+            let c = cols.min(RUN / width);
             (even(rows, tile / c), c)
         } else if cols <= tile || cols <= WHOLE && !code.folds.is_empty() {
             ((tile / cols).clamp(1, rows), cols)
@@ -241,8 +233,8 @@ impl Tiling {
             // Blocks with long sides in both directions: pages are left when all of some lines of them was
             // used.
             true => {
-                let each = (rows * cols / (64 * TURNED)).clamp(GRAIN / TURNED, 512);
-                ((each / tile_rows).max(1) * tile_rows, (TURNED / tile_cols).max(1) * tile_cols)
+                let each = (rows * cols / (64 * TRANSPOSED)).clamp(GRAIN / TRANSPOSED, 512);
+                ((each / tile_rows).max(1) * tile_rows, (TRANSPOSED / tile_cols).max(1) * tile_cols)
             }
             false => (block_rows, block_cols),
         };

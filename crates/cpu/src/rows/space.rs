@@ -1,4 +1,4 @@
-//! Stretches of an iteration space along which every operand moves by its step. Pure index arithmetic.
+//! Runs of an iteration space along which every operand moves by one stride. Pure index arithmetic.
 
 pub(super) use headwater_core::axes::{Axis, count, injective, merge};
 

@@ -553,7 +553,7 @@ fn one_column_of_a_row_is_picked_and_changed() {
         let ex = plain(b.finish(), &[&shape, &shape[..1]], &[&shape, &shape[..1]]);
         let code = compile_plain(&ex).unwrap().code;
         let has = |f: fn(&Op) -> bool| code.vector.iter().flatten().any(f);
-        assert!(has(|op| matches!(op, Op::Pick { .. })) && has(|op| matches!(op, Op::Patch { .. })));
+        assert!(has(|op| matches!(op, Op::Lookup { .. })) && has(|op| matches!(op, Op::Patch { .. })));
         // Rows are picked from within, and from beyond their ends: the numbers begin at -0.3.
         let types: Vec<TensorType> = ex.writes.iter().map(|s| s.ty.clone()).collect();
         let reads: Vec<&Tensor> = ex.reads.iter().map(|(_, t)| t).collect();

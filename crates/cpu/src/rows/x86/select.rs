@@ -1,169 +1,17 @@
-//! What a phase does to one vector of columns, as straight-line code without registers yet.
+//! Instruction selection: the operations of a phase on one vector of columns, as straight-line code in SSA form.
 
-use super::super::code::{Code, Kind, Op, Reg, Register, What};
-use super::super::ops::Ty;
-use super::asm::{Op as Instruction, Width, op};
+use super::assembler::{Op as Instruction, Width, op};
+use super::ir::{Body, Ins, Known, Lookup, LookupSource, Nans, Source, Stream, Value};
 use super::reduction;
-use super::round::{Known, Nans};
 use crate::math::{self, Ops};
+use crate::rows::code::{Code, Kind, Op, Reg, Register, What};
+use crate::rows::types::Ty;
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
 use std::collections::HashMap;
 
-/// A value: the number of the instruction that makes it.
-pub(super) type Value = usize;
-
-/// One instruction on all lanes. Truth values are lanes of ones or zeros; of integers a lane holds the low 32
-/// bits, and only what these decide is translated.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Ins {
-    /// Elements of a stream, widened to f32; bools to bytes in lanes of their own.
-    Load {
-        stream: usize,
-        dtype: DType,
-    },
-    /// A number of the row.
-    Slot(usize),
-    /// These bits in all lanes.
-    Num(u32),
-    /// These bits, a lane each, and again in the next eight if there are more.
-    Eight([u32; 8]),
-    /// How far a column, whose number is a number of the row, lies ahead of the first of the group.
-    Prefetch(usize),
-    /// The number of each column in its group.
-    Column,
-    /// Ones in the lanes that are columns; in code for less than a whole group of them.
-    Alive,
-    /// Lanes of an accumulator.
-    Acc(usize),
-    /// `a op b`.
-    Two(Instruction, Value, Value, Option<u8>),
-    /// `a · b + c`, rounded once.
-    Fma(Value, Value, Value),
-    /// `op a`.
-    One(Instruction, Value, Option<u8>),
-    /// Bits moved: digit of the opcode, how far.
-    Shift(u8, Value, u8),
-    /// `b` where the mask is set, else `a`.
-    Blend {
-        mask: Value,
-        a: Value,
-        b: Value,
-    },
-    /// To f16 and back.
-    RoundHalf(Value),
-    /// To a stream: f32 (or a mask kept for a later phase), f16 and bf16 rounded here, i16 and bf16 that is
-    /// rounded already given as i16 bits, bools given as masks.
-    Store {
-        stream: usize,
-        dtype: DType,
-        from: Value,
-    },
-    /// Back to an accumulator.
-    SetAcc(usize, Value),
-    /// A vector of the lanes of an accumulator, after the columns.
-    Lanes(usize, usize),
-    /// The first lane in all lanes.
-    Spread(Value),
-    /// A number of the row, from now on.
-    SetSlot(usize, Value),
-    /// The element of a stream that is the row's, in all lanes; the first lane to it.
-    LoadOne(usize),
-    StoreOne(usize, Value),
-}
-
-impl Ins {
-    pub fn args(&self) -> impl Iterator<Item = Value> + use<> {
-        let list = match *self {
-            Ins::Two(_, a, b, _) => [Some(a), Some(b), None],
-            Ins::Fma(a, b, c) => [Some(a), Some(b), Some(c)],
-            Ins::One(_, a, _) | Ins::Shift(_, a, _) | Ins::RoundHalf(a) | Ins::Spread(a) => {
-                [Some(a), None, None]
-            }
-            Ins::Blend { mask, a, b } => [Some(mask), Some(a), Some(b)],
-            Ins::Store { from, .. }
-            | Ins::SetAcc(_, from)
-            | Ins::SetSlot(_, from)
-            | Ins::StoreOne(_, from) => [Some(from), None, None],
-            _ => [None; 3],
-        };
-        list.into_iter().flatten()
-    }
-
-    /// Whether it has a value, rather than an effect.
-    pub fn makes(&self) -> bool {
-        !matches!(self, Ins::Store { .. } | Ins::SetAcc(..) | Ins::SetSlot(..) | Ins::StoreOne(..))
-    }
-
-    /// Whether it is the same in all vectors of a group.
-    pub fn same(&self) -> bool {
-        matches!(self, Ins::Num(_) | Ins::Eight(_) | Ins::Slot(_) | Ins::Prefetch(_))
-    }
-}
-
-/// A sum of one column of a row, at most: it is looked up.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pick {
-    pub fold: usize,
-    /// The register that holds the column's number.
-    pub index: Reg,
-    pub from: Picked,
-}
-
-/// What is looked up: an element of a stream, or one number for all.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Picked {
-    Element { stream: usize, dtype: DType },
-    Number(f32),
-}
-
-/// What a call walks along the columns.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Source {
-    /// An operand.
-    Operand(usize),
-    /// A register kept for the whole row.
-    Kept(Reg),
-    /// A column sum.
-    Sum(usize),
-}
-
-/// A stream, and what the code does with it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stream {
-    pub source: Source,
-    /// Bytes of an element.
-    pub width: usize,
-    pub read: bool,
-    pub written: bool,
-    /// May be written past the caches: it is a result, and not in the place of what was read.
-    pub past: bool,
-}
-
-/// The code of a phase, and what it works on.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Body {
-    pub code: Vec<Ins>,
-    pub streams: Vec<Stream>,
-    /// Registers whose number of the row is wanted; after them stands the number of the first column.
-    pub slots: Vec<Reg>,
-    /// Reductions, by number of the program's, in the order of their accumulators.
-    pub folds: Vec<usize>,
-    pub picks: Vec<Pick>,
-    /// Of the vectors.
-    pub width: Width,
-    /// Whether the processor itself rounds to bf16.
-    pub rounds: bool,
-}
-
-impl Body {
-    /// Whether it does nothing.
-    pub fn idle(&self) -> bool {
-        self.code.iter().all(Ins::makes)
-    }
-}
-
+/// Selects the instructions of a phase.
 pub(super) struct Builder<'a> {
     pub(super) code: &'a Code,
     pub(super) dtypes: &'a [DType],
@@ -395,17 +243,17 @@ impl Builder<'_> {
                 let v = self.mul(a, b);
                 self.fold(fold, v)?;
             }
-            Op::Pick { fold, from, index } => {
+            Op::Lookup { fold, from, index } => {
                 let x = self.get(from)?;
                 let from = match self.body.code[x] {
                     Ins::Load { stream, dtype } if dtype != DType::Bool => {
-                        Some(Picked::Element { stream, dtype })
+                        Some(LookupSource::Element { stream, dtype })
                     }
-                    Ins::Num(bits) => Some(Picked::Number(f32::from_bits(bits))),
+                    Ins::Num(bits) => Some(LookupSource::Number(f32::from_bits(bits))),
                     _ => None,
                 };
                 if let Some(from) = from.filter(|_| self.code.folds[fold].ty == Ty::F32) {
-                    self.body.picks.push(Pick { fold, index, from });
+                    self.body.lookups.push(Lookup { fold, index, from });
                 } else {
                     let m = self.column_is(index);
                     let v = self.two(op::AND, m, x);

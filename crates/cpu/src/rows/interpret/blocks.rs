@@ -1,18 +1,19 @@
-//! Runs compiled programs: blocks over threads, tiles within blocks, operations over tiles.
+//! Runs scheduled programs: blocks over threads, tiles within blocks, operations over tiles.
 //!
-//! Soundness: `source` has checked that every element reached by the axes lies in its segment, that results
+//! Soundness: `check` has found that every element reached by the axes lies in its segment, that results
 //! lie apart, and that a result overlaps an input only element by element. Blocks are disjoint parts of the
 //! space, so threads write different elements; what one writes another reads only if it is the same element,
 //! that is, never.
 
-use super::Program;
-use super::code::{Kind, Op};
 use super::loops::{combine, fence, identity};
-use super::ops::Ty;
-use super::scratch::{Cells, Scratch, ScratchSize, Worker};
-use super::space::count;
-use super::tile::{Line, Place, Tile, fill};
+use super::run::{Place, Run};
+use super::scratch::{Cells, SUMS, Scratch, ScratchSize, Worker};
+use super::tile::{Line, Tile, fill};
 use crate::pool::{Pool, Shared};
+use crate::rows::Program;
+use crate::rows::code::{Kind, Op};
+use crate::rows::space::count;
+use crate::rows::types::Ty;
 use std::ops::Range;
 
 /// What a block does.
@@ -24,15 +25,6 @@ enum Part {
     Phase(usize),
     /// After all reductions: row scalars and their stores.
     Rest,
-}
-
-/// One run: where the segments are, and shared memory.
-#[derive(Clone, Copy)]
-pub(super) struct Run<'a> {
-    pub(super) p: &'a Program,
-    pub(super) bases: &'a [Shared<u8>],
-    cells: Cells,
-    row_blocks: usize,
 }
 
 impl Program {
@@ -190,12 +182,6 @@ impl Run<'_> {
         }
     }
 
-    /// Partial sums of the block of rows that `row` lies in, from a column on.
-    pub(super) fn sum_cells(&self, sum: usize, row: usize, col: usize) -> *mut u8 {
-        let block = self.cells.sum(sum, self.row_blocks, row / self.p.tiling.block_rows);
-        block.wrapping_add(self.p.code.sums[sum].ty.size() * col)
-    }
-
     /// Row scalars before phase `q`, for all rows of a tile.
     ///
     /// # Safety
@@ -256,12 +242,6 @@ impl Run<'_> {
                 unsafe { self.op(op, &mut w.at, &w.parts, buffer, &tile, place, col) };
             }
         }
-    }
-
-    /// Reductions of a phase, and where their accumulators are in the buffer.
-    pub(super) fn folds(&self, phase: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let folds = self.p.code.folds.iter().zip(&self.p.fold_homes).enumerate();
-        folds.filter(move |(_, (f, _))| f.phase == phase).map(|(i, (_, &home))| (i, home))
     }
 
     /// Makes registers of the accumulators of a phase.
@@ -372,6 +352,3 @@ impl Run<'_> {
         }
     }
 }
-
-/// Columns whose partial sums are added up at a time.
-pub(super) const SUMS: usize = 512;

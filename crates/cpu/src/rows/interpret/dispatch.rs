@@ -1,70 +1,19 @@
-//! The functions of row programs, looked up by operation and type when a program is compiled. The loops are
-//! in `loops`; here each is compiled once for every tier.
+//! The loops of row programs by operation and type, looked up when a program is scheduled. Each loop of `loops` is
+//! compiled here once for every instruction set.
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-use super::convert;
 use super::loops::*;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use super::simd;
+use crate::rows::types::{Dot, Fold, Map, Move, Ty};
 use crate::tier::Tier;
 use half::{bf16, f16};
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::row::Reduce;
 use headwater_core::{Class, DType};
 
-/// What a register holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ty {
-    F32,
-    F64,
-    /// Any integer.
-    I64,
-    /// 0 or 1 in a byte.
-    Bool,
-}
-
-impl Ty {
-    /// The type of a class in a program that computes floats in `float`.
-    pub fn of(class: Class, float: Ty) -> Ty {
-        match class {
-            Class::Float => float,
-            Class::Int => Ty::I64,
-            Class::Bool => Ty::Bool,
-        }
-    }
-
-    /// Bytes per element.
-    pub fn size(self) -> usize {
-        self.dtype().size()
-    }
-
-    /// The dtype with the same form in memory.
-    pub fn dtype(self) -> DType {
-        match self {
-            Ty::F32 => DType::F32,
-            Ty::F64 => DType::F64,
-            Ty::I64 => DType::I64,
-            Ty::Bool => DType::Bool,
-        }
-    }
-
-    /// The type reductions accumulate in.
-    pub fn accumulator(self) -> Ty {
-        if self == Ty::F32 { Ty::F64 } else { self }
-    }
-}
-
-/// Computes `n` elements from those of up to three arguments.
-pub(super) type Map = unsafe fn([*const u8; 3], *mut u8, usize);
-/// Copies `n` elements with conversion: source, destination, step in elements of whichever is in memory.
-pub(super) type Move = unsafe fn(*const u8, *mut u8, isize, usize);
-/// Folds a tile into accumulators: tile of `slow × fast` elements, slow, fast, accumulators.
-pub(super) type Fold = unsafe fn(*const u8, usize, usize, *mut u8);
-
-/// Adds the products of two tiles to accumulators: tiles, slow, fast, accumulators.
-pub(super) type Dot = unsafe fn(*const u8, *const u8, usize, usize, *mut u8);
-
 /// The functions of one tier. All keep the contract of `loops`.
 #[derive(Clone, Copy)]
-pub(super) struct Table {
+pub(in crate::rows) struct Table {
     /// By the types of argument and result.
     pub unary: fn(Ty, Unary, Ty) -> Map,
     pub binary: fn(Ty, Binary) -> Map,
@@ -92,7 +41,7 @@ pub(super) struct Table {
 }
 
 /// The functions of a tier, which this processor must have.
-pub(super) fn table(tier: Tier) -> Table {
+pub(in crate::rows) fn table(tier: Tier) -> Table {
     const fn of<V: Isa>() -> Table {
         Table {
             unary: unary::<V>,
@@ -138,7 +87,7 @@ trait Isa {
 /// How the portable tier converts: by plain loops, into the caches.
 mod plain {
     use super::*;
-    use crate::rows::real::Memory;
+    use crate::rows::interpret::functions::Memory;
     use std::marker::PhantomData;
 
     pub type Load<D> = LoadLoop<D, f32>;
@@ -236,11 +185,11 @@ macro_rules! isa {
     };
 }
 isa!(Portable, plain);
-isa!(Neon, convert, crate::simd::neon::Eight, "neon", target_arch = "aarch64");
-isa!(Avx2, convert, std::arch::x86_64::__m256, "avx2,fma,f16c,bmi2", target_arch = "x86_64");
+isa!(Neon, simd, crate::simd::neon::Eight, "neon", target_arch = "aarch64");
+isa!(Avx2, simd, std::arch::x86_64::__m256, "avx2,fma,f16c,bmi2", target_arch = "x86_64");
 isa!(
     Avx512,
-    convert,
+    simd,
     std::arch::x86_64::__m512,
     "avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl",
     target_arch = "x86_64"

@@ -1,7 +1,7 @@
-//! What AVX-512 does otherwise than AVX2: comparisons give mask registers, halves and bytes are cut from
-//! lanes, and bf16 is rounded by an instruction.
+//! Differences of AVX-512 from AVX2: comparisons give mask registers, halves and bytes are cut from lanes, and bf16 is
+//! rounded by an instruction.
 
-use super::asm::*;
+use super::assembler::*;
 
 /// The mask register that all this takes.
 const MASK: u8 = 1;
@@ -9,29 +9,29 @@ const MASK: u8 = 1;
 const SUBNORMAL: u8 = 0x20;
 
 /// Compares; for [`blend`] or [`to_lanes`].
-pub(super) fn compare(asm: &mut Asm, op: Op, a: u8, b: Rm, predicate: Option<u8>) {
+pub(super) fn compare(asm: &mut Assembler, op: Op, a: u8, b: Rm, predicate: Option<u8>) {
     asm.vector(op, MASK, a, b, predicate);
 }
 
 /// Lanes of ones where the comparison holds.
-pub(super) fn to_lanes(asm: &mut Asm, out: u8) {
+pub(super) fn to_lanes(asm: &mut Assembler, out: u8) {
     asm.vector(op::FROM_MASK, out, 0, Rm::Reg(MASK), None);
 }
 
 /// For [`blend`]: where lanes are ones.
-pub(super) fn by_lanes(asm: &mut Asm, by: u8) {
+pub(super) fn by_lanes(asm: &mut Assembler, by: u8) {
     asm.vector(op::TO_MASK, MASK, 0, Rm::Reg(by), None);
 }
 
 /// `b` where the comparison holds, else `a`.
-pub(super) fn blend(asm: &mut Asm, out: u8, a: u8, b: Rm) {
+pub(super) fn blend(asm: &mut Assembler, out: u8, a: u8, b: Rm) {
     asm.masked(op::BLEND_MASK, out, a, b, MASK);
 }
 
 /// Rounds to half a vector of bf16, to nearest, ties to even, NaNs quiet. The instruction for it takes
 /// subnormal numbers for zeros: where there are any, all are rounded by integer arithmetic, as the module
 /// `round` does it elsewhere.
-pub(super) fn round(asm: &mut Asm, out: u8, x: u8) {
+pub(super) fn round(asm: &mut Assembler, out: u8, x: u8) {
     asm.vector(op::KIND, MASK, 0, Rm::Reg(x), Some(SUBNORMAL));
     asm.test_mask(MASK);
     let none = asm.skip(true);

@@ -1,9 +1,9 @@
-//! A row program with its operands, checked: every element it will touch lies in its segment, results lie
-//! apart, and what is written over something read is the very same elements. The unsafe code of `run` rests
-//! on what is checked here.
+//! Checks a row program against its operands: every element it will touch is in its segment, results are disjoint, and
+//! an operand written in place is the very elements that were read. The unsafe code of `interpret` and `x86` rests on
+//! these checks.
 
-use super::ops::Ty;
 use super::space::{Axis, injective, merge};
+use super::types::Ty;
 use crate::view::{Place, View, ViewMut, reach};
 use headwater_core::diagnostic::Result;
 use headwater_core::plan::Plan;
@@ -13,7 +13,7 @@ use headwater_core::{Class, DType, ensure, fail};
 /// A program over axes shared by all operands: reads, then writes, then one for each `Iota`, which only
 /// counts.
 #[derive(Debug)]
-pub(super) struct Source<'a> {
+pub(super) struct Checked<'a> {
     pub program: &'a RowProgram,
     /// Class of each instruction's register.
     pub classes: Vec<Option<Class>>,
@@ -40,12 +40,12 @@ pub(super) struct Site {
     pub shared: bool,
 }
 
-impl<'a> Source<'a> {
+impl<'a> Checked<'a> {
     /// Checks a program against its operands.
     ///
     /// # Errors
     /// `Plan`: ill-formed, outside a segment, or overlapping.
-    pub fn new(plan: &Plan, p: &'a RowProgram, reads: &[&View], writes: &[ViewMut]) -> Result<Source<'a>> {
+    pub fn new(plan: &Plan, p: &'a RowProgram, reads: &[&View], writes: &[ViewMut]) -> Result<Checked<'a>> {
         let classes = p.classes().map_err(|m| fail!(Plan, "{m}"))?;
         let counts = (reads.len(), writes.len());
         ensure!(
@@ -89,7 +89,7 @@ impl<'a> Source<'a> {
         let operands = axes.first().map_or(views.len(), |a| a.steps.len());
         let cols = axes.split_off(p.outer.len());
         let moves = (0..operands).map(|o| cols.iter().any(|a| a.steps[o] != 0)).collect();
-        let mut source = Source {
+        let mut source = Checked {
             program: p,
             classes,
             float: if double { Ty::F64 } else { Ty::F32 },

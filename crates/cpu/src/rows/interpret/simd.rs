@@ -1,8 +1,8 @@
-//! A vector at a time, by the processor's instructions: floats in memory to f32 and back, to nearest, ties to
-//! even, as everywhere; and elementary functions. What fills no vector goes the way of the portable loops.
+//! Loops on vectors: conversion of floats in memory to f32 and back, to nearest, ties to even; and elementary
+//! functions. Tails that fill no vector take the portable loops.
 
+use super::functions::Memory;
 use super::loops::{LoadLoop, MapLoop, MoveLoop, StoreLoop, UNARY, UnaryLoop};
-use super::real::Memory;
 use crate::element::Float;
 use crate::math::vector;
 use crate::simd::{Convert, Native, Simd, SimdF32};
@@ -18,7 +18,7 @@ type Vector = std::arch::x86_64::__m256;
 /// Elements of a vector.
 const WIDE: usize = <Vector as Simd>::N;
 
-pub(super) struct Load<D>(PhantomData<D>);
+pub(in crate::rows) struct Load<D>(PhantomData<D>);
 impl<D: Memory<f32> + Float<Wide = f32>> MoveLoop for Load<D>
 where
     Vector: Convert<D>,
@@ -38,7 +38,7 @@ where
 }
 
 /// With `STREAM`, past the caches where the destination is contiguous.
-pub(super) struct Store<D, const STREAM: bool>(PhantomData<D>);
+pub(in crate::rows) struct Store<D, const STREAM: bool>(PhantomData<D>);
 impl<D: Memory<f32> + Float<Wide = f32>, const STREAM: bool> MoveLoop for Store<D, STREAM>
 where
     Vector: Convert<D>,
@@ -70,7 +70,7 @@ where
 }
 
 /// To `D` and back.
-pub(super) struct Round<D>(PhantomData<D>);
+pub(in crate::rows) struct Round<D>(PhantomData<D>);
 impl<D: Memory<f32> + Float<Wide = f32>> MapLoop for Round<D>
 where
     Vector: Convert<D>,
@@ -92,7 +92,7 @@ where
 }
 
 /// An elementary function of f32, on the vectors `V`.
-pub(super) struct Function<V, const OP: usize>(PhantomData<V>);
+pub(in crate::rows) struct Function<V, const OP: usize>(PhantomData<V>);
 impl<V: SimdF32, const OP: usize> MapLoop for Function<V, OP> {
     #[inline(always)]
     unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {

@@ -1,19 +1,12 @@
 //! Operations on tiles.
 
-use super::code::{Kind, Op, Reg, Register};
-use super::ops::{Move, Ty};
-use super::run::Run;
-use super::space::{Axis, Runs};
+use super::run::{Place, Run};
 use super::transpose::Transposition;
 use crate::pool::Shared;
+use crate::rows::code::{Kind, Op, Reg, Register};
+use crate::rows::space::{Axis, Runs};
+use crate::rows::types::{Move, Ty};
 use std::mem::MaybeUninit;
-
-/// Rows of a tile, and which blocks they belong to.
-pub(super) struct Place {
-    pub(super) row: usize,
-    pub(super) rows: usize,
-    pub(super) col_block: usize,
-}
 
 /// One dimension of a tile: the runs of its indices, and the axis they are cut along.
 #[derive(Clone, Copy)]
@@ -52,16 +45,16 @@ impl Tile<'_> {
     }
 }
 
-/// Shorter rows and columns are not turned: by measurement this pays from so many on.
-const TURNED: usize = 4;
-/// Bytes of rows that are turned at a time, a line of the cache, and columns.
+/// Shorter rows and columns are not transposed: by measurement this pays from so many on.
+const LEAST_TRANSPOSED: usize = 4;
+/// Bytes of rows that are transposed at a time, a line of the cache, and columns.
 const COPY: [usize; 2] = [64, 128];
 
-/// A part of a tile that lies transposed in memory: element `(i, j)` at `memory + i + j · apart`, in
+/// A part of a tile that lies transposed in memory: element `(i, j)` at `memory + i + j · stride`, in
 /// elements, and in the register at `register + i · line`, in bytes, element `j`.
-struct Turned {
+struct TransposedPart {
     memory: *mut u8,
-    apart: isize,
+    stride: isize,
     register: *mut u8,
     line: usize,
     rows: usize,
@@ -69,13 +62,6 @@ struct Turned {
 }
 
 impl Run<'_> {
-    /// First byte of an operand's index 0, and the bytes of an element.
-    pub(super) fn memory(&self, operand: usize) -> (*mut u8, isize) {
-        let site = &self.p.sites[operand];
-        let base = self.bases[site.place.segment].get().wrapping_add(site.place.byte);
-        (base, site.dtype.size() as isize)
-    }
-
     /// Where an operand's part of a tile is, if it lies in memory as in a register.
     #[inline]
     pub(super) fn part(&self, tile: &Tile, operand: usize) -> Option<*mut u8> {
@@ -104,11 +90,11 @@ impl Run<'_> {
             let mut first = register;
             for (inner, n) in tile.fast.runs.of(operand) {
                 let memory = base.wrapping_offset((outer + inner) * width);
-                let part = Turned { memory, apart: fast, register: first, line, rows, n };
+                let part = TransposedPart { memory, stride: fast, register: first, line, rows, n };
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if slow == 1 && fast > 1 && rows >= TURNED && n >= TURNED {
-                        self.turn(&part, f, width as usize, size, load);
+                    if slow == 1 && fast > 1 && rows >= LEAST_TRANSPOSED && n >= LEAST_TRANSPOSED {
+                        self.transpose(&part, f, width as usize, size, load);
                     } else {
                         for i in 0..rows {
                             let memory = memory.wrapping_offset(i as isize * slow * width);
@@ -127,7 +113,7 @@ impl Run<'_> {
     ///
     /// # Safety
     /// As [`Run::transfer`]; elements of memory are of `width` bytes, those of the register of `size`.
-    unsafe fn turn(&self, part: &Turned, f: Move, width: usize, size: usize, load: bool) {
+    unsafe fn transpose(&self, part: &TransposedPart, f: Move, width: usize, size: usize, load: bool) {
         let mut copy = [const { MaybeUninit::<u64>::uninit() }; COPY[0] * COPY[1] / size_of::<u64>()];
         let copy: *mut u8 = copy.as_mut_ptr().cast();
         for col in (0..part.n).step_by(COPY[1]) {
@@ -135,16 +121,16 @@ impl Run<'_> {
             for row in (0..part.rows).step_by(COPY[0] / width) {
                 let rows = (COPY[0] / width).min(part.rows - row);
                 let memory =
-                    part.memory.wrapping_offset((col as isize * part.apart + row as isize) * width as isize);
+                    part.memory.wrapping_offset((col as isize * part.stride + row as isize) * width as isize);
                 let lines = |i: usize| {
                     let register = part.register.wrapping_add((row + i) * part.line + col * size);
                     (copy.wrapping_add(i * n * width), register)
                 };
-                let turn = Transposition {
+                let transposition = Transposition {
                     tier: self.p.tier,
                     size: width,
                     from: memory,
-                    step: part.apart,
+                    step: part.stride,
                     to: copy,
                     pitch: n,
                     rows: n,
@@ -153,16 +139,17 @@ impl Run<'_> {
                 // SAFETY: elements of the part; the copy has room for so many.
                 unsafe {
                     if load {
-                        turn.prefetch_l1();
-                        turn.run();
+                        transposition.prefetch();
+                        transposition.run();
                     }
                     for i in 0..rows {
                         let (copy, register) = lines(i);
                         if load { f(copy, register, 1, n) } else { f(register, copy, 1, n) }
                     }
                     if !load {
-                        let (step, pitch) = (n as isize, part.apart as usize);
-                        Transposition { from: copy, step, to: memory, pitch, rows, cols: n, ..turn }.run();
+                        let (step, pitch) = (n as isize, part.stride as usize);
+                        Transposition { from: copy, step, to: memory, pitch, rows, cols: n, ..transposition }
+                            .run();
                     }
                 }
             }
@@ -180,7 +167,7 @@ impl Run<'_> {
     ///
     /// # Safety
     /// The register holds an i64 for each row.
-    pub(super) unsafe fn column(
+    pub(in crate::rows) unsafe fn column(
         &self,
         at: &[Shared<u8>],
         index: Reg,
@@ -324,7 +311,7 @@ impl Run<'_> {
                     let acc = buffer.wrapping_add(p.fold_homes[fold]);
                     f(at[a].get(), at[b].get(), tile.slow.len, tile.fast.len, acc);
                 }
-                Op::Pick { fold, from, index } => {
+                Op::Lookup { fold, from, index } => {
                     let acc = buffer.wrapping_add(p.fold_homes[fold]).cast::<f64>();
                     for row in 0..tile.slow.len {
                         if let Some(i) = self.column(at, index, row, col, tile.fast.len) {

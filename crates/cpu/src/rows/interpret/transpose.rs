@@ -8,7 +8,7 @@ use crate::tier::Tier;
 /// Element `(r, c)`, at `from + r · step + c`, becomes element `(c, r)`, at `to + c · pitch + r`, in elements
 /// of `size` bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Transposition {
+pub(in crate::rows) struct Transposition {
     pub tier: Tier,
     pub size: usize,
     pub from: *const u8,
@@ -23,7 +23,7 @@ impl Transposition {
     /// Asks for the first line of memory of each row, all at once. Rows often lie whole pages apart, so that
     /// the caches hold few of them, and nothing that is asked for long before.
     #[inline]
-    pub fn prefetch_l1(&self) {
+    pub fn prefetch(&self) {
         for r in 0..self.rows as isize {
             prefetch_l2(self.from.wrapping_offset(r * self.step * self.size as isize));
         }

@@ -10,7 +10,9 @@ use headwater_core::reference::scalar;
 use headwater_core::row::Reduce;
 
 /// A floating-point computing type.
-pub(super) trait Real: Copy + PartialOrd + std::ops::Add<Output = Self> + 'static {
+pub(in crate::rows) trait Real:
+    Copy + PartialOrd + std::ops::Add<Output = Self> + 'static
+{
     fn unary(op: Unary, x: Self) -> Self;
     fn test(op: Unary, x: Self) -> bool;
     fn binary(op: Binary, a: Self, b: Self) -> Self;
@@ -173,7 +175,7 @@ pub(crate) fn bf16_bits(x: f32) -> u16 {
 }
 
 /// A float type in memory, converted to and from a computing type.
-pub(super) trait Memory<T: Real>: Copy {
+pub(in crate::rows) trait Memory<T: Real>: Copy {
     /// The same number.
     fn get(self) -> T;
     /// The nearest number, ties to even, rounded once.
@@ -215,7 +217,7 @@ impl<T: Real> Memory<T> for f16 {
 }
 
 /// An integer type in memory.
-pub(super) trait Int: Copy + 'static {
+pub(in crate::rows) trait Int: Copy + 'static {
     /// The same number.
     fn widen(self) -> i64;
     /// The low bits.
@@ -240,7 +242,7 @@ ints!(u8 i8 i16 i32 i64);
 
 /// The low bits of an integer, as a dtype holds them.
 #[inline(always)]
-pub(super) fn wrap(to: DType, x: i64) -> i64 {
+pub(in crate::rows) fn wrap(to: DType, x: i64) -> i64 {
     match to {
         DType::U8 => x as u8 as i64,
         DType::I8 => x as i8 as i64,
@@ -251,7 +253,7 @@ pub(super) fn wrap(to: DType, x: i64) -> i64 {
 }
 
 /// A type whose reductions are exact.
-pub(super) trait Exact: Copy {
+pub(in crate::rows) trait Exact: Copy {
     fn fold(op: Reduce, a: Self, b: Self) -> Self;
 }
 
@@ -280,13 +282,13 @@ impl Exact for u8 {
 
 /// A comparison as a byte.
 #[inline(always)]
-pub(super) fn compare<T: PartialOrd>(op: Binary, a: T, b: T) -> u8 {
+pub(in crate::rows) fn compare<T: PartialOrd>(op: Binary, a: T, b: T) -> u8 {
     scalar::compare(op, &a, &b) as u8
 }
 
 /// A function of two integers that gives an integer.
 #[inline(always)]
-pub(super) fn binary_int(op: Binary, a: i64, b: i64) -> i64 {
+pub(in crate::rows) fn binary_int(op: Binary, a: i64, b: i64) -> i64 {
     match op {
         // The common ones here, so that they vectorise.
         Binary::Add => a.wrapping_add(b),
@@ -303,7 +305,7 @@ pub(super) fn binary_int(op: Binary, a: i64, b: i64) -> i64 {
 
 /// A function of two bools (bytes 0 and 1) that gives a bool.
 #[inline(always)]
-pub(super) fn binary_bool(op: Binary, a: u8, b: u8) -> u8 {
+pub(in crate::rows) fn binary_bool(op: Binary, a: u8, b: u8) -> u8 {
     match op {
         Binary::And | Binary::Mul | Binary::Min => a & b,
         Binary::Or | Binary::Add | Binary::Max => a | b,

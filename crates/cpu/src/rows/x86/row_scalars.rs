@@ -1,20 +1,19 @@
-//! What is done to numbers of the row before a phase and after the last, where rows are done whole: the same
-//! in all lanes.
+//! Row scalars before each phase and after the last, for functions of whole rows: the same in all lanes.
 
-use super::super::code::{Code, Reg};
-use super::super::loops::LANES;
-use super::super::ops::Ty;
-use super::asm::{Width, op};
-use super::body::{Body, Builder, Ins, Source};
+use super::assembler::{Width, op};
+use super::ir::{Body, Ins, Nans, Source};
 use super::reduction;
-use super::round::Nans;
+use super::select::Builder;
 use crate::math::Ops;
+use crate::rows::code::{Code, Reg};
+use crate::rows::interpret::loops::LANES;
+use crate::rows::types::Ty;
 use headwater_core::DType;
 use headwater_core::expr::Binary;
 
 /// Translates what comes before a phase, or after the last: reductions of the phase before become numbers of
 /// the row, of which others are computed, read and stored. As [`super::body::body`].
-pub(super) fn between(
+pub(super) fn row_scalars(
     code: &Code,
     dtypes: &[DType],
     phase: usize,

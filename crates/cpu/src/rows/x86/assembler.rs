@@ -1,4 +1,4 @@
-//! Encodes the few x86-64 instructions that row programs need, and the loop around them: AVX2 and F16C in the
+//! An assembler for the few x86-64 instructions that row programs need, and the loop around them: AVX2 and F16C in the
 //! VEX form, on vectors of 32 bytes, or AVX-512 in the EVEX form, on 64. After Intel's Software Developer's
 //! Manual, volume 2.
 
@@ -156,7 +156,7 @@ pub(super) mod op {
 
 /// Code being written, and the constants it reads.
 #[derive(Debug, Default)]
-pub(super) struct Asm {
+pub(super) struct Assembler {
     /// Of the vectors.
     pub width: Width,
     code: Vec<u8>,
@@ -166,10 +166,10 @@ pub(super) struct Asm {
     holes: Vec<(usize, usize, usize)>,
 }
 
-impl Asm {
+impl Assembler {
     /// Nothing yet, of vectors of this width.
-    pub fn new(width: Width) -> Asm {
-        Asm { width, ..Asm::default() }
+    pub fn new(width: Width) -> Assembler {
+        Assembler { width, ..Assembler::default() }
     }
 
     /// Where the next instruction goes.
@@ -339,7 +339,7 @@ impl Asm {
         self.code.extend([0x40 | (r >> 3), 0x58 | (r & 7)]);
     }
 
-    /// `rsp += n`; gives the place of `n`, for [`Asm::set`].
+    /// `rsp += n`; gives the place of `n`, for [`Assembler::set`].
     pub fn move_stack(&mut self, n: i32) -> usize {
         self.code.extend([0x48, 0x81, 0xC4]);
         self.code.extend(n.to_le_bytes());
@@ -371,7 +371,7 @@ impl Asm {
     }
 
     /// Counts `[rdi + disp]`, eight bytes, down by one, and goes away when it is 0; gives the place for
-    /// [`Asm::arrive`].
+    /// [`Assembler::arrive`].
     pub fn count_down(&mut self, disp: i32) -> usize {
         self.code.extend([0x48, 0x83]);
         self.operand(5, Rm::At { base: RDI, scale: 0, disp }, 1);
@@ -379,7 +379,7 @@ impl Asm {
         self.code.len() - 4
     }
 
-    /// Goes on somewhere behind, always or if the flag says zero; gives the place for [`Asm::arrive`].
+    /// Goes on somewhere behind, always or if the flag says zero; gives the place for [`Assembler::arrive`].
     pub fn skip(&mut self, if_zero: bool) -> usize {
         match if_zero {
             true => self.code.extend([0x0F, 0x84]),

@@ -1,15 +1,15 @@
-//! Compiles a checked program: cuts its body into phases, makes loops over tiles of it, and gives registers
-//! their places.
+//! Schedules a checked program: cuts its body into phases, makes operations on tiles, and assigns slots to registers.
 //!
-//! The body is cut at its reductions: what depends on a reduction waits for the phase after it. Row scalars
+//! The body is cut at its reductions: values that depend on one are computed in the phase after it. Row scalars
 //! are computed before each phase, for all rows of a tile at once (or row by row where machine code does
 //! whole rows). What several phases need is computed again in each if that takes two operations at most, or
 //! else kept for the whole row (`keep`) unless rows are too long for that.
 
+use super::check::Checked;
 use super::code::{Code, Folding, Kind, Op, Reg, Register, Summing, What, slot_class};
-use super::ops::{Map, Table, Ty};
-use super::source::Source;
+use super::interpret::dispatch::Table;
 use super::space::count;
+use super::types::{Map, Ty};
 use headwater_core::Class;
 use headwater_core::expr::Binary;
 use headwater_core::row::{Instr, Reduce};
@@ -19,7 +19,7 @@ const SPREAD: usize = 64;
 
 /// Makes code of a program. Without `keep`, no vector lives from one phase to the next; with `stream`,
 /// results pass by the caches.
-pub(super) fn compile(s: &Source, table: &Table, keep: bool, stream: bool) -> Code {
+pub(super) fn schedule(s: &Checked, table: &Table, keep: bool, stream: bool) -> Code {
     let scalar = s.scalars();
     let mut uses = vec![0; s.program.body.len()];
     s.program.body.iter().flat_map(args).for_each(|r| uses[r] += 1);
@@ -42,7 +42,7 @@ pub(super) fn compile(s: &Source, table: &Table, keep: bool, stream: bool) -> Co
 }
 
 /// How many reductions each register waits for, one after the other.
-fn levels(s: &Source) -> Vec<usize> {
+fn levels(s: &Checked) -> Vec<usize> {
     let mut level: Vec<usize> = Vec::with_capacity(s.program.body.len());
     for instr in &s.program.body {
         let args = args(instr).map(|r| level[r]).max().unwrap_or(0);
@@ -72,7 +72,7 @@ enum Form {
     /// The sum of a product.
     Dot(usize, usize),
     /// The sum of `select(column == index, from, 0)`.
-    Pick {
+    Lookup {
         from: usize,
         index: usize,
     },
@@ -86,7 +86,7 @@ enum Form {
 }
 
 struct Compiler<'a> {
-    s: &'a Source<'a>,
+    s: &'a Checked<'a>,
     table: &'a Table,
     keep: bool,
     stream: bool,
@@ -199,7 +199,7 @@ impl Compiler<'_> {
         let list = match self.form(at) {
             Form::Plain => args(&self.s.program.body[at]).collect(),
             Form::Dot(a, b) => vec![a, b],
-            Form::Pick { from, .. } | Form::Patch { from, .. } => vec![from],
+            Form::Lookup { from, .. } | Form::Patch { from, .. } => vec![from],
         };
         list.into_iter().filter(|&a| !self.scalar[a]).collect()
     }
@@ -219,7 +219,7 @@ impl Compiler<'_> {
                     Form::Dot(x, y)
                 }
                 Instr::Select(c, from, zero) if body[zero] == Instr::Float(0.0) => match self.one_column(c) {
-                    Some(index) => Form::Pick { from, index },
+                    Some(index) => Form::Lookup { from, index },
                     None => Form::Plain,
                 },
                 _ => Form::Plain,
@@ -449,8 +449,8 @@ impl Compiler<'_> {
                     Form::Dot(x, y) => {
                         Op::Dot { fold, f: (self.table.dot)(ty), args: [self.own(x), self.own(y)] }
                     }
-                    Form::Pick { from, index } => {
-                        Op::Pick { fold, from: self.own(from), index: self.own(index) }
+                    Form::Lookup { from, index } => {
+                        Op::Lookup { fold, from: self.own(from), index: self.own(index) }
                     }
                     _ => Op::Fold { fold, from: self.vector(a, p) },
                 };

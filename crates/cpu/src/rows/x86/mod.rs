@@ -1,49 +1,54 @@
-//! Row programs as machine code of x86-64, with AVX2 or AVX-512: each phase is one loop over the columns that
-//! holds everything in registers, so that a phase costs what its reads and writes cost, and one around it
-//! over rows; or all phases of short rows are one function (`whole`). The interpreter of `tile` does the
-//! same, operation by operation and to the same bits, where this cannot: in other tiers, for layouts whose
-//! columns do not lie next to each other in stretches, in f64, and for functions that have no translation
-//! here. Stretches that are no whole groups, such as small images of a batch, are brought together.
+//! The x86-64 back end: row programs as machine code, with AVX2 or AVX-512, to the interpreter's bits.
+//!
+//! Each phase is one loop over the columns that keeps everything in registers, and one around it over rows; or all
+//! phases of short rows are one function ([`whole_rows`]). Steps: instruction selection into an SSA form (`ir`,
+//! `select`, `row_scalars`, `elementary`, `rounding`), register allocation (`regalloc`), encoding (`emit`, `store`,
+//! `assembler`), loops (`loops`, `frame`), and columns that fill no group (`tails`).
+//!
+//! The interpreter runs what has no translation: other instruction sets, layouts whose columns are not contiguous runs,
+//! f64, and some functions.
 
-mod asm;
+mod assembler;
 mod avx512;
-mod between;
-mod body;
+mod elementary;
 mod emit;
-mod lanes;
+mod frame;
+mod ir;
+mod loops;
 #[cfg(test)]
 mod random;
-mod round;
-mod row;
+mod regalloc;
+mod rounding;
+mod row_scalars;
+mod select;
 mod store;
-mod stretches;
+mod tails;
 #[cfg(test)]
 mod tests;
-mod whole;
+mod whole_rows;
 
 use super::Program;
 use super::code::{Kind, Reg, Register};
-use super::loops::{CHUNK, LANES};
-use super::ops::Ty;
-use super::real::Real;
-use super::run::Run;
-use super::scratch::Worker;
+use super::interpret::functions::Real;
+use super::interpret::loops::{CHUNK, LANES};
+use super::interpret::run::{Place, Run};
+use super::interpret::scratch::Worker;
 use super::space::count;
-use super::tile::Place;
+use super::types::Ty;
 use crate::element;
 use crate::pool::Shared;
 use crate::tier::Tier;
-use asm::{Asm, Width};
-use body::{Body, Ins, Pick, Picked, Source, Stream};
-use emit::{Manner, TOGETHER};
+use assembler::{Assembler, Width};
+use frame::{Frame, LoopOptions};
 use half::{bf16, f16};
 use headwater_core::DType;
 use headwater_core::expr::Binary;
 use headwater_core::row::Reduce;
+use ir::{Body, Ins, Lookup, LookupSource, Source, Stream};
+use loops::INTERLEAVED;
 use memmap2::Mmap;
-use row::Frame;
 use std::ops::Range;
-use whole::Whole;
+use whole_rows::WholeRows;
 
 /// Fewer columns than this do not pay for a call for each row.
 const LEAST: usize = 24;
@@ -75,7 +80,7 @@ enum Form {
     /// Phase after phase of a tile.
     Phases(Vec<Phase>),
     /// Row after row.
-    Rows(Whole),
+    Rows(WholeRows),
 }
 
 #[derive(Debug)]
@@ -91,7 +96,7 @@ struct Phase {
     slots: Vec<Slot>,
     /// Number and kind of each reduction.
     folds: Vec<(usize, Reduce)>,
-    picks: Vec<Pick>,
+    lookups: Vec<Lookup>,
     /// Nothing is done but picking.
     idle: bool,
     frame: Frame,
@@ -208,15 +213,15 @@ impl Program {
     fn machine(&self, reads: usize) -> Option<Machine> {
         let dtypes: Vec<DType> = self.sites.iter().map(|s| s.dtype).collect();
         let none = self.nothing();
-        let mut asm = Asm::new(none.width);
+        let mut asm = Assembler::new(none.width);
         if let Some(whole) = self.whole(&mut asm, &dtypes, reads) {
             let context = whole.frame.size;
             return Some(Machine { code: asm.finish()?, form: Form::Rows(whole), context });
         }
         let mut phases = Vec::new();
         let mut kept = Vec::new();
-        let bodies =
-            (0..self.code.vector.len()).map(|q| body::body(&self.code, &dtypes, q, false, &mut kept, &none));
+        let bodies = (0..self.code.vector.len())
+            .map(|q| select::body(&self.code, &dtypes, q, false, &mut kept, &none));
         let bodies: Vec<Body> = bodies.collect::<Option<_>>()?;
         // The next tile is asked for by the phase that has most to do meanwhile, of those that read it.
         let asks = |q: usize, o: usize| {
@@ -230,7 +235,7 @@ impl Program {
                 _ => 0,
             });
             let ahead: Vec<usize> = ahead.collect();
-            let rest = body::body(&self.code, &dtypes, q, true, &mut kept, &none)?;
+            let rest = select::body(&self.code, &dtypes, q, true, &mut kept, &none)?;
             phases.push(self.phase_code(&mut asm, body.clone(), rest, &ahead));
         }
         let context = phases.iter().map(Phase::context).max().unwrap_or(0);
@@ -245,7 +250,7 @@ impl Program {
 
     /// The code of a phase, for whole groups of columns and for less, which asks for so many bytes ahead of
     /// each stream.
-    fn phase_code(&self, asm: &mut Asm, mut body: Body, rest: Body, ahead: &[usize]) -> Phase {
+    fn phase_code(&self, asm: &mut Assembler, mut body: Body, rest: Body, ahead: &[usize]) -> Phase {
         let copy = match self.whole_stretches() {
             true => 0,
             // An odd number of lines: equal columns of streams then lie in different sets of the cache.
@@ -265,18 +270,18 @@ impl Program {
         let tiles = self.tiles(&body, group);
         // Of rows in tiles it is given one at a time.
         let short = tiles.clone().filter(|t| !t.is_empty()).or(short).unwrap_or_default();
-        let manner = Manner { group, stream: false, ahead, steps: &short };
+        let options = LoopOptions { group, stream: false, ahead, steps: &short };
         let past = self.stream && body.streams.iter().any(|s| s.past);
         Phase {
-            whole: emit::function(asm, &body, frame, manner),
-            past: past.then(|| emit::function(asm, &body, frame, Manner { stream: true, ..manner })),
-            rest: emit::function(asm, &rest, frame, Manner { ahead: &[], ..manner }),
+            whole: loops::function(asm, &body, frame, options),
+            past: past.then(|| loops::function(asm, &body, frame, LoopOptions { stream: true, ..options })),
+            rest: loops::function(asm, &rest, frame, LoopOptions { ahead: &[], ..options }),
             steps,
             steady,
             tiles,
             idle: body.idle(),
             streams: body.streams,
-            picks: body.picks,
+            lookups: body.lookups,
             slots: body.slots.iter().map(|&r| self.slot(r)).collect(),
             folds: body.folds.iter().map(|&f| (f, self.code.folds[f].op)).collect(),
             frame,
@@ -389,7 +394,7 @@ impl Machine {
                     if steady {
                         self.begin(w, phase);
                         point(context, &w.parts, |_, part| part);
-                        (0..n).for_each(|i| self.pick(run, w, phase, row + i, i, &cols));
+                        (0..n).for_each(|i| self.lookup(run, w, phase, row + i, i, &cols));
                         if !phase.idle {
                             self.whole(w, phase, &cols, n, phase.lanes(context));
                         }
@@ -485,7 +490,7 @@ impl Machine {
     ///
     /// # Safety
     /// As `Run::block`.
-    unsafe fn pick(
+    unsafe fn lookup(
         &self,
         run: &Run,
         w: &mut Worker,
@@ -495,13 +500,13 @@ impl Machine {
         cols: &Range<usize>,
     ) {
         let pointers = w.context.base().cast::<*mut u8>();
-        for pick in &phase.picks {
+        for lookup in &phase.lookups {
             // SAFETY: the register holds a number for each row, the stream these columns.
             unsafe {
-                let Some(i) = run.column(&w.at, pick.index, row, cols.start, cols.len()) else { continue };
-                let x = match pick.from {
-                    Picked::Number(x) => x,
-                    Picked::Element { stream, dtype } => {
+                let Some(i) = run.column(&w.at, lookup.index, row, cols.start, cols.len()) else { continue };
+                let x = match lookup.from {
+                    LookupSource::Number(x) => x,
+                    LookupSource::Element { stream, dtype } => {
                         let first =
                             (*pointers.add(stream)).wrapping_offset(phase.steps[stream] * ahead as isize);
                         let at = first.wrapping_add(i * phase.streams[stream].width);
@@ -512,12 +517,12 @@ impl Machine {
                         }
                     }
                 };
-                *run.fold(w, pick.fold, row) += x as f64;
+                *run.fold(w, lookup.fold, row) += x as f64;
             }
         }
     }
 
-    /// Whole groups of columns of some rows.
+    /// WholeRows groups of columns of some rows.
     ///
     /// # Safety
     /// As `Run::block`; the context points to the rows and holds their numbers; there is room for so many
@@ -575,7 +580,7 @@ fn reduction(op: Reduce) -> (Binary, f32) {
 /// How many columns of a phase are written one after the other.
 fn group(body: &Body) -> usize {
     let short = body.code.len() <= SHORT;
-    if short || !body.folds.is_empty() { LANES } else { TOGETHER * body.width.lanes() }
+    if short || !body.folds.is_empty() { LANES } else { INTERLEAVED * body.width.lanes() }
 }
 
 /// Tells the code where each stream begins, given where its row does.

@@ -1,7 +1,8 @@
-//! The elementary functions as instructions: what `math` is written in, on vectors of machine code.
+//! Elementary functions in machine code: [`Ops`] of [`crate::math`], as instructions to be selected.
 
-use super::asm::op;
-use super::body::{Builder, Ins, Value};
+use super::assembler::op;
+use super::ir::{Ins, Value};
+use super::select::Builder;
 use crate::math::Ops;
 
 impl Ops for Builder<'_> {

@@ -1,11 +1,13 @@
-//! What runs of programs work in besides their operands: a buffer for each thread, and partial results.
+//! Memory of a run besides its operands: a buffer for each thread, and partial results.
 
-use super::Program;
-use super::run::SUMS;
-use super::space::Runs;
 use crate::memory::CpuMemory;
 use crate::pool::Shared;
+use crate::rows::Program;
+use crate::rows::space::Runs;
 use headwater_core::diagnostic::Result;
+
+/// Columns whose partial sums are added up at a time.
+pub(super) const SUMS: usize = 512;
 
 /// What programs work in besides their operands: a buffer for each thread, and partial results. Made when a
 /// plan is loaded, large enough for each of its programs.
@@ -27,17 +29,17 @@ pub(crate) struct ScratchSize {
 
 /// What one thread works in.
 #[derive(Debug)]
-pub(super) struct Worker {
-    pub(super) buffer: CpuMemory,
+pub(in crate::rows) struct Worker {
+    pub(in crate::rows) buffer: CpuMemory,
     /// What machine code works on besides operands.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "there is no machine code"))]
-    pub(super) context: CpuMemory,
+    pub(in crate::rows) context: CpuMemory,
     /// Where each register is at the moment: in the buffer or in an operand.
-    pub(super) at: Vec<Shared<u8>>,
+    pub(in crate::rows) at: Vec<Shared<u8>>,
     /// Where the part of each operand is that lies in memory as a tile does in registers; null for others.
-    pub(super) parts: Vec<Shared<u8>>,
-    pub(super) rows: Runs,
-    pub(super) cols: Runs,
+    pub(in crate::rows) parts: Vec<Shared<u8>>,
+    pub(in crate::rows) rows: Runs,
+    pub(in crate::rows) cols: Runs,
 }
 
 impl ScratchSize {

@@ -1,8 +1,8 @@
 //! Machine code against the interpreter: the same bits for every function, dtype and reduction, whole groups
 //! and rests, numbers of all kinds.
 
-use super::super::tests::{Example, compile, plain, run};
 use super::Form;
+use crate::rows::tests::{Example, compile, plain, run};
 use crate::tier::Tier;
 use headwater_core::expr::{Binary, Expr, Unary, input};
 use headwater_core::row::{Reduce, ReduceSpace, RowBuilder};

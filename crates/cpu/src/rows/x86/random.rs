@@ -1,7 +1,7 @@
 //! Random programs: machine code of every tier has the bits of the interpreter.
 
-use super::super::tests::{Example, Rng, compile, plain};
 use super::tests::{agree, fill};
+use crate::rows::tests::{Example, Rng, compile, plain};
 use crate::tier::Tier;
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Expr, Unary, input};

@@ -8,9 +8,9 @@
 
 #![allow(clippy::needless_range_loop)]
 
-use super::ops::Ty;
-use super::real::{self, Exact, Int, Memory, Real};
+use super::functions::{self, Exact, Int, Memory, Real};
 use crate::element::{self, Element};
+use crate::rows::types::Ty;
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::reference::scalar;
@@ -18,31 +18,31 @@ use headwater_core::row::Reduce;
 use std::marker::PhantomData;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-pub(super) trait MapLoop {
+pub(in crate::rows) trait MapLoop {
     /// # Safety
     /// The module's contract.
     unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize);
 }
 
-pub(super) trait MoveLoop {
+pub(in crate::rows) trait MoveLoop {
     /// # Safety
     /// The module's contract.
     unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize);
 }
 
-pub(super) trait FoldLoop {
+pub(in crate::rows) trait FoldLoop {
     /// # Safety
     /// The module's contract; `acc` holds one accumulator for each slow (or fast) index.
     unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8);
 }
 
-pub(super) trait DotLoop {
+pub(in crate::rows) trait DotLoop {
     /// # Safety
     /// The module's contract; `acc` holds one accumulator for each slow index.
     unsafe fn run(a: *const u8, b: *const u8, slow: usize, fast: usize, acc: *mut u8);
 }
 
-pub(super) const UNARY: [Unary; 26] = {
+pub(in crate::rows) const UNARY: [Unary; 26] = {
     use Unary::*;
     [
         Neg, Abs, Sign, Exp, ExpNonpos, Expm1, Log, Log1p, Sqrt, Rsqrt, Recip, Sin, Cos, Tan, Tanh, Atan,
@@ -99,7 +99,7 @@ unsafe fn map2<A: Copy, O>(args: [*const u8; 3], out: *mut u8, n: usize, f: impl
 /// Declares loops: `Name [generics] [their names]: from => to, function`.
 macro_rules! maps {
     ($($name:ident [$($g:tt)*] [$($n:tt)*]: $map:ident $a:ty => $o:ty, $f:expr;)*) => { $(
-        pub(super) struct $name<$($g)*>(PhantomData<($a, $o)>);
+        pub(in crate::rows) struct $name<$($g)*>(PhantomData<($a, $o)>);
         impl<$($g)*> MapLoop for $name<$($n)*> {
             #[inline(always)]
             unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
@@ -117,11 +117,11 @@ maps! {
     FromBitsLoop [T: Real] [T]: map1 i64 => T, |x| T::from_bits(x);
     NotLoop [] []: map1 u8 => u8, |x| x ^ 1;
     BinaryLoop [T: Real, const OP: usize] [T, OP]: map2 T => T, |a, b| T::binary(const { BINARY[OP] }, a, b);
-    CompareLoop [T: Element, const OP: usize] [T, OP]: map2 T => u8, |a, b| real::compare(const { BINARY[OP] }, a, b);
-    IntBinaryLoop [const OP: usize] [OP]: map2 i64 => i64, |a, b| real::binary_int(const { BINARY[OP] }, a, b);
-    BoolBinaryLoop [const OP: usize] [OP]: map2 u8 => u8, |a, b| real::binary_bool(const { BINARY[OP] }, a, b);
-    FloatToIntLoop [T: Real, const TO: usize] [T, TO]: map1 T => i64, |x| real::wrap(const { DType::ALL[TO] }, x.to_i64());
-    WrapLoop [const TO: usize] [TO]: map1 i64 => i64, |x| real::wrap(const { DType::ALL[TO] }, x);
+    CompareLoop [T: Element, const OP: usize] [T, OP]: map2 T => u8, |a, b| functions::compare(const { BINARY[OP] }, a, b);
+    IntBinaryLoop [const OP: usize] [OP]: map2 i64 => i64, |a, b| functions::binary_int(const { BINARY[OP] }, a, b);
+    BoolBinaryLoop [const OP: usize] [OP]: map2 u8 => u8, |a, b| functions::binary_bool(const { BINARY[OP] }, a, b);
+    FloatToIntLoop [T: Real, const TO: usize] [T, TO]: map1 T => i64, |x| functions::wrap(const { DType::ALL[TO] }, x.to_i64());
+    WrapLoop [const TO: usize] [TO]: map1 i64 => i64, |x| functions::wrap(const { DType::ALL[TO] }, x);
     FloatToBoolLoop [T: Real] [T]: map1 T => u8, |x| (x != T::from_i64(0)) as u8;
     IntToBoolLoop [] []: map1 i64 => u8, |x| (x != 0) as u8;
     BoolToIntLoop [] []: map1 u8 => i64, |x| x as i64;
@@ -131,7 +131,7 @@ maps! {
 }
 
 /// A function of a vector and one number, which is argument `ONE`.
-pub(super) struct SpreadLoop<T, const OP: usize, const ONE: usize>(PhantomData<T>);
+pub(in crate::rows) struct SpreadLoop<T, const OP: usize, const ONE: usize>(PhantomData<T>);
 impl<T: Real, const OP: usize, const ONE: usize> MapLoop for SpreadLoop<T, OP, ONE> {
     #[inline(always)]
     unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
@@ -150,7 +150,7 @@ impl<T: Real, const OP: usize, const ONE: usize> MapLoop for SpreadLoop<T, OP, O
 }
 
 /// `select(condition, a, b)`.
-pub(super) struct SelectLoop<T>(PhantomData<T>);
+pub(in crate::rows) struct SelectLoop<T>(PhantomData<T>);
 impl<T: Copy> MapLoop for SelectLoop<T> {
     #[inline(always)]
     unsafe fn run(args: [*const u8; 3], out: *mut u8, n: usize) {
@@ -201,7 +201,7 @@ unsafe fn moves<A: Copy, O: Copy>(
 /// Declares loops that copy: `Name [generics] [their names]: from => to, gather, function`.
 macro_rules! moves {
     ($($name:ident [$($g:tt)*] [$($n:tt)*]: $a:ty => $o:ty, $gather:literal, $f:expr;)*) => { $(
-        pub(super) struct $name<$($g)*>(PhantomData<($a, $o)>);
+        pub(in crate::rows) struct $name<$($g)*>(PhantomData<($a, $o)>);
         impl<$($g)*> MoveLoop for $name<$($n)*> {
             #[inline(always)]
             unsafe fn run(src: *const u8, dst: *mut u8, step: isize, n: usize) {
@@ -221,7 +221,7 @@ moves! {
 }
 
 /// Makes what this thread has streamed visible to others before anything it writes later.
-pub(super) fn fence() {
+pub(in crate::rows) fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE is part of the architecture.
     unsafe {
@@ -230,8 +230,8 @@ pub(super) fn fence() {
 }
 
 /// Lanes of a sum along the fast dimension, and elements summed in them before they are added up in f64.
-pub(super) const LANES: usize = 32;
-pub(super) const CHUNK: usize = 4096;
+pub(in crate::rows) const LANES: usize = 32;
+pub(in crate::rows) const CHUNK: usize = 4096;
 
 /// Sum of `n` terms in lanes: at most `CHUNK / LANES + 5` roundings in `T` on the way of any term, the rest
 /// in f64. `term` gives those of a stretch.
@@ -258,7 +258,7 @@ fn sum<T: Real>(n: usize, term: impl Fn(usize) -> T) -> f64 {
 }
 
 /// Sums of products along the fast dimension into f64, one for each slow index.
-pub(super) struct DotFast<T>(PhantomData<T>);
+pub(in crate::rows) struct DotFast<T>(PhantomData<T>);
 impl<T: Real> DotLoop for DotFast<T> {
     #[inline(always)]
     unsafe fn run(a: *const u8, b: *const u8, slow: usize, fast: usize, acc: *mut u8) {
@@ -292,7 +292,7 @@ fn extreme<T: Real>(op: Binary, x: &[T], from: T) -> f64 {
 }
 
 /// Reduction of floats along the fast dimension into f64, one for each slow index.
-pub(super) struct FoldFastFloat<T, const OP: usize>(PhantomData<T>);
+pub(in crate::rows) struct FoldFastFloat<T, const OP: usize>(PhantomData<T>);
 impl<T: Real, const OP: usize> FoldLoop for FoldFastFloat<T, OP> {
     #[inline(always)]
     unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
@@ -318,7 +318,7 @@ impl<T: Real, const OP: usize> FoldLoop for FoldFastFloat<T, OP> {
 }
 
 /// Reduction of floats along the slow dimension into f64, one for each fast index.
-pub(super) struct FoldSlowFloat<T, const OP: usize>(PhantomData<T>);
+pub(in crate::rows) struct FoldSlowFloat<T, const OP: usize>(PhantomData<T>);
 impl<T: Real, const OP: usize> FoldLoop for FoldSlowFloat<T, OP> {
     #[inline(always)]
     unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
@@ -336,7 +336,7 @@ impl<T: Real, const OP: usize> FoldLoop for FoldSlowFloat<T, OP> {
 }
 
 /// Sum of f32 along the slow dimension into f32, one for each fast index.
-pub(super) struct SumSlow;
+pub(in crate::rows) struct SumSlow;
 impl FoldLoop for SumSlow {
     #[inline(always)]
     unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
@@ -361,7 +361,7 @@ fn fold_float(op: Reduce, a: f64, x: f64) -> f64 {
 }
 
 /// Reduction of integers (wrapping) or bools along the fast dimension.
-pub(super) struct FoldFastOther<T, const OP: usize>(PhantomData<T>);
+pub(in crate::rows) struct FoldFastOther<T, const OP: usize>(PhantomData<T>);
 impl<T: Exact, const OP: usize> FoldLoop for FoldFastOther<T, OP> {
     #[inline(always)]
     unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
@@ -376,7 +376,7 @@ impl<T: Exact, const OP: usize> FoldLoop for FoldFastOther<T, OP> {
 }
 
 /// Reduction of integers (wrapping) or bools along the slow dimension.
-pub(super) struct FoldSlowOther<T, const OP: usize>(PhantomData<T>);
+pub(in crate::rows) struct FoldSlowOther<T, const OP: usize>(PhantomData<T>);
 impl<T: Exact, const OP: usize> FoldLoop for FoldSlowOther<T, OP> {
     #[inline(always)]
     unsafe fn run(src: *const u8, slow: usize, fast: usize, acc: *mut u8) {
@@ -393,7 +393,7 @@ impl<T: Exact, const OP: usize> FoldLoop for FoldSlowOther<T, OP> {
 }
 
 /// What a reduction of nothing gives, as an accumulator of a type.
-pub(super) fn identity(accumulator: Ty, op: Reduce) -> [u8; 8] {
+pub(in crate::rows) fn identity(accumulator: Ty, op: Reduce) -> [u8; 8] {
     match (accumulator, op) {
         (Ty::F32 | Ty::F64, Reduce::Sum) => 0f64.to_ne_bytes(),
         (Ty::F32 | Ty::F64, Reduce::Prod) => 1f64.to_ne_bytes(),
@@ -409,7 +409,7 @@ pub(super) fn identity(accumulator: Ty, op: Reduce) -> [u8; 8] {
 }
 
 /// Folds one accumulator into another: how partial results are combined.
-pub(super) fn combine(ty: Ty, op: Reduce, into: &mut [u8; 8], with: [u8; 8]) {
+pub(in crate::rows) fn combine(ty: Ty, op: Reduce, into: &mut [u8; 8], with: [u8; 8]) {
     *into = match ty.accumulator() {
         Ty::F32 | Ty::F64 => {
             fold_float(op, f64::from_ne_bytes(*into), f64::from_ne_bytes(with)).to_ne_bytes()

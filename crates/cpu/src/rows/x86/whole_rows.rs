@@ -1,24 +1,25 @@
-//! Rows from beginning to end: one function does all phases of a row before it goes on with the next, so that
-//! later phases find the row in the first-level cache, and nothing waits between them for other code's
-//! stores.
+//! Whole rows: one function does all phases of a row before it goes on with the next, so that later phases find the
+//! row in the first-level cache, and no phase waits for the stores of the one before.
 
-use super::super::Program;
-use super::super::run::Run;
-use super::super::scratch::Worker;
-use super::super::tile::Place;
-use super::asm::Asm;
-use super::between;
-use super::body::{self, Body, Ins, Source, Stream};
-use super::emit::{self, Manner};
-use super::row::Frame;
+use super::assembler::Assembler;
+use super::frame::Frame;
+use super::frame::LoopOptions;
+use super::ir::{Body, Ins, Source, Stream};
+use super::loops;
+use super::row_scalars;
+use super::select;
 use super::{AHEAD, Form, Function, LANES, Machine, group, point, reduction};
 use crate::pool::Shared;
+use crate::rows::Program;
+use crate::rows::interpret::run::Place;
+use crate::rows::interpret::run::Run;
+use crate::rows::interpret::scratch::Worker;
 use headwater_core::DType;
 use std::ops::Range;
 
 /// The machine code of whole rows.
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(super) struct WholeRows {
     streams: Vec<Stream>,
     steps: Vec<i32>,
     pub(super) frame: Frame,
@@ -30,7 +31,7 @@ pub(super) struct Whole {
 impl Program {
     /// Writes such code, if there are several phases, rows are short and of whole groups of columns, and
     /// numbers of the row are floats of 32 bits.
-    pub(super) fn whole(&self, asm: &mut Asm, dtypes: &[DType], reads: usize) -> Option<Whole> {
+    pub(super) fn whole(&self, asm: &mut Assembler, dtypes: &[DType], reads: usize) -> Option<WholeRows> {
         let ([col], phases) = (&self.cols[..], self.code.vector.len()) else { return None };
         let fits = col.size.is_multiple_of(LANES) && col.size <= self.tiling.tile_cols && !self.tiling.split;
         if phases < 2 || !fits {
@@ -40,12 +41,12 @@ impl Program {
         let (mut betweens, mut bodies) = (Vec::new(), Vec::new());
         let mut last = self.nothing();
         for q in 0..=phases {
-            last = between::between(&self.code, dtypes, q, &mut kept, &last)?;
+            last = row_scalars::row_scalars(&self.code, dtypes, q, &mut kept, &last)?;
             betweens.push(last.clone());
             if q < phases {
-                last = body::body(&self.code, dtypes, q, false, &mut kept, &last)?;
+                last = select::body(&self.code, dtypes, q, false, &mut kept, &last)?;
                 // Single columns are found by integers of the row, of which there are none here.
-                if !last.picks.is_empty() || last.code.iter().any(|i| matches!(i, Ins::Prefetch(_))) {
+                if !last.lookups.is_empty() || last.code.iter().any(|i| matches!(i, Ins::Prefetch(_))) {
                     return None;
                 }
                 bodies.push(last.clone());
@@ -76,20 +77,21 @@ impl Program {
         let folds = bodies.iter().map(|b| b.folds.len()).max().unwrap_or(0);
         let frame = Frame::of(&last, folds, LANES);
         let mut write = |stream: bool| {
-            let manner = |q: usize| Manner { group: group(&bodies[q]), stream, ahead: &ahead[q], steps: &[] };
-            let manners = (0..phases).map(manner).collect();
-            let whole = emit::Whole {
+            let options =
+                |q: usize| LoopOptions { group: group(&bodies[q]), stream, ahead: &ahead[q], steps: &[] };
+            let options = (0..phases).map(options).collect();
+            let whole = loops::RowFunction {
                 between: &betweens,
                 phases: &bodies,
                 frame,
-                manners,
+                options,
                 begin: &begin,
                 steps: &steps,
             };
-            emit::rows(asm, &whole)
+            loops::rows(asm, &whole)
         };
         let past = self.stream && streams.iter().any(|s| s.past);
-        Some(Whole { into: write(false), past: past.then(|| write(true)), streams, steps, frame })
+        Some(WholeRows { into: write(false), past: past.then(|| write(true)), streams, steps, frame })
     }
 }
 

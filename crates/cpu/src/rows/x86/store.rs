@@ -1,14 +1,14 @@
 //! Stores: numbers rounded and cut to what memory holds.
 
-use super::asm::*;
+use super::assembler::*;
 use super::avx512;
-use super::emit::Emitter;
+use super::regalloc::Emitter;
 use headwater_core::DType;
 
 impl Emitter<'_> {
     /// Writes a vector, or with the second of two both of them.
     pub(super) fn store(&mut self, stream: usize, dtype: DType, from: &[u8], part: usize) {
-        let streams = self.manner.stream && self.body.streams[stream].past;
+        let streams = self.options.stream && self.body.streams[stream].past;
         let width = self.body.width;
         let to = self.at(stream, part);
         match dtype {

@@ -1,9 +1,19 @@
-//! What surrounds the columns of a row in machine code: where everything is, which registers it takes, and
-//! the way from row to row.
+//! The frame of a function: the layout of its context, the registers with fixed roles, and the step from row to row.
 
-use super::asm::*;
-use super::body::{Body, Ins, Value};
-use super::emit::Manner;
+use super::assembler::*;
+use super::ir::{Body, Ins, Value};
+
+/// Options of the loops of a function.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoopOptions<'a> {
+    pub group: usize,
+    /// Results pass by the caches; their pointers are then aligned to a vector.
+    pub stream: bool,
+    /// For each stream, how many bytes ahead it is asked for; 0 is never.
+    pub ahead: &'a [usize],
+    /// For each stream, bytes from row to row.
+    pub steps: &'a [i32],
+}
 
 /// General registers that hold streams' pointers; further streams are fetched from the context at each use.
 pub(super) const POINTERS: [Gpr; 11] = [RDX, 8, 9, 10, 11, RBX, RBP, 12, 13, 14, 15];
@@ -92,7 +102,7 @@ impl Row<'_> {
 
     /// Loads values that are the same for all columns: those that are so for all rows, or numbers of the row
     /// as well.
-    pub fn fix(&self, asm: &mut Asm, numbers: bool) {
+    pub fn fix(&self, asm: &mut Assembler, numbers: bool) {
         let all = |v: &&Value| numbers || !matches!(self.body.code[**v], Ins::Slot(_));
         for &v in self.fixed.iter().filter(all) {
             if let (Some(r), Some(from)) = (self.fixed(v), same_at(asm, self.body, self.frame, v)) {
@@ -102,12 +112,12 @@ impl Row<'_> {
     }
 
     /// Takes the pointers of streams.
-    pub fn pointers(asm: &mut Asm, held: usize) {
+    pub fn pointers(asm: &mut Assembler, held: usize) {
         (0..held).for_each(|i| asm.load_pointer(POINTERS[i], RDI, 8 * i as i32));
     }
 
     /// Takes the pointers, spreads the numbers of the row, and lets accumulators begin.
-    pub fn begin(&self, asm: &mut Asm) {
+    pub fn begin(&self, asm: &mut Assembler) {
         Self::pointers(asm, self.held);
         if !self.body.slots.is_empty() {
             asm.load_pointer(RAX, RDI, self.frame.table as i32);
@@ -123,7 +133,7 @@ impl Row<'_> {
     }
 
     /// Lets accumulators begin with these numbers, one for each.
-    pub fn start(&self, asm: &mut Asm, with: &[f32]) {
+    pub fn start(&self, asm: &mut Assembler, with: &[f32]) {
         for i in 0..self.lanes {
             let number = with[i * with.len() / self.lanes];
             let from = Rm::Pool(asm.constant(&number.to_le_bytes().repeat(asm.width.lanes())));
@@ -131,7 +141,7 @@ impl Row<'_> {
         }
     }
 
-    fn let_begin(&self, asm: &mut Asm, i: usize, from: Rm) {
+    fn let_begin(&self, asm: &mut Assembler, i: usize, from: Rm) {
         let r = self.pin(i).unwrap_or(0);
         asm.vector(op::LOAD, r, 0, from, None);
         if self.pin(i).is_none() {
@@ -140,17 +150,17 @@ impl Row<'_> {
     }
 
     /// Asks for what lies ahead of a group of columns.
-    pub fn prefetch_l1(&self, asm: &mut Asm, manner: &Manner) {
-        for (i, &bytes) in manner.ahead.iter().enumerate().filter(|(i, b)| **b > 0 && *i < self.held) {
+    pub fn prefetch(&self, asm: &mut Assembler, options: &LoopOptions) {
+        for (i, &bytes) in options.ahead.iter().enumerate().filter(|(i, b)| **b > 0 && *i < self.held) {
             let width = self.body.streams[i].width;
-            for line in (0..manner.group * width).step_by(64) {
+            for line in (0..options.group * width).step_by(64) {
                 asm.prefetch(POINTERS[i], width as u8, (bytes + line) as i32);
             }
         }
     }
 
     /// Stores the accumulators, and goes on with the next row if there is one.
-    pub fn end(&self, asm: &mut Asm, steps: &[i32], top: usize) {
+    pub fn end(&self, asm: &mut Assembler, steps: &[i32], top: usize) {
         let Frame { vector, left, table, lanes, accs, .. } = self.frame;
         if self.lanes > 0 {
             asm.load_pointer(RAX, RDI, lanes as i32);
@@ -171,7 +181,7 @@ impl Row<'_> {
     }
 
     /// Moves the pointers of streams on by so many bytes.
-    pub fn step(asm: &mut Asm, steps: &[i32]) {
+    pub fn step(asm: &mut Assembler, steps: &[i32]) {
         for (i, &step) in steps.iter().enumerate().filter(|(_, step)| **step != 0) {
             asm.add_to(8 * i as i32, step);
         }
@@ -183,7 +193,7 @@ fn at(base: Gpr, byte: usize) -> Rm {
 }
 
 /// Where the vector of a value that is the same for all columns lies, if it is one that lies anywhere.
-pub(super) fn same_at(asm: &mut Asm, body: &Body, frame: Frame, v: Value) -> Option<Rm> {
+pub(super) fn same_at(asm: &mut Assembler, body: &Body, frame: Frame, v: Value) -> Option<Rm> {
     Some(match body.code[v] {
         Ins::Num(bits) => Rm::Pool(asm.constant(&bits.to_le_bytes().repeat(asm.width.lanes()))),
         Ins::Eight(table) => {

@@ -1,33 +1,15 @@
-//! Rounding to bf16, nearest, ties to even: as many instructions as what is known of a number asks for. What
-//! is bf16 already is not rounded, and NaNs are seen to where one could become a number.
+//! Rounding to bf16, nearest, ties to even, in as few instructions as the facts known of a value allow ([`Known`]).
+//! Values that are bf16 already are not rounded; NaNs are handled only where one could become a number.
 
-use super::asm::op;
-use super::body::{Builder, Ins, Source, Value};
+use super::assembler::op;
+use super::ir::{Ins, Known, Nans, Source, Value};
+use super::select::Builder;
 use crate::math::Ops;
 use headwater_core::DType;
 
 /// The predicate of a comparison that a NaN fulfils, and the digit of the opcode that shifts left.
 const UNORDERED: u8 = 3;
 const LEFT: u8 = 6;
-
-/// What is known of a value.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
-    /// The lower half of each lane is 0.
-    bf16: bool,
-    pub nans: Nans,
-}
-
-/// NaNs that a number may be, as far as its rounding to bf16 must know. Arithmetic makes quiet ones of the
-/// payload of an operand's, or one without payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Nans {
-    /// Quiet, or of bf16: the lower half is 0, so that it stays a NaN if it is rounded like a number.
-    Short,
-    /// Quiet: its upper half is a NaN.
-    Quiet,
-    Any,
-}
 
 impl Builder<'_> {
     /// The bits of the nearest bf16 in the upper half of each lane. Worked out once for each value: blends of

@@ -1,10 +1,10 @@
-//! Columns that lie in stretches: one after the other if they are whole groups, on copies that bring them
-//! together otherwise; and the columns at the end that fill no group.
+//! Columns in several contiguous runs: one run after the other if they are whole groups, on copies that gather them
+//! otherwise; and tails, the columns at the end that fill no group.
 
-use super::super::run::Run;
-use super::super::scratch::Worker;
-use super::body::{Source, Stream};
+use super::ir::{Source, Stream};
 use super::{BATCH, LANES, LINE, Machine, Phase, REST, point};
+use crate::rows::interpret::run::Run;
+use crate::rows::interpret::scratch::Worker;
 use std::ops::Range;
 
 /// Columns that are worth beginning where results are aligned.
@@ -34,7 +34,7 @@ impl Machine {
                 Source::Operand(o) => part.wrapping_offset(w.cols.start(o) * phase.streams[s].width as isize),
                 Source::Kept(_) | Source::Sum(_) => part,
             });
-            self.pick(run, w, phase, row, 0, cols);
+            self.lookup(run, w, phase, row, 0, cols);
             if phase.idle {
                 return;
             }
@@ -172,7 +172,7 @@ impl Machine {
     unsafe fn stretch(&self, run: &Run, w: &mut Worker, phase: &Phase, row: usize, cols: Range<usize>) {
         // SAFETY: as for this function.
         unsafe {
-            self.pick(run, w, phase, row, 0, &cols);
+            self.lookup(run, w, phase, row, 0, &cols);
             if !phase.idle {
                 self.follow(w, phase, cols);
             }
