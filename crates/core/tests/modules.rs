@@ -12,7 +12,6 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("ascend", "host", &["acl", "error"]),
     ("ascend", "host", &["device", "memory", "stream"]),
     ("ascend", "kernel", &["instr", "parse", "plain", "text"]),
-    ("ascend", "kernels", &["matmul", "matmul_store"]),
     ("ascend", "lower::rows", &["body", "eval", "ints", "transfer"]),
     ("ascend", "lower::rows", &["kernel", "loops", "schedule"]),
     ("ascend", "sim", &["lanes", "memory"]),

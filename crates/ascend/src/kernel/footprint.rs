@@ -216,6 +216,18 @@ fn gapped(blocks: u64, len: u64, gap: u64) -> Runs {
     Runs::row(0, len, blocks, len + gap)
 }
 
+/// The tile of a matrix whose fractals lie as wholes in L1, since no window is wider than a point: where the first one is
+/// behind `src`, and the bytes from one column of fractals to the next. `None` for images with windows, and for tiles that
+/// reach beyond theirs.
+pub(crate) fn plain(x: &LoadData3d<Value>) -> Option<[u64; 2]> {
+    let c0 = 32 / x.src.elem.size();
+    let rows = u64::from(x.size[0]) * u64::from(x.size[1]);
+    let points = x.filter == [1, 1] && x.stride == [1, 1] && x.pad == [0; 4];
+    let inside = n(&x.m_start) + n(&x.m).next_multiple_of(16) <= rows
+        && n(&x.k_start) + n(&x.k) <= n(&x.channels).next_multiple_of(c0);
+    (points && inside).then_some([(n(&x.k_start) / c0 * rows + n(&x.m_start)) * 32, rows * 32])
+}
+
 /// Every access of an instruction, reads first. `space` gives the memory of a base.
 pub fn footprint(instr: &Instr<Value>, space: &dyn Fn(Base) -> Space) -> Vec<Touch> {
     let mut feet = Feet(Vec::new());
@@ -280,10 +292,11 @@ pub fn footprint(instr: &Instr<Value>, space: &dyn Fn(Base) -> Space) -> Vec<Tou
         Instr::LoadData3d(x) => {
             let size = x.src.elem.size();
             let c0 = 32 / size;
+            let (rows, columns) = (n(&x.m).div_ceil(16), n(&x.k).div_ceil(c0));
             let image = u64::from(x.size[0]) * u64::from(x.size[1]) * n(&x.channels).div_ceil(c0) * 32;
-            f.reads("src", &x.src, Runs::one(0, image));
-            let tile = n(&x.m).div_ceil(16) * n(&x.k).div_ceil(c0) * 512;
-            f.writes("dst", &x.dst, Runs::one(0, tile));
+            let runs = plain(x).map(|[first, column]| Runs::row(first as i64, rows * 512, columns, column));
+            f.reads("src", &x.src, runs.unwrap_or(Runs::one(0, image)));
+            f.writes("dst", &x.dst, Runs::one(0, rows * columns * 512));
         }
         Instr::InitConst(x) => {
             let unit = if space(x.dst.base) == Space::L1 { 32 } else { 512 };

@@ -25,6 +25,7 @@ pub use builder::{Buf, Builder, Gm};
 pub use check::{Broken, Known, check};
 pub use elem::{Elem, Pipe, Space, Unit};
 pub use exists::{cast_exists, event_exists};
+pub(crate) use footprint::plain;
 pub use footprint::{Runs, Touch, footprint};
 pub use instr::*;
 pub use meaning::ReductionKind;

@@ -1,18 +1,18 @@
 //! Product of matrices on the cube unit: ATen's `mm`, `bmm`, `addmm`, `baddbmm`, `linear`.
 //!
 //! A task is a tile of one result. Its sums run over all of k on one core, in ascending order, so the bits are the same
-//! for any number of blocks. Panels of the operands go to L1 as columns of fractals, steps of them to L0; two of each
-//! are in flight.
+//! for any number of blocks. Panels of the operands go to L1 as columns of fractals, steps of them to L0 by one instruction
+//! for each operand; two of each are in flight.
 //!
 //! A bias is a first step of length one: a column of ones times the bias, so that sums begin with it in f32.
 
+use super::matmul_shape::{Matmul, Matrix, SIDE, check};
 use super::matmul_store::{Tile, store};
-use super::refusal;
 use crate::chip::Arch;
-use crate::finding::{Result, Rule};
+use crate::finding::Result;
 use crate::kernel::{
-    Barrier, Buf, Builder, CopyNdToNz, DataCopy, Elem, Gm, InitConst, LoadData2d, Mmad, Over, Pipe, Program,
-    Scalar, ScalarType, Space, Unit, UnitFlag, VarId, View,
+    Barrier, Buf, Builder, CopyNdToNz, DataCopy, Elem, Gm, InitConst, LoadData2d, LoadData3d, Mmad, Over,
+    Pipe, Program, Scalar, ScalarType, Space, Unit, UnitFlag, VarId, View,
 };
 
 /// Rows of a tile.
@@ -23,47 +23,6 @@ const COLUMNS: u64 = 256;
 const PANEL: u64 = 16;
 /// The same of a step in L0.
 const STEP: u64 = 4;
-/// Rows of a fractal; of 16-bit elements also columns.
-pub(super) const SIDE: u64 = 16;
-/// Largest size that a dimension, a row's stride or an operand may have.
-const LIMIT: u64 = i32::MAX as u64;
-
-/// Place of a matrix in memory, in elements.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Matrix {
-    /// True where it lies transposed: columns one after the other.
-    pub transposed: bool,
-    /// From one row (of the transpose, where it is stored) to the next: at least a row's elements.
-    pub row: u64,
-    /// From one matrix of the batch to the next, in both dimensions of the batch; 0 reads the same one again.
-    pub batch: [u64; 2],
-}
-
-/// Shapes of [`matmul`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Matmul {
-    /// Type of a, b and the bias: f16, on A2 also bf16 and f32. Products are exact, sums f32.
-    pub elem: Elem,
-    /// Type of c: f32, or `elem`, rounded once to nearest even.
-    pub out: Elem,
-    /// Rows of c.
-    pub m: u64,
-    /// Columns of c.
-    pub n: u64,
-    /// Length of the sums.
-    pub k: u64,
-    /// Sizes of the batch's dimensions; 1 where there are none.
-    pub batch: [u64; 2],
-    /// Left operand, m × k.
-    pub a: Matrix,
-    /// Right operand, k × n.
-    pub b: Matrix,
-    /// Result, m × n.
-    pub c: Matrix,
-    /// True where a bias of n elements is added to each row.
-    pub bias: bool,
-}
-
 /// `c[i, j] = Σ a[i, p] · b[p, j] + bias[j]` for every matrix of the batch.
 ///
 /// Parameters: `a`, `b`, `bias` if there is one, `c`. They begin at the first element; lengths are up to the last
@@ -76,7 +35,7 @@ pub struct Matmul {
 /// strides that are too small, and results whose rows overlap.
 pub fn matmul(arch: Arch, shape: &Matmul) -> Result<Program> {
     let name = format!("matmul_{}_{}", shape.elem, shape.out);
-    let lens = check(arch, shape, &name)?;
+    let lens = check(arch, shape, &name, ROWS)?;
     if shape.c.transposed {
         // The transpose of the result is a product too: of the transposes, in the other order.
         let turn = |x: Matrix| Matrix { transposed: !x.transposed, ..x };
@@ -109,14 +68,12 @@ struct Sizes {
     fractals: [Scalar; 2],
 }
 
-/// Fractals of an operand in L1 that a step takes: `outer × inner` of them, in L0's order.
-struct Steps {
-    src: View,
-    outer: Scalar,
-    inner: Scalar,
-    start: Scalar,
-    strides: [Scalar; 2],
-    transpose: bool,
+/// An operand's part of a step, on its way from L1 to L0 in one instruction.
+enum Part {
+    /// So many fractals that lie one behind the other, from `start` on.
+    Run { src: View, start: Scalar, count: Scalar, transpose: bool },
+    /// A tile of a matrix in columns of fractals, of `rows` rows each: `tile` rows and columns from `from` on.
+    Tile { src: View, rows: u64, columns: u64, from: [Scalar; 2], tile: [Scalar; 2], transpose: bool },
 }
 
 fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2]) -> Result<Program> {
@@ -218,32 +175,27 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
                 false => read_across(k, panel.clone(), bias.at(&column), &1.into(), &sizes, n, &SIDE.into()),
             }
             k.flag(Pipe::Mte2, Pipe::Mte1, slot.clone());
-            let a = Steps {
-                src: ones.at(0),
-                outer: fractals[0].clone(),
-                inner: 1.into(),
+            let run = |src: View, count: &Scalar, transpose: bool| Part::Run {
+                src,
                 start: 0.into(),
-                strides: [1.into(), 1.into()],
-                transpose: false,
+                count: count.clone(),
+                transpose,
             };
-            let b = cube.right(panel, down_bias, &sizes, &1.into(), &0.into(), &1.into());
+            let a = run(ones.at(0), &fractals[0], false);
+            let b = run(panel, &fractals[1], !down_bias);
             cube.step(k, store, &sizes, [a, b], &1.into(), 1.into());
             cube.panel_done(k, slot);
         }
         k.for_each("deep", 0, depth, panel_len, |k, deep| {
             let len = k.let_("len", Scalar::from(panel_len).min(Scalar::from(depth) - deep.clone()));
-            let pitch = len.clone().div_ceil(SIDE as i64) * SIDE;
-            // Rows of the panel of an operand whose rows in memory are along k.
-            let used = shape.a.transposed || !shape.b.transposed;
-            let pitch = if used { k.let_("pitch", pitch) } else { pitch };
             let slot = cube.panel_slot(k);
             let left = cube.panels[0].at(slot.clone() * (ROWS * panel_len));
             let right = cube.panels[1].at(slot.clone() * (COLUMNS * panel_len));
             let from = operands[0].at(place(&shape.a, &row, &deep));
             match shape.a.transposed {
-                true => read(k, left.clone(), from, &len, &rows, shape.a.row, &pitch),
+                true => read(k, left.clone(), from, &len, &rows, shape.a.row, &panel_len.into()),
                 false => {
-                    let height = fractals[0].clone() * SIDE;
+                    let height = Scalar::from(ROWS);
                     read(k, left.clone(), from.clone(), &rows, &len, shape.a.row, &height);
                     if m % ROWS == 1 {
                         // The cube unit reads a single row otherwise than two.
@@ -259,16 +211,16 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
                     let height = fractals[1].clone() * SIDE;
                     read_down(k, right.clone(), from, &len, &sizes, shape, &height);
                 }
-                false => read_across(k, right.clone(), from, &len, &sizes, shape.b.row, &pitch),
+                false => {
+                    read_across(k, right.clone(), from, &len, &sizes, shape.b.row, &panel_len.into());
+                }
             }
             k.flag(Pipe::Mte2, Pipe::Mte1, slot.clone());
             k.for_each("inside", 0, len.clone(), step_len, |k, at| {
                 let count = k.let_("count", Scalar::from(step_len).min(len.clone() - at.clone()));
                 let take = k.let_("take", count.clone().div_ceil(c0 as i64));
-                let first = k.let_("first", at.clone() / c0);
-                let pitch = pitch.clone() / SIDE;
-                let a = cube.left(left.clone(), &sizes, &pitch, &first, &take);
-                let b = cube.right(right.clone(), shape.b.transposed, &sizes, &pitch, &first, &take);
+                let a = cube.left(left.clone(), &sizes, &at, &take);
+                let b = cube.right(right.clone(), &sizes, &at, &take);
                 let init = if shape.bias { 0.into() } else { (deep.clone() + at).eq(0) };
                 cube.step(k, store, &sizes, [a, b], &count, init);
             });
@@ -301,33 +253,50 @@ impl Cube {
         k.set(self.rounds[0], self.rounds[0] + 1);
     }
 
-    /// Fractals of the left operand, `take` along k from `first`; `pitch` fractals of k are in the panel.
-    fn left(&self, src: View, sizes: &Sizes, pitch: &Scalar, first: &Scalar, take: &Scalar) -> Steps {
-        let rows = sizes.fractals[0].clone();
-        let transpose = self.shape.a.transposed;
-        let (start, strides) = match transpose {
-            true => (first.clone(), [pitch.clone(), 1.into()]),
-            false => (first.clone() * rows.clone(), [1.into(), rows.clone()]),
-        };
-        Steps { src, outer: rows, inner: take.clone(), start, strides, transpose }
+    /// The left operand's part of a step: `take` columns of fractals along k from `at` on.
+    fn left(&self, src: View, sizes: &Sizes, at: &Scalar, take: &Scalar) -> Part {
+        let (own, along) = (sizes.fractals[0].clone() * SIDE, take.clone() * self.c0);
+        let panel = PANEL * self.c0;
+        match self.shape.a.transposed {
+            true => Part::Tile {
+                src,
+                rows: panel,
+                columns: ROWS,
+                from: [at.clone(), 0.into()],
+                tile: [along, own],
+                transpose: true,
+            },
+            false => Part::Tile {
+                src,
+                rows: ROWS,
+                columns: panel,
+                from: [0.into(), at.clone()],
+                tile: [own, along],
+                transpose: false,
+            },
+        }
     }
 
-    /// The same of the right operand.
-    fn right(
-        &self,
-        src: View,
-        transposed: bool,
-        sizes: &Sizes,
-        pitch: &Scalar,
-        first: &Scalar,
-        take: &Scalar,
-    ) -> Steps {
+    /// The right operand's.
+    fn right(&self, src: View, sizes: &Sizes, at: &Scalar, take: &Scalar) -> Part {
         let columns = sizes.fractals[1].clone();
-        let (start, strides) = match transposed {
-            true => (first.clone() * columns.clone(), [columns.clone(), 1.into()]),
-            false => (first.clone(), [1.into(), pitch.clone()]),
-        };
-        Steps { src, outer: take.clone(), inner: columns, start, strides, transpose: !transposed }
+        match self.shape.b.transposed {
+            true => Part::Run {
+                src,
+                start: at.clone() / self.c0 * columns.clone(),
+                count: take.clone() * columns,
+                transpose: false,
+            },
+            false => Part::Tile {
+                src,
+                rows: PANEL * self.c0,
+                columns: COLUMNS,
+                from: [at.clone(), 0.into()],
+                tile: [take.clone() * self.c0, columns * SIDE],
+                // Fractals on their way to L0B are transposed in any case.
+                transpose: false,
+            },
+        }
     }
 
     /// A product of `count` terms onto the sums, which it begins where `init` is not 0.
@@ -336,7 +305,7 @@ impl Cube {
         k: &mut Builder,
         store: &super::matmul_store::Store,
         sizes: &Sizes,
-        operands: [Steps; 2],
+        operands: [Part; 2],
         count: &Scalar,
         init: Scalar,
     ) {
@@ -344,8 +313,8 @@ impl Cube {
         k.wait_flag(Pipe::M, Pipe::Mte1, slot.clone());
         let lens = [ROWS, COLUMNS].map(|x| x * STEP * self.c0);
         let places = [0, 1].map(|i| self.steps[i].at(slot.clone() * lens[i]));
-        for (steps, to) in operands.into_iter().zip(&places) {
-            load(k, to, steps);
+        for (part, to) in operands.into_iter().zip(&places) {
+            load(k, to, part);
         }
         k.flag(Pipe::Mte1, Pipe::M, slot.clone());
         k.if_(init.clone(), |k| store.free(k));
@@ -373,21 +342,39 @@ impl Cube {
     }
 }
 
-/// Fractals from L1 to L0.
-fn load(k: &mut Builder, to: &View, x: Steps) {
-    let Steps { src, outer, inner, start, strides: [apart, stride], transpose } = x;
-    let fractal = SIDE * to.elem.per_block();
-    k.for_each("o", 0, outer, 1, |k, o| {
-        k.issue(LoadData2d {
-            dst: to.add(o.clone() * inner.clone() * fractal),
+/// A part of a step from L1 to L0.
+fn load(k: &mut Builder, to: &View, part: Part) {
+    let dst = to.clone();
+    match part {
+        Part::Run { src, start, count, transpose } => k.issue(LoadData2d {
+            dst,
             src,
-            start: start + o * apart,
-            repeat: inner,
-            src_stride: stride,
+            start,
+            repeat: count,
+            src_stride: 1.into(),
             dst_gap: 0.into(),
             transpose,
-        });
-    });
+        }),
+        Part::Tile { src, rows, columns, from: [down, right], tile: [m, along], transpose } => {
+            // An image of one row, and a filter of one point.
+            k.issue(LoadData3d {
+                dst,
+                src,
+                size: [1, rows as u32],
+                channels: columns.into(),
+                k: along,
+                m,
+                k_start: right,
+                m_start: down,
+                stride: [1, 1],
+                filter: [1, 1],
+                dilation: [1, 1],
+                pad: [0; 4],
+                pad_value: 0.into(),
+                transpose,
+            });
+        }
+    }
 }
 
 /// A column of ones as the left operand, in L1.
@@ -507,76 +494,4 @@ fn read_down(
             read(k, to, from, &SIDE.into(), depth, row, pitch);
         });
     }
-}
-
-/// Elements that each pointer reaches.
-fn check(arch: Arch, shape: &Matmul, name: &str) -> Result<[u64; 3]> {
-    let Matmul { elem, out, m, n, k, batch, a, b, c, bias } = *shape;
-    let fail = |rule, message| Err(refusal(name, "mm", rule, message));
-    let types = elem == Elem::F16 || (matches!(elem, Elem::BF16 | Elem::F32) && arch == Arch::A2);
-    if !types || !(out == Elem::F32 || out == elem) {
-        return fail(
-            Rule::Unsupported,
-            format!("{elem} to {out} is no product that the kernel has on {arch}"),
-        );
-    }
-    // Fractals of 32 bits keep their rows: these have to run along k.
-    let along = [a.transposed, !b.transposed];
-    if elem == Elem::F32 && along != [false; 2] {
-        return fail(Rule::Unsupported, "rows of an f32 operand do not run along k".into());
-    }
-    if bias && c.transposed {
-        return fail(Rule::Unsupported, "the result is transposed and has a bias".into());
-    }
-    for (what, size) in
-        [("rows", m), ("columns", n), ("terms of a sum", k), ("batch", batch[0]), ("batch", batch[1])]
-    {
-        if !(1..=LIMIT).contains(&size) {
-            return fail(Rule::Range, format!("{what}: {size}, outside 1 to {LIMIT}"));
-        }
-    }
-    let mut lens = [0; 3];
-    for ((name, x, rows, columns), len) in
-        [("a", a, m, k), ("b", b, k, n), ("c", c, m, n)].into_iter().zip(&mut lens)
-    {
-        let (rows, columns) = if x.transposed { (columns, rows) } else { (rows, columns) };
-        if x.row < columns || x.row > LIMIT {
-            return fail(Rule::Range, format!("rows of {name} are {} apart, {columns} elements each", x.row));
-        }
-        let matrix = (rows - 1).checked_mul(x.row).and_then(|x| x.checked_add(columns));
-        let outer = (batch[0] - 1).checked_mul(x.batch[0]);
-        let inner = (batch[1] - 1).checked_mul(x.batch[1]);
-        let total = matrix.zip(outer).zip(inner).and_then(|((m, o), i)| m.checked_add(o)?.checked_add(i));
-        *len = match total {
-            Some(len) if len <= i64::MAX as u64 / 16 => len,
-            _ => return fail(Rule::Range, format!("{name} does not fit in memory")),
-        };
-        let dims = [(batch[0], x.batch[0]), (batch[1], x.batch[1]), (rows, x.row), (columns, 1)];
-        if name == "c" && !distinct(dims) {
-            return fail(
-                Rule::Range,
-                format!("results overlap: rows {} apart, matrices {:?}", x.row, x.batch),
-            );
-        }
-    }
-    if batch[0]
-        .checked_mul(batch[1])
-        .and_then(|x| x.checked_mul(m.div_ceil(ROWS))?.checked_mul(n.div_ceil(SIDE)))
-        .is_none_or(|x| x > i64::MAX as u64 / 4)
-    {
-        return fail(Rule::Range, "there are too many tiles".into());
-    }
-    Ok(lens)
-}
-
-/// True where elements of dimensions (size, stride) have places of their own: each stride beyond all smaller ones'
-/// reach.
-fn distinct(mut dims: [(u64, u64); 4]) -> bool {
-    dims.sort_by_key(|&(_, stride)| stride);
-    let mut reach = 0u64;
-    dims.into_iter().filter(|&(size, _)| size > 1).all(|(size, stride)| {
-        let free = stride > reach;
-        reach = reach.saturating_add((size - 1).saturating_mul(stride));
-        free
-    })
 }

@@ -1,6 +1,6 @@
 //! Results of products out of L0C into memory, as each chip has it.
 
-use super::matmul::{Matmul, SIDE};
+use super::matmul_shape::{Matmul, SIDE};
 use crate::chip::Arch;
 use crate::kernel::{
     Barrier, Buf, Builder, CacheFlush, CopyL0c, DataCopy, Elem, Fixpipe, Layout, Pipe, Quant, Scalar,

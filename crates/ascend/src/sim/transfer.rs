@@ -280,45 +280,69 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
+    /// Fractals of the matrix that im2col makes. In L0A they follow one another along k, transposed along m; in L0B along k,
+    /// each of them transposed (asc-devkit's `load_data_l12l0` example).
     fn im2col(&mut self, x: &LoadData3d<Value>) -> Done {
         let size = x.src.elem.size() as i64;
         let c0 = 32 / size;
+        let (rows, columns) = ((n(&x.m) + 15) / 16, (n(&x.k) + c0 - 1) / c0);
+        let to_b = self.program.space(x.dst.base) == Space::L0b;
+        let turned = to_b || x.transpose;
+        if turned && size != 2 {
+            return Err(Fault::new(Rule::Unsupported, "the simulator turns fractals of 16-bit types alone"));
+        }
+        let fractal = |i: i64, j: i64| match x.transpose && !to_b {
+            true => x.dst.byte() + (j * rows + i) * 512,
+            false => x.dst.byte() + (i * columns + j) * 512,
+        };
+        if let Some([first, column]) = plain(x) {
+            for i in 0..rows {
+                for j in 0..columns {
+                    let behind = first as i64 + j * column as i64 + i * 512;
+                    let from = (x.src.base, x.src.byte() + behind);
+                    let to = (x.dst.base, fractal(i, j));
+                    match turned {
+                        true => self.transposed::<2>(from, to)?,
+                        false => self.copy(from, to, 512)?,
+                    }
+                }
+            }
+            return Ok(());
+        }
         let [height, width] = x.size.map(i64::from);
         let [filter_h, filter_w] = x.filter.map(i64::from);
         let [left, right, top, _bottom] = x.pad.map(i64::from);
         let [stride_h, stride_w] = x.stride.map(i64::from);
         let [dilation_h, dilation_w] = x.dilation.map(i64::from);
-        let columns = ((width + left + right - dilation_w * (filter_w - 1) - 1) / stride_w + 1).max(1);
-        let (m, k) = ((n(&x.m) + 15) / 16 * 16, (n(&x.k) + c0 - 1) / c0 * c0);
+        let across = ((width + left + right - dilation_w * (filter_w - 1) - 1) / stride_w + 1).max(1);
         let mut pad = [0; 8];
         write_number(x.src.elem, x.pad_value.to_f64(), Round::Rint, &mut pad);
-        // L0A has rows of fractals one behind the other, L0B columns of them.
-        let (rows, to_b) = ((m / 16), self.program.space(x.dst.base) == Space::L0b);
-        if x.transpose && !to_b {
-            return Err(Fault::new(Rule::Unsupported, "L0A takes no transposed tile here"));
-        }
-        for i in 0..m {
+        for i in 0..rows * 16 {
             let position = n(&x.m_start) + i;
-            let (row, column) = (position / columns * stride_h - top, position % columns * stride_w - left);
-            for j in (0..k).step_by(c0 as usize) {
-                let at = (n(&x.k_start) + j) / c0;
+            let (row, column) = (position / across * stride_h - top, position % across * stride_w - left);
+            for j in 0..columns {
+                let at = n(&x.k_start) / c0 + j;
                 let (channel_block, point) = (at / (filter_h * filter_w), at % (filter_h * filter_w));
                 let (h, w) = (row + point / filter_w * dilation_h, column + point % filter_w * dilation_w);
                 let inside = (0..height).contains(&h)
                     && (0..width).contains(&w)
                     && channel_block * c0 < n(&x.channels);
                 let source = x.src.byte() + ((channel_block * height + h) * width + w) * 32;
-                let fractal = match to_b {
-                    true => (j / c0) * rows + i / 16,
-                    false => (i / 16) * (k / c0) + j / c0,
+                let to = fractal(i / 16, j);
+                // A row of the fractal, or a column of it.
+                let (pieces, len, first, step) = match turned {
+                    true => (c0, size, i % 16 * size, 16 * size),
+                    false => (1, 32, i % 16 * 32, 0),
                 };
-                let to = x.dst.byte() + fractal * 512 + i % 16 * 32;
-                match inside {
-                    true => self.copy((x.src.base, source), (x.dst.base, to), 32)?,
-                    false => {
-                        let cells = self.write(x.dst.base, to, 32)?.chunks_exact_mut(size as usize);
-                        cells.for_each(|cell| cell.copy_from_slice(&pad[..size as usize]));
-                        self.define(x.dst.base, to, 32, true);
+                for piece in 0..pieces {
+                    let to = (x.dst.base, to + first + piece * step);
+                    match inside {
+                        true => self.copy((x.src.base, source + piece * len), to, len as usize)?,
+                        false => {
+                            let cells = self.write(to.0, to.1, len as usize)?.chunks_exact_mut(size as usize);
+                            cells.for_each(|cell| cell.copy_from_slice(&pad[..size as usize]));
+                            self.define(to.0, to.1, len as usize, true);
+                        }
                     }
                 }
             }
