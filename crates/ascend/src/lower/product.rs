@@ -16,6 +16,13 @@ use headwater_core::ops::{OpCx, linear};
 use headwater_core::plan::TensorView;
 use std::sync::Arc;
 
+/// Elements of f16 in 32 bytes.
+const BLOCK: usize = 16;
+
+/// Results from which on those in short rows are written as blocks first: three launches more are shorter than as many
+/// stores of the scalar unit.
+const NARROW: usize = 1024;
+
 /// Most launches of a product with more than two dimensions of batch.
 const LAUNCHES: usize = 4096;
 
@@ -98,6 +105,15 @@ pub fn affine(
     Ok(s.lowered)
 }
 
+/// True for products onto rows of less than a block that lie together, where there are enough of them, and sums of a block
+/// or more, whose copies are whole ones.
+fn narrow(b: &Tensor, c: &Tensor) -> bool {
+    let shape = c.shape();
+    let (columns, terms) = (shape[shape.rank() - 1], b.shape()[b.shape().rank() - 2]);
+    let many = shape.checked_numel().is_some_and(|n| n >= NARROW);
+    columns < BLOCK && terms >= BLOCK && c.view.layout.is_contiguous() && many
+}
+
 /// Input `i` of a step, which is there.
 pub(super) fn input(reads: &[Option<TensorView>], i: usize) -> Result<Tensor, Refusal> {
     let view = reads.get(i).and_then(Option::as_ref);
@@ -134,6 +150,9 @@ impl Sequence<'_> {
         }
         if self.chip.arch == Arch::P310 && elem == Elem::F32 {
             return self.split_product(a, b, bias, c);
+        }
+        if self.chip.arch == Arch::P310 && narrow(b, c) {
+            return self.narrow_product(a, b, bias, c);
         }
         let mark = self.mark();
         let batch = &c.shape()[..c.shape().rank() - 2];
@@ -207,6 +226,40 @@ impl Sequence<'_> {
             let launch = Launch { program: program.clone(), args, blocks: self.chip.cube_cores };
             self.lowered.launches.push(launch);
         }
+        self.release(mark);
+        Ok(())
+    }
+
+    /// A product of less than a block of columns on 310P, whose kernel would write them element by element: with columns of
+    /// zeros behind them, and then a copy.
+    fn narrow_product(
+        &mut self,
+        a: &Tensor,
+        b: &Tensor,
+        bias: Option<&Tensor>,
+        c: &Tensor,
+    ) -> Result<(), Refusal> {
+        let mark = self.mark();
+        let turned = b.transposed();
+        let [lead @ .., columns, terms] = &turned.shape()[..] else {
+            return Err(Refusal::new("a product of no matrices"));
+        };
+        let wide = self.scratch(b.dtype(), &[lead, &[BLOCK, *terms]].concat())?;
+        self.fill(&wide, 0.0)?;
+        self.copy(&turned, &wide.part(lead.len(), 0, *columns)?)?;
+        let bias = match bias {
+            Some(bias) => {
+                let padded = self.scratch(bias.dtype(), &[BLOCK])?;
+                self.fill(&padded, 0.0)?;
+                self.copy(bias, &padded.part(0, 0, *columns)?)?;
+                Some(padded)
+            }
+            None => None,
+        };
+        let last = c.shape().rank() - 1;
+        let to = self.scratch(c.dtype(), &[&c.shape()[..last], &[BLOCK]].concat())?;
+        self.product(a, &wide.transposed(), bias.as_ref(), &to)?;
+        self.copy(&to.part(last, 0, *columns)?, c)?;
         self.release(mark);
         Ok(())
     }

@@ -33,7 +33,7 @@ const PICKED: usize = 256;
 
 /// Rows of an operand that were split.
 struct Parts {
-    /// `[batch…, rows, 3 · pitch]`: h, then the two factors of the mixed terms.
+    /// `[batch…, rows or more, 3 · pitch]`: h, then the two factors of the mixed terms.
     packed: Tensor,
     /// Inverse of the scale: `[batch…, rows]`.
     scale: Tensor,
@@ -64,16 +64,16 @@ impl Sequence<'_> {
         let mark = self.mark();
         let rank = c.shape().rank();
         let (batch, columns) = (&c.shape()[..rank - 2], c.shape()[rank - 1]);
-        let left = self.split(a, [1, 2])?;
-        let right = self.split(&b.transposed(), [2, 1])?;
-        // Rows of less than a block would be written element by element.
+        let left = self.split(a, [1, 2], 1)?;
+        let right = self.split(&b.transposed(), [2, 1], BLOCK)?;
+        // Rows of less than a block would be written element by element, by one core.
         let shape = [batch, &[c.shape()[rank - 2], columns.max(BLOCK)]].concat();
         let mut sums = Vec::new();
         for (first, parts) in [(0, 1), (1, 2)] {
-            let to = self.scratch(F32, &shape)?.part(rank - 1, 0, columns)?;
+            let to = self.scratch(F32, &shape)?;
             let (a, b) = (left.of(first, parts)?, right.of(first, parts)?.transposed());
             self.product(&a, &b, None, &to)?;
-            sums.push(to);
+            sums.push(to.part(rank - 1, 0, columns)?);
         }
         let mut program = RowBuilder::new(&c.shape()[..rank - 1], &[columns]);
         let [large, small] = [(); 2].map(|()| program.read(F32, Access::identity(rank)));
@@ -107,8 +107,9 @@ impl Sequence<'_> {
     }
 
     /// Splits the rows of `[batch…, rows, columns]`. `places`: parts at which h, without infinities and NaN, and l stand
-    /// as factors of the mixed terms. Matrices that repeat are split once.
-    fn split(&mut self, t: &Tensor, places: [usize; 2]) -> Result<Parts, Refusal> {
+    /// as factors of the mixed terms. Matrices that repeat are split once. They have `least` rows at least, of zeros where
+    /// they have fewer.
+    fn split(&mut self, t: &Tensor, places: [usize; 2], least: usize) -> Result<Parts, Refusal> {
         let layout = &t.view.layout;
         let rank = layout.shape.rank();
         let once = |d: usize| if d < rank - 2 && layout.strides[d] == 0 { 1 } else { layout.shape[d] };
@@ -116,17 +117,26 @@ impl Sequence<'_> {
         let (lead, len) = (dims[..rank - 1].iter().map(|d| d.0).collect::<Vec<_>>(), layout.shape[rank - 1]);
         let pitch = len.checked_next_multiple_of(BLOCK).filter(|p| p.checked_mul(3).is_some());
         let pitch = pitch.ok_or_else(|| Refusal::new("rows beyond memory"))?;
-        let packed = self.scratch(F16, &[&lead[..], &[3 * pitch]].concat())?;
+        let rows = lead[rank - 2];
+        let packed = self.scratch(F16, &[&lead[..rank - 2], &[rows.max(least), 3 * pitch]].concat())?;
         let scale = self.scratch(F32, &lead)?;
         let mark = self.mark();
         let mut from = t.walked(&dims)?;
         if layout.strides[rank - 1] != 1 && len > PICKED {
             from = self.copied(&from)?;
         }
-        if pitch != len {
+        if pitch != len || rows < least {
             self.fill(&packed, 0.0)?;
         }
-        let mut b = RowBuilder::new(&lead, &[len]);
+        // Rows of less than a block are split with zeros behind them: their parts are whole blocks.
+        let width = if len < BLOCK { pitch } else { len };
+        if width != len {
+            let padded = self.scratch(F32, &[&lead[..], &[width]].concat())?;
+            self.fill(&padded, 0.0)?;
+            self.copy(&from, &padded.part(rank - 1, 0, len)?)?;
+            from = padded;
+        }
+        let mut b = RowBuilder::new(&lead, &[width]);
         let all = Access::identity(rank);
         let read = b.read(F32, all.clone());
         let finite = b.expr(&x(0).abs().lt(float(f64::INFINITY)), &[read]);
@@ -154,7 +164,7 @@ impl Sequence<'_> {
         let mut writes = Vec::new();
         for (part, value) in [(0, high), (places[0], own), (places[1], low)] {
             b.store(F16, all.clone(), value);
-            writes.push(packed.part(rank - 1, part * pitch, len)?);
+            writes.push(packed.part(rank - 2, 0, rows)?.part(rank - 1, part * pitch, width)?);
         }
         let by_row = (0..rank).map(|d| (d < rank - 1).then_some(d)).collect::<Vec<_>>();
         b.store(F32, Access::dims(&by_row), inverse);
