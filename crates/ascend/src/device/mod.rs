@@ -9,6 +9,7 @@ mod executable;
 mod host_step;
 mod machine;
 mod npu;
+mod npu_memory;
 mod npu_stream;
 mod place;
 mod simulator;

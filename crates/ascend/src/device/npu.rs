@@ -3,6 +3,7 @@
 
 use super::executable::Loaded;
 use super::machine::{Argument, Fault, Launch, Machine};
+use super::npu_memory::{AscendBuffer, memory_of};
 use super::npu_stream::AscendStream;
 use super::survey::survey;
 use super::target;
@@ -18,7 +19,6 @@ use headwater_core::diagnostic::{Error, Result};
 use headwater_core::fail;
 use headwater_core::plan::Plan;
 use headwater_core::target::Target;
-use std::any::Any;
 use std::sync::Arc;
 
 /// An NPU of this machine.
@@ -85,29 +85,6 @@ impl Ascend {
     pub fn arch(&self) -> Arch {
         self.npu.device.arch()
     }
-}
-
-/// Memory of the device as a buffer.
-#[derive(Debug)]
-struct AscendBuffer(DeviceMemory);
-
-impl Buffer for AscendBuffer {
-    fn bytes(&self) -> usize {
-        self.0.bytes()
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-/// The device memory of a buffer.
-pub(super) fn memory_of<'a>(
-    device: &Arc<host::Device>,
-    buffer: &'a Arc<dyn Buffer>,
-) -> Option<&'a DeviceMemory> {
-    let own = buffer.as_any().downcast_ref::<AscendBuffer>().map(|b| &b.0);
-    own.filter(|memory| Arc::ptr_eq(memory.device(), device))
 }
 
 impl Machine for Npu {

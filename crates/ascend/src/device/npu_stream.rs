@@ -6,7 +6,7 @@
 //! come again by themselves.
 
 use super::machine::Fault;
-use super::npu;
+use super::npu_memory;
 use crate::host::{self, DeviceMemory, Pending, PinnedMemory};
 use headwater_core::device::{Buffer, Event, Fetched, Stream};
 use headwater_core::diagnostic::{Error, Result};
@@ -30,7 +30,8 @@ pub(super) struct AscendStream {
 }
 
 fn memory_of<'a>(device: &Arc<host::Device>, buffer: &'a Arc<dyn Buffer>) -> Result<&'a DeviceMemory> {
-    npu::memory_of(device, buffer).ok_or_else(|| fail!(Device, "a buffer is not one of {}", device.name()))
+    npu_memory::memory_of(device, buffer)
+        .ok_or_else(|| fail!(Device, "a buffer is not one of {}", device.name()))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,12 +4,10 @@
 //! lanes are brought together. A batch is read, computed on arrays and written.
 
 use super::Fault;
+pub use super::lane_room::{CHUNK, LaneRoom, Lanes};
 use super::memory::Reach;
 use super::numbers::*;
 use crate::kernel::*;
-
-/// Lanes that are computed at a time.
-pub const CHUNK: usize = 512;
 
 /// A number that lanes are computed in.
 pub trait Number: Copy + Default + Send + 'static {
@@ -19,22 +17,6 @@ pub trait Number: Copy + Default + Send + 'static {
     fn write(elem: Elem, from: &[Self], to: &mut [u8]);
     /// The room for them.
     fn room(room: &mut LaneRoom) -> &mut Option<Box<Lanes<Self>>>;
-}
-
-/// A batch of lanes: results and up to three operands.
-pub struct Lanes<T> {
-    /// Results.
-    pub out: [T; CHUNK],
-    /// Operands.
-    pub x: [[T; CHUNK]; 3],
-}
-
-/// Room for a batch, kept from one instruction to the next.
-#[derive(Default)]
-pub struct LaneRoom {
-    floats: Option<Box<Lanes<f32>>>,
-    ints: Option<Box<Lanes<i64>>>,
-    numbers: Option<Box<Lanes<f64>>>,
 }
 
 /// Floating-point types.

@@ -1,7 +1,7 @@
 //! Memories: bytes, and in checked runs whether each has been written.
 
 use super::Fault;
-use super::lanes::LaneRoom;
+use super::lane_room::LaneRoom;
 use crate::finding::Rule;
 use crate::kernel::{Base, Buffer, Param, Program, Space, Value, View};
 use std::ops::Range;

@@ -9,6 +9,7 @@ mod cache;
 mod core;
 mod cube;
 mod issue;
+mod lane_room;
 mod lanes;
 mod memory;
 mod numbers;
