@@ -157,21 +157,28 @@ impl Emitter<'_> {
             Scalar::Float(x) => bits |= !x.0.is_finite(),
             _ => {}
         });
+        // Sources may be joined into one unit.
         if minmax {
+            self.line("#ifndef HEADWATER_SMALLER_LARGER");
+            self.line("#define HEADWATER_SMALLER_LARGER");
             self.line(
                 "template <typename T> __aicore__ inline T smaller_(T a, T b) { return b < a ? b : a; }",
             );
             self.line(
                 "template <typename T> __aicore__ inline T larger_(T a, T b) { return b > a ? b : a; }",
             );
+            self.line("#endif");
         }
         if bits {
+            self.line("#ifndef HEADWATER_FROM_BITS");
+            self.line("#define HEADWATER_FROM_BITS");
             self.line("__aicore__ inline float from_bits_(uint32_t bits)");
             self.line("{");
             self.line("    union { uint32_t bits; float number; } both;");
             self.line("    both.bits = bits;");
             self.line("    return both.number;");
             self.line("}");
+            self.line("#endif");
         }
         if minmax || bits {
             self.line("");
