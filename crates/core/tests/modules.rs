@@ -14,9 +14,6 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("ascend", "lower::rows", &["body", "eval", "ints", "transfer"]),
     ("ascend", "lower::rows", &["kernel", "loops", "schedule"]),
     ("ascend-standin", "", &["exports", "program", "run", "stream", "world"]),
-    ("headwater", "", &["cli", "migrate"]),
-    ("headwater", "migrate", &["new", "page"]),
-    ("headwater", "migrate", &["steps", "training"]),
 ];
 
 /// Circles that stay, with the reason.

@@ -1,6 +1,8 @@
 //! Comparison of an imported model with PyTorch's recorded truth: outputs, every gradient, every recorded
 //! intermediate.
 
+pub mod tables;
+
 use crate::core::compile::{self, Instrument, Options};
 use crate::core::device::Device;
 use crate::core::evaluate;

@@ -1,5 +1,7 @@
 //! What is in a model and what training it needs, without running it and without reading its weights.
 
+pub mod tables;
+
 use crate::core::compile::{self, Snapshot, Stage};
 use crate::core::device::Device;
 use crate::core::graph::{InputRole, OutputRole};

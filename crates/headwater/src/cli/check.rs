@@ -1,11 +1,10 @@
 //! `headwater check`.
 
 use super::{Outcome, Status, Talk, op::parse_dtype};
-use crate::check::{CheckReport, Compared, check};
+use crate::check::{Compared, check, tables};
 use crate::core::device::Device;
-use crate::golden::{Golden, Kind};
+use crate::golden::Golden;
 use crate::model::Model;
-use crate::report::{Table, text};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 
@@ -40,11 +39,11 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         let foreign = golden.of_another(&args.model).ok().flatten();
         foreign.map_or("the comparison cannot run".into(), |f| format!("the comparison cannot run: {f}"))
     })?;
-    talk.table(&summary(&report));
+    talk.table(&tables::summary(&report));
     let shown = |c: &&Compared| args.all || !c.passed;
     let rows: Vec<&Compared> = report.compared.iter().filter(shown).collect();
     if !rows.is_empty() {
-        talk.table(&listing(if args.all { "All values" } else { "Out of bounds" }, &rows));
+        talk.table(&tables::listing(if args.all { "All values" } else { "Out of bounds" }, &rows));
     }
     report.missing.iter().for_each(|m| talk.line(m));
     if !report.unmatched.is_empty() {
@@ -68,46 +67,4 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     }
     let status = if report.passed() { Status::Done } else { Status::Differs };
     Outcome::of(report, status)
-}
-
-/// Counts and worst errors by kind.
-pub(crate) fn summary(r: &CheckReport) -> Table {
-    let title = format!("Compared with PyTorch in float64, run in {}", r.precision);
-    let mut t =
-        Table::new(&title, &["kind", ">compared", ">within bound", ">largest error", ">its bound", "where"]);
-    for (kind, _) in Kind::ALL {
-        let all = r.of(kind).count();
-        let Some(worst) = r.worst(kind) else { continue };
-        let good = r.of(kind).filter(|c| c.passed).count();
-        t.row([
-            format!("{kind:?}").to_lowercase(),
-            all.to_string(),
-            good.to_string(),
-            text::error(worst.error),
-            text::error(worst.bound),
-            worst.name.clone(),
-        ]);
-    }
-    t
-}
-
-/// One row a value.
-pub(crate) fn listing(title: &str, rows: &[&Compared]) -> Table {
-    let mut t = Table::new(title, &["kind", "name", ">error", ">bound", ">norm", "verdict", "computed at"]);
-    for c in rows {
-        t.row([
-            format!("{:?}", c.kind).to_lowercase(),
-            c.name.clone(),
-            text::error(c.error),
-            text::error(c.bound),
-            text::error(c.norm),
-            match (c.passed, c.zero) {
-                (true, false) => "ok".into(),
-                (true, true) => "zero".into(),
-                (false, _) => "DIFFERS".into(),
-            },
-            c.origin.clone(),
-        ]);
-    }
-    t
 }

@@ -1,11 +1,11 @@
 //! `headwater compile`.
 
 use super::amp::Amp;
-use super::inspect::buckets;
 use super::{Memory, Outcome, Talk};
 use crate::compile::{Dump, compile};
 use crate::core::compile::Goal;
 use crate::core::device::Device;
+use crate::inspect::tables;
 use crate::model::{Model, parse_dims};
 use crate::report::Table;
 use crate::runtime::amp::AmpConfig;
@@ -95,6 +95,6 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         ]);
     }
     talk.table(&table);
-    buckets(&made.buckets).iter().for_each(|table| talk.table(table));
+    tables::buckets(&made.buckets).iter().for_each(|table| talk.table(table));
     Outcome::of(made, true)
 }

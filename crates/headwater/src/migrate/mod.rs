@@ -3,6 +3,7 @@
 
 mod bundle;
 mod comparable;
+mod evaluation;
 mod folder;
 mod job;
 mod mixed;
@@ -122,7 +123,7 @@ pub fn migrate(
             })
         });
         let evaluated = trained.and_then(|t| {
-            run.step("evaluation", "Evaluation on held-out data", |_| steps::evaluation(&job, t))
+            run.step("evaluation", "Evaluation on held-out data", |_| evaluation::evaluation(&job, t))
         });
         let mixed = evaluated.and_then(|t| {
             run.step("mixed_precision", "Mixed precision", |w| mixed::mixed(&job, t, &frame, w))

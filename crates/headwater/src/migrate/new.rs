@@ -2,7 +2,7 @@
 //! comment, and the job runs as it is.
 
 use super::job::FILE;
-use super::page::{Files, text};
+use super::page::{BATCH, EPOCHS, Files, text};
 use crate::core::TensorType;
 use crate::curve::recorded_training;
 use crate::golden::Golden;
@@ -38,9 +38,6 @@ pub struct Written {
     pub notes: Vec<String>,
 }
 
-/// Batch of a job whose model takes any, and passes over its data, where nothing else is known.
-pub(super) const BATCH: usize = 32;
-pub(super) const EPOCHS: f64 = 3.0;
 /// Steps on a golden's one batch.
 const STEPS: u64 = 20;
 

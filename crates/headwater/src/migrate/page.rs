@@ -1,11 +1,14 @@
 //! The text of a new job's file: settings in force as lines, the others beside them as comments.
 
-use super::new::{BATCH, EPOCHS};
 use crate::runtime::TrainConfig;
 use crate::runtime::optim::Optimizer;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use std::fmt::Write;
+
+/// Batch of a job whose model takes any, and passes over its data, where nothing else is known.
+pub(super) const BATCH: usize = 32;
+pub(super) const EPOCHS: f64 = 3.0;
 
 /// Paths as they stand in the file.
 pub(super) struct Files {

@@ -1,0 +1,150 @@
+//! An inspection as tables, for the terminal and for reports.
+
+use super::{BucketUse, Inspection, StepsUse};
+use crate::report::{Table, text};
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// The inspection as tables.
+pub fn tables(i: &Inspection, device: &str) -> Vec<Table> {
+    let mut facts = Table::new("Model", &["what", "found"]);
+    for (name, ty) in &i.inputs {
+        facts.row([format!("input {name}"), ty.clone()]);
+    }
+    for (name, size) in &i.sizes {
+        let place = i.places.get(name).map_or(String::new(), |p| format!(" ({p})"));
+        facts.row([format!("size {name}{place}"), size.to_string()]);
+    }
+    facts.row([
+        "parameters".into(),
+        format!("{} in {} tensors", text::count(i.parameters.0 as f64), i.tensors.0),
+    ]);
+    facts.row([
+        "trained".into(),
+        format!("{} in {} tensors", text::count(i.parameters.1 as f64), i.tensors.1),
+    ]);
+    facts.row(["training step".into(), format!("{}FLOP", text::count(i.flops()))]);
+    let title = match &i.optimizer {
+        Some(optimizer) => format!("Memory of a training step with {optimizer}"),
+        None => "Memory of the forward pass".to_string(),
+    };
+    let mut memory = Table::new(&title, &["kind", ">bytes"]);
+    let m = &i.memory;
+    for (kind, bytes) in [
+        ("parameters", m.parameters),
+        ("buffers and constants", m.buffers),
+        ("f32 master weights", m.masters),
+        ("gradients", m.gradients),
+        ("moments", m.moments),
+        ("activations and workspace", m.arena),
+        ("inputs and outputs", m.inputs_outputs),
+        ("all", m.total()),
+    ] {
+        memory.row([kind.into(), text::bytes(bytes)]);
+    }
+    let mut ops = Table::new(
+        "Operators",
+        &["operator", ">forward", ">backward", ">FLOP", ">bytes", &format!("on {device}")],
+    );
+    for o in &i.operators {
+        ops.row([
+            o.name.clone(),
+            o.forward.to_string(),
+            o.backward.to_string(),
+            text::count(o.flops),
+            text::bytes(o.bytes as usize),
+            o.support.clone(),
+        ]);
+    }
+    let mut modules = Table::new("Modules", &["module", ">parameters", ">FLOP", ">held at the peak"]);
+    for u in &i.modules {
+        modules.row([
+            u.path.clone(),
+            text::count(u.parameters as f64),
+            text::count(u.flops),
+            text::bytes(u.peak),
+        ]);
+    }
+    let mut peak = Table::new(
+        &format!(
+            "Largest in memory at the fullest moment, step {} of {} of the plan",
+            i.peak.0,
+            i.live.len()
+        ),
+        &[">bytes", "made by", "in the model", ">from step", ">to step"],
+    );
+    for v in &i.peak.1 {
+        let op = if v.workspace { format!("workspace of {}", v.op) } else { v.op.clone() };
+        let (first, last) = (v.steps.0.to_string(), v.steps.1.to_string());
+        peak.row([text::bytes(v.bytes), op, v.place.clone(), first, last]);
+    }
+    let recomputed = i.recomputed.as_ref().map(|r| {
+        let mut t = Table::new("Recomputation for the memory budget", &["what", ">predicted"]);
+        t.row(["memory without".into(), text::bytes(r.before)]);
+        t.row(["memory".into(), text::bytes(r.after)]);
+        t.row(["results computed a second time".into(), r.results.to_string()]);
+        t.row(["operations added".into(), percent(r.more_operations)]);
+        t.row(["time added, by nominal rates".into(), percent(r.more_time)]);
+        t
+    });
+    let steps = steps(i, device);
+    let buckets = buckets(&i.buckets);
+    [facts, memory]
+        .into_iter()
+        .chain(recomputed)
+        .chain(buckets)
+        .chain([ops])
+        .chain(steps)
+        .chain([modules, peak])
+        .collect()
+}
+
+/// Buckets of gradients, if there are any.
+pub fn buckets(buckets: &[BucketUse]) -> Option<Table> {
+    let mut table = Table::new("Buckets of gradients", &["bucket", ">bytes", ">complete after step", ">of"]);
+    for b in buckets {
+        table.row([b.name.clone(), text::bytes(b.bytes), b.complete.to_string(), b.steps.to_string()]);
+    }
+    (!buckets.is_empty()).then_some(table)
+}
+
+/// The way steps run, where the device says more than that all are its own.
+fn steps(i: &Inspection, device: &str) -> Option<Table> {
+    let told = |s: &StepsUse| !s.host.is_empty() || s.predicted.is_some();
+    if !i.steps.iter().any(told) {
+        return None;
+    }
+    let remark = i.remark.as_deref().map_or(String::new(), |r| format!(" ({r})"));
+    let mut table = Table::new(
+        &format!("Steps on {device}{remark}"),
+        &[
+            "operator",
+            ">steps",
+            ">kernels",
+            ">kernels alone, predicted, with 20 µs a launch",
+            ">on the host",
+            "because",
+        ],
+    );
+    let mut total = StepsUse { name: "all".into(), ..StepsUse::default() };
+    for s in &i.steps {
+        total.steps += s.steps;
+        total.launches += s.launches;
+        s.host.values().for_each(|n| *total.host.entry(String::new()).or_default() += n);
+        total.predicted = s.predicted.map(|t| t + total.predicted.unwrap_or(0.0)).or(total.predicted);
+    }
+    for s in i.steps.iter().chain([&total]) {
+        let reasons: Vec<&str> = s.host.keys().map(String::as_str).collect();
+        table.row([
+            s.name.clone(),
+            s.steps.to_string(),
+            s.launches.to_string(),
+            s.predicted.map_or("—".into(), text::seconds),
+            s.host.values().sum::<usize>().to_string(),
+            reasons.join("; "),
+        ]);
+    }
+    Some(table)
+}
