@@ -140,6 +140,34 @@ impl RowProgram {
         all(&self.writes, &writes.iter().collect::<Vec<_>>(), "writes")
     }
 
+    /// Functions of the body by name, in the order of their first use, with how often each is used:
+    /// `max, sub, exp, sum, div`. Loads, stores, constants and conversions are left out.
+    pub fn functions(&self) -> String {
+        let mut found: Vec<(String, usize)> = Vec::new();
+        for instr in &self.body {
+            let name = match instr {
+                Instr::Unary(op, _) => format!("{op:?}").to_lowercase(),
+                Instr::Binary(op, ..) => format!("{op:?}").to_lowercase(),
+                Instr::Select(..) => "select".into(),
+                Instr::Reduce(op, _) => format!("{op:?} of each row").to_lowercase(),
+                Instr::Columns(..) => "sum over rows".into(),
+                _ => continue,
+            };
+            match found.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, count)) => *count += 1,
+                None => found.push((name, 1)),
+            }
+        }
+        let one = |(name, count): (String, usize)| match count {
+            1 => name,
+            _ => format!("{name} ×{count}"),
+        };
+        match found.is_empty() {
+            true => "copy".into(),
+            false => found.into_iter().map(one).collect::<Vec<_>>().join(", "),
+        }
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.outer.iter().product()

@@ -126,6 +126,8 @@ pub struct Traced {
     pub line: String,
     /// Types of what it reads and writes.
     pub operands: String,
+    /// Functions of its row program, if it is one.
+    pub functions: Option<String>,
     /// Matrix product, convolution or attention: bounded by arithmetic.
     pub product: bool,
     /// Median seconds.
@@ -166,6 +168,8 @@ pub struct Report {
     pub phases: Vec<Part>,
     /// By operator, most time first.
     pub operators: Vec<Part>,
+    /// Fused operators by the functions of their row programs, most time first.
+    pub fused: Vec<Part>,
     /// By module, most time first.
     pub modules: Vec<Part>,
     /// Memory.
@@ -374,16 +378,18 @@ pub fn run(
     let trace = running.trace(settings.traced, &mut limits, arithmetic)?;
     let whole: f64 = trace.iter().map(|t| t.seconds).sum();
     let floor: f64 = trace.iter().map(|t| t.floor).sum();
-    let parts = |name: &dyn Fn(&Traced) -> String| {
+    let some = |name: &dyn Fn(&Traced) -> Option<String>| {
         let mut parts: BTreeMap<String, Part> = BTreeMap::new();
         for t in &trace {
-            let name = name(t);
+            let Some(name) = name(t) else { continue };
             parts.entry(name.clone()).or_insert_with(|| Part { name, ..Part::default() }).add(t, whole);
         }
         let mut parts: Vec<Part> = parts.into_values().collect();
         parts.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         parts
     };
+    let parts = |name: &dyn Fn(&Traced) -> String| some(&|t| Some(name(t)));
+    let fused = |t: &Traced| t.functions.clone().filter(|_| t.op == "fused");
     let session = &running.session;
     Ok(Report {
         precision: running.precision.clone(),
@@ -398,6 +404,7 @@ pub fn run(
         kinds: parts(&|t| kind(t).into()),
         phases: parts(&|t| t.phase.into()),
         operators: parts(&|t| t.op.into()),
+        fused: some(&fused),
         modules: parts(&|t| t.module.clone()),
         memory,
         start: running.start.clone(),
@@ -417,6 +424,7 @@ impl Report {
                 ("module", t.module.clone().into()),
                 ("line", t.line.clone().into()),
                 ("operands", t.operands.clone().into()),
+                ("functions", t.functions.clone().into()),
                 ("product", t.product.into()),
                 ("flops", t.flops.into()),
                 ("bytes", t.bytes.into()),
@@ -449,6 +457,10 @@ fn trace(plan: &Plan, step: &Step, seconds: f64, limits: &Limits) -> Traced {
         line: if origin.file.is_empty() { String::new() } else { format!("{}:{}", origin.file, origin.line) },
         module: origin.module,
         operands: format!("{reads} → {writes}"),
+        functions: match &step.work {
+            Work::Rows(program) => Some(program.functions()),
+            Work::Kernel { .. } => None,
+        },
         product,
         seconds,
         flops: step.flops,

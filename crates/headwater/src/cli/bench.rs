@@ -330,11 +330,14 @@ fn tables(r: &Report) -> Vec<Table> {
         ]);
     }
     let some = |parts: &[Part]| parts[..parts.len().min(20)].to_vec();
+    let fused = r.fused.iter().take(10).map(|p| Part { name: shorten(&p.name, 90), ..p.clone() });
+    let fused: Vec<Part> = fused.collect();
     vec![
         facts,
         parts("Products, attention and the rest", &r.kinds),
         parts("Phases", &r.phases),
         parts("Operators", &some(&r.operators)),
+        parts("Inside fused operators", &fused),
         parts("Modules", &some(&r.modules)),
         slowest,
     ]

@@ -5,6 +5,7 @@ use super::steps::{Checked, Opened};
 use super::{Begin, Found, Job, Watcher};
 use crate::core::device::Device;
 use crate::core::graph::Phase;
+use crate::core::plan::Work;
 use crate::golden::{Curve, Golden};
 use crate::import::Dims;
 use crate::report::history::History;
@@ -158,6 +159,8 @@ fn without_dropout(
 struct Times {
     operators: BTreeMap<&'static str, f64>,
     modules: BTreeMap<String, [f64; 2]>,
+    /// By the functions of fused operators, with the module of the first.
+    fused: BTreeMap<String, (String, f64)>,
 }
 
 impl Times {
@@ -171,13 +174,17 @@ impl Times {
                 let module = if module.is_empty() { "(root)" } else { module };
                 let phase = (step.phase != Phase::Forward) as usize;
                 times.modules.entry(module.to_string()).or_default()[phase] += seconds;
+                if let (FUSED, Work::Rows(program)) = (step.op, &step.work) {
+                    let one = times.fused.entry(program.functions());
+                    one.or_insert_with(|| (module.to_string(), 0.0)).1 += seconds;
+                }
             }
         }
         times
     }
 
-    /// The operators that took longest as bars, the modules as a table.
-    fn blocks(self) -> [Block; 2] {
+    /// The operators that took longest as bars; modules, and what is inside fused operators, as tables.
+    fn blocks(self) -> [Block; 3] {
         let mut bars: Vec<(String, f64)> =
             self.operators.into_iter().map(|(n, s)| (n.to_string(), s)).collect();
         bars.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -186,21 +193,29 @@ impl Times {
             "Time by operator, all steps of this process (fused: neighbouring operators in one row program)";
         let bars = Bars { title: title.into(), unit: "s".into(), bars };
         let whole: f64 = self.modules.values().flatten().sum();
+        let share = |of: f64| format!("{:.1} %", if whole > 0.0 { 100.0 * of / whole } else { 0.0 });
         let mut modules: Vec<_> = self.modules.into_iter().collect();
         modules.sort_by(|a, b| b.1.iter().sum::<f64>().total_cmp(&a.1.iter().sum()));
         let columns = ["module", ">forward", ">backward", ">share"];
         let mut table = Table::new("Time by module, all steps of this process", &columns);
         for (name, [forward, backward]) in modules.into_iter().take(SHOWN) {
-            let share = if whole > 0.0 { 100.0 * (forward + backward) / whole } else { 0.0 };
-            let share = format!("{share:.1} %");
-            table.row([name, text::seconds(forward), text::seconds(backward), share]);
+            table.row([name, text::seconds(forward), text::seconds(backward), share(forward + backward)]);
         }
-        [Block::Bars(bars), Block::Table(table)]
+        let mut all: Vec<_> = self.fused.into_iter().collect();
+        all.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
+        let mut fused =
+            Table::new("Inside fused operators", &["functions", "first module", ">time", ">share"]);
+        for (functions, (module, seconds)) in all.into_iter().take(SHOWN) {
+            fused.row([functions, module, text::seconds(seconds), share(seconds)]);
+        }
+        [Block::Bars(bars), Block::Table(table), Block::Table(fused)]
     }
 }
 
-/// Operators and modules that are listed.
+/// Operators, modules and fused operators that are listed.
 const SHOWN: usize = 16;
+/// Name of an operator that several were fused into.
+const FUSED: &str = "fused";
 
 /// 5: the training run, beside the one PyTorch recorded.
 pub(super) fn training(
@@ -290,6 +305,7 @@ pub(super) fn training(
             Found::new(distance <= CURVE_LIMIT && count > 0, text).next(next)
         }
     };
+    series.extend(history.trend());
     found = found.with(Block::Chart(Chart::new("Loss of each step", "step", "loss", series).log(true)));
     if let (Some(c), Some(_)) = (&curve, compare) {
         let ratio =

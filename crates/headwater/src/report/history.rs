@@ -48,6 +48,9 @@ enum Line {
     Other,
 }
 
+/// Steps of the shortest mean that is drawn as a trend.
+const TREND: usize = 5;
+
 /// The steps and evaluations of a run, in order.
 #[derive(Clone, Debug, Default)]
 pub struct History {
@@ -136,6 +139,23 @@ impl History {
         self.line(name, |s| s.loss)
     }
 
+    /// The mean loss of the last steps at each step, a fiftieth of the run, where that is many: a line that shows
+    /// the trend through the noise of batches.
+    pub fn trend(&self) -> Option<Series> {
+        let points = self.loss("").points;
+        let window = points.len() / 50;
+        if window < TREND {
+            return None;
+        }
+        let mut sum = points[..window].iter().map(|p| p.1).sum::<f64>();
+        let mut trend = vec![(points[window - 1].0, sum / window as f64)];
+        for i in window..points.len() {
+            sum += points[i].1 - points[i - window].1;
+            trend.push((points[i].0, sum / window as f64));
+        }
+        Some(Series { name: format!("mean of the last {window} steps"), points: trend })
+    }
+
     /// The loss scale of every step.
     pub fn scale(&self) -> Series {
         self.line("loss scale", |s| s.scale)
@@ -182,6 +202,17 @@ pub fn median(of: &mut [f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_run_has_a_trend() {
+        let step = |step| Step { step, loss: Some(step as f64), ..Step::default() };
+        let run = |n| History { steps: (1..=n).map(step).collect(), ..History::default() };
+        assert!(run(249).trend().is_none());
+        let trend = run(300).trend().unwrap();
+        assert_eq!(trend.name, "mean of the last 6 steps");
+        assert_eq!((trend.points[0], trend.points.len()), ((6.0, 3.5), 295));
+        assert_eq!(trend.points[294], (300.0, 297.5));
+    }
 
     #[test]
     fn a_log_is_read_up_to_a_step() {

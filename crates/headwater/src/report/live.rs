@@ -53,7 +53,7 @@ impl Live {
             false => String::new(),
         };
         let summary = format!("{state}: step {}{of}{loss}{speed}", self.history.step());
-        let curve = vec![self.history.loss("loss")];
+        let curve = std::iter::once(self.history.loss("loss")).chain(self.history.trend()).collect();
         let mut blocks = vec![Block::Chart(Chart::new("Loss of each step", "step", "loss", curve).log(true))];
         blocks.extend(self.history.charts());
         blocks.extend(self.blocks.iter().cloned());
