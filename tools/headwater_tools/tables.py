@@ -1,4 +1,4 @@
-"""A Parquet file as pyarrow writes it, for the test of Headwater's reader: `python -m headwater_tools.tables FILE`."""
+"""A Parquet or Arrow file as pyarrow writes it, for the test of Headwater's reader: `python -m headwater_tools.tables FILE`."""
 
 import sys
 
@@ -20,8 +20,12 @@ def row(i):
 
 
 def write(path):
-    """Writes the rows with dictionaries, in pages of the second version, several row groups, Snappy."""
+    """
+    Writes the rows in several groups. `.parquet`: with dictionaries, in pages of the second version, Snappy. `.feather`: with a
+    footer, LZ4. `.arrow`: as a stream, as the `datasets` library keeps them.
+    """
     import pyarrow as pa
+    import pyarrow.feather as feather
     import pyarrow.parquet as pq
 
     schema = pa.schema([
@@ -29,7 +33,14 @@ def write(path):
         ("pair", pa.list_(pa.float64(), 2)), ("inner", pa.struct([("depth", pa.uint16())])), ("note", pa.string()),
     ])  # fmt: skip
     table = pa.Table.from_pylist([row(i) for i in range(ROWS)], schema=schema)
-    pq.write_table(table, path, row_group_size=128, data_page_version="2.0", compression="snappy", data_page_size=512)
+    kind = str(path).rsplit(".", 1)[-1]
+    if kind == "feather":
+        feather.write_feather(table, str(path), compression="lz4", chunksize=128)
+    elif kind == "arrow":
+        with pa.ipc.new_stream(str(path), schema) as stream:
+            stream.write_table(table, max_chunksize=128)
+    else:
+        pq.write_table(table, path, row_group_size=128, data_page_version="2.0", compression="snappy", data_page_size=512)
 
 
 if __name__ == "__main__":

@@ -237,11 +237,19 @@ def test_curve_goes_down(case):
 
 
 def test_pyarrow_writes_the_rows_that_the_reader_is_tested_with(tmp_path):
-    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.feather as feather
+    import pyarrow.parquet as pq
     from headwater_tools import tables
 
-    tables.write(tmp_path / "new.parquet")
-    kept = Path(__file__).parents[2] / "crates/runtime/tests/files/pyarrow.parquet"
-    for file in tmp_path / "new.parquet", kept:
-        assert pq.read_table(file).to_pylist() == [tables.row(i) for i in range(tables.ROWS)]
-    assert pq.ParquetFile(kept).num_row_groups == 3
+    def stream(path):
+        with pa.ipc.open_stream(str(path)) as reader:
+            return reader.read_all()
+
+    kept = Path(__file__).parents[2] / "crates/runtime/tests/files"
+    for ending, read in ("parquet", pq.read_table), ("feather", lambda p: feather.read_table(str(p))), ("arrow", stream):
+        tables.write(tmp_path / f"new.{ending}")
+        for folder in tmp_path, kept:
+            [file] = folder.glob(f"*.{ending}")
+            assert read(file).to_pylist() == [tables.row(i) for i in range(tables.ROWS)]
+    assert pq.ParquetFile(kept / "pyarrow.parquet").num_row_groups == 3

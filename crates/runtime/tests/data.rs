@@ -153,7 +153,13 @@ proptest! {
 /// The rows of `tools/headwater_tools/tables.py`.
 #[test]
 fn what_pyarrow_writes_is_read() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/pyarrow.parquet");
+    for ending in ["parquet", "arrow", "feather"] {
+        pyarrow(ending);
+    }
+}
+
+fn pyarrow(ending: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/files/pyarrow.{ending}"));
     let dir = tempfile::tempdir().unwrap();
     let settings = format!(
         "files = [{:?}]\n[sequences.ids]\nlength = 6\npad = -1\nmask = \"mask\"\n",

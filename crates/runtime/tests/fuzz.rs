@@ -117,6 +117,71 @@ fn safetensors() {
     });
 }
 
+/// Lets panics of this workspace print their messages alone: one inside a decoder is caught, and becomes an error.
+fn silence_decoders() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if panic.location().is_none_or(|l| !Path::new(l.file()).is_absolute()) {
+                hook(panic);
+            }
+        }));
+    });
+}
+
+/// Opens mutated files of one format and reads every row.
+fn decoded(ending: &str, seed: &[u8]) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(format!("data.{ending}"));
+    silence_decoders();
+    fuzz::run(ending, |random| {
+        let mut bytes = seed.to_vec();
+        random.bytes(&mut bytes);
+        std::fs::write(&path, bytes).unwrap();
+        match Dataset::open(&path) {
+            Ok(data) => {
+                for c in data.columns() {
+                    let mut out = Vec::new();
+                    (0..c.ty.shape[0]).for_each(|i| c.append(i, c.ty.dtype, &mut out).unwrap());
+                    assert_eq!(out.len(), c.ty.bytes(), "{}", c.name);
+                }
+                true
+            }
+            Err(e) => {
+                assert!(e.to_string().starts_with(e.code()) && e.to_string().len() < 1 << 16, "{e}");
+                false
+            }
+        }
+    });
+}
+
+/// Both forms of Arrow IPC, one of them compressed.
+#[test]
+fn arrow() {
+    use arrow_array::types::Int64Type;
+    use arrow_array::{FixedSizeListArray, Float32Array, RecordBatch};
+    use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+    let batch = |rows: i64| {
+        let x = Float32Array::from_iter((0..rows).map(|i| Some(i as f32)));
+        let ids = (0..rows).map(|i| Some([Some(i), Some(i + 1)]));
+        let ids = FixedSizeListArray::from_iter_primitive::<Int64Type, _, _>(ids, 2);
+        let columns: [(&str, arrow_array::ArrayRef); 2] = [("x", Arc::new(x)), ("ids", Arc::new(ids))];
+        RecordBatch::try_from_iter(columns).unwrap()
+    };
+    let batches = [batch(5), batch(3)];
+    let mut stream = StreamWriter::try_new(Vec::new(), &batches[0].schema()).unwrap();
+    let lz4 = Some(arrow_ipc::CompressionType::LZ4_FRAME);
+    let options = IpcWriteOptions::default().try_with_compression(lz4).unwrap();
+    let mut file = FileWriter::try_new_with_options(Vec::new(), &batches[0].schema(), options).unwrap();
+    for batch in &batches {
+        stream.write(batch).unwrap();
+        file.write(batch).unwrap();
+    }
+    decoded("arrow", &stream.into_inner().unwrap());
+    decoded("feather", &file.into_inner().unwrap());
+}
+
 #[test]
 fn parquet() {
     use parquet::data_type::{FloatType, Int64Type};
@@ -141,29 +206,7 @@ fn parquet() {
     }
     writer.close().unwrap();
     let seed = std::fs::read(&path).unwrap();
-    // A panic inside the decoder is caught and becomes a message; it need not be printed each time.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    fuzz::run("parquet", |random| {
-        let mut bytes = seed.clone();
-        random.bytes(&mut bytes);
-        std::fs::write(&path, bytes).unwrap();
-        match Dataset::open(&path) {
-            Ok(data) => {
-                for c in data.columns() {
-                    let mut out = Vec::new();
-                    (0..c.ty.shape[0]).for_each(|i| c.append(i, c.ty.dtype, &mut out).unwrap());
-                    assert_eq!(out.len(), c.ty.bytes(), "{}", c.name);
-                }
-                true
-            }
-            Err(e) => {
-                assert!(e.to_string().starts_with(e.code()) && e.to_string().len() < 1 << 16, "{e}");
-                false
-            }
-        }
-    });
-    std::panic::set_hook(hook);
+    decoded("parquet", &seed);
 }
 
 #[test]

@@ -18,8 +18,8 @@ use std::sync::Arc;
 pub(crate) struct Forward {
     /// The exported model.
     model: PathBuf,
-    /// Samples: tensors in .safetensors or .npz, the first dimension counts samples, names as the model's
-    /// inputs.
+    /// Samples: tensors in .safetensors or .npz, columns of .parquet or .arrow, or a folder of images or texts
+    /// (docs/data.md); the first dimension counts samples, names are the model's inputs'.
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
     /// Weights in place of the model's: a checkpoint, a run's folder (its newest one), a .safetensors file,

@@ -31,8 +31,9 @@ Examples:
   headwater train model.pt2 --data train.safetensors --steps 300 --amp O2 --dtype f16 --loss-scale predictive
   headwater train model.pt2 --config train.toml --out run --resume
 
-Data: tensors in .safetensors or .npz, the first dimension counts samples, names as the model's inputs. Every setting can
-stand in a file given with --config, also a migrate.toml; those on the command line win.")]
+Data: tensors in .safetensors or .npz, columns of .parquet or .arrow, or folders of images or texts (docs/data.md). The first
+dimension counts samples, names are the model's inputs'. Every setting can stand in a file given with --config, also a
+migrate.toml; those on the command line win.")]
 pub struct Args {
     /// The exported model; it must return its loss first.
     model: PathBuf,

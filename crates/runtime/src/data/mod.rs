@@ -132,7 +132,7 @@ pub struct Dataset {
     classes: Option<Vec<String>>,
     /// File and line of each sample of texts.
     places: Option<Arc<text::Places>>,
-    /// Columns of Parquet files that are no tensors, and what they hold.
+    /// Columns of Parquet and Arrow files that are no tensors, and what they hold.
     others: Vec<(String, String)>,
     /// Lengths of samples that were filled up.
     lengths: Option<Lengths>,
@@ -142,7 +142,7 @@ impl Dataset {
     /// Opens a file by its ending: `.safetensors`, `.npz` or `.npy` (one tensor, called after the file); or a
     /// folder with an `images.toml`: `images` f32 `[n, channels, height, width]`, and `labels` i64 `[n]`; or a
     /// folder with a `text.toml`: `input_ids` i32 `[n, length]`, `attention_mask` bool, `labels`; or a
-    /// `.parquet`, or a folder of them with a `table.toml`. A `*` in the file's name makes one data set of all
+    /// `.parquet`, `.arrow` or `.feather`, or a folder of them with a `table.toml`. A `*` in the file's name makes one data set of all
     /// that it matches.
     /// Uncompressed tensors stay in the file and are mapped; the file must not be changed meanwhile.
     ///
@@ -176,7 +176,7 @@ impl Dataset {
             return Dataset::of_images(path);
         }
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
-        if ending == "parquet" {
+        if table::is_table(path) {
             return Dataset::of_table(path, &table::Settings::default(), wanted);
         }
         let map = Arc::new(Mapped::open(path)?);
@@ -189,7 +189,7 @@ impl Dataset {
             }
             other => {
                 let message = format!(
-                    "`.{other}` is no kind of data file: it must be .safetensors, .npz, .npy or .parquet, or a folder of images, texts or Parquet files"
+                    "`.{other}` is no kind of data file: it must be .safetensors, .npz, .npy, .parquet, .arrow or .feather, or a folder of images, texts or such tables"
                 );
                 return Err(Error::data(path, message));
             }

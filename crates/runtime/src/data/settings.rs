@@ -9,8 +9,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
-    /// Samples to train on: `.safetensors`, `.npz`, `.npy` or `.parquet` (several files by a `*` in the name), or a
-    /// folder of images with an `images.toml`, of texts with a `text.toml`, or of Parquet files with a `table.toml`
+    /// Samples to train on: `.safetensors`, `.npz`, `.npy`, `.parquet` or `.arrow` (several files by a `*` in the name), or a
+    /// folder of images with an `images.toml`, of texts with a `text.toml`, or of such tables with a `table.toml`
     /// (`docs/data.md`).
     pub train: PathBuf,
     /// Samples held out for evaluation.

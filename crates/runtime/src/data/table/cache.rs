@@ -1,6 +1,6 @@
 //! Decoded columns of row groups that are kept in memory: those used last, within one budget for all files.
 
-use super::decode::Block;
+use super::block::Block;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,48 +1,46 @@
-//! Parquet files as data sets: columns of numbers, lists and images. Row groups are decoded one at a time, checked
-//! when a file is opened, and kept within a budget.
+//! Parquet and Arrow files as data sets: columns of numbers, lists and images. Row groups and record batches are decoded
+//! one at a time, checked when a file is opened, and kept within a budget.
 //!
 //! A file alone gives its numbers, and lists of one length. A folder with a `table.toml` says how lists of several
 //! lengths are filled up, and which columns hold images.
 
+mod arrow;
+mod block;
 mod cache;
-mod decode;
+mod file;
+mod format;
+mod parquet;
 mod source;
 #[cfg(test)]
 mod tests;
 
 use super::images::{self, Layout};
-use super::{Bytes, Column, Lengths, Mapped, convert};
+use super::{Bytes, Column, Lengths, Mapped};
 use crate::error::{Error, Result};
-use decode::{Block, Fault};
+use block::Kind;
+use file::Table;
+pub(super) use file::{ENDINGS, Leaf};
+use format::Field;
 use headwater_core::{Class, DType, Shape, Tensor, TensorType};
-use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::schema::types::ColumnDescriptor;
 use serde::Deserialize;
-use source::Source;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The file that makes a folder a data set of Parquet files.
+/// The file that makes a folder a data set of Parquet and Arrow files.
 pub(super) const FILE: &str = "table.toml";
 
-/// Bytes of the largest decoded column of a row group.
-const GROUP: usize = 1 << 30;
-
-/// Bytes of the largest packed column of a file, which is kept in memory.
-const JOINED: usize = 2 << 30;
-
-fn too_large() -> String {
-    format!("takes its row group beyond {GROUP} bytes: write smaller row groups")
+/// Says so of a file whose ending is one of [`ENDINGS`].
+pub(super) fn is_table(path: &Path) -> bool {
+    let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+    ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known))
 }
 
 /// Contents of `table.toml`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Settings {
-    /// Default: the folder's `.parquet`, sorted.
+    /// Default: the folder's files of columns, sorted.
     files: Option<Vec<String>>,
     /// By column of lists.
     #[serde(default)]
@@ -108,236 +106,12 @@ impl Settings {
                 let named = files.iter().map(|f| super::files(&folder.join(f)));
                 named.collect::<Result<Vec<_>>>()?.concat()
             }
-            None => super::entries(folder)?
-                .into_iter()
-                .filter(|p| p.extension().is_some_and(|e| e == "parquet"))
-                .collect(),
+            None => super::entries(folder)?.into_iter().filter(|p| is_table(p)).collect(),
         };
         match files.is_empty() {
-            true => Err(Error::data(folder, "holds no .parquet")),
+            true => Err(Error::data(folder, "holds no .parquet, .arrow or .feather")),
             false => Ok((settings, files)),
         }
-    }
-}
-
-/// Treatment of the elements of a row.
-#[derive(Clone, Debug)]
-enum Kind {
-    /// The one element.
-    One,
-    /// A list of this length.
-    List(usize),
-    /// A list filled up to `length` elements of the bytes `pad`.
-    Padded { length: usize, pad: Vec<u8>, truncate: bool },
-    /// True for each element of a list, false up to `length`.
-    Mask { length: usize, truncate: bool },
-    /// An encoded image.
-    Image(Arc<Layout>),
-    /// All elements of a list, with the bytes of one more behind them.
-    Joined { end: Vec<u8> },
-}
-
-impl Kind {
-    /// Appends a row's elements.
-    fn row<T>(
-        &self,
-        block: &mut Block,
-        row: usize,
-        values: &[T],
-        mut append: impl FnMut(&T, &mut Vec<u8>) -> Result<(), String>,
-    ) -> Result<(), Fault> {
-        let fault = |message| Fault { row: Some(row), message };
-        let (length, truncate) = match *self {
-            Kind::One | Kind::Image(_) => (1, false),
-            Kind::Joined { .. } => (values.len(), false),
-            Kind::List(length) => (length, false),
-            Kind::Padded { length, truncate, .. } | Kind::Mask { length, truncate } => (length, truncate),
-        };
-        let fills = matches!(self, Kind::Padded { .. } | Kind::Mask { .. });
-        let have = values.len();
-        if have > length && !truncate || have < length && !fills {
-            let advice = match fills {
-                true => format!("more than `length`: raise it, or set `truncate = true` in {FILE}"),
-                false => format!(
-                    "the first has {length}: lists of several lengths need `length` and `pad` in a {FILE}"
-                ),
-            };
-            return Err(fault(format!("has {have} elements, {advice}")));
-        }
-        let have = have.min(length);
-        if fills {
-            block.sizes.push(have as u32);
-        }
-        if block.bytes.len() + length * 8 > GROUP {
-            return Err(fault(too_large()));
-        }
-        if let Kind::Mask { .. } = self {
-            block.bytes.extend((0..length).map(|i| (i < have) as u8));
-            return Ok(());
-        }
-        for value in &values[..have] {
-            append(value, &mut block.bytes).map_err(|m| fault(format!("holds {m}")))?;
-        }
-        match self {
-            Kind::Padded { pad, .. } => (have..length).for_each(|_| block.bytes.extend(pad)),
-            Kind::Joined { end } => block.bytes.extend(end),
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-/// An open file.
-struct Table {
-    path: PathBuf,
-    reader: SerializedFileReader<Source>,
-    /// The rows of each row group begin at this one; at the end, their number.
-    begins: Vec<usize>,
-}
-
-impl Table {
-    fn open(path: &Path, map: &Arc<Mapped>) -> Result<Table> {
-        let refuse = |m: String| Error::data(path, m);
-        let open = || SerializedFileReader::new(Source(map.clone()));
-        let reader = unless_panic(open)
-            .map_err(refuse)?
-            .map_err(|e| refuse(format!("{e}; write it again, or as .safetensors or .npz")))?;
-        let mut begins = vec![0usize];
-        for group in reader.metadata().row_groups() {
-            let rows = usize::try_from(group.num_rows()).ok();
-            let end = rows
-                .and_then(|n| begins[begins.len() - 1].checked_add(n))
-                .filter(|&n| n <= u32::MAX as usize);
-            begins
-                .push(end.ok_or_else(|| refuse(format!("claims {} rows in a row group", group.num_rows())))?);
-        }
-        Ok(Table { path: path.to_owned(), reader, begins })
-    }
-
-    fn rows(&self) -> usize {
-        self.begins[self.begins.len() - 1]
-    }
-}
-
-/// A column of an open file.
-pub(super) struct Leaf {
-    table: Arc<Table>,
-    name: String,
-    /// Its position in the file.
-    leaf: usize,
-    dtype: Option<DType>,
-    kind: Kind,
-    /// Key of its decoded blocks in the cache.
-    key: u64,
-}
-
-impl std::fmt::Debug for Leaf {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of {}", self.name, self.table.path.display())
-    }
-}
-
-impl Drop for Leaf {
-    fn drop(&mut self) {
-        cache::forget(self.key);
-    }
-}
-
-impl Leaf {
-    fn new(table: Arc<Table>, name: String, leaf: usize, dtype: Option<DType>, kind: Kind) -> Leaf {
-        static KEYS: AtomicU64 = AtomicU64::new(0);
-        let key = KEYS.fetch_add(1, Ordering::Relaxed);
-        Leaf { table, name, leaf, dtype, kind, key }
-    }
-
-    /// Appends a sample's elements to `out`, converted to `to`; `ty` is the column's.
-    ///
-    /// # Errors
-    /// `Data`, naming file, column and row.
-    pub(super) fn append(&self, ty: &TensorType, sample: usize, to: DType, out: &mut Vec<u8>) -> Result<()> {
-        let group = self.table.begins.partition_point(|&b| b <= sample).saturating_sub(1);
-        let row = sample - self.table.begins[group];
-        let block = cache::get((self.key, group), || self.block(group))?;
-        if let Kind::Image(layout) = &self.kind {
-            let begin = row.checked_sub(1).map_or(0, |before| block.ends[before]);
-            let mut values = Vec::new();
-            let image = &block.bytes[begin..block.ends[row]];
-            layout.append(image, &mut values).map_err(|m| self.wrong(Some(sample), &m))?;
-            convert::append(DType::F32, to, &values, out);
-            return Ok(());
-        }
-        let stride = ty.shape.iter().skip(1).product::<usize>() * ty.dtype.size();
-        convert::append(ty.dtype, to, &block.bytes[row * stride..(row + 1) * stride], out);
-        Ok(())
-    }
-
-    /// The value of a black pixel in each channel, of images.
-    pub(super) fn black(&self) -> Option<Vec<f64>> {
-        match &self.kind {
-            Kind::Image(layout) => Some(layout.black()),
-            _ => None,
-        }
-    }
-
-    /// Decodes all row groups once: afterwards only a file that was changed is refused. Returns the elements of each row,
-    /// where rows are filled up.
-    fn validate(&self) -> Result<Vec<u32>> {
-        let mut sizes = Vec::new();
-        for group in 0..self.table.begins.len() - 1 {
-            sizes.extend(&cache::get((self.key, group), || self.block(group))?.sizes);
-        }
-        Ok(sizes)
-    }
-
-    /// The elements of all rows, one after the other.
-    fn joined(&self) -> Result<Vec<u8>> {
-        let mut all = Vec::new();
-        for group in 0..self.table.begins.len() - 1 {
-            all.extend(self.block(group)?.bytes);
-            if all.len() > JOINED {
-                return Err(
-                    self.wrong(None, &format!("has more than {JOINED} bytes to pack: split the file"))
-                );
-            }
-        }
-        Ok(all)
-    }
-
-    fn block(&self, group: usize) -> Result<Block> {
-        let rows = self.table.begins[group + 1] - self.table.begins[group];
-        let decode = || {
-            let reader = self.table.reader.get_row_group(group)?;
-            decode::decode(reader.as_ref(), self.leaf, rows, self.dtype, &self.kind)
-        };
-        let fault = match unless_panic(decode) {
-            Ok(Ok(block)) => return Ok(block),
-            Ok(Err(fault)) => fault,
-            Err(message) => Fault { row: None, message },
-        };
-        Err(match fault.row {
-            None => self.wrong(None, &format!("row group {group}: {}", fault.message)),
-            Some(row) => self.wrong(Some(self.table.begins[group] + row), &fault.message),
-        })
-    }
-
-    fn wrong(&self, row: Option<usize>, message: &str) -> Error {
-        let place = row.map_or(String::new(), |row| format!(" of row {row}"));
-        Error::data(&self.table.path, format!("`{}`{place} {message}", self.name))
-    }
-}
-
-/// The result of `f`; a panic of the decoder, which a damaged file can cause, is a message.
-fn unless_panic<T>(f: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(f)).map_err(|_| "is damaged: its decoder stopped at it".into())
-}
-
-/// A column's name: a list's own, or the fields of structs joined by dots.
-fn name(column: &ColumnDescriptor) -> Result<String, String> {
-    let parts = column.path().parts();
-    match column.max_rep_level() {
-        0 => Ok(parts.join(".")),
-        1 if parts.len() <= 3 => Ok(parts[0].clone()),
-        _ => Err("lists of lists or structs".into()),
     }
 }
 
@@ -358,22 +132,19 @@ pub(super) fn columns(
     wanted: &dyn Fn(&str) -> bool,
 ) -> Result<Columns> {
     let table = Arc::new(Table::open(path, map)?);
-    let schema = table.reader.metadata().file_metadata().schema_descr_ptr();
     let unknown = |known: &dyn Fn(&String) -> bool| {
         let named = settings.sequences.keys().chain(settings.images.keys()).find(|name| !known(name));
         let refuse = |name| format!("has no column `{name}` of numbers or bytes, which {FILE} names");
         named.map_or(Ok(()), |name| Err(Error::data(path, refuse(name))))
     };
-    unknown(&|wanted| schema.columns().iter().any(|c| name(c).is_ok_and(|name| name == *wanted)))?;
+    unknown(&|wanted| table.fields.iter().any(|f| f.found.as_ref().is_ok_and(|(name, _)| name == wanted)))?;
     let (mut columns, mut others): (Vec<Column>, Vec<(String, String)>) = (Vec::new(), Vec::new());
     let (mut filled, mut lengths): (Vec<String>, Vec<u32>) = (Vec::new(), Vec::new());
-    for (at, column) in schema.columns().iter().enumerate() {
-        let path_name = column.path().string();
-        let found = name(column).and_then(|name| Ok((name, decode::dtype(column)?)));
-        let (name, dtype) = match found {
-            Ok(found) => found,
+    for (at, field) in table.fields.iter().enumerate() {
+        let (name, dtype) = match &field.found {
+            Ok((name, dtype)) => (name.clone(), *dtype),
             Err(holds) => {
-                others.push((path_name, holds));
+                others.push((field.path.clone(), holds.clone()));
                 continue;
             }
         };
@@ -387,10 +158,10 @@ pub(super) fn columns(
         }
         if let Some((sequence, dtype)) = settings.sequences.get(&name).filter(|s| s.packed).zip(dtype) {
             let wants = wanted(&name) || sequence.next.as_deref().is_some_and(wanted);
-            columns.extend(packed(&table, at, name, dtype, sequence, column.max_rep_level(), wants)?);
+            columns.extend(packed(&table, at, name, dtype, sequence, field.list, wants)?);
             continue;
         }
-        for (name, kind, dtype) in kinds(&table, at, column, name, dtype, settings)? {
+        for (name, kind, dtype) in kinds(&table, at, field, name, dtype, settings)? {
             let mut sizes = vec![table.rows()];
             match &kind {
                 Kind::One => {}
@@ -435,7 +206,7 @@ pub(super) fn columns(
 fn kinds(
     table: &Arc<Table>,
     at: usize,
-    column: &ColumnDescriptor,
+    field: &Field,
     name: String,
     dtype: Option<DType>,
     settings: &Settings,
@@ -443,32 +214,17 @@ fn kinds(
     let refuse = |m: String| Error::data(&table.path, format!("`{name}`: {m}"));
     if let (None, Some(image)) = (dtype, settings.images.get(&name)) {
         let layout = Layout::new(image.clone()).map_err(refuse)?;
-        return match column.max_rep_level() {
-            0 => Ok(vec![(name, Kind::Image(Arc::new(layout)), None)]),
-            _ => Err(refuse("holds lists of images, which are not supported".into())),
+        return match field.list {
+            false => Ok(vec![(name, Kind::Image(Arc::new(layout)), None)]),
+            true => Err(refuse("holds lists of images, which are not supported".into())),
         };
     }
     let dtype_of = dtype.unwrap_or(DType::F32);
-    match (column.max_rep_level(), settings.sequences.get(&name)) {
-        (0, None) => Ok(vec![(name, Kind::One, dtype)]),
-        (0, Some(_)) => Err(refuse(format!("holds no lists, {FILE} names it below [sequences]"))),
-        (_, None) => {
-            let group = table.begins.windows(2).position(|w| w[0] < w[1]);
-            let first = || match group {
-                None => Ok(0),
-                Some(group) => decode::first_length(table.reader.get_row_group(group)?.as_ref(), at),
-            };
-            let fault = |f: Fault| match (f.row, group) {
-                (Some(row), Some(group)) => {
-                    let row = table.begins[group] + row;
-                    Error::data(&table.path, format!("`{name}` of row {row} {}", f.message))
-                }
-                _ => refuse(f.message),
-            };
-            let length = unless_panic(first).map_err(refuse)?.map_err(fault)?;
-            Ok(vec![(name, Kind::List(length), dtype)])
-        }
-        (_, Some(s)) => {
+    match (field.list, settings.sequences.get(&name)) {
+        (false, None) => Ok(vec![(name, Kind::One, dtype)]),
+        (false, Some(_)) => Err(refuse(format!("holds no lists, {FILE} names it below [sequences]"))),
+        (true, None) => Ok(vec![(name.clone(), Kind::List(table.first_length(at, &name)?), dtype)]),
+        (true, Some(s)) => {
             let pad = s.pad.as_ref().ok_or_else(|| refuse("`pad` is missing".into()))?;
             let pad = element("pad", pad, dtype_of).map_err(refuse)?;
             let (length, truncate) = (s.length, s.truncate);
@@ -490,11 +246,11 @@ fn packed(
     name: String,
     dtype: DType,
     s: &Sequence,
-    nesting: i16,
+    list: bool,
     wanted: bool,
 ) -> Result<Vec<Column>> {
     let refuse = |m: String| Error::data(&table.path, format!("`{name}`: {m}"));
-    if nesting == 0 {
+    if !list {
         return Err(refuse(format!("holds no lists, {FILE} names it below [sequences]")));
     }
     let end = s.end.as_ref().map(|e| element("end", e, dtype)).transpose().map_err(refuse)?;

@@ -1,11 +1,12 @@
 //! Files as the crate's own writer makes them.
 
 use super::super::{Dataset, feeds};
+use super::parquet::Parquet;
 use super::*;
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, FloatType, Int32Type, Int64Type};
-use parquet::file::properties::WriterProperties;
-use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
-use parquet::schema::parser::parse_message_type;
+use ::parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, FloatType, Int32Type, Int64Type};
+use ::parquet::file::properties::WriterProperties;
+use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use ::parquet::schema::parser::parse_message_type;
 use std::fs::File;
 
 /// Writes the next column: values, and levels of definition and repetition.
@@ -23,7 +24,8 @@ fn column<T: DataType>(
 /// Writes a file of row groups, each by one call.
 fn write(path: &Path, schema: &str, groups: &mut [&mut dyn FnMut(&mut SerializedRowGroupWriter<File>)]) {
     let schema = Arc::new(parse_message_type(schema).unwrap());
-    let compressed = WriterProperties::builder().set_compression(parquet::basic::Compression::SNAPPY).build();
+    let compressed =
+        WriterProperties::builder().set_compression(::parquet::basic::Compression::SNAPPY).build();
     let mut writer =
         SerializedFileWriter::new(File::create(path).unwrap(), schema, Arc::new(compressed)).unwrap();
     for write in groups {
@@ -72,7 +74,7 @@ fn columns_are_tensors_whose_rows_are_read_in_any_order() {
             column::<FloatType>(g, &x, Some((&vec![1; n], &[])));
             column::<BoolType>(g, &vec![true; n], None);
             let starts: Vec<i16> = (0..2 * n as i16).map(|i| i % 2).collect();
-            column::<parquet::data_type::DoubleType>(g, &pair, Some((&vec![3; 2 * n], &starts)));
+            column::<::parquet::data_type::DoubleType>(g, &pair, Some((&vec![3; 2 * n], &starts)));
             column::<ByteArrayType>(g, &vec![ByteArray::from("t"); n], Some((&vec![1; n], &[])));
         }
     };
@@ -262,10 +264,7 @@ fn more_elements_than_a_row_group_may_have_are_refused_before_they_are_made() {
     let data = Dataset::open(&path).unwrap();
     assert_eq!(data.columns()[0].ty, TensorType::new(DType::Bool, [1, 1 << 20]));
     let map = Arc::new(Mapped::open(&path).unwrap());
-    let table = Table::open(&path, &map).unwrap();
-    let group = table.reader.get_row_group(0).unwrap();
-    let few = decode::first_length(group.as_ref(), 0).map_err(|f| f.message);
-    assert_eq!(few, Ok(1 << 20));
-    let refused = decode::limited(group.as_ref(), 0, 1000).unwrap_err();
+    assert_eq!(Table::open(&path, &map).unwrap().first_length(0, "ids").unwrap(), 1 << 20);
+    let refused = Parquet::open(&map).unwrap().limited(0, 1000).unwrap_err();
     assert!(refused.contains("more than 1000 elements: write smaller row groups"), "{refused}");
 }

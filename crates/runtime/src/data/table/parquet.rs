@@ -1,41 +1,23 @@
-//! The values of one column in one row group, as little-endian bytes, a fixed number for each row.
+//! Parquet files: the values of one column in one row group, as little-endian bytes, a fixed number for each row.
 
-use super::{GROUP, Kind, too_large};
+use super::super::Mapped;
+use super::block::{Block, Fault, GROUP, Kind, NULL, too_large};
+use super::format::{Field, Format};
+use super::source::Source;
 use headwater_core::DType;
 use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::{AsBytes, DataType};
 use parquet::errors::{ParquetError, Result as Read};
-use parquet::file::reader::RowGroupReader;
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::ColumnDescriptor;
+use std::sync::Arc;
 
 /// Rows that are decoded at a time.
 const ROWS: usize = 1024;
 /// Elements of the largest column of a row group: a few bytes of a file can stand for any number of them.
 const ELEMENTS: u64 = 1 << 28;
-
-/// A decoded column of a row group.
-#[derive(Debug, Default)]
-pub(super) struct Block {
-    pub(super) bytes: Vec<u8>,
-    /// Ends of the rows, if they have several sizes.
-    pub(super) ends: Vec<usize>,
-    /// Elements of the rows before they were filled up.
-    pub(super) sizes: Vec<u32>,
-}
-
-/// A mistake in a row, counted in the row group, or in the whole of it.
-pub(super) struct Fault {
-    pub(super) row: Option<usize>,
-    pub(super) message: String,
-}
-
-impl Fault {
-    fn at(row: usize, message: impl Into<String>) -> Fault {
-        Fault { row: Some(row), message: message.into() }
-    }
-}
 
 impl From<ParquetError> for Fault {
     fn from(e: ParquetError) -> Fault {
@@ -43,11 +25,69 @@ impl From<ParquetError> for Fault {
     }
 }
 
+/// An open file.
+pub(super) struct Parquet(SerializedFileReader<Source>);
+
+impl Parquet {
+    pub(super) fn open(map: &Arc<Mapped>) -> Result<Parquet, String> {
+        SerializedFileReader::new(Source(map.clone())).map(Parquet).map_err(|e| e.to_string())
+    }
+
+    /// Reads all pages of a column of the first row group, of at most `most` elements.
+    #[cfg(test)]
+    pub(super) fn limited(&self, leaf: usize, most: u64) -> Result<(), String> {
+        let group = self.0.get_row_group(0).map_err(|e| e.to_string())?;
+        let mut pages = Pages::new(group.as_ref(), leaf, most).map_err(|e| e.to_string())?;
+        pages.try_for_each(|page| page.map(drop)).map_err(|e| e.to_string())
+    }
+}
+
+impl Format for Parquet {
+    fn groups(&self) -> Vec<i64> {
+        self.0.metadata().row_groups().iter().map(|group| group.num_rows()).collect()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        let schema = self.0.metadata().file_metadata().schema_descr();
+        let field = |column: &Arc<ColumnDescriptor>| Field {
+            path: column.path().string(),
+            found: name(column).and_then(|name| Ok((name, dtype(column)?))),
+            list: column.max_rep_level() > 0,
+        };
+        schema.columns().iter().map(field).collect()
+    }
+
+    fn decode(
+        &self,
+        group: usize,
+        leaf: usize,
+        rows: usize,
+        dtype: Option<DType>,
+        kind: &Kind,
+    ) -> Result<Block, Fault> {
+        decode(self.0.get_row_group(group)?.as_ref(), leaf, rows, dtype, kind)
+    }
+
+    fn first_length(&self, group: usize, leaf: usize) -> Result<usize, Fault> {
+        first_length(self.0.get_row_group(group)?.as_ref(), leaf)
+    }
+}
+
+/// A column's name: a list's own, or the fields of structs joined by dots.
+fn name(column: &ColumnDescriptor) -> Result<String, String> {
+    let parts = column.path().parts();
+    match column.max_rep_level() {
+        0 => Ok(parts.join(".")),
+        1 if parts.len() <= 3 => Ok(parts[0].clone()),
+        _ => Err("lists of lists or structs".into()),
+    }
+}
+
 /// The dtype of a column's elements; `None` for strings of bytes.
 ///
 /// # Errors
 /// For a column of no numbers, the kind that it holds.
-pub(super) fn dtype(column: &ColumnDescriptor) -> Result<Option<DType>, String> {
+fn dtype(column: &ColumnDescriptor) -> Result<Option<DType>, String> {
     let integer = match (column.logical_type_ref(), column.converted_type()) {
         (Some(LogicalType::Integer(int)), _) => Some((int.bit_width, int.is_signed)),
         (Some(LogicalType::Float16), _) => return Ok(Some(DType::F16)),
@@ -85,7 +125,7 @@ pub(super) fn dtype(column: &ColumnDescriptor) -> Result<Option<DType>, String> 
 }
 
 /// Decodes a column of a row group of `rows` rows; `dtype` is its elements'.
-pub(super) fn decode(
+fn decode(
     group: &dyn RowGroupReader,
     leaf: usize,
     rows: usize,
@@ -133,7 +173,7 @@ pub(super) fn decode(
 }
 
 /// Elements of the first row of a row group, at most.
-pub(super) fn first_length(group: &dyn RowGroupReader, leaf: usize) -> Result<usize, Fault> {
+fn first_length(group: &dyn RowGroupReader, leaf: usize) -> Result<usize, Fault> {
     let mut length = 0;
     let mut count = |_, n| {
         length = n;
@@ -172,13 +212,6 @@ fn numbers<T: DataType>(
 fn reader(group: &dyn RowGroupReader, leaf: usize) -> Read<ColumnReader> {
     let column = group.metadata().schema_descr().column(leaf);
     Ok(get_column_reader(column, Box::new(Pages::new(group, leaf, ELEMENTS)?)))
-}
-
-/// Reads all pages of a column of at most `most` elements.
-#[cfg(test)]
-pub(super) fn limited(group: &dyn RowGroupReader, leaf: usize, most: u64) -> Result<(), String> {
-    let mut pages = Pages::new(group, leaf, most).map_err(|e| e.to_string())?;
-    pages.try_for_each(|page| page.map(drop)).map_err(|e| e.to_string())
 }
 
 /// Calls `row` with the elements of each of `rows` rows in turn.
@@ -223,8 +256,7 @@ fn each<T: DataType>(
             let own = &defined[at..end];
             let empty = nested && own.len() == 1 && own[0] == inside - 1 && !(own[0] == 0 && inside > 1);
             if !empty && own.iter().any(|&d| d != full) {
-                let message = "is null: fill nulls before they are fed, or leave their rows out";
-                return Err(Fault::at(done, message));
+                return Err(Fault::at(done, NULL));
             }
             let count = if empty { 0 } else { own.len() };
             let own = values.get(value..value + count);
