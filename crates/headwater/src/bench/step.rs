@@ -136,7 +136,7 @@ pub struct Traced {
     pub flops: f64,
     /// Bytes of operands, each once.
     pub bytes: f64,
-    /// Seconds at the machine's limit.
+    /// Seconds at the machine's limit; 0 if it is not known.
     pub floor: f64,
 }
 
@@ -346,7 +346,7 @@ impl Running {
             let plan = self.session.plan(program);
             plan.steps.iter().map(move |step| (plan, step))
         });
-        Ok(steps.enumerate().map(|(i, (plan, step))| trace(plan, step, middle(i), limits)).collect())
+        Ok(steps.enumerate().map(|(i, (plan, step))| traced(plan, step, middle(i), Some(limits))).collect())
     }
 
     fn memory(&self) -> Result<Memory> {
@@ -438,7 +438,8 @@ impl Report {
     }
 }
 
-fn trace(plan: &Plan, step: &Step, seconds: f64, limits: &Limits) -> Traced {
+/// A step of a plan that took so long, beside the machine's limits if they are known.
+pub fn traced(plan: &Plan, step: &Step, seconds: f64, limits: Option<&Limits>) -> Traced {
     let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
     let product = matches!(&step.work, Work::Kernel { op, .. } if op.precision == Precision::Low);
     let (bytes, dtype) = (touched(step), step.writes.first().map_or(DType::F32, |w| w.dtype));
@@ -465,7 +466,7 @@ fn trace(plan: &Plan, step: &Step, seconds: f64, limits: &Limits) -> Traced {
         seconds,
         flops: step.flops,
         bytes,
-        floor: limits.floor(dtype, if product { step.flops } else { 0.0 }, bytes),
+        floor: limits.map_or(0.0, |l| l.floor(dtype, if product { step.flops } else { 0.0 }, bytes)),
     }
 }
 

@@ -10,6 +10,7 @@ mod mixed;
 mod new;
 mod page;
 mod steps;
+mod times;
 mod training;
 
 pub use job::{Accept, Job};

@@ -2,20 +2,18 @@
 
 use super::comparable::differences;
 use super::steps::{Checked, Opened};
+use super::times::{Times, yardstick};
 use super::{Begin, Found, Job, Watcher};
 use crate::core::device::Device;
-use crate::core::graph::Phase;
-use crate::core::plan::Work;
 use crate::golden::{Curve, Golden};
 use crate::import::Dims;
 use crate::report::history::History;
-use crate::report::{Bars, Block, Chart, Series, Table, facts, text};
+use crate::report::{Block, Chart, Series, facts, text};
 use crate::runtime::session::Session;
 use crate::runtime::trainer::{Event, Observer, Summary, Trainer};
 use crate::runtime::{Store, TrainConfig};
 use crate::train::with_trainer;
 use anyhow::{Result, ensure};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -154,69 +152,6 @@ fn without_dropout(
     run
 }
 
-/// Seconds of all measured steps: by operator, and by module, forward and backward.
-#[derive(Default)]
-struct Times {
-    operators: BTreeMap<&'static str, f64>,
-    modules: BTreeMap<String, [f64; 2]>,
-    /// By the functions of fused operators, with the module of the first.
-    fused: BTreeMap<String, (String, f64)>,
-}
-
-impl Times {
-    fn of(session: &Session, trainer: &Trainer) -> Times {
-        let mut times = Times::default();
-        for program in trainer.programs() {
-            let plan = session.plan(program);
-            for (step, seconds) in plan.steps.iter().zip(session.seconds(program)) {
-                *times.operators.entry(step.op).or_default() += seconds;
-                let module = plan.origins.get(step.origin.0 as usize).map_or("", |o| o.module.as_str());
-                let module = if module.is_empty() { "(root)" } else { module };
-                let phase = (step.phase != Phase::Forward) as usize;
-                times.modules.entry(module.to_string()).or_default()[phase] += seconds;
-                if let (FUSED, Work::Rows(program)) = (step.op, &step.work) {
-                    let one = times.fused.entry(program.functions());
-                    one.or_insert_with(|| (module.to_string(), 0.0)).1 += seconds;
-                }
-            }
-        }
-        times
-    }
-
-    /// The operators that took longest as bars; modules, and what is inside fused operators, as tables.
-    fn blocks(self) -> [Block; 3] {
-        let mut bars: Vec<(String, f64)> =
-            self.operators.into_iter().map(|(n, s)| (n.to_string(), s)).collect();
-        bars.sort_by(|a, b| b.1.total_cmp(&a.1));
-        bars.truncate(SHOWN);
-        let title =
-            "Time by operator, all steps of this process (fused: neighbouring operators in one row program)";
-        let bars = Bars { title: title.into(), unit: "s".into(), bars };
-        let whole: f64 = self.modules.values().flatten().sum();
-        let share = |of: f64| format!("{:.1} %", if whole > 0.0 { 100.0 * of / whole } else { 0.0 });
-        let mut modules: Vec<_> = self.modules.into_iter().collect();
-        modules.sort_by(|a, b| b.1.iter().sum::<f64>().total_cmp(&a.1.iter().sum()));
-        let columns = ["module", ">forward", ">backward", ">share"];
-        let mut table = Table::new("Time by module, all steps of this process", &columns);
-        for (name, [forward, backward]) in modules.into_iter().take(SHOWN) {
-            table.row([name, text::seconds(forward), text::seconds(backward), share(forward + backward)]);
-        }
-        let mut all: Vec<_> = self.fused.into_iter().collect();
-        all.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
-        let mut fused =
-            Table::new("Inside fused operators", &["functions", "first module", ">time", ">share"]);
-        for (functions, (module, seconds)) in all.into_iter().take(SHOWN) {
-            fused.row([functions, module, text::seconds(seconds), share(seconds)]);
-        }
-        [Block::Bars(bars), Block::Table(table), Block::Table(fused)]
-    }
-}
-
-/// Operators, modules and fused operators that are listed.
-const SHOWN: usize = 16;
-/// Name of an operator that several were fused into.
-const FUSED: &str = "fused";
-
 /// 5: the training run, beside the one PyTorch recorded.
 pub(super) fn training(
     job: &Job,
@@ -238,7 +173,9 @@ pub(super) fn training(
         trainer.measure();
         Ok(())
     };
-    let ran = run(&opened, config, frame, places, watcher, first, Times::of)?;
+    let ran = run(&opened, config, frame, places, watcher, first, |session, trainer| {
+        Times::of(session, trainer, yardstick(&*frame.device))
+    })?;
     let Ran { summary, note, held, last: times } = ran;
     let Note { history, checkpoint, resumed, .. } = note;
     let (seconds, speed) = history.speed();

@@ -543,6 +543,11 @@ impl Session {
         self.programs[program.0].seconds()
     }
 
+    /// Runs of a program since [`Session::measure`].
+    pub fn runs(&self, program: ProgramId) -> u64 {
+        self.programs[program.0].runs()
+    }
+
     /// Where every trained parameter lies.
     pub fn layout(&self) -> &BucketLayout {
         &self.layout

@@ -20,6 +20,8 @@ pub(crate) struct Program {
     outputs: Vec<(String, Slot)>,
     fed: Arc<dyn Buffer>,
     results: Arc<dyn Buffer>,
+    /// Runs since they are measured.
+    runs: u64,
 }
 
 /// Lays out tensors one after the other in a segment.
@@ -137,6 +139,7 @@ impl Program {
             plan,
             inputs,
             outputs,
+            runs: 0,
         })
     }
 
@@ -182,13 +185,20 @@ impl Program {
         state.send_scalars()?;
         let own = [&self.fed, &self.results];
         let memory: Vec<_> = [arena].into_iter().chain(state.memory()).chain(own).cloned().collect();
+        self.runs += 1;
         self.executable.submit(state.stream(), &memory, 0..self.plan.steps.len())?;
         Ok(state.stream().synchronize()?)
     }
 
     /// Measures every step of later runs.
     pub fn measure(&mut self) {
+        self.runs = 0;
         self.executable.measure();
+    }
+
+    /// Runs since they are measured, or in all.
+    pub fn runs(&self) -> u64 {
+        self.runs
     }
 
     /// Seconds of every step so far; empty if not measured.
