@@ -110,7 +110,8 @@ pub struct Args {
     /// Directory of checkpoints and logs.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
-    /// Steps between checkpoints, of which two are kept (default: one at the end).
+    /// Steps between checkpoints, of which two are kept (default: one at the end; besides one after each 30
+    /// minutes, `checkpoint.minutes` of the settings).
     #[arg(long, help_heading = "Output")]
     save_every: Option<u64>,
     /// Steps between evaluations (default: one at the end).
@@ -365,6 +366,33 @@ mod tests {
         assert!(ok("/home/me/train.toml", "/home/me/log.jsonl"));
         for place in ["/any/path", "../log.jsonl", "run/../../log.jsonl", "/home/other/log.jsonl"] {
             assert!(!ok("train.toml", place) && !ok("/home/me/train.toml", place), "{place}");
+        }
+    }
+
+    /// The numbers that `--help` calls defaults are those of the settings.
+    #[test]
+    fn help_states_the_defaults_of_the_settings() {
+        use clap::Args as _;
+        let settings = toml::Value::try_from(TrainConfig::default()).unwrap();
+        let command = Args::augment_args(clap::Command::new("train"));
+        let help = |id: &str| {
+            let arg = command.get_arguments().find(|a| a.get_id() == id).expect(id);
+            arg.get_long_help().or(arg.get_help()).expect(id).to_string()
+        };
+        for (id, path, before) in [
+            ("accumulate", "accumulate", "default: "),
+            ("warmup", "warmup", "default: "),
+            ("seed", "seed", "default: "),
+            ("lr", "optimizer.lr", "of adamw "),
+            ("weight_decay", "optimizer.weight_decay", "of adamw "),
+            ("save_every", "checkpoint.minutes", "after each "),
+        ] {
+            let value = path.split('.').try_fold(&settings, |at, key| at.get(key)).expect(path);
+            let want = value.as_float().or(value.as_integer().map(|i| i as f64)).expect(path);
+            let help = help(id);
+            let (_, rest) = help.split_once(before).unwrap_or_else(|| panic!("{id}: {help}"));
+            let stated = rest.split([')', ' ', ';', '\n']).next().unwrap_or_default();
+            assert_eq!(stated.parse::<f64>().ok(), Some(want), "{id}: {help}");
         }
     }
 }
