@@ -45,6 +45,11 @@ pub trait Device: Send + Sync {
     /// `Device` if there is not enough.
     fn alloc(&self, bytes: usize, content: Content) -> Result<Arc<dyn Buffer>>;
 
+    /// Bytes that buffers can still take, where the device can tell.
+    fn free_memory(&self) -> Option<usize> {
+        None
+    }
+
     /// Host memory of somebody else as a buffer, without a copy. Plans read and write it in place. Memory of
     /// the device itself that others own is wrapped by the device's own crate.
     ///

@@ -83,6 +83,10 @@ impl Device for Cpu {
         Ok(Arc::new(CpuBuffer::new(bytes, content)?))
     }
 
+    fn free_memory(&self) -> Option<usize> {
+        crate::free::free()
+    }
+
     fn borrow(&self, memory: Box<dyn Foreign>) -> Result<Arc<dyn Buffer>> {
         Ok(Arc::new(CpuBuffer::lent(memory)?))
     }

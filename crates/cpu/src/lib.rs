@@ -12,6 +12,7 @@ pub mod buffer;
 pub mod device;
 pub mod element;
 mod executor;
+pub mod free;
 pub mod gemm;
 pub mod kernels;
 pub mod limits;

@@ -14,6 +14,7 @@ pub mod compile;
 pub mod curve;
 pub mod devices;
 pub mod export;
+pub mod fit;
 pub mod golden;
 pub mod infer;
 pub mod inspect;

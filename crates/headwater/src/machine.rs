@@ -28,7 +28,7 @@ pub struct Machine {
     pub threads: usize,
     /// Total memory in bytes, if known.
     pub memory: Option<usize>,
-    /// Memory available now in bytes, if known.
+    /// Memory that this process can still take, in bytes, if known.
     pub available: Option<usize>,
     /// Operating system and kernel.
     pub system: String,
@@ -65,7 +65,7 @@ impl Machine {
             features: features(),
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             memory: memory("MemTotal:"),
-            available: memory("MemAvailable:"),
+            available: crate::cpu::free::free(),
             system: format!("{} {}", std::env::consts::OS, proc("/proc/sys/kernel/osrelease").trim()),
             libraries: LIBRARIES
                 .iter()

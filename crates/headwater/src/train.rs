@@ -1,15 +1,18 @@
 //! Training of an exported model: ties the importer's graph to the runtime's trainer.
 
 use crate::core::device::Device;
+use crate::core::target::Target;
+use crate::fit::{Asked, Way};
 use crate::import::Dims;
 use crate::model::Model;
-use crate::runtime::TrainConfig;
+use crate::report::text;
 use crate::runtime::data::Shapes;
 use crate::runtime::log::{JsonLines, TensorBoard};
 use crate::runtime::session::Model as SessionModel;
 use crate::runtime::trainer::{Observer, Summary, Trainer};
+use crate::runtime::{Error, TrainConfig};
 use crate::weights::{Overlay, WeightFiles};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -78,7 +81,40 @@ pub fn with_trainer<T>(
         None => Overlay::none(&bound),
     };
     let session = SessionModel { graph: &bound.graph, weights: &overlay };
-    let mut trainer = Trainer::new(device, session, Some(Box::new(rebind)), config.clone(), resume)?;
+    let target = device.target().clone();
+    let trainer = Trainer::new(device, session, Some(Box::new(rebind)), config.clone(), resume);
+    let mut trainer = trainer.map_err(|e| match e {
+        Error::Memory { need, free, .. } => advised(e, model, &dims, &config, &target, (need, free)),
+        e => e.into(),
+    })?;
     model.release();
     work(&mut trainer, &config)
+}
+
+/// A step that does not fit, with what needs less.
+fn advised(
+    error: Error,
+    model: &Model,
+    dims: &Dims,
+    config: &TrainConfig,
+    target: &Target,
+    (need, free): (usize, usize),
+) -> anyhow::Error {
+    let settings = match config.training() {
+        Ok(settings) => settings,
+        Err(e) => return e.into(),
+    };
+    let dims = match config.batch.map(|batch| model.batch(dims.clone(), batch)) {
+        Some(Ok(dims)) => dims,
+        _ => dims.clone(),
+    };
+    let ways = Asked { model, dims: &dims, settings: &settings, target }.ways(need, Some(free));
+    let one = |w: &Way| {
+        let fits = if w.bytes <= free { "fits" } else { "does not fit" };
+        format!("`{}` takes {} and {fits}", w.options, text::bytes(w.bytes))
+    };
+    match ways.is_empty() {
+        true => error.into(),
+        false => anyhow!("{error}: {}", ways.iter().map(one).collect::<Vec<_>>().join(", ")),
+    }
 }

@@ -77,6 +77,25 @@ pub enum Error {
         /// What is not known of it.
         message: String,
     },
+    /// HW-R010: a training step needs more memory than there is.
+    #[error(
+        "HW-R010: a training step takes {} and the device has {} left ({held}); `headwater doctor --model MODEL` lists what needs less",
+        bytes(*need), bytes(*free)
+    )]
+    Memory {
+        /// Bytes that it takes.
+        need: usize,
+        /// Bytes that the device can still give.
+        free: usize,
+        /// Bytes by kind, the largest first.
+        held: String,
+    },
+}
+
+/// Bytes for people: in the largest of KiB, MiB and GiB that they reach.
+pub(crate) fn bytes(n: usize) -> String {
+    let unit = [(30, "GiB"), (20, "MiB"), (10, "KiB")].into_iter().find(|(shift, _)| n >> shift > 0);
+    unit.map_or(format!("{n} B"), |(shift, name)| format!("{:.2} {name}", n as f64 / (1u64 << shift) as f64))
 }
 
 impl Error {
@@ -93,6 +112,7 @@ impl Error {
             Error::Model(_) => "HW-R007",
             Error::Rebind { .. } => "HW-R008",
             Error::Version { .. } => "HW-R009",
+            Error::Memory { .. } => "HW-R010",
         }
     }
 

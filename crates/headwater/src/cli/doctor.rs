@@ -1,15 +1,49 @@
 //! `headwater doctor`.
 
-use super::{Outcome, Talk};
+use super::amp::Amp;
+use super::{Memory, Outcome, Talk};
+use crate::core::compile::has_loss;
+use crate::core::device::Device;
+use crate::fit::{self, Asked, Way};
+use crate::inspect::{inspect, tables};
 use crate::machine::Machine;
+use crate::model::{Model, parse_dims};
 use crate::report::{Table, text};
-use anyhow::Result;
+use crate::runtime::session::MemoryUse;
+use crate::runtime::{Bytes, TrainConfig};
+use anyhow::{Result, ensure};
 use headwater_ascend::host::{Installation, Options, Settings, Survey};
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  headwater doctor\n  headwater doctor --json")]
-pub struct Args {}
+#[command(after_help = "\
+Examples:
+  headwater doctor
+  headwater doctor --model model.pt2 --batch 64
+  headwater doctor --model model.pt2 --config train.toml --available 16GiB
+  headwater doctor --json")]
+pub struct Args {
+    /// A model: whether a training step of it fits into memory, who holds most, and what needs less.
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Settings of its training: a TOML file as `train` takes it, also a migrate.toml.
+    #[arg(long, value_name = "FILE", requires = "model")]
+    config: Option<PathBuf>,
+    /// Memory to fit into, such as 16GiB (default: what is free on the device).
+    #[arg(long, value_name = "SIZE", requires = "model")]
+    available: Option<Bytes>,
+    /// Samples in a batch (default: as in the settings, else as exported).
+    #[arg(long, requires = "model")]
+    batch: Option<usize>,
+    /// Size of a symbolic dimension, by its name or place.
+    #[arg(long = "dim", value_name = "NAME=SIZE", requires = "model")]
+    dims: Vec<String>,
+    #[command(flatten)]
+    amp: Amp,
+    #[command(flatten)]
+    memory: Memory,
+}
 
 /// What was found.
 #[derive(Serialize)]
@@ -18,9 +52,26 @@ struct Findings {
     machine: Machine,
     /// Absent where there is nothing of Ascend.
     ascend: Option<Survey>,
+    /// Absent where no model is named.
+    model: Option<Fit>,
 }
 
-pub fn run(_: &Args, talk: Talk) -> Result<Outcome> {
+/// Memory of a model's training step.
+#[derive(Serialize)]
+struct Fit {
+    /// Bytes by kind.
+    memory: MemoryUse,
+    /// All of them.
+    bytes: usize,
+    /// Bytes that it may take, if they are known.
+    available: Option<usize>,
+    /// True if it fits, or if nobody knows.
+    fits: bool,
+    /// What needs less, the least first.
+    ways: Vec<Way>,
+}
+
+pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     let m = Machine::detect();
     let mut t = Table::new("Machine", &["what", "found"]);
     let known = |b: Option<usize>| b.map_or("unknown".to_string(), text::bytes);
@@ -45,7 +96,53 @@ pub fn run(_: &Args, talk: Talk) -> Result<Outcome> {
     if let Some(survey) = &ascend {
         show_ascend(survey, talk);
     }
-    Outcome::of(&Findings { machine: m, ascend }, true)
+    let model = args.model.as_deref().map(|path| fits(args, path, device, talk)).transpose()?;
+    let good = model.as_ref().is_none_or(|m| m.fits);
+    Outcome::of(&Findings { machine: m, ascend, model }, good)
+}
+
+/// Memory of a training step of the model beside what there is.
+fn fits(args: &Args, path: &Path, device: &dyn Device, talk: Talk) -> Result<Fit> {
+    let mut config = match &args.config {
+        Some(file) => crate::settings::read(file)?,
+        None => TrainConfig::default(),
+    };
+    args.amp.over(&mut config.amp)?;
+    args.memory.over(&mut config);
+    let model = Model::open(path)?;
+    let dims = parse_dims(&args.dims)?;
+    let dims = match args.batch.or(config.batch) {
+        Some(batch) => model.batch(dims, batch)?,
+        None => dims,
+    };
+    let bound = model.bind(&dims.clone().or_exported())?;
+    ensure!(
+        has_loss(&bound.graph),
+        "the first output of {} is no loss: export a module whose forward returns the loss first",
+        path.display()
+    );
+    let settings = config.training()?;
+    let found = inspect(&model, &bound, device, &settings)?;
+    let (bytes, available) =
+        (found.memory.total(), args.available.map_or(device.free_memory(), |b| Some(b.0)));
+    let asked = Asked { model: &model, dims: &dims, settings: &settings, target: device.target() };
+    let ways = asked.ways(bytes, available);
+    let fits = available.is_none_or(|free| bytes <= free);
+    talk.line(format!(
+        "a training step of {} takes {}, {}: it {}\n",
+        path.display(),
+        text::bytes(bytes),
+        available.map_or("what is free is unknown".into(), |free| format!("{} are free", text::bytes(free))),
+        match (available, fits) {
+            (None, _) => "may fit",
+            (_, true) => "fits",
+            (_, false) => "does not fit",
+        }
+    ));
+    talk.table(&tables::memory(&found));
+    talk.table(&tables::peak(&found));
+    talk.table(&fit::table(&ways, bytes, available));
+    Ok(Fit { memory: found.memory, bytes, available, fits, ways })
 }
 
 /// Tables of an Ascend installation: versions, devices, and what is missing.

@@ -291,7 +291,7 @@ fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
         say(format!("{name}: {remark}; durations of a run are this machine's"));
     }
     match &cli.command {
-        Command::Doctor(args) => doctor::run(args, talk),
+        Command::Doctor(args) => doctor::run(args, &*device, talk),
         Command::Inspect(args) => inspect::run(args, &*device, talk),
         Command::Compile(args) => compile::run(args, &*device, talk),
         Command::Check(args) => check::run(args, &*device, talk),

@@ -26,24 +26,7 @@ pub fn tables(i: &Inspection, device: &str) -> Vec<Table> {
         format!("{} in {} tensors", text::count(i.parameters.1 as f64), i.tensors.1),
     ]);
     facts.row(["training step".into(), format!("{}FLOP", text::count(i.flops()))]);
-    let title = match &i.optimizer {
-        Some(optimizer) => format!("Memory of a training step with {optimizer}"),
-        None => "Memory of the forward pass".to_string(),
-    };
-    let mut memory = Table::new(&title, &["kind", ">bytes"]);
-    let m = &i.memory;
-    for (kind, bytes) in [
-        ("parameters", m.parameters),
-        ("buffers and constants", m.buffers),
-        ("f32 master weights", m.masters),
-        ("gradients", m.gradients),
-        ("moments", m.moments),
-        ("activations and workspace", m.arena),
-        ("inputs and outputs", m.inputs_outputs),
-        ("all", m.total()),
-    ] {
-        memory.row([kind.into(), text::bytes(bytes)]);
-    }
+    let memory = memory(i);
     let mut ops = Table::new(
         "Operators",
         &["operator", ">forward", ">backward", ">FLOP", ">bytes", &format!("on {device}")],
@@ -67,19 +50,7 @@ pub fn tables(i: &Inspection, device: &str) -> Vec<Table> {
             text::bytes(u.peak),
         ]);
     }
-    let mut peak = Table::new(
-        &format!(
-            "Largest in memory at the fullest moment, step {} of {} of the plan",
-            i.peak.0,
-            i.live.len()
-        ),
-        &[">bytes", "made by", "in the model", ">from step", ">to step"],
-    );
-    for v in &i.peak.1 {
-        let op = if v.workspace { format!("workspace of {}", v.op) } else { v.op.clone() };
-        let (first, last) = (v.steps.0.to_string(), v.steps.1.to_string());
-        peak.row([text::bytes(v.bytes), op, v.place.clone(), first, last]);
-    }
+    let peak = peak(i);
     let recomputed = i.recomputed.as_ref().map(|r| {
         let mut t = Table::new("Recomputation for the memory budget", &["what", ">predicted"]);
         t.row(["memory without".into(), text::bytes(r.before)]);
@@ -99,6 +70,32 @@ pub fn tables(i: &Inspection, device: &str) -> Vec<Table> {
         .chain(steps)
         .chain([modules, peak])
         .collect()
+}
+
+/// Memory by kind.
+pub fn memory(i: &Inspection) -> Table {
+    let title = match &i.optimizer {
+        Some(optimizer) => format!("Memory of a training step with {optimizer}"),
+        None => "Memory of the forward pass".to_string(),
+    };
+    let mut memory = Table::new(&title, &["kind", ">bytes"]);
+    for (kind, bytes) in i.memory.kinds().into_iter().chain([("all", i.memory.total())]) {
+        memory.row([kind.into(), text::bytes(bytes)]);
+    }
+    memory
+}
+
+/// The largest values at the fullest moment of the plan.
+pub fn peak(i: &Inspection) -> Table {
+    let title =
+        format!("Largest in memory at the fullest moment, step {} of {} of the plan", i.peak.0, i.live.len());
+    let mut peak = Table::new(&title, &[">bytes", "made by", "in the model", ">from step", ">to step"]);
+    for v in &i.peak.1 {
+        let op = if v.workspace { format!("workspace of {}", v.op) } else { v.op.clone() };
+        let (first, last) = (v.steps.0.to_string(), v.steps.1.to_string());
+        peak.row([text::bytes(v.bytes), op, v.place.clone(), first, last]);
+    }
+    peak
 }
 
 /// Buckets of gradients, if there are any.

@@ -240,6 +240,7 @@ impl Session {
             return Ok(session);
         };
         let planned = Planned::training(model.graph, &settings, device.target(), None)?;
+        planned.fits(device.free_memory())?;
         let Planned { state, layout, tensors, precision, groups, sparse, missing, program, update, zero } =
             planned;
         let (Some(groups), Some(update)) = (groups, update) else {

@@ -5,7 +5,7 @@ use super::graphs;
 use super::layout::{Holds, StateLayout};
 use super::model::{ModelTensor, tensors};
 use super::program::Interface;
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 use crate::optim::{Clip, Groups};
 use headwater_core::Graph;
 use headwater_core::compile::{self, Compiled, Goal, Options, ParameterGradient, Watch};
@@ -70,6 +70,22 @@ impl MemoryUse {
             + self.moments
             + self.arena
             + self.inputs_outputs
+    }
+
+    /// Each kind that there is, the largest first.
+    pub fn kinds(&self) -> Vec<(&'static str, usize)> {
+        let mut kinds = vec![
+            ("parameters", self.parameters),
+            ("buffers and constants", self.buffers),
+            ("f32 master weights", self.masters),
+            ("gradients", self.gradients),
+            ("moments", self.moments),
+            ("activations and workspace", self.arena),
+            ("inputs and outputs", self.inputs_outputs),
+        ];
+        kinds.retain(|(_, bytes)| *bytes > 0);
+        kinds.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        kinds
     }
 }
 
@@ -166,6 +182,19 @@ impl Planned {
         let (groups, sparse, missing) = (None, Vec::new(), Vec::new());
         let (update, zero, precision) = (None, None, precision.clone());
         Ok(Planned { state, layout, tensors, precision, groups, sparse, missing, program, update, zero })
+    }
+
+    /// Refuses a step that takes more than the bytes that are free, before any of it is taken.
+    ///
+    /// # Errors
+    /// `Memory`, with the kinds that hold most.
+    pub fn fits(&self, free: Option<usize>) -> Result<()> {
+        let memory = self.memory();
+        let need = memory.total();
+        let Some(free) = free.filter(|free| need > *free) else { return Ok(()) };
+        let held: Vec<String> =
+            memory.kinds().iter().take(4).map(|(kind, n)| format!("{kind} {}", error::bytes(*n))).collect();
+        Err(Error::Memory { need, free, held: held.join(", ") })
     }
 
     /// The plan of the gradients, or of the forward pass.
