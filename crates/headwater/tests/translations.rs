@@ -51,9 +51,11 @@ fn skeleton(page: &str) -> Skeleton {
 
 #[test]
 fn chinese_pages_follow_the_english_ones() {
-    for (english, chinese) in
-        [("README.md", "README.zh-CN.md"), ("docs/first-hour.md", "docs/zh-CN/first-hour.md")]
-    {
+    for (english, chinese) in [
+        ("README.md", "README.zh-CN.md"),
+        ("docs/first-hour.md", "docs/zh-CN/first-hour.md"),
+        ("docs/ascend.md", "docs/zh-CN/ascend.md"),
+    ] {
         let want = skeleton(english);
         assert!(
             want.headings.len() > 3 && want.code.len() > 5 && !want.tables.is_empty(),
