@@ -32,6 +32,8 @@ pub struct Asked {
     pub whole: bool,
     /// Weights in place of the archive's.
     pub weights: Option<InitConfig>,
+    /// True for the average of the weights that their run kept, rather than the weights themselves.
+    pub average: bool,
 }
 
 /// A batch that was run.
@@ -53,6 +55,16 @@ pub struct Done {
     pub left_out: usize,
     /// Where the weights came from, if not from the archive.
     pub mapping: Option<Mapping>,
+    /// In a sentence for people, which of a checkpoint's weights they are.
+    pub chosen: Option<String>,
+}
+
+impl Done {
+    /// The weights in sentences for people; nothing for the archive's.
+    pub fn weights(&self) -> impl Iterator<Item = String> {
+        let mapped = self.mapping.iter().flat_map(|m| m.lines());
+        self.chosen.clone().into_iter().chain(mapped)
+    }
 }
 
 /// Runs the samples of a file, in its order, in evaluation mode, and hands each batch to `each`.
@@ -90,8 +102,8 @@ pub fn run(
     let feeding = if any { feeding.with_batch(BATCH.min(samples)) } else { feeding };
     let batch = feeding.batch();
     ensure!(batch > 0 && samples > 0, "{} holds no samples", data.path().display());
-    let files =
-        asked.weights.as_ref().and_then(|w| w.weights.as_deref()).map(WeightFiles::open).transpose()?;
+    let files = asked.weights.as_ref().and_then(|w| w.weights.as_deref());
+    let files = files.map(|path| WeightFiles::choose(path, asked.average)).transpose()?;
     let overlay = match (&files, &asked.weights) {
         (Some(files), Some(init)) => Overlay::new(&exported, files, init)?,
         _ => Overlay::none(&exported),
@@ -106,7 +118,9 @@ pub fn run(
     let mut programs: HashMap<Shapes, ProgramId> = HashMap::new();
     let rest = samples % batch;
     let fits = rest == 0 || rebound(&feeding.largest().with_batch(rest)).is_ok();
-    let mut done = Done { mapping: files.is_some().then(|| overlay.mapping.clone()), ..Done::default() };
+    let mapping = files.is_some().then(|| overlay.mapping.clone());
+    let chosen = files.as_ref().and_then(WeightFiles::chosen);
+    let mut done = Done { mapping, chosen, ..Done::default() };
     ensure!(
         samples >= batch || fits || asked.whole,
         "{} has {samples} samples, which do not fill a batch of {batch}, and the model takes no other",

@@ -5,6 +5,7 @@ use crate::core::graph::InputRole;
 use crate::core::{Tensor, TensorType};
 use crate::model::Bound;
 use crate::runtime::Dataset;
+use crate::runtime::checkpoint::AVERAGE;
 use crate::runtime::config::InitConfig;
 use crate::runtime::data::Column;
 use crate::runtime::session::Weights;
@@ -14,11 +15,26 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+/// The average of a run's weights, which a checkpoint has beside the weights if the run kept one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Average {
+    /// There is none.
+    #[default]
+    None,
+    /// It is there, and the weights as the last step left them are taken.
+    Left,
+    /// It is taken.
+    Taken,
+}
+
 /// The tensors of one or several files, by name.
 #[derive(Debug)]
 pub struct WeightFiles {
     /// The file or folder that was named.
     pub path: PathBuf,
+    /// A checkpoint's average.
+    pub average: Average,
     files: Vec<Dataset>,
     tensors: BTreeMap<String, (usize, usize)>,
 }
@@ -39,8 +55,36 @@ impl WeightFiles {
     /// # Errors
     /// If there is none of these, or a file is damaged.
     pub fn open(path: &Path) -> Result<WeightFiles> {
-        let files = files(path)?;
+        WeightFiles::choose(path, false)
+    }
+
+    /// As [`WeightFiles::open`], of a checkpoint or a run's folder the average of the weights, where
+    /// `averaged`. Tensors that have none (frozen parameters, buffers) are those of the same checkpoint.
+    ///
+    /// # Errors
+    /// As [`WeightFiles::open`], and if an average is wanted and there is none.
+    pub fn choose(path: &Path, averaged: bool) -> Result<WeightFiles> {
+        let mut files = files(path)?;
+        let beside = files.first().filter(|p| p.ends_with(ONE)).map(|p| p.with_file_name(AVERAGE));
+        let beside = beside.filter(|p| p.is_file());
+        let average = match beside {
+            // Its tensors are read last, and so replace those of the model's file.
+            Some(file) if averaged => {
+                files.push(file);
+                Average::Taken
+            }
+            Some(_) => Average::Left,
+            None if files.first().is_some_and(|p| p.ends_with(AVERAGE)) => Average::Taken,
+            None => Average::None,
+        };
+        let place = files.first().filter(|p| p.ends_with(ONE)).and_then(|p| p.parent()).unwrap_or(path);
+        let place = place.display().to_string();
         let files: Vec<Dataset> = files.iter().map(|f| Ok(Dataset::open(f)?)).collect::<Result<_>>()?;
+        ensure!(
+            !averaged || average != Average::None,
+            "{place} has no {AVERAGE}, an average of its run's weights: leave --ema out for the weights as the last step left \
+             them, or train with `--ema 0.999`, which keeps an average from the first step on"
+        );
         let mut tensors = BTreeMap::new();
         for (i, file) in files.iter().enumerate() {
             for (j, column) in file.columns().iter().enumerate() {
@@ -50,7 +94,21 @@ impl WeightFiles {
             }
         }
         ensure!(!tensors.is_empty(), "{} holds no tensors", path.display());
-        Ok(WeightFiles { path: path.to_owned(), files, tensors })
+        Ok(WeightFiles { path: path.to_owned(), average, files, tensors })
+    }
+
+    /// In a sentence for people, which of a checkpoint's weights these are; nothing for other files.
+    pub fn chosen(&self) -> Option<String> {
+        let file = self.files.last()?.path().display();
+        match self.average {
+            Average::Taken => Some(format!("weights: the average over the run, {file}")),
+            Average::Left => Some(format!(
+                "weights: as the last step left them, {file}; evaluations of the run were of its average, in {AVERAGE} beside \
+                 it, which --ema takes"
+            )),
+            Average::None if self.files.len() == 1 && self.path.is_dir() => Some(format!("weights: {file}")),
+            Average::None => None,
+        }
     }
 
     /// Names and tensors, sorted by name.
@@ -117,6 +175,8 @@ pub struct Mapping {
     pub left_over: Vec<String>,
     /// In words, a prefix by which all names differ.
     pub prefix: Option<String>,
+    /// The average of a run's weights.
+    pub average: Average,
 }
 
 /// A model's weights with those of files laid over them.
@@ -158,7 +218,8 @@ impl<'a> Overlay<'a> {
             .collect();
         let all: BTreeSet<&str> = model.iter().flat_map(|(n, _)| n).map(|n| n.as_str()).collect();
         let (renamed, prefix) = renamed(files, init, &all);
-        let mut mapping = Mapping { source: files.path.clone(), prefix, ..Mapping::default() };
+        let (source, average) = (files.path.clone(), files.average);
+        let mut mapping = Mapping { source, prefix, average, ..Mapping::default() };
         let mut found = HashMap::new();
         for (names, ty) in &model {
             let Some((name, at)) = names.iter().find_map(|n| Some((n, *renamed.get(n.as_str())?))) else {
@@ -323,6 +384,49 @@ mod tests {
         assert_eq!(of(&["0.w", "0.b"], &[]).0, strings(&["0.b", "0.w", "head.w"]));
         let by_hand = of(&["x"], &[("enc.*.w", "layer_*.weight"), ("head.w", "out")]).0;
         assert_eq!(by_hand, strings(&["enc.0.b", "layer_0.weight", "out"]));
+    }
+
+    #[test]
+    fn an_average_is_laid_over_the_checkpoint_that_it_is_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, tensors: &[(&str, f64)]| {
+            let of = |(n, x): &(&str, f64)| (n.to_string(), Tensor::float(DType::F32, [1], vec![*x]));
+            let path = dir.path().join(name);
+            let file = TensorFile { tensors: tensors.iter().map(of).collect(), ..TensorFile::default() };
+            file.write(&path).unwrap();
+            path
+        };
+        for step in ["step-3", "step-4"] {
+            std::fs::create_dir(dir.path().join(step)).unwrap();
+        }
+        write("step-3/model.safetensors", &[("w", 1.0), ("frozen", 2.0)]);
+        let model = write("step-4/model.safetensors", &[("w", 3.0), ("frozen", 4.0)]);
+        let average = write("step-4/ema.safetensors", &[("w", 5.0)]);
+        let read = |path: &Path, averaged: bool| {
+            let files = WeightFiles::choose(path, averaged).unwrap();
+            let numbers = files.tensors().map(|(_, c)| Tensor::from_bytes(&c.ty, c.bytes()).floats()[0]);
+            (numbers.collect::<Vec<_>>(), files.average, files.chosen())
+        };
+        for path in [dir.path(), &dir.path().join("step-4"), &model] {
+            let (numbers, kind, said) = read(path, true);
+            assert_eq!((numbers, kind), (vec![4.0, 5.0], Average::Taken), "{path:?}");
+            assert!(said.is_some_and(|s| s.contains("the average") && s.contains("ema.safetensors")));
+            let (numbers, kind, said) = read(path, false);
+            assert_eq!((numbers, kind), (vec![4.0, 3.0], Average::Left), "{path:?}");
+            assert!(said.is_some_and(|s| s.contains("model.safetensors") && s.contains("--ema")));
+        }
+        for averaged in [false, true] {
+            let (numbers, kind, _) = read(&average, averaged);
+            assert_eq!((numbers, kind), (vec![5.0], Average::Taken));
+        }
+        let step = dir.path().join("step-3");
+        let (_, kind, said) = read(&step, false);
+        assert!(kind == Average::None && said.is_some_and(|s| s.ends_with("model.safetensors")));
+        let refused = WeightFiles::choose(&step, true).unwrap_err().to_string();
+        assert!(
+            refused.contains("step-3 has no ema.safetensors") && refused.contains("--ema 0.999"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -363,6 +363,12 @@ fn lines(place: &Place, all: &mut Vec<Bad>) {
             1,
             &["nowhere"],
         ),
+        bad(&["eval", &model, "--data", &train, "--ema"], 2, &["--weights"]),
+        bad(
+            &["export", &train, "--ema", "--out", &place.path("x.safetensors")],
+            1,
+            &["has no ema.safetensors", "--ema 0.999"],
+        ),
     ]);
 }
 

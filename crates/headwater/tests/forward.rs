@@ -4,13 +4,14 @@ use headwater::core::Tensor;
 use headwater::cpu::Cpu;
 use headwater::export::{self, Predictions};
 use headwater::import::Dims;
-use headwater::infer::{self, Asked};
+use headwater::infer::{self, Asked, Done};
 use headwater::model::Model;
 use headwater::runtime::config::InitConfig;
 use headwater::runtime::{Dataset, TrainConfig};
-use headwater::score::Scorer;
-use headwater::weights::WeightFiles;
+use headwater::score::{Scorer, Scores};
+use headwater::weights::{Average, WeightFiles};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -50,6 +51,21 @@ fn logits(model: &Model, asked: Asked) -> Vec<f64> {
     all
 }
 
+/// Metrics on all held-out samples.
+fn scored(model: &Model, asked: &Asked) -> (Done, Scores) {
+    let bound = model.bind(&Dims::new().or_exported()).unwrap();
+    let inputs: Vec<_> = bound.user_inputs().map(|(n, t)| (n.to_string(), t.clone())).collect();
+    let outputs: Vec<_> = bound.graph.outputs.iter().map(|o| bound.graph.ty(o.value).clone()).collect();
+    let mut scorer = Scorer::new(&inputs, &outputs, None, 5).unwrap();
+    let (device, heldout) = (Arc::new(Cpu::new(2)), digits("heldout.safetensors"));
+    let done = infer::run(model, Dims::new(), &heldout, asked, device, &mut |ran| {
+        scorer.add(&ran);
+        Ok(())
+    })
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    (done, scorer.finish())
+}
+
 #[test]
 fn trained_weights_go_everywhere_with_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
@@ -59,19 +75,8 @@ fn trained_weights_go_everywhere_with_the_same_bits() {
     let (losses, loss, accuracy) = train(&model, c);
 
     // `eval` of the run's folder is the trainer's own evaluation.
-    let bound = model.bind(&Dims::new().or_exported()).unwrap();
-    let inputs: Vec<_> = bound.user_inputs().map(|(n, t)| (n.to_string(), t.clone())).collect();
-    let outputs: Vec<_> = bound.graph.outputs.iter().map(|o| bound.graph.ty(o.value).clone()).collect();
-    let mut scorer = Scorer::new(&inputs, &outputs, None, 5).unwrap();
     let asked = Asked { batch: Some(64), weights: weights(&run), ..Asked::default() };
-    let device = Arc::new(Cpu::new(2));
-    let heldout = digits("heldout.safetensors");
-    let done = infer::run(&model, Dims::new(), &heldout, &asked, device, &mut |ran| {
-        scorer.add(&ran);
-        Ok(())
-    })
-    .unwrap();
-    let scores = scorer.finish();
+    let (done, scores) = scored(&model, &asked);
     assert_eq!((done.samples, done.left_out, scores.samples), (360, 0, 360));
     assert_eq!((scores.loss, scores.accuracy), (loss, Some(accuracy)));
     assert_eq!(done.mapping.unwrap().missing, Vec::<String>::new());
@@ -99,6 +104,64 @@ fn trained_weights_go_everywhere_with_the_same_bits() {
     let (fresh, ..) = train(&model, config(1));
     assert_eq!(fresh[0], losses[0]);
     assert!(resumed[0] < fresh[0], "{resumed:?} {fresh:?}");
+}
+
+#[test]
+fn averaged_weights_are_those_that_the_run_was_evaluated_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, model) = (dir.path().join("run"), Model::open(&digits("digits_vit.pt2")).unwrap());
+    let mut c = config(4);
+    (c.ema, c.checkpoint.dir) = (Some(0.5), Some(run.clone()));
+    let (_, loss, accuracy) = train(&model, c);
+
+    let plain = Asked { batch: Some(64), weights: weights(&run), ..Asked::default() };
+    let asked = Asked { average: true, ..plain.clone() };
+    let (done, scores) = scored(&model, &asked);
+    assert_eq!((scores.loss, scores.accuracy), (loss, Some(accuracy)));
+    let mapping = done.mapping.unwrap();
+    assert_eq!((mapping.average, mapping.missing), (Average::Taken, Vec::<String>::new()));
+    let (done, scores) = scored(&model, &plain);
+    assert!(scores.loss != loss && done.mapping.is_some_and(|m| m.average == Average::Left));
+
+    // An archive with the average in it computes the same.
+    let averaged = dir.path().join("averaged.pt2");
+    export::archive(&model, &WeightFiles::choose(&run, true).unwrap(), &averaged, false).unwrap();
+    let want = logits(&model, asked.clone());
+    assert_ne!(want, logits(&model, plain));
+    assert_eq!(logits(&Model::open(&averaged).unwrap(), Asked { weights: None, ..asked }), want);
+
+    // Each command says which weights it takes.
+    let at = |path: &Path| path.to_str().unwrap().to_string();
+    let (archive, heldout, run) = (at(&model.path), at(&digits("heldout.safetensors")), at(&run));
+    let out = |name: &str| at(&dir.path().join(name));
+    let commands: [Vec<String>; 3] = [
+        ["eval", &archive, "--data", &heldout, "--weights", &run].map(str::to_string).to_vec(),
+        ["predict", &archive, "--data", &heldout, "--weights", &run, "--out", &out("p.npz")]
+            .map(str::to_string)
+            .to_vec(),
+        ["export", &run, "--out", &out("w.safetensors")].map(str::to_string).to_vec(),
+    ];
+    for args in commands {
+        for (more, said) in
+            [(None, "which --ema takes"), (Some("--ema"), "weights: the average over the run")]
+        {
+            let args = args.iter().map(String::as_str).chain(more);
+            let output = Command::new(env!("CARGO_BIN_EXE_headwater"))
+                .args(args.clone())
+                .args(Some("--overwrite").filter(|_| args.clone().any(|a| a == "--out")))
+                .output()
+                .unwrap();
+            let (stdout, stderr) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            assert!(output.status.success() && stdout.contains(said), "{stdout}{stderr}");
+        }
+    }
+    let exported = Dataset::open(&dir.path().join("w.safetensors")).unwrap();
+    let average = WeightFiles::choose(Path::new(&run), true).unwrap();
+    assert_eq!(exported.columns().len(), average.tensors().count());
+    for (name, column) in average.tensors() {
+        assert_eq!(exported.column(name).unwrap().bytes(), column.bytes(), "{name}");
+    }
 }
 
 #[test]

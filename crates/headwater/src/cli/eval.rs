@@ -26,6 +26,9 @@ pub(crate) struct Forward {
     /// or a folder of Hugging Face's.
     #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
+    /// The average of the weights that a run with --ema kept, instead of the weights as the last step left them.
+    #[arg(long, requires = "weights")]
+    ema: bool,
     /// Samples in a batch (default: as exported, 32 where the model takes any number).
     #[arg(long)]
     batch: Option<usize>,
@@ -67,7 +70,7 @@ impl Forward {
         let weights = self.weights.clone().map(|w| InitConfig { weights: Some(w), ..InitConfig::default() });
         let (buckets, lengths) = (self.buckets.clone(), self.lengths.clone());
         let data = DataConfig { names, buckets, lengths, ..DataConfig::default() };
-        Ok(Asked { batch: self.batch, data, weights, ..Asked::default() })
+        Ok(Asked { batch: self.batch, data, weights, average: self.ema, ..Asked::default() })
     }
 }
 
@@ -76,6 +79,7 @@ impl Forward {
 Examples:
   headwater eval model.pt2 --data heldout.safetensors --weights run
   headwater eval model.pt2 --data heldout.safetensors --weights run/step-00000200 --labels labels --json
+  headwater eval model.pt2 --data heldout.safetensors --weights run --ema
 
 Runs in evaluation mode: no dropout, running statistics. The truth is the input called labels, label, targets, target or y, or the
 one that --labels names. Classes (of samples, tokens or pixels): accuracy, top-k, precision, recall, F1, IoU, confusion matrix;
@@ -106,7 +110,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         scorer.add(&ran);
         Ok(())
     })?;
-    done.mapping.iter().flat_map(|m| m.lines()).for_each(|l| talk.line(l));
+    done.weights().for_each(|l| talk.line(l));
     let scores = scorer.finish();
     talk.table(&table(&scores));
     if let Some(by) = scores.by_class.as_ref().filter(|b| b.confusion.len() <= SHOWN) {

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 Examples:
   headwater export run --out trained.safetensors --strip model.
   headwater export run/step-00000200 --model model.pt2 --out trained.pt2
+  headwater export run --ema --model model.pt2 --out averaged.pt2
 
 A .safetensors file holds the weights under their PyTorch names, without the prefix that a wrapper gave them: what load_state_dict and,
 beside a config.json, from_pretrained take. A .pt2 is the model's own archive with the trained weights in it: what torch.export.load
@@ -19,6 +20,9 @@ and Headwater open.")]
 pub struct Args {
     /// A checkpoint, a run's folder (its newest one) or a file of weights.
     weights: PathBuf,
+    /// The average of the weights that a run with --ema kept, instead of the weights as the last step left them.
+    #[arg(long)]
+    ema: bool,
     /// The file: .safetensors or .pt2.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -34,7 +38,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, talk: Talk) -> Result<Outcome> {
-    let weights = WeightFiles::open(&args.weights)?;
+    let weights = WeightFiles::choose(&args.weights, args.ema)?;
     let tensors = match args.out.extension().and_then(|e| e.to_str()) {
         Some("safetensors") => export::safetensors(&weights, &args.strip, &args.out, args.overwrite)?.len(),
         Some("pt2") => {
@@ -48,6 +52,8 @@ pub fn run(args: &Args, talk: Talk) -> Result<Outcome> {
         }
         _ => bail!("{}: an export is a .safetensors or a .pt2 file", args.out.display()),
     };
+    weights.chosen().iter().for_each(|l| talk.line(l));
     talk.line(format!("{tensors} tensors; wrote {}", args.out.display()));
-    Outcome::of(serde_json::json!({ "tensors": tensors, "file": args.out }), Status::Done)
+    let result = serde_json::json!({ "tensors": tensors, "file": args.out, "average": weights.average });
+    Outcome::of(result, Status::Done)
 }

@@ -126,7 +126,8 @@ pub struct Args {
     /// By which evaluations are compared: loss (default) or accuracy.
     #[arg(long, help_heading = "Evaluation")]
     metric: Option<String>,
-    /// Decay of an exponential moving average of the weights, such as 0.999; evaluations are of the average.
+    /// Decay of an exponential moving average of the weights, such as 0.999; evaluations are of the average, which
+    /// eval, predict and export take with --ema.
     #[arg(long, value_name = "DECAY", help_heading = "Optimizer")]
     ema: Option<f64>,
     /// Go on from the newest checkpoint in --out.
