@@ -1,7 +1,7 @@
 //! A recorded training run followed step by step: the same batch, the same learning rates, our numbers.
 
 use crate::core::device::Device;
-use crate::golden::Golden;
+use crate::golden::{Golden, by_own_name};
 use crate::model::Model;
 use crate::runtime::optim::{Clip, Decay, Optimizer};
 use crate::runtime::session::{Model as SessionModel, Session, Training};
@@ -40,7 +40,7 @@ pub fn worst(ours: &[f64], theirs: &[f64], n: usize) -> (usize, f64) {
 /// # Errors
 /// If the golden does not state them in a form this version knows.
 pub fn recorded_training(golden: &Golden) -> Result<Training> {
-    let mut settings = golden.json("optimizer")?;
+    let mut settings = by_own_name(golden.json("optimizer")?);
     let map = settings.as_object_mut().context("`optimizer` of the golden is no object")?;
     let mut take = |key: &str| map.remove(key).unwrap_or_default();
     let decay: Decay = match take("decay") {

@@ -2,8 +2,10 @@
 
 use crate::core::Tensor;
 use crate::runtime::TrainConfig;
+use crate::runtime::optim::Optimizer;
 use crate::tensors::TensorFile;
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -52,6 +54,53 @@ pub struct Curve {
     pub accuracy: Option<f64>,
     /// Loss on held-out data at the end, if recorded.
     pub eval_loss: Option<f64>,
+}
+
+/// Settings of a recorded training run.
+#[derive(Clone, Debug)]
+pub struct RecordedRun {
+    /// Everything that a job needs to repeat it.
+    pub settings: TrainConfig,
+    /// The recorded optimizer in words, if Headwater does not train with it: the settings then have AdamW.
+    pub foreign: Option<String>,
+}
+
+/// Settings that AdamW shares with PyTorch's other optimizers of Adam's family.
+const SHARED: [&str; 4] = ["lr", "betas", "eps", "weight_decay"];
+
+/// PyTorch's Adam with `decoupled_weight_decay` is AdamW: the same optimizer under that name, as settings.
+pub(crate) fn by_own_name(mut optimizer: Value) -> Value {
+    if let Some(all) = optimizer.as_object_mut()
+        && all.get("name").and_then(Value::as_str).is_some_and(|n| n.eq_ignore_ascii_case("adam"))
+        && all.get("decoupled_weight_decay") == Some(&Value::Bool(true))
+    {
+        all.remove("decoupled_weight_decay");
+        all.insert("name".into(), "adamw".into());
+        // Adam's default, which is not AdamW's.
+        all.entry("weight_decay").or_insert(0.0.into());
+    }
+    optimizer
+}
+
+/// AdamW in place of an optimizer, with the settings that it shares with those of Adam's family.
+fn in_place_of(optimizer: &Value) -> Optimizer {
+    let mut own = serde_json::json!({ "name": "adamw" });
+    if optimizer["betas"].is_array() {
+        for key in SHARED {
+            if let Some(value) = optimizer.get(key) {
+                own[key] = value.clone();
+            }
+        }
+    }
+    serde_json::from_value(own).unwrap_or_default()
+}
+
+/// An optimizer's name and settings in words.
+fn spelled(optimizer: &Value) -> String {
+    let name = optimizer["name"].as_str().unwrap_or_default();
+    let all = optimizer.as_object().into_iter().flatten().filter(|(key, _)| *key != "name");
+    let settings: Vec<String> = all.map(|(key, value)| format!("{key} {value}")).collect();
+    if settings.is_empty() { name.to_string() } else { format!("{name} ({})", settings.join(", ")) }
 }
 
 impl Golden {
@@ -106,16 +155,33 @@ impl Golden {
         }))
     }
 
+    /// The low precision of `torch.autocast` that the curve was recorded in, such as `bfloat16`.
+    pub fn autocast(&self) -> Option<String> {
+        self.json("optimizer").ok()?["autocast"].as_str().map(str::to_string)
+    }
+
     /// The settings of the recorded training run, if it was recorded on a data set: what a job needs to
-    /// repeat it.
+    /// repeat it. PyTorch has optimizers that Headwater has not; AdamW stands in their place.
     ///
     /// # Errors
     /// If they are not settings that this version knows.
-    pub fn recorded_run(&self) -> Result<Option<TrainConfig>> {
-        let Some(text) = self.fact("train") else { return Ok(None) };
-        serde_json::from_str(text)
-            .map(Some)
-            .context("`train` of the golden holds no settings of a training run")
+    pub fn recorded_run(&self) -> Result<Option<RecordedRun>> {
+        if self.fact("train").is_none() {
+            return Ok(None);
+        }
+        let mut all = self.json("train")?;
+        let mut foreign = None;
+        if let Some(optimizer) = all.get_mut("optimizer") {
+            *optimizer = by_own_name(optimizer.take());
+            let known = serde_json::from_value::<Optimizer>(optimizer.clone()).is_ok();
+            if optimizer["name"].is_string() && !known {
+                foreign = Some(spelled(optimizer));
+                *optimizer = serde_json::to_value(in_place_of(optimizer))?;
+            }
+        }
+        let settings = serde_json::from_value(all)
+            .context("`train` of the golden holds no settings of a training run")?;
+        Ok(Some(RecordedRun { settings, foreign }))
     }
 
     /// User inputs by their position in the signature.

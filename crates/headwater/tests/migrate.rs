@@ -3,10 +3,14 @@
 
 use headwater::core::device::Device;
 use headwater::cpu::Cpu;
+use headwater::curve::recorded_training;
+use headwater::golden::Golden;
 use headwater::migrate::{Begin, Job, New, Watcher, migrate, write_new};
 use headwater::report::{Report, Section, Verdict, html};
+use headwater::runtime::optim::Optimizer;
 use headwater::runtime::trainer::{Event, Observer};
-use headwater::tensors::TensorFile;
+use headwater::tensors::{TensorFile, sha256};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -184,6 +188,96 @@ fn new_jobs_run_as_they_are() {
     let job = Job::read(dir.path()).unwrap();
     assert_eq!(job.train.data.names["images"], "input.0");
     assert!(job.golden.is_some() && job.train.optimizer.rule().weight_decay() == 0.2);
+}
+
+#[test]
+fn a_recorded_run_that_cannot_be_repeated_becomes_a_job_and_a_note() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::copy(digits("digits_vit.pt2"), at("m.pt2")).unwrap();
+    std::fs::copy(digits("train.safetensors"), at("train.safetensors")).unwrap();
+    let recorded = TensorFile::read(&digits("digits_vit.golden.safetensors")).unwrap();
+    // On the data, or on the golden's one batch.
+    let write = |name: &str, options: Value, autocast: Option<&str>, data: bool| {
+        let mut golden = recorded.clone();
+        let mut fact = |key: &str, value: String| golden.metadata.insert(key.into(), value);
+        let mut around =
+            json!({ "name": name, "decay": "all", "schedule": "constant", "autocast": autocast });
+        around.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+        fact("optimizer", around.to_string());
+        if data {
+            let mut optimizer = options;
+            optimizer["name"] = name.to_lowercase().into();
+            let run = json!({
+                "steps": 2, "batch": 64, "seed": 3, "decay": "all", "schedule": "constant", "warmup": 0, "end": 0.0,
+                "optimizer": optimizer, "data": { "train": "train.safetensors", "last": "drop" },
+            });
+            fact("train", run.to_string());
+            fact("data", "train.safetensors".into());
+            fact("data_sha256", sha256(&at("train.safetensors")).unwrap());
+        }
+        golden.write(&at("m.golden.safetensors")).unwrap();
+        let job = at("migrate.toml");
+        if job.exists() {
+            std::fs::remove_file(&job).unwrap();
+        }
+        let written = write_new(&New { model: at("m.pt2"), ..New::default() }).unwrap();
+        (Job::read(dir.path()).unwrap(), written.notes.join("\n"))
+    };
+    let adam = json!({ "lr": 0.004, "betas": [0.8, 0.99], "eps": 1e-7, "weight_decay": 0.125 });
+    let with = |key: &str, value: Value| {
+        let mut all = adam.clone();
+        all[key] = value;
+        all
+    };
+    let own: Optimizer = serde_json::from_value(with("name", "adamw".into())).unwrap();
+
+    // Adam with decoupled decay is AdamW, and compared.
+    let (job, said) = write("Adam", with("decoupled_weight_decay", true.into()), None, true);
+    assert_eq!((&job.train.optimizer, job.train.seed), (&own, 3));
+    assert!(said.contains("the curves will be compared"), "{said}");
+    let golden = Golden::read(&at("m.golden.safetensors")).unwrap();
+    assert_eq!(recorded_training(&golden).unwrap().optimizer, own);
+
+    // Others are not: AdamW takes what it shares with them.
+    let adafactor = json!({ "lr": 0.5, "eps": [null, 1e-3], "d": 1.0 });
+    for (name, options, optimizer) in [
+        ("Adafactor", adafactor, Optimizer::default()),
+        ("NAdam", with("momentum_decay", 0.004.into()), own.clone()),
+    ] {
+        let (job, said) = write(name, options.clone(), None, false);
+        assert_eq!(job.train.optimizer, Optimizer::default(), "{name}");
+        assert!(
+            said.contains(&format!("its optimizer was {name}, which")) && said.contains("one batch"),
+            "{said}"
+        );
+        let (job, said) = write(name, options, None, true);
+        assert_eq!(
+            (&job.train.optimizer, job.train.steps, job.train.seed),
+            (&optimizer, Some(2), 3),
+            "{name}"
+        );
+        let named = format!("its optimizer was {} (", name.to_lowercase());
+        assert!(said.contains(&named) && said.contains("is AdamW here"), "{said}");
+        assert!(said.contains("will not be compared, the other steps count"), "{said}");
+    }
+    let page = std::fs::read_to_string(at("migrate.toml")).unwrap();
+    std::fs::write(at("migrate.toml"), page.replace("level = \"O1\"", "level = \"O0\"")).unwrap();
+    let report = run_in(dir.path());
+    let s = step(&report, "curve");
+    assert!(
+        s.verdict == Verdict::Note && s.summary.contains("the optimizer is NAdam there"),
+        "{}",
+        s.summary
+    );
+    assert!(report.passed());
+
+    // Nor is what was recorded in another precision.
+    for data in [true, false] {
+        let (job, said) = write("AdamW", adam.clone(), Some("bfloat16"), data);
+        assert_eq!(job.train.optimizer, own);
+        assert!(said.contains("`torch.autocast` in bfloat16") && said.contains("not be compared"), "{said}");
+    }
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub(super) fn differences(
     if config.accumulate > 1 {
         found.push(format!("a step averages {} batches here, it is one batch there", config.accumulate));
     }
-    let autocast = golden.json("optimizer").ok().and_then(|o| o["autocast"].as_str().map(str::to_string));
+    let autocast = golden.autocast();
     let low = (config.amp.level != Level::O0).then(|| config.amp.level.to_string());
     if autocast.is_some() || low.is_some() {
         let (there, here) = (autocast.unwrap_or("full".into()), low.unwrap_or("full".into()));

@@ -5,7 +5,7 @@ use super::job::FILE;
 use super::page::{BATCH, EPOCHS, Files, text};
 use crate::core::TensorType;
 use crate::curve::recorded_training;
-use crate::golden::Golden;
+use crate::golden::{Golden, RecordedRun};
 use crate::import::SymbolicInput;
 use crate::import::symbolic::Expr;
 use crate::model::Model;
@@ -98,7 +98,7 @@ fn settings(
     let recorded =
         golden.map(|(path, g)| Ok::<_, anyhow::Error>((path, g, g.recorded_run()?))).transpose()?;
     if let Some((path, golden, Some(run))) = recorded {
-        let mut run = run;
+        let RecordedRun { settings: mut run, foreign } = run;
         run.relative_to(path.parent().unwrap_or(Path::new("")));
         let data = new.data.clone().unwrap_or_else(|| run.data.train.clone());
         let same =
@@ -106,10 +106,15 @@ fn settings(
         if same {
             run.data.eval = new.eval.clone().or(run.data.eval.filter(|e| e.exists()));
             *config = run;
-            notes.push(
-                "the settings are those of the run that the golden records: the curves will be compared"
-                    .into(),
-            );
+            let apart = apart(golden, foreign.as_deref(), config);
+            notes.push(match apart.is_empty() {
+                true => "the settings are those of the run that the golden records: the curves will be compared".into(),
+                false => format!(
+                    "the settings are those of the run that the golden records, but {}: the curves will not be compared, the \
+                     other steps count",
+                    apart.join(", and ")
+                ),
+            });
             return Ok(Some(data));
         }
         let whose = if data.exists() { "is not the file" } else { "is not here:" };
@@ -158,7 +163,14 @@ fn settings(
     config.steps = Some(STEPS);
     if let Some(curve) = golden.curve()? {
         config.steps = Some(curve.loss.len() as u64).filter(|n| *n > 0);
-        if let Ok(t) = recorded_training(golden) {
+        let recorded = recorded_training(golden);
+        let name = golden.json("optimizer").ok().and_then(|o| o["name"].as_str().map(str::to_string));
+        let apart = apart(golden, name.as_deref().filter(|_| recorded.is_err()), config);
+        if !apart.is_empty() {
+            let apart = apart.join(", and ");
+            notes.push(format!("{apart}: the curves will not be compared, the other steps count"));
+        }
+        if let Ok(t) = recorded {
             (config.optimizer, config.decay) = (t.optimizer, t.decay);
             (config.clip_norm, config.clip_value) = (t.clip.norm, t.clip.value);
             let all = golden.json("optimizer")?;
@@ -174,6 +186,19 @@ fn settings(
         "no samples are named: the job trains on the golden's one batch of {n}, which shows that training works and no more"
     ));
     Ok(Some(path.to_path_buf()))
+}
+
+/// Clauses that say why a recorded curve cannot be compared with a job that takes over its run's settings.
+/// `foreign`: the recorded optimizer, if Headwater does not train with it.
+fn apart(golden: &Golden, foreign: Option<&str>, config: &TrainConfig) -> Vec<String> {
+    let optimizer = foreign.map(|theirs| {
+        let own = config.optimizer.name();
+        format!("its optimizer was {theirs}, which Headwater does not train with, and is {own} here")
+    });
+    let precision = golden.autocast().map(|low| {
+        format!("it was recorded under `torch.autocast` in {low}, where Headwater's first run is in full precision")
+    });
+    optimizer.into_iter().chain(precision).collect()
 }
 
 /// Samples of a data file.
