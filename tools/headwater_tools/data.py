@@ -9,8 +9,16 @@ MASK = (1 << 64) - 1
 
 
 def load(path):
-    """The tensors of a `.safetensors` or `.npz` file, by name."""
-    if Path(path).suffix == ".npz":
+    """The tensors of a `.safetensors` or `.npz` file, by name. Raises ValueError, with the way out, for any other."""
+    kind = Path(path).suffix
+    if kind not in (".safetensors", ".npz"):
+        raise ValueError(
+            f"{path}: a run is recorded on a .safetensors or .npz file. Headwater trains on .npy, .parquet, .arrow, .feather and "
+            "folders of images or texts as well (docs/data.md), but to have its curve compared, write the samples as tensors named "
+            "like the inputs of forward, safetensors.torch.save_file({\"x\": x, \"labels\": labels}, \"train.safetensors\"), and "
+            "train on that file on both sides"
+        )
+    if kind == ".npz":
         import numpy
 
         with numpy.load(path, allow_pickle=False) as file:

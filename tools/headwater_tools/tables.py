@@ -39,8 +39,10 @@ def write(path):
     elif kind == "arrow":
         with pa.ipc.new_stream(str(path), schema) as stream:
             stream.write_table(table, max_chunksize=128)
-    else:
+    elif kind == "parquet":
         pq.write_table(table, path, row_group_size=128, data_page_version="2.0", compression="snappy", data_page_size=512)
+    else:
+        raise ValueError(f"{path}: a table is written as .parquet, .feather or .arrow")
 
 
 if __name__ == "__main__":

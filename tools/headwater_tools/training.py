@@ -24,7 +24,7 @@ class Optimizer:
     schedule: what follows, by Headwater's name of it or a table with `name` and settings (docs/settings.md):
         "constant", "linear", "cosine", "polynomial", "step", "multistep", "exponential", "onecycle", "restarts", "inverse_sqrt".
     end: the share of the learning rate that linear, cosine, polynomial and restarts end at.
-    autocast: the low precision of `torch.autocast`, such as "bfloat16".
+    autocast: the low precision of `torch.autocast`, such as "bfloat16". Headwater compares no such curve with its own.
     """
 
     def __init__(
@@ -33,6 +33,12 @@ class Optimizer:
         made = getattr(torch.optim, name, None)
         if made is None:
             raise ValueError(f"torch.optim has no {name}")
+        closure = inspect.signature(made.step).parameters.get("closure")
+        if closure and closure.default is closure.empty:
+            raise ValueError(
+                f"torch.optim.{name} asks for the loss several times in a step, where a recorded step, as one of Headwater's, computes "
+                "it once: take another optimizer, such as Optimizer(\"AdamW\")"
+            )
         if decay not in ("all", "matrices", "none"):
             raise ValueError(f"decay is 'all', 'matrices' or 'none', not {decay!r}")
         known = {n: p.default for n, p in inspect.signature(made).parameters.items() if n not in HOW}
@@ -76,7 +82,8 @@ class Optimizer:
         return found | {n: v for n, v in (("clip_value", self.clip_value), ("end", self.end)) if v}
 
     def settings(self):
-        """The same as Headwater's settings of a training run have it."""
+        """The same as Headwater's settings of a training run have it. `autocast` is none of them: `metadata` has it, and
+        `headwater migrate --new` says that such a curve is not compared."""
         found = {"optimizer": {"name": self.name.lower(), **self.options}, "decay": self.decay, "schedule": self.schedule}
         found |= {"warmup": self.warmup, "end": self.end}
         return found | {n: v for n, v in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)) if v is not None}

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from headwater_tools import AdamW, Optimizer, export, record, train
-from headwater_tools.data import permutation
+from headwater_tools.data import load, permutation
 from headwater_tools.recorder import save
 from safetensors import safe_open
 from torch import nn
@@ -221,6 +221,20 @@ def test_schedules_are_those_of_torch():
             Optimizer("SGD", schedule=wrong)
     with pytest.raises(ValueError, match="no momentun"):
         Optimizer("SGD", momentun=0.9)
+
+
+def test_what_cannot_be_recorded_says_the_way_out(tmp_path):
+    with pytest.raises(ValueError, match="LBFGS asks for the loss several times in a step.*AdamW"):
+        Optimizer("LBFGS", lr=1.0)
+    for name in "train.parquet", "train.pt", "train.npy", "folder":
+        with pytest.raises(ValueError, match=f"{name}: a run is recorded on a .safetensors or .npz file.*save_file"):
+            load(tmp_path / name)
+
+
+def test_autocast_is_recorded_and_no_setting_of_headwater():
+    optimizer = AdamW(autocast="bfloat16")
+    assert optimizer.metadata()["autocast"] == "bfloat16" and AdamW().metadata()["autocast"] is None
+    assert "autocast" not in json.dumps(optimizer.settings())
 
 
 def test_learning_rates():
