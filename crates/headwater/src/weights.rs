@@ -200,8 +200,8 @@ impl<'a> Overlay<'a> {
     /// prefix that most names have in one of both and not in the other.
     ///
     /// # Errors
-    /// If a tensor has another shape, if none is found, or, where the settings are strict, if any is missing
-    /// or left over.
+    /// If a tensor has another shape, if none is found, if a pattern matches none of the file's names, or,
+    /// where the settings are strict, if any is missing or left over.
     pub fn new(base: &'a Bound, files: &'a WeightFiles, init: &InitConfig) -> Result<Overlay<'a>> {
         let model: Vec<(Vec<&String>, &TensorType)> = base
             .graph
@@ -217,6 +217,7 @@ impl<'a> Overlay<'a> {
             })
             .collect();
         let all: BTreeSet<&str> = model.iter().flat_map(|(n, _)| n).map(|n| n.as_str()).collect();
+        check_patterns(files, init)?;
         let (renamed, prefix) = renamed(files, init, &all);
         let (source, average) = (files.path.clone(), files.average);
         let mut mapping = Mapping { source, prefix, average, ..Mapping::default() };
@@ -295,6 +296,22 @@ impl Mapping {
         }
         lines
     }
+}
+
+/// Refuses patterns of `init.names` that match none of the files' names: what they ask for would silently not
+/// happen.
+fn check_patterns(files: &WeightFiles, init: &InitConfig) -> Result<()> {
+    const SHOWN: usize = 8;
+    let matches = |from: &str| files.tensors.keys().any(|name| replaced(from, "*", name).is_some());
+    let Some(idle) = init.names.keys().find(|from| !matches(from)) else { return Ok(()) };
+    let more = files.tensors.len().saturating_sub(SHOWN);
+    let shown: Vec<&str> = files.tensors.keys().take(SHOWN).map(String::as_str).collect();
+    bail!(
+        "the pattern `{idle}` under [init.names] matches no tensor of {}, which has {}{}: correct it, or leave it out",
+        files.path.display(),
+        shown.join(", "),
+        if more > 0 { format!(" and {more} more") } else { String::new() }
+    )
 }
 
 /// The files' tensors under the model's names, and in words the prefix by which they differ.
@@ -384,6 +401,24 @@ mod tests {
         assert_eq!(of(&["0.w", "0.b"], &[]).0, strings(&["0.b", "0.w", "head.w"]));
         let by_hand = of(&["x"], &[("enc.*.w", "layer_*.weight"), ("head.w", "out")]).0;
         assert_eq!(by_hand, strings(&["enc.0.b", "layer_0.weight", "out"]));
+    }
+
+    #[test]
+    fn patterns_that_match_nothing_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let many: Vec<String> = (0..10).map(|i| format!("enc.{i}.w")).collect();
+        let names: Vec<&str> = many.iter().map(String::as_str).collect();
+        let files = WeightFiles::open(&file(dir.path(), "a.safetensors", &names)).unwrap();
+        let of = |names: &[&str]| {
+            let names = names.iter().map(|from| (from.to_string(), "x.*".to_string())).collect();
+            check_patterns(&files, &InitConfig { names, ..InitConfig::default() })
+        };
+        assert!(of(&[]).is_ok() && of(&["*", "enc.*.w", "enc.3.w"]).is_ok());
+        for idle in ["encoder.*", "enc.*.b", "enc.10.w", ""] {
+            let refused = of(&["enc.*", idle]).unwrap_err().to_string();
+            let shown = refused.contains("which has enc.0.w, ") && refused.contains("and 2 more");
+            assert!(refused.contains(&format!("`{idle}`")) && shown, "{refused}");
+        }
     }
 
     #[test]

@@ -97,6 +97,15 @@ fn trained_weights_go_everywhere_with_the_same_bits() {
     let names = export::safetensors(&files, "blocks.", &file, false).unwrap();
     assert!(names.contains(&"0.proj.weight".to_string()) && names.len() == files.tensors().count());
 
+    // A pattern that matches none of the file's names would silently do nothing.
+    let names = [("block.*".to_string(), "blocks.*".to_string())].into();
+    let init = InitConfig { names, ..weights(&run).unwrap() };
+    let (wrong, device) = (Asked { weights: Some(init), ..asked.clone() }, Arc::new(Cpu::new(1)));
+    let heldout = digits("heldout.safetensors");
+    let refused = infer::run(&model, Dims::new(), &heldout, &wrong, device, &mut |_| Ok(())).unwrap_err();
+    let refused = refused.to_string();
+    assert!(refused.contains("the pattern `block.*`") && refused.contains("blocks.0."), "{refused}");
+
     // A run that begins with them goes on from there: its first loss is not that of the archive's weights.
     let mut c = config(1);
     c.init.weights = Some(run);
