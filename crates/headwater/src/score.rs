@@ -27,7 +27,8 @@ pub struct Scores {
     /// The input that holds the truth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<String>,
-    /// Share of labels whose class has the largest logit.
+    /// Share of labels whose class has the largest logit; of two classes with one output, those on their side
+    /// of the threshold that the notes state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
     /// Share of labels whose class is among the `top_k.0` largest logits.
@@ -86,14 +87,15 @@ pub struct Scorer {
     /// Plain, and with logits shifted by one token.
     classes: [Classes; 2],
     numbers: Numbers,
+    binary: Binary,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Task {
     /// Logits are output `logits`, with classes along its dimension `dim`.
     Classes { labels: String, logits: usize, dim: usize, count: usize, tokens: bool },
-    /// Output `output` is the number that the input holds.
-    Numbers { labels: String, output: usize },
+    /// Output `output` is the number that the input holds, or one for each sample and the logit of its class.
+    Numbers { labels: String, output: usize, single: bool },
 }
 
 #[derive(Clone, Debug, Default)]
@@ -116,6 +118,22 @@ struct Numbers {
     truth: f64,
     truths: f64,
 }
+
+/// Labels 0 and 1 as numbers, beside one output for each sample.
+#[derive(Debug, Default)]
+struct Binary {
+    /// True once a label is neither 0 nor 1.
+    other: bool,
+    /// True once an output is no probability.
+    outside: bool,
+    /// Sum of the binary cross-entropy, outputs being logits.
+    nll: f64,
+    /// For each of [`THRESHOLDS`], counts by label and prediction.
+    confusion: [[u64; 4]; 2],
+}
+
+/// Outputs above these are of class 1: logits, and probabilities.
+const THRESHOLDS: [f64; 2] = [0.0, 0.5];
 
 impl Scorer {
     /// Finds the truth among the inputs and what is measured by it among the outputs, of which the first is
@@ -148,7 +166,8 @@ impl Scorer {
             task = fitting.next().filter(|_| fitting.next().is_none());
         }
         let (samples, loss) = (0, 0.0);
-        Ok(Scorer { task, k, samples, loss, classes: Default::default(), numbers: Numbers::default() })
+        let (classes, numbers, binary) = Default::default();
+        Ok(Scorer { task, k, samples, loss, classes, numbers, binary })
     }
 
     /// Counts a batch, of which all outputs were asked for.
@@ -164,10 +183,11 @@ impl Scorer {
                     self.classes[shift].add(labels.ints(), logits, (*dim, *count), shift, self.k, loss);
                 }
             }
-            Some(Task::Numbers { labels, output }) => {
+            Some(Task::Numbers { labels, output, .. }) => {
                 let Some(labels) = ran.inputs.get(labels.as_str()) else { return };
                 for (want, got) in labels.to_f64().into_iter().zip(ran.outputs[*output].to_f64()) {
                     self.numbers.add(want, got);
+                    self.binary.add(want, got);
                 }
             }
             None => {}
@@ -201,9 +221,13 @@ impl Scorer {
                 s.perplexity = tokens.then(|| (c.nll / c.counted as f64).exp());
                 s.by_class = (!c.confusion.is_empty()).then(|| by_class(&c.confusion, count));
             }
-            Some(Task::Numbers { labels, .. }) => {
+            Some(Task::Numbers { labels, single, .. }) => {
                 s.labels = Some(labels);
-                s.regression = Some(self.numbers.finish());
+                let numbers = self.numbers.finish();
+                match single && !self.binary.other && self.numbers.count > 0.0 {
+                    true => self.binary.finish(&mut s, self.numbers.count, numbers),
+                    false => s.regression = Some(numbers),
+                }
             }
             None => s.notes.push(
                 "nothing but the loss is measured: no output fits an input with the truth; name it with --labels".into(),
@@ -218,8 +242,12 @@ fn task(name: &str, ty: &TensorType, outputs: &[TensorType]) -> Option<Task> {
     let labels = name.to_string();
     let behind_loss = || outputs.iter().enumerate().skip(1).filter(|(_, o)| o.dtype.is_float());
     if ty.dtype.is_float() {
-        let output = behind_loss().find(|(_, o)| o.shape == ty.shape)?.0;
-        return Some(Task::Numbers { labels, output });
+        // [n] and [n, 1] are the same: one number for each sample.
+        let single = |t: &TensorType| t.shape.rank() > 0 && t.shape[1..].iter().all(|n| *n == 1);
+        let alike = |o: &TensorType| single(o) && single(ty) && o.shape[0] == ty.shape[0];
+        let same = behind_loss().find(|(_, o)| o.shape == ty.shape);
+        let output = same.or_else(|| behind_loss().find(|(_, o)| alike(o)))?.0;
+        return Some(Task::Numbers { labels, output, single: single(ty) });
     }
     let rank = ty.shape.rank();
     behind_loss().filter(|(_, o)| rank > 0 && o.shape.rank() == rank + 1).find_map(|(logits, o)| {
@@ -325,6 +353,43 @@ fn by_class(confusion: &[u64], count: usize) -> ByClass {
     }
 }
 
+impl Binary {
+    fn add(&mut self, want: f64, got: f64) {
+        self.other |= want != 0.0 && want != 1.0;
+        self.outside |= !(0.0..=1.0).contains(&got);
+        // As `binary_cross_entropy_with_logits` has it: no exponential overflows.
+        self.nll += got.max(0.0) - got * want + (-got.abs()).exp().ln_1p();
+        if !got.is_nan() {
+            for (counts, threshold) in self.confusion.iter_mut().zip(THRESHOLDS) {
+                counts[2 * (want == 1.0) as usize + (got > threshold) as usize] += 1;
+            }
+        }
+    }
+
+    /// Sets the scores of `count` labels. The model's own loss tells logits from other outputs; where it is
+    /// neither of those known here, outputs that could be probabilities are taken for such.
+    fn finish(&self, s: &mut Scores, count: f64, numbers: Regression) {
+        let loss = s.loss;
+        let near = |x: f64| (x - loss).abs() <= SAME_LOSS * loss.abs();
+        let (logits, squares) = (near(self.nll / count), near(numbers.mse));
+        let (at, why) = match (logits, squares, self.outside) {
+            (true, ..) => (0, "where the logit is above 0"),
+            (false, true, _) => (1, "where the output, whose loss is the squared error, is above 0.5"),
+            (false, false, false) => (1, "where the output, taken as a probability, is above 0.5"),
+            (false, false, true) => {
+                (0, "where the output is above 0, though the loss is not its plain binary cross-entropy")
+            }
+        };
+        let counts = &self.confusion[at];
+        s.counted = Some(count as u64);
+        s.accuracy = Some((counts[0] + counts[3]) as f64 / count);
+        s.by_class = Some(by_class(counts, 2));
+        s.regression = (squares && !logits).then_some(numbers);
+        s.notes
+            .push(format!("the labels are all 0 or 1 and were taken as classes: class 1 is predicted {why}"));
+    }
+}
+
 impl Numbers {
     fn add(&mut self, want: f64, got: f64) {
         self.count += 1.0;
@@ -411,6 +476,55 @@ mod tests {
     fn numbers_by_hand() {
         let s = score(float(&[4], &[1.0, 2.0, 3.0, 4.0]), float(&[4], &[1.0, 2.0, 3.0, 2.0]), 1.0);
         assert_eq!(s.regression, Some(Regression { mse: 1.0, mae: 0.5, r2: 1.0 - 4.0 / 5.0 }));
+    }
+
+    #[test]
+    fn numbers_that_are_0_or_1_are_classes() {
+        let truth = [1.0, 0.0, 1.0, 1.0, 0.0];
+        let (logits, shares) = ([2.0, -1.0, -0.5, 3.0, 0.25], [0.9, 0.2, 0.4, 0.8, 0.6]);
+        let entropy = |x: f64, y: f64| (1.0 + (if y == 1.0 { -x } else { x }).exp()).ln();
+        let loss = logits.iter().zip(truth).map(|(x, y)| entropy(*x, y)).sum::<f64>() / 5.0;
+        // 0.01, 0.04, 0.36, 0.04 and 0.36 for `shares`.
+        let squared = 0.81 / 5.0;
+        for (shape, output, loss, said) in [
+            (vec![5], logits, loss, "the logit is above 0"),
+            (vec![5, 1], logits, loss, "the logit is above 0"),
+            // With a weight of positive samples, say.
+            (vec![5], logits, 2.0 * loss, "above 0, though the loss is not"),
+            (vec![5], shares, 0.5, "a probability, is above 0.5"),
+            (vec![5], shares, squared, "the squared error, is above 0.5"),
+        ] {
+            let s = score(float(&[5], &truth), float(&shape, &output), loss);
+            // Predicted are 1, 0, 0, 1, 1.
+            assert_eq!((s.accuracy, s.counted), (Some(0.6), Some(5)), "{said}");
+            let by = s.by_class.unwrap();
+            assert_eq!(by.confusion, [[1, 1], [1, 2]]);
+            // Class 0: 1 of 2 predicted, 1 of 2 labelled; class 1: 2 of 3 and 2 of 3.
+            for mean in [by.precision, by.recall, by.f1] {
+                assert!((mean - 7.0 / 12.0).abs() < 1e-15, "{mean}");
+            }
+            assert_eq!(s.regression.is_some(), loss == squared);
+            assert!(s.notes.len() == 1 && s.notes[0].contains("were taken as classes"), "{:?}", s.notes);
+            assert!(s.notes[0].contains(said), "{:?}", s.notes);
+        }
+        // A NaN is never right, and in no cell.
+        let s = score(float(&[2], &[1.0, 0.0]), float(&[2], &[f64::NAN, -1.0]), 1.0);
+        assert_eq!((s.accuracy, s.counted), (Some(0.5), Some(2)));
+        assert_eq!(s.by_class.unwrap().confusion, [[1, 0], [0, 0]]);
+        // One other label in any batch, or several numbers for each sample: these are numbers.
+        let ty = TensorType::new(DType::F32, [2]);
+        let inputs = [("labels".to_string(), ty.clone())];
+        let loss = float(&[], &[1.0]);
+        let mut several = Scorer::new(&inputs, &[loss.ty.clone(), ty], None, 5).unwrap();
+        for labels in [[0.0, 1.0], [1.0, 0.5], [0.0, 0.0]] {
+            let (inputs, output) =
+                (BTreeMap::from([("labels", float(&[2], &labels))]), float(&[2], &[1.0, 2.0]));
+            several.add(&Ran { samples: 2, inputs, outputs: vec![loss.clone(), output] });
+        }
+        let wide = score(float(&[1, 2], &[0.0, 1.0]), float(&[1, 2], &[1.0, 2.0]), 1.0);
+        for s in [several.finish(), wide] {
+            assert!(s.regression.is_some() && s.accuracy.is_none() && s.notes.is_empty(), "{s:?}");
+        }
     }
 
     #[test]

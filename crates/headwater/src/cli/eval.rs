@@ -83,7 +83,8 @@ Examples:
 
 Runs in evaluation mode: no dropout, running statistics. The truth is the input called labels, label, targets, target or y, or the
 one that --labels names. Classes (of samples, tokens or pixels): accuracy, top-k, precision, recall, F1, IoU, confusion matrix;
-tokens: perplexity, with the shift by one token that reproduces the model's own loss; numbers: MSE, MAE, R².")]
+tokens: perplexity, with the shift by one token that reproduces the model's own loss; numbers: MSE, MAE, R². Numbers that are 0 or 1
+in all of the data, one for each sample, are two classes, with the logit that binary cross-entropy takes; the output says so.")]
 pub struct Args {
     #[command(flatten)]
     forward: Forward,
