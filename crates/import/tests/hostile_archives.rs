@@ -278,3 +278,67 @@ fn stored_expands_of_compressed_zeros_are_bounded_together() {
     let e = program.bind(&Dims::new(), Registry::standard()).unwrap_err().to_string();
     assert!(e.contains("out of proportion to a file of"), "{e}");
 }
+
+/// The error of a model whose only operator has these arguments; `sizes` are those of its input and of each result. The
+/// process may claim 4 GiB, so that whatever is made element by element or window by window ends it.
+fn refused(target: &str, arguments: &[(&str, serde_json::Value)], sizes: &[&[i64]]) -> String {
+    #[cfg(unix)]
+    limit_memory();
+    let results = ["y", "indices"];
+    let results = &results[..sizes.len() - 1];
+    let inputs = [&[("self", tensor("x"))], arguments].concat();
+    let mut values = vec![("x", meta(7, sizes[0])), ("src", meta(7, &[64]))];
+    // The second result of a pooling are the indices of the largest.
+    values.extend(results.iter().zip(&sizes[1..]).enumerate().map(|(i, (name, sizes))| {
+        let dtype = if i == 0 { 7 } else { 5 };
+        (*name, meta(dtype, sizes))
+    }));
+    let doc = model(&["x", "src"], vec![node(target, &inputs, results)], &values, &["y"]);
+    let program = Program::from_bytes(Pt2::new(&doc).bytes()).unwrap();
+    let e = program.bind(&Dims::new(), Registry::standard()).unwrap_err();
+    assert_eq!(e.code(), "HW-I015", "{e}");
+    e.to_string()
+}
+
+#[cfg(unix)]
+fn limit_memory() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const MOST: u64 = 4 << 30;
+    let now = getrlimit(Resource::As);
+    if now.current.is_none_or(|c| c > MOST) {
+        setrlimit(Resource::As, Rlimit { current: Some(MOST), maximum: now.maximum }).unwrap();
+    }
+}
+
+#[test]
+fn operators_that_would_grow_without_end_are_refused_by_name() {
+    // Each difference is a node.
+    let said = refused("aten.diff.default", &[("n", json!({"as_int": 1i64 << 31}))], &[&[64], &[0]]);
+    assert!(said.contains("aten.diff.default") && said.contains("HW-C009"), "{said}");
+    assert!(said.contains("differences of order 2147483648"), "{said}");
+    // Each window is worked out before the kernel is chosen.
+    for windows in [i64::from(i32::MAX), 200_000_000] {
+        let result = [1, 1, windows, 1];
+        let size = json!({"as_ints": [windows, 1]});
+        let said = refused(
+            "aten.adaptive_max_pool2d.default",
+            &[("output_size", size)],
+            &[&[1, 1, 64, 1], &result, &result],
+        );
+        assert!(said.contains("aten.adaptive_max_pool2d.default") && said.contains("HW-C009"), "{said}");
+        assert!(said.contains(&format!("{windows} windows")), "{said}");
+    }
+    // 2^63 bytes, which a product of sizes in 64 bits wraps around.
+    let wide = [1i64 << 55, 64];
+    let said = refused("aten.expand.default", &[("size", json!({"as_ints": wide}))], &[&[64], &wide]);
+    assert!(said.contains("aten.expand.default") && said.contains("HW-C009"), "{said}");
+    assert!(said.contains("f32[36028797018963968, 64] is larger than memory can be"), "{said}");
+}
+
+#[test]
+fn a_scattered_diagonal_of_another_rank_is_refused() {
+    let shape = [1, 64, 1];
+    let said = refused("aten.diagonal_scatter.default", &[("src", tensor("src"))], &[&shape, &shape]);
+    assert!(said.contains("aten.diagonal_scatter.default") && said.contains("HW-C001"), "{said}");
+    assert!(said.contains("the diagonal of f32[1, 64, 1] is f32[1, 1], not f32[64]"), "{said}");
+}
