@@ -13,6 +13,7 @@ use crate::core::target::Target;
 use crate::core::{Builder, DType, Graph, Tensor, ValueId};
 use crate::golden::{Golden, Kind};
 use crate::model::Model;
+use crate::report::text;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -40,6 +41,8 @@ pub struct Compared {
     pub passed: bool,
     /// Where in the model the value is computed.
     pub origin: String,
+    /// Operator of a node, as `headwater op` names it; empty for other kinds.
+    pub operator: String,
 }
 
 /// Everything a check found.
@@ -59,7 +62,16 @@ pub struct CheckReport {
     pub reordered: Vec<String>,
     /// The archive that the golden was recorded from, if it is another one.
     pub foreign: Option<String>,
+    /// The archive that was checked.
+    pub archive: String,
+    /// The file of the golden.
+    pub golden: String,
 }
+
+/// Beginnings of the reasons in [`CheckReport::missing`].
+const NO_GRADIENT: &str = "PyTorch has a gradient of";
+const OWN_GRADIENT: &str = "we have a gradient of";
+const NO_BUFFER: &str = "PyTorch writes buffer";
 
 impl CheckReport {
     /// Whether everything is within its bound and nothing is missing.
@@ -93,18 +105,36 @@ impl CheckReport {
             said.push(format!("out of their bounds in {}: {}", self.precision, counts.join(", ")));
         }
         let forward = wrong(Kind::Output) + wrong(Kind::Node) + wrong(Kind::Buffer);
+        let again = |precision: &str| {
+            let (archive, golden) = (text::word(&self.archive), text::word(&self.golden));
+            format!("`headwater check {archive} {golden} --precision {precision} --all`")
+        };
+        if self.foreign.is_none() {
+            said.extend(self.absence());
+        }
         if let Some(foreign) = &self.foreign {
             said.push(format!("likely cause: {foreign}. Next: record the golden of this archive"));
+        } else if counts.is_empty() {
+            // All that was compared agrees: no operator is suspected.
         } else if self.precision != DType::F64.to_string() {
-            said.push(
-                "next: run the check in f64. If that agrees, the operators are right and the model magnifies rounding"
-                    .into(),
-            );
-        } else if let Some(first) = self.first_difference() {
             said.push(format!(
-                "likely cause: the operator of {}, the first that differs, at {}; what follows from it differs too. Next: \
-                 run it alone with `headwater op`, or record with intermediates=\"all\" if it stands for a whole module",
-                first.name, first.origin
+                "next: run the check in f64, {}. If that agrees, the operators are right and the model magnifies rounding",
+                again("f64")
+            ));
+        } else if let Some(first) = self.first_difference() {
+            let alone = match first.operator.as_str() {
+                "" => "run it alone with `headwater op`".to_string(),
+                op => format!(
+                    "run it alone, `headwater op {op} --in in.safetensors --out out.safetensors` (`headwater op {op} \
+                     --schema` lists its tensors)"
+                ),
+            };
+            said.push(format!(
+                "likely cause: the operator of {}, the first that differs, at {}; what follows from it differs too ({} lists \
+                 it). Next: {alone}, or record with intermediates=\"all\" if it stands for a whole module",
+                first.name,
+                first.origin,
+                again("f64")
             ));
         } else if forward == 0 && wrong(Kind::Gradient) > 0 {
             said.push(
@@ -120,6 +150,37 @@ impl CheckReport {
             );
         }
         said
+    }
+
+    /// The likely cause of gradients and buffers that one side alone has, and what to try next: a sentence for each kind.
+    fn absence(&self) -> Vec<String> {
+        let archive = text::word(&self.archive);
+        let causes = [
+            (
+                NO_BUFFER,
+                "the archive was exported in eval mode, in which no buffer is written, and recorded in train mode. Next: \
+                 export and record in the same mode"
+                    .to_string(),
+            ),
+            (
+                NO_GRADIENT,
+                format!(
+                    "the way from the loss to these parameters is cut: they were frozen when the model was exported, a \
+                     detach lies between, or an operator has no derivative here. Next: `headwater inspect {archive}` \
+                     lists operators and trained parameters; export with the requires_grad that PyTorch trains with, and \
+                     record again"
+                ),
+            ),
+            (
+                OWN_GRADIENT,
+                "PyTorch recorded with these parameters frozen or unused. Next: record the golden again with the model as \
+                 it was exported"
+                    .to_string(),
+            ),
+        ];
+        let found =
+            causes.into_iter().filter(|(begin, _)| self.missing.iter().any(|m| m.starts_with(*begin)));
+        found.map(|(_, cause)| format!("likely cause: {cause}")).collect()
     }
 
     /// The comparison of a kind with the largest error.
@@ -186,6 +247,8 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
         unmatched,
         reordered: vec![],
         foreign: golden.of_another(&model.path)?,
+        archive: model.path.display().to_string(),
+        golden: golden.path().display().to_string(),
     };
     let tied = follows_ties(&graph);
     let by_name: HashMap<&str, usize> =
@@ -193,6 +256,9 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
     let mut compare = |kind: Kind, name: &str, output: usize, want: &Tensor| -> Result<()> {
         let o = &graph.outputs[output];
         let t = &got[output];
+        let producer = bound.names.get(name).filter(|_| kind == Kind::Node);
+        let producer = producer.and_then(|&v| bound.graph.producer(v));
+        let operator = producer.map_or(String::new(), |(node, _)| node.op.name.to_string());
         ensure!(t.shape() == want.shape(), "{name} is {}, the golden has {}", t.ty, want.ty);
         // The size of which the derived bound is the error that was sampled: where terms cancel, that of the
         // terms.
@@ -213,7 +279,18 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
             return Ok(());
         }
         let name = name.to_string();
-        report.compared.push(Compared { kind, name, error, bound, norm: length, size, zero, passed, origin });
+        report.compared.push(Compared {
+            kind,
+            name,
+            error,
+            bound,
+            norm: length,
+            size,
+            zero,
+            passed,
+            origin,
+            operator,
+        });
         Ok(())
     };
     // The model's own; recorded nodes come after them.
@@ -237,14 +314,14 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
             None => {
                 let reason =
                     without.iter().find(|m| m.parameter == name).map_or("no such parameter", |m| &m.reason);
-                missing.push(format!("PyTorch has a gradient of {name}, we have none: {reason}"));
+                missing.push(format!("{NO_GRADIENT} {name}, we have none: {reason}"));
             }
         }
     }
     for o in graph.outputs.iter().filter(|o| matches!(o.role, OutputRole::Gradient(_))) {
         let name = o.name.strip_prefix("grad.").unwrap_or(&o.name);
         if !golden.values(Kind::Gradient).contains_key(name) {
-            missing.push(format!("we have a gradient of {name}, PyTorch has none"));
+            missing.push(format!("{OWN_GRADIENT} {name}, PyTorch has none"));
         }
     }
     for (name, want) in golden.values(Kind::Buffer) {
@@ -254,7 +331,7 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
         });
         match found {
             Some(i) => compare(Kind::Buffer, name, i, want)?,
-            None => missing.push(format!("PyTorch writes buffer {name}, we do not")),
+            None => missing.push(format!("{NO_BUFFER} {name}, we do not")),
         }
     }
     let recorded = golden.values(Kind::Node);

@@ -7,12 +7,13 @@ use crate::tensors::TensorFile;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A recorded truth.
 #[derive(Debug)]
 pub struct Golden {
     file: TensorFile,
+    path: PathBuf,
 }
 
 /// What a recorded tensor is.
@@ -117,7 +118,12 @@ impl Golden {
             path.display(),
             format.unwrap_or("not stated")
         );
-        Ok(Golden { file })
+        Ok(Golden { file, path: path.to_owned() })
+    }
+
+    /// The file it was read from.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// A metadata entry.

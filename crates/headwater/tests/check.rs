@@ -2,7 +2,7 @@
 //! is one.
 
 use headwater::check::{CheckReport, check};
-use headwater::core::{DType, Tensor};
+use headwater::core::{DType, Shape, Tensor};
 use headwater::cpu::Cpu;
 use headwater::golden::{Golden, Kind};
 use headwater::model::Model;
@@ -84,6 +84,57 @@ fn a_difference_is_found_also_where_terms_cancel() {
         let evidence = report.evidence().join("\n");
         assert!(evidence.contains("1 of") && evidence.contains("derivative of an operator"), "{evidence}");
     }
+}
+
+/// The golden of an archive whose gradients are all near zero, with other entries.
+fn with(dir: &Path, change: impl FnOnce(&mut TensorFile)) -> PathBuf {
+    let mut file = TensorFile::read(&at("normed.golden.safetensors")).unwrap();
+    change(&mut file);
+    // A path that a shell would take apart.
+    let path = dir.join("of another kind.golden.safetensors");
+    file.write(&path).unwrap();
+    path
+}
+
+#[test]
+fn what_one_side_alone_has_is_explained_with_a_next_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = || Tensor::float(DType::F64, Shape::new(&[1]), vec![1.0]);
+    let gradient = |f: &mut TensorFile| drop(f.tensors.insert("grad.nosuch".into(), one()));
+    let own = |f: &mut TensorFile| drop(f.tensors.remove("grad.linear.weight").unwrap());
+    let buffer = |f: &mut TensorFile| drop(f.tensors.insert("buffer.nosuch".into(), one()));
+    let cases: [(&dyn Fn(&mut TensorFile), &str, &str); 3] = [
+        (&gradient, "PyTorch has a gradient of nosuch", "headwater inspect "),
+        (&own, "we have a gradient of linear.weight", "record the golden again"),
+        (&buffer, "PyTorch writes buffer nosuch", "export and record in the same mode"),
+    ];
+    for (change, missing, next) in cases {
+        for precision in [DType::F64, DType::F32] {
+            let report = run("normed", &with(dir.path(), change), precision);
+            assert!(!report.passed() && report.compared.iter().all(|c| c.passed));
+            assert_eq!(report.missing.len(), 1);
+            assert!(report.missing[0].starts_with(missing), "{:?}", report.missing);
+            let evidence = report.evidence();
+            let [said] = &evidence[..] else { panic!("{evidence:?}") };
+            assert!(said.contains("likely cause: ") && said.contains(next), "{said}");
+        }
+    }
+}
+
+#[test]
+fn evidence_has_lines_to_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let golden = with(dir.path(), |f| {
+        let t = f.get("output.0").unwrap().clone();
+        f.tensors.insert("output.0".into(), Tensor::full(&t.ty, 9.0));
+    });
+    let evidence = run("normed", &golden, DType::F32).evidence().join("\n");
+    let line = format!(
+        "`headwater check {} '{}' --precision f64 --all`",
+        at("normed.pt2").display(),
+        golden.display()
+    );
+    assert!(evidence.contains(&line), "{line}: {evidence}");
 }
 
 #[test]

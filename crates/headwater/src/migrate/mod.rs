@@ -18,7 +18,7 @@ pub use new::{New, write_new};
 
 use crate::core::device::Device;
 use crate::report::live::{REFRESH, replace};
-use crate::report::{Block, Report, Section, Verdict, facts, html};
+use crate::report::{Block, Report, Section, Verdict, facts, html, text};
 use crate::runtime::trainer::Observer;
 use anyhow::{Context, Result};
 use serde_json::{Map, Value};
@@ -107,7 +107,10 @@ pub fn migrate(
     let mut facts = vec![("job".to_string(), job.name.clone())];
     facts.extend(facts::run());
     let title = format!("Migration of {}", job.name);
-    let mut run = Run { report: Report { title, facts, sections: vec![] }, out, watcher, failed: None };
+    let shown = |path: &Path| text::word(&path.display().to_string());
+    let again = format!("headwater migrate {} --out {} --resume", shown(dir), shown(out));
+    let report = Report { title, facts, sections: vec![] };
+    let mut run = Run { report, out, again, watcher, failed: None };
     let machine = run.step("environment", "Environment", |_| Ok(steps::environment(&*device)));
     run.report.facts.extend(machine.unwrap_or_default());
     run.report.facts.extend(files(&job));
@@ -159,6 +162,8 @@ fn files(job: &Job) -> Vec<(String, String)> {
 struct Run<'a> {
     report: Report,
     out: &'a Path,
+    /// The command that goes on with this migration.
+    again: String,
     watcher: &'a mut dyn Watcher,
     /// The first failure to write the report.
     failed: Option<anyhow::Error>,
@@ -177,7 +182,7 @@ impl Run<'_> {
         let begin = Instant::now();
         let (result, found) = match work(self.watcher) {
             Ok((t, found)) => (Some(t), found),
-            Err(e) => (None, failure(&e)),
+            Err(e) => (None, failure(&e, &self.again)),
         };
         let Found { verdict, summary, blocks, next, values } = found;
         let seconds = begin.elapsed().as_secs_f64();
@@ -202,14 +207,17 @@ impl Run<'_> {
     }
 }
 
-/// A step that ended in an error, and where its code is explained.
-fn failure(e: &anyhow::Error) -> Found {
+/// A step that ended in an error, and where its code is explained; without a code, the command that goes on.
+fn failure(e: &anyhow::Error, again: &str) -> Found {
     let text = format!("{e:#}");
     let code = text.find("HW-").map(|at| {
         text[at..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect::<String>()
     });
-    let next = code.map_or(String::new(), |code| {
-        format!("`headwater explain {code}` says what this means and what to do")
-    });
+    let next = match code {
+        Some(code) => format!("`headwater explain {code}` says what this means and what to do"),
+        None => format!(
+            "if the message names a file or a setting, correct it; then `{again}` repeats the steps and keeps what is trained"
+        ),
+    };
     Found::new(false, text).next(next)
 }

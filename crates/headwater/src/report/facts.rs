@@ -1,7 +1,7 @@
 //! The facts that make a report a record: when, by which command and version, on which files, with which
 //! settings.
 
-use super::Table;
+use super::{Table, text};
 use crate::runtime::TrainConfig;
 use crate::tensors::{sha256, sha256_of};
 use serde_json::Value;
@@ -124,11 +124,7 @@ fn utc(seconds: u64) -> String {
 
 /// The command line, with words quoted that a shell would take apart.
 fn command() -> String {
-    let plain = |w: &str| !w.is_empty() && w.chars().all(|c| c.is_alphanumeric() || "-_./=:,+%@".contains(c));
-    let quoted = |w: std::ffi::OsString| {
-        let w = w.to_string_lossy().into_owned();
-        if plain(&w) { w } else { format!("'{}'", w.replace('\'', r"'\''")) }
-    };
+    let quoted = |w: std::ffi::OsString| text::word(&w.to_string_lossy());
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_default();
     let name = Path::new(&program).file_name().unwrap_or_default().to_os_string();

@@ -95,6 +95,12 @@ pub fn number(x: f64) -> String {
     }
 }
 
+/// A word as a shell reads it back: in quotes where it would take it apart.
+pub fn word(w: &str) -> String {
+    let plain = !w.is_empty() && w.chars().all(|c| c.is_alphanumeric() || "-_./=:,+%@".contains(c));
+    if plain { w.to_string() } else { format!("'{}'", w.replace('\'', r"'\''")) }
+}
+
 /// An error in scientific notation: `3.1e-12`; an exact zero as `0`.
 pub fn error(x: f64) -> String {
     if x == 0.0 { "0".into() } else { format!("{x:.1e}") }
@@ -112,6 +118,12 @@ mod tests {
         );
         assert_eq!((count(999.0), count(21.3e6)), ("999".to_string(), "21.30 M".to_string()));
         assert_eq!((seconds(0.00035), seconds(245.0)), ("350 µs".to_string(), "4 min 05 s".to_string()));
+    }
+
+    #[test]
+    fn words_come_back_from_a_shell() {
+        assert_eq!(word("runs/a-1.pt2"), "runs/a-1.pt2");
+        assert_eq!((word("a b"), word("it's"), word("")), ("'a b'".into(), r"'it'\''s'".into(), "''".into()));
     }
 
     #[test]
