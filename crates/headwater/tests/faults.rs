@@ -242,6 +242,9 @@ fn a_run_leaves_its_page_and_its_trace() {
             && page.contains("optimizer.lr")
             && !page.contains("http-equiv")
     );
+    for fact in ["device", "processor", "PyTorch of the export", "training data"] {
+        assert!(page.contains(fact), "the page says nothing of {fact}");
+    }
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let of = |category: &str| events.iter().filter(|e| e["cat"] == category).collect::<Vec<_>>();

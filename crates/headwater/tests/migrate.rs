@@ -388,9 +388,14 @@ fn results_have_the_keys_that_the_page_documents() {
     assert!(steps["forward"]["largest_error"]["f64"].as_f64().unwrap() < 1e-13);
     assert_eq!(steps["training"]["losses"].as_array().unwrap().len(), 3);
     let facts = results["facts"].as_object().unwrap();
-    for (name, part) in
-        [("date", "Z"), ("model", "SHA-256 "), ("golden", "SHA-256 "), ("training data", "SHA-256 ")]
-    {
+    for (name, part) in [
+        ("date", "Z"),
+        ("headwater", env!("CARGO_PKG_VERSION")),
+        ("PyTorch of the export", "2."),
+        ("model", "SHA-256 "),
+        ("golden", "SHA-256 "),
+        ("training data", "SHA-256 "),
+    ] {
         assert!(facts[name].as_str().unwrap().contains(part), "{name}: {}", facts[name]);
     }
 }

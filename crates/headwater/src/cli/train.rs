@@ -8,6 +8,7 @@ use crate::auto;
 use crate::core::DType;
 use crate::core::device::Device;
 use crate::cpu::{Pool, Tier, limits};
+use crate::machine::Machine;
 use crate::model::{Model, parse_dims};
 use crate::report::history::History;
 use crate::report::live::Live;
@@ -160,11 +161,12 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
     let mut progress = Progress::new(talk.json);
     let metric = config.eval.metric.word();
     let dims = parse_dims(&args.dims)?;
+    let machine = facts::machine(&*device, &Machine::detect());
     let summary = with_trainer(&model, dims, config, device, args.resume, |trainer, config| {
         if args.trace.is_some() {
             trainer.record(args.trace_steps)?;
         }
-        let mut page = live(&model, trainer, config)?;
+        let mut page = live(&model, trainer, config, machine)?;
         let mut observers: Vec<&mut dyn Observer> = vec![&mut progress];
         observers.extend(page.as_mut().map(|p| p as &mut dyn Observer));
         let summary = crate::train::run_logged(trainer, config, &mut observers, stop);
@@ -192,17 +194,24 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
 }
 
 /// The page of the run in its folder, if it has one.
-fn live(model: &Model, trainer: &Trainer, config: &TrainConfig) -> Result<Option<Live>> {
+fn live(
+    model: &Model,
+    trainer: &Trainer,
+    config: &TrainConfig,
+    machine: Vec<(String, String)>,
+) -> Result<Option<Live>> {
     let Some(dir) = &config.checkpoint.dir else { return Ok(None) };
     let history = match &config.log.json {
         Some(log) => History::read(log, trainer.step())?,
         None => History::default(),
     };
     let mut facts = facts::run();
-    facts.push(("PyTorch of the export".into(), model.program.torch_version().to_string()));
+    facts.extend(machine);
+    facts.push((facts::PYTORCH.into(), model.program.torch_version().to_string()));
     facts.push(facts::file("model", &model.path));
     facts.push(facts::file("training data", &config.data.train));
     facts.extend(config.data.eval.as_ref().map(|p| facts::file("held-out data", p)));
+    facts.extend(config.init.weights.as_ref().map(|p| facts::file("first weights", p)));
     let blocks = vec![Block::Table(facts::settings(config))];
     let name = model.path.file_name().unwrap_or_default().to_string_lossy();
     Ok(Some(Live::new(&dir.join("report.html"), format!("Training of {name}"), facts, blocks, history)))

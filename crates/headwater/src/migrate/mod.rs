@@ -115,6 +115,9 @@ pub fn migrate(
     run.report.facts.extend(machine.unwrap_or_default());
     run.report.facts.extend(files(&job));
     let opened = run.step("analysis", "Analysis of the model", |_| steps::analysis(&job, &*device));
+    if let Some(opened) = &opened {
+        run.report.facts.extend(opened.pytorch());
+    }
     let checked = opened
         .and_then(|o| run.step("forward", "Forward against PyTorch", |_| steps::forward(&job, o, &*device)));
     let checked =

@@ -11,7 +11,7 @@ use crate::import::Dims;
 use crate::inspect::{inspect, tables};
 use crate::machine::Machine;
 use crate::model::{Bound, Model};
-use crate::report::{Block, Chart, Series, Table, Verdict, text};
+use crate::report::{Block, Chart, Series, Table, Verdict, facts, text};
 use crate::runtime::Dataset;
 use crate::runtime::session::Training;
 use anyhow::{Context, Result};
@@ -28,6 +28,14 @@ pub(super) struct Opened {
 }
 
 impl Opened {
+    /// PyTorch's version where the model was exported, and where the golden was recorded.
+    pub(super) fn pytorch(&self) -> Vec<(String, String)> {
+        let mut facts = vec![(facts::PYTORCH.to_string(), self.model.program.torch_version().to_string())];
+        let recorded = self.golden.as_ref().and_then(|g| g.fact("torch"));
+        facts.extend(recorded.map(|version| ("PyTorch of the golden".to_string(), version.to_string())));
+        facts
+    }
+
     /// A reason beside a failure: numbers of another archive differ for a start.
     pub(super) fn because(&self, failed: bool) -> String {
         let foreign = self.foreign.as_ref().filter(|_| failed);
@@ -57,15 +65,9 @@ pub(super) struct Checked {
 /// 1: what this machine is.
 pub(super) fn environment(device: &dyn Device) -> (Vec<(String, String)>, Found) {
     let m = Machine::detect();
-    let memory = m.memory.map_or("unknown".to_string(), text::bytes);
-    let remark = device.remark().map_or(String::new(), |remark| format!(" ({remark})"));
-    let label = format!("{}{remark}", device.name());
-    let facts = vec![
-        ("device".to_string(), label.clone()),
-        ("processor".to_string(), m.processor.clone()),
-        ("threads".to_string(), m.threads.to_string()),
-        ("memory".to_string(), memory.clone()),
-    ];
+    let facts = facts::machine(device, &m);
+    let known = |name: &str| facts.iter().find(|f| f.0 == name).map_or("", |f| f.1.as_str());
+    let (label, memory) = (known("device"), known("memory"));
     let found = m.libraries.iter().filter(|l| l.path.is_some()).map(|l| l.library).collect::<Vec<_>>();
     let others = if found.is_empty() { "no other device's libraries".to_string() } else { found.join(", ") };
     let summary = format!("device {label}; {}, {} threads, {memory}; {others}", m.processor, m.threads);

@@ -2,21 +2,39 @@
 //! settings.
 
 use super::{Table, text};
+use crate::core::device::Device;
+use crate::machine::Machine;
 use crate::runtime::TrainConfig;
 use crate::tensors::{sha256, sha256_of};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// The version, and the revision it was built from where the build knew one.
+pub fn version() -> String {
+    let revision = option_env!("HEADWATER_REVISION").map_or(String::new(), |r| format!(", revision {r}"));
+    format!("{}{revision}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Device, processor, threads and memory.
+pub fn machine(device: &dyn Device, m: &Machine) -> Vec<(String, String)> {
+    let remark = device.remark().map_or(String::new(), |remark| format!(" ({remark})"));
+    vec![
+        ("device".to_string(), format!("{}{remark}", device.name())),
+        ("processor".to_string(), m.processor.clone()),
+        ("threads".to_string(), m.threads.to_string()),
+        ("memory".to_string(), m.memory.map_or("unknown".to_string(), text::bytes)),
+    ]
+}
+
 /// Date, command and version.
 pub fn run() -> Vec<(String, String)> {
     let fact = |name: &str, value: String| (name.to_string(), value);
-    vec![
-        fact("date", now()),
-        fact("command", command()),
-        fact("headwater", env!("CARGO_PKG_VERSION").to_string()),
-    ]
+    vec![fact("date", now()), fact("command", command()), fact("headwater", version())]
 }
+
+/// The name of the fact that has PyTorch's version of the exported model.
+pub const PYTORCH: &str = "PyTorch of the export";
 
 /// Bytes of a folder whose files' contents are hashed; of a larger one, their sizes are.
 const FOLDER: u64 = 4 << 30;
@@ -134,6 +152,15 @@ fn command() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_names_the_revision_it_was_built_from() {
+        let version = version();
+        let (number, revision) =
+            version.split_once(", revision ").unwrap_or((version.as_str(), "abcdef012345"));
+        assert_eq!(number, env!("CARGO_PKG_VERSION"));
+        assert!(revision.len() >= 12 && revision.chars().all(|c| c.is_ascii_hexdigit()), "{version}");
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {
