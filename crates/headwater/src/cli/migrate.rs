@@ -65,12 +65,8 @@ impl Watcher for Printer {
     }
 
     fn end(&mut self, _: usize, section: &Section) {
-        self.talk.line(format!(
-            "   {}  {}  ({})",
-            section.verdict.word(),
-            section.summary,
-            text::seconds(section.seconds)
-        ));
+        let time = section.time().map_or(String::new(), |time| format!("  ({time})"));
+        self.talk.line(format!("   {}  {}{time}", section.verdict.word(), section.summary));
         if let Some(next) = &section.next {
             self.talk.line(format!("         next: {next}"));
         }

@@ -45,8 +45,10 @@ pub(super) fn evaluation(job: &Job, t: Trained) -> Result<(Trained, Found)> {
         }
         None => said.push(format!("loss {:.4}", e.loss)),
     }
-    let text = format!("{} on {} samples", said.join(", "), e.samples);
+    let recorded = t.curve.as_ref().and_then(|c| apart(e, c.accuracy, c.eval_loss)).unwrap_or_default();
+    let text = format!("{} on {} samples{recorded}", said.join(", "), e.samples);
     let found = Found::new(good, text)
+        .took(e.seconds)
         .next("train longer, at another learning rate, or look at the curves of held-out loss and training loss above")
         .value("loss", e.loss)
         .value("accuracy", e.accuracy)
@@ -58,4 +60,53 @@ pub(super) fn evaluation(job: &Job, t: Trained) -> Result<(Trained, Found)> {
         .value("pytorch_accuracy", theirs)
         .value("best", t.summary.best);
     Ok((t, found.with(Block::Table(table))))
+}
+
+/// Digits after the point to which accuracies and losses are shown and compared.
+const DIGITS: usize = 4;
+
+/// PyTorch's recorded accuracy and loss on the same data where they differ from ours, and why; `None` where they are the same
+/// to the digits shown.
+fn apart(ours: &Evaluation, accuracy: Option<f64>, loss: Option<f64>) -> Option<String> {
+    let differ = |a: f64, b: f64| format!("{a:.DIGITS$}") != format!("{b:.DIGITS$}");
+    let mut said = Vec::new();
+    if let (Some(a), Some(b)) = (ours.accuracy, accuracy)
+        && differ(a, b)
+    {
+        // A share of whole samples; that of tokens is no whole number of them.
+        let samples = (a - b).abs() * ours.samples as f64;
+        let more = if b > a { "more" } else { "fewer" };
+        let count = match samples.round() {
+            n if (samples - n).abs() > 0.01 || n == 0.0 => String::new(),
+            1.0 => format!(", 1 sample {more} right"),
+            n => format!(", {n} samples {more} right"),
+        };
+        said.push(format!("accuracy {b:.DIGITS$}{count}"));
+    }
+    if let Some(b) = loss.filter(|b| differ(ours.loss, *b)) {
+        said.push(format!("loss {b:.DIGITS$}"));
+    }
+    let because = "two runs part ways after some steps, as training amplifies every rounding";
+    (!said.is_empty()).then(|| format!("; PyTorch's recorded run has {}: {because}", said.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorded_run_that_ends_elsewhere_is_told_in_samples() {
+        let ours =
+            Evaluation { step: 9, loss: 0.5, accuracy: Some(0.95), samples: 400, left_out: 0, seconds: 0.0 };
+        let said = |accuracy, loss| apart(&ours, accuracy, loss).unwrap_or_default();
+        assert_eq!(said(Some(0.95), Some(0.50001)), "");
+        assert_eq!(said(None, None), "");
+        assert!(
+            said(Some(0.9575), None).contains("accuracy 0.9575, 3 samples more right: two runs part ways")
+        );
+        assert!(said(Some(0.9475), None).contains("accuracy 0.9475, 1 sample fewer right"));
+        // No whole number of samples: a share of tokens.
+        assert!(said(Some(0.9562), None).contains("has accuracy 0.9562: "));
+        assert!(said(Some(0.95), Some(0.52)).contains("has loss 0.5200: "));
+    }
 }

@@ -11,6 +11,9 @@ use anyhow::Result;
 /// How much higher the loss may be, relative, where there is no accuracy to judge by.
 const LOSS_LIMIT: f64 = 0.01;
 
+/// Medians of steps that differ by less are equal: runs of the same program differ by some percent.
+const SLOWER: f64 = 1.05;
+
 /// The level and what of it is not the default, in a few words.
 fn named(amp: &AmpConfig) -> Result<String> {
     let p = amp.properties()?;
@@ -71,7 +74,8 @@ pub(super) fn mixed(
         1 => "1 step skipped".to_string(),
         n => format!("{n} steps skipped"),
     };
-    let found = format!("{chosen}: {}; {skips}", verdict.text);
+    let slower = slower(&plain, trained.history.speed().0, history.speed().0);
+    let found = format!("{chosen}: {}; {skips}{slower}", verdict.text);
     let curves = chart("Loss of each step in both precisions", "loss", curves).log(true);
     let next = "name what must stay in f32 (`headwater train --amp auto` chooses it by measuring), take O1 in place of O2 or \
                 O3, or bf16 in place of f16";
@@ -100,6 +104,19 @@ pub(super) fn mixed(
         found = found.with(Block::Chart(chart(title, "%", series)));
     }
     Ok((trained, found))
+}
+
+/// Said where a step of the second run takes longer than one of the first, whose precision is `plain`: medians in seconds, 0
+/// for unknown.
+fn slower(plain: &str, first: f64, second: f64) -> String {
+    match first > 0.0 && second > SLOWER * first {
+        true => format!(
+            "; on this device it is slower: {} a step, {} in {plain}",
+            text::seconds(second),
+            text::seconds(first)
+        ),
+        false => String::new(),
+    }
 }
 
 /// Mean loss over the last tenth of a run.
@@ -166,6 +183,16 @@ mod tests {
             evaluation: held_out.then_some(evaluation),
             best: None,
         }
+    }
+
+    #[test]
+    fn a_slower_second_run_is_told() {
+        assert_eq!(
+            slower("f32", 0.01, 0.015),
+            "; on this device it is slower: 15.0 ms a step, 10.0 ms in f32"
+        );
+        assert_eq!((slower("f32", 0.01, 0.0104), slower("f32", 0.01, 0.005)), (String::new(), String::new()));
+        assert_eq!(slower("f32", 0.0, 0.01), "");
     }
 
     #[test]

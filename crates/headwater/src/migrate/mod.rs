@@ -34,12 +34,15 @@ pub(crate) struct Found {
     blocks: Vec<Block>,
     next: Option<String>,
     values: Map<String, Value>,
+    /// Seconds of the work, if it was done in an earlier step; 0 for a step that reads results alone.
+    seconds: Option<f64>,
 }
 
 impl Found {
     fn new(passed: bool, summary: impl Into<String>) -> Found {
         let verdict = if passed { Verdict::Pass } else { Verdict::Fail };
-        Found { verdict, summary: summary.into(), blocks: vec![], next: None, values: Map::new() }
+        let (blocks, values) = (vec![], Map::new());
+        Found { verdict, summary: summary.into(), blocks, next: None, values, seconds: None }
     }
 
     fn note(summary: impl Into<String>) -> Found {
@@ -55,6 +58,11 @@ impl Found {
     /// The advice of a step, should it have failed.
     fn next(mut self, next: impl Into<String>) -> Found {
         self.next = Some(next.into()).filter(|n| self.verdict == Verdict::Fail && !n.is_empty());
+        self
+    }
+
+    fn took(mut self, seconds: f64) -> Found {
+        self.seconds = Some(seconds);
         self
     }
 
@@ -187,8 +195,8 @@ impl Run<'_> {
             Ok((t, found)) => (Some(t), found),
             Err(e) => (None, failure(&e, &self.again)),
         };
-        let Found { verdict, summary, blocks, next, values } = found;
-        let seconds = begin.elapsed().as_secs_f64();
+        let Found { verdict, summary, blocks, next, values, seconds } = found;
+        let seconds = seconds.unwrap_or(begin.elapsed().as_secs_f64());
         let title = title.to_string();
         self.report.sections.push(Section { key, title, verdict, summary, next, values, blocks, seconds });
         self.watcher.end(number, &self.report.sections[number - 1]);

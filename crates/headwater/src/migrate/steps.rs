@@ -257,6 +257,7 @@ pub(super) fn gradients(c: Checked) -> Result<(Checked, Found)> {
         (names, _) => names.join("; ") + &c.opened.because(true),
     };
     let mut found = with_errors(Found::new(good, summary), &c.reports, &[Kind::Gradient])
+        .took(0.0)
         .value("missing", &c.reports[0].missing);
     for r in &c.reports {
         let rows: Vec<_> = r.of(Kind::Gradient).collect();

@@ -2,7 +2,7 @@
 //! the pointer; the page is complete without it.
 
 use super::chart::{bars, escape, lines};
-use super::{Block, Report, Section, Table, text};
+use super::{Block, Report, Section, Table};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
@@ -68,7 +68,7 @@ fn write_section(s: &mut String, i: usize, section: &Section) {
         escape(&section.title),
         class_of(section),
         section.verdict.word(),
-        text::seconds(section.seconds),
+        section.time().unwrap_or_default(),
         escape(&section.summary)
     );
     if let Some(next) = &section.next {

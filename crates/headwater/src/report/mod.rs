@@ -166,8 +166,15 @@ pub struct Section {
     pub values: Map<String, Value>,
     /// Details.
     pub blocks: Vec<Block>,
-    /// Wall-clock seconds it took.
+    /// Wall-clock seconds it took; 0 for a step that reads what an earlier one computed.
     pub seconds: f64,
+}
+
+impl Section {
+    /// The time it took in words; `None` below a millisecond, where nothing was computed.
+    pub fn time(&self) -> Option<String> {
+        (self.seconds >= 1e-3).then(|| text::seconds(self.seconds))
+    }
 }
 
 /// A whole report.
