@@ -412,6 +412,63 @@ fn every_optimizer_resumes_with_the_same_bits() {
     }
 }
 
+/// Writes the samples `range` of the file `from` to `to`.
+fn write_part(from: &Path, to: &Path, range: std::ops::Range<usize>) {
+    let bytes = std::fs::read(from).unwrap();
+    let whole = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let parts = whole.tensors().into_iter().map(|(name, t)| {
+        let width = t.data().len() / t.shape()[0];
+        let mut shape = t.shape().to_vec();
+        shape[0] = range.len();
+        let data = t.data()[range.start * width..range.end * width].to_vec();
+        (name, t.dtype(), shape, data)
+    });
+    let parts: Vec<_> = parts.collect();
+    let views = parts.iter().map(|(name, dtype, shape, data)| {
+        (name, safetensors::tensor::TensorView::new(*dtype, shape.clone(), data).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, to).unwrap();
+}
+
+#[test]
+fn a_run_over_shards_resumes_with_the_bits_of_one_file() {
+    let shards = |dir: &Path| {
+        // The second has one sample, and batches reach over all three.
+        for (name, range) in [("part-1", 0..9), ("part-2", 9..10), ("part-3", 10..common::SAMPLES)] {
+            write_part(&dir.join("data.safetensors"), &dir.join(format!("{name}.safetensors")), range);
+        }
+        let mut config = config(dir);
+        // Twice the data and more.
+        config.steps = Some(12);
+        config.data.train = dir.join("part-*.safetensors");
+        config
+    };
+    let whole = data();
+    let one = TrainConfig { steps: Some(12), ..config(whole.path()) };
+    let losses = run(&mut trainer(1, &one, 0.1, false).unwrap()).losses;
+    let end = |dir: &Path, file: &str| {
+        std::fs::read(dir.join(format!("checkpoints/step-00000012/{file}.safetensors"))).unwrap()
+    };
+    // In the first epoch, and in the second.
+    for interrupt in [2, 8] {
+        let dir = data();
+        let config = shards(dir.path());
+        let stop = AtomicBool::new(false);
+        let mut watch = |e: &Event| {
+            stop.fetch_or(matches!(e, Event::Step(s) if s.step == interrupt), Ordering::Relaxed);
+            Ok(())
+        };
+        let first = trainer(1, &config, 0.1, false).unwrap().run(&mut [&mut watch], &stop).unwrap();
+        assert_eq!((first.step, first.complete), (interrupt, false));
+        assert_eq!(first.losses, losses[..interrupt as usize]);
+        let second = run(&mut trainer(2, &config, 0.1, true).unwrap());
+        assert_eq!(second.losses, losses[interrupt as usize..]);
+        for file in ["model", "state"] {
+            assert!(end(dir.path(), file) == end(whole.path(), file), "{file}, resumed at {interrupt}");
+        }
+    }
+}
+
 /// Losses of the run's evaluations, and what else it told.
 fn told(trainer: &mut Trainer, stop_after: Option<u64>) -> (Vec<Event>, Summary) {
     let (stop, mut events) = (AtomicBool::new(false), Vec::new());
