@@ -228,6 +228,102 @@ fn files(place: &Place, all: &mut Vec<Bad>) {
     all.push(bad(&["migrate", &job], 1, &["`exprt`", "`export`"]));
 }
 
+/// Folders of texts and of images whose settings make no sense: the settings, and what the message names.
+fn folders(place: &Place, all: &mut Vec<Bad>) {
+    let gpt = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/bytes-gpt/gpt.pt2");
+    let bytes = "tokenizer = 'bytes'\nlength = 64\n";
+    let texts: &[(&str, &str, &str)] = &[
+        ("tokenizer = 'bytes'\nlenght = 64", "`lenght`", "`length`"),
+        ("length = 64", "`tokenizer`", "HW-R002"),
+        ("tokenizer = 'bytes'", "`length`", "HW-R002"),
+        ("tokenizer = 'bytes'\nlength = 0", "`length`", "from 1 to"),
+        ("tokenizer = 'bytes'\nlength = 9223372036854775807", "`length`", "from 1 to"),
+        ("tokenizer = 'bytes'\nlength = -1", "length = -1", "HW-R002"),
+        ("tokenizer = 'nowhere.json'\nlength = 64", "nowhere.json", "HW-R001"),
+        ("tokenizer = 'bytes'\nlength = 64\npad = 'ab'", "`pad`", "one byte"),
+        ("tokenizer = 'bytes'\nlength = 64\npacked = 3", "packed = 3", "HW-R002"),
+        // A text of 12 bytes, and nothing to fill it up with.
+        (bytes, "a.txt", "`pad`"),
+        ("[[[", "[[[", "HW-R002"),
+    ];
+    let images: &[(&str, &str, &str)] = &[
+        ("channels = 1\nheight = 8\nwidth = 8\nsise = 1", "`sise`", "`width`"),
+        ("height = 8\nwidth = 8", "`channels`", "HW-R002"),
+        ("channels = 2\nheight = 8\nwidth = 8", "`channels`", "1 or 3"),
+        ("channels = 1\nheight = 0\nwidth = 8", "`height`", "at least 1"),
+        ("channels = 1\nheight = 8000000\nwidth = 8000000", "pixels", "HW-R002"),
+        ("channels = 1\nheight = 4294967296\nwidth = 4294967296", "pixels", "HW-R002"),
+        ("channels = 1\nheight = 8\nwidth = 8\nmean = [0.0, 1.0]", "`mean`", "1 channels"),
+        ("channels = 1\nheight = 8\nwidth = 8\nstd = [0.0]", "`std`", "positive"),
+        ("channels = 1\nheight = 8\nwidth = 8\nstd = [nan]", "`std`", "positive"),
+        ("channels = 1\nheight = 8\nwidth = 8\nclasses = ['two']", "\"one\"", "`classes`"),
+        // The settings are good, the file is no image.
+        ("channels = 1\nheight = 8\nwidth = 8", "a.png", "PNG"),
+        ("[[[", "[[[", "HW-R002"),
+    ];
+    let (gpt, vit) = (gpt.to_str().unwrap().to_string(), example("digits_vit.pt2"));
+    for (file, inside, model, cases) in
+        [("text.toml", "a.txt", &gpt, texts), ("images.toml", "one/a.png", &vit, images)]
+    {
+        for (i, (text, named, way)) in cases.iter().enumerate() {
+            let folder = format!("{file}.{i}");
+            let sample = format!("{folder}/{inside}");
+            std::fs::create_dir_all(Path::new(&place.path(&sample)).parent().unwrap()).unwrap();
+            place.write(&sample, "hello world\n");
+            place.write(&format!("{folder}/{file}"), text);
+            let args = ["train", model, "--data", &place.path(&folder), "--batch", "1", "--steps", "1"];
+            all.push(bad(&args, 1, &[&folder, named, way]));
+        }
+    }
+}
+
+/// Arrow files that are cut, of another kind, or with rows that are null.
+fn arrow(place: &Place, all: &mut Vec<Bad>) {
+    use arrow_array::types::Float32Type;
+    use arrow_array::{ArrayRef, FixedSizeListArray, Int64Array, RecordBatch, StringArray};
+    use std::sync::Arc;
+    let model = example("digits_vit.pt2");
+    let pixels = |n: usize, null: Option<usize>| -> ArrayRef {
+        let rows = (0..n).map(|row| (Some(row) != null).then(|| vec![Some(0.5f32); 64]));
+        Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(rows, 64))
+    };
+    let stream = |images: ArrayRef, labels: ArrayRef| {
+        let columns = [("images", images, true), ("labels", labels, true)];
+        let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+        let mut writer = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+        writer.write(&batch).unwrap();
+        writer.into_inner().unwrap()
+    };
+    let labels = |values: &[Option<i64>]| -> ArrayRef { Arc::new(Int64Array::from(values.to_vec())) };
+    let whole = stream(pixels(2, None), labels(&[Some(1), Some(2)]));
+    let half = whole[..whole.len() / 2].to_vec();
+    let words: ArrayRef = Arc::new(StringArray::from(vec!["one", "two"]));
+    let cases: [(&str, Vec<u8>, &[&str]); 9] = [
+        ("empty.arrow", vec![], &["HW-R"]),
+        ("text.arrow", b"images,labels\n1,2\n".to_vec(), &["HW-R002", "no Arrow IPC file"]),
+        ("first.feather", b"FEA1 and more".to_vec(), &["HW-R002", "Feather version 1"]),
+        ("cut.arrow", half, &["HW-R"]),
+        ("cut.feather", b"ARROW1\0\0 and nothing".to_vec(), &["HW-R002", "is cut off"]),
+        (
+            "null_label.arrow",
+            stream(pixels(2, None), labels(&[Some(1), None])),
+            &["HW-R002", "`labels` of row 1 is null"],
+        ),
+        (
+            "null_image.arrow",
+            stream(pixels(2, Some(0)), labels(&[Some(1), Some(2)])),
+            &["HW-R002", "`images` of row 0 is null"],
+        ),
+        ("flat.arrow", whole, &["HW-R003", "[1, 8, 8]"]),
+        ("words.arrow", stream(words, labels(&[Some(1), Some(2)])), &["HW-R", "images"]),
+    ];
+    for (name, bytes, names) in cases {
+        let file = place.write(name, bytes);
+        let names = [&[name], names].concat();
+        all.push(bad(&["train", &model, "--data", &file, "--batch", "2", "--steps", "1"], 1, &names));
+    }
+}
+
 /// Samples that do not fit the model.
 fn samples(place: &Place, all: &mut Vec<Bad>) {
     let model = example("digits_vit.pt2");
@@ -378,6 +474,8 @@ fn bad_inputs_end_in_a_message_that_names_them_and_a_way_out() {
     let mut all = Vec::new();
     settings(&place, &mut all);
     files(&place, &mut all);
+    folders(&place, &mut all);
+    arrow(&place, &mut all);
     samples(&place, &mut all);
     lines(&place, &mut all);
     assert!(all.len() >= 200, "{} bad inputs", all.len());
