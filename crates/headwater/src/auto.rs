@@ -212,7 +212,10 @@ pub fn choose(
     let forward = training(&bound.graph)?;
     let graph = pass::decompose(forward.clone())?;
     progress("measuring every node in float64");
-    let (mut choices, truth) = measure(bound, &graph, batches, asked.low, limits, device)?;
+    // What is compared with is in f64, which not every device has.
+    let cpu = crate::devices::prover(device);
+    let prover: &dyn Device = cpu.as_ref().map_or(device, |cpu| cpu);
+    let (mut choices, truth) = measure(bound, &graph, batches, asked.low, limits, prover)?;
     // What costs least error for the time it saves comes first. Errors of many nodes add in squares.
     let price = |c: &Choice| (c.error * c.error + c.effect * c.effect) / c.saved.max(1e-12);
     choices.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.node.cmp(&b.node)));

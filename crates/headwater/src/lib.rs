@@ -2,7 +2,8 @@
 //! precision, with proof that every number is right.
 //!
 //! This crate is the facade: the library that users link and the command line. It owns what people see
-//! (reports, tables, commands) and no computation of its own.
+//! (reports, tables, commands), and what compares runs: the check against PyTorch, the choice of precision by
+//! measuring, metrics. Operators, passes, devices and the training loop stand in the other crates.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 #![forbid(unsafe_code)]
 

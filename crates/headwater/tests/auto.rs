@@ -9,6 +9,7 @@ use headwater::import::Dims;
 use headwater::model::Model;
 use headwater::runtime::TrainConfig;
 use headwater::runtime::amp::AmpConfig;
+use headwater_reference::Reference;
 use std::path::Path;
 
 #[test]
@@ -48,4 +49,19 @@ fn the_choice_keeps_its_budget_and_its_file_repeats_it() {
     // f32 itself is further away than this.
     let refused = run(1e-12).unwrap_err().to_string();
     assert!(refused.contains("cannot be met"), "{refused}");
+}
+
+/// What every node is compared with is in f64, whatever the device computes in.
+#[test]
+fn a_device_without_f64_can_have_its_precision_chosen() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit");
+    let model = Model::open(&example.join("digits_vit.pt2")).unwrap();
+    let mut config = TrainConfig { batch: Some(2), ..TrainConfig::default() };
+    config.data.train = example.join("train.safetensors");
+    let (bound, batches) = batches(&model, &Dims::new(), &config, 1).unwrap();
+    let effort = Effort { runs: 1, rounds: 1000, bytes: 1 << 20 };
+    let limits = measure(&Pool::new(1), Tier::current().unwrap(), effort).unwrap();
+    let asked = Asked { low: DType::BF16, budget: 1.0, batches: 1 };
+    let chosen = choose(&bound, &batches, asked, &limits, &Reference::new(0), |_| {}).unwrap();
+    assert!(chosen.choices.iter().all(|c| c.low) && chosen.full.gradients < chosen.low.gradients);
 }

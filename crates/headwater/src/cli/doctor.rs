@@ -15,6 +15,7 @@ use anyhow::{Result, ensure};
 use headwater_ascend::host::{Installation, Options, Settings, Survey};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -71,7 +72,7 @@ struct Fit {
     ways: Vec<Way>,
 }
 
-pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: &dyn Fn() -> Result<Arc<dyn Device>>, talk: Talk) -> Result<Outcome> {
     let m = Machine::detect();
     let mut t = Table::new("Machine", &["what", "found"]);
     let known = |b: Option<usize>| b.map_or("unknown".to_string(), text::bytes);
@@ -96,7 +97,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     if let Some(survey) = &ascend {
         show_ascend(survey, talk);
     }
-    let model = args.model.as_deref().map(|path| fits(args, path, device, talk)).transpose()?;
+    let model = args.model.as_deref().map(|path| fits(args, path, &*device()?, talk)).transpose()?;
     let good = model.as_ref().is_none_or(|m| m.fits);
     Outcome::of(&Findings { machine: m, ascend, model }, good)
 }

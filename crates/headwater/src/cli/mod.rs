@@ -278,32 +278,35 @@ pub fn run() -> std::process::ExitCode {
     }
 }
 
-/// Opens the device and runs the command.
+/// Runs the command, on a device if it needs one.
 fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
     let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = cli.threads.map_or_else(cores, usize::from);
-    let device = devices::open(&cli.device, threads).map_err(|e| match e.is::<crate::core::Error>() {
-        true => e,
-        false => Usage(format!("{e:#}")).into(),
-    })?;
-    if let Some(remark) = device.remark() {
-        let name = device.name();
-        say(format!("{name}: {remark}; durations of a run are this machine's"));
-    }
+    let device = || {
+        let device = devices::open(&cli.device, threads).map_err(|e| match e.is::<crate::core::Error>() {
+            true => e,
+            false => Usage(format!("{e:#}")).into(),
+        })?;
+        if let Some(remark) = device.remark() {
+            let name = device.name();
+            say(format!("{name}: {remark}; durations of a run are this machine's"));
+        }
+        anyhow::Ok(device)
+    };
     match &cli.command {
-        Command::Doctor(args) => doctor::run(args, &*device, talk),
-        Command::Inspect(args) => inspect::run(args, &*device, talk),
-        Command::Compile(args) => compile::run(args, &*device, talk),
-        Command::Check(args) => check::run(args, &*device, talk),
-        Command::Migrate(args) => migrate::run(args, device, talk),
-        Command::Train(args) => train::run(args, device, talk),
-        Command::Eval(args) => eval::run(args, device, talk),
-        Command::Predict(args) => predict::run(args, device, talk),
+        Command::Doctor(args) => doctor::run(args, &device, talk),
+        Command::Inspect(args) => inspect::run(args, &*device()?, talk),
+        Command::Compile(args) => compile::run(args, &*device()?, talk),
+        Command::Check(args) => check::run(args, &*device()?, talk),
+        Command::Migrate(args) => migrate::run(args, device()?, talk),
+        Command::Train(args) => train::run(args, device()?, talk),
+        Command::Eval(args) => eval::run(args, device()?, talk),
+        Command::Predict(args) => predict::run(args, device()?, talk),
         Command::Export(args) => export::run(args, talk),
-        Command::Op(args) => op::run(args, &*device, talk),
+        Command::Op(args) => op::run(args, &*device()?, talk),
         Command::Explain(args) => explain::run(args, talk),
         Command::Kernels(args) => kernels::run(args, talk),
-        Command::Bench(args) => bench::run(args, &*device, threads, talk),
+        Command::Bench(args) => bench::run(args, &*device()?, threads, talk),
     }
 }
 
