@@ -128,10 +128,11 @@ impl Crew {
                 let _ = begins.send(());
                 post.serve(thread);
             };
-            // Dropping the crew dismisses those that were started.
+            // Dropping the crew dismisses those that were started. Each begins before the next is started: where memory ends,
+            // that is seen here, and not by a thread on its way.
             crew.members.push(named.spawn(serve)?);
+            let _ = begun.recv();
         }
-        begun.iter().take(threads - 1).for_each(drop);
         Ok(crew)
     }
 }
