@@ -212,7 +212,7 @@ pub fn choose(
     let forward = training(&bound.graph)?;
     let graph = pass::decompose(forward.clone())?;
     progress("measuring every node in float64");
-    // What is compared with is in f64, which not every device has.
+    // The truth is in f64, which not every device has.
     let cpu = crate::devices::prover(device);
     let prover: &dyn Device = cpu.as_ref().map_or(device, |cpu| cpu);
     let (mut choices, truth) = measure(bound, &graph, batches, asked.low, limits, prover)?;

@@ -51,7 +51,7 @@ fn the_choice_keeps_its_budget_and_its_file_repeats_it() {
     assert!(refused.contains("cannot be met"), "{refused}");
 }
 
-/// What every node is compared with is in f64, whatever the device computes in.
+/// The truth of every node is in f64, whatever the device computes in.
 #[test]
 fn a_device_without_f64_can_have_its_precision_chosen() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit");

@@ -79,7 +79,7 @@ fn a_step_that_does_not_fit_is_refused_before_the_run() {
         "--steps",
         "1",
     ];
-    // What the process itself takes, and 150 MiB: a step of all samples takes more.
+    // The process itself, and 150 MiB: a step of all samples takes more.
     let run = limited(MOST - free + (150 << 10), &[&args[..], &["--out", out.to_str().unwrap()]].concat());
     let said = String::from_utf8_lossy(&run.stderr);
     assert_eq!(run.status.code(), Some(1), "{said}");

@@ -68,7 +68,7 @@ struct Fit {
     available: Option<usize>,
     /// True if it fits, or if nobody knows.
     fits: bool,
-    /// What needs less, the least first.
+    /// Ways that need less, the least first.
     ways: Vec<Way>,
 }
 

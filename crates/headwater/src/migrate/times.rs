@@ -1,4 +1,4 @@
-//! Where the time of a training run went, by operator, module and what is inside fused operators.
+//! The time of a training run by operator, by module, and inside fused operators.
 
 use crate::bench::step::{Traced, traced};
 use crate::core::device::Device;
@@ -9,11 +9,11 @@ use crate::runtime::session::Session;
 use crate::runtime::trainer::Trainer;
 use std::collections::BTreeMap;
 
-/// Where the time of all measured steps went.
+/// The time of all measured steps.
 pub(super) struct Times {
     /// Each with its mean seconds, and how often it ran.
     steps: Vec<(Traced, u64)>,
-    /// Whether the limits of the machine are known.
+    /// True if the limits of the machine are known.
     limited: bool,
 }
 
