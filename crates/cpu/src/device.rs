@@ -44,7 +44,7 @@ impl Cpu {
     /// `Device` if the system does not start so many.
     pub fn start(threads: usize) -> Result<Self> {
         let pool = Pool::start(threads).map_err(|e| {
-            fail!(Device, "the system does not start {threads} threads: {e}; ask for fewer, or raise its limit (ulimit -u)")
+            fail!(Device, "the system does not start {threads} threads: {e}; ask for fewer, or raise its limits (ulimit -u, ulimit -v)")
         })?;
         Ok(Cpu::on(pool, None))
     }

@@ -31,7 +31,8 @@ fn left(folder: &Path) -> Option<usize> {
     Some(number("memory.max")?.saturating_sub(held))
 }
 
-fn address_space() -> Option<usize> {
+/// Address space that `ulimit -v` leaves; `None` where there is no limit.
+pub(crate) fn address_space() -> Option<usize> {
     let limits = read_to_string("/proc/self/limits").ok()?;
     let most = limits.lines().find_map(|l| l.strip_prefix("Max address space"))?;
     let most: usize = most.split_whitespace().next()?.parse().ok()?;

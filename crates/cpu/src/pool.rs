@@ -8,6 +8,7 @@
 //! Each thread has a share of consecutive blocks and takes them in order, so that what one of its blocks asks
 //! of memory for the next is of use; who is done takes from the ends of the others' shares.
 
+use crate::free;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,6 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::thread::JoinHandle;
+
+/// Bytes of address space that a thread takes: Rust's default stack, and guard pages and the stack for signals beside it.
+const STACK: usize = (2 << 20) + (64 << 10);
 
 /// A pool of threads. Cloning shares it.
 #[derive(Clone, Debug)]
@@ -113,6 +117,11 @@ struct Crew {
 
 impl Crew {
     fn start(threads: usize) -> std::io::Result<Crew> {
+        // A thread for whose signal stack there is no room ends the process: the limit is seen before any is started.
+        let stacks = threads.saturating_sub(1).saturating_mul(STACK);
+        if free::address_space().is_some_and(|left| stacks > left) {
+            return Err(std::io::ErrorKind::OutOfMemory.into());
+        }
         // Looking out pays only on a core of one's own.
         let patience = if threads <= cores() { LOOKS } else { 0 };
         let shares = (0..threads).map(|_| Share::default()).collect();
@@ -128,11 +137,10 @@ impl Crew {
                 let _ = begins.send(());
                 post.serve(thread);
             };
-            // Dropping the crew dismisses those that were started. Each begins before the next is started: where memory ends,
-            // that is seen here, and not by a thread on its way.
+            // Dropping the crew dismisses those that were started.
             crew.members.push(named.spawn(serve)?);
-            let _ = begun.recv();
         }
+        begun.iter().take(threads - 1).for_each(drop);
         Ok(crew)
     }
 }

@@ -267,18 +267,14 @@ fn a_run_leaves_its_page_and_its_trace() {
 
 #[test]
 fn threads_that_the_system_does_not_start_are_an_error() {
-    // The stacks of 1024 threads take more than these address spaces, in KiB. Rust's runtime ends a process in which a stack fits
-    // and the few pages for its signals do not, about one in a hundred: two of three limits must be told.
-    let told = [1_000_000, 1_100_000, 1_300_000].map(|kib| {
-        let script = format!(r#"ulimit -v {kib} && exec "$0" inspect "$1" --threads 1024"#);
-        let mut command = Command::new("sh");
-        command.args(["-c", &script, env!("CARGO_BIN_EXE_headwater")]).arg(example("digits_vit.pt2"));
-        let output = command.output().unwrap();
-        let said = stderr(&output);
-        let message = said.contains("does not start 1024 threads") && said.contains("ask for fewer");
-        (code(&output) == Some(1) && message, said)
-    });
-    assert!(told.iter().filter(|(told, _)| *told).count() >= 2, "{told:?}");
+    // The stacks of 1024 threads take more than this address space, in KiB.
+    let script = r#"ulimit -v 1200000 && exec "$0" inspect "$1" --threads 1024"#;
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_headwater")]).arg(example("digits_vit.pt2"));
+    let output = command.output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(code(&output), Some(1), "{said}");
+    assert!(said.contains("does not start 1024 threads") && said.contains("ask for fewer"), "{said}");
 }
 
 #[test]
