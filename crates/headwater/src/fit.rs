@@ -2,7 +2,7 @@
 //! figure is the one that a run would have.
 
 use crate::core::DType;
-use crate::core::pass::precision::{Level, Settings};
+use crate::core::pass::precision::Level;
 use crate::core::target::Target;
 use crate::import::Dims;
 use crate::model::Model;
@@ -48,102 +48,109 @@ impl Asked<'_> {
         ty.shape.first().copied()
     }
 
+    /// Changes that can need less. Those that join can be made all at once.
+    fn changes(&self) -> Vec<Change> {
+        let asked = self.settings;
+        let mut changes = Vec::new();
+        let mut add = |what: &str, options: &str, joins, apply: Box<dyn Fn(&mut Dims, &mut Training)>| {
+            changes.push(Change { what: what.into(), options: options.into(), joins, apply });
+        };
+        if asked.precision.level == Level::O0 {
+            let low = match self.target.dtypes.arithmetic.contains(DType::BF16) || self.target.computes_all()
+            {
+                true => DType::BF16,
+                false => DType::F16,
+            };
+            add(
+                &format!("weights and activations in {low}, masters in f32"),
+                &format!("--amp O2 --dtype {low}"),
+                true,
+                Box::new(move |_, t| (t.precision.level, t.precision.dtype) = (Level::O2, Some(low))),
+            );
+        }
+        if asked.moments == Moments::F32 {
+            for (moments, name) in [(Moments::Bf16, "bf16"), (Moments::Int8, "int8")] {
+                add(
+                    &format!("moments of the optimizer in {name}, rounded stochastically"),
+                    &format!("--moments {name}"),
+                    moments == Moments::Int8,
+                    Box::new(move |_, t| t.moments = moments),
+                );
+            }
+        }
+        if !asked.recompute {
+            let what = "recomputation of what is cheap to compute";
+            add(what, "--recompute true", true, Box::new(|_, t| t.recompute = true));
+        }
+        let batch = self.batch().unwrap_or(1);
+        let parts = (2..batch.min(64))
+            .filter(|d| batch.is_multiple_of(*d))
+            .take(3)
+            .chain((batch > 1).then_some(batch));
+        for parts in parts {
+            let size = batch / parts;
+            let accumulate = u32::try_from(parts).ok().and_then(|p| asked.accumulate.checked_mul(p));
+            let (Ok(dims), Some(accumulate)) = (self.model.batch(self.dims.clone(), size), accumulate) else {
+                continue;
+            };
+            add(
+                &format!("{parts} micro-batches of {size} a step; batch norm sees each of them alone"),
+                &format!("--batch {size} --accumulate {accumulate}"),
+                parts == batch,
+                Box::new(move |d, t| (*d, t.accumulate) = (dims.clone(), accumulate)),
+            );
+        }
+        changes
+    }
+
     /// The ways that need less than the `now` bytes of the step as it is asked for, the least first. `room` are the bytes
     /// that it may take, if they are known.
     pub fn ways(&self, now: usize, room: Option<usize>) -> Vec<Way> {
-        let mut ways = Vec::new();
-        let mut all = (self.dims.clone(), self.settings.clone(), Vec::new());
-        let mut add = |what: String, options: &str, dims: &Dims, settings: &Training| {
-            let Ok(planned) = self.planned(dims, settings) else { return false };
-            let bytes = planned.memory().total();
-            if bytes < now {
-                ways.push(Way { what, options: options.into(), bytes });
+        let bytes =
+            |dims: &Dims, settings: &Training| Some(self.planned(dims, settings).ok()?.memory().total());
+        let (mut ways, mut together) = (Vec::new(), Vec::new());
+        let (mut all_dims, mut all) = (self.dims.clone(), self.settings.clone());
+        for Change { what, options, joins, apply } in self.changes() {
+            let (mut dims, mut settings) = (self.dims.clone(), self.settings.clone());
+            apply(&mut dims, &mut settings);
+            let Some(bytes) = bytes(&dims, &settings).filter(|bytes| *bytes < now) else { continue };
+            if joins {
+                apply(&mut all_dims, &mut all);
+                together.push(options.clone());
             }
-            bytes < now
-        };
-        if self.settings.precision.level == Level::O0 {
-            let precision =
-                Settings { level: Level::O2, dtype: Some(DType::BF16), ..self.settings.precision.clone() };
-            let settings = Training { precision: precision.clone(), ..self.settings.clone() };
-            if add(
-                "weights and activations in bf16, masters in f32".into(),
-                "--amp O2 --dtype bf16",
-                self.dims,
-                &settings,
-            ) {
-                all.1.precision = precision;
-                all.2.push("--amp O2 --dtype bf16".to_string());
-            }
-        }
-        for (moments, name) in [(Moments::Bf16, "bf16"), (Moments::Int8, "int8")] {
-            if self.settings.moments != Moments::F32 {
-                break;
-            }
-            let settings = Training { moments, ..self.settings.clone() };
-            let less = add(
-                format!("moments of the optimizer in {name}, rounded stochastically"),
-                &format!("--moments {name}"),
-                self.dims,
-                &settings,
-            );
-            if less && moments == Moments::Int8 {
-                all.1.moments = moments;
-                all.2.push("--moments int8".into());
-            }
-        }
-        if !self.settings.recompute {
-            let settings = Training { recompute: true, ..self.settings.clone() };
-            if add(
-                "recomputation of what is cheap to compute".into(),
-                "--recompute true",
-                self.dims,
-                &settings,
-            ) {
-                all.1.recompute = true;
-                all.2.push("--recompute true".into());
-            }
-        }
-        if let Some(batch) = self.batch() {
-            let mut divisions: Vec<usize> = (2..batch).filter(|d| batch.is_multiple_of(*d)).take(3).collect();
-            divisions.extend((batch > 1).then_some(batch));
-            for parts in divisions {
-                let size = batch / parts;
-                let Ok(dims) = self.model.batch(self.dims.clone(), size) else { continue };
-                let accumulate = self.settings.accumulate * parts as u32;
-                let settings = Training { accumulate, ..self.settings.clone() };
-                let options = format!("--batch {size} --accumulate {accumulate}");
-                let what =
-                    format!("{parts} micro-batches of {size} a step, the same gradients but for rounding");
-                if add(what, &options, &dims, &settings) && parts == batch {
-                    (all.0, all.1.accumulate) = (dims, accumulate);
-                    all.2.push(options);
-                }
-            }
+            ways.push(Way { what, options, bytes });
         }
         if let Some(room) = room.filter(|room| *room < now && self.settings.memory_budget.is_none()) {
             let budget = Training { memory_budget: Some(room), ..self.settings.clone() };
-            let (dims, option) = (self.dims, format!("--memory-budget {}MiB", room >> 20));
-            if let Ok(planned) = self.planned(dims, &budget) {
+            if let Ok(planned) = self.planned(self.dims, &budget) {
                 let cost = planned.rematerialized().map_or(String::new(), |r| {
                     format!(", {:.1} % more operations", 100.0 * r.more_flops / r.flops)
                 });
-                let bytes = planned.memory().total();
-                ways.push(Way {
-                    what: format!("recomputation up to that budget{cost}"),
-                    options: option,
-                    bytes,
-                });
+                let what = format!("recomputation up to that budget{cost}");
+                let options = format!("--memory-budget {}MiB", room >> 20);
+                ways.push(Way { what, options, bytes: planned.memory().total() });
             }
         }
-        if all.2.len() > 1
-            && let Ok(planned) = self.planned(&all.0, &all.1)
+        if together.len() > 1
+            && let Some(bytes) = bytes(&all_dims, &all)
         {
-            let bytes = planned.memory().total();
-            ways.push(Way { what: "all of these together".into(), options: all.2.join(" "), bytes });
+            ways.push(Way {
+                what: "mixed precision, moments, recomputation and micro-batches together".into(),
+                options: together.join(" "),
+                bytes,
+            });
         }
         ways.sort_by_key(|w| w.bytes);
         ways
     }
+}
+
+/// A change of what is asked for.
+struct Change {
+    what: String,
+    options: String,
+    joins: bool,
+    apply: Box<dyn Fn(&mut Dims, &mut Training)>,
 }
 
 /// The ways as a table; `room` are the bytes that a step may take.

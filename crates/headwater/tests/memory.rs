@@ -49,7 +49,10 @@ fn doctor_ranks_what_needs_less_by_figures_that_runs_have() {
         let planned: u64 = memory.as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
         assert_eq!(way["bytes"].as_u64(), Some(planned), "{options}");
     }
-    let together = ways.iter().find(|w| w["what"] == "all of these together").unwrap();
+    let together = ways
+        .iter()
+        .find(|w| w["what"] == "mixed precision, moments, recomputation and micro-batches together")
+        .unwrap();
     assert!(together["options"].as_str().unwrap().contains("--batch 1 --accumulate 64"), "{together}");
 }
 
