@@ -94,19 +94,20 @@ pub fn resident() -> Option<Resident> {
     Some(Resident { now: field("VmRSS:")?, peak: field("VmHWM:")? })
 }
 
-#[cfg(target_arch = "x86_64")]
+/// Vector extensions of this processor, by the names under which the standard library detects them.
 fn features() -> Vec<&'static str> {
+    #[allow(unused_mut)] // nothing is detected on other architectures
     let mut out = Vec::new();
+    #[allow(unused_macros)]
     macro_rules! probe {
-        ($($name:tt)*) => { $(if std::arch::is_x86_feature_detected!($name) { out.push($name); })* };
+        ($detected:ident: $($name:tt)*) => { $(if std::arch::$detected!($name) { out.push($name); })* };
     }
-    probe!("sse4.2" "avx" "avx2" "fma" "f16c" "avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512bf16" "avx512vnni" "avx512fp16");
+    #[cfg(target_arch = "x86_64")]
+    probe!(is_x86_feature_detected:
+        "sse4.2" "avx" "avx2" "fma" "f16c" "avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512bf16" "avx512vnni" "avx512fp16");
+    #[cfg(target_arch = "aarch64")]
+    probe!(is_aarch64_feature_detected: "neon" "fp16" "fhm" "dotprod" "bf16" "i8mm" "sve" "sve2");
     out
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn features() -> Vec<&'static str> {
-    Vec::new()
 }
 
 /// Looks for a library where the dynamic linker would, and in the vendors' default folders.
