@@ -32,15 +32,24 @@ pub struct Conformance {
 /// dtypes.
 pub fn operators(device: &dyn Device, dtypes: &[DType]) -> Conformance {
     let mut all = Conformance::default();
-    for op in Registry::standard().operators() {
-        for case in (op.cases)() {
-            for &dtype in dtypes {
-                let ran = one(device, op, &case, dtype, &mut all);
-                *all.ran.entry(op.name).or_default() += ran as usize;
-            }
+    Registry::standard().operators().into_iter().for_each(|op| cases(device, op, dtypes, &mut all));
+    all
+}
+
+/// As [`operators`], of one operator, which need not be registered.
+pub fn operator(device: &dyn Device, op: &'static OpDef, dtypes: &[DType]) -> Conformance {
+    let mut all = Conformance::default();
+    cases(device, op, dtypes, &mut all);
+    all
+}
+
+fn cases(device: &dyn Device, op: &'static OpDef, dtypes: &[DType], all: &mut Conformance) {
+    for case in (op.cases)() {
+        for &dtype in dtypes {
+            let ran = one(device, op, &case, dtype, all);
+            *all.ran.entry(op.name).or_default() += ran as usize;
         }
     }
-    all
 }
 
 /// One case in one dtype. Whether it ran.

@@ -2,6 +2,7 @@
 
 use crate::buffer::CpuBuffer;
 use crate::executor;
+use crate::kernels::{Kernel, Kernels};
 use crate::pool::Pool;
 use crate::stream::CpuStream;
 use crate::target::target;
@@ -13,19 +14,20 @@ use headwater_core::target::Target;
 use headwater_core::{ensure, fail};
 use std::sync::Arc;
 
-/// The CPU: its threads and instructions.
+/// The CPU: its threads, instructions and kernels.
 #[derive(Clone, Debug)]
 pub struct Cpu {
     target: Target,
     pool: Pool,
     /// Chosen, or else [`Tier::current`].
     tier: Option<Tier>,
+    kernels: Arc<Kernels>,
 }
 
 impl Default for Cpu {
     /// All cores, or as many threads as the environment variable `HEADWATER_THREADS` says.
     fn default() -> Self {
-        Cpu::on(Pool::from_env(), None)
+        Cpu::on(Pool::from_env(), None, Kernels::standard())
     }
 }
 
@@ -35,7 +37,7 @@ impl Cpu {
     /// # Panics
     /// If the system does not start so many; see [`Cpu::start`].
     pub fn new(threads: usize) -> Self {
-        Cpu::on(Pool::new(threads), None)
+        Cpu::on(Pool::new(threads), None, Kernels::standard())
     }
 
     /// As [`Cpu::new`], for a number of threads from outside.
@@ -46,7 +48,7 @@ impl Cpu {
         let pool = Pool::start(threads).map_err(|e| {
             fail!(Device, "the system does not start {threads} threads: {e}; ask for fewer, or raise its limits (ulimit -u, ulimit -v)")
         })?;
-        Ok(Cpu::on(pool, None))
+        Ok(Cpu::on(pool, None, Kernels::standard()))
     }
 
     /// The same threads with the instructions of a tier. Results are the same but for matrix products.
@@ -55,7 +57,17 @@ impl Cpu {
     /// `Device` if this processor has no such instructions.
     pub fn with_tier(self, tier: Tier) -> Result<Self> {
         ensure!(tier <= Tier::detect(), Device, "this processor has no {}", tier.name());
-        Ok(Cpu::on(self.pool, Some(tier)))
+        Ok(Cpu::on(self.pool, Some(tier), self.kernels))
+    }
+
+    /// The same threads with further kernels, such as those of a user's operators.
+    ///
+    /// # Errors
+    /// `Unsupported` for an operator that has a kernel already, or whose body runs without one.
+    pub fn with_kernels(self, kernels: &[&'static Kernel]) -> Result<Self> {
+        let mut all = Kernels::clone(&self.kernels);
+        kernels.iter().try_for_each(|&kernel| all.register(kernel))?;
+        Ok(Cpu::on(self.pool, self.tier, Arc::new(all)))
     }
 
     /// Its threads.
@@ -63,10 +75,10 @@ impl Cpu {
         &self.pool
     }
 
-    fn on(pool: Pool, tier: Option<Tier>) -> Cpu {
+    fn on(pool: Pool, tier: Option<Tier>, kernels: Arc<Kernels>) -> Cpu {
         // A tier asked for wrongly is refused when a plan is loaded.
         let known = tier.or_else(|| Tier::current().ok()).unwrap_or(Tier::Portable);
-        Cpu { target: target(pool.threads(), known), pool, tier }
+        Cpu { target: target(pool.threads(), known, Arc::clone(&kernels)), pool, tier, kernels }
     }
 }
 
@@ -96,6 +108,7 @@ impl Device for Cpu {
     }
 
     fn load(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
-        Ok(Box::new(executor::Loaded::new(plan, &self.pool, self.tier.map_or_else(Tier::current, Ok)?)?))
+        let tier = self.tier.map_or_else(Tier::current, Ok)?;
+        Ok(Box::new(executor::Loaded::new(plan, &self.pool, tier, &self.kernels)?))
     }
 }

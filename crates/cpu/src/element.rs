@@ -1,8 +1,8 @@
 //! Which Rust type holds the elements of which dtype, and how floats widen and narrow.
 
 use crate::math;
-use half::{bf16, f16};
-use headwater_core::DType;
+pub use half::{bf16, f16};
+pub use headwater_core::DType;
 use headwater_core::dtype::round_to_odd;
 use std::any::TypeId;
 
@@ -187,20 +187,20 @@ narrow!(bf16);
 macro_rules! float_dtype {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            headwater_core::DType::F64 => {
+            $crate::element::DType::F64 => {
                 type $T = f64;
                 $body
             }
-            headwater_core::DType::F32 => {
+            $crate::element::DType::F32 => {
                 type $T = f32;
                 $body
             }
-            headwater_core::DType::F16 => {
-                type $T = half::f16;
+            $crate::element::DType::F16 => {
+                type $T = $crate::element::f16;
                 $body
             }
-            headwater_core::DType::BF16 => {
-                type $T = half::bf16;
+            $crate::element::DType::BF16 => {
+                type $T = $crate::element::bf16;
                 $body
             }
             other => unreachable!("a float kernel was given {other}"),
@@ -213,23 +213,23 @@ macro_rules! float_dtype {
 macro_rules! any_dtype {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            headwater_core::DType::Bool | headwater_core::DType::U8 => {
+            $crate::element::DType::Bool | $crate::element::DType::U8 => {
                 type $T = u8;
                 $body
             }
-            headwater_core::DType::I8 => {
+            $crate::element::DType::I8 => {
                 type $T = i8;
                 $body
             }
-            headwater_core::DType::I16 => {
+            $crate::element::DType::I16 => {
                 type $T = i16;
                 $body
             }
-            headwater_core::DType::I32 => {
+            $crate::element::DType::I32 => {
                 type $T = i32;
                 $body
             }
-            headwater_core::DType::I64 => {
+            $crate::element::DType::I64 => {
                 type $T = i64;
                 $body
             }

@@ -1,7 +1,7 @@
 //! Loads plans and runs them: checks every operand once, prepares each step, then runs the steps in order.
 
 use crate::buffer::CpuBuffer;
-use crate::kernels::{self, Args, Prepared, Site};
+use crate::kernels::{Args, Kernels, Prepared, Site};
 use crate::pool::{Pool, Shared};
 use crate::rows::{Program, Scratch, ScratchSize};
 use crate::stream::CpuStream;
@@ -70,12 +70,12 @@ struct Workspace {
 }
 
 impl Loaded {
-    pub(crate) fn new(plan: &Plan, pool: &Pool, tier: Tier) -> Result<Self> {
+    pub(crate) fn new(plan: &Plan, pool: &Pool, tier: Tier, kernels: &Kernels) -> Result<Self> {
         let mut steps = Vec::with_capacity(plan.steps.len());
         let mut size = ScratchSize::default();
         for step in &plan.steps {
             let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
-            let work = load(plan, step, pool, tier).map_err(|e| e.in_op(step.op).at(&origin))?;
+            let work = load(plan, step, pool, tier, kernels).map_err(|e| e.in_op(step.op).at(&origin))?;
             if let LoadedWork::Rows(p) = &work {
                 size = size.max(p.scratch());
             }
@@ -163,7 +163,7 @@ impl Drop for Taken<'_> {
 }
 
 /// Checks and prepares one step.
-fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier) -> Result<LoadedWork> {
+fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier, kernels: &Kernels) -> Result<LoadedWork> {
     let reads = step.reads.iter().map(|v| v.as_ref().map(|v| View::checked(plan, v)).transpose());
     let reads = reads.collect::<Result<Vec<Option<View>>>>()?;
     let writes = step.writes.iter().map(|v| View::checked_mut(plan, v)).collect::<Result<Vec<ViewMut>>>()?;
@@ -191,7 +191,7 @@ fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier) -> Result<LoadedWork>
             let outs: Vec<TensorType> = writes.iter().map(|v| v.ty()).collect();
             let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
             let site = Site { cx, outs: &outs, threads: pool.threads(), tier };
-            let run = match kernels::choose(op.name, &site) {
+            let run = match kernels.choose(op, &site) {
                 None => return Ok(LoadedWork::Reference(Box::new(step.clone()))),
                 Some(kernel) => {
                     for (i, v) in reads.iter().enumerate() {

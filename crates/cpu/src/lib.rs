@@ -27,9 +27,10 @@ mod stream;
 mod target;
 pub mod tier;
 pub mod view;
-mod workspace;
+pub mod workspace;
 
 pub use device::Cpu;
+pub use kernels::Kernel;
 pub use memory::CpuMemory;
 pub use pool::Pool;
 pub use tier::Tier;

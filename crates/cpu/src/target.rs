@@ -1,6 +1,6 @@
 //! The CPU as passes see it: every element type, and the figures of its kernels and caches.
 
-use crate::kernels::{self, Site};
+use crate::kernels::{Kernels, Site};
 use crate::limits::{lanes, pairs};
 use crate::rows::WHOLE;
 use crate::tier::Tier;
@@ -19,8 +19,8 @@ const COMMON: usize = 2 << 20;
 const COMMON_EACH: usize = 3 << 20;
 const COMMON_MOST: usize = 16 << 20;
 
-/// The target of `threads` threads with the instructions of a tier.
-pub(crate) fn target(threads: usize, tier: Tier) -> Target {
+/// The target of `threads` threads with the instructions of a tier, and with these kernels.
+pub(crate) fn target(threads: usize, tier: Tier, kernels: Arc<Kernels>) -> Target {
     use DType::{BF16, F16, F32, F64};
     Target {
         name: "cpu".into(),
@@ -54,7 +54,7 @@ pub(crate) fn target(threads: usize, tier: Tier) -> Target {
             .map(|(operands, sums)| ProductModel::plain(operands, sums))
             .into(),
         has_host: true,
-        operators: Arc::new(Kernels { threads, tier }),
+        operators: Arc::new(Supported { kernels, threads, tier }),
     }
 }
 
@@ -66,22 +66,23 @@ fn rates(threads: usize, tier: Tier) -> Rates {
     Rates { flops, low_flops, bytes: threads.min(16) as f64 * 1e10 }
 }
 
-/// The table of kernels, for a number of threads and a tier.
+/// The operators that kernels support, for a number of threads and a tier.
 #[derive(Debug)]
-struct Kernels {
+struct Supported {
+    kernels: Arc<Kernels>,
     threads: usize,
     tier: Tier,
 }
 
-impl Kernels {
+impl Supported {
     fn site<'a>(&self, cx: &OpCx<'a>, outs: &'a [TensorType]) -> Site<'a> {
         Site { cx: cx.clone(), outs, threads: self.threads, tier: self.tier }
     }
 }
 
-impl Operators for Kernels {
+impl Operators for Supported {
     fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
-        match kernels::choose(op.name, &self.site(cx, outs)) {
+        match self.kernels.choose(op, &self.site(cx, outs)) {
             Some(_) => Support::Native,
             None => Support::Reference,
         }
@@ -89,10 +90,10 @@ impl Operators for Kernels {
 
     fn workspace(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> usize {
         let site = self.site(cx, outs);
-        kernels::choose(op.name, &site).map_or(0, |k| (k.workspace)(&site))
+        self.kernels.choose(op, &site).map_or(0, |k| (k.workspace)(&site))
     }
 
     fn strided(&self, op: &OpDef, _: &OpCx, _: &[TensorType], port: Port) -> bool {
-        kernels::find(op.name).is_none_or(|k| (k.strided)(port))
+        self.kernels.find(op).is_none_or(|k| (k.strided)(port))
     }
 }

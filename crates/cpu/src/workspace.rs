@@ -19,7 +19,7 @@ pub(crate) fn all<T: Pod>(workspace: &mut [u8], needs: usize) -> &mut [T] {
 /// Slices of one size for threads, spread over a workspace that may be far larger. A task gets a slice and nothing
 /// between slices, so that its work cannot grow with the workspace.
 #[derive(Debug)]
-pub(crate) struct Scratch<'a, T> {
+pub struct Scratch<'a, T> {
     room: &'a mut [T],
     /// Elements from the beginning of a slice to the next, and of a slice.
     apart: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Scratch<'a, T> {
 ///
 /// # Panics
 /// As [`all`].
-pub(crate) fn each<T: Pod>(workspace: &mut [u8], size: usize, threads: usize) -> Scratch<'_, T> {
+pub fn each<T: Pod>(workspace: &mut [u8], size: usize, threads: usize) -> Scratch<'_, T> {
     spread(all(workspace, size * threads * size_of::<T>()), size, threads)
 }
 

@@ -10,15 +10,16 @@ use crate::matrix::{Mat, MatMut};
 use crate::tier::Tier;
 use crate::view::View;
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::linear::grouped_mm::Groups;
+use headwater_core::ops::OpDef;
+use headwater_core::ops::linear::grouped_mm::{GROUPED_MM, GROUPED_MM_WEIGHT_BACKWARD, Groups};
 use headwater_core::target::Port;
 
 /// The family.
-pub static KERNELS: &[Kernel] = &[kernel("_grouped_mm"), kernel("grouped_mm_weight_backward")];
+pub static KERNELS: &[Kernel] = &[kernel(&GROUPED_MM), kernel(&GROUPED_MM_WEIGHT_BACKWARD)];
 
-const fn kernel(name: &'static str) -> Kernel {
+const fn kernel(op: &'static OpDef) -> Kernel {
     Kernel {
-        name,
+        op,
         takes: any,
         workspace: |site| Products::new(site).map_or(0, |p| p.workspace(site.threads)),
         strided: |port| matches!(port, Port::Read(0 | 1)),

@@ -9,22 +9,28 @@ use crate::pool::Pool;
 use headwater_core::attr::Attr;
 use headwater_core::diagnostic::Result;
 use headwater_core::fail;
+use headwater_core::ops::OpDef;
+use headwater_core::ops::create::constant::CONSTANT;
+use headwater_core::ops::index::check_index::CHECK_INDEX;
+use headwater_core::ops::index::embedding::EMBEDDING;
+use headwater_core::ops::index::gather::GATHER;
+use headwater_core::ops::index::index_tensor::INDEX;
 use headwater_core::ops::index::resolve;
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
-    kernel("check_index", check_index),
-    kernel("embedding", embedding),
-    kernel("gather", gather),
+    kernel(&CHECK_INDEX, check_index),
+    kernel(&EMBEDDING, embedding),
+    kernel(&GATHER, gather),
     Kernel {
         workspace: |site| AdvancedIndex::new(site, site.cx.inputs.len()).map_or(0, |p| p.workspace()),
-        ..kernel("index", index)
+        ..kernel(&INDEX, index)
     },
-    Kernel { takes: any, ..kernel("constant", constant) },
+    Kernel { takes: any, ..kernel(&CONSTANT, constant) },
 ];
 
-const fn kernel(name: &'static str, prepare: fn(&Site) -> Result<Prepared>) -> Kernel {
-    Kernel { name, takes: small_rank, workspace: no_workspace, strided: contiguous, prepare }
+const fn kernel(op: &'static OpDef, prepare: fn(&Site) -> Result<Prepared>) -> Kernel {
+    Kernel { op, takes: small_rank, workspace: no_workspace, strided: contiguous, prepare }
 }
 
 fn check_index(site: &Site) -> Result<Prepared> {

@@ -10,11 +10,12 @@ use crate::any_dtype;
 use crate::pool::Shared;
 use headwater_core::DType;
 use headwater_core::diagnostic::Result;
+use headwater_core::ops::index::index_put::INDEX_PUT_IMPL;
 use headwater_core::ops::index::scatter::Combine;
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[Kernel {
-    name: "_index_put_impl",
+    op: &INDEX_PUT_IMPL,
     takes: |site| {
         small_rank(site) && (site.outs[0].dtype != DType::Bool || site.cx.flag("accumulate") == Ok(false))
     },

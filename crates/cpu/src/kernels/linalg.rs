@@ -6,39 +6,45 @@ use crate::element::{Float, Wide};
 use crate::float_dtype;
 use crate::pool::Shared;
 use headwater_core::diagnostic::{Error, Result};
+use headwater_core::ops::OpDef;
+use headwater_core::ops::linalg::cholesky::CHOLESKY;
 use headwater_core::ops::linalg::dense::{Lu, cholesky, inverse, singular};
+use headwater_core::ops::linalg::det::{DET, SLOGDET};
+use headwater_core::ops::linalg::inverse::INVERSE;
+use headwater_core::ops::linalg::solve::SOLVE;
+use headwater_core::ops::linalg::svdvals::SVDVALS;
 use headwater_core::ops::linalg::{matrices, squares};
 use std::sync::Mutex;
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
-    kernel("linalg_inv", |site| {
+    kernel(&INVERSE, |site| {
         let n = squares(&site.cx, 0)?.1;
         Ok(each([n * n], [n * n], move |[a], [x]| inverse(a, n, x)))
     }),
-    kernel("linalg_det", |site| {
+    kernel(&DET, |site| {
         let n = squares(&site.cx, 0)?.1;
         Ok(each([n * n], [1], move |[a], [x]| {
             x[0] = Lu::new(a, n).determinant();
             Ok(())
         }))
     }),
-    kernel("linalg_slogdet", |site| {
+    kernel(&SLOGDET, |site| {
         let n = squares(&site.cx, 0)?.1;
         Ok(each([n * n], [1, 1], move |[a], [sign, log]| {
             (sign[0], log[0]) = Lu::new(a, n).log_determinant();
             Ok(())
         }))
     }),
-    kernel("solve_matrices", |site| {
+    kernel(&SOLVE, |site| {
         let (n, [_, k]) = (squares(&site.cx, 0)?.1, matrices(&site.cx, 1)?.1);
         Ok(each([n * n, n * k], [n * k], move |[a, b], [x]| Lu::new(a, n).solve(b, k, x)))
     }),
-    kernel("cholesky_lower", |site| {
+    kernel(&CHOLESKY, |site| {
         let n = squares(&site.cx, 0)?.1;
         Ok(each([n * n], [n * n], move |[a], [x]| cholesky(a, n, x)))
     }),
-    kernel("linalg_svdvals", |site| {
+    kernel(&SVDVALS, |site| {
         let [m, n] = matrices(&site.cx, 0)?.1;
         let k = m.min(n);
         Ok(each([m * n], [k, m * k, n * k], move |[a], [values, u, v]| {
@@ -48,8 +54,8 @@ pub static KERNELS: &[Kernel] = &[
     }),
 ];
 
-const fn kernel(name: &'static str, prepare: fn(&Site) -> Result<Prepared>) -> Kernel {
-    Kernel { name, takes: some, workspace: no_workspace, strided: contiguous, prepare }
+const fn kernel(op: &'static OpDef, prepare: fn(&Site) -> Result<Prepared>) -> Kernel {
+    Kernel { op, takes: some, workspace: no_workspace, strided: contiguous, prepare }
 }
 
 /// For [`Kernel::takes`]: matrices with elements.

@@ -8,20 +8,21 @@ use crate::matrix::{Mat, MatMut};
 use crate::tier::Tier;
 use crate::view::View;
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::linear::matmul::Dims;
+use headwater_core::ops::linear::linear::LINEAR;
+use headwater_core::ops::linear::matmul::{Dims, MATMUL};
 use headwater_core::target::Port;
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
     Kernel {
-        name: "matmul",
+        op: &MATMUL,
         takes: floats,
         workspace: |site| Geometry::matmul(site).map_or(0, |g| g.workspace(site)),
         strided: |port| matches!(port, Port::Read(_)),
         prepare: |site| Ok(prepare(Geometry::matmul(site)?, site.tier)),
     },
     Kernel {
-        name: "linear",
+        op: &LINEAR,
         takes: floats,
         workspace: |site| Geometry::linear(site).map_or(0, |g| g.workspace(site)),
         strided: |port| matches!(port, Port::Read(_)),

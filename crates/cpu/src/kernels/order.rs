@@ -8,21 +8,23 @@ use crate::pool::Shared;
 use crate::{any_dtype, float_dtype};
 use half::{bf16, f16};
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::index::sort;
+use headwater_core::ops::index::sort::{self, SORT};
+use headwater_core::ops::index::topk::TOPK;
+use headwater_core::ops::reduce::cumsum::CUMSUM;
 use headwater_core::{DType, fail};
 use std::cmp::Ordering;
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
     Kernel {
-        name: "sort",
+        op: &SORT,
         takes: countable,
         workspace: |site| 4 * Lanes::of(site).len * site.threads,
         strided: contiguous,
         prepare: |site| Ok(selection(Lanes::of(site), Lanes::of(site).len, site.cx.flag("descending")?)),
     },
     Kernel {
-        name: "topk",
+        op: &TOPK,
         takes: countable,
         workspace: |site| 4 * Lanes::of(site).len * site.threads,
         strided: contiguous,
@@ -32,7 +34,7 @@ pub static KERNELS: &[Kernel] = &[
         },
     },
     Kernel {
-        name: "cumsum",
+        op: &CUMSUM,
         takes: |site| {
             site.cx.dtype(0) == Ok(site.outs[0].dtype)
                 && (site.outs[0].dtype.is_float() || site.outs[0].dtype == DType::I64)

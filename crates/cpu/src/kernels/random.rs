@@ -5,12 +5,12 @@ use crate::element::Float;
 use crate::float_dtype;
 use crate::tier::{Loop, Tier};
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::random::philox;
+use headwater_core::ops::random::philox::{self, PHILOX_UNIFORM};
 use headwater_core::random::{Stream, uniform};
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[Kernel {
-    name: "philox_uniform",
+    op: &PHILOX_UNIFORM,
     takes: super::any,
     workspace: no_workspace,
     strided: contiguous,

@@ -5,12 +5,12 @@ use super::{Kernel, Prepared, Site, any, contiguous, no_workspace};
 use crate::any_dtype;
 use crate::pool::Shared;
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::update::rows::written;
+use headwater_core::ops::update::rows::{GATHER_ROWS, UPDATE_ROWS, written};
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
-    Kernel { name: "gather_rows", takes: any, workspace: no_workspace, strided: contiguous, prepare: gather },
-    Kernel { name: "update_rows", takes: any, workspace: no_workspace, strided: contiguous, prepare: update },
+    Kernel { op: &GATHER_ROWS, takes: any, workspace: no_workspace, strided: contiguous, prepare: gather },
+    Kernel { op: &UPDATE_ROWS, takes: any, workspace: no_workspace, strided: contiguous, prepare: update },
 ];
 
 /// Bytes that a thread copies at a time.

@@ -10,11 +10,11 @@ use crate::any_dtype;
 use crate::pool::{Pool, Shared};
 use headwater_core::DType;
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::index::scatter::{Combine, combine, include_self};
+use headwater_core::ops::index::scatter::{Combine, SCATTER, combine, include_self};
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[Kernel {
-    name: "scatter",
+    op: &SCATTER,
     takes: |site| {
         // Integer means divide sums that did not wrap; sums of bools stay bools: rare enough for the
         // reference.

@@ -7,13 +7,13 @@ use super::{Kernel, Prepared, Site, contiguous, floats, no_workspace};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::update::segment::segments;
+use headwater_core::ops::update::segment::{SEGMENT_SPREAD, SEGMENT_SUM, segments};
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
-    Kernel { name: "segment_sum", takes: floats, workspace: no_workspace, strided: contiguous, prepare: sum },
+    Kernel { op: &SEGMENT_SUM, takes: floats, workspace: no_workspace, strided: contiguous, prepare: sum },
     Kernel {
-        name: "segment_spread",
+        op: &SEGMENT_SPREAD,
         takes: floats,
         workspace: no_workspace,
         strided: contiguous,

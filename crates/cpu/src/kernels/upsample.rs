@@ -7,12 +7,12 @@ use crate::float_dtype;
 use crate::pool::Shared;
 use headwater_core::DType;
 use headwater_core::ops::image::resample::Axis;
-use headwater_core::ops::image::upsample2d::axes;
+use headwater_core::ops::image::upsample2d::{UPSAMPLE2D, UPSAMPLE2D_BACKWARD, axes};
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
     Kernel {
-        name: "upsample2d",
+        op: &UPSAMPLE2D,
         takes: floats,
         workspace: |site| site.cx.shape(0).map_or(0, |x| last(x) * wide(site) * site.threads),
         strided: contiguous,
@@ -22,7 +22,7 @@ pub static KERNELS: &[Kernel] = &[
         },
     },
     Kernel {
-        name: "upsample2d_backward",
+        op: &UPSAMPLE2D_BACKWARD,
         takes: floats,
         workspace: |site| {
             let out = &site.outs[0].shape;

@@ -26,7 +26,7 @@ use crate::tier::Tier;
 use crate::view::{View, ViewMut};
 use headwater_core::DType;
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::attention::attention::Attention;
+use headwater_core::ops::attention::attention::{ATTENTION, ATTENTION_BACKWARD, Attention};
 use headwater_core::random::Stream;
 use headwater_core::target::Port;
 use rows::Kept;
@@ -34,7 +34,7 @@ use rows::Kept;
 /// The family.
 pub static KERNELS: &[Kernel] = &[
     Kernel {
-        name: "attention",
+        op: &ATTENTION,
         takes: |site| of_one_kind(site, Attention::of(&site.cx, [0, 1, 2, 3, 4])),
         workspace: |site| match Attention::of(&site.cx, [0, 1, 2, 3, 4]) {
             Ok(a) => float_dtype!(site.outs[0].dtype, T => forward::workspace::<T>(&a, site)),
@@ -47,7 +47,7 @@ pub static KERNELS: &[Kernel] = &[
         },
     },
     Kernel {
-        name: "attention_backward",
+        op: &ATTENTION_BACKWARD,
         takes: |site| of_one_kind(site, Attention::of_backward(&site.cx)),
         workspace: |site| match Attention::of_backward(&site.cx) {
             Ok(a) => float_dtype!(site.outs[0].dtype, T => backward::workspace::<T>(&a, site)),

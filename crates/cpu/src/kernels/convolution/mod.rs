@@ -53,21 +53,21 @@ use weight_gradient::WeightGradient;
 /// The family.
 pub static KERNELS: &[Kernel] = &[
     Kernel {
-        name: "convolution",
+        op: &convolution::CONVOLUTION,
         takes: |site| convolution::forward(&site.cx).is_ok_and(|c| sensible(&c)),
         workspace: |site| workspace(site, Kind::Forward),
         strided: super::contiguous,
         prepare: |site| prepare(site, Kind::Forward),
     },
     Kernel {
-        name: "convolution_input_grad",
+        op: &convolution::CONVOLUTION_INPUT_GRAD,
         takes: |site| convolution::input_grad(&site.cx).is_ok_and(|c| sensible(&c) && Nest::feasible(&c)),
         workspace: |site| workspace(site, Kind::Input),
         strided: super::contiguous,
         prepare: |site| prepare(site, Kind::Input),
     },
     Kernel {
-        name: "convolution_weight_grad",
+        op: &convolution::CONVOLUTION_WEIGHT_GRAD,
         takes: |site| convolution::weight_grad(&site.cx).is_ok_and(|c| sensible(&c)),
         workspace: |site| workspace(site, Kind::Weight),
         strided: super::contiguous,

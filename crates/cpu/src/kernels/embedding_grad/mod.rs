@@ -29,7 +29,11 @@ use crate::pool::{Pool, Shared};
 use crate::tier::Tier;
 use crate::view::ViewMut;
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::index::embedding_grad::{Options, Overflow, Report};
+use headwater_core::ops::OpDef;
+use headwater_core::ops::index::embedding_grad::{
+    EMBEDDING_DENSE_BACKWARD, EMBEDDING_DENSE_BACKWARD_EX, EMBEDDING_SPARSE_BACKWARD, Options, Overflow,
+    Report,
+};
 use headwater_core::target::Port;
 use headwater_core::{DType, ensure, fail};
 use sum::{Out, Sums};
@@ -37,20 +41,20 @@ use vector::Finish;
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
-    kernel("embedding_dense_backward"),
-    kernel("embedding_dense_backward_ex"),
+    kernel(&EMBEDDING_DENSE_BACKWARD),
+    kernel(&EMBEDDING_DENSE_BACKWARD_EX),
     Kernel {
         prepare: |site| {
             let job = EmbeddingGrad::at(site)?;
             Ok(Box::new(move |args| float_dtype!(args.writes[1].dtype(), T => job.run_sparse::<T>(args))))
         },
-        ..kernel("embedding_sparse_backward")
+        ..kernel(&EMBEDDING_SPARSE_BACKWARD)
     },
 ];
 
-const fn kernel(name: &'static str) -> Kernel {
+const fn kernel(op: &'static OpDef) -> Kernel {
     Kernel {
-        name,
+        op,
         takes: |site| small_rank(site) && EmbeddingGrad::at(site).is_ok(),
         workspace: |site| EmbeddingGrad::at(site).map_or(0, |job| job.workspace_size()),
         strided: |port| matches!(port, Port::Read(0 | 1)),

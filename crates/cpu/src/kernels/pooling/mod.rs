@@ -9,6 +9,10 @@ use crate::element::{Float, Wide};
 use crate::float_dtype;
 use crate::pool::Shared;
 use headwater_core::diagnostic::Result;
+use headwater_core::ops::conv::avg_pool2d::{
+    ADAPTIVE_AVG_POOL2D, ADAPTIVE_AVG_POOL2D_BACKWARD, AVG_POOL2D, AVG_POOL2D_BACKWARD,
+};
+use headwater_core::ops::conv::max_pool2d::{ADAPTIVE_MAX_POOL2D, MAX_POOL2D, MAX_POOL2D_BACKWARD};
 use headwater_core::ops::conv::window::{Pool, Window};
 use headwater_core::{DType, fail};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,49 +20,49 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The family.
 pub static KERNELS: &[Kernel] = &[
     Kernel {
-        name: "max_pool2d_with_indices",
+        op: &MAX_POOL2D,
         takes: |site| site.outs[0].dtype.is_float(),
         workspace: |site| max::workspace(site, site.cx.shape(0).and_then(|x| Pool::sliding(x, &site.cx))),
         strided: contiguous,
         prepare: |site| Ok(max::prepare(site, Pool::sliding(site.cx.shape(0)?, &site.cx)?)),
     },
     Kernel {
-        name: "adaptive_max_pool2d",
+        op: &ADAPTIVE_MAX_POOL2D,
         takes: |site| site.outs[0].dtype.is_float(),
         workspace: |site| max::workspace(site, site.cx.shape(0).and_then(|x| Pool::adaptive(x, &site.cx))),
         strided: contiguous,
         prepare: |site| Ok(max::prepare(site, Pool::adaptive(site.cx.shape(0)?, &site.cx)?)),
     },
     Kernel {
-        name: "max_pool2d_with_indices_backward",
+        op: &MAX_POOL2D_BACKWARD,
         takes: |site| site.outs[0].dtype.is_float(),
         workspace: plane_each,
         strided: contiguous,
         prepare: |site| Ok(float_dtype!(site.outs[0].dtype, T => Box::new(place::<T>))),
     },
     Kernel {
-        name: "avg_pool2d",
+        op: &AVG_POOL2D,
         takes: floats,
         workspace: no_workspace,
         strided: contiguous,
         prepare: |site| mean(site, Pool::sliding(site.cx.shape(0)?, &site.cx)?),
     },
     Kernel {
-        name: "adaptive_avg_pool2d",
+        op: &ADAPTIVE_AVG_POOL2D,
         takes: floats,
         workspace: no_workspace,
         strided: contiguous,
         prepare: |site| mean(site, Pool::adaptive(site.cx.shape(0)?, &site.cx)?),
     },
     Kernel {
-        name: "avg_pool2d_backward",
+        op: &AVG_POOL2D_BACKWARD,
         takes: floats,
         workspace: plane_each,
         strided: contiguous,
         prepare: |site| spread(site, Pool::sliding(&site.cx.sizes("input_size")?, &site.cx)?),
     },
     Kernel {
-        name: "_adaptive_avg_pool2d_backward",
+        op: &ADAPTIVE_AVG_POOL2D_BACKWARD,
         takes: floats,
         workspace: plane_each,
         strided: contiguous,

@@ -20,9 +20,9 @@ use headwater_core::ops::recurrent::layer::Layer;
 use headwater_core::ops::recurrent::{gru_layer, lstm_layer, rnn_layer};
 
 macro_rules! layers {
-    ($($name:literal $pass:ident $cell:ident $layer:path;)*) => { &[$(
+    ($($op:path, $pass:ident $cell:ident $layer:path;)*) => { &[$(
         Kernel {
-            name: $name,
+            op: &$op,
             takes: floats,
             workspace: |site| match Setup::new(site, Cell::$cell, $layer) {
                 Ok(s) => float_dtype!(s.layer.dtype, T => $pass::workspace::<T>(&s, site.threads)),
@@ -39,12 +39,12 @@ macro_rules! layers {
 
 /// The family.
 pub static KERNELS: &[Kernel] = layers! {
-    "lstm_layer" forward Lstm lstm_layer::forward_layer;
-    "lstm_layer_backward" backward Lstm lstm_layer::backward_layer;
-    "gru_layer" forward Gru gru_layer::forward_layer;
-    "gru_layer_backward" backward Gru gru_layer::backward_layer;
-    "rnn_layer" forward Rnn rnn_layer::forward_layer;
-    "rnn_layer_backward" backward Rnn rnn_layer::backward_layer;
+    lstm_layer::LSTM_LAYER, forward Lstm lstm_layer::forward_layer;
+    lstm_layer::LSTM_LAYER_BACKWARD, backward Lstm lstm_layer::backward_layer;
+    gru_layer::GRU_LAYER, forward Gru gru_layer::forward_layer;
+    gru_layer::GRU_LAYER_BACKWARD, backward Gru gru_layer::backward_layer;
+    rnn_layer::RNN_LAYER, forward Rnn rnn_layer::forward_layer;
+    rnn_layer::RNN_LAYER_BACKWARD, backward Rnn rnn_layer::backward_layer;
 };
 
 /// Kinds of cells.
