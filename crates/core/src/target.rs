@@ -126,9 +126,6 @@ pub struct TargetMemory {
     pub alignment: usize,
     /// Spaces that hold segments of plans; the first is where plans live.
     pub spaces: Vec<MemorySpace>,
-    /// Elements of a block of flat storage: parameters begin at one, and sums over gradients are taken block
-    /// by block.
-    pub block: usize,
     /// Workspaces of at most so many bytes share one place in the arena, from the first step of a plan that
     /// has one to the last: they stay in the caches. Each kernel is given all of that place.
     pub shared_workspace: usize,
@@ -258,7 +255,6 @@ impl Target {
             memory: TargetMemory {
                 alignment: crate::plan::ALIGN,
                 spaces: vec![MemorySpace { name: "host".into(), bytes: None, host: true }],
-                block: 1024,
                 shared_workspace: 0,
             },
             transpose: TransposeCosts { reductions: true, functions: TRANSCENDENTAL },

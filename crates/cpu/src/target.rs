@@ -41,7 +41,6 @@ pub(crate) fn target(threads: usize, tier: Tier, kernels: Arc<Kernels>) -> Targe
         memory: TargetMemory {
             alignment: ALIGN,
             spaces: vec![MemorySpace { name: "host".into(), bytes: None, host: true }],
-            block: 1024,
             shared_workspace: (COMMON + COMMON_EACH * threads).min(COMMON_MOST),
         },
         // Vectors of 4 to 16 lanes load columns that are contiguous; others are gathered one by one.

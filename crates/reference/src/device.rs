@@ -61,7 +61,6 @@ fn target(wide: bool) -> Target {
             alignment: 512,
             spaces: vec![MemorySpace { name: "reference".into(), bytes: None, host: false }],
             shared_workspace: 0,
-            ..generic.memory
         },
         products,
         ..generic
