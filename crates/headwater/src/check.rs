@@ -445,12 +445,11 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     norm(&a.iter().zip(b).map(|(a, b)| a - b).filter(|d| d.is_finite()).collect::<Vec<_>>())
 }
 
-/// Which values depend on the order in which a sort leaves equal keys.
+/// By value, true if it depends on the order in which a sort leaves equal keys.
 fn follows_ties(graph: &Graph) -> Vec<bool> {
     let mut tied = vec![false; graph.values.len()];
     for node in &graph.nodes {
-        let sorts = matches!(node.op.name, "sort" | "argsort" | "topk");
-        if sorts || node.operands().any(|v| tied[v.0 as usize]) {
+        if node.op.orders_ties() || node.operands().any(|v| tied[v.0 as usize]) {
             node.outputs.iter().for_each(|v| tied[v.0 as usize] = true);
         }
     }

@@ -2,7 +2,7 @@
 //! range is a `Value` error with its position, never a wrong number.
 
 use crate::diagnostic::Result;
-use crate::ops::OpCx;
+use crate::ops::{OpCx, OpDef};
 use crate::tensor::{Data, Tensor};
 use crate::{ensure, fail};
 
@@ -24,6 +24,13 @@ operators! {
     sort: SORT, ARGSORT;
     take: TAKE, TAKE_ALONG_DIM;
     topk: TOPK;
+}
+
+impl OpDef {
+    /// True if results follow the order in which equal keys are left, as PyTorch's do where it leaves them in any.
+    pub fn orders_ties(&self) -> bool {
+        [&sort::SORT, &sort::ARGSORT, &topk::TOPK].contains(&self)
+    }
 }
 
 /// Index `i`, found at `position` in its tensor, as one in `0..limit`. Negative ones count from the end if
