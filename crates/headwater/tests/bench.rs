@@ -87,6 +87,30 @@ fn a_step_is_measured_in_the_precision_asked_for() {
     assert!(parameters > 0.0 && number(&found["step"]["memory"]["planned"]) > 12.0 * parameters);
 }
 
+/// Other devices have no limits to be held against; a simulated one says that it is.
+#[test]
+fn a_step_is_measured_on_other_devices() {
+    for (device, remark) in [("reference", None), ("ascend-sim:910b1", Some("simulated"))] {
+        let model = golden("writes/copies.train.pt2");
+        let found = headwater(&["bench", "step", &model, "--steps", "1", "--device", device]);
+        let step = &found["step"];
+        assert_eq!(step["device"], device);
+        assert_eq!(step["remark"].as_str().map(|r| r.contains(remark.unwrap_or(""))), remark.map(|_| true));
+        assert!(found["machine"].is_null() && step["floor"].is_null() && step["share"].is_null());
+        assert!((sum(&step["operators"], "share") - 1.0).abs() < 1e-9);
+        assert!(sum(&step["operators"], "seconds") > 0.0 && sum(&step["operators"], "floor") == 0.0);
+        // One step to start, one as warm-up, one measured, one traced.
+        let losses: Vec<f64> = step["losses"].as_array().unwrap().iter().map(number).collect();
+        assert!(losses.len() == 4 && losses[3] < losses[0], "{losses:?}");
+    }
+    let refused = Command::new(env!("CARGO_BIN_EXE_headwater"))
+        .args(["bench", "machine", "--device", "reference"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(refused.status.code() == Some(2) && said.contains("reference states none"), "{said}");
+}
+
 #[test]
 fn operators_are_held_against_the_limits() {
     let found =

@@ -2,13 +2,13 @@
 
 use super::feed;
 use super::{Patience, Times, median};
+use crate::core::device::Device;
 use crate::core::graph::Phase;
 use crate::core::ops::Precision;
 use crate::core::pass::precision::{self, Level};
 use crate::core::plan::{Plan, Step, TensorView, Work};
 use crate::core::train::BucketSize;
 use crate::core::{DType, Tensor, TensorType};
-use crate::cpu::Cpu;
 use crate::cpu::limits::{Arithmetic, Limits};
 use crate::import::Dims;
 use crate::machine::resident;
@@ -98,7 +98,7 @@ pub struct Part {
     pub flops: f64,
     /// Bytes of operands, each once.
     pub bytes: f64,
-    /// Seconds at the machine's limit.
+    /// Seconds at the machine's limit; 0 if it is not known.
     pub floor: f64,
 }
 
@@ -140,9 +140,13 @@ pub struct Traced {
     pub floor: f64,
 }
 
-/// What was found.
+/// A measured training step.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// Name of the device.
+    pub device: String,
+    /// The device's remark that belongs beside its figures, such as that it is simulated.
+    pub remark: Option<String>,
     /// Level and low dtype of mixed precision; the parameters' dtypes without.
     pub precision: String,
     /// Whether the backward pass made again what is cheap to make.
@@ -157,11 +161,12 @@ pub struct Report {
     pub gradients: f64,
     /// Median seconds of clip and update.
     pub update: f64,
-    /// Sum of the parts' floors: products at the peak of multiply-adds, all else at copy bandwidth.
-    pub floor: f64,
+    /// Sum of the parts' floors: products at the peak of multiply-adds, all else at copy bandwidth. None where
+    /// the device's limits are not known.
+    pub floor: Option<f64>,
     /// The floor over the time of the steps whose parts were timed, which were in turns with the peak of
     /// multiply-adds.
-    pub share: f64,
+    pub share: Option<f64>,
     /// Matrix products and convolutions, attention, and all the rest.
     pub kinds: Vec<Part>,
     /// By phase.
@@ -180,9 +185,9 @@ pub struct Report {
     pub losses: Vec<f64>,
     /// Steps whose gradients were not finite, so that the update changed nothing.
     pub skipped: usize,
-    /// The machine's limits that all this is held against.
+    /// The machine's limits that all this is held against, where they are known.
     #[serde(skip)]
-    pub limits: Limits,
+    pub limits: Option<Limits>,
     /// Every step of the plans, in order; see [`Report::spans`].
     #[serde(skip)]
     pub trace: Vec<Traced>,
@@ -211,7 +216,7 @@ impl Running {
         path: &Path,
         inputs: Option<&TensorFile>,
         settings: &Settings,
-        device: Arc<Cpu>,
+        device: Arc<dyn Device>,
     ) -> Result<Running> {
         let begin = Instant::now();
         let model = Model::open(path)?;
@@ -315,16 +320,15 @@ impl Running {
     }
 
     /// Times every step of the plans over `steps` training steps: the median of each, so that a moment in
-    /// which the machine was somewhere else does not count. Between them `arithmetic` measures the peak of
-    /// multiply-adds, whose median takes the place of that in `limits`: clocks change from minute to minute.
+    /// which the machine was somewhere else does not count. Where there are `limits`, their peak of multiply-adds
+    /// is measured again between the steps, and its median replaces theirs: clocks change from minute to minute.
     ///
     /// # Errors
     /// What the device reports.
     pub fn trace(
         &mut self,
         steps: usize,
-        limits: &mut Limits,
-        mut arithmetic: impl FnMut() -> Result<Arithmetic>,
+        mut limits: Option<(&mut Limits, &dyn Measure)>,
     ) -> Result<Vec<Traced>> {
         let (gradients, update) = (self.session.program()?, self.session.update_program()?);
         for program in [gradients, update] {
@@ -337,16 +341,21 @@ impl Running {
             let after = [gradients, update].map(|p| self.session.seconds(p));
             let spent = before.iter().flatten().zip(after.into_iter().flatten());
             runs.push(spent.map(|(before, after)| after - before).collect::<Vec<f64>>());
-            peaks.push(arithmetic()?);
+            if let Some((_, machine)) = &limits {
+                peaks.push(machine.arithmetic()?);
+            }
         }
-        let peak = |of: fn(&Arithmetic) -> f64| median(&mut peaks.iter().map(of).collect::<Vec<_>>());
-        (limits.f32, limits.f64, limits.bf16) = (peak(|p| p.f32), peak(|p| p.f64), peak(|p| p.bf16));
+        if let Some((limits, _)) = &mut limits {
+            let peak = |of: fn(&Arithmetic) -> f64| median(&mut peaks.iter().map(of).collect::<Vec<_>>());
+            (limits.f32, limits.f64, limits.bf16) = (peak(|p| p.f32), peak(|p| p.f64), peak(|p| p.bf16));
+        }
+        let limits = limits.map(|(limits, _)| &*limits);
         let middle = |i: usize| median(&mut runs.iter().map(|run| run[i]).collect::<Vec<_>>());
         let steps = [gradients, update].into_iter().flat_map(|program| {
             let plan = self.session.plan(program);
             plan.steps.iter().map(move |step| (plan, step))
         });
-        Ok(steps.enumerate().map(|(i, (plan, step))| traced(plan, step, middle(i), Some(limits))).collect())
+        Ok(steps.enumerate().map(|(i, (plan, step))| traced(plan, step, middle(i), limits)).collect())
     }
 
     fn memory(&self) -> Result<Memory> {
@@ -357,9 +366,22 @@ impl Running {
     }
 }
 
-/// Measures a model's training step. The machine's limits are measured by `limits` once the steps are done,
-/// so that its buffers are not taken for the model's memory, and their `arithmetic` again in turns with the
-/// steps whose parts are timed.
+/// Measures the limits of the machine that a device runs on.
+pub trait Measure {
+    /// All of them.
+    ///
+    /// # Errors
+    /// If there is too little memory.
+    fn limits(&self) -> Result<Limits>;
+    /// Arithmetic alone, once.
+    ///
+    /// # Errors
+    /// As [`Measure::limits`].
+    fn arithmetic(&self) -> Result<Arithmetic>;
+}
+
+/// Measures a model's training step on a device, beside the limits of its `machine` if they can be measured.
+/// That is done once the steps are, so that its buffers are not taken for the model's memory.
 ///
 /// # Errors
 /// Whatever is wrong with the model, its inputs or the device.
@@ -367,17 +389,17 @@ pub fn run(
     path: &Path,
     inputs: Option<&TensorFile>,
     settings: &Settings,
-    device: Arc<Cpu>,
-    limits: impl FnOnce() -> Result<Limits>,
-    arithmetic: impl FnMut() -> Result<Arithmetic>,
+    device: Arc<dyn Device>,
+    machine: Option<&dyn Measure>,
 ) -> Result<Report> {
+    let (name, remark) = (device.name().to_string(), device.remark().map(str::to_string));
     let mut running = Running::new(path, inputs, settings, device)?;
     let (step, gradients, update) = running.time(settings.patience)?;
     let memory = running.memory()?;
-    let mut limits = limits()?;
-    let trace = running.trace(settings.traced, &mut limits, arithmetic)?;
+    let mut limits = machine.map(|machine| machine.limits()).transpose()?;
+    let trace = running.trace(settings.traced, limits.as_mut().zip(machine))?;
     let whole: f64 = trace.iter().map(|t| t.seconds).sum();
-    let floor: f64 = trace.iter().map(|t| t.floor).sum();
+    let floor = limits.is_some().then(|| trace.iter().map(|t| t.floor).sum::<f64>());
     let some = |name: &dyn Fn(&Traced) -> Option<String>| {
         let mut parts: BTreeMap<String, Part> = BTreeMap::new();
         for t in &trace {
@@ -392,11 +414,13 @@ pub fn run(
     let fused = |t: &Traced| t.functions.clone().filter(|_| t.op == "fused");
     let session = &running.session;
     Ok(Report {
+        device: name,
+        remark,
         precision: running.precision.clone(),
         recompute: running.recompute,
         inputs: running.inputs.clone(),
         parameters: session.layout().entries().map(|(_, e)| e.shape.numel()).sum(),
-        share: floor / whole,
+        share: floor.map(|floor| floor / whole),
         step,
         gradients,
         update,

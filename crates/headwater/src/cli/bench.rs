@@ -7,13 +7,13 @@ use crate::bench::Patience;
 use crate::bench::embedding_grad::{self, Distribution, Problem};
 use crate::bench::machine::{self, Measured};
 use crate::bench::ops;
-use crate::bench::step::{self, Part, Report, Settings};
+use crate::bench::step::{self, Measure, Part, Report, Settings};
 use crate::core::DType;
 use crate::core::device::Device;
 use crate::core::ops::index::embedding_grad::Method;
 use crate::core::pass::precision::{self, Level};
 use crate::cpu::Cpu;
-use crate::cpu::limits::{Effort, Limits};
+use crate::cpu::limits::{Arithmetic, Effort, Limits};
 use crate::devices;
 use crate::model::parse_dims;
 use crate::report::{Table, text};
@@ -29,7 +29,8 @@ use std::time::Duration;
     arg_required_else_help = true,
     after_help = "\
 Every time is the median of single runs, beside the time that arithmetic and memory traffic would take at the machine's
-measured limit: its share is 100 % where nothing could be faster.
+measured limit: its share is 100 % where nothing could be faster. Limits are those of the CPU; `step` measures other
+devices too, without.
 
 Examples:
   headwater bench machine
@@ -38,6 +39,7 @@ Examples:
   headwater bench step model.pt2 --batch 16
   headwater bench step model.pt2 --precision bf16 --trace steps.json
   headwater bench step model.pt2 --amp O1 --policy torch
+  headwater bench step model.pt2 --steps 1 --device reference
   headwater bench embedding-grad
   headwater bench kernel rms_norm --shape 4096x4096 --dtype f16 --device ascend-sim:910b1
   headwater bench embedding-grad --rows 151936 --width 4096 --positions 65536 --dtype bf16 --indices zipf"
@@ -54,6 +56,8 @@ pub struct Args {
 enum What {
     #[command(flatten)]
     Cpu(OnCpu),
+    /// Whole training steps of a model: forward, backward, clip, AdamW.
+    Step(Box<StepArgs>),
     /// A kernel of an Ascend chip, predicted by the timing model (--device ascend-sim:CHIP).
     Kernel(kernel_times::Args),
 }
@@ -64,8 +68,6 @@ enum OnCpu {
     Machine,
     /// Single operators, forward and with their gradients, on the shapes that models have.
     Ops(OpsArgs),
-    /// Whole training steps of a model: forward, backward, clip, AdamW.
-    Step(Box<StepArgs>),
     /// The gradient of an embedding, from the plain loop to the kernel.
     EmbeddingGrad(EmbeddingArgs),
 }
@@ -177,28 +179,49 @@ impl StepArgs {
     }
 }
 
-pub fn run(args: &Args, device: &dyn Device, threads: usize, talk: Talk) -> Result<Outcome> {
-    let what = match &args.what {
-        What::Kernel(kernel) => return kernel_times::run(kernel, device.name(), talk),
-        What::Cpu(what) => what,
-    };
-    if device.name() != "cpu" {
-        let name = device.name();
-        bail!(Usage(format!("benchmarks rate against the CPU's limits: {name} states none")));
-    }
-    let device = Arc::new(devices::cpu(threads)?);
+pub fn run(args: &Args, device: Arc<dyn Device>, threads: usize, talk: Talk) -> Result<Outcome> {
     let effort =
         if args.quick { Effort { runs: 3, rounds: 1 << 16, bytes: 16 << 20 } } else { Effort::default() };
-    let limits = || machine::measure(&device, effort);
+    let cpu = || -> Result<Machine> { Ok(Machine { cpu: devices::cpu(threads)?, effort }) };
+    let name = device.name().to_string();
+    let what = match &args.what {
+        What::Kernel(kernel) => return kernel_times::run(kernel, &name, talk),
+        What::Step(step) if name == "cpu" => {
+            let machine = cpu()?;
+            return steps(step, Arc::new(machine.cpu.clone()), Some(&machine), talk);
+        }
+        What::Step(step) => return steps(step, device, None, talk),
+        What::Cpu(what) => what,
+    };
+    if name != "cpu" {
+        bail!(Usage(format!("this benchmark rates against the CPU's limits: {name} states none")));
+    }
+    let machine = cpu()?;
+    let limits = machine.limits()?;
     match what {
         OnCpu::Machine => {
-            let measured = Measured::new(&limits()?);
+            let measured = Measured::new(&limits);
             talk.table(&measured.table());
             Outcome::of(measured, true)
         }
-        OnCpu::Ops(ops) => operators(ops, &device, &limits()?, talk),
-        OnCpu::Step(step) => steps(step, device.clone(), effort, limits, talk),
-        OnCpu::EmbeddingGrad(embedding) => ladders(embedding, args.quick, &device, &limits()?, talk),
+        OnCpu::Ops(ops) => operators(ops, &machine.cpu, &limits, talk),
+        OnCpu::EmbeddingGrad(embedding) => ladders(embedding, args.quick, &machine.cpu, &limits, talk),
+    }
+}
+
+/// The CPU's limits, measured with some effort.
+struct Machine {
+    cpu: Cpu,
+    effort: Effort,
+}
+
+impl Measure for Machine {
+    fn limits(&self) -> Result<Limits> {
+        machine::measure(&self.cpu, self.effort)
+    }
+
+    fn arithmetic(&self) -> Result<Arithmetic> {
+        machine::arithmetic(&self.cpu, self.effort)
     }
 }
 
@@ -252,9 +275,8 @@ fn operators(args: &OpsArgs, device: &Cpu, limits: &Limits, talk: Talk) -> Resul
 
 fn steps(
     args: &StepArgs,
-    device: Arc<Cpu>,
-    effort: Effort,
-    limits: impl Fn() -> Result<Limits>,
+    device: Arc<dyn Device>,
+    machine: Option<&dyn Measure>,
     talk: Talk,
 ) -> Result<Outcome> {
     let inputs = args.inputs.as_deref().map(TensorFile::read).transpose()?;
@@ -272,13 +294,14 @@ fn steps(
         patience: Patience { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },
         traced: args.steps,
     };
-    let once = || machine::arithmetic(&device, effort);
-    let report = step::run(&args.model, inputs.as_ref(), &settings, device.clone(), limits, once)?;
-    let measured = Measured::new(&report.limits);
+    let report = step::run(&args.model, inputs.as_ref(), &settings, device, machine)?;
+    let measured = report.limits.as_ref().map(Measured::new);
     if let Some(path) = &args.trace {
         crate::trace::write(path, &report.spans())?;
     }
-    talk.table(&measured.table());
+    if let Some(measured) = &measured {
+        talk.table(&measured.table());
+    }
     for t in tables(&report) {
         talk.table(&t);
     }
@@ -289,6 +312,10 @@ fn steps(
 fn tables(r: &Report) -> Vec<Table> {
     let mut facts = Table::new("Training step", &["what", ">found"]);
     let known = |b: Option<usize>| b.map_or("unknown".to_string(), text::bytes);
+    facts.row(["device".into(), r.device.clone()]);
+    if let Some(remark) = &r.remark {
+        facts.row(["remark".into(), format!("{remark}; durations are this machine's")]);
+    }
     for (name, ty) in &r.inputs {
         facts.row([format!("input {name}"), ty.clone()]);
     }
@@ -303,8 +330,10 @@ fn tables(r: &Report) -> Vec<Table> {
     facts.row([format!("step, median of {}", r.step.runs), text::seconds(r.step.seconds)]);
     facts.row(["  forward and backward".into(), text::seconds(r.gradients)]);
     facts.row(["  clip and update".into(), text::seconds(r.update)]);
-    facts.row(["at the machine's limit".into(), text::seconds(r.floor)]);
-    facts.row(["share of the limit".into(), percent(r.share)]);
+    if let (Some(floor), Some(share)) = (r.floor, r.share) {
+        facts.row(["at the machine's limit".into(), text::seconds(floor)]);
+        facts.row(["share of the limit".into(), percent(share)]);
+    }
     facts.row(["memory planned".into(), text::bytes(r.memory.planned)]);
     facts.row(["  activations and workspace".into(), text::bytes(r.memory.arena)]);
     facts.row(["resident".into(), known(r.memory.resident)]);
@@ -324,7 +353,7 @@ fn tables(r: &Report) -> Vec<Table> {
             t.op.into(),
             t.phase.into(),
             text::seconds(t.seconds),
-            percent(t.floor / t.seconds),
+            limit(t.floor, t.seconds),
             t.module.clone(),
             shorten(&t.operands, 90),
         ]);
@@ -355,7 +384,7 @@ fn parts(title: &str, parts: &[Part]) -> Table {
             percent(p.share),
             rate(p.flops),
             rate(p.bytes),
-            percent(p.floor / p.seconds.max(1e-12)),
+            limit(p.floor, p.seconds),
         ]);
     }
     t
@@ -364,6 +393,11 @@ fn parts(title: &str, parts: &[Part]) -> Table {
 /// At most `limit` characters.
 fn shorten(s: &str, limit: usize) -> String {
     if s.chars().count() <= limit { s.into() } else { s.chars().take(limit - 1).chain(['…']).collect() }
+}
+
+/// Share of a time that it takes at the limit, if that is known.
+fn limit(floor: f64, seconds: f64) -> String {
+    if floor > 0.0 { percent(floor / seconds.max(1e-12)) } else { String::new() }
 }
 
 fn percent(x: f64) -> String {

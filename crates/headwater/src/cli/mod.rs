@@ -306,7 +306,7 @@ fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
         Command::Op(args) => op::run(args, &*device()?, talk),
         Command::Explain(args) => explain::run(args, talk),
         Command::Kernels(args) => kernels::run(args, talk),
-        Command::Bench(args) => bench::run(args, &*device()?, threads, talk),
+        Command::Bench(args) => bench::run(args, device()?, threads, talk),
     }
 }
 
