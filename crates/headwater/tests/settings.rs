@@ -2,6 +2,7 @@
 //! says. `HEADWATER_WRITE_DOCS=1 cargo test -p headwater --test settings` writes it anew.
 
 use headwater::runtime::TrainConfig;
+use headwater::runtime::optim::{Moment, Optimizer, Rule, Setting};
 use headwater::runtime::schedule::Shape;
 use serde_json::Value;
 use std::fmt::Write;
@@ -11,10 +12,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A field of a struct or a variant of an enum: its name as files spell it, its type, its documentation.
+/// A field of a struct or a variant of an enum: its name as files spell it, its type in words, its documentation.
 struct Item {
     name: String,
-    ty: String,
+    kind: String,
     doc: String,
     /// Fields of a variant.
     fields: Vec<Item>,
@@ -62,13 +63,13 @@ fn items(file: &str, name: &str) -> (String, Vec<Item>) {
         }
         let text = std::mem::take(&mut doc).join(" ");
         let item = match t.strip_prefix("pub ").unwrap_or(t).trim_end_matches(',').split_once(": ") {
-            Some((n, ty)) => Item { name: n.into(), ty: ty.into(), doc: text, fields: vec![] },
+            Some((n, ty)) => Item { name: n.into(), kind: kind(ty), doc: text, fields: vec![] },
             None => {
                 let variant: String = t.chars().take_while(|c| c.is_alphanumeric()).collect();
                 if variant.is_empty() {
                     continue;
                 }
-                Item { name: rename(&variant), ty: String::new(), doc: text, fields: vec![] }
+                Item { name: rename(&variant), kind: String::new(), doc: text, fields: vec![] }
             }
         };
         let opened = t.ends_with('{');
@@ -115,7 +116,7 @@ fn rows(out: &mut String, items: &[Item], default: &Value, without: &[&str]) {
             v => format!("`{v}`"),
         };
         let doc = i.doc.replace('|', "\\|");
-        let _ = writeln!(out, "| `{}` | {} | {value} | {doc} |", i.name, kind(&i.ty));
+        let _ = writeln!(out, "| `{}` | {} | {value} | {doc} |", i.name, i.kind);
     }
     out.push('\n');
 }
@@ -190,12 +191,11 @@ fn page() -> String {
         out.push('\n');
     }
     out.push_str("## `[optimizer]`\n\n`name` says which; its other settings are those below. Defaults are those of `torch.optim` where it has the optimizer.\n\n");
-    for (file, name) in OPTIMIZERS {
-        let tag = name.to_ascii_lowercase();
-        let (doc, fields) = items(&format!("runtime/src/optim/{file}.rs"), name);
-        let default = optimizer(&tag);
-        let _ = write!(out, "### `name = \"{tag}\"`\n\n{doc}\n\n");
-        rows(&mut out, &fields, &default, &[]);
+    for optimizer in Optimizer::all() {
+        let (key, rule) = (optimizer.key(), optimizer.rule());
+        let _ = write!(out, "### `name = \"{key}\"`\n\n{} {}\n\n", rule.doc(), state(rule));
+        let items: Vec<Item> = rule.settings().iter().map(setting).collect();
+        rows(&mut out, &items, &serde_json::to_value(&optimizer).unwrap(), &[]);
     }
     let (doc, fields) = items("runtime/src/optim/groups.rs", "Group");
     let _ = write!(
@@ -244,26 +244,24 @@ fn complete(shape: &Item) -> Value {
     }
 }
 
-const OPTIMIZERS: [(&str, &str); 12] = [
-    ("adadelta", "Adadelta"),
-    ("adagrad", "Adagrad"),
-    ("adam", "Adam"),
-    ("adamp", "AdamP"),
-    ("adamw", "AdamW"),
-    ("bert_adam", "BertAdam"),
-    ("lamb", "Lamb"),
-    ("larc", "Larc"),
-    ("novograd", "NovoGrad"),
-    ("rmsprop", "RmsProp"),
-    ("rmsprop_tf", "RmsPropTf"),
-    ("sgd", "Sgd"),
-];
+/// A row of an optimizer's table.
+fn setting(s: &Setting) -> Item {
+    let kind = s.range.map_or_else(|| kind(s.ty), |range| format!("{} in {range}", kind(s.ty)));
+    Item { name: s.name.into(), kind, doc: s.doc.into(), fields: vec![] }
+}
 
-/// An optimizer's settings by default.
-fn optimizer(name: &str) -> Value {
-    let given = serde_json::json!({ "optimizer": { "name": name } });
-    let config: TrainConfig = serde_json::from_value(given).unwrap_or_else(|e| panic!("{name}: {e}"));
-    serde_json::to_value(config.optimizer).unwrap()
+/// A sentence on an optimizer's state and another on what it steps by itself.
+fn state(rule: &dyn Rule) -> String {
+    let moments: Vec<Moment> = rule.moments().into_iter().flatten().collect();
+    let name =
+        |m: &Moment| format!("`{}`{}", m.name, if m.single { " (a number for each parameter)" } else { "" });
+    let names: Vec<String> = moments.iter().map(name).collect();
+    let kept = if names.is_empty() { "nothing".to_string() } else { names.join(" and ") };
+    let by_element = match rule.by_element() {
+        true => "It steps each element by itself.",
+        false => "It does not step each element by itself.",
+    };
+    format!("By default it keeps {kept}. {by_element}")
 }
 
 #[test]
@@ -299,7 +297,9 @@ fn every_setting_is_on_the_page() {
         look(&format!("{table}."), &defaults[table]);
     }
     look("data.augment.", &defaults["data"]["augment"]);
-    OPTIMIZERS.iter().for_each(|(_, n)| look(&format!("{n}."), &optimizer(&n.to_ascii_lowercase())));
+    for optimizer in Optimizer::all() {
+        look(&format!("{}.", optimizer.name()), &serde_json::to_value(&optimizer).unwrap());
+    }
     assert!(missing.is_empty(), "{missing:?}");
     assert!(!page.contains("|  |"), "a setting has no documentation");
 }

@@ -68,7 +68,7 @@ pub struct TrainConfig {
     /// `marked` (those with `sparse=True` in the model), `all` (and others of which a batch reads at most half the
     /// rows) or `none`. Rows that a step does not read keep their values, moments and decay, as with SparseAdam.
     /// Gradients are dense where batches are accumulated, and for optimizers that do not step each element by
-    /// itself: LAMB, LARC, NovoGrad, AdamP, BertAdam, SGD with momentum.
+    /// itself, as the sections on them say.
     pub sparse_embeddings: Sparse,
     /// Form in which the optimizer keeps its moments between steps: `f32`, `bf16` or `int8`. With AdamW a parameter takes
     /// 16 bytes in f32, 12 with moments in bf16, 10 with moments in 8 bits. Steps are computed in f32 and rounded

@@ -16,6 +16,7 @@ use crate::report::{Block, facts};
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
 use crate::runtime::config::Buckets;
+use crate::runtime::optim::Optimizer;
 use crate::runtime::trainer::{Observer, Trainer};
 use crate::trace;
 use crate::train::with_trainer;
@@ -63,9 +64,7 @@ pub struct Args {
     /// Batches averaged into one step (default: 1).
     #[arg(long, help_heading = "Length")]
     accumulate: Option<u32>,
-    /// Optimizer: adadelta, adagrad, adam, adamp, adamw (default), bertadam, lamb, larc, novograd, rmsprop,
-    /// rmsproptf or sgd.
-    #[arg(long, help_heading = "Optimizer")]
+    #[arg(long, help_heading = "Optimizer", help = optimizers())]
     optimizer: Option<String>,
     /// Peak learning rate (default: the optimizer's; of adamw 1e-3).
     #[arg(long, allow_negative_numbers = true, help_heading = "Optimizer")]
@@ -140,6 +139,12 @@ pub struct Args {
     /// Make batches of samples of like length, cut to the smallest of these that fits: auto, or lengths such as 32,64,128.
     #[arg(long, value_name = "LENGTHS", help_heading = "Data")]
     buckets: Option<Buckets>,
+}
+
+/// Help of `--optimizer`.
+fn optimizers() -> String {
+    let names: Vec<String> = Optimizer::all().iter().map(Optimizer::key).collect();
+    format!("Optimizer: {} (default: {})", names.join(", "), Optimizer::default().key())
 }
 
 pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {

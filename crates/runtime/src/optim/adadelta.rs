@@ -1,30 +1,23 @@
 //! Adadelta: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, UpdateRule, check_eps, rates, within};
-use crate::error::Result;
+use super::table::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, settings};
+use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::adadelta::ADADELTA;
 use headwater_core::{Attrs, Builder, ValueId};
-use serde::{Deserialize, Serialize};
 
-/// `torch.optim.Adadelta`, with its defaults.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Adadelta {
-    /// Peak learning rate: what the computed step is multiplied by.
-    pub lr: f64,
-    /// Decay rate of the mean squares.
-    pub rho: f64,
-    /// Added to the mean squares under the root.
-    pub eps: f64,
-    /// Added to the gradient, times the parameter.
-    pub weight_decay: f64,
-    /// Goes up the gradient.
-    pub maximize: bool,
-}
-
-impl Default for Adadelta {
-    fn default() -> Self {
-        Adadelta { lr: 1.0, rho: 0.9, eps: 1e-6, weight_decay: 0.0, maximize: false }
+settings! {
+    /// `torch.optim.Adadelta`, with its defaults.
+    Adadelta {
+        /// Peak learning rate: what the computed step is multiplied by.
+        lr: f64 = 1.0, NOT_NEGATIVE;
+        /// Decay rate of the mean squares.
+        rho: f64 = 0.9, BELOW_ONE;
+        /// Added to the mean squares under the root.
+        eps: f64 = 1e-6, POSITIVE;
+        /// Added to the gradient, times the parameter.
+        weight_decay: f64 = 0.0, NOT_NEGATIVE;
+        /// Goes up the gradient.
+        maximize: bool = false;
     }
 }
 
@@ -46,18 +39,4 @@ impl UpdateRule for Adadelta {
     }
 }
 
-impl Rule for Adadelta {
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
-    }
-
-    fn check(&self) -> Result<()> {
-        rates(self.lr, self.weight_decay)?;
-        within("rho", self.rho, 0.0, 1.0)?;
-        check_eps(self.eps)
-    }
-}
+impl Rule for Adadelta {}

@@ -1,39 +1,25 @@
 //! Adagrad: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, UpdateRule, check_eps, rates, within};
-use crate::error::Result;
+use super::table::{NOT_NEGATIVE, POSITIVE, settings};
+use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::adagrad::ADAGRAD;
 use headwater_core::{Attrs, Builder, ValueId};
-use serde::{Deserialize, Serialize};
 
-/// `torch.optim.Adagrad`, with its defaults.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Adagrad {
-    /// Peak learning rate.
-    pub lr: f64,
-    /// The learning rate of step t is `lr / (1 + (t − 1) · lr_decay)`.
-    pub lr_decay: f64,
-    /// Added to the root of the sum.
-    pub eps: f64,
-    /// Added to the gradient, times the parameter.
-    pub weight_decay: f64,
-    /// What the sum of squares starts at.
-    pub initial_accumulator_value: f64,
-    /// Goes up the gradient.
-    pub maximize: bool,
-}
-
-impl Default for Adagrad {
-    fn default() -> Self {
-        Adagrad {
-            lr: 1e-2,
-            lr_decay: 0.0,
-            eps: 1e-10,
-            weight_decay: 0.0,
-            initial_accumulator_value: 0.0,
-            maximize: false,
-        }
+settings! {
+    /// `torch.optim.Adagrad`, with its defaults.
+    Adagrad {
+        /// Peak learning rate.
+        lr: f64 = 1e-2, NOT_NEGATIVE;
+        /// The learning rate of step t is `lr / (1 + (t − 1) · lr_decay)`.
+        lr_decay: f64 = 0.0, NOT_NEGATIVE;
+        /// Added to the root of the sum.
+        eps: f64 = 1e-10, POSITIVE;
+        /// Added to the gradient, times the parameter.
+        weight_decay: f64 = 0.0, NOT_NEGATIVE;
+        /// What the sum of squares starts at.
+        initial_accumulator_value: f64 = 0.0, NOT_NEGATIVE;
+        /// Goes up the gradient.
+        maximize: bool = false;
     }
 }
 
@@ -61,20 +47,5 @@ impl UpdateRule for Adagrad {
 impl Rule for Adagrad {
     fn values(&self, t: u64, lr: f64) -> Vec<f64> {
         vec![lr / (1.0 + (t - 1) as f64 * self.lr_decay)]
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
-    }
-
-    fn check(&self) -> Result<()> {
-        rates(self.lr, self.weight_decay)?;
-        within("lr_decay", self.lr_decay, 0.0, f64::INFINITY)?;
-        within("initial_accumulator_value", self.initial_accumulator_value, 0.0, f64::INFINITY)?;
-        check_eps(self.eps)
     }
 }

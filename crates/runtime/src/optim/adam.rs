@@ -1,32 +1,25 @@
 //! Adam: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates};
-use crate::error::Result;
+use super::table::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, settings};
+use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::adam::ADAM;
 use headwater_core::{Attrs, Builder, ValueId};
-use serde::{Deserialize, Serialize};
 
-/// `torch.optim.Adam`, with its defaults.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Adam {
-    /// Peak learning rate.
-    pub lr: f64,
-    /// Decay rates of the moments.
-    pub betas: (f64, f64),
-    /// Added to the denominator after bias correction.
-    pub eps: f64,
-    /// Added to the gradient, times the parameter.
-    pub weight_decay: f64,
-    /// Divides by the largest second moment so far (AMSGrad).
-    pub amsgrad: bool,
-    /// Goes up the gradient.
-    pub maximize: bool,
-}
-
-impl Default for Adam {
-    fn default() -> Self {
-        Adam { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, amsgrad: false, maximize: false }
+settings! {
+    /// `torch.optim.Adam`, with its defaults.
+    Adam {
+        /// Peak learning rate.
+        lr: f64 = 1e-3, NOT_NEGATIVE;
+        /// Decay rates of the moments.
+        betas: (f64, f64) = (0.9, 0.999), BELOW_ONE;
+        /// Added to the denominator after bias correction.
+        eps: f64 = 1e-8, POSITIVE;
+        /// Added to the gradient, times the parameter.
+        weight_decay: f64 = 0.0, NOT_NEGATIVE;
+        /// Divides by the largest second moment so far (AMSGrad).
+        amsgrad: bool = false;
+        /// Goes up the gradient.
+        maximize: bool = false;
     }
 }
 
@@ -58,19 +51,5 @@ impl Rule for Adam {
     fn values(&self, t: u64, lr: f64) -> Vec<f64> {
         let correction = |beta: f64| 1.0 - beta.powf(t as f64);
         vec![lr / correction(self.betas.0), correction(self.betas.1).sqrt()]
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
-    }
-
-    fn check(&self) -> Result<()> {
-        rates(self.lr, self.weight_decay)?;
-        check_betas(self.betas)?;
-        check_eps(self.eps)
     }
 }

@@ -1,48 +1,32 @@
 //! AdamP: settings, the numbers of each step, and the step.
 
-use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates, within};
-use crate::error::Result;
+use super::table::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, settings};
+use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::adam_moments::ADAM_MOMENTS;
 use headwater_core::ops::update::adamp::{ADAMP_PRODUCTS, ADAMP_PROJECTION, ADAMP_STEP};
 use headwater_core::ops::update::segment::SEGMENT_SPREAD;
 use headwater_core::{Attrs, Builder, TensorType, ValueId};
-use serde::{Deserialize, Serialize};
 
-/// AdamP, with the defaults of its authors' code. A parameter's channels are its first dimension; one of
-/// fewer than two dimensions is not projected.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdamP {
-    /// Peak learning rate.
-    pub lr: f64,
-    /// Decay rates of the moments.
-    pub betas: (f64, f64),
-    /// Added to the denominator after bias correction.
-    pub eps: f64,
-    /// Decoupled weight decay, times the learning rate in each step.
-    pub weight_decay: f64,
-    /// Cosines below this over the root of the size show that a norm rescales the weights.
-    pub delta: f64,
-    /// What weight decay is multiplied by for such weights.
-    pub wd_ratio: f64,
-    /// Nesterov's momentum.
-    pub nesterov: bool,
-    /// Goes up the gradient.
-    pub maximize: bool,
-}
-
-impl Default for AdamP {
-    fn default() -> Self {
-        AdamP {
-            lr: 1e-3,
-            betas: (0.9, 0.999),
-            eps: 1e-8,
-            weight_decay: 0.0,
-            delta: 0.1,
-            wd_ratio: 0.1,
-            nesterov: false,
-            maximize: false,
-        }
+settings! {
+    /// AdamP, with the defaults of its authors' code. A parameter's channels are its first dimension; one of
+    /// fewer than two dimensions is not projected.
+    AdamP {
+        /// Peak learning rate.
+        lr: f64 = 1e-3, NOT_NEGATIVE;
+        /// Decay rates of the moments.
+        betas: (f64, f64) = (0.9, 0.999), BELOW_ONE;
+        /// Added to the denominator after bias correction.
+        eps: f64 = 1e-8, POSITIVE;
+        /// Decoupled weight decay, times the learning rate in each step.
+        weight_decay: f64 = 0.0, NOT_NEGATIVE;
+        /// Cosines below this over the root of the size show that a norm rescales the weights.
+        delta: f64 = 0.1, NOT_NEGATIVE;
+        /// What weight decay is multiplied by for such weights.
+        wd_ratio: f64 = 0.1, NOT_NEGATIVE;
+        /// Nesterov's momentum.
+        nesterov: bool = false;
+        /// Goes up the gradient.
+        maximize: bool = false;
     }
 }
 
@@ -138,21 +122,5 @@ impl Rule for AdamP {
     fn values(&self, t: u64, lr: f64) -> Vec<f64> {
         let correction = |beta: f64| 1.0 - beta.powf(t as f64);
         vec![lr * self.weight_decay, lr / correction(self.betas.0), correction(self.betas.1).sqrt()]
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
-    }
-
-    fn check(&self) -> Result<()> {
-        rates(self.lr, self.weight_decay)?;
-        within("delta", self.delta, 0.0, f64::INFINITY)?;
-        within("wd_ratio", self.wd_ratio, 0.0, f64::INFINITY)?;
-        check_betas(self.betas)?;
-        check_eps(self.eps)
     }
 }

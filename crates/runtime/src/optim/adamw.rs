@@ -1,39 +1,25 @@
 //! AdamW: settings and the numbers of each step, computed in f64.
 
-use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates};
-use crate::error::Result;
+use super::table::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, settings};
+use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::adamw::ADAMW;
 use headwater_core::{Attrs, Builder, ValueId};
-use serde::{Deserialize, Serialize};
 
-/// `torch.optim.AdamW`, with its defaults.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdamW {
-    /// Peak learning rate.
-    pub lr: f64,
-    /// Decay rates of the moments.
-    pub betas: (f64, f64),
-    /// Added to the denominator after bias correction.
-    pub eps: f64,
-    /// Decoupled weight decay, times the learning rate in each step.
-    pub weight_decay: f64,
-    /// Divides by the largest second moment so far (AMSGrad).
-    pub amsgrad: bool,
-    /// Goes up the gradient.
-    pub maximize: bool,
-}
-
-impl Default for AdamW {
-    fn default() -> Self {
-        AdamW {
-            lr: 1e-3,
-            betas: (0.9, 0.999),
-            eps: 1e-8,
-            weight_decay: 1e-2,
-            amsgrad: false,
-            maximize: false,
-        }
+settings! {
+    /// `torch.optim.AdamW`, with its defaults.
+    AdamW {
+        /// Peak learning rate.
+        lr: f64 = 1e-3, NOT_NEGATIVE;
+        /// Decay rates of the moments.
+        betas: (f64, f64) = (0.9, 0.999), BELOW_ONE;
+        /// Added to the denominator after bias correction.
+        eps: f64 = 1e-8, POSITIVE;
+        /// Decoupled weight decay, times the learning rate in each step.
+        weight_decay: f64 = 1e-2, NOT_NEGATIVE;
+        /// Divides by the largest second moment so far (AMSGrad).
+        amsgrad: bool = false;
+        /// Goes up the gradient.
+        maximize: bool = false;
     }
 }
 
@@ -64,19 +50,5 @@ impl Rule for AdamW {
     fn values(&self, t: u64, lr: f64) -> Vec<f64> {
         let correction = |beta: f64| 1.0 - beta.powf(t as f64);
         vec![1.0 - lr * self.weight_decay, lr / correction(self.betas.0), correction(self.betas.1).sqrt()]
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
-    }
-
-    fn check(&self) -> Result<()> {
-        rates(self.lr, self.weight_decay)?;
-        check_betas(self.betas)?;
-        check_eps(self.eps)
     }
 }

@@ -1,41 +1,27 @@
 //! BERT's Adam: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates, within};
-use crate::error::Result;
+use super::table::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, settings};
+use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::bert_adam::BERT_ADAM;
 use headwater_core::ops::update::gradient_scale::GRADIENT_SCALE;
 use headwater_core::{Attrs, Builder, ValueId};
-use serde::{Deserialize, Serialize};
 
-/// The Adam of BERT's original training, with the defaults of pytorch-pretrained-BERT's BertAdam; warm-up and
-/// decay of the rate are the schedule's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct BertAdam {
-    /// Peak learning rate.
-    pub lr: f64,
-    /// Decay rates of the moments, which are not corrected for bias.
-    pub betas: (f64, f64),
-    /// Added to the root of the second moment.
-    pub eps: f64,
-    /// Decoupled weight decay, times the learning rate in each step.
-    pub weight_decay: f64,
-    /// Largest norm of each parameter's gradient by itself, as `clip_grad_norm_`; 0: any.
-    pub max_grad_norm: f64,
-    /// Goes up the gradient.
-    pub maximize: bool,
-}
-
-impl Default for BertAdam {
-    fn default() -> Self {
-        BertAdam {
-            lr: 1e-3,
-            betas: (0.9, 0.999),
-            eps: 1e-6,
-            weight_decay: 1e-2,
-            max_grad_norm: 1.0,
-            maximize: false,
-        }
+settings! {
+    /// The Adam of BERT's original training, with the defaults of pytorch-pretrained-BERT's BertAdam; warm-up and
+    /// decay of the rate are the schedule's.
+    BertAdam {
+        /// Peak learning rate.
+        lr: f64 = 1e-3, NOT_NEGATIVE;
+        /// Decay rates of the moments, which are not corrected for bias.
+        betas: (f64, f64) = (0.9, 0.999), BELOW_ONE;
+        /// Added to the root of the second moment.
+        eps: f64 = 1e-6, POSITIVE;
+        /// Decoupled weight decay, times the learning rate in each step.
+        weight_decay: f64 = 1e-2, NOT_NEGATIVE;
+        /// Largest norm of each parameter's gradient by itself, as `clip_grad_norm_`; 0: any.
+        max_grad_norm: f64 = 1.0, NOT_NEGATIVE;
+        /// Goes up the gradient.
+        maximize: bool = false;
     }
 }
 
@@ -63,19 +49,4 @@ impl UpdateRule for BertAdam {
     }
 }
 
-impl Rule for BertAdam {
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
-    }
-
-    fn check(&self) -> Result<()> {
-        rates(self.lr, self.weight_decay)?;
-        within("max_grad_norm", self.max_grad_norm, 0.0, f64::INFINITY)?;
-        check_betas(self.betas)?;
-        check_eps(self.eps)
-    }
-}
+impl Rule for BertAdam {}

@@ -1,46 +1,30 @@
 //! LAMB: settings, the numbers of each step, and the step.
 
-use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates};
-use crate::error::Result;
+use super::table::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, settings};
+use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::adam_moments::ADAM_MOMENTS;
 use headwater_core::ops::update::lamb::{LAMB_NORMS, LAMB_RATIO, LAMB_STEP};
 use headwater_core::{Attrs, Builder, ValueId};
-use serde::{Deserialize, Serialize};
 
-/// LAMB, with the defaults of apex's FusedLAMB; its `max_grad_norm` is the run's `clip_norm`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Lamb {
-    /// Peak learning rate.
-    pub lr: f64,
-    /// Decay rates of the moments.
-    pub betas: (f64, f64),
-    /// Added to the denominator after bias correction.
-    pub eps: f64,
-    /// Decoupled weight decay: part of the step, times the parameter.
-    pub weight_decay: f64,
-    /// Divides the moments by what is missing from them in the first steps.
-    pub bias_correction: bool,
-    /// The first moment is a mean of gradients, not a sum.
-    pub grad_averaging: bool,
-    /// Adapts the rate of parameters without weight decay too.
-    pub use_nvlamb: bool,
-    /// Goes up the gradient.
-    pub maximize: bool,
-}
-
-impl Default for Lamb {
-    fn default() -> Self {
-        Lamb {
-            lr: 1e-3,
-            betas: (0.9, 0.999),
-            eps: 1e-6,
-            weight_decay: 1e-2,
-            bias_correction: true,
-            grad_averaging: true,
-            use_nvlamb: false,
-            maximize: false,
-        }
+settings! {
+    /// LAMB, with the defaults of apex's FusedLAMB; its `max_grad_norm` is the run's `clip_norm`.
+    Lamb {
+        /// Peak learning rate.
+        lr: f64 = 1e-3, NOT_NEGATIVE;
+        /// Decay rates of the moments.
+        betas: (f64, f64) = (0.9, 0.999), BELOW_ONE;
+        /// Added to the denominator after bias correction.
+        eps: f64 = 1e-6, POSITIVE;
+        /// Decoupled weight decay: part of the step, times the parameter.
+        weight_decay: f64 = 1e-2, NOT_NEGATIVE;
+        /// Divides the moments by what is missing from them in the first steps.
+        bias_correction: bool = true;
+        /// The first moment is a mean of gradients, not a sum.
+        grad_averaging: bool = true;
+        /// Adapts the rate of parameters without weight decay too.
+        use_nvlamb: bool = false;
+        /// Goes up the gradient.
+        maximize: bool = false;
     }
 }
 
@@ -86,19 +70,5 @@ impl Rule for Lamb {
     fn values(&self, t: u64, lr: f64) -> Vec<f64> {
         let correction = |beta: f64| if self.bias_correction { 1.0 - beta.powf(t as f64) } else { 1.0 };
         vec![lr, correction(self.betas.0), correction(self.betas.1).sqrt()]
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
-    }
-
-    fn check(&self) -> Result<()> {
-        rates(self.lr, self.weight_decay)?;
-        check_betas(self.betas)?;
-        check_eps(self.eps)
     }
 }

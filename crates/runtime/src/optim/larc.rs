@@ -1,31 +1,24 @@
 //! LARC: settings, and the step of the optimizer inside.
 
-use super::{Moment, Optimizer, Rule, Sgd, Span, UpdateRule, check_eps, within};
+use super::table::{NOT_NEGATIVE, POSITIVE, settings};
+use super::{Moment, Optimizer, Rates, Rule, SettingTable, Sgd, Span, UpdateRule};
 use crate::error::{Error, Result};
 use headwater_core::ops::update::larc::{LARC, LARC_RATE};
 use headwater_core::{Attrs, Builder, DType, TensorType, ValueId};
-use serde::{Deserialize, Serialize};
 
-/// Layer-wise adaptive rates around another optimizer, with the defaults of apex's LARC. Weight decay is the
-/// other's setting; it is added to the gradient before that is scaled, whatever the other does with it alone.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Larc {
-    /// Share of a parameter's norm that one step may move it, at a rate of 1.
-    pub trust_coefficient: f64,
-    /// Never moves further than the optimizer's own rate would (LARC); otherwise the rates are multiplied
-    /// (LARS).
-    pub clip: bool,
-    /// Added to the norm of the gradient.
-    pub eps: f64,
-    /// What makes the step.
-    pub optimizer: Box<Optimizer>,
-}
-
-impl Default for Larc {
-    fn default() -> Self {
-        let optimizer = Box::new(Optimizer::Sgd(Sgd::default()));
-        Larc { trust_coefficient: 0.02, clip: true, eps: 1e-8, optimizer }
+settings! {
+    /// Layer-wise adaptive rates around another optimizer, with the defaults of apex's LARC. Weight decay is the
+    /// other's setting; it is added to the gradient before that is scaled, whatever the other does with it alone.
+    Larc {
+        /// Share of a parameter's norm that one step may move it, at a rate of 1.
+        trust_coefficient: f64 = 0.02, NOT_NEGATIVE;
+        /// Never moves further than the optimizer's own rate would (LARC); otherwise the rates are multiplied
+        /// (LARS).
+        clip: bool = true;
+        /// Added to the norm of the gradient.
+        eps: f64 = 1e-8, POSITIVE;
+        /// What makes the step.
+        optimizer: Box<Optimizer> = Box::new(Optimizer::Sgd(Sgd::default()));
     }
 }
 
@@ -80,17 +73,8 @@ impl Rule for Larc {
         all
     }
 
-    fn lr(&self) -> f64 {
-        self.optimizer.rule().lr()
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.optimizer.rule().weight_decay()
-    }
-
     fn check(&self) -> Result<()> {
-        within("trust_coefficient", self.trust_coefficient, 0.0, f64::INFINITY)?;
-        check_eps(self.eps)?;
+        self.in_range()?;
         if serde_json::to_value(&self.optimizer).is_ok_and(|o| o["maximize"] == true) {
             return Err(Error::config("maximize", "cannot be combined with LARC"));
         }
@@ -102,5 +86,15 @@ impl Rule for Larc {
             )),
             _ => self.optimizer.rule().check(),
         }
+    }
+}
+
+impl Rates for Larc {
+    fn lr(&self) -> f64 {
+        self.optimizer.rule().lr()
+    }
+
+    fn weight_decay(&self) -> f64 {
+        self.optimizer.rule().weight_decay()
     }
 }

@@ -1,79 +1,70 @@
-//! Optimizers: their settings, what they keep for each parameter, the numbers of each step, and how their
-//! operators (`ops::update` of the core) update a bucket. The graph of one step over all buckets is
-//! `core::train::update_graph`.
+//! Optimizers: their settings (`table`), what they keep for each parameter, the numbers of each step, and how
+//! their operators (`ops::update` of the core) update a bucket. The graph of one step over all buckets is
+//! `core::train::update_graph`. Everything that lists optimizers is made from [`Optimizer::all`].
 
-mod adadelta;
-mod adagrad;
-mod adam;
-mod adamp;
-mod adamw;
-mod bert_adam;
 mod groups;
-mod lamb;
-mod larc;
-mod novograd;
-mod rmsprop;
-mod rmsprop_tf;
-mod sgd;
+mod table;
 
-pub use adadelta::Adadelta;
-pub use adagrad::Adagrad;
-pub use adam::Adam;
-pub use adamp::AdamP;
-pub use adamw::AdamW;
-pub use bert_adam::BertAdam;
 pub use groups::{Decay, Group, Groups};
-pub use lamb::Lamb;
-pub use larc::Larc;
-pub use novograd::NovoGrad;
-pub use rmsprop::RmsProp;
-pub use rmsprop_tf::RmsPropTf;
-pub use sgd::Sgd;
+pub use table::{Range, Rates, Setting, SettingTable};
 
 use crate::error::{Error, Result};
 pub use headwater_core::train::{Clip, Moment, Span, UpdateRule};
 use serde::{Deserialize, Serialize};
 
-/// An optimizer by name, with its settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "name", rename_all = "lowercase")]
-pub enum Optimizer {
-    /// `torch.optim.Adadelta`
-    #[serde(alias = "Adadelta")]
-    Adadelta(Adadelta),
-    /// `torch.optim.Adagrad`
-    #[serde(alias = "Adagrad")]
-    Adagrad(Adagrad),
-    /// `torch.optim.Adam`
-    #[serde(alias = "Adam")]
-    Adam(Adam),
-    /// AdamP
-    #[serde(alias = "AdamP")]
-    AdamP(AdamP),
-    /// `torch.optim.AdamW`
-    #[serde(alias = "AdamW")]
-    AdamW(AdamW),
-    /// BERT's own Adam
-    #[serde(alias = "BertAdam")]
-    BertAdam(BertAdam),
-    /// LAMB
-    #[serde(alias = "LAMB")]
-    Lamb(Lamb),
-    /// Layer-wise adaptive rates around another
-    #[serde(alias = "LARC")]
-    Larc(Larc),
-    /// NovoGrad
-    #[serde(alias = "NovoGrad")]
-    NovoGrad(NovoGrad),
-    /// `torch.optim.RMSprop`
-    #[serde(alias = "RMSprop")]
-    RmsProp(RmsProp),
-    /// TensorFlow's RMSprop
-    #[serde(alias = "RMSpropTF")]
-    RmsPropTf(RmsPropTf),
-    /// `torch.optim.SGD`
-    #[serde(alias = "SGD")]
-    Sgd(Sgd),
+/// Declares the optimizers, one a row: file, type, and name as papers and PyTorch spell it.
+macro_rules! optimizers {
+    ($($file:ident: $Type:ident = $name:literal;)+) => {
+        $(mod $file;)+
+        $(pub use $file::$Type;)+
+
+        /// An optimizer by name, with its settings.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "name", rename_all = "lowercase")]
+        pub enum Optimizer {
+            $(
+                #[doc = concat!("See [`", stringify!($Type), "`].")]
+                #[serde(alias = $name)]
+                $Type($Type),
+            )+
+        }
+
+        impl Optimizer {
+            /// Every optimizer with its defaults, in the order of their names.
+            pub fn all() -> Vec<Optimizer> {
+                vec![$(Optimizer::$Type($Type::default())),+]
+            }
+
+            /// Its rule.
+            pub fn rule(&self) -> &dyn Rule {
+                match self {
+                    $(Optimizer::$Type(o) => o,)+
+                }
+            }
+
+            /// Its name as papers and PyTorch spell it.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Optimizer::$Type(_) => $name,)+
+                }
+            }
+        }
+    };
+}
+
+optimizers! {
+    adadelta: Adadelta = "Adadelta";
+    adagrad: Adagrad = "Adagrad";
+    adam: Adam = "Adam";
+    adamp: AdamP = "AdamP";
+    adamw: AdamW = "AdamW";
+    bert_adam: BertAdam = "BertAdam";
+    lamb: Lamb = "LAMB";
+    larc: Larc = "LARC";
+    novograd: NovoGrad = "NovoGrad";
+    rmsprop: RmsProp = "RMSprop";
+    rmsprop_tf: RmsPropTf = "RMSpropTF";
+    sgd: Sgd = "SGD";
 }
 
 impl Default for Optimizer {
@@ -82,55 +73,26 @@ impl Default for Optimizer {
     }
 }
 
-/// Settings of an optimizer as numbers, beside its update of a bucket.
-pub trait Rule: UpdateRule {
+/// An optimizer by its settings: the update of a bucket, and the numbers of each step.
+pub trait Rule: UpdateRule + SettingTable + Rates {
     /// Values of [`UpdateRule::scalars`] at optimizer step `t`, counted from 1.
     fn values(&self, _: u64, lr: f64) -> Vec<f64> {
         vec![lr]
     }
-    /// Peak learning rate.
-    fn lr(&self) -> f64;
-    /// Weight decay of either kind.
-    fn weight_decay(&self) -> f64;
-    /// Refuses settings out of range.
-    fn check(&self) -> Result<()>;
+
+    /// Refuses settings out of range, or that do not go together.
+    ///
+    /// # Errors
+    /// `Config`, naming the setting.
+    fn check(&self) -> Result<()> {
+        self.in_range()
+    }
 }
 
 impl Optimizer {
-    /// Its rule.
-    pub fn rule(&self) -> &dyn Rule {
-        match self {
-            Optimizer::Adadelta(o) => o,
-            Optimizer::Adagrad(o) => o,
-            Optimizer::Adam(o) => o,
-            Optimizer::AdamP(o) => o,
-            Optimizer::AdamW(o) => o,
-            Optimizer::BertAdam(o) => o,
-            Optimizer::Lamb(o) => o,
-            Optimizer::Larc(o) => o,
-            Optimizer::NovoGrad(o) => o,
-            Optimizer::RmsProp(o) => o,
-            Optimizer::RmsPropTf(o) => o,
-            Optimizer::Sgd(o) => o,
-        }
-    }
-
-    /// Its name as papers and PyTorch spell it.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Optimizer::Adadelta(_) => "Adadelta",
-            Optimizer::Adagrad(_) => "Adagrad",
-            Optimizer::Adam(_) => "Adam",
-            Optimizer::AdamP(_) => "AdamP",
-            Optimizer::AdamW(_) => "AdamW",
-            Optimizer::BertAdam(_) => "BertAdam",
-            Optimizer::Lamb(_) => "LAMB",
-            Optimizer::Larc(_) => "LARC",
-            Optimizer::NovoGrad(_) => "NovoGrad",
-            Optimizer::RmsProp(_) => "RMSprop",
-            Optimizer::RmsPropTf(_) => "RMSpropTF",
-            Optimizer::Sgd(_) => "SGD",
-        }
+    /// Its name in settings.
+    pub fn key(&self) -> String {
+        self.name().to_ascii_lowercase()
     }
 
     /// The same with other settings, by name.
@@ -150,29 +112,59 @@ impl Optimizer {
     }
 }
 
-/// Refuses a number outside `[low, high)`, NaN included.
-fn within(setting: &'static str, x: f64, low: f64, high: f64) -> Result<()> {
-    if x >= low && x < high {
-        return Ok(());
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_name_optimizers_by_key_and_by_name() {
+        for optimizer in Optimizer::all() {
+            for name in [optimizer.key(), optimizer.name().to_string()] {
+                let named = serde_json::json!({ "name": name });
+                assert_eq!(serde_json::from_value::<Optimizer>(named).unwrap(), optimizer);
+            }
+            let written = serde_json::to_value(&optimizer).unwrap();
+            assert_eq!(written["name"], optimizer.key());
+            let names: Vec<&str> = optimizer.rule().settings().iter().map(|s| s.name).collect();
+            assert_eq!(written.as_object().unwrap().len(), 1 + names.len());
+            assert!(names.iter().all(|name| !written[name].is_null()), "{written}");
+        }
     }
-    Err(Error::config(setting, format!("must be at least {low} and below {high}, it is {x}")))
-}
 
-/// Learning rate and weight decay as all optimizers have them.
-fn rates(lr: f64, weight_decay: f64) -> Result<()> {
-    within("lr", lr, 0.0, f64::INFINITY)?;
-    within("weight_decay", weight_decay, 0.0, f64::INFINITY)
-}
-
-fn check_betas(betas: (f64, f64)) -> Result<()> {
-    within("betas", betas.0, 0.0, 1.0)?;
-    within("betas", betas.1, 0.0, 1.0)
-}
-
-/// What keeps a denominator from being 0 where no gradient has come yet.
-fn check_eps(eps: f64) -> Result<()> {
-    if eps > 0.0 && eps.is_finite() {
-        return Ok(());
+    #[test]
+    fn defaults_are_in_range_and_the_ends_of_ranges_are_not() {
+        for optimizer in Optimizer::all() {
+            optimizer.rule().check().unwrap();
+            for setting in optimizer.rule().settings() {
+                let Some(range) = setting.range else { continue };
+                let with = |x: f64| {
+                    let pair = setting.ty == "(f64, f64)";
+                    let value = if pair { serde_json::json!([x, x]) } else { serde_json::json!(x) };
+                    optimizer.with([(setting.name.to_string(), value)]).unwrap().rule().check()
+                };
+                let (below, above) = match range.to_string().as_str() {
+                    "[0, 1)" => (-0.5, 1.0),
+                    "[0, ∞)" => (-0.5, -1e-300),
+                    "(0, ∞)" => (-0.5, 0.0),
+                    "(−∞, ∞)" => continue,
+                    other => panic!("`{}` has another range, {other}", setting.name),
+                };
+                for x in [below, above] {
+                    let refused = with(x).unwrap_err().to_string();
+                    assert!(
+                        refused.contains(setting.name) && refused.contains(&range.to_string()),
+                        "{refused}"
+                    );
+                }
+                with(0.5).unwrap();
+            }
+        }
+        for (range, inside, outside) in [
+            (table::FINITE, [-1e300, 0.0], [f64::NEG_INFINITY, f64::NAN]),
+            (table::NOT_NEGATIVE, [0.0, 1e300], [f64::INFINITY, f64::NAN]),
+        ] {
+            assert!(inside.into_iter().all(|x| range.check("x", x).is_ok()));
+            assert!(outside.into_iter().all(|x| range.check("x", x).is_err()));
+        }
     }
-    Err(Error::config("eps", format!("must be positive, it is {eps}")))
 }

@@ -1,45 +1,29 @@
 //! NovoGrad: settings, the numbers of each step, and the step.
 
-use super::{Moment, Rule, Span, UpdateRule, check_betas, check_eps, rates};
-use crate::error::Result;
+use super::table::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, settings};
+use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::novograd::{NOVOGRAD, NOVOGRAD_NORM};
 use headwater_core::{Attrs, Builder, ValueId};
-use serde::{Deserialize, Serialize};
 
-/// NovoGrad as its paper has it; the settings that apex's FusedNovoGrad adds are off.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct NovoGrad {
-    /// Peak learning rate.
-    pub lr: f64,
-    /// Decay rates of the moments.
-    pub betas: (f64, f64),
-    /// Added to the root of the second moment.
-    pub eps: f64,
-    /// Added to the normalized gradient, times the parameter.
-    pub weight_decay: f64,
-    /// The first moment is a mean of gradients, not a sum.
-    pub grad_averaging: bool,
-    /// Divides the moments by what is missing from them in the first steps.
-    pub bias_correction: bool,
-    /// The second moment starts at 0, not at the first gradient's norm.
-    pub init_zero: bool,
-    /// Goes up the gradient.
-    pub maximize: bool,
-}
-
-impl Default for NovoGrad {
-    fn default() -> Self {
-        NovoGrad {
-            lr: 1e-2,
-            betas: (0.95, 0.98),
-            eps: 1e-8,
-            weight_decay: 0.0,
-            grad_averaging: false,
-            bias_correction: false,
-            init_zero: false,
-            maximize: false,
-        }
+settings! {
+    /// NovoGrad as its paper has it; the settings that apex's FusedNovoGrad adds are off.
+    NovoGrad {
+        /// Peak learning rate.
+        lr: f64 = 1e-2, NOT_NEGATIVE;
+        /// Decay rates of the moments.
+        betas: (f64, f64) = (0.95, 0.98), BELOW_ONE;
+        /// Added to the root of the second moment.
+        eps: f64 = 1e-8, POSITIVE;
+        /// Added to the normalized gradient, times the parameter.
+        weight_decay: f64 = 0.0, NOT_NEGATIVE;
+        /// The first moment is a mean of gradients, not a sum.
+        grad_averaging: bool = false;
+        /// Divides the moments by what is missing from them in the first steps.
+        bias_correction: bool = false;
+        /// The second moment starts at 0, not at the first gradient's norm.
+        init_zero: bool = false;
+        /// Goes up the gradient.
+        maximize: bool = false;
     }
 }
 
@@ -77,19 +61,5 @@ impl Rule for NovoGrad {
         let correction = |beta: f64| if self.bias_correction { 1.0 - beta.powf(t as f64) } else { 1.0 };
         let kept = if t == 1 && !self.init_zero { 0.0 } else { self.betas.1 };
         vec![lr / correction(self.betas.0), kept, correction(self.betas.1).sqrt()]
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
-    }
-
-    fn check(&self) -> Result<()> {
-        rates(self.lr, self.weight_decay)?;
-        check_betas(self.betas)?;
-        check_eps(self.eps)
     }
 }

@@ -1,48 +1,31 @@
 //! RMSprop as TensorFlow's: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, UpdateRule, check_eps, rates, within};
-use crate::error::Result;
+use super::table::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, settings};
+use super::{Moment, Rule, Span, UpdateRule};
 use headwater_core::ops::update::rmsprop_tf::RMSPROP_TF;
 use headwater_core::{Attrs, Builder, ValueId};
-use serde::{Deserialize, Serialize};
 
-/// TensorFlow's RMSprop, with the defaults of `timm.optim.RMSpropTF`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RmsPropTf {
-    /// Peak learning rate.
-    pub lr: f64,
-    /// Decay rate of the mean square.
-    pub alpha: f64,
-    /// Added to the mean square under the root.
-    pub eps: f64,
-    /// Added to the gradient, times the parameter; or see `decoupled_decay`.
-    pub weight_decay: f64,
-    /// Momentum; 0: none.
-    pub momentum: f64,
-    /// Divides by the standard deviation: the mean is kept and subtracted.
-    pub centered: bool,
-    /// The parameter shrinks by `lr · weight_decay` in each step instead.
-    pub decoupled_decay: bool,
-    /// The momentum holds steps, learning rate included, as TensorFlow does.
-    pub lr_in_momentum: bool,
-    /// Goes up the gradient.
-    pub maximize: bool,
-}
-
-impl Default for RmsPropTf {
-    fn default() -> Self {
-        RmsPropTf {
-            lr: 1e-2,
-            alpha: 0.9,
-            eps: 1e-10,
-            weight_decay: 0.0,
-            momentum: 0.0,
-            centered: false,
-            decoupled_decay: false,
-            lr_in_momentum: true,
-            maximize: false,
-        }
+settings! {
+    /// TensorFlow's RMSprop, with the defaults of `timm.optim.RMSpropTF`.
+    RmsPropTf {
+        /// Peak learning rate.
+        lr: f64 = 1e-2, NOT_NEGATIVE;
+        /// Decay rate of the mean square.
+        alpha: f64 = 0.9, BELOW_ONE;
+        /// Added to the mean square under the root.
+        eps: f64 = 1e-10, POSITIVE;
+        /// Added to the gradient, times the parameter; or see `decoupled_decay`.
+        weight_decay: f64 = 0.0, NOT_NEGATIVE;
+        /// Momentum; 0: none.
+        momentum: f64 = 0.0, NOT_NEGATIVE;
+        /// Divides by the standard deviation: the mean is kept and subtracted.
+        centered: bool = false;
+        /// The parameter shrinks by `lr · weight_decay` in each step instead.
+        decoupled_decay: bool = false;
+        /// The momentum holds steps, learning rate included, as TensorFlow does.
+        lr_in_momentum: bool = true;
+        /// Goes up the gradient.
+        maximize: bool = false;
     }
 }
 
@@ -76,20 +59,5 @@ impl UpdateRule for RmsPropTf {
 impl Rule for RmsPropTf {
     fn values(&self, _: u64, lr: f64) -> Vec<f64> {
         vec![if self.decoupled_decay { 1.0 - lr * self.weight_decay } else { 1.0 }, lr]
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
-    }
-
-    fn check(&self) -> Result<()> {
-        rates(self.lr, self.weight_decay)?;
-        within("alpha", self.alpha, 0.0, 1.0)?;
-        within("momentum", self.momentum, 0.0, f64::INFINITY)?;
-        check_eps(self.eps)
     }
 }

@@ -1,40 +1,26 @@
 //! SGD: settings and the numbers of each step.
 
-use super::{Moment, Rule, Span, UpdateRule, rates, within};
+use super::table::{FINITE, NOT_NEGATIVE, settings};
+use super::{Moment, Rule, SettingTable, Span, UpdateRule};
 use crate::error::{Error, Result};
 use headwater_core::ops::update::sgd::SGD;
 use headwater_core::{Attrs, Builder, ValueId};
-use serde::{Deserialize, Serialize};
 
-/// `torch.optim.SGD`, with its defaults.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sgd {
-    /// Peak learning rate.
-    pub lr: f64,
-    /// Momentum; 0: none.
-    pub momentum: f64,
-    /// What of each gradient is kept out of the momentum buffer, from the second step on.
-    pub dampening: f64,
-    /// Added to the gradient, times the parameter.
-    pub weight_decay: f64,
-    /// Nesterov's momentum.
-    pub nesterov: bool,
-    /// Goes up the gradient.
-    pub maximize: bool,
-}
-
-impl Default for Sgd {
-    fn default() -> Self {
-        let none = 0.0;
-        Sgd {
-            lr: 1e-3,
-            momentum: none,
-            dampening: none,
-            weight_decay: none,
-            nesterov: false,
-            maximize: false,
-        }
+settings! {
+    /// `torch.optim.SGD`, with its defaults.
+    Sgd {
+        /// Peak learning rate.
+        lr: f64 = 1e-3, NOT_NEGATIVE;
+        /// Momentum; 0: none. With momentum it does not step each element by itself.
+        momentum: f64 = 0.0, NOT_NEGATIVE;
+        /// What of each gradient is kept out of the momentum buffer, from the second step on.
+        dampening: f64 = 0.0, FINITE;
+        /// Added to the gradient, times the parameter.
+        weight_decay: f64 = 0.0, NOT_NEGATIVE;
+        /// Nesterov's momentum.
+        nesterov: bool = false;
+        /// Goes up the gradient.
+        maximize: bool = false;
     }
 }
 
@@ -66,18 +52,8 @@ impl Rule for Sgd {
         vec![lr, if t == 1 { 1.0 } else { 1.0 - self.dampening }]
     }
 
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn weight_decay(&self) -> f64 {
-        self.weight_decay
-    }
-
     fn check(&self) -> Result<()> {
-        rates(self.lr, self.weight_decay)?;
-        within("momentum", self.momentum, 0.0, f64::INFINITY)?;
-        within("dampening", self.dampening, f64::NEG_INFINITY, f64::INFINITY)?;
+        self.in_range()?;
         if self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0) {
             return Err(Error::config("nesterov", "needs momentum and no dampening"));
         }
