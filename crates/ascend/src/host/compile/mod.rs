@@ -267,26 +267,13 @@ impl Compiler {
                 add(&["-xasc", "-std=c++17", "-O3", arch]);
             }
             Tool::Parts { include, .. } => {
-                add(&["-x", "cce", "-O3", "-std=c++17", "-DTILING_KEY_VAR=0", "--cce-aicore-only"]);
-                let arch = match (self.arch, unit.core) {
-                    (Arch::P310, _) => "--cce-aicore-arch=dav-m200",
-                    (Arch::A2, CoreKind::Vector) => "--cce-aicore-arch=dav-c220-vec",
-                    (Arch::A2, CoreKind::Cube) => "--cce-aicore-arch=dav-c220-cube",
-                    (Arch::A2, CoreKind::Mixed) => {
-                        let missing =
-                            "this needs aclrtc (CANN 8.3) or a bisheng that takes --npu-arch (CANN 8.5)";
-                        let chip = "cube and vector cores together".into();
-                        return Err(Error::NoCompiler { chip, missing: missing.into() });
-                    }
-                };
-                add(&[arch]);
-                if self.arch == Arch::P310 {
-                    add(&["--cce-mask-opt"]);
-                }
-                let backend = if self.arch == Arch::P310 { BACKEND_P310 } else { BACKEND_A2 };
-                for option in backend {
-                    add(&["-mllvm", option]);
-                }
+                let of_core = ccec_flags(self.arch, unit.core).ok_or_else(|| {
+                    let missing =
+                        "this needs aclrtc (CANN 8.3) or a bisheng that takes --npu-arch (CANN 8.5)";
+                    let chip = "cube and vector cores together".into();
+                    Error::NoCompiler { chip, missing: missing.into() }
+                })?;
+                add(&of_core);
                 for folder in [include.clone(), include.join("interface"), include.join("impl")] {
                     add(&[&format!("-I{}", folder.display())]);
                 }
@@ -297,6 +284,23 @@ impl Compiler {
         }
         Ok(flags)
     }
+}
+
+/// Flags of `ccec` for one kind of core: everything but folders of headers, source and output. `None` for cube and
+/// vector cores of A2 together, which it compiles apart.
+pub fn ccec_flags(arch: Arch, core: CoreKind) -> Option<Vec<&'static str>> {
+    let (target, backend) = match (arch, core) {
+        (Arch::P310, _) => ("--cce-aicore-arch=dav-m200", BACKEND_P310),
+        (Arch::A2, CoreKind::Vector) => ("--cce-aicore-arch=dav-c220-vec", BACKEND_A2),
+        (Arch::A2, CoreKind::Cube) => ("--cce-aicore-arch=dav-c220-cube", BACKEND_A2),
+        (Arch::A2, CoreKind::Mixed) => return None,
+    };
+    let mut flags = vec!["-x", "cce", "-O3", "-std=c++17", "-DTILING_KEY_VAR=0", "--cce-aicore-only", target];
+    if arch == Arch::P310 {
+        flags.push("--cce-mask-opt");
+    }
+    flags.extend(backend.iter().flat_map(|option| ["-mllvm", option]));
+    Some(flags)
 }
 
 /// Options of the older compiler's backend, as the vendor's own builds give them.
