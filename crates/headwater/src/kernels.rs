@@ -1,4 +1,8 @@
-//! Kernels of Ascend chips: the sources of a model's, and predicted times of single ones.
+//! Kernels of Ascend chips: the sources of a model's or an operator's, projects around the latter, and predicted times
+//! of single ones.
+
+pub mod operators;
+mod project;
 
 use crate::compile::bindings;
 use crate::core::DType;
@@ -14,12 +18,11 @@ use anyhow::{Context, Result, bail, ensure};
 use headwater_ascend::device::AscendSim;
 use headwater_ascend::emit::emit;
 use headwater_ascend::kernel::{Elem, Param, ParamKind, Pipe, Program, Value};
-use headwater_ascend::kernels::{
-    EmbeddingGrad, GatherRows, RmsNorm, add, embedding_grad, gather_rows, rms_norm, rms_norm_grad,
-    rms_norm_grad_gamma,
-};
+use headwater_ascend::kernels::{GatherRows, gather_rows};
 use headwater_ascend::lower::{self, Arg, Distinct, Refusal};
 use headwater_ascend::{Chip, timing};
+use operators::Operator;
+use project::Project;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -53,15 +56,64 @@ pub fn write(
     let bind = |compiled: &Compiled| Ok::<_, anyhow::Error>(bindings(compiled, &options, buckets));
     let plan = compile::compile(bound.graph.clone(), &options, device.target(), bind)?.into_plan()?;
     let (distinct, native, host) = lowered(chip, &plan);
-    std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
-    let mut files = Vec::new();
-    for program in distinct.programs() {
-        let name = format!("{}.cpp", program.name);
-        let path = out.join(&name);
-        std::fs::write(&path, emit(program)).with_context(|| format!("cannot write {}", path.display()))?;
-        files.push(name);
-    }
+    let sources = distinct.programs().iter().map(|program| (format!("{}.cpp", program.name), emit(program)));
+    let files = write_files(out, sources.collect())?;
     Ok(Written { files, steps: (plan.steps.len(), native), host })
+}
+
+/// Writes files below a folder; their paths in it.
+fn write_files(out: &Path, files: Vec<(String, String)>) -> Result<Vec<String>> {
+    let make = |folder: &Path| {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+    };
+    make(out)?;
+    let mut written = Vec::new();
+    for (name, text) in files {
+        let path = out.join(&name);
+        path.parent().map_or(Ok(()), make)?;
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        written.push(name);
+    }
+    Ok(written)
+}
+
+/// What was written of an operator.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sources {
+    /// Files, by their paths in the folder.
+    pub files: Vec<String>,
+    /// Names of the kernels.
+    pub kernels: Vec<String>,
+    /// Dtypes without a kernel, by dtype and shape, with the reason.
+    pub refused: BTreeMap<String, String>,
+}
+
+/// Writes an operator's kernels for several shapes into a folder, in f16 and f32: the sources alone, or a whole project
+/// that builds them with CANN and PyTorch.
+///
+/// `eps` is what RMS norm adds to the mean of squares.
+///
+/// # Errors
+/// A shape that has a kernel in no dtype; a file that cannot be written.
+pub fn write_operator(
+    operator: Operator,
+    chip: &Chip,
+    shapes: &[Vec<u64>],
+    eps: f32,
+    project: bool,
+    out: &Path,
+) -> Result<Sources> {
+    let variants = operator.variants(chip, shapes, eps)?;
+    let programs = || variants.built.iter().flat_map(|v| &v.kernels).map(|(_, program)| program);
+    let files = match project {
+        true => Project { operator, chip, shapes, eps, variants: &variants }.files()?,
+        false => programs().map(|program| (format!("{}.cpp", program.name), emit(program))).collect(),
+    };
+    Ok(Sources {
+        files: write_files(out, files)?,
+        kernels: programs().map(|program| program.name.clone()).collect(),
+        refused: variants.refused,
+    })
 }
 
 /// The distinct kernels of a plan, the steps that have some, and the others by operator and reason.
@@ -160,7 +212,6 @@ type Timed = (Program, u32, Vec<Value>);
 fn launches(chip: &'static Chip, problem: &Problem) -> Result<Vec<Timed>> {
     let Problem { name, shape, dtype, indices, .. } = problem;
     let elem = Elem::of(*dtype).with_context(|| format!("the chip has no {dtype}"))?;
-    let elements = shape.iter().try_fold(1u64, |n, &s| n.checked_mul(s)).context("the shape is too large")?;
     let matrix = || -> Result<(u64, u64)> {
         ensure!(shape.len() == 2, "`{name}` takes a shape of rows and columns, such as 4096x4096");
         Ok((shape[0], shape[1]))
@@ -174,26 +225,22 @@ fn launches(chip: &'static Chip, problem: &Problem) -> Result<Vec<Timed>> {
         (program, chip.vector_cores, args)
     };
     let found = |f: Box<headwater_ascend::Finding>| anyhow::anyhow!("{}", f.message);
-    let norm = || -> Result<RmsNorm> {
-        let (rows, dim) = matrix()?;
-        Ok(RmsNorm { elem, rows, dim, eps: 1e-6 })
-    };
+    if let Some(operator) = Operator::from_name(name) {
+        let sizes = match operator {
+            Operator::EmbeddingGrad => {
+                let (rows, dim) = matrix()?;
+                [*indices, rows, dim]
+            }
+            _ => operator.sizes(shape)?,
+        };
+        let kernels = operator.kernels(chip.arch, elem, Elem::I32, sizes, 1e-6).map_err(found)?;
+        return Ok(kernels.into_iter().map(|(_, program)| zeros(program)).collect());
+    }
     Ok(match name.as_str() {
-        "add" => vec![zeros(add(chip.arch, elem, elements, 16 << 10).map_err(found)?)],
-        "rms_norm" => vec![zeros(rms_norm(chip.arch, &norm()?).map_err(found)?)],
-        "rms_norm_grad" => vec![
-            zeros(rms_norm_grad(chip.arch, &norm()?).map_err(found)?),
-            zeros(rms_norm_grad_gamma(chip.arch, &norm()?).map_err(found)?),
-        ],
         "embedding" => {
             let (rows, dim) = matrix()?;
             let shape = GatherRows { elem, index: Elem::I32, indices: *indices, rows, dim };
             vec![zeros(gather_rows(chip.arch, &shape).map_err(found)?)]
-        }
-        "embedding_grad" => {
-            let (rows, dim) = matrix()?;
-            let shape = EmbeddingGrad { elem, index: Elem::I32, indices: *indices, rows, dim, padding: None };
-            vec![zeros(embedding_grad(chip.arch, &shape).map_err(found)?)]
         }
         name => operator(chip, name, shape, *dtype)?,
     })

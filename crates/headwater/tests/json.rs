@@ -85,11 +85,11 @@ fn results_are_as_the_page_documents_them() {
             .map(example);
     let [given, predicted, exported, computed] =
         ["given", "predicted", "exported", "computed"].map(|name| own(&format!("{name}.safetensors")));
-    let [run, kernels] = ["run", "kernels"].map(own);
+    let [run, kernels, project] = ["run", "kernels", "project"].map(own);
     std::fs::write(&given, two_numbers()).unwrap();
     let chip = "ascend-sim:310p";
     // Section, table in it, key of the result that the table is of, and the command.
-    let commands: [(&str, usize, &str, &[&str]); 13] = [
+    let commands: [(&str, usize, &str, &[&str]); 14] = [
         (
             "train",
             0,
@@ -103,6 +103,12 @@ fn results_are_as_the_page_documents_them() {
         ("check", 0, "", &["check", &model, &golden, "--precision", "f32"]),
         ("compile", 0, "", &["compile", &model]),
         ("kernels", 0, "", &["kernels", &model, "--target", "310p", "--out", &kernels]),
+        (
+            "kernels",
+            1,
+            "",
+            &["kernels", "add", "--target", "310p", "--shape", "64x32", "--project", "--out", &project],
+        ),
         ("op", 0, "", &["op", "gelu", "--in", &given, "--out", &computed, "--grad"]),
         ("doctor", 0, "", &["doctor"]),
         ("bench", 0, "", &["bench", "machine", "--quick"]),

@@ -1,11 +1,12 @@
 //! `headwater bench kernel`.
 
+use super::kernels::parse_shape;
 use super::op::parse_dtype;
 use super::{Outcome, Talk, Usage};
 use crate::devices;
 use crate::kernels::{Problem, Times, time};
 use crate::report::{Table, text};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -32,10 +33,7 @@ pub fn run(args: &Args, device: &str, talk: Talk) -> Result<Outcome> {
             "times of kernels are predicted for a simulated chip, not for {device}: use --device ascend-sim:910b1"
         )));
     };
-    let sizes = args.shape.split('x').map(|s| s.trim().parse::<u64>());
-    let shape = sizes
-        .collect::<Result<Vec<_>, _>>()
-        .with_context(|| format!("`{}` is no shape such as 4096x4096", args.shape))?;
+    let shape = parse_shape(&args.shape).map_err(anyhow::Error::msg)?;
     let problem = Problem {
         name: args.name.clone(),
         shape,

@@ -1,32 +1,64 @@
 //! `headwater kernels`.
 
 use super::amp::Amp;
-use super::{Memory, Outcome, Talk};
+use super::{Memory, Outcome, Talk, Usage};
 use crate::core::compile::Options;
-use crate::kernels::write;
+use crate::kernels::operators::Operator;
+use crate::kernels::{write, write_operator};
 use crate::model::{Model, parse_dims};
 use crate::report::Table;
 use crate::runtime::amp::AmpConfig;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use headwater_ascend::Chip;
 use std::path::PathBuf;
+
+/// Arguments that no single operator has.
+const OF_MODELS: [&str; 12] = [
+    "dims",
+    "level",
+    "dtype",
+    "policy",
+    "keep_batchnorm",
+    "master_weights",
+    "loss_scale",
+    "recompute",
+    "memory_budget",
+    "bucket_size",
+    "sparse_embeddings",
+    "moments",
+];
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   headwater kernels model.pt2 --target 910b1 --out kernels
   headwater kernels model.pt2 --target 310p --amp O2 --dtype f16 --out kernels
+  headwater kernels embedding_grad --target 310p --shape 8192x32000x1024 --project --out embedding
+  headwater kernels rms_norm --target 910b1 --shape 4096x4096 --shape 512x4096 --eps 1e-5 --project --out norm
 
-Each file is the Ascend C source of one kernel, for CANN 8.0 or later, with its program's text behind it.")]
+Each file is the Ascend C source of one kernel, for CANN 8.0 or later, with its program's text behind it. Kernels of an
+operator come in f16 and f32; kernels of a norm with those of its gradients. A project's README.md says how to go on.")]
 pub struct Args {
-    /// The exported model.
-    model: PathBuf,
+    /// The exported model; or an operator: add, rms_norm, rms_norm_grad or embedding_grad.
+    #[arg(value_name = "OPERATOR|MODEL")]
+    source: PathBuf,
     /// The chip: 910b1 to 910b4, 910_9391 or 310p.
     #[arg(long, value_name = "CHIP")]
     target: String,
-    /// Folder for the sources.
+    /// Folder for the sources, or for the project.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Shape that an operator gets kernels for; may be given several times. Rows and columns of norms; indices, rows of the
+    /// table and columns for embedding_grad; sizes of a tensor for add.
+    #[arg(long = "shape", value_name = "AxB", value_parser = parse_shape, conflicts_with_all = OF_MODELS)]
+    shapes: Vec<Sizes>,
+    /// What rms_norm adds to the mean of squares (default: 1e-6).
+    #[arg(long, value_name = "NUMBER", value_parser = parse_eps)]
+    eps: Option<f32>,
+    /// Write a whole project around an operator's kernels: a PyTorch extension for torch_npu with gradients, its build, a
+    /// test and a README. It needs CANN and PyTorch, and not Headwater.
+    #[arg(long)]
+    project: bool,
     /// Size of a symbolic dimension, by its name or place (`input_ids.0=16`); the exported sizes where not
     /// given.
     #[arg(long = "dim", value_name = "NAME=SIZE")]
@@ -37,10 +69,71 @@ pub struct Args {
     memory: Memory,
 }
 
+/// Sizes of a shape, one value of an option.
+type Sizes = Vec<u64>;
+
+/// Reads a shape such as `4096x4096`.
+pub(super) fn parse_shape(text: &str) -> Result<Sizes, String> {
+    let sizes = text.split('x').map(|s| s.trim().parse::<u64>());
+    sizes.collect::<Result<Vec<_>, _>>().map_err(|_| format!("`{text}` is no shape such as 4096x4096"))
+}
+
+fn parse_eps(text: &str) -> Result<f32, String> {
+    let eps = text.parse::<f32>().ok().filter(|eps| eps.is_finite() && *eps >= 0.0);
+    eps.ok_or_else(|| "it is a number from 0, such as 1e-5".into())
+}
+
 pub fn run(args: &Args, talk: Talk) -> Result<Outcome> {
     let chip =
         Chip::from_name(&args.target).with_context(|| format!("there is no chip `{}`", args.target))?;
-    let model = Model::open(&args.model)?;
+    match args.source.to_str().and_then(Operator::from_name) {
+        Some(operator) => of_operator(operator, chip, args, talk),
+        None => of_model(chip, args, talk),
+    }
+}
+
+fn of_operator(operator: Operator, chip: &Chip, args: &Args, talk: Talk) -> Result<Outcome> {
+    let name = operator.name();
+    if args.shapes.is_empty() {
+        let (meaning, example) = (operator.meaning(), operator.example());
+        bail!(Usage(format!("`{name}` needs --shape: {meaning}, such as --shape {example}")));
+    }
+    if args.eps.is_some() && operator != Operator::RmsNorm {
+        bail!(Usage(format!("--eps is of rms_norm; `{name}` has none")));
+    }
+    let eps = args.eps.unwrap_or(1e-6);
+    let sources = write_operator(operator, chip, &args.shapes, eps, args.project, &args.out)?;
+    let (number, out) = (sources.kernels.len(), args.out.display());
+    talk.line(match args.project {
+        true => format!("{number} kernels for {chip} and a project around them in {out}: {out}/README.md"),
+        false => format!("{number} kernels for {chip} in {out}"),
+    });
+    if !sources.refused.is_empty() {
+        let mut table = Table::new("Not there", &["dtype and shape", "reason"]);
+        sources.refused.iter().for_each(|(what, why)| table.row([what.clone(), why.clone()]));
+        talk.table(&table);
+    }
+    Outcome::of(sources, true)
+}
+
+fn of_model(chip: &'static Chip, args: &Args, talk: Talk) -> Result<Outcome> {
+    let operators = || Operator::ALL.map(Operator::name).join(", ");
+    let of_operators =
+        [(args.project, "--project"), (!args.shapes.is_empty(), "--shape"), (args.eps.is_some(), "--eps")];
+    if let Some((_, option)) = of_operators.iter().find(|(given, _)| *given) {
+        bail!(Usage(format!(
+            "{option} is for a single operator: {}. `{}` is none of these; of a model that uses it, `headwater kernels` \
+             without {option} writes the kernels' sources, and `headwater train --device ascend:0` builds and runs them",
+            operators(),
+            args.source.display()
+        )));
+    }
+    let model = Model::open(&args.source);
+    let model = match args.source.exists() {
+        true => model?,
+        false => model
+            .with_context(|| format!("it is no operator with kernels of its own ({}) either", operators()))?,
+    };
     let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
     let mut config = AmpConfig::default();
     args.amp.over(&mut config)?;

@@ -165,7 +165,7 @@ enum Command {
     Export(export::Args),
     /// Run one operator, forward or gradient, on tensors from a file.
     Op(op::Args),
-    /// Write the Ascend C sources of a model's kernels.
+    /// Write the Ascend C sources of a model's kernels; or those of an operator, as a project for torch_npu.
     Kernels(kernels::Args),
     /// Explain an error code: its meaning, usual causes, and what to do.
     Explain(explain::Args),
