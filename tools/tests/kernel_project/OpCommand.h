@@ -1,0 +1,15 @@
+// A stand-in for torch_npu's header.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace at_npu {
+namespace native {
+
+struct OpCommand {
+    static void RunOpApi(const std::string &name, std::function<int()> call, bool sync = false);
+};
+
+} // namespace native
+} // namespace at_npu
