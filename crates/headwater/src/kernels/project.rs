@@ -145,20 +145,22 @@ impl Project<'_> {
     fn filled(&self, text: &str) -> String {
         let operator = self.operator;
         let name = operator.name();
-        let flags = ccec_flags(self.chip.arch, self.core()).unwrap_or_default().join(" ");
+        let flags = wrapped(&ccec_flags(self.chip.arch, self.core()).unwrap_or_default());
         let shape = self.shapes.first().map_or(&[][..], Vec::as_slice);
         let first = self.variants.built.first();
         let sizes = first.map_or([1; 3], |v| v.sizes);
         let dim = sizes[operator.rank() - 1];
         let more: Vec<u64> =
             shape.iter().enumerate().map(|(i, &s)| if i == 0 { s / 2 + 1 } else { s }).collect();
-        let mut kernels = String::new();
+        let with_index = first.is_some_and(|v| v.index.is_some());
+        let (head, rule) = if with_index { (" indices |", "---|") } else { ("", "") };
+        let mut kernels = format!("| kernel | dtype |{head} {} |\n|---|---|{rule}---|\n", operator.meaning());
         for (v, program) in
             self.variants.built.iter().flat_map(|v| v.kernels.iter().map(move |(_, program)| (v, program)))
         {
             let sizes = joined(&v.sizes[..operator.rank()], " x ");
-            let index = v.index.map_or("", dtype);
-            let _ = writeln!(kernels, "| `{}` | {} | {index} | {sizes} |", program.name, dtype(v.elem));
+            let index = v.index.map(|index| format!(" {} |", dtype(index))).unwrap_or_default();
+            let _ = writeln!(kernels, "| `{}` | {} |{index} {sizes} |", program.name, dtype(v.elem));
         }
         let mut refused = String::new();
         if !self.variants.refused.is_empty() {
@@ -174,7 +176,6 @@ impl Project<'_> {
             ("DESCRIPTION", format!("The operator {name} for Ascend NPUs with torch_npu")),
             ("CHIP", format!("{} (`--target {}`)", self.chip.soc, self.chip.name)),
             ("COMMAND", self.command()),
-            ("MEANING", operator.meaning().into()),
             ("EXAMPLE", joined(shape, ", ")),
             ("INDICES", sizes[0].to_string()),
             ("ROWS", sizes[1].to_string()),
@@ -272,6 +273,20 @@ impl Project<'_> {
         out += "}\n";
         out
     }
+}
+
+/// Words in lines of a hundred characters.
+fn wrapped(words: &[&str]) -> String {
+    let mut lines = vec![String::from("   ")];
+    for word in words {
+        if lines.last().is_some_and(|line| line.len() + 1 + word.len() > 100) {
+            lines.push("   ".into());
+        }
+        if let Some(line) = lines.last_mut() {
+            let _ = write!(line, " {word}");
+        }
+    }
+    lines.join("\n")
 }
 
 /// A dtype as `at::ScalarType` calls it.

@@ -18,9 +18,11 @@ ROOT = Path(__file__).resolve().parent
 PACKAGE = "headwater_OPERATOR"
 KERNELS = runpy.run_path(str(ROOT / "src" / PACKAGE / "_kernels.py"))["KERNELS"]
 
-# The chip's cores. Kernels set their own flags and barriers, so the compiler adds none (`--cce-auto-sync`).
-FLAGS = "@FLAGS@".split()
-# Flags that only newer compilers know. They check that a kernel names its kind of core; `FLAGS` says it here.
+# For the cores of the chip. Kernels set their own flags and barriers, so the compiler adds none (`--cce-auto-sync`).
+FLAGS = """
+@FLAGS@
+""".split()
+# Given where the compiler knows it: kernels are plain `__global__ __aicore__` functions.
 NEWER = ["--cce-disable-kernel-global-attr-check"]
 
 

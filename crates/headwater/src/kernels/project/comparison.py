@@ -17,14 +17,15 @@ class Comparison:
     def __init__(self, kernels, family, description):
         parser = argparse.ArgumentParser(description=description)
         parser.add_argument("--device", default="npu:0", help="where to run the kernels (default: npu:0)")
-        self.device = torch.device(parser.parse_args().device)
+        device = parser.parse_args().device
+        if device.startswith("npu"):
+            import torch_npu  # noqa: F401  (without it PyTorch knows no such device)
+        self.device = torch.device(device)
         self.failed = 0
         self.cases = []
         for name, (of, dtype, index, shape) in kernels.items():
             if of == family:
                 self.cases.append((name, getattr(torch, dtype), index and getattr(torch, index), shape))
-        if self.device.type == "npu":
-            import torch_npu  # noqa: F401
         torch.manual_seed(0)
 
     def random(self, shape, dtype):

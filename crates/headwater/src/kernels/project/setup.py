@@ -19,8 +19,8 @@ NATIVE = f"{PACKAGE}._native"
 
 # Found and not imported: that would need an NPU.
 found = importlib.util.find_spec("torch_npu")
-if found is None:
-    sys.exit("torch_npu is not installed: https://gitee.com/ascend/pytorch says which version goes with your PyTorch")
+if found is None or found.origin is None:
+    sys.exit("torch_npu is not installed: the version that belongs to this PyTorch is needed")
 TORCH_NPU = Path(found.origin).resolve().parent
 
 
