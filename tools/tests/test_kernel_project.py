@@ -377,3 +377,10 @@ def test_whole_projects_run_in_the_simulator(tmp_path, operator, chip, soc, shap
     assert said.endswith("all passed\n") and "of its bound" in said, said
     code = PREAMBLE.format(operator=operator) + FURTHER[operator]
     run(sys.executable, "-c", code, cwd=tmp_path, env=environment)
+    if operator == "add":
+        # A kernel that computes something else is found.
+        kernel = installed / "headwater_add/kernels/add_f32_1003.o"
+        assert kernel.read_bytes().count(b" add dst=") == 1
+        kernel.write_bytes(kernel.read_bytes().replace(b" add dst=", b" sub dst="))
+        said = run(sys.executable, "test_add.py", "--device", "cpu", cwd=project, env=environment, status=1)
+        assert "add_f16_1003: z: largest" in said and said.count(": FAILED") == 1 and said.endswith("1 failed\n"), said

@@ -140,6 +140,7 @@ fn kernels_of_a_chip_are_timed() {
             ("matmul", "256x384x512"),
             ("attention", "1x2x128x64"),
             ("gelu", "256x256"),
+            ("add", "256x256"),
             ("rms_norm", "64x256"),
             ("embedding_grad", "100x64"),
         ] {
