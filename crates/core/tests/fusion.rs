@@ -289,3 +289,28 @@ fn a_sum_of_the_backward_pass_takes_nothing_of_the_forward_pass_along() {
     let inputs = inputs(&graph);
     assert_eq!(reference::run(&graph, &inputs).unwrap(), reference::run(&fused, &inputs).unwrap());
 }
+
+#[test]
+fn batch_norm_in_evaluation_is_one_program_with_what_follows_a_convolution() {
+    // A residual block's end: both branches are normalised, added, rectified, and averaged by channel.
+    let mut b = Builder::new();
+    let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let [x, shortcut] = ["x", "shortcut"].map(|name| b.input(name, ty(&[2, 3, 4, 5]), InputRole::User));
+    let [mean, variance] = ["mean", "variance"].map(|name| b.input(name, ty(&[3]), InputRole::User));
+    let mut norm = |v: ValueId| {
+        let inputs = [Some(v), Some(mean), None, Some(mean), Some(variance)];
+        let attrs = Attrs::new().with("eps", 4.0);
+        b.apply(&ops::norm::batch_norm::BATCH_NORM_EVAL, &inputs, attrs).unwrap()[0]
+    };
+    let (x, shortcut) = (norm(x), norm(shortcut));
+    let y = b.add(x, shortcut).unwrap();
+    let y = unary(&mut b, &ops::pointwise::relu::RELU, y);
+    let pooled = b.sum(y, &[2, 3], false).unwrap();
+    b.output("y", y, OutputRole::User);
+    b.output("pooled", pooled, OutputRole::User);
+    let graph = b.finish();
+    let fused = fuse(graph.clone(), &Target::default()).unwrap();
+    assert_eq!(fused.nodes.len(), 1, "{fused}");
+    let inputs = inputs(&graph);
+    assert_eq!(reference::run(&graph, &inputs).unwrap(), reference::run(&fused, &inputs).unwrap());
+}

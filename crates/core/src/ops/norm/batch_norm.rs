@@ -150,7 +150,9 @@ pub static BATCH_NORM_EVAL: OpDef = OpDef {
     precision: Precision::Same,
     cost: Cost::PerOutput(4),
     body: Body::Rows(|cx, out| {
-        let (x, space) = (cx.ty(0)?, space(cx, 0)?);
+        // No row is summed: rows are those of pointwise programs, with which it fuses.
+        let x = cx.ty(0)?;
+        let space = ReduceSpace::new(&x.shape, &[x.shape.rank() - 1]);
         let mut b = space.builder();
         let v = b.read(x.dtype, space.full.clone());
         let [weight, bias, mean, var] = [1, 2, 3, 4].map(|i| param(cx, &space, &mut b, i));
