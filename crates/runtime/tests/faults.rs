@@ -239,11 +239,25 @@ fn a_class_out_of_range_is_named_by_file_column_and_sample() {
     let file = Dataset::open(&config.data.train).unwrap();
     let label = file.column("label").unwrap().bytes();
     let first = label.chunks(8).position(|l| l[0] == 2).unwrap();
-    let mut trainer =
-        Trainer::new(Arc::new(Cpu::new(1)), Model { graph: &graph, weights: &weights }, None, config, false)
-            .unwrap();
-    let e = trainer.run(&mut [], &AtomicBool::new(false)).unwrap_err().to_string();
+    let refused = |config: &TrainConfig| {
+        let model = Model { graph: &graph, weights: &weights };
+        let mut trainer = Trainer::new(Arc::new(Cpu::new(1)), model, None, config.clone(), false).unwrap();
+        trainer.run(&mut [], &AtomicBool::new(false)).unwrap_err().to_string()
+    };
+    let e = refused(&config);
     assert!(e.contains(&format!("2 in sample {first} of `label` in ")), "{e}");
+    // After a step on batches of other classes the run so far is kept.
+    let good: Vec<u32> =
+        (0..).zip(label.chunks(8)).filter(|(_, l)| l[0] < 2).map(|(i, _)| i).take(4).collect();
+    let order: Vec<u8> =
+        good.iter().chain(&[first as u32; 4]).flat_map(|i| (*i as i64).to_le_bytes()).collect();
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::I64, vec![2, 4], &order).unwrap();
+    let path = dir.path().join("order.safetensors");
+    safetensors::serialize_to_file([("order", view)], None, &path).unwrap();
+    config.data.order = Some(format!("{}:order", path.display()));
+    (config.steps, config.checkpoint.dir) = (Some(2), Some(dir.path().join("second/checkpoints")));
+    assert!(refused(&config).contains(&format!("2 in sample {first} of `label` in ")));
+    assert!(!saved(&dir.path().join("second"), 1)[0].is_empty());
 }
 
 #[test]
@@ -251,16 +265,22 @@ fn data_that_cannot_be_read_end_the_run_with_a_checkpoint() {
     use headwater_core::graph::{InputRole, OutputRole};
     use headwater_core::{Builder, DType, TensorType};
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("images.toml"), "channels = 1\nheight = 1\nwidth = 2").unwrap();
-    for i in 0..8u8 {
-        let mut bytes = Vec::new();
-        let mut encoder = png::Encoder::new(&mut bytes, 2, 1);
-        encoder.set_color(png::ColorType::Grayscale);
-        encoder.write_header().unwrap().write_image_data(&[i, 255]).unwrap();
-        // Batches of two: the third one fails.
-        let bytes = if i == 5 { b"no image".to_vec() } else { bytes };
-        std::fs::write(dir.path().join(format!("{i}.png")), bytes).unwrap();
-    }
+    let images = |name: &str, damaged: Option<u8>| {
+        let folder = dir.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("images.toml"), "channels = 1\nheight = 1\nwidth = 2").unwrap();
+        for i in 0..8u8 {
+            let mut bytes = Vec::new();
+            let mut encoder = png::Encoder::new(&mut bytes, 2, 1);
+            encoder.set_color(png::ColorType::Grayscale);
+            encoder.write_header().unwrap().write_image_data(&[i, 255]).unwrap();
+            let bytes = if damaged == Some(i) { b"no image".to_vec() } else { bytes };
+            std::fs::write(folder.join(format!("{i}.png")), bytes).unwrap();
+        }
+        folder
+    };
+    // In batches of two the third one fails.
+    let (whole, broken) = (images("whole", None), images("broken", Some(5)));
     let mut b = Builder::new();
     let w = b.parameter("w", DType::F32, &[2]);
     let x = b.input("images", TensorType::new(DType::F32, [2, 1, 1, 2]), InputRole::User);
@@ -269,12 +289,18 @@ fn data_that_cannot_be_read_end_the_run_with_a_checkpoint() {
     b.output("loss", loss, OutputRole::User);
     let graph = b.finish();
     let weights = std::collections::HashMap::from([("w".to_string(), vec![0; 8])]);
-    let mut config = config(dir.path());
-    (config.data.train, config.data.eval, config.data.sequential) = (dir.path().into(), None, true);
-    config.warmup = 0;
-    let model = Model { graph: &graph, weights: &weights };
-    let mut trainer = Trainer::new(Arc::new(Cpu::new(1)), model, None, config, false).unwrap();
-    let e = trainer.run(&mut [], &AtomicBool::new(false)).unwrap_err();
-    assert!(e.code() == "HW-R002" && e.to_string().contains("5.png"), "{e}");
-    assert!(!saved(dir.path(), 2)[0].is_empty());
+    let ends = |train: &Path, eval: Option<&Path>, place: &str| {
+        let mut config = config(&dir.path().join(place));
+        (config.data.train, config.data.eval) = (train.to_owned(), eval.map(Path::to_owned));
+        (config.data.sequential, config.warmup) = (true, 0);
+        config.eval.every = eval.map(|_| 3);
+        let model = Model { graph: &graph, weights: &weights };
+        let mut trainer = Trainer::new(Arc::new(Cpu::new(1)), model, None, config, false).unwrap();
+        let e = trainer.run(&mut [], &AtomicBool::new(false)).unwrap_err();
+        assert!(e.code() == "HW-R002" && e.to_string().contains("broken/5.png"), "{e}");
+    };
+    ends(&broken, None, "training");
+    assert!(!saved(&dir.path().join("training"), 2)[0].is_empty());
+    ends(&whole, Some(&broken), "evaluation");
+    assert!(!saved(&dir.path().join("evaluation"), 3)[0].is_empty());
 }

@@ -5,6 +5,7 @@
 mod blame;
 mod evaluate;
 mod event;
+mod resume;
 mod spans;
 
 pub use crate::course::{Best, Course};
@@ -15,7 +16,7 @@ use spans::Recorder;
 pub use spans::Span;
 
 use crate::average::Average;
-use crate::checkpoint::{Found, Progress, Snapshot, Store};
+use crate::checkpoint::{Progress, Snapshot, Store};
 use crate::config::{NonFinite, TrainConfig};
 use crate::data::{Batch, Dataset, Feeding, Loader, Order, Sampler, Shapes, located};
 use crate::error::{Error, Result};
@@ -85,6 +86,15 @@ pub struct Summary {
     pub evaluation: Option<Evaluation>,
     /// The best evaluation of the run, by the settings' metric.
     pub best: Option<Best>,
+}
+
+/// The results of a step's batches beside their gradients.
+#[derive(Default)]
+struct Summed {
+    /// Mean over the batches.
+    loss: f64,
+    samples: usize,
+    underflow: Option<Underflow>,
 }
 
 impl<'a> Trainer<'a> {
@@ -158,7 +168,7 @@ impl<'a> Trainer<'a> {
                     course = checkpoint.progress().course.clone();
                     average.as_mut().map_or(Ok(()), |a| checkpoint.restore_average(a))?;
                 }
-                (resumed, step) = resumption(&mut session, &config, steps, &opened, found)?;
+                (resumed, step) = resume::resumption(&mut session, &config, steps, &opened, found)?;
                 store = Some(opened);
             } else {
                 store = Some(Store::create(dir, config.checkpoint.keep)?);
@@ -254,8 +264,8 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// `NotFinite` if gradients are not and the settings say to stop; what data, device, observers and disk
-    /// report. After `NotFinite`, when data cannot be read, and when an observer refuses a step, the run so far
-    /// is saved.
+    /// report. Whatever ends the run, the steps done so far are saved, if the device still gives them. Running
+    /// statistics may then have seen the batch that failed.
     pub fn run(&mut self, observers: &mut [&mut dyn Observer], stop: &AtomicBool) -> Result<Summary> {
         let begin = Instant::now();
         let mut observers = Observers::new(observers);
@@ -264,8 +274,6 @@ impl<'a> Trainer<'a> {
         if let Some(event) = self.resumed.take() {
             tell(&event)?;
         }
-        let micro = self.config.accumulate as u64;
-        let mut loader = Loader::new(self.train.clone(), self.sampler.clone(), self.step * micro)?;
         let mut summary = Summary {
             step: self.step,
             complete: true,
@@ -273,58 +281,15 @@ impl<'a> Trainer<'a> {
             evaluation: None,
             best: self.course.best,
         };
-        let interval =
-            Duration::try_from_secs_f64(60.0 * self.config.checkpoint.minutes).unwrap_or(Duration::MAX);
-        let mut saved = Instant::now();
-        // A run that is resumed at its end is asked for its evaluation.
-        let mut owes = self.eval.is_some() && self.ended();
-        loop {
-            if owes || self.owes_evaluation() {
-                owes = false;
-                let Some(evaluation) = self.evaluate_and_tell(&mut tell, stop)? else {
-                    summary.complete = false;
-                    break;
-                };
-                (summary.evaluation, summary.best) = (Some(evaluation), self.course.best);
+        if let Err(e) = self.advance(&mut summary, &mut tell, stop) {
+            // A checkpoint that cannot be written is no reason to try again; what has diverged is saved already.
+            if self.step > 0 && !matches!(e, Error::Checkpoint { .. } | Error::NotFinite { .. }) {
+                let saved = self.save(&mut tell);
+                let unsaved = |cause| Event::Warning { message: format!("the run is not saved: {cause}") };
+                // An observer that cannot be told does not hide the error that counts.
+                let _ = saved.or_else(|cause| tell(&unsaved(cause)));
             }
-            let late = !interval.is_zero() && saved.elapsed() >= interval;
-            if self.step > 0 && (late || due(self.config.checkpoint.every, self.step)) {
-                self.save(&mut tell)?;
-                saved = Instant::now();
-            }
-            if self.ended() {
-                break;
-            }
-            let done = match self.train_step(&mut loader, stop) {
-                // The step left everything as it was: what was learned before is kept.
-                Err(Error::NotFinite { step, detail, diverged }) => {
-                    let saved = match diverged {
-                        false => self.save(&mut tell).map(|()| None)?,
-                        true => self.save_diverged()?,
-                    };
-                    let saved = saved.map_or(String::new(), |path| {
-                        format!("; saved in {}, from which no run resumes", path.display())
-                    });
-                    return Err(Error::NotFinite { step, detail: detail + &saved, diverged });
-                }
-                // No batch, so no step: likewise.
-                Err(e @ (Error::Data { .. } | Error::Io { .. } | Error::Feed(_))) if self.step > 0 => {
-                    self.save(&mut tell)?;
-                    return Err(e);
-                }
-                done => done?,
-            };
-            let Some(done) = done else {
-                summary.complete = false;
-                break;
-            };
-            summary.losses.push(done.loss);
-            if let Err(e) = tell(&Event::Step(done)) {
-                // Whoever cannot be told of the step may not hear of the checkpoint either; its error is the
-                // one that counts.
-                let _ = self.save(&mut |_| Ok(()));
-                return Err(e);
-            }
+            return Err(e);
         }
         self.save(&mut tell)?;
         summary.step = self.step;
@@ -337,6 +302,60 @@ impl<'a> Trainer<'a> {
             false => Event::Interrupted { step: self.step },
         })?;
         Ok(summary)
+    }
+
+    /// Steps, evaluations and checkpoints, until nothing is left to train or `stop` is set.
+    fn advance(
+        &mut self,
+        summary: &mut Summary,
+        tell: &mut dyn FnMut(&Event) -> Result<()>,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        let first = self.step * self.config.accumulate as u64;
+        let mut loader = Loader::new(self.train.clone(), self.sampler.clone(), first)?;
+        let interval =
+            Duration::try_from_secs_f64(60.0 * self.config.checkpoint.minutes).unwrap_or(Duration::MAX);
+        let mut saved = Instant::now();
+        // A run that is resumed at its end is asked for its evaluation.
+        let mut owes = self.eval.is_some() && self.ended();
+        loop {
+            if owes || self.owes_evaluation() {
+                owes = false;
+                let Some(evaluation) = self.evaluate_and_tell(tell, stop)? else {
+                    summary.complete = false;
+                    return Ok(());
+                };
+                (summary.evaluation, summary.best) = (Some(evaluation), self.course.best);
+            }
+            let late = !interval.is_zero() && saved.elapsed() >= interval;
+            if self.step > 0 && (late || due(self.config.checkpoint.every, self.step)) {
+                self.save(tell)?;
+                saved = Instant::now();
+            }
+            if self.ended() {
+                return Ok(());
+            }
+            let done = match self.train_step(&mut loader, stop) {
+                // The step left everything as it was: what was learned before is kept.
+                Err(Error::NotFinite { step, detail, diverged }) => {
+                    let saved = match diverged {
+                        false => self.save(tell).map(|()| None)?,
+                        true => self.save_diverged()?,
+                    };
+                    let saved = saved.map_or(String::new(), |path| {
+                        format!("; saved in {}, from which no run resumes", path.display())
+                    });
+                    return Err(Error::NotFinite { step, detail: detail + &saved, diverged });
+                }
+                done => done?,
+            };
+            let Some(done) = done else {
+                summary.complete = false;
+                return Ok(());
+            };
+            summary.losses.push(done.loss);
+            tell(&Event::Step(done))?;
+        }
     }
 
     /// True when nothing is left to train: all steps are done, or evaluations have ended the run.
@@ -383,39 +402,15 @@ impl<'a> Trainer<'a> {
         self.session.set_loss_scale(state.scale)?;
         self.session.set_fault(self.config.fault.is_some_and(|f| f.step == self.step))?;
         let before = self.running.iter().map(|t| self.session.read(t)).collect::<Result<Vec<_>>>()?;
-        let (mut loss, mut samples) = (0.0, 0);
-        let counts = self.session.can_underflow() && self.config.amp.counts_underflow(self.step);
-        let mut underflow: Option<Underflow> = None;
-        for i in 0..micro as u64 {
-            let next = match i > 0 && stop.load(Ordering::Relaxed) {
-                true => Ok(None),
-                false => self.timed("wait for data", None, |t| t.next(loader).map(Some)),
-            };
-            // Without a batch the step never was: running statistics are as before it.
-            if !matches!(next, Ok(Some(_))) {
-                for (tensor, bytes) in self.running.iter().zip(&before) {
-                    self.session.write(tensor, bytes)?;
-                }
-            }
-            let Some(batch) = next? else { return Ok(None) };
-            let shapes = self.train.shapes(batch.bucket, batch.samples);
-            let program = match counts {
-                true => self.counting_program(shapes)?,
-                false => self.training_program(shapes)?,
-            };
-            self.session.set_rng(self.config.seed, self.step * micro as u64 + i)?;
-            let ran = self.timed("gradients", Some(program), |t| t.session.gradients(program, &batch.inputs));
-            if let Err(e) = ran {
-                let samples = self.sampler.batch(batch.index).unwrap_or_default();
-                return Err(located(e, &self.train, &batch, &samples));
-            }
-            loss += self.session.output(program, 0)?.to_f64()[0] / micro as f64;
-            samples += batch.samples;
-            if counts {
-                let lost = self.session.underflow(program)?;
-                underflow = Some(underflow.unwrap_or_default().and(lost));
-            }
+        let summed = self.gradients(loader, stop);
+        // Without all of its gradients the step never was: running statistics are as before it.
+        if !matches!(summed, Ok(Some(_))) {
+            let mut tensors = self.running.iter().zip(&before);
+            let restored = tensors.try_for_each(|(tensor, bytes)| self.session.write(tensor, bytes));
+            // The first error is the one that counts.
+            summed.as_ref().map_or(Ok(()), |_| restored)?;
         }
+        let Some(Summed { loss, samples, underflow }) = summed? else { return Ok(None) };
         let lr = self.schedule.rate(self.step) * self.course.factor;
         let program = self.session.update_program()?;
         let update = self.timed("update", Some(program), |t| t.session.update(lr))?;
@@ -455,6 +450,37 @@ impl<'a> Trainer<'a> {
             samples,
             seconds: begin.elapsed().as_secs_f64(),
         }))
+    }
+
+    /// The gradients of a step, summed over its batches; `None` if `stop` was set before the last of them.
+    fn gradients(&mut self, loader: &mut Loader, stop: &AtomicBool) -> Result<Option<Summed>> {
+        let micro = self.config.accumulate;
+        let counts = self.session.can_underflow() && self.config.amp.counts_underflow(self.step);
+        let mut sums = Summed::default();
+        for i in 0..micro as u64 {
+            if i > 0 && stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let batch = self.timed("wait for data", None, |t| t.next(loader))?;
+            let shapes = self.train.shapes(batch.bucket, batch.samples);
+            let program = match counts {
+                true => self.counting_program(shapes)?,
+                false => self.training_program(shapes)?,
+            };
+            self.session.set_rng(self.config.seed, self.step * micro as u64 + i)?;
+            let ran = self.timed("gradients", Some(program), |t| t.session.gradients(program, &batch.inputs));
+            if let Err(e) = ran {
+                let samples = self.sampler.batch(batch.index).unwrap_or_default();
+                return Err(located(e, &self.train, &batch, &samples));
+            }
+            sums.loss += self.session.output(program, 0)?.to_f64()[0] / micro as f64;
+            sums.samples += batch.samples;
+            if counts {
+                let lost = self.session.underflow(program)?;
+                sums.underflow = Some(sums.underflow.unwrap_or_default().and(lost));
+            }
+        }
+        Ok(Some(sums))
     }
 
     /// The next batch.
@@ -614,30 +640,6 @@ fn recorded(order: &str, batch: usize) -> Result<Order> {
     Ok(Order::Recorded { indices: Arc::new(tensor.ints().iter().map(index).collect::<Result<_>>()?) })
 }
 
-/// Restores what was found for a run of `steps`, sets damaged checkpoints aside, and says what differs from
-/// the settings then.
-fn resumption(
-    session: &mut Session,
-    config: &TrainConfig,
-    steps: u64,
-    store: &Store,
-    found: Found,
-) -> Result<(Option<Event>, u64)> {
-    let Some(checkpoint) = found.checkpoint else { return Ok((None, 0)) };
-    let step = checkpoint.progress().step;
-    if step > steps {
-        let message =
-            format!("has done {step} steps, but the run has only {steps}: ask for more, or begin anew");
-        return Err(Error::checkpoint(checkpoint.path(), message));
-    }
-    checkpoint.restore(session)?;
-    // Only now it is known that the run goes on from here.
-    let damaged = store.set_aside(&found.damaged)?;
-    let changed = changes(&checkpoint.progress().config, config);
-    let path = checkpoint.path().to_owned();
-    Ok((Some(Event::Resume { step, path, changed, damaged }), step))
-}
-
 /// Names of a graph's parameters, tied ones under each.
 fn parameters(graph: &Graph) -> impl Iterator<Item = &str> + Clone {
     graph.inputs.iter().flat_map(|i| {
@@ -657,44 +659,4 @@ fn mutated(graph: &Graph, session: &Session) -> Vec<ModelTensor> {
     });
     let changed: Vec<&str> = changed.collect();
     session.tensors().iter().filter(|t| changed.contains(&t.name.as_str())).cloned().collect()
-}
-
-/// Settings that differ, by name, those left out that change nothing in what is computed.
-fn changes(old: &TrainConfig, new: &TrainConfig) -> Vec<String> {
-    let object = |c: &TrainConfig| match serde_json::to_value(c) {
-        Ok(serde_json::Value::Object(o)) => o,
-        _ => serde_json::Map::new(),
-    };
-    let (old, new) = (object(old), object(new));
-    let harmless = ["recompute", "memory_budget", "bucket_size", "checkpoint", "log"];
-    // Evaluations change nothing, unless they decide on the rate or on the end.
-    let decides = new["schedule"].get("name").is_some_and(|n| n == "plateau")
-        || [&old, &new].iter().any(|c| !c["eval"]["patience"].is_null());
-    let mut found = Vec::new();
-    for (name, value) in &new {
-        let passes = harmless.contains(&name.as_str()) || (name == "eval" && !decides);
-        if let Some(was) = old.get(name).filter(|_| !passes) {
-            differing(name, was, value, &mut found);
-        }
-    }
-    found
-}
-
-/// Adds the settings below `name` that differ, one by one.
-fn differing(name: &str, was: &serde_json::Value, now: &serde_json::Value, found: &mut Vec<String>) {
-    use serde_json::Value::{Null, Object};
-    match (was, now) {
-        (Object(was), Object(now)) if was.get("name") == now.get("name") => {
-            let new = now.keys().filter(|key| !was.contains_key(*key));
-            for key in was.keys().chain(new) {
-                let of = |all: &serde_json::Map<_, _>| all.get(key).cloned().unwrap_or(Null);
-                differing(&format!("{name}.{key}"), &of(was), &of(now), found);
-            }
-        }
-        _ if was == now => {}
-        _ => {
-            let spelled = |v: &serde_json::Value| if v.is_null() { "none".into() } else { v.to_string() };
-            found.push(format!("{name}: {} then, {} now", spelled(was), spelled(now)));
-        }
-    }
 }

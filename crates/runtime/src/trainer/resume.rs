@@ -1,0 +1,71 @@
+//! A run that goes on from a checkpoint, and in what its settings are no longer those of the checkpoint.
+
+use super::Event;
+use crate::checkpoint::{Found, Store};
+use crate::config::TrainConfig;
+use crate::error::{Error, Result};
+use crate::session::Session;
+
+/// Restores what was found for a run of `steps`, sets damaged checkpoints aside, and says what differs from
+/// the settings then.
+pub(super) fn resumption(
+    session: &mut Session,
+    config: &TrainConfig,
+    steps: u64,
+    store: &Store,
+    found: Found,
+) -> Result<(Option<Event>, u64)> {
+    let Some(checkpoint) = found.checkpoint else { return Ok((None, 0)) };
+    let step = checkpoint.progress().step;
+    if step > steps {
+        let message =
+            format!("has done {step} steps, but the run has only {steps}: ask for more, or begin anew");
+        return Err(Error::checkpoint(checkpoint.path(), message));
+    }
+    checkpoint.restore(session)?;
+    // Only now it is known that the run goes on from here.
+    let damaged = store.set_aside(&found.damaged)?;
+    let changed = changes(&checkpoint.progress().config, config);
+    let path = checkpoint.path().to_owned();
+    Ok((Some(Event::Resume { step, path, changed, damaged }), step))
+}
+
+/// Settings that differ, by name, those left out that change nothing in what is computed.
+fn changes(old: &TrainConfig, new: &TrainConfig) -> Vec<String> {
+    let object = |c: &TrainConfig| match serde_json::to_value(c) {
+        Ok(serde_json::Value::Object(o)) => o,
+        _ => serde_json::Map::new(),
+    };
+    let (old, new) = (object(old), object(new));
+    let harmless = ["recompute", "memory_budget", "bucket_size", "checkpoint", "log"];
+    // Evaluations change nothing, unless they decide on the rate or on the end.
+    let decides = new["schedule"].get("name").is_some_and(|n| n == "plateau")
+        || [&old, &new].iter().any(|c| !c["eval"]["patience"].is_null());
+    let mut found = Vec::new();
+    for (name, value) in &new {
+        let passes = harmless.contains(&name.as_str()) || (name == "eval" && !decides);
+        if let Some(was) = old.get(name).filter(|_| !passes) {
+            differing(name, was, value, &mut found);
+        }
+    }
+    found
+}
+
+/// Adds the settings below `name` that differ, one by one.
+fn differing(name: &str, was: &serde_json::Value, now: &serde_json::Value, found: &mut Vec<String>) {
+    use serde_json::Value::{Null, Object};
+    match (was, now) {
+        (Object(was), Object(now)) if was.get("name") == now.get("name") => {
+            let new = now.keys().filter(|key| !was.contains_key(*key));
+            for key in was.keys().chain(new) {
+                let of = |all: &serde_json::Map<_, _>| all.get(key).cloned().unwrap_or(Null);
+                differing(&format!("{name}.{key}"), &of(was), &of(now), found);
+            }
+        }
+        _ if was == now => {}
+        _ => {
+            let spelled = |v: &serde_json::Value| if v.is_null() { "none".into() } else { v.to_string() };
+            found.push(format!("{name}: {} then, {} now", spelled(was), spelled(now)));
+        }
+    }
+}
