@@ -1,7 +1,8 @@
 //! Trained weights in forms that other programs read: safetensors under the names that they expect, or a
 //! `.pt2` that `torch.export.load` opens.
 
-use crate::core::{DType, Tensor, TensorType};
+use crate::core::{DType, TensorType};
+use crate::infer::Raw;
 use crate::model::Model;
 use crate::runtime::config::InitConfig;
 use crate::runtime::data::to_safetensors;
@@ -171,28 +172,30 @@ impl Predictions {
     ///
     /// # Errors
     /// If an output is not one value a sample, or the disk refuses.
-    pub fn add(&mut self, samples: usize, outputs: &[Tensor]) -> Result<()> {
+    pub fn add(&mut self, samples: usize, outputs: &[Raw]) -> Result<()> {
         // NumPy has no bf16; f32 has all of its numbers.
         let npz = self.pending.end.extension().is_some_and(|e| e == "npz");
-        for (i, t) in outputs.iter().enumerate() {
-            let wide = (npz && t.dtype() == DType::BF16).then(|| t.cast(DType::F32));
-            let (t, name) = (wide.as_ref().unwrap_or(t), &self.names[i]);
-            let first = t.shape().first().copied();
+        for (i, raw) in outputs.iter().enumerate() {
+            let wide = (npz && raw.ty.dtype == DType::BF16).then(|| {
+                let t = raw.tensor().cast(DType::F32);
+                Raw { bytes: t.to_bytes(), ty: t.ty }
+            });
+            let (Raw { ty: own, bytes }, name) = (wide.as_ref().unwrap_or(raw), &self.names[i]);
+            let first = own.shape.first().copied();
             ensure!(
                 first == Some(samples),
-                "{name} is {}, not one value for each of {samples} samples: choose others with --outputs",
-                t.ty
+                "{name} is {own}, not one value for each of {samples} samples: choose others with --outputs"
             );
             if self.parts.len() == i {
                 let path = self.pending.temporary.with_extension(format!("{i}.part"));
                 let file = std::fs::File::create(&path)
                     .with_context(|| format!("cannot write {}", path.display()))?;
-                let ty = TensorType::new(t.dtype(), with_first(t.shape(), 0));
+                let ty = TensorType::new(own.dtype, with_first(&own.shape, 0));
                 self.parts.push((ty, file, path));
             }
             let (ty, file, path) = &mut self.parts[i];
-            ensure!(ty.shape[1..] == t.shape()[1..], "{name} changes its shape from batch to batch");
-            file.write_all(&t.to_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+            ensure!(ty.shape[1..] == own.shape[1..], "{name} changes its shape from batch to batch");
+            file.write_all(bytes).with_context(|| format!("cannot write {}", path.display()))?;
             ty.shape = with_first(&ty.shape, ty.shape[0] + samples).into();
         }
         Ok(())

@@ -36,14 +36,30 @@ pub struct Asked {
     pub average: bool,
 }
 
+/// A tensor as row-major little-endian bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Raw {
+    /// Dtype and shape.
+    pub ty: TensorType,
+    /// The elements.
+    pub bytes: Vec<u8>,
+}
+
+impl Raw {
+    /// The numbers.
+    pub fn tensor(&self) -> Tensor {
+        Tensor::from_bytes(&self.ty, &self.bytes)
+    }
+}
+
 /// A batch that was run.
 pub struct Ran<'a> {
     /// Samples in it.
     pub samples: usize,
     /// What was fed, by input; inputs that nothing wanted depends on are left out.
-    pub inputs: BTreeMap<&'a str, Tensor>,
+    pub inputs: BTreeMap<&'a str, Raw>,
     /// Wanted outputs, in order.
-    pub outputs: Vec<Tensor>,
+    pub outputs: Vec<Raw>,
 }
 
 /// What a run did.
@@ -164,12 +180,13 @@ pub fn run(
             let samples = count.unwrap_or(b.samples);
             let inputs = fed.iter().zip(&b.inputs).filter_map(|(f, bytes)| {
                 let (name, ty) = types.iter().find(|(n, _)| *n == f.input)?;
-                Some((name.as_str(), cut(Tensor::from_bytes(ty, bytes), b.samples, samples)))
+                Some((name.as_str(), cut(Raw { ty: ty.clone(), bytes: bytes.clone() }, b.samples, samples)))
             });
             let inputs = inputs.collect();
             let outputs = (0..session.outputs(program).count()).map(|i| {
-                let t = cut(session.output(program, i)?, b.samples, samples);
-                Ok(if asked.whole { filled(t, &full[i]) } else { t })
+                let (ty, bytes) = session.raw_output(program, i)?;
+                let raw = cut(Raw { ty: ty.clone(), bytes }, b.samples, samples);
+                Ok(if asked.whole { filled(raw, &full[i]) } else { raw })
             });
             let outputs = outputs.collect::<Result<_>>()?;
             each(Ran { samples, inputs, outputs })?;
@@ -181,31 +198,30 @@ pub fn run(
 }
 
 /// The first `samples` of a tensor that has `batch`.
-fn cut(t: Tensor, batch: usize, samples: usize) -> Tensor {
-    if samples == batch || t.shape().first() != Some(&batch) {
-        return t;
+fn cut(raw: Raw, batch: usize, samples: usize) -> Raw {
+    if samples == batch || raw.ty.shape.first() != Some(&batch) {
+        return raw;
     }
-    let bytes = t.to_bytes();
-    let mut shape = t.shape().to_vec();
+    let mut shape = raw.ty.shape.to_vec();
     shape[0] = samples;
-    let ty = TensorType::new(t.dtype(), shape);
-    Tensor::from_bytes(&ty, &bytes[..ty.bytes()])
+    let (ty, mut bytes) = (TensorType::new(raw.ty.dtype, shape), raw.bytes);
+    bytes.truncate(ty.bytes());
+    Raw { ty, bytes }
 }
 
 /// A batch of samples that are as large as those of `full`, of which it may have a first part in each dimension; zeros
 /// after it.
-fn filled(t: Tensor, full: &[usize]) -> Tensor {
-    let shape = t.shape().to_vec();
+fn filled(raw: Raw, full: &[usize]) -> Raw {
+    let shape = raw.ty.shape.to_vec();
     if shape.len() != full.len() || shape.is_empty() || shape[1..] == full[1..] {
-        return t;
+        return raw;
     }
     let all: Vec<usize> = std::iter::once(shape[0]).chain(full[1..].iter().copied()).collect();
-    let size = t.dtype().size();
+    let size = raw.ty.dtype.size();
     let row = shape[shape.len() - 1];
     let mut out = vec![0; all.iter().product::<usize>() * size];
-    let bytes = t.to_bytes();
     let mut index = vec![0; shape.len()];
-    for source in bytes.chunks_exact((row * size).max(1)) {
+    for source in raw.bytes.chunks_exact((row * size).max(1)) {
         let at = index.iter().zip(&all).fold(0, |at, (i, n)| at * n + i) * size;
         out[at..at + source.len()].copy_from_slice(source);
         for d in (0..shape.len() - 1).rev() {
@@ -216,7 +232,7 @@ fn filled(t: Tensor, full: &[usize]) -> Tensor {
             index[d] = 0;
         }
     }
-    Tensor::from_bytes(&TensorType::new(t.dtype(), all), &out)
+    Raw { ty: TensorType::new(raw.ty.dtype, all), bytes: out }
 }
 
 /// The graph with the wanted outputs alone.
@@ -263,11 +279,13 @@ mod tests {
     #[test]
     fn shorter_outputs_are_filled_up_with_zeros() {
         let t = Tensor::float(DType::F32, [2, 2, 2], (1..=8).map(f64::from).collect());
-        let long = filled(t.clone(), &[9, 3, 2]);
-        assert_eq!(long.shape()[..], [2, 3, 2]);
-        assert_eq!(long.floats(), [1., 2., 3., 4., 0., 0., 5., 6., 7., 8., 0., 0.]);
-        let square = filled(t.clone(), &[9, 3, 3]);
-        assert_eq!(square.floats()[..9], [1., 2., 0., 3., 4., 0., 0., 0., 0.]);
-        assert_eq!(filled(t.clone(), &[9, 2, 2]), t);
+        let raw = Raw { ty: t.ty.clone(), bytes: t.to_bytes() };
+        let long = filled(raw.clone(), &[9, 3, 2]);
+        assert_eq!(long.ty.shape[..], [2, 3, 2]);
+        assert_eq!(long.tensor().floats(), [1., 2., 3., 4., 0., 0., 5., 6., 7., 8., 0., 0.]);
+        let square = filled(raw.clone(), &[9, 3, 3]);
+        assert_eq!(square.tensor().floats()[..9], [1., 2., 0., 3., 4., 0., 0., 0., 0.]);
+        assert_eq!(filled(raw.clone(), &[9, 2, 2]), raw);
+        assert_eq!(cut(raw, 2, 1).tensor().floats(), [1., 2., 3., 4.]);
     }
 }

@@ -92,6 +92,8 @@ fn settings(place: &Place, all: &mut Vec<Bad>) {
         ("steps = 1\n[eval]\nkeep_best = true", "`eval.keep_best`", "data.eval"),
         ("steps = 1\n[eval]\nmin_delta = -1", "`eval.min_delta`", "HW-R004"),
         ("steps = 1\n[eval]\nmetric = 'f2'", "`f2`", "`accuracy`"),
+        ("steps = 1\n[eval]\ntop_k = 0", "`eval.top_k`", "HW-R004"),
+        ("steps = 1\n[eval]\ntop_k = -1", "top_k = -1", known),
         ("steps = 1\n[eval]\nevery = 0", "`eval.every`", "HW-R004"),
         ("steps = 1\n[eval]\nevry = 1", "`evry`", "`every`"),
         ("steps = 1\n[checkpoint]\nkeep = 0", "`checkpoint.keep`", "HW-R004"),
@@ -429,6 +431,8 @@ fn lines(place: &Place, all: &mut Vec<Bad>) {
         run(&["--steps", "1", "--resume"], 1, &["checkpoint.dir", "HW-R004"]),
         run(&["--steps", "1", "--resume", "--out", &place.path("tpyo")], 1, &["tpyo", "do not resume"]),
         run(&["--steps", "1", "--keep-best"], 1, &["eval.keep_best", "data.eval"]),
+        run(&["--steps", "1", "--eval", &train, "--metric", "r2"], 1, &["eval.metric", "labels are classes"]),
+        run(&["--steps", "1", "--eval", &train, "--metric", "perplexity"], 1, &["eval.metric", "no tokens"]),
         run(&["--steps", "1", "--patience", "0"], 1, &["eval.patience", "HW-R004"]),
         bad(&["explain", "HW-X999"], 1, &["HW-X999"]),
         bad(

@@ -4,11 +4,11 @@ use headwater::core::Tensor;
 use headwater::cpu::Cpu;
 use headwater::export::{self, Predictions};
 use headwater::import::Dims;
-use headwater::infer::{self, Asked, Done};
+use headwater::infer::{self, Asked, Done, Raw};
 use headwater::model::Model;
 use headwater::runtime::config::InitConfig;
+use headwater::runtime::score::{Measured, Scorer, Scores};
 use headwater::runtime::{Dataset, TrainConfig};
-use headwater::score::{Scorer, Scores};
 use headwater::weights::{Average, WeightFiles};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,13 +25,13 @@ fn config(steps: u64) -> TrainConfig {
     c
 }
 
-/// Runs the training and returns its losses and the loss and accuracy on the held-out samples.
-fn train(model: &Model, config: TrainConfig) -> (Vec<f64>, f64, f64) {
+/// Runs the training and returns its losses and the scores on the held-out samples.
+fn train(model: &Model, config: TrainConfig) -> (Vec<f64>, Scores) {
     let (device, stop) = (Arc::new(Cpu::new(2)), AtomicBool::new(false));
     let s = headwater::train::run(model, Dims::new(), config, device, false, &mut [], &stop)
         .unwrap_or_else(|e| panic!("{e:#}"));
     let e = s.evaluation.unwrap();
-    (s.losses, e.loss, e.accuracy.unwrap())
+    (s.losses, e.scores)
 }
 
 fn weights(path: &Path) -> Option<InitConfig> {
@@ -44,7 +44,7 @@ fn logits(model: &Model, asked: Asked) -> Vec<f64> {
     let asked = Asked { outputs: Some(vec![1]), whole: true, ..asked };
     let device = Arc::new(Cpu::new(2));
     infer::run(model, Dims::new(), &digits("heldout.safetensors"), &asked, device, &mut |ran| {
-        all.extend(ran.outputs[0].to_f64());
+        all.extend(ran.outputs[0].tensor().to_f64());
         Ok(())
     })
     .unwrap_or_else(|e| panic!("{e:#}"));
@@ -59,7 +59,9 @@ fn scored(model: &Model, asked: &Asked) -> (Done, Scores) {
     let mut scorer = Scorer::new(&inputs, &outputs, None, 5).unwrap();
     let (device, heldout) = (Arc::new(Cpu::new(2)), digits("heldout.safetensors"));
     let done = infer::run(model, Dims::new(), &heldout, asked, device, &mut |ran| {
-        scorer.add(&ran);
+        let (loss, Raw { ty, bytes }) = (ran.outputs[0].tensor().to_f64()[0], &ran.outputs[1]);
+        let measured = Measured { truth: &ran.inputs["labels"].tensor(), ty, bytes };
+        scorer.add(ran.samples, loss, Some(measured));
         Ok(())
     })
     .unwrap_or_else(|e| panic!("{e:#}"));
@@ -72,13 +74,14 @@ fn trained_weights_go_everywhere_with_the_same_bits() {
     let (run, model) = (dir.path().join("run"), Model::open(&digits("digits_vit.pt2")).unwrap());
     let mut c = config(4);
     c.checkpoint.dir = Some(run.clone());
-    let (losses, loss, accuracy) = train(&model, c);
+    let (losses, evaluated) = train(&model, c);
 
-    // `eval` of the run's folder is the trainer's own evaluation.
+    // `eval` of the run's folder is the trainer's own evaluation, all metrics of it.
     let asked = Asked { batch: Some(64), weights: weights(&run), ..Asked::default() };
     let (done, scores) = scored(&model, &asked);
     assert_eq!((done.samples, done.left_out, scores.samples), (360, 0, 360));
-    assert_eq!((scores.loss, scores.accuracy), (loss, Some(accuracy)));
+    assert_eq!(scores, evaluated);
+    assert!(scores.accuracy.is_some() && scores.by_class.is_some() && scores.top_k.is_some());
     assert_eq!(done.mapping.unwrap().missing, Vec::<String>::new());
 
     // An archive with these weights in it computes the same, and so do the weights in a file of their own.
@@ -121,16 +124,16 @@ fn averaged_weights_are_those_that_the_run_was_evaluated_with() {
     let (run, model) = (dir.path().join("run"), Model::open(&digits("digits_vit.pt2")).unwrap());
     let mut c = config(4);
     (c.ema, c.checkpoint.dir) = (Some(0.5), Some(run.clone()));
-    let (_, loss, accuracy) = train(&model, c);
+    let (_, evaluated) = train(&model, c);
 
     let plain = Asked { batch: Some(64), weights: weights(&run), ..Asked::default() };
     let asked = Asked { average: true, ..plain.clone() };
     let (done, scores) = scored(&model, &asked);
-    assert_eq!((scores.loss, scores.accuracy), (loss, Some(accuracy)));
+    assert_eq!(scores, evaluated);
     let mapping = done.mapping.unwrap();
     assert_eq!((mapping.average, mapping.missing), (Average::Taken, Vec::<String>::new()));
     let (done, scores) = scored(&model, &plain);
-    assert!(scores.loss != loss && done.mapping.is_some_and(|m| m.average == Average::Left));
+    assert!(scores.loss != evaluated.loss && done.mapping.is_some_and(|m| m.average == Average::Left));
 
     // An archive with the average in it computes the same.
     let averaged = dir.path().join("averaged.pt2");

@@ -4,6 +4,7 @@
 use headwater::runtime::TrainConfig;
 use headwater::runtime::optim::{Moment, Optimizer, Rule, Setting};
 use headwater::runtime::schedule::Shape;
+use headwater::runtime::score::Metric;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -177,7 +178,7 @@ fn page() -> String {
     for (setting, file, name) in [
         ("decay", "runtime/src/optim/groups.rs", "Decay"),
         ("data.last", "runtime/src/data/order.rs", "LastBatch"),
-        ("eval.metric", config, "Metric"),
+        ("eval.metric", "runtime/src/score/metric.rs", "Metric"),
         ("sparse_embeddings", "runtime/src/session/mod.rs", "Sparse"),
         ("moments", "runtime/src/session/mod.rs", "Moments"),
         ("nonfinite", config, "NonFinite"),
@@ -212,8 +213,14 @@ fn page() -> String {
     for f in items(job, "Job").1.iter().filter(|f| ["export", "golden"].contains(&f.name.as_str())) {
         let _ = writeln!(out, "| `model.{}` | {} |", f.name, f.doc);
     }
-    for f in items(job, "Accept").1 {
-        let _ = writeln!(out, "| `accept.{}` | {} |", f.name, f.doc);
+    for metric in Metric::ALL {
+        let limit = if metric.falls() { "Highest" } else { "Lowest" };
+        let _ = writeln!(
+            out,
+            "| `accept.{}` | {limit} {} on the held-out samples. |",
+            metric.name(),
+            metric.word()
+        );
     }
     out.push_str("| `[amp]` | The settings of `[amp]` above for the step that trains a second time; the level is O1 if none is named. |\n");
     out

@@ -4,9 +4,10 @@ use crate::Bytes;
 use crate::amp::AmpConfig;
 pub use crate::data::{AugmentConfig, Auto, Buckets, DataConfig};
 use crate::error::{Error, Result};
-use crate::evaluation::Evaluation;
 use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
 use crate::schedule::{Schedule, Shape, spelled};
+pub use crate::score::Metric;
+use crate::score::TOP_K;
 use crate::session::{Moments, Sparse, Training};
 use headwater_core::graph::NodeId;
 use headwater_core::pass::instrument::Fault;
@@ -129,14 +130,16 @@ pub struct InitConfig {
 }
 
 /// When and what to evaluate.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvalConfig {
     /// Steps between evaluations; one more at the end. Default: only at the end.
     pub every: Option<u64>,
-    /// Input with the class of each sample, for the accuracy. Default: the only integer input `[batch]`, if
-    /// an output is `[batch, classes]`.
+    /// Input that holds the truth: classes of samples, tokens or pixels, or numbers. Default: the one called labels,
+    /// label, targets, target or y (of several one of integers), or the only integer input that fits an output.
     pub labels: Option<String>,
+    /// Number of the largest logits that count for the metric `top_k`.
+    pub top_k: usize,
     /// By which evaluations are compared, for all that follows here and for the plateau schedule.
     pub metric: Metric,
     /// Evaluations without a better one after which the run ends early. Default: it never does.
@@ -147,31 +150,16 @@ pub struct EvalConfig {
     pub keep_best: bool,
 }
 
-/// By which evaluations are compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Metric {
-    /// The mean loss: lower is better.
-    #[default]
-    Loss,
-    /// The share of samples whose class is predicted: higher is better.
-    Accuracy,
-}
-
-impl Metric {
-    /// The metric of an evaluation; NaN where it has none.
-    pub fn of(self, e: &Evaluation) -> f64 {
-        match self {
-            Metric::Loss => e.loss,
-            Metric::Accuracy => e.accuracy.unwrap_or(f64::NAN),
-        }
-    }
-
-    /// As it is called in sentences.
-    pub fn word(self) -> &'static str {
-        match self {
-            Metric::Loss => "loss",
-            Metric::Accuracy => "accuracy",
+impl Default for EvalConfig {
+    fn default() -> Self {
+        EvalConfig {
+            every: None,
+            labels: None,
+            top_k: TOP_K,
+            metric: Metric::default(),
+            patience: None,
+            min_delta: 0.0,
+            keep_best: false,
         }
     }
 }
@@ -355,6 +343,7 @@ impl TrainConfig {
             _ => Ok(()),
         };
         zero(self.eval.every, "eval.every")?;
+        zero(Some(self.eval.top_k as u64), "eval.top_k")?;
         zero(self.checkpoint.every, "checkpoint.every")?;
         if !(self.checkpoint.minutes >= 0.0 && self.checkpoint.minutes.is_finite()) {
             let message = format!("must be 0 or more, it is {}", self.checkpoint.minutes);

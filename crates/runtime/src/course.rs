@@ -1,9 +1,10 @@
 //! Held-out evaluations as a run goes by: which was the best, when the run ends early, and when a plateau
 //! lowers the learning rate. Part of every checkpoint, so that a run that resumes decides as it would have.
 
-use crate::config::{EvalConfig, Metric};
+use crate::config::EvalConfig;
 use crate::evaluation::Evaluation;
 use crate::schedule::Shape;
+use crate::score::Metric;
 use serde::{Deserialize, Serialize};
 
 /// `ReduceLROnPlateau`'s `eps`: the least by which the learning rate falls.
@@ -52,12 +53,9 @@ impl Course {
             return false;
         }
         self.evaluated = Some(e.step);
-        let value = eval.metric.of(e);
         // A metric that is not finite is never better.
-        let ahead = |before: f64| match eval.metric {
-            Metric::Loss => before - value,
-            Metric::Accuracy => value - before,
-        };
+        let value = eval.metric.of(&e.scores).unwrap_or(f64::NAN);
+        let ahead = |before: f64| eval.metric.gain(value, before);
         let better = value.is_finite() && self.best.is_none_or(|b| ahead(b.value) > eval.min_delta);
         if better {
             (self.best, self.since) = (Some(Best { step: e.step, value }), 0);
@@ -71,9 +69,9 @@ impl Course {
     /// `ReduceLROnPlateau.step(value)` with a relative threshold.
     fn plateau(&mut self, value: f64, metric: Metric, shape: &Shape, lr: f64) {
         let &Shape::Plateau { factor, patience, threshold, cooldown, min_lr } = shape else { return };
-        let better = |level: f64| match metric {
-            Metric::Loss => value < level * (1.0 - threshold),
-            Metric::Accuracy => value > level * (1.0 + threshold),
+        let better = |level: f64| match metric.falls() {
+            true => value < level * (1.0 - threshold),
+            false => value > level * (1.0 + threshold),
         };
         if value.is_finite() && self.level.is_none_or(better) {
             (self.level, self.bad) = (Some(value), 0);
@@ -93,6 +91,11 @@ impl Course {
         }
     }
 
+    /// The course of a run that goes on with another metric: what was best by the one before says nothing.
+    pub fn compared_anew(self) -> Course {
+        Course { evaluated: self.evaluated, factor: self.factor, ..Course::default() }
+    }
+
     /// True when the run ends early: so many evaluations without a better one.
     pub fn ends(&self, eval: &EvalConfig) -> bool {
         eval.patience.is_some_and(|patience| self.since >= patience)
@@ -102,9 +105,11 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::score::Scores;
 
     fn at(step: u64, loss: f64) -> Evaluation {
-        Evaluation { step, loss, accuracy: Some(1.0 - loss), samples: 8, left_out: 0, seconds: 0.0 }
+        let scores = Scores { samples: 8, loss, accuracy: Some(1.0 - loss), ..Scores::default() };
+        Evaluation { step, scores, left_out: 0, seconds: 0.0 }
     }
 
     fn factors(losses: &[f64], shape: &Shape, metric: Metric, lr: f64) -> Vec<f64> {

@@ -1,20 +1,27 @@
 //! The result of an evaluation.
 
-use serde::Serialize;
+use crate::score::Scores;
+use serde::{Deserialize, Serialize};
 
 /// An evaluation on held-out data.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Steps done before it.
     pub step: u64,
-    /// Mean loss over the batches, weighted by their samples.
-    pub loss: f64,
-    /// Share of samples whose largest logit is that of their class, if the model has logits and labels.
-    pub accuracy: Option<f64>,
-    /// Samples evaluated.
-    pub samples: usize,
+    /// The scores.
+    #[serde(flatten)]
+    pub scores: Scores,
     /// Samples left out because they fill no batch and the model cannot be bound to a smaller one.
     pub left_out: usize,
     /// Seconds it took.
     pub seconds: f64,
+}
+
+impl Evaluation {
+    /// The same without the counts by label and prediction, which are as many as the square of the classes.
+    pub fn brief(&self) -> Evaluation {
+        let mut brief = self.clone();
+        brief.scores.by_class.iter_mut().for_each(|by| by.confusion.clear());
+        brief
+    }
 }

@@ -1,5 +1,5 @@
 //! Runs plans and owns all mutable state: parameters, moments, buffers, random state, the data's position;
-//! trains, evaluates, logs and saves.
+//! trains, evaluates, measures, logs and saves.
 //!
 //! Knows devices only through `core::device`, and models only as graphs with named inputs: not where they
 //! come from. All files it reads are treated as hostile: what they hold ends in typed errors, never in a
@@ -20,6 +20,7 @@ pub mod log;
 pub mod optim;
 pub mod scaler;
 pub mod schedule;
+pub mod score;
 pub mod session;
 pub mod trainer;
 

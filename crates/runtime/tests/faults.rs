@@ -7,7 +7,7 @@ use common::{config, graph, weights, write_data};
 use headwater_core::graph::NodeId;
 use headwater_core::pass::instrument::Fault;
 use headwater_cpu::Cpu;
-use headwater_runtime::config::FaultConfig;
+use headwater_runtime::config::{FaultConfig, Metric};
 use headwater_runtime::data::{Dataset, Shapes};
 use headwater_runtime::log::{JsonLines, TensorBoard};
 use headwater_runtime::{Error, Event, Model, Observer, Result, Summary, TrainConfig, Trainer};
@@ -94,7 +94,7 @@ fn an_evaluation_that_was_interrupted_is_made_up_for_on_resuming() {
     assert_eq!((summary.step, summary.complete, summary.evaluation), (20, false, None));
     let again = run(&mut trainer(&config, true).unwrap());
     assert!(again.complete && again.losses.is_empty());
-    assert_eq!(again.evaluation.unwrap().samples, common::SAMPLES);
+    assert_eq!(again.evaluation.unwrap().scores.samples, common::SAMPLES);
 }
 
 #[test]
@@ -258,6 +258,23 @@ fn a_class_out_of_range_is_named_by_file_column_and_sample() {
     (config.steps, config.checkpoint.dir) = (Some(2), Some(dir.path().join("second/checkpoints")));
     assert!(refused(&config).contains(&format!("2 in sample {first} of `label` in ")));
     assert!(!saved(&dir.path().join("second"), 1)[0].is_empty());
+}
+
+#[test]
+fn a_metric_that_the_model_does_not_have_is_refused_before_the_run() {
+    let dir = data();
+    let mut config = config(dir.path());
+    for (metric, why) in
+        [(Metric::Perplexity, "no tokens"), (Metric::R2, "classes"), (Metric::TopK, "3 classes")]
+    {
+        config.eval.metric = metric;
+        let e = trainer(&config, false).err().unwrap();
+        let said = e.to_string();
+        assert!(e.code() == "HW-R004" && said.contains("`eval.metric`") && said.contains(why), "{said}");
+    }
+    config.eval.labels = Some("x".into());
+    let said = trainer(&config, false).err().unwrap().to_string();
+    assert!(said.contains("`eval.labels`") && said.contains("for x"), "{said}");
 }
 
 #[test]

@@ -75,8 +75,8 @@ fn every_level_starts_as_f32_and_learns() {
             // The first loss: a dozen roundings on the way, each of half an epsilon, doubled by the square.
             let apart = (low.losses[0] / full.losses[0] - 1.0).abs();
             assert!(apart > 0.0 && apart < 12.0 * dtype.epsilon(), "{named}: {apart}");
-            let end = low.evaluation.as_ref().unwrap().loss;
-            let truth = full.evaluation.as_ref().unwrap().loss;
+            let end = low.evaluation.as_ref().unwrap().scores.loss;
+            let truth = full.evaluation.as_ref().unwrap().scores.loss;
             // What precision costs, skipped steps included, is little of what training gains.
             assert!(end - truth < 0.02 * (full.losses[0] - truth), "{named}: {end}, {truth} in f32");
             assert!(end < 0.5 * low.losses[0], "{named}: {} to {end}", low.losses[0]);

@@ -8,7 +8,7 @@ use headwater_core::device::Device;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::{Builder, DType, Tensor, TensorType};
 use headwater_cpu::Cpu;
-use headwater_runtime::config::NonFinite;
+use headwater_runtime::config::{Metric, NonFinite};
 use headwater_runtime::data::{Dataset, LastBatch, Shapes};
 use headwater_runtime::log::{JsonLines, TensorBoard};
 use headwater_runtime::optim::Optimizer;
@@ -62,10 +62,11 @@ fn training_learns_and_has_the_same_bits_for_any_number_of_threads() {
         let summary = run(&mut trainer(threads, &config, 0.1, false).unwrap());
         assert_eq!(summary.losses.len(), 40 * (common::SAMPLES / BATCH));
         let evaluation = summary.evaluation.unwrap();
-        assert!(evaluation.loss < 0.25 * summary.losses[0], "{} to {}", summary.losses[0], evaluation.loss);
-        assert!(evaluation.accuracy.unwrap() > 0.8, "{evaluation:?}");
+        let scores = &evaluation.scores;
+        assert!(scores.loss < 0.25 * summary.losses[0], "{} to {}", summary.losses[0], scores.loss);
+        assert!(scores.accuracy.unwrap() > 0.8, "{scores:?}");
         // The last two samples fill no batch of four, but the model can be bound to two.
-        assert_eq!((evaluation.samples, evaluation.left_out), (common::SAMPLES, 0));
+        assert_eq!((scores.samples, evaluation.left_out), (common::SAMPLES, 0));
         models.push((model(dir.path(), summary.step), summary.losses));
     }
     assert_eq!(models[0], models[1]);
@@ -277,7 +278,7 @@ fn a_smaller_last_batch_is_kept_or_refused() {
     assert!(matches!(e, Error::Rebind { batch: 2, .. }), "{e}");
     config.data.last = LastBatch::Drop;
     let evaluation = run(&mut fixed(&config)).evaluation.unwrap();
-    assert_eq!((evaluation.samples, evaluation.left_out), (20, 2));
+    assert_eq!((evaluation.scores.samples, evaluation.left_out), (20, 2));
     config.data.last = LastBatch::Error;
     assert!(matches!(trainer(1, &config, 0.0, false), Err(Error::Feed(_))));
 }
@@ -500,7 +501,7 @@ fn a_run_ends_early_and_keeps_its_best_evaluation_also_when_interrupted() {
     let evaluations: Vec<_> = events
         .iter()
         .filter_map(|e| match e {
-            Event::Evaluation(e) => Some((e.step, e.loss)),
+            Event::Evaluation(e) => Some((e.step, e.scores.loss)),
             _ => None,
         })
         .collect();
@@ -546,6 +547,54 @@ fn a_run_ends_early_and_keeps_its_best_evaluation_also_when_interrupted() {
 }
 
 #[test]
+fn every_metric_of_evaluations_can_choose_the_best() {
+    let dir = data();
+    let mut config = config(dir.path());
+    (config.eval.every, config.eval.keep_best) = (Some(2), true);
+    config.optimizer = serde_json::from_str(r#"{"name": "AdamW", "lr": 0.02}"#).unwrap();
+    (config.log.json, config.log.tensorboard) = (None, None);
+    for metric in [Metric::Accuracy, Metric::F1, Metric::Iou] {
+        config.eval.metric = metric;
+        config.checkpoint.dir = Some(dir.path().join(metric.name()).join("checkpoints"));
+        let log = dir.path().join(metric.name()).join("log.jsonl");
+        let mut trainer = trainer(1, &config, 0.0, false).unwrap();
+        let mut json = JsonLines::create(&log).unwrap();
+        let mut evaluations = Vec::new();
+        let mut hear = |e: &Event| {
+            if let Event::Evaluation(e) = e {
+                evaluations.push(e.clone());
+            }
+            Ok(())
+        };
+        let summary = trainer.run(&mut [&mut json, &mut hear], &AtomicBool::new(false)).unwrap();
+        // The first of several that are equally good.
+        let best = evaluations
+            .iter()
+            .rev()
+            .max_by(|a, b| metric.of(&a.scores).unwrap().total_cmp(&metric.of(&b.scores).unwrap()));
+        let best = best.map(|e| (e.step, metric.of(&e.scores).unwrap()));
+        assert_eq!(summary.best.map(|b| (b.step, b.value)), best, "{metric:?}");
+        let kept =
+            dir.path().join(metric.name()).join(format!("checkpoints/best-step-{:08}", best.unwrap().0));
+        assert!(kept.is_dir(), "{metric:?}");
+        // The log has the metrics, and not the counts by class.
+        let text = std::fs::read_to_string(&log).unwrap();
+        let line = text.lines().rfind(|l| l.contains("\"evaluation\"")).unwrap();
+        let logged: headwater_runtime::trainer::Evaluation = serde_json::from_str(line).unwrap();
+        assert_eq!(&logged, &evaluations.last().unwrap().brief());
+        assert!(!evaluations.last().unwrap().scores.by_class.as_ref().unwrap().confusion.is_empty());
+    }
+    // A best value by another metric says nothing when a run goes on.
+    (config.eval.metric, config.steps) = (Metric::Loss, Some(24));
+    let (events, summary) = told(&mut trainer(1, &config, 0.0, true).unwrap(), None);
+    let losses = events.iter().filter_map(|e| match e {
+        Event::Evaluation(e) => Some(e.scores.loss),
+        _ => None,
+    });
+    assert_eq!(summary.best.map(|b| b.value), losses.min_by(f64::total_cmp));
+}
+
+#[test]
 fn averaged_weights_are_those_of_the_formula_and_resume() {
     let settings = |dir: &Path| {
         let mut config = config(dir);
@@ -586,7 +635,7 @@ fn averaged_weights_are_those_of_the_formula_and_resume() {
     let plain = data();
     let without = run(&mut trainer(1, &config(plain.path()), 0.0, false).unwrap());
     assert_eq!(model(plain.path(), 20), model(whole.path(), 20));
-    assert_ne!(without.evaluation.unwrap().loss, summary.evaluation.unwrap().loss);
+    assert_ne!(without.evaluation.unwrap().scores.loss, summary.evaluation.unwrap().scores.loss);
 
     let dir = data();
     told(&mut trainer(1, &settings(dir.path()), 0.0, false).unwrap(), Some(7));

@@ -3,12 +3,12 @@
 use super::{Outcome, Status, Talk};
 use crate::core::device::Device;
 use crate::import::Dims;
-use crate::infer::{self, Asked};
+use crate::infer::{self, Asked, Raw};
 use crate::model::{Model, parse_dims};
-use crate::report::{Table, text};
+use crate::report::scores;
 use crate::runtime::config::{Buckets, DataConfig, InitConfig};
-use crate::score::{Scorer, Scores};
-use anyhow::{Context, Result};
+use crate::runtime::score::{Measured, Scorer};
+use anyhow::{Context, Error, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -96,75 +96,35 @@ pub struct Args {
     top: usize,
 }
 
-/// Confusion matrices of more classes are only in the JSON.
-const SHOWN: usize = 12;
-
 pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
     let (model, dims) = args.forward.model()?;
     let bound = model.bind(&dims.clone().or_exported())?;
     let inputs: Vec<_> = bound.user_inputs().map(|(n, t)| (n.to_string(), t.clone())).collect();
     let users = bound.graph.outputs.iter().filter(|o| o.role == crate::core::graph::OutputRole::User);
     let outputs: Vec<_> = users.map(|o| bound.graph.ty(o.value).clone()).collect();
-    let mut scorer = Scorer::new(&inputs, &outputs, args.labels.as_deref(), args.top)?;
-    let asked = args.forward.asked()?;
+    let mut scorer = Scorer::new(&inputs, &outputs, args.labels.as_deref(), args.top).map_err(Error::msg)?;
+    let wanted = scorer.wanted().map(|(input, output)| (input.to_string(), output));
+    // The loss, and the output that is measured.
+    let chosen = std::iter::once(0).chain(wanted.iter().map(|w| w.1)).collect();
+    let asked = Asked { outputs: Some(chosen), ..args.forward.asked()? };
     let done = infer::run(&model, dims, args.forward.data(), &asked, device, &mut |ran| {
-        scorer.add(&ran);
+        let loss = ran.outputs[0].tensor().to_f64()[0];
+        let truth = wanted.as_ref().and_then(|(input, _)| ran.inputs.get(input.as_str())).map(Raw::tensor);
+        let measured = truth.as_ref().zip(ran.outputs.get(1));
+        let measured = measured.map(|(truth, Raw { ty, bytes })| Measured { truth, ty, bytes });
+        scorer.add(ran.samples, loss, measured);
         Ok(())
     })?;
     done.weights().for_each(|l| talk.line(l));
-    let scores = scorer.finish();
-    talk.table(&table(&scores));
-    if let Some(by) = scores.by_class.as_ref().filter(|b| b.confusion.len() <= SHOWN) {
-        talk.table(&confusion(&by.confusion));
-    }
-    scores.notes.iter().for_each(|n| talk.line(format!("note: {n}")));
+    let found = scorer.finish();
+    scores::tables("Held-out data", &found).iter().for_each(|t| talk.table(t));
+    found.notes.iter().for_each(|n| talk.line(format!("note: {n}")));
     if done.left_out > 0 {
         talk.line(format!(
             "note: {} samples are left out: they fill no batch, and the model takes no smaller one",
             done.left_out
         ));
     }
-    let result = serde_json::json!({ "scores": scores, "left_out": done.left_out, "weights": done.mapping });
+    let result = serde_json::json!({ "scores": found, "left_out": done.left_out, "weights": done.mapping });
     Outcome::of(result, Status::Done)
-}
-
-fn table(s: &Scores) -> Table {
-    let mut t = Table::new("Held-out data", &["what", ">value"]);
-    let mut row = |what: &str, value: Option<f64>| {
-        if let Some(v) = value {
-            t.row([what.into(), text::number(v)]);
-        }
-    };
-    row("samples", Some(s.samples as f64));
-    row("loss", Some(s.loss));
-    row("labels counted", s.counted.map(|c| c as f64));
-    row("accuracy", s.accuracy);
-    if let Some((k, share)) = s.top_k {
-        row(&format!("top-{k} accuracy"), Some(share));
-    }
-    row("perplexity", s.perplexity);
-    if let Some(b) = &s.by_class {
-        row("precision, mean over classes", Some(b.precision));
-        row("recall, mean over classes", Some(b.recall));
-        row("F1, mean over classes", Some(b.f1));
-        row("IoU, mean over classes", Some(b.iou));
-    }
-    if let Some(r) = &s.regression {
-        row("MSE", Some(r.mse));
-        row("MAE", Some(r.mae));
-        row("R²", Some(r.r2));
-    }
-    t
-}
-
-fn confusion(counts: &[Vec<u64>]) -> Table {
-    let heads: Vec<String> = (0..counts.len()).map(|c| format!(">{c}")).collect();
-    let columns: Vec<&str> =
-        std::iter::once("label \\ predicted").chain(heads.iter().map(String::as_str)).collect();
-    let mut t = Table::new("Confusion matrix", &columns);
-    for (label, row) in counts.iter().enumerate() {
-        let cells = std::iter::once(label.to_string()).chain(row.iter().map(u64::to_string));
-        t.rows.push(cells.collect());
-    }
-    t
 }

@@ -1,7 +1,8 @@
 //! A training run on the terminal: a bar with loss, rate and time left; evaluations and checkpoints as lines.
 
 use super::console::{plain, say};
-use crate::report::text;
+use crate::report::{scores, text};
+use crate::runtime::score::Metric;
 use crate::runtime::trainer::{Event, Observer};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ pub(crate) struct Progress {
     /// When a step was last told where no bar is drawn.
     told: Instant,
     quiet: bool,
+    /// By which evaluations are compared.
+    metric: Metric,
 }
 
 /// Weight of a new loss in the mean shown.
@@ -25,7 +28,8 @@ const NOW_AND_THEN: Duration = Duration::from_secs(10);
 impl Progress {
     /// Nothing is drawn with `quiet`.
     pub fn new(quiet: bool) -> Self {
-        Progress { bar: ProgressBar::hidden(), smooth: None, told: Instant::now(), quiet }
+        let (bar, metric) = (ProgressBar::hidden(), Metric::default());
+        Progress { bar, smooth: None, told: Instant::now(), quiet, metric }
     }
 
     /// A line that stays: above the bar, or by itself where standard error is no terminal.
@@ -45,7 +49,7 @@ impl Observer for Progress {
         match event {
             Event::Start(s) => {
                 // A migration trains several times.
-                self.smooth = None;
+                (self.smooth, self.metric) = (None, s.config.eval.metric);
                 let style = "{spinner} {bar:32} {pos}/{len} · {msg} · elapsed {elapsed}, remaining {eta}";
                 let style =
                     ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -109,11 +113,8 @@ impl Observer for Progress {
                 }
             }
             Event::Evaluation(e) => {
-                let accuracy = e.accuracy.map_or(String::new(), |a| format!(", accuracy {a:.4}"));
-                self.say(format!(
-                    "step {}: held-out loss {:.4}{accuracy} on {} samples",
-                    e.step, e.loss, e.samples
-                ));
+                let found = scores::line(&e.scores, self.metric);
+                self.say(format!("step {}: held-out {found} on {} samples", e.step, e.scores.samples));
             }
             Event::Checkpoint { step, path, best } => {
                 let what = if *best { "the best so far, saved" } else { "saved" };
@@ -121,7 +122,8 @@ impl Observer for Progress {
             }
             Event::EarlyStop { step, best, since } => {
                 let best = best.map_or("none was finite".to_string(), |b| {
-                    format!("the best, {:.4}, was at step {}", b.value, b.step)
+                    let value = scores::shown(self.metric, b.value);
+                    format!("the best, {} {value}, was at step {}", self.metric.word(), b.step)
                 });
                 self.say(format!(
                     "step {step}: ends early, {since} evaluations without a better one; {best}"

@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::model::{Model, parse_dims};
 use crate::report::history::History;
 use crate::report::live::Live;
-use crate::report::{Block, facts};
+use crate::report::{Block, facts, scores};
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
 use crate::runtime::config::Buckets;
@@ -123,8 +123,9 @@ pub struct Args {
     /// Keep the checkpoint of the best evaluation, as best-step-<n> in --out.
     #[arg(long, help_heading = "Evaluation")]
     keep_best: bool,
-    /// By which evaluations are compared: loss (default) or accuracy.
-    #[arg(long, help_heading = "Evaluation")]
+    /// By which evaluations are compared: loss (default), accuracy, top_k, perplexity, precision, recall, f1, iou, mse, mae
+    /// or r2; what `headwater eval` measures.
+    #[arg(long, value_name = "NAME", help_heading = "Evaluation")]
     metric: Option<String>,
     /// Decay of an exponential moving average of the weights, such as 0.999; evaluations are of the average, which
     /// eval, predict and export take with --ema.
@@ -164,7 +165,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
     }
     let stop = super::signals::stop()?;
     let mut progress = Progress::new(talk.json);
-    let metric = config.eval.metric.word();
+    let metric = config.eval.metric;
     let dims = parse_dims(&args.dims)?;
     let machine = facts::machine(&*device, &Machine::detect());
     let summary = with_trainer(&model, dims, config, device, args.resume, |trainer, config| {
@@ -182,11 +183,15 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         summary
     })?;
     if let Some(e) = &summary.evaluation {
-        let accuracy = e.accuracy.map_or(String::new(), |a| format!(", accuracy {a:.4}"));
-        talk.line(format!("held-out loss {:.4}{accuracy}", e.loss));
+        let earlier = match e.step == summary.step {
+            true => String::new(),
+            false => format!(", at step {}", e.step),
+        };
+        talk.line(format!("held-out {}{earlier}", scores::line(&e.scores, metric)));
     }
     if let Some(best) = summary.best.filter(|b| b.step != summary.step) {
-        talk.line(format!("best held-out {metric} {:.4}, at step {}", best.value, best.step));
+        let (word, value) = (metric.word(), scores::shown(metric, best.value));
+        talk.line(format!("best held-out {word} {value}, at step {}", best.step));
     }
     let result = serde_json::json!({
         "step": summary.step,

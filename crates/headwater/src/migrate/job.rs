@@ -3,8 +3,10 @@
 use crate::core::pass::precision::Level;
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
+use crate::runtime::score::Metric;
 use anyhow::{Context, Result};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A job's file in its folder.
@@ -51,15 +53,11 @@ fn default_amp() -> AmpConfig {
     AmpConfig { level: Level::O1, ..AmpConfig::default() }
 }
 
-/// Limits that the trained model must keep on held-out data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Accept {
-    /// Lowest accuracy, 0 to 1.
-    pub accuracy: Option<f64>,
-    /// Highest loss.
-    pub loss: Option<f64>,
-}
+/// Limits that the trained model must keep on held-out data: by metric the lowest value, or the highest of one that
+/// is better the lower it is.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct Accept(pub BTreeMap<Metric, f64>);
 
 impl Job {
     /// Reads `migrate.toml` of a folder, or a file of that form.

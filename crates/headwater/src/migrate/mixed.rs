@@ -3,9 +3,10 @@
 use super::training::{Frame, Places, Ran, Trained, run};
 use super::{Found, Job, Watcher};
 use crate::core::pass::precision::Level;
-use crate::report::{Block, Chart, Series, Table, text};
+use crate::report::{Block, Chart, Series, Table, scores, text};
 use crate::runtime::amp::AmpConfig;
-use crate::runtime::trainer::{Evaluation, Summary};
+use crate::runtime::score::{Metric, Scores};
+use crate::runtime::trainer::Summary;
 use anyhow::Result;
 
 /// How much higher the loss may be, relative, where there is no accuracy to judge by.
@@ -46,12 +47,13 @@ pub(super) fn mixed(
     let side = |summary, losses| Side { summary, tail: tail(losses) };
     let verdict = judge(&side(&trained.summary, &plain_losses), &side(&summary, &losses));
     let mut table = Table::new("Both runs", &["what", &format!(">{plain}"), &format!(">{chosen}")]);
-    let shown = |x: Option<f64>| x.map_or("—".to_string(), |x| format!("{x:.4}"));
-    let mut row = |what: &str, of: &dyn Fn(&Summary) -> Option<f64>| {
-        table.row([what.to_string(), shown(of(&trained.summary)), shown(of(&summary))]);
-    };
-    row("held-out accuracy", &|s| s.evaluation.as_ref().and_then(|e| e.accuracy));
-    row("held-out loss", &|s| s.evaluation.as_ref().map(|e| e.loss));
+    for metric in Metric::ALL {
+        let of = |s: &Summary| Some(scores::shown(metric, metric.of(&s.evaluation.as_ref()?.scores)?));
+        if let Some(ours) = of(&summary) {
+            let plain = of(&trained.summary).unwrap_or("—".into());
+            table.row([format!("held-out {}", metric.word()), plain, ours]);
+        }
+    }
     let mut both = |what: &str, a: String, b: String| table.row([what.to_string(), a, b]);
     both(
         "loss, mean over the last tenth",
@@ -83,8 +85,8 @@ pub(super) fn mixed(
         .next(next)
         .value("level", job.amp.level.to_string())
         .value("dtype", job.amp.properties()?.dtype.to_string())
-        .value("loss", summary.evaluation.as_ref().map(|e| e.loss))
-        .value("accuracy", summary.evaluation.as_ref().and_then(|e| e.accuracy))
+        .value("loss", summary.evaluation.as_ref().map(|e| e.scores.loss))
+        .value("accuracy", summary.evaluation.as_ref().and_then(|e| e.scores.accuracy))
         .value("losses", &losses)
         .value("step_seconds", history.speed().0)
         .value("planned_bytes", held)
@@ -140,22 +142,25 @@ struct Judged {
 /// Whether the second run is worse than the first by more than chance: runs that differ in rounding alone
 /// part ways as runs of different seeds do.
 fn judge(plain: &Side, mixed: &Side) -> Judged {
-    let both = |of: &dyn Fn(&Evaluation) -> Option<f64>| {
-        Some((of(plain.summary.evaluation.as_ref()?)?, of(mixed.summary.evaluation.as_ref()?)?))
+    let both = |of: &dyn Fn(&Scores) -> Option<f64>| {
+        let of = |s: &Summary| of(&s.evaluation.as_ref()?.scores);
+        Some((of(plain.summary)?, of(mixed.summary)?))
     };
-    if let (Some((a, b)), Some(e)) = (both(&|e| e.accuracy), &mixed.summary.evaluation) {
+    // Shares of samples: tokens and pixels of one sample are not independent, so that their number says nothing of chance.
+    let by_sample = |s: &Scores| s.accuracy.filter(|_| s.counted == Some(s.samples as u64));
+    if let (Some((a, b)), Some(e)) = (both(&by_sample), &mixed.summary.evaluation) {
         // Two standard errors of a difference of two shares, and one sample.
-        let n = e.samples as f64;
+        let n = e.scores.samples as f64;
         let chance = 2.0 * ((a * (1.0 - a) + b * (1.0 - b)) / n).sqrt() + 1.0 / n;
         let cost = a - b > chance;
-        let word = if cost { "it COSTS accuracy" } else { "no cost beyond chance" };
+        let word = if cost { "it COSTS accuracy" } else { "no loss of accuracy beyond chance" };
         let text = format!(
-            "{word}: {b:.4} of {} held-out samples, {a:.4} in full precision; up to {chance:.4} is chance",
-            e.samples
+            "{word}: {b:.4} on {} held-out samples, {a:.4} in full precision; a difference of up to {chance:.4} is chance",
+            e.scores.samples
         );
         return Judged { cost, text };
     }
-    let (what, (a, b)) = match both(&|e| Some(e.loss)) {
+    let (what, (a, b)) = match both(&|s| Some(s.loss)) {
         Some(losses) => ("held-out loss", losses),
         None => ("mean loss over the last tenth of the run", (plain.tail, mixed.tail)),
     };
@@ -169,13 +174,16 @@ fn judge(plain: &Side, mixed: &Side) -> Judged {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::trainer::Evaluation;
 
     fn side(summary: &Summary) -> Side<'_> {
         Side { summary, tail: tail(&summary.losses) }
     }
 
     fn run(accuracy: Option<f64>, loss: f64, held_out: bool) -> Summary {
-        let evaluation = Evaluation { step: 9, loss, accuracy, samples: 400, left_out: 0, seconds: 0.0 };
+        let counted = accuracy.map(|_| 400);
+        let scores = Scores { samples: 400, loss, accuracy, counted, ..Scores::default() };
+        let evaluation = Evaluation { step: 9, scores, left_out: 0, seconds: 0.0 };
         Summary {
             step: 20,
             complete: true,
@@ -209,6 +217,13 @@ mod tests {
             assert!(!cost(&by(2.0), &by(2.01)));
             assert!(cost(&by(2.0), &by(2.03)) && cost(&by(2.0), &by(f64::NAN)));
         }
-        assert!(judge(&side(&at(0.95)), &side(&at(0.9))).text.contains("COSTS accuracy: 0.9000 of 400"));
+        assert!(judge(&side(&at(0.95)), &side(&at(0.9))).text.contains("COSTS accuracy: 0.9000 on 400"));
+        // Runs on tokens, more than samples, are compared by their losses.
+        let tokens = |a: f64| {
+            let mut run = at(a);
+            run.evaluation.as_mut().unwrap().scores.counted = Some(400 * 64);
+            run
+        };
+        assert!(judge(&side(&tokens(0.95)), &side(&tokens(0.9))).text.starts_with("no cost: held-out loss"));
     }
 }

@@ -104,7 +104,7 @@ pub(super) fn text(files: &Files, c: &TrainConfig) -> Result<String> {
     }
     p.table("train.eval");
     p.maybe("every", c.eval.every, 100, "steps between evaluations; one more at the end")?;
-    let labels = "input with the class of each sample, for the accuracy";
+    let labels = "input with the truth: classes, or numbers";
     p.maybe("labels", c.eval.labels.clone(), "labels".into(), labels)?;
     p.table("train.checkpoint");
     p.maybe("every", c.checkpoint.every, 500, "steps between checkpoints; one more at the end")?;
@@ -112,7 +112,12 @@ pub(super) fn text(files: &Files, c: &TrainConfig) -> Result<String> {
     p.set("level", "O1", "a second run in mixed precision: O1, O2 or O3; O0 for none")?;
     p.set("dtype", "bf16", "or f16")?;
     p.table("accept");
-    p.maybe("accuracy", None, 0.9, "lowest accuracy on the held-out samples")?;
+    p.maybe(
+        "accuracy",
+        None,
+        0.9,
+        "lowest accuracy on the held-out samples; any metric of `eval.metric` may stand here",
+    )?;
     p.maybe("loss", None, 1.0, "highest loss on them")?;
     Ok(p.0)
 }
@@ -145,6 +150,7 @@ fn optimizer(p: &mut Page, o: &Optimizer) -> Result<()> {
 mod tests {
     use super::*;
     use crate::migrate::Job;
+    use crate::runtime::score::Metric;
 
     fn files() -> Files {
         let some = |s: &str| Some(s.to_string());
@@ -188,7 +194,7 @@ mod tests {
             })
             .collect();
         let job = read(&all);
-        assert_eq!(job.accept.accuracy, Some(0.9));
+        assert_eq!(job.accept.0, [(Metric::Loss, 1.0), (Metric::Accuracy, 0.9)].into());
         assert_eq!(job.train.checkpoint.every, Some(500));
     }
 }

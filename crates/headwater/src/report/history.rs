@@ -1,7 +1,8 @@
 //! The numbers that a training run tells, kept for its report: loss, learning rate, norm, throughput, evaluations.
 
-use super::{Block, Chart, Series};
-use crate::runtime::trainer::Event;
+use super::{Block, Chart, Series, scores};
+use crate::runtime::score::Metric;
+use crate::runtime::trainer::{Evaluation, Event};
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::path::Path;
@@ -28,14 +29,6 @@ struct Step {
 struct Lost {
     lost: u64,
     elements: u64,
-}
-
-/// An evaluation, as logs have it.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-struct Evaluation {
-    step: u64,
-    loss: Option<f64>,
-    accuracy: Option<f64>,
 }
 
 /// A line of a log; events that no chart shows are left out.
@@ -99,7 +92,11 @@ impl History {
                 underflow: s.underflow.as_ref().map(|u| Lost { lost: u.lost, elements: u.elements }),
             }),
             Event::Evaluation(e) => {
-                self.evaluations.push(Evaluation { step: e.step, loss: number(e.loss), accuracy: e.accuracy })
+                // Counts by label and prediction are shown of the last evaluation alone.
+                if let Some(before) = self.evaluations.last_mut() {
+                    *before = before.brief();
+                }
+                self.evaluations.push(e.clone());
             }
             _ => {}
         }
@@ -167,29 +164,47 @@ impl History {
         self.steps.iter().filter_map(|s| Some((s.step as f64, share(s.underflow?)))).collect()
     }
 
-    /// Charts of learning rate, gradient norm, held-out loss and accuracy, and throughput.
+    /// The last evaluation.
+    pub fn evaluation(&self) -> Option<&Evaluation> {
+        self.evaluations.last()
+    }
+
+    /// The course of metrics on held-out data, of those that were measured.
+    fn held_out(&self, title: &str, y: &str, log: bool, metrics: &[Metric]) -> Option<Chart> {
+        let series = metrics.iter().map(|&metric| {
+            let point = |e: &Evaluation| Some((e.step as f64, metric.of(&e.scores)?));
+            let points: Vec<_> =
+                self.evaluations.iter().filter_map(point).filter(|p| p.1.is_finite()).collect();
+            let name =
+                self.evaluations.last().map_or(metric.word().into(), |e| scores::name(metric, &e.scores));
+            Series { name: format!("held-out {name}"), points }
+        });
+        let series: Vec<Series> = series.filter(|s| s.points.len() > 1).collect();
+        (!series.is_empty()).then(|| Chart::new(title, "step", y, series).log(log))
+    }
+
+    /// Charts of metrics on held-out data, learning rate, gradient norm, and throughput.
     pub fn charts(&self) -> Vec<Block> {
-        let held_out = |name: &str, of: fn(&Evaluation) -> Option<f64>| {
-            let points = self.evaluations.iter().filter_map(|e| Some((e.step as f64, of(e)?)));
-            Series { name: name.into(), points: points.collect() }
-        };
-        let all = [
-            ("Held-out loss", "loss", true, held_out("held-out loss", |e| e.loss)),
-            ("Held-out accuracy", "accuracy", false, held_out("held-out accuracy", |e| e.accuracy)),
+        use Metric::*;
+        let held_out = [
+            ("Held-out loss", "loss", true, &[Loss][..]),
+            ("Held-out accuracy", "share", false, &[Accuracy, TopK][..]),
+            ("Held-out precision, recall, F1 and IoU", "share", false, &[Precision, Recall, F1, Iou][..]),
+            ("Held-out perplexity", "perplexity", true, &[Perplexity][..]),
+            ("Held-out errors", "error", true, &[Mse, Mae][..]),
+            ("Held-out R²", "R²", false, &[R2][..]),
+        ];
+        let held_out = held_out.into_iter().filter_map(|(t, y, log, of)| self.held_out(t, y, log, of));
+        let rate = |s: &Step| (s.seconds > 0.0).then(|| s.samples as f64 / s.seconds);
+        let of_steps = [
             ("Learning rate", "learning rate", true, self.line("learning rate", |s| s.lr)),
             ("Norm of the gradients before clipping", "norm", true, self.line("gradient norm", |s| s.norm)),
-            (
-                "Throughput",
-                "samples/s",
-                false,
-                self.line("samples/s", |s| (s.seconds > 0.0).then(|| s.samples as f64 / s.seconds)),
-            ),
+            ("Throughput", "samples/s", false, self.line("samples/s", rate)),
         ];
-        let drawn = all.into_iter().filter(|(.., line)| line.points.len() > 1);
-        let chart = |(title, y, log, line): (&str, &str, bool, Series)| {
-            Block::Chart(Chart::new(title, "step", y, vec![line]).log(log).aside())
-        };
-        drawn.map(chart).collect()
+        let of_steps = of_steps.into_iter().filter(|(.., line)| line.points.len() > 1);
+        let of_steps =
+            of_steps.map(|(title, y, log, line)| Chart::new(title, "step", y, vec![line]).log(log));
+        held_out.chain(of_steps).map(|chart| Block::Chart(chart.aside())).collect()
     }
 }
 
@@ -215,19 +230,49 @@ mod tests {
     }
 
     #[test]
+    fn metrics_that_were_measured_are_drawn() {
+        use crate::runtime::score::{ByClass, Scores};
+        let at = |step: u64| {
+            let by_class = Some(ByClass { f1: 0.5, confusion: vec![vec![1]], ..ByClass::default() });
+            let scores =
+                Scores { loss: 1.0 / step as f64, top_k: Some((3, 0.5)), by_class, ..Scores::default() };
+            Event::Evaluation(Evaluation { step, scores, left_out: 0, seconds: 0.0 })
+        };
+        let mut history = History::default();
+        (1..4).for_each(|step| history.add(&at(step)));
+        let charts: Vec<Chart> = history
+            .charts()
+            .into_iter()
+            .filter_map(|b| if let Block::Chart(c) = b { Some(c) } else { None })
+            .collect();
+        let titles: Vec<&str> = charts.iter().map(|c| c.title.as_str()).collect();
+        assert_eq!(titles, ["Held-out loss", "Held-out accuracy", "Held-out precision, recall, F1 and IoU"]);
+        assert_eq!(charts[1].series.len(), 1);
+        assert_eq!(charts[1].series[0].name, "held-out top-3 accuracy");
+        assert_eq!(charts[0].series[0].points, [(1.0, 1.0), (2.0, 0.5), (3.0, 1.0 / 3.0)]);
+        // Counts are kept of the last evaluation alone.
+        let kept = history.evaluations.iter().map(|e| e.scores.by_class.as_ref().unwrap().confusion.len());
+        assert_eq!(kept.collect::<Vec<_>>(), [0, 0, 1]);
+    }
+
+    #[test]
     fn a_log_is_read_up_to_a_step() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log.jsonl");
         let text = r#"{"event":"start","steps":9}
 {"event":"step","step":1,"loss":2.5,"lr":0.1,"norm":3.0,"scale":1.0,"applied":true,"samples":8,"seconds":0.5}
-{"event":"evaluation","step":1,"loss":2.0,"accuracy":null,"samples":4,"left_out":0,"seconds":0.1}
+{"event":"evaluation","step":1,"loss":2.0,"accuracy":0.5,"samples":4,"left_out":0,"seconds":0.1,"by_class":{"precision":0.25,"recall":0.5,"f1":0.375,"iou":0.125}}
+{"event":"evaluation","step":2,"loss":null,"samples":4,"left_out":0,"seconds":0.1}
 {"event":"step","step":2,"loss":null,"lr":0.1,"norm":null,"scale":1.0,"applied":false,"samples":8,"seconds":0.25,"underflow":{"lost":3,"elements":12,"worst":["mul",0.5]}}
 {"event":"step","step":3,"loss":1.0,"lr":0.1,"norm":3.0,"scale":1.0,"applied":true,"samples":8,"seconds":0.5}
 {"event":"st"#;
         std::fs::write(&log, text).unwrap();
         let h = History::read(&log, 2).unwrap();
         assert!(h.losses()[0] == 2.5 && h.losses()[1].is_nan() && h.losses().len() == 2);
-        assert_eq!((h.step(), h.skipped(), h.evaluations.len()), (2, 1, 1));
+        assert_eq!((h.step(), h.skipped(), h.evaluations.len()), (2, 1, 2));
+        let first = &h.evaluations[0].scores;
+        assert_eq!((Metric::F1.of(first), Metric::Accuracy.of(first)), (Some(0.375), Some(0.5)));
+        assert!(h.evaluation().is_some_and(|e| e.step == 2 && e.scores.loss.is_nan()));
         assert_eq!(h.loss("x").points, [(1.0, 2.5)]);
         assert_eq!(h.speed(), (0.5, 32.0));
         assert_eq!(h.underflow(), [(2.0, 0.25)]);

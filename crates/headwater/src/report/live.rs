@@ -2,7 +2,7 @@
 //! checkpoints.
 
 use super::history::History;
-use super::{Block, Chart, Report, Section, Verdict, html, text};
+use super::{Block, Chart, Report, Section, Verdict, html, scores, text};
 use crate::runtime::trainer::{Event, Observer};
 use crate::runtime::{Error, Result};
 use std::fs;
@@ -56,6 +56,9 @@ impl Live {
         let curve = std::iter::once(self.history.loss("loss")).chain(self.history.trend()).collect();
         let mut blocks = vec![Block::Chart(Chart::new("Loss of each step", "step", "loss", curve).log(true))];
         blocks.extend(self.history.charts());
+        if let Some(e) = self.history.evaluation() {
+            blocks.extend(scores::blocks(&format!("Held-out data after {} steps", e.step), &e.scores));
+        }
         blocks.extend(self.blocks.iter().cloned());
         let section = Section {
             title: "Training".into(),

@@ -6,6 +6,7 @@ pub mod facts;
 pub mod history;
 pub mod html;
 pub mod live;
+pub mod scores;
 pub mod text;
 
 use serde::Serialize;

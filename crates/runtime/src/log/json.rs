@@ -85,6 +85,12 @@ impl Observer for JsonLines {
     }
 
     fn event(&mut self, event: &Event) -> Result<()> {
+        // Counts by class would make the lines of evaluations as long as the rest of the log.
+        let brief = match event {
+            Event::Evaluation(e) => Some(Event::Evaluation(e.brief())),
+            _ => None,
+        };
+        let event = brief.as_ref().unwrap_or(event);
         let mut line = serde_json::to_vec(event).map_err(|e| Error::io(&self.path)(e.into()))?;
         line.push(b'\n');
         self.out.write_all(&line).map_err(Error::io(&self.path))

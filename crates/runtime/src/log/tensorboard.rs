@@ -3,6 +3,7 @@
 //! `Event` of tensorboard/compat/proto/event.proto, few enough fields to be written by hand.
 
 use crate::error::{Error, Result};
+use crate::score::Metric;
 use crate::trainer::{Event, Observer};
 use std::fs::{self, File};
 use std::io::Write;
@@ -81,7 +82,9 @@ impl Observer for TensorBoard {
                 self.scalars(s.step, &values)
             }
             Event::Evaluation(e) => {
-                self.scalars(e.step, &[("eval/loss", Some(e.loss)), ("eval/accuracy", e.accuracy)])
+                let values = Metric::ALL.map(|m| (format!("eval/{}", m.name()), m.of(&e.scores)));
+                let values: Vec<(&str, Option<f64>)> = values.iter().map(|(tag, x)| (&**tag, *x)).collect();
+                self.scalars(e.step, &values)
             }
             _ => Ok(()),
         }

@@ -521,6 +521,12 @@ impl Session {
 
     /// A result of a program's last run.
     pub fn output(&self, program: ProgramId, i: usize) -> Result<Tensor> {
+        let (ty, bytes) = self.raw_output(program, i)?;
+        Ok(Tensor::from_bytes(ty, &bytes))
+    }
+
+    /// A result of a program's last run as the device has it: its type and its row-major little-endian bytes.
+    pub fn raw_output(&self, program: ProgramId, i: usize) -> Result<(&TensorType, Vec<u8>)> {
         self.programs[program.0].output(self.state.stream(), i)
     }
 

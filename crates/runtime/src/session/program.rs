@@ -7,7 +7,7 @@ use headwater_core::device::{Buffer, Content, Device, Executable, Stream};
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::plan::{Bindings, Place, Plan, Segment, SegmentId, SegmentKind};
 use headwater_core::train::{Kept, StateKey};
-use headwater_core::{Graph, Tensor, TensorType};
+use headwater_core::{Graph, TensorType};
 use std::sync::Arc;
 
 /// A loaded plan and its own segments.
@@ -172,12 +172,12 @@ impl Program {
         Ok(stream.write(&self.fed, slot.place.offset, bytes)?)
     }
 
-    /// Reads a result of the last run.
-    pub fn output(&self, stream: &dyn Stream, i: usize) -> Result<Tensor> {
+    /// Reads a result of the last run: its type and its bytes.
+    pub fn output(&self, stream: &dyn Stream, i: usize) -> Result<(&TensorType, Vec<u8>)> {
         let slot = &self.outputs[i].1;
         let mut bytes = vec![0; slot.ty.bytes()];
         stream.read(&self.results, slot.place.offset, &mut bytes)?;
-        Ok(Tensor::from_bytes(&slot.ty, &bytes))
+        Ok((&slot.ty, bytes))
     }
 
     /// Runs once, and waits.

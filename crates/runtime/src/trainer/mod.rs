@@ -151,6 +151,9 @@ impl<'a> Trainer<'a> {
             return Err(Error::Feed(format!("the recorded order has {have} batches, the run needs {want}")));
         }
         let schedule = config.schedule(steps)?;
+        if eval.is_some() {
+            evaluate::scorer(&graph, &config.eval)?;
+        }
         Groups::check_patterns(&config.groups, parameters(&graph))?;
         let mut session = Session::new(device, Model { graph: &graph, ..model }, Some(config.training()?))?;
         let rule = config.amp.rule()?;
@@ -165,7 +168,11 @@ impl<'a> Trainer<'a> {
                     scaler = rule.resumed(before);
                 }
                 if let Some(checkpoint) = &found.checkpoint {
-                    course = checkpoint.progress().course.clone();
+                    let Progress { course: before, config: old, .. } = checkpoint.progress();
+                    course = match old.eval.metric == config.eval.metric {
+                        true => before.clone(),
+                        false => before.clone().compared_anew(),
+                    };
                     average.as_mut().map_or(Ok(()), |a| checkpoint.restore_average(a))?;
                 }
                 (resumed, step) = resume::resumption(&mut session, &config, steps, &opened, found)?;

@@ -1,58 +1,60 @@
-//! Metrics of a model on samples: of classes (one for each sample, token or pixel) and of numbers.
+//! Metrics of a model on samples: of classes (one for each sample, token or pixel) and of numbers. Evaluations while
+//! training and `headwater eval` are made of these alike. Knows tensors, and neither files nor devices.
 
-use crate::core::{Tensor, TensorType};
-use crate::infer::Ran;
-use anyhow::{Result, bail};
-use serde::Serialize;
+mod classes;
+mod metric;
+mod numbers;
 
-/// Labels that PyTorch's cross entropy leaves out by default.
-const IGNORED: i64 = -100;
+pub use metric::Metric;
 
-/// More classes than these have no confusion matrix.
-const CLASSES: usize = 1000;
+use classes::{CLASSES, Counts, Logits, by_class};
+use headwater_core::{Tensor, TensorType};
+use numbers::{Binary, Numbers};
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// Mean negative log-likelihoods this near to the loss, relative, are the loss.
-const SAME_LOSS: f64 = 1e-3;
+/// Number of the largest logits that count for the top-k accuracy, unless it is said.
+pub const TOP_K: usize = 5;
 
 /// What inputs are called that hold the truth.
 const LABELS: [&str; 5] = ["labels", "label", "targets", "target", "y"];
 
-/// What was measured. What does not apply is absent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+/// Metrics that were measured. One that does not apply is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     /// Samples.
     pub samples: usize,
     /// Mean loss over the batches, weighted by their samples.
+    #[serde(deserialize_with = "number")]
     pub loss: f64,
     /// The input that holds the truth.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<String>,
     /// Share of labels whose class has the largest logit; of two classes with one output, those on their side
     /// of the threshold that the notes state.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
     /// Share of labels whose class is among the `top_k.0` largest logits.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<(usize, f64)>,
     /// Labels counted: samples, tokens or pixels, without those that are ignored.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<u64>,
     /// Of tokens: `exp` of the mean negative log-likelihood.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity: Option<f64>,
     /// Means over the classes that occur as label or prediction.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_class: Option<ByClass>,
     /// Mean squared error, mean absolute error, and 1 − (residual over total sum of squares).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regression: Option<Regression>,
     /// What could not be measured, and why.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 /// Means over classes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ByClass {
     /// True positives over predictions of a class.
     pub precision: f64,
@@ -63,18 +65,38 @@ pub struct ByClass {
     /// Intersection over union.
     pub iou: f64,
     /// Counts `[label][prediction]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub confusion: Vec<Vec<u64>>,
 }
 
 /// Errors of numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Regression {
     /// Mean squared error.
+    #[serde(deserialize_with = "number")]
     pub mse: f64,
     /// Mean absolute error.
+    #[serde(deserialize_with = "number")]
     pub mae: f64,
     /// Coefficient of determination.
+    #[serde(deserialize_with = "number")]
     pub r2: f64,
+}
+
+/// Reads a number; JSON has `null` for one that is not finite.
+fn number<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or(f64::NAN))
+}
+
+/// A batch as it is counted.
+#[derive(Clone, Copy)]
+pub struct Measured<'a> {
+    /// The truth, in the order of the batch.
+    pub truth: &'a Tensor,
+    /// Type of the output that is measured by it.
+    pub ty: &'a TensorType,
+    /// Its row-major little-endian bytes.
+    pub bytes: &'a [u8],
 }
 
 /// Adds up what the scores are made of.
@@ -84,8 +106,8 @@ pub struct Scorer {
     k: usize,
     samples: usize,
     loss: f64,
-    /// Plain, and with logits shifted by one token.
-    classes: [Classes; 2],
+    /// By the logits at a label's own place, and by those one token before.
+    classes: [Counts; 2],
     numbers: Numbers,
     binary: Binary,
 }
@@ -98,48 +120,11 @@ enum Task {
     Numbers { labels: String, output: usize, single: bool },
 }
 
-#[derive(Clone, Debug, Default)]
-struct Classes {
-    counted: u64,
-    right: u64,
-    top: u64,
-    nll: f64,
-    /// Distance of the mean from the loss, relative, over the batches.
-    apart: f64,
-    batches: usize,
-    confusion: Vec<u64>,
-}
-
-#[derive(Debug, Default)]
-struct Numbers {
-    count: f64,
-    squares: f64,
-    magnitudes: f64,
-    truth: f64,
-    truths: f64,
-}
-
-/// Labels 0 and 1 as numbers, beside one output for each sample.
-#[derive(Debug, Default)]
-struct Binary {
-    /// True once a label is neither 0 nor 1.
-    other: bool,
-    /// True once an output is no probability.
-    outside: bool,
-    /// Sum of the binary cross-entropy, outputs being logits.
-    nll: f64,
-    /// For each of [`THRESHOLDS`], counts by label and prediction.
-    confusion: [[u64; 4]; 2],
-}
-
-/// Outputs above these are of class 1: logits, and probabilities.
-const THRESHOLDS: [f64; 2] = [0.0, 0.5];
-
 impl Scorer {
     /// Finds the truth among the inputs and what is measured by it among the outputs, of which the first is
     /// the loss. `named` is the input with the truth; by default the one called labels, label, targets,
-    /// target or y, or the only integer input that fits an output. `k`: how many of the largest logits count
-    /// for the top-k accuracy.
+    /// target or y (of several one of integers), or the only integer input that fits an output. `k`: how many of the
+    /// largest logits count for the top-k accuracy.
     ///
     /// # Errors
     /// If the named input is not there, or fits no output.
@@ -148,18 +133,20 @@ impl Scorer {
         outputs: &[TensorType],
         named: Option<&str>,
         k: usize,
-    ) -> Result<Scorer> {
+    ) -> Result<Scorer, String> {
         let called = |name: &str| named.map_or(LABELS.contains(&name), |n| n == name);
         if let Some(name) = named.filter(|n| inputs.iter().all(|(i, _)| i != n)) {
             let have: Vec<_> = inputs.iter().map(|(n, _)| n.as_str()).collect();
-            bail!("the model has no input {name}; it has {}", have.join(", "));
+            return Err(format!("the model has no input {name}; it has {}", have.join(", ")));
         }
         let tasks = |(name, ty): &(String, TensorType)| task(name, ty, outputs);
-        let mut task = inputs.iter().filter(|(n, _)| called(n)).find_map(tasks);
+        let mut named_so: Vec<Task> = inputs.iter().filter(|(n, _)| called(n)).filter_map(tasks).collect();
+        named_so.sort_by_key(|task| matches!(task, Task::Numbers { .. }));
+        let mut task = named_so.into_iter().next();
         if let (None, Some(name)) = (&task, named) {
-            bail!(
+            return Err(format!(
                 "no output has logits or numbers for {name}: of each sample one, token by token, or pixel by pixel"
-            );
+            ));
         }
         if task.is_none() {
             let mut fitting = inputs.iter().filter(|(_, t)| !t.dtype.is_float()).filter_map(tasks);
@@ -170,27 +157,58 @@ impl Scorer {
         Ok(Scorer { task, k, samples, loss, classes, numbers, binary })
     }
 
-    /// Counts a batch, of which all outputs were asked for.
-    pub fn add(&mut self, ran: &Ran) {
-        let loss = ran.outputs.first().map_or(f64::NAN, |l| l.to_f64().first().copied().unwrap_or(f64::NAN));
-        self.samples += ran.samples;
-        self.loss += loss * ran.samples as f64;
-        match &self.task {
-            Some(Task::Classes { labels, logits, dim, count, tokens }) => {
-                let Some(labels) = ran.inputs.get(labels.as_str()) else { return };
-                let logits = &ran.outputs[*logits];
-                for shift in 0..=(*tokens as usize) {
-                    self.classes[shift].add(labels.ints(), logits, (*dim, *count), shift, self.k, loss);
-                }
+    /// The input with the truth, and the position of the output that is measured by it; `None` if the loss is all
+    /// that is measured.
+    pub fn wanted(&self) -> Option<(&str, usize)> {
+        match self.task.as_ref()? {
+            Task::Classes { labels, logits: at, .. } | Task::Numbers { labels, output: at, .. } => {
+                Some((labels, *at))
             }
-            Some(Task::Numbers { labels, output, .. }) => {
-                let Some(labels) = ran.inputs.get(labels.as_str()) else { return };
-                for (want, got) in labels.to_f64().into_iter().zip(ran.outputs[*output].to_f64()) {
+        }
+    }
+
+    /// Why a metric will not be measured, whatever the samples are; `None` if it can be.
+    pub fn lacks(&self, metric: Metric) -> Option<String> {
+        let is = |metrics: &[Metric]| metrics.contains(&metric);
+        use Metric::*;
+        let by_class = [Precision, Recall, F1, Iou];
+        let why = match &self.task {
+            _ if metric == Loss => return None,
+            None => "no output fits an input with the truth".to_string(),
+            Some(Task::Classes { labels, count, tokens, .. }) => match metric {
+                Mse | Mae | R2 => format!("{labels} are classes, and no numbers"),
+                Perplexity if !tokens => format!("{labels} are no tokens, one of each position"),
+                TopK if self.k >= *count => format!("there are {count} classes, and k is {}", self.k),
+                _ if *count > CLASSES && is(&by_class) => {
+                    format!("there are {count} classes, and means are taken over at most {CLASSES}")
+                }
+                _ => return None,
+            },
+            Some(Task::Numbers { labels, single, .. }) => match metric {
+                TopK | Perplexity => format!("{labels} are numbers, and no classes"),
+                _ if !single && !is(&[Mse, Mae, R2]) => format!("{labels} are several numbers of a sample"),
+                _ => return None,
+            },
+        };
+        Some(why)
+    }
+
+    /// Counts a batch of so many samples. `measured`: what [`Scorer::wanted`] asks for.
+    pub fn add(&mut self, samples: usize, loss: f64, measured: Option<Measured>) {
+        self.samples += samples;
+        self.loss += loss * samples as f64;
+        let (Some(task), Some(Measured { truth, ty, bytes })) = (&self.task, measured) else { return };
+        match *task {
+            Task::Classes { dim, count: classes, tokens, .. } => {
+                let logits = Logits { ty, bytes, dim, classes, tokens, k: self.k };
+                classes::add(&mut self.classes, truth.ints(), logits, loss);
+            }
+            Task::Numbers { .. } => {
+                for (want, got) in truth.to_f64().into_iter().zip(Tensor::from_bytes(ty, bytes).to_f64()) {
                     self.numbers.add(want, got);
                     self.binary.add(want, got);
                 }
             }
-            None => {}
         }
     }
 
@@ -202,21 +220,24 @@ impl Scorer {
             Some(Task::Classes { labels, count, tokens, .. }) => {
                 s.labels = Some(labels);
                 // Whether token t is predicted by the logits at t or at t − 1 is what reproduces the loss.
-                let fits = |c: &Classes| c.counted > 0 && c.apart / c.batches as f64 <= SAME_LOSS;
-                let chosen = self.classes.iter().position(fits);
-                let c = match (chosen, tokens) {
-                    (Some(i), _) => &self.classes[i],
-                    (None, false) => &self.classes[0],
-                    (None, true) => {
-                        s.notes.push(
-                            "token metrics are left out: neither the logits at a token nor those before it give the model's loss"
-                                .into(),
-                        );
-                        return s;
-                    }
+                let chosen = match tokens {
+                    true => self.classes.iter().find(|c| c.fits()),
+                    false => Some(&self.classes[0]),
                 };
+                let Some(c) = chosen else {
+                    s.notes.push(
+                        "token metrics are left out: neither the logits at a token nor those before it give the model's loss"
+                            .into(),
+                    );
+                    return s;
+                };
+                s.counted = Some(c.counted);
+                if c.counted == 0 {
+                    s.notes.push("no label is the number of a class: there is nothing to count".into());
+                    return s;
+                }
                 let share = |n: u64| n as f64 / c.counted as f64;
-                (s.accuracy, s.counted) = (Some(share(c.right)), Some(c.counted));
+                s.accuracy = Some(share(c.right));
                 s.top_k = (self.k < count).then(|| (self.k, share(c.top)));
                 s.perplexity = tokens.then(|| (c.nll / c.counted as f64).exp());
                 s.by_class = (!c.confusion.is_empty()).then(|| by_class(&c.confusion, count));
@@ -230,7 +251,8 @@ impl Scorer {
                 }
             }
             None => s.notes.push(
-                "nothing but the loss is measured: no output fits an input with the truth; name it with --labels".into(),
+                "nothing but the loss is measured: no output fits an input with the truth; name it with --labels, in                  settings with `eval.labels`"
+                    .into(),
             ),
         }
         s
@@ -270,148 +292,13 @@ fn task(name: &str, ty: &TensorType, outputs: &[TensorType]) -> Option<Task> {
     })
 }
 
-impl Classes {
-    fn add(
-        &mut self,
-        labels: &[i64],
-        logits: &Tensor,
-        (dim, count): (usize, usize),
-        shift: usize,
-        k: usize,
-        loss: f64,
-    ) {
-        // Element `c` of place `(before, after)` is at `(before · count + c) · inner + after`.
-        let inner: usize = logits.shape()[dim + 1..].iter().product();
-        let values = logits.floats();
-        let length = if shift > 0 { logits.shape()[1] } else { 0 };
-        let (mut nll, mut counted) = (0.0, 0u64);
-        if self.confusion.is_empty() && count <= CLASSES && shift == 0 {
-            self.confusion = vec![0; count * count];
-        }
-        let mut row = vec![0.0; count];
-        for (place, &label) in labels.iter().enumerate() {
-            let from = match shift {
-                0 => place,
-                // The first token has none before it.
-                _ if place % length == 0 => continue,
-                _ => place - 1,
-            };
-            let Some(class) = usize::try_from(label).ok().filter(|&c| label != IGNORED && c < count) else {
-                continue;
-            };
-            let begin = from / inner * count * inner + from % inner;
-            row.iter_mut().enumerate().for_each(|(c, x)| *x = values[begin + c * inner]);
-            let own = row[class];
-            let largest = row.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
-            nll += largest + row.iter().map(|x| (x - largest).exp()).sum::<f64>().ln() - own;
-            counted += 1;
-            // The first of equal logits wins, and a row with NaN is never right.
-            let known = !row.iter().any(|x| x.is_nan());
-            let before =
-                row.iter().enumerate().filter(|&(c, x)| *x > own || (*x == own && c < class)).count();
-            self.right += (known && before == 0) as u64;
-            self.top += (known && before < k) as u64;
-            if let (true, Some(best)) =
-                (known && !self.confusion.is_empty(), row.iter().position(|x| *x == largest))
-            {
-                self.confusion[class * count + best] += 1;
-            }
-        }
-        self.nll += nll;
-        self.counted += counted;
-        if counted > 0 {
-            self.apart += ((nll / counted as f64 - loss) / loss.abs().max(f64::MIN_POSITIVE)).abs();
-            self.batches += 1;
-        }
-    }
-}
-
-fn by_class(confusion: &[u64], count: usize) -> ByClass {
-    let (mut sums, mut present) = (ByClass::default(), 0.0);
-    let ratio = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
-    for c in 0..count {
-        let hits = confusion[c * count + c];
-        let labelled: u64 = confusion[c * count..][..count].iter().sum();
-        let predicted: u64 = (0..count).map(|l| confusion[l * count + c]).sum();
-        if labelled + predicted == 0 {
-            continue;
-        }
-        present += 1.0;
-        sums.precision += ratio(hits, predicted);
-        sums.recall += ratio(hits, labelled);
-        sums.f1 += ratio(2 * hits, labelled + predicted);
-        sums.iou += ratio(hits, labelled + predicted - hits);
-    }
-    let rows = confusion.chunks(count).map(<[u64]>::to_vec).collect();
-    let mean = |x: f64| if present > 0.0 { x / present } else { 0.0 };
-    ByClass {
-        precision: mean(sums.precision),
-        recall: mean(sums.recall),
-        f1: mean(sums.f1),
-        iou: mean(sums.iou),
-        confusion: rows,
-    }
-}
-
-impl Binary {
-    fn add(&mut self, want: f64, got: f64) {
-        self.other |= want != 0.0 && want != 1.0;
-        self.outside |= !(0.0..=1.0).contains(&got);
-        // As `binary_cross_entropy_with_logits` has it: no exponential overflows.
-        self.nll += got.max(0.0) - got * want + (-got.abs()).exp().ln_1p();
-        if !got.is_nan() {
-            for (counts, threshold) in self.confusion.iter_mut().zip(THRESHOLDS) {
-                counts[2 * (want == 1.0) as usize + (got > threshold) as usize] += 1;
-            }
-        }
-    }
-
-    /// Sets the scores of `count` labels. The model's own loss tells logits from other outputs; where it is
-    /// neither of those known here, outputs that could be probabilities are taken for such.
-    fn finish(&self, s: &mut Scores, count: f64, numbers: Regression) {
-        let loss = s.loss;
-        let near = |x: f64| (x - loss).abs() <= SAME_LOSS * loss.abs();
-        let (logits, squares) = (near(self.nll / count), near(numbers.mse));
-        let (at, why) = match (logits, squares, self.outside) {
-            (true, ..) => (0, "where the logit is above 0"),
-            (false, true, _) => (1, "where the output, whose loss is the squared error, is above 0.5"),
-            (false, false, false) => (1, "where the output, taken as a probability, is above 0.5"),
-            (false, false, true) => {
-                (0, "where the output is above 0, though the loss is not its plain binary cross-entropy")
-            }
-        };
-        let counts = &self.confusion[at];
-        s.counted = Some(count as u64);
-        s.accuracy = Some((counts[0] + counts[3]) as f64 / count);
-        s.by_class = Some(by_class(counts, 2));
-        s.regression = (squares && !logits).then_some(numbers);
-        s.notes
-            .push(format!("the labels are all 0 or 1 and were taken as classes: class 1 is predicted {why}"));
-    }
-}
-
-impl Numbers {
-    fn add(&mut self, want: f64, got: f64) {
-        self.count += 1.0;
-        self.squares += (got - want).powi(2);
-        self.magnitudes += (got - want).abs();
-        // Welford's update (1962): the sum of squares about the mean without cancellation.
-        let before = want - self.truth;
-        self.truth += before / self.count;
-        self.truths += before * (want - self.truth);
-    }
-
-    fn finish(&self) -> Regression {
-        let n = self.count;
-        Regression { mse: self.squares / n, mae: self.magnitudes / n, r2: 1.0 - self.squares / self.truths }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::DType;
-    use std::collections::BTreeMap;
+    use headwater_core::DType;
+
+    /// The label that PyTorch's cross entropy leaves out.
+    const IGNORED: i64 = -100;
 
     fn float(shape: &[usize], v: &[f64]) -> Tensor {
         Tensor::float(DType::F32, shape, v.to_vec())
@@ -422,12 +309,17 @@ mod tests {
         Tensor::from_bytes(&TensorType::new(DType::I64, shape), &bytes)
     }
 
+    fn add(s: &mut Scorer, labels: &Tensor, output: &Tensor, loss: f64) {
+        let measured = Measured { truth: labels, ty: &output.ty, bytes: &output.to_bytes() };
+        s.add(labels.shape()[0], loss, Some(measured));
+    }
+
     fn score(labels: Tensor, output: Tensor, loss: f64) -> Scores {
         let inputs = [("labels".to_string(), labels.ty.clone())];
         let scalar = float(&[], &[loss]);
         let mut s = Scorer::new(&inputs, &[scalar.ty.clone(), output.ty.clone()], None, 2).unwrap();
-        let samples = labels.shape()[0];
-        s.add(&Ran { samples, inputs: BTreeMap::from([("labels", labels)]), outputs: vec![scalar, output] });
+        assert_eq!(s.wanted(), Some(("labels", 1)));
+        add(&mut s, &labels, &output, loss);
         s.finish()
     }
 
@@ -517,9 +409,7 @@ mod tests {
         let loss = float(&[], &[1.0]);
         let mut several = Scorer::new(&inputs, &[loss.ty.clone(), ty], None, 5).unwrap();
         for labels in [[0.0, 1.0], [1.0, 0.5], [0.0, 0.0]] {
-            let (inputs, output) =
-                (BTreeMap::from([("labels", float(&[2], &labels))]), float(&[2], &[1.0, 2.0]));
-            several.add(&Ran { samples: 2, inputs, outputs: vec![loss.clone(), output] });
+            add(&mut several, &float(&[2], &labels), &float(&[2], &[1.0, 2.0]), 1.0);
         }
         let wide = score(float(&[1, 2], &[0.0, 1.0]), float(&[1, 2], &[1.0, 2.0]), 1.0);
         for s in [several.finish(), wide] {
@@ -533,8 +423,48 @@ mod tests {
         let inputs = [("a".to_string(), ty(DType::I64, &[4])), ("b".to_string(), ty(DType::I64, &[4]))];
         let outputs = [ty(DType::F32, &[]), ty(DType::F32, &[4, 3])];
         let task = |named| Scorer::new(&inputs, &outputs, named, 5).map(|s| s.task);
+        let both =
+            [("target".to_string(), ty(DType::F32, &[4, 3])), ("label".to_string(), ty(DType::I64, &[4]))];
+        let chosen = Scorer::new(&both, &outputs, None, 5).unwrap();
+        assert_eq!(chosen.wanted(), Some(("label", 1)), "classes before numbers");
         assert_eq!(task(None).unwrap(), None, "two fit");
         assert!(matches!(task(Some("b")).unwrap(), Some(Task::Classes { ref labels, .. }) if labels == "b"));
-        assert!(task(Some("c")).unwrap_err().to_string().contains("it has a, b"));
+        assert!(task(Some("c")).unwrap_err().contains("it has a, b"));
+    }
+
+    #[test]
+    fn a_metric_that_cannot_be_measured_is_known_beforehand() {
+        let ty = |dtype, shape: &[usize]| TensorType::new(dtype, shape);
+        let scorer = |labels: TensorType, output: TensorType| {
+            Scorer::new(&[("y".to_string(), labels)], &[ty(DType::F32, &[]), output], None, 5).unwrap()
+        };
+        let (int, float) = (DType::I64, DType::F32);
+        use Metric::*;
+        for (labels, output, has) in [
+            (ty(int, &[4]), ty(float, &[4, 9]), vec![Accuracy, TopK, Precision, Recall, F1, Iou]),
+            (ty(int, &[4]), ty(float, &[4, 5]), vec![Accuracy, Precision, Recall, F1, Iou]),
+            (ty(int, &[4]), ty(float, &[4, 1001]), vec![Accuracy, TopK]),
+            (ty(int, &[4, 3]), ty(float, &[4, 3, 1001]), vec![Accuracy, TopK, Perplexity]),
+            (ty(float, &[4, 3]), ty(float, &[4, 3]), vec![Mse, Mae, R2]),
+            (ty(float, &[4]), ty(float, &[4]), vec![Accuracy, Precision, Recall, F1, Iou, Mse, Mae, R2]),
+            (ty(int, &[4]), ty(float, &[3]), vec![]),
+        ] {
+            let scorer = scorer(labels.clone(), output);
+            let found: Vec<Metric> = Metric::ALL.into_iter().filter(|m| scorer.lacks(*m).is_none()).collect();
+            assert_eq!(found, [vec![Loss], has].concat(), "{labels}");
+        }
+    }
+
+    #[test]
+    fn scores_come_back_from_their_json() {
+        let mut s = score(ints(&[2], &[0, 1]), float(&[2, 3], &[1.0, 0.0, 0.0, 0.0, 2.0, 1.0]), 1.0);
+        let back =
+            |s: &Scores| -> Scores { serde_json::from_str(&serde_json::to_string(s).unwrap()).unwrap() };
+        assert!(s.by_class.is_some() && back(&s) == s);
+        s.loss = f64::NAN;
+        let read = back(&s);
+        assert!(read.loss.is_nan() && read.top_k == s.top_k);
+        let no_label = score(ints(&[2], &[IGNORED, 7]), float(&[2, 3], &[0.0; 6]), 1.0);
+        assert_eq!((no_label.counted, no_label.accuracy), (Some(0), None));
     }
 }
