@@ -200,8 +200,8 @@ impl<'a> Overlay<'a> {
     /// prefix that most names have in one of both and not in the other.
     ///
     /// # Errors
-    /// If a tensor has another shape, if none is found, if a pattern matches none of the file's names, or,
-    /// where the settings are strict, if any is missing or left over.
+    /// If a tensor has another shape, or none is found. If a pattern matches none of the file's names, or two equally
+    /// close ones match the same. Where the settings are strict, if any tensor is missing or left over.
     pub fn new(base: &'a Bound, files: &'a WeightFiles, init: &InitConfig) -> Result<Overlay<'a>> {
         let model: Vec<(Vec<&String>, &TensorType)> = base
             .graph
@@ -218,7 +218,7 @@ impl<'a> Overlay<'a> {
             .collect();
         let all: BTreeSet<&str> = model.iter().flat_map(|(n, _)| n).map(|n| n.as_str()).collect();
         check_patterns(files, init)?;
-        let (renamed, prefix) = renamed(files, init, &all);
+        let (renamed, prefix) = renamed(files, init, &all)?;
         let (source, average) = (files.path.clone(), files.average);
         let mut mapping = Mapping { source, prefix, average, ..Mapping::default() };
         let mut found = HashMap::new();
@@ -315,16 +315,19 @@ fn check_patterns(files: &WeightFiles, init: &InitConfig) -> Result<()> {
 }
 
 /// The files' tensors under the model's names, and in words the prefix by which they differ.
+///
+/// # Errors
+/// If patterns are ambiguous.
 fn renamed(
     files: &WeightFiles,
     init: &InitConfig,
     model: &BTreeSet<&str>,
-) -> (BTreeMap<String, (usize, usize)>, Option<String>) {
-    let each = |f: &dyn Fn(&str) -> String| files.tensors.iter().map(|(n, at)| (f(n), *at)).collect();
+) -> Result<(BTreeMap<String, (usize, usize)>, Option<String>)> {
     if !init.names.is_empty() {
-        let by_pattern = |name: &str| init.names.iter().find_map(|(from, to)| replaced(from, to, name));
-        return (each(&|n| by_pattern(n).unwrap_or_else(|| n.to_string())), None);
+        let named = files.tensors.iter().map(|(name, at)| Ok((by_pattern(&init.names, name)?, *at)));
+        return Ok((named.collect::<Result<_>>()?, None));
     }
+    let each = |f: &dyn Fn(&str) -> String| files.tensors.iter().map(|(n, at)| (f(n), *at)).collect();
     let same = files.tensors.keys().filter(|n| model.contains(n.as_str())).count();
     // Of each name the parts behind a dot, with the prefix before them.
     let prefixes = |name: &str| {
@@ -346,7 +349,7 @@ fn renamed(
     }
     let most =
         |of: BTreeMap<String, usize>| of.into_iter().max_by_key(|(_, n)| *n).filter(|(_, n)| *n > same);
-    match (most(added), most(removed)) {
+    Ok(match (most(added), most(removed)) {
         (Some((p, n)), other) if other.as_ref().is_none_or(|(_, m)| n >= *m) => (
             each(&|name| format!("{p}{name}")),
             Some(format!("under names without the model's prefix `{p}`")),
@@ -356,6 +359,25 @@ fn renamed(
             Some(format!("under names with the prefix `{p}`, which the model's have not")),
         ),
         _ => (each(&|n| n.to_string()), None),
+    })
+}
+
+/// A name by the closest pattern that matches it: the name itself, or else the one with most characters beside its `*`.
+/// Without any it stays.
+///
+/// # Errors
+/// If two patterns are equally close and make two names of it.
+fn by_pattern(patterns: &BTreeMap<String, String>, name: &str) -> Result<String> {
+    let matching = patterns.iter().filter_map(|(from, to)| Some((from, replaced(from, to, name)?)));
+    let mut matching: Vec<_> =
+        matching.map(|(from, to)| ((!from.contains('*'), from.len()), from, to)).collect();
+    matching.sort_by_key(|(close, ..)| std::cmp::Reverse(*close));
+    match &matching[..] {
+        [] => Ok(name.to_string()),
+        [(first, a, to), (second, b, other), ..] if first == second && to != other => bail!(
+            "the patterns `{a}` and `{b}` under [init.names] both match {name}, and neither is closer: make one of them longer"
+        ),
+        [(.., to), ..] => Ok(to.clone()),
     }
 }
 
@@ -391,7 +413,7 @@ mod tests {
         let of = |model: &[&str], names: &[(&str, &str)]| {
             let names = names.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
             let init = InitConfig { names, ..InitConfig::default() };
-            let (found, prefix) = renamed(&files, &init, &model.iter().copied().collect());
+            let (found, prefix) = renamed(&files, &init, &model.iter().copied().collect()).unwrap();
             (found.into_keys().collect::<Vec<_>>(), prefix.is_some())
         };
         let strings = |s: &[&str]| s.iter().map(|s| s.to_string()).collect::<Vec<_>>();
@@ -401,6 +423,34 @@ mod tests {
         assert_eq!(of(&["0.w", "0.b"], &[]).0, strings(&["0.b", "0.w", "head.w"]));
         let by_hand = of(&["x"], &[("enc.*.w", "layer_*.weight"), ("head.w", "out")]).0;
         assert_eq!(by_hand, strings(&["enc.0.b", "layer_0.weight", "out"]));
+    }
+
+    #[test]
+    fn the_closest_pattern_counts_whatever_their_order() {
+        let patterns =
+            |all: &[(&str, &str)]| all.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
+        let names = patterns(&[
+            ("*", "model.*"),
+            ("enc.*", "body.*"),
+            ("enc.*.w", "body.*.weight"),
+            ("enc.0.b", "bias"),
+        ]);
+        for (name, want) in [
+            ("head.w", "model.head.w"),
+            ("enc.1.b", "body.1.b"),
+            ("enc.1.w", "body.1.weight"),
+            // The name itself, though `enc.*` matches it too.
+            ("enc.0.b", "bias"),
+        ] {
+            assert_eq!(by_pattern(&names, name).unwrap(), want);
+        }
+        assert_eq!(by_pattern(&patterns(&[("enc.*", "x.*")]), "head").unwrap(), "head");
+        // Equally close: `enc.*` and `*.0.w` have four characters each.
+        let names = patterns(&[("enc.*", "body.*"), ("*.0.w", "*.first")]);
+        let refused = by_pattern(&names, "enc.0.w").unwrap_err().to_string();
+        assert!(refused.contains("`*.0.w` and `enc.*`") && refused.contains("match enc.0.w"), "{refused}");
+        let same = patterns(&[("enc.*", "body.*"), ("*.0.w", "body.0.w")]);
+        assert_eq!(by_pattern(&same, "enc.0.w").unwrap(), "body.0.w");
     }
 
     #[test]

@@ -123,7 +123,8 @@ pub struct InitConfig {
     /// `save_pretrained` writes it, of one file or of shards. Tensors it does not have stay as exported.
     pub weights: Option<PathBuf>,
     /// Names of the model by those of the file, with one `*` for any characters on both sides:
-    /// `"bert.*" = "model.bert.*"`. Default: as they are, or with the one prefix by which most names differ.
+    /// `"bert.*" = "model.bert.*"`. Of several that match, the closest counts: the name itself, or else the pattern with most
+    /// characters beside its `*`. Default: as they are, or with the one prefix by which most names differ.
     pub names: BTreeMap<String, String>,
     /// Whether a tensor that is missing or left over ends the run before it begins.
     pub strict: bool,
