@@ -4,8 +4,8 @@
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::{Builder, DType, Graph, TensorType};
 use headwater_cpu::Cpu;
-use headwater_runtime::config::{Auto, Buckets};
-use headwater_runtime::data::Shapes;
+use headwater_runtime::config::{AugmentConfig, Auto, Buckets, DataConfig};
+use headwater_runtime::data::{Dataset, Feeding, LastBatch, Loader, Order, Shapes};
 use headwater_runtime::{Event, Model, Session, Summary, TrainConfig, Trainer};
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::HashMap;
@@ -234,4 +234,65 @@ fn buckets_that_cannot_be_are_refused_by_name() {
     // Bounds that nobody named are those that the model takes: 6 and 12, not 2 and 3.
     let auto = said(&|c| c.data.buckets = Some(Buckets::Auto(Auto::Auto)), false);
     assert!(auto.is_ok(), "{auto:?}");
+}
+
+#[test]
+fn images_beside_sequences_are_changed_and_those_that_are_cut_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data.safetensors");
+    let (n, length) = (6, 4);
+    let numbers = |of: usize| bytes(&(0..of).map(|i| i as f32).collect::<Vec<_>>());
+    let (tokens, image, film, flat) =
+        (numbers(n * length), numbers(n * 2 * 3), numbers(n * length * 2 * 3), numbers(n * length * 2));
+    let lengths: Vec<u8> = (0..n as i32).flat_map(|i| (1 + i % 4).to_le_bytes()).collect();
+    let view = |shape: &[usize], b| TensorView::new(Dtype::F32, shape.to_vec(), b).unwrap();
+    let tensors = [
+        ("tokens", view(&[n, length], &tokens)),
+        ("image", view(&[n, 1, 2, 3], &image)),
+        ("film", view(&[n, length, 2, 3], &film)),
+        ("flat", view(&[n, length, 2], &flat)),
+        ("lengths", TensorView::new(Dtype::I32, vec![n], &lengths).unwrap()),
+    ];
+    safetensors::serialize_to_file(tensors, None, &path).unwrap();
+    let data = Arc::new(Dataset::open(&path).unwrap());
+    let settings = DataConfig {
+        buckets: Some(Buckets::Bounds(vec![2, length])),
+        lengths: Some("lengths".into()),
+        ..DataConfig::default()
+    };
+    let types = |shapes: &Shapes| {
+        let ty = |(name, sizes): (&String, &Vec<usize>)| {
+            let shape = std::iter::once(shapes.batch).chain(sizes.iter().copied()).collect::<Vec<_>>();
+            (name.clone(), TensorType::new(DType::F32, shape))
+        };
+        Ok(shapes.samples.iter().map(ty).collect::<Vec<_>>())
+    };
+    let feeding = |inputs: &[(&str, &[usize])], change: &str| {
+        let exported: Vec<(String, TensorType)> =
+            inputs.iter().map(|(n, s)| (n.to_string(), TensorType::new(DType::F32, s.to_vec()))).collect();
+        let flip = AugmentConfig { inputs: vec![change.into()], flip: 1.0, crop: 0 };
+        Feeding::new(data.clone(), &settings, &exported, Some(1), &types)?.augmented(&flip, 7)
+    };
+    // Rows of three, each turned round: of an image of one size, and of as many frames as the bucket has.
+    let turned = |values: &[f32]| -> Vec<f32> {
+        values.chunks(3).flat_map(|row| row.iter().rev().copied().collect::<Vec<_>>()).collect()
+    };
+    for (name, sizes) in [("image", [1, 1, 2, 3]), ("film", [1, length, 2, 3])] {
+        let feeding = feeding(&[(name, &sizes), ("tokens", &[1, length])], name).unwrap();
+        let sampler = feeding.sampler(Order::Sequential, LastBatch::Drop).unwrap();
+        let at = feeding.feeds(0).iter().position(|f| f.input == name).unwrap();
+        for (sample, batch) in Loader::new(feeding, sampler, 0).unwrap().take(n).enumerate() {
+            let planes = match name {
+                "image" => 1,
+                _ if 1 + sample % 4 <= 2 => 2,
+                _ => length,
+            };
+            let stored = sizes[1] * 6;
+            let first = (sample * stored) as f32;
+            let own: Vec<f32> = (0..planes * 6).map(|i| first + i as f32).collect();
+            assert_eq!(batch.unwrap().inputs[at], bytes(&turned(&own)), "{name} {sample}");
+        }
+    }
+    let refused = feeding(&[("flat", &[1, length, 2]), ("tokens", &[1, length])], "flat").unwrap_err();
+    assert!(refused.to_string().contains("the height of flat is the length"), "{refused}");
 }

@@ -100,6 +100,11 @@ impl Augment {
         Ok(Some(Augment { seed, flip: config.flip, border: config.crop, images }))
     }
 
+    /// True if the samples of a feed are changed.
+    pub(super) fn changes(&self, feed: usize) -> bool {
+        self.images[feed].is_some()
+    }
+
     /// Changes a sample's bytes as they are fed.
     pub(super) fn apply(&self, feed: usize, epoch: u64, sample: u32, bytes: &mut [u8]) {
         if let Some(image) = &self.images[feed] {

@@ -186,17 +186,31 @@ impl Feeding {
         Ok(Feeding { data, batch: shapes.batch, samples, cuts, buckets, augment: None })
     }
 
-    /// The same with images that are changed at random, as training wants it.
+    /// The same with images that are changed at random, as training wants it. Buckets of length may cut how many planes
+    /// an image has, such as frames, and not its height.
     ///
     /// # Errors
     /// `Config` for settings that make no sense, or do not fit the model's inputs.
     pub fn augmented(self, config: &AugmentConfig, seed: u64) -> Result<Feeding> {
-        let augment = Augment::new(config, seed, self.feeds(0), self.data.columns())?;
-        if augment.is_some() && self.buckets.is_some() {
-            let message = "does not go with data.buckets, which cut the samples' first dimension";
-            return Err(Error::config("data.augment", message));
+        let Some(augment) = Augment::new(config, seed, self.feeds(0), self.data.columns())? else {
+            return Ok(self);
+        };
+        let flat = |feed: &&Feed| {
+            let shape = &self.data.columns()[feed.column].ty.shape;
+            shape.rank() == 3 && feed.elements < shape[1..].iter().product()
+        };
+        for Cut { feeds, .. } in self.cuts.iter() {
+            let mut changed = feeds.iter().enumerate().filter(|(at, _)| augment.changes(*at)).map(|(_, f)| f);
+            if let Some(feed) = changed.find(flat) {
+                let message = format!(
+                    "the height of {} is the length that data.buckets cut, so that its images have no size to be cropped to: \
+                     leave out one of both settings",
+                    feed.input
+                );
+                return Err(Error::config("data.augment", message));
+            }
         }
-        Ok(Feeding { augment: augment.map(Arc::new), ..self })
+        Ok(Feeding { augment: Some(Arc::new(augment)), ..self })
     }
 
     pub(super) fn augment(&self) -> Option<&Augment> {
