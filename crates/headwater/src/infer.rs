@@ -73,13 +73,16 @@ pub struct Done {
     pub mapping: Option<Mapping>,
     /// In a sentence for people, which of a checkpoint's weights they are.
     pub chosen: Option<String>,
+    /// In a sentence for people, what of the data set was passed over.
+    pub remark: Option<String>,
 }
 
 impl Done {
-    /// The weights in sentences for people; nothing for the archive's.
-    pub fn weights(&self) -> impl Iterator<Item = String> {
+    /// Data and weights in sentences for people; nothing for the archive's weights.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let remark = self.remark.iter().map(|r| format!("note: {r}"));
         let mapped = self.mapping.iter().flat_map(|m| m.lines());
-        self.chosen.clone().into_iter().chain(mapped)
+        remark.chain(self.chosen.clone()).chain(mapped)
     }
 }
 
@@ -136,7 +139,7 @@ pub fn run(
     let fits = rest == 0 || rebound(&feeding.largest().with_batch(rest)).is_ok();
     let mapping = files.is_some().then(|| overlay.mapping.clone());
     let chosen = files.as_ref().and_then(WeightFiles::chosen);
-    let mut done = Done { mapping, chosen, ..Done::default() };
+    let mut done = Done { mapping, chosen, remark: data.remark(), ..Done::default() };
     ensure!(
         samples >= batch || fits || asked.whole,
         "{} has {samples} samples, which do not fill a batch of {batch}, and the model takes no other",

@@ -115,7 +115,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         scorer.add(ran.samples, loss, measured);
         Ok(())
     })?;
-    done.weights().for_each(|l| talk.line(l));
+    done.lines().for_each(|l| talk.line(l));
     let found = scorer.finish();
     scores::tables("Held-out data", &found).iter().for_each(|t| talk.table(t));
     found.notes.iter().for_each(|n| talk.line(format!("note: {n}")));

@@ -53,7 +53,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
     let done = infer::run(&model, dims, args.forward.data(), &asked, device, &mut |ran| {
         out.add(ran.samples, &ran.outputs)
     })?;
-    done.weights().for_each(|l| talk.line(l));
+    done.lines().for_each(|l| talk.line(l));
     let written = out.finish().context("the predictions are not written")?;
     for (name, ty) in &written {
         talk.line(format!("{name}: {ty}"));

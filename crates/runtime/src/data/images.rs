@@ -100,6 +100,8 @@ pub(super) struct Images {
     /// Class of each file; none without subfolders.
     pub labels: Option<Vec<i64>>,
     pub classes: Vec<String>,
+    /// In a sentence, the files and folders among them that are no images.
+    pub remark: Option<String>,
 }
 
 impl Images {
@@ -115,27 +117,33 @@ impl Images {
         })?;
         let settings: Settings = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
         let layout = Layout::new(settings).map_err(refuse)?;
-        let folders = super::entries(folder)?.into_iter().filter(|p| p.is_dir()).collect::<Vec<_>>();
+        let (folders, beside): (Vec<_>, Vec<_>) =
+            super::entries(folder)?.into_iter().partition(|p| p.is_dir());
         let name = |p: &Path| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let found: Vec<String> = folders.iter().map(|p| name(p)).collect();
         let classes = layout.settings.classes.clone().unwrap_or_else(|| found.clone());
-        let (mut files, mut labels) = (Vec::new(), Vec::new());
+        let (mut files, mut labels, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for (path, class) in folders.iter().zip(&found) {
             let label = classes.iter().position(|c| c == class).ok_or_else(|| {
                 refuse(format!("there is a folder {class:?}, but `classes` has no such name"))
             })?;
-            let images = images(path)?;
+            let (images, rest) = images(super::entries(path)?)?;
             labels.extend(std::iter::repeat_n(label as i64, images.len()));
             files.extend(images);
+            others.extend(rest);
         }
         let labels = (!folders.is_empty()).then_some(labels);
         if labels.is_none() {
-            files = images(folder)?;
+            (files, others) = images(beside)?;
+        } else {
+            others.splice(0..0, beside);
         }
         if files.is_empty() {
             return Err(Error::data(folder, "holds no .png, .jpg or .jpeg"));
         }
-        Ok(Images { layout, files, labels, classes })
+        others.retain(|p| *p != file);
+        let remark = passed_over(folder, &others);
+        Ok(Images { layout, files, labels, classes, remark })
     }
 
     /// Number of images.
@@ -193,21 +201,36 @@ fn affine(s: &Settings) -> Result<Vec<(f64, f64)>, String> {
 const OTHERS: [&str; 12] =
     ["webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "jp2", "jxl", "ppm", "pgm"];
 
-/// A folder's images, sorted by name. Files that are no images are passed over.
+/// The images among a folder's entries, and those that are none, both in their order.
 ///
 /// # Errors
 /// `Data` for an image of a kind that is not read: without it the data set would be another one.
-fn images(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut images = super::entries(folder)?;
-    images.retain(|p| p.is_file());
+fn images(entries: Vec<PathBuf>) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     let ending = |p: &Path| p.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    if let Some(other) = images.iter().find(|p| OTHERS.contains(&ending(p).as_str())) {
+    let unread = |p: &&PathBuf| p.is_file() && OTHERS.contains(&ending(p).as_str());
+    if let Some(other) = entries.iter().find(unread) {
         let message =
             "is an image of a kind that is not read: convert it to PNG or JPEG, or move it elsewhere";
         return Err(Error::data(other, message));
     }
-    images.retain(|p| ["png", "jpg", "jpeg"].contains(&ending(p).as_str()));
-    Ok(images)
+    let image = |p: &PathBuf| p.is_file() && ["png", "jpg", "jpeg"].contains(&ending(p).as_str());
+    Ok(entries.into_iter().partition(image))
+}
+
+/// Says what of a folder is passed over, if anything is.
+fn passed_over(folder: &Path, others: &[PathBuf]) -> Option<String> {
+    const SHOWN: usize = 3;
+    let name = |p: &PathBuf| p.strip_prefix(folder).unwrap_or(p).display().to_string();
+    let mut shown = others.iter().take(SHOWN).map(name).collect::<Vec<_>>().join(", ");
+    if let more @ 1.. = others.len().saturating_sub(SHOWN) {
+        shown += &format!(" and {more} more");
+    }
+    let count = match others.len() {
+        0 => return None,
+        1 => "1 entry that is no image of it was".to_string(),
+        n => format!("{n} entries that are no images of it were"),
+    };
+    Some(format!("{}: {count} passed over: {shown}", folder.display()))
 }
 
 /// An image: rows of pixels, channels innermost, values from 0 to 255.
@@ -429,7 +452,13 @@ mod tests {
         std::fs::write(dir.path().join(FILE), "channels = 1\nheight = 1\nwidth = 1").unwrap();
         std::fs::write(dir.path().join("a.png"), "").unwrap();
         std::fs::write(dir.path().join("notes.txt"), "").unwrap();
-        assert_eq!(Images::open(dir.path()).unwrap().len(), 1);
+        let images = Images::open(dir.path()).unwrap();
+        assert_eq!(images.len(), 1);
+        assert!(
+            images.remark.unwrap().ends_with("1 entry that is no image of it was passed over: notes.txt")
+        );
+        std::fs::remove_file(dir.path().join("notes.txt")).unwrap();
+        assert_eq!(Images::open(dir.path()).unwrap().remark, None);
         std::fs::write(dir.path().join("b.WebP"), "").unwrap();
         let said = Images::open(dir.path()).map(drop).unwrap_err().to_string();
         assert!(said.contains("b.WebP") && said.contains("convert it to PNG or JPEG"), "{said}");
@@ -453,8 +482,13 @@ mod tests {
         write("b/1.PNG", &pixels(255.0, 255.0));
         write("a/x.png", &pixels(51.0, 0.0));
         write("a/notes.txt", b"");
+        // Beside the classes' folders, and below them: nothing of it is a sample.
+        write("stray.png", &pixels(1.0, 2.0));
+        write("b/more/3.png", &pixels(1.0, 2.0));
         let images = Images::open(root).unwrap();
         assert_eq!((images.len(), images.labels.as_deref()), (3, Some(&[0, 1, 1][..])));
+        let said = images.remark.clone().unwrap();
+        assert!(said.contains("3 entries") && said.contains("stray.png, a/notes.txt, b/more"), "{said}");
         let values = |images: &Images, i: usize| {
             let mut out = Vec::new();
             images.append(i, &mut out).unwrap();

@@ -262,6 +262,14 @@ impl Dataset {
         })
     }
 
+    /// In a sentence, what of the data set was passed over when it was opened.
+    pub fn remark(&self) -> Option<String> {
+        self.columns.iter().find_map(|c| match &c.bytes {
+            Bytes::Images(images) => images.remark.clone(),
+            _ => None,
+        })
+    }
+
     /// A sample's place, for messages: its file, or its number in the data set's.
     pub fn place(&self, column: usize, sample: usize) -> String {
         let name = &self.columns[column].name;

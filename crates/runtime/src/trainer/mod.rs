@@ -278,6 +278,9 @@ impl<'a> Trainer<'a> {
         let mut observers = Observers::new(observers);
         let mut tell = |event: &Event| observers.tell(event);
         tell(&Event::Start(Box::new(self.start())))?;
+        for message in self.remarks() {
+            tell(&Event::Warning { message })?;
+        }
         if let Some(event) = self.resumed.take() {
             tell(&event)?;
         }
@@ -363,6 +366,13 @@ impl<'a> Trainer<'a> {
             summary.losses.push(done.loss);
             tell(&Event::Step(done))?;
         }
+    }
+
+    /// Remarks on the data for the user, in sentences.
+    fn remarks(&self) -> Vec<String> {
+        let mut data: Vec<&Arc<Dataset>> = vec![self.train.data()];
+        data.extend(self.eval.as_ref().map(Feeding::data).filter(|e| e.path() != self.train.data().path()));
+        data.into_iter().filter_map(|d| d.remark()).collect()
     }
 
     /// True when nothing is left to train: all steps are done, or evaluations have ended the run.
