@@ -279,6 +279,67 @@ fn folders(place: &Place, all: &mut Vec<Bad>) {
     }
 }
 
+/// Tokenizers that are none, at which the `tokenizers` library panics, or which ask for memory without end: what the file
+/// holds, and what the message names.
+fn tokenizers(place: &Place, all: &mut Vec<Bad>) {
+    let gpt = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/bytes-gpt/gpt.pt2");
+    let plain = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "WhitespaceSplit" }, "post_processor": null, "decoder": null,
+        "model": { "type": "WordLevel", "unk_token": "<u>", "vocab": { "<u>": 0, "a": 1 } },
+    });
+    let with = |part: &str, value: serde_json::Value| {
+        let mut file = plain.clone();
+        file[part] = value;
+        file.to_string()
+    };
+    let double = serde_json::json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "aa" });
+    let template = serde_json::json!({
+        "type": "TemplateProcessing", "pair": [], "special_tokens": {},
+        "single": [{ "SpecialToken": { "id": "<nowhere>", "type_id": 0 } }],
+    });
+    let words = |unknown: &str, id: u64| serde_json::json!({ "type": "WordLevel", "unk_token": unknown, "vocab": { "<u>": id } });
+    let deep = format!("{}null{}", "[".repeat(100_000), "]".repeat(100_000));
+    let whole = plain.to_string();
+    let cases = [
+        (String::new(), "is no tokenizer"),
+        (whole[..whole.len() / 2].to_string(), "is no tokenizer"),
+        ("[1, 2, 3]".into(), "is no tokenizer"),
+        (deep, "is no tokenizer"),
+        (with("model", serde_json::json!({ "type": "Oracle" })), "is no tokenizer"),
+        (with("pre_tokenizer", serde_json::json!({ "type": "FixedLength", "length": 0 })), "save it again"),
+        (with("post_processor", template), "save it again"),
+        (
+            with("normalizer", serde_json::json!({ "type": "Sequence", "normalizers": vec![double; 64] })),
+            "times as long",
+        ),
+        (
+            with(
+                "normalizer",
+                serde_json::json!({ "type": "Precompiled", "precompiled_charsmap": "/////wAA" }),
+            ),
+            "precompiled_charsmap",
+        ),
+        (with("model", words("<none>", 0)), "could not be tokenized"),
+        (with("model", words("<u>", 4_294_967_295)), "more than 2^31"),
+        (
+            with("model", serde_json::json!({ "type": "BPE", "vocab": { "a": 0 }, "merges": [["x", "y"]] })),
+            "is no tokenizer",
+        ),
+    ];
+    for (i, (tokenizer, named)) in cases.iter().enumerate() {
+        let folder = format!("tokenizer.{i}");
+        std::fs::create_dir(place.path(&folder)).unwrap();
+        place.write(&format!("{folder}/tokenizer.json"), tokenizer);
+        place.write(&format!("{folder}/a.txt"), "aaaa aaaa aaaa\n");
+        let settings = "tokenizer = 'tokenizer.json'\nlength = 64\npad = 0";
+        place.write(&format!("{folder}/text.toml"), settings);
+        let args =
+            ["train", gpt.to_str().unwrap(), "--data", &place.path(&folder), "--batch", "1", "--steps", "1"];
+        all.push(bad(&args, 1, &[&folder, named, "HW-R002"]));
+    }
+}
+
 /// Arrow files that are cut, of another kind, or with rows that are null.
 fn arrow(place: &Place, all: &mut Vec<Bad>) {
     use arrow_array::types::Float32Type;
@@ -475,13 +536,22 @@ fn lines(place: &Place, all: &mut Vec<Bad>) {
 #[test]
 fn bad_inputs_end_in_a_message_that_names_them_and_a_way_out() {
     let place = Place(tempfile::tempdir().unwrap());
-    let mut all = Vec::new();
-    settings(&place, &mut all);
-    files(&place, &mut all);
-    folders(&place, &mut all);
-    arrow(&place, &mut all);
-    samples(&place, &mut all);
-    lines(&place, &mut all);
+    let (mut all, mut counts) = (Vec::new(), Vec::new());
+    let tables: [(&str, fn(&Place, &mut Vec<Bad>)); 7] = [
+        ("settings", settings),
+        ("files", files),
+        ("folders", folders),
+        ("tokenizers", tokenizers),
+        ("Arrow", arrow),
+        ("samples", samples),
+        ("command lines", lines),
+    ];
+    for (name, table) in tables {
+        let before = all.len();
+        table(&place, &mut all);
+        counts.push(format!("{name} {}", all.len() - before));
+    }
+    println!("{} bad inputs: {}", all.len(), counts.join(", "));
     assert!(all.len() >= 200, "{} bad inputs", all.len());
     let names = |dir: &Path| -> Vec<PathBuf> {
         let mut all: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();

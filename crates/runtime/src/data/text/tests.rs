@@ -1,0 +1,207 @@
+//! Folders of texts, good and bad.
+
+use super::tokens::unless_panic;
+use super::*;
+use headwater_core::DType;
+
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        std::fs::write(dir.path().join(name), content).unwrap();
+    }
+    dir
+}
+
+fn ints(texts: &Texts, name: &str) -> Vec<i64> {
+    let column = texts.columns.iter().find(|c| c.name == name).expect(name);
+    headwater_core::Tensor::from_bytes(&column.ty, column.bytes()).cast(DType::I64).ints().to_vec()
+}
+
+/// Words by white space, as a `tokenizer.json`, which puts token 1 before each text and 2 behind it.
+const WORDS: &str = r#"{
+    "version": "1.0", "truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0},
+    "padding": null, "added_tokens": [], "normalizer": {"type": "Lowercase"},
+    "pre_tokenizer": {"type": "WhitespaceSplit"},
+    "post_processor": {"type": "BertProcessing", "sep": ["<e>", 2], "cls": ["<s>", 1]}, "decoder": null,
+    "model": {"type": "WordLevel", "unk_token": "<u>",
+              "vocab": {"<u>": 0, "<s>": 1, "<e>": 2, "<p>": 3, "the": 4, "cat": 5, "sat": 6}}
+}"#;
+
+#[test]
+fn packed_texts_are_windows_of_all_that_is_there() {
+    let dir = folder(&[
+        ("text.toml", "tokenizer = \"bytes\"\nlength = 4\npacked = true\nend = \"\\n\""),
+        ("a.txt", "abcde"),
+        ("b.jsonl", "{\"text\": \"fg\"}\n\n{\"text\": \"h\"}\n"),
+    ]);
+    let texts = Texts::open(dir.path()).unwrap();
+    let bytes = |s: &str| s.bytes().map(i64::from).collect::<Vec<_>>();
+    assert_eq!(ints(&texts, "input_ids"), bytes("abcde\nfg"));
+    assert_eq!(ints(&texts, "labels"), bytes("abcde\nfg"));
+    assert_eq!(ints(&texts, "next_ids"), bytes("bcde\nfg\n"));
+    assert_eq!(ints(&texts, "attention_mask"), [1; 8]);
+}
+
+#[test]
+fn single_texts_are_padded_and_their_labels_counted() {
+    let dir = folder(&[
+        (
+            "text.toml",
+            "tokenizer = \"t.json\"\nlength = 5\npad = \"<p>\"\nlabel = \"mood\"\nfiles = [\"x.jsonl\"]",
+        ),
+        ("t.json", WORDS),
+        (
+            "x.jsonl",
+            "{\"text\": \"The cat\", \"mood\": \"sad\"}\n{\"text\": \"the dog sat\", \"mood\": \"glad\"}\n",
+        ),
+    ]);
+    let texts = Texts::open(dir.path()).unwrap();
+    assert_eq!(ints(&texts, "input_ids"), [1, 4, 5, 2, 3, 1, 4, 0, 6, 2]);
+    assert_eq!(ints(&texts, "attention_mask"), [1, 1, 1, 1, 0, 1, 1, 1, 1, 1]);
+    assert_eq!(ints(&texts, "labels"), [1, 0]);
+    assert_eq!(texts.classes.unwrap(), ["glad", "sad"]);
+    assert!(texts.places.unwrap().place(1).unwrap().starts_with("line 2 of "));
+}
+
+#[test]
+fn without_labels_the_tokens_are_and_padding_counts_for_nothing() {
+    let dir = folder(&[
+        ("text.toml", "tokenizer = \"t.json\"\nlength = 4\npad = 3\ntruncate = true"),
+        ("t.json", WORDS),
+        ("x.txt", "the\nthe cat sat\n"),
+    ]);
+    let texts = Texts::open(dir.path()).unwrap();
+    assert_eq!(ints(&texts, "input_ids"), [1, 4, 2, 3, 1, 4, 5, 2]);
+    assert_eq!(ints(&texts, "labels"), [1, 4, 2, -100, 1, 4, 5, 2]);
+    assert_eq!(ints(&texts, "next_ids"), [4, 2, -100, -100, 4, 5, 2, -100]);
+}
+
+#[test]
+fn pairs_have_types() {
+    let dir = folder(&[
+        ("text.toml", "tokenizer = \"t.json\"\nlength = 6\npad = 3\ntext = [\"a\", \"b\"]"),
+        ("t.json", WORDS),
+        ("x.jsonl", "{\"a\": \"the\", \"b\": \"cat\"}"),
+    ]);
+    let texts = Texts::open(dir.path()).unwrap();
+    assert_eq!(ints(&texts, "input_ids"), [1, 4, 2, 5, 2, 3]);
+    assert_eq!(ints(&texts, "token_type_ids"), [0, 0, 0, 1, 1, 0]);
+}
+
+#[test]
+fn a_panic_of_the_tokenizer_is_a_message() {
+    let said = unless_panic(|| Vec::<u8>::new()[3]).unwrap_err();
+    assert!(said.contains("no usable tokenizer"), "{said}");
+    assert_eq!(unless_panic(|| 7), Ok(7));
+}
+
+#[test]
+fn mistakes_are_named() {
+    let good = "tokenizer = \"t.json\"\nlength = 4\npad = 3\n";
+    let cases: &[(&str, &str, &str)] = &[
+        ("length = 4", "", "tokenizer"),
+        ("tokenizer = \"none.json\"\nlength = 4", "", "none.json"),
+        ("tokenizer = \"x.jsonl\"\nlength = 4", "{\"text\": \"the\"}", "tokenizer.json"),
+        ("tokenizer = \"t.json\"\nlength = 0", "", "length"),
+        ("tokenizer = \"t.json\"\nlength = 4\npad = \"<none>\"", "", "<none>"),
+        ("tokenizer = \"t.json\"\nlength = 2\ntruncate = true", "{\"text\": \"the\"}", "too small"),
+        ("tokenizer = \"t.json\"\nlength = 4", "{\"text\": \"the\"}", "`pad`"),
+        (
+            "tokenizer = \"t.json\"\nlength = 4\npacked = true\nlabel = \"y\"",
+            "{\"text\": \"the\"}",
+            "`label`",
+        ),
+        (good, "{\"text\": \"the cat sat\"}", "line 1: the text has 5 tokens"),
+        (good, "\n{\"texts\": \"the\"}", "line 2: has no field `text`, but: texts"),
+        (good, "{\"text\": 3}", "line 1: `text` is 3"),
+        (good, "nothing", "line 1: is no JSON object"),
+        (good, "", "no sample"),
+        (&format!("{good}label = \"y\""), "{\"text\": \"the\"}", "`y`"),
+        (
+            &format!("{good}label = \"y\""),
+            "{\"text\": \"the\", \"y\": 1}\n{\"text\": \"the\", \"y\": \"b\"}",
+            "line 2",
+        ),
+        (
+            &format!("{good}label = \"y\"\nclasses = [\"a\"]"),
+            "{\"text\": \"the\", \"y\": \"b\"}",
+            "`classes` has no such name",
+        ),
+    ];
+    for (settings, lines, want) in cases {
+        let dir = folder(&[("text.toml", settings), ("t.json", WORDS), ("x.jsonl", lines)]);
+        let said = Texts::open(dir.path()).map(drop).unwrap_err().to_string();
+        assert!(said.starts_with("HW-R002") || said.starts_with("HW-R001"), "{said}");
+        assert!(said.contains(want), "{settings}: {said}");
+    }
+}
+
+/// Tokenizers that are none, or that the library fails at.
+#[test]
+fn hostile_tokenizers_end_in_a_message() {
+    let with = |part: &str, value: &str| {
+        let mut file: Value = serde_json::from_str(WORDS).unwrap();
+        file[part] = serde_json::from_str(value).unwrap();
+        file.to_string()
+    };
+    let nested = |n: usize| {
+        format!(
+            r#"{}{{"type": "Lowercase"}}{}"#,
+            r#"{"type": "Sequence", "normalizers": ["#.repeat(n),
+            "]}".repeat(n)
+        )
+    };
+    let double = r#"{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}"#;
+    let doubled = format!(r#"{{"type": "Sequence", "normalizers": [{}]}}"#, vec![double; 40].join(", "));
+    let template = r#"{"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<nowhere>", "type_id": 0}}],
+                      "pair": [], "special_tokens": {}}"#;
+    let cases: &[(&str, String, &str)] = &[
+        ("no JSON", "{".into(), "is no tokenizer"),
+        ("JSON of something else", "[1, 2]".into(), "is no tokenizer"),
+        ("a model that is none", with("model", r#"{"type": "Oracle"}"#), "is no tokenizer"),
+        (
+            "pieces of no length",
+            with("pre_tokenizer", r#"{"type": "FixedLength", "length": 0}"#),
+            "the `tokenizers` library stopped",
+        ),
+        (
+            "a token that is none around texts",
+            with("post_processor", template),
+            "the `tokenizers` library stopped",
+        ),
+        ("a text of no end", with("normalizer", &doubled), "more than 65536 times as long"),
+        ("parts in parts", nested(4000), "is no tokenizer"),
+        (
+            "a table of 4 GiB in six bytes",
+            with("normalizer", r#"{"type": "Precompiled", "precompiled_charsmap": "/////wAA"}"#),
+            "claims 4294967295 bytes",
+        ),
+        (
+            "no unknown token",
+            with("model", r#"{"type": "WordLevel", "unk_token": "<none>", "vocab": {}}"#),
+            "could not be tokenized",
+        ),
+        (
+            "tokens beyond 2^31",
+            with("model", r#"{"type": "WordLevel", "unk_token": "<u>", "vocab": {"<u>": 4294967295}}"#),
+            "more than 2^31",
+        ),
+        (
+            "merges of no tokens",
+            with("model", r#"{"type": "BPE", "vocab": {"a": 0}, "merges": [["x", "y"]]}"#),
+            "is no tokenizer",
+        ),
+        ("scores of no tokens", with("model", r#"{"type": "Unigram", "unk_id": 7, "vocab": []}"#), ""),
+    ];
+    for (what, tokenizer, want) in cases {
+        let dir = folder(&[
+            ("text.toml", "tokenizer = \"t.json\"\nlength = 64\npad = 0"),
+            ("t.json", tokenizer),
+            ("x.txt", &"a".repeat(40)),
+        ]);
+        let said = Texts::open(dir.path()).map(drop).expect_err(what).to_string();
+        assert!(said.starts_with("HW-R002") && said.contains(want), "{what}: {said}");
+    }
+    let dir = folder(&[("text.toml", "tokenizer = \"/dev/zero\"\nlength = 64"), ("x.txt", "a")]);
+    assert!(Texts::open(dir.path()).map(drop).unwrap_err().to_string().contains("must be a file"));
+}

@@ -1,0 +1,223 @@
+//! Tokens of texts, by a `tokenizer.json` or byte by byte. Files are from anywhere: what the `tokenizers` library does
+//! not bear ends in a message.
+
+use super::{Sample, Settings, Token};
+use crate::error::{Error, Result};
+use serde_json::Value;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::path::Path;
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenizers::{Encoding, Tokenizer, TruncationParams};
+
+/// Bytes of the largest tokenizer that is read.
+const BYTES: u64 = 1 << 28;
+/// Times that replacements may make a text longer, as far as their lengths tell.
+const GROWTH: f64 = 65536.0;
+
+/// Said of a file that holds something else.
+const NONE: &str = "is no tokenizer as Hugging Face saves it (tokenizer.json)";
+
+/// Makes tokens of texts.
+pub(super) enum Tokens {
+    Bytes,
+    Hub(Box<Tokenizer>),
+}
+
+/// A text's tokens, with the number of the text of a pair that each belongs to.
+#[derive(Default)]
+pub(super) struct Encoded {
+    pub ids: Vec<i32>,
+    pub types: Vec<i32>,
+}
+
+impl Tokens {
+    /// The tokenizer that the settings of a folder name.
+    ///
+    /// # Errors
+    /// `Data` if it is none or would not work, `Io`.
+    pub fn open(folder: &Path, settings: &Settings) -> Result<Tokens> {
+        if settings.tokenizer == "bytes" {
+            return Ok(Tokens::Bytes);
+        }
+        let path = folder.join(&settings.tokenizer);
+        let refuse = |m: String| Error::data(&path, m);
+        let file = std::fs::metadata(&path).map_err(Error::io(&path))?;
+        if !file.is_file() || file.len() > BYTES {
+            return Err(refuse(format!("is no tokenizer: it must be a file of at most {BYTES} bytes")));
+        }
+        let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
+        plausible(&bytes).map_err(refuse)?;
+        let read = unless_panic(|| Tokenizer::from_bytes(&bytes)).map_err(refuse)?;
+        let mut tokenizer = read.map_err(|e| refuse(format!("{NONE}: {e}")))?;
+        unless_panic(|| cut(&mut tokenizer, settings)).flatten().map_err(refuse)?;
+        Ok(Tokens::Hub(Box::new(tokenizer)))
+    }
+
+    /// The number of a token.
+    ///
+    /// # Errors
+    /// That it has none.
+    pub fn id(&self, token: &Token) -> Result<i32, String> {
+        match (token, self) {
+            (Token::Id(id), _) if *id >= 0 => Ok(*id),
+            (Token::Id(id), _) => Err(format!("is {id}, which is no token")),
+            (Token::Name(name), Tokens::Bytes) if name.len() == 1 => Ok(name.as_bytes()[0] as i32),
+            (Token::Name(name), Tokens::Bytes) => Err(format!("{name:?} is not one byte")),
+            (Token::Name(name), Tokens::Hub(t)) => t
+                .token_to_id(name)
+                .and_then(|id| i32::try_from(id).ok())
+                .ok_or_else(|| format!("{name:?} is no token of the tokenizer")),
+        }
+    }
+
+    /// The tokens of texts, one after the other.
+    ///
+    /// # Errors
+    /// The message of the tokenizer, or that it failed.
+    pub fn encode(&self, samples: &[Sample], settings: &Settings) -> Result<Vec<Encoded>, String> {
+        let Tokens::Hub(tokenizer) = self else {
+            let cut = if settings.truncate { settings.length } else { usize::MAX };
+            let bytes = |s: &Sample| {
+                let texts = [Some(&s.text), s.pair.as_ref()].into_iter().flatten().zip(0..);
+                let tokens = texts.flat_map(|(text, which)| text.bytes().map(move |b| (b as i32, which)));
+                let (ids, types) = tokens.take(cut).unzip();
+                Encoded { ids, types }
+            };
+            return Ok(samples.iter().map(bytes).collect());
+        };
+        let pairs = settings.fields().len() == 2;
+        let special = settings.special();
+        let encode = || {
+            if pairs {
+                let all =
+                    samples.iter().map(|s| (s.text.as_str(), s.pair.as_deref().unwrap_or(""))).collect();
+                tokenizer.encode_batch::<(&str, &str)>(all, special)
+            } else {
+                tokenizer.encode_batch(samples.iter().map(|s| s.text.as_str()).collect::<Vec<_>>(), special)
+            }
+        };
+        let encoded = unless_panic(encode)
+            .map_err(|m| format!("could not be tokenized: {} {m}", settings.tokenizer))?;
+        let number = |&n: &u32| i32::try_from(n).map_err(|_| format!("a token is {n}, more than 2^31"));
+        let convert = |e: Encoding| {
+            let ids = e.get_ids().iter().map(number).collect::<Result<_, _>>()?;
+            let types = e.get_type_ids().iter().map(number).collect::<Result<_, _>>()?;
+            Ok(Encoded { ids, types })
+        };
+        encoded.map_err(|e| format!("could not be tokenized: {e}"))?.into_iter().map(convert).collect()
+    }
+}
+
+/// Takes over the length of samples: whatever a tokenizer was saved with, its texts are cut to that or not at all.
+///
+/// # Errors
+/// If its own tokens leave no room for a text.
+fn cut(tokenizer: &mut Tokenizer, settings: &Settings) -> Result<(), String> {
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None).map_err(|e| e.to_string())?;
+    if !settings.truncate {
+        return Ok(());
+    }
+    let empty = match settings.fields().len() {
+        2 => tokenizer.encode(("", ""), settings.special()),
+        _ => tokenizer.encode("", settings.special()),
+    };
+    let (added, length) = (empty.map_err(|e| e.to_string())?.len(), settings.length);
+    if added >= length {
+        return Err(format!("puts {added} tokens around a text: `length` {length} is too small"));
+    }
+    let params = TruncationParams { max_length: length, ..Default::default() };
+    tokenizer.with_truncation(Some(params)).map(|_| ()).map_err(|e| e.to_string())
+}
+
+/// Refuses tokenizers with which the library would take memory that their file does not justify.
+///
+/// # Errors
+/// The part that would.
+fn plausible(bytes: &[u8]) -> Result<(), String> {
+    let file: Value = serde_json::from_slice(bytes).map_err(|e| format!("{NONE}: {e}"))?;
+    let growth = walk(&file)?;
+    match growth <= GROWTH.log2() {
+        true => Ok(()),
+        false => Err(format!(
+            "is no usable tokenizer: its replacements can make a text more than {GROWTH} times as long"
+        )),
+    }
+}
+
+/// Looks at all parts of a tokenizer: by how many powers of two its replacements can make a text longer.
+///
+/// # Errors
+/// If a table of characters is shorter than it says.
+fn walk(part: &Value) -> Result<f64, String> {
+    match part {
+        Value::Array(parts) => parts.iter().map(walk).sum(),
+        Value::Object(fields) => {
+            if let Some(Value::String(table)) = fields.get("precompiled_charsmap") {
+                // Six bits a character; the table begins with the bytes of its trie, which are set aside unseen.
+                let claimed = first_word(table).map_or(0, u64::from);
+                if claimed > table.len() as u64 {
+                    let have = table.len() * 3 / 4;
+                    return Err(format!(
+                        "is damaged: `precompiled_charsmap` claims {claimed} bytes and has {have}"
+                    ));
+                }
+            }
+            let mut growth = fields.values().map(walk).sum::<Result<f64, String>>()?;
+            if let Some(Value::String(content)) =
+                fields.get("content").filter(|_| fields["type"] == "Replace")
+            {
+                let pattern = fields.get("pattern").and_then(|p| p.get("String")).and_then(Value::as_str);
+                // An expression may match nothing, before each character.
+                let longest = match pattern.map(str::len) {
+                    Some(length @ 1..) => content.len() as f64 / length as f64,
+                    _ => 1.0 + content.len() as f64,
+                };
+                growth += longest.max(1.0).log2();
+            }
+            Ok(growth)
+        }
+        _ => Ok(0.0),
+    }
+}
+
+/// The first 32 bits of a text in base64, as a little-endian number.
+fn first_word(text: &str) -> Option<u32> {
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => Some(c - b'A'),
+        b'a'..=b'z' => Some(c - b'a' + 26),
+        b'0'..=b'9' => Some(c - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let first = text.as_bytes().get(..6)?;
+    let bits = first.iter().try_fold(0u64, |bits, c| Some(bits << 6 | u64::from(digit(*c)?)))?;
+    Some(((bits >> 4) as u32).swap_bytes())
+}
+
+/// Calls of the library that run now: panics of theirs are not printed.
+static QUIET: AtomicUsize = AtomicUsize::new(0);
+
+/// The result of `f`; a panic of the `tokenizers` library, which some tokenizers cause, is a message. It may come from a
+/// thread of the library, so that all threads keep silent meanwhile.
+pub(super) fn unless_panic<T>(f: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = take_hook();
+        set_hook(Box::new(move |panic| {
+            if QUIET.load(Ordering::SeqCst) == 0 {
+                before(panic);
+            }
+        }));
+    });
+    QUIET.fetch_add(1, Ordering::SeqCst);
+    let done = catch_unwind(AssertUnwindSafe(f));
+    QUIET.fetch_sub(1, Ordering::SeqCst);
+    done.map_err(|_| {
+        "is no usable tokenizer: the `tokenizers` library stopped at it; save it again with the version of Hugging Face's \
+         transformers that made it"
+            .into()
+    })
+}
