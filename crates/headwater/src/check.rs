@@ -198,6 +198,7 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
     let cpu = crate::devices::prover(device);
     let prover: &dyn Device = cpu.as_ref().map_or(device, |cpu| cpu);
     let device = if precision == DType::F64 { prover } else { device };
+    model.verify()?;
     let bound = model.bind_to(golden)?;
     ensure!(
         !golden.values(Kind::Output).is_empty(),

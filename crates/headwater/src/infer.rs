@@ -127,6 +127,9 @@ pub fn run(
         (Some(files), Some(init)) => Overlay::new(&exported, files, init)?,
         _ => Overlay::none(&exported),
     };
+    if files.is_none() || !overlay.mapping.missing.is_empty() {
+        model.verify()?;
+    }
     let graph = rebound(&feeding.largest())?;
     let full: Vec<Vec<usize>> = {
         let graph = selected(graph.clone(), asked)?;

@@ -58,6 +58,14 @@ impl Model {
         Ok(Model { path, program, registry, without_dropout: false })
     }
 
+    /// Makes sure that the archive's weights are what was written, by their checksums: all of them are read.
+    ///
+    /// # Errors
+    /// If one is damaged.
+    pub fn verify(&self) -> Result<()> {
+        self.program.verify_checksums().with_context(|| format!("{} is damaged", self.path.display()))
+    }
+
     /// Lets the system have the memory that the file takes, once a session has copied the weights.
     pub fn release(&self) {
         self.program.release();

@@ -12,7 +12,7 @@ use crate::runtime::session::Model as SessionModel;
 use crate::runtime::trainer::{Observer, Summary, Trainer};
 use crate::runtime::{Error, TrainConfig};
 use crate::weights::{Overlay, WeightFiles};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -67,7 +67,7 @@ pub fn with_trainer<T>(
     resume: bool,
     work: impl FnOnce(&mut Trainer, &TrainConfig) -> Result<T>,
 ) -> Result<T> {
-    model.program.verify_checksums().with_context(|| format!("{} is damaged", model.path.display()))?;
+    model.verify()?;
     let bound = model.bind(&dims.clone().or_exported())?;
     let rebind = |shapes: &Shapes| -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
         let bound = model.shaped(dims.clone(), shapes).and_then(|dims| model.bind(&dims.or_exported()));

@@ -221,11 +221,17 @@ fn weights_that_are_damaged_are_not_trained_on() {
     let at = bytes.windows(name.len()).position(|w| w == name).unwrap();
     bytes[at + 400] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    let mut command = headwater();
-    command.arg("train").arg(&path).arg("--data").arg(example("train.safetensors")).args(["--steps", "1"]);
-    let output = command.output().unwrap();
-    assert_eq!(code(&output), Some(1));
-    assert!(stderr(&output).contains("damaged"), "{}", stderr(&output));
+    let (train, heldout) = (example("train.safetensors"), example("heldout.safetensors"));
+    let golden = example("digits_vit.golden.safetensors");
+    for (command, arguments) in [
+        ("train", vec!["--data".as_ref(), train.as_os_str(), "--steps".as_ref(), "1".as_ref()]),
+        ("eval", vec!["--data".as_ref(), heldout.as_os_str()]),
+        ("check", vec![golden.as_os_str()]),
+    ] {
+        let output = headwater().arg(command).arg(&path).args(arguments).output().unwrap();
+        assert_eq!(code(&output), Some(1), "{command}");
+        assert!(stderr(&output).contains("is damaged"), "{command}: {}", stderr(&output));
+    }
 }
 
 #[test]
