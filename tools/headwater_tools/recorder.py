@@ -33,7 +33,8 @@ def record(
         tensor that the file calls differently. `headwater migrate --new` takes all of this over.
     eval: a file of held-out samples; loss and accuracy on them at the end of the run are recorded too.
     curve_steps: so many steps are recorded of a longer run; 100 are compared.
-    steps, without `data`: so many optimizer steps, each on `args`, or on `batches`, a sequence of argument tuples.
+    steps, without `data`: so many optimizer steps, each on `args`, or on `batches`, a sequence of argument tuples, of which
+        each step takes as many as `optimizer` accumulates.
 
     The module is left as it was.
 
@@ -77,20 +78,20 @@ def record(
         metadata["transformers"] = transformers.__version__
     run = None
     if data is not None:
-        run = Run(module, args, path, data, eval, batch, steps, epochs, seed, names, sequential)
+        run = Run(module, args, path, data, eval, batch, steps, epochs, seed, names, sequential, optimizer.accumulate)
         batches, metadata = run.batches(curve_steps), metadata | run.metadata(optimizer)
     elif batches is None:
-        batches = [args] * steps
+        batches = [args] * (steps * optimizer.accumulate)
     if len(batches):
         curve = train(module, batches, optimizer, steps=run and run.steps)
         tensors |= {f"curve.{name}": torch.tensor(getattr(curve, name), dtype=torch.float64) for name in ("loss", "lr", "norm")}
         if run:
             tensors |= run.tensors(curve.module)
         metadata |= {
-            "steps": str(len(batches)),
+            "steps": str(len(curve.loss)),
             "curve_dtype": str(next(module.parameters()).dtype).removeprefix("torch."),
             "optimizer": json.dumps(optimizer.metadata()),
-            "no_decay": json.dumps([n for n, p in module.named_parameters() if not optimizer.decays(p)]),
+            "no_decay": json.dumps([n for n, p in module.named_parameters() if not optimizer.decays(n, p)]),
         }
     save(tensors | (extra or {}), path, metadata)
     return truth
@@ -99,7 +100,7 @@ def record(
 class Run:
     """The training run of a job, on a data file."""
 
-    def __init__(self, module, args, path, file, eval, batch, steps, epochs, seed, names, sequential):
+    def __init__(self, module, args, path, file, eval, batch, steps, epochs, seed, names, sequential, accumulate):
         if bool(steps) == bool(epochs):
             raise ValueError("give the length of the run, either steps or epochs")
         self.path, self.file, self.eval, self.names = path, Path(file), eval and Path(eval), names or {}
@@ -108,8 +109,8 @@ class Run:
         self.given = {"steps": steps} if steps else {"epochs": epochs}
         self.batch = batch or len(next(a for a in pytree.tree_leaves(tuple(args)) if torch.is_tensor(a)))
         per_epoch = len(self.samples[0]) // self.batch
-        self.steps = steps or int(epochs * per_epoch + 1e-9)
-        self.seed, self.sequential = seed, sequential
+        self.steps = steps or int(epochs * per_epoch / accumulate + 1e-9)
+        self.seed, self.sequential, self.accumulate = seed, sequential, accumulate
 
     def read(self, file):
         """The inputs' samples in the dtypes that the module takes: files may hold narrower ones."""
@@ -117,9 +118,10 @@ class Run:
         return [t.to(d) for t, d in zip(found, self.dtypes, strict=True)]
 
     def batches(self, count):
-        """Arguments of each step, of the first `count` alone if that is not None."""
+        """Arguments of each batch of all steps, of the first `count` steps alone if that is not None."""
         self.count = min(self.steps, count or self.steps)
-        self.order = samples.batches(len(self.samples[0]), self.batch, self.count, self.seed, self.sequential)
+        batches = self.count * self.accumulate
+        self.order = samples.batches(len(self.samples[0]), self.batch, batches, self.seed, self.sequential)
         return Gathered(self.samples, self.order)
 
     def relative(self, file):

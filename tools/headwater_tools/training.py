@@ -3,6 +3,7 @@
 import copy
 import inspect
 import math
+import re
 from dataclasses import dataclass, field
 
 import torch
@@ -24,12 +25,17 @@ class Optimizer:
     schedule: what follows, by Headwater's name of it or a table with `name` and settings (docs/settings.md):
         "constant", "linear", "cosine", "polynomial", "step", "multistep", "exponential", "onecycle", "restarts", "inverse_sqrt".
     end: the share of the learning rate that linear, cosine, polynomial and restarts end at.
+    groups: parameters with settings of their own, as `[[groups]]` of docs/settings.md has them:
+        [{"parameters": "encoder.*", "lr": 1e-5}, {"parameters": "*.bias", "weight_decay": 0.0}]. A parameter is of the first group
+        whose pattern is its name, `*` standing for any characters. A group's `lr` follows the schedule in proportion.
+    accumulate: a step averages the gradients of so many batches.
     autocast: the low precision of `torch.autocast`, such as "bfloat16". Headwater compares no such curve with its own.
     """
 
     def __init__(
-        self, name, *, decay="all", clip_norm=None, clip_value=None, schedule="constant", warmup=0, end=0.0, autocast=None, **options
-    ):
+        self, name, *, decay="all", clip_norm=None, clip_value=None, schedule="constant", warmup=0, end=0.0, groups=(), accumulate=1,
+        autocast=None, **options,
+    ):  # fmt: skip
         made = getattr(torch.optim, name, None)
         if made is None:
             raise ValueError(f"torch.optim has no {name}")
@@ -50,8 +56,19 @@ class Optimizer:
             for n, default in known.items()
             if n in options and options[n] != default or isinstance(default, (float, int, tuple)) and not isinstance(default, bool)
         }
+        self.groups = [dict(group) for group in groups]
+        for group in self.groups:
+            if not isinstance(group.get("parameters"), str) or len(group) < 2:
+                raise ValueError(f"a group has `parameters`, the pattern of their names, and what differs for them, unlike {group}")
+            if unknown := group.keys() - known.keys() - {"parameters"}:
+                raise ValueError(f"torch.optim.{name} has no {', '.join(sorted(unknown))}; it has: {', '.join(known)}")
+            if group.get("lr") and not options.get("lr", known["lr"]):
+                raise ValueError(f"the group {group['parameters']} has a learning rate, and the optimizer's own is 0")
+        if accumulate < 1:
+            raise ValueError(f"a step has at least one batch, not accumulate={accumulate}")
         self.name, self.decay, self.clip_norm, self.clip_value = name, decay, clip_norm, clip_value
         self.schedule, self.warmup, self.end, self.autocast = schedule, warmup, end, autocast
+        self.accumulate = accumulate
         self.rate(0, 1)  # refuses a schedule that it does not know
 
     def rate(self, step, steps):
@@ -63,35 +80,60 @@ class Optimizer:
         every = max(1, steps - self.warmup)
         return lr * factor(step - self.warmup, every, self.end, self.warmup, **shape)
 
-    def decays(self, parameter):
-        return {"all": True, "matrices": parameter.ndim >= 2, "none": False}[self.decay]
+    def decays(self, name, parameter):
+        own = self.own(name, parameter)
+        return bool(own.get("weight_decay", self.options.get("weight_decay", 0.0)))
+
+    def own(self, name, parameter):
+        """The settings of a parameter that differ from the optimizer's, as `crates/runtime/src/optim/groups.rs` has it."""
+        pattern = next((g for g in self.groups if matches(g["parameters"], name)), {})
+        own = {n: v for n, v in pattern.items() if n != "parameters"}
+        decays = {"all": True, "matrices": parameter.ndim >= 2, "none": False}[self.decay]
+        if not decays and self.options.get("weight_decay"):
+            own.setdefault("weight_decay", 0.0)
+        return own
 
     def build(self, parameters):
-        """The optimizer itself; what does not decay is a group of its own."""
-        if not self.options.get("weight_decay"):
-            return getattr(torch.optim, self.name)(parameters, **self.options)
-        groups = [
-            {"params": [p for p in parameters if self.decays(p)]},
-            {"params": [p for p in parameters if not self.decays(p)], "weight_decay": 0.0},
-        ]
-        return getattr(torch.optim, self.name)([g for g in groups if g["params"]], **self.options)
+        """The optimizer of named parameters; those of equal settings are a group, with their peak learning rate as `peak`."""
+        parameters = list(parameters)
+        for group in self.groups:
+            if not any(matches(group["parameters"], name) for name, _ in parameters):
+                raise ValueError(f"no parameter is called {group['parameters']}; there are: {', '.join(n for n, _ in parameters)}")
+        found = []
+        for name, parameter in parameters:
+            own = self.own(name, parameter)
+            same = next((g for g in found if g[0] == own), None)
+            if same is None:
+                found.append(same := (own, []))
+            same[1].append(parameter)
+        groups = [{"params": members, **own, "peak": own.get("lr", self.options["lr"])} for own, members in found]
+        return getattr(torch.optim, self.name)(groups, **self.options)
 
     def metadata(self):
         found = {"name": self.name, **self.options, "decay": self.decay, "clip_norm": self.clip_norm, "schedule": self.schedule}
-        found |= {"warmup": self.warmup, "autocast": self.autocast}
+        found |= {"warmup": self.warmup, "autocast": self.autocast} | self.around()
         return found | {n: v for n, v in (("clip_value", self.clip_value), ("end", self.end)) if v}
+
+    def around(self):
+        found = {"groups": self.groups} if self.groups else {}
+        return found | ({"accumulate": self.accumulate} if self.accumulate > 1 else {})
 
     def settings(self):
         """The same as Headwater's settings of a training run have it. `autocast` is none of them: `metadata` has it, and
         `headwater migrate --new` says that such a curve is not compared."""
         found = {"optimizer": {"name": self.name.lower(), **self.options}, "decay": self.decay, "schedule": self.schedule}
-        found |= {"warmup": self.warmup, "end": self.end}
+        found |= {"warmup": self.warmup, "end": self.end} | self.around()
         return found | {n: v for n, v in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)) if v is not None}
 
 
 def AdamW(**settings):
     """`torch.optim.AdamW`, see `Optimizer`."""
     return Optimizer("AdamW", **settings)
+
+
+def matches(pattern, name):
+    """True if a name fits a pattern, in which `*` stands for any characters."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL) is not None
 
 
 def factor(t, T, end, warmup, name, **of):
@@ -141,6 +183,11 @@ def factor(t, T, end, warmup, name, **of):
         "constant": 1.0, "linear": falling(1 - done), "cosine": falling(half_cosine(done)),
         "inverse_sqrt": math.sqrt(max(1, warmup) / (t + warmup + 1)),
     }  # fmt: skip
+    if name == "plateau":
+        raise ValueError(
+            "plateau follows evaluations of the run itself, and has no rates to record: record the run with \"constant\", and its "
+            "curve is compared up to the step at which the rate first falls"
+        )
     if name not in simple:
         raise ValueError(f"there is no schedule {name!r}")
     return simple[name]
@@ -155,30 +202,36 @@ class Curve:
 
 
 def train(module, batches, settings=None, steps=None):
-    """Trains a copy of `module` on `batches`, argument tuples with a length, one step each. Returns the `Curve`.
+    """Trains a copy of `module` on `batches`, argument tuples with a length, one step each or as many as are accumulated. Returns
+    the `Curve`.
 
     Dropout is the identity. `steps` is the length of the whole run, where `batches` are only its beginning.
     Raises ValueError when the module draws other random numbers.
     """
     settings = settings or AdamW()
     module = copy.deepcopy(module)
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    optimizer = settings.build(parameters)
+    named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+    parameters, optimizer = [p for _, p in named], settings.build(named)
     low = settings.autocast and getattr(torch, settings.autocast)
     curve, random_state = Curve(module=module), torch.get_rng_state()
-    for step, args in enumerate(batches):
-        rate = settings.rate(step, steps or len(batches))
+    together = settings.accumulate
+    count, rest = len(batches) // together, iter(batches)
+    for step in range(count):
+        rate = settings.rate(step, steps or count)
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate if group["peak"] == settings.options["lr"] else rate * (group["peak"] / settings.options["lr"])
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=low, enabled=bool(low)), WithoutDropout():
-            loss = loss_of(module(*args))
-        loss.backward()
+        mean = 0.0
+        for _ in range(together):
+            with torch.autocast("cpu", dtype=low, enabled=bool(low)), WithoutDropout():
+                loss = loss_of(module(*next(rest)))
+            (loss / together).backward()
+            mean += loss.item() / together
         norm = torch.nn.utils.clip_grad_norm_(parameters, math.inf if settings.clip_norm is None else settings.clip_norm)
         if settings.clip_value is not None:
             torch.nn.utils.clip_grad_value_(parameters, settings.clip_value)
         optimizer.step()
-        curve.loss.append(loss.item())
+        curve.loss.append(mean)
         curve.lr.append(rate)
         curve.norm.append(norm.item())
     if not torch.equal(random_state, torch.get_rng_state()):

@@ -190,6 +190,64 @@ def test_a_run_on_data_is_recorded_as_a_job_repeats_it(tmp_path):
     assert losses.tolist() == by_hand.loss
 
 
+def test_groups_and_accumulation_are_those_of_torch(tmp_path):
+    torch.manual_seed(0)
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+        def forward(self, x, y):
+            logits = self.head(torch.tanh(self.body(x)))
+            return F.cross_entropy(logits, y), logits
+
+    module, x, y = Two().train(), torch.randn(24, 4), torch.randint(3, (24,))
+    groups = [{"parameters": "body.*", "lr": 0.0}, {"parameters": "*.bias", "lr": 0.05, "weight_decay": 0.5}]
+    settings = Optimizer("SGD", lr=0.1, momentum=0.9, weight_decay=0.01, decay="matrices", schedule="linear", groups=groups, accumulate=3)
+    save({"x": x, "y": y}, tmp_path / "d.safetensors", {})
+    args = x[:2], y[:2]
+    export(module, args, tmp_path / "m.pt2")
+    golden = tmp_path / "m.golden.safetensors"
+    record(module, args, golden, data=tmp_path / "d.safetensors", batch=2, epochs=2, optimizer=settings)
+    with safe_open(golden, "pt") as file:
+        metadata, order, losses = file.metadata(), file.get_tensor("curve.order"), file.get_tensor("curve.loss")
+    # 24 batches in steps of three.
+    assert order.shape == (24, 2) and losses.shape == (8,) and metadata["steps"] == "8"
+    run = json.loads(metadata["train"])
+    assert (run["groups"], run["accumulate"]) == (groups, 3)
+    assert json.loads(metadata["optimizer"])["groups"] == groups
+    # A frozen parameter's group comes first, and weight decay of a group stands whatever `decay` says.
+    assert json.loads(metadata["no_decay"]) == ["body.bias"]
+
+    by_hand, expected = Two(), []
+    by_hand.load_state_dict(module.state_dict())
+    sgd = torch.optim.SGD(
+        [
+            {"params": by_hand.head.weight, "weight_decay": 0.01, "of": 1.0},
+            {"params": by_hand.head.bias, "weight_decay": 0.5, "of": 0.5},
+        ],
+        lr=0.1, momentum=0.9,
+    )  # fmt: skip
+    for step, batches in enumerate(order.view(8, 3, 2)):
+        for group in sgd.param_groups:
+            group["lr"] = 0.1 * (1 - step / 8) * group["of"]
+        by_hand.zero_grad()
+        losses_of = [by_hand(x[i], y[i])[0] for i in batches]
+        (sum(losses_of) / 3).backward()
+        sgd.step()
+        expected.append(sum(loss.item() for loss in losses_of) / 3)
+    torch.testing.assert_close(losses, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=0)
+    assert losses[-1] < losses[0]
+    for wrong in [{"lr": 0.1}], [{"parameters": "*"}], [{"parameters": "*", "rate": 0.1}]:
+        with pytest.raises(ValueError):
+            Optimizer("SGD", lr=0.1, groups=wrong)
+    with pytest.raises(ValueError, match="no parameter is called tail"):
+        train(module, [args], Optimizer("SGD", lr=0.1, groups=[{"parameters": "tail.*", "lr": 0.0}]))
+    with pytest.raises(ValueError, match="record the run with .constant"):
+        Optimizer("SGD", lr=0.1, schedule="plateau")
+
+
 def test_the_order_is_that_of_the_rust_side():
     # As in crates/runtime/src/data/order.rs.
     assert permutation(10, 7, 0) == [0, 1, 3, 5, 6, 4, 8, 9, 2, 7] and permutation(10, 7, 1) == [2, 6, 5, 8, 7, 0, 3, 4, 1, 9]

@@ -3,7 +3,7 @@
 use crate::core::device::Device;
 use crate::golden::{Golden, by_own_name};
 use crate::model::Model;
-use crate::runtime::optim::{Clip, Decay, Optimizer};
+use crate::runtime::optim::{Clip, Decay, Group, Optimizer};
 use crate::runtime::session::{Model as SessionModel, Session, Training};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -47,13 +47,18 @@ pub fn recorded_training(golden: &Golden) -> Result<Training> {
         serde_json::Value::Null => Decay::All,
         v => serde_json::from_value(v).context("`decay` of the golden")?,
     };
+    let groups: Vec<Group> = match take("groups") {
+        serde_json::Value::Null => Vec::new(),
+        v => serde_json::from_value(v).context("`groups` of the golden")?,
+    };
+    let accumulate = take("accumulate").as_u64().and_then(|n| u32::try_from(n).ok()).unwrap_or(1).max(1);
     let clip = Clip { norm: take("clip_norm").as_f64(), value: take("clip_value").as_f64() };
     for key in ["schedule", "warmup", "end", "autocast", "total_steps", "min_lr"] {
         take(key);
     }
     let optimizer: Optimizer =
         serde_json::from_value(settings.clone()).context("the golden's optimizer is not known")?;
-    Ok(Training { optimizer, decay, clip, ..Training::default() })
+    Ok(Training { optimizer, groups, decay, clip, accumulate, ..Training::default() })
 }
 
 /// Trains on the golden's own inputs, the same batch in every step, for as many steps as it has recorded.
@@ -66,7 +71,9 @@ pub fn follow(model: &Model, golden: &Golden, device: Arc<dyn Device>) -> Result
     ensure!(curve.order.is_none(), "the curve was recorded on a data set; `headwater migrate` follows it");
     let bound = model.bind_to(golden)?;
     let session_model = SessionModel { graph: &bound.graph, weights: &bound };
-    let mut session = Session::new(device, session_model, Some(recorded_training(golden)?))?;
+    let settings = recorded_training(golden)?;
+    let accumulate = settings.accumulate;
+    let mut session = Session::new(device, session_model, Some(settings))?;
     let program = session.program()?;
     let inputs = golden.inputs();
     let feeds = bound
@@ -82,8 +89,12 @@ pub fn follow(model: &Model, golden: &Golden, device: Arc<dyn Device>) -> Result
     let mut out = Followed { ours: vec![], theirs: curve.loss.clone(), norms: vec![] };
     for step in 0..curve.loss.len() {
         session.begin_step()?;
-        session.gradients(program, &feeds)?;
-        out.ours.push(session.output(program, 0)?.to_f64()[0]);
+        let mut loss = 0.0;
+        for _ in 0..accumulate {
+            session.gradients(program, &feeds)?;
+            loss += session.output(program, 0)?.to_f64()[0] / accumulate as f64;
+        }
+        out.ours.push(loss);
         out.norms.push(session.update(curve.lr[step])?.norm);
     }
     Ok(out)

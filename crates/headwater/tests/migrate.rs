@@ -97,7 +97,16 @@ fn the_recorded_run_is_compared_and_another_one_is_not() {
         ("clip_norm = 1.0", "", "clip_norm is 1 there, none here"),
         ("decay = \"matrices\"", "decay = \"all\"", "weight decay is for `matrices` there, `all` here"),
         ("order = ", "# order = ", "batch 1 takes other samples"),
-        ("steps = 20", "steps = 20\naccumulate = 2", "a step averages 2 batches here"),
+        (
+            "steps = 20",
+            "steps = 20\naccumulate = 2",
+            "a step averages the gradients of 1 batches there, of 2 here",
+        ),
+        (
+            "steps = 20",
+            "steps = 20\ngroups = [{ parameters = \"*\", lr = 1e-3 }]",
+            "settings of their own (`groups`) are none there, `*` here",
+        ),
         ("steps = 20", "steps = 20\namp = { level = \"O1\" }", "the precision is full there, O1 here"),
         ("batch = 64", "batch = 32", "a batch has 64 samples there, 32 here"),
     ] {

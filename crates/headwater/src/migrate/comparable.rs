@@ -6,10 +6,11 @@ use crate::golden::{Curve, Golden};
 use crate::model::Model;
 use crate::report::text;
 use crate::runtime::TrainConfig;
-use crate::runtime::optim::{Decay, Optimizer};
+use crate::runtime::optim::{Decay, Group, Optimizer};
 use crate::runtime::schedule::Shape;
 use crate::runtime::trainer::Trainer;
 use anyhow::Result;
+use serde_json::Value;
 
 /// Learning rates that differ by less, relative, are the same number computed in another order.
 const SAME_RATE: f64 = 1e-9;
@@ -46,9 +47,6 @@ pub(super) fn differences(
     }
     if config.data.augment.changes() {
         found.push("images are changed at random here (`data.augment`)".into());
-    }
-    if config.accumulate > 1 {
-        found.push(format!("a step averages {} batches here, it is one batch there", config.accumulate));
     }
     let autocast = golden.autocast();
     let low = (config.amp.level != Level::O0).then(|| config.amp.level.to_string());
@@ -101,8 +99,24 @@ fn optimizer(golden: &Golden, config: &TrainConfig, found: &mut Vec<String>) {
             found.push(format!("{what} is {} there, {} here", word(there), word(here)));
         }
     }
-    if !config.groups.is_empty() {
-        found.push("some parameters have settings of their own here (`groups`)".into());
+    // A number is the same one in TOML and in JSON, with or without a point.
+    let number = |v: &Value| v.as_f64().map_or(v.to_string(), |x| x.to_string());
+    let settings = |g: &Group| g.settings.iter().map(|(k, v)| (k.clone(), number(v))).collect::<Vec<_>>();
+    let all =
+        |groups: &[Group]| groups.iter().map(|g| (g.parameters.clone(), settings(g))).collect::<Vec<_>>();
+    if all(&theirs.groups) != all(&config.groups) {
+        let word = |groups: &[Group]| match groups.len() {
+            0 => "none".to_string(),
+            _ => groups.iter().map(|g| format!("`{}`", g.parameters)).collect::<Vec<_>>().join(", "),
+        };
+        let (there, here) = (word(&theirs.groups), word(&config.groups));
+        found.push(format!(
+            "parameters with settings of their own (`groups`) are {there} there, {here} here, or their settings differ"
+        ));
+    }
+    if theirs.accumulate != config.accumulate {
+        let (there, here) = (theirs.accumulate, config.accumulate);
+        found.push(format!("a step averages the gradients of {there} batches there, of {here} here"));
     }
 }
 
@@ -144,7 +158,7 @@ fn batches(
                 inputs.get(&i.position).is_some_and(|t| t.cast(i.dtype).to_bytes() == *bytes)
             })
         };
-        let mut batches = trainer.batches()?.take(steps);
+        let mut batches = trainer.batches()?.take(steps.saturating_mul(config.accumulate as usize));
         if !batches.all(|b| b.is_ok_and(|b| same(&b))) {
             let size = first.map_or(String::new(), |n| format!(" of {n} samples"));
             found.push(format!(
@@ -155,7 +169,8 @@ fn batches(
         return Ok(());
     };
     let mut sampler = trainer.sampler();
-    for (i, theirs) in order.iter().take(steps).enumerate() {
+    let batches = steps.saturating_mul(config.accumulate as usize);
+    for (i, theirs) in order.iter().take(batches).enumerate() {
         let ours = sampler.batch(i as u64).unwrap_or_default();
         if ours.len() != theirs.len() {
             found.push(format!("a batch has {} samples there, {} here", theirs.len(), ours.len()));

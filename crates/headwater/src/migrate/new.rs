@@ -173,6 +173,7 @@ fn settings(
         if let Ok(t) = recorded {
             (config.optimizer, config.decay) = (t.optimizer, t.decay);
             (config.clip_norm, config.clip_value) = (t.clip.norm, t.clip.value);
+            (config.groups, config.accumulate) = (t.groups, t.accumulate);
             let all = golden.json("optimizer")?;
             config.warmup = all["warmup"].as_u64().unwrap_or(0);
             config.end = all["end"].as_f64().unwrap_or(0.0);

@@ -85,6 +85,11 @@ pub(super) fn text(files: &Files, c: &TrainConfig) -> Result<String> {
     p.set("decay", c.decay, "weight decay for: matrices (no norms and biases), all, none")?;
     p.table("train.optimizer");
     optimizer(&mut p, &c.optimizer)?;
+    for group in &c.groups {
+        let _ = writeln!(p.0, "\n[[train.groups]]");
+        p.set("parameters", &group.parameters, "those with settings of their own, `*` for any characters")?;
+        group.settings.iter().try_for_each(|(k, v)| p.set(&key(k)?, v, ""))?;
+    }
     p.table("train.data");
     let named = "tensors named like the model's inputs; the first dimension counts samples";
     p.maybe("train", files.train.clone(), "train.safetensors".into(), named)?;
@@ -168,7 +173,8 @@ mod tests {
         let names = [("x y".to_string(), "input.0".to_string())].into();
         let mut config: TrainConfig = serde_json::from_str(
             r#"{"steps": 7, "batch": 3, "schedule": {"name": "step", "every": 5}, "clip_norm": 0.5, "decay": "all",
-                "optimizer": {"name": "larc", "optimizer": {"name": "sgd", "lr": 1e-9}}}"#,
+                "optimizer": {"name": "larc", "optimizer": {"name": "sgd", "lr": 1e-9}}, "accumulate": 4,
+                "groups": [{"parameters": "body.*", "lr": 0.0}, {"parameters": "*", "weight_decay": 1, "momentum": 0.5}]}"#,
         )
         .unwrap();
         config.data.names = names;
