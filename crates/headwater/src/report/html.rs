@@ -1,5 +1,5 @@
 //! A report as one HTML page that needs nothing else: no fonts, no links out. Its script shows numbers under
-//! the pointer; the page is complete without it.
+//! the pointer and orders tables; the page is complete without it.
 
 use super::chart::{bars, escape, lines};
 use super::{Block, Report, Section, Table};

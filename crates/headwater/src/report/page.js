@@ -1,4 +1,4 @@
-// The numbers of a chart under the pointer, and a part of it at its full width. The page is complete without.
+// Charts: the numbers under the pointer, and a part at its full width. The page is complete without this script.
 const LEFT = 84, RIGHT = 732, TOP = 16, BOTTOM = 256;
 const made = (parent, name, attributes) => {
   const child = parent.appendChild(document.createElementNS("http://www.w3.org/2000/svg", name));
@@ -115,4 +115,56 @@ for (const svg of document.querySelectorAll("svg.linear, svg.log")) {
   svg.addEventListener("dblclick", () => { reset(); shown = [LEFT, RIGHT]; });
   svg.addEventListener("pointerleave", () => { hide(); begin = null; chosen.setAttribute("width", 0); });
   made(svg, "title", {}).textContent = "Drag to see a part, double-click to see all";
+}
+
+// Tables: rows in the order of a column whose head is chosen; of a long one also a search among them, and all of it as CSV.
+const UNITS = { "": 1, "%": 1, B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, "µs": 1e-6, ms: 1e-3, s: 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12 };
+const size = text => {
+  const [, x, unit] = /^([-+]?[\d.]+(?:e[-+]?\d+)?)\s*(\S*)$/.exec(text.trim()) || [];
+  return unit in UNITS ? Number(x) * UNITS[unit] : NaN;
+};
+for (const table of document.querySelectorAll("table")) {
+  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0], rows = [...body.rows];
+  const text = row => [...row.cells].map(cell => cell.textContent);
+  if (rows.length < 3) continue;
+  heads.forEach((head, column) => {
+    const order = () => {
+      const down = head.ariaSort ? head.ariaSort === "ascending" : head.classList.contains("r");
+      heads.forEach(other => other.removeAttribute("aria-sort"));
+      head.ariaSort = down ? "descending" : "ascending";
+      const by = (a, b) => {
+        const [x, y] = [a, b].map(row => text(row)[column] || ""), [m, n] = [size(x), size(y)];
+        // Texts stay below the numbers, whichever way these are ordered.
+        if (isNaN(m) !== isNaN(n)) return isNaN(m) ? 1 : -1;
+        return (isNaN(m) ? x.localeCompare(y, undefined, { numeric: true }) : m - n) * (down ? -1 : 1);
+      };
+      body.append(...rows.sort(by));
+    };
+    head.tabIndex = 0;
+    head.addEventListener("click", order);
+    head.addEventListener("keydown", event => { if (event.key === "Enter") order(); });
+  });
+  const long = table.closest("details");
+  if (!long) continue;
+  const bar = document.createElement("div"), search = document.createElement("input"), save = document.createElement("a");
+  bar.className = "tools";
+  search.type = "search";
+  search.placeholder = "rows with …";
+  search.addEventListener("input", () => {
+    const wanted = search.value.toLowerCase();
+    rows.forEach(row => { row.hidden = !text(row).join("\n").toLowerCase().includes(wanted); });
+  });
+  const title = long.querySelector("summary").textContent.replace(/ \(\d+ rows\)$/, "");
+  // Names in a model come from strangers, and what begins like a formula is one to a spreadsheet.
+  const plain = cell => /^[=+@-]/.test(cell) && isNaN(size(cell)) ? "'" + cell : cell;
+  const quoted = cell => '"' + plain(cell).replaceAll('"', '""') + '"';
+  save.textContent = "as CSV";
+  save.href = "#";
+  save.download = title.toLowerCase().replace(/[^a-z0-9]+/g, "-") + ".csv";
+  save.addEventListener("click", () => {
+    const lines = [heads.map(head => head.textContent), ...rows.map(text)];
+    save.href = "data:text/csv;charset=utf-8," + encodeURIComponent(lines.map(cells => cells.map(quoted).join(",")).join("\r\n"));
+  });
+  bar.append(search, save);
+  table.parentElement.before(bar);
 }
