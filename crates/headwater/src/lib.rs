@@ -1,4 +1,4 @@
-//! Headwater: take any PyTorch model as `torch.export` saves it and train it on another machine, in mixed
+//! Headwater: take a PyTorch model as `torch.export` saves it and train it on another machine, in mixed
 //! precision, with proof that every number is right.
 //!
 //! This crate is the facade: the library that users link and the command line. It owns what people see

@@ -354,13 +354,16 @@ impl TrainConfig {
         zero(Some(self.accumulate as u64), "accumulate")?;
         zero(self.batch.map(|b| b as u64), "batch")?;
         if self.data.train.as_os_str().is_empty() {
-            return Err(Error::config("data.train", "names no file"));
+            return Err(Error::config("data.train", "must name the samples to train on"));
         }
         if self.data.lengths.is_some() && self.data.buckets.is_none() {
             return Err(Error::config("data.lengths", "is for buckets of length: set data.buckets too"));
         }
         if self.checkpoint.every.is_some() && self.checkpoint.dir.is_none() {
-            return Err(Error::config("checkpoint.dir", "names no directory, but checkpoint.every is given"));
+            return Err(Error::config(
+                "checkpoint.dir",
+                "must name a directory, as checkpoint.every is given",
+            ));
         }
         self.check_course()?;
         crate::average::check(self.ema)?;

@@ -8,24 +8,25 @@ use anyhow::{Context, Result, anyhow};
 
 #[derive(clap::Args, Debug)]
 pub struct Amp {
-    /// Mixed precision: O0 (f32), O1 (casts around operators), O2 (low-precision weights, f32 masters), O3
-    /// (low alone), or a policy file as `train --amp auto` writes it.
-    #[arg(long = "amp", value_name = "LEVEL|FILE")]
+    /// Mixed precision: O0 (none), O1 (casts around operators), O2 (low-precision weights with f32 masters), O3
+    /// (low-precision weights alone), or a policy file. `train --amp auto` measures and writes one.
+    #[arg(long = "amp", value_name = "LEVEL|FILE", help_heading = "Mixed precision")]
     level: Option<String>,
     /// The low precision: bf16 (default) or f16.
-    #[arg(long, value_name = "DTYPE")]
+    #[arg(long, value_name = "DTYPE", help_heading = "Mixed precision")]
     dtype: Option<String>,
-    /// Whose lists O1 goes by: apex (default), torch or torch-cuda.
-    #[arg(long)]
+    /// Which operators O1 runs in low precision: the lists of apex (default), torch or torch-cuda.
+    #[arg(long, value_name = "LISTS", help_heading = "Mixed precision")]
     policy: Option<String>,
-    /// Keep batch norm in f32 (default at O2) or not (default at O3).
-    #[arg(long, value_name = "BOOL")]
+    /// Keep batch norm in f32 (default: true at O2, false at O3).
+    #[arg(long, value_name = "BOOL", help_heading = "Mixed precision")]
     keep_batchnorm: Option<bool>,
-    /// Keep f32 master weights (default at O2) or not (default at O3).
-    #[arg(long, value_name = "BOOL")]
+    /// Keep f32 master weights (default: true at O2, false at O3).
+    #[arg(long, value_name = "BOOL", help_heading = "Mixed precision")]
     master_weights: Option<bool>,
-    /// Loss scale: a number, dynamic, or predictive (default: dynamic for f16 at O1 and O2, else 1).
-    #[arg(long, value_name = "SCALE")]
+    /// Loss scale: a number, dynamic (as PyTorch's GradScaler), or predictive (default: dynamic for f16 at O1 and O2,
+    /// else 1).
+    #[arg(long, value_name = "SCALE", help_heading = "Mixed precision")]
     loss_scale: Option<LossScale>,
 }
 

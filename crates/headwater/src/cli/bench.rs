@@ -47,7 +47,7 @@ Examples:
 pub struct Args {
     #[command(subcommand)]
     what: What,
-    /// Measure the machine on little memory and for a moment only: rough limits, quickly.
+    /// Measure the machine's limits quickly and roughly.
     #[arg(long, global = true)]
     quick: bool,
 }
@@ -80,22 +80,22 @@ struct EmbeddingArgs {
     /// Elements of a row.
     #[arg(long, default_value_t = 768)]
     width: usize,
-    /// Indices.
+    /// Number of indices.
     #[arg(long, default_value_t = 16_384)]
     positions: usize,
     /// Type of gradient and result: f32, f16, bf16 or f64.
     #[arg(long, default_value = "f32")]
     dtype: String,
-    /// Distribution of the indices; all of them if it is not given.
+    /// Distribution of the indices (default: each in turn).
     #[arg(long)]
     indices: Option<Distribution>,
-    /// How positions are brought together by row: auto, direct, radix or hash.
+    /// Method by which the positions of a row are found: auto, direct, radix or hash.
     #[arg(long, default_value = "auto")]
     method: String,
-    /// Pieces of the table on the sharded rung; 1 leaves it out.
+    /// Pieces of the table in the sharded variant; 1 leaves that out.
     #[arg(long, default_value_t = 4)]
     shards: usize,
-    /// Only the kernel, without the rungs below it.
+    /// Measure the kernel alone, without the simpler variants.
     #[arg(long)]
     last: bool,
 }

@@ -14,9 +14,9 @@ Examples:
   headwater check model.pt2 model.golden.safetensors
   headwater check model.pt2 model.golden.safetensors --precision f32 --all
 
-The golden is recorded next to PyTorch with headwater_tools.record (see tools/README.md). Bounds are derived from the dtype, the
-lengths of the sums and the depth of the graph. An error is relative to the norm of the truth or, where terms cancel, to the
-size at which they leave what rounding was sampled to leave; a value that is all rounding is `zero`.")]
+headwater_tools.record makes the golden where PyTorch is (tools/README.md). Bounds are derived from the dtype, the lengths of the
+sums and the depth of the graph. An error is relative to the norm of the truth. Where large terms cancel, it is relative to their
+size instead, which is estimated by sampling. A value that is nothing but rounding is shown as `zero`.")]
 pub struct Args {
     /// The exported model.
     model: PathBuf,

@@ -20,12 +20,12 @@ Examples:
   headwater compile model.pt2 --amp O2 --dump-after all --out stages
   headwater compile model.pt2 --goal evaluate --stop-after simplify --dump-after simplify
 
-Files are named NN-STAGE.graph and NN-STAGE.plan. In a plan gradients lie in buckets, every other input and output has a segment of its own; with --memory-budget AdamW's state has one too.")]
+Files are named NN-STAGE.graph and NN-STAGE.plan. In a plan gradients lie in buckets, and every other input and output has a
+segment of its own. With --memory-budget the state of AdamW has one too.")]
 pub struct Args {
     /// The exported model.
     model: PathBuf,
-    /// Size of a symbolic dimension, by its name or place (`input_ids.0=16`); the exported sizes where not
-    /// given.
+    /// Size of a symbolic dimension, by its name or place, such as `input_ids.0=16` (default: as exported).
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
     /// What to compile for (default: train if the first output is a loss, else forward).

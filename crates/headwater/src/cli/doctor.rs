@@ -25,10 +25,10 @@ Examples:
   headwater doctor --model model.pt2 --config train.toml --available 16GiB
   headwater doctor --json")]
 pub struct Args {
-    /// A model: whether a training step of it fits into memory, who holds most, and what needs less.
+    /// Say whether a training step of this model fits into memory, what takes most of it, and what would need less.
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Settings of its training: a TOML file as `train` takes it, also a migrate.toml.
+    /// Settings of its training: a TOML file as for `train`, or a migrate.toml.
     #[arg(long, value_name = "FILE", requires = "model")]
     config: Option<PathBuf>,
     /// Memory to fit into, such as 16GiB (default: what is free on the device).

@@ -19,29 +19,30 @@ pub(crate) struct Forward {
     /// The exported model.
     model: PathBuf,
     /// Samples: tensors in .safetensors or .npz, columns of .parquet or .arrow, or a folder of images or texts
-    /// (docs/data.md); the first dimension counts samples, names are the model's inputs'.
+    /// (docs/data.md). They are named like the model's inputs, and their first dimension counts samples.
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
-    /// Weights in place of the model's: a checkpoint, a run's folder (its newest one), a .safetensors file,
+    /// Weights in place of the model's: a checkpoint, a run's folder (its newest checkpoint), a .safetensors file,
     /// or a folder of Hugging Face's.
     #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
-    /// The average of the weights that a run with --ema kept, instead of the weights as the last step left them.
+    /// Take the average of the weights that a run with --ema kept, instead of the weights after the last step.
     #[arg(long, requires = "weights")]
     ema: bool,
-    /// Samples in a batch (default: as exported, 32 where the model takes any number).
+    /// Samples in a batch (default: as exported, or 32 if the model takes any number).
     #[arg(long)]
     batch: Option<usize>,
-    /// The file's tensor for an input that is called differently there.
+    /// Tensor of the file for an input of the model that is called differently there.
     #[arg(long = "name", value_name = "INPUT=TENSOR")]
     names: Vec<String>,
     /// Size of a symbolic dimension other than the batch (default: as in the data).
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
-    /// Cut each batch to the smallest of these lengths that its longest sample fits: auto, or lengths such as 32,64,128.
+    /// Cut each batch to the smallest of these lengths that its longest sample fits into: auto, or lengths such as
+    /// 32,64,128.
     #[arg(long, value_name = "LENGTHS")]
     buckets: Option<Buckets>,
-    /// The file's column with the length of each sample (default: what a text.toml or table.toml says).
+    /// Column of the file with the length of each sample (default: as a text.toml or table.toml says).
     #[arg(long, value_name = "TENSOR", requires = "buckets")]
     lengths: Option<String>,
 }
@@ -81,10 +82,12 @@ Examples:
   headwater eval model.pt2 --data heldout.safetensors --weights run/step-00000200 --labels labels --json
   headwater eval model.pt2 --data heldout.safetensors --weights run --ema
 
-Runs in evaluation mode: no dropout, running statistics. The truth is the input called labels, label, targets, target or y, or the
-one that --labels names. Classes (of samples, tokens or pixels): accuracy, top-k, precision, recall, F1, IoU, confusion matrix;
-tokens: perplexity, with the shift by one token that reproduces the model's own loss; numbers: MSE, MAE, R². Numbers that are 0 or 1
-in all of the data, one for each sample, are two classes, with the logit that binary cross-entropy takes; the output says so.")]
+The model runs in evaluation mode: without dropout, and batch norm with its running statistics. The truth is the input called labels,
+label, targets, target or y, or the one that --labels names. What is measured follows from it:
+  classes of samples, tokens or pixels   accuracy, top-k, precision, recall, F1, IoU, confusion matrix
+  tokens                                 perplexity too; labels may be shifted by one token, as the model's own loss tells
+  numbers                                MSE, MAE, R²
+Numbers that are all 0 or 1, one for each sample, are taken as two classes, and the output says so.")]
 pub struct Args {
     #[command(flatten)]
     forward: Forward,

@@ -14,19 +14,19 @@ Examples:
   headwater export run/step-00000200 --model model.pt2 --out trained.pt2
   headwater export run --ema --model model.pt2 --out averaged.pt2
 
-A .safetensors file holds the weights under their PyTorch names, without the prefix that a wrapper gave them: what load_state_dict and,
-beside a config.json, from_pretrained take. A .pt2 is the model's own archive with the trained weights in it: what torch.export.load
-and Headwater open.")]
+A .safetensors file holds the weights under their PyTorch names; --strip removes the prefix that a wrapper gave them. load_state_dict
+takes it, and so does from_pretrained where a config.json is beside it. A .pt2 is the model's own archive with the trained weights
+in it, which torch.export.load and Headwater open.")]
 pub struct Args {
     /// A checkpoint, a run's folder (its newest one) or a file of weights.
     weights: PathBuf,
-    /// The average of the weights that a run with --ema kept, instead of the weights as the last step left them.
+    /// Take the average of the weights that a run with --ema kept, instead of the weights after the last step.
     #[arg(long)]
     ema: bool,
-    /// The file: .safetensors or .pt2.
+    /// File to write: .safetensors or .pt2.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Prefix that names lose, such as `model.`.
+    /// Prefix to remove from the names, such as `model.`.
     #[arg(long, value_name = "PREFIX", default_value = "")]
     strip: String,
     /// The exported model, for a .pt2.

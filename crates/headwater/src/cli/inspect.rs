@@ -28,8 +28,7 @@ pub struct Args {
     /// The exported model.
     #[arg(required_unless_present = "operators")]
     model: Option<PathBuf>,
-    /// Size of a symbolic dimension, by its name or place (`input_ids.0=16`); the exported sizes where not
-    /// given.
+    /// Size of a symbolic dimension, by its name or place, such as `input_ids.0=16` (default: as exported).
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
     /// Samples in a batch (default: as exported).

@@ -10,19 +10,20 @@ use anyhow::{Result, bail};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// add, rms_norm, rms_norm_grad, embedding, embedding_grad, matmul, attention, or an operator of one tensor such as gelu.
+    /// The kernel: add, rms_norm, rms_norm_grad, embedding, embedding_grad, matmul, attention, or an operator of one tensor
+    /// such as gelu.
     name: String,
-    /// Sizes: of the tensor; rows and columns of norms; rows of the table and their length of embeddings; rows, columns and
-    /// terms of a product; samples, heads, positions and size of a head of attention.
+    /// Sizes of the operand. Norms: rows and columns; embeddings: rows of the table and their length; matmul: rows, columns
+    /// and terms; attention: samples, heads, positions and size of a head.
     #[arg(long, value_name = "AxB", default_value = "4096x4096")]
     shape: String,
     /// Type of the elements: f32, f16 or bf16.
     #[arg(long, default_value = "f16")]
     dtype: String,
-    /// Indices of an embedding.
+    /// Number of indices of an embedding.
     #[arg(long, default_value_t = 16_384)]
     indices: u64,
-    /// Most cores to use (default: all of the chip's).
+    /// Cores to use at most (default: all of the chip).
     #[arg(long)]
     cores: Option<u32>,
 }

@@ -59,8 +59,7 @@ pub struct Args {
     /// test and a README. It needs CANN and PyTorch, and not Headwater.
     #[arg(long)]
     project: bool,
-    /// Size of a symbolic dimension, by its name or place (`input_ids.0=16`); the exported sizes where not
-    /// given.
+    /// Size of a symbolic dimension, by its name or place, such as `input_ids.0=16` (default: as exported).
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
     #[command(flatten)]

@@ -20,9 +20,9 @@ Examples:
   headwater migrate my-job --out results --json
   headwater migrate my-job --amp O2 --dtype f16 --loss-scale predictive
 
-DIR holds a migrate.toml that names the exported model, PyTorch's golden, the data and the training settings; --new writes
-one that runs as it is. Only the model must be named: steps that need more become notes. The options of mixed precision are
-for the step that trains a second time in it; in the file, they are the table [amp].")]
+DIR holds a migrate.toml, which names the exported model, PyTorch's golden, the data and the training settings. --new writes one that
+runs as it is. Only the model must be named: steps that need more become notes. The options of mixed precision are those of the
+seventh step, which trains a second time; in the file they are the table [amp].")]
 pub struct Args {
     /// The job's folder, or its file.
     #[arg(required_unless_present = "new")]
@@ -33,19 +33,19 @@ pub struct Args {
     /// Samples to train on (default: those of the golden).
     #[arg(long, value_name = "FILE", requires = "new", help_heading = "New job")]
     data: Option<PathBuf>,
-    /// Samples held out.
+    /// Samples held out for evaluation.
     #[arg(long, value_name = "FILE", requires = "new", help_heading = "New job")]
     eval: Option<PathBuf>,
-    /// What PyTorch computed (default: the .golden.safetensors beside the model, if it is there).
+    /// File with what PyTorch computed (default: the .golden.safetensors beside the model, if it is there).
     #[arg(long, value_name = "FILE", requires = "new", help_heading = "New job")]
     golden: Option<PathBuf>,
-    /// Where results go (default: out/<name of DIR>).
+    /// Folder for the results (default: out/<name of DIR>).
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Replace the results of an earlier migration in --out.
     #[arg(long)]
     overwrite: bool,
-    /// Go on with a migration in --out that was interrupted: its training runs from their newest checkpoints.
+    /// Go on with a migration in --out that was interrupted; training goes on from its newest checkpoint.
     #[arg(long, conflicts_with = "overwrite")]
     resume: bool,
     #[command(flatten)]

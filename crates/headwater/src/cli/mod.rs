@@ -28,22 +28,28 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use console::{print, say};
 
-/// Take any PyTorch export and train it on another machine, with proof that every number is right.
+/// Train a PyTorch export on another machine, with proof that every number is right.
 #[derive(Parser, Debug)]
 #[command(name = "headwater", version, about, long_about = None, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
     /// Print the result as JSON on standard output.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = COMMON, display_order = LAST)]
     json: bool,
-    /// Device to run on: `cpu`; `ascend-sim:CHIP`, an Ascend chip in a simulator (`910b1` to `910b4`, `910_9391`,
-    /// `310p`; `CHIP,checked` checks every access); `ascend:N`, an NPU; or `reference`, the slow interpreter as
-    /// a strict device (`reference:wide` with f64 and i64 arithmetic).
-    #[arg(long, global = true, value_name = "NAME[:QUALIFIER]", default_value = "cpu")]
+    /// Device to run on: `cpu`; `ascend:N`, an NPU; `ascend-sim:CHIP`, a simulated Ascend chip (`910b1` to `910b4`,
+    /// `910_9391` or `310p`; `CHIP,checked` checks every access); or `reference`, the slow interpreter (`reference:wide`
+    /// has f64 and i64 arithmetic).
+    #[arg(
+        long, global = true, value_name = "NAME[:QUALIFIER]", default_value = "cpu", help_heading = COMMON,
+        display_order = LAST
+    )]
     device: String,
-    /// Threads of the CPU device (default: all cores; results do not depend on it).
-    #[arg(long, global = true, env = "HEADWATER_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Threads of the CPU device; results do not depend on it (default: all cores).
+    #[arg(
+        long, global = true, env = "HEADWATER_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024),
+        help_heading = COMMON, display_order = LAST
+    )]
     threads: Option<u16>,
 }
 
@@ -62,28 +68,33 @@ Examples:
 Exit status: 0 done; 1 error, or the model would not run; 2 wrong arguments; 3 numbers differ from PyTorch's, or a step of a
 migration failed; 128 + signal for a run that was interrupted (130 after Ctrl-C, 143 after SIGTERM).";
 
+/// Heading of the options that all commands have, which stand behind a command's own.
+const COMMON: &str = "All commands";
+const LAST: usize = 1000;
+
 /// Options of commands that plan the memory of a training step.
 #[derive(clap::Args, Debug)]
 struct Memory {
-    /// Compute cheap activations again in the backward pass rather than keep them: less memory, the same bits
+    /// Compute cheap activations again in the backward pass instead of keeping them: less memory, the same bits
     /// (default: as in the settings, else true).
-    #[arg(long, value_name = "BOOL")]
+    #[arg(long, value_name = "BOOL", help_heading = "Memory")]
     recompute: Option<bool>,
-    /// Bytes that training may take, such as 8GiB: what does not fit is computed a second time in the backward
-    /// pass, products included; the same bits in more time (default: as in the settings, else no limit).
-    #[arg(long, value_name = "SIZE")]
+    /// Bytes that training may take, such as 8GiB. What does not fit is computed again in the backward pass, matrix
+    /// products included: the same bits in more time (default: as in the settings, else no limit).
+    #[arg(long, value_name = "SIZE", help_heading = "Memory")]
     memory_budget: Option<Bytes>,
-    /// Bytes of gradients at which a bucket is closed, the first at 1 MiB at most (default: as in the settings,
-    /// else 25MiB). Changes no number.
-    #[arg(long, value_name = "SIZE")]
+    /// Size of a bucket of gradients, of the first at most 1MiB; changes no number (default: as in the settings, else
+    /// 25MiB).
+    #[arg(long, value_name = "SIZE", help_heading = "Memory")]
     bucket_size: Option<Bytes>,
-    /// Embeddings whose update steps only the rows that a batch reads: `marked` (by `sparse=True` in the model),
-    /// `all` of which a batch reads at most half the rows, or `none` (default: as in the settings, else `marked`).
-    #[arg(long, value_name = "WHICH", value_parser = sparse)]
+    /// Embeddings whose update touches only the rows that a batch reads: `marked` (those with `sparse=True` in the model),
+    /// `all` (also those of which a batch reads at most half the rows) or `none` (default: as in the settings, else
+    /// `marked`).
+    #[arg(long, value_name = "WHICH", value_parser = sparse, help_heading = "Memory")]
     sparse_embeddings: Option<Sparse>,
-    /// Form in which the optimizer keeps its moments: `f32`, `bf16` (2 bytes an element) or `int8` (1 byte), rounded
-    /// stochastically (default: as in the settings, else `f32`).
-    #[arg(long, value_name = "FORM", value_parser = moments)]
+    /// Form in which the optimizer keeps its moments: `f32`, or `bf16` (2 bytes an element) or `int8` (1 byte), which are
+    /// rounded stochastically (default: as in the settings, else `f32`).
+    #[arg(long, value_name = "FORM", value_parser = moments, help_heading = "Memory")]
     moments: Option<Moments>,
 }
 

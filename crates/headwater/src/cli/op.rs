@@ -17,8 +17,8 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Tensors are named as in the operator's ATen schema (`self`, `weight`, `indices`; lists as `tensors.0`, `tensors.1`).
-Outputs are written as `output.0`, `output.1`, ...; with --grad also `grad.<input>`, for the cotangents `grad_output.0`, ...
-(ones where they are not given).
+Outputs are written as `output.0`, `output.1`, ... With --grad the file gets `grad.<input>` too. The gradients that come in are
+`grad_output.0`, ... of the input file, or else ones.
 
 Examples:
   headwater op softmax --in in.safetensors --out out.safetensors --attr dim=-1
@@ -35,13 +35,13 @@ pub struct Args {
     /// Safetensors file to write.
     #[arg(long = "out", value_name = "FILE", required_unless_present = "schema")]
     output: Option<PathBuf>,
-    /// An argument that is not a tensor; lists as `1,2`, absent as `none`.
+    /// An argument that is not a tensor; a list is written as `1,2`, an absent one as `none`.
     #[arg(long = "attr", value_name = "KEY=VALUE")]
     attrs: Vec<String>,
     /// Also compute the gradients of all float inputs.
     #[arg(long)]
     grad: bool,
-    /// Run through the slow float64 interpreter instead of a device: what every device is judged by.
+    /// Run through the slow float64 interpreter, by which every device is judged, instead of a device.
     #[arg(long)]
     oracle: bool,
     /// Print the operator's schemas and stop.

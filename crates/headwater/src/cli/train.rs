@@ -33,9 +33,9 @@ Examples:
   headwater train model.pt2 --data train.safetensors --steps 300 --amp O2 --dtype f16 --loss-scale predictive
   headwater train model.pt2 --config train.toml --out run --resume
 
-Data: tensors in .safetensors or .npz, columns of .parquet or .arrow, or folders of images or texts (docs/data.md). The first
-dimension counts samples, names are the model's inputs'. Every setting can stand in a file given with --config, also a
-migrate.toml; those on the command line win.")]
+Data are tensors in .safetensors or .npz, columns of .parquet or .arrow, or folders of images or texts (docs/data.md). They are named
+like the model's inputs, and their first dimension counts samples. --config names a file of settings (docs/settings.md), which may
+be a migrate.toml. Options of the command line win over the file.")]
 pub struct Args {
     /// The exported model; it must return its loss first.
     model: PathBuf,
@@ -45,12 +45,12 @@ pub struct Args {
     /// Samples to train on.
     #[arg(long, value_name = "FILE", help_heading = "Data")]
     data: Option<PathBuf>,
-    /// Samples held out.
+    /// Samples held out for evaluation.
     #[arg(long, value_name = "FILE", help_heading = "Data")]
     eval: Option<PathBuf>,
     /// Weights to begin with: a checkpoint, a .safetensors file, or a folder of Hugging Face's (default:
     /// those of the model).
-    #[arg(long, value_name = "PATH", conflicts_with = "resume", help_heading = "Output")]
+    #[arg(long, value_name = "PATH", conflicts_with = "resume", help_heading = "Data")]
     init: Option<PathBuf>,
     /// Passes over the data.
     #[arg(long, help_heading = "Length")]
@@ -64,26 +64,26 @@ pub struct Args {
     /// Batches averaged into one step (default: 1).
     #[arg(long, help_heading = "Length")]
     accumulate: Option<u32>,
-    #[arg(long, help_heading = "Optimizer", help = optimizers())]
+    #[arg(long, value_name = "NAME", help_heading = "Optimizer", help = optimizers())]
     optimizer: Option<String>,
     /// Peak learning rate (default: the optimizer's; of adamw 1e-3).
-    #[arg(long, allow_negative_numbers = true, help_heading = "Optimizer")]
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true, help_heading = "Optimizer")]
     lr: Option<f64>,
     /// Weight decay (default: the optimizer's; of adamw 1e-2).
-    #[arg(long, allow_negative_numbers = true, help_heading = "Optimizer")]
+    #[arg(long, value_name = "DECAY", allow_negative_numbers = true, help_heading = "Optimizer")]
     weight_decay: Option<f64>,
-    /// Parameters with weight decay: matrices (not norms and biases), all or none (default: matrices).
-    #[arg(long, help_heading = "Optimizer")]
+    /// Parameters with weight decay: matrices (default; not norms and biases), all or none.
+    #[arg(long, value_name = "WHICH", help_heading = "Optimizer")]
     decay: Option<String>,
-    /// Learning rate after the warm-up: constant, linear, cosine, polynomial, onecycle, inverse_sqrt or
-    /// plateau; those that need settings of their own stand in a file (default: constant).
-    #[arg(long, help_heading = "Optimizer")]
+    /// Learning rate after the warm-up: constant (default), linear, cosine, polynomial, onecycle, inverse_sqrt or
+    /// plateau. Others need settings of their own, in a file.
+    #[arg(long, value_name = "NAME", help_heading = "Optimizer")]
     schedule: Option<String>,
-    /// Steps of warm-up (default: 0).
-    #[arg(long, help_heading = "Optimizer")]
+    /// Steps over which the learning rate rises (default: 0).
+    #[arg(long, value_name = "STEPS", help_heading = "Optimizer")]
     warmup: Option<u64>,
-    /// Largest norm of the gradients (default: no limit).
-    #[arg(long, allow_negative_numbers = true, help_heading = "Optimizer")]
+    /// Largest norm of all gradients together; larger ones are scaled down to it (default: no limit).
+    #[arg(long, value_name = "NORM", allow_negative_numbers = true, help_heading = "Optimizer")]
     clip_norm: Option<f64>,
     #[command(flatten)]
     amp: Amp,
@@ -98,37 +98,37 @@ pub struct Args {
     /// With `--amp auto`: where the choice is written; default `amp.toml` in --out.
     #[arg(long, value_name = "FILE", help_heading = "Mixed precision")]
     policy_file: Option<PathBuf>,
-    /// Write a trace of the first steps, which ui.perfetto.dev opens; every step is measured then.
+    /// Write a trace of the first steps, which ui.perfetto.dev opens. Measuring takes a little time of every step.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     trace: Option<PathBuf>,
     /// With `--trace`: steps to record.
     #[arg(long, value_name = "COUNT", default_value_t = 20, help_heading = "Output")]
     trace_steps: usize,
-    /// Seed of order and random numbers (default: 0).
+    /// Seed of the order of samples and of random numbers (default: 0).
     #[arg(long, help_heading = "Data")]
     seed: Option<u64>,
-    /// Directory of checkpoints and logs.
+    /// Folder for checkpoints, logs and the page of the run.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
-    /// Steps between checkpoints, of which two are kept (default: one at the end; besides one after each 30
-    /// minutes, `checkpoint.minutes` of the settings).
-    #[arg(long, help_heading = "Output")]
+    /// Steps between checkpoints; the newest two are kept. One is saved at the end in any case, and one after each 30
+    /// minutes without another (`checkpoint.minutes` in the settings).
+    #[arg(long, value_name = "STEPS", help_heading = "Output")]
     save_every: Option<u64>,
-    /// Steps between evaluations (default: one at the end).
-    #[arg(long, help_heading = "Evaluation")]
+    /// Steps between evaluations on the held-out samples (default: only one, at the end).
+    #[arg(long, value_name = "STEPS", help_heading = "Evaluation")]
     eval_every: Option<u64>,
-    /// Evaluations without a better one after which the run ends early (default: it never does).
+    /// End the run early after so many evaluations without a better one (default: never).
     #[arg(long, value_name = "COUNT", help_heading = "Evaluation")]
     patience: Option<u64>,
-    /// Keep the checkpoint of the best evaluation, as best-step-<n> in --out.
+    /// Keep a checkpoint of the best evaluation too, as best-step-<n> in --out.
     #[arg(long, help_heading = "Evaluation")]
     keep_best: bool,
     /// By which evaluations are compared: loss (default), accuracy, top_k, perplexity, precision, recall, f1, iou, mse, mae
     /// or r2; what `headwater eval` measures.
     #[arg(long, value_name = "NAME", help_heading = "Evaluation")]
     metric: Option<String>,
-    /// Decay of an exponential moving average of the weights, such as 0.999; evaluations are of the average, which
-    /// eval, predict and export take with --ema.
+    /// Keep an exponential moving average of the weights with this decay, such as 0.999. Evaluations are of the average;
+    /// eval, predict and export take it with their --ema.
     #[arg(long, value_name = "DECAY", help_heading = "Optimizer")]
     ema: Option<f64>,
     /// Go on from the newest checkpoint in --out.
@@ -137,7 +137,8 @@ pub struct Args {
     /// Size of a symbolic dimension other than the batch (default: as in the data).
     #[arg(long = "dim", value_name = "NAME=SIZE", help_heading = "Data")]
     dims: Vec<String>,
-    /// Make batches of samples of like length, cut to the smallest of these that fits: auto, or lengths such as 32,64,128.
+    /// Make batches of samples of similar length, and cut each to the smallest of these lengths that fits: auto, or
+    /// lengths such as 32,64,128.
     #[arg(long, value_name = "LENGTHS", help_heading = "Data")]
     buckets: Option<Buckets>,
 }

@@ -181,7 +181,7 @@ impl<'a> Trainer<'a> {
                 store = Some(Store::create(dir, config.checkpoint.keep)?);
             }
         } else if resume {
-            return Err(Error::config("checkpoint.dir", "names no directory to resume from"));
+            return Err(Error::config("checkpoint.dir", "must name the directory to resume from"));
         }
         if let Some(store) = &store {
             store.room(&session, average.as_ref())?;
