@@ -13,7 +13,7 @@ def collect(c):
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
-        distances, order_statistics, matrices, sampling, bags,
+        distances, order_statistics, matrices, sampling, bags, fourier,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -911,3 +911,29 @@ def bags(c):
     c("embedding_bag.default", c.d(5, 3), indices, offsets, True, 0)  # divided by how often a row is used
     c("embedding_bag.default", c.d(5, 3), indices, offsets, False, 0, False, c.f(7))
     c("embedding_bag.padding_idx", c.d(5, 3), indices, offsets, False, 0, False, c.f(7), False, 0)
+
+
+def fourier(c):
+    for n in (1, 2, 3, 4, 7, 12, 30):
+        for mode in range(3):
+            c("_fft_c2c.default", c.z(2, n), [1], mode, mode != 1)
+            c("_fft_r2c.default", c.f(2, n), [1], mode, True)
+            c("_fft_c2r.default", c.z(2, n // 2 + 1), [1], mode, n)
+        c("_fft_r2c.default", c.f(n, 2), [0], 0, False)
+    for dims in ([0], [0, 1], [2, 0], [1, 2], [0, 1, 2]):
+        for forward in (True, False):
+            c("_fft_c2c.default", c.z(3, 4, 5), dims, 1, forward)
+        c("_fft_r2c.default", c.f(3, 4, 5), dims, 2, True)
+        c("_fft_r2c.default", c.f(3, 4, 5), dims, 1, False)
+    for dims, n in (([0], 4), ([0, 2], 9), ([2, 0], 5), ([1, 0, 2], 8)):  # frequencies that are no real signal's
+        shape = [3, 4, 5]
+        shape[dims[-1]] = n // 2 + 1
+        c("_fft_c2r.default", c.z(*shape), dims, 1, n)
+    c("_fft_c2c.default", c.z(0, 4), [1], 0, True)
+    c("_fft_r2c.default", c.f(0, 4), [1], 0, True)
+    for n in (1, 4, 5):
+        c("fft_fftfreq.default", n, 0.5, dtype=F64)
+        c("fft_rfftfreq.default", n, 0.5, dtype=F64)
+    for name in ("fft_fftshift", "fft_ifftshift"):
+        c(f"{name}.default", c.f(3, 4))
+        c(f"{name}.default", c.f(5, 2), [0])

@@ -44,6 +44,10 @@ class Cases:
         """Uniform random numbers."""
         return low + (high - low) * torch.rand(shape, generator=self.generator, dtype=torch.float64)
 
+    def z(self, *shape):
+        """Normal random complex numbers."""
+        return torch.randn(shape, generator=self.generator, dtype=torch.complex128)
+
     def d(self, *shape):
         """Distinct numbers in random order, a quarter apart at least: no ties, and no kink nearby but at 0."""
         count = math.prod(shape)
@@ -81,7 +85,8 @@ def run(number, function, args, kwargs, generator):
     """Evaluates a case. Returns its description and its tensors by name."""
     inputs = []
     described = describe(args, inputs), {name: describe(value, inputs) for name, value in kwargs.items()}
-    leaves = [x.clone().requires_grad_(x.is_floating_point() and not hasattr(x, "fixed")) for x in inputs]
+    wanted = [(x.is_floating_point() or x.is_complex()) and not hasattr(x, "fixed") for x in inputs]
+    leaves = [x.clone().requires_grad_(w) for x, w in zip(inputs, wanted, strict=True)]
     clones = [x.clone() for x in leaves]  # so that in-place operators have something to write to
     remaining = iter(clones)
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(remaining), (args, kwargs))

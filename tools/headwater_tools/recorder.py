@@ -178,9 +178,14 @@ def evaluate_on(module, samples, batch):
     return total / len(samples[0]), right / len(samples[0]) if counted else None
 
 
+def pairs(tensor):
+    """Complex numbers as pairs of real ones, in a last dimension of 2; other tensors as they are."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def save(tensors, path, metadata):
-    """Writes a safetensors file whose bytes depend on its content alone."""
-    data = serialize({k: v.detach().contiguous().clone() for k, v in tensors.items()}, metadata)
+    """Writes a safetensors file whose bytes depend on its content alone. Complex numbers become pairs."""
+    data = serialize({k: pairs(v.detach()).contiguous().clone() for k, v in tensors.items()}, metadata)
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:end])
     header["__metadata__"] = dict(sorted(metadata.items()))  # which the library leaves in random order

@@ -2,8 +2,8 @@
 //! registers it.
 //!
 //! Folders by kind: `pointwise`, `create`, `view`, `movement`, `reduce`, `norm`, `loss`, `linear`, `linalg`,
-//! `conv`, `attention`, `image`, `index`, `random`, `recurrent`, and `control` (what is understood but
-//! computes nothing).
+//! `complex` (with Fourier transforms), `conv`, `attention`, `image`, `index`, `random`, `recurrent`, and
+//! `control` (what is understood but computes nothing).
 
 pub mod case;
 pub mod cx;
@@ -237,6 +237,7 @@ macro_rules! operators {
 }
 
 pub mod attention;
+pub mod complex;
 pub mod control;
 pub mod conv;
 pub mod create;
@@ -257,6 +258,7 @@ pub mod view;
 /// Every folder's operators.
 pub(crate) const FOLDERS: &[&[&OpDef]] = &[
     attention::ALL,
+    complex::ALL,
     control::ALL,
     conv::ALL,
     create::ALL,

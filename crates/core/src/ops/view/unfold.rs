@@ -3,7 +3,6 @@
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::ensure;
-use crate::ops::pointwise::NO_SECOND;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, View};
 use crate::shape::Layout;
 use crate::tensor::{Tensor, TensorType};
@@ -58,7 +57,12 @@ pub static UNFOLD_BACKWARD: OpDef = OpDef {
         ensure!(g.shape == want, Shape, "{g} are not the windows of {sizes}, which are {want}");
         Ok(vec![TensorType::new(g.dtype, sizes)])
     },
-    derivative: NO_SECOND,
+    derivative: Derivative::Rule(|cx| {
+        let (g, args) = (cx.grad(0)?, cx.args());
+        let attrs = Attrs::new().with("dimension", args.int("dim")?).with("size", args.int("size")?);
+        let dx = cx.one(&UNFOLD, &[g], attrs.with("step", args.int("step")?))?;
+        cx.set(0, dx)
+    }),
     precision: Precision::Same,
     cost: Cost::PerInput(1),
     body: Body::Kernel(|cx, inputs, outs| {

@@ -91,7 +91,7 @@ struct Lists {
 
 /// PyTorch 2.13, the kernels registered for the dispatch key `AutocastCPU`
 /// (`aten/src/ATen/autocast_mode.cpp`), as far as Headwater has the operators. `convolution` is what `conv1d`
-/// to `conv3d` are in an export of core ATen. `lstm_layer` is where PyTorch calls the listed
+/// to `conv3d` are in an export of core ATen, and `_fft_c2c` and its like what the listed `fft_fft` and others are here. `lstm_layer` is where PyTorch calls the listed
 /// `mkldnn_rnn_layer`; a simple unit's state is that of the listed `linear`, and a gated one's is f32.
 static CPU: Lists = Lists {
     low: &[
@@ -118,6 +118,9 @@ static CPU: Lists = Lists {
         "scaled_dot_product_attention",
     ],
     full: &[
+        "_fft_c2c",
+        "_fft_c2r",
+        "_fft_r2c",
         "adaptive_avg_pool3d",
         "adaptive_max_pool3d",
         "avg_pool3d",

@@ -45,7 +45,7 @@ fn apex_lists_are_apexs() {
     assert!(matches!(found["binary_cross_entropy"], Some(Precision::Refused(_))));
     // Ours beside apex's. Low: `einsum` and `_grouped_mm` are matrix products, and so are `bilinear` and the layers
     // of recurrent networks, which apex casts too, and `dot` and `vdot`, where apex takes the widest.
-    // Full: distances, decompositions of matrices, integrals and quantiles; other names and backward calls of what apex lists, functions as steep as those, interpolation,
+    // Full: Fourier transforms, distances, decompositions of matrices, integrals and quantiles; other names and backward calls of what apex lists, functions as steep as those, interpolation,
     // sums of exponentials, and norms that apex has no function of. Widest: operators that write one tensor
     // into another.
     let beside = [
@@ -56,7 +56,7 @@ fn apex_lists_are_apexs() {
         ),
         (
             Precision::Full,
-            "_fused_rms_norm _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d \
+            "_fft_c2c _fft_c2r _fft_r2c _fused_rms_norm _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d \
              _upsample_nearest_exact2d upsample_linear1d _weight_norm arccos arcsin digamma exp2 gelu_backward instance_norm lgamma log1p logaddexp logcumsumexp logsumexp nll_loss2d \
              nll_loss2d_forward nll_loss_nd pow_ softplus_backward special_digamma special_erfinv special_exp2 \
              special_expm1 special_gammaln special_log1p special_xlogy std_mean var_mean xlogy _cdist_forward cdist \
