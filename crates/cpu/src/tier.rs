@@ -3,7 +3,7 @@
 //! All tiers do the same operations in the same order: by the same Rust loops, compiled for different
 //! instruction sets (Rust never contracts or reorders floating point by itself) or written on their vectors,
 //! or by machine code that `rows` writes. So all give the same bits, except in products (of matrices, in
-//! convolutions and attention): the higher tiers multiply and add with one rounding, and the highest takes
+//! convolutions and attention) and Fourier transforms: the higher tiers multiply and add with one rounding, and the highest takes
 //! pairs of bf16, for which subnormal numbers are zero. NEON's products have AVX2's lanes, blocks and order of sums, and
 //! so should have its bits; no machine has compared them.
 

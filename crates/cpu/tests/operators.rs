@@ -81,6 +81,7 @@ fn large_operands_agree_with_the_reference() {
         c.attr("scale", 0.3)
     };
     let conv = |x: &[usize], w: &[usize]| case().f(x).f(w);
+    let fourier = |x: &[usize], dims: &[i64]| case().f(x).attr("dim", dims).attr("normalization", 1);
     let groups = |x: &[usize], others: &[&[usize]], ends: &[usize]| {
         let c = others.iter().fold(case().f(x), |c, shape| c.f(shape));
         c.arg(DType::I32, &[ends.len()], values(ends.len(), &|i| ends[i]))
@@ -123,6 +124,19 @@ fn large_operands_agree_with_the_reference() {
         ("sort", case().distinct(&[40, 500]).attr("dim", -1).attr("descending", true)),
         ("topk", case().distinct(&[400, 50]).attr("k", 7).attr("dim", 0).attr("largest", true)),
         ("cumsum", case().f(&[60, 400]).attr("dim", 1)),
+        // Groups of rows and of columns, whole and not; sizes of many factors, of none, and longer than a group.
+        ("_fft_c2c", fourier(&[300, 60, 2], &[1]).attr("forward", true)),
+        ("_fft_c2c", fourier(&[3, 90, 270, 2], &[1]).attr("forward", false)),
+        ("_fft_c2c", fourier(&[2, 1009, 2], &[1]).attr("forward", true)),
+        ("_fft_c2c", fourier(&[2, 5000, 3, 2], &[1]).attr("forward", true)),
+        ("_fft_c2c", fourier(&[5, 12, 40, 2], &[0, 2, 1]).attr("forward", false)),
+        ("_fft_r2c", fourier(&[300, 64], &[1]).attr("onesided", true)),
+        ("_fft_r2c", fourier(&[5, 77, 30], &[1]).attr("onesided", false)),
+        ("_fft_r2c", fourier(&[4, 45, 48], &[1, 2]).attr("onesided", true)),
+        ("_fft_r2c", fourier(&[4, 48, 45], &[0, 2, 1]).attr("onesided", false)),
+        ("_fft_c2r", fourier(&[300, 33, 2], &[1]).attr("last_dim_size", 64)),
+        ("_fft_c2r", fourier(&[4, 40, 23, 2], &[1, 2]).attr("last_dim_size", 45)),
+        ("_fft_c2r", fourier(&[3, 21, 50, 2], &[2, 1]).attr("last_dim_size", 40)),
         ("matmul", case().f(&[3, 1, 130, 70]).f(&[2, 70, 40])),
         ("matmul", case().f(&[4, 300, 33]).f(&[33, 520])),
         // Groups of one row, of none, of some, and of most, by one thread each and by all together.

@@ -10,6 +10,7 @@ mod advanced_index;
 pub mod attention;
 pub mod convolution;
 pub mod embedding_grad;
+pub mod fourier;
 pub mod grid;
 pub mod grouped_mm;
 pub mod index;
@@ -137,6 +138,7 @@ const FAMILIES: &[&[Kernel]] = &[
     attention::KERNELS,
     convolution::KERNELS,
     embedding_grad::KERNELS,
+    fourier::KERNELS,
     grouped_mm::KERNELS,
     index::KERNELS,
     index_put::KERNELS,
