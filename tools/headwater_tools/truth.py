@@ -16,6 +16,7 @@ from .training import RANDOM, loss_of
 
 LIFTED = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64, torch.complex64: torch.complex128}
 ATEN = torch.ops.aten
+SCATTERS = ATEN.slice_scatter.default, ATEN.select_scatter.default
 SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
 
 
@@ -63,7 +64,8 @@ class GivenGraph(torch.fx.Interpreter):
 
     def run_node(self, node):
         value = super().run_node(node)
-        if node.op == "call_function" and torch.is_tensor(value) and value.is_floating_point() and self.keep(node, value):
+        number = torch.is_tensor(value) and (value.is_floating_point() or value.is_complex())
+        if node.op == "call_function" and number and self.keep(node, value):
             self.kept[node.name] = value.detach().clone()
         return value
 
@@ -79,6 +81,10 @@ class GivenGraph(torch.fx.Interpreter):
                 return results
         if target is ATEN.copy.default:  # the functional form of copy_, to which PyTorch gives no derivative
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
+        if target in SCATTERS and args[0].is_complex():  # to which PyTorch gives no derivative either
+            base, source = (torch.view_as_real(x.resolve_conj()) for x in args[:2])
+            dim, *rest = args[2:] or (0,)
+            return torch.view_as_complex(target(base, source, dim % args[0].dim(), *rest).contiguous())
         if target is ATEN.view.default:  # PyTorch lays out the results of some operators otherwise in other dtypes
             return view_or_copy(*args)
         args, kwargs, drops = silenced(target, args, kwargs)

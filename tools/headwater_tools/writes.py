@@ -230,19 +230,20 @@ def models():
     return found
 
 
-def main(folder):
+def write(models, folder, **recorded):
+    """Exports models in both forms into a folder, with goldens and a manifest; `recorded` are arguments of `record`."""
     hashes = {}
-    for name, (module, args, dynamic_shapes) in models().items():
+    for name, (module, args, dynamic_shapes) in models.items():
         print(name)
         for form in "train", "core":
             archive = Path(folder) / f"{name}.{form}.pt2"
             export(module, args, archive, dynamic_shapes=dynamic_shapes, decompose=form == "core", compress=True)
             golden = archive.with_name(f"{name}.{form}{SUFFIX}")
-            record(module, args, golden, intermediates="none")
+            record(module, args, golden, **recorded)
             hashes |= {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in (archive, golden)}
     manifest = {"torch": torch.__version__.split("+")[0], "seed": 0, "sha256": hashes}
     (Path(folder) / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    write(models(), sys.argv[1], intermediates="none")

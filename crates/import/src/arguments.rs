@@ -2,10 +2,10 @@
 
 use crate::error::{Error, Result, refuse, shown};
 use crate::functionalize::TensorId;
-use crate::schema::{self, Argument, Node, OptionalTensor, SymFloatArgument, SymIntArgument};
+use crate::schema::{self, Argument, Named, Node, OptionalTensor, SymFloatArgument, SymIntArgument};
 use crate::scope::{Scope, Slot};
 use crate::symbolic::Number;
-use crate::weights::dtype_of;
+use crate::weights::{dtype_of, element_of};
 use headwater_core::ops::schema::{Arg, ArgType, Schema};
 use headwater_core::{Attr, Attrs};
 
@@ -26,12 +26,22 @@ impl From<Error> for Obstacle {
     }
 }
 
+/// A tensor that a call takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand {
+    pub tensor: TensorId,
+    /// Name of the argument that it is, or stands in the list of.
+    pub argument: &'static str,
+    /// It is of pairs: complex numbers.
+    pub complex: bool,
+}
+
 /// A call's arguments.
 #[derive(Debug, Default)]
 pub(crate) struct Call {
     /// Tensors in schema order, lists flattened.
-    pub tensors: Vec<Option<TensorId>>,
-    /// Everything else.
+    pub tensors: Vec<Option<Operand>>,
+    /// Everything else. A complex number is a list of two floats.
     pub attrs: Attrs,
     /// Tensors that the schema marks as written.
     pub written: Vec<TensorId>,
@@ -55,10 +65,10 @@ pub(crate) fn call(scope: &Scope, node: &Node, schema: &Schema) -> Result<Call, 
             None => return Err(Obstacle::Unsupported(format!("argument `{}`", shown(&input.name)))),
         }
     }
-    let mut call = Call::default();
+    let (mut call, complex) = (Call::default(), scope.computes_complex(node));
     for (arg, given) in schema.args.iter().zip(given) {
         match given {
-            Some(value) => one(scope, arg, value, &mut call)?,
+            Some(value) => one(scope, arg, value, complex, &mut call)?,
             None if arg.required => {
                 return Err(refuse!(Argument, "argument `{}` is missing", arg.name).into());
             }
@@ -74,8 +84,8 @@ pub(crate) fn call(scope: &Scope, node: &Node, schema: &Schema) -> Result<Call, 
     Ok(call)
 }
 
-/// Places one argument.
-fn one(scope: &Scope, arg: &Arg, value: &Argument, call: &mut Call) -> Result<(), Obstacle> {
+/// Places one argument of a call that computes `complex` numbers or not.
+fn one(scope: &Scope, arg: &Arg, value: &Argument, complex: bool, call: &mut Call) -> Result<(), Obstacle> {
     let wrong =
         || -> Obstacle { refuse!(Argument, "argument `{}` cannot be {}", arg.name, value.kind()).into() };
     if let Argument::AsNone(_) = value {
@@ -91,13 +101,15 @@ fn one(scope: &Scope, arg: &Arg, value: &Argument, call: &mut Call) -> Result<()
             match (scope.value(value), value) {
                 (_, Argument::AsOptionalTensor(OptionalTensor::AsNone(_))) => call.tensors.push(None),
                 (Slot::Tensor(t), _) => {
-                    call.tensors.push(Some(t));
+                    let complex = scope.is_complex(value);
+                    call.tensors.push(Some(Operand { tensor: t, argument: arg.name, complex }));
                     if arg.written {
                         call.written.push(t);
                     }
                 }
                 // A plain number in a tensor's place becomes an attribute of that name.
                 (Slot::Number(n), _) => call.attrs.set(arg.name, number(arg, n)?),
+                (_, Argument::AsComplex(z)) if complex => call.attrs.set(arg.name, vec![z.real.0, z.imag.0]),
                 (Slot::Nothing, Argument::AsTensor(_) | Argument::AsOptionalTensor(_)) => {
                     return Err(Obstacle::Reported);
                 }
@@ -105,12 +117,12 @@ fn one(scope: &Scope, arg: &Arg, value: &Argument, call: &mut Call) -> Result<()
             }
         }
         ArgType::TensorList | ArgType::OptTensorList => {
-            let names: Vec<Option<&str>> = match value {
-                Argument::AsTensors(ts) => ts.iter().map(|t| Some(t.name.as_str())).collect(),
+            let names: Vec<Option<&Named>> = match value {
+                Argument::AsTensors(ts) => ts.iter().map(Some).collect(),
                 Argument::AsOptionalTensors(ts) => ts
                     .iter()
                     .map(|t| match t {
-                        OptionalTensor::AsTensor(t) => Some(t.name.as_str()),
+                        OptionalTensor::AsTensor(t) => Some(t),
                         OptionalTensor::AsNone(_) => None,
                     })
                     .collect(),
@@ -119,13 +131,15 @@ fn one(scope: &Scope, arg: &Arg, value: &Argument, call: &mut Call) -> Result<()
                 _ => return Err(wrong()),
             };
             for name in names {
-                let tensor = match name.map(|n| scope.slot(n)) {
+                let operand = match name.map(|n| (&n.name, scope.slot(&n.name))) {
                     None => None,
-                    Some(Slot::Tensor(t)) => Some(t),
+                    Some((name, Slot::Tensor(tensor))) => {
+                        Some(Operand { tensor, argument: arg.name, complex: scope.is_complex_name(name) })
+                    }
                     Some(_) => return Err(Obstacle::Reported),
                 };
-                call.tensors.push(tensor);
-                call.written.extend(tensor.filter(|_| arg.written));
+                call.tensors.push(operand);
+                call.written.extend(operand.filter(|_| arg.written).map(|o| o.tensor));
             }
         }
         ArgType::Ignored => {
@@ -140,8 +154,9 @@ fn one(scope: &Scope, arg: &Arg, value: &Argument, call: &mut Call) -> Result<()
         }
         ArgType::DType => match value {
             Argument::AsScalarType(code) => {
-                let dtype =
-                    dtype_of(*code).map_err(|what| Obstacle::Unsupported(format!("it asks for {what}")))?;
+                // A complex dtype is asked for where complex numbers are made.
+                let dtype = if complex { element_of(*code).map(|e| e.dtype) } else { dtype_of(*code) };
+                let dtype = dtype.map_err(|what| Obstacle::Unsupported(format!("it asks for {what}")))?;
                 call.attrs.set(arg.name, dtype);
             }
             _ => return Err(wrong()),
@@ -153,7 +168,10 @@ fn one(scope: &Scope, arg: &Arg, value: &Argument, call: &mut Call) -> Result<()
         ArgType::Int | ArgType::Float | ArgType::Bool | ArgType::Scalar => {
             match (scope.value(value), value) {
                 (Slot::Number(n), _) => call.attrs.set(arg.name, number(arg, n)?),
-                (_, Argument::AsComplex(_)) => return Err(Obstacle::Unsupported("complex numbers".into())),
+                (_, Argument::AsComplex(z)) if complex => call.attrs.set(arg.name, vec![z.real.0, z.imag.0]),
+                (_, Argument::AsComplex(_)) => {
+                    return Err(Obstacle::Unsupported("a complex number among real ones".into()));
+                }
                 _ => return Err(wrong()),
             }
         }

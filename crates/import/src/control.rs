@@ -8,6 +8,8 @@ use crate::schema::{Argument, GraphArgument, Node, SymBoolArgument, SymFloatArgu
 use crate::scope::{self, Scope, Slot};
 use crate::symbolic::{Function, Number};
 use crate::ways_out;
+use crate::weights::{Element, element_of};
+use headwater_core::Shape;
 use headwater_core::shape::wrap_dim;
 
 impl<'a> Importer<'a> {
@@ -33,11 +35,13 @@ impl<'a> Importer<'a> {
                 }
             }
             ("_assert_tensor_metadata", Slot::Tensor(t)) => {
-                let dtype = node.inputs.iter().find(|i| i.name == "dtype").map(|i| &i.arg);
-                let have = self.tensors.ty(&self.b, t).dtype;
-                if let Some(Argument::AsScalarType(code)) = dtype
-                    && crate::weights::dtype_of(*code) != Ok(have)
+                let asked = node.inputs.iter().find(|i| i.name == "dtype").map(|i| &i.arg);
+                let complex = node.inputs.first().is_some_and(|i| scope.is_complex(&i.arg));
+                let have = Element { dtype: self.tensors.ty(&self.b, t).dtype, complex };
+                if let Some(Argument::AsScalarType(code)) = asked
+                    && element_of(*code) != Ok(have)
                 {
+                    let have = if complex { "complex numbers".into() } else { have.dtype.to_string() };
                     return Err(refuse!(
                         Assertion,
                         "the model asserts dtype code {code} of a tensor of {have}"
@@ -90,14 +94,16 @@ impl<'a> Importer<'a> {
             else {
                 return Ok(None);
             };
-            let ty = self.tensors.ty(&self.b, *t);
+            let complex = node.inputs.first().is_some_and(|i| scope.is_complex(&i.arg));
+            let sizes = &self.tensors.ty(&self.b, *t).shape[..];
+            let sizes = &sizes[..sizes.len().saturating_sub(complex as usize)];
             let dim = || match rest.first()? {
-                Slot::Number(Some(n)) => wrap_dim(n.int()?, ty.shape.rank()),
+                Slot::Number(Some(n)) => wrap_dim(n.int()?, sizes.len()),
                 _ => None,
             };
             return Ok(match name {
-                "sym_size" => int(dim().and_then(|d| ty.shape.get(d).copied())),
-                "sym_numel" => int(Some(ty.shape.numel())),
+                "sym_size" => int(dim().and_then(|d| sizes.get(d).copied())),
+                "sym_numel" => int(Some(Shape::new(sizes).numel())),
                 _ => None,
             });
         }

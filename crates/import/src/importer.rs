@@ -117,6 +117,10 @@ impl<'a> Importer<'a> {
         if scope::base(&node.target).0 == "higher_order" {
             return self.higher_order(scope, node);
         }
+        let complex = self.complex(scope, node)?;
+        if complex.is_taken() {
+            return Ok(());
+        }
         if self.same_tensor(scope, node)? || self.replacement(scope, node)? {
             return Ok(());
         }
@@ -124,7 +128,8 @@ impl<'a> Importer<'a> {
         let Some(resolved) = registry.resolve(&node.target) else {
             return Err(Obstacle::Unsupported(ways_out::unknown(&node.target)));
         };
-        let call = arguments::call(scope, node, resolved.schema)?;
+        let mut call = arguments::call(scope, node, resolved.schema)?;
+        self.of_pairs(scope, node, complex, &mut call)?;
         if resolved.in_place && matches!(resolved.op.body, Body::View(_)) {
             return Err(Obstacle::Unsupported(
                 "it changes a tensor's shape in place; use the form without `_`".into(),
@@ -135,7 +140,7 @@ impl<'a> Importer<'a> {
             self.notes.add(SPARSE, &self.origin);
         }
         if resolved.in_place {
-            let Some(target) = call.tensors.first().copied().flatten() else {
+            let Some(target) = call.tensors.first().copied().flatten().map(|o| o.tensor) else {
                 return Err(refuse!(Argument, "an in-place operator needs a tensor to change").into());
             };
             let Some(&Made::Value(new)) = outputs.first() else {
@@ -167,7 +172,7 @@ impl<'a> Importer<'a> {
         let mut operands = Vec::with_capacity(call.tensors.len());
         for t in &call.tensors {
             operands.push(match t {
-                Some(t) => Some(self.operand(scope, *t)?),
+                Some(operand) => Some(self.operand(scope, operand.tensor)?),
                 None => None,
             });
         }

@@ -9,6 +9,7 @@
 pub mod archive;
 mod arguments;
 mod bind;
+mod complex;
 mod control;
 pub mod dims;
 pub mod error;

@@ -5,7 +5,7 @@ use crate::error::{Result, refuse, shown};
 use crate::schema::{self, Argument, Hint, InputSpec, Model, SymInt};
 use crate::symbolic::Expr;
 use crate::verify;
-use crate::weights::{StoredTensor, Weights};
+use crate::weights::{Element, StoredTensor, Weights};
 use headwater_core::DType;
 use std::fmt;
 use std::path::Path;
@@ -148,7 +148,15 @@ impl Program {
             match spec {
                 InputSpec::UserInput { arg: Argument::AsTensor(t) } => {
                     let meta = &graph.tensor_values[&t.name];
-                    let dtype = crate::weights::dtype(meta, &t.name)?;
+                    let Element { dtype, complex } = crate::weights::element(meta, &t.name)?;
+                    if complex {
+                        return Err(refuse!(
+                            DType,
+                            "the input `{}` is of complex numbers: let the model take `torch.view_as_real` of it, {dtype} with a \
+                             last dimension of 2, and begin with `torch.view_as_complex`",
+                            shown(&t.name)
+                        ));
+                    }
                     let sizes = meta.sizes.iter().map(size_expr).collect::<Result<Vec<_>>>()?;
                     for (d, (expr, size)) in sizes.iter().zip(&meta.sizes).enumerate() {
                         found.push((expr.clone(), hint(size), format!("{}.{d}", t.name)));

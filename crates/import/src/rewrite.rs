@@ -8,7 +8,7 @@ use crate::importer::{Importer, Made, refused};
 use crate::schema::{Argument, Node};
 use crate::scope::{self, Scope, Slot};
 use crate::symbolic::Number;
-use crate::weights::dtype_of;
+use crate::weights::element_of;
 use headwater_core::ops::create::full::FULL;
 use headwater_core::{Attr, Attrs, DType};
 
@@ -34,6 +34,9 @@ impl<'a> Importer<'a> {
         let (Slot::Tensor(given), "aten") = (scope.value(&input.arg), namespace) else { return Ok(false) };
         let same = match name {
             "alias" | "lift" | "lift_fresh" | "positive" | "resolve_conj" | "resolve_neg" => Same::Tensor,
+            // Complex numbers are pairs already; what is real has no imaginary part.
+            "view_as_real" | "view_as_complex" => Same::Tensor,
+            "real" | "conj" | "conj_physical" if !scope.computes_complex(node) => Same::Tensor,
             "clone" | "lift_fresh_copy" | "alias_copy" => Same::Copy,
             "contiguous" => self.memory(scope, node, given)?,
             "to" | "_to_copy" | "type_as" => {
@@ -90,7 +93,7 @@ impl<'a> Importer<'a> {
     /// The dtype a conversion asks for.
     fn asked_dtype(&self, scope: &Scope<'a>, node: &Node) -> Option<DType> {
         if let Some(Argument::AsScalarType(code)) = named(node, "dtype") {
-            return dtype_of(*code).ok();
+            return element_of(*code).ok().map(|e| e.dtype);
         }
         match scope.value(named(node, "other")?) {
             Slot::Tensor(t) => Some(self.tensors.ty(&self.b, t).dtype),

@@ -175,6 +175,13 @@ pub struct GraphArgument {
     pub graph: Graph,
 }
 
+/// A complex number.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct ComplexValue {
+    pub real: Float,
+    pub imag: Float,
+}
+
 /// An argument of a node. Variants that only unsupported operators take keep no content.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -205,7 +212,7 @@ pub enum Argument {
     AsSymFloat(SymFloatArgument),
     AsSymFloats(Vec<SymFloatArgument>),
     AsOptionalTensor(OptionalTensor),
-    AsComplex(de::IgnoredAny),
+    AsComplex(ComplexValue),
     AsNestedTensors(Vec<Vec<Named>>),
     AsIntLists(de::IgnoredAny),
     AsStringToArgument(de::IgnoredAny),

@@ -5,9 +5,9 @@ use crate::error::{Result, refuse, shown};
 use crate::functionalize::TensorId;
 use crate::schema::{self, Argument, Graph, SymBool, SymFloat, SymInt, TensorMeta};
 use crate::symbolic::{Environment, Expr, Number};
-use crate::weights;
+use crate::weights::{self, Element};
 use headwater_core::tensor::TensorType;
-use headwater_core::{Layout, Registry};
+use headwater_core::{Layout, Registry, Shape};
 use std::collections::{HashMap, HashSet};
 
 /// What a name stands for.
@@ -79,6 +79,23 @@ impl<'a> Scope<'a> {
         }
     }
 
+    /// True of a tensor of complex numbers, which is of pairs here.
+    pub fn is_complex(&self, arg: &Argument) -> bool {
+        let mut complex = false;
+        arg.names(&mut |name| complex |= self.is_complex_name(name));
+        complex
+    }
+
+    /// True of the name of a tensor of complex numbers.
+    pub fn is_complex_name(&self, name: &str) -> bool {
+        self.graph.tensor_values.get(name).is_some_and(|m| weights::is_complex(m.dtype))
+    }
+
+    /// True of a node that takes or makes complex numbers.
+    pub fn computes_complex(&self, node: &schema::Node) -> bool {
+        node.inputs.iter().map(|i| &i.arg).chain(&node.outputs).any(|a| self.is_complex(a))
+    }
+
     /// Metadata of a tensor. It exists: the model was verified.
     pub fn meta(&self, name: &str) -> Result<&'a TensorMeta> {
         let meta = self.graph.tensor_values.get(name);
@@ -148,31 +165,35 @@ impl Sizes {
             .collect()
     }
 
-    /// Recorded type of a tensor.
+    /// Recorded type of a tensor; of complex numbers that of their pairs.
     pub fn ty(&mut self, meta: &TensorMeta, name: &str) -> Result<TensorType> {
-        let dtype = weights::dtype(meta, name)?;
-        let ty = TensorType::new(dtype, self.all(&meta.sizes, "size")?);
+        let Element { dtype, complex } = weights::element(meta, name)?;
+        let mut sizes = self.all(&meta.sizes, "size")?;
+        sizes.extend(complex.then_some(2));
+        let ty = TensorType::new(dtype, sizes);
         match ty.shape.checked_numel().and_then(|n| n.checked_mul(dtype.size())) {
             Some(_) => Ok(ty),
             None => Err(refuse!(Expression, "`{}` of type {ty} is larger than memory can be", shown(name))),
         }
     }
 
-    /// Recorded place of a tensor's elements in PyTorch's memory.
+    /// Recorded place in PyTorch's memory of the elements of a tensor, whose type is `ty`.
     pub fn layout(&mut self, meta: &TensorMeta, ty: &TensorType) -> Result<Layout> {
         let strides = self.all(&meta.strides, "stride")?;
         let offset = self.all(std::slice::from_ref(&meta.storage_offset), "storage offset")?[0];
-        let end = ty
-            .shape
+        let complex = weights::is_complex(meta.dtype);
+        let shape = Shape::new(&ty.shape[..ty.shape.rank() - complex as usize]);
+        let end = shape
             .iter()
             .zip(&strides)
             .try_fold(offset, |end, (&d, &s)| end.checked_add(d.checked_mul(s)?))
             .and_then(|end| isize::try_from(end).ok());
-        if end.is_none() {
-            return Err(refuse!(Expression, "a tensor of type {ty} reaches beyond what memory can be"));
-        }
         let strides = strides.into_iter().map(|s| s as isize).collect();
-        Ok(Layout { shape: ty.shape.clone(), strides, offset: offset as isize })
+        let layout = Layout { shape, strides, offset: offset as isize };
+        let layout = if complex { weights::pairs(&layout) } else { Some(layout) };
+        layout
+            .filter(|_| end.is_some())
+            .ok_or_else(|| refuse!(Expression, "a tensor of type {ty} reaches beyond what memory can be"))
     }
 }
 

@@ -17,8 +17,6 @@ pub(crate) fn unknown(target: &str) -> String {
         "lstm" | "gru" | "rnn_tanh" | "rnn_relu" => {
             "give the module the padded batch instead of a packed sequence, and mask the padded steps in the loss"
         }
-        "complex" | "polar" | "view_as_complex" | "view_as_real" | "stft" | "istft" => COMPLEX,
-        name if name.starts_with("fft_") || name.starts_with("_fft_") => COMPLEX,
         "nonzero" | "masked_select" | "unique_dim" | "_unique2" | "unique_consecutive" => {
             "its shape depends on data: keep the shape and use `where`, `masked_fill` or `topk` with a fixed count"
         }
@@ -36,8 +34,19 @@ pub(crate) fn unknown(target: &str) -> String {
     format!("not supported yet: {way}; see docs/errors.md, HW-I015")
 }
 
-const COMPLEX: &str = "complex numbers are not supported: keep real and imaginary parts in real tensors, and write a transform as \
-     products with constant matrices of cosines and sines";
+/// Says that the target is not supported of complex numbers, and the way around it.
+pub(crate) fn complex(target: &str) -> String {
+    let (namespace, _) = scope::base(target);
+    let which = if namespace == "aten" {
+        "it is not supported of complex numbers yet"
+    } else {
+        "it takes or gives complex numbers"
+    };
+    format!(
+        "{which}: apply it to `torch.view_as_real(x)`, a real tensor with a last dimension of 2, or compute with `x.real` and \
+         `x.imag` and join them by `torch.complex`; see docs/errors.md, HW-I015"
+    )
+}
 
 #[cfg(test)]
 mod tests {
@@ -47,7 +56,7 @@ mod tests {
     fn every_refusal_names_a_way_out() {
         let packed = unknown("torch.ops.aten.lstm.data");
         assert!(packed.contains("padded batch") && packed.contains("docs/errors.md"), "{packed}");
-        assert!(unknown("torch.ops.aten.fft_rfft.default").contains("cosines"));
+        assert!(complex("torch.ops.aten.linalg_eig.default").contains("view_as_real"));
         assert!(unknown("torch.ops.aten.digamma.default").contains("decompose=True"));
         assert!(unknown("torch.ops.mylib.thing.default").contains("`mylib`"));
     }

@@ -14,7 +14,7 @@ const EXPAND_RATIO: usize = 64;
 /// A tensor of the archive: a layout over a storage. Cheap to clone; the bytes stay in the memory map.
 #[derive(Debug, Clone)]
 pub struct StoredTensor {
-    /// Element type.
+    /// Element type. Complex numbers are pairs of floats in a last dimension of 2.
     pub dtype: DType,
     /// Where the elements lie in `storage`, in elements; every one of them lies within it.
     pub layout: Layout,
@@ -193,7 +193,8 @@ fn fixed(x: &SymInt) -> Option<usize> {
 
 fn stored(archive: &Archive, entry: String, meta: &TensorMeta, name: &str) -> Result<StoredTensor> {
     let bad = |what: String| refuse!(Weights, "stored tensor `{}`: {what}", shown(name));
-    let dtype = dtype(meta, name)?;
+    let Element { dtype, complex } = element(meta, name)?;
+    let unit = if complex { 2 * dtype.size() } else { dtype.size() };
     if meta.sizes.len() != meta.strides.len() {
         return Err(bad(format!("{} sizes but {} strides", meta.sizes.len(), meta.strides.len())));
     }
@@ -215,8 +216,8 @@ fn stored(archive: &Archive, entry: String, meta: &TensorMeta, name: &str) -> Re
             .try_fold(offset, |end, (&d, &s)| end.checked_add((d - 1).checked_mul(s)?))
             .and_then(|last| last.checked_add(1))
     };
-    let bytes = shape.checked_numel().and_then(|n| n.checked_mul(dtype.size()));
-    let (Some(end), Some(bytes)) = (end.and_then(|e| e.checked_mul(dtype.size())), bytes) else {
+    let bytes = shape.checked_numel().and_then(|n| n.checked_mul(unit));
+    let (Some(end), Some(bytes)) = (end.and_then(|e| e.checked_mul(unit)), bytes) else {
         return Err(bad(format!("{shape} is larger than memory can be")));
     };
     if end > length {
@@ -227,37 +228,74 @@ fn stored(archive: &Archive, entry: String, meta: &TensorMeta, name: &str) -> Re
     }
     let strides = strides.iter().map(|&s| s as isize).collect();
     let offset = if shape.contains(&0) { 0 } else { offset as isize };
+    let mut layout = Layout { shape, strides, offset };
+    if complex {
+        let pairs = pairs(&layout);
+        layout = pairs.ok_or_else(|| bad(format!("{} is larger than memory can be", layout.shape)))?;
+    }
     let storage = archive.entry(&entry)?;
-    Ok(StoredTensor { dtype, layout: Layout { shape, strides, offset }, storage, entry })
+    Ok(StoredTensor { dtype, layout, storage, entry })
+}
+
+/// The layout of complex numbers as pairs of real ones: a last dimension of 2. `None` if it reaches beyond memory.
+pub(crate) fn pairs(layout: &Layout) -> Option<Layout> {
+    let twice = |s: &isize| s.checked_mul(2);
+    Some(Layout {
+        shape: layout.shape.iter().copied().chain([2]).collect(),
+        strides: layout.strides.iter().map(twice).chain([Some(1)]).collect::<Option<_>>()?,
+        offset: twice(&layout.offset)?,
+    })
+}
+
+/// The kind of a tensor's elements.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Element {
+    /// Dtype of a number.
+    pub dtype: DType,
+    /// An element is a pair of numbers: real and imaginary part.
+    pub complex: bool,
 }
 
 /// The element type that metadata names.
 ///
 /// # Errors
 /// `DType`: unknown, not supported, or not a dense tensor.
-pub(crate) fn dtype(meta: &TensorMeta, name: &str) -> Result<DType> {
+pub(crate) fn element(meta: &TensorMeta, name: &str) -> Result<Element> {
     if meta.layout != schema::STRIDED {
         return Err(refuse!(DType, "`{}` is not a dense tensor (layout {})", shown(name), meta.layout));
     }
-    dtype_of(meta.dtype).map_err(|what| refuse!(DType, "`{}` is of {what}", shown(name)))
+    element_of(meta.dtype).map_err(|what| refuse!(DType, "`{}` is of {what}", shown(name)))
 }
 
-/// The dtype of a code of PyTorch's `ScalarType`, or a word for what it stands for.
-pub(crate) fn dtype_of(code: u64) -> Result<DType, String> {
-    Ok(match code {
+/// True of the codes of PyTorch's `ScalarType` that are of complex numbers.
+pub(crate) fn is_complex(code: u64) -> bool {
+    matches!(code, 9..=11)
+}
+
+/// The element type of a code of PyTorch's `ScalarType`, or a word for what it stands for.
+pub(crate) fn element_of(code: u64) -> Result<Element, String> {
+    let dtype = match code {
         1 => DType::U8,
         2 => DType::I8,
         3 => DType::I16,
         4 => DType::I32,
         5 => DType::I64,
-        6 => DType::F16,
-        7 => DType::F32,
-        8 => DType::F64,
+        6 | 9 => DType::F16,
+        7 | 10 => DType::F32,
+        8 | 11 => DType::F64,
         12 => DType::Bool,
         13 => DType::BF16,
-        9..=11 => return Err("a complex dtype, which is not supported".into()),
         28 | 34 | 35 => return Err("an unsigned 16-, 32- or 64-bit dtype, which is not supported".into()),
         29..=33 => return Err("an 8-bit floating-point dtype, which is not supported".into()),
         _ => return Err(format!("an unknown dtype (code {code})")),
-    })
+    };
+    Ok(Element { dtype, complex: is_complex(code) })
+}
+
+/// As [`element_of`], of real numbers alone.
+pub(crate) fn dtype_of(code: u64) -> Result<DType, String> {
+    match element_of(code)? {
+        Element { dtype, complex: false } => Ok(dtype),
+        _ => Err("a complex dtype, which is not supported here".into()),
+    }
 }

@@ -7,7 +7,7 @@ pub fn mutate(doc: &mut Value, random: &mut impl FnMut() -> u32) {
     let count = size(doc) as u32;
     let donor = pick(doc, random() % count).cloned().unwrap_or(Value::Null);
     let Some(place) = pick_mut(doc, random() % count) else { return };
-    const INTS: [i64; 12] = [0, 1, -1, 2, 3, 4, 7, 12, 64, i64::MAX, i64::MIN, 1 << 40];
+    const INTS: [i64; 13] = [0, 1, -1, 2, 3, 4, 7, 10, 12, 64, i64::MAX, i64::MIN, 1 << 40];
     match (random() % 8, &mut *place) {
         (0, Value::Array(v)) if !v.is_empty() => {
             let at = random() as usize % v.len();
@@ -71,6 +71,14 @@ const WORDS: &[&str] = &[
     "Symbol('s0', integer=True)",
     "FloorDiv(Symbol('s0'), Integer(0))",
     "Pow(Integer(9), Symbol('s0'))",
+    "as_complex",
+    "torch.ops.aten.view_as_complex.default",
+    "torch.ops.aten.view_as_real.default",
+    "torch.ops.aten.conj.default",
+    "torch.ops.aten.imag.default",
+    "torch.ops.aten.mul.Tensor",
+    "torch.ops.aten.fft_irfft2.default",
+    "torch.ops.aten.stft.default",
     "torch.ops.aten.add_.Tensor",
     "torch.ops.aten.copy_.default",
     "torch.ops.aten.slice.Tensor",
