@@ -142,6 +142,14 @@ def no_grad(x, w):
     return (x * w * scale).sum() + (v * v).sum()
 
 
+def selections(x, w):
+    """Elements that a mask selects, of which sums and means are taken; of the others there is no logarithm or root."""
+    kept, rows = x[x > 0], x[w[:, 0] > 0]
+    total = (kept.log() * 2).mean() + kept.sqrt().sum() + (F.gelu(rows) * w[0]).pow(2).mean(-1).sum()
+    total = total + F.mse_loss(rows, torch.ones_like(rows)) + (rows + 1).sum(0).pow(2).sum() + rows.mean((0, 1))
+    return total + torch.masked_select(x, w < 0).abs().sum() + (F.linear(rows, w) * F.linear(rows, w).detach()).sum() / 3
+
+
 WRITES = (slices, selects, reshapes, copies, transposes, chains, later_reads, pieces, diagonals, masks, scatters, no_grad)
 
 
@@ -227,6 +235,7 @@ def models():
     batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=4, max=32)
     sizes = {"x": {0: batch, 1: length}, "y": {0: batch, 1: 2 * length}}
     found["symbolic"] = Symbolic(), (torch.randn(2, 5, 6), torch.randn(2, 10)), sizes
+    found["selections"] = Write(selections, 4, 5), (torch.randn(4, 5),), None
     return found
 
 

@@ -94,6 +94,9 @@ impl<'a> Importer<'a> {
             else {
                 return Ok(None);
             };
+            if self.selected.contains_key(t) {
+                return Ok(None);
+            }
             let complex = node.inputs.first().is_some_and(|i| scope.is_complex(&i.arg));
             let sizes = &self.tensors.ty(&self.b, *t).shape[..];
             let sizes = &sizes[..sizes.len().saturating_sub(complex as usize)];

@@ -27,6 +27,15 @@ pub(crate) enum Made {
     Tensor(TensorId),
 }
 
+/// Rows of which a mask selects some.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Selection {
+    /// The mask as the model has it: rows of one mask belong together.
+    pub mask: ValueId,
+    /// True for each row that is selected, `bool [rows]`.
+    pub rows: ValueId,
+}
+
 /// An operator's refusal, for the report.
 pub(crate) fn refused(e: headwater_core::Error) -> Obstacle {
     Obstacle::Unsupported(format!("{}: {}", e.code.as_str(), e.message))
@@ -47,6 +56,8 @@ pub(crate) struct Importer<'a> {
     pub notes: Notes,
     pub unsupported: Unsupported,
     pub values: HashMap<String, ValueId>,
+    /// Tensors of which a mask selects rows; they hold all.
+    pub selected: HashMap<TensorId, Selection>,
     budget: usize,
     /// Origin of the node at hand.
     pub origin: Origin,
@@ -63,6 +74,7 @@ impl<'a> Importer<'a> {
             notes,
             unsupported: Unsupported::default(),
             values: HashMap::new(),
+            selected: HashMap::new(),
             budget: BUDGET_BASE + BUDGET_RATIO * names,
             origin: Origin::default(),
         }
@@ -116,6 +128,9 @@ impl<'a> Importer<'a> {
         }
         if scope::base(&node.target).0 == "higher_order" {
             return self.higher_order(scope, node);
+        }
+        if self.masked(scope, node)? {
+            return Ok(());
         }
         let complex = self.complex(scope, node)?;
         if complex.is_taken() {

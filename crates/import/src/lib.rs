@@ -16,6 +16,7 @@ pub mod error;
 mod escape;
 mod functionalize;
 mod importer;
+mod masked;
 mod origin;
 pub mod program;
 pub mod report;

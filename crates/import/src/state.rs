@@ -1,10 +1,11 @@
 //! The signature: makes graph inputs of parameters, buffers, constants and user inputs, and graph outputs of
 //! results and of the new contents of what the model writes. Tied weights become one input.
 
-use crate::error::{Result, refuse, shown};
+use crate::error::{Error, Result, refuse, shown};
 use crate::functionalize::TensorId;
 use crate::importer::Importer;
 use crate::program::Program;
+use crate::report::Unsupported;
 use crate::schema::{Argument, InputSpec, Named, OutputSpec, SymIntArgument};
 use crate::scope::{Scope, Slot};
 use crate::weights::StoredTensor;
@@ -202,6 +203,13 @@ impl State {
         let mut position = 0;
         let mut contents: HashMap<ValueId, ValueId> = HashMap::new();
         let read = |importer: &mut Importer<'a>, name: &str| match scope.slot(name) {
+            Slot::Tensor(t) if importer.selected.contains_key(&t) => {
+                let mut report = Unsupported::default();
+                let reason =
+                    "the model returns elements that a mask selects; how many they are depends on the data";
+                report.add(name, reason, &Origin::default());
+                Err(Error::Unsupported(report))
+            }
             Slot::Tensor(t) => importer.tensors.read(&mut importer.b, t),
             _ => Err(refuse!(Signature, "output `{}` is not a tensor", shown(name))),
         };

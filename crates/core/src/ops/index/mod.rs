@@ -45,13 +45,19 @@ pub fn resolve(i: i64, position: usize, limit: usize, wrap: bool) -> Result<usiz
     Ok(if i < 0 { i + n } else { i } as usize)
 }
 
+/// The way out for elements chosen by a mask.
+const MASK: &str = ": how many elements a mask selects depends on the data; keep the shape, with `torch.where(mask, x, 0)`, a sum of \
+     products with the mask, or targets of `ignore_index` in a loss";
+
 /// Requires input `i` to be an integer tensor.
 ///
 /// # Errors
 /// `DType` if it is not.
 fn integers(cx: &OpCx, i: usize) -> Result<()> {
     let t = cx.ty(i)?;
-    ensure!(t.dtype.class() == crate::dtype::Class::Int, DType, "an index must be of integers, got {t}");
+    let mask = t.dtype == crate::DType::Bool;
+    let way = if mask { MASK } else { "" };
+    ensure!(t.dtype.class() == crate::dtype::Class::Int, DType, "an index must be of integers, got {t}{way}");
     Ok(())
 }
 
