@@ -4,9 +4,9 @@
 #[path = "../tests/common/large.rs"]
 mod large;
 
-use headwater_core::compile::{Compiled, Options, Snapshot, Stage, compile};
+use headwater_core::compile::{CompiledGraph, Options, Snapshot, Stage, compile};
 use headwater_core::graph::{parse, verify};
-use headwater_core::pass::precision::{Level, Settings};
+use headwater_core::pass::precision::{Level, PrecisionSettings};
 use headwater_core::pass::upcast;
 use headwater_core::plan::Bindings;
 use headwater_core::target::Target;
@@ -37,7 +37,7 @@ fn run(name: &str, build: impl FnOnce() -> Graph) -> Result<()> {
     let mut total = 0.0;
     timed("verify", &mut total, || verify(&graph))?;
     // Every stage that a training step in mixed precision with summed micro-batches goes through.
-    let precision = Settings { level: Level::O1, ..Settings::default() }.properties()?;
+    let precision = PrecisionSettings { level: Level::O1, ..PrecisionSettings::default() }.properties()?;
     let (clock, total) = (Cell::new(Instant::now()), Cell::new(total));
     let watch = |stage: &'static Stage, made: &Snapshot| {
         let seconds = clock.get().elapsed().as_secs_f64();
@@ -46,7 +46,7 @@ fn run(name: &str, build: impl FnOnce() -> Graph) -> Result<()> {
         clock.set(Instant::now());
     };
     let options = Options { precision, accumulate: true, watch: Some(&watch), ..Options::default() };
-    let bind = |compiled: &Compiled| Ok::<_, Error>(Bindings::simple(&compiled.graph));
+    let bind = |compiled: &CompiledGraph| Ok::<_, Error>(Bindings::simple(&compiled.graph));
     let compiled = compile(graph, &options, &target, bind)?;
     verify(&compiled.graph)?;
     let missing = compiled.missing.len();

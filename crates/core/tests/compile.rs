@@ -2,12 +2,12 @@
 //! called.
 
 use headwater_core::compile::{
-    Compiled, Derivative, Form, Goal, Options, STAGES, Snapshot, Stage, compile, optimize, stage,
+    CompiledGraph, Derivative, Form, Goal, Options, STAGES, Snapshot, Stage, compile, optimize, stage,
 };
 use headwater_core::graph::{InputRole, OutputRole, Phase, parse, verify};
 use headwater_core::ops::pointwise::{exp::EXP, gelu::GELU};
 use headwater_core::pass::check_plan;
-use headwater_core::pass::precision::{Level, Properties, Settings};
+use headwater_core::pass::precision::{Level, PrecisionSettings, Properties};
 use headwater_core::plan::{self, Bindings, Plan};
 use headwater_core::target::Target;
 use headwater_core::train::{self, BucketLayout, BucketSize};
@@ -30,7 +30,7 @@ fn model() -> Graph {
     b.finish()
 }
 
-fn simple(compiled: &Compiled) -> Result<Bindings, Error> {
+fn simple(compiled: &CompiledGraph) -> Result<Bindings, Error> {
     Ok(Bindings::simple(&compiled.graph))
 }
 
@@ -40,7 +40,7 @@ fn root() -> PathBuf {
 
 #[test]
 fn default_options_are_those_of_default_settings() {
-    assert_eq!(Properties::default(), Settings::default().properties().unwrap());
+    assert_eq!(Properties::default(), PrecisionSettings::default().properties().unwrap());
 }
 
 #[test]
@@ -56,7 +56,8 @@ fn names_are_unique_and_forms_meet() {
 
 #[test]
 fn every_stages_text_reads_back() {
-    let precision = Settings { level: Level::O2, ..Settings::default() }.properties().unwrap();
+    let precision =
+        PrecisionSettings { level: Level::O2, ..PrecisionSettings::default() }.properties().unwrap();
     for options in [
         Options { precision, accumulate: true, ..Options::default() },
         Options { upcast: Some(DType::F64), all_outputs: true, ..Options::default() },
@@ -252,7 +253,7 @@ fn the_plan_names_the_step_that_completes_each_bucket_and_the_checker_misses_not
     for (accumulate, size) in
         [(false, BucketSize::of(1)), (true, BucketSize::of(1)), (true, BucketSize::UNLIMITED)]
     {
-        let bind = |c: &Compiled| {
+        let bind = |c: &CompiledGraph| {
             let parameters = c.gradients.iter().map(|g| (g.parameter.as_str(), &g.ty, 0));
             Ok::<_, Error>(train::bind(&c.graph, &BucketLayout::new(parameters, size)))
         };

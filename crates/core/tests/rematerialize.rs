@@ -6,7 +6,7 @@ mod common;
 mod large;
 
 use common::same_bits;
-use headwater_core::compile::{Compiled, Options, compile};
+use headwater_core::compile::{CompiledGraph, Options, compile};
 use headwater_core::graph::{Builder, Graph, InputRole, Node, OutputRole, Phase, verify};
 use headwater_core::ops::{self, Body};
 use headwater_core::plan::{Bindings, Plan};
@@ -15,9 +15,9 @@ use headwater_core::stats;
 use headwater_core::target::Target;
 use headwater_core::{Attrs, Code, DType, Error, Tensor, TensorType, ValueId, reference};
 
-fn compiled(model: &Graph, budget: Option<usize>) -> Result<Compiled, Error> {
+fn compiled(model: &Graph, budget: Option<usize>) -> Result<CompiledGraph, Error> {
     let options = Options { memory_budget: budget, ..Options::default() };
-    let bind = |compiled: &Compiled| Ok::<_, Error>(Bindings::simple(&compiled.graph));
+    let bind = |compiled: &CompiledGraph| Ok::<_, Error>(Bindings::simple(&compiled.graph));
     let done = compile(model.clone(), &options, &Target::default(), bind)?;
     verify(&done.graph)?;
     Ok(done)
@@ -28,7 +28,7 @@ fn total(plan: &Plan) -> usize {
 }
 
 /// Bytes outside of the arena, and in it.
-fn memory(done: &Compiled) -> [usize; 2] {
+fn memory(done: &CompiledGraph) -> [usize; 2] {
     let plan = done.plan.as_ref().unwrap();
     [total(plan) - plan.segments[0].bytes, plan.segments[0].bytes]
 }
@@ -176,7 +176,7 @@ fn sums_that_are_computed_again_keep_their_order() {
     let model = gated(6, 64);
     let on = |budget| {
         let options = Options { memory_budget: budget, ..Options::default() };
-        let bind = |compiled: &Compiled| Ok::<_, Error>(Bindings::simple(&compiled.graph));
+        let bind = |compiled: &CompiledGraph| Ok::<_, Error>(Bindings::simple(&compiled.graph));
         compile(model.clone(), &options, &target, bind).unwrap()
     };
     let plain = on(None);

@@ -56,9 +56,9 @@ impl Limits {
     }
 }
 
-/// How long and on how much to measure.
+/// Work that limits are measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effort {
+pub struct Workload {
     /// Runs, of which the best counts.
     pub runs: usize,
     /// Multiply-adds of each register in a run.
@@ -67,10 +67,15 @@ pub struct Effort {
     pub bytes: usize,
 }
 
-impl Default for Effort {
+impl Workload {
+    /// Little of it, for rough limits.
+    pub const QUICK: Workload = Workload { runs: 3, rounds: 1 << 16, bytes: 16 << 20 };
+}
+
+impl Default for Workload {
     /// About a second in all.
     fn default() -> Self {
-        Effort { runs: 8, rounds: 2 << 20, bytes: 256 << 20 }
+        Workload { runs: 8, rounds: 2 << 20, bytes: 256 << 20 }
     }
 }
 
@@ -98,19 +103,20 @@ pub struct Arithmetic {
 
 /// Measures arithmetic alone, which touches nothing but registers, so that it can be measured in turns with
 /// what is held against it: a run takes some hundredths of a second.
-pub fn arithmetic(pool: &Pool, tier: Tier, effort: Effort) -> Arithmetic {
+pub fn arithmetic(pool: &Pool, tier: Tier, workload: Workload) -> Arithmetic {
     let threads = pool.threads();
     let each = |f: &(dyn Fn() -> f64 + Sync)| {
         pool.each(threads, |_| {
             black_box(f());
         });
     };
-    let adds = |lanes: usize| 2.0 * (registers(tier) * lanes * effort.rounds * threads) as f64;
-    let f32 = best(effort.runs, adds(lanes(tier, 4)), || each(&|| f64::from(fma_f32(tier, effort.rounds))));
-    let f64 = best(effort.runs, adds(lanes(tier, 8)), || each(&|| fma_f64(tier, effort.rounds)));
+    let adds = |lanes: usize| 2.0 * (registers(tier) * lanes * workload.rounds * threads) as f64;
+    let f32 =
+        best(workload.runs, adds(lanes(tier, 4)), || each(&|| f64::from(fma_f32(tier, workload.rounds))));
+    let f64 = best(workload.runs, adds(lanes(tier, 8)), || each(&|| fma_f64(tier, workload.rounds)));
     let bf16 = match pairs(tier) {
-        true => best(effort.runs, 2.0 * adds(lanes(tier, 4)), || {
-            each(&|| f64::from(fma_bf16(tier, effort.rounds)));
+        true => best(workload.runs, 2.0 * adds(lanes(tier, 4)), || {
+            each(&|| f64::from(fma_bf16(tier, workload.rounds)));
         }),
         false => f32,
     };
@@ -120,18 +126,18 @@ pub fn arithmetic(pool: &Pool, tier: Tier, effort: Effort) -> Arithmetic {
 /// Measures the limits of a pool's threads with the instructions of a tier.
 ///
 /// # Errors
-/// `Device` if there is no memory for two buffers of `effort.bytes`.
-pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
+/// `Device` if there is no memory for two buffers of `workload.bytes`.
+pub fn measure(pool: &Pool, tier: Tier, workload: Workload) -> Result<Limits> {
     let threads = pool.threads();
-    let Arithmetic { f32, f64, bf16 } = arithmetic(pool, tier, effort);
-    let blocks = (effort.bytes / BLOCK).max(1);
+    let Arithmetic { f32, f64, bf16 } = arithmetic(pool, tier, workload);
+    let blocks = (workload.bytes / BLOCK).max(1);
     let (mut from, mut to) = (CpuMemory::new(blocks * BLOCK)?, CpuMemory::new(blocks * BLOCK)?);
     // Pages that were never written are all one page of zeros, which would stay in the cache.
     from.as_mut_slice().fill(1);
     to.as_mut_slice().fill(2);
     let (source, target) = (Shared(from.base()), Shared(to.base()));
     let moved = |streaming: bool| {
-        best(effort.runs, (2 * blocks * BLOCK) as f64, || {
+        best(workload.runs, (2 * blocks * BLOCK) as f64, || {
             pool.each(blocks, |b| {
                 // SAFETY: block `b` lies inside both buffers, and no other call touches the target's.
                 let (from, to) = unsafe {
@@ -145,7 +151,7 @@ pub fn measure(pool: &Pool, tier: Tier, effort: Effort) -> Result<Limits> {
         })
     };
     let (copy, copy_streaming) = (moved(false), moved(true));
-    let read = best(effort.runs, (blocks * BLOCK) as f64, || {
+    let read = best(workload.runs, (blocks * BLOCK) as f64, || {
         pool.each(blocks, |b| {
             // SAFETY: block `b` lies inside the buffer, which nothing writes.
             let block = unsafe { std::slice::from_raw_parts(source.get().add(b * BLOCK), BLOCK) };
@@ -503,8 +509,8 @@ mod tests {
 
     #[test]
     fn limits_are_rates() {
-        let effort = Effort { runs: 1, rounds: 1000, bytes: BLOCK };
-        let l = measure(&Pool::new(2), Tier::detect(), effort).unwrap();
+        let workload = Workload { runs: 1, rounds: 1000, bytes: BLOCK };
+        let l = measure(&Pool::new(2), Tier::detect(), workload).unwrap();
         assert!([l.f32, l.f64, l.copy, l.copy_streaming, l.read].iter().all(|r| r.is_finite() && *r > 0.0));
         assert_eq!(
             (l.threads, l.flops(DType::F16), l.flops(DType::BF16), l.flops(DType::F64)),

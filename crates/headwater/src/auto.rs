@@ -9,11 +9,11 @@ use crate::core::compile::{self, Goal, Options};
 use crate::core::device::Device;
 use crate::core::evaluate;
 use crate::core::graph::{InputRole, OutputRole};
-use crate::core::pass::{self, precision};
+use crate::core::pass::{self, precision, precision::PrecisionSettings};
 use crate::core::{DType, Graph, Tensor, TensorType, stats};
 use crate::cpu::limits::Limits;
 use crate::import::Dims;
-use crate::model::{Bound, Model};
+use crate::model::{BoundModel, Model};
 use crate::runtime::TrainConfig;
 use crate::runtime::amp::AmpConfig;
 use crate::runtime::data::{Dataset, Loader, Order};
@@ -170,7 +170,7 @@ pub fn batches(
     dims: &Dims,
     config: &TrainConfig,
     count: usize,
-) -> Result<(Bound, Vec<Vec<Tensor>>)> {
+) -> Result<(BoundModel, Vec<Vec<Tensor>>)> {
     let data = Arc::new(Dataset::open(&config.data.train)?);
     let (bound, feeding) = model.bind_to_data(dims, data, config)?;
     let batch = feeding.batch();
@@ -201,7 +201,7 @@ struct Step {
 /// # Errors
 /// If all-f32 is outside the budget already, and what passes and the device refuse.
 pub fn choose(
-    bound: &Bound,
+    bound: &BoundModel,
     batches: &[Vec<Tensor>],
     asked: Asked,
     limits: &Limits,
@@ -264,7 +264,7 @@ fn training(graph: &Graph) -> Result<Graph> {
 
 /// Measures every node on its own, and the truth of every batch.
 fn measure(
-    bound: &Bound,
+    bound: &BoundModel,
     graph: &Graph,
     batches: &[Vec<Tensor>],
     low: DType,
@@ -325,7 +325,7 @@ const F16_SCALE: f64 = 1024.0;
 
 /// Runs the batches with some nodes low and compares with the truth.
 fn tried(
-    bound: &Bound,
+    bound: &BoundModel,
     forward: &Graph,
     batches: &[Vec<Tensor>],
     truth: &[Step],
@@ -334,11 +334,11 @@ fn tried(
     device: &dyn Device,
 ) -> Result<Errors> {
     let policy = precision::Policy::Chosen(Arc::new(low));
-    let settings = precision::Settings {
+    let settings = PrecisionSettings {
         level: precision::Level::O1,
         dtype: Some(dtype),
         policy: Some(policy),
-        ..precision::Settings::default()
+        ..PrecisionSettings::default()
     };
     // As a training session makes it.
     let scalar = TensorType::new(DType::F32, [0usize; 0]);
@@ -384,7 +384,7 @@ fn step(graph: &Graph, out: &[Tensor], scale: f64) -> Step {
 }
 
 /// The inputs of a graph in its dtypes: stored tensors, the batch, the first random numbers.
-fn feed(graph: &Graph, bound: &Bound, batch: &[Tensor]) -> Result<Vec<Tensor>> {
+fn feed(graph: &Graph, bound: &BoundModel, batch: &[Tensor]) -> Result<Vec<Tensor>> {
     let mut users = batch.iter();
     let one = |input: &crate::core::graph::Input| {
         let want = graph.ty(input.value);

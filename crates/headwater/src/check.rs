@@ -468,7 +468,7 @@ fn same_multiset(got: &Tensor, want: &Tensor, bound: f64) -> bool {
 
 /// The values of a lifted graph's inputs: weights and buffers of the model, user inputs of the golden, in the
 /// graph's dtypes.
-fn feed(graph: &Graph, bound: &crate::model::Bound, golden: &Golden) -> Result<Vec<Tensor>> {
+fn feed(graph: &Graph, bound: &crate::model::BoundModel, golden: &Golden) -> Result<Vec<Tensor>> {
     let inputs = golden.inputs();
     let mut users = 0;
     graph

@@ -1,6 +1,6 @@
 //! A compilation that is watched: the text of what stages make, and a line about each.
 
-use crate::core::compile::{self, Compiled, Form, Goal, Options, STAGES, Snapshot, Stage};
+use crate::core::compile::{self, CompiledGraph, Form, Goal, Options, STAGES, Snapshot, Stage};
 use crate::core::pass::precision::Properties;
 use crate::core::plan::{Bindings, Segment, SegmentKind};
 use crate::core::target::Target;
@@ -85,7 +85,7 @@ pub fn compile(
         clock.set(Instant::now());
     };
     let options = Options { goal: goal.unwrap_or(fallback), watch: Some(&watch), ..options };
-    let bind = |c: &Compiled| Ok::<_, anyhow::Error>(bindings(c, &options, size));
+    let bind = |c: &CompiledGraph| Ok::<_, anyhow::Error>(bindings(c, &options, size));
     let compiled = compile::compile(graph.clone(), &options, target, bind)?;
     if let Some(e) = failed.take() {
         return Err(e);
@@ -105,7 +105,7 @@ pub fn compile(
 
 /// Places of inputs and outputs: gradients in buckets, all else in segments of their own. Where there is a memory
 /// budget, AdamW's state counts in it; no graph has that as an input here.
-pub(crate) fn bindings(compiled: &Compiled, options: &Options, size: BucketSize) -> Bindings {
+pub(crate) fn bindings(compiled: &CompiledGraph, options: &Options, size: BucketSize) -> Bindings {
     let dense = compiled.gradients.iter().filter(|g| g.rows.is_none());
     let parameters = dense.map(|g| (g.parameter.as_str(), &g.ty, 0));
     let mut bindings = train::bind(&compiled.graph, &BucketLayout::new(parameters, size));
@@ -117,7 +117,7 @@ pub(crate) fn bindings(compiled: &Compiled, options: &Options, size: BucketSize)
 }
 
 /// Bytes of masters and of AdamW's two moments.
-fn optimizer_bytes(compiled: &Compiled, p: &Properties) -> [usize; 2] {
+fn optimizer_bytes(compiled: &CompiledGraph, p: &Properties) -> [usize; 2] {
     let wide = |t: &TensorType| t.shape.numel() * t.dtype.size().max(DType::F32.size());
     // The master of a bf16 weight is kept as what the weight lacks of it.
     let master = |t: &TensorType| match t.dtype {

@@ -10,7 +10,7 @@ use crate::core::plan::Plan;
 use crate::core::stats::{self, Held, OperatorWork};
 use crate::core::target::Support;
 use crate::core::{Graph, TensorType, pass};
-use crate::model::{Bound, Model};
+use crate::model::{BoundModel, Model};
 use crate::precision::{PrecisionUse, summary};
 pub use crate::runtime::session::MemoryUse;
 use crate::runtime::session::{Planned, Training};
@@ -144,7 +144,12 @@ impl Inspection {
 ///
 /// # Errors
 /// Refusals of the passes; `Config` for settings out of range.
-pub fn inspect(model: &Model, bound: &Bound, device: &dyn Device, settings: &Training) -> Result<Inspection> {
+pub fn inspect(
+    model: &Model,
+    bound: &BoundModel,
+    device: &dyn Device,
+    settings: &Training,
+) -> Result<Inspection> {
     let p = &settings.precision.properties()?;
     let first = bound.graph.outputs.iter().find(|o| o.role == OutputRole::User);
     let first = bound.graph.ty(first.context("the model returns nothing")?.value);

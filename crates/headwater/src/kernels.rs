@@ -6,14 +6,14 @@ mod project;
 
 use crate::compile::bindings;
 use crate::core::DType;
-use crate::core::compile::{self, Compiled, Goal, Options};
+use crate::core::compile::{self, CompiledGraph, Goal, Options};
 use crate::core::device::Device;
 use crate::core::graph::{Builder, InputRole, Origin, OutputRole};
 use crate::core::pass;
 use crate::core::plan::{Bindings, Plan};
 use crate::core::train::BucketSize;
 use crate::core::{Attrs, Registry, TensorType};
-use crate::model::Bound;
+use crate::model::BoundModel;
 use anyhow::{Context, Result, bail, ensure};
 use headwater_ascend::device::AscendSim;
 use headwater_ascend::emit::emit;
@@ -44,7 +44,7 @@ pub struct Written {
 /// # Errors
 /// Refusals of the passes; a file that cannot be written.
 pub fn write(
-    bound: &Bound,
+    bound: &BoundModel,
     chip: &'static Chip,
     options: Options,
     buckets: BucketSize,
@@ -53,7 +53,7 @@ pub fn write(
     let device = AscendSim::new(chip, false, 1);
     let goal = if compile::has_loss(&bound.graph) { Goal::Train } else { Goal::Forward };
     let options = Options { goal, ..options };
-    let bind = |compiled: &Compiled| Ok::<_, anyhow::Error>(bindings(compiled, &options, buckets));
+    let bind = |compiled: &CompiledGraph| Ok::<_, anyhow::Error>(bindings(compiled, &options, buckets));
     let plan = compile::compile(bound.graph.clone(), &options, device.target(), bind)?.into_plan()?;
     let (distinct, native, host) = lowered(chip, &plan);
     let sources = distinct.programs().iter().map(|program| (format!("{}.cpp", program.name), emit(program)));

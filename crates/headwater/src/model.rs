@@ -31,7 +31,7 @@ pub struct Model {
 
 /// A model bound to concrete sizes.
 #[derive(Debug)]
-pub struct Bound {
+pub struct BoundModel {
     /// The forward graph.
     pub graph: Graph,
     /// The value of each name in the exported graph.
@@ -75,11 +75,11 @@ impl Model {
     ///
     /// # Errors
     /// What the importer refuses; all unsupported operators at once.
-    pub fn bind(&self, dims: &Dims) -> Result<Bound> {
+    pub fn bind(&self, dims: &Dims) -> Result<BoundModel> {
         self.bound(dims, self.without_dropout)
     }
 
-    fn bound(&self, dims: &Dims, without_dropout: bool) -> Result<Bound> {
+    fn bound(&self, dims: &Dims, without_dropout: bool) -> Result<BoundModel> {
         let mut imported = self
             .program
             .bind(dims, &self.registry)
@@ -87,7 +87,7 @@ impl Model {
         let inputs = imported.graph.inputs.iter().zip(imported.stored);
         let stored = inputs.filter_map(|(i, s)| Some((i.name.clone(), s?))).collect();
         let dropouts_off = if without_dropout { pass::without_dropout(&mut imported.graph) } else { 0 };
-        Ok(Bound {
+        Ok(BoundModel {
             graph: imported.graph,
             names: imported.values,
             positions: self.program.inputs().iter().map(|i| i.position).collect(),
@@ -152,8 +152,9 @@ impl Model {
         dims: &Dims,
         data: Arc<Dataset>,
         config: &TrainConfig,
-    ) -> Result<(Bound, Feeding)> {
-        let inputs = |bound: &Bound| bound.user_inputs().map(|(n, t)| (n.to_string(), t.clone())).collect();
+    ) -> Result<(BoundModel, Feeding)> {
+        let inputs =
+            |bound: &BoundModel| bound.user_inputs().map(|(n, t)| (n.to_string(), t.clone())).collect();
         let bind = |shapes: &Shapes| self.bind(&self.shaped(dims.clone(), shapes)?.or_exported());
         let types = |shapes: &Shapes| {
             let refused =
@@ -170,7 +171,7 @@ impl Model {
     ///
     /// # Errors
     /// If an input is missing from the golden, and as [`Model::bind`].
-    pub fn bind_to(&self, golden: &Golden) -> Result<Bound> {
+    pub fn bind_to(&self, golden: &Golden) -> Result<BoundModel> {
         let inputs = golden.inputs();
         let mut dims = Dims::new();
         for input in self.program.inputs() {
@@ -184,7 +185,7 @@ impl Model {
     }
 }
 
-impl Bound {
+impl BoundModel {
     /// A parameter, buffer or constant as a reference tensor.
     ///
     /// # Errors
@@ -201,7 +202,7 @@ impl Bound {
     }
 }
 
-impl Weights for Bound {
+impl Weights for BoundModel {
     fn bytes(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         let s = self.stored.get(name)?;
         match s.contiguous() {

@@ -3,7 +3,7 @@
 
 use crate::core::graph::InputRole;
 use crate::core::{Tensor, TensorType};
-use crate::model::Bound;
+use crate::model::BoundModel;
 use crate::runtime::Dataset;
 use crate::runtime::checkpoint::AVERAGE;
 use crate::runtime::config::InitConfig;
@@ -182,7 +182,7 @@ pub struct Mapping {
 /// A model's weights with those of files laid over them.
 #[derive(Debug)]
 pub struct Overlay<'a> {
-    base: &'a Bound,
+    base: &'a BoundModel,
     files: Option<&'a WeightFiles>,
     /// By the model's name: the file's tensor, and the type that the model has.
     found: HashMap<String, ((usize, usize), TensorType)>,
@@ -192,7 +192,7 @@ pub struct Overlay<'a> {
 
 impl<'a> Overlay<'a> {
     /// The archive's weights alone.
-    pub fn none(base: &'a Bound) -> Overlay<'a> {
+    pub fn none(base: &'a BoundModel) -> Overlay<'a> {
         Overlay { base, files: None, found: HashMap::new(), mapping: Mapping::default() }
     }
 
@@ -202,7 +202,7 @@ impl<'a> Overlay<'a> {
     /// # Errors
     /// If a tensor has another shape, or none is found. If a pattern matches none of the file's names, or two equally
     /// close ones match the same. Where the settings are strict, if any tensor is missing or left over.
-    pub fn new(base: &'a Bound, files: &'a WeightFiles, init: &InitConfig) -> Result<Overlay<'a>> {
+    pub fn new(base: &'a BoundModel, files: &'a WeightFiles, init: &InitConfig) -> Result<Overlay<'a>> {
         let model: Vec<(Vec<&String>, &TensorType)> = base
             .graph
             .inputs

@@ -3,7 +3,7 @@
 use headwater::auto::{Asked, batches, choose};
 use headwater::core::DType;
 use headwater::core::pass::precision::Level;
-use headwater::cpu::limits::{Effort, measure};
+use headwater::cpu::limits::{Workload, measure};
 use headwater::cpu::{Cpu, Pool, Tier};
 use headwater::import::Dims;
 use headwater::model::Model;
@@ -21,8 +21,8 @@ fn the_choice_keeps_its_budget_and_its_file_repeats_it() {
     let (bound, batches) = batches(&model, &Dims::new(), &config, 2).unwrap();
     assert_eq!(batches.len(), 2);
     let (pool, device) = (Pool::new(2), Cpu::new(2));
-    let effort = Effort { runs: 1, rounds: 1000, bytes: 1 << 20 };
-    let limits = measure(&pool, Tier::current().unwrap(), effort).unwrap();
+    let workload = Workload { runs: 1, rounds: 1000, bytes: 1 << 20 };
+    let limits = measure(&pool, Tier::current().unwrap(), workload).unwrap();
     let run = |budget: f64| {
         choose(&bound, &batches, Asked { low: DType::BF16, budget, batches: 2 }, &limits, &device, |_| {})
     };
@@ -59,8 +59,8 @@ fn a_device_without_f64_can_have_its_precision_chosen() {
     let mut config = TrainConfig { batch: Some(2), ..TrainConfig::default() };
     config.data.train = example.join("train.safetensors");
     let (bound, batches) = batches(&model, &Dims::new(), &config, 1).unwrap();
-    let effort = Effort { runs: 1, rounds: 1000, bytes: 1 << 20 };
-    let limits = measure(&Pool::new(1), Tier::current().unwrap(), effort).unwrap();
+    let workload = Workload { runs: 1, rounds: 1000, bytes: 1 << 20 };
+    let limits = measure(&Pool::new(1), Tier::current().unwrap(), workload).unwrap();
     let asked = Asked { low: DType::BF16, budget: 1.0, batches: 1 };
     let chosen = choose(&bound, &batches, asked, &limits, &Reference::new(0), |_| {}).unwrap();
     assert!(chosen.choices.iter().all(|c| c.low) && chosen.full.gradients < chosen.low.gradients);

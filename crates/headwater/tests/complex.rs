@@ -3,7 +3,7 @@
 use headwater::check::check;
 use headwater::core::DType;
 use headwater::core::pass;
-use headwater::core::pass::precision::{Level, Settings};
+use headwater::core::pass::precision::{Level, PrecisionSettings};
 use headwater::cpu::Cpu;
 use headwater::curve::follow;
 use headwater::golden::{Golden, Kind};
@@ -81,7 +81,8 @@ fn every_level_of_mixed_precision_takes_them() {
         let bound = model.bind(&Dims::default().or_exported()).unwrap();
         for level in [Level::O1, Level::O2, Level::O3] {
             for dtype in [DType::F16, DType::BF16] {
-                let settings = Settings { level, dtype: Some(dtype), ..Settings::default() };
+                let settings =
+                    PrecisionSettings { level, dtype: Some(dtype), ..PrecisionSettings::default() };
                 let mixed = pass::precision::apply(&bound.graph, &settings.properties().unwrap())
                     .unwrap_or_else(|e| panic!("{name} at {settings:?}: {e}"));
                 let graph = pass::decompose(mixed.graph).unwrap();

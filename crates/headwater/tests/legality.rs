@@ -2,7 +2,7 @@
 
 use headwater::core::compile::{Goal, Options, Snapshot, Stage, optimize};
 use headwater::core::graph::{Graph, parse, verify};
-use headwater::core::pass::precision::{Level, Settings};
+use headwater::core::pass::precision::{Level, PrecisionSettings};
 use headwater::core::target::Target;
 use headwater::core::{DType, Registry, pass};
 use headwater::model::{Model, parse_dims};
@@ -42,7 +42,8 @@ fn every_pass_keeps_real_models_legal() {
         let at = |pass: &str| format!("{} after {pass}", path.file_name().unwrap().display());
         let registry = &model.registry;
         sound(&at("import"), &bound.graph, registry);
-        let precision = Settings { level: Level::O1, ..Settings::default() }.properties().unwrap();
+        let precision =
+            PrecisionSettings { level: Level::O1, ..PrecisionSettings::default() }.properties().unwrap();
         for options in [
             Options { accumulate: true, ..Options::default() },
             Options { precision, ..Options::default() },

@@ -7,12 +7,12 @@ use headwater::core::evaluate;
 use headwater::core::graph::{InputRole, OutputRole};
 use headwater::core::ops::update::master::{join, split};
 use headwater::core::pass::bound::error_bounds;
-use headwater::core::pass::precision::{Level, Policy, Settings, apply};
+use headwater::core::pass::precision::{Level, Policy, PrecisionSettings, apply};
 use headwater::core::train::{Master, StateKey, update_graph};
 use headwater::core::{Builder, DType, Graph, Tensor, TensorType, pass};
 use headwater::cpu::Cpu;
 use headwater::golden::Golden;
-use headwater::model::{Bound, Model};
+use headwater::model::{BoundModel, Model};
 use headwater::runtime::optim::{AdamW, Clip, Decay, Groups, Optimizer};
 use headwater::runtime::scaler::{Kind, LossScale, Numbers, Rule, Seen};
 use headwater::runtime::session::{Model as SessionModel, Session, Training};
@@ -31,7 +31,7 @@ fn goldens() -> PathBuf {
 
 /// A family's model with the inputs that everything is recorded on.
 struct Family {
-    bound: Bound,
+    bound: BoundModel,
     golden: Golden,
     recorded: TensorFile,
 }
@@ -120,11 +120,11 @@ fn the_torch_policy_is_autocast_node_by_node() {
                 b.output(node.clone(), *v, OutputRole::User);
             }
             let forward = b.finish();
-            let settings = Settings {
+            let settings = PrecisionSettings {
                 level: Level::O1,
                 dtype: Some(dtype),
                 policy: Some(Policy::Torch),
-                ..Settings::default()
+                ..PrecisionSettings::default()
             };
             let mixed = apply(&forward, &settings.properties().unwrap()).unwrap().graph;
             let ours = differentiated(mixed);
@@ -210,7 +210,11 @@ fn optimizer() -> Optimizer {
     Optimizer::AdamW(AdamW { lr: LR, ..AdamW::default() })
 }
 
-fn session(family: &Family, settings: &Settings, scaled: bool) -> headwater::runtime::Result<Session> {
+fn session(
+    family: &Family,
+    settings: &PrecisionSettings,
+    scaled: bool,
+) -> headwater::runtime::Result<Session> {
     let training = Training {
         optimizer: optimizer(),
         decay: Decay::All,
@@ -225,7 +229,7 @@ fn session(family: &Family, settings: &Settings, scaled: bool) -> headwater::run
 }
 
 /// Some steps on a family's inputs. With `unfused`, every update is also computed by the graph before fusion.
-fn run(family: &Family, settings: &Settings, scale: LossScale, steps: usize, unfused: bool) -> Run {
+fn run(family: &Family, settings: &PrecisionSettings, scale: LossScale, steps: usize, unfused: bool) -> Run {
     let rule = Rule { scale, numbers: Numbers { interval: GROWTH_INTERVAL, ..Numbers::default() } };
     let mut session = session(family, settings, rule.scales()).unwrap();
     let program = session.program().unwrap();
@@ -351,7 +355,7 @@ const PREDICTIVE: LossScale = LossScale::Adaptive(Kind::Predictive);
 fn masters_and_autocast_follow_pytorchs_loop() {
     for name in FAMILIES {
         let family = Family::open(name);
-        let full = run(&family, &Settings::default(), FIXED[0], STEPS, false);
+        let full = run(&family, &PrecisionSettings::default(), FIXED[0], STEPS, false);
         for (dtype, level) in DTYPES.into_iter().flat_map(|d| [(d, Level::O1), (d, Level::O2)]) {
             let mut variants: Vec<(LossScale, &str, Option<bool>)> = vec![(FIXED[0], "1", None)];
             if level == Level::O2 {
@@ -364,8 +368,13 @@ fn masters_and_autocast_follow_pytorchs_loop() {
             let mut first: Option<Run> = None;
             for (scale, called, keep_batchnorm) in variants {
                 let policy = (level == Level::O1).then_some(Policy::Torch);
-                let settings =
-                    Settings { level, dtype: Some(dtype), policy, keep_batchnorm, ..Settings::default() };
+                let settings = PrecisionSettings {
+                    level,
+                    dtype: Some(dtype),
+                    policy,
+                    keep_batchnorm,
+                    ..PrecisionSettings::default()
+                };
                 let ours = run(&family, &settings, scale, STEPS, false);
                 let suffix = if keep_batchnorm == Some(false) { ".low_batchnorm" } else { "" };
                 let prefix = format!("{dtype}.{level}.{called}{suffix}");
@@ -424,11 +433,16 @@ fn every_combination_trains_and_fusing_the_update_changes_no_bit() {
     for name in FAMILIES {
         let family = Family::open(name);
         let steps = 4;
-        let full = run(&family, &Settings::default(), FIXED[0], steps, true);
+        let full = run(&family, &PrecisionSettings::default(), FIXED[0], steps, true);
         assert!(full.losses[steps - 1] < full.losses[0], "{name}: {:?}", full.losses);
         for (level, dtype) in levels.into_iter().flat_map(|l| DTYPES.map(|d| (l, d))) {
             for keep_batchnorm in [None, Some(true), Some(false)] {
-                let settings = Settings { level, dtype: Some(dtype), keep_batchnorm, ..Settings::default() };
+                let settings = PrecisionSettings {
+                    level,
+                    dtype: Some(dtype),
+                    keep_batchnorm,
+                    ..PrecisionSettings::default()
+                };
                 if level < Level::O2 && keep_batchnorm.is_some() {
                     // All weights are f32 there, those of batch norm like the others: nonsense, and refused
                     // as such.
@@ -468,7 +482,8 @@ fn every_combination_trains_and_fusing_the_update_changes_no_bit() {
 
 /// Steps skipped and elements of gradients lost to underflow in a run at O2 in f16, and of how many.
 fn losses_of(family: &Family, numbers: Numbers, kind: Kind, steps: usize) -> (usize, u64, u64) {
-    let settings = Settings { level: Level::O2, dtype: Some(DType::F16), ..Settings::default() };
+    let settings =
+        PrecisionSettings { level: Level::O2, dtype: Some(DType::F16), ..PrecisionSettings::default() };
     let rule = Rule { scale: LossScale::Adaptive(kind), numbers };
     let mut session = session(family, &settings, true).unwrap();
     let program = session.counting_program(&family.bound.graph).unwrap();

@@ -5,7 +5,7 @@ use headwater::core::ops::{Precision, Registry, schema::Schema};
 use headwater::core::pass::bound::error_bounds;
 use headwater::core::pass::{
     self,
-    precision::{Level, Policy, Settings},
+    precision::{Level, Policy, PrecisionSettings},
 };
 use headwater::core::target::Target;
 use headwater::core::{DType, Tensor, TensorType, graph, reference};
@@ -94,17 +94,17 @@ fn every_family_takes_every_level() {
         for form in ["train", "core"] {
             let path = goldens().join(family).join(format!("{family}.{form}.pt2"));
             let bound = Model::open(&path).unwrap().bind(&Dims::default().or_exported()).unwrap();
-            let base = Settings::default();
+            let base = PrecisionSettings::default();
             let all = [
-                Settings { level: Level::O1, policy: Some(Policy::Apex), ..base.clone() },
-                Settings { level: Level::O1, policy: Some(Policy::Torch), ..base.clone() },
-                Settings { level: Level::O1, policy: Some(Policy::TorchCuda), ..base.clone() },
-                Settings { level: Level::O2, ..base.clone() },
-                Settings { level: Level::O2, keep_batchnorm: Some(false), ..base.clone() },
-                Settings { level: Level::O3, ..base },
+                PrecisionSettings { level: Level::O1, policy: Some(Policy::Apex), ..base.clone() },
+                PrecisionSettings { level: Level::O1, policy: Some(Policy::Torch), ..base.clone() },
+                PrecisionSettings { level: Level::O1, policy: Some(Policy::TorchCuda), ..base.clone() },
+                PrecisionSettings { level: Level::O2, ..base.clone() },
+                PrecisionSettings { level: Level::O2, keep_batchnorm: Some(false), ..base.clone() },
+                PrecisionSettings { level: Level::O3, ..base },
             ];
             for settings in all {
-                let settings = Settings { dtype: Some(DType::F16), ..settings };
+                let settings = PrecisionSettings { dtype: Some(DType::F16), ..settings };
                 let named = format!("{family}.{form} at {settings:?}");
                 let mixed = pass::precision::apply(&bound.graph, &settings.properties().unwrap())
                     .unwrap_or_else(|e| panic!("{named}: {e}"));
@@ -136,11 +136,11 @@ fn the_torch_policy_computes_what_autocast_does() {
         let golden = Golden::read(&folder.join(format!("{family}.train.golden.safetensors"))).unwrap();
         let bound = Model::open(&folder.join(format!("{family}.train.pt2"))).unwrap();
         let bound = bound.bind(&Dims::default().or_exported()).unwrap();
-        let settings = Settings {
+        let settings = PrecisionSettings {
             level: Level::O1,
             dtype: Some(dtype),
             policy: Some(Policy::Torch),
-            ..Settings::default()
+            ..PrecisionSettings::default()
         };
         let mixed = pass::precision::apply(&bound.graph, &settings.properties().unwrap()).unwrap().graph;
         let graph = pass::decompose(mixed).unwrap();

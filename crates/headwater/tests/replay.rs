@@ -12,7 +12,7 @@
 //! compare them.
 
 use headwater::core::DType;
-use headwater::core::pass::precision::{Level, Settings};
+use headwater::core::pass::precision::{Level, PrecisionSettings};
 use headwater::core::plan::{Plan, parse};
 use headwater::cpu::{Cpu, Tier};
 use headwater::curve::recorded_training;
@@ -38,7 +38,7 @@ fn hash(bytes: &[u8]) -> String {
 }
 
 /// One line for each plan of a model's training in a precision, and one for its losses and final parameters.
-fn replay(name: &str, precision: &Settings, texts: &Path) -> String {
+fn replay(name: &str, precision: &PrecisionSettings, texts: &Path) -> String {
     let (family, form) = name.split_once('.').unwrap();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens").join(family);
     let model = Model::open(&folder.join(format!("{family}.{form}.pt2"))).unwrap();
@@ -90,11 +90,12 @@ fn replay(name: &str, precision: &Settings, texts: &Path) -> String {
 fn plans_and_losses_are_those_recorded() {
     let texts = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("replay");
     std::fs::create_dir_all(&texts).unwrap();
-    let low = Settings { level: Level::O2, dtype: Some(DType::BF16), ..Settings::default() };
+    let low =
+        PrecisionSettings { level: Level::O2, dtype: Some(DType::BF16), ..PrecisionSettings::default() };
     let mut got = String::new();
     for family in FAMILIES {
         for form in ["core", "train"] {
-            for precision in [&Settings::default(), &low] {
+            for precision in [&PrecisionSettings::default(), &low] {
                 got += &replay(&format!("{family}.{form}"), precision, &texts);
             }
         }

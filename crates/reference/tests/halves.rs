@@ -1,6 +1,6 @@
 //! A step in halves computes the bits of the whole, with nothing between the two but what its plan lists.
 
-use headwater_core::compile::{Compiled, Derivative, Options, compile};
+use headwater_core::compile::{CompiledGraph, Derivative, Options, compile};
 use headwater_core::device::{Buffer, Content, Device, Stream};
 use headwater_core::graph::{InputRole, OutputRole, Phase};
 use headwater_core::ops;
@@ -52,7 +52,7 @@ fn model() -> Graph {
     b.finish()
 }
 
-fn compiled(graph: Graph, options: &Options) -> headwater_core::Result<Compiled> {
+fn compiled(graph: Graph, options: &Options) -> headwater_core::Result<CompiledGraph> {
     let target = Reference::new(0).target().clone();
     compile(graph, options, &target, |c| Ok(Bindings::simple(&c.graph)))
 }

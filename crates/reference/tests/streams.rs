@@ -2,7 +2,7 @@
 //! a collective would. The same bits as on one stream, whatever the seed; every wait that is left out is found, by
 //! the checker and by the device.
 
-use headwater_core::compile::{Compiled, Instrument, Options, compile};
+use headwater_core::compile::{CompiledGraph, Instrument, Options, compile};
 use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::{Def, Graph, InputRole, Node, NodeId, OutputRole, Phase};
 use headwater_core::ops::pointwise::gelu::GELU;
@@ -78,7 +78,7 @@ fn sending(graph: Graph) -> Result<Graph> {
 /// The plan of a step whose gradients lie in buckets and are sent, on two streams or on one.
 fn planned(streams: bool) -> Plan {
     let of = |node: &Node| (node.op.name == SEND.name) as u32;
-    let bind = |c: &Compiled| {
+    let bind = |c: &CompiledGraph| {
         let parameters = c.gradients.iter().map(|g| (g.parameter.as_str(), &g.ty, 0));
         Ok::<_, Error>(train::bind(&c.graph, &BucketLayout::new(parameters, BucketSize::of(1))))
     };

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::scaler::{Kind, LossScale, Numbers, Rule};
 use headwater_core::DType;
-use headwater_core::pass::precision::{Level, Policy, Properties, Settings};
+use headwater_core::pass::precision::{Level, Policy, PrecisionSettings, Properties};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ const UNDERFLOW_EVERY: u64 = 100;
 
 impl AmpConfig {
     /// The level and what of it is overridden.
-    pub fn settings(&self) -> Settings {
-        Settings {
+    pub fn settings(&self) -> PrecisionSettings {
+        PrecisionSettings {
             level: self.level,
             dtype: self.dtype,
             policy: self.low.clone().map(|low| Policy::Chosen(Arc::new(low))).or_else(|| self.policy.clone()),

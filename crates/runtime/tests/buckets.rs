@@ -5,7 +5,7 @@ mod common;
 use common::noise;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::pointwise::gelu::GELU;
-use headwater_core::pass::precision::{Level, Settings};
+use headwater_core::pass::precision::{Level, PrecisionSettings};
 use headwater_core::train::BucketSize;
 use headwater_core::{Attrs, Builder, DType, Graph, TensorType};
 use headwater_cpu::Cpu;
@@ -88,7 +88,7 @@ fn run(training: &Training, size: BucketSize) -> (Vec<u64>, Vec<(String, Vec<u8>
 
 #[test]
 fn where_buckets_end_changes_no_bit() {
-    let low = |level| Settings { level, dtype: Some(DType::BF16), ..Settings::default() };
+    let low = |level| PrecisionSettings { level, dtype: Some(DType::BF16), ..PrecisionSettings::default() };
     let clip = Clip { norm: Some(0.5), value: None };
     let optimizer = |text: &str| Training {
         optimizer: serde_json::from_str(text).unwrap(),

@@ -5,7 +5,7 @@ mod common;
 use common::{config, graph, noise, weights, write_data};
 use headwater_core::graph::{InputRole, NodeId, Origin, OriginId, OutputRole, Phase};
 use headwater_core::pass::instrument::Fault;
-use headwater_core::pass::precision::{Level, Settings};
+use headwater_core::pass::precision::{Level, PrecisionSettings};
 use headwater_core::train::Master;
 use headwater_core::{Builder, DType, Graph, TensorType, pass};
 use headwater_cpu::Cpu;
@@ -138,7 +138,7 @@ fn lasting(session: &Session) -> Vec<Vec<u8>> {
 }
 
 /// Nodes of the graph that faults are numbered in.
-fn differentiated(graph: &Graph, precision: &Settings) -> Graph {
+fn differentiated(graph: &Graph, precision: &PrecisionSettings) -> Graph {
     let mixed = pass::precision::apply(graph, &precision.properties().unwrap()).unwrap().graph;
     let mut decomposed = pass::decompose(mixed).unwrap();
     let mut first = true;
@@ -171,8 +171,8 @@ fn faulty(graph: &Graph, at: usize, fault: Fault) -> (Session, Vec<Vec<u8>>) {
     (session, feeds)
 }
 
-fn f16() -> Settings {
-    Settings { level: Level::O2, dtype: Some(DType::F16), ..Settings::default() }
+fn f16() -> PrecisionSettings {
+    PrecisionSettings { level: Level::O2, dtype: Some(DType::F16), ..PrecisionSettings::default() }
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod common;
 use common::noise;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::index::embedding::EMBEDDING;
-use headwater_core::pass::precision::{Level, Settings};
+use headwater_core::pass::precision::{Level, PrecisionSettings};
 use headwater_core::{Attrs, Builder, DType, Graph, TensorType};
 use headwater_cpu::Cpu;
 use headwater_runtime::optim::Clip;
@@ -194,8 +194,8 @@ fn adam_steps_the_rows_that_are_read_and_no_others() {
 fn smaller_batches_masters_and_gradients_that_are_not_finite() {
     for (level, stochastic) in [(Level::O0, false), (Level::O2, false), (Level::O3, true)] {
         let precision = match level {
-            Level::O0 => Settings::default(),
-            level => Settings { level, dtype: Some(DType::BF16), ..Settings::default() },
+            Level::O0 => PrecisionSettings::default(),
+            level => PrecisionSettings { level, dtype: Some(DType::BF16), ..PrecisionSettings::default() },
         };
         let training = Training {
             precision,

@@ -10,7 +10,7 @@ pub use stages::{Form, STAGES, Stage, stage};
 
 use crate::diagnostic::{Error, Result};
 use crate::graph::{Graph, NodeId, OutputRole};
-use crate::pass::instrument::{Fault, Tap};
+use crate::pass::instrument::{Fault, Probe};
 use crate::pass::precision::Properties;
 use crate::pass::{self, differentiate::NoGradient};
 use crate::plan::{Bindings, Plan};
@@ -179,7 +179,7 @@ pub struct StageReport {
 
 /// A compiled graph.
 #[derive(Debug, Default)]
-pub struct Compiled {
+pub struct CompiledGraph {
     /// The graph after the last graph stage: what was planned.
     pub graph: Graph,
     /// The plan, unless [`Options::stop_after`] names an earlier stage.
@@ -191,14 +191,14 @@ pub struct Compiled {
     /// Cost of what [`Options::memory_budget`] demanded; `None` if the step fits as it is.
     pub rematerialized: Option<pass::Rematerialized>,
     /// Probes of [`Instrument::Probes`] and [`Instrument::Underflow`], each with the elements it looks at.
-    pub probes: Vec<(Tap, usize)>,
+    pub probes: Vec<(Probe, usize)>,
     /// One entry for each stage that ran.
     pub report: Vec<StageReport>,
     /// Places of inputs and outputs, once they are known.
     bindings: Bindings,
 }
 
-impl Compiled {
+impl CompiledGraph {
     /// The plan.
     ///
     /// # Errors
@@ -218,8 +218,8 @@ pub fn compile<E: From<Error>>(
     model: Graph,
     options: &Options,
     target: &Target,
-    bind: impl FnOnce(&Compiled) -> Result<Bindings, E>,
-) -> Result<Compiled, E> {
+    bind: impl FnOnce(&CompiledGraph) -> Result<Bindings, E>,
+) -> Result<CompiledGraph, E> {
     let last = match options.stop_after {
         Some(name) => Some(stage(name).ok_or_else(|| unknown_stage(name))?),
         None => None,
@@ -236,7 +236,7 @@ pub fn compile<E: From<Error>>(
     if options.sparse.is_some() && options.accumulate {
         return Err(fail!(Attribute, "sparse gradients are not summed over micro-batches: choose one").into());
     }
-    let mut done = Compiled { graph: model, ..Compiled::default() };
+    let mut done = CompiledGraph { graph: model, ..CompiledGraph::default() };
     let mut bind = Some(bind);
     for stage in &STAGES {
         if (stage.runs)(options, target) {
@@ -268,7 +268,7 @@ pub fn compile<E: From<Error>>(
 ///
 /// # Errors
 /// As [`compile`].
-pub fn optimize(model: Graph, options: &Options, target: &Target) -> Result<Compiled> {
+pub fn optimize(model: Graph, options: &Options, target: &Target) -> Result<CompiledGraph> {
     let options =
         Options { stop_after: Some(options.stop_after.unwrap_or(LAST_OF_GRAPHS)), ..options.clone() };
     compile(model, &options, target, |done| Ok::<_, Error>(Bindings::simple(&done.graph)))

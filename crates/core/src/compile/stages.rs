@@ -1,6 +1,6 @@
 //! The table of stages.
 
-use super::{Compiled, Derivative, Goal, Instrument, Options, ParameterGradient, cotangent, loss};
+use super::{CompiledGraph, Derivative, Goal, Instrument, Options, ParameterGradient, cotangent, loss};
 use crate::diagnostic::Result;
 use crate::graph::{Builder, Def, Graph, InputRole, Output, OutputRole};
 use crate::pass::precision::Level;
@@ -37,7 +37,7 @@ pub struct Stage {
     /// True if the options ask for it, or the target needs it.
     pub(super) runs: fn(&Options, &Target) -> bool,
     /// Does it.
-    pub(super) run: fn(&mut Compiled, &Options, &Target) -> Result<()>,
+    pub(super) run: fn(&mut CompiledGraph, &Options, &Target) -> Result<()>,
 }
 
 impl std::fmt::Debug for Stage {
@@ -283,7 +283,7 @@ pub static STAGES: [Stage; 20] = [
     },
 ];
 
-fn rewrite(c: &mut Compiled, pass: impl FnOnce(Graph) -> Result<Graph>) -> Result<()> {
+fn rewrite(c: &mut CompiledGraph, pass: impl FnOnce(Graph) -> Result<Graph>) -> Result<()> {
     c.graph = pass(std::mem::take(&mut c.graph))?;
     Ok(())
 }
@@ -305,7 +305,7 @@ fn loss_alone(mut graph: Graph) -> Graph {
     graph
 }
 
-fn differentiate(c: &mut Compiled, o: &Options, _: &Target) -> Result<()> {
+fn differentiate(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
     let d = match o.derivative {
         Derivative::Loss => {
             let loss = loss(&c.graph)?;
@@ -338,12 +338,12 @@ fn differentiate(c: &mut Compiled, o: &Options, _: &Target) -> Result<()> {
     Ok(())
 }
 
-fn instrument(c: &mut Compiled, o: &Options, _: &Target) -> Result<()> {
+fn instrument(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
     match o.instrument {
         Instrument::None => Ok(()),
         Instrument::Probes => {
-            let (graph, taps) = pass::taps(&c.graph)?;
-            (c.graph, c.probes) = (graph, taps.into_iter().map(|tap| (tap, 1)).collect());
+            let (graph, probes) = pass::probes(&c.graph)?;
+            (c.graph, c.probes) = (graph, probes.into_iter().map(|probe| (probe, 1)).collect());
             Ok(())
         }
         Instrument::Underflow(dtype) => {

@@ -30,7 +30,7 @@ pub use differentiate::{differentiate, differentiate_scaled, vjp};
 pub use evaluation::{evaluation, without_dropout};
 pub use fuse::{fuse, fuse_halves};
 pub use host::on_host;
-pub use instrument::{inject, taps, underflow};
+pub use instrument::{inject, probes, underflow};
 pub use lower::{STREAMS, Streams, check_plan, plan, plan_halves, plan_on_streams};
 pub use narrow_integers::narrow_integers;
 pub use recognize::recognize;

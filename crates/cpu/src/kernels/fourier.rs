@@ -13,9 +13,9 @@ use crate::pool::{Pool, Shared};
 use crate::tier::Tier;
 use crate::workspace::{self, Scratch};
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::complex::fft_c2c::c2c;
-use headwater_core::ops::complex::fft_c2r::c2r;
-use headwater_core::ops::complex::fft_r2c::r2c;
+use headwater_core::ops::complex::fft_c2c::{FFT_C2C, c2c};
+use headwater_core::ops::complex::fft_c2r::{FFT_C2R, c2r};
+use headwater_core::ops::complex::fft_r2c::{FFT_R2C, r2c};
 use headwater_core::ops::complex::{Transform, half};
 use num_complex::Complex;
 use rustfft::{Fft, FftDirection, FftNum, FftPlannerScalar};
@@ -23,9 +23,9 @@ use std::sync::Arc;
 
 /// A kernel by the function that gives its passes.
 macro_rules! kernel {
-    ($name:literal, $passes:ident, $takes:expr) => {
+    ($op:ident, $passes:ident, $takes:expr) => {
         Kernel {
-            name: $name,
+            op: &$op,
             takes: $takes,
             workspace: |site| {
                 float_dtype!(site.outs[0].dtype, T => $passes(site).map_or(0, |p| Room::of::<T>(&p).bytes(site.threads)))
@@ -38,9 +38,9 @@ macro_rules! kernel {
 
 /// The family.
 pub static KERNELS: &[Kernel] = &[
-    kernel!("_fft_c2c", complex, |site| c2c(&site.cx).is_ok_and(|(t, _)| fits(&t) && !t.dims.is_empty())),
-    kernel!("_fft_r2c", real, |site| r2c(&site.cx).is_ok_and(|t| fits(&t))),
-    kernel!("_fft_c2r", back, |site| c2r(&site.cx).is_ok_and(|t| fits(&t))),
+    kernel!(FFT_C2C, complex, |site| c2c(&site.cx).is_ok_and(|(t, _)| fits(&t) && !t.dims.is_empty())),
+    kernel!(FFT_R2C, real, |site| r2c(&site.cx).is_ok_and(|t| fits(&t))),
+    kernel!(FFT_C2R, back, |site| c2r(&site.cx).is_ok_and(|t| fits(&t))),
 ];
 
 /// Longest signal that is transformed here: tables of a longer one would take hundreds of megabytes.

@@ -1,7 +1,7 @@
 //! `bench embedding-grad`: the gradient of an embedding on a ladder, from the loop everybody writes first to
 //! the kernel; with time, memory, and error against f64 on each rung.
 
-use super::{Patience, Rated, Times, time};
+use super::{Rated, Repetitions, Times, time};
 use crate::core::DType;
 use crate::core::ops::index::embedding_grad::{Method, Options};
 use crate::cpu::element::Float;
@@ -98,14 +98,14 @@ pub fn climb(
     device: &Cpu,
     limits: &Limits,
     problem: Problem,
-    patience: Patience,
+    repetitions: Repetitions,
     last: bool,
 ) -> Result<Ladder> {
     match problem.dtype {
-        DType::F64 => Climb::<f64>::new(problem)?.all(device, limits, patience, last),
-        DType::F16 => Climb::<f16>::new(problem)?.all(device, limits, patience, last),
-        DType::BF16 => Climb::<bf16>::new(problem)?.all(device, limits, patience, last),
-        _ => Climb::<f32>::new(problem)?.all(device, limits, patience, last),
+        DType::F64 => Climb::<f64>::new(problem)?.all(device, limits, repetitions, last),
+        DType::F16 => Climb::<f16>::new(problem)?.all(device, limits, repetitions, last),
+        DType::BF16 => Climb::<bf16>::new(problem)?.all(device, limits, repetitions, last),
+        _ => Climb::<f32>::new(problem)?.all(device, limits, repetitions, last),
     }
 }
 
@@ -252,7 +252,7 @@ impl<T: AddRow> Climb<T> {
         Ok(Climb { problem, grad: memory, index, kind: PhantomData, truth, largest, heaviest })
     }
 
-    fn all(&self, device: &Cpu, limits: &Limits, patience: Patience, last: bool) -> Result<Ladder> {
+    fn all(&self, device: &Cpu, limits: &Limits, repetitions: Repetitions, last: bool) -> Result<Ladder> {
         let Problem { rows, width, positions, dtype, shards, .. } = self.problem;
         let (mut rungs, table) = (Vec::new(), rows * width * dtype.size());
         let mut rung = |name, times: Times, output: usize, held: usize, workspace, error| {
@@ -264,7 +264,7 @@ impl<T: AddRow> Climb<T> {
         let out: &mut [T] = bytemuck::cast_slice_mut(memory.as_mut_slice());
         out.fill(T::from_f64(1.0));
         if !last {
-            let times = time(patience, || self.naive(out))?;
+            let times = time(repetitions, || self.naive(out))?;
             rung(
                 "naive: element by element, sums in the result's type",
                 times,
@@ -273,11 +273,11 @@ impl<T: AddRow> Climb<T> {
                 0,
                 self.error_of(0, out),
             );
-            let times = time(patience, || self.vectorised(out))?;
+            let times = time(repetitions, || self.vectorised(out))?;
             rung("vectorised: row by row", times, table, table, 0, self.error_of(0, out));
             let job = self.job(1, 0)?.streaming(false);
             let mut run = self.runner(&job, Pool::new(1))?;
-            let times = time(patience, || run(out).map(|_| ()))?;
+            let times = time(repetitions, || run(out).map(|_| ()))?;
             let workspace = job.workspace_size();
             rung(
                 "deduplicated: sums in f32, each row written once",
@@ -291,7 +291,7 @@ impl<T: AddRow> Climb<T> {
         let job = self.job(1, 0)?;
         let mut run = self.runner(&job, device.pool().clone())?;
         let outcome = run(out)?;
-        let times = time(patience, || run(out).map(|_| ()))?;
+        let times = time(repetitions, || run(out).map(|_| ()))?;
         let workspace = job.workspace_size();
         let name = "pipelined: blocks on all threads, rows fetched ahead, results past the caches";
         rung(name, times, table, table, workspace, self.error_of(0, out));
@@ -302,7 +302,7 @@ impl<T: AddRow> Climb<T> {
             let mut runs =
                 jobs.iter().map(|j| self.runner(j, device.pool().clone())).collect::<Result<Vec<_>>>()?;
             let mut piece = vec![T::from_f64(0.0); held];
-            let times = time(patience, || -> Result<()> {
+            let times = time(repetitions, || -> Result<()> {
                 for (job, run) in jobs.iter().zip(&mut runs) {
                     run(&mut piece[..job.options().rows().len() * width])?;
                 }
@@ -328,7 +328,7 @@ impl<T: AddRow> Climb<T> {
         let (grad, indices) = self.operands()?;
         let (mut ids, mut workspace) = (vec![0; found], CpuMemory::new(job.workspace_size())?);
         let sums = &mut out[..found * width];
-        let times = time(patience, || {
+        let times = time(repetitions, || {
             job.sparse(device.pool(), &grad, &indices, &mut ids, sums, workspace.as_mut_slice()).map(|_| ())
         })?;
         let error =
@@ -435,7 +435,7 @@ mod tests {
             copy_streaming: 1e9,
             read: 1e9,
         };
-        let patience = Patience { warm_up: 0, least: 1, most: 1, limit: Duration::ZERO };
+        let repetitions = Repetitions { warm_up: 0, least: 1, most: 1, limit: Duration::ZERO };
         for (indices, dtype) in [
             (Distribution::Uniform, DType::F32),
             (Distribution::Zipf, DType::BF16),
@@ -450,7 +450,7 @@ mod tests {
                 method: Method::Auto,
                 shards: 3,
             };
-            let ladder = climb(&device, &limits, problem, patience, false).unwrap();
+            let ladder = climb(&device, &limits, problem, repetitions, false).unwrap();
             assert_eq!(ladder.rungs.len(), 6);
             assert!(ladder.heaviest <= 500 && ladder.distinct <= 300);
             for (i, rung) in ladder.rungs.iter().enumerate() {

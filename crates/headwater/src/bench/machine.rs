@@ -1,6 +1,6 @@
 //! `bench machine`: the limits everything else is held against.
 
-use crate::cpu::limits::{self, Arithmetic, Effort, Limits};
+use crate::cpu::limits::{self, Arithmetic, Limits, Workload};
 use crate::cpu::{Cpu, Tier};
 use crate::machine::Machine;
 use crate::report::Table;
@@ -35,16 +35,16 @@ pub struct Measured {
 ///
 /// # Errors
 /// If `HEADWATER_TIER` names no tier, or there is too little memory.
-pub fn measure(device: &Cpu, effort: Effort) -> Result<Limits> {
-    Ok(limits::measure(device.pool(), Tier::current()?, effort)?)
+pub fn measure(device: &Cpu, workload: Workload) -> Result<Limits> {
+    Ok(limits::measure(device.pool(), Tier::current()?, workload)?)
 }
 
 /// Measures arithmetic once, in turns with what is held against it.
 ///
 /// # Errors
 /// If `HEADWATER_TIER` names no tier.
-pub fn arithmetic(device: &Cpu, effort: Effort) -> Result<Arithmetic> {
-    Ok(limits::arithmetic(device.pool(), Tier::current()?, Effort { runs: 1, ..effort }))
+pub fn arithmetic(device: &Cpu, workload: Workload) -> Result<Arithmetic> {
+    Ok(limits::arithmetic(device.pool(), Tier::current()?, Workload { runs: 1, ..workload }))
 }
 
 impl Measured {

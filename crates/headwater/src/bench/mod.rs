@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// How often to run what is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Repetitions {
     /// Runs before the measured ones, for memory to be touched and clocks to settle.
     pub warm_up: usize,
     /// Fewest measured runs; at least one.
@@ -27,9 +27,9 @@ pub struct Patience {
     pub limit: Duration,
 }
 
-impl Default for Patience {
+impl Default for Repetitions {
     fn default() -> Self {
-        Patience { warm_up: 2, least: 5, most: 200, limit: Duration::from_secs(1) }
+        Repetitions { warm_up: 2, least: 5, most: 200, limit: Duration::from_secs(1) }
     }
 }
 
@@ -64,18 +64,18 @@ pub fn median(numbers: &mut [f64]) -> f64 {
     (numbers[(count - 1) / 2] + numbers[count / 2]) / 2.0
 }
 
-/// Runs `f` as patiently as asked and returns its times.
+/// Runs `f` as often as asked and returns its times.
 ///
 /// # Errors
 /// The first error of `f`.
-pub fn time<E>(patience: Patience, mut f: impl FnMut() -> Result<(), E>) -> Result<Times, E> {
-    for _ in 0..patience.warm_up {
+pub fn time<E>(repetitions: Repetitions, mut f: impl FnMut() -> Result<(), E>) -> Result<Times, E> {
+    for _ in 0..repetitions.warm_up {
         f()?;
     }
     let begun = Instant::now();
     let mut seconds = Vec::new();
-    while seconds.len() < patience.least.max(1)
-        || (seconds.len() < patience.most && begun.elapsed() < patience.limit)
+    while seconds.len() < repetitions.least.max(1)
+        || (seconds.len() < repetitions.most && begun.elapsed() < repetitions.limit)
     {
         let start = Instant::now();
         f()?;
@@ -84,10 +84,10 @@ pub fn time<E>(patience: Patience, mut f: impl FnMut() -> Result<(), E>) -> Resu
     Ok(Times::of(seconds))
 }
 
-/// Which of the machine's limits is the nearer one.
+/// The nearer one of the machine's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Bound {
+pub enum Bottleneck {
     /// Arithmetic.
     Compute,
     /// Memory traffic.
@@ -109,7 +109,7 @@ pub struct Rated {
     /// Bytes a second, in 10⁹.
     pub gbs: f64,
     /// What limits it.
-    pub bound: Bound,
+    pub bound: Bottleneck,
     /// The time at that limit over the time measured: 1 cannot be beaten.
     pub share: f64,
 }
@@ -124,7 +124,7 @@ impl Rated {
             bytes,
             gflops: flops / s / 1e9,
             gbs: bytes / s / 1e9,
-            bound: if compute { Bound::Compute } else { Bound::Memory },
+            bound: if compute { Bottleneck::Compute } else { Bottleneck::Memory },
             share: limits.floor(dtype, flops, bytes) / s,
             times,
         }
@@ -144,12 +144,12 @@ mod tests {
     #[test]
     fn runs_are_counted_and_errors_end_them() {
         let mut calls = 0;
-        let patience = Patience { warm_up: 3, least: 4, most: 9, limit: Duration::ZERO };
-        let t = time(patience, || -> Result<(), ()> {
+        let repetitions = Repetitions { warm_up: 3, least: 4, most: 9, limit: Duration::ZERO };
+        let t = time(repetitions, || -> Result<(), ()> {
             calls += 1;
             Ok(())
         });
         assert_eq!((calls, t.unwrap().runs), (7, 4));
-        assert_eq!(time(patience, || Err("stop")), Err("stop"));
+        assert_eq!(time(repetitions, || Err("stop")), Err("stop"));
     }
 }

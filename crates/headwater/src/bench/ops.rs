@@ -1,6 +1,6 @@
 //! `bench ops`: single operators on the shapes that models have, forward and with their gradients.
 
-use super::{Patience, Rated, feed, time};
+use super::{Rated, Repetitions, feed, time};
 use crate::core::compile::{self, Goal, Options};
 use crate::core::device::{Buffer, Content, Device, Executable, Stream};
 use crate::core::graph::{InputRole, OutputRole};
@@ -221,7 +221,7 @@ impl Entry {
         &self,
         device: &dyn Device,
         dtype: DType,
-        patience: Patience,
+        repetitions: Repetitions,
         limits: &Limits,
     ) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
@@ -230,7 +230,7 @@ impl Entry {
         for direction in directions {
             let (graph, bytes) = self.graph(dtype, direction != "forward", device.target())?;
             let mut runner = Runner::new(device, &graph, self)?;
-            let times = time(patience, || runner.run())?;
+            let times = time(repetitions, || runner.run())?;
             rows.push(Row {
                 family: self.family,
                 shape: self.shape,

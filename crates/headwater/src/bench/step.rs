@@ -1,11 +1,11 @@
 //! `bench step`: whole training steps of a model, and where their time goes.
 
 use super::feed;
-use super::{Patience, Times, median};
+use super::{Repetitions, Times, median};
 use crate::core::device::Device;
 use crate::core::graph::Phase;
 use crate::core::ops::Precision;
-use crate::core::pass::precision::{self, Level};
+use crate::core::pass::precision::{Level, PrecisionSettings};
 use crate::core::plan::{Plan, Step, TensorView, Work};
 use crate::core::train::BucketSize;
 use crate::core::{DType, Tensor, TensorType};
@@ -30,14 +30,14 @@ const F16_SCALE: f64 = 1024.0;
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct StepSettings {
     /// Sizes of symbolic dimensions.
     pub dims: Dims,
     /// Samples in a batch, if not as exported.
     pub batch: Option<usize>,
     /// What runs in which precision.
-    pub precision: precision::Settings,
-    /// Whether the backward pass makes again what is cheap to make.
+    pub precision: PrecisionSettings,
+    /// True if the backward pass recomputes what is cheap.
     pub recompute: bool,
     /// Bytes that training may take in all.
     pub memory_budget: Option<usize>,
@@ -52,7 +52,7 @@ pub struct Settings {
     /// Limit of the gradients' norm.
     pub clip: f64,
     /// How often to run.
-    pub patience: Patience,
+    pub repetitions: Repetitions,
     /// Steps whose parts are timed.
     pub traced: usize,
 }
@@ -149,7 +149,7 @@ pub struct Report {
     pub remark: Option<String>,
     /// Level and low dtype of mixed precision; the parameters' dtypes without.
     pub precision: String,
-    /// Whether the backward pass made again what is cheap to make.
+    /// True if the backward pass recomputed what is cheap.
     pub recompute: bool,
     /// What was fed.
     pub inputs: Vec<(String, String)>,
@@ -215,7 +215,7 @@ impl Running {
     pub fn new(
         path: &Path,
         inputs: Option<&TensorFile>,
-        settings: &Settings,
+        settings: &StepSettings,
         device: Arc<dyn Device>,
     ) -> Result<Running> {
         let begin = Instant::now();
@@ -299,14 +299,14 @@ impl Running {
         Ok(times)
     }
 
-    /// Runs steps as patiently as asked: whole, gradients, update.
+    /// Runs steps as often as asked: whole, gradients, update.
     ///
     /// # Errors
     /// What the device reports.
-    pub fn time(&mut self, patience: Patience) -> Result<(Times, f64, f64)> {
+    pub fn time(&mut self, repetitions: Repetitions) -> Result<(Times, f64, f64)> {
         let (mut gradients, mut update) = (Vec::new(), Vec::new());
-        let mut first = patience.warm_up;
-        let whole = super::time(patience, || {
+        let mut first = repetitions.warm_up;
+        let whole = super::time(repetitions, || {
             let (g, u) = self.step()?;
             if first > 0 {
                 first -= 1;
@@ -388,13 +388,13 @@ pub trait Measure {
 pub fn run(
     path: &Path,
     inputs: Option<&TensorFile>,
-    settings: &Settings,
+    settings: &StepSettings,
     device: Arc<dyn Device>,
     machine: Option<&dyn Measure>,
 ) -> Result<Report> {
     let (name, remark) = (device.name().to_string(), device.remark().map(str::to_string));
     let mut running = Running::new(path, inputs, settings, device)?;
-    let (step, gradients, update) = running.time(settings.patience)?;
+    let (step, gradients, update) = running.time(settings.repetitions)?;
     let memory = running.memory()?;
     let mut limits = machine.map(|machine| machine.limits()).transpose()?;
     let trace = running.trace(settings.traced, limits.as_mut().zip(machine))?;

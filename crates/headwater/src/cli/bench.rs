@@ -2,18 +2,18 @@
 
 use super::amp::Amp;
 use super::op::parse_dtype;
-use super::{Memory, Outcome, Talk, Usage, kernel_times};
-use crate::bench::Patience;
+use super::{Memory, Outcome, Printer, Usage, kernel_times};
+use crate::bench::Repetitions;
 use crate::bench::embedding_grad::{self, Distribution, Problem};
 use crate::bench::machine::{self, Measured};
 use crate::bench::ops;
-use crate::bench::step::{self, Measure, Part, Report, Settings};
+use crate::bench::step::{self, Measure, Part, Report, StepSettings};
 use crate::core::DType;
 use crate::core::device::Device;
 use crate::core::ops::index::embedding_grad::Method;
-use crate::core::pass::precision::{self, Level};
+use crate::core::pass::precision::{Level, PrecisionSettings};
 use crate::cpu::Cpu;
-use crate::cpu::limits::{Arithmetic, Effort, Limits};
+use crate::cpu::limits::{Arithmetic, Limits, Workload};
 use crate::devices;
 use crate::model::parse_dims;
 use crate::report::{Table, text};
@@ -166,7 +166,7 @@ struct StepArgs {
 }
 
 impl StepArgs {
-    fn precision(&self) -> Result<precision::Settings> {
+    fn precision(&self) -> Result<PrecisionSettings> {
         let mut amp = AmpConfig::default();
         self.amp.over(&mut amp)?;
         ensure!(!self.amp.is_auto(), "`train --amp auto` chooses and writes a file, which --amp takes here");
@@ -179,18 +179,17 @@ impl StepArgs {
     }
 }
 
-pub fn run(args: &Args, device: Arc<dyn Device>, threads: usize, talk: Talk) -> Result<Outcome> {
-    let effort =
-        if args.quick { Effort { runs: 3, rounds: 1 << 16, bytes: 16 << 20 } } else { Effort::default() };
-    let cpu = || -> Result<Machine> { Ok(Machine { cpu: devices::cpu(threads)?, effort }) };
+pub fn run(args: &Args, device: Arc<dyn Device>, threads: usize, printer: Printer) -> Result<Outcome> {
+    let workload = if args.quick { Workload::QUICK } else { Workload::default() };
+    let cpu = || -> Result<Machine> { Ok(Machine { cpu: devices::cpu(threads)?, workload }) };
     let name = device.name().to_string();
     let what = match &args.what {
-        What::Kernel(kernel) => return kernel_times::run(kernel, &name, talk),
+        What::Kernel(kernel) => return kernel_times::run(kernel, &name, printer),
         What::Step(step) if name == "cpu" => {
             let machine = cpu()?;
-            return steps(step, Arc::new(machine.cpu.clone()), Some(&machine), talk);
+            return steps(step, Arc::new(machine.cpu.clone()), Some(&machine), printer);
         }
-        What::Step(step) => return steps(step, device, None, talk),
+        What::Step(step) => return steps(step, device, None, printer),
         What::Cpu(what) => what,
     };
     if name != "cpu" {
@@ -201,57 +200,63 @@ pub fn run(args: &Args, device: Arc<dyn Device>, threads: usize, talk: Talk) -> 
     match what {
         OnCpu::Machine => {
             let measured = Measured::new(&limits);
-            talk.table(&measured.table());
+            printer.table(&measured.table());
             Outcome::of(measured, true)
         }
-        OnCpu::Ops(ops) => operators(ops, &machine.cpu, &limits, talk),
-        OnCpu::EmbeddingGrad(embedding) => ladders(embedding, args.quick, &machine.cpu, &limits, talk),
+        OnCpu::Ops(ops) => operators(ops, &machine.cpu, &limits, printer),
+        OnCpu::EmbeddingGrad(embedding) => ladders(embedding, args.quick, &machine.cpu, &limits, printer),
     }
 }
 
-/// The CPU's limits, measured with some effort.
+/// The CPU's limits, measured by a workload.
 struct Machine {
     cpu: Cpu,
-    effort: Effort,
+    workload: Workload,
 }
 
 impl Measure for Machine {
     fn limits(&self) -> Result<Limits> {
-        machine::measure(&self.cpu, self.effort)
+        machine::measure(&self.cpu, self.workload)
     }
 
     fn arithmetic(&self) -> Result<Arithmetic> {
-        machine::arithmetic(&self.cpu, self.effort)
+        machine::arithmetic(&self.cpu, self.workload)
     }
 }
 
-fn ladders(args: &EmbeddingArgs, quick: bool, device: &Cpu, limits: &Limits, talk: Talk) -> Result<Outcome> {
+fn ladders(
+    args: &EmbeddingArgs,
+    quick: bool,
+    device: &Cpu,
+    limits: &Limits,
+    printer: Printer,
+) -> Result<Outcome> {
     let measured = Measured::new(limits);
-    talk.table(&measured.table());
-    let patience = match quick {
-        true => Patience { warm_up: 1, least: 3, most: 3, limit: Duration::ZERO },
-        false => Patience::default(),
+    printer.table(&measured.table());
+    let repetitions = match quick {
+        true => Repetitions { warm_up: 1, least: 3, most: 3, limit: Duration::ZERO },
+        false => Repetitions::default(),
     };
     let mut ladders = Vec::new();
     for problem in args.problems()? {
-        let ladder = embedding_grad::climb(device, limits, problem, patience, args.last)?;
-        talk.table(&ladder.table());
+        let ladder = embedding_grad::climb(device, limits, problem, repetitions, args.last)?;
+        printer.table(&ladder.table());
         ladders.push(ladder);
     }
     Outcome::of(serde_json::json!({ "machine": measured, "ladders": ladders }), true)
 }
 
-fn operators(args: &OpsArgs, device: &Cpu, limits: &Limits, talk: Talk) -> Result<Outcome> {
+fn operators(args: &OpsArgs, device: &Cpu, limits: &Limits, printer: Printer) -> Result<Outcome> {
     let dtypes = args.dtypes.split(',').map(parse_dtype).collect::<Result<Vec<_>>>()?;
     let limit = Duration::try_from_secs_f64(args.seconds).context("--seconds must be a number of seconds")?;
-    let patience = Patience { warm_up: 1, least: 3, most: 100, limit };
+    let repetitions = Repetitions { warm_up: 1, least: 3, most: 100, limit };
     let measured = Measured::new(limits);
-    talk.table(&measured.table());
+    printer.table(&measured.table());
     let columns = ["operator", "shape", "dtype", "what", ">time", ">GFLOP/s", ">GB/s", "limit", ">share"];
     let (mut table, mut rows) = (Table::new("Operators", &columns), Vec::new());
     for entry in ops::table().iter().filter(|e| e.label().contains(&args.filter)) {
         for &dtype in &dtypes {
-            rows.extend(entry.measure(device, dtype, patience, limits)?);
+            rows.extend(entry.measure(device, dtype, repetitions, limits)?);
         }
     }
     ensure!(!rows.is_empty(), "no line contains `{}`", args.filter);
@@ -269,7 +274,7 @@ fn operators(args: &OpsArgs, device: &Cpu, limits: &Limits, talk: Talk) -> Resul
             percent(r.rated.share),
         ]);
     }
-    talk.table(&table);
+    printer.table(&table);
     Outcome::of(serde_json::json!({ "machine": measured, "operators": rows }), true)
 }
 
@@ -277,10 +282,10 @@ fn steps(
     args: &StepArgs,
     device: Arc<dyn Device>,
     machine: Option<&dyn Measure>,
-    talk: Talk,
+    printer: Printer,
 ) -> Result<Outcome> {
     let inputs = args.inputs.as_deref().map(TensorFile::read).transpose()?;
-    let settings = Settings {
+    let settings = StepSettings {
         dims: parse_dims(&args.dims)?,
         batch: args.batch,
         precision: args.precision()?,
@@ -291,7 +296,7 @@ fn steps(
         moments: args.memory.moments(),
         lr: args.lr,
         clip: args.clip_norm,
-        patience: Patience { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },
+        repetitions: Repetitions { warm_up: 1, least: args.steps, most: args.steps, limit: Duration::ZERO },
         traced: args.steps,
     };
     let report = step::run(&args.model, inputs.as_ref(), &settings, device, machine)?;
@@ -300,10 +305,10 @@ fn steps(
         crate::trace::write(path, &report.spans())?;
     }
     if let Some(measured) = &measured {
-        talk.table(&measured.table());
+        printer.table(&measured.table());
     }
     for t in tables(&report) {
-        talk.table(&t);
+        printer.table(&t);
     }
     Outcome::of(serde_json::json!({ "machine": measured, "step": report }), true)
 }

@@ -1,6 +1,6 @@
 //! `headwater check`.
 
-use super::{Outcome, Status, Talk, op::parse_dtype};
+use super::{Outcome, Printer, Status, op::parse_dtype};
 use crate::check::{Compared, check, tables};
 use crate::core::device::Device;
 use crate::golden::Golden;
@@ -30,7 +30,7 @@ pub struct Args {
     all: bool,
 }
 
-pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome> {
     let precision = parse_dtype(&args.precision)?;
     anyhow::ensure!(precision.is_float(), "--precision must be f64, f32, bf16 or f16");
     let model = Model::open(&args.model)?;
@@ -39,31 +39,31 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         let foreign = golden.of_another(&args.model).ok().flatten();
         foreign.map_or("the comparison cannot run".into(), |f| format!("the comparison cannot run: {f}"))
     })?;
-    talk.table(&tables::summary(&report));
+    printer.table(&tables::summary(&report));
     let shown = |c: &&Compared| args.all || !c.passed;
     let rows: Vec<&Compared> = report.compared.iter().filter(shown).collect();
     if !rows.is_empty() {
-        talk.table(&tables::listing(if args.all { "All values" } else { "Out of bounds" }, &rows));
+        printer.table(&tables::listing(if args.all { "All values" } else { "Out of bounds" }, &rows));
     }
-    report.missing.iter().for_each(|m| talk.line(m));
+    report.missing.iter().for_each(|m| printer.line(m));
     if !report.unmatched.is_empty() {
-        talk.line(format!("not compared, they have no counterpart: {}", report.unmatched.join(", ")));
+        printer.line(format!("not compared, they have no counterpart: {}", report.unmatched.join(", ")));
     }
     if !report.reordered.is_empty() {
-        talk.line(format!("equal but for the order of equal sort keys: {}", report.reordered.join(", ")));
+        printer.line(format!("equal but for the order of equal sort keys: {}", report.reordered.join(", ")));
     }
     let zeros = report.compared.iter().filter(|c| c.zero).count();
     if zeros > 0 {
-        talk.line(format!("{zeros} values are zero up to rounding: what they are made of cancels"));
+        printer.line(format!("{zeros} values are zero up to rounding: what they are made of cancels"));
     }
-    report.evidence().iter().for_each(|e| talk.line(e));
+    report.evidence().iter().for_each(|e| printer.line(e));
     let model = args.model.display();
     match (report.passed(), &report.foreign) {
-        (true, None) => talk.line(format!("{model}: every value is within its bound")),
+        (true, None) => printer.line(format!("{model}: every value is within its bound")),
         (true, Some(foreign)) => {
-            talk.line(format!("{model}: every value is within its bound, although {foreign}"));
+            printer.line(format!("{model}: every value is within its bound, although {foreign}"));
         }
-        (false, _) => talk.line(format!("{model}: the numbers differ from PyTorch's")),
+        (false, _) => printer.line(format!("{model}: the numbers differ from PyTorch's")),
     }
     let status = if report.passed() { Status::Done } else { Status::Differs };
     Outcome::of(report, status)

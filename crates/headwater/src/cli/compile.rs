@@ -1,7 +1,7 @@
 //! `headwater compile`.
 
 use super::amp::Amp;
-use super::{Memory, Outcome, Talk};
+use super::{Memory, Outcome, Printer};
 use crate::compile::{Dump, compile};
 use crate::core::compile::Goal;
 use crate::core::device::Device;
@@ -60,7 +60,7 @@ enum GoalArg {
     Evaluate,
 }
 
-pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome> {
     let model = Model::open(&args.model)?;
     let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
     let mut amp = AmpConfig::default();
@@ -81,7 +81,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         ..crate::core::compile::Options::default()
     };
     let (size, target) = (args.memory.buckets(), device.target());
-    let made = compile(&bound.graph, goal, options, size, dump, target, |text| talk.line(text))?;
+    let made = compile(&bound.graph, goal, options, size, dump, target, |text| printer.line(text))?;
     let mut table =
         Table::new("Stages", &["stage", ">nodes before", ">after", ">ms", "results", "what it does"]);
     for s in &made.stages {
@@ -94,7 +94,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
             s.summary.to_string(),
         ]);
     }
-    talk.table(&table);
-    tables::buckets(&made.buckets).iter().for_each(|table| talk.table(table));
+    printer.table(&table);
+    tables::buckets(&made.buckets).iter().for_each(|table| printer.table(table));
     Outcome::of(made, true)
 }

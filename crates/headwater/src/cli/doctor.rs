@@ -1,7 +1,7 @@
 //! `headwater doctor`.
 
 use super::amp::Amp;
-use super::{Memory, Outcome, Talk};
+use super::{Memory, Outcome, Printer};
 use crate::core::compile::has_loss;
 use crate::core::device::Device;
 use crate::fit::{self, Asked, Way};
@@ -72,7 +72,7 @@ struct Fit {
     ways: Vec<Way>,
 }
 
-pub fn run(args: &Args, device: &dyn Fn() -> Result<Arc<dyn Device>>, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: &dyn Fn() -> Result<Arc<dyn Device>>, printer: Printer) -> Result<Outcome> {
     let m = Machine::detect();
     let mut t = Table::new("Machine", &["what", "found"]);
     let known = |b: Option<usize>| b.map_or("unknown".to_string(), text::bytes);
@@ -84,26 +84,26 @@ pub fn run(args: &Args, device: &dyn Fn() -> Result<Arc<dyn Device>>, talk: Talk
     t.row(["threads".into(), m.threads.to_string()]);
     t.row(["memory".into(), format!("{}, {} available", known(m.memory), known(m.available))]);
     t.row(["system".into(), m.system.clone()]);
-    talk.table(&t);
+    printer.table(&t);
     let mut t = Table::new("Devices", &["device", "library", "found"]);
     t.row(["cpu".into(), "(none needed)".into(), "ready".into()]);
     for l in &m.libraries {
         let at = l.path.as_ref().map_or("not found".to_string(), |p| p.display().to_string());
         t.row([l.device.into(), l.library.into(), at]);
     }
-    talk.table(&t);
+    printer.table(&t);
     let ascend = Survey::of(&Installation::find(), Settings::from_env()?, Options::from_env());
     let ascend = Some(ascend).filter(|s| !s.is_empty());
     if let Some(survey) = &ascend {
-        show_ascend(survey, talk);
+        show_ascend(survey, printer);
     }
-    let model = args.model.as_deref().map(|path| fits(args, path, &*device()?, talk)).transpose()?;
+    let model = args.model.as_deref().map(|path| fits(args, path, &*device()?, printer)).transpose()?;
     let good = model.as_ref().is_none_or(|m| m.fits);
     Outcome::of(&Findings { machine: m, ascend, model }, good)
 }
 
 /// Memory of a training step of the model beside what there is.
-fn fits(args: &Args, path: &Path, device: &dyn Device, talk: Talk) -> Result<Fit> {
+fn fits(args: &Args, path: &Path, device: &dyn Device, printer: Printer) -> Result<Fit> {
     let mut config = match &args.config {
         Some(file) => crate::settings::read(file)?,
         None => TrainConfig::default(),
@@ -129,7 +129,7 @@ fn fits(args: &Args, path: &Path, device: &dyn Device, talk: Talk) -> Result<Fit
     let asked = Asked { model: &model, dims: &dims, settings: &settings, target: device.target() };
     let ways = asked.ways(bytes, available);
     let fits = available.is_none_or(|free| bytes <= free);
-    talk.line(format!(
+    printer.line(format!(
         "a training step of {} takes {}, {}: it {}\n",
         path.display(),
         text::bytes(bytes),
@@ -140,14 +140,14 @@ fn fits(args: &Args, path: &Path, device: &dyn Device, talk: Talk) -> Result<Fit
             (_, false) => "does not fit",
         }
     ));
-    talk.table(&tables::memory(&found));
-    talk.table(&tables::peak(&found));
-    talk.table(&fit::table(&ways, bytes, available));
+    printer.table(&tables::memory(&found));
+    printer.table(&tables::peak(&found));
+    printer.table(&fit::table(&ways, bytes, available));
     Ok(Fit { memory: found.memory, bytes, available, fits, ways })
 }
 
 /// Tables of an Ascend installation: versions, devices, and what is missing.
-fn show_ascend(survey: &Survey, talk: Talk) {
+fn show_ascend(survey: &Survey, printer: Printer) {
     let stated = |text: &Option<String>| text.clone().unwrap_or_else(|| "not found".into());
     let path = |path: &Option<std::path::PathBuf>| stated(&path.as_ref().map(|p| p.display().to_string()));
     let operators = match survey.operators.is_empty() {
@@ -168,12 +168,12 @@ fn show_ascend(survey: &Survey, talk: Talk) {
         let memory = format!("{} of {} free", text::bytes(d.free), text::bytes(d.total));
         t.row([d.name.clone(), format!("{}, {memory}{cores}", d.chip)]);
     }
-    talk.table(&t);
+    printer.table(&t);
     if !survey.missing.is_empty() {
         let mut t = Table::new("Missing for Ascend", &["what", "needed for", "to do"]);
         for m in &survey.missing {
             t.row([m.what.clone(), m.needed_for.clone(), m.advice.clone()]);
         }
-        talk.table(&t);
+        printer.table(&t);
     }
 }

@@ -1,6 +1,6 @@
 //! `headwater eval`.
 
-use super::{Outcome, Status, Talk};
+use super::{Outcome, Printer, Status};
 use crate::core::device::Device;
 use crate::import::Dims;
 use crate::infer::{self, Asked, Raw};
@@ -99,7 +99,7 @@ pub struct Args {
     top: usize,
 }
 
-pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Outcome> {
     let (model, dims) = args.forward.model()?;
     let bound = model.bind(&dims.clone().or_exported())?;
     let inputs: Vec<_> = bound.user_inputs().map(|(n, t)| (n.to_string(), t.clone())).collect();
@@ -118,12 +118,12 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         scorer.add(ran.samples, loss, measured);
         Ok(())
     })?;
-    done.lines().for_each(|l| talk.line(l));
+    done.lines().for_each(|l| printer.line(l));
     let found = scorer.finish();
-    scores::tables("Held-out data", &found).iter().for_each(|t| talk.table(t));
-    found.notes.iter().for_each(|n| talk.line(format!("note: {n}")));
+    scores::tables("Held-out data", &found).iter().for_each(|t| printer.table(t));
+    found.notes.iter().for_each(|n| printer.line(format!("note: {n}")));
     if done.left_out > 0 {
-        talk.line(format!(
+        printer.line(format!(
             "note: {} samples are left out: they fill no batch, and the model takes no smaller one",
             done.left_out
         ));

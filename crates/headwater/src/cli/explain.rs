@@ -1,6 +1,6 @@
 //! `headwater explain`: the entry of an error code in the page of error codes, which is part of the binary.
 
-use super::{Outcome, Talk};
+use super::{Outcome, Printer};
 use anyhow::{Result, bail};
 
 /// The page of error codes; one `## CODE Title` heading for each code.
@@ -18,11 +18,11 @@ pub(crate) struct Args {
     code: Option<String>,
 }
 
-pub(crate) fn run(args: &Args, talk: Talk) -> Result<Outcome> {
+pub(crate) fn run(args: &Args, printer: Printer) -> Result<Outcome> {
     let Some(code) = &args.code else {
         let mut codes = serde_json::Map::new();
         for (code, title, _) in entries() {
-            talk.line(format!("{code}  {title}"));
+            printer.line(format!("{code}  {title}"));
             codes.insert(code.into(), title.into());
         }
         return Outcome::of(codes, true);
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args, talk: Talk) -> Result<Outcome> {
     let Some((code, title, text)) = entries().find(|(code, ..)| *code == wanted) else {
         bail!("there is no error code {wanted:?}; `headwater explain` lists all of them");
     };
-    talk.line(format!("{code}  {title}\n\n{text}"));
+    printer.line(format!("{code}  {title}\n\n{text}"));
     Outcome::of(serde_json::json!({ "code": code, "title": title, "text": text }), true)
 }
 

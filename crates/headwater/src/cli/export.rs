@@ -1,6 +1,6 @@
 //! `headwater export`.
 
-use super::{Outcome, Status, Talk};
+use super::{Outcome, Printer, Status};
 use crate::export;
 use crate::model::Model;
 use crate::weights::WeightFiles;
@@ -37,7 +37,7 @@ pub struct Args {
     overwrite: bool,
 }
 
-pub fn run(args: &Args, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, printer: Printer) -> Result<Outcome> {
     let weights = WeightFiles::choose(&args.weights, args.ema)?;
     let tensors = match args.out.extension().and_then(|e| e.to_str()) {
         Some("safetensors") => export::safetensors(&weights, &args.strip, &args.out, args.overwrite)?.len(),
@@ -47,13 +47,13 @@ pub fn run(args: &Args, talk: Talk) -> Result<Outcome> {
                 .as_deref()
                 .context("a .pt2 is made from the exported model: name it with --model")?;
             let mapping = export::archive(&Model::open(model)?, &weights, &args.out, args.overwrite)?;
-            mapping.lines().iter().for_each(|l| talk.line(l));
+            mapping.lines().iter().for_each(|l| printer.line(l));
             mapping.taken
         }
         _ => bail!("{}: an export is a .safetensors or a .pt2 file", args.out.display()),
     };
-    weights.chosen().iter().for_each(|l| talk.line(l));
-    talk.line(format!("{tensors} tensors; wrote {}", args.out.display()));
+    weights.chosen().iter().for_each(|l| printer.line(l));
+    printer.line(format!("{tensors} tensors; wrote {}", args.out.display()));
     let result = serde_json::json!({ "tensors": tensors, "file": args.out, "average": weights.average });
     Outcome::of(result, Status::Done)
 }

@@ -1,7 +1,7 @@
 //! `headwater inspect`.
 
 use super::amp::Amp;
-use super::{Memory, Outcome, Talk};
+use super::{Memory, Outcome, Printer};
 use crate::core::Registry;
 use crate::core::device::Device;
 use crate::core::pass::{self, precision::Properties};
@@ -46,11 +46,11 @@ pub struct Args {
     operators: bool,
 }
 
-pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome> {
     if args.operators {
         let registry = Registry::standard();
         let names: Vec<&str> = registry.operators().iter().map(|o| o.name).collect();
-        names.iter().for_each(|n| talk.line(n));
+        names.iter().for_each(|n| printer.line(n));
         return Outcome::of(names, true);
     }
     let Some(path) = &args.model else { bail!("which model?") };
@@ -63,7 +63,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     let precision = amp.properties()?;
     if args.graph {
         let text = pass::mixed(&bound.graph, &precision)?.graph.to_string();
-        talk.line(&text);
+        printer.line(&text);
         return Outcome::of(text, true);
     }
     let settings = Training {
@@ -76,15 +76,15 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         ..Training::default()
     };
     let found = inspect(&model, &bound, device, &settings)?;
-    talk.line(format!("{}, exported by PyTorch {}\n", path.display(), found.torch));
+    printer.line(format!("{}, exported by PyTorch {}\n", path.display(), found.torch));
     for t in tables(&found, device.name()) {
-        talk.table(&t);
+        printer.table(&t);
     }
     if let Some(used) = &found.precision {
-        precision_tables(used, &precision).iter().for_each(|t| talk.table(t));
+        precision_tables(used, &precision).iter().for_each(|t| printer.table(t));
     }
-    found.without_gradient.iter().for_each(|m| talk.line(format!("no gradient for {m}")));
-    found.notes.iter().for_each(|n| talk.line(format!("note: {n}")));
+    found.without_gradient.iter().for_each(|m| printer.line(format!("no gradient for {m}")));
+    found.notes.iter().for_each(|n| printer.line(format!("note: {n}")));
     let runs = found.missing().next().is_none();
     Outcome::of(found, runs)
 }

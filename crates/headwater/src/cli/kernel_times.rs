@@ -2,7 +2,7 @@
 
 use super::kernels::parse_shape;
 use super::op::parse_dtype;
-use super::{Outcome, Talk, Usage};
+use super::{Outcome, Printer, Usage};
 use crate::devices;
 use crate::kernels::{Problem, Times, time};
 use crate::report::{Table, text};
@@ -28,7 +28,7 @@ pub struct Args {
     cores: Option<u32>,
 }
 
-pub fn run(args: &Args, device: &str, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: &str, printer: Printer) -> Result<Outcome> {
     let Some(chip) = devices::simulated(device) else {
         bail!(Usage(format!(
             "times of kernels are predicted for a simulated chip, not for {device}: use --device ascend-sim:910b1"
@@ -51,7 +51,7 @@ pub fn run(args: &Args, device: &str, talk: Talk) -> Result<Outcome> {
     for t in &times {
         table.row(row(t));
     }
-    talk.table(&table);
+    printer.table(&table);
     Outcome::of(times, true)
 }
 

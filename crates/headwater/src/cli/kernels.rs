@@ -1,7 +1,7 @@
 //! `headwater kernels`.
 
 use super::amp::Amp;
-use super::{Memory, Outcome, Talk, Usage};
+use super::{Memory, Outcome, Printer, Usage};
 use crate::core::compile::Options;
 use crate::kernels::operators::Operator;
 use crate::kernels::{write, write_operator};
@@ -82,16 +82,16 @@ fn parse_eps(text: &str) -> Result<f32, String> {
     eps.ok_or_else(|| "it is a number from 0, such as 1e-5".into())
 }
 
-pub fn run(args: &Args, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, printer: Printer) -> Result<Outcome> {
     let chip =
         Chip::from_name(&args.target).with_context(|| format!("there is no chip `{}`", args.target))?;
     match args.source.to_str().and_then(Operator::from_name) {
-        Some(operator) => of_operator(operator, chip, args, talk),
-        None => of_model(chip, args, talk),
+        Some(operator) => of_operator(operator, chip, args, printer),
+        None => of_model(chip, args, printer),
     }
 }
 
-fn of_operator(operator: Operator, chip: &Chip, args: &Args, talk: Talk) -> Result<Outcome> {
+fn of_operator(operator: Operator, chip: &Chip, args: &Args, printer: Printer) -> Result<Outcome> {
     let name = operator.name();
     if args.shapes.is_empty() {
         let (meaning, example) = (operator.meaning(), operator.example());
@@ -103,19 +103,19 @@ fn of_operator(operator: Operator, chip: &Chip, args: &Args, talk: Talk) -> Resu
     let eps = args.eps.unwrap_or(1e-6);
     let sources = write_operator(operator, chip, &args.shapes, eps, args.project, &args.out)?;
     let (number, out) = (sources.kernels.len(), args.out.display());
-    talk.line(match args.project {
+    printer.line(match args.project {
         true => format!("{number} kernels for {chip} and a project around them in {out}: {out}/README.md"),
         false => format!("{number} kernels for {chip} in {out}"),
     });
     if !sources.refused.is_empty() {
         let mut table = Table::new("Not there", &["dtype and shape", "reason"]);
         sources.refused.iter().for_each(|(what, why)| table.row([what.clone(), why.clone()]));
-        talk.table(&table);
+        printer.table(&table);
     }
     Outcome::of(sources, true)
 }
 
-fn of_model(chip: &'static Chip, args: &Args, talk: Talk) -> Result<Outcome> {
+fn of_model(chip: &'static Chip, args: &Args, printer: Printer) -> Result<Outcome> {
     let operators = || Operator::ALL.map(Operator::name).join(", ");
     let of_operators =
         [(args.project, "--project"), (!args.shapes.is_empty(), "--shape"), (args.eps.is_some(), "--eps")];
@@ -145,7 +145,7 @@ fn of_model(chip: &'static Chip, args: &Args, talk: Talk) -> Result<Outcome> {
     };
     let written = write(&bound, chip, options, args.memory.buckets(), &args.out)?;
     let (steps, native) = written.steps;
-    talk.line(format!(
+    printer.line(format!(
         "{} kernels for {chip} in {}: {native} of {steps} steps",
         written.files.len(),
         args.out.display()
@@ -153,7 +153,7 @@ fn of_model(chip: &'static Chip, args: &Args, talk: Talk) -> Result<Outcome> {
     if !written.host.is_empty() {
         let mut table = Table::new("Steps without a kernel", &["operator and reason", ">steps"]);
         written.host.iter().for_each(|(why, n)| table.row([why.clone(), n.to_string()]));
-        talk.table(&table);
+        printer.table(&table);
     }
     Outcome::of(written, true)
 }

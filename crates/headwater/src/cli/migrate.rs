@@ -2,7 +2,7 @@
 
 use super::amp::Amp;
 use super::progress::Progress;
-use super::{Memory, Outcome, Status, Talk};
+use super::{Memory, Outcome, Printer, Status};
 use crate::core::device::Device;
 use crate::migrate::{Begin, New, Watcher, migrate, write_new};
 use crate::report::{Block, Section, text};
@@ -54,21 +54,22 @@ pub struct Args {
     memory: Memory,
 }
 
-struct Printer {
-    talk: Talk,
+/// Prints the steps of a migration as they are done.
+struct StepPrinter {
+    printer: Printer,
     progress: Progress,
 }
 
-impl Watcher for Printer {
+impl Watcher for StepPrinter {
     fn begin(&mut self, number: usize, title: &str) {
-        self.talk.line(format!("{number}  {title}"));
+        self.printer.line(format!("{number}  {title}"));
     }
 
     fn end(&mut self, _: usize, section: &Section) {
         let time = section.time().map_or(String::new(), |time| format!("  ({time})"));
-        self.talk.line(format!("   {}  {}{time}", section.verdict.word(), section.summary));
+        self.printer.line(format!("   {}  {}{time}", section.verdict.word(), section.summary));
         if let Some(next) = &section.next {
-            self.talk.line(format!("         next: {next}"));
+            self.printer.line(format!("         next: {next}"));
         }
         // Curves over the steps of a run, in a line each.
         for block in &section.blocks {
@@ -83,7 +84,7 @@ impl Watcher for Printer {
                     true => (text::number(first.1), text::number(last.1)),
                     false => (format!("{:.4}", first.1), format!("{:.4}", last.1)),
                 };
-                self.talk.line(format!("         {line:<40}  {first} → {last}  {} ({})", s.name, chart.y));
+                self.printer.line(format!("         {line:<40}  {first} → {last}  {} ({})", s.name, chart.y));
             }
         }
     }
@@ -93,14 +94,14 @@ impl Watcher for Printer {
     }
 }
 
-pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Outcome> {
     if let Some(model) = &args.new {
-        return new(args, model, talk);
+        return new(args, model, printer);
     }
     let place = args.dir.as_deref().unwrap_or(Path::new("."));
     let name = crate::migrate::Job::read(place)?.name;
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
-    let mut printer = Printer { talk, progress: Progress::new(talk.json) };
+    let mut watcher = StepPrinter { printer, progress: Progress::new(printer.json) };
     let adjust = |job: &mut crate::migrate::Job| {
         args.memory.over(&mut job.train);
         args.amp.over(&mut job.amp)
@@ -111,9 +112,9 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
         (_, true) => Begin::Resume,
         _ => Begin::Anew,
     };
-    let (report, page) = migrate(place, &out, begin, device, adjust, &mut printer, stop)?;
+    let (report, page) = migrate(place, &out, begin, device, adjust, &mut watcher, stop)?;
     let word = if report.passed() { "every step passed" } else { "NOT every step passed" };
-    talk.line(format!("\n{word}; the report is {}", page.display()));
+    printer.line(format!("\n{word}; the report is {}", page.display()));
     let status = match (report.passed(), stop.load(Ordering::SeqCst)) {
         (true, _) => Status::Done,
         (false, true) => Status::Interrupted,
@@ -123,7 +124,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
 }
 
 /// Writes a new job's file.
-fn new(args: &Args, model: &Path, talk: Talk) -> Result<Outcome> {
+fn new(args: &Args, model: &Path, printer: Printer) -> Result<Outcome> {
     let written = write_new(&New {
         model: model.to_path_buf(),
         golden: args.golden.clone(),
@@ -131,9 +132,9 @@ fn new(args: &Args, model: &Path, talk: Talk) -> Result<Outcome> {
         eval: args.eval.clone(),
         dir: args.dir.clone(),
     })?;
-    written.notes.iter().for_each(|n| talk.line(format!("note: {n}")));
-    talk.line(format!("wrote {}", written.path.display()));
-    talk.line(format!(
+    written.notes.iter().for_each(|n| printer.line(format!("note: {n}")));
+    printer.line(format!("wrote {}", written.path.display()));
+    printer.line(format!(
         "run it: headwater migrate {}",
         written.path.parent().unwrap_or(Path::new(".")).display()
     ));

@@ -240,11 +240,11 @@ impl Outcome {
 
 /// How a command talks while it runs: to people, or not at all when JSON is wanted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Talk {
+pub(crate) struct Printer {
     json: bool,
 }
 
-impl Talk {
+impl Printer {
     /// Prints a line for people.
     fn line(&self, s: impl AsRef<str>) {
         if !self.json {
@@ -263,9 +263,9 @@ impl Talk {
 /// Runs the command line and returns the exit status.
 pub fn run() -> std::process::ExitCode {
     let cli = Cli::parse();
-    let talk = Talk { json: cli.json };
+    let printer = Printer { json: cli.json };
     signals::explain_lost_files();
-    let code = match execute(&cli, talk) {
+    let code = match execute(&cli, printer) {
         Ok(o) => {
             if cli.json {
                 print(&serde_json::to_string_pretty(&o.json).unwrap_or_default());
@@ -290,7 +290,7 @@ pub fn run() -> std::process::ExitCode {
 }
 
 /// Runs the command, on a device if it needs one.
-fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
+fn execute(cli: &Cli, printer: Printer) -> Result<Outcome> {
     let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = cli.threads.map_or_else(cores, usize::from);
     let device = || {
@@ -305,19 +305,19 @@ fn execute(cli: &Cli, talk: Talk) -> Result<Outcome> {
         anyhow::Ok(device)
     };
     match &cli.command {
-        Command::Doctor(args) => doctor::run(args, &device, talk),
-        Command::Inspect(args) => inspect::run(args, &*device()?, talk),
-        Command::Compile(args) => compile::run(args, &*device()?, talk),
-        Command::Check(args) => check::run(args, &*device()?, talk),
-        Command::Migrate(args) => migrate::run(args, device()?, talk),
-        Command::Train(args) => train::run(args, device()?, talk),
-        Command::Eval(args) => eval::run(args, device()?, talk),
-        Command::Predict(args) => predict::run(args, device()?, talk),
-        Command::Export(args) => export::run(args, talk),
-        Command::Op(args) => op::run(args, &*device()?, talk),
-        Command::Explain(args) => explain::run(args, talk),
-        Command::Kernels(args) => kernels::run(args, talk),
-        Command::Bench(args) => bench::run(args, device()?, threads, talk),
+        Command::Doctor(args) => doctor::run(args, &device, printer),
+        Command::Inspect(args) => inspect::run(args, &*device()?, printer),
+        Command::Compile(args) => compile::run(args, &*device()?, printer),
+        Command::Check(args) => check::run(args, &*device()?, printer),
+        Command::Migrate(args) => migrate::run(args, device()?, printer),
+        Command::Train(args) => train::run(args, device()?, printer),
+        Command::Eval(args) => eval::run(args, device()?, printer),
+        Command::Predict(args) => predict::run(args, device()?, printer),
+        Command::Export(args) => export::run(args, printer),
+        Command::Op(args) => op::run(args, &*device()?, printer),
+        Command::Explain(args) => explain::run(args, printer),
+        Command::Kernels(args) => kernels::run(args, printer),
+        Command::Bench(args) => bench::run(args, device()?, threads, printer),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `headwater op`: the door for other people's operator tests.
 
-use super::{Outcome, Talk};
+use super::{Outcome, Printer};
 use crate::core::device::Device;
 use crate::core::evaluate;
 use crate::core::graph::{InputRole, OutputRole};
@@ -49,7 +49,7 @@ pub struct Args {
     schema: bool,
 }
 
-pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome> {
     let registry = Registry::standard();
     let (op, schema) = match registry.resolve(&args.name) {
         Some(r) => (r.op, Some(r.schema.clone())),
@@ -71,7 +71,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
         }
     };
     if args.schema {
-        op.schemas.iter().for_each(|s| talk.line(s));
+        op.schemas.iter().for_each(|s| printer.line(s));
         return Outcome::of(op.schemas, true);
     }
     let (Some(input), Some(output)) = (&args.input, &args.output) else { bail!("--in and --out are needed") };
@@ -94,7 +94,7 @@ pub fn run(args: &Args, device: &dyn Device, talk: Talk) -> Result<Outcome> {
     for ((_, t), w) in out.tensors.iter().zip(&report.tensors) {
         table.row([w.name.clone(), t.ty.to_string(), format!("{:.6e}", w.largest)]);
     }
-    talk.table(&table);
+    printer.table(&table);
     Outcome::of(&report, true)
 }
 

@@ -1,7 +1,7 @@
 //! `headwater predict`.
 
 use super::eval::Forward;
-use super::{Outcome, Status, Talk};
+use super::{Outcome, Printer, Status};
 use crate::core::device::Device;
 use crate::core::graph::OutputRole;
 use crate::export::Predictions;
@@ -33,7 +33,7 @@ pub struct Args {
     overwrite: bool,
 }
 
-pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Outcome> {
     let (model, dims) = args.forward.model()?;
     let wanted = match &args.outputs {
         Some(outputs) => outputs.clone(),
@@ -53,12 +53,12 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
     let done = infer::run(&model, dims, args.forward.data(), &asked, device, &mut |ran| {
         out.add(ran.samples, &ran.outputs)
     })?;
-    done.lines().for_each(|l| talk.line(l));
+    done.lines().for_each(|l| printer.line(l));
     let written = out.finish().context("the predictions are not written")?;
     for (name, ty) in &written {
-        talk.line(format!("{name}: {ty}"));
+        printer.line(format!("{name}: {ty}"));
     }
-    talk.line(format!("{} samples; wrote {}", done.samples, args.out.display()));
+    printer.line(format!("{} samples; wrote {}", done.samples, args.out.display()));
     let outputs: Vec<_> =
         written.iter().map(|(n, t)| serde_json::json!({ "name": n, "type": t.to_string() })).collect();
     let result = serde_json::json!({

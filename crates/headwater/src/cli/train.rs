@@ -3,7 +3,7 @@
 use super::amp::Amp;
 use super::console::say;
 use super::progress::Progress;
-use super::{Memory, Outcome, Status, Talk, Usage};
+use super::{Memory, Outcome, Printer, Status, Usage};
 use crate::auto;
 use crate::core::DType;
 use crate::core::device::Device;
@@ -149,23 +149,23 @@ fn optimizers() -> String {
     format!("Optimizer: {} (default: {})", names.join(", "), Optimizer::default().key())
 }
 
-pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> {
+pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Outcome> {
     let mut config = settings(args)?;
     let model = Model::open(&args.model)?;
     if let Some(path) = config.init.weights.as_deref().filter(|_| !args.resume) {
         let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
         let files = WeightFiles::open(path)?;
         let mapping = Overlay::new(&bound, &files, &config.init)?.mapping;
-        mapping.lines().iter().for_each(|l| talk.line(l));
+        mapping.lines().iter().for_each(|l| printer.line(l));
     }
     if args.amp.is_auto() {
-        config.amp = chosen(args, &config, &model, &*device, talk)?;
+        config.amp = chosen(args, &config, &model, &*device, printer)?;
     }
     if config.checkpoint.dir.is_none() {
         say("warning: the trained model will not be saved; name a directory with --out");
     }
     let stop = super::signals::stop()?;
-    let mut progress = Progress::new(talk.json);
+    let mut progress = Progress::new(printer.json);
     let metric = config.eval.metric;
     let dims = parse_dims(&args.dims)?;
     let machine = facts::machine(&*device, &Machine::detect());
@@ -188,11 +188,11 @@ pub fn run(args: &Args, device: Arc<dyn Device>, talk: Talk) -> Result<Outcome> 
             true => String::new(),
             false => format!(", at step {}", e.step),
         };
-        talk.line(format!("held-out {}{earlier}", scores::line(&e.scores, metric)));
+        printer.line(format!("held-out {}{earlier}", scores::line(&e.scores, metric)));
     }
     if let Some(best) = summary.best.filter(|b| b.step != summary.step) {
         let (word, value) = (metric.word(), scores::shown(metric, best.value));
-        talk.line(format!("best held-out {word} {value}, at step {}", best.step));
+        printer.line(format!("best held-out {word} {value}, at step {}", best.step));
     }
     let result = serde_json::json!({
         "step": summary.step,
@@ -234,7 +234,7 @@ fn chosen(
     config: &TrainConfig,
     model: &Model,
     device: &dyn Device,
-    talk: Talk,
+    printer: Printer,
 ) -> Result<AmpConfig> {
     let beside = || config.checkpoint.dir.as_deref().unwrap_or(Path::new("")).join("amp.toml");
     let file = args.policy_file.clone().unwrap_or_else(beside);
@@ -249,15 +249,15 @@ fn chosen(
         batches: args.budget_batches,
     };
     let (bound, batches) = auto::batches(model, &parse_dims(&args.dims)?, config, asked.batches)?;
-    let limits = limits::measure(&Pool::from_env(), Tier::current()?, limits::Effort::default())?;
+    let limits = limits::measure(&Pool::from_env(), Tier::current()?, limits::Workload::default())?;
     let found = auto::choose(&bound, &batches, asked, &limits, device, |what| {
-        talk.line(format!("precision: {what}"))
+        printer.line(format!("precision: {what}"))
     })?;
     if let Some(dir) = file.parent().filter(|d| !d.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
     std::fs::write(&file, found.policy()).with_context(|| format!("cannot write {}", file.display()))?;
-    talk.line(format!(
+    printer.line(format!(
         "{} of {} nodes run in {}: loss {:.1e} and gradients {:.1e} from float64 (budget {:.1e}; all f32 {:.1e} and {:.1e}, \
          all {} {:.1e} and {:.1e}); written to {}",
         found.names().len(),

@@ -4,13 +4,13 @@
 use super::{Found, Job};
 use crate::check::{self, CheckReport, Compared, check};
 use crate::core::device::Device;
-use crate::core::pass::precision::Settings;
+use crate::core::pass::precision::PrecisionSettings;
 use crate::core::{DType, pass};
 use crate::golden::{Golden, Kind};
 use crate::import::Dims;
 use crate::inspect::{inspect, tables};
 use crate::machine::Machine;
-use crate::model::{Bound, Model};
+use crate::model::{BoundModel, Model};
 use crate::report::{Block, Chart, Series, Table, Verdict, facts, text};
 use crate::runtime::Dataset;
 use crate::runtime::session::Training;
@@ -93,7 +93,7 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
     // The budget is for the precision that is trained in, which training keeps or refuses by itself.
     let settings = Training {
         memory_budget: None,
-        precision: Settings::default(),
+        precision: PrecisionSettings::default(),
         stochastic_rounding: false,
         scaled: false,
         ..job.train.training()?
@@ -148,7 +148,7 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
 }
 
 /// The model in the sizes of the job: those of its data, where the model leaves some open.
-fn sized(job: &Job, model: &Model) -> Result<Bound> {
+fn sized(job: &Job, model: &Model) -> Result<BoundModel> {
     let batch = job.train.batch;
     let sizes = model.program.symbols().len();
     // One of them is the batch.

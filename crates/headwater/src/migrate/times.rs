@@ -2,7 +2,7 @@
 
 use crate::bench::step::{Traced, traced};
 use crate::core::device::Device;
-use crate::cpu::limits::{self, Effort, Limits};
+use crate::cpu::limits::{self, Limits, Workload};
 use crate::cpu::{Pool, Tier};
 use crate::report::{Bars, Block, Table, text};
 use crate::runtime::session::Session;
@@ -98,8 +98,8 @@ impl Times {
 
 /// The limits of the machine, if the device is its processor.
 pub(super) fn yardstick(device: &dyn Device) -> Option<Limits> {
-    let effort = Effort { runs: 3, rounds: 1 << 16, bytes: 16 << 20 };
-    let measured = || limits::measure(&Pool::from_env(), Tier::current().ok()?, effort).ok();
+    let workload = Workload::QUICK;
+    let measured = || limits::measure(&Pool::from_env(), Tier::current().ok()?, workload).ok();
     (device.name() == "cpu").then(measured).flatten()
 }
 

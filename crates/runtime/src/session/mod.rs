@@ -21,14 +21,14 @@ pub use underflow::Underflow;
 
 use crate::error::{Error, Result};
 use crate::optim::{Clip, Decay, Group, Groups, Optimizer};
-use headwater_core::compile::{Compiled, Options};
+use headwater_core::compile::{CompiledGraph, Options};
 use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::{InputRole, NodeId, Origin};
 use headwater_core::pass::Rematerialized;
 use headwater_core::pass::differentiate::NoGradient;
-use headwater_core::pass::instrument::{FAULT, Fault, Tap};
+use headwater_core::pass::instrument::{FAULT, Fault, Probe};
 use headwater_core::pass::narrow_integers::check_words;
-use headwater_core::pass::precision::{Properties, Settings};
+use headwater_core::pass::precision::{PrecisionSettings, Properties};
 use headwater_core::pass::split_wide::scalar_value;
 use headwater_core::plan::{Plan, Segment};
 use headwater_core::train::update;
@@ -36,7 +36,7 @@ use headwater_core::train::{BucketLayout, BucketSize, Master, MomentForm, Sparse
 use headwater_core::{DType, Graph, Tensor, TensorType};
 use layout::StateLayout;
 use model::tensors;
-use planned::{Bound, bound};
+use planned::{BoundProgram, bound};
 use program::{Interface, Program};
 use serde::{Deserialize, Serialize};
 use state::State;
@@ -81,11 +81,10 @@ pub struct Training {
     /// Micro-batches summed into one step; at least 1.
     pub accumulate: u32,
     /// What runs in which precision.
-    pub precision: Settings,
+    pub precision: PrecisionSettings,
     /// Whether low-precision weights without masters are rounded stochastically after each step.
     pub stochastic_rounding: bool,
-    /// Whether the backward pass makes again what is cheap to make, rather than keep it: the same bits in
-    /// less memory.
+    /// True if the backward pass recomputes what is cheap: the same bits in less memory.
     pub recompute: bool,
     /// Bytes that training may take in all, kept by recomputing more.
     pub memory_budget: Option<usize>,
@@ -110,7 +109,7 @@ impl Default for Training {
             decay: Decay::default(),
             clip: Clip::default(),
             accumulate: 1,
-            precision: Settings::default(),
+            precision: PrecisionSettings::default(),
             stochastic_rounding: false,
             recompute: true,
             memory_budget: None,
@@ -209,7 +208,7 @@ pub struct Session {
 }
 
 /// Probes, each with the elements that it looks at.
-type Probes = Vec<(Tap, usize)>;
+type Probes = Vec<(Probe, usize)>;
 
 /// The training side of a session.
 struct TrainingState {
@@ -235,7 +234,7 @@ impl Session {
             let (layout, tensors) = (BucketLayout::default(), tensors(model.graph));
             let state = StateLayout::new(device.target(), &layout, &tensors, None);
             let mut session =
-                Session::empty(device, state, layout, tensors, Settings::default().properties()?)?;
+                Session::empty(device, state, layout, tensors, PrecisionSettings::default().properties()?)?;
             session.load(model)?;
             return Ok(session);
         };
@@ -316,7 +315,7 @@ impl Session {
         &mut self,
         graph: Graph,
         options: &Options,
-        prepare: impl FnOnce(&mut Session, &Compiled) -> Result<()>,
+        prepare: impl FnOnce(&mut Session, &CompiledGraph) -> Result<()>,
     ) -> Result<ProgramId> {
         let device = self.device.clone();
         let bound = bound(graph, options, device.target(), |compiled| {
@@ -327,7 +326,7 @@ impl Session {
     }
 
     /// Loads a plan, with an arena that is large enough.
-    fn add(&mut self, bound: Bound) -> Result<ProgramId> {
+    fn add(&mut self, bound: BoundProgram) -> Result<ProgramId> {
         self.rematerialized = bound.rematerialized.or(self.rematerialized);
         let program = Program::load(self.device.as_ref(), bound.plan, bound.interface)?;
         if program.arena() > self.arena.bytes() {

@@ -8,7 +8,7 @@ use super::program::Interface;
 use crate::error::{self, Error, Result};
 use crate::optim::{Clip, Groups};
 use headwater_core::Graph;
-use headwater_core::compile::{self, Compiled, Goal, Options, ParameterGradient, Watch};
+use headwater_core::compile::{self, CompiledGraph, Goal, Options, ParameterGradient, Watch};
 use headwater_core::pass::Rematerialized;
 use headwater_core::pass::differentiate::NoGradient;
 use headwater_core::pass::precision::Properties;
@@ -18,7 +18,7 @@ use headwater_core::train::{BucketLayout, update_graph, zero_graph};
 use serde::Serialize;
 
 /// A plan and the places of what it is fed and returns.
-pub(super) struct Bound {
+pub(super) struct BoundProgram {
     pub(super) plan: Plan,
     pub(super) interface: Interface,
     pub(super) rematerialized: Option<Rematerialized>,
@@ -29,8 +29,8 @@ pub(super) fn bound(
     graph: Graph,
     options: &Options,
     target: &Target,
-    interface: impl FnOnce(&Compiled) -> Result<(Interface, Bindings)>,
-) -> Result<Bound> {
+    interface: impl FnOnce(&CompiledGraph) -> Result<(Interface, Bindings)>,
+) -> Result<BoundProgram> {
     let mut own = None;
     let compiled = compile::compile(graph, options, target, |compiled| {
         let (interface, bindings) = interface(compiled)?;
@@ -38,7 +38,7 @@ pub(super) fn bound(
         Ok::<_, Error>(bindings)
     })?;
     let interface = own.ok_or_else(|| Error::Model("a graph was not bound".into()))?;
-    Ok(Bound { rematerialized: compiled.rematerialized, plan: compiled.into_plan()?, interface })
+    Ok(BoundProgram { rematerialized: compiled.rematerialized, plan: compiled.into_plan()?, interface })
 }
 
 /// Memory by kind, in bytes.
@@ -99,9 +99,9 @@ pub struct Planned {
     /// Tables with sparse gradients, and the most rows of these.
     pub(super) sparse: Vec<(String, usize)>,
     pub(super) missing: Vec<NoGradient>,
-    pub(super) program: Bound,
-    pub(super) update: Option<Bound>,
-    pub(super) zero: Option<Bound>,
+    pub(super) program: BoundProgram,
+    pub(super) update: Option<BoundProgram>,
+    pub(super) zero: Option<BoundProgram>,
 }
 
 impl Planned {

@@ -4,7 +4,7 @@ use super::{ProgramId, Session, graphs};
 use crate::error::Result;
 use headwater_core::compile::{Instrument, Options};
 use headwater_core::graph::{Origin, Phase};
-use headwater_core::pass::instrument::Tap;
+use headwater_core::pass::instrument::Probe;
 use headwater_core::{DType, Graph};
 use std::fmt;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(super) struct Trace {
     /// Bytes of what it is fed, by which it is found again.
     fed: Vec<usize>,
     program: ProgramId,
-    taps: Vec<Tap>,
+    probes: Vec<Probe>,
     origins: Arc<Vec<Origin>>,
 }
 
@@ -62,9 +62,9 @@ impl Session {
                 let instrument = Instrument::Probes;
                 let options = graphs::training(&self.precision, settings, &sparse);
                 let options = Options { instrument, memory_budget: None, ..options };
-                let (program, taps, origins) = self.compile_probed(graph, &options)?;
-                let taps = taps.into_iter().map(|(tap, _)| tap).collect();
-                self.traces.push(Trace { fed, program, taps, origins });
+                let (program, probes, origins) = self.compile_probed(graph, &options)?;
+                let probes = probes.into_iter().map(|(probe, _)| probe).collect();
+                self.traces.push(Trace { fed, program, probes, origins });
                 self.traces.len() - 1
             }
         };
@@ -72,12 +72,12 @@ impl Session {
         self.gradients(program, feeds)?;
         let seen = self.output(program, 0)?.to_f64();
         let trace = &self.traces[at];
-        let first = trace.taps.iter().zip(&seen).find(|(_, x)| !x.is_finite());
-        Ok(first.map(|(tap, x)| Culprit {
-            op: tap.op.name,
-            origin: trace.origins[tap.origin.0 as usize].clone(),
-            phase: tap.phase,
-            dtype: tap.dtype,
+        let first = trace.probes.iter().zip(&seen).find(|(_, x)| !x.is_finite());
+        Ok(first.map(|(probe, x)| Culprit {
+            op: probe.op.name,
+            origin: trace.origins[probe.origin.0 as usize].clone(),
+            phase: probe.phase,
+            dtype: probe.dtype,
             nan: x.is_nan(),
         }))
     }

@@ -5,7 +5,7 @@ use super::{ProgramId, Session, graphs};
 use crate::error::{Error, Result};
 use headwater_core::compile::{Instrument, Options};
 use headwater_core::graph::Origin;
-use headwater_core::pass::instrument::Tap;
+use headwater_core::pass::instrument::Probe;
 use headwater_core::pass::precision::Level;
 use headwater_core::{DType, Graph};
 use serde::Serialize;
@@ -41,7 +41,7 @@ impl Underflow {
 /// What a program counts.
 pub(super) struct Counts {
     program: ProgramId,
-    taps: Vec<(Tap, usize)>,
+    probes: Vec<(Probe, usize)>,
     origins: Arc<Vec<Origin>>,
 }
 
@@ -62,8 +62,8 @@ impl Session {
         let (instrument, accumulate) = (Instrument::Underflow(DType::F16), settings.accumulate > 1);
         let options = graphs::training(&self.precision, settings, &sparse);
         let options = Options { instrument, accumulate, memory_budget: None, ..options };
-        let (program, taps, origins) = self.compile_probed(graph, &options)?;
-        self.counts.push(Counts { program, taps, origins });
+        let (program, probes, origins) = self.compile_probed(graph, &options)?;
+        self.counts.push(Counts { program, probes, origins });
         Ok(program)
     }
 
@@ -74,22 +74,22 @@ impl Session {
     pub fn underflow(&self, program: ProgramId) -> Result<Underflow> {
         let none = || Error::Model("the program counts no underflow".into());
         let counts = self.counts.iter().find(|c| c.program == program).ok_or_else(none)?;
-        if counts.taps.is_empty() {
+        if counts.probes.is_empty() {
             return Ok(Underflow::default());
         }
         let lost = self.output(program, 1)?.to_f64();
         let mut found = Underflow::default();
         let mut most = None;
-        for ((tap, elements), lost) in counts.taps.iter().zip(lost) {
+        for ((probe, elements), lost) in counts.probes.iter().zip(lost) {
             (found.lost, found.elements) = (found.lost + lost as u64, found.elements + *elements as u64);
             let share = lost / *elements as f64;
             if share > most.map_or(0.0, |(_, s)| s) {
-                most = Some((tap, share));
+                most = Some((probe, share));
             }
         }
-        found.worst = most.map(|(tap, share)| {
-            let origin = &counts.origins[tap.origin.0 as usize];
-            (place(tap.op.name, tap.dtype, tap.phase, origin), share)
+        found.worst = most.map(|(probe, share)| {
+            let origin = &counts.origins[probe.origin.0 as usize];
+            (place(probe.op.name, probe.dtype, probe.phase, origin), share)
         });
         Ok(found)
     }

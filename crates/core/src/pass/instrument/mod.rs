@@ -1,7 +1,7 @@
 //! Nodes that look at a step: what each node makes, gradients that rounding flushes to zero, and faults on purpose.
 
-mod taps;
+mod probes;
 mod underflow;
 
-pub use taps::{FAULT, Fault, Tap, inject, taps};
+pub use probes::{FAULT, Fault, Probe, inject, probes};
 pub use underflow::underflow;

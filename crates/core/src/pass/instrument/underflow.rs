@@ -4,7 +4,7 @@
 //! zero in both and do not count, nor do those that follow from an element lost earlier: each loss counts
 //! once, where it happens.
 
-use super::taps::Tap;
+use super::probes::Probe;
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -17,17 +17,17 @@ use crate::pass::precision::rounds;
 use crate::pass::rebuild::{rebuild, same};
 use crate::pass::upcast::attributes;
 
-/// The graph with one more result, the last: i64 `[taps]`, the elements that underflowed to zero in each
+/// The graph with one more result, the last: i64 `[probes]`, the elements that underflowed to zero in each
 /// result in `low` of a node of the backward pass that rounds. Absent where there is no such node. The other
 /// results keep their bits.
 ///
-/// `graph` is differentiated and decomposed. The second part of the answer names the taps and says how many
+/// `graph` is differentiated and decomposed. The second part of the answer names the probes and says how many
 /// elements each has.
 ///
 /// # Errors
 /// What type rules refuse: none for a legal graph.
-pub fn underflow(graph: &Graph, low: DType) -> Result<(Graph, Vec<(Tap, usize)>)> {
-    let (mut taps, mut counts) = (Vec::new(), Vec::new());
+pub fn underflow(graph: &Graph, low: DType) -> Result<(Graph, Vec<(Probe, usize)>)> {
+    let (mut probes, mut counts) = (Vec::new(), Vec::new());
     let counted = rebuild(graph, same, |b, node, operands| {
         let outputs = b.apply(node.op, operands, node.attrs.clone())?;
         let is_low = |b: &Builder, v: ValueId| b.ty(v).dtype == low && b.ty(v).shape.numel() > 0;
@@ -52,8 +52,8 @@ pub fn underflow(graph: &Graph, low: DType) -> Result<(Graph, Vec<(Tap, usize)>)
             let all: Vec<usize> = (0..b.ty(lost).shape.rank()).collect();
             let count = b.sum(lost, &all, false)?;
             counts.push(b.reshape(count, &[1])?);
-            let tap = Tap { op: node.op, origin: node.origin, phase: node.phase, dtype: low };
-            taps.push((tap, b.ty(v).shape.numel()));
+            let probe = Probe { op: node.op, origin: node.origin, phase: node.phase, dtype: low };
+            probes.push((probe, b.ty(v).shape.numel()));
         }
         Ok(outputs)
     })?;
@@ -63,7 +63,7 @@ pub fn underflow(graph: &Graph, low: DType) -> Result<(Graph, Vec<(Tap, usize)>)
         let all = b.one(&crate::ops::movement::cat::CAT, &counts, Attrs::new().with("dim", 0))?;
         b.output("underflow", all, OutputRole::User);
     }
-    Ok((b.finish(), taps))
+    Ok((b.finish(), probes))
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
         let loss = b.sum(y, &[0], false).unwrap();
         b.output("loss", loss, OutputRole::User);
         let d = pass::differentiate(b.finish(), loss).unwrap().graph;
-        let (counted, taps) = underflow(&pass::decompose(d.clone()).unwrap(), DType::F16).unwrap();
+        let (counted, probes) = underflow(&pass::decompose(d.clone()).unwrap(), DType::F16).unwrap();
         crate::graph::verify(&counted).unwrap();
         // 2⁻¹⁰ x: nothing to lose, gone (f16 begins at 2⁻²⁴), gone, just there.
         let x = Tensor::float(DType::F16, [4], vec![0.0, 2f64.powi(-20), -(2f64.powi(-16)), 2f64.powi(-14)]);
@@ -93,11 +93,11 @@ mod tests {
             (reference::run(&counted, &inputs).unwrap(), reference::run(&d, &inputs).unwrap());
         assert_eq!(out[..before.len()], before[..]);
         let lost = out[before.len()].to_f64();
-        let named: Vec<_> = taps.iter().map(|(t, n)| (t.op.name, *n)).zip(lost).collect();
+        let named: Vec<_> = probes.iter().map(|(t, n)| (t.op.name, *n)).zip(lost).collect();
         let total: f64 = named.iter().map(|(_, n)| n).sum();
         assert_eq!(total, 2.0, "{named:?}");
         assert!(named.contains(&(("mul", 4), 2.0)), "{named:?}");
-        assert!(taps.iter().all(|(t, _)| t.phase == Phase::Backward));
+        assert!(probes.iter().all(|(t, _)| t.phase == Phase::Backward));
         // bf16 has the range of f32.
         assert!(underflow(&d, DType::BF16).unwrap().1.is_empty());
     }

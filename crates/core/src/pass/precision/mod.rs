@@ -50,7 +50,7 @@ impl FromStr for Level {
 
 /// A level, and what of it is overridden.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings {
+pub struct PrecisionSettings {
     /// The level.
     pub level: Level,
     /// The low precision, f16 or bf16. Default: bf16.
@@ -81,7 +81,7 @@ pub struct Properties {
 }
 
 impl Default for Properties {
-    /// Those of [`Settings::default`]: O0, all as the model has it.
+    /// Those of [`PrecisionSettings::default`]: O0, all as the model has it.
     fn default() -> Self {
         Properties {
             level: Level::O0,
@@ -94,7 +94,7 @@ impl Default for Properties {
     }
 }
 
-impl Settings {
+impl PrecisionSettings {
     /// The properties of the level, with what is overridden.
     ///
     /// # Errors

@@ -111,7 +111,7 @@ fn model() -> Graph {
     b.finish()
 }
 
-fn mixed(settings: Settings) -> Mixed {
+fn mixed(settings: PrecisionSettings) -> Mixed {
     let m = apply(&model(), &settings.properties().unwrap()).unwrap();
     crate::graph::verify(&m.graph).unwrap();
     m
@@ -129,17 +129,17 @@ fn casts_of(m: &Mixed, name: &str) -> usize {
 
 #[test]
 fn o1_casts_around_operators_and_each_weight_once() {
-    let level = Settings { level: Level::O1, ..Settings::default() };
-    let m = mixed(Settings { dtype: Some(DType::F16), ..level });
+    let level = PrecisionSettings { level: Level::O1, ..PrecisionSettings::default() };
+    let m = mixed(PrecisionSettings { dtype: Some(DType::F16), ..level });
     // linear, batch norm, softmax, to, mul, to, add, mul, linear, sum
     assert_eq!(dtypes(&m), ["f16", "f32", "f32", "f32", "f32", "f32", "f32", "f32", "f16", "f32"]);
     assert_eq!(casts_of(&m, "w"), 1);
     assert!(m.graph.inputs.iter().all(|i| m.graph.ty(i.value).dtype == DType::F32));
     // Softmax is on no list of the CPU's autocast, sum on none either.
-    let m = mixed(Settings { policy: Some(Policy::Torch), ..level });
+    let m = mixed(PrecisionSettings { policy: Some(Policy::Torch), ..level });
     assert_eq!(m.decisions.iter().find(|d| *d.op == SOFTMAX).unwrap().dtype, Some(DType::BF16));
     assert_eq!(m.graph.ty(m.graph.outputs[0].value).dtype, DType::F32, "the loss");
-    let m = mixed(Settings { policy: Some(Policy::TorchCuda), ..level });
+    let m = mixed(PrecisionSettings { policy: Some(Policy::TorchCuda), ..level });
     assert_eq!(m.decisions.iter().find(|d| *d.op == SOFTMAX).unwrap().dtype, Some(DType::F32));
 }
 
@@ -147,39 +147,54 @@ fn o1_casts_around_operators_and_each_weight_once() {
 fn o2_keeps_batch_norm_and_o3_does_not() {
     let stored = |m: &Mixed, name: &str| m.graph.ty(m.graph.input(name).unwrap().value).dtype;
     let low = DType::BF16;
-    let m = mixed(Settings { level: Level::O2, ..Settings::default() });
+    let m = mixed(PrecisionSettings { level: Level::O2, ..PrecisionSettings::default() });
     let want =
         [("w", low), ("gamma", DType::F32), ("mean", DType::F32), ("scale", DType::F32), ("x", DType::F32)];
     want.iter().for_each(|&(name, dtype)| assert_eq!(stored(&m, name), dtype, "{name}"));
     // The model's conversion up, and what was one of f32 to f32, back; the buffer beside bf16 becomes bf16.
     assert_eq!(dtypes(&m), ["bf16", "f32", "bf16", "bf16", "f32", "bf16", "f32", "bf16", "bf16", "bf16"]);
     assert_eq!(m.graph.ty(m.graph.outputs[0].value).dtype, DType::F32, "the loss");
-    let m = mixed(Settings { level: Level::O3, ..Settings::default() });
+    let m = mixed(PrecisionSettings { level: Level::O3, ..PrecisionSettings::default() });
     let want = [("w", low), ("gamma", low), ("mean", low), ("scale", DType::F32)];
     want.iter().for_each(|&(name, dtype)| assert_eq!(stored(&m, name), dtype, "{name}"));
-    let m = mixed(Settings { level: Level::O3, keep_batchnorm: Some(true), ..Settings::default() });
+    let m = mixed(PrecisionSettings {
+        level: Level::O3,
+        keep_batchnorm: Some(true),
+        ..PrecisionSettings::default()
+    });
     assert_eq!((stored(&m, "gamma"), stored(&m, "mean")), (DType::F32, DType::F32));
     // O0 is the graph as it was.
-    let m = mixed(Settings::default());
+    let m = mixed(PrecisionSettings::default());
     assert_eq!(m.graph.to_string(), pass::decompose::expand(model(), &|_| false).unwrap().to_string());
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let base = Settings::default();
-    let refused = |s: Settings| s.properties().unwrap_err().to_string();
-    let o2 = Settings { level: Level::O2, ..base.clone() };
-    assert!(refused(Settings { dtype: Some(DType::F32), ..o2.clone() }).contains("f16 or bf16, not f32"));
+    let base = PrecisionSettings::default();
+    let refused = |s: PrecisionSettings| s.properties().unwrap_err().to_string();
+    let o2 = PrecisionSettings { level: Level::O2, ..base.clone() };
     assert!(
-        refused(Settings { policy: Some(Policy::Torch), ..o2.clone() })
+        refused(PrecisionSettings { dtype: Some(DType::F32), ..o2.clone() }).contains("f16 or bf16, not f32")
+    );
+    assert!(
+        refused(PrecisionSettings { policy: Some(Policy::Torch), ..o2.clone() })
             .contains("at O2 there are no such casts")
     );
-    let o1 = Settings { level: Level::O1, ..base.clone() };
+    let o1 = PrecisionSettings { level: Level::O1, ..base.clone() };
     assert!(
-        refused(Settings { keep_batchnorm: Some(false), ..o1.clone() }).contains("at O1 all weights are f32")
+        refused(PrecisionSettings { keep_batchnorm: Some(false), ..o1.clone() })
+            .contains("at O1 all weights are f32")
     );
-    assert!(refused(Settings { masters: Some(true), ..base.clone() }).contains("at O0 the weights are f32"));
-    assert!(Settings { masters: Some(true), level: Level::O3, ..base.clone() }.properties().unwrap().masters);
+    assert!(
+        refused(PrecisionSettings { masters: Some(true), ..base.clone() })
+            .contains("at O0 the weights are f32")
+    );
+    assert!(
+        PrecisionSettings { masters: Some(true), level: Level::O3, ..base.clone() }
+            .properties()
+            .unwrap()
+            .masters
+    );
     assert!("O4".parse::<Level>().unwrap_err().contains("O0, O1, O2 and O3"));
 }
 
@@ -194,7 +209,7 @@ fn a_refused_loss_says_why() {
     b.output("loss", loss, OutputRole::User);
     let graph = b.finish();
     let at = |policy| {
-        let s = Settings { level: Level::O1, policy: Some(policy), ..Settings::default() };
+        let s = PrecisionSettings { level: Level::O1, policy: Some(policy), ..PrecisionSettings::default() };
         apply(&graph, &s.properties().unwrap()).map(|m| m.decisions[1].dtype)
     };
     let e = at(Policy::Apex).unwrap_err().to_string();

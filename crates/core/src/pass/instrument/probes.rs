@@ -13,7 +13,7 @@ use crate::tensor::TensorType;
 
 /// A node that is looked at.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tap {
+pub struct Probe {
     /// Its operator.
     pub op: &'static OpDef,
     /// The model's line it comes from.
@@ -24,15 +24,15 @@ pub struct Tap {
     pub dtype: DType,
 }
 
-/// The graph with one result in the place of all it had: f32 `[taps]`, the largest magnitude in the first
+/// The graph with one result in the place of all it had: f32 `[probes]`, the largest magnitude in the first
 /// float result of each node that has one, in order; NaN where there is a NaN. It changes no state, and draws
 /// the same random numbers.
 ///
 /// # Errors
 /// What type rules refuse: none for a legal graph.
-pub fn taps(graph: &Graph) -> Result<(Graph, Vec<Tap>)> {
-    let (mut taps, mut found) = (Vec::new(), Vec::new());
-    let mut tapped = rebuild(graph, same, |b, node, operands| {
+pub fn probes(graph: &Graph) -> Result<(Graph, Vec<Probe>)> {
+    let (mut probes, mut found) = (Vec::new(), Vec::new());
+    let mut probed = rebuild(graph, same, |b, node, operands| {
         let outputs = b.apply(node.op, operands, node.attrs.clone())?;
         let float = outputs.iter().copied().find(|&v| b.ty(v).dtype.is_float() && b.ty(v).shape.numel() > 0);
         if let Some(v) = float {
@@ -41,17 +41,17 @@ pub fn taps(graph: &Graph) -> Result<(Graph, Vec<Tap>)> {
             let largest = b.one(&AMAX, &[magnitude], Attrs::new())?;
             let largest = b.cast(largest, DType::F32)?;
             found.push(b.reshape(largest, &[1])?);
-            taps.push(Tap { op: node.op, origin: node.origin, phase: node.phase, dtype });
+            probes.push(Probe { op: node.op, origin: node.origin, phase: node.phase, dtype });
         }
         Ok(outputs)
     })?;
-    tapped.outputs.clear();
-    let mut b = Builder::extend(tapped);
+    probed.outputs.clear();
+    let mut b = Builder::extend(probed);
     if !found.is_empty() {
         let all = b.one(&CAT, &found, Attrs::new().with("dim", 0))?;
-        b.output("taps", all, OutputRole::User);
+        b.output("probes", all, OutputRole::User);
     }
-    Ok((b.finish(), taps))
+    Ok((b.finish(), probes))
 }
 
 /// What becomes of a value.
@@ -123,17 +123,17 @@ mod tests {
             (Fault::Tiny, true, [2.0, 3.0, 3.0 * (-60f64).exp2(), 12.0 * (-60f64).exp2()]),
             (Fault::Nan, false, [2.0, 3.0, 3.0, 12.0]),
         ] {
-            let (tapped, taps) = taps(&inject(&graph, NodeId(1), fault).unwrap()).unwrap();
-            crate::graph::verify(&tapped).unwrap();
+            let (probed, probes) = probes(&inject(&graph, NodeId(1), fault).unwrap()).unwrap();
+            crate::graph::verify(&probed).unwrap();
             let inputs = [
                 Tensor::float(DType::F32, [2], vec![1.0, -0.5]),
                 Tensor::int(DType::Bool, [0usize; 0], vec![on as i64]),
             ];
-            let seen = reference::run(&tapped, &inputs).unwrap()[0].to_f64();
+            let seen = reference::run(&probed, &inputs).unwrap()[0].to_f64();
             // Between are those of what the fault is made of.
             let last = seen.len() - 2;
             let named = [seen[0], seen[1], seen[last], seen[last + 1]];
-            assert_eq!(taps.len(), seen.len());
+            assert_eq!(probes.len(), seen.len());
             assert_eq!(format!("{named:?}"), format!("{want:?}"), "{fault:?}");
         }
     }
