@@ -70,7 +70,7 @@ impl Attrs {
         self.0.iter().map(|(n, a)| (*n, a))
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -93,7 +93,7 @@ impl<const N: usize> From<[i64; N]> for Attr {
 }
 
 impl fmt::Display for Attr {
-    /// Exact and unambiguous: two attributes print alike only if they are the same, bit for bit, and the text
+    /// Exact and unambiguous: two attributes print alike only if they are the same, bit for bit. The text
     /// form of graphs reads every one back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -35,7 +35,7 @@ pub fn merge(axes: Vec<Axis>) -> Vec<Axis> {
     out
 }
 
-/// True if different indices of the axes always name different elements of an operand: sorted by step, every
+/// True if different indices of the axes always name different elements of an operand. Sorted by step, every
 /// axis leaps over all that the smaller ones reach. (Sufficient; layouts that interleave otherwise count as
 /// overlapping.)
 pub fn injective(axes: &[&Axis], operand: usize) -> bool {

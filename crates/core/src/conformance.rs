@@ -1,5 +1,5 @@
-//! The conformance suite: every operator on every one of its cases, and training steps of models, on any
-//! device, judged by the f64 reference within derived bounds. A device's tests call it; so does the check of a
+//! The conformance suite: every operator on its cases, and training steps of models, on any device. They are
+//! judged by the f64 reference within derived bounds. A device's tests call it; so does the check of a
 //! machine that has one.
 
 use crate::compile::{self, Options};
@@ -17,7 +17,7 @@ use crate::target::Target;
 use crate::tensor::{Tensor, TensorType};
 use std::collections::BTreeMap;
 
-/// What a device makes of the operators.
+/// The operators as a device computes them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conformance {
     /// Cases that ran, in each dtype, by operator; and training steps.
@@ -74,10 +74,10 @@ fn one(device: &dyn Device, op: &'static OpDef, case: &Case, dtype: DType, all: 
     true
 }
 
-/// Runs one training step of a model's forward graph in f32, as it is compiled for the device: its loss, every
-/// gradient and every new content of a buffer are judged by the step of the same model in f64. Where terms
-/// cancel, errors count by roundings that are sampled ([`sampled`]). `tensor` gives the inputs of the compiled
-/// graph, in the dtypes that it asks for.
+/// Runs one training step of a model's forward graph in f32, as it is compiled for the device. Its loss,
+/// every gradient and every new content of a buffer are judged by the step of the same model in f64. Where
+/// terms cancel, errors count by roundings that are sampled ([`sampled`]). `tensor` gives the inputs of the
+/// compiled graph, in the dtypes that it asks for.
 ///
 /// # Errors
 /// Refusals of compilation for the generic target and of the reference: the model is at fault then, not the
@@ -198,8 +198,8 @@ pub fn numbers(graph: &Graph, case: &Case) -> Vec<Tensor> {
     drawn.iter().zip(&graph.inputs).map(|(t, i)| t.cast(graph.ty(i.value).dtype)).collect()
 }
 
-/// How much each output moves, relative to a relative change of the float inputs: errors of the computation
-/// count by this where terms cancel. The largest of a few changes of random signs.
+/// The distance by which each output moves, relative to a relative change of the float inputs. Errors of the
+/// computation count by this where terms cancel. The largest of a few changes of random signs.
 fn sensitivities(graph: &Graph, inputs: &[Tensor], want: &[Tensor]) -> Vec<Vec<f64>> {
     const STEP: f64 = 1e-6;
     let mut out: Vec<Vec<f64>> = want.iter().map(|t| vec![0.0; t.shape().numel()]).collect();
@@ -229,12 +229,12 @@ fn sensitivities(graph: &Graph, inputs: &[Tensor], want: &[Tensor]) -> Vec<Vec<f
     out
 }
 
-/// What is right for a graph in some dtype.
+/// The right results of a graph in some dtype.
 pub struct Truth<'a> {
     graph: &'a Graph,
-    /// Of the reference in the same dtypes.
+    /// Results of the reference in the same dtypes.
     own: Vec<Tensor>,
-    /// Of the same graph and numbers in f64.
+    /// Results of the same graph and numbers in f64.
     exact: Vec<Tensor>,
     slopes: Vec<Vec<f64>>,
     bounds: Vec<f64>,
@@ -245,7 +245,7 @@ impl<'a> Truth<'a> {
     /// device rounds.
     ///
     /// # Errors
-    /// What the reference refuses.
+    /// Refusals of the reference.
     pub fn new(graph: &'a Graph, exact: &Graph, inputs: &[Tensor], target: &Target) -> Result<Self> {
         let own = reference::run(graph, inputs)?;
         let lifted: Vec<Tensor> =
@@ -256,8 +256,8 @@ impl<'a> Truth<'a> {
         Ok(Truth { graph, own, exact: want, slopes, bounds })
     }
 
-    /// Lets the error of an output be what its `deviation` makes it with confidence, if that is more than what
-    /// its own size and sensitivity allow.
+    /// Widens the bound of an output to its `deviation` with confidence, where its size and sensitivity allow
+    /// less.
     fn count_cancellation(&mut self, deviations: Vec<f64>) {
         let confidence = confidence(self.graph);
         for ((slopes, o), deviation) in self.slopes.iter_mut().zip(&self.graph.outputs).zip(deviations) {
@@ -267,7 +267,7 @@ impl<'a> Truth<'a> {
         }
     }
 
-    /// Adds to `wrong` a line for each output that is too far off: the bound of an element is relative to the
+    /// Adds to `wrong` a line for each output that is too far off. The bound of an element is relative to the
     /// largest number of the result and to its own sensitivity.
     pub fn judge(&self, name: &str, got: &[Tensor], wrong: &mut Vec<String>) {
         for (k, o) in self.graph.outputs.iter().enumerate() {
@@ -295,7 +295,7 @@ impl<'a> Truth<'a> {
             for (i, (&g, &w)) in got[k].floats().iter().zip(want).enumerate() {
                 let slope = self.slopes[k][i];
                 let near = (g - w).abs() <= bound * (norm + slope) + tiny;
-                // What the reference itself gives in this dtype is right by definition: random numbers,
+                // Results of the reference itself in this dtype are right by definition: random numbers,
                 // infinities.
                 let e = self.own[k].floats()[i];
                 if !(near || g == e || (g.is_nan() && e.is_nan())) {

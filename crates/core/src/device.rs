@@ -5,9 +5,9 @@
 //! device that does its work while it is submitted is the trivial case, and fulfils the same contract.
 //!
 //! Failures. What can be checked at once (a range, a foreign buffer) is refused at once. What goes wrong
-//! while work runs is kept by the stream: the work behind it on that stream is dropped, and the next call
+//! while work runs is kept by the stream. The work behind it on that stream is dropped, and the next call
 //! that waits reports it. An error in data (`Value`, such as an index out of range) is then over, and the
-//! stream takes work again. A failure of the device (`Device`) is sticky: every later call on the stream, and
+//! stream takes work again. A failure of the device (`Device`) is sticky. Every later call on the stream, and
 //! every later run of the same executable, reports it again. Errors of a plan name the operator and the
 //! model's line.
 //!
@@ -21,7 +21,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What fresh memory holds.
+/// The content of fresh memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Anything: it is written before it is read.
@@ -35,7 +35,7 @@ pub trait Device: Send + Sync {
     /// Name, e.g. `cpu`, `ascend:0`.
     fn name(&self) -> &str;
 
-    /// What it can do and what it costs.
+    /// Its abilities and costs.
     fn target(&self) -> &Target;
 
     /// Memory of its own, aligned as the target says. The device frees it when the last handle is dropped and
@@ -179,12 +179,12 @@ pub trait Stream: Send + Sync {
 
 /// A mark in a stream.
 pub trait Event: Send + Sync {
-    /// Whether the work before it is done. Does not wait.
+    /// True if the work before it is done. Does not wait.
     fn is_done(&self) -> bool;
     /// Waits for the work before it.
     ///
     /// # Errors
-    /// What went wrong before it in its stream, which keeps it to report it too.
+    /// The failure before it in its stream, which keeps it to report it too.
     fn synchronize(&self) -> Result<()>;
     /// For the device to find its own type again.
     fn as_any(&self) -> &dyn Any;
@@ -195,7 +195,7 @@ pub trait Fetched: Send {
     /// Waits for them.
     ///
     /// # Errors
-    /// What went wrong before in the stream.
+    /// The failure before it in the stream.
     fn wait(self: Box<Self>) -> Result<Vec<u8>>;
 }
 

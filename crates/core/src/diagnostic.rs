@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Error {
     /// Stable code, for scripts and documentation.
     pub code: Code,
-    /// What is wrong, with expected and got.
+    /// The fault, with expected and got.
     pub message: String,
     /// ATen name of the operator concerned.
     pub op: Option<&'static str>,

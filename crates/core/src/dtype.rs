@@ -28,7 +28,7 @@ pub enum DType {
     F64,
 }
 
-/// What kind of numbers a dtype holds; also the kind of a row-program register.
+/// The kind of numbers that a dtype holds; also the kind of a row-program register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// `bool`
@@ -89,7 +89,7 @@ impl DType {
         }
     }
 
-    /// Whether this is a floating-point type.
+    /// True if this is a floating-point type.
     pub const fn is_float(self) -> bool {
         matches!(self.class(), Class::Float)
     }
@@ -175,8 +175,8 @@ impl DType {
 }
 
 /// The f32 next to `x` towards zero, its last bit set if inexact. Rounding that to a type of at most 22
-/// significant bits gives what rounding `x` itself would (Boldo and Melquiond 2008); `half`'s own conversions
-/// from f64 lose the low bits and so misjudge ties.
+/// significant bits gives what rounding `x` itself would (Boldo and Melquiond 2008). The own conversions of
+/// `half` from f64 lose the low bits and so misjudge ties.
 pub fn round_to_odd(x: f64) -> f32 {
     let y = x as f32;
     if y as f64 == x || x.is_nan() {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// the plan before running it.
 ///
 /// # Errors
-/// What planning, the device and the operators refuse; `Graph` if `inputs` are not those of the graph.
+/// Refusals of planning, the device and the operators; `Graph` if `inputs` are not those of the graph.
 pub fn evaluate(device: &dyn Device, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     ensure!(inputs.len() == graph.inputs.len(), Graph, "{} inputs for {}", inputs.len(), graph.inputs.len());
     let target = device.target();

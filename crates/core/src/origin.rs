@@ -1,4 +1,4 @@
-//! Where in the user's model a node comes from.
+//! The place in the user's model that a node comes from.
 
 use std::fmt;
 

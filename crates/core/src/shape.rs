@@ -135,7 +135,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Where the elements of a tensor lie in a buffer, in elements: `offset + Σ index[d]·strides[d]`.
+/// The places of a tensor's elements in a buffer, in elements: `offset + Σ index[d]·strides[d]`.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Layout {
     /// Sizes.
@@ -152,7 +152,7 @@ impl Layout {
         Layout { shape: shape.clone(), strides: shape.strides(), offset: 0 }
     }
 
-    /// Whether the elements lie in row-major order without gaps (dimensions of size 1 do not count).
+    /// True if the elements lie in row-major order without gaps (dimensions of size 1 do not count).
     pub fn is_contiguous(&self) -> bool {
         let mut expect = 1isize;
         for (&d, &s) in self.shape.iter().zip(&self.strides).rev() {

@@ -1,4 +1,4 @@
-//! What a graph computes and what a plan holds, counted: pure functions of plain data, for reports.
+//! The work of a graph and the contents of a plan, counted: pure functions of plain data, for reports.
 //!
 //! Owns the counting; how it is shown is the command line's business.
 
@@ -49,7 +49,7 @@ pub fn work(graph: &Graph, node: &Node) -> (f64, f64) {
     node.op.cost_of(&graph.cx(node), &types)
 }
 
-/// What a module and all modules inside it have and do.
+/// The parameters and work of a module with all modules inside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ModuleWork {
     /// Elements of the parameters; a tied one counts where its first name is.

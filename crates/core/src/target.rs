@@ -1,8 +1,8 @@
-//! A device as passes see it: what it computes in, its limits and its costs, as plain data; and what must be
-//! asked for each operator, behind [`Operators`].
+//! A device as passes see it: its dtypes, limits and costs, as plain data. Facts that must be asked for each
+//! operator stand behind [`Operators`].
 //!
 //! No pass knows a device in any other way. A number that belongs to a device is a field here, so that every
-//! device states its own, and a rewrite whose exactness rests on such a number asks for it.
+//! device states its own. A rewrite whose exactness rests on such a number asks for it.
 
 use crate::dtype::{Class, DType};
 use crate::expr::Unary;
@@ -13,7 +13,7 @@ use crate::tensor::TensorType;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// How well a device runs an operator on given types.
+/// A device's support of an operator on given types.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Support {
     /// By its own kernel, or as a row program.
@@ -36,17 +36,17 @@ pub enum Port {
 /// Facts that depend on an operator and its types. The operators concerned have a `Kernel` body, except in
 /// [`Operators::program`].
 pub trait Operators: Debug + Send + Sync {
-    /// Whether and how the device runs the operator.
+    /// The device's support of the operator.
     fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support;
 
     /// Bytes of scratch memory that its kernel needs; exact.
     fn workspace(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> usize;
 
-    /// Whether its kernel reads an input through any strides, otherwise the planner makes it contiguous
-    /// first; or writes an output through any strides but the last dimension's, which is 1.
+    /// True if its kernel reads an input through any strides; otherwise the planner makes it contiguous
+    /// first. Of an output, true if it writes through any strides but the last dimension's, which is 1.
     fn strided(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType], port: Port) -> bool;
 
-    /// Whether and how the device runs a row program that keeps the limits of its [`Target`].
+    /// The device's support of a row program that keeps the limits of its [`Target`].
     fn program(&self, _: &RowProgram) -> Support {
         Support::Native
     }
@@ -75,7 +75,7 @@ impl DTypeSet {
         DTypeSet(self.0 & !DTypeSet::of(dtypes).0)
     }
 
-    /// Whether a type is in the set.
+    /// True if a type is in the set.
     pub const fn contains(self, dtype: DType) -> bool {
         self.0 >> dtype as u16 & 1 == 1
     }
@@ -89,8 +89,9 @@ pub struct DTypeSupport {
     /// Types that row programs load and store.
     pub rows: DTypeSet,
     /// Types that row programs compute in: of floats F32 and F64, of integers I32 and I64. Boolean logic is
-    /// always there. Without F64, updates are computed in pairs of f32 (`pass::split_wide`); without I64, integers in
-    /// i32 where ranges prove that they fit (`pass::narrow_integers`), and i64 is storage alone.
+    /// always there. Without F64, updates are computed in pairs of f32 (`pass::split_wide`). Without I64,
+    /// integers are computed in i32 where ranges prove that they fit (`pass::narrow_integers`), and i64 is
+    /// storage alone.
     pub arithmetic: DTypeSet,
     /// Narrowest type in which row programs sum f32 and narrower floats.
     pub accumulator: DType,
@@ -126,8 +127,8 @@ pub struct TargetMemory {
     pub alignment: usize,
     /// Spaces that hold segments of plans; the first is where plans live.
     pub spaces: Vec<MemorySpace>,
-    /// Workspaces of at most so many bytes share one place in the arena, from the first step of a plan that
-    /// has one to the last: they stay in the caches. Each kernel is given all of that place.
+    /// Workspaces of at most so many bytes share one place in the arena, from the first step that has one to
+    /// the last. They stay in the caches. Each kernel is given all of that place.
     pub shared_workspace: usize,
 }
 
@@ -138,20 +139,20 @@ pub struct MemorySpace {
     pub name: String,
     /// Size in bytes, if it is known.
     pub bytes: Option<u64>,
-    /// Whether the host addresses it directly.
+    /// True if the host addresses it directly.
     pub host: bool,
 }
 
 /// When an operand of a row program is transposed before, so that its columns become contiguous.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TransposeCosts {
-    /// Whether one reduction of a strided operand costs more than its transposition.
+    /// True if one reduction of a strided operand costs more than its transposition.
     pub reductions: bool,
     /// Functions of one strided operand that cost more than its transposition.
     pub functions: &'static [Unary],
 }
 
-/// What recomputation in the backward pass is worth.
+/// The worth of recomputation in the backward pass.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RecomputeCosts {
     /// Most instructions that recompute one value.
@@ -227,12 +228,12 @@ pub struct Target {
     /// True if row programs that it does not compute run on the host, through the reference definition, as
     /// operators without a kernel do (`pass::on_host`). Otherwise they are refused.
     pub has_host: bool,
-    /// What depends on an operator.
+    /// Facts that depend on an operator.
     pub operators: Arc<dyn Operators>,
 }
 
 impl Target {
-    /// A device of cores with caches that computes in every type: what passes assume where no device is at
+    /// A device of cores with caches that computes in every type. Passes assume it where no device is at
     /// hand, as in tests of graphs alone. Devices state their own figures.
     pub fn generic(operators: Arc<dyn Operators>) -> Target {
         use DType::{BF16, F16, F32, F64};
@@ -268,8 +269,8 @@ impl Target {
         }
     }
 
-    /// How the device runs an operator of any body on given types. Errors of the operator's own rules count
-    /// as missing.
+    /// The device's support of an operator of any body on given types. Errors of the operator's own rules
+    /// count as missing.
     pub fn support(&self, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Support {
         if let Some(t) = cx.present().chain(outs).find(|t| !self.dtypes.storage.contains(t.dtype)) {
             return Support::Missing(format!("{} has no {} in memory", self.name, t.dtype));
@@ -290,7 +291,7 @@ impl Target {
         self.dtypes.rows == DTypeSet::ALL && computes(DType::F64) && computes(DType::I64)
     }
 
-    /// How the device runs a row program.
+    /// The device's support of a row program.
     pub fn program(&self, p: &RowProgram) -> Support {
         let missing = |what: String| Support::Missing(format!("{} has no {what}", self.name));
         for o in p.reads.iter().chain(&p.writes) {

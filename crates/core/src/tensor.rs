@@ -41,9 +41,9 @@ impl fmt::Debug for TensorType {
 /// The numbers of a [`Tensor`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data {
-    /// Of a floating-point tensor.
+    /// Numbers of a floating-point tensor.
     Float(Vec<f64>),
-    /// Of an integer or boolean tensor (0 and 1).
+    /// Numbers of an integer tensor, or of a boolean one (0 and 1).
     Int(Vec<i64>),
 }
 

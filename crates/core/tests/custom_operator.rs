@@ -1,5 +1,5 @@
 //! A pointwise operator from outside is one file (`custom_operator/quick_gelu.rs`) and one line (`register`
-//! below): it is then imported, differentiated, fused, planned and tested like Headwater's own, and no device
+//! below). It is then imported, differentiated, fused, planned and tested like Headwater's own, and no device
 //! knows of it.
 
 #[path = "custom_operator/quick_gelu.rs"]

@@ -1,6 +1,6 @@
-//! The module graph of the workspace: which files name which. Siblings of a folder do not import each other in
-//! circles, but for operators that are each other's derivatives, for [`MUTUAL`], and for the circles of [`KNOWN`],
-//! which only become fewer.
+//! The module graph of the workspace: the files that name each other. Siblings of a folder do not import each
+//! other in circles. Exceptions are operators that are each other's derivatives, [`MUTUAL`], and the circles
+//! of [`KNOWN`], which only become fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Of what is read in part that part alone is made: fewer rows forward and backward, the same loss and
+//! Values that are read in part are made in part: fewer rows forward and backward, the same loss and
 //! gradients.
 
 use headwater_core::graph::{InputRole, OutputRole};
@@ -16,7 +16,7 @@ const TOKENS: usize = 5;
 const HEADS: usize = 2;
 const WIDTH: usize = 6;
 
-/// What a model varies.
+/// Features in which models vary.
 #[derive(Clone, Copy, Debug)]
 struct Model {
     causal: bool,
@@ -171,7 +171,7 @@ fn attention_whose_queries_are_not_alike_stays() {
     for model in [Model { causal: true, ..PLAIN }, Model { dropout: true, ..PLAIN }] {
         let [linear, attention] = narrowed(model);
         assert_eq!(attention, vec![vec![BATCH, HEADS, TOKENS, WIDTH / HEADS]; 2], "{model:?}");
-        // What comes after it is narrow all the same.
+        // Nodes after it are narrow all the same.
         assert_eq!(linear[6..10], [&ALL[..], &ALL, &ALL, &[BATCH, 1, WIDTH]], "{model:?}");
     }
 }

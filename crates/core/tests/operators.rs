@@ -1,6 +1,6 @@
-//! What must hold of every operator, made from its own cases: a type rule that no input can break; and of
-//! every operator that a model can name, a body that computes whatever the rule accepts. (Operators without
-//! schemas, or with schemas of our own, stand only where passes put them, on types that fit.)
+//! Properties of every operator, made from its own cases: no input can break its type rule. The body of every
+//! operator that a model can name computes whatever the rule accepts. (Operators without schemas, or with
+//! schemas of our own, stand only where passes put them, on types that fit.)
 
 use headwater_core::diagnostic::Code;
 use headwater_core::ops::{Body, Case, OpCx, OpDef};
@@ -67,8 +67,7 @@ fn every_body_computes_what_its_rule_accepts() {
                     };
                     case.draw(1).into_iter().zip(&types).map(cast).collect()
                 };
-                // What is wrong with the numbers is no fault of the types. A decomposition refuses them
-                // through its parts.
+                // Wrong numbers are no fault of the types. A decomposition refuses them through its parts.
                 let allowed: &[Code] =
                     if matches!(op.body, Body::Decompose(_)) { &REFUSALS } else { &[Code::Value] };
                 wrong.extend(exercise(op, &case.attrs, &types, &draw, allowed).err());
@@ -83,7 +82,7 @@ fn every_body_computes_what_its_rule_accepts() {
 const SIZES: [usize; 8] = [0, 1, 2, 3, 7, 1 << 31, 1 << 40, (isize::MAX as usize) - 1];
 const INTS: [i64; 12] = [0, 1, -1, 2, -2, 3, 7, i32::MAX as i64, 1 << 40, i64::MAX, i64::MIN, i64::MIN + 1];
 
-/// How a body may refuse what its rule let through.
+/// Refusals that a body may make of what its rule let through.
 const REFUSALS: [Code; 6] =
     [Code::Value, Code::Attribute, Code::Shape, Code::DType, Code::Size, Code::Unsupported];
 

@@ -148,7 +148,7 @@ fn errors_name_line_and_column() {
     }
 }
 
-/// What may stand anywhere in a text.
+/// Pieces that may stand anywhere in a text.
 const PIECES: &[&str] = &[
     "%0",
     "_",

@@ -121,7 +121,7 @@ fn exchanged_states_are_saved_before_they_are_overwritten() {
 #[test]
 fn results_take_the_place_of_what_nobody_reads_any_more() {
     let gelu = |b: &mut Builder, v| b.one(&ops::pointwise::gelu::GELU, &[v], Attrs::new()).unwrap();
-    // What is built on x, and how many buffers of x's size that takes.
+    // A graph built on x, and the number of buffers of x's size that it takes.
     type Build = fn(&mut Builder, ValueId, &dyn Fn(&mut Builder, ValueId) -> ValueId) -> ValueId;
     let cases: [(&str, Build, usize); 5] = [
         ("a chain goes in place", |b, x, f| (0..5).fold(x, |v, _| f(b, v)), 1),

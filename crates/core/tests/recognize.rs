@@ -1,5 +1,5 @@
 //! Spelled-out operators are recognised, with the roundings of the original and the gradients of the
-//! operator; and what real models put around norms becomes one row program with them.
+//! operator. Operators that real models put around norms become one row program with them.
 
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::ops::attention::sdpa::SDPA;
@@ -15,10 +15,10 @@ const ROWS: usize = 5;
 const COLS: usize = 24;
 const EPS: f64 = 1e-6;
 
-/// What a model varies.
+/// Features in which models vary.
 #[derive(Clone, Copy, Debug)]
 struct Spelling {
-    /// Of the input.
+    /// Dtype of the input.
     dtype: DType,
     weight: Option<DType>,
     /// The weight is the first factor.
@@ -132,7 +132,7 @@ fn the_norm_of_models_becomes_the_operator_with_its_roundings() {
             }
         }
         assert_eq!(got[0].floats(), want, "{how:?}");
-        // The original rounds to f32 after each of its operations, seven of them, which may cross a boundary
+        // The original rounds to f32 after each of its operations, seven of them. They may cross a boundary
         // of the narrower dtypes' roundings: one step of each.
         let own = reference::run(&original, &inputs).unwrap();
         let step = how.dtype.epsilon() * if low { 2.0 } else { 8.0 };
@@ -338,7 +338,7 @@ fn keys_repeated_for_the_heads_that_share_them_are_shared() {
         assert_eq!(want[0], got[0], "the forward pass computes the same");
         for (want, got) in want.iter().zip(&got) {
             for (w, g) in want.floats().iter().zip(got.floats()) {
-                // Of each key's gradient the heads' sums are added in another order: some tens of terms of
+                // The heads' sums of each key's gradient are added in another order: some tens of terms of
                 // order 1.
                 assert!((w - g).abs() <= 64.0 * f64::EPSILON * (1.0 + w.abs()), "{w} {g}");
             }

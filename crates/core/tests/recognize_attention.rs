@@ -16,7 +16,7 @@ const S: usize = 5;
 const E: usize = 2;
 const EV: usize = 3;
 
-/// What a model varies.
+/// Features in which models vary.
 #[derive(Clone, Copy, Debug)]
 struct Spelling {
     dtype: DType,

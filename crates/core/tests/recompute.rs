@@ -118,9 +118,9 @@ fn norms_and_gated_units_are_made_again() {
     for norm in [&ops::norm::rms_norm::RMS_NORM, &ops::norm::layer_norm::LAYER_NORM] {
         let graph = gated(4, norm, DType::F64);
         let (again, programs) = checked(&graph);
-        // For each layer the norm's result and the gated product, for the weights' gradients; the product by
-        // the program that makes the gradients of what it is made from, while for the norm too much would
-        // wait. What `up` needs of silu is made where it is used.
+        // For each layer the norm's result and the gated product, for the weights' gradients. The product is
+        // made by the program that makes the gradients of what it is made from; for the norm too much would
+        // wait. The part of silu that `up` needs is made where it is used.
         assert_eq!(programs, 4, "{again}");
         // Kept of a layer are three products and the norm's operand; no longer the norm's result, silu and
         // the product.

@@ -56,8 +56,8 @@ fn assert_same(a: &Graph, b: &Graph) {
     }
 }
 
-/// Layers of a gated linear unit with a norm, dropout and a residual, as in Llama; wide enough for
-/// activations to be most of the memory. In f64, in which the reference computes.
+/// Layers of a gated linear unit with a norm, dropout and a residual, as in Llama. They are wide enough for
+/// activations to be most of the memory. Numbers are f64, in which the reference computes.
 fn gated(layers: usize, tokens: usize) -> Graph {
     let mut b = Builder::new();
     let mut x = b.input("x", TensorType::new(DType::F64, [2, tokens, 16]), InputRole::User);

@@ -1,5 +1,5 @@
 //! Simplification is exact: outputs keep their bits in the reference interpreter, for every operator and for
-//! random graphs; and each rewrite happens where it should, and not where it would not be exact.
+//! random graphs. Each rewrite happens where it should, and not where it would not be exact.
 
 mod common;
 
@@ -189,8 +189,8 @@ fn large_constants_are_neither_folded_nor_kept_alive() {
     );
     let s = simplify(graph);
     let names: Vec<_> = s.graph.nodes.iter().map(|n| n.op.name).collect();
-    // The product is one number everywhere; its sum is too large to run now, the view free, and a second
-    // large tensor cheaper to make again than to keep.
+    // The product is one number everywhere, and its sum is too large to run now. The view is free, and a
+    // second large tensor is cheaper to recompute than to keep.
     assert_eq!(names, ["full", "sum", "full", "expand", "full"]);
 }
 
@@ -319,7 +319,7 @@ fn random_graph(choices: &[(u8, u8, u8)]) -> Graph {
             7 => b.one(&ops::reduce::sum::SUM, &[x], Attrs::new().with("dim", [0]).with("keepdim", true)),
             _ => b.one(&ops::pointwise::gelu::GELU, &[x], Attrs::new()),
         };
-        // What an operator refuses is left out.
+        // Cases that an operator refuses are left out.
         values.extend(made.ok());
     }
     for (i, &v) in values.iter().rev().take(3).enumerate() {
@@ -392,7 +392,7 @@ fn slices_that_do_not_overlap_are_joined() {
     };
     assert_eq!(of(&[[0, 2], [2, 3], [3, 7]], false), (3, 0));
     assert_eq!(of(&[[4, 5], [0, 2]], true), (2, 0));
-    // What overlaps begins another tensor.
+    // A slice that overlaps begins another tensor.
     assert_eq!(of(&[[0, 1], [4, 6], [5, 7], [0, 2]], false), (4, 0));
     assert_eq!(of(&[[0, 2], [4, 5], [1, 4], [5, 7]], false), (3, 1));
     assert_eq!(of(&[[0, 2], [1, 4]], true), (0, 2));

@@ -189,7 +189,7 @@ fn corpus() -> &'static [String] {
     })
 }
 
-/// What may stand anywhere in a text.
+/// Pieces that may stand anywhere in a text.
 const PIECES: &[&str] = &[
     "%0",
     "%99",
@@ -228,7 +228,7 @@ const PIECES: &[&str] = &[
 
 fn survives(text: &str) {
     if let Ok(graph) = parse(text, registry()) {
-        // What parses prints, verifies (with whatever verdict), and parses again to the same text.
+        // A text that parses prints, verifies (with whatever verdict), and parses again to the same text.
         let _ = verify(&graph);
         let text = graph.to_string();
         assert_eq!(parse(&text, registry()).unwrap().to_string(), text);

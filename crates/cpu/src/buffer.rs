@@ -29,7 +29,7 @@ enum Owner {
     Lent(NonNull<dyn Foreign>),
 }
 
-// SAFETY: the memory is read and written under `users` alone, as a lock that any thread may take; the owner
+// SAFETY: the memory is read and written under `users` alone, as a lock that any thread may take. The owner
 // is `Send`, and is not touched before it is dropped.
 unsafe impl Send for CpuBuffer {}
 // SAFETY: as above.

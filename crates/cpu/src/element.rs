@@ -8,7 +8,7 @@ use std::any::TypeId;
 
 /// A type whose values lie in tensors. `u8` holds both `u8` and `bool` (bytes 0 and 1).
 pub trait Element: bytemuck::Pod + Send + Sync + PartialEq + PartialOrd + std::fmt::Debug {
-    /// Whether tensors of `dtype` hold this type.
+    /// True if tensors of `dtype` hold this type.
     fn holds(dtype: DType) -> bool;
 }
 
@@ -93,7 +93,7 @@ pub trait Wide:
     fn sigmoid(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
-    /// Whether this is not a number.
+    /// True if this is not a number.
     fn is_nan(self) -> bool;
     /// The same number.
     fn to_f64(self) -> f64;

@@ -26,7 +26,7 @@ pub(crate) struct Loaded {
     pool: Pool,
     scratch: Scratch,
     failure: Option<Error>,
-    /// Of each step, if they are measured.
+    /// Seconds of each step, if they are measured.
     seconds: Vec<f64>,
 }
 
@@ -34,7 +34,7 @@ struct LoadedSegment {
     name: String,
     /// Least size.
     bytes: usize,
-    /// Whether a step writes there.
+    /// True if a step writes there.
     written: bool,
 }
 
@@ -127,7 +127,7 @@ impl Loaded {
 struct Taken<'a> {
     memory: &'a [Arc<dyn Buffer>],
     segments: &'a [LoadedSegment],
-    /// How many of the first are taken.
+    /// Number of the first that are taken.
     count: usize,
 }
 
@@ -218,7 +218,7 @@ fn load(plan: &Plan, step: &Step, pool: &Pool, tier: Tier, kernels: &Kernels) ->
     }
 }
 
-/// Whether the elements of a row follow each other, and no two indices share an element.
+/// True if the elements of a row follow each other, and no two indices share an element.
 fn rows_are_dense(w: &View) -> bool {
     let mut dims: Vec<_> = w.shape().iter().zip(w.strides()).filter(|(n, _)| **n != 1).collect();
     let last = w.shape().last().is_none_or(|&n| n == 1) || w.strides().last() == Some(&1);

@@ -3,8 +3,9 @@
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// Bytes that this process can still take: the least of what the machine has (available memory and free swap), of what its
-/// control group leaves, and of its limit of address space (`ulimit -v`). `None` where the system tells nothing.
+/// Bytes that this process can still take: the least of three limits. They are the machine's available memory
+/// and free swap, what its control group leaves, and its address space (`ulimit -v`). `None` where the system
+/// tells nothing.
 pub fn free() -> Option<usize> {
     [machine(), group(Path::new("/sys/fs/cgroup")), address_space()].into_iter().flatten().min()
 }

@@ -1,6 +1,6 @@
-//! What this processor and its memory do at best, on the threads in use: the yardstick that kernels are held
-//! against. Measured, not looked up: the best of several runs, each long enough for the clock to settle, or
-//! run by run in turns with what is held against it.
+//! Limits of this processor and its memory on the threads in use: the yardstick that kernels are held
+//! against. They are measured, not looked up: the best of several runs, each long enough for the clock to
+//! settle. Arithmetic is measured also run by run, in turns with what is held against it.
 //!
 //! Knows threads and instruction sets; nothing of kernels, plans or operators.
 
@@ -35,8 +35,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Floating-point operations a second for products of operands of this dtype. f16 is widened to f32 in
-    /// registers, so that f32's limit is its own; so is bf16 in all that is no product.
+    /// Floating-point operations a second for products of operands of this dtype. The limit of f16 is that of
+    /// f32, to which it is widened in registers; so is that of bf16 in all but products.
     pub fn flops(&self, dtype: DType) -> f64 {
         match dtype {
             DType::F64 => self.f64,
@@ -93,16 +93,16 @@ fn best(runs: usize, work: f64, mut run: impl FnMut()) -> f64 {
 /// Multiply-adds in registers, in floating-point operations a second: what [`Limits`] says of the same name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arithmetic {
-    /// Of f32.
+    /// Rate in f32.
     pub f32: f64,
-    /// Of f64.
+    /// Rate in f64.
     pub f64: f64,
     /// For products of bf16.
     pub bf16: f64,
 }
 
-/// Measures arithmetic alone, which touches nothing but registers, so that it can be measured in turns with
-/// what is held against it: a run takes some hundredths of a second.
+/// Measures arithmetic alone, which touches nothing but registers. So it can be measured in turns with what
+/// is held against it: a run takes some hundredths of a second.
 pub fn arithmetic(pool: &Pool, tier: Tier, workload: Workload) -> Arithmetic {
     let threads = pool.threads();
     let each = |f: &(dyn Fn() -> f64 + Sync)| {
@@ -168,8 +168,8 @@ const BLOCK: usize = 1 << 20;
 /// two a cycle).
 const REGISTERS: usize = 12;
 
-/// Those of a tier with 32: a product of pairs of bf16 takes 6 cycles on Zen 5, of which twelve would hide
-/// just that, and a tenth of the peak was missed with them.
+/// Sums of a tier with 32 registers. A product of pairs of bf16 takes 6 cycles on Zen 5; twelve sums would
+/// just hide that, and missed a tenth of the peak.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const REGISTERS_OF_32: usize = 24;
 

@@ -1,11 +1,12 @@
-//! Elementary functions. In f32 they have neither branches nor tables, so that loops over them vectorise; the
+//! Elementary functions. In f32 they have neither branches nor tables, so that loops over them vectorise. The
 //! polynomials are fits of least maximal relative error over the reduced interval. Their products are added
-//! with one rounding, which the portable tier of a processor that lacks the instruction pays with a call, to
+//! with one rounding. The portable tier of a processor that lacks the instruction pays a call for that, to
 //! the same bits. In f64, which serves checking, they are the standard library's. The tests measure every f32
 //! function against f64; its bound is stated with it.
 
-/// What the functions are written in: vectors of f32, masks and the bits of either. One implementation is a
-/// plain number, another a vector of the processor, a third writes machine code; so all compute the same.
+/// The type that the functions are written in: vectors of f32, masks and the bits of either. One
+/// implementation is a plain number, another a vector of the processor, a third writes machine code. So all
+/// compute the same.
 pub(crate) trait Ops {
     /// A vector of f32, or of their bits.
     type V: Copy;
@@ -201,9 +202,8 @@ pub(crate) mod vector {
         l.or(magnitude, sign)
     }
 
-    /// Powers of 2 in steps of an eighth: what is subtracted from the number of eighths, in the place where
-    /// an exponent's integer and the first three bits of the mantissa stand, so that the bits of the power
-    /// are left.
+    /// Powers of 2 in steps of an eighth. It is subtracted from the number of eighths, in the place of an
+    /// exponent's integer and the first three bits of the mantissa. The bits of the power are left.
     const EIGHTHS: [u32; 8] = {
         const BITS: [u32; 8] = [
             0x3f80_0000,
@@ -250,7 +250,7 @@ pub(crate) mod vector {
         l.mul(y, rest)
     }
 
-    /// What makes an integer of eighths stand in the low bits, with the bias of an exponent.
+    /// The number that makes an integer of eighths stand in the low bits, with the bias of an exponent.
     const BIASED: f32 = SHIFT + 8.0 * 127.0;
 
     /// 2 to the power of eighths that were added to [`BIASED`], and of `r` further ones, from -½ to ½.
@@ -273,8 +273,8 @@ pub(crate) mod vector {
         power(l, shifted, r)
     }
 
-    /// The power of 2 that eˣ is: eighths as [`power`] takes them, and what is left of them, off by as much
-    /// as log₂ e is rounded.
+    /// The power of 2 that eˣ is: eighths as [`power`] takes them, and the remainder. The latter is off by as
+    /// much as log₂ e is rounded.
     #[inline(always)]
     fn eighths<L: Ops>(l: &mut L, x: L::V) -> (L::V, L::V) {
         let (log2e, shift) = (l.num(8.0 * std::f32::consts::LOG2_E), l.num(BIASED));
@@ -451,7 +451,7 @@ pub(crate) mod vector {
         let down = l.or(x, sign);
         let down = l.max(low, down);
         let (shifted, r) = eighths(l, down);
-        // What log₂ e lacks as an f32: a result near 0 is as good as this exponential is.
+        // The part of log₂ e that an f32 lacks: a result near 0 is as good as this exponential is.
         let rest = l.num(8.0 * 1.925_963e-8);
         let r = l.fma(down, rest, r);
         let e = power(l, shifted, r);

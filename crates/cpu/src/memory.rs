@@ -16,7 +16,7 @@ pub struct CpuMemory {
     map: Option<MmapMut>,
 }
 
-/// Bytes from which a block is mapped, and asks for pages of that size: they are walked with fewer address
+/// Bytes from which a block is mapped, and asks for pages of that size. They are walked with fewer address
 /// translations and touched with fewer page faults.
 const LARGE: usize = 2 << 20;
 

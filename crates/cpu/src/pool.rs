@@ -2,11 +2,11 @@
 //! never matters.
 //!
 //! The caller works too. The others look out for work for a moment before they sleep, so that the many small
-//! steps of a plan need no wake-up; whoever comes late, or is not given a core, is not waited for: only a
+//! steps of a plan need no wake-up. Whoever comes late, or is not given a core, is not waited for: only a
 //! block that was taken is.
 //!
-//! Each thread has a share of consecutive blocks and takes them in order, so that what one of its blocks asks
-//! of memory for the next is of use; who is done takes from the ends of the others' shares.
+//! Each thread has a share of consecutive blocks and takes them in order. So what one of its blocks asks of
+//! memory for the next is of use. Who is done takes from the ends of the others' shares.
 
 use crate::free;
 use std::any::Any;
@@ -86,7 +86,7 @@ impl Pool {
     }
 
     /// Runs `f(thread, block)` for every block. A pool in use, by another caller or by one of its own blocks,
-    /// does not divide the work: it is done by the calling thread, as thread 0.
+    /// does not divide the work. It is done by the calling thread, as thread 0.
     fn run<F: Fn(usize, usize) + Sync>(&self, blocks: usize, f: F) {
         if blocks > 1 && self.threads > 1 && u32::try_from(blocks).is_ok() {
             // A block that panicked has poisoned the lock, which guards no data.
@@ -127,7 +127,7 @@ impl Crew {
         let shares = (0..threads).map(|_| Share::default()).collect();
         let post = Arc::new(Post { patience, shares, ..Post::default() });
         let mut crew = Crew { members: Vec::new(), turn: Mutex::new(()), post };
-        // What a thread does to begin belongs to no step: all have begun before the pool is used.
+        // A thread's own beginning belongs to no step: all have begun before the pool is used.
         let (begins, begun) = channel();
         for thread in 1..threads {
             let (post, begins) = (Arc::clone(&crew.post), begins.clone());
@@ -156,7 +156,7 @@ impl Drop for Crew {
     }
 }
 
-/// How often a thread looks for work before it sleeps: about a tenth of a millisecond.
+/// Number of times that a thread looks for work before it sleeps: about a tenth of a millisecond.
 const LOOKS: usize = 4000;
 
 /// Work handed out at one time.
@@ -191,7 +191,7 @@ impl Share {
     }
 }
 
-/// Where work is handed out.
+/// The place where work is handed out.
 #[derive(Default)]
 struct Post {
     /// From the low bits: threads that have joined the job, whether it is open to join, and the number of the
@@ -202,7 +202,7 @@ struct Post {
     job: UnsafeCell<Option<Job>>,
     /// For each thread. Set while the gate is closed and nobody has joined.
     shares: Vec<Share>,
-    /// What a block threw.
+    /// The panic of a block.
     thrown: Mutex<Option<Box<dyn Any + Send>>>,
     patience: usize,
     sleepers: AtomicUsize,

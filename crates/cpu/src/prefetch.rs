@@ -65,8 +65,8 @@ impl Prefetch {
         self.left
     }
 
-    /// The next runs, at most `n`, for a call of the microkernel on `blocks` register tiles of depth `k`: none if
-    /// it has no whole tile.
+    /// The next runs, at most `n`, for a call of the microkernel on `blocks` register tiles of depth `k`.
+    /// None if it has no whole tile.
     #[inline(always)]
     pub fn take(&mut self, n: usize, blocks: usize, k: usize) -> TilePrefetch {
         let (steps, n) = (k / K_UNROLL, n.min(self.left));
@@ -123,8 +123,8 @@ impl PacedPrefetch {
     }
 }
 
-/// A prefetch by a call of the microkernel, evenly while it sums: so loads that the tile itself waits for do not
-/// queue behind many that go to memory.
+/// A prefetch by a call of the microkernel, evenly while it sums. So loads that the tile itself waits for do
+/// not queue behind many that go to memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TilePrefetch {
     at: usize,

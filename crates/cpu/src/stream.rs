@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A stream of the CPU; see the contract in [`headwater_core::device`].
 #[derive(Debug, Default)]
 pub struct CpuStream {
-    /// What went wrong and has not been reported, or is sticky.
+    /// The failure that has not been reported, or is sticky.
     failure: Mutex<Option<Error>>,
 }
 
@@ -26,7 +26,7 @@ impl CpuStream {
         Ok(())
     }
 
-    /// What went wrong; an error in data is over then.
+    /// Reports a failure; an error in data is over then.
     fn report(&self) -> Result<()> {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         match failure.clone() {

@@ -57,8 +57,8 @@ pub(crate) fn target(threads: usize, tier: Tier, kernels: Arc<Kernels>) -> Targe
     }
 }
 
-/// Nominal rates: two fused multiply-adds of full vectors a cycle at 3 GHz on every thread, and 10 GB/s of
-/// memory traffic for each of at most 16 threads.
+/// Nominal rates. They are two fused multiply-adds of full vectors a cycle at 3 GHz on every thread. Memory
+/// traffic is 10 GB/s for each of at most 16 threads.
 fn rates(threads: usize, tier: Tier) -> Rates {
     let flops = threads as f64 * 3e9 * 4.0 * lanes(tier, 4) as f64;
     let low_flops = if pairs(tier) { 2.0 * flops } else { flops };

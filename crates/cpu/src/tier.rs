@@ -103,7 +103,7 @@ fn choose(asked: Option<&str>, highest: Tier) -> Result<Tier> {
 
 /// A loop to be compiled for each tier.
 pub(crate) trait Loop {
-    /// What it gives.
+    /// Its result.
     type Out;
     /// Runs it. To be marked `#[inline(always)]`, as all that it calls.
     fn run(self) -> Self::Out;

@@ -10,7 +10,7 @@ use headwater_core::{DType, Layout, Shape, TensorType, ensure, fail};
 
 /// An operand that a step reads.
 ///
-/// Invariant: while a step runs, `ptr` is the address of index 0, every index of `layout` lies in one live
+/// Invariant: while a step runs, `ptr` is the address of index 0. Every index of `layout` lies in one live
 /// segment, and nobody writes there (row programs that work in place go by other means).
 #[derive(Debug)]
 pub struct View {
@@ -107,7 +107,7 @@ impl View {
         Some((self.place.segment, start..self.place.byte.wrapping_add_signed((hi + 1) * size as isize)))
     }
 
-    /// Whether the spans of memory from first to last element of two operands meet.
+    /// True if the spans of memory from first to last element of two operands meet.
     pub(crate) fn meets(&self, other: &View) -> bool {
         match (self.hull(), other.hull()) {
             (Some((s, a)), Some((t, b))) => s == t && a.start < b.end && b.start < a.end,
@@ -135,7 +135,7 @@ impl View {
         TensorType { dtype: self.dtype, shape: self.layout.shape.clone() }
     }
 
-    /// Whether the elements lie in row-major order without gaps.
+    /// True if the elements lie in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
     }
@@ -163,7 +163,7 @@ impl View {
             return &[];
         }
         // SAFETY: by the invariant the `n` elements from `ptr` lie in one live segment and nobody writes them
-        // while `self` is borrowed; every bit pattern is a `T` (Pod); the address was checked to be aligned.
+        // while `self` is borrowed. Every bit pattern is a `T` (Pod); the address was checked to be aligned.
         unsafe { std::slice::from_raw_parts(ptr, n) }
     }
 

@@ -1,5 +1,6 @@
-//! Workspaces of kernels, and their slices for threads. A kernel asks for a least size and uses all that it is given,
-//! spread so that each thread works where it worked before: its slice is then still in its caches.
+//! Workspaces of kernels, and their slices for threads. A kernel asks for a least size and uses all that it
+//! is given. It is spread so that each thread works where it worked before: its slice is then still in its
+//! caches.
 
 use crate::pool::Pool;
 use bytemuck::Pod;

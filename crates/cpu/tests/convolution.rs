@@ -66,7 +66,7 @@ fn check(c: &Geometry, dtypes: &[DType]) {
             .collect();
         let want = reference::run(&wide, &exact).unwrap();
         let sizes = reference::run(&wide, &magnitudes).unwrap();
-        // What each sums: input channels and taps, output channels and taps, samples and positions.
+        // Terms that each sums: input channels and taps, output channels and taps, samples and positions.
         let of = |n: usize| inputs[n].ty.shape.to_vec();
         let taps: usize = c.w[2..].iter().product();
         let positions: usize = of(3)[2..].iter().product();
@@ -128,8 +128,8 @@ fn odd_geometry() {
         (&[2, 6, 2, 30], &[5, 6, 1, 1], 1, [&[2, 1], &[0, 0], &[1, 1]]),
         (&[2, 6, 3, 600], &[5, 6, 1, 1], 1, [&[3, 1], &[0, 0], &[1, 1]]),
         (&[2, 6, 4, 2, 30], &[5, 6, 1, 1, 1], 1, [&[1, 2, 1], &[0, 0, 0], &[1, 1, 1]]),
-        // Patches: an even and an odd number of them, with some of the image left, wider strides than
-        // kernels, a whole patch of padding and a part of one, single lines, one and three dimensions.
+        // Patches: an even and an odd number of them, with some of the image left, and wider strides than
+        // kernels. A whole patch of padding and a part of one, single lines, one and three dimensions.
         (&[2, 3, 64, 96], &[21, 3, 16, 16], 1, [&[16, 16], &[0, 0], &[1, 1]]),
         (&[3, 3, 32, 80], &[18, 3, 16, 16], 1, [&[16, 16], &[0, 0], &[1, 1]]),
         (&[3, 3, 35, 85], &[18, 3, 16, 16], 1, [&[16, 16], &[0, 0], &[1, 1]]),
@@ -159,7 +159,7 @@ fn odd_geometry() {
         (&[2, 4, 9, 11], &[6, 4, 1, 1], 1, [&[2, 2], &[2, 3], &[1, 1]]),
         (&[2, 3, 5, 6, 7], &[4, 3, 3, 3, 3], 1, [&[2, 2, 2], &[1, 1, 1], &[1, 1, 1]]),
         // Large cells, of single taps that padding and what is left of the image cut, of several taps, and
-        // larger than is sensible; many images with padding; a stride beyond all measure.
+        // larger than is sensible. Many images with padding, and a stride beyond all measure.
         (&[2, 5, 21, 23], &[7, 5, 4, 4], 1, [&[5, 5], &[1, 1], &[1, 1]]),
         (&[2, 3, 25, 27], &[4, 3, 7, 8], 1, [&[5, 6], &[2, 3], &[1, 1]]),
         (&[1, 1, 140, 137], &[2, 1, 71, 70], 1, [&[69, 68], &[1, 1], &[1, 1]]),
@@ -278,7 +278,7 @@ fn an_infinite_input_stays_where_it_is_met() {
     }
 }
 
-/// Of an infinite input the gradients of other channels' weights know nothing, however columns are summed.
+/// The gradients of other channels' weights know nothing of an infinite input, however columns are summed.
 #[test]
 fn an_infinite_input_stays_in_its_channel() {
     let cases: [(&[usize], &[usize], i64, usize); 8] = [

@@ -1,5 +1,5 @@
-//! An operator from outside with a kernel of its own is a file (`custom_kernel/discounted_cumsum.rs`) and a line
-//! (`with_kernels` below): it then runs natively, in every dtype that the kernel takes.
+//! An operator from outside with a kernel of its own is a file (`custom_kernel/discounted_cumsum.rs`) and a
+//! line (`with_kernels` below). It then runs natively, in every dtype that the kernel takes.
 
 #[path = "custom_kernel/discounted_cumsum.rs"]
 mod discounted_cumsum;

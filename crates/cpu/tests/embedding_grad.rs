@@ -1,5 +1,6 @@
-//! The gradient of an embedding as a library call: against sums in f64, with the error bound by its formula;
-//! every policy; the same bits for every method, tier, number of threads, and layout of the operands.
+//! The gradient of an embedding as a library call, against sums in f64, with the error bound by its formula.
+//! Every policy is tried, with the same bits for every method, tier, number of threads, and layout of the
+//! operands.
 
 use half::{bf16, f16};
 use headwater_core::ops::index::embedding_grad::{BadIndex, Method, Options, Overflow, Report};
@@ -490,7 +491,7 @@ fn clipping_leaves_the_norm_that_was_asked_for() {
     // Both norms are of f32 sums of up to 16 terms.
     assert!((outcome.norm.unwrap() / exact - 1.0).abs() < 17.0 * f32::EPSILON as f64);
     assert!((norm / 2.0 - 1.0).abs() < 20.0 * f32::EPSILON as f64, "{norm}");
-    // What is not finite is not hidden by a factor.
+    // Numbers that are not finite are not hidden by a factor.
     let mut bad = p.clone();
     bad.grad[5] = f64::NAN;
     assert!(bad.dense::<f32>().unwrap().0.iter().filter(|x| x.is_nan()).count() >= 33);

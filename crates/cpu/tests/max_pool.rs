@@ -1,4 +1,4 @@
-//! Maximum pooling of planes wide enough for vectors, against the reference: equal numbers, NaN and
+//! Maximum pooling of planes wide enough for vectors, against the reference. Cases are equal numbers, NaN and
 //! infinities, windows that reach into padding, and what does not fill a vector. Nothing is rounded, so every
 //! bit is known.
 

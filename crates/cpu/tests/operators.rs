@@ -1,6 +1,6 @@
-//! Every operator on every one of its cases, with its gradients, in every float dtype: planned, run on the
-//! CPU, and judged against the reference in f64. One, two and seven threads and every tier must give the same
-//! bits.
+//! Every operator on every one of its cases, with its gradients, in every float dtype. It is planned, run on
+//! the CPU, and judged against the reference in f64. One, two and seven threads and every tier must give the
+//! same bits.
 
 mod common;
 

@@ -22,10 +22,10 @@ pub(crate) struct Loaded {
     shared: Arc<Shared>,
 }
 
-/// What the tasks of a plan share.
+/// State that the tasks of a plan share.
 struct Shared {
     plan: Plan,
-    /// Of each step, the arena bytes that no step uses before it, and those that none uses after it.
+    /// For each step, the arena bytes that no step uses before it, and those that none uses after it.
     begins: Vec<Vec<Range<usize>>>,
     ends: Vec<Vec<Range<usize>>>,
     /// The plan's streams beside the one that it is submitted to, from number 1.
@@ -39,7 +39,7 @@ type Failure = Arc<Mutex<Option<Error>>>;
 #[derive(Default)]
 struct Progress {
     failure: Option<Error>,
-    /// Of each step, if they are measured.
+    /// Seconds of each step, if they are measured.
     seconds: Vec<f64>,
 }
 
@@ -76,7 +76,7 @@ impl Loaded {
     }
 }
 
-/// Where a step comes from.
+/// The origin of a step.
 fn origin(plan: &Plan, step: &Step) -> headwater_core::graph::Origin {
     plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default()
 }

@@ -5,10 +5,10 @@
 //! is right on any:
 //!
 //! * Work is delayed until somebody waits, and the streams take turns in an order that a seed decides ([`machine`]).
-//! * Vector clocks find two streams that use the same bytes, one of them to write, without an event between them; in
-//!   whatever order the two happened to run (Fidge 1988, Mattern 1989).
-//! * Fresh memory is poisoned, and so is what no step uses any more: a read of bytes that nobody wrote is an error that
-//!   names the operator and the model's line ([`memory`]).
+//! * Vector clocks find two streams that use the same bytes, one of them to write, without an event between
+//!   them. They do so in whatever order the two happened to run (Fidge 1988, Mattern 1989).
+//! * Fresh memory is poisoned, and so is what no step uses any more. A read of bytes that nobody wrote is an
+//!   error that names the operator and the model's line ([`memory`]).
 //! * Memory is aligned to 512 bytes and no host memory can be lent.
 //! * It computes in neither f64 nor i64, unless asked.
 //!

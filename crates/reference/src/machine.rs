@@ -15,12 +15,12 @@ impl fmt::Display for StreamId {
     }
 }
 
-/// How much of each stream is known to be over: a vector clock.
+/// The part of each stream that is known to be over: a vector clock.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Clock(BTreeMap<StreamId, u64>);
 
 impl Clock {
-    /// Whether work number `time` of a stream is over.
+    /// True if work number `time` of a stream is over.
     pub fn knows(&self, stream: StreamId, time: u64) -> bool {
         self.0.get(&stream).is_some_and(|&t| t >= time)
     }
@@ -64,7 +64,7 @@ enum Work {
 struct Job {
     time: u64,
     work: Work,
-    /// What the host knew when it submitted the job: that is over before the job begins.
+    /// The host's knowledge when it submitted the job: that work is over before the job begins.
     host: Clock,
 }
 
@@ -74,7 +74,7 @@ struct Queue {
     submitted: u64,
     done: u64,
     clock: Clock,
-    /// What was known after each mark that has come.
+    /// The knowledge after each mark that has come.
     marks: BTreeMap<u64, Clock>,
     failure: Option<Error>,
 }
@@ -84,7 +84,7 @@ pub struct Machine(Mutex<State>);
 
 struct State {
     streams: Vec<Queue>,
-    /// What the host has waited for.
+    /// The work that the host has waited for.
     host: Clock,
     random: u64,
 }
@@ -136,7 +136,7 @@ impl Machine {
     /// Does work until a mark of a stream has come; the host knows then what is over.
     ///
     /// # Errors
-    /// What went wrong on the stream, which keeps it.
+    /// The failure on the stream, which keeps it.
     pub(crate) fn await_mark(&self, mark: Mark) -> Result<()> {
         let mut state = self.lock();
         while state.streams[mark.stream.0 as usize].done < mark.time {
@@ -212,7 +212,7 @@ impl State {
         queue.clock.join(&host);
         queue.clock.join(&learnt.unwrap_or_default());
         match work {
-            // What is behind a failure is dropped.
+            // Jobs behind a failure are dropped.
             Work::Task(task) if queue.failure.is_none() => {
                 queue.failure = task(User { stream, time, clock: &queue.clock }).err();
             }

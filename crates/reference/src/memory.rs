@@ -9,7 +9,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What bytes hold that nobody wrote: as f32, f16 or bf16 a NaN that is easily recognised.
+/// The content of bytes that nobody wrote: as f32, f16 or bf16 a NaN that is easily recognised.
 pub const POISON: u8 = 0xFF;
 
 /// A buffer of the reference device.
@@ -23,7 +23,7 @@ pub struct ReferenceBuffer {
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub bytes: Vec<u8>,
-    /// Of each byte, whether somebody has written it.
+    /// For each byte, true if somebody has written it.
     written: Vec<bool>,
     uses: Vec<Use>,
 }

@@ -1,4 +1,4 @@
-//! What breaks the device contract is found, whatever the seed; what keeps it is not disturbed.
+//! Work that breaks the device contract is found, whatever the seed; work that keeps it is not disturbed.
 
 use headwater_core::device::{Buffer, Content, Device, Foreign, Stream};
 use headwater_core::graph::{Origin, parse};

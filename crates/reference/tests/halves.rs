@@ -14,8 +14,9 @@ use std::sync::Arc;
 const OUTPUTS: [&str; 3] = ["y", "hidden", "exp"];
 const WANTED: [&str; 7] = ["x", "filter", "scale", "shift", "weight", "z", "p"];
 
-/// Convolution, batch norm, which changes its buffers, and a product, with results in the middle: one through a
-/// permuting view, one (`exp`) that only its own derivative reads, and one (`kept`) without a cotangent.
+/// Convolution, batch norm, which changes its buffers, and a product, with results in the middle. One is
+/// through a permuting view, one (`exp`) is read by its own derivative alone, and one (`kept`) has no
+/// cotangent.
 fn model() -> Graph {
     let mut b = Builder::new();
     let user = |b: &mut Builder, name: &str, shape: &[usize]| {

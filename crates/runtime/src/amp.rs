@@ -26,20 +26,20 @@ pub struct AmpConfig {
     /// f32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low: Option<BTreeSet<String>>,
-    /// Whether batch norm stays in f32 at O2 (default: yes) and O3 (default: no).
+    /// True if batch norm stays in f32 at O2 (default: yes) and O3 (default: no).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_batchnorm: Option<bool>,
-    /// Whether there are f32 master weights at O2 (default: yes) and O3 (default: no).
+    /// True if there are f32 master weights at O2 (default: yes) and O3 (default: no).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master_weights: Option<bool>,
-    /// Whether low-precision weights without masters (O3) are rounded up or down by chance, so that steps too
+    /// True if low-precision weights without masters (O3) are rounded up or down by chance, so that steps too
     /// small for them count on average.
     pub stochastic_rounding: bool,
     /// A number, `dynamic` or `predictive`. Default: dynamic for f16 at O1 and O2, else 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
-    /// Name the first node that was not finite in every skipped step, not only in the one that ends the run:
-    /// costs another run of the step, unfused, and its memory.
+    /// Name the first node that was not finite in every skipped step, not only in the one that ends the run.
+    /// It costs another run of the step, unfused, and its memory.
     pub trace_skips: bool,
     /// Steps between counts of the gradients' elements that f16 flushes to zero; 0: never. Default: 100 for
     /// f16, where such a step takes about twice as long; bf16 has the range of f32 and needs none.
@@ -64,7 +64,7 @@ impl AmpConfig {
         }
     }
 
-    /// What they come to.
+    /// The properties that they come to.
     ///
     /// # Errors
     /// `Config` for combinations without meaning.
@@ -78,7 +78,7 @@ impl AmpConfig {
         self.settings().properties().map_err(|e| Error::config("amp", e.message))
     }
 
-    /// Whether underflow is counted in a step, counted from 0.
+    /// True if underflow is counted in a step, counted from 0.
     pub fn counts_underflow(&self, step: u64) -> bool {
         match self.underflow_every.unwrap_or(UNDERFLOW_EVERY) {
             0 => false,
@@ -110,7 +110,7 @@ mod text {
     use std::fmt::Display;
     use std::str::FromStr;
 
-    /// What a text that does not parse is told.
+    /// The message on a text that does not parse.
     fn parse<T: FromStr, E: Error>(s: &str) -> Result<T, E> {
         s.parse().map_err(|_| E::custom(format!("{s:?} is not known here")))
     }

@@ -62,20 +62,20 @@ pub struct TrainConfig {
     /// the same bits in more time. Refused before anything runs if it cannot be kept.
     /// Evaluation, and steps that look for underflow or NaN, are not held to it. Default: no limit.
     pub memory_budget: Option<Bytes>,
-    /// Bytes of gradients, in the parameters' dtype, at which a bucket is closed, as `bucket_cap_mb` of PyTorch's
-    /// `DistributedDataParallel`; the first bucket is closed at 1 MiB at most. Changes no number.
+    /// Bytes of gradients, in the parameters' dtype, at which a bucket is closed, as `bucket_cap_mb` of
+    /// PyTorch's `DistributedDataParallel`. The first bucket is closed at 1 MiB at most. Changes no number.
     pub bucket_size: Bytes,
-    /// Embeddings whose gradients have only the rows that a batch reads, and whose update steps only these:
-    /// `marked` (those with `sparse=True` in the model), `all` (and others of which a batch reads at most half the
-    /// rows) or `none`. Rows that a step does not read keep their values, moments and decay, as with SparseAdam.
-    /// Gradients are dense where batches are accumulated, and for optimizers that do not step each element by
-    /// itself, as the sections on them say.
+    /// Embeddings whose gradients have only the rows that a batch reads, and whose update steps only these.
+    /// They are `marked` (those with `sparse=True` in the model), `all` (also others of which a batch reads
+    /// at most half the rows) or `none`. Rows that a step does not read keep their values, moments and decay,
+    /// as with SparseAdam. Gradients are dense where batches are accumulated, and for optimizers that do not
+    /// step each element by itself, as the sections on them say.
     pub sparse_embeddings: Sparse,
     /// Form in which the optimizer keeps its moments between steps: `f32`, `bf16` or `int8`. With AdamW a parameter takes
     /// 16 bytes in f32, 12 with moments in bf16, 10 with moments in 8 bits. Steps are computed in f32 and rounded
     /// stochastically.
     pub moments: Moments,
-    /// What happens when gradients are not finite and no rule adapts the loss scale.
+    /// The reaction when gradients are not finite and no rule adapts the loss scale.
     pub nonfinite: NonFinite,
     /// A fault to try out what the run does then; not part of the settings that are written.
     #[serde(skip)]
@@ -99,11 +99,11 @@ pub struct FaultConfig {
     pub step: u64,
     /// Position of a node in the model's differentiated graph.
     pub node: NodeId,
-    /// What happens there.
+    /// The fault there.
     pub fault: Fault,
 }
 
-/// What happens when the gradients of a step are not finite. The parameters are left as they were in both
+/// The reaction when the gradients of a step are not finite. The parameters are left as they were in both
 /// cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -119,14 +119,14 @@ pub enum NonFinite {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InitConfig {
-    /// A `.safetensors` or `.npz` file, a checkpoint, a run's folder (its newest checkpoint), or a folder as
-    /// `save_pretrained` writes it, of one file or of shards. Tensors it does not have stay as exported.
+    /// A `.safetensors` or `.npz` file, a checkpoint, or a run's folder (its newest checkpoint). Or a folder
+    /// as `save_pretrained` writes it, of one file or of shards. Tensors it does not have stay as exported.
     pub weights: Option<PathBuf>,
     /// Names of the model by those of the file, with one `*` for any characters on both sides:
     /// `"bert.*" = "model.bert.*"`. Of several that match, the closest counts: the name itself, or else the pattern with most
     /// characters beside its `*`. Default: as they are, or with the one prefix by which most names differ.
     pub names: BTreeMap<String, String>,
-    /// Whether a tensor that is missing or left over ends the run before it begins.
+    /// True if a tensor that is missing or left over ends the run before it begins.
     pub strict: bool,
 }
 
@@ -175,7 +175,7 @@ pub struct CheckpointConfig {
     pub every: Option<u64>,
     /// Minutes after which the run is saved if no other checkpoint was; 0: never for that reason.
     pub minutes: f64,
-    /// How many are kept.
+    /// Number of checkpoints that are kept.
     pub keep: usize,
 }
 
@@ -185,7 +185,7 @@ impl Default for CheckpointConfig {
     }
 }
 
-/// What to write down.
+/// Logs of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
@@ -280,7 +280,7 @@ impl TrainConfig {
         }
     }
 
-    /// What the session needs to know.
+    /// Settings that the session needs.
     ///
     /// # Errors
     /// `Config` for mixed precision that makes no sense.

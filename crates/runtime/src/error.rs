@@ -16,7 +16,7 @@ pub enum Error {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said; part of the message, hence no `source`.
+        /// The system's message; part of the message, hence no `source`.
         cause: std::io::Error,
     },
     /// HW-R002: a data file does not hold what its format demands.
@@ -24,7 +24,7 @@ pub enum Error {
     Data {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         message: String,
     },
     /// HW-R003: the data does not fit the model's inputs.
@@ -35,7 +35,7 @@ pub enum Error {
     Config {
         /// Its name.
         setting: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         message: String,
     },
     /// HW-R005: a checkpoint is damaged or belongs to another model.
@@ -43,7 +43,7 @@ pub enum Error {
     Checkpoint {
         /// The checkpoint.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         message: String,
     },
     /// HW-R006: gradients are not finite; nothing was updated in this step.
@@ -55,7 +55,7 @@ pub enum Error {
         step: u64,
         /// The cause as far as it is known, loss, norm and the parameters concerned.
         detail: String,
-        /// Whether the parameters are to blame: the data are finite, and no loss scale is too large.
+        /// True if the parameters are to blame: the data are finite, and no loss scale is too large.
         diverged: bool,
     },
     /// HW-R007: the model's tensors are not what its graph says.
@@ -74,7 +74,7 @@ pub enum Error {
     Version {
         /// The checkpoint.
         path: PathBuf,
-        /// What is not known of it.
+        /// The properties of it that are not known.
         message: String,
     },
     /// HW-R010: a training step needs more memory than there is.

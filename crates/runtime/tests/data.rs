@@ -78,7 +78,7 @@ fn batches_are_gathered_converted_and_read_ahead() {
     assert_eq!(floats(&all[0].inputs[0]), [40.0, 41.0, 0.0, 1.0]);
     assert_eq!((ints(&all[0].inputs[1]), ints(&all[1].inputs[1])), (vec![0, 4], vec![2, 2]));
 
-    // What does not fit is refused, naming the input.
+    // Data that do not fit are refused, naming the input.
     for (input, ty, why) in [
         ("y", TensorType::new(DType::I16, [2]), "would lose values"),
         ("y", TensorType::new(DType::I64, [2, 3]), "samples of [3]"),

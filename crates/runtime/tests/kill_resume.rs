@@ -1,6 +1,6 @@
-//! Kills a training run with SIGKILL at random moments, resumes it until it is complete, and compares its end
-//! bit by bit with an undisturbed run: `cargo test -p headwater-runtime --test kill_resume -- 100` for a
-//! hundred kills.
+//! Kills a training run with SIGKILL at random moments and resumes it until it is complete. Its end is
+//! compared bit by bit with an undisturbed run. For a hundred kills:
+//! `cargo test -p headwater-runtime --test kill_resume -- 100`.
 //!
 //! Runs itself as the process to be killed, hence without the test harness.
 

@@ -1,5 +1,5 @@
-//! Samples of several lengths in buckets: a run over them is the run of its batches one by one, each cut by hand, and
-//! resumes to the same bits.
+//! Samples of several lengths in buckets. A run over them is the run of its batches one by one, each cut by
+//! hand, and resumes to the same bits.
 
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::{Builder, DType, Graph, TensorType};

@@ -1,5 +1,5 @@
-//! Moments in bf16 and in codes of 8 bits: the same bits on any threads and for any buckets, in the bytes that were
-//! promised, and training that goes the way of f32.
+//! Moments in bf16 and in codes of 8 bits. They have the same bits on any threads and for any buckets, in the
+//! bytes that were promised, and training goes the way of f32.
 
 mod common;
 

@@ -271,7 +271,7 @@ fn a_run_counts_underflow_where_it_is_asked_to() {
     assert_eq!(losses(&never), losses(&some), "counting changes nothing");
     let share = some[0].underflow.as_ref().unwrap().share();
     assert!(share > 0.0, "a scale this low loses gradients");
-    // Where the scale is high nothing is lost; where the low precision is bf16 there is nothing to count.
+    // Nothing is lost where the scale is high; where the low precision is bf16 there is nothing to count.
     config.amp.loss_scale = Some(LossScale::Static(4096.0));
     assert!(run_with(&config)[0].underflow.as_ref().unwrap().share() < share);
     at(&mut config, Level::O2, DType::BF16);
@@ -293,7 +293,7 @@ fn a_scale_that_sinks_to_its_floor_ends_the_run_with_its_history_and_a_checkpoin
         assert!(stopped.contains(part), "{part}: {stopped}");
     }
     assert!(steps.len() == 3 && steps.iter().all(|s| !s.applied));
-    // What was done before is saved, and goes on with another floor.
+    // A run that was saved goes on with another floor.
     let saved = dir.path().join("checkpoints/step-00000003");
     assert!(saved.join("manifest.json").exists());
     config.amp.scaler.min = 1.0;

@@ -1,5 +1,5 @@
-//! Sparse gradients of embeddings: the same steps as with dense ones where rows without a gradient would stay, and
-//! otherwise steps of the rows that are read alone.
+//! Sparse gradients of embeddings. Steps are those with dense ones where rows without a gradient would stay,
+//! and otherwise steps of the rows that are read alone.
 
 mod common;
 

@@ -100,7 +100,7 @@ fn an_interrupted_run_ends_as_an_undisturbed_one_would() {
     text.push_str("{\"event\":\"step\",\"step\":8}\n{\"event\":\"st");
     std::fs::write(&log, text).unwrap();
 
-    // What changes no number may be changed on the way.
+    // Settings that change no number may be changed on the way.
     config.recompute = true;
     assert_eq!(first_buckets, 2, "one for each group of settings, as where nothing limits them");
     config.bucket_size = Bytes(1);
@@ -157,8 +157,8 @@ fn the_saved_model_is_a_state_dict() {
 
 #[test]
 fn micro_batches_average_to_the_whole_batch() {
-    // Without batch statistics in the way: the same sample four times in each micro-batch would be needed
-    // otherwise, so only the plain sums are compared, by one step of SGD with a recorded order.
+    // Batch statistics would need the same sample four times in each micro-batch. So only the plain sums are
+    // compared, by one step of SGD with a recorded order.
     let order = |dir: &Path, shape: [usize; 2]| {
         let indices: Vec<u8> = (0..8i64).map(|i| i % 4).flat_map(i64::to_le_bytes).collect();
         let view =

@@ -11,7 +11,7 @@ use headwater_cpu::Cpu;
 use headwater_runtime::optim::{Clip, Decay, Groups, Optimizer};
 use std::sync::Arc;
 
-/// Every optimizer, and the bytes that a step of its moves for each f32 parameter: 4 to measure the
+/// Every optimizer, and the bytes that a step moves for each f32 parameter. They are 4 to measure the
 /// gradients, then each operand once for each pass over the bucket.
 const OPTIMIZERS: [(&str, usize); 14] = [
     // Reads parameter, gradient; writes the parameter.
@@ -181,8 +181,8 @@ fn fused_steps_have_the_bits_of_unfused_ones() {
     }
 }
 
-/// A target without f64 steps in pairs of f32: the norm keeps the bound of double-word arithmetic, and what is
-/// stepped differs by roundings of f32 alone.
+/// A target without f64 steps in pairs of f32. The norm keeps the bound of double-word arithmetic, and what
+/// is stepped differs by roundings of f32 alone.
 #[test]
 fn steps_without_f64_are_those_with_it() {
     for (optimizer, _) in OPTIMIZERS {

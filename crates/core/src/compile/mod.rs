@@ -19,7 +19,7 @@ use crate::tensor::TensorType;
 use crate::train::SparseEmbeddings;
 use crate::{DType, ValueId, fail};
 
-/// What a graph is compiled for.
+/// The purpose of a compilation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Goal {
     /// Forward and backward: the gradients of [`Options::derivative`].
@@ -74,10 +74,10 @@ pub enum Instrument<'a> {
 /// Called with the graph or plan that a stage has made.
 pub type Watch<'a> = &'a dyn Fn(&'static Stage, &Snapshot);
 
-/// What the compilations of a model differ in. The default trains in f32 with recomputation.
+/// Settings in which compilations of a model differ. The default trains in f32 with recomputation.
 #[derive(Clone)]
 pub struct Options<'a> {
-    /// What for.
+    /// The purpose.
     pub goal: Goal,
     /// Outputs that are differentiated and inputs that get gradients, if [`Goal::Train`] is the goal.
     pub derivative: Derivative<'a>,
@@ -93,7 +93,7 @@ pub struct Options<'a> {
     pub fault: Option<(NodeId, Fault)>,
     /// Nodes added to look at the step.
     pub instrument: Instrument<'a>,
-    /// Whether the backward pass recomputes what is cheap, rather than read what the forward pass saved.
+    /// True if the backward pass recomputes what is cheap, rather than read what the forward pass saved.
     pub recompute: bool,
     /// True if a training step is planned as two runs, forward and backward ([`Plan::halves`]). Not together
     /// with a memory budget.
@@ -103,7 +103,7 @@ pub struct Options<'a> {
     /// Bytes that a training step may take: all segments of its plan and the arena. What does not fit is
     /// computed a second time in the backward pass.
     pub memory_budget: Option<usize>,
-    /// Whether gradients are added to sums over micro-batches, in f32 or wider.
+    /// True if gradients are added to sums over micro-batches, in f32 or wider.
     pub accumulate: bool,
     /// Embeddings whose gradients have only the rows that are read. Not together with [`Options::accumulate`].
     pub sparse: Option<SparseEmbeddings<'a>>,
@@ -166,7 +166,7 @@ pub struct ParameterGradient {
     pub rows: Option<usize>,
 }
 
-/// What a stage did.
+/// The work that a stage did.
 #[derive(Clone, Copy, Debug)]
 pub struct StageReport {
     /// The stage.
@@ -213,7 +213,7 @@ impl CompiledGraph {
 /// shares the memory.
 ///
 /// # Errors
-/// What the stages, the operators and `bind` refuse; `Attribute` for a stage to stop after that there is not.
+/// Refusals of the stages, the operators and `bind`; `Attribute` for a stage to stop after that there is not.
 pub fn compile<E: From<Error>>(
     model: Graph,
     options: &Options,
@@ -282,7 +282,7 @@ fn unknown_stage(name: &str) -> Error {
     fail!(Attribute, "there is no stage `{name}`; the stages are {}", names.join(", "))
 }
 
-/// Whether the first user output of a graph can be trained: it is one float.
+/// True if the first user output of a graph can be trained: it is one float.
 pub fn has_loss(graph: &Graph) -> bool {
     let first = graph.outputs.iter().find(|o| o.role == OutputRole::User);
     first.map(|o| graph.ty(o.value)).is_some_and(|ty| ty.dtype.is_float() && ty.shape.numel() == 1)

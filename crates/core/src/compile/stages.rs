@@ -9,7 +9,7 @@ use crate::target::Target;
 use crate::train::{self, StateKey};
 use crate::{DType, ensure, fail};
 
-/// What a stage is given or makes.
+/// The form of a graph between stages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// The forward graph of a model.
@@ -26,11 +26,12 @@ pub enum Form {
 pub struct Stage {
     /// Its name, for `--dump-after` and reports.
     pub name: &'static str,
-    /// What it is given. A graph compiled without differentiation stays in its form.
+    /// The form that it is given. A graph compiled without differentiation stays in its form.
     pub input: Form,
-    /// What it makes.
+    /// The form that it makes.
     pub output: Form,
-    /// What it may change in results; `None` where the settings ask for other results, or results are added.
+    /// Changes that it may make in results; `None` where the settings ask for other results, or results are
+    /// added.
     pub exactness: Option<Exactness>,
     /// One sentence.
     pub summary: &'static str,

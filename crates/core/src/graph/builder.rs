@@ -127,7 +127,7 @@ impl Builder {
     /// Applies an operator; absent optional inputs are `None`.
     ///
     /// # Errors
-    /// What the operator's type rule refuses, with the current origin.
+    /// Refusals of the operator's type rule, with the current origin.
     pub fn apply(
         &mut self,
         op: &'static OpDef,

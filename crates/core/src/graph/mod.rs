@@ -26,7 +26,7 @@ pub struct ValueId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Def {
     /// Graph input by position.
@@ -73,12 +73,12 @@ pub struct Node {
     pub phase: Phase,
 }
 
-/// What a graph input is.
+/// The role of a graph input.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InputRole {
     /// A weight, by its PyTorch name; further names of a tied weight in `aliases`.
     Parameter {
-        /// Whether it gets a gradient.
+        /// True if it gets a gradient.
         trainable: bool,
         /// Further names under which the state dict holds it.
         aliases: Vec<String>,
@@ -90,7 +90,7 @@ pub enum InputRole {
     },
     /// A tensor constant of the model.
     Constant,
-    /// What the user feeds.
+    /// Data that the user feeds.
     User,
     /// i64[2]: seed and step, the key of all random numbers.
     Rng,
@@ -105,11 +105,11 @@ pub struct Input {
     pub value: ValueId,
     /// PyTorch name (parameters, buffers) or argument name.
     pub name: String,
-    /// What it is.
+    /// Its role.
     pub role: InputRole,
 }
 
-/// What a graph output is.
+/// The role of a graph output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputRole {
     /// A result of the model; the first is the loss.
@@ -127,12 +127,12 @@ pub struct Output {
     pub value: ValueId,
     /// Name.
     pub name: String,
-    /// What it is.
+    /// Its role.
     pub role: OutputRole,
 }
 
-/// A computation on tensors. Invariants (checked by `verify`): every value has one definition, every node
-/// uses only values defined before it, every output type is what the operator's rule infers.
+/// A computation on tensors. `verify` checks the invariants. Every value has one definition, every node uses
+/// only values defined before it, every output type is what the operator's rule infers.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     /// Inputs in order.
@@ -171,7 +171,7 @@ impl Graph {
         }
     }
 
-    /// What a node's operator sees: the types of its operands and its attributes.
+    /// The view that a node's operator has: the types of its operands and its attributes.
     pub fn cx<'a>(&'a self, node: &'a Node) -> OpCx<'a> {
         OpCx { inputs: node.inputs.iter().map(|v| v.map(|v| self.ty(v))).collect(), attrs: &node.attrs }
     }

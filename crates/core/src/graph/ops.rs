@@ -1,4 +1,5 @@
-//! What derivative rules and decompositions build most: one method an operator, beside those of `builder`.
+//! Nodes that derivative rules and decompositions build most: one method an operator, beside those of
+//! `builder`.
 
 use super::{Builder, ValueId};
 use crate::attr::{Attr, Attrs};

@@ -22,7 +22,7 @@ pub fn parse(text: &str, registry: &Registry) -> Result<Graph> {
     reader.finish(text)
 }
 
-/// What has been read so far.
+/// The graph as far as it has been read.
 struct Reader<'a> {
     registry: &'a Registry,
     graph: Graph,

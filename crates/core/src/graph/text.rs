@@ -17,8 +17,8 @@
 //! @1 = "embedding" module "wte" class "Embedding" file "model.py" line 12 code "return self.wte(tokens)"
 //! ```
 //!
-//! One statement a line; `#` starts a comment. Inputs have a role, a name and a type; nodes their operands
-//! (`_` is an absent one), attributes, result types and origin (`@0` where none stands). `forward`,
+//! One statement a line; `#` starts a comment. Inputs have a role, a name and a type. Nodes have their
+//! operands (`_` is an absent one), attributes, result types and origin (`@0` where none stands). `forward`,
 //! `backward` and `update` on a line of their own give the phase of the nodes below. Values and origins are
 //! numbered from 0 without gaps.
 

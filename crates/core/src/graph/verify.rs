@@ -61,7 +61,7 @@ impl fmt::Display for Rule {
 pub struct Violation {
     /// The rule.
     pub rule: Rule,
-    /// What breaks it: a `Graph` error, with the operator and its origin where there is one.
+    /// A `Graph` error for what breaks it, with the operator and its origin where there is one.
     pub error: Error,
 }
 
@@ -241,7 +241,7 @@ impl Check<'_> {
         }
     }
 
-    /// Whether a schema takes the node's inputs.
+    /// True if a schema takes the node's inputs.
     fn fits(&self, schema: &Schema, node: &Node) -> bool {
         let tensors: Vec<ArgType> = schema
             .args
@@ -326,7 +326,7 @@ impl Check<'_> {
     }
 }
 
-/// Whether `inputs` can be the tensor arguments `args`, in order: lists take as many as they like, trailing
+/// True if `inputs` can be the tensor arguments `args`, in order: lists take as many as they like, trailing
 /// optional ones may be left out.
 fn accepts(args: &[ArgType], inputs: &[Option<ValueId>]) -> bool {
     let Some((arg, more)) = args.split_first() else { return inputs.is_empty() };

@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorType};
 
-/// How an input's numbers are drawn.
+/// The way an input's numbers are drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sample {
     /// Uniform in `[lo, hi)`; integers for integer types.
@@ -31,7 +31,7 @@ pub struct Arg {
 /// Inputs and attributes on which an operator is tested.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// What is special about it.
+    /// Its peculiarity.
     pub name: &'static str,
     /// The inputs.
     pub inputs: Vec<Option<Arg>>,

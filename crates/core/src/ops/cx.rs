@@ -1,4 +1,4 @@
-//! What an operator's functions see: types and attributes ([`OpCx`]), and gradients ([`GradCx`]).
+//! The contexts of an operator's functions: types and attributes ([`OpCx`]), and gradients ([`GradCx`]).
 
 use super::OpDef;
 use crate::attr::{Attr, Attrs};
@@ -186,8 +186,8 @@ impl<'a> OpCx<'a> {
         Ok(shape)
     }
 
-    /// The dtype PyTorch computes these inputs in, together with a scalar attribute if named and present:
-    /// tensors with dimensions win over scalars tensors, those over plain numbers, unless of a lower class
+    /// The dtype PyTorch computes these inputs in, together with a scalar attribute if named and present.
+    /// Tensors with dimensions win over scalar tensors, those over plain numbers, unless of a lower class
     /// (`torch.result_type`).
     pub fn result_type(&self, scalars: &[&str]) -> DType {
         self.result_type_from(0, scalars)
@@ -314,7 +314,7 @@ impl<'a> GradCx<'a> {
         }
     }
 
-    /// Whether the gradient of input `i` is wanted.
+    /// True if the gradient of input `i` is wanted.
     pub fn needs(&self, i: usize) -> bool {
         self.needs.get(i).copied().unwrap_or(false)
     }

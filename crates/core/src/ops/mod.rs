@@ -35,19 +35,19 @@ pub struct OpDef {
     /// Shape and dtype rule: types of all outputs. Outputs beyond the schema's are stashes for the backward
     /// pass.
     pub infer: fn(&OpCx) -> Result<Vec<TensorType>>,
-    /// How gradients flow through it.
+    /// The flow of gradients through it.
     pub derivative: Derivative,
-    /// What mixed precision may do with it.
+    /// Its class under mixed precision.
     pub precision: Precision,
     /// Arithmetic it performs.
     pub cost: Cost,
-    /// How it is computed.
+    /// Its computation.
     pub body: Body,
     /// Test cases: every test of every device is made from these.
     pub cases: fn() -> Vec<Case>,
 }
 
-/// How gradients flow through an operator.
+/// The flow of gradients through an operator.
 #[derive(Clone, Copy)]
 pub enum Derivative {
     /// A rule that builds the gradients of the inputs.
@@ -96,7 +96,7 @@ pub struct View {
     pub scatter: Option<fn(&mut Builder, &OpCx, ValueId, ValueId, usize) -> Result<ValueId>>,
 }
 
-/// Where a [`RegionCopy`] reads.
+/// The source of a [`RegionCopy`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Source {
     /// An input of the node, by position.
@@ -106,11 +106,11 @@ pub enum Source {
 }
 
 /// Copies a box of one operand into a box of the output, element by element. All vectors have the rank of the
-/// output; an input is addressed in its logical dimensions (its rank must be the output's; missing leading
-/// dimensions count as 1).
+/// output. An input is addressed in its logical dimensions: its rank must be the output's, missing leading
+/// dimensions count as 1.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RegionCopy {
-    /// What is read.
+    /// The operand or number that is read.
     pub source: Source,
     /// First index read along each dimension.
     pub source_start: Vec<usize>,
@@ -147,7 +147,7 @@ pub fn required(inputs: &[Option<ValueId>], i: usize) -> Result<ValueId> {
     inputs.get(i).copied().flatten().ok_or_else(|| crate::fail!(Attribute, "input {i} is missing"))
 }
 
-/// How an operator is computed.
+/// The computation of an operator.
 #[derive(Clone, Copy)]
 pub enum Body {
     /// One scalar expression an output over the broadcast inputs (absent inputs are skipped in numbering).
@@ -161,9 +161,9 @@ pub enum Body {
     /// A kernel family written by hand for each device, found there by the operator's name. The function is
     /// the reference: slow and obvious, in f64, `(context, inputs, output types)`.
     Kernel(fn(&OpCx, &[Option<&Tensor>], &[TensorType]) -> Result<Vec<Tensor>>),
-    /// A kernel that changes a part of input 0 where it lies: the planner gives output 0, the only one, that
-    /// input's memory, or copies it there first. A device then sees no input 0: it is what output 0 holds. The
-    /// function is the reference, which returns the whole of it. It has no workspace.
+    /// A kernel that changes a part of input 0 where it lies. The planner gives output 0, the only one, that
+    /// input's memory, or copies it there first. A device then sees no input 0: it is what output 0 holds.
+    /// The function is the reference, which returns the whole of it. It has no workspace.
     Update(fn(&OpCx, &[Option<&Tensor>], &[TensorType]) -> Result<Vec<Tensor>>),
     /// Expanded into other operators right after import: `(builder, context, inputs)` to outputs.
     Decompose(fn(&mut Builder, &OpCx, &[Option<ValueId>]) -> Result<Vec<ValueId>>),

@@ -6,7 +6,7 @@ use crate::diagnostic::{Code, Error, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
-/// What an exported call resolves to.
+/// The operator that an exported call resolves to.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolved<'a> {
     /// The operator.

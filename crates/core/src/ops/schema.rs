@@ -46,11 +46,11 @@ pub struct Arg {
     pub name: &'static str,
     /// Type, without its optionality except for tensors.
     pub ty: ArgType,
-    /// Whether `None` is allowed.
+    /// True if `None` is allowed.
     pub optional: bool,
     /// Value when omitted; `None` if it must be given or its default is `None`.
     pub default: Option<Attr>,
-    /// Whether it must be given.
+    /// True if it must be given.
     pub required: bool,
     /// PyTorch's `(a!)`: the call changes this tensor in place. The new contents of the written arguments
     /// that are present are the operator's *last* outputs, in order of the arguments. They come after those
@@ -110,7 +110,7 @@ impl Arg {
         let ty = ty.trim();
         let optional = ty.ends_with('?');
         let base = ty.trim_end_matches('?');
-        // Of an alias annotation `Tensor(a!)` only the exclamation mark matters: views are the operator's own
+        // Only the exclamation mark of an alias annotation `Tensor(a!)` matters: views are the operator's own
         // knowledge.
         let written = base.contains('!');
         let base = match (base.find('('), base.find(')')) {

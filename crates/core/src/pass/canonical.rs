@@ -1,4 +1,4 @@
-//! What training and evaluation are made from: the model's graph in the precision asked for, in as few
+//! The graph that training and evaluation are made from: the model's in the precision asked for, in as few
 //! operators as say the same.
 
 use super::decompose;
@@ -10,16 +10,16 @@ use crate::graph::Graph;
 /// Puts operators in the place of their spelling, then expands those that stand for others.
 ///
 /// # Errors
-/// What a decomposition refuses, with its operator and origin.
+/// Refusals of a decomposition, with its operator and origin.
 pub fn canonical(graph: Graph) -> Result<Graph> {
     decompose(recognize(graph)?.graph)
 }
 
 /// Inserts the casts of a precision, see [`precision::apply`].
 ///
-/// Where weights become low, spelled-out operators are recognised first: a norm that was exported in f32 has
-/// no conversion left that would keep its sums there, the operator sums in f32 in any case. Around the lists'
-/// casts operators stay as the model has them, because the lists speak of those; but keys that heads share
+/// Spelled-out operators are recognised first where weights become low. A norm that was exported in f32 has
+/// no conversion left that would keep its sums there; the operator sums in f32 in any case. Around the lists'
+/// casts operators stay as the model has them, because the lists speak of those. But keys that heads share
 /// are cast once, not once for each head.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 32;
 /// Expands every decomposed operator.
 ///
 /// # Errors
-/// What a decomposition refuses, with its operator and origin.
+/// Refusals of a decomposition, with its operator and origin.
 pub fn decompose(graph: Graph) -> Result<Graph> {
     expand(graph, &|_| true)
 }

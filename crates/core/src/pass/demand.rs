@@ -1,8 +1,8 @@
-//! Computes only what is looked at: where all that uses a value looks at the same range of one dimension, as
-//! a classifier does that reads the first token alone, only that range of it is made, and of what it is made
-//! from likewise, back through operators that treat the indices of that dimension apart. Of the last layer of
-//! such a transformer little more is left than its keys and values. Comes before differentiation, so that the
-//! backward pass is narrow as well.
+//! Computes only what is looked at. All users of a value may look at the same range of one dimension, as a
+//! classifier does that reads the first token alone. Then only that range of it is made, and of what it is
+//! made from likewise. This goes back through operators that treat the indices of that dimension apart. Of
+//! the last layer of such a transformer little more is left than its keys and values. Comes before
+//! differentiation, so that the backward pass is narrow as well.
 //!
 //! The rewrite is [`Reordered`](super::recognize::Exactness::Reordered): a product of fewer rows may sum in
 //! another order. What is not computed cannot be infinite or NaN either.
@@ -35,7 +35,7 @@ struct Part {
     len: usize,
 }
 
-/// How a node makes a part of its first result: its attributes then, and which parts of its operands that
+/// The way a node makes a part of its first result: its attributes then, and which parts of its operands that
 /// takes; none is all.
 struct Narrowed {
     attrs: Attrs,
@@ -46,7 +46,7 @@ struct Narrowed {
 /// which no output depends stay, unless they read what is not made any more. Time is linear in its size.
 ///
 /// # Errors
-/// Those of the operators' type rules: none for a legal graph.
+/// Errors of the operators' type rules: none for a legal graph.
 pub fn demand(graph: Graph) -> Result<Graph> {
     let live = live(&graph);
     let parts = parts(&graph, &live);
@@ -95,7 +95,7 @@ fn is(node: &Node, op: &'static OpDef) -> bool {
 
 /// The part of each value that is made; none is all of it.
 fn parts(graph: &Graph, live: &[bool]) -> Vec<Option<Part>> {
-    // What the nodes that come later want of it; none is nothing.
+    // The range that later nodes want of it; none is nothing.
     let mut wanted: Vec<Option<Option<Part>>> = vec![None; graph.values.len()];
     graph.outputs.iter().for_each(|o| wanted[o.value.0 as usize] = Some(None));
     for node in graph.nodes.iter().rev().filter(|n| n.outputs.iter().any(|v| live[v.0 as usize])) {
@@ -139,8 +139,8 @@ fn looks_at(graph: &Graph, node: &Node) -> Option<Part> {
     (part.len < cx.shape(0).ok()?[part.dim]).then_some(part)
 }
 
-/// How a node makes only a part of its first result; none if it does not treat the indices of that dimension
-/// apart.
+/// The way a node makes only a part of its first result; none if it does not treat the indices of that
+/// dimension apart.
 fn narrowed(graph: &Graph, node: &Node, part: Part) -> Option<Narrowed> {
     let cx = graph.cx(node);
     let out = &graph.ty(node.outputs[0]).shape;
@@ -192,7 +192,7 @@ fn narrowed(graph: &Graph, node: &Node, part: Part) -> Option<Narrowed> {
     fits.then_some(Narrowed { attrs, parts })
 }
 
-/// Of an operand that is broadcast, what a part of the result is made from; none if all of it.
+/// The range of a broadcast operand that a part of the result is made from; none if all of it.
 fn broadcast(operand: &Shape, result: &Shape, part: Part) -> Option<Part> {
     let dim = (part.dim + operand.rank()).checked_sub(result.rank())?;
     (operand[dim] == result[part.dim]).then_some(Part { dim, ..part })
@@ -202,7 +202,7 @@ fn shortened(shape: &Shape, part: Part) -> Shape {
     shape.iter().enumerate().map(|(d, &n)| if d == part.dim { part.len } else { n }).collect()
 }
 
-/// Whether an expression depends on where in the result it stands.
+/// True if an expression depends on where in the result it stands.
 fn counts(e: &Expr) -> bool {
     match e {
         Expr::Coord(_) => true,

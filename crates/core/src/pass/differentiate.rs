@@ -2,9 +2,8 @@
 //! of some inputs (a vector-Jacobian product). Training is the case of one scalar, the loss, with cotangent 1
 //! and every trainable parameter wanted.
 //!
-//! Gradients of a value used several times are added in the reverse order of its uses, so the result does not
-//! depend on anything but the graph. There is no silent zero: an input without a gradient is reported with a
-//! reason.
+//! Gradients of a value used several times are added in the reverse order of its uses. So the result depends
+//! on the graph alone. There is no silent zero: an input without a gradient is reported with a reason.
 
 use crate::diagnostic::{Code, Error, Result};
 use crate::graph::{Builder, Graph, Input, InputRole, OutputRole, Phase, ValueId};
@@ -65,8 +64,9 @@ pub fn differentiate_scaled(graph: Graph, loss: ValueId, scale: Option<ValueId>)
 /// twice counts with the sum of its cotangents.
 ///
 /// # Errors
-/// `Gradient` if a value with a cotangent is not of floats, or is not of its cotangent's type; if what is
-/// wanted is no input of the graph, or is wanted twice; or if an operator on the way has no derivative here.
+/// `Gradient` if a value with a cotangent is not of floats, or is not of its cotangent's type. It is
+/// `Gradient` too if a wanted value is no input of the graph, or is wanted twice. So it is if an operator on
+/// the way has no derivative here.
 pub fn vjp(graph: Graph, cotangents: &[(ValueId, ValueId)], wanted: &[ValueId]) -> Result<Differentiated> {
     for &(v, cotangent) in cotangents {
         for v in [v, cotangent] {

@@ -1,6 +1,6 @@
-//! The evaluation form of a graph exported in training mode, as `module.eval()` would have made it: no
-//! dropout, running statistics instead of the batch's, nothing mutated. Runs on the graph as imported, before
-//! decomposition.
+//! The evaluation form of a graph exported in training mode, as `module.eval()` would have made it. It has no
+//! dropout, running statistics instead of the batch's, and mutates nothing. Runs on the graph as imported,
+//! before decomposition.
 
 use super::rebuild::{rebuild, same};
 use crate::attr::{Attr, Attrs};
@@ -13,7 +13,7 @@ use crate::graph::{Graph, Node, OutputRole};
 /// they were traced and stay.
 ///
 /// # Errors
-/// What the type rules refuse: none for an exported model.
+/// Refusals of the type rules: none for an exported model.
 pub fn evaluation(graph: &Graph) -> Result<Graph> {
     let mut graph = rebuild(graph, same, |b, node, operands| b.apply(node.op, operands, evaluating(node)))?;
     graph.outputs.retain(|o| o.role == OutputRole::User);
@@ -21,7 +21,7 @@ pub fn evaluation(graph: &Graph) -> Result<Graph> {
 }
 
 /// Sets the rate of every dropout to 0, of attention and recurrent layers too, and leaves all else as in
-/// training: batch norm uses the batch's statistics and counts. Values keep their ids. Returns the number of
+/// training. Batch norm uses the batch's statistics and counts. Values keep their ids. Returns the number of
 /// nodes changed.
 ///
 /// Numbers drawn otherwise, such as by `bernoulli`, stay random.

@@ -1,10 +1,10 @@
 //! Host fallback: row programs that a target does not compute, each as an operator that runs through the
 //! reference definition on the host ([`ON_HOST`]).
 //!
-//! Such are f64 where the target has no f64 arithmetic, and integers that are not proved to fit in 32 bits
-//! where it has no i64 (`super::narrow_integers`). Updates have been split into pairs of f32 before (`super::split_wide`).
-//! The pass comes before `fuse`: what goes to the host goes there alone, and what is left fuses as ever.
-//! *Exact*: the same operator on the same numbers.
+//! Such are programs in f64 where the target has no f64 arithmetic. Where it has no i64, so are those in
+//! integers that are not proved to fit in 32 bits (`super::narrow_integers`). Updates have been split into
+//! pairs of f32 before (`super::split_wide`). The pass comes before `fuse`: what goes to the host goes there
+//! alone, and what is left fuses as ever. *Exact*: the same operator on the same numbers.
 
 use super::narrow_integers::Ranges;
 use crate::attr::Attrs;

@@ -9,9 +9,9 @@ pub(crate) fn same(_: &Input, ty: &TensorType) -> TensorType {
     ty.clone()
 }
 
-/// The graph with each node replaced by what `each` builds of it, given its operands in the new graph: one
-/// value for each of its outputs. Inputs get the type that `input` gives; inputs and outputs keep their
-/// order, names and roles; what is built takes the node's origin and phase.
+/// The graph with each node replaced by what `each` builds of it, one value for each of its outputs. `each`
+/// is given the node's operands in the new graph. Inputs get the type that `input` gives. Inputs and outputs
+/// keep their order, names and roles. What is built takes the node's origin and phase.
 ///
 /// # Errors
 /// `Graph` if a value is used before it is defined; those of `each`, with the node's operator and origin.

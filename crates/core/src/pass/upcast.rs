@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// most negative f32. Where that is beyond `dtype` it is what rounding makes of it: −inf in f16. Stashes of a
 /// forward operator for its gradient (the statistics of a norm) keep the dtype its type rule gives them.
 ///
-/// Where an operator on integers alone makes floats of the default dtype (a division, `arange(0.5)`), it
-/// makes `dtype`.
+/// An operator on integers alone that makes floats of the default dtype (a division, `arange(0.5)`) makes
+/// `dtype`.
 ///
 /// # Errors
 /// `DType` if `dtype` is no float; `Graph` for a fused program, which is made after this; what a type rule

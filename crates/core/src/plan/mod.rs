@@ -46,8 +46,8 @@ pub struct Segment {
     pub kind: SegmentKind,
 }
 
-/// Least alignment in bytes that any device has for segments and for the buffers in them; memory that is lent
-/// to a device has it too.
+/// Least alignment in bytes of segments and of the buffers in them, on any device. Memory that is lent to a
+/// device has it too.
 pub const ALIGN: usize = 64;
 
 /// A byte position in a segment.
@@ -63,11 +63,11 @@ pub struct Place {
 /// dtype.size()`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TensorView {
-    /// Where the buffer begins.
+    /// The buffer's first byte.
     pub place: Place,
     /// Element type.
     pub dtype: DType,
-    /// Where its elements lie in the buffer.
+    /// Offsets of its elements in the buffer.
     pub layout: Layout,
 }
 
@@ -78,7 +78,7 @@ impl TensorView {
     }
 }
 
-/// What a step does.
+/// The work of a step.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// Runs a row program; reads and writes are its operands in order.
@@ -104,7 +104,7 @@ impl Work {
 /// One step of a plan.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What it does.
+    /// Its work.
     pub work: Work,
     /// Operands read.
     pub reads: Vec<Option<TensorView>>,
@@ -126,7 +126,7 @@ pub struct Step {
     pub stream: u32,
 }
 
-/// Where the caller has put a graph's inputs and wants its outputs.
+/// Places where the caller has put a graph's inputs and wants its outputs.
 #[derive(Clone, Debug, Default)]
 pub struct Bindings {
     /// Segments the caller owns; their ids in the plan are their positions plus one (the arena is segment 0).
@@ -144,7 +144,7 @@ pub struct Bindings {
 pub struct Placement {
     /// The value whose buffer it is (aliases share it).
     pub value: ValueId,
-    /// Where.
+    /// Its place.
     pub place: Place,
     /// Bytes.
     pub bytes: usize,
@@ -211,7 +211,7 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// The order between steps of different streams, by the steps that wait.
     pub waits: Vec<Wait>,
-    /// What lies where in the arena and when.
+    /// The values in the arena, with their places and times.
     pub placements: Vec<Placement>,
     /// When segments that the caller named are complete, in the order of [`Bindings::buckets`]. Those that no step
     /// writes are left out.

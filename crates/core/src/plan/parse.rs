@@ -53,7 +53,7 @@ pub fn parse(text: &str, registry: &Registry) -> Result<Plan> {
     })
 }
 
-/// What has been read so far.
+/// The plan as far as it has been read.
 struct Reader<'a> {
     registry: &'a Registry,
     alignment: usize,

@@ -18,12 +18,13 @@
 //! @1 = "addmm" module "fc"
 //! ```
 //!
-//! `alignment` is that of segments and buffers in bytes. `$1[64]` is byte 64 of segment 1. A view is a place, a dtype, a shape, strides in elements, and `+ n` where its first
-//! element is not the place's first. A step names its operator, its work (a kernel with attributes, or a row program), views
-//! read and written, workspace, `stream 1` where it runs on another stream than 0, and floating-point operations. `wait 7 for 5`
-//! says that step 7 begins when step 5, of another stream, is over. `place` is a value's share of the arena from its first step to
-//! its last; `complete $1 step 1` names the step behind which segment 1 is complete. Phases and origins are as in the text
-//! form of graphs. A plan in halves says so behind these:
+//! `alignment` is that of segments and buffers in bytes. `$1[64]` is byte 64 of segment 1. A view is a place,
+//! a dtype, a shape, strides in elements, and `+ n` where its first element is not the place's first. A step
+//! names its operator, its work (a kernel with attributes, or a row program), views read and written, and
+//! workspace. `stream 1` follows where it runs on another stream than 0, and floating-point operations.
+//! `wait 7 for 5` says that step 7 begins when step 5, of another stream, is over. `place` is a value's share
+//! of the arena from its first step to its last. `complete $1 step 1` names the step behind which segment 1
+//! is complete. Phases and origins are as in the text form of graphs. A plan in halves says so behind these:
 //!
 //! ```text
 //! boundary 12

@@ -11,7 +11,7 @@ use crate::tensor::{Data, Tensor, TensorType};
 /// Runs a program on its reads and returns its writes.
 pub fn run(p: &RowProgram, reads: &[&Tensor], writes: &[TensorType]) -> Result<Vec<Tensor>> {
     let classes = p.classes().map_err(|m| Error::new(Code::Graph, m))?;
-    // Of nothing there may be very many rows.
+    // Rows of no elements may be very many.
     if writes.iter().all(|t| t.shape.numel() == 0) {
         return Ok(writes.iter().map(|t| Tensor::full(t, 0.0)).collect());
     }

@@ -1,9 +1,10 @@
 //! Row programs: the one form of every pointwise chain, norm, softmax, loss and reduction.
 //!
 //! A program runs over an index space `outer × inner`. For each outer index (a *row*) its straight-line body
-//! runs once over all inner indices (the *columns*): loads, scalar operations on vectors, reductions to row
-//! scalars, stores. Everything is stated in the operands' logical dimensions, so that one program serves any
-//! memory layout. Owns the form and its rules; evaluation belongs to the devices and the reference.
+//! runs once over all inner indices (the *columns*). It has loads, scalar operations on vectors, reductions
+//! to row scalars, stores. Everything is stated in the operands' logical dimensions, so that one program
+//! serves any memory layout. Owns the form and its rules; evaluation belongs to the devices and the
+//! reference.
 
 pub mod evaluate;
 
@@ -13,8 +14,8 @@ use crate::shape::Shape;
 use crate::tensor::TensorType;
 use std::fmt;
 
-/// How one operand is walked: for every iteration dimension (`outer` then `inner`) the operand's dimension it
-/// moves along and how many indices per step; `None` stands still (broadcast).
+/// The walk over one operand: for every iteration dimension, `outer` then `inner`, the operand's dimension it
+/// moves along and the indices per step. `None` stands still (broadcast).
 ///
 /// A dimension of the operand may be shared by two iteration dimensions (group norm's channel = group ×
 /// member).
@@ -41,8 +42,8 @@ pub enum Reduce {
 
 /// One instruction. Every instruction but the stores defines a register.
 ///
-/// A register is a *vector* over the columns, or a *row scalar* if it comes from constants, reductions, loads
-/// that do not move along `inner`, and operations on such.
+/// A register is a *vector* over the columns, or a *row scalar*. The latter come from constants, reductions,
+/// loads that do not move along `inner`, and operations on row scalars.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Instr {
     /// Reads operand `i` of the program, converted to its class's computing type.
@@ -96,7 +97,7 @@ impl Instr {
 pub struct Operand {
     /// Element type in memory.
     pub dtype: DType,
-    /// How it is walked.
+    /// The walk over it.
     pub access: Access,
 }
 
@@ -116,8 +117,8 @@ pub struct RowProgram {
 }
 
 impl RowProgram {
-    /// Checks that operands of these types and shapes are what the program reads and writes: as many, of its
-    /// dtypes, and no access leaves its operand. Returns the reason where they are not.
+    /// Checks that operands of these types and shapes are those that the program reads and writes. They are
+    /// as many, of its dtypes, and no access leaves its operand. Returns the reason where they are not.
     pub fn agrees<'a>(
         &self,
         reads: impl IntoIterator<Item = &'a TensorType>,
@@ -178,21 +179,21 @@ impl RowProgram {
         self.inner.iter().product()
     }
 
-    /// Whether floats are computed in f64, not in f32: an f64 takes part.
+    /// True if floats are computed in f64, not in f32: an f64 takes part.
     pub fn computes_in_f64(&self) -> bool {
         self.reads.iter().chain(&self.writes).any(|o| o.dtype == DType::F64)
             || self.body.iter().any(|i| matches!(i, Instr::Cast(DType::F64, _)))
     }
 
-    /// True if integers are computed in i64: not in i32, as where each operation on integers of 32 bits is
-    /// followed by a `Cast` to an integer of at most 32 (`pass::narrow_integers`). Of an i64 operand the low word is
-    /// read then, and words are stored with their signs extended.
+    /// True if integers are computed in i64. They are in i32 where each operation on integers of 32 bits is
+    /// followed by a `Cast` to an integer of at most 32 (`pass::narrow_integers`). The low word of an i64
+    /// operand is read then, and words are stored with their signs extended.
     pub fn computes_in_i64(&self) -> bool {
         let Ok(classes) = self.classes() else { return true };
         let fits = |x: i128| i32::try_from(x).is_ok();
         let word = |d: DType| d.class() == Class::Int && d != DType::I64;
-        // Integers that are certainly numbers of 32 bits; all others must be cut to them before they are used,
-        // but for i64 that are moved from memory to memory.
+        // Integers that are certainly numbers of 32 bits. All others must be cut to them before they are
+        // used, except i64 that are moved from memory to memory.
         let mut whole = vec![true; self.body.len()];
         let mut moved = vec![false; self.body.len()];
         for (at, instr) in self.body.iter().enumerate() {
@@ -235,8 +236,8 @@ impl RowProgram {
         false
     }
 
-    /// The register of what an instruction computes: that of the same instruction, or of the operand of a
-    /// conversion that changes nothing, where there is such; else its own, at the end of the body. Not for
+    /// The register of an instruction's result. Where there is one, it is that of the same instruction, or of
+    /// the operand of a conversion that changes nothing. Else it is its own, at the end of the body. Not for
     /// stores.
     pub fn compute(&mut self, instr: Instr) -> Reg {
         if let Instr::Cast(dtype, a) = instr
@@ -254,7 +255,7 @@ impl RowProgram {
         })
     }
 
-    /// Whether all that a register can be is a float of this dtype, as far as is seen at once. What is
+    /// True if all that a register can be is a float of this dtype, as far as is seen at once. What is
     /// widened to f64 is computed in it from there on, and so is no such.
     fn holds(&self, dtype: DType, reg: Reg) -> bool {
         let widens = |from: DType| dtype != DType::F64 && from.promote(dtype) == dtype;

@@ -1,12 +1,12 @@
-//! The one description of flat storage: which parameter lies where. Parameters, gradients and moments of a
-//! bucket have the same offsets in elements, so that an optimizer step, a norm or a collective is one pass
-//! over contiguous spans. Knows no memory and no device.
+//! The one description of flat storage: the place of each parameter. Parameters, gradients and moments of a
+//! bucket have the same offsets in elements. So an optimizer step, a norm or a collective is one pass over
+//! contiguous spans. Knows no memory and no device.
 
 use crate::{DType, Shape, TensorType};
 use std::collections::HashMap;
 
-/// Every parameter starts at a multiple of this many elements, and a bucket's length is one: the width of one
-/// block of a reduction over it, so that sums over blocks are sums over parameters too.
+/// Elements of a block, the width of one reduction over a bucket. Every parameter starts at a block, and a
+/// bucket's length is whole blocks, so that sums over blocks are sums over parameters too.
 pub const BLOCK: usize = 1024;
 
 /// All trainable parameters, in buckets. Sizes of buckets change no number: sums and random numbers are taken in
@@ -63,7 +63,7 @@ pub struct Bucket {
     pub rows: Option<usize>,
     /// The f32 masters that the optimizer steps, and from which the parameters are rounded.
     pub master: Master,
-    /// Whether the parameters, without masters, are rounded stochastically after each step.
+    /// True if the parameters, without masters, are rounded stochastically after each step.
     pub stochastic: bool,
     /// Form in which moments with a number for each element are kept.
     pub moments: MomentForm,
@@ -73,15 +73,14 @@ pub struct Bucket {
     pub entries: Vec<Entry>,
 }
 
-/// How f32 masters of low-precision parameters are kept.
+/// The form in which f32 masters of low-precision parameters are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Master {
     /// There are none: the parameters themselves are stepped.
     None,
     /// Beside the parameters.
     Whole,
-    /// Of bf16 parameters, as what these lack: the lower half of the bits
-    /// (`crate::ops::update::master`).
+    /// The lower half of the bits, which bf16 parameters lack (`crate::ops::update::master`).
     Rest,
 }
 
@@ -206,8 +205,8 @@ impl BucketLayout {
         BucketLayout { buckets, index }
     }
 
-    /// Adds tables with sparse gradients, each a bucket and a kind of its own, given as name, type, number of the
-    /// group of settings and most rows of the gradient.
+    /// Adds tables with sparse gradients, each a bucket and a kind of its own. They are given as name, type,
+    /// number of the group of settings and most rows of the gradient.
     pub fn with_sparse<'a>(
         mut self,
         tables: impl IntoIterator<Item = (&'a str, &'a TensorType, usize, usize)>,
@@ -278,7 +277,7 @@ impl Bucket {
         ty
     }
 
-    /// What moments are kept in and the step is computed in: f32, or f64 for f64 parameters.
+    /// The dtype that moments are kept in and the step is computed in: f32, or f64 for f64 parameters.
     pub fn wide(&self) -> DType {
         if self.dtype == DType::F64 { DType::F64 } else { DType::F32 }
     }

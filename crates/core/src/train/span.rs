@@ -18,9 +18,9 @@ pub struct Span<'a> {
     pub squares: ValueId,
     /// The moments that [`super::UpdateRule::moments`] names.
     pub moments: Vec<Option<ValueId>>,
-    /// What gradients are multiplied by, an f64 scalar.
+    /// The factor of gradients, an f64 scalar.
     pub scale: ValueId,
-    /// Whether the step takes place.
+    /// True if the step takes place.
     pub apply: ValueId,
     /// The numbers that [`super::UpdateRule::scalars`] names.
     pub scalars: Vec<ValueId>,

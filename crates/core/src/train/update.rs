@@ -1,5 +1,5 @@
 //! The update of a training step as a graph over flat buckets: statistics of the gradients, their scale, and
-//! each bucket's optimizer, which states how its operators are put together as an [`UpdateRule`].
+//! each bucket's optimizer. An optimizer states how its operators are put together as an [`UpdateRule`].
 
 use super::key::{Kept, StateKey};
 use super::layout::{Bucket, BucketLayout, Master, MomentForm};
@@ -77,8 +77,8 @@ pub trait UpdateRule {
     fn scalars(&self) -> Vec<&'static str> {
         vec!["lr"]
     }
-    /// True if each element's step depends on that element alone, so that the rows of a table can be stepped that
-    /// have a gradient, and no others.
+    /// True if each element's step depends on that element alone. Then only those rows of a table can be
+    /// stepped that have a gradient.
     fn by_element(&self) -> bool {
         false
     }
@@ -113,12 +113,12 @@ pub const APPLIED: usize = 2;
 
 /// The graph of one step over all buckets: measure the gradients, find their scale, update.
 ///
-/// Its inputs are named by [`StateKey`]: `Unscale` (f64), and for each bucket its parameters, gradients, masters,
-/// moments and scalars. Its first outputs are the norm
-/// of the unscaled gradients (f64), the largest magnitude of the gradients as they lie in memory (f64) and
-/// whether the step was applied: it is not if the norm is not finite. Of a table with a sparse gradient, the rows
-/// that have one are stepped, and all that is kept of the others stays as it is. `rule` gives the rule of a group of
-/// settings. `accumulated`: gradients are held in [`Bucket::wide`], not in the parameters' dtype.
+/// Its inputs are named by [`StateKey`]: `Unscale` (f64), and for each bucket its parameters, gradients,
+/// masters, moments and scalars. Its first outputs are the norm of the unscaled gradients (f64) and the
+/// largest magnitude of the gradients as they lie in memory (f64). The third tells whether the step was
+/// applied: it is not if the norm is not finite. In a table with a sparse gradient, the rows that have one
+/// are stepped. All that is kept of the others stays as it is. `rule` gives the rule of a group of settings.
+/// `accumulated`: gradients are held in [`Bucket::wide`], not in the parameters' dtype.
 ///
 /// # Errors
 /// Refusals of the operators; none for a layout made by [`BucketLayout::new`].

@@ -7,7 +7,7 @@ use headwater_core::pass::differentiate::gradients;
 use headwater_core::{Builder, Graph, Registry, Tensor};
 
 /// One operator on one of its cases, with its gradients for a cotangent that is a further input where it has
-/// a rule; and numbers for the inputs.
+/// a rule. Numbers for the inputs come with it.
 pub fn graph_of(op: &'static OpDef, case: &Case) -> (Graph, Vec<Tensor>) {
     built(op, case, matches!(op.derivative, Derivative::Rule(_)))
 }
@@ -70,7 +70,7 @@ fn all_cases() -> impl Iterator<Item = (&'static OpDef, Case)> {
     Registry::standard().operators().into_iter().flat_map(|op| (op.cases)().into_iter().map(move |c| (op, c)))
 }
 
-/// Whether two tensors have the same type and the same numbers, bit for bit.
+/// True if two tensors have the same type and the same numbers, bit for bit.
 pub fn same_bits(a: &Tensor, b: &Tensor) -> bool {
     use headwater_core::tensor::Data;
     a.ty == b.ty

@@ -1,9 +1,9 @@
-//! Blocking of a product: how its loops are cut, and the workspace this takes. The names are those of Goto and
-//! van de Geijn (2008) and of BLIS (Van Zee and van de Geijn, 2015): KC, MC and NC for the caches, MR and NR
-//! for the registers.
+//! Blocking of a product: how its loops are cut, and the workspace this takes. The names are those of Goto
+//! and van de Geijn (2008) and of BLIS (Van Zee and van de Geijn, 2015). KC, MC and NC are for the caches, MR
+//! and NR for the registers.
 //!
-//! All sizes are functions of the product's sizes and the kernels alone, never of the number of threads, so
-//! that results have the same bits on any number of threads.
+//! All sizes are functions of the product's sizes and the kernels alone, never of the number of threads. So
+//! results have the same bits on any number of threads.
 
 use super::Size;
 use super::microkernel::{Kernels, MAX_COLS, MAX_ROWS, Operand};
@@ -241,8 +241,8 @@ impl SplitK {
         self.splits * self.blocks[0] * self.blocks[1]
     }
 
-    /// Block and split of task `at`. All blocks of a split follow each other, and so do the tasks of a thread:
-    /// it reads whole rows of the operands, which are those that it wrote before.
+    /// Block and split of task `at`. All blocks of a split follow each other, and so do the tasks of a
+    /// thread. It reads whole rows of the operands, which are those that it wrote before.
     pub fn task(&self, at: usize) -> (usize, usize) {
         let blocks = self.blocks[0] * self.blocks[1];
         (at % blocks, at / blocks)

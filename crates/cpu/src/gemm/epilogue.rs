@@ -1,6 +1,5 @@
-//! Epilogues: sums in the accumulator type become results. Rounding, the sum of partial results, and the
-//! transposed store of a convolution, whose sums are position by position and whose results are channel by
-//! channel.
+//! Epilogues: sums in the accumulator type become results. They round, sum partial results, and store those
+//! of a convolution transposed: sums are position by position, results channel by channel.
 #![allow(clippy::needless_range_loop)]
 
 use super::pack::interleave;

@@ -1,7 +1,7 @@
-//! Goto's method: five loops around the microkernel (Goto and van de Geijn, *Anatomy of High-Performance Matrix
-//! Multiplication*, 2008; names as in BLIS). A panel of the right operand is packed once and shared by all
-//! threads; each thread packs blocks of the left operand for itself; the macrokernel runs the microkernel over
-//! both. Sums of `k` beyond KC wait in the output, or in memory of the accumulator type.
+//! Goto's method: five loops around the microkernel (Goto and van de Geijn, *Anatomy of High-Performance
+//! Matrix Multiplication*, 2008; names as in BLIS). A panel of the right operand is packed once and shared by
+//! all threads. Each thread packs blocks of the left operand for itself, and the macrokernel runs the
+//! microkernel over both. Sums of `k` beyond KC wait in the output, or in memory of the accumulator type.
 
 use super::blocking::{TILES_PER_CALL, part};
 use super::microkernel::{MAX_COLS, MAX_ROWS, Operand, Tile};
@@ -185,7 +185,7 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         }
     }
 
-    /// The k-groups of packing task `g`, [`PACK_ROWS`] at a time: calls `f` with the part of KC k-groups they
+    /// The k-groups of packing task `g`, [`PACK_ROWS`] at a time. Calls `f` with the part of KC k-groups they
     /// are in, by its first, and their range within it.
     fn pack_rows(&self, b_panel: BPanel<T::Wide>, g: usize, mut f: impl FnMut(usize, Range<usize>)) {
         let (mut at, end) = (g * PACK_ROWS, b_panel.k.min((g + 1) * PACK_ROWS));

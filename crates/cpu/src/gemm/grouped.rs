@@ -10,8 +10,8 @@ use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::workspace;
 
-/// Products of less work than this are computed by one thread each, several at a time: with more, what threads
-/// wait for each other is little.
+/// Products of less work than this are computed by one thread each, several at a time. With more, threads
+/// wait little for each other.
 const SMALL: usize = 8 * GRAIN;
 
 /// One of several products: `c = a · b`.
@@ -27,8 +27,8 @@ pub struct Grouped<T> {
     pub c: MatMut<T>,
 }
 
-/// Bytes of workspace [`gemm_groups`] needs on `threads` threads for products with at most as many rows and as
-/// long a sum as `most`, and with its columns.
+/// Bytes of workspace that [`gemm_groups`] needs on `threads` threads. Products have at most as many rows and
+/// as long a sum as `most`, and its columns.
 pub fn workspace_groups<T: Operand>(tier: Tier, most: Size, threads: usize) -> usize {
     Blocking::upper_bound::<T, T>(T::kernels(tier), most).workspace(threads) * size_of::<T::Wide>()
 }

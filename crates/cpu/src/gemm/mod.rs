@@ -1,12 +1,13 @@
 //! Matrix products (GEMM): batched, any strides, accumulated in f32 or wider, rounded once.
 //!
 //! The method is Goto's (Goto and van de Geijn, *Anatomy of High-Performance Matrix Multiplication*, ACM TOMS
-//! 34, 2008), with the names of BLIS (Van Zee and van de Geijn, ACM TOMS 41, 2015): a microkernel keeps MR × NR
-//! sums in registers ([`microkernel`]), operands are packed into micro-panels ([`pack`]), and loops are blocked
-//! for the caches ([`blocking`], [`goto`]). Small results of long sums are split along `k` ([`split_k`]); few
-//! rows or columns are dot products ([`gemv`]). f16 is widened while it is packed; bf16 is widened too, or
-//! interleaved in VNNI-2 groups where there are instructions for dot products of pairs. No matrix is ever
-//! copied whole. `ARCHITECTURE.md` in this folder has a figure, the cost model and rejected variants.
+//! 34, 2008). Names are those of BLIS (Van Zee and van de Geijn, ACM TOMS 41, 2015). A microkernel keeps MR ×
+//! NR sums in registers ([`microkernel`]), operands are packed into micro-panels ([`pack`]), and loops are
+//! blocked for the caches ([`blocking`], [`goto`]). Small results of long sums are split along `k`
+//! ([`split_k`]); few rows or columns are dot products ([`gemv`]). Elements of f16 are widened while they are
+//! packed. Those of bf16 are widened too, or interleaved in VNNI-2 groups where there are instructions for
+//! dot products of pairs. No matrix is ever copied whole. `ARCHITECTURE.md` in this folder has a figure, the
+//! cost model and rejected variants.
 //!
 //! Every element is the sum, in order, of sums over parts of `k`. The parts depend on the sizes alone, so the
 //! bits do not depend on the number of threads.
@@ -59,12 +60,12 @@ impl Size {
     }
 }
 
-/// What a product is added to, in f32 or wider.
+/// The numbers that a product is added to, in f32 or wider.
 #[derive(Clone, Copy, Debug)]
 pub enum Start<T> {
     /// Zeros.
     Zero,
-    /// What the output holds.
+    /// The content of the output.
     Output,
     /// A vector along the columns, repeated for every row: a bias. Pointer and stride.
     Bias(Mat<T>),
@@ -82,9 +83,9 @@ pub fn workspace<T: Operand, O: Operand<Wide = T::Wide>>(tier: Tier, size: Size,
 /// to `O`.
 ///
 /// # Safety
-/// For every batch, all elements that the sizes name are in memory that lives through the call; those of the
-/// outputs are distinct from each other and from all inputs, and nobody else uses them meanwhile. The processor
-/// has the tier.
+/// For every batch, all elements that the sizes name are in memory that lives through the call. Those of the
+/// outputs are distinct from each other and from all inputs, and nobody else uses them meanwhile. The
+/// processor has the tier.
 ///
 /// # Panics
 /// If `workspace` (aligned to 64 bytes) is smaller than [`workspace`] says.

@@ -45,8 +45,8 @@ impl<T: Operand, O: Operand<Wide = T::Wide>> Product<T, O> {
         same::<T, T::Wide>() && self.b.cs == 1 && self.size.m <= 2 * self.kernels.mr
     }
 
-    /// True if rows of the left operand are read in place: too few columns would repay packing. k-groups must
-    /// be whole, and each row begin where one may.
+    /// True if rows of the left operand are read in place: too few columns would repay packing. All k-groups
+    /// must be whole, and each row begin where one may.
     pub fn left_in_place(&self) -> bool {
         let (k_group, bytes) = (self.kernels.panels.k_group, size_of::<T::Wide>());
         let whole = self.size.k.is_multiple_of(k_group)

@@ -294,8 +294,8 @@ fn kernels_of_results_are_packed_tap_by_tap() {
 }
 
 fn narrows<T: Operand<Wide = f32>>(tier: Tier) {
-    // Of all kinds, each at every place of a vector: subnormal numbers, NaNs whose payload lies low, ties,
-    // and what overflows.
+    // Numbers of all kinds, each at every place of a vector: subnormal numbers, NaNs whose payload lies low,
+    // ties, and what overflows.
     let kinds = [1e-40, -3e-39, 1e-45, 0.0, -0.0, 1.0, 1.5, 65519.0, 65520.0, 1e30, f32::MAX, f32::INFINITY];
     let bits = [0x7FC0_0000, 0xFF80_0001, 0x7FFF_FFFF, 0x3F80_8000, 0x3F81_8000, 0x3F80_8001, 0x007F_FFFF];
     let kinds: Vec<f32> = kinds.into_iter().chain(bits.map(f32::from_bits)).collect();

@@ -1,5 +1,5 @@
-//! Advanced indexing, as `index` reads and `_index_put_impl` writes: where indices point is found once in each
-//! run, and then rows of neighbouring elements are moved or added.
+//! Advanced indexing, as `index` reads and `_index_put_impl` writes. The places that indices name are found
+//! once in each run, and then rows of neighbouring elements are moved or added.
 //!
 //! The result is `[outer, picked, beside, row]`: the dimensions before the indexed ones, those of the indices,
 //! those that stand between indexed ones, and those after the last. Its row `(o, p, b)` is the row of the tensor
@@ -34,7 +34,7 @@ pub(super) struct AdvancedIndex {
 }
 
 impl AdvancedIndex {
-    /// Of input 0 by inputs `1..end`.
+    /// The plan of input 0, indexed by inputs `1..end`.
     pub fn new(site: &Site, end: usize) -> Result<AdvancedIndex> {
         let (x, indexing) = (site.cx.shape(0)?, Indexing::of(&site.cx, end)?);
         let strides = x.strides();
@@ -124,8 +124,8 @@ impl AdvancedIndex {
     /// Calls `f(start of a row in the tensor, row of the result)` for every row. Rows at one place are visited
     /// one after the other, by one thread.
     ///
-    /// Threads divide what cannot meet: outer indices if these are many, places otherwise, where a thread looks
-    /// at all picks and takes those of its part of the tensor.
+    /// Threads divide what cannot meet: outer indices if these are many, places otherwise. A thread then
+    /// looks at all picks and takes those of its part of the tensor.
     pub fn each(&self, pool: &Pool, places: &[usize], f: impl Fn(usize, usize) + Sync) {
         let (each, beside) = (self.picked * self.beside.numel(), self.beside.numel());
         if each * self.row == 0 {

@@ -48,7 +48,7 @@ impl Grid {
         self.sizes.iter().product()
     }
 
-    /// Whether every position is at the offset of its own number.
+    /// True if every position is at the offset of its own number.
     pub fn as_is(&self) -> bool {
         self.strides.is_empty() || self.strides[..] == [1]
     }
@@ -109,20 +109,20 @@ impl Iterator for GridIter<'_> {
 /// The elements of a contiguous integer tensor.
 #[derive(Clone, Copy, Debug)]
 pub enum Indices<'a> {
-    /// Of u8.
+    /// Indices of u8.
     U8(&'a [u8]),
-    /// Of i8.
+    /// Indices of i8.
     I8(&'a [i8]),
-    /// Of i16.
+    /// Indices of i16.
     I16(&'a [i16]),
-    /// Of i32.
+    /// Indices of i32.
     I32(&'a [i32]),
-    /// Of i64.
+    /// Indices of i64.
     I64(&'a [i64]),
 }
 
 impl<'a> Indices<'a> {
-    /// Of a view.
+    /// Indices of a view.
     ///
     /// # Errors
     /// `DType` if it holds no integers.
@@ -148,7 +148,7 @@ impl<'a> Indices<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

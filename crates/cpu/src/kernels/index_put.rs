@@ -31,8 +31,8 @@ pub static KERNELS: &[Kernel] = &[Kernel {
 struct Put {
     picks: AdvancedIndex,
     values: usize,
-    /// Whether a value stands for each element that is written; offsets in the values of each row, and within
-    /// a row, if some stand for several.
+    /// True if a value stands for each element that is written. Else some stand for several, and there are
+    /// offsets in the values, of each row and within a row.
     whole: bool,
     lead: Grid,
     tail: Grid,

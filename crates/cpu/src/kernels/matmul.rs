@@ -109,7 +109,7 @@ impl<T: Float> Stack<'_, T> {
         self.mat.moved(offset)
     }
 
-    /// Whether the rows of all batches lie at one stride.
+    /// True if the rows of all batches lie at one stride.
     fn rows_follow(&self, batch: &[usize], m: usize) -> bool {
         let mut follow = m as isize * self.mat.rs;
         self.shape.len() == batch.len()
@@ -138,7 +138,7 @@ fn run<T: Operand>(g: &Geometry, tier: Tier, args: &mut Args) -> Result<()> {
     let (batches, size) = if merge { (1, g.merged()) } else { (g.batches(), g.size) };
     let out = MatMut { ptr: args.writes[0].ptr_mut::<T>(), rs: g.size.n as isize };
     let step = size.m * size.n;
-    // SAFETY: the matrices are those of the operands' views, whose indices are all in bounds; the output is
+    // SAFETY: the matrices are those of the operands' views, whose indices are all in bounds. The output is
     // contiguous and overlaps no other operand, and its batches follow each other. The device runs no tier
     // the processor lacks.
     unsafe {

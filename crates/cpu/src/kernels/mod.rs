@@ -41,12 +41,12 @@ use std::sync::{Arc, OnceLock};
 ///
 /// It promises:
 /// * the results of the operator's reference, within rounding, with sums in f32 or wider;
-/// * the same bits from run to run and for any number of threads: work is cut by sizes alone, and no sum is
+/// * the same bits from run to run and for any number of threads. Work is cut by sizes alone, and no sum is
 ///   divided by [`Site::threads`];
 /// * a typed error (`Value`) for data that it refuses, such as an index out of range, and no panic.
 ///
-/// Plans hold tensors of any dtype and shape that the operator's type rule accepts, empty ones excepted: a step
-/// whose results have no elements runs no kernel.
+/// Plans hold tensors of any dtype and shape that the operator's type rule accepts. A step whose results have
+/// no elements runs no kernel.
 pub struct Kernel {
     /// The operator, by its definition.
     pub op: &'static OpDef,
@@ -91,7 +91,7 @@ pub struct Args<'a> {
     /// Outputs in order, of undefined content but for an operator that updates one in place.
     pub writes: &'a mut [ViewMut],
     /// Scratch memory of at least the size asked for, aligned to 64 bytes, of undefined content. Kernels that
-    /// share a place in the arena get all of it: they take what they need, or spread what threads work in
+    /// share a place in the arena get all of it. They take what they need, or spread what threads work in
     /// over it ([`crate::workspace`]).
     pub workspace: &'a mut [u8],
     /// Threads.

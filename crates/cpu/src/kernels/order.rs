@@ -67,7 +67,7 @@ struct Lanes {
 }
 
 impl Lanes {
-    /// Of the first input along the attribute `dim` (absent: the last).
+    /// Lanes of the first input along the attribute `dim` (absent: the last).
     fn of(site: &Site) -> Lanes {
         let along = |dim| Lanes::new(site, dim).ok();
         sort::dim(&site.cx).ok().and_then(along).unwrap_or(Lanes { len: 0, after: 1, count: 0 })

@@ -83,7 +83,7 @@ impl Scatter {
         if widened(self.dtype) && self.how != Combine::Replace { 4 * self.numel } else { 0 }
     }
 
-    /// Whether it matters how many values have met in a place.
+    /// True if it matters how many values have met in a place.
     fn counts(&self) -> bool {
         self.how == Combine::Mean || (!self.include_self && self.how != Combine::Replace)
     }

@@ -1,5 +1,5 @@
 //! Segments of flat spans: `segment_sum`, `segment_spread`. A sum runs over one number a block of the span,
-//! so that one thread is soon done; spreading may write a number for every element, so that it is cut over
+//! so that one thread is soon done. Spreading may write a number for every element, so that it is cut over
 //! threads.
 
 use super::grid::GRAIN;

@@ -381,7 +381,7 @@ impl Vectors for f64 {
 
 /// A loop over rows, on any vectors.
 pub trait Rows<E> {
-    /// What it gives.
+    /// Its result.
     type Out;
     /// Runs it. To be marked `#[inline(always)]`, as all that it calls.
     fn run<V: Vector<E = E>>(self) -> Self::Out;

@@ -1,6 +1,6 @@
-//! Checks a row program against its operands: every element it will touch is in its segment, results are disjoint, and
-//! an operand written in place is the very elements that were read. The unsafe code of `interpret` and `x86` rests on
-//! these checks.
+//! Checks a row program against its operands. Every element it will touch is in its segment, results are
+//! disjoint, and an operand written in place is the very elements that were read. The unsafe code of
+//! `interpret` and `x86` rests on these checks.
 
 use super::space::{Axis, injective, merge};
 use super::types::Ty;
@@ -27,11 +27,11 @@ pub(super) struct Checked<'a> {
     pub operands: usize,
     /// Operand number of each `Iota`, by instruction.
     pub counters: Vec<Option<usize>>,
-    /// Whether an operand moves along the columns.
+    /// True if an operand moves along the columns.
     pub moves: Vec<bool>,
 }
 
-/// Where an operand lies.
+/// The place of an operand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
     pub place: Place,
@@ -183,7 +183,7 @@ impl<'a> Checked<'a> {
         Ok(shared)
     }
 
-    /// Whether no element of the space depends on another: rows and columns are then all alike.
+    /// True if no element of the space depends on another: rows and columns are then all alike.
     fn pointwise(&self) -> bool {
         let reads = self.program.reads.len();
         self.program.body.iter().all(|i| match i {
@@ -253,7 +253,7 @@ impl<'a> Checked<'a> {
         self.sites.iter().enumerate().map(|(o, s)| named(o) * s.dtype.size()).sum()
     }
 
-    /// Whether a tile should span rows and columns because an operand is read along one and written along the
+    /// True if a tile should span rows and columns because an operand is read along one and written along the
     /// other.
     pub fn crosswise(&self) -> bool {
         let reads = self.program.reads.len();
@@ -261,7 +261,7 @@ impl<'a> Checked<'a> {
         (0..reads).any(|o| row.steps[o].unsigned_abs() == 1 && col.steps[o].unsigned_abs() > 1)
     }
 
-    /// Whether rows, not columns, lie next to each other in the operand that matters most.
+    /// True if rows, not columns, lie next to each other in the operand that matters most.
     pub fn across(&self) -> bool {
         let (Some(row), Some(col), Some(o)) = (self.rows.last(), self.cols.last(), self.primary()) else {
             return false;
@@ -270,7 +270,7 @@ impl<'a> Checked<'a> {
         !sums && !self.pointwise() && row.steps[o].unsigned_abs() == 1 && col.steps[o].unsigned_abs() > 1
     }
 
-    /// Whether each instruction's register is a row scalar over the axes as arranged.
+    /// True if each instruction's register is a row scalar over the axes as arranged.
     pub fn scalars(&self) -> Vec<bool> {
         let mut s: Vec<bool> = Vec::with_capacity(self.program.body.len());
         for (at, instr) in self.program.body.iter().enumerate() {

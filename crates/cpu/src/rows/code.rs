@@ -8,7 +8,7 @@ use headwater_core::row::Reduce;
 /// Number of a register of the compiled code.
 pub(super) type Reg = usize;
 
-/// What a function does.
+/// The work of a function.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum What {
     Unary(Unary),
@@ -92,7 +92,7 @@ pub(super) struct Register {
     pub kind: Kind,
 }
 
-/// What a register holds, and which slot it has among those of its kind and size.
+/// The content of a register, and its slot among those of its kind and size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
     /// A number for each row.

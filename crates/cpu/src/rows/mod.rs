@@ -1,14 +1,15 @@
 //! Row programs: the one mechanism for pointwise chains, norms, softmax, losses, reductions and updates.
 //!
-//! A program is checked against its operands ([`check`]) and scheduled ([`schedule`]): cut into phases at its
-//! reductions, and into tiles that fit the first-level cache and blocks that threads take. Then it is interpreted,
-//! operation by operation on tiles ([`interpret`]), or compiled to machine code on x86-64 with AVX2 (`x86`), to the
-//! same bits. `ARCHITECTURE.md` in this folder has a figure, the cost model and rejected variants.
+//! A program is checked against its operands ([`check`]) and scheduled ([`schedule`]). It is cut into phases
+//! at its reductions, and into tiles that fit the first-level cache and blocks that threads take. Then it is
+//! interpreted, operation by operation on tiles ([`interpret`]). On x86-64 with AVX2 it is compiled to
+//! machine code (`x86`), to the same bits. `ARCHITECTURE.md` in this folder has a figure, the cost model and
+//! rejected variants.
 //!
 //! Numbers: floats are computed in f32, or in f64 if an f64 takes part, and rounded to memory once, to
-//! nearest even; integers in i64, exactly. Sums of f32 over a row are taken in 32 lanes of at most 128 terms
-//! each, and sums over rows in pieces of at most 128 rows; their totals are carried on in f64. Sums over
-//! columns that are not contiguous are in f64 throughout. So a sum of `n` f32 is off by at most
+//! nearest even. Integers are in i64, exactly. Sums of f32 over a row are taken in 32 lanes of at most 128
+//! terms each. Sums over rows are in pieces of at most 128 rows; their totals are carried on in f64. Sums
+//! over columns that are not contiguous are in f64 throughout. So a sum of `n` f32 is off by at most
 //! `min(n, 134) · 2⁻²⁴ · Σ|x|`, plus one rounding of the result, plus f64 noise. All divisions depend on
 //! sizes and layouts alone: results have the same bits on any number of threads and in every tier.
 
@@ -79,7 +80,7 @@ pub(crate) struct Program {
     buffer: usize,
 }
 
-/// How the space is cut.
+/// The cut of the space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Tiling {
     /// Rows lie next to each other in a tile; otherwise columns do.
@@ -87,7 +88,7 @@ struct Tiling {
     /// Largest tile.
     tile_rows: usize,
     tile_cols: usize,
-    /// What a thread takes at a time.
+    /// The part that a thread takes at a time.
     block_rows: usize,
     block_cols: usize,
     /// Rows are cut into several blocks, whose reductions are combined between phases.
@@ -141,7 +142,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Whether its phases are machine code.
+    /// True if its phases are machine code.
     fn assembled(&self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self.machine.is_some();
@@ -207,7 +208,7 @@ impl Tiling {
         } else if cols <= tile || cols <= WHOLE && !code.folds.is_empty() {
             ((tile / cols).clamp(1, rows), cols)
         } else {
-            // How long rows are cut decides the order of their sums, which only sizes may.
+            // The cut of long rows decides the order of their sums, which only sizes may.
             (1, even(cols, if code.folds.is_empty() { tile } else { WHOLE }))
         };
         let (folds, sums) = (!code.folds.is_empty(), !code.sums.is_empty());

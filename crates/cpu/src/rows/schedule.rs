@@ -1,9 +1,9 @@
 //! Schedules a checked program: cuts its body into phases, makes operations on tiles, and assigns slots to registers.
 //!
-//! The body is cut at its reductions: values that depend on one are computed in the phase after it. Row scalars
-//! are computed before each phase, for all rows of a tile at once (or row by row where machine code does
-//! whole rows). What several phases need is computed again in each if that takes two operations at most, or
-//! else kept for the whole row (`keep`) unless rows are too long for that.
+//! The body is cut at its reductions: values that depend on one are computed in the phase after it. Row
+//! scalars are computed before each phase, for all rows of a tile at once, or row by row where machine code
+//! does whole rows. Values that several phases need are recomputed in each if that takes two operations at
+//! most. Else they are kept for the whole row (`keep`), unless rows are too long for that.
 
 use super::check::Checked;
 use super::code::{Code, Folding, Kind, Op, Reg, Register, Summing, What, slot_class};
@@ -41,7 +41,7 @@ pub(super) fn schedule(s: &Checked, table: &Table, keep: bool, stream: bool) -> 
     c.code
 }
 
-/// How many reductions each register waits for, one after the other.
+/// The number of reductions that each register waits for, one after the other.
 fn levels(s: &Checked) -> Vec<usize> {
     let mut level: Vec<usize> = Vec::with_capacity(s.program.body.len());
     for instr in &s.program.body {
@@ -93,7 +93,7 @@ struct Compiler<'a> {
     /// Rows lie one after the other and are long enough for a call for each.
     rowwise: bool,
     scalar: Vec<bool>,
-    /// How often each instruction is used.
+    /// The number of uses of each instruction.
     uses: Vec<usize>,
     level: Vec<usize>,
     /// Register of each instruction in the current phase (vectors), or for good (scalars, kept vectors).
@@ -112,7 +112,7 @@ impl Compiler<'_> {
         let shared = |at: usize| matches!(body[at], Instr::Store(w, _) if self.s.sites[self.s.program.reads.len() + w].shared);
         let sinks: Vec<usize> = (0..body.len()).filter(|&at| live[at] && self.is_sink(at)).collect();
         let last = sinks.iter().map(|&at| self.phase(at)).max().unwrap_or(0);
-        // What overwrites an input waits until nobody reads that any more, and comes last of all.
+        // A store that overwrites an input waits until nobody reads that any more, and comes last of all.
         let phase: Vec<usize> =
             (0..body.len()).map(|at| if shared(at) { last } else { self.phase(at) }).collect();
         let late: Vec<bool> = (0..body.len()).map(shared).collect();
@@ -204,7 +204,7 @@ impl Compiler<'_> {
         list.into_iter().filter(|&a| !self.scalar[a]).collect()
     }
 
-    /// What an instruction and those before it make together.
+    /// The value that an instruction and those before it make together.
     fn form(&self, at: usize) -> Form {
         let body = &self.s.program.body;
         let float = |at: usize| self.s.classes[at] == Some(Class::Float);
@@ -253,12 +253,12 @@ impl Compiler<'_> {
         }
     }
 
-    /// Whether there is a loop for this function of a vector and one number.
+    /// True if there is a loop for this function of a vector and one number.
     fn spreads(&self, op: Binary) -> bool {
         (self.table.spread)(self.s.float, op, 1).is_some()
     }
 
-    /// Whether an instruction is no operation: a conversion to the type computed in.
+    /// True if an instruction is no operation: a conversion to the type computed in.
     fn nothing(&self, at: usize) -> bool {
         matches!(self.s.program.body[at], Instr::Cast(d, a) if d == self.ty(a).dtype())
     }
@@ -268,7 +268,7 @@ impl Compiler<'_> {
         self.level[at] - matches!(self.s.program.body[at], Instr::Reduce(..)) as usize
     }
 
-    /// Whether an instruction ends in tile code: reductions, column sums, stores of vectors.
+    /// True if an instruction ends in tile code: reductions, column sums, stores of vectors.
     fn is_sink(&self, at: usize) -> bool {
         match self.s.program.body[at] {
             Instr::Reduce(..) | Instr::Columns(..) => true,
@@ -481,7 +481,7 @@ impl Compiler<'_> {
             Instr::Store(w, a) => {
                 let operand = self.s.program.reads.len() + w;
                 let from = self.vector(a, p);
-                // What lies in the place of what was read is in the caches already.
+                // A result in the place of what was read is in the caches already.
                 let past = self.stream && !self.s.sites[operand].shared;
                 let store = if past { self.table.stream } else { self.table.store };
                 let f = store(self.code.regs[from].ty, self.s.sites[operand].dtype);

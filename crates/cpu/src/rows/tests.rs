@@ -233,7 +233,7 @@ pub(super) fn run(ex: &Example, threads: usize, tier: Tier) -> Vec<Tensor> {
         layout: s.layout.clone(),
     };
     let mut memory = Blocks(ex.bytes.iter().map(|&b| CpuMemory::new(b).unwrap()).collect());
-    // What a run leaves is undefined: fill it with something telling.
+    // Contents that a run leaves are undefined: fill it with something telling.
     memory.0.iter_mut().for_each(|m| m.as_mut_slice().fill(0xA5));
     let reads: Vec<View> = ex.reads.iter().map(|(s, _)| View::checked(&plan, &view(s)).unwrap()).collect();
     for (slot, tensor) in &ex.reads {
@@ -444,7 +444,7 @@ fn programs_that_would_go_astray_are_refused() {
     assert!(refused(&|ex| ex.writes[0].layout.offset = 1));
     assert!(refused(&|ex| ex.program.outer[0] = 5));
     assert!(refused(&|ex| ex.writes[0].layout.strides[0] = isize::MAX));
-    // Of another type, dimension, or number of operands.
+    // Programs of another type, dimension, or number of operands.
     assert!(refused(&|ex| ex.program.reads[0].dtype = DType::F64));
     assert!(refused(&|ex| ex.program.reads[0].access.0[0] = Some((2, 1))));
     assert!(refused(&|ex| _ = ex.reads.pop()));

@@ -342,7 +342,7 @@ impl Convert<f16> for __m256 {
 }
 
 // A bf16 is the upper half of an f32. Rounding to nearest, ties to even: add half of the last place, less a
-// bit if it is even, and cut; a NaN is made quiet instead, so that cutting leaves one.
+// bit if it is even, and cut. A NaN is made quiet instead, so that cutting leaves one.
 impl Convert<bf16> for __m256 {
     #[inline(always)]
     unsafe fn load_widen(p: *const bf16) -> Self {

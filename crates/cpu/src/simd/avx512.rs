@@ -186,7 +186,7 @@ unsafe fn nearest_bf16(x: __m512) -> __m512i {
     }
 }
 
-/// Sixteen sums in f32, or in operands the bits of sixteen pairs of bf16: `fma` adds the products of both,
+/// Sixteen sums in f32, or in operands the bits of sixteen pairs of bf16. `fma` adds the products of both,
 /// the second one first, each rounded to f32. Subnormal operands and sums count as zero: so the instruction
 /// is defined.
 #[derive(Clone, Copy)]

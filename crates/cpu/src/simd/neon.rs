@@ -1,6 +1,7 @@
-//! Vectors of NEON, two registers each: as many lanes as vectors of AVX2 have, and blocks of as many rows, so
-//! that products have the same bits. Of the 32 registers 24 hold a block of f32 and 16 one of f64. A
-//! multiplication takes a lane of its operand, so that contiguous elements of a left operand are read four at a time.
+//! Vectors of NEON, two registers each. They have as many lanes as vectors of AVX2, and blocks of as many
+//! rows, so that products have the same bits. Of the 32 registers 24 hold a block of f32 and 16 one of f64. A
+//! multiplication takes a lane of its operand, so that contiguous elements of a left operand are read four at
+//! a time.
 //!
 //! Every processor of the architecture has these instructions, and every function is compiled for them.
 #![allow(clippy::needless_range_loop)]

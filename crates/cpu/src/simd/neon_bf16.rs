@@ -1,8 +1,9 @@
-//! Sums of products of pairs of bf16, by the instruction BFDOT: half as many instructions as products of f32
-//! take, two numbers of `k` in each lane. Its arithmetic (FPCR.EBF = 0) is not that of a processor's other
-//! instructions: the products of a pair are exact, their sum is rounded to odd, and so is the sum with what
-//! there was; subnormal numbers count as zero. Rounded to odd, a sum is off by less than one unit of its last
-//! place, to either side. BFMMLA would need half as many again, and blocks of two by two in other places.
+//! Sums of products of pairs of bf16, by the instruction BFDOT. That takes half as many instructions as
+//! products of f32, with two numbers of `k` in each lane. Its arithmetic (FPCR.EBF = 0) is not that of a
+//! processor's other instructions. The products of a pair are exact, their sum is rounded to odd, and so is
+//! the sum with what there was. Subnormal numbers count as zero. Rounded to odd, a sum is off by less than
+//! one unit of its last place, to either side. BFMMLA would need half as many again, and blocks of two by two
+//! in other places.
 #![allow(clippy::needless_range_loop)]
 
 use super::neon::*;

@@ -35,8 +35,8 @@ pub(crate) trait Pack<T: Float<Wide = Self::E>>: Simd {
     /// # Safety
     /// The first of its elements may be read, and the others that are in the matrix.
     unsafe fn single(x: Mat<T>, i: usize, p: usize, k: usize) -> Self::E;
-    /// Recombines VNNI-2 groups: the first element of each result is the second (`late`) or first element of
-    /// `self`, its second one is the second (`next_late`) or first element of `next`.
+    /// Recombines VNNI-2 groups. The first element of each result is the second (`late`) or first element of
+    /// `self`. Its second one is the second (`next_late`) or first element of `next`.
     #[inline(always)]
     fn merge(self, _next: Self, _late: bool, _next_late: bool) -> Self {
         self

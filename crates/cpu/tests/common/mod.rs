@@ -1,4 +1,4 @@
-//! What tests of kernels share.
+//! Helpers that tests of kernels share.
 
 use headwater_core::device::{Buffer, Content, Device, Executable};
 use headwater_core::pass::{check_plan, plan};
@@ -7,8 +7,8 @@ use headwater_core::{Graph, Tensor};
 use headwater_cpu::Cpu;
 use std::sync::Arc;
 
-/// Runs a graph on a device and returns its outputs; also with larger workspaces than were asked for, as
-/// those that share their place are, which must not change a bit.
+/// Runs a graph on a device and returns its outputs. It runs also with larger workspaces than were asked for,
+/// as those that share their place are; that must not change a bit.
 pub fn run(device: &Cpu, graph: &Graph, inputs: &[Tensor]) -> headwater_core::Result<Vec<Tensor>> {
     let bindings = Bindings::simple(graph);
     let mut plan = plan(graph, &bindings, device.target())?;
@@ -46,9 +46,8 @@ fn run_plan(
         plan.segments.iter().map(|s| alloc(s.bytes)).collect::<headwater_core::Result<_>>()?;
     let stream = device.stream()?;
     let mut loaded: Box<dyn Executable> = device.load(plan)?;
-    // What lies in memory that nobody wrote must not matter, nor what a run leaves in scratch memory: both
-    // are no numbers, the latter after a run on such inputs. Integers may be indices, so they are always
-    // given.
+    // Memory that nobody wrote must not matter, nor what a run leaves in scratch memory. Both hold no
+    // numbers, the latter after a run on such inputs. Integers may be indices, so they are always given.
     for real in [false, true] {
         for (segment, memory) in plan.segments.iter().zip(&memory) {
             stream.fill(memory, 0, segment.bytes, 0xff)?;

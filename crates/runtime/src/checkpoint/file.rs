@@ -22,7 +22,7 @@ impl Default for Create {
     }
 }
 
-/// What was written.
+/// A file that was written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Written {
     /// Size.
@@ -37,7 +37,7 @@ pub(super) struct Entry<S> {
     pub name: String,
     /// Dtype and shape.
     pub ty: TensorType,
-    /// Where its bytes are.
+    /// The place of its bytes.
     pub source: S,
 }
 

@@ -9,10 +9,10 @@
 //! | `manifest.json` | size and SHA-256 of each of these |
 //!
 //! A checkpoint is written under another name, brought to disk file by file, and then renamed, which is
-//! atomic: a kill or a full disk at any moment leaves the earlier checkpoints whole, and whatever else is
-//! left is removed by the next run. A damaged checkpoint is renamed to `damaged-step-<n>`; what a run that
-//! cannot go on saves is `diverged-step-<n>`. Neither is resumed from, nor ever removed. `best-step-<n>` is
-//! that of the best evaluation, of which there is one.
+//! atomic. A kill or a full disk at any moment leaves the earlier checkpoints whole, and whatever else is
+//! left is removed by the next run. A damaged checkpoint is renamed to `damaged-step-<n>`. A run that cannot
+//! go on saves `diverged-step-<n>`. Neither is resumed from, nor ever removed. `best-step-<n>` is that of the
+//! best evaluation, of which there is one.
 
 mod file;
 mod name;
@@ -45,7 +45,8 @@ pub const AVERAGE: &str = "ema.safetensors";
 const PROGRESS: &str = "progress.json";
 const MANIFEST: &str = "manifest.json";
 
-/// Where a run is, beside its tensors. The data's position and the key of random numbers follow from `step`.
+/// The position of a run, beside its tensors. The data's position and the key of random numbers follow from
+/// `step`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Steps done.
@@ -69,7 +70,7 @@ struct Manifest {
     files: BTreeMap<String, Written>,
 }
 
-/// What manifests of all formats begin with.
+/// The beginning of manifests of all formats.
 #[derive(Deserialize)]
 struct Format {
     format: String,
@@ -91,7 +92,7 @@ pub struct Checkpoint {
     progress: Progress,
 }
 
-/// What resuming found.
+/// Findings of resuming.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The newest whole checkpoint, if the run got far enough to save one.
@@ -149,7 +150,7 @@ impl Store {
         }
     }
 
-    /// Whether a directory has a checkpoint, whole or not.
+    /// True if a directory has a checkpoint, whole or not.
     ///
     /// # Errors
     /// `Io` if it cannot be read; one that does not exist has none.
@@ -306,7 +307,7 @@ impl Store {
         self.room(state.session, state.average)?;
         let temporary = self.temporary(&end);
         if let Err(e) = self.write(state, &temporary) {
-            // What was written so far only takes space; the error counts, not whether this succeeds.
+            // Files written so far only take space; the error counts, not whether this succeeds.
             let _ = fs::remove_dir_all(&temporary);
             return Err(match e {
                 Error::Io { cause, .. } if cause.kind() == std::io::ErrorKind::StorageFull => {
@@ -378,7 +379,7 @@ pub struct Snapshot<'a> {
     pub average: Option<&'a Average>,
 }
 
-/// Where the bytes of a saved tensor are.
+/// The place of the bytes of a saved tensor.
 #[derive(Clone)]
 enum Source {
     Tensor(ModelTensor),
@@ -488,7 +489,7 @@ impl Checkpoint {
         &self.path
     }
 
-    /// Where the run was.
+    /// The position of the run.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -542,7 +543,7 @@ impl Checkpoint {
     }
 }
 
-/// What is in a directory, by name.
+/// The contents of a directory, by name.
 fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut out = Vec::new();
     for entry in fs::read_dir(dir).map_err(Error::io(dir))? {

@@ -25,7 +25,7 @@ pub(super) fn step(name: &str) -> Option<u64> {
     (of(step) == name).then_some(step)
 }
 
-/// Whether a run writes an entry of this name into its directory of checkpoints.
+/// True if a run writes an entry of this name into its directory of checkpoints.
 pub fn written(name: &str) -> bool {
     let numbered = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
     name == LOCK

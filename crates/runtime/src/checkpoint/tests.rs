@@ -50,7 +50,7 @@ fn the_last_ones_are_kept_and_the_newest_whole_one_is_found() {
     assert!(Store::resume(dir.path(), 2).unwrap_err().to_string().contains("another run"));
     drop(store);
     assert_eq!(Store::create(dir.path(), 2).unwrap_err().code(), "HW-R005");
-    // What a killed run may leave.
+    // Files that a killed run may leave.
     fs::create_dir(dir.path().join(".tmp-step-00000005-1")).unwrap();
 
     let resume = || Store::resume(dir.path(), 2);

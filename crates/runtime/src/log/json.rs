@@ -22,7 +22,7 @@ impl JsonLines {
         JsonLines::begin(path, &[])
     }
 
-    /// Goes on with the file of an interrupted run that resumes after `step` steps: lines of later steps, and
+    /// Goes on with the file of an interrupted run that resumes after `step` steps. Lines of later steps, and
     /// a line cut off at the end, are removed first. A run that begins (`step` 0) begins its file anew.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl JsonLines {
         JsonLines::begin(path, &lines)
     }
 
-    /// A file of these lines, under a name of its own until it is whole: links are not followed, so that a
+    /// A file of these lines, under a name of its own until it is whole. Links are not followed, so that a
     /// folder from elsewhere cannot have other files overwritten. A device or a pipe is written to as it is.
     fn begin(path: &Path, lines: &[&[u8]]) -> Result<JsonLines> {
         let kind = fs::symlink_metadata(path).map(|m| m.file_type());
@@ -63,7 +63,7 @@ impl JsonLines {
         let written =
             written.and_then(|()| out.get_ref().sync_all()).and_then(|()| fs::rename(&temporary, path));
         if let Err(e) = written {
-            // What was written so far only takes space.
+            // The file written so far only takes space.
             let _ = fs::remove_file(&temporary);
             return Err(Error::io(path)(e));
         }
@@ -72,7 +72,7 @@ impl JsonLines {
     }
 }
 
-/// Whether a line is whole and speaks of nothing after `step`.
+/// True if a line is whole and speaks of nothing after `step`.
 fn keeps(line: &[u8], step: u64) -> bool {
     let value: Option<serde_json::Value> = serde_json::from_slice(line).ok();
     let at = |v: &serde_json::Value| v.get("step").and_then(|s| s.as_u64());

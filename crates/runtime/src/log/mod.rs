@@ -1,5 +1,5 @@
-//! What happened in a run, written down: JSON lines and TensorBoard event files. Observers of the trainer;
-//! they change nothing.
+//! The events of a run, written down: JSON lines and TensorBoard event files. Observers of the trainer; they
+//! change nothing.
 
 mod json;
 mod tensorboard;

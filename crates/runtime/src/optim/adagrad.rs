@@ -16,7 +16,7 @@ settings! {
         eps: f64 = 1e-10, POSITIVE;
         /// Added to the gradient, times the parameter.
         weight_decay: f64 = 0.0, NOT_NEGATIVE;
-        /// What the sum of squares starts at.
+        /// The number that the sum of squares starts at.
         initial_accumulator_value: f64 = 0.0, NOT_NEGATIVE;
         /// Goes up the gradient.
         maximize: bool = false;

@@ -21,7 +21,7 @@ settings! {
         weight_decay: f64 = 0.0, NOT_NEGATIVE;
         /// Cosines below this over the root of the size show that a norm rescales the weights.
         delta: f64 = 0.1, NOT_NEGATIVE;
-        /// What weight decay is multiplied by for such weights.
+        /// The factor of weight decay for such weights.
         wd_ratio: f64 = 0.1, NOT_NEGATIVE;
         /// Nesterov's momentum.
         nesterov: bool = false;

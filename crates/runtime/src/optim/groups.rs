@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decay {
-    /// Those of two and more dimensions: none for norms and biases.
+    /// Parameters of two and more dimensions: none for norms and biases.
     #[default]
     Matrices,
     /// All, as an optimizer without groups does.
@@ -25,7 +25,7 @@ pub enum Decay {
 pub struct Group {
     /// PyTorch name of the parameters, `*` standing for any characters: `encoder.*.bias`.
     pub parameters: String,
-    /// What differs, by the optimizer's names. A rate `lr` follows the schedule in proportion to the
+    /// Settings that differ, by the optimizer's names. A rate `lr` follows the schedule in proportion to the
     /// optimizer's own; `weight_decay` stands whatever [`Decay`] says.
     #[serde(flatten)]
     pub settings: BTreeMap<String, serde_json::Value>,
@@ -97,7 +97,7 @@ impl Groups {
         }))
     }
 
-    /// What a group is trained with.
+    /// The rule that a group is trained with.
     pub fn rule(&self, group: usize) -> &dyn Rule {
         self.distinct[group].rule()
     }
@@ -116,7 +116,7 @@ impl Groups {
     }
 }
 
-/// Whether `name` fits `pattern`, in which `*` stands for any characters.
+/// True if `name` fits `pattern`, in which `*` stands for any characters.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");

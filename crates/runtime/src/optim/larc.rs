@@ -17,7 +17,7 @@ settings! {
         clip: bool = true;
         /// Added to the norm of the gradient.
         eps: f64 = 1e-8, POSITIVE;
-        /// What makes the step.
+        /// The optimizer that makes the step.
         optimizer: Box<Optimizer> = Box::new(Optimizer::Sgd(Sgd::default()));
     }
 }

@@ -1,6 +1,7 @@
-//! Optimizers: their settings (`table`), what they keep for each parameter, the numbers of each step, and how
-//! their operators (`ops::update` of the core) update a bucket. The graph of one step over all buckets is
-//! `core::train::update_graph`. Everything that lists optimizers is made from [`Optimizer::all`].
+//! Optimizers: their settings (`table`), their state for each parameter, the numbers of each step, and the
+//! update of a bucket. The latter is made of operators of the core (`ops::update`). The graph of one step
+//! over all buckets is `core::train::update_graph`. Everything that lists optimizers is made from
+//! [`Optimizer::all`].
 
 mod groups;
 mod table;

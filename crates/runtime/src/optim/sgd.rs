@@ -13,7 +13,7 @@ settings! {
         lr: f64 = 1e-3, NOT_NEGATIVE;
         /// Momentum; 0: none. With momentum it does not step each element by itself.
         momentum: f64 = 0.0, NOT_NEGATIVE;
-        /// What of each gradient is kept out of the momentum buffer, from the second step on.
+        /// Share of each gradient that is kept out of the momentum buffer, from the second step on.
         dampening: f64 = 0.0, FINITE;
         /// Added to the gradient, times the parameter.
         weight_decay: f64 = 0.0, NOT_NEGATIVE;

@@ -4,18 +4,18 @@
 //! The loss is multiplied by the scale before it is differentiated, so that small gradients do not vanish in
 //! f16; the update divides it out. A step whose final gradients are not finite is skipped.
 //!
-//! A graph has one loss, its first result, and so a run has one scale. apex keeps a scaler for each of
-//! several losses (`num_losses`) because each has a `backward` of its own, at a scale of its own; losses that
-//! are trained together are summed in the exported model here, are differentiated at once, and what is
-//! checked is the gradient of the sum. Losses that are trained in turns are runs of their own, each with its
-//! scale in its checkpoints.
+//! A graph has one loss, its first result, and so a run has one scale. NVIDIA's apex keeps a scaler for each
+//! of several losses (`num_losses`) because each has a `backward` of its own, at a scale of its own. Losses
+//! that are trained together are summed in the exported model here and differentiated at once. The gradient
+//! of the sum is checked. Losses that are trained in turns are runs of their own, each with its scale in its
+//! checkpoints.
 
 mod predict;
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// How the scale is chosen.
+/// The rule by which the scale is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum LossScale {
@@ -111,7 +111,7 @@ impl Default for Numbers {
     }
 }
 
-/// What a rule remembers, of one loss.
+/// The memory of a rule, of one loss.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The scale of the next step.
@@ -119,21 +119,21 @@ pub struct State {
     /// Steps without overflow since the scale was last changed or could have grown: PyTorch's growth tracker,
     /// apex's `unskipped`.
     pub counter: u32,
-    /// What the predictive rule has measured.
+    /// Measurements of the predictive rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<predict::Forecast>,
 }
 
-/// What a step has shown.
+/// Observations of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// Whether an element of the final (summed, reduced) gradients is inf or NaN.
+    /// True if an element of the final (summed, reduced) gradients is inf or NaN.
     pub found_inf: bool,
     /// Largest magnitude of a gradient's element, the scale divided out.
     pub largest: f64,
 }
 
-/// What is to be done with a step.
+/// The decision on a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The optimizer steps.
@@ -167,7 +167,7 @@ impl Rule {
         }
     }
 
-    /// Whether the loss has to be scaled at all.
+    /// True if the loss has to be scaled at all.
     pub fn scales(&self) -> bool {
         self.scale != LossScale::Static(1.0)
     }

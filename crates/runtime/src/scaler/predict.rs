@@ -1,6 +1,6 @@
-//! The scale that looks ahead: from the exponents of the gradients seen so far to the largest scale at which
-//! the next ones should not overflow. The largest, because whatever is below f16's range at that scale is so
-//! at any other that is safe.
+//! The scale that looks ahead. From the exponents of the gradients seen so far it finds the largest at which
+//! the next ones should not overflow. It is the largest, because whatever is below f16's range at that scale
+//! is so at any other that is safe.
 
 use super::{Rule, Seen, State};
 use serde::{Deserialize, Serialize};
@@ -11,26 +11,26 @@ const TOP: f64 = 15.9;
 /// Binades that are kept free in any case: gradients on the way back may be larger than the final ones.
 const MARGIN: f64 = 1.0;
 
-/// How fast an old peak is forgotten, in binades a step.
+/// The pace at which an old peak is forgotten, in binades a step.
 const FADE: f64 = 1.0 / 64.0;
 
-/// What of the largest rise is remembered after a step.
+/// Share of the largest rise that is remembered after a step.
 const MEMORY: f64 = 0.995;
 
-/// What has been measured, in binades (logarithms to base 2).
+/// Measurements, in binades (logarithms to base 2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
     /// Largest exponent of the gradients, fading; `None` before the first finite step.
     pub peak: Option<f64>,
     /// Largest rise above the peak within memory.
     pub rise: f64,
-    /// What overflows have shown to be needed beyond that.
+    /// Room that overflows have shown to be needed beyond that.
     pub learned: f64,
 }
 
 impl Rule {
     /// Next power of two below what the forecast allows. An overflow says only that something was too large:
-    /// the scale falls by four, and what this shows about the room needed is unlearned at the pace at which
+    /// the scale falls by four. The room that this shows to be needed is unlearned at the pace at which
     /// `dynamic` would grow.
     pub(super) fn predictive(&self, state: &State, seen: Seen) -> State {
         let mut f = state.forecast.unwrap_or_default();

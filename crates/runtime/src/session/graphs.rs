@@ -1,4 +1,4 @@
-//! What a session compiles, as options of the compiler.
+//! The compilations of a session, as options of the compiler.
 
 use super::Training;
 use crate::error::Result;

@@ -214,8 +214,8 @@ impl StateLayout {
     }
 }
 
-/// The first block of a parameter and how many it has, as its moments in codes have scales: rows of a table with a
-/// sparse gradient, else [`BLOCK`] elements each.
+/// The first block of a parameter and its number of blocks, as its moments in codes have scales. A block is a
+/// row of a table with a sparse gradient, else [`BLOCK`] elements.
 pub(super) fn blocks(bucket: &Bucket, e: &Entry) -> (usize, usize) {
     match bucket.rows {
         Some(_) => (0, e.shape[0]),

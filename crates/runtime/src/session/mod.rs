@@ -55,7 +55,7 @@ pub struct Model<'a> {
     pub weights: &'a dyn Weights,
 }
 
-/// Where a model's tensors come from.
+/// The source of a model's tensors.
 pub trait Weights {
     /// Row-major little-endian bytes of a parameter, buffer or constant, by its name in the graph.
     fn bytes(&self, name: &str) -> Option<Cow<'_, [u8]>>;
@@ -67,7 +67,7 @@ impl Weights for HashMap<String, Vec<u8>> {
     }
 }
 
-/// How a session trains.
+/// The settings of training in a session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Training {
     /// The optimizer.
@@ -80,9 +80,9 @@ pub struct Training {
     pub clip: Clip,
     /// Micro-batches summed into one step; at least 1.
     pub accumulate: u32,
-    /// What runs in which precision.
+    /// The precision of operators and weights.
     pub precision: PrecisionSettings,
-    /// Whether low-precision weights without masters are rounded stochastically after each step.
+    /// True if low-precision weights without masters are rounded stochastically after each step.
     pub stochastic_rounding: bool,
     /// True if the backward pass recomputes what is cheap: the same bits in less memory.
     pub recompute: bool,
@@ -94,7 +94,7 @@ pub struct Training {
     pub sparse_embeddings: Sparse,
     /// Form in which the optimizer's moments are kept between steps.
     pub moments: Moments,
-    /// Whether gradients are those of the loss times [`Session::set_loss_scale`].
+    /// True if gradients are those of the loss times [`Session::set_loss_scale`].
     pub scaled: bool,
     /// A fault to try out what a run does then, at a node of the differentiated graph; see
     /// [`Session::set_fault`].
@@ -176,7 +176,7 @@ impl Moments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramId(usize);
 
-/// What an update did.
+/// The outcome of an update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Update {
     /// Global L2 norm of the gradients (mean over the micro-batches), before clipping.
@@ -219,7 +219,7 @@ struct TrainingState {
     zero: Option<ProgramId>,
     /// Optimizer steps applied.
     applied: u64,
-    /// What the loss is multiplied by.
+    /// The factor of the loss.
     loss_scale: f64,
 }
 
@@ -508,12 +508,12 @@ impl Session {
         self.state.write(&slot, "rng", &bytes)
     }
 
-    /// What a program must be fed: names and types, in order.
+    /// Inputs that a program must be fed: names and types, in order.
     pub fn inputs(&self, program: ProgramId) -> impl Iterator<Item = (&str, &TensorType)> {
         self.programs[program.0].inputs()
     }
 
-    /// What a program returns: names and types, in order; the first is the loss.
+    /// Results that a program returns: names and types, in order; the first is the loss.
     pub fn outputs(&self, program: ProgramId) -> impl Iterator<Item = (&str, &TensorType)> {
         self.programs[program.0].outputs()
     }
@@ -554,12 +554,12 @@ impl Session {
         self.programs[program.0].runs()
     }
 
-    /// Where every trained parameter lies.
+    /// The place of every trained parameter.
     pub fn layout(&self) -> &BucketLayout {
         &self.layout
     }
 
-    /// Whether the parameters of a bucket decay.
+    /// True if the parameters of a bucket decay.
     pub fn decays(&self, bucket: usize) -> bool {
         let group = self.layout.buckets[bucket].group;
         self.training.as_ref().is_some_and(|t| t.groups.rule(group).weight_decay() != 0.0)
@@ -620,7 +620,7 @@ impl Session {
 }
 
 impl TrainingState {
-    /// What the gradients in memory are multiplied by.
+    /// The factor of the gradients in memory.
     fn unscale(&self) -> f64 {
         1.0 / (self.settings.accumulate as f64 * self.loss_scale)
     }

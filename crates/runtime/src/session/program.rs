@@ -39,7 +39,7 @@ impl Packing {
     }
 }
 
-/// Where the inputs and outputs of a graph lie: in the state, or in segments of its program's own.
+/// Places of the inputs and outputs of a graph: in the state, or in segments of its program's own.
 pub(crate) struct Interface {
     inputs: Vec<(String, Slot)>,
     outputs: Vec<(String, Slot)>,
@@ -129,7 +129,7 @@ impl Program {
     /// Loads a plan that was bound by [`Interface::bind`].
     ///
     /// # Errors
-    /// What the device refuses.
+    /// Refusals of the device.
     pub fn load(device: &dyn Device, plan: Plan, interface: Interface) -> Result<Program> {
         let Interface { inputs, outputs, bytes: [fed, results] } = interface;
         Ok(Program {
@@ -152,12 +152,12 @@ impl Program {
         self.plan.segments[0].bytes
     }
 
-    /// What it must be fed: names and types.
+    /// Inputs that it must be fed: names and types.
     pub fn inputs(&self) -> impl Iterator<Item = (&str, &TensorType)> {
         self.inputs.iter().map(|(n, s)| (n.as_str(), &s.ty))
     }
 
-    /// What it returns: names and types.
+    /// Results that it returns: names and types.
     pub fn outputs(&self) -> impl Iterator<Item = (&str, &TensorType)> {
         self.outputs.iter().map(|(n, s)| (n.as_str(), &s.ty))
     }

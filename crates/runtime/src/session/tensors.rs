@@ -1,5 +1,5 @@
-//! What of a session outlives it: the model's tensors, the optimizer's moments; and the gradients, to look
-//! at.
+//! The part of a session that outlives it: the model's tensors and the optimizer's moments. The gradients are
+//! here too, to look at.
 
 use super::Session;
 use super::layout::Slot;

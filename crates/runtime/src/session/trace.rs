@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct Culprit {
     /// Its operator.
     pub op: &'static str,
-    /// Where it comes from: node of the export, module path, source line.
+    /// Its origin: node of the export, module path, source line.
     pub origin: Origin,
     /// Part of the step.
     pub phase: Phase,
@@ -47,9 +47,9 @@ pub(super) struct Trace {
 }
 
 impl Session {
-    /// Runs forward and backward of a micro-batch once more, on the state as it is, and finds the first node
+    /// Runs forward and backward of a micro-batch once more, on the state as it is. Finds the first node
     /// whose result has an inf or NaN. Changes no state. The first call for a graph compiles it, with room
-    /// for every result's size to be taken as it is made; the arena may grow, beyond a memory budget too.
+    /// for every result's size to be taken as it is made. The arena may grow, beyond a memory budget too.
     ///
     /// # Errors
     /// `Model` in a session for evaluation, and what passes and the device refuse.

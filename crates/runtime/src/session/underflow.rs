@@ -1,4 +1,4 @@
-//! How much of the gradients low precision flushes to zero: a step's program with counts beside it.
+//! The share of the gradients that low precision flushes to zero: a step's program with counts beside it.
 
 use super::trace::place;
 use super::{ProgramId, Session, graphs};
@@ -11,13 +11,13 @@ use headwater_core::{DType, Graph};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Elements that a backward pass rounded to zero in f16, though they were none: those of the parameters'
+/// Elements that a backward pass rounded to zero in f16, though they were none. They are of the parameters'
 /// gradients and of all gradients on the way to them, each where it was lost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Underflow {
-    /// How many were lost.
+    /// Number of elements that were lost.
     pub lost: u64,
-    /// Of how many that were rounded to f16.
+    /// Number of elements that were rounded to f16.
     pub elements: u64,
     /// The node that lost the largest share of its result (the first of several), with that share.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ impl Underflow {
     }
 }
 
-/// What a program counts.
+/// The counts of a program.
 pub(super) struct Counts {
     program: ProgramId,
     probes: Vec<(Probe, usize)>,
@@ -46,7 +46,7 @@ pub(super) struct Counts {
 }
 
 impl Session {
-    /// Whether gradients are rounded to f16, where they can underflow. bf16 has the range of f32.
+    /// True if gradients are rounded to f16, where they can underflow. bf16 has the range of f32.
     pub fn can_underflow(&self) -> bool {
         self.precision.level != Level::O0 && self.precision.dtype == DType::F16
     }
@@ -67,7 +67,7 @@ impl Session {
         Ok(program)
     }
 
-    /// What the last run of a program of [`Session::counting_program`] has lost.
+    /// Losses of the last run of a program of [`Session::counting_program`].
     ///
     /// # Errors
     /// `Model` for another program.

@@ -1,4 +1,4 @@
-//! What is to blame for a step that failed: the data, by file, column and sample; a node; the parameters.
+//! The cause of a step that failed: the data, by file, column and sample; a node; the parameters.
 
 use super::Trainer;
 use crate::data::{Batch, gather, not_finite};

@@ -1,4 +1,4 @@
-//! What a run reports while it goes on.
+//! The events that a run reports while it goes on.
 
 use crate::config::TrainConfig;
 use crate::course::Best;
@@ -95,7 +95,7 @@ impl From<Rematerialized> for Recomputation {
     }
 }
 
-/// What is known before the first step.
+/// Facts that are known before the first step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Start {
     /// Steps the run will have when complete.
@@ -141,15 +141,15 @@ pub struct Step {
     pub norm: f64,
     /// Largest magnitude of a gradient's element.
     pub largest: f64,
-    /// Whether the parameters were updated: not if a gradient was not finite.
+    /// True if the parameters were updated: not if a gradient was not finite.
     pub applied: bool,
     /// The first node that was not finite, if the step was skipped and the settings ask for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub culprit: Option<String>,
-    /// How much of the gradients f16 flushed to zero, in the steps where that is counted.
+    /// The share of the gradients that f16 flushed to zero, in the steps where that is counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub underflow: Option<Underflow>,
-    /// What the loss was multiplied by; the norm and the largest magnitude have it divided out.
+    /// The factor of the loss; the norm and the largest magnitude have it divided out.
     pub scale: f64,
     /// Samples in the step.
     pub samples: usize,
@@ -165,7 +165,7 @@ pub trait Observer {
     /// An error of an essential observer ends the run; one that is not is told of nothing any more.
     fn event(&mut self, event: &Event) -> Result<()>;
 
-    /// Whether the run ends when this one fails. A log that cannot be written is no reason to stop training.
+    /// True if the run ends when this one fails. A log that cannot be written is no reason to stop training.
     fn essential(&self) -> bool {
         true
     }

@@ -1,5 +1,5 @@
 //! The loop of training: batches to gradients to updates, evaluation, checkpoints, events. Everything in it
-//! is a function of the settings and the number of steps done, so that a run that resumes is the run that was
+//! is a function of the settings and the number of steps done. So a run that resumes is the run that was
 //! interrupted.
 
 mod blame;
@@ -53,7 +53,7 @@ pub struct Trainer<'a> {
     /// Programs by what they are fed: for training, for evaluation.
     training: HashMap<Shapes, ProgramId>,
     evaluation: HashMap<Shapes, ProgramId>,
-    /// Those for training that count underflow.
+    /// Programs for training that count underflow.
     counting: HashMap<Shapes, ProgramId>,
     store: Option<Store>,
     /// Weights averaged over the steps, if the settings ask for it.
@@ -63,7 +63,7 @@ pub struct Trainer<'a> {
     /// True if programs are measured.
     measures: bool,
     rule: Rule,
-    /// Of each loss.
+    /// State of each loss.
     scaler: Vec<State>,
     /// When the present row of steps without an update began.
     skipping: Option<u64>,
@@ -73,12 +73,12 @@ pub struct Trainer<'a> {
     resumed: Option<Event>,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Steps done.
     pub step: u64,
-    /// Whether all steps, and the evaluation that follows, were done; false if it was asked to stop.
+    /// True if all steps, and the evaluation that follows, were done; false if it was asked to stop.
     pub complete: bool,
     /// Loss of every step of this process.
     pub losses: Vec<f64>,
@@ -265,9 +265,8 @@ impl<'a> Trainer<'a> {
         self.training.values().for_each(|&p| self.session.measure(p));
     }
 
-    /// Trains until all steps are done or `stop` is set. The flag is looked at before each batch, of
-    /// training and of evaluation; a step that is half done then is dropped, and the run ends with a
-    /// checkpoint.
+    /// Trains until all steps are done or `stop` is set. The flag is looked at before each batch, of training
+    /// and of evaluation. A step that is half done then is dropped, and the run ends with a checkpoint.
     ///
     /// # Errors
     /// `NotFinite` if gradients are not and the settings say to stop; what data, device, observers and disk
@@ -618,7 +617,7 @@ fn same_classes(train: &Dataset, eval: Option<&Dataset>) -> Result<()> {
     Ok(())
 }
 
-/// What the user feeds: names and types.
+/// Inputs that the user feeds: names and types.
 fn fed(graph: &Graph) -> impl Iterator<Item = (&str, &TensorType)> {
     let user = graph.inputs.iter().filter(|i| i.role == InputRole::User);
     user.map(|i| (i.name.as_str(), graph.ty(i.value)))

@@ -15,9 +15,9 @@ use crate::{ensure, fail};
 ///
 /// Head `h` uses key head `h · Hk / H`; Hk and Hv divide H. The mask (optional) broadcasts to `[B, H, L, S]`:
 /// bools say what takes part, floats are added. With `is_causal`, query `i` sees the keys up to `i`. A query
-/// that sees no key gives zeros, and −∞ as the logarithm. With `dropout_p`, weights survive where the uniform
-/// number of their index in `[B, H, L, S]`, from the stream `stream` under the key `rng`, is less than `1 −
-/// dropout_p`, and are scaled up by its inverse.
+/// that sees no key gives zeros, and −∞ as the logarithm. With `dropout_p`, weights survive where a uniform
+/// number is less than `1 − dropout_p`, and are scaled up by its inverse. The number is that of their index
+/// in `[B, H, L, S]`, from the stream `stream` under the key `rng`.
 pub static ATTENTION: OpDef = OpDef {
     name: "attention",
     schemas: &[
@@ -108,7 +108,7 @@ fn qkv(case: Case, [batch, heads, hk, hv]: [usize; 4], l: usize, s: usize) -> Ca
     case.f(&[batch, heads, l, 2]).f(&[batch, hk, s, 2]).f(&[batch, hv, s, 3])
 }
 
-/// Where query, key, value, mask and rng stand among the inputs of the gradient.
+/// Positions of query, key, value, mask and rng among the inputs of the gradient.
 const BACKWARD: [usize; 5] = [1, 2, 3, 6, 7];
 
 /// The sizes and options of an attention node.
@@ -132,14 +132,14 @@ pub struct Attention {
     pub ev: usize,
     /// Factor on the scores.
     pub scale: f64,
-    /// Whether query `i` sees only the keys up to `i`.
+    /// True if query `i` sees only the keys up to `i`.
     pub causal: bool,
     /// Share of weights dropped.
     pub dropout: f64,
 }
 
 impl Attention {
-    /// Of a node whose query, key, value, mask and rng are the inputs `at`.
+    /// The geometry of a node whose query, key, value, mask and rng are the inputs `at`.
     ///
     /// # Errors
     /// `Shape`, `DType` or `Attribute` if they do not fit together.
@@ -189,7 +189,7 @@ impl Attention {
         Ok(Attention { batch, heads, key_heads, value_heads, l, s, e, ev, scale, causal, dropout })
     }
 
-    /// Of a gradient node.
+    /// The geometry of a gradient node.
     ///
     /// # Errors
     /// As [`Attention::of`].
@@ -206,7 +206,7 @@ impl Attention {
         2.0 * (self.batch * self.heads) as f64 * scores * (self.e + self.ev) as f64
     }
 
-    /// What surviving weights are multiplied by.
+    /// The factor of surviving weights.
     pub fn survivor_scale(&self) -> f64 {
         if self.dropout < 1.0 { 1.0 / (1.0 - self.dropout) } else { 0.0 }
     }

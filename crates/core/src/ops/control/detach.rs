@@ -1,4 +1,4 @@
-//! Where gradients end: `detach`, and writes while gradients are off.
+//! Operators where gradients end: `detach`, and writes while gradients are off.
 
 use crate::attr::Attrs;
 use crate::ensure;

@@ -128,8 +128,8 @@ impl Conv {
         }
     }
 
-    /// Whether padding and what lies between taps are not much larger than the images, so that the former may
-    /// be held in memory for a while.
+    /// True if padding and what lies between taps are not much larger than the images. The former may then be
+    /// held in memory.
     pub fn is_compact(&self) -> bool {
         (0..3).all(|d| {
             let outputs = self.output[d].saturating_sub(1).saturating_mul(self.stride[d]);

@@ -26,9 +26,9 @@ pub(super) struct Volume {
 
 /// Results of the pooling of planes, and of that of depth.
 pub(super) struct Parts {
-    /// Of `[…, D, H', W']`.
+    /// Windows of `[…, D, H', W']`.
     pub planes: Vec<ValueId>,
-    /// Of `[…, D', H' · W']`.
+    /// Windows of `[…, D', H' · W']`.
     pub depth: Vec<ValueId>,
 }
 
@@ -87,7 +87,7 @@ impl Volume {
     /// Types of the results, those of the pooling of two dimensions.
     ///
     /// # Errors
-    /// What that refuses.
+    /// Refusals of that operator.
     pub fn infer(&self, dtype: DType, of: &OpDef) -> Result<Vec<TensorType>> {
         let x = TensorType::new(dtype, self.stacked());
         let planes = (of.infer)(&OpCx { inputs: vec![Some(&x)], attrs: &self.planes })?;
@@ -107,7 +107,7 @@ impl Volume {
     /// Builds both poolings of `x`, which is computed on in f32 or wider, so that sums are rounded once.
     ///
     /// # Errors
-    /// What they refuse.
+    /// Refusals of the operators.
     pub fn pool(&self, b: &mut Builder, x: ValueId, of: &'static OpDef) -> Result<Parts> {
         let wide = if b.ty(x).dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let x = b.cast(x, wide)?;

@@ -7,7 +7,7 @@ use crate::ensure;
 use crate::ops::OpCx;
 use crate::shape::Shape;
 
-/// What one output covers along one dimension: `count` inputs from `start`, `step` apart.
+/// The elements that one output covers along one dimension: `count` inputs from `start`, `step` apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     /// First input.
@@ -16,7 +16,7 @@ pub struct Window {
     pub count: usize,
     /// Distance between them.
     pub step: usize,
-    /// What it counts for in an average's divisor.
+    /// Its share of an average's divisor.
     pub weight: usize,
     /// Places before `start`, as far apart, that lie in the padding.
     pub skipped: usize,
@@ -29,7 +29,7 @@ impl Window {
     }
 }
 
-/// How one dimension is divided into windows.
+/// The division of one dimension into windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Axis {
     Sliding { kernel: usize, stride: usize, padding: usize, dilation: usize, count_padding: bool },
@@ -173,7 +173,7 @@ impl Pool {
         })
     }
 
-    /// What a window's sum is divided by: the node's `divisor_override`, or the window's size.
+    /// The divisor of a window's sum: the node's `divisor_override`, or the window's size.
     pub fn divisor(cx: &OpCx, rows: Window, columns: Window) -> Result<f64> {
         let given = cx.opt_int("divisor_override")?;
         ensure!(given != Some(0), Attribute, "`divisor_override` must not be 0");

@@ -11,9 +11,9 @@ use crate::{ensure, fail};
 /// `start, start + step, ...` below `end` (above it for a negative step); i64 if all three are integers, else
 /// f32, unless a dtype is given.
 ///
-/// Length and numbers are PyTorch's: an i64 result is computed in i64 from the arguments truncated to
-/// integers; for any other dtype the length comes from the arguments in f64, and floats are `start + i ·
-/// step` in f64, rounded once.
+/// Length and numbers are PyTorch's. An i64 result is computed in i64 from the arguments truncated to
+/// integers. For any other dtype the length comes from the arguments in f64, and floats are
+/// `start + i · step` in f64, rounded once.
 pub static ARANGE: OpDef = OpDef {
     name: "arange",
     schemas: &[

@@ -16,9 +16,9 @@ use crate::shape::Shape;
 use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
-/// `(input [N, C, H, W], grid [N, P, Q, 2])` to `[N, C, P, Q]`: the image at places `(x, y)` of the grid, −1
-/// and 1 being its borders, or with `align_corners` the centres of its first and last pixels. Volumes
-/// `[N, C, D, H, W]` are sampled at places `(x, y, z)` of a grid `[N, P, Q, R, 3]`.
+/// `(input [N, C, H, W], grid [N, P, Q, 2])` to `[N, C, P, Q]`: the image at places `(x, y)` of the grid. Its
+/// coordinates −1 and 1 are the borders of the image, or with `align_corners` the centres of its first and
+/// last pixels. Volumes `[N, C, D, H, W]` are sampled at places `(x, y, z)` of a grid `[N, P, Q, R, 3]`.
 ///
 /// `interpolation_mode`: 0 linear along each dimension, 1 nearest (ties to even). `padding_mode`: places
 /// outside are 0 (0), those of the border (1), or reflected at it (2). Places, weights and sums are in f32 or

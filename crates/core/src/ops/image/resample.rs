@@ -6,7 +6,7 @@ use crate::diagnostic::Result;
 use crate::ops::OpCx;
 use crate::{ensure, fail};
 
-/// How values between inputs are found.
+/// The method by which values between inputs are found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// The input that the output's start falls into.
@@ -107,7 +107,7 @@ impl Axis {
         }
     }
 
-    /// Where output `o` lies among the inputs.
+    /// The place of output `o` among the inputs.
     fn source(&self, o: usize) -> f64 {
         if self.align_corners { self.step() * o as f64 } else { self.step() * (o as f64 + 0.5) - 0.5 }
     }

@@ -6,7 +6,7 @@ use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::{Tensor, TensorType};
 use crate::{ensure, fail};
 
-/// `[…, H, W]` to `[…, output_size]` by `mode` (`nearest`, `nearest-exact`, `bilinear`, `bicubic`): each
+/// `[…, H, W]` to `[…, output_size]` by `mode` (`nearest`, `nearest-exact`, `bilinear`, `bicubic`). Each
 /// output is a weighted sum of the inputs that [`Axis::taps`] names for its row and its column.
 pub static UPSAMPLE2D: OpDef = OpDef {
     name: "upsample2d",

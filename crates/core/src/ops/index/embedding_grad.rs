@@ -42,9 +42,9 @@ pub static EMBEDDING_DENSE_BACKWARD: OpDef = OpDef {
 };
 
 /// [`EMBEDDING_DENSE_BACKWARD`] with every policy of [`Options`]: `(grad_output, indices, into?)` to the rows
-/// of the shard `[rows, width]`, a [`Report`] as i64, and with `max_norm` the norm before clipping, f32 (f64
-/// for f64). With `into` (`[rows, width]`, the gradient so far) the sums are added to it before the one
-/// rounding.
+/// of the shard `[rows, width]` and a [`Report`] as i64. With `max_norm` the norm before clipping follows,
+/// f32 (f64 for f64). With `into` (`[rows, width]`, the gradient so far) the sums are added to it before the
+/// one rounding.
 pub static EMBEDDING_DENSE_BACKWARD_EX: OpDef = OpDef {
     name: "embedding_dense_backward_ex",
     schemas: &[
@@ -95,9 +95,9 @@ pub static EMBEDDING_DENSE_BACKWARD_EX: OpDef = OpDef {
 };
 
 /// The gradient of the rows that are read, alone: `(grad_output, indices)` to `rows` i64 `[capacity]`
-/// ascending, `values` `[capacity, width]`, the number of rows, and a [`Report`]; with `max_norm` the norm.
-/// Beyond the number of rows, `rows` holds -1 and `values` zeros. `capacity` (absent: as many as there can
-/// be) is the most rows there is room for; more are a `Value` error.
+/// ascending, `values` `[capacity, width]`, the number of rows, and a [`Report`]. With `max_norm` the norm
+/// follows. Beyond the number of rows, `rows` holds -1 and `values` zeros. `capacity` (absent: as many as
+/// there can be) is the most rows there is room for; more are a `Value` error.
 pub static EMBEDDING_SPARSE_BACKWARD: OpDef = OpDef {
     name: "embedding_sparse_backward",
     schemas: &[
@@ -132,7 +132,7 @@ pub static EMBEDDING_SPARSE_BACKWARD: OpDef = OpDef {
 
 const NO_SECOND: Derivative = Derivative::NotDifferentiable("second derivatives are not taken");
 
-/// What becomes of a finite sum that the result's dtype cannot hold.
+/// The treatment of a finite sum that the result's dtype cannot hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Overflow {
     /// Infinity, as IEEE 754 rounds: a loss scaler must see it.
@@ -141,7 +141,7 @@ pub enum Overflow {
     Saturate,
 }
 
-/// What becomes of an index outside the table.
+/// The treatment of an index outside the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadIndex {
     /// The operator fails, naming position, value and limit.
@@ -150,10 +150,10 @@ pub enum BadIndex {
     Skip,
 }
 
-/// How positions are brought together by row. Results do not depend on it.
+/// The method by which positions are brought together by row. Results do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// What measurement says is fastest.
+    /// The fastest by measurement.
     Auto,
     /// A counter for each row of the table.
     Direct,
@@ -249,7 +249,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether the values go together.
+    /// True if the values go together.
     ///
     /// # Errors
     /// `Attribute` if they do not.
@@ -267,7 +267,7 @@ impl Options {
         end(self.shard)..end(self.shard + 1)
     }
 
-    /// What the sums are multiplied by when they have this norm. NaN stays NaN.
+    /// The factor of sums that have this norm. NaN stays NaN.
     pub fn clip(&self, norm: f64) -> f64 {
         let Some(max) = self.max_norm else { return 1.0 };
         let factor = max / (norm + 1e-6);
@@ -275,7 +275,7 @@ impl Options {
     }
 }
 
-/// What happened, as counters: the second output of the dense form.
+/// Counters of what happened: the second output of the dense form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Positions skipped because their index is outside the table.

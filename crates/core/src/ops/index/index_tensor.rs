@@ -61,12 +61,12 @@ pub struct Indexing {
     pub first: usize,
     /// Shape of the result.
     pub out: Shape,
-    /// Whether negative indices count from the end.
+    /// True if negative indices count from the end.
     pub wrap: bool,
 }
 
 impl Indexing {
-    /// Of input 0 by inputs `1..end`.
+    /// The geometry of input 0, indexed by inputs `1..end`.
     ///
     /// # Errors
     /// `Unsupported` for masks: how much they select depends on the data. `Shape` if the indices do not fit.
@@ -101,7 +101,7 @@ impl Indexing {
     pub fn places(&self, cx: &OpCx, inputs: &[Option<&Tensor>]) -> Result<Vec<usize>> {
         let x = cx.shape(0)?;
         let strides = x.strides();
-        // What the indices contribute, for each element of their broadcast shape.
+        // The share of the indices in offsets, for each element of their broadcast shape.
         let mut picked = vec![0usize; self.index.numel()];
         for &d in &self.dims {
             let t = given(inputs, d + 1)?;
@@ -109,8 +109,8 @@ impl Indexing {
                 *sum += resolve(t.ints()[at], at, x[d], self.wrap)? * strides[d] as usize;
             }
         }
-        // What the other dimensions contribute, walked over the result's shape with the indices standing
-        // still.
+        // The share of the other dimensions in offsets, walked over the result's shape with the indices
+        // standing still.
         let rest = (0..x.rank()).filter(|d| !self.dims.contains(d)).map(|d| strides[d]);
         let mut walk: Vec<isize> = rest.collect();
         walk.splice(self.first..self.first, self.index.iter().map(|_| 0));

@@ -34,7 +34,7 @@ pub static MASKED_SCATTER: OpDef = OpDef {
         let ones = b.cast(flat, DType::I64)?;
         let count = b.one(&CUMSUM, &[ones], Attrs::new().with("dim", 0))?;
         let at = b.one(&ADD, &[count], Attrs::new().with("other", -1))?;
-        // Where nothing is taken the index must still be one; where something is, it is checked.
+        // The index must be valid even where nothing is taken; where something is, it is checked.
         let at = b.mul(at, ones)?;
         let elements = cx.shape(2)?.numel();
         if elements == 0 {

@@ -12,10 +12,10 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required}
 use crate::shape::Shape;
 use crate::tensor::TensorType;
 
-/// The quantiles `q` (a number, or input 1: a scalar or a vector, whose dimension comes first in the result)
-/// along `dim`, or of all elements. `q · (n − 1)` is a place among the `n` elements in order; what is between
-/// two is found by `interpolation`: `linear`, `lower`, `higher`, `nearest` or `midpoint`. NaN if one of the
-/// elements is.
+/// The quantiles `q` along `dim`, or of all elements. `q` is a number, or input 1: a scalar or a vector,
+/// whose dimension comes first in the result. `q · (n − 1)` is a place among the `n` elements in order.
+/// Numbers between two are found by `interpolation`: `linear`, `lower`, `higher`, `nearest` or `midpoint`.
+/// NaN if one of the elements is.
 pub static QUANTILE: OpDef = OpDef {
     name: "quantile",
     schemas: &[

@@ -16,7 +16,7 @@ use crate::{ensure, fail};
 /// `self[.., index[.., i, ..], ..]` along `dim` replaced by, or combined with, `src[.., i, ..]`.
 ///
 /// `reduce`: absent (the last in row-major order wins), `add`/`sum`, `multiply`/`prod`, `mean`, `amax`,
-/// `amin`; without `include_self` (absent: true) the old values at written places do not take part. Sums in
+/// `amin`. Without `include_self` (absent: true) the old values at written places do not take part. Sums in
 /// f32 or wider, in row-major order.
 pub static SCATTER: OpDef = OpDef {
     name: "scatter",
@@ -74,7 +74,7 @@ pub static SCATTER_ADD: OpDef = OpDef {
     cases: || vec![Case::new("plain").f(&[3, 2]).index(&[5, 2], 3).f(&[5, 2]).attr("dim", 0)],
 };
 
-/// How a written value meets the one that is there.
+/// The combination of a written value with the one that is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Combine {
     /// It replaces it.
@@ -107,7 +107,7 @@ pub fn combine(cx: &OpCx) -> Result<Combine> {
     })
 }
 
-/// Whether old values at written places take part.
+/// True if old values at written places take part.
 ///
 /// # Errors
 /// `Attribute` if the attribute is no bool.

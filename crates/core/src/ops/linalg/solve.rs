@@ -9,8 +9,8 @@ use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
 /// `X` with `A · X = B`, or with `left` false `X · A = B`. `A [..., n, n]`; `B` has matrices, `[..., n, k]`
-/// (`[..., k, n]`), or a vector for each matrix, `[..., n]`, if it has the shape of `A` without the last
-/// dimension or is one vector. Leading dimensions broadcast.
+/// (`[..., k, n]`), or a vector for each matrix, `[..., n]`. The latter is meant if it has the shape of `A`
+/// without the last dimension, or is one vector. Leading dimensions broadcast.
 pub static LINALG_SOLVE: OpDef = OpDef {
     name: "linalg_solve",
     schemas: &["linalg_solve(Tensor A, Tensor B, *, bool left=True) -> Tensor"],

@@ -10,7 +10,7 @@ use crate::ops::pointwise::abs::ABS;
 use crate::ops::pointwise::promoted;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 
-/// Of `d = input − target`: `d²/2` up to `delta`, then `delta · (|d| − delta/2)`.
+/// `d²/2` of `d = input − target` up to `delta`, then `delta · (|d| − delta/2)`.
 pub static HUBER_LOSS: OpDef = OpDef {
     name: "huber_loss",
     schemas: &["huber_loss(Tensor self, Tensor target, int reduction=1, float delta=1.) -> Tensor"],

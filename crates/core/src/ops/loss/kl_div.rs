@@ -90,7 +90,7 @@ pub static TERMS_BACKWARD: OpDef = OpDef {
     },
 };
 
-/// Whether the target is 0, so that it times its logarithm counts as 0.
+/// True if the target is 0, so that it times its logarithm counts as 0.
 fn nothing() -> Expr {
     input(1).eq(float(0.0))
 }

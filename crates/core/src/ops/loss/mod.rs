@@ -23,7 +23,7 @@ operators! {
     weighted_mean: WEIGHTED_MEAN;
 }
 
-/// How the terms of a loss become its result.
+/// The way the terms of a loss become its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reduction {
     /// They are the result.
@@ -120,8 +120,8 @@ fn class_terms(cx: &OpCx) -> Result<TensorType> {
     Ok(TensorType::new(term_dtype(x.dtype)?, rows))
 }
 
-/// Checks the terms of a loss of rows: `of` are its scores, target and class weights, `each` the inputs with
-/// one number a row; type of such numbers.
+/// Checks the terms of a loss of rows, and returns the type of numbers of rows. `of` are its scores, target
+/// and class weights, `each` the inputs with one number a row.
 fn row_terms(cx: &OpCx, of: [usize; 3], each: &[usize]) -> Result<TensorType> {
     ignore_index(cx)?;
     let terms = class_terms(&OpCx { inputs: of.map(|i| cx.opt(i)).to_vec(), attrs: cx.attrs })?;

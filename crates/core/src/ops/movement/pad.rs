@@ -122,7 +122,7 @@ enum Mode {
     Circular,
 }
 
-/// Whether a node of [`PAD`] or [`CONSTANT_PAD_ND`] borders with one number.
+/// True if a node of [`PAD`] or [`CONSTANT_PAD_ND`] borders with one number.
 pub(crate) fn is_constant(cx: &OpCx) -> bool {
     matches!(mode(cx), Ok(Mode::Constant))
 }
@@ -178,7 +178,7 @@ fn infer(cx: &OpCx, mode: Mode) -> Result<Vec<TensorType>> {
         let n = x.shape[d] as i64;
         let size = n.saturating_add(before).saturating_add(after);
         ensure!(size >= 0, Attribute, "{x} has not {before} and {after} to cut off in dimension {d}");
-        // What is left after cutting is what the borders are made of.
+        // Borders are made of what is left after cutting.
         let left = n + before.min(0) + after.min(0);
         let widest = before.max(after);
         let enough = match mode {

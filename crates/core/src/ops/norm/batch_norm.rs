@@ -12,8 +12,8 @@ use crate::{ensure, fail};
 
 /// Normalises each channel (dimension 1) of `(input, weight?, bias?, running_mean?, running_var?)`.
 ///
-/// Outputs: result; mean and reciprocal standard deviation of the batch (empty unless training); and, if
-/// there are running statistics, their new contents, which are the old ones unless training.
+/// Outputs: result; mean and reciprocal standard deviation of the batch (empty unless training). If there are
+/// running statistics, their new contents follow, which are the old ones unless training.
 pub static BATCH_NORM: OpDef = OpDef {
     name: "batch_norm",
     schemas: &[

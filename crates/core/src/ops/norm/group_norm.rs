@@ -177,7 +177,7 @@ struct Groups {
 }
 
 impl Groups {
-    /// Of input `x`.
+    /// The groups of input `x`.
     fn of(cx: &OpCx, x: usize) -> Result<Groups> {
         let x = cx.shape(x)?;
         let name = if cx.opt_int("num_groups")?.is_some() { "num_groups" } else { "group" };

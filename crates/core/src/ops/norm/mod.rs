@@ -81,9 +81,9 @@ fn backward(
     Ok(())
 }
 
-/// What flows into the input `x` through the statistics of its rows, outputs of the node, if anything does:
-/// with n elements a row, `∂mean/∂x = 1/n` and `∂rstd/∂x = −rstd³ · (x − mean) / n`. Without a mean (`None`)
-/// it counts as 0.
+/// The gradient that flows into the input `x` through the statistics of its rows, outputs of the node, if any
+/// does. With n elements a row, `∂mean/∂x = 1/n` and `∂rstd/∂x = −rstd³ · (x − mean) / n`. Without a mean
+/// (`None`) it counts as 0.
 fn through_statistics(cx: &mut GradCx, mean: Option<usize>, rstd: usize) -> Result<Option<ValueId>> {
     let (g_mean, g_rstd) = (mean.and_then(|i| cx.opt_grad(i)), cx.opt_grad(rstd));
     let (x, stat) = (cx.x(0)?, cx.y(rstd));

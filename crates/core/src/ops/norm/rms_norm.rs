@@ -13,10 +13,10 @@ use crate::row::{ReduceSpace, Reg, RowBuilder};
 use crate::tensor::TensorType;
 
 /// `x / sqrt(mean(x²) + eps) · weight` over the trailing `normalized_shape`. Without `eps`: the epsilon of
-/// the dtype computed in. Outputs: the result in the input's dtype; the reciprocal root mean square of each
-/// row, the normalised dimensions kept as 1, as PyTorch and CANN (`rstdOut` of `aclnnRmsNorm`) have it.
-/// Rounded once, at the end; with the attribute `round` (a dtype) also before the weight, as models do that
-/// convert in between.
+/// the dtype computed in. Outputs: the result in the input's dtype, and the reciprocal root mean square of
+/// each row. The latter keeps the normalised dimensions as 1, as PyTorch and CANN (`rstdOut` of
+/// `aclnnRmsNorm`) have it. Rounded once, at the end. With the attribute `round` (a dtype) also before the
+/// weight, as models do that convert in between.
 pub static RMS_NORM: OpDef = OpDef {
     name: "rms_norm",
     schemas: &[

@@ -8,7 +8,7 @@ use crate::ops::case::Sample;
 use crate::ops::{Body, Case, Cost, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// Whether it is NaN.
+/// True if it is NaN.
 pub static ISNAN: OpDef = OpDef {
     name: "isnan",
     schemas: &["isnan(Tensor self) -> Tensor"],
@@ -20,7 +20,7 @@ pub static ISNAN: OpDef = OpDef {
     cases,
 };
 
-/// Whether it is infinite.
+/// True if it is infinite.
 pub static ISINF: OpDef = OpDef {
     name: "isinf",
     schemas: &["isinf(Tensor self) -> Tensor"],
@@ -32,7 +32,7 @@ pub static ISINF: OpDef = OpDef {
     cases,
 };
 
-/// Whether it is neither infinite nor NaN.
+/// True if it is neither infinite nor NaN.
 pub static ISFINITE: OpDef = OpDef {
     name: "isfinite",
     schemas: &["isfinite(Tensor self) -> Tensor"],

@@ -44,7 +44,7 @@ pub static DIGAMMA: OpDef = OpDef {
 };
 
 /// Reflection for negative arguments, the recurrence up to 10, then the asymptotic series (Abramowitz and
-/// Stegun 6.3.7, 6.3.5, 6.3.18), whose first term left out is below 1e-17 there.
+/// Stegun 6.3.7, 6.3.5, 6.3.18). The first term left out is below 1e-17 there.
 fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return f64::NEG_INFINITY.copysign(-x);

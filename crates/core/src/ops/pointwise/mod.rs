@@ -217,7 +217,7 @@ pub fn through_output(cx: &mut GradCx, backward: &'static OpDef) -> Result<()> {
     chain(cx, |b, g, _, y| b.one(backward, &[g, y], attrs))
 }
 
-/// What operators that only gradients use say of their own derivative.
+/// The derivative of operators that only gradients use.
 pub const NO_SECOND: Derivative = Derivative::NotDifferentiable("second derivatives are not taken");
 
 /// Derivative rule of functions that move in steps: zeros, also at the jumps, as PyTorch. They are stated
@@ -234,5 +234,5 @@ pub fn zero_gradients(cx: &mut GradCx) -> Result<()> {
     Ok(())
 }
 
-/// What comparisons and bit operations say of their derivative.
+/// The derivative of comparisons and bit operations.
 pub const DISCRETE: Derivative = Derivative::NotDifferentiable("its result is not a real number");

@@ -1,4 +1,4 @@
-//! What is no finite number replaced, where a model asks for it.
+//! Numbers that are not finite replaced, where a model asks for it.
 
 use super::{chain, same};
 use crate::diagnostic::Result;

@@ -11,7 +11,7 @@ pub static RELU: OpDef = OpDef {
     infer: number_like,
     derivative: Derivative::Rule(|cx| {
         let (g, y) = (cx.grad(0)?, cx.y(0));
-        // Of the output, as PyTorch does: the input need not be kept.
+        // Taken of the output, as PyTorch does: the input need not be kept.
         let dx = cx.one(&THRESHOLD_BACKWARD, &[g, y], crate::Attrs::new().with("threshold", 0))?;
         cx.set(0, dx)
     }),

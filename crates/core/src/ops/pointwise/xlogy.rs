@@ -25,7 +25,7 @@ pub static XLOGY: OpDef = OpDef {
         if cx.needs(0) {
             let log = cx.call(&super::log::LOG, &[other])?;
             let dx = cx.mul(g, log)?;
-            // Where the function is flat: its value is 0 whatever the logarithm.
+            // The function is flat there: its value is 0 whatever the logarithm.
             let zero = cx.one(&compare::EQ, &[x], Attrs::new().with("other", 0))?;
             let outside = cx.one(&compare::LE, &[other], Attrs::new().with("other", 0))?;
             let flat = cx.call(&super::logical::LOGICAL_AND, &[zero, outside])?;

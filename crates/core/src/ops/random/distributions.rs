@@ -116,7 +116,7 @@ pub static NORMAL_FUNCTIONAL: OpDef = OpDef {
     name: "normal_functional",
     schemas: &[
         "normal_functional(Tensor self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor",
-        // What the in-place `normal_` is the in-place form of.
+        // The operator whose in-place form `normal_` is.
         "normal(Tensor self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor",
     ],
     infer: floats,
@@ -167,7 +167,7 @@ pub static BERNOULLI: OpDef = OpDef {
         "bernoulli(Tensor self, *, Generator? generator=None) -> Tensor",
         "bernoulli.p(Tensor self, float p, *, Generator? generator=None) -> Tensor",
         "bernoulli.Tensor(Tensor self, Tensor p, *, Generator? generator=None) -> Tensor",
-        // What the in-place `bernoulli_.float` is the in-place form of.
+        // The operator whose in-place form `bernoulli_.float` is.
         "bernoulli.float(Tensor self, float p=0.5, *, Generator? generator=None) -> Tensor",
     ],
     infer: |cx| {

@@ -1,5 +1,5 @@
 //! Random numbers, all from one counter-based source. Every importable operator is decomposed in one step
-//! into draws from it, each with a stream of its own, and pointwise transformations: the same seed, step and
+//! into draws from it, each with a stream of its own, and pointwise transformations. The same seed, step and
 //! graph give the same numbers on every device.
 
 use crate::attr::Attrs;

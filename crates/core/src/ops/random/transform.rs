@@ -12,7 +12,7 @@ use std::f64::consts::PI;
 const STOPS: Derivative =
     Derivative::NotDifferentiable("a drawn number does not depend on its distribution smoothly");
 
-/// Whether a uniform number is less than the probability: the attribute `p`, or a second input. As `dtype`.
+/// True if a uniform number is less than the probability: the attribute `p`, or a second input. As `dtype`.
 pub static UNIFORM_BELOW: OpDef = OpDef {
     name: "uniform_below",
     schemas: &[
@@ -37,8 +37,8 @@ pub static UNIFORM_BELOW: OpDef = OpDef {
     },
 };
 
-/// `from + (to − from) · u` in `dtype`, never rounded up to `to` where `from` is 0 and `to` a power of two:
-/// the numbers of f16 and bf16 have as many digits as the dtype.
+/// `from + (to − from) · u` in `dtype`, never rounded up to `to` where `from` is 0 and `to` a power of two.
+/// The numbers of f16 and bf16 have as many digits as the dtype.
 pub static UNIFORM_BETWEEN: OpDef = OpDef {
     name: "uniform_between",
     schemas: &[

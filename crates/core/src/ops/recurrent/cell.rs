@@ -1,4 +1,4 @@
-//! What single steps have in common: two products whose sum, block by block, goes through the gates'
+//! The common part of single steps: two products whose sum, block by block, goes through the gates'
 //! functions.
 
 use crate::attr::Attrs;
@@ -30,7 +30,7 @@ pub(super) fn state_type(cx: &OpCx, gates: usize, states: usize) -> Result<Tenso
     Ok(state.clone())
 }
 
-/// What input and state add to the gates, each in blocks of `H`.
+/// The products that input and state add to the gates, each in blocks of `H`.
 pub(super) fn gates(b: &mut Builder, inputs: &[Option<ValueId>], states: usize) -> Result<[ValueId; 2]> {
     let w = 1 + states;
     let bias = |i: usize| inputs.get(i).copied().flatten();

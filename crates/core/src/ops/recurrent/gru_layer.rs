@@ -56,9 +56,9 @@ pub static GRU_LAYER: OpDef = OpDef {
     },
 };
 
-/// Gradients of [`GRU_LAYER`]: `(grad_output, grad_hidden, weight, activations, output, hidden)` to those of
-/// what the inputs add to the gates `[T, B, 3H]`, of what the state adds to them `[T, B, 3H]`, and of the
-/// initial state. An absent gradient is zeros.
+/// Gradients of [`GRU_LAYER`]: `(grad_output, grad_hidden, weight, activations, output, hidden)` to three
+/// gradients. They are of what the inputs add to the gates `[T, B, 3H]`, of what the state adds to them
+/// `[T, B, 3H]`, and of the initial state. An absent gradient is zeros.
 pub static GRU_LAYER_BACKWARD: OpDef = OpDef {
     name: "gru_layer_backward",
     schemas: &[

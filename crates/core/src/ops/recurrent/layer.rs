@@ -117,7 +117,7 @@ impl Layer {
         if self.reverse { self.steps - 1 - nth } else { nth }
     }
 
-    /// Where a sample's row at a time stands among the rows of a sequence.
+    /// The place of a sample's row at a time among the rows of a sequence.
     pub fn row(&self, time: usize, sample: usize) -> usize {
         if self.batch_first { sample * self.steps + time } else { time * self.batch + sample }
     }

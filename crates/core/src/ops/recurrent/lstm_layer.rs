@@ -11,8 +11,9 @@ use crate::tensor::{Tensor, TensorType};
 pub const GATES: usize = 4;
 
 /// `(gates [T, B, 4H], weight [4H, H], bias [4H] or none, hidden [B, H], cell [B, H])` to the hidden states
-/// `[T, B, H]`, the last hidden and cell state `[B, H]`, and two stashes: the gates after their functions
-/// `[T, B, 4H]`, and the cell states `[T, B, H]`. With `batch_first`, `[B, T, ...]` for `[T, B, ...]`.
+/// `[T, B, H]` and the last hidden and cell state `[B, H]`. Two stashes follow: the gates after their
+/// functions `[T, B, 4H]`, and the cell states `[T, B, H]`. With `batch_first`, `[B, T, ...]` for
+/// `[T, B, ...]`.
 ///
 /// `gates` holds what the inputs add to the four gates `i, f, g, o`. Each step, in order of time or with
 /// `reverse` against it:

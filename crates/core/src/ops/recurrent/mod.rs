@@ -1,5 +1,5 @@
-//! Recurrent networks. ATen's `lstm`, `gru`, `rnn_tanh` and `rnn_relu` are stacks of layers: for each layer
-//! and direction one product projects the inputs of all time steps, and one operator with a kernel of its own
+//! Recurrent networks. ATen's `lstm`, `gru`, `rnn_tanh` and `rnn_relu` are stacks of layers. For each layer
+//! and direction one product projects the inputs of all time steps. One operator with a kernel of its own
 //! runs the recurrence. Cells are single steps, composed of products and pointwise operators.
 
 operators! {

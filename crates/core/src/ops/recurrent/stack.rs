@@ -1,5 +1,4 @@
-//! What `lstm`, `gru` and `rnn_*` have in common: several layers, one or two directions, dropout between
-//! them.
+//! The common part of `lstm`, `gru` and `rnn_*`: several layers, one or two directions, dropout between them.
 
 use super::layer::Layer;
 use crate::attr::Attrs;
@@ -14,9 +13,9 @@ use crate::{ensure, fail};
 
 /// A stack of layers as ATen's operators state it.
 ///
-/// Inputs: the sequence `[T, B, inputs]` or `[B, T, inputs]`, `states` initial states `[layers · directions,
-/// B, H]`, then for each layer and direction the weights `[G · H, inputs]` and `[G · H, H]`, with
-/// `has_biases` two biases `[G · H]`.
+/// Inputs: the sequence `[T, B, inputs]` or `[B, T, inputs]`, `states` initial states
+/// `[layers · directions, B, H]`. Then come, for each layer and direction, the weights `[G · H, inputs]` and
+/// `[G · H, H]`, with `has_biases` two biases `[G · H]`.
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
     layers: usize,
@@ -24,7 +23,7 @@ pub(super) struct Stack {
     states: usize,
     biases: bool,
     dropout: f64,
-    /// Of the first direction of the first layer.
+    /// Inputs of the first direction of the first layer.
     layer: Layer,
 }
 
@@ -154,7 +153,7 @@ impl Stack {
         if self.biases { 4 } else { 2 }
     }
 
-    /// Where those of layer and direction `at` begin among the inputs.
+    /// The position among the inputs where those of layer and direction `at` begin.
     fn first_parameter(&self, at: usize) -> usize {
         1 + self.states + at * self.parameters()
     }

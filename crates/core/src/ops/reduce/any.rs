@@ -1,4 +1,4 @@
-//! Whether any, or every, element is non-zero.
+//! Tests for elements that are not zero: any, or all.
 
 use super::{program, reduced_shape};
 use crate::diagnostic::Result;
@@ -8,7 +8,7 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::row::{Reduce, RowProgram};
 use crate::tensor::TensorType;
 
-/// Whether any element over `dim` is non-zero; false of nothing. Bool (of u8: u8, as PyTorch).
+/// True if any element over `dim` is non-zero; false of nothing. Bool (of u8: u8, as PyTorch).
 pub static ANY: OpDef = OpDef {
     name: "any",
     schemas: &[
@@ -25,7 +25,7 @@ pub static ANY: OpDef = OpDef {
     cases,
 };
 
-/// Whether all elements over `dim` are non-zero; true of nothing.
+/// True if all elements over `dim` are non-zero; true of nothing.
 pub static ALL_TRUE: OpDef = OpDef {
     name: "all",
     schemas: &[
@@ -51,7 +51,7 @@ fn body(cx: &OpCx, out: &[TensorType], op: Reduce) -> Result<RowProgram> {
     program(cx, out, |b, _, v| {
         let v = b.expr(&input(0).cast(DType::Bool).cast(DType::I64), &[v]);
         let v = b.reduce(op, v);
-        // Of nothing, the largest is very negative and the smallest very large: neither is 0 or 1.
+        // The empty set: the largest is very negative and the smallest very large: neither is 0 or 1.
         Ok([b.expr(&input(0).gt(Expr::Int(0)).cast(out[0].dtype), &[v])])
     })
 }

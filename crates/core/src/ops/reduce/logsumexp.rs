@@ -23,7 +23,7 @@ pub static LOGSUMEXP: OpDef = OpDef {
     derivative: Derivative::Rule(|cx: &mut GradCx| {
         let (g, y, x) = (cx.grad(0)?, cx.y(0), cx.x(0)?);
         let (g, y) = (restore_reduced(cx, g)?, restore_reduced(cx, y)?);
-        // Where every element is -inf, so is the result: their difference must be -inf, not NaN.
+        // The result is -inf where every element is: their difference must be -inf, not NaN.
         let empty = cx.one(&EQ, &[y], Attrs::new().with("other", f64::NEG_INFINITY))?;
         let y = cx.drop_where(empty, y)?;
         let share = cx.sub(x, y)?;

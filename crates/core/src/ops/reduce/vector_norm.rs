@@ -79,7 +79,7 @@ pub static VECTOR_NORM: OpDef = OpDef {
     },
 };
 
-/// Gradient of [`VECTOR_NORM`]: `(grad, self, result)`, the first and last with `dim` kept as 1:
+/// Gradient of [`VECTOR_NORM`]: `(grad, self, result)`, the first and last with `dim` kept as 1. It is
 /// `g · sign(x) · (|x| / result)^(ord − 1)`, 0 where x or the result is 0; ties of the largest share evenly.
 pub static VECTOR_NORM_BACKWARD: OpDef = OpDef {
     name: "linalg_vector_norm_backward",

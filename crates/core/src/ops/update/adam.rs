@@ -51,7 +51,7 @@ pub static ADAM: OpDef = OpDef {
     },
 };
 
-/// What Adam and AdamW have in common.
+/// The common part of Adam and AdamW.
 pub(super) struct Step {
     /// `m / (√v / bias_correction2_sqrt + eps)`.
     pub direction: Expr,

@@ -11,9 +11,9 @@ use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, Sample};
 use crate::row::{Access, Reduce, ReduceSpace, RowBuilder};
 use crate::tensor::TensorType;
 
-/// `(param, grad, exp_avg, exp_avg_sq, scale, bias_correction2_sqrt)`, one parameter as `[channels, size]`,
-/// its gradient and moments, and scalars, with attributes `eps` and `nesterov` (beta1; absent: none), to the
-/// sums over each channel `[channels]` of `param²`, `grad²`, `param · grad` and `param · u`, where
+/// `(param, grad, exp_avg, exp_avg_sq, scale, bias_correction2_sqrt)`: one parameter as `[channels, size]`,
+/// its gradient and moments, and scalars. Attributes are `eps` and `nesterov` (beta1; absent: none). Results
+/// are the sums over each channel `[channels]` of `param²`, `grad²`, `param · grad` and `param · u`, where
 ///
 /// ```text
 /// u = exp_avg / (√exp_avg_sq / bias_correction2_sqrt + eps)
@@ -60,8 +60,8 @@ pub static ADAMP_PRODUCTS: OpDef = OpDef {
 };
 
 /// The four results of [`ADAMP_PRODUCTS`], `[channels]`, with attributes `size` (elements of a channel),
-/// `delta`, `wd_ratio` and `eps`, to `c` `[channels]`, where the step is `u − c · param`, and to what weight
-/// decay is multiplied by (a scalar):
+/// `delta`, `wd_ratio` and `eps`. Results are `c` `[channels]`, where the step is `u − c · param`, and the
+/// factor of weight decay (a scalar):
 ///
 /// ```text
 /// if max over channels |cos(param, grad)| < delta / √size:     each channel's own projection, and wd_ratio
@@ -137,9 +137,9 @@ pub static ADAMP_PROJECTION: OpDef = OpDef {
 };
 
 /// `(param, grad, exp_avg, exp_avg_sq, projection, decay, scale, apply, step_size, bias_correction2_sqrt)`,
-/// spans `[blocks, width]` (but `decay`, one number a block, `[blocks, 1]`: what the parameter is multiplied
-/// by) and scalars, to `decay · param − step_size · (u − projection · param)`, `u` and attributes as in
-/// [`ADAMP_PRODUCTS`].
+/// spans `[blocks, width]` and scalars. `decay`, which multiplies the parameter, is one number a block,
+/// `[blocks, 1]`. The result is `decay · param − step_size · (u − projection · param)`, `u` and attributes as
+/// in [`ADAMP_PRODUCTS`].
 pub static ADAMP_STEP: OpDef = OpDef {
     name: "adamp_step",
     schemas: &[

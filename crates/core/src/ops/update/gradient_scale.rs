@@ -5,7 +5,7 @@ use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision};
 use crate::tensor::TensorType;
 
-/// What `torch.nn.utils.clip_grad_norm_` adds to the norm before it divides.
+/// The number that `torch.nn.utils.clip_grad_norm_` adds to the norm before it divides.
 const CLIP_EPSILON: f64 = 1e-6;
 
 /// `(sum_of_squares, unscale)`, f64, the latter a scalar, with attribute `max_norm` (absent: no clipping), to

@@ -9,9 +9,9 @@ use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample};
 use crate::tensor::TensorType;
 
-/// `(param_squares, grad_squares, scale, lr)`, f64 `[segments]` twice and f64 scalars, with attributes
-/// `trust_coefficient`, `eps`, `weight_decay` and `clip`, to the factors `[segments]` of the gradient and of
-/// the parameter in what the optimizer sees:
+/// `(param_squares, grad_squares, scale, lr)`: f64 `[segments]` twice and f64 scalars. Attributes are
+/// `trust_coefficient`, `eps`, `weight_decay` and `clip`. Results are the factors `[segments]` of the
+/// gradient and of the parameter in what the optimizer sees:
 ///
 /// ```text
 /// rate = trust_coefficient · ‖param‖ / (scale · ‖grad‖ + weight_decay · ‖param‖ + eps)     and with clip min(rate / lr, 1)

@@ -1,6 +1,6 @@
-//! f32 masters of bf16 weights in the 16 bits that their weights lack: the upper half of a master's bits,
+//! f32 masters of bf16 weights in the 16 bits that their weights lack. The upper half of a master's bits,
 //! rounded by the lower half, is the weight, and the lower half is kept beside it. Rounding goes to the
-//! nearest bf16, of two equally near ones to the one farther from zero: with ties to even some weights would
+//! nearest bf16, of two equally near ones to the one farther from zero. With ties to even some weights would
 //! stand for 65,537 masters, which 16 bits cannot tell apart.
 
 use crate::dtype::DType;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use crate::{Attrs, Tensor, reference};
 
-    /// What must hold of a master by its bits.
+    /// Properties that must hold of a master by its bits.
     fn holds(bits: u32) -> bool {
         let master = f32::from_bits(bits);
         let (weight, rest) = split(master);
@@ -96,8 +96,8 @@ mod tests {
         back.to_bits() == bits && error(weight) == error(even)
     }
 
-    /// The halves act on each other by a carry alone: all upper halves with every kind of lower one, and all
-    /// lower halves with every kind of upper one (zeros, subnormals, ends of binades, infinities, NaNs).
+    /// The halves act on each other by a carry alone. So all upper halves are tried with every kind of lower
+    /// one, and the other way round (zeros, subnormals, ends of binades, infinities, NaNs).
     #[test]
     fn a_master_comes_back_bit_for_bit_and_its_weight_is_the_nearest() {
         let lower = [0, 1, 2, 0x7FFE, 0x7FFF, 0x8000, 0x8001, 0x8002, 0xFFFE, 0xFFFF, 0x1234, 0xABCD];

@@ -1,12 +1,12 @@
-//! What happens to gradients after the backward pass: measuring and scaling them, and the optimizers. Every
+//! The way of gradients after the backward pass: measuring and scaling them, and the optimizers. Every
 //! operator here works on flat spans that hold many parameters one after the other, so that a step is one
 //! pass over memory.
 //!
-//! An optimizer reads the parameter, its gradient and its moments, then row scalars: `scale` (what the
-//! gradient is multiplied by: unscaling and norm clipping in one; a scalar or one for each block of the
-//! span), `apply` (false: every output is its input, bit for bit) and its own hyperparameters of the step. It
-//! writes the new parameter and moments. Attributes that all of them take: `clip_value` (gradients are
-//! clipped to its plus and minus after scaling) and `maximize` (they are negated).
+//! An optimizer reads the parameter, its gradient and its moments, then row scalars. `scale` multiplies the
+//! gradient: unscaling and norm clipping in one, a scalar or one for each block of the span. With `apply`
+//! false every output is its input, bit for bit. Its own hyperparameters of the step follow. It writes the
+//! new parameter and moments. Attributes that all of them take: `clip_value` (gradients are clipped to its
+//! plus and minus after scaling) and `maximize` (they are negated).
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;
@@ -40,7 +40,7 @@ operators! {
 }
 
 /// Type rule of an optimizer whose inputs `0` and `2..scalars.start` (as far as given) are replaced: the
-/// outputs have their types. All are spans of one shape, as is the gradient (input 1); `scalars` are scalars,
+/// outputs have their types. All are spans of one shape, as is the gradient (input 1). `scalars` are scalars,
 /// but the first, `scale`, may be one number for each block.
 fn span_types(cx: &OpCx, scalars: Range<usize>) -> Result<Vec<TensorType>> {
     let span = cx.shape(0)?;
@@ -112,8 +112,8 @@ fn applied<const N: usize>(apply: &Expr, pairs: [Option<(Expr, Expr)>; N]) -> Ve
     pairs.into_iter().flatten().map(chosen).collect()
 }
 
-/// A test case of an optimizer: parameter, gradient and `moments` (all of 5 elements, in the ranges given;
-/// `None`: absent), then scale, apply and `scalars` in the ranges given.
+/// A test case of an optimizer: parameter, gradient and `moments`, all of 5 elements, in the ranges given
+/// (`None`: absent). Then come scale, apply and `scalars` in the ranges given.
 fn case(name: &'static str, moments: &[Option<(f64, f64)>], apply: bool, scalars: &[(f64, f64)]) -> Case {
     let mut case = Case::new(name).f(&[5]).f(&[5]);
     for m in moments {

@@ -1,5 +1,6 @@
-//! Moments in codes of 8 bits with a scale for each block: blockwise quantization as in 8-bit Adam (Dettmers et al.
-//! 2022, arXiv:2110.02861), on logarithmic levels, rounded stochastically so that small changes are not all lost.
+//! Moments in codes of 8 bits with a scale for each block. This is blockwise quantization as in 8-bit Adam
+//! (Dettmers et al. 2022, arXiv:2110.02861), on logarithmic levels. Rounding is stochastic, so that small
+//! changes are not all lost.
 //!
 //! Code 0 is 0. Level `k` of `top` stands for `scale · 2^((k − top) / 8)`: relative steps of 9 %. Signed codes
 //! have 127 levels on each side, down to `scale · 2^−15.75`; unsigned ones, for moments that are never negative,
@@ -61,10 +62,10 @@ pub static DEQUANTIZE_BLOCK: OpDef = OpDef {
     },
 };
 
-/// `(x [blocks, width], noise, apply, codes, scales)` to new codes and scales of `x`, f32: the scale is the largest
-/// magnitude of a block, and a number between two levels gets the upper one where `noise`, uniform in `[0, 1)`, is
-/// below its share of the way, so that the expectation is exact. Unsigned codes never become 0 for a number above 0:
-/// it may be a divisor. Where `apply` is false, codes and scales stay.
+/// `(x [blocks, width], noise, apply, codes, scales)` to new codes and scales of `x`, f32. The scale is the
+/// largest magnitude of a block. A number between two levels gets the upper one where `noise`, uniform in
+/// `[0, 1)`, is below its share of the way. So the expectation is exact. Unsigned codes never become 0 for a
+/// number above 0: it may be a divisor. Where `apply` is false, codes and scales stay.
 pub static QUANTIZE_BLOCK: OpDef = OpDef {
     name: "quantize_block",
     schemas: &[

@@ -7,9 +7,9 @@ use crate::ensure;
 use crate::expr::{float, input};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample};
 
-/// `(exp_avg_sq, grad_squares, scale, apply, kept, bias_correction2_sqrt)`, a span of one number a parameter
-/// `[segments]`, its f64 sums of squares, and scalars, with attribute `eps`, to new `exp_avg_sq` and what
-/// gradients are multiplied by:
+/// `(exp_avg_sq, grad_squares, scale, apply, kept, bias_correction2_sqrt)`: a span of one number a parameter
+/// `[segments]`, its f64 sums of squares, and scalars. With attribute `eps`, results are a new `exp_avg_sq`
+/// and the factor of gradients:
 ///
 /// ```text
 /// v = kept · exp_avg_sq + (1 − kept) · scale² · grad_squares

@@ -1,5 +1,5 @@
-//! RMSprop: Tieleman and Hinton 2012 (lecture 6.5 of Neural Networks for Machine Learning), its centered form
-//! by Graves 2013 (arXiv:1308.0850), in the order of operations of `torch.optim.RMSprop`.
+//! RMSprop: Tieleman and Hinton 2012 (lecture 6.5 of Neural Networks for Machine Learning). Its centered form
+//! is by Graves 2013 (arXiv:1308.0850). Both are in the order of operations of `torch.optim.RMSprop`.
 
 use super::{applied, case, given, lerp, mean_square, seen, span_types, taken};
 use crate::expr::{float, input};
@@ -17,7 +17,7 @@ use crate::ops::{Body, Cost, Derivative, OpDef, Precision};
 /// p = param − lr · b
 /// ```
 ///
-/// Where rounding makes `s − a²` negative it counts as 0; PyTorch has NaN there.
+/// A negative `s − a²`, which rounding may make, counts as 0; PyTorch has NaN there.
 pub static RMSPROP: OpDef = OpDef {
     name: "rmsprop",
     schemas: &[

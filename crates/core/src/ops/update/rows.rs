@@ -1,6 +1,7 @@
-//! Rows of a table by their numbers, read and written: what an optimizer does with a gradient that has only the
-//! rows that were read ([`EMBEDDING_SPARSE_BACKWARD`](crate::ops::index::embedding_grad::EMBEDDING_SPARSE_BACKWARD)).
-//! Numbers ascend, and behind the last is -1 for rows that are not there, as that operator has them.
+//! Rows of a table by their numbers, read and written. An optimizer uses them on a gradient that has only the
+//! rows that were read
+//! ([`EMBEDDING_SPARSE_BACKWARD`](crate::ops::index::embedding_grad::EMBEDDING_SPARSE_BACKWARD)). Numbers
+//! ascend, and behind the last is -1 for rows that are not there, as that operator has them.
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;

@@ -1,5 +1,5 @@
-//! Sums over each parameter of a flat span, and values spread back over them: what optimizers with a norm for
-//! each parameter need beside row programs. Every parameter begins at a block, so that both work on one
+//! Sums over each parameter of a flat span, and values spread back over them. Optimizers with a norm for each
+//! parameter need them beside row programs. Every parameter begins at a block, so that both work on one
 //! number a block.
 
 use crate::diagnostic::Result;

@@ -1,6 +1,6 @@
-//! Stochastic rounding: Croci et al. 2022 (Royal Society Open Science 9): up or down with probabilities that
-//! make the expectation exact, so that steps smaller than half a unit of a low-precision weight are not all
-//! lost.
+//! Stochastic rounding: Croci et al. 2022 (Royal Society Open Science 9). It goes up or down with
+//! probabilities that make the expectation exact. So steps smaller than half a unit of a low-precision weight
+//! are not all lost.
 
 use crate::dtype::DType;
 use crate::ensure;
@@ -9,7 +9,8 @@ use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample};
 use crate::tensor::TensorType;
 
 /// `(x, noise)`, floats of one shape, `noise` uniform in `[0, 1)`, to `x` in the attribute `dtype` (f16 or
-/// bf16): the nearest number, or the next one on the other side of `x` if `noise` is below `|x − nearest| /
+/// bf16). It is the nearest number, or the next one on the other side of `x` if `noise` is below `|x −
+/// nearest| /
 /// |next − nearest|`. What would round to infinity does; NaN stays.
 pub static STOCHASTIC_ROUND: OpDef = OpDef {
     name: "stochastic_round",

@@ -1,13 +1,13 @@
-//! How far a computed value may be from the true one: first-order probabilistic rounding bounds, derived from
-//! the graph.
+//! Bounds of the distance of a computed value from the true one: first-order probabilistic rounding bounds,
+//! derived from the graph.
 //!
 //! Every node adds the rounding of its result to its dtype and the roundings of its accumulation in the
-//! target's accumulator (f64 for f64 data); products add those of the target's [`ProductModel`]. All
+//! target's accumulator (f64 for f64 data). Products add those of the target's [`ProductModel`]. All
 //! roundings behave as independent zero-mean errors, so variances add along a path, and the worst path into a
 //! value counts. The bound is `λ · √variance`, where `λ = √(2 ln(2F/δ))` makes the chance that any of the
-//! graph's `F` operations breaks it less than `δ` (Higham and Mary, "A new approach to probabilistic rounding
-//! error analysis", SIAM J. Sci. Comput. 41, 2019, theorem 2.4). Bounds are relative to the norm of a value,
-//! or of the terms it is a sum of where these cancel.
+//! graph's `F` operations breaks it less than `δ`. See Higham and Mary, "A new approach to probabilistic
+//! rounding error analysis", SIAM J. Sci. Comput. 41, 2019, theorem 2.4. Bounds are relative to the norm of a
+//! value, or of the terms it is a sum of where these cancel.
 
 mod rows;
 
@@ -61,11 +61,11 @@ pub fn confidence(graph: &Graph) -> f64 {
 
 /// Standard deviations of the roundings a node makes itself, relative to its result.
 struct Rounding {
-    /// Of storing the result.
+    /// Deviation of storing the result.
     result: f64,
-    /// Of summing terms into one element of it.
+    /// Deviation of summing terms into one element of it.
     sum: f64,
-    /// Of the terms: roundings of operands and products, which differ from term to term.
+    /// Deviation of the terms: roundings of operands and products, which differ from term to term.
     terms: f64,
 }
 
@@ -105,8 +105,8 @@ fn moves(node: &Node) -> bool {
     matches!(node.op.body, Body::View(_) | Body::Copies(_)) || matches!(node.op.cost, Cost::Free)
 }
 
-/// Terms that are summed into one element of a result: the work done for each, on average, or the length of
-/// the sums that its row program makes, if that is more.
+/// Terms that are summed into one element of a result: the work done for each, on average. If its row program
+/// makes longer sums, their length counts.
 fn summed(graph: &Graph, node: &Node, ty: &TensorType) -> f64 {
     let cx = &graph.cx(node);
     let work = node.op.cost_of(cx, std::slice::from_ref(ty)).0 / ty.shape.numel().max(1) as f64;
@@ -131,14 +131,14 @@ pub const MAGNIFIED: &str = "magnified";
 /// Streams of random numbers from here on are free for roundings: a model's are counted from 0.
 const STREAMS: i64 = 1 << 30;
 
-/// The graph, in f64, with a random rounding wherever running it in `dtype` rounds: results and the terms of
-/// sums are off by the standard deviations that [`error_bounds`] counts, and so is each instruction of a row
+/// The graph, in f64, with a random rounding wherever running it in `dtype` rounds. Results and the terms of
+/// sums are off by the standard deviations that [`error_bounds`] counts. So is each instruction of a row
 /// program, times the input [`MAGNIFIED`] over the unit roundoff of `dtype`. For 0 it is the graph itself.
 /// `rounded`: float inputs are off by one rounding too. What an output moves by is a sample of its error,
 /// cancellation included (Monte Carlo arithmetic: Parker, "Monte Carlo arithmetic", UCLA 1997).
 ///
 /// # Errors
-/// What type rules refuse: none for a legal graph in f64.
+/// Refusals of type rules: none for a legal graph in f64.
 pub fn sampled(graph: &Graph, target: &Target, dtype: DType, rounded: bool) -> Result<Graph> {
     let unit = dtype.epsilon() / 2.0;
     let stream = Cell::new(STREAMS);

@@ -1,7 +1,8 @@
 //! Row programs with a random rounding at each instruction.
 //!
-//! Intermediate numbers of an operator may be much larger than its result: a norm's gradient is the difference of a
-//! cotangent and its means, and is zero for a constant one. Only roundings inside show how far off such a zero is.
+//! Intermediate numbers of an operator may be much larger than its result. A norm's gradient is the
+//! difference of a cotangent and its means, and is zero for a constant one. Only roundings inside show how
+//! far off such a zero is.
 
 use super::moves;
 use crate::dtype::{Class, DType};
@@ -20,9 +21,10 @@ pub(super) struct Noisy {
 /// Random numbers of a program may be so many times the elements that it reads and writes.
 const SHARE: usize = 8;
 
-/// A node's row program with relative roundings: of deviation `unit` at conversions, `sum` at each arithmetic
-/// instruction, and `sum · √n` at the terms and the result of a sum of `n`, in multiples of `unit`. `None` if
-/// it has no program, computes nothing in floats, or runs over far more places than its operands have.
+/// A node's row program with relative roundings, in multiples of `unit`. Their deviation is `unit` at
+/// conversions, `sum` at each arithmetic instruction, and `sum · √n` at the terms and the result of a sum of
+/// `n`. `None` if it has no program, computes nothing in floats, or runs over far more places than its
+/// operands have.
 pub(super) fn noisy(graph: &Graph, node: &Node, unit: f64, sum: f64) -> Option<Noisy> {
     if moves(node) {
         return None;
@@ -153,7 +155,7 @@ impl Writer {
         let out = &mut self.out;
         let mut uniform = out.compute(Instr::Load(self.factor + 1 + which));
         if made > 0 {
-            // Multiples of 2⁻²⁴ times an odd number, modulo 1: the same numbers in another order (a
+            // Multiples of 2⁻²⁴ times an odd number, modulo 1. They are the same numbers in another order (a
             // multiplicative hash; Knuth, The Art of Computer Programming 3, 6.4).
             let odd = (made.wrapping_mul(0x9E37_79B1) & 0xFF_FFFF) | 1;
             let odd = out.compute(Instr::Float(odd as f64));

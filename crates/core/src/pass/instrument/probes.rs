@@ -24,12 +24,12 @@ pub struct Probe {
     pub dtype: DType,
 }
 
-/// The graph with one result in the place of all it had: f32 `[probes]`, the largest magnitude in the first
-/// float result of each node that has one, in order; NaN where there is a NaN. It changes no state, and draws
-/// the same random numbers.
+/// The graph with one result in the place of all it had, f32 `[probes]`. It is the largest magnitude in the
+/// first float result of each node that has one, in order; NaN where there is a NaN. It changes no state, and
+/// draws the same random numbers.
 ///
 /// # Errors
-/// What type rules refuse: none for a legal graph.
+/// Refusals of type rules: none for a legal graph.
 pub fn probes(graph: &Graph) -> Result<(Graph, Vec<Probe>)> {
     let (mut probes, mut found) = (Vec::new(), Vec::new());
     let mut probed = rebuild(graph, same, |b, node, operands| {
@@ -54,7 +54,7 @@ pub fn probes(graph: &Graph) -> Result<(Graph, Vec<Probe>)> {
     Ok((b.finish(), probes))
 }
 
-/// What becomes of a value.
+/// The fault at a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Every element is inf.
@@ -72,7 +72,7 @@ pub const FAULT: &str = "fault";
 /// without such a result is left alone.
 ///
 /// # Errors
-/// What type rules refuse: none for a legal graph.
+/// Refusals of type rules: none for a legal graph.
 pub fn inject(graph: &Graph, at: NodeId, fault: Fault) -> Result<Graph> {
     let mut position = 0;
     rebuild(graph, same, |b, node, operands| {

@@ -1,8 +1,8 @@
-//! What low precision loses of the gradients: beside each node of the backward pass that rounds to it stands
-//! a twin that reads the same operands and rounds to f32. Elements that are zero in the node's result, but
-//! not in the twin's, have underflowed there. Zeros that are no loss (a ReLU's, a row no index names) are
-//! zero in both and do not count, nor do those that follow from an element lost earlier: each loss counts
-//! once, where it happens.
+//! Losses of gradients to low precision. Beside each node of the backward pass that rounds to it stands a
+//! twin that reads the same operands and rounds to f32. Elements that are zero in the node's result, but not
+//! in the twin's, have underflowed there. Zeros that are no loss (a ReLU's, a row no index names) are zero in
+//! both and do not count. Nor do those that follow from an element lost earlier: each loss counts once, where
+//! it happens.
 
 use super::probes::Probe;
 use crate::attr::Attrs;
@@ -17,15 +17,15 @@ use crate::pass::precision::rounds;
 use crate::pass::rebuild::{rebuild, same};
 use crate::pass::upcast::attributes;
 
-/// The graph with one more result, the last: i64 `[probes]`, the elements that underflowed to zero in each
-/// result in `low` of a node of the backward pass that rounds. Absent where there is no such node. The other
-/// results keep their bits.
+/// The graph with one more result, the last, i64 `[probes]`: the elements that underflowed to zero in each
+/// result in `low`. Such are results of nodes of the backward pass that round. Absent where there is no such
+/// node. The other results keep their bits.
 ///
 /// `graph` is differentiated and decomposed. The second part of the answer names the probes and says how many
 /// elements each has.
 ///
 /// # Errors
-/// What type rules refuse: none for a legal graph.
+/// Refusals of type rules: none for a legal graph.
 pub fn underflow(graph: &Graph, low: DType) -> Result<(Graph, Vec<(Probe, usize)>)> {
     let (mut probes, mut counts) = (Vec::new(), Vec::new());
     let counted = rebuild(graph, same, |b, node, operands| {

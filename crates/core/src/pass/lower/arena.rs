@@ -1,9 +1,9 @@
 //! Places every buffer of a plan in one arena.
 //!
-//! Those that hold most bytes for most steps are placed first, each in the smallest gap that is free while it
-//! lives; small and short-lived ones find room between them. Placing in the order of time instead leaves gaps
-//! that are a little too small for what comes next; it is what the many small buffers of a large graph get,
-//! so that all is near-linear in their number, and taken where it needs less.
+//! Buffers that hold most bytes for most steps are placed first, each in the smallest gap that is free while
+//! it lives. Small and short-lived ones find room between them. Placing in the order of time instead leaves
+//! gaps that are a little too small for what comes next. The many small buffers of a large graph are placed
+//! so, which keeps all near-linear in their number. It is taken also where it needs less.
 
 use super::draft::Buffer;
 use crate::graph::OriginId;
@@ -132,7 +132,7 @@ fn by_weight(alive: &[Alive]) -> (Vec<usize>, usize) {
     });
     let light = order.split_off(order.len().min(WEIGHED));
     let mut offsets = vec![0; alive.len()];
-    // Those placed, by offset.
+    // Buffers placed so far, by offset.
     let mut placed: Vec<(usize, Alive)> = Vec::with_capacity(order.len());
     let mut end = 0;
     for i in order {
@@ -197,7 +197,7 @@ mod tests {
         alive.iter().map(|a| at(a.first).sum()).max().unwrap_or(0)
     }
 
-    /// Convolutions with a workspace and a result that stays, and norms of it: in the order of time these
+    /// Convolutions with a workspace and a result that stays, and norms of it. In the order of time these
     /// land where the workspace was, and the next does not fit there.
     #[test]
     fn what_stays_does_not_break_the_room_of_what_comes_again() {

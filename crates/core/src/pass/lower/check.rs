@@ -8,11 +8,11 @@ use crate::ensure;
 use crate::plan::{ARENA, Plan, SegmentKind, Step, TensorView};
 use std::collections::{BTreeMap, HashMap};
 
-/// Proves a plan sound from its steps alone: every view lies in its segment; in the arena, in a placement
-/// that is live at that step and has been written before it is read; placements that are live together do not
-/// overlap; steps on several streams that use the same bytes are ordered by waits; segments are complete when
-/// the plan says so. Of a plan in halves also that the second reads nothing
-/// of the first but what is listed, and that the first completes what it returns (`halves`).
+/// Proves a plan sound from its steps alone. Every view lies in its segment. In the arena it lies in a
+/// placement that is live at that step and has been written before it is read. Placements that are live
+/// together do not overlap. Steps on several streams that use the same bytes are ordered by waits. Segments
+/// are complete when the plan says so. In a plan in halves, the second reads nothing of the first but what is
+/// listed, and the first completes what it returns (`halves`).
 ///
 /// # Errors
 /// `Plan`, naming the step and what is wrong.

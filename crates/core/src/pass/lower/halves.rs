@@ -118,10 +118,10 @@ fn span(v: &TensorView) -> Option<(u32, usize, usize)> {
     extent(v).map(|(low, high)| (v.place.segment.0, low.max(0) as usize, high.max(0) as usize))
 }
 
-/// Proves the halves of a sound plan from its steps and placements: forward steps before the boundary alone;
-/// what the forward half returns is written there and not behind, and is all that it writes outside the arena;
-/// whatever the backward half reads of it is listed as crossing. A view counts as all bytes from its first to
-/// its last.
+/// Proves the halves of a sound plan from its steps and placements. Forward steps are before the boundary
+/// alone. Results of the forward half are written there and not behind, and are all that it writes outside
+/// the arena. Whatever the backward half reads of it is listed as crossing. A view counts as all bytes from
+/// its first to its last.
 ///
 /// # Errors
 /// `Plan`, naming the step.

@@ -52,12 +52,12 @@ pub(super) fn roots(buffers: &[Buffer], steps: &[Draft]) -> Vec<usize> {
     root
 }
 
-/// Whether an operand is all of its buffer, without gaps.
+/// True if an operand is all of its buffer, without gaps.
 fn whole(s: &Storage, buffer: &Buffer) -> bool {
     s.layout.offset == 0 && s.layout.shape.numel() * s.dtype.size() == buffer.bytes
 }
 
-/// Whether a result is written once for each index of the program, not once for a row or as a sum over rows.
+/// True if a result is written once for each index of the program, not once for a row or as a sum over rows.
 pub(super) fn covers(program: &RowProgram, w: usize) -> bool {
     let sizes = program.outer.iter().chain(&program.inner);
     program.writes[w].access.0.iter().zip(sizes).all(|(a, &n)| a.is_some() || n == 1)

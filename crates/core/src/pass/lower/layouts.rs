@@ -14,8 +14,8 @@ use std::collections::HashMap;
 /// The values that are better laid out otherwise than in row-major order, and how: without gaps, the last
 /// dimension as it is. Not asked for are those that `bound` says have a place given by the caller.
 ///
-/// The first user decides, through views that only reorder, that can see the value only if these lie in
-/// order; unless another needs the value itself in order.
+/// The first user decides that can see the value, through views that only reorder, only if these lie in
+/// order. It does not if another needs the value itself in order.
 pub(super) fn layouts(
     graph: &Graph,
     target: &Target,
@@ -50,13 +50,13 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Whether a node's kernel takes an operand in any layout.
+    /// True if a node's kernel takes an operand in any layout.
     fn strided(&self, node: &Node, port: Port) -> bool {
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| self.graph.ty(v).clone()).collect();
         self.target.operators.strided(node.op, &self.graph.cx(node), &types, port)
     }
 
-    /// Whether a node can write an output in another order.
+    /// True if a node can write an output in another order.
     fn free(&self, node: &Node, i: usize) -> Result<bool> {
         Ok(match node.op.body {
             Body::Kernel(_) => self.strided(node, Port::Write(i)),
@@ -107,7 +107,7 @@ impl Search<'_> {
     }
 }
 
-/// The layout of a value under which `seen`, made by views of its row-major layout `own`, lies in order;
+/// The layout of a value under which `seen`, made by views of its row-major layout `own`, lies in order.
 /// `None` if `seen` is more than another order of dimensions, or the last would not stay the last.
 fn reordered(own: &Layout, seen: &Layout) -> Option<Layout> {
     if seen.offset != 0 {

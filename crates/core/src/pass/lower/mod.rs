@@ -38,8 +38,8 @@ use transpose::turned;
 /// Makes a plan of a graph for a target: steps, then the arena.
 ///
 /// # Errors
-/// `Unsupported` for what the target does not run, `Graph` if an operator still has to be decomposed or a binding is missing, `Plan` if bindings lie outside their
-/// segments, and what operators refuse.
+/// `Unsupported` for what the target does not run, `Graph` if an operator still has to be decomposed or a
+/// binding is missing. `Plan` if bindings lie outside their segments, and refusals of operators.
 pub fn plan(graph: &Graph, bindings: &Bindings, target: &Target) -> Result<Plan> {
     plan_on_streams(graph, bindings, target, None)
 }
@@ -64,13 +64,13 @@ pub fn plan_on_streams(
     lowering.finish(None)
 }
 
-/// As [`plan`], of a step that is run in halves: what the forward pass returns is complete before the backward
-/// pass begins, and the plan lists what crosses. The graph's forward nodes come first, as
+/// As [`plan`], of a step that is run in halves. What the forward pass returns is complete before the
+/// backward pass begins, and the plan lists what crosses. The graph's forward nodes come first, as
 /// [`super::fuse_halves`] leaves them.
 ///
 /// # Errors
-/// As [`plan`]; `Unsupported` for a result that the forward pass writes over what the backward pass reads, such
-/// as changed state, and for one that only the backward pass makes.
+/// As [`plan`]; `Unsupported` for a result that the forward pass writes over what the backward pass reads,
+/// such as changed state. So is one that only the backward pass makes.
 pub fn plan_halves(graph: &Graph, bindings: &Bindings, target: &Target) -> Result<Plan> {
     let (first, made) = (phases::backward(graph)?, phases::made_forward(graph)?);
     halves::check_overwritten(graph, bindings, first, &made)?;

@@ -1,5 +1,5 @@
-//! Order of a plan's steps on several streams: which steps are over when another begins, and which uses of the
-//! same bytes that has to order.
+//! Order of a plan's steps on several streams. It tells the steps that are over when another begins, and the
+//! uses of the same bytes that are not ordered.
 //!
 //! Happens-before by vector clocks (Fidge 1988, Mattern 1989). A step begins when the one before it on its stream
 //! is over, and those that its waits name, with all that these came behind.

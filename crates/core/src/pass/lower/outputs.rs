@@ -87,8 +87,8 @@ impl Lowering<'_> {
     }
 }
 
-/// Gradients in segments that hold no input, by value: what a bucket lacks should not wait for the end of the
-/// backward pass, nor hold memory until then.
+/// Gradients in segments that hold no input, by value. They should not wait for the end of the backward pass,
+/// nor hold memory until then.
 pub(super) fn early(graph: &Graph, bindings: &Bindings) -> HashMap<ValueId, Vec<usize>> {
     let read: HashSet<SegmentId> = bindings.inputs.iter().flatten().map(|place| place.segment).collect();
     let mut out: HashMap<ValueId, Vec<usize>> = HashMap::new();
@@ -126,8 +126,9 @@ pub(super) fn check_place(bindings: &Bindings, place: Place, ty: &TensorType) ->
 
 /// Values that may be computed straight into their output's place.
 ///
-/// Safe if nothing that lies there is read afterwards: no input overlaps the place, or the last node that
-/// reads such an input (through any view) comes before, or is this very node and works element by element.
+/// Safe if nothing that lies there is read afterwards. Either no input overlaps the place, or the last node
+/// that reads such an input (through any view) comes before. It may also be this very node, if that works
+/// element by element.
 pub(super) fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<ValueId, Place>> {
     // Root input of a value that may be a view of an input, and the last node that reads any view of each
     // root.
@@ -186,7 +187,7 @@ pub(super) fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<Valu
     Ok(out)
 }
 
-/// True if a node reads input `v` (itself, not a view of it) only in the row of `out` that it writes, so that
+/// True if a node reads input `v` (itself, not a view of it) only in the row of `out` that it writes. Then
 /// `out` may take `v`'s place.
 fn elementwise(graph: &Graph, node: &Node, v: ValueId, out: ValueId) -> bool {
     let direct = node.operands().all(|w| w == v || !is_view_of(graph, w, v));

@@ -1,13 +1,13 @@
-//! Which operands of a row program are better copied before: devices are fastest along columns that lie next
-//! to each other. Where an operand's neighbours in memory are neighbouring rows instead, as in a norm over
-//! the channels of an image whose channels lie apart, one transposition costs less than to reduce rows read
-//! so, or to compute functions of what is read so. Little arithmetic does not pay for it.
+//! Operands of a row program that are better copied before. Devices are fastest along columns that lie next
+//! to each other. An operand's neighbours in memory may be neighbouring rows instead, as in a norm over
+//! channels that lie apart. One transposition then costs less than to reduce rows read so, or to compute
+//! functions of them. Little arithmetic does not pay for it.
 
 use crate::row::{Access, Instr, Operand, RowProgram};
 use crate::shape::Layout;
 use crate::target::TransposeCosts;
 
-/// What lies next to each other in memory.
+/// Elements that lie next to each other in memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Lies {
     Columns,
@@ -20,7 +20,7 @@ fn lies(p: &RowProgram, access: &Access, layout: &Layout) -> Lies {
     let step = |d: usize| access.0[d].map_or(0, |(dim, times)| layout.strides[dim] * times as isize);
     let moving = |d: &usize| sizes().nth(*d).is_some_and(|&n| n > 1) && step(*d) != 0;
     let (rows, all) = (p.outer.len(), access.0.len());
-    // Of what is repeated a copy would hold every repetition.
+    // A copy would hold every repetition of what is repeated.
     let repeated = layout.shape.iter().zip(&layout.strides).any(|(&n, &stride)| n > 1 && stride == 0);
     let mut along = (0..rows).filter(moving).peekable();
     match (rows..all).rev().find(moving) {

@@ -1,14 +1,14 @@
 //! Integer narrowing: i64 computed in i32 by value range analysis, for targets without i64 arithmetic.
 //!
-//! There i64 is storage alone: a row program reads the low words of its i64 operands, computes in i32, and
+//! There i64 is storage alone. A row program reads the low words of its i64 operands, computes in i32, and
 //! writes words with their signs extended. The pass proves for each integer that a result depends on that it
-//! fits in 32 bits: from dtypes, sizes, constants, and from the numbers of inputs, which the host checks
-//! before a run ([`check_words`]). Sums, differences and products may leave 32 bits if only their low words
-//! are used. It states the proof in the programs: each integer operation is followed by a `Cast` to i32
-//! ([`crate::row::RowProgram::computes_in_i64`]). Values keep their types. *Exact*: what it cannot prove is
-//! refused, unless it has gone to the host before (`super::host`).
+//! fits in 32 bits. The proof is from dtypes, sizes, constants, and from the numbers of inputs, which the
+//! host checks before a run ([`check_words`]). Sums, differences and products may leave 32 bits if only their
+//! low words are used. It states the proof in the programs: each integer operation is followed by a `Cast` to
+//! i32 ([`crate::row::RowProgram::computes_in_i64`]). Values keep their types. *Exact*: what it cannot prove
+//! is refused, unless it has gone to the host before (`super::host`).
 //!
-//! An i64 buffer that a step moves, such as a count of batches, is taken to stay below [`BUFFER_LIMIT`]; the
+//! An i64 buffer that a step moves, such as a count of batches, is taken to stay below [`BUFFER_LIMIT`]. The
 //! host checks this when it writes and when it reads one. Kernels read i64 operands in their own way.
 
 mod program;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// `Unsupported` for a node whose results may depend on more than 32 bits of an integer, with its operator
-/// and origin; what an operator's own program rule refuses.
+/// and origin. Refusals of an operator's own program rule.
 pub fn narrow_integers(mut graph: Graph, target: &Target) -> Result<Graph> {
     if target.dtypes.arithmetic.contains(DType::I64) {
         return Ok(graph);
@@ -104,8 +104,8 @@ impl Ranges {
     }
 }
 
-/// Checks the numbers of a tensor that a target without i64 arithmetic is given: i64 must fit in 32 bits, and
-/// those of a buffer stay below [`BUFFER_LIMIT`]. Keys of random numbers are any.
+/// Checks the numbers of a tensor that a target without i64 arithmetic is given. Its i64 must fit in 32 bits,
+/// and those of a buffer stay below [`BUFFER_LIMIT`]. Keys of random numbers are any.
 ///
 /// # Errors
 /// `Value` with the tensor's name, the element and the number.

@@ -25,7 +25,7 @@ pub struct Mixed {
     pub decisions: Vec<Decision>,
 }
 
-/// What was decided for a node.
+/// The decision for a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     /// Its operator.
@@ -96,13 +96,13 @@ impl fmt::Display for Reason {
 /// With low-precision weights (O2, O3):
 /// * Parameters and float inputs are low; with `keep_batchnorm` those of batch norm are not. Buffers and
 ///   constants stay f32 (a rotary embedding's frequencies are worthless in bf16), and so does what is
-///   computed of them alone; beside a low-precision operand they are cast to it.
+///   computed of them alone. Beside a low-precision operand they are cast to it.
 /// * Losses are computed in f32, as apex does, which casts the model's outputs. Outputs keep the exported
 ///   type.
 /// * Norms that a model spells out become the operator, which is computed in f32 inside. Models convert to
 ///   f32 for them, but a conversion of f32 to f32 leaves no node in an export.
-/// * Where a model converts to f32, it does. The way back, `.to(input.dtype)`, was exported as a conversion
-///   of f32 to f32: one of a value that has been widened goes back to low precision.
+/// * A model's own conversion to f32 is kept. The way back, `.to(input.dtype)`, was exported as a conversion
+///   of f32 to f32. One of a value that has been widened goes back to low precision.
 ///
 /// The loss, the first `User` output, is cast to f32, so that a loss scale of 2¹⁶ fits.
 ///
@@ -277,7 +277,7 @@ impl Casts {
             self.cast_all(b, inputs, DType::F32, |_, _, _| true)?;
             return Ok(Reason::Loss);
         }
-        // What the user feeds is cast where it is used; a loss and a conversion see it as it is.
+        // User inputs are cast where they are used; a loss and a conversion see them as they are.
         let fed = |b: &Builder, v: ValueId| {
             b.graph().input_index(v).is_some_and(|i| b.graph().inputs[i].role == InputRole::User)
         };
@@ -301,7 +301,7 @@ impl Casts {
         Ok(if native { Reason::Native } else { Reason::Given })
     }
 
-    /// Whether a conversion to f32 of an f32 value, as exported, goes back to low precision.
+    /// True if a conversion to f32 of an f32 value, as exported, goes back to low precision.
     fn goes_back(&self, b: &Builder, graph: &Graph, node: &Node, inputs: &[Option<ValueId>]) -> bool {
         let (Some(Some(was)), Some(Some(now))) = (node.inputs.first(), inputs.first()) else { return false };
         let wide = |d: DType| d == DType::F32;

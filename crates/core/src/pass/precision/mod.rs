@@ -2,9 +2,9 @@
 //! imported, before decomposition and differentiation: the lists speak of ATen's operators, and the backward
 //! pass inherits the casts.
 //!
-//! Levels are those of NVIDIA apex: O0 all f32; O1 casts around operators, by lists; O2 weights and
-//! activations in low precision, batch norm in f32, f32 master weights; O3 low precision alone. Knows no loss
-//! scale: that is the runtime's.
+//! Levels are those of NVIDIA apex. O0 is all f32. O1 is casts around operators, by lists. O2 has weights and
+//! activations in low precision, batch norm in f32, and f32 master weights. O3 is low precision alone. Knows
+//! no loss scale: that is the runtime's.
 
 mod cast;
 mod policy;
@@ -57,13 +57,13 @@ pub struct PrecisionSettings {
     pub dtype: Option<DType>,
     /// The lists of O1. Default: apex's.
     pub policy: Option<Policy>,
-    /// Whether batch norm's weights and statistics stay in f32. Default: at O2, not at O3.
+    /// True if batch norm's weights and statistics stay in f32. Default: at O2, not at O3.
     pub keep_batchnorm: Option<bool>,
-    /// Whether the optimizer keeps f32 master copies of low-precision weights. Default: at O2, not at O3.
+    /// True if the optimizer keeps f32 master copies of low-precision weights. Default: at O2, not at O3.
     pub masters: Option<bool>,
 }
 
-/// What a level comes to.
+/// A level's properties.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Properties {
     /// The level they come from.
@@ -72,16 +72,16 @@ pub struct Properties {
     pub dtype: DType,
     /// Casts around operators, by whose lists.
     pub lists: Option<Policy>,
-    /// Whether weights are stored in low precision and activations follow them.
+    /// True if weights are stored in low precision and activations follow them.
     pub weights: bool,
-    /// Whether batch norm's weights and statistics stay in f32.
+    /// True if batch norm's weights and statistics stay in f32.
     pub keep_batchnorm: bool,
-    /// Whether the optimizer keeps f32 master copies of low-precision weights.
+    /// True if the optimizer keeps f32 master copies of low-precision weights.
     pub masters: bool,
 }
 
 impl Default for Properties {
-    /// Those of [`PrecisionSettings::default`]: O0, all as the model has it.
+    /// The properties of [`PrecisionSettings::default`]: O0, all as the model has it.
     fn default() -> Self {
         Properties {
             level: Level::O0,

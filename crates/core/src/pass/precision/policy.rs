@@ -67,7 +67,7 @@ impl Policy {
     }
 }
 
-/// Whether a node is among those chosen to run low; `None` if it only moves what it is given.
+/// True if a node is among those chosen to run low; `None` if it only moves what it is given.
 pub(super) fn chosen(low: &BTreeSet<String>, graph: &Graph, node: &Node) -> Option<bool> {
     rounds(graph, node).then(|| low.contains(&graph.origin(node).node))
 }

@@ -1,7 +1,7 @@
-//! What low precision does to a training step, node by node, measured in f64 in one run: beside each node
-//! stands a twin that reads its operands rounded to low precision and rounds its results. How far the twin is
-//! off, and how far that moves the loss to first order (through the gradient at the node's result), become
-//! outputs. The choice of a precision for each node is made from these numbers.
+//! Sensitivity of a training step to low precision, node by node, measured in f64 in one run. Beside each
+//! node stands a twin that reads its operands rounded to low precision and rounds its results. Outputs are
+//! the distance by which the twin is off, and the change of the loss to first order. The latter is through
+//! the gradient at the node's result. The choice of a precision for each node is made from these numbers.
 
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
@@ -38,7 +38,7 @@ pub struct Probe {
     pub effect: Vec<usize>,
 }
 
-/// Whether a node rounds: neither moves elements only, nor draws random numbers, nor is about integers.
+/// True if a node rounds: neither moves elements only, nor draws random numbers, nor is about integers.
 pub fn rounds(graph: &Graph, node: &Node) -> bool {
     let float = |v: ValueId| graph.ty(v).dtype.is_float();
     let random =

@@ -97,7 +97,7 @@ fn model() -> Graph {
     let attrs = Attrs::new().with("training", true).with("momentum", 0.1).with("eps", 1e-5);
     let bn = b.apply(&BATCH_NORM, &[Some(h), Some(gamma), None, Some(mean), Some(var)], attrs).unwrap();
     let p = b.one(&SOFTMAX, &[bn[0]], Attrs::new().with("dim", -1)).unwrap();
-    // What `x.float()` and `.to(x.dtype)` are in an export in f32.
+    // `x.float()` and `.to(x.dtype)` as they are in an export in f32.
     let up = b.one(&TO, &[p], Attrs::new().with("dtype", DType::F32)).unwrap();
     let up = b.mul(up, up).unwrap();
     let down = b.one(&TO, &[up], Attrs::new().with("dtype", DType::F32)).unwrap();

@@ -1,5 +1,5 @@
 //! Attention spelled out: product of queries and keys, scale, mask added, softmax, dropout, product with the
-//! values; as rank-four products, or as products of three dimensions between reshapes, which is what exported
+//! values. The products are of rank four, or of three dimensions between reshapes, which is what exported
 //! core graphs have.
 
 use super::{Exactness, Replacement, Sought};
@@ -73,7 +73,7 @@ fn in_order(s: &Sought, node: &Node) -> Option<ValueId> {
     same.then_some(*x)
 }
 
-/// What a value is, found behind nodes that change nothing but shapes. Nobody else may use it on the way.
+/// The value behind nodes that change nothing but shapes. Nobody else may use it on the way.
 fn inside(s: &Sought, mut v: ValueId) -> Option<ValueId> {
     loop {
         if !s.once(v) {
@@ -141,7 +141,7 @@ fn shaped(s: &Sought, mut v: ValueId, shape: &Shape) -> Option<ValueId> {
     Some(v)
 }
 
-/// What `v` is with its last two dimensions exchanged.
+/// The value of which `v` is the one with its last two dimensions exchanged.
 fn transposed(s: &Sought, mut v: ValueId) -> Option<ValueId> {
     let shape = s.graph.ty(v).shape.clone();
     loop {

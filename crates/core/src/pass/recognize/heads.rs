@@ -1,6 +1,6 @@
-//! Keys and values repeated for the query heads that share them, as Hugging Face's `repeat_kv` does: `[B, Hk,
-//! S, E]` with a new dimension, expanded to `[B, Hk, n, S, E]`, reshaped to `[B, Hk · n, S, E]`. Attention
-//! shares heads without that.
+//! Keys and values repeated for the query heads that share them, as Hugging Face's `repeat_kv` does.
+//! `[B, Hk, S, E]` gets a new dimension, is expanded to `[B, Hk, n, S, E]` and reshaped to
+//! `[B, Hk · n, S, E]`. Attention shares heads without that.
 
 use super::{Exactness, Replacement, Sought};
 use crate::graph::{Node, ValueId};
@@ -47,7 +47,7 @@ fn repeated(s: &Sought, v: ValueId) -> Option<ValueId> {
     None
 }
 
-/// Whether the views, last first, make of `base` its repetition `v`.
+/// True if the views, last first, make of `base` its repetition `v`.
 fn is_repetition(s: &Sought, base: ValueId, v: ValueId, views: &[(&Node, usize)]) -> bool {
     let (from, to) = (&s.graph.ty(base).shape, &s.graph.ty(v).shape);
     let ([b, heads, l, e], [b2, many, l2, e2]) = (&from[..], &to[..]) else { return false };

@@ -1,9 +1,9 @@
-//! Finds what models spell out in small operators and this project has as one: the operator is more accurate
+//! Finds what models spell out in small operators and this project has as one. The operator is more accurate
 //! or as accurate, keeps less for the backward pass, and runs faster. Comes before differentiation, so that
 //! gradients are those of the operator.
 //!
-//! A recogniser looks at one node and those before it, and names the one node that may stand in its place;
-//! what that leaves unused is removed. Nothing else changes: values used elsewhere stay.
+//! A recogniser looks at one node and those before it, and names the one node that may stand in its place.
+//! Nodes that are left unused are removed. Nothing else changes: values used elsewhere stay.
 
 mod attention;
 mod heads;
@@ -17,28 +17,28 @@ use crate::diagnostic::Result;
 use crate::graph::{Def, Graph, Node, NodeId, OriginId, Value, ValueId};
 use crate::ops::{OpCx, OpDef};
 
-/// What a rewrite may change in the results.
+/// The change that a rewrite may make in results.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Exactness {
     /// Nothing: the same bits in the reference interpreter.
     Exact,
-    /// The same operations in the same order, and every rounding that the model asks for by a conversion; a
+    /// The same operations in the same order, and every rounding that the model asks for by a conversion. A
     /// device that computes in f32 gives the same bits. The reference, which computes in f64, rounds to f32
     /// less often.
     SameAccumulator,
-    /// The same accumulators and every rounding that the model asks for, but sums are taken in another order,
-    /// and what is rounded only because it goes to memory stays in registers.
+    /// The same accumulators and every rounding that the model asks for, but sums are taken in another order.
+    /// Numbers that are rounded only because they go to memory stay in registers.
     Reordered,
     /// The result is rounded otherwise, within the same bound of error.
     ChangesRounding,
 }
 
-/// What was found, and where.
+/// An operator that was found, and its place.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Found {
     /// Name of the operator that stands for it now.
     pub op: &'static str,
-    /// What that may change.
+    /// The change that it may make.
     pub exactness: Exactness,
     /// The model's line.
     pub origin: OriginId,
@@ -49,7 +49,7 @@ pub struct Found {
 pub struct Recognized {
     /// The graph. Inputs and outputs keep their order, names and roles.
     pub graph: Graph,
-    /// What was found, in the graph's order.
+    /// The operators that were found, in the graph's order.
     pub found: Vec<Found>,
 }
 
@@ -61,13 +61,13 @@ struct Replacement {
     exactness: Exactness,
 }
 
-/// What may stand for a node, the last of a spelling.
+/// The operator that may stand for a node, the last of a spelling.
 type Rule = fn(&Sought, &Node) -> Option<Replacement>;
 
 /// Recognises spelled-out operators in a forward graph. Time is linear in its size.
 ///
 /// # Errors
-/// Those of the operators' type rules: none for a legal graph.
+/// Errors of the operators' type rules: none for a legal graph.
 pub fn recognize(graph: Graph) -> Result<Recognized> {
     let spelled = apply(graph, &[norm::rms_norm, attention::spelled, padding::padded, pooling::whole])?;
     let shared = apply(spelled.graph, &[heads::shared])?;
@@ -113,7 +113,7 @@ fn apply(mut graph: Graph, rules: &[Rule]) -> Result<Recognized> {
 /// A graph in which something is sought, backwards from a node.
 struct Sought<'a> {
     graph: &'a Graph,
-    /// How often the model uses each value.
+    /// The number of times that the model uses each value.
     uses: &'a [usize],
 }
 
@@ -124,7 +124,7 @@ impl<'a> Sought<'a> {
         (at == 0 && std::ptr::eq(node.op, op)).then_some(node)
     }
 
-    /// Whether a value is used in one place, so that nothing of it is left if that is replaced.
+    /// True if a value is used in one place, so that nothing of it is left if that is replaced.
     fn once(&self, v: ValueId) -> bool {
         self.uses.get(v.0 as usize) == Some(&1)
     }

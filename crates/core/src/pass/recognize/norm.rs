@@ -1,5 +1,6 @@
 //! Root-mean-square normalisation as Hugging Face's models spell it: `to` f32, `pow` 2, `mean`, `add` eps,
-//! `rsqrt`, `mul`, `to`, `mul`; with and without the conversions and the weight, factors in either order.
+//! `rsqrt`, `mul`, `to`, `mul`. It is found with and without the conversions and the weight, factors in
+//! either order.
 
 use super::{Exactness, Replacement, Sought};
 use crate::attr::{Attr, Attrs};
@@ -17,7 +18,7 @@ use crate::ops::reduce::mean::MEAN;
 
 /// A norm that ends at some value.
 struct Norm {
-    /// What is normalised.
+    /// The value that is normalised.
     x: ValueId,
     weight: Option<ValueId>,
     /// Dtype of a rounding before the weight.
@@ -57,7 +58,7 @@ fn norm(s: &Sought, v: ValueId) -> Option<Norm> {
     if op(&TO) {
         converted(s, node)
     } else if op(&RMS_NORM) {
-        // What has been found at an earlier node.
+        // The find at an earlier node.
         let cx = s.graph.cx(node);
         Some(Norm {
             x: (*node.inputs.first()?)?,
@@ -149,7 +150,7 @@ fn trailing(cx: &OpCx, rank: usize) -> Option<usize> {
     (cx.flag("keepdim").ok()? && dims.into_iter().eq(first..rank)).then_some(first)
 }
 
-/// What a value is the square of.
+/// The value whose square a value is.
 fn squared(s: &Sought, v: ValueId) -> Option<ValueId> {
     let (node, _) = s.graph.producer(v)?;
     if std::ptr::eq(node.op, &SQUARE) {

@@ -1,9 +1,9 @@
-//! What the backward pass makes again, made by a program of it that reads the same and comes soon: its
-//! operands are then read once, and what both compute is computed once, as an activation and its slope. What
-//! uses it waits for that program.
+//! Recomputed values are made by a program of the backward pass that reads the same and comes soon. Operands
+//! are then read once, and what both compute is computed once, as an activation and its slope. What uses it
+//! waits for that program.
 //!
-//! *Exact*: the same operations on the same numbers. The program that takes it in may sum, but in an order
-//! that what else it computes does not change: rows that are short, and sums over rows.
+//! *Exact*: the same operations on the same numbers. The program that takes it in may sum, but only in an
+//! order that its other results do not change. Such are short rows, and sums over rows.
 
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Node, Phase, ValueId};
@@ -20,7 +20,7 @@ const WAITING: usize = 8;
 /// Joins the programs whose results are all among `made` with such ones.
 ///
 /// # Errors
-/// What an operator's own program rule refuses.
+/// Refusals of an operator's own program rule.
 pub(super) fn join(graph: &mut Graph, target: &Target, made: &HashSet<ValueId>) -> Result<()> {
     let lives = Lives::of(graph);
     // Places that nodes left when they were joined.
@@ -56,7 +56,7 @@ fn joined(
         return Ok(None);
     }
     let Some(group) = Group::of(graph, node)?.filter(|g| !reduces(&g.program)) else { return Ok(None) };
-    // What depends on it, and the nodes that make that.
+    // Values that depend on it, and the nodes that make them.
     let mut waiting: Vec<usize> = Vec::new();
     let mut late: HashSet<ValueId> = node.outputs.iter().copied().collect();
     let end = graph.nodes.len().min(at + 1 + WINDOW);
@@ -70,13 +70,12 @@ fn joined(
             }
             continue;
         }
-        // What is made again itself is joined for its own sake: together with it this would come later and
-        // later.
+        // A recomputed value is joined for its own sake: together with it this would come later and later.
         let backward = other.phase == Phase::Backward && !other.outputs.iter().all(|v| made.contains(v));
         if !backward || !other.operands().any(|v| group.reads.contains(&v)) {
             continue;
         }
-        // What is read for the last time while nodes wait is kept longer.
+        // Values that are read for the last time while nodes wait are kept longer.
         let mut longer: HashSet<ValueId> = HashSet::new();
         for v in waiting.iter().flat_map(|&i| graph.nodes[i].operands()).filter(|v| !late.contains(v)) {
             longer.extend(lives.root(v).filter(|r| lives.last[r] <= p));
@@ -133,8 +132,8 @@ impl Lives {
     }
 }
 
-/// Whether a program's sums do not depend on what else it computes: rows that the device reduces in one
-/// piece, or sums over rows alone. The rewrite is exact because of it.
+/// True if a program's sums do not depend on its other results. They are of rows that the device reduces in
+/// one piece, or over rows alone. The rewrite is exact because of it.
 pub(in crate::pass) fn keeps_order(g: &Group, limits: &RowProgramLimits) -> bool {
     let rows = g.program.body.iter().any(|i| matches!(i, Instr::Reduce(..)));
     !rows || g.program.cols() <= limits.whole_columns

@@ -1,14 +1,14 @@
-//! Recomputation: what the backward pass reads of the forward pass is made again there where that is cheap,
-//! instead of being kept from one to the other.
+//! Recomputation of values that the backward pass reads of the forward pass, where that is cheap, instead of
+//! keeping them from one to the other.
 //!
 //! Candidates are results of row programs, out of values that are there in the backward pass in any case:
-//! parameters, inputs, and what is kept. The same in small as PyTorch's min-cut partitioner. What is made
-//! again never sums: where a program has stored its sums (the mean of a norm), these are kept and read. So it
-//! is one pass over its operands, and becomes part of a pointwise program that uses it, or comes beside one
-//! that reads the same (`join`). Products, convolutions, attention and random numbers are never made twice.
+//! parameters, inputs, and what is kept. The same in small as PyTorch's min-cut partitioner. A recomputation
+//! never sums: where a program has stored its sums (the mean of a norm), these are kept and read. So it is
+//! one pass over its operands. It becomes part of a pointwise program that uses it, or comes beside one that
+//! reads the same (`join`). Products, convolutions, attention and random numbers are never made twice.
 //!
 //! *Exact*: the same operations on the same numbers, where a device computes in the type that sums are kept
-//! in. This comes after `fuse`: what is stored is known then, and nothing is put between what a program reads
+//! in. This comes after `fuse`, when it is known what is stored. Nothing is put between what a program reads
 //! and its sums, so that no device has a reason to sum in another order.
 
 pub(in crate::pass) mod join;
@@ -28,7 +28,7 @@ use std::collections::{HashMap, HashSet};
 /// Inputs and outputs keep their order, names and roles, and their bits.
 ///
 /// # Errors
-/// What an operator's own program rule refuses.
+/// Refusals of an operator's own program rule.
 pub fn recompute(mut graph: Graph, target: &Target) -> Result<Graph> {
     let choice = Choice::of(&graph, target)?;
     if choice.dropped.is_empty() {
@@ -43,7 +43,7 @@ pub fn recompute(mut graph: Graph, target: &Target) -> Result<Graph> {
     Ok(remove_dead(graph).0)
 }
 
-/// What is kept for the backward pass and what is made again.
+/// The values that are kept for the backward pass and those that are recomputed.
 struct Choice<'a> {
     target: &'a Target,
     /// The value whose elements a value shows: itself, if it is no view.
@@ -52,11 +52,11 @@ struct Choice<'a> {
     kept: Vec<bool>,
     /// Roots that are made again.
     dropped: HashSet<ValueId>,
-    /// How; and what comes on the way.
+    /// The programs that recompute them, and what comes on the way.
     again: HashMap<ValueId, Group>,
 }
 
-/// What it takes to make a value again.
+/// The work that recomputes a value.
 #[derive(Default)]
 struct Chain {
     again: Vec<(ValueId, Group)>,
@@ -124,7 +124,7 @@ impl<'a> Choice<'a> {
             None => self.alone(graph, v)?,
         };
         let Some(again) = again else { return Ok(false) };
-        // What was tried counts, used or not: that bounds the time, and the depth of this recursion.
+        // Every attempt counts, used or not: that bounds the time, and the depth of this recursion.
         chain.instructions += again.program.body.len();
         if chain.instructions > self.target.recompute.instructions {
             return Ok(false);
@@ -150,7 +150,7 @@ impl<'a> Choice<'a> {
         Ok(part(&whole, &[result], &kept, false).filter(|g| !reduces(&g.program)))
     }
 
-    /// Whether a value is not there in the backward pass unless it is made again.
+    /// True if a value is not there in the backward pass unless it is made again.
     fn is_missing(&self, v: ValueId) -> bool {
         self.again.contains_key(&v) && !self.kept[v.0 as usize]
     }
@@ -177,7 +177,7 @@ impl<'a> Choice<'a> {
 struct Writer<'a> {
     old: Vec<Node>,
     choice: Choice<'a>,
-    /// What stands in the backward pass for a value that is not kept.
+    /// The value that stands in the backward pass for one that is not kept.
     made: HashMap<ValueId, ValueId>,
 }
 
@@ -269,7 +269,7 @@ impl Writer<'_> {
 }
 
 /// The part of a group that makes the results `wanted`. Sums that it stores to other results which are
-/// `kept`, and such results as it goes on with them rounded, are read from there; with `all`, so is whatever
+/// `kept`, and such results as it goes on with them rounded, are read from there. With `all`, so is whatever
 /// else it stores unrounded.
 pub(in crate::pass) fn part(
     g: &Group,

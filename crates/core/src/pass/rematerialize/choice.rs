@@ -1,10 +1,10 @@
 //! The choice of what to compute a second time: a greedy choice on a timeline of the bytes in use.
 //!
 //! Time is the order of the graph's nodes. A result that is recomputed is made once more right before the
-//! first node of the backward pass that needs it, and so is what it is made from, up to what is kept; or what
-//! had been given up of that is kept after all, where that is better. The
-//! limit falls in small steps from the peak to what is asked: at each step the candidates that save most
-//! bytes and moments above it, for each second that they cost, are taken first.
+//! first node of the backward pass that needs it. So is what it is made from, up to what is kept. What had
+//! been given up of that is kept after all where that is better. The limit falls in small steps from the peak
+//! to what is asked. At each step the candidates are taken first that save most bytes and moments above it,
+//! for each second that they cost.
 
 use super::timeline::Timeline;
 use super::units::{Unit, units, work};
@@ -343,7 +343,7 @@ impl Choice {
         }
     }
 
-    /// Bytes times moments over the limit that are saved for each second; `None` if nothing is saved where
+    /// Bytes times moments over the limit that are saved for each second. `None` if nothing is saved where
     /// that is needed, or if more than `limit` bytes would be in use elsewhere.
     fn score(&self, trial: &Trial, limit: i64, over: &[u32]) -> Option<f64> {
         let (mut saved, mut needed) = (0.0, false);

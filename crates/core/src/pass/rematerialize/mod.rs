@@ -1,14 +1,14 @@
 //! Rematerialization under a memory budget (activation checkpointing; Chen et al. 2016, "Training deep nets
-//! with sublinear memory cost"): which results of the forward pass the backward pass computes a second time,
-//! products, convolutions and attention included, so that a plan fits into a budget.
+//! with sublinear memory cost"). It chooses the results of the forward pass that the backward pass computes a
+//! second time, so that a plan fits into a budget. Products, convolutions and attention are among them.
 //!
 //! The choice is greedy, by bytes times moments over the limit for each second of recomputation, among single
 //! results and whole modules (`choice`). Predictions of memory come from the graph's order alone; they are
 //! then corrected by the plans that are really made, until one fits. Nothing has run by then.
 //!
-//! *Exact*, as `recompute` is, on a device that computes in the type in which results are stored: the same
-//! operators on the same operands, each at most a second time. Random numbers are a function of seed, step and
-//! stream, and are drawn again the same.
+//! *Exact*, as `recompute` is, on a device that computes in the type in which results are stored. It applies
+//! the same operators on the same operands, each at most a second time. Random numbers are a function of
+//! seed, step and stream, and are drawn again the same.
 
 mod choice;
 mod timeline;
@@ -47,8 +47,8 @@ pub struct Rematerialized {
 /// Plans that are made at most, to correct the prediction of memory.
 const TRIES: usize = 10;
 
-/// The graph changed so that its plan, with all segments that it is bound to, takes at most `budget` bytes;
-/// and what that costs, `None` if it fits as it is.
+/// The graph changed so that its plan, with all segments that it is bound to, takes at most `budget` bytes.
+/// The second part is the cost, `None` if it fits as it is.
 ///
 /// # Errors
 /// `Size` if no choice fits, with the least that is reachable; what lowering refuses.

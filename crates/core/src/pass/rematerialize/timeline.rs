@@ -1,4 +1,4 @@
-//! Bytes in use at every moment of a schedule, as a segment tree: additions to a range, and the largest value
+//! Bytes in use at every moment of a schedule, as a segment tree. Additions to a range, and the largest value
 //! in one, take logarithmic time.
 
 /// See the module's description. Moments are counted from 0; ranges include both ends.

@@ -1,5 +1,5 @@
-//! The smallest parts of the forward pass that can run a second time: a node, or of a row program of several
-//! results the part that makes one of them, given the others.
+//! The smallest parts of the forward pass that can run a second time. Each is a node, or the part of a row
+//! program of several results that makes one of them, given the others.
 
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Node, Phase};
@@ -42,8 +42,8 @@ pub(super) fn units(graph: &Graph, target: &Target) -> Result<Vec<Unit>> {
     Ok(out)
 }
 
-/// The parts of a row program of several results, by where it stores them; `None` if it has one alone, or if
-/// what else it computes changes the order of its sums.
+/// The parts of a row program of several results, by where it stores them. `None` if it has one alone, or if
+/// its other results change the order of its sums.
 fn parts(graph: &Graph, node: &Node, target: &Target) -> Result<Option<Vec<Node>>> {
     if node.outputs.len() < 2 {
         return Ok(None);

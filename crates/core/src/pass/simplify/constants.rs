@@ -29,7 +29,7 @@ const MAX_FLOPS: f64 = 1e6;
 /// Elements that all foldings of a graph together may read and write.
 const BUDGET: usize = 1 << 24;
 
-/// What is known of values.
+/// Knowledge of values.
 #[derive(Default)]
 pub(super) struct Constants {
     known: HashMap<ValueId, Known>,
@@ -202,7 +202,7 @@ fn full(x: &Tensor, ty: &TensorType) -> Attrs {
     }
 }
 
-/// Whether `full` makes this scalar, bit for bit.
+/// True if `full` makes this scalar, bit for bit.
 fn full_is(x: &Tensor) -> bool {
     let made = reference::apply(&FULL, &full(x, &x.ty), &[], std::slice::from_ref(&x.ty));
     match (made.as_deref(), &x.data) {
@@ -212,7 +212,7 @@ fn full_is(x: &Tensor) -> bool {
     }
 }
 
-/// Whether an expression reads nothing.
+/// True if an expression reads nothing.
 fn is_closed(e: &Expr) -> bool {
     match e {
         Expr::Input(_) | Expr::Coord(_) => false,

@@ -1,6 +1,6 @@
-//! Nodes that give an operand back, bit for bit: views that change nothing, padding by nothing, casts to the
-//! same dtype or through a wider one, and arithmetic with neutral numbers where that is exact for every float
-//! (`x · 1`, `x − 0`, but not `x + 0`, which turns −0 into 0).
+//! Nodes that give an operand back, bit for bit. They are views that change nothing, padding by nothing,
+//! casts to the same dtype or through a wider one. So does arithmetic with neutral numbers where it is exact
+//! for every float. Such are `x · 1` and `x − 0`, but not `x + 0`, which turns −0 into 0.
 
 use super::Merged;
 use super::constants::Constants;
@@ -34,7 +34,7 @@ pub(super) fn same_as(graph: &Graph, constants: &Constants, node: &Node) -> Opti
             }
         }
         Body::Copies(f) => {
-            // What is copied last covers what was there before.
+            // The last copy covers what was there before.
             let copies = f(&cx, graph.ty(out)).ok()?;
             let last = copies.last()?;
             let Source::Input(i) = last.source else { return None };
@@ -61,7 +61,7 @@ pub(super) fn shorten_cast(graph: &Graph, made: &Merged, node: &mut Node) {
     }
 }
 
-/// Whether every number of `narrow` is one of `wide`.
+/// True if every number of `narrow` is one of `wide`.
 fn holds(wide: DType, narrow: DType) -> bool {
     use DType::*;
     match (wide, narrow) {

@@ -1,4 +1,4 @@
-//! Masks of attention that are known beforehand: one that lets everything through is dropped, one that lets
+//! Masks of attention that are known beforehand. One that lets everything through is dropped. One that lets
 //! each query see the keys up to its own position is what `is_causal` says. Models build both from positions,
 //! at every step.
 
@@ -11,7 +11,7 @@ use crate::ops::attention::attention::{ATTENTION, ATTENTION_BACKWARD};
 /// Drops a known mask of bools from an attention node or its gradient, if it can be said without; whether it
 /// did.
 pub(super) fn drop_known(graph: &Graph, constants: &Constants, node: &mut Node) -> bool {
-    // Where mask and query stand; the key follows the query.
+    // Positions of mask and query; the key follows the query.
     let (at, query) = if node.op == &ATTENTION {
         (3, 0)
     } else if node.op == &ATTENTION_BACKWARD {

@@ -1,10 +1,10 @@
-//! Removes what need not be computed: constants are folded, identities dropped, masks that are known
-//! beforehand, products exchanged, slices joined, equal nodes merged, dead nodes removed.
+//! Removes what need not be computed. Constants are folded, identities and masks that are known beforehand
+//! are dropped, products exchanged, slices joined, equal nodes merged, dead nodes removed.
 //!
 //! Every rewrite here is *exact*: in the reference interpreter the outputs keep their bits. Derivatives are
-//! not kept (`detach` is an identity), so this comes after differentiation; and before recomputation, whose
-//! duplicates it would merge again. One walk in topological order reaches the fixed point, because each
-//! rewrite looks only at nodes that are final already; time is linear in the graph's size.
+//! not kept (`detach` is an identity), so this comes after differentiation. It comes before recomputation,
+//! whose duplicates it would merge again. One walk in topological order reaches the fixed point, because each
+//! rewrite looks only at nodes that are final already. Time is linear in the graph's size.
 
 mod constants;
 mod dead;

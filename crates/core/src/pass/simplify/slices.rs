@@ -1,6 +1,6 @@
-//! Sums of slices that do not overlap, each standing in a tensor of zeros: gradients of a value that is read
-//! slice by slice, as by the steps of a scan. Such a sum takes a pass over the whole tensor for each slice; here
-//! it becomes one concatenation, with zeros where there is no slice.
+//! Sums of slices that do not overlap, each standing in a tensor of zeros. They are gradients of a value that
+//! is read slice by slice, as by the steps of a scan. Such a sum takes a pass over the whole tensor for each
+//! slice. Here it becomes one concatenation, with zeros where there is no slice.
 //!
 //! To be exact, a zero is added at the end: a sum with zeros turns −0 into 0.
 
@@ -105,7 +105,7 @@ struct Search<'a> {
     graph: &'a Graph,
     /// The node that makes each value.
     makers: Vec<Option<&'a Node>>,
-    /// How often each value is an operand or an output.
+    /// The number of times that each value is an operand or an output.
     uses: Vec<u32>,
 }
 
@@ -200,7 +200,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Whether a copy fills all of a result with zeros.
+    /// True if a copy fills all of a result with zeros.
     fn zeros(&self, node: &Node, copy: &RegionCopy, out: &TensorType) -> bool {
         let zero = |x: f64| x.to_bits() == 0;
         let number = match copy.source {
@@ -221,7 +221,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether a slice is of the same dimension as others and overlaps none of them.
+/// True if a slice is of the same dimension as others and overlaps none of them.
 fn fits(slices: &BTreeMap<usize, Slice>, slice: &Slice) -> bool {
     let before = slices.range(..=slice.start).next_back().map(|(_, s)| s);
     let after = slices.range(slice.start..).next().map(|(_, s)| s);

@@ -1,10 +1,10 @@
 //! Float expansion: f64 of an update graph as pairs of f32, for targets without f64 arithmetic.
 //!
-//! Statistics of gradients, norms and what optimizers make of them are computed in a *wide* type. That is f64,
-//! or where the target has none the double-word numbers of [`pair`], of 48 bits. The rewrite works on row
-//! programs, so that it serves every operator that is one: what it makes is row programs in f32, and no device
-//! needs to know of pairs. Sums of long vectors become sums of rows of at most [`COLUMNS`]. Of kernels it knows
-//! [`SEGMENT_SUM`], which [`SEGMENT_SUM_PAIR`] replaces.
+//! Statistics of gradients, norms and what optimizers make of them are computed in a *wide* type. That is
+//! f64, or where the target has none the double-word numbers of [`pair`], of 48 bits. The rewrite works on
+//! row programs, so that it serves every operator that is one. It makes row programs in f32, and no device
+//! needs to know of pairs. Sums of long vectors become sums of rows of at most [`COLUMNS`]. Of kernels it
+//! knows [`SEGMENT_SUM`], which [`SEGMENT_SUM_PAIR`] replaces.
 //!
 //! A graph input or output of an f64 scalar becomes f32 `[2]`: the high part, then the low one.
 

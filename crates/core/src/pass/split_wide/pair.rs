@@ -1,10 +1,9 @@
 //! Double-word arithmetic: a number as an unevaluated sum `hi + lo` of two f32 with `hi = RN(hi + lo)`, as
 //! instructions of a row program.
 //!
-//! Dekker 1971 (Numerische Mathematik 18) and Knuth's TwoSum; bounds by Joldes, Muller and Popescu 2017 (ACM
-//! TOMS 44, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic"), whose names
-//! the functions carry, and for roots by Lefèvre, Louvet, Muller, Picot and Rideau 2023 (ACM TOMS 49). With
-//! `u = 2⁻²⁴` the relative errors are at most
+//! Dekker 1971 (Numerische Mathematik 18) and Knuth's TwoSum. Bounds are by Joldes, Muller and Popescu 2017,
+//! whose names the functions carry (ACM TOMS 44). Those of roots are by Lefèvre, Louvet, Muller, Picot and
+//! Rideau 2023 (ACM TOMS 49). With `u = 2⁻²⁴` the relative errors are at most
 //!
 //! | operation | bound |
 //! |---|---|
@@ -13,8 +12,8 @@
 //! | quotient | 15 u² + 56 u³ |
 //! | square root | 4 u² |
 //!
-//! as long as the error terms are normal numbers: below, an absolute error of a few times the smallest
-//! number the device keeps comes in addition. The range is that of f32.
+//! as long as the error terms are normal numbers. Below, an absolute error of a few times the smallest number
+//! the device keeps comes in addition. The range is that of f32.
 //!
 //! No fused multiply-add is assumed, and none may be made of these instructions. Each result is rounded by a
 //! `Cast` to f32, so that an evaluator that computes in a wider type gives the same bits.

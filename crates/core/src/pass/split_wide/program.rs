@@ -174,9 +174,9 @@ fn reduce(b: &mut RowBuilder, op: Reduce, x: Pair, columns: usize) -> Result<Pai
 }
 
 /// The sum of a row by error-free extraction: AccSum of Rump, Ogita and Oishi 2008 (SIAM J. Sci. Comput. 31).
-/// Each level takes the leading bits of every element that sums of the row hold exactly, so that it has the
-/// same bits in any order; four levels and what is left of them cover pairs. Relative to the sum of the
-/// magnitudes the error is below 32 u²: 3 u² for each of 8 additions of levels, and less than u² for sums of
+/// Each level takes the leading bits of every element that sums of the row hold exactly. So it has the same
+/// bits in any order. Four levels and what is left of them cover pairs. Relative to the sum of the magnitudes
+/// the error is below 32 u². This is 3 u² for each of 8 additions of levels, and less than u² for sums of
 /// what is left.
 fn sum(b: &mut RowBuilder, x: Pair, columns: usize) -> Result<Pair> {
     ensure!(columns <= COLUMNS, Unsupported, "sums of {columns} pairs of f32, more than {COLUMNS}");

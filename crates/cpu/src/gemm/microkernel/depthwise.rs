@@ -1,5 +1,5 @@
 //! Microkernels of direct depthwise convolution: lines of positions of one channel, convolved with its filter
-//! or correlated with lines of gradients. Positions are the lanes; a few lines, or parts of one, stay in
+//! or correlated with lines of gradients. Positions are the lanes. A few lines, or parts of one, stay in
 //! registers while the taps go by, or a few taps while the positions do.
 
 use crate::element::Wide;
@@ -13,15 +13,15 @@ const HELD: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DepthwiseLines<'a, E> {
     pub inputs: *const E,
-    /// Where the inputs of each line begin, and what each tap adds to that.
+    /// Offsets at which the inputs of each line begin, and what each tap adds to them.
     pub rows: &'a [isize],
     pub taps: &'a [usize],
     pub weights: &'a [E],
     pub start: E,
     /// Positions of a line.
     pub width: usize,
-    /// Where lines are written, and elements from one to the next: whole vectors, the last of which has more
-    /// than is meant.
+    /// Places where lines are written, and elements from one to the next: whole vectors, the last of which
+    /// has more than is meant.
     pub out: *mut E,
     pub pitch: usize,
 }

@@ -1,6 +1,6 @@
-//! The microkernel of indirect GEMM (Dukhan, *The Indirect Convolution Algorithm*, 2019): rows of the left operand
-//! start anywhere, and the sum goes over runs of contiguous elements, the same for all rows. A convolution
-//! multiplies an image in place with it.
+//! The microkernel of indirect GEMM (Dukhan, *The Indirect Convolution Algorithm*, 2019). Rows of the left
+//! operand start anywhere, and the sum goes over runs of contiguous elements, the same for all rows. A
+//! convolution multiplies an image in place with it.
 
 use super::tile::MAX_ROWS;
 use crate::simd::{K_UNROLL, Simd};

@@ -220,7 +220,7 @@ macro_rules! tier {
                 P: Pack<T, E = L::E>,
             {
                 assert!(P::N == L::N && P::MR == L::MR);
-                // What moves rows of panels takes eight columns at a time.
+                // Kernels that move rows of panels take eight columns at a time.
                 assert!((2 * L::N).is_multiple_of(8));
                 Kernels {
                     mr: L::MR,

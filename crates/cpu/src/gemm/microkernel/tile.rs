@@ -243,8 +243,8 @@ unsafe fn one<L: Simd, const R: usize, const C: usize, const LEFT: u8>(t: &Tile<
         for j in 0..C {
             few[j] = t.cols.saturating_sub(j * L::N).min(L::N);
         }
-        // Storing some lanes takes several instructions without masks: the loop over rows is not unrolled then,
-        // and would keep its sums in memory from the beginning. So they go there now.
+        // Storing some lanes takes several instructions without masks. The loop over rows is not unrolled
+        // then, and would keep its sums in memory from the beginning. So they go there now.
         let mut memory = MaybeUninit::<[[L::E; MAX_COLS]; R]>::uninit();
         let memory: *mut L::E = memory.as_mut_ptr().cast();
         if L::FMA_BY_LANE {

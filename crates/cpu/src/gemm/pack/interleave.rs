@@ -1,5 +1,5 @@
-//! Transposition into k-groups: what a convolution needs to turn channel-first images (NCHW) into channel-last
-//! ones (NHWC) with bf16 in VNNI-2 groups; and widening row by row.
+//! Transposition into k-groups, and widening row by row. A convolution needs the former to turn channel-first
+//! images (NCHW) into channel-last ones (NHWC) with bf16 in VNNI-2 groups.
 
 use crate::element::Float;
 use crate::matrix::Mat;
@@ -58,8 +58,8 @@ pub(in crate::gemm) unsafe fn interleave<L: Pack<T>, T: Float<Wide = L::E>>(
                 }
             }
         } else {
-            // Some k-groups of column after column: rows of a matrix are often whole pages apart, where the
-            // first-level cache does not hold the beginnings of many. k-groups that fill no vector come first:
+            // Some k-groups of column after column. Rows of a matrix are often whole pages apart, and the
+            // first-level cache does not hold the beginnings of many. Those that fill no vector come first:
             // what is stored behind them is written later.
             for i in [some].into_iter().filter(|&i| i < k_groups).chain((0..some).step_by(L::N)) {
                 let few = L::N.min(k_groups - i);
@@ -80,7 +80,7 @@ pub(in crate::gemm) unsafe fn interleave<L: Pack<T>, T: Float<Wide = L::E>>(
                 }
             }
         }
-        // Columns that fill no vector, as the nine elements of a kernel: what is read behind them is the next
+        // Columns that fill no vector, as the nine elements of a kernel. Reads behind them reach the next
         // row, or behind the last ones a copy's end.
         let edge = if x.rs == k as isize && columns < k { some } else { 0 };
         let mut copy = [const { MaybeUninit::<T>::uninit() }; MAX_LANES * MAX_K_GROUP * MAX_LANES];

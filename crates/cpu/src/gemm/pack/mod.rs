@@ -1,7 +1,8 @@
-//! Packing of operands, as in Goto and van de Geijn, *Anatomy of High-Performance Matrix Multiplication* (2008):
-//! rows of the left operand into micro-panels of MR rows, columns of the right one into micro-panels of NR.
-//! In a micro-panel the elements of one step along `k` follow each other, so that the microkernel reads memory
-//! in order. f16 is widened to f32; bf16 is either widened or interleaved in VNNI-2 groups ([`Pack::K_GROUP`]).
+//! Packing of operands, as in Goto and van de Geijn, *Anatomy of High-Performance Matrix Multiplication*
+//! (2008). Rows of the left operand go into micro-panels of MR rows, columns of the right one into
+//! micro-panels of NR. In a micro-panel the elements of one step along `k` follow each other, so that the
+//! microkernel reads memory in order. Elements of f16 are widened to f32; those of bf16 are either widened or
+//! interleaved in VNNI-2 groups ([`Pack::K_GROUP`]).
 #![allow(clippy::needless_range_loop)]
 
 mod filters;
@@ -134,8 +135,8 @@ unsafe fn pack_rows<L: Pack<T>, T: Float<Wide = L::E>>(
                     }
                     continue;
                 }
-                // The vector's lanes that are no rows of this panel are rows of the next one, and spill into
-                // the next k-group of this panel, which is written later; the last k-group must not spill.
+                // The vector's lanes that are no rows of this panel are rows of the next one. They spill into
+                // the next k-group of this panel, which is written later. The last k-group must not spill.
                 let within = i + L::N <= rows;
                 let spills = if within { end.min(k_groups - 1) } else { first };
                 for _ in first..spills {
@@ -188,8 +189,8 @@ unsafe fn pack_columns<L: Pack<T>, T: Float<Wide = L::E>>(
         let mut row = 0;
         while row < width {
             // A panel of fewer rows than lanes repeats its last one or has zeros, and one that is not whole
-            // zeros; what is stored of it spills into the next k-group, or the next panel, which are written
-            // later, or the room at the end.
+            // has zeros. Its stores spill into the next k-group, or the next panel, which are written later,
+            // or the room at the end.
             let (last, some) = (width - row - 1, L::N.min(here.saturating_sub(row)));
             let to = out.wrapping_add(i * pitch + row);
             let mut p = 0;

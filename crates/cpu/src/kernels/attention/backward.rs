@@ -1,6 +1,6 @@
 //! The gradient: for each block of keys, the blocks of queries that see it. The sums over queries (gradients
-//! of keys and values) and over keys (of queries) are each in one order, in one thread for all heads that
-//! share their keys.
+//! of keys and values) and over keys (of queries) are each taken in one order. One thread does it for all
+//! heads that share their keys.
 
 use super::product::{self, Product, Upcoming, copied, copies, left, pack, packed};
 use super::rows::{Dots, Lines, Times};
@@ -26,8 +26,9 @@ const TILES: usize = 12;
 const DOTS: usize = 16;
 
 /// Elements of a thread's scratch memory: keys and values (across), keys, queries and gradients packed as
-/// right operands; queries and gradients as left ones; weights and slopes; gradients of keys, values and
-/// queries, unless they are summed in place; products of gradient and output; mask; dropout.
+/// right operands, and queries and gradients as left ones. Then weights and slopes, and gradients of keys,
+/// values and queries, unless they are summed in place. Last, products of gradient and output, mask, and
+/// dropout.
 fn pieces<T: Operand>(a: &Attention, tier: Tier) -> [usize; 15] {
     let kernels = T::kernels(tier);
     let queries = a.heads / a.key_heads * a.l;
@@ -97,7 +98,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         let (sample, shared) = (at / a.key_heads, at % a.key_heads);
         // Rows of the queries' results of the first of the heads; those of the others follow.
         let base = (sample * a.heads + shared * group) * a.l;
-        // What each query's output and its gradient have in common.
+        // The product of each query's output and its gradient.
         let (through, line) = through.split_at_mut(group * a.l);
         let (wide_g, wide_y) = line.split_at_mut(DOTS * a.ev);
         for inner in 0..group {
@@ -118,7 +119,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 vector::run(options.tier, Dots { rows: |i| [row(g, i), row(y, i)], out });
             }
         }
-        // What the thread reads and adds to next.
+        // Memory that the thread reads and adds to next.
         let next = at + 1;
         let (sample_next, shared_next) = (next / a.key_heads, next % a.key_heads);
         let tiles = a.s.div_ceil(options.keys) * group * a.l.div_ceil(block);
@@ -140,7 +141,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
                 })
             }
         });
-        // Of the first of the heads; strides between heads and between queries.
+        // Rows of the first of the heads; strides between heads and between queries.
         let (sum_q, heads, queries) = if copies::<T>() {
             (sum_q.as_mut_ptr(), (a.l * a.e) as isize, a.e as isize)
         } else {

@@ -68,7 +68,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(options: &Options, args: &mut Args)
         largest[..n].fill(T::Wide::NEG_INFINITY);
         totals[..n].fill(T::Wide::ZERO);
         let seen = |last: usize| if a.causal { a.s.min(last) } else { a.s };
-        // What this task writes, and what the thread reads next.
+        // Memory that this task writes, and that the thread reads next.
         let next = at + 1;
         let (sample_next, head_next) = (next / blocks / a.heads, next / blocks % a.heads);
         let shared_next = head_next / (a.heads / a.key_heads);

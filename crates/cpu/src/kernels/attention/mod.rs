@@ -1,11 +1,11 @@
 //! Attention and its gradient in blocks: a few rows of scores exist at a time, never all of them.
 //!
-//! Dao, Fu, Ermon, Rudra and Ré 2022, "FlashAttention", and Milakov and Gimelshein 2018, "Online normalizer
+//! Dao, Fu, Ermon, Rudra and Ré 2022, "FlashAttention"; Milakov and Gimelshein 2018, "Online normalizer
 //! calculation for softmax". Sums are in f32 (f64 for f64), in an order that the sizes alone decide; each
 //! result is rounded once. Where products sum pairs of bf16, weights and the gradients of scores are rounded
-//! to bf16 as their operands, as in PyTorch's kernels for bf16; sums of weights are of those not rounded. A
-//! pair may have a key that is not seen, of weight 0: if it is no number, nor are the results of the queries
-//! that see the other.
+//! to bf16 as their operands. So they are in PyTorch's kernels for bf16. Sums of weights are of those not
+//! rounded. A pair may have a key that is not seen, of weight 0. If it is no number, nor are the results of
+//! the queries that see the other.
 
 mod backward;
 mod forward;
@@ -84,7 +84,7 @@ const PANELS: usize = 32;
 /// Elements from one row of a block of scores to the next: rows start in different sets of the cache.
 const LINE: usize = KEYS + 16;
 
-/// What a node says.
+/// A node's sizes and attributes.
 struct Options {
     a: Attention,
     /// Keys in a block.
@@ -99,13 +99,13 @@ impl Options {
         Ok(Options { keys: even(a.s, KEYS, PANELS), a, stream, tier: site.tier })
     }
 
-    /// How many keys of the block from `first` on query `i` sees.
+    /// The number of keys of the block from `first` on query `i` sees.
     fn visible(&self, query: usize, first: usize) -> usize {
         let n = self.keys.min(self.a.s - first);
         if self.a.causal { n.min((query + 1).saturating_sub(first)) } else { n }
     }
 
-    /// What survives of dropout, for one run.
+    /// The survivors of dropout, for one run.
     fn survivors(&self, key: Option<&View>) -> Option<Survivors> {
         let key = key.filter(|_| self.a.dropout > 0.0)?;
         let (seed, strides) = (key.ptr::<i64>(), key.strides());
@@ -212,10 +212,10 @@ impl<'a> Mask<'a> {
         Some(Mask { view, strides })
     }
 
-    /// Whether some queries of a head (from `at[2]` on) see none of some keys. Looks no further than to the
+    /// True if some queries of a head (from `at[2]` on) see none of some keys. Looks no further than to the
     /// first that is seen.
     fn hides(&self, at: [usize; 3], queries: usize, first: usize, keys: usize) -> bool {
-        // What is broadcast is looked at once.
+        // Broadcast elements are looked at once.
         let queries = if self.strides[2] == 0 { 1 } else { queries };
         let keys = if self.strides[3] == 0 { 1 } else { keys };
         let place = |i: usize, j: usize| {
@@ -235,12 +235,12 @@ impl<'a> Mask<'a> {
         }
     }
 
-    /// Whether it is the same for all queries of a head.
+    /// True if it is the same for all queries of a head.
     fn of_all(&self) -> bool {
         self.strides[2] == 0
     }
 
-    /// What is added to the scores of a query with the keys from `first` on.
+    /// The numbers that are added to the scores of a query with the keys from `first` on.
     fn read<W: Wide>(&self, at: [usize; 3], first: usize, out: &mut [W]) {
         let [b, h, l, s] = self.strides;
         let at = [at[0], at[1], at[2], first].map(|i| i as isize);

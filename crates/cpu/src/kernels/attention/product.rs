@@ -58,7 +58,7 @@ pub(super) unsafe fn left<T: Operand>(
     }
 }
 
-/// Whether left operands are copied first.
+/// True if left operands are copied first.
 pub(super) fn copies<T: Operand>() -> bool {
     !same::<T, T::Wide>()
 }
@@ -68,8 +68,8 @@ pub(super) fn copied<T: Operand>(rows: usize, k: usize) -> usize {
     if copies::<T>() { rows * k } else { 0 }
 }
 
-/// Where rows of a result are summed, from one on: in the result, or in memory that is rounded to it later,
-/// in rows of `n`.
+/// The place where rows of a result are summed, from one on. It is in the result, or in memory that is
+/// rounded to it later, in rows of `n`.
 pub(super) fn sums<T: Operand>(
     result: &FourMut<T>,
     [sample, head, row]: [usize; 3],
@@ -83,8 +83,8 @@ pub(super) fn sums<T: Operand>(
     }
 }
 
-/// What a task reads or writes soon, asked for while it multiplies: the first, second, … matrix, as long as
-/// there are any.
+/// Memory that a task reads or writes soon, asked for while it multiplies: the first, second, … matrix, as
+/// long as there are any.
 pub(super) struct Upcoming<F> {
     of: F,
     next: usize,
@@ -99,7 +99,7 @@ impl<F: Fn(usize) -> Option<Prefetch>> Upcoming<F> {
         Upcoming { of, next: 0, now: Prefetch::NONE, quota: stretches.div_ceil(tiles.max(1)) }
     }
 
-    /// What a tile of so many whole blocks, summed over `k`, asks for.
+    /// The requests of a tile of so many whole blocks, summed over `k`.
     #[inline(always)]
     fn take(&mut self, blocks: usize, k: usize) -> TilePrefetch {
         while self.now.len() == 0 {
@@ -111,7 +111,7 @@ impl<F: Fn(usize) -> Option<Prefetch>> Upcoming<F> {
 }
 
 /// A product of a block: `c [m, n] = a [m, k] · b`, or added to `c`. For the rows `i` and columns `j` of a
-/// register tile, only the part `span(i, j)` of the places of `k` is summed, and nothing is done where it is
+/// register tile, only the part `span(i, j)` of the places of `k` is summed. Nothing is done where it is
 /// empty.
 pub(super) struct Product<'a, T: Operand> {
     pub kernels: &'a Kernels<T>,

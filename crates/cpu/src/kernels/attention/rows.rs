@@ -24,8 +24,8 @@ pub(super) fn whole_mut<W>(x: &mut [W]) -> &mut [[W; LANES]] {
     chunks
 }
 
-/// Whole groups of scores that all rows have which see so many: as far as that they are gone through
-/// together, for what is done to one does not wait for what is done to the others.
+/// Whole groups of scores that all rows have which see so many. As far as that they are gone through
+/// together, for work on one does not wait for work on the others.
 #[inline(always)]
 pub(super) fn together<const ROWS: usize>(n: [usize; ROWS]) -> usize {
     let mut least = n[0];
@@ -52,7 +52,7 @@ pub(super) fn halves_mut<W: Wide>(x: &mut [W], group: usize) -> &mut [u16; LANES
 pub(super) struct Lines<'a, W>(pub &'a [W], pub usize);
 
 impl<'a, W> Lines<'a, W> {
-    /// Those of the first `n` keys, in whole groups.
+    /// Scores of the first `n` keys, in whole groups.
     #[inline(always)]
     pub fn row(self, row: usize, n: usize) -> &'a [W] {
         &self.0[row * self.1..][..n.next_multiple_of(LANES)]

@@ -36,7 +36,7 @@ pub(super) struct Slopes<'a, W> {
     pub added: Option<Lines<'a, W>>,
     /// Factors of dropout.
     pub kept: Option<Lines<'a, W>>,
-    /// Whether the results are rounded, as by [`Paired`].
+    /// True if the results are rounded, as by [`Paired`].
     pub pairs: bool,
 }
 
@@ -69,8 +69,8 @@ impl<W: Wide> Rows<W> for Slopes<'_, W> {
 }
 
 impl<W: Wide> Slopes<'_, W> {
-    /// Goes through both rows. Of a weight, its gradient and the query's product, and of where they are, `f`
-    /// makes what the weight becomes, and what it is to be multiplied by.
+    /// Goes through both rows. `f` is given a weight, its gradient, the query's product, and their place. It
+    /// makes the new weight, and its factor.
     #[inline(always)]
     fn each<V: Vector<E = W>, const PAIRS: bool>(self, f: impl Fn(V, V, V, usize, usize, usize) -> (V, V)) {
         let (factor, by) = (V::splat(self.factor), V::splat(self.times));
@@ -137,9 +137,9 @@ fn write<V: Vector, const PAIRS: bool>(
     }
 }
 
-/// Weights and slopes of two queries rounded to bf16, for products that sum pairs: the weights, in two rows
-/// of [`LINE`] numbers, become pairs of both queries' weights, and of both their slopes; each query's slopes
-/// pairs of neighbours, in the first half of their row. The slopes are multiplied by `factor` first.
+/// Weights and slopes of two queries rounded to bf16, for products that sum pairs. The weights, in two rows
+/// of [`LINE`] numbers, become pairs of both queries' weights, and of both their slopes. Each query's slopes
+/// become pairs of neighbours, in the first half of their row. The slopes are multiplied by `factor` first.
 pub(super) struct Paired<'a, W> {
     pub weights: &'a mut [W],
     pub slopes: &'a mut [W],

@@ -37,9 +37,9 @@ fn largest<V: Vector, const ROWS: usize>(scores: &[V::E], n: [usize; ROWS], fact
     found
 }
 
-/// The first `n` scores of some rows become weights, e to the power of the score times `factor` less `shift`,
-/// and then what `f` makes of a weight, given its row, group and part; rounded to bf16 if those are wanted; 0
-/// behind them. Gives the sums of the weights.
+/// The first `n` scores of some rows become weights, e to the power of the score times `factor` less `shift`.
+/// `f` then changes a weight, given its row, group and part. They are rounded to bf16 if those are wanted,
+/// and 0 behind them. Gives the sums of the weights.
 #[inline(always)]
 fn weigh<V: Vector, const ROWS: usize, const HALVES: bool>(
     scores: &mut [V::E],
@@ -123,7 +123,7 @@ pub(super) struct Softmax<'a, W, F> {
     pub kept: Option<Lines<'a, W>>,
     /// The sum of values of each query so far, of any length, unless nothing came before.
     pub sums: Option<F>,
-    /// Whether weights are rounded to bf16; they are then in the first half of their row.
+    /// True if weights are rounded to bf16; they are then in the first half of their row.
     pub halves: bool,
 }
 
@@ -155,7 +155,7 @@ impl<'o, W: Wide, F: Fn(usize) -> &'o mut [W]> Rows<W> for Softmax<'_, W, F> {
     }
 }
 
-/// What [`Softmax`] does to the scores of a number of queries known to the compiler, but for adding a mask.
+/// The work of [`Softmax`] on the scores of a number of queries known to the compiler, but for adding a mask.
 #[inline(always)]
 fn step<'o, V: Vector<E: 'o>, const ROWS: usize, F: Fn(usize) -> &'o mut [V::E]>(
     scores: &mut [V::E],
@@ -177,7 +177,7 @@ fn step<'o, V: Vector<E: 'o>, const ROWS: usize, F: Fn(usize) -> &'o mut [V::E]>
         if here[r] > q.largest {
             q.largest = here[r];
         }
-        // Where no key is seen, the weights are 0, unless a score is not a number.
+        // The weights are 0 where no key is seen, unless a score is not a number.
         if q.largest != V::E::NEG_INFINITY {
             shift[r] = q.largest;
         }
@@ -217,10 +217,10 @@ fn step<'o, V: Vector<E: 'o>, const ROWS: usize, F: Fn(usize) -> &'o mut [V::E]>
     }
 }
 
-/// What is left to do when all keys were seen: each sum of values is divided by the sum of its weights, whose
-/// logarithm is added to the largest score. Where no key was seen these are 0 and −∞.
+/// The rest of the work when all keys were seen: each sum of values is divided by the sum of its weights. The
+/// logarithm of that is added to the largest score. Where no key was seen these are 0 and −∞.
 pub(super) struct Shares<'a, W, F> {
-    /// Of each query; becomes the logarithm.
+    /// Sum of each query's weights; becomes the logarithm.
     pub largest: &'a mut [W],
     /// Sums of weights.
     pub totals: &'a [W],

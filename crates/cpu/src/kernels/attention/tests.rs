@@ -58,7 +58,7 @@ fn results(tier: Tier, row: usize, n: usize) -> Vec<f32> {
             all.extend(told(&scores, halves));
             all.extend(&out);
         }
-        // Of both queries, and of one.
+        // Bounds of both queries, and of one.
         for (seen, pairs) in
             [([n, n.saturating_sub(7)], false), ([n, 0], false), ([n, n / 2], kept.is_none())]
         {

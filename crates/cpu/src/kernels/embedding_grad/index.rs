@@ -248,8 +248,8 @@ fn radix<'a>(room: Room<'a>, table: usize) -> Segments<'a> {
     Segments { rows: &rows[..found], starts: &starts[..found + 1], order: &order[..count] }
 }
 
-/// Sorts pairs by their upper halves, rows of a table of `rows`, keeping the order of equal ones: least
-/// significant digit first, with as few passes as the rows need. The result is in `a` or `b`.
+/// Sorts pairs by their upper halves, rows of a table of `rows`, keeping the order of equal ones. It goes by
+/// the least significant digit first, with as few passes as the rows need. The result is in `a` or `b`.
 fn sort<'a>(mut a: &'a mut [u64], mut b: &'a mut [u64], histograms: &mut [u32], rows: usize) -> &'a [u64] {
     let (passes, bits) = digits(rows);
     let mask = (1 << bits) - 1;
@@ -310,8 +310,9 @@ fn hash<'a>(room: Room<'a>, table: usize) -> Segments<'a> {
     Segments { rows: &rows[..found], starts: &starts[..found + 1], order: &order[..total as usize] }
 }
 
-/// Replaces each key by the number of its row in order of first appearance, with the rows in `own` and how
-/// often each appears in `counts`. Gives up after too many collisions, saying how many positions were done.
+/// Replaces each key by the number of its row in order of first appearance. The rows are in `own`, and their
+/// numbers of appearances in `counts`. Gives up after too many collisions, saying how many positions were
+/// done.
 fn number(
     keys: &mut [u32],
     slots: &mut [u32],

@@ -2,15 +2,15 @@
 //! core's `ops::index::embedding_grad` says what is computed; this says how, as the kernels of its operators
 //! and as [`EmbeddingGrad`] for whoever calls it alone.
 //!
-//! Indices are checked and positions brought together by row (`index`), then the rows of each segment are
+//! Indices are checked and positions brought together by row (`index`). Then the rows of each segment are
 //! summed and every row of the result is written once (`sum`, `vector`). There is no atomic addition
-//! anywhere: the order of summation is that of the positions, and the result is the same for every method and
+//! anywhere. The order of summation is that of the positions, and the result is the same for every method and
 //! number of threads.
 //!
-//! Error: a sum of `n` rows differs from the exact one by at most `γ(m) Σ|grad|`, `γ(m) = m·u / (1 - m·u)`,
-//! with the unit roundoff `u` of f32 (f64 for f64), `m = n` up to 256 positions and `m = 256 + ⌈n/256⌉`
-//! beyond (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2); division and scaling add one
-//! each, the dtype of the result one rounding of its own.
+//! Error: a sum of `n` rows differs from the exact one by at most `γ(m) Σ|grad|`, `γ(m) = m·u / (1 - m·u)`.
+//! There `u` is the unit roundoff of f32 (f64 for f64), `m = n` up to 256 positions and `m = 256 + ⌈n/256⌉`
+//! beyond. See Higham, Accuracy and Stability of Numerical Algorithms, section 4.2. Division and scaling add
+//! one each, the dtype of the result one rounding of its own.
 
 mod index;
 mod operand;
@@ -80,7 +80,7 @@ pub struct EmbeddingGrad {
     stream: Option<bool>,
 }
 
-/// What a run found.
+/// Findings of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The counters.
@@ -89,7 +89,7 @@ pub struct Outcome {
     pub norm: Option<f64>,
     /// Rows of the shard that are read.
     pub found: usize,
-    /// How positions were brought together.
+    /// The method by which positions were brought together.
     pub choice: Choice,
 }
 
@@ -97,7 +97,7 @@ impl EmbeddingGrad {
     /// For `positions` rows of gradient of `width` elements of `dtype`.
     ///
     /// # Errors
-    /// `DType` if they are no floats, `Unsupported` for more than 2³² - 1 positions or rows of the table,
+    /// `DType` if they are no floats, `Unsupported` for more than 2³² - 1 positions or rows of the table.
     /// `Attribute` for options that do not go together, `Device` if `HEADWATER_TIER` cannot be had.
     pub fn new(options: Options, dtype: DType, positions: usize, width: usize) -> Result<Self> {
         options.check()?;
@@ -156,7 +156,7 @@ impl EmbeddingGrad {
     /// The gradient of the shard's rows, `out` `[rows, width]`.
     ///
     /// # Errors
-    /// `Value` for an index outside the table, unless such are skipped; `Shape` for operands of other sizes;
+    /// `Value` for an index outside the table, unless such are skipped; `Shape` for operands of other sizes.
     /// `Device` for a workspace that is too small or not aligned to 64 bytes.
     pub fn dense<T: Summed>(
         &self,
@@ -191,7 +191,7 @@ impl EmbeddingGrad {
     }
 
     /// The rows of the shard that are read, ascending, and their sums, in the first elements of `rows` and
-    /// `values` `[.., width]`; as many as [`Outcome::found`] says. The rest is left as it was.
+    /// `values` `[.., width]`. They are as many as [`Outcome::found`] says. The rest is left as it was.
     ///
     /// # Errors
     /// As [`EmbeddingGrad::dense`]; `Value` if more rows are read than there is room for.

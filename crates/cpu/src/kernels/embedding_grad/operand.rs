@@ -7,8 +7,8 @@ use headwater_core::diagnostic::Result;
 use headwater_core::{DType, ensure, fail};
 use std::marker::PhantomData;
 
-/// Elements at the positions of a shape, in row-major order; at each, `step` apart, as many as the shape's
-/// last dimension had, if that was split off.
+/// Elements at the positions of a shape, in row-major order. If the shape's last dimension was split off,
+/// each position has as many as that had, `step` apart.
 ///
 /// Invariant: every element lies in memory that is readable for `'a` and that nobody writes.
 #[derive(Debug)]
@@ -152,15 +152,15 @@ impl<T: Element + Into<i64>> Strided<'_, T> {
 /// Indices of any integer type.
 #[derive(Debug)]
 pub enum Indices<'a> {
-    /// Of u8.
+    /// Indices of u8.
     U8(Strided<'a, u8>),
-    /// Of i8.
+    /// Indices of i8.
     I8(Strided<'a, i8>),
-    /// Of i16.
+    /// Indices of i16.
     I16(Strided<'a, i16>),
-    /// Of i32.
+    /// Indices of i32.
     I32(Strided<'a, i32>),
-    /// Of i64.
+    /// Indices of i64.
     I64(Strided<'a, i64>),
 }
 
@@ -178,7 +178,7 @@ macro_rules! of_any {
 }
 
 impl<'a> Indices<'a> {
-    /// Of a view.
+    /// Indices of a view.
     ///
     /// # Errors
     /// `DType` if it holds no integers.

@@ -1,9 +1,9 @@
 //! Segment sums: the rows of each segment added in the order of their positions, in f32 or wider, and rounded
 //! once.
 //!
-//! Work is cut into blocks of nearly equal work, where a row of the result and a position count alike, so
-//! that neither many empty rows nor a few much-read ones fall to one thread. Segments longer than [`CHUNK`]
-//! are cut into chunks first, whose sums are then added in order.
+//! Work is cut into blocks of nearly equal work, where a row of the result and a position count alike. So
+//! neither many empty rows nor a few much-read ones fall to one thread. Segments longer than [`CHUNK`] are
+//! cut into chunks first, whose sums are then added in order.
 
 use super::index::Segments;
 use super::operand::Strided;
@@ -24,7 +24,7 @@ const BLOCK: usize = 1 << 18;
 /// Bytes of a row that are asked for in advance, beyond which the processor sees the pattern by itself.
 const AHEAD: usize = 1 << 12;
 
-/// Most chunks that the segments of so many positions are cut into: those longer than [`CHUNK`] take
+/// Most chunks that the segments of so many positions are cut into. Those longer than [`CHUNK`] take
 /// `⌈n/CHUNK⌉` each, which is most, by position, for `CHUNK + 1`.
 pub(super) fn most_chunks(positions: usize) -> usize {
     (2 * positions as u128 / (CHUNK as u128 + 1)) as usize
@@ -45,7 +45,7 @@ pub(super) fn most_blocks<W>(positions: usize, rows: usize, width: usize) -> usi
     (positions + rows).div_ceil(share::<W>(width))
 }
 
-/// Where the sums go.
+/// The place where the sums go.
 #[derive(Clone, Copy)]
 pub(super) struct Out<T> {
     /// Rows `first..first + count` of the table, or, if `packed`, those of them that are read.
@@ -53,7 +53,7 @@ pub(super) struct Out<T> {
     pub count: usize,
     pub packed: bool,
     pub ptr: Shared<T>,
-    /// What the sums are added to: nothing (null), or as many rows, which may be the result itself.
+    /// The rows that sums are added to: nothing (null), or as many rows, which may be the result itself.
     pub into: Shared<T>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Sums<'a, T: Float> {
     pub by_frequency: bool,
 }
 
-/// What was found not to fit.
+/// Sums that were found not to fit.
 #[derive(Default)]
 struct Tally {
     overflowed: AtomicU64,
@@ -81,7 +81,7 @@ struct Tally {
     first: AtomicU64,
 }
 
-/// What a block of work needs.
+/// The room that a block of work needs.
 struct Block<'a, W> {
     sums: [W; STRIP],
     tally: &'a Tally,

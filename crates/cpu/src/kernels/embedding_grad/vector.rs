@@ -10,7 +10,7 @@ use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::__m256;
 
-/// How sums become elements.
+/// The way sums become elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finish<W> {
     /// Sums are divided by this.

@@ -1,6 +1,6 @@
-//! Maxima and where they lie. Where windows are equally far apart, those of neighbouring outputs are compared
-//! side by side, as vectors: rows of the input are copied into lines that have padding at both ends, so that
-//! no output differs.
+//! Maxima and their places. Windows that are equally far apart are compared side by side for neighbouring
+//! outputs, as vectors. Rows of the input are copied into lines that have padding at both ends, so that no
+//! output differs.
 
 use super::{Prepared, Site, Windows, wide};
 use crate::element::{Float, Wide};
@@ -52,8 +52,8 @@ pub(super) fn prepare(site: &Site, pool: Pool) -> Prepared {
     }))
 }
 
-/// How the windows of a row of outputs find their inputs in a padded row: output `c` meets through tap `t`
-/// the element `c · apart + t · step`.
+/// The inputs of the windows of a row of outputs, in a padded row: output `c` meets through tap `t` the
+/// element `c · apart + t · step`.
 struct Lines {
     apart: usize,
     step: usize,
@@ -63,7 +63,7 @@ struct Lines {
     length: usize,
     /// Lines held: as many as a window's rows span.
     held: usize,
-    /// Of each output: of its first input that is no padding, the distance from where tap 0 would be.
+    /// For each output, the distance of its first input that is no padding from where tap 0 would be.
     first: Vec<i32>,
 }
 

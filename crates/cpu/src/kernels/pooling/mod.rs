@@ -134,7 +134,7 @@ fn mean(site: &Site, pool: Pool) -> Result<Prepared> {
     })))
 }
 
-/// What sums are divided by: the node's `divisor_override`, or the window's size.
+/// The divisor of sums: the node's `divisor_override`, or the window's size.
 fn divisor(given: Option<f64>, rows: Window, columns: Window) -> f64 {
     given.unwrap_or((rows.weight * columns.weight) as f64)
 }
@@ -199,7 +199,7 @@ fn planes<T: Float>(args: &mut Args, size: usize, f: impl Fn(usize, &mut [T::Wid
         // SAFETY: a plane of the result, which no other task writes.
         let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(p * size), size) };
         if same::<T, T::Wide>() {
-            // What is summed is the result.
+            // The sum is the result.
             let out: &mut [T::Wide] = bytemuck::cast_slice_mut(out);
             out.fill(T::Wide::ZERO);
             return f(p, out);

@@ -1,5 +1,5 @@
 //! The backward pass of a layer: from the last step to the first. A task computes the gradient of the state
-//! of its columns, by a product with the gradients of all gates of the step after, and from it the gradients
+//! of its columns, by a product with the gradients of all gates of the step after. From it come the gradients
 //! of the gates of its columns.
 
 use super::cut::{Cut, Task};
@@ -19,8 +19,8 @@ use headwater_core::diagnostic::Result;
 /// Most blocks of scratch memory that a cell needs.
 const BLOCKS: usize = 8;
 
-/// Elements of what threads share: the packed weight, the gates' gradients as left operand after and before a
-/// step, the gradient that is carried past the product.
+/// Elements of what threads share. They are the packed weight, the gates' gradients as left operand after and
+/// before a step, and the gradient that is carried past the product.
 fn shared<T: Operand>(s: &Setup, cut: &Cut<T>) -> [usize; 4] {
     [cut.right(), cut.left(), cut.left(), s.layer.batch * s.layer.hidden]
 }
@@ -91,7 +91,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(s: &Setup, args: &mut Args) -> Resu
     let mut common = Pieces(common);
     let [packed, after, before, carried] = sizes.map(|n| common.take(n));
     carried.fill(T::Wide::ZERO);
-    // What is carried: the gradient of the cell state, or what goes past the gates of gated units.
+    // The gradient that is carried: that of the cell state, or what goes past the gates of gated units.
     if let Some(grad) = o.grad_cell {
         carried.iter_mut().zip(grad).for_each(|(to, x)| *to = x.widen());
     }
@@ -134,9 +134,9 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(s: &Setup, args: &mut Args) -> Resu
             for column in columns.step_by(cut.strip) {
                 let n = cut.strip.min(h - column);
                 let size = (rows, n);
-                // SAFETY: for all that follows: rows and columns of the operands, which the type rule has
-                // checked; what is written belongs to this task alone: its samples and columns of a time, of
-                // what is carried, and of the next left operand, while the other one is read.
+                // SAFETY: for all that follows: rows and columns are those of the operands, which the type
+                // rule has checked. What is written belongs to this task alone. It is its samples and columns
+                // of a time, of what is carried, and of the next left operand, while the other one is read.
                 unsafe {
                     let carried = carried_ptr.get().wrapping_add(first * h + column);
                     // The gradient of the state.
@@ -200,7 +200,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(s: &Setup, args: &mut Args) -> Resu
                         cut.narrow(blocks[gate], size, place(outs[0]));
                         let mut entering = place(outs[0]);
                         if s.cell == Cell::Gru {
-                            // What the state adds to the candidate has a gradient of its own.
+                            // The state's part of the candidate has a gradient of its own.
                             entering = place(outs[1]);
                             cut.narrow(blocks[if gate == 2 { 3 } else { gate }], size, entering);
                         }

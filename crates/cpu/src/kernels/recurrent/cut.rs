@@ -1,4 +1,4 @@
-//! How a step is cut into tasks, and the operands of its products.
+//! The cut of a step into tasks, and the operands of its products.
 
 use crate::gemm::{Kernels, Operand, Tile, even};
 use crate::kernels::vector::LANES;
@@ -46,7 +46,7 @@ pub(super) struct Task {
 }
 
 impl<T: Operand> Cut<T> {
-    /// Of a layer whose step has `matrices` products that sum over `segments` segments.
+    /// The cut of a layer whose step has `matrices` products that sum over `segments` segments.
     pub fn new(layer: &Layer, tier: Tier, matrices: usize, segments: usize) -> Self {
         let kernels = T::kernels(tier);
         let strip = kernels.nr.max(LANES);
@@ -155,8 +155,8 @@ impl<T: Operand> Cut<T> {
         unsafe { (self.kernels.panels.interleave)(x.transposed(), n, rows, out, self.pitch()) };
     }
 
-    /// The product of rows of a left operand, from `row` on, with a strip of a right one from `column` on;
-    /// added to what `out` holds, `strip` columns a row, if `add`.
+    /// The product of rows of a left operand, from `row` on, with a strip of a right one from `column` on. If
+    /// `add`, it is added to what `out` holds, `strip` columns a row.
     ///
     /// # Safety
     /// The operands were staged and packed. Nobody else uses `out`.

@@ -85,9 +85,9 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(s: &Setup, args: &mut Args) -> Resu
                 // Products stand in the gates' blocks, but that of the candidate of gated units in one of its
                 // own.
                 let of_product = |gate: usize| if s.cell == Cell::Gru && gate == 2 { 3 } else { gate };
-                // SAFETY: rows and columns of the operands, which the type rule has checked; what is written
-                // belongs to this task alone: its samples and columns of a time, of the state, and of the
-                // next left operand, while the other one is read.
+                // SAFETY: rows and columns are those of the operands, which the type rule has checked. What
+                // is written belongs to this task alone. It is its samples and columns of a time, of the
+                // state, and of the next left operand, while the other one is read.
                 unsafe {
                     for gate in 0..gates {
                         cut.widen(at(x.get(), time, first, gates * h, gate * h + column), size, blocks[gate]);
@@ -146,7 +146,7 @@ pub(super) fn run<T: Operand<Wide: Vectors>>(s: &Setup, args: &mut Args) -> Resu
     Ok(())
 }
 
-/// Where a step's results go.
+/// The places of a step's results.
 struct Outputs<T: Float> {
     sequence: Shared<T>,
     stash: Shared<T>,

@@ -82,9 +82,9 @@ impl<W: Wide> Rows<W> for Lstm<'_, '_, W> {
     }
 }
 
-/// Its gradient. Blocks: `i`, `f`, `g`, `o`, which become the gradients of their sums; the gradients of the
-/// hidden state and of the cell state, which becomes that of the state before; the cell states after and
-/// before the step.
+/// Its gradient. Blocks: `i`, `f`, `g`, `o`, which become the gradients of their sums. Then the gradients of
+/// the hidden state and of the cell state, which becomes that of the state before. Last, the cell states
+/// after and before the step.
 pub(super) struct LstmBackward<'a, 'b, W> {
     pub rows: usize,
     pub strip: usize,
@@ -112,8 +112,8 @@ impl<W: Wide> Rows<W> for LstmBackward<'_, '_, W> {
     }
 }
 
-/// A step of gated recurrent units. Blocks: sums of `r` and `z`, which become these gates; what the inputs
-/// add to `n`, which becomes `n`; what the state adds to it; the state.
+/// A step of gated recurrent units. Blocks: sums of `r` and `z`, which become these gates; then what the
+/// inputs add to `n`, which becomes `n`. Last, what the state adds to it, and the state.
 pub(super) struct Gru<'a, 'b, W> {
     pub rows: usize,
     pub blocks: &'a mut [&'b mut [W]; 6],
@@ -144,9 +144,9 @@ impl<W: Wide> Rows<W> for Gru<'_, '_, W> {
     }
 }
 
-/// Its gradient. Blocks: `r` and `z`, which become the gradients of their sums; `n` and `m`, which become
-/// those of what inputs and state add to `n`; the gradient of the state, which becomes the part of that
-/// before which goes past the gates; the state before.
+/// Its gradient. Blocks: `r` and `z`, which become the gradients of their sums. Then `n` and `m`, which
+/// become those of what inputs and state add to `n`. Last, the gradient of the state, which becomes the part
+/// of that before which goes past the gates; and the state before.
 pub(super) struct GruBackward<'a, 'b, W> {
     pub rows: usize,
     pub strip: usize,

@@ -1,8 +1,8 @@
-//! Layers of recurrent networks, forward and backward: a step is a product with the weight, packed once for
-//! all steps, and the gates' functions on what it gives while that is in the first-level cache.
+//! Layers of recurrent networks, forward and backward. A step is a product with the weight, packed once for
+//! all steps. The gates' functions follow on its result while that is in the first-level cache.
 //!
 //! Steps follow each other. Within one, blocks of samples and strips of the state's columns are tasks of
-//! their own; the threads get the same strips in every step, so that each finds its part of the weight in its
+//! their own. The threads get the same strips in every step, so that each finds its part of the weight in its
 //! own caches. The cut depends on the sizes alone. Sums, functions and carried states are in f32 (f64 of
 //! f64); products take the stored, rounded numbers.
 
@@ -55,7 +55,7 @@ enum Cell {
     Rnn,
 }
 
-/// What a node says.
+/// A node's sizes and attributes.
 struct Setup {
     layer: Layer,
     cell: Cell,

@@ -1,9 +1,9 @@
 //! Runs scheduled programs: blocks over threads, tiles within blocks, operations over tiles.
 //!
-//! Soundness: `check` has found that every element reached by the axes lies in its segment, that results
-//! lie apart, and that a result overlaps an input only element by element. Blocks are disjoint parts of the
-//! space, so threads write different elements; what one writes another reads only if it is the same element,
-//! that is, never.
+//! Soundness: `check` has found that every element reached by the axes lies in its segment. It has found that
+//! results lie apart, and that a result overlaps an input only element by element. Blocks are disjoint parts
+//! of the space, so threads write different elements. No thread reads what another writes, for that would be
+//! the same element.
 
 use super::loops::{combine, fence, identity};
 use super::run::{Place, Run};
@@ -16,7 +16,7 @@ use crate::rows::space::count;
 use crate::rows::types::Ty;
 use std::ops::Range;
 
-/// What a block does.
+/// The work of a block.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     /// Everything.
@@ -28,7 +28,7 @@ enum Part {
 }
 
 impl Program {
-    /// What this program works in.
+    /// The room that this program works in.
     pub(crate) fn scratch(&self) -> ScratchSize {
         let sums = self.sum_width() * self.code.sums.len() * self.row_blocks() * count(&self.cols);
         ScratchSize {
@@ -69,7 +69,7 @@ impl Program {
     ///
     /// # Safety
     /// `bases` are the segments of the plan this was compiled for, at least of their sizes, and used by
-    /// nobody else meanwhile; `scratch` is at least of this program's size.
+    /// nobody else meanwhile. `scratch` is at least of this program's size.
     pub(crate) unsafe fn run(&self, bases: &[Shared<u8>], pool: &Pool, scratch: &mut Scratch) {
         let (rows, cols) = (count(&self.rows), count(&self.cols));
         let (row_blocks, col_blocks) = (self.row_blocks(), self.col_blocks());

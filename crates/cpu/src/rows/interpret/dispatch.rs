@@ -17,8 +17,8 @@ pub(in crate::rows) struct Table {
     /// By the types of argument and result.
     pub unary: fn(Ty, Unary, Ty) -> Map,
     pub binary: fn(Ty, Binary) -> Map,
-    /// Of a vector and one number, which is the argument of that number; only what is worth a loop of its
-    /// own.
+    /// Functions of a vector and one number, which is the argument of that number; only what is worth a loop
+    /// of its own.
     pub spread: fn(Ty, Binary, usize) -> Option<Map>,
     /// By the type of the alternatives.
     pub select: fn(Ty) -> Map,
@@ -84,7 +84,7 @@ trait Isa {
     fn function<const OP: usize>() -> Map;
 }
 
-/// How the portable tier converts: by plain loops, into the caches.
+/// Conversions of the portable tier, by plain loops, into the caches.
 mod plain {
     use super::*;
     use crate::rows::interpret::functions::Memory;

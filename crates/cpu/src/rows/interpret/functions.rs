@@ -62,7 +62,7 @@ macro_rules! real {
                     Unary::Trunc => x.trunc(),
                     Unary::Round => x.round_ties_even(),
                     Unary::Sigmoid => math::$t::sigmoid(x),
-                    // Of bools and integers only; the classes never ask.
+                    // Functions of bools and integers only; the classes never ask.
                     Unary::Not | Unary::IsNan | Unary::IsInf | Unary::Bits | Unary::FromBits => {
                         Self::test(op, x) as i32 as $t
                     }
@@ -269,7 +269,7 @@ impl Exact for i64 {
     }
 }
 
-/// Of bools: whether any (sum, largest), whether all (product, smallest).
+/// Reductions of bools: any of them (sum, largest), all of them (product, smallest).
 impl Exact for u8 {
     #[inline(always)]
     fn fold(op: Reduce, a: u8, b: u8) -> u8 {

@@ -3,8 +3,8 @@
 //! tier's instructions.
 //!
 //! Contract of every `run`: arguments hold the elements named (`n`, or `slow × fast`), valid and aligned, of
-//! the loop's types; what is written is valid for writing, and overlaps nothing that is read. With a step
-//! other than 1, the operand in memory is walked by that many elements.
+//! the loop's types. Memory that is written is valid for writing, and overlaps nothing that is read. With a
+//! step other than 1, the operand in memory is walked by that many elements.
 
 #![allow(clippy::needless_range_loop)]
 
@@ -392,7 +392,7 @@ impl<T: Exact, const OP: usize> FoldLoop for FoldSlowOther<T, OP> {
     }
 }
 
-/// What a reduction of nothing gives, as an accumulator of a type.
+/// The result of a reduction of nothing, as an accumulator of a type.
 pub(in crate::rows) fn identity(accumulator: Ty, op: Reduce) -> [u8; 8] {
     match (accumulator, op) {
         (Ty::F32 | Ty::F64, Reduce::Sum) => 0f64.to_ne_bytes(),

@@ -9,8 +9,8 @@ use headwater_core::diagnostic::Result;
 /// Columns whose partial sums are added up at a time.
 pub(super) const SUMS: usize = 512;
 
-/// What programs work in besides their operands: a buffer for each thread, and partial results. Made when a
-/// plan is loaded, large enough for each of its programs.
+/// The room that programs work in besides their operands: a buffer for each thread, and partial results. Made
+/// when a plan is loaded, large enough for each of its programs.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub(super) threads: Vec<Worker>,
@@ -27,16 +27,17 @@ pub(crate) struct ScratchSize {
     pub(super) partial: usize,
 }
 
-/// What one thread works in.
+/// The room that one thread works in.
 #[derive(Debug)]
 pub(in crate::rows) struct Worker {
     pub(in crate::rows) buffer: CpuMemory,
-    /// What machine code works on besides operands.
+    /// The context that machine code works on besides operands.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "there is no machine code"))]
     pub(in crate::rows) context: CpuMemory,
-    /// Where each register is at the moment: in the buffer or in an operand.
+    /// The place of each register at the moment: in the buffer or in an operand.
     pub(in crate::rows) at: Vec<Shared<u8>>,
-    /// Where the part of each operand is that lies in memory as a tile does in registers; null for others.
+    /// The place of the part of each operand that lies in memory as a tile does in registers; null for
+    /// others.
     pub(in crate::rows) parts: Vec<Shared<u8>>,
     pub(in crate::rows) rows: Runs,
     pub(in crate::rows) cols: Runs,

@@ -50,8 +50,8 @@ const LEAST_TRANSPOSED: usize = 4;
 /// Bytes of rows that are transposed at a time, a line of the cache, and columns.
 const COPY: [usize; 2] = [64, 128];
 
-/// A part of a tile that lies transposed in memory: element `(i, j)` at `memory + i + j · stride`, in
-/// elements, and in the register at `register + i · line`, in bytes, element `j`.
+/// A part of a tile that lies transposed in memory. Element `(i, j)` is there at `memory + i + j · stride`,
+/// in elements. In the register it is element `j` at `register + i · line`, in bytes.
 struct TransposedPart {
     memory: *mut u8,
     stride: isize,
@@ -62,7 +62,7 @@ struct TransposedPart {
 }
 
 impl Run<'_> {
-    /// Where an operand's part of a tile is, if it lies in memory as in a register.
+    /// The place of an operand's part of a tile, if it lies in memory as in a register.
     #[inline]
     pub(super) fn part(&self, tile: &Tile, operand: usize) -> Option<*mut u8> {
         let (base, width) = self.memory(operand);
@@ -156,7 +156,7 @@ impl Run<'_> {
         }
     }
 
-    /// Where a row scalar, or a constant, of some row of a tile is.
+    /// The place of a row scalar, or a constant, of some row of a tile.
     pub(super) fn one(&self, at: &[Shared<u8>], r: Reg, row: usize) -> *const u8 {
         let Register { ty, kind } = self.p.code.regs[r];
         let row = if kind == Kind::Scalar { row } else { 0 };
@@ -207,7 +207,7 @@ impl Run<'_> {
             Some(part) => (!part.get().is_null()).then(|| part.get()),
             None => self.part(tile, operand),
         };
-        // SAFETY: registers hold a tile of their type, in the buffer or in an operand laid out like one; no
+        // SAFETY: registers hold a tile of their type, in the buffer or in an operand laid out like one. No
         // loop's result lies over its arguments (`compile` gives it a slot of its own, or an operand that
         // overlaps no input).
         unsafe {

@@ -54,7 +54,7 @@ impl Transposition {
         unsafe { transpose(x, self.rows, self.cols, self.to.cast(), self.pitch) }
     }
 
-    /// What lies behind whole blocks of so many rows and columns, one by one.
+    /// Elements behind whole blocks of so many rows and columns, one by one.
     ///
     /// # Safety
     /// As [`Transposition::run`], of elements of this size.
@@ -170,7 +170,7 @@ mod tests {
                     for backwards in [false, true] {
                         let (width, pitch) = (cols + 3, rows + 2);
                         let from: Vec<u8> = (0..rows * width * size).map(|i| (i * 37 % 251) as u8).collect();
-                        // What lies between columns is somebody else's.
+                        // Memory between columns is somebody else's.
                         let mut to = vec![u64::MAX; usize::div_ceil(cols * pitch * size, 8)];
                         let aligned: Vec<u64> = from
                             .chunks(8)

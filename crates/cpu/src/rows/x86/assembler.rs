@@ -1,6 +1,6 @@
-//! An assembler for the few x86-64 instructions that row programs need, and the loop around them: AVX2 and F16C in the
-//! VEX form, on vectors of 32 bytes, or AVX-512 in the EVEX form, on 64. After Intel's Software Developer's
-//! Manual, volume 2.
+//! An assembler for the few x86-64 instructions that row programs need, and the loop around them. They are
+//! AVX2 and F16C in the VEX form, on vectors of 32 bytes, or AVX-512 in the EVEX form, on 64. After Intel's
+//! Software Developer's Manual, volume 2.
 
 use memmap2::{Mmap, MmapMut};
 
@@ -34,7 +34,7 @@ pub(super) enum Rm {
 pub(super) struct Op(pub u8, pub u8, pub u8);
 
 impl Op {
-    /// Whether it wants the bit `W`: one instruction alone, which moves quarters of a vector.
+    /// True if it wants the bit `W`: one instruction alone, which moves quarters of a vector.
     fn wants_w(self) -> bool {
         self == op::PERMUTE_QUADS
     }
@@ -139,7 +139,7 @@ pub(super) mod op {
     /// Flags, of mask registers: zero if none has a bit.
     pub const TEST_MASKS: Op = Op(0, 1, 0x98);
     /// From here on in EVEX form alone. Lanes of ones where the mask register `rm` has a bit, and the mask
-    /// register `reg` of the sign bits of `rm`; `reg = v` or, by the mask, `rm`.
+    /// register `reg` of the sign bits of `rm`. Then `reg = v` or, by the mask, `rm`.
     pub const FROM_MASK: Op = Op(2, 2, 0x38);
     pub const TO_MASK: Op = Op(2, 2, 0x39);
     pub const BLEND_MASK: Op = Op(1, 2, 0x65);
@@ -157,7 +157,7 @@ pub(super) mod op {
 /// Code being written, and the constants it reads.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
-    /// Of the vectors.
+    /// Width of the vectors.
     pub width: Width,
     code: Vec<u8>,
     pool: Vec<u8>,
@@ -172,12 +172,12 @@ impl Assembler {
         Assembler { width, ..Assembler::default() }
     }
 
-    /// Where the next instruction goes.
+    /// The place of the next instruction.
     pub fn here(&self) -> usize {
         self.code.len()
     }
 
-    /// Where the code ends, to come back to.
+    /// The end of the code, to come back to.
     pub fn mark(&self) -> (usize, usize) {
         (self.code.len(), self.holes.len())
     }
@@ -274,7 +274,7 @@ impl Assembler {
             Rm::At { base, .. } => base >> 3,
             Rm::Pool(_) => 0,
         };
-        // Of the index, `rcx`, no bit is extended.
+        // No bit of the index, `rcx`, is extended.
         let (extends, rest) = ((reg >> 3 ^ 1) << 7, ((v ^ 15) << 3) | ((wide as u8) << 2) | prefix);
         if map == 1 && b == 0 {
             self.code.extend([0xC5, extends | rest, opcode]);
@@ -389,7 +389,7 @@ impl Assembler {
         self.code.len() - 4
     }
 
-    /// Where a jump written before goes.
+    /// The target of a jump written before.
     pub fn arrive(&mut self, at: usize) {
         self.set(at, (self.code.len() - (at + 4)) as i32);
     }

@@ -29,7 +29,7 @@ pub(super) fn blend(asm: &mut Assembler, out: u8, a: u8, b: Rm) {
 }
 
 /// Rounds to half a vector of bf16, to nearest, ties to even, NaNs quiet. The instruction for it takes
-/// subnormal numbers for zeros: where there are any, all are rounded by integer arithmetic, as the module
+/// subnormal numbers for zeros. Where there are any, all are rounded by integer arithmetic, as the module
 /// `round` does it elsewhere.
 pub(super) fn round(asm: &mut Assembler, out: u8, x: u8) {
     asm.vector(op::KIND, MASK, 0, Rm::Reg(x), Some(SUBNORMAL));

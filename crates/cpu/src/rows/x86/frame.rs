@@ -17,16 +17,16 @@ pub(super) struct LoopOptions<'a> {
 
 /// General registers that hold streams' pointers; further streams are fetched from the context at each use.
 pub(super) const POINTERS: [Gpr; 11] = [RDX, 8, 9, 10, 11, RBX, RBP, 12, 13, 14, 15];
-/// How many of these a function may use freely.
+/// The number of these that a function may use freely.
 pub(super) const FREE: usize = 5;
 
-/// Where the parts of a context are, in bytes from its beginning, where the pointers of the streams are: two
-/// for each, where it is, and where it was before less than a group of it was copied.
+/// Places of the parts of a context, in bytes from its beginning, where the pointers of the streams are.
+/// There are two for each: its place, and its place before less than a group of it was copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
     /// Bytes of a vector.
     pub vector: usize,
-    /// How many rows are left.
+    /// The number of rows that are left.
     pub left: usize,
     /// Pointer to the numbers of the row, four bytes each.
     pub table: usize,
@@ -34,7 +34,7 @@ pub(super) struct Frame {
     pub lanes: usize,
     /// A vector for each number of the row, and the number of the first column in four bytes.
     pub slots: usize,
-    /// What accumulators begin with.
+    /// The numbers that accumulators begin with.
     pub init: usize,
     /// Accumulators that have no registers.
     pub accs: usize,
@@ -59,18 +59,18 @@ impl Frame {
         Frame { vector, left, table: left + 8, lanes: left + 16, slots, init, accs, alive, size }
     }
 
-    /// Where a number of the row is.
+    /// The place of a number of the row.
     pub fn slot(&self, i: usize) -> usize {
         self.slots + self.vector * i
     }
 
-    /// Where the number of the first column is.
+    /// The place of the number of the first column.
     pub fn first(&self, body_slots: usize) -> usize {
         self.slot(body_slots)
     }
 }
 
-/// What surrounds the columns of a row, and which registers it takes.
+/// The code around the columns of a row, and the registers that it takes.
 pub(super) struct Row<'a> {
     pub body: &'a Body,
     pub frame: Frame,
@@ -192,7 +192,7 @@ fn at(base: Gpr, byte: usize) -> Rm {
     Rm::At { base, scale: 0, disp: byte as i32 }
 }
 
-/// Where the vector of a value that is the same for all columns lies, if it is one that lies anywhere.
+/// The place of the vector of a value that is the same for all columns, if it is one that lies anywhere.
 pub(super) fn same_at(asm: &mut Assembler, body: &Body, frame: Frame, v: Value) -> Option<Rm> {
     Some(match body.code[v] {
         Ins::Num(bits) => Rm::Pool(asm.constant(&bits.to_le_bytes().repeat(asm.width.lanes()))),

@@ -47,8 +47,8 @@ pub(super) enum Ins {
     },
     /// To f16 and back.
     RoundHalf(Value),
-    /// To a stream: f32 (or a mask kept for a later phase), f16 and bf16 rounded here, i16 and bf16 that is
-    /// rounded already given as i16 bits, bools given as masks.
+    /// To a stream: f32 (or a mask kept for a later phase), and f16 and bf16 rounded here. Numbers of i16,
+    /// and of bf16 that are rounded already, are given as i16 bits, bools as masks.
     Store {
         stream: usize,
         dtype: DType,

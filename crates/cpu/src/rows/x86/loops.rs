@@ -1,8 +1,9 @@
 //! Loops of machine code, around groups of columns and around rows.
 //!
-//! A function takes a context and a number of columns, a multiple of the group. The context holds how many rows there
-//! are and the pointers of the streams at the first row. For one phase it also holds the scalars of all rows, the
-//! initial accumulators, where they go row by row and, for less than a group, which lanes are columns.
+//! A function takes a context and a number of columns, a multiple of the group. The context holds the number
+//! of rows and the pointers of the streams at the first row. For one phase it also holds the scalars of all
+//! rows, the initial accumulators, and where they go row by row. For less than a group it holds the lanes
+//! that are columns.
 
 use super::assembler::*;
 use super::frame::{FREE, Frame, LoopOptions, POINTERS, Row, often};
@@ -113,7 +114,7 @@ fn columns(
     let lanes = body.folds.len() * vectors;
     let pins = if lanes <= registers / 2 { lanes } else { 0 };
     // As many of the values that are the same for all columns in registers as leave enough to do without the
-    // stack: most of them are operands of instructions, and there are but two loads a cycle.
+    // stack. Most of them are operands of instructions, and there are but two loads a cycle.
     let same = often(body);
     let most = same.len().min(registers - pins - FEWEST);
     let start = asm.mark();

@@ -1,9 +1,10 @@
 //! The x86-64 back end: row programs as machine code, with AVX2 or AVX-512, to the interpreter's bits.
 //!
-//! Each phase is one loop over the columns that keeps everything in registers, and one around it over rows; or all
-//! phases of short rows are one function ([`whole_rows`]). Steps: instruction selection into an SSA form (`ir`,
-//! `select`, `row_scalars`, `elementary`, `rounding`), register allocation (`regalloc`), encoding (`emit`, `store`,
-//! `assembler`), loops (`loops`, `frame`), and columns that fill no group (`tails`).
+//! Each phase is one loop over the columns that keeps everything in registers, and one around it over rows.
+//! Or all phases of short rows are one function ([`whole_rows`]). The first step is instruction selection
+//! into an SSA form (`ir`, `select`, `row_scalars`, `elementary`, `rounding`). Register allocation
+//! (`regalloc`), encoding (`emit`, `store`, `assembler`) and loops (`loops`, `frame`) follow. Columns that
+//! fill no group are apart (`tails`).
 //!
 //! The interpreter runs what has no translation: other instruction sets, layouts whose columns are not contiguous runs,
 //! f64, and some functions.
@@ -54,7 +55,7 @@ use whole_rows::WholeRows;
 const LEAST: usize = 24;
 /// Longer code than this is not written four times over for a group of `LANES` columns.
 const SHORT: usize = 32;
-/// Bytes that the rows of a tile should not exceed: later phases find them in the second-level cache, and so
+/// Bytes that the rows of a tile should not exceed. Later phases find them in the second-level cache, and so
 /// does the first phase of the next tile, which one of them asks for.
 const TILE: usize = 96 << 10;
 /// Bytes ahead of a long stretch that are asked for, or about so many if several whole rows are as long.
@@ -90,8 +91,8 @@ struct Phase {
     steps: Vec<isize>,
     /// The code takes these steps by itself.
     steady: bool,
-    /// Where a row is longer than a tile, in one stretch: the code takes tile after tile as if they were
-    /// rows. Bytes from one to the next; none if tiles need not be told apart, for nothing is reduced.
+    /// Rows longer than a tile, in one stretch: the code takes tile after tile as if they were rows. Bytes
+    /// from one to the next; none if tiles need not be told apart, for nothing is reduced.
     tiles: Option<Vec<i32>>,
     slots: Vec<Slot>,
     /// Number and kind of each reduction.
@@ -118,8 +119,8 @@ struct Slot {
 }
 
 impl Phase {
-    /// Bytes that a thread works in: the frame, copies of what is left of streams, the numbers and lanes of
-    /// some rows, and copies of whole streams.
+    /// Bytes that a thread works in. They are the frame, copies of what is left of streams, the numbers and
+    /// lanes of some rows, and copies of whole streams.
     fn context(&self) -> usize {
         self.copies_at() + self.copy * self.streams.len()
     }
@@ -146,7 +147,7 @@ impl Phase {
         context.wrapping_add(self.copies_at() + stream * self.copy)
     }
 
-    /// What accumulators begin with.
+    /// The numbers that accumulators begin with.
     fn init(&self, context: *mut u8) -> *mut u8 {
         context.wrapping_add(self.frame.init)
     }
@@ -192,7 +193,7 @@ impl Program {
         }
     }
 
-    /// Whether the columns of every operand that has any follow each other in memory, in one stretch or in
+    /// True if the columns of every operand that has any follow each other in memory, in one stretch or in
     /// several.
     fn columns_follow(&self) -> bool {
         let Some((last, outer)) = self.cols.split_last() else { return false };
@@ -203,7 +204,7 @@ impl Program {
         (0..self.sites.len()).all(follow)
     }
 
-    /// Whether the columns are one stretch, or stretches of whole groups: the lanes of sums then go on from
+    /// True if the columns are one stretch, or stretches of whole groups: the lanes of sums then go on from
     /// one to the next.
     fn whole_stretches(&self) -> bool {
         let size = self.cols.last().map_or(0, |c| c.size);
@@ -242,7 +243,7 @@ impl Program {
         Some(Machine { code: asm.finish()?, form: Form::Phases(phases), context })
     }
 
-    /// What code begins with.
+    /// The beginning of the code.
     fn nothing(&self) -> Body {
         let width = if self.tier >= Tier::Avx512 { Width::Sixteen } else { Width::Eight };
         Body { width, rounds: self.tier >= Tier::Avx512Bf16, ..Body::default() }
@@ -268,7 +269,7 @@ impl Program {
         let short: Option<Vec<i32>> = steps.iter().map(|&s| i32::try_from(s).ok()).collect();
         let steady = short.is_some();
         let tiles = self.tiles(&body, group);
-        // Of rows in tiles it is given one at a time.
+        // Rows in tiles are given one at a time.
         let short = tiles.clone().filter(|t| !t.is_empty()).or(short).unwrap_or_default();
         let options = LoopOptions { group, stream: false, ahead, steps: &short };
         let past = self.stream && body.streams.iter().any(|s| s.past);
@@ -290,8 +291,8 @@ impl Program {
         }
     }
 
-    /// Marks the streams that may be written past the caches: not of single bytes, of which more than a group
-    /// may come before the first aligned vector.
+    /// Marks the streams that may be written past the caches. Those of single bytes may not: more than a
+    /// group may come before the first aligned vector.
     fn mark_past(&self, streams: &mut [Stream]) {
         for s in streams {
             let ends = |o: usize| !self.sites[o].shared && self.cols.last().is_some_and(|c| c.steps[o] == 1);
@@ -339,13 +340,13 @@ impl Program {
         Slot { reg, ty, step: if kind == Kind::Scalar { ty.size() } else { 0 } }
     }
 
-    /// How many elements ahead an operand is asked for: the same of the next tile, if tiles follow each other
-    /// in memory.
+    /// The number of elements ahead that an operand is asked for: the same of the next tile, if tiles follow
+    /// each other in memory.
     fn ahead(&self, o: usize) -> usize {
         match (&self.rows[..], &self.cols[..]) {
             (_, [_, _, ..]) if !self.whole_stretches() => 0,
             ([], _) | (_, [_, _, ..]) => AHEAD / self.sites[o].dtype.size(),
-            // Of longer rows nothing would still be near when they are read.
+            // Nothing of longer rows would still be near when they are read.
             ([r], [c]) if r.steps[o] == c.size as isize && c.size <= TILE => self.tiling.tile_rows * c.size,
             _ => 0,
         }
@@ -485,8 +486,8 @@ impl Machine {
         }
     }
 
-    /// Looks up the elements of a row that are picked, if they are among these columns: the row `ahead` of
-    /// that which the context points to.
+    /// Looks up the elements of a row that are picked, if they are among these columns. It is the row `ahead`
+    /// of that which the context points to.
     ///
     /// # Safety
     /// As `Run::block`.
@@ -567,7 +568,7 @@ impl Machine {
     }
 }
 
-/// What a reduction does with two numbers, and the number it begins with.
+/// The operation of a reduction on two numbers, and the number it begins with.
 fn reduction(op: Reduce) -> (Binary, f32) {
     match op {
         Reduce::Max => (Binary::Max, f32::NEG_INFINITY),
@@ -577,7 +578,7 @@ fn reduction(op: Reduce) -> (Binary, f32) {
     }
 }
 
-/// How many columns of a phase are written one after the other.
+/// The number of columns of a phase that are written one after the other.
 fn group(body: &Body) -> usize {
     let short = body.code.len() <= SHORT;
     if short || !body.folds.is_empty() { LANES } else { INTERLEAVED * body.width.lanes() }

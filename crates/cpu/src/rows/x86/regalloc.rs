@@ -1,6 +1,6 @@
-//! Register allocation: gives the values of some vectors of columns registers, in one pass over the instructions.
-//! The value whose next use is farthest away is spilled first (Belady, 1966); what can be read from memory or
-//! computed again is dropped instead of spilled.
+//! Register allocation: gives the values of some vectors of columns registers, in one pass over the
+//! instructions. The value whose next use is farthest away is spilled first (Belady, 1966). Values that can
+//! be read from memory or recomputed are dropped instead of spilled.
 
 use super::assembler::*;
 use super::frame::{Frame, LoopOptions, POINTERS, Row, same_at};

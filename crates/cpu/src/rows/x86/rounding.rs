@@ -29,7 +29,7 @@ impl Builder<'_> {
         }
         let x = if self.nans(x) == Nans::Any { self.quiet(x) } else { x };
         if let Ins::Blend { mask, a, b } = self.body.code[x] {
-            // Of a NaN that is told apart anyway, the upper half is kept.
+            // The upper half of a NaN that is told apart anyway is kept.
             let told = self.body.code[mask] == Ins::Two(op::CMP, b, b, Some(UNORDERED));
             if self.is_bf16(a) && told {
                 return x;
@@ -71,7 +71,7 @@ impl Builder<'_> {
         y
     }
 
-    /// Whether the lower half of each lane is 0.
+    /// True if the lower half of each lane is 0.
     pub(super) fn is_bf16(&self, x: Value) -> bool {
         self.known[x].bf16
     }
@@ -81,7 +81,7 @@ impl Builder<'_> {
         self.known[x].nans
     }
 
-    /// What is known of the value of an instruction.
+    /// Knowledge of the value of an instruction.
     pub(super) fn know(&self, ins: Ins) -> Known {
         Known { bf16: self.has_bf16(ins), nans: self.has_nans(ins) }
     }
@@ -108,8 +108,7 @@ impl Builder<'_> {
                 Source::Kept(r) => self.kept[r],
                 _ => Nans::Any,
             },
-            // Of the bits of a power of 2 (`math`): they scale what is a NaN itself where they are none of a
-            // number.
+            // Bits of a power of 2 (`math`): they scale what is a NaN itself where they are none of a number.
             Ins::Two(op::SUB_INT, _, b, _) if matches!(self.body.code[b], Ins::Two(op::PICK, ..)) => {
                 Nans::Short
             }

@@ -11,7 +11,7 @@ use crate::rows::types::Ty;
 use headwater_core::DType;
 use headwater_core::expr::Binary;
 
-/// Translates what comes before a phase, or after the last: reductions of the phase before become numbers of
+/// Translates what comes before a phase, or after the last. Reductions of the phase before become numbers of
 /// the row, of which others are computed, read and stored. As [`super::body::body`].
 pub(super) fn row_scalars(
     code: &Code,

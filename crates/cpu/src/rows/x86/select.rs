@@ -16,22 +16,22 @@ pub(super) struct Builder<'a> {
     pub(super) code: &'a Code,
     pub(super) dtypes: &'a [DType],
     pub body: Body,
-    /// Whether only some lanes are columns.
+    /// True if only some lanes are columns.
     tail: bool,
-    /// Whether it is numbers of the row that are computed, the same in all lanes.
+    /// True if it is numbers of the row that are computed, the same in all lanes.
     pub(super) between: bool,
     values: Vec<Option<Value>>,
-    /// Of the value of each instruction, and of registers that earlier phases keep.
+    /// Knowledge of the value of each instruction, and of registers that earlier phases keep.
     pub(super) known: Vec<Known>,
     pub(super) kept: &'a mut Vec<Nans>,
-    /// What was rounded to bf16 already, and what was made quiet.
+    /// Values that were rounded to bf16 already, and those made quiet.
     pub(super) rounded: HashMap<Value, Value>,
     pub(super) quieted: HashMap<Value, Value>,
 }
 
 /// Translates a phase; `None` if something in it has no translation. `dtypes` are those of the operands,
-/// `kept` which NaNs registers hold that earlier phases keep; `begun` has streams and numbers of the row that
-/// are known already.
+/// `kept` tells the NaNs in registers that earlier phases keep. `begun` has streams and numbers of the row
+/// that are known already.
 pub(super) fn body(
     code: &Code,
     dtypes: &[DType],
@@ -112,7 +112,7 @@ impl Builder<'_> {
         let stream = self.stream(source, width);
         self.body.streams[stream].written = true;
         let (dtype, from) = match dtype {
-            // What is bf16 already keeps its bits.
+            // A value that is bf16 already keeps its bits.
             DType::BF16 if !self.body.rounds || self.is_bf16(from) => {
                 let bits = self.bf16(from);
                 (DType::I16, self.push(Ins::Shift(2, bits, 16)))
@@ -149,7 +149,7 @@ impl Builder<'_> {
                 Some(self.bits(if i64::from_ne_bytes(bytes) != 0 { u32::MAX } else { 0 }))
             }
             (Kind::Constant { bytes, .. }, Ty::I64) => Some(self.bits(i64::from_ne_bytes(bytes) as u32)),
-            // Of an integer of the row only the number of a column is at hand.
+            // The number of a column is the only integer of the row at hand.
             (Kind::Scalar, Ty::F32 | Ty::Bool) => {
                 let slot = self.slot(r);
                 Some(self.push(Ins::Slot(slot)))
@@ -284,7 +284,7 @@ impl Builder<'_> {
         Some(())
     }
 
-    /// Where the number of the column is that of the row.
+    /// The number of the column is here that of the row.
     fn column_is(&mut self, index: Reg) -> Value {
         let slot = self.slot(index);
         let (ahead, column) = (self.push(Ins::Prefetch(slot)), self.push(Ins::Column));

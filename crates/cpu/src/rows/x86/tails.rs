@@ -1,5 +1,5 @@
-//! Columns in several contiguous runs: one run after the other if they are whole groups, on copies that gather them
-//! otherwise; and tails, the columns at the end that fill no group.
+//! Columns in several contiguous runs, and tails, the columns at the end that fill no group. Runs are done
+//! one after the other if they are whole groups, else on copies that gather them.
 
 use super::ir::{Source, Stream};
 use super::{BATCH, LANES, LINE, Machine, Phase, REST, point};
@@ -11,8 +11,7 @@ use std::ops::Range;
 const PAST: usize = 1024;
 
 impl Machine {
-    /// The columns of a row that are more than a tile, in one stretch, tile after tile: so many bytes lie
-    /// from one to the next.
+    /// Bytes from one tile to the next, of the columns of a row that are more than a tile, in one stretch.
     ///
     /// # Safety
     /// As `Run::block`; the numbers of the row are where the code finds them.
@@ -148,7 +147,7 @@ impl Machine {
         }
     }
 
-    /// What stream `s`, of operand `o`, and its copy hold of each stretch, and its bytes.
+    /// The part of each stretch that stream `s`, of operand `o`, and its copy hold, and its bytes.
     #[inline(always)]
     fn each_stretch(
         &self,
@@ -206,9 +205,9 @@ impl Machine {
         }
     }
 
-    /// How many of the columns where the pointers in the context are come before those from which on results
-    /// can be written past the caches. None if columns are in no lane of their own: which lane a number is
-    /// added to would depend on where it lies.
+    /// The number of columns, from the pointers in the context, before those from which on results can be
+    /// written past the caches. None if columns are in no lane of their own: the lane that a number is added
+    /// to would depend on its place.
     ///
     /// # Safety
     /// The context points to columns.

@@ -10,7 +10,7 @@ use headwater_core::{DType, Tensor};
 
 /// Floats of all kinds: NaN, infinities, zeros of both signs, subnormals, and what lies between.
 fn numbers(n: usize, seed: u32) -> Vec<f64> {
-    // Of the two NaNs the second would become -0 if it were rounded like a number.
+    // The second of the two NaNs would become -0 if it were rounded like a number.
     let nans = [f32::NAN, f32::from_bits(0x7FFF_FFFF)];
     let numbers = [f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1e-42, -1e-42, 1.0, -1.0, 0.5, f32::MAX];
     let special: Vec<f32> = nans.into_iter().chain(numbers).collect();
@@ -127,8 +127,8 @@ fn functions_have_the_bits_of_the_interpreter() {
     }
 }
 
-/// Rows of odd length that are written past the caches, from where a vector is aligned; what phases keep
-/// between them begins there in the middle of a group. And rows of more tiles than one call takes.
+/// Rows of odd length that are written past the caches, from where a vector is aligned. Values that phases
+/// keep between them begin there in the middle of a group. And rows of more tiles than one call takes.
 #[test]
 fn long_rows_that_begin_anywhere_have_the_bits_of_the_interpreter() {
     let shapes: [&[usize]; 3] = [&[1201, 5001], &[20, 70_001], &[2, 12_288]];
@@ -351,8 +351,8 @@ fn numbers_of_the_row_last_to_its_end() {
     }
 }
 
-/// Rows of several phases from beginning to end: numbers of the row that reductions make, zeros and NaNs
-/// among them, which are stored, used by later phases, and by others of the kind.
+/// Rows of several phases from beginning to end. Reductions make numbers of the row, zeros and NaNs among
+/// them, which are stored, used by later phases, and by others of the kind.
 #[test]
 fn whole_rows_have_the_bits_of_the_interpreter() {
     for (rows, cols) in [(40, 32), (37, 192), (300, 64), (9, 1024), (3, 4096)] {

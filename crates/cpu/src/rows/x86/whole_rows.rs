@@ -1,5 +1,5 @@
-//! Whole rows: one function does all phases of a row before it goes on with the next, so that later phases find the
-//! row in the first-level cache, and no phase waits for the stores of the one before.
+//! Whole rows: one function does all phases of a row before it goes on with the next. So later phases find
+//! the row in the first-level cache, and no phase waits for the stores of the one before.
 
 use super::assembler::Assembler;
 use super::frame::Frame;
@@ -29,8 +29,8 @@ pub(super) struct WholeRows {
 }
 
 impl Program {
-    /// Writes such code, if there are several phases, rows are short and of whole groups of columns, and
-    /// numbers of the row are floats of 32 bits.
+    /// Writes such code, if there are several phases, and rows are short and of whole groups of columns.
+    /// Numbers of the row must be floats of 32 bits.
     pub(super) fn whole(&self, asm: &mut Assembler, dtypes: &[DType], reads: usize) -> Option<WholeRows> {
         let ([col], phases) = (&self.cols[..], self.code.vector.len()) else { return None };
         let fits = col.size.is_multiple_of(LANES) && col.size <= self.tiling.tile_cols && !self.tiling.split;
