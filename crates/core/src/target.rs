@@ -328,6 +328,12 @@ impl Target {
         }
     }
 
+    /// The 16-bit floats that it multiplies, for mixed precision: first the one to take unless told otherwise. That is bf16
+    /// for its range, which is f32's.
+    pub fn low_dtypes(&self) -> impl Iterator<Item = DType> {
+        [DType::BF16, DType::F16].into_iter().filter(|&dtype| self.product(dtype).is_some())
+    }
+
     /// Rounding of products of operands of a type.
     pub fn product(&self, operands: DType) -> Option<&ProductModel> {
         self.products.iter().find(|p| p.operands == operands)

@@ -40,7 +40,7 @@ fn root() -> PathBuf {
 
 #[test]
 fn default_options_are_those_of_default_settings() {
-    assert_eq!(Properties::default(), PrecisionSettings::default().properties().unwrap());
+    assert_eq!(Properties::default(), PrecisionSettings::default().properties(&Target::default()).unwrap());
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn names_are_unique_and_forms_meet() {
 #[test]
 fn every_stages_text_reads_back() {
     let precision =
-        PrecisionSettings { level: Level::O2, ..PrecisionSettings::default() }.properties().unwrap();
+        PrecisionSettings { level: Level::O2, ..Settings::default() }.properties(&Target::default()).unwrap();
     for options in [
         Options { precision, accumulate: true, ..Options::default() },
         Options { upcast: Some(DType::F64), all_outputs: true, ..Options::default() },

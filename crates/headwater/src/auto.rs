@@ -343,7 +343,7 @@ fn tried(
     // As a training session makes it.
     let scalar = TensorType::new(DType::F32, [0usize; 0]);
     let options = Options {
-        precision: settings.properties()?,
+        precision: settings.properties(device.target())?,
         loss_scale: (dtype == DType::F16).then_some(scalar),
         ..Options::default()
     };

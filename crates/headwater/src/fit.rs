@@ -1,7 +1,6 @@
 //! Memory of a training step beside what a machine has, and what would need less: each way is planned, so that its
 //! figure is the one that a run would have.
 
-use crate::core::DType;
 use crate::core::pass::precision::Level;
 use crate::core::target::Target;
 use crate::import::Dims;
@@ -55,12 +54,7 @@ impl Asked<'_> {
         let mut add = |what: &str, options: &str, joins, apply: Box<dyn Fn(&mut Dims, &mut Training)>| {
             changes.push(Change { what: what.into(), options: options.into(), joins, apply });
         };
-        if asked.precision.level == Level::O0 {
-            let low = match self.target.dtypes.arithmetic.contains(DType::BF16) || self.target.computes_all()
-            {
-                true => DType::BF16,
-                false => DType::F16,
-            };
+        if let (Level::O0, Some(low)) = (asked.precision.level, self.target.low_dtypes().next()) {
             add(
                 &format!("weights and activations in {low}, masters in f32"),
                 &format!("--amp O2 --dtype {low}"),

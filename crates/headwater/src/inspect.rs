@@ -144,13 +144,8 @@ impl Inspection {
 ///
 /// # Errors
 /// Refusals of the passes; `Config` for settings out of range.
-pub fn inspect(
-    model: &Model,
-    bound: &BoundModel,
-    device: &dyn Device,
-    settings: &Training,
-) -> Result<Inspection> {
-    let p = &settings.precision.properties()?;
+pub fn inspect(model: &Model, bound: &BoundModel, device: &dyn Device, settings: &Training) -> Result<Inspection> {
+    let p = &settings.precision.properties(device.target())?;
     let first = bound.graph.outputs.iter().find(|o| o.role == OutputRole::User);
     let first = bound.graph.ty(first.context("the model returns nothing")?.value);
     let precision = match p.level {

@@ -100,7 +100,7 @@ fn advised(
     target: &Target,
     (need, free): (usize, usize),
 ) -> anyhow::Error {
-    let settings = match config.training() {
+    let settings = match config.training(target) {
         Ok(settings) => settings,
         Err(e) => return e.into(),
     };

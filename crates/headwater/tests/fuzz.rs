@@ -10,6 +10,7 @@ use headwater::check::check;
 use headwater::core::ops::Case;
 use headwater::core::ops::case::Sample;
 use headwater::core::plan::parse;
+use headwater::core::target::Target;
 use headwater::core::{Attr, DType, Graph, Registry, Shape, conformance, evaluate, pass};
 use headwater::cpu::Cpu;
 use headwater::golden::{Golden, Kind};
@@ -110,13 +111,14 @@ fn settings() {
                 false
             }
             Ok(c) => {
+                let any = Target::default();
                 for steps in [1, 9, u64::MAX] {
                     let Ok(s) = c.schedule(steps) else { continue };
                     [0, 1, 8, u64::MAX].iter().for_each(|&step| {
                         assert!(!s.rate(step).is_nan() || c.optimizer.rule().lr().is_nan())
                     });
                 }
-                c.check().is_ok() & c.training().is_ok() & c.total_steps(7).is_ok()
+                c.check(&any).is_ok() & c.training(&any).is_ok() & c.total_steps(7).is_ok()
             }
         };
         Job::read(&job).is_ok() | accepted

@@ -43,7 +43,7 @@ fn every_pass_keeps_real_models_legal() {
         let registry = &model.registry;
         sound(&at("import"), &bound.graph, registry);
         let precision =
-            PrecisionSettings { level: Level::O1, ..PrecisionSettings::default() }.properties().unwrap();
+            PrecisionSettings { level: Level::O1, ..Settings::default() }.properties(&Target::default()).unwrap();
         for options in [
             Options { accumulate: true, ..Options::default() },
             Options { precision, ..Options::default() },

@@ -7,7 +7,8 @@ use headwater::core::evaluate;
 use headwater::core::graph::{InputRole, OutputRole};
 use headwater::core::ops::update::master::{join, split};
 use headwater::core::pass::bound::error_bounds;
-use headwater::core::pass::precision::{Level, Policy, PrecisionSettings, apply};
+use headwater::core::pass::precision::{Level, Policy, Settings, apply};
+use headwater::core::target::Target;
 use headwater::core::train::{Master, StateKey, update_graph};
 use headwater::core::{Builder, DType, Graph, Tensor, TensorType, pass};
 use headwater::cpu::Cpu;
@@ -126,7 +127,7 @@ fn the_torch_policy_is_autocast_node_by_node() {
                 policy: Some(Policy::Torch),
                 ..PrecisionSettings::default()
             };
-            let mixed = apply(&forward, &settings.properties().unwrap()).unwrap().graph;
+            let mixed = apply(&forward, &settings.properties(device.target()).unwrap()).unwrap().graph;
             let ours = differentiated(mixed);
             let exact = differentiated(pass::upcast(&forward, DType::F64).unwrap());
             let inputs = family.feed(&exact);
@@ -449,7 +450,9 @@ fn every_combination_trains_and_fusing_the_update_changes_no_bit() {
                     assert!(session(&family, &settings, false).is_err());
                     continue;
                 }
-                let mixed = apply(&family.bound.graph, &settings.properties().unwrap()).unwrap().graph;
+                let mixed = apply(&family.bound.graph, &settings.properties(&Target::default()).unwrap())
+                    .unwrap()
+                    .graph;
                 let mixed = pass::decompose(mixed).unwrap();
                 let limit =
                     error_bounds(&mixed, Cpu::new(1).target(), true)[mixed.outputs[0].value.0 as usize];

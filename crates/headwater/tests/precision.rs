@@ -106,8 +106,9 @@ fn every_family_takes_every_level() {
             for settings in all {
                 let settings = PrecisionSettings { dtype: Some(DType::F16), ..settings };
                 let named = format!("{family}.{form} at {settings:?}");
-                let mixed = pass::precision::apply(&bound.graph, &settings.properties().unwrap())
-                    .unwrap_or_else(|e| panic!("{named}: {e}"));
+                let mixed =
+                    pass::precision::apply(&bound.graph, &settings.properties(&Target::default()).unwrap())
+                        .unwrap_or_else(|e| panic!("{named}: {e}"));
                 graph::verify(&mixed.graph).unwrap_or_else(|e| panic!("{named}: {e:?}"));
                 let low = mixed.decisions.iter().filter(|d| d.dtype == Some(DType::F16)).count();
                 assert!(low > 3, "{named}: only {low} nodes in f16");
@@ -142,7 +143,9 @@ fn the_torch_policy_computes_what_autocast_does() {
             policy: Some(Policy::Torch),
             ..PrecisionSettings::default()
         };
-        let mixed = pass::precision::apply(&bound.graph, &settings.properties().unwrap()).unwrap().graph;
+        let mixed = pass::precision::apply(&bound.graph, &settings.properties(&Target::default()).unwrap())
+            .unwrap()
+            .graph;
         let graph = pass::decompose(mixed).unwrap();
         let mut users = bound.positions.iter();
         let inputs: Vec<Tensor> = graph

@@ -10,6 +10,7 @@ use headwater::core::evaluate;
 use headwater::core::graph::{Graph, InputRole, OutputRole, verify};
 use headwater::core::pass::precision::Level;
 use headwater::core::plan::Bindings;
+use headwater::core::target::Target;
 use headwater::core::{Attrs, Builder, DType, Tensor, TensorType, ValueId, ops, pass};
 use headwater::cpu::Cpu;
 use headwater::golden::Golden;
@@ -199,7 +200,7 @@ fn inspect_plans_the_memory_that_a_run_takes() {
         let mut settings = None;
         let run = train(2, |c| {
             (c.amp.level, c.accumulate, c.optimizer) = (level, accumulate, optimizer);
-            settings = Some(c.training().unwrap());
+            settings = Some(c.training(&Target::default()).unwrap());
         });
         let found = inspect(&model, &bound, &Cpu::new(2), &settings.unwrap()).unwrap();
         assert_eq!(found.memory.total(), run.planned, "{level:?}, {accumulate} micro-batches");

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::scaler::{Kind, LossScale, Numbers, Rule};
 use headwater_core::DType;
 use headwater_core::pass::precision::{Level, Policy, PrecisionSettings, Properties};
+use headwater_core::target::Target;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ pub struct AmpConfig {
     /// alone).
     #[serde(with = "text")]
     pub level: Level,
-    /// The low precision: bf16 (default) or f16.
+    /// The low precision: f16 or bf16. Default: bf16 where the device multiplies it, else f16.
     #[serde(with = "text::option", skip_serializing_if = "Option::is_none")]
     pub dtype: Option<DType>,
     /// Lists of operators that O1 goes by: apex (default), torch or torch-cuda.
@@ -64,18 +65,18 @@ impl AmpConfig {
         }
     }
 
-    /// The properties that they come to.
+    /// The properties that they come to on a target.
     ///
     /// # Errors
-    /// `Config` for combinations without meaning.
-    pub fn properties(&self) -> Result<Properties> {
+    /// `Config` for combinations without meaning, and for a low precision that the target does not multiply.
+    pub fn properties(&self, target: &Target) -> Result<Properties> {
         if let (Some(policy), true) = (&self.policy, self.low.is_some()) {
             return Err(Error::config(
                 "amp.low",
                 format!("takes the place of a policy, but policy {policy} is given"),
             ));
         }
-        self.settings().properties().map_err(|e| Error::config("amp", e.message))
+        self.settings().properties(target).map_err(|e| Error::config("amp", e.message))
     }
 
     /// True if underflow is counted in a step, counted from 0.
@@ -86,12 +87,12 @@ impl AmpConfig {
         }
     }
 
-    /// The rule of the loss scale.
+    /// The rule of the loss scale on a target.
     ///
     /// # Errors
-    /// `Config` for numbers without meaning.
-    pub fn rule(&self) -> Result<Rule> {
-        let p = self.properties()?;
+    /// `Config` for numbers without meaning, and as [`AmpConfig::properties`].
+    pub fn rule(&self, target: &Target) -> Result<Rule> {
+        let p = self.properties(target)?;
         let adapts = p.dtype == DType::F16 && matches!(p.level, Level::O1 | Level::O2);
         let default = if adapts { LossScale::Adaptive(Kind::Dynamic) } else { LossScale::Static(1.0) };
         let rule = Rule { scale: self.loss_scale.unwrap_or(default), numbers: self.scaler };
@@ -150,7 +151,7 @@ mod tests {
     #[test]
     fn levels_have_their_loss_scales() {
         let dynamic = LossScale::Adaptive(Kind::Dynamic);
-        let scale = |text: &str| read(text).rule().unwrap().scale;
+        let scale = |text: &str| read(text).rule(&Target::default()).unwrap().scale;
         assert_eq!(scale("{}"), LossScale::Static(1.0));
         for (level, want) in [("O1", dynamic), ("O2", dynamic), ("O3", LossScale::Static(1.0))] {
             assert_eq!(scale(&format!(r#"{{"level": "{level}", "dtype": "f16"}}"#)), want);
@@ -168,7 +169,7 @@ mod tests {
         let text = r#"{"level": "O2", "dtype": "f16", "keep_batchnorm": false, "loss_scale": "dynamic", "scaler": {"init": 1024.0}}"#;
         let c = read(text);
         assert_eq!(read(&serde_json::to_string(&c).unwrap()), c);
-        let refused = |text: &str| read(text).rule().unwrap_err().to_string();
+        let refused = |text: &str| read(text).rule(&Target::default()).unwrap_err().to_string();
         assert!(refused(r#"{"level": "O1", "keep_batchnorm": true}"#).contains("all weights are f32"));
         assert!(refused(r#"{"loss_scale": 0}"#).contains("must be a positive number"));
         assert!(

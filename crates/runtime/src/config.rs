@@ -11,6 +11,7 @@ use crate::score::TOP_K;
 use crate::session::{Moments, Sparse, Training};
 use headwater_core::graph::NodeId;
 use headwater_core::pass::instrument::Fault;
+use headwater_core::target::Target;
 use headwater_core::train::BucketSize;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -280,11 +281,11 @@ impl TrainConfig {
         }
     }
 
-    /// Settings that the session needs.
+    /// Settings that the session needs, on a target.
     ///
     /// # Errors
-    /// `Config` for mixed precision that makes no sense.
-    pub fn training(&self) -> Result<Training> {
+    /// `Config` for mixed precision that makes no sense there.
+    pub fn training(&self, target: &Target) -> Result<Training> {
         Ok(Training {
             optimizer: self.optimizer.clone(),
             groups: self.groups.clone(),
@@ -298,7 +299,7 @@ impl TrainConfig {
             bucket_size: BucketSize::of(self.bucket_size.0),
             sparse_embeddings: self.sparse_embeddings,
             moments: self.moments,
-            scaled: self.amp.rule()?.scales(),
+            scaled: self.amp.rule(target)?.scales(),
             fault: self.fault.map(|f| (f.node, f.fault)),
         })
     }
@@ -334,11 +335,11 @@ impl TrainConfig {
         Ok(())
     }
 
-    /// Refuses settings that cannot be meant, before anything is read.
+    /// Refuses settings that cannot be meant on a target, before anything is read.
     ///
     /// # Errors
     /// `Config`, naming the setting.
-    pub fn check(&self) -> Result<()> {
+    pub fn check(&self, target: &Target) -> Result<()> {
         let zero = |x: Option<u64>, setting| match x {
             Some(0) => Err(Error::config(setting, "must be at least 1")),
             _ => Ok(()),
@@ -367,7 +368,7 @@ impl TrainConfig {
         }
         self.check_course()?;
         crate::average::check(self.ema)?;
-        self.amp.rule()?;
+        self.amp.rule(target)?;
         Groups::new(self.optimizer.clone(), self.groups.clone(), self.decay).map(drop)
     }
 }

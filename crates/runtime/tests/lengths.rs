@@ -1,6 +1,7 @@
 //! Samples of several lengths in buckets. A run over them is the run of its batches one by one, each cut by
 //! hand, and resumes to the same bits.
 
+use headwater_core::device::Device;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::{Builder, DType, Graph, TensorType};
 use headwater_cpu::Cpu;
@@ -140,7 +141,9 @@ fn a_run_over_lengths_is_its_batches_one_by_one() {
     // The same without the trainer.
     let (first, weights) = (graph(BATCH, LONGEST), weights());
     let model = Model { graph: &first, weights: &weights };
-    let mut session = Session::new(Arc::new(Cpu::new(1)), model, Some(config.training().unwrap())).unwrap();
+    let device = Arc::new(Cpu::new(1));
+    let settings = config.training(device.target()).unwrap();
+    let mut session = Session::new(device, model, Some(settings)).unwrap();
     let (mut losses, mut lengths) = (Vec::new(), Vec::new());
     for (step, &rate) in rates.iter().enumerate() {
         let samples = sampler.batch(step as u64).unwrap();

@@ -6,6 +6,7 @@ use common::{config, graph, noise, weights, write_data};
 use headwater_core::graph::{InputRole, NodeId, Origin, OriginId, OutputRole, Phase};
 use headwater_core::pass::instrument::Fault;
 use headwater_core::pass::precision::{Level, PrecisionSettings};
+use headwater_core::target::Target;
 use headwater_core::train::Master;
 use headwater_core::{Builder, DType, Graph, TensorType, pass};
 use headwater_cpu::Cpu;
@@ -138,8 +139,9 @@ fn lasting(session: &Session) -> Vec<Vec<u8>> {
 }
 
 /// Nodes of the graph that faults are numbered in.
-fn differentiated(graph: &Graph, precision: &PrecisionSettings) -> Graph {
-    let mixed = pass::precision::apply(graph, &precision.properties().unwrap()).unwrap().graph;
+fn differentiated(graph: &Graph, precision: &Settings) -> Graph {
+    let mixed =
+        pass::precision::apply(graph, &precision.properties(&Target::default()).unwrap()).unwrap().graph;
     let mut decomposed = pass::decompose(mixed).unwrap();
     let mut first = true;
     decomposed.outputs.retain(|o| o.role != OutputRole::User || std::mem::take(&mut first));

@@ -3,7 +3,7 @@
 use crate::chip::{Arch, Chip};
 use crate::host::memory::ALIGN;
 use crate::lower;
-use headwater_core::DType::{F32, F64, I64};
+use headwater_core::DType::{BF16, F32, F64, I64};
 use headwater_core::TensorType;
 use headwater_core::ops::{OpCx, OpDef};
 use headwater_core::target::{MemorySpace, Operators, Port, Support, Target};
@@ -44,14 +44,14 @@ impl Operators for Kernels {
 
 /// The target of a device with so many bytes of memory. No chip computes in f64 or i64: updates are computed in pairs of
 /// f32, and integers in i32 where they are proved to fit. Memory holds both; what has to compute in them otherwise does so
-/// on the host. 310P multiplies f32 in parts of f16.
+/// on the host. 310P has no bf16, and multiplies f32 in parts of f16.
 pub(super) fn target(name: &str, arch: Arch, chip: Option<&'static Chip>, bytes: u64) -> Target {
     let space = if arch == Arch::P310 { "ddr" } else { "hbm" };
     let mut target = Target::generic(Arc::new(Kernels { chip }));
     target.name = name.into();
     target.dtypes.arithmetic = target.dtypes.arithmetic.without(&[F64, I64]);
     if arch == Arch::P310 {
-        target.products.retain(|p| p.operands != F32);
+        target.products.retain(|p| !matches!(p.operands, BF16 | F32));
         target.products.push(lower::SPLIT);
     }
     target.has_host = true;

@@ -228,7 +228,7 @@ impl Running {
         let import = begin.elapsed().as_secs_f64();
         let batch = feed::batch(&bound.graph, inputs)?;
         let begun = Instant::now();
-        let p = settings.precision.properties()?;
+        let p = settings.precision.properties(device.target())?;
         let scaled = p.level != Level::O0 && p.dtype == DType::F16;
         let training = Training {
             clip: Clip { norm: Some(settings.clip), value: None },

@@ -12,7 +12,7 @@ pub struct Amp {
     /// (low-precision weights alone), or a policy file. `train --amp auto` measures and writes one.
     #[arg(long = "amp", value_name = "LEVEL|FILE", help_heading = "Mixed precision")]
     level: Option<String>,
-    /// The low precision: bf16 (default) or f16.
+    /// The low precision: f16 or bf16 (default: bf16 where the device multiplies it, else f16).
     #[arg(long, value_name = "DTYPE", help_heading = "Mixed precision")]
     dtype: Option<String>,
     /// Which operators O1 runs in low precision: the lists of apex (default), torch or torch-cuda.

@@ -70,9 +70,10 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
         GoalArg::Forward => Goal::Forward,
         GoalArg::Evaluate => Goal::Evaluate,
     });
+    let (size, target) = (args.memory.buckets(), device.target());
     let dump = Dump { after: &args.dump_after, out: args.out.as_deref() };
     let options = crate::core::compile::Options {
-        precision: amp.properties()?,
+        precision: amp.properties(target)?,
         recompute: args.memory.recompute(true),
         memory_budget: args.memory.budget(),
         accumulate: args.accumulate,
@@ -80,7 +81,6 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
         stop_after: args.stop_after.as_deref(),
         ..crate::core::compile::Options::default()
     };
-    let (size, target) = (args.memory.buckets(), device.target());
     let made = compile(&bound.graph, goal, options, size, dump, target, |text| printer.line(text))?;
     let mut table =
         Table::new("Stages", &["stage", ">nodes before", ">after", ">ms", "results", "what it does"]);

@@ -122,7 +122,7 @@ fn fits(args: &Args, path: &Path, device: &dyn Device, printer: Printer) -> Resu
         "the first output of {} is no loss: export a module whose forward returns the loss first",
         path.display()
     );
-    let settings = config.training()?;
+    let settings = config.training(device.target())?;
     let found = inspect(&model, &bound, device, &settings)?;
     let (bytes, available) =
         (found.memory.total(), args.available.map_or(device.free_memory(), |b| Some(b.0)));

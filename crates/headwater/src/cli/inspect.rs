@@ -60,7 +60,7 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
     let bound = model.bind(&dims.or_exported())?;
     let mut amp = AmpConfig::default();
     args.amp.over(&mut amp)?;
-    let precision = amp.properties()?;
+    let precision = amp.properties(device.target())?;
     if args.graph {
         let text = pass::mixed(&bound.graph, &precision)?.graph.to_string();
         printer.line(&text);

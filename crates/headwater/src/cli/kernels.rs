@@ -3,6 +3,7 @@
 use super::amp::Amp;
 use super::{Memory, Outcome, Printer, Usage};
 use crate::core::compile::Options;
+use crate::core::device::Device;
 use crate::kernels::operators::Operator;
 use crate::kernels::{write, write_operator};
 use crate::model::{Model, parse_dims};
@@ -10,6 +11,7 @@ use crate::report::Table;
 use crate::runtime::amp::AmpConfig;
 use anyhow::{Context, Result, bail};
 use headwater_ascend::Chip;
+use headwater_ascend::device::AscendSim;
 use std::path::PathBuf;
 
 /// Arguments that no single operator has.
@@ -136,8 +138,9 @@ fn of_model(chip: &'static Chip, args: &Args, printer: Printer) -> Result<Outcom
     let bound = model.bind(&parse_dims(&args.dims)?.or_exported())?;
     let mut config = AmpConfig::default();
     args.amp.over(&mut config)?;
+    let device = AscendSim::new(chip, false, 1);
     let options = Options {
-        precision: config.properties()?,
+        precision: config.properties(device.target())?,
         recompute: args.memory.recompute(true),
         memory_budget: args.memory.budget(),
         sparse: args.memory.sparse().choice(),

@@ -5,7 +5,6 @@ use super::console::say;
 use super::progress::Progress;
 use super::{Memory, Outcome, Printer, Status, Usage};
 use crate::auto;
-use crate::core::DType;
 use crate::core::device::Device;
 use crate::cpu::{Pool, Tier, limits};
 use crate::machine::Machine;
@@ -244,7 +243,7 @@ fn chosen(
         bail!(Usage(message.into()));
     }
     let asked = auto::Asked {
-        low: config.amp.dtype.unwrap_or(DType::BF16),
+        low: config.amp.properties(device.target())?.dtype,
         budget: args.budget,
         batches: args.budget_batches,
     };

@@ -2,9 +2,8 @@
 
 use super::training::{Frame, Places, Ran, Trained, run};
 use super::{Found, Job, Watcher};
-use crate::core::pass::precision::Level;
+use crate::core::pass::precision::{Level, Properties};
 use crate::report::{Block, Chart, Series, Table, scores, text};
-use crate::runtime::amp::AmpConfig;
 use crate::runtime::score::{Metric, Scores};
 use crate::runtime::trainer::Summary;
 use anyhow::Result;
@@ -15,13 +14,12 @@ const LOSS_LIMIT: f64 = 0.01;
 /// Medians of steps that differ by less are equal: runs of the same program differ by some percent.
 const SLOWER: f64 = 1.05;
 
-/// The level and what of it is not the default, in a few words.
-fn named(amp: &AmpConfig) -> Result<String> {
-    let p = amp.properties()?;
-    Ok(match p.level {
+/// The level and the low precision, in a few words.
+fn named(p: &Properties) -> String {
+    match p.level {
         Level::O0 => "f32".into(),
         level => format!("{level} {}", p.dtype),
-    })
+    }
 }
 
 /// The job's run again at the level it names.
@@ -31,11 +29,13 @@ pub(super) fn mixed(
     frame: &Frame,
     watcher: &mut dyn Watcher,
 ) -> Result<(Trained, Found)> {
-    let (plain, chosen) = (named(&job.train.amp)?, named(&job.amp)?);
     if job.amp.level == Level::O0 {
         let summary = "the job asks for none: `[amp]` names level O0";
         return Ok((trained, Found::note(summary)));
     }
+    let low = job.amp.properties(frame.device.target())?;
+    let plain = named(&job.train.amp.properties(frame.device.target())?);
+    let chosen = named(&low);
     let mut config = job.train.clone();
     config.amp = job.amp.clone();
     let places = Places { run: "run.mixed", log: "log.mixed.jsonl" };
@@ -84,7 +84,7 @@ pub(super) fn mixed(
     let mut found = Found::new(!verdict.cost, found)
         .next(next)
         .value("level", job.amp.level.to_string())
-        .value("dtype", job.amp.properties()?.dtype.to_string())
+        .value("dtype", low.dtype.to_string())
         .value("loss", summary.evaluation.as_ref().map(|e| e.scores.loss))
         .value("accuracy", summary.evaluation.as_ref().and_then(|e| e.scores.accuracy))
         .value("losses", &losses)

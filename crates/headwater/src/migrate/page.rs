@@ -115,7 +115,12 @@ pub(super) fn text(files: &Files, c: &TrainConfig) -> Result<String> {
     p.maybe("every", c.checkpoint.every, 500, "steps between checkpoints; one more at the end")?;
     p.table("amp");
     p.set("level", "O1", "a second run in mixed precision: O1, O2 or O3; O0 for none")?;
-    p.set("dtype", "bf16", "or f16")?;
+    p.maybe(
+        "dtype",
+        None,
+        "f16",
+        "or bf16; without it, the first of bf16 and f16 that the device multiplies",
+    )?;
     p.table("accept");
     p.maybe(
         "accuracy",

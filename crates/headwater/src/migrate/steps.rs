@@ -96,7 +96,7 @@ pub(super) fn analysis(job: &Job, device: &dyn Device) -> Result<(Opened, Found)
         precision: PrecisionSettings::default(),
         stochastic_rounding: false,
         scaled: false,
-        ..job.train.training()?
+        ..job.train.training(device.target())?
     };
     let found = inspect(&model, &bound, device, &settings)?;
     let missing: Vec<&str> = found.missing().map(|o| o.name.as_str()).collect();

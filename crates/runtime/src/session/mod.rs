@@ -233,8 +233,7 @@ impl Session {
         let Some(settings) = training else {
             let (layout, tensors) = (BucketLayout::default(), tensors(model.graph));
             let state = StateLayout::new(device.target(), &layout, &tensors, None);
-            let mut session =
-                Session::empty(device, state, layout, tensors, PrecisionSettings::default().properties()?)?;
+            let mut session = Session::empty(device, state, layout, tensors, Properties::default())?;
             session.load(model)?;
             return Ok(session);
         };

@@ -115,7 +115,7 @@ impl Planned {
         target: &Target,
         watch: Option<Watch>,
     ) -> Result<Planned> {
-        let precision = settings.precision.properties()?;
+        let precision = settings.precision.properties(target)?;
         let mut groups = Groups::new(settings.optimizer.clone(), settings.groups.clone(), settings.decay)?;
         check_clip(settings.clip)?;
         if settings.accumulate == 0 {

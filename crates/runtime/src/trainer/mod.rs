@@ -110,7 +110,7 @@ impl<'a> Trainer<'a> {
         config: TrainConfig,
         resume: bool,
     ) -> Result<Trainer<'a>> {
-        config.check()?;
+        config.check(device.target())?;
         let names = &config.data.names;
         let wanted: HashSet<&str> =
             fed(model.graph).map(|(input, _)| names.get(input).map_or(input, String::as_str)).collect();
@@ -155,8 +155,9 @@ impl<'a> Trainer<'a> {
             evaluate::scorer(&graph, &config.eval)?;
         }
         Groups::check_patterns(&config.groups, parameters(&graph))?;
-        let mut session = Session::new(device, Model { graph: &graph, ..model }, Some(config.training()?))?;
-        let rule = config.amp.rule()?;
+        let rule = config.amp.rule(device.target())?;
+        let settings = config.training(device.target())?;
+        let mut session = Session::new(device, Model { graph: &graph, ..model }, Some(settings))?;
         let mut scaler = vec![rule.start()];
         let (mut store, mut resumed, mut step) = (None, None, 0);
         let mut course = Course::default();

@@ -16,6 +16,7 @@ pub use sensitivity::{Probe, Sensitivity, rounds, sensitivity};
 
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
+use crate::target::Target;
 use std::fmt;
 use std::str::FromStr;
 
@@ -53,7 +54,7 @@ impl FromStr for Level {
 pub struct PrecisionSettings {
     /// The level.
     pub level: Level,
-    /// The low precision, f16 or bf16. Default: bf16.
+    /// The low precision, f16 or bf16. Default: the first that the target multiplies ([`Target::low_dtypes`]).
     pub dtype: Option<DType>,
     /// The lists of O1. Default: apex's.
     pub policy: Option<Policy>,
@@ -95,16 +96,23 @@ impl Default for Properties {
 }
 
 impl PrecisionSettings {
-    /// The properties of the level, with what is overridden.
+    /// The properties of the level on a target, with what is overridden.
     ///
     /// # Errors
-    /// `Attribute` for combinations that have no meaning.
-    pub fn properties(&self) -> Result<Properties> {
+    /// `Attribute` for combinations that have no meaning, and for a low precision whose products the target lacks.
+    pub fn properties(&self, target: &Target) -> Result<Properties> {
         let refuse = |m: String| Err(Error::new(Code::Attribute, m));
         let level = self.level;
-        let dtype = self.dtype.unwrap_or(DType::BF16);
+        let dtype = self.dtype.or(target.low_dtypes().next()).unwrap_or(DType::BF16);
         if !matches!(dtype, DType::F16 | DType::BF16) {
             return refuse(format!("the low precision is f16 or bf16, not {dtype}; O0 is all f32"));
+        }
+        if level != Level::O0 && target.product(dtype).is_none() {
+            let name = &target.name;
+            return refuse(match target.low_dtypes().next() {
+                Some(has) => format!("{name} has no products of {dtype}: take {has}"),
+                None => format!("{name} has no products of 16-bit floats: take O0, which is all f32"),
+            });
         }
         if let (Some(policy), true) = (&self.policy, level != Level::O1) {
             return refuse(format!(

@@ -112,7 +112,7 @@ fn model() -> Graph {
 }
 
 fn mixed(settings: PrecisionSettings) -> Mixed {
-    let m = apply(&model(), &settings.properties().unwrap()).unwrap();
+    let m = apply(&model(), &settings.properties(&Target::default()).unwrap()).unwrap();
     crate::graph::verify(&m.graph).unwrap();
     m
 }
@@ -171,8 +171,9 @@ fn o2_keeps_batch_norm_and_o3_does_not() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let base = PrecisionSettings::default();
-    let refused = |s: PrecisionSettings| s.properties().unwrap_err().to_string();
+    let refused = |s: PrecisionSettings| s.properties(&Target::default()).unwrap_err().to_string();
     let o2 = PrecisionSettings { level: Level::O2, ..base.clone() };
+    assert!(refused(PrecisionSettings { dtype: Some(DType::F32), ..o2.clone() }).contains("f16 or bf16, not f32"));
     assert!(
         refused(PrecisionSettings { dtype: Some(DType::F32), ..o2.clone() }).contains("f16 or bf16, not f32")
     );
@@ -195,7 +196,37 @@ fn what_makes_no_sense_is_refused() {
             .unwrap()
             .masters
     );
+    assert!(refused(PrecisionSettings { masters: Some(true), ..base.clone() }).contains("at O0 the weights are f32"));
+    assert!(
+        PrecisionSettings { masters: Some(true), level: Level::O3, ..base.clone() }
+            .properties(&Target::default())
+            .unwrap()
+            .masters
+    );
     assert!("O4".parse::<Level>().unwrap_err().contains("O0, O1, O2 and O3"));
+}
+
+#[test]
+fn the_low_precision_is_one_that_the_target_multiplies() {
+    let mut target = Target::default();
+    let at = |level, dtype, target: &Target| {
+        let found = PrecisionSettings { level, dtype, ..Settings::default() }.properties(target);
+        found.map(|p| p.dtype).map_err(|e| e.message)
+    };
+    let (f16, bf16) = (DType::F16, DType::BF16);
+    assert_eq!(at(Level::O2, None, &target), Ok(bf16));
+    target.products.retain(|p| p.operands != bf16);
+    for level in [Level::O1, Level::O2, Level::O3] {
+        assert_eq!(at(level, None, &target), Ok(f16));
+        assert_eq!(at(level, Some(f16), &target), Ok(f16));
+        assert_eq!(at(level, Some(bf16), &target).unwrap_err(), "generic has no products of bf16: take f16");
+    }
+    target.products.retain(|p| p.operands != f16);
+    assert_eq!(
+        at(Level::O2, None, &target).unwrap_err(),
+        "generic has no products of 16-bit floats: take O0, which is all f32"
+    );
+    assert!(at(Level::O0, None, &target).is_ok());
 }
 
 #[test]
@@ -209,8 +240,8 @@ fn a_refused_loss_says_why() {
     b.output("loss", loss, OutputRole::User);
     let graph = b.finish();
     let at = |policy| {
-        let s = PrecisionSettings { level: Level::O1, policy: Some(policy), ..PrecisionSettings::default() };
-        apply(&graph, &s.properties().unwrap()).map(|m| m.decisions[1].dtype)
+        let s = PrecisionSettings { level: Level::O1, policy: Some(policy), ..Settings::default() };
+        apply(&graph, &s.properties(&Target::default()).unwrap()).map(|m| m.decisions[1].dtype)
     };
     let e = at(Policy::Apex).unwrap_err().to_string();
     assert!(e.contains("refused in bf16") && e.contains("with_logits"), "{e}");
