@@ -18,6 +18,8 @@ pub struct LaneRoom {
     pub floats: Option<Box<Lanes<f32>>>,
     /// Integers.
     pub ints: Option<Box<Lanes<i64>>>,
+    /// Bits of types of at most 32 bits.
+    pub bits: Option<Box<Lanes<u32>>>,
     /// Any type but i64.
     pub numbers: Option<Box<Lanes<f64>>>,
 }

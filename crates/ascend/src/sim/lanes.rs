@@ -49,6 +49,45 @@ impl Number for i64 {
     }
 }
 
+/// Bits of types of at most 32 bits, moved as they are.
+impl Number for u32 {
+    fn read(elem: Elem, from: &[u8], to: &mut [u32]) {
+        match elem.size() {
+            4 => {
+                for (x, b) in to.iter_mut().zip(from.as_chunks::<4>().0) {
+                    *x = u32::from_le_bytes(*b);
+                }
+            }
+            2 => {
+                for (x, b) in to.iter_mut().zip(from.as_chunks::<2>().0) {
+                    *x = u16::from_le_bytes(*b).into();
+                }
+            }
+            _ => to.iter_mut().zip(from).for_each(|(x, b)| *x = (*b).into()),
+        }
+    }
+
+    fn write(elem: Elem, from: &[u32], to: &mut [u8]) {
+        match elem.size() {
+            4 => {
+                for (x, b) in from.iter().zip(to.as_chunks_mut::<4>().0) {
+                    *b = x.to_le_bytes();
+                }
+            }
+            2 => {
+                for (x, b) in from.iter().zip(to.as_chunks_mut::<2>().0) {
+                    *b = (*x as u16).to_le_bytes();
+                }
+            }
+            _ => from.iter().zip(to).for_each(|(x, b)| *b = *x as u8),
+        }
+    }
+
+    fn room(room: &mut LaneRoom) -> &mut Option<Box<Lanes<u32>>> {
+        &mut room.bits
+    }
+}
+
 /// Any type but i64; what is written is a number of the type already.
 impl Number for f64 {
     fn read(elem: Elem, from: &[u8], to: &mut [f64]) {
@@ -186,6 +225,12 @@ impl Walk {
     /// True if a lane of a repeat takes part.
     pub fn is_active(&self, lane: usize) -> bool {
         self.bits.is_none_or(|bits| (bits[(lane / 64) & 1] >> (lane % 64)) & 1 == 1)
+    }
+
+    /// The lanes of byte `i` of a repeat's or stretch's mask that take part, of `lanes` in all.
+    pub fn active_bits(&self, i: usize, lanes: usize) -> u8 {
+        let all = u8::MAX >> 8usize.saturating_sub(lanes - 8 * i).min(7);
+        all & self.bits.map_or(u8::MAX, |bits| (bits[(i / 8) & 1] >> (i % 8 * 8)) as u8)
     }
 
     /// Number of a lane among all that the instruction has, active or not.

@@ -37,12 +37,24 @@ impl Bytes<'_> {
     }
 }
 
-impl Region<'_> {
+impl<'m> Region<'m> {
     /// The same piece, with writes going to a copy of its bytes.
-    pub fn over<'x>(&'x self, copy: &'x mut [u8]) -> Region<'x> {
+    pub fn over<'x>(&self, copy: &'x mut [u8]) -> Region<'x>
+    where
+        'm: 'x,
+    {
         let bytes = match &self.bytes {
             Bytes::Read(bytes) => Bytes::Read(bytes),
             Bytes::Write(_) => Bytes::Write(copy),
+        };
+        Region { start: self.start, bytes }
+    }
+
+    /// The same piece, lent.
+    pub fn again(&mut self) -> Region<'_> {
+        let bytes = match &mut self.bytes {
+            Bytes::Read(bytes) => Bytes::Read(bytes),
+            Bytes::Write(bytes) => Bytes::Write(bytes),
         };
         Region { start: self.start, bytes }
     }

@@ -45,11 +45,22 @@ impl Reach<'_, '_> {
             Instr::Ramp(x) => {
                 let (elem, size) = (x.dst.elem, x.dst.elem.size() as usize);
                 let len = x.count.as_int().max(0) as usize * size;
-                let cells = self.write(x.dst.base, x.dst.byte(), len)?.chunks_exact_mut(size);
-                for (i, to) in (0..).zip(cells) {
-                    match elem.is_float() {
-                        true => write_number(elem, x.first.to_f64() + i as f64, Round::Rint, to),
-                        false => write_int(elem, x.first.as_int().wrapping_add(i), to),
+                let cells = self.write(x.dst.base, x.dst.byte(), len)?;
+                match elem.is_float() {
+                    true => {
+                        for (i, to) in (0..).zip(cells.chunks_exact_mut(size)) {
+                            write_number(elem, x.first.to_f64() + f64::from(i), Round::Rint, to);
+                        }
+                    }
+                    false => {
+                        let mut numbers = [0; 64];
+                        for (part, to) in (0..).zip(cells.chunks_mut(64 * size)) {
+                            let first = x.first.as_int().wrapping_add(part * 64);
+                            for (i, number) in (0..).zip(&mut numbers) {
+                                *number = first.wrapping_add(i);
+                            }
+                            write_ints(elem, &numbers, to);
+                        }
                     }
                 }
                 self.define(x.dst.base, x.dst.byte(), len, true);

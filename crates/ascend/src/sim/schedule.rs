@@ -70,9 +70,10 @@ pub fn launch_verified(
     if threads == 1 {
         return run(regions, 0..launch.blocks, false).map(|(report, _)| report);
     }
-    // Each thread has copies of what the kernel writes, and notes what it wrote: no two blocks write the same bytes.
+    // This thread works on the memory itself; each of the others on a copy of what the kernel writes, and notes what it
+    // wrote there: no two blocks write the same bytes.
     let mut copies: Vec<Vec<Vec<u8>>> = Vec::new();
-    for _ in 0..threads {
+    for _ in 1..threads {
         let written = |region: &Region| match &region.bytes {
             Bytes::Read(_) => Vec::new(),
             Bytes::Write(bytes) => bytes.to_vec(),
@@ -80,29 +81,33 @@ pub fn launch_verified(
         copies.push(regions.iter().map(written).collect());
     }
     let share = |t: usize| (launch.blocks as usize * t / threads) as u32;
-    type Outcome = Result<(Report, Vec<(usize, Range<usize>)>), Vec<Finding>>;
-    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+    let lost = |_| Err(vec![*Finding::new(Rule::Deadlock, launch.program, "a thread was lost")]);
+    let (first, others): (Outcome, Vec<Outcome>) = std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for (t, copy) in copies.iter_mut().enumerate() {
             let own = regions.iter().zip(copy).map(|(region, copy)| region.over(copy)).collect();
             let run = &run;
-            handles.push(scope.spawn(move || run(own, share(t)..share(t + 1), true)));
+            handles.push(scope.spawn(move || run(own, share(t + 1)..share(t + 2), true)));
         }
-        let lost = |_| Err(vec![*Finding::new(Rule::Deadlock, launch.program, "a thread was lost")]);
-        handles.into_iter().map(|handle| handle.join().unwrap_or_else(lost)).collect()
+        let own = regions.iter_mut().map(Region::again).collect();
+        let first = run(own, 0..share(1), false);
+        (first, handles.into_iter().map(|handle| handle.join().unwrap_or_else(lost)).collect())
     });
-    let mut instructions = 0;
-    for (outcome, copy) in outcomes.into_iter().zip(&copies) {
+    let mut all = first?.0;
+    for (outcome, copy) in others.into_iter().zip(&copies) {
         let (report, written) = outcome?;
-        instructions += report.instructions;
+        all.instructions += report.instructions;
         for (region, range) in written {
             if let Bytes::Write(bytes) = &mut regions[region].bytes {
                 bytes[range.clone()].copy_from_slice(&copy[region][range]);
             }
         }
     }
-    Ok(Report { instructions })
+    Ok(all)
 }
+
+/// The report of some blocks, and the pieces and byte ranges in them that they wrote, if these were noted.
+type Outcome = Result<(Report, Vec<(usize, Range<usize>)>), Vec<Finding>>;
 
 /// Bytes from which on threads are worth their start.
 const LARGE: usize = 64 << 10;
@@ -134,7 +139,7 @@ fn run(
     (params, holders): (&[u64], &[usize]),
     blocks: Range<u32>,
     note: bool,
-) -> Result<(Report, Vec<(usize, Range<usize>)>), Vec<Finding>> {
+) -> Outcome {
     let program = launch.program;
     let checked = launch.mode != Mode::Fast;
     let seed = match launch.mode {

@@ -4,7 +4,7 @@
 //! published.
 
 use super::Fault;
-use super::lanes::{Batch, Lanes, Walk};
+use super::lanes::{Batch, Lanes, Number, Walk};
 use super::memory::{Reach, start};
 use super::numbers::*;
 use crate::kernel::*;
@@ -74,20 +74,22 @@ impl Reach<'_, '_> {
                 _ => self.ints(&operands, &x.over, |a, _| a.max(0)),
             };
         }
-        let f: fn(f32) -> f32 = match x.op {
-            Unary::Abs => f32::abs,
-            Unary::Exp => libm::expf,
-            Unary::Ln => libm::logf,
-            Unary::Sqrt => f32::sqrt,
-            Unary::Rsqrt => |x| 1.0 / x.sqrt(),
-            Unary::Reciprocal => |x| 1.0 / x,
-            Unary::Relu | Unary::Not => |x| if x < 0.0 { 0.0 } else { x },
-        };
-        self.floats(&operands, &x.over, |d, n| {
-            for (o, a) in d.out[..n].iter_mut().zip(&d.x[0]) {
-                *o = f(*a);
-            }
-        })
+        macro_rules! each {
+            ($f:expr) => {
+                self.floats(&operands, &x.over, |d, n| {
+                    d.out[..n].iter_mut().zip(&d.x[0]).for_each(|(o, a)| *o = $f(*a));
+                })
+            };
+        }
+        match x.op {
+            Unary::Abs => each!(f32::abs),
+            Unary::Exp => each!(libm::expf),
+            Unary::Ln => each!(libm::logf),
+            Unary::Sqrt => each!(f32::sqrt),
+            Unary::Rsqrt => each!(|x: f32| 1.0 / x.sqrt()),
+            Unary::Reciprocal => each!(|x: f32| 1.0 / x),
+            Unary::Relu | Unary::Not => each!(|x: f32| if x < 0.0 { 0.0 } else { x }),
+        }
     }
 
     fn binary(&mut self, x: &BinaryOp<Value>) -> Done {
@@ -272,34 +274,17 @@ impl Reach<'_, '_> {
     ) -> Done {
         let operands = [a, b.unwrap_or(a)];
         let elem = a.view.elem;
-        let scalar = if elem.is_float() { f64::from(round_to(elem, scalar)) } else { scalar.to_f64() };
         let (base, byte) = start(dst);
         let walk = Walk::new(&operands, over, elem);
-        // Truth of lanes that lie together, and where the first stands.
-        let mut truths: Vec<bool> = Vec::new();
-        let mut places: Vec<(usize, usize)> = Vec::new();
         let sources = if b.is_some() { &operands[..] } else { &operands[..1] };
-        self.each::<f64>(walk, None, sources, |lanes, batch| {
-            let [x, y, _] = &mut lanes.x;
-            if b.is_none() {
-                y[..batch.len()].fill(scalar);
+        match elem.is_float() {
+            true => {
+                let scalar = b.is_none().then(|| round_to(elem, scalar));
+                self.truths::<f32>(walk, dst, sources, scalar, cmp)?;
             }
-            for r in 0..batch.repeats {
-                places.push((walk.number(batch, r, 0, elem), truths.len()));
-                truths.extend(held(cmp, &x[r * batch.lanes..][..batch.lanes], &y[r * batch.lanes..]));
-            }
-        })?;
-        for (i, &(number, from)) in places.iter().enumerate() {
-            let to = places.get(i + 1).map_or(truths.len(), |next| next.1);
-            let truths = &truths[from..to];
-            let bytes = self.write(base, byte + (number / 8) as i64, truths.len().div_ceil(8))?;
-            // Repeats and chunks begin at whole bytes.
-            for (i, (truths, cell)) in truths.chunks(8).zip(bytes).enumerate() {
-                for (bit, &truth) in truths.iter().enumerate() {
-                    if walk.is_active(8 * i + bit) {
-                        *cell = *cell & !(1 << bit) | u8::from(truth) << bit;
-                    }
-                }
+            false => {
+                let scalar = b.is_none().then(|| scalar.to_f64());
+                self.truths::<f64>(walk, dst, sources, scalar, cmp)?;
             }
         }
         if self.checked {
@@ -309,6 +294,43 @@ impl Reach<'_, '_> {
                 if let Some(d) = self.defined_mut(base, byte + (bit / 8) as i64, 1) {
                     d[0] = if bit % 8 == 0 { u8::from(defined) } else { d[0] & u8::from(defined) };
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the truth of a comparison of two operands, or of one with a scalar: a bit for each lane.
+    fn truths<T: Number + PartialOrd>(
+        &mut self,
+        walk: Walk,
+        dst: &View<Value>,
+        sources: &[&Vector<Value>],
+        scalar: Option<T>,
+        cmp: Compare,
+    ) -> Done {
+        let (elem, (base, byte)) = (sources[0].view.elem, start(dst));
+        // Bytes of the bits of lanes that lie together: by the number of their first, and how many lanes.
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut places: Vec<(usize, usize)> = Vec::new();
+        self.each::<T>(walk, None, sources, |lanes, batch| {
+            let [x, y, _] = &mut lanes.x;
+            if let Some(scalar) = scalar {
+                y[..batch.len()].fill(scalar);
+            }
+            for r in 0..batch.repeats {
+                places.push((walk.number(batch, r, 0, elem), batch.lanes));
+                held(cmp, &x[r * batch.lanes..][..batch.lanes], &y[r * batch.lanes..], &mut bytes);
+            }
+        })?;
+        let mut bytes = &bytes[..];
+        for (number, lanes) in places {
+            let own;
+            (own, bytes) = bytes.split_at(lanes.div_ceil(8));
+            // Repeats and chunks begin at whole bytes.
+            let cells = self.write(base, byte + (number / 8) as i64, own.len())?;
+            for (i, (cell, truths)) in cells.iter_mut().zip(own).enumerate() {
+                let active = walk.active_bits(i, lanes);
+                *cell = *cell & !active | truths & active;
             }
         }
         Ok(())
@@ -328,24 +350,27 @@ impl Reach<'_, '_> {
         // Bits move, whatever number they are.
         let mut word = [0; 8];
         write_floats(elem, &[round_to(elem, scalar)], &mut word);
-        let mut other = [0];
-        read_ints(elem, &word[..elem.size() as usize], &mut other);
+        let mut other = [0u32];
+        Number::read(elem, &word[..elem.size() as usize], &mut other);
         let (base, byte) = start(mask);
         let walk = Walk::new(&operands, over, elem);
         let last = walk.batches().last().map_or(0, |b| walk.number(&b, b.repeats - 1, b.lanes, elem));
         let bits = self.read(base, byte, last.div_ceil(8))?.to_vec();
         let sources = if b.is_some() { &operands[1..] } else { &operands[1..2] };
-        self.each::<i64>(walk, Some(dst), sources, |lanes, batch| {
+        self.each::<u32>(walk, Some(dst), sources, |lanes, batch| {
             let Lanes { out, x: [x, y, _] } = lanes;
             if b.is_none() {
                 y[..batch.len()].fill(other[0]);
             }
             for r in 0..batch.repeats {
-                let first = walk.number(batch, r, 0, elem);
+                // Repeats and chunks begin at whole bytes.
+                let bits = &bits[walk.number(batch, r, 0, elem) / 8..];
                 let own = r * batch.lanes..(r + 1) * batch.lanes;
-                let lanes = out[own.clone()].iter_mut().zip(&x[own.clone()]).zip(&y[own]);
-                for (i, ((o, x), y)) in (first..).zip(lanes) {
-                    *o = if bits[i / 8] >> (i % 8) & 1 == 1 { *x } else { *y };
+                let (x, y) = (x[own.clone()].chunks(8), y[own.clone()].chunks(8));
+                for (((out, x), y), byte) in out[own].chunks_mut(8).zip(x).zip(y).zip(bits) {
+                    for (i, ((o, x), y)) in out.iter_mut().zip(x).zip(y).enumerate() {
+                        *o = if byte >> i & 1 == 1 { *x } else { *y };
+                    }
                 }
             }
         })?;
@@ -451,16 +476,22 @@ fn to_number(x: f64, elem: Elem, round: Round) -> f64 {
     }
 }
 
-/// Truth of a comparison, lane by lane.
-fn held<'x>(cmp: Compare, x: &'x [f64], y: &'x [f64]) -> impl Iterator<Item = bool> + use<'x> {
-    x.iter().zip(y).map(move |(x, y)| match cmp {
-        Compare::Lt => x < y,
-        Compare::Gt => x > y,
-        Compare::Eq => x == y,
-        Compare::Le => x <= y,
-        Compare::Ge => x >= y,
-        Compare::Ne => x != y,
-    })
+/// Appends the truth of a comparison, a bit for each lane, in whole bytes.
+fn held<T: PartialOrd>(cmp: Compare, x: &[T], y: &[T], to: &mut Vec<u8>) {
+    fn bits<T>(x: &[T], y: &[T], to: &mut Vec<u8>, holds: impl Fn(&T, &T) -> bool) {
+        to.extend(x.chunks(8).zip(y.chunks(8)).map(|(x, y)| {
+            let truths = x.iter().zip(y).enumerate();
+            truths.fold(0, |byte, (i, (x, y))| byte | u8::from(holds(x, y)) << i)
+        }));
+    }
+    match cmp {
+        Compare::Lt => bits(x, y, to, |x, y| x < y),
+        Compare::Gt => bits(x, y, to, |x, y| x > y),
+        Compare::Eq => bits(x, y, to, |x, y| x == y),
+        Compare::Le => bits(x, y, to, |x, y| x <= y),
+        Compare::Ge => bits(x, y, to, |x, y| x >= y),
+        Compare::Ne => bits(x, y, to, |x, y| x != y),
+    }
 }
 
 /// The larger; NaN if one is.
