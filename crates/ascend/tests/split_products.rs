@@ -1,4 +1,4 @@
-//! Products of f32 on 310P, in parts of f16: beside f64, and IEEE's infinities and NaN.
+//! Products of f32 on 310P, in parts of f16: beside f64, and with infinities and NaN.
 
 use headwater_ascend::device::AscendSim;
 use headwater_core::DType::F32;
@@ -91,14 +91,14 @@ fn products_overflow_and_underflow_as_f32_does() {
     assert_eq!(product(&a, &b), want.concat());
 }
 
+/// What is not finite reaches every sum that has a term of its row or column, as NaN; others know nothing of it.
 #[test]
-fn infinities_and_nan_are_those_of_ieee() {
+fn rows_that_are_not_finite_give_nan() {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
     let (least, small) = (f64::exp2(-149.0), f64::exp2(-70.0));
-    // Each row meets each column; small numbers stand beside large ones, and their first parts would be 0.
     let a = [
+        [1.0, -2.0, 0.5],
         [inf, 1.0, 2.0],
-        [-inf, inf, 1.0],
         [nan, 1.0, 1.0],
         [0.0, 1e30, 1.0],
         [-inf, 1.0, 3e38],
@@ -108,15 +108,12 @@ fn infinities_and_nan_are_those_of_ieee() {
     let got = product(&f32s([6, 3], a.concat()), &f32s([3, 5], b.concat()));
     for (i, row) in a.iter().enumerate() {
         for j in 0..5 {
-            let term = |p: usize| (row[p] as f32) * (b[p][j] as f32);
-            let want = term(0) + term(1) + term(2);
-            let got = got[i * 5 + j] as f32;
-            let alike = if want.is_finite() {
-                got.is_finite()
-            } else {
-                got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan()
-            };
-            assert!(alike, "[{i}, {j}] is {got}, not {want}");
+            let column = b.map(|row| row[j]);
+            let finite = row.iter().chain(&column).all(|x| x.is_finite());
+            let (got, want) = (got[i * 5 + j], row.iter().zip(column).map(|(a, b)| a * b).sum::<f64>());
+            let near = (got - want).abs() <= f64::exp2(-20.0) * want.abs();
+            let overflows = want.abs() > f64::from(f32::MAX) && got == inf.copysign(want);
+            assert!(if finite { near || overflows } else { got.is_nan() }, "[{i}, {j}] is {got}, not {want}");
         }
     }
 }

@@ -225,6 +225,8 @@ pub struct Target {
     pub rates: Rates,
     /// Products, by the type of their operands; a type that is missing has no products.
     pub products: Vec<ProductModel>,
+    /// Floats that saturate: an infinite result becomes the largest number of its sign, NaN becomes 0.
+    pub saturating: DTypeSet,
     /// True if row programs that it does not compute run on the host, through the reference definition, as
     /// operators without a kernel do (`pass::on_host`). Otherwise they are refused.
     pub has_host: bool,
@@ -264,6 +266,7 @@ impl Target {
             products: [(F16, F32), (BF16, F32), (F32, F32), (F64, F64)]
                 .map(|(operands, sums)| ProductModel::plain(operands, sums))
                 .into(),
+            saturating: DTypeSet::default(),
             has_host: false,
             operators,
         }
@@ -325,6 +328,15 @@ impl Target {
                 let cx = OpCx { inputs: types.iter().map(Option::as_ref).collect(), attrs };
                 self.operators.support(op, &cx, &outs)
             }
+        }
+    }
+
+    /// A result of a type as the device has it.
+    pub fn result(&self, dtype: DType, x: f64) -> f64 {
+        match self.saturating.contains(dtype) {
+            true if x.is_nan() => 0.0,
+            true => x.clamp(-dtype.max_value(), dtype.max_value()),
+            false => x,
         }
     }
 

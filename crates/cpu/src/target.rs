@@ -52,6 +52,7 @@ pub(crate) fn target(threads: usize, tier: Tier, kernels: Arc<Kernels>) -> Targe
         products: [(F16, F32), (BF16, F32), (F32, F32), (F64, F64)]
             .map(|(operands, sums)| ProductModel::plain(operands, sums))
             .into(),
+        saturating: DTypeSet::default(),
         has_host: true,
         operators: Arc::new(Supported { kernels, threads, tier }),
     }

@@ -265,7 +265,7 @@ pub fn check(model: &Model, golden: &Golden, precision: DType, device: &dyn Devi
         // terms.
         let derived = bounds[unfolded.outputs[output].value.0 as usize];
         let cancels = if derived > 0.0 { confidence * deviations[output] / derived } else { 0.0 };
-        let error = difference(t, want, cancels);
+        let error = difference(t, want, cancels, target);
         let bound = match t.dtype().is_float() {
             true if derived < LARGEST_BOUND => derived,
             true => LARGEST_BOUND,
@@ -503,8 +503,8 @@ fn norm(x: &[f64]) -> f64 {
 }
 
 /// Norm-wise relative difference; `terms` is the norm of what cancels. NaN equals NaN, infinities equal
-/// themselves.
-pub fn difference(got: &Tensor, want: &Tensor, terms: f64) -> f64 {
+/// themselves, and both equal what a target that saturates has in their place.
+fn difference(got: &Tensor, want: &Tensor, terms: f64, target: &Target) -> f64 {
     let (g, mut w) = (got.to_f64(), want.to_f64());
     // What the dtype cannot hold is infinite in it: masks add up the most negative numbers.
     let largest = got.dtype().max_value();
@@ -513,7 +513,8 @@ pub fn difference(got: &Tensor, want: &Tensor, terms: f64) -> f64 {
         let differ = g.iter().zip(&w).filter(|(a, b)| a != b).count();
         return differ as f64 / g.len().max(1) as f64;
     }
-    let same = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan());
+    let dtype = got.dtype();
+    let same = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan()) || a == target.result(dtype, b);
     let finite = |x: f64| if x.is_finite() { x } else { 0.0 };
     let apart: Vec<f64> = g.iter().zip(&w).map(|(&a, &b)| if same(a, b) { 0.0 } else { a - b }).collect();
     if apart.iter().any(|d| !d.is_finite()) {

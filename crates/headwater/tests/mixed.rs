@@ -8,7 +8,7 @@ use headwater::core::graph::{InputRole, OutputRole};
 use headwater::core::ops::update::master::{join, split};
 use headwater::core::pass::bound::error_bounds;
 use headwater::core::pass::precision::{Level, Policy, Settings, apply};
-use headwater::core::target::Target;
+use headwater::core::target::{DTypeSet, Target};
 use headwater::core::train::{Master, StateKey, update_graph};
 use headwater::core::{Builder, DType, Graph, Tensor, TensorType, pass};
 use headwater::cpu::Cpu;
@@ -289,7 +289,8 @@ fn updated(session: &Session, scale: f64) -> (f64, Vec<(String, Vec<u8>)>) {
     layout.buckets.iter().for_each(|b| {
         b.entries.iter().for_each(|e| drop(groups.of(&e.name, &TensorType::new(b.dtype, e.shape.clone()))))
     });
-    let graph = update_graph(layout, |g| groups.rule(g), Clip::default(), false).unwrap();
+    let graph =
+        update_graph(layout, |g| groups.rule(g), Clip::default(), false, DTypeSet::default()).unwrap();
     let numbers: BTreeMap<&str, f64> =
         groups.rule(0).scalars().into_iter().zip(groups.values(0, session.applied() + 1, LR)).collect();
     // `kind/bucket`: what a state of that kind holds for a parameter.

@@ -1,6 +1,7 @@
 //! Optimizers against PyTorch's recorded steps, and what clipping and skipping do, on the reference
 //! interpreter in f64.
 
+use headwater_core::target::DTypeSet;
 use headwater_core::train::{BucketLayout, BucketSize, update_graph};
 use headwater_core::{DType, Graph, Tensor, TensorType, reference};
 use headwater_runtime::optim::{Clip, Decay, Groups, Optimizer};
@@ -26,7 +27,7 @@ impl Run {
         let group = groups.of("0", &types[0]).unwrap();
         let layout =
             BucketLayout::new([("0", &types[0], group), ("1", &types[1], group)], BucketSize::UNLIMITED);
-        let graph = update_graph(&layout, |g| groups.rule(g), clip, false).unwrap();
+        let graph = update_graph(&layout, |g| groups.rule(g), clip, false, DTypeSet::default()).unwrap();
         let mut state: HashMap<String, Tensor> =
             graph.inputs.iter().map(|i| (i.name.clone(), Tensor::full(graph.ty(i.value), 0.0))).collect();
         for m in groups.rule(group).moments().into_iter().flatten() {

@@ -5,6 +5,7 @@ use headwater_core::graph::OutputRole;
 use headwater_core::ops::update::master::split;
 use headwater_core::pass::split_wide::{scalar_bytes, scalar_value};
 use headwater_core::plan::{Bindings, Plan};
+use headwater_core::target::DTypeSet;
 use headwater_core::train::{BucketLayout, BucketSize, Master, update_graph};
 use headwater_core::{DType, Graph, Tensor, TensorType, pass};
 use headwater_cpu::Cpu;
@@ -53,7 +54,14 @@ fn update_with(
     let named: Vec<_> = types.iter().enumerate().map(|(i, t)| (i.to_string(), t)).collect();
     let grouped = named.iter().map(|(name, t)| (name.as_str(), *t, groups.of(name, t).unwrap()));
     let layout = change(BucketLayout::new(grouped.collect::<Vec<_>>(), BucketSize::UNLIMITED).with_masters());
-    update_graph(&layout, |g| groups.rule(g), Clip { norm: Some(1.0), value: None }, false).unwrap()
+    update_graph(
+        &layout,
+        |g| groups.rule(g),
+        Clip { norm: Some(1.0), value: None },
+        false,
+        DTypeSet::default(),
+    )
+    .unwrap()
 }
 
 fn planned(graph: &Graph) -> Plan {
@@ -277,7 +285,7 @@ fn steps_too_small_for_bf16_count_on_average_if_rounded_stochastically() {
         let layout = BucketLayout::new([("p", &ty, group)], BucketSize::UNLIMITED);
         let layout = if stochastic { layout.with_stochastic_rounding() } else { layout };
         let graph = pass::fuse(
-            update_graph(&layout, |g| groups.rule(g), Clip::default(), false).unwrap(),
+            update_graph(&layout, |g| groups.rule(g), Clip::default(), false, DTypeSet::default()).unwrap(),
             Cpu::new(2).target(),
         )
         .unwrap();

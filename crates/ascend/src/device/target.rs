@@ -3,10 +3,10 @@
 use crate::chip::{Arch, Chip};
 use crate::host::memory::ALIGN;
 use crate::lower;
-use headwater_core::DType::{BF16, F32, F64, I64};
+use headwater_core::DType::{BF16, F16, F32, F64, I64};
 use headwater_core::TensorType;
 use headwater_core::ops::{OpCx, OpDef};
-use headwater_core::target::{MemorySpace, Operators, Port, Support, Target};
+use headwater_core::target::{DTypeSet, MemorySpace, Operators, Port, Support, Target};
 use std::sync::Arc;
 
 /// Operators of a chip.
@@ -44,7 +44,8 @@ impl Operators for Kernels {
 
 /// The target of a device with so many bytes of memory. No chip computes in f64 or i64: updates are computed in pairs of
 /// f32, and integers in i32 where they are proved to fit. Memory holds both; what has to compute in them otherwise does so
-/// on the host. 310P has no bf16, and multiplies f32 in parts of f16.
+/// on the host. 310P has no bf16, multiplies f32 in parts of f16,
+/// and saturates f16.
 pub(super) fn target(name: &str, arch: Arch, chip: Option<&'static Chip>, bytes: u64) -> Target {
     let space = if arch == Arch::P310 { "ddr" } else { "hbm" };
     let mut target = Target::generic(Arc::new(Kernels { chip }));
@@ -53,6 +54,9 @@ pub(super) fn target(name: &str, arch: Arch, chip: Option<&'static Chip>, bytes:
     if arch == Arch::P310 {
         target.products.retain(|p| !matches!(p.operands, BF16 | F32));
         target.products.push(lower::SPLIT);
+    }
+    if arch.saturates() {
+        target.saturating = DTypeSet::of(&[F16]);
     }
     target.has_host = true;
     target.memory.alignment = ALIGN;

@@ -7,8 +7,8 @@
 //! Dekker's ("A floating-point technique for extending the available precision", Numerische Mathematik 18, 1971), with
 //! f16 parts as Markidis et al. have them ("NVIDIA tensor core programmability, performance & precision", IPDPSW 2018).
 //!
-//! Infinities and NaN are parts h of their own and have no l; scales are those of the finite elements. No element but
-//! zero has an h of zero. So the sum of `h h` has IEEE's infinities and NaN, and the mixed terms are finite.
+//! f16 saturates on this chip, so that parts are finite. A row or column with an infinity or a NaN has NaN for its scale,
+//! and so are all sums of its terms.
 
 use super::launch::Refusal;
 use super::sequence::{Sequence, Tensor};
@@ -35,7 +35,7 @@ const PICKED: usize = 256;
 struct Parts {
     /// `[batch…, rows or more, 3 · pitch]`: h, then the two factors of the mixed terms.
     packed: Tensor,
-    /// Inverse of the scale: `[batch…, rows]`.
+    /// Inverse of the scale: `[batch…, rows]`; NaN for rows that are not finite.
     scale: Tensor,
     /// Elements from one part to the next, at least `len`.
     pitch: usize,
@@ -89,8 +89,9 @@ impl Sequence<'_> {
         let one = || float(1.0);
         let first = program.expr(&(x(0).min(one()) * x(1).max(one())), &[of_row, of_column]);
         let second = program.expr(&(x(0).max(one()) * x(1).min(one())), &[of_row, of_column]);
-        let sum = (x(0) + x(1) * f64::exp2(-11.0)) * x(2) * x(3);
-        let mut sum = program.expr(&sum, &[large, small, first, second]);
+        // Minima and maxima of NaN are not stated for the chip: it comes by a term of its own.
+        let sum = (x(0) + x(1) * f64::exp2(-11.0)) * x(2) * x(3) + (x(4) + x(5)) * 0.0;
+        let mut sum = program.expr(&sum, &[large, small, first, second, of_row, of_column]);
         let scales = [batched(&left.scale, batch)?, batched(&right.scale, batch)?];
         let mut reads = vec![&sums[0], &sums[1], &scales[0], &scales[1]];
         if let Some(bias) = bias {
@@ -106,9 +107,8 @@ impl Sequence<'_> {
         Ok(())
     }
 
-    /// Splits the rows of `[batch…, rows, columns]`. `places`: parts at which h, without infinities and NaN, and l stand
-    /// as factors of the mixed terms. Matrices that repeat are split once. They have `least` rows at least, of zeros where
-    /// they have fewer.
+    /// Splits the rows of `[batch…, rows, columns]`. `places`: parts at which h and l stand as factors of the mixed terms.
+    /// Matrices that repeat are split once. They have `least` rows at least, of zeros where they have fewer.
     fn split(&mut self, t: &Tensor, places: [usize; 2], least: usize) -> Result<Parts, Refusal> {
         let layout = &t.view.layout;
         let rank = layout.shape.rank();
@@ -139,8 +139,12 @@ impl Sequence<'_> {
         let mut b = RowBuilder::new(&lead, &[width]);
         let all = Access::identity(rank);
         let read = b.read(F32, all.clone());
-        let finite = b.expr(&x(0).abs().lt(float(f64::INFINITY)), &[read]);
-        let size = b.expr(&x(1).select(x(0).abs(), float(0.0)), &[read, finite]);
+        // 0, or NaN.
+        let nothing = b.expr(&(x(0) * 0.0), &[read]);
+        let nothing = b.sum(nothing);
+        let finite = x(0).abs().lt(float(f64::INFINITY)).select(x(0), float(0.0));
+        let finite = b.expr(&finite, &[read]);
+        let size = b.expr(&x(0).abs(), &[finite]);
         let largest = b.reduce(Reduce::Max, size);
         // The power of two at or below it; 2⁻¹¹² at least, so that the scale is a normal number.
         let exponent = Expr::Int(0x7f80_0000);
@@ -151,18 +155,16 @@ impl Sequence<'_> {
             .from_bits()
             .max(float(f64::exp2(-112.0)));
         let power = b.expr(&power, &[largest]);
-        let inverse = b.expr(&(x(0) * f64::exp2(-14.0)), &[power]);
+        let inverse = b.expr(&(x(0) * f64::exp2(-14.0) + x(1)), &[power, nothing]);
         let factor = b.expr(&(float(f64::exp2(14.0)) / x(0)), &[power]);
-        let scaled = b.expr(&(x(0) * x(1)), &[read, factor]);
+        let scaled = b.expr(&(x(0) * x(1)), &[finite, factor]);
         let least = f64::exp2(-24.0);
         let smallest = (x(1) * f64::exp2(127.0)).min(float(least)).max(float(-least));
         let rounded = x(0).cast(F16);
-        let high = b.expr(&rounded.clone().eq(float(0.0)).select(smallest, rounded), &[scaled, read]);
-        let own = b.expr(&x(1).select(x(0), float(0.0)), &[high, finite]);
-        let low = x(2).select((x(0) - x(1)) * 2048.0, float(0.0));
-        let low = b.expr(&low, &[scaled, high, finite]);
+        let high = b.expr(&rounded.clone().eq(float(0.0)).select(smallest, rounded), &[scaled, finite]);
+        let low = b.expr(&((x(0) - x(1)) * 2048.0), &[scaled, high]);
         let mut writes = Vec::new();
-        for (part, value) in [(0, high), (places[0], own), (places[1], low)] {
+        for (part, value) in [(0, high), (places[0], high), (places[1], low)] {
             b.store(F16, all.clone(), value);
             writes.push(packed.part(rank - 2, 0, rows)?.part(rank - 1, part * pitch, width)?);
         }

@@ -138,6 +138,7 @@ impl Reach<'_, '_> {
                     self.must_be_defined("c", x.c.base, at + (i * SIDE * size) as i64, width * size)?;
                 }
             }
+            let saturates = self.saturates(elem);
             let sums = self.write(x.c.base, at, bytes)?;
             let panel = panel.as_chunks::<SIDE>().0;
             for first in (0..m).step_by(ROWS) {
@@ -156,7 +157,10 @@ impl Reach<'_, '_> {
                 // Rows behind the last are computed as the last and not used.
                 let a = std::array::from_fn(|i| &left[(first + i.min(rows - 1)) * k..][..k]);
                 multiply(&mut c, a, panel);
-                for (i, c) in c[..rows].iter().enumerate() {
+                for (i, c) in c[..rows].iter_mut().enumerate() {
+                    if saturates {
+                        saturate(&mut c[..width]);
+                    }
                     let to = &mut sums[(first + i) * SIDE * size..][..width * size];
                     write_floats(elem, &c[..width], to);
                 }

@@ -15,6 +15,8 @@ pub trait Number: Copy + Default + Send + 'static {
     fn read(elem: Elem, from: &[u8], to: &mut [Self]);
     /// Writes elements.
     fn write(elem: Elem, from: &[Self], to: &mut [u8]);
+    /// Makes results of f16 those of saturation mode. Bits are moved as they are.
+    fn saturate(_: &mut [Self]) {}
     /// The room for them.
     fn room(room: &mut LaneRoom) -> &mut Option<Box<Lanes<Self>>>;
 }
@@ -27,6 +29,10 @@ impl Number for f32 {
 
     fn write(elem: Elem, from: &[f32], to: &mut [u8]) {
         write_floats(elem, from, to);
+    }
+
+    fn saturate(results: &mut [f32]) {
+        saturate(results);
     }
 
     fn room(room: &mut LaneRoom) -> &mut Option<Box<Lanes<f32>>> {
@@ -131,6 +137,10 @@ impl Number for f64 {
                 }
             }
         }
+    }
+
+    fn saturate(results: &mut [f64]) {
+        results.iter_mut().for_each(|x| *x = saturated(*x));
     }
 
     fn room(room: &mut LaneRoom) -> &mut Option<Box<Lanes<f64>>> {
@@ -300,10 +310,11 @@ impl Reach<'_, '_> {
                 self.read_lanes(&walk, v, &batch, to)?;
             }
             f(&mut lanes, &batch);
-            match dst {
-                Some(dst) => self.write_lanes(&walk, dst, &batch, &lanes.out),
-                None => Ok(()),
+            let Some(dst) = dst else { return Ok(()) };
+            if self.saturates(dst.view.elem) {
+                T::saturate(&mut lanes.out[..batch.len()]);
             }
+            self.write_lanes(&walk, dst, &batch, &lanes.out)
         });
         *T::room(&mut self.local.lanes) = Some(lanes);
         done

@@ -2,8 +2,9 @@
 
 use super::Fault;
 use super::lane_room::LaneRoom;
+use super::numbers::saturated;
 use crate::finding::Rule;
-use crate::kernel::{Base, Buffer, Param, Program, Space, Value, View};
+use crate::kernel::{Base, Buffer, Elem, Param, Program, Space, Value, View};
 use std::ops::Range;
 
 /// Content of unwritten memory of a core in checked runs: as halves and floats, a number that stands out.
@@ -306,6 +307,17 @@ impl Reach<'_, '_> {
             Memory::Local(space) => &mut self.local.defined[space],
         };
         defined.get_mut(at..at + len)
+    }
+
+    /// True for results that saturate on the program's chip.
+    #[inline]
+    pub fn saturates(&self, elem: Elem) -> bool {
+        elem == Elem::F16 && self.program.arch.saturates()
+    }
+
+    /// A result as its type has it, but for rounding.
+    pub fn result(&self, elem: Elem, x: f64) -> f64 {
+        if self.saturates(elem) { saturated(x) } else { x }
     }
 
     /// Marks bytes as written, or as holding nothing.

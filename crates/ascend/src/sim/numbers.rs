@@ -93,6 +93,22 @@ fn f32_to_bf16(x: f32) -> u16 {
     (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { nearest }) as u16
 }
 
+/// Largest number of f16.
+const LARGEST: f32 = 65504.0;
+
+/// A result of f16 as saturation mode has it.
+pub fn saturated(x: f64) -> f64 {
+    let largest = f64::from(LARGEST);
+    if x.is_nan() { 0.0 } else { x.clamp(-largest, largest) }
+}
+
+/// The same of several.
+pub fn saturate(results: &mut [f32]) {
+    for x in results {
+        *x = if x.is_nan() { 0.0 } else { x.clamp(-LARGEST, LARGEST) };
+    }
+}
+
 /// Reads one integer.
 pub fn read_int(elem: Elem, b: &[u8]) -> i64 {
     let mut bytes = [0; 8];
@@ -320,6 +336,22 @@ mod tests {
                 assert_eq!(f32_to_bf16(x), bf16::from_f32(x).to_bits(), "{x:e}");
                 assert_eq!(f32_to_f16(x), f16::from_f32(x).to_bits(), "{x:e}");
             }
+        }
+    }
+
+    #[test]
+    fn saturation_changes_what_f16_lacks() {
+        let cases = [
+            (1.0, 1.0),
+            (-65519.0, -65504.0),
+            (65520.0, 65504.0),
+            (f32::NEG_INFINITY, -65504.0),
+            (f32::NAN, 0.0),
+        ];
+        for (x, want) in cases {
+            let mut results = [0.5, x];
+            saturate(&mut results);
+            assert_eq!((results, saturated(x.into())), ([0.5, want], want.into()), "{x}");
         }
     }
 

@@ -109,6 +109,7 @@ impl Reach<'_, '_> {
         self.must_be_defined("what is there", to.0, to.1, len)?;
         let bytes = self.read(from.0, from.1, len)?.to_vec();
         let size = elem.size() as usize;
+        let saturates = self.saturates(elem);
         for (there, new) in self.write(to.0, to.1, len)?.chunks_mut(size).zip(bytes.chunks(size)) {
             if elem.is_float() {
                 let (mut a, mut b) = ([0.0], [0.0]);
@@ -119,7 +120,11 @@ impl Reach<'_, '_> {
                     AtomicOp::Max => a[0].max(b[0]),
                     AtomicOp::Min => a[0].min(b[0]),
                 };
-                write_floats(elem, &[x], there);
+                let mut result = [x];
+                if saturates {
+                    saturate(&mut result);
+                }
+                write_floats(elem, &result, there);
             } else {
                 let (a, b) = (read_int(elem, there), read_int(elem, new));
                 let x = match op {
@@ -385,21 +390,26 @@ impl Reach<'_, '_> {
             && (src.elem, dst.elem.is_float(), relu) == (Elem::F32, true, false)
         {
             let ends = ((src.base, from, count * a), (dst.base, to, count * b));
+            let saturates = self.saturates(dst.elem);
             if let Some((source, target)) = self.between(ends.0, ends.1)? {
                 let mut numbers = [0.0; 256];
                 for (source, target) in source.chunks(256 * a).zip(target.chunks_mut(256 * b)) {
                     let numbers = &mut numbers[..source.len() / a];
                     read_floats(src.elem, source, numbers);
+                    if saturates {
+                        saturate(numbers);
+                    }
                     write_floats(dst.elem, numbers, target);
                 }
                 return Ok(());
             }
         }
         let source = self.read(src.base, from, count * a)?;
+        let numbers: Vec<f64> = source.chunks(a).map(|x| read_number(src.elem, x)).collect();
         let mut out = vec![0; count * b];
-        for (x, y) in source.chunks(a).zip(out.chunks_mut(b)) {
-            let x = read_number(src.elem, x);
-            write_number(dst.elem, if relu && x < 0.0 { 0.0 } else { x }, Round::Rint, y);
+        for (x, y) in numbers.into_iter().zip(out.chunks_mut(b)) {
+            let x = self.result(dst.elem, if relu && x < 0.0 { 0.0 } else { x });
+            write_number(dst.elem, x, Round::Rint, y);
         }
         if matches!(dst.base, Base::Param(_)) {
             self.must_be_defined("src", src.base, from, count * a)?;

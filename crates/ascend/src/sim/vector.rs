@@ -417,6 +417,7 @@ impl Reach<'_, '_> {
             for ((g, to), numbers) in results.chunks_mut(width).enumerate().zip(numbers.chunks(group)) {
                 let active = |i: usize| g * group + i < walk.lanes && walk.is_active(g * group + i);
                 let (value, index) = reduced(x.op, elem, numbers, &active);
+                let value = self.result(elem, value.into()) as f32;
                 let (low, high) = to.split_at_mut(size.min(to.len()));
                 let place = if size == 2 { Elem::U16 } else { Elem::U32 };
                 match x.order {

@@ -237,9 +237,12 @@ pub static STAGES: [Stage; 20] = [
         exactness: None,
         summary: "adds gradients to sums over micro-batches, in f32 or wider",
         runs: |o, _| o.goal == Goal::Train,
-        run: |c, o, _| {
+        run: |c, o, target| {
             c.gradients = gradients(&c.graph)?;
-            if o.accumulate { rewrite(c, train::accumulate) } else { Ok(()) }
+            match o.accumulate {
+                true => rewrite(c, |g| train::accumulate(g, target.saturating)),
+                false => Ok(()),
+            }
         },
     },
     Stage {

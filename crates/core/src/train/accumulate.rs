@@ -3,15 +3,18 @@
 use super::key::StateKey;
 use crate::diagnostic::Result;
 use crate::graph::{Builder, Def, Graph, InputRole, OutputRole, Phase};
+use crate::ops::update::unsaturate::UNSATURATE;
+use crate::target::DTypeSet;
 use crate::tensor::TensorType;
 use crate::{DType, fail};
 
 /// Turns gradients into additions to their sums, in f32 or wider: inputs named by [`StateKey::gradient`]. Each
 /// comes right behind what makes the gradient: so it frees the gradient's memory, and the sum is complete early.
+/// Gradients of dtypes in `saturating` count as infinite where they are the largest number.
 ///
 /// # Errors
 /// `Graph` for a gradient of something other than an input.
-pub fn accumulate(graph: Graph) -> Result<Graph> {
+pub fn accumulate(graph: Graph, saturating: DTypeSet) -> Result<Graph> {
     let made = graph.nodes.len();
     let forward = graph.nodes.iter().rposition(|n| n.phase == Phase::Forward).unwrap_or(0);
     // For each added node, the one that it comes behind.
@@ -31,8 +34,11 @@ pub fn accumulate(graph: Graph) -> Result<Graph> {
         let name = StateKey::gradient(&b.graph().inputs[input].name).to_string();
         let ty = b.ty(gradient).clone();
         let wide = if ty.dtype == DType::F64 { DType::F64 } else { DType::F32 };
-        let sum = b.input(name, TensorType::new(wide, ty.shape), InputRole::State);
-        let gradient = b.cast(gradient, wide)?;
+        let sum = b.input(name, TensorType::new(wide, ty.shape.clone()), InputRole::State);
+        let gradient = match saturating.contains(ty.dtype) {
+            true => b.call(&UNSATURATE, &[gradient])?,
+            false => b.cast(gradient, wide)?,
+        };
         let new = b.add(sum, gradient)?;
         behind.resize(b.graph().nodes.len() - made, after);
         let output = &mut b.graph_mut().outputs[i];

@@ -15,6 +15,8 @@ use crate::ops::update::master::{MASTER_JOIN, MASTER_SPLIT};
 use crate::ops::update::moment_codes::{DEQUANTIZE_BLOCK, QUANTIZE_BLOCK};
 use crate::ops::update::rows::{GATHER_ROWS, UPDATE_ROWS};
 use crate::ops::update::stochastic_round::STOCHASTIC_ROUND;
+use crate::ops::update::unsaturate::UNSATURATE;
+use crate::target::DTypeSet;
 use crate::{Attrs, Builder, DType, Error, Graph, Result, TensorType, ValueId};
 
 /// A quantity that an optimizer keeps for each parameter, in f32 or wider.
@@ -116,7 +118,8 @@ pub const APPLIED: usize = 2;
 /// Its inputs are named by [`StateKey`]: `Unscale` (f64), and for each bucket its parameters, gradients,
 /// masters, moments and scalars. Its first outputs are the norm of the unscaled gradients (f64) and the
 /// largest magnitude of the gradients as they lie in memory (f64). The third tells whether the step was
-/// applied: it is not if the norm is not finite. In a table with a sparse gradient, the rows that have one
+/// applied: it is not if the norm is not finite. Gradients of dtypes in `saturating` count as infinite
+/// where they are the largest number. In a table with a sparse gradient, the rows that have one
 /// are stepped. All that is kept of the others stays as it is. `rule` gives the rule of a group of settings.
 /// `accumulated`: gradients are held in [`Bucket::wide`], not in the parameters' dtype.
 ///
@@ -127,6 +130,7 @@ pub fn update_graph<'a>(
     rule: impl Fn(usize) -> &'a dyn UpdateRule,
     clip: Clip,
     accumulated: bool,
+    saturating: DTypeSet,
 ) -> Result<Graph> {
     let mut b = Builder::new();
     b.phase = Phase::Update;
@@ -136,7 +140,8 @@ pub fn update_graph<'a>(
     for (i, bucket) in layout.buckets.iter().enumerate() {
         let dtype = if accumulated { bucket.wide() } else { bucket.dtype };
         let g = input(&mut b, StateKey::Bucket(i, Kept::Gradients), bucket.gradients(dtype));
-        let stats = b.apply(&GRADIENT_STATISTICS, &[Some(g)], Attrs::new())?;
+        let measured = if saturating.contains(dtype) { b.call(&UNSATURATE, &[g])? } else { g };
+        let stats = b.apply(&GRADIENT_STATISTICS, &[Some(measured)], Attrs::new())?;
         gradients.push((g, stats[0]));
         // Sums over blocks are in f64: a narrow sum of millions of them would lose the small ones.
         squares.push(b.cast(stats[0], DType::F64)?);

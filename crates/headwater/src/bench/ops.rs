@@ -7,7 +7,7 @@ use crate::core::graph::{InputRole, OutputRole};
 use crate::core::ops::case::Sample;
 use crate::core::ops::{Case, attention, conv, create, index, linear, loss, norm, pointwise, view};
 use crate::core::plan::Bindings;
-use crate::core::target::Target;
+use crate::core::target::{DTypeSet, Target};
 use crate::core::train::{BucketLayout, BucketSize, Master, update_graph};
 use crate::core::{Builder, DType, Graph, OpDef, TensorType, ValueId, pass};
 use crate::cpu::limits::Limits;
@@ -262,7 +262,7 @@ impl Entry {
                 let layout = BucketLayout::new(parameters, BucketSize::UNLIMITED);
                 let layout = if *masters { layout.with_masters() } else { layout };
                 let clip = Clip { norm: Some(1.0), value: None };
-                let graph = update_graph(&layout, |g| groups.rule(g), clip, false)?;
+                let graph = update_graph(&layout, |g| groups.rule(g), clip, false, DTypeSet::default())?;
                 // The gradient is read twice: it must all be seen before any of it is used. Moments are f32.
                 let bucket = &layout.buckets[0];
                 let weight = match bucket.master {

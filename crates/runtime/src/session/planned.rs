@@ -142,7 +142,13 @@ impl Planned {
         let updating = |graph: Graph| {
             bound(graph, &graphs::update(), target, |compiled| Interface::bind(&state, &compiled.graph))
         };
-        let update = updating(update_graph(&layout, |g| groups.rule(g), settings.clip, accumulate)?)?;
+        let update = updating(update_graph(
+            &layout,
+            |g| groups.rule(g),
+            settings.clip,
+            accumulate,
+            target.saturating,
+        )?)?;
         let zero = accumulate.then(|| updating(zero_graph(&layout)?)).transpose()?;
         let (groups, update) = (Some(groups), Some(update));
         let planned =

@@ -37,6 +37,7 @@ operators! {
     segment: SEGMENT_SUM, SEGMENT_SUM_PAIR, SEGMENT_SPREAD;
     sgd: SGD;
     stochastic_round: STOCHASTIC_ROUND;
+    unsaturate: UNSATURATE;
 }
 
 /// Type rule of an optimizer whose inputs `0` and `2..scalars.start` (as far as given) are replaced: the
