@@ -37,7 +37,8 @@ fn run(name: &str, build: impl FnOnce() -> Graph) -> Result<()> {
     let mut total = 0.0;
     timed("verify", &mut total, || verify(&graph))?;
     // Every stage that a training step in mixed precision with summed micro-batches goes through.
-    let precision = PrecisionSettings { level: Level::O1, ..Settings::default() }.properties(&Target::default())?;
+    let precision = PrecisionSettings { level: Level::O1, ..PrecisionSettings::default() }
+        .properties(&Target::default())?;
     let (clock, total) = (Cell::new(Instant::now()), Cell::new(total));
     let watch = |stage: &'static Stage, made: &Snapshot| {
         let seconds = clock.get().elapsed().as_secs_f64();

@@ -56,8 +56,9 @@ fn names_are_unique_and_forms_meet() {
 
 #[test]
 fn every_stages_text_reads_back() {
-    let precision =
-        PrecisionSettings { level: Level::O2, ..Settings::default() }.properties(&Target::default()).unwrap();
+    let precision = PrecisionSettings { level: Level::O2, ..PrecisionSettings::default() }
+        .properties(&Target::default())
+        .unwrap();
     for options in [
         Options { precision, accumulate: true, ..Options::default() },
         Options { upcast: Some(DType::F64), all_outputs: true, ..Options::default() },

@@ -144,7 +144,12 @@ impl Inspection {
 ///
 /// # Errors
 /// Refusals of the passes; `Config` for settings out of range.
-pub fn inspect(model: &Model, bound: &BoundModel, device: &dyn Device, settings: &Training) -> Result<Inspection> {
+pub fn inspect(
+    model: &Model,
+    bound: &BoundModel,
+    device: &dyn Device,
+    settings: &Training,
+) -> Result<Inspection> {
     let p = &settings.precision.properties(device.target())?;
     let first = bound.graph.outputs.iter().find(|o| o.role == OutputRole::User);
     let first = bound.graph.ty(first.context("the model returns nothing")?.value);

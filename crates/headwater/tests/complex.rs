@@ -4,6 +4,7 @@ use headwater::check::check;
 use headwater::core::DType;
 use headwater::core::pass;
 use headwater::core::pass::precision::{Level, PrecisionSettings};
+use headwater::core::target::Target;
 use headwater::cpu::Cpu;
 use headwater::curve::follow;
 use headwater::golden::{Golden, Kind};
@@ -83,8 +84,9 @@ fn every_level_of_mixed_precision_takes_them() {
             for dtype in [DType::F16, DType::BF16] {
                 let settings =
                     PrecisionSettings { level, dtype: Some(dtype), ..PrecisionSettings::default() };
-                let mixed = pass::precision::apply(&bound.graph, &settings.properties().unwrap())
-                    .unwrap_or_else(|e| panic!("{name} at {settings:?}: {e}"));
+                let mixed =
+                    pass::precision::apply(&bound.graph, &settings.properties(&Target::default()).unwrap())
+                        .unwrap_or_else(|e| panic!("{name} at {settings:?}: {e}"));
                 let graph = pass::decompose(mixed.graph).unwrap();
                 let loss = graph.outputs[0].value;
                 pass::differentiate(graph, loss).unwrap_or_else(|e| panic!("{name} at {settings:?}: {e}"));

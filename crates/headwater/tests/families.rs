@@ -1,9 +1,11 @@
 //! Nine families of real models, in both exported forms, against what PyTorch computed.
 
-use headwater::check::{CheckReport, check};
+use headwater::check::{Compared, check};
 use headwater::core::DType;
+use headwater::core::device::Device;
 use headwater::cpu::Cpu;
 use headwater::curve::follow;
+use headwater::devices;
 use headwater::golden::{Golden, Kind};
 use headwater::model::Model;
 use std::path::PathBuf;
@@ -20,34 +22,49 @@ fn open(family: &str, form: &str) -> (Model, Golden) {
     (model, golden)
 }
 
-fn run(family: &str, form: &str, precision: DType) -> CheckReport {
+/// What is wrong with a family's model at a precision on a device: everything is within its derived bound, nothing is
+/// missing, and outputs, gradients and buffers are within `limit`.
+fn wrong(family: &str, form: &str, precision: DType, device: &dyn Device, limit: f64) -> Vec<String> {
     let (model, golden) = open(family, form);
-    check(&model, &golden, precision, &Cpu::new(2)).unwrap_or_else(|e| panic!("{family}.{form}: {e:#}"))
+    let name = format!("{family}.{form} in {precision} on {}", device.name());
+    let report = check(&model, &golden, precision, device).unwrap_or_else(|e| panic!("{name}: {e:#}"));
+    assert!(report.of(Kind::Gradient).count() > 5, "{name}: compared too few gradients");
+    assert!(report.of(Kind::Node).count() > 5, "{name}: compared too few nodes");
+    let missing = report.missing.iter().map(|m| format!("{name}: {m}"));
+    let unmatched = report.unmatched.iter().map(|m| format!("{name}: no node {m}"));
+    let differs = |c: &&Compared| !c.passed || (c.kind != Kind::Node && c.error > limit);
+    let differ = report
+        .compared
+        .iter()
+        .filter(differs)
+        .map(|c| format!("{name}: {:?} {}: error {:e}, bound {:e}", c.kind, c.name, c.error, c.bound));
+    missing.chain(unmatched).chain(differ).collect()
 }
 
-/// Everything is within its derived bound, nothing is missing, and outputs, gradients and buffers are within
-/// `limit`.
+/// Every family in both forms on the CPU.
 fn agrees(precision: DType, limit: f64) {
-    let mut wrong = Vec::new();
-    for family in FAMILIES {
-        for form in ["train", "core"] {
-            let report = run(family, form, precision);
-            assert!(report.of(Kind::Gradient).count() > 5, "{family}.{form} compared too few gradients");
-            assert!(report.of(Kind::Node).count() > 5, "{family}.{form} compared too few nodes");
-            wrong.extend(report.missing.iter().map(|m| format!("{family}.{form}: {m}")));
-            wrong.extend(report.unmatched.iter().map(|m| format!("{family}.{form}: no node {m}")));
-            for c in &report.compared {
-                if !c.passed || (c.kind != Kind::Node && c.error > limit) {
-                    let (name, error, bound) = (&c.name, c.error, c.bound);
-                    wrong.push(format!(
-                        "{family}.{form}: {:?} {name}: error {error:e}, bound {bound:e}",
-                        c.kind
-                    ));
-                }
+    let cpu = Cpu::new(2);
+    let all = FAMILIES.iter().flat_map(|family| ["train", "core"].map(|form| (family, form)));
+    let wrong: Vec<String> =
+        all.flat_map(|(family, form)| wrong(family, form, precision, &cpu, limit)).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Some families on simulated NPUs, in every precision that their products have. Derived bounds are all that limits them:
+/// of 8 and 11 bits they are wide.
+fn agree_on_chips(families: &[&str]) {
+    let mut found = Vec::new();
+    for (chip, precisions) in
+        [("910b1", &[DType::F32, DType::F16, DType::BF16][..]), ("310p", &[DType::F32, DType::F16])]
+    {
+        let device = devices::open(&format!("ascend-sim:{chip}"), 2).unwrap();
+        for &precision in precisions {
+            for family in families {
+                found.extend(wrong(family, "train", precision, device.as_ref(), f64::INFINITY));
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
@@ -58,6 +75,18 @@ fn every_family_agrees_in_f64() {
 #[test]
 fn every_family_agrees_in_f32() {
     agrees(DType::F32, 1e-4);
+}
+
+#[test]
+fn two_families_agree_on_simulated_chips() {
+    agree_on_chips(&["vit", "llama"]);
+}
+
+/// Takes minutes: `.ci/long` runs it.
+#[test]
+#[ignore = "minutes"]
+fn every_family_agrees_on_simulated_chips() {
+    agree_on_chips(&FAMILIES);
 }
 
 #[test]

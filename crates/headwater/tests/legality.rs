@@ -42,8 +42,9 @@ fn every_pass_keeps_real_models_legal() {
         let at = |pass: &str| format!("{} after {pass}", path.file_name().unwrap().display());
         let registry = &model.registry;
         sound(&at("import"), &bound.graph, registry);
-        let precision =
-            PrecisionSettings { level: Level::O1, ..Settings::default() }.properties(&Target::default()).unwrap();
+        let precision = PrecisionSettings { level: Level::O1, ..PrecisionSettings::default() }
+            .properties(&Target::default())
+            .unwrap();
         for options in [
             Options { accumulate: true, ..Options::default() },
             Options { precision, ..Options::default() },

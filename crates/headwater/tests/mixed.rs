@@ -7,7 +7,7 @@ use headwater::core::evaluate;
 use headwater::core::graph::{InputRole, OutputRole};
 use headwater::core::ops::update::master::{join, split};
 use headwater::core::pass::bound::error_bounds;
-use headwater::core::pass::precision::{Level, Policy, Settings, apply};
+use headwater::core::pass::precision::{Level, Policy, PrecisionSettings, apply};
 use headwater::core::target::{DTypeSet, Target};
 use headwater::core::train::{Master, StateKey, update_graph};
 use headwater::core::{Builder, DType, Graph, Tensor, TensorType, pass};

@@ -285,9 +285,10 @@ fn images_beside_sequences_are_changed_and_those_that_are_cut_are_refused() {
         let sampler = feeding.sampler(Order::Sequential, LastBatch::Drop).unwrap();
         let at = feeding.feeds(0).iter().position(|f| f.input == name).unwrap();
         for (sample, batch) in Loader::new(feeding, sampler, 0).unwrap().take(n).enumerate() {
+            let words = 1 + sample % 4;
             let planes = match name {
                 "image" => 1,
-                _ if 1 + sample % 4 <= 2 => 2,
+                _ if words <= 2 => 2,
                 _ => length,
             };
             let stored = sizes[1] * 6;

@@ -139,7 +139,7 @@ fn lasting(session: &Session) -> Vec<Vec<u8>> {
 }
 
 /// Nodes of the graph that faults are numbered in.
-fn differentiated(graph: &Graph, precision: &Settings) -> Graph {
+fn differentiated(graph: &Graph, precision: &PrecisionSettings) -> Graph {
     let mixed =
         pass::precision::apply(graph, &precision.properties(&Target::default()).unwrap()).unwrap().graph;
     let mut decomposed = pass::decompose(mixed).unwrap();

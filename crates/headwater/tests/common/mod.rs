@@ -1,9 +1,11 @@
 //! Short runs on the digits.
 
+use headwater::core::device::Device;
 use headwater::cpu::Cpu;
 use headwater::import::Dims;
 use headwater::model::Model;
 use headwater::runtime::TrainConfig;
+use headwater::runtime::trainer::Event;
 use headwater::train::with_trainer;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +14,9 @@ use std::sync::atomic::AtomicBool;
 /// What a run ended with.
 pub struct Run {
     pub losses: Vec<f64>,
+    /// Whether each step was applied. Not every test asks.
+    #[allow(dead_code)]
+    pub applied: Vec<bool>,
     /// Names and bytes of parameters.
     pub tensors: Vec<(String, Vec<u8>)>,
     /// Bytes of the arena. Not every test asks.
@@ -30,8 +35,14 @@ impl Run {
     }
 }
 
-/// Four steps of two batches of 32, as `set` wants them.
+/// Four steps of two batches of 32 on the CPU, as `set` wants them.
+#[allow(dead_code)]
 pub fn train(threads: usize, set: impl FnOnce(&mut TrainConfig)) -> Run {
+    train_on(Arc::new(Cpu::new(threads)), set)
+}
+
+/// The same on a device.
+pub fn train_on(device: Arc<dyn Device>, set: impl FnOnce(&mut TrainConfig)) -> Run {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits-vit");
     let model = Model::open(&folder.join("digits_vit.pt2")).unwrap();
     let mut config = TrainConfig {
@@ -44,13 +55,20 @@ pub fn train(threads: usize, set: impl FnOnce(&mut TrainConfig)) -> Run {
     config.data.train = folder.join("train.safetensors");
     config.accumulate = 2;
     set(&mut config);
-    with_trainer(&model, Dims::new(), config, Arc::new(Cpu::new(threads)), false, |trainer, _| {
-        let summary = trainer.run(&mut [], &AtomicBool::new(false))?;
+    with_trainer(&model, Dims::new(), config, device, false, |trainer, _| {
+        let mut applied = Vec::new();
+        let mut note = |event: &Event| -> headwater::runtime::Result<()> {
+            if let Event::Step(step) = event {
+                applied.push(step.applied);
+            }
+            Ok(())
+        };
+        let summary = trainer.run(&mut [&mut note], &AtomicBool::new(false))?;
         let session = trainer.session();
         let tensors = session.tensors().iter().map(|t| Ok((t.name.clone(), session.read(t)?)));
         let tensors = tensors.collect::<anyhow::Result<_>>()?;
         let (arena, planned) = (session.arena_bytes(), session.planned_bytes());
-        Ok(Run { losses: summary.losses, tensors, arena, planned })
+        Ok(Run { losses: summary.losses, applied, tensors, arena, planned })
     })
     .unwrap()
 }
