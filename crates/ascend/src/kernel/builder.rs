@@ -217,7 +217,7 @@ impl Builder {
         self.buffer(name, Space::Ub, elem, len, None)
     }
 
-    /// A buffer in UB that begins at `phase` within 512 bytes.
+    /// A buffer in UB that begins at `phase` within 512 bytes, near the beginning, or, from 256 on, near the end.
     pub fn ub_phase(&mut self, name: &str, elem: Elem, len: u64, phase: u32) -> Buf {
         self.buffer(name, Space::Ub, elem, len, Some(phase))
     }

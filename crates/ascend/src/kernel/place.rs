@@ -7,7 +7,8 @@ use std::fmt::Write;
 
 /// Gives every buffer of `program` an address.
 ///
-/// Those with a phase come first within 512 bytes as wanted; the others fill the gaps that this leaves where they fit.
+/// Those with a phase come first, within 512 bytes as wanted: in the first half from the beginning on, in the second from
+/// the end. So operands of one instruction are far apart, in different banks. The others fill the gaps where they fit.
 ///
 /// # Errors
 /// `Capacity` where a memory is too small, with all its buffers.
@@ -20,7 +21,9 @@ pub fn place(program: &mut Program) -> Result<()> {
         order.sort_by_key(|&i| (program.buffers[i].phase.is_none(), i));
         for i in order {
             let buffer = &mut program.buffers[i];
-            let address = first_fit(&placed, buffer);
+            let far = buffer.phase.is_some_and(|phase| phase % 512 >= 256);
+            let address = if far { last_fit(&placed, buffer, capacity) } else { None };
+            let address = address.unwrap_or_else(|| first_fit(&placed, buffer));
             buffer.address = Some(address);
             placed.push((address, address + buffer.bytes));
             placed.sort_unstable();
@@ -36,6 +39,20 @@ pub fn place(program: &mut Program) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The highest address below `end` that a buffer with a phase can have beside those that are placed, if there is one.
+fn last_fit(placed: &[(u64, u64)], buffer: &Buffer, end: u64) -> Option<u64> {
+    let phase = u64::from(buffer.phase?) % 512;
+    let aligned = |at: u64| Some(at.checked_sub(phase)? / 512 * 512 + phase);
+    let mut address = aligned(end.checked_sub(buffer.bytes)?)?;
+    for &(from, to) in placed.iter().rev() {
+        if address >= to {
+            break;
+        }
+        address = address.min(aligned(from.checked_sub(buffer.bytes)?)?);
+    }
+    Some(address)
 }
 
 /// The lowest address that a buffer can have beside those that are placed, in ascending order.
