@@ -1,14 +1,15 @@
 //! The body of a kernel for a row program: its operands, where they come from, and what becomes of the values.
 
+use super::halves::halves;
 use super::ints::WORD;
 use super::route::{self, Extent, Route, Staged, Way};
 use super::space::{Space, Tile, words};
 use super::table::Shape;
 use super::transfer::Outgoing;
 use super::value::{Held, Ty, Unit};
-use super::writer::Writer;
+use super::writer::{Half, Writer};
 use crate::chip::Arch;
-use crate::kernel::{Buf, Cast, Compare, Elem, Gather, Gm, Over, Round, Scalar, Scaled, ScaledOp};
+use crate::kernel::{Buf, BufferId, Cast, Compare, Elem, Gather, Gm, Over, Round, Scalar, Scaled, ScaledOp};
 use crate::lower::Refusal;
 use headwater_core::DType;
 use headwater_core::axes::Axis;
@@ -50,6 +51,8 @@ pub(super) struct Body<'a> {
     pub space: &'a Space,
     pub operands: Vec<Operand>,
     pub regs: Vec<Option<Value>>,
+    /// Halves of a row of banks that values lie in.
+    pub halves: Vec<Half>,
     /// Values that stay.
     pub kept: Vec<bool>,
     /// Indices of axes outside the tile, and of the first of the tile on the leading axis.
@@ -96,6 +99,7 @@ impl<'a> Body<'a> {
             landed: vec![None; operands.len()],
             operands,
             regs: vec![None; p.body.len()],
+            halves: halves(p),
             kept: vec![false; p.body.len()],
             position: Vec::new(),
             lead: (tile.most as u64).into(),
@@ -351,7 +355,7 @@ impl<'a> Body<'a> {
         let len = self.u.len(extent);
         let narrow = elem.size() < 4;
         let room = self.operands[o].route.staged.as_ref().map(|s| s.len);
-        let to = self.set.map(|set| self.boxed((o, set, false), elem, room.unwrap_or(len)));
+        let to = self.set.map(|set| self.boxed((o, set, false)));
         let (src, len) = match (table, room) {
             (Some(table), Some(room)) => {
                 let source = if dtype == DType::I64 { self.words(wide, len) } else { wide };
@@ -391,7 +395,7 @@ impl<'a> Body<'a> {
             let block = elem.per_block();
             let count: u64 = route.others.iter().map(|s| s.size.most).product::<u64>() * block;
             let base = (route.run.at(&self.lead) - block) * 4u64;
-            let to = self.set.map(|set| self.boxed((o, set, true), elem, count.next_multiple_of(64)));
+            let to = self.set.map(|set| self.boxed((o, set, true)));
             let last = match to.filter(|_| !narrow) {
                 Some(to) => Buf { elem: src.elem, ..to },
                 None => self.u.w.take(src.elem, count),
@@ -421,13 +425,18 @@ impl<'a> Body<'a> {
     /// Computes instructions in order. Values that no later one of them needs are given up, but for those that are kept.
     pub fn run(&mut self, list: &[usize]) -> Result<(), Refusal> {
         let mut last = vec![usize::MAX; self.p.body.len()];
+        let mut users = vec![0usize; self.p.body.len()];
         for &at in list {
             self.p.body[at].map(|r| {
                 last[r] = at;
+                users[r] += 1;
                 r
             });
         }
         for &at in list {
+            self.u.w.half = self.halves[at];
+            self.u.spent = self.spent(at, &last);
+            self.u.home = (users[at] == 1).then(|| self.home(at, last[at])).flatten();
             match self.p.body[at] {
                 Instr::Store(w, r) => {
                     let value = self.get(r)?;
@@ -456,6 +465,68 @@ impl<'a> Body<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Buffers of operands that nothing needs behind an instruction. Operands as they were read are among them: room of a
+    /// set is written again only when its tile is done.
+    fn spent(&self, at: usize, last: &[usize]) -> Vec<BufferId> {
+        let mut out = Vec::new();
+        self.p.body[at].map(|r| {
+            if let Some(Value::Held(x, _)) = self.regs[r]
+                && last[r] == at
+                && !self.kept[r]
+            {
+                let own = 1 + u32::from(self.boxes.values().any(|b| b.id == x.buf.id));
+                if self.u.w.holders(x.buf) == own {
+                    out.push(x.buf.id);
+                }
+            }
+            r
+        });
+        out
+    }
+
+    /// Room of a result that is stored as it is computed.
+    fn home(&mut self, at: usize, user: usize) -> Option<Held> {
+        let Instr::Store(w, _) = self.p.body[user] else { return None };
+        let (o, set) = (self.p.reads.len() + w, self.set?);
+        let Operand { dtype, extent, .. } = self.operands[o];
+        let direct = dtype == DType::F32 && self.operands[o].route.staged.is_none() && !self.kept[at];
+        let held = |buf: Buf| Held { buf: Buf { elem: Elem::F32, ..buf }, extent, ty: Ty::F32 };
+        direct.then(|| held(self.boxed((o, set, false))))
+    }
+
+    /// The half of a row of banks for an operand's room: that of the value, or where it is converted the other one.
+    fn half(&self, o: usize) -> Half {
+        let value = self.p.body.iter().enumerate().find_map(|(at, i)| match *i {
+            Instr::Load(read) if read == o => Some(at),
+            Instr::Store(w, r) if self.p.reads.len() + w == o => Some(r),
+            _ => None,
+        });
+        let half = value.map_or(Half::Near, |at| self.halves[at]);
+        if self.operands[o].elem.size() < 4 { half.other() } else { half }
+    }
+
+    /// Room that a set keeps. What computes the other set's tile never uses it, for copies are under way meanwhile.
+    pub fn boxed(&mut self, key: (usize, usize, bool)) -> Buf {
+        if let Some(buf) = self.boxes.get(&key) {
+            return *buf;
+        }
+        let (o, _, tail) = key;
+        let Operand { elem, extent, ref route, .. } = self.operands[o];
+        let len = match tail {
+            false => route.staged.as_ref().map_or(self.u.len(extent), |s| s.len).max(elem.per_repeat()),
+            true => {
+                let runs: u64 = route.others.iter().map(|s| s.size.most).product();
+                (runs * elem.per_block()).next_multiple_of(64)
+            }
+        };
+        let half = self.half(o);
+        let before = std::mem::replace(&mut self.u.w.half, half);
+        let buf = self.u.w.fresh(elem, len);
+        self.u.w.half = before;
+        self.boxes.insert(key, buf);
+        buf
     }
 
     /// Gives a register's value up.

@@ -123,14 +123,14 @@ impl Body<'_> {
             Value::Held(x, _) if x.ty == Ty::Bits => float(u.not(x)),
             Value::Held(x, range) if x.ty == Ty::I32 => return self.unary_int(op, x, range),
             Value::Held(x, _) => float(match op {
-                Unary::Neg => u.scaled(Scaled::Muls, x, -1.0f32),
-                Unary::Abs => u.unary(U::Abs, x),
+                Unary::Neg => u.scaled_over(Scaled::Muls, x, -1.0f32),
+                Unary::Abs => u.unary_over(U::Abs, x),
                 Unary::Sign => u.sign(x),
-                Unary::Exp | Unary::ExpNonpos => u.unary(U::Exp, x),
+                Unary::Exp | Unary::ExpNonpos => u.unary_over(U::Exp, x),
                 Unary::Expm1 => u.expm1(x),
-                Unary::Log => u.unary(U::Ln, x),
+                Unary::Log => u.unary_over(U::Ln, x),
                 Unary::Log1p => u.log1p(x),
-                Unary::Sqrt => u.unary(U::Sqrt, x),
+                Unary::Sqrt => u.unary_over(U::Sqrt, x),
                 Unary::Rsqrt => u.rsqrt(x),
                 Unary::Recip => u.recip(x),
                 Unary::Sin => u.sine(x, false),
@@ -203,12 +203,12 @@ impl Body<'_> {
     fn floats(&mut self, op: Binary, x: Held, y: Held) -> Done {
         let u = &mut self.u;
         Ok(float(match op {
-            Binary::Add => u.binary(V::Add, x, y),
-            Binary::Sub => u.binary(V::Sub, x, y),
-            Binary::Mul => u.binary(V::Mul, x, y),
-            Binary::Div => u.binary(V::Div, x, y),
-            Binary::Min => u.binary(V::Min, x, y),
-            Binary::Max => u.binary(V::Max, x, y),
+            Binary::Add => u.binary_over(V::Add, x, y),
+            Binary::Sub => u.binary_over(V::Sub, x, y),
+            Binary::Mul => u.binary_over(V::Mul, x, y),
+            Binary::Div => u.binary_over(V::Div, x, y),
+            Binary::Min => u.binary_over(V::Min, x, y),
+            Binary::Max => u.binary_over(V::Max, x, y),
             _ => match compare(op) {
                 Some(cmp) => u.compared(x, y, cmp),
                 None => return refuse(format!("{op:?} of floats")),
@@ -220,11 +220,11 @@ impl Body<'_> {
         let u = &mut self.u;
         let scalar = y as f32;
         Ok(float(match op {
-            Binary::Add => u.scaled(Scaled::Adds, x, scalar),
-            Binary::Sub => u.scaled(Scaled::Adds, x, -scalar),
-            Binary::Mul => u.scaled(Scaled::Muls, x, scalar),
-            Binary::Min => u.scaled(Scaled::Mins, x, scalar),
-            Binary::Max => u.scaled(Scaled::Maxs, x, scalar),
+            Binary::Add => u.scaled_over(Scaled::Adds, x, scalar),
+            Binary::Sub => u.scaled_over(Scaled::Adds, x, -scalar),
+            Binary::Mul => u.scaled_over(Scaled::Muls, x, scalar),
+            Binary::Min => u.scaled_over(Scaled::Mins, x, scalar),
+            Binary::Max => u.scaled_over(Scaled::Maxs, x, scalar),
             Binary::Pow => return self.power(x, y),
             _ => match compare(op) {
                 Some(cmp) => u.compared_with(x, scalar, cmp),
@@ -240,7 +240,7 @@ impl Body<'_> {
         match op {
             Binary::Add | Binary::Mul | Binary::Min | Binary::Max => self.with_float(op, y, x),
             Binary::Sub => {
-                let minus = self.u.scaled(Scaled::Muls, y, -1.0f32);
+                let minus = self.u.scaled_over(Scaled::Muls, y, -1.0f32);
                 self.u.scaled_to(Scaled::Adds, minus, minus, x as f32);
                 Ok(float(minus))
             }

@@ -41,13 +41,18 @@ impl Unit {
         });
     }
 
-    /// Reduces each row of a grid's tile. A sum is a tree of neighbours over each 64 columns, and one over their sums.
+    /// Reduces each row of a grid's tile. Rows of whole repeats are reduced to their blocks, all rows at once, as long as
+    /// those are whole repeats. Else a sum is a tree of neighbours over each 64 columns, and one over their sums.
     pub fn reduce_rows(&mut self, op: Reduce, x: Held) -> Option<Held> {
         let (identity, both, blocks) = parts(op)?;
         let (cols, rows) = (self.tile.cols as u64, self.rows.clone());
         let stride = (self.tile.pitch / 8) as u32;
         let out = self.take(Extent::Lanes, Ty::F32);
         let most = self.tile.rows() as u64;
+        if cols.is_multiple_of(64) {
+            self.reduce_blocks(op, x.buf, out.buf);
+            return Some(out);
+        }
         let chunks = cols.div_ceil(64);
         let width = |chunk: u64| (cols - chunk * 64).min(64);
         if op == Reduce::Sum {
@@ -94,6 +99,55 @@ impl Unit {
         Some(out)
     }
 
+    /// Reduces rows of whole repeats that lie one behind the other: to the results of their blocks, of eight at last to one.
+    /// Where results are no whole repeats, what is left of a sum is a tree over each row; maxima of both halves of a row, which
+    /// may overlap, stand for it.
+    fn reduce_blocks(&mut self, op: Reduce, x: Buf, out: Buf) {
+        let Some((_, both, blocks)) = parts(op) else { return };
+        let (most, rows) = (self.tile.rows() as u64, self.rows.clone());
+        let (mut from, mut n) = (x, self.tile.cols as u64);
+        let step = |u: &mut Unit, from: Buf, to: Buf| {
+            if from.id != x.id {
+                u.w.release(from);
+            }
+            to
+        };
+        while n > 8 {
+            if n.is_multiple_of(64) {
+                let to = self.w.take(Elem::F32, most * n / 8);
+                self.reduced(blocks, to.at(0), (from, 0.into(), 8), 64, rows.clone() * (n / 64), 1);
+                (from, n) = (step(self, from, to), n / 8);
+            } else if op != Reduce::Sum {
+                let half = (n / 2).next_multiple_of(8);
+                let to = self.w.take(Elem::F32, most * half);
+                for column in (0..half).step_by(64) {
+                    let over = Over::repeats((half - column).min(64), rows.clone());
+                    let dst = to.at(column).strided(1, (half / 8) as u32);
+                    let side = |at: u64| from.at(at + column).strided(1, (n / 8) as u32);
+                    self.w.vector(BinaryOp { op: both, dst, src0: side(0), src1: side(n - half), over });
+                }
+                (from, n) = (step(self, from, to), half);
+            } else {
+                let chunks = n.div_ceil(64);
+                let stride = (n / 8) as u32;
+                let sums = if chunks == 1 { out } else { self.w.take(Elem::F32, most * 8) };
+                let apart = if chunks == 1 { 1 } else { 8 };
+                for chunk in 0..chunks {
+                    let (source, mask) = ((from, Scalar::from(chunk * 64), stride), (n - chunk * 64).min(64));
+                    self.reduced(Reduction::WholeSum, sums.at(chunk), source, mask, rows.clone(), apart);
+                }
+                step(self, from, sums);
+                if chunks > 1 {
+                    self.reduced(Reduction::WholeSum, out.at(0), (sums, 0.into(), 1), chunks, rows, 1);
+                    self.w.release(sums);
+                }
+                return;
+            }
+        }
+        self.reduced(blocks, out.at(0), (from, 0.into(), 8), 64, rows.div_ceil(8), 1);
+        step(self, from, out);
+    }
+
     /// Room for the reduction of a row that comes in several tiles: eight lanes, of which the first counts.
     pub fn reduction(&mut self, op: Reduce) -> Option<Buf> {
         let (identity, ..) = parts(op)?;
@@ -137,32 +191,33 @@ impl Unit {
     /// Adds the rows of a grid's tile to `acc`, of a pitch's elements: the upper half onto the lower, down to one row.
     pub fn add_columns(&mut self, x: Held, acc: Buf) {
         let (most, pitch) = (self.tile.rows() as u64, self.tile.pitch as u64);
+        let (mut from, mut rows) = (x.buf, most);
         let sums = self.w.take(Elem::F32, most * pitch);
-        let all = Over::count(most * pitch);
-        self.w.vector(Duplicate { dst: sums.at(0).into(), value: 0.0f32.into(), over: all });
-        self.w.vector(ScaledOp {
-            op: Scaled::Muls,
-            dst: sums.at(0).into(),
-            src: x.buf.at(0).into(),
-            scalar: 1.0f32.into(),
-            over: Over::Count(self.rows.clone() * pitch),
-        });
-        let mut rows = most;
+        if self.rows.constant().is_none() {
+            // Rows that a last tile lacks are zeros.
+            let all = Over::count(most * pitch);
+            self.w.vector(Duplicate { dst: sums.at(0).into(), value: 0.0f32.into(), over: all });
+            self.copied(sums.at(0), from.at(0), Over::Count(self.rows.clone() * pitch));
+            from = sums;
+        }
         while rows > 1 {
             let half = rows.div_ceil(2);
             let over = Over::count((rows - half) * pitch);
-            let (dst, src1) = (sums.at(0), sums.at(half * pitch).into());
-            self.w.vector(BinaryOp {
-                op: Binary::Add,
-                dst: dst.clone().into(),
-                src0: dst.into(),
-                src1,
-                over,
-            });
-            rows = half;
+            let (src0, src1) = (from.at(0).into(), from.at(half * pitch).into());
+            self.w.vector(BinaryOp { op: Binary::Add, dst: sums.at(0).into(), src0, src1, over });
+            if rows % 2 == 1 && from.id != sums.id {
+                let middle = (half - 1) * pitch;
+                self.copied(sums.at(middle), from.at(middle), Over::count(pitch));
+            }
+            (from, rows) = (sums, half);
         }
-        self.add_to(acc.at(0), sums.at(0), (self.tile.cols as u64).into());
+        self.add_to(acc.at(0), from.at(0), (self.tile.cols as u64).into());
         self.w.release(sums);
+    }
+
+    fn copied(&mut self, dst: View, src: View, over: Over) {
+        let (dst, src) = (dst.into(), src.into());
+        self.w.vector(ScaledOp { op: Scaled::Muls, dst, src, scalar: 1.0f32.into(), over });
     }
 
     /// `acc += x` for `count` elements.

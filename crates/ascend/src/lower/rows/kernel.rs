@@ -62,12 +62,16 @@ impl Kernel<'_> {
         for space in &all {
             let mut largest = usize::MAX;
             while let Some(tile) = self.tile(space, largest)? {
-                let size = tile.rows() * tile.pitch;
-                if let Some(built) = self.attempt(space, &tile)? {
-                    return Ok(built);
+                let size = largest.min(tile.rows() * tile.pitch);
+                match self.attempt(space, &tile)? {
+                    Ok(built) => return Ok(*built),
+                    // As many elements as there is room for, but for constants and gaps between buffers.
+                    Err(bytes) => {
+                        let room = self.arch().capacity(crate::kernel::Space::Ub);
+                        let fits = (size as u128 * u128::from(room) / u128::from(bytes.max(1))) as usize;
+                        largest = fits.min(size - size.div_ceil(32));
+                    }
                 }
-                // Tiles of three quarters.
-                largest = size.min(largest) / 4 * 3;
             }
         }
         Err(Refusal::new("more values at a time than UB has room for"))
@@ -114,8 +118,8 @@ impl Kernel<'_> {
         Ok(space.tile(arch, largest, unit, fits))
     }
 
-    /// A kernel with such tiles; none if UB is too small.
-    fn attempt(&self, space: &Space, tile: &Tile) -> Result<Option<Built>, Refusal> {
+    /// A kernel with such tiles, or the bytes that its buffers take if UB is too small.
+    fn attempt(&self, space: &Space, tile: &Tile) -> Result<Result<Box<Built>, u64>, Refusal> {
         let arch = self.arch();
         let mut loops = Loops::new(self, space, tile)?;
         let mut w = Writer::new(&self.name(), arch);
@@ -129,9 +133,10 @@ impl Kernel<'_> {
         let blocks = if loops.alone { 1 } else { blocks };
         let mut body = Body::new(w, self.p, space, tile, operands);
         loops.write(self, &mut body)?;
+        let bytes = body.u.w.bytes();
         match body.u.w.finish() {
-            Ok(program) => Ok(Some(Built { program, blocks, partial })),
-            Err(finding) if finding.rule == Rule::Capacity => Ok(None),
+            Ok(program) => Ok(Ok(Box::new(Built { program, blocks, partial }))),
+            Err(finding) if finding.rule == Rule::Capacity => Ok(Err(bytes)),
             Err(finding) => Err(Refusal::new(format!("a fault of the lowering: {finding}"))),
         }
     }

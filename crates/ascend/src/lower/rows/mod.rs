@@ -12,6 +12,7 @@
 mod body;
 mod eval;
 mod fold;
+mod halves;
 mod ints;
 mod kernel;
 mod loops;

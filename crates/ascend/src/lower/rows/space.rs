@@ -7,7 +7,8 @@ use headwater_core::axes::{Axis, count, merge};
 use headwater_core::plan::TensorView;
 use headwater_core::row::{Instr, RowProgram};
 
-/// Most columns of a tile that has several rows: a repeat's stride is at most 255 blocks.
+/// Most columns of a tile of several rows of any width: a repeat's stride is at most 255 blocks. Rows of whole repeats may
+/// be longer.
 const WIDEST: usize = 2040;
 /// Most rows of a tile: an instruction has at most 255 repeats.
 const TALLEST: usize = 248;
@@ -188,7 +189,8 @@ impl Space {
         let largest = largest.min(LARGEST);
         let (rows, cols) = (count(&self.rows), count(&self.cols));
         let pitch = cols.next_multiple_of(unit);
-        let grid = pitch <= WIDEST && (rows > 1 || self.cols.len() > 1) && !self.line;
+        let wide = pitch <= WIDEST || cols.is_multiple_of(64) && cols <= largest && !self.pointwise;
+        let grid = wide && (rows > 1 || self.cols.len() > 1) && !self.line;
         let (axes, each, limit) = match grid {
             true => (&self.rows, pitch, (largest / pitch).min(TALLEST)),
             false => (&self.cols, 1, largest),
@@ -262,6 +264,11 @@ impl Tile {
     /// Rows of a tile, at most.
     pub const fn rows(&self) -> usize {
         if self.grid { self.most * self.inner } else { 1 }
+    }
+
+    /// True if instructions go over rows one by one, not over columns: rows are longer than a stride reaches, or few.
+    pub const fn by_rows(&self) -> bool {
+        self.grid && (self.pitch > WIDEST || self.rows() < self.cols.div_ceil(64))
     }
 }
 

@@ -4,7 +4,7 @@ use super::body::Body;
 use super::route::{Route, Way};
 use super::writer::Writer;
 use crate::chip::Arch;
-use crate::kernel::{Barrier, Buf, CacheFlush, Elem, Gm, Pipe, Scalar};
+use crate::kernel::{Barrier, Buf, CacheFlush, Gm, Pipe, Scalar};
 
 /// A result that is complete and waits for its copy.
 pub(super) struct Outgoing {
@@ -37,9 +37,10 @@ impl Body<'_> {
         }
         self.u.w.k.wait_flag(Pipe::V, Pipe::Mte2, set);
         for &o in reads {
-            let Some(len) = self.room(o) else { continue };
-            let buf = self.boxed((o, set, false), self.operands[o].elem, len);
-            self.read(o, buf);
+            if self.operands[o].gm.is_some() {
+                let buf = self.boxed((o, set, false));
+                self.read(o, buf);
+            }
         }
         self.u.w.k.set_flag(Pipe::Mte2, Pipe::V, set);
     }
@@ -64,16 +65,6 @@ impl Body<'_> {
         operand.gm?;
         let len = operand.route.staged.as_ref().map_or(self.u.len(operand.extent), |s| s.len);
         Some(len.max(operand.elem.per_repeat()))
-    }
-
-    /// Room that a set keeps. What computes the other set's tile never uses it, for copies are under way meanwhile.
-    pub fn boxed(&mut self, key: (usize, usize, bool), elem: Elem, len: u64) -> Buf {
-        if let Some(buf) = self.boxes.get(&key) {
-            return *buf;
-        }
-        let buf = self.u.w.fresh(elem, len);
-        self.boxes.insert(key, buf);
-        buf
     }
 
     fn read(&mut self, o: usize, buf: Buf) {

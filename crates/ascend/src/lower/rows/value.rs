@@ -5,8 +5,8 @@ use super::space::Tile;
 use super::writer::Writer;
 use crate::chip::Arch;
 use crate::kernel::{
-    Binary, BinaryOp, Brcb, Buf, BufferId, Cast, Compare, CompareOp, CompareScalar, Duplicate, Elem, Instr,
-    Over, Round, Scalar, Scaled, ScaledOp, Select, SelectScalar, Unary, UnaryOp, Vector,
+    Binary, BinaryOp, Brcb, Buf, BufferId, Builder, Cast, Compare, CompareOp, CompareScalar, Duplicate, Elem,
+    Instr, Over, Round, Scalar, Scaled, ScaledOp, Select, SelectScalar, Unary, UnaryOp, Vector,
 };
 use std::collections::HashMap;
 
@@ -48,13 +48,18 @@ pub(super) struct Unit {
     spread: HashMap<BufferId, Buf>,
     /// Constants, each in 64 lanes.
     constants: Vec<(u32, Buf)>,
+    /// Buffers of operands that nothing needs behind the instruction in hand.
+    pub spent: Vec<BufferId>,
+    /// Room of a result that the instruction in hand computes and nothing else needs, and its directions.
+    pub home: Option<Held>,
 }
 
 impl Unit {
     pub fn new(w: Writer, tile: Tile) -> Unit {
         let rows = (tile.rows() as u64).into();
         let full = len(&tile, Extent::Full).into();
-        Unit { w, tile, rows, full, spread: HashMap::new(), constants: Vec::new() }
+        let (spread, constants) = (HashMap::new(), Vec::new());
+        Unit { w, tile, rows, full, spread, constants, spent: Vec::new(), home: None }
     }
 
     pub fn arch(&self) -> Arch {
@@ -71,6 +76,34 @@ impl Unit {
         self.w.bits |= ty == Ty::Bits;
         let elements = if ty == Ty::Bits { elements.div_ceil(8) } else { elements };
         Held { buf: self.w.take(ty.elem(), elements), extent, ty }
+    }
+
+    /// Room for what an instruction makes of operands elementwise: a result's own, that of an operand which nothing needs
+    /// any longer, or new one.
+    fn target(&mut self, operands: &[Held]) -> Held {
+        let extent = operands.iter().fold(Extent::One, |extent, x| extent.join(x.extent));
+        let ty = operands.first().map_or(Ty::F32, |x| x.ty);
+        if let Some(home) = self.home.filter(|home| (home.extent, home.ty) == (extent, ty)) {
+            self.w.retain(home.buf);
+            return home;
+        }
+        let spent = |x: &&Held| (x.extent, x.ty) == (extent, ty) && self.spent.contains(&x.buf.id);
+        match operands.iter().find(spent).copied() {
+            Some(x) => {
+                self.unspread(x);
+                self.w.retain(x.buf);
+                x
+            }
+            None => self.take(extent, ty),
+        }
+    }
+
+    /// Computes with buffers in the other half of a row of banks.
+    pub fn apart<T>(&mut self, compute: impl FnOnce(&mut Unit) -> T) -> T {
+        self.w.half = self.w.half.other();
+        let result = compute(self);
+        self.w.half = self.w.half.other();
+        result
     }
 
     /// Gives a value up.
@@ -118,11 +151,14 @@ impl Unit {
             let over = Over::repeats(64, self.count(dst.extent) / 64);
             return self.w.vector(make(view(&dst), &operands, over));
         }
+        let lanes: Vec<Option<Buf>> =
+            srcs.iter().map(|x| (x.extent == Extent::Lanes).then(|| self.spread(*x))).collect();
+        if self.tile.by_rows() {
+            return self.each_row(dst, srcs, &lanes, make);
+        }
         // Chunks of 64 columns, each of all rows at once.
         // A tile of one row has one repeat, and may be longer than a stride reaches.
         let pitch = if self.tile.grid { (self.tile.pitch / 8) as u32 } else { 8 };
-        let lanes: Vec<Option<Buf>> =
-            srcs.iter().map(|x| (x.extent == Extent::Lanes).then(|| self.spread(*x))).collect();
         let rows = self.rows.clone();
         let at = |column: &Scalar, mask: u64| {
             let operands: Vec<Vector> = (srcs.iter().zip(&lanes))
@@ -155,6 +191,42 @@ impl Unit {
                 self.w.order(&instr);
             }
             self.w.k.issue(instr);
+        }
+    }
+
+    /// The same row by row, for few long rows: 64 columns a repeat, and what is left.
+    fn each_row(
+        &mut self,
+        dst: Held,
+        srcs: &[Held],
+        lanes: &[Option<Buf>],
+        make: impl Fn(Vector, &[Vector], Over) -> Instr,
+    ) {
+        let (pitch, columns) = (self.tile.pitch as u64, self.tile.cols as u64);
+        let at = |row: &Scalar, column: u64, mask: u64, repeats: u64| {
+            let begin = |row: &Scalar| row.clone() * pitch + column;
+            let operands: Vec<Vector> = (srcs.iter().zip(lanes))
+                .map(|(x, lanes)| match (x.extent, lanes) {
+                    (Extent::Lanes, Some(buf)) => buf.at(row.clone() * 8).strided(0, 0),
+                    (Extent::Column, _) => x.buf.at(column).into(),
+                    (Extent::Full, _) => x.buf.at(begin(row)).into(),
+                    _ => x.buf.at(0).strided(0, 0),
+                })
+                .collect();
+            make(dst.buf.at(begin(row)).into(), &operands, Over::repeats(mask, repeats))
+        };
+        let (whole, rest) = (columns / 64, columns % 64);
+        let parts = [(0, 64, whole), (whole * 64, rest, 1)];
+        let parts: Vec<_> = parts.into_iter().filter(|&(_, mask, repeats)| mask * repeats > 0).collect();
+        if let Some(&(column, mask, repeats)) = parts.first() {
+            self.w.order(&at(&Scalar::Int(0), column, mask, repeats));
+        }
+        let all = |k: &mut Builder, row: &Scalar| {
+            parts.iter().for_each(|&(column, mask, repeats)| k.issue(at(row, column, mask, repeats)));
+        };
+        match self.tile.rows() {
+            1 => all(&mut self.w.k, &Scalar::Int(0)),
+            _ => self.w.k.for_each("row", 0, self.rows.clone(), 1, |k, row| all(k, &row)),
         }
     }
 
@@ -192,6 +264,26 @@ impl Unit {
             Ty::F32 => self.scaled_to(Scaled::Muls, dst, a, 1.0f32),
             _ => self.scaled_to(Scaled::Adds, dst, a, 0),
         }
+    }
+
+    // Instructions whose result may take an operand's place.
+
+    pub fn unary_over(&mut self, op: Unary, a: Held) -> Held {
+        let dst = self.target(&[a]);
+        self.unary_to(op, dst, a);
+        dst
+    }
+
+    pub fn binary_over(&mut self, op: Binary, a: Held, b: Held) -> Held {
+        let dst = self.target(&[a, b]);
+        self.binary_to(op, dst, a, b);
+        dst
+    }
+
+    pub fn scaled_over(&mut self, op: Scaled, a: Held, by: impl Into<Scalar>) -> Held {
+        let dst = self.target(&[a]);
+        self.scaled_to(op, dst, a, by);
+        dst
     }
 
     // Instructions with a new result.

@@ -4,18 +4,48 @@ use crate::chip::Arch;
 use crate::kernel::{Barrier, Base, Buf, BufferId, Builder, Elem, Instr, Over, Pipe, Program, Scalar, Unit};
 use std::collections::{HashMap, HashSet};
 
+/// A half of a row of UB's banks. Operands of one instruction that lie in different halves are read together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Half {
+    #[default]
+    Near,
+    Far,
+}
+
+impl Half {
+    pub const fn other(self) -> Half {
+        match self {
+            Half::Near => Half::Far,
+            Half::Far => Half::Near,
+        }
+    }
+}
+
+/// A buffer, and its size in bytes.
+#[derive(Clone, Copy)]
+struct Room {
+    id: BufferId,
+    bytes: u64,
+    half: Half,
+}
+
+/// Bytes from which on a buffer begins in a half of a row of banks.
+const LARGE: u64 = 2 << 10;
+
 /// A kernel being written.
 pub(super) struct Writer {
     pub k: Builder,
-    /// Buffers that are not in use, and their sizes in bytes.
-    free: Vec<(BufferId, u64)>,
-    /// Buffers in use: size in bytes and number of holders.
-    held: HashMap<BufferId, (u64, u32)>,
+    /// Buffers that are not in use.
+    free: Vec<Room>,
+    /// Buffers in use, and number of holders.
+    held: HashMap<BufferId, (Room, u32)>,
     /// Buffers that vector instructions read and wrote since the last barrier.
     read: HashSet<BufferId>,
     written: HashSet<BufferId>,
-    /// Every buffer that was made, and its size in bytes.
-    made: Vec<(BufferId, u64)>,
+    /// Every buffer that was made.
+    made: Vec<Room>,
+    /// The half of a row of banks that buffers are taken in from here on, as far as there is a choice.
+    pub half: Half,
     /// True if single bits are computed. Eight of them are a byte, which counts as written when all elements are.
     pub bits: bool,
 }
@@ -29,6 +59,7 @@ impl Writer {
             read: HashSet::new(),
             written: HashSet::new(),
             made: Vec::new(),
+            half: Half::Near,
             bits: false,
         }
     }
@@ -37,22 +68,34 @@ impl Writer {
     pub fn take(&mut self, elem: Elem, len: u64) -> Buf {
         let bytes = (len * elem.size()).next_multiple_of(256);
         let best = (self.free.iter().enumerate())
-            .filter(|(_, (_, size))| (bytes..=bytes.saturating_mul(2)).contains(size))
-            .min_by_key(|(_, (_, size))| *size)
+            .filter(|(_, room)| (bytes..=bytes.saturating_mul(2)).contains(&room.bytes))
+            .min_by_key(|(_, room)| (room.half != self.half, room.bytes))
             .map(|(i, _)| i);
         let Some(i) = best else { return self.fresh(elem, len) };
-        let (id, bytes) = self.free.swap_remove(i);
-        self.held.insert(id, (bytes, 1));
-        Buf { id, elem, len: bytes / elem.size() }
+        let room = self.free.swap_remove(i);
+        self.held.insert(room.id, (room, 1));
+        Buf { id: room.id, elem, len: room.bytes / elem.size() }
     }
 
     /// The same in a buffer that nothing has used before.
     pub fn fresh(&mut self, elem: Elem, len: u64) -> Buf {
         let bytes = (len * elem.size()).next_multiple_of(256);
-        let Buf { id, .. } = self.k.ub(&format!("v{}", self.made.len() + 1), Elem::U8, bytes);
-        self.made.push((id, bytes));
-        self.held.insert(id, (bytes, 1));
+        let name = format!("v{}", self.made.len() + 1);
+        let phase = if self.half == Half::Near { 0 } else { 256 };
+        // Small buffers fill gaps; the banks of 310P are not known.
+        let Buf { id, .. } = match bytes >= LARGE && self.k.arch() == Arch::A2 {
+            true => self.k.ub_phase(&name, Elem::U8, bytes, phase),
+            false => self.k.ub(&name, Elem::U8, bytes),
+        };
+        let room = Room { id, bytes, half: self.half };
+        self.made.push(room);
+        self.held.insert(id, (room, 1));
         Buf { id, elem, len: bytes / elem.size() }
+    }
+
+    /// Bytes of all buffers.
+    pub fn bytes(&self) -> u64 {
+        self.made.iter().map(|room| room.bytes).sum()
     }
 
     /// One more holder of a buffer.
@@ -69,10 +112,10 @@ impl Writer {
 
     /// One holder less; the last one leaves the buffer free.
     pub fn release(&mut self, buf: Buf) {
-        if let Some((bytes, holders)) = self.held.get_mut(&buf.id) {
+        if let Some((room, holders)) = self.held.get_mut(&buf.id) {
             *holders -= 1;
             if *holders == 0 {
-                self.free.push((buf.id, *bytes));
+                self.free.push(*room);
                 self.held.remove(&buf.id);
             }
         }
@@ -122,7 +165,7 @@ impl Writer {
             let made = self.made;
             self.k.at_start(|k| {
                 k.note("elements behind the ends of rows have values too");
-                for (id, bytes) in made {
+                for Room { id, bytes, .. } in made {
                     let buf = Buf { id, elem: Elem::I32, len: bytes / 4 };
                     k.duplicate(buf.at(0), 0, Over::count(buf.len));
                 }
