@@ -90,7 +90,10 @@ impl<'a> Body<'a> {
         tile: &Tile,
         operands: Vec<Operand>,
     ) -> Body<'a> {
-        let u = Unit::new(w, tile.clone());
+        let mut u = Unit::new(w, tile.clone());
+        let narrow = p.writes.iter().all(|o| matches!(o.dtype, DType::F16 | DType::BF16));
+        let sums = p.body.iter().any(|i| matches!(i, Instr::Reduce(..) | Instr::Columns(..)));
+        u.coarse = narrow && !sums;
         let count = ((tile.most * tile.inner) as u64).into();
         Body {
             u,

@@ -4,12 +4,40 @@
 //! chips' own errors are not published for these generations. `rsqrt` and `reciprocal` are good to 1e-4 and are not
 //! used: root and quotient take their place. Products and sums are rounded one by one, for the vector unit has no fused
 //! multiply-add; so polynomials of the CPU's (`headwater_cpu`, least maximal relative error) lose up to an ulp more
-//! here. Bounds are stated with the functions, and tests measure them.
+//! here. Bounds are stated with the functions, and tests measure them. Temporary values lie in the half of a row of banks
+//! that the result does not: operands of one instruction are read together.
 
 #![allow(clippy::excessive_precision)]
 
 use super::value::{Held, Ty, Unit};
 use crate::kernel::{Binary, Compare, Elem, Round, Scaled, Unary};
+
+/// ln Φ(-a) on [0, 5.7]: least maximal error relative to 1 + a².
+const NDTR: [f32; 11] = [
+    -1.607_188_2e-8,
+    4.926_440_6e-7,
+    -6.479_699_6e-6,
+    4.636_202_7e-5,
+    -1.708_362_7e-4,
+    -4.760_505_5e-5,
+    4.872_420_3e-3,
+    -3.638_672e-2,
+    -0.318_296_28,
+    -0.797_885_8,
+    -std::f32::consts::LN_2,
+];
+
+/// The same, of least maximal error: 2⁻¹⁸.
+const NDTR_COARSE: [f32; 8] = [
+    -1.228_069_7e-6,
+    4.183_331e-5,
+    -6.382_206e-4,
+    5.870_437e-3,
+    -3.734_624e-2,
+    -0.317_842_36,
+    -0.797_959_8,
+    -std::f32::consts::LN_2,
+];
 
 impl Unit {
     /// `c[0]·xⁿ⁻¹ + … + c[n-1]`.
@@ -86,7 +114,7 @@ impl Unit {
 
     /// Hyperbolic tangent, within 4 ulp.
     pub fn tanh(&mut self, x: Held) -> Held {
-        let z = self.binary(Binary::Mul, x, x);
+        let z = self.apart(|u| u.binary(Binary::Mul, x, x));
         let small = self.polynomial(z, &[-0.0062742396, 0.02107168, -0.05385231, 0.13332586, -0.33333316]);
         self.binary_to(Binary::Mul, small, small, z);
         self.binary_to(Binary::Mul, small, small, x);
@@ -107,7 +135,7 @@ impl Unit {
 
     /// Error function, within 4 ulp.
     pub fn erf(&mut self, x: Held) -> Held {
-        let z = self.binary(Binary::Mul, x, x);
+        let z = self.apart(|u| u.binary(Binary::Mul, x, x));
         let small = self.polynomial(
             z,
             &[-0.000_631_512_9, 0.005_051_094_6, -0.026_802_547, 0.112_827_174, -0.376_125_72, 0.128_379_17],
@@ -141,40 +169,24 @@ impl Unit {
         t
     }
 
-    /// Distribution function Φ of the standard normal, within 2⁻²², for negative numbers within (1 + x²) · 2⁻²¹ · Φ(x),
-    /// and 0 below -5.7.
+    /// Distribution function Φ of the standard normal, within 2⁻²², for negative numbers down to -5.7 within
+    /// (1 + x²) · 2⁻²¹ · Φ(x), and below within Φ(x). Where 16 bits are kept of results: within 2⁻¹⁷ · Φ(x).
+    ///
+    /// ln Φ(-a) is a polynomial that goes on to minus infinity beyond the fitted range, [0, 5.7].
     pub fn ndtr(&mut self, x: Held) -> Held {
-        let a = self.unary(Unary::Abs, x);
-        self.scaled_to(Scaled::Mins, a, a, 6.0f32);
-        // Eighths of log₂ Φ(-a).
-        let t = self.polynomial(
-            a,
-            &[
-                -2.232_443_7e-7,
-                6.659_307_5e-6,
-                -8.524_046_3e-5,
-                0.000_595_677_64,
-                -0.002_177_054_1,
-                -0.000_136_391_11,
-                0.055_755_753,
-                -0.419_661_07,
-                -3.673_721,
-                -9.208_839_4,
-                -8.0,
-            ],
-        );
-        self.scaled_to(Scaled::Muls, t, t, std::f32::consts::LN_2 / 8.0);
+        let a = self.apart(|u| u.unary(Unary::Abs, x));
+        let t = match self.coarse {
+            true => self.polynomial(a, &NDTR_COARSE),
+            false => self.polynomial(a, &NDTR),
+        };
         self.unary_to(Unary::Exp, t, t);
-        let near = self.compared_with(a, 5.7f32, Compare::Le);
-        self.select_or_to(t, near, t, 0.0);
-        self.give(near);
-        self.scaled_to(Scaled::Muls, a, t, -1.0f32);
-        self.scaled_to(Scaled::Adds, a, a, 1.0f32);
-        let negative = self.compared_with(x, 0.0f32, Compare::Lt);
-        self.select_to(t, negative, t, a);
-        self.give(negative);
+        // Of Φ(-|x|), 1 - Φ(-|x|) and x times 2¹²⁷ the one in the middle: all of NaN are NaN.
+        self.scaled_to(Scaled::Muls, a, x, f32::from_bits(0x7f00_0000));
+        self.binary_to(Binary::Max, a, t, a);
+        self.scaled_to(Scaled::Muls, t, t, -1.0f32);
+        self.scaled_to(Scaled::Adds, t, t, 1.0f32);
+        self.binary_to(Binary::Min, t, a, t);
         self.give(a);
-        self.keep_nan(t, x);
         t
     }
 

@@ -17,6 +17,7 @@ mod ints;
 mod kernel;
 mod loops;
 mod math;
+mod rewrite;
 mod route;
 mod schedule;
 mod space;
@@ -63,6 +64,7 @@ pub fn rows(
     if program.computes_in_i64() {
         return Err(Refusal::new("i64 arithmetic"));
     }
+    let program = &rewrite::rewritten(program);
     let views: Vec<&TensorView> = reads.iter().chain(writes).copied().collect();
     let first = Kernel { chip, p: program, views: &views, source, split: Split::Ranges }.build()?;
     let mut args: Vec<Arg> = (0..reads.len()).map(|operand| Arg::Read { operand, bytes: 0 }).collect();

@@ -52,6 +52,8 @@ pub(super) struct Unit {
     pub spent: Vec<BufferId>,
     /// Room of a result that the instruction in hand computes and nothing else needs, and its directions.
     pub home: Option<Held>,
+    /// True if all results have 16 bits and nothing is summed: functions need not be as exact as f32.
+    pub coarse: bool,
 }
 
 impl Unit {
@@ -59,7 +61,7 @@ impl Unit {
         let rows = (tile.rows() as u64).into();
         let full = len(&tile, Extent::Full).into();
         let (spread, constants) = (HashMap::new(), Vec::new());
-        Unit { w, tile, rows, full, spread, constants, spent: Vec::new(), home: None }
+        Unit { w, tile, rows, full, spread, constants, spent: Vec::new(), home: None, coarse: false }
     }
 
     pub fn arch(&self) -> Arch {
