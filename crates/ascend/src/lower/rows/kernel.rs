@@ -10,6 +10,7 @@ use crate::finding::Rule;
 use crate::kernel::{Elem, Program, Source};
 use crate::lower::Refusal;
 use headwater_core::DType;
+use headwater_core::axes::Axis;
 use headwater_core::plan::TensorView;
 use headwater_core::row::{Instr, RowProgram};
 use sha2::{Digest, Sha256};
@@ -192,6 +193,8 @@ impl Kernel<'_> {
             last + if space.words { 1 } else { words(self.views[o].dtype) as u64 }
         };
         let spans: Vec<u64> = (0..self.views.len()).map(span).collect();
+        let size = |o: usize| spans[o].saturating_mul(elem(self.dtype(space, o)).map_or(0, Elem::size));
+        let all: u64 = (0..self.views.len()).map(size).fold(0, u64::saturating_add);
         for (o, &span) in spans.iter().enumerate() {
             let dtype = self.dtype(space, o);
             let store = o >= self.reads();
@@ -211,6 +214,12 @@ impl Kernel<'_> {
             };
             if !store && arch == Arch::P310 {
                 w.k.slack(gm, elem.per_block() - 1);
+            }
+            // Operands that do not stay in L2 anyway leave it to those that are read again, and to results.
+            let still = |a: &Axis| a.size > 1 && a.steps[o] == 0;
+            let again = space.rows.iter().chain(&space.cols).any(still) || loops.reads(self.p, o) > 1;
+            if !store && arch == Arch::A2 && all > self.chip.l2 && !again {
+                w.k.streamed(gm);
             }
             let operand = operand(space, tile, o, dtype, Some(gm), store, arch)?;
             loops.alone |= operand.way == Way::Single;

@@ -10,7 +10,7 @@ use super::writer::Writer;
 use crate::kernel::{Buf, Duplicate, Elem, Gm, Over, Pipe, Scalar};
 use crate::lower::Refusal;
 use headwater_core::axes::{Axis, count};
-use headwater_core::row::Instr;
+use headwater_core::row::{Instr, RowProgram};
 
 /// Ranges of rows whose sums are taken apart, at most.
 const RANGES: usize = 64;
@@ -63,6 +63,12 @@ impl Loops {
         let partial = (columns && (ranges > 1 || passes)).then_some(Partial { ranges, pitch });
         let schedule = Schedule::new(kernel, space, tile, passes)?;
         Ok(Loops { schedule, passes, partial, tasks: ranges * across, per, ranges, alone: false, columns })
+    }
+
+    /// Number of times that an operand is read.
+    pub fn reads(&self, p: &RowProgram, o: usize) -> usize {
+        let passes = self.schedule.passes.iter().flat_map(|pass| [&pass.row, &pass.tile]);
+        passes.filter(|list| operands_of(p, list).contains(&o)).count()
     }
 
     /// Writes the kernel's statements.
