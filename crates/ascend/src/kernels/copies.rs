@@ -1,7 +1,7 @@
 //! Copies of runs and rows between GM and UB, as each chip has them: exact bytes on A2, whole blocks on 310P.
 
 use crate::chip::Arch;
-use crate::kernel::{Builder, Scalar, View};
+use crate::kernel::{Builder, DataCopyPad, Fill, Scalar, Value, View};
 
 /// Copies `count` elements from GM into UB; where the chip copies whole blocks alone, rounded up.
 pub(super) fn read(k: &mut Builder, into: View, from: View, count: &Scalar) {
@@ -24,6 +24,29 @@ pub(super) fn write(k: &mut Builder, to: View, from: View, count: &Scalar) {
             let blocks = count.clone().div_ceil(elem.per_block() as i64);
             k.copy_runs(to, from, 1, blocks, 0, 0);
         }
+    }
+}
+
+/// Copies rows of `dim` floats that lie together in GM into UB, where they begin `pitch` apart. A last block of 32 bytes
+/// is filled up with zeros; on 310P rows are whole blocks.
+pub(super) fn read_rows(k: &mut Builder, into: View, from: View, rows: &Scalar, [dim, pitch]: [u64; 2]) {
+    let (size, block) = (into.elem.size(), into.elem.per_block());
+    let whole = dim.next_multiple_of(block);
+    let gap = (pitch - whole) / block;
+    match k.arch() {
+        Arch::A2 => k.issue(DataCopyPad {
+            dst: into,
+            src: from,
+            blocks: rows.clone(),
+            bytes: (dim * size).into(),
+            src_gap: 0.into(),
+            dst_gap: gap.into(),
+            left: 0,
+            right: (whole - dim) as u32,
+            fill: (whole > dim).then_some(Fill(Value::Float(0.0))),
+            atomic: None,
+        }),
+        Arch::P310 => k.copy_runs(into, from, rows, dim / block, 0, gap),
     }
 }
 

@@ -12,6 +12,7 @@ mod matmul_store;
 mod philox;
 mod rms_norm;
 mod rms_norm_grad;
+mod row_tile;
 mod scatter_sum;
 
 pub use add::add;

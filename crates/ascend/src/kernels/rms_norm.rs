@@ -1,19 +1,17 @@
 //! RMS norm of rows: ATen's `_fused_rms_norm`.
 //!
-//! One core has a whole row in UB; sums over it are a fixed tree. So the bits are the same for any number of blocks.
+//! Each core has rows that follow each other, in tiles of whole rows; the next tile is read and the last one written while
+//! one is computed. A row's sum is a fixed tree, so the bits are the same for any number of blocks.
 
-use super::copies::{read, write};
+use super::copies::{read_rows, write, write_rows};
 use super::refusal;
+use super::row_tile::{LONGEST, RowSums, RowTile, round, widen};
 use crate::chip::Arch;
 use crate::finding::{Result, Rule};
-use crate::kernel::{
-    Barrier, Binary, Buf, Builder, Elem, Over, Pipe, Program, Reduction, Round, Scalar, Scaled, Unit, View,
-};
+use crate::kernel::{Barrier, Binary, Builder, Elem, Over, Pipe, Program, Scalar, ScalarType, Scaled, Unit};
 
-/// Longest row, in elements: its sum is a tree of two levels of repeats.
-const LONGEST: u64 = 4096;
-/// Rows of a task: their `rstd` are one block of 32 bytes.
-const GROUP: u64 = 8;
+/// Rows whose `rstd` are written together, whole blocks of 32 bytes.
+const GROUP: u64 = 64;
 
 /// Shapes of [`rms_norm`].
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -28,7 +26,7 @@ pub struct RmsNorm {
     pub eps: f32,
 }
 
-/// `rstd[i] = 1 / sqrt(mean(x[i, :]²) + eps)` and `y[i, :] = x[i, :] · rstd[i] · gamma`.
+/// `rstd[i] = 1 / sqrt(mean(x[i, :]²) + eps)` and `y[i, :] = x[i, :] · gamma · rstd[i]`.
 ///
 /// Parameters: `x` \[r, d\], `gamma` \[d\], `y` \[r, d\], `rstd` \[r\] f32.
 ///
@@ -42,80 +40,130 @@ pub fn rms_norm(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     let unit = if arch.split() { Unit::Vector } else { Unit::Whole };
     let mut k = Builder::new(&name, arch, unit);
     k.doc(format!(
-        "y = x * rstd * gamma, rstd = 1 / sqrt(mean(x * x) + {eps:e}); {rows} rows of {dim}, {elem}"
+        "y = x * gamma * rstd, rstd = 1 / sqrt(mean(x * x) + {eps:e}); {rows} rows of {dim}, {elem}"
     ));
     let x = k.input("x", elem, rows * dim);
     let gamma = k.input("gamma", elem, dim);
     let y = k.output("y", elem, rows * dim);
     let rstd = k.output("rstd", Elem::F32, rows);
     if arch == Arch::P310 {
-        k.slack(rstd, rows.next_multiple_of(GROUP) - rows);
+        k.slack(rstd, rows.next_multiple_of(8) - rows);
     }
-    let padded = dim.next_multiple_of(Elem::F32.per_repeat());
-    let narrow = (elem == Elem::F16).then(|| (k.ub("x_in", elem, padded), k.ub("y_out", elem, padded)));
-    let wide_x = k.ub("wide_x", Elem::F32, padded);
-    let wide_y = k.ub("wide_y", Elem::F32, padded);
-    let scale = k.ub("scale", Elem::F32, padded);
-    let squares = k.ub("squares", Elem::F32, padded);
-    let partial = k.ub("partial", Elem::F32, Elem::F32.per_repeat());
-    let total = k.ub("total", Elem::F32, Elem::F32.per_block());
+    let narrow = elem == Elem::F16;
+    // Two tiles of x and of y, squares and gamma; f32 of x where it is narrow; an eighth for sums of blocks.
+    let bytes = 4 * elem.size() + 8 + if narrow { 4 } else { 0 } + 1;
+    let tile = RowTile::new(arch, [rows, dim], bytes, 0);
+    let (len, shape) = (tile.len(), [dim, tile.pitch]);
+    // Operands of one instruction lie in different banks.
+    let wide = narrow.then(|| k.ub_phase("wide_x", Elem::F32, len, 0));
+    let work = k.ub_phase("work", Elem::F32, len, 0);
+    let x_in = k.ub_phase("x_in", elem, 2 * len, 0);
+    let y_out = k.ub_phase("y_out", elem, 2 * len, 0);
+    let scale = k.ub_phase("scale", Elem::F32, len, 256);
     let group = k.ub("group", Elem::F32, GROUP);
-    let all = || Over::count(dim);
-    let count = Scalar::from(dim);
+    let sums = RowSums::new(&mut k, tile);
 
-    // Elements behind a row's end stay zeros in its sum.
-    k.duplicate(squares.at(0), 0.0, Over::count(padded));
-    k.barrier(Barrier::V);
-    let from = narrow.map_or(scale, |(x_in, _)| x_in);
-    read(&mut k, from.at(0), gamma.at(0), &count);
-    k.flag(Pipe::Mte2, Pipe::V, 0);
-    widen(&mut k, scale, from, all());
+    // Rows of this core; on 310P their `rstd` are whole blocks.
+    let unit = if arch == Arch::P310 { tile.rows.max(8) } else { tile.rows };
+    let units = rows.div_ceil(unit);
+    let first = k.let_("first", Scalar::BLOCK * units / Scalar::BLOCKS * unit);
+    let end = k.let_("end", ((Scalar::BLOCK + 1) * units / Scalar::BLOCKS * unit).min(rows));
+    let fetch = |k: &mut Builder, start: &Scalar, slot: Scalar| {
+        let members = tile.members(k, end.clone() - start.clone());
+        k.wait_flag(Pipe::V, Pipe::Mte2, slot.clone());
+        read_rows(k, x_in.at(slot.clone() * len), x.at(start.clone() * dim), &members, shape);
+        k.set_flag(Pipe::Mte2, Pipe::V, slot);
+    };
 
-    // Flags: the row's input, its result and the group's `rstd` may be overwritten.
-    k.set_flag(Pipe::V, Pipe::Mte2, 0);
-    k.set_flag(Pipe::Mte3, Pipe::V, 0);
+    // Flags: x and y of a slot, and the group's `rstd`, may be overwritten.
+    if dim < tile.pitch {
+        k.duplicate(x_in.at(0), 0.0, Over::count(2 * len));
+    }
+    for slot in 0..2 {
+        k.set_flag(Pipe::V, Pipe::Mte2, slot);
+        k.set_flag(Pipe::Mte3, Pipe::V, slot);
+    }
     k.set_flag(Pipe::Mte3, Pipe::S, 0);
-    k.for_each("start", Scalar::BLOCK * GROUP, rows, Scalar::BLOCKS * GROUP, |k, start| {
-        let members = k.let_("members", Scalar::from(GROUP).min(Scalar::from(rows) - start.clone()));
-        k.wait_flag(Pipe::Mte3, Pipe::S, 0);
-        k.for_each("member", 0, members.clone(), 1, |k, member| {
-            let at = k.let_("offset", (start.clone() + member.clone()) * dim);
-            let input = narrow.map_or(wide_x, |(x_in, _)| x_in);
-            k.wait_flag(Pipe::V, Pipe::Mte2, 0);
-            read(k, input.at(0), x.at(&at), &count);
-            k.flag(Pipe::Mte2, Pipe::V, 0);
-            widen(k, wide_x, input, all());
-            k.binary(Binary::Mul, squares.at(0), wide_x.at(0), wide_x.at(0), all());
-            k.barrier(Barrier::V);
-            let sum = row_sum(k, squares, partial, total, padded);
-            let root = (sum / (dim as f32) + eps).sqrt();
-            let scaling = k.let_("scaling", Scalar::from(1.0) / root);
-            k.store(group.at(&member), scaling.clone());
+    k.if_(first.clone().lt(end.clone()), |k| fetch(k, &first, 0.into()));
+    // Gamma, once for each row of a tile. Where it is narrow it comes by way of a result's room.
+    let near = if narrow { y_out } else { scale };
+    if dim < tile.pitch {
+        k.duplicate(near.at(0), 0.0, tile.over(&tile.rows.into()));
+    }
+    k.flag(Pipe::V, Pipe::Mte2, 2);
+    for row in 0..if narrow { 1 } else { tile.rows } {
+        read_rows(&mut k, near.at(row * tile.pitch), gamma.at(0), &1.into(), shape);
+    }
+    k.flag(Pipe::Mte2, Pipe::V, 2);
+    for row in 0..if narrow { tile.rows } else { 0 } {
+        widen(&mut k, scale.at(row * tile.pitch), near.at(0), tile.over(&1.into()));
+    }
+    k.barrier(Barrier::V);
 
-            k.wait_flag(Pipe::Mte3, Pipe::V, 0);
-            k.scaled(Scaled::Muls, wide_y.at(0), wide_x.at(0), scaling, all());
-            k.set_flag(Pipe::V, Pipe::Mte2, 0);
-            k.barrier(Barrier::V);
-            k.binary(Binary::Mul, wide_y.at(0), wide_y.at(0), scale.at(0), all());
-            let result = match narrow {
-                Some((_, y_out)) => {
+    let round_ = k.var("round", ScalarType::Int);
+    k.set(round_, 0);
+    k.for_each("top", &first, &end, GROUP, |k, top| {
+        let bottom = k.let_("bottom", (top.clone() + GROUP).min(end.clone()));
+        k.wait_flag(Pipe::Mte3, Pipe::S, 0);
+        k.for_each("start", &top, &bottom, tile.rows, |k, start| {
+            let slot = k.let_("slot", round_ % 2);
+            let members = tile.members(k, end.clone() - start.clone());
+            let next = k.let_("next", start.clone() + tile.rows);
+            k.if_(next.clone().lt(end.clone()), |k| fetch(k, &next, Scalar::from(1) - slot.clone()));
+            let all = || tile.over(&members);
+            let place = slot.clone() * len;
+            k.wait_flag(Pipe::Mte2, Pipe::V, slot.clone());
+            let from = match wide {
+                Some(wide) => {
+                    widen(k, wide.at(0), x_in.at(&place), all());
+                    k.set_flag(Pipe::V, Pipe::Mte2, slot.clone());
                     k.barrier(Barrier::V);
-                    round(k, y_out.at(0), wide_y.at(0), all());
-                    y_out
+                    wide.at(0)
                 }
-                None => wide_y,
+                None => x_in.at(&place),
             };
-            k.flag(Pipe::V, Pipe::Mte3, 0);
-            write(k, y.at(at), result.at(0), &count);
-            k.set_flag(Pipe::Mte3, Pipe::V, 0);
+            k.binary(Binary::Mul, work.at(0), &from, &from, all());
             k.barrier(Barrier::V);
+            sums.add(k, work.at(0), &members);
+            k.set_flag(Pipe::V, Pipe::S, 0);
+
+            // Products with gamma while the scalar unit computes `rstd`.
+            let to = if narrow { work.at(0) } else { y_out.at(&place) };
+            if !narrow {
+                k.wait_flag(Pipe::Mte3, Pipe::V, slot.clone());
+            }
+            k.binary(Binary::Mul, &to, &from, scale.at(0), all());
+            if !narrow {
+                k.set_flag(Pipe::V, Pipe::Mte2, slot.clone());
+            }
+            k.barrier(Barrier::V);
+            k.wait_flag(Pipe::V, Pipe::S, 0);
+            tile.each(k, &members, |k, row, at| {
+                let sum = k.load("sum", sums.sums.at(&row));
+                let root = (sum / (dim as f32) + eps).sqrt();
+                let scaling = k.let_("scaling", Scalar::from(1.0) / root);
+                k.scaled(Scaled::Muls, to.add(&at), to.add(at), scaling.clone(), tile.over(&1.into()));
+                k.store(group.at(start.clone() - top.clone() + row), scaling);
+            });
+            k.flag(Pipe::S, Pipe::V, 0);
+            if narrow {
+                k.wait_flag(Pipe::Mte3, Pipe::V, slot.clone());
+                k.barrier(Barrier::V);
+                round(k, y_out.at(&place), to, all());
+            }
+            k.flag(Pipe::V, Pipe::Mte3, slot.clone());
+            write_rows(k, y.at(start * dim), y_out.at(place), &members, &dim.into(), shape);
+            k.set_flag(Pipe::Mte3, Pipe::V, slot);
+            k.set(round_, round_ + 1);
         });
         k.flag(Pipe::S, Pipe::Mte3, 0);
-        write(k, rstd.at(start), group.at(0), &members);
+        write(k, rstd.at(&top), group.at(0), &(bottom - top));
         k.set_flag(Pipe::Mte3, Pipe::S, 0);
     });
-    k.wait_flag(Pipe::V, Pipe::Mte2, 0);
-    k.wait_flag(Pipe::Mte3, Pipe::V, 0);
+    for slot in 0..2 {
+        k.wait_flag(Pipe::V, Pipe::Mte2, slot);
+        k.wait_flag(Pipe::Mte3, Pipe::V, slot);
+    }
     k.wait_flag(Pipe::Mte3, Pipe::S, 0);
     k.finish()
 }
@@ -137,32 +185,4 @@ pub(super) fn check(arch: Arch, shape: &RmsNorm, name: &str) -> Result<()> {
         return fail(Rule::Alignment, format!("a row has {dim} elements, no multiple of {block} (32 bytes)"));
     }
     Ok(())
-}
-
-/// Converts f16 to f32; nothing where it is f32 already and in place.
-pub(super) fn widen(k: &mut Builder, to: Buf, from: Buf, over: Over) {
-    if from.elem == Elem::F16 {
-        k.cast(to.at(0), from.at(0).strided(1, 4), Round::None, over);
-        k.barrier(Barrier::V);
-    }
-}
-
-/// Converts f32 to f16, to nearest, ties to even.
-pub(super) fn round(k: &mut Builder, to: View, from: View, over: Over) {
-    // 310P rounds so where no rounding is named.
-    let rounding = if k.arch() == Arch::A2 { Round::Rint } else { Round::None };
-    k.cast(to.strided(1, 4), from, rounding, over);
-}
-
-/// Sum of `len` elements, whole repeats and at most 64 of them: a tree of neighbours over each repeat, and one over
-/// their sums. The scalar unit has the sum, and the vector unit may go on.
-pub(super) fn row_sum(k: &mut Builder, of: Buf, partial: Buf, total: Buf, len: u64) -> Scalar {
-    let repeats = len / Elem::F32.per_repeat();
-    k.reduce(Reduction::WholeSum, partial.at(0), of.at(0), Elem::F32.per_repeat(), repeats, 1);
-    k.barrier(Barrier::V);
-    k.reduce(Reduction::WholeSum, total.at(0), partial.at(0), repeats, 1, 1);
-    k.flag(Pipe::V, Pipe::S, 0);
-    let sum = k.load("sum", total.at(0));
-    k.flag(Pipe::S, Pipe::V, 0);
-    sum
 }

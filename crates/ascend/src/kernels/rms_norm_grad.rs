@@ -1,28 +1,36 @@
 //! Gradients of an RMS norm: ATen's `_fused_rms_norm_backward`, in two kernels.
 //!
 //! The first writes dx, and for each of a fixed number of row ranges a partial sum of dgamma. The second adds these in a
-//! fixed tree. Ranges depend on the shape alone, so the bits are the same for any number of blocks.
+//! fixed tree. Ranges depend on the shape alone, so the bits are the same for any number of blocks. Each core has ranges
+//! that follow each other, in tiles of whole rows; the next tile is read and the last one written while one is computed.
 
-use super::copies::{read, write};
-use super::rms_norm::{RmsNorm, check, round, row_sum, widen};
+use super::copies::{read, read_rows, write, write_rows};
+use super::rms_norm::{RmsNorm, check};
+use super::row_tile::{RowSums, RowTile, round, widen};
 use crate::chip::Arch;
 use crate::finding::Result;
-use crate::kernel::{Barrier, Binary, Builder, Elem, Over, Pipe, Program, Scalar, ScalarUnary, Scaled, Unit};
+use crate::kernel::{
+    Barrier, Binary, Builder, Elem, Over, Pipe, Program, Scalar, ScalarType, ScalarUnary, Scaled, Unit,
+};
 
-/// Most ranges of rows; a power of two, for the tree.
-const RANGES: u64 = 64;
+/// Most ranges of rows: 48, 40, 24, 20 and 8 cores each have as many.
+const RANGES: u64 = 240;
+/// Rows of a range, as far as there are so many: partial sums are then a fraction of what is read.
+const SHORTEST: u64 = 4;
 /// Columns of a task of the second kernel.
-const COLUMNS: u64 = 256;
+const COLUMNS: u64 = 128;
+/// `rstd` that come with a tile: from a block's beginning on.
+const NEAR: u64 = 16;
 
-/// Rows of a range and number of ranges of `rows` rows.
-const fn ranges(rows: u64) -> (u64, u64) {
-    let per = rows.div_ceil(RANGES);
-    (per, rows.div_ceil(per))
+/// Number of ranges of `rows` rows. Range i begins at row `i · rows / ranges`.
+const fn ranges(rows: u64) -> u64 {
+    let wanted = rows.div_ceil(SHORTEST);
+    if wanted < RANGES { wanted } else { RANGES }
 }
 
 /// Elements of the partial sums that one kernel hands to the other, f32.
 pub fn rms_norm_grad_partials(shape: &RmsNorm) -> u64 {
-    if shape.rows == 0 { 0 } else { ranges(shape.rows).1 * pitch(shape) }
+    ranges(shape.rows) * pitch(shape)
 }
 
 /// Elements from one range's partial sums to the next: whole blocks, which no two cores share.
@@ -45,93 +53,184 @@ pub fn rms_norm_grad(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     let RmsNorm { elem, rows, dim, .. } = *shape;
     let name = format!("rms_norm_grad_{elem}");
     check(arch, shape, &name)?;
-    let (per, number) = ranges(rows);
+    let number = ranges(rows);
     let mut k = Builder::new(&name, arch, unit(arch));
-    k.doc(format!("dx, and dgamma of {number} ranges of {per} rows; {rows} rows of {dim}, {elem}"));
+    k.doc(format!("dx, and dgamma of {number} ranges of rows; {rows} rows of {dim}, {elem}"));
     let [dy, x] = ["dy", "x"].map(|name| k.input(name, elem, rows * dim));
     let rstd = k.input("rstd", Elem::F32, rows);
     let gamma = k.input("gamma", elem, dim);
     let dx = k.output("dx", elem, rows * dim);
     let partials = k.output("partials", Elem::F32, rms_norm_grad_partials(shape));
+    if arch == Arch::P310 {
+        k.slack(rstd, rows.next_multiple_of(8) - rows);
+    }
 
-    let padded = dim.next_multiple_of(Elem::F32.per_repeat());
-    let narrow =
-        (elem == Elem::F16).then(|| ["dy_in", "x_in", "dx_out"].map(|name| k.ub(name, elem, padded)));
-    let [wide_dy, wide_x, wide_dx, scale, product] =
-        ["wide_dy", "wide_x", "wide_dx", "scale", "product"].map(|name| k.ub(name, Elem::F32, padded));
-    let sums = k.ub("sums", Elem::F32, pitch(shape));
-    let partial = k.ub("partial", Elem::F32, Elem::F32.per_repeat());
-    let total = k.ub("total", Elem::F32, Elem::F32.per_block());
-    let [dy_in, x_in, dx_out] = narrow.unwrap_or([wide_dy, wide_x, wide_dx]);
-    let all = || Over::count(dim);
-    let count = Scalar::from(dim);
+    let narrow = elem == Elem::F16;
+    // Two tiles of dy, x and dx, a product and gamma; f32 of dy and x where they are narrow; an eighth for sums of blocks.
+    let bytes = 6 * elem.size() + 8 + if narrow { 8 } else { 0 } + 1;
+    let tile = RowTile::new(arch, [rows, dim], bytes, 8);
+    let (len, room, sizes) = (tile.len(), pitch(shape).max(tile.pitch), [dim, tile.pitch]);
+    // Operands of one instruction lie in different banks.
+    let wide_dy = narrow.then(|| k.ub_phase("wide_dy", Elem::F32, len, 0));
+    let work = k.ub_phase("work", Elem::F32, len, 0);
+    let x_in = k.ub_phase("x_in", elem, 2 * len, 256);
+    let dx_out = k.ub_phase("dx_out", elem, 2 * len, 0);
+    let wide_x = narrow.then(|| k.ub_phase("wide_x", Elem::F32, len, 256));
+    let dgamma = k.ub_phase("dgamma", Elem::F32, 2 * room, 256);
+    let dy_in = k.ub_phase("dy_in", elem, 2 * len, 0);
+    let scale = k.ub_phase("scale", Elem::F32, len, 256);
+    let near = k.ub("near_rstd", Elem::F32, 2 * NEAR);
+    let sums = RowSums::new(&mut k, tile);
 
-    // Elements behind a row's end stay zeros in its sum.
-    k.duplicate(product.at(0), 0.0, Over::count(padded));
+    // Ranges of this core.
+    let begin = |range: Scalar| range * rows / number;
+    let low = k.let_("low", Scalar::BLOCK * number / Scalar::BLOCKS);
+    let high = k.let_("high", (Scalar::BLOCK + 1) * number / Scalar::BLOCKS);
+    let fetch = |k: &mut Builder, start: &Scalar, end: Scalar, slot: Scalar| {
+        let members = tile.members(k, end - start.clone());
+        let (at, place) = (k.let_("offset", start.clone() * dim), slot.clone() * len);
+        k.wait_flag(Pipe::V, Pipe::Mte2, slot.clone());
+        read_rows(k, dy_in.at(&place), dy.at(&at), &members, sizes);
+        read_rows(k, x_in.at(place), x.at(at), &members, sizes);
+        k.set_flag(Pipe::Mte2, Pipe::V, slot.clone());
+        let whole = k.let_("whole", start.clone() / 8 * 8);
+        let count = Scalar::from(NEAR).min(Scalar::from(rows) - whole.clone());
+        k.wait_flag(Pipe::S, Pipe::Mte2, slot.clone());
+        read(k, near.at(slot.clone() * NEAR), rstd.at(whole), &count);
+        k.set_flag(Pipe::Mte2, Pipe::S, slot);
+    };
+
+    // Flags: inputs, dx and dgamma of a slot may be overwritten.
+    if dim < tile.pitch {
+        for buf in [dy_in, x_in] {
+            k.duplicate(buf.at(0), 0.0, Over::count(2 * len));
+        }
+    }
+    for slot in 0..2 {
+        k.set_flag(Pipe::V, Pipe::Mte2, slot);
+        k.set_flag(Pipe::S, Pipe::Mte2, slot);
+        k.set_flag(Pipe::Mte3, Pipe::V, slot);
+        k.set_flag(Pipe::Mte3, Pipe::V, slot + 2);
+    }
+    k.if_(low.clone().lt(high.clone()), |k| {
+        let start = k.let_("start", begin(low.clone()));
+        fetch(k, &start, begin(low.clone() + 1), 0.into());
+    });
+    // Gamma, once for each row of a tile. Where it is narrow it comes by way of a result's room.
+    let from = if narrow { dx_out } else { scale };
+    if dim < tile.pitch {
+        k.duplicate(from.at(0), 0.0, tile.over(&tile.rows.into()));
+    }
+    k.flag(Pipe::V, Pipe::Mte2, 2);
+    for row in 0..if narrow { 1 } else { tile.rows } {
+        read_rows(&mut k, from.at(row * tile.pitch), gamma.at(0), &1.into(), sizes);
+    }
+    k.flag(Pipe::Mte2, Pipe::V, 2);
+    for row in 0..if narrow { tile.rows } else { 0 } {
+        widen(&mut k, scale.at(row * tile.pitch), from.at(0), tile.over(&1.into()));
+    }
     k.barrier(Barrier::V);
-    let from = if narrow.is_some() { x_in } else { scale };
-    read(&mut k, from.at(0), gamma.at(0), &count);
-    k.flag(Pipe::Mte2, Pipe::V, 0);
-    widen(&mut k, scale, from, all());
 
-    // Flags: inputs, dx and the sums may be overwritten.
-    k.set_flag(Pipe::V, Pipe::Mte2, 0);
-    k.set_flag(Pipe::Mte3, Pipe::V, 0);
-    k.set_flag(Pipe::Mte3, Pipe::V, 1);
-    k.for_each("range", Scalar::BLOCK, number, Scalar::BLOCKS, |k, range| {
-        let first = k.let_("first", range.clone() * per);
-        let end = k.let_("end", (first.clone() + per).min(rows));
-        k.wait_flag(Pipe::Mte3, Pipe::V, 1);
-        k.duplicate(sums.at(0), 0.0, Over::count(pitch(shape)));
-        k.for_each("r", first, end, 1, |k, r| {
-            let at = k.let_("offset", r.clone() * dim);
-            let scaling = k.load("scaling", rstd.at(r));
-            k.wait_flag(Pipe::V, Pipe::Mte2, 0);
-            read(k, dy_in.at(0), dy.at(&at), &count);
-            read(k, x_in.at(0), x.at(&at), &count);
-            k.flag(Pipe::Mte2, Pipe::V, 0);
-            widen(k, wide_dy, dy_in, all());
-            widen(k, wide_x, x_in, all());
-            k.wait_flag(Pipe::Mte3, Pipe::V, 0);
-
-            k.binary(Binary::Mul, product.at(0), wide_dy.at(0), wide_x.at(0), all());
+    let round_ = k.var("round", ScalarType::Int);
+    k.set(round_, 0);
+    k.for_each("range", &low, &high, 1, |k, range| {
+        let top = k.let_("top", begin(range.clone()));
+        let bottom = k.let_("bottom", begin(range.clone() + 1));
+        let own = k.let_("own", range.clone() % 2);
+        let dgamma = dgamma.at(own.clone() * room);
+        k.wait_flag(Pipe::Mte3, Pipe::V, own.clone() + 2);
+        k.duplicate(&dgamma, 0.0, Over::count(room));
+        k.for_each("start", top, &bottom, tile.rows, |k, start| {
+            let slot = k.let_("slot", round_ % 2);
+            let other = Scalar::from(1) - slot.clone();
+            let members = tile.members(k, bottom.clone() - start.clone());
+            let next = k.let_("next", start.clone() + tile.rows);
+            k.if_else(
+                next.clone().lt(bottom.clone()),
+                |k| fetch(k, &next, bottom.clone(), other.clone()),
+                |k| {
+                    let more = (range.clone() + 1).lt(high.clone());
+                    k.if_(more, |k| fetch(k, &bottom, begin(range.clone() + 2), other.clone()));
+                },
+            );
+            let (all, one) = (|| tile.over(&members), || tile.over(&1.into()));
+            let place = slot.clone() * len;
+            k.wait_flag(Pipe::Mte2, Pipe::V, slot.clone());
+            let (dy, x) = match (wide_dy, wide_x) {
+                (Some(dy), Some(x)) => {
+                    widen(k, dy.at(0), dy_in.at(&place), all());
+                    widen(k, x.at(0), x_in.at(&place), all());
+                    k.set_flag(Pipe::V, Pipe::Mte2, slot.clone());
+                    k.barrier(Barrier::V);
+                    (dy.at(0), x.at(0))
+                }
+                _ => (dy_in.at(&place), x_in.at(&place)),
+            };
+            // Where a row's `rstd` is.
+            let stat = |row: Scalar| near.at(slot.clone() * NEAR + start.clone() % 8 + row);
+            k.wait_flag(Pipe::Mte2, Pipe::S, slot.clone());
+            tile.each(k, &members, |k, row, at| {
+                let scaling = k.load("scaling", stat(row));
+                k.scaled(Scaled::Muls, dy.add(&at), dy.add(at), scaling, one());
+            });
             k.barrier(Barrier::V);
-            k.scaled(Scaled::Muls, wide_dx.at(0), product.at(0), scaling.clone(), all());
+            k.binary(Binary::Mul, work.at(0), &dy, &x, all());
             k.barrier(Barrier::V);
-            k.binary(Binary::Add, sums.at(0), sums.at(0), wide_dx.at(0), all());
-            k.binary(Binary::Mul, product.at(0), product.at(0), scale.at(0), all());
-            k.barrier(Barrier::V);
-            let dot = row_sum(k, product, partial, total, padded);
-            let cubed = scaling.clone() * scaling.clone() * scaling.clone();
-            let factor = k.let_("factor", (dot * cubed / (dim as f32)).unary(ScalarUnary::Neg));
-
-            k.binary(Binary::Mul, wide_dx.at(0), wide_dy.at(0), scale.at(0), all());
-            k.scaled(Scaled::Muls, product.at(0), wide_x.at(0), factor, all());
-            k.set_flag(Pipe::V, Pipe::Mte2, 0);
-            k.barrier(Barrier::V);
-            k.scaled(Scaled::Muls, wide_dx.at(0), wide_dx.at(0), scaling, all());
-            k.barrier(Barrier::V);
-            k.binary(Binary::Add, wide_dx.at(0), wide_dx.at(0), product.at(0), all());
-            if narrow.is_some() {
+            tile.each(k, &members, |k, _, at| {
+                k.binary(Binary::Add, &dgamma, &dgamma, work.at(at), one());
                 k.barrier(Barrier::V);
-                round(k, dx_out.at(0), wide_dx.at(0), all());
+            });
+            k.binary(Binary::Mul, work.at(0), work.at(0), scale.at(0), all());
+            k.barrier(Barrier::V);
+            sums.add(k, work.at(0), &members);
+            k.set_flag(Pipe::V, Pipe::S, 0);
+
+            // The first term of dx while the scalar unit computes the factor of the second.
+            let to = if narrow { dy.clone() } else { dx_out.at(&place) };
+            if !narrow {
+                k.wait_flag(Pipe::Mte3, Pipe::V, slot.clone());
             }
-            k.flag(Pipe::V, Pipe::Mte3, 0);
-            write(k, dx.at(at), dx_out.at(0), &count);
-            k.set_flag(Pipe::Mte3, Pipe::V, 0);
+            k.binary(Binary::Mul, &to, dy, scale.at(0), all());
+            k.barrier(Barrier::V);
+            k.wait_flag(Pipe::V, Pipe::S, 0);
+            tile.each(k, &members, |k, row, at| {
+                let scaling = k.load("scaling", stat(row.clone()));
+                let dot = k.load("dot", sums.sums.at(row));
+                let factor = scaling.clone() * scaling * (dot / (dim as f32));
+                let factor = k.let_("factor", factor.unary(ScalarUnary::Neg));
+                k.scaled(Scaled::Axpy, to.add(&at), x.add(at), factor, one());
+            });
+            k.flag(Pipe::S, Pipe::V, 0);
+            k.set_flag(Pipe::S, Pipe::Mte2, slot.clone());
+            match narrow {
+                true => {
+                    k.wait_flag(Pipe::Mte3, Pipe::V, slot.clone());
+                    k.barrier(Barrier::V);
+                    round(k, dx_out.at(&place), to, all());
+                }
+                false => k.set_flag(Pipe::V, Pipe::Mte2, slot.clone()),
+            }
+            k.flag(Pipe::V, Pipe::Mte3, slot.clone());
+            write_rows(k, dx.at(start * dim), dx_out.at(place), &members, &dim.into(), sizes);
+            k.set_flag(Pipe::Mte3, Pipe::V, slot);
+            k.set(round_, round_ + 1);
             k.barrier(Barrier::V);
         });
-        k.flag(Pipe::V, Pipe::Mte3, 1);
-        write(k, partials.at(range * pitch(shape)), sums.at(0), &pitch(shape).into());
-        k.set_flag(Pipe::Mte3, Pipe::V, 1);
+        k.flag(Pipe::V, Pipe::Mte3, 2);
+        write(k, partials.at(range * pitch(shape)), dgamma, &pitch(shape).into());
+        k.set_flag(Pipe::Mte3, Pipe::V, own + 2);
     });
-    k.wait_flag(Pipe::V, Pipe::Mte2, 0);
-    k.wait_flag(Pipe::Mte3, Pipe::V, 0);
-    k.wait_flag(Pipe::Mte3, Pipe::V, 1);
+    for slot in 0..2 {
+        k.wait_flag(Pipe::V, Pipe::Mte2, slot);
+        k.wait_flag(Pipe::S, Pipe::Mte2, slot);
+        k.wait_flag(Pipe::Mte3, Pipe::V, slot);
+        k.wait_flag(Pipe::Mte3, Pipe::V, slot + 2);
+    }
     k.finish()
 }
 
-/// `dgamma` out of its partial sums: range i and i + 32, then i + 16, down to one. Ranges that are not there are zeros.
+/// `dgamma` out of its partial sums, of which n is the number rounded up to a power of two: range i and i + n / 2, then
+/// i + n / 4, down to one. Ranges that are not there are zeros.
 ///
 /// Parameters: `partials` f32 as [`rms_norm_grad`] writes them, `dgamma` \[d\].
 ///
@@ -141,12 +240,13 @@ pub fn rms_norm_grad_gamma(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     let RmsNorm { elem, rows, dim, .. } = *shape;
     let name = format!("rms_norm_grad_gamma_{elem}");
     check(arch, shape, &name)?;
-    let (_, number) = ranges(rows);
+    let number = ranges(rows);
+    let places = number.next_power_of_two();
     let mut k = Builder::new(&name, arch, unit(arch));
     k.doc(format!("dgamma out of {number} partial sums of {dim}, {elem}"));
     let partials = k.input("partials", Elem::F32, rms_norm_grad_partials(shape));
     let dgamma = k.output("dgamma", elem, dim);
-    let near = k.ub("near", Elem::F32, RANGES * COLUMNS);
+    let near = k.ub("near", Elem::F32, places * COLUMNS);
     let narrow = (elem == Elem::F16).then(|| k.ub("narrow", elem, COLUMNS));
     let blocks = COLUMNS / Elem::F32.per_block();
 
@@ -154,15 +254,15 @@ pub fn rms_norm_grad_gamma(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     k.for_each("column", Scalar::BLOCK * COLUMNS, dim, Scalar::BLOCKS * COLUMNS, |k, column| {
         let columns = k.let_("columns", Scalar::from(COLUMNS).min(Scalar::from(dim) - column.clone()));
         k.wait_flag(Pipe::Mte3, Pipe::V, 0);
-        if number < RANGES {
-            k.duplicate(near.at(number * COLUMNS), 0.0, Over::count((RANGES - number) * COLUMNS));
+        if number < places {
+            k.duplicate(near.at(number * COLUMNS), 0.0, Over::count((places - number) * COLUMNS));
         }
         // Results of the task before have left when copies of this one begin.
         k.flag(Pipe::V, Pipe::Mte2, 0);
         let gap = (pitch(shape) - COLUMNS) / Elem::F32.per_block();
         k.copy_runs(near.at(0), partials.at(&column), number, blocks, gap, 0);
         k.flag(Pipe::Mte2, Pipe::V, 0);
-        let mut half = RANGES / 2;
+        let mut half = places / 2;
         while half > 0 {
             k.barrier(Barrier::V);
             let over = Over::count(half * COLUMNS);
