@@ -84,7 +84,6 @@ pub fn rms_norm(arch: Arch, shape: &RmsNorm) -> Result<Program> {
         k.set_flag(Pipe::Mte3, Pipe::V, slot);
     }
     k.set_flag(Pipe::Mte3, Pipe::S, 0);
-    k.if_(first.clone().lt(end.clone()), |k| fetch(k, &first, 0.into()));
     // Gamma, once for each row of a tile. Where it is narrow it comes by way of a result's room.
     let near = if narrow { y_out } else { scale };
     if dim < tile.pitch {
@@ -94,7 +93,9 @@ pub fn rms_norm(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     for row in 0..if narrow { 1 } else { tile.rows } {
         read_rows(&mut k, near.at(row * tile.pitch), gamma.at(0), &1.into(), shape);
     }
-    k.flag(Pipe::Mte2, Pipe::V, 2);
+    k.set_flag(Pipe::Mte2, Pipe::V, 2);
+    k.if_(first.clone().lt(end.clone()), |k| fetch(k, &first, 0.into()));
+    k.wait_flag(Pipe::Mte2, Pipe::V, 2);
     for row in 0..if narrow { tile.rows } else { 0 } {
         widen(&mut k, scale.at(row * tile.pitch), near.at(0), tile.over(&1.into()));
     }
@@ -146,6 +147,11 @@ pub fn rms_norm(arch: Arch, shape: &RmsNorm) -> Result<Program> {
                 k.store(group.at(start.clone() - top.clone() + row), scaling);
             });
             k.flag(Pipe::S, Pipe::V, 0);
+            k.if_(bottom.clone().lt(next + 1), |k| {
+                k.flag(Pipe::S, Pipe::Mte3, 0);
+                write(k, rstd.at(&top), group.at(0), &(bottom.clone() - top.clone()));
+                k.set_flag(Pipe::Mte3, Pipe::S, 0);
+            });
             if narrow {
                 k.wait_flag(Pipe::Mte3, Pipe::V, slot.clone());
                 k.barrier(Barrier::V);
@@ -156,9 +162,6 @@ pub fn rms_norm(arch: Arch, shape: &RmsNorm) -> Result<Program> {
             k.set_flag(Pipe::Mte3, Pipe::V, slot);
             k.set(round_, round_ + 1);
         });
-        k.flag(Pipe::S, Pipe::Mte3, 0);
-        write(k, rstd.at(&top), group.at(0), &(bottom - top));
-        k.set_flag(Pipe::Mte3, Pipe::S, 0);
     });
     for slot in 0..2 {
         k.wait_flag(Pipe::V, Pipe::Mte2, slot);

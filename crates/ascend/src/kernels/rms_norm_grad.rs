@@ -112,10 +112,6 @@ pub fn rms_norm_grad(arch: Arch, shape: &RmsNorm) -> Result<Program> {
         k.set_flag(Pipe::Mte3, Pipe::V, slot);
         k.set_flag(Pipe::Mte3, Pipe::V, slot + 2);
     }
-    k.if_(low.clone().lt(high.clone()), |k| {
-        let start = k.let_("start", begin(low.clone()));
-        fetch(k, &start, begin(low.clone() + 1), 0.into());
-    });
     // Gamma, once for each row of a tile. Where it is narrow it comes by way of a result's room.
     let from = if narrow { dx_out } else { scale };
     if dim < tile.pitch {
@@ -125,7 +121,12 @@ pub fn rms_norm_grad(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     for row in 0..if narrow { 1 } else { tile.rows } {
         read_rows(&mut k, from.at(row * tile.pitch), gamma.at(0), &1.into(), sizes);
     }
-    k.flag(Pipe::Mte2, Pipe::V, 2);
+    k.set_flag(Pipe::Mte2, Pipe::V, 2);
+    k.if_(low.clone().lt(high.clone()), |k| {
+        let start = k.let_("start", begin(low.clone()));
+        fetch(k, &start, begin(low.clone() + 1), 0.into());
+    });
+    k.wait_flag(Pipe::Mte2, Pipe::V, 2);
     for row in 0..if narrow { tile.rows } else { 0 } {
         widen(&mut k, scale.at(row * tile.pitch), from.at(0), tile.over(&1.into()));
     }

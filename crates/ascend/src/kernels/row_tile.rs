@@ -77,21 +77,34 @@ impl RowSums {
     /// Declares the room, and clears some of it: a barrier has to come before sums.
     pub fn new(k: &mut Builder, tile: RowTile) -> RowSums {
         let blocks = k.ub("block_sums", Elem::F32, (tile.len() / 8).next_multiple_of(64));
-        let parts = k.ub("part_sums", Elem::F32, TALLEST * 8);
+        let parts = k.ub("part_sums", Elem::F32, (tile.len() / 64).next_multiple_of(TALLEST * 8));
         let sums = k.ub("sums", Elem::F32, TALLEST);
-        // A row's parts are spread over a block; between them stay zeros.
+        // Where a row's parts are spread over a block, zeros stay between them.
         k.duplicate(parts.at(0), 0.0, Over::count(parts.len));
         RowSums { tile, blocks, parts, sums }
     }
 
-    /// Sums over `rows` rows of `of`: a tree of neighbours over each block, one over each part of a row's blocks, and one
-    /// over its parts. It has 12 levels at most. A barrier has come before.
+    /// Sums over `rows` rows of `of`, trees of neighbours: over each block, again over blocks of those where a row has whole
+    /// repeats of them, and over what is left, in parts where that is more than a repeat. They have 12 levels at most. A
+    /// barrier has come before.
     pub fn add(&self, k: &mut Builder, of: View, rows: &Scalar) {
         let RowTile { pitch, parts, .. } = self.tile;
-        k.reduce(Reduction::BlockSum, self.blocks.at(0), of, 64, rows.clone() * (pitch / 64), 1);
-        k.barrier(Barrier::V);
-        let width = pitch / 8 / parts;
-        let from = self.blocks.at(0).strided(1, (width / 8) as u32);
+        let blocks = |k: &mut Builder, to: Buf, from: View, n: u64| {
+            k.reduce(Reduction::BlockSum, to.at(0), from, 64, rows.clone() * (n / 64), 1);
+            k.barrier(Barrier::V);
+        };
+        let (mut from, mut n) = (self.blocks, pitch / 8);
+        blocks(k, from, of, pitch);
+        if n > 64 && n % 64 == 0 {
+            blocks(k, self.parts, from.at(0), n);
+            (from, n) = (self.parts, n / 8);
+        }
+        if n <= 64 {
+            let from = from.at(0).strided(1, (n / 8) as u32);
+            return k.reduce(Reduction::WholeSum, self.sums.at(0), from, n, rows, 1);
+        }
+        let width = n / parts;
+        let from = from.at(0).strided(1, (width / 8) as u32);
         let apart = (8 / parts) as u32;
         k.reduce(Reduction::WholeSum, self.parts.at(0), from, width, rows.clone() * parts, apart);
         k.barrier(Barrier::V);
