@@ -14,6 +14,7 @@ mod rms_norm;
 mod rms_norm_grad;
 mod row_tile;
 mod scatter_sum;
+mod sum_rows;
 
 pub use add::add;
 pub use check_index::{CheckIndex, check_index};
@@ -25,6 +26,7 @@ pub use philox::{philox_uniform, uniform_blocks};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rms_norm_grad::{rms_norm_grad, rms_norm_grad_gamma, rms_norm_grad_partials};
 pub use scatter_sum::{ScatterSum, scatter_sum};
+pub use sum_rows::{SumRows, sum_rows};
 
 use crate::finding::{Finding, Rule};
 

@@ -7,6 +7,7 @@
 use super::copies::{read, read_rows, write, write_rows};
 use super::rms_norm::{RmsNorm, check};
 use super::row_tile::{RowSums, RowTile, round, widen};
+use super::sum_rows::{SumRows, sum_rows};
 use crate::chip::Arch;
 use crate::finding::Result;
 use crate::kernel::{
@@ -17,8 +18,6 @@ use crate::kernel::{
 const RANGES: u64 = 240;
 /// Rows of a range, as far as there are so many: partial sums are then a fraction of what is read.
 const SHORTEST: u64 = 4;
-/// Columns of a task of the second kernel.
-const COLUMNS: u64 = 128;
 /// `rstd` that come with a tile: from a block's beginning on.
 const NEAR: u64 = 16;
 
@@ -33,9 +32,9 @@ pub fn rms_norm_grad_partials(shape: &RmsNorm) -> u64 {
     ranges(shape.rows) * pitch(shape)
 }
 
-/// Elements from one range's partial sums to the next: whole blocks, which no two cores share.
+/// Elements from one range's partial sums to the next: whole repeats, which no two cores share.
 const fn pitch(shape: &RmsNorm) -> u64 {
-    shape.dim.next_multiple_of(COLUMNS)
+    shape.dim.next_multiple_of(Elem::F32.per_repeat())
 }
 
 const fn unit(arch: Arch) -> Unit {
@@ -230,8 +229,7 @@ pub fn rms_norm_grad(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     k.finish()
 }
 
-/// `dgamma` out of its partial sums, of which n is the number rounded up to a power of two: range i and i + n / 2, then
-/// i + n / 4, down to one. Ranges that are not there are zeros.
+/// `dgamma` out of its partial sums, as [`sum_rows`] adds rows.
 ///
 /// Parameters: `partials` f32 as [`rms_norm_grad`] writes them, `dgamma` \[d\].
 ///
@@ -241,47 +239,6 @@ pub fn rms_norm_grad_gamma(arch: Arch, shape: &RmsNorm) -> Result<Program> {
     let RmsNorm { elem, rows, dim, .. } = *shape;
     let name = format!("rms_norm_grad_gamma_{elem}");
     check(arch, shape, &name)?;
-    let number = ranges(rows);
-    let places = number.next_power_of_two();
-    let mut k = Builder::new(&name, arch, unit(arch));
-    k.doc(format!("dgamma out of {number} partial sums of {dim}, {elem}"));
-    let partials = k.input("partials", Elem::F32, rms_norm_grad_partials(shape));
-    let dgamma = k.output("dgamma", elem, dim);
-    let near = k.ub("near", Elem::F32, places * COLUMNS);
-    let narrow = (elem == Elem::F16).then(|| k.ub("narrow", elem, COLUMNS));
-    let blocks = COLUMNS / Elem::F32.per_block();
-
-    k.set_flag(Pipe::Mte3, Pipe::V, 0);
-    k.for_each("column", Scalar::BLOCK * COLUMNS, dim, Scalar::BLOCKS * COLUMNS, |k, column| {
-        let columns = k.let_("columns", Scalar::from(COLUMNS).min(Scalar::from(dim) - column.clone()));
-        k.wait_flag(Pipe::Mte3, Pipe::V, 0);
-        if number < places {
-            k.duplicate(near.at(number * COLUMNS), 0.0, Over::count((places - number) * COLUMNS));
-        }
-        // Results of the task before have left when copies of this one begin.
-        k.flag(Pipe::V, Pipe::Mte2, 0);
-        let gap = (pitch(shape) - COLUMNS) / Elem::F32.per_block();
-        k.copy_runs(near.at(0), partials.at(&column), number, blocks, gap, 0);
-        k.flag(Pipe::Mte2, Pipe::V, 0);
-        let mut half = places / 2;
-        while half > 0 {
-            k.barrier(Barrier::V);
-            let over = Over::count(half * COLUMNS);
-            k.binary(Binary::Add, near.at(0), near.at(0), near.at(half * COLUMNS), over);
-            half /= 2;
-        }
-        let result = match narrow {
-            Some(narrow) => {
-                k.barrier(Barrier::V);
-                round(k, narrow.at(0), near.at(0), Over::count(COLUMNS));
-                narrow
-            }
-            None => near,
-        };
-        k.flag(Pipe::V, Pipe::Mte3, 0);
-        write(k, dgamma.at(column), result.at(0), &columns);
-        k.set_flag(Pipe::Mte3, Pipe::V, 0);
-    });
-    k.wait_flag(Pipe::Mte3, Pipe::V, 0);
-    k.finish()
+    let sums = SumRows { rows: ranges(rows), pitch: pitch(shape), dim, outs: &[elem] };
+    sum_rows(arch, &name, &sums)
 }

@@ -12,8 +12,10 @@ use crate::lower::Refusal;
 use headwater_core::axes::{Axis, count};
 use headwater_core::row::{Instr, RowProgram};
 
-/// Ranges of rows whose sums are taken apart, at most.
-const RANGES: usize = 64;
+/// Ranges of rows whose sums are taken apart, at most: 48, 40, 24, 20 and 8 cores each have as many.
+const RANGES: usize = 240;
+/// Rows of a range, as far as there are so many: partial sums are at most a byte for each element that they sum.
+const SHORTEST: usize = 4;
 
 /// Loops of a kernel.
 pub(super) struct Loops {
@@ -23,8 +25,8 @@ pub(super) struct Loops {
     pub partial: Option<Partial>,
     /// Tasks: what blocks take in turn.
     pub tasks: usize,
-    /// Tiles, or rows, of a range.
-    per: usize,
+    /// Tiles, or rows, of all ranges. Range i begins at `i · units / ranges`.
+    units: usize,
     ranges: usize,
     /// True if one core does everything.
     pub alone: bool,
@@ -52,17 +54,17 @@ impl Loops {
             return Err(Refusal::new("column sums of long rows over several axes"));
         }
         let units = if tile.grid { rows * tile.tiles } else { rows };
-        let (mut per, mut ranges) = (1, units);
-        if columns {
-            per = if kernel.split == Split::Ranges { units.div_ceil(RANGES) } else { units };
-            ranges = units.div_ceil(per.max(1));
-        }
+        let ranges = match kernel.split {
+            _ if !columns => units,
+            Split::Ranges => units.min(RANGES).min(count(&space.rows).div_ceil(SHORTEST)),
+            Split::Whole => 1,
+        };
         let across = if tile.grid || passes { 1 } else { of_row };
         let pitch = count(&space.cols).next_multiple_of(64);
         // Sums of rows that come in several tiles are partial at any rate.
         let partial = (columns && (ranges > 1 || passes)).then_some(Partial { ranges, pitch });
         let schedule = Schedule::new(kernel, space, tile, passes)?;
-        Ok(Loops { schedule, passes, partial, tasks: ranges * across, per, ranges, alone: false, columns })
+        Ok(Loops { schedule, passes, partial, tasks: ranges * across, units, ranges, alone: false, columns })
     }
 
     /// Number of times that an operand is read.
@@ -234,11 +236,8 @@ impl Loops {
             b.u.w.vector(Duplicate { dst: acc.buf.at(0).into(), value: 0.0f32.into(), over });
             b.accs[w] = Some(acc.buf);
         }
-        let units =
-            if tile.grid { count(b.space.outside(&tile).0) * tile.tiles } else { count(&b.space.rows) };
-        let first = b.u.w.k.let_("first", range.clone() * self.per as u64);
-        let end = b.u.w.k.let_("end", (first.clone() + self.per as u64).min(units as u64));
-        self.pipeline(b, "unit", [first, end, 1.into()], self.per, 0, place, &[])?;
+        let [first, end] = self.bounds(b, &range);
+        self.pipeline(b, "unit", [first, end, 1.into()], self.units.div_ceil(self.ranges), 0, place, &[])?;
         for &w in &sums {
             let Some(acc) = b.accs[w].take() else { continue };
             let o = b.p.reads.len() + w;
@@ -252,6 +251,13 @@ impl Loops {
         }
         b.flush();
         Ok(())
+    }
+
+    /// The first unit of a range, and the one behind its last.
+    fn bounds(&self, b: &mut Body, range: &Scalar) -> [Scalar; 2] {
+        let begin = |range: Scalar| range * self.units as u64 / self.ranges as u64;
+        let k = &mut b.u.w.k;
+        [k.let_("first", begin(range.clone())), k.let_("end", begin(range.clone() + 1))]
     }
 
     /// The same for rows that come in several tiles: sums of all columns stand in UB.
@@ -272,8 +278,7 @@ impl Loops {
             b.u.w.vector(Duplicate { dst: acc.at(0).into(), value: 0.0f32.into(), over: Over::count(pitch) });
             b.accs[w] = Some(acc);
         }
-        let first = b.u.w.k.let_("first", range.clone() * self.per as u64);
-        let end = b.u.w.k.let_("end", (first.clone() + self.per as u64).min(count(rows) as u64));
+        let [first, end] = self.bounds(b, &range);
         let mut result = Ok(());
         each(b, "row", [first, end, 1.into()], |b, row| {
             let indices = decode(b, row, &sizes(rows));

@@ -27,8 +27,10 @@ mod value;
 mod writer;
 
 use super::launch::{Arg, Launch, Lowered, Refusal};
+use super::source::attributed;
 use crate::chip::Chip;
-use crate::kernel::Source;
+use crate::kernel::{Elem, Program, Source};
+use crate::kernels::{SumRows, sum_rows};
 use headwater_core::dtype::DType;
 use headwater_core::plan::{Place, SegmentId, TensorView};
 use headwater_core::row::{Access, Instr, Operand, RowProgram};
@@ -84,6 +86,31 @@ pub fn rows(
         Some(i) => scratch(i),
         None => Arg::Write { operand, bytes: 0 },
     }));
+    let scratch_bytes = columns.len() as u64 * size.next_multiple_of(512);
+    let finish = |first: kernel::Built, second: Program, sum_args: Vec<Arg>, blocks: u32| {
+        let first = Launch { program: Arc::new(first.program), args, blocks: first.blocks };
+        let second = Launch { program: Arc::new(second), args: sum_args, blocks };
+        Lowered { launches: vec![first, second], scratch: scratch_bytes }
+    };
+    let mut sum_args: Vec<Arg> = (0..columns.len()).map(scratch).collect();
+    sum_args.extend(columns.iter().map(|&(operand, _)| Arg::Write { operand, bytes: 0 }));
+    // Results that lie together are added by a kernel for it, others by a row program.
+    let together = |&(w, _): &(usize, usize)| {
+        let own = &program.writes[w].access.0[program.outer.len()..];
+        let along = own.iter().enumerate().all(|(d, &way)| way == Some((d, 1)));
+        let layout = &writes[w].layout;
+        let elem = Elem::of(writes[w].dtype).filter(|e| matches!(e, Elem::F32 | Elem::F16 | Elem::BF16));
+        elem.filter(|_| along && layout.is_contiguous() && layout.shape[..] == program.inner[..])
+    };
+    if let Some(outs) = columns.iter().map(together).collect::<Option<Vec<Elem>>>() {
+        let (rows, dim) = (partial.ranges as u64, program.cols() as u64);
+        let name = format!("{}_sums", first.program.name);
+        let shape = SumRows { rows, pitch: partial.pitch as u64, dim, outs: &outs };
+        if let Ok(second) = sum_rows(chip.arch, &name, &shape) {
+            let blocks = shape.tasks().min(u64::from(chip.vector_cores)) as u32;
+            return Ok(finish(first, attributed(second, source), sum_args, blocks));
+        }
+    }
     let mut sum =
         RowProgram { outer: vec![partial.ranges], inner: program.inner.clone(), ..RowProgram::default() };
     let inner = program.outer.len();
@@ -92,7 +119,7 @@ pub fn rows(
     let place = Place { segment: SegmentId(0), offset: 0 };
     let from = TensorView { place, dtype: DType::F32, layout };
     let rank = 1 + program.inner.len();
-    let (mut sum_views, mut to, mut sum_args) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut sum_views, mut to) = (Vec::new(), Vec::new());
     for (i, &(w, _)) in columns.iter().enumerate() {
         let Operand { dtype, access } = &program.writes[w];
         sum.reads.push(Operand { dtype: DType::F32, access: Access::identity(rank) });
@@ -101,14 +128,8 @@ pub fn rows(
         sum.body.extend([Instr::Load(i), Instr::Columns(i, 2 * i)]);
         sum_views.push(&from);
         to.push(writes[w]);
-        sum_args.push(scratch(i));
     }
-    sum_args.extend(columns.iter().map(|&(operand, _)| Arg::Write { operand, bytes: 0 }));
     sum_views.extend(to);
     let second = Kernel { chip, p: &sum, views: &sum_views, source, split: Split::Whole }.build()?;
-    let launches = vec![
-        Launch { program: Arc::new(first.program), args, blocks: first.blocks },
-        Launch { program: Arc::new(second.program), args: sum_args, blocks: second.blocks },
-    ];
-    Ok(Lowered { launches, scratch: columns.len() as u64 * size.next_multiple_of(512) })
+    Ok(finish(first, second.program, sum_args, second.blocks))
 }

@@ -1,0 +1,128 @@
+//! Sums over the rows of partial results, as kernels that divide their rows hand them on: in a fixed tree, so the bits are
+//! the same for any number of blocks.
+
+use super::copies::write;
+use super::refusal;
+use crate::chip::Arch;
+use crate::finding::{Result, Rule};
+use crate::kernel::{Barrier, Binary, Builder, Elem, Over, Pipe, Program, Round, Scalar, Unit};
+
+/// Most rows: as many of [`WIDEST`] columns UB has room for.
+const ROWS: u64 = 256;
+/// Most columns of a task.
+const WIDEST: u64 = 128;
+/// Cores of the largest chip.
+const CORES: u64 = 48;
+
+/// Shapes of [`sum_rows`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SumRows<'a> {
+    /// Number of rows, at most 256.
+    pub rows: u64,
+    /// From one row to the next in elements, a multiple of 8.
+    pub pitch: u64,
+    /// Elements of a row, d.
+    pub dim: u64,
+    /// Types of the results: f32, f16, on A2 also bf16. Summed in f32, rounded once to nearest even.
+    pub outs: &'a [Elem],
+}
+
+impl SumRows<'_> {
+    /// Columns of a task: a task for each core, of whole blocks of any type.
+    fn wide(&self) -> u64 {
+        self.dim.div_ceil(CORES).next_multiple_of(16).clamp(32, WIDEST)
+    }
+
+    /// Number of tasks: more blocks have nothing to do.
+    pub fn tasks(&self) -> u64 {
+        self.outs.len() as u64 * self.dim.div_ceil(self.wide())
+    }
+}
+
+/// `sums[j] = Σ partials[i, j]` for each result: row i and i + n / 2, then i + n / 4, down to one, where n is the number of
+/// rows rounded up to a power of two and rows that are not there are zeros.
+///
+/// Parameters: `partials` \[rows, pitch\] f32 for each result, then `sums` \[d\] for each.
+///
+/// # Errors
+/// `Range` for other numbers of rows, empty rows and a pitch that is too small or no multiple of 8. `Alignment` on 310P, which
+/// has no copy of part of 32 bytes, where a result is no multiple of them.
+pub fn sum_rows(arch: Arch, name: &str, shape: &SumRows) -> Result<Program> {
+    let SumRows { rows, pitch, dim, outs } = *shape;
+    let fail = |rule, message| Err(refusal(name, "sum", rule, message));
+    if !(1..=ROWS).contains(&rows) || dim == 0 || pitch < dim || pitch % 8 != 0 {
+        return fail(Rule::Range, format!("{rows} rows of {dim} elements, {pitch} apart"));
+    }
+    if arch == Arch::P310 && outs.iter().any(|elem| dim % elem.per_block() != 0) {
+        return fail(Rule::Alignment, format!("a result has {dim} elements, no multiple of 32 bytes"));
+    }
+    let unit = if arch.split() { Unit::Vector } else { Unit::Whole };
+    let mut k = Builder::new(name, arch, unit);
+    k.doc(format!("sums over {rows} rows of {dim}, in f32"));
+    let partials: Vec<_> = outs.iter().map(|_| k.input("partials", Elem::F32, rows * pitch)).collect();
+    let sums: Vec<_> = outs.iter().map(|&elem| k.output("sums", elem, dim)).collect();
+    let wide = shape.wide();
+    let places = rows.next_power_of_two();
+    let near = k.ub("near", Elem::F32, (places * wide).next_multiple_of(64));
+    let rounded = k.ub("rounded", Elem::F16, WIDEST);
+
+    k.set_flag(Pipe::Mte3, Pipe::V, 0);
+    let across = dim.div_ceil(wide);
+    k.for_each("task", Scalar::BLOCK, shape.tasks(), Scalar::BLOCKS, |k, task| {
+        let column = k.let_("column", task.clone() % across * wide);
+        let there = k.let_("there", Scalar::from(wide).min(Scalar::from(pitch) - column.clone()));
+        let columns = k.let_("columns", there.clone().min(Scalar::from(dim) - column.clone()));
+        k.wait_flag(Pipe::Mte3, Pipe::V, 0);
+        if rows < places {
+            k.duplicate(near.at(rows * wide), 0.0, Over::count((places - rows) * wide));
+        }
+        // Results of the task before have left when copies of this one begin.
+        k.flag(Pipe::V, Pipe::Mte2, 0);
+        let each = |k: &mut Builder, write: &dyn Fn(&mut Builder, usize)| match outs.len() {
+            1 => write(k, 0),
+            number => {
+                for i in 0..number {
+                    k.if_((task.clone() / across).eq(i), |k| write(k, i));
+                }
+            }
+        };
+        each(k, &|k, i| {
+            let (from, gap) = (partials[i].at(&column), (Scalar::from(pitch) - there.clone()) / 8);
+            k.copy_runs(
+                near.at(0),
+                from,
+                rows,
+                there.clone() / 8,
+                gap,
+                (Scalar::from(wide) - there.clone()) / 8,
+            );
+        });
+        k.flag(Pipe::Mte2, Pipe::V, 0);
+        let mut half = places / 2;
+        while half > 0 {
+            k.barrier(Barrier::V);
+            let over = Over::count(half * wide);
+            k.binary(Binary::Add, near.at(0), near.at(0), near.at(half * wide), over);
+            half /= 2;
+        }
+        each(k, &|k, i| {
+            let elem = outs[i];
+            let result = match elem {
+                Elem::F32 => near,
+                _ => {
+                    // 310P rounds so where no rounding is named.
+                    let round = if arch == Arch::A2 { Round::Rint } else { Round::None };
+                    let to = rounded.cast(elem);
+                    k.barrier(Barrier::V);
+                    k.cast(to.at(0).strided(1, 4), near.at(0), round, Over::count(wide));
+                    to
+                }
+            };
+            k.flag(Pipe::V, Pipe::Mte3, 0);
+            write(k, sums[i].at(&column), result.at(0), &columns);
+        });
+        k.set_flag(Pipe::Mte3, Pipe::V, 0);
+    });
+    k.wait_flag(Pipe::Mte3, Pipe::V, 0);
+    k.finish()
+}
