@@ -2,7 +2,8 @@
 //!
 //! A task is a tile of one result. Its sums run over all of k on one core, in ascending order, so the bits are the same
 //! for any number of blocks. Panels of the operands go to L1 as columns of fractals, steps of them to L0 by one instruction
-//! for each operand; two of each are in flight.
+//! for each operand; two of each are in flight. Where sums are short, a core has tiles that follow each other: the left
+//! operand's panel stays for those of the same rows, and a tile leaves L0C while the next one is summed.
 //!
 //! A bias is a first step of length one: a column of ones times the bias, so that sums begin with it in f32.
 
@@ -15,14 +16,58 @@ use crate::kernel::{
     Pipe, Program, Scalar, ScalarType, Space, Unit, UnitFlag, VarId, View,
 };
 
-/// Rows of a tile.
-const ROWS: u64 = 128;
-/// Columns of a tile.
-const COLUMNS: u64 = 256;
 /// Columns of fractals along the sums that a panel in L1 has.
 const PANEL: u64 = 16;
-/// The same of a step in L0.
-const STEP: u64 = 4;
+/// Cores of the largest chip with cube cores of their own.
+const CORES: u64 = 24;
+
+/// Sizes of what a core works on.
+#[derive(Clone, Copy)]
+struct Tiling {
+    /// Rows of a tile.
+    rows: u64,
+    /// Columns of a tile.
+    columns: u64,
+    /// Columns of fractals along the sums that a step in L0 has.
+    step: u64,
+    /// Tiles that L0C has room for: one is summed while the other leaves.
+    sums: u64,
+    /// True where the left operand's rows of a tile are one panel, which stays for the tiles beside it.
+    resident: bool,
+}
+
+impl Tiling {
+    /// The tiling of a shape that was checked.
+    fn new(arch: Arch, shape: &Matmul) -> Tiling {
+        let Matmul { m, n, k, batch, .. } = *shape;
+        let of = |rows: u64, columns: u64, resident: bool| {
+            let widest = rows.max(columns);
+            let step = (1..=PANEL).rev().find(|s| s.is_power_of_two() && s * widest <= 1024);
+            let sums = if arch == Arch::A2 && 2 * rows * columns <= 128 * 256 { 2 } else { 1 };
+            Tiling { rows, columns, step: step.unwrap_or(1), sums, resident }
+        };
+        if arch == Arch::P310 {
+            return of(128, 256, false);
+        }
+        if k <= PANEL * shape.elem.per_block() && n > 128 {
+            return of(128, 128, true);
+        }
+        if n > 128 {
+            return of(128, 256, false);
+        }
+        // All columns; rows such that the cores end together. Cycles of 64 terms: the cube's, or the copies' to L0.
+        let time = |rows: u64| {
+            let tiles = batch[0].saturating_mul(batch[1]).saturating_mul(m.div_ceil(rows));
+            tiles.div_ceil(CORES).saturating_mul((2 * rows + 9).max(236 + rows / 2))
+        };
+        of((1..=16).map(|i| i * SIDE).min_by_key(|&rows| time(rows)).unwrap_or(128), 128, false)
+    }
+
+    const fn sides(&self) -> [u64; 2] {
+        [self.rows, self.columns]
+    }
+}
+
 /// `c[i, j] = Σ a[i, p] · b[p, j] + bias[j]` for every matrix of the batch.
 ///
 /// Parameters: `a`, `b`, `bias` if there is one, `c`. They begin at the first element; lengths are up to the last
@@ -35,7 +80,7 @@ const STEP: u64 = 4;
 /// strides that are too small, and results whose rows overlap.
 pub fn matmul(arch: Arch, shape: &Matmul) -> Result<Program> {
     let name = format!("matmul_{}_{}", shape.elem, shape.out);
-    let lens = check(arch, shape, &name, ROWS)?;
+    let lens = check(arch, shape, &name, SIDE)?;
     if shape.c.transposed {
         // The transpose of the result is a product too: of the transposes, in the other order.
         let turn = |x: Matrix| Matrix { transposed: !x.transposed, ..x };
@@ -49,6 +94,7 @@ pub fn matmul(arch: Arch, shape: &Matmul) -> Result<Program> {
 /// Buffers and counters that the statements of a kernel share.
 struct Cube {
     shape: Matmul,
+    tiling: Tiling,
     /// Two panels of each operand in L1, one behind the other.
     panels: [Buf; 2],
     /// Two steps of each operand in L0.
@@ -56,8 +102,8 @@ struct Cube {
     sums: Buf,
     /// Columns of a fractal: elements in 32 bytes.
     c0: u64,
-    /// Number of panels, of steps so far.
-    rounds: [VarId; 2],
+    /// Number of panels, of steps, of tiles and of the left operand's panels that stay so far.
+    rounds: [VarId; 4],
 }
 
 /// Sizes of a tile, as scalars.
@@ -94,10 +140,13 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
         operands.iter().chain(&bias).for_each(|gm| k.slack(*gm, SIDE));
     }
 
+    let tiling = Tiling::new(arch, shape);
+    let Tiling { rows: most, columns: wide, resident, .. } = tiling;
     let c0 = elem.per_block();
-    let [panel_len, step_len] = [PANEL, STEP].map(|x| x * c0);
-    let panels = [ROWS, COLUMNS].map(|x| x * panel_len);
-    let steps = [ROWS, COLUMNS].map(|x| x * step_len);
+    let [panel_len, step_len] = [PANEL, tiling.step].map(|x| x * c0);
+    let panels = tiling.sides().map(|x| x * panel_len);
+    let steps = tiling.sides().map(|x| x * step_len);
+    let panels_len = panels[0];
     let panels = [
         k.buffer("a_panels", Space::L1, elem, 2 * panels[0], None),
         k.buffer("b_panels", Space::L1, elem, 2 * panels[1], None),
@@ -106,40 +155,49 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
         k.buffer("a_steps", Space::L0a, elem, 2 * steps[0], None),
         k.buffer("b_steps", Space::L0b, elem, 2 * steps[1], None),
     ];
-    let sums = k.buffer("sums", Space::L0c, Elem::F32, ROWS * COLUMNS, None);
-    let ones = shape.bias.then(|| ones(&mut k, elem));
-    let rounds = ["panel", "l0_step"].map(|name| k.var(name, ScalarType::Int));
-    let cube = Cube { shape: *shape, panels, steps, sums, c0, rounds };
+    let sums = k.buffer("sums", Space::L0c, Elem::F32, tiling.sums * most * wide, None);
+    let ones = shape.bias.then(|| ones(&mut k, elem, most));
+    let rounds = ["panel", "l0_step", "tile_round", "left_panel"].map(|name| k.var(name, ScalarType::Int));
+    let cube = Cube { shape: *shape, tiling, panels, steps, sums, c0, rounds };
     // Fractals of 32 bits are not transposed: the bias is read as a column.
     let down_bias = c0 != SIDE;
-    let store = &store(&mut k, shape, sums, [ROWS, COLUMNS]);
+    let store = &store(&mut k, shape, tiling.sums, tiling.sides());
 
     // Flags: panels, steps and sums may be overwritten.
     for slot in 0..2 {
         k.set_flag(Pipe::Mte1, Pipe::Mte2, slot);
         k.set_flag(Pipe::M, Pipe::Mte1, slot);
     }
+    if resident {
+        (2..4).for_each(|slot| k.set_flag(Pipe::Mte1, Pipe::Mte2, slot));
+    }
     store.open(&mut k);
     rounds.iter().for_each(|&round| k.set(round, 0));
+    let band = k.var("band", ScalarType::Int);
+    k.set(band, -1);
 
     // On 310P a last block of 32 bytes overlaps the one before it: a tile has at least one whole block.
     let ragged = arch == Arch::P310 && n % SIDE != 0;
-    let width = if ragged { COLUMNS / 2 } else { COLUMNS };
+    let width = if ragged { wide / 2 } else { wide };
     let across = if ragged { (n / width).max(1) } else { n.div_ceil(width) };
-    let down = m.div_ceil(ROWS);
+    let down = m.div_ceil(most);
     let tasks = batch[0] * batch[1] * down * across;
-    // Block 0 has every task, or tasks go round the blocks.
-    let (first, step) = match store.alone() {
-        true => (Scalar::BLOCK * tasks, Scalar::Int(1)),
-        false => (Scalar::BLOCK, Scalar::BLOCKS),
+    // Block 0 has every task, or each block those that follow each other, or tasks go round the blocks.
+    let (first, end, step) = match (store.alone(), resident) {
+        (true, _) => (Scalar::BLOCK * tasks, tasks.into(), Scalar::Int(1)),
+        (_, true) => {
+            let part = |block: Scalar| block * tasks / Scalar::BLOCKS;
+            (part(Scalar::BLOCK), part(Scalar::BLOCK + 1), 1.into())
+        }
+        _ => (Scalar::BLOCK, tasks.into(), Scalar::BLOCKS),
     };
-    k.for_each("task", first, tasks, step, |k, task| {
+    k.for_each("task", first, end, step, |k, task| {
         let several = batch != [1, 1];
         let matrix = several.then(|| k.let_("matrix", task.clone() / (down * across)));
         let tile = k.let_("tile", task % (down * across));
-        let row = k.let_("row", tile.clone() / across * ROWS);
+        let row = k.let_("row", tile.clone() / across * most);
         let column = k.let_("column", tile.clone() % across * width);
-        let rows = k.let_("rows", Scalar::from(ROWS).min(Scalar::from(m) - row.clone()));
+        let rows = k.let_("rows", Scalar::from(most).min(Scalar::from(m) - row.clone()));
         let left = Scalar::from(n) - column.clone();
         let columns = match ragged {
             // The last tile has what is left, up to twice the width.
@@ -164,9 +222,39 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
             start + row.clone() * x.row + column.clone()
         };
 
+        let read_left = |k: &mut Builder, to: &View, deep: &Scalar, len: &Scalar| {
+            let from = operands[0].at(place(&shape.a, &row, deep));
+            match shape.a.transposed {
+                true => read(k, to.clone(), from, len, &rows, shape.a.row, &panel_len.into()),
+                false => {
+                    let height = Scalar::from(most);
+                    read(k, to.clone(), from.clone(), &rows, len, shape.a.row, &height);
+                    if m % most == 1 {
+                        // The cube unit reads a single row otherwise than two.
+                        k.if_(rows.clone().eq(1), |k| {
+                            read(k, to.add(c0), from, &rows, len, shape.a.row, &height);
+                        });
+                    }
+                }
+            }
+        };
+        let near = resident.then(|| {
+            let now = k.let_("now", task.clone() / across);
+            k.if_(now.clone().ne(band), |k| {
+                let slot = k.let_("next_left", rounds[3] % 2);
+                let before = Scalar::from(3) - slot.clone();
+                k.if_(Scalar::from(0).lt(rounds[3]), |k| k.set_flag(Pipe::Mte1, Pipe::Mte2, before));
+                k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot.clone() + 2);
+                read_left(k, &cube.panels[0].at(slot.clone() * panels_len), &0.into(), &depth.into());
+                k.flag(Pipe::Mte2, Pipe::Mte1, slot + 2);
+                k.set(rounds[3], rounds[3] + 1);
+                k.set(band, now);
+            });
+            k.let_("left_slot", (rounds[3] + 1) % 2)
+        });
         if let (Some(bias), Some(ones)) = (bias, ones) {
             let slot = cube.panel_slot(k);
-            let panel = cube.panels[1].at(slot.clone() * (COLUMNS * panel_len));
+            let panel = cube.panels[1].at(slot.clone() * (wide * panel_len));
             match down_bias {
                 true => {
                     let height = fractals[1].clone() * SIDE;
@@ -189,21 +277,10 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
         k.for_each("deep", 0, depth, panel_len, |k, deep| {
             let len = k.let_("len", Scalar::from(panel_len).min(Scalar::from(depth) - deep.clone()));
             let slot = cube.panel_slot(k);
-            let left = cube.panels[0].at(slot.clone() * (ROWS * panel_len));
-            let right = cube.panels[1].at(slot.clone() * (COLUMNS * panel_len));
-            let from = operands[0].at(place(&shape.a, &row, &deep));
-            match shape.a.transposed {
-                true => read(k, left.clone(), from, &len, &rows, shape.a.row, &panel_len.into()),
-                false => {
-                    let height = Scalar::from(ROWS);
-                    read(k, left.clone(), from.clone(), &rows, &len, shape.a.row, &height);
-                    if m % ROWS == 1 {
-                        // The cube unit reads a single row otherwise than two.
-                        k.if_(rows.clone().eq(1), |k| {
-                            read(k, left.add(c0), from, &rows, &len, shape.a.row, &height);
-                        });
-                    }
-                }
+            let left = cube.panels[0].at(near.clone().unwrap_or(slot.clone()) * panels_len);
+            let right = cube.panels[1].at(slot.clone() * (wide * panel_len));
+            if !resident {
+                read_left(k, &left, &deep, &len);
             }
             let from = operands[1].at(place(&shape.b, &deep, &column));
             match shape.b.transposed {
@@ -227,20 +304,35 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
             cube.panel_done(k, slot);
         });
         let at = c.at(place(&shape.c, &row, &column));
-        store.write(
-            k,
-            &Tile { at, rows, columns, pitch: fractals[0].clone() * SIDE, fractals: fractals[1].clone() },
-        );
+        let slot = cube.sums_slot();
+        let from = cube.sums_of(&slot);
+        let pitch = fractals[0].clone() * SIDE;
+        store.write(k, &Tile { from, slot, at, rows, columns, pitch, fractals: fractals[1].clone() });
+        k.set(rounds[2], rounds[2] + 1);
     });
     for slot in 0..2 {
         k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot);
         k.wait_flag(Pipe::M, Pipe::Mte1, slot);
+    }
+    if resident {
+        let last = (rounds[3] + 1) % 2;
+        k.if_(Scalar::from(0).lt(rounds[3]), |k| k.set_flag(Pipe::Mte1, Pipe::Mte2, last + 2));
+        (2..4).for_each(|slot| k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot));
     }
     store.close(&mut k);
     k.finish()
 }
 
 impl Cube {
+    /// The place of the tile's sums in L0C.
+    fn sums_slot(&self) -> Scalar {
+        if self.tiling.sums == 1 { 0.into() } else { self.rounds[2] % self.tiling.sums }
+    }
+
+    fn sums_of(&self, slot: &Scalar) -> View {
+        self.sums.at(slot.clone() * (self.tiling.rows * self.tiling.columns))
+    }
+
     /// The slot of the next panels, as soon as it is free.
     fn panel_slot(&self, k: &mut Builder) -> Scalar {
         let slot = k.let_("panel_slot", self.rounds[0] % 2);
@@ -261,14 +353,14 @@ impl Cube {
             true => Part::Tile {
                 src,
                 rows: panel,
-                columns: ROWS,
+                columns: self.tiling.rows,
                 from: [at.clone(), 0.into()],
                 tile: [along, own],
                 transpose: true,
             },
             false => Part::Tile {
                 src,
-                rows: ROWS,
+                rows: self.tiling.rows,
                 columns: panel,
                 from: [0.into(), at.clone()],
                 tile: [own, along],
@@ -290,7 +382,7 @@ impl Cube {
             false => Part::Tile {
                 src,
                 rows: PANEL * self.c0,
-                columns: COLUMNS,
+                columns: self.tiling.columns,
                 from: [at.clone(), 0.into()],
                 tile: [take.clone() * self.c0, columns * SIDE],
                 // Fractals on their way to L0B are transposed in any case.
@@ -311,22 +403,24 @@ impl Cube {
     ) {
         let slot = k.let_("step_slot", self.rounds[1] % 2);
         k.wait_flag(Pipe::M, Pipe::Mte1, slot.clone());
-        let lens = [ROWS, COLUMNS].map(|x| x * STEP * self.c0);
+        let lens = self.tiling.sides().map(|x| x * self.tiling.step * self.c0);
         let places = [0, 1].map(|i| self.steps[i].at(slot.clone() * lens[i]));
         for (part, to) in operands.into_iter().zip(&places) {
             load(k, to, part);
         }
         k.flag(Pipe::Mte1, Pipe::M, slot.clone());
-        k.if_(init.clone(), |k| store.free(k));
+        let sums = k.let_("sums_slot", self.sums_slot());
+        k.if_(init.clone(), |k| store.free(k, &sums));
         // One row is two, of which the second is not used.
-        let rows = if self.shape.m % ROWS == 1 { sizes.rows.clone().max(2) } else { sizes.rows.clone() };
+        let rows =
+            if self.shape.m % self.tiling.rows == 1 { sizes.rows.clone().max(2) } else { sizes.rows.clone() };
         let columns = store.columns(sizes.columns.clone());
         // Products of few fractals do not wait for each other's sums.
         let few = (rows.clone() / SIDE * (columns.clone() / SIDE)).lt(10);
         k.if_(few, |k| k.barrier(Barrier::M));
         let [a, b] = places;
         k.issue(Mmad {
-            c: self.sums.at(0),
+            c: self.sums_of(&sums),
             a,
             b,
             bias: None,
@@ -378,8 +472,8 @@ fn load(k: &mut Builder, to: &View, part: Part) {
 }
 
 /// A column of ones as the left operand, in L1.
-fn ones(k: &mut Builder, elem: Elem) -> Buf {
-    let len = ROWS * elem.per_block();
+fn ones(k: &mut Builder, elem: Elem, rows: u64) -> Buf {
+    let len = rows * elem.per_block();
     let ones = k.buffer("ones", Space::L1, elem, len, None);
     match k.arch() {
         Arch::A2 => {

@@ -10,7 +10,8 @@ use crate::kernel::{
 /// The way of results to memory.
 pub(super) struct Store {
     arch: Arch,
-    sums: Buf,
+    /// Tiles that L0C has room for.
+    slots: u64,
     /// On 310P: a tile of results in UB, columns of fractals as in L0C.
     out: Option<Buf>,
     /// Columns of the result, and elements from one row to the next.
@@ -20,6 +21,9 @@ pub(super) struct Store {
 
 /// A tile of results.
 pub(super) struct Tile {
+    /// Its sums in L0C, and their place's number.
+    pub from: View,
+    pub slot: Scalar,
     /// Its first element in memory.
     pub at: View,
     pub rows: Scalar,
@@ -30,11 +34,11 @@ pub(super) struct Tile {
     pub fractals: Scalar,
 }
 
-/// Declares what the way takes, for tiles of `size`.
-pub(super) fn store(k: &mut Builder, shape: &Matmul, sums: Buf, size: [u64; 2]) -> Store {
+/// Declares what the way takes, for tiles of `size` in so many places of L0C.
+pub(super) fn store(k: &mut Builder, shape: &Matmul, slots: u64, size: [u64; 2]) -> Store {
     let arch = k.arch();
     let out = (arch == Arch::P310).then(|| k.ub("results", shape.out, size[0] * size[1]));
-    Store { arch, sums, out, n: shape.n, row: shape.c.row }
+    Store { arch, slots, out, n: shape.n, row: shape.c.row }
 }
 
 impl Store {
@@ -63,7 +67,7 @@ impl Store {
 
     /// Flags before the first tile.
     pub fn open(&self, k: &mut Builder) {
-        k.set_flag(self.pipe(), Pipe::M, 0);
+        (0..self.slots).for_each(|slot| k.set_flag(self.pipe(), Pipe::M, slot));
         if self.out.is_some() {
             k.set_flag(self.last(), Pipe::V, 0);
         }
@@ -71,20 +75,20 @@ impl Store {
 
     /// Waits for them after the last.
     pub fn close(&self, k: &mut Builder) {
-        k.wait_flag(self.pipe(), Pipe::M, 0);
+        (0..self.slots).for_each(|slot| k.wait_flag(self.pipe(), Pipe::M, slot));
         if self.out.is_some() {
             k.wait_flag(self.last(), Pipe::V, 0);
         }
     }
 
-    /// Lets the cube unit wait until the sums may be overwritten.
-    pub fn free(&self, k: &mut Builder) {
-        k.wait_flag(self.pipe(), Pipe::M, 0);
+    /// Lets the cube unit wait until the sums of a place may be overwritten.
+    pub fn free(&self, k: &mut Builder, slot: &Scalar) {
+        k.wait_flag(self.pipe(), Pipe::M, slot);
     }
 
     /// Writes a tile when its sums are done.
     pub fn write(&self, k: &mut Builder, tile: &Tile) {
-        k.flag(Pipe::M, self.pipe(), 0);
+        k.flag(Pipe::M, self.pipe(), &tile.slot);
         match self.out {
             None => {
                 let quant = match tile.at.elem {
@@ -94,7 +98,7 @@ impl Store {
                 };
                 k.issue(Fixpipe {
                     dst: tile.at.clone(),
-                    src: self.sums.at(0),
+                    src: tile.from.clone(),
                     n: tile.columns.clone(),
                     m: tile.rows.clone(),
                     src_stride: tile.pitch.clone(),
@@ -110,7 +114,7 @@ impl Store {
                 k.wait_flag(self.last(), Pipe::V, 0);
                 k.issue(CopyL0c {
                     dst: out.at(0),
-                    src: self.sums.at(0),
+                    src: tile.from.clone(),
                     blocks: 1.into(),
                     len: tile.pitch.clone() / SIDE * tile.fractals.clone(),
                     src_gap: 0.into(),
@@ -125,7 +129,7 @@ impl Store {
                 k.set_flag(self.last(), Pipe::V, 0);
             }
         }
-        k.set_flag(self.pipe(), Pipe::M, 0);
+        k.set_flag(self.pipe(), Pipe::M, &tile.slot);
     }
 
     /// Rows of whole blocks. A last block that is no whole one has been computed as the row's last 16 elements.
