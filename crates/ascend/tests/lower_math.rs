@@ -1,6 +1,7 @@
 //! Elementary functions of row programs on both chips, in the simulator, beside f64. Division, root, `exp` and `ln` are the
 //! simulator's own there; the chips' are not published.
 
+use half::f16;
 use headwater_ascend::kernel::Source;
 use headwater_ascend::lower::rows;
 use headwater_ascend::sim::{Arg, Launch, Mode, launch};
@@ -17,21 +18,36 @@ fn computed(chip: &Chip, op: Unary, x: &[f32]) -> Vec<f32> {
     let shape = Shape::new(&[x.len()]);
     let expr = Expr::Unary(op, Box::new(input(0)));
     let program = RowProgram::pointwise(&[(DType::F32, &shape)], &shape, &[DType::F32], &[expr]);
-    let view = |segment| TensorView {
+    let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+    run(chip, &program, &bytes, 4).as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// The same of halves, to halves.
+fn computed_in_half(chip: &Chip, op: Unary, x: &[f16]) -> Vec<f16> {
+    let shape = Shape::new(&[x.len()]);
+    let expr = Expr::Unary(op, Box::new(input(0)));
+    let program = RowProgram::pointwise(&[(DType::F16, &shape)], &shape, &[DType::F16], &[expr]);
+    let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+    run(chip, &program, &bytes, 2).as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b)).collect()
+}
+
+/// A program of one operand and one result, of elements of so many bytes.
+fn run(chip: &Chip, program: &RowProgram, x: &[u8], size: usize) -> Vec<u8> {
+    let view = |segment, dtype| TensorView {
         place: Place { segment: SegmentId(segment), offset: 0 },
-        dtype: DType::F32,
-        layout: Layout::contiguous(&shape),
+        dtype,
+        layout: Layout::contiguous(&Shape::new(&[x.len() / size])),
     };
-    let (from, to) = (view(0), view(1));
+    let (from, to) = (view(0, program.reads[0].dtype), view(1, program.writes[0].dtype));
     let source = Source { op: "function".into(), origin: Origin::default() };
-    let lowered = rows(chip, &program, &[&from], &[&to], &source).unwrap();
-    let bytes = (x.len() * 4).next_multiple_of(512);
-    let mut memory: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let lowered = rows(chip, program, &[&from], &[&to], &source).unwrap();
+    let bytes = x.len().next_multiple_of(512);
+    let mut memory = x.to_vec();
     memory.resize(2 * bytes, 0);
     let args = [Arg::Pointer(0), Arg::Pointer(bytes as u64)];
     let only = &lowered.launches[0];
     launch(&Launch::new(&only.program, chip, only.blocks, &args, Mode::Fast), &mut memory).unwrap();
-    memory[bytes..][..x.len() * 4].as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    memory[bytes..][..x.len()].to_vec()
 }
 
 /// Floats of all magnitudes and both signs, and a fine even grid around 0.
@@ -119,6 +135,38 @@ fn the_normal_distribution_is_within_its_bound() {
             let bound = if *x < -5.7 { truth } else { f64::exp2(-22.0) * below.min(1.0) };
             assert!((f64::from(y) - truth).abs() <= bound, "ndtr of {x} on {chip}: {y}, {truth}");
         }
+    }
+}
+
+/// Where 16 bits are kept of results: of every half, within 2⁻¹⁷ of itself before it is rounded.
+#[test]
+fn the_normal_distribution_of_halves_is_within_its_bound() {
+    for name in ["910b1", "310p"] {
+        let chip = Chip::from_name(name).unwrap();
+        let x: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).filter(|x| x.is_finite()).collect();
+        for (x, y) in x.iter().zip(computed_in_half(chip, Unary::Ndtr, &x)) {
+            let truth = unary_f(Unary::Ndtr, f64::from(*x));
+            let own = truth * f64::exp2(-17.0);
+            let bound = own + (truth + own) * f64::exp2(-11.0) + f64::exp2(-25.0);
+            assert!((f64::from(y) - truth).abs() <= bound, "ndtr of {x} on {chip}: {y}, {truth}");
+        }
+    }
+}
+
+/// `1 + tanh x` comes without cancellation.
+#[test]
+fn one_more_than_a_tangent_is_exact_for_negative_numbers() {
+    let chip = Chip::from_name("910b1").unwrap();
+    let x: Vec<f32> = (0..=20_000).map(|i| -10.0 + i as f32 / 1e3).collect();
+    let shape = Shape::new(&[x.len()]);
+    let expr = input(0).tanh() + 1.0;
+    let program = RowProgram::pointwise(&[(DType::F32, &shape)], &shape, &[DType::F32], &[expr]);
+    let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+    for (x, y) in x.iter().zip(run(chip, &program, &bytes, 4).as_chunks::<4>().0) {
+        let (y, truth) = (f64::from(f32::from_le_bytes(*y)), 2.0 / (1.0 + (-2.0 * f64::from(*x)).exp()));
+        // The exponential is off by an ulp, 2⁻²³; a sum and a quotient are rounded. All are relative errors.
+        let bound = 4.0 * f64::exp2(-24.0) / (1.0 - 4.0 * f64::exp2(-24.0));
+        assert!((y - truth).abs() <= bound * truth, "1 + tanh {x}: {y}, {truth}");
     }
 }
 
