@@ -10,6 +10,7 @@ use headwater_core::conformance::{Truth, graph_of, numbers};
 use headwater_core::graph::OutputRole;
 use headwater_core::ops::Registry;
 use headwater_core::plan::{Bindings, Place};
+use headwater_core::target::DTypeSet;
 use headwater_core::{DType, Graph, Tensor, pass};
 
 /// Runs a graph; its outputs.
@@ -36,7 +37,10 @@ fn evaluate(chip: &Chip, graph: &Graph, inputs: &[Tensor], tally: &mut Tally) ->
 }
 
 fn all_cases(chip: &str, dtypes: &[DType]) {
-    let chip = Chip::from_name(chip).unwrap();
+    let (chip, mut target) = (Chip::from_name(chip).unwrap(), target());
+    if chip.arch.saturates() {
+        target.saturating = DTypeSet::of(&[DType::F16]);
+    }
     let (mut tally, mut wrong, only) = (Tally::default(), Vec::new(), std::env::var("HEADWATER_OP").ok());
     for op in Registry::standard().operators() {
         if only.as_ref().is_some_and(|only| only != op.name) {
@@ -47,10 +51,10 @@ fn all_cases(chip: &str, dtypes: &[DType]) {
                 let Some(exact) = graph_of(op, &case, DType::F64) else { continue };
                 let Some(graph) = graph_of(op, &case, dtype) else { continue };
                 let inputs = numbers(&graph, &case);
-                let Ok(truth) = Truth::new(&graph, &exact, &inputs, &target()) else { continue };
+                let Ok(truth) = Truth::new(&graph, &exact, &inputs, &target) else { continue };
                 let name = format!("{} ({}) in {dtype}", op.name, case.name);
                 // Core refuses integers that may not fit 32 bits before there is a plan.
-                let Ok(graph) = pass::narrow_integers(graph.clone(), &target()) else { continue };
+                let Ok(graph) = pass::narrow_integers(graph.clone(), &target) else { continue };
                 match evaluate(chip, &graph, &inputs, &mut tally) {
                     Ok(got) => truth.judge(&name, &got, &mut wrong),
                     Err(e) => wrong.push(format!("{name}: {e}")),

@@ -111,7 +111,14 @@ fn rows_that_are_not_finite_give_nan() {
             let column = b.map(|row| row[j]);
             let finite = row.iter().chain(&column).all(|x| x.is_finite());
             let (got, want) = (got[i * 5 + j], row.iter().zip(column).map(|(a, b)| a * b).sum::<f64>());
-            let near = (got - want).abs() <= f64::exp2(-20.0) * want.abs();
+            // Twice the error of terms, and what is lost of elements that are small beside the largest.
+            let largest = |x: &[f64]| x.iter().fold(0.0, |m: f64, x| m.max(x.abs()));
+            let (of_row, of_column) = (largest(row), largest(&column));
+            let bound = row.iter().zip(column).map(|(a, b)| {
+                let (a, b) = (a.abs(), b.abs());
+                f64::exp2(-20.0) * a * b + f64::exp2(-50.0) * (of_row * b + a * of_column)
+            });
+            let near = (got - want).abs() <= bound.sum::<f64>();
             let overflows = want.abs() > f64::from(f32::MAX) && got == inf.copysign(want);
             assert!(if finite { near || overflows } else { got.is_nan() }, "[{i}, {j}] is {got}, not {want}");
         }

@@ -42,7 +42,8 @@ fn any_number_of_threads_gives_the_same_bits() {
         let graph = graph_of(&DISCOUNTED_CUMSUM, &large(), dtype).unwrap();
         let exact = graph_of(&DISCOUNTED_CUMSUM, &large(), DType::F64).unwrap();
         let inputs = numbers(&graph, &large());
-        let truth = Truth::new(&graph, &exact, &inputs, cpu(1).target()).unwrap();
+        let device = cpu(1);
+        let truth = Truth::new(&graph, &exact, &inputs, device.target()).unwrap();
         let [one, two, seven] = [1, 2, 7].map(|threads| evaluate(&cpu(threads), &graph, &inputs).unwrap());
         let mut wrong = Vec::new();
         truth.judge("discounted_cumsum", &one, &mut wrong);

@@ -64,7 +64,6 @@ fn tensors_beyond_their_storage_are_refused() {
     ] {
         assert_eq!(code(bad.clone(), &bytes), "HW-I012", "{bad}");
     }
-    assert_eq!(code(meta(10, &[1]), &bytes), "HW-I011");
     assert_eq!(code(meta(99, &[1]), &bytes), "HW-I011");
 }
 
@@ -105,8 +104,10 @@ fn every_golden_opens_through_its_memory_map_and_is_whole() {
         let program = Program::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         program.verify_checksums().unwrap();
         assert!(!program.inputs().is_empty());
-        // `cancelling` was recorded later than the others.
-        let version = if path.components().any(|c| c.as_os_str() == "cancelling") { "2.15" } else { "2.13" };
+        // These were recorded later than the others.
+        let late = |folder: &str| path.components().any(|c| c.as_os_str() == folder);
+        let later = late("cancelling") || late("complex") || path.to_string_lossy().contains("writes/selections");
+        let version = if later { "2.15" } else { "2.13" };
         assert!(program.torch_version().starts_with(version), "{}", path.display());
     }
     let missing = Program::open("no/such/file.pt2").unwrap_err();

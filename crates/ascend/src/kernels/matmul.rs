@@ -102,8 +102,8 @@ struct Cube {
     sums: Buf,
     /// Columns of a fractal: elements in 32 bytes.
     c0: u64,
-    /// Number of panels, of steps, of tiles and of the left operand's panels that stay so far.
-    rounds: [VarId; 4],
+    /// Number of panels, of steps and of tiles so far.
+    rounds: [VarId; 3],
 }
 
 /// Sizes of a tile, as scalars.
@@ -157,7 +157,7 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
     ];
     let sums = k.buffer("sums", Space::L0c, Elem::F32, tiling.sums * most * wide, None);
     let ones = shape.bias.then(|| ones(&mut k, elem, most));
-    let rounds = ["panel", "l0_step", "tile_round", "left_panel"].map(|name| k.var(name, ScalarType::Int));
+    let rounds = ["panel", "l0_step", "tile_round"].map(|name| k.var(name, ScalarType::Int));
     let cube = Cube { shape: *shape, tiling, panels, steps, sums, c0, rounds };
     // Fractals of 32 bits are not transposed: the bias is read as a column.
     let down_bias = c0 != SIDE;
@@ -173,8 +173,13 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
     }
     store.open(&mut k);
     rounds.iter().for_each(|&round| k.set(round, 0));
-    let band = k.var("band", ScalarType::Int);
-    k.set(band, -1);
+    // Panels of the left operand that were read, and the band of rows that the last holds.
+    let left = resident.then(|| {
+        let [count, band] = ["left_panel", "band"].map(|name| k.var(name, ScalarType::Int));
+        k.set(count, 0);
+        k.set(band, -1);
+        [count, band]
+    });
 
     // On 310P a last block of 32 bytes overlaps the one before it: a tile has at least one whole block.
     let ragged = arch == Arch::P310 && n % SIDE != 0;
@@ -194,7 +199,7 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
     k.for_each("task", first, end, step, |k, task| {
         let several = batch != [1, 1];
         let matrix = several.then(|| k.let_("matrix", task.clone() / (down * across)));
-        let tile = k.let_("tile", task % (down * across));
+        let tile = k.let_("tile", task.clone() % (down * across));
         let row = k.let_("row", tile.clone() / across * most);
         let column = k.let_("column", tile.clone() % across * width);
         let rows = k.let_("rows", Scalar::from(most).min(Scalar::from(m) - row.clone()));
@@ -238,19 +243,19 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
                 }
             }
         };
-        let near = resident.then(|| {
+        let near = left.map(|[count, band]| {
             let now = k.let_("now", task.clone() / across);
             k.if_(now.clone().ne(band), |k| {
-                let slot = k.let_("next_left", rounds[3] % 2);
+                let slot = k.let_("next_left", count % 2);
                 let before = Scalar::from(3) - slot.clone();
-                k.if_(Scalar::from(0).lt(rounds[3]), |k| k.set_flag(Pipe::Mte1, Pipe::Mte2, before));
+                k.if_(Scalar::from(0).lt(count), |k| k.set_flag(Pipe::Mte1, Pipe::Mte2, before));
                 k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot.clone() + 2);
                 read_left(k, &cube.panels[0].at(slot.clone() * panels_len), &0.into(), &depth.into());
                 k.flag(Pipe::Mte2, Pipe::Mte1, slot + 2);
-                k.set(rounds[3], rounds[3] + 1);
+                k.set(count, count + 1);
                 k.set(band, now);
             });
-            k.let_("left_slot", (rounds[3] + 1) % 2)
+            k.let_("left_slot", (count + 1) % 2)
         });
         if let (Some(bias), Some(ones)) = (bias, ones) {
             let slot = cube.panel_slot(k);
@@ -314,9 +319,9 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
         k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot);
         k.wait_flag(Pipe::M, Pipe::Mte1, slot);
     }
-    if resident {
-        let last = (rounds[3] + 1) % 2;
-        k.if_(Scalar::from(0).lt(rounds[3]), |k| k.set_flag(Pipe::Mte1, Pipe::Mte2, last + 2));
+    if let Some([count, _]) = left {
+        let last = (count + 1) % 2;
+        k.if_(Scalar::from(0).lt(count), |k| k.set_flag(Pipe::Mte1, Pipe::Mte2, last + 2));
         (2..4).for_each(|slot| k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot));
     }
     store.close(&mut k);

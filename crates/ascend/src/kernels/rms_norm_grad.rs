@@ -216,7 +216,7 @@ pub fn rms_norm_grad(arch: Arch, shape: &RmsNorm) -> Result<Program> {
             k.set(round_, round_ + 1);
             k.barrier(Barrier::V);
         });
-        k.flag(Pipe::V, Pipe::Mte3, 2);
+        k.flag(Pipe::V, Pipe::Mte3, own.clone() + 2);
         write(k, partials.at(range * pitch(shape)), dgamma, &pitch(shape).into());
         k.set_flag(Pipe::Mte3, Pipe::V, own + 2);
     });
