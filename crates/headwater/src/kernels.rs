@@ -4,6 +4,7 @@
 pub mod operators;
 mod project;
 
+use crate::bench::embedding_grad::Distribution;
 use crate::compile::bindings;
 use crate::core::DType;
 use crate::core::compile::{self, CompiledGraph, Goal, Options};
@@ -15,11 +16,11 @@ use crate::core::train::BucketSize;
 use crate::core::{Attrs, Registry, TensorType};
 use crate::model::BoundModel;
 use anyhow::{Context, Result, bail, ensure};
-use headwater_ascend::device::AscendSim;
+use headwater_ascend::device::{AscendSim, predict};
 use headwater_ascend::emit::emit;
 use headwater_ascend::kernel::{Elem, Param, ParamKind, Pipe, Program, Value};
-use headwater_ascend::kernels::{GatherRows, gather_rows};
-use headwater_ascend::lower::{self, Arg, Distinct, Refusal};
+use headwater_ascend::kernels::{EmbeddingGrad, GatherRows, Rung, gather_rows};
+use headwater_ascend::lower::{self, Arg, Distinct, Refusal, embedding_grads};
 use headwater_ascend::{Chip, timing};
 use operators::Operator;
 use project::Project;
@@ -183,6 +184,10 @@ pub struct Times {
 pub fn time(chip: &'static Chip, problem: &Problem) -> Result<Vec<Times>> {
     let mut turn = 0;
     let rows = problem.shape.first().copied().unwrap_or(1).max(1) as i64;
+    if problem.name == "embedding_grad" {
+        let rungs = embedding_grad(chip, problem, Distribution::Turn, &[Rung::Pipelined])?;
+        return Ok(rungs.into_iter().flat_map(|rung| rung.launches).collect());
+    }
     let launches = launches(chip, problem)?;
     let times = launches.into_iter().map(|(program, blocks, args)| {
         let blocks = problem.cores.map_or(blocks, |cores| blocks.min(cores.max(1)));
@@ -192,7 +197,14 @@ pub fn time(chip: &'static Chip, problem: &Problem) -> Result<Vec<Times>> {
         };
         let launch = timing::Launch { blocks, args };
         let t = timing::predict(&program, chip, &launch, &mut loads).map_err(|f| anyhow::anyhow!("{f}"))?;
-        Ok(Times {
+        Ok(Times::of(&program, blocks, &t))
+    });
+    times.collect()
+}
+
+impl Times {
+    fn of(program: &Program, blocks: u32, t: &timing::Timing) -> Times {
+        Times {
             kernel: program.name.clone(),
             block_dim: blocks,
             task_duration: t.task,
@@ -201,9 +213,119 @@ pub fn time(chip: &'static Chip, problem: &Problem) -> Result<Vec<Times>> {
             hbm_bytes: t.bytes[0],
             moved_bytes: t.bytes[1],
             label: t.label(),
+        }
+    }
+}
+
+/// A rung of the ladder of an embedding's gradient, predicted.
+#[derive(Clone, Debug, Serialize)]
+pub struct RungTimes {
+    /// Its number, from 1.
+    pub rung: usize,
+    /// The method.
+    pub name: &'static str,
+    /// Microseconds of all launches.
+    pub task_duration: f64,
+    /// Bytes of workspace, beside the operands.
+    pub workspace: u64,
+    /// Bytes of workspace, operands and result.
+    pub memory: u64,
+    /// Bytes over the interface of the chip's memory.
+    pub hbm_bytes: f64,
+    /// The launches.
+    pub launches: Vec<Times>,
+}
+
+/// The least that an embedding's gradient takes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Floor {
+    /// Bytes that must move: gradients and indices once, the table once.
+    pub bytes: u64,
+    /// Microseconds that they take at the bandwidth of the chip's memory.
+    pub memory: f64,
+    /// Additions.
+    pub additions: u64,
+    /// Microseconds that they take at 64 in f32 a cycle and vector unit.
+    pub arithmetic: f64,
+}
+
+/// The least that the gradient of an embedding takes on a chip.
+///
+/// # Errors
+/// A shape that is no matrix, or beyond 64 bits.
+pub fn floor(chip: &Chip, problem: &Problem) -> Result<Floor> {
+    let EmbeddingGrad { elem, index, indices, rows, dim, .. } = embedding_shape(chip, problem)?;
+    let additions = indices.checked_mul(dim).context("the shape is too large")?;
+    let elements = rows.checked_mul(dim).and_then(|table| table.checked_add(additions));
+    let bytes =
+        elements.and_then(|n| n.checked_mul(elem.size())).and_then(|n| n.checked_add(indices * index.size()));
+    let bytes = bytes.context("the shape is too large")?;
+    let rate = 64.0 * f64::from(chip.vector_cores) * f64::from(chip.mhz);
+    let [memory, _] = timing::bandwidth(chip);
+    Ok(Floor { bytes, memory: bytes as f64 / memory * 1e6, additions, arithmetic: additions as f64 / rate })
+}
+
+fn embedding_shape(chip: &Chip, problem: &Problem) -> Result<EmbeddingGrad> {
+    let elem = Elem::of(problem.dtype).with_context(|| format!("the chip has no {}", problem.dtype))?;
+    let [rows, dim] = problem.shape[..] else {
+        bail!("`{}` takes a shape of rows and columns, such as 4096x4096", problem.name)
+    };
+    let cores = problem.cores.unwrap_or(chip.vector_cores).clamp(1, chip.vector_cores);
+    let indices = problem.indices;
+    ensure!(indices <= 1 << 31, "{indices} indices: there are at most {}", 1u64 << 31);
+    Ok(EmbeddingGrad {
+        elem,
+        index: Elem::I32,
+        indices,
+        rows,
+        dim,
+        padding: None,
+        by_frequency: false,
+        cores,
+    })
+}
+
+/// Predicts rungs of the ladder of an embedding's gradient, with indices as they are distributed.
+///
+/// # Errors
+/// A shape that a rung refuses.
+pub fn embedding_grad(
+    chip: &'static Chip,
+    problem: &Problem,
+    indices: Distribution,
+    rungs: &[Rung],
+) -> Result<Vec<RungTimes>> {
+    let shape = embedding_shape(chip, problem)?;
+    let operands = floor(chip, problem)?.bytes;
+    let places = |n: u64| usize::try_from(n).context("the shape is too large");
+    let drawn = indices.draw(places(shape.rows)?, places(shape.indices)?);
+    let one = |&rung: &Rung| -> Result<RungTimes> {
+        let lowered = embedding_grads(chip, &shape, rung).map_err(|Refusal(why)| anyhow::anyhow!("{why}"))?;
+        let times = predict(chip, &lowered, &mut |_, elem, bytes| {
+            for (to, index) in bytes.chunks_exact_mut(elem.size() as usize).zip(&drawn) {
+                to.copy_from_slice(&index.to_le_bytes()[..elem.size() as usize]);
+            }
+        });
+        let times = times.map_err(|found| anyhow::anyhow!("{found}"))?;
+        let launches = lowered.launches.iter().zip(&times);
+        let launches: Vec<Times> = launches.map(|(l, t)| Times::of(&l.program, l.blocks, t)).collect();
+        let sum = |of: fn(&Times) -> f64| launches.iter().map(of).sum::<f64>();
+        Ok(RungTimes {
+            rung: Rung::ALL.iter().position(|r| *r == rung).unwrap_or(0) + 1,
+            name: match rung {
+                Rung::Naive => "naive: a row a copy, atomic sums in f32",
+                Rung::Vectorised => "vectorised: many rows a copy, atomic sums in f32",
+                Rung::Grouped => "grouped: sorted by row, each row summed once in f32, a copy at a time",
+                Rung::Pipelined => "pipelined: the same with copies that overlap",
+            },
+            task_duration: sum(|t| t.task_duration),
+            workspace: lowered.scratch,
+            memory: operands + lowered.scratch,
+            hbm_bytes: sum(|t| t.hbm_bytes),
+            launches,
         })
-    });
-    times.collect()
+    };
+    rungs.iter().map(one).collect()
 }
 
 /// A kernel, its blocks, and a value for each parameter.

@@ -12,10 +12,12 @@ mod npu;
 mod npu_memory;
 mod npu_stream;
 mod place;
+mod predict;
 mod simulator;
 mod survey;
 mod target;
 
 pub use npu::Ascend;
+pub use predict::predict;
 pub use simulator::AscendSim;
 pub use survey::LAUNCH;

@@ -1,9 +1,8 @@
 //! A plan as it would run: steps by kernels or on the host, and their predicted times.
 
+use super::predict::predict;
 use crate::chip::Chip;
-use crate::kernel::{ParamKind, Value};
-use crate::lower::{self, Arg, Launch, Refusal};
-use crate::timing;
+use crate::lower::{self, Arg, Lowered, Refusal};
 use headwater_core::device::StepUse;
 use headwater_core::plan::Plan;
 use std::collections::HashMap;
@@ -12,8 +11,8 @@ use std::collections::HashMap;
 /// generations report, about 20 µs.
 pub const LAUNCH: f64 = 20e-6;
 
-/// The way each step of a plan would run on a chip. Its kernels' times are predicted by the timing model, as if every number
-/// that decides what runs, such as an index, were 0; each launch costs [`LAUNCH`] beside.
+/// The way each step of a plan would run on a chip. Its kernels' times are predicted by the timing model, as if indices went
+/// through their range in turn, and every other number that decides what runs were 0; each launch costs [`LAUNCH`] beside.
 pub(super) fn survey(chip: Result<&'static Chip, Refusal>, plan: &Plan) -> Vec<StepUse> {
     let mut known: HashMap<String, Option<f64>> = HashMap::new();
     let used = plan.steps.iter().map(|step| {
@@ -23,30 +22,27 @@ pub(super) fn survey(chip: Result<&'static Chip, Refusal>, plan: &Plan) -> Vec<S
             Ok(both) => both,
             Err(Refusal(why)) => return StepUse { host: Some(why), ..StepUse::default() },
         };
-        let times = lowered.launches.iter().map(|launch| {
-            let key = format!("{:?} {}\n{}", launch.args, launch.blocks, launch.program.plain());
-            *known.entry(key).or_insert_with(|| seconds(chip, launch))
-        });
-        let seconds = times.map(|time| time.map(|s| s + LAUNCH)).sum();
-        StepUse { host: None, launches: lowered.launches.len(), seconds }
+        let key =
+            lowered.launches.iter().map(|l| format!("{:?} {}\n{}", l.args, l.blocks, l.program.plain()));
+        let seconds = known.entry(key.collect()).or_insert_with(|| seconds(chip, &lowered));
+        let launches = lowered.launches.len();
+        StepUse { host: None, launches, seconds: seconds.map(|s| s + launches as f64 * LAUNCH) }
     });
     used.collect()
 }
 
-/// Predicted seconds of a launch.
-fn seconds(chip: &'static Chip, launch: &Launch) -> Option<f64> {
-    let args = launch.args.iter().map(|arg| match arg {
-        Arg::Int(x) => Value::Int(*x),
-        Arg::Float(x) => Value::Float(*x),
-        _ => Value::Int(0),
+/// Predicted seconds of a step's launches.
+fn seconds(chip: &'static Chip, lowered: &Lowered) -> Option<f64> {
+    let limit = lowered.launches.iter().flat_map(|l| &l.args).find_map(|arg| match arg {
+        Arg::Fault { limit } => Some((*limit).max(1)),
+        _ => None,
     });
-    let sync = launch.program.params.first().is_some_and(|p| p.kind == ParamKind::Sync);
-    let args = sync.then_some(Value::Int(0)).into_iter().chain(args).collect();
-    let times = timing::predict(
-        &launch.program,
-        chip,
-        &timing::Launch { blocks: launch.blocks, args },
-        &mut |view| Some(if view.elem.is_float() { Value::Float(0.0) } else { Value::Int(0) }),
-    );
-    times.ok().map(|t| t.task * 1e-6)
+    let times = predict(chip, lowered, &mut |_, elem, bytes| {
+        let Some(limit) = limit.filter(|_| !elem.is_float()) else { return };
+        let size = elem.size() as usize;
+        for (i, to) in (0..).zip(bytes.chunks_exact_mut(size)) {
+            to.copy_from_slice(&(i % limit).to_le_bytes()[..size]);
+        }
+    });
+    Some(times.ok()?.iter().map(|t| t.task * 1e-6).sum())
 }

@@ -18,7 +18,7 @@ mod sum_rows;
 
 pub use add::add;
 pub use check_index::{CheckIndex, check_index};
-pub use embedding_grad::{EmbeddingGrad, embedding_grad};
+pub use embedding_grad::{EmbeddingGrad, Operand, Rung, Stage, Stages, embedding_grad};
 pub use gather_rows::{GatherRows, gather_rows};
 pub use matmul::matmul;
 pub use matmul_shape::{Matmul, Matrix};

@@ -10,8 +10,8 @@ use super::{attention, convolution, pooling};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
-    CheckIndex, EmbeddingGrad, GatherRows, ScatterSum, check_index, embedding_grad, gather_rows,
-    philox_uniform, scatter_sum, uniform_blocks,
+    CheckIndex, EmbeddingGrad, GatherRows, Operand, Rung, ScatterSum, Stages, check_index, embedding_grad,
+    gather_rows, philox_uniform, scatter_sum, uniform_blocks,
 };
 use headwater_core::graph::Origin;
 use headwater_core::ops::conv::window::Pool;
@@ -39,12 +39,15 @@ pub fn kernel(
     if takes_strides(op) {
         return composed(chip, op, &cx, &step.reads, &step.writes, source);
     }
-    let (program, args, blocks) = choose(chip, op, &cx, &outs)?;
+    let lowered = choose(chip, op, &cx, &outs)?;
     if !step.reads.iter().flatten().chain(&step.writes).all(|v| v.layout.is_contiguous()) {
         return Err(Refusal::new("operands that are not contiguous"));
     }
-    let program = Arc::new(attributed(program, source));
-    Ok(Lowered { launches: vec![Launch { program, args, blocks }], scratch: 0 })
+    let launches = lowered.launches.into_iter().map(|launch| {
+        let program = Arc::unwrap_or_clone(launch.program);
+        Launch { program: Arc::new(attributed(program, source)), ..launch }
+    });
+    Ok(Lowered { launches: launches.collect(), scratch: lowered.scratch })
 }
 
 /// True if an operator has a kernel on a chip, for contiguous operands of these types.
@@ -130,19 +133,21 @@ fn pool(op: &OpDef, cx: &OpCx) -> Result<Pool, Refusal> {
 
 type Chosen = (Program, Vec<Arg>, u32);
 
-/// The kernel of an operator on contiguous operands, its arguments and blocks.
-fn choose(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusal> {
-    match op.name {
-        "embedding" => embedding(chip, cx, outs),
-        "embedding_dense_backward" => embedding_backward(chip, cx),
+/// The kernels of an operator on contiguous operands.
+fn choose(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Result<Lowered, Refusal> {
+    let (program, args, blocks) = match op.name {
+        "embedding" => embedding(chip, cx, outs)?,
+        "embedding_dense_backward" => return embedding_backward(chip, cx),
         "on_host" => {
-            Err(Refusal::new(cx.opt_str("reason").ok().flatten().unwrap_or("a row program on the host")))
+            let reason = cx.opt_str("reason").ok().flatten();
+            return Err(Refusal::new(reason.unwrap_or("a row program on the host")));
         }
-        "check_index" => checked_index(chip, cx),
-        "max_pool2d_with_indices_backward" => maximum_backward(chip, cx, outs),
-        "philox_uniform" => uniform(chip, cx, outs),
-        name => Err(Refusal(format!("`{name}` has no kernel yet"))),
-    }
+        "check_index" => checked_index(chip, cx)?,
+        "max_pool2d_with_indices_backward" => maximum_backward(chip, cx, outs)?,
+        "philox_uniform" => uniform(chip, cx, outs)?,
+        name => return Err(Refusal(format!("`{name}` has no kernel yet"))),
+    };
+    Ok(Lowered { launches: vec![Launch { program: Arc::new(program), args, blocks }], scratch: 0 })
 }
 
 /// Address of a whole operand.
@@ -205,12 +210,9 @@ fn checked_index(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
     Ok((program, args, blocks))
 }
 
-fn embedding_backward(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
+fn embedding_backward(chip: &Chip, cx: &OpCx) -> Result<Lowered, Refusal> {
     let (grad, index) = (input(cx, 0)?, input(cx, 1)?);
     let options = Options::of(cx).map_err(|e| Refusal(e.message))?;
-    if options.scale_grad_by_freq {
-        return Err(Refusal::new("scaling by frequency"));
-    }
     let elem = Elem::of(grad.dtype).ok_or_else(|| Refusal(format!("gradients in {}", grad.dtype)))?;
     let rows = options.num_weights as u64;
     let shape = EmbeddingGrad {
@@ -220,10 +222,31 @@ fn embedding_backward(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
         rows,
         dim: grad.shape.last().map_or(0, |&d| d as u64),
         padding: u64::try_from(options.padding_idx).ok().filter(|&row| row < rows),
+        by_frequency: options.scale_grad_by_freq,
+        cores: chip.vector_cores,
     };
-    let program = embedding_grad(chip.arch, &shape)?;
-    let args = vec![read(1), read(0), write(0), Arg::Fault { limit: rows }];
-    Ok((program, args, chip.vector_cores))
+    embedding_grads(chip, &shape, Rung::Pipelined)
+}
+
+/// The launches of an embedding's gradient: operand 0 read is the gradient, operand 1 the indices.
+///
+/// # Errors
+/// A type or shape that has no kernel.
+pub fn embedding_grads(chip: &Chip, shape: &EmbeddingGrad, rung: Rung) -> Result<Lowered, Refusal> {
+    let Stages { stages, workspace } = embedding_grad(chip.arch, shape, rung)?;
+    let arg = |operand: &Operand| match *operand {
+        Operand::Index => read(1),
+        Operand::Grad => read(0),
+        Operand::Table => write(0),
+        Operand::Fault => Arg::Fault { limit: shape.rows },
+        Operand::Workspace(bytes) => Arg::Scratch { bytes },
+    };
+    let launches = stages.into_iter().map(|stage| Launch {
+        args: stage.operands.iter().map(arg).collect(),
+        program: Arc::new(stage.program),
+        blocks: stage.blocks,
+    });
+    Ok(Lowered { launches: launches.collect(), scratch: workspace })
 }
 
 fn maximum_backward(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusal> {

@@ -19,7 +19,7 @@ mod split;
 mod tests;
 
 pub use distinct::Distinct;
-pub use kernel::{has_kernel, takes_strides};
+pub use kernel::{embedding_grads, has_kernel, takes_strides};
 pub use launch::{Arg, Launch, Lowered, Refusal};
 pub use rows::rows;
 pub use split::MODEL as SPLIT;

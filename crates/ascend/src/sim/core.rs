@@ -49,6 +49,8 @@ pub struct World<'x, 'm> {
     pub findings: Vec<Finding>,
     /// Instructions so far.
     pub instructions: u64,
+    /// For each block what its scalar unit has loaded, in order; `None` where nobody asks.
+    pub loads: Option<Vec<Vec<Value>>>,
     /// Number of cores in the launch.
     pub cores: usize,
 }
@@ -497,6 +499,11 @@ impl<'a> Core<'a> {
             true => Value::Float(read_number(x.src.elem, bytes) as f32),
             false => Value::Int(read_int(x.src.elem, bytes)),
         };
+        if let Some(loads) = &mut world.loads {
+            let block = self.issuer.place().block as usize;
+            loads.resize_with(loads.len().max(block + 1), Vec::new);
+            loads[block].push(value);
+        }
         self.issuer.set(x.into, value);
         Ok(())
     }

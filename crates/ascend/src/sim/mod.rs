@@ -21,7 +21,7 @@ mod vector;
 
 pub use issue::{Code, Issued, Issuer, Place};
 pub use memory::{Bytes, Region};
-pub use schedule::{Launch, launch, launch_in_orders, launch_verified};
+pub use schedule::{Launch, launch, launch_in_orders, launch_verified, loads};
 
 use crate::finding::{Finding, Rule};
 use crate::kernel::{ParamKind, Program, ScalarType, Value};

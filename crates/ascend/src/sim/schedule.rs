@@ -68,7 +68,7 @@ pub fn launch_verified(
     let run =
         |regions, blocks, note| run(launch, &codes, &values, regions, (&params, &holders), blocks, note);
     if threads == 1 {
-        return run(regions, 0..launch.blocks, false).map(|(report, _)| report);
+        return run(regions, 0..launch.blocks, Note::Nothing).map(|noted| noted.report);
     }
     // This thread works on the memory itself; each of the others on a copy of what the kernel writes, and notes what it
     // wrote there: no two blocks write the same bytes.
@@ -87,17 +87,17 @@ pub fn launch_verified(
         for (t, copy) in copies.iter_mut().enumerate() {
             let own = regions.iter().zip(copy).map(|(region, copy)| region.over(copy)).collect();
             let run = &run;
-            handles.push(scope.spawn(move || run(own, share(t + 1)..share(t + 2), true)));
+            handles.push(scope.spawn(move || run(own, share(t + 1)..share(t + 2), Note::Written)));
         }
         let own = regions.iter_mut().map(Region::again).collect();
-        let first = run(own, 0..share(1), false);
+        let first = run(own, 0..share(1), Note::Nothing);
         (first, handles.into_iter().map(|handle| handle.join().unwrap_or_else(lost)).collect())
     });
-    let mut all = first?.0;
+    let mut all = first?.report;
     for (outcome, copy) in others.into_iter().zip(&copies) {
-        let (report, written) = outcome?;
-        all.instructions += report.instructions;
-        for (region, range) in written {
+        let noted = outcome?;
+        all.instructions += noted.report.instructions;
+        for (region, range) in noted.written {
             if let Bytes::Write(bytes) = &mut regions[region].bytes {
                 bytes[range.clone()].copy_from_slice(&copy[region][range]);
             }
@@ -106,8 +106,21 @@ pub fn launch_verified(
     Ok(all)
 }
 
-/// The report of some blocks, and the pieces and byte ranges in them that they wrote, if these were noted.
-type Outcome = Result<(Report, Vec<(usize, Range<usize>)>), Vec<Finding>>;
+/// Runs a kernel that [`verify`] has passed, as [`launch_verified`] on one thread; gives for each block what its scalar
+/// unit has loaded, in order.
+///
+/// # Errors
+/// Findings, the first thing first.
+pub fn loads(launch: &Launch, regions: Vec<Region>) -> Result<Vec<Vec<Value>>, Vec<Finding>> {
+    let (params, holders) = arguments(launch, &regions).map_err(|finding| vec![*finding])?;
+    let codes: Vec<Code> = launch.program.parts.iter().map(Code::new).collect();
+    let values: Vec<Option<Value>> = launch.args.iter().map(|a| a.value()).collect();
+    let places = (&params[..], &holders[..]);
+    run(launch, &codes, &values, regions, places, 0..launch.blocks, Note::Loads).map(|noted| noted.loads)
+}
+
+/// A run of some blocks, or its findings.
+type Outcome = Result<Noted, Vec<Finding>>;
 
 /// Bytes from which on threads are worth their start.
 const LARGE: usize = 64 << 10;
@@ -130,7 +143,26 @@ fn divides(launch: &Launch, regions: &[Region]) -> bool {
     alone
 }
 
-/// Runs some blocks of a kernel; with `note`, says what they have written: pieces and byte ranges in them.
+/// Notes that a run makes beside its report.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Note {
+    Nothing,
+    /// Bytes that are written.
+    Written,
+    /// Values that scalar units load.
+    Loads,
+}
+
+/// A run, and what was noted of it.
+struct Noted {
+    report: Report,
+    /// Pieces of memory and byte ranges in them.
+    written: Vec<(usize, Range<usize>)>,
+    /// By block.
+    loads: Vec<Vec<Value>>,
+}
+
+/// Runs some blocks of a kernel.
 fn run(
     launch: &Launch,
     codes: &[Code],
@@ -138,7 +170,7 @@ fn run(
     regions: Vec<Region>,
     (params, holders): (&[u64], &[usize]),
     blocks: Range<u32>,
-    note: bool,
+    note: Note,
 ) -> Outcome {
     let program = launch.program;
     let checked = launch.mode != Mode::Fast;
@@ -148,7 +180,7 @@ fn run(
     };
     let spots = Spots::new(program, &regions, params, holders);
     let mut global = Global::new(regions, params.to_vec());
-    global.written = note.then(Vec::new);
+    global.written = (note == Note::Written).then(Vec::new);
     if checked {
         global.defined = defined(launch, &global.regions, params, holders);
     }
@@ -162,6 +194,7 @@ fn run(
         checked,
         findings: Vec::new(),
         instructions: 0,
+        loads: (note == Note::Loads).then(Vec::new),
         cores: 0,
     };
     let mut run = Run { launch, world, codes, values, blocks, seed, random: seed, spare: Vec::new() };
@@ -172,8 +205,9 @@ fn run(
     }
     match findings.is_empty() {
         true => {
+            let report = Report { instructions: run.world.instructions };
             let written = run.world.global.written.take().unwrap_or_default();
-            Ok((Report { instructions: run.world.instructions }, written))
+            Ok(Noted { report, written, loads: run.world.loads.take().unwrap_or_default() })
         }
         false => Err(findings),
     }

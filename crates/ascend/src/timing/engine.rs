@@ -3,7 +3,7 @@
 //! Each core's scalar unit issues instructions into in-order queues, one for each pipe. A pipe takes the next
 //! instruction when it is free; waits for flags hold it up. Transfers share memory with those of all cores.
 
-use super::Loads;
+use super::BlockLoads;
 use super::address::Addresses;
 use super::bank::Banks;
 use super::cost::{Cost, Port, Transfer, cost};
@@ -138,7 +138,7 @@ pub struct Engine<'p, 'l> {
     l2: &'l mut L2,
     banks: &'l mut Banks,
     events: BinaryHeap<Reverse<(Time, usize, usize)>>,
-    loads: &'l mut Loads<'p>,
+    loads: &'l mut BlockLoads<'p>,
     waiting: usize,
     /// Bytes over HBM's interface so far, and bytes of all transfers.
     pub hbm: f64,
@@ -156,7 +156,7 @@ impl<'p, 'l> Engine<'p, 'l> {
         at: &'p Addresses,
         l2: &'l mut L2,
         banks: &'l mut Banks,
-        loads: &'l mut Loads<'p>,
+        loads: &'l mut BlockLoads<'p>,
     ) -> Self {
         let mut cores = Vec::new();
         for (index, part) in program.parts.iter().enumerate() {
@@ -185,14 +185,7 @@ impl<'p, 'l> Engine<'p, 'l> {
                 });
             }
         }
-        let per_cycle = |bytes_per_second: f64| bytes_per_second / (f64::from(chip.mhz) * 1e6);
-        let cores_of = f64::from(chip.cube_cores);
-        let (hbm, l2_rate) = match chip.arch {
-            // HBM as measured with 48 cores; L2 at the lower end of what asc-devkit's guide states, 5 to 7 TB/s.
-            Arch::A2 => (per_cycle(1.49e12), per_cycle(5e12)),
-            // Of its platform table, all cores together: not calibrated.
-            Arch::P310 => (17.0 * cores_of, 114.0 * cores_of),
-        };
+        let [hbm, l2_rate] = bandwidth(chip).map(|rate| rate / (f64::from(chip.mhz) * 1e6));
         Engine {
             program,
             at,
@@ -324,7 +317,8 @@ impl<'p, 'l> Engine<'p, 'l> {
             Instr::SetFlag(x) => self.queue(c, x.from, Queued::Set((x.from, x.to, x.id.as_int())))?,
             Instr::WaitFlag(x) => self.queue(c, x.to, Queued::Wait((x.from, x.to, x.id.as_int())))?,
             Instr::Load(x) => {
-                let value = (self.loads)(&x.src);
+                let block = self.cores[c].issuer.as_ref().map_or(0, |issuer| issuer.place().block);
+                let value = (self.loads)(block, &x.src);
                 let value = value.ok_or_else(|| {
                     let message =
                         "a value that the scalar unit loads decides what runs: give the launch its data";
@@ -543,6 +537,16 @@ impl<'p, 'l> Engine<'p, 'l> {
             core.held = Held::Own;
             self.wake(c, SCALAR, now);
         }
+    }
+}
+
+/// Bytes a second of a chip's memory and of its L2, all cores together.
+pub fn bandwidth(chip: &Chip) -> [f64; 2] {
+    match chip.arch {
+        // Memory as measured with 48 cores; L2 at the lower end of what asc-devkit's guide states, 5 to 7 TB/s.
+        Arch::A2 => [1.49e12, 5e12],
+        // Bytes a cycle and core by its platform table: not calibrated.
+        Arch::P310 => [17.0, 114.0].map(|rate| rate * f64::from(chip.cube_cores) * f64::from(chip.mhz) * 1e6),
     }
 }
 

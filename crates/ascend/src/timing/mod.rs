@@ -7,6 +7,7 @@
 
 mod address;
 mod bank;
+mod control;
 mod cost;
 mod engine;
 mod gm;
@@ -20,6 +21,9 @@ use bank::Banks;
 use engine::{CoreTime, Engine, Issue};
 use gm::L2;
 use std::fmt;
+
+pub use control::control;
+pub use engine::bandwidth;
 
 /// Microseconds of scheduling that a task takes beside its cores, with one core and for each further one: the
 /// difference of task and core times that asc-devkit's `add` example publishes.
@@ -36,6 +40,9 @@ pub struct Launch {
 
 /// Values that the scalar unit loads from memory, where they decide what runs; `None` where there is none.
 pub type Loads<'a> = dyn FnMut(&View<Value>) -> Option<Value> + 'a;
+
+/// The same, of a block.
+type BlockLoads<'a> = dyn FnMut(u32, &View<Value>) -> Option<Value> + 'a;
 
 /// Predicted times of a launch, in the columns of msprof: means over the cores that took part, in microseconds.
 #[derive(Clone, PartialEq, Debug)]
@@ -59,6 +66,35 @@ pub struct Timing {
 /// # Errors
 /// `Arguments` where arguments do not fit or loaded values are missing; `Deadlock` and `Endless`; `Scalar`.
 pub fn predict(program: &Program, chip: &'static Chip, launch: &Launch, loads: &mut Loads) -> Result<Timing> {
+    predict_blocks(program, chip, launch, &mut |_, view| loads(view))
+}
+
+/// The same, where each block loads its values in order, as [`crate::sim::loads`] gives them.
+///
+/// # Errors
+/// As [`predict`].
+pub fn predict_loaded(
+    program: &Program,
+    chip: &'static Chip,
+    launch: &Launch,
+    loaded: &[Vec<Value>],
+) -> Result<Timing> {
+    let mut next = vec![0; loaded.len()];
+    predict_blocks(program, chip, launch, &mut |block, _| {
+        let (own, next) = (loaded.get(block as usize)?, next.get_mut(block as usize)?);
+        // The launch is timed twice.
+        let value = own.get(*next % own.len().max(1)).copied();
+        *next += 1;
+        value
+    })
+}
+
+fn predict_blocks(
+    program: &Program,
+    chip: &'static Chip,
+    launch: &Launch,
+    loads: &mut BlockLoads,
+) -> Result<Timing> {
     if program.arch != chip.arch || launch.args.len() != program.params.len() || launch.blocks == 0 {
         let message = format!(
             "{} arguments and {} blocks on {chip} for {} parameters on {}",

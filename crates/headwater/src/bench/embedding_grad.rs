@@ -25,6 +25,8 @@ pub enum Distribution {
     Zipf,
     /// Half of all positions are of one row, the others uniform.
     Heavy,
+    /// One row after the other.
+    Turn,
 }
 
 /// A problem to measure.
@@ -220,6 +222,7 @@ impl Distribution {
                 let one = |x: f64| ends.partition_point(|&e| e <= x) as i64;
                 (0..positions).map(|_| one(random.unit() * last)).collect()
             }
+            Distribution::Turn => (0..positions).map(|at| (at % rows.max(1)) as i64).collect(),
             Distribution::Heavy => {
                 let one = |random: &mut Random| match random.bits() & 1 {
                     0 => rows as i64 / 3,
