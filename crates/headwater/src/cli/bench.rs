@@ -42,6 +42,7 @@ Examples:
   headwater bench step model.pt2 --steps 1 --device reference
   headwater bench embedding-grad
   headwater bench kernel rms_norm --shape 4096x4096 --dtype f16 --device ascend-sim:910b1
+  headwater bench kernel embedding_grad --rung all --shape 32000x1024 --device ascend-sim:310p
   headwater bench embedding-grad --rows 151936 --width 4096 --positions 65536 --dtype bf16 --indices zipf"
 )]
 pub struct Args {
@@ -110,7 +111,7 @@ impl EmbeddingArgs {
         };
         let EmbeddingArgs { rows, width, positions, shards, .. } = *self;
         let all = [Distribution::Uniform, Distribution::Zipf, Distribution::Heavy];
-        let indices = all.into_iter().filter(|d| self.indices.is_none_or(|i| i == *d));
+        let indices = self.indices.map_or(all.to_vec(), |one| vec![one]).into_iter();
         Ok(indices
             .map(|indices| Problem { rows, width, positions, dtype, indices, method, shards })
             .collect())

@@ -3,10 +3,13 @@
 use super::kernels::parse_shape;
 use super::op::parse_dtype;
 use super::{Outcome, Printer, Usage};
+use crate::bench::embedding_grad::Distribution;
 use crate::devices;
-use crate::kernels::{Problem, Times, time};
+use crate::kernels::{Problem, RungTimes, Times, embedding_grad, floor, time};
 use crate::report::{Table, text};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use headwater_ascend::Chip;
+use headwater_ascend::kernels::Rung;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -26,6 +29,12 @@ pub struct Args {
     /// Cores to use at most (default: all of the chip).
     #[arg(long)]
     cores: Option<u32>,
+    /// A rung of the embedding gradient's ladder, 1 to 4, or all: from a row a copy to what training uses.
+    #[arg(long)]
+    rung: Option<String>,
+    /// Distribution of the indices on the ladder.
+    #[arg(long, value_enum, default_value_t = Distribution::Zipf)]
+    distribution: Distribution,
 }
 
 pub fn run(args: &Args, device: &str, printer: Printer) -> Result<Outcome> {
@@ -42,6 +51,9 @@ pub fn run(args: &Args, device: &str, printer: Printer) -> Result<Outcome> {
         indices: args.indices,
         cores: args.cores,
     };
+    if let Some(rung) = &args.rung {
+        return ladder(args, rung, chip, &problem, printer);
+    }
     let times = time(chip, &problem)?;
     let label = times.first().map_or("", |t| t.label);
     let mut table = Table::new(
@@ -53,6 +65,61 @@ pub fn run(args: &Args, device: &str, printer: Printer) -> Result<Outcome> {
     }
     printer.table(&table);
     Outcome::of(times, true)
+}
+
+/// Rungs of the ladder of an embedding's gradient.
+fn ladder(args: &Args, rung: &str, chip: &'static Chip, problem: &Problem, printer: Printer) -> Result<Outcome> {
+    ensure!(
+        problem.name == "embedding_grad",
+        "`{}` has no ladder: --rung is for embedding_grad",
+        problem.name
+    );
+    let all = Rung::ALL;
+    let rungs = match (rung, rung.parse::<usize>()) {
+        ("all", _) => &all[..],
+        (_, Ok(n)) if (1..=all.len()).contains(&n) => &all[n - 1..n],
+        _ => bail!("`--rung {rung}`: there are 1 to {} and all", all.len()),
+    };
+    let least = floor(chip, problem)?;
+    let times = embedding_grad(chip, problem, args.distribution, rungs)?;
+    let label = times.iter().flat_map(|r| &r.launches).next().map_or("", |t| t.label);
+    let title = format!(
+        "{} {:?} indices into {} {} on {chip}: {label}",
+        problem.indices, args.distribution, args.shape, problem.dtype
+    );
+    let mut table =
+        Table::new(&title, &["rung", "kernel", ">blocks", ">task", "busy", ">workspace", ">memory", ">HBM"]);
+    for r in &times {
+        rung_rows(r).into_iter().for_each(|row| table.row(row));
+    }
+    printer.table(&table);
+    printer.line(format!(
+        "least: {} at the memory's bandwidth take {:.1} µs; {} additions at 64 a cycle and core take {:.1} µs",
+        text::bytes(least.bytes as usize),
+        least.memory,
+        least.additions,
+        least.arithmetic
+    ));
+    Outcome::of(serde_json::json!({ "least": least, "rungs": times }), true)
+}
+
+/// A rung as rows of a table: all of it, and its launches.
+fn rung_rows(r: &RungTimes) -> Vec<[String; 8]> {
+    let mut rows = vec![[
+        r.rung.to_string(),
+        r.name.into(),
+        String::new(),
+        format!("{:.1} µs", r.task_duration),
+        String::new(),
+        text::bytes(r.workspace as usize),
+        text::bytes(r.memory as usize),
+        text::bytes(r.hbm_bytes as usize),
+    ]];
+    rows.extend(r.launches.iter().map(|t| {
+        let [kernel, blocks, task, _, busy, hbm, _] = row(t);
+        [String::new(), kernel, blocks, task, busy, String::new(), String::new(), hbm]
+    }));
+    rows
 }
 
 fn row(t: &Times) -> [String; 7] {
