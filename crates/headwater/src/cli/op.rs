@@ -3,9 +3,10 @@
 use super::{Outcome, Printer};
 use crate::core::device::Device;
 use crate::core::evaluate;
-use crate::core::graph::{InputRole, OutputRole};
+use crate::core::graph::{Graph, InputRole, OutputRole};
 use crate::core::ops::schema::{ArgType, Schema};
-use crate::core::pass::{decompose, differentiate::gradients};
+use crate::core::pass::{self, decompose, differentiate::gradients};
+use crate::core::plan::Bindings;
 use crate::core::{Attr, Attrs, Builder, DType, OpDef, Registry, Tensor, TensorType, ValueId, reference};
 use crate::machine::Machine;
 use crate::report::Table;
@@ -82,11 +83,12 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
         None => pick_schema(op, &file, &given)?,
     };
     let call = Call::bind(op, &schema, &file, &given)?;
-    let out = call.run(&file, args, device)?;
+    let (out, host) = call.run(&file, args, device)?;
     out.write(output)?;
     let report = Report {
         operator: schema.target.to_string(),
         device: ran_on(args, device),
+        host,
         tensors: out.tensors.iter().map(Written::of).collect(),
     };
     let title = format!("{} on {}", report.operator, report.device);
@@ -95,6 +97,7 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
         table.row([w.name.clone(), t.ty.to_string(), format!("{:.6e}", w.largest)]);
     }
     printer.table(&table);
+    report.host.iter().for_each(|step| printer.line(format!("on the host, through the reference: {step}")));
     Outcome::of(&report, true)
 }
 
@@ -110,6 +113,8 @@ struct Report {
     operator: String,
     /// Where it ran.
     device: String,
+    /// Steps for which the device has no kernel, with the reason: they ran on the host, through the reference.
+    host: Vec<String>,
     /// What was written, by name.
     tensors: Vec<Written>,
 }
@@ -218,7 +223,7 @@ impl Call {
         Ok(Call { op, inputs, attrs })
     }
 
-    fn run(&self, file: &TensorFile, args: &Args, device: &dyn Device) -> Result<TensorFile> {
+    fn run(&self, file: &TensorFile, args: &Args, device: &dyn Device) -> Result<(TensorFile, Vec<String>)> {
         let mut b = Builder::new();
         let mut feed = Vec::new();
         let mut input = |b: &mut Builder, name: &str, t: Tensor| {
@@ -284,17 +289,30 @@ impl Call {
         for extra in &graph.inputs[feed.len()..] {
             feed.push(Tensor::full(graph.ty(extra.value), 0.0));
         }
-        let values = match args.oracle {
-            true => reference::run(&graph, &feed)?,
-            false => evaluate(device, &graph, &feed)?,
+        let (values, host) = match args.oracle {
+            true => (reference::run(&graph, &feed)?, Vec::new()),
+            false => (evaluate(device, &graph, &feed)?, on_host(device, graph.clone())?),
         };
         let tensors = graph.outputs.iter().map(|o| o.name.clone()).zip(values).collect();
         let metadata = [
             ("operator".to_string(), self.op.name.to_string()),
             ("device".to_string(), ran_on(args, device)),
         ];
-        Ok(TensorFile { tensors, metadata: metadata.into() })
+        Ok((TensorFile { tensors, metadata: metadata.into() }, host))
     }
+}
+
+/// Steps of a graph for which a device has no kernel, with the reason, each once.
+fn on_host(device: &dyn Device, graph: Graph) -> Result<Vec<String>> {
+    let target = device.target();
+    let graph = pass::narrow_integers(pass::on_host(graph, target)?, target)?;
+    let plan = pass::plan(&graph, &Bindings::simple(&graph), target)?;
+    let mut host: Vec<String> = Vec::new();
+    for (step, used) in plan.steps.iter().zip(device.survey(&plan)) {
+        let line = used.host.map(|why| format!("{}: {why}", step.op));
+        host.extend(line.filter(|line| !host.contains(line)));
+    }
+    Ok(host)
 }
 
 /// Refuses a tensor that this machine has no memory for: 8 bytes an element, as tensors of this command have.
