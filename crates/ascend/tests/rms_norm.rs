@@ -158,10 +158,10 @@ fn shapes_that_cannot_be_are_refused() {
 }
 
 /// The norm of 4096 rows of 4096 reads x once: at least so much of what HBM allows, though L2 may hold all of it. In f16 the
-/// vector unit is busy for 96 % of the cores' time.
+/// vector unit is busy for 98 % of the cores' time.
 #[test]
 fn large_norms_take_what_memory_takes() {
-    for (elem, bytes, share) in [(Elem::F32, 4.0, 0.85), (Elem::F16, 2.0, 0.82)] {
+    for (elem, bytes, share) in [(Elem::F32, 4.0, 0.85), (Elem::F16, 2.0, 0.85)] {
         let shape = shape(elem, [4096, 4096]);
         let (program, chip) = (rms_norm(Arch::A2, &shape).unwrap(), chip(Arch::A2));
         let launch =

@@ -105,7 +105,7 @@ pub fn write_operator(
     out: &Path,
 ) -> Result<Sources> {
     let variants = operator.variants(chip, shapes, eps)?;
-    let programs = || variants.built.iter().flat_map(|v| &v.kernels).map(|(_, program)| program);
+    let programs = || variants.built.iter().flat_map(|v| &v.kernels).map(|k| &k.program);
     let files = match project {
         true => Project { operator, chip, shapes, eps, variants: &variants }.files()?,
         false => programs().map(|program| (format!("{}.cpp", program.name), emit(program))).collect(),
@@ -348,15 +348,9 @@ fn launches(chip: &'static Chip, problem: &Problem) -> Result<Vec<Timed>> {
     };
     let found = |f: Box<headwater_ascend::Finding>| anyhow::anyhow!("{}", f.message);
     if let Some(operator) = Operator::from_name(name) {
-        let sizes = match operator {
-            Operator::EmbeddingGrad => {
-                let (rows, dim) = matrix()?;
-                [*indices, rows, dim]
-            }
-            _ => operator.sizes(shape)?,
-        };
-        let kernels = operator.kernels(chip.arch, elem, Elem::I32, sizes, 1e-6).map_err(found)?;
-        return Ok(kernels.into_iter().map(|(_, program)| zeros(program)).collect());
+        let sizes = operator.sizes(shape)?;
+        let (kernels, _) = operator.kernels(chip, elem, Elem::I32, sizes, 1e-6).map_err(found)?;
+        return Ok(kernels.into_iter().map(|k| zeros(k.program)).collect());
     }
     Ok(match name.as_str() {
         "embedding" => {

@@ -6,6 +6,7 @@
 mod op;
 
 use headwater::core::{DType, Tensor};
+use headwater::tensors::TensorFile;
 use op::{attrs, op, table};
 use serde_json::Value;
 use std::collections::BTreeSet;

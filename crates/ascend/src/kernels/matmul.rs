@@ -174,7 +174,7 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
     store.open(&mut k);
     rounds.iter().for_each(|&round| k.set(round, 0));
     // Panels of the left operand that were read, and the band of rows that the last holds.
-    let left = resident.then(|| {
+    let kept = resident.then(|| {
         let [count, band] = ["left_panel", "band"].map(|name| k.var(name, ScalarType::Int));
         k.set(count, 0);
         k.set(band, -1);
@@ -243,7 +243,7 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
                 }
             }
         };
-        let near = left.map(|[count, band]| {
+        let near = kept.map(|[count, band]| {
             let now = k.let_("now", task.clone() / across);
             k.if_(now.clone().ne(band), |k| {
                 let slot = k.let_("next_left", count % 2);
@@ -319,7 +319,7 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
         k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot);
         k.wait_flag(Pipe::M, Pipe::Mte1, slot);
     }
-    if let Some([count, _]) = left {
+    if let Some([count, _]) = kept {
         let last = (count + 1) % 2;
         k.if_(Scalar::from(0).lt(count), |k| k.set_flag(Pipe::Mte1, Pipe::Mte2, last + 2));
         (2..4).for_each(|slot| k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot));

@@ -7,7 +7,7 @@ use crate::bench::embedding_grad::Distribution;
 use crate::devices;
 use crate::kernels::{Problem, RungTimes, Times, embedding_grad, floor, time};
 use crate::report::{Table, text};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use headwater_ascend::Chip;
 use headwater_ascend::kernels::Rung;
 
@@ -68,7 +68,13 @@ pub fn run(args: &Args, device: &str, printer: Printer) -> Result<Outcome> {
 }
 
 /// Rungs of the ladder of an embedding's gradient.
-fn ladder(args: &Args, rung: &str, chip: &'static Chip, problem: &Problem, printer: Printer) -> Result<Outcome> {
+fn ladder(
+    args: &Args,
+    rung: &str,
+    chip: &'static Chip,
+    problem: &Problem,
+    printer: Printer,
+) -> Result<Outcome> {
     ensure!(
         problem.name == "embedding_grad",
         "`{}` has no ladder: --rung is for embedding_grad",

@@ -1,12 +1,13 @@
 //! Operators whose kernels can be had alone, for shapes that a user names.
 
 use anyhow::{Context, Result, bail, ensure};
+use headwater_ascend::Chip;
 use headwater_ascend::finding;
 use headwater_ascend::kernel::{Elem, Program};
 use headwater_ascend::kernels::{
-    EmbeddingGrad, RmsNorm, add, embedding_grad, rms_norm, rms_norm_grad, rms_norm_grad_gamma,
+    EmbeddingGrad, Operand, RmsNorm, Rung, Stages, add, embedding_grad, rms_norm, rms_norm_grad,
+    rms_norm_grad_gamma,
 };
-use headwater_ascend::{Arch, Chip};
 use std::collections::BTreeMap;
 
 /// Bytes of a tile of `add`: six of them are in UB.
@@ -37,9 +38,29 @@ pub struct Variant {
     pub index: Option<Elem>,
     /// Sizes as [`Operator::sizes`] gives them.
     pub sizes: [u64; 3],
-    /// Kernels in the order of their launches, under names of their own, each with its family: the name without
-    /// dtype and shape.
-    pub kernels: Vec<(&'static str, Program)>,
+    /// Kernels in the order of their launches, under names of their own.
+    pub kernels: Vec<Kernel>,
+    /// Bytes of workspace that launches of one family share.
+    pub workspace: u64,
+}
+
+/// A kernel and its place in a sequence of launches.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// Family: launches of one family for one dtype and shape follow each other.
+    pub family: &'static str,
+    /// The program.
+    pub program: Program,
+    /// An operand for each parameter, where launches share a workspace; else they are those of the operator, in order.
+    pub operands: Vec<Operand>,
+    /// Blocks that have work; none: one for each core.
+    pub blocks: Option<u32>,
+}
+
+impl Kernel {
+    fn new(family: &'static str, program: Program) -> Kernel {
+        Kernel { family, program, operands: Vec::new(), blocks: None }
+    }
 }
 
 /// Kernels for several shapes.
@@ -122,33 +143,52 @@ impl Operator {
         })
     }
 
-    /// Its kernels for a shape, in the order of their launches. `index` counts where there are indices, `eps` for the
-    /// norm alone.
+    /// Its kernels for a shape, in the order of their launches, and the bytes of workspace that they share. `index`
+    /// counts where there are indices, `eps` for the norm alone.
     ///
     /// # Errors
     /// As of the kernels: dtypes and shapes that they refuse.
     pub fn kernels(
         self,
-        arch: Arch,
+        chip: &Chip,
         elem: Elem,
         index: Elem,
         sizes: [u64; 3],
         eps: f32,
-    ) -> finding::Result<Vec<(&'static str, Program)>> {
+    ) -> finding::Result<(Vec<Kernel>, u64)> {
+        let arch = chip.arch;
         let norm = RmsNorm { elem, rows: sizes[0], dim: sizes[1], eps };
         let [indices, rows, dim] = sizes;
-        Ok(match self {
-            Operator::Add => vec![("add", add(arch, elem, sizes[0], TILE / elem.size())?)],
-            Operator::RmsNorm => vec![("rms_norm", rms_norm(arch, &norm)?)],
+        let kernels = match self {
+            Operator::Add => vec![Kernel::new("add", add(arch, elem, sizes[0], TILE / elem.size())?)],
+            Operator::RmsNorm => vec![Kernel::new("rms_norm", rms_norm(arch, &norm)?)],
             Operator::RmsNormGrad => vec![
-                ("rms_norm_grad", rms_norm_grad(arch, &norm)?),
-                ("rms_norm_grad_gamma", rms_norm_grad_gamma(arch, &norm)?),
+                Kernel::new("rms_norm_grad", rms_norm_grad(arch, &norm)?),
+                Kernel::new("rms_norm_grad_gamma", rms_norm_grad_gamma(arch, &norm)?),
             ],
             Operator::EmbeddingGrad => {
-                let shape = EmbeddingGrad { elem, index, indices, rows, dim, padding: None };
-                vec![("embedding_grad", embedding_grad(arch, &shape)?)]
+                let cores = chip.vector_cores;
+                let shape = EmbeddingGrad {
+                    elem,
+                    index,
+                    indices,
+                    rows,
+                    dim,
+                    padding: None,
+                    by_frequency: false,
+                    cores,
+                };
+                let Stages { stages, workspace } = embedding_grad(arch, &shape, Rung::Pipelined)?;
+                let kernels = stages.into_iter().map(|stage| Kernel {
+                    family: "embedding_grad",
+                    program: stage.program,
+                    operands: stage.operands,
+                    blocks: Some(stage.blocks),
+                });
+                return Ok((kernels.collect(), workspace));
             }
-        })
+        };
+        Ok((kernels, 0))
     }
 
     /// Kernels of the operator and its gradient in f16 and f32, with indices of i32 and i64, for every shape.
@@ -170,7 +210,7 @@ impl Operator {
             for (elem, index) in
                 [Elem::F16, Elem::F32].into_iter().flat_map(|e| indices.iter().map(move |i| (e, *i)))
             {
-                match self.variant(chip.arch, elem, index, sizes, eps) {
+                match self.variant(chip, elem, index, sizes, eps) {
                     Ok(variant) => variants.built.push(variant),
                     Err(finding) => {
                         let label = label(elem, index, self.rank(), sizes);
@@ -192,21 +232,23 @@ impl Operator {
 
     fn variant(
         self,
-        arch: Arch,
+        chip: &Chip,
         elem: Elem,
         index: Option<Elem>,
         sizes: [u64; 3],
         eps: f32,
     ) -> finding::Result<Variant> {
-        let mut kernels = Vec::new();
+        let (mut kernels, mut workspace) = (Vec::new(), 0);
         for operator in self.with_gradient() {
-            kernels.extend(operator.kernels(arch, elem, index.unwrap_or(Elem::I32), sizes, eps)?);
+            let (own, bytes) = operator.kernels(chip, elem, index.unwrap_or(Elem::I32), sizes, eps)?;
+            kernels.extend(own);
+            workspace = bytes.max(workspace);
         }
-        for (_, program) in &mut kernels {
+        for Kernel { program, .. } in &mut kernels {
             let index = index.map(|index| format!("_{index}")).unwrap_or_default();
             program.name = format!("{}{index}_{}", program.name, joined(&sizes[..self.rank()], "x"));
         }
-        Ok(Variant { elem, index, sizes, kernels })
+        Ok(Variant { elem, index, sizes, kernels, workspace })
     }
 }
 

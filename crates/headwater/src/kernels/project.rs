@@ -2,13 +2,14 @@
 //! a Python package, a test and a page about it. Its files stand in the folder `project`; a few places in them are
 //! filled in, and the tables of kernels are written here.
 
-use super::operators::{Operator, Variant, Variants, dtype, joined};
-use anyhow::{Result, bail, ensure};
+use super::operators::{Kernel, Operator, Variant, Variants, dtype, joined};
+use anyhow::{Result, ensure};
 use headwater_ascend::Chip;
 use headwater_ascend::emit::emit;
 use headwater_ascend::host::CoreKind;
 use headwater_ascend::host::compile::ccec_flags;
 use headwater_ascend::kernel::{Elem, ParamKind};
+use headwater_ascend::kernels::Operand;
 use std::fmt::Write;
 
 /// Operands of a kernel that the extension's table has room for.
@@ -118,7 +119,7 @@ impl Project<'_> {
             *path = path.replace("headwater_OPERATOR", &package);
             *text = text.replace("headwater_OPERATOR", &package);
         }
-        for (_, program) in self.variants.built.iter().flat_map(|v| &v.kernels) {
+        for Kernel { program, .. } in self.variants.built.iter().flat_map(|v| &v.kernels) {
             files.push((format!("kernels/{}.cpp", program.name), emit(program)));
         }
         files.sort();
@@ -156,7 +157,7 @@ impl Project<'_> {
         let (head, rule) = if with_index { (" indices |", "---|") } else { ("", "") };
         let mut kernels = format!("| kernel | dtype |{head} {} |\n|---|---|{rule}---|\n", operator.meaning());
         for (v, program) in
-            self.variants.built.iter().flat_map(|v| v.kernels.iter().map(move |(_, program)| (v, program)))
+            self.variants.built.iter().flat_map(|v| v.kernels.iter().map(move |k| (v, &k.program)))
         {
             let sizes = joined(&v.sizes[..operator.rank()], " x ");
             let index = v.index.map(|index| format!(" {} |", dtype(index))).unwrap_or_default();
@@ -208,11 +209,16 @@ impl Project<'_> {
             out += "// Added to the mean of squares.\n";
             let _ = writeln!(out, "inline constexpr float EPS = {:?}f;", self.eps);
         }
-        let families = self.variants.built.first().map_or(&[][..], |v| &v.kernels);
-        for (i, (family, _)) in families.iter().enumerate() {
+        let mut families: Vec<&str> =
+            self.variants.built.first().map_or(&[][..], |v| &v.kernels).iter().map(|k| k.family).collect();
+        families.dedup();
+        for family in families {
             let _ = writeln!(out, "\ninline constexpr Kernel {}[] = {{", family.to_uppercase());
             for v in &self.variants.built {
-                out += &self.row(v, i)?;
+                let launches: Vec<_> = v.kernels.iter().filter(|k| k.family == family).collect();
+                for (i, kernel) in launches.iter().enumerate() {
+                    out += &self.row(v, kernel, launches.len() - i)?;
+                }
             }
             out += "};\n";
         }
@@ -220,9 +226,9 @@ impl Project<'_> {
         Ok(out)
     }
 
-    /// A kernel's row in that table.
-    fn row(&self, v: &Variant, kernel: usize) -> Result<String> {
-        let Some((_, program)) = v.kernels.get(kernel) else { bail!("a variant lacks a kernel") };
+    /// A kernel's row in that table, the first of so many launches.
+    fn row(&self, v: &Variant, kernel: &Kernel, launches: usize) -> Result<String> {
+        let program = &kernel.program;
         let mut bytes = Vec::new();
         for param in &program.params {
             ensure!(
@@ -237,14 +243,26 @@ impl Project<'_> {
         ensure!(bytes.len() <= OPERANDS, "`{}` has more than {OPERANDS} parameters", program.name);
         ensure!(!program.cores_meet(), "the cores of `{}` wait for each other", program.name);
         bytes.resize(OPERANDS, 0);
+        let mut operands = Vec::new();
+        for operand in &kernel.operands {
+            operands.push(match *operand {
+                Operand::Index => "INDICES".into(),
+                Operand::Grad => "GRADIENTS".into(),
+                Operand::Table => "TABLE".into(),
+                Operand::Fault => "REPORTS".into(),
+                Operand::Workspace(start) => start.to_string(),
+            });
+        }
         Ok(format!(
-            "    {{\"{}\", {}, {}, {{{}}}, {}, {{{}}}}},\n",
+            "    {{\"{}\", {}, {}, {{{}}}, {}, {{{}}}, {launches}, {}, {{{}}}}},\n",
             program.name,
             scalar_type(Some(v.elem)),
             scalar_type(v.index),
             joined(&v.sizes, ", "),
-            self.chip.vector_cores,
-            joined(&bytes, ", ")
+            kernel.blocks.unwrap_or(self.chip.vector_cores),
+            joined(&bytes, ", "),
+            v.workspace,
+            operands.join(", ")
         ))
     }
 
@@ -261,7 +279,7 @@ impl Project<'_> {
             let index = v.index.map_or("None".into(), |index| format!("\"{}\"", dtype(index)));
             let sizes = joined(&v.sizes[..self.operator.rank()], ", ");
             let comma = if self.operator.rank() == 1 { "," } else { "" };
-            for (family, program) in &v.kernels {
+            for Kernel { family, program, .. } in &v.kernels {
                 let elem = dtype(v.elem);
                 let _ = writeln!(
                     out,

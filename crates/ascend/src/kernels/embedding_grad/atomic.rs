@@ -81,7 +81,7 @@ pub(super) fn zeros(arch: Arch, elem: Elem, elements: u64, piece: u64) -> Result
     k.for_each("task", Scalar::BLOCK, tasks, Scalar::BLOCKS, |k, task| {
         let is_last = k.let_("is_last", task.clone().eq(tasks - 1));
         let len = k.let_("len", is_last.clone() * last + (Scalar::from(1) - is_last.clone()) * piece);
-        if arch == Arch::A2 || elements % block == 0 && piece % block == 0 {
+        if arch == Arch::A2 || elements.is_multiple_of(block) && piece.is_multiple_of(block) {
             return write(k, out.at(task * piece), zeros.at(0), &len);
         }
         // Whole blocks, and the last one of all again as a block of its own.

@@ -164,7 +164,7 @@ impl<'a> Lists<'a> {
                 k.flag(Pipe::Mte2, Pipe::S, 0);
             }
         }
-        let ended = k.let_("ended", ranges[1].clone() - ranges[0].clone());
+        let ended = ranges[1].clone() - ranges[0].clone();
         let skips = [Scalar::from(0), ended.clone()];
         let skips = [0, 1].map(|i| self.skip(k, &skips[i], &ranges[i], &shares[i]));
         self.trim(k, &ended, &skips);

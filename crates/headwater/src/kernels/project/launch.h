@@ -18,7 +18,13 @@ struct Kernel {
     std::array<int64_t, 3> shape;   // as in find()
     uint32_t blocks;                // cores that share the work
     std::array<int64_t, 6> bytes;   // that the memory of each operand must have, in the order of the parameters
+    uint32_t launches;              // in a sequence for one dtype and shape, from this one on: they stand behind it
+    int64_t workspace;              // bytes that the launches of a sequence share
+    std::array<int64_t, 6> operands; // of a sequence: bytes into the workspace, or one of the names below
 };
+
+// Operands of a launch that are not in the workspace.
+inline constexpr int64_t INDICES = -1, GRADIENTS = -2, TABLE = -3, REPORTS = -4;
 
 // The kernel for a dtype and a shape, among those that are built for an operator; an error that lists them where
 // there is none.

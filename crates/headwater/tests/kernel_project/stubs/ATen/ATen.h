@@ -70,6 +70,7 @@ struct Storage {
 };
 
 struct Tensor {
+    Tensor argmax() const;
     Tensor contiguous() const;
     Tensor &copy_(const Tensor &) const;
     void *data_ptr() const;
@@ -77,15 +78,20 @@ struct Tensor {
     int64_t dim() const;
     size_t element_size() const;
     Tensor &fill_(const Scalar &) const;
+    Tensor gt(const Scalar &) const;
+    Tensor index_select(int64_t dim, const Tensor &) const;
     Tensor narrow(int64_t dim, int64_t start, int64_t length) const;
     int64_t numel() const;
     TensorOptions options() const;
     ScalarType scalar_type() const;
+    Tensor select(int64_t dim, int64_t index) const;
     int64_t size(int64_t dim) const;
     IntArrayRef sizes() const;
     const Storage &storage() const;
     int64_t storage_offset() const;
+    Tensor sum() const;
     Tensor to(Device) const;
+    Tensor to(ScalarType) const;
     Tensor view(IntArrayRef) const;
     Tensor &zero_() const;
 };
