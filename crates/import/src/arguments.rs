@@ -6,6 +6,7 @@ use crate::schema::{self, Argument, Named, Node, OptionalTensor, SymFloatArgumen
 use crate::scope::{Scope, Slot};
 use crate::symbolic::Number;
 use crate::weights::{dtype_of, element_of};
+use headwater_core::ops::OpDef;
 use headwater_core::ops::schema::{Arg, ArgType, Schema};
 use headwater_core::{Attr, Attrs};
 
@@ -45,6 +46,23 @@ pub(crate) struct Call {
     pub attrs: Attrs,
     /// Tensors that the schema marks as written.
     pub written: Vec<TensorId>,
+    /// Argument for a tensor that is given as a plain number.
+    number: Option<&'static str>,
+}
+
+impl Call {
+    /// Checks that where this call has a number instead of a tensor, an overload of `op` takes one.
+    ///
+    /// # Errors
+    /// `Argument` if none does.
+    pub fn check_numbers(&self, op: &OpDef) -> Result<()> {
+        let Some(name) = self.number else { return Ok(()) };
+        let mut overloads = op.schemas.iter().filter_map(|s| Schema::parse(s).ok());
+        if overloads.any(|s| s.accepts(&self.tensors)) {
+            return Ok(());
+        }
+        Err(refuse!(Argument, "argument `{name}` cannot be a number"))
+    }
 }
 
 /// Sorts the arguments of `node`, whose operator has this schema.
@@ -108,7 +126,10 @@ fn one(scope: &Scope, arg: &Arg, value: &Argument, complex: bool, call: &mut Cal
                     }
                 }
                 // A plain number in a tensor's place becomes an attribute of that name.
-                (Slot::Number(n), _) => call.attrs.set(arg.name, number(arg, n)?),
+                (Slot::Number(n), _) => {
+                    call.attrs.set(arg.name, number(arg, n)?);
+                    call.number = Some(arg.name);
+                }
                 (_, Argument::AsComplex(z)) if complex => call.attrs.set(arg.name, vec![z.real.0, z.imag.0]),
                 (Slot::Nothing, Argument::AsTensor(_) | Argument::AsOptionalTensor(_)) => {
                     return Err(Obstacle::Reported);

@@ -144,6 +144,7 @@ impl<'a> Importer<'a> {
             return Err(Obstacle::Unsupported(ways_out::unknown(&node.target)));
         };
         let mut call = arguments::call(scope, node, resolved.schema)?;
+        call.check_numbers(resolved.op)?;
         self.of_pairs(scope, node, complex, &mut call)?;
         if resolved.in_place && matches!(resolved.op.body, Body::View(_)) {
             return Err(Obstacle::Unsupported(

@@ -64,6 +64,7 @@ impl<'a> Importer<'a> {
         let registry = self.registry;
         let resolved = registry.resolve(&node.target).filter(|r| !r.in_place).ok_or_else(refusal)?;
         let call = arguments::call(scope, node, resolved.schema)?;
+        call.check_numbers(resolved.op)?;
         let (op, attrs) = (resolved.op, call.attrs.clone());
         let operands = self.rows_of(scope, &call, selection.mask, name == "linear")?;
         let inputs: Vec<Option<ValueId>> = operands.iter().map(|o| o.map(|(v, _)| v)).collect();

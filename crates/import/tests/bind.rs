@@ -229,6 +229,20 @@ fn a_reshape_is_a_view_where_the_recorded_strides_allow_one() {
     assert_eq!(through(&[1, 2]), 0.0);
 }
 
+/// PyTorch writes `x * 2` as `mul.Tensor` with a number; a call in which no tensor is left is none of ATen's.
+#[test]
+fn a_number_for_a_tensor_needs_an_overload_that_takes_it() {
+    let two = || json!({"as_float": 2.0});
+    let call = |x: Value, y: Value| {
+        let m = meta(7, &[2, 3]);
+        let n = node("aten.mul.Tensor", &[("self", x), ("other", y)], &["y"]);
+        bind(&model(&["x"], vec![n], &[("x", m.clone()), ("y", m)], &["y"]))
+    };
+    assert_eq!(call(tensor("x"), two()).unwrap().graph.nodes.len(), 1);
+    let refused = call(two(), two()).unwrap_err();
+    assert!(refused.to_string().contains("argument `other` cannot be a number"), "{refused}");
+}
+
 #[test]
 fn writes_through_expand_are_refused_by_name() {
     let wide = strided(7, &[3, 4], &[0, 1], 0);

@@ -9,7 +9,7 @@ use crate::attr::Attr;
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;
 use crate::ops::Registry;
-use crate::ops::schema::{ArgType, Schema};
+use crate::ops::schema::Schema;
 use crate::tensor::TensorType;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -184,7 +184,7 @@ impl Check<'_> {
                 continue;
             }
             let (target, what, seen) = match output.role {
-                OutputRole::User => continue,
+                OutputRole::User | OutputRole::Gradients => continue,
                 OutputRole::Mutation(t) => (t, "the new content", &mut changed),
                 OutputRole::Gradient(t) => (t, "the gradient", &mut differentiated),
             };
@@ -243,22 +243,13 @@ impl Check<'_> {
 
     /// True if a schema takes the node's inputs.
     fn fits(&self, schema: &Schema, node: &Node) -> bool {
-        let tensors: Vec<ArgType> = schema
-            .args
-            .iter()
-            .map(|a| a.ty)
-            .filter(|t| {
-                use ArgType::*;
-                matches!(t, Tensor | OptTensor | TensorList | OptTensorList)
-            })
-            .collect();
         let is_key = |v: &Option<ValueId>| {
             v.and_then(|v| self.graph.input_index(v))
                 .is_some_and(|i| self.graph.inputs[i].role == InputRole::Rng)
         };
         // The source of random numbers itself has the key in its schema.
         let keyed = node.inputs.split_last().filter(|(last, _)| is_key(last));
-        accepts(&tensors, &node.inputs) || keyed.is_some_and(|(_, rest)| accepts(&tensors, rest))
+        schema.accepts(&node.inputs) || keyed.is_some_and(|(_, rest)| schema.accepts(rest))
     }
 
     fn types(&mut self, node: &Node) {
@@ -323,21 +314,5 @@ impl Check<'_> {
                 }
             }
         }
-    }
-}
-
-/// True if `inputs` can be the tensor arguments `args`, in order: lists take as many as they like, trailing
-/// optional ones may be left out.
-fn accepts(args: &[ArgType], inputs: &[Option<ValueId>]) -> bool {
-    let Some((arg, more)) = args.split_first() else { return inputs.is_empty() };
-    let absent_allowed = matches!(arg, ArgType::OptTensor | ArgType::OptTensorList);
-    let fits = |v: &Option<ValueId>| v.is_some() || absent_allowed;
-    match arg {
-        ArgType::Tensor | ArgType::OptTensor => match inputs.split_first() {
-            Some((first, rest)) => fits(first) && accepts(more, rest),
-            None => absent_allowed && accepts(more, inputs),
-        },
-        _ if more.is_empty() => inputs.iter().all(fits),
-        _ => (0..=inputs.len()).any(|n| inputs[..n].iter().all(fits) && accepts(more, &inputs[n..])),
     }
 }

@@ -98,6 +98,30 @@ impl Schema {
         };
         Ok(Schema { target: format!("{ns}.{name}.{overload}"), args, results })
     }
+
+    /// True if `inputs` can be its tensor arguments, in order: lists take as many as they like, trailing
+    /// optional ones may be left out.
+    pub fn accepts<T>(&self, inputs: &[Option<T>]) -> bool {
+        use ArgType::*;
+        let types = self.args.iter().map(|a| a.ty);
+        let tensors: Vec<ArgType> =
+            types.filter(|t| matches!(t, Tensor | OptTensor | TensorList | OptTensorList)).collect();
+        accepts(&tensors, inputs)
+    }
+}
+
+fn accepts<T>(args: &[ArgType], inputs: &[Option<T>]) -> bool {
+    let Some((arg, more)) = args.split_first() else { return inputs.is_empty() };
+    let absent_allowed = matches!(arg, ArgType::OptTensor | ArgType::OptTensorList);
+    let fits = |v: &Option<T>| v.is_some() || absent_allowed;
+    match arg {
+        ArgType::Tensor | ArgType::OptTensor => match inputs.split_first() {
+            Some((first, rest)) => fits(first) && accepts(more, rest),
+            None => absent_allowed && accepts(more, inputs),
+        },
+        _ if more.is_empty() => inputs.iter().all(fits),
+        _ => (0..=inputs.len()).any(|n| inputs[..n].iter().all(fits) && accepts(more, &inputs[n..])),
+    }
 }
 
 impl Arg {
