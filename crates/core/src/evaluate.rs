@@ -2,9 +2,9 @@
 
 use crate::device::{Buffer, Content, Device};
 use crate::diagnostic::Result;
-use crate::graph::{Graph, Output, OutputRole};
+use crate::graph::{Graph, Output};
 use crate::pass::{self, narrow_integers::check_words};
-use crate::plan::{Bindings, Place};
+use crate::plan::Bindings;
 use crate::tensor::Tensor;
 use crate::{DType, ensure, fail};
 use std::sync::Arc;
@@ -37,16 +37,13 @@ pub fn evaluate(device: &dyn Device, graph: &Graph, inputs: &[Tensor]) -> Result
     }
     device.load(&plan)?.submit(stream.as_ref(), &memory, 0..plan.steps.len())?;
     stream.synchronize()?;
-    let read = |(output, place): (&Output, &Option<Place>)| {
-        let place = place.or_else(|| match output.role {
-            OutputRole::Mutation(v) => graph.input_index(v).and_then(|i| bindings.inputs[i]),
-            _ => None,
-        });
+    let read = |(i, output): (usize, &Output)| {
+        let place = bindings.output_place(graph, i);
         let place = place.ok_or_else(|| fail!(Graph, "output {} is not bound", output.name))?;
         let ty = graph.ty(output.value);
         let mut bytes = vec![0; ty.bytes()];
         stream.read(&memory[place.segment.0 as usize], place.offset, &mut bytes)?;
         Ok(Tensor::from_bytes(ty, &bytes))
     };
-    graph.outputs.iter().zip(&bindings.outputs).map(read).collect()
+    graph.outputs.iter().enumerate().map(read).collect()
 }

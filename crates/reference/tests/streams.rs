@@ -2,14 +2,14 @@
 //! a collective would. The same bits as on one stream, whatever the seed; every wait that is left out is found, by
 //! the checker and by the device.
 
-use headwater_core::compile::{CompiledGraph, Instrument, Options, compile};
+use headwater_core::compile::{CompiledGraph, Instrument, Options, compile, optimize};
 use headwater_core::device::{Buffer, Content, Device};
 use headwater_core::graph::{Def, Graph, InputRole, Node, NodeId, OutputRole, Phase};
 use headwater_core::ops::pointwise::gelu::GELU;
 use headwater_core::ops::{Body, Cost, Derivative, OpDef, Precision};
-use headwater_core::pass::check_plan;
-use headwater_core::plan::{self, ARENA, Plan};
-use headwater_core::train::{self, BucketLayout, BucketSize};
+use headwater_core::pass::{self, check_plan, plan_on_streams};
+use headwater_core::plan::{self, ARENA, Place, Plan, Segment, SegmentId, SegmentKind};
+use headwater_core::train::{self, BLOCK, BucketLayout, BucketSize};
 use headwater_core::{Attrs, Builder, Code, DType, Error, Registry, Result, TensorType, fail};
 use headwater_reference::Reference;
 use std::ops::Range;
@@ -49,14 +49,14 @@ fn model() -> Graph {
     b.finish()
 }
 
-/// Sends each gradient twice over, right behind what makes it.
+/// Sends each gradient, or bucket of them, twice over, right behind what makes it.
 fn sending(graph: Graph) -> Result<Graph> {
     let made = graph.nodes.len();
     let mut behind = Vec::new();
     let mut b = Builder::extend(graph);
     b.phase = Phase::Backward;
     for o in b.graph().outputs.clone() {
-        let OutputRole::Gradient(_) = o.role else { continue };
+        let (OutputRole::Gradient(_) | OutputRole::Gradients) = o.role else { continue };
         let Def::Node(n, _) = b.graph().value(o.value).def else { continue };
         let once = b.one(&SEND, &[o.value], Attrs::new())?;
         let twice = b.one(&SEND, &[once], Attrs::new())?;
@@ -88,6 +88,25 @@ fn planned(streams: bool) -> Plan {
         ..Options::default()
     };
     compile(model(), &options, Reference::new(0).target(), bind).unwrap().into_plan().unwrap()
+}
+
+/// The plan of a step whose buckets are sent, each as one value, on two streams or on one.
+fn planned_buckets(streams: bool) -> Plan {
+    let of = |node: &Node| (node.op.name == SEND.name) as u32;
+    let target = Reference::new(0).target().clone();
+    let done = optimize(model(), &Options::default(), &target).unwrap();
+    let parameters = done.gradients.iter().map(|g| (g.parameter.as_str(), &g.ty, 0));
+    let mut bindings = train::bind(&done.graph, &BucketLayout::new(parameters, BucketSize::of(1)));
+    let graph = sending(pass::pack(done.graph, &mut bindings).unwrap()).unwrap();
+    for o in &graph.outputs[bindings.outputs.len()..] {
+        let (name, bytes) = (o.name.clone(), graph.ty(o.value).bytes());
+        bindings.segments.push(Segment { name, bytes, kind: SegmentKind::Output });
+        let segment = SegmentId(bindings.segments.len() as u32);
+        bindings.outputs.push(Some(Place { segment, offset: 0 }));
+    }
+    let plan = plan_on_streams(&graph, &bindings, &target, streams.then_some(&of)).unwrap();
+    check_plan(&plan).unwrap();
+    plan
 }
 
 /// A run on a device of its own.
@@ -153,8 +172,35 @@ fn several_streams_give_the_bits_of_one() {
 }
 
 #[test]
+fn buckets_are_sent_whole_while_the_backward_pass_goes_on() {
+    let (one, two) = (planned_buckets(false), planned_buckets(true));
+    assert_eq!(two.steps.iter().filter(|s| s.stream == 1).count(), 2 * LAYERS);
+    assert_eq!(two.waits.len(), LAYERS, "{:?}", two.waits);
+    assert!(two.waits[0].on + 1 < two.steps.iter().rposition(|s| s.stream == 0).unwrap());
+    let all = |p: &Plan| 0..p.steps.len();
+    let want = Run::new(0, &one).step(&one, 1.0, &[all(&one)]).unwrap();
+    // A bucket is its gradient, and zeros behind it.
+    let apart = planned(false);
+    let mut gradients: Vec<Vec<u8>> =
+        Run::new(0, &apart).step(&apart, 1.0, &[all(&apart)]).unwrap().into_iter().map(|(_, b)| b).collect();
+    gradients[1..].iter_mut().for_each(|bytes| bytes.resize(4 * BLOCK, 0));
+    let sorted = |mut all: Vec<Vec<u8>>| {
+        all.sort();
+        all
+    };
+    assert_eq!(sorted(want.iter().map(|(_, b)| b.clone()).collect()), sorted(gradients));
+    for seed in SEEDS {
+        assert_eq!(Run::new(seed, &two).step(&two, 1.0, &[all(&two)]).unwrap(), want, "seed {seed}");
+    }
+}
+
+#[test]
 fn every_wait_that_is_missing_is_found() {
-    let plan = planned(true);
+    every_missing_wait_is_found(planned(true));
+    every_missing_wait_is_found(planned_buckets(true));
+}
+
+fn every_missing_wait_is_found(plan: Plan) {
     for i in 0..plan.waits.len() {
         let mut broken = plan.clone();
         let wait = broken.waits.remove(i);

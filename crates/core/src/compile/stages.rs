@@ -50,7 +50,7 @@ impl std::fmt::Debug for Stage {
 impl Stage {
     /// True if it needs the places of inputs and outputs.
     pub(super) fn is_bound(&self) -> bool {
-        matches!(self.name, "rematerialize" | "plan")
+        matches!(self.name, "rematerialize" | "pack" | "plan")
     }
 
     /// The exactness label in words.
@@ -73,7 +73,7 @@ pub fn stage(name: &str) -> Option<&'static Stage> {
 use Form::{Forward, Fused, Plan, Step};
 
 /// Every stage, in order.
-pub static STAGES: [Stage; 20] = [
+pub static STAGES: [Stage; 21] = [
     Stage {
         name: "evaluation",
         input: Forward,
@@ -265,6 +265,18 @@ pub static STAGES: [Stage; 20] = [
             let Some(budget) = o.memory_budget else { return Ok(()) };
             let graph = std::mem::take(&mut c.graph);
             (c.graph, c.rematerialized) = pass::rematerialize(graph, &c.bindings, budget, target)?;
+            Ok(())
+        },
+    },
+    Stage {
+        name: "pack",
+        input: Fused,
+        output: Fused,
+        exactness: Some(Exactness::Exact),
+        summary: "makes each bucket of gradients one value, computed part by part in its place",
+        runs: |o, _| o.goal == Goal::Train,
+        run: |c, _, _| {
+            c.graph = pass::pack(std::mem::take(&mut c.graph), &mut c.bindings)?;
             Ok(())
         },
     },

@@ -118,6 +118,8 @@ pub enum OutputRole {
     Mutation(ValueId),
     /// The gradient of the loss with respect to an input.
     Gradient(ValueId),
+    /// Gradients of several inputs, or their sums over micro-batches, as one span (`pass::pack`).
+    Gradients,
 }
 
 /// A graph output.

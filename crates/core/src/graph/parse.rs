@@ -163,6 +163,8 @@ impl<'a> Reader<'a> {
         let role = if line.eat("mutation") {
             line.expect("of")?;
             OutputRole::Mutation(self.used(line)?)
+        } else if line.eat("gradients") {
+            OutputRole::Gradients
         } else if line.eat("gradient") {
             line.expect("of")?;
             OutputRole::Gradient(self.used(line)?)

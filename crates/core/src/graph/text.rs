@@ -148,5 +148,6 @@ fn write_output(f: &mut Formatter<'_>, output: &Output) -> fmt::Result {
         OutputRole::User => f.write_str("\n"),
         OutputRole::Mutation(v) => writeln!(f, " mutation of {v}"),
         OutputRole::Gradient(v) => writeln!(f, " gradient of {v}"),
+        OutputRole::Gradients => f.write_str(" gradients\n"),
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn made_forward(graph: &Graph) -> Result<Vec<bool>> {
     let made = graph.outputs.iter().map(|o| {
         let forward = graph.producer(o.value).is_none_or(|(node, _)| node.phase == Phase::Forward);
         let model = match o.role {
-            OutputRole::Gradient(_) => return Ok(false),
+            OutputRole::Gradient(_) | OutputRole::Gradients => return Ok(false),
             OutputRole::User => true,
             OutputRole::Mutation(v) => {
                 graph.input_index(v).is_some_and(|i| matches!(graph.inputs[i].role, InputRole::Buffer { .. }))

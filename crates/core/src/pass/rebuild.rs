@@ -38,7 +38,7 @@ pub(crate) fn rebuild(
     }
     for o in &graph.outputs {
         let role = match o.role {
-            OutputRole::User => OutputRole::User,
+            OutputRole::User | OutputRole::Gradients => o.role,
             OutputRole::Mutation(v) => OutputRole::Mutation(renamed(&map, v)?),
             OutputRole::Gradient(v) => OutputRole::Gradient(renamed(&map, v)?),
         };

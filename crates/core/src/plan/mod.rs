@@ -135,7 +135,8 @@ pub struct Bindings {
     pub inputs: Vec<Option<Place>>,
     /// Place of each graph output, in order; `Mutation` outputs default to their target's place.
     pub outputs: Vec<Option<Place>>,
-    /// Segments of which the plan tells when they are complete ([`Plan::completions`]): buckets of gradients.
+    /// Segments of which the plan tells when they are complete ([`Plan::completions`]): buckets of gradients. The
+    /// caller has cleared them: no step writes between the gradients.
     pub buckets: Vec<SegmentId>,
 }
 

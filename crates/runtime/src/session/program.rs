@@ -94,6 +94,9 @@ impl Interface {
                     Some(state.slot(&StateKey::gradient(&graph.inputs[at].name))?.place)
                 }
                 OutputRole::Mutation(_) => None,
+                OutputRole::Gradients => {
+                    return Err(Error::Model("gradients are bound before they are packed".into()));
+                }
             });
         }
         bindings.buckets = buckets(state, graph)?;
@@ -116,7 +119,7 @@ fn buckets(state: &StateLayout, graph: &Graph) -> Result<Vec<SegmentId>> {
     let gradients = graph.outputs.iter().filter_map(|o| match o.role {
         OutputRole::Gradient(v) => Some(StateKey::gradient(&input(v)?.name)),
         OutputRole::Mutation(v) => input(v).and_then(StateKey::of).filter(sum),
-        OutputRole::User => None,
+        OutputRole::User | OutputRole::Gradients => None,
     });
     let segments = gradients.map(|key| Ok(state.slot(&key)?.place.segment));
     let mut segments = segments.collect::<Result<Vec<_>>>()?;

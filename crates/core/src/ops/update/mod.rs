@@ -31,6 +31,7 @@ operators! {
     master: MASTER_SPLIT, MASTER_JOIN;
     moment_codes: QUANTIZE_BLOCK, DEQUANTIZE_BLOCK;
     novograd: NOVOGRAD_NORM, NOVOGRAD;
+    pack: PACK;
     rmsprop: RMSPROP;
     rmsprop_tf: RMSPROP_TF;
     rows: GATHER_ROWS, UPDATE_ROWS;

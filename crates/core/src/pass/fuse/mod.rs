@@ -276,7 +276,7 @@ fn compact(mut graph: Graph) -> Result<Graph> {
         o.value = lost(o.value)?;
         match &mut o.role {
             crate::graph::OutputRole::Mutation(v) | crate::graph::OutputRole::Gradient(v) => *v = lost(*v)?,
-            crate::graph::OutputRole::User => {}
+            crate::graph::OutputRole::User | crate::graph::OutputRole::Gradients => {}
         }
     }
     graph.values = values;

@@ -5,6 +5,14 @@ use crate::plan::{Bindings, Place, Segment, SegmentId, SegmentKind};
 use crate::target::Port;
 
 impl Bindings {
+    /// Place of an output: its own, or for a mutation its target's.
+    pub(crate) fn output_place(&self, graph: &Graph, output: usize) -> Option<Place> {
+        self.outputs[output].or_else(|| match graph.outputs[output].role {
+            OutputRole::Mutation(v) => graph.input_index(v).and_then(|i| self.inputs[i]),
+            _ => None,
+        })
+    }
+
     /// Every input in a segment of its own kind and every output in one: for tests and single runs.
     pub fn simple(graph: &Graph) -> Bindings {
         Bindings::around(graph, Vec::new(), |_| None)

@@ -1,8 +1,8 @@
 //! A plan before its buffers have places: steps whose operands name buffers, and which bytes these take.
 
 use crate::dtype::DType;
-use crate::graph::{Graph, OriginId, OutputRole, Phase, ValueId};
-use crate::plan::{Bindings, Place, TensorView, Work};
+use crate::graph::{OriginId, Phase, ValueId};
+use crate::plan::{Place, TensorView, Work};
 use crate::shape::Layout;
 
 /// A buffer before placement.
@@ -42,19 +42,6 @@ impl Draft {
     pub(super) fn buffers(&self) -> impl Iterator<Item = usize> {
         self.reads.iter().flatten().chain(&self.writes).map(|s| s.buffer).chain(self.workspace)
     }
-}
-
-/// Place of an output: its own binding, or for a mutation its target's.
-pub(super) fn output_place(
-    graph: &Graph,
-    bindings: &Bindings,
-    role: OutputRole,
-    own: Option<Place>,
-) -> Option<Place> {
-    own.or_else(|| match role {
-        OutputRole::Mutation(v) => graph.input_index(v).and_then(|i| bindings.inputs[i]),
-        _ => None,
-    })
 }
 
 pub(super) fn overlap(a: Place, a_bytes: usize, b: Place, b_bytes: usize) -> bool {

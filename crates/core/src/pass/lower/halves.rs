@@ -2,7 +2,7 @@
 //! framework's automatic differentiation is called. Owns the rules of the fence between them; `fuse` and `lower`
 //! keep it, and `check_halves` proves it from the finished plan.
 
-use super::draft::{Buffer, Draft, extent, output_place, overlap};
+use super::draft::{Buffer, Draft, extent, overlap};
 use crate::diagnostic::Result;
 use crate::graph::{Def, Graph, Phase, ValueId};
 use crate::ops::Body;
@@ -32,12 +32,12 @@ pub(super) fn check_overwritten(
             node.outputs.iter().for_each(|v| root[v.0 as usize] = root[x.0 as usize]);
         }
     }
-    let outputs = || graph.outputs.iter().zip(&bindings.outputs).zip(made);
-    late.extend(outputs().filter(|(_, made)| !**made).map(|((o, _), _)| root[o.value.0 as usize]));
+    let outputs = || graph.outputs.iter().enumerate().zip(made);
+    late.extend(outputs().filter(|(_, made)| !**made).map(|((_, o), _)| root[o.value.0 as usize]));
     let inputs = graph.inputs.iter().zip(&bindings.inputs).filter(|(i, _)| late.contains(&i.value));
     let read: Vec<_> = inputs.filter_map(|(i, place)| Some((i, (*place)?))).collect();
-    for ((o, place), _) in outputs().filter(|(_, made)| **made) {
-        let Some(place) = output_place(graph, bindings, o.role, *place) else { continue };
+    for ((i, o), _) in outputs().filter(|(_, made)| **made) {
+        let Some(place) = bindings.output_place(graph, i) else { continue };
         let bytes = graph.ty(o.value).bytes();
         let lost = read.iter().find(|(i, at)| {
             let stays = o.value == i.value && *at == place;

@@ -21,6 +21,7 @@ use super::phases;
 use crate::diagnostic::{Code, Error, Result};
 use crate::ensure;
 use crate::graph::{Def, Graph, Node, Phase, ValueId};
+use crate::ops::update::pack::PACK;
 use crate::ops::{Body, RegionCopy, Source};
 use crate::plan::{
     Bindings, Completion, Halves, Place, Plan, Segment, SegmentId, SegmentKind, Step, TensorView, Work,
@@ -31,6 +32,7 @@ use crate::target::{Port, Support, Target};
 use crate::tensor::TensorType;
 use draft::{Buffer, Draft, Storage};
 use layouts::layouts;
+use outputs::Delivery;
 use std::collections::HashMap;
 use std::sync::Arc;
 use transpose::turned;
@@ -76,9 +78,9 @@ pub fn plan_halves(graph: &Graph, bindings: &Bindings, target: &Target) -> Resul
     halves::check_overwritten(graph, bindings, first, &made)?;
     let mut lowering = Lowering::new(graph, bindings, target)?;
     // The forward half writes what it returns and the arena, nothing else.
-    for (o, _) in graph.outputs.iter().zip(&made).filter(|(_, made)| !**made) {
-        if graph.producer(o.value).is_some_and(|(node, _)| node.phase == Phase::Forward) {
-            lowering.targets.remove(&o.value);
+    for d in lowering.deliveries.iter().filter(|d| !made[d.output]) {
+        if graph.producer(d.value).is_some_and(|(node, _)| node.phase == Phase::Forward) {
+            lowering.targets.remove(&d.value);
         }
     }
     lowering.early.clear();
@@ -102,15 +104,17 @@ struct Lowering<'a> {
     storage: Vec<Option<Storage>>,
     /// Contiguous copies made of values that a kernel could not read strided.
     copies: HashMap<ValueId, Storage>,
-    /// Output place a value may be written to directly.
+    /// Values with places that the caller chose.
+    deliveries: Vec<Delivery>,
+    /// Place of its delivery that a value may be written to directly.
     targets: HashMap<ValueId, Place>,
     /// Values that are not laid out in row-major order.
     layouts: HashMap<ValueId, Layout>,
     /// The buffer that small workspaces share, on each stream.
     common: HashMap<u32, usize>,
-    /// Outputs that are brought to their places as soon as their value is there, by value.
+    /// Early deliveries by value.
     early: HashMap<ValueId, Vec<usize>>,
-    /// By output, true if it has been brought to its place so.
+    /// Deliveries that are done.
     delivered: Vec<bool>,
 }
 
@@ -131,11 +135,16 @@ impl<'a> Lowering<'a> {
             });
             buffers.push(Buffer { value: input.value, bytes: ty.bytes(), place: Some(place) });
         }
-        let targets = outputs::targets(graph, bindings)?;
+        let deliveries = outputs::deliveries(graph, bindings)?;
+        let targets = outputs::targets(graph, bindings, &deliveries);
         let layouts = layouts(graph, target, &|v| targets.contains_key(&v))?;
         let (copies, steps) = (HashMap::new(), Vec::new());
         let (common, streams) = (HashMap::new(), None);
-        let (early, delivered) = (outputs::early(graph, bindings), vec![false; graph.outputs.len()]);
+        let mut early: HashMap<ValueId, Vec<usize>> = HashMap::new();
+        for (i, delivery) in deliveries.iter().enumerate().filter(|(_, d)| d.early) {
+            early.entry(delivery.value).or_default().push(i);
+        }
+        let delivered = vec![false; deliveries.len()];
         Ok(Lowering {
             graph,
             bindings,
@@ -145,6 +154,7 @@ impl<'a> Lowering<'a> {
             steps,
             storage,
             copies,
+            deliveries,
             targets,
             layouts,
             common,
@@ -188,6 +198,9 @@ impl<'a> Lowering<'a> {
     }
 
     fn node(&mut self, node: &'a Node) -> Result<()> {
+        if *node.op == PACK && self.pack(node)? {
+            return Ok(());
+        }
         let types: Vec<TensorType> = node.outputs.iter().map(|&v| self.graph.ty(v).clone()).collect();
         let cx = self.graph.cx(node);
         let (flops, _) = node.op.cost_of(&cx, &types);

@@ -1,7 +1,7 @@
 //! Results and their places: which are computed straight into them, and the copies of all others.
 
 use super::Lowering;
-use super::draft::{output_place, overlap};
+use super::draft::overlap;
 use super::in_place;
 use crate::attr::Attrs;
 use crate::diagnostic::{Code, Error, Result};
@@ -9,26 +9,100 @@ use crate::ensure;
 use crate::graph::{Def, Graph, Node, OriginId, OutputRole, Phase, ValueId};
 use crate::ops::Body;
 use crate::ops::pointwise::to::TO;
+use crate::ops::update::pack::{self, PACK};
 use crate::plan::{ARENA, Bindings, Place, SegmentId};
 use crate::tensor::TensorType;
 use std::collections::{HashMap, HashSet};
 
+/// A value with a place that the caller chose: an output, or a part of one that is packed from several.
+pub(super) struct Delivery {
+    pub(super) value: ValueId,
+    pub(super) place: Place,
+    /// Number of the output.
+    pub(super) output: usize,
+    /// It is part of a bucket ([`PACK`]).
+    pub(super) part: bool,
+    /// It is brought to its place as soon as it is there, not at the end: it should not wait for the end of the
+    /// backward pass, nor hold memory until then.
+    pub(super) early: bool,
+}
+
+/// The deliveries of a graph, in the order of its outputs. Gradients in segments that hold no input are early.
+pub(super) fn deliveries(graph: &Graph, bindings: &Bindings) -> Result<Vec<Delivery>> {
+    let read: HashSet<SegmentId> = bindings.inputs.iter().flatten().map(|place| place.segment).collect();
+    let mut out = Vec::new();
+    for (output, o) in graph.outputs.iter().enumerate() {
+        let Some(place) = bindings.output_place(graph, output) else { continue };
+        check_place(bindings, place, graph.ty(o.value))?;
+        let gradient = matches!(o.role, OutputRole::Gradient(_) | OutputRole::Gradients);
+        let early = gradient && bindings.outputs[output].is_some() && !read.contains(&place.segment);
+        match bucket(graph, bindings, output) {
+            None => out.push(Delivery { value: o.value, place, output, part: false, early }),
+            Some(node) => {
+                for (v, (ty, from)) in node.operands().zip(pack::parts(&graph.cx(node))?) {
+                    let offset = place.offset + from as usize * ty.dtype.size();
+                    out.push(Delivery {
+                        value: v,
+                        place: Place { offset, ..place },
+                        output,
+                        part: true,
+                        early,
+                    });
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The node that packs an output, if that is a bucket, whose memory is clear between the parts.
+fn bucket<'g>(graph: &'g Graph, bindings: &Bindings, output: usize) -> Option<&'g Node> {
+    let place = bindings.outputs[output].filter(|place| bindings.buckets.contains(&place.segment))?;
+    let (node, _) = graph.producer(graph.outputs[output].value)?;
+    (*node.op == PACK && place.offset == 0).then_some(node)
+}
+
 impl Lowering<'_> {
+    /// Brings to its place a delivery that is not there yet. `node`: the node that the copy belongs to.
+    fn bring(&mut self, delivery: usize, node: &Node) -> Result<()> {
+        let (v, place) = (self.deliveries[delivery].value, self.deliveries[delivery].place);
+        let from = self.storage(v)?.clone();
+        if self.buffers[from.buffer].place != Some(place) || !from.layout.is_contiguous() {
+            let ty = self.graph.ty(v).clone();
+            let to = self.allocate(v, &ty, Some(place));
+            self.copy(node, from, to);
+        }
+        self.delivered[delivery] = true;
+        Ok(())
+    }
+
     /// Brings to their places those of a node's results that need not wait for the end.
     pub(super) fn deliver_early(&mut self, node: &Node) -> Result<()> {
         for &v in &node.outputs {
             for i in self.early.remove(&v).unwrap_or_default() {
-                let Some(place) = self.bindings.outputs[i] else { continue };
-                let from = self.storage(v)?.clone();
-                if self.buffers[from.buffer].place != Some(place) || !from.layout.is_contiguous() {
-                    let ty = self.graph.ty(v).clone();
-                    let to = self.allocate(v, &ty, Some(place));
-                    self.copy(node, from, to);
-                }
-                self.delivered[i] = true;
+                self.bring(i, node)?;
             }
         }
         Ok(())
+    }
+
+    /// A bucket: its parts are computed in their places, or brought there. False if the node makes no bucket.
+    pub(super) fn pack(&mut self, node: &Node) -> Result<bool> {
+        let made = node.outputs[0];
+        let is_made = |d: &Delivery| d.part && self.graph.outputs[d.output].value == made;
+        let parts: Vec<usize> =
+            (0..self.deliveries.len()).filter(|&i| is_made(&self.deliveries[i])).collect();
+        let Some(&first) = parts.first() else { return Ok(false) };
+        for i in parts {
+            if !self.delivered[i] {
+                self.bring(i, node)?;
+            }
+        }
+        let place = self.bindings.outputs[self.deliveries[first].output];
+        let ty = self.graph.ty(made).clone();
+        let whole = self.allocate(made, &ty, place);
+        self.storage[made.0 as usize] = Some(whole);
+        Ok(true)
     }
 
     /// Brings the outputs that are asked for, by number, to their places. Returns places and bytes of those that
@@ -39,19 +113,20 @@ impl Lowering<'_> {
         phase: Phase,
     ) -> Result<Vec<(Place, usize)>> {
         let graph = self.graph;
-        let (mut moves, mut delivered) = (Vec::new(), Vec::new());
-        let outputs = graph.outputs.iter().zip(&self.bindings.outputs).enumerate();
-        let early = self.delivered.clone();
-        for (_, (o, place)) in outputs.filter(|(i, _)| asked(*i) && !early[*i]) {
-            let Some(place) = output_place(graph, self.bindings, o.role, *place) else { continue };
-            let from = self.storage(o.value)?.clone();
+        let (mut moves, mut written) = (Vec::new(), Vec::new());
+        for (i, delivery) in self.deliveries.iter().enumerate() {
+            let &Delivery { value, place, output, part, .. } = delivery;
+            if part || self.delivered[i] || !asked(output) {
+                continue;
+            }
+            let from = self.storage(value)?.clone();
             let there = self.buffers[from.buffer].place == Some(place) && from.layout.is_contiguous();
             let given = there && graph.inputs.iter().any(|i| i.value == self.buffers[from.buffer].value);
             if !given {
-                delivered.push((place, graph.ty(o.value).bytes()));
+                written.push((place, graph.ty(value).bytes()));
             }
             if !there {
-                moves.push((o, place, from));
+                moves.push((value, place, from));
             }
         }
         // A move may overwrite what a later one still reads (two buffers exchanged): such sources are saved
@@ -64,13 +139,12 @@ impl Lowering<'_> {
             origin: OriginId(0),
             phase,
         };
-        let written: Vec<(Place, usize)> =
-            moves.iter().map(|(o, p, _)| (*p, graph.ty(o.value).bytes())).collect();
+        let moved: Vec<(Place, usize)> = moves.iter().map(|(v, p, _)| (*p, graph.ty(*v).bytes())).collect();
         for (_, own, from) in &mut moves {
             let source = &self.buffers[from.buffer];
             let hit =
                 |p: Place, bytes: usize| source.place.is_some_and(|s| overlap(s, source.bytes, p, bytes));
-            if written.iter().any(|&(p, bytes)| p != *own && hit(p, bytes)) {
+            if moved.iter().any(|&(p, bytes)| p != *own && hit(p, bytes)) {
                 let ty = TensorType::new(from.dtype, from.layout.shape.clone());
                 let value = source.value;
                 let saved = self.allocate(value, &ty, None);
@@ -78,27 +152,13 @@ impl Lowering<'_> {
                 *from = saved;
             }
         }
-        for (o, place, from) in moves {
-            let ty = graph.ty(o.value).clone();
-            let to = self.allocate(o.value, &ty, Some(place));
+        for (v, place, from) in moves {
+            let ty = graph.ty(v).clone();
+            let to = self.allocate(v, &ty, Some(place));
             self.copy(&end, from, to);
         }
-        Ok(delivered)
+        Ok(written)
     }
-}
-
-/// Gradients in segments that hold no input, by value. They should not wait for the end of the backward pass,
-/// nor hold memory until then.
-pub(super) fn early(graph: &Graph, bindings: &Bindings) -> HashMap<ValueId, Vec<usize>> {
-    let read: HashSet<SegmentId> = bindings.inputs.iter().flatten().map(|place| place.segment).collect();
-    let mut out: HashMap<ValueId, Vec<usize>> = HashMap::new();
-    for (i, (o, place)) in graph.outputs.iter().zip(&bindings.outputs).enumerate() {
-        let apart = place.is_some_and(|place| !read.contains(&place.segment));
-        if matches!(o.role, OutputRole::Gradient(_)) && apart {
-            out.entry(o.value).or_default().push(i);
-        }
-    }
-    out
 }
 
 pub(super) fn check_place(bindings: &Bindings, place: Place, ty: &TensorType) -> Result<()> {
@@ -129,7 +189,11 @@ pub(super) fn check_place(bindings: &Bindings, place: Place, ty: &TensorType) ->
 /// Safe if nothing that lies there is read afterwards. Either no input overlaps the place, or the last node
 /// that reads such an input (through any view) comes before. It may also be this very node, if that works
 /// element by element.
-pub(super) fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<ValueId, Place>> {
+pub(super) fn targets(
+    graph: &Graph,
+    bindings: &Bindings,
+    deliveries: &[Delivery],
+) -> HashMap<ValueId, Place> {
     // Root input of a value that may be a view of an input, and the last node that reads any view of each
     // root.
     let mut root: Vec<u32> = (0..graph.values.len() as u32).collect();
@@ -143,7 +207,7 @@ pub(super) fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<Valu
         }
     }
     let mut outputs_of = vec![0u32; graph.values.len()];
-    graph.outputs.iter().for_each(|o| outputs_of[root[o.value.0 as usize] as usize] += 1);
+    deliveries.iter().for_each(|d| outputs_of[root[d.value.0 as usize] as usize] += 1);
     // Inputs by where they lie, to find those that overlap a place.
     let mut bound: Vec<(Place, usize, ValueId)> = Vec::new();
     for (input, place) in graph.inputs.iter().zip(&bindings.inputs) {
@@ -153,13 +217,11 @@ pub(super) fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<Valu
     }
     bound.sort_by_key(|(p, ..)| (p.segment, p.offset));
     let mut out = HashMap::new();
-    for (o, place) in graph.outputs.iter().zip(&bindings.outputs) {
-        let Some(place) = output_place(graph, bindings, o.role, *place) else { continue };
-        let ty = graph.ty(o.value);
-        check_place(bindings, place, ty)?;
-        let Def::Node(n, _) = graph.value(o.value).def else { continue };
+    for &Delivery { value, place, .. } in deliveries {
+        let ty = graph.ty(value);
+        let Def::Node(n, _) = graph.value(value).def else { continue };
         let node = graph.node(n);
-        if matches!(node.op.body, Body::View(_)) || out.contains_key(&o.value) {
+        if matches!(node.op.body, Body::View(_)) || out.contains_key(&value) {
             continue;
         }
         let end = place.offset + ty.bytes();
@@ -174,17 +236,15 @@ pub(super) fn targets(graph: &Graph, bindings: &Bindings) -> Result<HashMap<Valu
                 let before = match last_read[v.0 as usize] {
                     None => true,
                     Some(last) if last < n.0 as usize => true,
-                    Some(last) => {
-                        last == n.0 as usize && *p == place && elementwise(graph, node, *v, o.value)
-                    }
+                    Some(last) => last == n.0 as usize && *p == place && elementwise(graph, node, *v, value),
                 };
                 before && outputs_of[v.0 as usize] == 0
             });
         if safe {
-            out.insert(o.value, place);
+            out.insert(value, place);
         }
     }
-    Ok(out)
+    out
 }
 
 /// True if a node reads input `v` (itself, not a view of it) only in the row of `out` that it writes. Then
