@@ -4,7 +4,7 @@
 //! Sources: `sys_constants.h` and the platform stubs of asc-devkit (sizes, cores), the platform tables of pypto
 //! (clocks, bytes per cycle), the pages on the architectures 2201 and 2002 in asc-devkit's documentation.
 
-use crate::kernel::Space;
+use crate::words::words;
 use std::fmt;
 
 /// A generation of chips: which instructions exist and how large the memories of a core are.
@@ -14,6 +14,26 @@ pub enum Arch {
     A2,
     /// `__NPU_ARCH__` 2002: Atlas 300I/V Pro (310P). One core has both a cube and a vector unit.
     P310,
+}
+
+words! {
+    /// A memory as a core sees it.
+    Space {
+        /// Global memory: HBM or DDR behind L2.
+        Gm = "gm",
+        /// Unified buffer: operands of the vector unit.
+        Ub = "ub",
+        /// L1 buffer: operands of the cube unit, before L0.
+        L1 = "l1",
+        /// Left operand of the cube unit, in fractals.
+        L0a = "l0a",
+        /// Right operand of the cube unit, in fractals.
+        L0b = "l0b",
+        /// Accumulators of the cube unit.
+        L0c = "l0c",
+        /// Bias table of the cube unit.
+        Bt = "bt",
+    }
 }
 
 /// One chip.
@@ -133,6 +153,19 @@ impl Arch {
     /// Whether cube and vector units are in cores of their own.
     pub const fn split(self) -> bool {
         matches!(self, Arch::A2)
+    }
+}
+
+impl Space {
+    /// Alignment in bytes of a buffer in this memory.
+    pub const fn align(self) -> u64 {
+        match self {
+            Space::Gm => 1,
+            Space::Ub | Space::L1 => 32,
+            Space::L0a | Space::L0b => 512,
+            Space::L0c => 1024,
+            Space::Bt => 64,
+        }
     }
 }
 

@@ -8,13 +8,13 @@
 pub mod chip;
 pub mod device;
 pub mod emit;
-pub mod finding;
 pub mod host;
 pub mod kernel;
 pub mod kernels;
 pub mod lower;
 pub mod sim;
 pub mod timing;
+mod words;
 
 pub use chip::{Arch, Chip};
-pub use finding::{Finding, Rule};
+pub use kernel::finding::{Finding, Rule};

@@ -1,7 +1,7 @@
 //! Predicted times of a step's launches, with the data that decide what runs.
 
 use crate::chip::Chip;
-use crate::finding::{Finding, Rule};
+use crate::kernel::finding::{Finding, Rule};
 use crate::kernel::{Access, Elem, Param, ParamKind, Program, Value};
 use crate::lower::{Arg, Launch, Lowered};
 use crate::sim::{self, Bytes, Mode, Region};

@@ -21,6 +21,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use super::finding::Result;
 use super::instr::*;
 use super::op::*;
 use super::operand::{AtomicOp, Base, Compare, Mask, Over, Round, Vector, View};
@@ -30,7 +31,6 @@ use super::{
     Stmt, StmtKind, Unit, Var, VarId, place, verify,
 };
 use crate::chip::Arch;
-use crate::finding::Result;
 use headwater_core::graph::Origin;
 
 /// A pointer parameter.

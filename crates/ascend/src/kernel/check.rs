@@ -4,6 +4,7 @@
 //! where everything is. Sources: asc-devkit's pages on each call, and its page on alignment and overlap.
 
 use super::exists::{cast_exists, event_exists};
+use super::finding::Rule;
 use super::instr::*;
 use super::meaning::ReductionKind;
 use super::op::*;
@@ -11,7 +12,6 @@ use super::operand::{AtomicOp, Base, Compare, Mask, Order, Over, Vector, View};
 use super::scalar::{Scalar, Value};
 use super::{Elem, Pipe, Program, Space, Unit};
 use crate::chip::Arch;
-use crate::finding::Rule;
 
 /// A scalar that may be known.
 pub trait Known {
@@ -45,7 +45,7 @@ pub(super) type Checked = Result<(), Broken>;
 
 macro_rules! broken {
     ($rule:ident, $($arg:tt)+) => {
-        Err($crate::kernel::Broken { rule: $crate::finding::Rule::$rule, buffer: String::new(), message: format!($($arg)+) })
+        Err($crate::kernel::Broken { rule: $crate::kernel::finding::Rule::$rule, buffer: String::new(), message: format!($($arg)+) })
     };
 }
 

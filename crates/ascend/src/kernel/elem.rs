@@ -1,37 +1,7 @@
-//! Element types, memory spaces and pipes of a core, with their names in texts and in Ascend C.
+//! Element types, pipes and kinds of cores, with their names in texts and in Ascend C.
 
+use crate::words::words;
 use headwater_core::DType;
-
-/// An enum of plain words: each variant has its name in our text.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
-        pub enum $name { $($(#[$vdoc])* $variant,)+ }
-
-        impl $name {
-            /// Every one.
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
-
-            /// The word in the text form.
-            pub const fn name(self) -> &'static str {
-                match self { $($name::$variant => $word,)+ }
-            }
-
-            /// The one of a word.
-            pub fn from_name(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|x| x.name() == word)
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-    };
-}
-pub(crate) use words;
 
 words! {
     /// Type of an element in memory.
@@ -56,26 +26,6 @@ words! {
         BF16 = "bf16",
         /// IEEE binary32, `float`
         F32 = "f32",
-    }
-}
-
-words! {
-    /// A memory as a core sees it.
-    Space {
-        /// Global memory: HBM or DDR behind L2.
-        Gm = "gm",
-        /// Unified buffer: operands of the vector unit.
-        Ub = "ub",
-        /// L1 buffer: operands of the cube unit, before L0.
-        L1 = "l1",
-        /// Left operand of the cube unit, in fractals.
-        L0a = "l0a",
-        /// Right operand of the cube unit, in fractals.
-        L0b = "l0b",
-        /// Accumulators of the cube unit.
-        L0c = "l0c",
-        /// Bias table of the cube unit.
-        Bt = "bt",
     }
 }
 
@@ -166,18 +116,5 @@ impl Elem {
             DType::F32 => Elem::F32,
             DType::F64 => return None,
         })
-    }
-}
-
-impl Space {
-    /// Alignment in bytes of a buffer in this memory.
-    pub const fn align(self) -> u64 {
-        match self {
-            Space::Gm => 1,
-            Space::Ub | Space::L1 => 32,
-            Space::L0a | Space::L0b => 512,
-            Space::L0c => 1024,
-            Space::Bt => 64,
-        }
     }
 }

@@ -1,16 +1,16 @@
 //! Instructions. Each is stated once, in the table below: its name, operands and meaning. From the table come the
 //! types, the text form (printed and parsed) and the visits to operands.
 //!
-//! `S` is a scalar: an expression ([`Scalar`]) in a program, a number ([`Value`]) in what a core issues.
+//! `S` is a scalar: an expression ([`Scalar`]) in a program, a number ([`super::Value`]) in what a core issues.
 //!
 //! Pipes: an instruction runs on the pipe that [`Instr::pipe`] gives. Instructions of one pipe start in order, but a
 //! dependent one still needs a barrier of the pipe; instructions of different pipes need a flag.
 
+use super::cursor::Cursor;
 use super::op::*;
-use super::operand::{AtomicOp, Compare, Mask, Order, Over, Round, Scale, UnitFlag, Vector, View};
-use super::parse::Cursor;
+use super::operand::{AtomicOp, Compare, Fill, Mask, Order, Over, Round, Scale, UnitFlag, Vector, View};
 use super::plain::Plain;
-use super::scalar::{Scalar, Value};
+use super::scalar::Scalar;
 use super::text::{self, Show};
 use super::{Pipe, Program, VarId};
 use headwater_core::Result as CoreResult;
@@ -772,7 +772,3 @@ instructions! {
         cores: scalar S,
     }
 }
-
-/// Filler of a padded copy: an integer or a float, of the element's type.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Fill(pub Value);

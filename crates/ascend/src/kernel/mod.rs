@@ -7,8 +7,10 @@
 mod builder;
 mod check;
 mod check_moves;
+mod cursor;
 mod elem;
 mod exists;
+pub mod finding;
 mod footprint;
 mod instr;
 mod meaning;
@@ -23,20 +25,22 @@ mod verify;
 
 pub use builder::{Buf, Builder, Gm};
 pub use check::{Broken, Known, check};
-pub use elem::{Elem, Pipe, Space, Unit};
+pub use elem::{Elem, Pipe, Unit};
 pub use exists::{cast_exists, event_exists};
 pub(crate) use footprint::plain;
 pub use footprint::{Runs, Touch, footprint};
 pub use instr::*;
 pub use meaning::ReductionKind;
 pub use op::*;
-pub use operand::{AtomicOp, Base, Compare, Mask, Order, Over, Round, Scale, UnitFlag, Vector, View};
+pub use operand::{AtomicOp, Base, Compare, Fill, Mask, Order, Over, Round, Scale, UnitFlag, Vector, View};
 pub use parse::parse;
 pub use place::place;
 pub use scalar::{CoreFact, Real, Scalar, ScalarBinary, ScalarType, ScalarUnary, Value};
 pub(crate) use text::head;
 pub use text::{Show, hash};
 pub use verify::verify;
+
+pub use crate::chip::Space;
 
 use crate::chip::Arch;
 use headwater_core::graph::Origin;

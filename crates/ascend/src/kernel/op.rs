@@ -1,6 +1,6 @@
 //! Functions that groups of instructions have in common, and their other words.
 
-use super::elem::words;
+use crate::words::words;
 
 words! {
     /// Vector functions of one operand.

@@ -1,8 +1,8 @@
 //! Operands of instructions: views of memories, their strides, and how much of them an instruction covers.
 
-use super::elem::words;
 use super::scalar::{Real, Scalar, Value};
 use super::{BufferId, Elem, ParamId};
+use crate::words::words;
 
 /// What a view begins in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -267,3 +267,7 @@ impl Value {
 
 /// Scales of `cast` from i32 to f16 (`SetDeqScale`).
 pub type Scale = Option<Real>;
+
+/// Filler of a padded copy: an integer or a float, of the element's type.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Fill(pub Value);

@@ -1,39 +1,34 @@
 //! Reads the text form of kernel programs (see [`super::text`]). Takes any text: what is wrong is an error with its line
 //! and column. Checks the form alone; whether the program is legal on its chip is [`super::verify()`]'s business.
 
+use super::cursor::{Cursor, Name};
 use super::instr::Instr;
-use super::operand::{Base, Mask, Over, Vector, View};
-use super::scalar::{CoreFact, Real, Scalar, ScalarBinary, ScalarType, ScalarUnary, Value};
+use super::scalar::ScalarType;
 use super::text::{ACCESS, HEADER};
 use super::{
     Buffer, BufferId, Elem, Param, ParamId, ParamKind, Part, Program, Source, SourceId, Space, Stmt,
     StmtKind, Unit, Var, VarId,
 };
 use crate::chip::Arch;
+use headwater_core::Result;
 use headwater_core::graph::Origin;
-use headwater_core::{Code, Error, Result};
-use std::collections::HashMap;
-use std::str::FromStr;
-
-/// Deepest nesting of blocks and of scalars.
-const DEPTH: usize = 64;
 
 /// Reads a program.
 ///
 /// # Errors
 /// `Parse`, with line and column.
 pub fn parse(text: &str) -> Result<Program> {
-    let mut c = Cursor { text, at: 0, depth: 0, names: HashMap::new(), program: empty() };
+    let (mut c, mut program) = (Cursor::new(text), empty());
     c.expect(HEADER)?;
     c.expect("kernel")?;
-    c.program.name = c.word()?.to_string();
+    program.name = c.word()?.to_string();
     c.expect("arch")?;
     let number = c.number::<u32>("an architecture")?;
-    c.program.arch = Arch::from_number(number).ok_or_else(|| c.fail("2201 or 2002 before this"))?;
+    program.arch = Arch::from_number(number).ok_or_else(|| c.fail("2201 or 2002 before this"))?;
     while !c.at_end() {
-        c.declaration()?;
+        declaration(&mut c, &mut program)?;
     }
-    Ok(c.program)
+    Ok(program)
 }
 
 fn empty() -> Program {
@@ -49,519 +44,157 @@ fn empty() -> Program {
     }
 }
 
-/// What a name stands for.
-#[derive(Clone, Copy)]
-enum Name {
-    Param(ParamId),
-    Buffer(BufferId),
-    Var(VarId),
+/// A declaration, which is added to the program.
+fn declaration(c: &mut Cursor, program: &mut Program) -> Result<()> {
+    let before = c.at;
+    match c.word()? {
+        "doc" => {
+            let line = c.string()?;
+            program.doc.push(line);
+        }
+        "param" => {
+            let name = c.word()?;
+            c.expect(":")?;
+            let kind = param(c)?;
+            c.define(name, Name::Param(ParamId(program.params.len() as u32)))?;
+            program.params.push(Param { name: name.into(), kind });
+        }
+        "buffer" => {
+            let name = c.word()?;
+            c.expect(":")?;
+            let space = c.one_of(Space::from_name, "a memory such as `ub`")?;
+            let bytes = c.number("a size in bytes")?;
+            let phase = if c.eat_word("phase") { Some(c.number("a phase")?) } else { None };
+            let address = if c.eat_word("at") { Some(c.number("an address")?) } else { None };
+            c.define(name, Name::Buffer(BufferId(program.buffers.len() as u32)))?;
+            program.buffers.push(Buffer { name: name.into(), space, bytes, phase, address });
+        }
+        "var" => {
+            let name = c.word()?;
+            c.expect(":")?;
+            let ty = match c.word()? {
+                "int" => ScalarType::Int,
+                "float" => ScalarType::Float,
+                _ => return Err(c.fail("`int` or `float` before this")),
+            };
+            c.define(name, Name::Var(VarId(program.vars.len() as u32)))?;
+            program.vars.push(Var { name: name.into(), ty });
+        }
+        "source" => source(c, program)?,
+        "part" => {
+            let unit = c.one_of(Unit::from_name, "`vector`, `cube` or `whole`")?;
+            let body = body(c)?;
+            program.parts.push(Part { unit, body });
+        }
+        _ => {
+            c.at = before;
+            return Err(c.fail("`doc`, `param`, `buffer`, `var`, `source` or `part`"));
+        }
+    }
+    Ok(())
 }
 
-/// A place in the text, and the program as far as it is read.
-pub(super) struct Cursor<'a> {
-    text: &'a str,
-    at: usize,
-    depth: usize,
-    names: HashMap<&'a str, Name>,
-    program: Program,
+/// The kind of a parameter.
+fn param(c: &mut Cursor) -> Result<ParamKind> {
+    let before = c.at;
+    let word = c.word()?;
+    let access = match word {
+        "int" => return Ok(ParamKind::Int),
+        "float" => return Ok(ParamKind::Float),
+        "sync" => return Ok(ParamKind::Sync),
+        word => ACCESS.into_iter().find(|(_, w)| *w == word).map(|(access, _)| access),
+    };
+    let Some(access) = access else {
+        c.at = before;
+        return Err(c.fail("`in`, `out`, `inout`, `workspace`, `int`, `float` or `sync`"));
+    };
+    let elem = c.one_of(Elem::from_name, "an element type")?;
+    c.expect("[")?;
+    let len = c.number("a length")?;
+    c.expect("]")?;
+    let slack = if c.eat_word("slack") { c.number("a length")? } else { 0 };
+    Ok(ParamKind::Pointer { access, elem, len, slack, streamed: c.eat_word("streamed") })
 }
 
-impl<'a> Cursor<'a> {
-    fn rest(&self) -> &'a str {
-        &self.text[self.at..]
+/// The source of statements, which is added to the program.
+fn source(c: &mut Cursor, program: &mut Program) -> Result<()> {
+    if c.number::<usize>("a number")? != program.sources.len() + 1 {
+        return Err(c.fail(&format!("source {} before this", program.sources.len() + 1)));
     }
-
-    fn skip_space(&mut self) {
-        self.at += self.rest().len() - self.rest().trim_start().len();
+    c.expect("=")?;
+    c.expect("op")?;
+    let op = c.string()?;
+    c.expect("node")?;
+    let mut origin = Origin { node: c.string()?, ..Origin::default() };
+    if c.eat_word("module") {
+        origin.module = c.string()?;
     }
-
-    fn at_end(&mut self) -> bool {
-        self.skip_space();
-        self.rest().is_empty()
+    if c.eat_word("class") {
+        origin.class = c.string()?;
     }
-
-    fn peek(&mut self) -> Option<char> {
-        self.skip_space();
-        self.rest().chars().next()
+    if c.eat_word("file") {
+        origin.file = c.string()?;
     }
-
-    pub(super) fn fail(&self, wanted: &str) -> Error {
-        let before = &self.text[..self.at];
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
-        let found: String = self.rest().trim_start().chars().take_while(|c| *c != '\n').take(24).collect();
-        Error::new(Code::Parse, format!("line {line}, column {column}: expected {wanted}, found `{found}`"))
+    if c.eat_word("line") {
+        origin.line = c.number("a line")?;
     }
-
-    fn eat(&mut self, token: &str) -> bool {
-        self.skip_space();
-        let found = self.rest().starts_with(token);
-        if found {
-            self.at += token.len();
-        }
-        found
+    if c.eat_word("code") {
+        origin.code = c.string()?;
     }
-
-    pub(super) fn expect(&mut self, token: &str) -> Result<()> {
-        match self.eat(token) {
-            true => Ok(()),
-            false => Err(self.fail(&format!("`{token}`"))),
-        }
-    }
-
-    /// The word that comes, without taking it; empty if none does.
-    fn peek_word(&mut self) -> &'a str {
-        self.skip_space();
-        let rest = self.rest();
-        let inside = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        match rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
-            true => &rest[..rest.find(|c| !inside(c)).unwrap_or(rest.len())],
-            false => "",
-        }
-    }
-
-    pub(super) fn word(&mut self) -> Result<&'a str> {
-        let word = self.peek_word();
-        if word.is_empty() {
-            return Err(self.fail("a word"));
-        }
-        self.at += word.len();
-        Ok(word)
-    }
-
-    fn eat_word(&mut self, wanted: &str) -> bool {
-        let found = self.peek_word() == wanted;
-        if found {
-            self.at += wanted.len();
-        }
-        found
-    }
-
-    /// One of the words of an enum.
-    pub(super) fn one_of<T>(&mut self, from_name: impl Fn(&str) -> Option<T>, wanted: &str) -> Result<T> {
-        let before = self.at;
-        let word = self.word()?;
-        from_name(word).ok_or_else(|| {
-            self.at = before;
-            self.fail(wanted)
-        })
-    }
-
-    pub(super) fn number_text(&mut self) -> &'a str {
-        self.skip_space();
-        let rest = self.rest();
-        let digits = rest.strip_prefix('-').unwrap_or(rest);
-        if !digits.starts_with(|c: char| c.is_ascii_digit()) {
-            return "";
-        }
-        let mut previous = ' ';
-        let end = rest.char_indices().find(|&(i, c)| {
-            let inside = c.is_ascii_digit()
-                || matches!(c, '.' | 'e')
-                || (matches!(c, '-' | '+') && (i == 0 || previous == 'e'));
-            previous = c;
-            !inside
-        });
-        &rest[..end.map_or(rest.len(), |(i, _)| i)]
-    }
-
-    pub(super) fn number<T: FromStr>(&mut self, wanted: &str) -> Result<T> {
-        let text = self.number_text();
-        let number = text.parse().map_err(|_| self.fail(wanted))?;
-        self.at += text.len();
-        Ok(number)
-    }
-
-    /// An integer, or a float.
-    pub(super) fn value(&mut self) -> Result<Value> {
-        if self.peek_word() == "bits" {
-            self.expect("bits")?;
-            self.expect("(")?;
-            let bits = self.number::<u32>("bits of a float")?;
-            self.expect(")")?;
-            return Ok(Value::Float(f32::from_bits(bits)));
-        }
-        match self.number_text().contains(['.', 'e']) {
-            true => self.number("a float").map(Value::Float),
-            false => self.number("a number").map(Value::Int),
-        }
-    }
-
-    fn string(&mut self) -> Result<String> {
-        self.expect("\"")?;
-        let mut out = String::new();
-        let rest = self.rest();
-        let mut chars = rest.char_indices();
-        while let Some((i, c)) = chars.next() {
-            match c {
-                '"' => {
-                    self.at += i + 1;
-                    return Ok(out);
-                }
-                '\\' => match escape(&mut chars) {
-                    Some(c) => out.push(c),
-                    None => {
-                        self.at += i;
-                        return Err(self.fail("an escape such as `\\n`"));
-                    }
-                },
-                c => out.push(c),
-            }
-        }
-        Err(self.fail("a string with a closing quote"))
-    }
-
-    /// Items up to a closing bracket, with commas between them.
-    pub(super) fn list<T>(&mut self, close: &str, item: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
-        let mut out = Vec::new();
-        while !self.eat(close) {
-            if !out.is_empty() {
-                self.expect(",")?;
-            }
-            out.push(item(self)?);
-        }
-        Ok(out)
-    }
-
-    fn define(&mut self, word: &'a str, name: Name) -> Result<()> {
-        match self.names.insert(word, name) {
-            None => Ok(()),
-            Some(_) => Err(self.fail(&format!("a name other than `{word}`, which is taken, before this"))),
-        }
-    }
-
-    fn declaration(&mut self) -> Result<()> {
-        let before = self.at;
-        match self.word()? {
-            "doc" => {
-                let line = self.string()?;
-                self.program.doc.push(line);
-            }
-            "param" => {
-                let name = self.word()?;
-                self.expect(":")?;
-                let kind = self.param()?;
-                self.define(name, Name::Param(ParamId(self.program.params.len() as u32)))?;
-                self.program.params.push(Param { name: name.into(), kind });
-            }
-            "buffer" => {
-                let name = self.word()?;
-                self.expect(":")?;
-                let space = self.one_of(Space::from_name, "a memory such as `ub`")?;
-                let bytes = self.number("a size in bytes")?;
-                let phase = if self.eat_word("phase") { Some(self.number("a phase")?) } else { None };
-                let address = if self.eat_word("at") { Some(self.number("an address")?) } else { None };
-                self.define(name, Name::Buffer(BufferId(self.program.buffers.len() as u32)))?;
-                self.program.buffers.push(Buffer { name: name.into(), space, bytes, phase, address });
-            }
-            "var" => {
-                let name = self.word()?;
-                self.expect(":")?;
-                let ty = match self.word()? {
-                    "int" => ScalarType::Int,
-                    "float" => ScalarType::Float,
-                    _ => return Err(self.fail("`int` or `float` before this")),
-                };
-                self.define(name, Name::Var(VarId(self.program.vars.len() as u32)))?;
-                self.program.vars.push(Var { name: name.into(), ty });
-            }
-            "source" => self.source()?,
-            "part" => {
-                let unit = self.one_of(Unit::from_name, "`vector`, `cube` or `whole`")?;
-                let body = self.body()?;
-                self.program.parts.push(Part { unit, body });
-            }
-            _ => {
-                self.at = before;
-                return Err(self.fail("`doc`, `param`, `buffer`, `var`, `source` or `part`"));
-            }
-        }
-        Ok(())
-    }
-
-    fn param(&mut self) -> Result<ParamKind> {
-        let before = self.at;
-        let word = self.word()?;
-        let access = match word {
-            "int" => return Ok(ParamKind::Int),
-            "float" => return Ok(ParamKind::Float),
-            "sync" => return Ok(ParamKind::Sync),
-            word => ACCESS.into_iter().find(|(_, w)| *w == word).map(|(access, _)| access),
-        };
-        let Some(access) = access else {
-            self.at = before;
-            return Err(self.fail("`in`, `out`, `inout`, `workspace`, `int`, `float` or `sync`"));
-        };
-        let elem = self.one_of(Elem::from_name, "an element type")?;
-        self.expect("[")?;
-        let len = self.number("a length")?;
-        self.expect("]")?;
-        let slack = if self.eat_word("slack") { self.number("a length")? } else { 0 };
-        Ok(ParamKind::Pointer { access, elem, len, slack, streamed: self.eat_word("streamed") })
-    }
-
-    fn source(&mut self) -> Result<()> {
-        if self.number::<usize>("a number")? != self.program.sources.len() + 1 {
-            return Err(self.fail(&format!("source {} before this", self.program.sources.len() + 1)));
-        }
-        self.expect("=")?;
-        self.expect("op")?;
-        let op = self.string()?;
-        self.expect("node")?;
-        let mut origin = Origin { node: self.string()?, ..Origin::default() };
-        if self.eat_word("module") {
-            origin.module = self.string()?;
-        }
-        if self.eat_word("class") {
-            origin.class = self.string()?;
-        }
-        if self.eat_word("file") {
-            origin.file = self.string()?;
-        }
-        if self.eat_word("line") {
-            origin.line = self.number("a line")?;
-        }
-        if self.eat_word("code") {
-            origin.code = self.string()?;
-        }
-        self.program.sources.push(Source { op, origin });
-        Ok(())
-    }
-
-    fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        if self.depth == DEPTH {
-            return Err(self.fail(&format!("at most {DEPTH} levels of nesting")));
-        }
-        self.depth += 1;
-        let out = read(self);
-        self.depth -= 1;
-        out
-    }
-
-    fn body(&mut self) -> Result<Vec<Stmt>> {
-        self.deeper(|c| {
-            c.expect("{")?;
-            let mut body = Vec::new();
-            while !c.eat("}") {
-                body.push(c.statement()?);
-            }
-            Ok(body)
-        })
-    }
-
-    fn statement(&mut self) -> Result<Stmt> {
-        let before = self.at;
-        let word = self.word()?;
-        let kind = match word {
-            "for" => {
-                let var = self.var()?;
-                self.expect("=")?;
-                let from = self.scalar()?;
-                self.expect("to")?;
-                let to = self.scalar()?;
-                self.expect("step")?;
-                let step = self.scalar()?;
-                StmtKind::For { var, from, to, step, body: self.body()? }
-            }
-            "while" => StmtKind::While { cond: self.scalar()?, body: self.body()? },
-            "if" => {
-                let (cond, then) = (self.scalar()?, self.body()?);
-                let otherwise = if self.eat_word("else") { self.body()? } else { Vec::new() };
-                StmtKind::If { cond, then, otherwise }
-            }
-            word => match Instr::parse(word, self) {
-                Some(instr) => {
-                    let instr = instr?;
-                    self.expect(";")?;
-                    StmtKind::Instr(instr)
-                }
-                None => {
-                    self.at = before;
-                    let var = match self.names.get(word) {
-                        Some(Name::Var(v)) => *v,
-                        _ => return Err(self.fail("an instruction, a variable, `for`, `while` or `if`")),
-                    };
-                    self.word()?;
-                    self.expect("=")?;
-                    let value = self.scalar()?;
-                    self.expect(";")?;
-                    StmtKind::Let(var, value)
-                }
-            },
-        };
-        let source = SourceId(if self.eat("@") { self.number("a source")? } else { 0 });
-        let note = if self.peek() == Some('"') { self.string()? } else { String::new() };
-        Ok(Stmt { kind, note, source })
-    }
-
-    pub(super) fn var(&mut self) -> Result<VarId> {
-        let before = self.at;
-        let word = self.word()?;
-        match self.names.get(word) {
-            Some(Name::Var(v)) => Ok(*v),
-            _ => {
-                self.at = before;
-                Err(self.fail("a variable"))
-            }
-        }
-    }
-
-    /// A key that must come.
-    pub(super) fn key(&mut self, name: &str) -> Result<()> {
-        match self.try_key(name) {
-            true => Ok(()),
-            false => Err(self.fail(&format!("`{name}=`"))),
-        }
-    }
-
-    /// Takes a key if it comes.
-    pub(super) fn try_key(&mut self, name: &str) -> bool {
-        let before = self.at;
-        let found = self.eat_word(name) && self.rest().starts_with('=');
-        self.at = if found { self.at + 1 } else { before };
-        found
-    }
-
-    pub(super) fn scalar(&mut self) -> Result<Scalar> {
-        self.deeper(Self::scalar_inner)
-    }
-
-    fn scalar_inner(&mut self) -> Result<Scalar> {
-        if self.eat("(") {
-            let a = self.scalar()?;
-            let op = self.infix()?;
-            let b = self.scalar()?;
-            self.expect(")")?;
-            return Ok(Scalar::Binary(op, Box::new(a), Box::new(b)));
-        }
-        let word = self.peek_word();
-        if word.is_empty() || word == "bits" {
-            return Ok(match self.value()? {
-                Value::Int(x) => Scalar::Int(x),
-                Value::Float(x) => Scalar::Float(Real(x)),
-            });
-        }
-        if let Some(name) = self.names.get(word).copied() {
-            match name {
-                Name::Var(v) => {
-                    self.at += word.len();
-                    return Ok(Scalar::Var(v));
-                }
-                Name::Param(p) => {
-                    self.at += word.len();
-                    return Ok(Scalar::Param(p));
-                }
-                Name::Buffer(_) => return Err(self.fail("a scalar")),
-            }
-        }
-        if let Some(fact) = CoreFact::from_name(word) {
-            self.at += word.len();
-            return Ok(Scalar::Core(fact));
-        }
-        if let Some(op) = ScalarUnary::from_name(word) {
-            self.at += word.len();
-            self.expect("(")?;
-            let x = self.scalar()?;
-            self.expect(")")?;
-            return Ok(Scalar::Unary(op, Box::new(x)));
-        }
-        if let Some(op @ (ScalarBinary::Min | ScalarBinary::Max)) = ScalarBinary::from_name(word) {
-            self.at += word.len();
-            self.expect("(")?;
-            let a = self.scalar()?;
-            self.expect(",")?;
-            let b = self.scalar()?;
-            self.expect(")")?;
-            return Ok(Scalar::Binary(op, Box::new(a), Box::new(b)));
-        }
-        Err(self.fail("a scalar"))
-    }
-
-    fn infix(&mut self) -> Result<ScalarBinary> {
-        self.skip_space();
-        let longest = |n: usize| self.rest().get(..n).and_then(ScalarBinary::from_name).map(|op| (n, op));
-        match longest(2).or_else(|| longest(1)) {
-            Some((n, op)) => {
-                self.at += n;
-                Ok(op)
-            }
-            None => Err(self.fail("an operator")),
-        }
-    }
-
-    pub(super) fn view(&mut self) -> Result<View> {
-        let before = self.at;
-        let word = self.word()?;
-        let base = match self.names.get(word) {
-            Some(Name::Param(p)) => Base::Param(*p),
-            Some(Name::Buffer(b)) => Base::Buffer(*b),
-            _ => {
-                self.at = before;
-                return Err(self.fail("a buffer or parameter"));
-            }
-        };
-        self.expect(":")?;
-        let elem = self.one_of(Elem::from_name, "an element type")?;
-        self.expect("[")?;
-        let offset = self.scalar()?;
-        self.expect("]")?;
-        Ok(View { base, elem, offset })
-    }
-
-    pub(super) fn views(&mut self) -> Result<Vec<View>> {
-        self.expect("[")?;
-        self.list("]", Self::view)
-    }
-
-    pub(super) fn vector(&mut self) -> Result<Vector> {
-        let view = self.view()?;
-        if !self.eat("{") {
-            return Ok(view.into());
-        }
-        let block = self.number("a stride")?;
-        self.expect(",")?;
-        let repeat = self.number("a stride")?;
-        self.expect("}")?;
-        Ok(Vector { view, block, repeat })
-    }
-
-    pub(super) fn mask(&mut self) -> Result<Mask> {
-        if self.peek_word() != "bits" {
-            return self.scalar().map(Mask::First);
-        }
-        self.expect("bits")?;
-        self.expect("(")?;
-        let low = self.number("a mask")?;
-        self.expect(",")?;
-        let high = self.number("a mask")?;
-        self.expect(")")?;
-        Ok(Mask::Bits([low, high]))
-    }
-
-    pub(super) fn over(&mut self) -> Result<Over> {
-        if self.try_key("count") {
-            return self.scalar().map(Over::Count);
-        }
-        self.key("mask")?;
-        let mask = self.mask()?;
-        self.key("repeat")?;
-        Ok(Over::Repeats { mask, repeat: self.scalar()? })
-    }
+    program.sources.push(Source { op, origin });
+    Ok(())
 }
 
-fn escape(chars: &mut std::str::CharIndices) -> Option<char> {
-    Some(match chars.next()?.1 {
-        'n' => '\n',
-        'r' => '\r',
-        't' => '\t',
-        '0' => '\0',
-        c @ ('"' | '\'' | '\\') => c,
-        'u' => {
-            let hex = chars.as_str().strip_prefix('{')?.split('}').next()?;
-            let decoded = u32::from_str_radix(hex, 16).ok().and_then(char::from_u32)?;
-            chars.nth(hex.chars().count() + 1)?;
-            decoded
+/// Statements in braces.
+fn body(c: &mut Cursor) -> Result<Vec<Stmt>> {
+    c.deeper(|c| {
+        c.expect("{")?;
+        let mut body = Vec::new();
+        while !c.eat("}") {
+            body.push(statement(c)?);
         }
-        _ => return None,
+        Ok(body)
     })
+}
+
+/// A statement, with its source and note.
+fn statement(c: &mut Cursor) -> Result<Stmt> {
+    let before = c.at;
+    let word = c.word()?;
+    let kind = match word {
+        "for" => {
+            let var = c.var("a variable")?;
+            c.expect("=")?;
+            let from = c.scalar()?;
+            c.expect("to")?;
+            let to = c.scalar()?;
+            c.expect("step")?;
+            let step = c.scalar()?;
+            StmtKind::For { var, from, to, step, body: body(c)? }
+        }
+        "while" => StmtKind::While { cond: c.scalar()?, body: body(c)? },
+        "if" => {
+            let (cond, then) = (c.scalar()?, body(c)?);
+            let otherwise = if c.eat_word("else") { body(c)? } else { Vec::new() };
+            StmtKind::If { cond, then, otherwise }
+        }
+        word => match Instr::parse(word, c) {
+            Some(instr) => {
+                let instr = instr?;
+                c.expect(";")?;
+                StmtKind::Instr(instr)
+            }
+            None => {
+                c.at = before;
+                let var = c.var("an instruction, a variable, `for`, `while` or `if`")?;
+                c.expect("=")?;
+                let value = c.scalar()?;
+                c.expect(";")?;
+                StmtKind::Let(var, value)
+            }
+        },
+    };
+    let source = SourceId(if c.eat("@") { c.number("a source")? } else { 0 });
+    let note = if c.peek() == Some('"') { c.string()? } else { String::new() };
+    Ok(Stmt { kind, note, source })
 }

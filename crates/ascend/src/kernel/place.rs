@@ -1,8 +1,8 @@
 //! Places of buffers in the memories of a core. Buffers of one memory never overlap; a program that is too large is
 //! refused here, with who needs what, and never overflows on the chip.
 
+use super::finding::{Finding, Result, Rule};
 use super::{Buffer, Program, Space};
-use crate::finding::{Finding, Result, Rule};
 use std::fmt::Write;
 
 /// Gives every buffer of `program` an address.

@@ -1,9 +1,8 @@
 //! Fields of instructions that are no operands: numbers and words behind `key=`.
 
-use super::instr::Fill;
+use super::cursor::Cursor;
 use super::op::{Layout, Quant};
-use super::operand::{AtomicOp, Compare, Order, Round, Scale, UnitFlag};
-use super::parse::Cursor;
+use super::operand::{AtomicOp, Compare, Fill, Order, Round, Scale, UnitFlag};
 use super::scalar::{Real, Value};
 use super::text::float;
 use super::{Pipe, Program, VarId};
@@ -66,7 +65,7 @@ impl Plain for VarId {
     }
 
     fn parse(c: &mut Cursor) -> Result<Self> {
-        c.var()
+        c.var("a variable")
     }
 }
 

@@ -1,7 +1,7 @@
 //! Scalar expressions: what the scalar unit computes, in i64 and in f32. Trees, so that they print as they are read.
 
-use super::elem::words;
 use super::{ParamId, Program, VarId};
+use crate::words::words;
 use std::ops::{Add, Div, Mul, Rem, Sub};
 
 /// A float that is equal to another when its bits are.

@@ -21,8 +21,7 @@
 //! operands of vector instructions add `{block, repeat}` where strides are not 1 and 8. Scalars of two operands are in
 //! brackets always.
 
-use super::instr::Fill;
-use super::operand::{Mask, Over, Vector, View};
+use super::operand::{Fill, Mask, Over, Vector, View};
 use super::scalar::{Real, Scalar, ScalarBinary, ScalarType, Value};
 use super::{Access, Param, ParamKind, Program, SourceId, Stmt, StmtKind};
 use std::fmt::{self, Display, Formatter, Write};

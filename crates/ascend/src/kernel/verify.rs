@@ -1,6 +1,7 @@
 //! The verifier: whether a program is legal on its architecture, as far as that can be said before it runs.
 
 use super::check::{Broken, check};
+use super::finding::{Finding, Result, Rule};
 use super::footprint::footprint;
 use super::instr::{Instr, Load};
 use super::operand::{Base, View};
@@ -8,7 +9,6 @@ use super::scalar::{Scalar, ScalarType};
 use super::text::head;
 use super::{Access, Elem, ParamKind, Part, Program, SourceId, Space, Stmt, StmtKind, Unit, VarId};
 use crate::chip::Arch;
-use crate::finding::{Finding, Result, Rule};
 use std::collections::HashSet;
 
 /// Words that a name may not be: of our text, of C++, and of what is emitted.

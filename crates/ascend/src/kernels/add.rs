@@ -2,7 +2,7 @@
 
 use super::copies::{read, write};
 use crate::chip::Arch;
-use crate::finding::Result;
+use crate::kernel::finding::Result;
 use crate::kernel::{Binary, Builder, Elem, Over, Pipe, Program, Scalar, Unit};
 
 /// `z = x + y` over `len` elements, `tile` elements at a time (a multiple of a repeat's elements).

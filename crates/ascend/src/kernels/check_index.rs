@@ -6,7 +6,7 @@ use super::copies::write;
 use super::indices::{Indices, not_below, not_inside, read_indices};
 use super::refusal;
 use crate::chip::Arch;
-use crate::finding::{Result, Rule};
+use crate::kernel::finding::{Result, Rule};
 use crate::kernel::{
     Barrier, Builder, CacheFlush, Elem, Pipe, Program, Scalar, ScalarBinary, ScalarType, Unit,
 };

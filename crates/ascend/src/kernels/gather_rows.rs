@@ -7,7 +7,7 @@ use super::copies::{read, write};
 use super::indices::{Indices, not_inside, read_indices};
 use super::refusal;
 use crate::chip::Arch;
-use crate::finding::{Result, Rule};
+use crate::kernel::finding::{Result, Rule};
 use crate::kernel::{Builder, Elem, Over, Pipe, Program, Scalar, ScalarType, Unit};
 
 /// Positions of a task: few enough that all cores have some, many enough that their indices are one copy.

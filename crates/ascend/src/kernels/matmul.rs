@@ -10,7 +10,7 @@
 use super::matmul_shape::{Matmul, Matrix, SIDE, check};
 use super::matmul_store::{Tile, store};
 use crate::chip::Arch;
-use crate::finding::Result;
+use crate::kernel::finding::Result;
 use crate::kernel::{
     Barrier, Buf, Builder, CopyNdToNz, DataCopy, Elem, Gm, InitConst, LoadData2d, LoadData3d, Mmad, Over,
     Pipe, Program, Scalar, ScalarType, Space, Unit, UnitFlag, VarId, View,

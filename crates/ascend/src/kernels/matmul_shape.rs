@@ -2,8 +2,8 @@
 
 use super::refusal;
 use crate::chip::Arch;
-use crate::finding::{Result, Rule};
 use crate::kernel::Elem;
+use crate::kernel::finding::{Result, Rule};
 
 /// Rows of a fractal; of 16-bit elements also columns.
 pub const SIDE: u64 = 16;

@@ -28,7 +28,7 @@ pub use rms_norm_grad::{rms_norm_grad, rms_norm_grad_gamma, rms_norm_grad_partia
 pub use scatter_sum::{ScatterSum, scatter_sum};
 pub use sum_rows::{SumRows, sum_rows};
 
-use crate::finding::{Finding, Rule};
+use crate::kernel::finding::{Finding, Rule};
 
 /// A finding about a kernel that cannot be written for the shape that is asked for.
 fn refusal(kernel: &str, op: &str, rule: Rule, message: String) -> Box<Finding> {

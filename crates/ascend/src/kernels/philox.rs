@@ -7,7 +7,7 @@
 use super::copies::{read, write};
 use super::refusal;
 use crate::chip::Arch;
-use crate::finding::{Result, Rule};
+use crate::kernel::finding::{Result, Rule};
 use crate::kernel::{
     Barrier, Binary, BinaryOp, Buf, Builder, CacheFlush, Elem, Gather, Over, Pipe, Program, Ramp, Round,
     Scalar, ScalarBinary, Scaled, Unit, View,

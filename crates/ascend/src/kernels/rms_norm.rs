@@ -7,7 +7,7 @@ use super::copies::{read_rows, write, write_rows};
 use super::refusal;
 use super::row_tile::{LONGEST, RowSums, RowTile, round, widen};
 use crate::chip::Arch;
-use crate::finding::{Result, Rule};
+use crate::kernel::finding::{Result, Rule};
 use crate::kernel::{Barrier, Binary, Builder, Elem, Over, Pipe, Program, Scalar, ScalarType, Scaled, Unit};
 
 /// Rows whose `rstd` are written together, whole blocks of 32 bytes.

@@ -9,7 +9,7 @@ use super::rms_norm::{RmsNorm, check};
 use super::row_tile::{RowSums, RowTile, round, widen};
 use super::sum_rows::{SumRows, sum_rows};
 use crate::chip::Arch;
-use crate::finding::Result;
+use crate::kernel::finding::Result;
 use crate::kernel::{
     Barrier, Binary, Builder, Elem, Over, Pipe, Program, Scalar, ScalarType, ScalarUnary, Scaled, Unit,
 };

@@ -9,7 +9,7 @@ use super::copies::{read, write};
 use super::indices::{Indices, below, not_below, not_inside};
 use super::refusal;
 use crate::chip::Arch;
-use crate::finding::{Result, Rule};
+use crate::kernel::finding::{Result, Rule};
 use crate::kernel::{
     Barrier, Builder, CacheFlush, Elem, Over, Pipe, Program, Round, Scalar, ScalarBinary, ScalarType, Unit,
 };

@@ -4,7 +4,7 @@
 use super::copies::write;
 use super::refusal;
 use crate::chip::Arch;
-use crate::finding::{Result, Rule};
+use crate::kernel::finding::{Result, Rule};
 use crate::kernel::{Barrier, Binary, Builder, Elem, Over, Pipe, Program, Round, Scalar, Unit};
 
 /// Most rows: as many of [`WIDEST`] columns UB has room for.

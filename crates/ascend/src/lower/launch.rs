@@ -1,7 +1,7 @@
 //! Launches: a kernel program with the places of its arguments.
 
-use crate::finding::Finding;
 use crate::kernel::Program;
+use crate::kernel::finding::Finding;
 use std::fmt;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The scalar units' data caches: lines of 64 bytes of GM, which copies do not see and which do not see copies.
 
 use super::Fault;
-use crate::finding::Rule;
+use crate::kernel::finding::Rule;
 use std::collections::HashMap;
 
 /// Bytes of a line.

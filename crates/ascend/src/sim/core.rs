@@ -6,7 +6,7 @@ use super::issue::{Issued, Issuer};
 use super::memory::{Global, Local, Reach, Spots};
 use super::numbers::{read_int, read_number, write_int, write_number};
 use super::order::{Clock, CoreOrder, GlobalOrder};
-use crate::finding::{Finding, Rule};
+use crate::kernel::finding::{Finding, Rule};
 use crate::kernel::*;
 use std::collections::{HashMap, VecDeque};
 

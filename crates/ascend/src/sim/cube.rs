@@ -7,7 +7,7 @@
 use super::Fault;
 use super::memory::Reach;
 use super::numbers::*;
-use crate::finding::Rule;
+use crate::kernel::finding::Rule;
 use crate::kernel::*;
 
 /// Rows and columns of a fractal of accumulators.

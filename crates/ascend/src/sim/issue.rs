@@ -1,7 +1,7 @@
 //! The scalar unit: runs the statements of a part and gives its instructions one by one, with numbers for scalars.
 
 use crate::chip::Arch;
-use crate::finding::{Finding, Result, Rule};
+use crate::kernel::finding::{Finding, Result, Rule};
 use crate::kernel::{
     CoreFact, Instr, Part, Program, Scalar, ScalarBinary, Stmt, StmtKind, Value, VarId, head,
 };

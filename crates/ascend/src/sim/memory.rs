@@ -3,7 +3,7 @@
 use super::Fault;
 use super::lane_room::LaneRoom;
 use super::numbers::saturated;
-use crate::finding::Rule;
+use crate::kernel::finding::Rule;
 use crate::kernel::{Base, Buffer, Elem, Param, Program, Space, Value, View};
 use std::ops::Range;
 

@@ -23,7 +23,7 @@ pub use issue::{Code, Issued, Issuer, Place};
 pub use memory::{Bytes, Region};
 pub use schedule::{Launch, launch, launch_in_orders, launch_verified, loads};
 
-use crate::finding::{Finding, Rule};
+use crate::kernel::finding::{Finding, Rule};
 use crate::kernel::{ParamKind, Program, ScalarType, Value};
 
 /// An argument.
@@ -93,7 +93,7 @@ impl Fault {
 ///
 /// # Errors
 /// `Arguments` where the bytes are too few, or a pointer lies before `base`.
-pub fn decode(program: &Program, bytes: &[u8], base: u64) -> crate::finding::Result<Vec<Arg>> {
+pub fn decode(program: &Program, bytes: &[u8], base: u64) -> crate::kernel::finding::Result<Vec<Arg>> {
     let fail = |message: String| Finding::new(Rule::Arguments, program, message);
     let (offsets, size) = program.abi();
     let mut out = Vec::new();

@@ -6,7 +6,7 @@
 //! sees its own accesses in order.
 
 use super::Fault;
-use crate::finding::Rule;
+use crate::kernel::finding::Rule;
 use crate::kernel::{Base, Pipe, Program, Space, Stmt, Touch, head};
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -6,7 +6,7 @@ use super::memory::{Bytes, Global, Local, Region, Spots, holder};
 use super::order::{Clock, CoreOrder, GlobalOrder};
 use super::{Arg, Mode, Report};
 use crate::chip::{Arch, Chip};
-use crate::finding::{Finding, Rule};
+use crate::kernel::finding::{Finding, Rule};
 use crate::kernel::*;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;

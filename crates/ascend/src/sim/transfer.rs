@@ -3,7 +3,7 @@
 use super::Fault;
 use super::memory::{Reach, start};
 use super::numbers::*;
-use crate::finding::Rule;
+use crate::kernel::finding::Rule;
 use crate::kernel::*;
 
 type Done = Result<(), Fault>;

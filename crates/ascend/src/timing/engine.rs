@@ -9,7 +9,7 @@ use super::bank::Banks;
 use super::cost::{Cost, Port, Transfer, cost};
 use super::gm::{Bandwidth, L2};
 use crate::chip::{Arch, Chip};
-use crate::finding::{Finding, Result, Rule};
+use crate::kernel::finding::{Finding, Result, Rule};
 use crate::kernel::{Barrier, Instr, Pipe, Program, Unit, Value};
 use crate::sim::{Code, Issued, Issuer, Place};
 use std::cmp::Reverse;

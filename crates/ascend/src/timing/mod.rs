@@ -13,7 +13,7 @@ mod engine;
 mod gm;
 
 use crate::chip::{Arch, Chip};
-use crate::finding::{Finding, Result, Rule};
+use crate::kernel::finding::{Finding, Result, Rule};
 use crate::kernel::{Param, Pipe, Program, Unit, Value, View};
 use crate::sim::Code;
 use address::Addresses;

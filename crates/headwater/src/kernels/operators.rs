@@ -2,8 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use headwater_ascend::Chip;
-use headwater_ascend::finding;
-use headwater_ascend::kernel::{Elem, Program};
+use headwater_ascend::kernel::{Elem, Program, finding};
 use headwater_ascend::kernels::{
     EmbeddingGrad, Operand, RmsNorm, Rung, Stages, add, embedding_grad, rms_norm, rms_norm_grad,
     rms_norm_grad_gamma,

@@ -6,7 +6,7 @@ use super::super::indices::{not_inside, read_indices};
 use super::rows::round;
 use super::{EmbeddingGrad, Operand, Stages, refuse};
 use crate::chip::Arch;
-use crate::finding::{Result, Rule};
+use crate::kernel::finding::{Result, Rule};
 use crate::kernel::{
     Access, AtomicOp, Barrier, Builder, DataCopyPad, Elem, Gm, Over, Pipe, Program, Round, Scalar,
     ScalarBinary, Unit, View,

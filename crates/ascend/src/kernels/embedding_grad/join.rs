@@ -3,7 +3,7 @@
 use super::REPORT;
 use super::part::Partition;
 use super::rows::{Rows, Table, round};
-use crate::finding::Result;
+use crate::kernel::finding::Result;
 use crate::kernel::{
     Barrier, Binary, Builder, Elem, Over, Pipe, Program, Scalar, ScalarBinary, ScalarType, Unit,
 };

@@ -17,7 +17,7 @@ mod sum;
 
 use super::refusal;
 use crate::chip::Arch;
-use crate::finding::{Result, Rule};
+use crate::kernel::finding::{Result, Rule};
 use crate::kernel::{Elem, Program};
 use part::Partition;
 
@@ -175,7 +175,7 @@ fn grouped(part: &Partition, stages: &mut Stages) -> Result<()> {
 }
 
 /// A kernel of these shapes cannot be written.
-fn refuse(shape: &EmbeddingGrad, rule: Rule, message: String) -> Box<crate::finding::Finding> {
+fn refuse(shape: &EmbeddingGrad, rule: Rule, message: String) -> Box<crate::kernel::finding::Finding> {
     refusal(&format!("embedding_grad_{}", shape.elem), "embedding_dense_backward", rule, message)
 }
 

@@ -7,8 +7,8 @@
 
 use super::{EmbeddingGrad, REPORT, refuse};
 use crate::chip::Arch;
-use crate::finding::{Result, Rule};
 use crate::kernel::Elem;
+use crate::kernel::finding::{Result, Rule};
 
 /// Columns of a tile.
 const COLUMNS: u64 = 1024;

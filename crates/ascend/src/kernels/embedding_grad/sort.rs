@@ -9,7 +9,7 @@ use super::super::copies::read;
 use super::REPORT;
 use super::part::Partition;
 use crate::chip::Arch;
-use crate::finding::Result;
+use crate::kernel::finding::Result;
 use crate::kernel::{
     Barrier, Binary, Buf, Builder, Elem, Gather, GatherMask, Gm, Over, Pipe, Program, Ramp, Scalar,
     ScalarBinary, ScalarType, Scaled, TransposeRows, Unit, View,

@@ -6,7 +6,7 @@ use super::lists::{Cut, Lists};
 use super::part::Partition;
 use super::rows::{Rows, Table, add, round};
 use super::sort::{place, row};
-use crate::finding::Result;
+use crate::kernel::finding::Result;
 use crate::kernel::{
     Barrier, Buf, Builder, Elem, Gm, Over, Pipe, Program, Scalar, ScalarBinary, ScalarType, Scaled, Unit,
     VarId, View,

@@ -6,7 +6,7 @@ use super::route::{self, Way};
 use super::space::{Space, Tile, words};
 use super::writer::Writer;
 use crate::chip::{Arch, Chip};
-use crate::finding::Rule;
+use crate::kernel::finding::Rule;
 use crate::kernel::{Elem, Program, Source};
 use crate::lower::Refusal;
 use headwater_core::DType;

@@ -160,7 +160,7 @@ impl Writer {
     ///
     /// # Errors
     /// As of [`Builder::finish`].
-    pub fn finish(mut self) -> crate::finding::Result<Program> {
+    pub fn finish(mut self) -> crate::kernel::finding::Result<Program> {
         if self.bits {
             let made = self.made;
             self.k.at_start(|k| {

@@ -1,6 +1,6 @@
 //! Findings: what is wrong with a kernel, by the parser, the verifier, the planner of buffers or the simulator.
 
-use crate::kernel::{Program, SourceId};
+use super::{Program, SourceId};
 use headwater_core::graph::Origin;
 use headwater_core::{Code, Error};
 use std::fmt;
