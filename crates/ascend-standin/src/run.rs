@@ -5,7 +5,7 @@ use crate::binary::KernelText;
 use crate::program;
 use crate::stream::Stream;
 use crate::world::{Outcome, WORLD, fail};
-use headwater_ascend::host::acl::types::Status;
+use headwater_ascend::host::codes::Status;
 use headwater_ascend::kernel::{Param, Program};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -2,8 +2,7 @@
 
 use crate::run::{self, Function};
 use crate::world::{Outcome, WORLD, fail};
-use headwater_ascend::host::acl::codes;
-use headwater_ascend::host::acl::types::Status;
+use headwater_ascend::host::codes::{self, Status};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,8 +3,8 @@
 use super::{exports, put, text};
 use crate::stream::ExceptionInfo;
 use crate::world::{CONTEXT, CURRENT, PARAM, WORLD, fail, recent_message};
-use headwater_ascend::host::acl::codes::REPEAT_INITIALIZE;
 use headwater_ascend::host::acl::types::{device_attr, mem_attr};
+use headwater_ascend::host::codes::REPEAT_INITIALIZE;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::LazyLock;
 

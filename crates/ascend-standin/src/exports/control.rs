@@ -2,7 +2,7 @@
 
 use super::{put, text};
 use crate::world::{Injection, WORLD};
-use headwater_ascend::host::acl::types::Status;
+use headwater_ascend::host::codes::Status;
 use std::ffi::c_char;
 
 /// Live handles, in the order of the fields.

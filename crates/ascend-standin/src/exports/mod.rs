@@ -14,7 +14,7 @@ macro_rules! exports {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
         $(#[$doc])*
         #[unsafe(no_mangle)]
-        pub extern "C" fn $name($($arg: $ty),*) -> headwater_ascend::host::acl::types::Status {
+        pub extern "C" fn $name($($arg: $ty),*) -> headwater_ascend::host::codes::Status {
             $crate::world::call(stringify!($name), || $body)
         }
     )*};

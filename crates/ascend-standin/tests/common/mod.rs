@@ -1,7 +1,8 @@
 //! A machine of the stand-in's, with what tests do to it.
 #![allow(dead_code, unsafe_code)]
 
-use headwater_ascend::host::acl::types::{Status, magic};
+use headwater_ascend::host::acl::types::magic;
+use headwater_ascend::host::codes::Status;
 use headwater_ascend::host::{
     Argument, Binary, CoreKind, Device, DeviceMemory, Kernel, Launch, Module, Result, Runtime, Settings, Site,
 };

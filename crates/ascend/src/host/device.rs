@@ -1,11 +1,11 @@
 //! One device: its context, its health, and the launches that may be to blame when it fails.
 #![allow(unsafe_code)]
 
-use super::acl::codes::{self, Severity};
-use super::acl::types::{ContextHandle, Status, device_attr, mem_attr};
+use super::acl::types::{ContextHandle, device_attr, mem_attr};
+use super::codes::{self, Severity, Status};
 use super::error::{Error, Result, Site};
+use super::log::Log;
 use super::runtime::Runtime;
-use super::stream::Log;
 use crate::chip::{Arch, Chip};
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;

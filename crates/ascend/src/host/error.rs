@@ -1,8 +1,7 @@
 //! Errors of the host side: what failed, in which kernel and line of the model, what the vendor's library says, and
 //! what to do.
 
-use super::acl::codes;
-use super::acl::types::Status;
+use super::codes::{self, Status};
 use headwater_core::graph::Origin;
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@
 
 use super::acl::types::*;
 use super::acl::{LaunchRung, LoadRung};
+use super::codes::Status;
 use super::device::Device;
 use super::error::{Error, Result, Site};
 use super::memory::DeviceMemory;

@@ -1,8 +1,8 @@
 //! Memory of a device, and memory of the host that the device reads and writes by itself.
 #![allow(unsafe_code)]
 
-use super::acl::codes::{self, Severity};
 use super::acl::types::{MALLOC_HUGE_FIRST, memcpy_kind};
+use super::codes::{self, Severity};
 use super::device::{Device, MemoryInfo};
 use super::error::{Error, Result};
 use std::ffi::c_void;

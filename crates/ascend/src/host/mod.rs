@@ -5,12 +5,14 @@
 //! release them when dropped; a device that failed gives its first error again to every later call.
 
 pub mod acl;
+pub mod codes;
 pub mod compile;
 pub mod device;
 pub mod error;
 mod exception;
 pub mod installation;
 pub mod launch;
+mod log;
 pub mod memory;
 pub mod runtime;
 pub mod stream;

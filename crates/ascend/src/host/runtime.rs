@@ -2,8 +2,8 @@
 //! holds for us.
 #![allow(unsafe_code)]
 
-use super::acl::types::Status;
-use super::acl::{Acl, LaunchRung, LoadRung, codes};
+use super::acl::{Acl, LaunchRung, LoadRung};
+use super::codes::{self, Status};
 use super::error::{Error, Result};
 use super::exception::Collector;
 use crate::chip::Arch;

@@ -2,97 +2,15 @@
 //! that uses it, and a failure names its launch.
 #![allow(unsafe_code)]
 
-use super::acl::types::{EVENT_COMPLETE, EventHandle, Status, StreamHandle, memcpy_kind};
-use super::acl::{codes, types};
+use super::acl::types::{self, EventHandle, StreamHandle, memcpy_kind};
+use super::codes;
 use super::device::Device;
 use super::error::{Error, Result, Site};
+use super::log::{Hold, Log, destroy_event, query};
 use super::memory::{DeviceMemory, PinnedMemory};
-use super::runtime::Runtime;
-use std::any::Any;
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Work between two marks of a stream. A mark is an event; what lies before one that is done needs no more notes.
-const MARK_EVERY: u64 = 64;
-
-/// What work holds until it is done.
-pub(super) type Hold = Option<Arc<dyn Any + Send + Sync>>;
-
-#[derive(Debug)]
-struct Entry {
-    task: Option<u32>,
-    site: Option<Arc<Site>>,
-    _hold: Hold,
-}
-
-/// Notes of a stream: work that is not known to be done, oldest first.
-#[derive(Debug)]
-pub struct Log {
-    id: Option<u32>,
-    entries: VecDeque<Entry>,
-    /// Entries before the first, since the stream began.
-    settled: u64,
-    /// An event and the count of entries before it.
-    marks: VecDeque<(u64, EventHandle)>,
-}
-
-impl Log {
-    /// The launch of a task, if it is this stream's.
-    pub(super) fn find(&self, stream: u32, task: u32) -> Option<Arc<Site>> {
-        let mine = self.id == Some(stream);
-        let entry = self.entries.iter().find(|e| mine && e.task == Some(task))?;
-        entry.site.clone()
-    }
-
-    /// Launches that are not known to be done.
-    pub(super) fn unfinished(&self) -> Vec<Arc<Site>> {
-        self.entries.iter().filter_map(|e| e.site.clone()).collect()
-    }
-
-    /// Forgets what lies before marks that are done. Asks only; waits for nothing.
-    pub(super) fn settle(&mut self, runtime: &Runtime) {
-        while let Some(&(before, event)) = self.marks.front() {
-            if query(runtime, event) != Ok(true) {
-                return;
-            }
-            self.forget(before, runtime);
-        }
-    }
-
-    /// Entries that were ever noted.
-    fn count(&self) -> u64 {
-        self.settled + self.entries.len() as u64
-    }
-
-    /// Forgets the first `count` entries ever noted, which are done, and gives what they were.
-    fn forget(&mut self, count: u64, runtime: &Runtime) -> Vec<Entry> {
-        let done = count.saturating_sub(self.settled) as usize;
-        self.settled = self.settled.max(count);
-        while let Some((_, event)) = self.marks.front().copied().filter(|m| m.0 <= count) {
-            self.marks.pop_front();
-            destroy_event(runtime, event);
-        }
-        self.entries.drain(..done).collect()
-    }
-}
-
-/// Whether everything before an event is done.
-fn query(runtime: &Runtime, event: EventHandle) -> std::result::Result<bool, Status> {
-    let mut state = 0;
-    // SAFETY: the event is alive; writes one number.
-    match unsafe { (runtime.acl.base.aclrtQueryEventStatus)(event, &mut state) } {
-        0 => Ok(state == EVENT_COMPLETE),
-        status => Err(status),
-    }
-}
-
-fn destroy_event(runtime: &Runtime, event: EventHandle) {
-    // SAFETY: the event is alive and destroyed once.
-    let status = unsafe { (runtime.acl.base.aclrtDestroyEvent)(event) };
-    runtime.released("aclrtDestroyEvent", status, &runtime.counts.events);
-}
 
 /// A queue of work of a device, done in order.
 #[derive(Debug)]
@@ -121,8 +39,8 @@ impl Stream {
             let status = unsafe { (f.aclrtStreamGetId)(handle, &mut number) };
             id = (status == 0).then_some(number).and_then(|n| u32::try_from(n).ok());
         }
-        let log = Log { id, entries: VecDeque::new(), settled: 0, marks: VecDeque::new() };
-        let stream = Stream { device: device.clone(), handle, log: Arc::new(Mutex::new(log)) };
+        let log = Arc::new(Mutex::new(Log::new(id)));
+        let stream = Stream { device: device.clone(), handle, log };
         device.watch(&stream.log);
         Ok(stream)
     }
@@ -151,18 +69,10 @@ impl Stream {
             task = (unsafe { (f.aclrtGetThreadLastTaskId)(&mut number) } == 0).then_some(number);
         }
         let launched = site.is_some();
-        let due = {
-            let mut log = self.notes();
-            log.entries.push_back(Entry { task, site, _hold: hold });
-            let count = log.count();
-            let last = log.marks.back().map_or(log.settled, |m| m.0);
-            (count - last >= MARK_EVERY).then_some(count)
-        };
+        let due = self.notes().push(task, site, hold);
         if let Some(count) = due {
             let event = self.record_raw()?;
-            let mut log = self.notes();
-            log.marks.push_back((count, event));
-            log.settle(runtime);
+            self.notes().mark(count, event, runtime);
         }
         if launched && runtime.settings.blocking {
             self.synchronize(None)?;
@@ -392,7 +302,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let runtime = self.device.runtime.clone();
-        let idle = self.notes().entries.is_empty() || self.synchronize(None).is_ok();
+        let idle = self.notes().is_empty() || self.synchronize(None).is_ok();
         self.device.set_context();
         let (call, status) = if idle {
             // SAFETY: the stream is alive and destroyed once.

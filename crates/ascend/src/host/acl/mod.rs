@@ -15,7 +15,6 @@
 //! This module and its siblings that call through the table hold all `unsafe` of the host side.
 #![allow(unsafe_code)]
 
-pub mod codes;
 pub mod symbols;
 pub mod types;
 

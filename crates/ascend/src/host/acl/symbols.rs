@@ -2,6 +2,7 @@
 //! whole or not at all, so that a caller never meets half a rung.
 
 use super::types::*;
+use crate::host::codes::Status;
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 

@@ -2,9 +2,6 @@
 
 use std::ffi::c_void;
 
-/// Value of every `aclError`: 0 is success. [`super::codes`] knows the others.
-pub type Status = i32;
-
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*

@@ -2,9 +2,9 @@
 #![allow(unsafe_code)]
 
 use super::{Unit, failed, file_name};
-use crate::host::acl::codes;
 use crate::host::acl::symbols::Compilation;
-use crate::host::acl::types::{ProgHandle, Status};
+use crate::host::acl::types::ProgHandle;
+use crate::host::codes::{self, Status};
 use crate::host::error::{Error, Result};
 use std::ffi::{CString, c_char};
 

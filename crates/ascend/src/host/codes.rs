@@ -1,6 +1,7 @@
 //! Status codes of CANN: name, meaning, and what a failure of that kind means for the process.
 
-use super::types::Status;
+/// Value of every `aclError`: 0 is success.
+pub type Status = i32;
 
 /// What a failed call leaves behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
