@@ -1,11 +1,10 @@
 //! The body of a kernel for a row program: its operands, where they come from, and what becomes of the values.
 
 use super::halves::halves;
-use super::ints::WORD;
+use super::register::{Value, WORD};
 use super::route::{self, Extent, Route, Staged, Way};
 use super::space::{Space, Tile, words};
 use super::table::Shape;
-use super::transfer::Outgoing;
 use super::value::{Held, Ty, Unit};
 use super::writer::{Half, Writer};
 use crate::chip::Arch;
@@ -15,16 +14,6 @@ use headwater_core::DType;
 use headwater_core::axes::Axis;
 use headwater_core::row::{Instr, RowProgram};
 use std::collections::HashMap;
-
-/// The value of a register: a constant, or numbers in UB with the range of integers. Integers without a range are the
-/// lower words of 64-bit ones.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Value {
-    Float(f64),
-    Int(i64),
-    Bool(bool),
-    Held(Held, Option<(i64, i64)>),
-}
 
 /// An operand in memory, or a counter.
 pub(super) struct Operand {
@@ -42,6 +31,14 @@ pub(super) struct Operand {
     pub tail: Option<Buf>,
     /// True if it is the same in all tiles.
     pub fixed: bool,
+}
+
+/// A result that is complete and waits for its copy.
+pub(super) struct Outgoing {
+    pub operand: usize,
+    pub buf: Buf,
+    /// The last block of each run, where it is written by itself.
+    pub tail: Option<Buf>,
 }
 
 /// A kernel's body.

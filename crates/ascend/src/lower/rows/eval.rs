@@ -1,36 +1,13 @@
 //! Instructions of row programs as vector instructions.
 
-use super::body::{Body, Value};
-use super::ints::{WORD, int};
+use super::body::Body;
+use super::register::{Done, Value, WORD, compare, float, int, refuse};
 use super::route::Extent;
 use super::value::{Held, Ty};
 use crate::kernel::{Binary as V, Buf, Compare, Elem, Round, Scaled, Unary as U};
-use crate::lower::Refusal;
 use headwater_core::expr::{Binary, Unary};
 use headwater_core::reference::scalar;
 use headwater_core::row::{Instr, Reduce};
-
-pub(super) type Done<T = Value> = Result<T, Refusal>;
-
-pub(super) fn refuse<T>(what: impl Into<String>) -> Done<T> {
-    Err(Refusal::new(what))
-}
-
-pub(super) const fn float(x: Held) -> Value {
-    Value::Held(x, None)
-}
-
-pub(super) const fn compare(op: Binary) -> Option<Compare> {
-    Some(match op {
-        Binary::Eq => Compare::Eq,
-        Binary::Ne => Compare::Ne,
-        Binary::Lt => Compare::Lt,
-        Binary::Le => Compare::Le,
-        Binary::Gt => Compare::Gt,
-        Binary::Ge => Compare::Ge,
-        _ => return None,
-    })
-}
 
 /// The comparison with its operands exchanged.
 const fn mirrored(op: Binary) -> Binary {

@@ -5,8 +5,8 @@
 //! carries the range of its numbers, from the types of operands, the sizes of counters and constants: divisions and
 //! reductions go through f32 and are exact for small numbers alone.
 
-use super::body::{Body, Value};
-use super::eval::{Done, compare, float, refuse};
+use super::body::Body;
+use super::register::{Done, Value, WORD, compare, float, int, refuse};
 use super::value::{Held, Ty};
 use crate::chip::Arch;
 use crate::kernel::{
@@ -14,15 +14,6 @@ use crate::kernel::{
 };
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
-
-/// Integers of 32 bits.
-pub(super) const WORD: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
-
-/// An integer value whose numbers lie between two; of numbers beyond 32 bits the lower words.
-pub(super) fn int(x: Held, low: i128, high: i128) -> Value {
-    let fits = low >= WORD.0.into() && high <= WORD.1.into();
-    Value::Held(x, Some(if fits { (low as i64, high as i64) } else { WORD }))
-}
 
 impl Body<'_> {
     pub(super) fn unary_int(&mut self, op: Unary, x: Held, range: Option<(i64, i64)>) -> Done {

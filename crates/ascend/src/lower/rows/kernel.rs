@@ -1,16 +1,9 @@
-//! One kernel: parameters, the cut into tiles, and the loops over them.
+//! The kernel to be written for a row program: its operands, its name and its formula.
 
-use super::body::{Body, Operand, elem, operand};
-use super::loops::Loops;
-use super::route::{self, Way};
-use super::space::{Space, Tile, words};
-use super::writer::Writer;
+use super::space::Space;
 use crate::chip::{Arch, Chip};
-use crate::kernel::finding::Rule;
-use crate::kernel::{Elem, Program, Source};
-use crate::lower::Refusal;
+use crate::kernel::Source;
 use headwater_core::DType;
-use headwater_core::axes::Axis;
 use headwater_core::plan::TensorView;
 use headwater_core::row::{Instr, RowProgram};
 use sha2::{Digest, Sha256};
@@ -34,14 +27,7 @@ pub(super) struct Kernel<'a> {
     pub split: Split,
 }
 
-/// A kernel, and what its launch needs.
-pub(super) struct Built {
-    pub program: Program,
-    pub blocks: u32,
-    /// Partial column sums, if they are partial: in place of each result, f32 \[ranges, pitch\].
-    pub partial: Option<Partial>,
-}
-
+/// Layout of partial column sums: f32 \[ranges, pitch\].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Partial {
     pub ranges: usize,
@@ -49,43 +35,17 @@ pub(super) struct Partial {
 }
 
 impl Kernel<'_> {
-    /// # Errors
-    /// The construct that has no kernel yet.
-    pub fn build(&self) -> Result<Built, Refusal> {
-        let space = Space::new(self.p, self.views)?;
-        // Programs without dependences may also be cut along their columns.
-        let mut all =
-            space.crossed(self.views.len()).then(|| space.cut(64)).flatten().into_iter().collect::<Vec<_>>();
-        let (cut, line) = (space.cut(64), space.line());
-        all.push(space);
-        all.extend(cut);
-        all.extend(line);
-        for space in &all {
-            let mut largest = usize::MAX;
-            while let Some(tile) = self.tile(space, largest)? {
-                let size = largest.min(tile.rows() * tile.pitch);
-                match self.attempt(space, &tile)? {
-                    Ok(built) => return Ok(*built),
-                    // As many elements as there is room for, but for constants and gaps between buffers.
-                    Err(bytes) => {
-                        let room = self.arch().capacity(crate::kernel::Space::Ub);
-                        let fits = (size as u128 * u128::from(room) / u128::from(bytes.max(1))) as usize;
-                        largest = fits.min(size - size.div_ceil(32));
-                    }
-                }
-            }
-        }
-        Err(Refusal::new("more values at a time than UB has room for"))
-    }
-
+    /// Instructions that there are.
     pub fn arch(&self) -> Arch {
         self.chip.arch
     }
 
-    fn reads(&self) -> usize {
+    /// Number of operands that are read.
+    pub fn reads(&self) -> usize {
         self.p.reads.len()
     }
 
+    /// Type of an operand.
     pub fn dtype(&self, space: &Space, o: usize) -> DType {
         if space.words { DType::I32 } else { self.views[o].dtype }
     }
@@ -95,55 +55,8 @@ impl Kernel<'_> {
         self.p.body.iter().any(|i| matches!(i, Instr::Columns(x, _) if *x == w))
     }
 
-    /// Tiles of at most `largest` elements, if there are such.
-    fn tile(&self, space: &Space, largest: usize) -> Result<Option<Tile>, Refusal> {
-        let arch = self.arch();
-        let mut unit = 8;
-        for o in 0..self.views.len() {
-            let elem = elem(self.dtype(space, o)).ok_or_else(|| Refusal::new("f64"))?;
-            if elem == Elem::BF16 && arch == Arch::P310 {
-                return Err(Refusal::new("bf16"));
-            }
-            unit = unit.max(elem.per_block() as usize);
-        }
-        let fits = |tile: &Tile, lead: usize| {
-            (0..self.p.writes.len()).all(|w| {
-                let o = self.reads() + w;
-                let dtype = self.dtype(space, o);
-                let Some(elem) = elem(dtype) else { return false };
-                let extent = route::extent(space, tile, o);
-                let (route, _) = route::store(space, tile, o, extent, elem, words(dtype) as u64, arch);
-                route.way(arch, elem, lead) < Way::Single
-            })
-        };
-        Ok(space.tile(arch, largest, unit, fits))
-    }
-
-    /// A kernel with such tiles, or the bytes that its buffers take if UB is too small.
-    fn attempt(&self, space: &Space, tile: &Tile) -> Result<Result<Box<Built>, u64>, Refusal> {
-        let arch = self.arch();
-        let mut loops = Loops::new(self, space, tile)?;
-        let mut w = Writer::new(&self.name(), arch);
-        w.k.source(&self.source.op, &self.source.origin);
-        for line in self.formula() {
-            w.k.doc(line);
-        }
-        let operands = self.operands(&mut w, space, tile, &mut loops)?;
-        let partial = loops.partial;
-        let blocks = loops.tasks.min(self.chip.vector_cores as usize).max(1) as u32;
-        let blocks = if loops.alone { 1 } else { blocks };
-        let mut body = Body::new(w, self.p, space, tile, operands);
-        loops.write(self, &mut body)?;
-        let bytes = body.u.w.bytes();
-        match body.u.w.finish() {
-            Ok(program) => Ok(Ok(Box::new(Built { program, blocks, partial }))),
-            Err(finding) if finding.rule == Rule::Capacity => Ok(Err(bytes)),
-            Err(finding) => Err(Refusal::new(format!("a fault of the lowering: {finding}"))),
-        }
-    }
-
     /// Symbol: the operator, and a number of the program, its operands and how it is split.
-    fn name(&self) -> String {
+    pub fn name(&self) -> String {
         let mut text = format!("{} {:?}", self.p, self.split);
         for v in self.views {
             text += &format!(" {:?}", v.layout);
@@ -164,7 +77,7 @@ impl Kernel<'_> {
     }
 
     /// The program for people, an instruction a line.
-    fn formula(&self) -> Vec<String> {
+    pub fn formula(&self) -> Vec<String> {
         let text = self.p.to_string();
         let mut lines: Vec<String> = text.split("; ").map(str::to_string).collect();
         if let Some(first) = lines.first_mut() {
@@ -175,85 +88,5 @@ impl Kernel<'_> {
             .map(|l| l.trim_end_matches(['}', ';', ' ']).to_string())
             .filter(|l| !l.is_empty())
             .collect()
-    }
-
-    /// Parameters and routes.
-    fn operands(
-        &self,
-        w: &mut Writer,
-        space: &Space,
-        tile: &Tile,
-        loops: &mut Loops,
-    ) -> Result<Vec<Operand>, Refusal> {
-        let arch = self.arch();
-        let mut operands = Vec::new();
-        let span = |o: usize| -> u64 {
-            let axes = space.rows.iter().chain(&space.cols);
-            let last: u64 = axes.map(|a| (a.size as u64 - 1) * a.steps[o] as u64).sum();
-            last + if space.words { 1 } else { words(self.views[o].dtype) as u64 }
-        };
-        let spans: Vec<u64> = (0..self.views.len()).map(span).collect();
-        let size = |o: usize| spans[o].saturating_mul(elem(self.dtype(space, o)).map_or(0, Elem::size));
-        let all: u64 = (0..self.views.len()).map(size).fold(0, u64::saturating_add);
-        for (o, &span) in spans.iter().enumerate() {
-            let dtype = self.dtype(space, o);
-            let store = o >= self.reads();
-            if store && loops.partial.is_some() && self.summed(o - self.reads()) {
-                let Some(partial) = loops.partial else { continue };
-                let len = (partial.ranges * partial.pitch) as u64;
-                let gm = w.k.output(&format!("partial{}", o - self.reads()), Elem::F32, len);
-                let mut operand = operand(space, tile, o, DType::F32, Some(gm), false, arch)?;
-                operand.route.others.clear();
-                operands.push(operand);
-                continue;
-            }
-            let elem = elem(dtype).ok_or_else(|| Refusal::new("f64"))?;
-            let gm = match store {
-                true => w.k.output(&format!("y{}", o - self.reads()), elem, span),
-                false => w.k.input(&format!("x{o}"), elem, span),
-            };
-            if !store && arch == Arch::P310 {
-                w.k.slack(gm, elem.per_block() - 1);
-            }
-            // Operands that do not stay in L2 anyway leave it to those that are read again, and to results.
-            let still = |a: &Axis| a.size > 1 && a.steps[o] == 0;
-            let again = space.rows.iter().chain(&space.cols).any(still) || loops.reads(self.p, o) > 1;
-            if !store && arch == Arch::A2 && all > self.chip.l2 && !again {
-                w.k.streamed(gm);
-            }
-            let operand = operand(space, tile, o, dtype, Some(gm), store, arch)?;
-            loops.alone |= operand.way == Way::Single;
-            operands.push(operand);
-        }
-        for (at, counter) in space.counters.iter().enumerate() {
-            if let (Some(o), Instr::Iota(_)) = (counter, &self.p.body[at]) {
-                operands.push(operand(space, tile, *o, DType::I32, None, false, arch)?);
-            }
-        }
-        // One core alone keeps the order where reads reach bytes that belong to results.
-        if arch == Arch::P310 {
-            let bytes = |o: usize| {
-                let v = self.views[o];
-                let start = v.place.offset as i64 + v.layout.offset as i64 * v.dtype.size() as i64;
-                (v.place.segment, start, start + (spans[o] * operands[o].elem.size()) as i64 + 31)
-            };
-            let leads = route::leads(space, tile);
-            for o in 0..self.reads() {
-                for w in self.reads()..self.views.len() {
-                    let ((s, from, to), (t, low, high)) = (bytes(o), bytes(w));
-                    let exact = |o: usize| {
-                        let Operand { route, elem, .. } = &operands[o];
-                        leads.iter().all(|&lead| route.way(arch, *elem, lead) == Way::Whole)
-                    };
-                    let same = from == low && self.views[o].layout == self.views[w].layout && exact(o);
-                    loops.alone |= s == t
-                        && from < high
-                        && low < to
-                        && !same
-                        && !(loops.partial.is_some() && self.summed(w - self.reads()));
-                }
-            }
-        }
-        Ok(operands)
     }
 }

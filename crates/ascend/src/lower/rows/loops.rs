@@ -1,7 +1,8 @@
 //! The loops of a kernel over ranges, tiles and passes.
 
-use super::body::{Body, Value};
+use super::body::Body;
 use super::kernel::{Kernel, Partial, Split};
+use super::register::Value;
 use super::route::Extent;
 use super::schedule::{Pass, Schedule, operands_of, reduced};
 use super::space::{Space, Tile};

@@ -10,6 +10,7 @@
 //! partial sums a second launch adds. So results have the same bits for any number of cores.
 
 mod body;
+mod build;
 mod eval;
 mod fold;
 mod halves;
@@ -17,6 +18,7 @@ mod ints;
 mod kernel;
 mod loops;
 mod math;
+mod register;
 mod rewrite;
 mod route;
 mod schedule;
@@ -87,7 +89,7 @@ pub fn rows(
         None => Arg::Write { operand, bytes: 0 },
     }));
     let scratch_bytes = columns.len() as u64 * size.next_multiple_of(512);
-    let finish = |first: kernel::Built, second: Program, sum_args: Vec<Arg>, blocks: u32| {
+    let finish = |first: build::Built, second: Program, sum_args: Vec<Arg>, blocks: u32| {
         let first = Launch { program: Arc::new(first.program), args, blocks: first.blocks };
         let second = Launch { program: Arc::new(second), args: sum_args, blocks };
         Lowered { launches: vec![first, second], scratch: scratch_bytes }

@@ -1,18 +1,10 @@
 //! Copies between memory and UB, and the flags around them.
 
-use super::body::Body;
+use super::body::{Body, Outgoing};
 use super::route::{Route, Way};
 use super::writer::Writer;
 use crate::chip::Arch;
 use crate::kernel::{Barrier, Buf, CacheFlush, Gm, Pipe, Scalar};
-
-/// A result that is complete and waits for its copy.
-pub(super) struct Outgoing {
-    pub operand: usize,
-    pub buf: Buf,
-    /// The last block of each run, where it is written by itself.
-    pub tail: Option<Buf>,
-}
 
 impl Body<'_> {
     /// Begins to read operands into UB, and lets the vector unit wait for them.
