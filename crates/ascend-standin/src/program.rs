@@ -1,26 +1,15 @@
 //! Kernel programs, run by the simulator over the device's memory: the very instructions that the emitted source
 //! states, with every check.
 
-use crate::world::{Outcome, WORLD, fail};
+use crate::outcome::{Outcome, fail};
+use crate::world::WORLD;
 use headwater_ascend::Chip;
-use headwater_ascend::kernel::{self, ParamKind, Program};
+use headwater_ascend::kernel::{ParamKind, Program};
 use headwater_ascend::sim::{Launch, Mode, decode, launch};
 use std::sync::{Mutex, PoisonError};
 
 /// A kernel runs alone: it has the memory that its arguments span for itself.
 static RUNNING: Mutex<()> = Mutex::new(());
-
-/// Reads a program for the machine's chip.
-///
-/// # Errors
-/// What the parser says; a program for another generation of chips.
-pub fn parse(text: &str) -> Result<Program, String> {
-    let program = kernel::parse(text).map_err(|e| e.to_string())?;
-    match chip() {
-        Some(chip) if chip.arch == program.arch => Ok(program),
-        _ => Err(format!("{} is not for {}", program.name, WORLD.config.soc)),
-    }
-}
 
 fn chip() -> Option<&'static Chip> {
     Chip::from_name(&WORLD.config.soc)

@@ -1,92 +1,12 @@
-//! What kernels do: kernel programs run by the simulator. A few programs of the stand-in's own test the interface
-//! itself: they show how arguments arrive, run for long or for ever, and fail.
+//! Runs of kernels: of kernel programs by the simulator, and of the stand-in's own actions.
 
-use crate::binary::KernelText;
+use crate::function::{Action, Function};
+use crate::outcome::{Outcome, fail};
 use crate::program;
 use crate::stream::Stream;
-use crate::world::{Outcome, WORLD, fail};
-use headwater_ascend::host::codes::Status;
-use headwater_ascend::kernel::{Param, Program};
+use crate::world::WORLD;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// A kernel of a loaded binary.
-#[derive(Debug)]
-pub struct Function {
-    /// Symbol.
-    pub name: String,
-    /// Size of each parameter, 8 or 4 bytes.
-    pub parameters: Vec<usize>,
-    action: Action,
-}
-
-#[derive(Debug)]
-enum Action {
-    /// A kernel program.
-    Program(Box<Program>),
-    /// Writes the number of blocks, then every argument but the first as 64 bits, to the address in the first.
-    Probe,
-    /// `z = x + y` for f32: addresses of x, y and z, and the count.
-    AddF32,
-    /// Runs for so many milliseconds.
-    Sleep(u64),
-    /// Runs until it is given up or its time is over.
-    Spin,
-    /// Fails with a status.
-    Fault(Status),
-}
-
-impl Function {
-    /// The function that a text describes: a kernel program, or
-    ///
-    /// ```text
-    /// standin 1
-    /// parameters 8 8 8 4
-    /// probe | add_f32 | sleep MILLISECONDS | spin | fault STATUS
-    /// ```
-    ///
-    /// # Errors
-    /// The part of the text that is not understood.
-    pub fn parse(text: &KernelText) -> Result<Function, String> {
-        let mut lines = text.program.lines();
-        if lines.next() != Some("standin 1") {
-            let program = program::parse(&text.program)?;
-            let parameters = program.params.iter().map(Param::abi_size).collect();
-            let action = Action::Program(Box::new(program));
-            return Ok(Function { name: text.name.clone(), parameters, action });
-        }
-        let mut parameters = Vec::new();
-        let sizes = lines.next().and_then(|l| l.strip_prefix("parameters")).ok_or("no parameters")?;
-        for size in sizes.split_whitespace() {
-            match size {
-                "8" => parameters.push(8),
-                "4" => parameters.push(4),
-                other => return Err(format!("a parameter of {other} bytes")),
-            }
-        }
-        let words: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
-        let action = match words.as_slice() {
-            ["probe"] => Action::Probe,
-            ["add_f32"] => Action::AddF32,
-            ["spin"] => Action::Spin,
-            ["sleep", ms] => Action::Sleep(ms.parse().map_err(|_| "sleep how long?")?),
-            ["fault", status] => Action::Fault(status.parse().map_err(|_| "which fault?")?),
-            other => return Err(format!("{other:?} is no action")),
-        };
-        Ok(Function { name: text.name.clone(), parameters, action })
-    }
-
-    /// Offset of each parameter in the block of arguments, and the block's size: C's rules.
-    pub fn layout(&self) -> (Vec<usize>, usize) {
-        let mut end = 0usize;
-        let offsets = self.parameters.iter().map(|&size| {
-            let offset = end.next_multiple_of(size);
-            end = offset + size;
-            offset
-        });
-        (offsets.collect(), end.next_multiple_of(8))
-    }
-}
 
 /// Runs a kernel with a block of arguments.
 pub fn kernel(function: &Function, blocks: u32, args: &[u8], stream: &Stream) -> Outcome {

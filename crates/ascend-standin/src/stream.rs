@@ -1,10 +1,9 @@
-//! Streams: a thread each that does the work in order, and events.
+//! Streams: queues of work that is done in order, and events.
 
-use crate::run::{self, Function};
-use crate::world::{Outcome, WORLD, fail};
+use crate::function::Function;
+use crate::outcome::{Outcome, fail};
 use headwater_ascend::host::codes::{self, Status};
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,17 +47,15 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn start(id: i32, device: i32) -> Arc<Stream> {
-        let stream = Arc::new(Stream {
+    /// A stream without work, of a device.
+    pub fn new(id: i32, device: i32) -> Stream {
+        Stream {
             id,
             device,
             queue: Mutex::default(),
             changed: Condvar::new(),
             abandoned: AtomicBool::new(false),
-        });
-        let own = stream.clone();
-        std::thread::spawn(move || own.work());
-        stream
+        }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -69,6 +66,28 @@ impl Stream {
         let mut queue = self.queue();
         queue.tasks.push_back(task);
         queue.given += 1;
+        self.changed.notify_all();
+    }
+
+    /// The next work, as soon as there is some; `None` once the stream is closed.
+    pub fn next(&self) -> Option<Task> {
+        let mut queue = self.queue();
+        loop {
+            match queue.tasks.pop_front() {
+                Some(task) => return Some(task),
+                None if queue.closing => return None,
+                None => queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Notes the outcome of work that was next.
+    pub fn finish(&self, outcome: Outcome) {
+        let mut queue = self.queue();
+        if let Err(failure) = outcome {
+            queue.error.get_or_insert(failure);
+        }
+        queue.done += 1;
         self.changed.notify_all();
     }
 
@@ -88,7 +107,7 @@ impl Stream {
         queue.error.clone().map_or(Ok(()), Err)
     }
 
-    /// Ends the thread; with `force` whatever it does.
+    /// Ends its thread; with `force` whatever that does.
     pub fn close(&self, force: bool) {
         if force {
             self.abandoned.store(true, Ordering::SeqCst);
@@ -96,96 +115,6 @@ impl Stream {
         self.queue().closing = true;
         self.changed.notify_all();
     }
-
-    fn work(&self) {
-        loop {
-            let task = {
-                let mut queue = self.queue();
-                loop {
-                    match queue.tasks.pop_front() {
-                        Some(task) => break task,
-                        None if queue.closing => return,
-                        None => queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
-                    }
-                }
-            };
-            let outcome = if self.abandoned.load(Ordering::SeqCst) { Ok(()) } else { self.perform(&task) };
-            let mut queue = self.queue();
-            if let Err(failure) = outcome {
-                queue.error.get_or_insert(failure);
-            }
-            queue.done += 1;
-            self.changed.notify_all();
-        }
-    }
-
-    fn perform(&self, task: &Task) -> Outcome {
-        if let Some(status) = WORLD.state().devices[self.device as usize].lost {
-            return fail(status, "the device is lost");
-        }
-        match task {
-            Task::Copy { from, to, bytes } => {
-                // SAFETY: one side is memory of the stand-in, the other the caller's; the caller keeps both until
-                // the work is done, which is what the tests are about.
-                unsafe { std::ptr::copy(*from as *const u8, *to as *mut u8, *bytes) };
-                Ok(())
-            }
-            Task::Fill { to, byte, bytes } => {
-                // SAFETY: as above.
-                unsafe { std::ptr::write_bytes(*to as *mut u8, *byte, *bytes) };
-                Ok(())
-            }
-            Task::Record(event, number) => {
-                event.reach(*number);
-                Ok(())
-            }
-            Task::Wait(event, number) => {
-                while !event.reached(*number) && !self.abandoned.load(Ordering::SeqCst) {
-                    std::thread::sleep(Duration::from_micros(50));
-                }
-                Ok(())
-            }
-            Task::Kernel { function, blocks, args, task } => {
-                let bytes = match args {
-                    Arguments::Bytes(bytes) => bytes.clone(),
-                    Arguments::Device(address, bytes) => {
-                        if !WORLD.state().is_device(*address, *bytes) {
-                            return self.exception(*task, 507_015, "the arguments' memory is gone");
-                        }
-                        // SAFETY: the range lies in an allocation of the stand-in's.
-                        unsafe { std::slice::from_raw_parts(*address as *const u8, *bytes) }.to_vec()
-                    }
-                };
-                match run::kernel(function, *blocks, &bytes, self) {
-                    Ok(()) => Ok(()),
-                    Err((status, text)) => self.exception(*task, status, &text),
-                }
-            }
-        }
-    }
-
-    /// Tells a failed task, as the runtime does.
-    fn exception(&self, task: u32, status: Status, text: &str) -> Outcome {
-        let callback = WORLD.state().callback;
-        if let Some(callback) = callback {
-            let info = ExceptionInfo {
-                device: self.device as u32,
-                stream: self.id as u32,
-                task,
-                status: status as u32,
-            };
-            callback((&raw const info).cast::<c_void>());
-        }
-        fail(status, text)
-    }
-}
-
-/// What the accessors of an exception read.
-pub struct ExceptionInfo {
-    pub device: u32,
-    pub stream: u32,
-    pub task: u32,
-    pub status: u32,
 }
 
 /// An event: how often it was recorded, and which of the records the streams have reached.
@@ -215,7 +144,7 @@ impl Event {
         self.numbers().1 >= number
     }
 
-    fn reach(&self, number: u64) {
+    pub fn reach(&self, number: u64) {
         self.numbers().1 = number;
     }
 }

@@ -2,29 +2,15 @@
 
 use crate::arena::Arena;
 use crate::config::Config;
-use crate::run::Function;
+use crate::function::Function;
+use crate::outcome::{CONTEXT, HANDLE, Outcome, fail};
 use crate::stream::{Event, Stream};
-use headwater_ascend::host::codes::{self, Status};
+use headwater_ascend::host::codes::Status;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-
-/// Outcome of a call: the status of its failure and what the vendor would say.
-pub type Outcome<T = ()> = Result<T, (Status, String)>;
-
-/// Invalid parameter.
-pub const PARAM: Status = codes::PARAM_INVALID;
-/// Invalid handle.
-pub const HANDLE: Status = 107_017;
-/// No context is set.
-pub const CONTEXT: Status = 107_002;
-
-/// A failure with a text.
-pub fn fail<T>(status: Status, text: impl Into<String>) -> Outcome<T> {
-    Err((status, text.into()))
-}
 
 #[derive(Debug)]
 pub struct Injection {
@@ -55,6 +41,14 @@ pub struct Loaded {
     pub kernels: Vec<Arc<Function>>,
 }
 
+/// A compilation by aclrtc.
+pub struct Compilation {
+    pub source: String,
+    pub name: String,
+    pub binary: Vec<u8>,
+    pub log: String,
+}
+
 #[derive(Default)]
 pub struct State {
     pub initialised: u32,
@@ -73,7 +67,7 @@ pub struct State {
     pub functions: HashMap<usize, (usize, Arc<Function>)>,
     /// Functions of libruntime by their stub's address.
     pub stubs: HashMap<usize, (usize, Arc<Function>)>,
-    pub programs: HashMap<usize, crate::exports::compile::Program>,
+    pub programs: HashMap<usize, Compilation>,
     pub callback: Option<extern "C" fn(*const c_void)>,
     /// Seconds that a kernel may run; 0 is no limit.
     pub kernel_limit: u32,

@@ -1,8 +1,9 @@
 //! Initialisation, devices, contexts, versions, exceptions.
 
 use super::{exports, put, text};
-use crate::stream::ExceptionInfo;
-use crate::world::{CONTEXT, CURRENT, PARAM, WORLD, fail, recent_message};
+use crate::outcome::{CONTEXT, PARAM, fail};
+use crate::worker::ExceptionInfo;
+use crate::world::{CURRENT, WORLD, recent_message};
 use headwater_ascend::host::acl::types::{device_attr, mem_attr};
 use headwater_ascend::host::codes::REPEAT_INITIALIZE;
 use std::ffi::{CString, c_char, c_void};

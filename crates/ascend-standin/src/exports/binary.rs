@@ -2,8 +2,9 @@
 
 use super::{bytes, exports, put, text};
 use crate::binary::{ANY, StandinBinary};
-use crate::run::Function;
-use crate::world::{HANDLE, Loaded, Outcome, PARAM, WORLD, fail};
+use crate::function::Function;
+use crate::outcome::{HANDLE, Outcome, PARAM, fail};
+use crate::world::{Loaded, WORLD};
 use headwater_ascend::host::acl::types::{LOAD_MAGIC, LoadOptions};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub(super) fn load(data: &[u8], magic: Option<u32>) -> Outcome<usize> {
     if binary.magic != ANY && magic.is_some_and(|m| m != binary.magic) {
         return fail(PARAM, "the magic word is not the binary's");
     }
-    let kernels = binary.kernels.iter().map(|k| Function::parse(k).map(Arc::new));
+    let kernels = binary.kernels.iter().map(|k| Function::parse(k, &WORLD.config.soc).map(Arc::new));
     let kernels = kernels.collect::<Result<_, _>>().map_err(wrong)?;
     let mut state = WORLD.state();
     state.current()?;

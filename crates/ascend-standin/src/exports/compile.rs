@@ -2,18 +2,11 @@
 
 use super::{exports, put, text};
 use crate::binary::{ANY, StandinBinary, programs_of};
-use crate::world::{Outcome, PARAM, State, WORLD, fail};
+use crate::outcome::{Outcome, PARAM, fail};
+use crate::world::{Compilation, State, WORLD};
 use std::ffi::{c_char, c_int, c_void};
 
-/// A compilation.
-pub struct Program {
-    source: String,
-    name: String,
-    binary: Vec<u8>,
-    log: String,
-}
-
-fn program(state: &mut State, handle: *mut c_void) -> Outcome<&mut Program> {
+fn program(state: &mut State, handle: *mut c_void) -> Outcome<&mut Compilation> {
     state.programs.get_mut(&(handle as usize)).ok_or((176_000, "no such program".into()))
 }
 
@@ -39,7 +32,7 @@ exports! {
         if header_count != 0 {
             return fail(176_001, "headers are not taken");
         }
-        let made = Program { source: text(source)?, name: text(name)?, binary: Vec::new(), log: String::new() };
+        let made = Compilation { source: text(source)?, name: text(name)?, binary: Vec::new(), log: String::new() };
         let token = WORLD.token();
         WORLD.state().programs.insert(token, made);
         put(program, token as *mut c_void)

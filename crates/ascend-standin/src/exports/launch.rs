@@ -1,9 +1,10 @@
 //! Launches by every rung of ACL.
 
 use super::{bytes, exports, put};
-use crate::run::Function;
+use crate::function::Function;
+use crate::outcome::{HANDLE, Outcome, PARAM, fail};
 use crate::stream::{Arguments, Task};
-use crate::world::{HANDLE, LAST_TASK, Outcome, PARAM, WORLD, fail};
+use crate::world::{LAST_TASK, WORLD};
 use headwater_ascend::host::acl::types::{LAUNCH_SCHEDULE, LaunchConfig};
 use std::cell::RefCell;
 use std::ffi::c_void;

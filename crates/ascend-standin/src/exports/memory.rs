@@ -2,8 +2,9 @@
 
 use super::{exports, put};
 use crate::arena::Arena;
+use crate::outcome::{Outcome, PARAM, fail};
 use crate::stream::{Stream, Task};
-use crate::world::{Allocation, Outcome, PARAM, State, WORLD, fail};
+use crate::world::{Allocation, State, WORLD};
 use headwater_ascend::host::acl::types::memcpy_kind::*;
 use headwater_ascend::host::codes::MEMORY_ALLOCATION;
 use std::alloc::{Layout, alloc, dealloc};

@@ -21,7 +21,7 @@ macro_rules! exports {
 }
 pub(crate) use exports;
 
-use crate::world::{Outcome, PARAM, fail};
+use crate::outcome::{Outcome, PARAM, fail};
 
 /// Writes an output argument.
 pub(crate) fn put<T>(address: *mut T, value: T) -> Outcome {

@@ -3,8 +3,9 @@
 use super::binary::load;
 use super::launch::launch;
 use super::{bytes, exports, put, text};
+use crate::outcome::{HANDLE, PARAM, fail};
 use crate::stream::Arguments;
-use crate::world::{HANDLE, PARAM, WORLD, fail};
+use crate::world::WORLD;
 use headwater_ascend::host::acl::types::RuntimeBinary;
 use std::ffi::{c_char, c_void};
 

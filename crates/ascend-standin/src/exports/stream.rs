@@ -1,8 +1,10 @@
 //! Streams and events.
 
 use super::{exports, put};
-use crate::stream::{Stream, Task};
-use crate::world::{HANDLE, LAST_TASK, WORLD, fail};
+use crate::outcome::{HANDLE, fail};
+use crate::stream::Task;
+use crate::worker;
+use crate::world::{LAST_TASK, WORLD};
 use headwater_ascend::host::acl::types::EVENT_COMPLETE;
 use std::ffi::c_void;
 use std::time::Duration;
@@ -15,7 +17,7 @@ exports! {
         let token = WORLD.token();
         // Numbers are small and not the handle's.
         let id = (token / 16 % 2000) as i32;
-        state.streams.insert(token, Stream::start(id, device));
+        state.streams.insert(token, worker::start(id, device));
         put(stream, token as *mut c_void)
     }
 
