@@ -9,13 +9,13 @@ use anyhow::{Context, Result, anyhow};
 #[derive(clap::Args, Debug)]
 pub struct Amp {
     /// Mixed precision: O0 (none), O1 (casts around operators), O2 (low-precision weights with f32 masters), O3
-    /// (low-precision weights alone), or a policy file. `train --amp auto` measures and writes one.
+    /// (low precision without masters), or a policy file. `train --amp auto` measures and writes one.
     #[arg(long = "amp", value_name = "LEVEL|FILE", help_heading = "Mixed precision")]
     level: Option<String>,
     /// The low precision: f16 or bf16 (default: bf16 where the device multiplies it, else f16).
     #[arg(long, value_name = "DTYPE", help_heading = "Mixed precision")]
     dtype: Option<String>,
-    /// Which operators O1 runs in low precision: the lists of apex (default), torch or torch-cuda.
+    /// Lists that say which operators O1 runs in low precision: those of apex (default), torch or torch-cuda.
     #[arg(long, value_name = "LISTS", help_heading = "Mixed precision")]
     policy: Option<String>,
     /// Keep batch norm in f32 (default: true at O2, false at O3).

@@ -28,9 +28,8 @@ use std::time::Duration;
 #[command(
     arg_required_else_help = true,
     after_help = "\
-Every time is the median of single runs, beside the time that arithmetic and memory traffic would take at the machine's
-measured limit: its share is 100 % where nothing could be faster. Limits are those of the CPU; `step` measures other
-devices too, without.
+Times are medians of single runs. Beside each stands its share of the roofline: the time that arithmetic and memory traffic
+would take at the CPU's measured peak, over the time measured. `step` measures other devices too, without that share.
 
 Examples:
   headwater bench machine
@@ -65,11 +64,11 @@ enum What {
 
 #[derive(clap::Subcommand, Debug)]
 enum OnCpu {
-    /// What this machine can do: multiply-adds, copies, reads.
+    /// Peak rates of this machine: multiply-adds, copies, reads.
     Machine,
-    /// Single operators, forward and with their gradients, on the shapes that models have.
+    /// Single operators, forward and with their gradients, on shapes of common models.
     Ops(OpsArgs),
-    /// The gradient of an embedding, from the plain loop to the kernel.
+    /// Variants of an embedding's gradient, from a plain loop to the kernel in use.
     EmbeddingGrad(EmbeddingArgs),
 }
 
@@ -90,10 +89,10 @@ struct EmbeddingArgs {
     /// Distribution of the indices (default: each in turn).
     #[arg(long)]
     indices: Option<Distribution>,
-    /// Method by which the positions of a row are found: auto, direct, radix or hash.
+    /// Method that groups positions by row: auto, direct (counting), radix (sort) or hash.
     #[arg(long, default_value = "auto")]
     method: String,
-    /// Pieces of the table in the sharded variant; 1 leaves that out.
+    /// Shards of the table in the sharded variant; 1 leaves that variant out.
     #[arg(long, default_value_t = 4)]
     shards: usize,
     /// Measure the kernel alone, without the simpler variants.
@@ -120,13 +119,13 @@ impl EmbeddingArgs {
 
 #[derive(clap::Args, Debug)]
 struct OpsArgs {
-    /// Only lines that contain this text, such as `norm` or `4096`.
+    /// Measure only operators and shapes that contain this text, such as `norm` or `4096`.
     #[arg(long, default_value = "")]
     filter: String,
     /// Dtypes of the operands.
     #[arg(long, default_value = "f32,bf16,f16")]
     dtypes: String,
-    /// Most seconds to measure one line for, in one dtype and direction.
+    /// Most seconds for one operator, shape, dtype and direction.
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
 }
@@ -135,8 +134,8 @@ struct OpsArgs {
 struct StepArgs {
     /// The exported model; it must return its loss first.
     model: PathBuf,
-    /// f32, bf16 or f16; the low ones stand for `--amp O2 --dtype ...`: weights, activations and gradients in
-    /// it, f32 masters
+    /// Precision: f32, bf16 or f16. bf16 and f16 mean `--amp O2 --dtype ...`: weights, activations and gradients
+    /// in that type, beside f32 masters.
     #[arg(long, conflicts_with_all = ["level", "dtype"])]
     precision: Option<String>,
     #[command(flatten)]
@@ -149,16 +148,16 @@ struct StepArgs {
     /// Size of another symbolic dimension.
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
-    /// Safetensors file with the batch, by the inputs' names; what it does not hold is drawn.
+    /// Safetensors file with the batch, by the inputs' names; inputs that it lacks are drawn at random.
     #[arg(long, value_name = "FILE")]
     inputs: Option<PathBuf>,
-    /// Measured steps; as many again are timed part by part.
+    /// Steps to measure as a whole; as many again are timed part by part.
     #[arg(long, default_value_t = 7)]
     steps: usize,
     /// Learning rate.
     #[arg(long, default_value_t = 1e-3)]
     lr: f64,
-    /// Limit of the gradients' norm.
+    /// Largest norm of all gradients together; larger ones are scaled down to it.
     #[arg(long, default_value_t = 1.0)]
     clip_norm: f64,
     /// Write the time of every single step of the plans to this file, as a trace that ui.perfetto.dev opens.

@@ -14,13 +14,13 @@ Examples:
   headwater check model.pt2 model.golden.safetensors
   headwater check model.pt2 model.golden.safetensors --precision f32 --all
 
-headwater_tools.record makes the golden where PyTorch is (tools/README.md). Bounds are derived from the dtype, the lengths of the
-sums and the depth of the graph. An error is relative to the norm of the truth. Where large terms cancel, it is relative to their
-size instead, which is estimated by sampling. A value that is nothing but rounding is shown as `zero`.")]
+headwater_tools.record writes the golden, on the machine with PyTorch (tools/README.md). Bounds are derived from the dtype, the
+lengths of the sums and the depth of the graph. An error is relative to the norm of PyTorch's value. Where large terms cancel, it
+is relative to their size instead, which is estimated by sampling. A value that is zero but for rounding is shown as `zero`.")]
 pub struct Args {
     /// The exported model.
     model: PathBuf,
-    /// The recorded truth.
+    /// The golden: PyTorch's recorded results.
     golden: PathBuf,
     /// Precision of weights and computation: f64, f32, bf16 or f16.
     #[arg(long, default_value = "f64")]

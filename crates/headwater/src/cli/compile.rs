@@ -20,25 +20,25 @@ Examples:
   headwater compile model.pt2 --amp O2 --dump-after all --out stages
   headwater compile model.pt2 --goal evaluate --stop-after simplify --dump-after simplify
 
-Files are named NN-STAGE.graph and NN-STAGE.plan. In a plan gradients lie in buckets, and every other input and output has a
-segment of its own. With --memory-budget the state of AdamW has one too.")]
+Files are named NN-STAGE.graph and NN-STAGE.plan. A plan addresses memory in segments: gradients lie in buckets, each other input
+and output has a segment of its own. With --memory-budget AdamW's state is counted too, as a segment.")]
 pub struct Args {
     /// The exported model.
     model: PathBuf,
     /// Size of a symbolic dimension, by its name or place, such as `input_ids.0=16` (default: as exported).
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<String>,
-    /// What to compile for (default: train if the first output is a loss, else forward).
+    /// Goal of the compilation (default: train if the first output is a loss, else forward).
     #[arg(long, value_enum)]
     goal: Option<GoalArg>,
     #[command(flatten)]
     amp: Amp,
     #[command(flatten)]
     memory: Memory,
-    /// Add gradients to sums over micro-batches.
+    /// Compile the step of one micro-batch, which adds its gradients to running sums.
     #[arg(long)]
     accumulate: bool,
-    /// Write what this stage makes, or `all` of them; may be given several times.
+    /// Write the graph or plan after this stage, or after `all` of them; may be given several times.
     #[arg(long, value_name = "STAGE|all")]
     dump_after: Vec<String>,
     /// Run no stage after this one.
@@ -49,7 +49,7 @@ pub struct Args {
     out: Option<PathBuf>,
 }
 
-/// What a model is compiled for.
+/// Goals of a compilation.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum GoalArg {
     /// Forward and backward of the loss.

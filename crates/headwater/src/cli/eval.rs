@@ -23,7 +23,7 @@ pub(crate) struct Forward {
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
     /// Weights in place of the model's: a checkpoint, a run's folder (its newest checkpoint), a .safetensors file,
-    /// or a folder of Hugging Face's.
+    /// or a folder that save_pretrained wrote.
     #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
     /// Take the average of the weights that a run with --ema kept, instead of the weights after the last step.
@@ -32,7 +32,7 @@ pub(crate) struct Forward {
     /// Samples in a batch (default: as exported, or 32 if the model takes any number).
     #[arg(long)]
     batch: Option<usize>,
-    /// Tensor of the file for an input of the model that is called differently there.
+    /// Tensor of the file that feeds an input of another name.
     #[arg(long = "name", value_name = "INPUT=TENSOR")]
     names: Vec<String>,
     /// Size of a symbolic dimension other than the batch (default: as in the data).
@@ -56,7 +56,7 @@ impl Forward {
         &self.data
     }
 
-    /// What is to run, of all outputs.
+    /// Choice of the outputs to run.
     pub fn asked(&self) -> Result<Asked> {
         let names: BTreeMap<String, String> = self
             .names
@@ -82,19 +82,19 @@ Examples:
   headwater eval model.pt2 --data heldout.safetensors --weights run/step-00000200 --labels labels --json
   headwater eval model.pt2 --data heldout.safetensors --weights run --ema
 
-The model runs in evaluation mode: without dropout, and batch norm with its running statistics. The truth is the input called labels,
-label, targets, target or y, or the one that --labels names. What is measured follows from it:
+The model runs in evaluation mode: without dropout, and batch norm with its running statistics. Labels are the input called labels,
+label, targets, target or y, or the one that --labels names. They decide which metrics are measured:
   classes of samples, tokens or pixels   accuracy, top-k, precision, recall, F1, IoU, confusion matrix
-  tokens                                 perplexity too; labels may be shifted by one token, as the model's own loss tells
+  tokens                                 perplexity too; logits and labels are aligned as in the model's own loss
   numbers                                MSE, MAE, R²
 Numbers that are all 0 or 1, one for each sample, are taken as two classes, and the output says so.")]
 pub struct Args {
     #[command(flatten)]
     forward: Forward,
-    /// The input that holds the truth.
+    /// Input that holds the labels.
     #[arg(long)]
     labels: Option<String>,
-    /// How many of the largest logits count for the top-k accuracy.
+    /// Number of the largest logits that count for the top-k accuracy.
     #[arg(long, default_value_t = 5)]
     top: usize,
 }

@@ -15,8 +15,8 @@ Examples:
   headwater export run --ema --model model.pt2 --out averaged.pt2
 
 A .safetensors file holds the weights under their PyTorch names; --strip removes the prefix that a wrapper gave them. load_state_dict
-takes it, and so does from_pretrained where a config.json is beside it. A .pt2 is the model's own archive with the trained weights
-in it, which torch.export.load and Headwater open.")]
+reads it; from_pretrained does too, with a config.json beside it. A .pt2 is the model's own archive with the trained weights in it;
+torch.export.load and Headwater open it.")]
 pub struct Args {
     /// A checkpoint, a run's folder (its newest one) or a file of weights.
     weights: PathBuf,

@@ -29,10 +29,10 @@ pub struct Args {
     /// Cores to use at most (default: all of the chip).
     #[arg(long)]
     cores: Option<u32>,
-    /// A rung of the embedding gradient's ladder, 1 to 4, or all: from a row a copy to what training uses.
+    /// Variant of embedding_grad: 1 (the simplest) to 4 (used in training), or all of them.
     #[arg(long)]
     rung: Option<String>,
-    /// Distribution of the indices on the ladder.
+    /// Distribution of the indices, with --rung.
     #[arg(long, value_enum, default_value_t = Distribution::Zipf)]
     distribution: Distribution,
 }

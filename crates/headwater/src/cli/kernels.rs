@@ -38,8 +38,9 @@ Examples:
   headwater kernels embedding_grad --target 310p --shape 8192x32000x1024 --project --out embedding
   headwater kernels rms_norm --target 910b1 --shape 4096x4096 --shape 512x4096 --eps 1e-5 --project --out norm
 
-Each file is the Ascend C source of one kernel, for CANN 8.0 or later, with its program's text behind it. Kernels of an
-operator come in f16 and f32; kernels of a norm with those of its gradients. A project's README.md says how to go on.")]
+Each file is the Ascend C source of one kernel, for CANN 8.0 or later. A comment at its end has the instructions that the
+simulator runs. An operator's kernels are written for f16 and f32, a norm's with those of its gradients. A project's README.md
+says how to build and test it.")]
 pub struct Args {
     /// The exported model; or an operator: add, rms_norm, rms_norm_grad or embedding_grad.
     #[arg(value_name = "OPERATOR|MODEL")]
@@ -50,11 +51,11 @@ pub struct Args {
     /// Folder for the sources, or for the project.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Shape that an operator gets kernels for; may be given several times. Rows and columns of norms; indices, rows of the
-    /// table and columns for embedding_grad; sizes of a tensor for add.
+    /// Shape to write an operator's kernels for; may be given several times. For norms: rows and columns. For
+    /// embedding_grad: indices, rows of the table and columns. For add: sizes of a tensor.
     #[arg(long = "shape", value_name = "AxB", value_parser = parse_shape, conflicts_with_all = OF_MODELS)]
     shapes: Vec<Sizes>,
-    /// What rms_norm adds to the mean of squares (default: 1e-6).
+    /// Number that rms_norm adds to the mean of squares (default: 1e-6).
     #[arg(long, value_name = "NUMBER", value_parser = parse_eps)]
     eps: Option<f32>,
     /// Write a whole project around an operator's kernels: a PyTorch extension for torch_npu with gradients, its build, a

@@ -38,8 +38,8 @@ pub struct Cli {
     #[arg(long, global = true, help_heading = COMMON, display_order = LAST)]
     json: bool,
     /// Device to run on: `cpu`; `ascend:N`, an NPU; `ascend-sim:CHIP`, a simulated Ascend chip (`910b1` to `910b4`,
-    /// `910_9391` or `310p`; `CHIP,checked` checks every access); or `reference`, the slow interpreter (`reference:wide`
-    /// has f64 and i64 arithmetic).
+    /// `910_9391` or `310p`; `CHIP,checked` checks every access); or `reference`, a slow interpreter without f64 and i64
+    /// (`reference:wide` has both).
     #[arg(
         long, global = true, value_name = "NAME[:QUALIFIER]", default_value = "cpu", help_heading = COMMON,
         display_order = LAST
@@ -56,14 +56,14 @@ pub struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   headwater migrate examples/digits-vit        the whole move, step by step, with a report
-  headwater inspect model.pt2                  what is in a model and what it needs
+  headwater inspect model.pt2                  operators, parameters and memory of a model
   headwater compile model.pt2 --dump-after all --out stages
   headwater check model.pt2 model.golden.safetensors --precision f32
   headwater train model.pt2 --data train.safetensors --eval heldout.safetensors --epochs 10 --out run
   headwater eval model.pt2 --data heldout.safetensors --weights run
   headwater predict model.pt2 --data new.safetensors --weights run --out predictions.safetensors
   headwater op softmax --in in.safetensors --out out.safetensors --attr dim=-1
-  headwater bench machine                      what this machine can do at best
+  headwater bench machine                      peak arithmetic and bandwidth of this machine
 
 Exit status: 0 done; 1 error, or the model would not run; 2 wrong arguments; 3 numbers differ from PyTorch's, or a step of a
 migration failed; 128 + signal for a run that was interrupted (130 after Ctrl-C, 143 after SIGTERM).";
@@ -79,17 +79,17 @@ struct Memory {
     /// (default: as in the settings, else true).
     #[arg(long, value_name = "BOOL", help_heading = "Memory")]
     recompute: Option<bool>,
-    /// Bytes that training may take, such as 8GiB. What does not fit is computed again in the backward pass, matrix
-    /// products included: the same bits in more time (default: as in the settings, else no limit).
+    /// Memory that training may take, such as 8GiB. To keep it, more is recomputed in the backward pass, matrix products
+    /// included: the same bits in more time (default: as in the settings, else no limit).
     #[arg(long, value_name = "SIZE", help_heading = "Memory")]
     memory_budget: Option<Bytes>,
-    /// Size of a bucket of gradients, of the first at most 1MiB; changes no number (default: as in the settings, else
-    /// 25MiB).
+    /// Bytes of gradients in a bucket, as DistributedDataParallel's bucket_cap_mb; the first has at most 1MiB. Changes no
+    /// number (default: as in the settings, else 25MiB).
     #[arg(long, value_name = "SIZE", help_heading = "Memory")]
     bucket_size: Option<Bytes>,
-    /// Embeddings whose update touches only the rows that a batch reads: `marked` (those with `sparse=True` in the model),
-    /// `all` (also those of which a batch reads at most half the rows) or `none` (default: as in the settings, else
-    /// `marked`).
+    /// Embeddings whose update touches only the rows that a batch reads. `marked`: those with `sparse=True` in the model.
+    /// `all`: also those of which a batch reads at most half the rows. `none`: no embedding (default: as in the settings,
+    /// else `marked`).
     #[arg(long, value_name = "WHICH", value_parser = sparse, help_heading = "Memory")]
     sparse_embeddings: Option<Sparse>,
     /// Form in which the optimizer keeps its moments: `f32`, or `bf16` (2 bytes an element) or `int8` (1 byte), which are
@@ -156,15 +156,15 @@ impl Memory {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// What this machine offers: processor, memory, threads, device libraries.
+    /// Show what this machine offers: processor, memory, threads, device libraries.
     Doctor(doctor::Args),
-    /// What is in a model, what it needs, and what would not run.
+    /// List a model's operators, parameters and memory, and the operators that would not run.
     Inspect(inspect::Args),
-    /// Compile a model stage by stage, and write what each stage makes.
+    /// Compile a model stage by stage, and write the graph or plan after each stage.
     Compile(compile::Args),
     /// Compare a model's outputs, gradients and intermediates with PyTorch's recorded ones.
     Check(check::Args),
-    /// The main job: move a model here in eight steps, each proved.
+    /// Move a model to this machine in eight steps, each with a verdict: the main command.
     Migrate(migrate::Args),
     /// Train a model on your data.
     Train(Box<train::Args>),
@@ -172,15 +172,15 @@ enum Command {
     Eval(eval::Args),
     /// Write a model's outputs for the samples of a file.
     Predict(predict::Args),
-    /// Write trained weights as safetensors under the names that others expect, or as a .pt2.
+    /// Write trained weights as safetensors under their PyTorch names, or as a .pt2.
     Export(export::Args),
     /// Run one operator, forward or gradient, on tensors from a file.
     Op(op::Args),
-    /// Write the Ascend C sources of a model's kernels; or those of an operator, as a project for torch_npu.
+    /// Write the kernels of a model or an operator as Ascend C sources; --project adds an extension for torch_npu.
     Kernels(kernels::Args),
     /// Explain an error code: its meaning, usual causes, and what to do.
     Explain(explain::Args),
-    /// Measure this machine, and how near kernels and training steps come to its limits.
+    /// Measure this machine's limits, and operators and training steps against them.
     Bench(bench::Args),
 }
 

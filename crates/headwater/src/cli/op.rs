@@ -18,8 +18,8 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Tensors are named as in the operator's ATen schema (`self`, `weight`, `indices`; lists as `tensors.0`, `tensors.1`).
-Outputs are written as `output.0`, `output.1`, ... With --grad the file gets `grad.<input>` too. The gradients that come in are
-`grad_output.0`, ... of the input file, or else ones.
+Outputs are written as `output.0`, `output.1`, ... With --grad the file gets `grad.<input>` too. The outputs' gradients are
+`grad_output.0`, ... of the input file, or ones where it has none.
 
 Examples:
   headwater op softmax --in in.safetensors --out out.safetensors --attr dim=-1
@@ -42,7 +42,7 @@ pub struct Args {
     /// Also compute the gradients of all float inputs.
     #[arg(long)]
     grad: bool,
-    /// Run through the slow float64 interpreter, by which every device is judged, instead of a device.
+    /// Run the slow float64 interpreter, against which every device is tested, instead of a device.
     #[arg(long)]
     oracle: bool,
     /// Print the operator's schemas and stop.

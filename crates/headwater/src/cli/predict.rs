@@ -16,16 +16,16 @@ Examples:
   headwater predict model.pt2 --data new.safetensors --weights run --out predictions.safetensors
   headwater predict model.pt2 --data new.npz --weights run/step-00000200 --outputs 1 --out logits.npz
 
-Runs in evaluation mode, samples in the file's order, and writes as it goes: the file may be larger than memory. An input on which
-none of the wanted outputs depends, such as the labels, may be missing. Outputs are called output.1, output.2, …; output.0 is the
-loss, which is no prediction. With --buckets, outputs of shorter batches are filled up with zeros.")]
+The model runs in evaluation mode, on samples in the file's order. Outputs are written batch by batch, so the file may be larger
+than memory. An input that the wanted outputs do not depend on, such as labels, may be missing. Outputs are called output.1,
+output.2, …; output.0 is the loss, which is no prediction. With --buckets, outputs of shorter batches are padded with zeros.")]
 pub struct Args {
     #[command(flatten)]
     forward: Forward,
-    /// Where the outputs go: .safetensors or .npz.
+    /// File for the outputs: .safetensors or .npz.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Which outputs, counted from 0 (default: all but the loss).
+    /// Numbers of the outputs to write, counted from 0 (default: all but the loss).
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     outputs: Option<Vec<usize>>,
     /// Replace the file if it exists.

@@ -47,7 +47,7 @@ pub struct Args {
     /// Samples held out for evaluation.
     #[arg(long, value_name = "FILE", help_heading = "Data")]
     eval: Option<PathBuf>,
-    /// Weights to begin with: a checkpoint, a .safetensors file, or a folder of Hugging Face's (default:
+    /// Weights to begin with: a checkpoint, a .safetensors file, or a folder that save_pretrained wrote (default:
     /// those of the model).
     #[arg(long, value_name = "PATH", conflicts_with = "resume", help_heading = "Data")]
     init: Option<PathBuf>,
@@ -94,10 +94,10 @@ pub struct Args {
     /// With `--amp auto`: batches to measure on.
     #[arg(long, value_name = "COUNT", default_value_t = 2, help_heading = "Mixed precision")]
     budget_batches: usize,
-    /// With `--amp auto`: where the choice is written; default `amp.toml` in --out.
+    /// With `--amp auto`: policy file to write (default: `amp.toml` in --out).
     #[arg(long, value_name = "FILE", help_heading = "Mixed precision")]
     policy_file: Option<PathBuf>,
-    /// Write a trace of the first steps, which ui.perfetto.dev opens. Measuring takes a little time of every step.
+    /// Write a trace of the first steps, which ui.perfetto.dev opens. Tracing slows each step a little.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     trace: Option<PathBuf>,
     /// With `--trace`: steps to record.
@@ -106,11 +106,11 @@ pub struct Args {
     /// Seed of the order of samples and of random numbers (default: 0).
     #[arg(long, help_heading = "Data")]
     seed: Option<u64>,
-    /// Folder for checkpoints, logs and the page of the run.
+    /// Folder for checkpoints, logs and the run's report.html.
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
-    /// Steps between checkpoints; the newest two are kept. One is saved at the end in any case, and one after each 30
-    /// minutes without another (`checkpoint.minutes` in the settings).
+    /// Steps between checkpoints; the newest two are kept. One is always saved at the end, and whenever 30 minutes pass
+    /// without one (`checkpoint.minutes` in the settings).
     #[arg(long, value_name = "STEPS", help_heading = "Output")]
     save_every: Option<u64>,
     /// Steps between evaluations on the held-out samples (default: only one, at the end).
@@ -122,11 +122,11 @@ pub struct Args {
     /// Keep a checkpoint of the best evaluation too, as best-step-<n> in --out.
     #[arg(long, help_heading = "Evaluation")]
     keep_best: bool,
-    /// By which evaluations are compared: loss (default), accuracy, top_k, perplexity, precision, recall, f1, iou, mse, mae
-    /// or r2; what `headwater eval` measures.
+    /// Metric by which evaluations are compared: loss (default), accuracy, top_k, perplexity, precision, recall, f1, iou,
+    /// mse, mae or r2, as `headwater eval` measures them.
     #[arg(long, value_name = "NAME", help_heading = "Evaluation")]
     metric: Option<String>,
-    /// Keep an exponential moving average of the weights with this decay, such as 0.999. Evaluations are of the average;
+    /// Keep an exponential moving average of the weights with this decay, such as 0.999. Evaluations use the average;
     /// eval, predict and export take it with their --ema.
     #[arg(long, value_name = "DECAY", help_heading = "Optimizer")]
     ema: Option<f64>,
