@@ -25,7 +25,7 @@ pub struct StandinBinary {
     pub arch: u32,
     /// Magic word of the cores it runs on.
     pub magic: u32,
-    /// Whether it went through the linker; CANN loads no bare objects.
+    /// True if it went through the linker; CANN loads no bare objects.
     pub linked: bool,
     /// Its kernels.
     pub kernels: Vec<KernelText>,

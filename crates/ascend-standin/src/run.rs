@@ -1,4 +1,5 @@
-//! Runs of kernels: of kernel programs by the simulator, and of the stand-in's own actions.
+//! Execution of kernel programs by the simulator. A few programs of the stand-in's own test the interface
+//! itself: they show how arguments arrive, run for long or for ever, and fail.
 
 use crate::function::{Action, Function};
 use crate::outcome::{Outcome, fail};

@@ -134,7 +134,7 @@ impl State {
         self.events.get(&(handle as usize)).cloned().ok_or((HANDLE, "no such event".into()))
     }
 
-    /// Whether `bytes` bytes from `address` lie in one allocation of device memory.
+    /// True if `bytes` bytes from `address` lie in one allocation of device memory.
     pub fn is_device(&self, address: usize, bytes: usize) -> bool {
         let before = self.memory.range(..=address).next_back();
         before.is_some_and(|(base, a)| address + bytes <= base + a.bytes)

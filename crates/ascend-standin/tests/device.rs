@@ -133,7 +133,7 @@ fn work_is_ordered_on_streams_and_by_events() {
         b.copy(&buffer, 0, &other, 0, 1000).unwrap();
         b.fill(&other, 10, 5, 7).unwrap();
         let fetched = b.fetch(&other, 8, 9).unwrap();
-        // What follows on the first stream must not overtake the second's copy.
+        // Later work on the first stream must not overtake the second's copy.
         a.wait(&b.record().unwrap()).unwrap();
         let mut want = data[8..17].to_vec();
         want[2..7].fill(7);

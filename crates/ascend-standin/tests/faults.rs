@@ -1,4 +1,4 @@
-//! What happens when something fails: every call of the interface, memory, kernels, the device itself. Errors name the
+//! Injected failures: every call of the interface, memory, kernels, the device itself. Errors name the
 //! call, the kernel and the line of the model; nothing hangs, and nothing is live at the end.
 
 mod common;
@@ -88,7 +88,7 @@ const RELEASING: [&str; 10] = [
 fn a_failure_of_every_call_of_every_version_is_named_and_leaves_nothing() {
     let mut injected = 0;
     for cann in Cann::ALL {
-        // What a step calls here, and how often.
+        // Functions that a step calls here, with the number of calls.
         let machine = Machine::a2(cann);
         step(&machine, &machine.open(settings()).unwrap()).unwrap();
         assert_eq!(machine.live(), LiveHandles::default());

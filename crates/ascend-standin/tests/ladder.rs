@@ -45,7 +45,7 @@ fn work(machine: &Machine, settings: Settings) -> (LaunchRung, u64) {
     }
     let twice = launch(&add, 1, &arguments(&x, &x)).unwrap();
     stream.launch(&twice).unwrap();
-    // What work uses may be let go of at once.
+    // Handles may be dropped while queued work still uses their resources.
     drop((step, twice, add, probe, module));
     stream.synchronize(None).unwrap();
     assert_eq!(read_floats(&x), [2.0 * (1.0 + 0.25 * 200.0); 100]);

@@ -1,4 +1,4 @@
-//! What `headwater doctor` says of machines: whole ones, and ones that lack something.
+//! Output of `headwater doctor` for machines: whole ones, and ones that lack something.
 
 mod common;
 

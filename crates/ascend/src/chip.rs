@@ -141,8 +141,8 @@ impl Arch {
         }
     }
 
-    /// Whether infinite results of f16 become the largest number of their sign, and NaN 0: saturation mode, the only one
-    /// of 310P (`aclrtFloatOverflowMode` of CANN's reference). A2 and A3 keep to IEEE unless told otherwise.
+    /// True if infinite results of f16 become the largest number of their sign, and NaN 0: saturation mode, the only
+    /// one of 310P (`aclrtFloatOverflowMode` of CANN's reference). A2 and A3 keep to IEEE unless told otherwise.
     ///
     /// The reference does not say which types saturate. Those of a later chip are f16 in arithmetic and 16-bit types in
     /// conversions (bit 48 of its control register, `SetCtrlSpr`); f32 is taken to keep to IEEE.
@@ -150,7 +150,7 @@ impl Arch {
         matches!(self, Arch::P310)
     }
 
-    /// Whether cube and vector units are in cores of their own.
+    /// True if cube and vector units are in cores of their own.
     pub const fn split(self) -> bool {
         matches!(self, Arch::A2)
     }

@@ -138,7 +138,7 @@ fn the_normal_distribution_is_within_its_bound() {
     }
 }
 
-/// Where 16 bits are kept of results: of every half, within 2⁻¹⁷ of itself before it is rounded.
+/// Results of every half, where 16 bits are kept, are within 2⁻¹⁷ of themselves before they are rounded.
 #[test]
 fn the_normal_distribution_of_halves_is_within_its_bound() {
     for name in ["910b1", "310p"] {

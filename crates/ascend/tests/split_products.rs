@@ -91,7 +91,7 @@ fn products_overflow_and_underflow_as_f32_does() {
     assert_eq!(product(&a, &b), want.concat());
 }
 
-/// What is not finite reaches every sum that has a term of its row or column, as NaN; others know nothing of it.
+/// A number that is not finite makes NaN of every sum that has a term of its row or column, and of no other.
 #[test]
 fn rows_that_are_not_finite_give_nan() {
     let (inf, nan) = (f64::INFINITY, f64::NAN);

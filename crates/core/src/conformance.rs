@@ -299,7 +299,7 @@ impl<'a> Truth<'a> {
                 // Results of the reference itself in this dtype are right by definition: random numbers,
                 // infinities.
                 let e = self.own[k].floats()[i];
-                // Where this dtype overflows a saturating device goes on with its largest number, and nothing
+                // A saturating device goes on with its largest number where this dtype overflows, and nothing
                 // bounds results that follow from it.
                 let saturated = self.target.saturating.contains(dtype) && !e.is_finite() && g.is_finite();
                 let given = g == e || (g.is_nan() && e.is_nan()) || saturated;

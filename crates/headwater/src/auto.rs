@@ -23,7 +23,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// What is asked for.
+/// The request.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// The low precision, f16 or bf16.
@@ -64,7 +64,7 @@ pub struct Choice {
     pub op: String,
     /// Path of its module.
     pub module: String,
-    /// Whether it runs in low precision.
+    /// True if it runs in low precision.
     pub low: bool,
     /// Relative error of its result when it alone is low.
     pub error: f64,
@@ -74,7 +74,7 @@ pub struct Choice {
     pub saved: f64,
 }
 
-/// What was found.
+/// The choice and its measurements.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chosen {
     /// The low precision.
@@ -83,7 +83,7 @@ pub struct Chosen {
     pub budget: f64,
     /// Every node that rounds, the cheapest error first.
     pub choices: Vec<Choice>,
-    /// Of the chosen set, as it ran.
+    /// Errors of the chosen set, as it ran.
     pub errors: Errors,
     /// With every node in f32.
     pub full: Errors,
@@ -216,7 +216,7 @@ pub fn choose(
     let cpu = crate::devices::prover(device);
     let prover: &dyn Device = cpu.as_ref().map_or(device, |cpu| cpu);
     let (mut choices, truth) = measure(bound, &graph, batches, asked.low, limits, prover)?;
-    // What costs least error for the time it saves comes first. Errors of many nodes add in squares.
+    // Nodes that cost least error for the time they save come first. Errors of many nodes add in squares.
     let price = |c: &Choice| (c.error * c.error + c.effect * c.effect) / c.saved.max(1e-12);
     choices.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.node.cmp(&b.node)));
     let mut trials = 0;

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 /// One value compared with its truth.
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its name: output index, parameter, buffer, or node of the exported graph.
     pub name: String,
@@ -32,14 +32,14 @@ pub struct Compared {
     pub bound: f64,
     /// Euclidean norm of the truth.
     pub norm: f64,
-    /// What the error is relative to: the norm of the truth, or the size of what cancels in it, if that is
-    /// larger.
+    /// The size that the error is relative to: the norm of the truth, or the size of the terms that cancel in it, if
+    /// that is larger.
     pub size: f64,
-    /// Whether the truth and the value are both zero up to rounding: what they are made of cancels.
+    /// True if the truth and the value are both zero up to rounding: their terms cancel.
     pub zero: bool,
-    /// Whether the error is within the bound.
+    /// True if the error is within the bound.
     pub passed: bool,
-    /// Where in the model the value is computed.
+    /// Place in the model where the value is computed.
     pub origin: String,
     /// Operator of a node, as `headwater op` names it; empty for other kinds.
     pub operator: String,
@@ -74,7 +74,7 @@ const OWN_GRADIENT: &str = "we have a gradient of";
 const NO_BUFFER: &str = "PyTorch writes buffer";
 
 impl CheckReport {
-    /// Whether everything is within its bound and nothing is missing.
+    /// True if everything is within its bound and nothing is missing.
     pub fn passed(&self) -> bool {
         self.missing.is_empty() && self.compared.iter().all(|c| c.passed)
     }
@@ -89,7 +89,7 @@ impl CheckReport {
         self.compared.iter().filter(move |c| c.kind == kind)
     }
 
-    /// What the comparison shows where something differs, its likely cause, and what to try next, in sentences;
+    /// Differences that the comparison shows, their likely cause, and what to try next, in sentences;
     /// nothing where all agree.
     pub fn evidence(&self) -> Vec<String> {
         if self.passed() {
@@ -355,7 +355,7 @@ struct Prepared {
     graph: Graph,
     /// Before simplification: bounds are derived from its operators. Outputs are those of `run`.
     unfolded: Graph,
-    /// What runs.
+    /// The graph that runs.
     run: Graph,
     missing: Vec<NoGradient>,
 }
@@ -399,7 +399,7 @@ pub const LARGEST_BOUND: f64 = 0.5;
 /// curvature.
 const MAGNIFICATION: f64 = 1e-8;
 
-/// How the deviation must grow with the roundings. It doubles with them; where something discrete has flipped
+/// Growth of the deviation with the roundings. It doubles with them; where something discrete has flipped
 /// it stays.
 const GROWTH: f64 = 1.5;
 
@@ -457,7 +457,7 @@ fn follows_ties(graph: &Graph) -> Vec<bool> {
     tied
 }
 
-/// Whether two tensors hold the same numbers in some order, up to a relative bound on the largest of them.
+/// True if two tensors hold the same numbers in some order, up to a relative bound on the largest of them.
 fn same_multiset(got: &Tensor, want: &Tensor, bound: f64) -> bool {
     let (mut g, mut w) = (got.to_f64(), want.to_f64());
     g.sort_by(f64::total_cmp);
@@ -506,7 +506,7 @@ fn norm(x: &[f64]) -> f64 {
 /// themselves, and both equal what a target that saturates has in their place.
 fn difference(got: &Tensor, want: &Tensor, terms: f64, target: &Target) -> f64 {
     let (g, mut w) = (got.to_f64(), want.to_f64());
-    // What the dtype cannot hold is infinite in it: masks add up the most negative numbers.
+    // Numbers beyond the dtype's range are infinite in it: masks add up the most negative numbers.
     let largest = got.dtype().max_value();
     w.iter_mut().filter(|x| x.abs() > largest).for_each(|x| *x *= f64::INFINITY);
     if !got.dtype().is_float() {

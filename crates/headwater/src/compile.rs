@@ -22,11 +22,11 @@ pub struct StageRun {
     pub before: usize,
     /// Nodes of the graph, or steps of the plan, that it made.
     pub after: usize,
-    /// Whether it made the plan.
+    /// True if it made the plan.
     pub plan: bool,
     /// Seconds it took.
     pub seconds: f64,
-    /// What it may change in results.
+    /// Its exactness label.
     pub exactness: &'static str,
     /// One sentence.
     pub summary: &'static str,

@@ -13,9 +13,9 @@ use std::sync::Arc;
 pub struct DeviceKind {
     /// Name, e.g. `cpu`.
     pub name: &'static str,
-    /// What may stand behind the name and a colon; empty if nothing may.
+    /// Qualifiers that may stand behind the name and a colon; empty if none may.
     pub qualifier: &'static str,
-    /// What it is, in a line.
+    /// A description in a line.
     pub about: &'static str,
     /// Opens one: with the qualifier, empty if there is none, and a number of threads of the host.
     open: fn(&str, usize) -> Result<Arc<dyn Device>>,

@@ -149,7 +149,7 @@ pub fn archive(model: &Model, weights: &WeightFiles, out: &Path, overwrite: bool
 pub struct Predictions {
     pending: Pending,
     names: Vec<String>,
-    /// Of each output: its type for all samples, and a file of its bytes so far.
+    /// For each output its type for all samples, and a file of its bytes so far.
     parts: Vec<(TensorType, std::fs::File, PathBuf)>,
 }
 

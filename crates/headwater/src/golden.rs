@@ -16,7 +16,7 @@ pub struct Golden {
     path: PathBuf,
 }
 
-/// What a recorded tensor is.
+/// Kinds of recorded tensors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -137,7 +137,7 @@ impl Golden {
         serde_json::from_str(text).with_context(|| format!("`{key}` of the golden is no JSON"))
     }
 
-    /// Whether PyTorch ran the model with dropout as the identity, because it has dropout.
+    /// True if PyTorch ran the model with dropout as the identity, because it has dropout.
     pub fn without_dropout(&self) -> bool {
         self.fact("dropout") == Some("identity")
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Samples in a batch of a model that takes any number, where none is asked for.
 const BATCH: usize = 32;
 
-/// What to run.
+/// The request.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// Samples in a batch; by default as exported, or 32 where the model takes any number.
@@ -56,20 +56,20 @@ impl Raw {
 pub struct Ran<'a> {
     /// Samples in it.
     pub samples: usize,
-    /// What was fed, by input; inputs that nothing wanted depends on are left out.
+    /// Tensors that were fed, by input; inputs that nothing wanted depends on are left out.
     pub inputs: BTreeMap<&'a str, Raw>,
     /// Wanted outputs, in order.
     pub outputs: Vec<Raw>,
 }
 
-/// What a run did.
+/// Summary of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     /// Samples that were run.
     pub samples: usize,
     /// Samples that were left out because they fill no batch.
     pub left_out: usize,
-    /// Where the weights came from, if not from the archive.
+    /// Source of the weights, if not the archive.
     pub mapping: Option<Mapping>,
     /// In a sentence for people, which of a checkpoint's weights they are.
     pub chosen: Option<String>,

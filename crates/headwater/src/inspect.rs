@@ -1,4 +1,4 @@
-//! What is in a model and what training it needs, without running it and without reading its weights.
+//! Inspection of a model and of its training step, without running it and without reading its weights.
 
 pub mod tables;
 
@@ -25,15 +25,15 @@ use std::collections::{BTreeMap, HashMap};
 pub struct OperatorUse {
     /// ATen name.
     pub name: String,
-    /// How often it stands in the forward part.
+    /// Uses in the forward part.
     pub forward: usize,
-    /// How often in the backward part.
+    /// Uses in the backward part.
     pub backward: usize,
     /// Floating-point operations of all uses.
     pub flops: f64,
     /// Bytes of all operands of all uses.
     pub bytes: f64,
-    /// How the device runs it: `native`, `reference`, or why not.
+    /// Support by the device: `native`, `reference`, or why not.
     pub support: String,
 }
 
@@ -63,11 +63,11 @@ pub struct HeldValue {
     pub bytes: usize,
     /// First and last step of the plan at which it is needed.
     pub steps: (usize, usize),
-    /// True of room that its operator works in, which holds no value.
+    /// True for room that its operator works in, which holds no value.
     pub workspace: bool,
 }
 
-/// What a module of the model holds and does.
+/// Parameters, work and memory of a module.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ModuleUse {
     /// Path, `(root)` for the model itself.
@@ -80,12 +80,12 @@ pub struct ModuleUse {
     pub peak: usize,
 }
 
-/// What an inspection found.
+/// Result of an inspection.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inspection {
     /// Version of PyTorch that made the export.
     pub torch: String,
-    /// What the user feeds: name and type.
+    /// Inputs that the user feeds: name and type.
     pub inputs: Vec<(String, String)>,
     /// Symbolic sizes and what they were bound to.
     pub sizes: BTreeMap<String, i64>,
@@ -123,7 +123,7 @@ pub struct Inspection {
     pub peak: (usize, Vec<HeldValue>),
     /// Trained parameters that get no gradient, with the reason.
     pub without_gradient: Vec<String>,
-    /// What was dropped or assumed when importing.
+    /// Notes on things that were dropped or assumed when importing.
     pub notes: Vec<String>,
 }
 
@@ -295,7 +295,7 @@ pub(crate) fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> 
     stats::operators(graph).into_iter().map(used).collect()
 }
 
-/// How deep module paths are told apart.
+/// Names of a module path beyond which modules are not told apart.
 const DEPTH: usize = 3;
 
 /// Values of the peak that are listed.

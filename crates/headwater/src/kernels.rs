@@ -78,7 +78,7 @@ fn write_files(out: &Path, files: Vec<(String, String)>) -> Result<Vec<String>> 
     Ok(written)
 }
 
-/// What was written of an operator.
+/// Sources written for an operator.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sources {
     /// Files, by their paths in the folder.

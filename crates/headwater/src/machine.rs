@@ -1,5 +1,5 @@
-//! What this machine offers, read from the operating system. Absence of anything is a fact to report, not an
-//! error.
+//! Properties of this machine, read from the operating system. Absence of anything is a fact to report, not
+//! an error.
 
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub struct DeviceLibrary {
     pub device: &'static str,
     /// File name looked for.
     pub library: &'static str,
-    /// Where it was found.
+    /// Path at which it was found.
     pub path: Option<PathBuf>,
 }
 
@@ -84,7 +84,7 @@ pub struct Resident {
     pub peak: usize,
 }
 
-/// What the system says of this process; `None` where it does not.
+/// Memory of this process, as the system says; `None` where it does not.
 pub fn resident() -> Option<Resident> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let field = |key: &str| {

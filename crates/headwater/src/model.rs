@@ -20,11 +20,11 @@ use std::sync::Arc;
 pub struct Model {
     /// The archive.
     pub path: PathBuf,
-    /// What it holds.
+    /// Its content.
     pub program: Program,
     /// Operators it is imported with.
     pub registry: Registry,
-    /// Whether dropout is the identity in what is bound, as in the runs that PyTorch recorded to compare
+    /// True if dropout is the identity in bound graphs, as in the runs that PyTorch recorded to compare
     /// with.
     pub without_dropout: bool,
 }
@@ -40,7 +40,7 @@ pub struct BoundModel {
     pub positions: Vec<usize>,
     /// Symbolic sizes chosen.
     pub sizes: BTreeMap<String, i64>,
-    /// What was dropped or assumed.
+    /// Notes on things that were dropped or assumed.
     pub notes: Vec<Note>,
     /// Nodes whose dropout was turned off.
     pub dropouts_off: usize,

@@ -1,4 +1,4 @@
-//! What mixed precision makes of a model: which operator and which module computes in what, and why.
+//! Summary of mixed precision in a model: which operator and which module computes in what, and why.
 
 use crate::core::graph::Graph;
 use crate::core::pass::precision::{Decision, Mixed};
@@ -14,7 +14,7 @@ pub struct OperatorPrecision {
     pub dtype: String,
     /// Why.
     pub reason: String,
-    /// How many uses.
+    /// Number of uses.
     pub uses: usize,
     /// Path of the module of the first.
     pub first: String,
@@ -25,11 +25,11 @@ pub struct OperatorPrecision {
 pub struct ModulePrecision {
     /// Path, `(root)` for the model itself.
     pub path: String,
-    /// How many operators compute in each dtype.
+    /// Number of operators that compute in each dtype.
     pub uses: BTreeMap<String, usize>,
 }
 
-/// What mixed precision makes of a model.
+/// Dtypes of a model's operators in mixed precision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PrecisionUse {
     /// By operator.

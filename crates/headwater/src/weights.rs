@@ -162,7 +162,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(vec![newest.join(ONE)])
 }
 
-/// How a file's names were found in a model.
+/// Correspondence of a file's names to a model's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Mapping {
     /// The file or folder.
@@ -186,7 +186,7 @@ pub struct Overlay<'a> {
     files: Option<&'a WeightFiles>,
     /// By the model's name: the file's tensor, and the type that the model has.
     found: HashMap<String, ((usize, usize), TensorType)>,
-    /// What was found.
+    /// Names that were matched.
     pub mapping: Mapping,
 }
 
@@ -329,7 +329,7 @@ fn renamed(
     }
     let each = |f: &dyn Fn(&str) -> String| files.tensors.iter().map(|(n, at)| (f(n), *at)).collect();
     let same = files.tensors.keys().filter(|n| model.contains(n.as_str())).count();
-    // Of each name the parts behind a dot, with the prefix before them.
+    // Parts of each name behind a dot, with the prefix before them.
     let prefixes = |name: &str| {
         let name = name.to_string();
         let dots: Vec<usize> = name.match_indices('.').map(|(i, _)| i + 1).collect();

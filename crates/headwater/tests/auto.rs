@@ -41,7 +41,7 @@ fn the_choice_keeps_its_budget_and_its_file_repeats_it() {
     );
     assert!(some.errors.loss <= budget && some.errors.gradients <= budget, "{:?}", some.errors);
     assert!(some.errors.gradients > some.full.gradients);
-    // What people read and edit says the same as what was found.
+    // The policy file that people read and edit says the same as the choice.
     let read: AmpConfig = toml::from_str(&some.policy()).unwrap();
     assert_eq!(read, some.config(&AmpConfig::default()).unwrap());
     assert_eq!((read.level, read.dtype), (Level::O1, Some(DType::BF16)));

@@ -1,4 +1,4 @@
-//! What `headwater bench` reports adds up. Times are not judged: the machine may be busy.
+//! Reports of `headwater bench` add up. Times are not judged: the machine may be busy.
 
 use serde_json::Value;
 use std::path::PathBuf;

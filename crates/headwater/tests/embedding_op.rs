@@ -26,7 +26,7 @@ fn judge(case: &Case, dtype: DType, got: &Tensor, grad: &Tensor, want: &Tensor) 
             n => 257 + n.div_ceil(256),
         };
         let size: f64 = own().map(|(at, _)| grad.floats()[at * width + i % width].abs()).sum();
-        // What rounding the gradient itself did, then the sum, then the rounding of the result. (No
+        // Errors of rounding the gradient itself, of the sum, and of the result. (No
         // subnormals in the table.)
         let weight = if case.by_frequency { 1.0 / own().count().max(1) as f64 } else { 1.0 };
         let error = (unit + terms as f64 * wide.epsilon() / 2.0) * size * weight;
@@ -184,7 +184,7 @@ fn the_ladder_has_all_its_rungs() {
     }
 }
 
-/// What `--json` says of an operator's results: fields, not the table's texts; a NaN is not lost among larger
+/// Fields that `--json` gives for an operator's results, not the table's texts; a NaN is not lost among larger
 /// numbers.
 #[test]
 fn results_are_described_in_fields() {

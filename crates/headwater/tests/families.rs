@@ -22,7 +22,7 @@ fn open(family: &str, form: &str) -> (Model, Golden) {
     (model, golden)
 }
 
-/// What is wrong with a family's model at a precision on a device: everything is within its derived bound, nothing is
+/// Faults of a family's model at a precision on a device: everything must be within its derived bound, nothing
 /// missing, and outputs, gradients and buffers are within `limit`.
 fn wrong(family: &str, form: &str, precision: DType, device: &dyn Device, limit: f64) -> Vec<String> {
     let (model, golden) = open(family, form);

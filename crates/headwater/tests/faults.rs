@@ -89,7 +89,7 @@ fn a_full_disk_below_the_terminal_loses_the_result_but_not_the_run() {
 
 #[test]
 fn an_interrupted_run_saves_and_says_so_in_its_status() {
-    // Where these tests run under nohup, a hangup is ignored by everything they start.
+    // A hangup is ignored by everything that these tests start if they run under nohup.
     let state = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = state.lines().find_map(|l| l.strip_prefix("SigIgn:")).unwrap_or("0").trim();
     let nohup = u64::from_str_radix(ignored, 16).unwrap() & 1 == 1;

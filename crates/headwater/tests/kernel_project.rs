@@ -63,7 +63,7 @@ fn quoted(text: &str, keep: impl Fn(&str) -> bool) -> BTreeSet<String> {
     text.split('"').skip(1).step_by(2).filter(|name| keep(name)).map(String::from).collect()
 }
 
-/// What the package offers: the names of `__all__`.
+/// Names in the package's `__all__`.
 fn offered(folder: &Path, operator: &str) -> BTreeSet<String> {
     let init = std::fs::read_to_string(folder.join(format!("src/headwater_{operator}/__init__.py"))).unwrap();
     quoted(init.lines().find(|l| l.starts_with("__all__ = [")).unwrap(), |_| true)

@@ -113,8 +113,8 @@ fn the_torch_policy_is_autocast_node_by_node() {
                 .filter_map(|n| Some((*family.bound.names.get(n.strip_prefix(&nodes)?)?, n.clone())))
                 .collect();
             values.sort();
-            // What the importer turns into inputs or leaves out has no value; nearly everything else must be
-            // there.
+            // Nodes that the importer turns into inputs or leaves out have no value; nearly everything else
+            // must be there.
             let recorded = family.recorded.tensors.keys().filter(|n| n.starts_with(&nodes)).count();
             assert!(values.len() * 10 >= recorded * 9, "{name}: {} of {recorded} nodes", values.len());
             for (v, node) in &values {
@@ -131,9 +131,9 @@ fn the_torch_policy_is_autocast_node_by_node() {
             let ours = differentiated(mixed);
             let exact = differentiated(pass::upcast(&forward, DType::F64).unwrap());
             let inputs = family.feed(&exact);
-            // Of the inputs as they are, which PyTorch's are of.
+            // Truths for the unchanged inputs, on which PyTorch's were recorded.
             let mut truths: Vec<Tensor> = Vec::new();
-            // What differs, and in how many draws; the first has the inputs as they are.
+            // Differences, and the number of draws with them; the first draw has the inputs as they are.
             let mut wrong: BTreeMap<usize, (usize, String)> = BTreeMap::new();
             let mut compared = 0;
             for draw in 0..DRAWS {
@@ -199,7 +199,7 @@ struct Run {
 }
 
 impl Run {
-    /// How far curve and weights are from those of another run.
+    /// Distances of curve and weights from those of another run.
     fn apart(&self, losses: &[f64], weights: &BTreeMap<String, Tensor>) -> (f64, f64) {
         let losses = self.losses.iter().zip(losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         let weights = self.weights.iter().map(|(name, a)| distance(a, &weights[name]).powi(2)).sum::<f64>();
@@ -393,7 +393,7 @@ fn masters_and_autocast_follow_pytorchs_loop() {
                     "{named}: {mine} from f32, PyTorch {theirs}; {:?} {told:?}",
                     ours.losses
                 );
-                // Where PyTorch's loss is f16, a scale of 65536 is inf in its gradient; ours is computed in
+                // A scale of 65536 is inf in PyTorch's gradient where its loss is f16; ours is computed in
                 // f32, as apex casts a model's results. From there on the scales are others.
                 let (scales, skipped) = (curve("scale"), curve("skipped"));
                 let apart =

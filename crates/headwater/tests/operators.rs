@@ -11,7 +11,7 @@ use headwater::tensors::TensorFile;
 use serde_json::Value;
 use std::path::Path;
 
-/// What a golden cannot be compared with, and why.
+/// Operators that a golden cannot be compared with, and why.
 const UNCOMPARED: &[(&str, &str)] = &[
     ("torch.ops.aten.hardsigmoid.default, case \"0\"", SIXTH),
     ("torch.ops.aten.hardsigmoid.default, case \"1\"", SIXTH),
@@ -131,7 +131,7 @@ fn check(op: &Resolved, case: &Value, file: &TensorFile) -> Result<(), String> {
         let got = output(i).ok_or(format!("output {i} is missing"))?;
         agree(got, want, scale).map_err(|e| format!("output {i}: {e}"))?;
     }
-    // What a call writes are the operator's last outputs.
+    // Tensors that a call writes are the operator's last outputs.
     let written: Vec<usize> =
         (0..given).filter(|k| file.tensors.contains_key(&format!("{id}.mutated.{k}"))).collect();
     for (n, k) in written.iter().enumerate() {

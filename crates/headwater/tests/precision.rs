@@ -47,10 +47,10 @@ fn autocast_lists_are_pytorchs() {
             };
             assert!(same, "{policy}: {target} is {:?}, PyTorch's is {kind}", policy.class(found.op));
         }
-        // What was recorded and is on no list of PyTorch's, is on none of ours, but for these: `convolution`
-        // is what an export of core ATen has where autocast saw `conv2d`; `cross_entropy_loss` is
-        // `log_softmax` and `nll_loss`, which both are listed; `upsample_bicubic2d` was recorded through
-        // `.vec`, which calls the overload that autocast sees.
+        // Operators that were recorded and are on no list of PyTorch's are on none of ours, but for these:
+        // `convolution` is what an export of core ATen has where autocast saw `conv2d`; `cross_entropy_loss` is
+        // `log_softmax` and `nll_loss`, which both are listed; `upsample_bicubic2d` was recorded through `.vec`,
+        // which calls the overload that autocast sees.
         let named = [
             (Policy::Torch, "convolution"),
             (Policy::TorchCuda, "cross_entropy_loss"),

@@ -121,7 +121,7 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// Where an entry's data lies.
+/// Place of an entry's data.
 #[derive(Debug, Clone)]
 struct Entry {
     /// Position in the zip's directory.
@@ -139,7 +139,7 @@ pub struct Archive {
     reader: Mutex<Reader>,
 }
 
-/// What reading through an entry changes.
+/// State that reading through an entry changes.
 #[derive(Debug)]
 struct Reader {
     zip: ZipArchive<Cursor<Bytes>>,
@@ -289,7 +289,7 @@ impl Archive {
         Ok(self.find(name)?.size)
     }
 
-    /// Whether there is an entry of this name.
+    /// True if there is an entry of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.entries.contains_key(name)
     }

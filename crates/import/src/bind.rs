@@ -25,7 +25,7 @@ pub struct Imported {
     pub values: HashMap<String, ValueId>,
     /// The symbolic sizes chosen.
     pub sizes: BTreeMap<String, i64>,
-    /// What was dropped or assumed.
+    /// Notes on things that were dropped or assumed.
     pub notes: Vec<Note>,
 }
 

@@ -48,7 +48,7 @@ impl<'a> Importer<'a> {
                     ));
                 }
             }
-            // What it would check is used by nothing.
+            // The tensor that it would check is used by nothing.
             ("_assert_tensor_metadata", _) => {}
             _ => self.notes.add(format!("{target} dropped: what it checks depends on data"), &self.origin),
         }

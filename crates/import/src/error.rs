@@ -18,15 +18,15 @@ pub enum Error {
     Io {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's message.
         reason: std::io::Error,
     },
     /// The importer refuses what the file says.
     #[error("{code}: {message}{}", Where(origin))]
     Refused {
-        /// What kind of fault it is.
+        /// Kind of fault.
         code: Code,
-        /// What is wrong, with expected and got, and what to do.
+        /// The fault, with expected and got, and a remedy.
         message: String,
         /// The line of the model concerned.
         origin: Option<Box<Origin>>,

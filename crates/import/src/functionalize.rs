@@ -28,11 +28,11 @@ struct ViewCall {
 
 #[derive(Debug)]
 struct Tensor {
-    /// What it is a view of, and which output of the call; `None` for a root.
+    /// The tensor that it is a view of, and which output of the call; `None` for a root.
     view: Option<(TensorId, Rc<ViewCall>, usize)>,
     root: TensorId,
     depth: u32,
-    /// Where its elements lie in PyTorch's memory: whether a `reshape` is a view depends on it.
+    /// Layout of its elements in PyTorch's memory: whether a `reshape` is a view depends on it.
     layout: Layout,
     value: ValueId,
     /// Number of writes to the root that `value` has seen; for a root, the number of all.
@@ -249,7 +249,7 @@ fn too_deep() -> crate::Error {
 struct Gradients(Vec<bool>);
 
 impl Gradients {
-    /// Whether a gradient could flow through `v` to a trainable parameter.
+    /// True if a gradient could flow through `v` to a trainable parameter.
     fn reach(&mut self, b: &Builder, v: ValueId) -> bool {
         let graph = b.graph();
         for value in &graph.values[self.0.len()..] {

@@ -1,4 +1,4 @@
-//! Where in the user's model a node stands: reads `nn_module_stack` and `stack_trace`, as PyTorch writes
+//! A node's place in the user's model: reads `nn_module_stack` and `stack_trace`, as PyTorch writes
 //! them.
 
 use headwater_core::graph::Origin;

@@ -40,7 +40,7 @@ pub struct SymbolicInput {
 pub struct Symbol {
     /// PyTorch's name, e.g. `s72`.
     pub name: String,
-    /// Where it stands: `input_ids.0` is dimension 0 of that input.
+    /// Places of the size: `input_ids.0` is dimension 0 of that input.
     pub places: Vec<String>,
     /// Smallest size allowed.
     pub min: Option<i64>,

@@ -1,4 +1,5 @@
-//! What a user is told: the report of unsupported operators, and notes on what was dropped or assumed.
+//! Messages for the user: the report of unsupported operators, and notes on things that were dropped or
+//! assumed.
 
 use headwater_core::graph::Origin;
 use std::collections::BTreeMap;
@@ -11,13 +12,13 @@ pub struct UnsupportedUse {
     pub target: String,
     /// Why, and what to do.
     pub reason: String,
-    /// How often it stands in the graph.
+    /// Number of uses in the graph.
     pub count: usize,
-    /// Where: the first [`PLACES`] of them.
+    /// Places: the first [`PLACES`] of them.
     pub places: Vec<Origin>,
 }
 
-/// How many places a report keeps for each kind of use.
+/// Number of places that a report keeps for each kind of use.
 pub const PLACES: usize = 16;
 
 /// Everything in a model that cannot be imported.
@@ -36,7 +37,7 @@ impl Unsupported {
         }
     }
 
-    /// Whether there is nothing to report.
+    /// True if there is nothing to report.
     pub fn is_empty(&self) -> bool {
         self.uses.is_empty()
     }
@@ -72,9 +73,9 @@ impl fmt::Display for Unsupported {
 /// Something the importer dropped or assumed, and why that changes nothing the model computes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
-    /// What, e.g. `aten._assert_scalar.default dropped: it depends on data`.
+    /// The note, e.g. `aten._assert_scalar.default dropped: it depends on data`.
     pub message: String,
-    /// How often.
+    /// Number of times.
     pub count: usize,
     /// The first place.
     pub origin: Origin,

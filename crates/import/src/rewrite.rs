@@ -12,7 +12,7 @@ use crate::weights::element_of;
 use headwater_core::ops::create::full::FULL;
 use headwater_core::{Attr, Attrs, DType};
 
-/// What a call gives back of the tensor it is given.
+/// Relation of the tensor that a call returns to the one it is given.
 enum Same {
     /// The same memory.
     Tensor,
@@ -79,7 +79,8 @@ impl<'a> Importer<'a> {
         Ok(true)
     }
 
-    /// Whether PyTorch gave back the same memory: if the strides it recorded are those of the tensor given.
+    /// Decides whether PyTorch gave back the same memory: if the strides it recorded are those of the tensor
+    /// given.
     fn memory(&mut self, scope: &Scope<'a>, node: &Node, given: TensorId) -> Result<Same> {
         let Some(Some(name)) = scope::output_names(&node.outputs).first().copied() else {
             return Ok(Same::Tensor);

@@ -10,7 +10,7 @@ use headwater_core::tensor::TensorType;
 use headwater_core::{Layout, Registry, Shape};
 use std::collections::{HashMap, HashSet};
 
-/// What a name stands for.
+/// Meaning of a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Slot {
     /// A tensor.
@@ -28,7 +28,7 @@ pub(crate) struct Scope<'a> {
     pub slots: HashMap<&'a str, Slot>,
     /// Names that the outputs and the writes depend on.
     pub needed: HashSet<&'a str>,
-    /// Whether gradients are on.
+    /// True if gradients are on.
     pub grad: bool,
 }
 
@@ -37,12 +37,12 @@ impl<'a> Scope<'a> {
         Scope { graph, slots: HashMap::new(), needed: HashSet::new(), grad }
     }
 
-    /// What a name stands for. Names are defined: the model was verified.
+    /// Meaning of a name. Names are defined: the model was verified.
     pub fn slot(&self, name: &str) -> Slot {
         self.slots.get(name).copied().unwrap_or(Slot::Nothing)
     }
 
-    /// What an argument that is one value stands for.
+    /// Meaning of an argument that is one value.
     pub fn value(&self, arg: &Argument) -> Slot {
         match arg {
             Argument::AsTensor(t) => self.slot(&t.name),
@@ -62,7 +62,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Whether the exporter fixed the value of a symbolic name, or its expression and environment give it.
+    /// The value of a symbolic name, if the exporter fixed it, or its expression and environment give it.
     pub fn recorded(&self, name: &str, sizes: &mut Sizes) -> Result<Option<Number>> {
         if let Some(x) = self.graph.sym_int_values.get(name) {
             return sizes.eval(x);
@@ -79,19 +79,19 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// True of a tensor of complex numbers, which is of pairs here.
+    /// True for a tensor of complex numbers, which is of pairs here.
     pub fn is_complex(&self, arg: &Argument) -> bool {
         let mut complex = false;
         arg.names(&mut |name| complex |= self.is_complex_name(name));
         complex
     }
 
-    /// True of the name of a tensor of complex numbers.
+    /// True for the name of a tensor of complex numbers.
     pub fn is_complex_name(&self, name: &str) -> bool {
         self.graph.tensor_values.get(name).is_some_and(|m| weights::is_complex(m.dtype))
     }
 
-    /// True of a node that takes or makes complex numbers.
+    /// True for a node that takes or makes complex numbers.
     pub fn computes_complex(&self, node: &schema::Node) -> bool {
         node.inputs.iter().map(|i| &i.arg).chain(&node.outputs).any(|a| self.is_complex(a))
     }
@@ -208,7 +208,7 @@ pub(crate) fn base(target: &str) -> (&str, &str) {
     (parts.next().unwrap_or(""), parts.next().unwrap_or(""))
 }
 
-/// Whether a node changes a tensor that it is given.
+/// True if a node changes a tensor that it is given.
 fn mutates(node: &schema::Node, registry: &Registry) -> bool {
     let (_, name) = base(&node.target);
     (name.ends_with('_') && !name.ends_with("__"))
@@ -219,7 +219,7 @@ fn mutates(node: &schema::Node, registry: &Registry) -> bool {
         })
 }
 
-/// Whether a node of a graph changes a tensor that it is given.
+/// True if a node of a graph changes a tensor that it is given.
 pub(crate) fn writes(graph: &Graph, registry: &Registry) -> bool {
     graph.nodes.iter().any(|n| mutates(n, registry))
 }

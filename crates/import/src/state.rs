@@ -259,7 +259,7 @@ impl State {
                 }
             }
         }
-        // What was written in place.
+        // Buffers and parameters that were written in place.
         let held = self.holders.iter().map(|h| (h.tensor, h.value));
         for (tensor, target) in held.chain(self.users.iter().map(|u| (u.0, u.1))) {
             let (root, written) = importer.tensors.root_of(tensor);
@@ -267,7 +267,7 @@ impl State {
                 contents.insert(target, importer.tensors.read(&mut importer.b, root)?);
             }
         }
-        // What the user feeds is fed anew each time: nobody would read its new content.
+        // Inputs are fed anew each time: nobody would read their new content.
         for (_, target, name) in &self.users {
             if contents.remove(target).is_some_and(|new| new != *target) {
                 let note =
@@ -294,7 +294,7 @@ impl State {
             by_entry.entry(&h.stored.entry).or_default().push((changes, h));
         }
         for holders in by_entry.values_mut() {
-            // Those that change first: they claim their bytes, the others must not touch these.
+            // Holders that change come first: they claim their bytes, the others must not touch these.
             holders.sort_by_key(|(changes, h)| (!changes, h.stored.extent()));
             holders.dedup_by_key(|(_, h)| h.tensor);
             let apart = holders.windows(2).all(|w| w[0].1.stored.extent().1 <= w[1].1.stored.extent().0);

@@ -1,4 +1,4 @@
-//! What a user can do about an operator that is not known: a sentence for the report. A fact about models,
+//! Advice on operators that are not known: a sentence for the report. A fact about models,
 //! not about devices.
 
 use crate::scope;

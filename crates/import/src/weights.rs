@@ -16,7 +16,7 @@ const EXPAND_RATIO: usize = 64;
 pub struct StoredTensor {
     /// Element type. Complex numbers are pairs of floats in a last dimension of 2.
     pub dtype: DType,
-    /// Where the elements lie in `storage`, in elements; every one of them lies within it.
+    /// Layout of the elements in `storage`, in elements; every one of them lies within it.
     pub layout: Layout,
     /// The storage, shared by tensors that share memory.
     pub storage: Bytes,
@@ -55,7 +55,7 @@ impl StoredTensor {
         out
     }
 
-    /// Whether this is the same memory seen in the same way: a tied weight.
+    /// True if this is the same memory seen in the same way: a tied weight.
     pub fn same_as(&self, other: &StoredTensor) -> bool {
         self.entry == other.entry && self.dtype == other.dtype && self.layout == other.layout
     }
@@ -267,7 +267,7 @@ pub(crate) fn element(meta: &TensorMeta, name: &str) -> Result<Element> {
     element_of(meta.dtype).map_err(|what| refuse!(DType, "`{}` is of {what}", shown(name)))
 }
 
-/// True of the codes of PyTorch's `ScalarType` that are of complex numbers.
+/// True for the codes of PyTorch's `ScalarType` that are of complex numbers.
 pub(crate) fn is_complex(code: u64) -> bool {
     matches!(code, 9..=11)
 }

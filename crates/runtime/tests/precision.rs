@@ -78,7 +78,7 @@ fn every_level_starts_as_f32_and_learns() {
             assert!(apart > 0.0 && apart < 12.0 * dtype.epsilon(), "{named}: {apart}");
             let end = low.evaluation.as_ref().unwrap().scores.loss;
             let truth = full.evaluation.as_ref().unwrap().scores.loss;
-            // What precision costs, skipped steps included, is little of what training gains.
+            // Low precision costs little of what training gains, skipped steps included.
             assert!(end - truth < 0.02 * (full.losses[0] - truth), "{named}: {end}, {truth} in f32");
             assert!(end < 0.5 * low.losses[0], "{named}: {} to {end}", low.losses[0]);
             assert!(steps.iter().filter(|s| s.applied).all(|s| s.norm.is_finite() && s.largest.is_finite()));

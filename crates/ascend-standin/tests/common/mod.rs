@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// What the stand-in holds for the host side.
+    /// Handles that the stand-in holds for the host side.
     pub fn live(&self) -> LiveHandles {
         let mut live = LiveHandles::default();
         // SAFETY: the type of the exported function.

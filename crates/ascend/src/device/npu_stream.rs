@@ -50,7 +50,7 @@ impl AscendStream {
         })
     }
 
-    /// Whether work is dropped, because of an error that nobody has heard of.
+    /// True if work is dropped, because of an error that nobody has heard of.
     pub fn is_dropping(&self) -> bool {
         lock(&self.error).is_some()
     }
@@ -134,13 +134,13 @@ impl Fetched for Coming {
 struct AscendEvent {
     event: host::Event,
     device: Arc<host::Device>,
-    /// What the stream had kept when the event was recorded.
+    /// The stream's error when the event was recorded.
     error: Option<Error>,
 }
 
 impl Event for AscendEvent {
     fn is_done(&self) -> bool {
-        // What failed does not go on.
+        // A failed event counts as done, so that nobody waits for it.
         self.event.is_done().unwrap_or(true)
     }
 

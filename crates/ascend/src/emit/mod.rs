@@ -261,7 +261,7 @@ impl Emitter<'_> {
         self.once = times.into_iter().filter(|(v, n)| *n == 1 && !inside.contains(v)).collect();
     }
 
-    /// How an assignment to a variable begins.
+    /// The left side of an assignment to a variable.
     fn target(&self, var: VarId) -> String {
         let v = &self.program.vars[var.0 as usize];
         match (self.once.contains_key(&var), v.ty) {
@@ -344,7 +344,7 @@ fn assigned(stmt: &Stmt) -> Option<VarId> {
     }
 }
 
-/// Whether all cores meet in hardware.
+/// True if all cores meet in hardware.
 fn meets(program: &Program) -> bool {
     let mut found = false;
     for part in &program.parts {

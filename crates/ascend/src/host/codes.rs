@@ -3,7 +3,7 @@
 /// Value of every `aclError`: 0 is success.
 pub type Status = i32;
 
-/// What a failed call leaves behind.
+/// State of the device after a failed call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Severity {
     /// This call was refused; the device goes on.
@@ -27,9 +27,9 @@ pub struct Known {
     pub name: &'static str,
     /// The meaning, in a few words.
     pub meaning: &'static str,
-    /// What it leaves behind.
+    /// State of the device after it.
     pub severity: Severity,
-    /// What the reader can do about it.
+    /// A remedy for the reader.
     pub advice: &'static str,
 }
 
@@ -128,12 +128,12 @@ pub const KNOWN: &[Known] = known! {
     507901 RT_SOCKET_CLOSE DeviceLost "the connection to the device was closed" RESET;
 };
 
-/// What is known of a code.
+/// The entry of a code.
 pub fn lookup(code: Status) -> Option<&'static Known> {
     KNOWN.iter().find(|k| k.code == code)
 }
 
-/// What a code leaves behind. Unknown codes go by the vendor's ranges: 5xxxxx are failures inside of the stack.
+/// State of the device after a code. Unknown codes go by the vendor's ranges: 5xxxxx are failures inside of the stack.
 pub fn severity(code: Status) -> Severity {
     match lookup(code) {
         Some(known) => known.severity,
@@ -150,7 +150,7 @@ pub fn describe(code: Status) -> String {
     }
 }
 
-/// What to do about a code.
+/// The remedy for a code.
 pub fn advice(code: Status) -> &'static str {
     lookup(code).map_or(RESET, |known| known.advice)
 }

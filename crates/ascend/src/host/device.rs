@@ -17,7 +17,7 @@ use std::time::Duration;
 pub struct MemoryInfo {
     /// Free now.
     pub free: usize,
-    /// Of the device.
+    /// Bytes of the device.
     pub total: usize,
 }
 

@@ -53,7 +53,7 @@ pub enum Error {
     Library {
         /// The library.
         path: PathBuf,
-        /// What the dynamic linker says.
+        /// Message of the dynamic linker.
         cause: String,
     },
     /// HW-A102: a library lacks a function.
@@ -74,7 +74,7 @@ pub enum Error {
         call: &'static str,
         /// The device, e.g. `ascend:0`, or the library.
         device: String,
-        /// What it returned.
+        /// Its return code.
         status: Status,
         /// The vendor's text.
         detail: String,
@@ -102,7 +102,7 @@ pub enum Error {
     Kernel {
         /// The device.
         device: String,
-        /// What the device reported.
+        /// Code that the device reported.
         status: Status,
         /// The launch at fault; several where the runtime does not tell them apart, in the order of launching.
         sites: Vec<Arc<Site>>,
@@ -116,7 +116,7 @@ pub enum Error {
     Timeout {
         /// The device.
         device: String,
-        /// How long was waited.
+        /// Limit of the wait.
         limit: Duration,
         /// Launches that were not done, oldest first.
         sites: Vec<Arc<Site>>,
@@ -132,7 +132,7 @@ pub enum Error {
         device: String,
         /// The call that met it.
         call: &'static str,
-        /// What it returned.
+        /// Its return code.
         status: Status,
         /// The vendor's text.
         detail: String,
@@ -158,7 +158,7 @@ pub enum Error {
     NoCompiler {
         /// The chip.
         chip: String,
-        /// What was looked for.
+        /// The tool that was looked for.
         missing: String,
     },
     /// HW-A110: something was asked that cannot be: a range outside of memory, a kernel that is not in a binary.
@@ -169,7 +169,7 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Message of the system.
         cause: String,
     },
 }
@@ -219,7 +219,7 @@ impl Error {
         }
     }
 
-    /// Whether the device can do nothing more after it.
+    /// True if the device can do nothing more after it.
     pub fn is_sticky(&self) -> bool {
         matches!(self, Error::Kernel { .. } | Error::Timeout { .. } | Error::Lost { .. })
     }

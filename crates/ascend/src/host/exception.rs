@@ -15,7 +15,7 @@ pub struct Exception {
     pub stream: u32,
     /// Number of the task in it.
     pub task: u32,
-    /// What happened.
+    /// The vendor's code of the exception.
     pub status: u32,
 }
 
@@ -88,7 +88,7 @@ impl Collector {
         Some(Collector { slot, functions })
     }
 
-    /// What was reported since the last call.
+    /// Exceptions reported since the last call.
     pub fn take(&self) -> Vec<Exception> {
         state(self.slot).as_mut().map(|s| std::mem::take(&mut s.reports)).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! What of CANN is on this machine: folders, libraries, compilers, and versions as the vendor's files state them.
-//! Reads files and environment alone; opens no library.
+//! CANN's installation on this machine: folders, libraries, compilers, and versions as the vendor's files state
+//! them. Reads files and environment alone; opens no library.
 
 use crate::chip::Arch;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct Installation {
     pub libraries: Vec<PathBuf>,
 }
 
-/// Where the vendor's installers put CANN below their root, newest first.
+/// Folders of CANN below the root of the vendor's installers, newest first.
 const HOMES: [&str; 4] = ["cann", "ascend-toolkit/latest", "latest", "nnrt/latest"];
 
 impl Installation {
@@ -110,7 +110,7 @@ impl Installation {
             .find(|path| path.is_file())
     }
 
-    /// Whether the compiler takes `--npu-arch`, as those of CANN 8.5 and later do.
+    /// True if the compiler takes `--npu-arch`, as those of CANN 8.5 and later do.
     pub fn takes_npu_arch(&self) -> bool {
         let stated = self.toolkit_version().and_then(|v| major_minor(&v));
         stated.map_or_else(

@@ -23,7 +23,7 @@ pub struct DeviceMemory(Arc<Allocation>);
 #[derive(Debug)]
 struct Allocation {
     device: Arc<Device>,
-    /// What the runtime gave, and takes back.
+    /// Address that the runtime returned, and frees.
     base: usize,
     /// The first aligned address.
     address: u64,
@@ -122,7 +122,7 @@ impl DeviceMemory {
         device.check("aclrtMemcpy", status)
     }
 
-    /// Whether `bytes` bytes from byte `offset` are inside.
+    /// Checks that `bytes` bytes from byte `offset` are inside.
     ///
     /// # Errors
     /// [`Error::Usage`] if they are not.
@@ -186,7 +186,7 @@ impl PinnedMemory {
 }
 
 impl Pinned {
-    /// Whether it has so many bytes.
+    /// Checks that it has so many bytes.
     pub fn check(&self, bytes: usize) -> Result<()> {
         if bytes <= self.bytes {
             return Ok(());

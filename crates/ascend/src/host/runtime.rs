@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// How the host side behaves.
+/// Settings of the host side.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
-    /// Whether every launch is waited for, so that an error names its own kernel.
+    /// True if every launch is waited for, so that an error names its own kernel.
     pub blocking: bool,
     /// The way to launch; the newest that is there if `None`.
     pub rung: Option<LaunchRung>,
@@ -59,7 +59,7 @@ impl Settings {
     }
 }
 
-/// What the library holds for us now.
+/// Handles that the library holds for us now.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Live {
     /// Allocations in device memory.
@@ -195,7 +195,7 @@ impl Runtime {
         (status == 0 && !text.is_empty()).then_some(text)
     }
 
-    /// What the library holds for us now.
+    /// Handles that the library holds for us now.
     pub fn live(&self) -> Live {
         let get = |count: &AtomicUsize| count.load(Ordering::SeqCst);
         let c = &self.counts;

@@ -345,7 +345,7 @@ impl Drop for EventInner {
 pub struct Event(Arc<EventInner>);
 
 impl Event {
-    /// Whether everything before it is done.
+    /// True if everything before it is done.
     ///
     /// # Errors
     /// The device's first error, or what the call is refused with.
@@ -387,7 +387,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Whether the copy is done.
+    /// True if the copy is done.
     ///
     /// # Errors
     /// As [`Event::is_done`].

@@ -1,4 +1,4 @@
-//! What of Ascend this machine has, and what is missing for what: for `headwater doctor`.
+//! Ascend's parts on this machine, and those that are missing, with their purpose: for `headwater doctor`.
 
 use super::acl::LaunchRung;
 use super::compile::{Compiler, Options};
@@ -37,7 +37,7 @@ pub struct Survey {
     pub compiler_310p: Option<String>,
     /// Devices.
     pub devices: Vec<Found>,
-    /// What is missing.
+    /// Parts that are missing.
     pub missing: Vec<Missing>,
 }
 
@@ -59,11 +59,11 @@ pub struct Found {
 /// Something that is missing.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Missing {
-    /// What.
+    /// The part.
     pub what: String,
-    /// What cannot be done without it.
+    /// Its purpose.
     pub needed_for: String,
-    /// What to do.
+    /// A remedy.
     pub advice: String,
 }
 
@@ -90,7 +90,7 @@ impl Survey {
         survey
     }
 
-    /// Whether there is nothing of Ascend at all.
+    /// True if there is nothing of Ascend at all.
     pub fn is_empty(&self) -> bool {
         self.home.is_none() && self.driver.is_none() && self.library.is_none()
     }

@@ -216,7 +216,7 @@ impl Check<'_> {
     }
 
     fn mask<S: Known>(&self, mask: &Mask<S>, wide: Elem) -> Checked {
-        // Of single bytes the mask counts pairs.
+        // For elements of one byte the mask counts pairs.
         let lanes = wide.per_repeat().min(128);
         match mask {
             Mask::First(n) => range("mask", n, 1, lanes as i64),
@@ -640,7 +640,7 @@ impl Check<'_> {
         }
     }
 
-    /// Whether the core has a pipe.
+    /// Checks that the core has a pipe.
     fn pipe(&self, pipe: Pipe) -> Checked {
         let has = match (self.unit, pipe) {
             (Unit::Whole, pipe) => pipe != Pipe::Fix,

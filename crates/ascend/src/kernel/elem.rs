@@ -98,7 +98,7 @@ impl Elem {
         }
     }
 
-    /// Whether this is a floating-point type.
+    /// True if this is a floating-point type.
     pub const fn is_float(self) -> bool {
         matches!(self, Elem::F16 | Elem::BF16 | Elem::F32)
     }

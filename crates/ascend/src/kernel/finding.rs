@@ -82,7 +82,7 @@ impl Rule {
 pub struct Finding {
     /// The rule that is broken.
     pub rule: Rule,
-    /// What is wrong, with expected and got.
+    /// The violation, with expected and got.
     pub message: String,
     /// The kernel's name.
     pub kernel: String,

@@ -21,14 +21,14 @@ pub struct Runs {
     pub stride: [u64; 2],
 }
 
-/// What an instruction does to an operand.
+/// An access of an instruction to an operand.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Touch {
     /// Name of the operand.
     pub operand: &'static str,
     /// Buffer or parameter.
     pub base: Base,
-    /// Whether it is written.
+    /// True if it is written.
     pub write: bool,
     /// Bytes.
     pub runs: Runs,
@@ -63,7 +63,7 @@ impl Runs {
         self
     }
 
-    /// Whether there are no bytes.
+    /// True if there are no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len == 0 || self.count[0] == 0 || self.count[1] == 0
     }
@@ -93,7 +93,7 @@ impl Runs {
         })
     }
 
-    /// Whether the runs have a byte in common.
+    /// True if the runs have a byte in common.
     pub fn meets(&self, other: &Runs) -> bool {
         let ((a, b), (c, d)) = (self.span(), other.span());
         if self.is_empty() || other.is_empty() || b <= c || d <= a {

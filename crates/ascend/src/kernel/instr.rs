@@ -248,9 +248,9 @@ instructions! {
     /// GM↔UB, GM→L1, UB→UB, L1→BT (units of 64 bytes); on 310P also UB↔L1. Both ends are whole blocks; in GM any
     /// multiple of the element's size may be the beginning.
     DataCopy ("data_copy") {
-        /// Where to.
+        /// Destination.
         dst: view View<S>,
-        /// Where from.
+        /// Source.
         src: view View<S>,
         /// Number of runs, 1 to 4095.
         blocks: scalar S,
@@ -267,9 +267,9 @@ instructions! {
     /// Copies rows of any number of bytes between GM and UB (A2): into UB each row is filled up to 32 bytes, to GM
     /// the exact bytes are written.
     DataCopyPad ("data_copy_pad") {
-        /// Where to.
+        /// Destination.
         dst: view View<S>,
-        /// Where from.
+        /// Source.
         src: view View<S>,
         /// Number of rows, 1 to 4095.
         blocks: scalar S,
@@ -283,7 +283,7 @@ instructions! {
         left: opt u32,
         /// Elements of filler behind each row, at most 32 bytes.
         right: opt u32,
-        /// What fillers are; without, the row's first element where there are no `left` and `right`, else undefined.
+        /// Value of fillers. If absent: the row's first element where there are no `left` and `right`, else undefined.
         fill: opt Option<Fill>,
         /// To GM: what is done with what is there.
         atomic: opt Option<AtomicOp>,
@@ -292,9 +292,9 @@ instructions! {
     /// GM rows into L1 fractals (A2): element (n, d) of matrix i lies at
     /// `i · dst_matrix + (d / C0) · dst_c0 · C0 + n · dst_row · C0 + d % C0`, where C0 elements are 32 bytes.
     CopyNdToNz ("copy_nd2nz") {
-        /// Where to, in L1.
+        /// Destination, in L1.
         dst: view View<S>,
-        /// Where from, in GM.
+        /// Source, in GM.
         src: view View<S>,
         /// Matrices, up to 4095.
         matrices: scalar S,
@@ -317,9 +317,9 @@ instructions! {
     /// Moves fractals of 512 bytes: fractal `start + src_stride · i` to fractal `(dst_gap + 1) · i`. From L1 to L0A or
     /// L0B, or from GM to L1, L0A or L0B.
     LoadData2d ("load_data_2d") {
-        /// Where to.
+        /// Destination.
         dst: view View<S>,
-        /// Where from.
+        /// Source.
         src: view View<S>,
         /// First fractal, up to 65535.
         start: zero S,
@@ -329,16 +329,16 @@ instructions! {
         src_stride: scalar S,
         /// Fractals left out between two in `dst`.
         dst_gap: zero S,
-        /// Whether the 16 × 16 elements of a fractal are transposed (16-bit types, L1 to L0).
+        /// True if the 16 × 16 elements of a fractal are transposed (16-bit types, L1 to L0).
         transpose: opt bool,
     }
 
     /// Moves square blocks of fractals, transposing them, from L1 to L0B (A2: also L0A). With 16-bit types a block is
     /// one fractal, with 32-bit types two.
     LoadDataTransposed ("load_data_transposed") {
-        /// Where to.
+        /// Destination.
         dst: view View<S>,
-        /// Where from.
+        /// Source.
         src: view View<S>,
         /// First block.
         start: zero S,
@@ -357,9 +357,9 @@ instructions! {
     ///
     /// Row m of the matrix is a position of the filter, column k is (channel block, filter row, filter column, channel).
     LoadData3d ("load_data_3d") {
-        /// Where to.
+        /// Destination.
         dst: view View<S>,
-        /// Where from: the image's beginning.
+        /// Source: the image's beginning.
         src: view View<S>,
         /// Height and width of the image, up to 32767.
         size: plain [u32; 2],
@@ -383,13 +383,13 @@ instructions! {
         pad: plain [u32; 4],
         /// Value of padding.
         pad_value: zero S,
-        /// Whether the tile is transposed.
+        /// True if the tile is transposed.
         transpose: opt bool,
     }
 
     /// Fills L1, L0A or L0B: `repeat` runs of `len` units of 32 bytes (L1) or 512 bytes (L0).
     InitConst ("init_const") {
-        /// What is filled.
+        /// Destination.
         dst: view View<S>,
         /// Number of runs, up to 32767.
         repeat: scalar S,
@@ -425,15 +425,15 @@ instructions! {
         init: scalar S,
         /// Handshake with `fixpipe`.
         unit_flag: opt UnitFlag,
-        /// Whether f32 is rounded to HF32, at twice the rate.
+        /// True if f32 is rounded to HF32, at twice the rate.
         hf32: opt bool,
     }
 
     /// Results out of L0C, to GM or L1 (A2), converted on the way.
     Fixpipe ("fixpipe") {
-        /// Where to.
+        /// Destination.
         dst: view View<S>,
-        /// Where from, in L0C.
+        /// Source, in L0C.
         src: view View<S>,
         /// Columns, up to 4095; of fractals a multiple of 16.
         n: scalar S,
@@ -447,7 +447,7 @@ instructions! {
         layout: plain Layout,
         /// Conversion.
         quant: plain Quant,
-        /// Whether negative results become 0.
+        /// True if negative results become 0.
         relu: opt bool,
         /// Handshake with `mmad`.
         unit_flag: opt UnitFlag,
@@ -457,9 +457,9 @@ instructions! {
 
     /// Results out of L0C to UB (310P), on the vector pipe: `blocks` runs of `len` fractals, converted to `dst`'s type.
     CopyL0c ("copy_l0c") {
-        /// Where to, in UB.
+        /// Destination, in UB.
         dst: view View<S>,
-        /// Where from, in L0C.
+        /// Source, in L0C.
         src: view View<S>,
         /// Number of runs, up to 4095.
         blocks: scalar S,
@@ -469,7 +469,7 @@ instructions! {
         src_gap: zero S,
         /// Units of 32 bytes left out between two runs in UB.
         dst_gap: zero S,
-        /// Whether negative results become 0.
+        /// True if negative results become 0.
         relu: opt bool,
     }
 
@@ -551,7 +551,7 @@ instructions! {
         dst: view View<S>,
         /// Operand.
         src: vector Vector<S>,
-        /// What is compared with.
+        /// The number that elements are compared with.
         scalar: scalar S,
         /// Comparison.
         cmp: plain Compare,
@@ -565,9 +565,9 @@ instructions! {
         dst: vector Vector<S>,
         /// Bits, as u8, in UB.
         mask: view View<S>,
-        /// Where the bit is 1.
+        /// Values for bits of 1.
         src0: vector Vector<S>,
-        /// Where the bit is 0.
+        /// Values for bits of 0.
         src1: vector Vector<S>,
         /// Elements.
         over: over Over<S>,
@@ -579,9 +579,9 @@ instructions! {
         dst: vector Vector<S>,
         /// Bits, as u8, in UB.
         mask: view View<S>,
-        /// Where the bit is 1.
+        /// Values for bits of 1.
         src: vector Vector<S>,
-        /// Where the bit is 0.
+        /// Value for bits of 0.
         scalar: scalar S,
         /// Elements.
         over: over Over<S>,
@@ -599,7 +599,7 @@ instructions! {
         repeat: scalar S,
         /// From the results of one repeat to those of the next: whole: results; block: 8 results; pair: 128 bytes.
         dst_repeat: plain u32,
-        /// What maxima and minima of whole repeats write.
+        /// Results that maxima and minima of whole repeats write.
         order: opt Option<Order>,
     }
 

@@ -40,7 +40,7 @@ impl<S> Instr<S> {
     }
 }
 
-/// What a reduction makes one value of.
+/// The unit that a reduction makes one value of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReductionKind {
     /// A repeat.
@@ -52,7 +52,7 @@ pub enum ReductionKind {
 }
 
 impl Reduction {
-    /// What it makes one value of.
+    /// The unit that it makes one value of.
     pub const fn kind(self) -> ReductionKind {
         match self {
             Reduction::WholeSum | Reduction::WholeMax | Reduction::WholeMin => ReductionKind::Whole,
@@ -73,7 +73,7 @@ impl<S> Reduce<S> {
 }
 
 impl GatherMask<Value> {
-    /// Whether the pattern picks element `i` of a repeat.
+    /// True if the pattern picks element `i` of a repeat.
     pub const fn picks(&self, i: u64) -> bool {
         match self.pattern {
             1 => i & 1 == 0,

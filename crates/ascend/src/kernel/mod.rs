@@ -87,17 +87,17 @@ pub struct Program {
 pub struct Param {
     /// A C identifier, unique among parameters, buffers and variables.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: ParamKind,
 }
 
-/// What a parameter is. In the binary interface pointers, addresses and integers take 8 bytes, floats 4, each aligned to
-/// its size.
+/// Kinds of parameters. In the binary interface pointers, addresses and integers take 8 bytes, floats 4, each aligned
+/// to its size.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ParamKind {
     /// A pointer to `len` elements in GM.
     Pointer {
-        /// What the kernel does there.
+        /// The kernel's access to it.
         access: Access,
         /// Type of the elements.
         elem: Elem,
@@ -105,7 +105,7 @@ pub enum ParamKind {
         len: u64,
         /// Elements behind them that may be touched: whole-block copies on chips without others reach there.
         slack: u64,
-        /// Whether reads and writes leave L2 alone (A2): for what is used once.
+        /// True if reads and writes leave L2 alone (A2): for data that is used once.
         streamed: bool,
     },
     /// `int64_t`
@@ -116,7 +116,7 @@ pub enum ParamKind {
     Sync,
 }
 
-/// What a kernel does with a pointer's memory.
+/// Access of a kernel to a pointer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Access {
     /// Reads.
@@ -138,7 +138,7 @@ pub struct Buffer {
     pub space: Space,
     /// Size in bytes.
     pub bytes: u64,
-    /// Where the address is wanted within 512 bytes, a multiple of 32: operands of one instruction whose phases differ
+    /// Offset of the address within 512 bytes, a multiple of 32: operands of one instruction whose phases differ
     /// by 256 meet in no bank. `None`: anywhere.
     pub phase: Option<u32>,
     /// Address; `None` until [`place`] has found one.
@@ -163,7 +163,7 @@ pub struct Source {
     pub origin: Origin,
 }
 
-/// What the cores of one kind do.
+/// The program of the cores of one kind.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Part {
     /// Kind of core.
@@ -175,7 +175,7 @@ pub struct Part {
 /// A statement.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Stmt {
-    /// What it does.
+    /// Its kind.
     pub kind: StmtKind,
     /// A comment for people; empty for none.
     pub note: String,
@@ -183,7 +183,7 @@ pub struct Stmt {
     pub source: SourceId,
 }
 
-/// What a statement does.
+/// Kinds of statements.
 #[derive(Clone, PartialEq, Debug)]
 pub enum StmtKind {
     /// Issues an instruction.
@@ -291,7 +291,7 @@ impl Program {
         self.sources.get((id.0 as usize).checked_sub(1)?)
     }
 
-    /// Whether cores of both kinds take part (A2).
+    /// True if cores of both kinds take part (A2).
     pub fn mixed(&self) -> bool {
         self.parts.len() > 1
     }

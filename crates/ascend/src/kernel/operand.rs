@@ -4,7 +4,7 @@ use super::scalar::{Real, Scalar, Value};
 use super::{BufferId, Elem, ParamId};
 use crate::words::words;
 
-/// What a view begins in.
+/// The buffer or pointer that a view begins in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum Base {
     /// A pointer parameter: GM.
@@ -47,7 +47,7 @@ pub enum Mask<S = Scalar> {
     Bits([u64; 2]),
 }
 
-/// How much of its operands a vector instruction covers.
+/// Part of its operands that a vector instruction covers.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Over<S = Scalar> {
     /// So many contiguous elements (counter mode); strides are 1 and 8.
@@ -62,7 +62,7 @@ pub enum Over<S = Scalar> {
 }
 
 words! {
-    /// What a write to GM does with what is there.
+    /// Combination of a write to GM with the old content.
     AtomicOp {
         /// Adds.
         Add = "add",
@@ -112,7 +112,7 @@ words! {
 }
 
 words! {
-    /// What reductions to a maximum or minimum write.
+    /// Results that reductions to a maximum or minimum write.
     Order {
         /// The value and behind it, in the same type's width, its index.
         ValueIndex = "value_index",

@@ -16,7 +16,7 @@ impl PartialEq for Real {
 
 impl Eq for Real {}
 
-/// What the scalar unit computes.
+/// Expressions of the scalar unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Scalar {
     /// A constant.
@@ -29,9 +29,9 @@ pub enum Scalar {
     Param(ParamId),
     /// A fact about the core.
     Core(CoreFact),
-    /// Of one operand.
+    /// A function of one operand.
     Unary(ScalarUnary, Box<Scalar>),
-    /// Of two operands of the same type.
+    /// A function of two operands of the same type.
     Binary(ScalarBinary, Box<Scalar>, Box<Scalar>),
 }
 
@@ -122,13 +122,13 @@ words! {
 }
 
 impl ScalarBinary {
-    /// Whether the result is 0 or 1.
+    /// True if the result is 0 or 1.
     pub const fn compares(self) -> bool {
         use ScalarBinary::{Eq, Ge, Gt, Le, Lt, Ne};
         matches!(self, Lt | Le | Gt | Ge | Eq | Ne)
     }
 
-    /// Whether it is defined for integers alone.
+    /// True if it is defined for integers alone.
     pub const fn integers_only(self) -> bool {
         use ScalarBinary::{And, Or, Rem, Shl, Shr, Xor};
         matches!(self, Rem | And | Or | Xor | Shl | Shr)
@@ -293,17 +293,17 @@ impl Scalar {
         self.binary(ScalarBinary::Max, other)
     }
 
-    /// Whether `self < other`.
+    /// 1 if `self < other`, else 0.
     pub fn lt(self, other: impl Into<Scalar>) -> Scalar {
         self.binary(ScalarBinary::Lt, other)
     }
 
-    /// Whether `self == other`.
+    /// 1 if `self == other`, else 0.
     pub fn eq(self, other: impl Into<Scalar>) -> Scalar {
         self.binary(ScalarBinary::Eq, other)
     }
 
-    /// Whether `self != other`.
+    /// 1 if `self != other`, else 0.
     pub fn ne(self, other: impl Into<Scalar>) -> Scalar {
         self.binary(ScalarBinary::Ne, other)
     }

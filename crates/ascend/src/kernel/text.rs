@@ -38,7 +38,7 @@ pub trait Show {
     /// The text.
     fn show(&self, program: &Program) -> String;
 
-    /// Whether this is the integer 0.
+    /// True if this is the integer 0.
     fn is_zero(&self) -> bool {
         false
     }

@@ -90,7 +90,7 @@ const RESERVED: &[&str] = &[
     "bt",
 ];
 
-/// Whether a word can be the name of a kernel, parameter, buffer or variable.
+/// True if a word can be the name of a kernel, parameter, buffer or variable.
 pub(crate) fn is_name(word: &str) -> bool {
     let letters = word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let first = word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());

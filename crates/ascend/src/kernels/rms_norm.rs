@@ -22,7 +22,7 @@ pub struct RmsNorm {
     pub rows: u64,
     /// Elements of a row, d.
     pub dim: u64,
-    /// What is added to the mean of squares.
+    /// Number added to the mean of squares.
     pub eps: f32,
 }
 

@@ -166,7 +166,7 @@ pub fn rms_norm_grad(arch: Arch, shape: &RmsNorm) -> Result<Program> {
                 }
                 _ => (dy_in.at(&place), x_in.at(&place)),
             };
-            // Where a row's `rstd` is.
+            // Place of a row's `rstd`.
             let stat = |row: Scalar| near.at(slot.clone() * NEAR + start.clone() % 8 + row);
             k.wait_flag(Pipe::Mte2, Pipe::S, slot.clone());
             tile.each(k, &members, |k, row, at| {

@@ -79,7 +79,7 @@ impl RowSums {
         let blocks = k.ub("block_sums", Elem::F32, (tile.len() / 8).next_multiple_of(64));
         let parts = k.ub("part_sums", Elem::F32, (tile.len() / 64).next_multiple_of(TALLEST * 8));
         let sums = k.ub("sums", Elem::F32, TALLEST);
-        // Where a row's parts are spread over a block, zeros stay between them.
+        // Zeros stay between a row's parts where these are spread over a block.
         k.duplicate(parts.at(0), 0.0, Over::count(parts.len));
         RowSums { tile, blocks, parts, sums }
     }

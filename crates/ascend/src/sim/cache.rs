@@ -72,7 +72,7 @@ impl Caches {
         }
     }
 
-    /// Whether a core ends with lines that it has not written back; forgets its lines.
+    /// Refuses lines that a core has not written back at its end; forgets its lines.
     pub fn end(&mut self, core: usize) -> Result<(), Fault> {
         let mut dirty = false;
         for holders in self.lines.values_mut() {

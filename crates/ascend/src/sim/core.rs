@@ -23,13 +23,13 @@ struct Task<'a> {
 /// State of a flag.
 #[derive(Default)]
 struct FlagState {
-    /// What was done when it was set; `None` while it is not.
+    /// Work that was done when it was set; `None` while it is not.
     set: Option<Clock>,
     /// When it was last waited for, on the pipe that waits.
     waited: u32,
 }
 
-/// What all cores share.
+/// State that all cores share.
 pub struct World<'x, 'm> {
     /// The program.
     pub program: &'x Program,
@@ -43,9 +43,9 @@ pub struct World<'x, 'm> {
     pub caches: Caches,
     /// Flags between cores: by mode, number, waiting core and setting core, what was done at each.
     pub cross: HashMap<(u32, i64, usize, usize), VecDeque<Clock>>,
-    /// Whether everything is checked.
+    /// True if everything is checked.
     pub checked: bool,
-    /// What was found that does not end the run.
+    /// Findings that do not end the run.
     pub findings: Vec<Finding>,
     /// Instructions so far.
     pub instructions: u64,
@@ -66,7 +66,7 @@ pub struct Peers {
     pub other: Vec<usize>,
 }
 
-/// Where the scalar unit stands.
+/// States of the scalar unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// It goes on.
@@ -91,7 +91,7 @@ pub struct Core<'a> {
     set: [[u64; Pipe::ALL.len()]; Pipe::ALL.len()],
     /// The instruction at which the scalar unit stands.
     held: Option<Issued<'a>>,
-    /// Where it stands.
+    /// State of the scalar unit.
     pub state: State,
     /// Order of its accesses.
     pub order: CoreOrder<'a>,
@@ -117,7 +117,7 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// What another block can use again.
+    /// Parts that another block can use again.
     pub fn into_parts(self) -> (CoreOrder<'a>, Local) {
         (self.order, self.local)
     }
@@ -126,7 +126,7 @@ impl<'a> Core<'a> {
         self.order.core()
     }
 
-    /// Whether all is done.
+    /// True if all is done.
     pub fn done(&self) -> bool {
         self.state == State::Ended && self.idle()
     }
@@ -211,7 +211,7 @@ impl<'a> Core<'a> {
         false
     }
 
-    /// What a meeting of all cores needs of this one.
+    /// This core's part in a meeting of all cores.
     fn arrive(&mut self, world: &mut World, issued: &Issued<'a>) -> Result<(), Box<Finding>> {
         let Instr::SyncSoft(x) = &*issued.instr else { return Ok(()) };
         let fail = |core: &Self, rule, message: String| {
@@ -265,7 +265,7 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Whether a pipe could do its next instruction now.
+    /// True if a pipe could do its next instruction now.
     pub fn ready(&self, world: &World, pipe: Pipe) -> bool {
         self.queues[pipe as usize].front().is_some_and(|task| self.can(world, &task.issued.instr))
     }
@@ -520,7 +520,7 @@ impl<'a> Core<'a> {
         Ok(())
     }
 
-    /// What is wrong with a core that is done: flags that are left.
+    /// Violations of a core that is done: flags that are left.
     ///
     /// # Errors
     /// `Flag`, or `Hazard` for scalars that GM does not have.

@@ -7,14 +7,14 @@ use crate::kernel::{
 };
 use std::borrow::Cow;
 
-/// What a core knows of itself.
+/// A core's place among others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// What `block` is.
+    /// Value of `block`.
     pub block: u32,
-    /// What `blocks` is.
+    /// Value of `blocks`.
     pub blocks: u32,
-    /// What `sub_block` is.
+    /// Value of `sub_block`.
     pub sub_block: u32,
 }
 

@@ -73,7 +73,7 @@ pub struct Global<'m> {
     pub regions: Vec<Region<'m>>,
     /// For each byte of each piece 1 if it has been written; empty in fast runs.
     pub defined: Vec<Vec<u8>>,
-    /// Where each parameter begins; 0 for scalars.
+    /// Address of each parameter; 0 for scalars.
     pub params: Vec<u64>,
     /// Pieces and byte ranges in them that instructions have written, in order; `None` where nobody asks.
     pub written: Option<Vec<(usize, Range<usize>)>>,
@@ -184,7 +184,7 @@ enum Memory {
     Local(usize),
 }
 
-/// What one instruction reaches: a core's memories and GM.
+/// Memory that one instruction reaches: a core's memories and GM.
 pub struct Reach<'x, 'm> {
     /// The program.
     pub program: &'x Program,
@@ -194,7 +194,7 @@ pub struct Reach<'x, 'm> {
     pub global: &'x mut Global<'m>,
     /// Places of the program's parameters and buffers.
     pub spots: &'x Spots,
-    /// Whether bytes that nothing has written are followed.
+    /// True if bytes that nothing has written are followed.
     pub checked: bool,
 }
 
@@ -283,7 +283,7 @@ impl Reach<'_, '_> {
         })
     }
 
-    /// Whether bytes are written, each; `None` in fast runs.
+    /// Marks of the bytes that are written; `None` in fast runs.
     pub fn defined(&self, base: Base, byte: i64, len: usize) -> Option<&[u8]> {
         if !self.checked {
             return None;

@@ -37,27 +37,27 @@ pub enum Arg {
     Float(f32),
 }
 
-/// How a kernel is run.
+/// Modes of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// With every check. Seed 0 runs pipes and blocks in the order of the program; others run them in orders of their
     /// own, as far as flags allow.
     Checked {
-        /// Of the order.
+        /// Seed of the order.
         seed: u64,
     },
     /// Without checks. To the same bits for programs that have no finding.
     Fast,
 }
 
-/// What a run took.
+/// Counts of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Instructions of all cores.
     pub instructions: u64,
 }
 
-/// What went wrong in an instruction, before it is known which one.
+/// A fault of an instruction, before it is known which one.
 #[derive(Debug)]
 pub struct Fault {
     rule: Rule,

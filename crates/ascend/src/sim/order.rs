@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 const PIPES: usize = Pipe::ALL.len();
 
-/// What is known to be done: of each pipe of the own core, and of the others.
+/// Work that is known to be done: of each pipe of the own core, and of the others.
 #[derive(Clone, Default)]
 pub struct Clock {
     own: [u32; PIPES],
@@ -109,7 +109,7 @@ pub struct GlobalOrder {
     readers: HashMap<u64, Vec<Agent>>,
     /// For each parameter, whether someone writes what it points to.
     tracked: Vec<bool>,
-    /// Where each parameter begins.
+    /// Address of each parameter.
     params: Vec<u64>,
 }
 
@@ -148,7 +148,7 @@ impl<'a> CoreOrder<'a> {
         self.core
     }
 
-    /// What the scalar unit knows: goes along with what it issues.
+    /// Work that the scalar unit knows to be done: goes along with the instructions that it issues.
     pub fn issue_clock(&self) -> Clock {
         self.clocks[Pipe::S as usize].clone()
     }
@@ -177,7 +177,7 @@ impl<'a> CoreOrder<'a> {
         }
     }
 
-    /// What is done when a flag is set now by a pipe.
+    /// Work that is done when a pipe sets a flag now.
     pub fn message(&self, pipe: Pipe) -> Clock {
         let mut clock = self.clocks[pipe as usize].clone();
         clock.own[pipe as usize] = self.times[pipe as usize];
@@ -194,12 +194,12 @@ impl<'a> CoreOrder<'a> {
         self.clocks[pipe as usize].join_core(message, core, cores);
     }
 
-    /// How many instructions a pipe has begun.
+    /// Number of instructions that a pipe has begun.
     pub const fn time(&self, pipe: Pipe) -> u32 {
         self.times[pipe as usize]
     }
 
-    /// Whether `pipe` knows that `other` has done so many.
+    /// True if `pipe` knows that `other` has done so many.
     pub const fn knows(&self, pipe: Pipe, other: Pipe, time: u32) -> bool {
         self.clocks[pipe as usize].own[other as usize] >= time
     }

@@ -198,7 +198,7 @@ impl Reach<'_, '_> {
         }
         for (i, &(base, at)) in dst.iter().enumerate() {
             for j in 0..columns {
-                // Of 32-bit types, results 2c and 2c + 1 are the halves of column c.
+                // For 32-bit types, results 2c and 2c + 1 are the halves of column c.
                 let (column, row) = if size == 4 { (i / 2, i % 2 * columns + j) } else { (i, j) };
                 let Some((bytes, defined)) = rows.get(row) else { continue };
                 let from = column * size..(column + 1) * size;

@@ -22,7 +22,7 @@ pub struct Launch<'a> {
     pub blocks: u32,
     /// Arguments, one for each parameter.
     pub args: &'a [Arg],
-    /// How it is run.
+    /// Mode of the run.
     pub mode: Mode,
     /// Steps that each core's scalar unit may take before a loop is taken for endless.
     pub fuel: u64,
@@ -494,7 +494,7 @@ impl<'a> Run<'a, '_> {
     fn turn(&mut self, core: &mut Core<'a>) -> Result<bool, Box<Finding>> {
         let mut moved = false;
         loop {
-            // How far the scalar unit runs ahead of its pipes.
+            // Statements that the scalar unit runs ahead of its pipes.
             let ahead = if self.seed == 0 { 1 } else { 1 + self.below(8) };
             let mut stepped = false;
             for _ in 0..ahead {

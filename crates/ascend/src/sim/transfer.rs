@@ -138,7 +138,7 @@ impl Reach<'_, '_> {
         Ok(())
     }
 
-    /// What becomes part of a tensor has been written; behind its end, in the slack, anything may stand.
+    /// Content that becomes part of a tensor has been written; behind its end, in the slack, anything may stand.
     fn output_is_defined(&self, from: (Base, i64), to: (Base, i64), len: usize) -> Done {
         let Base::Param(p) = to.0 else { return Ok(()) };
         let Some(ParamKind::Pointer { elem, len: elements, access, .. }) =

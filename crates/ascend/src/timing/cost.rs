@@ -16,7 +16,7 @@ use crate::kernel::{
 /// Cycles of an instruction beside its repeats.
 const VECTOR_HEAD: u64 = 22;
 
-/// How long an instruction keeps its pipe.
+/// Time for which an instruction keeps its pipe.
 pub enum Cost {
     /// So many cycles; its results are there `tail` cycles later.
     Fixed {
@@ -37,16 +37,16 @@ pub struct Transfer {
     pub write: bool,
     /// Leaves L2 alone.
     pub streamed: bool,
-    /// What the other end is.
+    /// The other end.
     pub port: Port,
 }
 
 /// Bytes a cycle of a core's way to GM.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Port {
-    /// Of what L2 holds.
+    /// Bytes a cycle of lines that L2 holds.
     pub hit: f64,
-    /// Of what it does not hold.
+    /// Bytes a cycle of lines that it does not hold.
     pub miss: f64,
     /// Bytes that the first buffer takes, and how many a cycle.
     pub burst: (f64, f64),

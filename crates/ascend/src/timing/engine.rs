@@ -83,7 +83,7 @@ struct Lane {
     transfer: Option<(f64, f64, f64)>,
 }
 
-/// What the scalar unit waits for.
+/// Events that the scalar unit waits for.
 #[derive(PartialEq)]
 enum Held {
     No,
@@ -110,7 +110,7 @@ struct Core<'p> {
     scalar: f64,
     blocks: VecDeque<i64>,
     ended: f64,
-    /// What the scalar unit has come to, at `time`.
+    /// The next instruction that the scalar unit issues, at `time`.
     ready: Option<Option<Box<Issued<'p>>>>,
     /// An instruction that waits for room.
     pending: Option<(usize, Queued)>,

@@ -13,7 +13,7 @@ const NONE: u32 = u32::MAX;
 /// L2: the least recently used line is replaced.
 #[derive(Debug)]
 pub struct L2 {
-    /// Of each line of GM: its neighbours in the order of use, newest first; itself where it is not held.
+    /// For each line of GM its neighbours in the order of use, newest first; itself where it is not held.
     newer: Vec<u32>,
     older: Vec<u32>,
     held: Vec<bool>,

@@ -57,7 +57,7 @@ pub struct Timing {
     pub pipes: [f64; 7],
     /// Bytes over the interface of HBM, and bytes moved by all copies from and to GM.
     pub bytes: [f64; 2],
-    /// Whether the model is calibrated for the chip.
+    /// True if the model is calibrated for the chip.
     pub calibrated: bool,
 }
 
@@ -140,7 +140,7 @@ fn predict_blocks(
     })
 }
 
-/// Whether a pipe belongs to cube cores.
+/// True if a pipe belongs to cube cores.
 fn cube(pipe: usize) -> bool {
     [Pipe::M, Pipe::Mte1, Pipe::Fix].iter().any(|p| *p as usize == pipe)
 }
@@ -151,7 +151,7 @@ impl Timing {
         self.pipes[pipe as usize]
     }
 
-    /// How far the figures can be trusted, for wherever they are printed.
+    /// A remark on how far the figures can be trusted, to be printed beside them.
     pub fn label(&self) -> &'static str {
         match self.calibrated {
             true => "predicted by the timing model, not measured on hardware",

@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::marker::PhantomData;
 
-/// How indices are distributed over the rows of the table.
+/// Distribution of indices over the rows of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
@@ -43,7 +43,7 @@ pub struct Problem {
     pub dtype: DType,
     /// Distribution of the indices.
     pub indices: Distribution,
-    /// How positions are brought together by row.
+    /// Method that groups positions by row.
     #[serde(serialize_with = "method")]
     pub method: Method,
     /// Shards of the rung that computes the table in pieces.
@@ -61,7 +61,7 @@ fn method<S: serde::Serializer>(method: &Method, s: S) -> Result<S::Ok, S::Error
 /// One way to compute it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rung {
-    /// What it does.
+    /// Its name.
     pub name: &'static str,
     /// Time, traffic and share of the machine's limit. The bytes are those that no way could avoid: the rows
     /// of gradient that are added and the indices, read once, and the result, written once.

@@ -14,7 +14,7 @@ use crate::cpu::limits::Limits;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// How often to run what is measured.
+/// Repetitions of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repetitions {
     /// Runs before the measured ones, for memory to be touched and clocks to settle.
@@ -108,7 +108,7 @@ pub struct Rated {
     pub gflops: f64,
     /// Bytes a second, in 10⁹.
     pub gbs: f64,
-    /// What limits it.
+    /// Its bottleneck.
     pub bound: Bottleneck,
     /// The time at that limit over the time measured: 1 cannot be beaten.
     pub share: f64,

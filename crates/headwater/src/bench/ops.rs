@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// What is run.
+/// The work that is measured.
 enum Work {
     /// An operator on the case's inputs, which are of f64 and lowered.
     Operator(&'static OpDef, Case),
@@ -25,7 +25,7 @@ enum Work {
     Update(usize, bool),
 }
 
-/// What numbers of a dtype are computed in.
+/// The dtype in which numbers of a dtype are computed.
 fn wide(dtype: DType) -> DType {
     if dtype == DType::F64 { dtype } else { DType::F32 }
 }
@@ -37,7 +37,7 @@ pub struct Entry {
     /// Shapes, as people say them.
     pub shape: &'static str,
     work: Work,
-    /// Whether gradients are measured as well.
+    /// True if gradients are measured as well.
     gradients: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct Row {
     pub dtype: String,
     /// `forward`, or `forward+backward`.
     pub direction: &'static str,
-    /// Whether any part ran through the slow reference.
+    /// True if any part ran through the slow reference.
     pub reference: bool,
     /// Time, rates and share of the limit. Bytes count every operand once in each direction.
     #[serde(flatten)]
@@ -203,12 +203,12 @@ pub fn table() -> Vec<Entry> {
 }
 
 impl Entry {
-    /// What a filter looks in.
+    /// The text that a filter searches.
     pub fn label(&self) -> String {
         format!("{} {}", self.family, self.shape)
     }
 
-    /// Whether the work is products of operands.
+    /// True if the work is products of operands.
     fn product(&self) -> bool {
         ["matmul", "linear", "convolution", "attention"].contains(&self.family)
     }
@@ -237,7 +237,7 @@ impl Entry {
                 dtype: dtype.to_string(),
                 direction,
                 reference: runner.reference,
-                // What is no product is computed in f32.
+                // Operators that are no product compute in f32.
                 rated: Rated::new(
                     times,
                     if self.product() { dtype } else { wide(dtype) },
@@ -297,7 +297,7 @@ impl Entry {
         let given: Vec<ValueId> = inputs.iter().copied().flatten().collect();
         let mut bytes = size(&b, &given) + size(&b, &outputs[..1]);
         if matches!(op.name, "embedding" | "gather") {
-            // Of the table no more is read than is written.
+            // No more of the table is read than is written.
             let (table, read) = (size(&b, &given[..1]), size(&b, &outputs[..1]));
             bytes -= table - table.min(read);
         }

@@ -28,14 +28,14 @@ use std::time::Instant;
 /// its largest.
 const F16_SCALE: f64 = 1024.0;
 
-/// What to measure.
+/// Settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct StepSettings {
     /// Sizes of symbolic dimensions.
     pub dims: Dims,
     /// Samples in a batch, if not as exported.
     pub batch: Option<usize>,
-    /// What runs in which precision.
+    /// Precision of operators.
     pub precision: PrecisionSettings,
     /// True if the backward pass recomputes what is cheap.
     pub recompute: bool,
@@ -51,7 +51,7 @@ pub struct StepSettings {
     pub lr: f64,
     /// Limit of the gradients' norm.
     pub clip: f64,
-    /// How often to run.
+    /// Repetitions.
     pub repetitions: Repetitions,
     /// Steps whose parts are timed.
     pub traced: usize,
@@ -86,7 +86,7 @@ pub struct Start {
 /// A part of a step: how long, how much, how near to the limit.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Part {
-    /// What it is: an operator, a module, a phase.
+    /// Name of the part: an operator, a module, a phase.
     pub name: String,
     /// Steps of the plans that belong to it.
     pub count: usize,
@@ -151,7 +151,7 @@ pub struct Report {
     pub precision: String,
     /// True if the backward pass recomputed what is cheap.
     pub recompute: bool,
-    /// What was fed.
+    /// Inputs: name and type.
     pub inputs: Vec<(String, String)>,
     /// Elements of the parameters trained.
     pub parameters: usize,
@@ -494,7 +494,7 @@ pub fn traced(plan: &Plan, step: &Step, seconds: f64, limits: Option<&Limits>) -
     }
 }
 
-/// What part of a training step it is. Attention is apart, for not all of it is multiply-adds.
+/// The kind of work in a training step. Attention is apart, for not all of it is multiply-adds.
 fn kind(t: &Traced) -> &'static str {
     match t.product {
         true if t.op.starts_with("attention") => "attention",

@@ -34,7 +34,7 @@ pub struct Amp {
 const AUTO: &str = "auto";
 
 impl Amp {
-    /// Whether the precision of each node is to be chosen by measuring.
+    /// True if the precision of each node is to be chosen by measuring.
     pub fn is_auto(&self) -> bool {
         self.level.as_deref() == Some(AUTO)
     }
@@ -48,7 +48,7 @@ impl Amp {
                 let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
                 *c = toml::from_str(&text).with_context(|| format!("{file} is no policy file"))?;
             }
-            // What is chosen by measuring is chosen later; it is a form of O1.
+            // The choice by measuring comes later; it is a form of O1.
             Some(AUTO) => c.level = Level::O1,
             Some(level) => c.level = level.parse().map_err(wrong)?,
         }

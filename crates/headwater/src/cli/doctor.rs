@@ -46,7 +46,7 @@ pub struct Args {
     memory: Memory,
 }
 
-/// What was found.
+/// Findings, as `--json` prints them.
 #[derive(Serialize)]
 struct Findings {
     #[serde(flatten)]

@@ -184,7 +184,7 @@ enum Command {
     Bench(bench::Args),
 }
 
-/// How a command ended, for its exit status; errors are beside this.
+/// End of a command, for its exit status; errors are apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// All of it was done.
@@ -226,7 +226,7 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// What a command leaves behind: its JSON, and how it ended.
+/// Result of a command: its JSON, and its end.
 pub(crate) struct Outcome {
     json: serde_json::Value,
     status: Status,
@@ -238,7 +238,7 @@ impl Outcome {
     }
 }
 
-/// How a command talks while it runs: to people, or not at all when JSON is wanted.
+/// Output of a command while it runs: lines for people, or none when JSON is wanted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printer {
     json: bool,

@@ -101,21 +101,21 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
     Outcome::of(&report, true)
 }
 
-/// Where the operator ran.
+/// Name of the device that ran the operator.
 fn ran_on(args: &Args, device: &dyn Device) -> String {
     if args.oracle { "oracle".into() } else { device.name().into() }
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Report {
     /// ATen target.
     operator: String,
-    /// Where it ran.
+    /// Device that ran it.
     device: String,
     /// Steps for which the device has no kernel, with the reason: they ran on the host, through the reference.
     host: Vec<String>,
-    /// What was written, by name.
+    /// Tensors that were written, by name.
     tensors: Vec<Written>,
 }
 
@@ -318,7 +318,7 @@ fn on_host(device: &dyn Device, graph: Graph) -> Result<Vec<String>> {
 /// Refuses a tensor that this machine has no memory for: 8 bytes an element, as tensors of this command have.
 fn affordable(ty: &TensorType) -> Result<()> {
     let need = ty.shape.checked_numel().and_then(|n| n.checked_mul(8)).unwrap_or(usize::MAX);
-    // Where the system does not say what it has, what no machine has.
+    // More than any machine has, if the system does not say what it has.
     let have = Machine::detect().available.unwrap_or(1 << 40);
     if need > have {
         bail!("a tensor {ty} takes {need} bytes here, this machine has {have} left");

@@ -22,7 +22,7 @@ pub(crate) struct Progress {
 /// Weight of a new loss in the mean shown.
 const FRESH: f64 = 0.1;
 
-/// How often a step is told where no bar is drawn.
+/// Interval between lines where no bar is drawn.
 const NOW_AND_THEN: Duration = Duration::from_secs(10);
 
 impl Progress {

@@ -66,7 +66,7 @@ pub(crate) fn status() -> u8 {
     u8::try_from(BASE + signal).unwrap_or(u8::MAX)
 }
 
-/// Whether a signal is ignored by this process, as it was started. Linux says so in `/proc`; where nobody
+/// True if a signal is ignored by this process, as it was started. Linux says so in `/proc`; where nobody
 /// does, it is not.
 #[cfg(unix)]
 fn ignored(signal: i32) -> bool {

@@ -65,7 +65,7 @@ impl Kernel {
 /// Kernels for several shapes.
 #[derive(Clone, Debug, Default)]
 pub struct Variants {
-    /// Those that are there.
+    /// Variants that were built.
     pub built: Vec<Variant>,
     /// Dtypes that the chip has no kernel for, by dtype and shape, with the reason.
     pub refused: BTreeMap<String, String>,
@@ -110,7 +110,7 @@ impl Operator {
         }
     }
 
-    /// Those sizes in words.
+    /// Sizes of a shape in words.
     pub const fn meaning(self) -> &'static str {
         match self {
             Operator::Add => "elements",

@@ -15,7 +15,7 @@ use std::fmt::Write;
 /// Operands of a kernel that the extension's table has room for.
 const OPERANDS: usize = 6;
 
-/// What a project is made of.
+/// Parts of a project.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Project<'a> {
     /// The operator.
@@ -24,7 +24,7 @@ pub(super) struct Project<'a> {
     pub chip: &'a Chip,
     /// Shapes as they were asked for.
     pub shapes: &'a [Vec<u64>],
-    /// What RMS norm adds to the mean of squares.
+    /// Number that RMS norm adds to the mean of squares.
     pub eps: f32,
     /// The kernels.
     pub variants: &'a Variants,

@@ -1,4 +1,5 @@
-//! Whether a recorded curve and a run train the same thing: two curves can only agree if they do.
+//! Settings of a recorded curve and of a run, compared: two curves can only agree if both train the same
+//! thing.
 
 use crate::core::pass::precision::Level;
 use crate::curve::recorded_training;

@@ -90,7 +90,7 @@ impl Folder {
     }
 }
 
-/// True of a file that a process which was killed left while it wrote one of [`FILES`]: `.report.html.77.tmp`.
+/// True for a file that a process which was killed left while it wrote one of [`FILES`]: `.report.html.77.tmp`.
 fn leftover(name: &str) -> bool {
     let inner = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp"));
     inner.is_some_and(|inner| {

@@ -87,7 +87,7 @@ impl Job {
         })
     }
 
-    /// Whether the job names samples to train on.
+    /// True if the job names samples to train on.
     pub fn trains(&self) -> bool {
         !self.train.data.train.as_os_str().is_empty()
     }

@@ -8,7 +8,7 @@ use crate::runtime::score::{Metric, Scores};
 use crate::runtime::trainer::Summary;
 use anyhow::Result;
 
-/// How much higher the loss may be, relative, where there is no accuracy to judge by.
+/// Largest relative increase of the loss, where there is no accuracy to judge by.
 const LOSS_LIMIT: f64 = 0.01;
 
 /// Medians of steps that differ by less are equal: runs of the same program differ by some percent.
@@ -139,7 +139,7 @@ struct Judged {
     text: String,
 }
 
-/// Whether the second run is worse than the first by more than chance: runs that differ in rounding alone
+/// Judges whether the second run is worse than the first by more than chance: runs that differ in rounding alone
 /// part ways as runs of different seeds do.
 fn judge(plain: &Side, mixed: &Side) -> Judged {
     let both = |of: &dyn Fn(&Scores) -> Option<f64>| {

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// What a step found: its verdict, a sentence, details.
+/// Result of a step: its verdict, a sentence, details.
 pub(crate) struct Found {
     verdict: Verdict,
     summary: String,

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-/// What a new job is made from.
+/// Files that a new job is made from.
 #[derive(Clone, Debug, Default)]
 pub struct New {
     /// The exported model.
@@ -34,7 +34,7 @@ pub struct New {
 pub struct Written {
     /// The file.
     pub path: PathBuf,
-    /// Where its settings come from, and what is missing for more.
+    /// Sources of its settings, and parts that are missing for more.
     pub notes: Vec<String>,
 }
 
@@ -239,7 +239,7 @@ fn names(model: &Model, data: &Dataset, named: &mut BTreeMap<String, String>) ->
     Ok(())
 }
 
-/// Whether samples of this type could be an input's: dtype of the same kind, same rank, same fixed sizes.
+/// True if samples of this type could be an input's: dtype of the same kind, same rank, same fixed sizes.
 fn fits(input: &SymbolicInput, ty: &TensorType) -> bool {
     let size = |(e, n): (&Expr, &usize)| !matches!(e, Expr::Number(k) if k.int() != Some(*n as i64));
     input.dtype.is_float() == ty.dtype.is_float()

@@ -207,7 +207,7 @@ pub(super) fn forward(_: &Job, opened: Opened, device: &dyn Device) -> Result<(C
     Ok((Checked { opened, reports }, found))
 }
 
-/// What differs, by how much and where.
+/// A difference in words: value, size and place.
 fn differs(r: &CheckReport, c: &Compared) -> String {
     let kind = format!("{:?}", c.kind).to_lowercase();
     let (error, bound) = (text::error(c.error), text::error(c.bound));

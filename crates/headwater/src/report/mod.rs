@@ -1,4 +1,4 @@
-//! What a command found, as plain data: printed as tables for people, as JSON for machines, as one HTML page
+//! Findings of a command, as plain data: printed as tables for people, as JSON for machines, as one HTML page
 //! to keep.
 
 pub mod chart;
@@ -12,7 +12,7 @@ pub mod text;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// How a step ended.
+/// End of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -39,7 +39,7 @@ impl Verdict {
 /// A table; the first row of `rows` is data, not the head.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// Column heads. A head that starts with `>` marks a right-aligned column.
     pub columns: Vec<String>,
@@ -81,7 +81,7 @@ pub struct Series {
 /// A chart of lines over a common x axis.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chart {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// Label of the x axis.
     pub x: String,
@@ -89,7 +89,7 @@ pub struct Chart {
     pub y: String,
     /// The lines; the first is drawn on top.
     pub series: Vec<Series>,
-    /// Whether the area below the lines is filled.
+    /// True if the area below the lines is filled.
     pub filled: bool,
     /// A logarithmic y axis is offered too, if all numbers are positive.
     pub log: bool,
@@ -130,7 +130,7 @@ impl Chart {
 /// Shares of a whole, as bars.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bars {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// Unit of the values.
     pub unit: String,
@@ -157,7 +157,7 @@ pub struct Section {
     pub key: &'static str,
     /// Name of the step.
     pub title: String,
-    /// How it ended.
+    /// Its verdict.
     pub verdict: Verdict,
     /// The findings in a sentence or two.
     pub summary: String,
@@ -212,7 +212,7 @@ impl Report {
         })
     }
 
-    /// Whether no step failed.
+    /// True if no step failed.
     pub fn passed(&self) -> bool {
         self.sections.iter().all(|s| s.verdict != Verdict::Fail)
     }

@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What a run ended with.
+/// End of a run.
 pub struct Run {
     pub losses: Vec<f64>,
-    /// Whether each step was applied. Not every test asks.
+    /// True for each step that was applied. Not every test asks.
     #[allow(dead_code)]
     pub applied: Vec<bool>,
     /// Names and bytes of parameters.
@@ -28,7 +28,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether the losses have the same bits.
+    /// True if the losses have the same bits.
     pub fn same_losses(&self, other: &Run) -> bool {
         let bits = |r: &Run| r.losses.iter().map(|l| l.to_bits()).collect::<Vec<_>>();
         bits(self) == bits(other)

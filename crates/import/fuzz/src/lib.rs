@@ -1,4 +1,4 @@
-//! What both fuzz targets do: open, bind, and take the graph as far as a compilation goes before it
+//! Steps that both fuzz targets share: open, bind, and take the graph as far as a compilation goes before it
 //! allocates.
 
 use headwater_core::Registry;

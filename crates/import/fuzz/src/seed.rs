@@ -28,7 +28,7 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-/// What the target `model` takes, of a real archive. Traces are left out: they are long and say nothing.
+/// The input of the target `model`, from a real archive. Traces are left out: they are long and say nothing.
 fn document(bytes: Vec<u8>) -> Value {
     let mut zip = zip::ZipArchive::new(Cursor::new(bytes)).expect("a golden is an archive");
     let mut read = |suffix: &str| -> Value {

@@ -2,7 +2,7 @@
 
 use headwater_core::{Class, DType, Tensor, TensorType};
 
-/// Whether every value of `from` is a value of `to`.
+/// True if every value of `from` is a value of `to`.
 pub(super) fn exact(from: DType, to: DType) -> bool {
     // Bits of the significand, or of the magnitude of an integer.
     let bits = |d: DType| match d {

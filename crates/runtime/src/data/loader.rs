@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 /// Batches that are ready before they are asked for.
 const AHEAD: usize = 2;
 
-/// How one input of the model is fed from a data set.
+/// Source of one input of the model in a data set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feed {
     /// Input of the model.

@@ -24,7 +24,7 @@ enum Content {
     Map { map: memmap2::Mmap, file: File, stamp: Stamp },
 }
 
-/// What changes when a file does.
+/// Properties that change when a file does.
 #[derive(Debug, PartialEq)]
 struct Stamp {
     bytes: u64,

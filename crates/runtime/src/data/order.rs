@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What happens to samples that do not fill the last batch of an epoch.
+/// Treatment of samples that do not fill the last batch of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LastBatch {

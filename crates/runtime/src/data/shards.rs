@@ -37,7 +37,7 @@ impl Shards {
     }
 }
 
-/// True of a pattern: the path's last part has a `*`, and nothing is called so.
+/// True for a pattern: the path's last part has a `*`, and nothing is called so.
 pub(super) fn is_pattern(path: &Path) -> bool {
     path.file_name().is_some_and(|n| n.to_string_lossy().contains('*')) && !path.exists()
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Number of the largest logits that count for the top-k accuracy, unless it is said.
 pub const TOP_K: usize = 5;
 
-/// What inputs are called that hold the truth.
+/// Names of inputs that hold labels.
 const LABELS: [&str; 5] = ["labels", "label", "targets", "target", "y"];
 
 /// Metrics that were measured. One that does not apply is absent.
@@ -39,7 +39,7 @@ pub struct Scores {
     /// Labels counted: samples, tokens or pixels, without those that are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<u64>,
-    /// Of tokens: `exp` of the mean negative log-likelihood.
+    /// Perplexity of tokens: `exp` of the mean negative log-likelihood.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity: Option<f64>,
     /// Means over the classes that occur as label or prediction.
@@ -48,7 +48,7 @@ pub struct Scores {
     /// Mean squared error, mean absolute error, and 1 − (residual over total sum of squares).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regression: Option<Regression>,
-    /// What could not be measured, and why.
+    /// Metrics that could not be measured, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -219,7 +219,8 @@ impl Scorer {
         match self.task {
             Some(Task::Classes { labels, count, tokens, .. }) => {
                 s.labels = Some(labels);
-                // Whether token t is predicted by the logits at t or at t − 1 is what reproduces the loss.
+                // Token t is predicted by the logits at t or at t − 1: the choice is the one that reproduces the
+                // loss.
                 let chosen = match tokens {
                     true => self.classes.iter().find(|c| c.fits()),
                     false => Some(&self.classes[0]),
@@ -259,7 +260,7 @@ impl Scorer {
     }
 }
 
-/// How an input with the truth fits an output after the loss.
+/// The kind of task, by the types of an input with labels and of an output after the loss.
 fn task(name: &str, ty: &TensorType, outputs: &[TensorType]) -> Option<Task> {
     let labels = name.to_string();
     let behind_loss = || outputs.iter().enumerate().skip(1).filter(|(_, o)| o.dtype.is_float());

@@ -91,7 +91,7 @@ impl LoadRung {
 pub struct Acl {
     /// The library of `acl…` functions.
     pub path: PathBuf,
-    /// What everything needs.
+    /// Functions that every use needs.
     pub base: Base,
     /// Texts of failures.
     pub messages: Option<Messages>,

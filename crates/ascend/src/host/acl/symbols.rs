@@ -41,7 +41,7 @@ macro_rules! functions {
 }
 
 functions! {
-    /// What everything needs; in every CANN since 7.0.
+    /// Functions that every use needs; in every CANN since 7.0.
     Base {
         fn aclInit(config: *const c_char) -> Status;
         fn aclFinalize() -> Status;

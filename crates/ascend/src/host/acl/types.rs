@@ -94,7 +94,7 @@ pub const LOAD_MAGIC: u32 = 2;
 pub struct LoadOptions {
     /// First of them.
     pub options: *mut LoadOption,
-    /// How many.
+    /// Number of them.
     pub count: usize,
 }
 
@@ -115,7 +115,7 @@ pub const LAUNCH_SCHEDULE: u32 = 1;
 pub struct LaunchConfig {
     /// First attribute.
     pub attributes: *mut LaunchAttribute,
-    /// How many.
+    /// Number of them.
     pub count: usize,
 }
 
@@ -128,7 +128,7 @@ pub struct RuntimeBinary {
     pub version: u32,
     /// The bytes, which must outlive the registration.
     pub data: *const c_void,
-    /// How many.
+    /// Their number.
     pub length: u64,
 }
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What a compiler says of its version; empty if it says nothing within ten seconds.
+/// A compiler's version as it prints it; empty if it prints none within ten seconds.
 pub(super) fn version(program: &Path) -> String {
     let Ok(folder) = TempDir::new() else { return String::new() };
     let arguments = ["--version".to_string()];

@@ -55,7 +55,7 @@ impl Unit {
     }
 }
 
-/// How units are compiled.
+/// Options of a compilation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// Folder of the cache.
@@ -64,9 +64,9 @@ pub struct Options {
     pub workers: usize,
     /// The longest that one may run.
     pub limit: Duration,
-    /// Whether the compiler adds synchronisation of its own.
+    /// True if the compiler adds synchronisation of its own.
     pub auto_sync: bool,
-    /// Whether the library is used where it is there.
+    /// True if the library is used where it is there.
     pub in_process: bool,
 }
 
@@ -105,13 +105,13 @@ enum Tool {
 pub struct Compiler {
     tool: Tool,
     arch: Arch,
-    /// What results depend on beside source and flags: versions.
+    /// Versions of the tools, on which results depend beside source and flags.
     identity: String,
     cache: Cache,
     options: Options,
 }
 
-/// What a compilation gave.
+/// Result of a compilation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Compiled {
     /// A binary for each unit, in their order.
@@ -120,7 +120,7 @@ pub struct Compiled {
     pub fresh: usize,
     /// Units that the cache had.
     pub cached: usize,
-    /// How long it took.
+    /// Its duration.
     pub time: Duration,
 }
 

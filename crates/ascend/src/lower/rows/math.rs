@@ -180,7 +180,7 @@ impl Unit {
             false => self.polynomial(a, &NDTR),
         };
         self.unary_to(Unary::Exp, t, t);
-        // Of Φ(-|x|), 1 - Φ(-|x|) and x times 2¹²⁷ the one in the middle: all of NaN are NaN.
+        // The middle one of Φ(-|x|), 1 - Φ(-|x|) and x times 2¹²⁷: for NaN all three are NaN.
         self.scaled_to(Scaled::Muls, a, x, f32::from_bits(0x7f00_0000));
         self.binary_to(Binary::Max, a, t, a);
         self.scaled_to(Scaled::Muls, t, t, -1.0f32);

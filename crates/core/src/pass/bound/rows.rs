@@ -69,7 +69,7 @@ pub(super) fn noisy(graph: &Graph, node: &Node, unit: f64, sum: f64) -> Option<N
     (!draws.is_empty()).then_some(Noisy { program: out, draws })
 }
 
-/// True of functions of floats that round.
+/// True for functions of floats that round.
 fn rounds(op: Unary) -> bool {
     use Unary::*;
     !matches!(op, Neg | Abs | Sign | Floor | Ceil | Trunc | Round | IsNan | IsInf | Not | Bits | FromBits)

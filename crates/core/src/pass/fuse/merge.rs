@@ -72,7 +72,7 @@ pub(in crate::pass) fn merge(
     {
         return None;
     }
-    // How what is handed over is read, and how it is made.
+    // Accesses of the consumer to handed-over values, and of the producer that makes them.
     let handed = |v: ValueId| producer.writes.iter().position(|&w| w == v);
     let hands = || {
         let reads = c.reads.iter().zip(&consumer.reads);
@@ -80,7 +80,7 @@ pub(in crate::pass) fn merge(
     };
     let (first, first_way, first_made) = hands().next()?;
     let size = |q: &RowProgram| q.rows() * q.cols();
-    // How each program's accesses translate to the common space.
+    // Translations of each program's accesses to the common space.
     let (outer, inner, p_map, c_map): (_, _, Option<Access>, Option<Access>);
     let same_space = p.outer == c.outer && p.inner == c.inner && hands().all(|(_, way, made)| way == made);
     if same_space {
@@ -167,14 +167,14 @@ pub(in crate::pass) fn beside(limits: &RowProgramLimits, first: &Group, second: 
     fits.then_some(out)
 }
 
-/// Whether an access of a program moves along every iteration dimension as over its own, in order.
+/// True if an access of a program moves along every iteration dimension as over its own, in order.
 fn is_identity(p: &RowProgram, a: &Access) -> bool {
     let sizes = || p.outer.iter().chain(&p.inner);
     a.0.iter().zip(sizes()).enumerate().all(|(d, (t, &n))| n == 1 || *t == Some((d, 1)))
         && a.0.len() == sizes().count()
 }
 
-/// Whether an access moves along every iteration dimension, each along a dimension of its own of the operand.
+/// True if an access moves along every iteration dimension, each along a dimension of its own of the operand.
 fn covers(p: &RowProgram, a: &Access, ty: &TensorType) -> bool {
     let mut seen = vec![false; ty.shape.rank()];
     a.0.iter().zip(p.outer.iter().chain(&p.inner)).all(|(t, &n)| match t {

@@ -74,7 +74,7 @@ struct Fuser<'a> {
     into: Vec<usize>,
     /// When a node runs: in whose place, at first its own, and as which of those that wait for that one.
     when: Vec<(usize, usize)>,
-    /// How many have been made to wait.
+    /// Number of nodes that have been made to wait.
     waited: usize,
     /// Nodes that use a value, ascending.
     users: Vec<Vec<usize>>,
@@ -144,9 +144,9 @@ impl<'a> Fuser<'a> {
         true
     }
 
-    /// What runs before node `n`, or waits for it, and must wait for it if the group at `p` runs only there:
-    /// those who use its results, and those who use theirs. `None` if `n` itself is among these, or if too
-    /// much would wait, or be held for it.
+    /// Nodes that run before node `n`, or wait for it, and must wait for it if the group at `p` runs only
+    /// there: those who use its results, and those who use theirs. `None` if `n` itself is among these, or if
+    /// too much would wait, or be held for it.
     fn waiting(&self, n: usize, p: usize) -> Option<Vec<usize>> {
         let mut waiting = Vec::new();
         let mut at = p;
@@ -196,7 +196,7 @@ impl<'a> Fuser<'a> {
         waiting.iter().all(|&u| self.operands(u).iter().all(held)).then_some(waiting)
     }
 
-    /// What the group or node at `n` reads.
+    /// Values that the group or node at `n` reads.
     fn operands(&self, n: usize) -> Vec<ValueId> {
         match &self.groups[n] {
             Slot::Group(group) => group.reads.clone(),
@@ -204,7 +204,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// What the group or node at `n` computes.
+    /// Values that the group or node at `n` computes.
     fn results(&self, n: usize) -> &[ValueId] {
         match &self.groups[n] {
             Slot::Group(group) => &group.writes,
@@ -224,7 +224,7 @@ impl<'a> Fuser<'a> {
         self.graph.nodes[n].phase.max(self.graph.nodes[self.when[n].0].phase)
     }
 
-    /// Where a node is computed now.
+    /// The place at which a node is computed now.
     fn place(&self, mut n: usize) -> usize {
         while self.into[n] != n {
             n = self.into[n];
@@ -237,7 +237,7 @@ impl<'a> Fuser<'a> {
 fn rebuild(mut graph: Graph, mut groups: Vec<Slot>, order: &[(usize, usize)]) -> Result<Graph> {
     let nodes = std::mem::take(&mut graph.nodes);
     for &(n, place) in order {
-        // What waits for another phase belongs to it.
+        // A node that waits for another phase belongs to it.
         let (node, phase) = (&nodes[n], nodes[n].phase.max(nodes[place].phase));
         let node = match std::mem::replace(&mut groups[n], Slot::Gone) {
             Slot::Gone => continue,

@@ -1,4 +1,4 @@
-//! What is rearranged before fusion, so that more fuses. *Exact*: the same operations on the same numbers in
+//! Rearrangements before fusion, so that more fuses. *Exact*: the same operations on the same numbers in
 //! the same order.
 
 use super::merge::reduces;
@@ -94,7 +94,7 @@ pub(super) fn sum_early(mut graph: Graph, limits: &RowProgramLimits) -> Result<G
     Ok(graph)
 }
 
-/// What such a sum sums, and the node that makes it if that is a program over the same rows.
+/// The operand of such a sum, and the node that makes it if that is a program over the same rows.
 fn summed(
     graph: &Graph,
     limits: &RowProgramLimits,

@@ -38,7 +38,7 @@ impl NchwTile {
         // With a single tap only the lines and columns it reads.
         let line_stride = if m.taps[1] == 1 { m.step[1] } else { 1 };
         let residues = if m.taps[2] == 1 { 1 } else { m.step[2] };
-        // What is taken with the last of an odd number of columns belongs to no other line.
+        // Columns taken with the last of an odd number belong to no other line.
         let whole = [blocks.columns, blocks.width].iter().all(|n| n.is_multiple_of(k_group));
         let behind = if whole { 0 } else { k_group - 1 };
         NchwTile {
@@ -76,7 +76,7 @@ impl NchwTile {
         self.blocks.each_line().map(|copy| at(copy) as isize).collect()
     }
 
-    /// What further taps and channels add to that: of each channel, tap by tap.
+    /// Offsets that further taps and channels add to that: of each channel, tap by tap.
     pub fn taps(&self) -> Vec<usize> {
         let m = &self.map;
         let mut starts = Vec::new();
@@ -123,7 +123,7 @@ impl NchwTile {
             let start = first(2, block.columns.start) + residue as isize;
             within(start, self.column_stride, self.columns, width)
         };
-        // Where all remainders have the same columns, as those of patches, a line is a matrix to be
+        // Lines whose remainders all have the same columns, as those of patches, are matrices to be
         // transposed, by whole vectors.
         let (left, columns, start) = ends(0);
         let transposed = self.k_group == panels.k_group

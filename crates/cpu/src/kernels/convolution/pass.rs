@@ -71,7 +71,7 @@ impl Pass {
         nest: Nest,
         patches: Option<Patchify>,
     ) -> Pass {
-        // Of patches columns are taken together, of others channels.
+        // Patches take columns together, others channels.
         let k_group = if patches.is_some() { 1 } else { shape.k_group };
         let (m, samples, k_groups) = (nest.map, c.batch, from.div_ceil(k_group));
         let phases: usize = nest.phases.iter().map(Vec::len).product();
@@ -84,7 +84,7 @@ impl Pass {
             // Nothing is held, as if there were a tap.
             Some(_) => Blocks::new(&IndexMap { taps: [1; 3], ..m }, samples, 1, POSITIONS / 2),
             None if pointwise => pointwise_blocks(&m, samples, k_groups),
-            // Of cells at least as many as a tile has rows.
+            // At least as many cells as a tile has rows.
             None if phases > 1 => Blocks::new(&m, samples, channels, (POSITIONS / phases).max(shape.mr)),
             None => Blocks::new(&m, samples, channels, POSITIONS),
         };
@@ -134,7 +134,7 @@ impl Pass {
         self.weight[0].min(self.weight[1])
     }
 
-    /// Whether weights are packed where they are used, panel by panel: all results are one block, which needs
+    /// True if weights are packed where they are used, panel by panel: all results are one block, which needs
     /// each once.
     pub fn at_once(&self) -> bool {
         self.blocks.count() == 1
@@ -161,7 +161,7 @@ impl Pass {
         (channels, (channels * self.k_group).min(self.from - i0 * self.k_group))
     }
 
-    /// Where a channel's results of a block begin in an image: of a block of outputs, or of cells where these
+    /// Offset of a channel's results of a block in an image: of a block of outputs, or of cells where these
     /// have one each.
     pub fn result(&self, job: &Job, image: usize, block: &Block, channel: usize) -> usize {
         let nest = &self.nest;
@@ -187,7 +187,7 @@ pub(super) fn index(channel: usize, size: [usize; 3], [z, y, x]: [usize; 3]) -> 
     ((channel * size[0] + z) * size[1] + y) * size[2] + x
 }
 
-/// What one task computes.
+/// The work of one task.
 pub(super) struct Job {
     pub group: usize,
     pub block: usize,

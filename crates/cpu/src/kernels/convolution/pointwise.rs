@@ -54,7 +54,7 @@ impl Pass {
         let (right, shared) = (round(self.k_groups() * columns), self.tasks() < FEW);
         let own = [
             if shared { 0 } else { right },
-            // Of the source's type, which is no wider.
+            // A piece of the source's type, which is no wider.
             self.depth() * self.k_group * columns,
             height * columns,
             height * T::kernels(tier).nr,

@@ -190,7 +190,7 @@ trait Halves: Copy {
 mod tests {
     use super::*;
 
-    /// Of so many elements, so far apart, nothing is lost and nothing else touched.
+    /// Strided copies of so many elements, so far apart, lose nothing and touch nothing else.
     fn check<T: Copy + PartialEq + std::fmt::Debug>(number: impl Fn(usize) -> T) {
         for stride in 1..4 {
             for n in (0..40_usize).chain([64, 67]) {

@@ -47,7 +47,7 @@ pub(super) struct WeightGradient {
     planes: NchwTile,
     /// Columns summed at a time.
     k_group: usize,
-    /// Where the inputs of the lines of a block begin in the planes, in columns taken at a time.
+    /// Offsets of the inputs of a block's lines in the planes, in columns taken at a time.
     lines: Vec<IndirectRun>,
     tap_groups: Vec<TapGroup>,
     /// Sequences of blocks that are summed apart.
@@ -527,7 +527,7 @@ impl WeightGradient {
     }
 }
 
-/// What one task sums: a part of the channels of a group over a sequence of blocks.
+/// The sum of one task: a part of the channels of a group over a sequence of blocks.
 struct Job {
     group: usize,
     sequence: usize,

@@ -95,7 +95,7 @@ impl Output {
             column(name, TensorType::new(DType::I32, [samples, length]), bytes)
         };
         let ids = &self.ids[..elements];
-        // True of a position that holds a token, and no padding.
+        // True for a position that holds a token, and no padding.
         let real = |at: usize| self.packed || at % length < self.sizes[at / length];
         let mut columns = vec![of("input_ids", &mut ids.iter().copied())];
         let mask = (0..elements).map(|at| real(at) as u8).collect();
