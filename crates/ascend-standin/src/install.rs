@@ -1,5 +1,5 @@
-//! Installations made of the stand-in: a folder as CANN's, in which every library is a copy of this crate's dynamic
-//! library without the functions that the version in question lacks.
+//! Installations made of the stand-in. Each is a folder as CANN's, in which every library is a copy of this crate's
+//! dynamic library, without the functions that the version in question lacks.
 //!
 //! Each copy is a library of its own to the dynamic linker, with its own state: tests in one process do not meet.
 

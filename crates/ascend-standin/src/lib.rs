@@ -1,5 +1,5 @@
-//! A stand-in for CANN's libraries and compilers: the same C interface over this machine's memory and threads, so that
-//! tests drive the host path of `headwater-ascend` through the dynamic linker as on a machine with an NPU.
+//! A stand-in for CANN's libraries and compilers: the same C interface over this machine's memory and threads. Tests
+//! drive the host path of `headwater-ascend` through the dynamic linker, as on a machine with an NPU.
 //!
 //! As a dynamic library it is put in the place of `libascendcl.so`, `libruntime.so` and `libacl_rtc.so` by
 //! [`install`], which also hides the functions that an older CANN lacks. `standin_…` functions ([`exports::control`])

@@ -1,5 +1,5 @@
-//! Every way to compile, as versions and chips have them: the same kernels come out, are found again in the cache, and
-//! what fails is named.
+//! Every way to compile, as versions and chips have them. The same kernels come out, are found again in the cache, and
+//! failures are named.
 
 mod common;
 

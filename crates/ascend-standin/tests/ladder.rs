@@ -1,4 +1,4 @@
-//! Every rung of loading and launching, as each version of CANN has them: kernels get the same arguments and give the
+//! Every way of loading and launching, as each version of CANN has them. Kernels get the same arguments and give the
 //! same results, and nothing is live at the end.
 
 mod common;

@@ -1,4 +1,4 @@
-//! Chips: what memory, cores and clocks each has. Plain data from published tables; costs of instructions are the
+//! Chips: memory, cores and clocks of each. Plain data from published tables; costs of instructions are the
 //! timing model's business.
 //!
 //! Sources: `sys_constants.h` and the platform stubs of asc-devkit (sizes, cores), the platform tables of pypto

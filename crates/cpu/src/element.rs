@@ -1,4 +1,4 @@
-//! Which Rust type holds the elements of which dtype, and how floats widen and narrow.
+//! Rust types of the elements of each dtype, with widening and narrowing of floats.
 
 use crate::math;
 pub use half::{bf16, f16};

@@ -1,4 +1,4 @@
-//! Which instructions this processor has. Detected once; `HEADWATER_TIER` forces a lower one.
+//! Instruction sets: those that this processor has. Detected once; `HEADWATER_TIER` forces a lower one.
 //!
 //! All tiers do the same operations in the same order: by the same Rust loops, compiled for different
 //! instruction sets (Rust never contracts or reorders floating point by itself) or written on their vectors,

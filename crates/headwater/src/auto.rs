@@ -1,5 +1,5 @@
-//! Adaptive precision: measures what low precision does to every node on real batches, and chooses the nodes
-//! that run in it so that loss and gradients stay within a budget, at the best predicted speed.
+//! Adaptive precision: measures the effect of low precision on every node, on real batches. It chooses the nodes that
+//! run low so that loss and gradients stay within a budget, at the best predicted speed.
 //!
 //! The measurement orders the nodes: by the error each adds alone (in its result, and in the loss to first
 //! order) over the time it saves. How many of them may run low is then found by bisection, each candidate set

@@ -1,4 +1,4 @@
-//! Comparison of an imported model with PyTorch's recorded truth: outputs, every gradient, every recorded
+//! Comparison of an imported model with PyTorch's recorded results: outputs, every gradient, every recorded
 //! intermediate.
 
 pub mod tables;

@@ -1,4 +1,4 @@
-//! A compilation that is watched: the text of what stages make, and a line about each.
+//! A compilation that is watched: the text after each stage, and a line about each.
 
 use crate::core::compile::{self, CompiledGraph, Form, Goal, Options, STAGES, Snapshot, Stage};
 use crate::core::pass::precision::Properties;

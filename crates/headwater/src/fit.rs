@@ -1,5 +1,5 @@
-//! Memory of a training step beside what a machine has, and what would need less: each way is planned, so that its
-//! figure is the one that a run would have.
+//! Memory of a training step beside that of a machine, and options that would need less. Each option is planned,
+//! so that its figure is the one that a run would have.
 
 use crate::core::pass::precision::Level;
 use crate::core::target::Target;

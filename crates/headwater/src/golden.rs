@@ -1,4 +1,4 @@
-//! Golden files: what PyTorch computed, as `tools/` records it (`goldens/README.md` has the format).
+//! Golden files: PyTorch's results, as `tools/` records them (`goldens/README.md` has the format).
 
 use crate::core::Tensor;
 use crate::runtime::TrainConfig;

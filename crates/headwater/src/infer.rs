@@ -1,4 +1,4 @@
-//! Runs a model forward over a data file, batch by batch: what `eval` and `predict` share.
+//! Forward runs of a model over a data file, batch by batch, for `eval` and `predict`.
 
 use crate::core::device::Device;
 use crate::core::graph::{InputRole, OutputRole};

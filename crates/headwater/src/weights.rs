@@ -1,5 +1,5 @@
-//! Weights from files, in place of those that an archive holds: checkpoints, safetensors of one file or of
-//! several shards, with names that differ by a prefix or a pattern.
+//! Weights from files, in place of those that an archive holds: checkpoints, and safetensors of one file or of several
+//! shards. Names may differ by a prefix or a pattern.
 
 use crate::core::graph::InputRole;
 use crate::core::{Tensor, TensorType};

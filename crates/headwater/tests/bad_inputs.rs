@@ -1,5 +1,5 @@
-//! Two hundred bad inputs: each ends with the right exit status, in a message that names the thing and a way
-//! out, and leaves nothing behind that was not there.
+//! Two hundred bad inputs. Each ends with the right exit status and a message that names the fault and a way out, and
+//! leaves no file behind.
 
 use headwater::core::{DType, Tensor, TensorType};
 use headwater::tensors::TensorFile;

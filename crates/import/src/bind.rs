@@ -1,4 +1,4 @@
-//! From a program and concrete sizes to a graph: one pass over the exported nodes in order.
+//! Binding: from a program and concrete sizes to a graph, in one pass over the exported nodes.
 
 use crate::dims::Dims;
 use crate::error::{Error, Result};

@@ -1,5 +1,5 @@
-//! Binding of symbolic sizes: from names, from the shapes of the data, or from the sizes seen when exporting;
-//! then the model's ranges and guards are checked.
+//! Binding of symbolic sizes: from names, from the shapes of the data, or from the sizes seen when exporting.
+//! The model's ranges and guards are then checked.
 
 use crate::error::{Result, refuse, shown};
 use crate::program::{Program, SymbolicInput};

@@ -1,4 +1,4 @@
-//! Calls that need no operator: those that give back the tensor they are given, and those that replace its
+//! Calls that need no operator: those that return the tensor they are given, and those that replace its
 //! content.
 
 use crate::arguments::Obstacle;

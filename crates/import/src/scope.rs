@@ -1,4 +1,4 @@
-//! Names of one (sub-)graph while it is imported: what each stands for, and which nodes matter.
+//! Names of one (sub-)graph while it is imported: their meaning, and the nodes that matter.
 
 use crate::dims;
 use crate::error::{Result, refuse, shown};

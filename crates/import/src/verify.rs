@@ -1,4 +1,4 @@
-//! Rules for a model's JSON, checked before anything is made of it: every name is defined once and before its
+//! Rules for a model's JSON, checked before anything is made of it. Every name is defined once and before its
 //! use, every tensor has metadata, the signature fits the graph.
 
 use crate::error::{Result, refuse, shown};

@@ -1,5 +1,5 @@
-//! Exceptions of kernels. CANN tells them to a function, on a thread of its own, as numbers of a stream and a task;
-//! they are collected here and matched with launches when the next call fails.
+//! Exceptions of kernels. CANN passes them to a callback, on a thread of its own, as numbers of a stream and a
+//! task. They are collected here and matched with launches when the next call fails.
 #![allow(unsafe_code)]
 
 use super::acl::symbols::Exceptions;

@@ -1,5 +1,5 @@
-//! Streams and events. A stream notes what it was given until that is known to be done: so memory outlives the work
-//! that uses it, and a failure names its launch.
+//! Streams and events. A stream keeps a record of its work until that is known to be done. So memory outlives the
+//! work that uses it, and a failure names its launch.
 #![allow(unsafe_code)]
 
 use super::acl::types::{self, EventHandle, StreamHandle, memcpy_kind};

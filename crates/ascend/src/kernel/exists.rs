@@ -1,4 +1,4 @@
-//! Tables of what the chips have: flags between pipes, conversions.
+//! Tables of the chips' flags between pipes and conversions.
 
 use super::operand::Round;
 use super::{Elem, Pipe};

@@ -1,4 +1,5 @@
-//! Findings: what is wrong with a kernel, by the parser, the verifier, the planner of buffers or the simulator.
+//! Findings: violations by a kernel, found by the parser, the verifier, the planner of buffers or the
+//! simulator.
 
 use super::{Program, SourceId};
 use headwater_core::graph::Origin;

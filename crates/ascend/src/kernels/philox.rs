@@ -1,5 +1,5 @@
-//! Uniform random numbers of a counter: Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
-//! 1, 2, 3", SC 2011), bit by bit those of `headwater_core::random`.
+//! Uniform random numbers of a counter, bit by bit those of `headwater_core::random`: Philox4x32-10 (Salmon, Moraes,
+//! Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //!
 //! A lane computes a block of four words. The vector unit multiplies to the low 32 bits alone: upper words come from
 //! halves of 16 bits. Sums and products of i32 keep their low words, as the simulator has them; no page states it.

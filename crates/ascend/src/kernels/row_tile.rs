@@ -1,4 +1,4 @@
-//! Tiles of whole rows in UB, computed in f32, and sums over each of their rows: what kernels of norms are made of.
+//! Tiles of whole rows in UB, computed in f32, and sums over each of their rows, for kernels of norms.
 //!
 //! A sum over a row is a fixed tree whatever tile the row is in.
 

@@ -1,5 +1,5 @@
-//! Sums over the rows of partial results, as kernels that divide their rows hand them on: in a fixed tree, so the bits are
-//! the same for any number of blocks.
+//! Sums over the rows of partial results, as kernels that divide their rows hand them on. They are added in a fixed
+//! tree, so the bits are the same for any number of blocks.
 
 use super::copies::write;
 use super::refusal;

@@ -1,6 +1,6 @@
-//! Operators that are composed of several kernels, on every one of their cases and on larger ones, with every check of the
-//! simulator: no finding, and results within the derived bounds of f64. Fast runs give the same bits. Blocks of scratch
-//! memory are small here, so that larger cases are cut.
+//! Operators that are composed of several kernels, on every one of their cases and on larger ones, with every check of
+//! the simulator. There is no finding, and results are within the derived bounds of f64. Fast runs give the same bits.
+//! Blocks of scratch memory are small here, so that larger cases are cut.
 
 use crate::device::AscendSim;
 use headwater_core::DType::{BF16, Bool, F16, F32, F64};

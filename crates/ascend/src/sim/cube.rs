@@ -1,5 +1,5 @@
-//! The cube unit. Sums run over ascending k, in f32 (or i32), each product exact: the chips' own order is not published,
-//! so that the last bits of products are the simulator's alone.
+//! The cube unit. Sums run over ascending k, in f32 (or i32), each product exact. The chips' own order is not
+//! published, so that the last bits of products are the simulator's alone.
 //!
 //! Operands are decoded into panels of f32 first: the left one by rows, the right one by columns of fractals, as
 //! accumulators lie.

@@ -1,4 +1,4 @@
-//! Lanes of the vector unit: how an instruction goes over its operands.
+//! Lanes of the vector unit: the walk of an instruction over its operands.
 //!
 //! Lanes are computed in batches: those of a stretch that is contiguous in every operand, or of some repeats, whose active
 //! lanes are brought together. A batch is read, computed on arrays and written.

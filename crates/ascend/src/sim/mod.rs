@@ -1,4 +1,4 @@
-//! The simulator: runs kernel programs as the chip would, and checks what the chip would punish.
+//! The simulator: runs kernel programs as the chip would, and checks for violations that the chip does not report.
 //!
 //! [`launch`] runs all blocks of a kernel over a piece of memory that stands for GM. In [`Mode::Checked`] every access is
 //! checked (bounds, alignment, contents, order), flags must pair, cores must not race; in [`Mode::Fast`] the same

@@ -1,4 +1,4 @@
-//! Launches: which cores run which blocks when, and who goes on next.
+//! Launches: assignment of blocks to cores, and the order in which cores go on.
 
 use super::core::{Core, Peers, State, World};
 use super::issue::{Code, Issuer, Place, sub_blocks};

@@ -1,4 +1,4 @@
-//! The vector unit: what each instruction computes.
+//! The vector unit: the computation of each instruction.
 //!
 //! Lanes are read, computed in f32 (integers in i64) and written. Maxima and minima of NaN are NaN: the chips' rule is not
 //! published.

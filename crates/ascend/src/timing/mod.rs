@@ -1,5 +1,5 @@
-//! Predicts how long a kernel takes, without its data: cycles of instructions, queues of pipes, flags, and memory
-//! that all cores share.
+//! Predicts the duration of a kernel without running it on data: cycles of instructions, queues of pipes, flags, and
+//! memory that all cores share.
 //!
 //! The model is calibrated on published measurements of single instructions and copies (sections "vector rule", "cube"
 //! and "copies" of `docs/ascend-timing.md`), and judged on published times of whole kernels that it was not

@@ -1,5 +1,4 @@
-//! Operators: what each is, apart from any device. One operator, one file; one line in its folder's list
-//! registers it.
+//! Operators, apart from any device. One operator, one file; one line in its folder's list registers it.
 //!
 //! Folders by kind: `pointwise`, `create`, `view`, `movement`, `reduce`, `norm`, `loss`, `linear`, `linalg`,
 //! `complex` (with Fourier transforms), `conv`, `attention`, `image`, `index`, `random`, `recurrent`, and

@@ -1,5 +1,5 @@
-//! The graph that training and evaluation are made from: the model's in the precision asked for, in as few
-//! operators as say the same.
+//! The canonical forward graph, from which training and evaluation are made: in the precision asked for, with
+//! spelled-out operators recognized and compound ones expanded.
 
 use super::decompose;
 use super::precision::{self, Mixed, Properties};

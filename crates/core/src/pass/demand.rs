@@ -1,8 +1,8 @@
-//! Computes only what is looked at. All users of a value may look at the same range of one dimension, as a
-//! classifier does that reads the first token alone. Then only that range of it is made, and of what it is
-//! made from likewise. This goes back through operators that treat the indices of that dimension apart. Of
-//! the last layer of such a transformer little more is left than its keys and values. Comes before
-//! differentiation, so that the backward pass is narrow as well.
+//! Demand analysis for slices: computes only the parts of values that are read. All users of a value may read
+//! the same range of one dimension, as a classifier does that reads the first token alone. Then only that
+//! range of it is made, and of its operands likewise. This goes back through operators that treat the indices
+//! of that dimension apart. Of the last layer of such a transformer little more is left than its keys and
+//! values. Comes before differentiation, so that the backward pass is narrow as well.
 //!
 //! The rewrite is [`Reordered`](super::recognize::Exactness::Reordered): a product of fewer rows may sum in
 //! another order. What is not computed cannot be infinite or NaN either.

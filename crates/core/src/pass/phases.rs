@@ -1,4 +1,4 @@
-//! Nodes of the forward pass and of what comes behind it: which are which, and what each half of a step makes.
+//! Phases of a training step's nodes, forward or behind it, and the results of each half.
 
 use crate::diagnostic::Result;
 use crate::graph::{Graph, InputRole, Node, OutputRole, Phase};

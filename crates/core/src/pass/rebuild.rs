@@ -1,4 +1,4 @@
-//! Building a graph anew from another, node by node: what passes share that replace nodes by others.
+//! Rebuilding of a graph node by node, shared by passes that replace nodes by others.
 
 use crate::diagnostic::{Code, Error, Result};
 use crate::graph::{Builder, Graph, Input, Node, Output, OutputRole, ValueId};

@@ -1,6 +1,5 @@
 //! A plan: a graph made executable. Steps in order, every operand at a fixed place, every byte known
-//! beforehand. Plain data; made by `pass::lower` and `pass::memory`, proved by `pass::check_plan`, run by a
-//! device.
+//! beforehand. Plain data; made by `pass::lower`, proved by `pass::check_plan`, run by a device.
 
 pub mod parse;
 pub mod text;

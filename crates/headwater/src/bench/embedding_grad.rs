@@ -1,5 +1,5 @@
-//! `bench embedding-grad`: the gradient of an embedding on a ladder, from the loop everybody writes first to
-//! the kernel; with time, memory, and error against f64 on each rung.
+//! `bench embedding-grad`: the gradient of an embedding on a ladder, from the simplest loop to the kernel in
+//! use. Each rung has time, memory, and error against f64.
 
 use super::{Rated, Repetitions, Times, time};
 use crate::core::DType;

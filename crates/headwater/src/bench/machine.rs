@@ -1,4 +1,4 @@
-//! `bench machine`: the limits everything else is held against.
+//! `bench machine`: the machine's limits, against which everything else is measured.
 
 use crate::cpu::limits::{self, Arithmetic, Limits, Workload};
 use crate::cpu::{Cpu, Tier};

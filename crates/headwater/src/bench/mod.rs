@@ -1,4 +1,4 @@
-//! The yardstick: what the machine can do, and how near kernels and training steps come to it.
+//! Benchmarks: the machine's limits, and the share of them that kernels and training steps reach.
 //!
 //! Owns measuring and counting; how results are shown is the command line's business. Times are medians of
 //! single runs.

@@ -1,4 +1,4 @@
-//! `bench step`: whole training steps of a model, and where their time goes.
+//! `bench step`: whole training steps of a model, and their time by part.
 
 use super::feed;
 use super::{Repetitions, Times, median};

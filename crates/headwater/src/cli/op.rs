@@ -1,4 +1,4 @@
-//! `headwater op`: the door for other people's operator tests.
+//! `headwater op`: one operator on tensors from a file, for operator tests of others.
 
 use super::{Outcome, Printer};
 use crate::core::device::Device;

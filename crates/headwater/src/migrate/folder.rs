@@ -1,5 +1,5 @@
-//! The folder that a migration writes into: used by one process at a time, and never emptied of what no
-//! migration writes.
+//! The folder that a migration writes into: used by one process at a time. Files that no migration writes are
+//! never removed.
 
 use super::Begin;
 use crate::runtime::Store;

@@ -1,5 +1,5 @@
-//! A job's file written for a model: what is known is filled in, everything else stands beside it as a
-//! comment, and the job runs as it is.
+//! A job's file written for a model. Known settings are filled in, everything else stands beside them as
+//! comments, and the job runs as it is.
 
 use super::job::FILE;
 use super::page::{BATCH, EPOCHS, Files, text};

@@ -1,4 +1,4 @@
-//! Feeding of a model from a data set: which shapes it is bound to, and which column becomes which input.
+//! Feeding of a model from a data set: the shapes it is bound to, and the column of each input.
 //!
 //! Samples of several lengths are stored padded to one length. With buckets a batch is cut to the smallest bound that
 //! its longest sample fits, and the model is bound to that length.

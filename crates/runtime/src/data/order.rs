@@ -1,4 +1,5 @@
-//! Which samples make which batch: a pure function of seed and position, so that a run resumes where it was.
+//! Order of samples: the batch that each sample is in, a pure function of seed and position, so that a run resumes
+//! where it was.
 //!
 //! Shuffling is Fisher–Yates (Durstenfeld 1964), one permutation an epoch, drawn from SplitMix64 (Steele,
 //! Lea, Flood 2014) started at `seed · 0x9E3779B97F4A7C15 ^ epoch · 0xD1B54A32D192ED03`. Numbers below a

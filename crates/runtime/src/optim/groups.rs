@@ -1,5 +1,5 @@
-//! Which settings each parameter is trained with: parameters of the same settings form a group, and a group
-//! has buckets of its own.
+//! Parameter groups: parameters that are trained with the same settings form a group, and a group has
+//! buckets of its own.
 
 use super::{Optimizer, Rule};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! The metrics by name: what evaluations are compared by, and what logs and charts call them.
+//! Metrics by name: evaluations are compared by them, and logs and charts show them.
 
 use super::Scores;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! The state's segments and what lies where in them, known before any memory is taken.
+//! The state's segments and their content, known before any memory is taken.
 
 use super::Training;
 use super::model::ModelTensor;

@@ -1,4 +1,5 @@
-//! A training step before any memory is taken: the layout of its state, its plans, and what these will hold.
+//! A training step before any memory is taken: the layout of its state, its plans, and the bytes of each
+//! kind.
 
 use super::Training;
 use super::graphs;

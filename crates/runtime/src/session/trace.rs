@@ -1,4 +1,4 @@
-//! Which node made the first number that is none: the step's graph once more, every node looked at.
+//! Search for the node that made the first inf or NaN: the step's graph once more, every node looked at.
 
 use super::{ProgramId, Session, graphs};
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! A run that goes on from a checkpoint, and in what its settings are no longer those of the checkpoint.
+//! A run that goes on from a checkpoint, and differences of its settings from the checkpoint's.
 
 use super::Event;
 use crate::checkpoint::{Found, Store};

@@ -1,4 +1,4 @@
-//! The C interface of CANN: what of it this machine has.
+//! The C interface of CANN, as far as this machine has it.
 //!
 //! Versions differ in what they can do, and a version number does not say it: 310P, custom builds and mixed
 //! installations all deviate. So every function is looked up by name, once, and a group of functions that

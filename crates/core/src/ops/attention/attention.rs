@@ -1,4 +1,4 @@
-//! Softmax attention in one canonical form, and its gradient: what devices write kernels for.
+//! Softmax attention in the one canonical form that devices write kernels for, and its gradient.
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;

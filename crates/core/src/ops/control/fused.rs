@@ -1,4 +1,4 @@
-//! A row program as a node: what `pass::fuse` makes of several.
+//! A row program as a node, as `pass::fuse` makes it of several.
 
 use crate::attr::Attr;
 use crate::diagnostic::Result;

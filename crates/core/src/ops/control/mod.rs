@@ -1,4 +1,4 @@
-//! Operators that passes make, and what is understood without computing anything.
+//! Operators that passes make, and operators that compute nothing.
 
 operators! {
     detach: DETACH, OVERWRITE;

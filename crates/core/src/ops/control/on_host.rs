@@ -1,4 +1,4 @@
-//! A row program that the device does not compute, as a node: what `pass::on_host` makes of one.
+//! A row program that the device does not compute, as a node that `pass::on_host` makes.
 
 use super::fused::{FUSED, program};
 use crate::DType;

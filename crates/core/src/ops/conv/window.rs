@@ -1,5 +1,5 @@
-//! Which inputs each output of a pooling covers. Shared by the type rules, the reference and the devices'
-//! kernels.
+//! Windows of a pooling: the inputs that each output covers. Shared by the type rules, the reference and
+//! the devices' kernels.
 
 use super::geometry::numbers;
 use crate::diagnostic::Result;

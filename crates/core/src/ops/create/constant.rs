@@ -1,4 +1,4 @@
-//! A small tensor written into the graph: what constant folding leaves.
+//! A small tensor written into the graph, such as a result of constant folding.
 
 use crate::attr::Attr;
 use crate::diagnostic::Result;

@@ -1,6 +1,6 @@
-//! Which inputs each output of a resampled dimension is made of, and by which weights. Shared by the type
-//! rules, the reference and the devices' kernels. The formulas are PyTorch's, which for antialiasing are
-//! Pillow's.
+//! Weights of resampling: the inputs that each output of a resampled dimension is a sum of, and their
+//! weights. Shared by the type rules, the reference and the devices' kernels. The formulas are PyTorch's,
+//! which for antialiasing are Pillow's.
 
 use crate::diagnostic::Result;
 use crate::ops::OpCx;

@@ -1,4 +1,4 @@
-//! The source of all random numbers.
+//! The source of all random numbers: Philox4x32-10 (see [`crate::random`]).
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;

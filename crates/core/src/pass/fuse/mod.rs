@@ -1,5 +1,5 @@
-//! Fusion: neighbouring pointwise operators and row programs become one row program, so that what lies
-//! between them never goes to memory.
+//! Loop fusion: neighbouring pointwise operators and row programs become one row program. Values between them
+//! then never go to memory.
 //!
 //! A node is absorbed into the first of its users when nothing else needs its results before that user runs.
 //! What else would, and leads nowhere near that user, such as the mean of a loss, waits until the user has

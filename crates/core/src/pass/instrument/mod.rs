@@ -1,4 +1,5 @@
-//! Nodes that look at a step: what each node makes, gradients that rounding flushes to zero, and faults on purpose.
+//! Instrumentation of a step: probes of each node's value, counts of gradients that rounding flushes to zero, and
+//! injected faults.
 
 mod probes;
 mod underflow;

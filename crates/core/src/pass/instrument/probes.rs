@@ -1,4 +1,4 @@
-//! Looking into a graph, and breaking it on purpose: what each node makes, and a fault at one of them.
+//! Probes of the value of each node, and a fault injected at one of them.
 
 use crate::attr::Attrs;
 use crate::diagnostic::Result;

@@ -1,4 +1,4 @@
-//! Places every buffer of a plan in one arena.
+//! Static memory planning: places every buffer of a plan in one arena.
 //!
 //! Buffers that hold most bytes for most steps are placed first, each in the smallest gap that is free while
 //! it lives. Small and short-lived ones find room between them. Placing in the order of time instead leaves

@@ -1,5 +1,6 @@
-//! Results that take the place of an operand: a row program writes over what nobody reads afterwards, where
-//! both are walked alike. Less memory, and nothing is fetched only to be overwritten.
+//! Buffer reuse: results that take the place of an operand. A row program writes over an operand that nobody
+//! reads afterwards, where both are walked alike. This takes less memory, and nothing is fetched only to be
+//! overwritten.
 
 use super::draft::{Buffer, Draft, Storage};
 use crate::plan::Work;

@@ -1,6 +1,6 @@
-//! In which order the dimensions of a result are laid out. Where a model computes `[batch, heads, length,
-//! size]` and then wants `[batch, length, heads · size]`, the result is written that way at once, and what
-//! follows is a view.
+//! Layout assignment: the order in which the dimensions of a result lie in memory. A model may compute
+//! `[batch, heads, length, size]` and then want `[batch, length, heads · size]`. The result is written
+//! that way at once, and the operators behind it become views.
 
 use crate::diagnostic::Result;
 use crate::graph::{Graph, Node, ValueId};

@@ -1,4 +1,4 @@
-//! Results and their places: which are computed straight into them, and the copies of all others.
+//! Places of results: those that are computed straight into them, and copies of all others.
 
 use super::Lowering;
 use super::draft::overlap;

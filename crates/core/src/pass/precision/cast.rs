@@ -1,4 +1,4 @@
-//! Inserting the casts.
+//! Insertion of the casts.
 
 use super::policy::chosen;
 use super::{Policy, Properties};

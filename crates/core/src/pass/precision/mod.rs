@@ -1,6 +1,6 @@
-//! Mixed precision: which operator runs in what, as casts in the graph. Runs on the forward graph as
-//! imported, before decomposition and differentiation: the lists speak of ATen's operators, and the backward
-//! pass inherits the casts.
+//! Mixed precision: the dtype in which each operator computes, as casts in the graph. Runs on the forward
+//! graph as imported, before decomposition and differentiation: the lists speak of ATen's operators, and the
+//! backward pass inherits the casts.
 //!
 //! Levels are those of NVIDIA apex. O0 is all f32. O1 is casts around operators, by lists. O2 has weights and
 //! activations in low precision, batch norm in f32, and f32 master weights. O3 is low precision alone. Knows

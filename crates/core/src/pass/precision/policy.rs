@@ -1,4 +1,5 @@
-//! Which operator runs in what, by list: apex's, as each operator states it, and those of PyTorch's autocast.
+//! Lists of the dtype in which each operator computes: apex's, as each operator states it, and those of PyTorch's
+//! autocast.
 
 use super::sensitivity::rounds;
 use crate::graph::{Graph, Node};

@@ -1,6 +1,6 @@
-//! Finds what models spell out in small operators and this project has as one. The operator is more accurate
-//! or as accurate, keeps less for the backward pass, and runs faster. Comes before differentiation, so that
-//! gradients are those of the operator.
+//! Pattern matching: finds operators that models spell out in small ones, such as norms and attention. The
+//! single operator is at least as accurate, keeps less for the backward pass, and runs faster. Comes before
+//! differentiation, so that gradients are those of the operator.
 //!
 //! A recogniser looks at one node and those before it, and names the one node that may stand in its place.
 //! Nodes that are left unused are removed. Nothing else changes: values used elsewhere stay.

@@ -1,5 +1,5 @@
-//! Recomputation of values that the backward pass reads of the forward pass, where that is cheap, instead of
-//! keeping them from one to the other.
+//! Recomputation of cheap activations: the backward pass computes values of the forward pass again, instead
+//! of keeping them.
 //!
 //! Candidates are results of row programs, out of values that are there in the backward pass in any case:
 //! parameters, inputs, and what is kept. The same in small as PyTorch's min-cut partitioner. A recomputation

@@ -1,4 +1,4 @@
-//! The choice of what to compute a second time: a greedy choice on a timeline of the bytes in use.
+//! The choice of results to compute a second time: greedy, on a timeline of the bytes in use.
 //!
 //! Time is the order of the graph's nodes. A result that is recomputed is made once more right before the
 //! first node of the backward pass that needs it. So is what it is made from, up to what is kept. What had

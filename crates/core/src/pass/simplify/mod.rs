@@ -1,5 +1,6 @@
-//! Removes what need not be computed. Constants are folded, identities and masks that are known beforehand
-//! are dropped, products exchanged, slices joined, equal nodes merged, dead nodes removed.
+//! Algebraic simplification, constant folding, common subexpression and dead code elimination. Constants are
+//! folded, identities and masks that are known beforehand are dropped, products exchanged, slices joined,
+//! equal nodes merged, dead nodes removed.
 //!
 //! Every rewrite here is *exact*: in the reference interpreter the outputs keep their bits. Derivatives are
 //! not kept (`detach` is an identity), so this comes after differentiation. It comes before recomputation,

@@ -1,5 +1,5 @@
 //! The scalar functions of row programs on f32, f64, i64 and bool, written so that loops over them vectorise.
-//! What they mean is defined by the core's `reference::scalar`.
+//! Their meaning is defined by the core's `expr::scalar`.
 
 use crate::math;
 use half::{bf16, f16};
