@@ -1,5 +1,5 @@
-//! `check_index`, through the text and the simulator on both chips: indices counted from the end, the one that is
-//! ignored, and reports of those out of range.
+//! `check_index`, through its text form and the simulator on both chips. Indices may count from the end, one is
+//! ignored, and those out of range are reported.
 
 use headwater_ascend::kernel::{Elem, parse, verify};
 use headwater_ascend::kernels::{CheckIndex, check_index};

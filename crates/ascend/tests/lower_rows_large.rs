@@ -1,5 +1,5 @@
-//! Row programs of larger sizes than operators' cases have: several tiles, rows longer than a tile, ranges of rows,
-//! operands that are transposed, strided and broadcast, results that end within a block.
+//! Row programs of larger sizes than operators' cases have. They have several tiles, rows longer than a tile,
+//! ranges of rows, transposed, strided and broadcast operands, and results that end within a block.
 
 mod common;
 

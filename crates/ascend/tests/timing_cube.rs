@@ -1,6 +1,6 @@
-//! The timing model beside published times of kernels on the cube cores, none of which it was calibrated on: products of
-//! asc-devkit's `matmul_high_performance` and copies into L1 of its `data_copy`, with the schedules that the examples'
-//! READMEs describe.
+//! The timing model beside published times of kernels on the cube cores, none of which it was calibrated on. They are
+//! products of asc-devkit's `matmul_high_performance` and copies into L1 of its `data_copy`. Schedules are those of
+//! the examples' READMEs.
 
 use headwater_ascend::chip::{Arch, Chip};
 use headwater_ascend::kernel::{

@@ -1,6 +1,5 @@
-//! Other people's test tables for the gradient of an embedding, run through `headwater op` in every float
-//! dtype and every type of index, on the CPU and on simulated chips: within the error bound of the kernel around
-//! PyTorch's float64.
+//! Published test tables for the gradient of an embedding, run through `headwater op` on the CPU and on simulated
+//! chips. Every float dtype and every type of index is within the error bound of the kernel around PyTorch's float64.
 
 #[path = "common/op.rs"]
 mod op;

@@ -1,5 +1,5 @@
-//! Projects around kernels, as `headwater kernels OPERATOR --project` writes them: every C++ file through a compiler,
-//! tables that agree, and pages whose commands and files are there.
+//! Projects around kernels, as `headwater kernels OPERATOR --project` writes them. Every C++ file compiles, tables
+//! agree, and commands and files of the pages are there.
 //!
 //! PyTorch, torch_npu and CANN are stood for by declarations, in `kernel_project/stubs` and in `crates/ascend/check`.
 //! `tools/tests/test_kernel_project.py` runs projects with PyTorch.

@@ -1,5 +1,5 @@
-//! Other people's test tables for RMS norm and its gradient, run through `headwater op` in every float dtype, on the CPU
-//! and on simulated chips: within the error bound of their formulas around PyTorch's float64.
+//! Published test tables for RMS norm and its gradient, run through `headwater op` on the CPU and on simulated chips.
+//! Every float dtype is within the error bound of their formulas around PyTorch's float64.
 
 #[path = "common/op.rs"]
 mod op;

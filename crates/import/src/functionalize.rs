@@ -1,7 +1,7 @@
-//! Memory seen through names: makes writes functional. Every exported tensor is a root (memory of its own) or
-//! a view of another tensor. A write replaces the value of the tensor written and, view by view, that of
-//! everything up to its root; other views of the root are made anew from it when they are read next. Knows
-//! values and views, not archives.
+//! Functionalization: makes writes functional. Every exported tensor is a root (memory of its own) or a view
+//! of another tensor. A write replaces the value of the tensor written and, view by view, that of every
+//! tensor up to its root. Other views of the root are made anew from it when they are read next. Knows values
+//! and views, not archives.
 
 use crate::error::{Result, refuse};
 use headwater_core::graph::{Def, InputRole};

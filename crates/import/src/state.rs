@@ -1,5 +1,5 @@
-//! The signature: makes graph inputs of parameters, buffers, constants and user inputs, and graph outputs of
-//! results and of the new contents of what the model writes. Tied weights become one input.
+//! The signature. It makes graph inputs of parameters, buffers, constants and user inputs, and graph outputs
+//! of results and of the new contents of buffers. Tied weights become one input.
 
 use crate::error::{Error, Result, refuse, shown};
 use crate::functionalize::TensorId;

@@ -1,6 +1,7 @@
-//! An exponential moving average of the weights: `e ← e + (1 − decay) · (p − e)` after every update, as
-//! `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn` computes it. The first update sets it.
-//! It is kept on the host, in f32 (f64 for weights in f64): each update reads the weights from the device.
+//! An exponential moving average of the weights: `e ← e + (1 − decay) · (p − e)` after every update.
+//! `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn` computes the same. The first update
+//! sets it. It is kept on the host, in f32 (f64 for weights in f64): each update reads the weights from the
+//! device.
 
 use crate::data::append;
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! Lines on the terminal. A message that cannot be delivered never ends the work: a reader may leave (`|
+//! Lines on the terminal. A message that cannot be delivered never ends the work. A reader may leave (`|
 //! head`), a terminal may close, a log may stand on a full disk. Nothing else in the program writes to the
 //! standard streams.
 

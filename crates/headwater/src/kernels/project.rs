@@ -1,6 +1,6 @@
-//! A project around an operator's kernels that builds and runs without Headwater: a PyTorch extension for torch_npu,
-//! a Python package, a test and a page about it. Its files stand in the folder `project`; a few places in them are
-//! filled in, and the tables of kernels are written here.
+//! A project around an operator's kernels that builds and runs without Headwater. It has a PyTorch extension for
+//! torch_npu, a Python package, a test and a README. Its files stand in the folder `project`; a few places in them
+//! are filled in, and the tables of kernels are written here.
 
 use super::operators::{Kernel, Operator, Variant, Variants, dtype, joined};
 use anyhow::{Result, ensure};

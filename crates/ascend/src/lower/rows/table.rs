@@ -1,5 +1,5 @@
-//! Tables of indices, computed in UB: `Σ index[d] · step[d]` for each element of a tile, as offsets for gathers and as
-//! the values of counters.
+//! Tables of indices, computed in UB: `Σ index[d] · step[d]` for each element of a tile. They are offsets for gathers
+//! and values of counters.
 
 use super::writer::Writer;
 use crate::kernel::{Binary, BinaryOp, Buf, Cast, Duplicate, Elem, Over, Ramp, Round, Scaled, ScaledOp};

@@ -1,6 +1,6 @@
 //! Implicit GEMM (cuDNN's name for it: Chetlur et al., 2014): the forward pass, and the input gradient by stride
-//! phases. Inputs of a block of outputs are copied, padded and channels last, into a tile ([`NhwcTile`]); rows of
-//! the left operand then begin anywhere in it ([`crate::gemm::IndirectTile`]), and im2col is never written.
+//! phases. Inputs of a block of outputs are copied, padded and channels last, into a tile ([`NhwcTile`]). Rows of
+//! the left operand then begin anywhere in it ([`crate::gemm::IndirectTile`]): no im2col matrix is written.
 //! Filters are the packed right operand.
 //!
 //! [`NhwcTile`]: super::nhwc_tile::NhwcTile

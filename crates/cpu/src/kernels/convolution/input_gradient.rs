@@ -1,6 +1,6 @@
 //! The input gradient as a transposed convolution, by stride phases. Inputs whose index leaves one remainder modulo
-//! the stride read taps of their own: each phase is a dense convolution of the output gradient, without the zeros
-//! that dilating it by the stride would multiply.
+//! the stride read taps of their own. So each phase is a dense convolution of the output gradient. Dilating the
+//! gradient by the stride would multiply zeros instead.
 
 use super::index_map::{IndexMap, single, spatial, within};
 use super::nest::{Nest, Phase};

@@ -1,6 +1,6 @@
 //! Pointwise convolutions (1×1), and every pass of one tap without padding: plain matrix products of the filters
-//! with the image, whose input channels are rows and whose positions are columns, as they are in memory. With
-//! strides, positions are gathered first and results scattered.
+//! with the image. Its input channels are rows and its positions columns, as they are in memory. With strides,
+//! positions are gathered first and results scattered.
 
 use super::blocks::Block;
 use super::pass::{Job, Pass, RESULTS, index};

@@ -1,6 +1,6 @@
 //! Register tiles of outputs that sum over the same taps. At the border of an image some taps read nothing but
-//! padding: outputs with the same valid taps get tiles of their own, which skip the others, where that costs less than
-//! it saves.
+//! padding. Outputs with the same valid taps get tiles of their own, which skip the other taps, where that costs less
+//! than it saves.
 
 use super::blocks::Blocks;
 use super::index_map::Reduction;
