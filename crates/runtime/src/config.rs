@@ -45,23 +45,23 @@ pub struct TrainConfig {
     pub warmup: u64,
     /// Share of the learning rate that linear, cosine, polynomial and restarts end at.
     pub end: f64,
-    /// Largest global norm of the gradients.
+    /// Largest global norm of the gradients; larger ones are scaled down to it.
     #[serde(alias = "max_grad_norm")]
     pub clip_norm: Option<f64>,
     /// Largest magnitude of an element of the gradients.
     pub clip_value: Option<f64>,
-    /// Decay of an exponential moving average of the weights, as `AveragedModel` with `get_ema_multi_avg_fn`
-    /// has it: 0.999 is usual. Evaluations are then of the average, and checkpoints have it as
-    /// `ema.safetensors`. Each step reads the weights from the device. Default: there is none.
+    /// Decay of an exponential moving average of the weights, as `AveragedModel` with `get_ema_multi_avg_fn` has it:
+    /// 0.999 is usual. Evaluations then use the average, and checkpoints have it as `ema.safetensors`. Each step
+    /// reads the weights from the device. Default: no average.
     pub ema: Option<f64>,
     /// Mixed precision.
     pub amp: AmpConfig,
     /// Cheap activations are computed again in the backward pass rather than kept: the same bits in less memory.
     pub recompute: bool,
-    /// Bytes that training may take, as inspected and planned: parameters, optimizer, activations, what is fed.
-    /// If they do not suffice, more of the forward pass is computed a second time, products included:
-    /// the same bits in more time. Refused before anything runs if it cannot be kept.
-    /// Evaluation, and steps that look for underflow or NaN, are not held to it. Default: no limit.
+    /// Bytes that training may take, as `inspect` shows them: parameters, optimizer, activations, inputs. To keep it,
+    /// more of the forward pass is computed a second time, matrix products included: the same bits in more time. A
+    /// budget that cannot be kept is refused before anything runs. Evaluation, and steps that look for underflow or
+    /// NaN, are not bound by it. Default: no limit.
     pub memory_budget: Option<Bytes>,
     /// Bytes of gradients, in the parameters' dtype, at which a bucket is closed, as `bucket_cap_mb` of
     /// PyTorch's `DistributedDataParallel`. The first bucket is closed at 1 MiB at most. Changes no number.
@@ -142,11 +142,11 @@ pub struct EvalConfig {
     pub labels: Option<String>,
     /// Number of the largest logits that count for the metric `top_k`.
     pub top_k: usize,
-    /// By which evaluations are compared, for all that follows here and for the plateau schedule.
+    /// Metric by which evaluations are compared, for the settings below and for the plateau schedule.
     pub metric: Metric,
     /// Evaluations without a better one after which the run ends early. Default: it never does.
     pub patience: Option<u64>,
-    /// By how much an evaluation must be better to count as such.
+    /// Difference by which an evaluation must be better to count as such.
     pub min_delta: f64,
     /// Keep the checkpoint of the best evaluation, as `best-step-<n>` beside the others.
     pub keep_best: bool,

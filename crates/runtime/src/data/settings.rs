@@ -9,9 +9,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
-    /// Samples to train on: `.safetensors`, `.npz`, `.npy`, `.parquet` or `.arrow` (several files by a `*` in the name), or a
-    /// folder of images with an `images.toml`, of texts with a `text.toml`, or of such tables with a `table.toml`
-    /// (`docs/data.md`).
+    /// Samples to train on (`docs/data.md`). A `.safetensors`, `.npz`, `.npy`, `.parquet` or `.arrow` file; several
+    /// files by a `*` in the name; or a folder with an `images.toml`, a `text.toml` or a `table.toml`.
     pub train: PathBuf,
     /// Samples held out for evaluation.
     pub eval: Option<PathBuf>,
@@ -23,10 +22,10 @@ pub struct DataConfig {
     pub order: Option<String>,
     /// Samples that do not fill the last batch of an epoch.
     pub last: LastBatch,
-    /// Buckets of length, for samples of several lengths and a model exported with a dynamic length: ascending bounds,
-    /// as `[32, 64, 128]`, or `"auto"` for an eighth, a quarter, a half and all of the length that samples are filled up
-    /// to. Shuffled samples make batches within buckets; every batch is cut to the smallest bound that its longest
-    /// sample fits. Each bucket takes a plan. Default: samples keep their padding.
+    /// Buckets of length, for samples of several lengths and a model exported with a dynamic length. Ascending
+    /// lengths, as `[32, 64, 128]`, or `"auto"`: an eighth, a quarter, a half and all of the padded length. Shuffled
+    /// samples make batches within buckets; every batch is cut to the smallest length that its longest sample fits.
+    /// Each bucket takes a compiled plan. Default: samples keep their padding.
     pub buckets: Option<Buckets>,
     /// Column of integers with the length of each sample, for buckets. Default: those of a `text.toml` or `table.toml`.
     pub lengths: Option<String>,
@@ -45,8 +44,8 @@ pub struct AugmentConfig {
     pub inputs: Vec<String>,
     /// Probability that an image is flipped left to right, as torchvision's `RandomHorizontalFlip`.
     pub flip: f64,
-    /// Pixels of black around an image, out of which a random part of its size is cut: `RandomCrop(size, padding=crop)`.
-    /// Black is 0 where the images are tensors.
+    /// Pixels of black added around an image, before a random part of the old size is cut out: `RandomCrop(size,
+    /// padding=crop)`. Black is 0 where the images are tensors.
     pub crop: usize,
 }
 

@@ -26,7 +26,7 @@ pub struct Group {
     /// PyTorch name of the parameters, `*` standing for any characters: `encoder.*.bias`.
     pub parameters: String,
     /// Settings that differ, by the optimizer's names. A rate `lr` follows the schedule in proportion to the
-    /// optimizer's own; `weight_decay` stands whatever [`Decay`] says.
+    /// optimizer's own; `weight_decay` overrides the setting `decay`.
     #[serde(flatten)]
     pub settings: BTreeMap<String, serde_json::Value>,
 }

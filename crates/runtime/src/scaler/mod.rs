@@ -49,7 +49,7 @@ impl std::str::FromStr for LossScale {
     }
 }
 
-/// Whose rule `dynamic` follows where they differ.
+/// Library whose rule `dynamic` follows, where the two differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Flavor {
@@ -73,7 +73,7 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Numbers {
-    /// Whose dynamic rule.
+    /// Library whose dynamic rule is followed.
     pub rule: Flavor,
     /// First scale.
     pub init: f64,
@@ -86,7 +86,7 @@ pub struct Numbers {
     /// The scale is never below this, and an overflow there ends the run. 0: it may sink to 0, as PyTorch's
     /// and apex's.
     pub min: f64,
-    /// The scale is never above this. None: as the rule has it.
+    /// The scale is never above this. Default: the rule's own limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
 }

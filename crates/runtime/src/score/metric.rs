@@ -3,7 +3,7 @@
 use super::Scores;
 use serde::{Deserialize, Serialize};
 
-/// By which evaluations are compared.
+/// Metric by which evaluations are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
