@@ -43,7 +43,7 @@ def pytorch(kind: str, rows: int, width: int, positions: int, dtype: torch.dtype
 
 
 def headwater(args: argparse.Namespace, kind: str, size: tuple[int, int, int], dtype: str) -> dict:
-    """What the benchmark prints for one problem."""
+    """Results that the benchmark prints for one problem."""
     rows, width, positions = size
     command = [args.binary, "--json", "bench", "embedding-grad", "--last", "--shards", "1", "--indices", kind]
     command += ["--dtype", dtype, "--rows", str(rows), "--width", str(width), "--positions", str(positions)]

@@ -153,7 +153,7 @@ def arithmetic(x, w, r):
 
 
 def products(x, w, r):
-    """Of matrices and vectors, and sums."""
+    """Products of matrices and vectors, and sums."""
     z = torch.complex(x, r)
     y = z @ w.mT + torch.einsum("ij,kj->ik", z, w.conj()) + torch.einsum("ij->i", w) + z @ w.mH
     total = torch.vdot(w[0], z[1]) + torch.dot(z[0], w[2]) + y.sum() + z.mean(0).sum() + (z[0, 0] * w[0, 0]).sum()

@@ -758,7 +758,7 @@ def attention(c):
 
 
 def embedding_gradients(c):
-    """What others test of the gradient of an embedding, by sizes and attributes.
+    """Cases that others test of the gradient of an embedding, by sizes and attributes.
 
     CANN's table: the unit tests of aclnnEmbeddingDenseBackward in its `ops-nn` repository, and the limits that the operator's page
     states (gradients of 2 to 8 dimensions, indices of 1 to 8, joined dimensions). PyTorch's: `test/nn/test_embedding.py` and the samples

@@ -187,7 +187,7 @@ def scales(path):
 
 
 def choices(device, dtype=torch.bfloat16):
-    """What autocast does on a device with each overload of the recorded operators: "low", "full", "widest", "refused". Those
+    """Treatment of each overload of the recorded operators by autocast on a device: "low", "full", "widest", "refused". Those
     that it leaves alone are left out. Nothing is computed: the tensors are fake, so no such device is needed."""
     found, cases = {}, Cases()
     collect(cases)

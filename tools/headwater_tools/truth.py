@@ -1,4 +1,4 @@
-"""What an exported graph computes when every floating-point dtype in it is float64.
+"""Values of an exported graph when every floating-point dtype in it is float64.
 
 The casts that the model spells out are lifted too: a cast to float32 becomes a cast to float64. What remains of the
 float32 model are its constants, such as weights and masks filled with the most negative float32, which are taken as they are.

@@ -45,7 +45,7 @@ bool runs_on_cube_core();
 
 template <typename T, typename U> struct same { static constexpr bool value = false; };
 template <typename T> struct same<T, T> { static constexpr bool value = true; };
-// Whether T is one of the types that follow.
+// True if T is one of the types that follow.
 template <typename T, typename... Us> constexpr bool one_of = (same<T, Us>::value || ...);
 template <typename T> constexpr bool is_float = one_of<T, half, float>;
 template <typename T> constexpr bool is_arithmetic = one_of<T, half, float, int16_t, int32_t>;

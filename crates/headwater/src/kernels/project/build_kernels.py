@@ -70,7 +70,7 @@ def run(command):
 
 
 def known(compiler, flag, folder):
-    """Whether the compiler takes a flag."""
+    """True if the compiler takes a flag."""
     empty = Path(folder) / "empty.cpp"
     empty.touch()
     command = [compiler, "-c", *FLAGS, flag, str(empty), "-o", str(Path(folder) / "empty.o")]
