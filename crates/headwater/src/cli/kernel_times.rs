@@ -16,8 +16,8 @@ pub struct Args {
     /// The kernel: add, rms_norm, rms_norm_grad, embedding, embedding_grad, matmul, attention, or an operator of one tensor
     /// such as gelu.
     name: String,
-    /// Sizes of the operand. Norms: rows and columns; embeddings: rows of the table and their length; matmul: rows, columns
-    /// and terms; attention: samples, heads, positions and size of a head.
+    /// Sizes of the operand. For norms: rows and columns. For embeddings: rows of the table and their length. For matmul:
+    /// rows, columns and terms. For attention: samples, heads, positions and size of a head.
     #[arg(long, value_name = "AxB", default_value = "4096x4096")]
     shape: String,
     /// Type of the elements: f32, f16 or bf16.

@@ -37,9 +37,9 @@ pub struct Cli {
     /// Print the result as JSON on standard output.
     #[arg(long, global = true, help_heading = COMMON, display_order = LAST)]
     json: bool,
-    /// Device to run on: `cpu`; `ascend:N`, an NPU; `ascend-sim:CHIP`, a simulated Ascend chip (`910b1` to `910b4`,
-    /// `910_9391` or `310p`; `CHIP,checked` checks every access); or `reference`, a slow interpreter without f64 and i64
-    /// (`reference:wide` has both).
+    /// Device to run on: `cpu`, `ascend:N` (an NPU), `ascend-sim:CHIP` or `reference`. CHIP is a simulated Ascend chip:
+    /// `910b1` to `910b4`, `910_9391` or `310p`; `CHIP,checked` checks every access. `reference` is a slow interpreter
+    /// without f64 and i64; `reference:wide` has both.
     #[arg(
         long, global = true, value_name = "NAME[:QUALIFIER]", default_value = "cpu", help_heading = COMMON,
         display_order = LAST
@@ -79,8 +79,8 @@ struct Memory {
     /// (default: as in the settings, else true).
     #[arg(long, value_name = "BOOL", help_heading = "Memory")]
     recompute: Option<bool>,
-    /// Memory that training may take, such as 8GiB. To keep it, more is recomputed in the backward pass, matrix products
-    /// included: the same bits in more time (default: as in the settings, else no limit).
+    /// Memory that training may take, such as 8GiB. To keep it, the backward pass recomputes more, matrix products
+    /// included. Bits stay the same, steps take longer (default: as in the settings, else no limit).
     #[arg(long, value_name = "SIZE", help_heading = "Memory")]
     memory_budget: Option<Bytes>,
     /// Bytes of gradients in a bucket, as DistributedDataParallel's bucket_cap_mb; the first has at most 1MiB. Changes no
@@ -92,8 +92,8 @@ struct Memory {
     /// else `marked`).
     #[arg(long, value_name = "WHICH", value_parser = sparse, help_heading = "Memory")]
     sparse_embeddings: Option<Sparse>,
-    /// Form in which the optimizer keeps its moments: `f32`, or `bf16` (2 bytes an element) or `int8` (1 byte), which are
-    /// rounded stochastically (default: as in the settings, else `f32`).
+    /// Form in which the optimizer keeps its moments: `f32`, `bf16` (2 bytes an element) or `int8` (1 byte). The latter
+    /// two are rounded stochastically (default: as in the settings, else `f32`).
     #[arg(long, value_name = "FORM", value_parser = moments, help_heading = "Memory")]
     moments: Option<Moments>,
 }
