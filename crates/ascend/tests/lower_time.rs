@@ -2,7 +2,7 @@
 
 use headwater_ascend::device::AscendSim;
 use headwater_ascend::kernel::{Source, Value};
-use headwater_ascend::lower::{Launch, rows, step};
+use headwater_ascend::lower::{LoweredLaunch, rows, step};
 use headwater_ascend::{Chip, timing};
 use headwater_core::device::Device;
 use headwater_core::expr::{Expr, float, input};
@@ -15,7 +15,7 @@ use headwater_core::{Attrs, DType, Layout, Registry, Shape, TensorType, pass};
 const HBM: f64 = 1.49e6;
 
 /// Predicted microseconds of launches, each of them printed.
-fn sum(name: &str, chip: &'static Chip, launches: &[Launch]) -> f64 {
+fn sum(name: &str, chip: &'static Chip, launches: &[LoweredLaunch]) -> f64 {
     let mut sum = 0.0;
     for l in launches {
         let launch = timing::Launch { blocks: l.blocks, args: vec![Value::Int(0); l.program.params.len()] };
@@ -132,7 +132,7 @@ fn operator(name: &str, chip: &'static Chip, operands: &[Option<(DType, &[usize]
     let graph = pass::decompose::decompose(b.finish()).unwrap();
     let device = AscendSim::new(chip, false, 1);
     let plan = pass::plan(&graph, &Bindings::simple(&graph), device.target()).unwrap();
-    let launches: Vec<Launch> =
+    let launches: Vec<LoweredLaunch> =
         plan.steps.iter().flat_map(|s| step(chip, s, &Origin::default()).unwrap().launches).collect();
     let us = sum(name, chip, &launches);
     println!("{name} on {chip}: {us:.1} us");

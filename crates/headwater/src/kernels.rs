@@ -20,7 +20,7 @@ use headwater_ascend::device::{AscendSim, predict};
 use headwater_ascend::emit::emit;
 use headwater_ascend::kernel::{Elem, Param, ParamKind, Pipe, Program, Value};
 use headwater_ascend::kernels::{EmbeddingGrad, GatherRows, Rung, gather_rows};
-use headwater_ascend::lower::{self, Arg, Distinct, Refusal, embedding_grads};
+use headwater_ascend::lower::{self, Distinct, LoweredArg, Refusal, embedding_grads};
 use headwater_ascend::{Chip, timing};
 use operators::Operator;
 use project::Project;
@@ -406,8 +406,8 @@ fn operator(chip: &'static Chip, name: &str, shape: &[u64], dtype: DType) -> Res
             lowered.map_err(|Refusal(why)| anyhow::anyhow!("`{}` has no kernel: {why}", step.op))?;
         for launch in lowered.launches {
             let args = launch.args.iter().map(|arg| match arg {
-                Arg::Float(x) => Value::Float(*x),
-                Arg::Int(x) => Value::Int(*x),
+                LoweredArg::Float(x) => Value::Float(*x),
+                LoweredArg::Int(x) => Value::Int(*x),
                 _ => Value::Int(0),
             });
             let args = args.collect();

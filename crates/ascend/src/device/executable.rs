@@ -1,8 +1,8 @@
 //! Plans on a device: steps as launches of kernels, the rest on the host.
 
 use super::host_step::HostStep;
-use super::machine::{Argument, Launch, Machine, named};
-use super::place::{ALIGN, Bound, Where, check};
+use super::machine::{BoundArgument, BoundLaunch, Machine, named};
+use super::place::{ALIGN, PlacedLaunch, Where, check};
 use crate::host::Site;
 use crate::lower::{self, Distinct, Lowered, Refusal};
 use headwater_core::device::{Buffer, Executable, Stream};
@@ -37,7 +37,7 @@ struct Prepared {
 }
 
 enum Work {
-    Kernels(Vec<Bound>),
+    Kernels(Vec<PlacedLaunch>),
     Host(HostStep),
 }
 
@@ -68,7 +68,8 @@ impl<M: Machine> Loaded<M> {
                     for launch in &launches {
                         let kernel = distinct.number(&launch.program);
                         let place = (kernel, site(&distinct.programs()[kernel].name));
-                        let launch = Bound::new(plan, step, launch, needs, place, faults).map_err(named)?;
+                        let launch =
+                            PlacedLaunch::new(plan, step, launch, needs, place, faults).map_err(named)?;
                         faults += launch.fault.as_ref().map_or(0, |(_, f)| f.bytes.next_multiple_of(ALIGN));
                         bound.push(launch);
                     }
@@ -110,16 +111,16 @@ impl<M: Machine> Loaded<M> {
             let lacks = || fail!(Device, "kernel `{}` has no memory", launch.site.kernel);
             let place = |place: &Where| {
                 Ok(match *place {
-                    Where::Segment(id, at) => Argument::Memory(segments[id.0 as usize], at),
-                    Where::Scratch(at) => Argument::Memory(self.scratch.as_ref().ok_or_else(lacks)?, at),
-                    Where::Fault(at) => Argument::Memory(self.faults.as_ref().ok_or_else(lacks)?, at),
-                    Where::Int(x) => Argument::Int(x),
-                    Where::Float(x) => Argument::Float(x),
+                    Where::Segment(id, at) => BoundArgument::Memory(segments[id.0 as usize], at),
+                    Where::Scratch(at) => BoundArgument::Memory(self.scratch.as_ref().ok_or_else(lacks)?, at),
+                    Where::Fault(at) => BoundArgument::Memory(self.faults.as_ref().ok_or_else(lacks)?, at),
+                    Where::Int(x) => BoundArgument::Int(x),
+                    Where::Float(x) => BoundArgument::Float(x),
                 })
             };
             self.machine.launch(
                 stream,
-                &Launch {
+                &BoundLaunch {
                     kernel: &self.kernels[launch.kernel],
                     blocks: launch.blocks,
                     args: launch.args.iter().map(place).collect::<Result<_>>()?,

@@ -46,16 +46,22 @@ pub(super) trait Machine: Send + Sync + 'static {
     ///
     /// # Errors
     /// `Device` if it is refused, or with what the kernel failed with.
-    fn launch(&self, stream: &Self::Stream, launch: &Launch<Self>) -> Result<()>
+    fn launch(&self, stream: &Self::Stream, launch: &BoundLaunch<Self>) -> Result<()>
     where
         Self: Sized;
 
-    /// Has a stream report a [`Fault`] that the launch before leaves at byte `at`, once that is known: at once, or with
-    /// the next call that waits.
+    /// Has a stream report an [`IndexFault`] that the launch before leaves at byte `at`, once that is known: at
+    /// once, or with the next call that waits.
     ///
     /// # Errors
     /// The fault; the device's failure.
-    fn report(&self, stream: &Self::Stream, faults: &Self::Memory, at: usize, fault: Fault) -> Result<()>;
+    fn report(
+        &self,
+        stream: &Self::Stream,
+        faults: &Self::Memory,
+        at: usize,
+        fault: IndexFault,
+    ) -> Result<()>;
 
     /// Waits for reports of kernels that were launched before, and keeps an error among them.
     ///
@@ -92,19 +98,19 @@ pub(super) trait Machine: Send + Sync + 'static {
 }
 
 /// A launch with its arguments at hand.
-pub(super) struct Launch<'a, M: Machine> {
+pub(super) struct BoundLaunch<'a, M: Machine> {
     /// The kernel.
     pub kernel: &'a M::Kernel,
     /// Blocks.
     pub blocks: u32,
     /// An argument for each parameter but the synchronisation address.
-    pub args: Vec<Argument<'a, M::Memory>>,
+    pub args: Vec<BoundArgument<'a, M::Memory>>,
     /// Kernel, operator and line of the model.
     pub site: &'a Arc<Site>,
 }
 
 /// An argument of a launch.
-pub(super) enum Argument<'a, T> {
+pub(super) enum BoundArgument<'a, T> {
     /// Address of a byte of memory.
     Memory(&'a T, usize),
     /// An integer.
@@ -115,7 +121,7 @@ pub(super) enum Argument<'a, T> {
 
 /// A bound on the indices that a kernel checks, for the error about one outside.
 #[derive(Clone, Debug)]
-pub(super) struct Fault {
+pub(super) struct IndexFault {
     /// Indices are below it.
     pub limit: u64,
     /// Bytes of the kernel's reports.
@@ -124,8 +130,9 @@ pub(super) struct Fault {
     pub site: Arc<Site>,
 }
 
-impl Fault {
-    /// Bytes of a report: the number of wrong indices, the position of the first, its low and its high half, and zeros.
+impl IndexFault {
+    /// Bytes of a report: the number of wrong indices, the position of the first, its low and its high half,
+    /// and zeros.
     pub const REPORT: usize = 32;
 
     /// The error that the reports of a kernel stand for: of the first wrong index.
@@ -137,7 +144,7 @@ impl Fault {
             let bytes = report.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok());
             bytes.map_or(0, i32::from_le_bytes)
         };
-        let wrong = reports.chunks(Fault::REPORT).find(|report| number(report, 0) != 0);
+        let wrong = reports.chunks(IndexFault::REPORT).find(|report| number(report, 0) != 0);
         let Some(report) = wrong else { return Ok(()) };
         let word = |i| number(report, i);
         let (low, high) = (word(2) as u32, word(3));

@@ -2,7 +2,7 @@
 //! whichever rung the runtime has.
 
 use super::executable::Loaded;
-use super::machine::{Argument, Fault, Launch, Machine};
+use super::machine::{BoundArgument, BoundLaunch, IndexFault, Machine};
 use super::npu_memory::{AscendBuffer, memory_of};
 use super::npu_stream::AscendStream;
 use super::survey::survey;
@@ -134,7 +134,7 @@ impl Machine for Npu {
         binaries.into_iter().zip(programs).map(load).collect()
     }
 
-    fn launch(&self, stream: &AscendStream, launch: &Launch<Self>) -> Result<()> {
+    fn launch(&self, stream: &AscendStream, launch: &BoundLaunch<Self>) -> Result<()> {
         let (kernel, program) = launch.kernel;
         let mut args = Vec::new();
         if program.params.first().is_some_and(|p| p.kind == ParamKind::Sync) {
@@ -144,9 +144,9 @@ impl Machine for Npu {
             args.push(host::Argument::Word(address.ok_or_else(missing)?));
         }
         args.extend(launch.args.iter().map(|arg| match arg {
-            Argument::Memory(memory, at) => host::Argument::Memory((*memory).clone(), *at),
-            Argument::Int(x) => host::Argument::Word(*x as u64),
-            Argument::Float(x) => host::Argument::Float(*x),
+            BoundArgument::Memory(memory, at) => host::Argument::Memory((*memory).clone(), *at),
+            BoundArgument::Int(x) => host::Argument::Word(*x as u64),
+            BoundArgument::Float(x) => host::Argument::Float(*x),
         }));
         let mut ready = host::Launch::new(kernel, launch.blocks, &args, launch.site.clone())?;
         if program.cores_meet() {
@@ -159,7 +159,13 @@ impl Machine for Npu {
         Ok(stream.stream.launch(&ready)?)
     }
 
-    fn report(&self, stream: &AscendStream, faults: &DeviceMemory, at: usize, fault: Fault) -> Result<()> {
+    fn report(
+        &self,
+        stream: &AscendStream,
+        faults: &DeviceMemory,
+        at: usize,
+        fault: IndexFault,
+    ) -> Result<()> {
         stream.watch(faults, at, fault)
     }
 

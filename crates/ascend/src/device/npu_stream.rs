@@ -5,7 +5,7 @@
 //! error and drops work until a call that waits has reported it. Failures of the device are kept by the host side and
 //! come again by themselves.
 
-use super::machine::Fault;
+use super::machine::IndexFault;
 use super::npu_memory;
 use crate::host::{self, DeviceMemory, Pending, PinnedMemory};
 use headwater_core::device::{Buffer, Event, Fetched, Stream};
@@ -26,7 +26,7 @@ pub(super) struct AscendStream {
     sent: Mutex<Vec<Pending>>,
     error: Mutex<Option<Error>>,
     /// Reports of kernels on their way.
-    reports: Mutex<Vec<(Pending, Fault)>>,
+    reports: Mutex<Vec<(Pending, IndexFault)>>,
 }
 
 fn memory_of<'a>(device: &Arc<host::Device>, buffer: &'a Arc<dyn Buffer>) -> Result<&'a DeviceMemory> {
@@ -61,7 +61,7 @@ impl AscendStream {
     }
 
     /// Copies a kernel's report behind its launch.
-    pub fn watch(&self, faults: &DeviceMemory, at: usize, fault: Fault) -> Result<()> {
+    pub fn watch(&self, faults: &DeviceMemory, at: usize, fault: IndexFault) -> Result<()> {
         let pending = self.stream.read_part(faults, at, self.pinned(fault.bytes)?, fault.bytes)?;
         lock(&self.reports).push((pending, fault));
         Ok(())

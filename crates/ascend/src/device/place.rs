@@ -1,9 +1,9 @@
 //! Operands of steps in the segments of their plan, and launches whose arguments are found there.
 
-use super::machine::Fault;
+use super::machine::IndexFault;
 use crate::host::Site;
 use crate::kernel::{Access, Param, ParamKind};
-use crate::lower::{self, Arg};
+use crate::lower::{self, LoweredArg};
 use headwater_core::diagnostic::Result;
 use headwater_core::plan::{Plan, SegmentId, SegmentKind, Step, TensorView};
 use headwater_core::{ensure, fail};
@@ -60,7 +60,7 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<()> {
 
 /// A launch of a loaded kernel, its arguments in segments.
 #[derive(Clone, Debug)]
-pub(super) struct Bound {
+pub(super) struct PlacedLaunch {
     /// Number of the kernel in its executable.
     pub kernel: usize,
     /// Blocks.
@@ -70,7 +70,7 @@ pub(super) struct Bound {
     /// Kernel, operator and line.
     pub site: Arc<Site>,
     /// Byte at which the kernel reports indices out of range, and their bound.
-    pub fault: Option<(usize, Fault)>,
+    pub fault: Option<(usize, IndexFault)>,
 }
 
 /// The place of an argument.
@@ -88,7 +88,7 @@ pub(super) enum Where {
     Float(f32),
 }
 
-impl Bound {
+impl PlacedLaunch {
     /// The places of a launch's arguments, in a plan, with `scratch` bytes of scratch memory. Reports of kernels begin
     /// at byte `faults`.
     ///
@@ -98,11 +98,11 @@ impl Bound {
     pub fn new(
         plan: &Plan,
         step: &Step,
-        launch: &lower::Launch,
+        launch: &lower::LoweredLaunch,
         scratch: u64,
         (kernel, site): (usize, Arc<Site>),
         faults: usize,
-    ) -> Result<Bound> {
+    ) -> Result<PlacedLaunch> {
         let program = &*launch.program;
         let wrong = |what: &str| fail!(Plan, "kernel `{}`: {what}", program.name);
         let params: Vec<&Param> = program.params.iter().filter(|p| p.kind != ParamKind::Sync).collect();
@@ -111,25 +111,25 @@ impl Bound {
         let mut args = Vec::new();
         for (param, arg) in params.iter().zip(&launch.args) {
             let view = match *arg {
-                Arg::Read { operand, bytes } => {
+                LoweredArg::Read { operand, bytes } => {
                     step.reads.get(operand).and_then(Option::as_ref).map(|v| (v, bytes))
                 }
-                Arg::Write { operand, bytes } => step.writes.get(operand).map(|v| (v, bytes)),
+                LoweredArg::Write { operand, bytes } => step.writes.get(operand).map(|v| (v, bytes)),
                 _ => None,
             };
             let writes = matches!(param.kind, ParamKind::Pointer { access, .. } if access != Access::In);
             let place = match *arg {
-                Arg::Read { .. } | Arg::Write { .. } => {
+                LoweredArg::Read { .. } | LoweredArg::Write { .. } => {
                     let (view, bytes) = view.ok_or_else(|| wrong("there is no such operand"))?;
                     ensure!(
-                        !writes || matches!(arg, Arg::Write { .. }),
+                        !writes || matches!(arg, LoweredArg::Write { .. }),
                         Plan,
                         "kernel `{}` writes an operand that is only read",
                         program.name
                     );
                     Where::Segment(view.place.segment, address(plan, view, bytes, param)?)
                 }
-                Arg::Scratch { bytes } => {
+                LoweredArg::Scratch { bytes } => {
                     let start =
                         usize::try_from(bytes).map_err(|_| wrong("its scratch memory is too large"))?;
                     let held = usize::try_from(scratch).unwrap_or(usize::MAX);
@@ -141,14 +141,16 @@ impl Bound {
                     );
                     Where::Scratch(start)
                 }
-                Arg::Fault { limit } => {
+                LoweredArg::Fault { limit } => {
                     ensure!(fault.is_none(), Plan, "kernel `{}` has more than one report", program.name);
-                    fault =
-                        Some((faults, Fault { limit, bytes: param.bytes() as usize, site: site.clone() }));
+                    fault = Some((
+                        faults,
+                        IndexFault { limit, bytes: param.bytes() as usize, site: site.clone() },
+                    ));
                     Where::Fault(faults)
                 }
-                Arg::Int(x) => Where::Int(x),
-                Arg::Float(x) => Where::Float(x),
+                LoweredArg::Int(x) => Where::Int(x),
+                LoweredArg::Float(x) => Where::Float(x),
             };
             let fits = matches!(
                 (&param.kind, place),
@@ -159,7 +161,7 @@ impl Bound {
             ensure!(fits, Plan, "kernel `{}`: no argument for `{}`", program.name, param.name);
             args.push(place);
         }
-        Ok(Bound { kernel, blocks: launch.blocks, args, site, fault })
+        Ok(PlacedLaunch { kernel, blocks: launch.blocks, args, site, fault })
     }
 }
 

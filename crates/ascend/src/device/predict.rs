@@ -3,7 +3,7 @@
 use crate::chip::Chip;
 use crate::kernel::finding::{Finding, Rule};
 use crate::kernel::{Access, Elem, Param, ParamKind, Program, Value};
-use crate::lower::{Arg, Launch, Lowered};
+use crate::lower::{Lowered, LoweredArg, LoweredLaunch};
 use crate::sim::{self, Bytes, Mode, Region};
 use crate::timing::{self, Timing, control, predict_loaded};
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ enum Place {
 }
 
 /// The place of an argument, and its byte there; `None` for a number.
-fn place(launch: usize, arg: &Arg) -> Option<(Place, u64)> {
+fn place(launch: usize, arg: &LoweredArg) -> Option<(Place, u64)> {
     Some(match *arg {
-        Arg::Read { operand, bytes } => (Place::Read(operand), bytes),
-        Arg::Write { operand, bytes } => (Place::Write(operand), bytes),
-        Arg::Fault { .. } => (Place::Fault(launch), 0),
-        Arg::Scratch { bytes } => (Place::Scratch, bytes),
-        Arg::Int(_) | Arg::Float(_) => return None,
+        LoweredArg::Read { operand, bytes } => (Place::Read(operand), bytes),
+        LoweredArg::Write { operand, bytes } => (Place::Write(operand), bytes),
+        LoweredArg::Fault { .. } => (Place::Fault(launch), 0),
+        LoweredArg::Scratch { bytes } => (Place::Scratch, bytes),
+        LoweredArg::Int(_) | LoweredArg::Float(_) => return None,
     })
 }
 
@@ -74,9 +74,9 @@ pub fn predict(
     }
     let mut times = Vec::new();
     for (i, (launch, slice)) in lowered.launches.iter().zip(&slices).enumerate() {
-        let number = |arg: &Arg| match *arg {
-            Arg::Int(x) => sim::Arg::Int(x),
-            Arg::Float(x) => sim::Arg::Float(x),
+        let number = |arg: &LoweredArg| match *arg {
+            LoweredArg::Int(x) => sim::Arg::Int(x),
+            LoweredArg::Float(x) => sim::Arg::Float(x),
             _ => sim::Arg::Pointer(0),
         };
         let mut args = Vec::new();
@@ -106,7 +106,10 @@ pub fn predict(
 }
 
 /// Parameters with their arguments: all but the synchronisation address.
-fn arguments<'a>(program: &'a Program, launch: &'a Launch) -> impl Iterator<Item = (&'a Param, &'a Arg)> {
+fn arguments<'a>(
+    program: &'a Program,
+    launch: &'a LoweredLaunch,
+) -> impl Iterator<Item = (&'a Param, &'a LoweredArg)> {
     program.params.iter().filter(|p| p.kind != ParamKind::Sync).zip(&launch.args)
 }
 

@@ -4,7 +4,7 @@
 //! that what one kernel does beyond its operand is never another operand by chance.
 
 use super::executable::Loaded;
-use super::machine::{Argument, Fault, Launch, Machine};
+use super::machine::{BoundArgument, BoundLaunch, IndexFault, Machine};
 use super::place::ALIGN;
 use super::survey::survey;
 use super::target;
@@ -311,7 +311,7 @@ impl Machine for Simulated {
         Ok(programs.to_vec())
     }
 
-    fn launch(&self, _: &SimStream, launch: &Launch<Self>) -> Result<()> {
+    fn launch(&self, _: &SimStream, launch: &BoundLaunch<Self>) -> Result<()> {
         let mut given = launch.args.iter();
         let mut args = Vec::new();
         // Byte ranges of buffers that parameters span, and whether one is written.
@@ -321,8 +321,8 @@ impl Machine for Simulated {
                 args.push(match (&param.kind, given.as_slice().first()) {
                     // No kernel that is run here uses the address itself.
                     (ParamKind::Sync, _) => Arg::Pointer(0),
-                    (_, Some(Argument::Int(x))) => Arg::Int(*x),
-                    (_, Some(Argument::Float(x))) => Arg::Float(*x),
+                    (_, Some(BoundArgument::Int(x))) => Arg::Int(*x),
+                    (_, Some(BoundArgument::Float(x))) => Arg::Float(*x),
                     _ => return Err(fail!(Device, "no argument for `{}`", param.name)),
                 });
                 if param.kind != ParamKind::Sync {
@@ -330,7 +330,7 @@ impl Machine for Simulated {
                 }
                 continue;
             };
-            let Some(Argument::Memory(buffer, at)) = given.next() else {
+            let Some(BoundArgument::Memory(buffer, at)) = given.next() else {
                 return Err(fail!(Device, "no argument for `{}`", param.name));
             };
             args.push(Arg::Pointer(buffer.start + *at as u64));
@@ -369,7 +369,7 @@ impl Machine for Simulated {
         Ok(())
     }
 
-    fn report(&self, _: &SimStream, faults: &Arc<SimBuffer>, at: usize, fault: Fault) -> Result<()> {
+    fn report(&self, _: &SimStream, faults: &Arc<SimBuffer>, at: usize, fault: IndexFault) -> Result<()> {
         let range = faults.range(at, fault.bytes)?;
         fault.check(&faults.lock()[range])
     }

@@ -2,7 +2,7 @@
 
 use super::predict::predict;
 use crate::chip::Chip;
-use crate::lower::{self, Arg, Lowered, Refusal};
+use crate::lower::{self, Lowered, LoweredArg, Refusal};
 use headwater_core::device::StepUse;
 use headwater_core::plan::Plan;
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ pub(super) fn survey(chip: Result<&'static Chip, Refusal>, plan: &Plan) -> Vec<S
 /// Predicted seconds of a step's launches.
 fn seconds(chip: &'static Chip, lowered: &Lowered) -> Option<f64> {
     let limit = lowered.launches.iter().flat_map(|l| &l.args).find_map(|arg| match arg {
-        Arg::Fault { limit } => Some((*limit).max(1)),
+        LoweredArg::Fault { limit } => Some((*limit).max(1)),
         _ => None,
     });
     let times = predict(chip, lowered, &mut |_, elem, bytes| {

@@ -3,7 +3,7 @@
 //! Kernels that are written by hand take contiguous operands; the planner makes them so where an operator has a kernel
 //! ([`has_kernel`]). Operators that are composed of products take them as they lie ([`takes_strides`]).
 
-use super::launch::{Arg, Launch, Lowered, Refusal};
+use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::product::{affine, product};
 use super::source::attributed;
 use super::{attention, convolution, pooling};
@@ -45,7 +45,7 @@ pub fn kernel(
     }
     let launches = lowered.launches.into_iter().map(|launch| {
         let program = Arc::unwrap_or_clone(launch.program);
-        Launch { program: Arc::new(attributed(program, source)), ..launch }
+        LoweredLaunch { program: Arc::new(attributed(program, source)), ..launch }
     });
     Ok(Lowered { launches: launches.collect(), scratch: lowered.scratch })
 }
@@ -131,7 +131,7 @@ fn pool(op: &OpDef, cx: &OpCx) -> Result<Pool, Refusal> {
     pool.map_err(|e| Refusal(e.message))
 }
 
-type Chosen = (Program, Vec<Arg>, u32);
+type Chosen = (Program, Vec<LoweredArg>, u32);
 
 /// The kernels of an operator on contiguous operands.
 fn choose(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Result<Lowered, Refusal> {
@@ -147,16 +147,16 @@ fn choose(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Result<Low
         "philox_uniform" => uniform(chip, cx, outs)?,
         name => return Err(Refusal(format!("`{name}` has no kernel yet"))),
     };
-    Ok(Lowered { launches: vec![Launch { program: Arc::new(program), args, blocks }], scratch: 0 })
+    Ok(Lowered { launches: vec![LoweredLaunch { program: Arc::new(program), args, blocks }], scratch: 0 })
 }
 
 /// Address of a whole operand.
-const fn read(operand: usize) -> Arg {
-    Arg::Read { operand, bytes: 0 }
+const fn read(operand: usize) -> LoweredArg {
+    LoweredArg::Read { operand, bytes: 0 }
 }
 
-const fn write(operand: usize) -> Arg {
-    Arg::Write { operand, bytes: 0 }
+const fn write(operand: usize) -> LoweredArg {
+    LoweredArg::Write { operand, bytes: 0 }
 }
 
 /// Type of an input, which is there.
@@ -189,7 +189,7 @@ fn embedding(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refu
         return Err(Refusal::new("no elements"));
     }
     let program = gather_rows(chip.arch, &shape)?;
-    let args = vec![read(1), read(0), write(0), Arg::Fault { limit: shape.rows }];
+    let args = vec![read(1), read(0), write(0), LoweredArg::Fault { limit: shape.rows }];
     let blocks = shape.reports().min(u64::from(chip.vector_cores)) as u32;
     Ok((program, args, blocks))
 }
@@ -205,7 +205,7 @@ fn checked_index(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
         ignored: cx.opt_int("ignore_index").map_err(fact)?,
     };
     let program = check_index(chip.arch, &shape)?;
-    let args = vec![read(0), write(0), Arg::Fault { limit: shape.limit }];
+    let args = vec![read(0), write(0), LoweredArg::Fault { limit: shape.limit }];
     let blocks = shape.reports().min(u64::from(chip.vector_cores)) as u32;
     Ok((program, args, blocks))
 }
@@ -238,10 +238,10 @@ pub fn embedding_grads(chip: &Chip, shape: &EmbeddingGrad, rung: Rung) -> Result
         Operand::Index => read(1),
         Operand::Grad => read(0),
         Operand::Table => write(0),
-        Operand::Fault => Arg::Fault { limit: shape.rows },
-        Operand::Workspace(bytes) => Arg::Scratch { bytes },
+        Operand::Fault => LoweredArg::Fault { limit: shape.rows },
+        Operand::Workspace(bytes) => LoweredArg::Scratch { bytes },
     };
-    let launches = stages.into_iter().map(|stage| Launch {
+    let launches = stages.into_iter().map(|stage| LoweredLaunch {
         args: stage.operands.iter().map(arg).collect(),
         program: Arc::new(stage.program),
         blocks: stage.blocks,
@@ -261,7 +261,7 @@ fn maximum_backward(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chose
         to: plane(to),
     };
     let program = scatter_sum(chip.arch, &shape)?;
-    let args = vec![read(1), read(0), write(0), Arg::Fault { limit: shape.to }];
+    let args = vec![read(1), read(0), write(0), LoweredArg::Fault { limit: shape.to }];
     let blocks = shape.reports().min(u64::from(chip.vector_cores)) as u32;
     Ok((program, args, blocks))
 }
@@ -274,6 +274,6 @@ fn uniform(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusa
     let (stream, first) = (philox::number(cx).map_err(fact)?, philox::first(cx).map_err(fact)?);
     let numbers = outs[0].shape.numel() as u64;
     let program = philox_uniform(chip.arch, numbers)?;
-    let args = vec![read(0), write(0), Arg::Int(stream.into()), Arg::Int(first as i64 / 4)];
+    let args = vec![read(0), write(0), LoweredArg::Int(stream.into()), LoweredArg::Int(first as i64 / 4)];
     Ok((program, args, uniform_blocks(numbers).min(chip.vector_cores)))
 }

@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 /// One launch of a kernel for a step of a plan.
 #[derive(Clone, Debug)]
-pub struct Launch {
+pub struct LoweredLaunch {
     /// The kernel.
     pub program: Arc<Program>,
     /// One argument for each parameter of the kernel, in order, but for the synchronisation address.
-    pub args: Vec<Arg>,
+    pub args: Vec<LoweredArg>,
     /// Blocks: cores that take part, at least one.
     pub blocks: u32,
 }
 
 /// An argument of a launch. Operands are numbered as in the step.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Arg {
+pub enum LoweredArg {
     /// Address of an operand that is read: its element of index 0 (`place.offset` and the layout's offset), and `bytes`
     /// behind it.
     Read {
@@ -56,7 +56,7 @@ pub enum Arg {
 #[derive(Clone, Debug, Default)]
 pub struct Lowered {
     /// The launches; each sees what the ones before it wrote.
-    pub launches: Vec<Launch>,
+    pub launches: Vec<LoweredLaunch>,
     /// Bytes of scratch memory that they need together.
     pub scratch: u64,
 }

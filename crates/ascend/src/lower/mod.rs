@@ -20,7 +20,7 @@ mod tests;
 
 pub use distinct::Distinct;
 pub use kernel::{embedding_grads, has_kernel, takes_strides};
-pub use launch::{Arg, Launch, Lowered, Refusal};
+pub use launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 pub use rows::rows;
 pub use split::MODEL as SPLIT;
 

@@ -5,7 +5,7 @@
 //! sums, since the cube transposes 16-bit elements alone. Further dimensions of batch are launches of their own. On 310P,
 //! whose cube has no f32, such operands are split into parts of f16 (`split`).
 
-use super::launch::{Launch, Lowered, Refusal};
+use super::launch::{Lowered, LoweredLaunch, Refusal};
 use super::sequence::{Sequence, Tensor, behind};
 use super::source::attributed;
 use crate::chip::{Arch, Chip};
@@ -223,7 +223,7 @@ impl Sequence<'_> {
                     args[arg] = behind(args[arg], at * strides[i][d] * bytes[i]);
                 }
             }
-            let launch = Launch { program: program.clone(), args, blocks: self.chip.cube_cores };
+            let launch = LoweredLaunch { program: program.clone(), args, blocks: self.chip.cube_cores };
             self.lowered.launches.push(launch);
         }
         self.release(mark);

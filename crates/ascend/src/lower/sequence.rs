@@ -1,6 +1,6 @@
 //! Launches that follow each other over a step's operands and scratch memory: operators of several kernels.
 
-use super::launch::{Arg, Launch, Lowered, Refusal};
+use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::rows;
 use super::source::attributed;
 use crate::chip::Chip;
@@ -19,7 +19,7 @@ const ALIGN: u64 = 512;
 #[derive(Clone, Debug)]
 pub(super) struct Tensor {
     /// Address of its element of index 0.
-    pub arg: Arg,
+    pub arg: LoweredArg,
     /// Its elements, with the place that the address has in the plan.
     pub view: TensorView,
 }
@@ -27,12 +27,12 @@ pub(super) struct Tensor {
 impl Tensor {
     /// An operand that is read.
     pub fn read(operand: usize, view: &TensorView) -> Tensor {
-        Tensor { arg: Arg::Read { operand, bytes: 0 }, view: view.clone() }
+        Tensor { arg: LoweredArg::Read { operand, bytes: 0 }, view: view.clone() }
     }
 
     /// An operand that is written.
     pub fn write(operand: usize, view: &TensorView) -> Tensor {
-        Tensor { arg: Arg::Write { operand, bytes: 0 }, view: view.clone() }
+        Tensor { arg: LoweredArg::Write { operand, bytes: 0 }, view: view.clone() }
     }
 
     pub fn dtype(&self) -> DType {
@@ -96,11 +96,11 @@ impl Tensor {
 }
 
 /// The address so many bytes behind another.
-pub(super) fn behind(arg: Arg, more: u64) -> Arg {
+pub(super) fn behind(arg: LoweredArg, more: u64) -> LoweredArg {
     match arg {
-        Arg::Read { operand, bytes } => Arg::Read { operand, bytes: bytes + more },
-        Arg::Write { operand, bytes } => Arg::Write { operand, bytes: bytes + more },
-        Arg::Scratch { bytes } => Arg::Scratch { bytes: bytes + more },
+        LoweredArg::Read { operand, bytes } => LoweredArg::Read { operand, bytes: bytes + more },
+        LoweredArg::Write { operand, bytes } => LoweredArg::Write { operand, bytes: bytes + more },
+        LoweredArg::Scratch { bytes } => LoweredArg::Scratch { bytes: bytes + more },
         other => other,
     }
 }
@@ -135,7 +135,7 @@ impl<'a> Sequence<'a> {
         self.lowered.scratch = self.lowered.scratch.max(end);
         let place = Place { segment: SegmentId(u32::MAX), offset: start as usize };
         let view = TensorView { place, dtype, layout: Layout::contiguous(&shape) };
-        Ok(Tensor { arg: Arg::Scratch { bytes: start }, view })
+        Ok(Tensor { arg: LoweredArg::Scratch { bytes: start }, view })
     }
 
     /// A mark to go back to.
@@ -164,9 +164,9 @@ impl<'a> Sequence<'a> {
         for mut launch in made.launches {
             for arg in &mut launch.args {
                 *arg = match *arg {
-                    Arg::Read { operand, bytes } => behind(reads[operand].arg, bytes),
-                    Arg::Write { operand, bytes } => behind(writes[operand].arg, bytes),
-                    Arg::Scratch { bytes } => Arg::Scratch { bytes: inner + bytes },
+                    LoweredArg::Read { operand, bytes } => behind(reads[operand].arg, bytes),
+                    LoweredArg::Write { operand, bytes } => behind(writes[operand].arg, bytes),
+                    LoweredArg::Scratch { bytes } => LoweredArg::Scratch { bytes: inner + bytes },
                     other => other,
                 };
             }
@@ -183,9 +183,9 @@ impl<'a> Sequence<'a> {
         let numbers = to.shape().numel() as u64;
         let program = Arc::new(attributed(philox_uniform(self.chip.arch, numbers)?, self.source));
         let first = i64::try_from(block).map_err(|_| Refusal::new("random numbers beyond a stream"))?;
-        let args = vec![key.arg, to.arg, Arg::Int(stream.into()), Arg::Int(first)];
+        let args = vec![key.arg, to.arg, LoweredArg::Int(stream.into()), LoweredArg::Int(first)];
         let blocks = uniform_blocks(numbers).min(self.chip.vector_cores);
-        self.lowered.launches.push(Launch { program, args, blocks });
+        self.lowered.launches.push(LoweredLaunch { program, args, blocks });
         Ok(())
     }
 

@@ -2,8 +2,8 @@
 //! reference.
 #![allow(dead_code)]
 
-use headwater_ascend::lower::{Arg, Lowered, rows};
-use headwater_ascend::sim::{Arg as Pointer, Launch, Mode, launch};
+use headwater_ascend::lower::{Lowered, LoweredArg, rows};
+use headwater_ascend::sim::{Arg, Launch, Mode, launch};
 use headwater_ascend::{Chip, kernel::Source};
 use headwater_core::plan::{Plan, Step, TensorView, Work};
 use headwater_core::reference::memory as interpreter;
@@ -87,16 +87,16 @@ impl Memory {
             let address = |v: &TensorView, bytes: u64| {
                 let first = v.layout.offset * v.dtype.size() as isize;
                 let start = self.starts[v.place.segment.0 as usize] + v.place.offset;
-                Pointer::Pointer(start.checked_add_signed(first).unwrap() as u64 + bytes)
+                Arg::Pointer(start.checked_add_signed(first).unwrap() as u64 + bytes)
             };
-            let args: Vec<Pointer> = (l.args.iter())
+            let args: Vec<Arg> = (l.args.iter())
                 .map(|a| match *a {
-                    Arg::Read { operand, bytes } => address(reads[operand], bytes),
-                    Arg::Write { operand, bytes } => address(&step.writes[operand], bytes),
-                    Arg::Scratch { bytes } => Pointer::Pointer(scratch as u64 + bytes),
-                    Arg::Fault { .. } => panic!("row programs check no indices"),
-                    Arg::Int(x) => Pointer::Int(x),
-                    Arg::Float(x) => Pointer::Float(x),
+                    LoweredArg::Read { operand, bytes } => address(reads[operand], bytes),
+                    LoweredArg::Write { operand, bytes } => address(&step.writes[operand], bytes),
+                    LoweredArg::Scratch { bytes } => Arg::Pointer(scratch as u64 + bytes),
+                    LoweredArg::Fault { .. } => panic!("row programs check no indices"),
+                    LoweredArg::Int(x) => Arg::Int(x),
+                    LoweredArg::Float(x) => Arg::Float(x),
                 })
                 .collect();
             let blocks = l.blocks.min(most);

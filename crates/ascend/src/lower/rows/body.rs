@@ -1,11 +1,11 @@
 //! The body of a kernel for a row program: its operands, where they come from, and what becomes of the values.
 
 use super::halves::halves;
-use super::register::{Value, WORD};
+use super::register::{Register, WORD};
 use super::route::{self, Extent, Route, Staged, Way};
-use super::space::{Space, Tile, words};
+use super::space::{IterationSpace, Tile, words};
 use super::table::Shape;
-use super::value::{Held, Ty, Unit};
+use super::value::{Held, Ty, VectorUnit};
 use super::writer::{Half, Writer};
 use crate::chip::Arch;
 use crate::kernel::{Buf, BufferId, Cast, Compare, Elem, Gather, Gm, Over, Round, Scalar, Scaled, ScaledOp};
@@ -16,7 +16,7 @@ use headwater_core::row::{Instr, RowProgram};
 use std::collections::HashMap;
 
 /// An operand in memory, or a counter.
-pub(super) struct Operand {
+pub(super) struct TileOperand {
     pub dtype: DType,
     /// Type of its words.
     pub elem: Elem,
@@ -43,11 +43,11 @@ pub(super) struct Outgoing {
 
 /// A kernel's body.
 pub(super) struct Body<'a> {
-    pub u: Unit,
+    pub u: VectorUnit,
     pub p: &'a RowProgram,
-    pub space: &'a Space,
-    pub operands: Vec<Operand>,
-    pub regs: Vec<Option<Value>>,
+    pub space: &'a IterationSpace,
+    pub operands: Vec<TileOperand>,
+    pub regs: Vec<Option<Register>>,
     /// Halves of a row of banks that values lie in.
     pub halves: Vec<Half>,
     /// Values that stay.
@@ -83,11 +83,11 @@ impl<'a> Body<'a> {
     pub fn new(
         w: Writer,
         p: &'a RowProgram,
-        space: &'a Space,
+        space: &'a IterationSpace,
         tile: &Tile,
-        operands: Vec<Operand>,
+        operands: Vec<TileOperand>,
     ) -> Body<'a> {
-        let mut u = Unit::new(w, tile.clone());
+        let mut u = VectorUnit::new(w, tile.clone());
         let narrow = p.writes.iter().all(|o| matches!(o.dtype, DType::F16 | DType::BF16));
         let sums = p.body.iter().any(|i| matches!(i, Instr::Reduce(..) | Instr::Columns(..)));
         u.coarse = narrow && !sums;
@@ -179,16 +179,16 @@ impl<'a> Body<'a> {
     }
 
     /// A register's value.
-    pub fn get(&self, reg: usize) -> Result<Value, Refusal> {
+    pub fn get(&self, reg: usize) -> Result<Register, Refusal> {
         self.regs[reg].ok_or_else(|| Refusal::new("a value that is not there"))
     }
 
     /// An operand that has been read, as a value.
-    pub fn arrived(&mut self, o: usize) -> Result<Value, Refusal> {
+    pub fn arrived(&mut self, o: usize) -> Result<Register, Refusal> {
         let Some(buf) = self.landed[o].take() else {
             return Err(Refusal::new("an operand that is not there"));
         };
-        let Operand { dtype, extent, table, .. } = self.operands[o];
+        let TileOperand { dtype, extent, table, .. } = self.operands[o];
         let room = self.operands[o].route.staged.as_ref().map_or(self.u.len(extent), |s| s.len);
         let wide = match dtype {
             DType::F32 | DType::I32 | DType::I64 => buf,
@@ -213,16 +213,16 @@ impl<'a> Body<'a> {
             DType::Bool => {
                 let bits = self.u.compared_with(held, 0.0f32, Compare::Ne);
                 self.u.give(held);
-                Value::Held(bits, None)
+                Register::Held(bits, None)
             }
             DType::U8 | DType::I8 => {
                 let whole = self.u.cast(held, Ty::I32, Round::Rint);
                 self.u.give(held);
                 let range = if dtype == DType::U8 { (0, 255) } else { (-128, 127) };
-                Value::Held(whole, Some(range))
+                Register::Held(whole, Some(range))
             }
-            DType::I32 => Value::Held(held, Some(WORD)),
-            _ => Value::Held(held, None),
+            DType::I32 => Register::Held(held, Some(WORD)),
+            _ => Register::Held(held, None),
         })
     }
 
@@ -240,7 +240,7 @@ impl<'a> Body<'a> {
     }
 
     /// A counter's value in the tile in hand.
-    pub fn counter(&mut self, at: usize) -> Result<Value, Refusal> {
+    pub fn counter(&mut self, at: usize) -> Result<Register, Refusal> {
         let Some(o) = self.space.counters[at] else { return Err(Refusal::new("a counter")) };
         let axes = || self.space.rows.iter().chain(&self.space.cols);
         let reach = |sign: i128| -> i128 {
@@ -260,12 +260,12 @@ impl<'a> Body<'a> {
                 self.u.scaled_to(Scaled::Adds, held, Held { buf: table, extent, ty: Ty::I32 }, base)
             }
         }
-        Ok(Value::Held(held, range))
+        Ok(Register::Held(held, range))
     }
 
     /// Widens `len` elements to f32: 16-bit floats, and bytes by way of f16, which has them exactly.
     pub fn widen_to(&mut self, dst: Buf, src: Buf, len: u64) {
-        let cast = |u: &mut Unit, dst: Buf, src: Buf| {
+        let cast = |u: &mut VectorUnit, dst: Buf, src: Buf| {
             let src =
                 if src.elem.size() < dst.elem.size() { src.at(0).strided(1, 4) } else { src.at(0).into() };
             let over = Over::count(len);
@@ -310,7 +310,7 @@ impl<'a> Body<'a> {
     }
 
     /// Completes a result, to be written when the tile is done.
-    pub fn store(&mut self, w: usize, value: Value) -> Result<(), Refusal> {
+    pub fn store(&mut self, w: usize, value: Register) -> Result<(), Refusal> {
         let o = self.p.reads.len() + w;
         let extent = self.operands[o].extent;
         if !matches!(self.operands[o].dtype, DType::Bool) && self.operands[o].elem.size() == 1
@@ -318,7 +318,7 @@ impl<'a> Body<'a> {
         {
             return Err(Refusal::new(format!("{} results", self.operands[o].dtype)));
         }
-        if let Value::Held(Held { ty: Ty::I32, .. }, None) = value
+        if let Register::Held(Held { ty: Ty::I32, .. }, None) = value
             && self.operands[o].dtype == DType::I64
         {
             return Err(Refusal::new("i64 that are moved beside other values"));
@@ -351,7 +351,7 @@ impl<'a> Body<'a> {
 
     /// Completes a result of 32-bit elements that lie as the tile does.
     pub fn send(&mut self, o: usize, wide: Buf) {
-        let Operand { dtype, extent, table, tail, elem, .. } = self.operands[o];
+        let TileOperand { dtype, extent, table, tail, elem, .. } = self.operands[o];
         let len = self.u.len(extent);
         let narrow = elem.size() < 4;
         let room = self.operands[o].route.staged.as_ref().map(|s| s.len);
@@ -472,7 +472,7 @@ impl<'a> Body<'a> {
     fn spent(&self, at: usize, last: &[usize]) -> Vec<BufferId> {
         let mut out = Vec::new();
         self.p.body[at].map(|r| {
-            if let Some(Value::Held(x, _)) = self.regs[r]
+            if let Some(Register::Held(x, _)) = self.regs[r]
                 && last[r] == at
                 && !self.kept[r]
             {
@@ -490,7 +490,7 @@ impl<'a> Body<'a> {
     fn home(&mut self, at: usize, user: usize) -> Option<Held> {
         let Instr::Store(w, _) = self.p.body[user] else { return None };
         let (o, set) = (self.p.reads.len() + w, self.set?);
-        let Operand { dtype, extent, .. } = self.operands[o];
+        let TileOperand { dtype, extent, .. } = self.operands[o];
         let direct = dtype == DType::F32 && self.operands[o].route.staged.is_none() && !self.kept[at];
         let held = |buf: Buf| Held { buf: Buf { elem: Elem::F32, ..buf }, extent, ty: Ty::F32 };
         direct.then(|| held(self.boxed((o, set, false))))
@@ -513,7 +513,7 @@ impl<'a> Body<'a> {
             return *buf;
         }
         let (o, _, tail) = key;
-        let Operand { elem, extent, ref route, .. } = self.operands[o];
+        let TileOperand { elem, extent, ref route, .. } = self.operands[o];
         let len = match tail {
             false => route.staged.as_ref().map_or(self.u.len(extent), |s| s.len).max(elem.per_repeat()),
             true => {
@@ -531,7 +531,7 @@ impl<'a> Body<'a> {
 
     /// Gives a register's value up.
     pub fn drop_reg(&mut self, r: usize) {
-        if let Some(Value::Held(x, _)) = self.regs[r].take() {
+        if let Some(Register::Held(x, _)) = self.regs[r].take() {
             self.u.give(x);
         }
     }
@@ -559,14 +559,14 @@ impl<'a> Body<'a> {
 
 /// The operand of a step, with its routes through a tile.
 pub(super) fn operand(
-    space: &Space,
+    space: &IterationSpace,
     tile: &Tile,
     o: usize,
     dtype: DType,
     gm: Option<Gm>,
     store: bool,
     arch: Arch,
-) -> Result<Operand, Refusal> {
+) -> Result<TileOperand, Refusal> {
     let Some(elem) = elem(dtype) else { return Err(Refusal::new("f64")) };
     let extent = route::extent(space, tile, o);
     let words = words(dtype) as u64;
@@ -578,5 +578,5 @@ pub(super) fn operand(
     let lead = if tile.grid { &space.rows[tile.lead] } else { &space.cols[tile.lead] };
     let still = |a: &Axis| a.steps[o] == 0;
     let fixed = rows.iter().chain(cols).all(still) && (tile.tiles == 1 || still(lead));
-    Ok(Operand { dtype, elem, gm, extent, route, way, table: None, tail: None, fixed })
+    Ok(TileOperand { dtype, elem, gm, extent, route, way, table: None, tail: None, fixed })
 }

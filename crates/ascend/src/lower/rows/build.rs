@@ -1,10 +1,10 @@
 //! The making of one kernel: parameters, and the cut into tiles that UB has room for.
 
-use super::body::{Body, Operand, elem, operand};
+use super::body::{Body, TileOperand, elem, operand};
 use super::kernel::{Kernel, Partial};
 use super::loops::Loops;
 use super::route::{self, Way};
-use super::space::{Space, Tile, words};
+use super::space::{IterationSpace, Tile, words};
 use super::writer::Writer;
 use crate::chip::Arch;
 use crate::kernel::finding::Rule;
@@ -26,7 +26,7 @@ impl Kernel<'_> {
     /// # Errors
     /// The construct that has no kernel yet.
     pub fn build(&self) -> Result<Built, Refusal> {
-        let space = Space::new(self.p, self.views)?;
+        let space = IterationSpace::new(self.p, self.views)?;
         // Programs without dependences may also be cut along their columns.
         let mut all =
             space.crossed(self.views.len()).then(|| space.cut(64)).flatten().into_iter().collect::<Vec<_>>();
@@ -53,7 +53,7 @@ impl Kernel<'_> {
     }
 
     /// Tiles of at most `largest` elements, if there are such.
-    fn tile(&self, space: &Space, largest: usize) -> Result<Option<Tile>, Refusal> {
+    fn tile(&self, space: &IterationSpace, largest: usize) -> Result<Option<Tile>, Refusal> {
         let arch = self.arch();
         let mut unit = 8;
         for o in 0..self.views.len() {
@@ -77,7 +77,7 @@ impl Kernel<'_> {
     }
 
     /// A kernel with such tiles, or the bytes that its buffers take if UB is too small.
-    fn attempt(&self, space: &Space, tile: &Tile) -> Result<Result<Box<Built>, u64>, Refusal> {
+    fn attempt(&self, space: &IterationSpace, tile: &Tile) -> Result<Result<Box<Built>, u64>, Refusal> {
         let arch = self.arch();
         let mut loops = Loops::new(self, space, tile)?;
         let mut w = Writer::new(&self.name(), arch);
@@ -103,10 +103,10 @@ impl Kernel<'_> {
     fn operands(
         &self,
         w: &mut Writer,
-        space: &Space,
+        space: &IterationSpace,
         tile: &Tile,
         loops: &mut Loops,
-    ) -> Result<Vec<Operand>, Refusal> {
+    ) -> Result<Vec<TileOperand>, Refusal> {
         let arch = self.arch();
         let mut operands = Vec::new();
         let span = |o: usize| -> u64 {
@@ -164,7 +164,7 @@ impl Kernel<'_> {
                 for w in self.reads()..self.views.len() {
                     let ((s, from, to), (t, low, high)) = (bytes(o), bytes(w));
                     let exact = |o: usize| {
-                        let Operand { route, elem, .. } = &operands[o];
+                        let TileOperand { route, elem, .. } = &operands[o];
                         leads.iter().all(|&lead| route.way(arch, *elem, lead) == Way::Whole)
                     };
                     let same = from == low && self.views[o].layout == self.views[w].layout && exact(o);

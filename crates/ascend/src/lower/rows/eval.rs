@@ -1,7 +1,7 @@
 //! Instructions of row programs as vector instructions.
 
 use super::body::Body;
-use super::register::{Done, Value, WORD, compare, float, int, refuse};
+use super::register::{Done, Register, WORD, compare, float, int, refuse};
 use super::route::Extent;
 use super::value::{Held, Ty};
 use crate::kernel::{Binary as V, Buf, Compare, Elem, Round, Scaled, Unary as U};
@@ -26,9 +26,9 @@ impl Body<'_> {
         match &self.p.body[at] {
             Instr::Load(o) => self.arrived(*o),
             Instr::Iota(_) => self.counter(at),
-            Instr::Float(x) => Ok(Value::Float(*x)),
-            Instr::Int(x) => Ok(Value::Int(*x)),
-            Instr::Bool(x) => Ok(Value::Bool(*x)),
+            Instr::Float(x) => Ok(Register::Float(*x)),
+            Instr::Int(x) => Ok(Register::Int(*x)),
+            Instr::Bool(x) => Ok(Register::Bool(*x)),
             Instr::Unary(op, a) => {
                 let a = self.get(*a)?;
                 self.unary(*op, a)
@@ -54,52 +54,52 @@ impl Body<'_> {
     }
 
     /// The same value once more.
-    pub(super) fn alias(&mut self, x: Value) -> Value {
-        if let Value::Held(x, _) = x {
+    pub(super) fn alias(&mut self, x: Register) -> Register {
+        if let Register::Held(x, _) = x {
             self.u.w.retain(x.buf);
         }
         x
     }
 
     /// A value in UB: constants in 64 lanes, kept for the rest of the kernel where they are floats.
-    pub(super) fn held(&mut self, x: Value) -> Done<Held> {
+    pub(super) fn held(&mut self, x: Register) -> Done<Held> {
         Ok(match x {
-            Value::Held(x, _) => {
+            Register::Held(x, _) => {
                 self.u.w.retain(x.buf);
                 x
             }
-            Value::Float(x) => {
+            Register::Float(x) => {
                 let held = self.u.constant(x as f32);
                 self.u.w.retain(held.buf);
                 held
             }
-            Value::Int(x) if !(WORD.0..=WORD.1).contains(&x) => return refuse("constants beyond 32 bits"),
-            Value::Int(x) => {
+            Register::Int(x) if !(WORD.0..=WORD.1).contains(&x) => return refuse("constants beyond 32 bits"),
+            Register::Int(x) => {
                 let dst = self.u.take(Extent::One, Ty::I32);
                 self.u.fill(dst, x);
                 dst
             }
-            Value::Bool(x) => {
+            Register::Bool(x) => {
                 let number = self.u.constant(x as u8 as f32);
                 self.u.compared_with(number, 0.0f32, Compare::Ne)
             }
         })
     }
 
-    fn unary(&mut self, op: Unary, a: Value) -> Done {
+    fn unary(&mut self, op: Unary, a: Register) -> Done {
         let u = &mut self.u;
         Ok(match a {
-            Value::Float(x) => match op {
-                Unary::IsNan | Unary::IsInf => Value::Bool(scalar::unary_test(op, x)),
-                Unary::Bits => Value::Int(scalar::bits(x)),
-                _ => Value::Float(scalar::unary_f(op, x)),
+            Register::Float(x) => match op {
+                Unary::IsNan | Unary::IsInf => Register::Bool(scalar::unary_test(op, x)),
+                Unary::Bits => Register::Int(scalar::bits(x)),
+                _ => Register::Float(scalar::unary_f(op, x)),
             },
-            Value::Int(x) if op == Unary::FromBits => Value::Float(scalar::from_bits(x)),
-            Value::Int(x) => Value::Int(scalar::unary_i(op, x)),
-            Value::Bool(x) => Value::Bool(!x),
-            Value::Held(x, _) if x.ty == Ty::Bits => float(u.not(x)),
-            Value::Held(x, range) if x.ty == Ty::I32 => return self.unary_int(op, x, range),
-            Value::Held(x, _) => float(match op {
+            Register::Int(x) if op == Unary::FromBits => Register::Float(scalar::from_bits(x)),
+            Register::Int(x) => Register::Int(scalar::unary_i(op, x)),
+            Register::Bool(x) => Register::Bool(!x),
+            Register::Held(x, _) if x.ty == Ty::Bits => float(u.not(x)),
+            Register::Held(x, range) if x.ty == Ty::I32 => return self.unary_int(op, x, range),
+            Register::Held(x, _) => float(match op {
                 Unary::Neg => u.scaled_over(Scaled::Muls, x, -1.0f32),
                 Unary::Abs => u.unary_over(U::Abs, x),
                 Unary::Sign => u.sign(x),
@@ -141,32 +141,32 @@ impl Body<'_> {
                 Unary::Bits => {
                     u.w.retain(x.buf);
                     let bits = Held { buf: Buf { elem: Elem::I32, ..x.buf }, ty: Ty::I32, ..x };
-                    return Ok(Value::Held(bits, Some(WORD)));
+                    return Ok(Register::Held(bits, Some(WORD)));
                 }
                 Unary::Atan | Unary::Not | Unary::FromBits => return refuse(format!("{op:?} of floats")),
             }),
         })
     }
 
-    fn binary(&mut self, op: Binary, a: Value, b: Value) -> Done {
+    fn binary(&mut self, op: Binary, a: Register, b: Register) -> Done {
         match (a, b) {
-            (Value::Float(x), Value::Float(y)) => Ok(match compare(op) {
-                Some(_) => Value::Bool(scalar::compare(op, &x, &y)),
-                None => Value::Float(scalar::binary_f(op, x, y)),
+            (Register::Float(x), Register::Float(y)) => Ok(match compare(op) {
+                Some(_) => Register::Bool(scalar::compare(op, &x, &y)),
+                None => Register::Float(scalar::binary_f(op, x, y)),
             }),
-            (Value::Int(x), Value::Int(y)) => Ok(match compare(op) {
-                Some(_) => Value::Bool(scalar::compare(op, &x, &y)),
-                None => Value::Int(scalar::binary_i(op, x, y)),
+            (Register::Int(x), Register::Int(y)) => Ok(match compare(op) {
+                Some(_) => Register::Bool(scalar::compare(op, &x, &y)),
+                None => Register::Int(scalar::binary_i(op, x, y)),
             }),
-            (Value::Bool(x), Value::Bool(y)) => {
-                Ok(Value::Bool(scalar::binary_i(op, x.into(), y.into()) != 0))
+            (Register::Bool(x), Register::Bool(y)) => {
+                Ok(Register::Bool(scalar::binary_i(op, x.into(), y.into()) != 0))
             }
-            (Value::Held(x, _), Value::Float(y)) if x.ty == Ty::F32 => self.with_float(op, x, y),
-            (Value::Float(x), Value::Held(y, _)) if y.ty == Ty::F32 => self.float_with(op, x, y),
-            (Value::Held(x, _), Value::Held(y, _)) if x.ty == Ty::F32 && y.ty == Ty::F32 => {
+            (Register::Held(x, _), Register::Float(y)) if x.ty == Ty::F32 => self.with_float(op, x, y),
+            (Register::Float(x), Register::Held(y, _)) if y.ty == Ty::F32 => self.float_with(op, x, y),
+            (Register::Held(x, _), Register::Held(y, _)) if x.ty == Ty::F32 && y.ty == Ty::F32 => {
                 self.floats(op, x, y)
             }
-            (Value::Held(x, _), _) | (_, Value::Held(x, _)) if x.ty == Ty::I32 => self.ints(op, a, b),
+            (Register::Held(x, _), _) | (_, Register::Held(x, _)) if x.ty == Ty::I32 => self.ints(op, a, b),
             _ => {
                 let (x, y) = (self.held(a)?, self.held(b)?);
                 let result = self.bits(op, x, y);
@@ -255,7 +255,7 @@ impl Body<'_> {
 
     fn bits(&mut self, op: Binary, x: Held, y: Held) -> Done {
         let u = &mut self.u;
-        let differ = |u: &mut super::value::Unit| {
+        let differ = |u: &mut super::value::VectorUnit| {
             let (any, both) = (u.logic(V::Or, x, y), u.logic(V::And, x, y));
             let not = u.not(both);
             let differ = u.logic(V::And, any, not);
@@ -276,31 +276,31 @@ impl Body<'_> {
         }))
     }
 
-    fn select(&mut self, c: Value, a: Value, b: Value) -> Done {
+    fn select(&mut self, c: Register, a: Register, b: Register) -> Done {
         let mask = match c {
-            Value::Bool(true) => return Ok(self.alias(a)),
-            Value::Bool(false) => return Ok(self.alias(b)),
-            Value::Held(mask, _) => mask,
+            Register::Bool(true) => return Ok(self.alias(a)),
+            Register::Bool(false) => return Ok(self.alias(b)),
+            Register::Held(mask, _) => mask,
             _ => return refuse("a choice by a number"),
         };
         let u = &mut self.u;
         match (a, b) {
-            (Value::Held(a, _), Value::Float(b)) => Ok(float(u.selected_or(mask, a, b as f32))),
-            (Value::Float(a), Value::Held(b, _)) => {
+            (Register::Held(a, _), Register::Float(b)) => Ok(float(u.selected_or(mask, a, b as f32))),
+            (Register::Float(a), Register::Held(b, _)) => {
                 let not = u.not(mask);
                 let x = u.selected_or(not, b, a as f32);
                 u.give(not);
                 Ok(float(x))
             }
-            (Value::Float(a), Value::Float(b)) => {
+            (Register::Float(a), Register::Float(b)) => {
                 let x = u.filled(mask.extent, a as f32);
                 u.select_or_to(x, mask, x, b as f32);
                 Ok(float(x))
             }
             _ => {
-                let range = |x: &Value| match *x {
-                    Value::Int(x) => Some((x, x)),
-                    Value::Held(_, range) => range,
+                let range = |x: &Register| match *x {
+                    Register::Int(x) => Some((x, x)),
+                    Register::Held(_, range) => range,
                     _ => None,
                 };
                 let union = range(&a).zip(range(&b)).map(|((a, b), (c, d))| (a.min(c), b.max(d)));
@@ -317,12 +317,12 @@ impl Body<'_> {
                 };
                 u.give(x);
                 u.give(y);
-                Ok(Value::Held(result, union))
+                Ok(Register::Held(result, union))
             }
         }
     }
 
-    fn reduce(&mut self, op: Reduce, a: Value) -> Done {
+    fn reduce(&mut self, op: Reduce, a: Register) -> Done {
         let cols = headwater_core::axes::count(&self.space.cols);
         if cols == 0 {
             return refuse("a reduction of nothing");
@@ -342,7 +342,7 @@ impl Body<'_> {
                 (number, Some((0, 1)))
             }
             Ty::I32 => {
-                let range = if let Value::Held(_, range) = a { range } else { None };
+                let range = if let Register::Held(_, range) = a { range } else { None };
                 let times = if op == Reduce::Sum { cols as i64 } else { 1 };
                 let exact = |x: i64| x.checked_mul(times).is_some_and(|x| x.abs() < 1 << 24);
                 let Some((low, high)) = range.filter(|r| exact(r.0) && exact(r.1)) else {

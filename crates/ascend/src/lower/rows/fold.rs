@@ -1,7 +1,7 @@
 //! Reductions: of rows, and of columns over rows. Trees depend on sizes alone.
 
 use super::route::Extent;
-use super::value::{Held, Ty, Unit};
+use super::value::{Held, Ty, VectorUnit};
 use crate::kernel::{
     Binary, BinaryOp, Buf, Duplicate, Elem, Mask, Order, Over, Reduce as ReduceInstr, Reduction, Scalar,
     Scaled, ScaledOp, View,
@@ -18,7 +18,7 @@ fn parts(op: Reduce) -> Option<(f32, Binary, Reduction)> {
     })
 }
 
-impl Unit {
+impl VectorUnit {
     fn reduced(
         &mut self,
         op: Reduction,
@@ -106,7 +106,7 @@ impl Unit {
         let Some((_, both, blocks)) = parts(op) else { return };
         let (most, rows) = (self.tile.rows() as u64, self.rows.clone());
         let (mut from, mut n) = (x, self.tile.cols as u64);
-        let step = |u: &mut Unit, from: Buf, to: Buf| {
+        let step = |u: &mut VectorUnit, from: Buf, to: Buf| {
             if from.id != x.id {
                 u.w.release(from);
             }

@@ -6,7 +6,7 @@
 //! reductions go through f32 and are exact for small numbers alone.
 
 use super::body::Body;
-use super::register::{Done, Value, WORD, compare, float, int, refuse};
+use super::register::{Done, Register, WORD, compare, float, int, refuse};
 use super::value::{Held, Ty};
 use crate::chip::Arch;
 use crate::kernel::{
@@ -38,15 +38,15 @@ impl Body<'_> {
                 u.w.vector(UnaryOp { op: U::Not, dst: view(dst), src: view(x), over });
                 int(dst, -high - 1, -low - 1)
             }
-            Unary::Floor | Unary::Ceil | Unary::Trunc | Unary::Round => self.alias(Value::Held(x, range)),
+            Unary::Floor | Unary::Ceil | Unary::Trunc | Unary::Round => self.alias(Register::Held(x, range)),
             _ => return refuse(format!("{op:?} of integers")),
         })
     }
 
-    pub(super) fn ints(&mut self, op: Binary, a: Value, b: Value) -> Done {
-        let range = |x: &Value| match *x {
-            Value::Int(x) => Some((x, x)),
-            Value::Held(_, range) => range,
+    pub(super) fn ints(&mut self, op: Binary, a: Register, b: Register) -> Done {
+        let range = |x: &Register| match *x {
+            Register::Int(x) => Some((x, x)),
+            Register::Held(_, range) => range,
             _ => None,
         };
         let (Some((al, ah)), Some((bl, bh))) = (range(&a), range(&b)) else {
@@ -150,7 +150,7 @@ impl Body<'_> {
         not
     }
 
-    pub(super) fn cast(&mut self, dtype: DType, a: Value) -> Done {
+    pub(super) fn cast(&mut self, dtype: DType, a: Register) -> Done {
         if dtype == DType::F64 {
             return refuse("f64");
         }
@@ -164,16 +164,16 @@ impl Body<'_> {
             _ => WORD,
         };
         match a {
-            Value::Float(x) if dtype.is_float() => Ok(Value::Float(dtype.round(x))),
-            Value::Float(x) if dtype == DType::Bool => Ok(Value::Bool(x != 0.0)),
-            Value::Float(x) => Ok(Value::Int(x as i64)),
-            Value::Int(x) if dtype.is_float() => Ok(Value::Float(dtype.round(x as f64))),
-            Value::Int(x) if dtype == DType::Bool => Ok(Value::Bool(x != 0)),
-            Value::Int(x) => Ok(Value::Int(dtype.wrap(x))),
-            Value::Bool(x) if dtype.is_float() => Ok(Value::Float(x as u8 as f64)),
-            Value::Bool(x) if dtype == DType::Bool => Ok(Value::Bool(x)),
-            Value::Bool(x) => Ok(Value::Int(x.into())),
-            Value::Held(x, _) if x.ty == Ty::Bits => {
+            Register::Float(x) if dtype.is_float() => Ok(Register::Float(dtype.round(x))),
+            Register::Float(x) if dtype == DType::Bool => Ok(Register::Bool(x != 0.0)),
+            Register::Float(x) => Ok(Register::Int(x as i64)),
+            Register::Int(x) if dtype.is_float() => Ok(Register::Float(dtype.round(x as f64))),
+            Register::Int(x) if dtype == DType::Bool => Ok(Register::Bool(x != 0)),
+            Register::Int(x) => Ok(Register::Int(dtype.wrap(x))),
+            Register::Bool(x) if dtype.is_float() => Ok(Register::Float(x as u8 as f64)),
+            Register::Bool(x) if dtype == DType::Bool => Ok(Register::Bool(x)),
+            Register::Bool(x) => Ok(Register::Int(x.into())),
+            Register::Held(x, _) if x.ty == Ty::Bits => {
                 if dtype == DType::Bool {
                     return Ok(self.alias(a));
                 }
@@ -185,14 +185,14 @@ impl Body<'_> {
                 self.u.give(number);
                 Ok(int(whole, 0, 1))
             }
-            Value::Held(x, _) if x.ty == Ty::F32 => match dtype {
+            Register::Held(x, _) if x.ty == Ty::F32 => match dtype {
                 DType::F32 => Ok(self.alias(a)),
                 DType::F16 | DType::BF16 => Ok(float(self.rounded(x, dtype))),
                 DType::Bool => Ok(float(self.u.compared_with(x, 0.0f32, Compare::Ne))),
-                DType::I32 => Ok(Value::Held(self.u.cast(x, Ty::I32, Round::Trunc), Some(WORD))),
+                DType::I32 => Ok(Register::Held(self.u.cast(x, Ty::I32, Round::Trunc), Some(WORD))),
                 _ => refuse(format!("{dtype} of floats")),
             },
-            Value::Held(x, range) => match dtype {
+            Register::Held(x, range) => match dtype {
                 DType::Bool => {
                     let zero = self.u.compared_with(x, 0, Compare::Eq);
                     let not = self.u.not(zero);
@@ -202,7 +202,7 @@ impl Body<'_> {
                 DType::I64 => Ok(self.alias(a)),
                 DType::I32 => {
                     self.u.w.retain(x.buf);
-                    Ok(Value::Held(x, range.or(Some(WORD))))
+                    Ok(Register::Held(x, range.or(Some(WORD))))
                 }
                 _ if dtype.is_float() => {
                     let number = self.u.cast(x, Ty::F32, Round::None);

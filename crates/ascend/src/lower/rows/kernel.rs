@@ -1,6 +1,6 @@
 //! The kernel to be written for a row program: its operands, its name and its formula.
 
-use super::space::Space;
+use super::space::IterationSpace;
 use crate::chip::{Arch, Chip};
 use crate::kernel::Source;
 use headwater_core::DType;
@@ -46,7 +46,7 @@ impl Kernel<'_> {
     }
 
     /// Type of an operand.
-    pub fn dtype(&self, space: &Space, o: usize) -> DType {
+    pub fn dtype(&self, space: &IterationSpace, o: usize) -> DType {
         if space.words { DType::I32 } else { self.views[o].dtype }
     }
 

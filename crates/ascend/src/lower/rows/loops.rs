@@ -2,10 +2,10 @@
 
 use super::body::Body;
 use super::kernel::{Kernel, Partial, Split};
-use super::register::Value;
+use super::register::Register;
 use super::route::Extent;
 use super::schedule::{Pass, Schedule, operands_of, reduced};
-use super::space::{Space, Tile};
+use super::space::{IterationSpace, Tile};
 use super::value::{Held, Ty};
 use super::writer::Writer;
 use crate::kernel::{Buf, Duplicate, Elem, Gm, Over, Pipe, Scalar};
@@ -35,7 +35,7 @@ pub(super) struct Loops {
 }
 
 impl Loops {
-    pub fn new(kernel: &Kernel, space: &Space, tile: &Tile) -> Result<Loops, Refusal> {
+    pub fn new(kernel: &Kernel, space: &IterationSpace, tile: &Tile) -> Result<Loops, Refusal> {
         let p = kernel.p;
         let reduces = p.body.iter().any(|i| matches!(i, Instr::Reduce(..)));
         let columns = p.body.iter().any(|i| matches!(i, Instr::Columns(..)));
@@ -367,7 +367,7 @@ impl Loops {
             self.pipeline(b, "part", bounds, count, number, place, &rooms)?;
             for (at, room) in rooms {
                 let held = b.u.first_lane(room);
-                b.regs[at] = Some(Value::Held(held, None));
+                b.regs[at] = Some(Register::Held(held, None));
             }
         }
         for at in row_values {

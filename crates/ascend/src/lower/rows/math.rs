@@ -9,7 +9,7 @@
 
 #![allow(clippy::excessive_precision)]
 
-use super::value::{Held, Ty, Unit};
+use super::value::{Held, Ty, VectorUnit};
 use crate::kernel::{Binary, Compare, Elem, Round, Scaled, Unary};
 
 /// ln Φ(-a) on [0, 5.7]: least maximal error relative to 1 + a².
@@ -39,7 +39,7 @@ const NDTR_COARSE: [f32; 8] = [
     -std::f32::consts::LN_2,
 ];
 
-impl Unit {
+impl VectorUnit {
     /// `c[0]·xⁿ⁻¹ + … + c[n-1]`.
     fn polynomial(&mut self, x: Held, c: &[f32]) -> Held {
         let p = self.scaled(Scaled::Muls, x, c[0]);

@@ -28,7 +28,7 @@ mod transfer;
 mod value;
 mod writer;
 
-use super::launch::{Arg, Launch, Lowered, Refusal};
+use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::source::attributed;
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
@@ -71,10 +71,11 @@ pub fn rows(
     let program = &rewrite::rewritten(program);
     let views: Vec<&TensorView> = reads.iter().chain(writes).copied().collect();
     let first = Kernel { chip, p: program, views: &views, source, split: Split::Ranges }.build()?;
-    let mut args: Vec<Arg> = (0..reads.len()).map(|operand| Arg::Read { operand, bytes: 0 }).collect();
+    let mut args: Vec<LoweredArg> =
+        (0..reads.len()).map(|operand| LoweredArg::Read { operand, bytes: 0 }).collect();
     let Some(partial) = first.partial else {
-        args.extend((0..writes.len()).map(|operand| Arg::Write { operand, bytes: 0 }));
-        let launch = Launch { program: Arc::new(first.program), args, blocks: first.blocks };
+        args.extend((0..writes.len()).map(|operand| LoweredArg::Write { operand, bytes: 0 }));
+        let launch = LoweredLaunch { program: Arc::new(first.program), args, blocks: first.blocks };
         return Ok(Lowered { launches: vec![launch], scratch: 0 });
     };
     // Column sums: partial sums of ranges of rows, and a program that adds them.
@@ -82,20 +83,20 @@ pub fn rows(
         .filter_map(|i| if let Instr::Columns(w, r) = i { Some((*w, *r)) } else { None })
         .collect();
     let size = (partial.ranges * partial.pitch * 4) as u64;
-    let scratch = |i: usize| Arg::Scratch { bytes: i as u64 * size.next_multiple_of(512) };
+    let scratch = |i: usize| LoweredArg::Scratch { bytes: i as u64 * size.next_multiple_of(512) };
     let place_of = |w: usize| columns.iter().position(|c| c.0 == w);
     args.extend((0..writes.len()).map(|operand| match place_of(operand) {
         Some(i) => scratch(i),
-        None => Arg::Write { operand, bytes: 0 },
+        None => LoweredArg::Write { operand, bytes: 0 },
     }));
     let scratch_bytes = columns.len() as u64 * size.next_multiple_of(512);
-    let finish = |first: build::Built, second: Program, sum_args: Vec<Arg>, blocks: u32| {
-        let first = Launch { program: Arc::new(first.program), args, blocks: first.blocks };
-        let second = Launch { program: Arc::new(second), args: sum_args, blocks };
+    let finish = |first: build::Built, second: Program, sum_args: Vec<LoweredArg>, blocks: u32| {
+        let first = LoweredLaunch { program: Arc::new(first.program), args, blocks: first.blocks };
+        let second = LoweredLaunch { program: Arc::new(second), args: sum_args, blocks };
         Lowered { launches: vec![first, second], scratch: scratch_bytes }
     };
-    let mut sum_args: Vec<Arg> = (0..columns.len()).map(scratch).collect();
-    sum_args.extend(columns.iter().map(|&(operand, _)| Arg::Write { operand, bytes: 0 }));
+    let mut sum_args: Vec<LoweredArg> = (0..columns.len()).map(scratch).collect();
+    sum_args.extend(columns.iter().map(|&(operand, _)| LoweredArg::Write { operand, bytes: 0 }));
     // Results that lie together are added by a kernel for it, others by a row program.
     let together = |&(w, _): &(usize, usize)| {
         let own = &program.writes[w].access.0[program.outer.len()..];

@@ -8,7 +8,7 @@ use headwater_core::expr::Binary;
 /// The value of a register: a constant, or numbers in UB with the range of integers. Integers without a range are the
 /// lower words of 64-bit ones.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Value {
+pub(super) enum Register {
     Float(f64),
     Int(i64),
     Bool(bool),
@@ -16,7 +16,7 @@ pub(super) enum Value {
 }
 
 /// A value, or the reason why there is no kernel for it.
-pub(super) type Done<T = Value> = Result<T, Refusal>;
+pub(super) type Done<T = Register> = Result<T, Refusal>;
 
 /// A construct that has no kernel yet.
 pub(super) fn refuse<T>(what: impl Into<String>) -> Done<T> {
@@ -24,17 +24,17 @@ pub(super) fn refuse<T>(what: impl Into<String>) -> Done<T> {
 }
 
 /// A value that is no integer.
-pub(super) const fn float(x: Held) -> Value {
-    Value::Held(x, None)
+pub(super) const fn float(x: Held) -> Register {
+    Register::Held(x, None)
 }
 
 /// Integers of 32 bits.
 pub(super) const WORD: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 
 /// An integer value whose numbers lie between two; of numbers beyond 32 bits the lower words.
-pub(super) fn int(x: Held, low: i128, high: i128) -> Value {
+pub(super) fn int(x: Held, low: i128, high: i128) -> Register {
     let fits = low >= WORD.0.into() && high <= WORD.1.into();
-    Value::Held(x, Some(if fits { (low as i64, high as i64) } else { WORD }))
+    Register::Held(x, Some(if fits { (low as i64, high as i64) } else { WORD }))
 }
 
 /// The comparison of vectors for an operator, if it compares.

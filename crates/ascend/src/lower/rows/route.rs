@@ -1,6 +1,6 @@
 //! Routes of an operand's elements into a tile and out of it: as they lie, or through a gather that orders them.
 
-use super::space::{Space, Tile, TileDim};
+use super::space::{IterationSpace, Tile, TileDim};
 use super::table::Shape;
 use crate::chip::Arch;
 use crate::kernel::{Elem, Scalar};
@@ -130,7 +130,7 @@ struct Dim {
 }
 
 /// Dimensions of operand `o` in the directions of `extent`, with their places in the tile.
-fn dims(space: &Space, tile: &Tile, o: usize, extent: Extent) -> Vec<Dim> {
+fn dims(space: &IterationSpace, tile: &Tile, o: usize, extent: Extent) -> Vec<Dim> {
     let (rows, cols) = extent.moves();
     let mut out = Vec::new();
     let (mut row, mut col) = (if extent == Extent::Full && tile.grid { tile.pitch as u64 } else { 1 }, 1);
@@ -148,7 +148,7 @@ fn dims(space: &Space, tile: &Tile, o: usize, extent: Extent) -> Vec<Dim> {
 }
 
 /// Extent of operand `o` in a tile.
-pub(super) fn extent(space: &Space, tile: &Tile, o: usize) -> Extent {
+pub(super) fn extent(space: &IterationSpace, tile: &Tile, o: usize) -> Extent {
     let moves =
         |row: bool| space.dims(tile).iter().any(|d| d.row == row && d.most > 1 && d.axis.steps[o] != 0);
     match tile.grid {
@@ -265,7 +265,14 @@ fn staged(dims: &[Dim], tile: &Tile, extent: Extent, elem: Elem, words: u64, loa
 }
 
 /// The copy of operand `o` into a tile.
-pub(super) fn load(space: &Space, tile: &Tile, o: usize, extent: Extent, elem: Elem, words: u64) -> Route {
+pub(super) fn load(
+    space: &IterationSpace,
+    tile: &Tile,
+    o: usize,
+    extent: Extent,
+    elem: Elem,
+    words: u64,
+) -> Route {
     let dims = dims(space, tile, o, extent);
     let route = if words == 1 { direct(&dims, elem) } else { None };
     route.unwrap_or_else(|| staged(&dims, tile, extent, elem, words, true))
@@ -273,7 +280,7 @@ pub(super) fn load(space: &Space, tile: &Tile, o: usize, extent: Extent, elem: E
 
 /// The copy of a tile to operand `o`, the way that needs the least.
 pub(super) fn store(
-    space: &Space,
+    space: &IterationSpace,
     tile: &Tile,
     o: usize,
     extent: Extent,
@@ -304,7 +311,7 @@ pub(super) fn store(
 }
 
 /// Indices of the leading axis in a tile, and in the last one.
-pub(super) fn leads(space: &Space, tile: &Tile) -> [usize; 2] {
+pub(super) fn leads(space: &IterationSpace, tile: &Tile) -> [usize; 2] {
     let size = if tile.grid { space.rows[tile.lead].size } else { space.cols[tile.lead].size };
     [tile.most, if size.is_multiple_of(tile.most) { tile.most } else { size % tile.most }]
 }

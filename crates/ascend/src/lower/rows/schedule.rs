@@ -2,7 +2,7 @@
 
 use super::body::operand;
 use super::kernel::Kernel;
-use super::space::{Space, Tile};
+use super::space::{IterationSpace, Tile};
 use crate::lower::Refusal;
 use headwater_core::row::{Instr, RowProgram};
 
@@ -37,7 +37,12 @@ pub(super) fn operands_of(p: &RowProgram, list: &[usize]) -> Vec<usize> {
 }
 
 impl Schedule {
-    pub fn new(kernel: &Kernel, space: &Space, tile: &Tile, several: bool) -> Result<Schedule, Refusal> {
+    pub fn new(
+        kernel: &Kernel,
+        space: &IterationSpace,
+        tile: &Tile,
+        several: bool,
+    ) -> Result<Schedule, Refusal> {
         let p = kernel.p;
         let n = p.body.len();
         let args = |at: usize| {

@@ -18,7 +18,7 @@ const LARGEST: usize = 255 * 64;
 /// Axes of a program, merged where all operands allow it. Steps are of reads, then writes, then counters ([`Instr::Iota`]);
 /// those of 64-bit integers are in words of 32 bits.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(super) struct IterationSpace {
     pub rows: Vec<Axis>,
     pub cols: Vec<Axis>,
     /// Number of each counter among the operands, by instruction.
@@ -67,10 +67,10 @@ pub(super) const fn words(dtype: DType) -> isize {
     if matches!(dtype, DType::I64) { 2 } else { 1 }
 }
 
-impl Space {
+impl IterationSpace {
     /// # Errors
     /// Programs that do not fit their operands.
-    pub fn new(p: &RowProgram, views: &[&TensorView]) -> Result<Space, Refusal> {
+    pub fn new(p: &RowProgram, views: &[&TensorView]) -> Result<IterationSpace, Refusal> {
         let dims: Vec<usize> = p.outer.iter().chain(&p.inner).copied().collect();
         let mut axes: Vec<Axis> = dims.iter().map(|&size| Axis { size, steps: Vec::new() }).collect();
         for (o, v) in p.reads.iter().chain(&p.writes).zip(views) {
@@ -136,7 +136,7 @@ impl Space {
                 list.push(Axis { size: 1, steps: vec![0; operands] });
             }
         }
-        Ok(Space { rows, cols, counters, pointwise, words: moves, line: false })
+        Ok(IterationSpace { rows, cols, counters, pointwise, words: moves, line: false })
     }
 
     /// True if an operand lies along another axis than the columns, of which there are many.
@@ -147,7 +147,7 @@ impl Space {
     }
 
     /// The same space with at most so many columns to a row, as many as divide them; for programs without dependences.
-    pub fn cut(&self, most: usize) -> Option<Space> {
+    pub fn cut(&self, most: usize) -> Option<IterationSpace> {
         let [cols] = &self.cols[..] else { return None };
         let size = (16..=most)
             .rev()
@@ -161,12 +161,12 @@ impl Space {
         // The axis behind which an operand lies closest is cut into tiles: the longest of the rows.
         let mut rows: Vec<Axis> = self.rows.iter().filter(|a| a.size > 1).cloned().collect();
         rows.insert(rows.len().saturating_sub(1), outer);
-        Some(Space { rows, cols: vec![inner], counters: self.counters.clone(), ..*self })
+        Some(IterationSpace { rows, cols: vec![inner], counters: self.counters.clone(), ..*self })
     }
 
     /// The same space in tiles of one row; for programs without dependences.
-    pub fn line(&self) -> Option<Space> {
-        let copy = || Space {
+    pub fn line(&self) -> Option<IterationSpace> {
+        let copy = || IterationSpace {
             rows: self.rows.clone(),
             cols: self.cols.clone(),
             counters: self.counters.clone(),

@@ -37,7 +37,7 @@ impl Ty {
 }
 
 /// The tile that is worked on, and the vector unit.
-pub(super) struct Unit {
+pub(super) struct VectorUnit {
     pub w: Writer,
     pub tile: Tile,
     /// Rows of the tile in hand.
@@ -56,12 +56,12 @@ pub(super) struct Unit {
     pub coarse: bool,
 }
 
-impl Unit {
-    pub fn new(w: Writer, tile: Tile) -> Unit {
+impl VectorUnit {
+    pub fn new(w: Writer, tile: Tile) -> VectorUnit {
         let rows = (tile.rows() as u64).into();
         let full = len(&tile, Extent::Full).into();
         let (spread, constants) = (HashMap::new(), Vec::new());
-        Unit { w, tile, rows, full, spread, constants, spent: Vec::new(), home: None, coarse: false }
+        VectorUnit { w, tile, rows, full, spread, constants, spent: Vec::new(), home: None, coarse: false }
     }
 
     pub fn arch(&self) -> Arch {
@@ -101,7 +101,7 @@ impl Unit {
     }
 
     /// Computes with buffers in the other half of a row of banks.
-    pub fn apart<T>(&mut self, compute: impl FnOnce(&mut Unit) -> T) -> T {
+    pub fn apart<T>(&mut self, compute: impl FnOnce(&mut VectorUnit) -> T) -> T {
         self.w.half = self.w.half.other();
         let result = compute(self);
         self.w.half = self.w.half.other();
