@@ -79,30 +79,30 @@ impl Cann {
 
 /// A folder that looks like an installation; removed when dropped.
 #[derive(Debug)]
-pub struct Installation {
+pub struct StandinInstallation {
     root: TempDir,
 }
 
-impl Installation {
+impl StandinInstallation {
     /// Libraries, version files and, with `compiler`, the executables of a toolkit.
     ///
     /// # Errors
     /// If a file cannot be written, or the dynamic library of this crate is not built.
-    pub fn new(cann: Cann, config: &Config, compiler: Option<&Path>) -> io::Result<Installation> {
-        Installation::without(cann, config, compiler, &[])
+    pub fn new(cann: Cann, config: &Config, compiler: Option<&Path>) -> io::Result<StandinInstallation> {
+        StandinInstallation::without(cann, config, compiler, &[])
     }
 
     /// The same, with further functions missing.
     ///
     /// # Errors
-    /// As [`Installation::new`]; also if a function is not there to be hidden.
+    /// As [`StandinInstallation::new`]; also if a function is not there to be hidden.
     pub fn without(
         cann: Cann,
         config: &Config,
         compiler: Option<&Path>,
         hidden: &[&str],
-    ) -> io::Result<Installation> {
-        let this = Installation { root: tempfile::tempdir()? };
+    ) -> io::Result<StandinInstallation> {
+        let this = StandinInstallation { root: tempfile::tempdir()? };
         let config = Config { version: cann.text().into(), ..config.clone() };
         let library = Library::of_this_crate()?;
         let mut bytes = library.bytes.clone();

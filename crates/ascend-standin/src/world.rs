@@ -42,7 +42,7 @@ pub struct Loaded {
 }
 
 /// A compilation by aclrtc.
-pub struct Compilation {
+pub struct RtcProgram {
     pub source: String,
     pub name: String,
     pub binary: Vec<u8>,
@@ -67,7 +67,7 @@ pub struct State {
     pub functions: HashMap<usize, (usize, Arc<Function>)>,
     /// Functions of libruntime by their stub's address.
     pub stubs: HashMap<usize, (usize, Arc<Function>)>,
-    pub programs: HashMap<usize, Compilation>,
+    pub programs: HashMap<usize, RtcProgram>,
     pub callback: Option<extern "C" fn(*const c_void)>,
     /// Seconds that a kernel may run; 0 is no limit.
     pub kernel_limit: u32,

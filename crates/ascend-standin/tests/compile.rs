@@ -6,11 +6,12 @@ mod common;
 use common::*;
 use headwater_ascend::chip::Arch;
 use headwater_ascend::host::{
-    Argument, Compiler, CoreKind, DeviceMemory, Error, Installation as Found, Module, Options, Stream, Unit,
+    Argument, CompileUnit, Compiler, CompilerOptions, CoreKind, DeviceMemory, Error, Installation, Module,
+    Stream,
 };
 use headwater_ascend_standin::config::Config;
 use headwater_ascend_standin::exports::control::LiveHandles;
-use headwater_ascend_standin::install::{Cann, Installation};
+use headwater_ascend_standin::install::{Cann, StandinInstallation};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,8 @@ fn machine(cann: Cann, arch: Arch) -> Machine {
     Machine::with_compiler(cann, &config, Path::new(COMPILER))
 }
 
-fn options(installation: &Installation) -> Options {
-    Options {
+fn options(installation: &StandinInstallation) -> CompilerOptions {
+    CompilerOptions {
         cache: installation.root().join("cache"),
         workers: 4,
         limit: Duration::from_secs(20),
@@ -32,8 +33,8 @@ fn options(installation: &Installation) -> Options {
     }
 }
 
-fn compiler(installation: &Installation, arch: Arch) -> Result<Compiler, Error> {
-    Compiler::find(&Found::below(installation.root()), arch, options(installation))
+fn compiler(installation: &StandinInstallation, arch: Arch) -> Result<Compiler, Error> {
+    Compiler::find(&Installation::below(installation.root()), arch, options(installation))
 }
 
 /// A source as it is emitted: code, then the programs in comments.
@@ -50,9 +51,9 @@ fn source(kernels: &[(&str, &str)]) -> String {
     text
 }
 
-fn unit(name: &str, kernels: &[(&str, &str)]) -> Unit {
+fn unit(name: &str, kernels: &[(&str, &str)]) -> CompileUnit {
     let names = kernels.iter().map(|(name, _)| name.to_string()).collect();
-    Unit { name: name.into(), source: source(kernels), kernels: names, core: CoreKind::Vector }
+    CompileUnit { name: name.into(), source: source(kernels), kernels: names, core: CoreKind::Vector }
 }
 
 #[test]
@@ -100,8 +101,8 @@ fn what_is_compiled_runs_on_every_version_and_chip() {
 #[test]
 fn anything_that_matters_is_part_of_the_key() {
     let machine = machine(Cann::V91, Arch::P310);
-    let fresh = |unit: Unit, options: Options| {
-        let found = Found::below(machine.installation.root());
+    let fresh = |unit: CompileUnit, options: CompilerOptions| {
+        let found = Installation::below(machine.installation.root());
         Compiler::find(&found, Arch::P310, options).unwrap().compile(&[unit]).unwrap().fresh
     };
     let base = unit("u", KERNELS);
@@ -109,8 +110,8 @@ fn anything_that_matters_is_part_of_the_key() {
     assert_eq!(fresh(base.clone(), options()), 1);
     assert_eq!(fresh(base.clone(), options()), 0);
     let source = format!("{}// one line more\n", base.source);
-    assert_eq!(fresh(Unit { source, ..base.clone() }, options()), 1);
-    assert_eq!(fresh(base.clone(), Options { auto_sync: true, ..options() }), 1);
+    assert_eq!(fresh(CompileUnit { source, ..base.clone() }, options()), 1);
+    assert_eq!(fresh(base.clone(), CompilerOptions { auto_sync: true, ..options() }), 1);
     // A newer toolkit in the same place.
     let arch = format!("{}-linux", std::env::consts::ARCH);
     let info = machine.installation.home().join(arch).join("ascend_toolkit_install.info");
@@ -152,10 +153,11 @@ fn a_source_that_does_not_compile_is_named_with_its_kernel() {
 #[test]
 fn a_compiler_that_hangs_or_writes_nothing_is_an_error() {
     let machine = machine(Cann::V81, Arch::A2);
-    let found = Found::below(machine.installation.root());
-    let limited = Options { limit: Duration::from_millis(200), ..options(&machine.installation) };
+    let found = Installation::below(machine.installation.root());
+    let limited = CompilerOptions { limit: Duration::from_millis(200), ..options(&machine.installation) };
     let compiler = Compiler::find(&found, Arch::A2, limited).unwrap();
-    let with = |line: &str| Unit { source: format!("{line}\n{}", source(KERNELS)), ..unit("u", KERNELS) };
+    let with =
+        |line: &str| CompileUnit { source: format!("{line}\n{}", source(KERNELS)), ..unit("u", KERNELS) };
     let start = Instant::now();
     let error = compiler.compile(&[with("// standin: sleep 60000")]).unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(10));
@@ -172,11 +174,11 @@ fn units_are_compiled_at_the_same_time() {
     // Compilers that run one after the other would wait for each other in vain.
     let meeting = |i: usize| {
         let unit = unit(&format!("u{i}"), KERNELS);
-        Unit { source: format!("// standin: meet {} 4\n{}", folder.display(), unit.source), ..unit }
+        CompileUnit { source: format!("// standin: meet {} 4\n{}", folder.display(), unit.source), ..unit }
     };
     let units: Vec<_> = (0..4).map(meeting).collect();
-    let limited = Options { limit: Duration::from_secs(60), ..options(&machine.installation) };
-    let found = Found::below(machine.installation.root());
+    let limited = CompilerOptions { limit: Duration::from_secs(60), ..options(&machine.installation) };
+    let found = Installation::below(machine.installation.root());
     let compiled = Compiler::find(&found, Arch::A2, limited).unwrap().compile(&units).unwrap();
     let names: Vec<_> = compiled.binaries.iter().map(|b| b.name.as_str()).collect();
     assert_eq!(names, ["u0", "u1", "u2", "u3"]);
@@ -184,13 +186,13 @@ fn units_are_compiled_at_the_same_time() {
 
 #[test]
 fn what_there_is_no_compiler_for_is_said() {
-    let without = Installation::new(Cann::V81, &Config::default(), None).unwrap();
+    let without = StandinInstallation::new(Cann::V81, &Config::default(), None).unwrap();
     let error = compiler(&without, Arch::P310).unwrap_err();
     assert!(error.to_string().contains("ccec is not below"), "{error}");
     assert_eq!(error.code(), "HW-A109");
     // Cube and vector together need a newer compiler than `ccec`.
     let machine = machine(Cann::V81, Arch::A2);
-    let mixed = Unit { core: CoreKind::Mixed, ..unit("u", KERNELS) };
+    let mixed = CompileUnit { core: CoreKind::Mixed, ..unit("u", KERNELS) };
     let error = compiler(&machine.installation, Arch::A2).unwrap().compile(&[mixed]).unwrap_err();
     assert_eq!(error.code(), "HW-A109", "{error}");
 }
@@ -217,7 +219,7 @@ fn every_call_of_the_compiler_library_may_fail() {
 #[test]
 fn an_installation_says_what_it_is() {
     let machine = machine(Cann::V83, Arch::P310);
-    let found = Found::below(machine.installation.root());
+    let found = Installation::below(machine.installation.root());
     assert_eq!(found.toolkit_version().as_deref(), Some("8.3.RC1"));
     assert_eq!(found.driver_version().as_deref(), Some("25.0.rc1"));
     assert_eq!(found.firmware_version().as_deref(), Some("7.7.0.1.231"));
@@ -226,5 +228,5 @@ fn an_installation_says_what_it_is() {
     assert_eq!(found.library("libascendcl.so"), Some(machine.installation.acl()));
     assert_eq!(found.library("libhccl.so"), None);
     assert!(!found.takes_npu_arch());
-    assert_eq!(Found::below(Path::new("/nonexistent")), Found::default());
+    assert_eq!(Installation::below(Path::new("/nonexistent")), Installation::default());
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use headwater_ascend::device::{Ascend, AscendSim};
-use headwater_ascend::host::{Installation as Found, Options};
+use headwater_ascend::host::{CompilerOptions, Installation};
 use headwater_ascend_standin::config::Config;
 use headwater_ascend_standin::exports::control::LiveHandles;
 use headwater_ascend_standin::install::Cann;
@@ -17,8 +17,9 @@ use headwater_core::plan::Bindings;
 use headwater_core::{Attrs, Code, DType, Registry, Tensor, TensorType, pass};
 
 fn ascend(machine: &Machine) -> Ascend {
-    let found = Found::below(machine.installation.root());
-    let options = Options { cache: machine.installation.root().join("cache"), ..Options::from_env() };
+    let found = Installation::below(machine.installation.root());
+    let options =
+        CompilerOptions { cache: machine.installation.root().join("cache"), ..CompilerOptions::from_env() };
     Ascend::on(machine.device(settings()), &found, options).unwrap()
 }
 

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use headwater_ascend::host::acl::symbols::GROUPS;
 use headwater_ascend::host::{
-    Argument, Device, DeviceMemory, Error, Live, PinnedMemory, Result, Runtime, Settings, Stream,
+    Argument, Device, DeviceMemory, Error, LiveCounts, PinnedMemory, Result, Runtime, RuntimeSettings, Stream,
 };
 use headwater_ascend_standin::config::Config;
 use headwater_ascend_standin::exports::control::LiveHandles;
@@ -109,12 +109,12 @@ fn a_failure_of_every_call_of_every_version_is_named_and_leaves_nothing() {
                 let start = Instant::now();
                 let (outcome, live) = match machine.open(settings()) {
                     Ok(runtime) => (step(&machine, &runtime), runtime.live()),
-                    Err(error) => (Err(error), Live::default()),
+                    Err(error) => (Err(error), LiveCounts::default()),
                 };
                 machine.forget();
                 assert!(start.elapsed() < Duration::from_secs(15), "{context}: took {:?}", start.elapsed());
-                let released = Live { failed_releases: Vec::new(), ..live.clone() };
-                assert_eq!(released, Live::default(), "{context}");
+                let released = LiveCounts { failed_releases: Vec::new(), ..live.clone() };
+                assert_eq!(released, LiveCounts::default(), "{context}");
                 if RELEASING.contains(&name) {
                     outcome.unwrap_or_else(|e| panic!("{context}: {e}"));
                     assert_eq!(live.failed_releases, [(name, status)], "{context}");
@@ -207,7 +207,7 @@ fn without_task_numbers_all_launches_that_may_be_at_fault_are_named() {
 
     // With blocking launches the one at fault is known.
     let machine = Machine::without(Cann::V81, &Config::default(), &hidden);
-    let device = machine.device(Settings { blocking: true, ..settings() });
+    let device = machine.device(RuntimeSettings { blocking: true, ..settings() });
     let module = common::module(&machine, &device);
     let stream = Stream::new(&device).unwrap();
     let kernel = |name| module.kernel(name).unwrap();
@@ -284,7 +284,7 @@ fn launches_that_are_done_are_not_suspected() {
 #[test]
 fn the_device_itself_ends_a_kernel_that_is_over_its_limit() {
     let machine = Machine::a2(Cann::V81);
-    let device = machine.device(Settings { kernel_limit: Some(Duration::from_secs(1)), ..settings() });
+    let device = machine.device(RuntimeSettings { kernel_limit: Some(Duration::from_secs(1)), ..settings() });
     let module = module(&machine, &device);
     let stream = Stream::new(&device).unwrap();
     stream.launch(&launch(&module.kernel("spin").unwrap(), 1, &[]).unwrap()).unwrap();

@@ -4,12 +4,12 @@
 mod common;
 
 use common::*;
-use headwater_ascend::host::{Argument, DeviceMemory, LaunchRung, LoadRung, Settings, Stream};
+use headwater_ascend::host::{Argument, DeviceMemory, LaunchRung, LoadRung, RuntimeSettings, Stream};
 use headwater_ascend_standin::exports::control::LiveHandles;
 use headwater_ascend_standin::install::Cann;
 
 /// Loads, launches and checks by whatever the machine has.
-fn work(machine: &Machine, settings: Settings) -> (LaunchRung, u64) {
+fn work(machine: &Machine, settings: RuntimeSettings) -> (LaunchRung, u64) {
     let device = machine.device(settings);
     let module = module(machine, &device);
     let stream = Stream::new(&device).unwrap();
@@ -74,7 +74,7 @@ fn every_version_runs_kernels_on_both_chips() {
 fn every_rung_of_one_version_can_be_asked_for() {
     let machine = Machine::a2(Cann::V91);
     for rung in LaunchRung::ALL {
-        let settings = Settings { rung: Some(rung), ..settings() };
+        let settings = RuntimeSettings { rung: Some(rung), ..settings() };
         assert_eq!(work(&machine, settings).0, rung);
         assert_eq!(machine.live(), LiveHandles::default(), "{rung:?}: something stays");
     }
@@ -83,7 +83,7 @@ fn every_rung_of_one_version_can_be_asked_for() {
 #[test]
 fn a_rung_that_is_not_there_is_refused_by_name() {
     let machine = Machine::a2(Cann::V83);
-    let asked = Settings { rung: Some(LaunchRung::ArgsArray), ..settings() };
+    let asked = RuntimeSettings { rung: Some(LaunchRung::ArgsArray), ..settings() };
     let error = machine.open(asked).unwrap_err();
     assert_eq!(error.code(), "HW-A110");
     assert!(error.to_string().contains("aclrtLaunchKernelWithArgsArray"), "{error}");

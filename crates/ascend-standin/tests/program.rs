@@ -6,7 +6,8 @@ mod common;
 use common::*;
 use headwater_ascend::emit::emit;
 use headwater_ascend::host::{
-    Argument, Compiler, CoreKind, DeviceMemory, Error, Installation as Found, Module, Options, Stream, Unit,
+    Argument, CompileUnit, Compiler, CompilerOptions, CoreKind, DeviceMemory, Error, Installation, Module,
+    Stream,
 };
 use headwater_ascend::kernel::{Elem, Instr, ParamKind, Program, StmtKind};
 use headwater_ascend::kernels::add;
@@ -54,9 +55,10 @@ fn simulated(program: &Program, blocks: u32) -> Vec<u8> {
 
 /// The result by way of the host side.
 fn launched(machine: &Machine, program: &Program, blocks: u32) -> Result<Vec<u8>, Error> {
-    let found = Found::below(machine.installation.root());
-    let options = Options { cache: machine.installation.root().join("cache"), ..Options::from_env() };
-    let unit = Unit {
+    let found = Installation::below(machine.installation.root());
+    let options =
+        CompilerOptions { cache: machine.installation.root().join("cache"), ..CompilerOptions::from_env() };
+    let unit = CompileUnit {
         name: "sums".into(),
         source: emit(program),
         kernels: vec![program.name.clone()],
@@ -117,10 +119,12 @@ fn memory_that_is_too_small_is_an_exception() {
     let machine = machine(Cann::V91, Arch::A2);
     let program = add(Arch::A2, Elem::F16, LEN as u64, 1024).unwrap();
     let device = machine.device(settings());
-    let options = Options { cache: machine.installation.root().join("cache"), ..Options::from_env() };
-    let found = Found::below(machine.installation.root());
+    let options =
+        CompilerOptions { cache: machine.installation.root().join("cache"), ..CompilerOptions::from_env() };
+    let found = Installation::below(machine.installation.root());
     let name = program.name.clone();
-    let unit = Unit { name: "u".into(), source: emit(&program), kernels: vec![name], core: CoreKind::Vector };
+    let unit =
+        CompileUnit { name: "u".into(), source: emit(&program), kernels: vec![name], core: CoreKind::Vector };
     let compiled = Compiler::find(&found, Arch::A2, options).unwrap().compile(&[unit]).unwrap();
     let module = Module::load(&device, compiled.binaries[0].clone()).unwrap();
     let memory = DeviceMemory::alloc(&device, 64).unwrap();

@@ -4,17 +4,17 @@ mod common;
 
 use common::*;
 use headwater_ascend::host::survey::Survey;
-use headwater_ascend::host::{Installation as Found, Options};
+use headwater_ascend::host::{CompilerOptions, Installation};
 use headwater_ascend_standin::config::Config;
 use headwater_ascend_standin::exports::control::LiveHandles;
-use headwater_ascend_standin::install::{Cann, Installation};
+use headwater_ascend_standin::install::{Cann, StandinInstallation};
 use std::path::Path;
 
 const COMPILER: &str = env!("CARGO_BIN_EXE_headwater-standin-compiler");
 
-fn survey(installation: &Installation) -> Survey {
-    let options = Options { cache: installation.root().join("cache"), ..Options::from_env() };
-    Survey::of(&Found::below(installation.root()), settings(), options)
+fn survey(installation: &StandinInstallation) -> Survey {
+    let options = CompilerOptions { cache: installation.root().join("cache"), ..CompilerOptions::from_env() };
+    Survey::of(&Installation::below(installation.root()), settings(), options)
 }
 
 fn whats(survey: &Survey) -> Vec<&str> {
@@ -45,7 +45,7 @@ fn a_whole_machine_lacks_nothing_that_kernels_need() {
 #[test]
 fn what_is_missing_is_named_with_what_it_is_needed_for() {
     // An older CANN without a toolkit, with another chip's operators.
-    let installation = Installation::new(Cann::V80, &Config::default(), None).unwrap();
+    let installation = StandinInstallation::new(Cann::V80, &Config::default(), None).unwrap();
     let operators = installation.home().join("opp/built-in/op_impl/ai_core/tbe/kernel");
     std::fs::rename(operators.join("ascend910b"), operators.join("ascend310p")).unwrap();
     let survey = self::survey(&installation);
@@ -61,7 +61,7 @@ fn what_is_missing_is_named_with_what_it_is_needed_for() {
     );
 
     // `ccec` does not compile for both kinds of core at once.
-    let with = Installation::new(Cann::V81, &Config::default(), Some(Path::new(COMPILER))).unwrap();
+    let with = StandinInstallation::new(Cann::V81, &Config::default(), Some(Path::new(COMPILER))).unwrap();
     assert!(whats(&self::survey(&with)).contains(&"a compiler for cube and vector cores together"));
 }
 
@@ -78,7 +78,7 @@ fn a_machine_that_does_not_start_is_reported_and_not_an_error() {
     let none = Machine::new(Cann::V91, &Config { devices: 0, ..Config::default() });
     assert!(whats(&survey(&none.installation)).contains(&"a device"));
     let empty = tempfile::tempdir().unwrap();
-    let options = Options { cache: empty.path().into(), ..Options::from_env() };
-    let nothing = Survey::of(&Found::below(empty.path()), settings(), options);
+    let options = CompilerOptions { cache: empty.path().into(), ..CompilerOptions::from_env() };
+    let nothing = Survey::of(&Installation::below(empty.path()), settings(), options);
     assert!(nothing.is_empty() && nothing.missing.is_empty());
 }

@@ -3,10 +3,10 @@
 use super::{exports, put, text};
 use crate::binary::{ANY, StandinBinary, programs_of};
 use crate::outcome::{Outcome, PARAM, fail};
-use crate::world::{Compilation, State, WORLD};
+use crate::world::{RtcProgram, State, WORLD};
 use std::ffi::{c_char, c_int, c_void};
 
-fn program(state: &mut State, handle: *mut c_void) -> Outcome<&mut Compilation> {
+fn program(state: &mut State, handle: *mut c_void) -> Outcome<&mut RtcProgram> {
     state.programs.get_mut(&(handle as usize)).ok_or((176_000, "no such program".into()))
 }
 
@@ -32,7 +32,7 @@ exports! {
         if header_count != 0 {
             return fail(176_001, "headers are not taken");
         }
-        let made = Compilation { source: text(source)?, name: text(name)?, binary: Vec::new(), log: String::new() };
+        let made = RtcProgram { source: text(source)?, name: text(name)?, binary: Vec::new(), log: String::new() };
         let token = WORLD.token();
         WORLD.state().programs.insert(token, made);
         put(program, token as *mut c_void)

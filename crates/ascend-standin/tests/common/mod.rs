@@ -4,12 +4,13 @@
 use headwater_ascend::host::acl::types::magic;
 use headwater_ascend::host::codes::Status;
 use headwater_ascend::host::{
-    Argument, Binary, CoreKind, Device, DeviceMemory, Kernel, Launch, Module, Result, Runtime, Settings, Site,
+    Argument, CoreKind, Device, DeviceMemory, Kernel, KernelBinary, Launch, Module, Result, Runtime,
+    RuntimeSettings, Site,
 };
 use headwater_ascend_standin::binary::{KernelText, StandinBinary};
 use headwater_ascend_standin::config::Config;
 use headwater_ascend_standin::exports::control::LiveHandles;
-use headwater_ascend_standin::install::{Cann, Installation};
+use headwater_ascend_standin::install::{Cann, StandinInstallation};
 use headwater_core::graph::Origin;
 use libloading::Library;
 use std::ffi::{CString, c_char};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub struct Machine {
-    pub installation: Installation,
+    pub installation: StandinInstallation,
     control: Library,
 }
 
@@ -27,15 +28,15 @@ impl Machine {
     }
 
     pub fn without(cann: Cann, config: &Config, hidden: &[&str]) -> Machine {
-        Machine::of(Installation::without(cann, config, None, hidden).unwrap())
+        Machine::of(StandinInstallation::without(cann, config, None, hidden).unwrap())
     }
 
     /// With the executables of a toolkit.
     pub fn with_compiler(cann: Cann, config: &Config, compiler: &std::path::Path) -> Machine {
-        Machine::of(Installation::new(cann, config, Some(compiler)).unwrap())
+        Machine::of(StandinInstallation::new(cann, config, Some(compiler)).unwrap())
     }
 
-    fn of(installation: Installation) -> Machine {
+    fn of(installation: StandinInstallation) -> Machine {
         // SAFETY: the stand-in's own library; it has no initialisers.
         let control = unsafe { Library::new(installation.acl()) }.unwrap();
         Machine { installation, control }
@@ -49,11 +50,11 @@ impl Machine {
         Machine::new(cann, &Config { soc: "Ascend310P3".into(), ..Config::default() })
     }
 
-    pub fn open(&self, settings: Settings) -> Result<Arc<Runtime>> {
+    pub fn open(&self, settings: RuntimeSettings) -> Result<Arc<Runtime>> {
         Runtime::open(&self.installation.acl(), Some(&self.installation.runtime()), settings)
     }
 
-    pub fn device(&self, settings: Settings) -> Arc<Device> {
+    pub fn device(&self, settings: RuntimeSettings) -> Arc<Device> {
         Device::open(&self.open(settings).unwrap(), 0).unwrap()
     }
 
@@ -103,8 +104,8 @@ impl Machine {
 }
 
 /// Settings of tests: nothing waits for long.
-pub fn settings() -> Settings {
-    Settings { limit: Duration::from_secs(20), ..Settings::default() }
+pub fn settings() -> RuntimeSettings {
+    RuntimeSettings { limit: Duration::from_secs(20), ..RuntimeSettings::default() }
 }
 
 /// The kernels of the tests.
@@ -117,22 +118,22 @@ pub const KERNELS: &[(&str, &str)] = &[
 ];
 
 /// A binary with them, for the chip of a device.
-pub fn binary(arch: u32) -> Binary {
+pub fn binary(arch: u32) -> KernelBinary {
     let kernels = KERNELS
         .iter()
         .map(|(name, program)| KernelText { name: name.to_string(), program: program.to_string() });
     let magic = if arch == 2002 { magic::AICORE } else { magic::VECTOR };
     let bytes = StandinBinary { arch, magic, linked: true, kernels: kernels.collect() }.to_bytes();
     let core = if arch == 2002 { CoreKind::Mixed } else { CoreKind::Vector };
-    Binary { name: "test_unit".into(), path: None, bytes: bytes.into(), core }
+    KernelBinary { name: "test_unit".into(), path: None, bytes: bytes.into(), core }
 }
 
 /// The same, with a file.
-pub fn binary_in(machine: &Machine, arch: u32) -> Binary {
+pub fn binary_in(machine: &Machine, arch: u32) -> KernelBinary {
     let path = machine.installation.root().join("test_unit.o");
     let binary = binary(arch);
     std::fs::write(&path, &binary.bytes).unwrap();
-    Binary { path: Some(path), ..binary }
+    KernelBinary { path: Some(path), ..binary }
 }
 
 pub fn module(machine: &Machine, device: &Arc<Device>) -> Arc<Module> {

@@ -10,7 +10,8 @@ use super::target;
 use crate::chip::{Arch, Chip};
 use crate::emit::emit;
 use crate::host::{
-    self, Compiler, CoreKind, DeviceMemory, Installation, Kernel, Module, Options, Runtime, Settings,
+    self, Compiler, CompilerOptions, CoreKind, DeviceMemory, Installation, Kernel, Module, Runtime,
+    RuntimeSettings,
 };
 use crate::kernel::{ParamKind, Program, Unit};
 use crate::lower::Refusal;
@@ -54,15 +55,19 @@ impl Ascend {
             )
         })?;
         let below = installation.library("libruntime.so");
-        let runtime = Runtime::open(&library, below.as_deref(), Settings::from_env()?)?;
-        Ascend::on(host::Device::open(&runtime, ordinal)?, &installation, Options::from_env())
+        let runtime = Runtime::open(&library, below.as_deref(), RuntimeSettings::from_env()?)?;
+        Ascend::on(host::Device::open(&runtime, ordinal)?, &installation, CompilerOptions::from_env())
     }
 
     /// A device that is open already, with the compiler of an installation. Without one every step runs on the host.
     ///
     /// # Errors
     /// `Device` if it makes no stream.
-    pub fn on(device: Arc<host::Device>, installation: &Installation, options: Options) -> Result<Ascend> {
+    pub fn on(
+        device: Arc<host::Device>,
+        installation: &Installation,
+        options: CompilerOptions,
+    ) -> Result<Ascend> {
         let setup = host::Stream::new(&device)?;
         let kernels = match device.chip() {
             None => Err(Refusal(format!("kernels for {} are not written", device.soc()))),
@@ -116,7 +121,7 @@ impl Machine for Npu {
 
     fn load(&self, programs: &[Arc<Program>]) -> Result<Vec<Self::Kernel>> {
         let Ok((_, compiler)) = &self.kernels else { return Ok(Vec::new()) };
-        let unit = |program: &Arc<Program>| host::Unit {
+        let unit = |program: &Arc<Program>| host::CompileUnit {
             name: program.name.clone(),
             source: emit(program),
             kernels: vec![program.name.clone()],
@@ -126,9 +131,9 @@ impl Machine for Npu {
                 _ => CoreKind::Mixed,
             },
         };
-        let units: Vec<host::Unit> = programs.iter().map(unit).collect();
+        let units: Vec<host::CompileUnit> = programs.iter().map(unit).collect();
         let binaries = compiler.compile(&units)?.binaries;
-        let load = |(binary, program): (host::Binary, &Arc<Program>)| {
+        let load = |(binary, program): (host::KernelBinary, &Arc<Program>)| {
             Ok((Module::load(&self.device, binary)?.kernel(&program.name)?, program.clone()))
         };
         binaries.into_iter().zip(programs).map(load).collect()

@@ -20,7 +20,7 @@ pub enum Severity {
 
 /// A status code that is known.
 #[derive(Debug)]
-pub struct Known {
+pub struct KnownStatus {
     /// Its number.
     pub code: Status,
     /// The vendor's name, without the prefix `ACL_ERROR_`.
@@ -46,7 +46,7 @@ pub const EVENT_SYNC_TIMEOUT: Status = 507_047;
 
 macro_rules! known {
     ($($code:literal $name:ident $severity:ident $meaning:literal $advice:expr;)*) => {
-        &[$(Known {
+        &[$(KnownStatus {
             code: $code,
             name: stringify!($name),
             meaning: $meaning,
@@ -67,7 +67,7 @@ const HANG: &str = "run the same step on the simulator in checked mode, which fi
 const HARDWARE: &str = "the device reports a hardware fault: take it out of use and tell its administrator";
 
 /// Every code that is told apart; CANN's reference lists them all under `aclError`.
-pub const KNOWN: &[Known] = known! {
+pub const KNOWN: &[KnownStatus] = known! {
     100000 INVALID_PARAM Refused "invalid parameter" OURS;
     100001 UNINITIALIZE Refused "the library is not initialised" OURS;
     100002 REPEAT_INITIALIZE Refused "initialised twice" OURS;
@@ -129,7 +129,7 @@ pub const KNOWN: &[Known] = known! {
 };
 
 /// The entry of a code.
-pub fn lookup(code: Status) -> Option<&'static Known> {
+pub fn lookup(code: Status) -> Option<&'static KnownStatus> {
     KNOWN.iter().find(|k| k.code == code)
 }
 

@@ -43,7 +43,7 @@ impl CoreKind {
 
 /// A compiled unit of kernels.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Binary {
+pub struct KernelBinary {
     /// Name of the unit, for errors.
     pub name: String,
     /// The file, if there is one, as an absolute path.
@@ -67,7 +67,7 @@ pub struct Module {
     device: Arc<Device>,
     loaded: Loaded,
     /// The bytes: libruntime and described binaries go on reading them.
-    binary: Binary,
+    binary: KernelBinary,
     /// Kernels registered with libruntime; a second registration of one is refused.
     registered: Mutex<Vec<Arc<Stub>>>,
 }
@@ -84,7 +84,7 @@ impl Module {
     ///
     /// # Errors
     /// [`Error::Call`] if it is not one for this chip, the device's first error.
-    pub fn load(device: &Arc<Device>, binary: Binary) -> Result<Arc<Module>> {
+    pub fn load(device: &Arc<Device>, binary: KernelBinary) -> Result<Arc<Module>> {
         device.enter()?;
         let rungs = device.runtime.load_rungs(device.arch());
         let rung = rungs
@@ -151,7 +151,7 @@ impl Module {
     }
 }
 
-fn load(device: &Arc<Device>, binary: &Binary, rung: LoadRung) -> Result<Loaded> {
+fn load(device: &Arc<Device>, binary: &KernelBinary, rung: LoadRung) -> Result<Loaded> {
     let acl = &device.runtime.acl;
     let lacks = || Error::symbol(&acl.path, rung.function());
     let data: *const c_void = binary.bytes.as_ptr().cast();

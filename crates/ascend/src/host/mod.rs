@@ -19,12 +19,12 @@ pub mod stream;
 pub mod survey;
 
 pub use acl::{LaunchRung, LoadRung};
-pub use compile::{Compiled, Compiler, Options, Unit};
+pub use compile::{CompileUnit, Compiled, Compiler, CompilerOptions};
 pub use device::{Device, MemoryInfo};
 pub use error::{Error, Result, Site};
 pub use installation::Installation;
-pub use launch::{Argument, Binary, CoreKind, Kernel, Launch, Module};
+pub use launch::{Argument, CoreKind, Kernel, KernelBinary, Launch, Module};
 pub use memory::{DeviceMemory, PinnedMemory};
-pub use runtime::{Live, Runtime, Settings};
+pub use runtime::{LiveCounts, Runtime, RuntimeSettings};
 pub use stream::{Event, Pending, Stream};
 pub use survey::Survey;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Settings of the host side.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Settings {
+pub struct RuntimeSettings {
     /// True if every launch is waited for, so that an error names its own kernel.
     pub blocking: bool,
     /// The way to launch; the newest that is there if `None`.
@@ -26,20 +26,20 @@ pub struct Settings {
     pub kernel_limit: Option<Duration>,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings { blocking: false, rung: None, limit: Duration::from_secs(600), kernel_limit: None }
+impl Default for RuntimeSettings {
+    fn default() -> RuntimeSettings {
+        RuntimeSettings { blocking: false, rung: None, limit: Duration::from_secs(600), kernel_limit: None }
     }
 }
 
-impl Settings {
+impl RuntimeSettings {
     /// The defaults, changed by `HEADWATER_ASCEND_BLOCKING` (`1`), `HEADWATER_ASCEND_LAUNCH` (the name of the
     /// launching function) and `HEADWATER_ASCEND_TIMEOUT` (seconds).
     ///
     /// # Errors
     /// [`Error::Usage`] for a value that makes no sense.
-    pub fn from_env() -> Result<Settings> {
-        let mut settings = Settings::default();
+    pub fn from_env() -> Result<RuntimeSettings> {
+        let mut settings = RuntimeSettings::default();
         let get = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
         settings.blocking = get("HEADWATER_ASCEND_BLOCKING").is_some_and(|v| v != "0");
         if let Some(name) = get("HEADWATER_ASCEND_LAUNCH") {
@@ -61,7 +61,7 @@ impl Settings {
 
 /// Handles that the library holds for us now.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Live {
+pub struct LiveCounts {
     /// Allocations in device memory.
     pub device_allocations: usize,
     /// Their bytes, as asked for.
@@ -96,7 +96,7 @@ pub(super) struct Counts {
 #[derive(Debug)]
 pub struct Runtime {
     pub(super) acl: Acl,
-    pub(super) settings: Settings,
+    pub(super) settings: RuntimeSettings,
     pub(super) exceptions: Option<Collector>,
     pub(super) counts: Counts,
     launch: LaunchRung,
@@ -113,7 +113,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::Library`] or [`Error::Symbol`] if the installation is not whole, [`Error::Call`] if it does not
     /// initialise, [`Error::Usage`] if the settings ask for a way to launch that is not there.
-    pub fn open(acl: &Path, runtime: Option<&Path>, settings: Settings) -> Result<Arc<Runtime>> {
+    pub fn open(acl: &Path, runtime: Option<&Path>, settings: RuntimeSettings) -> Result<Arc<Runtime>> {
         let key = std::fs::canonicalize(acl).unwrap_or_else(|_| acl.to_owned());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, weak)| weak.strong_count() > 0);
@@ -196,10 +196,10 @@ impl Runtime {
     }
 
     /// Handles that the library holds for us now.
-    pub fn live(&self) -> Live {
+    pub fn live(&self) -> LiveCounts {
         let get = |count: &AtomicUsize| count.load(Ordering::SeqCst);
         let c = &self.counts;
-        Live {
+        LiveCounts {
             device_allocations: get(&c.device_allocations),
             device_bytes: get(&c.device_bytes),
             host_allocations: get(&c.host_allocations),

@@ -1,10 +1,10 @@
 //! Ascend's parts on this machine, and those that are missing, with their purpose: for `headwater doctor`.
 
 use super::acl::LaunchRung;
-use super::compile::{Compiler, Options};
+use super::compile::{Compiler, CompilerOptions};
 use super::device::Device;
 use super::installation::{Installation, operators_of};
-use super::runtime::{Runtime, Settings};
+use super::runtime::{Runtime, RuntimeSettings};
 use crate::chip::Arch;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ pub struct Missing {
 
 impl Survey {
     /// Looks at an installation. Opens the runtime and every device for a moment.
-    pub fn of(installation: &Installation, settings: Settings, options: Options) -> Survey {
+    pub fn of(installation: &Installation, settings: RuntimeSettings, options: CompilerOptions) -> Survey {
         let mut survey = Survey {
             driver: installation.driver_version(),
             firmware: installation.firmware_version(),
@@ -101,7 +101,7 @@ impl Survey {
     }
 
     /// Opens what can be opened; gives the generations of the devices.
-    fn run(&mut self, installation: &Installation, settings: Settings) -> Vec<Arch> {
+    fn run(&mut self, installation: &Installation, settings: RuntimeSettings) -> Vec<Arch> {
         const RUNNING: &str = "running on a device";
         let Some(library) = &self.library else {
             self.lack("libascendcl.so", RUNNING, "install CANN and source its set_env.sh");

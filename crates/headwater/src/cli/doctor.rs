@@ -12,7 +12,7 @@ use crate::report::{Table, text};
 use crate::runtime::session::MemoryUse;
 use crate::runtime::{Bytes, TrainConfig};
 use anyhow::{Result, ensure};
-use headwater_ascend::host::{Installation, Options, Settings, Survey};
+use headwater_ascend::host::{CompilerOptions, Installation, RuntimeSettings, Survey};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,7 +92,7 @@ pub fn run(args: &Args, device: &dyn Fn() -> Result<Arc<dyn Device>>, printer: P
         t.row([l.device.into(), l.library.into(), at]);
     }
     printer.table(&t);
-    let ascend = Survey::of(&Installation::find(), Settings::from_env()?, Options::from_env());
+    let ascend = Survey::of(&Installation::find(), RuntimeSettings::from_env()?, CompilerOptions::from_env());
     let ascend = Some(ascend).filter(|s| !s.is_empty());
     if let Some(survey) = &ascend {
         show_ascend(survey, printer);

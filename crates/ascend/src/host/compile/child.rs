@@ -1,6 +1,6 @@
 //! Compilers as child processes: in a folder of their own, with a limit to their time, their words in files.
 
-use super::{Unit, failed, file_name, write};
+use super::{CompileUnit, failed, file_name, write};
 use crate::host::error::{Error, Result};
 use std::fs::File;
 use std::path::Path;
@@ -19,7 +19,12 @@ pub(super) fn version(program: &Path) -> String {
 }
 
 /// By the newer driver, which links too.
-pub(super) fn drive(bisheng: &Path, unit: &Unit, flags: &[String], limit: Duration) -> Result<Vec<u8>> {
+pub(super) fn drive(
+    bisheng: &Path,
+    unit: &CompileUnit,
+    flags: &[String],
+    limit: Duration,
+) -> Result<Vec<u8>> {
     let folder = folder()?;
     let source = file_name(unit, "asc");
     write(&folder.path().join(&source), unit.source.as_bytes())?;
@@ -33,7 +38,7 @@ pub(super) fn drive(bisheng: &Path, unit: &Unit, flags: &[String], limit: Durati
 pub(super) fn compile_and_link(
     ccec: &Path,
     linker: &Path,
-    unit: &Unit,
+    unit: &CompileUnit,
     flags: &[String],
     limit: Duration,
 ) -> Result<Vec<u8>> {
@@ -52,14 +57,20 @@ fn folder() -> Result<TempDir> {
     TempDir::with_prefix("headwater-ascend-").map_err(Error::file(&std::env::temp_dir()))
 }
 
-fn result(program: &Path, unit: &Unit, output: &Path) -> Result<Vec<u8>> {
+fn result(program: &Path, unit: &CompileUnit, output: &Path) -> Result<Vec<u8>> {
     match std::fs::read(output) {
         Ok(bytes) if !bytes.is_empty() => Ok(bytes),
         _ => Err(failed(&program.display().to_string(), unit, "it wrote no output".into(), "")),
     }
 }
 
-fn step(program: &Path, arguments: &[String], folder: &Path, unit: &Unit, limit: Duration) -> Result<()> {
+fn step(
+    program: &Path,
+    arguments: &[String],
+    folder: &Path,
+    unit: &CompileUnit,
+    limit: Duration,
+) -> Result<()> {
     let (status, log) = run(program, arguments, folder, limit)?;
     let cause = match status {
         Some(status) if status.success() => return Ok(()),

@@ -1,7 +1,7 @@
 //! aclrtc: compilation in this process.
 #![allow(unsafe_code)]
 
-use super::{Unit, failed, file_name};
+use super::{CompileUnit, failed, file_name};
 use crate::host::acl::symbols::Compilation;
 use crate::host::acl::types::ProgHandle;
 use crate::host::codes::{self, Status};
@@ -62,7 +62,7 @@ impl Program<'_> {
 ///
 /// # Errors
 /// [`Error::Compile`] with the compiler's log.
-pub(super) fn compile(functions: &Compilation, unit: &Unit, flags: &[String]) -> Result<Vec<u8>> {
+pub(super) fn compile(functions: &Compilation, unit: &CompileUnit, flags: &[String]) -> Result<Vec<u8>> {
     let c_text = |text: &str| {
         CString::new(text).map_err(|_| Error::Usage(format!("the unit {} has a zero in its text", unit.name)))
     };

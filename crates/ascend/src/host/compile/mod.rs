@@ -16,7 +16,7 @@ mod library;
 use super::acl;
 use super::error::{Error, Result};
 use super::installation::Installation;
-use super::launch::{Binary, CoreKind};
+use super::launch::{CoreKind, KernelBinary};
 use crate::chip::Arch;
 use cache::Cache;
 use sha2::{Digest, Sha256};
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// Kernels that are compiled together.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unit {
+pub struct CompileUnit {
     /// Name, of which the files' names are made: letters, digits, `_`.
     pub name: String,
     /// Ascend C.
@@ -39,25 +39,25 @@ pub struct Unit {
     pub core: CoreKind,
 }
 
-impl Unit {
+impl CompileUnit {
     /// One unit of several sources for the same kind of core.
     ///
     /// # Errors
     /// [`Error::Usage`] if two kernels have one name.
-    pub fn join(name: &str, core: CoreKind, parts: &[(String, String)]) -> Result<Unit> {
+    pub fn join(name: &str, core: CoreKind, parts: &[(String, String)]) -> Result<CompileUnit> {
         let mut kernels: Vec<String> = parts.iter().map(|(kernel, _)| kernel.clone()).collect();
         kernels.sort();
         if let Some(pair) = kernels.windows(2).find(|w| w[0] == w[1]) {
             return Err(Error::Usage(format!("two kernels of the unit {name} are called {}", pair[0])));
         }
         let sources: Vec<&str> = parts.iter().map(|(_, source)| source.as_str()).collect();
-        Ok(Unit { name: name.into(), source: sources.join("\n"), kernels, core })
+        Ok(CompileUnit { name: name.into(), source: sources.join("\n"), kernels, core })
     }
 }
 
 /// Options of a compilation.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Options {
+pub struct CompilerOptions {
     /// Folder of the cache.
     pub cache: PathBuf,
     /// Child processes at a time.
@@ -70,16 +70,16 @@ pub struct Options {
     pub in_process: bool,
 }
 
-impl Options {
+impl CompilerOptions {
     /// The defaults: the user's cache folder (`HEADWATER_CACHE`, `XDG_CACHE_HOME` or `~/.cache`), a child for each
     /// processor.
-    pub fn from_env() -> Options {
+    pub fn from_env() -> CompilerOptions {
         let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
         let cache = folder("HEADWATER_CACHE")
             .or_else(|| folder("XDG_CACHE_HOME").map(|p| p.join("headwater")))
             .or_else(|| folder("HOME").map(|p| p.join(".cache/headwater")))
             .unwrap_or_else(|| std::env::temp_dir().join("headwater"));
-        Options {
+        CompilerOptions {
             cache: cache.join("ascend"),
             workers: std::thread::available_parallelism().map_or(1, |n| n.get()),
             limit: Duration::from_secs(600),
@@ -108,14 +108,14 @@ pub struct Compiler {
     /// Versions of the tools, on which results depend beside source and flags.
     identity: String,
     cache: Cache,
-    options: Options,
+    options: CompilerOptions,
 }
 
 /// Result of a compilation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Compiled {
     /// A binary for each unit, in their order.
-    pub binaries: Vec<Binary>,
+    pub binaries: Vec<KernelBinary>,
     /// Units that were compiled.
     pub fresh: usize,
     /// Units that the cache had.
@@ -129,7 +129,7 @@ impl Compiler {
     ///
     /// # Errors
     /// [`Error::NoCompiler`] with what was looked for.
-    pub fn find(installation: &Installation, arch: Arch, options: Options) -> Result<Compiler> {
+    pub fn find(installation: &Installation, arch: Arch, options: CompilerOptions) -> Result<Compiler> {
         let library =
             installation.library("libacl_rtc.so").filter(|_| options.in_process && arch == Arch::A2);
         let library = library.and_then(|path| acl::open_compiler(&path).ok());
@@ -172,10 +172,11 @@ impl Compiler {
     /// # Errors
     /// [`Error::Compile`] of the first unit that fails, with the kernel and what the compiler said;
     /// [`Error::NoCompiler`] for cube and vector together where the compiler cannot; [`Error::File`].
-    pub fn compile(&self, units: &[Unit]) -> Result<Compiled> {
+    pub fn compile(&self, units: &[CompileUnit]) -> Result<Compiled> {
         let start = Instant::now();
         let (next, fresh) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let results: Vec<Mutex<Option<Result<Binary>>>> = units.iter().map(|_| Mutex::new(None)).collect();
+        let results: Vec<Mutex<Option<Result<KernelBinary>>>> =
+            units.iter().map(|_| Mutex::new(None)).collect();
         let work = || {
             loop {
                 let i = next.fetch_add(1, Ordering::SeqCst);
@@ -213,7 +214,7 @@ impl Compiler {
         Ok(Compiled { binaries, fresh, cached: done - fresh, time: start.elapsed() })
     }
 
-    fn unit(&self, unit: &Unit, fresh: &AtomicUsize) -> Result<Binary> {
+    fn unit(&self, unit: &CompileUnit, fresh: &AtomicUsize) -> Result<KernelBinary> {
         if unit.name.is_empty() || !unit.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
             return Err(Error::Usage(format!("`{}` is no name of a unit", unit.name)));
         }
@@ -234,13 +235,13 @@ impl Compiler {
         Ok(self.binary(unit, path, bytes))
     }
 
-    fn binary(&self, unit: &Unit, path: PathBuf, bytes: Vec<u8>) -> Binary {
+    fn binary(&self, unit: &CompileUnit, path: PathBuf, bytes: Vec<u8>) -> KernelBinary {
         let core = if self.arch == Arch::P310 { CoreKind::Mixed } else { unit.core };
-        Binary { name: unit.name.clone(), path: Some(path), bytes: bytes.into(), core }
+        KernelBinary { name: unit.name.clone(), path: Some(path), bytes: bytes.into(), core }
     }
 
     /// Everything that the result depends on.
-    fn key(&self, unit: &Unit, flags: &[String]) -> String {
+    fn key(&self, unit: &CompileUnit, flags: &[String]) -> String {
         let mut hash = Sha256::new();
         let tool = match &self.tool {
             Tool::Library(_) => "library",
@@ -257,7 +258,7 @@ impl Compiler {
     }
 
     /// Flags of the compiler for a unit.
-    fn flags(&self, unit: &Unit) -> Result<Vec<String>> {
+    fn flags(&self, unit: &CompileUnit) -> Result<Vec<String>> {
         let mut flags: Vec<String> = Vec::new();
         let mut add = |list: &[&str]| flags.extend(list.iter().map(|f| f.to_string()));
         match &self.tool {
@@ -323,7 +324,7 @@ const fn chip_name(arch: Arch) -> &'static str {
 }
 
 /// The error of a unit that did not compile: with the kernel whose lines the log names, if it names any.
-fn failed(tool: &str, unit: &Unit, cause: String, log: &str) -> Error {
+fn failed(tool: &str, unit: &CompileUnit, cause: String, log: &str) -> Error {
     const SHOWN: usize = 4000;
     let log = log.trim();
     let begin = log.len().saturating_sub(SHOWN);
@@ -338,7 +339,7 @@ fn failed(tool: &str, unit: &Unit, cause: String, log: &str) -> Error {
 }
 
 /// The kernel that holds the first line which a log names: the last one declared above it.
-fn kernel_of<'a>(unit: &'a Unit, log: &str) -> Option<&'a str> {
+fn kernel_of<'a>(unit: &'a CompileUnit, log: &str) -> Option<&'a str> {
     let line: usize = log.lines().find_map(|text| {
         let (_, rest) = text.split_once(&format!("{}.", unit.name))?;
         rest.split(':').nth(1)?.parse().ok()
@@ -353,7 +354,7 @@ fn kernel_of<'a>(unit: &'a Unit, log: &str) -> Option<&'a str> {
 }
 
 /// Name of a unit's source file. The suffix tells the compiler the language.
-fn file_name(unit: &Unit, suffix: &str) -> String {
+fn file_name(unit: &CompileUnit, suffix: &str) -> String {
     format!("{}.{suffix}", unit.name)
 }
 
@@ -370,7 +371,7 @@ mod tests {
     fn the_kernel_of_an_error_is_found_by_its_line() {
         let source = "// a\nvoid first(int x)\n{\n}\nvoid second(int x)\n{\n  first_thing(x);\n}\n";
         let kernels = vec!["first".to_string(), "second".to_string()];
-        let unit = Unit { name: "u".into(), source: source.into(), kernels, core: CoreKind::Vector };
+        let unit = CompileUnit { name: "u".into(), source: source.into(), kernels, core: CoreKind::Vector };
         assert_eq!(kernel_of(&unit, "note\n/tmp/u.cpp:7:3: error: no"), Some("second"));
         assert_eq!(kernel_of(&unit, "u.asc:3:1: error: no"), Some("first"));
         assert_eq!(kernel_of(&unit, "u.asc:1:1: error: no"), None);
@@ -380,7 +381,7 @@ mod tests {
     #[test]
     fn kernels_of_one_name_do_not_join() {
         let part = |name: &str| (name.to_string(), String::new());
-        assert!(Unit::join("u", CoreKind::Vector, &[part("a"), part("b")]).is_ok());
-        assert!(Unit::join("u", CoreKind::Vector, &[part("a"), part("a")]).is_err());
+        assert!(CompileUnit::join("u", CoreKind::Vector, &[part("a"), part("b")]).is_ok());
+        assert!(CompileUnit::join("u", CoreKind::Vector, &[part("a"), part("a")]).is_err());
     }
 }
