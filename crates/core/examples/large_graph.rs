@@ -4,7 +4,7 @@
 #[path = "../tests/common/large.rs"]
 mod large;
 
-use headwater_core::compile::{CompiledGraph, Options, Snapshot, Stage, compile};
+use headwater_core::compile::{CompiledGraph, Options, Stage, StageResult, compile};
 use headwater_core::graph::{parse, verify};
 use headwater_core::pass::precision::{Level, PrecisionSettings};
 use headwater_core::pass::upcast;
@@ -40,7 +40,7 @@ fn run(name: &str, build: impl FnOnce() -> Graph) -> Result<()> {
     let precision = PrecisionSettings { level: Level::O1, ..PrecisionSettings::default() }
         .properties(&Target::default())?;
     let (clock, total) = (Cell::new(Instant::now()), Cell::new(total));
-    let watch = |stage: &'static Stage, made: &Snapshot| {
+    let watch = |stage: &'static Stage, made: &StageResult| {
         let seconds = clock.get().elapsed().as_secs_f64();
         total.set(total.get() + seconds);
         println!("  {:<20}{seconds:>9.3} s  {} nodes or steps", stage.name, made.size());

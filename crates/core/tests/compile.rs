@@ -2,7 +2,7 @@
 //! called.
 
 use headwater_core::compile::{
-    CompiledGraph, Derivative, Form, Goal, Options, STAGES, Snapshot, Stage, compile, optimize, stage,
+    CompiledGraph, Form, Goal, GradientRequest, Options, STAGES, Stage, StageResult, compile, optimize, stage,
 };
 use headwater_core::graph::{InputRole, OutputRole, Phase, parse, verify};
 use headwater_core::ops::pointwise::{exp::EXP, gelu::GELU};
@@ -65,15 +65,15 @@ fn every_stages_text_reads_back() {
         Options { goal: Goal::Evaluate, ..Options::default() },
     ] {
         let seen = RefCell::new(Vec::new());
-        let watch = |stage: &'static Stage, made: &Snapshot| {
+        let watch = |stage: &'static Stage, made: &StageResult| {
             seen.borrow_mut().push(stage.name);
             match made {
-                Snapshot::Graph(graph) => {
+                StageResult::Graph(graph) => {
                     verify(graph).unwrap_or_else(|e| panic!("{}: {e}", stage.name));
                     let text = graph.to_string();
                     assert_eq!(parse(&text, Registry::standard()).unwrap().to_string(), text);
                 }
-                Snapshot::Plan(made) => {
+                StageResult::Plan(made) => {
                     let text = made.to_string();
                     assert_eq!(plan::parse(&text, Registry::standard()).unwrap().to_string(), text);
                 }
@@ -102,7 +102,7 @@ fn gradients_and_missing_ones_are_reported() {
 
 #[test]
 fn a_step_differentiates_given_outputs_with_respect_to_given_inputs() {
-    let derivative = Derivative::Vjp { outputs: &["hidden", "loss"], inputs: &["x", "w", "unused"] };
+    let derivative = GradientRequest::Vjp { outputs: &["hidden", "loss"], inputs: &["x", "w", "unused"] };
     let options = Options { derivative, ..Options::default() };
     let compiled = compile(model(), &options, &Target::default(), simple).unwrap();
     let mut got: Vec<&str> = compiled.gradients.iter().map(|g| g.parameter.as_str()).collect();
@@ -116,7 +116,7 @@ fn a_step_differentiates_given_outputs_with_respect_to_given_inputs() {
     for (outputs, inputs, says) in
         [(["nothing"], ["x"], "no user output `nothing`"), (["loss"], ["y"], "no input `y`")]
     {
-        let derivative = Derivative::Vjp { outputs: &outputs, inputs: &inputs };
+        let derivative = GradientRequest::Vjp { outputs: &outputs, inputs: &inputs };
         let e = optimize(model(), &Options { derivative, ..Options::default() }, &Target::default());
         let e = e.unwrap_err();
         assert!(e.code == Code::Attribute && e.message.contains(says), "{e}");

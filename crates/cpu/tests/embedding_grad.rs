@@ -3,7 +3,9 @@
 //! operands.
 
 use half::{bf16, f16};
-use headwater_core::ops::index::embedding_grad::{BadIndex, Method, Options, Overflow, Report};
+use headwater_core::ops::index::embedding_grad::{
+    BadIndex, EmbeddingGradOptions, EmbeddingGradReport, Method, Overflow,
+};
 use headwater_core::{Code, DType};
 use headwater_cpu::element::Float;
 use headwater_cpu::kernels::embedding_grad::{EmbeddingGrad, Indices, Outcome, Strided, Summed};
@@ -20,7 +22,7 @@ fn pools() -> &'static [Pool; 3] {
 /// Numbers and indices of a problem, contiguous.
 #[derive(Clone, Debug)]
 struct Problem {
-    options: Options,
+    options: EmbeddingGradOptions,
     width: usize,
     grad: Vec<f64>,
     index: Vec<i64>,
@@ -152,13 +154,13 @@ fn problem() -> impl Strategy<Value = Problem> {
         let grad = prop::collection::vec(-4.0..4.0f64, n * width);
         (grad, indices(rows, kind, n)).prop_map(move |(grad, index)| {
             let shards = 1 + shard;
-            let options = Options {
+            let options = EmbeddingGradOptions {
                 padding_idx,
                 scale_grad_by_freq: frequency,
                 max_norm,
                 shard,
                 shards,
-                ..Options::new(rows)
+                ..EmbeddingGradOptions::new(rows)
             };
             Problem { options, width, grad, index }
         })
@@ -177,7 +179,7 @@ fn sums_are_within_their_bound_and_have_the_same_bits_however_they_are_made() {
         let (got, outcome) = p.dense::<T>().unwrap();
         p.judge(&got, outcome.norm)?;
         for method in [Method::Direct, Method::Radix, Method::Hash] {
-            let other = Problem { options: Options { method, ..p.options }, ..p.clone() };
+            let other = Problem { options: EmbeddingGradOptions { method, ..p.options }, ..p.clone() };
             for (pool, tier) in pools().iter().zip(Tier::ALL.into_iter().cycle()) {
                 let job = other
                     .job::<T>()
@@ -208,7 +210,7 @@ fn long_segments_and_wide_rows() {
     for (width, n, rows) in [(1, 5000, 3), (1500, 700, 2), (2100, 300, 1), (64, 3000, 40_000)] {
         let index = (0..n as i64).map(|i| if i % 3 == 0 { i * 7 % rows } else { rows - 1 }).collect();
         let grad = (0..n * width).map(|i| ((i * 7919 % 2003) as f64 - 1001.0) / 500.0).collect();
-        let p = Problem { options: Options::new(rows as usize), width, grad, index };
+        let p = Problem { options: EmbeddingGradOptions::new(rows as usize), width, grad, index };
         let (got, _) = p.dense::<f32>().unwrap();
         p.judge(&got, None).unwrap();
         let (half, _) = p.dense::<bf16>().unwrap();
@@ -223,11 +225,11 @@ fn long_segments_and_wide_rows() {
 #[test]
 fn shards_together_are_the_whole() {
     property(40, problem(), |p| {
-        let whole = Options { shard: 0, shards: 1, ..p.options };
+        let whole = EmbeddingGradOptions { shard: 0, shards: 1, ..p.options };
         let (want, outcome) = Problem { options: whole, ..p.clone() }.dense::<bf16>().unwrap();
         let (mut got, mut found) = (Vec::new(), 0);
         for shard in 0..5 {
-            let options = Options { shard, shards: 5, ..p.options };
+            let options = EmbeddingGradOptions { shard, shards: 5, ..p.options };
             let (part, own) = Problem { options, ..p.clone() }.dense::<bf16>().unwrap();
             got.extend(part);
             found += own.found;
@@ -244,7 +246,7 @@ fn operands_may_have_any_strides() {
     let n = a * b;
     let index: Vec<i64> = (0..n as i64).map(|i| i * i % 6).collect();
     let grad: Vec<f32> = (0..n * width).map(|i| (i as f32 * 0.37).sin()).collect();
-    let options = Options::new(6);
+    let options = EmbeddingGradOptions::new(6);
     let job = EmbeddingGrad::new(options, DType::F32, n, width).unwrap();
     let run = |grad: Strided<f32>, indices: Indices| {
         let (mut out, mut workspace) = (vec![0.0f32; 6 * width], garbage(job.workspace_size()));
@@ -342,9 +344,13 @@ fn bad_indices_are_named_or_skipped_and_counted() {
 #[test]
 fn every_integer_type_is_checked() {
     let grad = [1.0f32, 2.0, 3.0];
-    let job =
-        EmbeddingGrad::new(Options { bad_index: BadIndex::Skip, ..Options::new(100) }, DType::F32, 3, 1)
-            .unwrap();
+    let job = EmbeddingGrad::new(
+        EmbeddingGradOptions { bad_index: BadIndex::Skip, ..EmbeddingGradOptions::new(100) },
+        DType::F32,
+        3,
+        1,
+    )
+    .unwrap();
     let run = |indices: Indices| {
         let (mut out, mut workspace) = ([0.0f32; 100], garbage(job.workspace_size()));
         let rows = Strided::rows(&grad, 0, &[3, 1], &[1, 1]).unwrap();
@@ -368,12 +374,18 @@ fn overflow_is_infinite_or_saturates_and_is_counted() {
     // infinity.
     let rows =
         [60000.0, -60000.0, 32752.0, f64::INFINITY, nan, 65504.0, 60000.0, -60000.0, 32752.0, 1.0, 1.0, 16.0];
-    let mut p = Problem { options: Options::new(3), width: 6, grad: rows.to_vec(), index: vec![1, 1] };
+    let mut p =
+        Problem { options: EmbeddingGradOptions::new(3), width: 6, grad: rows.to_vec(), index: vec![1, 1] };
     let infinite = f16::INFINITY;
     let check = |got: Vec<f16>, outcome: Outcome, large: f16| {
         assert_eq!(got[6..10], [large, -large, f16::from_f64(65504.0), infinite]);
         assert!(got[10].is_nan() && got[11] == large && got[..6].iter().all(|x| *x == f16::ZERO));
-        let want = Report { overflowed: 3, nonfinite: 2, first: Some((1, 0)), ..Report::default() };
+        let want = EmbeddingGradReport {
+            overflowed: 3,
+            nonfinite: 2,
+            first: Some((1, 0)),
+            ..EmbeddingGradReport::default()
+        };
         assert_eq!(outcome.report, want);
     };
     for tier in Tier::ALL.into_iter().filter(|t| *t <= Tier::detect()) {
@@ -397,7 +409,7 @@ fn overflow_is_infinite_or_saturates_and_is_counted() {
     }
     // Wide types overflow as well.
     let p = Problem {
-        options: Options { overflow: Overflow::Saturate, ..Options::new(1) },
+        options: EmbeddingGradOptions { overflow: Overflow::Saturate, ..EmbeddingGradOptions::new(1) },
         grad: vec![3e38, 3e38],
         width: 1,
         index: vec![0, 0],
@@ -480,7 +492,7 @@ fn the_sparse_form_holds_the_rows_that_are_read() {
 #[test]
 fn clipping_leaves_the_norm_that_was_asked_for() {
     let p = Problem {
-        options: Options { max_norm: Some(2.0), ..Options::new(50) },
+        options: EmbeddingGradOptions { max_norm: Some(2.0), ..EmbeddingGradOptions::new(50) },
         width: 33,
         grad: (0..400 * 33).map(|i| ((i * 31 % 101) as f64 - 50.0) / 20.0).collect(),
         index: (0..400).map(|i| i * i % 50).collect(),
@@ -500,23 +512,42 @@ fn clipping_leaves_the_norm_that_was_asked_for() {
 #[test]
 fn empty_problems() {
     for (n, rows, width) in [(0, 4, 3), (0, 0, 3), (5, 4, 0), (0, 0, 0)] {
-        let p = Problem { options: Options::new(rows), width, grad: vec![1.0; n * width], index: vec![1; n] };
+        let p = Problem {
+            options: EmbeddingGradOptions::new(rows),
+            width,
+            grad: vec![1.0; n * width],
+            index: vec![1; n],
+        };
         let (got, outcome) = p.dense::<f32>().unwrap();
         assert!(got.len() == rows * width && got.iter().all(|x| x.to_bits() == 0), "{n} {rows} {width}");
         assert_eq!(outcome.found, n.min(1));
     }
-    let p = Problem { options: Options::new(0), width: 2, grad: vec![1.0; 2], index: vec![0] };
+    let p = Problem { options: EmbeddingGradOptions::new(0), width: 2, grad: vec![1.0; 2], index: vec![0] };
     assert_eq!(p.dense::<f32>().unwrap_err().code, Code::Value);
 }
 
 #[test]
 fn what_does_not_fit_together_is_refused() {
     let new = |o| EmbeddingGrad::new(o, DType::F32, 4, 3).map(|_| ()).map_err(|e| e.code);
-    assert_eq!(new(Options { shard: 2, shards: 2, ..Options::new(5) }), Err(Code::Attribute));
-    assert_eq!(new(Options { max_norm: Some(-1.0), ..Options::new(5) }), Err(Code::Attribute));
-    assert_eq!(new(Options { max_norm: Some(f64::NAN), ..Options::new(5) }), Err(Code::Attribute));
-    assert_eq!(new(Options::new(1 << 33)), Err(Code::Unsupported));
-    let p = Problem { options: Options::new(5), width: 3, grad: vec![1.0; 12], index: vec![1, 2, 1, 4] };
+    assert_eq!(
+        new(EmbeddingGradOptions { shard: 2, shards: 2, ..EmbeddingGradOptions::new(5) }),
+        Err(Code::Attribute)
+    );
+    assert_eq!(
+        new(EmbeddingGradOptions { max_norm: Some(-1.0), ..EmbeddingGradOptions::new(5) }),
+        Err(Code::Attribute)
+    );
+    assert_eq!(
+        new(EmbeddingGradOptions { max_norm: Some(f64::NAN), ..EmbeddingGradOptions::new(5) }),
+        Err(Code::Attribute)
+    );
+    assert_eq!(new(EmbeddingGradOptions::new(1 << 33)), Err(Code::Unsupported));
+    let p = Problem {
+        options: EmbeddingGradOptions::new(5),
+        width: 3,
+        grad: vec![1.0; 12],
+        index: vec![1, 2, 1, 4],
+    };
     let job = p.job::<f32>();
     let grad = values::<f32>(&p.grad);
     let rows = Strided::rows(&grad, 0, &[4, 3], &[3, 1]).unwrap();

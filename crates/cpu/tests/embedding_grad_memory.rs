@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use headwater_core::DType;
-use headwater_core::ops::index::embedding_grad::{Method, Options};
+use headwater_core::ops::index::embedding_grad::{EmbeddingGradOptions, Method};
 use headwater_cpu::kernels::embedding_grad::{EmbeddingGrad, Indices, Strided};
 use headwater_cpu::{CpuMemory, Pool};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -40,7 +40,12 @@ fn nothing_is_allocated() {
     let grad = vec![0.5f32; n * width];
     let pool = Pool::new(1);
     for method in Method::NAMES.map(|(_, m)| m) {
-        let options = Options { method, max_norm: Some(1.0), scale_grad_by_freq: true, ..Options::new(rows) };
+        let options = EmbeddingGradOptions {
+            method,
+            max_norm: Some(1.0),
+            scale_grad_by_freq: true,
+            ..EmbeddingGradOptions::new(rows)
+        };
         let job = EmbeddingGrad::new(options, DType::F32, n, width).unwrap();
         let mut workspace = CpuMemory::new(job.workspace_size()).unwrap();
         let (mut out, mut ids) = (vec![0.0f32; rows * width], vec![0i64; n]);

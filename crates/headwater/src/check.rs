@@ -368,11 +368,11 @@ impl Prepared {
             Ok(graph)
         };
         let (unfolded, folded) = (RefCell::new(Graph::default()), Cell::new(false));
-        let watch = |stage: &'static compile::Stage, made: &compile::Snapshot| match made {
+        let watch = |stage: &'static compile::Stage, made: &compile::StageResult| match made {
             _ if folded.get() => {}
             _ if stage.name == "simplify" => folded.set(true),
-            compile::Snapshot::Graph(graph) => *unfolded.borrow_mut() = (*graph).clone(),
-            compile::Snapshot::Plan(_) => {}
+            compile::StageResult::Graph(graph) => *unfolded.borrow_mut() = (*graph).clone(),
+            compile::StageResult::Plan(_) => {}
         };
         let options = Options {
             upcast: Some(precision),

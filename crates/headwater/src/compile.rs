@@ -1,6 +1,6 @@
 //! A compilation that is watched: the text after each stage, and a line about each.
 
-use crate::core::compile::{self, CompiledGraph, Form, Goal, Options, STAGES, Snapshot, Stage};
+use crate::core::compile::{self, CompiledGraph, Form, Goal, Options, STAGES, Stage, StageResult};
 use crate::core::pass::precision::Properties;
 use crate::core::plan::{Bindings, Segment, SegmentKind};
 use crate::core::target::Target;
@@ -73,7 +73,7 @@ pub fn compile(
     }
     let fallback = if compile::has_loss(graph) { Goal::Train } else { Goal::Forward };
     let (clock, seconds, failed) = (Cell::new(Instant::now()), RefCell::new(Vec::new()), RefCell::new(None));
-    let watch = |stage: &'static Stage, made: &Snapshot| {
+    let watch = |stage: &'static Stage, made: &StageResult| {
         seconds.borrow_mut().push(clock.get().elapsed().as_secs_f64());
         let wanted = dump.after.iter().any(|n| n == "all" || n == stage.name);
         if wanted && failed.borrow().is_none() {
@@ -133,13 +133,13 @@ fn optimizer_bytes(compiled: &CompiledGraph, p: &Properties) -> [usize; 2] {
 fn write(
     number: usize,
     stage: &Stage,
-    made: &Snapshot,
+    made: &StageResult,
     out: Option<&Path>,
     print: &impl Fn(&str),
 ) -> Result<()> {
     let (text, ending) = match made {
-        Snapshot::Graph(graph) => (graph.to_string(), "graph"),
-        Snapshot::Plan(plan) => (plan.to_string(), "plan"),
+        StageResult::Graph(graph) => (graph.to_string(), "graph"),
+        StageResult::Plan(plan) => (plan.to_string(), "plan"),
     };
     let Some(out) = out else {
         print(&format!("# after {}\n{text}", stage.name));

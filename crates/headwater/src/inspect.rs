@@ -2,7 +2,7 @@
 
 pub mod tables;
 
-use crate::core::compile::{self, Snapshot, Stage};
+use crate::core::compile::{self, Stage, StageResult};
 use crate::core::device::Device;
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::pass::precision::Level;
@@ -167,8 +167,8 @@ pub fn inspect(
     }
     // Operators are counted before they are fused.
     let unfused = RefCell::new(Graph::default());
-    let watch = |stage: &'static Stage, made: &Snapshot| {
-        if let ("simplify", Snapshot::Graph(graph)) = (stage.name, made) {
+    let watch = |stage: &'static Stage, made: &StageResult| {
+        if let ("simplify", StageResult::Graph(graph)) = (stage.name, made) {
             *unfused.borrow_mut() = (*graph).clone();
         }
     };

@@ -1,6 +1,6 @@
 //! Graphs of real models stay legal and print exactly through every pass.
 
-use headwater::core::compile::{Goal, Options, Snapshot, Stage, optimize};
+use headwater::core::compile::{Goal, Options, Stage, StageResult, optimize};
 use headwater::core::graph::{Graph, parse, verify};
 use headwater::core::pass::precision::{Level, PrecisionSettings};
 use headwater::core::target::Target;
@@ -52,9 +52,9 @@ fn every_pass_keeps_real_models_legal() {
             Options { goal: Goal::Evaluate, ..Options::default() },
         ] {
             let stages = Cell::new(0);
-            let watch = |stage: &'static Stage, made: &Snapshot| {
+            let watch = |stage: &'static Stage, made: &StageResult| {
                 stages.set(stages.get() + 1);
-                let Snapshot::Graph(graph) = made else { return };
+                let StageResult::Graph(graph) = made else { return };
                 sound(&at(stage.name), graph, registry);
                 if stage.name == "simplify" {
                     let again = pass::simplify((*graph).clone());

@@ -1,6 +1,6 @@
 //! A step in halves computes the bits of the whole, with nothing between the two but what its plan lists.
 
-use headwater_core::compile::{CompiledGraph, Derivative, Options, compile};
+use headwater_core::compile::{CompiledGraph, GradientRequest, Options, compile};
 use headwater_core::device::{Buffer, Content, Device, Stream};
 use headwater_core::graph::{InputRole, OutputRole, Phase};
 use headwater_core::ops;
@@ -59,7 +59,7 @@ fn compiled(graph: Graph, options: &Options) -> headwater_core::Result<CompiledG
 }
 
 fn options(halves: bool, recompute: bool) -> Options<'static> {
-    let derivative = Derivative::Vjp { outputs: &OUTPUTS, inputs: &WANTED };
+    let derivative = GradientRequest::Vjp { outputs: &OUTPUTS, inputs: &WANTED };
     Options { derivative, halves, recompute, ..Options::default() }
 }
 
@@ -201,7 +201,7 @@ fn state_whose_old_content_the_backward_pass_reads_is_refused_by_name() {
     let y = b.mul(x, s).unwrap();
     b.output("y", y, OutputRole::User);
     b.output("state", y, OutputRole::Mutation(s));
-    let derivative = Derivative::Vjp { outputs: &["y"], inputs: &["x"] };
+    let derivative = GradientRequest::Vjp { outputs: &["y"], inputs: &["x"] };
     let options = Options { derivative, halves: true, ..Options::default() };
     let e = compiled(b.graph().clone(), &options).unwrap_err();
     assert_eq!(e.code, Code::Unsupported);

@@ -15,7 +15,7 @@ use crate::kernels::{
 };
 use headwater_core::graph::Origin;
 use headwater_core::ops::conv::window::Pool;
-use headwater_core::ops::index::embedding_grad::Options;
+use headwater_core::ops::index::embedding_grad::EmbeddingGradOptions;
 use headwater_core::ops::random::philox;
 use headwater_core::ops::{OpCx, OpDef};
 use headwater_core::plan::{Place, SegmentId, Step, TensorView};
@@ -212,7 +212,7 @@ fn checked_index(chip: &Chip, cx: &OpCx) -> Result<Chosen, Refusal> {
 
 fn embedding_backward(chip: &Chip, cx: &OpCx) -> Result<Lowered, Refusal> {
     let (grad, index) = (input(cx, 0)?, input(cx, 1)?);
-    let options = Options::of(cx).map_err(|e| Refusal(e.message))?;
+    let options = EmbeddingGradOptions::of(cx).map_err(|e| Refusal(e.message))?;
     let elem = Elem::of(grad.dtype).ok_or_else(|| Refusal(format!("gradients in {}", grad.dtype)))?;
     let rows = options.num_weights as u64;
     let shape = EmbeddingGrad {

@@ -36,9 +36,9 @@ pub enum Goal {
     Update,
 }
 
-/// The derivative that [`Goal::Train`] computes.
+/// The gradients that [`Goal::Train`] computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Derivative<'a> {
+pub enum GradientRequest<'a> {
     /// Gradients of the loss, the first user output, a scalar float, for every trainable parameter.
     #[default]
     Loss,
@@ -72,7 +72,7 @@ pub enum Instrument<'a> {
 }
 
 /// Called with the graph or plan that a stage has made.
-pub type Watch<'a> = &'a dyn Fn(&'static Stage, &Snapshot);
+pub type Watch<'a> = &'a dyn Fn(&'static Stage, &StageResult);
 
 /// Settings in which compilations of a model differ. The default trains in f32 with recomputation.
 #[derive(Clone)]
@@ -80,12 +80,12 @@ pub struct Options<'a> {
     /// The purpose.
     pub goal: Goal,
     /// Outputs that are differentiated and inputs that get gradients, if [`Goal::Train`] is the goal.
-    pub derivative: Derivative<'a>,
+    pub derivative: GradientRequest<'a>,
     /// Casts of mixed precision.
     pub precision: Properties,
     /// One float dtype for every float of the model instead, as the proof in f64 has it.
     pub upcast: Option<DType>,
-    /// True if a training step returns every user output, not its loss alone. [`Derivative::Vjp`] returns all.
+    /// True if a training step returns every user output, not its loss alone. [`GradientRequest::Vjp`] returns all.
     pub all_outputs: bool,
     /// Type of the input that the loss is multiplied by before it is differentiated: `StateKey::LossScale`.
     pub loss_scale: Option<TensorType>,
@@ -117,7 +117,7 @@ impl Default for Options<'_> {
     fn default() -> Self {
         Options {
             goal: Goal::default(),
-            derivative: Derivative::default(),
+            derivative: GradientRequest::default(),
             precision: Properties::default(),
             upcast: None,
             all_outputs: false,
@@ -138,19 +138,19 @@ impl Default for Options<'_> {
 
 /// The result of a stage.
 #[derive(Clone, Copy, Debug)]
-pub enum Snapshot<'a> {
+pub enum StageResult<'a> {
     /// A graph.
     Graph(&'a Graph),
     /// A plan.
     Plan(&'a Plan),
 }
 
-impl Snapshot<'_> {
+impl StageResult<'_> {
     /// Nodes of a graph, steps of a plan.
     pub fn size(&self) -> usize {
         match self {
-            Snapshot::Graph(graph) => graph.nodes.len(),
-            Snapshot::Plan(plan) => plan.steps.len(),
+            StageResult::Graph(graph) => graph.nodes.len(),
+            StageResult::Plan(plan) => plan.steps.len(),
         }
     }
 }
@@ -158,7 +158,7 @@ impl Snapshot<'_> {
 /// A gradient that a training step computes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParameterGradient {
-    /// Name of the parameter, or of the input that [`Derivative::Vjp`] names.
+    /// Name of the parameter, or of the input that [`GradientRequest::Vjp`] names.
     pub parameter: String,
     /// Type of the parameter, and of its gradient unless that is sparse.
     pub ty: TensorType,
@@ -186,7 +186,7 @@ pub struct CompiledGraph {
     pub plan: Option<Plan>,
     /// Gradients in the order in which the backward pass completes them.
     pub gradients: Vec<ParameterGradient>,
-    /// Trainable parameters, or inputs that [`Derivative::Vjp`] names, that get no gradient, and why.
+    /// Trainable parameters, or inputs that [`GradientRequest::Vjp`] names, that get no gradient, and why.
     pub missing: Vec<NoGradient>,
     /// Cost of what [`Options::memory_budget`] demanded; `None` if the step fits as it is.
     pub rematerialized: Option<pass::Rematerialized>,
@@ -248,8 +248,8 @@ pub fn compile<E: From<Error>>(
             }
             (stage.run)(&mut done, options, target)?;
             let snapshot = match &done.plan {
-                Some(plan) => Snapshot::Plan(plan),
-                None => Snapshot::Graph(&done.graph),
+                Some(plan) => StageResult::Plan(plan),
+                None => StageResult::Graph(&done.graph),
             };
             let after = snapshot.size();
             if let Some(watch) = options.watch {

@@ -1,6 +1,6 @@
 //! The table of stages.
 
-use super::{CompiledGraph, Derivative, Goal, Instrument, Options, ParameterGradient, cotangent, loss};
+use super::{CompiledGraph, Goal, GradientRequest, Instrument, Options, ParameterGradient, cotangent, loss};
 use crate::diagnostic::Result;
 use crate::graph::{Builder, Def, Graph, InputRole, Output, OutputRole};
 use crate::pass::precision::Level;
@@ -311,7 +311,7 @@ fn in_halves(o: &Options) -> bool {
 
 /// True if a training step returns every user output.
 fn all_outputs(o: &Options) -> bool {
-    o.all_outputs || o.derivative != Derivative::Loss
+    o.all_outputs || o.derivative != GradientRequest::Loss
 }
 
 /// Drops all user outputs but the first: what only leads to them is not computed.
@@ -323,14 +323,14 @@ fn loss_alone(mut graph: Graph) -> Graph {
 
 fn differentiate(c: &mut CompiledGraph, o: &Options, _: &Target) -> Result<()> {
     let d = match o.derivative {
-        Derivative::Loss => {
+        GradientRequest::Loss => {
             let loss = loss(&c.graph)?;
             let mut b = Builder::extend(std::mem::take(&mut c.graph));
             let name = StateKey::LossScale.to_string();
             let scale = o.loss_scale.clone().map(|ty| b.input(name, ty, InputRole::State));
             pass::differentiate_scaled(b.finish(), loss, scale)?
         }
-        Derivative::Vjp { outputs, inputs } => {
+        GradientRequest::Vjp { outputs, inputs } => {
             ensure!(o.loss_scale.is_none(), Attribute, "cotangents that are given carry the loss scale");
             let mut b = Builder::extend(std::mem::take(&mut c.graph));
             let mut cotangents = Vec::with_capacity(outputs.len());

@@ -18,7 +18,7 @@ pub enum Sample {
 
 /// One input of a case.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Arg {
+pub struct CaseInput {
     /// Its type; floats are f64 and lowered by tests that want less.
     pub ty: TensorType,
     /// Its numbers.
@@ -34,7 +34,7 @@ pub struct Case {
     /// Its peculiarity.
     pub name: &'static str,
     /// The inputs.
-    pub inputs: Vec<Option<Arg>>,
+    pub inputs: Vec<Option<CaseInput>>,
     /// The attributes (those at their schema's default must be given as well).
     pub attrs: Attrs,
 }
@@ -47,7 +47,7 @@ impl Case {
 
     /// Adds any input.
     pub fn arg(mut self, dtype: DType, shape: &[usize], sample: Sample) -> Self {
-        self.inputs.push(Some(Arg {
+        self.inputs.push(Some(CaseInput {
             ty: TensorType::new(dtype, Shape::new(shape)),
             sample,
             constant: false,
@@ -111,7 +111,7 @@ impl Case {
             z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
             ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
         };
-        let mut draw = |arg: &Arg| {
+        let mut draw = |arg: &CaseInput| {
             let n = arg.ty.shape.numel();
             let values: Vec<f64> = match &arg.sample {
                 Sample::Uniform(lo, hi) => (0..n).map(|_| lo + (hi - lo) * next()).collect(),

@@ -29,7 +29,7 @@ fn built(op: &'static OpDef, case: &Case, gradient: bool) -> (Graph, Vec<Tensor>
         let ty = b.ty(outputs[0]).clone();
         if ty.dtype.is_float() {
             let g = b.input("g", ty, InputRole::User);
-            let float = |a: &headwater_core::ops::case::Arg| a.ty.dtype.is_float() && !a.constant;
+            let float = |a: &headwater_core::ops::case::CaseInput| a.ty.dtype.is_float() && !a.constant;
             let args = case.inputs.iter().zip(&inputs);
             let wanted: Vec<_> =
                 args.filter(|(a, _)| a.as_ref().is_some_and(float)).filter_map(|(_, v)| *v).collect();

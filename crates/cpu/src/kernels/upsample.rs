@@ -6,7 +6,7 @@ use crate::element::{Float, Wide};
 use crate::float_dtype;
 use crate::pool::Shared;
 use headwater_core::DType;
-use headwater_core::ops::image::resample::Axis;
+use headwater_core::ops::image::resample::ResampledAxis;
 use headwater_core::ops::image::upsample2d::{UPSAMPLE2D, UPSAMPLE2D_BACKWARD, axes};
 
 /// The family.
@@ -53,7 +53,7 @@ struct Taps {
 }
 
 impl Taps {
-    fn new(axes: [Axis; 2]) -> Taps {
+    fn new(axes: [ResampledAxis; 2]) -> Taps {
         let [rows, columns] = axes.map(|a| (0..a.output).map(|o| a.taps(o)).collect());
         Taps { rows, columns, input: axes.map(|a| a.input) }
     }

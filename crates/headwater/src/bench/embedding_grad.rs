@@ -3,7 +3,7 @@
 
 use super::{Rated, Repetitions, Times, time};
 use crate::core::DType;
-use crate::core::ops::index::embedding_grad::{Method, Options};
+use crate::core::ops::index::embedding_grad::{EmbeddingGradOptions, Method};
 use crate::cpu::element::Float;
 use crate::cpu::kernels::embedding_grad::{EmbeddingGrad, Indices, Outcome, Strided, Summed};
 use crate::cpu::limits::Limits;
@@ -359,7 +359,7 @@ impl<T: AddRow> Climb<T> {
 
     fn job(&self, shards: usize, shard: usize) -> Result<EmbeddingGrad> {
         let Problem { rows, width, positions, dtype, method, .. } = self.problem;
-        let options = Options { shards, shard, method, ..Options::new(rows) };
+        let options = EmbeddingGradOptions { shards, shard, method, ..EmbeddingGradOptions::new(rows) };
         Ok(EmbeddingGrad::new(options, dtype, positions, width)?)
     }
 

@@ -21,7 +21,7 @@ pub enum Mode {
 
 /// The resampling of one dimension.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Axis {
+pub struct ResampledAxis {
     /// Inputs.
     pub input: usize,
     /// Outputs.
@@ -33,12 +33,12 @@ pub struct Axis {
     scale: Option<f64>,
 }
 
-impl Axis {
+impl ResampledAxis {
     /// The resampling of rows and columns that the attributes of an `upsample2d` node state.
     ///
     /// # Errors
     /// `Attribute` if they state none.
-    pub fn of(cx: &OpCx, input: [usize; 2]) -> Result<[Axis; 2]> {
+    pub fn of(cx: &OpCx, input: [usize; 2]) -> Result<[ResampledAxis; 2]> {
         let size = cx.sizes("output_size")?;
         let [rows, columns] = size[..] else {
             return Err(fail!(Attribute, "`output_size` must be two sizes, it is {size}"));
@@ -56,7 +56,7 @@ impl Axis {
         let axis = |d: usize, output: usize, scale: &str| {
             // PyTorch ignores scales that are not positive.
             let scale = cx.opt_float(scale)?.filter(|&s| s > 0.0 && s.is_finite());
-            Ok(Axis { input: input[d], output, mode, align_corners, antialias, scale })
+            Ok(ResampledAxis { input: input[d], output, mode, align_corners, antialias, scale })
         };
         Ok([axis(0, rows, "scales_h")?, axis(1, columns, "scales_w")?])
     }

@@ -1,13 +1,13 @@
 //! Images resampled to another size, separately along rows and columns.
 
-use super::resample::Axis;
+use super::resample::ResampledAxis;
 use crate::diagnostic::Result;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
 use crate::tensor::{Tensor, TensorType};
 use crate::{ensure, fail};
 
 /// `[…, H, W]` to `[…, output_size]` by `mode` (`nearest`, `nearest-exact`, `bilinear`, `bicubic`). Each
-/// output is a weighted sum of the inputs that [`Axis::taps`] names for its row and its column.
+/// output is a weighted sum of the inputs that [`ResampledAxis::taps`] names for its row and its column.
 pub static UPSAMPLE2D: OpDef = OpDef {
     name: "upsample2d",
     schemas: &[
@@ -84,11 +84,11 @@ pub static UPSAMPLE2D_BACKWARD: OpDef = OpDef {
 };
 
 /// Rows and columns, and the dimensions before them.
-pub fn axes<'a>(cx: &OpCx, input: &'a [usize]) -> Result<([Axis; 2], &'a [usize])> {
+pub fn axes<'a>(cx: &OpCx, input: &'a [usize]) -> Result<([ResampledAxis; 2], &'a [usize])> {
     let [lead @ .., rows, columns] = input else {
         return Err(fail!(Shape, "images are [..., H, W], got {input:?}"));
     };
-    Ok((Axis::of(cx, [*rows, *columns])?, lead))
+    Ok((ResampledAxis::of(cx, [*rows, *columns])?, lead))
 }
 
 /// Calls `f(input index, output index, weight)` for every product of the resampling: its definition.

@@ -41,10 +41,10 @@ pub static EMBEDDING_DENSE_BACKWARD: OpDef = OpDef {
     },
 };
 
-/// [`EMBEDDING_DENSE_BACKWARD`] with every policy of [`Options`]: `(grad_output, indices, into?)` to the rows
-/// of the shard `[rows, width]` and a [`Report`] as i64. With `max_norm` the norm before clipping follows,
-/// f32 (f64 for f64). With `into` (`[rows, width]`, the gradient so far) the sums are added to it before the
-/// one rounding.
+/// [`EMBEDDING_DENSE_BACKWARD`] with every policy of [`EmbeddingGradOptions`]: `(grad_output, indices, into?)`
+/// to the rows of the shard `[rows, width]` and an [`EmbeddingGradReport`] as i64. With `max_norm` the norm
+/// before clipping follows, f32 (f64 for f64). With `into` (`[rows, width]`, the gradient so far) the sums are
+/// added to it before the one rounding.
 pub static EMBEDDING_DENSE_BACKWARD_EX: OpDef = OpDef {
     name: "embedding_dense_backward_ex",
     schemas: &[
@@ -58,7 +58,7 @@ pub static EMBEDDING_DENSE_BACKWARD_EX: OpDef = OpDef {
             let clip = options.max_norm.is_some();
             ensure!(!clip, Attribute, "`max_norm` with `into`: clip the gradient when all of it is summed");
         }
-        let mut outs = vec![own, Report::ty()];
+        let mut outs = vec![own, EmbeddingGradReport::ty()];
         outs.extend(options.max_norm.map(|_| norm_type(outs[0].dtype)));
         Ok(outs)
     },
@@ -95,9 +95,9 @@ pub static EMBEDDING_DENSE_BACKWARD_EX: OpDef = OpDef {
 };
 
 /// The gradient of the rows that are read, alone: `(grad_output, indices)` to `rows` i64 `[capacity]`
-/// ascending, `values` `[capacity, width]`, the number of rows, and a [`Report`]. With `max_norm` the norm
-/// follows. Beyond the number of rows, `rows` holds -1 and `values` zeros. `capacity` (absent: as many as
-/// there can be) is the most rows there is room for; more are a `Value` error.
+/// ascending, `values` `[capacity, width]`, the number of rows, and an [`EmbeddingGradReport`]. With `max_norm`
+/// the norm follows. Beyond the number of rows, `rows` holds -1 and `values` zeros. `capacity` (absent: as many
+/// as there can be) is the most rows there is room for; more are a `Value` error.
 pub static EMBEDDING_SPARSE_BACKWARD: OpDef = OpDef {
     name: "embedding_sparse_backward",
     schemas: &[
@@ -113,7 +113,7 @@ pub static EMBEDDING_SPARSE_BACKWARD: OpDef = OpDef {
         ensure!(values.shape.checked_numel().is_some(), Size, "{values} is larger than memory can be");
         let (rows, number) = (TensorType::new(DType::I64, [capacity]), TensorType::new(DType::I64, []));
         let norm = options.max_norm.map(|_| norm_type(values.dtype));
-        Ok([rows, values, number, Report::ty()].into_iter().chain(norm).collect())
+        Ok([rows, values, number, EmbeddingGradReport::ty()].into_iter().chain(norm).collect())
     },
     derivative: NO_SECOND,
     precision: Precision::Same,
@@ -180,7 +180,7 @@ impl Method {
 
 /// The attributes of the three operators.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Options {
+pub struct EmbeddingGradOptions {
     /// Rows of the table.
     pub num_weights: usize,
     /// A row whose positions add nothing; negative: none.
@@ -191,7 +191,7 @@ pub struct Options {
     pub overflow: Overflow,
     /// See [`BadIndex`].
     pub bad_index: BadIndex,
-    /// Which part of the table is computed, of `shards`: see [`Options::rows`].
+    /// Which part of the table is computed, of `shards`: see [`EmbeddingGradOptions::rows`].
     pub shard: usize,
     /// Number of parts; at least 1.
     pub shards: usize,
@@ -203,10 +203,10 @@ pub struct Options {
     pub method: Method,
 }
 
-impl Options {
+impl EmbeddingGradOptions {
     /// ATen's behaviour for a table of so many rows.
     pub const fn new(num_weights: usize) -> Self {
-        Options {
+        EmbeddingGradOptions {
             num_weights,
             padding_idx: -1,
             scale_grad_by_freq: false,
@@ -234,7 +234,7 @@ impl Options {
             None => Ok(default),
             Some(_) => cx.size(name),
         };
-        let options = Options {
+        let options = EmbeddingGradOptions {
             num_weights: cx.size("num_weights")?,
             padding_idx: cx.opt_int("padding_idx")?.unwrap_or(-1),
             scale_grad_by_freq: cx.flag("scale_grad_by_freq")?,
@@ -277,7 +277,7 @@ impl Options {
 
 /// Counters of what happened: the second output of the dense form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Report {
+pub struct EmbeddingGradReport {
     /// Positions skipped because their index is outside the table.
     pub skipped: u64,
     /// The first of them and its index.
@@ -290,7 +290,7 @@ pub struct Report {
     pub first: Option<(u64, u64)>,
 }
 
-impl Report {
+impl EmbeddingGradReport {
     /// Number of counters.
     pub const LEN: usize = 7;
 
@@ -300,7 +300,7 @@ impl Report {
         TensorType::new(DType::I64, [Self::LEN])
     }
 
-    /// The counters in the order of [`Report::ty`].
+    /// The counters in the order of [`EmbeddingGradReport::ty`].
     pub fn counters(&self) -> [i64; Self::LEN] {
         let (at, index) = self.first_skipped.map_or((-1, 0), |(at, i)| (at as i64, i));
         let (row, column) = self.first.map_or((-1, -1), |(r, c)| (r as i64, c as i64));
@@ -313,7 +313,7 @@ fn norm_type(dtype: DType) -> TensorType {
 }
 
 /// Width, number of positions and options.
-fn problem(cx: &OpCx) -> Result<(usize, usize, Options)> {
+fn problem(cx: &OpCx) -> Result<(usize, usize, EmbeddingGradOptions)> {
     let (g, index) = (cx.ty(0)?, cx.shape(1)?);
     integers(cx, 1)?;
     ensure!(
@@ -325,7 +325,7 @@ fn problem(cx: &OpCx) -> Result<(usize, usize, Options)> {
     let count = index.checked_numel();
     let fits = count.is_some() && lead.checked_numel() == count;
     ensure!(fits, Shape, "gradient {g} for indices {index}: one row for each index");
-    let options = Options::of(cx)?;
+    let options = EmbeddingGradOptions::of(cx)?;
     let table = Shape::new(&[options.num_weights, width]);
     ensure!(table.checked_numel().is_some(), Size, "the table {table} is larger than memory can be");
     Ok((width, count.unwrap_or(0), options))
@@ -333,10 +333,13 @@ fn problem(cx: &OpCx) -> Result<(usize, usize, Options)> {
 
 /// The sums of the shard's rows that are read, in f64; what was skipped; norm of the whole table if it is
 /// asked for.
-fn sums(cx: &OpCx, inputs: &[Option<&Tensor>]) -> Result<(BTreeMap<usize, Vec<f64>>, Report, Option<f64>)> {
+fn sums(
+    cx: &OpCx,
+    inputs: &[Option<&Tensor>],
+) -> Result<(BTreeMap<usize, Vec<f64>>, EmbeddingGradReport, Option<f64>)> {
     let (width, _, options) = problem(cx)?;
     let (g, index) = (given(inputs, 0)?.floats(), given(inputs, 1)?.ints());
-    let (mut sums, mut report) = (BTreeMap::<usize, (Vec<f64>, u64)>::new(), Report::default());
+    let (mut sums, mut report) = (BTreeMap::<usize, (Vec<f64>, u64)>::new(), EmbeddingGradReport::default());
     for (at, &i) in index.iter().enumerate() {
         let row = match resolve(i, at, options.num_weights, false) {
             Err(e) if options.bad_index == BadIndex::Error => return Err(e),
@@ -369,7 +372,7 @@ fn sums(cx: &OpCx, inputs: &[Option<&Tensor>]) -> Result<(BTreeMap<usize, Vec<f6
 }
 
 /// Counts what `dtype` cannot hold of a row, and saturates it if asked to.
-fn finish(row: usize, sum: &mut [f64], dtype: DType, overflow: Overflow, report: &mut Report) {
+fn finish(row: usize, sum: &mut [f64], dtype: DType, overflow: Overflow, report: &mut EmbeddingGradReport) {
     for (column, x) in sum.iter_mut().enumerate() {
         if dtype.round(*x).is_finite() {
             continue;
@@ -386,15 +389,19 @@ fn finish(row: usize, sum: &mut [f64], dtype: DType, overflow: Overflow, report:
     }
 }
 
-fn extras(report: &Report, norm: Option<f64>, dtype: DType) -> impl Iterator<Item = Tensor> + use<> {
+fn extras(
+    report: &EmbeddingGradReport,
+    norm: Option<f64>,
+    dtype: DType,
+) -> impl Iterator<Item = Tensor> + use<> {
     let ty = norm_type(dtype);
     let norm = norm.map(|n| Tensor::float(ty.dtype, ty.shape, vec![n]));
-    [Tensor::int(DType::I64, [Report::LEN], report.counters().to_vec())].into_iter().chain(norm)
+    [Tensor::int(DType::I64, [EmbeddingGradReport::LEN], report.counters().to_vec())].into_iter().chain(norm)
 }
 
 fn dense(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Result<Vec<Tensor>> {
     let (sums, mut report, norm) = sums(cx, inputs)?;
-    let (options, ty) = (Options::of(cx)?, &outs[0]);
+    let (options, ty) = (EmbeddingGradOptions::of(cx)?, &outs[0]);
     let into = inputs.get(2).copied().flatten();
     let mut out = into.map_or_else(|| vec![0.0; ty.shape.numel()], |t| t.floats().to_vec());
     for (row, sum) in sums {
@@ -408,7 +415,7 @@ fn dense(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Result<V
 
 fn sparse(cx: &OpCx, inputs: &[Option<&Tensor>], outs: &[TensorType]) -> Result<Vec<Tensor>> {
     let (sums, mut report, norm) = sums(cx, inputs)?;
-    let (options, ty, room) = (Options::of(cx)?, &outs[1], outs[0].shape[0]);
+    let (options, ty, room) = (EmbeddingGradOptions::of(cx)?, &outs[1], outs[0].shape[0]);
     let found = sums.len();
     ensure!(found <= room, Value, "{found} rows are read, there is room for {room}: raise `capacity`");
     let (mut rows, mut values) = (vec![-1; room], vec![0.0; ty.shape.numel()]);

@@ -12,7 +12,7 @@ mod sensitivity;
 
 pub use cast::{Decision, Mixed, Reason, apply};
 pub use policy::Policy;
-pub use sensitivity::{Probe, Sensitivity, rounds, sensitivity};
+pub use sensitivity::{Sensitivity, SensitivityProbe, rounds, sensitivity};
 
 use crate::diagnostic::{Code, Error, Result};
 use crate::dtype::DType;

@@ -20,13 +20,13 @@ pub struct Sensitivity {
     /// graph, in f64; the outputs are the loss, the gradients, then those of the probes.
     pub graph: Graph,
     /// The measured nodes, in order.
-    pub probes: Vec<Probe>,
+    pub probes: Vec<SensitivityProbe>,
 }
 
 /// A measured node and the outputs (f64 scalars) that hold its numbers. Several float results are measured
 /// together.
 #[derive(Clone, Debug)]
-pub struct Probe {
+pub struct SensitivityProbe {
     /// Index among the nodes of the graph as it was given.
     pub node: usize,
     /// Outputs with the sum of squares of a result.
@@ -110,7 +110,7 @@ pub fn sensitivity(graph: &Graph, low: DType) -> Result<Sensitivity> {
     }
     let mut probes = Vec::with_capacity(twins.len());
     for twin in twins {
-        let mut probe = Probe { node: twin.node, size: vec![], error: vec![], effect: vec![] };
+        let mut probe = SensitivityProbe { node: twin.node, size: vec![], error: vec![], effect: vec![] };
         for ([_, difference, size, error], gradient) in twin.results.into_iter().zip(found.by_ref()) {
             let put = |b: &mut Builder, what: &str, v: ValueId| {
                 b.output(format!("{what}.{}", twin.node), v, OutputRole::User);

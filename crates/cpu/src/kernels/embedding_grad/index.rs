@@ -4,7 +4,9 @@
 use super::operand::Indices;
 use crate::pool::Pool;
 use headwater_core::diagnostic::Result;
-use headwater_core::ops::index::embedding_grad::{BadIndex, Method, Options, Report};
+use headwater_core::ops::index::embedding_grad::{
+    BadIndex, EmbeddingGradOptions, EmbeddingGradReport, Method,
+};
 use headwater_core::ops::index::resolve;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -105,9 +107,9 @@ fn direct_pays(positions: usize, rows: usize) -> bool {
 pub(super) fn bring_together<'a>(
     pool: &Pool,
     indices: &Indices,
-    options: &Options,
+    options: &EmbeddingGradOptions,
     room: Room<'a>,
-) -> Result<(Segments<'a>, Report, Choice)> {
+) -> Result<(Segments<'a>, EmbeddingGradReport, Choice)> {
     let report = keys(pool, indices, options, room.keys)?;
     let rows = options.num_weights;
     if room.rows.len() <= 1 {
@@ -125,7 +127,12 @@ pub(super) fn bring_together<'a>(
 }
 
 /// The row of each position, or [`NONE`].
-fn keys(pool: &Pool, indices: &Indices, options: &Options, keys: &mut [u32]) -> Result<Report> {
+fn keys(
+    pool: &Pool,
+    indices: &Indices,
+    options: &EmbeddingGradOptions,
+    keys: &mut [u32],
+) -> Result<EmbeddingGradReport> {
     let (limit, padding) = (options.num_weights as u64, options.padding_idx);
     let (skipped, first) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
     pool.chunks(keys, BLOCK, |b, keys| {
@@ -150,7 +157,7 @@ fn keys(pool: &Pool, indices: &Indices, options: &Options, keys: &mut [u32]) -> 
             first.fetch_min(found, Ordering::Relaxed);
         }
     });
-    let mut report = Report { skipped: skipped.into_inner(), ..Report::default() };
+    let mut report = EmbeddingGradReport { skipped: skipped.into_inner(), ..EmbeddingGradReport::default() };
     if report.skipped > 0 {
         let at = first.into_inner();
         let index = indices.get(at as usize);

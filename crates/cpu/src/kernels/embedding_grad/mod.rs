@@ -31,8 +31,8 @@ use crate::view::ViewMut;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::OpDef;
 use headwater_core::ops::index::embedding_grad::{
-    EMBEDDING_DENSE_BACKWARD, EMBEDDING_DENSE_BACKWARD_EX, EMBEDDING_SPARSE_BACKWARD, Options, Overflow,
-    Report,
+    EMBEDDING_DENSE_BACKWARD, EMBEDDING_DENSE_BACKWARD_EX, EMBEDDING_SPARSE_BACKWARD, EmbeddingGradOptions,
+    EmbeddingGradReport, Overflow,
 };
 use headwater_core::target::Port;
 use headwater_core::{DType, ensure, fail};
@@ -71,7 +71,7 @@ const STREAM: usize = 8 << 20;
 /// The gradient of an embedding of a known size, ready to be computed any number of times.
 #[derive(Clone, Debug)]
 pub struct EmbeddingGrad {
-    options: Options,
+    options: EmbeddingGradOptions,
     positions: usize,
     width: usize,
     /// Sums are of f64.
@@ -84,7 +84,7 @@ pub struct EmbeddingGrad {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The counters.
-    pub report: Report,
+    pub report: EmbeddingGradReport,
     /// 2-norm of all sums before clipping, if there was a `max_norm`.
     pub norm: Option<f64>,
     /// Rows of the shard that are read.
@@ -99,7 +99,7 @@ impl EmbeddingGrad {
     /// # Errors
     /// `DType` if they are no floats, `Unsupported` for more than 2³² - 1 positions or rows of the table.
     /// `Attribute` for options that do not go together, `Device` if `HEADWATER_TIER` cannot be had.
-    pub fn new(options: Options, dtype: DType, positions: usize, width: usize) -> Result<Self> {
+    pub fn new(options: EmbeddingGradOptions, dtype: DType, positions: usize, width: usize) -> Result<Self> {
         options.check()?;
         ensure!(dtype.is_float(), DType, "gradients are floats, not {dtype}");
         let most = positions.max(options.num_weights);
@@ -125,11 +125,11 @@ impl EmbeddingGrad {
     fn at(site: &Site) -> Result<Self> {
         let grad = site.cx.ty(0)?;
         let width = grad.shape.last().copied().ok_or_else(|| fail!(Shape, "rows have a dimension"))?;
-        Self::new(Options::of(&site.cx)?, grad.dtype, site.cx.shape(1)?.numel(), width)
+        Self::new(EmbeddingGradOptions::of(&site.cx)?, grad.dtype, site.cx.shape(1)?.numel(), width)
     }
 
     /// The options.
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &EmbeddingGradOptions {
         &self.options
     }
 

@@ -10,7 +10,7 @@ use super::operand::Strided;
 use super::vector::{Class, Finish, Loops, fence, prefetch};
 use crate::element::{Float, Wide};
 use crate::pool::{Pool, Shared};
-use headwater_core::ops::index::embedding_grad::Report;
+use headwater_core::ops::index::embedding_grad::EmbeddingGradReport;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Positions that are summed without a break.
@@ -206,7 +206,7 @@ impl<T: Float> Sums<'_, T> {
     }
 
     /// Writes the result; counts into the report what does not fit. Returns how many rows were read.
-    pub fn write(&self, out: Out<T>, how: Finish<T::Wide>, report: &mut Report) -> usize {
+    pub fn write(&self, out: Out<T>, how: Finish<T::Wide>, report: &mut EmbeddingGradReport) -> usize {
         let own = self.within(out.first, out.count);
         let (found, width) = (own.len(), self.grad.width());
         if width == 0 {
