@@ -8,7 +8,7 @@ use headwater_core::ops::index::embedding_grad::{
 };
 use headwater_core::{Code, DType};
 use headwater_cpu::element::Float;
-use headwater_cpu::kernels::embedding_grad::{EmbeddingGrad, Indices, Outcome, Strided, Summed};
+use headwater_cpu::kernels::embedding_grad::{EmbeddingGrad, Outcome, Strided, StridedIndices, Summed};
 use headwater_cpu::{CpuMemory, Pool, Tier};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -54,7 +54,7 @@ impl Problem {
     ) -> headwater_core::Result<(Vec<T>, Outcome)> {
         let (grad, n) = (values::<T>(&self.grad), self.index.len());
         let rows = Strided::rows(&grad, 0, &[n, self.width], &[self.width as isize, 1])?;
-        let indices = Indices::I64(Strided::elements(&self.index, 0, &[n], &[1])?);
+        let indices = StridedIndices::I64(Strided::elements(&self.index, 0, &[n], &[1])?);
         let mut out = vec![T::from_f64(7.0); self.options.rows().len() * self.width];
         let mut workspace = garbage(job.workspace_size());
         let outcome = job.dense(pool, &rows, &indices, &mut out, workspace.as_mut_slice())?;
@@ -248,14 +248,14 @@ fn operands_may_have_any_strides() {
     let grad: Vec<f32> = (0..n * width).map(|i| (i as f32 * 0.37).sin()).collect();
     let options = EmbeddingGradOptions::new(6);
     let job = EmbeddingGrad::new(options, DType::F32, n, width).unwrap();
-    let run = |grad: Strided<f32>, indices: Indices| {
+    let run = |grad: Strided<f32>, indices: StridedIndices| {
         let (mut out, mut workspace) = (vec![0.0f32; 6 * width], garbage(job.workspace_size()));
         job.dense(&pools()[1], &grad, &indices, &mut out, workspace.as_mut_slice()).unwrap();
         out
     };
     let plain =
         || Strided::rows(&grad, 0, &[a, b, width], &[(b * width) as isize, width as isize, 1]).unwrap();
-    let numbers = || Indices::I64(Strided::elements(&index, 0, &[a, b], &[b as isize, 1]).unwrap());
+    let numbers = || StridedIndices::I64(Strided::elements(&index, 0, &[a, b], &[b as isize, 1]).unwrap());
     let want = run(plain(), numbers());
     // Leading dimensions joined.
     let joined = Strided::rows(&grad, 0, &[n, width], &[width as isize, 1]).unwrap();
@@ -279,7 +279,7 @@ fn operands_may_have_any_strides() {
         turned[to] = *i as i32;
     }
     let strides = [width as isize, (a * width) as isize, 1];
-    let indices = Indices::I32(Strided::elements(&turned, 0, &[a, b], &[1, a as isize]).unwrap());
+    let indices = StridedIndices::I32(Strided::elements(&turned, 0, &[a, b], &[1, a as isize]).unwrap());
     assert_eq!(run(Strided::rows(&exchanged, 0, &[a, b, width], &strides).unwrap(), indices), want);
     // One number everywhere, as the gradient of a sum is.
     let ones = run(Strided::rows(&[1.0], 0, &[a, b, width], &[0, 0, 0]).unwrap(), numbers());
@@ -351,7 +351,7 @@ fn every_integer_type_is_checked() {
         1,
     )
     .unwrap();
-    let run = |indices: Indices| {
+    let run = |indices: StridedIndices| {
         let (mut out, mut workspace) = ([0.0f32; 100], garbage(job.workspace_size()));
         let rows = Strided::rows(&grad, 0, &[3, 1], &[1, 1]).unwrap();
         let outcome = job.dense(&pools()[0], &rows, &indices, &mut out, workspace.as_mut_slice()).unwrap();
@@ -360,7 +360,7 @@ fn every_integer_type_is_checked() {
     macro_rules! of {
         ($($kind:ident: $t:ty, $bad:expr;)*) => { $({
             let index: [$t; 3] = [3, $bad, 3];
-            let got = run(Indices::$kind(Strided::elements(&index, 0, &[3], &[1]).unwrap()));
+            let got = run(StridedIndices::$kind(Strided::elements(&index, 0, &[3], &[1]).unwrap()));
             assert_eq!(got, (4.0, 4.0, 1, (1, $bad as i64)), stringify!($kind));
         })* };
     }
@@ -430,7 +430,7 @@ fn accumulation_touches_only_rows_that_are_read() {
             (0..own.len() * p.width).map(|i| bf16::from_f64((i % 97) as f64 / 7.0)).collect();
         let (grad, n) = (values::<bf16>(&p.grad), p.index.len());
         let rows = Strided::rows(&grad, 0, &[n, p.width], &[p.width as isize, 1]).unwrap();
-        let index = Indices::I64(Strided::elements(&p.index, 0, &[n], &[1]).unwrap());
+        let index = StridedIndices::I64(Strided::elements(&p.index, 0, &[n], &[1]).unwrap());
         let job = p.job::<bf16>();
         let (mut got, mut workspace) = (before.clone(), garbage(job.workspace_size()));
         job.accumulate(&pools()[2], &rows, &index, &mut got, workspace.as_mut_slice()).unwrap();
@@ -455,7 +455,7 @@ fn the_sparse_form_holds_the_rows_that_are_read() {
         let (want, dense) = p.dense::<f16>().unwrap();
         let (grad, n) = (values::<f16>(&p.grad), p.index.len());
         let operand = Strided::rows(&grad, 0, &[n, p.width], &[p.width as isize, 1]).unwrap();
-        let index = Indices::I64(Strided::elements(&p.index, 0, &[n], &[1]).unwrap());
+        let index = StridedIndices::I64(Strided::elements(&p.index, 0, &[n], &[1]).unwrap());
         let room = n.min(own.len());
         let (mut rows, mut sums) = (vec![-7; room], vec![f16::NAN; room * p.width]);
         let job = p.job::<f16>();
@@ -551,7 +551,7 @@ fn what_does_not_fit_together_is_refused() {
     let job = p.job::<f32>();
     let grad = values::<f32>(&p.grad);
     let rows = Strided::rows(&grad, 0, &[4, 3], &[3, 1]).unwrap();
-    let index = Indices::I64(Strided::elements(&p.index, 0, &[4], &[1]).unwrap());
+    let index = StridedIndices::I64(Strided::elements(&p.index, 0, &[4], &[1]).unwrap());
     let mut out = vec![0.0f32; 15];
     let mut workspace = garbage(job.workspace_size());
     let short = job.workspace_size() - 1;

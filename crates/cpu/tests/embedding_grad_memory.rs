@@ -5,7 +5,7 @@
 
 use headwater_core::DType;
 use headwater_core::ops::index::embedding_grad::{EmbeddingGradOptions, Method};
-use headwater_cpu::kernels::embedding_grad::{EmbeddingGrad, Indices, Strided};
+use headwater_cpu::kernels::embedding_grad::{EmbeddingGrad, Strided, StridedIndices};
 use headwater_cpu::{CpuMemory, Pool};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -50,7 +50,7 @@ fn nothing_is_allocated() {
         let mut workspace = CpuMemory::new(job.workspace_size()).unwrap();
         let (mut out, mut ids) = (vec![0.0f32; rows * width], vec![0i64; n]);
         let grad = Strided::rows(&grad, 0, &[n, width], &[width as isize, 1]).unwrap();
-        let index = Indices::I32(Strided::elements(&index, 0, &[n], &[1]).unwrap());
+        let index = StridedIndices::I32(Strided::elements(&index, 0, &[n], &[1]).unwrap());
         let before = COUNT.get();
         let dense = job.dense(&pool, &grad, &index, &mut out, workspace.as_mut_slice());
         let sparse =

@@ -6,7 +6,7 @@
 //! results have the same bits on any number of threads.
 
 use super::Size;
-use super::microkernel::{Kernels, MAX_COLS, MAX_ROWS, Operand};
+use super::microkernel::{MAX_COLS, MAX_ROWS, Microkernels, Operand};
 use crate::element::same;
 use crate::simd::{K_UNROLL, MAX_LANES};
 use std::ops::Range;
@@ -89,7 +89,7 @@ pub(super) struct Blocking {
 }
 
 impl Blocking {
-    pub fn new<T: Operand, O: Operand<Wide = T::Wide>>(kernels: &Kernels<T>, size: Size) -> Blocking {
+    pub fn new<T: Operand, O: Operand<Wide = T::Wide>>(kernels: &Microkernels<T>, size: Size) -> Blocking {
         let (Size { m, n, .. }, k) = (size, size.k.div_ceil(kernels.panels.k_group));
         let kc = even(k, KC, 1);
         let nc = even(n, NC, kernels.nr);
@@ -131,7 +131,10 @@ impl Blocking {
 
     /// Workspace that is enough for every product with at most `most.m` rows and a sum of at most `most.k`, with
     /// `most.n` columns, without split-K.
-    pub fn upper_bound<T: Operand, O: Operand<Wide = T::Wide>>(kernels: &Kernels<T>, most: Size) -> Blocking {
+    pub fn upper_bound<T: Operand, O: Operand<Wide = T::Wide>>(
+        kernels: &Microkernels<T>,
+        most: Size,
+    ) -> Blocking {
         let (Size { m, n, .. }, k) = (most, most.k.div_ceil(kernels.panels.k_group));
         let line = |n: usize| n.next_multiple_of(16);
         let rounds = !same::<O, T::Wide>();

@@ -31,7 +31,7 @@ pub use grouped::{Grouped, gemm_groups, workspace_groups};
 pub(crate) use microkernel::{
     DepthwiseLines, DepthwiseWeightSums, IndirectRow, IndirectRun, IndirectTile, Tile,
 };
-pub use microkernel::{Kernels, Operand, PanelKernels};
+pub use microkernel::{Microkernels, Operand, PanelKernels};
 pub(crate) use pack::filters_scratch;
 
 use crate::element::Wide;

@@ -2,7 +2,7 @@
 //! read where they are.
 
 use super::blocking::Blocking;
-use super::microkernel::{Kernels, Operand};
+use super::microkernel::{Microkernels, Operand};
 use super::{Size, Start};
 use crate::element::{Float, same};
 use crate::matrix::{Mat, MatMut};
@@ -12,7 +12,7 @@ const IN_PLACE: usize = 16;
 
 /// One product of a batch.
 pub(super) struct Product<T: Float, O: Float> {
-    pub kernels: &'static Kernels<T>,
+    pub kernels: &'static Microkernels<T>,
     pub narrow: unsafe fn(*const T::Wide, usize, *mut O),
     pub blocking: Blocking,
     pub size: Size,

@@ -136,7 +136,7 @@ fn products_agree_with_f64_for_every_type_tier_and_thread_count() {
 
 /// Every element where it belongs, and nothing between columns or behind the last one, though vectors of rows
 /// that fill none are stored whole.
-fn interleaves<T: Operand>(kernels: &Kernels<T>) {
+fn interleaves<T: Operand>(kernels: &Microkernels<T>) {
     let layouts = |rows: usize, k: usize| [(1, rows as isize), (k as isize, 1), (2 * k as isize, 2)];
     let rows = (1..=kernels.nr + 1).chain([2 * kernels.nr, 3 * kernels.nr + 1]);
     for (rows, k) in rows.flat_map(|rows| (1..=2 * kernels.nr).map(move |k| (rows, k))) {
@@ -185,7 +185,7 @@ fn columns_of_any_size_are_interleaved() {
 
 /// Every element where it belongs, rounded as it is alone, and nothing between columns or behind the last
 /// one.
-fn stores_transposed<T: Operand>(kernels: &Kernels<T>) {
+fn stores_transposed<T: Operand>(kernels: &Microkernels<T>) {
     let sizes = |n: usize| (1..=n + 2).chain([2 * n - 1, 2 * n, 2 * n + 3, 4 * n + 1]);
     for (rows, cols) in sizes(kernels.nr).flat_map(|r| sizes(kernels.nr / 2).map(move |c| (r, c))) {
         for (rs, pitch) in [(cols, rows), (cols + 3, rows + 1)] {
@@ -217,7 +217,7 @@ fn matrices_of_any_size_are_stored_transposed() {
 }
 
 /// Every element where it belongs, and nothing between rows.
-fn widens<T: Operand>(kernels: &Kernels<T>) {
+fn widens<T: Operand>(kernels: &Microkernels<T>) {
     const MR: usize = 3;
     for (k, cs) in (1..=2 * kernels.nr + 1).flat_map(|k| [(k, 1), (k, 2)]) {
         let (rs, pitch) = (cs * k + 1, k + 2);
@@ -244,7 +244,7 @@ fn rows_of_any_length_are_widened() {
 }
 
 /// Kernels of results, element by element, against a plain loop over bits: NaN lies behind each row.
-fn packs_filters<T: Operand>(kernels: &Kernels<T>) {
+fn packs_filters<T: Operand>(kernels: &Microkernels<T>) {
     let (cols, k_group) = (kernels.nr, kernels.panels.k_group);
     for (taps, elements) in
         [1usize, 2, 4, 9, 25].into_iter().flat_map(|t| [1usize, 2, 7, 32, 33, 66].map(|e| (t, e)))

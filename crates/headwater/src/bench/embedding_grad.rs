@@ -5,7 +5,7 @@ use super::{Rated, Repetitions, Times, time};
 use crate::core::DType;
 use crate::core::ops::index::embedding_grad::{EmbeddingGradOptions, Method};
 use crate::cpu::element::Float;
-use crate::cpu::kernels::embedding_grad::{EmbeddingGrad, Indices, Outcome, Strided, Summed};
+use crate::cpu::kernels::embedding_grad::{EmbeddingGrad, Outcome, Strided, StridedIndices, Summed};
 use crate::cpu::limits::Limits;
 use crate::cpu::{Cpu, CpuMemory, Pool};
 use crate::report::Table;
@@ -363,10 +363,10 @@ impl<T: AddRow> Climb<T> {
         Ok(EmbeddingGrad::new(options, dtype, positions, width)?)
     }
 
-    fn operands(&self) -> Result<(Strided<'_, T>, Indices<'_>)> {
+    fn operands(&self) -> Result<(Strided<'_, T>, StridedIndices<'_>)> {
         let (n, width) = (self.problem.positions, self.problem.width);
         let grad = Strided::rows(self.grad(), 0, &[n, width], &[width as isize, 1])?;
-        Ok((grad, Indices::I64(Strided::elements(&self.index, 0, &[n], &[1])?)))
+        Ok((grad, StridedIndices::I64(Strided::elements(&self.index, 0, &[n], &[1])?)))
     }
 
     /// The dense form, ready to run.

@@ -28,7 +28,7 @@ use half::{bf16, f16};
 ///
 /// All are `unsafe`: besides what the generic function asks for, the processor must have the instructions.
 #[derive(Debug)]
-pub struct Kernels<T: Float> {
+pub struct Microkernels<T: Float> {
     /// MR × NR, the size of the register tile.
     pub(crate) mr: usize,
     pub(crate) nr: usize,
@@ -214,7 +214,7 @@ macro_rules! tier {
                 }
             }
 
-            pub(super) const fn kernels<L, P, T: Float<Wide = L::E>>() -> Kernels<T>
+            pub(super) const fn kernels<L, P, T: Float<Wide = L::E>>() -> Microkernels<T>
             where
                 L: Convert<T> + Convert<<L as Simd>::E>,
                 P: Pack<T, E = L::E>,
@@ -222,7 +222,7 @@ macro_rules! tier {
                 assert!(P::N == L::N && P::MR == L::MR);
                 // Kernels that move rows of panels take eight columns at a time.
                 assert!((2 * L::N).is_multiple_of(8));
-                Kernels {
+                Microkernels {
                     mr: L::MR,
                     nr: 2 * L::N,
                     panels: panels::<P, T>(),
@@ -253,16 +253,17 @@ tier!(avx512bf16, #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512d
 pub trait Operand: Float {
     /// The kernels for it of a tier, which the processor must have.
     #[doc(hidden)]
-    fn kernels(tier: Tier) -> &'static Kernels<Self>;
+    fn kernels(tier: Tier) -> &'static Microkernels<Self>;
 }
 
 macro_rules! operand {
     ($($t:ty: $wide:ident $neon:ident $m256:ident $m512:ident $(pairs $pairs:ident $bfdot:ident $avx512:ident)?;)*) => { $(
         impl Operand for $t {
-            fn kernels(tier: Tier) -> &'static Kernels<Self> {
-                static PORTABLE: Kernels<$t> = portable::kernels::<Array<$wide>, Array<$wide>, $t>();
+            fn kernels(tier: Tier) -> &'static Microkernels<Self> {
+                static PORTABLE: Microkernels<$t> = portable::kernels::<Array<$wide>, Array<$wide>, $t>();
                 $(
-                    static PAIRS: Kernels<$t> = portable::kernels::<Array<$wide>, crate::simd::portable_bf16::$pairs, $t>();
+                    static PAIRS: Microkernels<$t> =
+                        portable::kernels::<Array<$wide>, crate::simd::portable_bf16::$pairs, $t>();
                     if tier == Tier::Pairs {
                         return &PAIRS;
                     }
@@ -271,9 +272,10 @@ macro_rules! operand {
                 {
                     // The portable functions are compiled for NEON as well.
                     use crate::simd::neon::$neon;
-                    static NEON: Kernels<$t> = portable::kernels::<$neon, $neon, $t>();
+                    static NEON: Microkernels<$t> = portable::kernels::<$neon, $neon, $t>();
                     $(
-                        static NEON_BF16: Kernels<$t> = neonbf16::kernels::<$neon, crate::simd::neon_bf16::$bfdot, $t>();
+                        static NEON_BF16: Microkernels<$t> =
+                            neonbf16::kernels::<$neon, crate::simd::neon_bf16::$bfdot, $t>();
                         if tier == Tier::NeonBf16 {
                             return &NEON_BF16;
                         }
@@ -286,10 +288,10 @@ macro_rules! operand {
                 #[cfg(target_arch = "x86_64")]
                 {
                     use std::arch::x86_64::{$m256, $m512};
-                    static AVX2: Kernels<$t> = avx2::kernels::<$m256, $m256, $t>();
-                    static AVX512: Kernels<$t> = avx512::kernels::<$m512, $m512, $t>();
+                    static AVX2: Microkernels<$t> = avx2::kernels::<$m256, $m256, $t>();
+                    static AVX512: Microkernels<$t> = avx512::kernels::<$m512, $m512, $t>();
                     $(
-                        static AVX512_BF16: Kernels<$t> =
+                        static AVX512_BF16: Microkernels<$t> =
                             avx512bf16::kernels::<$m512, crate::simd::avx512::$avx512, $t>();
                         if tier == Tier::Avx512Bf16 {
                             return &AVX512_BF16;

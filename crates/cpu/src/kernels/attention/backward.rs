@@ -9,7 +9,7 @@ use super::{Four, FourMut, KEYS, LINE, Mask, Options};
 use crate::element::same;
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::{Kernels, Operand, even};
+use crate::gemm::{Microkernels, Operand, even};
 use crate::kernels::vector::{self, Vectors};
 use crate::kernels::{Args, Site};
 use crate::matrix::{Mat, MatMut};
@@ -333,7 +333,7 @@ unsafe fn write_row<W: Wide, M: Operand>(tier: Tier, from: &[W], to: *mut M) {
 /// # Safety
 /// They may be read; there is room for them.
 unsafe fn wide_rows<T: Operand>(
-    kernels: &Kernels<T>,
+    kernels: &Microkernels<T>,
     x: Mat<T>,
     rows: usize,
     cols: usize,

@@ -2,13 +2,13 @@
 
 use super::FourMut;
 use crate::element::same;
-use crate::gemm::{Kernels, Operand, PanelKernels, Tile};
+use crate::gemm::{Microkernels, Operand, PanelKernels, Tile};
 use crate::matrix::{Mat, MatMut};
 use crate::prefetch::{Prefetch, TilePrefetch};
 use std::ops::Range;
 
 /// Elements of a right operand `[k, n]` packed into panels.
-pub(super) fn packed<T: Operand>(kernels: &Kernels<T>, k: usize, n: usize) -> usize {
+pub(super) fn packed<T: Operand>(kernels: &Microkernels<T>, k: usize, n: usize) -> usize {
     n.next_multiple_of(kernels.nr) * k + crate::simd::MAX_LANES
 }
 
@@ -114,7 +114,7 @@ impl<F: Fn(usize) -> Option<Prefetch>> Upcoming<F> {
 /// register tile, only the part `span(i, j)` of the places of `k` is summed. Nothing is done where it is
 /// empty.
 pub(super) struct Product<'a, T: Operand> {
-    pub kernels: &'a Kernels<T>,
+    pub kernels: &'a Microkernels<T>,
     pub panels: &'a PanelKernels<T>,
     pub m: usize,
     pub n: usize,

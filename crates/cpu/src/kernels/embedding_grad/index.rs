@@ -1,7 +1,7 @@
 //! Positions brought together by row: checked, then sorted by (row, position) in one of three ways that give
 //! the same result.
 
-use super::operand::Indices;
+use super::operand::StridedIndices;
 use crate::pool::Pool;
 use headwater_core::diagnostic::Result;
 use headwater_core::ops::index::embedding_grad::{
@@ -106,7 +106,7 @@ fn direct_pays(positions: usize, rows: usize) -> bool {
 /// `Value` for the first index outside the table, unless such are skipped.
 pub(super) fn bring_together<'a>(
     pool: &Pool,
-    indices: &Indices,
+    indices: &StridedIndices,
     options: &EmbeddingGradOptions,
     room: Room<'a>,
 ) -> Result<(Segments<'a>, EmbeddingGradReport, Choice)> {
@@ -129,7 +129,7 @@ pub(super) fn bring_together<'a>(
 /// The row of each position, or [`NONE`].
 fn keys(
     pool: &Pool,
-    indices: &Indices,
+    indices: &StridedIndices,
     options: &EmbeddingGradOptions,
     keys: &mut [u32],
 ) -> Result<EmbeddingGradReport> {

@@ -18,7 +18,7 @@ mod sum;
 mod vector;
 
 pub use index::Choice;
-pub use operand::{Indices, Strided};
+pub use operand::{Strided, StridedIndices};
 pub use vector::{Summed, Table};
 
 use super::grid::{GRAIN, small_rank};
@@ -162,7 +162,7 @@ impl EmbeddingGrad {
         &self,
         pool: &Pool,
         grad: &Strided<T>,
-        indices: &Indices,
+        indices: &StridedIndices,
         out: &mut [T],
         workspace: &mut [u8],
     ) -> Result<Outcome> {
@@ -180,7 +180,7 @@ impl EmbeddingGrad {
         &self,
         pool: &Pool,
         grad: &Strided<T>,
-        indices: &Indices,
+        indices: &StridedIndices,
         out: &mut [T],
         workspace: &mut [u8],
     ) -> Result<Outcome> {
@@ -199,7 +199,7 @@ impl EmbeddingGrad {
         &self,
         pool: &Pool,
         grad: &Strided<T>,
-        indices: &Indices,
+        indices: &StridedIndices,
         rows: &mut [i64],
         values: &mut [T],
         workspace: &mut [u8],
@@ -232,7 +232,7 @@ impl EmbeddingGrad {
         &self,
         pool: &Pool,
         grad: &Strided<T>,
-        indices: &Indices,
+        indices: &StridedIndices,
         out: Out<T>,
         ids: Option<&mut [i64]>,
         workspace: &mut [u8],
@@ -307,7 +307,8 @@ impl EmbeddingGrad {
 
     /// As a step of a plan: to the table, the counters, and the norm, as far as they are outputs.
     fn run_dense<T: Summed>(&self, args: &mut Args) -> Result<()> {
-        let (grad, indices) = (Strided::<T>::of_view(args.read(0)?, true), Indices::of_view(args.read(1)?)?);
+        let (grad, indices) =
+            (Strided::<T>::of_view(args.read(0)?, true), StridedIndices::of_view(args.read(1)?)?);
         let into = args.opt(2).map_or(std::ptr::null(), |v| v.slice::<T>().as_ptr());
         let out = Out { into: Shared(into.cast_mut()), ..self.table(args.writes[0].slice_mut::<T>())? };
         // SAFETY: `out` is the shard's rows, and `into`, which is only read then, has the same type by the
@@ -319,7 +320,8 @@ impl EmbeddingGrad {
 
     /// As a step of a plan: to rows, values, their number, the counters, and the norm.
     fn run_sparse<T: Summed>(&self, args: &mut Args) -> Result<()> {
-        let (grad, indices) = (Strided::<T>::of_view(args.read(0)?, true), Indices::of_view(args.read(1)?)?);
+        let (grad, indices) =
+            (Strided::<T>::of_view(args.read(0)?, true), StridedIndices::of_view(args.read(1)?)?);
         let [rows, values, number, rest @ ..] = &mut *args.writes else {
             return Err(fail!(Graph, "four results are written"));
         };

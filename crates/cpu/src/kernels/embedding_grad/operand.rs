@@ -151,7 +151,7 @@ impl<T: Element + Into<i64>> Strided<'_, T> {
 
 /// Indices of any integer type.
 #[derive(Debug)]
-pub enum Indices<'a> {
+pub enum StridedIndices<'a> {
     /// Indices of u8.
     U8(Strided<'a, u8>),
     /// Indices of i8.
@@ -168,27 +168,27 @@ pub enum Indices<'a> {
 macro_rules! of_any {
     ($indices:expr, $v:ident => $body:expr) => {
         match $indices {
-            Indices::U8($v) => $body,
-            Indices::I8($v) => $body,
-            Indices::I16($v) => $body,
-            Indices::I32($v) => $body,
-            Indices::I64($v) => $body,
+            StridedIndices::U8($v) => $body,
+            StridedIndices::I8($v) => $body,
+            StridedIndices::I16($v) => $body,
+            StridedIndices::I32($v) => $body,
+            StridedIndices::I64($v) => $body,
         }
     };
 }
 
-impl<'a> Indices<'a> {
+impl<'a> StridedIndices<'a> {
     /// Indices of a view.
     ///
     /// # Errors
     /// `DType` if it holds no integers.
     pub(super) fn of_view(view: &'a View) -> Result<Self> {
         Ok(match view.dtype() {
-            DType::U8 => Indices::U8(Strided::of_view(view, false)),
-            DType::I8 => Indices::I8(Strided::of_view(view, false)),
-            DType::I16 => Indices::I16(Strided::of_view(view, false)),
-            DType::I32 => Indices::I32(Strided::of_view(view, false)),
-            DType::I64 => Indices::I64(Strided::of_view(view, false)),
+            DType::U8 => StridedIndices::U8(Strided::of_view(view, false)),
+            DType::I8 => StridedIndices::I8(Strided::of_view(view, false)),
+            DType::I16 => StridedIndices::I16(Strided::of_view(view, false)),
+            DType::I32 => StridedIndices::I32(Strided::of_view(view, false)),
+            DType::I64 => StridedIndices::I64(Strided::of_view(view, false)),
             other => return Err(fail!(DType, "indices of {other}")),
         })
     }

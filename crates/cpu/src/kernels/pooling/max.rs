@@ -5,7 +5,7 @@
 use super::{Prepared, Site, Windows, wide};
 use crate::element::{Float, Wide};
 use crate::float_dtype;
-use crate::gemm::{Kernels, Operand};
+use crate::gemm::{Microkernels, Operand};
 use crate::matrix::Mat;
 use crate::pool::Shared;
 use crate::tier::Loop;
@@ -119,7 +119,7 @@ fn last(w: &Window) -> usize {
 struct Plane<'a, T: Float> {
     windows: &'a Windows,
     lines: Option<&'a Lines>,
-    kernels: &'static Kernels<T>,
+    kernels: &'static Microkernels<T>,
     x: &'a [T],
     scratch: &'a mut [T::Wide],
     best: &'a mut [T],

@@ -1,6 +1,6 @@
 //! The cut of a step into tasks, and the operands of its products.
 
-use crate::gemm::{Kernels, Operand, Tile, even};
+use crate::gemm::{Microkernels, Operand, Tile, even};
 use crate::kernels::vector::LANES;
 use crate::matrix::Mat;
 use crate::pool::{Pool, Shared};
@@ -24,7 +24,7 @@ const GROUPS: usize = 16;
 /// its gates' gradients. The right operand is packed in panels, segment after segment; rows of the left one
 /// lie apart by [`Cut::pitch`].
 pub(super) struct Cut<T: Operand> {
-    kernels: &'static Kernels<T>,
+    kernels: &'static Microkernels<T>,
     batch: usize,
     hidden: usize,
     segments: usize,
