@@ -4,7 +4,7 @@ use crate::core::device::Device;
 use crate::golden::{Golden, by_own_name};
 use crate::model::Model;
 use crate::runtime::optim::{Clip, Decay, Group, Optimizer};
-use crate::runtime::session::{Model as SessionModel, Session, Training};
+use crate::runtime::session::{Session, SessionModel, Training};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use crate::model::Model;
 use crate::runtime::Dataset;
 use crate::runtime::config::{DataConfig, InitConfig};
 use crate::runtime::data::{Feeding, LastBatch, Loader, Order, Shapes, located};
-use crate::runtime::session::{Model as SessionModel, ProgramId, Session};
+use crate::runtime::session::{ProgramId, Session, SessionModel};
 use crate::weights::{Mapping, Overlay, WeightFiles};
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -8,7 +8,7 @@ use crate::model::Model;
 use crate::report::text;
 use crate::runtime::data::Shapes;
 use crate::runtime::log::{JsonLines, TensorBoard};
-use crate::runtime::session::Model as SessionModel;
+use crate::runtime::session::SessionModel;
 use crate::runtime::trainer::{Observer, Summary, Trainer};
 use crate::runtime::{Error, TrainConfig};
 use crate::weights::{Overlay, WeightFiles};

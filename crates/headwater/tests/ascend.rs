@@ -7,7 +7,7 @@ use headwater::core::DType::{BF16, F16};
 use headwater::core::pass::precision::Level;
 use headwater::devices;
 use headwater::runtime::amp::AmpConfig;
-use headwater::runtime::scaler::{Kind, LossScale};
+use headwater::runtime::scaler::{LossScale, ScalerKind};
 
 fn low(level: Level, dtype: Option<headwater::core::DType>) -> AmpConfig {
     AmpConfig { level, dtype, ..AmpConfig::default() }
@@ -54,7 +54,7 @@ fn an_overflow_that_saturates_skips_the_step() {
             train_on(devices::open("ascend-sim:310p", 2).unwrap(), |c| {
                 (c.steps, c.batch, c.accumulate) = (Some(steps), Some(4), accumulate);
                 c.amp = low(Level::O2, Some(F16));
-                c.amp.loss_scale = Some(LossScale::Adaptive(Kind::Dynamic));
+                c.amp.loss_scale = Some(LossScale::Adaptive(ScalerKind::Dynamic));
                 c.amp.scaler.init = init;
             })
         };

@@ -19,7 +19,7 @@ use headwater::migrate::Job;
 use headwater::model::Model;
 use headwater::runtime::TrainConfig;
 use headwater::runtime::optim::Optimizer;
-use headwater::runtime::session::{Model as SessionModel, Session, Training};
+use headwater::runtime::session::{Session, SessionModel, Training};
 use serde_json::Value;
 use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};

@@ -15,8 +15,8 @@ use headwater::cpu::Cpu;
 use headwater::golden::Golden;
 use headwater::model::{BoundModel, Model};
 use headwater::runtime::optim::{AdamW, Clip, Decay, Groups, Optimizer};
-use headwater::runtime::scaler::{Kind, LossScale, Numbers, Rule, Seen};
-use headwater::runtime::session::{Model as SessionModel, Session, Training};
+use headwater::runtime::scaler::{LossScale, ScalerKind, ScalerNumbers, ScalerRule, Seen};
+use headwater::runtime::session::{Session, SessionModel, Training};
 use headwater::tensors::TensorFile;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -231,7 +231,10 @@ fn session(
 
 /// Some steps on a family's inputs. With `unfused`, every update is also computed by the graph before fusion.
 fn run(family: &Family, settings: &PrecisionSettings, scale: LossScale, steps: usize, unfused: bool) -> Run {
-    let rule = Rule { scale, numbers: Numbers { interval: GROWTH_INTERVAL, ..Numbers::default() } };
+    let rule = ScalerRule {
+        scale,
+        numbers: ScalerNumbers { interval: GROWTH_INTERVAL, ..ScalerNumbers::default() },
+    };
     let mut session = session(family, settings, rule.scales()).unwrap();
     let program = session.program().unwrap();
     let types: Vec<DType> = session.inputs(program).map(|(_, t)| t.dtype).collect();
@@ -350,8 +353,8 @@ fn updated(session: &Session, scale: f64) -> (f64, Vec<(String, Vec<u8>)>) {
 }
 
 const FIXED: [LossScale; 2] = [LossScale::Static(1.0), LossScale::Static(128.0)];
-const DYNAMIC: LossScale = LossScale::Adaptive(Kind::Dynamic);
-const PREDICTIVE: LossScale = LossScale::Adaptive(Kind::Predictive);
+const DYNAMIC: LossScale = LossScale::Adaptive(ScalerKind::Dynamic);
+const PREDICTIVE: LossScale = LossScale::Adaptive(ScalerKind::Predictive);
 
 #[test]
 fn masters_and_autocast_follow_pytorchs_loop() {
@@ -485,10 +488,10 @@ fn every_combination_trains_and_fusing_the_update_changes_no_bit() {
 }
 
 /// Steps skipped and elements of gradients lost to underflow in a run at O2 in f16, and of how many.
-fn losses_of(family: &Family, numbers: Numbers, kind: Kind, steps: usize) -> (usize, u64, u64) {
+fn losses_of(family: &Family, numbers: ScalerNumbers, kind: ScalerKind, steps: usize) -> (usize, u64, u64) {
     let settings =
         PrecisionSettings { level: Level::O2, dtype: Some(DType::F16), ..PrecisionSettings::default() };
-    let rule = Rule { scale: LossScale::Adaptive(kind), numbers };
+    let rule = ScalerRule { scale: LossScale::Adaptive(kind), numbers };
     let mut session = session(family, &settings, true).unwrap();
     let program = session.counting_program(&family.bound.graph).unwrap();
     let types: Vec<DType> = session.inputs(program).map(|(_, t)| t.dtype).collect();
@@ -512,19 +515,19 @@ fn looking_ahead_skips_fewer_steps_and_loses_fewer_gradients_than_waiting_for_a_
     // Enough steps that what is lost is more than chance.
     const STEPS: usize = 1000;
     // The rule as it is, and growing so often that it shows in a short run.
-    let often = Numbers { interval: 20, ..Numbers::default() };
+    let often = ScalerNumbers { interval: 20, ..ScalerNumbers::default() };
     let (mut waiting, mut growing, mut ahead) = ((0, 0), (0, 0), (0, 0));
     for name in FAMILIES {
         let family = Family::open(name);
-        let run = |label: &str, numbers: Numbers, kind: Kind, sum: &mut (usize, u64)| {
+        let run = |label: &str, numbers: ScalerNumbers, kind: ScalerKind, sum: &mut (usize, u64)| {
             let (skipped, lost, of) = losses_of(&family, numbers, kind, STEPS);
             println!("{name} {label}: {skipped} of {STEPS} steps skipped, {lost} of {of} elements lost");
             *sum = (sum.0 + skipped, sum.1 + lost);
             (skipped, lost)
         };
-        let dynamic = run("dynamic", Numbers::default(), Kind::Dynamic, &mut waiting);
-        run("dynamic, interval 20", often, Kind::Dynamic, &mut growing);
-        let predictive = run("predictive", Numbers::default(), Kind::Predictive, &mut ahead);
+        let dynamic = run("dynamic", ScalerNumbers::default(), ScalerKind::Dynamic, &mut waiting);
+        run("dynamic, interval 20", often, ScalerKind::Dynamic, &mut growing);
+        let predictive = run("predictive", ScalerNumbers::default(), ScalerKind::Predictive, &mut ahead);
         assert!(
             predictive.0 <= dynamic.0 && predictive.1 <= dynamic.1,
             "{name}: {predictive:?}, dynamic {dynamic:?}"

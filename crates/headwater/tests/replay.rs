@@ -18,7 +18,7 @@ use headwater::cpu::{Cpu, Tier};
 use headwater::curve::recorded_training;
 use headwater::golden::Golden;
 use headwater::model::Model;
-use headwater::runtime::session::{Model as SessionModel, Session, Training};
+use headwater::runtime::session::{Session, SessionModel, Training};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Settings of mixed precision: the level and what of it is overridden, and the loss scale.
 
 use crate::error::{Error, Result};
-use crate::scaler::{Kind, LossScale, Numbers, Rule};
+use crate::scaler::{LossScale, ScalerKind, ScalerNumbers, ScalerRule};
 use headwater_core::DType;
 use headwater_core::pass::precision::{Level, Policy, PrecisionSettings, Properties};
 use headwater_core::target::Target;
@@ -47,7 +47,7 @@ pub struct AmpConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub underflow_every: Option<u64>,
     /// Numbers of the rule that adapts the scale.
-    pub scaler: Numbers,
+    pub scaler: ScalerNumbers,
 }
 
 /// Default of [`AmpConfig::underflow_every`].
@@ -91,13 +91,13 @@ impl AmpConfig {
     ///
     /// # Errors
     /// `Config` for numbers without meaning, and as [`AmpConfig::properties`].
-    pub fn rule(&self, target: &Target) -> Result<Rule> {
+    pub fn rule(&self, target: &Target) -> Result<ScalerRule> {
         let p = self.properties(target)?;
         let adapts = p.dtype == DType::F16 && matches!(p.level, Level::O1 | Level::O2);
-        let default = if adapts { LossScale::Adaptive(Kind::Dynamic) } else { LossScale::Static(1.0) };
-        let rule = Rule { scale: self.loss_scale.unwrap_or(default), numbers: self.scaler };
+        let default = if adapts { LossScale::Adaptive(ScalerKind::Dynamic) } else { LossScale::Static(1.0) };
+        let rule = ScalerRule { scale: self.loss_scale.unwrap_or(default), numbers: self.scaler };
         rule.check()?;
-        if let (LossScale::Static(_), true) = (rule.scale, self.scaler != Numbers::default()) {
+        if let (LossScale::Static(_), true) = (rule.scale, self.scaler != ScalerNumbers::default()) {
             let message = "adapts a scale, but loss_scale is one number: choose dynamic or predictive";
             return Err(Error::config("amp.scaler", message));
         }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn levels_have_their_loss_scales() {
-        let dynamic = LossScale::Adaptive(Kind::Dynamic);
+        let dynamic = LossScale::Adaptive(ScalerKind::Dynamic);
         let scale = |text: &str| read(text).rule(&Target::default()).unwrap().scale;
         assert_eq!(scale("{}"), LossScale::Static(1.0));
         for (level, want) in [("O1", dynamic), ("O2", dynamic), ("O3", LossScale::Static(1.0))] {
@@ -159,7 +159,7 @@ mod tests {
         }
         assert_eq!(
             scale(r#"{"level": "O3", "loss_scale": "predictive"}"#),
-            LossScale::Adaptive(Kind::Predictive)
+            LossScale::Adaptive(ScalerKind::Predictive)
         );
         assert_eq!(scale(r#"{"loss_scale": 128}"#), LossScale::Static(128.0));
     }

@@ -30,5 +30,5 @@ pub use checkpoint::Store;
 pub use config::TrainConfig;
 pub use data::Dataset;
 pub use error::{Error, Result};
-pub use session::{Model, Session, Weights};
+pub use session::{Session, SessionModel, Weights};
 pub use trainer::{Event, Observer, Summary, Trainer};

@@ -11,7 +11,7 @@ use headwater_core::{Attrs, Builder, DType, Graph, TensorType};
 use headwater_cpu::Cpu;
 use headwater_runtime::optim::Clip;
 use headwater_runtime::session::Training;
-use headwater_runtime::{Model, Session};
+use headwater_runtime::{Session, SessionModel};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ fn model() -> (Graph, HashMap<String, Vec<u8>>) {
 fn session(training: &Training, size: BucketSize) -> Session {
     let (graph, weights) = model();
     let training = Training { bucket_size: size, ..training.clone() };
-    let model = Model { graph: &graph, weights: &weights };
+    let model = SessionModel { graph: &graph, weights: &weights };
     Session::new(Arc::new(Cpu::new(2)), model, Some(training)).unwrap()
 }
 

@@ -10,7 +10,7 @@ use headwater_cpu::Cpu;
 use headwater_runtime::config::{FaultConfig, Metric};
 use headwater_runtime::data::{Dataset, Shapes};
 use headwater_runtime::log::{JsonLines, TensorBoard};
-use headwater_runtime::{Error, Event, Model, Observer, Result, Summary, TrainConfig, Trainer};
+use headwater_runtime::{Error, Event, Observer, Result, SessionModel, Summary, TrainConfig, Trainer};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ fn data() -> tempfile::TempDir {
 fn trainer(config: &TrainConfig, resume: bool) -> Result<Trainer<'static>> {
     let (graph, weights) = (graph(4, 0.2), weights());
     let rebind = move |shapes: &Shapes| Ok(common::graph(shapes.batch, 0.2));
-    let model = Model { graph: &graph, weights: &weights };
+    let model = SessionModel { graph: &graph, weights: &weights };
     Trainer::new(Arc::new(Cpu::new(1)), model, Some(Box::new(rebind)), config.clone(), resume)
 }
 
@@ -240,7 +240,7 @@ fn a_class_out_of_range_is_named_by_file_column_and_sample() {
     let label = file.column("label").unwrap().bytes();
     let first = label.chunks(8).position(|l| l[0] == 2).unwrap();
     let refused = |config: &TrainConfig| {
-        let model = Model { graph: &graph, weights: &weights };
+        let model = SessionModel { graph: &graph, weights: &weights };
         let mut trainer = Trainer::new(Arc::new(Cpu::new(1)), model, None, config.clone(), false).unwrap();
         trainer.run(&mut [], &AtomicBool::new(false)).unwrap_err().to_string()
     };
@@ -311,7 +311,7 @@ fn data_that_cannot_be_read_end_the_run_with_a_checkpoint() {
         (config.data.train, config.data.eval) = (train.to_owned(), eval.map(Path::to_owned));
         (config.data.sequential, config.warmup) = (true, 0);
         config.eval.every = eval.map(|_| 3);
-        let model = Model { graph: &graph, weights: &weights };
+        let model = SessionModel { graph: &graph, weights: &weights };
         let mut trainer = Trainer::new(Arc::new(Cpu::new(1)), model, None, config, false).unwrap();
         let e = trainer.run(&mut [], &AtomicBool::new(false)).unwrap_err();
         assert!(e.code() == "HW-R002" && e.to_string().contains("broken/5.png"), "{e}");

@@ -10,7 +10,7 @@ mod mutate;
 use common::{config, graph, weights, write_data};
 use fuzz::Random;
 use headwater_cpu::Cpu;
-use headwater_runtime::{Dataset, Error, Model, Trainer};
+use headwater_runtime::{Dataset, Error, SessionModel, Trainer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::io::{Cursor, Write};
@@ -218,7 +218,7 @@ fn checkpoints() {
     (settings.steps, settings.ema) = (Some(3), Some(0.5));
     settings.eval.every = Some(1);
     let train = |resume: bool, steps: u64| {
-        let model = Model { graph: &graph, weights: &weights };
+        let model = SessionModel { graph: &graph, weights: &weights };
         let settings = headwater_runtime::TrainConfig { steps: Some(steps), ..settings.clone() };
         let mut trainer = Trainer::new(Arc::new(Cpu::new(1)), model, None, settings, resume)?;
         trainer.run(&mut [], &AtomicBool::new(false))

@@ -7,7 +7,7 @@
 mod common;
 
 use headwater_cpu::Cpu;
-use headwater_runtime::{Model, Store, TrainConfig, Trainer};
+use headwater_runtime::{SessionModel, Store, TrainConfig, Trainer};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn config(dir: &Path) -> TrainConfig {
 /// The process that is killed: trains from wherever the directory stands.
 fn train(dir: &Path) {
     let (graph, weights) = (common::graph(4, 0.2), common::weights());
-    let model = Model { graph: &graph, weights: &weights };
+    let model = SessionModel { graph: &graph, weights: &weights };
     let config = config(dir);
     let resume = Store::any(config.checkpoint.dir.as_deref().unwrap()).unwrap();
     let mut trainer = Trainer::new(Arc::new(Cpu::new(1)), model, None, config, resume).unwrap();

@@ -7,7 +7,7 @@ use headwater_core::{Builder, DType, Graph, TensorType};
 use headwater_cpu::Cpu;
 use headwater_runtime::config::{AugmentConfig, Auto, Buckets, DataConfig};
 use headwater_runtime::data::{Dataset, Feeding, LastBatch, Loader, Order, Shapes};
-use headwater_runtime::{Event, Model, Session, Summary, TrainConfig, Trainer};
+use headwater_runtime::{Event, Session, SessionModel, Summary, TrainConfig, Trainer};
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::HashMap;
 use std::path::Path;
@@ -109,7 +109,7 @@ fn weights() -> HashMap<String, Vec<u8>> {
 /// A trainer of the model as exported for five samples of five elements.
 fn trainer(config: &TrainConfig, resume: bool) -> Trainer<'static> {
     let (graph, weights) = (graph(5, 5), weights());
-    let model = Model { graph: &graph, weights: &weights };
+    let model = SessionModel { graph: &graph, weights: &weights };
     let rebind = |shapes: &Shapes| Ok(shaped(shapes));
     Trainer::new(Arc::new(Cpu::new(2)), model, Some(Box::new(rebind)), config.clone(), resume).unwrap()
 }
@@ -140,7 +140,7 @@ fn a_run_over_lengths_is_its_batches_one_by_one() {
 
     // The same without the trainer.
     let (first, weights) = (graph(BATCH, LONGEST), weights());
-    let model = Model { graph: &first, weights: &weights };
+    let model = SessionModel { graph: &first, weights: &weights };
     let device = Arc::new(Cpu::new(1));
     let settings = config.training(device.target()).unwrap();
     let mut session = Session::new(device, model, Some(settings)).unwrap();
@@ -204,7 +204,7 @@ fn buckets_that_cannot_be_are_refused_by_name() {
         let mut config = config(dir.path());
         set(&mut config);
         let (graph, weights) = (graph(5, LONGEST), weights());
-        let model = Model { graph: &graph, weights: &weights };
+        let model = SessionModel { graph: &graph, weights: &weights };
         let rebind = move |shapes: &Shapes| match fixed {
             true => Ok(self::graph(shapes.batch, LONGEST)),
             false if shapes.samples["x"][0] < 5 => Err("lengths are at least 5".into()),

@@ -9,7 +9,7 @@ use headwater_core::train::{BucketSize, StateKey};
 use headwater_core::{Builder, DType, Graph, TensorType};
 use headwater_cpu::Cpu;
 use headwater_runtime::session::{Moments, Planned, Training};
-use headwater_runtime::{Model, Session};
+use headwater_runtime::{Session, SessionModel};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn session(training: Training, threads: usize) -> Session {
         ("a".to_string(), scaled(IN * HIDDEN, 1.0, 0.3)),
         ("b".to_string(), scaled(HIDDEN * OUT, 2.0, 0.3)),
     ]);
-    let model = Model { graph: &graph(), weights: &weights };
+    let model = SessionModel { graph: &graph(), weights: &weights };
     Session::new(Arc::new(Cpu::new(threads)), model, Some(training)).unwrap()
 }
 

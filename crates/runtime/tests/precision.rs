@@ -11,14 +11,14 @@ use headwater_core::train::Master;
 use headwater_core::{Builder, DType, Graph, TensorType, pass};
 use headwater_cpu::Cpu;
 use headwater_runtime::config::{FaultConfig, NonFinite};
-use headwater_runtime::scaler::{Kind, LossScale};
+use headwater_runtime::scaler::{LossScale, ScalerKind};
 use headwater_runtime::session::Training;
-use headwater_runtime::{Error, Event, Model, Session, Summary, TrainConfig, Trainer};
+use headwater_runtime::{Error, Event, Session, SessionModel, Summary, TrainConfig, Trainer};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 const BATCH: usize = 4;
-const DYNAMIC: LossScale = LossScale::Adaptive(Kind::Dynamic);
+const DYNAMIC: LossScale = LossScale::Adaptive(ScalerKind::Dynamic);
 
 fn data() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -37,7 +37,7 @@ fn model() -> Graph {
 
 fn trainer(threads: usize, config: &TrainConfig, resume: bool) -> Trainer<'static> {
     let (graph, weights) = (model(), weights());
-    let model = Model { graph: &graph, weights: &weights };
+    let model = SessionModel { graph: &graph, weights: &weights };
     Trainer::new(Arc::new(Cpu::new(threads)), model, None, config.clone(), resume).unwrap()
 }
 
@@ -104,7 +104,7 @@ fn results_do_not_depend_on_threads_and_a_resumed_run_ends_the_same() {
         let of = |name: &str| std::fs::read(dir.join("checkpoints/step-00000020").join(name)).unwrap();
         (of("model.safetensors"), of("state.safetensors"))
     };
-    for kind in [Kind::Dynamic, Kind::Predictive] {
+    for kind in [ScalerKind::Dynamic, ScalerKind::Predictive] {
         let mut ends = Vec::new();
         for (threads, broken) in [(1, false), (2, true)] {
             let dir = data();
@@ -161,7 +161,7 @@ fn faulty(graph: &Graph, at: usize, fault: Fault) -> (Session, Vec<Vec<u8>>) {
         fault: Some((NodeId(at as u32), fault)),
         ..Training::default()
     };
-    let model = Model { graph, weights: &weights() };
+    let model = SessionModel { graph, weights: &weights() };
     let mut session = Session::new(Arc::new(Cpu::new(1)), model, Some(training)).unwrap();
     session.set_loss_scale(1024.0).unwrap();
     let program = session.program().unwrap();

@@ -1,7 +1,9 @@
 //! Sequences of loss scales against those recorded from `torch.amp.GradScaler` and apex's rule over 10,000
 //! steps.
 
-use headwater_runtime::scaler::{Action, Flavor, Kind, LossScale, Numbers, Rule, Seen, State};
+use headwater_runtime::scaler::{
+    Flavor, LossScale, ScalerAction, ScalerKind, ScalerNumbers, ScalerRule, ScalerState, Seen,
+};
 use safetensors::SafeTensors;
 use std::path::Path;
 
@@ -24,9 +26,9 @@ struct Settings {
     min_loss_scale: Option<f64>,
 }
 
-fn rule(case: &Case) -> Rule {
-    let (s, d) = (&case.settings, Numbers::default());
-    let numbers = Numbers {
+fn rule(case: &Case) -> ScalerRule {
+    let (s, d) = (&case.settings, ScalerNumbers::default());
+    let numbers = ScalerNumbers {
         rule: case.rule,
         init: s.init_scale.unwrap_or(d.init),
         growth: s.growth_factor.unwrap_or(d.growth),
@@ -35,7 +37,7 @@ fn rule(case: &Case) -> Rule {
         min: s.min_loss_scale.unwrap_or(0.0),
         max: None,
     };
-    Rule { scale: LossScale::Adaptive(Kind::Dynamic), numbers }
+    ScalerRule { scale: LossScale::Adaptive(ScalerKind::Dynamic), numbers }
 }
 
 #[test]
@@ -59,11 +61,11 @@ fn sequences_equal_the_recorded_ones_also_after_a_resume() {
             // Saved and loaded in the middle of rows of all lengths.
             if i % 997 == 0 {
                 let saved = serde_json::to_string(&[state]).unwrap();
-                let loaded: Vec<State> = serde_json::from_str(&saved).unwrap();
+                let loaded: Vec<ScalerState> = serde_json::from_str(&saved).unwrap();
                 state = rule.resumed(&loaded)[0];
             }
             let (next, action) = rule.next(&state, Seen { found_inf: inf != 0, largest: 1.0 });
-            assert_eq!(action == Action::Apply, inf == 0);
+            assert_eq!(action == ScalerAction::Apply, inf == 0);
             state = next;
             let want = f32::from_le_bytes(scale[4 * i..][..4].try_into().unwrap());
             let count = i16::from_le_bytes(counter[2 * i..][..2].try_into().unwrap());
@@ -75,8 +77,8 @@ fn sequences_equal_the_recorded_ones_also_after_a_resume() {
 
 #[test]
 fn a_scale_at_its_floor_stops() {
-    let numbers = Numbers { min: 4.0, init: 16.0, ..Numbers::default() };
-    let rule = Rule { scale: LossScale::Adaptive(Kind::Dynamic), numbers };
+    let numbers = ScalerNumbers { min: 4.0, init: 16.0, ..ScalerNumbers::default() };
+    let rule = ScalerRule { scale: LossScale::Adaptive(ScalerKind::Dynamic), numbers };
     let mut state = rule.start();
     let mut actions = Vec::new();
     for _ in 0..3 {
@@ -84,13 +86,13 @@ fn a_scale_at_its_floor_stops() {
         actions.push((action, next.scale));
         state = next;
     }
-    assert_eq!(actions, [(Action::Skip, 8.0), (Action::Skip, 4.0), (Action::Stop, 4.0)]);
+    assert_eq!(actions, [(ScalerAction::Skip, 8.0), (ScalerAction::Skip, 4.0), (ScalerAction::Stop, 4.0)]);
 }
 
 /// Steps skipped, and the mean of log₂(scale), while the largest gradient goes along `largest` and overflow
 /// is at 65504.
-fn follow(kind: Kind, steps: usize, largest: impl Fn(usize) -> f64) -> (usize, f64) {
-    let rule = Rule { scale: LossScale::Adaptive(kind), numbers: Numbers::default() };
+fn follow(kind: ScalerKind, steps: usize, largest: impl Fn(usize) -> f64) -> (usize, f64) {
+    let rule = ScalerRule { scale: LossScale::Adaptive(kind), numbers: ScalerNumbers::default() };
     let (mut state, mut skipped, mut sum) = (rule.start(), 0, 0.0);
     for i in 0..steps {
         let found_inf = largest(i) * state.scale > 65504.0;
@@ -105,13 +107,13 @@ fn follow(kind: Kind, steps: usize, largest: impl Fn(usize) -> f64) -> (usize, f
 fn the_predictive_rule_finds_the_range_without_crashing_into_it() {
     // Gradients that shrink by 2⁻¹⁰ over the run with a swing of two binades every seven steps.
     let shrinking = |i: usize| 8.0 * (-(i as f64) / 600.0).exp2() * ((i % 7) as f64 / 3.0).exp2();
-    let dynamic = follow(Kind::Dynamic, 6000, shrinking);
-    let predictive = follow(Kind::Predictive, 6000, shrinking);
+    let dynamic = follow(ScalerKind::Dynamic, 6000, shrinking);
+    let predictive = follow(ScalerKind::Predictive, 6000, shrinking);
     assert!(predictive.0 < dynamic.0, "{predictive:?} against {dynamic:?}");
     // And the range of f16 is used better: the scale is higher on average.
     assert!(predictive.1 > dynamic.1, "{predictive:?} against {dynamic:?}");
     // Gradients too small for any scale that `dynamic` reaches in time.
     let tiny = |_| 1e-9;
-    assert_eq!(follow(Kind::Predictive, 100, tiny).0, 0);
-    assert!(follow(Kind::Predictive, 100, tiny).1 > follow(Kind::Dynamic, 100, tiny).1 + 20.0);
+    assert_eq!(follow(ScalerKind::Predictive, 100, tiny).0, 0);
+    assert!(follow(ScalerKind::Predictive, 100, tiny).1 > follow(ScalerKind::Dynamic, 100, tiny).1 + 20.0);
 }

@@ -11,7 +11,7 @@ use headwater_core::{Attrs, Builder, DType, Graph, TensorType};
 use headwater_cpu::Cpu;
 use headwater_runtime::optim::Clip;
 use headwater_runtime::session::{Sparse, Training};
-use headwater_runtime::{Model, Session};
+use headwater_runtime::{Session, SessionModel};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn session(training: Training, threads: usize, marked: bool) -> Session {
         (TABLE.to_string(), bytes(ROWS * WIDTH, 1.0)),
         ("w".to_string(), bytes(WIDTH * 3, 2.0)),
     ]);
-    let model = Model { graph: &graph(BATCH, marked), weights: &weights };
+    let model = SessionModel { graph: &graph(BATCH, marked), weights: &weights };
     Session::new(Arc::new(Cpu::new(threads)), model, Some(training)).unwrap()
 }
 

@@ -13,7 +13,7 @@ use headwater_runtime::data::{Dataset, LastBatch, Shapes};
 use headwater_runtime::log::{JsonLines, TensorBoard};
 use headwater_runtime::optim::Optimizer;
 use headwater_runtime::session::Training;
-use headwater_runtime::{Bytes, Error, Event, Model, Session, Summary, TrainConfig, Trainer};
+use headwater_runtime::{Bytes, Error, Event, Session, SessionModel, Summary, TrainConfig, Trainer};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn trainer(
     resume: bool,
 ) -> Result<Trainer<'static>, Error> {
     let (graph, weights) = (graph(BATCH, dropout), weights());
-    let model = Model { graph: &graph, weights: &weights };
+    let model = SessionModel { graph: &graph, weights: &weights };
     let rebind = move |shapes: &Shapes| Ok(common::graph(shapes.batch, dropout));
     Trainer::new(cpu(threads), model, Some(Box::new(rebind)), config.clone(), resume)
 }
@@ -219,7 +219,7 @@ fn every_float_dtype_trains_with_wide_moments() {
         serde_json::from_str(r#"{"name": "sgd", "lr": 1.0, "momentum": 0.5}"#).unwrap();
     for accumulate in [1, 2] {
         let training = Training { optimizer: optimizer.clone(), accumulate, ..Training::default() };
-        let model = Model { graph: &graph, weights: &weights };
+        let model = SessionModel { graph: &graph, weights: &weights };
         let mut session = Session::new(cpu(2), model, Some(training)).unwrap();
         let program = session.program().unwrap();
         for _ in 0..2 {
@@ -272,7 +272,8 @@ fn a_smaller_last_batch_is_kept_or_refused() {
     // evaluation.
     let fixed = |config: &TrainConfig| {
         let (graph, weights) = (graph(BATCH, 0.0), weights());
-        Trainer::new(cpu(1), Model { graph: &graph, weights: &weights }, None, config.clone(), false).unwrap()
+        Trainer::new(cpu(1), SessionModel { graph: &graph, weights: &weights }, None, config.clone(), false)
+            .unwrap()
     };
     let e = fixed(&config).run(&mut [], &AtomicBool::new(false)).unwrap_err();
     assert!(matches!(e, Error::Rebind { batch: 2, .. }), "{e}");

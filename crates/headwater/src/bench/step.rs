@@ -14,7 +14,7 @@ use crate::import::Dims;
 use crate::machine::resident;
 use crate::model::Model;
 use crate::runtime::optim::Clip;
-use crate::runtime::session::{Model as SessionModel, Moments, Session, Sparse, Training};
+use crate::runtime::session::{Moments, Session, SessionModel, Sparse, Training};
 use crate::runtime::trainer::Span;
 use crate::tensors::TensorFile;
 use anyhow::{Context, Result};

@@ -4,7 +4,7 @@ use super::*;
 use crate::core::{Attrs, ops};
 use crate::cpu::Cpu;
 use crate::curve::recorded_training;
-use crate::runtime::session::{Model as SessionModel, Session};
+use crate::runtime::session::{Session, SessionModel};
 use std::path::Path;
 use std::sync::Arc;
 

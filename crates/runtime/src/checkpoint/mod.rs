@@ -55,7 +55,7 @@ pub struct Progress {
     pub applied: u64,
     /// State of the loss scale, of each loss.
     #[serde(default)]
-    pub scaler: Vec<crate::scaler::State>,
+    pub scaler: Vec<crate::scaler::ScalerState>,
     /// The course of held-out evaluations so far.
     #[serde(default)]
     pub course: Course,

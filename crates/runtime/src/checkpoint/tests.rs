@@ -1,7 +1,7 @@
 //! Full disks, damage and leftovers. No plan runs here.
 
 use super::*;
-use crate::session::Model;
+use crate::session::SessionModel;
 use headwater_core::{Builder, DType};
 use headwater_cpu::Cpu;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ fn session(value: f32) -> Session {
     let graph = b.finish();
     let bytes = std::iter::repeat_n(value.to_le_bytes(), 300).flatten().collect();
     let weights = HashMap::from([("w".to_string(), bytes)]);
-    Session::new(Arc::new(Cpu::new(1)), Model { graph: &graph, weights: &weights }, None).unwrap()
+    Session::new(Arc::new(Cpu::new(1)), SessionModel { graph: &graph, weights: &weights }, None).unwrap()
 }
 
 fn progress(step: u64) -> Progress {
@@ -252,7 +252,7 @@ fn a_checkpoint_of_another_model_is_refused() {
     let graph = b.finish();
     let weights = HashMap::from([("w".to_string(), vec![0; 299 * 4])]);
     let mut other =
-        Session::new(Arc::new(Cpu::new(1)), Model { graph: &graph, weights: &weights }, None).unwrap();
+        Session::new(Arc::new(Cpu::new(1)), SessionModel { graph: &graph, weights: &weights }, None).unwrap();
     let e = Checkpoint::open(&path).unwrap().restore(&mut other).unwrap_err();
     assert!(e.to_string().contains("w is f32[300], the model has f32[299]"), "{e}");
 }

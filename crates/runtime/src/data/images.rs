@@ -29,7 +29,7 @@ const BYTES: u64 = 1 << 28;
 /// Contents of `images.toml`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct ImageSettings {
     /// 1 (grey) or 3 (red, green, blue).
     channels: usize,
     height: usize,
@@ -47,7 +47,7 @@ pub(super) struct Settings {
 /// Encoded images as tensors of one shape.
 #[derive(Debug)]
 pub(super) struct Layout {
-    settings: Settings,
+    settings: ImageSettings,
     /// By channel: factor and summand of a byte.
     affine: Vec<(f64, f64)>,
 }
@@ -55,7 +55,7 @@ pub(super) struct Layout {
 impl Layout {
     /// # Errors
     /// The setting that makes no sense.
-    pub fn new(settings: Settings) -> Result<Layout, String> {
+    pub fn new(settings: ImageSettings) -> Result<Layout, String> {
         if ![1, 3].contains(&settings.channels) || settings.height == 0 || settings.width == 0 {
             return Err("`channels` must be 1 or 3, `height` and `width` at least 1".into());
         }
@@ -115,7 +115,7 @@ impl Images {
             }
             _ => Error::io(&file)(e),
         })?;
-        let settings: Settings = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
+        let settings: ImageSettings = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
         let layout = Layout::new(settings).map_err(refuse)?;
         let (folders, beside): (Vec<_>, Vec<_>) =
             super::entries(folder)?.into_iter().partition(|p| p.is_dir());
@@ -183,7 +183,7 @@ impl Images {
 }
 
 /// Factor and summand of each channel's bytes.
-fn affine(s: &Settings) -> Result<Vec<(f64, f64)>, String> {
+fn affine(s: &ImageSettings) -> Result<Vec<(f64, f64)>, String> {
     let by_channel = |name: &str, given: &[f64], default: f64| match given.len() {
         0 => Ok(vec![default; s.channels]),
         1 => Ok(vec![given[0]; s.channels]),

@@ -168,7 +168,7 @@ impl Dataset {
             return Ok(Dataset { columns, classes, places, lengths, ..Dataset::empty(path) });
         }
         if path.join(table::FILE).is_file() {
-            let (settings, files) = table::Settings::open(path)?;
+            let (settings, files) = table::TableSettings::open(path)?;
             let sets = files.iter().map(|f| Dataset::of_table(f, &settings, wanted));
             return Dataset::join(path, files.clone(), sets.collect::<Result<Vec<_>>>()?);
         }
@@ -177,7 +177,7 @@ impl Dataset {
         }
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
         if table::is_table(path) {
-            return Dataset::of_table(path, &table::Settings::default(), wanted);
+            return Dataset::of_table(path, &table::TableSettings::default(), wanted);
         }
         let map = Arc::new(Mapped::open(path)?);
         let columns = match ending.as_str() {
@@ -209,7 +209,11 @@ impl Dataset {
         }
     }
 
-    fn of_table(path: &Path, settings: &table::Settings, wanted: &dyn Fn(&str) -> bool) -> Result<Dataset> {
+    fn of_table(
+        path: &Path,
+        settings: &table::TableSettings,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Dataset> {
         let map = Arc::new(Mapped::open(path)?);
         let table::Columns { columns, others, lengths } = table::columns(path, &map, settings, wanted)?;
         Ok(Dataset { columns, others, lengths, files: vec![map], ..Dataset::empty(path) })

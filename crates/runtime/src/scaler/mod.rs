@@ -22,13 +22,13 @@ pub enum LossScale {
     /// One number for the whole run; 1: none.
     Static(f64),
     /// By a rule that adapts it.
-    Adaptive(Kind),
+    Adaptive(ScalerKind),
 }
 
 /// Rules that adapt the scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ScalerKind {
     /// Halved at an overflow, doubled after a row of steps without one.
     Dynamic,
     /// Chosen from the measured exponents of the gradients, before they overflow.
@@ -39,8 +39,8 @@ impl std::str::FromStr for LossScale {
     type Err = String;
     fn from_str(s: &str) -> std::result::Result<Self, String> {
         match s {
-            "dynamic" => Ok(LossScale::Adaptive(Kind::Dynamic)),
-            "predictive" => Ok(LossScale::Adaptive(Kind::Predictive)),
+            "dynamic" => Ok(LossScale::Adaptive(ScalerKind::Dynamic)),
+            "predictive" => Ok(LossScale::Adaptive(ScalerKind::Predictive)),
             _ => s
                 .parse()
                 .map(LossScale::Static)
@@ -62,17 +62,17 @@ pub enum Flavor {
 
 /// A rule with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rule {
+pub struct ScalerRule {
     /// The way of choosing.
     pub scale: LossScale,
     /// Numbers of an adaptive rule.
-    pub numbers: Numbers,
+    pub numbers: ScalerNumbers,
 }
 
 /// Numbers of an adaptive rule.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Numbers {
+pub struct ScalerNumbers {
     /// Library whose dynamic rule is followed.
     pub rule: Flavor,
     /// First scale.
@@ -97,9 +97,9 @@ const MIN: f64 = 1.0 / 16384.0;
 /// apex's largest scale.
 const APEX_MAX: f64 = 16777216.0;
 
-impl Default for Numbers {
+impl Default for ScalerNumbers {
     fn default() -> Self {
-        Numbers {
+        ScalerNumbers {
             rule: Flavor::default(),
             init: 65536.0,
             growth: 2.0,
@@ -113,7 +113,7 @@ impl Default for Numbers {
 
 /// The memory of a rule, of one loss.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub struct ScalerState {
     /// The scale of the next step.
     pub scale: f64,
     /// Steps without overflow since the scale was last changed or could have grown: PyTorch's growth tracker,
@@ -135,7 +135,7 @@ pub struct Seen {
 
 /// The decision on a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum ScalerAction {
     /// The optimizer steps.
     Apply,
     /// Nothing is changed but the scale.
@@ -144,22 +144,23 @@ pub enum Action {
     Stop,
 }
 
-impl Rule {
+impl ScalerRule {
     /// The state before the first step.
-    pub fn start(&self) -> State {
+    pub fn start(&self) -> ScalerState {
         let scale = match self.scale {
             LossScale::Static(scale) => scale,
             LossScale::Adaptive(_) => self.bounded(self.numbers.init),
         };
-        let predicts = self.scale == LossScale::Adaptive(Kind::Predictive);
-        State { scale, counter: 0, forecast: predicts.then(predict::Forecast::default) }
+        let predicts = self.scale == LossScale::Adaptive(ScalerKind::Predictive);
+        ScalerState { scale, counter: 0, forecast: predicts.then(predict::Forecast::default) }
     }
 
     /// The states to go on with after a resume: those saved, unless this rule is another than they were made
     /// by.
-    pub fn resumed(&self, saved: &[State]) -> Vec<State> {
+    pub fn resumed(&self, saved: &[ScalerState]) -> Vec<ScalerState> {
         let start = self.start();
-        let fits = |s: &State| self.scale == LossScale::Adaptive(Kind::Dynamic) || s.forecast.is_some();
+        let fits =
+            |s: &ScalerState| self.scale == LossScale::Adaptive(ScalerKind::Dynamic) || s.forecast.is_some();
         let adapts = matches!(self.scale, LossScale::Adaptive(_));
         match saved.first().filter(|s| adapts && fits(s)) {
             Some(_) => saved.to_vec(),
@@ -183,42 +184,42 @@ impl Rule {
 
     /// The state after a step, and what to do with it. Sequences of `Dynamic` equal those of
     /// `GradScaler.update` and of apex's `update_scale`, where `min` and `max` do not interfere.
-    pub fn next(&self, state: &State, seen: Seen) -> (State, Action) {
+    pub fn next(&self, state: &ScalerState, seen: Seen) -> (ScalerState, ScalerAction) {
         let kind = match self.scale {
             LossScale::Static(_) => {
-                return (*state, if seen.found_inf { Action::Skip } else { Action::Apply });
+                return (*state, if seen.found_inf { ScalerAction::Skip } else { ScalerAction::Apply });
             }
             LossScale::Adaptive(kind) => kind,
         };
         let action = match seen.found_inf {
-            false => Action::Apply,
-            true if state.scale <= self.numbers.min => Action::Stop,
-            true => Action::Skip,
+            false => ScalerAction::Apply,
+            true if state.scale <= self.numbers.min => ScalerAction::Stop,
+            true => ScalerAction::Skip,
         };
         let next = match kind {
-            Kind::Dynamic => self.dynamic(state, seen.found_inf),
-            Kind::Predictive => self.predictive(state, seen),
+            ScalerKind::Dynamic => self.dynamic(state, seen.found_inf),
+            ScalerKind::Predictive => self.predictive(state, seen),
         };
         (next, action)
     }
 
-    fn dynamic(&self, state: &State, found_inf: bool) -> State {
+    fn dynamic(&self, state: &ScalerState, found_inf: bool) -> ScalerState {
         // PyTorch keeps the scale in f32, apex in Python's f64.
         let kept = |x: f64| if self.numbers.rule == Flavor::Torch { x as f32 as f64 } else { x };
         if found_inf {
-            return State {
+            return ScalerState {
                 scale: self.bounded(kept(state.scale * self.numbers.backoff)),
                 counter: 0,
                 ..*state
             };
         }
         if state.counter + 1 < self.numbers.interval {
-            return State { counter: state.counter + 1, ..*state };
+            return ScalerState { counter: state.counter + 1, ..*state };
         }
         let grown = kept(state.scale * self.numbers.growth);
         // PyTorch leaves the scale where growth would make it infinite.
         let scale = if grown.is_finite() { self.bounded(grown) } else { state.scale };
-        State { scale, counter: 0, ..*state }
+        ScalerState { scale, counter: 0, ..*state }
     }
 
     /// Refuses numbers without meaning.

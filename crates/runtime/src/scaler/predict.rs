@@ -2,7 +2,7 @@
 //! the next ones should not overflow. It is the largest, because whatever is below f16's range at that scale
 //! is so at any other that is safe.
 
-use super::{Rule, Seen, State};
+use super::{ScalerRule, ScalerState, Seen};
 use serde::{Deserialize, Serialize};
 
 /// Exponent of f16's largest number, rounded down: 65504 is just below 2¹⁶.
@@ -28,11 +28,11 @@ pub struct Forecast {
     pub learned: f64,
 }
 
-impl Rule {
+impl ScalerRule {
     /// Next power of two below what the forecast allows. An overflow says only that something was too large:
     /// the scale falls by four. The room that this shows to be needed is unlearned at the pace at which
     /// `dynamic` would grow.
-    pub(super) fn predictive(&self, state: &State, seen: Seen) -> State {
+    pub(super) fn predictive(&self, state: &ScalerState, seen: Seen) -> ScalerState {
         let mut f = state.forecast.unwrap_or_default();
         let counter = if seen.found_inf { 0 } else { state.counter.saturating_add(1) };
         if seen.found_inf {
@@ -40,7 +40,7 @@ impl Rule {
             if let Some(peak) = f.peak {
                 f.learned = f.learned.max(TOP - MARGIN - f.rise - peak - below.log2());
             }
-            return State { scale: self.bounded(below), counter, forecast: Some(f) };
+            return ScalerState { scale: self.bounded(below), counter, forecast: Some(f) };
         }
         f.learned = (f.learned - 1.0 / self.numbers.interval as f64).max(0.0);
         // All gradients zero show nothing.
@@ -53,6 +53,6 @@ impl Rule {
             Some(peak) => (TOP - MARGIN - f.rise - f.learned - peak).floor().exp2(),
             None => state.scale,
         };
-        State { scale: self.bounded(scale), counter, forecast: Some(f) }
+        ScalerState { scale: self.bounded(scale), counter, forecast: Some(f) }
     }
 }

@@ -48,7 +48,7 @@ use underflow::Counts;
 
 /// A forward graph as imported, and where its tensors come from.
 #[derive(Clone, Copy)]
-pub struct Model<'a> {
+pub struct SessionModel<'a> {
     /// Inputs with roles; the first `User` output is the loss.
     pub graph: &'a Graph,
     /// Its parameters, buffers and constants.
@@ -229,7 +229,7 @@ impl Session {
     /// # Errors
     /// `Model` if a tensor is missing or has the wrong size, `Config` for settings out of range, and what the
     /// passes and the device refuse.
-    pub fn new(device: Arc<dyn Device>, model: Model, training: Option<Training>) -> Result<Session> {
+    pub fn new(device: Arc<dyn Device>, model: SessionModel, training: Option<Training>) -> Result<Session> {
         let Some(settings) = training else {
             let (layout, tensors) = (BucketLayout::default(), tensors(model.graph));
             let state = StateLayout::new(device.target(), &layout, &tensors, None);
@@ -281,7 +281,7 @@ impl Session {
         })
     }
 
-    fn load(&mut self, model: Model) -> Result<()> {
+    fn load(&mut self, model: SessionModel) -> Result<()> {
         let exported = tensors(model.graph);
         for t in exported {
             let bytes = model

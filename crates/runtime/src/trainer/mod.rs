@@ -21,9 +21,9 @@ use crate::config::{NonFinite, TrainConfig};
 use crate::data::{Batch, Dataset, Feeding, Loader, Order, Sampler, Shapes, located};
 use crate::error::{Error, Result};
 use crate::optim::Groups;
-use crate::scaler::{Action, LossScale, Rule, Seen, State};
+use crate::scaler::{LossScale, ScalerAction, ScalerRule, ScalerState, Seen};
 use crate::schedule::Schedule;
-use crate::session::{Model, ModelTensor, ProgramId, Session, Underflow};
+use crate::session::{ModelTensor, ProgramId, Session, SessionModel, Underflow};
 use headwater_core::device::Device;
 use headwater_core::graph::{InputRole, OutputRole};
 use headwater_core::{Graph, TensorType};
@@ -62,9 +62,9 @@ pub struct Trainer<'a> {
     recorder: Option<Recorder>,
     /// True if programs are measured.
     measures: bool,
-    rule: Rule,
+    rule: ScalerRule,
     /// State of each loss.
-    scaler: Vec<State>,
+    scaler: Vec<ScalerState>,
     /// When the present row of steps without an update began.
     skipping: Option<u64>,
     /// Steps done, and at the newest checkpoint.
@@ -105,7 +105,7 @@ impl<'a> Trainer<'a> {
     /// Whatever is wrong with settings, data, model, device or checkpoints, before anything runs.
     pub fn new(
         device: Arc<dyn Device>,
-        model: Model,
+        model: SessionModel,
         rebind: Option<Box<Rebind<'a>>>,
         config: TrainConfig,
         resume: bool,
@@ -157,7 +157,7 @@ impl<'a> Trainer<'a> {
         Groups::check_patterns(&config.groups, parameters(&graph))?;
         let rule = config.amp.rule(device.target())?;
         let settings = config.training(device.target())?;
-        let mut session = Session::new(device, Model { graph: &graph, ..model }, Some(settings))?;
+        let mut session = Session::new(device, SessionModel { graph: &graph, ..model }, Some(settings))?;
         let mut scaler = vec![rule.start()];
         let (mut store, mut resumed, mut step) = (None, None, 0);
         let mut course = Course::default();
@@ -439,7 +439,7 @@ impl<'a> Trainer<'a> {
         self.skipping = if update.applied { None } else { self.skipping.or(Some(self.step)) };
         let halts = match self.rule.scale {
             LossScale::Static(_) => !update.applied && self.config.nonfinite == NonFinite::Stop,
-            LossScale::Adaptive(_) => action == Action::Stop,
+            LossScale::Adaptive(_) => action == ScalerAction::Stop,
         };
         let culprit = match halts || (!update.applied && self.config.amp.trace_skips) {
             true => self.culprit()?,

@@ -39,7 +39,7 @@ pub(super) fn is_table(path: &Path) -> bool {
 /// Contents of `table.toml`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct TableSettings {
     /// Default: the folder's files of columns, sorted.
     files: Option<Vec<String>>,
     /// By column of lists.
@@ -47,7 +47,7 @@ pub(super) struct Settings {
     sequences: BTreeMap<String, Sequence>,
     /// By column of bytes.
     #[serde(default)]
-    images: BTreeMap<String, images::Settings>,
+    images: BTreeMap<String, images::ImageSettings>,
 }
 
 /// Lists of several lengths as rows of one.
@@ -88,13 +88,13 @@ impl Sequence {
     }
 }
 
-impl Settings {
+impl TableSettings {
     /// Settings and files of a folder.
-    pub(super) fn open(folder: &Path) -> Result<(Settings, Vec<PathBuf>)> {
+    pub(super) fn open(folder: &Path) -> Result<(TableSettings, Vec<PathBuf>)> {
         let file = folder.join(FILE);
         let refuse = |m: String| Error::data(&file, m);
         let text = std::fs::read_to_string(&file).map_err(Error::io(&file))?;
-        let settings: Settings = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
+        let settings: TableSettings = toml::from_str(&text).map_err(|e| refuse(e.to_string()))?;
         for (name, s) in &settings.sequences {
             s.check().map_err(|m| refuse(format!("[sequences.{name}]: {m}")))?;
         }
@@ -128,7 +128,7 @@ pub(super) struct Columns {
 pub(super) fn columns(
     path: &Path,
     map: &Arc<Mapped>,
-    settings: &Settings,
+    settings: &TableSettings,
     wanted: &dyn Fn(&str) -> bool,
 ) -> Result<Columns> {
     let table = Arc::new(Table::open(path, map)?);
@@ -209,7 +209,7 @@ fn kinds(
     field: &Field,
     name: String,
     dtype: Option<DType>,
-    settings: &Settings,
+    settings: &TableSettings,
 ) -> Result<Vec<(String, Kind, Option<DType>)>> {
     let refuse = |m: String| Error::data(&table.path, format!("`{name}`: {m}"));
     if let (None, Some(image)) = (dtype, settings.images.get(&name)) {

@@ -27,7 +27,7 @@ const TOGETHER: usize = 1024;
 /// Contents of `text.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct TextSettings {
     /// A `tokenizer.json`, from the folder; or "bytes": each byte of the text is a token.
     tokenizer: String,
     /// Tokens of a sample.
@@ -112,7 +112,7 @@ impl Texts {
         let file = folder.join(FILE);
         let refuse = |m: String| Error::data(&file, m);
         let settings = std::fs::read_to_string(&file).map_err(Error::io(&file))?;
-        let settings: Settings = toml::from_str(&settings).map_err(|e| refuse(e.to_string()))?;
+        let settings: TextSettings = toml::from_str(&settings).map_err(|e| refuse(e.to_string()))?;
         settings.check().map_err(refuse)?;
         let tokens = Tokens::open(folder, &settings)?;
         let id = |name: &str, token: &Option<Token>| {
@@ -167,7 +167,7 @@ impl Texts {
     }
 }
 
-impl Settings {
+impl TextSettings {
     fn check(&self) -> Result<(), String> {
         let fields = self.fields();
         if !(1..=1 << 24).contains(&self.length) {
@@ -226,7 +226,7 @@ impl Settings {
 }
 
 /// A file's texts: lines, or the whole of a plain text of a packed data set.
-fn samples(path: &Path, file: u32, settings: &Settings) -> Result<Vec<Sample>> {
+fn samples(path: &Path, file: u32, settings: &TextSettings) -> Result<Vec<Sample>> {
     let size = std::fs::metadata(path).map_err(Error::io(path))?.len();
     if size > BYTES {
         return Err(Error::data(path, format!("has more than {BYTES} bytes: split it into several files")));

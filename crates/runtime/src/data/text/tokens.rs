@@ -1,7 +1,7 @@
 //! Tokens of texts, by a `tokenizer.json` or byte by byte. Files are from anywhere: what the `tokenizers` library does
 //! not bear ends in a message.
 
-use super::{Sample, Settings, Token};
+use super::{Sample, TextSettings, Token};
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -36,7 +36,7 @@ impl Tokens {
     ///
     /// # Errors
     /// `Data` if it is none or would not work, `Io`.
-    pub fn open(folder: &Path, settings: &Settings) -> Result<Tokens> {
+    pub fn open(folder: &Path, settings: &TextSettings) -> Result<Tokens> {
         if settings.tokenizer == "bytes" {
             return Ok(Tokens::Bytes);
         }
@@ -75,7 +75,7 @@ impl Tokens {
     ///
     /// # Errors
     /// The message of the tokenizer, or that it failed.
-    pub fn encode(&self, samples: &[Sample], settings: &Settings) -> Result<Vec<Encoded>, String> {
+    pub fn encode(&self, samples: &[Sample], settings: &TextSettings) -> Result<Vec<Encoded>, String> {
         let Tokens::Hub(tokenizer) = self else {
             let cut = if settings.truncate { settings.length } else { usize::MAX };
             let bytes = |s: &Sample| {
@@ -113,7 +113,7 @@ impl Tokens {
 ///
 /// # Errors
 /// If its own tokens leave no room for a text.
-fn cut(tokenizer: &mut Tokenizer, settings: &Settings) -> Result<(), String> {
+fn cut(tokenizer: &mut Tokenizer, settings: &TextSettings) -> Result<(), String> {
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|e| e.to_string())?;
     if !settings.truncate {
