@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// The request.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct AutoRequest {
     /// The low precision, f16 or bf16.
     pub low: DType,
     /// Largest relative error of the loss, and of all gradients together (Euclidean norm), against float64.
@@ -203,7 +203,7 @@ struct Step {
 pub fn choose(
     bound: &BoundModel,
     batches: &[Vec<Tensor>],
-    asked: Asked,
+    asked: AutoRequest,
     limits: &Limits,
     device: &dyn Device,
     mut progress: impl FnMut(&str),

@@ -22,7 +22,7 @@ pub struct Way {
 }
 
 /// A training step as it is asked for.
-pub struct Asked<'a> {
+pub struct FitRequest<'a> {
     /// The model.
     pub model: &'a Model,
     /// Sizes of symbolic dimensions.
@@ -33,7 +33,7 @@ pub struct Asked<'a> {
     pub target: &'a Target,
 }
 
-impl Asked<'_> {
+impl FitRequest<'_> {
     fn planned(&self, dims: &Dims, settings: &Training) -> Result<Planned> {
         let bound = self.model.bind(&dims.clone().or_exported())?;
         Ok(Planned::training(&bound.graph, settings, self.target, None)?)

@@ -20,7 +20,7 @@ const BATCH: usize = 32;
 
 /// The request.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct InferRequest {
     /// Samples in a batch; by default as exported, or 32 where the model takes any number.
     pub batch: Option<usize>,
     /// Tensor of the file for each input of the model that is called differently, and buckets of length.
@@ -94,7 +94,7 @@ pub fn run(
     model: &Model,
     dims: Dims,
     data: &Path,
-    asked: &Asked,
+    asked: &InferRequest,
     device: Arc<dyn Device>,
     each: &mut dyn FnMut(Ran) -> Result<()>,
 ) -> Result<Done> {
@@ -242,7 +242,7 @@ fn filled(raw: Raw, full: &[usize]) -> Raw {
 }
 
 /// The graph with the wanted outputs alone.
-fn selected(mut graph: Graph, asked: &Asked) -> Result<Graph> {
+fn selected(mut graph: Graph, asked: &InferRequest) -> Result<Graph> {
     graph.outputs.retain(|o| o.role == OutputRole::User);
     if let Some(wanted) = &asked.outputs {
         let all = graph.outputs.clone();
@@ -258,7 +258,7 @@ fn selected(mut graph: Graph, asked: &Asked) -> Result<Graph> {
 }
 
 /// User inputs with their types, and whether a wanted output depends on them.
-fn wanted(graph: &Graph, asked: &Asked) -> Result<Vec<(String, TensorType, bool)>> {
+fn wanted(graph: &Graph, asked: &InferRequest) -> Result<Vec<(String, TensorType, bool)>> {
     let graph = selected(graph.clone(), asked)?;
     let mut needed: HashSet<u32> = graph.outputs.iter().map(|o| o.value.0).collect();
     for node in graph.nodes.iter().rev() {
@@ -271,7 +271,7 @@ fn wanted(graph: &Graph, asked: &Asked) -> Result<Vec<(String, TensorType, bool)
 }
 
 /// Inputs that are fed: those that are needed, and others that the file has.
-fn used(graph: &Graph, data: &Dataset, asked: &Asked) -> Result<Vec<(String, TensorType)>> {
+fn used(graph: &Graph, data: &Dataset, asked: &InferRequest) -> Result<Vec<(String, TensorType)>> {
     let there = |name: &String| data.column(asked.data.names.get(name).unwrap_or(name)).is_some();
     let used = wanted(graph, asked)?.into_iter().filter(|(name, _, needed)| *needed || there(name));
     Ok(used.map(|(name, ty, _)| (name, ty)).collect())

@@ -137,7 +137,7 @@ fn lowered(chip: &Chip, plan: &Plan) -> (Distinct, usize, BTreeMap<String, usize
 
 /// A kernel to be timed.
 #[derive(Clone, Debug)]
-pub struct Problem {
+pub struct KernelProblem {
     /// Its name: one of [`NAMES`], or an operator of one tensor.
     pub name: String,
     /// Sizes: of the tensor; rows and columns for norms, rows of the table and their length for embeddings; rows, columns
@@ -157,7 +157,7 @@ pub const NAMES: [&str; 7] =
 
 /// Predicted times of one launch, in microseconds, named as in msprof's table.
 #[derive(Clone, Debug, Serialize)]
-pub struct Times {
+pub struct KernelTimes {
     /// The kernel.
     pub kernel: String,
     /// Blocks.
@@ -181,7 +181,7 @@ pub struct Times {
 ///
 /// # Errors
 /// A name that is not known, a shape that the kernel refuses.
-pub fn time(chip: &'static Chip, problem: &Problem) -> Result<Vec<Times>> {
+pub fn time(chip: &'static Chip, problem: &KernelProblem) -> Result<Vec<KernelTimes>> {
     let mut turn = 0;
     let rows = problem.shape.first().copied().unwrap_or(1).max(1) as i64;
     if problem.name == "embedding_grad" {
@@ -197,14 +197,14 @@ pub fn time(chip: &'static Chip, problem: &Problem) -> Result<Vec<Times>> {
         };
         let launch = timing::Launch { blocks, args };
         let t = timing::predict(&program, chip, &launch, &mut loads).map_err(|f| anyhow::anyhow!("{f}"))?;
-        Ok(Times::of(&program, blocks, &t))
+        Ok(KernelTimes::of(&program, blocks, &t))
     });
     times.collect()
 }
 
-impl Times {
-    fn of(program: &Program, blocks: u32, t: &timing::Timing) -> Times {
-        Times {
+impl KernelTimes {
+    fn of(program: &Program, blocks: u32, t: &timing::Timing) -> KernelTimes {
+        KernelTimes {
             kernel: program.name.clone(),
             block_dim: blocks,
             task_duration: t.task,
@@ -233,7 +233,7 @@ pub struct RungTimes {
     /// Bytes over the interface of the chip's memory.
     pub hbm_bytes: f64,
     /// The launches.
-    pub launches: Vec<Times>,
+    pub launches: Vec<KernelTimes>,
 }
 
 /// The least that an embedding's gradient takes.
@@ -253,7 +253,7 @@ pub struct Floor {
 ///
 /// # Errors
 /// A shape that is no matrix, or beyond 64 bits.
-pub fn floor(chip: &Chip, problem: &Problem) -> Result<Floor> {
+pub fn floor(chip: &Chip, problem: &KernelProblem) -> Result<Floor> {
     let EmbeddingGrad { elem, index, indices, rows, dim, .. } = embedding_shape(chip, problem)?;
     let additions = indices.checked_mul(dim).context("the shape is too large")?;
     let elements = rows.checked_mul(dim).and_then(|table| table.checked_add(additions));
@@ -265,7 +265,7 @@ pub fn floor(chip: &Chip, problem: &Problem) -> Result<Floor> {
     Ok(Floor { bytes, memory: bytes as f64 / memory * 1e6, additions, arithmetic: additions as f64 / rate })
 }
 
-fn embedding_shape(chip: &Chip, problem: &Problem) -> Result<EmbeddingGrad> {
+fn embedding_shape(chip: &Chip, problem: &KernelProblem) -> Result<EmbeddingGrad> {
     let elem = Elem::of(problem.dtype).with_context(|| format!("the chip has no {}", problem.dtype))?;
     let [rows, dim] = problem.shape[..] else {
         bail!("`{}` takes a shape of rows and columns, such as 4096x4096", problem.name)
@@ -291,7 +291,7 @@ fn embedding_shape(chip: &Chip, problem: &Problem) -> Result<EmbeddingGrad> {
 /// A shape that a rung refuses.
 pub fn embedding_grad(
     chip: &'static Chip,
-    problem: &Problem,
+    problem: &KernelProblem,
     indices: Distribution,
     rungs: &[Rung],
 ) -> Result<Vec<RungTimes>> {
@@ -308,8 +308,9 @@ pub fn embedding_grad(
         });
         let times = times.map_err(|found| anyhow::anyhow!("{found}"))?;
         let launches = lowered.launches.iter().zip(&times);
-        let launches: Vec<Times> = launches.map(|(l, t)| Times::of(&l.program, l.blocks, t)).collect();
-        let sum = |of: fn(&Times) -> f64| launches.iter().map(of).sum::<f64>();
+        let launches: Vec<KernelTimes> =
+            launches.map(|(l, t)| KernelTimes::of(&l.program, l.blocks, t)).collect();
+        let sum = |of: fn(&KernelTimes) -> f64| launches.iter().map(of).sum::<f64>();
         Ok(RungTimes {
             rung: Rung::ALL.iter().position(|r| *r == rung).unwrap_or(0) + 1,
             name: match rung {
@@ -331,8 +332,8 @@ pub fn embedding_grad(
 /// A kernel, its blocks, and a value for each parameter.
 type Timed = (Program, u32, Vec<Value>);
 
-fn launches(chip: &'static Chip, problem: &Problem) -> Result<Vec<Timed>> {
-    let Problem { name, shape, dtype, indices, .. } = problem;
+fn launches(chip: &'static Chip, problem: &KernelProblem) -> Result<Vec<Timed>> {
+    let KernelProblem { name, shape, dtype, indices, .. } = problem;
     let elem = Elem::of(*dtype).with_context(|| format!("the chip has no {dtype}"))?;
     let matrix = || -> Result<(u64, u64)> {
         ensure!(shape.len() == 2, "`{name}` takes a shape of rows and columns, such as 4096x4096");

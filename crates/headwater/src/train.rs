@@ -2,7 +2,7 @@
 
 use crate::core::device::Device;
 use crate::core::target::Target;
-use crate::fit::{Asked, Way};
+use crate::fit::{FitRequest, Way};
 use crate::import::Dims;
 use crate::model::Model;
 use crate::report::text;
@@ -108,7 +108,7 @@ fn advised(
         Some(Ok(dims)) => dims,
         _ => dims.clone(),
     };
-    let ways = Asked { model, dims: &dims, settings: &settings, target }.ways(need, Some(free));
+    let ways = FitRequest { model, dims: &dims, settings: &settings, target }.ways(need, Some(free));
     let one = |w: &Way| {
         let fits = if w.bytes <= free { "fits" } else { "does not fit" };
         format!("`{}` takes {} and {fits}", w.options, text::bytes(w.bytes))

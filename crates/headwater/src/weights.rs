@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// The average of a run's weights, which a checkpoint has beside the weights if the run kept one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Average {
+pub enum AverageUse {
     /// There is none.
     #[default]
     None,
@@ -34,7 +34,7 @@ pub struct WeightFiles {
     /// The file or folder that was named.
     pub path: PathBuf,
     /// A checkpoint's average.
-    pub average: Average,
+    pub average: AverageUse,
     files: Vec<Dataset>,
     tensors: BTreeMap<String, (usize, usize)>,
 }
@@ -71,17 +71,17 @@ impl WeightFiles {
             // Its tensors are read last, and so replace those of the model's file.
             Some(file) if averaged => {
                 files.push(file);
-                Average::Taken
+                AverageUse::Taken
             }
-            Some(_) => Average::Left,
-            None if files.first().is_some_and(|p| p.ends_with(AVERAGE)) => Average::Taken,
-            None => Average::None,
+            Some(_) => AverageUse::Left,
+            None if files.first().is_some_and(|p| p.ends_with(AVERAGE)) => AverageUse::Taken,
+            None => AverageUse::None,
         };
         let place = files.first().filter(|p| p.ends_with(ONE)).and_then(|p| p.parent()).unwrap_or(path);
         let place = place.display().to_string();
         let files: Vec<Dataset> = files.iter().map(|f| Ok(Dataset::open(f)?)).collect::<Result<_>>()?;
         ensure!(
-            !averaged || average != Average::None,
+            !averaged || average != AverageUse::None,
             "{place} has no {AVERAGE}, an average of its run's weights: leave --ema out for the weights as the last step left \
              them, or train with `--ema 0.999`, which keeps an average from the first step on"
         );
@@ -101,13 +101,15 @@ impl WeightFiles {
     pub fn chosen(&self) -> Option<String> {
         let file = self.files.last()?.path().display();
         match self.average {
-            Average::Taken => Some(format!("weights: the average over the run, {file}")),
-            Average::Left => Some(format!(
+            AverageUse::Taken => Some(format!("weights: the average over the run, {file}")),
+            AverageUse::Left => Some(format!(
                 "weights: as the last step left them, {file}; evaluations of the run were of its average, in {AVERAGE} beside \
                  it, which --ema takes"
             )),
-            Average::None if self.files.len() == 1 && self.path.is_dir() => Some(format!("weights: {file}")),
-            Average::None => None,
+            AverageUse::None if self.files.len() == 1 && self.path.is_dir() => {
+                Some(format!("weights: {file}"))
+            }
+            AverageUse::None => None,
         }
     }
 
@@ -176,7 +178,7 @@ pub struct Mapping {
     /// In words, a prefix by which all names differ.
     pub prefix: Option<String>,
     /// The average of a run's weights.
-    pub average: Average,
+    pub average: AverageUse,
 }
 
 /// A model's weights with those of files laid over them.
@@ -494,19 +496,19 @@ mod tests {
         };
         for path in [dir.path(), &dir.path().join("step-4"), &model] {
             let (numbers, kind, said) = read(path, true);
-            assert_eq!((numbers, kind), (vec![4.0, 5.0], Average::Taken), "{path:?}");
+            assert_eq!((numbers, kind), (vec![4.0, 5.0], AverageUse::Taken), "{path:?}");
             assert!(said.is_some_and(|s| s.contains("the average") && s.contains("ema.safetensors")));
             let (numbers, kind, said) = read(path, false);
-            assert_eq!((numbers, kind), (vec![4.0, 3.0], Average::Left), "{path:?}");
+            assert_eq!((numbers, kind), (vec![4.0, 3.0], AverageUse::Left), "{path:?}");
             assert!(said.is_some_and(|s| s.contains("model.safetensors") && s.contains("--ema")));
         }
         for averaged in [false, true] {
             let (numbers, kind, _) = read(&average, averaged);
-            assert_eq!((numbers, kind), (vec![5.0], Average::Taken));
+            assert_eq!((numbers, kind), (vec![5.0], AverageUse::Taken));
         }
         let step = dir.path().join("step-3");
         let (_, kind, said) = read(&step, false);
-        assert!(kind == Average::None && said.is_some_and(|s| s.ends_with("model.safetensors")));
+        assert!(kind == AverageUse::None && said.is_some_and(|s| s.ends_with("model.safetensors")));
         let refused = WeightFiles::choose(&step, true).unwrap_err().to_string();
         assert!(
             refused.contains("step-3 has no ema.safetensors") && refused.contains("--ema 0.999"),

@@ -1,6 +1,6 @@
 //! Adaptive precision on the example: the choice keeps its budget, and its file repeats it.
 
-use headwater::auto::{Asked, batches, choose};
+use headwater::auto::{AutoRequest, batches, choose};
 use headwater::core::DType;
 use headwater::core::pass::precision::Level;
 use headwater::cpu::limits::{Workload, measure};
@@ -24,7 +24,14 @@ fn the_choice_keeps_its_budget_and_its_file_repeats_it() {
     let workload = Workload { runs: 1, rounds: 1000, bytes: 1 << 20 };
     let limits = measure(&pool, Tier::current().unwrap(), workload).unwrap();
     let run = |budget: f64| {
-        choose(&bound, &batches, Asked { low: DType::BF16, budget, batches: 2 }, &limits, &device, |_| {})
+        choose(
+            &bound,
+            &batches,
+            AutoRequest { low: DType::BF16, budget, batches: 2 },
+            &limits,
+            &device,
+            |_| {},
+        )
     };
     // Everything low, to know what there is to save.
     let all = run(1.0).unwrap();
@@ -61,7 +68,7 @@ fn a_device_without_f64_can_have_its_precision_chosen() {
     let (bound, batches) = batches(&model, &Dims::new(), &config, 1).unwrap();
     let workload = Workload { runs: 1, rounds: 1000, bytes: 1 << 20 };
     let limits = measure(&Pool::new(1), Tier::current().unwrap(), workload).unwrap();
-    let asked = Asked { low: DType::BF16, budget: 1.0, batches: 1 };
+    let asked = AutoRequest { low: DType::BF16, budget: 1.0, batches: 1 };
     let chosen = choose(&bound, &batches, asked, &limits, &Reference::new(0), |_| {}).unwrap();
     assert!(chosen.choices.iter().all(|c| c.low) && chosen.full.gradients < chosen.low.gradients);
 }

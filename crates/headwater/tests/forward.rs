@@ -4,12 +4,12 @@ use headwater::core::Tensor;
 use headwater::cpu::Cpu;
 use headwater::export::{self, Predictions};
 use headwater::import::Dims;
-use headwater::infer::{self, Asked, Done, Raw};
+use headwater::infer::{self, Done, InferRequest, Raw};
 use headwater::model::Model;
 use headwater::runtime::config::InitConfig;
 use headwater::runtime::score::{Measured, Scorer, Scores};
 use headwater::runtime::{Dataset, TrainConfig};
-use headwater::weights::{Average, WeightFiles};
+use headwater::weights::{AverageUse, WeightFiles};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -39,9 +39,9 @@ fn weights(path: &Path) -> Option<InitConfig> {
 }
 
 /// Logits of all held-out samples.
-fn logits(model: &Model, asked: Asked) -> Vec<f64> {
+fn logits(model: &Model, asked: InferRequest) -> Vec<f64> {
     let mut all = Vec::new();
-    let asked = Asked { outputs: Some(vec![1]), whole: true, ..asked };
+    let asked = InferRequest { outputs: Some(vec![1]), whole: true, ..asked };
     let device = Arc::new(Cpu::new(2));
     infer::run(model, Dims::new(), &digits("heldout.safetensors"), &asked, device, &mut |ran| {
         all.extend(ran.outputs[0].tensor().to_f64());
@@ -52,7 +52,7 @@ fn logits(model: &Model, asked: Asked) -> Vec<f64> {
 }
 
 /// Metrics on all held-out samples.
-fn scored(model: &Model, asked: &Asked) -> (Done, Scores) {
+fn scored(model: &Model, asked: &InferRequest) -> (Done, Scores) {
     let bound = model.bind(&Dims::new().or_exported()).unwrap();
     let inputs: Vec<_> = bound.user_inputs().map(|(n, t)| (n.to_string(), t.clone())).collect();
     let outputs: Vec<_> = bound.graph.outputs.iter().map(|o| bound.graph.ty(o.value).clone()).collect();
@@ -77,7 +77,7 @@ fn trained_weights_go_everywhere_with_the_same_bits() {
     let (losses, evaluated) = train(&model, c);
 
     // `eval` of the run's folder is the trainer's own evaluation, all metrics of it.
-    let asked = Asked { batch: Some(64), weights: weights(&run), ..Asked::default() };
+    let asked = InferRequest { batch: Some(64), weights: weights(&run), ..InferRequest::default() };
     let (done, scores) = scored(&model, &asked);
     assert_eq!((done.samples, done.left_out, scores.samples), (360, 0, 360));
     assert_eq!(scores, evaluated);
@@ -89,11 +89,11 @@ fn trained_weights_go_everywhere_with_the_same_bits() {
     let files = WeightFiles::open(&run).unwrap();
     export::archive(&model, &files, &trained, false).unwrap();
     let want = logits(&model, asked.clone());
-    let untrained = logits(&model, Asked { weights: None, ..asked.clone() });
+    let untrained = logits(&model, InferRequest { weights: None, ..asked.clone() });
     assert!(want.len() == 3600 && want != untrained, "training changes the logits");
     let opened = Model::open(&trained).unwrap();
     opened.program.verify_checksums().unwrap();
-    assert_eq!(logits(&opened, Asked { weights: None, ..asked.clone() }), want);
+    assert_eq!(logits(&opened, InferRequest { weights: None, ..asked.clone() }), want);
     let refused = export::archive(&model, &files, &trained, false).unwrap_err().to_string();
     assert!(refused.contains("already exists"), "{refused}");
     let file = dir.path().join("w.safetensors");
@@ -103,7 +103,7 @@ fn trained_weights_go_everywhere_with_the_same_bits() {
     // A pattern that matches none of the file's names would silently do nothing.
     let names = [("block.*".to_string(), "blocks.*".to_string())].into();
     let init = InitConfig { names, ..weights(&run).unwrap() };
-    let (wrong, device) = (Asked { weights: Some(init), ..asked.clone() }, Arc::new(Cpu::new(1)));
+    let (wrong, device) = (InferRequest { weights: Some(init), ..asked.clone() }, Arc::new(Cpu::new(1)));
     let heldout = digits("heldout.safetensors");
     let refused = infer::run(&model, Dims::new(), &heldout, &wrong, device, &mut |_| Ok(())).unwrap_err();
     let refused = refused.to_string();
@@ -126,21 +126,21 @@ fn averaged_weights_are_those_that_the_run_was_evaluated_with() {
     (c.ema, c.checkpoint.dir) = (Some(0.5), Some(run.clone()));
     let (_, evaluated) = train(&model, c);
 
-    let plain = Asked { batch: Some(64), weights: weights(&run), ..Asked::default() };
-    let asked = Asked { average: true, ..plain.clone() };
+    let plain = InferRequest { batch: Some(64), weights: weights(&run), ..InferRequest::default() };
+    let asked = InferRequest { average: true, ..plain.clone() };
     let (done, scores) = scored(&model, &asked);
     assert_eq!(scores, evaluated);
     let mapping = done.mapping.unwrap();
-    assert_eq!((mapping.average, mapping.missing), (Average::Taken, Vec::<String>::new()));
+    assert_eq!((mapping.average, mapping.missing), (AverageUse::Taken, Vec::<String>::new()));
     let (done, scores) = scored(&model, &plain);
-    assert!(scores.loss != evaluated.loss && done.mapping.is_some_and(|m| m.average == Average::Left));
+    assert!(scores.loss != evaluated.loss && done.mapping.is_some_and(|m| m.average == AverageUse::Left));
 
     // An archive with the average in it computes the same.
     let averaged = dir.path().join("averaged.pt2");
     export::archive(&model, &WeightFiles::choose(&run, true).unwrap(), &averaged, false).unwrap();
     let want = logits(&model, asked.clone());
     assert_ne!(want, logits(&model, plain));
-    assert_eq!(logits(&Model::open(&averaged).unwrap(), Asked { weights: None, ..asked }), want);
+    assert_eq!(logits(&Model::open(&averaged).unwrap(), InferRequest { weights: None, ..asked }), want);
 
     // Each command says which weights it takes.
     let at = |path: &Path| path.to_str().unwrap().to_string();
@@ -187,11 +187,12 @@ fn predictions_are_written_batch_by_batch() {
     file.tensors.insert("images".into(), Tensor::from_bytes(&images.ty, images.bytes()));
     let data = dir.path().join("new.safetensors");
     file.write(&data).unwrap();
-    let want = logits(&model, Asked { batch: Some(360), ..Asked::default() });
+    let want = logits(&model, InferRequest { batch: Some(360), ..InferRequest::default() });
     for name in ["p.safetensors", "p.npz"] {
         let out = dir.path().join(name);
         let mut predictions = Predictions::new(&out, false, vec!["output.1".into()]).unwrap();
-        let asked = Asked { batch: Some(100), outputs: Some(vec![1]), whole: true, ..Asked::default() };
+        let asked =
+            InferRequest { batch: Some(100), outputs: Some(vec![1]), whole: true, ..InferRequest::default() };
         let device = Arc::new(Cpu::new(2));
         infer::run(&model, Dims::new(), &data, &asked, device, &mut |ran| {
             predictions.add(ran.samples, &ran.outputs)
@@ -215,7 +216,9 @@ fn predictions_are_written_batch_by_batch() {
         );
     }
     let wrong =
-        infer::run(&model, Dims::new(), &data, &Asked::default(), Arc::new(Cpu::new(1)), &mut |_| Ok(()));
+        infer::run(&model, Dims::new(), &data, &InferRequest::default(), Arc::new(Cpu::new(1)), &mut |_| {
+            Ok(())
+        });
     let message = format!("{:#}", wrong.unwrap_err());
     assert!(message.contains("labels"), "the loss needs them: {message}");
 }

@@ -142,7 +142,7 @@ pub struct Traced {
 
 /// A measured training step.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct StepReport {
     /// Name of the device.
     pub device: String,
     /// The device's remark that belongs beside its figures, such as that it is simulated.
@@ -188,7 +188,7 @@ pub struct Report {
     /// The machine's limits that all this is held against, where they are known.
     #[serde(skip)]
     pub limits: Option<Limits>,
-    /// Every step of the plans, in order; see [`Report::spans`].
+    /// Every step of the plans, in order; see [`StepReport::spans`].
     #[serde(skip)]
     pub trace: Vec<Traced>,
 }
@@ -391,7 +391,7 @@ pub fn run(
     settings: &StepSettings,
     device: Arc<dyn Device>,
     machine: Option<&dyn Measure>,
-) -> Result<Report> {
+) -> Result<StepReport> {
     let (name, remark) = (device.name().to_string(), device.remark().map(str::to_string));
     let mut running = Running::new(path, inputs, settings, device)?;
     let (step, gradients, update) = running.time(settings.repetitions)?;
@@ -413,7 +413,7 @@ pub fn run(
     let parts = |name: &dyn Fn(&Traced) -> String| some(&|t| Some(name(t)));
     let fused = |t: &Traced| t.functions.clone().filter(|_| t.op == "fused");
     let session = &running.session;
-    Ok(Report {
+    Ok(StepReport {
         device: name,
         remark,
         precision: running.precision.clone(),
@@ -439,7 +439,7 @@ pub fn run(
     })
 }
 
-impl Report {
+impl StepReport {
     /// The measured steps one after the other, each as long as its median: a typical training step.
     pub fn spans(&self) -> Vec<Span> {
         let mut start = 0.0;

@@ -7,7 +7,7 @@ use crate::bench::Repetitions;
 use crate::bench::embedding_grad::{self, Distribution, Problem};
 use crate::bench::machine::{self, Measured};
 use crate::bench::ops;
-use crate::bench::step::{self, Measure, Part, Report, StepSettings};
+use crate::bench::step::{self, Measure, Part, StepReport, StepSettings};
 use crate::core::DType;
 use crate::core::device::Device;
 use crate::core::ops::index::embedding_grad::Method;
@@ -314,7 +314,7 @@ fn steps(
 }
 
 /// A report as tables.
-fn tables(r: &Report) -> Vec<Table> {
+fn tables(r: &StepReport) -> Vec<Table> {
     let mut facts = Table::new("Training step", &["what", ">found"]);
     let known = |b: Option<usize>| b.map_or("unknown".to_string(), text::bytes);
     facts.row(["device".into(), r.device.clone()]);

@@ -4,7 +4,7 @@ use super::amp::Amp;
 use super::{Memory, Outcome, Printer};
 use crate::core::compile::has_loss;
 use crate::core::device::Device;
-use crate::fit::{self, Asked, Way};
+use crate::fit::{self, FitRequest, Way};
 use crate::inspect::{inspect, tables};
 use crate::machine::Machine;
 use crate::model::{Model, parse_dims};
@@ -126,7 +126,7 @@ fn fits(args: &Args, path: &Path, device: &dyn Device, printer: Printer) -> Resu
     let found = inspect(&model, &bound, device, &settings)?;
     let (bytes, available) =
         (found.memory.total(), args.available.map_or(device.free_memory(), |b| Some(b.0)));
-    let asked = Asked { model: &model, dims: &dims, settings: &settings, target: device.target() };
+    let asked = FitRequest { model: &model, dims: &dims, settings: &settings, target: device.target() };
     let ways = asked.ways(bytes, available);
     let fits = available.is_none_or(|free| bytes <= free);
     printer.line(format!(

@@ -3,7 +3,7 @@
 use super::{Outcome, Printer, Status};
 use crate::core::device::Device;
 use crate::import::Dims;
-use crate::infer::{self, Asked, Raw};
+use crate::infer::{self, InferRequest, Raw};
 use crate::model::{Model, parse_dims};
 use crate::report::scores;
 use crate::runtime::config::{Buckets, DataConfig, InitConfig};
@@ -57,7 +57,7 @@ impl Forward {
     }
 
     /// Choice of the outputs to run.
-    pub fn asked(&self) -> Result<Asked> {
+    pub fn asked(&self) -> Result<InferRequest> {
         let names: BTreeMap<String, String> = self
             .names
             .iter()
@@ -71,7 +71,7 @@ impl Forward {
         let weights = self.weights.clone().map(|w| InitConfig { weights: Some(w), ..InitConfig::default() });
         let (buckets, lengths) = (self.buckets.clone(), self.lengths.clone());
         let data = DataConfig { names, buckets, lengths, ..DataConfig::default() };
-        Ok(Asked { batch: self.batch, data, weights, average: self.ema, ..Asked::default() })
+        Ok(InferRequest { batch: self.batch, data, weights, average: self.ema, ..InferRequest::default() })
     }
 }
 
@@ -109,7 +109,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
     let wanted = scorer.wanted().map(|(input, output)| (input.to_string(), output));
     // The loss, and the output that is measured.
     let chosen = std::iter::once(0).chain(wanted.iter().map(|w| w.1)).collect();
-    let asked = Asked { outputs: Some(chosen), ..args.forward.asked()? };
+    let asked = InferRequest { outputs: Some(chosen), ..args.forward.asked()? };
     let done = infer::run(&model, dims, args.forward.data(), &asked, device, &mut |ran| {
         let loss = ran.outputs[0].tensor().to_f64()[0];
         let truth = wanted.as_ref().and_then(|(input, _)| ran.inputs.get(input.as_str())).map(Raw::tensor);

@@ -5,7 +5,7 @@ use super::op::parse_dtype;
 use super::{Outcome, Printer, Usage};
 use crate::bench::embedding_grad::Distribution;
 use crate::devices;
-use crate::kernels::{Problem, RungTimes, Times, embedding_grad, floor, time};
+use crate::kernels::{KernelProblem, KernelTimes, RungTimes, embedding_grad, floor, time};
 use crate::report::{Table, text};
 use anyhow::{Result, bail, ensure};
 use headwater_ascend::Chip;
@@ -44,7 +44,7 @@ pub fn run(args: &Args, device: &str, printer: Printer) -> Result<Outcome> {
         )));
     };
     let shape = parse_shape(&args.shape).map_err(anyhow::Error::msg)?;
-    let problem = Problem {
+    let problem = KernelProblem {
         name: args.name.clone(),
         shape,
         dtype: parse_dtype(&args.dtype)?,
@@ -72,7 +72,7 @@ fn ladder(
     args: &Args,
     rung: &str,
     chip: &'static Chip,
-    problem: &Problem,
+    problem: &KernelProblem,
     printer: Printer,
 ) -> Result<Outcome> {
     ensure!(
@@ -128,7 +128,7 @@ fn rung_rows(r: &RungTimes) -> Vec<[String; 8]> {
     rows
 }
 
-fn row(t: &Times) -> [String; 7] {
+fn row(t: &KernelTimes) -> [String; 7] {
     let share = |us: f64| 100.0 * us / t.core_time.max(1e-9);
     let busy = t.pipes.iter().filter(|(_, us)| **us > 0.0);
     let busy: Vec<String> =

@@ -5,7 +5,7 @@ use super::{Outcome, Printer, Status};
 use crate::core::device::Device;
 use crate::core::graph::OutputRole;
 use crate::export::Predictions;
-use crate::infer::{self, Asked};
+use crate::infer::{self, InferRequest};
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
     );
     let names = wanted.iter().map(|i| format!("output.{i}")).collect();
     let mut out = Predictions::new(&args.out, args.overwrite, names)?;
-    let asked = Asked { outputs: Some(wanted), whole: true, ..args.forward.asked()? };
+    let asked = InferRequest { outputs: Some(wanted), whole: true, ..args.forward.asked()? };
     let done = infer::run(&model, dims, args.forward.data(), &asked, device, &mut |ran| {
         out.add(ran.samples, &ran.outputs)
     })?;

@@ -242,7 +242,7 @@ fn chosen(
             "amp.toml, where the choice is written, already exists here: name the file with --policy-file";
         bail!(Usage(message.into()));
     }
-    let asked = auto::Asked {
+    let asked = auto::AutoRequest {
         low: config.amp.properties(device.target())?.dtype,
         budget: args.budget,
         batches: args.budget_batches,

@@ -10,7 +10,7 @@ use crate::runtime::trainer::Trainer;
 use std::collections::BTreeMap;
 
 /// The time of all measured steps.
-pub(super) struct Times {
+pub(super) struct StepTimes {
     /// Each with its mean seconds, and how often it ran.
     steps: Vec<(Traced, u64)>,
     /// True if the limits of the machine are known.
@@ -31,9 +31,9 @@ impl Spent {
     }
 }
 
-impl Times {
+impl StepTimes {
     /// Steps of a trainer's programs beside the machine's limits, if these are known.
-    pub(super) fn of(session: &Session, trainer: &Trainer, limits: Option<Limits>) -> Times {
+    pub(super) fn of(session: &Session, trainer: &Trainer, limits: Option<Limits>) -> StepTimes {
         let mut steps = Vec::new();
         for program in trainer.programs() {
             let (plan, runs) = (session.plan(program), session.runs(program));
@@ -41,7 +41,7 @@ impl Times {
                 steps.push((traced(plan, step, seconds / runs.max(1) as f64, limits.as_ref()), runs));
             }
         }
-        Times { steps, limited: limits.is_some() }
+        StepTimes { steps, limited: limits.is_some() }
     }
 
     /// Parts by a name, those that took longest first.

@@ -2,7 +2,7 @@
 
 use super::comparable::differences;
 use super::steps::{Checked, Opened};
-use super::times::{Times, yardstick};
+use super::times::{StepTimes, yardstick};
 use super::{Begin, Found, Job, Watcher};
 use crate::core::device::Device;
 use crate::golden::{Curve, Golden};
@@ -174,7 +174,7 @@ pub(super) fn training(
         Ok(())
     };
     let ran = run(&opened, config, frame, places, watcher, first, |session, trainer| {
-        Times::of(session, trainer, yardstick(&*frame.device))
+        StepTimes::of(session, trainer, yardstick(&*frame.device))
     })?;
     let Ran { summary, note, held, last: times } = ran;
     let Note { history, checkpoint, resumed, .. } = note;
