@@ -89,7 +89,7 @@ impl Function {
 /// Reads a kernel program for a chip.
 ///
 /// # Errors
-/// What the parser says; a program for another generation of chips.
+/// Errors of the parser; a program for another generation of chips.
 fn program(text: &str, soc: &str) -> Result<Program, String> {
     let program = kernel::parse(text).map_err(|e| e.to_string())?;
     match Chip::from_name(soc) {

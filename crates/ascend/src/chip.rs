@@ -124,7 +124,7 @@ impl Arch {
 
     /// Bytes of a core's memory that a kernel may use; 0 where there is none, `u64::MAX` for GM.
     ///
-    /// Of UB, 8 KiB are left to the vendor's library, which keeps intermediate results of `Select` there; of A2's, 256
+    /// 8 KiB of UB are left to the vendor's library, which keeps intermediate results of `Select` there; of A2's, 256
     /// bytes more to the system.
     pub const fn capacity(self, space: Space) -> u64 {
         match (self, space) {

@@ -164,7 +164,7 @@ impl Chosen {
 /// padding.
 ///
 /// # Errors
-/// What the data refuses.
+/// Refusals of the data.
 pub fn batches(
     model: &Model,
     dims: &Dims,

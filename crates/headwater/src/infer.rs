@@ -89,7 +89,7 @@ impl Done {
 /// Runs the samples of a file, in its order, in evaluation mode, and hands each batch to `each`.
 ///
 /// # Errors
-/// What model, weights, data and device refuse, and those of `each`.
+/// Refusals of model, weights, data and device; errors of `each`.
 pub fn run(
     model: &Model,
     dims: Dims,

@@ -51,7 +51,7 @@ impl Model {
     /// Opens an archive with the standard operators.
     ///
     /// # Errors
-    /// What the importer refuses.
+    /// Refusals of the importer.
     pub fn open(path: &Path) -> Result<Model> {
         let program = Program::open(path).with_context(|| format!("cannot import {}", path.display()))?;
         let (path, registry) = (path.to_path_buf(), Registry::standard().clone());
@@ -74,7 +74,7 @@ impl Model {
     /// Binds symbolic sizes.
     ///
     /// # Errors
-    /// What the importer refuses; all unsupported operators at once.
+    /// Refusals of the importer; all unsupported operators at once.
     pub fn bind(&self, dims: &Dims) -> Result<BoundModel> {
         self.bound(dims, self.without_dropout)
     }

@@ -37,7 +37,7 @@ pub fn run(
 /// Runs a prepared trainer with the logs its settings name.
 ///
 /// # Errors
-/// What the trainer, the observers and the disk report.
+/// Errors of the trainer, the observers and the disk.
 pub fn run_logged(
     trainer: &mut Trainer,
     config: &TrainConfig,

@@ -169,7 +169,7 @@ macro_rules! instructions {
             /// The same instruction with other scalars.
             ///
             /// # Errors
-            /// What `f` returns.
+            /// Errors that `f` returns.
             pub fn map<T, E>(&self, f: &mut impl FnMut(&S) -> Result<T, E>) -> Result<Instr<T>, E> {
                 Ok(match self {
                     $(Instr::$name(x) => Instr::$name($name {

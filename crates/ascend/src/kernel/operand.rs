@@ -143,7 +143,7 @@ impl<S> View<S> {
     /// The same with other scalars.
     ///
     /// # Errors
-    /// What `f` returns.
+    /// Errors that `f` returns.
     pub fn map<T, E>(&self, f: &mut impl FnMut(&S) -> Result<T, E>) -> Result<View<T>, E> {
         Ok(View { base: self.base, elem: self.elem, offset: f(&self.offset)? })
     }
@@ -182,7 +182,7 @@ impl<S> Vector<S> {
     /// The same with other scalars.
     ///
     /// # Errors
-    /// What `f` returns.
+    /// Errors that `f` returns.
     pub fn map<T, E>(&self, f: &mut impl FnMut(&S) -> Result<T, E>) -> Result<Vector<T>, E> {
         Ok(Vector { view: self.view.map(f)?, block: self.block, repeat: self.repeat })
     }
@@ -216,7 +216,7 @@ impl<S> Mask<S> {
     /// The same with other scalars.
     ///
     /// # Errors
-    /// What `f` returns.
+    /// Errors that `f` returns.
     pub fn map<T, E>(&self, f: &mut impl FnMut(&S) -> Result<T, E>) -> Result<Mask<T>, E> {
         Ok(match self {
             Mask::First(n) => Mask::First(f(n)?),
@@ -229,7 +229,7 @@ impl<S> Over<S> {
     /// The same with other scalars.
     ///
     /// # Errors
-    /// What `f` returns.
+    /// Errors that `f` returns.
     pub fn map<T, E>(&self, f: &mut impl FnMut(&S) -> Result<T, E>) -> Result<Over<T>, E> {
         Ok(match self {
             Over::Count(n) => Over::Count(f(n)?),

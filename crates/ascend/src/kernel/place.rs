@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 /// Gives every buffer of `program` an address.
 ///
-/// Those with a phase come first, within 512 bytes as wanted: in the first half from the beginning on, in the second from
+/// Buffers with a phase come first, within 512 bytes as wanted: in the first half from the beginning on, in the second from
 /// the end. So operands of one instruction are far apart, in different banks. The others fill the gaps where they fit.
 ///
 /// # Errors

@@ -143,7 +143,7 @@ impl<'a> Core<'a> {
     /// Lets the scalar unit do one instruction; says whether it did.
     ///
     /// # Errors
-    /// What ends the run.
+    /// The finding that ends the run.
     pub fn scalar_step(&mut self, world: &mut World) -> Result<bool, Box<Finding>> {
         if matches!(self.state, State::Ended | State::Meeting) {
             return Ok(false);
@@ -294,7 +294,7 @@ impl<'a> Core<'a> {
     /// Lets a pipe do its next instruction, which is ready.
     ///
     /// # Errors
-    /// What ends the run.
+    /// The finding that ends the run.
     pub fn pipe_step(&mut self, world: &mut World, pipe: Pipe) -> Result<(), Box<Finding>> {
         match self.queues[pipe as usize].pop_front() {
             Some(task) => {

@@ -217,7 +217,7 @@ fn run(
 /// then as the first left it.
 ///
 /// # Errors
-/// What was found; `Order` where two orders leave different bytes, as atomic sums of floats do.
+/// All findings; `Order` where two orders leave different bytes, as atomic sums of floats do.
 pub fn launch_in_orders(one: &Launch, memory: &mut [u8], orders: u64) -> Result<Report, Vec<Finding>> {
     let before = memory.to_vec();
     let report = launch(&Launch { mode: Mode::Checked { seed: 0 }, ..*one }, memory)?;

@@ -216,7 +216,7 @@ impl Entry {
     /// Measures this line in a dtype.
     ///
     /// # Errors
-    /// What the operator or the device refuses.
+    /// Refusals of the operator or the device.
     pub fn measure(
         &self,
         device: &dyn Device,

@@ -302,7 +302,7 @@ impl Running {
     /// Runs steps as often as asked: whole, gradients, update.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn time(&mut self, repetitions: Repetitions) -> Result<(Times, f64, f64)> {
         let (mut gradients, mut update) = (Vec::new(), Vec::new());
         let mut first = repetitions.warm_up;
@@ -324,7 +324,7 @@ impl Running {
     /// is measured again between the steps, and its median replaces theirs: clocks change from minute to minute.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn trace(
         &mut self,
         steps: usize,

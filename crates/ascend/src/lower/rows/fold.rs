@@ -100,7 +100,7 @@ impl VectorUnit {
     }
 
     /// Reduces rows of whole repeats that lie one behind the other: to the results of their blocks, of eight at last to one.
-    /// Where results are no whole repeats, what is left of a sum is a tree over each row; maxima of both halves of a row, which
+    /// A sum whose results are no whole repeats ends as a tree over each row; maxima of both halves of a row, which
     /// may overlap, stand for it.
     fn reduce_blocks(&mut self, op: Reduce, x: Buf, out: Buf) {
         let Some((_, both, blocks)) = parts(op) else { return };

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// `(input [rows, k], weight [groups, k, n], offs [groups])` to `[rows, n]`. Group `g` has the rows from
 /// `offs[g − 1]` (0 for the first) to `offs[g]`; rows after the last group give zeros. Sums in f32 or wider.
-/// Of `_grouped_mm` this is the form with one matrix for each group of rows; it has neither bias nor a dtype of
+/// The form of `_grouped_mm` with one matrix for each group of rows; it has neither bias nor a dtype of
 /// its own. Hugging Face's operator is the same.
 pub static GROUPED_MM: OpDef = OpDef {
     name: "_grouped_mm",

@@ -11,7 +11,7 @@ use crate::tensor::TensorType;
 /// Tensors of one dtype, each in row-major order from its element of `offsets` on, in a span `[elements]` that is zero
 /// between them. Offsets ascend, and no tensor reaches into the next.
 ///
-/// Where the span is a bucket's segment no data move: a plan computes each tensor at its place (`pass::pack`).
+/// No data move where the span is a bucket's segment: a plan computes each tensor at its place (`pass::pack`).
 pub static PACK: OpDef = OpDef {
     name: "pack",
     schemas: &["headwater::pack(Tensor[] tensors, int[] offsets, int elements) -> Tensor"],

@@ -26,7 +26,7 @@ impl Group {
     /// A node alone, if it is a row program.
     ///
     /// # Errors
-    /// What the operator's own program rule refuses.
+    /// Refusals of the operator's own program rule.
     pub(in crate::pass) fn of(graph: &Graph, node: &Node) -> Result<Option<Group>> {
         let Some(program) = program_of(graph, node)? else { return Ok(None) };
         Ok(Some(Group {

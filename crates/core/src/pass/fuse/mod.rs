@@ -2,7 +2,7 @@
 //! then never go to memory.
 //!
 //! A node is absorbed into the first of its users when nothing else needs its results before that user runs.
-//! What else would, and leads nowhere near that user, such as the mean of a loss, waits until the user has
+//! Any other node that would, and leads nowhere near that user, such as the mean of a loss, waits until the user has
 //! run: so the terms of a loss and their gradient, which reads the same numbers, are one program. Results
 //! that others use later are still stored. The rewrite is *exact*: the same bits as unfused, on a device that
 //! computes in the same type (`merge`).
@@ -25,7 +25,7 @@ const WAITING: usize = 8;
 /// inputs and outputs are kept.
 ///
 /// # Errors
-/// What an operator's own program rule refuses.
+/// Refusals of an operator's own program rule.
 pub fn fuse(graph: Graph, target: &Target) -> Result<Graph> {
     let graph = sum_early(widen_late(graph)?, &target.rows)?;
     let held = vec![false; graph.values.len()];

@@ -66,7 +66,7 @@ pub(super) fn widen_late(mut graph: Graph) -> Result<Graph> {
 /// so they fuse, whatever else reads it in between.
 ///
 /// # Errors
-/// What an operator's own program rule refuses.
+/// Refusals of an operator's own program rule.
 pub(super) fn sum_early(mut graph: Graph, limits: &RowProgramLimits) -> Result<Graph> {
     let mut behind: Vec<Vec<Node>> = vec![Vec::new(); graph.nodes.len()];
     let mut moved = vec![false; graph.nodes.len()];
