@@ -405,7 +405,7 @@ mod tests {
             ("seed", "seed", "default: "),
             ("lr", "optimizer.lr", "of adamw "),
             ("weight_decay", "optimizer.weight_decay", "of adamw "),
-            ("save_every", "checkpoint.minutes", "after each "),
+            ("save_every", "checkpoint.minutes", "whenever "),
         ] {
             let value = path.split('.').try_fold(&settings, |at, key| at.get(key)).expect(path);
             let want = value.as_float().or(value.as_integer().map(|i| i as f64)).expect(path);
