@@ -157,7 +157,7 @@ fn page() -> String {
     out.push_str(
         "## `[amp.scaler]`\n\nThe rule by which a loss scale that is `dynamic` or `predictive` changes.\n\n",
     );
-    rows(&mut out, &items("runtime/src/scaler/mod.rs", "Numbers").1, &defaults["amp"]["scaler"], &[]);
+    rows(&mut out, &items("runtime/src/scaler/mod.rs", "ScalerNumbers").1, &defaults["amp"]["scaler"], &[]);
     out.push_str("## `schedule`\n\nThe learning rate after the warm-up: a name, or a table with settings.\n\n    schedule = \"cosine\"\n    schedule = { name = \"step\", every = 1000, gamma = 0.1 }\n\n| name | meaning | settings |\n|---|---|---|\n");
     for shape in items("runtime/src/schedule.rs", "Shape").1 {
         let whole = complete(&shape);
