@@ -1,5 +1,5 @@
 //! Headwater: take a PyTorch model as `torch.export` saves it and train it on another machine, in mixed
-//! precision, with proof that every number is right.
+//! precision, checked number by number against PyTorch.
 //!
 //! This crate is the facade: the library that users link and the command line. It owns what people see
 //! (reports, tables, commands), and what compares runs: the check against PyTorch, the choice of precision by

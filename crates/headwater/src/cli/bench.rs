@@ -29,7 +29,8 @@ use std::time::Duration;
     arg_required_else_help = true,
     after_help = "\
 Times are medians of single runs. Beside each stands its share of the roofline: the time that arithmetic and memory traffic
-would take at the CPU's measured peak, over the time measured. `step` measures other devices too, without that share.
+would take at the CPU's measured peak, over the time measured. On other devices `step` reports times alone;
+`kernel` runs nothing, it predicts.
 
 Examples:
   headwater bench machine

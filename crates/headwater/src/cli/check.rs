@@ -2,6 +2,7 @@
 
 use super::{Outcome, Printer, Status, op::parse_dtype};
 use crate::check::{Compared, check, tables};
+use crate::core::DType;
 use crate::core::device::Device;
 use crate::golden::Golden;
 use crate::model::Model;
@@ -22,7 +23,8 @@ pub struct Args {
     model: PathBuf,
     /// The golden: PyTorch's recorded results.
     golden: PathBuf,
-    /// Precision of weights and computation: f64, f32, bf16 or f16.
+    /// Dtype of weights and activations, without mixed precision: f64, f32, bf16 or f16. f64 always runs on the CPU; the
+    /// others judge --device.
     #[arg(long, default_value = "f64")]
     precision: String,
     /// List every value, not only the worst and those out of bounds.
@@ -40,6 +42,10 @@ pub fn run(args: &Args, device: &dyn Device, printer: Printer) -> Result<Outcome
         foreign.map_or("the comparison cannot run".into(), |f| format!("the comparison cannot run: {f}"))
     })?;
     printer.table(&tables::summary(&report));
+    if precision == DType::F64 && device.name() != "cpu" {
+        let device = device.name();
+        printer.line(format!("f64 was checked on the CPU; --precision f32, bf16 or f16 judges {device}"));
+    }
     let shown = |c: &&Compared| args.all || !c.passed;
     let rows: Vec<&Compared> = report.compared.iter().filter(shown).collect();
     if !rows.is_empty() {

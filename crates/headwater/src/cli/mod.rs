@@ -28,7 +28,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use console::{print, say};
 
-/// Train a PyTorch export on another machine, with proof that every number is right.
+/// Train models exported by PyTorch on another machine, checked number by number against PyTorch.
 #[derive(Parser, Debug)]
 #[command(name = "headwater", version, about, long_about = None, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Cli {
@@ -38,8 +38,8 @@ pub struct Cli {
     #[arg(long, global = true, help_heading = COMMON, display_order = LAST)]
     json: bool,
     /// Device to run on: `cpu`, `ascend:N` (an NPU), `ascend-sim:CHIP` or `reference`. CHIP is a simulated Ascend chip:
-    /// `910b1` to `910b4`, `910_9391` or `310p`; `CHIP,checked` checks every access. `reference` is a slow interpreter
-    /// without f64 and i64; `reference:wide` has both.
+    /// `910b1` to `910b4`, `910_9391` or `310p`; `CHIP,checked` checks every access. `reference` is the reference
+    /// interpreter without f64 and i64 arithmetic, as an NPU; `reference:wide` has both.
     #[arg(
         long, global = true, value_name = "NAME[:QUALIFIER]", default_value = "cpu", help_heading = COMMON,
         display_order = LAST
