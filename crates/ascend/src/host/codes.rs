@@ -88,6 +88,10 @@ pub const KNOWN: &[KnownStatus] = known! {
     107020 RT_TASK_TIMEOUT Timeout "a task timed out" HANG;
     107022 RT_DEVICE_TASK_ABORT DeviceLost "the device's tasks were aborted" RESET;
     107023 RT_STREAM_ABORT DeviceLost "the stream's tasks were aborted" RESET;
+    107027 RT_STREAM_CAPTURED Refused "the stream is being recorded" OURS;
+    107029 RT_STREAM_NOT_CAPTURED Refused "the stream is not being recorded" OURS;
+    107030 RT_CAPTURE_MODE_NOT_SUPPORT Refused "not while a stream is being recorded" OURS;
+    107037 RT_MODEL_RUNNING Refused "the recording is still running" OURS;
     200000 BAD_ALLOC OutOfMemory "memory could not be allocated" MEMORY;
     200001 API_NOT_SUPPORT Refused "this chip or version has no such call" SETUP;
     207000 RT_FEATURE_NOT_SUPPORT Refused "this chip or version has no such feature" SETUP;

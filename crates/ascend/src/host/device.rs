@@ -32,6 +32,8 @@ pub struct Device {
     soc: String,
     arch: Arch,
     first_error: OnceLock<Error>,
+    /// Why launches are not recorded any more.
+    unrecorded: OnceLock<String>,
     logs: Mutex<Vec<Weak<Mutex<Log>>>>,
 }
 
@@ -63,6 +65,7 @@ impl Device {
             soc: String::new(),
             arch: Arch::A2,
             first_error: OnceLock::new(),
+            unrecorded: OnceLock::new(),
             logs: Mutex::default(),
         };
         // SAFETY: writes one handle.
@@ -176,6 +179,26 @@ impl Device {
         Ok(Some(address))
     }
 
+    /// Why launches are given one by one, instead of recorded once and replayed; `None` where they are replayed.
+    pub fn unrecorded(&self) -> Option<String> {
+        let settings = &self.runtime.settings;
+        if !settings.graphs {
+            return Some("HEADWATER_ASCEND_GRAPHS is 0".into());
+        }
+        if settings.blocking {
+            return Some("every launch is waited for (HEADWATER_ASCEND_BLOCKING)".into());
+        }
+        if self.runtime.acl.capture.is_none() {
+            return Some("the runtime has no aclmdlRICaptureBegin; CANN 8.1 or later has".into());
+        }
+        self.unrecorded.get().cloned()
+    }
+
+    /// Notes that recording failed: from now on launches are given one by one.
+    pub fn stop_recording(&self, why: &Error) {
+        self.unrecorded.get_or_init(|| why.to_string());
+    }
+
     /// The first error after which nothing more can be done.
     pub fn first_error(&self) -> Option<&Error> {
         self.first_error.get()
@@ -245,9 +268,11 @@ impl Device {
         for exception in &reports {
             for log in &logs {
                 let log = log.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(site) = log.find(exception.stream, exception.task) {
+                if let Some(mut sites) = log.find(exception.stream, exception.task) {
                     let status = Status::try_from(exception.status).ok().filter(|&s| s != 0);
-                    return (status, vec![site], 0);
+                    let others = sites.len().saturating_sub(SHOWN);
+                    sites.truncate(SHOWN);
+                    return (status, sites, others);
                 }
             }
         }

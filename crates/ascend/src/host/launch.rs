@@ -9,6 +9,7 @@ use super::acl::{LaunchRung, LoadRung};
 use super::codes::Status;
 use super::device::Device;
 use super::error::{Error, Result, Site};
+use super::log::Sites;
 use super::memory::DeviceMemory;
 use super::stream::{Stream, together};
 use std::ffi::{CString, c_void};
@@ -363,6 +364,21 @@ impl Launch {
         Ok(self)
     }
 
+    /// Memory of its arguments, and that of the block where they lie.
+    pub(super) fn memory(&self) -> &[DeviceMemory] {
+        &self.hold.1
+    }
+
+    /// Its own parts, which must live as long as it may be run: the kernel, and the block of arguments.
+    pub(super) fn parts(&self) -> (Kernel, Option<DeviceMemory>) {
+        (self.kernel.clone(), self.block.clone())
+    }
+
+    /// The device of its kernel.
+    pub(super) fn device(&self) -> &Arc<Device> {
+        self.kernel.device()
+    }
+
     /// The place it comes from.
     pub fn site(&self) -> &Arc<Site> {
         &self.site
@@ -384,11 +400,11 @@ impl Stream {
         device.enter()?;
         let (call, status) = self.start(launch)?;
         device.check(call, status)?;
-        self.note(Some(launch.site.clone()), Some(launch.hold.clone()))
+        self.note(Sites::One(launch.site.clone()), Some(launch.hold.clone()))
     }
 
     /// The launching call of the rung, and what it returned.
-    fn start(&self, launch: &Launch) -> Result<(&'static str, Status)> {
+    pub(super) fn start(&self, launch: &Launch) -> Result<(&'static str, Status)> {
         let acl = &self.device().runtime.acl;
         let rung = self.device().runtime.launch_rung();
         let lacks = || Error::symbol(&acl.path, rung.function());

@@ -15,11 +15,32 @@ const MARK_EVERY: u64 = 64;
 /// Memory and events that work holds until it is done.
 pub type Hold = Option<Arc<dyn Any + Send + Sync>>;
 
+/// Launches that a piece of work consists of.
+#[derive(Clone, Debug)]
+pub enum Sites {
+    /// None: a copy, or an event.
+    None,
+    /// A launch.
+    One(Arc<Site>),
+    /// All of a recording, in order.
+    Many(Arc<[Arc<Site>]>),
+}
+
+impl Sites {
+    fn list(&self) -> &[Arc<Site>] {
+        match self {
+            Sites::None => &[],
+            Sites::One(site) => std::slice::from_ref(site),
+            Sites::Many(sites) => sites,
+        }
+    }
+}
+
 /// A piece of work.
 #[derive(Debug)]
 pub struct Entry {
     task: Option<u32>,
-    site: Option<Arc<Site>>,
+    sites: Sites,
     _hold: Hold,
 }
 
@@ -46,8 +67,8 @@ impl Log {
     }
 
     /// Notes work. Gives the count of entries if a mark is due behind them.
-    pub fn push(&mut self, task: Option<u32>, site: Option<Arc<Site>>, hold: Hold) -> Option<u64> {
-        self.entries.push_back(Entry { task, site, _hold: hold });
+    pub fn push(&mut self, task: Option<u32>, sites: Sites, hold: Hold) -> Option<u64> {
+        self.entries.push_back(Entry { task, sites, _hold: hold });
         let count = self.count();
         let last = self.marks.back().map_or(self.settled, |m| m.0);
         (count - last >= MARK_EVERY).then_some(count)
@@ -59,16 +80,16 @@ impl Log {
         self.settle(runtime);
     }
 
-    /// The launch of a task, if it is this stream's.
-    pub fn find(&self, stream: u32, task: u32) -> Option<Arc<Site>> {
+    /// The launch of a task, if it is this stream's; all of a recording whose task it is.
+    pub fn find(&self, stream: u32, task: u32) -> Option<Vec<Arc<Site>>> {
         let mine = self.id == Some(stream);
         let entry = self.entries.iter().find(|e| mine && e.task == Some(task))?;
-        entry.site.clone()
+        Some(entry.sites.list().to_vec()).filter(|sites| !sites.is_empty())
     }
 
     /// Launches that are not known to be done.
     pub fn unfinished(&self) -> Vec<Arc<Site>> {
-        self.entries.iter().filter_map(|e| e.site.clone()).collect()
+        self.entries.iter().flat_map(|e| e.sites.list()).cloned().collect()
     }
 
     /// Forgets what lies before marks that are done. Asks only; waits for nothing.

@@ -6,8 +6,8 @@ use super::codes::{self, Severity};
 use super::device::{Device, MemoryInfo};
 use super::error::{Error, Result};
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// Alignment of device memory in bytes: that of the largest unit which a copy of the cube unit takes. CANN promises 64.
 /// An allocation is followed by bytes that nobody else has, up to the next multiple and as many more.
@@ -19,6 +19,17 @@ const TAIL: usize = 32;
 /// one is under way.
 #[derive(Clone, Debug)]
 pub struct DeviceMemory(Arc<Allocation>);
+
+/// A reference to device memory that does not keep it.
+#[derive(Clone, Debug)]
+pub(super) struct WeakMemory(Weak<Allocation>);
+
+impl WeakMemory {
+    /// The memory, if it was not freed.
+    pub fn upgrade(&self) -> Option<DeviceMemory> {
+        self.0.upgrade().map(DeviceMemory)
+    }
+}
 
 #[derive(Debug)]
 struct Allocation {
@@ -57,6 +68,11 @@ impl DeviceMemory {
         let base = base as usize;
         let address = base.next_multiple_of(ALIGN) as u64;
         Ok(DeviceMemory(Arc::new(Allocation { device: device.clone(), base, address, bytes })))
+    }
+
+    /// A reference that does not keep it.
+    pub(super) fn downgrade(&self) -> WeakMemory {
+        WeakMemory(Arc::downgrade(&self.0))
     }
 
     /// The device it is on.

@@ -18,6 +18,8 @@ use std::time::Duration;
 pub struct RuntimeSettings {
     /// True if every launch is waited for, so that an error names its own kernel.
     pub blocking: bool,
+    /// True if launches that come again are recorded and replayed, where the library can.
+    pub graphs: bool,
     /// The way to launch; the newest that is there if `None`.
     pub rung: Option<LaunchRung>,
     /// The longest that any wait lasts.
@@ -28,13 +30,19 @@ pub struct RuntimeSettings {
 
 impl Default for RuntimeSettings {
     fn default() -> RuntimeSettings {
-        RuntimeSettings { blocking: false, rung: None, limit: Duration::from_secs(600), kernel_limit: None }
+        RuntimeSettings {
+            blocking: false,
+            graphs: true,
+            rung: None,
+            limit: Duration::from_secs(600),
+            kernel_limit: None,
+        }
     }
 }
 
 impl RuntimeSettings {
-    /// The defaults, changed by `HEADWATER_ASCEND_BLOCKING` (`1`), `HEADWATER_ASCEND_LAUNCH` (the name of the
-    /// launching function) and `HEADWATER_ASCEND_TIMEOUT` (seconds).
+    /// The defaults, changed by `HEADWATER_ASCEND_BLOCKING` (`1`), `HEADWATER_ASCEND_GRAPHS` (`0`),
+    /// `HEADWATER_ASCEND_LAUNCH` (the name of the launching function) and `HEADWATER_ASCEND_TIMEOUT` (seconds).
     ///
     /// # Errors
     /// [`Error::Usage`] for a value that makes no sense.
@@ -42,6 +50,7 @@ impl RuntimeSettings {
         let mut settings = RuntimeSettings::default();
         let get = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
         settings.blocking = get("HEADWATER_ASCEND_BLOCKING").is_some_and(|v| v != "0");
+        settings.graphs = get("HEADWATER_ASCEND_GRAPHS").is_none_or(|v| v != "0");
         if let Some(name) = get("HEADWATER_ASCEND_LAUNCH") {
             let rung = LaunchRung::ALL.into_iter().find(|r| r.function() == name);
             settings.rung = Some(rung.ok_or_else(|| {
@@ -74,6 +83,8 @@ pub struct LiveCounts {
     pub events: usize,
     /// Loaded binaries.
     pub binaries: usize,
+    /// Recordings.
+    pub graphs: usize,
     /// Devices that are open.
     pub devices: usize,
     /// Releases that failed: the function and what it returned.
@@ -88,6 +99,7 @@ pub(super) struct Counts {
     pub streams: AtomicUsize,
     pub events: AtomicUsize,
     pub binaries: AtomicUsize,
+    pub graphs: AtomicUsize,
     pub devices: AtomicUsize,
     failed_releases: Mutex<Vec<(&'static str, Status)>>,
 }
@@ -206,6 +218,7 @@ impl Runtime {
             streams: get(&c.streams),
             events: get(&c.events),
             binaries: get(&c.binaries),
+            graphs: get(&c.graphs),
             devices: get(&c.devices),
             failed_releases: c.failed_releases.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }

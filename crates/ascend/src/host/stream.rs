@@ -5,8 +5,8 @@
 use super::acl::types::{self, EventHandle, StreamHandle, memcpy_kind};
 use super::codes;
 use super::device::Device;
-use super::error::{Error, Result, Site};
-use super::log::{Hold, Log, destroy_event, query};
+use super::error::{Error, Result};
+use super::log::{Hold, Log, Sites, destroy_event, query};
 use super::memory::{DeviceMemory, PinnedMemory};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,16 +60,16 @@ impl Stream {
 
     /// Notes work that was just given to the stream by this thread. Marks it now and then; waits for it if launches
     /// block.
-    pub(super) fn note(&self, site: Option<Arc<Site>>, hold: Hold) -> Result<()> {
+    pub(super) fn note(&self, sites: Sites, hold: Hold) -> Result<()> {
         let runtime = self.device.runtime();
         let mut task = None;
-        if let Some(f) = runtime.acl.tasks.filter(|_| site.is_some()) {
+        let launched = !matches!(sites, Sites::None);
+        if let Some(f) = runtime.acl.tasks.filter(|_| launched) {
             let mut number = 0;
             // SAFETY: writes one number.
             task = (unsafe { (f.aclrtGetThreadLastTaskId)(&mut number) } == 0).then_some(number);
         }
-        let launched = site.is_some();
-        let due = self.notes().push(task, site, hold);
+        let due = self.notes().push(task, sites, hold);
         if let Some(count) = due {
             let event = self.record_raw()?;
             self.notes().mark(count, event, runtime);
@@ -120,7 +120,7 @@ impl Stream {
         let status =
             unsafe { (self.device.runtime.acl.base.aclrtStreamWaitEvent)(self.handle, event.0.handle) };
         self.device.check("aclrtStreamWaitEvent", status)?;
-        self.note(None, Some(event.0.clone()))
+        self.note(Sites::None, Some(event.0.clone()))
     }
 
     /// Waits until everything given to the stream is done; at most `limit`, or the settings' limit.
@@ -222,7 +222,7 @@ impl Stream {
     }
 
     fn pending(&self, device_side: &DeviceMemory, host_side: PinnedMemory) -> Result<Pending> {
-        self.note(None, Some(Arc::new((device_side.clone(), host_side.0.clone()))))?;
+        self.note(Sites::None, Some(Arc::new((device_side.clone(), host_side.0.clone()))))?;
         Ok(Pending { event: self.record()?, memory: host_side })
     }
 
@@ -259,7 +259,7 @@ impl Stream {
             )
         };
         self.device.check("aclrtMemcpyAsync", status)?;
-        self.note(None, Some(Arc::new((from.clone(), to.clone()))))
+        self.note(Sites::None, Some(Arc::new((from.clone(), to.clone()))))
     }
 
     /// Sets bytes of device memory, in order with the stream.
@@ -284,7 +284,7 @@ impl Stream {
             )
         };
         self.device.check("aclrtMemsetAsync", status)?;
-        self.note(None, Some(Arc::new(to.clone())))
+        self.note(Sites::None, Some(Arc::new(to.clone())))
     }
 
     pub(super) fn same_device(&self, memory: &DeviceMemory) -> Result<()> {

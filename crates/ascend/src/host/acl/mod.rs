@@ -12,6 +12,8 @@
 //! | [`LaunchRung::DeviceArgs`] | `aclrtLaunchKernel`, arguments in device memory | 8.0 |
 //! | [`LaunchRung::Runtime`] | `rtKernelLaunch` of libruntime | before |
 //!
+//! Beside these, launches are recorded and replayed by `aclmdlRI…` where that is there (8.1; on 310P 9.0).
+//!
 //! This module and its siblings that call through the table hold all `unsafe` of the host side.
 #![allow(unsafe_code)]
 
@@ -109,6 +111,8 @@ pub struct Acl {
     pub device_info: Option<DeviceInfo>,
     /// Synchronisation address by ACL.
     pub sync_address: Option<SyncAddress>,
+    /// Recordings of work.
+    pub capture: Option<Capture>,
     /// Kernels of binaries.
     pub binaries: Option<Binaries>,
     /// Load from memory.
@@ -151,6 +155,7 @@ impl Acl {
             force: Force::find(library).ok(),
             device_info: DeviceInfo::find(library).ok(),
             sync_address: SyncAddress::find(library).ok(),
+            capture: Capture::find(library).ok(),
             binaries: Binaries::find(library).ok(),
             from_data: FromData::find(library).ok(),
             from_file: FromFile::find(library).ok(),

@@ -118,6 +118,14 @@ functions! {
         fn aclrtGetHardwareSyncAddr(address: *mut *mut c_void) -> Status;
     }
 
+    /// Work that is recorded from a stream and run again by one call (8.1 and later on A2 and A3, 9.0 on 310P).
+    Capture {
+        fn aclmdlRICaptureBegin(stream: StreamHandle, mode: u32) -> Status;
+        fn aclmdlRICaptureEnd(stream: StreamHandle, graph: *mut GraphHandle) -> Status;
+        fn aclmdlRIExecuteAsync(graph: GraphHandle, stream: StreamHandle) -> Status;
+        fn aclmdlRIDestroy(graph: GraphHandle) -> Status;
+    }
+
     /// Kernels of a loaded binary.
     Binaries {
         fn aclrtBinaryGetFunction(binary: BinHandle, name: *const c_char, kernel: *mut FuncHandle) -> Status;

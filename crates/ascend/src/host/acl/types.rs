@@ -41,6 +41,8 @@ handles! {
     ParamHandle;
     /// `aclrtcProg`: a compilation.
     ProgHandle;
+    /// `aclmdlRI`: recorded work.
+    GraphHandle;
 }
 
 /// `aclrtMemcpyKind`.
@@ -52,6 +54,9 @@ pub mod memcpy_kind {
     /// Inside of a device.
     pub const DEVICE_TO_DEVICE: u32 = 3;
 }
+
+/// `aclmdlRICaptureMode`: other threads go on as ever while one records; it may not wait or ask itself.
+pub const CAPTURE_THREAD_LOCAL: u32 = 1;
 
 /// `aclrtMemMallocPolicy`: huge pages where they fit, else normal ones.
 pub const MALLOC_HUGE_FIRST: u32 = 0;
