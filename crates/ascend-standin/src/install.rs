@@ -17,7 +17,7 @@ pub enum Cann {
     V70,
     /// `aclrtLaunchKernel`.
     V80,
-    /// Lists of arguments, binaries from files.
+    /// Lists of arguments, binaries from files, recordings.
     V81,
     /// Binaries from memory, aclrtc.
     V83,
@@ -48,6 +48,10 @@ const NEW: &[(Cann, &[&str])] = &[
             "aclrtKernelArgsAppend",
             "aclrtKernelArgsFinalize",
             "aclrtLaunchKernelWithConfig",
+            "aclmdlRICaptureBegin",
+            "aclmdlRICaptureEnd",
+            "aclmdlRIExecuteAsync",
+            "aclmdlRIDestroy",
         ],
     ),
     (Cann::V83, &["aclrtBinaryLoadFromData", "aclrtGetDeviceInfo"]),

@@ -6,6 +6,7 @@ use headwater_ascend::host::codes::{self, Status};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// Work of a stream. Addresses are numbers: memory is checked when the work is given and used when it is done, as on
@@ -16,6 +17,19 @@ pub enum Task {
     Record(Arc<Event>, u64),
     Wait(Arc<Event>, u64),
     Kernel { function: Arc<Function>, blocks: u32, args: Arguments, task: u32 },
+    Replay(Arc<Vec<Task>>),
+}
+
+/// A recording under way.
+#[derive(Default)]
+pub struct Capture {
+    pub tasks: Vec<Task>,
+    /// The mode it was begun with.
+    pub mode: u32,
+    /// The thread that began it.
+    pub thread: Option<ThreadId>,
+    /// Something was called that must not be meanwhile.
+    pub invalid: bool,
 }
 
 /// Place of a kernel's arguments.
@@ -41,6 +55,7 @@ pub struct Stream {
     pub id: i32,
     pub device: i32,
     queue: Mutex<Queue>,
+    capture: Mutex<Option<Capture>>,
     changed: Condvar,
     /// Its work is given up.
     pub abandoned: AtomicBool,
@@ -53,6 +68,7 @@ impl Stream {
             id,
             device,
             queue: Mutex::default(),
+            capture: Mutex::default(),
             changed: Condvar::new(),
             abandoned: AtomicBool::new(false),
         }
@@ -62,7 +78,17 @@ impl Stream {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Its recording, if there is one.
+    pub fn capture(&self) -> MutexGuard<'_, Option<Capture>> {
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes work, to be done or recorded.
     pub fn give(&self, task: Task) {
+        if let Some(capture) = &mut *self.capture() {
+            capture.tasks.push(task);
+            return;
+        }
         let mut queue = self.queue();
         queue.tasks.push_back(task);
         queue.given += 1;

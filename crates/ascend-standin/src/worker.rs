@@ -17,14 +17,19 @@ pub fn start(id: i32, device: i32) -> Arc<Stream> {
     std::thread::spawn(move || {
         while let Some(task) = own.next() {
             let abandoned = own.abandoned.load(Ordering::SeqCst);
-            own.finish(if abandoned { Ok(()) } else { perform(&own, &task) });
+            let outcome = if abandoned { Ok(()) } else { perform(&own, &task, own.id as u32) };
+            drop(task);
+            own.finish(outcome);
         }
     });
     stream
 }
 
-/// Does one piece of work.
-fn perform(stream: &Stream, task: &Task) -> Outcome {
+/// Number of the stream that recorded tasks fail on: one of the runtime's own, which no caller knows.
+const INTERNAL: u32 = 9999;
+
+/// Does one piece of work, which is told as one of the stream `id` if it fails.
+fn perform(stream: &Stream, task: &Task, id: u32) -> Outcome {
     if let Some(status) = WORLD.state().devices[stream.device as usize].lost {
         return fail(status, "the device is lost");
     }
@@ -50,12 +55,16 @@ fn perform(stream: &Stream, task: &Task) -> Outcome {
             }
             Ok(())
         }
+        Task::Replay(tasks) => tasks.iter().try_for_each(|task| {
+            let abandoned = stream.abandoned.load(Ordering::SeqCst);
+            if abandoned { Ok(()) } else { perform(stream, task, INTERNAL) }
+        }),
         Task::Kernel { function, blocks, args, task } => {
             let bytes = match args {
                 Arguments::Bytes(bytes) => bytes.clone(),
                 Arguments::Device(address, bytes) => {
                     if !WORLD.state().is_device(*address, *bytes) {
-                        return exception(stream, *task, 507_015, "the arguments' memory is gone");
+                        return exception(stream, id, *task, 507_015, "the arguments' memory is gone");
                     }
                     // SAFETY: the range lies in an allocation of the stand-in's.
                     unsafe { std::slice::from_raw_parts(*address as *const u8, *bytes) }.to_vec()
@@ -63,22 +72,17 @@ fn perform(stream: &Stream, task: &Task) -> Outcome {
             };
             match run::kernel(function, *blocks, &bytes, stream) {
                 Ok(()) => Ok(()),
-                Err((status, text)) => exception(stream, *task, status, &text),
+                Err((status, text)) => exception(stream, id, *task, status, &text),
             }
         }
     }
 }
 
 /// Tells a failed task, as the runtime does.
-fn exception(stream: &Stream, task: u32, status: Status, text: &str) -> Outcome {
+fn exception(stream: &Stream, id: u32, task: u32, status: Status, text: &str) -> Outcome {
     let callback = WORLD.state().callback;
     if let Some(callback) = callback {
-        let info = ExceptionInfo {
-            device: stream.device as u32,
-            stream: stream.id as u32,
-            task,
-            status: status as u32,
-        };
+        let info = ExceptionInfo { device: stream.device as u32, stream: id, task, status: status as u32 };
         callback((&raw const info).cast::<c_void>());
     }
     fail(status, text)

@@ -4,7 +4,8 @@ use crate::arena::Arena;
 use crate::config::Config;
 use crate::function::Function;
 use crate::outcome::{CONTEXT, HANDLE, Outcome, fail};
-use crate::stream::{Event, Stream};
+use crate::stream::{Event, Stream, Task};
+use headwater_ascend::host::acl::types::CAPTURE_THREAD_LOCAL;
 use headwater_ascend::host::codes::Status;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -68,6 +69,8 @@ pub struct State {
     /// Functions of libruntime by their stub's address.
     pub stubs: HashMap<usize, (usize, Arc<Function>)>,
     pub programs: HashMap<usize, RtcProgram>,
+    /// Recorded work.
+    pub graphs: HashMap<usize, Arc<Vec<Task>>>,
     pub callback: Option<extern "C" fn(*const c_void)>,
     /// Seconds that a kernel may run; 0 is no limit.
     pub kernel_limit: u32,
@@ -134,6 +137,22 @@ impl State {
         self.events.get(&(handle as usize)).cloned().ok_or((HANDLE, "no such event".into()))
     }
 
+    /// Refuses a call that waits or asks while a stream is recorded: on the recording thread, in the global mode on every
+    /// thread, and about a recorded stream in any mode. The recording is then worth nothing.
+    pub fn idle(&self, about: Option<&Stream>) -> Outcome {
+        let own = std::thread::current().id();
+        let mut refused = false;
+        for stream in self.streams.values() {
+            if let Some(capture) = &mut *stream.capture() {
+                let local = capture.mode == CAPTURE_THREAD_LOCAL && capture.thread == Some(own);
+                if about.is_some_and(|s| std::ptr::eq(s, &**stream)) || local || capture.mode == 0 {
+                    (capture.invalid, refused) = (true, true);
+                }
+            }
+        }
+        if refused { fail(107_030, "not while a stream is recorded") } else { Ok(()) }
+    }
+
     /// True if `bytes` bytes from `address` lie in one allocation of device memory.
     pub fn is_device(&self, address: usize, bytes: usize) -> bool {
         let before = self.memory.range(..=address).next_back();
@@ -142,7 +161,7 @@ impl State {
 }
 
 /// Calls that work on a lost device: those that give it up, and those that touch none.
-const ALWAYS: [&str; 8] = [
+const ALWAYS: [&str; 9] = [
     "aclInit",
     "aclFinalize",
     "aclrtGetDeviceCount",
@@ -150,6 +169,7 @@ const ALWAYS: [&str; 8] = [
     "aclrtSetExceptionInfoCallback",
     "aclrtDestroyStreamForce",
     "aclrtFreeHost",
+    "aclmdlRIDestroy",
     "aclrtSetCurrentContext",
 ];
 

@@ -25,6 +25,8 @@ pub struct LiveHandles {
     pub binaries: u64,
     /// Compilations.
     pub programs: u64,
+    /// Recordings.
+    pub graphs: u64,
     /// Devices set and not reset.
     pub devices: u64,
     /// 1 while initialised.
@@ -75,6 +77,7 @@ pub extern "C" fn standin_live(live: *mut LiveHandles) {
             described: count(state.described.len()),
             binaries: count(state.binaries.len()),
             programs: count(state.programs.len()),
+            graphs: count(state.graphs.len()),
             devices: state.devices.iter().map(|d| u64::from(d.set)).sum(),
             initialised: u64::from(state.initialised.min(1)),
         },

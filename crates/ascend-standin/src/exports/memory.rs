@@ -130,7 +130,11 @@ exports! {
 
     /// `aclrtMemcpy`.
     fn aclrtMemcpy(to: *mut c_void, room: usize, from: *const c_void, bytes: usize, kind: u32) {
-        check(&mut WORLD.state(), to as usize, room, from as usize, bytes, kind)?;
+        {
+            let mut state = WORLD.state();
+            state.idle(None)?;
+            check(&mut state, to as usize, room, from as usize, bytes, kind)?;
+        }
         now(to, from, bytes);
         Ok(())
     }
@@ -150,7 +154,11 @@ exports! {
             let host = if kind == HOST_TO_DEVICE { from as usize } else { to as usize };
             let pinned = state.host.range(..=host).next_back();
             let pinned = pinned.is_some_and(|(base, size)| host + bytes <= base + size);
-            (state.stream(stream)?, pinned || kind == DEVICE_TO_DEVICE)
+            let pinned = pinned || kind == DEVICE_TO_DEVICE;
+            if !pinned {
+                state.idle(None)?;
+            }
+            (state.stream(stream)?, pinned)
         };
         give(&stream, Task::Copy { from: from as usize, to: to as usize, bytes })?;
         if pinned { Ok(()) } else { stream.synchronize(None) }

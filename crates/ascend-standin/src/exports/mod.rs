@@ -2,6 +2,7 @@
 
 pub mod base;
 pub mod binary;
+pub mod capture;
 pub mod compile;
 pub mod control;
 pub mod launch;

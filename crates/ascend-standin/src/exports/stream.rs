@@ -24,6 +24,7 @@ exports! {
     /// `aclrtDestroyStream`: waits for the work, as a device would.
     fn aclrtDestroyStream(stream: *mut c_void) {
         let own = WORLD.state().stream(stream)?;
+        own.capture().take();
         let _ = own.synchronize(None);
         own.close(false);
         WORLD.state().streams.remove(&(stream as usize));
@@ -55,7 +56,9 @@ exports! {
         let own = {
             let mut state = WORLD.state();
             state.current()?;
-            state.stream(stream)?
+            let own = state.stream(stream)?;
+            state.idle(Some(&own))?;
+            own
         };
         own.synchronize(u64::try_from(milliseconds).ok().map(Duration::from_millis))
     }
@@ -99,6 +102,7 @@ exports! {
     fn aclrtQueryEventStatus(event: *mut c_void, status: *mut u32) {
         let mut state = WORLD.state();
         state.current()?;
+        state.idle(None)?;
         let event = state.event(event)?;
         put(status, if event.reached(event.last()) { EVENT_COMPLETE } else { 0 })
     }
