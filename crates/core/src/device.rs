@@ -80,6 +80,11 @@ pub trait Device: Send + Sync {
         plan.steps.iter().map(used).collect()
     }
 
+    /// Remarks on plans that were loaded and run, each given once, such as the time that compiling took.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// A remark that belongs beside every figure of this device, such as that it is simulated.
     fn remark(&self) -> Option<&str> {
         None

@@ -11,6 +11,7 @@ use headwater_core::graph::Origin;
 use headwater_core::plan::{Plan, Step};
 use headwater_core::target::Target;
 use headwater_core::{ensure, fail};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,8 +26,18 @@ pub(super) struct Loaded<M: Machine> {
     /// Memory for partial results, which all launches share, and for reports of kernels.
     scratch: Option<M::Memory>,
     faults: Option<M::Memory>,
+    /// Recordings of launches, by the steps that they are of.
+    recordings: HashMap<Range<usize>, Recording<M::Graph>>,
     seconds: Vec<f64>,
     failure: Option<Error>,
+}
+
+/// Launches of steps without one on the host between them: seen with some memory, then recorded, then replayed. So what
+/// runs once is not recorded.
+struct Recording<G> {
+    /// Addresses of the segments.
+    memory: Vec<u64>,
+    graph: Option<G>,
 }
 
 /// A step ready to run.
@@ -89,6 +100,7 @@ impl<M: Machine> Loaded<M> {
             kernels,
             scratch: alloc(scratch)?,
             faults: alloc(faults)?,
+            recordings: HashMap::new(),
             seconds: Vec::new(),
             failure: None,
             machine: machine.clone(),
@@ -108,31 +120,93 @@ impl<M: Machine> Loaded<M> {
             Work::Kernels(bound) => bound,
         };
         for launch in bound {
-            let lacks = || fail!(Device, "kernel `{}` has no memory", launch.site.kernel);
-            let place = |place: &Where| {
-                Ok(match *place {
-                    Where::Segment(id, at) => BoundArgument::Memory(segments[id.0 as usize], at),
-                    Where::Scratch(at) => BoundArgument::Memory(self.scratch.as_ref().ok_or_else(lacks)?, at),
-                    Where::Fault(at) => BoundArgument::Memory(self.faults.as_ref().ok_or_else(lacks)?, at),
-                    Where::Int(x) => BoundArgument::Int(x),
-                    Where::Float(x) => BoundArgument::Float(x),
-                })
-            };
-            self.machine.launch(
-                stream,
-                &BoundLaunch {
-                    kernel: &self.kernels[launch.kernel],
-                    blocks: launch.blocks,
-                    args: launch.args.iter().map(place).collect::<Result<_>>()?,
-                    site: &launch.site,
-                },
-            )?;
-            if let Some((at, fault)) = &launch.fault {
-                let faults = self.faults.as_ref().ok_or_else(lacks)?;
-                self.machine.report(stream, faults, *at, fault.clone())?;
-            }
+            self.machine.launch(stream, &self.launch(launch, segments)?)?;
+            self.report(launch, stream)?;
         }
         Ok(())
+    }
+
+    /// A launch with its arguments at hand.
+    fn launch<'a>(
+        &'a self,
+        launch: &'a PlacedLaunch,
+        segments: &[&'a M::Memory],
+    ) -> Result<BoundLaunch<'a, M>> {
+        let lacks = || fail!(Device, "kernel `{}` has no memory", launch.site.kernel);
+        let place = |place: &Where| {
+            Ok(match *place {
+                Where::Segment(id, at) => BoundArgument::Memory(segments[id.0 as usize], at),
+                Where::Scratch(at) => BoundArgument::Memory(self.scratch.as_ref().ok_or_else(lacks)?, at),
+                Where::Fault(at) => BoundArgument::Memory(self.faults.as_ref().ok_or_else(lacks)?, at),
+                Where::Int(x) => BoundArgument::Int(x),
+                Where::Float(x) => BoundArgument::Float(x),
+            })
+        };
+        Ok(BoundLaunch {
+            kernel: &self.kernels[launch.kernel],
+            blocks: launch.blocks,
+            args: launch.args.iter().map(place).collect::<Result<_>>()?,
+            site: &launch.site,
+        })
+    }
+
+    /// Has the stream report what a launch before found, if it looks for faults.
+    fn report(&self, launch: &PlacedLaunch, stream: &M::Stream) -> Result<()> {
+        let Some((at, fault)) = &launch.fault else { return Ok(()) };
+        let lacks = || fail!(Device, "kernel `{}` has no memory", launch.site.kernel);
+        let faults = self.faults.as_ref().ok_or_else(lacks)?;
+        self.machine.report(stream, faults, *at, fault.clone())
+    }
+
+    /// Steps from `at` on, before `end`, that have no step on the host between them; a step on the host is alone.
+    fn part(&self, at: usize, end: usize) -> Range<usize> {
+        let on_host = |step: &Prepared| matches!(step.work, Work::Host(_));
+        let launched = self.steps[at..end].iter().take_while(|step| !on_host(step)).count();
+        at..at + launched.max(1)
+    }
+
+    /// Launches of steps.
+    fn launches(&self, steps: &Range<usize>) -> impl Iterator<Item = &PlacedLaunch> {
+        self.steps[steps.clone()].iter().flat_map(|step| match &step.work {
+            Work::Kernels(bound) => bound.as_slice(),
+            Work::Host(_) => &[],
+        })
+    }
+
+    /// Replays the launches of steps, if they were given with this memory before; false where they are to be given one by
+    /// one. Inputs and scalars of a step lie in memory, so a replay reads them anew.
+    fn replay(&mut self, steps: &Range<usize>, stream: &M::Stream, segments: &[&M::Memory]) -> Result<bool> {
+        // A recording of one launch saves nothing.
+        if !self.machine.records() {
+            self.recordings.clear();
+            return Ok(false);
+        }
+        if !self.seconds.is_empty() || self.launches(steps).nth(1).is_none() {
+            return Ok(false);
+        }
+        let memory: Vec<u64> = segments.iter().map(|m| self.machine.address(m)).collect();
+        let graph = match self.recordings.remove(steps) {
+            Some(Recording { memory: seen, graph }) if seen == memory => graph,
+            _ => {
+                self.recordings.insert(steps.clone(), Recording { memory, graph: None });
+                return Ok(false);
+            }
+        };
+        let graph = match graph {
+            Some(graph) => Some(graph),
+            None => {
+                let launches = self.launches(steps).map(|launch| self.launch(launch, segments));
+                self.machine.record(&launches.collect::<Result<Vec<_>>>()?)?
+            }
+        };
+        let Some(graph) = graph else { return Ok(false) };
+        if !self.machine.replay(stream, &graph)? {
+            return Ok(false);
+        }
+        // Each launch has bytes of its own for reports, so they are still there.
+        self.launches(steps).try_for_each(|launch| self.report(launch, stream))?;
+        self.recordings.insert(steps.clone(), Recording { memory, graph: Some(graph) });
+        Ok(true)
     }
 }
 
@@ -165,24 +239,40 @@ impl<M: Machine> Executable for Loaded<M> {
             segments.push(own);
         }
         machine.hear(stream)?;
-        for i in steps {
+        let mut next = steps.start;
+        while next < steps.end {
+            let part = self.part(next, steps.end);
+            next = part.end;
             if machine.is_dropping(stream) {
                 return Ok(());
             }
-            let start = Instant::now();
-            let mut result = self.step(&self.steps[i], stream, &segments);
-            if !self.seconds.is_empty() {
-                result = result.and_then(|()| machine.settle(stream));
-                self.seconds[i] += start.elapsed().as_secs_f64();
-            }
-            if let Err(e) = result {
-                let e = named(e, &self.steps[i].site);
-                if e.code == Code::Device {
+            match self.replay(&part, stream, &segments) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(e) => {
                     self.failure = Some(e.clone());
                     return Err(e);
                 }
-                machine.keep(stream, e);
-                return Ok(());
+            }
+            for i in part {
+                if machine.is_dropping(stream) {
+                    return Ok(());
+                }
+                let start = Instant::now();
+                let mut result = self.step(&self.steps[i], stream, &segments);
+                if !self.seconds.is_empty() {
+                    result = result.and_then(|()| machine.settle(stream));
+                    self.seconds[i] += start.elapsed().as_secs_f64();
+                }
+                if let Err(e) = result {
+                    let e = named(e, &self.steps[i].site);
+                    if e.code == Code::Device {
+                        self.failure = Some(e.clone());
+                        return Err(e);
+                    }
+                    machine.keep(stream, e);
+                    return Ok(());
+                }
             }
         }
         Ok(())

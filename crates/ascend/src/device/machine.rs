@@ -17,6 +17,8 @@ pub(super) trait Machine: Send + Sync + 'static {
     type Stream: 'static;
     /// A kernel that is ready to be launched.
     type Kernel: Send;
+    /// Launches that were recorded, to be run again by one call.
+    type Graph: Send;
 
     /// Name of the device.
     fn name(&self) -> &str;
@@ -50,8 +52,25 @@ pub(super) trait Machine: Send + Sync + 'static {
     where
         Self: Sized;
 
-    /// Has a stream report an [`IndexFault`] that the launch before leaves at byte `at`, once that is known: at
-    /// once, or with the next call that waits.
+    /// True where launches that come again are worth recording.
+    fn records(&self) -> bool;
+
+    /// Records launches; `None` where that fails, and the launches are to be given one by one from now on.
+    ///
+    /// # Errors
+    /// A failure after which the device does nothing more.
+    fn record(&self, launches: &[BoundLaunch<Self>]) -> Result<Option<Self::Graph>>
+    where
+        Self: Sized;
+
+    /// Gives recorded launches to a stream; false where that is refused, and nothing of them runs.
+    ///
+    /// # Errors
+    /// As [`Machine::launch`].
+    fn replay(&self, stream: &Self::Stream, graph: &Self::Graph) -> Result<bool>;
+
+    /// Has a stream report an [`IndexFault`] that the launch before leaves at byte `at`, once that is known: at once, or with
+    /// the next call that waits.
     ///
     /// # Errors
     /// The fault; the device's failure.
@@ -80,6 +99,9 @@ pub(super) trait Machine: Send + Sync + 'static {
 
     /// Keeps an error in data until a call that waits.
     fn keep(&self, stream: &Self::Stream, error: Error);
+
+    /// Address of a memory: no other one's while it lives.
+    fn address(&self, memory: &Self::Memory) -> u64;
 
     /// Bytes of a memory.
     fn bytes(&self, memory: &Self::Memory) -> usize;

@@ -9,8 +9,9 @@ use super::survey::survey;
 use super::target;
 use crate::chip::{Arch, Chip};
 use crate::emit::emit;
+use crate::host::graph::REPLAY;
 use crate::host::{
-    self, Compiler, CompilerOptions, CoreKind, DeviceMemory, Installation, Kernel, Module, Runtime,
+    self, Compiled, Compiler, CompilerOptions, CoreKind, DeviceMemory, Installation, Kernel, Module, Runtime,
     RuntimeSettings,
 };
 use crate::kernel::{ParamKind, Program, Unit};
@@ -20,7 +21,8 @@ use headwater_core::diagnostic::{Error, Result};
 use headwater_core::fail;
 use headwater_core::plan::Plan;
 use headwater_core::target::Target;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// An NPU of this machine.
 #[derive(Debug)]
@@ -38,6 +40,29 @@ pub(super) struct Npu {
     name: String,
     /// The chip and a compiler for it, or why there are no kernels.
     kernels: Result<(&'static Chip, Compiler), Refusal>,
+    untold: Mutex<Untold>,
+}
+
+/// Figures and events that [`Device::notes`] tells of.
+#[derive(Debug, Default)]
+struct Untold {
+    /// Kernels that were compiled, and those that an earlier run had compiled.
+    fresh: usize,
+    cached: usize,
+    /// Time that all of it took.
+    time: Duration,
+    /// Recordings that were replayed, and their launches.
+    replays: usize,
+    launches: usize,
+    /// The way of launching that was told last.
+    told: Option<Way>,
+}
+
+/// A way to give a step's launches to a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Replayed,
+    OneByOne,
 }
 
 impl Ascend {
@@ -83,7 +108,7 @@ impl Ascend {
             kernels.as_ref().ok().map(|k| k.0),
             device.memory()?.total as u64,
         );
-        Ok(Ascend { npu: Arc::new(Npu { device, name, kernels }), target, setup })
+        Ok(Ascend { npu: Arc::new(Npu { device, name, kernels, untold: Mutex::default() }), target, setup })
     }
 
     /// Generation of its chip.
@@ -92,11 +117,62 @@ impl Ascend {
     }
 }
 
+impl Npu {
+    /// A launch as the host side has it.
+    fn ready(&self, launch: &BoundLaunch<Self>) -> host::Result<host::Launch> {
+        let (kernel, program) = launch.kernel;
+        let mut args = Vec::new();
+        if program.params.first().is_some_and(|p| p.kind == ParamKind::Sync) {
+            let address = self.device.sync_address()?;
+            let missing = || {
+                let text = format!("{}: the runtime has no address for cores to meet by", launch.site);
+                host::Error::Usage(text)
+            };
+            args.push(host::Argument::Word(address.ok_or_else(missing)?));
+        }
+        args.extend(launch.args.iter().map(|arg| match arg {
+            BoundArgument::Memory(memory, at) => host::Argument::Memory((*memory).clone(), *at),
+            BoundArgument::Int(x) => host::Argument::Word(*x as u64),
+            BoundArgument::Float(x) => host::Argument::Float(*x),
+        }));
+        let mut ready = host::Launch::new(kernel, launch.blocks, &args, launch.site.clone())?;
+        if program.cores_meet() {
+            let cores = self.chip().map_or(1, |chip| match &program.parts[..] {
+                [part] if part.unit == Unit::Vector => chip.vector_cores,
+                _ => chip.cube_cores,
+            });
+            ready = ready.together(cores)?;
+        }
+        Ok(ready)
+    }
+
+    /// Records launches from a stream of their own: one whose recording did not end goes away with it.
+    fn recorded(&self, launches: &[BoundLaunch<Self>]) -> host::Result<host::Graph> {
+        // All is prepared before: nothing may wait while a stream is recorded.
+        let ready: Vec<host::Launch> = launches.iter().map(|l| self.ready(l)).collect::<Result<_, _>>()?;
+        host::Graph::record(&Arc::new(host::Stream::new(&self.device)?), &ready)
+    }
+
+    /// Goes on without recordings after an error, unless the device does not go on at all.
+    fn one_by_one<T>(&self, error: host::Error, without: T) -> Result<T> {
+        if error.is_sticky() {
+            return Err(error.into());
+        }
+        self.device.stop_recording(&error);
+        Ok(without)
+    }
+
+    fn untold(&self) -> MutexGuard<'_, Untold> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Machine for Npu {
     type Memory = DeviceMemory;
     type Stream = AscendStream;
     /// With the parameters' kinds, which say where the synchronisation address goes.
     type Kernel = (Kernel, Arc<Program>);
+    type Graph = host::Graph;
 
     fn name(&self) -> &str {
         &self.name
@@ -132,7 +208,13 @@ impl Machine for Npu {
             },
         };
         let units: Vec<host::CompileUnit> = programs.iter().map(unit).collect();
-        let binaries = compiler.compile(&units)?.binaries;
+        let Compiled { binaries, fresh, cached, time } = compiler.compile(&units)?;
+        {
+            let mut untold = self.untold();
+            untold.fresh += fresh;
+            untold.cached += cached;
+            untold.time += time;
+        }
         let load = |(binary, program): (host::KernelBinary, &Arc<Program>)| {
             Ok((Module::load(&self.device, binary)?.kernel(&program.name)?, program.clone()))
         };
@@ -140,28 +222,32 @@ impl Machine for Npu {
     }
 
     fn launch(&self, stream: &AscendStream, launch: &BoundLaunch<Self>) -> Result<()> {
-        let (kernel, program) = launch.kernel;
-        let mut args = Vec::new();
-        if program.params.first().is_some_and(|p| p.kind == ParamKind::Sync) {
-            let address = self.device.sync_address()?;
-            let missing =
-                || fail!(Device, "{}: the runtime has no address for cores to meet by", launch.site);
-            args.push(host::Argument::Word(address.ok_or_else(missing)?));
+        Ok(stream.stream.launch(&self.ready(launch)?)?)
+    }
+
+    fn records(&self) -> bool {
+        self.device.unrecorded().is_none()
+    }
+
+    fn record(&self, launches: &[BoundLaunch<Self>]) -> Result<Option<host::Graph>> {
+        self.recorded(launches).map(Some).or_else(|error| self.one_by_one(error, None))
+    }
+
+    fn replay(&self, stream: &AscendStream, graph: &host::Graph) -> Result<bool> {
+        if !graph.is_current() {
+            return Ok(false);
         }
-        args.extend(launch.args.iter().map(|arg| match arg {
-            BoundArgument::Memory(memory, at) => host::Argument::Memory((*memory).clone(), *at),
-            BoundArgument::Int(x) => host::Argument::Word(*x as u64),
-            BoundArgument::Float(x) => host::Argument::Float(*x),
-        }));
-        let mut ready = host::Launch::new(kernel, launch.blocks, &args, launch.site.clone())?;
-        if program.cores_meet() {
-            let cores = self.chip().map_or(1, |chip| match &program.parts[..] {
-                [part] if part.unit == Unit::Vector => chip.vector_cores,
-                _ => chip.cube_cores,
-            });
-            ready = ready.together(cores)?;
+        match stream.stream.replay(graph) {
+            Ok(()) => {
+                let mut untold = self.untold();
+                untold.replays += 1;
+                untold.launches += graph.launches();
+                Ok(true)
+            }
+            // Behind this call the launches are under way, and no error may be swallowed.
+            Err(error @ host::Error::Call { call: REPLAY, .. }) => self.one_by_one(error, false),
+            Err(error) => Err(error.into()),
         }
-        Ok(stream.stream.launch(&ready)?)
     }
 
     fn report(
@@ -189,6 +275,10 @@ impl Machine for Npu {
 
     fn keep(&self, stream: &AscendStream, error: Error) {
         stream.keep(error);
+    }
+
+    fn address(&self, memory: &DeviceMemory) -> u64 {
+        memory.address()
     }
 
     fn bytes(&self, memory: &DeviceMemory) -> usize {
@@ -236,5 +326,28 @@ impl Device for Ascend {
 
     fn survey(&self, plan: &Plan) -> Vec<StepUse> {
         survey(self.npu.chip(), plan)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let mut untold = self.npu.untold();
+        let (fresh, cached) = (std::mem::take(&mut untold.fresh), std::mem::take(&mut untold.cached));
+        if fresh + cached > 0 {
+            let seconds = std::mem::take(&mut untold.time).as_secs_f64();
+            notes.push(format!("{fresh} kernels compiled, {cached} taken from the cache, in {seconds:.1} s"));
+        }
+        let (replays, launches) = (untold.replays, untold.launches);
+        let unrecorded = self.npu.device.unrecorded().filter(|_| self.npu.kernels.is_ok());
+        let way = unrecorded.as_ref().map(|_| Way::OneByOne).or((replays > 0).then_some(Way::Replayed));
+        if way.is_some() && way != untold.told {
+            notes.push(match unrecorded {
+                Some(why) => format!("launches are given one by one: {why}"),
+                None => format!(
+                    "launches are recorded and replayed: {launches} of them by {replays} calls so far"
+                ),
+            });
+            untold.told = way;
+        }
+        notes
     }
 }

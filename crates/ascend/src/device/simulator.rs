@@ -18,6 +18,7 @@ use headwater_core::plan::Plan;
 use headwater_core::target::Target;
 use headwater_core::{ensure, fail};
 use std::any::Any;
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -279,6 +280,7 @@ impl Machine for Simulated {
     type Memory = Arc<SimBuffer>;
     type Stream = SimStream;
     type Kernel = Arc<Program>;
+    type Graph = Infallible;
 
     fn name(&self) -> &str {
         &self.name
@@ -369,6 +371,19 @@ impl Machine for Simulated {
         Ok(())
     }
 
+    fn records(&self) -> bool {
+        // Launches have no cost here that a recording would save.
+        false
+    }
+
+    fn record(&self, _: &[BoundLaunch<Self>]) -> Result<Option<Infallible>> {
+        Ok(None)
+    }
+
+    fn replay(&self, _: &SimStream, graph: &Infallible) -> Result<bool> {
+        match *graph {}
+    }
+
     fn report(&self, _: &SimStream, faults: &Arc<SimBuffer>, at: usize, fault: IndexFault) -> Result<()> {
         let range = faults.range(at, fault.bytes)?;
         fault.check(&faults.lock()[range])
@@ -388,6 +403,10 @@ impl Machine for Simulated {
 
     fn keep(&self, stream: &SimStream, error: Error) {
         stream.error().get_or_insert(error);
+    }
+
+    fn address(&self, memory: &Arc<SimBuffer>) -> u64 {
+        memory.start
     }
 
     fn bytes(&self, memory: &Arc<SimBuffer>) -> usize {
