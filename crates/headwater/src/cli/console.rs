@@ -2,6 +2,7 @@
 //! head`), a terminal may close, a log may stand on a full disk. Nothing else in the program writes to the
 //! standard streams.
 
+use crate::core::device::Device;
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write};
 use std::sync::Mutex;
@@ -13,6 +14,11 @@ static LOST: Mutex<Option<String>> = Mutex::new(None);
 pub(crate) fn say(line: impl AsRef<str>) {
     // One call for the line and its end, so that lines of several threads stay whole.
     let _ = std::io::stderr().write_all(format!("{}\n", plain(line.as_ref())).as_bytes());
+}
+
+/// Says a device's remarks on plans that were loaded and run.
+pub(crate) fn notes(device: &dyn Device) {
+    device.notes().iter().for_each(|note| say(format!("{}: {note}", device.name())));
 }
 
 /// A text whose control characters are spelled out, line ends and tabs excepted. Names in a model come from

@@ -101,7 +101,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
     let place = args.dir.as_deref().unwrap_or(Path::new("."));
     let name = crate::migrate::Job::read(place)?.name;
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(name));
-    let mut watcher = StepPrinter { printer, progress: Progress::new(printer.json) };
+    let mut watcher = StepPrinter { printer, progress: Progress::new(printer.json, device.clone()) };
     let adjust = |job: &mut crate::migrate::Job| {
         args.memory.over(&mut job.train);
         args.amp.over(&mut job.amp)

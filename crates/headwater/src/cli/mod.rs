@@ -19,6 +19,7 @@ mod progress;
 mod signals;
 mod train;
 
+use crate::core::device::Device;
 use crate::core::train::BucketSize;
 use crate::devices;
 use crate::report::text;
@@ -27,6 +28,8 @@ use crate::runtime::{Bytes, TrainConfig};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use console::{print, say};
+use std::cell::RefCell;
+use std::sync::Arc;
 
 /// Train models exported by PyTorch on another machine, checked number by number against PyTorch.
 #[derive(Parser, Debug)]
@@ -293,6 +296,7 @@ pub fn run() -> std::process::ExitCode {
 fn execute(cli: &Cli, printer: Printer) -> Result<Outcome> {
     let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = cli.threads.map_or_else(cores, usize::from);
+    let opened: RefCell<Option<Arc<dyn Device>>> = RefCell::default();
     let device = || {
         let device = devices::open(&cli.device, threads).map_err(|e| match e.is::<crate::core::Error>() {
             true => e,
@@ -302,9 +306,10 @@ fn execute(cli: &Cli, printer: Printer) -> Result<Outcome> {
             let name = device.name();
             say(format!("{name}: {remark}; durations of a run are this machine's"));
         }
+        opened.replace(Some(device.clone()));
         anyhow::Ok(device)
     };
-    match &cli.command {
+    let outcome = match &cli.command {
         Command::Doctor(args) => doctor::run(args, &device, printer),
         Command::Inspect(args) => inspect::run(args, &*device()?, printer),
         Command::Compile(args) => compile::run(args, &*device()?, printer),
@@ -318,7 +323,11 @@ fn execute(cli: &Cli, printer: Printer) -> Result<Outcome> {
         Command::Explain(args) => explain::run(args, printer),
         Command::Kernels(args) => kernels::run(args, printer),
         Command::Bench(args) => bench::run(args, device()?, threads, printer),
+    };
+    if let Some(device) = &*opened.borrow() {
+        console::notes(&**device);
     }
+    outcome
 }
 
 #[cfg(test)]

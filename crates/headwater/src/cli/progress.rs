@@ -1,10 +1,12 @@
 //! A training run on the terminal: a bar with loss, rate and time left; evaluations and checkpoints as lines.
 
 use super::console::{plain, say};
+use crate::core::device::Device;
 use crate::report::{scores, text};
 use crate::runtime::score::Metric;
 use crate::runtime::trainer::{Event, Observer};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Draws a run's events on standard error, where it is a terminal; otherwise prints a line now and then.
@@ -17,6 +19,8 @@ pub(crate) struct Progress {
     quiet: bool,
     /// By which evaluations are compared.
     metric: Metric,
+    /// The device, whose notes are lines too.
+    device: Arc<dyn Device>,
 }
 
 /// Weight of a new loss in the mean shown.
@@ -27,9 +31,9 @@ const NOW_AND_THEN: Duration = Duration::from_secs(10);
 
 impl Progress {
     /// Nothing is drawn with `quiet`.
-    pub fn new(quiet: bool) -> Self {
+    pub fn new(quiet: bool, device: Arc<dyn Device>) -> Self {
         let (bar, metric) = (ProgressBar::hidden(), Metric::default());
-        Progress { bar, smooth: None, told: Instant::now(), quiet, metric }
+        Progress { bar, smooth: None, told: Instant::now(), quiet, metric, device }
     }
 
     /// A line that stays: above the bar, or by itself where standard error is no terminal.
@@ -45,6 +49,9 @@ impl Observer for Progress {
     fn event(&mut self, event: &Event) -> crate::runtime::Result<()> {
         if self.quiet {
             return Ok(());
+        }
+        for note in self.device.notes() {
+            self.say(format!("{}: {note}", self.device.name()));
         }
         match event {
             Event::Start(s) => {

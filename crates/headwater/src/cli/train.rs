@@ -164,7 +164,7 @@ pub fn run(args: &Args, device: Arc<dyn Device>, printer: Printer) -> Result<Out
         say("warning: the trained model will not be saved; name a directory with --out");
     }
     let stop = super::signals::stop()?;
-    let mut progress = Progress::new(printer.json);
+    let mut progress = Progress::new(printer.json, device.clone());
     let metric = config.eval.metric;
     let dims = parse_dims(&args.dims)?;
     let machine = facts::machine(&*device, &Machine::detect());
