@@ -38,8 +38,22 @@ fn a_whole_machine_lacks_nothing_that_kernels_need() {
     let devices: Vec<_> = survey.devices.iter().map(|d| (d.name.as_str(), d.chip.as_str())).collect();
     assert_eq!(devices, [("ascend:0", "Ascend910B1"), ("ascend:1", "Ascend910B1")]);
     assert_eq!((survey.devices[0].total, survey.devices[0].cores), (config.memory, Some((48, 24))));
+    // Each device has replayed a recording.
+    assert_eq!((survey.devices[0].unrecorded.as_deref(), machine.calls("aclmdlRIExecuteAsync")), (None, 2));
     // Nothing stays open.
     assert_eq!(machine.live(), LiveHandles::default());
+}
+
+#[test]
+fn it_is_said_why_launches_are_not_replayed() {
+    let machine = Machine::a2(Cann::V91);
+    machine.inject("aclmdlRICaptureEnd", 1, 107_000);
+    let first = survey(&machine.installation).devices.remove(0);
+    assert!(first.unrecorded.unwrap().contains("aclmdlRICaptureEnd"));
+    assert_eq!(machine.live(), LiveHandles::default());
+    let old = Machine::a2(Cann::V80);
+    let old = survey(&old.installation).devices.remove(0);
+    assert!(old.unrecorded.unwrap().contains("CANN 8.1"));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::acl::LaunchRung;
 use super::compile::{Compiler, CompilerOptions};
 use super::device::Device;
+use super::graph::Graph;
 use super::installation::{Installation, operators_of};
 use super::runtime::{Runtime, RuntimeSettings};
 use crate::chip::Arch;
@@ -54,6 +55,8 @@ pub struct Found {
     pub total: usize,
     /// Vector cores and cube (or AI) cores, where the runtime counts them.
     pub cores: Option<(u32, u32)>,
+    /// Why launches that come again are not recorded and replayed, where they are not.
+    pub unrecorded: Option<String>,
 }
 
 /// Something that is missing.
@@ -147,12 +150,18 @@ impl Survey {
     ) -> super::error::Result<()> {
         let device = Device::open(runtime, ordinal)?;
         let memory = device.memory()?;
+        if device.unrecorded().is_none()
+            && let Err(error) = Graph::probe(&device)
+        {
+            device.stop_recording(&error);
+        }
         self.devices.push(Found {
             name: device.name(),
             chip: device.soc().to_string(),
             free: memory.free,
             total: memory.total,
             cores: device.cores(),
+            unrecorded: device.unrecorded(),
         });
         if !archs.contains(&device.arch()) {
             archs.push(device.arch());

@@ -167,6 +167,8 @@ fn show_ascend(survey: &Survey, printer: Printer) {
         let cores = d.cores.map_or(String::new(), |(v, c)| format!(", {c} cube and {v} vector cores"));
         let memory = format!("{} of {} free", text::bytes(d.free), text::bytes(d.total));
         t.row([d.name.clone(), format!("{}, {memory}{cores}", d.chip)]);
+        let replay = d.unrecorded.as_deref().unwrap_or("recorded once, then replayed");
+        t.row([format!("steps on {}", d.name), replay.into()]);
     }
     printer.table(&t);
     if !survey.missing.is_empty() {
