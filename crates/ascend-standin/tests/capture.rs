@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use headwater_ascend::device::{Ascend, AscendSim};
+use headwater_ascend::device::{Ascend, AscendSim, LAUNCH, REPLAY};
 use headwater_ascend::host::{
     Argument, CompilerOptions, Device as Npu, DeviceMemory, Error, Graph as Recorded, Installation as Found,
     LaunchRung, RuntimeSettings, Stream,
@@ -352,6 +352,21 @@ fn the_device_says_what_was_compiled_and_how_launches_are_given() {
     let (loaded, run) = told(RuntimeSettings { graphs: false, ..settings() }, false);
     assert!(loaded.len() == 2 && loaded[1].contains("HEADWATER_ASCEND_GRAPHS"), "{loaded:?}");
     assert_eq!(run, [""; 0]);
+}
+
+#[test]
+fn predictions_count_one_call_for_each_recording() {
+    let device = AscendSim::from_name("910b1", 1).unwrap();
+    let graph = pass::on_host(graph(), device.target()).unwrap();
+    let graph = narrow_integers(graph, device.target()).unwrap();
+    let plan = pass::plan(&graph, &Bindings::simple(&graph), device.target()).unwrap();
+    let used = device.survey(&plan);
+    let launches = used.iter().map(|u| u.launches).sum::<usize>();
+    let seconds: f64 = used.iter().filter_map(|u| u.seconds).sum();
+    let replayed: f64 = used.iter().filter_map(|u| u.replayed).sum();
+    // The running sum on the host divides the plan in two.
+    let saved = launches as f64 * LAUNCH - 2.0 * REPLAY;
+    assert!(launches > 2 && (seconds - replayed - saved).abs() < 1e-12, "{seconds} {replayed} {saved}");
 }
 
 #[test]

@@ -98,8 +98,10 @@ pub struct StepUse {
     pub host: Option<String>,
     /// Kernels that it launches.
     pub launches: usize,
-    /// Seconds of them, launches included, where the device predicts them.
+    /// Seconds of them, launched one by one, where the device predicts them.
     pub seconds: Option<f64>,
+    /// The same where the device replays launches that it recorded.
+    pub replayed: Option<f64>,
 }
 
 /// Memory on a device. Handles are shared: submitted work holds those that it uses.

@@ -48,8 +48,10 @@ pub struct StepsUse {
     pub launches: usize,
     /// Steps that run through the reference on the host, by the reason why.
     pub host: BTreeMap<String, usize>,
-    /// Predicted seconds of its kernels with their launches, where the device predicts them.
+    /// Predicted seconds of its kernels, launched one by one, where the device predicts them.
     pub predicted: Option<f64>,
+    /// The same where recorded launches are replayed.
+    pub replayed: Option<f64>,
 }
 
 /// A value that lies in the arena at its fullest moment.
@@ -256,8 +258,8 @@ fn steps(plan: &Plan, device: &dyn Device) -> Vec<StepsUse> {
         if let Some(why) = used.host {
             *all.host.entry(why).or_default() += 1;
         }
-        if let Some(seconds) = used.seconds {
-            *all.predicted.get_or_insert(0.0) += seconds;
+        for (sum, seconds) in [(&mut all.predicted, used.seconds), (&mut all.replayed, used.replayed)] {
+            *sum = seconds.map(|s| s + sum.unwrap_or(0.0)).or(*sum);
         }
     }
     let mut steps: Vec<StepsUse> = by_name.into_values().collect();

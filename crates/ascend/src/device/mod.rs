@@ -20,4 +20,4 @@ mod target;
 pub use npu::Ascend;
 pub use predict::predict;
 pub use simulator::AscendSim;
-pub use survey::LAUNCH;
+pub use survey::{LAUNCH, REPLAY};

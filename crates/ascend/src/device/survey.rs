@@ -11,22 +11,38 @@ use std::collections::HashMap;
 /// generations report, about 20 µs.
 pub const LAUNCH: f64 = 20e-6;
 
+/// Seconds of the host for a recording of launches that is replayed. An assumption: one launch's, since it is one call, and
+/// the kernels' own times include what the device needs to start them. No measurement is published.
+pub const REPLAY: f64 = LAUNCH;
+
 /// The way each step of a plan would run on a chip. Its kernels' times are predicted by the timing model, as if indices went
-/// through their range in turn, and every other number that decides what runs were 0; each launch costs [`LAUNCH`] beside.
+/// through their range in turn, and every other number that decides what runs were 0. Beside, each launch costs [`LAUNCH`]; or
+/// each part of the plan without a step on the host [`REPLAY`], which counts at its first step.
 pub(super) fn survey(chip: Result<&'static Chip, Refusal>, plan: &Plan) -> Vec<StepUse> {
     let mut known: HashMap<String, Option<f64>> = HashMap::new();
+    let mut begins = true;
     let used = plan.steps.iter().map(|step| {
         let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
         let lowered = chip.clone().and_then(|chip| Ok((chip, lower::step(chip, step, &origin)?)));
         let (chip, lowered) = match lowered {
             Ok(both) => both,
-            Err(Refusal(why)) => return StepUse { host: Some(why), ..StepUse::default() },
+            Err(Refusal(why)) => {
+                begins = true;
+                return StepUse { host: Some(why), ..StepUse::default() };
+            }
         };
         let key =
             lowered.launches.iter().map(|l| format!("{:?} {}\n{}", l.args, l.blocks, l.program.plain()));
         let seconds = known.entry(key.collect()).or_insert_with(|| seconds(chip, &lowered));
         let launches = lowered.launches.len();
-        StepUse { host: None, launches, seconds: seconds.map(|s| s + launches as f64 * LAUNCH) }
+        let replay = if begins && launches > 0 { REPLAY } else { 0.0 };
+        begins &= launches == 0;
+        StepUse {
+            host: None,
+            launches,
+            seconds: seconds.map(|s| s + launches as f64 * LAUNCH),
+            replayed: seconds.map(|s| s + replay),
+        }
     });
     used.collect()
 }

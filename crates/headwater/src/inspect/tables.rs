@@ -121,6 +121,7 @@ fn steps(i: &Inspection, device: &str) -> Option<Table> {
             ">steps",
             ">kernels",
             ">kernels alone, predicted, with 20 µs a launch",
+            ">replayed (assumed: 20 µs a recording)",
             ">on the host",
             "because",
         ],
@@ -130,7 +131,9 @@ fn steps(i: &Inspection, device: &str) -> Option<Table> {
         total.steps += s.steps;
         total.launches += s.launches;
         s.host.values().for_each(|n| *total.host.entry(String::new()).or_default() += n);
-        total.predicted = s.predicted.map(|t| t + total.predicted.unwrap_or(0.0)).or(total.predicted);
+        for (sum, seconds) in [(&mut total.predicted, s.predicted), (&mut total.replayed, s.replayed)] {
+            *sum = seconds.map(|t| t + sum.unwrap_or(0.0)).or(*sum);
+        }
     }
     for s in i.steps.iter().chain([&total]) {
         let reasons: Vec<&str> = s.host.keys().map(String::as_str).collect();
@@ -139,6 +142,7 @@ fn steps(i: &Inspection, device: &str) -> Option<Table> {
             s.steps.to_string(),
             s.launches.to_string(),
             s.predicted.map_or("—".into(), text::seconds),
+            s.replayed.map_or("—".into(), text::seconds),
             s.host.values().sum::<usize>().to_string(),
             reasons.join("; "),
         ]);
