@@ -9,7 +9,7 @@ use headwater_core::plan::{Bindings, Work};
 use headwater_core::{DType, Registry, pass};
 use std::collections::BTreeSet;
 
-const OPERATORS: [&str; 18] = [
+const OPERATORS: [&str; 19] = [
     "check_index",
     "matmul",
     "linear",
@@ -28,6 +28,7 @@ const OPERATORS: [&str; 18] = [
     "adaptive_avg_pool2d",
     "_adaptive_avg_pool2d_backward",
     "philox_uniform",
+    "constant",
 ];
 
 /// Steps of these operators that run on the host, in the plans of all operators' cases: operator, dtype and reason.

@@ -23,8 +23,9 @@ pub(super) struct Loaded<M: Machine> {
     segments: Vec<(String, usize)>,
     steps: Vec<Prepared>,
     kernels: Vec<M::Kernel>,
-    /// Memory for partial results, which all launches share, and for reports of kernels.
+    /// Memory for partial results, which all launches share, for constants of steps, and for reports of kernels.
     scratch: Option<M::Memory>,
+    constants: Option<M::Memory>,
     faults: Option<M::Memory>,
     /// Recordings of launches, by the steps that they are of.
     recordings: HashMap<Range<usize>, Recording<M::Graph>>,
@@ -63,6 +64,7 @@ impl<M: Machine> Loaded<M> {
         ensure!(aligned, Plan, "the plan is aligned to {} bytes, {name} to {wanted}", plan.alignment);
         let chip = machine.chip();
         let (mut distinct, mut scratch, mut faults) = (Distinct::default(), 0, 0);
+        let mut constants: Vec<u8> = Vec::new();
         let mut steps = Vec::with_capacity(plan.steps.len());
         for step in &plan.steps {
             let origin = origin(plan, step);
@@ -73,14 +75,17 @@ impl<M: Machine> Loaded<M> {
             check(plan, step).map_err(named)?;
             let lowered = chip.clone().and_then(|chip| lower::step(chip, step, &origin));
             let work = match lowered {
-                Ok(Lowered { launches, scratch: needs }) => {
+                Ok(Lowered { launches, scratch: needs, constants: own }) => {
                     scratch = needs.max(scratch);
+                    constants.resize(constants.len().next_multiple_of(ALIGN), 0);
+                    let held = constants.len()..constants.len() + own.len();
+                    constants.extend(own);
                     let mut bound = Vec::with_capacity(launches.len());
                     for launch in &launches {
                         let kernel = distinct.number(&launch.program);
                         let place = (kernel, site(&distinct.programs()[kernel].name));
-                        let launch =
-                            PlacedLaunch::new(plan, step, launch, needs, place, faults).map_err(named)?;
+                        let launch = PlacedLaunch::new(plan, step, launch, needs, place, faults, &held)
+                            .map_err(named)?;
                         faults += launch.fault.as_ref().map_or(0, |(_, f)| f.bytes.next_multiple_of(ALIGN));
                         bound.push(launch);
                     }
@@ -92,6 +97,10 @@ impl<M: Machine> Loaded<M> {
         }
         let kernels = machine.load(distinct.programs())?;
         let alloc = |bytes: usize| (bytes > 0).then(|| machine.alloc(bytes)).transpose();
+        let given = alloc(constants.len())?;
+        if let Some(memory) = &given {
+            machine.write(memory, 0, &constants)?;
+        }
         let scratch =
             usize::try_from(scratch).map_err(|_| fail!(Device, "{scratch} bytes of scratch memory"))?;
         Ok(Loaded {
@@ -99,6 +108,7 @@ impl<M: Machine> Loaded<M> {
             steps,
             kernels,
             scratch: alloc(scratch)?,
+            constants: given,
             faults: alloc(faults)?,
             recordings: HashMap::new(),
             seconds: Vec::new(),
@@ -137,6 +147,7 @@ impl<M: Machine> Loaded<M> {
             Ok(match *place {
                 Where::Segment(id, at) => BoundArgument::Memory(segments[id.0 as usize], at),
                 Where::Scratch(at) => BoundArgument::Memory(self.scratch.as_ref().ok_or_else(lacks)?, at),
+                Where::Constant(at) => BoundArgument::Memory(self.constants.as_ref().ok_or_else(lacks)?, at),
                 Where::Fault(at) => BoundArgument::Memory(self.faults.as_ref().ok_or_else(lacks)?, at),
                 Where::Int(x) => BoundArgument::Int(x),
                 Where::Float(x) => BoundArgument::Float(x),

@@ -80,6 +80,8 @@ pub(super) enum Where {
     Segment(SegmentId, usize),
     /// A byte of the executable's scratch memory.
     Scratch(usize),
+    /// A byte of the executable's constants.
+    Constant(usize),
     /// A byte of the executable's memory for reports of kernels.
     Fault(usize),
     /// An integer.
@@ -90,7 +92,7 @@ pub(super) enum Where {
 
 impl PlacedLaunch {
     /// The places of a launch's arguments, in a plan, with `scratch` bytes of scratch memory. Reports of kernels begin
-    /// at byte `faults`.
+    /// at byte `faults`, the step's constants lie at `constants`.
     ///
     /// # Errors
     /// `Plan` where an argument does not fit its parameter: a bug of the lowering, which must not become an access to
@@ -102,6 +104,7 @@ impl PlacedLaunch {
         scratch: u64,
         (kernel, site): (usize, Arc<Site>),
         faults: usize,
+        constants: &Range<usize>,
     ) -> Result<PlacedLaunch> {
         let program = &*launch.program;
         let wrong = |what: &str| fail!(Plan, "kernel `{}`: {what}", program.name);
@@ -141,6 +144,14 @@ impl PlacedLaunch {
                     );
                     Where::Scratch(start)
                 }
+                LoweredArg::Constant { bytes } => {
+                    let start = usize::try_from(bytes).ok().and_then(|b| b.checked_add(constants.start));
+                    let start = start.ok_or_else(|| wrong("its constants are too large"))?;
+                    let held = |ends| !writes && inside(ends, constants.end);
+                    let fits = reaches(param, start).is_some_and(held);
+                    ensure!(fits, Plan, "kernel `{}` leaves its constants", program.name);
+                    Where::Constant(start)
+                }
                 LoweredArg::Fault { limit } => {
                     ensure!(fault.is_none(), Plan, "kernel `{}` has more than one report", program.name);
                     fault = Some((
@@ -156,7 +167,10 @@ impl PlacedLaunch {
                 (&param.kind, place),
                 (ParamKind::Int, Where::Int(_))
                     | (ParamKind::Float, Where::Float(_))
-                    | (ParamKind::Pointer { .. }, Where::Segment(..) | Where::Scratch(_) | Where::Fault(_))
+                    | (
+                        ParamKind::Pointer { .. },
+                        Where::Segment(..) | Where::Scratch(_) | Where::Constant(_) | Where::Fault(_)
+                    )
             );
             ensure!(fits, Plan, "kernel `{}`: no argument for `{}`", program.name, param.name);
             args.push(place);

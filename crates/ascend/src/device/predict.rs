@@ -8,14 +8,15 @@ use crate::sim::{self, Bytes, Mode, Region};
 use crate::timing::{self, Timing, control, predict_loaded};
 use std::collections::BTreeMap;
 
-/// Memory that a parameter of a launch is given: an operand that is read or written, reports, or scratch memory from a
-/// byte on.
+/// Memory that a parameter of a launch is given: an operand that is read or written, reports, constants, or scratch
+/// memory from a byte on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Read(usize),
     Write(usize),
     /// Reports of a launch.
     Fault(usize),
+    Constant,
     Scratch,
 }
 
@@ -25,6 +26,7 @@ fn place(launch: usize, arg: &LoweredArg) -> Option<(Place, u64)> {
         LoweredArg::Read { operand, bytes } => (Place::Read(operand), bytes),
         LoweredArg::Write { operand, bytes } => (Place::Write(operand), bytes),
         LoweredArg::Fault { .. } => (Place::Fault(launch), 0),
+        LoweredArg::Constant { bytes } => (Place::Constant, bytes),
         LoweredArg::Scratch { bytes } => (Place::Scratch, bytes),
         LoweredArg::Int(_) | LoweredArg::Float(_) => return None,
     })
@@ -67,9 +69,12 @@ pub fn predict(
     let Some(first) = lowered.launches.first() else { return Ok(Vec::new()) };
     let mut memory = vec![0; usize::try_from(end).map_err(|_| too_large(&first.program))?];
     for (place, size) in &sizes {
-        if let Place::Read(operand) = place {
-            let start = starts[place] as usize;
-            fill(*operand, types[place], &mut memory[start..start + *size as usize]);
+        let start = starts[place] as usize;
+        let own = &mut memory[start..start + *size as usize];
+        match place {
+            Place::Read(operand) => fill(*operand, types[place], own),
+            Place::Constant => own.iter_mut().zip(&lowered.constants).for_each(|(to, from)| *to = *from),
+            _ => {}
         }
     }
     let mut times = Vec::new();

@@ -6,7 +6,7 @@
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::product::{affine, product};
 use super::source::attributed;
-use super::{attention, convolution, pooling};
+use super::{attention, constant, convolution, pooling};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
@@ -39,20 +39,23 @@ pub fn kernel(
     if takes_strides(op) {
         return composed(chip, op, &cx, &step.reads, &step.writes, source);
     }
-    let lowered = choose(chip, op, &cx, &outs)?;
     if !step.reads.iter().flatten().chain(&step.writes).all(|v| v.layout.is_contiguous()) {
         return Err(Refusal::new("operands that are not contiguous"));
     }
+    if is_sequence(op) {
+        return composed(chip, op, &cx, &step.reads, &step.writes, source);
+    }
+    let lowered = choose(chip, op, &cx, &outs)?;
     let launches = lowered.launches.into_iter().map(|launch| {
         let program = Arc::unwrap_or_clone(launch.program);
         LoweredLaunch { program: Arc::new(attributed(program, source)), ..launch }
     });
-    Ok(Lowered { launches: launches.collect(), scratch: lowered.scratch })
+    Ok(Lowered { launches: launches.collect(), ..lowered })
 }
 
 /// True if an operator has a kernel on a chip, for contiguous operands of these types.
 pub fn has_kernel(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> bool {
-    if !takes_strides(op) {
+    if !takes_strides(op) && !is_sequence(op) {
         return choose(chip, op, cx, outs).is_ok();
     }
     let view = |ty: &TensorType| TensorView {
@@ -86,7 +89,12 @@ pub fn takes_strides(op: &OpDef) -> bool {
     )
 }
 
-/// The launches of an operator that [`takes_strides`].
+/// True if an operator is a sequence of launches over contiguous operands.
+fn is_sequence(op: &OpDef) -> bool {
+    op.name == "constant"
+}
+
+/// The launches of an operator that [`takes_strides`] or [`is_sequence`].
 fn composed(
     chip: &Chip,
     op: &OpDef,
@@ -105,6 +113,7 @@ fn composed(
     }
     let [write] = writes else { return Err(Refusal::new("more than one result")) };
     match op.name {
+        "constant" => constant::constant(chip, cx, write, source),
         "linear" => affine(chip, cx, reads, write, source),
         "matmul" => product(chip, cx, reads, write, source),
         "convolution" => convolution::convolution(chip, cx, reads, write, source),
@@ -147,7 +156,10 @@ fn choose(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Result<Low
         "philox_uniform" => uniform(chip, cx, outs)?,
         name => return Err(Refusal(format!("`{name}` has no kernel yet"))),
     };
-    Ok(Lowered { launches: vec![LoweredLaunch { program: Arc::new(program), args, blocks }], scratch: 0 })
+    Ok(Lowered {
+        launches: vec![LoweredLaunch { program: Arc::new(program), args, blocks }],
+        ..Lowered::default()
+    })
 }
 
 /// Address of a whole operand.
@@ -246,7 +258,7 @@ pub fn embedding_grads(chip: &Chip, shape: &EmbeddingGrad, rung: Rung) -> Result
         program: Arc::new(stage.program),
         blocks: stage.blocks,
     });
-    Ok(Lowered { launches: launches.collect(), scratch: workspace })
+    Ok(Lowered { launches: launches.collect(), scratch: workspace, ..Lowered::default() })
 }
 
 fn maximum_backward(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusal> {

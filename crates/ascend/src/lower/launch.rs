@@ -40,6 +40,11 @@ pub enum LoweredArg {
         /// Bytes from the start of the scratch memory.
         bytes: u64,
     },
+    /// Address in the step's constants ([`Lowered::constants`]).
+    Constant {
+        /// Bytes from the start of the constants.
+        bytes: u64,
+    },
     /// Address of reports of indices out of range, eight i32 each: their number, the position of the first, the low and
     /// the high half of that index, and zeros. The device makes an error in data of the first.
     Fault {
@@ -59,6 +64,8 @@ pub struct Lowered {
     pub launches: Vec<LoweredLaunch>,
     /// Bytes of scratch memory that they need together.
     pub scratch: u64,
+    /// Bytes that the launches only read. Devices write them once, when a plan is loaded.
+    pub constants: Vec<u8>,
 }
 
 /// A step has no kernel: the construct that lacks one, for reports, such as `f64` or `i64 arithmetic`.

@@ -5,6 +5,7 @@
 //! plan; nothing here executes anything.
 
 mod attention;
+mod constant;
 mod convolution;
 mod distinct;
 mod kernel;

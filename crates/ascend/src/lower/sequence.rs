@@ -101,6 +101,7 @@ pub(super) fn behind(arg: LoweredArg, more: u64) -> LoweredArg {
         LoweredArg::Read { operand, bytes } => LoweredArg::Read { operand, bytes: bytes + more },
         LoweredArg::Write { operand, bytes } => LoweredArg::Write { operand, bytes: bytes + more },
         LoweredArg::Scratch { bytes } => LoweredArg::Scratch { bytes: bytes + more },
+        LoweredArg::Constant { bytes } => LoweredArg::Constant { bytes: bytes + more },
         other => other,
     }
 }

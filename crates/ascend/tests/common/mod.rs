@@ -82,6 +82,9 @@ impl Memory {
     ) -> Result<(), String> {
         let scratch = self.bytes.len();
         self.bytes.resize(scratch + lowered.scratch as usize, 0x77);
+        let constants = self.bytes.len();
+        self.bytes.extend(&lowered.constants);
+        self.bytes.resize(self.bytes.len() + 64, 0x77);
         let reads: Vec<&TensorView> = step.reads.iter().flatten().collect();
         for l in &lowered.launches {
             let address = |v: &TensorView, bytes: u64| {
@@ -94,6 +97,7 @@ impl Memory {
                     LoweredArg::Read { operand, bytes } => address(reads[operand], bytes),
                     LoweredArg::Write { operand, bytes } => address(&step.writes[operand], bytes),
                     LoweredArg::Scratch { bytes } => Arg::Pointer(scratch as u64 + bytes),
+                    LoweredArg::Constant { bytes } => Arg::Pointer(constants as u64 + bytes),
                     LoweredArg::Fault { .. } => panic!("row programs check no indices"),
                     LoweredArg::Int(x) => Arg::Int(x),
                     LoweredArg::Float(x) => Arg::Float(x),

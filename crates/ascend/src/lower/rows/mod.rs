@@ -76,7 +76,7 @@ pub fn rows(
     let Some(partial) = first.partial else {
         args.extend((0..writes.len()).map(|operand| LoweredArg::Write { operand, bytes: 0 }));
         let launch = LoweredLaunch { program: Arc::new(first.program), args, blocks: first.blocks };
-        return Ok(Lowered { launches: vec![launch], scratch: 0 });
+        return Ok(Lowered { launches: vec![launch], ..Lowered::default() });
     };
     // Column sums: partial sums of ranges of rows, and a program that adds them.
     let columns: Vec<(usize, usize)> = (program.body.iter())
@@ -93,7 +93,7 @@ pub fn rows(
     let finish = |first: build::Built, second: Program, sum_args: Vec<LoweredArg>, blocks: u32| {
         let first = LoweredLaunch { program: Arc::new(first.program), args, blocks: first.blocks };
         let second = LoweredLaunch { program: Arc::new(second), args: sum_args, blocks };
-        Lowered { launches: vec![first, second], scratch: scratch_bytes }
+        Lowered { launches: vec![first, second], scratch: scratch_bytes, ..Lowered::default() }
     };
     let mut sum_args: Vec<LoweredArg> = (0..columns.len()).map(scratch).collect();
     sum_args.extend(columns.iter().map(|&(operand, _)| LoweredArg::Write { operand, bytes: 0 }));
