@@ -1,8 +1,9 @@
-//! `scatter_sum`, through the text and the simulator on both chips, beside sums in the same order.
+//! `scatter_sum`, through the text and the simulator on both chips, beside sums in the same order. Sums round, so that
+//! another order gives other bits.
 
 use half::{bf16, f16};
 use headwater_ascend::kernel::{Elem, parse, verify};
-use headwater_ascend::kernels::{ScatterSum, scatter_sum};
+use headwater_ascend::kernels::{Scatter, ScatterSum, scatter_sum};
 use headwater_ascend::sim::{Arg, Launch, Mode, launch};
 use headwater_ascend::{Arch, Chip, Rule};
 
@@ -14,11 +15,25 @@ fn bytes(elem: Elem, x: f32) -> Vec<u8> {
     match elem {
         Elem::F16 => f16::from_f32(x).to_le_bytes().to_vec(),
         Elem::BF16 => bf16::from_f32(x).to_le_bytes().to_vec(),
+        Elem::I32 => (x as i32).to_le_bytes().to_vec(),
+        Elem::I64 => (x as i64).to_le_bytes().to_vec(),
+        Elem::U16 => (x as i16).to_le_bytes().to_vec(),
+        Elem::U8 => (x as i8).to_le_bytes().to_vec(),
         _ => x.to_le_bytes().to_vec(),
     }
 }
 
-/// Elements that each type has exactly, and indices of which the last is `wrong` if there is one.
+/// The number that a type has for another.
+fn held(elem: Elem, x: f32) -> f32 {
+    match elem {
+        Elem::F16 => f16::from_f32(x).to_f32(),
+        Elem::BF16 => bf16::from_f32(x).to_f32(),
+        Elem::F32 => x,
+        _ => x.trunc(),
+    }
+}
+
+/// Numbers that each type has, and indices of which the last is `wrong` if there is one.
 fn right(arch: Arch, shape: &ScatterSum, wrong: Option<i64>) {
     let program = scatter_sum(arch, shape).unwrap();
     verify(&program).unwrap();
@@ -31,13 +46,26 @@ fn right(arch: Arch, shape: &ScatterSum, wrong: Option<i64>) {
     };
     let mut indices: Vec<i64> = (0..planes * from).map(|_| next(to) as i64).collect();
     *indices.last_mut().unwrap() = wrong.unwrap_or(0);
-    let x: Vec<f32> = (0..planes * from).map(|_| next(255) as f32 / 16.0 - 8.0).collect();
-    let mut sums = vec![0f32; planes * to];
+    let mut numbers = |count: usize| -> Vec<f32> {
+        (0..count).map(|_| held(shape.elem, next(255) as f32 / 7.0 - 18.0)).collect()
+    };
+    let (x, before) = (numbers(planes * from), numbers(planes * to));
+    let onto = matches!(shape.scatter, Scatter::SumOnto | Scatter::Replace);
+    let mut results = match shape.scatter {
+        Scatter::Sum => vec![0f32; planes * to],
+        Scatter::Position => vec![-1.0; planes * to],
+        Scatter::SumOnto | Scatter::Replace => before.clone(),
+    };
     for (i, (&at, x)) in indices.iter().zip(&x).enumerate().filter(|(_, (at, _))| (0..to as i64).contains(at))
     {
-        sums[i / from * to + at as usize] += x;
+        let result = &mut results[i / from * to + at as usize];
+        match shape.scatter {
+            Scatter::Sum | Scatter::SumOnto => *result += x,
+            Scatter::Replace => *result = *x,
+            Scatter::Position => *result = i as f32,
+        }
     }
-    let want: Vec<u8> = sums.into_iter().flat_map(|x| bytes(shape.elem, x)).collect();
+    let want: Vec<u8> = results.into_iter().flat_map(|x| bytes(shape.elem, x)).collect();
     let report = wrong.map_or((0, -1, 0), |wrong| (1, indices.len() as i32 - 1, wrong));
     for (mode, blocks) in [(Mode::Fast, 48), (Mode::Checked { seed: 0 }, 3), (Mode::Checked { seed: 5 }, 1)] {
         let mut memory: Vec<u8> = match shape.index {
@@ -50,11 +78,17 @@ fn right(arch: Arch, shape: &ScatterSum, wrong: Option<i64>) {
             memory.resize(start + bytes, value);
             start
         };
-        let from = room(&mut memory, 0, 0);
-        memory.extend(x.iter().flat_map(|&x| bytes(shape.elem, x)));
+        let operand = |memory: &mut Vec<u8>, numbers: &[f32]| {
+            let start = room(memory, 0, 0);
+            memory.extend(numbers.iter().flat_map(|&x| bytes(shape.elem, x)));
+            start
+        };
+        let from = (shape.scatter != Scatter::Position).then(|| operand(&mut memory, &x));
+        let before = onto.then(|| operand(&mut memory, &before));
         let out = room(&mut memory, want.len(), 0xa5);
         let fault = room(&mut memory, shape.reports() as usize * 32, 0xa5);
-        let args = [0, from, out, fault].map(|at| Arg::Pointer(at as u64));
+        let places = [Some(0), from, before, Some(out), Some(fault)];
+        let args: Vec<Arg> = places.into_iter().flatten().map(|at| Arg::Pointer(at as u64)).collect();
         launch(&Launch::new(&program, chip(arch), blocks, &args, mode), &mut memory)
             .unwrap_or_else(|f| panic!("{arch} {shape:?} {mode:?}: {}", f[0]));
         assert!(memory[out..out + want.len()] == want, "{arch} {shape:?} {mode:?}");
@@ -85,22 +119,55 @@ fn elements_are_summed_in_their_order() {
                 (2, 300, 20_011),
                 (700, 4, 36),
             ] {
-                let shape = ScatterSum { elem, index: Elem::I64, planes, from, to };
+                let shape = ScatterSum { scatter: Scatter::Sum, elem, index: Elem::I64, planes, from, to };
                 right(arch, &shape, None);
                 right(arch, &ScatterSum { index: Elem::I32, ..shape }, Some(to as i64));
             }
         }
-        let shape = ScatterSum { elem: Elem::F32, index: Elem::I64, planes: 9, from: 30, to: 500 };
+        let shape = ScatterSum {
+            scatter: Scatter::Sum,
+            elem: Elem::F32,
+            index: Elem::I64,
+            planes: 9,
+            from: 30,
+            to: 500,
+        };
         right(arch, &shape, Some(-1));
     }
 }
 
 #[test]
+fn elements_are_added_to_others_and_replace_them() {
+    for arch in Arch::ALL {
+        let float = if arch == Arch::A2 { Elem::BF16 } else { Elem::F16 };
+        for (scatter, elems) in [
+            (Scatter::SumOnto, &[Elem::F32, float, Elem::I32, Elem::I64][..]),
+            (Scatter::Replace, &[Elem::U32, Elem::U16, Elem::U8, Elem::I64]),
+            (Scatter::Position, &[Elem::I32]),
+        ] {
+            for &elem in elems {
+                for (planes, from, to) in
+                    [(1, 1, 1), (1, 5, 12), (3, 49, 11), (1, 3000, 2500), (2, 300, 20_011)]
+                {
+                    let shape = ScatterSum { scatter, elem, index: Elem::I32, planes, from, to };
+                    right(arch, &shape, None);
+                    right(arch, &ScatterSum { index: Elem::I64, ..shape }, Some(-1));
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn sums_that_there_are_not_are_refused() {
-    let good = ScatterSum { elem: Elem::F32, index: Elem::I64, planes: 2, from: 3, to: 4 };
+    let good =
+        ScatterSum { scatter: Scatter::Sum, elem: Elem::F32, index: Elem::I64, planes: 2, from: 3, to: 4 };
     let rule = |arch, shape: ScatterSum| scatter_sum(arch, &shape).map(|_| ()).map_err(|f| f.rule);
     assert_eq!(rule(Arch::A2, good), Ok(()));
-    assert_eq!(rule(Arch::P310, ScatterSum { elem: Elem::BF16, ..good }), Err(Rule::Unsupported));
+    assert_eq!(
+        rule(Arch::P310, ScatterSum { scatter: Scatter::Sum, elem: Elem::BF16, ..good }),
+        Err(Rule::Unsupported)
+    );
     assert_eq!(rule(Arch::A2, ScatterSum { index: Elem::F32, ..good }), Err(Rule::Unsupported));
     assert_eq!(rule(Arch::A2, ScatterSum { from: 0, ..good }), Err(Rule::Range));
     assert_eq!(rule(Arch::A2, ScatterSum { planes: u64::MAX, ..good }), Err(Rule::Range));

@@ -356,7 +356,7 @@ fn launches(chip: &'static Chip, problem: &KernelProblem) -> Result<Vec<Timed>> 
     Ok(match name.as_str() {
         "embedding" => {
             let (rows, dim) = matrix()?;
-            let shape = GatherRows { elem, index: Elem::I32, indices: *indices, rows, dim };
+            let shape = GatherRows { elem, index: Elem::I32, indices: *indices, rows, dim, merged: false };
             vec![zeros(gather_rows(chip.arch, &shape).map_err(found)?)]
         }
         name => operator(chip, name, shape, *dtype)?,

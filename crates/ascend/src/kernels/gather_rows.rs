@@ -4,14 +4,16 @@
 //! no index reaches memory that is not the table's.
 
 use super::copies::{read, write};
+use super::gather_packed::{Operands, packed, packs};
 use super::indices::{Indices, not_inside, read_indices};
 use super::refusal;
 use crate::chip::Arch;
 use crate::kernel::finding::{Result, Rule};
-use crate::kernel::{Builder, Elem, Over, Pipe, Program, Scalar, ScalarType, Unit};
+use crate::kernel::{Buf, Builder, Elem, Gm, Over, Pipe, Program, Scalar, ScalarType, Unit, VarId};
 
-/// Positions of a task: few enough that all cores have some, many enough that their indices are one copy.
-const POSITIONS: u64 = 256;
+/// Positions of a task: few enough that all cores have some, many enough that their indices are one copy. The last task
+/// has what is left beside.
+pub(super) const SHARE: u64 = 256;
 /// Rows in flight.
 const SLOTS: u64 = 4;
 /// Bytes of a slot: a longer row is copied in pieces.
@@ -30,26 +32,93 @@ pub struct GatherRows {
     pub rows: u64,
     /// Elements of a row, d.
     pub dim: u64,
+    /// True if an index outside of the table stands for a row of another, `base`, at the index's own position.
+    pub merged: bool,
 }
 
 impl GatherRows {
     /// Reports that the kernel writes: one for each task.
     pub const fn reports(&self) -> u64 {
-        self.indices.div_ceil(POSITIONS)
+        let whole = self.indices / SHARE;
+        if whole == 0 { 1 } else { whole }
+    }
+
+    /// First position of a task, and how many it has.
+    pub(super) fn task(&self, k: &mut Builder, task: &Scalar) -> (Scalar, Scalar) {
+        let start = k.let_("start", task.clone() * SHARE);
+        let rest = self.indices - (self.reports() - 1) * SHARE;
+        let is_last = task.clone().eq(self.reports() - 1);
+        let len = k.let_("len", is_last * (Scalar::from(rest) - SHARE) + SHARE);
+        (start, len)
+    }
+}
+
+/// The report of a task about wrong indices.
+pub(super) struct Report {
+    wrong: VarId,
+    first: VarId,
+    index: VarId,
+    near: Buf,
+}
+
+impl Report {
+    /// Its variables and buffer, which may be written.
+    pub fn declare(k: &mut Builder) -> Report {
+        let [wrong, first, index] =
+            ["wrong", "first", "first_index"].map(|name| k.var(name, ScalarType::Int));
+        k.set_flag(Pipe::Mte3, Pipe::S, 0);
+        Report { wrong, first, index, near: k.ub("report", Elem::I32, 8) }
+    }
+
+    /// Nothing is wrong so far.
+    pub fn begin(&self, k: &mut Builder) {
+        k.set(self.wrong, 0);
+        k.set(self.first, -1);
+        k.set(self.index, 0);
+    }
+
+    /// One more index is wrong.
+    pub fn add(&self, k: &mut Builder, position: &Scalar, index: &Scalar) {
+        k.if_(Scalar::Var(self.wrong).eq(0), |k| {
+            k.set(self.first, position.clone());
+            k.set(self.index, index.clone());
+        });
+        k.set(self.wrong, self.wrong + 1);
+    }
+
+    /// The task is done.
+    pub fn write(&self, k: &mut Builder, fault: Gm, task: &Scalar) {
+        k.wait_flag(Pipe::Mte3, Pipe::S, 0);
+        k.store(self.near.at(0), self.wrong);
+        k.store(self.near.at(1), self.first);
+        k.store(self.near.cast(Elem::I64).at(1), self.index);
+        for word in 4..8 {
+            k.store(self.near.at(word), 0);
+        }
+        k.flag(Pipe::S, Pipe::Mte3, 3);
+        k.copy(fault.at(task.clone() * 8), self.near.at(0), 8);
+        k.set_flag(Pipe::Mte3, Pipe::S, 0);
+    }
+
+    /// All tasks of the core are done.
+    pub fn end(&self, k: &mut Builder) {
+        k.wait_flag(Pipe::Mte3, Pipe::S, 0);
     }
 }
 
 /// `out[i, :] = table[index[i], :]` for i below n.
 ///
-/// Parameters: `index` \[n\], `table` \[r, d\], `out` \[n, d\], `fault` \[reports, 8\] i32. An index outside 0 to r - 1
-/// gives a row of zeros. Each report has the number of such indices among a task's positions, the position of the first
-/// or -1, and that index as i64, then zeros. The host has to look at them.
+/// Parameters: `index` \[n\], `table` \[r, d\], `base` \[n, d\] where it is [merged](GatherRows::merged), `out` \[n, d\],
+/// `fault` \[reports, 8\] i32. Without `base`, an index outside 0 to r - 1 gives any row. Each report has the number of
+/// such indices among a task's positions, the position of the first or -1, and that index as i64, then zeros. The host has
+/// to look at them.
 ///
 /// # Errors
 /// `Unsupported` for other types of indices. `Range` for an empty shape, or one whose rows or positions are no i32.
-/// `Alignment` on 310P, which has no copy of part of 32 bytes, where a row is no multiple of them.
+/// `Alignment` on 310P, which copies whole blocks of 32 bytes, where a row is none and is longer than 1 KB or of single
+/// bytes.
 pub fn gather_rows(arch: Arch, shape: &GatherRows) -> Result<Program> {
-    let GatherRows { elem, index, indices, rows, dim } = *shape;
+    let GatherRows { elem, index, indices, rows, dim, merged } = *shape;
     let name = format!("gather_rows_{elem}");
     check(arch, shape, &name)?;
     let unit = if arch.split() { Unit::Vector } else { Unit::Whole };
@@ -57,47 +126,45 @@ pub fn gather_rows(arch: Arch, shape: &GatherRows) -> Result<Program> {
     k.doc(format!("out[i] = table[index[i]]: {indices} indices, table {rows} x {dim}, {elem}"));
     let from = Indices::input(&mut k, index, indices);
     let table = k.input("table", elem, rows * dim);
+    let base = merged.then(|| k.input("base", elem, indices * dim));
     let out = k.output("out", elem, indices * dim);
     let fault = k.output("fault", Elem::I32, shape.reports() * 8);
+    if packs(arch, shape) {
+        if arch == Arch::P310 {
+            // Rows begin and end within a block.
+            for gm in [Some(table), base].into_iter().flatten() {
+                k.slack(gm, elem.per_block());
+            }
+        }
+        packed(&mut k, shape, &Operands { from, table, base, out, fault });
+        return k.finish();
+    }
 
     let width = dim.min(SLOT / elem.size());
     let pitch = width.next_multiple_of(elem.per_block());
     let pieces = dim.div_ceil(width);
-    let near = from.buffer(&mut k, POSITIONS);
+    let near = from.buffer(&mut k, 2 * SHARE);
     let row = k.ub("row", elem, SLOTS * pitch);
-    let report = k.ub("report", Elem::I32, 8);
     let round = k.var("round", ScalarType::Int);
-    let (wrong, first, index_of_first) = (
-        k.var("wrong", ScalarType::Int),
-        k.var("first", ScalarType::Int),
-        k.var("first_index", ScalarType::Int),
-    );
     k.set(round, 0);
 
     // Flags: a slot may be filled again; the report may be written again.
     for slot in 0..SLOTS {
         k.set_flag(Pipe::Mte3, Pipe::Mte2, slot);
     }
-    k.set_flag(Pipe::Mte3, Pipe::S, 0);
+    let report = Report::declare(&mut k);
     k.for_each("task", Scalar::BLOCK, shape.reports(), Scalar::BLOCKS, |k, task| {
-        let start = k.let_("start", task.clone() * POSITIONS);
-        let len = k.let_("len", Scalar::from(POSITIONS).min(Scalar::from(indices) - start.clone()));
-        k.set(wrong, 0);
-        k.set(first, -1);
-        k.set(index_of_first, 0);
+        let (start, len) = shape.task(k, &task);
+        report.begin(k);
         k.flag(Pipe::S, Pipe::Mte2, 0);
         read_indices(k, near, from.gm, &start, &len);
         k.for_each("i", 0, len, 1, |k, i| {
             let target = k.load("target", near.at(&i));
             let position = k.let_("position", start.clone() + i);
             let outside = k.let_("outside", not_inside(&target, rows));
-            k.if_(outside.clone(), |k| {
-                k.if_(Scalar::Var(wrong).eq(0), |k| {
-                    k.set(first, position.clone());
-                    k.set(index_of_first, target.clone());
-                });
-                k.set(wrong, wrong + 1);
-            });
+            if base.is_none() {
+                k.if_(outside.clone(), |k| report.add(k, &position, &target));
+            }
             k.for_each("piece", 0, pieces, 1, |k, piece| {
                 let column = k.let_("column", piece * width);
                 let columns = k.let_("columns", Scalar::from(width).min(Scalar::from(dim) - column.clone()));
@@ -106,12 +173,19 @@ pub fn gather_rows(arch: Arch, shape: &GatherRows) -> Result<Program> {
                 k.wait_flag(Pipe::Mte3, Pipe::Mte2, slot.clone());
                 k.if_else(
                     outside.clone(),
-                    |k| {
+                    |k| match base {
+                        Some(base) => {
+                            let own = base.at(position.clone() * dim + column.clone());
+                            read(k, near.clone(), own, &columns);
+                            k.flag(Pipe::Mte2, Pipe::Mte3, slot.clone());
+                        }
                         // A row of zeros by the vector unit, behind what the slot was copied to before.
-                        k.flag(Pipe::Mte2, Pipe::V, slot.clone());
-                        let words = row.cast(Elem::I16).at(slot.clone() * (pitch * elem.size() / 2));
-                        k.duplicate(words, 0, Over::count(pitch * elem.size() / 2));
-                        k.flag(Pipe::V, Pipe::Mte3, slot.clone());
+                        None => {
+                            k.flag(Pipe::Mte2, Pipe::V, slot.clone());
+                            let words = row.cast(Elem::I16).at(slot.clone() * (pitch * elem.size() / 2));
+                            k.duplicate(words, 0, Over::count(pitch * elem.size() / 2));
+                            k.flag(Pipe::V, Pipe::Mte3, slot.clone());
+                        }
                     },
                     |k| {
                         read(k, near.clone(), table.at(target.clone() * dim + column.clone()), &columns);
@@ -123,26 +197,17 @@ pub fn gather_rows(arch: Arch, shape: &GatherRows) -> Result<Program> {
                 k.set(round, round + 1);
             });
         });
-        k.wait_flag(Pipe::Mte3, Pipe::S, 0);
-        k.store(report.at(0), wrong);
-        k.store(report.at(1), first);
-        k.store(report.cast(Elem::I64).at(1), index_of_first);
-        for word in 4..8 {
-            k.store(report.at(word), 0);
-        }
-        k.flag(Pipe::S, Pipe::Mte3, 0);
-        k.copy(fault.at(task * 8), report.at(0), 8);
-        k.set_flag(Pipe::Mte3, Pipe::S, 0);
+        report.write(k, fault, &task);
     });
     for slot in 0..SLOTS {
         k.wait_flag(Pipe::Mte3, Pipe::Mte2, slot);
     }
-    k.wait_flag(Pipe::Mte3, Pipe::S, 0);
+    report.end(&mut k);
     k.finish()
 }
 
 fn check(arch: Arch, shape: &GatherRows, name: &str) -> Result<()> {
-    let GatherRows { elem, index, indices, rows, dim } = *shape;
+    let GatherRows { elem, index, indices, rows, dim, .. } = *shape;
     let fail = |rule, message| Err(refusal(name, "embedding", rule, message));
     if !matches!(index, Elem::I32 | Elem::I64) {
         return fail(Rule::Unsupported, format!("indices are {index}; i32 and i64 are supported"));
@@ -154,11 +219,11 @@ fn check(arch: Arch, shape: &GatherRows, name: &str) -> Result<()> {
         }
     }
     let block = elem.per_block();
-    if arch == Arch::P310 && dim % block != 0 {
+    if arch == Arch::P310 && dim % block != 0 && !packs(arch, shape) {
         return fail(
             Rule::Alignment,
             format!(
-                "a row has {dim} elements, no multiple of {block} (32 bytes), the least that the chip copies"
+                "a row has {dim} {elem}, no multiple of {block} (32 bytes), and is too long to be moved together"
             ),
         );
     }

@@ -1,9 +1,9 @@
-//! Sums of elements at given indices of planes: the gradient of max pooling, ATen's
-//! `max_pool2d_with_indices_backward`.
+//! Elements summed at given indices of planes, or written there: the gradient of max pooling, ATen's
+//! `max_pool2d_with_indices_backward`, and scatters along a last dimension.
 //!
-//! A task is a range of results, whose sums lie in UB as f32. The core of a task adds the elements of its planes in their
-//! order, one by one in the scalar unit. No result is summed by two cores, so the bits are the same for any number of
-//! blocks.
+//! A task is a range of results, which lie in UB; sums of floats as f32. The core of a task adds the elements of its planes
+//! in their order, one by one in the scalar unit. No result is summed by two cores, so the bits are the same for any
+//! number of blocks.
 
 use super::copies::{read, write};
 use super::indices::{Indices, below, not_below, not_inside};
@@ -22,10 +22,26 @@ const TASKS: u64 = 64;
 /// Elements that lie in UB at a time.
 const ELEMENTS: u64 = 2048;
 
+/// What an element does to the result at its index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scatter {
+    /// It is added to zeros.
+    Sum,
+    /// It is added to what is there.
+    SumOnto,
+    /// It replaces what is there.
+    Replace,
+    /// Its position replaces what is there, -1 before.
+    Position,
+}
+
 /// Shapes of [`scatter_sum`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScatterSum {
-    /// Type of elements, f32, f16 or, on A2, bf16. Sums are f32, rounded once at the end.
+    /// What is done.
+    pub scatter: Scatter,
+    /// Type of elements. Sums are of f32, f16, i32, i64 and, on A2, bf16; those of floats are f32, rounded once at the end.
+    /// Positions are i32.
     pub elem: Elem,
     /// Type of indices, i32 or i64.
     pub index: Elem,
@@ -40,9 +56,15 @@ pub struct ScatterSum {
 impl ScatterSum {
     /// Results of a task: whole planes where they are small.
     fn share(&self) -> u64 {
-        let wanted = (self.planes * self.to / TASKS).clamp(LEAST, SUMS).next_multiple_of(16);
-        let planes = self.to.checked_mul(16).filter(|&p| p <= SUMS);
-        planes.map_or(wanted, |p| wanted / p * p).max(planes.unwrap_or(16))
+        let blocks = self.elem.per_block().max(16);
+        let wanted = (self.planes * self.to / TASKS).clamp(LEAST, SUMS).next_multiple_of(blocks);
+        let planes = self.to.checked_mul(blocks).filter(|&p| p <= SUMS);
+        planes.map_or(wanted, |p| wanted / p * p).max(planes.unwrap_or(blocks))
+    }
+
+    /// True if sums are taken in f32.
+    const fn in_f32(&self) -> bool {
+        matches!(self.scatter, Scatter::Sum | Scatter::SumOnto) && self.elem.is_float()
     }
 
     /// Reports that the kernel writes: one for each task.
@@ -51,42 +73,51 @@ impl ScatterSum {
     }
 }
 
-/// `out[p, index[p, i]] += x[p, i]` for i = 0, 1, … below n, onto zeros.
+/// `out[p, index[p, i]] += x[p, i]`, `= x[p, i]` or `= p n + i` for i = 0, 1, … below n.
 ///
-/// Parameters: `index` \[p, n\], `x` \[p, n\], `out` \[p, m\], `fault` \[reports, 8\] i32. An index outside 0 to m - 1 adds
-/// nothing. Each report has the number of such indices in the planes that begin in a task, the position of the first or
-/// -1, and that index as i64, then zeros. The host has to look at them. On 310P both
-/// operands have a slack of 32 bytes.
+/// Parameters: `index` \[p, n\], `x` \[p, n\] but for positions, `before` \[p, m\] for [`Scatter::SumOnto`] and
+/// [`Scatter::Replace`], `out` \[p, m\], `fault` \[reports, 8\] i32. An index outside 0 to m - 1 does nothing. Each report
+/// has the number of such indices in the planes that begin in a task, the position of the first or -1, and that index as
+/// i64, then zeros. The host has to look at them. On 310P inputs have a slack of 32 bytes.
 ///
 /// # Errors
 /// `Unsupported` for other types. `Range` for an empty shape, or one of more elements than i32 counts.
 pub fn scatter_sum(arch: Arch, shape: &ScatterSum) -> Result<Program> {
-    let ScatterSum { elem, index, planes, from, to } = *shape;
-    let name = format!("scatter_sum_{elem}");
+    let ScatterSum { scatter, elem, index, planes, from, to } = *shape;
+    let (name, sign) = match scatter {
+        Scatter::Sum | Scatter::SumOnto => ("sum", "+="),
+        Scatter::Replace => ("replace", "="),
+        Scatter::Position => ("position", "= position of"),
+    };
+    let name = format!("scatter_{name}_{elem}");
     check(arch, shape, &name)?;
     let unit = if arch.split() { Unit::Vector } else { Unit::Whole };
     let mut k = Builder::new(&name, arch, unit);
     k.doc(format!(
-        "out[p, index[p, i]] += x[p, i]: {planes} planes of {from} elements and {to} results, {elem}"
+        "out[p, index[p, i]] {sign} x[p, i]: {planes} planes of {from} elements and {to} results, {elem}"
     ));
-    k.doc("each result is summed by one core, in f32, in the order of the elements");
+    k.doc("each result is computed by one core, sums of floats in f32, in the order of the elements");
     let results = planes * to;
     let indices = Indices::input(&mut k, index, planes * from);
-    let x = k.input("x", elem, planes * from);
+    let x = (scatter != Scatter::Position).then(|| k.input("x", elem, planes * from));
+    let onto = matches!(scatter, Scatter::SumOnto | Scatter::Replace);
+    let before = onto.then(|| k.input("before", elem, results));
     if arch == Arch::P310 {
         // Planes begin anywhere within a block.
         k.slack(indices.gm, index.per_block());
-        k.slack(x, elem.per_block());
+        for gm in [x, before].into_iter().flatten() {
+            k.slack(gm, elem.per_block());
+        }
     }
     let out = k.output("out", elem, results);
     let fault = k.output("fault", Elem::I32, shape.reports() * 8);
     let (tasks, share) = (shape.reports(), shape.share());
     let rest = results - (tasks - 1) * share;
     let room = rest.max(share.min(results)).next_multiple_of(64);
-    let sums = k.ub("sums", Elem::F32, room);
-    let narrow = (elem != Elem::F32).then(|| k.ub("narrow", elem, room));
+    let sums = k.ub("sums", if shape.in_f32() { Elem::F32 } else { elem }, room);
+    let narrow = (sums.elem != elem).then(|| k.ub("narrow", elem, room));
     let near = indices.buffer(&mut k, ELEMENTS);
-    let near_x = k.ub("near_x", elem, ELEMENTS);
+    let near_x = x.map(|x| (x, k.ub("near_x", elem, ELEMENTS)));
     let report = k.ub("report", Elem::I32, 8);
     // 310P copies whole blocks: the last results again, as a block of their own; fewer than a block one by one.
     let block = elem.per_block();
@@ -107,7 +138,20 @@ pub fn scatter_sum(arch: Arch, shape: &ScatterSum) -> Result<Program> {
             k.set(var, value);
         }
         k.wait_flag(Pipe::Mte3, Pipe::V, 0);
-        k.duplicate(sums.at(0), 0.0, all());
+        match scatter {
+            Scatter::Position => k.duplicate(sums.at(0), -1, all()),
+            _ if shape.in_f32() => k.duplicate(sums.at(0), 0.0, all()),
+            _ => {}
+        }
+        if let Some(before) = before {
+            let into = narrow.unwrap_or(sums);
+            k.flag(Pipe::V, Pipe::Mte2, 1);
+            read(k, into.at(0), before.at(&first), &len);
+            k.flag(Pipe::Mte2, Pipe::V, 1);
+            if let Some(narrow) = narrow {
+                k.cast(sums.at(0), narrow.at(0).strided(1, 4), Round::None, Over::Count(len.clone()));
+            }
+        }
         k.flag(Pipe::V, Pipe::S, 0);
         let plane = k.let_("plane", first.clone() / to);
         let begin = k.let_("begin", plane.clone() * from);
@@ -118,7 +162,9 @@ pub fn scatter_sum(arch: Arch, shape: &ScatterSum) -> Result<Program> {
             let count = k.let_("count", Scalar::from(ELEMENTS).min(end - piece.clone()));
             k.flag(Pipe::S, Pipe::Mte2, 0);
             read(k, near.at(0), indices.gm.at(&piece), &count);
-            read(k, near_x.at(0), x.at(&piece), &count);
+            if let Some((x, near_x)) = near_x {
+                read(k, near_x.at(0), x.at(&piece), &count);
+            }
             k.flag(Pipe::Mte2, Pipe::S, 0);
             k.for_each("i", 0, count, 1, |k, i| {
                 let position = k.let_("position", piece.clone() + i.clone());
@@ -132,7 +178,7 @@ pub fn scatter_sum(arch: Arch, shape: &ScatterSum) -> Result<Program> {
                 let own = not_below(&base.into(), first.clone());
                 k.if_(outside.clone().binary(ScalarBinary::And, own), |k| {
                     k.if_(Scalar::Var(wrong).eq(0), |k| {
-                        k.set(first_wrong, position);
+                        k.set(first_wrong, position.clone());
                         k.set(first_index, at.clone());
                     });
                     k.set(wrong, wrong + 1);
@@ -141,9 +187,15 @@ pub fn scatter_sum(arch: Arch, shape: &ScatterSum) -> Result<Program> {
                     let target = k.let_("target", at + base - first.clone());
                     let mine = not_below(&target, 0).binary(ScalarBinary::And, below(&target, len.clone()));
                     k.if_(mine, |k| {
-                        let sum = k.load("sum", sums.at(&target));
-                        let term = k.load("term", near_x.at(i));
-                        k.store(sums.at(target), sum + term);
+                        let term = match near_x {
+                            Some((_, near_x)) => k.load("term", near_x.at(i)),
+                            None => position,
+                        };
+                        let value = match scatter {
+                            Scatter::Sum | Scatter::SumOnto => k.load("sum", sums.at(&target)) + term,
+                            Scatter::Replace | Scatter::Position => term,
+                        };
+                        k.store(sums.at(target), value);
                     });
                 });
             });
@@ -204,9 +256,15 @@ pub fn scatter_sum(arch: Arch, shape: &ScatterSum) -> Result<Program> {
 }
 
 fn check(arch: Arch, shape: &ScatterSum, name: &str) -> Result<()> {
-    let ScatterSum { elem, index, planes, from, to } = *shape;
+    let ScatterSum { scatter, elem, index, planes, from, to } = *shape;
     let fail = |rule, message| Err(refusal(name, "max_pool2d_with_indices_backward", rule, message));
-    let types = matches!(elem, Elem::F32 | Elem::F16) || (elem == Elem::BF16 && arch == Arch::A2);
+    let floats = matches!(elem, Elem::F32 | Elem::F16) || (elem == Elem::BF16 && arch == Arch::A2);
+    let types = match scatter {
+        Scatter::Sum => floats,
+        Scatter::SumOnto => floats || matches!(elem, Elem::I32 | Elem::I64),
+        Scatter::Replace => true,
+        Scatter::Position => elem == Elem::I32,
+    };
     if !types {
         return fail(Rule::Unsupported, format!("elements are {elem}, which the kernel has not on {arch}"));
     }

@@ -10,8 +10,8 @@ use super::{attention, constant, convolution, pooling};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
-    CheckIndex, EmbeddingGrad, GatherRows, Operand, Rung, ScatterSum, Stages, check_index, embedding_grad,
-    gather_rows, philox_uniform, scatter_sum, uniform_blocks,
+    CheckIndex, EmbeddingGrad, GatherRows, Operand, Rung, Scatter, ScatterSum, Stages, check_index,
+    embedding_grad, gather_rows, philox_uniform, scatter_sum, uniform_blocks,
 };
 use headwater_core::graph::Origin;
 use headwater_core::ops::conv::window::Pool;
@@ -196,6 +196,7 @@ fn embedding(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refu
         indices: index.shape.numel() as u64,
         rows: table.shape[0] as u64,
         dim: table.shape[1] as u64,
+        merged: false,
     };
     if outs[0].shape.contains(&0) {
         return Err(Refusal::new("no elements"));
@@ -266,6 +267,7 @@ fn maximum_backward(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chose
     let plane = |shape: &[usize]| shape[shape.len() - 2..].iter().map(|&n| n as u64).product();
     let to = &outs[0].shape;
     let shape = ScatterSum {
+        scatter: Scatter::Sum,
         elem: Elem::of(g.dtype).ok_or_else(|| Refusal(format!("gradients in {}", g.dtype)))?,
         index: index_type(index.dtype)?,
         planes: to[..to.rank() - 2].iter().map(|&n| n as u64).product(),
