@@ -6,7 +6,7 @@
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::product::{affine, product};
 use super::source::attributed;
-use super::{attention, constant, convolution, pooling};
+use super::{attention, constant, convolution, indexing, pooling};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
@@ -91,7 +91,7 @@ pub fn takes_strides(op: &OpDef) -> bool {
 
 /// True if an operator is a sequence of launches over contiguous operands.
 fn is_sequence(op: &OpDef) -> bool {
-    op.name == "constant"
+    matches!(op.name, "constant" | "gather" | "index" | "_index_put_impl" | "scatter")
 }
 
 /// The launches of an operator that [`takes_strides`] or [`is_sequence`].
@@ -114,6 +114,10 @@ fn composed(
     let [write] = writes else { return Err(Refusal::new("more than one result")) };
     match op.name {
         "constant" => constant::constant(chip, cx, write, source),
+        "gather" => indexing::gather(chip, cx, reads, write, source),
+        "index" => indexing::index(chip, cx, reads, write, source),
+        "_index_put_impl" => indexing::index_put(chip, cx, reads, write, source),
+        "scatter" => indexing::scatter(chip, cx, reads, write, source),
         "linear" => affine(chip, cx, reads, write, source),
         "matmul" => product(chip, cx, reads, write, source),
         "convolution" => convolution::convolution(chip, cx, reads, write, source),
@@ -145,6 +149,7 @@ type Chosen = (Program, Vec<LoweredArg>, u32);
 /// The kernels of an operator on contiguous operands.
 fn choose(chip: &Chip, op: &OpDef, cx: &OpCx, outs: &[TensorType]) -> Result<Lowered, Refusal> {
     let (program, args, blocks) = match op.name {
+        "embedding" if input(cx, 1)?.shape.contains(&0) => return Ok(Lowered::default()),
         "embedding" => embedding(chip, cx, outs)?,
         "embedding_dense_backward" => return embedding_backward(chip, cx),
         "on_host" => {
@@ -185,17 +190,13 @@ fn index_type(dtype: DType) -> Result<Elem, Refusal> {
 
 fn embedding(chip: &Chip, cx: &OpCx, outs: &[TensorType]) -> Result<Chosen, Refusal> {
     let (table, index) = (input(cx, 0)?, input(cx, 1)?);
-    let elem = match table.dtype.size() {
-        2 => Elem::U16,
-        4 => Elem::U32,
-        _ => return Err(Refusal(format!("rows of {}", table.dtype))),
-    };
+    let (elem, dim) = indexing::words(table.dtype, table.shape[1] as u64);
     let shape = GatherRows {
         elem,
         index: index_type(index.dtype)?,
         indices: index.shape.numel() as u64,
         rows: table.shape[0] as u64,
-        dim: table.shape[1] as u64,
+        dim,
         merged: false,
     };
     if outs[0].shape.contains(&0) {

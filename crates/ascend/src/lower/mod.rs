@@ -8,6 +8,7 @@ mod attention;
 mod constant;
 mod convolution;
 mod distinct;
+mod indexing;
 mod kernel;
 mod launch;
 mod pooling;

@@ -1,0 +1,467 @@
+//! Operators that read and write at places given by indices: `gather`, `index`, `index_put` and `scatter`.
+//!
+//! Indices become places in a tensor, proved to be inside ([`places`]); then rows or elements are gathered, or summed or
+//! replaced by one core each, in the order of the indices. No sum is atomic.
+
+use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
+use super::sequence::{Sequence, Tensor, behind};
+use super::source::attributed;
+use crate::chip::Chip;
+use crate::kernel::{Elem, Program, Source};
+use crate::kernels::{
+    EmbeddingGrad, GatherRows, Operand, Places, Rung, Scatter, ScatterSum, Stages, embedding_grad,
+    gather_rows, places, scatter_sum,
+};
+use headwater_core::diagnostic::Error;
+use headwater_core::expr::input;
+use headwater_core::ops::OpCx;
+use headwater_core::ops::index::index_tensor::Indexing;
+use headwater_core::ops::index::scatter::{self, Combine};
+use headwater_core::ops::pointwise::scalar;
+use headwater_core::plan::TensorView;
+use headwater_core::row::RowProgram;
+use headwater_core::{DType, Layout, Shape};
+use std::sync::Arc;
+
+/// Most indices that each core looks through to find its own; more of them are sorted.
+const LOOKED_THROUGH: u64 = 16 << 10;
+
+fn fact(e: Error) -> Refusal {
+    Refusal(e.message)
+}
+
+/// Type of indices as kernels read them.
+fn index_type(dtype: DType) -> Result<Elem, Refusal> {
+    let elem = Elem::of(dtype).filter(|e| matches!(e, Elem::I32 | Elem::I64));
+    elem.ok_or_else(|| Refusal(format!("indices in {dtype}")))
+}
+
+/// Type of the words that rows of `dim` elements are moved in, and words of a row.
+pub(super) fn words(dtype: DType, dim: u64) -> (Elem, u64) {
+    let bytes = dim.saturating_mul(dtype.size() as u64);
+    match bytes % 4 {
+        0 => (Elem::U32, bytes / 4),
+        2 => (Elem::U16, bytes / 2),
+        _ => (Elem::U8, bytes),
+    }
+}
+
+/// An operand that is read.
+fn operand(reads: &[Option<TensorView>], i: usize) -> Result<Tensor, Refusal> {
+    let view = reads.get(i).and_then(Option::as_ref);
+    Ok(Tensor::read(i, view.ok_or_else(|| Refusal(format!("input {i} is missing")))?))
+}
+
+fn product(sizes: &[usize]) -> usize {
+    sizes.iter().product()
+}
+
+/// Adds a launch with work for so many blocks.
+fn push(s: &mut Sequence, program: Program, args: Vec<LoweredArg>, blocks: u64) {
+    let blocks = blocks.clamp(1, u64::from(s.chip.vector_cores)) as u32;
+    s.lowered.launches.push(LoweredLaunch { program: Arc::new(attributed(program, s.source)), args, blocks });
+}
+
+/// Room for reports of indices that are proved to be inside.
+fn reports(s: &mut Sequence, number: u64) -> Result<LoweredArg, Refusal> {
+    Ok(s.scratch(DType::I32, &[8 * number as usize])?.arg)
+}
+
+/// Indices of a dimension: their tensor, one for each position, the size and what one step is in places.
+struct Along {
+    index: Tensor,
+    limit: usize,
+    stride: usize,
+}
+
+/// Places in a tensor, i32, one for each position: what positions add by themselves (a size and a stride for each dimension
+/// of them), and indices.
+fn addressed(
+    s: &mut Sequence,
+    positions: &[(usize, usize)],
+    along: &[Along],
+    wrap: bool,
+) -> Result<Tensor, Refusal> {
+    let indices = positions.iter().map(|p| p.0).product::<usize>() as u64;
+    let mut walks: Vec<[u64; 3]> = Vec::new();
+    let mut divisor = 1;
+    for &(size, stride) in positions.iter().rev() {
+        let (size, stride) = (size as u64, stride as u64);
+        if size > 1 && stride > 0 {
+            // Dimensions that follow each other in memory are walked as one.
+            match walks.last_mut() {
+                Some([d, m, step]) if *d * *m == divisor && *step * *m == stride => *m *= size,
+                _ => walks.push([divisor, size, stride]),
+            }
+        }
+        divisor *= size;
+    }
+    let mut sum: Option<Tensor> = None;
+    for Along { index, limit, stride } in along {
+        let shape = Places {
+            index: index_type(index.dtype())?,
+            indices,
+            limit: *limit as u64,
+            wrap,
+            stride: *stride as u64,
+            walks: std::mem::take(&mut walks),
+            onto: sum.is_some(),
+        };
+        let program = places(s.chip.arch, &shape)?;
+        let out = s.scratch(DType::I32, &[shape.room() as usize])?;
+        let mut args = vec![index.arg];
+        args.extend(sum.map(|t| t.arg));
+        args.extend([out.arg, LoweredArg::Fault { limit: shape.limit }]);
+        push(s, program, args, shape.reports());
+        sum = Some(out);
+    }
+    sum.ok_or_else(|| Refusal::new("no index at all"))
+}
+
+/// Rows of `dim` elements of a table of `rows` rows, at places; of `base` where a place is negative.
+fn gathered(
+    s: &mut Sequence,
+    [indices, rows, dim]: [usize; 3],
+    at: &Tensor,
+    table: &Tensor,
+    base: Option<&Tensor>,
+    out: &Tensor,
+) -> Result<(), Refusal> {
+    let (elem, dim) = words(table.dtype(), dim as u64);
+    let shape = GatherRows {
+        elem,
+        index: Elem::I32,
+        indices: indices as u64,
+        rows: rows as u64,
+        dim,
+        merged: base.is_some(),
+    };
+    let program = gather_rows(s.chip.arch, &shape)?;
+    let mut args = vec![at.arg, table.arg];
+    args.extend(base.map(|t| t.arg));
+    args.extend([out.arg, reports(s, shape.reports())?]);
+    push(s, program, args, shape.reports());
+    Ok(())
+}
+
+/// Elements summed or written at indices of planes. `fault` is given where indices are not proved to be inside.
+fn scattered(
+    s: &mut Sequence,
+    shape: &ScatterSum,
+    operands: [Option<&Tensor>; 3],
+    out: &Tensor,
+    fault: bool,
+) -> Result<(), Refusal> {
+    let program = scatter_sum(s.chip.arch, shape)?;
+    let mut args: Vec<LoweredArg> = operands.into_iter().flatten().map(|t| t.arg).collect();
+    let report = match fault {
+        true => LoweredArg::Fault { limit: shape.to },
+        false => reports(s, shape.reports())?,
+    };
+    args.extend([out.arg, report]);
+    push(s, program, args, shape.reports());
+    Ok(())
+}
+
+/// ATen's `gather`.
+///
+/// # Errors
+/// Types and shapes that have no kernel.
+pub fn gather(
+    chip: &Chip,
+    cx: &OpCx,
+    reads: &[Option<TensorView>],
+    write: &TensorView,
+    source: &Source,
+) -> Result<Lowered, Refusal> {
+    let (x, index) = (operand(reads, 0)?, operand(reads, 1)?);
+    if index.shape().contains(&0) {
+        return Ok(Lowered::default());
+    }
+    let mut s = Sequence::new(chip, source);
+    let at = along(&mut s, cx, &x, &index)?;
+    let sizes = [index.shape().numel(), x.shape().numel(), 1];
+    gathered(&mut s, sizes, &at, &x, None, &Tensor::write(0, write))?;
+    Ok(s.lowered)
+}
+
+/// Places in `x` of the elements that an index of as many dimensions addresses along the attribute `dim`.
+fn along(s: &mut Sequence, cx: &OpCx, x: &Tensor, index: &Tensor) -> Result<Tensor, Refusal> {
+    let dim = cx.dim("dim", x.shape().rank()).map_err(fact)?;
+    let strides = x.shape().strides();
+    let stride = |d: usize| strides.get(d).map_or(1, |&s| s as usize);
+    let positions: Vec<(usize, usize)> = (index.shape().iter().enumerate())
+        .map(|(d, &size)| (size, if d == dim { 0 } else { stride(d) }))
+        .collect();
+    let limit = x.shape().get(dim).copied().unwrap_or(1);
+    let index = Along { index: index.clone(), limit, stride: stride(dim) };
+    addressed(s, &positions, &[index], false)
+}
+
+/// What an indexing addresses: places of rows, and their number, the rows of the tensor and elements of a row.
+fn indexed(
+    s: &mut Sequence,
+    cx: &OpCx,
+    reads: &[Option<TensorView>],
+    indexing: &Indexing,
+) -> Result<(Tensor, [usize; 3]), Refusal> {
+    let x = cx.shape(0).map_err(fact)?;
+    let Some(&last) = indexing.dims.last() else { return Err(Refusal::new("no index at all")) };
+    let (rows, row) = x.split_at(last + 1);
+    let dim = product(row);
+    if dim == 0 {
+        return Err(Refusal::new("no elements"));
+    }
+    let step = |d: usize| product(&rows[d + 1..]);
+    // Positions: dimensions that are not indexed, and among them those of the indices.
+    let rest = (0..=last).filter(|d| !indexing.dims.contains(d));
+    let mut positions: Vec<(usize, usize)> = rest.map(|d| (x[d], step(d))).collect();
+    let given = indexing.index.iter().map(|&size| (size, 0));
+    positions.splice(indexing.first..indexing.first, given);
+    let shape: Shape = positions.iter().map(|p| p.0).collect();
+    let end = indexing.first + indexing.index.rank();
+    let mut all = Vec::new();
+    for &d in &indexing.dims {
+        let index = operand(reads, d + 1)?;
+        // Repeated along the dimensions that it lacks.
+        let own = &index.view.layout;
+        let mut strides: Vec<isize> = vec![0; shape.rank()];
+        for (to, (&size, &stride)) in
+            strides[..end].iter_mut().rev().zip(own.shape.iter().zip(&own.strides).rev())
+        {
+            *to = if size == 1 { 0 } else { stride };
+        }
+        let layout = Layout { shape: shape.clone(), strides: strides[..].into(), offset: own.offset };
+        let repeated = Tensor { arg: index.arg, view: TensorView { layout, ..index.view.clone() } };
+        let index = if repeated.view.layout.is_contiguous() { repeated } else { s.copied(&repeated)? };
+        all.push(Along { index, limit: x[d], stride: step(d) });
+    }
+    let at = addressed(s, &positions, &all, indexing.wrap)?;
+    Ok((at, [shape.numel(), product(rows), dim]))
+}
+
+/// ATen's `index`, by integers.
+///
+/// # Errors
+/// Types and shapes that have no kernel.
+pub fn index(
+    chip: &Chip,
+    cx: &OpCx,
+    reads: &[Option<TensorView>],
+    write: &TensorView,
+    source: &Source,
+) -> Result<Lowered, Refusal> {
+    let indexing = Indexing::of(cx, cx.inputs.len()).map_err(fact)?;
+    if indexing.index.contains(&0) {
+        return Ok(Lowered::default());
+    }
+    let mut s = Sequence::new(chip, source);
+    let (at, sizes) = indexed(&mut s, cx, reads, &indexing)?;
+    gathered(&mut s, sizes, &at, &operand(reads, 0)?, None, &Tensor::write(0, write))?;
+    Ok(s.lowered)
+}
+
+/// ATen's `index_put`, by integers.
+///
+/// # Errors
+/// Types and shapes that have no kernel.
+pub fn index_put(
+    chip: &Chip,
+    cx: &OpCx,
+    reads: &[Option<TensorView>],
+    write: &TensorView,
+    source: &Source,
+) -> Result<Lowered, Refusal> {
+    let end = cx.inputs.len().saturating_sub(1);
+    let indexing = Indexing::of(cx, end).map_err(fact)?;
+    let (x, values, out) = (operand(reads, 0)?, operand(reads, end)?, Tensor::write(0, write));
+    let mut s = Sequence::new(chip, source);
+    if indexing.out.contains(&0) {
+        s.copy(&x, &out)?;
+        return Ok(s.lowered);
+    }
+    let accumulate = cx.flag("accumulate").map_err(fact)?;
+    let (at, sizes @ [indices, rows, dim]) = indexed(&mut s, cx, reads, &indexing)?;
+    let values = repeated(&values, &indexing.out);
+    if dim == 1 && (!accumulate || !x.dtype().is_float() || indices as u64 <= LOOKED_THROUGH) {
+        let values = contiguous(&mut s, &values)?;
+        let scatter = if accumulate { Scatter::SumOnto } else { Scatter::Replace };
+        let shape = flat(scatter, x.dtype(), indices, rows)?;
+        scattered(&mut s, &shape, [Some(&at), Some(&values), Some(&x)], &out, false)?;
+        return Ok(s.lowered);
+    }
+    if accumulate {
+        summed(&mut s, sizes, &at, &x, &values, &out)?;
+        return Ok(s.lowered);
+    }
+    // The last position of each row, whose values it gets.
+    let values = contiguous(&mut s, &values)?;
+    let winners = s.scratch(DType::I32, &[rows])?;
+    let shape = flat(Scatter::Position, DType::I32, indices, rows)?;
+    scattered(&mut s, &shape, [Some(&at), None, None], &winners, false)?;
+    gathered(&mut s, [rows, indices, dim], &winners, &values, Some(&x), &out)?;
+    Ok(s.lowered)
+}
+
+/// `out = x`, plus the values of each row, in f32.
+fn summed(
+    s: &mut Sequence,
+    [indices, rows, dim]: [usize; 3],
+    at: &Tensor,
+    x: &Tensor,
+    values: &Tensor,
+    out: &Tensor,
+) -> Result<(), Refusal> {
+    if !x.dtype().is_float() {
+        return Err(Refusal(format!("sums of rows in {}", x.dtype())));
+    }
+    let mut wide = values.clone();
+    if values.dtype() != DType::F32 || !values.view.layout.is_contiguous() {
+        wide = s.scratch(DType::F32, values.shape())?;
+        s.copy(values, &wide)?;
+    }
+    // A table of a block or more.
+    let padded = rows.max(8usize.div_ceil(dim));
+    let table = s.scratch(DType::F32, &[padded, dim])?;
+    let shape = EmbeddingGrad {
+        elem: Elem::F32,
+        index: Elem::I32,
+        indices: indices as u64,
+        rows: padded as u64,
+        dim: dim as u64,
+        padding: None,
+        by_frequency: false,
+        cores: s.chip.vector_cores,
+    };
+    let Stages { stages, workspace } = embedding_grad(s.chip.arch, &shape, Rung::Pipelined)?;
+    let room = s.scratch(DType::I32, &[(workspace as usize).div_ceil(4)])?;
+    for stage in stages {
+        let report = stage.program.params.iter().zip(&stage.operands);
+        let report = report.filter(|(_, o)| **o == Operand::Fault).map(|(p, _)| p.bytes()).sum::<u64>();
+        let report = reports(s, report.div_ceil(32))?;
+        let arg = |operand: &Operand| match *operand {
+            Operand::Index => at.arg,
+            Operand::Grad => wide.arg,
+            Operand::Table => table.arg,
+            Operand::Fault => report,
+            Operand::Workspace(bytes) => behind(room.arg, bytes),
+        };
+        let args = stage.operands.iter().map(arg).collect();
+        push(s, stage.program, args, u64::from(stage.blocks));
+    }
+    let shape = x.shape();
+    let sums =
+        Tensor { view: TensorView { layout: Layout::contiguous(shape), ..table.view.clone() }, ..table };
+    let inputs = [(x.dtype(), &shape[..]), (DType::F32, &shape[..])];
+    s.rows(
+        &RowProgram::pointwise(&inputs, shape, &[out.dtype()], &[input(0) + input(1)]),
+        &[x, &sums],
+        &[out],
+    )
+}
+
+/// A tensor repeated to a shape that it broadcasts to.
+fn repeated(x: &Tensor, shape: &Shape) -> Tensor {
+    let own = &x.view.layout;
+    let mut strides: Vec<isize> = vec![0; shape.rank()];
+    for (to, (&size, &stride)) in strides.iter_mut().rev().zip(own.shape.iter().zip(&own.strides).rev()) {
+        *to = if size == 1 { 0 } else { stride };
+    }
+    let layout = Layout { shape: shape.clone(), strides: strides[..].into(), offset: own.offset };
+    Tensor { arg: x.arg, view: TensorView { layout, ..x.view.clone() } }
+}
+
+fn contiguous(s: &mut Sequence, x: &Tensor) -> Result<Tensor, Refusal> {
+    if x.view.layout.is_contiguous() { Ok(x.clone()) } else { s.copied(x) }
+}
+
+/// A scatter to one plane, by places.
+fn flat(scatter: Scatter, dtype: DType, from: usize, to: usize) -> Result<ScatterSum, Refusal> {
+    Ok(ScatterSum {
+        scatter,
+        elem: element(scatter, dtype)?,
+        index: Elem::I32,
+        planes: 1,
+        from: from as u64,
+        to: to as u64,
+    })
+}
+
+/// Type of the elements of a scatter: those that are only moved are words.
+fn element(scatter: Scatter, dtype: DType) -> Result<Elem, Refusal> {
+    let elem = match (scatter, dtype.size()) {
+        (Scatter::Replace, 1) => Some(Elem::U8),
+        (Scatter::Replace, 2) => Some(Elem::U16),
+        (Scatter::Replace, 4) => Some(Elem::U32),
+        (Scatter::Replace, 8) => Some(Elem::I64),
+        _ => Elem::of(dtype),
+    };
+    elem.ok_or_else(|| Refusal(format!("scattered {dtype}")))
+}
+
+/// ATen's `scatter`, replacing or adding.
+///
+/// # Errors
+/// Types, shapes and reductions that have no kernel.
+pub fn scatter(
+    chip: &Chip,
+    cx: &OpCx,
+    reads: &[Option<TensorView>],
+    write: &TensorView,
+    source: &Source,
+) -> Result<Lowered, Refusal> {
+    let how = match scatter::combine(cx).map_err(fact)? {
+        Combine::Replace => Scatter::Replace,
+        Combine::Sum if scatter::include_self(cx).map_err(fact)? => Scatter::SumOnto,
+        Combine::Sum => return Err(Refusal::new("sums without the old values")),
+        _ => {
+            return Err(Refusal(format!(
+                "a scatter by {}",
+                cx.opt_str("reduce").map_err(fact)?.unwrap_or("")
+            )));
+        }
+    };
+    let (x, index, out) = (operand(reads, 0)?, operand(reads, 1)?, Tensor::write(0, write));
+    let mut s = Sequence::new(chip, source);
+    if index.shape().contains(&0) {
+        s.copy(&x, &out)?;
+        return Ok(s.lowered);
+    }
+    let values = match reads.get(2) {
+        Some(Some(_)) => {
+            let src = operand(reads, 2)?;
+            // The part that the index covers; a scalar counts as one element along one dimension.
+            let mut strides = src.view.layout.strides.clone();
+            strides.resize(index.shape().rank(), 1);
+            let layout = Layout { shape: index.shape().clone(), strides, offset: src.view.layout.offset };
+            contiguous(&mut s, &Tensor { arg: src.arg, view: TensorView { layout, ..src.view.clone() } })?
+        }
+        _ => {
+            let values = s.scratch(x.dtype(), index.shape())?;
+            let value = scalar(cx, "value", x.dtype()).map_err(fact)?;
+            let program = RowProgram::pointwise(&[], index.shape(), &[x.dtype()], &[value]);
+            s.rows(&program, &[], &[&values])?;
+            values
+        }
+    };
+    let dim = cx.dim("dim", x.shape().rank()).map_err(fact)?;
+    let rank = x.shape().rank();
+    let whole = index.shape().rank() == rank
+        && index.shape().iter().zip(x.shape().iter()).take(dim).all(|(a, b)| a == b);
+    if whole && dim + 1 == rank {
+        let shape = ScatterSum {
+            scatter: how,
+            elem: element(how, x.dtype())?,
+            index: index_type(index.dtype())?,
+            planes: product(&x.shape()[..dim]) as u64,
+            from: index.shape()[dim] as u64,
+            to: x.shape()[dim] as u64,
+        };
+        scattered(&mut s, &shape, [Some(&index), Some(&values), Some(&x)], &out, true)?;
+        return Ok(s.lowered);
+    }
+    let at = along(&mut s, cx, &x, &index)?;
+    let shape = flat(how, x.dtype(), index.shape().numel(), x.shape().numel())?;
+    scattered(&mut s, &shape, [Some(&at), Some(&values), Some(&x)], &out, false)?;
+    Ok(s.lowered)
+}
