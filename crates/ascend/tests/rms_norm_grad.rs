@@ -165,8 +165,11 @@ fn all_runs(arch: Arch, shape: &RmsNorm) {
 fn gradients_are_right_for_any_number_of_cores_and_order() {
     for arch in Arch::ALL {
         for elem in [Elem::F32, Elem::F16] {
-            // Few ranges; ranges of different lengths; tiles of several rows; several tasks of columns; the longest row.
-            for sizes in [[53, 48], [150, 64], [1037, 64], [9, 768], [130, 1040], [2, 4096], [1, 16]] {
+            // Few ranges; ranges of different lengths; tiles of several rows; several tasks of columns; the longest row, of
+            // which A2 has two in a tile in f16, with one gamma for both.
+            for sizes in
+                [[53, 48], [150, 64], [1037, 64], [9, 768], [130, 1040], [131, 4096], [2, 4096], [1, 16]]
+            {
                 all_runs(arch, &shape(elem, sizes));
             }
         }
@@ -214,10 +217,10 @@ fn every_barrier_is_needed_in_the_last_kernel() {
     }
 }
 
-/// The gradient of 4096 rows of 4096, in less time than with one tile at a time.
+/// The gradient of 4096 rows of 4096 reads dy and x at 85 % of HBM's bandwidth at least.
 #[test]
 fn large_gradients_overlap_copies_and_computing() {
-    for (elem, limit) in [(Elem::F32, 235.8), (Elem::F16, 136.1)] {
+    for elem in [Elem::F32, Elem::F16] {
         let (shape, chip) = (shape(elem, [4096, 4096]), chip(Arch::A2));
         let times = programs(Arch::A2, &shape).map(|program| {
             let launch =
@@ -227,7 +230,9 @@ fn large_gradients_overlap_copies_and_computing() {
             println!("simulated: {} 4096 rows of 4096\n{timing}", program.name);
             timing.task
         });
-        assert!(times[0] + times[1] < limit, "{elem}: {times:?}");
+        let bytes = (2 * shape.rows * shape.dim * elem.size()) as f64;
+        let limit = bytes / (0.85 * timing::bandwidth(chip)[0]) * 1e6;
+        assert!(times[0] + times[1] < limit, "{elem}: {times:?}, not below {limit}");
     }
 }
 

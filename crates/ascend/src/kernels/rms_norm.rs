@@ -50,8 +50,8 @@ pub fn rms_norm(arch: Arch, shape: &RmsNorm) -> Result<Program> {
         k.slack(rstd, rows.next_multiple_of(8) - rows);
     }
     let narrow = elem == Elem::F16;
-    // Two tiles of x and of y, squares and gamma; f32 of x where it is narrow; an eighth for sums of blocks.
-    let bytes = 4 * elem.size() + 8 + if narrow { 4 } else { 0 } + 1;
+    // Two tiles of x and of y, squares and gamma; f32 of x where it is narrow.
+    let bytes = 4 * elem.size() + 8 + if narrow { 4 } else { 0 };
     let tile = RowTile::new(arch, [rows, dim], bytes, 0);
     let (len, shape) = (tile.len(), [dim, tile.pitch]);
     // Operands of one instruction lie in different banks.

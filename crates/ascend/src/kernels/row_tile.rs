@@ -11,8 +11,8 @@ pub(super) const LONGEST: u64 = 4096;
 const TALLEST: u64 = 8;
 /// Most elements of a tile: 255 repeats.
 const LARGEST: u64 = 255 * 64;
-/// Bytes of UB beside tiles and rows: sums, and what alignment leaves free.
-const BESIDE: u64 = 4 << 10;
+/// Bytes of UB beside tiles, rows and sums over blocks: single sums, and what alignment leaves free.
+const BESIDE: u64 = 3 << 10;
 /// Least tiles of a kernel, as long as rows are enough: more than any chip has cores.
 const TILES: u64 = 64;
 
@@ -28,14 +28,18 @@ pub(super) struct RowTile {
 }
 
 impl RowTile {
-    /// Tiles of as many of `rows` rows of `dim` elements as UB has room for, where each element of a tile takes `bytes`
-    /// bytes, and each of a row `more` besides.
+    /// Tiles of as many of `rows` rows of `dim` elements as UB has room for beside sums, where each element of a tile takes
+    /// `bytes` bytes, and each of a row `more` besides.
     pub fn new(arch: Arch, [rows, dim]: [u64; 2], bytes: u64, more: u64) -> RowTile {
         let parts = dim.div_ceil(512).next_power_of_two();
         let pitch = dim.next_multiple_of(Elem::F32.per_repeat() * parts);
         let room = arch.capacity(Space::Ub) - BESIDE;
-        let fits =
-            |n: &u64| n * pitch <= LARGEST && n * pitch * bytes + pitch * more <= room && *n <= rows / TILES;
+        // Sums over blocks of eight, and over blocks of those.
+        let sums = |len: u64| len / 2 + len / 16;
+        let fits = |n: &u64| {
+            let len = n * pitch;
+            len <= LARGEST && len * bytes + sums(len) + pitch * more <= room && *n <= rows / TILES
+        };
         let rows = [TALLEST, TALLEST / 2, TALLEST / 4].into_iter().find(fits).unwrap_or(1);
         RowTile { pitch, rows, parts }
     }
