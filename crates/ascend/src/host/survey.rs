@@ -11,6 +11,9 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Purpose of parts that kernels for both kinds of cores of A2 need.
+const TOGETHER: &str = "kernels on cube and vector cores together; no operator has one yet";
+
 /// Everything that was found.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Survey {
@@ -167,7 +170,7 @@ impl Survey {
             archs.push(device.arch());
             if device.arch() == Arch::A2 && device.sync_address()?.is_none() {
                 let advice = "CANN 9.0 gives it, or libruntime.so of an older one";
-                self.lack("the synchronisation address", "attention as one kernel on A2", advice);
+                self.lack("the synchronisation address", TOGETHER, advice);
             }
         }
         Ok(())
@@ -188,7 +191,7 @@ impl Survey {
                 None => self.lack(format!("a compiler for {chip}"), "compiling kernels", kernels),
                 Some(name) if arch == Arch::A2 && name.ends_with("ccec") => self.lack(
                     "a compiler for cube and vector cores together",
-                    "attention as one kernel on A2",
+                    TOGETHER,
                     "CANN 8.3 or later has one",
                 ),
                 Some(_) => {}
