@@ -98,10 +98,21 @@ pub struct StepUse {
     pub host: Option<String>,
     /// Kernels that it launches.
     pub launches: usize,
-    /// Seconds of them, launched one by one, where the device predicts them.
-    pub seconds: Option<f64>,
-    /// The same where the device replays launches that it recorded.
-    pub replayed: Option<f64>,
+    /// Times of them, where the device predicts them.
+    pub predicted: Option<Predicted>,
+}
+
+/// Predicted times of a step's kernels.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Predicted {
+    /// Seconds of each kernel, in their order.
+    pub kernels: Vec<f64>,
+    /// Seconds that the host needs to launch one.
+    pub launch: f64,
+    /// Seconds that the host needs to replay the recorded launches which begin with this step; 0 where none do.
+    pub replay: f64,
+    /// Seconds for which each unit of the device is busy, by its name: means over all its cores.
+    pub busy: Vec<(&'static str, f64)>,
 }
 
 /// Memory on a device. Handles are shared: submitted work holds those that it uses.

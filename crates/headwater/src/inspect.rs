@@ -52,6 +52,25 @@ pub struct StepsUse {
     pub predicted: Option<f64>,
     /// The same where recorded launches are replayed.
     pub replayed: Option<f64>,
+    /// Predicted seconds of its kernels alone.
+    pub kernels: Option<f64>,
+    /// Predicted seconds for which each unit of the device is busy in that, means over its cores.
+    pub busy: BTreeMap<&'static str, f64>,
+}
+
+/// Predicted time of a step: the gradients, and the update where the model trains.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct StepTime {
+    /// Seconds from the first launch to the end of the last kernel. The host launches while kernels run.
+    pub seconds: f64,
+    /// Seconds of kernels alone.
+    pub kernels: f64,
+    /// Seconds from the first launch to the end of the last kernel where recorded launches are replayed.
+    pub replayed: f64,
+    /// Seconds that the host needs for all launches.
+    pub launching: f64,
+    /// Steps that run on the host, whose time is not counted.
+    pub host: usize,
 }
 
 /// A value that lies in the arena at its fullest moment.
@@ -102,8 +121,11 @@ pub struct Inspection {
     pub precision: Option<PrecisionUse>,
     /// Operators by work, most first.
     pub operators: Vec<OperatorUse>,
-    /// Steps of the gradient's plan by operator, slowest first.
+    /// Steps of the plans of gradients and update by operator, slowest first.
     pub steps: Vec<StepsUse>,
+    /// Predicted time of all of them, where the device predicts it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<StepTime>,
     /// A remark of the device's that belongs beside its figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
@@ -182,6 +204,7 @@ pub fn inspect(
     let graph = unfused.into_inner();
     let operators = operators(&graph, device);
     let (peak_step, peak) = stats::peak(plan, DEPTH).map_or((0, vec![]), |p| (p.step, p.modules));
+    let (steps, predicted) = steps([Some(plan), planned.update_plan()].into_iter().flatten(), device);
     let counted = |trained: bool| {
         let all = graph
             .parameters()
@@ -203,7 +226,8 @@ pub fn inspect(
         parameters: (all.1, trained.1),
         precision,
         operators,
-        steps: steps(plan, device),
+        steps,
+        predicted,
         remark: device.remark().map(str::to_string),
         modules: modules(&graph, &peak),
         memory: planned.memory(),
@@ -246,10 +270,14 @@ pub fn buckets(plan: &Plan) -> Vec<BucketUse> {
     used
 }
 
-/// Steps of a plan by operator.
-fn steps(plan: &Plan, device: &dyn Device) -> Vec<StepsUse> {
+/// Steps of plans by operator, and the time of all of them.
+fn steps<'a>(
+    plans: impl Iterator<Item = &'a Plan>,
+    device: &dyn Device,
+) -> (Vec<StepsUse>, Option<StepTime>) {
     let mut by_name: BTreeMap<&str, StepsUse> = BTreeMap::new();
-    for (step, used) in plan.steps.iter().zip(device.survey(plan)) {
+    let (mut time, mut predicts) = (StepTime::default(), false);
+    for (step, used) in plans.flat_map(|plan| plan.steps.iter().zip(device.survey(plan))) {
         let all = by_name
             .entry(step.op)
             .or_insert_with(|| StepsUse { name: step.op.into(), ..StepsUse::default() });
@@ -257,14 +285,28 @@ fn steps(plan: &Plan, device: &dyn Device) -> Vec<StepsUse> {
         all.launches += used.launches;
         if let Some(why) = used.host {
             *all.host.entry(why).or_default() += 1;
+            time.host += 1;
         }
-        for (sum, seconds) in [(&mut all.predicted, used.seconds), (&mut all.replayed, used.replayed)] {
-            *sum = seconds.map(|s| s + sum.unwrap_or(0.0)).or(*sum);
+        let Some(predicted) = used.predicted else { continue };
+        predicts = true;
+        let kernels: f64 = predicted.kernels.iter().sum();
+        let launching = predicted.launch * predicted.kernels.len() as f64;
+        *all.kernels.get_or_insert(0.0) += kernels;
+        *all.predicted.get_or_insert(0.0) += kernels + launching;
+        *all.replayed.get_or_insert(0.0) += kernels + predicted.replay;
+        for (unit, seconds) in predicted.busy {
+            *all.busy.entry(unit).or_default() += seconds;
+        }
+        time.kernels += kernels;
+        time.replayed += predicted.replay + kernels;
+        for kernel in predicted.kernels {
+            time.launching += predicted.launch;
+            time.seconds = time.seconds.max(time.launching) + kernel;
         }
     }
     let mut steps: Vec<StepsUse> = by_name.into_values().collect();
     steps.sort_by(|a, b| b.predicted.unwrap_or(0.0).total_cmp(&a.predicted.unwrap_or(0.0)));
-    steps
+    (steps, predicts.then_some(time))
 }
 
 pub(crate) fn operators(graph: &Graph, device: &dyn Device) -> Vec<OperatorUse> {

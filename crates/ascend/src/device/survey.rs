@@ -2,8 +2,10 @@
 
 use super::predict::predict;
 use crate::chip::Chip;
-use crate::lower::{self, Lowered, LoweredArg, Refusal};
-use headwater_core::device::StepUse;
+use crate::kernel::{Pipe, Unit};
+use crate::lower::{self, Lowered, LoweredArg, LoweredLaunch, Refusal};
+use crate::timing::{self, Timing};
+use headwater_core::device::{Predicted, StepUse};
 use headwater_core::plan::Plan;
 use std::collections::HashMap;
 
@@ -16,10 +18,10 @@ pub const LAUNCH: f64 = 20e-6;
 pub const REPLAY: f64 = LAUNCH;
 
 /// The way each step of a plan would run on a chip. Its kernels' times are predicted by the timing model, as if indices went
-/// through their range in turn, and every other number that decides what runs were 0. Beside, each launch costs [`LAUNCH`]; or
-/// each part of the plan without a step on the host [`REPLAY`], which counts at its first step.
+/// through their range in turn, and every other number that decides what runs were 0. A part of the plan without a step on the
+/// host can be recorded and replayed: its [`REPLAY`] counts at its first step.
 pub(super) fn survey(chip: Result<&'static Chip, Refusal>, plan: &Plan) -> Vec<StepUse> {
-    let mut known: HashMap<String, Option<f64>> = HashMap::new();
+    let mut known: HashMap<String, Option<Predicted>> = HashMap::new();
     let mut begins = true;
     let used = plan.steps.iter().map(|step| {
         let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
@@ -33,22 +35,17 @@ pub(super) fn survey(chip: Result<&'static Chip, Refusal>, plan: &Plan) -> Vec<S
         };
         let key =
             lowered.launches.iter().map(|l| format!("{:?} {}\n{}", l.args, l.blocks, l.program.plain()));
-        let seconds = known.entry(key.collect()).or_insert_with(|| seconds(chip, &lowered));
+        let predicted = known.entry(key.collect()).or_insert_with(|| predicted(chip, &lowered));
         let launches = lowered.launches.len();
         let replay = if begins && launches > 0 { REPLAY } else { 0.0 };
         begins &= launches == 0;
-        StepUse {
-            host: None,
-            launches,
-            seconds: seconds.map(|s| s + launches as f64 * LAUNCH),
-            replayed: seconds.map(|s| s + replay),
-        }
+        StepUse { host: None, launches, predicted: predicted.clone().map(|p| Predicted { replay, ..p }) }
     });
     used.collect()
 }
 
-/// Predicted seconds of a step's launches.
-fn seconds(chip: &'static Chip, lowered: &Lowered) -> Option<f64> {
+/// Predicted times of a step's launches.
+fn predicted(chip: &'static Chip, lowered: &Lowered) -> Option<Predicted> {
     let limit = lowered.launches.iter().flat_map(|l| &l.args).find_map(|arg| match arg {
         LoweredArg::Fault { limit } => Some((*limit).max(1)),
         _ => None,
@@ -60,5 +57,35 @@ fn seconds(chip: &'static Chip, lowered: &Lowered) -> Option<f64> {
             to.copy_from_slice(&(i % limit).to_le_bytes()[..size]);
         }
     });
-    Some(times.ok()?.iter().map(|t| t.task * 1e-6).sum())
+    let times = times.ok()?;
+    let mut busy: Vec<(&'static str, f64)> = Vec::new();
+    for (launch, time) in lowered.launches.iter().zip(&times) {
+        for (unit, seconds) in units(chip, launch, time) {
+            match busy.iter_mut().find(|(name, _)| *name == unit) {
+                Some((_, sum)) => *sum += seconds,
+                None => busy.push((unit, seconds)),
+            }
+        }
+    }
+    Some(Predicted {
+        kernels: times.iter().map(|t| t.task * 1e-6).collect(),
+        launch: LAUNCH,
+        replay: 0.0,
+        busy,
+    })
+}
+
+/// Seconds for which the units of a chip are busy in a launch: each pipe, as a mean over all cores that have it and that
+/// such a kernel runs on, and the memory at its full bandwidth.
+fn units<'a>(
+    chip: &Chip,
+    launch: &LoweredLaunch,
+    time: &'a Timing,
+) -> impl Iterator<Item = (&'static str, f64)> + use<'a> {
+    let vector = launch.program.parts.iter().all(|part| part.unit == Unit::Vector);
+    let cores = if vector { chip.vector_cores } else { chip.cube_cores };
+    let share = f64::from(launch.blocks.min(cores)) / f64::from(cores);
+    let [bandwidth, _] = timing::bandwidth(chip);
+    let pipes = Pipe::ALL.into_iter().map(move |pipe| (pipe.name(), time.pipe(*pipe) * 1e-6 * share));
+    pipes.chain([("memory", time.bytes[0] / bandwidth)]).filter(|(_, seconds)| *seconds > 0.0)
 }

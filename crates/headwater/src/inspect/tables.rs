@@ -68,6 +68,7 @@ pub fn tables(i: &Inspection, device: &str) -> Vec<Table> {
         .chain(buckets)
         .chain([ops])
         .chain(steps)
+        .chain(step_time(i, device))
         .chain([modules, peak])
         .collect()
 }
@@ -113,15 +114,16 @@ fn steps(i: &Inspection, device: &str) -> Option<Table> {
     if !i.steps.iter().any(told) {
         return None;
     }
-    let remark = i.remark.as_deref().map_or(String::new(), |r| format!(" ({r})"));
     let mut table = Table::new(
-        &format!("Steps on {device}{remark}"),
+        &format!("Steps on {device}{}", remark(i)),
         &[
             "operator",
             ">steps",
             ">kernels",
-            ">kernels alone, predicted, with 20 µs a launch",
+            ">kernels alone, predicted",
+            ">with 20 µs a launch",
             ">replayed (assumed: 20 µs a recording)",
+            "busy, share of the kernels' time",
             ">on the host",
             "because",
         ],
@@ -131,21 +133,59 @@ fn steps(i: &Inspection, device: &str) -> Option<Table> {
         total.steps += s.steps;
         total.launches += s.launches;
         s.host.values().for_each(|n| *total.host.entry(String::new()).or_default() += n);
-        for (sum, seconds) in [(&mut total.predicted, s.predicted), (&mut total.replayed, s.replayed)] {
-            *sum = seconds.map(|t| t + sum.unwrap_or(0.0)).or(*sum);
+        for (sum, time) in [
+            (&mut total.predicted, s.predicted),
+            (&mut total.replayed, s.replayed),
+            (&mut total.kernels, s.kernels),
+        ] {
+            *sum = time.map(|t| t + sum.unwrap_or(0.0)).or(*sum);
         }
+        s.busy.iter().for_each(|(unit, t)| *total.busy.entry(unit).or_default() += t);
     }
+    let time = |t: Option<f64>| t.map_or("—".into(), text::seconds);
     for s in i.steps.iter().chain([&total]) {
         let reasons: Vec<&str> = s.host.keys().map(String::as_str).collect();
         table.row([
             s.name.clone(),
             s.steps.to_string(),
             s.launches.to_string(),
-            s.predicted.map_or("—".into(), text::seconds),
-            s.replayed.map_or("—".into(), text::seconds),
+            time(s.kernels),
+            time(s.predicted),
+            time(s.replayed),
+            busy(s),
             s.host.values().sum::<usize>().to_string(),
             reasons.join("; "),
         ]);
     }
     Some(table)
+}
+
+/// Units that are busy for at least a hundredth of the kernels' time, the busiest first.
+fn busy(s: &StepsUse) -> String {
+    let all = s.kernels.unwrap_or(0.0).max(f64::MIN_POSITIVE);
+    let mut units: Vec<(&str, f64)> = s.busy.iter().map(|(unit, t)| (*unit, 100.0 * t / all)).collect();
+    units.retain(|(_, share)| *share >= 1.0);
+    units.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let units: Vec<String> = units.iter().map(|(unit, share)| format!("{unit} {share:.0} %")).collect();
+    units.join(", ")
+}
+
+/// Predicted time of a step.
+fn step_time(i: &Inspection, device: &str) -> Option<Table> {
+    let time = i.predicted.as_ref()?;
+    let mut table = Table::new(&format!("Step on {device}{}", remark(i)), &["what", ">predicted"]);
+    table.row(["kernels alone".into(), text::seconds(time.kernels)]);
+    table.row(["launching them, 20 µs each".into(), text::seconds(time.launching)]);
+    table.row(["step, launched while kernels run".into(), text::seconds(time.seconds)]);
+    table.row(["step, its launches replayed (assumed)".into(), text::seconds(time.replayed)]);
+    table.row(["operations a second".into(), format!("{}FLOP/s", text::count(i.flops() / time.seconds))]);
+    if time.host > 0 {
+        table.row(["steps on the host, not counted".into(), time.host.to_string()]);
+    }
+    Some(table)
+}
+
+/// A remark of the device's, in brackets.
+fn remark(i: &Inspection) -> String {
+    i.remark.as_deref().map_or(String::new(), |r| format!(" ({r})"))
 }

@@ -1,0 +1,62 @@
+//! Predicted times of a training step, as `headwater inspect` states them for simulated chips.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// Seconds of the host for one launch.
+const LAUNCH: f64 = 20e-6;
+
+fn inspect(device: &str, args: &[&str]) -> Value {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../goldens/llama/llama.train.pt2");
+    let out = Command::new(env!("CARGO_BIN_EXE_headwater"))
+        .args(["inspect", model.to_str().unwrap(), "--device", device, "--json"])
+        .args(args)
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+fn number(v: &Value) -> f64 {
+    v.as_f64().unwrap_or_else(|| panic!("no number: {v}"))
+}
+
+/// No unit is busy for longer than kernels run, and the parts of a step add up.
+#[test]
+fn a_step_on_a_chip_has_a_time_and_busy_units() {
+    for device in ["ascend-sim:910b1", "ascend-sim:310p"] {
+        let found = inspect(device, &["--amp", "O2"]);
+        assert!(found["remark"].as_str().unwrap().starts_with("simulated"), "{}", found["remark"]);
+        let (mut kernels, mut launches) = (0.0, 0.0);
+        for step in found["steps"].as_array().unwrap() {
+            let Some(own) = step["kernels"].as_f64() else { continue };
+            kernels += own;
+            launches += number(&step["launches"]);
+            let with = own + LAUNCH * number(&step["launches"]);
+            assert!((number(&step["predicted"]) / with - 1.0).abs() < 1e-9, "{device}: {step}");
+            let busy: Vec<f64> = step["busy"].as_object().unwrap().values().map(number).collect();
+            let most = busy.iter().copied().fold(0.0, f64::max);
+            assert!(most > 0.0 && most <= own * (1.0 + 1e-9), "{device}: {step}");
+        }
+        let time = &found["predicted"];
+        let [seconds, alone, launching] = ["seconds", "kernels", "launching"].map(|key| number(&time[key]));
+        assert!((alone / kernels - 1.0).abs() < 1e-9, "{device}: {time}");
+        assert!((launching / (LAUNCH * launches) - 1.0).abs() < 1e-9, "{device}: {time}");
+        assert!(alone.max(launching) < seconds && seconds < alone + launching, "{device}: {time}");
+    }
+}
+
+/// The optimizer's update is a part of it: moments in another form change nothing else, and the time.
+#[test]
+fn the_update_is_counted() {
+    let time = |form| number(&inspect("ascend-sim:910b1", &["--moments", form])["predicted"]["kernels"]);
+    let (whole, halved) = (time("f32"), time("bf16"));
+    assert!(whole > 0.0 && halved > 0.0 && whole != halved, "{whole} {halved}");
+}
+
+#[test]
+fn a_processor_has_no_prediction() {
+    let found = inspect("cpu", &[]);
+    assert!(found["predicted"].is_null() && found["steps"][0]["kernels"].is_null(), "{found}");
+}
