@@ -403,4 +403,23 @@ mod tests {
         assert!(count > 60, "only {count} commands were found");
         assert!(refused.is_empty(), "{}", refused.join("\n"));
     }
+
+    #[test]
+    fn ways_out_of_errors_name_options_that_there_are() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let mut known = std::collections::BTreeSet::new();
+        let mut all = vec![Cli::command()];
+        while let Some(command) = all.pop() {
+            known.extend(command.get_arguments().filter_map(|a| a.get_long()).map(str::to_string));
+            all.extend(command.get_subcommands().cloned());
+        }
+        let word =
+            |text: &str| text.split(|c: char| c != '-' && !c.is_ascii_lowercase()).next().map(str::to_string);
+        let named: Vec<String> = page.split(['`', ' ']).filter_map(|w| word(w.strip_prefix("--")?)).collect();
+        assert!(named.len() > 15, "only {} options were found", named.len());
+        for option in named {
+            assert!(known.contains(&option), "no command has --{option}");
+        }
+    }
 }
