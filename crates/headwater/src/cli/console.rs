@@ -3,7 +3,7 @@
 //! standard streams.
 
 use crate::core::device::Device;
-use std::borrow::Cow;
+use crate::report::text::plain;
 use std::io::{ErrorKind, Write};
 use std::sync::Mutex;
 
@@ -19,21 +19,6 @@ pub(crate) fn say(line: impl AsRef<str>) {
 /// Says a device's remarks on plans that were loaded and run.
 pub(crate) fn notes(device: &dyn Device) {
     device.notes().iter().for_each(|note| say(format!("{}: {note}", device.name())));
-}
-
-/// A text whose control characters are spelled out, line ends and tabs excepted. Names in a model come from
-/// strangers, and a terminal obeys what is written to it.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
-    // Beside control characters, those that change the direction of writing (Unicode, UAX #9).
-    let obeyed = |c: char| {
-        (c.is_control() && c != '\n' && c != '\t')
-            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    if !text.contains(obeyed) {
-        return text.into();
-    }
-    let spelled = |c: char| if obeyed(c) { c.escape_unicode().to_string() } else { c.to_string() };
-    text.chars().map(spelled).collect()
 }
 
 /// Prints a line of a command's result on standard output. Output that a full disk refused is reported by
@@ -52,15 +37,4 @@ pub(crate) fn print(line: &str) {
 /// The reason why part of the result did not reach standard output, if it did not.
 pub(crate) fn lost() -> Option<String> {
     LOST.lock().ok()?.take()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_terminal_is_told_nothing_to_obey() {
-        assert_eq!(plain("a\tb\nç ▁█"), "a\tb\nç ▁█");
-        assert_eq!(plain("\u{1b}[2Jgone\r\u{9b}1m\u{202e}x"), "\\u{1b}[2Jgone\\u{d}\\u{9b}1m\\u{202e}x");
-    }
 }

@@ -1,8 +1,9 @@
 //! A training run on the terminal: a bar with loss, rate and time left; evaluations and checkpoints as lines.
 
-use super::console::{plain, say};
+use super::console::say;
 use crate::core::device::Device;
-use crate::report::{scores, text};
+use crate::report::scores;
+use crate::report::text::{self, plain};
 use crate::runtime::score::Metric;
 use crate::runtime::trainer::{Event, Observer};
 use indicatif::{ProgressBar, ProgressStyle};

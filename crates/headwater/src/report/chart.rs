@@ -11,9 +11,9 @@ const BOX: (f64, f64, f64, f64) = (84.0, WIDTH - 28.0, 16.0, HEIGHT - 44.0);
 /// At most this many points are drawn per line; more are thinned by keeping extremes.
 const POINTS: usize = 1200;
 
-/// Escapes text for HTML and SVG.
+/// Escapes text for HTML and SVG; control characters are spelled out.
 pub fn escape(s: &str) -> String {
-    s.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text::plain(s).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// Round numbers that cover `[lo, hi]` in about `n` steps.
@@ -295,6 +295,11 @@ mod tests {
         assert_eq!(Scale::Log.ticks(0.002, 30.0), [0.01, 0.1, 1.0, 10.0]);
         assert_eq!(Scale::Log.ticks(0.3, 2.4), [0.5, 1.0, 2.0]);
         assert!(Scale::Log.ticks(0.50, 0.55).len() > 2);
+    }
+
+    #[test]
+    fn pages_hold_names_and_nothing_that_acts() {
+        assert_eq!(escape("a<b>&\"\u{1b}[2J\u{202e}"), "a&lt;b&gt;&amp;&quot;\\u{1b}[2J\\u{202e}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tables and numbers for the terminal.
 
 use super::Table;
+use std::borrow::Cow;
 use std::fmt::Write;
 
 /// The table with aligned columns, heads underlined.
@@ -101,6 +102,21 @@ pub fn word(w: &str) -> String {
     if plain { w.to_string() } else { format!("'{}'", w.replace('\'', r"'\''")) }
 }
 
+/// A text whose control characters are spelled out, line ends and tabs excepted. Names in a model come from
+/// strangers, and a terminal obeys what is written to it; a page would show what is not there.
+pub fn plain(text: &str) -> Cow<'_, str> {
+    // Beside control characters, those that change the direction of writing (Unicode, UAX #9).
+    let obeyed = |c: char| {
+        (c.is_control() && c != '\n' && c != '\t')
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(obeyed) {
+        return text.into();
+    }
+    let spelled = |c: char| if obeyed(c) { c.escape_unicode().to_string() } else { c.to_string() };
+    text.chars().map(spelled).collect()
+}
+
 /// An error in scientific notation: `3.1e-12`; an exact zero as `0`.
 pub fn error(x: f64) -> String {
     if x == 0.0 { "0".into() } else { format!("{x:.1e}") }
@@ -124,6 +140,12 @@ mod tests {
     fn words_come_back_from_a_shell() {
         assert_eq!(word("runs/a-1.pt2"), "runs/a-1.pt2");
         assert_eq!((word("a b"), word("it's"), word("")), ("'a b'".into(), r"'it'\''s'".into(), "''".into()));
+    }
+
+    #[test]
+    fn a_terminal_is_told_nothing_to_obey() {
+        assert_eq!(plain("a\tb\nç ▁█"), "a\tb\nç ▁█");
+        assert_eq!(plain("\u{1b}[2Jgone\r\u{9b}1m\u{202e}x"), "\\u{1b}[2Jgone\\u{d}\\u{9b}1m\\u{202e}x");
     }
 
     #[test]
