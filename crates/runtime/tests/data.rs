@@ -115,6 +115,19 @@ fn files_that_lie_are_refused() {
     assert_eq!(Dataset::open(dir.path()).unwrap_err().code(), "HW-R002");
 }
 
+#[test]
+fn safetensors_of_very_many_tensors_are_refused_before_they_are_parsed() {
+    let file = |tensors: usize| {
+        let entry = |i| format!("\"{i}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}");
+        let header = format!("{{{}}}", (0..tensors).map(entry).collect::<Vec<_>>().join(","));
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(Dataset::open(&put(&dir, "few.safetensors", &file(1000))).unwrap().columns().len(), 1000);
+    let said = Dataset::open(&put(&dir, "many.safetensors", &file(131_073))).unwrap_err().to_string();
+    assert!(said.contains("131073 tensors"), "{said}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 

@@ -316,9 +316,61 @@ impl Dataset {
     }
 }
 
+/// Tensors that a safetensors file may have. The `safetensors` crate takes about 1 KB for each while it parses
+/// the header.
+const MAX_TENSORS: usize = 1 << 17;
+
+/// Bytes of the longest header that the `safetensors` crate reads.
+const MAX_HEADER: usize = 100_000_000;
+
+/// Number of entries in the header of a safetensors file, counted without keeping any; 0 if it is no header.
+fn header_entries(bytes: &[u8]) -> usize {
+    struct Entries(usize);
+    impl<'de> serde::Deserialize<'de> for Entries {
+        fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+            from.deserialize_map(Entries(0))
+        }
+    }
+    impl<'de> serde::de::Visitor<'de> for Entries {
+        type Value = Entries;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+            f.write_str("a table of tensors")
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(
+            mut self,
+            mut map: A,
+        ) -> std::result::Result<Entries, A::Error> {
+            while map.next_entry::<serde::de::IgnoredAny, serde::de::IgnoredAny>()?.is_some() {
+                self.0 += 1;
+            }
+            Ok(self)
+        }
+    }
+    let header = bytes.split_first_chunk::<8>().and_then(|(length, rest)| {
+        let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|n| *n <= MAX_HEADER)?;
+        rest.get(..length)
+    });
+    header.and_then(|h| serde_json::from_slice::<Entries>(h).ok()).map_or(0, |e| e.0)
+}
+
+/// A safetensors file, refused if it has far too many tensors.
+///
+/// # Errors
+/// The fault of the file.
+pub fn safetensors_file(bytes: &[u8]) -> std::result::Result<safetensors::SafeTensors<'_>, String> {
+    let tensors = header_entries(bytes);
+    if tensors > MAX_TENSORS {
+        return Err(format!(
+            "has {tensors} tensors, more than {MAX_TENSORS}: save samples in few tensors whose first dimension counts them"
+        ));
+    }
+    safetensors::SafeTensors::deserialize(bytes).map_err(|e| e.to_string())
+}
+
 fn safetensors_columns(path: &Path, map: &Arc<Mapped>) -> Result<Vec<Column>> {
-    let file =
-        safetensors::SafeTensors::deserialize(map.bytes()).map_err(|e| Error::data(path, e.to_string()))?;
+    let file = safetensors_file(map.bytes()).map_err(|m| Error::data(path, m))?;
     let base = map.bytes().as_ptr() as usize;
     let mut columns = Vec::new();
     for (name, view) in file.tensors() {
