@@ -13,7 +13,7 @@ def collect(c):
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
-        distances, order_statistics, matrices, sampling, bags, fourier,
+        distances, order_statistics, matrices, sampling, bags, fourier, margins,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -937,3 +937,24 @@ def fourier(c):
     for name in ("fft_fftshift", "fft_ifftshift"):
         c(f"{name}.default", c.f(3, 4))
         c(f"{name}.default", c.f(5, 2), [0])
+
+
+def margins(c):
+    signs = torch.tensor([1, -1, -1, 1])
+    for reduction in (0, 1, 2):
+        c("cosine_embedding_loss.default", c.f(4, 3), c.f(4, 3), signs, -0.5, reduction)
+        c("hinge_embedding_loss.default", c.d(4, 3), signs.view(4, 1), 1.3, reduction)
+        c("margin_ranking_loss.default", c.d(4), c.d(4), signs, 0.3, reduction)
+        c("soft_margin_loss.default", 5 * c.f(4, 3), c.fixed(signs.view(4, 1).double()), reduction)
+        c("multi_margin_loss.default", c.d(4, 3), torch.tensor([0, 2, 1, 1]), 1, 1.1, None, reduction)
+        for full in (False, True):
+            c("poisson_nll_loss.default", c.f(2, 3), c.fixed(c.i(6, 2, 3).double()), True, full, 1e-8, reduction)
+            c("poisson_nll_loss.default", c.u(0.1, 3, 2, 3), c.fixed(c.i(6, 2, 3).double()), False, full, 1e-8, reduction)
+    c("cosine_embedding_loss.default", c.f(3), c.f(3), torch.tensor(1))
+    c("cosine_embedding_loss.default", torch.zeros(2, 3, dtype=F64), c.f(2, 3), torch.tensor([1, -1]), -0.5)
+    c("multi_margin_loss.default", c.d(4, 3), torch.tensor([0, 2, 1, 1]), 2, 1.1, c.fixed(c.u(0.5, 2, 3)))
+    c("multi_margin_loss.default", c.d(3), torch.tensor(2))
+    for p in (2.0, 1.0, 3.0, INF):
+        c("pairwise_distance.default", c.f(4, 3), c.f(4, 3), p)
+        c("dist.default", c.f(4, 3), c.f(3), p)
+    c("pairwise_distance.default", c.f(4, 1, 3), c.f(2, 3), 2.0, 0.0, True)

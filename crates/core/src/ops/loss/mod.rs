@@ -13,11 +13,17 @@ use crate::{ensure, fail};
 
 operators! {
     binary_cross_entropy: BINARY_CROSS_ENTROPY, WITH_LOGITS, TERMS, TERMS_BACKWARD, LOGIT_TERMS, LOGIT_TERMS_BACKWARD;
+    cosine_embedding: COSINE_EMBEDDING_LOSS;
     cross_entropy: CROSS_ENTROPY_LOSS, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD;
+    hinge_embedding: HINGE_EMBEDDING_LOSS;
     huber: HUBER_LOSS, SMOOTH_L1_LOSS, HUBER, HUBER_BACKWARD;
     kl_div: KL_DIV, TERMS, TERMS_BACKWARD;
+    margin_ranking: MARGIN_RANKING_LOSS;
     mse: MSE_LOSS, L1_LOSS;
+    multi_margin: MULTI_MARGIN_LOSS;
     nll: NLL_LOSS, NLL, NLL_BACKWARD;
+    poisson_nll: POISSON_NLL_LOSS;
+    soft_margin: SOFT_MARGIN_LOSS;
     target_weight: TARGET_WEIGHT;
     triplet_margin: TRIPLET_MARGIN_LOSS;
     weighted_mean: WEIGHTED_MEAN;

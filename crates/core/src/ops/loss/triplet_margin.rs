@@ -3,9 +3,8 @@
 use super::{Reduction, term_dtype};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
-use crate::graph::{Builder, ValueId};
 use crate::ops::pointwise::{clamp::CLAMP, maximum::MINIMUM};
-use crate::ops::reduce::vector_norm::VECTOR_NORM;
+use crate::ops::reduce::pairwise_distance::distance;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
@@ -33,10 +32,10 @@ pub static TRIPLET_MARGIN_LOSS: OpDef = OpDef {
         let dtype = term_dtype(cx.result_type(&[]))?;
         let mut wide = |i: usize| b.cast(required(inputs, i)?, dtype);
         let [anchor, positive, negative] = [wide(0)?, wide(1)?, wide(2)?];
-        let near = distance(b, anchor, positive, p, eps)?;
-        let mut far = distance(b, anchor, negative, p, eps)?;
+        let near = distance(b, anchor, positive, p, eps, false)?;
+        let mut far = distance(b, anchor, negative, p, eps, false)?;
         if cx.flag("swap")? {
-            let other = distance(b, positive, negative, p, eps)?;
+            let other = distance(b, positive, negative, p, eps, false)?;
             far = b.call(&MINIMUM, &[far, other])?;
         }
         let gap = b.sub(near, far)?;
@@ -75,11 +74,4 @@ fn terms(cx: &OpCx) -> Result<Shape> {
     // The distances of each pair broadcast by themselves.
     let (_, lead) = shape.split_last().ok_or_else(|| fail!(Shape, "distances of scalars"))?;
     Ok(Shape::new(lead))
-}
-
-/// The `p`-norm of `a − b + eps` along the last dimension.
-fn distance(b: &mut Builder, x: ValueId, y: ValueId, p: f64, eps: f64) -> Result<ValueId> {
-    let difference = b.sub(x, y)?;
-    let difference = b.shift(difference, eps)?;
-    b.one(&VECTOR_NORM, &[difference], Attrs::new().with("ord", p).with("dim", [-1]))
 }

@@ -22,6 +22,7 @@ operators! {
     logsumexp: LOGSUMEXP;
     max: MAX, MIN, VALUE_SELECTING_REDUCTION_BACKWARD;
     mean: MEAN;
+    pairwise_distance: PAIRWISE_DISTANCE, DIST;
     prod: PROD, PROD_BACKWARD;
     sum: SUM;
     trapezoid: TRAPEZOID, CUMULATIVE_TRAPEZOID;

@@ -45,9 +45,10 @@ fn apex_lists_are_apexs() {
     assert!(matches!(found["binary_cross_entropy"], Some(Precision::Refused(_))));
     // Ours beside apex's. Low: `einsum` and `_grouped_mm` are matrix products, and so are `bilinear` and the layers
     // of recurrent networks, which apex casts too, and `dot` and `vdot`, where apex takes the widest.
-    // Full: Fourier transforms, distances, decompositions of matrices, integrals and quantiles; other names and backward calls of what apex lists, functions as steep as those, interpolation,
-    // sums of exponentials, and norms that apex has no function of. Widest: operators that write one tensor
-    // into another.
+    // Full: Fourier transforms, distances, decompositions of matrices, norms, integrals, quantiles, losses and
+    // places of pixels; other names and backward calls of what apex lists, functions as steep as those,
+    // interpolation, sums of exponentials, and norms that apex has no function of. Widest: operators that write
+    // one tensor into another, and products and lengths of elements.
     let beside = [
         (
             Precision::Low,
@@ -61,7 +62,10 @@ fn apex_lists_are_apexs() {
              nll_loss2d_forward nll_loss_nd pow_ softplus_backward special_digamma special_erfinv special_exp2 \
              special_expm1 special_gammaln special_log1p special_xlogy std_mean var_mean xlogy _cdist_forward cdist \
              cholesky cumulative_trapezoid det inverse linalg_cholesky linalg_det linalg_inv linalg_slogdet \
-             linalg_solve linalg_svdvals logdet quantile slogdet trapezoid trapz triplet_margin_loss",
+             linalg_solve linalg_svdvals logdet quantile slogdet trapezoid trapz triplet_margin_loss \
+             cosine_embedding_loss dist \
+             hinge_embedding_loss margin_ranking_loss \
+             multi_margin_loss pairwise_distance poisson_nll_loss soft_margin_loss",
         ),
         (
             Precision::Widest,
