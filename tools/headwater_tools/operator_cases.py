@@ -13,7 +13,7 @@ def collect(c):
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
-        distances, order_statistics, matrices, sampling, bags, fourier, margins,
+        distances, order_statistics, matrices, sampling, bags, fourier, margins, alignments,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -958,3 +958,19 @@ def margins(c):
         c("pairwise_distance.default", c.f(4, 3), c.f(4, 3), p)
         c("dist.default", c.f(4, 3), c.f(3), p)
     c("pairwise_distance.default", c.f(4, 1, 3), c.f(2, 3), 2.0, 0.0, True)
+
+
+def alignments(c):
+    targets = torch.tensor([[1, 1, 2], [3, 0, 0], [2, 1, 3]])  # repeated, short, all different
+    frames, lengths = torch.tensor([6, 4, 5]), torch.tensor([3, 1, 3])
+
+    def x():
+        return c.fixed(torch.log_softmax(c.f(6, 3, 4), 2))  # PyTorch's gradient is that behind a log_softmax
+
+    for reduction in (0, 1, 2):
+        c("ctc_loss.Tensor", x(), targets, frames, lengths, 0, reduction)
+        c("ctc_loss.IntList", x(), targets, [6, 4, 5], [3, 1, 3], 0, reduction)
+    c("ctc_loss.Tensor", x(), torch.tensor([[0, 1], [2, 2], [1, 0]]), frames, torch.tensor([2, 2, 0]), 3, 0)
+    for zero in (False, True):
+        c("ctc_loss.Tensor", x(), targets, torch.tensor([3, 1, 2]), lengths, 0, 0, zero)  # too few frames
+    c("ctc_loss.IntList", c.fixed(torch.log_softmax(c.f(5, 4), 1)), torch.tensor([1, 2]), [5], [2])

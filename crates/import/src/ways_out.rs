@@ -20,8 +20,8 @@ pub(crate) fn unknown(target: &str) -> String {
         "nonzero" | "masked_select" | "unique_dim" | "_unique2" | "unique_consecutive" => {
             "its shape depends on data: keep the shape and use `where`, `masked_fill` or `topk` with a fixed count"
         }
-        "_ctc_loss" | "ctc_loss" => {
-            "compute it outside of the exported model, or write its recursion with `logaddexp`"
+        "_ctc_loss" => {
+            "export it without decompositions: the call `torch.nn.functional.ctc_loss` is supported"
         }
         "while_loop" | "scan" | "map_impl" => {
             "write the loop in Python with a fixed number of steps: it is unrolled"

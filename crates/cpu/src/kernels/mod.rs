@@ -9,6 +9,7 @@ mod accumulate;
 mod advanced_index;
 pub mod attention;
 pub mod convolution;
+pub mod ctc;
 pub mod embedding_grad;
 pub mod fourier;
 pub mod grid;
@@ -137,6 +138,7 @@ pub fn contiguous(_: Port) -> bool {
 const FAMILIES: &[&[Kernel]] = &[
     attention::KERNELS,
     convolution::KERNELS,
+    ctc::KERNELS,
     embedding_grad::KERNELS,
     fourier::KERNELS,
     grouped_mm::KERNELS,

@@ -11,10 +11,13 @@ use crate::shape::Shape;
 use crate::tensor::TensorType;
 use crate::{ensure, fail};
 
+pub mod alignments;
+
 operators! {
     binary_cross_entropy: BINARY_CROSS_ENTROPY, WITH_LOGITS, TERMS, TERMS_BACKWARD, LOGIT_TERMS, LOGIT_TERMS_BACKWARD;
     cosine_embedding: COSINE_EMBEDDING_LOSS;
     cross_entropy: CROSS_ENTROPY_LOSS, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD;
+    ctc: CTC_LOSS, CTC_NLL, CTC_NLL_BACKWARD;
     hinge_embedding: HINGE_EMBEDDING_LOSS;
     huber: HUBER_LOSS, SMOOTH_L1_LOSS, HUBER, HUBER_BACKWARD;
     kl_div: KL_DIV, TERMS, TERMS_BACKWARD;
