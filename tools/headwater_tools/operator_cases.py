@@ -13,7 +13,7 @@ def collect(c):
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
-        distances, order_statistics, matrices, sampling, bags, fourier, margins, alignments,
+        distances, order_statistics, matrices, sampling, bags, fourier, margins, triangles, alignments,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -958,6 +958,19 @@ def margins(c):
         c("pairwise_distance.default", c.f(4, 3), c.f(4, 3), p)
         c("dist.default", c.f(4, 3), c.f(3), p)
     c("pairwise_distance.default", c.f(4, 1, 3), c.f(2, 3), 2.0, 0.0, True)
+
+
+def triangles(c):
+    def regular(*shape):
+        return c.f(*shape) + 2 * torch.eye(shape[-1], dtype=F64)
+
+    for upper in (True, False):
+        for unit in (True, False):
+            c("linalg_solve_triangular.default", regular(3, 3), c.f(3, 2), upper=upper, unitriangular=unit)
+        c("linalg_solve_triangular.default", regular(2, 1, 3, 3), c.f(4, 2, 3), upper=upper, left=False)
+        for transpose in (True, False):
+            c("triangular_solve.default", c.f(2, 3, 2), regular(2, 3, 3), upper, transpose)
+        c("cholesky_solve.default", c.f(2, 3, 2), c.fixed(regular(2, 3, 3)), upper)
 
 
 def alignments(c):

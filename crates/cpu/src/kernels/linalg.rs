@@ -8,11 +8,12 @@ use crate::pool::Shared;
 use headwater_core::diagnostic::{Error, Result};
 use headwater_core::ops::OpDef;
 use headwater_core::ops::linalg::cholesky::CHOLESKY;
-use headwater_core::ops::linalg::dense::{Lu, cholesky, inverse, singular};
+use headwater_core::ops::linalg::dense::{Lu, cholesky, inverse, singular, solve_triangle};
 use headwater_core::ops::linalg::det::{DET, SLOGDET};
 use headwater_core::ops::linalg::inverse::INVERSE;
 use headwater_core::ops::linalg::solve::SOLVE;
 use headwater_core::ops::linalg::svdvals::SVDVALS;
+use headwater_core::ops::linalg::triangular::{SOLVE_TRIANGLE, flags};
 use headwater_core::ops::linalg::{matrices, squares};
 use std::sync::Mutex;
 
@@ -39,6 +40,13 @@ pub static KERNELS: &[Kernel] = &[
     kernel(&SOLVE, |site| {
         let (n, [_, k]) = (squares(&site.cx, 0)?.1, matrices(&site.cx, 1)?.1);
         Ok(each([n * n, n * k], [n * k], move |[a, b], [x]| Lu::new(a, n).solve(b, k, x)))
+    }),
+    kernel(&SOLVE_TRIANGLE, |site| {
+        let (n, [_, k], flags) = (squares(&site.cx, 0)?.1, matrices(&site.cx, 1)?.1, flags(&site.cx)?);
+        Ok(each([n * n, n * k], [n * k], move |[a, b], [x]| {
+            solve_triangle(a, n, b, k, flags, x);
+            Ok(())
+        }))
     }),
     kernel(&CHOLESKY, |site| {
         let n = squares(&site.cx, 0)?.1;

@@ -2,6 +2,7 @@
 
 use super::dense::cholesky;
 use super::inverse::INVERSE;
+use super::triangular::LINALG_SOLVE_TRIANGULAR;
 use super::{each_matrix, squares, transposed};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
@@ -33,6 +34,38 @@ pub static LINALG_CHOLESKY: OpDef = OpDef {
         Ok(vec![if cx.flag("upper")? { transposed(b, lower)? } else { lower }])
     }),
     cases: || vec![definite("lower").attr("upper", false), definite("upper").attr("upper", true)],
+};
+
+/// `A⁻¹ · self` with `A = L · Lᵀ` of a Cholesky factor, input 1; leading dimensions broadcast. The gradient by
+/// the factor is of its triangle alone, where PyTorch's fills the matrix.
+pub static CHOLESKY_SOLVE: OpDef = OpDef {
+    name: "cholesky_solve",
+    schemas: &["cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor"],
+    infer: |cx| {
+        let attrs = Attrs::new().with("upper", cx.flag("upper")?).with("left", true);
+        let swapped = OpCx { inputs: vec![cx.opt(1), cx.opt(0)], attrs: &attrs };
+        (LINALG_SOLVE_TRIANGULAR.infer)(&swapped)
+    },
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Full,
+    cost: Cost::Free,
+    body: Body::Decompose(|b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]| {
+        let (x, factor, upper) = (required(inputs, 0)?, required(inputs, 1)?, cx.flag("upper")?);
+        let t = transposed(b, factor)?;
+        let (lower, above) = if upper { (t, factor) } else { (factor, t) };
+        let with = |upper: bool| Attrs::new().with("upper", upper).with("left", true);
+        let y = b.one(&LINALG_SOLVE_TRIANGULAR, &[lower, x], with(false))?;
+        Ok(vec![b.one(&LINALG_SOLVE_TRIANGULAR, &[above, y], with(true))?])
+    }),
+    cases: || {
+        let case = |name, upper: bool| {
+            let factor = definite(name).inputs;
+            let mut case = Case::new(name).f(&[2, 3, 2]);
+            case.inputs.extend(factor);
+            case.attr("upper", upper)
+        };
+        vec![case("lower", false), case("upper", true)]
+    },
 };
 
 /// The lower Cholesky factor, of the lower triangle of each matrix `[..., n, n]`. One that is not positive

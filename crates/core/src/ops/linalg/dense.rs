@@ -86,6 +86,32 @@ impl Lu {
     }
 }
 
+/// Solves for `columns` right sides, `[n, columns]`, with the upper triangle of a matrix of order `n`, or the
+/// lower one; with `unit` its diagonal counts as ones. Zeros on the diagonal give infinities.
+pub fn solve_triangle(
+    a: &[f64],
+    n: usize,
+    b: &[f64],
+    columns: usize,
+    [upper, unit]: [bool; 2],
+    x: &mut [f64],
+) {
+    x.copy_from_slice(b);
+    for step in 0..n {
+        let i = if upper { n - 1 - step } else { step };
+        let (before, rest) = x.split_at_mut(i * columns);
+        let (row, after) = rest.split_at_mut(columns);
+        let (known, first) = if upper { (&*after, i + 1) } else { (&*before, 0) };
+        for (j, solved) in known.chunks_exact(columns.max(1)).enumerate() {
+            let factor = a[i * n + first + j];
+            row.iter_mut().zip(solved).for_each(|(x, y)| *x -= factor * y);
+        }
+        if !unit {
+            row.iter_mut().for_each(|x| *x /= a[i * n + i]);
+        }
+    }
+}
+
 /// The inverse of a matrix of order `n`.
 ///
 /// # Errors

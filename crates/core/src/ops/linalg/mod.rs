@@ -2,11 +2,12 @@
 //! f64, one after the other in the reference, side by side on devices.
 
 operators! {
-    cholesky: LINALG_CHOLESKY, CHOLESKY;
+    cholesky: LINALG_CHOLESKY, CHOLESKY, CHOLESKY_SOLVE;
     det: DET, SLOGDET, LOGDET;
     inverse: INVERSE;
     solve: LINALG_SOLVE, SOLVE;
     svdvals: SVDVALS;
+    triangular: LINALG_SOLVE_TRIANGULAR, TRIANGULAR_SOLVE, SOLVE_TRIANGLE;
 }
 
 pub mod dense;

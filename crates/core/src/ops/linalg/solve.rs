@@ -3,6 +3,7 @@
 use super::dense::Lu;
 use super::{each_matrix, matrices, squares, transposed};
 use crate::diagnostic::Result;
+use crate::graph::{Builder, ValueId};
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, Sample, required};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
@@ -19,27 +20,8 @@ pub static LINALG_SOLVE: OpDef = OpDef {
     precision: Precision::Full,
     cost: Cost::Free,
     body: Body::Decompose(|b, cx, inputs| {
-        let s = System::of(cx)?;
-        let (mut a, mut x) = (required(inputs, 0)?, required(inputs, 1)?);
-        if s.vectors {
-            let rank = b.ty(x).shape.rank();
-            x = b.unsqueeze(x, rank)?;
-        }
-        let with = |last: [usize; 2]| [&s.lead[..], &last].concat();
-        a = b.expand(a, &with([s.n, s.n]))?;
-        let count = s.lead.iter().product();
-        if !s.left {
-            (a, x) = (transposed(b, a)?, transposed(b, x)?);
-        }
-        x = b.expand(x, &with([s.n, s.k]))?;
-        a = b.reshape(a, &[count, s.n, s.n])?;
-        x = b.reshape(x, &[count, s.n, s.k])?;
-        let y = b.call(&SOLVE, &[a, x])?;
-        let mut y = b.reshape(y, &with([s.n, s.k]))?;
-        if !s.left {
-            y = transposed(b, y)?;
-        }
-        Ok(vec![b.reshape(y, &s.result)?])
+        let system = System::of(cx)?;
+        system.solved(b, required(inputs, 0)?, required(inputs, 1)?, |b, a, x| b.call(&SOLVE, &[a, x]))
     }),
     cases: || {
         vec![
@@ -94,22 +76,40 @@ fn matrix(name: &'static str, count: usize) -> Case {
     Case::new(name).arg(crate::DType::F64, shape, Sample::Values(values))
 }
 
-struct System {
+/// Matrices and right sides that fit.
+pub(super) struct System {
     lead: Vec<usize>,
     n: usize,
     k: usize,
     vectors: bool,
-    left: bool,
-    result: Shape,
+    /// The matrices stand before the solutions.
+    pub left: bool,
+    /// Shape of the solutions.
+    pub result: Shape,
 }
 
 impl System {
+    /// The system of inputs A and B, the latter matrices or vectors.
+    ///
+    /// # Errors
+    /// `Shape`, `DType` or `Size` if they do not fit.
     fn of(cx: &OpCx) -> Result<System> {
+        let own = cx.shape(0)?;
+        let b = cx.shape(1)?;
+        let vectors = b.rank() == 1 || b[..] == own[..own.rank().saturating_sub(1)];
+        System::new(cx, vectors)
+    }
+
+    /// As [`System::of`] of right sides that are matrices.
+    pub fn of_matrices(cx: &OpCx) -> Result<System> {
+        System::new(cx, false)
+    }
+
+    fn new(cx: &OpCx, vectors: bool) -> Result<System> {
         let ((a, n), b) = (squares(cx, 0)?, cx.ty(1)?);
         ensure!(a.dtype == b.dtype, DType, "one dtype is needed: {}", cx.list_types());
         let left = cx.opt_int("left")?.unwrap_or(1) != 0;
         let own = &a.shape[..a.shape.rank() - 1];
-        let vectors = b.shape.rank() == 1 || b.shape[..] == *own;
         ensure!(left || !vectors, Shape, "vectors are solved for from the left: {}", cx.list_types());
         let last = |d: usize| b.shape[b.shape.rank() - d];
         ensure!(b.shape.rank() >= if vectors { 1 } else { 2 }, Shape, "no right sides: {}", cx.list_types());
@@ -129,5 +129,34 @@ impl System {
         let most = Shape::from([&lead[..], &[n, n.max(k)]].concat());
         ensure!(most.checked_numel().is_some(), Size, "{most} is larger than memory can be");
         Ok(System { lead, n, k, vectors, left, result: result.into() })
+    }
+
+    /// Appends the solutions, by `solve` of `A [N, n, n]` and `B [N, n, k]`.
+    pub fn solved(
+        &self,
+        b: &mut Builder,
+        mut a: ValueId,
+        mut x: ValueId,
+        solve: impl FnOnce(&mut Builder, ValueId, ValueId) -> Result<ValueId>,
+    ) -> Result<Vec<ValueId>> {
+        if self.vectors {
+            let rank = b.ty(x).shape.rank();
+            x = b.unsqueeze(x, rank)?;
+        }
+        let with = |last: [usize; 2]| [&self.lead[..], &last].concat();
+        a = b.expand(a, &with([self.n, self.n]))?;
+        let count = self.lead.iter().product();
+        if !self.left {
+            (a, x) = (transposed(b, a)?, transposed(b, x)?);
+        }
+        x = b.expand(x, &with([self.n, self.k]))?;
+        a = b.reshape(a, &[count, self.n, self.n])?;
+        x = b.reshape(x, &[count, self.n, self.k])?;
+        let y = solve(b, a, x)?;
+        let mut y = b.reshape(y, &with([self.n, self.k]))?;
+        if !self.left {
+            y = transposed(b, y)?;
+        }
+        Ok(vec![b.reshape(y, &self.result)?])
     }
 }

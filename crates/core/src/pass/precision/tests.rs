@@ -63,9 +63,10 @@ fn apex_lists_are_apexs() {
              special_expm1 special_gammaln special_log1p special_xlogy std_mean var_mean xlogy _cdist_forward cdist \
              cholesky cumulative_trapezoid det inverse linalg_cholesky linalg_det linalg_inv linalg_slogdet \
              linalg_solve linalg_svdvals logdet quantile slogdet trapezoid trapz triplet_margin_loss \
-             cosine_embedding_loss ctc_loss dist \
-             hinge_embedding_loss margin_ranking_loss \
-             multi_margin_loss pairwise_distance poisson_nll_loss soft_margin_loss",
+             cholesky_solve cosine_embedding_loss ctc_loss dist \
+             hinge_embedding_loss linalg_solve_triangular margin_ranking_loss \
+             multi_margin_loss pairwise_distance poisson_nll_loss soft_margin_loss \
+             triangular_solve",
         ),
         (
             Precision::Widest,
