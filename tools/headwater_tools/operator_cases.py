@@ -13,7 +13,7 @@ def collect(c):
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
-        distances, order_statistics, matrices, sampling, bags, fourier, margins, triangles, alignments,
+        distances, order_statistics, matrices, sampling, bags, fourier, margins, matrix_norms, triangles, without_nan, alignments,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -960,6 +960,25 @@ def margins(c):
     c("pairwise_distance.default", c.f(4, 1, 3), c.f(2, 3), 2.0, 0.0, True)
 
 
+def matrix_norms(c):
+    for order in ("fro", "nuc"):
+        c("linalg_matrix_norm.str_ord", c.f(2, 3, 4), order)
+        c("linalg_matrix_norm.str_ord", c.f(3, 2, 4), order, [2, 0], True)
+        c("linalg_norm.ord_str", c.f(3, 4), order)
+    for order in (1, -1, 2, -2, INF, -INF):
+        c("linalg_matrix_norm.default", c.f(2, 3, 4), order)
+        c("linalg_matrix_norm.default", c.f(3, 2, 4), order, [2, 0], True)
+        c("linalg_norm.default", c.f(3, 4), order)
+    for order in (None, 1, 2, 0.5, INF):
+        c("linalg_norm.default", c.f(5), order)
+        c("linalg_norm.default", c.f(2, 3, 4), order, [-1])
+        c("linalg_norm.default", c.f(3, 4), order, [0], True)
+    c("linalg_norm.default", c.f(2, 3, 4))
+    c("linalg_norm.default", c.f(2, 3, 4), None, [0, 2])
+    c("trace.default", c.f(3, 4))
+    c("trace.default", c.i(9, 3, 2))
+
+
 def triangles(c):
     def regular(*shape):
         return c.f(*shape) + 2 * torch.eye(shape[-1], dtype=F64)
@@ -971,6 +990,18 @@ def triangles(c):
         for transpose in (True, False):
             c("triangular_solve.default", c.f(2, 3, 2), regular(2, 3, 3), upper, transpose)
         c("cholesky_solve.default", c.f(2, 3, 2), c.fixed(regular(2, 3, 3)), upper)
+
+
+def without_nan(c):
+    holes = torch.tensor([[1.0, float("nan"), -2.0], [0.5, 3.0, float("nan")]], dtype=F64)
+    for name in ("nansum.default", "nanmean.default"):
+        c(name, c.f(2, 3))
+        c(name, holes)
+        c(name, holes, [1], True)
+        c(name, c.f(2, 3, 4), [0, 2])
+    c("nanmean.default", c.fixed(torch.full((2, 2), float("nan"), dtype=F64)), [0])  # PyTorch's gradient is 0 · inf
+    c("aminmax.default", c.d(2, 3))
+    c("aminmax.default", c.d(2, 3), dim=1, keepdim=True)
 
 
 def alignments(c):

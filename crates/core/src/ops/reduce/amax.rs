@@ -6,7 +6,7 @@ use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
 use crate::ensure;
 use crate::expr::{float, input};
-use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision};
+use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, required};
 use crate::row::{Instr, Reduce, ReduceSpace, RowProgram};
 use crate::tensor::TensorType;
 
@@ -39,6 +39,31 @@ pub static AMIN: OpDef = OpDef {
     cost: Cost::PerInput(1),
     body: Body::Rows(|cx, out| body(cx, out, Reduce::Min)),
     cases,
+};
+
+/// Smallest and largest element along `dim`, or of all; as [`AMIN`] and [`AMAX`].
+pub static AMINMAX: OpDef = OpDef {
+    name: "aminmax",
+    schemas: &["aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)"],
+    infer: |cx| {
+        let ty = infer(cx)?.remove(0);
+        Ok(vec![ty.clone(), ty])
+    },
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Same,
+    cost: Cost::PerInput(2),
+    body: Body::Decompose(|b, cx, inputs| {
+        let x = required(inputs, 0)?;
+        let dims: Vec<i64> = dims(cx)?.into_iter().map(|d| d as i64).collect();
+        let attrs = Attrs::new().with("dim", dims).with("keepdim", cx.flag("keepdim")?);
+        Ok(vec![b.one(&AMIN, &[x], attrs.clone())?, b.one(&AMAX, &[x], attrs)?])
+    }),
+    cases: || {
+        vec![
+            Case::new("all").distinct(&[2, 3]),
+            Case::new("rows, kept").distinct(&[2, 3]).attr("dim", 1).attr("keepdim", true),
+        ]
+    },
 };
 
 /// Gradient of [`AMAX`] and [`AMIN`]: `(grad, self, result)`, the latter two reduced ones with `dim` kept as

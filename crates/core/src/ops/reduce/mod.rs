@@ -7,7 +7,7 @@ use crate::row::{ReduceSpace, Reg, RowBuilder, RowProgram};
 use crate::tensor::TensorType;
 
 operators! {
-    amax: AMAX, AMIN, EVENLY_DISTRIBUTE;
+    amax: AMAX, AMIN, AMINMAX, EVENLY_DISTRIBUTE;
     any: ANY, ALL_TRUE;
     argmax: ARGMAX, ARGMIN;
     cdist: CDIST;
@@ -20,11 +20,14 @@ operators! {
     histc: HISTC;
     logcumsumexp: LOGCUMSUMEXP, LOGCUMSUMEXP_BACKWARD;
     logsumexp: LOGSUMEXP;
+    matrix_norm: LINALG_MATRIX_NORM, LINALG_NORM;
     max: MAX, MIN, VALUE_SELECTING_REDUCTION_BACKWARD;
     mean: MEAN;
+    nansum: NANSUM, NANMEAN;
     pairwise_distance: PAIRWISE_DISTANCE, DIST;
     prod: PROD, PROD_BACKWARD;
     sum: SUM;
+    trace: TRACE;
     trapezoid: TRAPEZOID, CUMULATIVE_TRAPEZOID;
     var: VAR, STD, VAR_MEAN, STD_MEAN, VAR_BACKWARD;
     vector_norm: VECTOR_NORM, VECTOR_NORM_BACKWARD;

@@ -238,6 +238,7 @@ static CUDA: Lists = Lists {
         "kl_div",
         "l1_loss",
         "layer_norm",
+        "linalg_matrix_norm",
         "linalg_vector_norm",
         "log",
         "log10",

@@ -64,9 +64,9 @@ fn apex_lists_are_apexs() {
              cholesky cumulative_trapezoid det inverse linalg_cholesky linalg_det linalg_inv linalg_slogdet \
              linalg_solve linalg_svdvals logdet quantile slogdet trapezoid trapz triplet_margin_loss \
              cholesky_solve cosine_embedding_loss ctc_loss dist \
-             hinge_embedding_loss linalg_solve_triangular margin_ranking_loss \
-             multi_margin_loss pairwise_distance poisson_nll_loss soft_margin_loss \
-             triangular_solve",
+             hinge_embedding_loss linalg_matrix_norm linalg_norm linalg_solve_triangular margin_ranking_loss \
+             multi_margin_loss nanmean nansum pairwise_distance poisson_nll_loss soft_margin_loss \
+             trace triangular_solve",
         ),
         (
             Precision::Widest,
