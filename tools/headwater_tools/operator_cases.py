@@ -13,7 +13,7 @@ def collect(c):
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
-        distances, order_statistics, matrices, sampling, bags, fourier, margins, matrix_norms, triangles, without_nan, alignments,
+        distances, order_statistics, matrices, sampling, bags, fourier, margins, matrix_norms, triangles, geometry, without_nan, alignments,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -990,6 +990,35 @@ def triangles(c):
         for transpose in (True, False):
             c("triangular_solve.default", c.f(2, 3, 2), regular(2, 3, 3), upper, transpose)
         c("cholesky_solve.default", c.f(2, 3, 2), c.fixed(regular(2, 3, 3)), upper)
+
+
+def geometry(c):
+    c("cross.default", c.f(2, 3), c.f(2, 3))
+    c("cross.default", c.f(3, 2, 3), c.f(3, 1, 3))  # the first dimension of size 3
+    c("linalg_cross.default", c.f(2, 1, 3), c.f(1, 4, 3))
+    c("linalg_cross.default", c.f(3, 2), c.f(3, 2), dim=0)
+    c("tensordot.default", c.f(2, 3, 4), c.f(4, 3, 5), [1, 2], [1, 0])
+    c("tensordot.default", c.f(2, 3), c.f(1, 2), [1], [0])
+    c("tensordot.default", c.f(2), c.f(3), [], [])
+    c("inner.default", c.f(2, 3), c.f(2, 4, 3))
+    c("inner.default", c.f(3), c.f(3))
+    c("inner.default", c.f(), c.f(2, 3))
+    c("linalg_matmul.default", c.f(2, 3), c.f(3, 4))
+    for corners in (False, True):
+        c("affine_grid_generator.default", c.f(2, 2, 3), [2, 1, 3, 4], corners)
+        c("affine_grid_generator.default", c.f(1, 2, 3), [1, 3, 1, 2], corners)
+        c("affine_grid_generator.default", c.f(2, 3, 4), [2, 1, 2, 3, 4], corners)
+    for offset in (0, 2, -1):
+        c("diag_embed.default", c.f(2, 3), offset)
+        c("diag_embed.default", c.f(2, 3), offset, 2, 0)
+        c("diag.default", c.f(3), offset)
+        c("diag.default", c.f(3, 4), offset)
+    c("hypot.default", c.f(2, 3), c.f(3))
+    c("hypot.default", torch.tensor([3e200, 0.0, INF], dtype=F64), c.fixed(torch.tensor([4e200, 2.0, 1.0], dtype=F64)))
+    c("deg2rad.default", c.f(3))
+    c("rad2deg.default", c.f(3))
+    c("sinc.default", c.f(3, 4))
+    c("sinc.default", torch.tensor([0.0, 1e-9, 1.0, -2.5], dtype=F64))
 
 
 def without_nan(c):

@@ -11,6 +11,7 @@ pub static MATMUL: OpDef = OpDef {
     name: "matmul",
     schemas: &[
         "matmul(Tensor self, Tensor other) -> Tensor",
+        "linalg_matmul(Tensor self, Tensor other) -> Tensor",
         "mm(Tensor self, Tensor mat2) -> Tensor",
         "bmm(Tensor self, Tensor mat2) -> Tensor",
         "mv(Tensor self, Tensor vec) -> Tensor",

@@ -3,9 +3,11 @@
 operators! {
     addmm: ADDMM, ADDBMM, OUTER, ADDR;
     bilinear: BILINEAR;
+    cross: CROSS;
     einsum: EINSUM;
     kron: KRON;
     grouped_mm: GROUPED_MM, GROUPED_MM_WEIGHT_BACKWARD;
     linear: LINEAR;
     matmul: MATMUL;
+    tensordot: TENSORDOT, INNER;
 }

@@ -28,6 +28,7 @@ operators! {
     copy: COPY, FILL, ZERO;
     cos: COS;
     cosh: COSH;
+    deg2rad: DEG2RAD, RAD2DEG;
     div: DIV;
     div_out: DIV_OUT;
     elu: ELU, SELU, CELU, ELU_BACKWARD;
@@ -45,6 +46,7 @@ operators! {
     hardsigmoid: HARDSIGMOID, HARDSIGMOID_BACKWARD;
     hardswish: HARDSWISH, HARDSWISH_BACKWARD;
     hardtanh: HARDTANH, RELU6, HARDTANH_BACKWARD;
+    hypot: HYPOT;
     isnan: ISNAN, ISINF, ISFINITE;
     leaky_relu: LEAKY_RELU, LEAKY_RELU_BACKWARD;
     lerp: LERP;
@@ -76,6 +78,7 @@ operators! {
     sign: SIGN;
     silu: SILU, SILU_BACKWARD;
     sin: SIN;
+    sinc: SINC;
     sinh: SINH;
     softplus: SOFTPLUS, SOFTPLUS_BACKWARD;
     sqrt: SQRT;

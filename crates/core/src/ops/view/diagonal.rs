@@ -1,12 +1,13 @@
 //! The diagonal of two dimensions.
 
 use super::scatter_gradient;
+use crate::attr::Attrs;
 use crate::diagnostic::Result;
-use crate::ensure;
 use crate::expr::Expr;
-use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, View};
-use crate::shape::Layout;
+use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, View, required};
+use crate::shape::{Layout, Shape, wrap_dim};
 use crate::tensor::TensorType;
+use crate::{ensure, fail};
 
 /// The diagonal `offset` above the main one of dimensions `dim1` and `dim2`, as a new last dimension.
 pub static DIAGONAL: OpDef = OpDef {
@@ -99,6 +100,78 @@ pub static DIAGONAL_SCATTER: OpDef = OpDef {
     }),
     cases: || vec![Case::new("above").f(&[3, 4]).f(&[3]).attr("offset", 1).attr("dim1", 0).attr("dim2", 1)],
 };
+
+/// Matrices of zeros with the last dimension of `self` on the diagonal `offset`; their rows and columns are
+/// dimensions `dim1` and `dim2` of the result.
+pub static DIAG_EMBED: OpDef = OpDef {
+    name: "diag_embed",
+    schemas: &[
+        "diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor",
+        "diag(Tensor self, int diagonal=0) -> Tensor",
+    ],
+    infer: |cx| {
+        let x = cx.ty(0)?;
+        if let Some(attrs) = of_matrix(cx)? {
+            return (DIAGONAL.infer)(&OpCx { inputs: vec![Some(x)], attrs: &attrs });
+        }
+        Ok(vec![TensorType::new(x.dtype, embedded(cx)?.0)])
+    },
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Same,
+    cost: Cost::PerOutput(0),
+    body: Body::Decompose(|b, cx, inputs| {
+        let x = required(inputs, 0)?;
+        if let Some(attrs) = of_matrix(cx)? {
+            return Ok(vec![b.one(&DIAGONAL, &[x], attrs)?]);
+        }
+        let (shape, attrs) = embedded(cx)?;
+        let zeros = b.full(&TensorType::new(cx.dtype(0)?, shape), 0.0)?;
+        Ok(vec![b.one(&DIAGONAL_SCATTER, &[zeros, x], attrs)?])
+    }),
+    cases: || {
+        vec![
+            Case::new("last").f(&[2, 3]).attr("offset", 0).attr("dim1", -2).attr("dim2", -1),
+            Case::new("below, other dimensions")
+                .f(&[2, 3])
+                .attr("offset", -1)
+                .attr("dim1", 2)
+                .attr("dim2", 0),
+            Case::new("diag of a vector").f(&[3]).attr("diagonal", 1),
+            Case::new("diag of a matrix").f(&[3, 2]).attr("diagonal", -1),
+        ]
+    },
+};
+
+/// The attributes of the diagonal that `diag` takes of a matrix.
+fn of_matrix(cx: &OpCx) -> Result<Option<Attrs>> {
+    let Some(offset) = cx.opt_int("diagonal")? else { return Ok(None) };
+    let rank = cx.shape(0)?.rank();
+    ensure!((1..=2).contains(&rank), Shape, "`diag` takes a vector or a matrix, got {}", cx.ty(0)?);
+    Ok((rank == 2).then(|| Attrs::new().with("offset", offset).with("dim1", 0).with("dim2", 1)))
+}
+
+/// Shape of the matrices that hold a diagonal, and the attributes that name it.
+fn embedded(cx: &OpCx) -> Result<(Shape, Attrs)> {
+    let x = cx.shape(0)?;
+    let (n, lead) = x.split_last().ok_or_else(|| fail!(Shape, "a scalar is no diagonal"))?;
+    let wrap = |name: &str, default: i64| {
+        let d = cx.opt_int(name)?.unwrap_or(default);
+        wrap_dim(d, x.rank() + 1)
+            .ok_or_else(|| fail!(Attribute, "`{name}` = {d} is out of range for the matrices of {x}"))
+    };
+    let (dim1, dim2) = (wrap("dim1", -2)?, wrap("dim2", -1)?);
+    ensure!(dim1 != dim2, Attribute, "a diagonal needs two dimensions, got {dim1} twice");
+    let offset = cx.opt_int("offset")?.or(cx.opt_int("diagonal")?).unwrap_or(0);
+    let beside = usize::try_from(offset.unsigned_abs()).ok();
+    let size = beside.and_then(|o| o.checked_add(*n));
+    let size = size.ok_or_else(|| fail!(Size, "`offset` {offset} is beyond what memory can hold"))?;
+    let mut rest = lead.iter().copied();
+    let at = |d| if d == dim1 || d == dim2 { size } else { rest.next().unwrap_or(1) };
+    let shape: Shape = (0..x.rank() + 1).map(at).collect();
+    ensure!(shape.checked_numel().is_some(), Size, "{shape} is larger than memory can be");
+    let attrs = Attrs::new().with("offset", offset).with("dim1", dim1 as i64).with("dim2", dim2 as i64);
+    Ok((shape, attrs))
+}
 
 /// `(self, other)`: `other` on the diagonal, `self` elsewhere.
 pub static DIAGONAL_SELECT: OpDef = OpDef {

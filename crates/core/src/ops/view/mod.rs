@@ -10,7 +10,7 @@ operators! {
     alias: ALIAS;
     as_strided: AS_STRIDED, AS_STRIDED_BACKWARD;
     clone: CLONE;
-    diagonal: DIAGONAL, DIAGONAL_SCATTER, DIAGONAL_SELECT;
+    diagonal: DIAGONAL, DIAGONAL_SCATTER, DIAG_EMBED, DIAGONAL_SELECT;
     expand: EXPAND;
     expand_as: EXPAND_AS;
     flatten: FLATTEN;

@@ -53,7 +53,7 @@ fn apex_lists_are_apexs() {
         (
             Precision::Low,
             "_convolution _grouped_mm _prelu_kernel bilinear dot _scaled_dot_product_flash_attention_for_cpu einsum gru \
-             gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell vdot",
+             gru_cell inner linalg_matmul lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell tensordot vdot",
         ),
         (
             Precision::Full,
@@ -63,15 +63,15 @@ fn apex_lists_are_apexs() {
              special_expm1 special_gammaln special_log1p special_xlogy std_mean var_mean xlogy _cdist_forward cdist \
              cholesky cumulative_trapezoid det inverse linalg_cholesky linalg_det linalg_inv linalg_slogdet \
              linalg_solve linalg_svdvals logdet quantile slogdet trapezoid trapz triplet_margin_loss \
-             cholesky_solve cosine_embedding_loss ctc_loss dist \
+             affine_grid_generator cholesky_solve cosine_embedding_loss ctc_loss dist \
              hinge_embedding_loss linalg_matrix_norm linalg_norm linalg_solve_triangular margin_ranking_loss \
-             multi_margin_loss nanmean nansum pairwise_distance poisson_nll_loss soft_margin_loss \
-             trace triangular_solve",
+             multi_margin_loss nanmean nansum pairwise_distance poisson_nll_loss sinc soft_margin_loss \
+             special_sinc trace triangular_solve",
         ),
         (
             Precision::Widest,
-            "arctan2 concat concatenate grid_sampler grid_sampler_2d grid_sampler_3d kron dstack ger greater \
-             greater_equal hstack index_add index_copy index_put less less_equal multiply not_equal outer row_stack \
+            "arctan2 concat concatenate cross grid_sampler grid_sampler_2d grid_sampler_3d kron dstack ger greater \
+             greater_equal hstack hypot index_add index_copy index_put less less_equal linalg_cross multiply not_equal outer row_stack \
              rsub scatter scatter_add scatter_reduce subtract divide true_divide vstack _unsafe_index_put",
         ),
     ];
