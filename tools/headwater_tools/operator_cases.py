@@ -13,7 +13,8 @@ def collect(c):
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
-        distances, order_statistics, matrices, sampling, bags, fourier, margins, matrix_norms, triangles, geometry, without_nan, alignments,
+        distances, order_statistics, matrices, sampling, bags, fourier, margins, matrix_norms, triangles, geometry,
+        volumes_resampled, without_nan, alignments,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -1019,6 +1020,17 @@ def geometry(c):
     c("rad2deg.default", c.f(3))
     c("sinc.default", c.f(3, 4))
     c("sinc.default", torch.tensor([0.0, 1e-9, 1.0, -2.5], dtype=F64))
+
+
+def volumes_resampled(c):
+    for name in ("upsample_nearest3d", "_upsample_nearest_exact3d"):
+        c(f"{name}.vec", c.f(1, 2, 2, 3, 4), None, [2.0, 2.0, 1.5])
+        c(f"{name}.vec", c.f(1, 2, 2, 3, 4), [5, 2, 7], None)
+        c(f"{name}.default", c.f(2, 1, 3, 2, 2), [2, 5, 3])
+    for corners in (False, True):
+        c("upsample_trilinear3d.vec", c.f(1, 2, 2, 3, 4), [3, 5, 2], corners, None)
+        c("upsample_trilinear3d.vec", c.f(1, 1, 3, 2, 3), None, corners, [2.0, 1.5, 1.0])
+        c("upsample_trilinear3d.default", c.f(1, 1, 2, 3, 3), [1, 4, 6], corners)
 
 
 def without_nan(c):

@@ -63,10 +63,11 @@ fn apex_lists_are_apexs() {
              special_expm1 special_gammaln special_log1p special_xlogy std_mean var_mean xlogy _cdist_forward cdist \
              cholesky cumulative_trapezoid det inverse linalg_cholesky linalg_det linalg_inv linalg_slogdet \
              linalg_solve linalg_svdvals logdet quantile slogdet trapezoid trapz triplet_margin_loss \
-             affine_grid_generator cholesky_solve cosine_embedding_loss ctc_loss dist \
+             _upsample_nearest_exact3d affine_grid_generator cholesky_solve cosine_embedding_loss ctc_loss dist \
              hinge_embedding_loss linalg_matrix_norm linalg_norm linalg_solve_triangular margin_ranking_loss \
              multi_margin_loss nanmean nansum pairwise_distance poisson_nll_loss sinc soft_margin_loss \
-             special_sinc trace triangular_solve",
+             special_sinc trace triangular_solve upsample_nearest3d \
+             upsample_trilinear3d",
         ),
         (
             Precision::Widest,
