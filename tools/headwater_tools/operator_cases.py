@@ -13,7 +13,7 @@ def collect(c):
     for part in (
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
-        distances, order_statistics, matrices, sampling, bags, fourier, margins, matrix_norms, triangles, geometry,
+        distances, order_statistics, matrices, sampling, bags, fourier, margins, matrix_norms, triangles, geometry, windows,
         volumes_resampled, without_nan, alignments,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
@@ -1020,6 +1020,16 @@ def geometry(c):
     c("rad2deg.default", c.f(3))
     c("sinc.default", c.f(3, 4))
     c("sinc.default", torch.tensor([0.0, 1e-9, 1.0, -2.5], dtype=F64))
+
+
+def windows(c):
+    for name in ("hann_window", "hamming_window", "blackman_window", "bartlett_window"):
+        for n in (0, 1, 2, 5, 8):
+            c(f"{name}.default", n, dtype=F64)
+            for periodic in (True, False):
+                c(f"{name}.periodic", n, periodic, dtype=F64)
+    c("hamming_window.periodic_alpha", 6, True, 0.6, dtype=F64)
+    c("hamming_window.periodic_alpha_beta", 6, False, 0.6, 0.3, dtype=F64)
 
 
 def volumes_resampled(c):

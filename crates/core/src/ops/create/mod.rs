@@ -14,6 +14,7 @@ operators! {
     linspace: LINSPACE;
     ones: ONES, ONES_LIKE, NEW_ONES;
     tril_indices: TRIL_INDICES, TRIU_INDICES;
+    window: HANN_WINDOW, HAMMING_WINDOW, BLACKMAN_WINDOW, BARTLETT_WINDOW;
     zeros: ZEROS, ZEROS_LIKE, NEW_ZEROS;
 }
 
