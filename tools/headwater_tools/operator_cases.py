@@ -14,7 +14,7 @@ def collect(c):
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
         distances, order_statistics, matrices, sampling, bags, fourier, margins, matrix_norms, triangles, geometry, windows,
-        volumes_resampled, without_nan, alignments,
+        volumes_resampled, turns, without_nan, alignments,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -1041,6 +1041,22 @@ def volumes_resampled(c):
         c("upsample_trilinear3d.vec", c.f(1, 2, 2, 3, 4), [3, 5, 2], corners, None)
         c("upsample_trilinear3d.vec", c.f(1, 1, 3, 2, 3), None, corners, [2.0, 1.5, 1.0])
         c("upsample_trilinear3d.default", c.f(1, 1, 2, 3, 3), [1, 4, 6], corners)
+
+
+def turns(c):
+    for k in (-1, 0, 1, 2, 3):
+        c("rot90.default", c.f(2, 3), k)
+        c("rot90.default", c.f(2, 3, 4), k, [2, 0])
+    c("fliplr.default", c.f(2, 3))
+    c("flipud.default", c.f(2, 3))
+    c("moveaxis.int", c.f(2, 3, 4), 0, 2)
+    c("moveaxis.intlist", c.f(2, 3, 4), [0, 1], [2, 0])
+    c("unsafe_chunk.default", c.f(7, 2), 3)
+    c("unsafe_split.Tensor", c.f(7, 2), 3)
+    c("unsafe_split_with_sizes.default", c.f(2, 5), [1, 4], 1)
+    for name in ("special_softmax.default", "special_log_softmax.default"):
+        c(name, c.f(2, 3), 1)
+    c("special_logsumexp.default", c.f(2, 3), [1])
 
 
 def without_nan(c):

@@ -8,6 +8,7 @@ operators! {
     repeat: REPEAT, TILE;
     repeat_interleave: REPEAT_INTERLEAVE;
     roll: ROLL, ROLL_DIMS;
+    rot90: ROT90, FLIPLR, FLIPUD;
     stack: STACK, HSTACK, VSTACK, DSTACK;
     tril: TRIL, TRIU;
 }

@@ -11,6 +11,7 @@ pub static LOG_SOFTMAX: OpDef = OpDef {
     name: "log_softmax",
     schemas: &[
         "log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
+        "special_log_softmax(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor",
         "_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
     ],
     infer: softmax_type,

@@ -15,6 +15,7 @@ pub static SOFTMAX: OpDef = OpDef {
     name: "softmax",
     schemas: &[
         "softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
+        "special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
         "_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
     ],
     infer: softmax_type,

@@ -14,7 +14,10 @@ use crate::tensor::TensorType;
 /// f32.
 pub static LOGSUMEXP: OpDef = OpDef {
     name: "logsumexp",
-    schemas: &["logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor"],
+    schemas: &[
+        "logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor",
+        "special_logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor",
+    ],
     infer: |cx| {
         let x = cx.dtype(0)?;
         let dtype = if x.is_float() { x } else { DType::F32 };

@@ -13,6 +13,8 @@ pub static MOVEDIM: OpDef = OpDef {
     schemas: &[
         "movedim.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
         "movedim.int(Tensor(a) self, int source, int destination) -> Tensor(a)",
+        "moveaxis.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
+        "moveaxis.int(Tensor(a) self, int source, int destination) -> Tensor(a)",
     ],
     infer: |cx| {
         let x = cx.ty(0)?;

@@ -11,7 +11,10 @@ use crate::{Attrs, ensure, fail};
 /// Parts of size `split_size`, the last one what remains.
 pub static SPLIT: OpDef = OpDef {
     name: "split",
-    schemas: &["split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]"],
+    schemas: &[
+        "split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]",
+        "unsafe_split.Tensor(Tensor self, SymInt split_size, int dim=0) -> Tensor[]",
+    ],
     infer: |cx| parts(cx, by_size(cx)?, false),
     derivative: Derivative::Rule(|cx| gradient(cx, by_size)),
     precision: Precision::Same,
@@ -28,6 +31,7 @@ pub static SPLIT_WITH_SIZES: OpDef = OpDef {
     name: "split_with_sizes",
     schemas: &[
         "split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]",
+        "unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]",
         "split.sizes(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]",
     ],
     infer: |cx| parts(cx, by_sizes(cx)?, false),
@@ -44,7 +48,10 @@ pub static SPLIT_WITH_SIZES: OpDef = OpDef {
 /// At most `chunks` parts of equal size, the last one smaller if need be.
 pub static CHUNK: OpDef = OpDef {
     name: "chunk",
-    schemas: &["chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]"],
+    schemas: &[
+        "chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]",
+        "unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]",
+    ],
     infer: |cx| parts(cx, by_chunks(cx)?, false),
     derivative: Derivative::Rule(|cx| gradient(cx, by_chunks)),
     precision: Precision::Same,

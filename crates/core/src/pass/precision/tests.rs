@@ -65,8 +65,8 @@ fn apex_lists_are_apexs() {
              linalg_solve linalg_svdvals logdet quantile slogdet trapezoid trapz triplet_margin_loss \
              _upsample_nearest_exact3d affine_grid_generator cholesky_solve cosine_embedding_loss ctc_loss dist \
              hinge_embedding_loss linalg_matrix_norm linalg_norm linalg_solve_triangular margin_ranking_loss \
-             multi_margin_loss nanmean nansum pairwise_distance poisson_nll_loss sinc soft_margin_loss \
-             special_sinc trace triangular_solve upsample_nearest3d \
+             multi_margin_loss nanmean nansum pairwise_distance poisson_nll_loss sinc soft_margin_loss special_log_softmax \
+             special_logsumexp special_sinc special_softmax trace triangular_solve upsample_nearest3d \
              upsample_trilinear3d",
         ),
         (
