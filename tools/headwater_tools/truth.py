@@ -17,7 +17,9 @@ from .training import RANDOM, loss_of
 LIFTED = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64, torch.complex64: torch.complex128}
 ATEN = torch.ops.aten
 SCATTERS = ATEN.slice_scatter.default, ATEN.select_scatter.default
-SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
+HIGHER = torch.ops.higher_order
+SET_GRAD = HIGHER.wrap_with_set_grad_enabled
+CONTROL = HIGHER.cond, HIGHER.scan, HIGHER.map_impl
 
 
 @dataclass
@@ -75,10 +77,15 @@ class GivenGraph(torch.fx.Interpreter):
         if target is SET_GRAD:
             enabled, graph_module, *inputs = args
             with torch.set_grad_enabled(enabled):
-                inner = type(self)(graph_module)
-                results = inner.run(*inputs)
-                self.dropouts += inner.dropouts
-                return results
+                return self.inner(graph_module, inputs)
+        if target is HIGHER.cond:
+            predicate, yes, no, operands = args
+            return self.inner(yes if predicate else no, operands)
+        if target is HIGHER.scan:
+            return self.loop(*args)
+        if target is HIGHER.map_impl:
+            graph_module, sequences, others = args
+            return self.loop(graph_module, (), sequences, others)
         if target is ATEN.copy.default:  # the functional form of copy_, to which PyTorch gives no derivative
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
         if target in SCATTERS and args[0].is_complex():  # to which PyTorch gives no derivative either
@@ -90,6 +97,22 @@ class GivenGraph(torch.fx.Interpreter):
         args, kwargs, drops = silenced(target, args, kwargs)
         self.dropouts += drops
         return super().call_function(target, args, kwargs)
+
+    def inner(self, graph_module, inputs):
+        """Results of a sub-graph."""
+        inner = type(self)(graph_module)
+        results = inner.run(*inputs)
+        self.dropouts += inner.dropouts
+        return results
+
+    def loop(self, graph_module, carry, sequences, others):
+        """Results of a sub-graph for each row of the sequences; the first ones are handed on, the others stacked."""
+        count, made = len(carry), []
+        for rows in zip(*sequences, strict=True):
+            results = self.inner(graph_module, [*carry, *rows, *others])
+            carry = results[:count]
+            made.append(results[count:])
+        return [*carry, *(torch.stack(values) for values in zip(*made, strict=True))]
 
 
 @contextlib.contextmanager
@@ -117,7 +140,7 @@ class LiftedGraph(GivenGraph):
         return value
 
     def call_function(self, target, args, kwargs):
-        if isinstance(target, torch._ops.HigherOrderOperator) and target is not SET_GRAD:
+        if isinstance(target, torch._ops.HigherOrderOperator) and target not in (SET_GRAD, *CONTROL):
             raise NotImplementedError(f"{target} holds a sub-graph that float64 is not defined for here")
         if target is ATEN.view.dtype:
             raise NotImplementedError(f"{target} reads the bits of a value, which have no float64 counterpart")

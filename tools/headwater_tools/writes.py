@@ -1,5 +1,5 @@
 """Goldens of what an importer must get right beyond single operators: writes in place, through views, into buffers and
-while gradients are off; tied, shared and strided weights; every dtype; symbolic sizes.
+while gradients are off; tied, shared and strided weights; every dtype; symbolic sizes; branches and loops.
 
     python -m headwater_tools.writes goldens/writes/
 
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch._higher_order_ops import map as map_rows
+from torch._higher_order_ops import scan
 from torch.nn import functional as F
 
 from .exporter import export
@@ -225,6 +227,40 @@ class Symbolic(nn.Module):
         return (h * h).mean() + (pairs * self.w[0, :2]).sum() / (batch * (length + 1))
 
 
+class Branches(nn.Module):
+    """`torch.cond` with parameters on both sides, one within the other, several results, and a predicate of sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        y = x @ self.w
+        high = lambda a: (a.exp() * self.w[0], a.sum(1))  # noqa: E731
+        low = lambda a: (torch.cond(a.max() > 1, torch.sin, torch.cos, (a,)), a.mean(1))  # noqa: E731
+        a, b = torch.cond(y.sum() > 0, high, low, (y,))
+        c, d = torch.cond(y.sum() <= 0, high, low, (y,))
+        return (a * c).sum() + (b * d).mean()
+
+
+class Loops(nn.Module):
+    """`scan` with a state of two tensors, and `map`, of which parameters are operands."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 4) / 2)
+
+    def forward(self, x):
+        def step(state, row):
+            hidden, total = state
+            new = torch.tanh(hidden @ self.w + row)
+            return (new, total + row), (new * total, new.sum())
+
+        (hidden, total), (products, sums) = scan(step, (torch.zeros(4), x[0] * 2), x)
+        mapped = map_rows(lambda row, w: w @ row, x, self.w)
+        return hidden.sum() + (total * products).mean() + (sums[:, None] * mapped).sum()
+
+
 def models():
     """Name to module, inputs and dynamic shapes."""
     torch.manual_seed(0)
@@ -236,6 +272,8 @@ def models():
     sizes = {"x": {0: batch, 1: length}, "y": {0: batch, 1: 2 * length}}
     found["symbolic"] = Symbolic(), (torch.randn(2, 5, 6), torch.randn(2, 10)), sizes
     found["selections"] = Write(selections, 4, 5), (torch.randn(4, 5),), None
+    found["branches"] = Branches(), (torch.randn(3, 4),), None
+    found["loops"] = Loops(), (torch.randn(3, 4),), None
     return found
 
 

@@ -9,8 +9,9 @@ use crate::scope::{self, Scope, Slot};
 use crate::symbolic::{Function, Number};
 use crate::ways_out;
 use crate::weights::{Element, element_of};
-use headwater_core::Shape;
+use headwater_core::ops::movement::stack::STACK;
 use headwater_core::shape::wrap_dim;
+use headwater_core::{Attrs, Layout, Shape, ValueId};
 
 impl<'a> Importer<'a> {
     /// Checks an assertion where its operands are known, otherwise drops it with a note.
@@ -114,18 +115,7 @@ impl<'a> Importer<'a> {
         let Some(function) = Function::named(name).filter(|_| plain) else { return Ok(None) };
         let mut numbers = Vec::new();
         for input in &node.inputs {
-            let values: Vec<Slot> = match &input.arg {
-                Argument::AsInts(v) => v.iter().map(|&i| Slot::Number(Some(Number::Int(i)))).collect(),
-                Argument::AsSymInts(v) => v
-                    .iter()
-                    .map(|x| match x {
-                        SymIntArgument::AsInt(i) => Slot::Number(Some(Number::Int(*i))),
-                        SymIntArgument::AsName(n) => scope.slot(n),
-                    })
-                    .collect(),
-                one => vec![scope.value(one)],
-            };
-            for value in values {
+            for value in listed(scope, &input.arg) {
                 match value {
                     Slot::Number(Some(n)) => numbers.push(n),
                     _ => return Ok(None),
@@ -140,8 +130,11 @@ impl<'a> Importer<'a> {
         let Some(at) = node.inputs.iter().position(|i| matches!(i.arg, Argument::AsGraph(_))) else {
             return Err(Obstacle::Unsupported(ways_out::unknown(&node.target)));
         };
-        if scope::base(&node.target).1 == "cond" {
-            return self.cond(scope, node);
+        match scope::base(&node.target).1 {
+            "cond" => return self.cond(scope, node),
+            "scan" => return self.unrolled(scope, node, true),
+            "map_impl" => return self.unrolled(scope, node, false),
+            _ => {}
         }
         let flag = |i: usize| match node.inputs.get(i).map(|i| &i.arg) {
             Some(Argument::AsBool(b)) => Some(*b),
@@ -218,13 +211,7 @@ impl<'a> Importer<'a> {
                 "a branch of `torch.cond` writes a tensor in place: return the new value instead".into(),
             ));
         }
-        let mut operands = Vec::new();
-        for argument in arguments {
-            match argument {
-                Argument::AsTensors(tensors) => operands.extend(tensors.iter().map(|t| scope.slot(&t.name))),
-                one => operands.push(scope.value(one)),
-            }
-        }
+        let operands: Vec<Slot> = arguments.flat_map(|argument| listed(scope, argument)).collect();
         let predicate = match scope.value(predicate) {
             Slot::Tensor(t) => Err(self.operand(scope, t)?.1),
             Slot::Number(Some(n)) => Ok(n.float() != 0.0),
@@ -264,5 +251,93 @@ impl<'a> Importer<'a> {
             );
         }
         Ok(self.define(scope, node, &made)?)
+    }
+
+    /// Takes `scan` and `map`: the sub-graph once for each index of the first dimension, which is known here.
+    /// Of a scan, the first results of a step are the first operands of the next. Results of all steps are
+    /// stacked.
+    fn unrolled(&mut self, scope: &mut Scope<'a>, node: &'a Node, carries: bool) -> Result<(), Obstacle> {
+        let mut arguments = node.inputs.iter().filter(|i| i.name.is_empty()).map(|i| &i.arg);
+        let Some(Argument::AsGraph(sub)) = arguments.next() else {
+            return Err(refuse!(Argument, "a loop needs a sub-graph first").into());
+        };
+        if scope::writes(&sub.graph, self.registry) {
+            return Err(Obstacle::Unsupported(
+                "a step of the loop writes a tensor in place: return the new value instead".into(),
+            ));
+        }
+        let mut lists = arguments.map(|argument| listed(scope, argument));
+        let mut carry = if carries { lists.next().unwrap_or_default() } else { Vec::new() };
+        let (rows, others) = (lists.next().unwrap_or_default(), lists.flatten().collect::<Vec<_>>());
+        let mut sequences = Vec::new();
+        for row in rows {
+            let Slot::Tensor(t) = row else { return Err(Obstacle::Reported) };
+            sequences.push(self.operand(scope, t)?.1);
+        }
+        let lengths: Vec<Option<usize>> =
+            sequences.iter().map(|&v| self.b.ty(v).shape.first().copied()).collect();
+        let steps = match lengths[..] {
+            [Some(n), ..] if lengths.iter().all(|&l| l == Some(n)) => n,
+            _ => return Err(refuse!(Argument, "a loop over tensors of different lengths").into()),
+        };
+        if steps == 0 {
+            return Err(Obstacle::Unsupported("a loop without steps: leave it out at this size".into()));
+        }
+        let mut stacks: Vec<Vec<ValueId>> = Vec::new();
+        for step in 0..steps {
+            let mut operands = carry.clone();
+            for &sequence in &sequences {
+                let row = self.b.select(sequence, 0, step).map_err(refused)?;
+                let layout = Layout::contiguous(&self.b.ty(row).shape);
+                operands.push(Slot::Tensor(self.tensors.root(row, layout)));
+            }
+            operands.extend(&others);
+            let inner = self.inline(sub, &operands, scope.grad)?;
+            let mut results = Vec::new();
+            for name in scope::output_names(&sub.graph.outputs) {
+                let Some(Slot::Tensor(t)) = name.map(|n| inner.slot(n)) else {
+                    return Err(Obstacle::Unsupported("a step of the loop returns no tensor".into()));
+                };
+                results.push(t);
+            }
+            if results.len() < carry.len() {
+                let (a, b) = (results.len(), carry.len());
+                return Err(refuse!(Argument, "a step gives {a} results and hands on {b}").into());
+            }
+            let made = results.split_off(carry.len());
+            carry = results.into_iter().map(Slot::Tensor).collect();
+            stacks.resize_with(made.len(), Vec::new);
+            for (stack, t) in stacks.iter_mut().zip(made) {
+                stack.push(self.tensors.read(&mut self.b, t)?);
+            }
+        }
+        let mut made = Vec::new();
+        for slot in carry {
+            let Slot::Tensor(t) = slot else { return Err(Obstacle::Reported) };
+            made.push(Made::Value(self.tensors.read(&mut self.b, t)?));
+        }
+        for stack in stacks {
+            let all = self.b.one(&STACK, &stack, Attrs::new().with("dim", 0)).map_err(refused)?;
+            made.push(Made::Value(all));
+        }
+        self.notes.add(format!("a loop is unrolled: {steps} steps"), &self.origin);
+        Ok(self.define(scope, node, &made)?)
+    }
+}
+
+/// The values of an argument that may be a list.
+fn listed(scope: &Scope, argument: &Argument) -> Vec<Slot> {
+    match argument {
+        Argument::AsNone(_) => Vec::new(),
+        Argument::AsTensors(tensors) => tensors.iter().map(|t| scope.slot(&t.name)).collect(),
+        Argument::AsInts(list) => list.iter().map(|&i| Slot::Number(Some(Number::Int(i)))).collect(),
+        Argument::AsSymInts(list) => list
+            .iter()
+            .map(|n| match n {
+                SymIntArgument::AsInt(i) => Slot::Number(Some(Number::Int(*i))),
+                SymIntArgument::AsName(n) => scope.slot(n),
+            })
+            .collect(),
+        one => vec![scope.value(one)],
     }
 }

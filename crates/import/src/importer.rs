@@ -112,7 +112,7 @@ impl<'a> Importer<'a> {
             if self.b.graph().values.len() > self.budget {
                 return Err(refuse!(
                     Budget,
-                    "the graph grows out of proportion to the file: writes through many views"
+                    "the graph grows out of proportion to the file: writes through many views, or loops of many steps"
                 ));
             }
         }

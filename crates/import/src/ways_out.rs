@@ -23,8 +23,8 @@ pub(crate) fn unknown(target: &str) -> String {
         "_ctc_loss" => {
             "export it without decompositions: the call `torch.nn.functional.ctc_loss` is supported"
         }
-        "while_loop" | "scan" | "map_impl" => {
-            "write the loop in Python with a fixed number of steps: it is unrolled"
+        "while_loop" | "associative_scan" => {
+            "write the loop in Python with a fixed number of steps, or as `scan`: it is unrolled"
         }
         _ => {
             "export(..., decompose=True) replaces it if PyTorch has a decomposition; otherwise rewrite the line, or \

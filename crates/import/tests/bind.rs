@@ -471,6 +471,66 @@ fn a_predicate_chooses_between_branches_that_write_nothing() {
     assert!(e.code() == "HW-I015" && e.to_string().contains("writes a tensor in place"), "{e}");
 }
 
+#[test]
+fn loops_of_known_length_are_unrolled() {
+    // A step takes the sum so far, a row and a factor; it gives the new sum, and the sum times the factor.
+    let values = json!({"s": meta(7, &[2]), "r": meta(7, &[2]), "f": meta(7, &[2]), "t": meta(7, &[2]), "y": meta(7, &[2])});
+    let nodes = vec![
+        add("s", "r", "t"),
+        node("aten.mul.Tensor", &[("self", tensor("t")), ("other", tensor("f"))], &["y"]),
+    ];
+    let names = |list: &[&str]| list.iter().map(|n| tensor(n)).collect::<Vec<_>>();
+    let body = |inputs: &[&str], outputs: &[&str], nodes: &[Value]| {
+        json!({"as_graph": {"name": "g", "graph": {"inputs": names(inputs), "outputs": names(outputs), "nodes": nodes,
+            "tensor_values": values}}})
+    };
+    let list =
+        |names: &[&str]| json!({"as_tensors": names.iter().map(|n| json!({"name": n})).collect::<Vec<_>>()});
+    let types = |rows: usize| {
+        let rows = rows as i64;
+        [("a", meta(7, &[2])), ("x", meta(7, &[rows, 2])), ("b", meta(7, &[2])), ("ys", meta(7, &[rows, 2]))]
+    };
+    let scan = |rows: usize, nodes: &[Value]| {
+        let inputs = [
+            ("", body(&["s", "r", "f"], &["t", "y"], nodes)),
+            ("", list(&["a"])),
+            ("", list(&["x"])),
+            ("", list(&["a"])),
+        ];
+        model(&["a", "x"], vec![node("higher_order.scan", &inputs, &["b", "ys"])], &types(rows), &["b", "ys"])
+    };
+    let run = |model: &Value| {
+        let imported = bind(model).unwrap();
+        assert!(
+            imported.notes.iter().any(|n| n.message.contains("unrolled: 3 steps")),
+            "{:?}",
+            imported.notes
+        );
+        let inputs = [
+            Tensor::float(DType::F32, [2usize], vec![1.0, -1.0]),
+            Tensor::float(DType::F32, [3usize, 2], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+        ];
+        let results = reference::run(&imported.graph, &inputs).unwrap();
+        results.iter().map(Tensor::to_f64).collect::<Vec<_>>()
+    };
+    let done = run(&scan(3, &nodes));
+    assert_eq!(done, [vec![10.0, 11.0], vec![2.0, -1.0, 5.0, -5.0, 10.0, -11.0]]);
+    // Without a state, each step is by itself.
+    let mapped = [add("r", "f", "t")];
+    let inputs = [("", body(&["r", "f"], &["t"], &mapped)), ("", list(&["x"])), ("", list(&["a"]))];
+    let map = model(&["a", "x"], vec![node("higher_order.map_impl", &inputs, &["ys"])], &types(3), &["ys"]);
+    assert_eq!(run(&map), [vec![2.0, 1.0, 4.0, 3.0, 6.0, 5.0]]);
+    let refused = |model: &Value| {
+        let e = bind(model).unwrap_err();
+        (e.code(), e.to_string())
+    };
+    let (code, said) = refused(&scan(0, &nodes));
+    assert!(code == "HW-I015" && said.contains("without steps"), "{said}");
+    let writes = vec![plus_in_place("s", 1.0, "t"), nodes[1].clone()];
+    let (code, said) = refused(&scan(3, &writes));
+    assert!(code == "HW-I015" && said.contains("writes a tensor in place"), "{said}");
+}
+
 fn sym(kind: &str, name: &str) -> Value {
     json!({kind: {"as_name": name}})
 }

@@ -24,6 +24,6 @@ macro_rules! goldens {
 
 goldens! {
     writes: slices selects reshapes copies transposes chains later_reads pieces diagonals masks scatters no_grad buffers
-        tied dtypes symbolic selections;
+        tied dtypes symbolic selections branches loops;
     complex: arithmetic products shapes writes transforms rotary fnet gfnet fno afno spectrogram;
 }
