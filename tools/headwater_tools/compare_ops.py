@@ -20,24 +20,36 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 ROWS, COLUMNS = 4096, 2048
 HEADS = (8, 12, 512, 64)
 TARGETS = torch.arange(1024) * 31 % 32_000
+pairs = torch.view_as_real
 
-# Name: a function, the shapes of its arguments, and how `bench ops` calls the shape.
+
+def rfft(x):
+    return pairs(torch.fft.rfft(x))
+
+
+# Name: a function, the shapes of its arguments, and how `bench ops` calls it: family and shape.
 OPERATORS = {
-    "rms_norm": (lambda x, w: functional.rms_norm(x, (COLUMNS,), w), [(ROWS, COLUMNS), (COLUMNS,)], f"{ROWS}×{COLUMNS}"),
+    "rms_norm": (lambda x, w: functional.rms_norm(x, (COLUMNS,), w), [(ROWS, COLUMNS), (COLUMNS,)], f"rms_norm {ROWS}×{COLUMNS}"),
     "layer_norm": (
         lambda x, w, b: functional.layer_norm(x, (COLUMNS,), w, b),
         [(ROWS, COLUMNS), (COLUMNS,), (COLUMNS,)],
-        f"{ROWS}×{COLUMNS}",
+        f"layer_norm {ROWS}×{COLUMNS}",
     ),
-    "softmax": (lambda x: functional.softmax(x, -1), [(ROWS, COLUMNS)], f"{ROWS}×{COLUMNS}"),
-    "gelu": (functional.gelu, [(ROWS, COLUMNS)], f"{ROWS}×{COLUMNS}"),
-    "cross_entropy": (lambda x: functional.cross_entropy(x, TARGETS), [(1024, 32_000)], "1024×32000"),
-    "matmul": (torch.matmul, [(1024, 1024), (1024, 1024)], "1024×1024×1024"),
+    "softmax": (lambda x: functional.softmax(x, -1), [(ROWS, COLUMNS)], f"softmax {ROWS}×{COLUMNS}"),
+    "gelu": (functional.gelu, [(ROWS, COLUMNS)], f"gelu {ROWS}×{COLUMNS}"),
+    "cross_entropy": (lambda x: functional.cross_entropy(x, TARGETS), [(1024, 32_000)], "cross_entropy 1024×32000"),
+    "matmul": (torch.matmul, [(1024, 1024), (1024, 1024)], "matmul 1024×1024×1024"),
     "attention": (
         lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
         [HEADS] * 3,
-        "8×12×512×64 causal",
+        "attention 8×12×512×64 causal",
     ),
+    # Frames of 25 ms and of 64 ms at 16 kHz, whole signals, and images; complex numbers are pairs.
+    "rfft_400": (rfft, [(16_000, 400)], "rfft 16000×400"),
+    "rfft_1024": (rfft, [(4096, 1024)], "rfft 4096×1024"),
+    "rfft_65536": (rfft, [(16, 65_536)], "rfft 16×65536"),
+    "fft_512": (lambda x: pairs(torch.fft.fft(torch.view_as_complex(x))), [(8192, 512, 2)], "fft 8192×512"),
+    "fft_images": (lambda x: pairs(torch.fft.fft2(torch.view_as_complex(x))), [(64, 128, 128, 2)], "fft 64×128×128"),
 }
 
 
@@ -69,9 +81,10 @@ class PyTorch:
 
 def headwater(args: argparse.Namespace, name: str, dtype: str) -> dict[str, dict]:
     """Lines of `bench ops`, by direction."""
-    command = [args.binary, "bench", "ops", "--filter", f"{name} {OPERATORS[name][2]}", "--dtypes", dtype, "--threads", str(args.threads), "--json"]
+    label = OPERATORS[name][2]
+    command = [args.binary, "bench", "ops", "--filter", label, "--dtypes", dtype, "--threads", str(args.threads), "--json"]
     found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    lines = [o for o in found["operators"] if o["family"] == name and o["shape"] == OPERATORS[name][2]]
+    lines = [o for o in found["operators"] if f"{o['family']} {o['shape']}" == label]
     return {o["direction"]: o for o in lines}
 
 
@@ -90,7 +103,7 @@ def main() -> None:
     print("| operator | shape | dtype | direction | eager ms | compiled ms | headwater ms | ratio to the better | of the limit |")
     print("|---|---|---|---|---:|---:|---:|---:|---:|")
     for name in args.operators or OPERATORS:
-        for dtype in args.dtype or DTYPES:
+        for dtype in args.dtype or (["f32"] if "fft" in name else DTYPES):  # PyTorch has no others of complex numbers
             theirs = [PyTorch(name, DTYPES[dtype], compiled) for compiled in ((False,) if args.eager else (False, True))]
             ours = []
             for _ in range(args.rounds):
@@ -102,7 +115,7 @@ def main() -> None:
                 seconds = statistics.median(o[direction]["seconds"] for o in ours)
                 share = statistics.median(o[direction]["share"] for o in ours)
                 shown = [*(f"{t * 1e3:.2f}" for t in times), "–"][:2]
-                cells = [name, OPERATORS[name][2], dtype, direction, *shown, f"{seconds * 1e3:.2f}"]
+                cells = [*OPERATORS[name][2].split(" ", 1), dtype, direction, *shown, f"{seconds * 1e3:.2f}"]
                 cells += [f"{min(times) / seconds:.1f}×", f"{share * 100:.0f} %"]
                 print("| " + " | ".join(cells) + " |", flush=True)
 

@@ -5,7 +5,7 @@ use crate::core::compile::{self, Goal, Options};
 use crate::core::device::{Buffer, Content, Device, Executable, Stream};
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::ops::case::Sample;
-use crate::core::ops::{Case, attention, conv, create, index, linear, loss, norm, pointwise, view};
+use crate::core::ops::{Case, attention, complex, conv, create, index, linear, loss, norm, pointwise, view};
 use crate::core::plan::Bindings;
 use crate::core::target::{DTypeSet, Target};
 use crate::core::train::{BucketLayout, BucketSize, Master, update_graph};
@@ -91,6 +91,15 @@ pub fn table() -> Vec<Entry> {
         let case = case.attr("reduction", 1).attr("ignore_index", -100).attr("label_smoothing", 0.0);
         entry("cross_entropy", shape, &loss::cross_entropy::CROSS_ENTROPY_LOSS, case, true)
     };
+    // Frames, signals and images; complex numbers are pairs.
+    let real = |shape, input: &[usize]| {
+        let case = Case::new("").f(input).attr("dim", [-1]).attr("normalization", 0).attr("onesided", true);
+        entry("rfft", shape, &complex::fft_r2c::FFT_R2C, case, true)
+    };
+    let pairs = |shape, input: &[usize], dims: &[i64]| {
+        let case = Case::new("").f(input).attr("dim", dims).attr("normalization", 0).attr("forward", true);
+        entry("fft", shape, &complex::fft_c2c::FFT_C2C, case, true)
+    };
     let gradient = Case::new("").f(&[16384, 768]).index(&[16384], 50_000);
     let gradient =
         gradient.attr("num_weights", 50_000).attr("padding_idx", -1).attr("scale_grad_by_freq", false);
@@ -141,6 +150,11 @@ pub fn table() -> Vec<Entry> {
         window("16×16/16, 16×3×224×224→192", [16, 3, 224, 224], 192, 16, 16, 0),
         grouped("3×3 of each channel, 16×128×32×32", [16, 128, 32, 32], [128, 1, 3, 3], 1, 1),
         grouped("7×7 of each channel, 8×384×14×14", [8, 384, 14, 14], [384, 1, 7, 7], 1, 3),
+        real("16000×400", &[16_000, 400]),
+        real("4096×1024", &[4096, 1024]),
+        real("16×65536", &[16, 65_536]),
+        pairs("8192×512", &[8192, 512, 2], &[1]),
+        pairs("64×128×128", &[64, 128, 128, 2], &[1, 2]),
         entry(
             "embedding",
             "50000×768, 16384 rows",
