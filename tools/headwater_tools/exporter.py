@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import torch
+from torch._subclasses import fake_impls
 from torch.export.graph_signature import OutputKind
 
 from .training import WRAPPER, loss_of
@@ -27,6 +28,7 @@ def export(module, args, path, dynamic_shapes=None, decompose=False, compress=Fa
     Stack traces are shortened to the two innermost calls, with paths relative to the place where packages are installed
     or to the working directory, so that an archive does not tell where its author keeps files.
     """
+    fake_impls.op_implementations_dict[torch.ops.aten._ctc_loss.Tensor] = fake_ctc_loss
     try:
         program = torch.export.export(module, tuple(args), strict=False, dynamic_shapes=dynamic_shapes)
     except Exception as error:
@@ -57,6 +59,13 @@ ADVICE = {
     "or more, and name sizes alone that forward does not fix.",
     "missing a required argument": "The example does not fit forward: it must have a tensor for each argument, in order.",
 }
+
+
+def fake_ctc_loss(mode, function, log_probs, targets, *rest, **named):
+    """Types of the losses and of PyTorch's intermediate sums, which PyTorch 2.15 refuses to tell: of padded targets."""
+    sequences = log_probs.shape[1:-1]
+    with mode:
+        return log_probs.new_empty(sequences), log_probs.new_empty(*sequences, log_probs.shape[0], 2 * targets.shape[-1] + 1)
 
 
 def advise(message):
