@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Mixed precision of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [amp] with `level`")]
 pub struct AmpConfig {
     /// O0 (f32), O1 (casts around operators), O2 (low-precision weights with f32 masters), O3 (low precision
     /// alone).

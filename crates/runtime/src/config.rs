@@ -118,7 +118,7 @@ pub enum NonFinite {
 
 /// Weights to begin a run with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [init] with `weights`")]
 pub struct InitConfig {
     /// A `.safetensors` or `.npz` file, a checkpoint, or a run's folder (its newest checkpoint). Or a folder
     /// as `save_pretrained` writes it, of one file or of shards. Tensors it does not have stay as exported.
@@ -133,7 +133,7 @@ pub struct InitConfig {
 
 /// When and what to evaluate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [eval]")]
 pub struct EvalConfig {
     /// Steps between evaluations; one more at the end. Default: only at the end.
     pub every: Option<u64>,
@@ -168,7 +168,7 @@ impl Default for EvalConfig {
 
 /// When and where to save.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [checkpoint]")]
 pub struct CheckpointConfig {
     /// Directory of the checkpoints; none: nothing is saved.
     pub dir: Option<PathBuf>,
@@ -188,7 +188,7 @@ impl Default for CheckpointConfig {
 
 /// Logs of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [log]")]
 pub struct LogConfig {
     /// File of JSON lines, one an event.
     pub json: Option<PathBuf>,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// The data of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [data] with `train`")]
 pub struct DataConfig {
     /// Samples to train on (`docs/data.md`). A `.safetensors`, `.npz`, `.npy`, `.parquet` or `.arrow` file; several
     /// files by a `*` in the name; or a folder with an `images.toml`, a `text.toml` or a `table.toml`.
@@ -37,7 +37,7 @@ pub struct DataConfig {
 /// any number of threads, and after a resumption. Mean and standard deviation are settings of `images.toml` and
 /// `table.toml`, since evaluation needs them too.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [data.augment]")]
 pub struct AugmentConfig {
     /// Inputs of the model whose last two dimensions are height and width; all are changed in the same way. Default: the
     /// only one with samples `[channels, height, width]`.

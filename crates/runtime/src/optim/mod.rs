@@ -21,7 +21,7 @@ macro_rules! optimizers {
 
         /// An optimizer by name, with its settings.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(tag = "name", rename_all = "lowercase")]
+        #[serde(tag = "name", rename_all = "lowercase", expecting = "a table [optimizer] with its `name`")]
         pub enum Optimizer {
             $(
                 #[doc = concat!("See [`", stringify!($Type), "`].")]

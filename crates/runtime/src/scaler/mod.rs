@@ -71,7 +71,7 @@ pub struct ScalerRule {
 
 /// Numbers of an adaptive rule.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table [amp.scaler]")]
 pub struct ScalerNumbers {
     /// Library whose dynamic rule is followed.
     pub rule: Flavor,
