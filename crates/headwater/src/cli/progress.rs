@@ -46,6 +46,12 @@ impl Progress {
     }
 }
 
+/// The bar, what the last step found, and the time it took, with `end` behind.
+fn style(end: &str) -> ProgressStyle {
+    let template = format!("{{spinner}} {{bar:32}} {{pos}}/{{len}} · {{msg}} · elapsed {{elapsed}}{end}");
+    ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
 impl Observer for Progress {
     fn event(&mut self, event: &Event) -> crate::runtime::Result<()> {
         if self.quiet {
@@ -58,10 +64,7 @@ impl Observer for Progress {
             Event::Start(s) => {
                 // A migration trains several times.
                 (self.smooth, self.metric) = (None, s.config.eval.metric);
-                let style = "{spinner} {bar:32} {pos}/{len} · {msg} · elapsed {elapsed}, remaining {eta}";
-                let style =
-                    ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
-                self.bar = ProgressBar::new(s.steps).with_style(style);
+                self.bar = ProgressBar::new(s.steps).with_style(style(", remaining {eta}"));
                 self.bar.enable_steady_tick(Duration::from_millis(200));
                 self.say(format!(
                     "{} samples, batch {}, {} steps; {} parameters in {} tensors, {} of them with weight decay",
@@ -138,6 +141,7 @@ impl Observer for Progress {
                 ));
             }
             Event::Interrupted { step } => {
+                self.bar.set_style(style(""));
                 self.bar.abandon();
                 say(format!("stopped at step {step}; go on with --resume"));
             }
