@@ -2,8 +2,8 @@
 //! data and checkpoints go through the runtime, which does not hold them in memory.
 
 use crate::core::{DType, Shape, Tensor, TensorType};
-use crate::runtime::data::{from_safetensors, to_safetensors};
-use anyhow::{Context, Result, bail};
+use crate::runtime::data::{from_safetensors, safetensors_file, to_safetensors};
+use anyhow::{Context, Error, Result, bail};
 use safetensors::{SafeTensors, tensor::TensorView};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
@@ -29,7 +29,7 @@ impl TensorFile {
     }
 
     fn parse(bytes: &[u8]) -> Result<TensorFile> {
-        let file = SafeTensors::deserialize(bytes)?;
+        let file = safetensors_file(bytes).map_err(Error::msg)?;
         let (_, head) = SafeTensors::read_metadata(bytes)?;
         let metadata = head.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
         let mut tensors = BTreeMap::new();
