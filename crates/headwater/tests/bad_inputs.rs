@@ -47,6 +47,10 @@ fn settings(place: &Place, all: &mut Vec<Bad>) {
     let texts: &[(&str, &str, &str)] = &[
         ("steps = 0", "`steps`", "HW-R004"),
         ("steps = -1", "steps = -1", known),
+        ("steps = 1\ndata = 'x'", "a table [data] with `train`", known),
+        ("steps = 1\noptimizer = 'sgd'", "a table [optimizer] with its `name`", known),
+        ("steps = 1\namp = 'O2'", "a table [amp] with `level`", known),
+        ("steps = 1\neval = 10", "a table [eval]", known),
         ("steps = 'x'", "steps = 'x'", known),
         ("steps = 1.5", "steps = 1.5", known),
         ("epochs = 0", "`epochs`", "HW-R004"),
@@ -228,6 +232,8 @@ fn files(place: &Place, all: &mut Vec<Bad>) {
     all.push(bad(&["migrate", &place.path("folder")], 1, &["migrate.toml", "--new"]));
     let job = place.write("job.toml", "[model]\nexprt = 'x'\n");
     all.push(bad(&["migrate", &job], 1, &["`exprt`", "`export`"]));
+    let job = place.write("plain.toml", "model = 'x.pt2'\n");
+    all.push(bad(&["migrate", &job], 1, &["plain.toml", "a table [model] with `export`"]));
 }
 
 /// Folders of texts and of images whose settings make no sense: the settings, and what the message names.

@@ -42,7 +42,7 @@ struct File {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [model] with `export`")]
 struct ModelFiles {
     export: PathBuf,
     golden: Option<PathBuf>,
