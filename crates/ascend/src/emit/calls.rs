@@ -319,15 +319,14 @@ impl Emitter<'_> {
                 );
                 let (d, s) = (self.view(&x.dst), self.view(&x.src));
                 if self.program.space(x.src.base) == Space::Gm {
-                    let fill = x.fill.map_or("0".into(), |fill| {
-                        let x = match fill.0 {
-                            Value::Int(x) => Scalar::Int(x),
-                            Value::Float(x) => Scalar::Float(Real(x)),
-                        };
-                        self.scalar(&x)
-                    });
-                    let pad =
-                        format!("{}, {}, {}, static_cast<{c}>({fill})", x.fill.is_some(), x.left, x.right);
+                    let fill = match x.fill.map(|fill| fill.0) {
+                        Some(Value::Int(x)) => Scalar::Int(x),
+                        Some(Value::Float(x)) => Scalar::Float(Real(x)),
+                        None if x.dst.elem.is_float() => Scalar::from(0.0),
+                        None => Scalar::Int(0),
+                    };
+                    let fill = self.value(x.dst.elem, &fill);
+                    let pad = format!("{}, {}, {}, {fill}", x.fill.is_some(), x.left, x.right);
                     lines.push(format!("DataCopyPad({d}, {s}, {params}, DataCopyPadExtParams<{c}>({pad}));"));
                 } else {
                     Self::atomic(lines, x.atomic, x.dst.elem, format!("DataCopyPad({d}, {s}, {params});"));
@@ -398,7 +397,7 @@ impl Emitter<'_> {
                     ("padList[3]", x.pad[3]),
                 ];
                 lines.extend(numbers.iter().map(|(name, n)| format!("params_.{name} = {n};")));
-                lines.push(format!("params_.padValue = static_cast<{c}>({});", self.scalar(&x.pad_value)));
+                lines.push(format!("params_.padValue = {};", self.value(x.dst.elem, &x.pad_value)));
                 lines.push(format!("params_.enTranspose = {};", x.transpose));
                 lines.push(format!("LoadData({}, {}, params_);", self.view(&x.dst), self.view(&x.src)));
             }
