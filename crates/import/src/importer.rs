@@ -180,7 +180,13 @@ impl<'a> Importer<'a> {
                 }
             }
         }
-        Ok(self.define_first(scope, node, results, resolved.schema.results)?)
+        // A result that is a written argument is that tensor, not a copy: later writes to either reach both.
+        let written = |(i, &made): (usize, &Made)| {
+            let place = resolved.schema.returned.get(i).copied().flatten();
+            place.and_then(|at| call.written.get(at)).map_or(made, |&t| Made::Tensor(t))
+        };
+        let results: Vec<Made> = results.iter().enumerate().map(written).collect();
+        Ok(self.define_first(scope, node, &results, resolved.schema.results)?)
     }
 
     /// Applies an operator.

@@ -193,6 +193,25 @@ fn writes_reach_every_name_of_the_memory() {
 }
 
 #[test]
+fn the_result_of_an_out_form_is_the_tensor_written() {
+    let div = |a: &str, b: &str, out: &str, y: &str| {
+        node("aten.div.out", &[("self", tensor(a)), ("other", tensor(b)), ("out", tensor(out))], &[y])
+    };
+    // Through its result the second quotient is written over `o` too.
+    let nodes = vec![
+        plus("x", 1.0, "a"),
+        plus("x", 0.0, "o"),
+        div("x", "a", "o", "p"),
+        div("a", "x", "p", "q"),
+        add("o", "p", "r"),
+        add("r", "q", "y"),
+    ];
+    let m = vectors(nodes, &["x", "a", "o", "p", "q", "r", "y"], &["y"]);
+    let y = run(&bind(&m).unwrap().graph, &[&[1.0, 2.0, 4.0, 8.0]]);
+    assert_eq!(y[0], [6.0, 4.5, 3.75, 3.375]);
+}
+
+#[test]
 fn what_is_written_to_an_input_is_seen_by_the_model_alone() {
     let m = vectors(vec![plus_in_place("x", 1.0, "n"), add("x", "n", "y")], &["x", "n", "y"], &["y"]);
     // In the functional form the signature says so.

@@ -67,6 +67,8 @@ pub struct Schema {
     pub args: Vec<Arg>,
     /// Number of results declared; an operator may make only the first of them.
     pub results: usize,
+    /// PyTorch's `-> Tensor(a!)`: for each result, the place among the written arguments of the tensor that it is.
+    pub returned: Vec<Option<usize>>,
 }
 
 impl Schema {
@@ -92,11 +94,16 @@ impl Schema {
             args.push(Arg::parse(part).ok_or_else(|| bad(part))?);
         }
         let results = match rest[end..].split_once("->").map_or("()", |(_, r)| r.trim()) {
-            "()" => 0,
-            list if list.starts_with('(') => split_top(list.trim_matches(['(', ')'])).len(),
-            _ => 1,
+            "()" => vec![],
+            list if list.starts_with('(') => split_top(list.trim_matches(['(', ')'])),
+            one => vec![one],
         };
-        Ok(Schema { target: format!("{ns}.{name}.{overload}"), args, results })
+        // The set of aliases that an annotation names: `a` of `Tensor(a!)`.
+        let set = |text: &'static str| Some(text.split_once('!')?.0.rsplit_once('(')?.1);
+        let written: Vec<_> = split_top(&rest[..end]).into_iter().filter_map(set).collect();
+        let place = |result| written.iter().position(|&w| Some(w) == set(result));
+        let returned = results.iter().map(|&r| place(r)).collect();
+        Ok(Schema { target: format!("{ns}.{name}.{overload}"), args, results: results.len(), returned })
     }
 
     /// True if `inputs` can be its tensor arguments, in order: lists take as many as they like, trailing
@@ -261,5 +268,10 @@ mod tests {
         assert_eq!((s.target.as_str(), s.args[1].optional), ("x.f.default", true));
         assert_eq!((s.args[0].written, s.args[1].written), (true, false));
         assert_eq!(s.args[2].default, Some(Attr::Str("none".into())));
+        assert_eq!(s.returned, [Some(0)]);
+        let s = Schema::parse(
+            "f.out(Tensor x, *, Tensor(a!) y, Tensor(b!) z) -> (Tensor(b!), Tensor, Tensor(a!))",
+        );
+        assert_eq!(s.unwrap().returned, [Some(1), None, Some(0)]);
     }
 }
