@@ -86,6 +86,6 @@ fn units<'a>(
     let cores = if vector { chip.vector_cores } else { chip.cube_cores };
     let share = f64::from(launch.blocks.min(cores)) / f64::from(cores);
     let [bandwidth, _] = timing::bandwidth(chip);
-    let pipes = Pipe::ALL.into_iter().map(move |pipe| (pipe.name(), time.pipe(*pipe) * 1e-6 * share));
+    let pipes = Pipe::ALL.iter().map(move |pipe| (pipe.name(), time.pipe(*pipe) * 1e-6 * share));
     pipes.chain([("memory", time.bytes[0] / bandwidth)]).filter(|(_, seconds)| *seconds > 0.0)
 }

@@ -32,7 +32,7 @@ pub(super) fn packs(arch: Arch, shape: &GatherRows) -> bool {
     let bytes = shape.dim.saturating_mul(shape.elem.size());
     let wanted = match arch {
         Arch::A2 => bytes < SHORT,
-        Arch::P310 => bytes % 32 != 0,
+        Arch::P310 => !bytes.is_multiple_of(32),
     };
     wanted && shape.elem.size() > 1 && pitch(shape) * LEAST <= LANDING
 }
