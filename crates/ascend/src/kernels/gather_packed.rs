@@ -2,7 +2,7 @@
 //! The vector unit moves them together before they are written.
 
 use super::copies::{read, write};
-use super::gather_rows::{GatherRows, Report, SHARE};
+use super::gather_task::{GatherRows, Report, SHARE};
 use super::indices::{Indices, not_inside, read_indices};
 use crate::chip::Arch;
 use crate::kernel::{
