@@ -1,7 +1,7 @@
 //! The body of a kernel for a row program: its operands, where they come from, and what becomes of the values.
 
 use super::halves::halves;
-use super::register::{Register, WORD};
+use super::register::{Register, WORD, limits};
 use super::route::{self, Extent, Route, Staged, Way};
 use super::space::{IterationSpace, Tile, words};
 use super::table::Shape;
@@ -215,11 +215,10 @@ impl<'a> Body<'a> {
                 self.u.give(held);
                 Register::Held(bits, None)
             }
-            DType::U8 | DType::I8 => {
+            DType::U8 | DType::I8 | DType::I16 => {
                 let whole = self.u.cast(held, Ty::I32, Round::Rint);
                 self.u.give(held);
-                let range = if dtype == DType::U8 { (0, 255) } else { (-128, 127) };
-                Register::Held(whole, Some(range))
+                Register::Held(whole, Some(limits(dtype)))
             }
             DType::I32 => Register::Held(held, Some(WORD)),
             _ => Register::Held(held, None),
@@ -285,6 +284,7 @@ impl<'a> Body<'a> {
     pub fn narrowed(&mut self, src: Buf, len: u64, dtype: DType, to: Option<Buf>) -> Buf {
         let (elem, round) = match (dtype, self.u.arch()) {
             (DType::BF16, _) => (Elem::BF16, Round::Rint),
+            (DType::I16, _) => (Elem::I16, Round::Rint),
             (_, Arch::A2) => (Elem::F16, Round::Rint),
             // 310P rounds so where no rounding is named.
             (_, Arch::P310) => (Elem::F16, Round::None),
@@ -313,10 +313,15 @@ impl<'a> Body<'a> {
     pub fn store(&mut self, w: usize, value: Register) -> Result<(), Refusal> {
         let o = self.p.reads.len() + w;
         let extent = self.operands[o].extent;
-        if !matches!(self.operands[o].dtype, DType::Bool) && self.operands[o].elem.size() == 1
-            || self.operands[o].elem == Elem::I16
+        let TileOperand { dtype, elem, .. } = self.operands[o];
+        if dtype != DType::Bool && elem.size() == 1 {
+            return Err(Refusal::new(format!("{dtype} results")));
+        }
+        if let Register::Held(Held { ty: Ty::I32, .. }, range) = value
+            && elem == Elem::I16
+            && range.is_none_or(|(low, high)| low < limits(dtype).0 || high > limits(dtype).1)
         {
-            return Err(Refusal::new(format!("{} results", self.operands[o].dtype)));
+            return Err(Refusal::new("i16 of wider integers"));
         }
         if let Register::Held(Held { ty: Ty::I32, .. }, None) = value
             && self.operands[o].dtype == DType::I64
@@ -337,6 +342,12 @@ impl<'a> Body<'a> {
         let held = match held.ty {
             Ty::Bits => {
                 let number = self.u.number(held);
+                self.u.give(held);
+                number
+            }
+            // No cast from i32 to i16 keeps all of them; f32 has them all.
+            Ty::I32 if elem == Elem::I16 => {
+                let number = self.u.cast(held, Ty::F32, Round::None);
                 self.u.give(held);
                 number
             }

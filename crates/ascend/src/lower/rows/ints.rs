@@ -6,7 +6,7 @@
 //! reductions go through f32 and are exact for small numbers alone.
 
 use super::body::Body;
-use super::register::{Done, Register, WORD, compare, float, int, refuse};
+use super::register::{Done, Register, WORD, compare, float, int, limits, refuse};
 use super::value::{Held, Ty};
 use crate::chip::Arch;
 use crate::kernel::{
@@ -157,12 +157,7 @@ impl Body<'_> {
         if dtype == DType::BF16 && self.u.arch() == Arch::P310 {
             return refuse("bf16");
         }
-        let limits = match dtype {
-            DType::I8 => (-128, 127),
-            DType::U8 => (0, 255),
-            DType::I16 => (-32768, 32767),
-            _ => WORD,
-        };
+        let limits = limits(dtype);
         match a {
             Register::Float(x) if dtype.is_float() => Ok(Register::Float(dtype.round(x))),
             Register::Float(x) if dtype == DType::Bool => Ok(Register::Bool(x != 0.0)),
@@ -190,6 +185,12 @@ impl Body<'_> {
                 DType::F16 | DType::BF16 => Ok(float(self.rounded(x, dtype))),
                 DType::Bool => Ok(float(self.u.compared_with(x, 0.0f32, Compare::Ne))),
                 DType::I32 => Ok(Register::Held(self.u.cast(x, Ty::I32, Round::Trunc), Some(WORD))),
+                DType::I16 => {
+                    let whole = self.u.cast(x, Ty::I32, Round::Trunc);
+                    let low = self.low_half(whole);
+                    self.u.give(whole);
+                    low
+                }
                 _ => refuse(format!("{dtype} of floats")),
             },
             Register::Held(x, range) => match dtype {
@@ -216,9 +217,25 @@ impl Body<'_> {
                 _ if range.is_some_and(|(low, high)| low >= limits.0 && high <= limits.1) => {
                     Ok(self.alias(a))
                 }
+                DType::I16 => self.low_half(x),
                 _ => refuse(format!("{dtype} of wider integers")),
             },
         }
+    }
+
+    /// The lower 16 bits of an i32 with their sign extended: `l − 2 s` of these bits `l` and their highest `s`.
+    fn low_half(&mut self, x: Held) -> Done {
+        let masked = |body: &mut Self, bits: i64| -> Done<Held> {
+            let mask = body.held(Register::Int(bits))?;
+            let masked = body.bitwise(V::And, x, mask);
+            body.u.give(mask);
+            Ok(masked)
+        };
+        let (low, sign) = (masked(self, 0xFFFF)?, masked(self, 0x8000)?);
+        self.u.scaled_to(Scaled::Muls, sign, sign, -2);
+        self.u.binary_to(V::Add, low, low, sign);
+        self.u.give(sign);
+        Ok(Register::Held(low, Some(limits(DType::I16))))
     }
 
     /// Rounded to a narrower type, in f32.

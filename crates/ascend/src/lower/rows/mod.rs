@@ -30,7 +30,7 @@ mod writer;
 
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::source::attributed;
-use crate::chip::Chip;
+use crate::chip::{Arch, Chip};
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{SumRows, sum_rows};
 use headwater_core::dtype::DType;
@@ -67,6 +67,10 @@ pub fn rows(
     }
     if program.computes_in_i64() {
         return Err(Refusal::new("i64 arithmetic"));
+    }
+    let mut operands = program.reads.iter().chain(&program.writes);
+    if chip.arch == Arch::P310 && operands.any(|o| o.dtype == DType::I16) {
+        return Err(Refusal::new("i16"));
     }
     let program = &rewrite::rewritten(program);
     let views: Vec<&TensorView> = reads.iter().chain(writes).copied().collect();

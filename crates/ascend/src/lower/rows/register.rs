@@ -3,6 +3,7 @@
 use super::value::Held;
 use crate::kernel::Compare;
 use crate::lower::Refusal;
+use headwater_core::DType;
 use headwater_core::expr::Binary;
 
 /// The value of a register: a constant, or numbers in UB with the range of integers. Integers without a range are the
@@ -30,6 +31,16 @@ pub(super) const fn float(x: Held) -> Register {
 
 /// Integers of 32 bits.
 pub(super) const WORD: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
+
+/// The smallest and the largest number of an integer type of up to 32 bits.
+pub(super) const fn limits(dtype: DType) -> (i64, i64) {
+    match dtype {
+        DType::I8 => (-128, 127),
+        DType::U8 => (0, 255),
+        DType::I16 => (-32768, 32767),
+        _ => WORD,
+    }
+}
 
 /// An integer value whose numbers lie between two; of numbers beyond 32 bits the lower words.
 pub(super) fn int(x: Held, low: i128, high: i128) -> Register {
