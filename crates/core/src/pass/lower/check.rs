@@ -32,6 +32,8 @@ pub fn check_plan(plan: &Plan) -> Result<()> {
             p.last
         );
         ensure!(p.place.offset.is_multiple_of(plan.alignment), Plan, "placement {i} is not aligned");
+        let end = p.place.offset.checked_add(p.bytes);
+        ensure!(end.is_some_and(|end| end <= isize::MAX as usize), Plan, "placement {i} ends beyond memory");
         starting[p.first].push(i);
         ending[p.last].push(i);
     }
