@@ -44,7 +44,7 @@ fn constants_are_copied_bit_by_bit() {
         let graph = graph(&all);
         let plan = pass::plan(&graph, &Bindings::simple(&graph), device.target()).unwrap();
         let host: Vec<String> = device.survey(&plan).into_iter().filter_map(|used| used.host).collect();
-        // Of f16, 7 and 9001 on 310P.
+        // In f16: 7 and 9001 on 310P.
         let odd = if chip.starts_with("310p") { 2 } else { 0 };
         assert_eq!(host, vec!["infinities in an odd number of f16"; odd], "{chip}");
         let got = evaluate(&device, &graph, &[]).unwrap();

@@ -254,7 +254,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Takes `scan` and `map`: the sub-graph once for each index of the first dimension, which is known here.
-    /// Of a scan, the first results of a step are the first operands of the next. Results of all steps are
+    /// The first results of a scan step are the first operands of the next. Results of all steps are
     /// stacked.
     fn unrolled(&mut self, scope: &mut Scope<'a>, node: &'a Node, carries: bool) -> Result<(), Obstacle> {
         let mut arguments = node.inputs.iter().filter(|i| i.name.is_empty()).map(|i| &i.arg);

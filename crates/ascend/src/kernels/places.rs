@@ -26,7 +26,7 @@ pub struct Places {
     pub wrap: bool,
     /// From one index to the next, in places.
     pub stride: u64,
-    /// What a position adds by itself: (d, m, s) stands for `position / d % m · s`.
+    /// Term that a position adds by itself: (d, m, s) stands for `position / d % m · s`.
     pub walks: Vec<[u64; 3]>,
     /// True if the places of other indices are added.
     pub onto: bool,

@@ -22,7 +22,7 @@ const TASKS: u64 = 64;
 /// Elements that lie in UB at a time.
 const ELEMENTS: u64 = 2048;
 
-/// What an element does to the result at its index.
+/// Effect of an element on the result at its index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scatter {
     /// It is added to zeros.
@@ -38,7 +38,7 @@ pub enum Scatter {
 /// Shapes of [`scatter_sum`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScatterSum {
-    /// What is done.
+    /// Effect of each element.
     pub scatter: Scatter,
     /// Type of elements. Sums are of f32, f16, i32, i64 and, on A2, bf16; those of floats are f32, rounded once at the end.
     /// Positions are i32.

@@ -198,7 +198,7 @@ fn along(s: &mut Sequence, cx: &OpCx, x: &Tensor, index: &Tensor) -> Result<Tens
     addressed(s, &positions, &[index], false)
 }
 
-/// What an indexing addresses: places of rows, and their number, the rows of the tensor and elements of a row.
+/// Rows that an indexing addresses: their places and number, the rows of the tensor, and elements of a row.
 fn indexed(
     s: &mut Sequence,
     cx: &OpCx,
