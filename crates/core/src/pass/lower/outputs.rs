@@ -113,6 +113,7 @@ impl Lowering<'_> {
         phase: Phase,
     ) -> Result<Vec<(Place, usize)>> {
         let graph = self.graph;
+        let inputs: HashSet<ValueId> = graph.inputs.iter().map(|i| i.value).collect();
         let (mut moves, mut written) = (Vec::new(), Vec::new());
         for (i, delivery) in self.deliveries.iter().enumerate() {
             let &Delivery { value, place, output, part, .. } = delivery;
@@ -121,7 +122,7 @@ impl Lowering<'_> {
             }
             let from = self.storage(value)?.clone();
             let there = self.buffers[from.buffer].place == Some(place) && from.layout.is_contiguous();
-            let given = there && graph.inputs.iter().any(|i| i.value == self.buffers[from.buffer].value);
+            let given = there && inputs.contains(&self.buffers[from.buffer].value);
             if !given {
                 written.push((place, graph.ty(value).bytes()));
             }
@@ -139,12 +140,10 @@ impl Lowering<'_> {
             origin: OriginId(0),
             phase,
         };
-        let moved: Vec<(Place, usize)> = moves.iter().map(|(v, p, _)| (*p, graph.ty(*v).bytes())).collect();
+        let moved = Spans::new(moves.iter().map(|(v, p, _)| (*p, graph.ty(*v).bytes())).collect());
         for (_, own, from) in &mut moves {
             let source = &self.buffers[from.buffer];
-            let hit =
-                |p: Place, bytes: usize| source.place.is_some_and(|s| overlap(s, source.bytes, p, bytes));
-            if moved.iter().any(|&(p, bytes)| p != *own && hit(p, bytes)) {
+            if source.place.is_some_and(|s| moved.overlapping(s, source.bytes).any(|p| p != *own)) {
                 let ty = TensorType::new(from.dtype, from.layout.shape.clone());
                 let value = source.value;
                 let saved = self.allocate(value, &ty, None);
@@ -158,6 +157,33 @@ impl Lowering<'_> {
             self.copy(&end, from, to);
         }
         Ok(written)
+    }
+}
+
+/// Places with their bytes, in the order of memory. With each, the furthest end of all up to it in its segment, so
+/// that those which overlap a place are found without looking at the others.
+struct Spans(Vec<(Place, usize, usize)>);
+
+impl Spans {
+    fn new(mut places: Vec<(Place, usize)>) -> Spans {
+        places.sort_unstable_by_key(|(p, _)| (p.segment, p.offset));
+        let mut before: Option<(SegmentId, usize)> = None;
+        let reach = |(p, bytes): (Place, usize)| {
+            let end = p.offset.saturating_add(bytes);
+            let furthest = before.filter(|(s, _)| *s == p.segment).map_or(end, |(_, e)| end.max(e));
+            before = Some((p.segment, furthest));
+            (p, bytes, furthest)
+        };
+        Spans(places.into_iter().map(reach).collect())
+    }
+
+    fn overlapping(&self, place: Place, bytes: usize) -> impl Iterator<Item = Place> {
+        let end = (place.segment, place.offset.saturating_add(bytes));
+        let below = self.0.partition_point(|(p, ..)| (p.segment, p.offset) < end);
+        let near = self.0[..below].iter().rev();
+        near.take_while(move |(p, _, reach)| p.segment == place.segment && *reach > place.offset)
+            .filter(move |(p, b, _)| overlap(place, bytes, *p, *b))
+            .map(|(p, ..)| *p)
     }
 }
 
