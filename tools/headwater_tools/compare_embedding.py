@@ -45,8 +45,8 @@ def pytorch(kind: str, rows: int, width: int, positions: int, dtype: torch.dtype
 def headwater(args: argparse.Namespace, kind: str, size: tuple[int, int, int], dtype: str) -> dict:
     """Results that the benchmark prints for one problem."""
     rows, width, positions = size
-    command = [args.binary, "--json", "bench", "embedding-grad", "--last", "--shards", "1", "--indices", kind]
-    command += ["--dtype", dtype, "--rows", str(rows), "--width", str(width), "--positions", str(positions)]
+    command = [args.binary, "--json", "bench", "embedding-grad", "--last", "--shards", "1", "--distribution", kind]
+    command += ["--dtype", dtype, "--rows", str(rows), "--width", str(width), "--indices", str(positions)]
     env = os.environ | {"HEADWATER_THREADS": str(args.threads)}
     return json.loads(subprocess.run(command, check=True, capture_output=True, env=env).stdout)
 

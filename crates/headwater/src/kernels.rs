@@ -140,13 +140,11 @@ fn lowered(chip: &Chip, plan: &Plan) -> (Distinct, usize, BTreeMap<String, usize
 pub struct KernelProblem {
     /// Its name: one of [`NAMES`], or an operator of one tensor.
     pub name: String,
-    /// Sizes: of the tensor; rows and columns for norms, rows of the table and their length for embeddings; rows, columns
-    /// and terms of a sum for products; samples, heads, positions and size of a head for attention.
+    /// Sizes: of the tensor; rows and columns for norms; indices, rows of the table and columns for embeddings; rows,
+    /// columns and terms of a sum for products; samples, heads, positions and size of a head for attention.
     pub shape: Vec<u64>,
     /// Type of the elements.
     pub dtype: DType,
-    /// Indices of an embedding.
-    pub indices: u64,
     /// Most cores to use.
     pub cores: Option<u32>,
 }
@@ -183,7 +181,7 @@ pub struct KernelTimes {
 /// A name that is not known, a shape that the kernel refuses.
 pub fn time(chip: &'static Chip, problem: &KernelProblem) -> Result<Vec<KernelTimes>> {
     let mut turn = 0;
-    let rows = problem.shape.first().copied().unwrap_or(1).max(1) as i64;
+    let rows = problem.shape.iter().rev().nth(1).copied().unwrap_or(1).max(1) as i64;
     if problem.name == "embedding_grad" {
         let rungs = embedding_grad(chip, problem, Distribution::Turn, &[Rung::Pipelined])?;
         return Ok(rungs.into_iter().flat_map(|rung| rung.launches).collect());
@@ -265,13 +263,21 @@ pub fn floor(chip: &Chip, problem: &KernelProblem) -> Result<Floor> {
     Ok(Floor { bytes, memory: bytes as f64 / memory * 1e6, additions, arithmetic: additions as f64 / rate })
 }
 
+/// Indices into a table, its rows and columns.
+fn table_shape(problem: &KernelProblem) -> Result<(u64, u64, u64)> {
+    let [indices, rows, columns] = problem.shape[..] else {
+        bail!(
+            "`{}` takes a shape of indices, rows of the table and columns, such as 16384x32000x1024",
+            problem.name
+        )
+    };
+    Ok((indices, rows, columns))
+}
+
 fn embedding_shape(chip: &Chip, problem: &KernelProblem) -> Result<EmbeddingGrad> {
     let elem = Elem::of(problem.dtype).with_context(|| format!("the chip has no {}", problem.dtype))?;
-    let [rows, dim] = problem.shape[..] else {
-        bail!("`{}` takes a shape of rows and columns, such as 4096x4096", problem.name)
-    };
+    let (indices, rows, dim) = table_shape(problem)?;
     let cores = problem.cores.unwrap_or(chip.vector_cores).clamp(1, chip.vector_cores);
-    let indices = problem.indices;
     ensure!(indices <= 1 << 31, "{indices} indices: there are at most {}", 1u64 << 31);
     Ok(EmbeddingGrad {
         elem,
@@ -333,12 +339,8 @@ pub fn embedding_grad(
 type Timed = (Program, u32, Vec<Value>);
 
 fn launches(chip: &'static Chip, problem: &KernelProblem) -> Result<Vec<Timed>> {
-    let KernelProblem { name, shape, dtype, indices, .. } = problem;
+    let KernelProblem { name, shape, dtype, .. } = problem;
     let elem = Elem::of(*dtype).with_context(|| format!("the chip has no {dtype}"))?;
-    let matrix = || -> Result<(u64, u64)> {
-        ensure!(shape.len() == 2, "`{name}` takes a shape of rows and columns, such as 4096x4096");
-        Ok((shape[0], shape[1]))
-    };
     let zeros = |program: Program| {
         let args = program.params.iter().map(|p: &Param| match p.kind {
             ParamKind::Float => Value::Float(0.0),
@@ -355,8 +357,8 @@ fn launches(chip: &'static Chip, problem: &KernelProblem) -> Result<Vec<Timed>> 
     }
     Ok(match name.as_str() {
         "embedding" => {
-            let (rows, dim) = matrix()?;
-            let shape = GatherRows { elem, index: Elem::I32, indices: *indices, rows, dim, merged: false };
+            let (indices, rows, dim) = table_shape(problem)?;
+            let shape = GatherRows { elem, index: Elem::I32, indices, rows, dim, merged: false };
             vec![zeros(gather_rows(chip.arch, &shape).map_err(found)?)]
         }
         name => operator(chip, name, shape, *dtype)?,

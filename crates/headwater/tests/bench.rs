@@ -142,7 +142,7 @@ fn kernels_of_a_chip_are_timed() {
             ("gelu", "256x256"),
             ("add", "256x256"),
             ("rms_norm", "64x256"),
-            ("embedding_grad", "100x64"),
+            ("embedding_grad", "300x100x64"),
         ] {
             let args = ["bench", "kernel", name, "--shape", shape, "--dtype", "f16", "--device", device];
             let launches = headwater(&args);

@@ -168,7 +168,7 @@ fn policies_are_attributes() {
 #[test]
 fn the_ladder_has_all_its_rungs() {
     let sizes =
-        ["--rows", "300", "--width", "24", "--positions", "400", "--dtype", "bf16", "--method", "radix"];
+        ["--rows", "300", "--width", "24", "--indices", "400", "--dtype", "bf16", "--method", "radix"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
     let out = command.args(["--json", "bench", "embedding-grad", "--quick"]).args(sizes).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));

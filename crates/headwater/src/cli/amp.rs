@@ -15,7 +15,8 @@ pub struct Amp {
     /// The low precision: f16 or bf16 (default: bf16 where the device multiplies it, else f16).
     #[arg(long, value_name = "DTYPE", help_heading = "Mixed precision")]
     dtype: Option<String>,
-    /// Lists that say which operators O1 runs in low precision: those of apex (default), torch or torch-cuda.
+    /// Whose lists say which operators O1 runs in low precision: apex (default), torch (PyTorch's autocast on CPUs) or
+    /// torch-cuda (autocast on GPUs). A policy file is given to --amp instead.
     #[arg(long, value_name = "LISTS", help_heading = "Mixed precision")]
     policy: Option<String>,
     /// Keep batch norm in f32 (default: true at O2, false at O3).

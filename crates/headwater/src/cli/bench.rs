@@ -42,8 +42,8 @@ Examples:
   headwater bench step model.pt2 --steps 1 --device reference
   headwater bench embedding-grad
   headwater bench kernel rms_norm --shape 4096x4096 --dtype f16 --device ascend-sim:910b1
-  headwater bench kernel embedding_grad --rung all --shape 32000x1024 --device ascend-sim:310p
-  headwater bench embedding-grad --rows 151936 --width 4096 --positions 65536 --dtype bf16 --indices zipf"
+  headwater bench kernel embedding_grad --rung all --shape 16384x32000x1024 --device ascend-sim:310p
+  headwater bench embedding-grad --rows 151936 --width 4096 --indices 65536 --dtype bf16 --distribution zipf"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -83,13 +83,13 @@ struct EmbeddingArgs {
     width: usize,
     /// Number of indices.
     #[arg(long, default_value_t = 16_384)]
-    positions: usize,
+    indices: usize,
     /// Type of gradient and result: f32, f16, bf16 or f64.
     #[arg(long, default_value = "f32")]
     dtype: String,
     /// Distribution of the indices (default: each in turn).
     #[arg(long)]
-    indices: Option<Distribution>,
+    distribution: Option<Distribution>,
     /// Method that groups positions by row: auto, direct (counting), radix (sort) or hash.
     #[arg(long, default_value = "auto")]
     method: String,
@@ -109,10 +109,10 @@ impl EmbeddingArgs {
         let Some((_, method)) = method else {
             bail!("`{}` is not one of auto, direct, radix, hash", self.method)
         };
-        let EmbeddingArgs { rows, width, positions, shards, .. } = *self;
+        let EmbeddingArgs { rows, width, indices: positions, shards, .. } = *self;
         let all = [Distribution::Uniform, Distribution::Zipf, Distribution::Heavy];
-        let indices = self.indices.map_or(all.to_vec(), |one| vec![one]).into_iter();
-        Ok(indices
+        let distributions = self.distribution.map_or(all.to_vec(), |one| vec![one]).into_iter();
+        Ok(distributions
             .map(|indices| Problem { rows, width, positions, dtype, indices, method, shards })
             .collect())
     }

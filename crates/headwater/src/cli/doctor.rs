@@ -34,7 +34,7 @@ pub struct Args {
     /// Memory to fit into, such as 16GiB (default: what is free on the device).
     #[arg(long, value_name = "SIZE", requires = "model")]
     available: Option<Bytes>,
-    /// Samples in a batch (default: as in the settings, else as exported).
+    /// Samples in a batch (default: as exported, unless --config says otherwise).
     #[arg(long, requires = "model")]
     batch: Option<usize>,
     /// Size of a symbolic dimension, by its name or place.

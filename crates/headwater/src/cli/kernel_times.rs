@@ -16,20 +16,18 @@ pub struct Args {
     /// The kernel: add, rms_norm, rms_norm_grad, embedding, embedding_grad, matmul, attention, or an operator of one tensor
     /// such as gelu.
     name: String,
-    /// Sizes of the operand. For norms: rows and columns. For embeddings: rows of the table and their length. For matmul:
-    /// rows, columns and terms. For attention: samples, heads, positions and size of a head.
-    #[arg(long, value_name = "AxB", default_value = "4096x4096")]
-    shape: String,
+    /// Sizes of the operand. For norms: rows and columns. For embeddings: indices, rows of the table and columns. For
+    /// matmul: rows, columns and terms. For attention: samples, heads, positions and size of a head (default: 4096x4096;
+    /// for embeddings 16384x32000x1024).
+    #[arg(long, value_name = "AxB")]
+    shape: Option<String>,
     /// Type of the elements: f32, f16 or bf16.
     #[arg(long, default_value = "f16")]
     dtype: String,
-    /// Number of indices of an embedding.
-    #[arg(long, default_value_t = 16_384)]
-    indices: u64,
     /// Cores to use at most (default: all of the chip).
     #[arg(long)]
     cores: Option<u32>,
-    /// Variant of embedding_grad: 1 (the simplest) to 4 (used in training), or all of them.
+    /// Implementation of embedding_grad: 1 (the simplest) to 4 (used in training), or all of them.
     #[arg(long)]
     rung: Option<String>,
     /// Distribution of the indices, with --rung.
@@ -43,21 +41,21 @@ pub fn run(args: &Args, device: &str, printer: Printer) -> Result<Outcome> {
             "times of kernels are predicted for a simulated chip, not for {device}: use --device ascend-sim:910b1"
         )));
     };
-    let shape = parse_shape(&args.shape).map_err(anyhow::Error::msg)?;
+    let usual = if args.name.starts_with("embedding") { "16384x32000x1024" } else { "4096x4096" };
+    let sizes = args.shape.as_deref().unwrap_or(usual);
     let problem = KernelProblem {
         name: args.name.clone(),
-        shape,
+        shape: parse_shape(sizes).map_err(anyhow::Error::msg)?,
         dtype: parse_dtype(&args.dtype)?,
-        indices: args.indices,
         cores: args.cores,
     };
     if let Some(rung) = &args.rung {
-        return ladder(args, rung, chip, &problem, printer);
+        return ladder(args, rung, sizes, chip, &problem, printer);
     }
     let times = time(chip, &problem)?;
     let label = times.first().map_or("", |t| t.label);
     let mut table = Table::new(
-        &format!("{} {} {} on {chip}: {label}", args.name, args.shape, problem.dtype),
+        &format!("{} {sizes} {} on {chip}: {label}", args.name, problem.dtype),
         &["kernel", ">blocks", ">task", ">core", "busy", ">HBM", ">moved"],
     );
     for t in &times {
@@ -71,6 +69,7 @@ pub fn run(args: &Args, device: &str, printer: Printer) -> Result<Outcome> {
 fn ladder(
     args: &Args,
     rung: &str,
+    sizes: &str,
     chip: &'static Chip,
     problem: &KernelProblem,
     printer: Printer,
@@ -90,8 +89,8 @@ fn ladder(
     let times = embedding_grad(chip, problem, args.distribution, rungs)?;
     let label = times.iter().flat_map(|r| &r.launches).next().map_or("", |t| t.label);
     let title = format!(
-        "{} {:?} indices into {} {} on {chip}: {label}",
-        problem.indices, args.distribution, args.shape, problem.dtype
+        "embedding_grad {sizes} {}, {:?} indices, on {chip}: {label}",
+        problem.dtype, args.distribution
     );
     let mut table =
         Table::new(&title, &["rung", "kernel", ">blocks", ">task", "busy", ">workspace", ">memory", ">HBM"]);

@@ -79,24 +79,24 @@ const LAST: usize = 1000;
 #[derive(clap::Args, Debug)]
 struct Memory {
     /// Compute cheap activations again in the backward pass instead of keeping them: less memory, the same bits
-    /// (default: as in the settings, else true).
+    /// (default: true, unless a settings file says otherwise).
     #[arg(long, value_name = "BOOL", help_heading = "Memory")]
     recompute: Option<bool>,
     /// Memory that training may take, such as 8GiB. To keep it, the backward pass recomputes more, matrix products
-    /// included. Bits stay the same, steps take longer (default: as in the settings, else no limit).
+    /// included. Bits stay the same, steps take longer (default: no limit, unless a settings file has one).
     #[arg(long, value_name = "SIZE", help_heading = "Memory")]
     memory_budget: Option<Bytes>,
-    /// Bytes of gradients in a bucket, as DistributedDataParallel's bucket_cap_mb; the first has at most 1MiB. Changes no
-    /// number (default: as in the settings, else 25MiB).
+    /// Size of a gradient bucket, as DistributedDataParallel's bucket_cap_mb; the first has at most 1MiB. Changes no
+    /// number (default: 25MiB, unless a settings file says otherwise).
     #[arg(long, value_name = "SIZE", help_heading = "Memory")]
     bucket_size: Option<Bytes>,
     /// Embeddings whose update touches only the rows that a batch reads. `marked`: those with `sparse=True` in the model.
-    /// `all`: also those of which a batch reads at most half the rows. `none`: no embedding (default: as in the settings,
-    /// else `marked`).
+    /// `all`: also those of which a batch reads at most half the rows. `none`: no embedding. Rows not read keep their values
+    /// and moments, unlike in a dense update (default: `marked`, unless a settings file says otherwise).
     #[arg(long, value_name = "WHICH", value_parser = sparse, help_heading = "Memory")]
     sparse_embeddings: Option<Sparse>,
     /// Form in which the optimizer keeps its moments: `f32`, `bf16` (2 bytes an element) or `int8` (1 byte). The latter
-    /// two are rounded stochastically (default: as in the settings, else `f32`).
+    /// two are rounded stochastically (default: `f32`, unless a settings file says otherwise).
     #[arg(long, value_name = "FORM", value_parser = moments, help_heading = "Memory")]
     moments: Option<Moments>,
 }

@@ -94,7 +94,7 @@ pub struct Args {
     /// With `--amp auto`: batches to measure on.
     #[arg(long, value_name = "COUNT", default_value_t = 2, help_heading = "Mixed precision")]
     budget_batches: usize,
-    /// With `--amp auto`: policy file to write (default: `amp.toml` in --out).
+    /// With `--amp auto`: where to write the policy file that it makes (default: `amp.toml` in --out).
     #[arg(long, value_name = "FILE", help_heading = "Mixed precision")]
     policy_file: Option<PathBuf>,
     /// Write a trace of the first steps, which ui.perfetto.dev opens. Tracing slows each step a little.
@@ -136,8 +136,8 @@ pub struct Args {
     /// Size of a symbolic dimension other than the batch (default: as in the data).
     #[arg(long = "dim", value_name = "NAME=SIZE", help_heading = "Data")]
     dims: Vec<String>,
-    /// Make batches of samples of similar length, and cut each to the smallest of these lengths that fits: auto, or
-    /// lengths such as 32,64,128.
+    /// Length buckets: batches of samples of similar length, each padded to the smallest of these lengths that fits: auto,
+    /// or lengths such as 32,64,128.
     #[arg(long, value_name = "LENGTHS", help_heading = "Data")]
     buckets: Option<Buckets>,
 }
