@@ -28,6 +28,14 @@ SETTINGS = [
     ("Adam", {"lr": 0.01}),
     ("Adam", {"lr": 0.01, "weight_decay": 0.1, "maximize": True}),
     ("Adam", {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True, "betas": [0.8, 0.9]}),
+    ("Adamax", {"lr": 0.01}),
+    ("Adamax", {"lr": 0.01, "betas": [0.8, 0.9], "eps": 1e-3, "weight_decay": 0.1, "maximize": True}),
+    ("NAdam", {"lr": 0.01}),
+    ("NAdam", {"lr": 0.01, "betas": [0.8, 0.9], "eps": 1e-3, "weight_decay": 0.1, "momentum_decay": 0.1, "maximize": True}),
+    ("NAdam", {"lr": 0.01, "betas": [0.3, 0.9], "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("RAdam", {"lr": 0.01}),
+    ("RAdam", {"lr": 0.01, "betas": [0.8, 0.9], "eps": 1e-3, "weight_decay": 0.1, "maximize": True}),
+    ("RAdam", {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
     ("Adagrad", {"lr": 0.1}),
     ("Adagrad", {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.05, "initial_accumulator_value": 0.3, "eps": 1e-3}),
     ("Adadelta", {}),
@@ -52,6 +60,8 @@ SETTINGS = [
     ("AdamP", {"lr": 0.01}),
     ("AdamP", {"lr": 0.01, "weight_decay": 0.1, "delta": 1.0, "eps": 1e-3}),
     ("AdamP", {"lr": 0.01, "weight_decay": 0.1, "delta": 0.6, "wd_ratio": 0.5, "nesterov": True}),
+    ("Lion", {}),
+    ("Lion", {"lr": 0.01, "betas": [0.8, 0.95], "weight_decay": 0.1}),
     ("LARC", {"optimizer": {"name": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}}),
     ("LARC", {"trust_coefficient": 0.5, "clip": False, "eps": 1e-3, "optimizer": {"name": "SGD", "lr": 0.1}}),
     ("LARC", {"trust_coefficient": 0.5, "optimizer": {"name": "AdamW", "lr": 0.01, "weight_decay": 0.1}}),
@@ -200,6 +210,22 @@ class AdamP(Formula):
         self.p = self.p * (1 - self.lr * self.weight_decay * ratio) - self.lr / (1 - b1**self.t) * u
 
 
+class Lion(Formula):
+    """arXiv:2302.06675, program 1: update = sign(b1 m + (1 - b1) g), m = b2 m + (1 - b2) g, p -= rate * (update + decay * p).
+    Defaults are those of the authors' code."""
+
+    settings = dict(lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0)
+
+    def start(self):
+        self.m = self.zeros()
+
+    def step(self, g):
+        b1, b2 = self.betas
+        update = torch.sign(b1 * self.m + (1 - b1) * g)
+        self.m = b2 * self.m + (1 - b2) * g
+        self.p = self.p - self.lr * (update + self.weight_decay * self.p)
+
+
 class LARC(Formula):
     """arXiv:1708.03888: the local rate trust * |w| / (|g| + decay * |w|), with the epsilon and the clipping of apex's LARC, multiplies
     gradient plus decay * w, on which an optimizer of torch.optim without decay takes its step."""
@@ -228,7 +254,7 @@ def norm(x):
     return x.norm().item()
 
 
-FORMULAS = {f.__name__: f for f in (RMSpropTF, BertAdam, LAMB, NovoGrad, AdamP, LARC)}
+FORMULAS = {f.__name__: f for f in (RMSpropTF, BertAdam, LAMB, NovoGrad, AdamP, Lion, LARC)}
 
 
 def by_torch(name, settings, parameters, gradients):
@@ -253,6 +279,8 @@ def by_formula(name, settings, parameters, gradients):
 
 
 def main(path):
+    # NAdam keeps the product of its momenta in the default type.
+    torch.set_default_dtype(torch.float64)
     generator = torch.Generator().manual_seed(0)
     draw = lambda shape: torch.randn(shape, generator=generator, dtype=torch.float64)
     parameters = [draw(shape) for shape in SHAPES]

@@ -252,7 +252,7 @@ fn a_recorded_run_that_cannot_be_repeated_becomes_a_job_and_a_note() {
     let adafactor = json!({ "lr": 0.5, "eps": [null, 1e-3], "d": 1.0 });
     for (name, options, optimizer) in [
         ("Adafactor", adafactor, Optimizer::default()),
-        ("NAdam", with("momentum_decay", 0.004.into()), own.clone()),
+        ("SparseAdam", adam.clone(), own.clone()),
     ] {
         let (job, said) = write(name, options.clone(), None, false);
         assert_eq!(job.train.optimizer, Optimizer::default(), "{name}");
@@ -275,7 +275,7 @@ fn a_recorded_run_that_cannot_be_repeated_becomes_a_job_and_a_note() {
     let report = run_in(dir.path());
     let s = step(&report, "curve");
     assert!(
-        s.verdict == Verdict::Note && s.summary.contains("the optimizer is NAdam there"),
+        s.verdict == Verdict::Note && s.summary.contains("the optimizer is SparseAdam there"),
         "{}",
         s.summary
     );

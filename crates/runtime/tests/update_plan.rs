@@ -14,17 +14,21 @@ use std::sync::Arc;
 
 /// Every optimizer, and the bytes that a step moves for each f32 parameter. They are 4 to measure the
 /// gradients, then each operand once for each pass over the bucket.
-const OPTIMIZERS: [(&str, usize); 14] = [
+const OPTIMIZERS: [(&str, usize); 18] = [
     // Reads parameter, gradient; writes the parameter.
     (r#"{"name": "sgd"}"#, 4 + 12),
     // And a moment, both ways.
     (r#"{"name": "sgd", "momentum": 0.9}"#, 4 + 20),
     (r#"{"name": "adagrad"}"#, 4 + 20),
     (r#"{"name": "rmsprop"}"#, 4 + 20),
+    (r#"{"name": "lion"}"#, 4 + 20),
     // Two moments.
     (r#"{"name": "adam", "weight_decay": 0.1}"#, 4 + 28),
     (r#"{"name": "adamw"}"#, 4 + 28),
     (r#"{"name": "adadelta"}"#, 4 + 28),
+    (r#"{"name": "adamax"}"#, 4 + 28),
+    (r#"{"name": "nadam"}"#, 4 + 28),
+    (r#"{"name": "radam"}"#, 4 + 28),
     (r#"{"name": "bertadam"}"#, 4 + 28),
     (r#"{"name": "rmsproptf", "momentum": 0.9}"#, 4 + 28),
     // Three.

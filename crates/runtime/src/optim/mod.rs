@@ -57,12 +57,16 @@ optimizers! {
     adadelta: Adadelta = "Adadelta";
     adagrad: Adagrad = "Adagrad";
     adam: Adam = "Adam";
+    adamax: Adamax = "Adamax";
     adamp: AdamP = "AdamP";
     adamw: AdamW = "AdamW";
     bert_adam: BertAdam = "BertAdam";
     lamb: Lamb = "LAMB";
     larc: Larc = "LARC";
+    lion: Lion = "Lion";
+    nadam: NAdam = "NAdam";
     novograd: NovoGrad = "NovoGrad";
+    radam: RAdam = "RAdam";
     rmsprop: RmsProp = "RMSprop";
     rmsprop_tf: RmsPropTf = "RMSpropTF";
     sgd: Sgd = "SGD";

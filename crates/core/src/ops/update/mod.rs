@@ -21,6 +21,7 @@ operators! {
     adagrad: ADAGRAD;
     adam: ADAM;
     adam_moments: ADAM_MOMENTS;
+    adamax: ADAMAX;
     adamp: ADAMP_PRODUCTS, ADAMP_PROJECTION, ADAMP_STEP;
     adamw: ADAMW;
     bert_adam: BERT_ADAM;
@@ -28,10 +29,13 @@ operators! {
     gradient_statistics: GRADIENT_STATISTICS;
     lamb: LAMB_NORMS, LAMB_RATIO, LAMB_STEP;
     larc: LARC_RATE, LARC;
+    lion: LION;
     master: MASTER_SPLIT, MASTER_JOIN;
     moment_codes: QUANTIZE_BLOCK, DEQUANTIZE_BLOCK;
+    nadam: NADAM;
     novograd: NOVOGRAD_NORM, NOVOGRAD;
     pack: PACK;
+    radam: RADAM;
     rmsprop: RMSPROP;
     rmsprop_tf: RMSPROP_TF;
     rows: GATHER_ROWS, UPDATE_ROWS;
