@@ -104,6 +104,7 @@ fn settings(place: &Place, all: &mut Vec<Bad>) {
         ("steps = 1\n[checkpoint]\nevery = 3", "`checkpoint.dir`", "HW-R004"),
         ("steps = 1\n[checkpoint]\nminutes = -1", "`checkpoint.minutes`", "HW-R004"),
         ("steps = 1\n[checkpoint]\nminutes = inf", "`checkpoint.minutes`", "HW-R004"),
+        ("steps = 1\n[checkpoint]\nwait = -1", "`checkpoint.wait`", "HW-R004"),
         ("steps = 1\n[checkpoint]\ndirr = 'x'", "`dirr`", "`dir`"),
         ("steps = 1\n[log]\njson = 1", "json = 1", known),
         ("steps = 1\n[log]\njason = 'x'", "`jason`", "`json`"),

@@ -178,11 +178,13 @@ pub struct CheckpointConfig {
     pub minutes: f64,
     /// Number of checkpoints that are kept.
     pub keep: usize,
+    /// Minutes that the run waits for room on a full disk before it ends with an error; 0: it does not wait.
+    pub wait: f64,
 }
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        CheckpointConfig { dir: None, every: None, minutes: 30.0, keep: 2 }
+        CheckpointConfig { dir: None, every: None, minutes: 30.0, keep: 2, wait: 10.0 }
     }
 }
 
@@ -347,9 +349,10 @@ impl TrainConfig {
         zero(self.eval.every, "eval.every")?;
         zero(Some(self.eval.top_k as u64), "eval.top_k")?;
         zero(self.checkpoint.every, "checkpoint.every")?;
-        if !(self.checkpoint.minutes >= 0.0 && self.checkpoint.minutes.is_finite()) {
-            let message = format!("must be 0 or more, it is {}", self.checkpoint.minutes);
-            return Err(Error::config("checkpoint.minutes", message));
+        let times =
+            [("checkpoint.minutes", self.checkpoint.minutes), ("checkpoint.wait", self.checkpoint.wait)];
+        if let Some((name, minutes)) = times.into_iter().find(|(_, m)| !(*m >= 0.0 && m.is_finite())) {
+            return Err(Error::config(name, format!("must be 0 or more, it is {minutes}")));
         }
         zero(Some(self.checkpoint.keep as u64), "checkpoint.keep")?;
         zero(Some(self.accumulate as u64), "accumulate")?;

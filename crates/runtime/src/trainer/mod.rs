@@ -6,6 +6,7 @@ mod blame;
 mod evaluate;
 mod event;
 mod resume;
+mod room;
 mod spans;
 
 pub use crate::course::{Best, Course};
@@ -294,14 +295,14 @@ impl<'a> Trainer<'a> {
         if let Err(e) = self.advance(&mut summary, &mut tell, stop) {
             // A checkpoint that cannot be written is no reason to try again; what has diverged is saved already.
             if self.step > 0 && !matches!(e, Error::Checkpoint { .. } | Error::NotFinite { .. }) {
-                let saved = self.save(&mut tell);
+                let saved = self.save(&mut tell, stop);
                 let unsaved = |cause| Event::Warning { message: format!("the run is not saved: {cause}") };
                 // An observer that cannot be told does not hide the error that counts.
                 let _ = saved.or_else(|cause| tell(&unsaved(cause)));
             }
             return Err(e);
         }
-        self.save(&mut tell)?;
+        self.save(&mut tell, stop)?;
         summary.step = self.step;
         if summary.complete && self.step < self.steps() {
             let (step, best, since) = (self.step, self.course.best, self.course.since);
@@ -339,7 +340,7 @@ impl<'a> Trainer<'a> {
             }
             let late = !interval.is_zero() && saved.elapsed() >= interval;
             if self.step > 0 && (late || due(self.config.checkpoint.every, self.step)) {
-                self.save(tell)?;
+                self.save(tell, stop)?;
                 saved = Instant::now();
             }
             if self.ended() {
@@ -349,8 +350,8 @@ impl<'a> Trainer<'a> {
                 // The step left everything as it was: what was learned before is kept.
                 Err(Error::NotFinite { step, detail, diverged }) => {
                     let saved = match diverged {
-                        false => self.save(tell).map(|()| None)?,
-                        true => self.save_diverged()?,
+                        false => self.save(tell, stop).map(|()| None)?,
+                        true => self.save_diverged(tell, stop)?,
                     };
                     let saved = saved.map_or(String::new(), |path| {
                         format!("; saved in {}, from which no run resumes", path.display())
@@ -398,6 +399,7 @@ impl<'a> Trainer<'a> {
             let (eval, shape) = (&self.config.eval, &self.config.schedule);
             let better = self.course.add(evaluation, eval, shape, self.schedule.lr);
             if let (Some(store), true) = (&self.store, better && eval.keep_best) {
+                self.wait_for_room(tell, stop)?;
                 let progress = self.progress();
                 let path = store.save_best(self.snapshot(&progress))?;
                 tell(&Event::Checkpoint { step: self.step, path, best: true })?;
@@ -540,10 +542,21 @@ impl<'a> Trainer<'a> {
         Ok(program)
     }
 
-    fn save(&mut self, tell: &mut dyn FnMut(&Event) -> Result<()>) -> Result<()> {
+    /// Waits for room for a checkpoint on a full disk, as long as the settings bear it.
+    fn wait_for_room(&self, tell: &mut dyn FnMut(&Event) -> Result<()>, stop: &AtomicBool) -> Result<()> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let average = self.average.as_ref().filter(|a| a.begun());
+        let room = || store.room(&self.session, average);
+        let patience =
+            Duration::try_from_secs_f64(60.0 * self.config.checkpoint.wait).unwrap_or(Duration::MAX);
+        room::wait(room, patience, room::PAUSE, tell, stop)
+    }
+
+    fn save(&mut self, tell: &mut dyn FnMut(&Event) -> Result<()>, stop: &AtomicBool) -> Result<()> {
         let Some(store) = self.store.as_ref().filter(|_| self.saved != Some(self.step)) else {
             return Ok(());
         };
+        self.wait_for_room(tell, stop)?;
         let path = store.save(self.snapshot(&self.progress()))?;
         self.saved = Some(self.step);
         tell(&Event::Checkpoint { step: self.step, path, best: false })
@@ -566,10 +579,15 @@ impl<'a> Trainer<'a> {
 
     /// Saves parameters from which no further step can be made, apart from the checkpoints of the run:
     /// nobody should take them for a result. Returns where.
-    fn save_diverged(&self) -> Result<Option<PathBuf>> {
+    fn save_diverged(
+        &self,
+        tell: &mut dyn FnMut(&Event) -> Result<()>,
+        stop: &AtomicBool,
+    ) -> Result<Option<PathBuf>> {
         let Some(store) = self.store.as_ref().filter(|_| self.saved != Some(self.step)) else {
             return Ok(None);
         };
+        self.wait_for_room(tell, stop)?;
         store.save_diverged(self.snapshot(&self.progress())).map(Some)
     }
 
