@@ -7,13 +7,19 @@
 
 use super::body::Body;
 use super::register::{Done, Register, WORD, compare, float, int, limits, refuse};
-use super::value::{Held, Ty};
+use super::value::{Held, Ty, VectorUnit};
 use crate::chip::Arch;
 use crate::kernel::{
     Binary as V, BinaryOp, Buf, Compare, Elem, Over, Round, Scaled, Unary as U, UnaryOp, Vector,
 };
 use headwater_core::DType;
 use headwater_core::expr::{Binary, Unary};
+
+/// Numbers below it are exact in f32 with a half added.
+const SMALL: i128 = 1 << 21;
+
+/// Largest divisor.
+const DIVISOR: i128 = 1 << 19;
 
 impl Body<'_> {
     pub(super) fn unary_int(&mut self, op: Unary, x: Held, range: Option<(i64, i64)>) -> Done {
@@ -61,16 +67,21 @@ impl Body<'_> {
         }
         let [al, ah, bl, bh] = [al, ah, bl, bh].map(i128::from);
         let products = [al * bl, al * bh, ah * bl, ah * bh];
-        // By a constant, of numbers that f32 has with a half added.
-        let divides = bl == bh && (1..1 << 21).contains(&bl) && al > -(1 << 21) && ah < 1 << 21;
+        let divides = bl == bh && bl != 0 && bl.abs() <= DIVISOR;
+        let fraction = |f: fn(i128, i128) -> i128| {
+            let (x, y) = (f(al, bl), f(ah, bl));
+            (x.min(y), x.max(y))
+        };
         let (low, high) = match op {
             Binary::Add => (al + bl, ah + bh),
             Binary::Sub => (al - bh, ah - bl),
             Binary::Mul => (*products.iter().min().unwrap_or(&0), *products.iter().max().unwrap_or(&0)),
             Binary::Min => (al.min(bl), ah.min(bh)),
             Binary::Max => (al.max(bl), ah.max(bh)),
-            Binary::FloorDiv if divides => (al.div_euclid(bl), ah.div_euclid(bl)),
-            Binary::Rem if divides => (0, bl - 1),
+            Binary::FloorDiv if divides => fraction(|x, y| x.div_euclid(y) - i128::from(y < 0 && x % y != 0)),
+            Binary::Div if divides => fraction(|x, y| x / y),
+            Binary::Rem if divides => ((bl + 1).min(0), (bl - 1).max(0)),
+            Binary::Fmod if divides => (1 - bl.abs(), bl.abs() - 1),
             Binary::And | Binary::Or | Binary::Xor => (WORD.0.into(), WORD.1.into()),
             _ => return refuse(format!("{op:?} of integers")),
         };
@@ -90,24 +101,61 @@ impl Body<'_> {
                 self.u.give(both);
                 any
             }
-            _ => {
-                // (x + ½) / y is at least 1 / 2y from a whole number; the roundings of f32 are less.
-                let u = &mut self.u;
-                let t = u.cast(x, Ty::F32, Round::None);
-                u.scaled_to(Scaled::Adds, t, t, 0.5f32);
-                u.scaled_to(Scaled::Muls, t, t, 1.0 / bl as f32);
-                let q = u.cast(t, Ty::I32, Round::Floor);
-                u.give(t);
-                if op == Binary::Rem {
-                    u.scaled_to(Scaled::Muls, q, q, -(bl as i64));
-                    u.binary_to(V::Add, q, q, x);
-                }
-                q
-            }
+            _ => self.divided(op, x, bl as i64, al > -SMALL && ah < SMALL),
         };
         self.u.give(x);
         self.u.give(y);
         Ok(int(result, low, high))
+    }
+
+    /// A quotient by a constant, rounded down or towards zero, or its remainder.
+    fn divided(&mut self, op: Binary, x: Held, by: i64, small: bool) -> Held {
+        let (u, size) = (&mut self.u, by.abs());
+        // ⌊x / size⌋ and what is left. f32 is off by 3 · 2⁷ / size and 1 at most, which a second quotient mends.
+        let quotient = |u: &mut VectorUnit, x: Held, half: f32| {
+            let t = u.cast(x, Ty::F32, Round::None);
+            if half > 0.0 {
+                u.scaled_to(Scaled::Adds, t, t, half);
+            }
+            u.scaled_to(Scaled::Muls, t, t, 1.0 / size as f32);
+            let q = u.cast(t, Ty::I32, Round::Floor);
+            u.give(t);
+            let rest = u.scaled(Scaled::Muls, q, -size);
+            u.binary_to(V::Add, rest, rest, x);
+            (q, rest)
+        };
+        // (x + ½) / size is at least 1 / 2 size from a whole number; the roundings of f32 are less.
+        let (q, mut rest) = quotient(u, x, if small { 0.5 } else { 0.0 });
+        if !small {
+            let (more, left) = quotient(u, rest, 0.5);
+            u.binary_to(V::Add, q, q, more);
+            [more, rest].into_iter().for_each(|t| u.give(t));
+            rest = left;
+        }
+        // Quotients that are no whole numbers go up: by a negative divisor, or towards zero where x is negative.
+        let down = matches!(op, Binary::FloorDiv | Binary::Rem);
+        if !down || by < 0 {
+            let up = u.scaled(Scaled::Mins, rest, 1);
+            if !down {
+                let sign = u.scaled(Scaled::ShiftRight, x, 31);
+                u.scaled_to(Scaled::Muls, sign, sign, -1);
+                u.binary_to(V::Mul, up, up, sign);
+                u.give(sign);
+            }
+            u.binary_to(V::Add, q, q, up);
+            u.scaled_to(Scaled::Muls, up, up, -size);
+            u.binary_to(V::Add, rest, rest, up);
+            u.give(up);
+        }
+        let (kept, other) = match op {
+            Binary::FloorDiv | Binary::Div => (q, rest),
+            _ => (rest, q),
+        };
+        u.give(other);
+        if by < 0 && matches!(op, Binary::FloorDiv | Binary::Div) {
+            u.scaled_to(Scaled::Muls, kept, kept, -1);
+        }
+        kept
     }
 
     fn bitwise(&mut self, op: V, x: Held, y: Held) -> Held {

@@ -1,0 +1,86 @@
+//! Operators that are sequences of kernels, on simulated chips: orders, counts, quotients, running sums, groups of rows,
+//! segments, resampled images and recurrent layers. Beside their own cases there are larger ones, whose rows are cut.
+
+use headwater_ascend::device::AscendSim;
+use headwater_core::DType::{BF16, F16, F32, F64, I32};
+use headwater_core::conformance::{Truth, graph_of, numbers};
+use headwater_core::device::Device;
+use headwater_core::evaluate::evaluate;
+use headwater_core::ops::{Case, OpDef, Sample};
+use headwater_core::plan::Bindings;
+use headwater_core::{DType, Registry, Tensor, pass};
+
+/// An operator with cases of its own, and others.
+fn with(name: &str, more: fn() -> Vec<Case>) -> (&'static OpDef, Vec<Case>) {
+    let all = Registry::standard().operators();
+    let op = all.into_iter().find(|op| op.name == name).unwrap();
+    (op, (op.cases)().into_iter().chain(more()).collect())
+}
+
+/// Quotients and remainders of numbers up to the ends of 32 bits by constants of both signs.
+fn quotients() -> Vec<(&'static OpDef, Vec<Case>)> {
+    let ends = [i32::MIN, i32::MIN + 1, -1, 0, 1, i32::MAX - 1, i32::MAX].map(f64::from);
+    let numbers = ends.into_iter().chain((-150..150).map(|i| f64::from(i * i * i * 613 + i)));
+    let numbers: Vec<f64> = numbers.collect();
+    let case = |name, other: i64| {
+        let count = numbers.len();
+        Case::new(name).arg(I32, &[count], Sample::Values(numbers.clone())).attr("other", other)
+    };
+    let cases = || {
+        vec![
+            case("by two", 2),
+            case("by minus three", -3),
+            case("by many", 1023),
+            case("by minus many", -510_511),
+            case("by one", 1),
+        ]
+    };
+    let truncated = || cases().into_iter().map(|case| case.attr("rounding_mode", "trunc")).collect();
+    let operator = |name| with(name, Vec::new).0;
+    vec![
+        (operator("floor_divide"), cases()),
+        (operator("remainder"), cases()),
+        (operator("fmod"), cases()),
+        (operator("div"), truncated()),
+    ]
+}
+
+fn bits(all: &[Tensor]) -> Vec<Vec<u8>> {
+    all.iter().map(|t| t.to_bytes()).collect()
+}
+
+/// Cases conform on both chips in checked mode, without a finding, and fast runs on other numbers of cores give the same
+/// bits. Steps are kernels, but for what `host` names.
+fn conform(operators: &[(&'static OpDef, Vec<Case>)], host: fn(&str, DType, [&str; 2]) -> bool) {
+    let chips: [(&str, [&str; 2], &[DType]); 2] =
+        [("910b1", ["910b1", "910b3"], &[F32, F16, BF16]), ("310p", ["310p", "310p"], &[F32, F16])];
+    for (chip, others, dtypes) in chips {
+        let checked = AscendSim::from_name(&format!("{chip},checked"), 1).unwrap();
+        let fast = others.map(|name| AscendSim::from_name(name, 2).unwrap());
+        let mut wrong = Vec::new();
+        for (op, case) in operators.iter().flat_map(|(op, cases)| cases.iter().map(move |case| (*op, case))) {
+            let exact = graph_of(op, case, F64).unwrap();
+            for &dtype in dtypes {
+                let name = format!("{} ({}) in {dtype} on {chip}", op.name, case.name);
+                let graph = graph_of(op, case, dtype).unwrap();
+                let plan = pass::plan(&graph, &Bindings::simple(&graph), checked.target()).unwrap();
+                let hosted = checked.survey(&plan).into_iter().find_map(|used| used.host);
+                assert_eq!(hosted.is_some(), host(chip, dtype, [op.name, case.name]), "{name}: {hosted:?}");
+                let inputs = numbers(&graph, case);
+                let truth = Truth::new(&graph, &exact, &inputs, checked.target()).unwrap();
+                let got = evaluate(&checked, &graph, &inputs).unwrap_or_else(|e| panic!("{name}: {e}"));
+                truth.judge(&name, &got, &mut wrong);
+                for other in &fast {
+                    let again = evaluate(other, &graph, &inputs).unwrap();
+                    assert!(bits(&got) == bits(&again), "{name}: {} gives other bits", other.target().name);
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
+
+#[test]
+fn quotients_of_integers_conform() {
+    conform(&quotients(), |_, _, _| false);
+}
