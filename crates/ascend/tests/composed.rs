@@ -2,19 +2,23 @@
 //! segments, resampled images and recurrent layers. Beside their own cases there are larger ones, whose rows are cut.
 
 use headwater_ascend::device::AscendSim;
-use headwater_core::DType::{BF16, F16, F32, F64, I32};
+use headwater_core::DType::{BF16, F16, F32, F64, I32, I64};
 use headwater_core::conformance::{Truth, graph_of, numbers};
 use headwater_core::device::Device;
 use headwater_core::evaluate::evaluate;
 use headwater_core::ops::{Case, OpDef, Sample};
 use headwater_core::plan::Bindings;
-use headwater_core::{DType, Registry, Tensor, pass};
+use headwater_core::{DType, Registry, Tensor, pass, reference};
 
 /// An operator with cases of its own, and others.
 fn with(name: &str, more: fn() -> Vec<Case>) -> (&'static OpDef, Vec<Case>) {
     let all = Registry::standard().operators();
     let op = all.into_iter().find(|op| op.name == name).unwrap();
     (op, (op.cases)().into_iter().chain(more()).collect())
+}
+
+fn values(all: impl IntoIterator<Item = f64>) -> Sample {
+    Sample::Values(all.into_iter().collect())
 }
 
 /// Quotients and remainders of numbers up to the ends of 32 bits by constants of both signs.
@@ -43,6 +47,22 @@ fn quotients() -> Vec<(&'static OpDef, Vec<Case>)> {
         (operator("fmod"), cases()),
         (operator("div"), truncated()),
     ]
+}
+
+fn groups() -> Vec<(&'static OpDef, Vec<Case>)> {
+    vec![with("_grouped_mm", || {
+        let case = |name, [rows, k, n]: [usize; 3], offs: &[f64]| {
+            let groups = offs.len();
+            let case = Case::new(name).f(&[rows, k]).f(&[groups, k, n]);
+            case.arg(I32, &[groups], values(offs.to_vec()))
+        };
+        vec![
+            case("several tiles", [300, 70, 150], &[0.0, 130.0, 131.0, 290.0, 300.0]),
+            case("wide", [40, 24, 300], &[7.0, 7.0, 39.0]),
+            case("one group", [33, 300, 20], &[33.0]),
+            case("most rows left over", [50, 16, 32], &[1.0, 2.0]),
+        ]
+    })]
 }
 
 fn bits(all: &[Tensor]) -> Vec<Vec<u8>> {
@@ -83,4 +103,30 @@ fn conform(operators: &[(&'static OpDef, Vec<Case>)], host: fn(&str, DType, [&st
 #[test]
 fn quotients_of_integers_conform() {
     conform(&quotients(), |_, _, _| false);
+}
+
+#[test]
+fn products_of_groups_conform() {
+    conform(&groups(), |chip, dtype, _| chip == "310p" && dtype == F32);
+}
+
+#[test]
+fn offsets_that_fall_or_lie_outside_are_refused() {
+    let (op, _) = with("_grouped_mm", Vec::new);
+    for (dtype, offs) in [
+        (I32, [3.0, 2.0, 6.0]),
+        (I32, [1.0, 2.0, 7.0]),
+        (I64, [-1.0, 2.0, 6.0]),
+        (I64, [1.0, 2.0, 8589934593.0]),
+    ] {
+        let case = Case::new("wrong").f(&[6, 16]).f(&[3, 16, 16]).arg(dtype, &[3], values(offs));
+        let graph = graph_of(op, &case, F16).unwrap();
+        let inputs = numbers(&graph, &case);
+        let want = reference::run(&graph, &inputs).unwrap_err();
+        for chip in ["910b1,checked", "310p,checked"] {
+            let device = AscendSim::from_name(chip, 1).unwrap();
+            let found = evaluate(&device, &graph, &inputs).unwrap_err();
+            assert_eq!(found.code, want.code, "{offs:?} on {chip}: {found}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use crate::kernel::{Pipe, Unit};
 use crate::lower::{self, Lowered, LoweredArg, LoweredLaunch, Refusal};
 use crate::timing::{self, Timing};
 use headwater_core::device::{Predicted, StepUse};
-use headwater_core::plan::Plan;
+use headwater_core::plan::{Plan, Step, Work};
 use std::collections::HashMap;
 
 /// Seconds from one launch of a stream to the next that the host needs, where no graph is replayed: what users of both
@@ -18,8 +18,8 @@ pub const LAUNCH: f64 = 20e-6;
 pub const REPLAY: f64 = LAUNCH;
 
 /// The way each step of a plan would run on a chip. Its kernels' times are predicted by the timing model, as if indices went
-/// through their range in turn, and every other number that decides what runs were 0. A part of the plan without a step on the
-/// host can be recorded and replayed: its [`REPLAY`] counts at its first step.
+/// through their range in turn, groups of rows were even, and every other number that decides what runs were 0. A part of
+/// the plan without a step on the host can be recorded and replayed: its [`REPLAY`] counts at its first step.
 pub(super) fn survey(chip: Result<&'static Chip, Refusal>, plan: &Plan) -> Vec<StepUse> {
     let mut known: HashMap<String, Option<Predicted>> = HashMap::new();
     let mut begins = true;
@@ -35,7 +35,7 @@ pub(super) fn survey(chip: Result<&'static Chip, Refusal>, plan: &Plan) -> Vec<S
         };
         let key =
             lowered.launches.iter().map(|l| format!("{:?} {}\n{}", l.args, l.blocks, l.program.plain()));
-        let predicted = known.entry(key.collect()).or_insert_with(|| predicted(chip, &lowered));
+        let predicted = known.entry(key.collect()).or_insert_with(|| predicted(chip, step, &lowered));
         let launches = lowered.launches.len();
         let replay = if begins && launches > 0 { REPLAY } else { 0.0 };
         begins &= launches == 0;
@@ -45,16 +45,20 @@ pub(super) fn survey(chip: Result<&'static Chip, Refusal>, plan: &Plan) -> Vec<S
 }
 
 /// Predicted times of a step's launches.
-fn predicted(chip: &'static Chip, lowered: &Lowered) -> Option<Predicted> {
+fn predicted(chip: &'static Chip, step: &Step, lowered: &Lowered) -> Option<Predicted> {
+    let groups = matches!(&step.work, Work::Kernel { op, .. } if op.name.contains("grouped_mm"));
     let limit = lowered.launches.iter().flat_map(|l| &l.args).find_map(|arg| match arg {
         LoweredArg::Fault { limit } => Some((*limit).max(1)),
         _ => None,
     });
-    let times = predict(chip, lowered, &mut |_, elem, bytes| {
+    let times = predict(chip, lowered, &mut |operand, elem, bytes| {
         let Some(limit) = limit.filter(|_| !elem.is_float()) else { return };
-        let size = elem.size() as usize;
+        let view = step.reads.get(operand).and_then(Option::as_ref);
+        let size = view.map_or(elem.size() as usize, |view| view.dtype.size());
+        let count = (bytes.len() / size) as u64;
         for (i, to) in (0..).zip(bytes.chunks_exact_mut(size)) {
-            to.copy_from_slice(&(i % limit).to_le_bytes()[..size]);
+            let number = if groups { (i + 1) * (limit - 1) / count } else { i % limit };
+            to.copy_from_slice(&number.to_le_bytes()[..size]);
         }
     });
     let times = times.ok()?;

@@ -7,13 +7,14 @@
 //!
 //! A bias is a first step of length one: a column of ones times the bias, so that sums begin with it in f32.
 
-use super::matmul_shape::{Matmul, Matrix, SIDE, check};
+use super::matmul_read::{Sizes, read, read_across, read_down};
+use super::matmul_shape::{Grouped, Matmul, Matrix, SIDE, check, check_groups};
 use super::matmul_store::{Tile, store};
 use crate::chip::Arch;
 use crate::kernel::finding::Result;
 use crate::kernel::{
-    Barrier, Buf, Builder, CopyNdToNz, DataCopy, Elem, Gm, InitConst, LoadData2d, LoadData3d, Mmad, Over,
-    Pipe, Program, Scalar, ScalarType, Space, Unit, UnitFlag, VarId, View,
+    Barrier, Buf, Builder, Elem, Gm, InitConst, LoadData2d, LoadData3d, Mmad, Over, Pipe, Program, Scalar,
+    ScalarType, Space, Unit, UnitFlag, VarId, View,
 };
 
 /// Columns of fractals along the sums that a panel in L1 has.
@@ -38,7 +39,7 @@ struct Tiling {
 
 impl Tiling {
     /// The tiling of a shape that was checked.
-    fn new(arch: Arch, shape: &Matmul) -> Tiling {
+    fn new(arch: Arch, shape: &Matmul, grouped: bool) -> Tiling {
         let Matmul { m, n, k, batch, .. } = *shape;
         let of = |rows: u64, columns: u64, resident: bool| {
             let widest = rows.max(columns);
@@ -49,11 +50,14 @@ impl Tiling {
         if arch == Arch::P310 {
             return of(128, 256, false);
         }
-        if k <= PANEL * shape.elem.per_block() && n > 128 {
+        if k <= PANEL * shape.elem.per_block() && n > 128 && !grouped {
             return of(128, 128, true);
         }
         if n > 128 {
             return of(128, 256, false);
+        }
+        if grouped {
+            return of(128, 128, false);
         }
         // All columns; rows such that the cores end together. Cycles of 64 terms: the cube's, or the copies' to L0.
         let time = |rows: u64| {
@@ -86,9 +90,23 @@ pub fn matmul(arch: Arch, shape: &Matmul) -> Result<Program> {
         let turn = |x: Matrix| Matrix { transposed: !x.transposed, ..x };
         let turned =
             Matmul { m: shape.n, n: shape.m, a: turn(shape.b), b: turn(shape.a), c: turn(shape.c), ..*shape };
-        return write(arch, &turned, &name, [lens[1], lens[0], lens[2]], ["b", "a"]);
+        return write(arch, &turned, &name, [lens[1], lens[0], lens[2]], ["b", "a"], None);
     }
-    write(arch, shape, &name, lens, ["a", "b"])
+    write(arch, shape, &name, lens, ["a", "b"], None)
+}
+
+/// Products of groups of rows, each with a matrix of its own: ATen's `_grouped_mm`, and its gradient by the weight.
+///
+/// Parameters: `a`, `b`, `ends`, i32, one for each group, `c`. A group has the rows from the end of the one before it, 0 for
+/// the first, to its own. Ends ascend up to the number of rows; who launches the kernel proves it. Rows of no group
+/// ([`Grouped::Rows`]) and results of groups without rows ([`Grouped::Sums`]) stay as they are.
+///
+/// # Errors
+/// As of [`matmul`], and `Unsupported` for a bias, a transposed result, and more than one dimension of groups.
+pub fn grouped_matmul(arch: Arch, shape: &Matmul, grouped: Grouped) -> Result<Program> {
+    let name = format!("grouped_matmul_{}_{}", shape.elem, shape.out);
+    let lens = check_groups(arch, shape, grouped, &name, SIDE)?;
+    write(arch, shape, &name, lens, ["a", "b"], Some(grouped))
 }
 
 /// Buffers and counters that the statements of a kernel share.
@@ -104,14 +122,22 @@ struct Cube {
     c0: u64,
     /// Number of panels, of steps and of tiles so far.
     rounds: [VarId; 3],
+    /// True if a tile may have a single row.
+    single: bool,
 }
 
-/// Sizes of a tile, as scalars.
-struct Sizes {
-    rows: Scalar,
-    columns: Scalar,
-    /// Fractals of rows and columns.
-    fractals: [Scalar; 2],
+/// A task: a tile of a result.
+struct Task {
+    /// Number among all tiles.
+    number: Scalar,
+    /// The matrix of the batch, if there are several.
+    matrix: Option<Scalar>,
+    /// Number among the tiles of the matrix.
+    tile: Scalar,
+    /// Rows of the matrix, and terms of a sum.
+    sizes: [Scalar; 2],
+    /// Rows, and terms, before those of the group.
+    before: [Option<Scalar>; 2],
 }
 
 /// An operand's part of a step, on its way from L1 to L0 in one instruction.
@@ -122,25 +148,38 @@ enum Part {
     Tile { src: View, rows: u64, columns: u64, from: [Scalar; 2], tile: [Scalar; 2], transpose: bool },
 }
 
-fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2]) -> Result<Program> {
+fn write(
+    arch: Arch,
+    shape: &Matmul,
+    name: &str,
+    lens: [u64; 3],
+    names: [&str; 2],
+    grouped: Option<Grouped>,
+) -> Result<Program> {
     let Matmul { elem, out, m, n, k: depth, batch, .. } = *shape;
     let unit = if arch.split() { Unit::Cube } else { Unit::Whole };
     let mut k = Builder::new(name, arch, unit);
     let bias_text = if shape.bias { " + bias" } else { "" };
     k.doc(format!("c = {} @ {}{bias_text}: {m} x {n}, sums of {depth}, {elem} to {out}", names[0], names[1]));
     k.doc("sums are f32, in ascending order, each on one core; a result is rounded once");
+    match grouped {
+        Some(Grouped::Rows) => k.doc(format!("rows of a in {} groups, each with a matrix of b", batch[0])),
+        Some(Grouped::Sums) => k.doc(format!("terms in {} groups, each with a matrix of c", batch[0])),
+        None => {}
+    }
     let mut operands = [Gm { id: crate::kernel::ParamId(0), elem }; 2];
     // The parameters are in the caller's order, also where the product is turned round.
     for side in if names[0] == "a" { [0, 1] } else { [1, 0] } {
         operands[side] = k.input(names[side], elem, lens[side]);
     }
     let bias = shape.bias.then(|| k.input("bias", elem, n));
+    let ends = grouped.map(|_| k.input("ends", Elem::I32, batch[0]));
     let c = k.output("c", out, lens[2]);
     if arch == Arch::P310 {
         operands.iter().chain(&bias).for_each(|gm| k.slack(*gm, SIDE));
     }
 
-    let tiling = Tiling::new(arch, shape);
+    let tiling = Tiling::new(arch, shape, grouped.is_some());
     let Tiling { rows: most, columns: wide, resident, .. } = tiling;
     let c0 = elem.per_block();
     let [panel_len, step_len] = [PANEL, tiling.step].map(|x| x * c0);
@@ -158,7 +197,8 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
     let sums = k.buffer("sums", Space::L0c, Elem::F32, tiling.sums * most * wide, None);
     let ones = shape.bias.then(|| ones(&mut k, elem, most));
     let rounds = ["panel", "l0_step", "tile_round"].map(|name| k.var(name, ScalarType::Int));
-    let cube = Cube { shape: *shape, tiling, panels, steps, sums, c0, rounds };
+    let single = grouped == Some(Grouped::Rows) || m % most == 1;
+    let cube = Cube { shape: *shape, tiling, panels, steps, sums, c0, rounds, single };
     // Fractals of 32 bits are not transposed: the bias is read as a column.
     let down_bias = c0 != SIDE;
     let store = &store(&mut k, shape, tiling.sums, tiling.sides());
@@ -186,23 +226,15 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
     let width = if ragged { wide / 2 } else { wide };
     let across = if ragged { (n / width).max(1) } else { n.div_ceil(width) };
     let down = m.div_ceil(most);
-    let tasks = batch[0] * batch[1] * down * across;
-    // Block 0 has every task, or each block those that follow each other, or tasks go round the blocks.
-    let (first, end, step) = match (store.alone(), resident) {
-        (true, _) => (Scalar::BLOCK * tasks, tasks.into(), Scalar::Int(1)),
-        (_, true) => {
-            let part = |block: Scalar| block * tasks / Scalar::BLOCKS;
-            (part(Scalar::BLOCK), part(Scalar::BLOCK + 1), 1.into())
-        }
-        _ => (Scalar::BLOCK, tasks.into(), Scalar::BLOCKS),
-    };
-    k.for_each("task", first, end, step, |k, task| {
-        let several = batch != [1, 1];
-        let matrix = several.then(|| k.let_("matrix", task.clone() / (down * across)));
-        let tile = k.let_("tile", task.clone() % (down * across));
+    let compute = |k: &mut Builder, at: Task| {
+        let Task { number: task, matrix, tile, sizes: [height, depth], before } = at;
         let row = k.let_("row", tile.clone() / across * most);
         let column = k.let_("column", tile.clone() % across * width);
-        let rows = k.let_("rows", Scalar::from(most).min(Scalar::from(m) - row.clone()));
+        let rows = k.let_("rows", Scalar::from(most).min(height - row.clone()));
+        let row = match &before[0] {
+            Some(before) => k.let_("own_row", before.clone() + row),
+            None => row,
+        };
         let left = Scalar::from(n) - column.clone();
         let columns = match ragged {
             // The last tile has what is left, up to twice the width.
@@ -234,7 +266,7 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
                 false => {
                     let height = Scalar::from(most);
                     read(k, to.clone(), from.clone(), &rows, len, shape.a.row, &height);
-                    if m % most == 1 {
+                    if single {
                         // The cube unit reads a single row otherwise than two.
                         k.if_(rows.clone().eq(1), |k| {
                             read(k, to.add(c0), from, &rows, len, shape.a.row, &height);
@@ -250,7 +282,7 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
                 let before = Scalar::from(3) - slot.clone();
                 k.if_(Scalar::from(0).lt(count), |k| k.set_flag(Pipe::Mte1, Pipe::Mte2, before));
                 k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot.clone() + 2);
-                read_left(k, &cube.panels[0].at(slot.clone() * panels_len), &0.into(), &depth.into());
+                read_left(k, &cube.panels[0].at(slot.clone() * panels_len), &0.into(), &depth);
                 k.flag(Pipe::Mte2, Pipe::Mte1, slot + 2);
                 k.set(count, count + 1);
                 k.set(band, now);
@@ -279,8 +311,12 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
             cube.step(k, store, &sizes, [a, b], &1.into(), 1.into());
             cube.panel_done(k, slot);
         }
-        k.for_each("deep", 0, depth, panel_len, |k, deep| {
-            let len = k.let_("len", Scalar::from(panel_len).min(Scalar::from(depth) - deep.clone()));
+        k.for_each("deep", 0, depth.clone(), panel_len, |k, first| {
+            let len = k.let_("len", Scalar::from(panel_len).min(depth - first.clone()));
+            let deep = match &before[1] {
+                Some(before) => k.let_("own_term", before.clone() + first.clone()),
+                None => first.clone(),
+            };
             let slot = cube.panel_slot(k);
             let left = cube.panels[0].at(near.clone().unwrap_or(slot.clone()) * panels_len);
             let right = cube.panels[1].at(slot.clone() * (wide * panel_len));
@@ -303,7 +339,7 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
                 let take = k.let_("take", count.clone().div_ceil(c0 as i64));
                 let a = cube.left(left.clone(), &sizes, &at, &take);
                 let b = cube.right(right.clone(), &sizes, &at, &take);
-                let init = if shape.bias { 0.into() } else { (deep.clone() + at).eq(0) };
+                let init = if shape.bias { 0.into() } else { (first.clone() + at).eq(0) };
                 cube.step(k, store, &sizes, [a, b], &count, init);
             });
             cube.panel_done(k, slot);
@@ -314,7 +350,60 @@ fn write(arch: Arch, shape: &Matmul, name: &str, lens: [u64; 3], names: [&str; 2
         let pitch = fractals[0].clone() * SIDE;
         store.write(k, &Tile { from, slot, at, rows, columns, pitch, fractals: fractals[1].clone() });
         k.set(rounds[2], rounds[2] + 1);
-    });
+    };
+    match grouped.zip(ends) {
+        None => {
+            let tasks = batch[0] * batch[1] * down * across;
+            // Block 0 has every task, or each block those that follow each other, or tasks go round the blocks.
+            let (first, end, step) = match (store.alone(), resident) {
+                (true, _) => (Scalar::BLOCK * tasks, tasks.into(), Scalar::Int(1)),
+                (_, true) => {
+                    let part = |block: Scalar| block * tasks / Scalar::BLOCKS;
+                    (part(Scalar::BLOCK), part(Scalar::BLOCK + 1), 1.into())
+                }
+                _ => (Scalar::BLOCK, tasks.into(), Scalar::BLOCKS),
+            };
+            k.for_each("task", first, end, step, |k, task| {
+                let several = batch != [1, 1];
+                let matrix = several.then(|| k.let_("matrix", task.clone() / (down * across)));
+                let tile = k.let_("tile", task.clone() % (down * across));
+                let sizes = [m.into(), depth.into()];
+                compute(k, Task { number: task, matrix, tile, sizes, before: [None, None] });
+            });
+        }
+        Some((grouped, ends)) => {
+            // Tiles go round the blocks, on from group to group.
+            let [before, turn] = ["before", "turn"].map(|name| k.var(name, ScalarType::Int));
+            k.set(before, 0);
+            k.set(turn, 0);
+            k.for_each("group", 0, batch[0], 1, |k, group| {
+                let end = k.load("end", ends.at(&group));
+                let len = k.let_("group_rows", end.clone() - before);
+                let high = match grouped {
+                    Grouped::Rows => len.clone().div_ceil(most as i64),
+                    Grouped::Sums => Scalar::from(0).lt(len.clone()) * down,
+                };
+                let tiles = k.let_("tiles", high * across);
+                let (first, step) = match store.alone() {
+                    true => (Scalar::BLOCK * tiles.clone(), Scalar::Int(1)),
+                    false => ((Scalar::BLOCK + Scalar::BLOCKS - turn) % Scalar::BLOCKS, Scalar::BLOCKS),
+                };
+                k.for_each("tile", first, tiles.clone(), step, |k, tile| {
+                    let own = Some(Scalar::Var(before));
+                    let (sizes, before) = match grouped {
+                        Grouped::Rows => ([len.clone(), depth.into()], [own, None]),
+                        Grouped::Sums => ([m.into(), len.clone()], [None, own]),
+                    };
+                    compute(
+                        k,
+                        Task { number: tile.clone(), matrix: Some(group.clone()), tile, sizes, before },
+                    );
+                });
+                k.set(turn, (Scalar::Var(turn) + tiles) % Scalar::BLOCKS);
+                k.set(before, end);
+            });
+        }
+    }
     for slot in 0..2 {
         k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot);
         k.wait_flag(Pipe::M, Pipe::Mte1, slot);
@@ -417,8 +506,7 @@ impl Cube {
         let sums = k.let_("sums_slot", self.sums_slot());
         k.if_(init.clone(), |k| store.free(k, &sums));
         // One row is two, of which the second is not used.
-        let rows =
-            if self.shape.m % self.tiling.rows == 1 { sizes.rows.clone().max(2) } else { sizes.rows.clone() };
+        let rows = if self.single { sizes.rows.clone().max(2) } else { sizes.rows.clone() };
         let columns = store.columns(sizes.columns.clone());
         // Products of few fractals do not wait for each other's sums.
         let few = (rows.clone() / SIDE * (columns.clone() / SIDE)).lt(10);
@@ -501,96 +589,4 @@ fn ones(k: &mut Builder, elem: Elem, rows: u64) -> Buf {
         }
     }
     ones
-}
-
-/// Copies `rows × columns` elements into columns of fractals in L1, each of `pitch` rows.
-///
-/// Behind the last column of a row stands anything up to the fractal's end: it reaches no result.
-fn read(k: &mut Builder, to: View, from: View, rows: &Scalar, columns: &Scalar, row: u64, pitch: &Scalar) {
-    let c0 = to.elem.per_block();
-    let blocks = columns.clone().div_ceil(c0 as i64);
-    let each_row = |k: &mut Builder, copy: &dyn Fn(View, View) -> crate::kernel::Instr| {
-        k.for_each("r", 0, rows, 1, |k, r| k.issue(copy(to.add(r.clone() * c0), from.add(r * row))));
-    };
-    let run = |dst: View, src: View, blocks: Scalar, src_gap: Scalar, dst_gap: Scalar| DataCopy {
-        dst,
-        src,
-        blocks,
-        len: 1.into(),
-        src_gap,
-        dst_gap,
-        atomic: None,
-    };
-    let fractals = |dst: View, src: View, n: Scalar, src_row: u64| CopyNdToNz {
-        dst,
-        src,
-        matrices: 1.into(),
-        n,
-        d: columns.clone(),
-        src_matrix: 0.into(),
-        src_row: src_row.into(),
-        dst_c0: pitch.clone(),
-        dst_row: 1.into(),
-        dst_matrix: 0.into(),
-    };
-    match k.arch() {
-        Arch::A2 if row <= 65535 => k.issue(fractals(to, from, rows.clone(), row)),
-        Arch::A2 => each_row(k, &|dst, src| fractals(dst, src, 1.into(), 1).into()),
-        Arch::P310 if row.is_multiple_of(c0) && row / c0 <= 65536 => k.for_each("c", 0, blocks, 1, |k, c| {
-            let dst = to.add(c.clone() * pitch.clone() * c0);
-            k.issue(run(dst, from.add(c * c0), rows.clone(), (row / c0 - 1).into(), 0.into()));
-        }),
-        Arch::P310 => {
-            each_row(k, &|dst, src| run(dst, src, blocks.clone(), 0.into(), pitch.clone() - 1).into())
-        }
-    }
-}
-
-/// The right operand as it lies: `depth` rows. On 310P the last 16 columns of a tile are read again, as a fractal of
-/// their own, where they are no whole one.
-fn read_across(
-    k: &mut Builder,
-    to: View,
-    from: View,
-    depth: &Scalar,
-    sizes: &Sizes,
-    row: u64,
-    pitch: &Scalar,
-) {
-    let columns = &sizes.columns;
-    if k.arch() == Arch::A2 {
-        return read(k, to, from, depth, columns, row, pitch);
-    }
-    let whole = columns.clone() / SIDE * SIDE;
-    k.if_(columns.clone().lt(SIDE), |k| read(k, to.clone(), from.clone(), depth, columns, row, pitch));
-    k.if_(Scalar::from(SIDE - 1).lt(columns.clone()), |k| {
-        read(k, to.clone(), from.clone(), depth, &whole, row, pitch);
-        k.if_((columns.clone() % SIDE).ne(0), |k| {
-            let (to, from) = (to.add(whole.clone() * pitch.clone()), from.add(columns.clone() - SIDE));
-            read(k, to, from, depth, &SIDE.into(), row, pitch);
-        });
-    });
-}
-
-/// The right operand, transposed in memory: rows are its columns. On 310P its last 16 columns are read again likewise.
-fn read_down(
-    k: &mut Builder,
-    to: View,
-    from: View,
-    depth: &Scalar,
-    sizes: &Sizes,
-    shape: &Matmul,
-    pitch: &Scalar,
-) {
-    let (columns, row) = (&sizes.columns, shape.b.row);
-    read(k, to.clone(), from.clone(), columns, depth, row, pitch);
-    if k.arch() == Arch::P310 && shape.n >= SIDE && !shape.n.is_multiple_of(SIDE) {
-        let whole = columns.clone() / SIDE * SIDE;
-        k.if_((columns.clone() % SIDE).ne(0), |k| {
-            // Rows of the first copy lie there.
-            k.barrier(Barrier::Mte2);
-            let (to, from) = (to.add(whole * SIDE), from.add((columns.clone() - SIDE) * row));
-            read(k, to, from, &SIDE.into(), depth, row, pitch);
-        });
-    }
 }

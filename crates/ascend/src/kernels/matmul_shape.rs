@@ -46,6 +46,46 @@ pub struct Matmul {
     pub bias: bool,
 }
 
+/// The dimension that is in groups; the batch's first dimension counts them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Grouped {
+    /// Rows of a and c: `c[i] = a[i] · b[g]` for each row i of group g.
+    Rows,
+    /// Terms of the sums: `c[g] = Σ a[:, p] · b[p, :]` over the terms p of group g.
+    Sums,
+}
+
+/// As [`check`], of products in groups.
+///
+/// # Errors
+/// As of `grouped_matmul`.
+pub fn check_groups(arch: Arch, shape: &Matmul, grouped: Grouped, name: &str, tile: u64) -> Result<[u64; 3]> {
+    let Matmul { batch: [groups, others], a, b, c, .. } = *shape;
+    let fail = |rule, message: &str| Err(refusal(name, "_grouped_mm", rule, message.into()));
+    if shape.bias || c.transposed || others != 1 {
+        return fail(Rule::Unsupported, "groups have a bias, a transposed result or two dimensions");
+    }
+    let still = match grouped {
+        Grouped::Rows => [a.batch, c.batch, [0, b.batch[1]]],
+        Grouped::Sums => [a.batch, b.batch, [0, c.batch[1]]],
+    };
+    if still != [[0; 2]; 3] {
+        return fail(Rule::Range, "what all groups share moves from one to the next");
+    }
+    match grouped {
+        Grouped::Sums => check(arch, shape, name, tile),
+        Grouped::Rows => {
+            let mut lens = check(arch, &Matmul { batch: [1, 1], ..*shape }, name, tile)?;
+            let more = groups.checked_sub(1).and_then(|g| g.checked_mul(b.batch[0]));
+            match more.and_then(|more| more.checked_add(lens[1])) {
+                Some(len) if groups <= LIMIT && len <= i64::MAX as u64 / 16 => lens[1] = len,
+                _ => return fail(Rule::Range, "b does not fit in memory"),
+            }
+            Ok(lens)
+        }
+    }
+}
+
 /// Elements that each of a, b and c reaches, of a product whose tiles have `tile` rows.
 ///
 /// # Errors

@@ -31,7 +31,7 @@ fn fact(e: Error) -> Refusal {
 }
 
 /// Type of indices as kernels read them.
-fn index_type(dtype: DType) -> Result<Elem, Refusal> {
+pub(super) fn index_type(dtype: DType) -> Result<Elem, Refusal> {
     let elem = Elem::of(dtype).filter(|e| matches!(e, Elem::I32 | Elem::I64));
     elem.ok_or_else(|| Refusal(format!("indices in {dtype}")))
 }
@@ -47,6 +47,17 @@ pub(super) fn words(dtype: DType, dim: u64) -> (Elem, u64) {
 }
 
 /// An operand that is read.
+/// The words of 64-bit integers, each as two of 32: the lower one first.
+pub(super) fn words_of(x: &Tensor) -> Result<Tensor, Refusal> {
+    let own = &x.view.layout;
+    let doubled = own.strides.iter().map(|s| s.checked_mul(2)).collect::<Option<Vec<isize>>>();
+    let mut strides = doubled.ok_or_else(|| Refusal::new("strides beyond 64 bits"))?;
+    strides.push(1);
+    let shape: Shape = own.shape.iter().copied().chain([2]).collect();
+    let layout = Layout { shape, strides: strides[..].into(), offset: own.offset * 2 };
+    Ok(Tensor { arg: x.arg, view: TensorView { dtype: DType::I32, layout, ..x.view.clone() } })
+}
+
 fn operand(reads: &[Option<TensorView>], i: usize) -> Result<Tensor, Refusal> {
     let view = reads.get(i).and_then(Option::as_ref);
     Ok(Tensor::read(i, view.ok_or_else(|| Refusal(format!("input {i} is missing")))?))
@@ -57,7 +68,7 @@ fn product(sizes: &[usize]) -> usize {
 }
 
 /// Adds a launch with work for so many blocks.
-fn push(s: &mut Sequence, program: Program, args: Vec<LoweredArg>, blocks: u64) {
+pub(super) fn push(s: &mut Sequence, program: Program, args: Vec<LoweredArg>, blocks: u64) {
     let blocks = blocks.clamp(1, u64::from(s.chip.vector_cores)) as u32;
     s.lowered.launches.push(LoweredLaunch { program: Arc::new(attributed(program, s.source)), args, blocks });
 }
@@ -119,7 +130,7 @@ fn addressed(
 }
 
 /// Rows of `dim` elements of a table of `rows` rows, at places; of `base` where a place is negative.
-fn gathered(
+pub(super) fn gathered(
     s: &mut Sequence,
     [indices, rows, dim]: [usize; 3],
     at: &Tensor,

@@ -6,7 +6,7 @@
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::product::{affine, product};
 use super::source::attributed;
-use super::{attention, constant, convolution, indexing, pooling};
+use super::{attention, constant, convolution, grouped, indexing, pooling};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
@@ -86,6 +86,8 @@ pub fn takes_strides(op: &OpDef) -> bool {
             | "avg_pool2d_backward"
             | "adaptive_avg_pool2d"
             | "_adaptive_avg_pool2d_backward"
+            | "_grouped_mm"
+            | "grouped_mm_weight_backward"
     )
 }
 
@@ -118,6 +120,8 @@ fn composed(
         "index" => indexing::index(chip, cx, reads, write, source),
         "_index_put_impl" => indexing::index_put(chip, cx, reads, write, source),
         "scatter" => indexing::scatter(chip, cx, reads, write, source),
+        "_grouped_mm" => grouped::product(chip, cx, reads, write, source),
+        "grouped_mm_weight_backward" => grouped::weight_gradient(chip, cx, reads, write, source),
         "linear" => affine(chip, cx, reads, write, source),
         "matmul" => product(chip, cx, reads, write, source),
         "convolution" => convolution::convolution(chip, cx, reads, write, source),

@@ -8,6 +8,7 @@ mod attention;
 mod constant;
 mod convolution;
 mod distinct;
+mod grouped;
 mod indexing;
 mod kernel;
 mod launch;

@@ -28,16 +28,16 @@ const LAUNCHES: usize = 4096;
 
 /// A matrix or a batch of some in memory, its strides in elements.
 #[derive(Clone, Debug)]
-struct Operand {
+pub(super) struct Operand {
     /// Sizes and strides of the batch, as the result has it; stride 0 repeats.
-    batch: Vec<(usize, isize)>,
-    rows: (usize, isize),
-    columns: (usize, isize),
+    pub batch: Vec<(usize, isize)>,
+    pub rows: (usize, isize),
+    pub columns: (usize, isize),
 }
 
 impl Operand {
     /// A tensor whose last two dimensions are a matrix, with `batch` dimensions before them.
-    fn new(tensor: &Tensor, batch: &[usize]) -> Operand {
+    pub fn new(tensor: &Tensor, batch: &[usize]) -> Operand {
         let layout = &tensor.view.layout;
         let dims: Vec<(usize, isize)> =
             layout.shape.iter().copied().zip(layout.strides.iter().copied()).collect();
@@ -52,7 +52,7 @@ impl Operand {
     }
 
     /// The matrix as the kernel takes it, transposed if that is wanted or the only way; the batch is given apart.
-    fn matrix(&self, transposed: bool) -> Option<Matrix> {
+    pub fn matrix(&self, transposed: bool) -> Option<Matrix> {
         let way = |transposed: bool| {
             let (outer, inner) =
                 if transposed { (self.columns, self.rows) } else { (self.rows, self.columns) };
@@ -266,7 +266,7 @@ impl Sequence<'_> {
 
     /// A copy of an operand in scratch memory, transposed in the last two dimensions or not, and seen as before.
     /// Matrices that repeat are copied once.
-    fn packed(&mut self, side: &Tensor, transposed: bool) -> Result<Tensor, Refusal> {
+    pub(super) fn packed(&mut self, side: &Tensor, transposed: bool) -> Result<Tensor, Refusal> {
         let layout = &side.view.layout;
         let lead = layout.shape.rank() - 2;
         let once = |d: usize| if d < lead && layout.strides[d] == 0 { 1 } else { layout.shape[d] };
