@@ -21,6 +21,47 @@ fn values(all: impl IntoIterator<Item = f64>) -> Sample {
     Sample::Values(all.into_iter().collect())
 }
 
+/// Numbers of 32 bits of which some come twice, and whose sums need more.
+fn wide(count: usize) -> Sample {
+    values((0..count).map(|i| (i * 7 % 23) as f64 * 1.8e8 - 2e9 + (i % 3) as f64))
+}
+
+fn orders() -> Vec<(&'static OpDef, Vec<Case>)> {
+    vec![
+        with("sort", || {
+            let case = |name, shape: &[usize]| Case::new(name).distinct(shape).attr("descending", false);
+            vec![
+                case("long", &[3, 300]).attr("dim", -1),
+                case("first", &[70, 6]).attr("dim", 0),
+                Case::new("integers").index(&[2, 90], 7).attr("dim", 1).attr("descending", true),
+                Case::new("wide integers")
+                    .arg(I64, &[200], wide(200))
+                    .attr("dim", 0)
+                    .attr("descending", false),
+                Case::new("words")
+                    .arg(I32, &[150], values((0..150).map(|i| f64::from(i * i % 37 - 18) * 1e8)))
+                    .attr("dim", 0)
+                    .attr("descending", true),
+            ]
+        }),
+        with("topk", || {
+            let case = |name| Case::new(name).distinct(&[20, 70]).attr("sorted", true);
+            vec![
+                case("rows").attr("k", 8).attr("dim", -1).attr("largest", true),
+                case("columns").attr("k", 3).attr("dim", 0).attr("largest", false),
+            ]
+        }),
+        with("histc", || {
+            vec![Case::new("many").f(&[1000]).attr("bins", 70).attr("min", -1.5).attr("max", 1.75)]
+        }),
+        with("searchsorted", || {
+            let edges = values((0..90).map(|i| f64::from(i) / 30.0 - 1.5));
+            let case = |name| Case::new(name).arg(F64, &[90], edges.clone()).f(&[7, 50]);
+            vec![case("many").attr("out_int32", true).attr("right", true)]
+        }),
+    ]
+}
+
 /// Quotients and remainders of numbers up to the ends of 32 bits by constants of both signs.
 fn quotients() -> Vec<(&'static OpDef, Vec<Case>)> {
     let ends = [i32::MIN, i32::MIN + 1, -1, 0, 1, i32::MAX - 1, i32::MAX].map(f64::from);
@@ -101,6 +142,11 @@ fn conform(operators: &[(&'static OpDef, Vec<Case>)], host: fn(&str, DType, [&st
 }
 
 #[test]
+fn orders_and_counts_conform() {
+    conform(&orders(), |_, _, case| [["histc", "of the data"], ["searchsorted", "right"]].contains(&case));
+}
+
+#[test]
 fn quotients_of_integers_conform() {
     conform(&quotients(), |_, _, _| false);
 }
@@ -108,6 +154,28 @@ fn quotients_of_integers_conform() {
 #[test]
 fn products_of_groups_conform() {
     conform(&groups(), |chip, dtype, _| chip == "310p" && dtype == F32);
+}
+
+#[test]
+fn orders_are_exact_and_nan_is_largest() {
+    let n = f64::NAN;
+    let row = [2.0, n, -1.0, f64::INFINITY, 2.0, n, f64::NEG_INFINITY, -0.0, 0.0, -1.0];
+    let (sort, _) = with("sort", Vec::new);
+    for descending in [false, true] {
+        let case = Case::new("all kinds").arg(F64, &[10], values(row)).constant();
+        let case = case.attr("dim", 0).attr("descending", descending);
+        let graph = graph_of(sort, &case, F32).unwrap();
+        let inputs = numbers(&graph, &case);
+        let want = reference::run(&graph, &inputs).unwrap();
+        for chip in ["910b1,checked", "310p,checked"] {
+            let device = AscendSim::from_name(chip, 1).unwrap();
+            let got = evaluate(&device, &graph, &inputs).unwrap();
+            assert_eq!(got[1], want[1], "{chip}, descending {descending}");
+            let same = |(g, w): (&f64, &f64)| g == w || g.is_nan() && w.is_nan();
+            let same = got[0].floats().iter().zip(want[0].floats()).all(same);
+            assert!(same, "{:?} is not {:?} on {chip}", got[0].floats(), want[0].floats());
+        }
+    }
 }
 
 #[test]

@@ -141,7 +141,7 @@ pub(super) fn gathered(
     let (elem, dim) = words(table.dtype(), dim as u64);
     let shape = GatherRows {
         elem,
-        index: Elem::I32,
+        index: index_type(at.dtype())?,
         indices: indices as u64,
         rows: rows as u64,
         dim,

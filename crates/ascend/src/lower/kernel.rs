@@ -6,7 +6,7 @@
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::product::{affine, product};
 use super::source::attributed;
-use super::{attention, constant, convolution, grouped, indexing, pooling};
+use super::{attention, constant, convolution, counting, grouped, indexing, pooling};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
@@ -93,7 +93,18 @@ pub fn takes_strides(op: &OpDef) -> bool {
 
 /// True if an operator is a sequence of launches over contiguous operands.
 fn is_sequence(op: &OpDef) -> bool {
-    matches!(op.name, "constant" | "gather" | "index" | "_index_put_impl" | "scatter")
+    matches!(
+        op.name,
+        "constant"
+            | "gather"
+            | "histc"
+            | "index"
+            | "_index_put_impl"
+            | "scatter"
+            | "searchsorted"
+            | "sort"
+            | "topk"
+    )
 }
 
 /// The launches of an operator that [`takes_strides`] or [`is_sequence`].
@@ -111,6 +122,7 @@ fn composed(
         "max_pool2d_with_indices" | "adaptive_max_pool2d" => {
             return pooling::maximum(chip, &pool(op, cx)?, reads, writes, source);
         }
+        "sort" | "topk" => return counting::sorted(chip, op, cx, reads, writes, source),
         _ => {}
     }
     let [write] = writes else { return Err(Refusal::new("more than one result")) };
@@ -122,6 +134,8 @@ fn composed(
         "scatter" => indexing::scatter(chip, cx, reads, write, source),
         "_grouped_mm" => grouped::product(chip, cx, reads, write, source),
         "grouped_mm_weight_backward" => grouped::weight_gradient(chip, cx, reads, write, source),
+        "histc" => counting::histogram(chip, cx, reads, write, source),
+        "searchsorted" => counting::searched(chip, cx, reads, write, source),
         "linear" => affine(chip, cx, reads, write, source),
         "matmul" => product(chip, cx, reads, write, source),
         "convolution" => convolution::convolution(chip, cx, reads, write, source),

@@ -7,6 +7,7 @@
 mod attention;
 mod constant;
 mod convolution;
+mod counting;
 mod distinct;
 mod grouped;
 mod indexing;

@@ -88,7 +88,11 @@ pub static BUCKETIZE: OpDef = OpDef {
     },
 };
 
-fn right(cx: &OpCx) -> Result<bool> {
+/// True if equal boundaries come before a value.
+///
+/// # Errors
+/// `Attribute` if `side` is no side.
+pub fn right(cx: &OpCx) -> Result<bool> {
     Ok(match cx.opt_str("side")? {
         None => cx.flag("right")?,
         Some("right") => true,
