@@ -90,6 +90,27 @@ fn quotients() -> Vec<(&'static OpDef, Vec<Case>)> {
     ]
 }
 
+fn scans() -> Vec<(&'static OpDef, Vec<Case>)> {
+    vec![
+        with("cumsum", || {
+            vec![
+                Case::new("rows").f(&[5, 300]).attr("dim", 1),
+                Case::new("long rows").f(&[2, 1500]).attr("dim", 1).attr("reverse", true),
+                Case::new("columns").f(&[70, 9]).attr("dim", 0).attr("reverse", true),
+                Case::new("long columns").f(&[1100, 3]).attr("dim", 0),
+                Case::new("many integers").index(&[4, 200], 1000).attr("dim", 1).attr("dtype", I32),
+                Case::new("columns of integers").index(&[50, 3], 1 << 30).attr("dim", 0),
+                Case::new("wide integers")
+                    .arg(I64, &[2, 300], wide(600))
+                    .attr("dim", 1)
+                    .attr("reverse", true),
+                Case::new("truths").mask(&[3, 100]).attr("dim", 1),
+            ]
+        }),
+        with("cumprod", || vec![Case::new("rows").range(&[3, 40], 0.8, 1.25).attr("dim", 1)]),
+    ]
+}
+
 fn groups() -> Vec<(&'static OpDef, Vec<Case>)> {
     vec![with("_grouped_mm", || {
         let case = |name, [rows, k, n]: [usize; 3], offs: &[f64]| {
@@ -149,6 +170,11 @@ fn orders_and_counts_conform() {
 #[test]
 fn quotients_of_integers_conform() {
     conform(&quotients(), |_, _, _| false);
+}
+
+#[test]
+fn running_sums_and_products_conform() {
+    conform(&scans(), |_, _, case| case == ["cumprod", "ints"]);
 }
 
 #[test]

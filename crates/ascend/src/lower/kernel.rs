@@ -6,7 +6,7 @@
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::product::{affine, product};
 use super::source::attributed;
-use super::{attention, constant, convolution, counting, grouped, indexing, pooling};
+use super::{attention, constant, convolution, counting, grouped, indexing, pooling, scan};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
@@ -96,6 +96,9 @@ fn is_sequence(op: &OpDef) -> bool {
     matches!(
         op.name,
         "constant"
+            | "cumprod"
+            | "cumprod_backward"
+            | "cumsum"
             | "gather"
             | "histc"
             | "index"
@@ -128,6 +131,9 @@ fn composed(
     let [write] = writes else { return Err(Refusal::new("more than one result")) };
     match op.name {
         "constant" => constant::constant(chip, cx, write, source),
+        "cumprod" => scan::products(chip, cx, reads, write, source),
+        "cumprod_backward" => scan::products_backward(chip, cx, reads, write, source),
+        "cumsum" => scan::sums(chip, cx, reads, write, source),
         "gather" => indexing::gather(chip, cx, reads, write, source),
         "index" => indexing::index(chip, cx, reads, write, source),
         "_index_put_impl" => indexing::index_put(chip, cx, reads, write, source),

@@ -16,6 +16,7 @@ mod launch;
 mod pooling;
 mod product;
 mod rows;
+mod scan;
 mod sequence;
 mod source;
 mod split;
