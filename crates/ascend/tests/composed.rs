@@ -127,6 +127,14 @@ fn groups() -> Vec<(&'static OpDef, Vec<Case>)> {
     })]
 }
 
+fn segments() -> Vec<(&'static OpDef, Vec<Case>)> {
+    const ENDS: [i64; 6] = [100, 100, 5000, 5003, 5064, 5129];
+    vec![
+        with("segment_sum_pair", || vec![Case::new("many").range(&[5129], 0.0, 1.0).attr("ends", ENDS)]),
+        with("segment_spread", || vec![Case::new("many").f(&[6]).attr("ends", ENDS)]),
+    ]
+}
+
 fn bits(all: &[Tensor]) -> Vec<Vec<u8>> {
     all.iter().map(|t| t.to_bytes()).collect()
 }
@@ -180,6 +188,11 @@ fn running_sums_and_products_conform() {
 #[test]
 fn products_of_groups_conform() {
     conform(&groups(), |chip, dtype, _| chip == "310p" && dtype == F32);
+}
+
+#[test]
+fn segments_conform() {
+    conform(&segments(), |_, _, _| false);
 }
 
 #[test]

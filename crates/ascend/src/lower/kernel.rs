@@ -6,7 +6,7 @@
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::product::{affine, product};
 use super::source::attributed;
-use super::{attention, constant, convolution, counting, grouped, indexing, pooling, scan};
+use super::{attention, constant, convolution, counting, grouped, indexing, pooling, scan, segment};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
@@ -105,6 +105,8 @@ fn is_sequence(op: &OpDef) -> bool {
             | "_index_put_impl"
             | "scatter"
             | "searchsorted"
+            | "segment_spread"
+            | "segment_sum_pair"
             | "sort"
             | "topk"
     )
@@ -141,6 +143,8 @@ fn composed(
         "_grouped_mm" => grouped::product(chip, cx, reads, write, source),
         "grouped_mm_weight_backward" => grouped::weight_gradient(chip, cx, reads, write, source),
         "histc" => counting::histogram(chip, cx, reads, write, source),
+        "segment_spread" => segment::spread(chip, cx, reads, write, source),
+        "segment_sum_pair" => segment::sums(chip, cx, reads, write, source),
         "searchsorted" => counting::searched(chip, cx, reads, write, source),
         "linear" => affine(chip, cx, reads, write, source),
         "matmul" => product(chip, cx, reads, write, source),

@@ -17,6 +17,7 @@ mod pooling;
 mod product;
 mod rows;
 mod scan;
+mod segment;
 mod sequence;
 mod source;
 mod split;

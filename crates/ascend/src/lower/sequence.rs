@@ -166,6 +166,17 @@ impl<'a> Sequence<'a> {
             for arg in &mut launch.args {
                 *arg = match *arg {
                     LoweredArg::Read { operand, bytes } => behind(reads[operand].arg, bytes),
+    /// A contiguous tensor of numbers that devices write once, when a plan is loaded.
+    pub fn constant(&mut self, dtype: DType, shape: &[usize], bytes: &[u8]) -> Tensor {
+        let all = &mut self.lowered.constants;
+        let start = all.len().next_multiple_of(ALIGN as usize);
+        all.resize(start, 0);
+        all.extend(bytes);
+        let place = Place { segment: SegmentId(u32::MAX), offset: 0 };
+        let view = TensorView { place, dtype, layout: Layout::contiguous(&shape.into()) };
+        Tensor { arg: LoweredArg::Constant { bytes: start as u64 }, view }
+    }
+
                     LoweredArg::Write { operand, bytes } => behind(writes[operand].arg, bytes),
                     LoweredArg::Scratch { bytes } => LoweredArg::Scratch { bytes: inner + bytes },
                     other => other,
