@@ -190,6 +190,24 @@ fn products_of_groups_conform() {
     conform(&groups(), |chip, dtype, _| chip == "310p" && dtype == F32);
 }
 
+/// Rows of whole blocks, which 310P writes as well.
+fn tables() -> Vec<(&'static OpDef, Vec<Case>)> {
+    const NUMBERS: fn() -> Sample =
+        || values((0..300).map(|i| if i < 270 { f64::from(i * 3) } else { -1.0 }));
+    vec![
+        (with("gather_rows", Vec::new).0, vec![Case::new("many").f(&[900, 48]).arg(I64, &[300], NUMBERS())]),
+        (
+            with("update_rows", Vec::new).0,
+            vec![Case::new("many").f(&[900, 48]).arg(I64, &[300], NUMBERS()).f(&[300, 48])],
+        ),
+    ]
+}
+
+#[test]
+fn rows_of_tables_conform() {
+    conform(&tables(), |_, _, _| false);
+}
+
 #[test]
 fn segments_conform() {
     conform(&segments(), |_, _, _| false);

@@ -17,6 +17,7 @@ mod places;
 mod rms_norm;
 mod rms_norm_grad;
 mod row_tile;
+mod scatter_rows;
 mod scatter_sum;
 mod sum_rows;
 
@@ -31,6 +32,7 @@ pub use philox::{philox_uniform, uniform_blocks};
 pub use places::{Places, places};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rms_norm_grad::{rms_norm_grad, rms_norm_grad_gamma, rms_norm_grad_partials};
+pub use scatter_rows::scatter_rows;
 pub use scatter_sum::{Scatter, ScatterSum, scatter_sum};
 pub use sum_rows::{SumRows, sum_rows};
 

@@ -6,7 +6,7 @@
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::product::{affine, product};
 use super::source::attributed;
-use super::{attention, constant, convolution, counting, grouped, indexing, pooling, scan, segment};
+use super::{attention, constant, convolution, counting, grouped, indexing, pooling, scan, segment, tables};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
@@ -100,6 +100,7 @@ fn is_sequence(op: &OpDef) -> bool {
             | "cumprod_backward"
             | "cumsum"
             | "gather"
+            | "gather_rows"
             | "histc"
             | "index"
             | "_index_put_impl"
@@ -109,6 +110,7 @@ fn is_sequence(op: &OpDef) -> bool {
             | "segment_sum_pair"
             | "sort"
             | "topk"
+            | "update_rows"
     )
 }
 
@@ -137,6 +139,8 @@ fn composed(
         "cumprod_backward" => scan::products_backward(chip, cx, reads, write, source),
         "cumsum" => scan::sums(chip, cx, reads, write, source),
         "gather" => indexing::gather(chip, cx, reads, write, source),
+        "gather_rows" => tables::rows(chip, reads, write, source),
+        "update_rows" => tables::update_rows(chip, reads, write, source),
         "index" => indexing::index(chip, cx, reads, write, source),
         "_index_put_impl" => indexing::index_put(chip, cx, reads, write, source),
         "scatter" => indexing::scatter(chip, cx, reads, write, source),

@@ -21,6 +21,7 @@ mod segment;
 mod sequence;
 mod source;
 mod split;
+mod tables;
 #[cfg(test)]
 mod tests;
 
