@@ -135,6 +135,23 @@ fn segments() -> Vec<(&'static OpDef, Vec<Case>)> {
     ]
 }
 
+fn images() -> Vec<(&'static OpDef, Vec<Case>)> {
+    vec![
+        with("im2col", Vec::new),
+        with("col2im", Vec::new),
+        with("upsample2d", || {
+            let case =
+                |name, shape: &[usize], size: [i64; 2]| Case::new(name).f(shape).attr("output_size", size);
+            vec![
+                case("twice", &[2, 3, 16, 20], [32, 40]).attr("mode", "nearest"),
+                case("rows alone", &[1, 2, 9, 20], [18, 20]).attr("mode", "bilinear"),
+                case("larger", &[1, 2, 12, 17], [25, 40]).attr("mode", "bilinear"),
+                case("smaller", &[2, 24, 17], [7, 9]).attr("mode", "nearest"),
+            ]
+        }),
+    ]
+}
+
 fn bits(all: &[Tensor]) -> Vec<Vec<u8>> {
     all.iter().map(|t| t.to_bytes()).collect()
 }
@@ -211,6 +228,11 @@ fn rows_of_tables_conform() {
 #[test]
 fn segments_conform() {
     conform(&segments(), |_, _, _| false);
+}
+
+#[test]
+fn resampled_images_conform() {
+    conform(&images(), |_, _, _| false);
 }
 
 #[test]

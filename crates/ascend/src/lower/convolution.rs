@@ -15,6 +15,7 @@ use headwater_core::expr::input as x;
 use headwater_core::ops::OpCx;
 use headwater_core::ops::conv::convolution::{forward, input_grad, weight_grad};
 use headwater_core::ops::conv::geometry::Conv;
+use headwater_core::ops::conv::unfold;
 use headwater_core::plan::TensorView;
 use headwater_core::row::{Access, RowProgram};
 
@@ -158,6 +159,84 @@ pub fn convolution_weight_grad(
     Ok(std::mem::take(&mut s.lowered))
 }
 
+/// The launches of an `im2col` node.
+///
+/// # Errors
+/// Types and shapes that the kernels do not take.
+pub fn im2col(
+    chip: &Chip,
+    cx: &OpCx,
+    reads: &[Option<TensorView>],
+    write: &TensorView,
+    source: &Source,
+) -> Result<Lowered, Refusal> {
+    let s = &mut Sequence::new(chip, source);
+    let (from, to) = (input(reads, 0)?, Tensor::write(0, write));
+    let c = unfold::patches(from.shape(), cx).map_err(|e| Refusal(e.message))?;
+    if to.shape().contains(&0) {
+        return Ok(Lowered::default());
+    }
+    let all = Patches::forward(&c).all(s, &images(&from, &c)?)?;
+    s.copy(&all, &even(&to, all.shape())?)?;
+    Ok(std::mem::take(&mut s.lowered))
+}
+
+/// The launches of a `col2im` node: the columns of one tap after the other are added to the image, in f32.
+///
+/// # Errors
+/// Types and shapes that the kernels do not take; kernels of more than [`TURNED`] elements.
+pub fn col2im(
+    chip: &Chip,
+    cx: &OpCx,
+    reads: &[Option<TensorView>],
+    write: &TensorView,
+    source: &Source,
+) -> Result<Lowered, Refusal> {
+    let s = &mut Sequence::new(chip, source);
+    let (from, to) = (input(reads, 0)?, Tensor::write(0, write));
+    let c = unfold::patches(to.shape(), cx).map_err(|e| Refusal(e.message))?;
+    if to.shape().contains(&0) {
+        return Ok(Lowered::default());
+    }
+    if c.kernel_size() > TURNED {
+        return Err(Refusal(format!("columns of a kernel of more than {TURNED} elements")));
+    }
+    let patches = Patches::forward(&c);
+    let room = patches.room()?;
+    let lead = [c.batch, c.groups, c.cin];
+    // Room for the image with its padding, and for what no patch reaches.
+    let size = [0, 1, 2].map(|d| room[d].max(c.input[d] + c.pad[d]));
+    let sums = s.scratch(DType::F32, &[&lead[..], &size].concat())?;
+    s.fill(&sums, 0.0)?;
+    let columns = even(&from, &[&lead[..], &c.kernel, &c.output].concat())?;
+    for tap in 0..c.kernel_size() {
+        let mut at = tap;
+        let (mut own, mut places) = (columns.clone(), sums.clone());
+        let mut dims = [0, 1, 2].map(|d| (sums.shape()[d], Some((d, 1)))).to_vec();
+        let mut order = vec![];
+        for d in (0..3).rev() {
+            let k = at % c.kernel[d];
+            at /= c.kernel[d];
+            own = own.part(3 + d, k, 1)?;
+            places = places.part(3 + d, k * c.dilation[d], size[d] - k * c.dilation[d])?;
+            order.push((c.output[d], Some((3 + d, c.stride[d]))));
+        }
+        dims.extend(order.into_iter().rev());
+        let places = places.walked(&dims)?;
+        let own = own.walked(&[0, 1, 2, 6, 7, 8].map(|d| (own.shape()[d], Some((d, 1)))))?;
+        let shape: &[usize] = places.shape();
+        let inputs = [(DType::F32, shape), (from.dtype(), shape)];
+        let add = RowProgram::pointwise(&inputs, shape, &[DType::F32], &[x(0) + x(1)]);
+        s.rows(&add, &[&places, &own], &[&places])?;
+    }
+    let mut image = sums;
+    for d in 0..3 {
+        image = image.part(3 + d, c.pad[d], c.input[d])?;
+    }
+    s.copy(&image, &images(&to, &c)?)?;
+    Ok(std::mem::take(&mut s.lowered))
+}
+
 /// True if the result has no elements.
 ///
 /// # Errors
@@ -248,8 +327,8 @@ impl Patches {
         (0..all).step_by(most).map(move |first| (first, most.min(all - first)))
     }
 
-    /// The images with their padding.
-    fn padded(&self, s: &mut Sequence, images: &Tensor) -> Result<Tensor, Refusal> {
+    /// Places along each dimension that patches reach.
+    fn room(&self) -> Result<[usize; 3], Refusal> {
         let room = |d: usize| {
             let outputs = (self.output[d] - 1).checked_mul(self.stride[d])?;
             let taps = (self.kernel[d] - 1).checked_mul(self.dilation[d])?;
@@ -258,7 +337,12 @@ impl Patches {
         let [Some(a), Some(b), Some(c)] = [room(0), room(1), room(2)] else {
             return Err(Refusal::new("padding beyond memory"));
         };
-        let room = [a, b, c];
+        Ok([a, b, c])
+    }
+
+    /// The images with their padding.
+    fn padded(&self, s: &mut Sequence, images: &Tensor) -> Result<Tensor, Refusal> {
+        let room = self.room()?;
         if self.step == [1; 3] && self.pad == [0; 3] && (0..3).all(|d| room[d] <= self.size[d]) {
             return Ok(images.clone());
         }
@@ -285,14 +369,19 @@ impl Patches {
         Ok(padded)
     }
 
-    /// Patches as `[n, groups, channels · kernel, output]`, or `[groups, channels · kernel, n · output]`.
-    fn of(&self, s: &mut Sequence, images: &Tensor) -> Result<Tensor, Refusal> {
-        let n = images.shape()[0];
+    /// Patches as `[n, groups, channels, kernel…, output…]`.
+    fn all(&self, s: &mut Sequence, images: &Tensor) -> Result<Tensor, Refusal> {
         let padded = self.padded(s, images)?;
         let lead = [0, 1, 2].map(|d| (padded.shape()[d], Some((d, 1))));
         let taps = [0, 1, 2].map(|d| (self.kernel[d], Some((3 + d, self.dilation[d]))));
         let outputs = [0, 1, 2].map(|d| (self.output[d], Some((3 + d, self.stride[d]))));
-        let all = padded.walked(&[lead, taps, outputs].concat())?;
+        padded.walked(&[lead, taps, outputs].concat())
+    }
+
+    /// Patches as `[n, groups, channels · kernel, output]`, or `[groups, channels · kernel, n · output]`.
+    fn of(&self, s: &mut Sequence, images: &Tensor) -> Result<Tensor, Refusal> {
+        let n = images.shape()[0];
+        let all = self.all(s, images)?;
         let [depth, places] =
             [self.channels * self.kernel.iter().product::<usize>(), self.output.iter().product()];
         // The cube takes rows of f32 along the sums alone, which run over channels and kernel, or over places.

@@ -6,7 +6,9 @@
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::product::{affine, product};
 use super::source::attributed;
-use super::{attention, constant, convolution, counting, grouped, indexing, pooling, scan, segment, tables};
+use super::{
+    attention, constant, convolution, counting, grouped, indexing, pooling, resample, scan, segment, tables,
+};
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
@@ -95,13 +97,15 @@ pub fn takes_strides(op: &OpDef) -> bool {
 fn is_sequence(op: &OpDef) -> bool {
     matches!(
         op.name,
-        "constant"
+        "col2im"
+            | "constant"
             | "cumprod"
             | "cumprod_backward"
             | "cumsum"
             | "gather"
             | "gather_rows"
             | "histc"
+            | "im2col"
             | "index"
             | "_index_put_impl"
             | "scatter"
@@ -111,6 +115,8 @@ fn is_sequence(op: &OpDef) -> bool {
             | "sort"
             | "topk"
             | "update_rows"
+            | "upsample2d"
+            | "upsample2d_backward"
     )
 }
 
@@ -152,9 +158,13 @@ fn composed(
         "searchsorted" => counting::searched(chip, cx, reads, write, source),
         "linear" => affine(chip, cx, reads, write, source),
         "matmul" => product(chip, cx, reads, write, source),
+        "col2im" => convolution::col2im(chip, cx, reads, write, source),
+        "im2col" => convolution::im2col(chip, cx, reads, write, source),
         "convolution" => convolution::convolution(chip, cx, reads, write, source),
         "convolution_input_grad" => convolution::convolution_input_grad(chip, cx, reads, write, source),
         "convolution_weight_grad" => convolution::convolution_weight_grad(chip, cx, reads, write, source),
+        "upsample2d" => resample::resample(chip, cx, false, reads, write, source),
+        "upsample2d_backward" => resample::resample(chip, cx, true, reads, write, source),
         "avg_pool2d" | "adaptive_avg_pool2d" => pooling::mean(chip, cx, &pool(op, cx)?, reads, write, source),
         "avg_pool2d_backward" | "_adaptive_avg_pool2d_backward" => {
             pooling::mean_backward(chip, cx, &pool(op, cx)?, reads, write, source)
