@@ -207,6 +207,26 @@ fn products_of_groups_conform() {
     conform(&groups(), |chip, dtype, _| chip == "310p" && dtype == F32);
 }
 
+fn layers() -> Vec<(&'static OpDef, Vec<Case>)> {
+    vec![
+        with("lstm_layer", || {
+            let case = |name, sequence: [usize; 3], h: usize, batch: usize| {
+                Case::new(name).f(&sequence).f(&[4 * h, h]).f(&[4 * h]).f(&[batch, h]).f(&[batch, h])
+            };
+            vec![
+                case("longer", [7, 5, 96], 24, 5),
+                case("longer, backwards", [3, 6, 64], 16, 3).attr("batch_first", true).attr("reverse", true),
+            ]
+        }),
+        with("lstm_layer_backward", Vec::new),
+    ]
+}
+
+#[test]
+fn recurrent_layers_conform() {
+    conform(&layers(), |_, _, case| case == ["lstm_layer", "no samples"]);
+}
+
 /// Rows of whole blocks, which 310P writes as well.
 fn tables() -> Vec<(&'static OpDef, Vec<Case>)> {
     const NUMBERS: fn() -> Sample =

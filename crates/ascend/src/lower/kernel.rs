@@ -7,7 +7,8 @@ use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::product::{affine, product};
 use super::source::attributed;
 use super::{
-    attention, constant, convolution, counting, grouped, indexing, pooling, resample, scan, segment, tables,
+    attention, constant, convolution, counting, grouped, indexing, pooling, recurrent, resample, scan,
+    segment, tables,
 };
 use crate::chip::Chip;
 use crate::kernel::{Elem, Program, Source};
@@ -108,6 +109,8 @@ fn is_sequence(op: &OpDef) -> bool {
             | "im2col"
             | "index"
             | "_index_put_impl"
+            | "lstm_layer"
+            | "lstm_layer_backward"
             | "scatter"
             | "searchsorted"
             | "segment_spread"
@@ -135,6 +138,8 @@ fn composed(
         "max_pool2d_with_indices" | "adaptive_max_pool2d" => {
             return pooling::maximum(chip, &pool(op, cx)?, reads, writes, source);
         }
+        "lstm_layer" => return recurrent::lstm(chip, cx, reads, writes, source),
+        "lstm_layer_backward" => return recurrent::lstm_backward(chip, cx, reads, writes, source),
         "sort" | "topk" => return counting::sorted(chip, op, cx, reads, writes, source),
         _ => {}
     }

@@ -15,6 +15,7 @@ mod kernel;
 mod launch;
 mod pooling;
 mod product;
+mod recurrent;
 mod resample;
 mod rows;
 mod scan;

@@ -4,7 +4,7 @@ use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 use super::rows;
 use super::source::attributed;
 use crate::chip::Chip;
-use crate::kernel::Source;
+use crate::kernel::{Program, Source};
 use crate::kernels::{philox_uniform, uniform_blocks};
 use headwater_core::expr::Expr;
 use headwater_core::plan::{Place, SegmentId, TensorView};
@@ -106,6 +106,33 @@ pub(super) fn behind(arg: LoweredArg, more: u64) -> LoweredArg {
     }
 }
 
+/// The bytes from one address to another of the same memory, or 0 for equal numbers.
+fn apart(a: LoweredArg, b: LoweredArg) -> Option<i64> {
+    use LoweredArg::{Constant, Read, Scratch, Write};
+    match (a, b) {
+        (Read { operand: i, bytes: a }, Read { operand: j, bytes: b })
+        | (Write { operand: i, bytes: a }, Write { operand: j, bytes: b }) => {
+            (i == j).then_some(b as i64 - a as i64)
+        }
+        (Scratch { bytes: a }, Scratch { bytes: b }) | (Constant { bytes: a }, Constant { bytes: b }) => {
+            Some(b as i64 - a as i64)
+        }
+        _ => (a == b).then_some(0),
+    }
+}
+
+/// The address so many bytes on, or back.
+fn moved(arg: LoweredArg, by: i64) -> LoweredArg {
+    let on = |bytes: u64| bytes.wrapping_add_signed(by);
+    match arg {
+        LoweredArg::Read { operand, bytes } => LoweredArg::Read { operand, bytes: on(bytes) },
+        LoweredArg::Write { operand, bytes } => LoweredArg::Write { operand, bytes: on(bytes) },
+        LoweredArg::Scratch { bytes } => LoweredArg::Scratch { bytes: on(bytes) },
+        LoweredArg::Constant { bytes } => LoweredArg::Constant { bytes: on(bytes) },
+        other => other,
+    }
+}
+
 /// Launches in order, and the scratch memory that they use.
 pub(super) struct Sequence<'a> {
     pub chip: &'a Chip,
@@ -139,6 +166,17 @@ impl<'a> Sequence<'a> {
         Ok(Tensor { arg: LoweredArg::Scratch { bytes: start }, view })
     }
 
+    /// A contiguous tensor of numbers that devices write once, when a plan is loaded.
+    pub fn constant(&mut self, dtype: DType, shape: &[usize], bytes: &[u8]) -> Tensor {
+        let all = &mut self.lowered.constants;
+        let start = all.len().next_multiple_of(ALIGN as usize);
+        all.resize(start, 0);
+        all.extend(bytes);
+        let place = Place { segment: SegmentId(u32::MAX), offset: 0 };
+        let view = TensorView { place, dtype, layout: Layout::contiguous(&shape.into()) };
+        Tensor { arg: LoweredArg::Constant { bytes: start as u64 }, view }
+    }
+
     /// A mark to go back to.
     pub fn mark(&self) -> u64 {
         self.taken
@@ -166,17 +204,6 @@ impl<'a> Sequence<'a> {
             for arg in &mut launch.args {
                 *arg = match *arg {
                     LoweredArg::Read { operand, bytes } => behind(reads[operand].arg, bytes),
-    /// A contiguous tensor of numbers that devices write once, when a plan is loaded.
-    pub fn constant(&mut self, dtype: DType, shape: &[usize], bytes: &[u8]) -> Tensor {
-        let all = &mut self.lowered.constants;
-        let start = all.len().next_multiple_of(ALIGN as usize);
-        all.resize(start, 0);
-        all.extend(bytes);
-        let place = Place { segment: SegmentId(u32::MAX), offset: 0 };
-        let view = TensorView { place, dtype, layout: Layout::contiguous(&shape.into()) };
-        Tensor { arg: LoweredArg::Constant { bytes: start as u64 }, view }
-    }
-
                     LoweredArg::Write { operand, bytes } => behind(writes[operand].arg, bytes),
                     LoweredArg::Scratch { bytes } => LoweredArg::Scratch { bytes: inner + bytes },
                     other => other,
@@ -198,6 +225,41 @@ impl<'a> Sequence<'a> {
         let args = vec![key.arg, to.arg, LoweredArg::Int(stream.into()), LoweredArg::Int(first)];
         let blocks = uniform_blocks(numbers).min(self.chip.vector_cores);
         self.lowered.launches.push(LoweredLaunch { program, args, blocks });
+        Ok(())
+    }
+
+    /// Launches from `second` on once more, so many times. Each time arguments lie as far from those before as these from the
+    /// launches between `first` and `second`.
+    ///
+    /// # Errors
+    /// Launches that differ in more than their arguments.
+    pub fn repeat(&mut self, first: usize, second: usize, times: usize) -> Result<(), Refusal> {
+        if times == 0 {
+            return Ok(());
+        }
+        let (before, own) = self.lowered.launches[first..].split_at(second - first);
+        // Names tell layouts apart, and with them where operands begin.
+        let alike = |(a, b): (&LoweredLaunch, &LoweredLaunch)| {
+            let named = Program { name: a.program.name.clone(), ..(*b.program).clone() };
+            *a.program == named && a.blocks == b.blocks
+        };
+        if before.len() != own.len() || !before.iter().zip(own).all(alike) {
+            return Err(Refusal::new("steps that are no repetition"));
+        }
+        let mut last: Vec<(LoweredLaunch, Vec<i64>)> = Vec::new();
+        for (a, b) in before.iter().zip(own) {
+            let steps = a.args.iter().zip(&b.args).map(|(a, b)| apart(*a, *b)).collect::<Option<Vec<i64>>>();
+            let steps = steps.ok_or_else(|| Refusal::new("steps that are no repetition"))?;
+            last.push((b.clone(), steps));
+        }
+        for _ in 0..times {
+            for (launch, steps) in &mut last {
+                for (arg, step) in launch.args.iter_mut().zip(steps) {
+                    *arg = moved(*arg, *step);
+                }
+                self.lowered.launches.push(launch.clone());
+            }
+        }
         Ok(())
     }
 
