@@ -207,6 +207,28 @@ fn products_of_groups_conform() {
     conform(&groups(), |chip, dtype, _| chip == "310p" && dtype == F32);
 }
 
+fn scatters() -> Vec<(&'static OpDef, Vec<Case>)> {
+    vec![with("scatter", || {
+        let case = |name, reduce: &'static str, own: bool| {
+            let index = values((0..1400).map(|i| f64::from(i * i % 29)));
+            let case = Case::new(name).distinct(&[20, 30]).arg(I64, &[20, 70], index).distinct(&[20, 70]);
+            case.attr("dim", 1).attr("reduce", reduce).attr("include_self", own)
+        };
+        vec![
+            case("largest", "amax", true),
+            case("smallest of the new", "amin", false),
+            case("sums of the new", "sum", false),
+            case("means", "mean", true),
+            case("means of the new", "mean", false),
+        ]
+    })]
+}
+
+#[test]
+fn scatters_conform() {
+    conform(&scatters(), |_, _, _| false);
+}
+
 fn layers() -> Vec<(&'static OpDef, Vec<Case>)> {
     vec![
         with("lstm_layer", || {

@@ -50,17 +50,20 @@ fn right(arch: Arch, shape: &ScatterSum, wrong: Option<i64>) {
         (0..count).map(|_| held(shape.elem, next(255) as f32 / 7.0 - 18.0)).collect()
     };
     let (x, before) = (numbers(planes * from), numbers(planes * to));
-    let onto = matches!(shape.scatter, Scatter::SumOnto | Scatter::Replace);
+    let onto = !matches!(shape.scatter, Scatter::Sum | Scatter::Position);
     let mut results = match shape.scatter {
         Scatter::Sum => vec![0f32; planes * to],
         Scatter::Position => vec![-1.0; planes * to],
-        Scatter::SumOnto | Scatter::Replace => before.clone(),
+        _ => before.clone(),
     };
     for (i, (&at, x)) in indices.iter().zip(&x).enumerate().filter(|(_, (at, _))| (0..to as i64).contains(at))
     {
         let result = &mut results[i / from * to + at as usize];
         match shape.scatter {
             Scatter::Sum | Scatter::SumOnto => *result += x,
+            Scatter::ProductOnto => *result *= x,
+            Scatter::MaxOnto => *result = result.max(*x),
+            Scatter::MinOnto => *result = result.min(*x),
             Scatter::Replace => *result = *x,
             Scatter::Position => *result = i as f32,
         }
@@ -142,6 +145,9 @@ fn elements_are_added_to_others_and_replace_them() {
         let float = if arch == Arch::A2 { Elem::BF16 } else { Elem::F16 };
         for (scatter, elems) in [
             (Scatter::SumOnto, &[Elem::F32, float, Elem::I32, Elem::I64][..]),
+            (Scatter::ProductOnto, &[Elem::F32]),
+            (Scatter::MaxOnto, &[Elem::F32, float, Elem::I32, Elem::I64]),
+            (Scatter::MinOnto, &[Elem::F32, float, Elem::I32, Elem::I64]),
             (Scatter::Replace, &[Elem::U32, Elem::U16, Elem::U8, Elem::I64]),
             (Scatter::Position, &[Elem::I32]),
         ] {

@@ -29,6 +29,12 @@ pub enum Scatter {
     Sum,
     /// It is added to what is there.
     SumOnto,
+    /// It is multiplied by what is there.
+    ProductOnto,
+    /// The larger of both stays, NaN if either is.
+    MaxOnto,
+    /// The smaller of both stays, NaN if either is.
+    MinOnto,
     /// It replaces what is there.
     Replace,
     /// Its position replaces what is there, -1 before.
@@ -53,6 +59,13 @@ pub struct ScatterSum {
     pub to: u64,
 }
 
+impl Scatter {
+    /// True if elements are combined with what is there.
+    const fn combines(self) -> bool {
+        matches!(self, Scatter::SumOnto | Scatter::ProductOnto | Scatter::MaxOnto | Scatter::MinOnto)
+    }
+}
+
 impl ScatterSum {
     /// Results of a task: whole planes where they are small.
     fn share(&self) -> u64 {
@@ -64,7 +77,7 @@ impl ScatterSum {
 
     /// True if sums are taken in f32.
     const fn in_f32(&self) -> bool {
-        matches!(self.scatter, Scatter::Sum | Scatter::SumOnto) && self.elem.is_float()
+        (matches!(self.scatter, Scatter::Sum) || self.scatter.combines()) && self.elem.is_float()
     }
 
     /// Reports that the kernel writes: one for each task.
@@ -73,10 +86,11 @@ impl ScatterSum {
     }
 }
 
-/// `out[p, index[p, i]] += x[p, i]`, `= x[p, i]` or `= p n + i` for i = 0, 1, … below n.
+/// `out[p, index[p, i]] += x[p, i]`, `= x[p, i]` `= p n + i` or another [`Scatter`] for i = 0, 1, …
+/// below n.
 ///
-/// Parameters: `index` \[p, n\], `x` \[p, n\] but for positions, `before` \[p, m\] for [`Scatter::SumOnto`] and
-/// [`Scatter::Replace`], `out` \[p, m\], `fault` \[reports, 8\] i32. An index outside 0 to m - 1 does nothing. Each report
+/// Parameters: `index` \[p, n\], `x` \[p, n\] but for positions, `before` \[p, m\] but for [`Scatter::Sum`] and
+/// positions, `out` \[p, m\], `fault` \[reports, 8\] i32. An index outside 0 to m - 1 does nothing. Each report
 /// has the number of such indices in the planes that begin in a task, the position of the first or -1, and that index as
 /// i64, then zeros. The host has to look at them. On 310P inputs have a slack of 32 bytes.
 ///
@@ -86,6 +100,9 @@ pub fn scatter_sum(arch: Arch, shape: &ScatterSum) -> Result<Program> {
     let ScatterSum { scatter, elem, index, planes, from, to } = *shape;
     let (name, sign) = match scatter {
         Scatter::Sum | Scatter::SumOnto => ("sum", "+="),
+        Scatter::ProductOnto => ("product", "*="),
+        Scatter::MaxOnto => ("max", "max="),
+        Scatter::MinOnto => ("min", "min="),
         Scatter::Replace => ("replace", "="),
         Scatter::Position => ("position", "= position of"),
     };
@@ -100,7 +117,7 @@ pub fn scatter_sum(arch: Arch, shape: &ScatterSum) -> Result<Program> {
     let results = planes * to;
     let indices = Indices::input(&mut k, index, planes * from);
     let x = (scatter != Scatter::Position).then(|| k.input("x", elem, planes * from));
-    let onto = matches!(scatter, Scatter::SumOnto | Scatter::Replace);
+    let onto = scatter == Scatter::Replace || scatter.combines();
     let before = onto.then(|| k.input("before", elem, results));
     if arch == Arch::P310 {
         // Planes begin anywhere within a block.
@@ -193,7 +210,20 @@ pub fn scatter_sum(arch: Arch, shape: &ScatterSum) -> Result<Program> {
                         };
                         let value = match scatter {
                             Scatter::Sum | Scatter::SumOnto => k.load("sum", sums.at(&target)) + term,
+                            Scatter::ProductOnto => k.load("product", sums.at(&target)) * term,
                             Scatter::Replace | Scatter::Position => term,
+                            Scatter::MaxOnto | Scatter::MinOnto => {
+                                let op = if scatter == Scatter::MaxOnto {
+                                    ScalarBinary::Gt
+                                } else {
+                                    ScalarBinary::Lt
+                                };
+                                let old = k.load("old", sums.at(&target));
+                                let stays = old.clone().binary(op, term.clone());
+                                let stays = stays.binary(ScalarBinary::Or, old.clone().ne(old));
+                                k.if_(stays.eq(0), |k| k.store(sums.at(target), term));
+                                return;
+                            }
                         };
                         k.store(sums.at(target), value);
                     });
@@ -261,7 +291,10 @@ fn check(arch: Arch, shape: &ScatterSum, name: &str) -> Result<()> {
     let floats = matches!(elem, Elem::F32 | Elem::F16) || (elem == Elem::BF16 && arch == Arch::A2);
     let types = match scatter {
         Scatter::Sum => floats,
-        Scatter::SumOnto => floats || matches!(elem, Elem::I32 | Elem::I64),
+        Scatter::SumOnto | Scatter::MaxOnto | Scatter::MinOnto => {
+            floats || matches!(elem, Elem::I32 | Elem::I64)
+        }
+        Scatter::ProductOnto => floats,
         Scatter::Replace => true,
         Scatter::Position => elem == Elem::I32,
     };

@@ -4,16 +4,17 @@
 //! replaced by one core each, in the order of the indices. No sum is atomic.
 
 use super::launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
+use super::product::even;
 use super::sequence::{Sequence, Tensor, behind};
 use super::source::attributed;
-use crate::chip::Chip;
+use crate::chip::{Arch, Chip};
 use crate::kernel::{Elem, Program, Source};
 use crate::kernels::{
     EmbeddingGrad, GatherRows, Operand, Places, Rung, Scatter, ScatterSum, Stages, embedding_grad,
     gather_rows, places, scatter_sum,
 };
 use headwater_core::diagnostic::Error;
-use headwater_core::expr::input;
+use headwater_core::expr::{Expr, input};
 use headwater_core::ops::OpCx;
 use headwater_core::ops::index::index_tensor::Indexing;
 use headwater_core::ops::index::scatter::{self, Combine};
@@ -46,7 +47,6 @@ pub(super) fn words(dtype: DType, dim: u64) -> (Elem, u64) {
     }
 }
 
-/// An operand that is read.
 /// The words of 64-bit integers, each as two of 32: the lower one first.
 pub(super) fn words_of(x: &Tensor) -> Result<Tensor, Refusal> {
     let own = &x.view.layout;
@@ -58,6 +58,7 @@ pub(super) fn words_of(x: &Tensor) -> Result<Tensor, Refusal> {
     Ok(Tensor { arg: x.arg, view: TensorView { dtype: DType::I32, layout, ..x.view.clone() } })
 }
 
+/// An operand that is read.
 fn operand(reads: &[Option<TensorView>], i: usize) -> Result<Tensor, Refusal> {
     let view = reads.get(i).and_then(Option::as_ref);
     Ok(Tensor::read(i, view.ok_or_else(|| Refusal(format!("input {i} is missing")))?))
@@ -138,13 +139,21 @@ pub(super) fn gathered(
     base: Option<&Tensor>,
     out: &Tensor,
 ) -> Result<(), Refusal> {
-    let (elem, dim) = words(table.dtype(), dim as u64);
+    let (elem, width) = words(table.dtype(), dim as u64);
+    if s.chip.arch == Arch::P310 && elem == Elem::U8 && table.dtype() == DType::Bool && base.is_none() {
+        // The chip moves no single bytes: truths are moved as numbers.
+        let [wide, found] = [rows, indices].map(|n| s.scratch(DType::F32, &[n * dim]));
+        let (wide, found) = (wide?, found?);
+        s.copy(&even(table, wide.shape())?, &wide)?;
+        gathered(s, [indices, rows, dim], at, &wide, None, &found)?;
+        return s.copy(&found, &even(out, found.shape())?);
+    }
     let shape = GatherRows {
         elem,
         index: index_type(at.dtype())?,
         indices: indices as u64,
         rows: rows as u64,
-        dim,
+        dim: width,
         merged: base.is_some(),
     };
     let program = gather_rows(s.chip.arch, &shape)?;
@@ -421,17 +430,16 @@ pub fn scatter(
     write: &TensorView,
     source: &Source,
 ) -> Result<Lowered, Refusal> {
-    let how = match scatter::combine(cx).map_err(fact)? {
-        Combine::Replace => Scatter::Replace,
-        Combine::Sum if scatter::include_self(cx).map_err(fact)? => Scatter::SumOnto,
-        Combine::Sum => return Err(Refusal::new("sums without the old values")),
-        _ => {
-            return Err(Refusal(format!(
-                "a scatter by {}",
-                cx.opt_str("reduce").map_err(fact)?.unwrap_or("")
-            )));
-        }
+    let combine = scatter::combine(cx).map_err(fact)?;
+    let (how, identity) = match combine {
+        Combine::Replace => (Scatter::Replace, 0.0),
+        Combine::Sum | Combine::Mean => (Scatter::SumOnto, 0.0),
+        Combine::Prod => (Scatter::ProductOnto, 1.0),
+        Combine::Max => (Scatter::MaxOnto, f64::NEG_INFINITY),
+        Combine::Min => (Scatter::MinOnto, f64::INFINITY),
     };
+    let keeps = combine == Combine::Replace || scatter::include_self(cx).map_err(fact)?;
+    let plain = keeps && combine != Combine::Mean;
     let (x, index, out) = (operand(reads, 0)?, operand(reads, 1)?, Tensor::write(0, write));
     let mut s = Sequence::new(chip, source);
     if index.shape().contains(&0) {
@@ -459,7 +467,7 @@ pub fn scatter(
     let rank = x.shape().rank();
     let whole = index.shape().rank() == rank
         && index.shape().iter().zip(x.shape().iter()).take(dim).all(|(a, b)| a == b);
-    if whole && dim + 1 == rank {
+    if plain && whole && dim + 1 == rank {
         let shape = ScatterSum {
             scatter: how,
             elem: element(how, x.dtype())?,
@@ -472,7 +480,53 @@ pub fn scatter(
         return Ok(s.lowered);
     }
     let at = along(&mut s, cx, &x, &index)?;
-    let shape = flat(how, x.dtype(), index.shape().numel(), x.shape().numel())?;
-    scattered(&mut s, &shape, [Some(&at), Some(&values), Some(&x)], &out, false)?;
+    let sizes = [index.shape().numel(), x.shape().numel()];
+    let onto = |s: &mut Sequence, values: &Tensor, base: &Tensor, to: &Tensor| {
+        let shape = flat(how, base.dtype(), sizes[0], sizes[1])?;
+        scattered(s, &shape, [Some(&at), Some(values), Some(base)], to, false)
+    };
+    if plain {
+        onto(&mut s, &values, &x, &out)?;
+        return Ok(s.lowered);
+    }
+    if !x.dtype().is_float() {
+        return Err(Refusal(format!("a scatter of {} without the old values, or of means", x.dtype())));
+    }
+    let means = combine == Combine::Mean;
+    let dtype = if means { DType::F32 } else { x.dtype() };
+    let mut base = x.clone();
+    if !keeps {
+        // Old values at places that are written do not take part.
+        let last = s.scratch(DType::I32, x.shape())?;
+        let shape = flat(Scatter::Position, DType::I32, sizes[0], sizes[1])?;
+        scattered(&mut s, &shape, [Some(&at), None, None], &last, false)?;
+        let inputs = [(DType::I32, &x.shape()[..]), (x.dtype(), &x.shape()[..])];
+        let fresh = input(0).lt(Expr::Int(0)).select(input(1), Expr::Float(identity));
+        base = s.scratch(dtype, x.shape())?;
+        s.rows(&RowProgram::pointwise(&inputs, x.shape(), &[dtype], &[fresh]), &[&last, &x], &[&base])?;
+    }
+    if !means {
+        onto(&mut s, &values, &base, &out)?;
+        return Ok(s.lowered);
+    }
+    let wide = |s: &mut Sequence, t: &Tensor| match t.dtype() {
+        DType::F32 => Ok(t.clone()),
+        _ => {
+            let wide = s.scratch(DType::F32, t.shape())?;
+            s.copy(t, &wide)?;
+            Ok::<_, Refusal>(wide)
+        }
+    };
+    let (base, values) = (wide(&mut s, &base)?, wide(&mut s, &values)?);
+    let [sums, start, counts] = [(); 3].map(|()| s.scratch(DType::F32, x.shape()));
+    let (sums, start, counts) = (sums?, start?, counts?);
+    let ones = s.scratch(DType::F32, values.shape())?;
+    s.fill(&start, if keeps { 1.0 } else { 0.0 })?;
+    s.fill(&ones, 1.0)?;
+    onto(&mut s, &values, &base, &sums)?;
+    onto(&mut s, &ones, &start, &counts)?;
+    let inputs = [(DType::F32, &x.shape()[..]); 2];
+    let mean = input(0) / input(1).max(Expr::Float(1.0));
+    s.rows(&RowProgram::pointwise(&inputs, x.shape(), &[x.dtype()], &[mean]), &[&sums, &counts], &[&out])?;
     Ok(s.lowered)
 }

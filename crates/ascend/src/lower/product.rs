@@ -12,8 +12,10 @@ use crate::chip::{Arch, Chip};
 use crate::kernel::{Elem, Source};
 use crate::kernels::{Matmul, Matrix, matmul};
 use headwater_core::axes::{Axis, merge};
+use headwater_core::expr::input as x;
 use headwater_core::ops::{OpCx, linear};
 use headwater_core::plan::TensorView;
+use headwater_core::row::RowProgram;
 use std::sync::Arc;
 
 /// Elements of f16 in 32 bytes.
@@ -142,8 +144,15 @@ impl Sequence<'_> {
         let elem =
             |t: &Tensor| Elem::of(t.dtype()).ok_or_else(|| Refusal(format!("products of {}", t.dtype())));
         let (elem, out) = (elem(a)?, elem(c)?);
-        if [a, b, c].iter().any(|t| t.shape().contains(&0)) {
-            return Err(Refusal::new("a product without elements"));
+        if c.shape().contains(&0) {
+            return Ok(());
+        }
+        if [a, b].iter().any(|t| t.shape().contains(&0)) {
+            // Sums of nothing.
+            let Some(bias) = bias else { return self.fill(c, 0.0) };
+            let inputs = [(bias.dtype(), &bias.shape()[..])];
+            let program = RowProgram::pointwise(&inputs, c.shape(), &[c.dtype()], &[x(0)]);
+            return self.rows(&program, &[bias], &[c]);
         }
         if bias.is_some_and(|bias| !bias.view.layout.is_contiguous()) {
             return Err(Refusal::new("a bias that is not contiguous"));
