@@ -105,7 +105,7 @@ fn product(s: Schedule) -> Program {
         for slot in 0..s.slots {
             panels.iter().for_each(|p| f(k, Pipe::Mte1, Pipe::Mte2, p.flags + slot));
         }
-        (0..2).for_each(|slot| f(k, Pipe::M, Pipe::Mte1, slot));
+        (3..5).for_each(|slot| f(k, Pipe::M, Pipe::Mte1, slot));
         f(k, Pipe::Fix, Pipe::M, 0);
     };
     flags(&mut k, &|k, from, to, id| k.set_flag(from, to, id));
@@ -143,7 +143,7 @@ fn product(s: Schedule) -> Program {
                         k.if_(wanted, |k| copy(k, i, next));
                     }
                     let near = k.let_("near", step.clone() % 2);
-                    k.wait_flag(Pipe::M, Pipe::Mte1, near.clone());
+                    k.wait_flag(Pipe::M, Pipe::Mte1, near.clone() + 3);
                     for panel in &panels {
                         let slot = panel.slot(&s, &step) + panel.flags;
                         let begins = (step.clone() % panel.steps).eq(0);
@@ -194,7 +194,7 @@ fn product(s: Schedule) -> Program {
                         unit_flag: UnitFlag::Off,
                         hf32: false,
                     });
-                    k.set_flag(Pipe::M, Pipe::Mte1, near);
+                    k.set_flag(Pipe::M, Pipe::Mte1, near + 3);
                 });
                 k.flag(Pipe::M, Pipe::Fix, 0);
                 k.issue(Fixpipe {

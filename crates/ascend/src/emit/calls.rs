@@ -190,6 +190,9 @@ impl Emitter<'_> {
             )),
             Instr::Ramp(x) => {
                 let value = self.value(x.dst.elem, &x.first);
+                // The call begins on the scalar unit, which waits for the vector unit's instructions before it.
+                lines.push(format!("SetFlag<HardEvent::V_S>({RAMP_FLAG});"));
+                lines.push(format!("WaitFlag<HardEvent::V_S>({RAMP_FLAG});"));
                 lines.push(format!(
                     "CreateVecIndex({}, {value}, {});",
                     self.view(&x.dst),

@@ -88,6 +88,8 @@ pub(super) fn within(name: &str, x: u32, low: u32, high: u32) -> Checked {
     range(name, &Value::Int(x.into()), low.into(), high.into())
 }
 
+/// The flag from the vector to the scalar unit that a ramp's text takes: there it begins on the scalar unit.
+pub const RAMP_FLAG: i64 = 5;
 /// Types of arithmetic in the vector unit.
 const ARITHMETIC: [Elem; 4] = [Elem::I16, Elem::F16, Elem::I32, Elem::F32];
 const FLOATS: [Elem; 2] = [Elem::F16, Elem::F32];
@@ -599,7 +601,13 @@ impl Check<'_> {
             Instr::Store(x) => self.is_in(&x.dst, &[Gm, Ub]),
             Instr::CacheFlush(x) => self.is_in(&x.line, &[Gm]),
             Instr::SetFlag(SetFlag { from, to, id }) | Instr::WaitFlag(WaitFlag { from, to, id }) => {
-                range("the flag", id, 0, 5)?;
+                // A2's cube cores hold flags 0 to 2 from M to MTE1 while a kernel's `TPipe` lives.
+                let (low, high) = match (*from, *to) {
+                    (Pipe::M, Pipe::Mte1) if self.arch == Arch::A2 => (3, 5),
+                    (Pipe::V, Pipe::S) => (0, RAMP_FLAG - 1),
+                    _ => (0, 5),
+                };
+                range("the flag", id, low, high)?;
                 self.pipe(*from)?;
                 self.pipe(*to)?;
                 match event_exists(self.arch, *from, *to) {

@@ -24,7 +24,7 @@ mod text;
 mod verify;
 
 pub use builder::{Buf, Builder, Gm};
-pub use check::{Broken, Known, check};
+pub use check::{Broken, Known, RAMP_FLAG, check};
 pub use elem::{Elem, Pipe, Unit};
 pub use exists::{cast_exists, event_exists};
 pub(crate) use footprint::plain;

@@ -21,6 +21,8 @@ use crate::kernel::{
 const PANEL: u64 = 16;
 /// Cores of the largest chip with cube cores of their own.
 const CORES: u64 = 24;
+/// First flag from the cube unit to loads of L0.
+const FIRST: i64 = 3;
 
 /// Sizes of what a core works on.
 #[derive(Clone, Copy)]
@@ -206,7 +208,7 @@ fn write(
     // Flags: panels, steps and sums may be overwritten.
     for slot in 0..2 {
         k.set_flag(Pipe::Mte1, Pipe::Mte2, slot);
-        k.set_flag(Pipe::M, Pipe::Mte1, slot);
+        k.set_flag(Pipe::M, Pipe::Mte1, FIRST + slot);
     }
     if resident {
         (2..4).for_each(|slot| k.set_flag(Pipe::Mte1, Pipe::Mte2, slot));
@@ -406,7 +408,7 @@ fn write(
     }
     for slot in 0..2 {
         k.wait_flag(Pipe::Mte1, Pipe::Mte2, slot);
-        k.wait_flag(Pipe::M, Pipe::Mte1, slot);
+        k.wait_flag(Pipe::M, Pipe::Mte1, FIRST + slot);
     }
     if let Some([count, _]) = kept {
         let last = (count + 1) % 2;
@@ -496,7 +498,7 @@ impl Cube {
         init: Scalar,
     ) {
         let slot = k.let_("step_slot", self.rounds[1] % 2);
-        k.wait_flag(Pipe::M, Pipe::Mte1, slot.clone());
+        k.wait_flag(Pipe::M, Pipe::Mte1, slot.clone() + FIRST);
         let lens = self.tiling.sides().map(|x| x * self.tiling.step * self.c0);
         let places = [0, 1].map(|i| self.steps[i].at(slot.clone() * lens[i]));
         for (part, to) in operands.into_iter().zip(&places) {
@@ -524,7 +526,7 @@ impl Cube {
             unit_flag: UnitFlag::Off,
             hf32: false,
         });
-        k.set_flag(Pipe::M, Pipe::Mte1, slot);
+        k.set_flag(Pipe::M, Pipe::Mte1, slot + FIRST);
         k.set(self.rounds[1], self.rounds[1] + 1);
     }
 }

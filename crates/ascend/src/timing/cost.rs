@@ -152,7 +152,14 @@ pub fn cost(program: &Program, at: &Addresses, banks: &mut Banks, instr: &Instr<
         }
         Instr::GatherMask(x) => fixed(VECTOR_HEAD + positive(x.repeat) * 14),
         Instr::Brcb(x) => fixed(VECTOR_HEAD + positive(x.repeat)),
-        Instr::Ramp(x) => fixed(VECTOR_HEAD + positive(x.count).div_ceil(x.dst.elem.per_repeat())),
+        Instr::Ramp(x) => {
+            // The library makes a block on the scalar unit, then the blocks of a repeat and the other repeats, each of
+            // the one before.
+            let (count, elem) = (positive(x.count), x.dst.elem);
+            let blocks = count.min(elem.per_repeat()).div_ceil(elem.per_block());
+            let repeats = count.div_ceil(elem.per_repeat());
+            fixed((VECTOR_HEAD + 1) * (blocks + repeats).saturating_sub(2))
+        }
         Instr::MergeSort(x) => {
             let results: u64 = x.lengths.iter().map(|&n| u64::from(n)).sum();
             // 16 cycles for each repeat of 32 results.
