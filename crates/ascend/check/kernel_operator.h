@@ -230,8 +230,10 @@ SCALED(Muls, is_arithmetic)
 SCALED(Maxs, is_arithmetic)
 SCALED(Mins, is_arithmetic)
 SCALED(LeakyRelu, is_float)
+#if __NPU_ARCH__ == 2201
 SCALED(ShiftLeft, can_shift)
 SCALED(ShiftRight, can_shift)
+#endif
 #undef UNARY
 #undef BINARY
 #undef SCALED

@@ -448,6 +448,7 @@ impl Check<'_> {
                     _ => &ARITHMETIC,
                 };
                 if matches!(x.op, Scaled::ShiftLeft | Scaled::ShiftRight) {
+                    self.only(Arch::A2, "a shift")?;
                     range("scalar", &x.scalar, 0, x.dst.view.elem.size() as i64 * 8)?;
                 }
                 if x.op == Scaled::Axpy && (x.dst.view.elem, x.src.view.elem) == (F32, F16) {

@@ -9,8 +9,8 @@ use super::refusal;
 use crate::chip::Arch;
 use crate::kernel::finding::{Result, Rule};
 use crate::kernel::{
-    Barrier, Binary, BinaryOp, Buf, Builder, CacheFlush, Elem, Gather, Over, Pipe, Program, Ramp, Round,
-    Scalar, ScalarBinary, Scaled, Unit, View,
+    Barrier, Binary, BinaryOp, Buf, Builder, CacheFlush, Elem, Gather, Mask, Over, Pipe, Program, Ramp,
+    Round, Scalar, ScalarBinary, Scaled, Unit, Vector, View,
 };
 use headwater_core::random::WORDS;
 
@@ -21,6 +21,9 @@ const LANES: u64 = 2 * NUMBERS / 4;
 /// Multipliers of the first and the third word, and what the key's words grow by each round.
 const FACTORS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const GROWTH: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+/// Bits of words: the lower and the upper half, all but the lowest byte, all but the highest.
+const MASKS: [(&str, i64); 4] =
+    [("low_half", 0xffff), ("high_half", -0x1_0000), ("high_24", -0x100), ("low_24", 0xff_ffff)];
 
 /// `out[i] = ⌊word / 2⁸⌋ / 2²⁴` of the words `4 · first + i` of a stream, for i below n.
 ///
@@ -57,6 +60,13 @@ pub fn philox_uniform(arch: Arch, numbers: u64) -> Result<Program> {
         (ragged && numbers >= block).then(|| [k.ub("last", Elem::F32, 64), k.ub("places", Elem::F32, 64)]);
     let singly = ragged && numbers < block;
 
+    let masks = (arch == Arch::P310).then(|| {
+        MASKS.map(|(name, bits)| {
+            let mask = k.ub(name, Elem::I32, Elem::I32.per_repeat());
+            k.duplicate(mask.at(0), bits, Over::count(Elem::I32.per_repeat()));
+            mask
+        })
+    });
     interleaved(&mut k, order, p, q);
     if let Some([_, places]) = last {
         ramp(&mut k, places.cast(Elem::I32), 64, 4);
@@ -74,7 +84,7 @@ pub fn philox_uniform(arch: Arch, numbers: u64) -> Result<Program> {
         let rest = numbers - (tasks - 1) * NUMBERS;
         let len = k.let_("len", is_last.clone() * rest + (Scalar::from(1) - is_last.clone()) * NUMBERS);
         let lanes = k.let_("lanes", len.clone().div_ceil(256) * 64u64);
-        let v = Lanes { lanes: lanes.clone(), temporary: [p, q, r, s] };
+        let v = Lanes { lanes: lanes.clone(), temporary: [p, q, r, s], masks };
         let word = |i: u64| words.at(i * LANES);
         // Counter: block, stream, step.
         let begin = k.let_("begin", first.clone() + start.clone() / 4u64);
@@ -178,7 +188,13 @@ fn interleaved(k: &mut Builder, order: Buf, p: Buf, q: Buf) {
         let to = order.at(part * LANES);
         k.issue(Ramp { dst: p.at(0), first: (part * LANES).into(), count: LANES.into() });
         k.barrier(Barrier::V);
-        k.scaled(Scaled::ShiftRight, q.at(0), p.at(0), 2, over());
+        // A quarter of each, rounded down.
+        let quarter = q.cast(Elem::F32).at(0);
+        k.cast(quarter.clone(), p.at(0), Round::None, over());
+        k.barrier(Barrier::V);
+        k.scaled(Scaled::Muls, quarter.clone(), quarter.clone(), 0.25, over());
+        k.barrier(Barrier::V);
+        k.cast(q.at(0), quarter, Round::Floor, over());
         k.barrier(Barrier::V);
         // 4 · (i % 4) · lanes + 4 · (i / 4), with i % 4 = i − 4 (i / 4).
         k.scaled(Scaled::Muls, p.at(0), p.at(0), 4 * LANES as i64, over());
@@ -193,6 +209,8 @@ fn interleaved(k: &mut Builder, order: Buf, p: Buf, q: Buf) {
 struct Lanes {
     lanes: Scalar,
     temporary: [Buf; 4],
+    /// Where there are no shifts, [`MASKS`] for a repeat each.
+    masks: Option<[Buf; 4]>,
 }
 
 impl Lanes {
@@ -210,16 +228,43 @@ impl Lanes {
         k.barrier(Barrier::V);
     }
 
-    /// `dst = src >> by`, with zeros from above.
-    fn shift_right(&self, k: &mut Builder, dst: View, src: View, by: i64) {
-        let unsigned = |x: View| View { elem: Elem::U32, ..x };
-        self.scaled(k, Scaled::ShiftRight, unsigned(dst), unsigned(src), by);
+    /// `dst = src >> by` for 8 or 16, with zeros from above. 310P has no shifts: without its lower bits a word is exact in
+    /// f32, and so is its quotient, whose sign goes with the upper bits.
+    fn shift_right(&self, k: &mut Builder, dst: View, src: View, by: u32) {
+        let Some([low_half, high_half, high_24, low_24]) = self.masks else {
+            let unsigned = |x: View| View { elem: Elem::U32, ..x };
+            return self.scaled(k, Scaled::ShiftRight, unsigned(dst), unsigned(src), i64::from(by));
+        };
+        let [upper, lower] = if by == 16 { [high_half, low_half] } else { [high_24, low_24] };
+        let float = View { elem: Elem::F32, ..dst.clone() };
+        self.masked(k, dst.clone(), src, upper);
+        k.cast(float.clone(), dst.clone(), Round::None, self.over());
+        k.barrier(Barrier::V);
+        self.scaled(k, Scaled::Muls, float.clone(), float.clone(), 1.0 / (1u32 << by) as f32);
+        k.cast(dst.clone(), float, Round::Rint, self.over());
+        k.barrier(Barrier::V);
+        self.masked(k, dst.clone(), dst, lower);
     }
 
     /// `dst = src % 2¹⁶`
     fn low_half(&self, k: &mut Builder, dst: View, src: View) {
-        self.scaled(k, Scaled::ShiftLeft, dst.clone(), src, 16);
-        self.shift_right(k, dst.clone(), dst, 16);
+        match self.masks {
+            Some([halves, ..]) => self.masked(k, dst, src, halves),
+            None => {
+                self.scaled(k, Scaled::ShiftLeft, dst.clone(), src, 16);
+                self.shift_right(k, dst.clone(), dst, 16);
+            }
+        }
+    }
+
+    /// `dst = src & mask`, of a mask for one repeat.
+    fn masked(&self, k: &mut Builder, dst: View, src: View, mask: Buf) {
+        let half = |x: View| Vector::from(View { elem: Elem::U16, offset: x.offset * 2u64, ..x });
+        let repeat = self.lanes.clone() / Elem::I32.per_repeat();
+        let over = Over::Repeats { mask: Mask::First(Elem::U16.per_repeat().into()), repeat };
+        let src1 = Vector { repeat: 0, ..half(mask.at(0)) };
+        k.issue(BinaryOp { op: Binary::And, dst: half(dst), src0: half(src), src1, over });
+        k.barrier(Barrier::V);
     }
 
     /// The bits of one of two operands: those of either without those of both, so that nothing is borrowed.

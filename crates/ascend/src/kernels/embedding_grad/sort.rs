@@ -181,7 +181,7 @@ impl<'a> Sorter<'a> {
                 v.scaled(k, Scaled::Mins, &other, &other, 1);
                 v.binary(k, Binary::Mul, &rows, &rows, &other);
             }
-            v.scaled(k, Scaled::ShiftLeft, &rows, &rows, i64::from(part.bits));
+            v.scaled(k, Scaled::Muls, &rows, &rows, 1i64 << part.bits);
             k.issue(Ramp { dst: other.clone(), first: first.clone(), count: piece.into() });
             k.barrier(Barrier::V);
             v.binary(k, Binary::Add, &self.lists[0].at(first), &rows, &other);
@@ -266,6 +266,8 @@ impl Edges {
         v.scaled(k, Scaled::Muls, &bound, &bound, part.range as i64);
         v.scaled(k, Scaled::Adds, &bound, &bound, 1);
         v.scaled(k, Scaled::Mins, &bound, &bound, part.wrong() as i64);
+        // The first key of a row: 310P shifts no keys.
+        v.scaled(k, Scaled::Muls, &bound, &bound, 1i64 << part.bits);
         k.duplicate(edge.clone(), 0, Over::count(count));
         k.barrier(Barrier::V);
         k.for_each("i", 0, part.bits + 1, 1, |k, i| {
@@ -273,13 +275,12 @@ impl Edges {
             let half = Scalar::from(part.slice / 2).binary(ScalarBinary::Shr, i).max(1);
             let stride = k.let_("stride", half);
             v.scaled(k, Scaled::Adds, &probe, &edge, stride.clone() - 1);
-            v.scaled(k, Scaled::ShiftLeft, &probe, &probe, 2);
+            v.scaled(k, Scaled::Muls, &probe, &probe, 4);
             let offsets = View { elem: Elem::U32, ..probe.clone() };
             let (dst, src) = (found.clone(), list.at(0));
             k.issue(Gather { dst, src, offsets, base: 0.into(), count: count.into() });
             k.barrier(Barrier::V);
-            v.scaled(k, Scaled::ShiftRight, &found, &found, i64::from(part.bits));
-            // 1 where the key's row is below the bound.
+            // 1 where the key is below the bound.
             v.binary(k, Binary::Sub, &found, &bound, &found);
             v.scaled(k, Scaled::Maxs, &found, &found, 0);
             v.scaled(k, Scaled::Mins, &found, &found, 1);

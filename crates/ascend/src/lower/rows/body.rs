@@ -426,8 +426,14 @@ impl<'a> Body<'a> {
     /// Lower words, and behind them the upper ones.
     fn words(&mut self, low: Buf, len: u64) -> Buf {
         let both = self.u.w.take(Elem::I32, len * 2);
-        for (at, op, by) in [(0, Scaled::Adds, 0), (len, Scaled::ShiftRight, 31)] {
-            let (dst, src, over) = (both.at(at).into(), low.at(0).into(), Over::count(len));
+        // Of negative numbers the upper word is -1.
+        let steps = [
+            (0, low.at(0), Scaled::Adds, 0),
+            (len, low.at(0), Scaled::Maxs, -1),
+            (len, both.at(len), Scaled::Mins, 0),
+        ];
+        for (at, src, op, by) in steps {
+            let (dst, src, over) = (both.at(at).into(), src.into(), Over::count(len));
             self.u.w.vector(ScaledOp { op, dst, src, scalar: by.into(), over });
         }
         both
