@@ -1,7 +1,8 @@
 """Goldens of what an importer must get right beyond single operators: writes in place, through views, into buffers and
 while gradients are off; tied, shared and strided weights; every dtype; symbolic sizes; branches and loops.
 
-    python -m headwater_tools.writes goldens/writes/
+    python -m headwater_tools.writes goldens/writes/          # all of them
+    python -m headwater_tools.writes goldens/writes/ loops    # the models named
 
 Every model has one weight `w` (or a few parameters), returns a scalar, and is written in both forms, with its golden.
 """
@@ -16,6 +17,7 @@ from torch import nn
 from torch._higher_order_ops import map as map_rows
 from torch._higher_order_ops import scan
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from .exporter import export
 from .recorder import SUFFIX, record
@@ -261,6 +263,19 @@ class Loops(nn.Module):
         return hidden.sum() + (total * products).mean() + (sums[:, None] * mapped).sum()
 
 
+class Norms(nn.Module):
+    """Weights divided by their largest singular value, for which each step writes two vectors twice, and by lengths."""
+
+    def __init__(self):
+        super().__init__()
+        self.spectral = spectral_norm(nn.Linear(4, 3), n_power_iterations=2)
+        self.filters = spectral_norm(nn.Conv1d(1, 2, 2))
+        self.lengths = weight_norm(nn.Linear(3, 4))
+
+    def forward(self, x):
+        return (self.lengths(self.spectral(x)) * self.filters(x[:, None]).sum((1, 2))[:, None]).pow(2).mean()
+
+
 def models():
     """Name to module, inputs and dynamic shapes."""
     torch.manual_seed(0)
@@ -274,23 +289,29 @@ def models():
     found["selections"] = Write(selections, 4, 5), (torch.randn(4, 5),), None
     found["branches"] = Branches(), (torch.randn(3, 4),), None
     found["loops"] = Loops(), (torch.randn(3, 4),), None
+    found["norms"] = Norms(), (torch.randn(3, 4),), None
     return found
 
 
-def write(models, folder, **recorded):
-    """Exports models in both forms into a folder, with goldens and a manifest; `recorded` are arguments of `record`."""
-    hashes = {}
+def write(models, folder, only=(), **recorded):
+    """Exports models in both forms into a folder, with goldens and a manifest; `recorded` are arguments of `record`. With
+    `only`, the models named; the others stay as they are."""
+    manifest = Path(folder) / "manifest.json"
+    text = {"torch": torch.__version__.split("+")[0], "seed": 0, "sha256": {}}
+    if only:
+        text = json.loads(manifest.read_text())
     for name, (module, args, dynamic_shapes) in models.items():
+        if only and name not in only:
+            continue
         print(name)
         for form in "train", "core":
             archive = Path(folder) / f"{name}.{form}.pt2"
             export(module, args, archive, dynamic_shapes=dynamic_shapes, decompose=form == "core", compress=True)
             golden = archive.with_name(f"{name}.{form}{SUFFIX}")
             record(module, args, golden, **recorded)
-            hashes |= {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in (archive, golden)}
-    manifest = {"torch": torch.__version__.split("+")[0], "seed": 0, "sha256": hashes}
-    (Path(folder) / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+            text["sha256"] |= {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in (archive, golden)}
+    manifest.write_text(json.dumps(text, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
-    write(models(), sys.argv[1], intermediates="none")
+    write(models(), sys.argv[1], sys.argv[2:], intermediates="none")
