@@ -1,8 +1,10 @@
 """Records single operators: what PyTorch computes in float64, forward and backward.
 
-    python -m headwater_tools.operators goldens/ops/
+    python -m headwater_tools.operators goldens/ops/             # all of them
+    python -m headwater_tools.operators goldens/ops/ clamp qr    # the files named
 
-The cases stand in `operator_cases.py`; `goldens/README.md` describes the files.
+The cases stand in `operator_cases.py`; `goldens/README.md` describes the files. An operator that the installed PyTorch
+lacks is skipped with a message, and its file stays as another version recorded it.
 """
 
 import hashlib
@@ -13,6 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch.utils import _pytree as pytree
 
 from .recorder import save
@@ -27,14 +30,19 @@ class Cases:
     def __init__(self):
         self.generator = torch.Generator()
         self.files = defaultdict(list)  # operator -> [(overload, args, kwargs)]
+        self.missing = defaultdict(set)  # operator -> overloads that this PyTorch lacks
 
     def __call__(self, target, *args, **kwargs):
         """Adds a case of the overload `target`, such as "gelu.default" (of aten) or "transformers::grouped_mm_fallback.default"."""
         space, name = target.split("::") if "::" in target else ("aten", target)
         packet, overload = name.split(".")
-        function = getattr(getattr(getattr(torch.ops, space), packet), overload)
         file = packet if packet.startswith("__") else packet.rstrip("_")
-        self.files[file].append((function, args, kwargs))
+        try:
+            function = getattr(getattr(getattr(torch.ops, space), packet), overload)
+        except AttributeError:
+            self.missing[file].add(f"{space}.{name}")
+        else:
+            self.files[file].append((function, args, kwargs))
 
     def f(self, *shape):
         """Normal random numbers."""
@@ -133,22 +141,42 @@ def write(file, entries, folder):
     return path
 
 
-def main(folder):
+def main(folder, *only):
     from .operator_cases import collect
 
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # for the same result whatever the machine
     torch.set_default_dtype(torch.float64)
     collected = Cases()
     collect(collected)
-    paths = [write(file, entries, folder) for file, entries in sorted(collected.files.items())]
+    version = torch.__version__.split("+")[0]
+    unknown = set(only) - set(collected.files) - set(collected.missing)
+    if unknown:
+        raise SystemExit(f"no cases of {', '.join(sorted(unknown))}")
+    names = set(only or collected.files) - set(collected.missing)
+    for file in sorted(collected.missing):
+        if not only or file in only:
+            kept = "stays as it is" if (folder / f"{file}.safetensors").exists() else "is not recorded"
+            print(f"PyTorch {version} has no {', '.join(sorted(collected.missing[file]))}: {file}.safetensors {kept}")
+    for file in sorted(names):
+        write(file, collected.files[file], folder)
+    present = {p.stem: p for p in sorted(folder.glob("*.safetensors"))}
+    targets = {str(f) for file, entries in collected.files.items() if file in present for f, _, _ in entries}
+    targets |= {t for file, missing in collected.missing.items() if file in present for t in missing}
     manifest = {
-        "torch": torch.__version__.split("+")[0],
-        "targets": sorted({str(f) for entries in collected.files.values() for f, _, _ in entries}),
-        "sha256": {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in paths},
+        "torch": sorted({recorded_by(p) for p in present.values()}),
+        "targets": sorted(targets),
+        "sha256": {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in present.values()},
     }
-    (Path(folder) / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+def recorded_by(path):
+    """The version of PyTorch that recorded a file."""
+    with safe_open(path, "pt") as file:
+        return file.metadata()["torch"]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from headwater_tools import AdamW, Optimizer, export, record, train
+from headwater_tools import AdamW, Optimizer, export, operators, record, train
 from headwater_tools.data import load, permutation
 from headwater_tools.recorder import save
 from safetensors import safe_open
@@ -325,3 +325,27 @@ def test_pyarrow_writes_the_rows_that_the_reader_is_tested_with(tmp_path):
             [file] = folder.glob(f"*.{ending}")
             assert read(file).to_pylist() == [tables.row(i) for i in range(tables.ROWS)]
     assert pq.ParquetFile(kept / "pyarrow.parquet").num_row_groups == 3
+
+
+def test_operators_that_pytorch_lacks_are_skipped(tmp_path, capsys, monkeypatch):
+    def collect(c):
+        c("relu.default", c.f(3))
+        c("no_such_operator.default", c.f(2))
+        c("neg.default", c.f(3))
+
+    monkeypatch.setattr("headwater_tools.operator_cases.collect", collect)
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    try:
+        operators.main(tmp_path)
+        assert "has no aten.no_such_operator.default" in capsys.readouterr().out
+        first = json.loads((tmp_path / "manifest.json").read_text())
+        assert sorted(first["sha256"]) == ["neg.safetensors", "relu.safetensors"]
+        assert first["targets"] == ["aten.neg.default", "aten.relu.default"]
+        (tmp_path / "neg.safetensors").unlink()
+        operators.main(tmp_path, "neg")
+        assert json.loads((tmp_path / "manifest.json").read_text()) == first
+        with pytest.raises(SystemExit, match="no cases of sigmoid"):
+            operators.main(tmp_path, "sigmoid")
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
