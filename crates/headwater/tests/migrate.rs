@@ -250,10 +250,9 @@ fn a_recorded_run_that_cannot_be_repeated_becomes_a_job_and_a_note() {
 
     // Others are not: AdamW takes what it shares with them.
     let adafactor = json!({ "lr": 0.5, "eps": [null, 1e-3], "d": 1.0 });
-    for (name, options, optimizer) in [
-        ("Adafactor", adafactor, Optimizer::default()),
-        ("SparseAdam", adam.clone(), own.clone()),
-    ] {
+    for (name, options, optimizer) in
+        [("Adafactor", adafactor, Optimizer::default()), ("SparseAdam", adam.clone(), own.clone())]
+    {
         let (job, said) = write(name, options.clone(), None, false);
         assert_eq!(job.train.optimizer, Optimizer::default(), "{name}");
         assert!(

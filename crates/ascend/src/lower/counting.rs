@@ -252,7 +252,8 @@ pub fn searched(
     let right = searchsorted::right(cx).map_err(fact)?;
     let floats = |t: &Tensor| t.dtype().is_float() || small(t.dtype());
     let words = [&edges, &values].iter().all(|t| t.dtype() == I32);
-    if !words && !(floats(&edges) && floats(&values)) {
+    let alike = words || floats(&edges) && floats(&values);
+    if !alike {
         return Err(Refusal(format!("places of {} among {}", values.dtype(), edges.dtype())));
     }
     let (rank, n) = (edges.shape().rank(), edges.shape()[edges.shape().rank() - 1]);
