@@ -104,6 +104,10 @@ fn scans() -> Vec<(&'static OpDef, Vec<Case>)> {
                     .arg(I64, &[2, 300], wide(600))
                     .attr("dim", 1)
                     .attr("reverse", true),
+                Case::new("floats as integers")
+                    .range(&[3, 64], -90.0, 900.0)
+                    .attr("dim", 1)
+                    .attr("dtype", I32),
                 Case::new("truths").mask(&[3, 100]).attr("dim", 1),
             ]
         }),

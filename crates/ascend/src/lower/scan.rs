@@ -73,7 +73,8 @@ pub fn sums(
             b.store(to.dtype(), Access::dims(&[Some(0), Some(1), Some(2), None]), sum);
             finish(s, b, &[&from], &to)?;
         }
-        (false, false) if n <= INTEGERS && matches!(to.dtype(), I32 | I64) => {
+        // Floats count as the words that they are cut to.
+        (float, false) if n <= INTEGERS && (to.dtype() == I32 || !float && to.dtype() == I64) => {
             let from = rows(s, &from, [before, n, after])?;
             integers(s, &from, &to, reverse)?;
         }
