@@ -79,8 +79,8 @@ pub fn product(
 ) -> Result<Lowered, Refusal> {
     let dims = linear::matmul::Dims::of(cx).map_err(|e| Refusal(e.message))?;
     let mut s = Sequence::new(chip, source);
-    let a = even(&input(reads, 0)?, &dims.left)?;
-    let b = even(&input(reads, 1)?, &dims.right)?;
+    let a = s.shaped(&input(reads, 0)?, &dims.left)?;
+    let b = s.shaped(&input(reads, 1)?, &dims.right)?;
     let c = even(&Tensor::write(0, write), &[&dims.batch[..], &[dims.m, dims.n]].concat())?;
     s.product(&a, &b, None, &c)?;
     Ok(s.lowered)
@@ -99,8 +99,8 @@ pub fn affine(
 ) -> Result<Lowered, Refusal> {
     let dims = linear::linear::Dims::of(cx).map_err(|e| Refusal(e.message))?;
     let mut s = Sequence::new(chip, source);
-    let a = even(&input(reads, 0)?, &[dims.m, dims.k])?;
-    let b = even(&input(reads, 1)?, &[dims.n, dims.k])?.transposed();
+    let a = s.shaped(&input(reads, 0)?, &[dims.m, dims.k])?;
+    let b = s.shaped(&input(reads, 1)?, &[dims.n, dims.k])?.transposed();
     let bias = reads.get(2).and_then(Option::as_ref).map(|view| Tensor::read(2, view));
     let c = even(&Tensor::write(0, write), &[dims.m, dims.n])?;
     s.product(&a, &b, bias.as_ref(), &c)?;
