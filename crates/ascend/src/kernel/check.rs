@@ -217,6 +217,14 @@ impl Check<'_> {
         }
     }
 
+    /// Types that are compared.
+    fn compared(&self, cmp: Compare) -> &'static [Elem] {
+        match (self.arch, cmp) {
+            (Arch::A2, Compare::Eq) => &[Elem::F16, Elem::F32, Elem::I32],
+            _ => &FLOATS,
+        }
+    }
+
     fn mask<S: Known>(&self, mask: &Mask<S>, wide: Elem) -> Checked {
         // For elements of one byte the mask counts pairs.
         let lanes = wide.per_repeat().min(128);
@@ -476,7 +484,7 @@ impl Check<'_> {
                 self.vector(&x.src, Some(&x.over), false)
             }
             Instr::CompareOp(x) => {
-                self.elem(&x.src0.view, if x.cmp == Compare::Eq { &[F16, F32, I32] } else { &FLOATS })?;
+                self.elem(&x.src0.view, self.compared(x.cmp))?;
                 self.same(&x.src0.view, &x.src1.view)?;
                 self.over(&x.over, x.src0.view.elem)?;
                 self.bits(&x.dst, &x.over, x.src0.view.elem)?;
@@ -484,7 +492,7 @@ impl Check<'_> {
                 self.vector(&x.src1, Some(&x.over), false)
             }
             Instr::CompareScalar(x) => {
-                self.elem(&x.src.view, if x.cmp == Compare::Eq { &[F16, F32, I32] } else { &FLOATS })?;
+                self.elem(&x.src.view, self.compared(x.cmp))?;
                 self.over(&x.over, x.src.view.elem)?;
                 self.bits(&x.dst, &x.over, x.src.view.elem)?;
                 self.vector(&x.src, Some(&x.over), false)

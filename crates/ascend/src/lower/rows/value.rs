@@ -341,6 +341,12 @@ impl VectorUnit {
 
     /// Bits of `a ? b`.
     pub fn compared(&mut self, a: Held, b: Held, cmp: Compare) -> Held {
+        if self.compares_floats(a) {
+            let difference = self.binary(Binary::Sub, a, b);
+            let is = self.compared_with(difference, 0, cmp);
+            self.give(difference);
+            return is;
+        }
         let extent = a.extent.join(b.extent);
         let (a, b) = (self.widened(a, extent), self.widened(b, extent));
         let dst = self.take(extent, Ty::Bits);
@@ -352,8 +358,21 @@ impl VectorUnit {
         dst
     }
 
+    /// True of integers on 310P, which compares floats alone. In f32 a difference is 0 where that of integers is.
+    fn compares_floats(&self, a: Held) -> bool {
+        a.ty == Ty::I32 && self.arch() == Arch::P310
+    }
+
     /// Bits of `a ? by`.
     pub fn compared_with(&mut self, a: Held, by: impl Into<Scalar>, cmp: Compare) -> Held {
+        if self.compares_floats(a) {
+            let difference = self.scaled(Scaled::Adds, a, Scalar::from(0) - by.into());
+            let float = self.cast(difference, Ty::F32, Round::None);
+            self.give(difference);
+            let is = self.compared_with(float, 0.0f32, cmp);
+            self.give(float);
+            return is;
+        }
         let dst = self.take(a.extent, Ty::Bits);
         let over = Over::Count(self.count(a.extent));
         let instr =
