@@ -14,7 +14,8 @@ def collect(c):
         unary, activations, binary, comparisons, selections, casts, creation, views, movement, indexing, ordering,
         reductions, norms, products, convolutions, pooling, volumes, losses, attention, embedding_gradients, recurrent,
         distances, order_statistics, matrices, sampling, bags, fourier, margins, matrix_norms, triangles, geometry, windows,
-        volumes_resampled, turns, without_nan, alignments,
+        volumes_resampled, turns, without_nan, alignments, ties, orthogonal, powers, variables,
+        special,
     ):
         c.generator.manual_seed(zlib.crc32(part.__name__.encode()))  # a new case changes its own part's numbers only
         part(c)
@@ -1085,3 +1086,130 @@ def alignments(c):
     for zero in (False, True):
         c("ctc_loss.Tensor", x(), targets, torch.tensor([3, 1, 2]), lengths, 0, 0, zero)  # too few frames
     c("ctc_loss.IntList", c.fixed(torch.log_softmax(c.f(5, 4), 1)), torch.tensor([1, 2]), [5], [2])
+    joined = torch.tensor([1, 1, 2, 3, 2, 1])  # one sequence's behind the other's
+    for reduction in (0, 1):
+        c("ctc_loss.IntList", x(), joined, [6, 4, 5], [3, 1, 2], 0, reduction)
+        c("ctc_loss.Tensor", x(), joined, frames, torch.tensor([3, 0, 3]), 0, reduction)
+
+
+def ties(c):
+    """Numbers that lie on a bound, or beside an equal one."""
+    at = torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0, float("nan")], dtype=F64)
+    low, high = torch.full((6,), -0.5, dtype=F64), torch.full((6,), 0.5, dtype=F64)
+    c("clamp.Tensor", at, low, high)
+    c("clamp.Tensor", at, high, low)  # crossed
+    c("clamp.Tensor", at, low, low)
+    c("clamp.Tensor", at, low, c.fixed(torch.full((6,), float("nan"), dtype=F64)))
+    c("clamp.Tensor", at, low)
+    c("clamp.Tensor", at, None, high)
+    c("clamp.default", at, 0.5, 0.5)
+    c("clamp_min.Tensor", at, low)
+    c("clamp_max.Tensor", at, high)
+    c("clamp_max.Tensor", c.f(2, 3), c.f(3))
+    for name in ("relu", "relu6"):
+        c(f"{name}.default", torch.tensor([-3.0, 0.0, 3.0, 6.0], dtype=F64))
+    c("hardtanh.default", torch.tensor([-1.0, 0.0, 1.0], dtype=F64))
+    c("hardswish.default", torch.tensor([-3.0, 0.0, 3.0], dtype=F64))
+    c("threshold.default", at, 0.5, 2.0)
+    c("leaky_relu.default", torch.tensor([-1.0, 0.0, 1.0], dtype=F64), 0.1)
+    c("hardshrink.default", at, 0.5)
+    c("softshrink.default", at, 0.5)
+    for name in ("fmax", "fmin"):
+        c(f"{name}.default", c.d(2, 3), c.d(3))
+        c(f"{name}.default", at, high)
+        c(f"{name}.default", high, at)
+        c(f"{name}.default", c.i(5, 4), c.i(5, 4))
+    one = torch.ones(3, dtype=F64)
+    zero = torch.zeros(3, dtype=F64)
+    signs = torch.tensor([1, -1, -1])
+    c("hinge_embedding_loss.default", one, signs, 1.0, 0)
+    c("margin_ranking_loss.default", one, zero, torch.tensor([1, -1, 1]), 1.0, 0)
+    c("multi_margin_loss.default", torch.tensor([[1.0, 0.0, 2.0]], dtype=F64), torch.tensor([0]))
+    c("triplet_margin_loss.default", zero[None], one[None], one[None], 0.0)
+
+
+def orthogonal(c):
+    """Factorizations by orthogonal matrices. Of vectors that have a sign by choice only the values are compared."""
+
+    def even(*shape):
+        x = c.f(*shape)
+        return x + x.mT
+
+    for shape in ((3, 3), (4, 2), (2, 4), (2, 3, 3), (2, 4, 2)):
+        c("linalg_qr.default", c.f(*shape))
+    c("linalg_qr.default", c.f(2, 4), "complete")
+    c("linalg_qr.default", c.fixed(c.f(4, 2)), "complete")
+    c("linalg_qr.default", c.fixed(c.f(3, 2)), "r")
+    c("linalg_qr.default", torch.tensor([[2.0, 1.0], [0.0, 3.0]], dtype=F64))  # nothing to reflect
+    for side in ("L", "U"):
+        c("linalg_eigvalsh.default", even(3, 3), side)
+        c("linalg_eigvalsh.default", even(2, 4, 4), side)
+    for shape in ((3, 3), (4, 2), (2, 2, 3)):
+        c("linalg_pinv.default", c.f(*shape), 1e-12)
+        c("linalg_pinv.atol_rtol_float", c.f(*shape))
+        c("linalg_lstsq.default", c.f(*shape), c.f(*shape[:-1], 2))
+    c("linalg_pinv.atol_rtol_float", c.f(3, 1) @ c.f(1, 4), rtol=1e-10)  # of rank 1
+    c("linalg_pinv.atol_rtol_float", even(3, 3), atol=0.01, hermitian=True)
+    c("pinverse.default", c.f(3, 2))
+    c("linalg_householder_product.default", c.f(4, 3), c.u(0.2, 1.5, 3))
+    c("linalg_householder_product.default", c.f(2, 4, 3), c.u(0.2, 1.5, 2, 2))
+
+
+def powers(c):
+    c("linalg_vecdot.default", c.f(2, 3), c.f(2, 3))
+    c("linalg_vecdot.default", c.f(2, 3, 1), c.f(3, 4), dim=1)
+    c("linalg_diagonal.default", c.f(2, 3, 4), offset=1)
+    for upper in (False, True):
+        c("cholesky_inverse.default", c.fixed(c.f(2, 3, 3) + 2 * torch.eye(3, dtype=F64)), upper)
+    for name in ("linalg_matrix_exp.default", "matrix_exp.default"):
+        c(name, c.f(3, 3))
+        c(name, 5 * c.f(2, 2, 2))
+    c("linalg_matrix_exp.default", torch.zeros(2, 2, dtype=F64))
+    for n in (0, 1, 3, 6, -2):
+        c("linalg_matrix_power.default", c.f(2, 3, 3) + 2 * torch.eye(3, dtype=F64), n)
+    c("linalg_multi_dot.default", [c.f(2, 5), c.f(5, 1), c.f(1, 4), c.f(4, 3)])
+    c("linalg_multi_dot.default", [c.f(3), c.f(3, 4), c.f(4)])
+
+
+def variables(c):
+    for p in (2.0, 1.0, 3.0):
+        c("pdist.default", c.f(4, 3), p)
+    c("block_diag.default", [c.f(2, 3), c.f(2), c.f(), c.f(1, 2)])
+    c("cartesian_prod.default", [c.f(2), c.f(3), c.f(2)])
+    c("cov.default", c.f(3, 5))
+    c("cov.default", c.f(5), correction=0)
+    c("cov.default", c.f(3, 2), correction=2)  # divided by 0
+    c("cov.default", c.f(2, 4), fweights=torch.tensor([1, 3, 2, 1]))
+    c("cov.default", c.f(2, 4), correction=0, fweights=torch.tensor([1, 3, 2, 1]), aweights=c.fixed(c.u(0.5, 2, 4)))
+    c("cov.default", c.f(2, 4), aweights=c.fixed(c.u(0.5, 2, 4)))
+    c("corrcoef.default", c.f(3, 5))
+    c("corrcoef.default", c.f(5))
+    for dim in (0, 1):
+        for k in (1, 3):
+            c("kthvalue.default", c.d(3, 4), k, dim, k == 3)
+    c("kthvalue.default", c.i(99, 5), 2)
+    labels = torch.tensor([[2, 0, -1, 1], [1, 1, 3, -1], [-1, 2, 0, 0]])
+    for reduction in (0, 1, 2):
+        c("multilabel_margin_loss.default", c.d(3, 4), labels, reduction)
+        c("multilabel_margin_loss_forward.default", c.d(3, 4), labels, reduction)
+    c("multilabel_margin_loss.default", c.d(4), labels[0])
+    c("multilabel_margin_loss.default", torch.tensor([1.0, 0.0, 2.0], dtype=F64), torch.tensor([0, -1, 1]))  # at a tie
+    for dim in (0, 1):
+        c("renorm.default", c.f(3, 4), 2, dim, 1.5)
+    c("renorm.default", c.f(2, 3, 2), 1.0, 1, 3.0)
+    c("max_unpool2d.default", c.f(1, 2, 2, 2), torch.tensor([[0, 3, 5, 7], [1, 2, 4, 6]]).view(1, 2, 2, 2), [2, 4])
+    c("max_unpool3d.default", c.f(1, 2, 1, 2), torch.tensor([0, 7, 5, 2]).view(1, 2, 1, 2), [2, 2, 2], [1, 2, 1], [0, 0, 0])
+
+
+def special(c):
+    signs = torch.tensor([-2.0, -0.0, 0.0, 3.0], dtype=F64)
+    c("copysign.Tensor", c.f(2, 4), c.fixed(signs))
+    c("copysign.Tensor", signs, c.fixed(signs.flip(0)))
+    c("copysign.Scalar", c.f(3), -1.0)
+    c("signbit.default", signs)
+    c("special_entr.default", c.u(0.1, 3, 2, 3))
+    c("special_entr.default", c.fixed(torch.tensor([0.0, -1.0, 1.0, float("nan")], dtype=F64)))
+    c("special_ndtr.default", c.f(3, 4))
+    c("special_xlog1py.default", c.u(0.1, 2, 2, 3), c.u(-0.8, 2, 3))
+    c("special_xlog1py.default", c.fixed(torch.zeros(3, dtype=F64)), c.fixed(torch.tensor([-1.0, 0.5, float("nan")], dtype=F64)))
+    c("heaviside.default", c.fixed(torch.tensor([-1.0, 0.0, 2.0], dtype=F64)), c.fixed(torch.tensor(0.5, dtype=F64)))
