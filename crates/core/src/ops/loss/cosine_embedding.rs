@@ -4,7 +4,7 @@ use super::{Reduction, term_dtype};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::ensure;
-use crate::ops::pointwise::{clamp::CLAMP, compare::EQ, sqrt::SQRT};
+use crate::ops::pointwise::{compare::EQ, relu::RELU, sqrt::SQRT};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, Sample, required};
 use crate::shape::Shape;
 use crate::tensor::TensorType;
@@ -42,7 +42,7 @@ pub static COSINE_EMBEDDING_LOSS: OpDef = OpDef {
         let apart = b.neg(cosine)?;
         let apart = b.shift(apart, 1.0)?;
         let near = b.shift(cosine, -cx.opt_float("margin")?.unwrap_or(0.0))?;
-        let near = b.one(&CLAMP, &[near], Attrs::new().with("min", 0.0))?;
+        let near = b.call(&RELU, &[near])?;
         let mut of = |label: i64, term| {
             let chosen = b.one(&EQ, &[target], Attrs::new().with("other", label))?;
             b.keep_where(chosen, term)

@@ -2,7 +2,7 @@
 
 use super::{Reduction, pair, pair_type, term_dtype};
 use crate::attr::Attrs;
-use crate::ops::pointwise::{clamp::CLAMP, compare::NE};
+use crate::ops::pointwise::{compare::NE, relu::RELU};
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample};
 
 /// `(distance, target)`, broadcast: the distance where the target is 1, `max(0, margin − distance)` where it
@@ -27,7 +27,7 @@ pub static HINGE_EMBEDDING_LOSS: OpDef = OpDef {
         let x = b.cast(x, term_dtype(cx.dtype(0)?)?)?;
         let gap = b.neg(x)?;
         let gap = b.shift(gap, cx.opt_float("margin")?.unwrap_or(1.0))?;
-        let gap = b.one(&CLAMP, &[gap], Attrs::new().with("min", 0.0))?;
+        let gap = b.call(&RELU, &[gap])?;
         let mut unless = |label: i64, term| {
             let chosen = b.one(&NE, &[target], Attrs::new().with("other", label))?;
             b.keep_where(chosen, term)

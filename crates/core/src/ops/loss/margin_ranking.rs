@@ -1,8 +1,7 @@
 //! Margin ranking loss: one of two scores is to be larger by a margin.
 
 use super::{Reduction, term_dtype};
-use crate::attr::Attrs;
-use crate::ops::pointwise::clamp::CLAMP;
+use crate::ops::pointwise::relu::RELU;
 use crate::ops::{Body, Case, Cost, Derivative, OpDef, Precision, Sample, required};
 use crate::tensor::TensorType;
 
@@ -30,7 +29,7 @@ pub static MARGIN_RANKING_LOSS: OpDef = OpDef {
         let behind = b.sub(y, x)?;
         let behind = b.mul(target, behind)?;
         let gap = b.shift(behind, cx.opt_float("margin")?.unwrap_or(0.0))?;
-        let terms = b.one(&CLAMP, &[gap], Attrs::new().with("min", 0.0))?;
+        let terms = b.call(&RELU, &[gap])?;
         Reduction::of(cx)?.finish(b, cx, terms)
     }),
     cases: || {

@@ -7,7 +7,7 @@ use crate::ensure;
 use crate::ops::index::check_index::CHECK_INDEX;
 use crate::ops::index::gather::GATHER;
 use crate::ops::index::one_hot::ONE_HOT_ROWS;
-use crate::ops::pointwise::{clamp::CLAMP, compare::EQ};
+use crate::ops::pointwise::{compare::EQ, relu::RELU};
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, Sample};
 use crate::tensor::TensorType;
 
@@ -37,7 +37,7 @@ pub static MULTI_MARGIN_LOSS: OpDef = OpDef {
         let own = b.one(&GATHER, &[x, column], Attrs::new().with("dim", dim as i64))?;
         let ahead = b.sub(x, own)?;
         let gap = b.shift(ahead, cx.opt_float("margin")?.unwrap_or(1.0))?;
-        let mut gap = b.one(&CLAMP, &[gap], Attrs::new().with("min", 0.0))?;
+        let mut gap = b.call(&RELU, &[gap])?;
         if cx.opt_float("p")? == Some(2.0) {
             gap = b.mul(gap, gap)?;
         }

@@ -1,9 +1,8 @@
 //! Triplet margin loss: Schroff, Kalenichenko and Philbin 2015, "FaceNet"; Balntas et al. 2016 for the swap.
 
 use super::{Reduction, term_dtype};
-use crate::attr::Attrs;
 use crate::diagnostic::Result;
-use crate::ops::pointwise::{clamp::CLAMP, maximum::MINIMUM};
+use crate::ops::pointwise::{maximum::MINIMUM, relu::RELU};
 use crate::ops::reduce::pairwise_distance::distance;
 use crate::ops::{Body, Case, Cost, Derivative, OpCx, OpDef, Precision, required};
 use crate::shape::Shape;
@@ -40,7 +39,7 @@ pub static TRIPLET_MARGIN_LOSS: OpDef = OpDef {
         }
         let gap = b.sub(near, far)?;
         let gap = b.shift(gap, margin)?;
-        let terms = b.one(&CLAMP, &[gap], Attrs::new().with("min", 0.0))?;
+        let terms = b.call(&RELU, &[gap])?;
         Reduction::of(cx)?.finish(b, cx, terms)
     }),
     cases: || {

@@ -23,7 +23,7 @@ operators! {
     atanh: ATANH;
     bitwise: BITWISE_AND, BITWISE_OR, BITWISE_XOR, BITWISE_NOT;
     ceil: CEIL;
-    clamp: CLAMP, CLAMP_MIN, CLAMP_MAX, CLAMP_BACKWARD;
+    clamp: CLAMP, CLAMP_MIN, CLAMP_MAX, CLAMP_BACKWARD, CLAMP_TENSORS_BACKWARD;
     compare: EQ, NE, LT, LE, GT, GE;
     copy: COPY, FILL, ZERO;
     cos: COS;
