@@ -5,9 +5,11 @@ use super::{Reduction, term_dtype};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::dtype::{Class, DType};
-use crate::graph::ValueId;
-use crate::ops::create::constant::CONSTANT;
+use crate::graph::{Builder, ValueId};
+use crate::ops::create::{arange::ARANGE, constant::CONSTANT};
+use crate::ops::index::{check_index::CHECK_INDEX, gather::GATHER};
 use crate::ops::pointwise::{clamp::CLAMP, isnan::ISINF};
+use crate::ops::reduce::cumsum::CUMSUM;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, Sample, required};
 use crate::shape::Shape;
 use crate::tensor::{Tensor, TensorType};
@@ -15,8 +17,8 @@ use crate::{ensure, fail};
 use std::sync::Arc;
 
 /// `(log-probabilities [T, N, C], targets [N, S], lengths)`, or without N: minus the logarithm of the
-/// probability that a sequence of frames reads its targets, summed over all alignments. Lengths of both are
-/// inputs, or lists of numbers. The mean is over the losses, each divided by the number of its targets. With
+/// probability that a sequence of frames reads its targets, summed over all alignments. Targets may also be
+/// one sequence's behind the other's, `[ΣS]`. Lengths of both are inputs, or lists of numbers. The mean is over the losses, each divided by the number of its targets. With
 /// `zero_infinity` a sequence with too few frames counts as 0.
 ///
 /// The gradient is that of the formula; PyTorch's takes for granted that a log-softmax made the input, and
@@ -42,8 +44,7 @@ pub static CTC_LOSS: OpDef = OpDef {
         let x = b.cast(required(inputs, 0)?, dtype)?;
         let x = b.reshape(x, &[batch.frames, batch.sequences, batch.classes])?;
         let targets = b.cast(required(inputs, 1)?, DType::I64)?;
-        let targets = b.reshape(targets, &[batch.sequences, batch.labels])?;
-        let mut lengths = |i: usize, name: &str| -> Result<ValueId> {
+        let lengths = |b: &mut Builder, i: usize, name: &str| -> Result<ValueId> {
             let values = match inputs.get(i).copied().flatten() {
                 Some(v) => b.cast(v, DType::I64)?,
                 None => {
@@ -54,7 +55,12 @@ pub static CTC_LOSS: OpDef = OpDef {
             };
             b.reshape(values, &[batch.sequences])
         };
-        let (frames, labels) = (lengths(2, "input_lengths")?, lengths(3, "target_lengths")?);
+        let (frames, labels) = (lengths(b, 2, "input_lengths")?, lengths(b, 3, "target_lengths")?);
+        let targets = if batch.joined {
+            padded(b, targets, labels, batch.labels)?
+        } else {
+            b.reshape(targets, &[batch.sequences, batch.labels])?
+        };
         let attrs = Attrs::new().with("blank", cx.opt_int("blank")?.unwrap_or(0));
         let mut loss = b.one(&CTC_NLL, &[x, targets, frames, labels], attrs)?;
         if cx.flag("zero_infinity")? {
@@ -81,6 +87,14 @@ pub static CTC_LOSS: OpDef = OpDef {
             let case = case.arg(DType::I64, &[2], numbers(&[4.0, 3.0]));
             case.arg(DType::I64, &[2], numbers(&[2.0, 1.0])).attr("blank", 0).attr("reduction", reduction)
         };
+        let joined = |name| {
+            let case = Case::new(name).range(&[4, 2, 3], -3.0, -0.2).arg(
+                DType::I64,
+                &[3],
+                numbers(&[1.0, 2.0, 1.0]),
+            );
+            case.attr("blank", 0).attr("reduction", 1)
+        };
         let single = Case::new("one sequence, lists").range(&[3, 4], -3.0, -0.2).index(&[2], 3);
         let short = Case::new("too few frames").range(&[2, 1, 3], -3.0, -0.2);
         let short = short.arg(DType::I64, &[1, 2], numbers(&[1.0, 1.0]));
@@ -99,6 +113,12 @@ pub static CTC_LOSS: OpDef = OpDef {
                 .attr("blank", 0)
                 .attr("reduction", 2)
                 .attr("zero_infinity", true),
+            joined("joined").arg(DType::I64, &[2], numbers(&[4.0, 3.0])).arg(
+                DType::I64,
+                &[2],
+                numbers(&[2.0, 1.0]),
+            ),
+            joined("joined, lists").attr("input_lengths", [4, 4]).attr("target_lengths", [1, 2]),
         ]
     },
 };
@@ -193,6 +213,8 @@ struct Batch {
     labels: usize,
     /// The tensors have no dimension for sequences.
     single: bool,
+    /// The targets of a sequence lie behind those of the one before.
+    joined: bool,
 }
 
 impl Batch {
@@ -205,16 +227,10 @@ impl Batch {
             [t, n, c] => (false, [t, n, c]),
             _ => return Err(fail!(Shape, "log-probabilities are [T, N, C] or [T, C], got {x}")),
         };
-        let labels = match targets.shape[..] {
-            [s] if single => s,
-            [n, s] if n == sequences => s,
-            [_] => {
-                return Err(fail!(
-                    Unsupported,
-                    "targets {targets} one behind the other: their places depend on the data; give them padded, as \
-                     [N, S]"
-                ));
-            }
+        let (joined, labels) = match targets.shape[..] {
+            [s] if single => (false, s),
+            [n, s] if n == sequences => (false, s),
+            [total] => (true, total),
             _ => return Err(fail!(Shape, "targets {targets} for {x}")),
         };
         for (i, name) in [(2, "input_lengths"), (3, "target_lengths")] {
@@ -228,10 +244,41 @@ impl Batch {
             ensure!(count == sequences, Shape, "{count} numbers in `{name}` for {sequences} sequences");
         }
         blank(cx, classes)?;
+        // A list says how many labels a sequence has at most.
+        let listed = if cx.opt(3).is_some() { None } else { cx.opt_ints("target_lengths")? };
+        let labels = match listed {
+            Some(list) if joined => {
+                let given =
+                    list.iter().try_fold(0i64, |sum, &n| if n < 0 { None } else { sum.checked_add(n) });
+                let fits = given.and_then(|n| usize::try_from(n).ok()).is_some_and(|n| n <= labels);
+                ensure!(fits, Shape, "`target_lengths` {list:?} of targets {targets}");
+                list.iter().max().map_or(0, |&n| n as usize)
+            }
+            _ => labels,
+        };
         let room = Shape::from([frames, sequences, labels.saturating_add(1)]).checked_numel();
         ensure!(room.is_some_and(|n| n < 1 << 60), Size, "alignments of {x} with {targets}");
-        Ok(Batch { frames, sequences, classes, labels, single })
+        Ok(Batch { frames, sequences, classes, labels, single, joined })
     }
+}
+
+/// The targets of each sequence, `[N, room]`, of those that lie one behind the other. What is beyond a sequence's
+/// own `labels` is of others. More labels than targets are refused when they are met.
+fn padded(b: &mut Builder, targets: ValueId, labels: ValueId, room: usize) -> Result<ValueId> {
+    let (total, sequences) = (b.ty(targets).shape[0], b.ty(labels).shape[0]);
+    let ends = b.one(&CUMSUM, &[labels], Attrs::new().with("dim", 0))?;
+    let ends = b.one(&CHECK_INDEX, &[ends], Attrs::new().with("limit", total as i64 + 1))?;
+    let starts = b.sub(ends, labels)?;
+    if sequences * room == 0 || total == 0 {
+        return b.full(&TensorType::new(DType::I64, [sequences, room]), 0.0);
+    }
+    let starts = b.reshape(starts, &[sequences, 1])?;
+    let steps = b.one(&ARANGE, &[], Attrs::new().with("end", room as i64).with("dtype", DType::I64))?;
+    let places = b.add(starts, steps)?;
+    let places = b.one(&CLAMP, &[places], Attrs::new().with("min", 0).with("max", total as i64 - 1))?;
+    let places = b.reshape(places, &[sequences * room])?;
+    let own = b.one(&GATHER, &[targets, places], Attrs::new().with("dim", 0))?;
+    b.reshape(own, &[sequences, room])
 }
 
 /// The class that stands for no label.
