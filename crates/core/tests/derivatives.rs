@@ -53,9 +53,13 @@ fn subject(op: &'static OpDef, case: &Case) -> Subject {
     Subject { graph: b.finish(), inputs: present, outputs, wanted, grads, cotangents: seeds.len() }
 }
 
-/// Multi-output views differentiate through all outputs; others through the first, the rest being stashes.
+/// Multi-output views and factorizations differentiate through all outputs; others through the first, the rest
+/// being stashes.
 fn visible_outputs(op: &OpDef, n: usize) -> usize {
-    if matches!(op.body, headwater_core::ops::Body::View(_)) { n } else { 1 }
+    let factors =
+        ["linalg_qr", "qr_factors", "linalg_eigh", "eigh_lower", "linalg_svd", "svd", "svd_factors"];
+    let all = matches!(op.body, headwater_core::ops::Body::View(_)) || factors.contains(&op.name);
+    if all { n } else { 1 }
 }
 
 fn dot(outs: &[&Tensor], cotangents: &[Tensor]) -> f64 {

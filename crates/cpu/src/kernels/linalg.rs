@@ -10,8 +10,14 @@ use headwater_core::ops::OpDef;
 use headwater_core::ops::linalg::cholesky::CHOLESKY;
 use headwater_core::ops::linalg::dense::{Lu, cholesky, inverse, singular, solve_triangle};
 use headwater_core::ops::linalg::det::{DET, SLOGDET};
+use headwater_core::ops::linalg::eigh::EIGH;
+use headwater_core::ops::linalg::factor::{exponential, qr, symmetric};
 use headwater_core::ops::linalg::inverse::INVERSE;
+use headwater_core::ops::linalg::matrix_exp::MATRIX_EXP;
+use headwater_core::ops::linalg::pinv::{PINV, pseudo_inverse, tolerances};
+use headwater_core::ops::linalg::qr::{QR, sizes};
 use headwater_core::ops::linalg::solve::SOLVE;
+use headwater_core::ops::linalg::svd::{FACTORS, factors};
 use headwater_core::ops::linalg::svdvals::SVDVALS;
 use headwater_core::ops::linalg::triangular::{SOLVE_TRIANGLE, flags};
 use headwater_core::ops::linalg::{matrices, squares};
@@ -51,6 +57,39 @@ pub static KERNELS: &[Kernel] = &[
     kernel(&CHOLESKY, |site| {
         let n = squares(&site.cx, 0)?.1;
         Ok(each([n * n], [n * n], move |[a], [x]| cholesky(a, n, x)))
+    }),
+    kernel(&QR, |site| {
+        let (mn, c) = sizes(&site.cx)?;
+        Ok(each([mn[0] * mn[1]], [mn[0] * c, c * mn[1]], move |[a], [q, r]| {
+            qr(a, mn, c, q, r);
+            Ok(())
+        }))
+    }),
+    kernel(&EIGH, |site| {
+        let n = squares(&site.cx, 0)?.1;
+        Ok(each([n * n], [n, n * n], move |[a], [values, vectors]| {
+            symmetric(a, n, values, vectors);
+            Ok(())
+        }))
+    }),
+    kernel(&MATRIX_EXP, |site| {
+        let n = squares(&site.cx, 0)?.1;
+        Ok(each([n * n], [n * n], move |[a], [x]| exponential(a, n, x)))
+    }),
+    kernel(&PINV, |site| {
+        let ([m, n], given) = (matrices(&site.cx, 0)?.1, tolerances(&site.cx)?);
+        Ok(each([m * n], [m * n], move |[a], [x]| {
+            pseudo_inverse(a, [m, n], given, x);
+            Ok(())
+        }))
+    }),
+    kernel(&FACTORS, |site| {
+        let ([m, n], full) = (matrices(&site.cx, 0)?.1, site.cx.flag("full")?);
+        let [mu, nv] = if full { [m, n] } else { [m.min(n); 2] };
+        Ok(each([m * n], [m * mu, m.min(n), nv * n], move |[a], [u, s, vh]| {
+            factors(a, [m, n], full, u, s, vh);
+            Ok(())
+        }))
     }),
     kernel(&SVDVALS, |site| {
         let [m, n] = matrices(&site.cx, 0)?.1;

@@ -7,6 +7,7 @@ use super::{each_matrix, squares, transposed};
 use crate::attr::Attrs;
 use crate::diagnostic::Result;
 use crate::graph::{Builder, ValueId};
+use crate::ops::create::eye::EYE;
 use crate::ops::movement::tril::TRIL;
 use crate::ops::{Body, Case, Cost, Derivative, GradCx, OpCx, OpDef, Precision, Sample, required};
 
@@ -66,6 +67,27 @@ pub static CHOLESKY_SOLVE: OpDef = OpDef {
         };
         vec![case("lower", false), case("upper", true)]
     },
+};
+
+/// `(L · Lᵀ)⁻¹` of a Cholesky factor, or `(Uᵀ · U)⁻¹` with `upper`. The gradient is of its triangle alone.
+pub static CHOLESKY_INVERSE: OpDef = OpDef {
+    name: "cholesky_inverse",
+    schemas: &["cholesky_inverse(Tensor self, bool upper=False) -> Tensor"],
+    infer: |cx| {
+        cx.flag("upper")?;
+        Ok(vec![squares(cx, 0)?.0.clone()])
+    },
+    derivative: Derivative::ByDecomposition,
+    precision: Precision::Full,
+    cost: Cost::Free,
+    body: Body::Decompose(|b: &mut Builder, cx: &OpCx, inputs: &[Option<ValueId>]| {
+        let ((t, n), factor) = (squares(cx, 0)?, required(inputs, 0)?);
+        let one = b.one(&EYE, &[], Attrs::new().with("n", n as i64).with("dtype", t.dtype))?;
+        let attrs = Attrs::new().with("upper", cx.flag("upper")?);
+        let solved = b.one(&CHOLESKY_SOLVE, &[one, factor], attrs)?;
+        Ok(vec![b.expand(solved, &t.shape)?])
+    }),
+    cases: || vec![definite("lower").attr("upper", false), definite("upper").attr("upper", true)],
 };
 
 /// The lower Cholesky factor, of the lower triangle of each matrix `[..., n, n]`. One that is not positive

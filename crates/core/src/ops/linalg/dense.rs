@@ -150,7 +150,7 @@ pub fn cholesky(a: &[f64], n: usize, l: &mut [f64]) -> Result<()> {
 }
 
 /// Sweeps after which Jacobi's method gives up; it needs about six.
-const SWEEPS: usize = 60;
+pub(super) const SWEEPS: usize = 60;
 
 /// Singular values of a matrix `[m, n]`, the largest first, and the vectors that belong to them: `u [m, k]`
 /// and `v [n, k]` with `k = min(m, n)`. Vectors of the value 0 are zeros in one of both.

@@ -2,15 +2,24 @@
 //! f64, one after the other in the reference, side by side on devices.
 
 operators! {
-    cholesky: LINALG_CHOLESKY, CHOLESKY, CHOLESKY_SOLVE;
+    cholesky: LINALG_CHOLESKY, CHOLESKY, CHOLESKY_SOLVE, CHOLESKY_INVERSE;
     det: DET, SLOGDET, LOGDET;
+    eigh: LINALG_EIGH, LINALG_EIGVALSH, EIGH;
+    householder: LINALG_HOUSEHOLDER_PRODUCT;
     inverse: INVERSE;
+    lstsq: LINALG_LSTSQ;
+    matrix_exp: MATRIX_EXP;
+    matrix_power: MATRIX_POWER, MULTI_DOT;
+    pinv: LINALG_PINV, PINV;
+    qr: LINALG_QR, QR;
     solve: LINALG_SOLVE, SOLVE;
+    svd: LINALG_SVD, SVD, FACTORS;
     svdvals: SVDVALS;
     triangular: LINALG_SOLVE_TRIANGULAR, TRIANGULAR_SOLVE, SOLVE_TRIANGLE;
 }
 
 pub mod dense;
+pub mod factor;
 
 use crate::diagnostic::Result;
 use crate::dtype::DType;

@@ -10,4 +10,5 @@ operators! {
     linear: LINEAR;
     matmul: MATMUL;
     tensordot: TENSORDOT, INNER;
+    vecdot: VECDOT;
 }

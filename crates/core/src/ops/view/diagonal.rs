@@ -12,7 +12,10 @@ use crate::{ensure, fail};
 /// The diagonal `offset` above the main one of dimensions `dim1` and `dim2`, as a new last dimension.
 pub static DIAGONAL: OpDef = OpDef {
     name: "diagonal",
-    schemas: &["diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)"],
+    schemas: &[
+        "diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)",
+        "linalg_diagonal(Tensor(a) A, *, int offset=0, int dim1=-2, int dim2=-1) -> Tensor(a)",
+    ],
     infer: |cx| {
         let (x, d) = (cx.ty(0)?, Diagonal::of(cx)?);
         Ok(vec![d.ty(x)])
