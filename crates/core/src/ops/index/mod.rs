@@ -15,6 +15,7 @@ operators! {
     index_put: INDEX_PUT, INDEX_PUT_IMPL;
     index_select: INDEX_SELECT, INDEX_ADD, INDEX_COPY, INDEX_FILL;
     index_tensor: INDEX;
+    kthvalue: KTHVALUE;
     masked_scatter: MASKED_SCATTER;
     median: MEDIAN, MEDIAN_DIM;
     one_hot: ONE_HOT, ONE_HOT_ROWS;

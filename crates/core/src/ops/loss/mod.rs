@@ -24,6 +24,7 @@ operators! {
     margin_ranking: MARGIN_RANKING_LOSS;
     mse: MSE_LOSS, L1_LOSS;
     multi_margin: MULTI_MARGIN_LOSS;
+    multilabel_margin: MULTILABEL_MARGIN_LOSS, MULTILABEL_MARGIN_LOSS_FORWARD;
     nll: NLL_LOSS, NLL, NLL_BACKWARD;
     poisson_nll: POISSON_NLL_LOSS;
     soft_margin: SOFT_MARGIN_LOSS;

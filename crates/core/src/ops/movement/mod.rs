@@ -1,6 +1,7 @@
 //! Operators that move elements without computing.
 
 operators! {
+    block_diag: BLOCK_DIAG, CARTESIAN_PROD;
     cat: CAT;
     flip: FLIP;
     meshgrid: MESHGRID, BROADCAST_TENSORS;

@@ -26,12 +26,14 @@ operators! {
     clamp: CLAMP, CLAMP_MIN, CLAMP_MAX, CLAMP_BACKWARD, CLAMP_TENSORS_BACKWARD;
     compare: EQ, NE, LT, LE, GT, GE;
     copy: COPY, FILL, ZERO;
+    copysign: COPYSIGN, SIGNBIT;
     cos: COS;
     cosh: COSH;
     deg2rad: DEG2RAD, RAD2DEG;
     div: DIV;
     div_out: DIV_OUT;
     elu: ELU, SELU, CELU, ELU_BACKWARD;
+    entr: ENTR;
     erf: ERF;
     erfc: ERFC;
     erfinv: ERFINV;
@@ -40,12 +42,14 @@ operators! {
     expm1: EXPM1;
     floor: FLOOR;
     floor_divide: FLOOR_DIVIDE;
+    fmax: FMAX, FMIN;
     frac: FRAC;
     gelu: GELU, GELU_BACKWARD;
     glu: GLU;
     hardsigmoid: HARDSIGMOID, HARDSIGMOID_BACKWARD;
     hardswish: HARDSWISH, HARDSWISH_BACKWARD;
     hardtanh: HARDTANH, RELU6, HARDTANH_BACKWARD;
+    heaviside: HEAVISIDE;
     hypot: HYPOT;
     isnan: ISNAN, ISINF, ISFINITE;
     leaky_relu: LEAKY_RELU, LEAKY_RELU_BACKWARD;
@@ -64,6 +68,7 @@ operators! {
     mish: MISH, MISH_BACKWARD;
     mul: MUL;
     nan_to_num: NAN_TO_NUM;
+    ndtr: NDTR;
     neg: NEG;
     pow: POW, POW_SCALAR, POW_BACKWARD_SELF, POW_BACKWARD_EXPONENT;
     prelu: PRELU, PRELU_KERNEL, PRELU_KERNEL_BACKWARD;
@@ -91,6 +96,7 @@ operators! {
     trunc: TRUNC;
     type_as: TYPE_AS;
     where_self: WHERE;
+    xlog1py: XLOG1PY;
     xlogy: XLOGY;
 }
 

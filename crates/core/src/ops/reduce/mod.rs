@@ -13,6 +13,7 @@ operators! {
     cdist: CDIST;
     cosine_similarity: COSINE_SIMILARITY;
     count_nonzero: COUNT_NONZERO;
+    cov: COV, CORRCOEF;
     cummax: CUMMAX, CUMMIN;
     cumprod: CUMPROD, CUMPROD_BACKWARD;
     cumsum: CUMSUM;
@@ -25,7 +26,9 @@ operators! {
     mean: MEAN;
     nansum: NANSUM, NANMEAN;
     pairwise_distance: PAIRWISE_DISTANCE, DIST;
+    pdist: PDIST;
     prod: PROD, PROD_BACKWARD;
+    renorm: RENORM;
     sum: SUM;
     trace: TRACE;
     trapezoid: TRAPEZOID, CUMULATIVE_TRAPEZOID;

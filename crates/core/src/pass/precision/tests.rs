@@ -53,7 +53,7 @@ fn apex_lists_are_apexs() {
         (
             Precision::Low,
             "_convolution _grouped_mm _prelu_kernel bilinear dot _scaled_dot_product_flash_attention_for_cpu einsum gru \
-             gru_cell inner linalg_matmul lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell tensordot vdot",
+             chain_matmul gru_cell inner linalg_matmul linalg_multi_dot linalg_vecdot lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell tensordot vdot",
         ),
         (
             Precision::Full,
@@ -63,15 +63,18 @@ fn apex_lists_are_apexs() {
              special_expm1 special_gammaln special_log1p special_xlogy std_mean var_mean xlogy _cdist_forward cdist \
              cholesky cumulative_trapezoid det inverse linalg_cholesky linalg_det linalg_inv linalg_slogdet \
              linalg_solve linalg_svdvals logdet quantile slogdet trapezoid trapz triplet_margin_loss \
-             _upsample_nearest_exact3d affine_grid_generator cholesky_solve cosine_embedding_loss ctc_loss dist \
+             _upsample_nearest_exact3d affine_grid_generator cholesky_inverse cholesky_solve cosine_embedding_loss ctc_loss dist \
              hinge_embedding_loss linalg_matrix_norm linalg_norm linalg_solve_triangular margin_ranking_loss \
+             pdist _pdist_forward special_entr special_ndtr special_xlog1py _linalg_eigh _linalg_svd corrcoef cov linalg_eigh linalg_eigvalsh linalg_householder_product linalg_lstsq \
+             linalg_matrix_exp linalg_matrix_power linalg_pinv linalg_qr linalg_svd matrix_exp matrix_power \
+             multilabel_margin_loss multilabel_margin_loss_forward orgqr pinverse qr renorm svd \
              multi_margin_loss nanmean nansum pairwise_distance poisson_nll_loss sinc soft_margin_loss special_log_softmax \
              special_logsumexp special_sinc special_softmax trace triangular_solve upsample_nearest3d \
              upsample_trilinear3d",
         ),
         (
             Precision::Widest,
-            "arctan2 concat concatenate cross grid_sampler grid_sampler_2d grid_sampler_3d kron dstack ger greater \
+            "arctan2 block_diag concat concatenate cross grid_sampler grid_sampler_2d grid_sampler_3d kron dstack ger greater \
              greater_equal hstack hypot index_add index_copy index_put less less_equal linalg_cross multiply not_equal outer row_stack \
              rsub scatter scatter_add scatter_reduce subtract divide true_divide vstack _unsafe_index_put",
         ),
