@@ -55,7 +55,9 @@ pub static PINV: OpDef = OpDef {
     name: "pseudo_inverse",
     schemas: &["headwater::pseudo_inverse(Tensor A, *, float atol, float rtol) -> Tensor"],
     infer: |cx| {
-        (cx.float("atol")?, cx.float("rtol")?);
+        for tolerance in ["atol", "rtol"] {
+            cx.float(tolerance)?;
+        }
         types(cx)
     },
     derivative: Derivative::Rule(gradient),
