@@ -137,7 +137,9 @@ impl Body<'_> {
         if !down || by < 0 {
             let up = u.scaled(Scaled::Mins, rest, 1);
             if !down {
-                let sign = u.scaled(Scaled::ShiftRight, x, 31);
+                // 1 where x is negative, else 0; 310P has no shifts.
+                let sign = u.scaled(Scaled::Maxs, x, -1);
+                u.scaled_to(Scaled::Mins, sign, sign, 0);
                 u.scaled_to(Scaled::Muls, sign, sign, -1);
                 u.binary_to(V::Mul, up, up, sign);
                 u.give(sign);
