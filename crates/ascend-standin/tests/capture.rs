@@ -50,7 +50,7 @@ fn graph() -> Graph {
     };
     let x = op("embedding", &[table, rows], Attrs::new());
     let x = op("matmul", &[x, weight], Attrs::new());
-    let x = op("cumsum", &[x], Attrs::new().with("dim", 1i64));
+    let x = op("logcumsumexp", &[x], Attrs::new().with("dim", 1i64));
     let x = op("matmul", &[x, weight], Attrs::new());
     let out = op("softmax", &[x], Attrs::new().with("dim", -1i64));
     b.output("out", out, OutputRole::User);
