@@ -268,6 +268,7 @@ static CUDA: Lists = Lists {
         "nll_loss",
         "nll_loss2d",
         "norm",
+        "pdist",
         "poisson_nll_loss",
         "pow",
         "prod",
