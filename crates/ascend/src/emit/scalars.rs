@@ -21,7 +21,7 @@ impl Emitter<'_> {
                     ScalarUnary::Neg => format!("(-{x})"),
                     ScalarUnary::Float => format!("static_cast<float>({x})"),
                     ScalarUnary::Int => format!("static_cast<int64_t>({x})"),
-                    // Where only that of f64 is found, its result is rounded once more, to the same bits.
+                    // If only that of f64 is found, its result is rounded once more, to the same bits.
                     ScalarUnary::Sqrt => format!("static_cast<float>(sqrt({x}))"),
                 }
             }

@@ -209,7 +209,7 @@ fn interleaved(k: &mut Builder, order: Buf, p: Buf, q: Buf) {
 struct Lanes {
     lanes: Scalar,
     temporary: [Buf; 4],
-    /// Where there are no shifts, [`MASKS`] for a repeat each.
+    /// [`MASKS`] for a repeat each, on chips without shifts.
     masks: Option<[Buf; 4]>,
 }
 

@@ -12,7 +12,7 @@ pub(super) const PAUSE: Duration = Duration::from_secs(2);
 /// Tells of it once.
 ///
 /// # Errors
-/// What `room` said last, if there still is none; what `tell` reports.
+/// The last refusal of `room`, and those of `tell`.
 pub(super) fn wait(
     mut room: impl FnMut() -> Result<()>,
     patience: Duration,

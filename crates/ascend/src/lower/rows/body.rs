@@ -426,7 +426,7 @@ impl<'a> Body<'a> {
     /// Lower words, and behind them the upper ones.
     fn words(&mut self, low: Buf, len: u64) -> Buf {
         let both = self.u.w.take(Elem::I32, len * 2);
-        // Of negative numbers the upper word is -1.
+        // The upper word of a negative number is -1.
         let steps = [
             (0, low.at(0), Scaled::Adds, 0),
             (len, low.at(0), Scaled::Maxs, -1),

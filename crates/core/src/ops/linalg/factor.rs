@@ -98,7 +98,7 @@ pub fn symmetric(a: &[f64], n: usize, values: &mut [f64], vectors: &mut [f64]) {
 /// are: each with the unit vector that they reach least, made orthogonal to them.
 pub fn complete(u: &mut [f64], [m, c]: [usize; 2], known: usize) {
     for k in known..c {
-        // What is left of each unit vector, by the part of it in the columns before.
+        // The rest of each unit vector beside its part in the columns before.
         let left = |i: usize| 1.0 - (0..k).map(|j| u[i * c + j] * u[i * c + j]).sum::<f64>();
         let best = (0..m).fold(0, |best, i| if left(i) > left(best) { i } else { best });
         let mut v: Vec<f64> = (0..m).map(|i| f64::from(i == best)).collect();

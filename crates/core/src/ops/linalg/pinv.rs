@@ -75,7 +75,7 @@ pub static PINV: OpDef = OpDef {
     }),
     cases: || {
         let with = |case: Case| case.attr("atol", 0.0).attr("rtol", 1e-12);
-        // Of rank 1: it stays so in no direction but its own, and so has no derivative.
+        // A matrix of rank 1 has no derivative: it keeps its rank in few directions.
         let flat = Case::new("of rank 1").arg(DType::F64, &[2, 2], Sample::Values(vec![1.0, 2.0, 2.0, 4.0]));
         vec![
             with(matrix("tall", &[2, 3, 2])),

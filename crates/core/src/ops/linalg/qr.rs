@@ -83,7 +83,7 @@ pub static QR: OpDef = OpDef {
 /// Rows and columns of the matrices, and the number of columns of Q.
 ///
 /// # Errors
-/// Those of [`matrices`].
+/// Refusals of [`matrices`].
 pub fn sizes(cx: &OpCx) -> Result<([usize; 2], usize)> {
     let [m, n] = matrices(cx, 0)?.1;
     Ok(([m, n], if cx.flag("complete")? { m } else { m.min(n) }))
