@@ -10,7 +10,7 @@ mod scalars;
 use crate::chip::Arch;
 use crate::kernel::{
     Base, CoreFact, Elem, Instr, Param, ParamKind, Part, Program, Scalar, ScalarBinary, ScalarType, SourceId,
-    Space, Stmt, StmtKind, Unit, Value, VarId, hash,
+    Space, Stmt, StmtKind, Unit, VarId, hash,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
@@ -152,7 +152,7 @@ impl Emitter<'_> {
     fn helpers(&mut self) {
         let mut minmax = false;
         let mut bits = false;
-        visit_scalars(self.program, &mut |x| match x {
+        self.program.visit_scalars(&mut |x| match x {
             Scalar::Binary(ScalarBinary::Min | ScalarBinary::Max, ..) => minmax = true,
             Scalar::Float(x) => bits |= !x.0.is_finite(),
             _ => {}
@@ -356,24 +356,6 @@ fn meets(program: &Program) -> bool {
         });
     }
     found
-}
-
-/// Calls `f` with every part of every scalar.
-fn visit_scalars(program: &Program, f: &mut dyn FnMut(&Scalar)) {
-    for part in &program.parts {
-        Program::walk(&part.body, &mut |stmt| match &stmt.kind {
-            StmtKind::Instr(instr) => {
-                let _ = instr.map(&mut |x| -> Result<Value, ()> {
-                    x.visit(f);
-                    Ok(Value::Int(0))
-                });
-            }
-            StmtKind::Let(_, x) | StmtKind::If { cond: x, .. } | StmtKind::While { cond: x, .. } => {
-                x.visit(f)
-            }
-            StmtKind::For { from, to, step, .. } => [from, to, step].into_iter().for_each(|x| x.visit(f)),
-        });
-    }
 }
 
 /// A fact about the core in Ascend C.

@@ -135,12 +135,13 @@ impl Builder {
         self.program.parts.push(Part { unit: self.unit, body });
     }
 
-    /// Ends the program: places its buffers and verifies it.
+    /// Ends the program: drops variables that nothing reads, places its buffers and verifies it.
     ///
     /// # Errors
     /// `Capacity` where buffers do not fit; the first rule that is broken.
     pub fn finish(mut self) -> Result<Program> {
         self.end_part();
+        self.program.drop_unread();
         place(&mut self.program)?;
         verify(&self.program).map_err(|mut findings| Box::new(findings.swap_remove(0)))?;
         Ok(self.program)
@@ -499,5 +500,39 @@ impl Builder {
     /// A barrier.
     pub fn barrier(&mut self, barrier: Barrier) {
         self.push(StmtKind::Instr(Instr::Barrier(barrier)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emit::emit;
+
+    #[test]
+    fn variables_that_nothing_reads_are_dropped() {
+        let mut k = Builder::new("k", Arch::A2, Unit::Vector);
+        let input = k.input("x", super::super::Elem::F32, 64);
+        let buffer = k.ub("a", super::super::Elem::F32, 64);
+        let lonely = k.let_("lonely", Scalar::BLOCK);
+        // Read by a variable alone that nothing reads.
+        k.let_("last", lonely + 1);
+        let used = k.let_("used", Scalar::BLOCK * 8);
+        k.for_each("i", 0, used, 8, |k, _| {
+            k.let_("inner", Scalar::BLOCKS);
+            k.copy_pad(buffer.at(0), input.at(0), 1, 32, 0, 0);
+        });
+        let program = k.finish().unwrap();
+        let mut kept = Vec::new();
+        Program::walk(&program.parts[0].body, &mut |stmt| {
+            if let StmtKind::Let(var, _) = &stmt.kind {
+                kept.push(program.vars[var.0 as usize].name.as_str());
+            }
+        });
+        assert_eq!(kept, ["used"]);
+        let source = emit(&program);
+        let code = source.split(crate::emit::BEGIN).next().unwrap();
+        assert!(code.contains("int64_t used =") && !code.contains("lonely") && !code.contains("inner"));
+        // The text form is still exact.
+        assert_eq!(super::super::parse(&program.to_string()).unwrap(), program);
     }
 }

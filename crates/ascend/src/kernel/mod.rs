@@ -44,6 +44,7 @@ pub use crate::chip::Space;
 
 use crate::chip::Arch;
 use headwater_core::graph::Origin;
+use std::collections::HashSet;
 
 /// Index of a parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -330,6 +331,62 @@ impl Program {
             .filter(|b| b.space == space)
             .map(|b| b.address.unwrap_or(0).saturating_add(b.bytes));
         ends.max().unwrap_or(0)
+    }
+
+    /// Calls `f` with every part of every scalar.
+    pub fn visit_scalars(&self, f: &mut dyn FnMut(&Scalar)) {
+        for part in &self.parts {
+            Program::walk(&part.body, &mut |stmt| match &stmt.kind {
+                StmtKind::Instr(instr) => {
+                    let _ = instr.map(&mut |x| -> std::result::Result<Value, ()> {
+                        x.visit(f);
+                        Ok(Value::Int(0))
+                    });
+                }
+                StmtKind::Let(_, x) | StmtKind::If { cond: x, .. } | StmtKind::While { cond: x, .. } => {
+                    x.visit(f)
+                }
+                StmtKind::For { from, to, step, .. } => [from, to, step].into_iter().for_each(|x| x.visit(f)),
+            });
+        }
+    }
+
+    /// Drops assignments to variables that nothing reads, and then those that only they read.
+    pub(super) fn drop_unread(&mut self) {
+        fn retain(body: &mut Vec<Stmt>, read: &HashSet<VarId>) -> bool {
+            let mut dropped = false;
+            body.retain_mut(|stmt| {
+                match &mut stmt.kind {
+                    StmtKind::For { body, .. } | StmtKind::While { body, .. } => {
+                        dropped |= retain(body, read)
+                    }
+                    StmtKind::If { then, otherwise, .. } => {
+                        dropped |= retain(then, read);
+                        dropped |= retain(otherwise, read);
+                    }
+                    StmtKind::Let(var, _) if !read.contains(var) => {
+                        dropped = true;
+                        return false;
+                    }
+                    StmtKind::Let(..) | StmtKind::Instr(_) => {}
+                }
+                true
+            });
+            dropped
+        }
+        let mut dropped = true;
+        while dropped {
+            let mut read = HashSet::new();
+            self.visit_scalars(&mut |x| {
+                if let Scalar::Var(var) = x {
+                    read.insert(*var);
+                }
+            });
+            dropped = false;
+            for part in &mut self.parts {
+                dropped |= retain(&mut part.body, &read);
+            }
+        }
     }
 
     /// Calls `f` with every statement of a list, those inside others after the ones they are in.
