@@ -39,22 +39,6 @@ pub struct CompileUnit {
     pub core: CoreKind,
 }
 
-impl CompileUnit {
-    /// One unit of several sources for the same kind of core.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if two kernels have one name.
-    pub fn join(name: &str, core: CoreKind, parts: &[(String, String)]) -> Result<CompileUnit> {
-        let mut kernels: Vec<String> = parts.iter().map(|(kernel, _)| kernel.clone()).collect();
-        kernels.sort();
-        if let Some(pair) = kernels.windows(2).find(|w| w[0] == w[1]) {
-            return Err(Error::Usage(format!("two kernels of the unit {name} are called {}", pair[0])));
-        }
-        let sources: Vec<&str> = parts.iter().map(|(_, source)| source.as_str()).collect();
-        Ok(CompileUnit { name: name.into(), source: sources.join("\n"), kernels, core })
-    }
-}
-
 /// Options of a compilation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CompilerOptions {
@@ -376,12 +360,5 @@ mod tests {
         assert_eq!(kernel_of(&unit, "u.asc:3:1: error: no"), Some("first"));
         assert_eq!(kernel_of(&unit, "u.asc:1:1: error: no"), None);
         assert_eq!(kernel_of(&unit, "ld.lld: error"), None);
-    }
-
-    #[test]
-    fn kernels_of_one_name_do_not_join() {
-        let part = |name: &str| (name.to_string(), String::new());
-        assert!(CompileUnit::join("u", CoreKind::Vector, &[part("a"), part("b")]).is_ok());
-        assert!(CompileUnit::join("u", CoreKind::Vector, &[part("a"), part("a")]).is_err());
     }
 }
