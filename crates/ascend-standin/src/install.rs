@@ -38,6 +38,8 @@ const NEW: &[(Cann, &[&str])] = &[
             "aclrtBinaryUnLoad",
             "aclrtBinaryGetFunction",
             "aclrtLaunchKernel",
+            "aclSetAclOpExecutorRepeatable",
+            "aclDestroyAclOpExecutor",
         ],
     ),
     (
@@ -119,6 +121,9 @@ impl StandinInstallation {
         std::fs::write(this.acl(), &bytes)?;
         // The same file under other names: one library to the dynamic linker, one state.
         std::fs::hard_link(this.acl(), lib.join("libruntime.so"))?;
+        if cann >= Cann::V80 {
+            std::fs::hard_link(this.acl(), lib.join("libopapi.so"))?;
+        }
         if cann >= Cann::V83 {
             std::fs::hard_link(this.acl(), lib.join("libacl_rtc.so"))?;
         }

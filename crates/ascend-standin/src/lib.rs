@@ -16,10 +16,12 @@
 
 mod arena;
 pub mod binary;
+mod compute;
 pub mod config;
 pub mod exports;
 mod function;
 pub mod install;
+mod operator;
 mod outcome;
 mod program;
 pub mod run;

@@ -46,25 +46,28 @@ pub fn kernel(function: &Function, blocks: u32, args: &[u8], stream: &Stream) ->
             std::thread::sleep(Duration::from_millis(*ms));
             Ok(())
         }
-        Action::Spin => {
-            let start = Instant::now();
-            while !stream.abandoned.load(Ordering::SeqCst) {
-                let (limit, lost) = {
-                    let state = WORLD.state();
-                    (u64::from(state.kernel_limit), state.devices[stream.device as usize].lost)
-                };
-                if limit > 0 && start.elapsed() > Duration::from_secs(limit) {
-                    return fail(507_034, format!("{} ran for more than {limit} s", function.name));
-                }
-                if let Some(status) = lost {
-                    return fail(status, "the device is lost");
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Ok(())
-        }
+        Action::Spin => spin(&function.name, stream),
         Action::Fault(status) => fail(*status, format!("{} failed", function.name)),
     }
+}
+
+/// Work that never ends, unless the device ends it or its stream is given up.
+pub fn spin(name: &str, stream: &Stream) -> Outcome {
+    let start = Instant::now();
+    while !stream.abandoned.load(Ordering::SeqCst) {
+        let (limit, lost) = {
+            let state = WORLD.state();
+            (u64::from(state.kernel_limit), state.devices[stream.device as usize].lost)
+        };
+        if limit > 0 && start.elapsed() > Duration::from_secs(limit) {
+            return fail(507_034, format!("{name} ran for more than {limit} s"));
+        }
+        if let Some(status) = lost {
+            return fail(status, "the device is lost");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// Elements of device memory at an address; a fault as the hardware's if they are not inside of it.

@@ -1,6 +1,7 @@
 //! Streams: queues of work that is done in order, and events.
 
 use crate::function::Function;
+use crate::operator::Work;
 use crate::outcome::{Outcome, fail};
 use headwater_ascend::host::codes::{self, Status};
 use std::collections::VecDeque;
@@ -17,6 +18,7 @@ pub enum Task {
     Record(Arc<Event>, u64),
     Wait(Arc<Event>, u64),
     Kernel { function: Arc<Function>, blocks: u32, args: Arguments, task: u32 },
+    Operator { name: &'static str, work: Arc<Work>, workspace: (usize, usize), task: u32 },
     Replay(Arc<Vec<Task>>),
 }
 

@@ -1,9 +1,9 @@
 //! Threads of streams: each does the work of one stream, and tells of its failures.
 
 use crate::outcome::{Outcome, fail};
-use crate::run;
 use crate::stream::{Arguments, Stream, Task};
 use crate::world::WORLD;
+use crate::{compute, run};
 use headwater_ascend::host::codes::Status;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -59,6 +59,11 @@ fn perform(stream: &Stream, task: &Task, id: u32) -> Outcome {
             let abandoned = stream.abandoned.load(Ordering::SeqCst);
             if abandoned { Ok(()) } else { perform(stream, task, INTERNAL) }
         }),
+        Task::Operator { name, work, workspace, task } => {
+            let stalled = WORLD.state().stalled.as_deref() == Some(name);
+            let outcome = if stalled { run::spin(name, stream) } else { compute::run(work, *workspace) };
+            outcome.or_else(|(status, text)| exception(stream, id, *task, status, &text))
+        }
         Task::Kernel { function, blocks, args, task } => {
             let bytes = match args {
                 Arguments::Bytes(bytes) => bytes.clone(),

@@ -3,6 +3,7 @@
 use crate::arena::Arena;
 use crate::config::Config;
 use crate::function::Function;
+use crate::operator::{Operand, Prepared};
 use crate::outcome::{CONTEXT, HANDLE, Outcome, fail};
 use crate::stream::{Event, Stream, Task};
 use headwater_ascend::host::acl::types::CAPTURE_THREAD_LOCAL;
@@ -71,6 +72,11 @@ pub struct State {
     pub programs: HashMap<usize, RtcProgram>,
     /// Recorded work.
     pub graphs: HashMap<usize, Arc<Vec<Task>>>,
+    /// Operands of the vendor's operators, and executors.
+    pub operands: HashMap<usize, Operand>,
+    pub executors: HashMap<usize, Prepared>,
+    /// The operator whose work never ends.
+    pub stalled: Option<String>,
     pub callback: Option<extern "C" fn(*const c_void)>,
     /// Seconds that a kernel may run; 0 is no limit.
     pub kernel_limit: u32,
@@ -161,7 +167,7 @@ impl State {
 }
 
 /// Calls that work on a lost device: those that give it up, and those that touch none.
-const ALWAYS: [&str; 9] = [
+const ALWAYS: [&str; 14] = [
     "aclInit",
     "aclFinalize",
     "aclrtGetDeviceCount",
@@ -171,6 +177,11 @@ const ALWAYS: [&str; 9] = [
     "aclrtFreeHost",
     "aclmdlRIDestroy",
     "aclrtSetCurrentContext",
+    "aclDestroyTensor",
+    "aclDestroyScalar",
+    "aclDestroyIntArray",
+    "aclDestroyBoolArray",
+    "aclDestroyAclOpExecutor",
 ];
 
 /// One call of the interface: counted, made to fail if that was asked for, refused if the device is lost.

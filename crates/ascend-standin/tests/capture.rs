@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use headwater_ascend::device::{Ascend, AscendSim, LAUNCH, REPLAY};
+use headwater_ascend::device::{Ascend, AscendOps, AscendSim, LAUNCH, REPLAY};
 use headwater_ascend::host::{
     Argument, CompilerOptions, Device as Npu, DeviceMemory, Error, Graph as Recorded, Installation as Found,
     LaunchRung, RuntimeSettings, Stream,
@@ -33,7 +33,7 @@ fn ascend(machine: &Machine, npu: &Arc<Npu>) -> Ascend {
     let found = Found::below(machine.installation.root());
     let options =
         CompilerOptions { cache: machine.installation.root().join("cache"), ..CompilerOptions::from_env() };
-    Ascend::on(npu.clone(), &found, options).unwrap()
+    Ascend::on(npu.clone(), &found, options, AscendOps::Own).unwrap()
 }
 
 /// Rows of a table, through a product, a running sum (which runs on the host), and a softmax.

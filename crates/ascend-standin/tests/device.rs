@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use headwater_ascend::device::{Ascend, AscendSim};
+use headwater_ascend::device::{Ascend, AscendOps, AscendSim};
 use headwater_ascend::host::{CompilerOptions, Installation};
 use headwater_ascend_standin::config::Config;
 use headwater_ascend_standin::exports::control::LiveHandles;
@@ -20,7 +20,7 @@ fn ascend(machine: &Machine) -> Ascend {
     let found = Installation::below(machine.installation.root());
     let options =
         CompilerOptions { cache: machine.installation.root().join("cache"), ..CompilerOptions::from_env() };
-    Ascend::on(machine.device(settings()), &found, options).unwrap()
+    Ascend::on(machine.device(settings()), &found, options, AscendOps::Own).unwrap()
 }
 
 #[test]

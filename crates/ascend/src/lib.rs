@@ -5,6 +5,7 @@
 //! verified, never at run time. The [`host`] side opens the vendor's libraries at run time; nothing here is needed to
 //! build. Knows the core's graphs and plans; nothing of models, training or files.
 
+pub mod aclnn;
 pub mod chip;
 pub mod device;
 pub mod emit;

@@ -85,7 +85,7 @@ pub trait Device: Send + Sync {
         Vec::new()
     }
 
-    /// A remark that belongs beside every figure of this device, such as that it is simulated.
+    /// A remark that belongs beside every figure of this device, such as that it is simulated, or rounds otherwise.
     fn remark(&self) -> Option<&str> {
         None
     }
@@ -98,7 +98,11 @@ pub struct StepUse {
     pub host: Option<String>,
     /// Kernels that it launches.
     pub launches: usize,
-    /// Times of them, where the device predicts them.
+    /// The function that computes it, or the reason why none does, if operators of a vendor's library are asked for.
+    pub vendor: Option<Result<&'static str, String>>,
+    /// Bytes of workspace that this function asks for, beside the plan's memory. Steps share them.
+    pub workspace: usize,
+    /// Times of the kernels, where the device predicts them.
     pub predicted: Option<Predicted>,
 }
 

@@ -5,9 +5,24 @@ use crate::core::device::Device;
 use crate::cpu::Cpu;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use headwater_ascend::Chip;
-use headwater_ascend::device::{Ascend, AscendSim};
+use headwater_ascend::device::{Ascend, AscendOps, AscendSim};
 use headwater_reference::Reference;
 use std::sync::Arc;
+
+/// Options of devices, beside their qualifiers.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceOptions {
+    /// Threads of the host, for devices that use them.
+    pub threads: usize,
+    /// Kernels of products, attention and convolutions on an NPU.
+    pub ascend_ops: AscendOps,
+}
+
+impl From<usize> for DeviceOptions {
+    fn from(threads: usize) -> DeviceOptions {
+        DeviceOptions { threads, ascend_ops: AscendOps::Own }
+    }
+}
 
 /// A kind of device.
 pub struct DeviceKind {
@@ -17,8 +32,8 @@ pub struct DeviceKind {
     pub qualifier: &'static str,
     /// A description in a line.
     pub about: &'static str,
-    /// Opens one: with the qualifier, empty if there is none, and a number of threads of the host.
-    open: fn(&str, usize) -> Result<Arc<dyn Device>>,
+    /// Opens one: with the qualifier, empty if there is none, and options.
+    open: fn(&str, DeviceOptions) -> Result<Arc<dyn Device>>,
 }
 
 /// Every kind that is built in.
@@ -27,7 +42,7 @@ pub static DEVICES: &[DeviceKind] = &[
         name: "cpu",
         qualifier: "",
         about: "this machine's processor",
-        open: |_, threads| Ok(Arc::new(cpu(threads)?)),
+        open: |_, options| Ok(Arc::new(cpu(options.threads)?)),
     },
     DeviceKind {
         name: "reference",
@@ -44,11 +59,11 @@ pub static DEVICES: &[DeviceKind] = &[
         name: "ascend",
         qualifier: "N",
         about: "an NPU of this machine, by its number from 0 (Atlas A2, A3, 300I/V Pro); needs CANN 8.0 or later",
-        open: |qualifier, _| {
+        open: |qualifier, options| {
             let number = if qualifier.is_empty() { "0" } else { qualifier };
             let number =
                 number.parse().with_context(|| format!("`ascend:{number}` is no number of a device"))?;
-            Ok(Arc::new(Ascend::open(number)?))
+            Ok(Arc::new(Ascend::open(number, options.ascend_ops)?))
         },
     },
     DeviceKind {
@@ -56,15 +71,16 @@ pub static DEVICES: &[DeviceKind] = &[
         qualifier: "CHIP[,checked]",
         about: "an NPU simulated: runs the same kernels as `ascend`; 910b1 to 910b4, 910_9391 or 310p; `checked` \
                 reports what hardware would punish, slowly",
-        open: |qualifier, threads| Ok(Arc::new(AscendSim::from_name(qualifier, threads)?)),
+        open: |qualifier, options| Ok(Arc::new(AscendSim::from_name(qualifier, options.threads)?)),
     },
 ];
 
-/// Opens the device that `NAME` or `NAME:QUALIFIER` names. `threads` is for those that use the host's.
+/// Opens the device that `NAME` or `NAME:QUALIFIER` names, with options, or a number of threads.
 ///
 /// # Errors
-/// If there is none of that name, or it has no such qualifier.
-pub fn open(device: &str, threads: usize) -> Result<Arc<dyn Device>> {
+/// If there is none of that name, or it has no such qualifier or option.
+pub fn open(device: &str, options: impl Into<DeviceOptions>) -> Result<Arc<dyn Device>> {
+    let options = options.into();
     let (name, qualifier) = device.split_once(':').unwrap_or((device, ""));
     let Some(kind) = DEVICES.iter().find(|d| d.name == name) else {
         let known: Vec<&str> = DEVICES.iter().map(|d| d.name).collect();
@@ -72,7 +88,12 @@ pub fn open(device: &str, threads: usize) -> Result<Arc<dyn Device>> {
     };
     let none = kind.qualifier.is_empty() && device.contains(':');
     ensure!(!none, "the device `{name}` takes no qualifier: use --device {name}");
-    (kind.open)(qualifier, threads)
+    if options.ascend_ops == AscendOps::Vendor {
+        let simulated = "the simulator runs Headwater's own kernels, and none of the vendor's";
+        let why = if name == "ascend-sim" { simulated } else { "it is no NPU" };
+        ensure!(name == "ascend", "--ascend-ops vendor is for --device ascend:N, not for `{device}`: {why}");
+    }
+    (kind.open)(qualifier, options)
 }
 
 /// The chip that a device name such as `ascend-sim:910b1` simulates.
@@ -112,6 +133,14 @@ mod tests {
         assert!(refused("ascend:x").contains("no number"));
         assert!(refused("ascend-sim:tpu").contains("use one of 910b1"));
         assert!(refused("ascend-sim:310p,quick").contains("use `ascend-sim:310p`"));
+        let vendor = DeviceOptions { threads: 1, ascend_ops: AscendOps::Vendor };
+        for (name, why) in [("ascend-sim:910b1", "none of the vendor's"), ("cpu", "no NPU")] {
+            let error = open(name, vendor).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(
+                error.contains("--ascend-ops vendor is for --device ascend:N") && error.contains(why),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -3,10 +3,10 @@
 pub mod tables;
 
 use crate::core::compile::{self, Stage, StageResult};
-use crate::core::device::Device;
+use crate::core::device::{Device, StepUse};
 use crate::core::graph::{InputRole, OutputRole};
 use crate::core::pass::precision::Level;
-use crate::core::plan::Plan;
+use crate::core::plan::{Plan, Step};
 use crate::core::stats::{self, Held, OperatorWork};
 use crate::core::target::Support;
 use crate::core::{Graph, TensorType, pass};
@@ -48,6 +48,12 @@ pub struct StepsUse {
     pub launches: usize,
     /// Steps that run through the reference on the host, by the reason why.
     pub host: BTreeMap<String, usize>,
+    /// Steps that operators of a vendor's library compute, by its function.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub vendor: BTreeMap<String, usize>,
+    /// Steps that they do not compute though asked for, by the reason why.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub not_vendor: BTreeMap<String, usize>,
     /// Predicted seconds of its kernels, launched one by one, where the device predicts them.
     pub predicted: Option<f64>,
     /// The same where recorded launches are replayed.
@@ -71,6 +77,8 @@ pub struct StepTime {
     pub launching: f64,
     /// Steps that run on the host, whose time is not counted.
     pub host: usize,
+    /// Steps by operators of a vendor's library, whose time is not counted.
+    pub vendor: usize,
 }
 
 /// A value that lies in the arena at its fullest moment.
@@ -133,6 +141,9 @@ pub struct Inspection {
     pub modules: Vec<ModuleUse>,
     /// Memory of a training step, as a run of it takes.
     pub memory: MemoryUse,
+    /// Bytes that operators of a vendor's library take beside it, where they are asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vendor_workspace: Option<usize>,
     /// The optimizer whose state is counted, if the model trains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<String>,
@@ -204,7 +215,11 @@ pub fn inspect(
     let graph = unfused.into_inner();
     let operators = operators(&graph, device);
     let (peak_step, peak) = stats::peak(plan, DEPTH).map_or((0, vec![]), |p| (p.step, p.modules));
-    let (steps, predicted) = steps([Some(plan), planned.update_plan()].into_iter().flatten(), device);
+    let plans: Vec<&Plan> = [Some(plan), planned.update_plan()].into_iter().flatten().collect();
+    let surveys: Vec<Vec<StepUse>> = plans.iter().map(|plan| device.survey(plan)).collect();
+    let vendor_workspace = surveys.iter().filter_map(|used| workspace(used)).reduce(|a, b| a + b);
+    let (steps, predicted) =
+        steps(plans.iter().zip(surveys).flat_map(|(plan, used)| plan.steps.iter().zip(used)));
     let counted = |trained: bool| {
         let all = graph
             .parameters()
@@ -231,6 +246,7 @@ pub fn inspect(
         remark: device.remark().map(str::to_string),
         modules: modules(&graph, &peak),
         memory: planned.memory(),
+        vendor_workspace,
         optimizer: trains.then(|| settings.optimizer.name().to_string()),
         recomputed: planned.rematerialized().map(Recomputation::from),
         buckets: buckets(plan),
@@ -270,14 +286,16 @@ pub fn buckets(plan: &Plan) -> Vec<BucketUse> {
     used
 }
 
-/// Steps of plans by operator, and the time of all of them.
-fn steps<'a>(
-    plans: impl Iterator<Item = &'a Plan>,
-    device: &dyn Device,
-) -> (Vec<StepsUse>, Option<StepTime>) {
+/// Bytes that operators of a vendor's library share in a plan, if any computes a step.
+fn workspace(used: &[StepUse]) -> Option<usize> {
+    used.iter().filter(|step| matches!(step.vendor, Some(Ok(_)))).map(|step| step.workspace).max()
+}
+
+/// Steps by operator, and the time of all of them.
+fn steps<'a>(all: impl Iterator<Item = (&'a Step, StepUse)>) -> (Vec<StepsUse>, Option<StepTime>) {
     let mut by_name: BTreeMap<&str, StepsUse> = BTreeMap::new();
     let (mut time, mut predicts) = (StepTime::default(), false);
-    for (step, used) in plans.flat_map(|plan| plan.steps.iter().zip(device.survey(plan))) {
+    for (step, used) in all {
         let all = by_name
             .entry(step.op)
             .or_insert_with(|| StepsUse { name: step.op.into(), ..StepsUse::default() });
@@ -286,6 +304,14 @@ fn steps<'a>(
         if let Some(why) = used.host {
             *all.host.entry(why).or_default() += 1;
             time.host += 1;
+        }
+        match used.vendor {
+            Some(Ok(function)) => {
+                *all.vendor.entry(function.into()).or_default() += 1;
+                time.vendor += 1;
+            }
+            Some(Err(why)) => *all.not_vendor.entry(why).or_default() += 1,
+            None => {}
         }
         let Some(predicted) = used.predicted else { continue };
         predicts = true;

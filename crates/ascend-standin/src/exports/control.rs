@@ -27,6 +27,10 @@ pub struct LiveHandles {
     pub programs: u64,
     /// Recordings.
     pub graphs: u64,
+    /// Operands of the vendor's operators.
+    pub operands: u64,
+    /// Executors of them.
+    pub executors: u64,
     /// Devices set and not reset.
     pub devices: u64,
     /// 1 while initialised.
@@ -45,6 +49,14 @@ pub extern "C" fn standin_inject(call: *const c_char, nth: u64, status: Status) 
 #[unsafe(no_mangle)]
 pub extern "C" fn standin_forget() {
     WORLD.state().injections.clear();
+}
+
+/// Lets the work of an operator, by the name of its second phase, never end.
+#[unsafe(no_mangle)]
+pub extern "C" fn standin_stall(call: *const c_char) {
+    if let Ok(call) = text(call) {
+        WORLD.state().stalled = Some(call);
+    }
 }
 
 /// Number of calls of a function.
@@ -78,6 +90,8 @@ pub extern "C" fn standin_live(live: *mut LiveHandles) {
             binaries: count(state.binaries.len()),
             programs: count(state.programs.len()),
             graphs: count(state.graphs.len()),
+            operands: count(state.operands.len()),
+            executors: count(state.executors.len()),
             devices: state.devices.iter().map(|d| u64::from(d.set)).sum(),
             initialised: u64::from(state.initialised.min(1)),
         },

@@ -7,6 +7,7 @@ pub mod compile;
 pub mod control;
 pub mod launch;
 pub mod memory;
+pub mod operator;
 pub mod runtime;
 pub mod stream;
 

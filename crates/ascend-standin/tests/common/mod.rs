@@ -83,6 +83,16 @@ impl Machine {
         }
     }
 
+    /// Lets the work of an operator never end.
+    pub fn stall(&self, call: &str) {
+        let call = CString::new(call).unwrap();
+        // SAFETY: the type of the exported function.
+        unsafe {
+            let f = self.control.get::<extern "C" fn(*const c_char)>(b"standin_stall\0");
+            f.unwrap()(call.as_ptr());
+        }
+    }
+
     pub fn lose(&self, device: u32, status: Status) {
         // SAFETY: the type of the exported function.
         unsafe {

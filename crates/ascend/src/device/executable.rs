@@ -1,10 +1,12 @@
 //! Plans on a device: steps as launches of kernels, the rest on the host.
 
 use super::host_step::HostStep;
-use super::machine::{BoundArgument, BoundLaunch, Machine, named};
-use super::place::{ALIGN, PlacedLaunch, Where, check};
+use super::machine::{BoundArgument, BoundLaunch, Machine, choose, named};
+use super::place::{ALIGN, PlacedLaunch, Where, check, operand};
+use super::vendor::Used;
+use crate::aclnn::Operand;
 use crate::host::Site;
-use crate::lower::{self, Distinct, Lowered, Refusal};
+use crate::lower::{self, Distinct, Lowered, LoweredArg, Refusal};
 use headwater_core::device::{Buffer, Executable, Stream};
 use headwater_core::diagnostic::{Code, Error, Result};
 use headwater_core::graph::Origin;
@@ -21,19 +23,21 @@ pub(super) struct Loaded<M: Machine> {
     machine: Arc<M>,
     /// Name and bytes of each segment.
     segments: Vec<(String, usize)>,
-    steps: Vec<Prepared>,
+    steps: Vec<Prepared<M>>,
     kernels: Vec<M::Kernel>,
     /// Memory for partial results, which all launches share, for constants of steps, and for reports of kernels.
     scratch: Option<M::Memory>,
     constants: Option<M::Memory>,
     faults: Option<M::Memory>,
+    /// Memory that operators of the vendor's ask for.
+    workspace: M::Workspace,
     /// Recordings of launches, by the steps that they are of.
     recordings: HashMap<Range<usize>, Recording<M::Graph>>,
     seconds: Vec<f64>,
     failure: Option<Error>,
 }
 
-/// Launches of steps without one on the host between them: seen with some memory, then recorded, then replayed. So what
+/// Launches of steps without one on the host or of the vendor's between them: seen with some memory, then recorded, then replayed. So what
 /// runs once is not recorded.
 struct Recording<G> {
     /// Addresses of the segments.
@@ -42,15 +46,25 @@ struct Recording<G> {
 }
 
 /// A step ready to run.
-struct Prepared {
-    work: Work,
+struct Prepared<M: Machine> {
+    work: Work<M>,
     /// The step, for errors.
     site: Arc<Site>,
 }
 
-enum Work {
+enum Work<M: Machine> {
     Kernels(Vec<PlacedLaunch>),
+    Vendor(Box<Vendor<M>>),
     Host(HostStep),
+}
+
+/// A call of the vendor's, between launches of ours.
+struct Vendor<M: Machine> {
+    before: Vec<PlacedLaunch>,
+    operator: M::Operator,
+    operands: Vec<Where>,
+    site: Arc<Site>,
+    behind: Vec<PlacedLaunch>,
 }
 
 impl<M: Machine> Loaded<M> {
@@ -64,8 +78,9 @@ impl<M: Machine> Loaded<M> {
         ensure!(aligned, Plan, "the plan is aligned to {} bytes, {name} to {wanted}", plan.alignment);
         let chip = machine.chip();
         let (mut distinct, mut scratch, mut faults) = (Distinct::default(), 0, 0);
-        let mut constants: Vec<u8> = Vec::new();
-        let mut steps = Vec::with_capacity(plan.steps.len());
+        // Steps with the same constants share them.
+        let (mut constants, mut known) = (Vec::<u8>::new(), HashMap::<Vec<u8>, Range<usize>>::new());
+        let (mut steps, mut used) = (Vec::with_capacity(plan.steps.len()), Used::default());
         for step in &plan.steps {
             let origin = origin(plan, step);
             let site = |kernel: &str| {
@@ -73,13 +88,28 @@ impl<M: Machine> Loaded<M> {
             };
             let named = |e: Error| e.in_op(step.op).at(&origin);
             check(plan, step).map_err(named)?;
-            let lowered = chip.clone().and_then(|chip| lower::step(chip, step, &origin));
+            let (mut vendor, mut lowered) = (None, None);
+            match choose(&**machine, &chip, step, &origin) {
+                Some(Ok((chosen, operator))) => {
+                    used.add(step.op, Ok(chosen.call.function.name()));
+                    lowered = Some(Ok(chosen.lowered));
+                    vendor = Some((chosen.call, chosen.args, chosen.before, operator));
+                }
+                Some(Err(Refusal(why))) => used.add(step.op, Err(why)),
+                None => {}
+            }
+            let lowered =
+                lowered.unwrap_or_else(|| chip.clone().and_then(|chip| lower::step(chip, step, &origin)));
             let work = match lowered {
                 Ok(Lowered { launches, scratch: needs, constants: own }) => {
                     scratch = needs.max(scratch);
-                    constants.resize(constants.len().next_multiple_of(ALIGN), 0);
-                    let held = constants.len()..constants.len() + own.len();
-                    constants.extend(own);
+                    let held = known.get(&own).cloned().unwrap_or_else(|| {
+                        constants.resize(constants.len().next_multiple_of(ALIGN), 0);
+                        let held = constants.len()..constants.len() + own.len();
+                        constants.extend(&own);
+                        held
+                    });
+                    known.insert(own, held.clone());
                     let mut bound = Vec::with_capacity(launches.len());
                     for launch in &launches {
                         let kernel = distinct.number(&launch.program);
@@ -89,13 +119,30 @@ impl<M: Machine> Loaded<M> {
                         faults += launch.fault.as_ref().map_or(0, |(_, f)| f.bytes.next_multiple_of(ALIGN));
                         bound.push(launch);
                     }
-                    Work::Kernels(bound)
+                    match vendor {
+                        None => Work::Kernels(bound),
+                        Some((call, args, before, operator)) => {
+                            let place = |(of, arg): (&Operand, &LoweredArg)| {
+                                operand(plan, step, (*arg, of.bytes(), of.written), needs, &held)
+                            };
+                            let operands = call.operands.iter().zip(&args).map(place);
+                            let operands = operands.collect::<Result<_>>().map_err(named)?;
+                            let (behind, site) = (bound.split_off(before), site(call.function.name()));
+                            Work::Vendor(Box::new(Vendor { before: bound, operator, operands, site, behind }))
+                        }
+                    }
                 }
                 Err(Refusal(_)) => Work::Host(HostStep::new(plan, step).map_err(named)?),
             };
             steps.push(Prepared { work, site: site("") });
         }
         let kernels = machine.load(distinct.programs())?;
+        let operators = steps.iter().filter_map(|step: &Prepared<M>| match &step.work {
+            Work::Vendor(vendor) => Some(&vendor.operator),
+            _ => None,
+        });
+        let workspace = machine.workspace(&operators.collect::<Vec<_>>())?;
+        machine.tell(used, &workspace);
         let alloc = |bytes: usize| (bytes > 0).then(|| machine.alloc(bytes)).transpose();
         let given = alloc(constants.len())?;
         if let Some(memory) = &given {
@@ -110,6 +157,7 @@ impl<M: Machine> Loaded<M> {
             scratch: alloc(scratch)?,
             constants: given,
             faults: alloc(faults)?,
+            workspace,
             recordings: HashMap::new(),
             seconds: Vec::new(),
             failure: None,
@@ -118,22 +166,51 @@ impl<M: Machine> Loaded<M> {
     }
 
     /// Does a step, or gives its launches to the stream.
-    fn step(&self, step: &Prepared, stream: &M::Stream, segments: &[&M::Memory]) -> Result<()> {
-        let bound = match &step.work {
+    fn step(&self, step: &Prepared<M>, stream: &M::Stream, segments: &[&M::Memory]) -> Result<()> {
+        let give = |bound: &[PlacedLaunch]| {
+            bound.iter().try_for_each(|launch| {
+                self.machine.launch(stream, &self.launch(launch, segments)?)?;
+                self.report(launch, stream)
+            })
+        };
+        match &step.work {
             Work::Host(host) => {
                 self.machine.settle(stream)?;
                 if self.machine.is_dropping(stream) {
                     return Ok(());
                 }
-                return host.run(&*self.machine, segments);
+                host.run(&*self.machine, segments)
             }
-            Work::Kernels(bound) => bound,
-        };
-        for launch in bound {
-            self.machine.launch(stream, &self.launch(launch, segments)?)?;
-            self.report(launch, stream)?;
+            Work::Kernels(bound) => give(bound),
+            Work::Vendor(vendor) => {
+                give(&vendor.before)?;
+                let place = |place: &Where| match self.argument(*place, segments, &vendor.site)? {
+                    BoundArgument::Memory(memory, at) => Ok((memory, at)),
+                    _ => Err(fail!(Device, "a number is no operand of {}", vendor.site)),
+                };
+                let operands = vendor.operands.iter().map(place).collect::<Result<Vec<_>>>()?;
+                self.machine.call(stream, &vendor.operator, &operands, &self.workspace, &vendor.site)?;
+                give(&vendor.behind)
+            }
         }
-        Ok(())
+    }
+
+    /// An argument at its place.
+    fn argument<'a>(
+        &'a self,
+        place: Where,
+        segments: &[&'a M::Memory],
+        site: &Site,
+    ) -> Result<BoundArgument<'a, M::Memory>> {
+        let lacks = || fail!(Device, "kernel `{}` has no memory", site.kernel);
+        Ok(match place {
+            Where::Segment(id, at) => BoundArgument::Memory(segments[id.0 as usize], at),
+            Where::Scratch(at) => BoundArgument::Memory(self.scratch.as_ref().ok_or_else(lacks)?, at),
+            Where::Constant(at) => BoundArgument::Memory(self.constants.as_ref().ok_or_else(lacks)?, at),
+            Where::Fault(at) => BoundArgument::Memory(self.faults.as_ref().ok_or_else(lacks)?, at),
+            Where::Int(x) => BoundArgument::Int(x),
+            Where::Float(x) => BoundArgument::Float(x),
+        })
     }
 
     /// A launch with its arguments at hand.
@@ -142,17 +219,7 @@ impl<M: Machine> Loaded<M> {
         launch: &'a PlacedLaunch,
         segments: &[&'a M::Memory],
     ) -> Result<BoundLaunch<'a, M>> {
-        let lacks = || fail!(Device, "kernel `{}` has no memory", launch.site.kernel);
-        let place = |place: &Where| {
-            Ok(match *place {
-                Where::Segment(id, at) => BoundArgument::Memory(segments[id.0 as usize], at),
-                Where::Scratch(at) => BoundArgument::Memory(self.scratch.as_ref().ok_or_else(lacks)?, at),
-                Where::Constant(at) => BoundArgument::Memory(self.constants.as_ref().ok_or_else(lacks)?, at),
-                Where::Fault(at) => BoundArgument::Memory(self.faults.as_ref().ok_or_else(lacks)?, at),
-                Where::Int(x) => BoundArgument::Int(x),
-                Where::Float(x) => BoundArgument::Float(x),
-            })
-        };
+        let place = |place: &Where| self.argument(*place, segments, &launch.site);
         Ok(BoundLaunch {
             kernel: &self.kernels[launch.kernel],
             blocks: launch.blocks,
@@ -169,10 +236,10 @@ impl<M: Machine> Loaded<M> {
         self.machine.report(stream, faults, *at, fault.clone())
     }
 
-    /// Steps from `at` on, before `end`, that have no step on the host between them; a step on the host is alone.
+    /// Steps from `at` on, before `end`, that are launches of ours; a step on the host or of the vendor's is alone.
     fn part(&self, at: usize, end: usize) -> Range<usize> {
-        let on_host = |step: &Prepared| matches!(step.work, Work::Host(_));
-        let launched = self.steps[at..end].iter().take_while(|step| !on_host(step)).count();
+        let own = |step: &Prepared<M>| matches!(step.work, Work::Kernels(_));
+        let launched = self.steps[at..end].iter().take_while(|step| own(step)).count();
         at..at + launched.max(1)
     }
 
@@ -180,7 +247,7 @@ impl<M: Machine> Loaded<M> {
     fn launches(&self, steps: &Range<usize>) -> impl Iterator<Item = &PlacedLaunch> {
         self.steps[steps.clone()].iter().flat_map(|step| match &step.work {
             Work::Kernels(bound) => bound.as_slice(),
-            Work::Host(_) => &[],
+            Work::Host(_) | Work::Vendor(_) => &[],
         })
     }
 

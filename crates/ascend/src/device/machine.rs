@@ -1,12 +1,16 @@
 //! The difference between the devices that run plans here: an NPU and the simulator.
 
+use super::vendor::Used;
+use crate::aclnn;
 use crate::chip::Chip;
 use crate::host::Site;
 use crate::kernel::Program;
-use crate::lower::Refusal;
+use crate::lower::{self, Refusal, VendorStep};
 use headwater_core::device::{Buffer, Stream};
 use headwater_core::diagnostic::{Error, Result};
 use headwater_core::fail;
+use headwater_core::graph::Origin;
+use headwater_core::plan::Step;
 use std::sync::Arc;
 
 /// A place where launches run.
@@ -19,6 +23,10 @@ pub(super) trait Machine: Send + Sync + 'static {
     type Kernel: Send;
     /// Launches that were recorded, to be run again by one call.
     type Graph: Send;
+    /// An operator of the vendor's library.
+    type Operator: Send;
+    /// Memory that such operators ask for.
+    type Workspace: Send;
 
     /// Name of the device.
     fn name(&self) -> &str;
@@ -68,6 +76,40 @@ pub(super) trait Machine: Send + Sync + 'static {
     /// # Errors
     /// As [`Machine::launch`].
     fn replay(&self, stream: &Self::Stream, graph: &Self::Graph) -> Result<bool>;
+
+    /// True where operators of the vendor's library are asked for, as far as there are any.
+    fn wants_vendor(&self) -> bool;
+
+    /// Asks the vendor's library for an operator.
+    ///
+    /// # Errors
+    /// The reason why there is none for this call.
+    fn operator(&self, call: &aclnn::Call) -> Result<Self::Operator, Refusal>;
+
+    /// Bytes of workspace that an operator asks for.
+    fn needs(&self, operator: &Self::Operator) -> usize;
+
+    /// Memory for what operators ask for, as much as any of them needs.
+    ///
+    /// # Errors
+    /// `Device` if there is not enough.
+    fn workspace(&self, operators: &[&Self::Operator]) -> Result<Self::Workspace>;
+
+    /// Gives the work of an operator to a stream, on operands in memory.
+    ///
+    /// # Errors
+    /// As [`Machine::launch`].
+    fn call(
+        &self,
+        stream: &Self::Stream,
+        operator: &Self::Operator,
+        operands: &[(&Self::Memory, usize)],
+        workspace: &Self::Workspace,
+        site: &Arc<Site>,
+    ) -> Result<()>;
+
+    /// Notes the operators that a plan uses, with the bytes of their workspace.
+    fn tell(&self, used: Used, workspace: &Self::Workspace);
 
     /// Has a stream report an [`IndexFault`] that the launch before leaves at byte `at`, once that is known: at once, or with
     /// the next call that waits.
@@ -186,4 +228,19 @@ pub(super) fn named(error: Error, site: &Site) -> Error {
         Some(origin) => error.at(origin),
         None => error,
     }
+}
+
+/// A step as the vendor's operator computes it, if that is asked for: `None` for steps that it has none for.
+pub(super) fn choose<M: Machine>(
+    machine: &M,
+    chip: &Result<&'static Chip, Refusal>,
+    step: &Step,
+    origin: &Origin,
+) -> Option<Result<(VendorStep, M::Operator), Refusal>> {
+    let chip = chip.as_ref().ok().filter(|_| machine.wants_vendor())?;
+    let vendor = lower::vendor(chip, step, origin)?;
+    Some(vendor.and_then(|vendor| {
+        let operator = machine.operator(&vendor.call)?;
+        Ok((vendor, operator))
+    }))
 }

@@ -16,8 +16,10 @@ mod predict;
 mod simulator;
 mod survey;
 mod target;
+mod vendor;
 
 pub use npu::Ascend;
 pub use predict::predict;
 pub use simulator::AscendSim;
 pub use survey::{LAUNCH, REPLAY};
+pub use vendor::AscendOps;

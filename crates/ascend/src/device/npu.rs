@@ -7,12 +7,14 @@ use super::npu_memory::{AscendBuffer, memory_of};
 use super::npu_stream::AscendStream;
 use super::survey::survey;
 use super::target;
+use super::vendor::{AscendOps, Used};
+use crate::aclnn;
 use crate::chip::{Arch, Chip};
 use crate::emit::emit;
 use crate::host::graph::REPLAY;
 use crate::host::{
-    self, Compiled, Compiler, CompilerOptions, CoreKind, DeviceMemory, Installation, Kernel, Module, Runtime,
-    RuntimeSettings,
+    self, Compiled, Compiler, CompilerOptions, CoreKind, DeviceMemory, Installation, Kernel, Module,
+    Operators, Runtime, RuntimeSettings,
 };
 use crate::kernel::{ParamKind, Program, Unit};
 use crate::lower::Refusal;
@@ -40,6 +42,8 @@ pub(super) struct Npu {
     name: String,
     /// The chip and a compiler for it, or why there are no kernels.
     kernels: Result<(&'static Chip, Compiler), Refusal>,
+    /// The vendor's operators, where they are asked for, or why there are none.
+    operators: Option<Result<Arc<Operators>, Refusal>>,
     untold: Mutex<Untold>,
 }
 
@@ -56,6 +60,11 @@ struct Untold {
     launches: usize,
     /// The way of launching that was told last.
     told: Option<Way>,
+    /// Operators that plans use, and the bytes of their workspaces.
+    used: Used,
+    workspace: usize,
+    /// True once it was told if sums of the vendor's operators may change.
+    vendor: bool,
 }
 
 /// A way to give a step's launches to a stream.
@@ -69,8 +78,8 @@ impl Ascend {
     /// Device `ordinal` of the installation that the environment names.
     ///
     /// # Errors
-    /// `Device` with what is missing or failed.
-    pub fn open(ordinal: u32) -> Result<Ascend> {
+    /// `Device` with what is missing or failed; `Unsupported` for the vendor's operators on 310P.
+    pub fn open(ordinal: u32, operators: AscendOps) -> Result<Ascend> {
         let installation = Installation::find();
         let library = installation.library("libascendcl.so").ok_or_else(|| {
             fail!(
@@ -81,18 +90,39 @@ impl Ascend {
         })?;
         let below = installation.library("libruntime.so");
         let runtime = Runtime::open(&library, below.as_deref(), RuntimeSettings::from_env()?)?;
-        Ascend::on(host::Device::open(&runtime, ordinal)?, &installation, CompilerOptions::from_env())
+        let device = host::Device::open(&runtime, ordinal)?;
+        Ascend::on(device, &installation, CompilerOptions::from_env(), operators)
     }
 
-    /// A device that is open already, with the compiler of an installation. Without one every step runs on the host.
+    /// A device that is open already, with the compiler and the operators of an installation. Without a compiler every step
+    /// runs on the host; without an operator of the vendor's its steps run by our own kernels.
     ///
     /// # Errors
-    /// `Device` if it makes no stream.
+    /// `Device` if it makes no stream; `Unsupported` for the vendor's operators on 310P.
     pub fn on(
         device: Arc<host::Device>,
         installation: &Installation,
         options: CompilerOptions,
+        operators: AscendOps,
     ) -> Result<Ascend> {
+        let operators = match operators {
+            AscendOps::Own => None,
+            AscendOps::Vendor if device.arch() == Arch::P310 => {
+                return Err(fail!(
+                    Unsupported,
+                    "{} ({}): the vendor's operators are used on Atlas A2 and A3 alone. 310P has no \
+                     aclnnFlashAttentionScore and no aclnnFlashAttentionScoreGrad, and its aclnnMatmul and \
+                     aclnnConvolution round f32 to f16: use --ascend-ops own",
+                    device.name(),
+                    device.soc()
+                ));
+            }
+            AscendOps::Vendor => Some(match Operators::open(&device, installation) {
+                Ok(operators) => Ok(operators),
+                Err(error) if error.is_sticky() => return Err(error.into()),
+                Err(error) => Err(refusal(&error)),
+            }),
+        };
         let setup = host::Stream::new(&device)?;
         let kernels = match device.chip() {
             None => Err(Refusal(format!("kernels for {} are not written", device.soc()))),
@@ -108,13 +138,20 @@ impl Ascend {
             kernels.as_ref().ok().map(|k| k.0),
             device.memory()?.total as u64,
         );
-        Ok(Ascend { npu: Arc::new(Npu { device, name, kernels, untold: Mutex::default() }), target, setup })
+        let npu = Npu { device, name, kernels, operators, untold: Mutex::default() };
+        Ok(Ascend { npu: Arc::new(npu), target, setup })
     }
 
     /// Generation of its chip.
     pub fn arch(&self) -> Arch {
         self.npu.device.arch()
     }
+}
+
+/// The reason why an operator of the vendor's does not compute: an error without its remedies.
+fn refusal(error: &host::Error) -> Refusal {
+    let text = error.to_string();
+    Refusal::new(text.lines().next().unwrap_or_default())
 }
 
 impl Npu {
@@ -173,6 +210,8 @@ impl Machine for Npu {
     /// With the parameters' kinds, which say where the synchronisation address goes.
     type Kernel = (Kernel, Arc<Program>);
     type Graph = host::Graph;
+    type Operator = host::Operator;
+    type Workspace = host::Workspace;
 
     fn name(&self) -> &str {
         &self.name
@@ -250,6 +289,43 @@ impl Machine for Npu {
         }
     }
 
+    fn wants_vendor(&self) -> bool {
+        self.operators.is_some()
+    }
+
+    fn operator(&self, call: &aclnn::Call) -> Result<host::Operator, Refusal> {
+        let none = || Err(Refusal::new("it is not asked for"));
+        let operators = self.operators.clone().unwrap_or_else(none)?;
+        host::Operator::new(&operators, call.clone()).map_err(|error| refusal(&error))
+    }
+
+    fn needs(&self, operator: &host::Operator) -> usize {
+        usize::try_from(operator.workspace()).unwrap_or(usize::MAX)
+    }
+
+    fn workspace(&self, operators: &[&host::Operator]) -> Result<host::Workspace> {
+        let workspace = host::Workspace::new(&self.device);
+        workspace.of(operators.iter().map(|o| o.workspace()).max().unwrap_or(0))?;
+        Ok(workspace)
+    }
+
+    fn call(
+        &self,
+        stream: &AscendStream,
+        operator: &host::Operator,
+        operands: &[(&DeviceMemory, usize)],
+        workspace: &host::Workspace,
+        site: &Arc<host::Site>,
+    ) -> Result<()> {
+        Ok(operator.run(&stream.stream, operands, workspace, site)?)
+    }
+
+    fn tell(&self, used: Used, workspace: &host::Workspace) {
+        let mut untold = self.untold();
+        untold.used.join(used);
+        untold.workspace += workspace.bytes();
+    }
+
     fn report(
         &self,
         stream: &AscendStream,
@@ -325,7 +401,14 @@ impl Device for Ascend {
     }
 
     fn survey(&self, plan: &Plan) -> Vec<StepUse> {
-        survey(self.npu.chip(), plan)
+        survey(&*self.npu, plan)
+    }
+
+    fn remark(&self) -> Option<&str> {
+        self.npu.wants_vendor().then_some(
+            "CANN's operators compute where they can (--ascend-ops vendor), which changes rounding: only \
+             Headwater's own kernels promise the same bits",
+        )
     }
 
     fn notes(&self) -> Vec<String> {
@@ -335,6 +418,22 @@ impl Device for Ascend {
         if fresh + cached > 0 {
             let seconds = std::mem::take(&mut untold.time).as_secs_f64();
             notes.push(format!("{fresh} kernels compiled, {cached} taken from the cache, in {seconds:.1} s"));
+        }
+        if let Some(operators) = &self.npu.operators {
+            if !std::mem::replace(&mut untold.vendor, true) {
+                let unordered = operators.as_ref().ok().and_then(|o| o.unordered());
+                notes.extend(
+                    unordered
+                        .map(|why| format!("sums of CANN's operators may change from run to run: {why}")),
+                );
+            }
+            notes.extend(std::mem::take(&mut untold.used).lines());
+            match std::mem::take(&mut untold.workspace) {
+                0 => {}
+                bytes => notes.push(format!(
+                    "the vendor's operators take {bytes} bytes of workspace beside the plan's memory"
+                )),
+            }
         }
         let (replays, launches) = (untold.replays, untold.launches);
         let unrecorded = self.npu.device.unrecorded().filter(|_| self.npu.kernels.is_ok());

@@ -179,6 +179,44 @@ impl PlacedLaunch {
     }
 }
 
+/// The place of an operand of so many bytes, in a plan, with `scratch` bytes of scratch memory and the step's constants at
+/// `constants`.
+///
+/// # Errors
+/// `Plan` where it leaves its memory, or is written there where it is only read: a bug of the lowering.
+pub(super) fn operand(
+    plan: &Plan,
+    step: &Step,
+    (arg, bytes, written): (LoweredArg, usize, bool),
+    scratch: u64,
+    constants: &Range<usize>,
+) -> Result<Where> {
+    let wrong = || fail!(Plan, "an operand of {bytes} bytes of `{}` leaves its memory", step.op);
+    let behind = |start: u64, more: u64| usize::try_from(start.checked_add(more)?).ok();
+    let ends = |start: usize, end: usize| start.checked_add(bytes).is_some_and(|e| e <= end).then_some(start);
+    let in_view = |view: Option<&TensorView>, more: u64| {
+        let view = view?;
+        let first = view.layout.offset.checked_mul(view.dtype.size() as isize)?;
+        let start = view.place.offset.checked_add_signed(first)?;
+        let end = plan.segments.get(view.place.segment.0 as usize)?.bytes;
+        Some(Where::Segment(view.place.segment, ends(behind(start as u64, more)?, end)?))
+    };
+    let place = match arg {
+        LoweredArg::Read { operand, bytes } if !written => {
+            in_view(step.reads.get(operand).and_then(Option::as_ref), bytes)
+        }
+        LoweredArg::Write { operand, bytes } => in_view(step.writes.get(operand), bytes),
+        LoweredArg::Scratch { bytes } => behind(bytes, 0)
+            .and_then(|start| ends(start, usize::try_from(scratch).unwrap_or(usize::MAX)))
+            .map(Where::Scratch),
+        LoweredArg::Constant { bytes } if !written => behind(constants.start as u64, bytes)
+            .and_then(|start| ends(start, constants.end))
+            .map(Where::Constant),
+        _ => None,
+    };
+    place.ok_or_else(wrong)
+}
+
 /// The byte of its segment at which a parameter begins, `bytes` behind a view's first element.
 fn address(plan: &Plan, view: &TensorView, bytes: u64, param: &Param) -> Result<usize> {
     let outside = || fail!(Plan, "parameter `{}` leaves the segment of {view:?}", param.name);

@@ -8,7 +8,10 @@ use super::machine::{BoundArgument, BoundLaunch, IndexFault, Machine};
 use super::place::ALIGN;
 use super::survey::survey;
 use super::target;
+use super::vendor::Used;
+use crate::aclnn::Call;
 use crate::chip::{Arch, Chip};
+use crate::host::Site;
 use crate::kernel::{Access, ParamKind, Program, verify};
 use crate::lower::Refusal;
 use crate::sim::{self, Arg, Bytes, Mode, Region};
@@ -281,6 +284,9 @@ impl Machine for Simulated {
     type Stream = SimStream;
     type Kernel = Arc<Program>;
     type Graph = Infallible;
+    /// The vendor's library is not simulated.
+    type Operator = Infallible;
+    type Workspace = ();
 
     fn name(&self) -> &str {
         &self.name
@@ -312,6 +318,35 @@ impl Machine for Simulated {
         }
         Ok(programs.to_vec())
     }
+
+    fn wants_vendor(&self) -> bool {
+        false
+    }
+
+    fn operator(&self, _: &Call) -> Result<Infallible, Refusal> {
+        Err(Refusal::new("the simulator has no operators of the vendor's"))
+    }
+
+    fn needs(&self, operator: &Infallible) -> usize {
+        match *operator {}
+    }
+
+    fn workspace(&self, _: &[&Infallible]) -> Result<()> {
+        Ok(())
+    }
+
+    fn call(
+        &self,
+        _: &SimStream,
+        operator: &Infallible,
+        _: &[(&Arc<SimBuffer>, usize)],
+        (): &(),
+        _: &Arc<Site>,
+    ) -> Result<()> {
+        match *operator {}
+    }
+
+    fn tell(&self, _: Used, (): &()) {}
 
     fn launch(&self, _: &SimStream, launch: &BoundLaunch<Self>) -> Result<()> {
         let mut given = launch.args.iter();
@@ -461,7 +496,7 @@ impl Device for AscendSim {
     }
 
     fn survey(&self, plan: &Plan) -> Vec<StepUse> {
-        survey(Ok(self.chip.chip), plan)
+        survey(&*self.chip, plan)
     }
 
     fn remark(&self) -> Option<&str> {

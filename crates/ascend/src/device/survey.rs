@@ -1,5 +1,6 @@
 //! A plan as it would run: steps by kernels or on the host, and their predicted times.
 
+use super::machine::{Machine, choose};
 use super::predict::predict;
 use crate::chip::Chip;
 use crate::kernel::{Pipe, Unit};
@@ -19,18 +20,34 @@ pub const REPLAY: f64 = LAUNCH;
 
 /// The way each step of a plan would run on a chip. Its kernels' times are predicted by the timing model, as if indices went
 /// through their range in turn, groups of rows were even, and every other number that decides what runs were 0. A part of
-/// the plan without a step on the host can be recorded and replayed: its [`REPLAY`] counts at its first step.
-pub(super) fn survey(chip: Result<&'static Chip, Refusal>, plan: &Plan) -> Vec<StepUse> {
+/// the plan without a step on the host can be recorded and replayed: its [`REPLAY`] counts at its first step. Nothing is
+/// predicted of the vendor's operators, which divide recordings too.
+pub(super) fn survey<M: Machine>(machine: &M, plan: &Plan) -> Vec<StepUse> {
+    let chip = machine.chip();
     let mut known: HashMap<String, Option<Predicted>> = HashMap::new();
     let mut begins = true;
     let used = plan.steps.iter().map(|step| {
         let origin = plan.origins.get(step.origin.0 as usize).cloned().unwrap_or_default();
+        let mut vendor = None;
+        match choose(machine, &chip, step, &origin) {
+            Some(Ok((chosen, operator))) => {
+                begins = true;
+                return StepUse {
+                    launches: chosen.lowered.launches.len(),
+                    vendor: Some(Ok(chosen.call.function.name())),
+                    workspace: machine.needs(&operator),
+                    ..StepUse::default()
+                };
+            }
+            Some(Err(Refusal(why))) => vendor = Some(Err(why)),
+            None => {}
+        }
         let lowered = chip.clone().and_then(|chip| Ok((chip, lower::step(chip, step, &origin)?)));
         let (chip, lowered) = match lowered {
             Ok(both) => both,
             Err(Refusal(why)) => {
                 begins = true;
-                return StepUse { host: Some(why), ..StepUse::default() };
+                return StepUse { host: Some(why), vendor, ..StepUse::default() };
             }
         };
         let key =
@@ -39,7 +56,8 @@ pub(super) fn survey(chip: Result<&'static Chip, Refusal>, plan: &Plan) -> Vec<S
         let launches = lowered.launches.len();
         let replay = if begins && launches > 0 { REPLAY } else { 0.0 };
         begins &= launches == 0;
-        StepUse { host: None, launches, predicted: predicted.clone().map(|p| Predicted { replay, ..p }) }
+        let predicted = predicted.clone().map(|p| Predicted { replay, ..p });
+        StepUse { launches, vendor, predicted, ..StepUse::default() }
     });
     used.collect()
 }

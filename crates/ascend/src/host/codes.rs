@@ -23,7 +23,7 @@ pub enum Severity {
 pub struct KnownStatus {
     /// Its number.
     pub code: Status,
-    /// The vendor's name, without the prefix `ACL_ERROR_`.
+    /// The vendor's name, without the prefix `ACL_ERROR_` or `ACLNN_ERR_`.
     pub name: &'static str,
     /// The meaning, in a few words.
     pub meaning: &'static str,
@@ -64,6 +64,8 @@ const MEMORY: &str =
 const RESET: &str = "look at `npu-smi info` and the vendor's logs (~/ascend/log), then restart the process";
 const KERNEL: &str = "run the same step on the simulator in checked mode (`--device ascend-sim:CHIP`), which names the instruction";
 const HANG: &str = "run the same step on the simulator in checked mode, which finds a missing flag or barrier; raise the limit if the kernel is only slow";
+const OPERATORS: &str =
+    "install the operator package of this very chip and of CANN's version, or use --ascend-ops own";
 const HARDWARE: &str = "the device reports a hardware fault: take it out of use and tell its administrator";
 
 /// Every code that is told apart; CANN's reference lists them all under `aclError`.
@@ -130,7 +132,26 @@ pub const KNOWN: &[KnownStatus] = known! {
     507057 RT_SUSPECT_REMOTE_ERROR DeviceLost "memory of another device may have failed" HARDWARE;
     507899 RT_DRV_INTERNAL_ERROR DeviceLost "internal error of the driver" SETUP;
     507901 RT_SOCKET_CLOSE DeviceLost "the connection to the device was closed" RESET;
+    161001 PARAM_NULLPTR Refused "an operand that must be there is not" OURS;
+    161002 PARAM_INVALID Refused "the operator does not take these types, shapes or options" OPERATORS;
+    361001 RUNTIME_ERROR Refused "the operator's call of the runtime failed" RESET;
+    561000 INNER Refused "internal error of the operator" OPERATORS;
+    561001 INNER_INFERSHAPE_ERROR Refused "the operator's shapes could not be inferred" OPERATORS;
+    561002 INNER_TILING_ERROR Refused "the operator could not be cut into tiles" OPERATORS;
+    561003 INNER_FIND_KERNEL_ERROR Refused "the operator has no kernel for this chip" OPERATORS;
+    561103 INNER_NULLPTR Refused "the operator could not be prepared" OPERATORS;
+    561107 INNER_OPP_PATH_NOT_FOUND Refused "ASCEND_OPP_PATH is not set" "source CANN's set_env.sh";
+    561112 INNER_OPP_KERNEL_PKG_NOT_FOUND Refused "the operator package is not installed" OPERATORS;
 };
+
+/// Codes of the vendor's operators, whose names have another prefix.
+const OPERATORS_CODES: [std::ops::RangeInclusive<Status>; 3] =
+    [161_000..=161_999, 361_000..=361_999, 561_000..=561_999];
+
+/// True for a code of the vendor's operators.
+fn is_of_operators(code: Status) -> bool {
+    OPERATORS_CODES.iter().any(|range| range.contains(&code))
+}
 
 /// The entry of a code.
 pub fn lookup(code: Status) -> Option<&'static KnownStatus> {
@@ -141,6 +162,7 @@ pub fn lookup(code: Status) -> Option<&'static KnownStatus> {
 pub fn severity(code: Status) -> Severity {
     match lookup(code) {
         Some(known) => known.severity,
+        None if is_of_operators(code) => Severity::Refused,
         None if (500_000..600_000).contains(&code) => Severity::DeviceLost,
         None => Severity::Refused,
     }
@@ -149,7 +171,11 @@ pub fn severity(code: Status) -> Severity {
 /// The code with its meaning and name, e.g. `exception on a vector core (507035, ACL_ERROR_RT_VECTOR_CORE_EXCEPTION)`.
 pub fn describe(code: Status) -> String {
     match lookup(code) {
-        Some(known) => format!("{} ({code}, ACL_ERROR_{})", known.meaning, known.name),
+        Some(known) => {
+            let prefix = if is_of_operators(code) { "ACLNN_ERR" } else { "ACL_ERROR" };
+            format!("{} ({code}, {prefix}_{})", known.meaning, known.name)
+        }
+        None if is_of_operators(code) => format!("status {code} of the vendor's operators"),
         None => format!("status {code}, which CANN's table of aclError explains"),
     }
 }
@@ -175,7 +201,9 @@ mod tests {
     fn unknown_codes_go_by_their_range() {
         assert_eq!(severity(507_777), Severity::DeviceLost);
         assert_eq!(severity(107_777), Severity::Refused);
+        assert_eq!(severity(561_119), Severity::Refused);
         assert_eq!(severity(507_035), Severity::KernelFault);
         assert!(describe(507_035).contains("VECTOR_CORE_EXCEPTION"));
+        assert!(describe(561_103).contains("ACLNN_ERR_INNER_NULLPTR"));
     }
 }

@@ -98,7 +98,7 @@ pub enum Error {
         detail: String,
     },
     /// HW-A105: a kernel failed.
-    #[error("HW-A105: on {device}: {} in {}{}\n  to do: {}", codes::describe(*status), list_sites(sites, *others), vendor_text(detail), codes::advice(*status))]
+    #[error("HW-A105: on {device}: {} in {}{}\n  to do: {}", codes::describe(*status), list_sites(sites, *others), vendor_text(detail), advice(*status, sites))]
     Kernel {
         /// The device.
         device: String,
@@ -112,7 +112,7 @@ pub enum Error {
         detail: String,
     },
     /// HW-A106: work was not done in time.
-    #[error("HW-A106: {device} did not finish within {limit:?}: waiting for {}{}\n  to do: {}", list_sites(sites, *others), vendor_text(detail), codes::advice(codes::STREAM_SYNC_TIMEOUT))]
+    #[error("HW-A106: {device} did not finish within {limit:?}: waiting for {}{}\n  to do: {}", list_sites(sites, *others), vendor_text(detail), advice(codes::STREAM_SYNC_TIMEOUT, sites))]
     Timeout {
         /// The device.
         device: String,
@@ -180,6 +180,15 @@ fn vendor_text(detail: &str) -> String {
         String::new()
     } else {
         format!("\n  CANN says: {}", detail.replace('\n', "\n    "))
+    }
+}
+
+/// The advice on a failure of launches; the simulator finds nothing in the vendor's operators.
+fn advice(status: Status, sites: &[Arc<Site>]) -> String {
+    let own = codes::advice(status);
+    match sites.iter().any(|site| site.kernel.starts_with("aclnn")) {
+        true => format!("use --ascend-ops own if it is CANN's operator that fails, else {own}"),
+        false => own.into(),
     }
 }
 

@@ -85,6 +85,10 @@ pub struct LiveCounts {
     pub binaries: usize,
     /// Recordings.
     pub graphs: usize,
+    /// Operands and options of the vendor's operators.
+    pub operands: usize,
+    /// Prepared calls of them.
+    pub executors: usize,
     /// Devices that are open.
     pub devices: usize,
     /// Releases that failed: the function and what it returned.
@@ -100,6 +104,8 @@ pub(super) struct Counts {
     pub events: AtomicUsize,
     pub binaries: AtomicUsize,
     pub graphs: AtomicUsize,
+    pub operands: AtomicUsize,
+    pub executors: AtomicUsize,
     pub devices: AtomicUsize,
     failed_releases: Mutex<Vec<(&'static str, Status)>>,
 }
@@ -219,6 +225,8 @@ impl Runtime {
             events: get(&c.events),
             binaries: get(&c.binaries),
             graphs: get(&c.graphs),
+            operands: get(&c.operands),
+            executors: get(&c.executors),
             devices: get(&c.devices),
             failed_releases: c.failed_releases.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }

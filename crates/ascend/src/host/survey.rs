@@ -3,8 +3,10 @@
 use super::acl::LaunchRung;
 use super::compile::{Compiler, CompilerOptions};
 use super::device::Device;
+use super::error::Error;
 use super::graph::Graph;
 use super::installation::{Installation, operators_of};
+use super::operator;
 use super::runtime::{Runtime, RuntimeSettings};
 use crate::chip::Arch;
 use serde::Serialize;
@@ -33,6 +35,8 @@ pub struct Survey {
     pub launches: Vec<&'static str>,
     /// Chips that have the vendor's operators.
     pub operators: Vec<String>,
+    /// Operators of the vendor's (aclnn) that could be used instead of our own kernels of products, attention and convolutions.
+    pub vendor: Vec<&'static str>,
     /// Version of that package.
     pub operators_version: Option<String>,
     /// The compiler for A2 and A3.
@@ -210,12 +214,23 @@ impl Survey {
             let what = format!("one version: the toolkit is {a}, the operator package {b}");
             self.lack(what, "the vendor's operators", "install both of one version");
         }
-        for (library, needed_for) in
-            [("libopapi.so", "the vendor's operators"), ("libhccl.so", "training on several devices")]
-        {
-            if installation.library(library).is_none() {
-                self.lack(library, needed_for, "install the whole CANN toolkit");
+        const VENDOR: &str = "the vendor's operators (--ascend-ops vendor)";
+        match operator::offered(installation) {
+            Ok(operators) => {
+                for (name, missing) in operators {
+                    match missing {
+                        None => self.vendor.push(name),
+                        Some(_) => self.lack(name, VENDOR, "install CANN 8.0 or later, with its operators"),
+                    }
+                }
             }
+            Err(Error::Symbol { symbol, .. }) => {
+                self.lack(format!("{symbol} in libopapi.so"), VENDOR, "install CANN 8.0 or later");
+            }
+            Err(_) => self.lack("libopapi.so", VENDOR, "install the whole CANN toolkit"),
+        }
+        if installation.library("libhccl.so").is_none() {
+            self.lack("libhccl.so", "training on several devices", "install the whole CANN toolkit");
         }
     }
 }

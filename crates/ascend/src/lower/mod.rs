@@ -26,12 +26,14 @@ mod split;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod vendor;
 
 pub use distinct::Distinct;
 pub use kernel::{embedding_grads, has_kernel, takes_strides};
 pub use launch::{Lowered, LoweredArg, LoweredLaunch, Refusal};
 pub use rows::rows;
 pub use split::MODEL as SPLIT;
+pub use vendor::{VendorStep, vendor};
 
 use crate::chip::Chip;
 use crate::kernel::Source;

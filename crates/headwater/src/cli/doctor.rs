@@ -163,6 +163,11 @@ fn show_ascend(survey: &Survey, printer: Printer) {
     t.row(["compiler for A2, A3".into(), stated(&survey.compiler_a2)]);
     t.row(["compiler for 310P".into(), stated(&survey.compiler_310p)]);
     t.row(["vendor's operators".into(), operators]);
+    let functions = match survey.vendor.is_empty() {
+        true => "none".into(),
+        false => format!("{}; used with --ascend-ops vendor, on A2 and A3", survey.vendor.join(", ")),
+    };
+    t.row(["their functions".into(), functions]);
     for d in &survey.devices {
         let cores = d.cores.map_or(String::new(), |(v, c)| format!(", {c} cube and {v} vector cores"));
         let memory = format!("{} of {} free", text::bytes(d.free), text::bytes(d.total));

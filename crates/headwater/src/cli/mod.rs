@@ -21,13 +21,14 @@ mod train;
 
 use crate::core::device::Device;
 use crate::core::train::BucketSize;
-use crate::devices;
+use crate::devices::{self, DeviceOptions};
 use crate::report::text;
 use crate::runtime::session::{Moments, Sparse};
 use crate::runtime::{Bytes, TrainConfig};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use console::{print, say};
+use headwater_ascend::device::AscendOps;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -48,6 +49,13 @@ pub struct Cli {
         display_order = LAST
     )]
     device: String,
+    /// Kernels of matrix products, attention and convolutions on `ascend:N`: Headwater's `own`, or CANN's operators (aclnn)
+    /// with `vendor`, on Atlas A2 and A3. `vendor` changes rounding. A step that CANN has no operator for runs by our own.
+    #[arg(
+        long, global = true, value_name = "WHOSE", default_value = "own", value_parser = ascend_ops,
+        help_heading = COMMON, display_order = LAST
+    )]
+    ascend_ops: AscendOps,
     /// Threads of the CPU device; results do not depend on it (default: all cores).
     #[arg(
         long, global = true, env = "HEADWATER_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024),
@@ -99,6 +107,15 @@ struct Memory {
     /// two are rounded stochastically (default: `f32`, unless a settings file says otherwise).
     #[arg(long, value_name = "FORM", value_parser = moments, help_heading = "Memory")]
     moments: Option<Moments>,
+}
+
+/// Reads whose kernels are meant.
+fn ascend_ops(text: &str) -> Result<AscendOps, String> {
+    match text {
+        "own" => Ok(AscendOps::Own),
+        "vendor" => Ok(AscendOps::Vendor),
+        _ => Err("it is own or vendor".into()),
+    }
 }
 
 /// Reads a form of moments.
@@ -298,7 +315,8 @@ fn execute(cli: &Cli, printer: Printer) -> Result<Outcome> {
     let threads = cli.threads.map_or_else(cores, usize::from);
     let opened: RefCell<Option<Arc<dyn Device>>> = RefCell::default();
     let device = || {
-        let device = devices::open(&cli.device, threads).map_err(|e| match e.is::<crate::core::Error>() {
+        let options = DeviceOptions { threads, ascend_ops: cli.ascend_ops };
+        let device = devices::open(&cli.device, options).map_err(|e| match e.is::<crate::core::Error>() {
             true => e,
             false => Usage(format!("{e:#}")).into(),
         })?;

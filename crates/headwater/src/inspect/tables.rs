@@ -68,6 +68,7 @@ pub fn tables(i: &Inspection, device: &str) -> Vec<Table> {
         .chain(buckets)
         .chain([ops])
         .chain(steps)
+        .chain(vendor(i, device))
         .chain(step_time(i, device))
         .chain([modules, peak])
         .collect()
@@ -82,6 +83,9 @@ pub fn memory(i: &Inspection) -> Table {
     let mut memory = Table::new(&title, &["kind", ">bytes"]);
     for (kind, bytes) in i.memory.kinds().into_iter().chain([("all", i.memory.total())]) {
         memory.row([kind.into(), text::bytes(bytes)]);
+    }
+    if let Some(bytes) = i.vendor_workspace {
+        memory.row(["beside it, workspace of the vendor's operators".into(), text::bytes(bytes)]);
     }
     memory
 }
@@ -110,7 +114,7 @@ pub fn buckets(buckets: &[BucketUse]) -> Option<Table> {
 
 /// The way steps run, where the device says more than that all are its own.
 fn steps(i: &Inspection, device: &str) -> Option<Table> {
-    let told = |s: &StepsUse| !s.host.is_empty() || s.predicted.is_some();
+    let told = |s: &StepsUse| !s.host.is_empty() || !s.vendor.is_empty() || s.predicted.is_some();
     if !i.steps.iter().any(told) {
         return None;
     }
@@ -160,6 +164,26 @@ fn steps(i: &Inspection, device: &str) -> Option<Table> {
     Some(table)
 }
 
+/// Steps by operators of the vendor's library, if they are asked for, and the reasons for the others.
+fn vendor(i: &Inspection, device: &str) -> Option<Table> {
+    let mut table = Table::new(
+        &format!("Operators of the vendor's library on {device}"),
+        &["operator", ">steps", "computed by", "because"],
+    );
+    let mut any = false;
+    for s in &i.steps {
+        for (function, steps) in &s.vendor {
+            any = true;
+            table.row([s.name.clone(), steps.to_string(), function.clone(), "they are asked for".into()]);
+        }
+        for (why, steps) in &s.not_vendor {
+            any = true;
+            table.row([s.name.clone(), steps.to_string(), "Headwater's own kernels".into(), why.clone()]);
+        }
+    }
+    any.then_some(table)
+}
+
 /// Units that are busy for at least a hundredth of the kernels' time, the busiest first.
 fn busy(s: &StepsUse) -> String {
     let all = s.kernels.unwrap_or(0.0).max(f64::MIN_POSITIVE);
@@ -178,9 +202,15 @@ fn step_time(i: &Inspection, device: &str) -> Option<Table> {
     table.row(["launching them, 20 µs each".into(), text::seconds(time.launching)]);
     table.row(["step, launched while kernels run".into(), text::seconds(time.seconds)]);
     table.row(["step, its launches replayed (assumed)".into(), text::seconds(time.replayed)]);
-    table.row(["operations a second".into(), format!("{}FLOP/s", text::count(i.flops() / time.seconds))]);
+    if time.vendor == 0 {
+        let rate = text::count(i.flops() / time.seconds);
+        table.row(["operations a second".into(), format!("{rate}FLOP/s")]);
+    }
     if time.host > 0 {
         table.row(["steps on the host, not counted".into(), time.host.to_string()]);
+    }
+    if time.vendor > 0 {
+        table.row(["steps by the vendor's operators, not counted".into(), time.vendor.to_string()]);
     }
     Some(table)
 }

@@ -113,6 +113,8 @@ pub struct Acl {
     pub sync_address: Option<SyncAddress>,
     /// Recordings of work.
     pub capture: Option<Capture>,
+    /// Results that do not depend on the order of cores.
+    pub determinism: Option<Determinism>,
     /// Kernels of binaries.
     pub binaries: Option<Binaries>,
     /// Load from memory.
@@ -156,6 +158,7 @@ impl Acl {
             device_info: DeviceInfo::find(library).ok(),
             sync_address: SyncAddress::find(library).ok(),
             capture: Capture::find(library).ok(),
+            determinism: Determinism::find(library).ok(),
             binaries: Binaries::find(library).ok(),
             from_data: FromData::find(library).ok(),
             from_file: FromFile::find(library).ok(),
@@ -221,7 +224,7 @@ pub(super) fn open_compiler(path: &Path) -> Result<Compilation> {
 }
 
 /// Opens a library for the rest of the process: threads that it starts may outlive the last call into it.
-fn open(path: &Path) -> Result<&'static Library> {
+pub(super) fn open(path: &Path) -> Result<&'static Library> {
     // SAFETY: runs the initialisers of the vendor's library, as linking with it would.
     match unsafe { Library::new(path) } {
         Ok(library) => Ok(Box::leak(Box::new(library))),

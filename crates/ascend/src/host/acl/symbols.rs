@@ -21,7 +21,7 @@ macro_rules! functions {
                 pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
                 /// Looks all of them up; gives the first that is missing.
-                pub(super) fn find(library: &Library) -> Result<$group, &'static str> {
+                pub(in crate::host) fn find(library: &Library) -> Result<$group, &'static str> {
                     Ok($group {
                         $($name: {
                             let name = concat!(stringify!($name), "\0").as_bytes();
@@ -217,5 +217,109 @@ functions! {
         fn aclrtcGetCompileLogSize(program: ProgHandle, bytes: *mut usize) -> Status;
         fn aclrtcGetCompileLog(program: ProgHandle, log: *mut c_char) -> Status;
         fn aclrtcDestroyProg(program: *mut ProgHandle) -> Status;
+    }
+
+    /// Results of the vendor's operators that do not depend on the order in which cores come.
+    Determinism {
+        fn aclrtCtxSetSysParamOpt(option: u32, value: i64) -> Status;
+    }
+
+    /// Operands and prepared calls of the vendor's operators (8.0 and later).
+    Operands {
+        fn aclCreateTensor(
+            sizes: *const i64, rank: u64, dtype: i32, strides: *const i64, offset: i64, format: i32,
+            storage: *const i64, storage_rank: u64, data: *mut c_void
+        ) -> TensorHandle;
+        fn aclDestroyTensor(tensor: TensorHandle) -> Status;
+        fn aclCreateScalar(value: *mut c_void, dtype: i32) -> ScalarHandle;
+        fn aclDestroyScalar(scalar: ScalarHandle) -> Status;
+        fn aclCreateIntArray(values: *const i64, count: u64) -> IntsHandle;
+        fn aclDestroyIntArray(values: IntsHandle) -> Status;
+        fn aclCreateBoolArray(values: *const bool, count: u64) -> BoolsHandle;
+        fn aclDestroyBoolArray(values: BoolsHandle) -> Status;
+        fn aclDestroyAclOpExecutor(executor: ExecutorHandle) -> Status;
+    }
+
+    /// Prepared calls that may be made many times (8.0 and later).
+    Repeatable {
+        fn aclSetAclOpExecutorRepeatable(executor: ExecutorHandle) -> Status;
+    }
+
+    /// Products of matrices.
+    Matmul {
+        fn aclnnMatmulGetWorkspaceSize(
+            a: TensorHandle, b: TensorHandle, out: TensorHandle, cube_math: i8, bytes: *mut u64,
+            executor: *mut ExecutorHandle
+        ) -> Status;
+        fn aclnnMatmul(
+            workspace: *mut c_void, bytes: u64, executor: ExecutorHandle, stream: StreamHandle
+        ) -> Status;
+    }
+
+    /// Products of matrices with a summand.
+    Addmm {
+        fn aclnnAddmmGetWorkspaceSize(
+            summand: TensorHandle, a: TensorHandle, b: TensorHandle, beta: ScalarHandle, alpha: ScalarHandle,
+            out: TensorHandle, cube_math: i8, bytes: *mut u64, executor: *mut ExecutorHandle
+        ) -> Status;
+        fn aclnnAddmm(
+            workspace: *mut c_void, bytes: u64, executor: ExecutorHandle, stream: StreamHandle
+        ) -> Status;
+    }
+
+    /// Attention.
+    FlashAttention {
+        fn aclnnFlashAttentionScoreGetWorkspaceSize(
+            query: TensorHandle, key: TensorHandle, value: TensorHandle, shift: TensorHandle,
+            drop_mask: TensorHandle, padding_mask: TensorHandle, mask: TensorHandle, prefix: IntsHandle,
+            scale: f64, keep: f64, before: i64, behind: i64, heads: i64, layout: *mut c_char, precise: i64,
+            sparse_mode: i64, largest: TensorHandle, sum: TensorHandle, weights: TensorHandle,
+            out: TensorHandle, bytes: *mut u64, executor: *mut ExecutorHandle
+        ) -> Status;
+        fn aclnnFlashAttentionScore(
+            workspace: *mut c_void, bytes: u64, executor: ExecutorHandle, stream: StreamHandle
+        ) -> Status;
+    }
+
+    /// Gradients of attention.
+    FlashAttentionGrad {
+        fn aclnnFlashAttentionScoreGradGetWorkspaceSize(
+            query: TensorHandle, key: TensorHandle, value: TensorHandle, grad: TensorHandle,
+            shift: TensorHandle, drop_mask: TensorHandle, padding_mask: TensorHandle, mask: TensorHandle,
+            largest: TensorHandle, sum: TensorHandle, weights: TensorHandle, out: TensorHandle,
+            prefix: IntsHandle, scale: f64, keep: f64, before: i64, behind: i64, heads: i64,
+            layout: *mut c_char, precise: i64, sparse_mode: i64, query_grad: TensorHandle,
+            key_grad: TensorHandle, value_grad: TensorHandle, shift_grad: TensorHandle, bytes: *mut u64,
+            executor: *mut ExecutorHandle
+        ) -> Status;
+        fn aclnnFlashAttentionScoreGrad(
+            workspace: *mut c_void, bytes: u64, executor: ExecutorHandle, stream: StreamHandle
+        ) -> Status;
+    }
+
+    /// Convolutions.
+    Convolution {
+        fn aclnnConvolutionGetWorkspaceSize(
+            input: TensorHandle, weight: TensorHandle, bias: TensorHandle, stride: IntsHandle,
+            padding: IntsHandle, dilation: IntsHandle, transposed: bool, output_padding: IntsHandle,
+            groups: i64, out: TensorHandle, cube_math: i8, bytes: *mut u64, executor: *mut ExecutorHandle
+        ) -> Status;
+        fn aclnnConvolution(
+            workspace: *mut c_void, bytes: u64, executor: ExecutorHandle, stream: StreamHandle
+        ) -> Status;
+    }
+
+    /// Gradients of convolutions.
+    ConvolutionGrad {
+        fn aclnnConvolutionBackwardGetWorkspaceSize(
+            grad: TensorHandle, input: TensorHandle, weight: TensorHandle, bias_sizes: IntsHandle,
+            stride: IntsHandle, padding: IntsHandle, dilation: IntsHandle, transposed: bool,
+            output_padding: IntsHandle, groups: c_int, wanted: BoolsHandle, cube_math: i8,
+            input_grad: TensorHandle, weight_grad: TensorHandle, bias_grad: TensorHandle, bytes: *mut u64,
+            executor: *mut ExecutorHandle
+        ) -> Status;
+        fn aclnnConvolutionBackward(
+            workspace: *mut c_void, bytes: u64, executor: ExecutorHandle, stream: StreamHandle
+        ) -> Status;
     }
 }

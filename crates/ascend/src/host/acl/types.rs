@@ -43,6 +43,16 @@ handles! {
     ProgHandle;
     /// `aclmdlRI`: recorded work.
     GraphHandle;
+    /// `aclTensor *`: an operand of the vendor's operators.
+    TensorHandle;
+    /// `aclScalar *`: a number.
+    ScalarHandle;
+    /// `aclIntArray *`: integers.
+    IntsHandle;
+    /// `aclBoolArray *`: truths.
+    BoolsHandle;
+    /// `aclOpExecutor *`: a call of an operator, prepared.
+    ExecutorHandle;
 }
 
 /// `aclrtMemcpyKind`.
@@ -144,6 +154,36 @@ pub mod device_attr {
     /// Vector cores.
     pub const VECTOR_CORES: u32 = 201;
 }
+
+/// `aclDataType`, as far as used.
+pub mod data_type {
+    /// `ACL_FLOAT`.
+    pub const F32: i32 = 0;
+    /// `ACL_FLOAT16`.
+    pub const F16: i32 = 1;
+    /// `ACL_BOOL`.
+    pub const BOOL: i32 = 12;
+    /// `ACL_BF16`.
+    pub const BF16: i32 = 27;
+}
+
+/// `aclFormat`, as far as used.
+pub mod format {
+    /// `ACL_FORMAT_NCHW`.
+    pub const NCHW: i32 = 0;
+    /// `ACL_FORMAT_ND`.
+    pub const ND: i32 = 2;
+    /// `ACL_FORMAT_NCDHW`.
+    pub const NCDHW: i32 = 30;
+    /// `ACL_FORMAT_NCL`.
+    pub const NCL: i32 = 47;
+}
+
+/// `cubeMathType`: products in the operands' own type.
+pub const KEEP_DTYPE: i8 = 0;
+
+/// `aclSysParamOpt`: sums in one order, whatever the number of cores.
+pub const OPT_DETERMINISTIC: u32 = 0;
 
 /// Bytes that `aclsysGetVersionStr` writes at most.
 pub const VERSION_BYTES: usize = 128;
