@@ -233,24 +233,33 @@ fn scatters_conform() {
     conform(&scatters(), |_, _, _| false);
 }
 
+/// Layers of so many gates and states.
+fn longer(gates: usize, states: usize) -> Vec<Case> {
+    let case = |name, [first, second, h]: [usize; 3], batch: usize| {
+        let wide = gates * h;
+        let c = Case::new(name).f(&[first, second, wide]).f(&[wide, h]).f(&[wide]);
+        (0..states).fold(c, |c, _| c.f(&[batch, h]))
+    };
+    vec![
+        case("longer", [7, 5, 24], 5),
+        case("longer, backwards", [3, 6, 16], 3).attr("batch_first", true).attr("reverse", true),
+    ]
+}
+
 fn layers() -> Vec<(&'static OpDef, Vec<Case>)> {
     vec![
-        with("lstm_layer", || {
-            let case = |name, sequence: [usize; 3], h: usize, batch: usize| {
-                Case::new(name).f(&sequence).f(&[4 * h, h]).f(&[4 * h]).f(&[batch, h]).f(&[batch, h])
-            };
-            vec![
-                case("longer", [7, 5, 96], 24, 5),
-                case("longer, backwards", [3, 6, 64], 16, 3).attr("batch_first", true).attr("reverse", true),
-            ]
-        }),
+        with("lstm_layer", || longer(4, 2)),
         with("lstm_layer_backward", Vec::new),
+        with("gru_layer", || longer(3, 1)),
+        with("gru_layer_backward", Vec::new),
+        with("rnn_layer", || longer(1, 1)),
+        with("rnn_layer_backward", Vec::new),
     ]
 }
 
 #[test]
 fn recurrent_layers_conform() {
-    conform(&layers(), |_, _, case| case == ["lstm_layer", "no samples"]);
+    conform(&layers(), |_, _, [_, case]| case == "no samples");
 }
 
 /// Rows of whole blocks, which 310P writes as well.

@@ -9,7 +9,7 @@ use headwater_core::plan::{Bindings, Work};
 use headwater_core::{DType, Registry, pass};
 use std::collections::BTreeSet;
 
-const OPERATORS: [&str; 42] = [
+const OPERATORS: [&str; 46] = [
     "check_index",
     "matmul",
     "linear",
@@ -52,6 +52,10 @@ const OPERATORS: [&str; 42] = [
     "col2im",
     "lstm_layer",
     "lstm_layer_backward",
+    "gru_layer",
+    "gru_layer_backward",
+    "rnn_layer",
+    "rnn_layer_backward",
 ];
 
 /// Steps of these operators that run on the host, in the plans of all operators' cases: operator, dtype and reason.

@@ -105,12 +105,16 @@ fn is_sequence(op: &OpDef) -> bool {
             | "cumsum"
             | "gather"
             | "gather_rows"
+            | "gru_layer"
+            | "gru_layer_backward"
             | "histc"
             | "im2col"
             | "index"
             | "_index_put_impl"
             | "lstm_layer"
             | "lstm_layer_backward"
+            | "rnn_layer"
+            | "rnn_layer_backward"
             | "scatter"
             | "searchsorted"
             | "segment_spread"
@@ -138,6 +142,10 @@ fn composed(
         "max_pool2d_with_indices" | "adaptive_max_pool2d" => {
             return pooling::maximum(chip, &pool(op, cx)?, reads, writes, source);
         }
+        "gru_layer" => return recurrent::gru(chip, cx, reads, writes, source),
+        "gru_layer_backward" => return recurrent::gru_backward(chip, cx, reads, writes, source),
+        "rnn_layer" => return recurrent::rnn(chip, cx, reads, writes, source),
+        "rnn_layer_backward" => return recurrent::rnn_backward(chip, cx, reads, writes, source),
         "lstm_layer" => return recurrent::lstm(chip, cx, reads, writes, source),
         "lstm_layer_backward" => return recurrent::lstm_backward(chip, cx, reads, writes, source),
         "sort" | "topk" => return counting::sorted(chip, op, cx, reads, writes, source),

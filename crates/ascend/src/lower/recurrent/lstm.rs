@@ -1,74 +1,16 @@
-//! One layer of a long short-term memory and its gradient: for each time step a product with the weight and a row program
-//! for the gates. The state is carried in f32.
-//!
-//! Steps differ in addresses alone, so that two of them stand for all that follow.
+//! One layer of a long short-term memory and its gradient. The state is carried in f32.
 
-use super::launch::{Lowered, Refusal};
-use super::product::input;
-use super::sequence::{Sequence, Tensor};
-use crate::chip::{Arch, Chip};
+use super::{Cell, at, backward_weight, gate, last_gradient, limit, optional, repeated};
+use crate::chip::Chip;
 use crate::kernel::Source;
+use crate::lower::launch::{Lowered, Refusal};
+use crate::lower::product::input;
+use crate::lower::sequence::{Sequence, Tensor};
 use headwater_core::DType::F32;
 use headwater_core::expr::{Expr, input as x};
 use headwater_core::ops::OpCx;
-use headwater_core::ops::recurrent::layer::Layer;
 use headwater_core::ops::recurrent::lstm_layer::{GATES, backward_layer, forward_layer};
 use headwater_core::plan::TensorView;
-use headwater_core::row::{Access, Reg, RowBuilder};
-
-/// Most time steps: two launches each.
-const STEPS: usize = 8192;
-
-/// A sequence at a time, `[batch, width]`.
-fn at(sequence: &Tensor, l: &Layer, nth: usize) -> Result<Tensor, Refusal> {
-    let dim = usize::from(l.batch_first);
-    let part = sequence.part(dim, l.time(nth), 1)?;
-    part.walked(&[(l.batch, Some((1 - dim, 1))), (part.shape()[2], Some((2, 1)))])
-}
-
-/// A gate's part of `[batch, gates · hidden]`.
-fn gate(all: &Tensor, l: &Layer, gate: usize) -> Result<Tensor, Refusal> {
-    all.part(1, gate * l.hidden, l.hidden)
-}
-
-/// Refuses a layer of too many steps.
-fn limit(l: &Layer) -> Result<(), Refusal> {
-    match l.steps > STEPS {
-        true => Err(Refusal(format!("a recurrent layer of more than {STEPS} time steps"))),
-        false => Ok(()),
-    }
-}
-
-/// A row program over the elements of a state, and its operands.
-struct Cell {
-    program: RowBuilder,
-    reads: Vec<Tensor>,
-    writes: Vec<Tensor>,
-}
-
-impl Cell {
-    fn new(l: &Layer) -> Cell {
-        let program = RowBuilder::new(&[l.batch], &[l.hidden]);
-        Cell { program, reads: Vec::new(), writes: Vec::new() }
-    }
-
-    fn read(&mut self, t: &Tensor) -> Reg {
-        self.reads.push(t.clone());
-        let access = if t.shape().rank() == 1 { Access::dims(&[None, Some(0)]) } else { Access::identity(2) };
-        self.program.read(t.dtype(), access)
-    }
-
-    fn write(&mut self, t: &Tensor, value: Reg) {
-        self.writes.push(t.clone());
-        self.program.store(t.dtype(), Access::identity(2), value);
-    }
-
-    fn launch(self, s: &mut Sequence) -> Result<(), Refusal> {
-        let (reads, writes): (Vec<&Tensor>, Vec<&Tensor>) =
-            (self.reads.iter().collect(), self.writes.iter().collect());
-        s.rows(&self.program.finish(), &reads, &writes)
-    }
-}
 
 /// The launches of an `lstm_layer` node.
 ///
@@ -93,7 +35,7 @@ pub fn lstm(
     let [output, hidden, cell, activations, cells] =
         [(0, output), (1, hidden), (2, cell), (3, activations), (4, cells)].map(|(i, v)| Tensor::write(i, v));
     let (gates, weight) = (input(reads, 0)?, input(reads, 1)?.transposed());
-    let bias = reads.get(2).and_then(Option::as_ref).map(|view| Tensor::read(2, view));
+    let bias = optional(reads, 2);
     let carried = s.scratch(F32, &[l.batch, l.hidden])?;
     let sums = s.scratch(F32, &[l.batch, GATES * l.hidden])?;
     s.copy(&input(reads, 4)?, &carried)?;
@@ -105,12 +47,8 @@ pub fn lstm(
         let old = c.read(&carried);
         let mut values = Vec::new();
         for g in 0..GATES {
-            let (sum, given) = (c.read(&gate(&sums, &l, g)?), c.read(&gate(&own, &l, g)?));
-            let mut sum = c.program.expr(&(x(0) + x(1)), &[given, sum]);
-            if let Some(bias) = &bias {
-                let bias = c.read(&bias.part(0, g * l.hidden, l.hidden)?);
-                sum = c.program.expr(&(x(0) + x(1)), &[sum, bias]);
-            }
+            let bias = bias.as_ref().map(|bias| bias.part(0, g * l.hidden, l.hidden)).transpose()?;
+            let sum = c.sum(&gate(&own, &l, g)?, &[Some(gate(&sums, &l, g)?), bias]);
             let function = if g == 2 { x(0).tanh() } else { x(0).sigmoid() };
             let value = c.program.expr(&function, &[sum]);
             c.write(&gate(&functions, &l, g)?, value);
@@ -129,23 +67,6 @@ pub fn lstm(
     s.copy(&at(&output, &l, l.steps - 1)?, &hidden)?;
     s.copy(&carried, &cell)?;
     Ok(std::mem::take(&mut s.lowered))
-}
-
-/// The launches of so many steps, of which two are made.
-fn repeated(
-    s: &mut Sequence,
-    steps: usize,
-    mut step: impl FnMut(&mut Sequence, usize) -> Result<(), Refusal>,
-) -> Result<(), Refusal> {
-    let first = s.lowered.launches.len();
-    if steps > 0 {
-        step(s, 0)?;
-    }
-    let second = s.lowered.launches.len();
-    if steps > 1 {
-        step(s, 1)?;
-    }
-    s.repeat(first, second, steps.saturating_sub(2))
 }
 
 /// The launches of an `lstm_layer_backward` node.
@@ -168,33 +89,17 @@ pub fn lstm_backward(
     }
     let [dgates, dhidden, dcell] =
         [(0, dgates), (1, dhidden), (2, dcell)].map(|(i, view)| Tensor::write(i, view));
-    let given = |i: usize| reads.get(i).and_then(Option::as_ref).map(|view| Tensor::read(i, view));
-    let mut weight = input(reads, 3)?;
-    if weight.dtype() == F32 && s.chip.arch == Arch::A2 {
-        // The cube takes f32 whose rows run along the sums.
-        weight = s.copied(&weight.transposed())?.transposed();
-    }
+    let weight = backward_weight(s, reads, 3)?;
     let (activations, cells, initial) = (input(reads, 4)?, input(reads, 5)?, input(reads, 6)?);
-    let [dh, dc] = [(); 2].map(|()| s.scratch(F32, &[l.batch, l.hidden]));
-    let (dh, dc) = (dh?, dc?);
-    for (i, state) in [(1, &dh), (2, &dc)] {
-        match given(i) {
-            Some(last) => s.copy(&last, state)?,
-            None => s.fill(state, 0.0)?,
-        }
-    }
-    let output = given(0);
+    let (dh, dc) = (last_gradient(s, reads, 1, &l)?, last_gradient(s, reads, 2, &l)?);
+    let output = optional(reads, 0);
     // The nth step from the end.
     let step = |s: &mut Sequence, nth: usize| {
         let n = l.steps - 1 - nth;
         let before = if n == 0 { initial.clone() } else { at(&cells, &l, n - 1)? };
         let (functions, own) = (at(&activations, &l, n)?, at(&dgates, &l, n)?);
         let mut c = Cell::new(&l);
-        let mut grad = c.read(&dh);
-        if let Some(output) = &output {
-            let more = c.read(&at(output, &l, n)?);
-            grad = c.program.expr(&(x(0) + x(1)), &[grad, more]);
-        }
+        let grad = c.sum(&dh, &[output.as_ref().map(|output| at(output, &l, n)).transpose()?]);
         let carried = c.read(&dc);
         let mut regs = Vec::new();
         for g in 0..GATES {
