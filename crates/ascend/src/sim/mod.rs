@@ -19,6 +19,7 @@ mod schedule;
 mod transfer;
 mod vector;
 
+pub(crate) use issue::sub_blocks;
 pub use issue::{Code, Issued, Issuer, Place};
 pub use memory::{Bytes, Region};
 pub use schedule::{Launch, launch, launch_in_orders, launch_verified, loads};

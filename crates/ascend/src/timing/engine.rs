@@ -11,7 +11,7 @@ use super::gm::{Bandwidth, L2};
 use crate::chip::{Arch, Chip};
 use crate::kernel::finding::{Finding, Result, Rule};
 use crate::kernel::{Barrier, Instr, Pipe, Program, Unit, Value};
-use crate::sim::{Code, Issued, Issuer, Place};
+use crate::sim::{Code, Issued, Issuer, Place, sub_blocks};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
@@ -19,6 +19,8 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 const QUEUE: usize = 32;
 /// Cycles of a barrier of all cores in hardware. Assumed.
 const CORES: f64 = 500.0;
+/// Cycles from a flag's setting to its arrival at another core. Assumed: what the scalar unit waits for a line of L2.
+const CROSS: f64 = 200.0;
 /// Steps of one block after which a loop is taken for endless.
 const ENDLESS: u64 = 1_000_000_000;
 /// Cycles that the scalar unit takes for a statement: to compute its operands, to branch, to issue. Assumed: no public
@@ -63,12 +65,22 @@ enum Queued {
     Set(Flag),
     /// Waits for a flag.
     Wait(Flag),
+    /// Sets a flag between cores.
+    CrossSet(Cross),
+    /// Waits for a flag between cores.
+    CrossWait(Cross),
     /// Lets the scalar unit go on.
     Resume,
 }
 
 /// From, to and number.
 type Flag = (Pipe, Pipe, i64);
+
+/// Mode and number of a flag between cores.
+type Cross = (u32, i64);
+
+/// The part of the program that a core runs, and its block there.
+type Seat = (usize, u32);
 
 #[derive(Default)]
 struct Lane {
@@ -109,6 +121,8 @@ struct Core<'p> {
     fuel: u64,
     scalar: f64,
     blocks: VecDeque<i64>,
+    /// The block that it runs.
+    block: u32,
     ended: f64,
     /// The next instruction that the scalar unit issues, at `time`.
     ready: Option<Option<Box<Issued<'p>>>>,
@@ -140,6 +154,8 @@ pub struct Engine<'p, 'l> {
     events: BinaryHeap<Reverse<(Time, usize, usize)>>,
     loads: &'l mut BlockLoads<'p>,
     waiting: usize,
+    /// Flags between cores that have not been waited for, by who waits and who sets, and when they come.
+    cross: HashMap<(Cross, Seat, Seat), VecDeque<f64>>,
     /// Bytes over HBM's interface so far, and bytes of all transfers.
     pub hbm: f64,
     pub moved: f64,
@@ -178,6 +194,7 @@ impl<'p, 'l> Engine<'p, 'l> {
                     part: index,
                     scalar: 0.0,
                     blocks: (c..blocks).step_by(used.max(1) as usize).collect(),
+                    block: c as u32,
                     ended: 0.0,
                     ready: None,
                     pending: None,
@@ -197,6 +214,7 @@ impl<'p, 'l> Engine<'p, 'l> {
             events: BinaryHeap::new(),
             loads,
             waiting: 0,
+            cross: HashMap::new(),
             hbm: 0.0,
             moved: 0.0,
         }
@@ -277,6 +295,7 @@ impl<'p, 'l> Engine<'p, 'l> {
                 core.ended = core.time;
                 return Ok(());
             };
+            core.block = block as u32;
             let pairs = program.mixed() && core.unit == Unit::Vector;
             let place = Place {
                 block: block as u32,
@@ -310,10 +329,8 @@ impl<'p, 'l> Engine<'p, 'l> {
         match &*instr {
             Instr::Barrier(Barrier::All) => self.drain(c, Held::Drain),
             Instr::Barrier(Barrier::Cores) | Instr::SyncSoft(_) => self.drain(c, Held::Cores),
-            Instr::CrossSet(_) | Instr::CrossWait(_) => {
-                let message = "flags between cores of both kinds are not in the timing model yet";
-                return Err(Finding::new(Rule::Unsupported, program, message).at(program, "", stmt.source));
-            }
+            Instr::CrossSet(x) => self.queue(c, x.pipe, Queued::CrossSet((x.mode, x.id.as_int())))?,
+            Instr::CrossWait(x) => self.queue(c, x.pipe, Queued::CrossWait((x.mode, x.id.as_int())))?,
             Instr::SetFlag(x) => self.queue(c, x.from, Queued::Set((x.from, x.to, x.id.as_int())))?,
             Instr::WaitFlag(x) => self.queue(c, x.to, Queued::Wait((x.from, x.to, x.id.as_int())))?,
             Instr::Load(x) => {
@@ -362,9 +379,13 @@ impl<'p, 'l> Engine<'p, 'l> {
                     core.flags.entry(flag).or_default().push_back(time);
                     self.serve_all(c, time)?;
                 }
-                Queued::Wait(flag) => {
+                Queued::CrossSet(flag) => {
+                    let time = core.time;
+                    self.tell(c, flag, time, time)?;
+                }
+                Queued::Wait(_) | Queued::CrossWait(_) => {
                     let queued = core.lanes[0].queue.len();
-                    core.lanes[0].queue.push_back(Queued::Wait(flag));
+                    core.lanes[0].queue.push_back(op);
                     core.lanes[0].queue.push_back(Queued::Resume);
                     core.held = Held::Own;
                     let time = core.time;
@@ -461,6 +482,21 @@ impl<'p, 'l> Engine<'p, 'l> {
                         self.serve(c, to, now)?;
                     }
                 }
+                Queued::CrossSet(flag) => {
+                    let (flag, time) = (*flag, now.max(l.settled));
+                    l.queue.pop_front();
+                    l.working = true;
+                    self.wake(c, lane, now + 1.0);
+                    self.tell(c, flag, time, now)?;
+                }
+                Queued::CrossWait(flag) => {
+                    let flag = *flag;
+                    let Some(set) = self.heard(c, flag) else { return Ok(()) };
+                    let l = &mut self.cores[c].lanes[lane];
+                    l.queue.pop_front();
+                    l.working = true;
+                    self.wake(c, lane, now.max(set) + 1.0);
+                }
                 Queued::Busy { busy, tail } => {
                     let end = now + *busy as f64;
                     l.busy += *busy as f64;
@@ -480,6 +516,49 @@ impl<'p, 'l> Engine<'p, 'l> {
             }
             self.room(c, lane, now);
         }
+    }
+
+    /// The part that a core runs, and its block.
+    fn seat(&self, c: usize) -> Seat {
+        let core = &self.cores[c];
+        (core.part, core.block)
+    }
+
+    /// Cores that a flag of a core goes to in a mode, and that its own flags come from.
+    fn peers(&self, c: usize, mode: u32) -> Vec<Seat> {
+        let program = self.program;
+        let each = |part: usize| sub_blocks(program, &program.parts[part]);
+        let (own, block) = self.seat(c);
+        let group = block / each(own);
+        let members = |part: usize| (group * each(part)..(group + 1) * each(part)).map(move |b| (part, b));
+        match mode {
+            0 => (0..self.issue.blocks * each(own)).map(|b| (own, b)).collect(),
+            1 => members(own).collect(),
+            _ => (0..program.parts.len()).filter(|&part| part != own).flat_map(members).collect(),
+        }
+    }
+
+    /// Sets a flag of other cores at a time, and lets those go on that wait for it.
+    fn tell(&mut self, c: usize, flag: Cross, time: f64, now: f64) -> Result<()> {
+        let from = self.seat(c);
+        for to in self.peers(c, flag.0) {
+            self.cross.entry((flag, to, from)).or_default().push_back(time + CROSS);
+            if let Some(other) = (0..self.cores.len()).find(|&i| self.seat(i) == to) {
+                (0..7).try_for_each(|lane| self.serve(other, lane, now))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// When a flag of other cores has come from all of them; counts it down.
+    fn heard(&mut self, c: usize, flag: Cross) -> Option<f64> {
+        let (to, peers) = (self.seat(c), self.peers(c, flag.0));
+        let first = |from: &Seat| self.cross.get(&(flag, to, *from)).and_then(|q| q.front()).copied();
+        let times = peers.iter().map(first).collect::<Option<Vec<f64>>>()?;
+        for from in peers {
+            self.cross.get_mut(&(flag, to, from)).and_then(VecDeque::pop_front);
+        }
+        Some(times.into_iter().fold(0.0, f64::max))
     }
 
     fn serve_all(&mut self, c: usize, now: f64) -> Result<()> {
