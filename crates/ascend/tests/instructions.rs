@@ -2,7 +2,7 @@
 
 use headwater_ascend::emit::{BEGIN, END, emit};
 use headwater_ascend::kernel::*;
-use headwater_ascend::kernels::{Matmul, Matrix, add, matmul};
+use headwater_ascend::kernels::{Attention, HeadRows, Matmul, Matrix, add, attention, matmul};
 use headwater_ascend::{Arch, Rule};
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -71,6 +71,26 @@ fn product([a, b]: [bool; 2]) -> Matmul {
         c: matrix(300, false),
         bias: true,
     }
+}
+
+/// Attention of cube and vector cores together, with tails of queries and keys.
+fn attentions() -> [Program; 2] {
+    let place = |heads: u64| HeadRows { row: 64 * heads, head: 64, sample: 1100 * 64 * heads };
+    [(Elem::F16, false), (Elem::BF16, true)].map(|(elem, causal)| {
+        let shape = Attention {
+            elem,
+            samples: 2,
+            heads: [4, 2, 2],
+            lens: [1001, 1100],
+            widths: [64, 64],
+            places: [place(4), place(2), place(2), place(4)],
+            logs: [1001, 4004],
+            scale: 0.125,
+            causal,
+            blocks: 24,
+        };
+        attention(Arch::A2, &shape).unwrap()
+    })
 }
 
 /// Instructions of vector units.
@@ -313,6 +333,9 @@ fn every_instruction_prints_parses_and_compiles() {
         let mut programs = vec![vectors(arch), cubes(arch), add(arch, Elem::F16, 100_003, 4096).unwrap()];
         for transposed in [[false, false], [false, true], [true, false], [true, true]] {
             programs.push(matmul(arch, &product(transposed)).unwrap());
+        }
+        if arch == Arch::A2 {
+            programs.extend(attentions());
         }
         for program in programs {
             names(&program, &mut seen);

@@ -143,7 +143,7 @@ struct Task {
 }
 
 /// An operand's part of a step, on its way from L1 to L0 in one instruction.
-enum Part {
+pub(super) enum Part {
     /// So many fractals that lie one behind the other, from `start` on.
     Run { src: View, start: Scalar, count: Scalar, transpose: bool },
     /// A tile of a matrix in columns of fractals, of `rows` rows each: `tile` rows and columns from `from` on.
@@ -532,7 +532,7 @@ impl Cube {
 }
 
 /// A part of a step from L1 to L0.
-fn load(k: &mut Builder, to: &View, part: Part) {
+pub(super) fn load(k: &mut Builder, to: &View, part: Part) {
     let dst = to.clone();
     match part {
         Part::Run { src, start, count, transpose } => k.issue(LoadData2d {

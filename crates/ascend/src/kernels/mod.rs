@@ -1,6 +1,7 @@
 //! Kernels written by hand.
 
 mod add;
+mod attention;
 mod check_index;
 mod copies;
 mod embedding_grad;
@@ -22,6 +23,7 @@ mod scatter_sum;
 mod sum_rows;
 
 pub use add::add;
+pub use attention::{Attention, HeadRows, attention};
 pub use check_index::{CheckIndex, check_index};
 pub use embedding_grad::{EmbeddingGrad, Operand, Rung, Stage, Stages, embedding_grad};
 pub use gather_rows::gather_rows;
